@@ -1,0 +1,35 @@
+# How a room becomes targets: nibble_room(name DEPS ... SOURCES ... TESTS ... BENCHES ...)
+# gives the library nibble_<name>, the test program <name>_test and the benchmark <name>_bench.
+
+add_library(nibble_flags INTERFACE)
+target_include_directories(nibble_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
+# Floating point means what the source says: no contraction, no reassociation, so that bits do not
+# depend on the compiler's mood or the instruction set it was allowed to use.
+target_compile_options(nibble_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor;-Wimplicit-fallthrough;-Werror;-ffp-contract=off;-fno-math-errno>)
+if(NIBBLE_SANITIZE)
+  target_compile_options(nibble_flags INTERFACE -fsanitize=${NIBBLE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(nibble_flags INTERFACE -fsanitize=${NIBBLE_SANITIZE})
+endif()
+
+function(nibble_room name)
+  cmake_parse_arguments(ROOM "" "" "DEPS;SOURCES;TESTS;TEST_DEPS;BENCHES" ${ARGN})
+  if(ROOM_SOURCES)
+    add_library(nibble_${name} STATIC ${ROOM_SOURCES})
+    target_link_libraries(nibble_${name} PUBLIC nibble_flags ${ROOM_DEPS})
+  else()
+    add_library(nibble_${name} INTERFACE)
+    target_link_libraries(nibble_${name} INTERFACE nibble_flags ${ROOM_DEPS})
+  endif()
+  if(NIBBLE_TESTS AND ROOM_TESTS)
+    add_executable(${name}_test ${ROOM_TESTS})
+    target_link_libraries(${name}_test PRIVATE nibble_${name} ${ROOM_TEST_DEPS} GTest::gtest_main)
+    target_compile_definitions(${name}_test PRIVATE NIBBLE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+    add_test(NAME ${name} COMMAND ${name}_test)
+    set_tests_properties(${name} PROPERTIES LABELS fast)
+  endif()
+  if(NIBBLE_BENCHMARKS AND ROOM_BENCHES)
+    add_executable(${name}_bench ${ROOM_BENCHES})
+    target_link_libraries(${name}_bench PRIVATE nibble_${name} ${ROOM_TEST_DEPS} benchmark::benchmark)
+  endif()
+endfunction()

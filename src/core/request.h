@@ -1,0 +1,52 @@
+// The plain structs that travel between server, engine, scheduler and runtime.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/token_id.h"
+
+namespace nibble {
+
+struct SamplingParams {
+  int max_tokens = 128;
+  float temperature = 1.0f;  // 0: greedy
+  int top_k = 0;             // 0: all
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  // A draw depends on (seed, choice, position) alone, never on what else runs.
+  std::uint64_t seed = 0;
+  std::uint32_t choice = 0;
+  std::vector<TokenId> stop_ids;  // generation ends on one of these, which is counted but not shown
+  int logprobs = -1;              // likeliest tokens reported a step; -1: not even the chosen one's
+  bool prompt_logprobs = false;
+};
+
+using RequestId = std::uint64_t;
+
+struct Request {
+  RequestId id = 0;
+  std::vector<TokenId> prompt;
+  SamplingParams sampling;
+};
+
+enum class FinishReason : std::uint8_t { none, stop, length, cancelled, error };
+std::string_view finish_reason_name(FinishReason reason);
+
+struct TokenLogprob {
+  TokenId id = 0;
+  float logprob = 0;
+};
+
+// One token of one request, or its end.
+struct Event {
+  RequestId request = 0;
+  TokenId token = -1;  // -1: none (the request ended without one)
+  float logprob = 0;   // natural logarithm over the whole vocabulary, before any filter
+  std::vector<TokenLogprob> top;
+  FinishReason finish = FinishReason::none;
+  std::string error;  // why, when finish is error
+};
+
+}  // namespace nibble

@@ -1,0 +1,49 @@
+// The engine as its callers see it: requests in, events out. No tensor crosses this header.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/options.h"
+#include "base/status.h"
+#include "core/request.h"
+
+namespace nibble {
+
+// What a caller may need to know of the loaded model.
+struct ModelInfo {
+  std::string name;
+  std::string architecture;
+  int vocabulary = 0;
+  int max_model_len = 0;         // tokens of prompt and answer together
+  std::vector<TokenId> eos_ids;  // config.json and generation_config.json together
+  std::int64_t weight_bytes = 0;
+  std::int64_t active_bytes_per_token = 0;
+};
+
+struct StepTimes {
+  double seconds = 0;
+  int prefill_tokens = 0;
+  int decode_tokens = 0;
+};
+
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> load(const EngineOptions& options);
+  virtual ~Engine() = default;
+
+  virtual const ModelInfo& model() const = 0;
+  // Refused with a Status when the prompt is empty, has an id outside the vocabulary or leaves no room.
+  virtual Status submit(Request request) = 0;
+  virtual void cancel(RequestId id) = 0;
+  virtual bool idle() const = 0;
+  // Plans and runs one step over all running requests; appends what came of it. A failed step (the model's
+  // file shrank under us) is a Status, and no request can continue.
+  virtual Result<StepTimes> step(std::vector<Event>& events) = 0;
+  // Log-probability of ids[i] after ids[0..i): entry 0 is 0. Runs alone, with nothing else submitted.
+  virtual Result<std::vector<float>> score(std::span<const TokenId> ids) = 0;
+};
+
+}  // namespace nibble

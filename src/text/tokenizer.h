@@ -1,0 +1,51 @@
+// Text to token ids and back.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "base/token_id.h"
+
+namespace nibble {
+
+// Bytes [begin, end) of a text.
+struct TextSpan {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+};
+
+// Immutable once loaded; encode and decode may be called from any number of threads at once.
+class Tokenizer {
+ public:
+  // A folder with tokenizer.json, a tokenizer.json file, or a .tiktoken rank file (then `encoding` is
+  // "o200k_base" or "o200k_harmony").
+  static Result<Tokenizer> load(const std::filesystem::path& path, std::string_view encoding = {});
+
+  // Control tokens spelled in the text are plain text.
+  std::vector<TokenId> encode(std::string_view text) const;
+  // Control tokens count as such where their spelling lies wholly inside one of `trusted` (ascending,
+  // disjoint spans); everywhere else they are plain text. This is what keeps a user's text inert inside a
+  // rendered prompt, without cutting the text where a token could span the seam.
+  std::vector<TokenId> encode(std::string_view text, std::span<const TextSpan> trusted) const;
+  std::vector<TokenId> encode_trusted(std::string_view text) const;
+
+  // The exact bytes of a token (a control token's are its spelling); empty for an id outside the vocabulary.
+  // A token need not be valid UTF-8 by itself: StreamDecoder joins tokens to text.
+  std::string_view bytes(TokenId id) const;
+  // Bytes of all tokens joined, with what is not UTF-8 replaced by U+FFFD.
+  std::string decode(std::span<const TokenId> ids, bool show_control = true) const;
+
+  bool is_control(TokenId id) const;
+  std::optional<TokenId> control_id(std::string_view spelling) const;
+  // One more than the largest id.
+  TokenId vocabulary_size() const;
+};
+
+}  // namespace nibble
