@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/token_id.h"
@@ -46,6 +47,9 @@ struct Event {
   float logprob = 0;   // natural logarithm over the whole vocabulary, before any filter
   std::vector<TokenLogprob> top;
   FinishReason finish = FinishReason::none;
+  // With the first event of a request that asked for them: entry i is the log-probability of prompt[i]
+  // after prompt[0..i); entry 0 is 0.
+  std::vector<float> prompt_logprobs;
   std::string error;  // why, when finish is error
 };
 

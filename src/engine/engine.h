@@ -36,14 +36,13 @@ class Engine {
 
   virtual const ModelInfo& model() const = 0;
   // Refused with a Status when the prompt is empty, has an id outside the vocabulary or leaves no room.
+  // max_tokens 0 scores the prompt alone (with prompt_logprobs); it ends with `length` and no token.
   virtual Status submit(Request request) = 0;
   virtual void cancel(RequestId id) = 0;
   virtual bool idle() const = 0;
   // Plans and runs one step over all running requests; appends what came of it. A failed step (the model's
   // file shrank under us) is a Status, and no request can continue.
   virtual Result<StepTimes> step(std::vector<Event>& events) = 0;
-  // Log-probability of ids[i] after ids[0..i): entry 0 is 0. Runs alone, with nothing else submitted.
-  virtual Result<std::vector<float>> score(std::span<const TokenId> ids) = 0;
 };
 
 }  // namespace nibble

@@ -1,0 +1,56 @@
+// One step as the scheduler plans it and the runtime runs it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/token_id.h"
+#include "core/request.h"
+
+namespace nibble {
+
+using PageId = std::int32_t;
+
+// The rows of one sequence: a decode step (one row) or a chunk of its prompt.
+struct BatchSequence {
+  RequestId request = 0;
+  int row_begin = 0;
+  int row_count = 0;
+  int first_position = 0;          // position of the first row in the sequence
+  std::span<const PageId> pages;   // page i holds positions [i * page_size, (i + 1) * page_size)
+  const SamplingParams* sampling;  // lives in the scheduler until the step is committed
+  int logit_begin = 0;             // its entries in Batch::logit_rows
+  int logit_count = 0;
+  bool samples = false;  // the last logit row yields a token
+};
+
+// A row whose logits are wanted.
+struct LogitRow {
+  int row = 0;
+  TokenId target = -1;  // the prompt's next token, whose log-probability is wanted; -1: none
+};
+
+struct Batch {
+  std::vector<TokenId> tokens;  // [rows]
+  std::vector<BatchSequence> sequences;
+  std::vector<LogitRow> logit_rows;
+
+  bool empty() const { return sequences.empty(); }
+  void clear() {
+    tokens.clear();
+    sequences.clear();
+    logit_rows.clear();
+  }
+};
+
+// What one sequence of the batch gave, in the order of Batch::sequences.
+struct StepResult {
+  TokenId token = -1;  // -1: none sampled
+  float logprob = 0;
+  std::vector<TokenLogprob> top;
+  std::vector<float> target_logprobs;  // one a logit row that named a target
+  bool finite = true;                  // false: a NaN or Inf among this sequence's logits
+};
+
+}  // namespace nibble

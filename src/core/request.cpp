@@ -1,0 +1,19 @@
+#include "core/request.h"
+
+#include "base/check.h"
+
+namespace nibble {
+
+std::string_view finish_reason_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::none: return "none";
+    case FinishReason::stop: return "stop";
+    case FinishReason::length: return "length";
+    case FinishReason::cancelled: return "cancelled";
+    case FinishReason::error: return "error";
+  }
+  NIBBLE_CHECK(false, "unknown finish reason");
+  return "";
+}
+
+}  // namespace nibble
