@@ -1,0 +1,58 @@
+// The tensors of a model's folder by name, over one safetensors file or several shards with an index.
+// They point straight into the mapped files, so weights are in memory once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "checkpoint/mapped_file.h"
+#include "checkpoint/problems.h"
+#include "tensor/buffer.h"
+#include "tensor/tensor.h"
+
+namespace nibble {
+
+struct StoredTensor {
+  std::string name;
+  ConstTensor tensor;
+  std::size_t file = 0;  // index into WeightSource::files()
+};
+
+class WeightSource {
+ public:
+  // Refuses a folder with anything wrong in its files; the status is the first problem found.
+  static Result<WeightSource> open(const std::filesystem::path& folder,
+                                   FileAccess access = FileAccess::map_or_read);
+  // Opens what can be opened and adds every problem to the list.
+  static WeightSource open(const std::filesystem::path& folder, FileAccess access, Problems& problems);
+
+  // Null when there is no such tensor.
+  const StoredTensor* find(std::string_view name) const;
+  // The tensor, or what is wrong with it: missing, another dtype, another shape.
+  Result<ConstTensor> required(std::string_view name, DType dtype, const Shape& shape) const;
+
+  std::span<const StoredTensor> tensors() const { return tensors_; }  // ascending by name
+  std::span<const MappedFile> files() const { return files_; }
+  // Of all tensors together.
+  std::int64_t bytes() const;
+
+  // Whether the files still are what was opened; asked after each step (see MappedFile::intact).
+  Status intact() const;
+
+ private:
+  void add_file(const std::filesystem::path& path, FileAccess access, Problems& problems);
+  void sort_and_refuse_twins(Problems& problems);
+
+  std::vector<MappedFile> files_;
+  std::vector<StoredTensor> tensors_;
+  std::vector<Buffer> realigned_;  // tensors whose offset in the file is no multiple of their element size
+};
+
+}  // namespace nibble
