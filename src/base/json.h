@@ -6,7 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,6 +28,7 @@ enum class JsonType : std::uint8_t { null, boolean, integer, real, string, array
 std::string_view json_type_name(JsonType type);
 
 class JsonDocument;
+class JsonParser;
 
 // A view of one value; valid while its JsonDocument lives (moving the document keeps views valid).
 class JsonValue {
@@ -66,16 +67,76 @@ class JsonValue {
 
  private:
   friend class JsonDocument;
-  struct Node;
+  // One value or key, in document order; a container is followed by its contents. 16 bytes.
+  struct Node {
+    union {
+      std::int64_t integer;
+      double real;
+      std::uint64_t offset;  // a string's first byte in the text
+      std::uint64_t span;    // nodes of a container, itself included
+    };
+    std::uint32_t size;  // bytes of a string; elements or members of a container
+    JsonType type;
+    bool boolean;
+  };
+  static_assert(sizeof(std::int64_t) == 8);
+
+  JsonValue(const Node* node, const char* text) : node_(node), text_(text) {}
+  const Node* after() const;
+
   const Node* node_ = nullptr;
   const char* text_ = nullptr;
+  friend class JsonParser;
 };
+
+class JsonValue::ElementIterator {
+ public:
+  ElementIterator(const Node* node, const char* text) : at_(node, text) {}
+  JsonValue operator*() const { return at_; }
+  ElementIterator& operator++() {
+    at_.node_ = at_.after();
+    return *this;
+  }
+  bool operator==(const ElementIterator& other) const { return at_.node_ == other.at_.node_; }
+
+ private:
+  JsonValue at_;
+};
+
+class JsonValue::MemberIterator {
+ public:
+  MemberIterator(const Node* node, const char* text) : key_(node, text) {}
+  std::pair<std::string_view, JsonValue> operator*() const { return {key_.as_string(), value()}; }
+  MemberIterator& operator++() {
+    key_.node_ = value().after();
+    return *this;
+  }
+  bool operator==(const MemberIterator& other) const { return key_.node_ == other.key_.node_; }
+
+ private:
+  JsonValue value() const { return {key_.node_ + 1, key_.text_}; }
+  JsonValue key_;
+};
+
+inline JsonValue::Range<JsonValue::ElementIterator> JsonValue::elements() const {
+  NIBBLE_CHECK(is_array());
+  return {{node_ + 1, text_}, {after(), text_}};
+}
+inline JsonValue::Range<JsonValue::MemberIterator> JsonValue::members() const {
+  NIBBLE_CHECK(is_object());
+  return {{node_ + 1, text_}, {after(), text_}};
+}
 
 class JsonDocument {
  public:
   // Errors say what is wrong and at which byte: "invalid JSON at byte 17: expected ':' after a key".
   static Result<JsonDocument> parse(std::string text, const JsonLimits& limits = {});
-  JsonValue root() const;
+  JsonValue root() const { return {nodes_.data(), text_->data()}; }
+
+ private:
+  friend class JsonParser;
+  std::unique_ptr<std::string> text_;  // strings are unescaped in place; on the heap so that it never moves
+  std::vector<JsonValue::Node> nodes_;
 };
 
 }  // namespace nibble

@@ -1,0 +1,80 @@
+#include "base/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <thread>
+
+namespace nibble {
+namespace {
+
+TEST(ThreadPool, EveryIndexIsRunOnceWhateverTheSizes) {
+  for (int threads : {1, 2, 3, 7}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(pool.size(), threads);
+    for (int n : {0, 1, 2, 6, 7, 8, 1000}) {
+      std::vector<int> runs(static_cast<std::size_t>(n));
+      pool.parallel_for(n, [&](int begin, int end) {
+        for (int i = begin; i < end; ++i) ++runs[static_cast<std::size_t>(i)];
+      });
+      for (int count : runs) ASSERT_EQ(count, 1);
+    }
+  }
+}
+
+TEST(ThreadPool, AnIndexBelongsToTheSameThreadEveryTime) {
+  ThreadPool pool(3);
+  std::vector<std::thread::id> first(100), again(100);
+  const auto note = [&](std::vector<std::thread::id>& owner) {
+    pool.parallel_for(100, [&](int begin, int end) {
+      for (int i = begin; i < end; ++i) owner[static_cast<std::size_t>(i)] = std::this_thread::get_id();
+    });
+  };
+  note(first);
+  for (int i = 0; i < 50; ++i) {
+    note(again);
+    ASSERT_EQ(first, again);
+  }
+  EXPECT_EQ(first.front(), std::this_thread::get_id());
+  EXPECT_NE(first.back(), std::this_thread::get_id());
+}
+
+TEST(ThreadPool, WritesOfOneRunAreSeenByTheNext) {
+  ThreadPool pool(4);
+  std::vector<int> from(64), to(64);
+  std::iota(from.begin(), from.end(), 0);
+  for (int round = 0; round < 300; ++round) {
+    pool.parallel_for(64, [&](int begin, int end) {
+      for (int i = begin; i < end; ++i)
+        to[static_cast<std::size_t>(i)] = from[static_cast<std::size_t>(63 - i)] + 1;
+    });
+    std::swap(from, to);
+  }
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(from[static_cast<std::size_t>(i)], i + 300);
+}
+
+TEST(ThreadPool, SleepingWorkersWakeUp) {
+  ThreadPool pool(2);
+  for (int i = 0; i < 5; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::atomic<int> sum = 0;
+    pool.parallel_for(10, [&](int begin, int end) { sum += end - begin; });
+    EXPECT_EQ(sum, 10);
+  }
+}
+
+TEST(ThreadPool, ZeroMeansOneForEachAllowedCpu) {
+  EXPECT_EQ(ThreadPool(0).size(), static_cast<int>(allowed_cpus().size()));
+}
+
+TEST(ThreadPoolDeathTest, NestedUseIsABrokenInvariant) {
+  EXPECT_DEATH(
+      {
+        ThreadPool pool(1);
+        pool.parallel_for(1, [&](int, int) { pool.parallel_for(1, [](int, int) {}); });
+      },
+      "one parallel_for at a time");
+}
+
+}  // namespace
+}  // namespace nibble
