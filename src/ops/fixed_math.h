@@ -1,0 +1,55 @@
+// exp and log whose bits come from IEEE additions, multiplications and divisions alone: libm picks its
+// code by the CPU it finds, and may differ in the last bit from one machine to the next.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace nibble {
+
+// e^x within 2 units in the last place over the whole range; below -87.3 the result is 0 (it would be
+// subnormal), above 88.7 infinity; NaN stays NaN.
+inline float fixed_exp(float x) {
+  if (!(x == x)) return x;
+  if (x < -87.33654f) return 0.0f;
+  if (x > 88.72283f) return std::bit_cast<float>(0x7f800000u);
+  // x = n ln 2 + r with |r| <= ln 2 / 2; adding and subtracting 1.5 * 2^23 rounds to an integer.
+  const float shifted = x * 1.44269504f + 12582912.0f;
+  const float n = shifted - 12582912.0f;
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  const float value = p * (r * r) + r + 1.0f;
+  // 2^n in two factors: n reaches 128, one more than a single exponent field can hold.
+  const std::int32_t exponent = static_cast<std::int32_t>(n);
+  const std::int32_t half = exponent / 2;
+  const float first = std::bit_cast<float>((half + 127) << 23);
+  const float second = std::bit_cast<float>((exponent - half + 127) << 23);
+  return value * first * second;
+}
+
+// ln x for finite x > 0, within 1e-15 of the exact value relative to 1.
+inline double fixed_log(double x) {
+  std::uint64_t bits = std::bit_cast<std::uint64_t>(x);
+  int exponent = static_cast<int>(bits >> 52) - 1023;
+  bits = (bits & 0x000fffffffffffffu) | 0x3ff0000000000000u;
+  double mantissa = std::bit_cast<double>(bits);  // [1, 2)
+  if (mantissa > 1.4142135623730951) {
+    mantissa *= 0.5;
+    ++exponent;
+  }
+  // ln m = 2 atanh(z) with z = (m - 1) / (m + 1), |z| <= 0.1716: twelve odd terms reach double precision.
+  const double z = (mantissa - 1.0) / (mantissa + 1.0);
+  const double square = z * z;
+  double series = 0.0;
+  for (int power = 23; power >= 1; power -= 2) series = series * square + 1.0 / power;
+  return exponent * 0.6931471805599453 + 2.0 * z * series;
+}
+
+inline float fixed_sigmoid(float x) { return 1.0f / (1.0f + fixed_exp(-x)); }
+
+}  // namespace nibble

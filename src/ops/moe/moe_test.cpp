@@ -1,0 +1,149 @@
+#include "ops/moe/moe.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "ops/op_test_util.h"
+
+namespace nibble {
+namespace {
+
+struct Layer {
+  int experts, top_k, hidden, intermediate;
+  RandomMxfp4 gate_up, down;
+  std::vector<Bf16> gate_up_bias, down_bias;
+
+  Layer(std::mt19937& random, int experts_, int top_k_, int hidden_, int intermediate_)
+      : experts(experts_),
+        top_k(top_k_),
+        hidden(hidden_),
+        intermediate(intermediate_),
+        gate_up(random, experts_, 2 * intermediate_, hidden_),
+        down(random, experts_, hidden_, intermediate_),
+        gate_up_bias(random_bf16(random, static_cast<std::size_t>(experts_ * 2 * intermediate_))),
+        down_bias(random_bf16(random, static_cast<std::size_t>(experts_ * hidden_))) {}
+
+  MoeMxfp4Weights weights() const {
+    return {gate_up.experts, down.experts, gate_up_bias.data(), down_bias.data(), 7.0f};
+  }
+
+  std::vector<float> run(OpContext& context, const std::vector<float>& x,
+                         const std::vector<std::int32_t>& ids, const std::vector<float>& w) const {
+    const std::size_t rows = x.size() / static_cast<std::size_t>(hidden), slots = ids.size();
+    std::vector<float> out(x.size(), NAN), activations(slots * static_cast<std::size_t>(intermediate), NAN),
+        products(slots * static_cast<std::size_t>(hidden), NAN);
+    std::vector<std::int32_t> order(slots, -1), offsets(static_cast<std::size_t>(experts) + 1, -1);
+    moe_mxfp4(context, weights(),
+              {.x = x.data(),
+               .rows = static_cast<int>(rows),
+               .top_k = top_k,
+               .expert_ids = ids.data(),
+               .expert_weights = w.data(),
+               .out = out.data(),
+               .activations = activations.data(),
+               .products = products.data(),
+               .slots = order.data(),
+               .offsets = offsets.data()});
+    return out;
+  }
+};
+
+// k different experts a row, some experts unused.
+void route(std::mt19937& random, const Layer& layer, int rows, std::vector<std::int32_t>& ids,
+           std::vector<float>& weights) {
+  std::vector<std::int32_t> experts(static_cast<std::size_t>(layer.experts));
+  std::iota(experts.begin(), experts.end(), 0);
+  for (int row = 0; row < rows; ++row) {
+    std::shuffle(experts.begin(), experts.end(), random);
+    ids.insert(ids.end(), experts.begin(), experts.begin() + layer.top_k);
+    for (int k = 0; k < layer.top_k; ++k) weights.push_back(0.1f + static_cast<float>(random() % 100) / 100);
+  }
+}
+
+TEST(ClampedSwiglu, ClampsAsGptOssDoes) {
+  EXPECT_NEAR(clamped_swiglu(10, 10, 7), 7 / (1 + std::exp(-11.914)) * 8, 1e-5);
+  EXPECT_NEAR(clamped_swiglu(-10, 1, 7), -10 / (1 + std::exp(17.02)) * 2, 1e-9)
+      << "a negative gate is not clamped";
+  EXPECT_NEAR(clamped_swiglu(1, -20, 7), 1 / (1 + std::exp(-1.702)) * -6, 1e-6);
+  EXPECT_TRUE(std::isnan(clamped_swiglu(NAN, 1, 7)));
+  EXPECT_TRUE(std::isnan(clamped_swiglu(1, NAN, 7)));
+}
+
+TEST(MoeMxfp4, AgreesWithDoublePrecision) {
+  std::mt19937 random(1);
+  ThreadPool threads(2);
+  OpContext context{threads};
+  for (int top_k : {1, 2, 6}) {
+    const Layer layer(random, 6, top_k, 96, 64);
+    const int rows = 9;
+    const std::vector<float> x = random_floats(random, 9 * 96);
+    std::vector<std::int32_t> ids;
+    std::vector<float> weights;
+    route(random, layer, rows, ids, weights);
+    const std::vector<float> out = layer.run(context, x, ids, weights);
+    for (int row = 0; row < rows; ++row) {
+      std::vector<double> exact(96, 0);
+      for (int k = 0; k < top_k; ++k) {
+        const int slot = row * top_k + k, expert = ids[static_cast<std::size_t>(slot)];
+        std::vector<float> h(64);
+        for (int i = 0; i < 64; ++i) {
+          const auto product = [&](int r) {
+            return exact_product(layer.gate_up.experts[static_cast<std::size_t>(expert)], r,
+                                 x.data() + row * 96) +
+                   layer.gate_up_bias[static_cast<std::size_t>(expert * 128 + r)].to_float();
+          };
+          const double gate = std::min(product(2 * i), 7.0), up = std::clamp(product(2 * i + 1), -7.0, 7.0);
+          h[static_cast<std::size_t>(i)] =
+              static_cast<float>(gate / (1 + std::exp(-1.702 * gate)) * (up + 1));
+        }
+        for (int i = 0; i < 96; ++i) {
+          exact[static_cast<std::size_t>(i)] +=
+              weights[static_cast<std::size_t>(slot)] *
+              (exact_product(layer.down.experts[static_cast<std::size_t>(expert)], i, h.data()) +
+               layer.down_bias[static_cast<std::size_t>(expert * 96 + i)].to_float());
+        }
+      }
+      for (int i = 0; i < 96; ++i) {
+        ASSERT_NEAR(out[static_cast<std::size_t>(row * 96 + i)], exact[static_cast<std::size_t>(i)], 1e-4)
+            << "row " << row;
+      }
+    }
+  }
+}
+
+TEST(MoeMxfp4, ARowsBitsDependOnNeitherItsBatchNorItsPlaceNorTheThreads) {
+  std::mt19937 random(2);
+  const Layer layer(random, 5, 2, 64, 32);
+  const int rows = 150;
+  const std::vector<float> x = random_floats(random, 150 * 64);
+  std::vector<std::int32_t> ids;
+  std::vector<float> weights;
+  route(random, layer, rows, ids, weights);
+  ThreadPool one(1), two(2);
+  OpContext single{one}, pair{two};
+  const std::vector<float> together = layer.run(pair, x, ids, weights);
+  for (int row = 0; row < rows; ++row) {
+    const std::vector<float> alone = layer.run(single, {x.begin() + row * 64, x.begin() + (row + 1) * 64},
+                                               {ids.begin() + row * 2, ids.begin() + (row + 1) * 2},
+                                               {weights.begin() + row * 2, weights.begin() + (row + 1) * 2});
+    ASSERT_TRUE(std::equal(alone.begin(), alone.end(), together.begin() + row * 64)) << "row " << row;
+  }
+}
+
+TEST(MoeMxfp4, AScaleOfNotANumberReachesOnlyTheRowsRoutedToIt) {
+  std::mt19937 random(3);
+  Layer layer(random, 3, 1, 32, 32);
+  layer.down.scales[0] = 255;  // expert 0, output 0
+  ThreadPool threads(1);
+  OpContext context{threads};
+  const std::vector<float> x = random_floats(random, 2 * 32);
+  const std::vector<float> out = layer.run(context, x, {0, 1}, {1, 1});
+  EXPECT_TRUE(std::isnan(out[0]));
+  for (std::size_t i = 1; i < 64; ++i) EXPECT_TRUE(std::isfinite(out[i]));
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,53 @@
+// What the ops' tests share: random inputs over a wide range, and oracles in double precision.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "formats/bf16.h"
+#include "formats/mxfp4.h"
+
+namespace nibble {
+
+inline std::vector<float> random_floats(std::mt19937& random, std::size_t n, float spread = 1.0f) {
+  std::normal_distribution<float> normal(0.0f, spread);
+  std::vector<float> values(n);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+inline std::vector<Bf16> random_bf16(std::mt19937& random, std::size_t n, float spread = 1.0f) {
+  std::vector<Bf16> values;
+  for (float value : random_floats(random, n, spread)) values.push_back(Bf16::from_float(value));
+  return values;
+}
+
+// MXFP4 matrices of random codes, with scales near 2^-4.
+struct RandomMxfp4 {
+  std::vector<std::uint8_t> blocks, scales;
+  std::vector<Mxfp4Checkpoint> experts;
+
+  RandomMxfp4(std::mt19937& random, int count, int rows, int cols) {
+    const std::size_t groups = static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols / mxfp4_block);
+    blocks.resize(groups * mxfp4_block_bytes * static_cast<std::size_t>(count));
+    scales.resize(groups * static_cast<std::size_t>(count));
+    for (std::uint8_t& byte : blocks) byte = static_cast<std::uint8_t>(random());
+    for (std::uint8_t& byte : scales) byte = static_cast<std::uint8_t>(121 + random() % 5);
+    for (std::size_t e = 0; e < static_cast<std::size_t>(count); ++e) {
+      experts.push_back(
+          {blocks.data() + e * groups * mxfp4_block_bytes, scales.data() + e * groups, rows, cols});
+    }
+  }
+};
+
+// Row `row` of the matrix times x, in double precision.
+inline double exact_product(const Mxfp4Checkpoint& matrix, int row, const float* x) {
+  std::vector<float> weights(static_cast<std::size_t>(matrix.cols));
+  mxfp4_decode_row(matrix, row, weights);
+  double sum = 0;
+  for (std::size_t k = 0; k < weights.size(); ++k) sum += static_cast<double>(weights[k]) * x[k];
+  return sum;
+}
+
+}  // namespace nibble

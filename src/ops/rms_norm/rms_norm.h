@@ -1,0 +1,27 @@
+// add_rms_norm: the residual stream takes in a block's output, and the next block's input is its norm.
+//
+//   residual += delta;  out = residual * (1 / sqrt(mean(residual^2) + eps)) * weight
+//
+// all in float32, rounded once a step as written (gpt-oss multiplies by the weight before any rounding to a
+// narrower type). The sum of squares runs in sixteen lanes, lane l taking the columns l, l + 16, ... in
+// order; lanes are then added as a fixed tree (l with l + 8, then 4, 2, 1). It depends on the width alone.
+#pragma once
+
+#include "formats/bf16.h"
+#include "ops/op_context.h"
+
+namespace nibble {
+
+struct AddRmsNormArgs {
+  float* residual = nullptr;     // [rows, hidden], updated
+  const float* delta = nullptr;  // [rows, hidden]; null: nothing is added
+  const Bf16* weight = nullptr;  // [hidden]
+  float* out = nullptr;          // [rows, hidden]
+  int rows = 0;
+  int hidden = 0;
+  float eps = 0;
+};
+
+void add_rms_norm(OpContext& context, const AddRmsNormArgs& args);
+
+}  // namespace nibble

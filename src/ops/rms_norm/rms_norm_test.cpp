@@ -1,0 +1,76 @@
+#include "ops/rms_norm/rms_norm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "ops/op_test_util.h"
+
+namespace nibble {
+namespace {
+
+TEST(AddRmsNorm, UpdatesTheResidualAndAgreesWithDoublePrecision) {
+  std::mt19937 random(1);
+  ThreadPool threads(2);
+  OpContext context{threads};
+  for (int hidden : {1, 15, 16, 64, 160, 2880}) {
+    const int rows = 5;
+    const std::size_t n = static_cast<std::size_t>(rows * hidden);
+    const std::vector<float> before = random_floats(random, n, 30.0f), delta = random_floats(random, n);
+    const std::vector<Bf16> weight = random_bf16(random, static_cast<std::size_t>(hidden));
+    std::vector<float> residual = before, out(n, NAN);
+    add_rms_norm(context, {.residual = residual.data(),
+                           .delta = delta.data(),
+                           .weight = weight.data(),
+                           .out = out.data(),
+                           .rows = rows,
+                           .hidden = hidden,
+                           .eps = 1e-5f});
+    for (std::size_t row = 0; row < 5; ++row) {
+      const std::size_t width = static_cast<std::size_t>(hidden);
+      double squares = 0;
+      for (std::size_t i = row * width; i < (row + 1) * width; ++i) {
+        ASSERT_EQ(residual[i], before[i] + delta[i]);
+        squares += static_cast<double>(residual[i]) * residual[i];
+      }
+      const double scale = 1 / std::sqrt(squares / hidden + 1e-5);
+      for (std::size_t i = row * width; i < (row + 1) * width; ++i) {
+        const double exact = residual[i] * scale * weight[i % width].to_float();
+        ASSERT_NEAR(out[i], exact, 1e-6 * std::abs(exact) + 1e-9);
+      }
+    }
+  }
+}
+
+TEST(AddRmsNorm, WithoutADeltaTheResidualStays) {
+  ThreadPool threads(1);
+  OpContext context{threads};
+  std::vector<float> residual = {3, 4}, out(2);
+  const std::vector<Bf16> weight = {Bf16::from_float(1), Bf16::from_float(2)};
+  add_rms_norm(context, {.residual = residual.data(),
+                         .weight = weight.data(),
+                         .out = out.data(),
+                         .rows = 1,
+                         .hidden = 2,
+                         .eps = 0});
+  EXPECT_EQ(residual, (std::vector<float>{3, 4}));
+  EXPECT_FLOAT_EQ(out[0], 3 / std::sqrt(12.5f));
+  EXPECT_FLOAT_EQ(out[1], 8 / std::sqrt(12.5f));
+}
+
+TEST(AddRmsNorm, EpsKeepsARowOfZerosFinite) {
+  ThreadPool threads(1);
+  OpContext context{threads};
+  std::vector<float> residual(32), out(32, NAN);
+  const std::vector<Bf16> weight(32, Bf16::from_float(1));
+  add_rms_norm(context, {.residual = residual.data(),
+                         .weight = weight.data(),
+                         .out = out.data(),
+                         .rows = 1,
+                         .hidden = 32,
+                         .eps = 1e-5f});
+  for (float value : out) EXPECT_EQ(value, 0.0f);
+}
+
+}  // namespace
+}  // namespace nibble

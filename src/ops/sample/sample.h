@@ -1,0 +1,54 @@
+// sample: from one row of logits to one token, and the log-probabilities a caller asked for.
+//
+// Filters in this order, each over what the one before left, probabilities renormalised in between:
+// temperature, top_k, top_p, min_p. Ties are broken towards the lower id everywhere. The draw uses one
+// uniform number that depends on (seed, choice, position) alone, so a result does not depend on the batch.
+// Log-probabilities are of the softmax over the whole vocabulary, before temperature and filters.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/token_id.h"
+
+namespace nibble {
+
+struct SampleParams {
+  float temperature = 1.0f;  // 0: the likeliest token
+  int top_k = 0;             // 0: all
+  float top_p = 1.0f;        // in (0, 1]
+  float min_p = 0.0f;        // in [0, 1]
+  std::uint64_t seed = 0;
+  std::uint32_t choice = 0;
+  std::uint32_t position = 0;  // of the sampled token in its sequence
+};
+
+// A row's softmax: logprob(id) = logits[id] - log_sum_exp.
+struct RowStatistics {
+  double log_sum_exp = 0;
+  TokenId likeliest = 0;
+  bool finite = true;  // false: a NaN or Inf among the logits; the rest is then meaningless
+};
+RowStatistics row_statistics(std::span<const float> logits);
+
+inline float logprob(std::span<const float> logits, const RowStatistics& statistics, TokenId id) {
+  return static_cast<float>(logits[static_cast<std::size_t>(id)] - statistics.log_sum_exp);
+}
+
+// Room that a worker keeps, so that sampling allocates nothing once it has grown to the vocabulary.
+struct SampleWorkspace {
+  std::vector<TokenId> candidates;
+  std::vector<double> weights;
+};
+
+TokenId sample(std::span<const float> logits, const RowStatistics& statistics, const SampleParams& params,
+               SampleWorkspace& workspace);
+
+// The `count` likeliest ids in descending order.
+void likeliest(std::span<const float> logits, int count, std::vector<TokenId>& ids);
+
+// The uniform number in [0, 1) of a draw: a counter-based generator, keyed by the seed.
+double uniform_draw(std::uint64_t seed, std::uint32_t choice, std::uint32_t position);
+
+}  // namespace nibble

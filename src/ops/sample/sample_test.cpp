@@ -1,0 +1,142 @@
+#include "ops/sample/sample.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "ops/op_test_util.h"
+
+namespace nibble {
+namespace {
+
+std::map<TokenId, double> frequencies(const std::vector<float>& logits, SampleParams params,
+                                      int draws = 40000) {
+  const RowStatistics statistics = row_statistics(logits);
+  SampleWorkspace room;
+  std::map<TokenId, double> found;
+  for (int i = 0; i < draws; ++i) {
+    params.position = static_cast<std::uint32_t>(i);
+    found[sample(logits, statistics, params, room)] += 1.0 / draws;
+  }
+  return found;
+}
+
+TEST(Sample, TemperatureZeroTakesTheLikeliestAndTheLowerIdOfATie) {
+  const std::vector<float> logits = {1, 3, 2, 3};
+  SampleWorkspace room;
+  EXPECT_EQ(sample(logits, row_statistics(logits), {.temperature = 0}, room), 1);
+}
+
+TEST(Sample, DrawsFollowTheSoftmaxAtTheTemperature) {
+  const std::vector<float> logits = {0, 1, 2, -1};
+  for (float temperature : {0.5f, 1.0f, 2.0f}) {
+    double sum = 0;
+    for (float logit : logits) sum += std::exp(logit / temperature);
+    const auto found = frequencies(logits, {.temperature = temperature, .seed = 7});
+    for (TokenId id = 0; id < 4; ++id) {
+      const double expected = std::exp(logits[static_cast<std::size_t>(id)] / temperature) / sum;
+      EXPECT_NEAR(found.count(id) ? found.at(id) : 0, expected, 0.01) << temperature;
+    }
+  }
+}
+
+TEST(Sample, TopKKeepsTheKLikeliestTiesToTheLowerId) {
+  const std::vector<float> logits = {1, 2, 2, 2, 0};
+  const auto found = frequencies(logits, {.top_k = 2});
+  EXPECT_EQ(found.size(), 2u);
+  EXPECT_NEAR(found.at(1), 0.5, 0.02);
+  EXPECT_NEAR(found.at(2), 0.5, 0.02);
+}
+
+TEST(Sample, TopPKeepsTheFewestThatReachTheMass) {
+  // Probabilities 0.5, 0.25, 0.125, 0.125.
+  const std::vector<float> logits = {std::log(2.0f), std::log(4.0f), std::log(1.0f), std::log(1.0f)};
+  EXPECT_EQ(frequencies(logits, {.top_p = 0.4f}, 1000).size(), 1u);
+  EXPECT_EQ(frequencies(logits, {.top_p = 0.6f}, 1000).size(), 2u);
+  EXPECT_EQ(frequencies(logits, {.top_p = 0.8f}, 1000).size(), 3u);
+  EXPECT_EQ(frequencies(logits, {.top_p = 0.95f}, 1000).size(), 4u);
+  const auto found = frequencies(logits, {.top_p = 0.6f});
+  EXPECT_NEAR(found.at(1), 2.0 / 3, 0.01);
+}
+
+TEST(Sample, MinPDropsWhatIsBelowAShareOfTheLikeliest) {
+  const std::vector<float> logits = {std::log(8.0f), std::log(4.0f), std::log(1.0f)};
+  EXPECT_EQ(frequencies(logits, {.min_p = 0.4f}, 2000).size(), 2u);
+  EXPECT_EQ(frequencies(logits, {.min_p = 1.0f}, 2000).size(), 1u);
+  EXPECT_EQ(frequencies(logits, {.min_p = 0.1f}, 2000).size(), 3u);
+}
+
+TEST(Sample, TopPOverALargeVocabularyAgreesWithAFullSort) {
+  std::mt19937 random(5);
+  for (float spread : {0.01f, 1.0f, 4.0f}) {
+    const std::vector<float> logits = random_floats(random, 20000, spread);
+    std::vector<TokenId> order;
+    likeliest(logits, 20000, order);
+    const RowStatistics statistics = row_statistics(logits);
+    for (float top_p : {0.01f, 0.5f, 0.9f, 0.999f}) {
+      double mass = 0;
+      std::set<TokenId> nucleus;
+      for (TokenId id : order) {
+        if (mass > top_p + 1e-5) break;
+        nucleus.insert(id);
+        mass += std::exp(logprob(logits, statistics, id));
+      }
+      SampleWorkspace room;
+      for (std::uint32_t position = 0; position < 40; ++position) {
+        const TokenId drawn =
+            sample(logits, statistics, {.top_p = top_p, .seed = 3, .position = position}, room);
+        ASSERT_TRUE(nucleus.count(drawn)) << "spread " << spread << " top_p " << top_p;
+      }
+    }
+  }
+}
+
+TEST(Sample, ADrawDependsOnSeedChoiceAndPositionAlone) {
+  std::set<double> draws;
+  for (std::uint64_t seed : {0, 1, 2}) {
+    for (std::uint32_t choice : {0, 1}) {
+      for (std::uint32_t position = 0; position < 100; ++position) {
+        const double draw = uniform_draw(seed, choice, position);
+        EXPECT_EQ(draw, uniform_draw(seed, choice, position));
+        EXPECT_TRUE(draw >= 0 && draw < 1);
+        draws.insert(draw);
+      }
+    }
+  }
+  EXPECT_EQ(draws.size(), 600u);
+}
+
+TEST(RowStatistics, LogprobsSumToOneAndDoNotMoveWithTheLogits) {
+  std::mt19937 random(1);
+  std::vector<float> logits = random_floats(random, 5000, 3.0f);
+  const RowStatistics statistics = row_statistics(logits);
+  double sum = 0;
+  for (TokenId id = 0; id < 5000; ++id) sum += std::exp(static_cast<double>(logprob(logits, statistics, id)));
+  EXPECT_NEAR(sum, 1.0, 1e-6);
+}
+
+TEST(RowStatistics, SeesANumberThatIsNone) {
+  std::vector<float> logits(100, 1.0f);
+  EXPECT_TRUE(row_statistics(logits).finite);
+  for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                    -std::numeric_limits<float>::infinity()}) {
+    logits[57] = bad;
+    EXPECT_FALSE(row_statistics(logits).finite);
+  }
+}
+
+TEST(Likeliest, IsSortedAndBreaksTiesToTheLowerId) {
+  const std::vector<float> logits = {2, 5, 5, 1, 5};
+  std::vector<TokenId> ids;
+  likeliest(logits, 4, ids);
+  EXPECT_EQ(ids, (std::vector<TokenId>{1, 2, 4, 0}));
+  likeliest(logits, 99, ids);
+  EXPECT_EQ(ids.size(), 5u);
+}
+
+}  // namespace
+}  // namespace nibble
