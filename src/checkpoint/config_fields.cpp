@@ -24,13 +24,14 @@ std::string shown(const JsonValue& value) {
   return {};
 }
 
-Status ConfigFields::missing(std::string_view name) const {
-  return broken_model(prefix_ + std::string(name) + " is missing");
+std::string ConfigFields::full(std::string_view name) const {
+  return where_.empty() ? std::string(name) : where_ + "." + std::string(name);
 }
 
+Status ConfigFields::missing(std::string_view name) const { return broken_model(full(name) + " is missing"); }
+
 Status ConfigFields::must_be(std::string_view name, std::string_view what, const JsonValue& value) const {
-  return broken_model(prefix_ + std::string(name) + " must be " + std::string(what) + ", not " +
-                      shown(value));
+  return broken_model(full(name) + " must be " + std::string(what) + ", not " + shown(value));
 }
 
 std::optional<JsonValue> ConfigFields::find(std::string_view name) const {
@@ -91,7 +92,7 @@ Status ConfigFields::only(std::initializer_list<std::string_view> names) const {
     if (std::find(names.begin(), names.end(), name) != names.end()) continue;
     std::string known;
     for (const std::string_view each : names) known += (known.empty() ? "" : ", ") + std::string(each);
-    return broken_model(prefix_ + "has the unknown member " + quote_name(name) + "; known are " + known);
+    return broken_model(where_ + " has the unknown member " + quote_name(name) + "; known are " + known);
   }
   return {};
 }

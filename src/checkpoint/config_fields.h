@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/json.h"
 #include "base/status.h"
@@ -15,9 +16,9 @@ namespace nibble {
 
 class ConfigFields {
  public:
-  // `prefix` stands before each name in messages: "rope_scaling.".
-  explicit ConfigFields(JsonValue object, std::string prefix = {})
-      : object_(object), prefix_(std::move(prefix)) {}
+  // `where` is the object's own name in messages: "rope_scaling"; empty for the whole file.
+  explicit ConfigFields(JsonValue object, std::string where = {})
+      : object_(object), where_(std::move(where)) {}
 
   // The member, unless it is absent or null: the two mean the same in these files.
   std::optional<JsonValue> find(std::string_view name) const;
@@ -42,9 +43,10 @@ class ConfigFields {
 
  private:
   Result<JsonValue> required(std::string_view name) const;
+  std::string full(std::string_view name) const;
 
   JsonValue object_;
-  std::string prefix_;
+  std::string where_;
 };
 
 // A value as a message shows it: a number, a quoted string, or the name of its type.

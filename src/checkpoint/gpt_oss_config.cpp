@@ -43,7 +43,7 @@ Status check_quantization(const ConfigFields& fields) {
         "quantization_config is missing: experts must be stored as MXFP4 (quant_method \"mxfp4\")");
   }
   if (!quantization->is_object()) return fields.must_be("quantization_config", "an object", *quantization);
-  const ConfigFields inner(*quantization, "quantization_config.");
+  const ConfigFields inner(*quantization, "quantization_config");
   NIBBLE_ASSIGN(const std::string method, inner.string("quant_method"));
   if (method != "mxfp4") {
     return broken_model("quantization_config.quant_method must be \"mxfp4\", not " + quote_name(method));
@@ -113,7 +113,7 @@ Result<YarnScaling> read_yarn(const ConfigFields& rope) {
 }
 
 Status read_rope_object(const JsonValue& object, const std::string& name, ModelConfig& config) {
-  const ConfigFields rope(object, name + ".");
+  const ConfigFields rope(object, name);
   NIBBLE_RETURN_IF_ERROR(rope.only({"rope_type", "type", "rope_theta", "factor", "beta_fast", "beta_slow",
                                     "original_max_position_embeddings", "truncate", "attention_factor"}));
   NIBBLE_ASSIGN(const std::string type, rope.string(rope.find("rope_type") ? "rope_type" : "type"));

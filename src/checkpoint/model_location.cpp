@@ -124,8 +124,9 @@ Result<ModelLocation> locate_in_cache(std::string_view model, const LocationEnvi
 
 Result<ModelLocation> locate_demo(const LocationEnvironment& environment) {
   const fs::path folder = environment.executable.parent_path();
-  const std::vector<fs::path> places = {folder / "models" / "demo", folder / ".." / ".." / "models" / "demo",
-                                        folder / ".." / "share" / "nibble" / "models" / "demo"};
+  const std::vector<fs::path> places = {folder / "models" / "demo",
+                                        folder / ".." / "share" / "nibble" / "models" / "demo",
+                                        folder / ".." / ".." / "models" / "demo"};
   std::string tried;
   for (const fs::path& place : places) {
     const fs::path plain = place.lexically_normal();

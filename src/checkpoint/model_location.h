@@ -29,9 +29,9 @@ struct ModelLocation {
   std::string name;  // what a user calls the model: the cache's name, "demo", or the directory's own name
 };
 
-// The bundled model is looked for, in this order, in models/demo beside the program's folder and two above
-// (build/release/nibble in a source tree) and in share/nibble/models/demo beside the program's folder
-// (an installed bin/nibble).
+// The bundled model is looked for, in this order, in models/demo beside the program (a bundle), in
+// ../share/nibble/models/demo (an installed bin/nibble) and in ../../models/demo (build/release/nibble in a
+// source tree), all relative to the program's folder.
 Result<ModelLocation> locate_model(std::string_view model, const LocationEnvironment& environment);
 
 }  // namespace nibble

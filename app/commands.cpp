@@ -1,7 +1,0 @@
-#include "app/commands.h"
-
-namespace nibble {
-
-std::vector<const Command*> all_commands() { return {}; }
-
-}  // namespace nibble
