@@ -1,0 +1,71 @@
+#include "app/progress.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "app/display_text.h"
+#include "app/terminal.h"
+
+namespace nibble {
+namespace {
+
+constexpr std::chrono::milliseconds kPatience{400};  // work shorter than this shows no bar
+constexpr std::chrono::milliseconds kInterval{100};
+constexpr int kBarColumns = 24;
+
+std::string time_left(double done, double total, double elapsed) {
+  if (done <= 0 || elapsed < 1) return "";
+  const auto seconds = static_cast<long>(std::ceil(elapsed * (total - done) / done));
+  if (seconds < 120) return "  " + std::to_string(seconds) + " s left";
+  return "  " + std::to_string((seconds + 59) / 60) + " min left";
+}
+
+}  // namespace
+
+std::string progress_line(std::string_view what, double done, double total, double elapsed_seconds,
+                          int columns) {
+  const double share = total > 0 ? std::clamp(done / total, 0.0, 1.0) : 0.0;
+  std::string percent = std::to_string(static_cast<int>(share * 100));
+  percent = "  " + std::string(percent.size() < 3 ? 3 - percent.size() : 0, ' ') + percent + " %";
+  const std::string rest = percent + time_left(done, total, elapsed_seconds);
+  std::string line(what);
+  if (text_columns(what) + 2 + kBarColumns + 2 + static_cast<int>(rest.size()) < columns) {
+    const int filled = static_cast<int>(share * kBarColumns);
+    line += "  [" + std::string(static_cast<std::size_t>(filled), '=') +
+            std::string(static_cast<std::size_t>(kBarColumns - filled), ' ') + "]";
+  }
+  if (text_columns(line) + static_cast<int>(rest.size()) < columns) return line + rest;
+  if (text_columns(line) + static_cast<int>(percent.size()) < columns) return line + percent;
+  return percent.substr(2);
+}
+
+ProgressBar::ProgressBar(std::string what)
+    : what_(std::move(what)), enabled_(moves_cursor(STDERR_FILENO)), start_(Clock::now()) {}
+
+ProgressBar::~ProgressBar() { erase(); }
+
+void ProgressBar::update(double done, double total) {
+  const auto now = Clock::now();
+  if (!enabled_ || now - start_ < kPatience || (drawn_ && now - last_ < kInterval)) return;
+  last_ = now;
+  const double elapsed = std::chrono::duration<double>(now - start_).count();
+  draw(progress_line(what_, done, total, elapsed, terminal_columns(STDERR_FILENO)));
+}
+
+void ProgressBar::announce() {
+  if (enabled_) draw(what_);
+}
+
+void ProgressBar::erase() {
+  if (drawn_) write_all(STDERR_FILENO, "\r\x1b[K");
+  drawn_ = false;
+}
+
+void ProgressBar::draw(std::string_view line) {
+  write_all(STDERR_FILENO, "\r\x1b[K" + std::string(line));
+  drawn_ = true;
+}
+
+}  // namespace nibble

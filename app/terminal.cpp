@@ -1,0 +1,90 @@
+#include "app/terminal.h"
+
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+
+namespace nibble {
+namespace {
+
+std::string_view environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+}  // namespace
+
+bool is_terminal(int fd) { return ::isatty(fd) == 1; }
+
+int terminal_columns(int fd) {
+  winsize size = {};
+  if (::ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
+  return size.ws_col;
+}
+
+bool moves_cursor(int fd) {
+  return is_terminal(fd) && !environment("TERM").empty() && environment("TERM") != "dumb";
+}
+
+bool wants_color(int fd) { return moves_cursor(fd) && environment("NO_COLOR").empty(); }
+
+bool write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+StandardTerminal::StandardTerminal() {
+  // A handler that does nothing still ends a waiting poll, which is all that a resize has to do.
+  struct sigaction wake = {};
+  wake.sa_handler = [](int) {};
+  sigemptyset(&wake.sa_mask);
+  ::sigaction(SIGWINCH, &wake, nullptr);
+}
+
+StandardTerminal::~StandardTerminal() { leave_raw_mode(); }
+
+TerminalPort::Wake StandardTerminal::read(std::string& bytes, std::chrono::milliseconds timeout) {
+  pollfd wait = {STDIN_FILENO, POLLIN, 0};
+  const int ready = ::poll(&wait, 1, static_cast<int>(timeout.count()));
+  if (ready < 0) return errno == EINTR ? Wake::signal : Wake::closed;
+  if (ready == 0) return Wake::timeout;
+  char buffer[4096];
+  const ssize_t got = ::read(STDIN_FILENO, buffer, sizeof buffer);
+  if (got < 0 && errno == EINTR) return Wake::signal;
+  if (got <= 0) return Wake::closed;
+  bytes.append(buffer, static_cast<std::size_t>(got));
+  return Wake::bytes;
+}
+
+void StandardTerminal::write(std::string_view bytes) { write_all(STDOUT_FILENO, bytes); }
+
+int StandardTerminal::columns() { return terminal_columns(STDOUT_FILENO); }
+
+void StandardTerminal::enter_raw_mode() {
+  if (raw_ || ::tcgetattr(STDIN_FILENO, &cooked_) != 0) return;
+  termios raw = cooked_;
+  raw.c_iflag &= ~static_cast<tcflag_t>(BRKINT | ICRNL | INPCK | ISTRIP | IXON);
+  raw.c_lflag &= ~static_cast<tcflag_t>(ECHO | ICANON | IEXTEN | ISIG);
+  raw.c_cflag |= CS8;
+  raw.c_cc[VMIN] = 1;
+  raw.c_cc[VTIME] = 0;
+  // Output processing stays on: a newline still returns the carriage. TCSADRAIN keeps what was typed ahead.
+  raw_ = ::tcsetattr(STDIN_FILENO, TCSADRAIN, &raw) == 0;
+}
+
+void StandardTerminal::leave_raw_mode() {
+  if (!raw_) return;
+  ::tcsetattr(STDIN_FILENO, TCSADRAIN, &cooked_);
+  raw_ = false;
+}
+
+}  // namespace nibble
