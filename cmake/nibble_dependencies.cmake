@@ -2,7 +2,6 @@
 # library or as headers is linked in, so the program needs nothing but glibc where it runs.
 
 find_package(Threads REQUIRED)
-find_package(CLI11 REQUIRED)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 

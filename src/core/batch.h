@@ -22,6 +22,7 @@ struct BatchSequence {
   const SamplingParams* sampling;  // lives in the scheduler until the step is committed
   int logit_begin = 0;             // its entries in Batch::logit_rows
   int logit_count = 0;
+  bool prefill = false;  // rows of the prompt, not of the answer
   bool samples = false;  // the last logit row yields a token
 };
 

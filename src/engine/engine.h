@@ -1,6 +1,7 @@
 // The engine as its callers see it: requests in, events out. No tensor crosses this header.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,12 +16,13 @@ namespace nibble {
 // What a caller may need to know of the loaded model.
 struct ModelInfo {
   std::string name;
+  std::filesystem::path folder;  // where its tokenizer and chat template lie too
   std::string architecture;
   int vocabulary = 0;
   int max_model_len = 0;         // tokens of prompt and answer together
-  std::vector<TokenId> eos_ids;  // config.json and generation_config.json together
+  std::vector<TokenId> eos_ids;  // of config.json and generation_config.json together
   std::int64_t weight_bytes = 0;
-  std::int64_t active_bytes_per_token = 0;
+  int threads = 0;
 };
 
 struct StepTimes {

@@ -115,6 +115,7 @@ void Scheduler::add_sequence(Entry& entry, std::span<const PageId> pages, int fi
                          .pages = pages,
                          .sampling = &request.sampling,
                          .logit_begin = static_cast<int>(batch_.logit_rows.size()),
+                         .prefill = first_position < prompt,
                          .samples = end >= prompt && request.sampling.max_tokens > 0};
   for (int i = 0; i < rows; ++i) {
     const int position = first_position + i;

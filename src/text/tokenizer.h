@@ -1,4 +1,8 @@
 // Text to token ids and back.
+//
+// Control tokens are all the added tokens of a tokenizer.json, "special" or not: <think> and <tool_call>
+// steer a model no less than <|im_end|> does. Byte-pair encoding never makes one, so a user's text can never
+// become one. Text that is not UTF-8 is read as decode() would show it, with U+FFFD for what is ill-formed.
 #pragma once
 
 #include <cstddef>
@@ -46,6 +50,11 @@ class Tokenizer {
   std::optional<TokenId> control_id(std::string_view spelling) const;
   // One more than the largest id.
   TokenId vocabulary_size() const;
+
+ private:
+  struct State;
+  explicit Tokenizer(std::shared_ptr<const State> state);
+  std::shared_ptr<const State> state_;
 };
 
 }  // namespace nibble

@@ -10,7 +10,7 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <vector>
 
 #include "formats/bf16.h"
 #include "formats/mxfp4.h"
@@ -19,10 +19,10 @@
 namespace nibble {
 
 struct MoeMxfp4Weights {
-  std::span<const Mxfp4Checkpoint> gate_up;  // an expert: [2 * intermediate, hidden]
-  std::span<const Mxfp4Checkpoint> down;     // an expert: [hidden, intermediate]
-  const Bf16* gate_up_bias = nullptr;        // [experts, 2 * intermediate]
-  const Bf16* down_bias = nullptr;           // [experts, hidden]
+  std::vector<Mxfp4Checkpoint> gate_up;  // an expert: [2 * intermediate, hidden]
+  std::vector<Mxfp4Checkpoint> down;     // an expert: [hidden, intermediate]
+  const Bf16* gate_up_bias = nullptr;    // [experts, 2 * intermediate]
+  const Bf16* down_bias = nullptr;       // [experts, hidden]
   float swiglu_limit = 7.0f;
 };
 

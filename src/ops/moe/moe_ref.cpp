@@ -25,8 +25,8 @@ void group_by_expert(const MoeMxfp4Args& args, int experts) {
 // Every tile of rows of every used expert's matrix against the inputs routed to it:
 // input(slot) gives the vector, store(expert, row, slot, totals) takes tile_rows products.
 template <class Input, class Store>
-void multiply_routed(OpContext& context, std::span<const Mxfp4Checkpoint> matrices, const MoeMxfp4Args& args,
-                     Input input, Store store) {
+void multiply_routed(OpContext& context, const std::vector<Mxfp4Checkpoint>& matrices,
+                     const MoeMxfp4Args& args, Input input, Store store) {
   const int tiles = static_cast<int>((matrices[0].rows + tile_rows - 1) / tile_rows);
   context.threads.parallel_for(tiles, [&](int tile_begin, int tile_end) {
     const float* inputs[slots_at_once];

@@ -1,0 +1,7 @@
+#include "app/commands.h"
+
+namespace nibble {
+
+std::vector<const Command*> all_commands() { return {}; }
+
+}  // namespace nibble

@@ -1,0 +1,13 @@
+// The subcommands, each defined in app/<name>.cpp.
+#pragma once
+
+#include <vector>
+
+#include "app/cli.h"
+
+namespace nibble {
+
+// In the order in which the help shows them.
+std::vector<const Command*> all_commands();
+
+}  // namespace nibble

@@ -1,0 +1,253 @@
+#include "base/options.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <memory>
+#include <type_traits>
+
+#include "base/quote.h"
+
+namespace nibble {
+namespace {
+
+constexpr std::string_view kPrefix = "NIBBLE_";
+
+template <class T>
+bool read_number(std::string_view text, T& value) {
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && stop == end;
+}
+
+std::string number_text(float value) {
+  char digits[32];
+  return {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};
+}
+
+std::string variable_name(std::string_view option) {
+  std::string name(kPrefix);
+  for (const char c : option.substr(std::min(option.find_first_not_of('-'), option.size()))) {
+    name += c == '-' ? '_' : (c >= 'a' && c <= 'z') ? static_cast<char>(c - 'a' + 'A') : c;
+  }
+  return name;
+}
+
+Status unknown_variable(std::string_view variable, std::span<const OptionSpec> known) {
+  // A twin of an alias is not read, but whoever sets one means the option.
+  std::vector<std::pair<std::string, std::string>> meant;  // spelling, the variable that works
+  for (const OptionSpec& option : known) {
+    meant.emplace_back(option.variable(), option.variable());
+    for (const std::string_view alias : option.aliases) {
+      if (alias.starts_with("--")) meant.emplace_back(variable_name(alias), option.variable());
+    }
+  }
+  std::vector<std::string_view> spellings;
+  for (const auto& entry : meant) spellings.push_back(entry.first);
+  const std::string_view near = nearest_name(variable, spellings);
+  const std::string what = "the environment variable " + quote(variable) + " is unknown; ";
+  if (near.empty())
+    return invalid_argument(what + "unset it, or name it after an option (--seed: NIBBLE_SEED)");
+  for (const auto& entry : meant) {
+    if (entry.first == near) return invalid_argument(what + "the nearest known one is " + entry.second);
+  }
+  return invalid_argument(what + "unset it");
+}
+
+}  // namespace
+
+std::string OptionSpec::variable() const { return variable_name(name); }
+
+OptionSetter text_value(std::function<Status(std::string_view text)> read) {
+  return [read = std::move(read)](std::span<const std::string_view> values) {
+    NIBBLE_CHECK(!values.empty());
+    return read(values.back());
+  };
+}
+
+OptionSetter int_value(int& target, int min, int max) {
+  return text_value([&target, min, max](std::string_view text) -> Status {
+    int value = 0;
+    if (!read_number(text, value) || value < min || value > max) {
+      return invalid_argument("not a whole number in range; give one from " + std::to_string(min) + " to " +
+                              std::to_string(max));
+    }
+    target = value;
+    return {};
+  });
+}
+
+OptionSetter uint64_value(std::uint64_t& target) {
+  return text_value([&target](std::string_view text) -> Status {
+    std::uint64_t value = 0;
+    if (!read_number(text, value)) {
+      return invalid_argument("not a whole number in range; give one from 0 to 18446744073709551615");
+    }
+    target = value;
+    return {};
+  });
+}
+
+OptionSetter float_value(float& target, float min, float max) {
+  return text_value([&target, min, max](std::string_view text) -> Status {
+    float value = 0;
+    if (!read_number(text, value) || !std::isfinite(value) || value < min || value > max) {
+      return invalid_argument("not a number in range; give one from " + number_text(min) + " to " +
+                              number_text(max));
+    }
+    target = value;
+    return {};
+  });
+}
+
+OptionSetter string_value(std::string& target) {
+  return text_value([&target](std::string_view text) -> Status {
+    target = text;
+    return {};
+  });
+}
+
+OptionSetter strings_value(std::vector<std::string>& target) {
+  return [&target](std::span<const std::string_view> values) -> Status {
+    target.assign(values.begin(), values.end());
+    return {};
+  };
+}
+
+OptionSetter switch_value(bool& target) {
+  return choice_value(target, std::vector<std::pair<std::string_view, bool>>{
+                                  {"true", true}, {"false", false}, {"1", true}, {"0", false}});
+}
+
+OptionSetter noting(bool& given, OptionSetter set) {
+  return [&given, set = std::move(set)](std::span<const std::string_view> values) -> Status {
+    NIBBLE_RETURN_IF_ERROR(set(values));
+    given = true;
+    return {};
+  };
+}
+
+Result<std::size_t> choose(std::string_view text, std::span<const std::string_view> words) {
+  std::string list;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == text) return i;
+    list += i == 0 ? "" : i + 1 == words.size() ? " or " : ", ";
+    list += words[i];
+  }
+  return invalid_argument("not one of its values; give " + list);
+}
+
+std::string_view nearest_name(std::string_view word, std::span<const std::string_view> candidates) {
+  std::string_view best;
+  std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
+  for (const std::string_view candidate : candidates) {
+    // Levenshtein distance, a row of the table at a time; more than this many bytes are no name of ours.
+    if (word.size() > 64) break;
+    std::vector<std::size_t> row(candidate.size() + 1);
+    for (std::size_t j = 0; j < row.size(); ++j) row[j] = j;
+    for (std::size_t i = 1; i <= word.size(); ++i) {
+      std::size_t diagonal = row[0];
+      row[0] = i;
+      for (std::size_t j = 1; j < row.size(); ++j) {
+        const std::size_t swapped = diagonal + (word[i - 1] == candidate[j - 1] ? 0 : 1);
+        diagonal = row[j];
+        row[j] = std::min({swapped, row[j] + 1, row[j - 1] + 1});
+      }
+    }
+    if (row.back() < best_distance) {
+      best_distance = row.back();
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+Environment process_environment() {
+  Environment environment;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::size_t equals = text.find('=');
+    if (equals == std::string_view::npos) continue;
+    environment.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return environment;
+}
+
+Status apply_environment(const Environment& environment, std::span<const OptionSpec> options,
+                         std::span<const OptionSpec> known) {
+  for (const auto& [variable, value] : environment) {
+    if (!variable.starts_with(kPrefix)) continue;
+    const auto is_named = [&name = variable](const OptionSpec& option) { return option.variable() == name; };
+    if (const auto option = std::ranges::find_if(options, is_named); option != options.end()) {
+      const std::string_view values[] = {value};
+      NIBBLE_RETURN_IF_ERROR(option->set(values).with_context(variable + " " + quote(value)));
+    } else if (std::ranges::none_of(known, is_named)) {
+      return unknown_variable(variable, known);
+    }
+  }
+  return {};
+}
+
+std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
+  EngineOptions::Given& given = options.given;
+  const auto read_device = [&options](std::string_view text) -> Status {
+    if (text == "cuda" || text.starts_with("cuda:")) {
+      return invalid_argument("this nibble was built without CUDA; give auto or cpu");
+    }
+    constexpr std::string_view words[] = {"auto", "cpu"};
+    NIBBLE_ASSIGN(const std::size_t chosen, choose(text, words));
+    options.device = chosen == 0 ? Device::automatic : Device::cpu;
+    return {};
+  };
+  std::vector<OptionSpec> specs{
+      {.name = "--device",
+       .value = "NAME",
+       .help = "where to run: auto or cpu",
+       .default_text = "auto",
+       .set = noting(given.device, text_value(read_device))},
+      {.name = "--threads",
+       .aliases = {"-t"},
+       .value = "N",
+       .help = "CPU threads; 0: all CPUs this process may use",
+       .default_text = std::to_string(options.threads),
+       .set = noting(given.threads, int_value(options.threads, 0, 1024))},
+      {.name = "--max-model-len",
+       .aliases = {"--context-length", "-c"},
+       .value = "N",
+       .help = "longest sequence; 0: the model's",
+       .default_text = std::to_string(options.max_model_len),
+       .set = noting(given.max_model_len, int_value(options.max_model_len, 0, 1 << 24))},
+      {.name = "--max-num-seqs",
+       .aliases = {"--max-running-requests", "-np"},
+       .value = "N",
+       .help = "sequences in one step",
+       .default_text = std::to_string(options.max_num_seqs),
+       .set = noting(given.max_num_seqs, int_value(options.max_num_seqs, 1, 4096))},
+      {.name = "--max-num-batched-tokens",
+       .aliases = {"--chunked-prefill-size"},
+       .value = "N",
+       .help = "tokens in one step",
+       .default_text = std::to_string(options.max_num_batched_tokens),
+       .set = noting(given.max_num_batched_tokens, int_value(options.max_num_batched_tokens, 1, 1 << 20))},
+      {.name = "--kv-cache-dtype",
+       .value = "TYPE",
+       .help = "auto, float32 or bfloat16",
+       .default_text = "auto",
+       .set = noting(
+           given.kv_cache_dtype,
+           choice_value<KvCacheDType>(options.kv_cache_dtype, {{"auto", KvCacheDType::automatic},
+                                                               {"float32", KvCacheDType::float32},
+                                                               {"bfloat16", KvCacheDType::bfloat16}}))},
+      {.name = "--seed",
+       .value = "N",
+       .help = "of every random choice",
+       .default_text = std::to_string(options.seed),
+       .set = noting(given.seed, uint64_value(options.seed))},
+  };
+  for (OptionSpec& spec : specs) spec.group = "Engine options";
+  return specs;
+}
+
+}  // namespace nibble

@@ -1,0 +1,102 @@
+// Options as data: a row an option, read alike from the command line (app/cli.h) and from its twin in the
+// environment, NIBBLE_<NAME>. A malformed value or an unknown NIBBLE_ variable is an error that names it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace nibble {
+
+// Takes all values given for one option at one place, at least one; what was set before is replaced.
+using OptionSetter = std::function<Status(std::span<const std::string_view> values)>;
+
+// The views are literals; the setter's target outlives the row.
+struct OptionSpec {
+  std::string_view name;                  // "--max-model-len"
+  std::vector<std::string_view> aliases;  // "--context-length", "-c"
+  std::string_view value;                 // the value's name in the help; empty: a switch, which takes none
+  std::string_view help;
+  std::string default_text;  // empty: nothing worth showing
+  OptionSetter set;
+  std::string_view group = "Options";  // its heading in the help
+
+  bool is_switch() const { return value.empty(); }
+  std::string variable() const;  // "NIBBLE_MAX_MODEL_LEN"
+};
+
+// Setters. Of several values the last one counts, except for strings_value, which keeps them all.
+OptionSetter int_value(int& target, int min, int max);
+OptionSetter uint64_value(std::uint64_t& target);
+OptionSetter float_value(float& target, float min, float max);
+OptionSetter string_value(std::string& target);
+OptionSetter strings_value(std::vector<std::string>& target);
+OptionSetter switch_value(bool& target);
+// `read` says what is wrong with a text and what would work: "not a colour; give red or blue".
+OptionSetter text_value(std::function<Status(std::string_view text)> read);
+// The setter, which also notes that a value was given.
+OptionSetter noting(bool& given, OptionSetter set);
+
+// Position of `text` in `words`, or an error that lists them.
+Result<std::size_t> choose(std::string_view text, std::span<const std::string_view> words);
+
+// One of the named values.
+template <class T>
+OptionSetter choice_value(T& target, std::vector<std::pair<std::string_view, T>> choices) {
+  return text_value([&target, choices = std::move(choices)](std::string_view text) -> Status {
+    std::vector<std::string_view> words;
+    for (const auto& choice : choices) words.push_back(choice.first);
+    NIBBLE_ASSIGN(const std::size_t chosen, choose(text, words));
+    target = choices[chosen].second;
+    return {};
+  });
+}
+
+// The candidate with the fewest edits from `word`; empty when none is near.
+std::string_view nearest_name(std::string_view word, std::span<const std::string_view> candidates);
+
+using Environment = std::vector<std::pair<std::string, std::string>>;
+Environment process_environment();
+
+// Sets the options that have a variable. `known` are the options of every command: what is set for one
+// command is no error while another runs, but any other NIBBLE_ variable is.
+Status apply_environment(const Environment& environment, std::span<const OptionSpec> options,
+                         std::span<const OptionSpec> known);
+
+enum class Device : std::uint8_t { automatic, cpu };
+enum class KvCacheDType : std::uint8_t { automatic, float32, bfloat16 };
+
+// What every command that loads a model lets its user choose. A value the user set is honoured or refused,
+// never changed; `given` tells such a value from a default.
+struct EngineOptions {
+  std::string model;  // a directory, a name in the Hugging Face cache, or "demo"
+  Device device = Device::automatic;
+  int threads = 0;                   // 0: all CPUs this process may use
+  int max_model_len = 0;             // tokens of prompt and answer together; 0: what the model allows
+  int max_num_seqs = 16;             // sequences in one step
+  int max_num_batched_tokens = 512;  // prompt and answer tokens in one step
+  KvCacheDType kv_cache_dtype = KvCacheDType::automatic;
+  std::uint64_t seed = 0;
+
+  struct Given {
+    bool device = false;
+    bool threads = false;
+    bool max_model_len = false;
+    bool max_num_seqs = false;
+    bool max_num_batched_tokens = false;
+    bool kv_cache_dtype = false;
+    bool seed = false;
+  };
+  Given given;
+};
+
+// The rows that set `options`, which outlives them.
+std::vector<OptionSpec> engine_option_specs(EngineOptions& options);
+
+}  // namespace nibble

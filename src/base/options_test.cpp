@@ -1,0 +1,153 @@
+#include "base/options.h"
+
+#include <gtest/gtest.h>
+
+namespace nibble {
+namespace {
+
+Status set(const OptionSetter& setter, std::string_view text) {
+  const std::string_view values[] = {text};
+  return setter(values);
+}
+
+Status apply(const Environment& environment, EngineOptions& options) {
+  const std::vector<OptionSpec> specs = engine_option_specs(options);
+  return apply_environment(environment, specs, specs);
+}
+
+TEST(OptionValue, AWholeNumberIsReadWholeAndInRange) {
+  int n = 7;
+  const OptionSetter setter = int_value(n, 1, 100);
+  EXPECT_TRUE(set(setter, "100").ok());
+  EXPECT_EQ(n, 100);
+  for (const char* bad :
+       {"", "0", "101", "1x", " 1", "1 ", "+1", "0x10", "1e1", "1.0", "99999999999999999999"}) {
+    EXPECT_EQ(set(setter, bad).message(), "not a whole number in range; give one from 1 to 100") << bad;
+  }
+  EXPECT_EQ(n, 100);
+}
+
+TEST(OptionValue, ASeedTakesAll64Bits) {
+  std::uint64_t seed = 0;
+  EXPECT_TRUE(set(uint64_value(seed), "18446744073709551615").ok());
+  EXPECT_EQ(seed, 18446744073709551615u);
+  EXPECT_FALSE(set(uint64_value(seed), "18446744073709551616").ok());
+  EXPECT_FALSE(set(uint64_value(seed), "-1").ok());
+}
+
+TEST(OptionValue, AFractionIsFiniteAndInRange) {
+  float value = 0;
+  const OptionSetter setter = float_value(value, 0, 2);
+  EXPECT_TRUE(set(setter, "0.7").ok());
+  EXPECT_EQ(value, 0.7f);
+  for (const char* bad : {"", "nan", "inf", "-0.1", "2.1", "1e400", "0,7", "0.7f"}) {
+    EXPECT_EQ(set(setter, bad).message(), "not a number in range; give one from 0 to 2") << bad;
+  }
+}
+
+TEST(OptionValue, AChoiceListsWhatItTakes) {
+  KvCacheDType type = KvCacheDType::automatic;
+  const OptionSetter setter = choice_value<KvCacheDType>(type, {{"auto", KvCacheDType::automatic},
+                                                                {"float32", KvCacheDType::float32},
+                                                                {"bf", KvCacheDType::bfloat16}});
+  EXPECT_TRUE(set(setter, "bf").ok());
+  EXPECT_EQ(type, KvCacheDType::bfloat16);
+  EXPECT_EQ(set(setter, "fp8").message(), "not one of its values; give auto, float32 or bf");
+}
+
+TEST(OptionValue, TheLastOfSeveralCountsAndAListKeepsAll) {
+  int n = 0;
+  const std::string_view numbers[] = {"1", "2"};
+  EXPECT_TRUE(int_value(n, 0, 9)(numbers).ok());
+  EXPECT_EQ(n, 2);
+  std::vector<std::string> texts{"replaced"};
+  EXPECT_TRUE(strings_value(texts)(numbers).ok());
+  EXPECT_EQ(texts, (std::vector<std::string>{"1", "2"}));
+}
+
+TEST(NearestName, FindsATypoAndGivesUpOnAStranger) {
+  const std::string_view names[] = {"--max-model-len", "--max-num-seqs", "--seed"};
+  EXPECT_EQ(nearest_name("--max-model-length", names), "--max-model-len");
+  EXPECT_EQ(nearest_name("--max_num_seqs", names), "--max-num-seqs");
+  EXPECT_EQ(nearest_name("--sed", names), "--seed");
+  EXPECT_EQ(nearest_name("--zzzzzzzzzz", names), "");
+  EXPECT_EQ(nearest_name(std::string(1000, 'x'), names), "");
+}
+
+TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
+  EngineOptions options;
+  const Environment environment{{"NIBBLE_DEVICE", "cpu"},
+                                {"NIBBLE_THREADS", "3"},
+                                {"NIBBLE_MAX_MODEL_LEN", "4096"},
+                                {"NIBBLE_MAX_NUM_SEQS", "5"},
+                                {"NIBBLE_MAX_NUM_BATCHED_TOKENS", "77"},
+                                {"NIBBLE_KV_CACHE_DTYPE", "bfloat16"},
+                                {"NIBBLE_SEED", "9"},
+                                {"PATH", "/bin"}};
+  EXPECT_EQ(engine_option_specs(options).size() + 1, environment.size());
+  ASSERT_TRUE(apply(environment, options).ok());
+  EXPECT_EQ(options.device, Device::cpu);
+  EXPECT_EQ(options.threads, 3);
+  EXPECT_EQ(options.max_model_len, 4096);
+  EXPECT_EQ(options.max_num_seqs, 5);
+  EXPECT_EQ(options.max_num_batched_tokens, 77);
+  EXPECT_EQ(options.kv_cache_dtype, KvCacheDType::bfloat16);
+  EXPECT_EQ(options.seed, 9u);
+  const EngineOptions::Given& given = options.given;
+  EXPECT_TRUE(given.device && given.threads && given.max_model_len && given.max_num_seqs &&
+              given.max_num_batched_tokens && given.kv_cache_dtype && given.seed);
+}
+
+TEST(EngineOptions, AValueTheUserSetIsToldFromAnEqualDefault) {
+  EngineOptions options;
+  ASSERT_TRUE(apply({{"NIBBLE_MAX_NUM_SEQS", std::to_string(options.max_num_seqs)}}, options).ok());
+  EXPECT_TRUE(options.given.max_num_seqs);
+  EXPECT_FALSE(options.given.threads);
+}
+
+TEST(EngineOptions, CudaIsRefusedByName) {
+  for (const char* device : {"cuda", "cuda:0", "cuda:0,2"}) {
+    EngineOptions options;
+    EXPECT_EQ(apply({{"NIBBLE_DEVICE", device}}, options).message(),
+              "NIBBLE_DEVICE \"" + std::string(device) +
+                  "\": this nibble was built without CUDA; give auto or cpu");
+  }
+  EngineOptions options;
+  EXPECT_EQ(apply({{"NIBBLE_DEVICE", "tpu"}}, options).message(),
+            "NIBBLE_DEVICE \"tpu\": not one of its values; give auto or cpu");
+}
+
+TEST(Environment, AMalformedValueIsNamed) {
+  EngineOptions options;
+  const Status status = apply({{"NIBBLE_THREADS", "a\x1b[2Jb"}}, options);
+  EXPECT_EQ(status.exit_code(), 2);
+  EXPECT_EQ(status.message(),
+            "NIBBLE_THREADS \"a\\x1b[2Jb\": not a whole number in range; give one from 0 to 1024");
+  EXPECT_FALSE(options.given.threads);
+}
+
+TEST(Environment, AnUnknownVariableIsNamedWithTheNearestKnownOne) {
+  EngineOptions options;
+  EXPECT_EQ(apply({{"NIBBLE_THREAD", "2"}}, options).message(),
+            "the environment variable \"NIBBLE_THREAD\" is unknown; the nearest known one is NIBBLE_THREADS");
+  // The twin of an alias leads to the option's own.
+  EXPECT_EQ(apply({{"NIBBLE_CONTEXT_LENGTH", "2"}}, options).message(),
+            "the environment variable \"NIBBLE_CONTEXT_LENGTH\" is unknown; the nearest known one is "
+            "NIBBLE_MAX_MODEL_LEN");
+  EXPECT_EQ(apply({{"NIBBLE_", "2"}}, options).exit_code(), 2);
+  EXPECT_EQ(apply({{"NIBBLE_QQQQQQQQQQQQQQQQQQQQ", "2"}}, options).exit_code(), 2);
+  EXPECT_TRUE(apply({{"NIBBLER", "2"}, {"nibble_x", "1"}}, options).ok());
+}
+
+TEST(Environment, AnotherCommandsVariableIsNoErrorAndSetsNothing) {
+  int mine = 0, theirs = 0;
+  const OptionSpec my_option{.name = "--mine", .value = "N", .set = int_value(mine, 0, 9)};
+  const OptionSpec their_option{.name = "--theirs", .value = "N", .set = int_value(theirs, 0, 9)};
+  const OptionSpec known[] = {my_option, their_option};
+  EXPECT_TRUE(apply_environment({{"NIBBLE_THEIRS", "5"}, {"NIBBLE_MINE", "4"}}, {&my_option, 1}, known).ok());
+  EXPECT_EQ(mine, 4);
+  EXPECT_EQ(theirs, 0);
+}
+
+}  // namespace
+}  // namespace nibble

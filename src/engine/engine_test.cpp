@@ -1,0 +1,192 @@
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+
+#include "base/json.h"
+
+namespace nibble {
+namespace {
+
+// A checkpoint of random weights with what transformers makes of it in float32.
+const std::filesystem::path example = std::filesystem::path(NIBBLE_SOURCE_DIR) / "tests/data/parity/example";
+
+std::unique_ptr<Engine> load(EngineOptions options = {}) {
+  options.model = example.string();
+  Result<std::unique_ptr<Engine>> engine = Engine::load(options);
+  EXPECT_TRUE(engine.ok()) << engine.status().message();
+  return std::move(engine).value();
+}
+
+std::vector<TokenId> ids_of(JsonValue array) {
+  std::vector<TokenId> ids;
+  for (JsonValue id : array.elements()) ids.push_back(static_cast<TokenId>(id.as_integer()));
+  return ids;
+}
+
+struct Expected {
+  std::vector<TokenId> prompt, greedy;
+  std::vector<double> logprobs, prompt_logprobs;
+};
+
+std::vector<Expected> expected_prompts() {
+  std::ifstream file(example / "expected.json");
+  std::stringstream text;
+  text << file.rdbuf();
+  const JsonDocument document = JsonDocument::parse(text.str()).value();
+  std::vector<Expected> prompts;
+  for (JsonValue prompt : document.root().find("prompts")->elements()) {
+    Expected expected{ids_of(*prompt.find("prompt_ids")), ids_of(*prompt.find("greedy_ids")), {}, {}};
+    for (JsonValue value : prompt.find("greedy_logprobs")->elements())
+      expected.logprobs.push_back(value.as_double());
+    for (JsonValue value : prompt.find("prompt_logprobs")->elements())
+      expected.prompt_logprobs.push_back(value.is_null() ? 0 : value.as_double());
+    prompts.push_back(std::move(expected));
+  }
+  return prompts;
+}
+
+struct Answer {
+  std::vector<TokenId> tokens;
+  std::vector<float> logprobs, prompt_logprobs;
+  std::vector<TokenLogprob> last_top;
+  FinishReason finish = FinishReason::none;
+  bool operator==(const Answer& other) const {
+    return tokens == other.tokens && logprobs == other.logprobs && prompt_logprobs == other.prompt_logprobs;
+  }
+};
+
+std::map<RequestId, Answer> run(Engine& engine) {
+  std::map<RequestId, Answer> answers;
+  std::vector<Event> events;
+  while (!engine.idle()) {
+    events.clear();
+    const Result<StepTimes> step = engine.step(events);
+    EXPECT_TRUE(step.ok()) << step.status().message();
+    if (!step.ok()) break;
+    for (Event& event : events) {
+      Answer& answer = answers[event.request];
+      EXPECT_EQ(answer.finish, FinishReason::none);
+      if (!event.prompt_logprobs.empty()) answer.prompt_logprobs = event.prompt_logprobs;
+      if (event.token >= 0) {
+        answer.tokens.push_back(event.token);
+        answer.logprobs.push_back(event.logprob);
+        answer.last_top = event.top;
+      }
+      answer.finish = event.finish;
+    }
+  }
+  return answers;
+}
+
+Request request(RequestId id, const std::vector<TokenId>& prompt, SamplingParams sampling) {
+  return {.id = id, .prompt = prompt, .sampling = std::move(sampling)};
+}
+
+TEST(Engine, ComputesTheModelThatTransformersComputes) {
+  std::unique_ptr<Engine> engine = load();
+  const std::vector<Expected> prompts = expected_prompts();
+  ASSERT_EQ(prompts.size(), 7u);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    ASSERT_TRUE(
+        engine
+            ->submit(request(i, prompts[i].prompt,
+                             {.max_tokens = 32, .temperature = 0, .logprobs = 5, .prompt_logprobs = true}))
+            .ok());
+  }
+  const auto answers = run(*engine);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const Answer& answer = answers.at(i);
+    EXPECT_EQ(answer.tokens, prompts[i].greedy) << "prompt " << i;
+    EXPECT_EQ(answer.finish, FinishReason::length);
+    ASSERT_EQ(answer.prompt_logprobs.size(), prompts[i].prompt.size());
+    for (std::size_t k = 0; k < 32; ++k) EXPECT_NEAR(answer.logprobs[k], prompts[i].logprobs[k], 0.001);
+    for (std::size_t k = 1; k < prompts[i].prompt.size(); ++k)
+      EXPECT_NEAR(answer.prompt_logprobs[k], prompts[i].prompt_logprobs[k], 0.001);
+    EXPECT_EQ(answer.last_top.size(), 5u);
+    EXPECT_EQ(answer.last_top[0].id, answer.tokens.back());
+  }
+}
+
+TEST(Engine, ARequestsBitsDependOnNeitherBatchNorChunksNorThreads) {
+  const std::vector<Expected> prompts = expected_prompts();
+  const auto submit_all = [&](Engine& engine) {
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      const bool greedy = i % 2 == 0;
+      ASSERT_TRUE(engine
+                      .submit(request(i, prompts[i].prompt,
+                                      {.max_tokens = 12,
+                                       .temperature = greedy ? 0.0f : 1.3f,
+                                       .top_p = 0.95f,
+                                       .seed = i,
+                                       .prompt_logprobs = i == 3}))
+                      .ok());
+    }
+  };
+  std::unique_ptr<Engine> alone = load({.threads = 1, .max_num_seqs = 1, .max_num_batched_tokens = 512});
+  submit_all(*alone);
+  const auto expected = run(*alone);
+  for (int rows : {1, 16, 64, 333}) {
+    std::unique_ptr<Engine> batched = load({.threads = 2, .max_num_seqs = 5, .max_num_batched_tokens = rows});
+    submit_all(*batched);
+    EXPECT_EQ(run(*batched), expected) << rows << " rows a step";
+  }
+}
+
+TEST(Engine, StopsAtAStopTokenAndCancels) {
+  const std::vector<Expected> prompts = expected_prompts();
+  std::unique_ptr<Engine> engine = load();
+  ASSERT_TRUE(engine
+                  ->submit(request(1, prompts[0].prompt,
+                                   {.max_tokens = 32, .temperature = 0, .stop_ids = {prompts[0].greedy[3]}}))
+                  .ok());
+  ASSERT_TRUE(engine->submit(request(2, prompts[1].prompt, {.max_tokens = 32, .temperature = 0})).ok());
+  std::vector<Event> events;
+  ASSERT_TRUE(engine->step(events).ok());
+  engine->cancel(2);
+  const auto answers = run(*engine);
+  EXPECT_EQ(answers.at(1).finish, FinishReason::stop);
+  EXPECT_EQ(answers.at(1).tokens.back(), prompts[0].greedy[3]);
+  EXPECT_EQ(answers.at(2).finish, FinishReason::cancelled);
+  EXPECT_TRUE(answers.at(2).tokens.empty());
+}
+
+TEST(Engine, RefusesWhatItCannotHonour) {
+  std::unique_ptr<Engine> engine = load();
+  EXPECT_NE(engine->submit(request(1, {0, 448}, {})).message().find("from 0 to 447"), std::string::npos);
+  EXPECT_NE(engine->submit(request(1, {-1}, {})).message().find("outside the vocabulary"), std::string::npos);
+  EXPECT_NE(engine->submit(request(1, {}, {})).message().find("empty"), std::string::npos);
+  EngineOptions options{.model = example.string(), .max_model_len = 131073};
+  EXPECT_NE(Engine::load(options).status().message().find("at most that"), std::string::npos);
+  options = {.model = "/nowhere"};
+  EXPECT_EQ(Engine::load(options).status().exit_code(), 3);
+}
+
+TEST(Engine, AWeightFileThatShrinksMidwayIsAnErrorNotACrash) {
+  const std::filesystem::path copy =
+      std::filesystem::temp_directory_path() / ("nibble_engine_test_" + std::to_string(::getpid()));
+  std::filesystem::create_directories(copy);
+  for (const char* name : {"config.json", "generation_config.json", "model.safetensors"}) {
+    std::filesystem::copy_file(example / name, copy / name,
+                               std::filesystem::copy_options::overwrite_existing);
+  }
+  std::unique_ptr<Engine> engine = std::move(Engine::load({.model = copy.string()})).value();
+  ASSERT_TRUE(engine->submit(request(1, {1, 2, 3}, {.max_tokens = 8, .temperature = 0})).ok());
+  std::vector<Event> events;
+  ASSERT_TRUE(engine->step(events).ok());
+  std::filesystem::resize_file(copy / "model.safetensors", 4096);
+  const Result<StepTimes> step = engine->step(events);
+  ASSERT_FALSE(step.ok());
+  EXPECT_NE(step.status().message().find("model.safetensors"), std::string::npos) << step.status().message();
+  std::filesystem::remove_all(copy);
+}
+
+}  // namespace
+}  // namespace nibble

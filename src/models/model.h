@@ -1,0 +1,49 @@
+// A model: weights bound to their places and one forward over a ragged batch.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "base/token_id.h"
+#include "checkpoint/model_config.h"
+#include "checkpoint/weight_source.h"
+#include "ops/attention/paged_kv.h"
+#include "ops/op_context.h"
+
+namespace nibble {
+
+// Rows of all sequences of a step, one after the other; a sequence's rows are consecutive positions.
+struct ForwardInput {
+  std::span<const TokenId> tokens;          // [rows]
+  std::span<const int> positions;           // [rows]
+  std::span<const SequenceRows> sequences;  // cover all rows
+  std::span<const KvLayer> kv;              // [layers]
+  std::span<const int> logit_rows;          // ascending rows whose logits are wanted
+};
+
+// What a forward may be asked at most; memory is taken for it once.
+struct ForwardLimits {
+  int rows = 0;
+  int logit_rows = 0;
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual const ModelConfig& config() const = 0;
+  // Takes all memory that forwards within the limits need; called once, before the first forward.
+  virtual Status reserve(const ForwardLimits& limits) = 0;
+  // logits: [logit_rows, vocab_size]. Row for row the result depends on the sequence alone: not on the batch,
+  // the chunks its prompt came in, or the threads.
+  virtual void forward(OpContext& context, const ForwardInput& input, float* logits) = 0;
+  // Whether the weights still are what was loaded (their files may have been cut while mapped).
+  virtual Status intact() const = 0;
+};
+
+// The architecture named by the config, from the list in model_list.cpp; the weights' shapes are checked
+// against the config before any is used.
+Result<std::unique_ptr<Model>> bind_model(const ModelConfig& config, WeightSource weights);
+
+}  // namespace nibble

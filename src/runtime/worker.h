@@ -1,0 +1,53 @@
+// One rank: a model, its KV memory and its threads. Takes a planned batch, gives each sequence's token.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "core/batch.h"
+#include "models/model.h"
+#include "ops/sample/sample.h"
+#include "runtime/kv_store.h"
+
+namespace nibble {
+
+struct WorkerLimits {
+  int threads = 0;  // 0: one for each CPU the process may use
+  int max_rows = 0;
+  int max_logit_rows = 0;
+  int max_sequences = 0;
+  DType kv_dtype = DType::f32;
+  int page_size = 0;
+  int page_count = 0;
+};
+
+class Worker {
+ public:
+  // Takes all memory that steps within the limits need.
+  static Result<std::unique_ptr<Worker>> start(std::unique_ptr<Model> model, const WorkerLimits& limits);
+
+  // One result a sequence of the batch. An error means that the weights are no longer what was loaded;
+  // nothing may be run after it.
+  Status run(const Batch& batch, std::vector<StepResult>& results);
+
+  int threads() const { return threads_.size(); }
+
+ private:
+  Worker(std::unique_ptr<Model> model, const WorkerLimits& limits, KvStore kv, Buffer logits);
+
+  void sample_sequence(const Batch& batch, std::size_t index, StepResult& result);
+  std::span<float> logits_of(int logit_row);
+
+  std::unique_ptr<Model> model_;
+  ThreadPool threads_;
+  KvStore kv_;
+  Buffer logits_;  // [max_logit_rows, vocab] float32
+  std::vector<int> positions_, logit_rows_;
+  std::vector<SequenceRows> sequences_;
+  std::vector<SampleWorkspace> sample_rooms_;  // [max_sequences]
+};
+
+}  // namespace nibble

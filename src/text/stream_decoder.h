@@ -1,0 +1,30 @@
+// Tokens to text as they come. Characters are never split: bytes that may be the beginning of one wait for
+// the rest, and everything pushed out joins to exactly what Tokenizer::decode gives for all tokens at once.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/token_id.h"
+#include "text/tokenizer.h"
+
+namespace nibble {
+
+class StreamDecoder {
+ public:
+  // Holds on to the tokenizer's data, not to `tokenizer` itself.
+  explicit StreamDecoder(Tokenizer tokenizer, bool show_control = true)
+      : tokenizer_(std::move(tokenizer)), show_control_(show_control) {}
+
+  // The text that this token completes; may be empty.
+  std::string push(TokenId token);
+  // What is still waiting: a character that was cut off, which is U+FFFD now.
+  std::string flush();
+
+ private:
+  Tokenizer tokenizer_;
+  bool show_control_;
+  std::string waiting_;  // the first bytes of one character, at most three
+};
+
+}  // namespace nibble

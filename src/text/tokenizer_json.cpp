@@ -1,0 +1,413 @@
+// tokenizer.json, the file of the Hugging Face tokenizers library: byte-level BPE models. What the file says
+// is honoured or refused by name; ignored, because it does not concern the ids of a text, are "truncation"
+// and "padding" (the engine has its own limits), "dropout" of 0, "unk_token" (every byte has a token), and
+// "post_processor", whose TemplateProcessing would put control tokens around a text: chat templates spell
+// those out, and prompts given as they are stay as they are.
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "text/byte_level.h"
+#include "text/normalizer.h"
+#include "text/tokenizer_parts.h"
+#include "text/utf8.h"
+
+namespace nibble {
+namespace {
+
+Status refuse(std::string message) { return broken_model(std::move(message)); }
+
+// The text, or the beginning of a long one, for a message.
+std::string quoted(std::string_view text) {
+  text = text.substr(0, 200);
+  std::string quote(1, '\'');
+  return quote.append(text.substr(0, valid_utf8_prefix(text))).append(1, '\'');
+}
+
+// A member that is there and not null.
+std::optional<JsonValue> member(JsonValue object, std::string_view key) {
+  std::optional<JsonValue> value = object.find(key);
+  if (value && value->is_null()) value.reset();
+  return value;
+}
+
+Status wrong_type(std::string_view where, std::string_view key, JsonValue value, std::string_view expected) {
+  return refuse(std::string(where) + "." + std::string(key) + " is of type " +
+                std::string(json_type_name(value.type())) + ", not " + std::string(expected));
+}
+
+Result<bool> read_bool(JsonValue object, std::string_view where, std::string_view key, bool fallback) {
+  const std::optional<JsonValue> value = member(object, key);
+  if (!value) return fallback;
+  if (!value->is_bool()) return wrong_type(where, key, *value, "boolean");
+  return value->as_bool();
+}
+
+// Empty if absent.
+Result<std::string_view> read_string(JsonValue object, std::string_view where, std::string_view key) {
+  const std::optional<JsonValue> value = member(object, key);
+  if (!value) return std::string_view();
+  if (!value->is_string()) return wrong_type(where, key, *value, "string");
+  return value->as_string();
+}
+
+Result<std::string_view> read_type(JsonValue object, std::string_view where) {
+  if (!object.is_object()) {
+    return refuse(std::string(where) + " is of type " + std::string(json_type_name(object.type())) +
+                  ", not object");
+  }
+  NIBBLE_ASSIGN(const std::string_view type, read_string(object, where, "type"));
+  if (type.empty()) return refuse(std::string(where) + " has no type");
+  return type;
+}
+
+// The member `key`, an array.
+Result<JsonValue> read_array(JsonValue object, std::string_view where, std::string_view key) {
+  const std::optional<JsonValue> value = member(object, key);
+  if (!value) return refuse(std::string(where) + " has no " + std::string(key));
+  if (!value->is_array()) return wrong_type(where, key, *value, "array");
+  return *value;
+}
+
+// --- normalizer ---
+
+Status read_normalizer(JsonValue normalizer, int depth, TokenizerParts& parts) {
+  NIBBLE_ASSIGN(const std::string_view type, read_type(normalizer, "normalizer"));
+  if (type == "NFC") {
+    parts.normalize_nfc = true;
+    return {};
+  }
+  if (type == "Sequence" && depth < 4) {
+    NIBBLE_ASSIGN(const JsonValue steps, read_array(normalizer, "normalizer", "normalizers"));
+    for (const JsonValue step : steps.elements())
+      NIBBLE_RETURN_IF_ERROR(read_normalizer(step, depth + 1, parts));
+    return {};
+  }
+  return refuse("the normalizer " + quoted(type) + " is not supported; NFC and a Sequence of it are");
+}
+
+// --- pre_tokenizer ---
+
+struct PreTokenizerReader {
+  std::vector<SplitStep> steps;
+  bool byte_level = false;
+  bool prefix_space = false;
+
+  Status read(JsonValue value, int depth);
+  Status read_split(JsonValue value);
+  Status read_digits(JsonValue value);
+  Status read_byte_level(JsonValue value);
+};
+
+Status PreTokenizerReader::read(JsonValue value, int depth) {
+  NIBBLE_ASSIGN(const std::string_view type, read_type(value, "pre_tokenizer"));
+  if (type == "Sequence" && depth < 4) {
+    NIBBLE_ASSIGN(const JsonValue all, read_array(value, "pre_tokenizer", "pretokenizers"));
+    for (const JsonValue step : all.elements()) NIBBLE_RETURN_IF_ERROR(read(step, depth + 1));
+    return {};
+  }
+  if (byte_level)
+    return refuse("the pre_tokenizer goes on behind its ByteLevel step, which must be the last");
+  if (steps.size() == PreTokenizer::kMaxSteps) {
+    return refuse("the pre_tokenizer has more than " + std::to_string(PreTokenizer::kMaxSteps) + " steps");
+  }
+  if (type == "Split") return read_split(value);
+  if (type == "Digits") return read_digits(value);
+  if (type == "ByteLevel") return read_byte_level(value);
+  return refuse("the pre_tokenizer " + quoted(type) +
+                " is not supported; Sequence, Split, Digits and ByteLevel are");
+}
+
+Status PreTokenizerReader::read_split(JsonValue value) {
+  NIBBLE_ASSIGN(const std::string_view name, read_string(value, "Split", "behavior"));
+  constexpr std::pair<std::string_view, SplitBehavior> kBehaviors[] = {
+      {"Removed", SplitBehavior::removed},
+      {"Isolated", SplitBehavior::isolated},
+      {"MergedWithPrevious", SplitBehavior::merged_with_previous},
+      {"MergedWithNext", SplitBehavior::merged_with_next},
+      {"Contiguous", SplitBehavior::contiguous},
+  };
+  const auto* behavior = std::find_if(std::begin(kBehaviors), std::end(kBehaviors),
+                                      [name](const auto& known) { return known.first == name; });
+  if (behavior == std::end(kBehaviors)) return refuse("Split has the unknown behavior " + quoted(name));
+  NIBBLE_ASSIGN(const bool invert, read_bool(value, "Split", "invert", false));
+  const std::optional<JsonValue> pattern = member(value, "pattern");
+  if (!pattern || !pattern->is_object() || pattern->size() != 1) {
+    return refuse("Split.pattern is not {\"Regex\": ...} or {\"String\": ...}");
+  }
+  NIBBLE_ASSIGN(const std::string_view regex, read_string(*pattern, "Split.pattern", "Regex"));
+  if (!regex.empty()) {
+    NIBBLE_ASSIGN(SplitStep step, SplitStep::pattern(regex, behavior->second, invert));
+    steps.push_back(std::move(step));
+    return {};
+  }
+  NIBBLE_ASSIGN(const std::string_view literal, read_string(*pattern, "Split.pattern", "String"));
+  if (literal.empty()) return refuse("Split.pattern is neither a Regex nor a String of at least one byte");
+  steps.push_back(SplitStep::literal(std::string(literal), behavior->second, invert));
+  return {};
+}
+
+Status PreTokenizerReader::read_digits(JsonValue value) {
+  NIBBLE_ASSIGN(const bool individual, read_bool(value, "Digits", "individual_digits", false));
+  const std::string_view pattern = individual ? kOneNumberPattern : kNumbersPattern;
+  NIBBLE_ASSIGN(SplitStep step, SplitStep::pattern(pattern, SplitBehavior::isolated, false));
+  steps.push_back(std::move(step));
+  return {};
+}
+
+Status PreTokenizerReader::read_byte_level(JsonValue value) {
+  NIBBLE_ASSIGN(prefix_space, read_bool(value, "ByteLevel", "add_prefix_space", true));
+  NIBBLE_ASSIGN(const bool use_regex, read_bool(value, "ByteLevel", "use_regex", true));
+  if (prefix_space && !steps.empty()) {
+    return refuse("ByteLevel has add_prefix_space behind another pre_tokenizer, which is not supported");
+  }
+  byte_level = true;
+  if (!use_regex) return {};
+  NIBBLE_ASSIGN(SplitStep step, SplitStep::pattern(kGpt2Pattern, SplitBehavior::isolated, false));
+  steps.push_back(std::move(step));
+  return {};
+}
+
+// --- decoder and post_processor: only what they would change is looked at ---
+
+Status check_decoder(JsonValue decoder, int depth) {
+  NIBBLE_ASSIGN(const std::string_view type, read_type(decoder, "decoder"));
+  if (type == "ByteLevel") return {};
+  if (type == "Sequence" && depth < 4) {
+    NIBBLE_ASSIGN(const JsonValue steps, read_array(decoder, "decoder", "decoders"));
+    if (steps.size() == 0) return refuse("the decoder is an empty Sequence; ByteLevel is supported");
+    for (const JsonValue step : steps.elements()) NIBBLE_RETURN_IF_ERROR(check_decoder(step, depth + 1));
+    return {};
+  }
+  return refuse("the decoder " + quoted(type) + " is not supported; ByteLevel is");
+}
+
+Status check_post_processor(JsonValue post_processor, int depth) {
+  NIBBLE_ASSIGN(const std::string_view type, read_type(post_processor, "post_processor"));
+  if (type == "ByteLevel" || type == "TemplateProcessing") return {};
+  if (type == "Sequence" && depth < 4) {
+    NIBBLE_ASSIGN(const JsonValue steps, read_array(post_processor, "post_processor", "processors"));
+    for (const JsonValue step : steps.elements())
+      NIBBLE_RETURN_IF_ERROR(check_post_processor(step, depth + 1));
+    return {};
+  }
+  return refuse("the post_processor " + quoted(type) +
+                " is not supported; ByteLevel, TemplateProcessing and a Sequence of them are");
+}
+
+// --- added_tokens, model ---
+
+class ModelReader {
+ public:
+  // `json_bytes` bounds the bytes of all tokens.
+  ModelReader(TokenizerParts& parts, std::size_t json_bytes) : parts_(parts) { bytes_.reserve(json_bytes); }
+
+  Status read(JsonValue root) {
+    if (const std::optional<JsonValue> added = member(root, "added_tokens")) {
+      if (!added->is_array()) return refuse("added_tokens is no array");
+      for (const JsonValue token : added->elements()) NIBBLE_RETURN_IF_ERROR(read_added(token));
+    }
+    const std::optional<JsonValue> model = member(root, "model");
+    if (!model) return refuse("it has no model");
+    NIBBLE_RETURN_IF_ERROR(check_model(*model));
+    NIBBLE_RETURN_IF_ERROR(read_vocabulary(*model));
+    return read_merges(*model);
+  }
+
+ private:
+  Status read_added(JsonValue token);
+  Status check_model(JsonValue model);
+  Status read_vocabulary(JsonValue model);
+  Status read_merges(JsonValue model);
+  Status read_merge(JsonValue merge, std::size_t index);
+  Result<TokenId> merge_part(std::string_view part, std::size_t index);
+
+  const ControlToken* control_of(std::int64_t id) const {
+    const auto at =
+        std::lower_bound(parts_.controls.begin(), parts_.controls.end(), id,
+                         [](const ControlToken& control, std::int64_t value) { return control.id < value; });
+    return at != parts_.controls.end() && at->id == id ? &*at : nullptr;
+  }
+
+  TokenizerParts& parts_;
+  std::string bytes_;  // of all tokens; never reallocated, since views point into it
+  std::string joint_;  // scratch of read_merge
+  VocabularyBuilder builder_;
+  TokenFinder finder_;  // of the tokens that text can become
+};
+
+Status ModelReader::read_added(JsonValue token) {
+  if (!token.is_object()) return refuse("an added token is no object");
+  const std::optional<JsonValue> id = token.find("id");
+  if (!id || !id->is_integer()) return refuse("an added token has no integer id");
+  NIBBLE_ASSIGN(const std::string_view content, read_string(token, "an added token", "content"));
+  if (content.empty()) return refuse("added token " + std::to_string(id->as_integer()) + " has no content");
+  for (const std::string_view flag : {"single_word", "lstrip", "rstrip"}) {
+    NIBBLE_ASSIGN(const bool set, read_bool(token, "an added token", flag, false));
+    if (set) {
+      return refuse("added token " + quoted(content) + " has " + std::string(flag) +
+                    ", which is not supported: control tokens are matched as they are spelled");
+    }
+  }
+  if (Status status = builder_.add(id->as_integer(), content); !status.ok()) {
+    return status.with_context("added token " + quoted(content));
+  }
+  parts_.controls.push_back({static_cast<TokenId>(id->as_integer()), std::string(content)});
+  return {};
+}
+
+Status ModelReader::check_model(JsonValue model) {
+  NIBBLE_ASSIGN(const std::string_view type, read_type(model, "model"));
+  if (type != "BPE") return refuse("model.type is " + quoted(type) + "; BPE is supported");
+  NIBBLE_ASSIGN(const bool byte_fallback, read_bool(model, "model", "byte_fallback", false));
+  if (byte_fallback) return refuse("model.byte_fallback is on, which is not supported; byte-level BPE is");
+  for (const std::string_view affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    NIBBLE_ASSIGN(const std::string_view text, read_string(model, "model", affix));
+    if (!text.empty())
+      return refuse("model." + std::string(affix) + " is " + quoted(text) + ", which is not supported");
+  }
+  if (const std::optional<JsonValue> dropout = member(model, "dropout")) {
+    if (!dropout->is_number()) return wrong_type("model", "dropout", *dropout, "number");
+    if (dropout->as_double() != 0) return refuse("model.dropout is on: it is for training");
+  }
+  NIBBLE_ASSIGN(const bool ignore_merges, read_bool(model, "model", "ignore_merges", false));
+  parts_.bpe.whole_piece = ignore_merges ? BpeModel::WholePiece::always : BpeModel::WholePiece::when_reached;
+  return {};
+}
+
+Status ModelReader::read_vocabulary(JsonValue model) {
+  const std::optional<JsonValue> vocab = member(model, "vocab");
+  if (!vocab || !vocab->is_object()) return refuse("model.vocab is no object");
+  std::sort(parts_.controls.begin(), parts_.controls.end(),
+            [](const ControlToken& a, const ControlToken& b) { return a.id < b.id; });
+  for (const auto& [token, id] : vocab->members()) {
+    if (!id.is_integer()) return refuse("model.vocab gives " + quoted(token) + " no integer id");
+    if (const ControlToken* control = control_of(id.as_integer())) {
+      if (control->spelling == token) continue;
+      return refuse("token id " + std::to_string(control->id) + " is " + quoted(control->spelling) +
+                    " in added_tokens but " + quoted(token) + " in model.vocab");
+    }
+    const std::size_t begin = bytes_.size();
+    // A token outside the byte-level alphabet cannot come of text; it decodes to what it is spelled like.
+    const bool plain = append_byte_level(token, bytes_);
+    if (!plain) bytes_.append(token);
+    if (Status status = builder_.add(id.as_integer(), std::string_view(bytes_).substr(begin)); !status.ok()) {
+      return status.with_context("model.vocab, token " + quoted(token));
+    }
+    if (plain) parts_.bpe.whole.push_back(static_cast<TokenId>(id.as_integer()));
+  }
+  NIBBLE_ASSIGN(parts_.vocabulary, builder_.finish());
+  finder_ = TokenFinder(*parts_.vocabulary, parts_.bpe.whole.size());
+  for (const TokenId token : parts_.bpe.whole) finder_.insert(token);
+  NIBBLE_ASSIGN(parts_.bpe.bytes, byte_tokens(finder_));
+  return {};
+}
+
+Status ModelReader::read_merges(JsonValue model) {
+  NIBBLE_ASSIGN(const JsonValue merges, read_array(model, "model", "merges"));
+  if (merges.size() >= PairRanks::kMaxMerges) {
+    return refuse("model.merges has " + std::to_string(merges.size()) + " entries, more than " +
+                  std::to_string(PairRanks::kMaxMerges - 1));
+  }
+  parts_.bpe.merges.merges.reserve(merges.size());
+  parts_.bpe.merges.results.reserve(merges.size());
+  PairRanks seen(merges.size());
+  std::size_t index = 0;
+  for (const JsonValue merge : merges.elements()) NIBBLE_RETURN_IF_ERROR(read_merge(merge, index++));
+  for (const BpeMerge& merge : parts_.bpe.merges.merges) {
+    if (!seen.insert(merge.left, merge.right, merge.rank)) {
+      return refuse("model.merges[" + std::to_string(merge.rank) + "] repeats an earlier merge");
+    }
+  }
+  return {};
+}
+
+Result<TokenId> ModelReader::merge_part(std::string_view part, std::size_t index) {
+  const std::size_t begin = joint_.size();
+  const bool plain = append_byte_level(part, joint_);
+  const TokenId id = plain ? finder_.find(std::string_view(joint_).substr(begin)) : -1;
+  if (id >= 0) return id;
+  return refuse("model.merges[" + std::to_string(index) + "] merges " + quoted(part) +
+                ", which is no token of model.vocab that text may become");
+}
+
+Status ModelReader::read_merge(JsonValue merge, std::size_t index) {
+  std::string_view left, right;
+  const auto malformed = [index] {
+    return refuse("model.merges[" + std::to_string(index) + "] is neither \"left right\" nor [left, right]");
+  };
+  if (merge.is_string()) {
+    const std::string_view both = merge.as_string();
+    const std::size_t space = both.find(' ');
+    if (space == std::string_view::npos || both.find(' ', space + 1) != std::string_view::npos)
+      return malformed();
+    left = both.substr(0, space);
+    right = both.substr(space + 1);
+  } else if (merge.is_array() && merge.size() == 2) {
+    std::string_view* next = &left;
+    for (const JsonValue part : merge.elements()) {
+      if (!part.is_string()) return malformed();
+      *std::exchange(next, &right) = part.as_string();
+    }
+  } else {
+    return malformed();
+  }
+  joint_.clear();
+  NIBBLE_ASSIGN(const TokenId left_id, merge_part(left, index));
+  NIBBLE_ASSIGN(const TokenId right_id, merge_part(right, index));
+  const TokenId result = finder_.find(joint_);
+  if (result < 0) {
+    return refuse("model.merges[" + std::to_string(index) + "] makes " +
+                  quoted(std::string(left) + std::string(right)) + ", which is no token of model.vocab");
+  }
+  const auto rank = static_cast<std::uint32_t>(parts_.bpe.merges.results.size());
+  parts_.bpe.merges.merges.push_back({left_id, right_id, rank});
+  parts_.bpe.merges.results.push_back(result);
+  return {};
+}
+
+}  // namespace
+
+Result<TokenizerParts> read_tokenizer_json(std::string json) {
+  const std::size_t json_bytes = json.size();
+  NIBBLE_ASSIGN(const JsonDocument document, JsonDocument::parse(std::move(json)));
+  const JsonValue root = document.root();
+  if (!root.is_object()) return refuse("it is no JSON object");
+  TokenizerParts parts;
+  if (const std::optional<JsonValue> normalizer = member(root, "normalizer")) {
+    NIBBLE_RETURN_IF_ERROR(read_normalizer(*normalizer, 0, parts));
+  }
+  PreTokenizerReader pre_tokenizer;
+  if (const std::optional<JsonValue> value = member(root, "pre_tokenizer")) {
+    NIBBLE_RETURN_IF_ERROR(pre_tokenizer.read(*value, 0));
+  }
+  if (!pre_tokenizer.byte_level)
+    return refuse("the pre_tokenizer has no ByteLevel step; byte-level BPE is supported");
+  parts.prefix_space = pre_tokenizer.prefix_space;
+  parts.pre_tokenizer = PreTokenizer(std::move(pre_tokenizer.steps));
+  const std::optional<JsonValue> decoder = member(root, "decoder");
+  if (!decoder) return refuse("it has no decoder; ByteLevel is supported");
+  NIBBLE_RETURN_IF_ERROR(check_decoder(*decoder, 0));
+  if (const std::optional<JsonValue> post_processor = member(root, "post_processor")) {
+    NIBBLE_RETURN_IF_ERROR(check_post_processor(*post_processor, 0));
+  }
+  ModelReader model(parts, json_bytes);
+  NIBBLE_RETURN_IF_ERROR(model.read(root));
+  if (parts.normalize_nfc) {
+    // A spelling that normalization changes would stand for a text that can never be met.
+    for (const ControlToken& control : parts.controls) {
+      std::string storage;
+      if (to_nfc(control.spelling, storage) != control.spelling) {
+        return refuse("added token " + quoted(control.spelling) +
+                      " is not in the normal form that the normalizer makes");
+      }
+    }
+  }
+  return parts;
+}
+
+}  // namespace nibble
