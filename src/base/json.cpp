@@ -7,6 +7,8 @@
 #include <cstring>
 #include <limits>
 
+#include "base/utf8.h"
+
 namespace nibble {
 
 std::string_view json_type_name(JsonType type) {
@@ -60,38 +62,6 @@ std::optional<JsonValue> JsonValue::find(std::string_view key) const {
 }
 
 namespace {
-
-// The first byte that is not well-formed UTF-8 (as Unicode's table 3-7 says), or the size.
-std::size_t valid_utf8_prefix(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  std::size_t i = 0;
-  while (i < text.size()) {
-    std::uint64_t eight;
-    if (text.size() - i >= 8 &&
-        (std::memcpy(&eight, text.data() + i, 8), (eight & 0x8080808080808080u) == 0)) {
-      i += 8;
-      continue;
-    }
-    const unsigned lead = byte(i);
-    if (lead < 0x80) {
-      ++i;
-      continue;
-    }
-    const std::size_t length = lead >= 0xc2 && lead <= 0xdf   ? 2
-                               : lead >= 0xe0 && lead <= 0xef ? 3
-                               : lead >= 0xf0 && lead <= 0xf4 ? 4
-                                                              : 0;
-    if (length == 0 || text.size() - i < length) return i;
-    const unsigned low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
-    const unsigned high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-    if (byte(i + 1) < low || byte(i + 1) > high) return i;
-    for (std::size_t k = 2; k < length; ++k) {
-      if ((byte(i + k) & 0xc0) != 0x80) return i;
-    }
-    i += length;
-  }
-  return i;
-}
 
 std::size_t append_utf8(char* to, std::uint32_t code) {
   const auto put = [&](std::size_t i, std::uint32_t value) { to[i] = static_cast<char>(value); };

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/utf8.h"
 #include "text/unicode_class.h"
-#include "text/utf8.h"
 
 namespace nibble {
 namespace {

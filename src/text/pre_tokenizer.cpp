@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace nibble {
 

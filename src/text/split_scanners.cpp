@@ -3,8 +3,8 @@
 #include <climits>
 #include <cstdint>
 
+#include "base/utf8.h"
 #include "text/unicode_class.h"
-#include "text/utf8.h"
 
 namespace nibble {
 namespace {

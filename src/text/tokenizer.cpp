@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/utf8.h"
 #include "text/normalizer.h"
 #include "text/tokenizer_parts.h"
-#include "text/utf8.h"
 
 namespace nibble {
 namespace {

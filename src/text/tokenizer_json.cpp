@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/utf8.h"
 #include "text/byte_level.h"
 #include "text/normalizer.h"
 #include "text/tokenizer_parts.h"
-#include "text/utf8.h"
 
 namespace nibble {
 namespace {

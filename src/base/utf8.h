@@ -1,4 +1,4 @@
-// UTF-8 as the text room needs it: decoding text already known to be valid, and making any bytes valid the
+// UTF-8: decoding text already known to be valid, and making any bytes valid the
 // way Python's errors="replace" and Rust's from_utf8_lossy do (each maximal ill-formed part is one U+FFFD).
 #pragma once
 
