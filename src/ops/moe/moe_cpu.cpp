@@ -8,8 +8,6 @@
 namespace nibble {
 namespace {
 
-constexpr int slots_at_once = 64;
-
 // Slot s = row * top_k + choice. Counting sort: within an expert the slots stay in order of the rows.
 void group_by_expert(const MoeMxfp4Args& args, int experts) {
   const int slots = args.rows * args.top_k;
@@ -27,20 +25,19 @@ void group_by_expert(const MoeMxfp4Args& args, int experts) {
 template <class Input, class Store>
 void multiply_routed(OpContext& context, const std::vector<Mxfp4Checkpoint>& matrices,
                      const MoeMxfp4Args& args, Input input, Store store) {
-  const int tiles = static_cast<int>((matrices[0].rows + tile_rows - 1) / tile_rows);
-  context.threads.parallel_for(tiles, [&](int tile_begin, int tile_end) {
-    const float* inputs[slots_at_once];
-    for (int expert = 0; expert < static_cast<int>(matrices.size()); ++expert) {
-      for (int first = args.offsets[expert]; first < args.offsets[expert + 1]; first += slots_at_once) {
-        const int count = std::min(slots_at_once, args.offsets[expert + 1] - first);
+  const int rows = static_cast<int>(matrices[0].rows);
+  context.threads.parallel_for((rows + tile_rows - 1) / tile_rows, [&](int tile_begin, int tile_end) {
+    const float* inputs[max_tile_inputs];
+    TileTotals totals[max_tile_inputs];
+    for (std::size_t expert = 0; expert < matrices.size(); ++expert) {
+      for (int first = args.offsets[expert]; first < args.offsets[expert + 1]; first += max_tile_inputs) {
+        const int count = std::min(max_tile_inputs, args.offsets[expert + 1] - first);
         for (int i = 0; i < count; ++i) inputs[i] = input(args.slots[first + i]);
-        for (int row = tile_begin * tile_rows;
-             row < std::min<std::int64_t>(tile_end * tile_rows, matrices[0].rows); row += tile_rows) {
-          multiply_row_tile(matrices[static_cast<std::size_t>(expert)], row,
-                            std::span(inputs, static_cast<std::size_t>(count)),
-                            [&](std::size_t i, const float* totals) {
-                              store(expert, row, args.slots[first + static_cast<int>(i)], totals);
-                            });
+        for (int row = tile_begin * tile_rows; row < std::min(tile_end * tile_rows, rows); row += tile_rows) {
+          context.dots.mxfp4(matrices[expert], row, std::span(inputs, static_cast<std::size_t>(count)),
+                             totals);
+          for (int i = 0; i < count; ++i)
+            store(static_cast<int>(expert), row, args.slots[first + i], totals[i]);
         }
       }
     }
