@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "checkpoint/quote.h"
+#include "base/quote.h"
 
 namespace nibble {
 
@@ -15,7 +15,7 @@ std::string shown(const JsonValue& value) {
       std::snprintf(text, sizeof text, "%.17g", value.as_double());
       return text;
     }
-    case JsonType::string: return quote_name(value.as_string());
+    case JsonType::string: return quote(value.as_string());
     case JsonType::boolean: return value.as_bool() ? "true" : "false";
     case JsonType::null: return "null";
     case JsonType::array: return "an array";
@@ -92,7 +92,7 @@ Status ConfigFields::only(std::initializer_list<std::string_view> names) const {
     if (std::find(names.begin(), names.end(), name) != names.end()) continue;
     std::string known;
     for (const std::string_view each : names) known += (known.empty() ? "" : ", ") + std::string(each);
-    return broken_model(where_ + " has the unknown member " + quote_name(name) + "; known are " + known);
+    return broken_model(where_ + " has the unknown member " + quote(name) + "; known are " + known);
   }
   return {};
 }

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string_view>
 
-#include "checkpoint/quote.h"
+#include "base/quote.h"
 #include "formats/e8m0.h"
 #include "formats/mxfp4.h"
 
@@ -88,7 +88,7 @@ Status check_scales(std::string_view name, const ConstTensor& scales) {
   if (found == nullptr) return {};
   const std::int64_t position = static_cast<const std::uint8_t*>(found) - bytes.data();
   const auto count = std::count(bytes.begin(), bytes.end(), E8m0::nan_bits);
-  return broken_model("tensor " + quote_name(name) + " holds " + std::to_string(count) +
+  return broken_model("tensor " + quote(name) + " holds " + std::to_string(count) +
                       " scale bytes of 255, which is NaN, the first at " +
                       index_text(scales.shape, position));
 }
@@ -100,7 +100,7 @@ Status compare_one(const ModelConfig& config, const ExpectedTensor& expected, co
   if (stored != nullptr && expected.use == TensorUse::experts && stored->tensor.dtype == expected.dtype &&
       stored->tensor.shape.rank() == expected.shape.rank() && stored->tensor.shape[0] != expected.shape[0]) {
     return broken_model(
-        "tensor " + quote_name(expected.name) + " holds " + std::to_string(stored->tensor.shape[0]) +
+        "tensor " + quote(expected.name) + " holds " + std::to_string(stored->tensor.shape[0]) +
         " experts, but num_local_experts of config.json is " + std::to_string(config.num_local_experts));
   }
   return tensor.status();
@@ -140,7 +140,7 @@ void compare_tensors(const ModelConfig& config, const WeightSource& source, Prob
   });
   for (std::size_t i = 0; i < known.size(); ++i) {
     if (known[i]) continue;
-    problems.add(broken_model("tensor " + quote_name(source.tensors()[i].name) + " is extra: " +
+    problems.add(broken_model("tensor " + quote(source.tensors()[i].name) + " is extra: " +
                               config.architecture + " with this configuration has no such tensor"));
   }
 }

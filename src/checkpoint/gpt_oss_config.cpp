@@ -2,8 +2,8 @@
 // newer one (rope_parameters).
 #include <cmath>
 
+#include "base/quote.h"
 #include "checkpoint/architectures.h"
-#include "checkpoint/quote.h"
 #include "formats/mxfp4.h"
 
 namespace nibble {
@@ -46,7 +46,7 @@ Status check_quantization(const ConfigFields& fields) {
   const ConfigFields inner(*quantization, "quantization_config");
   NIBBLE_ASSIGN(const std::string method, inner.string("quant_method"));
   if (method != "mxfp4") {
-    return broken_model("quantization_config.quant_method must be \"mxfp4\", not " + quote_name(method));
+    return broken_model("quantization_config.quant_method must be \"mxfp4\", not " + quote(method));
   }
   return {};
 }
@@ -118,7 +118,7 @@ Status read_rope_object(const JsonValue& object, const std::string& name, ModelC
                                     "original_max_position_embeddings", "truncate", "attention_factor"}));
   NIBBLE_ASSIGN(const std::string type, rope.string(rope.find("rope_type") ? "rope_type" : "type"));
   if (type != "yarn" && type != "default") {
-    return broken_model(name + ".rope_type must be \"yarn\" or \"default\", not " + quote_name(type));
+    return broken_model(name + ".rope_type must be \"yarn\" or \"default\", not " + quote(type));
   }
   if (rope.find("rope_theta")) {
     NIBBLE_ASSIGN(const double theta, rope.positive("rope_theta"));

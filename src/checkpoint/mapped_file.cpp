@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "checkpoint/quote.h"
+#include "base/quote.h"
 #include "tensor/buffer.h"
 
 namespace nibble {
@@ -162,7 +162,7 @@ MappedFile& MappedFile::operator=(MappedFile&&) noexcept = default;
 MappedFile::~MappedFile() = default;
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path, FileAccess access) {
-  const std::string name = quote_name(path.native());
+  const std::string name = quote(path.native());
   // Without O_NONBLOCK opening a named pipe would wait for a writer.
   Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (descriptor.get() < 0) {
@@ -204,7 +204,7 @@ bool MappedFile::is_mapped() const { return state_->mapping != nullptr; }
 
 Status MappedFile::intact() const {
   if (state_->mapping == nullptr) return {};
-  const std::string name = quote_name(state_->path.native());
+  const std::string name = quote(state_->path.native());
   const std::string remedy = "; leave a model's files alone while it is loaded, and start again";
   struct stat facts {};
   if (fstat(state_->descriptor.get(), &facts) != 0) {

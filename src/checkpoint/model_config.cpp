@@ -4,9 +4,9 @@
 #include <array>
 
 #include "base/json.h"
+#include "base/quote.h"
 #include "checkpoint/architectures.h"
 #include "checkpoint/config_fields.h"
-#include "checkpoint/quote.h"
 #include "checkpoint/text_file.h"
 
 namespace nibble {
@@ -42,8 +42,7 @@ Result<const Architecture*> find_architecture(const ConfigFields& fields) {
     if (architecture.name == name) return &architecture;
     supported += (supported.empty() ? "" : ", ") + std::string(architecture.name);
   }
-  return broken_model("the architecture " + quote_name(name) +
-                      " is not supported; supported are: " + supported);
+  return broken_model("the architecture " + quote(name) + " is not supported; supported are: " + supported);
 }
 
 // Adds the ids of eos_token_id: one, or a list of them.
@@ -109,7 +108,7 @@ Result<ModelConfig> read_model_config(const std::filesystem::path& folder) {
     NIBBLE_ASSIGN(generation, read_text_file(folder / "generation_config.json", config_limits.max_bytes));
   }
   Result<ModelConfig> parsed = parse_model_config(std::move(config), std::move(generation));
-  if (!parsed.ok()) return parsed.status().with_context(quote_name(folder.native()));
+  if (!parsed.ok()) return parsed.status().with_context(quote(folder.native()));
   return parsed;
 }
 

@@ -5,7 +5,7 @@
 #include <system_error>
 #include <vector>
 
-#include "checkpoint/quote.h"
+#include "base/quote.h"
 #include "checkpoint/text_file.h"
 
 namespace nibble {
@@ -80,7 +80,7 @@ Result<fs::path> find_snapshot(const fs::path& repository, std::string_view mode
       return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
     });
     if (!hexadecimal)
-      return broken_model(quote_name(reference.native()) + " holds " + quote_name(commit) + ", not a commit");
+      return broken_model(quote(reference.native()) + " holds " + quote(commit) + ", not a commit");
     return repository / "snapshots" / commit;
   }
   std::vector<fs::path> snapshots;
@@ -90,7 +90,7 @@ Result<fs::path> find_snapshot(const fs::path& repository, std::string_view mode
     snapshots.push_back(entry->path());
   }
   if (snapshots.size() == 1) return snapshots.front();
-  return not_found("the cache of " + quote_name(model) + " at " + quote_name(repository.native()) +
+  return not_found("the cache of " + quote(model) + " at " + quote(repository.native()) +
                    " has no refs/main and " + std::to_string(snapshots.size()) +
                    " snapshots; give the folder of a snapshot as MODEL");
 }
@@ -102,7 +102,7 @@ Result<ModelLocation> locate_in_cache(std::string_view model, const LocationEnvi
   const std::optional<fs::path> cache = hub_cache(environment);
   if (!cache) {
     return not_found(
-        "there is no model " + quote_name(model) +
+        "there is no model " + quote(model) +
         " here, and no Hugging Face cache to look in: none of HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME "
         "and HOME is set" +
         download);
@@ -111,13 +111,13 @@ Result<ModelLocation> locate_in_cache(std::string_view model, const LocationEnvi
   folder.replace(folder.find('/'), 1, "--");
   const fs::path repository = *cache / folder;
   if (!is_folder(repository)) {
-    return not_found("model " + quote_name(model) + " is neither a directory nor in the Hugging Face cache " +
-                     quote_name(cache->native()) + download);
+    return not_found("model " + quote(model) + " is neither a directory nor in the Hugging Face cache " +
+                     quote(cache->native()) + download);
   }
   NIBBLE_ASSIGN(const fs::path snapshot, find_snapshot(repository, model));
   if (!is_there(snapshot / "config.json")) {
-    return not_found("the download of " + quote_name(model) + " is incomplete: there is no config.json in " +
-                     quote_name(snapshot.native()) + download);
+    return not_found("the download of " + quote(model) + " is incomplete: there is no config.json in " +
+                     quote(snapshot.native()) + download);
   }
   return ModelLocation{.folder = snapshot, .name = std::string(model)};
 }
@@ -131,7 +131,7 @@ Result<ModelLocation> locate_demo(const LocationEnvironment& environment) {
   for (const fs::path& place : places) {
     const fs::path plain = place.lexically_normal();
     if (is_there(plain / "config.json")) return ModelLocation{.folder = plain, .name = "demo"};
-    tried += (tried.empty() ? "" : ", ") + quote_name(plain.native());
+    tried += (tried.empty() ? "" : ", ") + quote(plain.native());
   }
   return not_found("the bundled model is in none of " + tried +
                    "; run nibble from its build or installation folder, or give the model's directory");
@@ -161,12 +161,12 @@ Result<ModelLocation> locate_model(std::string_view model, const LocationEnviron
     return ModelLocation{.folder = path, .name = full.filename().native()};
   }
   if (is_there(path)) {
-    return invalid_argument(quote_name(model) +
+    return invalid_argument(quote(model) +
                             " is a file; MODEL is the folder that holds config.json and the weights");
   }
   if (is_hub_name(model)) return locate_in_cache(model, environment);
   return not_found(
-      "there is no model at " + quote_name(model) +
+      "there is no model at " + quote(model) +
       "; MODEL is a directory, a name in the local Hugging Face cache such as openai/gpt-oss-20b, or "
       "demo");
 }

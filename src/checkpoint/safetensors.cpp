@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "base/json.h"
-#include "checkpoint/quote.h"
+#include "base/quote.h"
 
 namespace nibble {
 namespace {
@@ -37,7 +37,7 @@ Result<DType> dtype_from(std::string_view name) {
     if (stored.name == name) return stored.dtype;
     known += (known.empty() ? "" : ", ") + std::string(stored.name);
   }
-  return broken_model("has the unknown dtype " + quote_name(name) + "; known are " + known);
+  return broken_model("has the unknown dtype " + quote(name) + "; known are " + known);
 }
 
 // The members a tensor's description must have, each once (the JSON reader refuses duplicates).
@@ -57,7 +57,7 @@ Result<Description> describe(const JsonValue& value) {
     } else if (key == "data_offsets") {
       found.offsets = member;
     } else {
-      return broken_model("has the unknown member " + quote_name(key));
+      return broken_model("has the unknown member " + quote(key));
     }
   }
   if (!found.dtype || !found.dtype->is_string()) return broken_model("has no dtype");
@@ -118,7 +118,7 @@ Result<SafetensorsEntry> entry_from(std::string_view name, const JsonValue& valu
 }
 
 Status in_tensor(std::string_view name, const Status& status) {
-  return {status.code(), "tensor " + quote_name(name) + " " + status.message()};
+  return {status.code(), "tensor " + quote(name) + " " + status.message()};
 }
 
 Status check_metadata(const JsonValue& value) {
@@ -136,12 +136,11 @@ Status check_tiling(const std::vector<SafetensorsEntry>& tensors, std::uint64_t 
   const SafetensorsEntry* previous = nullptr;
   for (const SafetensorsEntry& entry : tensors) {
     if (entry.offset < end) {
-      return broken_model("tensors " + quote_name(previous->name) + " and " + quote_name(entry.name) +
-                          " overlap");
+      return broken_model("tensors " + quote(previous->name) + " and " + quote(entry.name) + " overlap");
     }
     if (entry.offset > end) {
-      return broken_model(std::to_string(entry.offset - end) + " bytes before tensor " +
-                          quote_name(entry.name) + " belong to no tensor");
+      return broken_model(std::to_string(entry.offset - end) + " bytes before tensor " + quote(entry.name) +
+                          " belong to no tensor");
     }
     end = entry.offset + entry.bytes();
     previous = &entry;
@@ -225,10 +224,10 @@ Result<SafetensorsIndex> parse_safetensors_index(std::string text) {
   SafetensorsIndex index;
   index.weight_map.reserve(map->size());
   for (const auto& [tensor, file] : map->members()) {
-    if (!file.is_string()) return broken_model("tensor " + quote_name(tensor) + " is mapped to no file name");
+    if (!file.is_string()) return broken_model("tensor " + quote(tensor) + " is mapped to no file name");
     const std::string_view name = file.as_string();
     if (name.find('/') != name.npos || name.find('\0') != name.npos || !name.ends_with(".safetensors")) {
-      return broken_model("tensor " + quote_name(tensor) + " is mapped to " + quote_name(name) +
+      return broken_model("tensor " + quote(tensor) + " is mapped to " + quote(name) +
                           ", which is not the plain name of a .safetensors file");
     }
     index.weight_map.emplace_back(tensor, name);

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <system_error>
 
-#include "checkpoint/quote.h"
+#include "base/quote.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/text_file.h"
 
@@ -26,11 +26,11 @@ void check_index(const SafetensorsIndex& index, const WeightSource& source, Prob
     const std::string file = source.files()[stored.file].path().filename().native();
     const std::string* shard = index.shard_of(stored.name);
     if (shard == nullptr) {
-      problems.add(broken_model("tensor " + quote_name(stored.name) + " lies in " + quote_name(file) +
-                                ", but " + index_name + " does not name it"));
+      problems.add(broken_model("tensor " + quote(stored.name) + " lies in " + quote(file) + ", but " +
+                                index_name + " does not name it"));
     } else if (*shard != file) {
-      problems.add(broken_model("tensor " + quote_name(stored.name) + " lies in " + quote_name(file) +
-                                ", but " + index_name + " says " + quote_name(*shard)));
+      problems.add(broken_model("tensor " + quote(stored.name) + " lies in " + quote(file) + ", but " +
+                                index_name + " says " + quote(*shard)));
     }
   }
   const auto opened = [&](const std::string& shard) {
@@ -39,8 +39,8 @@ void check_index(const SafetensorsIndex& index, const WeightSource& source, Prob
   };
   for (const auto& [tensor, shard] : index.weight_map) {
     if (source.find(tensor) != nullptr || !opened(shard)) continue;
-    problems.add(broken_model("tensor " + quote_name(tensor) + " is not in " + quote_name(shard) +
-                              ", where " + index_name + " says it is"));
+    problems.add(broken_model("tensor " + quote(tensor) + " is not in " + quote(shard) + ", where " +
+                              index_name + " says it is"));
   }
 }
 
@@ -57,7 +57,7 @@ void check_unlisted_shards(const std::filesystem::path& folder, const Safetensor
   }
   std::sort(unlisted.begin(), unlisted.end());
   for (const std::string& name : unlisted) {
-    problems.add(broken_model("shard " + quote_name(name) + " lies in the folder, but " + index_name +
+    problems.add(broken_model("shard " + quote(name) + " lies in the folder, but " + index_name +
                               " names no tensor in it"));
   }
 }
@@ -71,7 +71,7 @@ void WeightSource::add_file(const std::filesystem::path& path, FileAccess access
   Result<SafetensorsHeader> header = parse_safetensors_header(bytes);
   // A header read from a file that changed meanwhile means nothing: say that first.
   if (Status status = file->intact(); !status.ok()) return problems.add(std::move(status));
-  if (!header.ok()) return problems.add(header.status().with_context(quote_name(path.native())));
+  if (!header.ok()) return problems.add(header.status().with_context(quote(path.native())));
   tensors_.reserve(tensors_.size() + header->tensors.size());
   for (SafetensorsEntry& entry : header->tensors) {
     const std::byte* data = bytes.data() + entry.offset;
@@ -93,10 +93,9 @@ void WeightSource::sort_and_refuse_twins(Problems& problems) {
   });
   for (std::size_t i = 1; i < tensors_.size(); ++i) {
     if (tensors_[i].name != tensors_[i - 1].name) continue;
-    problems.add(broken_model("tensor " + quote_name(tensors_[i].name) + " lies in " +
-                              quote_name(files_[tensors_[i - 1].file].path().filename().native()) +
-                              " and again in " +
-                              quote_name(files_[tensors_[i].file].path().filename().native())));
+    problems.add(broken_model("tensor " + quote(tensors_[i].name) + " lies in " +
+                              quote(files_[tensors_[i - 1].file].path().filename().native()) +
+                              " and again in " + quote(files_[tensors_[i].file].path().filename().native())));
   }
 }
 
@@ -110,7 +109,7 @@ WeightSource WeightSource::open(const std::filesystem::path& folder, FileAccess 
   }
   if (!is_there(folder / index_name)) {
     problems.add(not_found("there is neither " + std::string(single_name) + " nor " + index_name + " in " +
-                           quote_name(folder.native()) + "; weights must be in the safetensors format"));
+                           quote(folder.native()) + "; weights must be in the safetensors format"));
     return source;
   }
   Result<std::string> text = read_text_file(folder / index_name, max_index_bytes);
@@ -120,15 +119,15 @@ WeightSource WeightSource::open(const std::filesystem::path& folder, FileAccess 
   }
   const Result<SafetensorsIndex> index = parse_safetensors_index(std::move(text).value());
   if (!index.ok()) {
-    problems.add(index.status().with_context(quote_name((folder / index_name).native())));
+    problems.add(index.status().with_context(quote((folder / index_name).native())));
     return source;
   }
   for (const std::string& shard : index->shards) {
     if (is_there(folder / shard)) {
       source.add_file(folder / shard, access, problems);
     } else {
-      problems.add(not_found("shard " + quote_name(shard) + ", which " + index_name + " names, is not in " +
-                             quote_name(folder.native()) + "; the download is incomplete"));
+      problems.add(not_found("shard " + quote(shard) + ", which " + index_name + " names, is not in " +
+                             quote(folder.native()) + "; the download is incomplete"));
     }
   }
   source.sort_and_refuse_twins(problems);
@@ -153,14 +152,14 @@ const StoredTensor* WeightSource::find(std::string_view name) const {
 
 Result<ConstTensor> WeightSource::required(std::string_view name, DType dtype, const Shape& shape) const {
   const StoredTensor* stored = find(name);
-  if (stored == nullptr) return broken_model("tensor " + quote_name(name) + " is missing");
+  if (stored == nullptr) return broken_model("tensor " + quote(name) + " is missing");
   const ConstTensor& tensor = stored->tensor;
   if (tensor.dtype != dtype) {
-    return broken_model("tensor " + quote_name(name) + " is " + std::string(dtype_name(tensor.dtype)) +
-                        ", not " + std::string(dtype_name(dtype)));
+    return broken_model("tensor " + quote(name) + " is " + std::string(dtype_name(tensor.dtype)) + ", not " +
+                        std::string(dtype_name(dtype)));
   }
   if (tensor.shape != shape) {
-    return broken_model("tensor " + quote_name(name) + " has the shape " + tensor.shape.to_string() +
+    return broken_model("tensor " + quote(name) + " has the shape " + tensor.shape.to_string() +
                         "; the configuration asks for " + shape.to_string());
   }
   return tensor;
