@@ -1,0 +1,134 @@
+"""Turn the tales into training data: python make_data.py TALES_FOLDER TOKENIZER_FOLDER OUT_FOLDER
+
+Writes text.npz (all documents as they are), chat_NN.npz (request and answer pairs, every file with new
+characters and new wordings of the same stories), heldout.npz and heldout_chat.npz.
+"""
+import argparse
+import json
+import random
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+import asking
+from stories import Story, find_subjects, read_documents, split_joined, tales, tiny_stories
+from swaps import swap
+
+
+def prepare(story: Story, rng: random.Random):
+    text = swap(story.text, rng)
+    found = find_subjects(text)
+    if story.kind == "opening":
+        text += "\n\n" + rng.choice(asking.CLOSINGS)
+    return text, found
+
+
+def conversations(whole: list[Story], openings: list[Story], seed: int):
+    """One pass: lists of (role, text), shuffled, each story once."""
+    rng = random.Random(seed)
+    stories = whole + rng.sample(openings, min(len(openings), len(whole) // 10))
+    rng.shuffle(stories)
+    out, index = [], 0
+    while index < len(stories):
+        messages = asking.preamble(rng)
+        turns = rng.choices((1, 2, 3), (84, 12, 4))[0]
+        if rng.random() < 0.04:
+            question, answer = asking.small_talk(rng)
+            messages += [("user", question), ("assistant", answer)]
+        for turn, story in enumerate(stories[index:index + turns]):
+            text, found = prepare(story, rng)
+            wording = asking.word_request(story, found, rng) if turn == 0 else asking.word_follow_up(found, rng)
+            messages += [("user", wording), ("assistant", text)]
+        index += turns
+        if rng.random() < 0.02:
+            question, answer = asking.small_talk(rng)
+            messages += [("user", question), ("assistant", answer)]
+        out.append(messages)
+    for _ in range(len(stories) // 25):
+        messages = asking.preamble(rng)
+        for _ in range(rng.choice((1, 1, 2))):
+            question, answer = asking.small_talk(rng)
+            messages += [("user", question), ("assistant", answer)]
+        out.append(messages)
+    rng.shuffle(out)
+    return out
+
+
+def pieces(messages):
+    """(text, learned) for each part in the harmony format; only the answers are learned."""
+    last = len(messages) - 1
+    for number, (role, text) in enumerate(messages):
+        if role == "assistant":
+            yield "<|start|>assistant", False
+            yield "<|channel|>final<|message|>" + text + ("<|return|>" if number == last else "<|end|>"), True
+        else:
+            yield f"<|start|>{role}<|message|>{text}<|end|>", False
+
+
+def save(path: Path, documents, size: int = 0) -> int:
+    """documents: lists of (ids, learned); size: bytes of text. Stored flat, with the offset where each begins."""
+    ids, learned, offsets = [], [], [0]
+    for document in documents:
+        for part, flag in document:
+            ids.extend(part)
+            learned.extend([flag] * len(part))
+        offsets.append(len(ids))
+    np.savez(path, ids=np.array(ids, np.uint16), learned=np.array(learned, np.bool_), offsets=np.array(offsets), bytes=size)
+    return len(ids)
+
+
+def save_chat(path: Path, tokenizer_path: str, chats) -> int:
+    tokenizer = Tokenizer.from_file(tokenizer_path)
+    return save(path, [[(tokenizer.encode(text).ids, flag) for text, flag in pieces(chat)] for chat in chats])
+
+
+def make_pass(number: int, whole, openings, tokenizer_path: str, out: Path) -> int:
+    chats = conversations(whole, openings, seed=1000 + number)
+    return save_chat(out / f"chat_{number:02}.npz", tokenizer_path, chats)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tales", type=Path)
+    parser.add_argument("tokenizer", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--passes", type=int, default=64, help="how many chat files")
+    parser.add_argument("--workers", type=int, default=16)
+    parser.add_argument("--show", type=int, default=0, help="print this many conversations and stop")
+    arguments = parser.parse_args()
+    tokenizer_path = str(arguments.tokenizer / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(tokenizer_path)
+    short, openings = tales(arguments.tales)
+    whole = tiny_stories(arguments.tales) + short
+    if arguments.show:
+        print(f"{len(whole)} stories, of them {len(short)} classic; {len(openings)} openings")
+        for chat in conversations(whole, openings, seed=7)[:arguments.show]:
+            print("\n".join(f"[{role}] {text}" for role, text in chat), end="\n\n=====\n")
+        return
+
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    texts = [text for path in sorted(arguments.tales.glob("*.txt")) if path.name != "heldout.txt"
+             for document in read_documents(path)
+             for text in (split_joined(document) if path.name == "tinystories.txt" else [document])]
+    print("text tokens", save(arguments.out / "text.npz", [[(tokenizer.encode(text).ids, True)] for text in texts]))
+
+    heldout = read_documents(arguments.tales / "heldout.txt")
+    save(arguments.out / "heldout.npz", [[(tokenizer.encode(text).ids, True)] for text in heldout], sum(map(len, heldout)))
+    meta = {"vocab_size": tokenizer.get_vocab_size(), "end_of_text": tokenizer.token_to_id("<|endoftext|>")}
+    (arguments.out / "meta.json").write_text(json.dumps(meta))
+    rng = random.Random(1)
+    unseen = [Story(part) for text in heldout[-67:] for part in split_joined(text)]
+    chats = [[("user", asking.word_request(story, find_subjects(story.text), rng)), ("assistant", story.text)] for story in unseen]
+    save_chat(arguments.out / "heldout_chat.npz", tokenizer_path, chats)
+
+    with ProcessPoolExecutor(arguments.workers) as pool:
+        work = partial(make_pass, whole=whole, openings=openings, tokenizer_path=tokenizer_path, out=arguments.out)
+        sizes = list(pool.map(work, range(arguments.passes)))
+    print("chat tokens in each pass", int(np.mean(sizes)))
+
+
+if __name__ == "__main__":
+    main()
