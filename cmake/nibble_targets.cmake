@@ -1,17 +1,31 @@
 # How a room becomes targets: nibble_room(name DEPS ... SOURCES ... TESTS ... BENCHES ...)
 # gives the library nibble_<name>, the test program <name>_test and the benchmark <name>_bench.
+# nibble_fuzzer(name DEPS ... SOURCES ... CORPUS folder...) gives a libFuzzer program of clang's, which
+# tools/run_tests.py runs from these committed inputs; it stops there for a failure, like a test.
 
 add_library(nibble_flags INTERFACE)
 target_include_directories(nibble_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 # Floating point means what the source says: no contraction, no reassociation, so that bits do not
 # depend on the compiler's mood or the instruction set it was allowed to use.
 target_compile_options(nibble_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-missing-field-initializers;-Wshadow;-Wnon-virtual-dtor;-Wimplicit-fallthrough;-Werror;-ffp-contract=off;-fno-math-errno>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-missing-field-initializers;-Wshadow;-Wnon-virtual-dtor;-Wimplicit-fallthrough;-ffp-contract=off;-fno-math-errno>
   # g++ 12 sees overlapping copies in every `const char* + std::string&&` (its bug 105651).
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>)
-if(NIBBLE_SANITIZE)
+if(NIBBLE_WERROR)
+  target_compile_options(nibble_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+endif()
+if(NOT NIBBLE_SANITIZE)
+  # The program needs nothing but glibc where it runs, not even this compiler's runtime.
+  target_link_options(nibble_flags INTERFACE -static-libstdc++ -static-libgcc)
+else()
   target_compile_options(nibble_flags INTERFACE -fsanitize=${NIBBLE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(nibble_flags INTERFACE -fsanitize=${NIBBLE_SANITIZE})
+endif()
+if(NIBBLE_FUZZERS)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "NIBBLE_FUZZERS needs clang++ (cmake --preset fuzz)")
+  endif()
+  target_compile_options(nibble_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
 function(nibble_room name)
@@ -29,9 +43,23 @@ function(nibble_room name)
     target_compile_definitions(${name}_test PRIVATE NIBBLE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
     add_test(NAME ${name} COMMAND ${name}_test)
     set_tests_properties(${name} PROPERTIES LABELS fast)
+    set_target_properties(${name}_test PROPERTIES BUILD_RPATH "$ORIGIN")  # for tools/bundle.sh
   endif()
   if(NIBBLE_BENCHMARKS AND ROOM_BENCHES)
     add_executable(${name}_bench ${ROOM_BENCHES})
     target_link_libraries(${name}_bench PRIVATE nibble_${name} ${ROOM_TEST_DEPS} benchmark::benchmark)
   endif()
+endfunction()
+
+function(nibble_fuzzer name)
+  cmake_parse_arguments(FUZZER "" "" "DEPS;SOURCES;CORPUS" ${ARGN})
+  if(NOT NIBBLE_FUZZERS)
+    return()
+  endif()
+  add_executable(${name} ${FUZZER_SOURCES})
+  target_link_libraries(${name} PRIVATE nibble_flags ${FUZZER_DEPS})
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  list(TRANSFORM FUZZER_CORPUS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/ REGEX "^[^/]")
+  add_test(NAME ${name} COMMAND ${name} ${FUZZER_CORPUS})
+  set_tests_properties(${name} PROPERTIES LABELS fuzz)
 endfunction()

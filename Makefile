@@ -1,0 +1,56 @@
+# The front door. `make demo` and `make test` set themselves up; everything else expects what they installed.
+#
+#   make                build/release/nibble
+#   make demo           install what is missing, build, and hear a story
+#   make test           install what is missing, build and run every test (at most 20 minutes on 2 cores)
+#   make test-extended  what takes longer, with its results in docs/test-extended.md
+#   make check          the inner loop: build what changed, fast tests, format, layers
+#   make layers         the layer check alone
+#   make format         format the C++ sources
+#   make install        to PREFIX (/usr/local), under DESTDIR if set
+#   make bundle         the stripped program and test programs in build/bundle
+#   make clean          remove build/
+
+PREFIX ?= /usr/local
+STORY ?= Tell me a story about a fox and a lonely bear
+
+.PHONY: nibble demo test test-extended check layers format install bundle clean
+.DEFAULT_GOAL := nibble
+
+# Built without its tests until something asks for them, so that nibble alone needs fewer packages.
+build/release/build.ninja:
+	@cmake --preset release -DNIBBLE_TESTS=OFF -DNIBBLE_BENCHMARKS=OFF
+
+nibble: build/release/build.ninja
+	@cmake --build build/release --target nibble
+
+demo:
+	@tools/setup.sh build
+	@$(MAKE) --no-print-directory nibble
+	build/release/nibble generate demo --chat --temperature 0.7 --seed 1 --max-tokens 600 --prompt "$(STORY)"
+
+test:
+	@tools/setup.sh build test optional --python
+	@tools/run_tests.py
+
+test-extended:
+	@tools/setup.sh build test optional extended --python
+	@tools/run_tests.py --extended --record docs/test-extended.md
+
+check:
+	@tools/run_tests.py --check
+
+layers:
+	@tools/layers.py
+
+format:
+	@tools/format.sh
+
+install: nibble
+	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)" --strip
+
+bundle:
+	@tools/bundle.sh
+
+clean:
+	rm -rf build

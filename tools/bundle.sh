@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# tools/bundle.sh: build/bundle with the stripped program, the stripped test programs and the one shared library
+# these need beyond glibc. The folder can be copied to a machine without compiler or packages; tests that read
+# files want the source tree at the path where it was built. Fails if the folder is over 48 MiB.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cmake --preset release -DNIBBLE_TESTS=ON >/dev/null
+mapfile -t tests < <(ctest --test-dir build/release --show-only=json-v1 |
+  python3 -c 'import json, sys; [print(t["command"][0]) for t in json.load(sys.stdin)["tests"] if "command" in t]')
+cmake --build build/release --target nibble $(printf '%s\n' "${tests[@]}" | xargs -n1 basename) >/dev/null
+
+rm -rf build/bundle
+mkdir -p build/bundle
+for program in "$(find build/release -name nibble -type f -executable | head -1)" "${tests[@]}"; do
+  strip -o "build/bundle/$(basename "$program")" "$program"
+done
+for library in $(ldd build/bundle/* 2>/dev/null | awk '/=> \/.*(simdjson)/ { print $3 }' | sort -u); do
+  strip -o "build/bundle/$(basename "$library")" "$(readlink -f "$library")"
+done
+
+size=$(du -sk build/bundle | cut -f1)
+echo "build/bundle: $(find build/bundle -type f | wc -l) files, $((size / 1024)) MiB"
+if [ "$size" -gt $((48 * 1024)) ]; then
+  echo "over the 48 MiB that a bundle may take" >&2
+  exit 1
+fi

@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""The layer check: what a file may include and use, by the room it lives in (docs/architecture.md).
+
+    tools/layers.py [TREE]     prints every violation as path:line: what, and exits 1 if there is one
+
+Standard library only, and quick: it runs in every `make check`.
+"""
+import re
+import sys
+from pathlib import Path
+
+# room: the rooms its arrows point to. A room may include itself and whatever it reaches.
+ARROWS = {
+    "app": ("server",),
+    "server": ("engine", "text"),
+    "engine": ("sched", "runtime"),
+    "sched": ("cache",),
+    "cache": ("core",),
+    "core": ("base",),
+    "text": ("base",),
+    "runtime": ("models", "core"),
+    "models": ("plan", "checkpoint"),
+    "plan": ("ops",),
+    "ops": ("comm", "formats"),
+    "checkpoint": ("formats", "tensor"),
+    "comm": ("tensor",),
+    "formats": ("tensor",),
+    "tensor": ("base",),
+    "base": (),
+}
+
+# Rooms that build and test in seconds on any machine.
+HOST_ONLY = ("base", "core", "cache", "sched", "text", "server", "plan")
+
+CUDA_HEADER = re.compile(
+    r"(^|/)(cuda|cublas|cudnn|cufft|curand|cusparse|cusolver|nccl|nvrtc|nvml|nvtx|nvToolsExt|device_launch_parameters"
+    r"|driver_types|vector_types|cooperative_groups|mma\.h|cutlass|cute|cub|thrust)|\.cuh$")
+
+# A library that we chose to see in few files: prefix of the header, and where it may be included.
+CONFINED = (
+    ("CLI/", re.compile(r"app/cli[^/]*\.cpp$")),
+    ("spdlog/", re.compile(r"src/base/log[^/]*\.cpp$")),
+    ("fmt/", re.compile(r"src/base/log[^/]*\.cpp$")),
+    ("pcre2", re.compile(r"src/text/.*\.cpp$")),
+    ("utf8proc", re.compile(r"src/text/.*\.cpp$|app/display_text\.cpp$")),
+    ("simdjson", re.compile(r"_test\.cpp$|_bench\.cpp$")),
+    ("rapidcheck", re.compile(r"_test\.cpp$|test_util\.h$")),
+    ("gtest/", re.compile(r"_test\.cpp$|test_util\.h$")),
+)
+
+SOURCES = {".h", ".hpp", ".inc", ".c", ".cc", ".cpp", ".cu", ".cuh"}
+KERNELS = {".cu", ".cuh"}
+
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^">]+)[">]', re.M)
+STD_REGEX = re.compile(r"\bstd\s*::\s*(?:w?c?s?regex\b|regex_\w+|basic_regex\b|[cs]match\b)")
+FLOAT = r"(?:float[1-4]?|double[1-4]?|half2?|bf16|bfloat16|fp16|fp32|f32|__half2?|__nv_bfloat162?|nv_bfloat162?|__nv_fp8\w+)"
+INTEGER = (r"(?:unsigned(?:\s+(?:int|long(?:\s+long)?))?|int|long\s+long|(?:std::)?u?int(?:32|64)_t|(?:std::)?size_t|TokenId)")
+CPP_FLOAT_ATOMIC = re.compile(rf"\batomic(?:_ref)?\s*<\s*(?:nibble\s*::\s*)?{FLOAT}\b")
+PTX_FLOAT_ATOMIC = re.compile(r"\b(?:atom|red|multimem\.red|cp\.reduce)\b[\w.:]*\.(?:f16x2|f16|bf16x2|bf16|f32|f64)\b")
+ATOMIC_CALL = re.compile(r"\b(?:unsafe)?[aA]tomic(?:Add|Sub)(?:_block|_system)?\s*\(")
+
+
+def reachable(room):
+    """The room and every room its arrows lead to."""
+    seen, left = set(), [room]
+    while left:
+        at = left.pop()
+        if at not in seen:
+            seen.add(at)
+            left += ARROWS[at]
+    return seen
+
+
+REACHES = {room: reachable(room) for room in ARROWS}
+
+
+def blank(text, strings):
+    """The text with comments (and, if asked, the inside of literals) turned into spaces; lines stay where they are."""
+    pattern = re.compile(
+        r'//[^\n]*|/\*.*?\*/|R"([^()\\ \n]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])+\'', re.S)
+
+    def replace(match):
+        found = match.group()
+        if found[0] in "\"'R" and not strings:
+            return found
+        return re.sub(r"[^\n]", " ", found)
+
+    return pattern.sub(replace, text)
+
+
+def room_of(path):
+    """The room of a path relative to the tree: src/<room>/... or app/...; None elsewhere."""
+    parts = Path(path).parts
+    if parts[0] == "app":
+        return "app"
+    if parts[0] == "src" and len(parts) > 2:
+        return parts[1]
+    return None
+
+
+def check_includes(path, room, code):
+    for match in INCLUDE.finditer(code):
+        quoted, header = match.group(1) == '"', match.group(2)
+        if header == "regex":
+            yield match.start(), "<regex> overflows the stack on long input; write a scanner, or use PCRE2 in src/text"
+        for prefix, where in CONFINED:
+            if header.startswith(prefix) and not where.search(path):
+                yield match.start(), f"<{header}> belongs behind a header of ours, in a file like {where.pattern}"
+        target = header.split("/")[0]
+        if target not in ARROWS or "/" not in header:
+            if room in HOST_ONLY and CUDA_HEADER.search(header):
+                yield match.start(), f"CUDA header {header} in {room}, which builds without the toolkit"
+            elif quoted:
+                yield match.start(), f'"{header}" is not written from src/ or app/, as "room/file.h"'
+        elif target not in REACHES[room]:
+            back = "up" if room in REACHES[target] else "sideways"
+            yield match.start(), f"{room} may not include {target} ({back}); it may include {', '.join(sorted(REACHES[room]))}"
+        elif room in HOST_ONLY and CUDA_HEADER.search(header):
+            yield match.start(), f"CUDA header {header} in {room}, which builds without the toolkit"
+
+
+def first_argument(code, begin):
+    """The text of a call's first argument; `begin` is just behind the parenthesis."""
+    depth = 0
+    for at in range(begin, len(code)):
+        if code[at] in "([{":
+            depth += 1
+        elif code[at] in ")]}":
+            depth -= 1
+            if depth < 0:
+                return code[begin:at]
+        elif code[at] == "," and depth == 0:
+            return code[begin:at]
+    return code[begin:]
+
+
+def is_integer_target(argument, code):
+    """Whether an atomic's address is certainly an integer's: by a cast, or by a declaration in the same file."""
+    if re.search(rf"\b{FLOAT}\s*\*", argument):
+        return False
+    if re.search(rf"\b{INTEGER}\s*\*", argument):
+        return True
+    name = re.search(r"[A-Za-z_]\w*", argument)
+    if not name:
+        return False
+    declared = r"\b{}(?:\s+const)?\s*(?:[*&]\s*(?:__restrict__\s*)?)?(?:const\s+)?" + re.escape(name.group()) + r"\b"
+    return not re.search(declared.format(FLOAT), code) and bool(re.search(declared.format(INTEGER), code))
+
+
+def check_atomics(path, code, with_strings):
+    """Sums of floats in the order of arrival: bits would depend on timing."""
+    for match in CPP_FLOAT_ATOMIC.finditer(code):
+        yield match.start(), "an atomic of a float; reductions have a fixed order"
+    for match in PTX_FLOAT_ATOMIC.finditer(with_strings):
+        yield match.start(), f"float atomic {match.group()}; reductions have a fixed order"
+    if Path(path).suffix not in KERNELS:
+        return
+    for match in ATOMIC_CALL.finditer(code):
+        if not is_integer_target(first_argument(code, match.end()), code):
+            yield match.start(), ("an atomic addition whose target is not plainly an integer in this file; "
+                                  "reductions of floats have a fixed order")
+
+
+def check_text(path, text):
+    """Violations of one file as (line, what)."""
+    room = room_of(path)
+    if room is None:
+        return []
+    if room not in ARROWS:
+        return [(1, f"{room} is no room of docs/architecture.md; a new one gets its arrows in tools/layers.py")]
+    with_strings = blank(text, strings=False)
+    code = blank(text, strings=True)
+    found = list(check_includes(path, room, with_strings))
+    found += [(match.start(), "std::regex overflows the stack on long input; write a scanner, or use PCRE2 in src/text")
+              for match in STD_REGEX.finditer(code)]
+    found += check_atomics(path, code, with_strings)
+    return sorted({(text.count("\n", 0, at) + 1, what) for at, what in found})
+
+
+def check_tree(tree):
+    """Every violation below a tree, as lines of text."""
+    lines = []
+    for folder in ("src", "app"):
+        for file in sorted((tree / folder).rglob("*")):
+            if file.suffix in SOURCES and file.is_file():
+                path = file.relative_to(tree).as_posix()
+                text = file.read_text(encoding="utf-8", errors="replace")
+                lines += [f"{path}:{line}: {what}" for line, what in check_text(path, text)]
+    return lines
+
+
+def main():
+    tree = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[1]).resolve()
+    violations = check_tree(tree)
+    for line in violations:
+        print(line)
+    if not violations:
+        print("layers: every include points down")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

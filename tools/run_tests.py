@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+"""Builds and runs every test of the tree; the last line printed is "N passed, N failed, N skipped".
+
+    tools/run_tests.py                 what `make test` runs, after its set-up
+    tools/run_tests.py --check         the inner loop: fast C++ tests, format, layers
+    tools/run_tests.py --extended      everything, for as long as it takes; --record FILE keeps the results
+    tools/run_tests.py --only PART     some parts only (repeatable)
+
+Every GoogleTest case and every pytest case counts as one. Standard library only.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build"
+SUMMARY = BUILD / "test-summary.txt"
+JOBS = os.cpu_count() or 2
+SANITIZER_ENVIRONMENT = {
+    "ASAN_OPTIONS": "detect_stack_use_after_return=1:check_initialization_order=1:strict_string_checks=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
+}
+# Rooms that read what strangers wrote, or own memory: the sanitized selection of `make test`.
+SANITIZED = ("base", "cache", "checkpoint", "sched", "text")
+
+
+@dataclass
+class Outcome:
+    """What a part found out."""
+    passed: int = 0
+    failed: list = field(default_factory=list)   # names
+    skipped: list = field(default_factory=list)  # (name, reason)
+    seconds: float = 0
+
+    def add(self, other):
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+
+    def line(self):
+        return f"{self.passed} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"
+
+
+def run(command, timeout=None, **environment):
+    """(exit code, output) of a command; a timeout reads as a failure that says so."""
+    try:
+        done = subprocess.run([str(part) for part in command], cwd=ROOT, env=os.environ | environment, timeout=timeout,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return done.returncode, done.stdout.decode(errors="backslashreplace")
+    except subprocess.TimeoutExpired as expired:
+        return 124, (expired.stdout or b"").decode(errors="backslashreplace") + f"\nstopped after {timeout} s\n"
+
+
+def one(name, command, **options):
+    """A command that is a test by itself."""
+    code, output = run(command, **options)
+    if code == 0:
+        return Outcome(passed=1)
+    print(output, end="" if output.endswith("\n") else "\n")
+    return Outcome(failed=[name])
+
+
+def build(preset, *options, targets=()):
+    """Configures and builds; a failure is one failed test with the compiler's words."""
+    configured = one(f"configure {preset}", ["cmake", "--preset", preset, *options])
+    if configured.failed:
+        return configured
+    chosen = ["--target", *targets] if targets else []
+    built = one(f"build {preset}", ["cmake", "--build", BUILD / preset, *chosen])
+    return built if built.failed else Outcome()
+
+
+def read_xml(file, prefix):
+    """Counts the cases of a JUnit file as GoogleTest and pytest write it."""
+    outcome = Outcome()
+    for case in ElementTree.parse(file).getroot().iter("testcase"):
+        name = f"{prefix}{case.get('classname', '')}.{case.get('name')}"
+        skipped = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None:
+            outcome.failed.append(name)
+        elif skipped is not None or case.get("status") == "notrun":
+            reason = (skipped.get("message") or skipped.text or "") if skipped is not None else "disabled in its source"
+            outcome.skipped.append((name, " ".join(reason.split()[-40:]) or "no reason given"))
+        else:
+            outcome.passed += 1
+    return outcome
+
+
+def ctest_commands(preset, label):
+    """(name, command) of the tests that a build folder registers under a label."""
+    code, output = run(["ctest", "--test-dir", BUILD / preset, "--show-only=json-v1", "-L", f"^{label}$"])
+    if code != 0:
+        return []
+    return [(test["name"], test["command"]) for test in json.loads(output)["tests"] if "command" in test]
+
+
+def run_google_test(preset, name, command, timeout):
+    xml = BUILD / preset / "results" / f"{name}.xml"
+    xml.parent.mkdir(parents=True, exist_ok=True)
+    xml.unlink(missing_ok=True)
+    prefix = "" if preset == "release" else f"{preset}: "
+    code, output = run([*command, f"--gtest_output=xml:{xml}"], timeout=timeout, **SANITIZER_ENVIRONMENT)
+    outcome = read_xml(xml, prefix) if xml.exists() else Outcome()
+    if code != 0:
+        print(output)
+        if not outcome.failed:
+            outcome.failed.append(f"{prefix}{name} (exit code {code})")
+    return outcome
+
+
+def run_google_tests(preset, names=None, timeout=300):
+    tests = [test for test in ctest_commands(preset, "fast") if names is None or test[0] in names]
+    outcome = Outcome()
+    if not tests:
+        outcome.failed.append(f"{preset}: no C++ tests are registered")
+    # Half the CPUs: tests of the thread pool and of the ops use several threads themselves.
+    with concurrent.futures.ThreadPoolExecutor(max(1, JOBS // 2)) as pool:
+        for found in pool.map(lambda test: run_google_test(preset, *test, timeout), tests):
+            outcome.add(found)
+    return outcome
+
+
+def release_tests(args):
+    outcome = build("release", "-DNIBBLE_TESTS=ON", "-DNIBBLE_BENCHMARKS=ON")
+    if not outcome.failed:
+        outcome.add(run_google_tests("release"))
+    return outcome
+
+
+def sanitized_tests(args):
+    names = None if args.extended else SANITIZED
+    targets = [] if args.extended else [f"{name}_test" for name in SANITIZED if (ROOT / "src" / name).exists()]
+    outcome = build("asan", "-DNIBBLE_BENCHMARKS=OFF", targets=targets)
+    if not outcome.failed:
+        outcome.add(run_google_tests("asan", names, timeout=900))
+    return outcome
+
+
+def thread_sanitizer_tests(args):
+    outcome = build("tsan", "-DNIBBLE_BENCHMARKS=OFF")
+    if not outcome.failed:
+        outcome.add(run_google_tests("tsan", timeout=1800))
+    return outcome
+
+
+def clang_tests(args):
+    if not shutil.which("clang++"):
+        return Outcome(skipped=[("clang", "clang++ is not installed")])
+    outcome = build("clang", "-DNIBBLE_BENCHMARKS=OFF")
+    if not outcome.failed:
+        outcome.add(run_google_tests("clang"))
+    return outcome
+
+
+def python_tests(args):
+    python = BUILD / "venv/bin/python"
+    if not python.exists():
+        return Outcome(failed=["pytest: build/venv is missing; run tools/setup.sh --python"])
+    xml = BUILD / "pytest.xml"
+    xml.unlink(missing_ok=True)
+    marker = [] if args.extended else ["-m", "not extended"]
+    code, output = run([python, "-m", "pytest", "tests", "-q", "--junitxml", xml, *marker],
+                       timeout=None if args.extended else 900)
+    outcome = read_xml(xml, "") if xml.exists() else Outcome()
+    if code != 0:
+        print(output)
+        if not outcome.failed:
+            outcome.failed.append(f"pytest (exit code {code})")
+    return outcome
+
+
+def fuzzers(args):
+    """A short run of each fuzzer from its committed corpus; what it finds stays in build/fuzz/<name>."""
+    if not shutil.which("clang++"):
+        return Outcome(skipped=[("fuzzers", "clang++ is not installed")])
+    outcome = build("fuzz")
+    if outcome.failed:
+        return outcome
+    seconds = 60 if args.extended else 5
+    for name, command in ctest_commands("fuzz", "fuzz"):
+        folder = BUILD / "fuzz/found" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        program, *corpus = command
+        outcome.add(one(f"fuzz: {name}", [
+            program, f"-max_total_time={seconds}", "-timeout=10", "-rss_limit_mb=4096", "-print_final_stats=1",
+            f"-artifact_prefix={folder}/", folder, *corpus], timeout=seconds + 120, **SANITIZER_ENVIRONMENT))
+    return outcome
+
+
+def bundle(args):
+    return one("bundle", [ROOT / "tools/bundle.sh"])
+
+
+def format_check(args):
+    code, output = run([ROOT / "tools/format.sh", "--check"])
+    if code == 77:
+        return Outcome(skipped=[("format", output.strip())])
+    if code != 0:
+        print(output)
+        return Outcome(failed=["format: run make format"])
+    return Outcome(passed=1)
+
+
+def layer_check(args):
+    return one("layers", [sys.executable, ROOT / "tools/layers.py"])
+
+
+def tidy(args):
+    if not shutil.which("run-clang-tidy") and not shutil.which("clang-tidy"):
+        return Outcome(skipped=[("clang-tidy", "clang-tidy is not installed")])
+    return one("clang-tidy", [ROOT / "tools/tidy.sh"], timeout=5400)
+
+
+PARTS = {
+    "layers": layer_check,
+    "format": format_check,
+    "release": release_tests,
+    "bundle": bundle,
+    "python": python_tests,
+    "asan": sanitized_tests,
+    "fuzz": fuzzers,
+    "clang": clang_tests,
+    "tsan": thread_sanitizer_tests,
+    "tidy": tidy,
+}
+CHECK = ("layers", "format", "release")
+TEST = ("layers", "format", "release", "bundle", "python", "asan", "fuzz")
+
+
+def machine():
+    """Where results come from: commit, system, CPU, compilers."""
+    def first_line(*command):
+        try:
+            return run(command)[1].splitlines()[0]
+        except (OSError, IndexError):
+            return "none"
+    cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+                if line.startswith("model name")), platform.processor())
+    system = next((line.split("=")[1].strip('"') for line in Path("/etc/os-release").read_text().splitlines()
+                   if line.startswith("PRETTY_NAME")), platform.system())
+    return [("date", date.today().isoformat()), ("commit", first_line("git", "describe", "--always", "--dirty")),
+            ("system", system), ("CPU", f"{cpu}, {JOBS} used"), ("g++", first_line("g++", "--version")),
+            ("clang++", first_line("clang++", "--version"))]
+
+
+def record(file, outcomes, total):
+    lines = ["# Results of `make test-extended`", "", "Written by `tools/run_tests.py --extended --record`; not edited by hand.",
+             "", "| | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in machine()),
+             "", "| part | passed | failed | skipped | seconds |", "| --- | ---: | ---: | ---: | ---: |"]
+    for name, outcome in outcomes.items():
+        lines.append(f"| {name} | {outcome.passed} | {len(outcome.failed)} | {len(outcome.skipped)} | {outcome.seconds:.0f} |")
+    lines += [f"| all | {total.passed} | {len(total.failed)} | {len(total.skipped)} | {total.seconds:.0f} |", ""]
+    lines += [f"- failed: {name}" for name in total.failed]
+    lines += [f"- skipped: {name}: {reason}" for name, reason in total.skipped]
+    Path(file).write_text("\n".join(lines).rstrip() + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--check", action="store_true")
+    kind.add_argument("--extended", action="store_true")
+    parser.add_argument("--record", metavar="FILE")
+    parser.add_argument("--only", metavar="PART", action="append", choices=PARTS)
+    args = parser.parse_args()
+    parts = args.only or (CHECK if args.check else PARTS if args.extended else TEST)
+    BUILD.mkdir(exist_ok=True)
+    SUMMARY.unlink(missing_ok=True)
+
+    total, outcomes, start = Outcome(), {}, time.monotonic()
+    for name in parts:
+        print(f"== {name}", flush=True)
+        begin = time.monotonic()
+        outcome = outcomes[name] = PARTS[name](args)
+        outcome.seconds = time.monotonic() - begin
+        print(f"   {outcome.line()} in {outcome.seconds:.0f} s", flush=True)
+        total.add(outcome)
+    total.seconds = time.monotonic() - start
+    for name, reason in total.skipped:
+        print(f"skipped: {name}: {reason}")
+    for name in total.failed:
+        print(f"FAILED: {name}")
+    if args.record:
+        record(args.record, outcomes, total)
+    SUMMARY.write_text(total.line() + "\n")
+    print(f"all parts took {total.seconds:.0f} s")
+    print(total.line(), flush=True)
+    return 1 if total.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
