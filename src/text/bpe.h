@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -19,11 +20,6 @@ struct BpeMerge {
   std::uint32_t rank;
 };
 
-struct BpeMerges {
-  std::vector<BpeMerge> merges;  // distinct pairs
-  std::vector<TokenId> results;  // [rank] the token that a merge of this rank makes
-};
-
 // (left id, right id) -> rank, one 64-bit word an entry: 21 bits an id, 22 bits the rank.
 class PairRanks {
  public:
@@ -34,9 +30,10 @@ class PairRanks {
   static constexpr std::uint32_t kMaxMerges = (1u << kRankBits) - 1;
   static constexpr std::uint32_t kNone = UINT32_MAX;
 
-  explicit PairRanks(std::size_t expected = 0);
-  // False if the pair is there already.
-  bool insert(TokenId left, TokenId right, std::uint32_t rank);
+  PairRanks() : PairRanks(std::span<const BpeMerge>()) {}
+  // Ids are at most kMaxId, ranks below kMaxMerges. Of merges of one pair the first counts.
+  explicit PairRanks(std::span<const BpeMerge> merges);
+  std::size_t size() const { return used_; }
   std::uint32_t find(TokenId left, TokenId right) const {
     const std::uint64_t key = key_of(left, right);
     const std::size_t mask = slots_.size() - 1;
@@ -45,6 +42,9 @@ class PairRanks {
       if (slot >> kRankBits == key) return static_cast<std::uint32_t>(slot & ((1u << kRankBits) - 1));
       if (slot == kEmpty) return kNone;
     }
+  }
+  void prefetch(TokenId left, TokenId right) const {
+    __builtin_prefetch(&slots_[place_of(key_of(left, right))]);
   }
 
  private:
@@ -56,11 +56,15 @@ class PairRanks {
   std::size_t place_of(std::uint64_t key) const {
     return static_cast<std::size_t>(key * 0x9E3779B97F4A7C15u >> shift_);
   }
-  void grow();
 
   std::vector<std::uint64_t> slots_;  // a power of two, at most 3/4 full
   int shift_ = 0;                     // 64 - log2(slots)
   std::size_t used_ = 0;
+};
+
+struct BpeMerges {
+  PairRanks ranks;
+  std::vector<TokenId> results;  // [rank] the token that a merge of this rank makes
 };
 
 class BpeModel {
@@ -83,18 +87,25 @@ class BpeModel {
   // model lives.
   BpeModel(const Vocabulary& vocabulary, Parts parts);
 
+  // Starts to bring in what encode(piece) looks at first.
+  void prefetch(std::string_view piece) const { whole_.prefetch(piece); }
   // Appends the ids of a non-empty piece of valid UTF-8 of less than 2^32 - 1 bytes.
   void encode(std::string_view piece, std::vector<TokenId>& ids) const;
 
  private:
+  class LongPiece;
+  std::uint32_t byte_pair_rank(std::string_view piece, std::size_t at) const {
+    return byte_pairs_[static_cast<std::size_t>(static_cast<unsigned char>(piece[at])) << 8 |
+                       static_cast<unsigned char>(piece[at + 1])];
+  }
   void merge(std::string_view piece, std::vector<TokenId>& ids) const;
   void merge_short(std::string_view piece, std::vector<TokenId>& ids) const;
   void merge_long(std::string_view piece, std::vector<TokenId>& ids) const;
 
   std::array<TokenId, 256> bytes_;
-  std::vector<TokenId> results_;  // [rank]
-  PairRanks ranks_;
+  BpeMerges merges_;
   TokenFinder whole_;
+  std::vector<std::uint32_t> byte_pairs_;  // [256 * left + right] the rank of two bytes
 };
 
 // Every way to write one of `tokens`, which `finder` knows, as two of them, ranked by the joint token's id:

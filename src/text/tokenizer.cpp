@@ -106,7 +106,19 @@ struct Tokenizer::State {
       prefixed.append(1, ' ').append(text);
       text = prefixed;
     }
-    cutter.cut(text, [&](std::string_view piece) { bpe.encode(piece, ids); });
+    // A few pieces wait while the table rows of the next ones come in.
+    std::array<std::string_view, 8> waiting;
+    std::size_t count = 0;
+    const auto encode_waiting = [&] {
+      for (std::size_t i = 0; i < count; ++i) bpe.encode(waiting[i], ids);
+      count = 0;
+    };
+    cutter.cut(text, [&](std::string_view piece) {
+      bpe.prefetch(piece);
+      waiting[count++] = piece;
+      if (count == waiting.size()) encode_waiting();
+    });
+    encode_waiting();
   }
 
   std::unique_ptr<const Vocabulary> vocabulary;

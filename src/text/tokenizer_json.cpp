@@ -224,7 +224,6 @@ class ModelReader {
   Status read_vocabulary(JsonValue model);
   Status read_merges(JsonValue model);
   Status read_merge(JsonValue merge, std::size_t index);
-  Result<TokenId> merge_part(std::string_view part, std::size_t index);
 
   const ControlToken* control_of(std::int64_t id) const {
     const auto at =
@@ -237,6 +236,7 @@ class ModelReader {
   std::string bytes_;  // of all tokens; never reallocated, since views point into it
   std::string joint_;  // scratch of read_merge
   VocabularyBuilder builder_;
+  std::vector<BpeMerge> merges_;
   TokenFinder finder_;  // of the tokens that text can become
 };
 
@@ -313,59 +313,52 @@ Status ModelReader::read_merges(JsonValue model) {
     return refuse("model.merges has " + std::to_string(merges.size()) + " entries, more than " +
                   std::to_string(PairRanks::kMaxMerges - 1));
   }
-  parts_.bpe.merges.merges.reserve(merges.size());
+  merges_.reserve(merges.size());
   parts_.bpe.merges.results.reserve(merges.size());
-  PairRanks seen(merges.size());
   std::size_t index = 0;
   for (const JsonValue merge : merges.elements()) NIBBLE_RETURN_IF_ERROR(read_merge(merge, index++));
-  for (const BpeMerge& merge : parts_.bpe.merges.merges) {
-    if (!seen.insert(merge.left, merge.right, merge.rank)) {
-      return refuse("model.merges[" + std::to_string(merge.rank) + "] repeats an earlier merge");
-    }
-  }
-  return {};
-}
-
-Result<TokenId> ModelReader::merge_part(std::string_view part, std::size_t index) {
-  const std::size_t begin = joint_.size();
-  const bool plain = append_byte_level(part, joint_);
-  const TokenId id = plain ? finder_.find(std::string_view(joint_).substr(begin)) : -1;
-  if (id >= 0) return id;
-  return refuse("model.merges[" + std::to_string(index) + "] merges " + quoted(part) +
-                ", which is no token of model.vocab that text may become");
+  parts_.bpe.merges.ranks = PairRanks(merges_);
+  if (parts_.bpe.merges.ranks.size() == merges_.size()) return {};
+  return refuse("model.merges has the same pair twice");
 }
 
 Status ModelReader::read_merge(JsonValue merge, std::size_t index) {
+  const auto where = [index] { return "model.merges[" + std::to_string(index) + "]"; };
   std::string_view left, right;
-  const auto malformed = [index] {
-    return refuse("model.merges[" + std::to_string(index) + "] is neither \"left right\" nor [left, right]");
-  };
   if (merge.is_string()) {
     const std::string_view both = merge.as_string();
     const std::size_t space = both.find(' ');
-    if (space == std::string_view::npos || both.find(' ', space + 1) != std::string_view::npos)
-      return malformed();
     left = both.substr(0, space);
-    right = both.substr(space + 1);
+    right = both.substr(space == std::string_view::npos ? both.size() : space + 1);
   } else if (merge.is_array() && merge.size() == 2) {
     std::string_view* next = &left;
     for (const JsonValue part : merge.elements()) {
-      if (!part.is_string()) return malformed();
-      *std::exchange(next, &right) = part.as_string();
+      if (part.is_string()) *std::exchange(next, &right) = part.as_string();
     }
-  } else {
-    return malformed();
+  }
+  if (left.empty() || right.empty()) {
+    return refuse(where() + " is neither \"left right\" nor [left, right]");
   }
   joint_.clear();
-  NIBBLE_ASSIGN(const TokenId left_id, merge_part(left, index));
-  NIBBLE_ASSIGN(const TokenId right_id, merge_part(right, index));
-  const TokenId result = finder_.find(joint_);
-  if (result < 0) {
-    return refuse("model.merges[" + std::to_string(index) + "] makes " +
-                  quoted(std::string(left) + std::string(right)) + ", which is no token of model.vocab");
+  const bool left_plain = append_byte_level(left, joint_);
+  const std::size_t left_size = joint_.size();
+  const bool right_plain = append_byte_level(right, joint_);
+  const std::string_view joint = joint_;
+  finder_.prefetch(joint.substr(0, left_size));
+  finder_.prefetch(joint.substr(left_size));
+  finder_.prefetch(joint);
+  const TokenId left_id = left_plain ? finder_.find(joint.substr(0, left_size)) : -1;
+  const TokenId right_id = right_plain ? finder_.find(joint.substr(left_size)) : -1;
+  if (left_id < 0 || right_id < 0) {
+    return refuse(where() + " merges " + quoted(left_id < 0 ? left : right) +
+                  ", which is no token of model.vocab that text may become");
   }
-  const auto rank = static_cast<std::uint32_t>(parts_.bpe.merges.results.size());
-  parts_.bpe.merges.merges.push_back({left_id, right_id, rank});
+  const TokenId result = finder_.find(joint);
+  if (result < 0) {
+    return refuse(where() + " makes " + quoted(std::string(left).append(right)) +
+                  ", which is no token of model.vocab that text may become");
+  }
+  merges_.push_back({left_id, right_id, static_cast<std::uint32_t>(index)});
   parts_.bpe.merges.results.push_back(result);
   return {};
 }

@@ -9,9 +9,11 @@
 namespace nibble {
 namespace {
 
-std::uint64_t load(const char* bytes, std::size_t count) {
+template <std::size_t bytes>
+std::uint64_t load(const char* from) {
+  static_assert(bytes <= 8);
   std::uint64_t word = 0;
-  std::memcpy(&word, bytes, count);
+  std::memcpy(&word, from, bytes);
   return word;
 }
 
@@ -24,26 +26,17 @@ std::uint64_t fold(std::uint64_t a, std::uint64_t b) {
 constexpr std::uint64_t kOdd1 = 0x9E3779B97F4A7C15u;
 constexpr std::uint64_t kOdd2 = 0xD1B54A32D192ED03u;
 
-}  // namespace
-
+// Of more than 8 bytes; not keyed: a user's text only ever reads the table.
 std::uint64_t hash_bytes(std::string_view bytes) {
   const char* p = bytes.data();
-  std::size_t left = bytes.size();
-  std::uint64_t hash = kOdd2 ^ left;
-  for (; left > 16; p += 16, left -= 16) hash = fold(load(p, 8) ^ hash, load(p + 8, 8) ^ kOdd1);
-  std::uint64_t low, high;
-  if (left >= 8) {
-    low = load(p, 8);
-    high = load(p + left - 8, 8);
-  } else if (left >= 4) {
-    low = load(p, 4);
-    high = load(p + left - 4, 4);
-  } else {
-    low = left == 0 ? 0 : load(p, 1) | load(p + left / 2, 1) << 8 | load(p + left - 1, 1) << 16;
-    high = 0;
-  }
-  return fold(low ^ hash, high ^ kOdd1);
+  const char* const end = p + bytes.size();
+  std::uint64_t hash = kOdd2 ^ bytes.size();
+  for (; end - p > 16; p += 16) hash = fold(load<8>(p) ^ hash, load<8>(p + 8) ^ kOdd1);
+  const char* const tail = bytes.size() >= 16 ? end - 16 : bytes.data();
+  return fold(load<8>(tail) ^ hash, load<8>(end - 8) ^ kOdd1);
 }
+
+}  // namespace
 
 Vocabulary::Vocabulary(const std::vector<VocabularyEntry>& entries) {
   TokenId largest = -1;
@@ -68,42 +61,65 @@ Vocabulary::Vocabulary(const std::vector<VocabularyEntry>& entries) {
 TokenFinder::TokenFinder(const Vocabulary& vocabulary, std::size_t expected)
     : vocabulary_(&vocabulary), slots_(std::bit_ceil(std::max<std::size_t>(2 * expected, 16))) {}
 
+TokenFinder::Key TokenFinder::key_of(std::string_view bytes) {
+  const char* p = bytes.data();
+  const std::size_t size = bytes.size();
+  Key key{0, static_cast<std::uint64_t>(size) << 32};
+  // Overlapping loads of fixed size; what is read twice is shifted out or lands on itself.
+  if (size > kInline) return {hash_bytes(bytes), kLong << 32 | static_cast<std::uint32_t>(size)};
+  if (size > 8) {
+    key.low = load<8>(p);
+    key.high |= load<8>(p + size - 8) >> (8 * (16 - size));
+  } else if (size >= 4) {
+    key.low = load<4>(p) | load<4>(p + size - 4) << (8 * (size - 4));
+  } else if (size > 0) {
+    key.low =
+        load<1>(p) | load<1>(p + size / 2) << (8 * (size / 2)) | load<1>(p + size - 1) << (8 * (size - 1));
+  }
+  return key;
+}
+
+std::uint64_t TokenFinder::hash_of(Key key) { return fold(key.low ^ kOdd2, key.high ^ kOdd1); }
+
+bool TokenFinder::holds(const Slot& slot, Key key, std::string_view bytes) const {
+  constexpr std::uint64_t kKeyBits = (std::uint64_t{1} << kIdShift) - 1;
+  if (slot.low != key.low || (slot.high & kKeyBits) != key.high) return false;
+  return bytes.size() <= kInline || vocabulary_->bytes(static_cast<TokenId>(slot.high >> kIdShift)) == bytes;
+}
+
 void TokenFinder::grow() {
   std::vector<Slot> old(slots_.size() * 2);
   old.swap(slots_);
   used_ = 0;
   for (const Slot& slot : old) {
-    if (slot.id >= 0) insert(slot.id);
+    if (slot.high != 0) insert(static_cast<TokenId>(slot.high >> kIdShift));
   }
 }
 
 TokenId TokenFinder::insert(TokenId id) {
+  NIBBLE_CHECK(id >= 0 && id < 1 << 24);
   if (2 * (used_ + 1) > slots_.size()) grow();
   const std::string_view bytes = vocabulary_->bytes(id);
-  const std::uint64_t hash = hash_bytes(bytes);
-  const auto tag = static_cast<std::uint32_t>(hash >> 32);
+  const Key key = key_of(bytes);
   const std::size_t mask = slots_.size() - 1;
-  for (std::size_t at = hash & mask;; at = (at + 1) & mask) {
+  for (std::size_t at = hash_of(key) & mask;; at = (at + 1) & mask) {
     Slot& slot = slots_[at];
-    if (slot.id < 0) {
-      slot = {tag, id};
+    if (slot.high == 0) {
+      slot = {key.low, key.high | static_cast<std::uint64_t>(id) << kIdShift};
       ++used_;
-      longest_ = std::max(longest_, bytes.size());
       return id;
     }
-    if (slot.tag == tag && vocabulary_->bytes(slot.id) == bytes) return slot.id;
+    if (holds(slot, key, bytes)) return static_cast<TokenId>(slot.high >> kIdShift);
   }
 }
 
 TokenId TokenFinder::find(std::string_view bytes) const {
-  if (bytes.size() > longest_) return -1;
-  const std::uint64_t hash = hash_bytes(bytes);
-  const auto tag = static_cast<std::uint32_t>(hash >> 32);
+  const Key key = key_of(bytes);
   const std::size_t mask = slots_.size() - 1;
-  for (std::size_t at = hash & mask;; at = (at + 1) & mask) {
+  for (std::size_t at = hash_of(key) & mask;; at = (at + 1) & mask) {
     const Slot& slot = slots_[at];
-    if (slot.id < 0) return -1;
-    if (slot.tag == tag && vocabulary_->bytes(slot.id) == bytes) return slot.id;
+    if (slot.high == 0) return -1;
+    if (holds(slot, key, bytes)) return static_cast<TokenId>(slot.high >> kIdShift);
   }
 }
 
