@@ -2,6 +2,6 @@
 
 namespace nibble {
 
-std::vector<const Command*> all_commands() { return {}; }
+std::vector<const Command*> all_commands() { return {&tokenize_command}; }
 
 }  // namespace nibble

@@ -7,6 +7,8 @@
 
 namespace nibble {
 
+extern const Command tokenize_command;
+
 // In the order in which the help shows them.
 std::vector<const Command*> all_commands();
 
