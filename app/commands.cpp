@@ -2,6 +2,6 @@
 
 namespace nibble {
 
-std::vector<const Command*> all_commands() { return {&tokenize_command}; }
+std::vector<const Command*> all_commands() { return {&generate_command, &score_command}; }
 
 }  // namespace nibble

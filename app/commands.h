@@ -7,7 +7,8 @@
 
 namespace nibble {
 
-extern const Command tokenize_command;
+extern const Command generate_command;
+extern const Command score_command;
 
 // In the order in which the help shows them.
 std::vector<const Command*> all_commands();

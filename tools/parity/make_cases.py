@@ -70,7 +70,7 @@ CASES = {
                              rope=YARN | {"factor": 4.0, "original_max_position_embeddings": 128, "beta_fast": 16.0, "beta_slow": 2.0}),
     "tied_full": Spec(seed=3, hidden=96, layers="ff", heads=3, kv_heads=1, head_dim=32, experts=8, top_k=4,
                       intermediate=32, window=40, rope=YARN | {"factor": 1.0}, tied=True, vocab=480),
-    "sliding_default_rope": Spec(seed=4, hidden=64, layers="ss", heads=4, kv_heads=2, head_dim=16, experts=5, top_k=2,
+    "sliding_default_rope": Spec(seed=4, hidden=64, layers="ss", heads=4, kv_heads=2, head_dim=32, experts=5, top_k=2,
                                  intermediate=64, window=100, rope={"rope_type": "default"}, theta=10000.0, modern_config=True),
     "deep_shards": Spec(seed=5, hidden=32, layers="sfsf", heads=2, kv_heads=1, head_dim=64, experts=16, top_k=4,
                         intermediate=32, window=128, shards=3),

@@ -1,0 +1,294 @@
+// nibble generate: prompts in, text or JSON lines out.
+#include <unistd.h>
+
+#include <memory>
+
+#include "app/commands.h"
+#include "app/display_text.h"
+#include "app/generation.h"
+#include "app/generation_json.h"
+#include "app/interrupt.h"
+#include "app/progress.h"
+#include "app/prompt_file.h"
+#include "app/terminal.h"
+
+namespace nibble {
+namespace {
+
+struct Options {
+  EngineOptions engine;
+  GenerationParams params = default_generation_params();
+  std::vector<std::string> prompts;
+  std::vector<std::string> prompt_ids;
+  std::string prompts_file;
+  bool special = false;
+  bool json = false;
+};
+
+// What came in and what the engine gets, entry by entry.
+struct Prompts {
+  std::vector<PromptSpec> specs;
+  std::vector<std::string> shown;  // the text given, rendered or decoded
+  std::vector<GenerationInput> inputs;
+  std::vector<std::string> names;
+};
+
+Result<std::vector<PromptSpec>> collect(const Options& options) {
+  GenerationParams defaults = options.params;
+  defaults.sampling.seed = options.engine.seed;
+  std::vector<PromptSpec> specs;
+  const auto add = [&](const char* option, std::size_t i, std::size_t count) -> PromptSpec& {
+    PromptSpec& spec = specs.emplace_back();
+    spec.params = defaults;
+    spec.where = std::string(option) + (count > 1 ? " " + std::to_string(i + 1) : "");
+    return spec;
+  };
+  for (std::size_t i = 0; i < options.prompts.size(); ++i) {
+    PromptSpec& spec = add("--prompt", i, options.prompts.size());
+    spec.text = options.prompts[i];
+  }
+  for (std::size_t i = 0; i < options.prompt_ids.size(); ++i) {
+    PromptSpec& spec = add("--prompt-ids", i, options.prompt_ids.size());
+    spec.kind = PromptSpec::Kind::ids;
+    Result<std::vector<TokenId>> ids = parse_token_ids(options.prompt_ids[i]);
+    if (!ids.ok()) return ids.status().with_context(spec.where);
+    spec.ids = std::move(*ids);
+  }
+  if (!options.prompts_file.empty()) {
+    Result<std::string> content = read_text_argument(options.prompts_file);
+    if (!content.ok()) return content.status().with_context("--prompts");
+    const std::string name = options.prompts_file == "-" ? "standard input" : options.prompts_file;
+    NIBBLE_ASSIGN(std::vector<PromptSpec> lines, parse_prompts(*content, name, defaults));
+    for (PromptSpec& line : lines) specs.push_back(std::move(line));
+  }
+  if (specs.empty()) {
+    return invalid_argument("no prompt given; give --prompt TEXT, --prompt-ids 1,2,3 or --prompts FILE");
+  }
+  return specs;
+}
+
+Prompts encode(const Options& options, std::vector<PromptSpec> specs, const Tokenizer& tokenizer) {
+  Prompts prompts;
+  for (PromptSpec& spec : specs) {
+    GenerationInput input{.ids = {}, .params = spec.params};
+    std::string shown;
+    switch (spec.kind) {
+      case PromptSpec::Kind::text:
+        input.ids = options.special ? tokenizer.encode_trusted(spec.text) : tokenizer.encode(spec.text);
+        shown = spec.text;
+        break;
+      case PromptSpec::Kind::ids:
+        input.ids = spec.ids;
+        shown = tokenizer.decode(spec.ids);
+        break;
+    }
+    if (options.json && input.params.sampling.logprobs < 0) input.params.sampling.logprobs = 0;
+    prompts.names.push_back(spec.where);
+    prompts.shown.push_back(std::move(shown));
+    prompts.inputs.push_back(std::move(input));
+    prompts.specs.push_back(std::move(spec));
+  }
+  return prompts;
+}
+
+// Writes results in input order, each as soon as it and all before it are there; a lone prompt's text as it
+// is made.
+class ResultPrinter {
+ public:
+  ResultPrinter(const Options& options, const Prompts& prompts, Console& console)
+      : options_(options),
+        prompts_(prompts),
+        console_(console),
+        results_(prompts.inputs.size()),
+        streams_(!options.json && prompts.inputs.size() == 1),
+        terminal_(is_terminal(::fileno(console.out))),
+        color_(wants_color(::fileno(console.out))) {}
+
+  void begin() {
+    // Reading a continuation without its beginning is odd; a file wants the new text alone.
+    if (streams_ && terminal_) put(dim(visible_text(prompts_.shown[0])));
+  }
+
+  void piece(const AnswerPiece& piece) {
+    if (streams_) put_piece(piece);
+  }
+
+  void finished(std::size_t i, const GenerationResult& result) {
+    if (streams_) {
+      if (terminal_ || !ends_line(result.text)) put("\n");
+      return;
+    }
+    results_[i] = std::make_unique<GenerationResult>(result);
+    for (; next_ < results_.size() && results_[next_]; ++next_) {
+      put_result(next_, *results_[next_]);
+      results_[next_].reset();
+    }
+  }
+
+ private:
+  static bool ends_line(std::string_view text) { return text.ends_with('\n'); }
+  std::string dim(std::string text) const {
+    return color_ && !text.empty() ? "\x1b[2m" + text + "\x1b[22m" : text;
+  }
+
+  void put(std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), console_.out);
+    std::fflush(console_.out);
+  }
+
+  // A model's reasoning is shown to a person, dimmed, and left out where a program reads.
+  void put_piece(const AnswerPiece& piece) {
+    if (piece.part == AnswerPart::answer) {
+      if (reasoning_) put("\n\n");
+      reasoning_ = false;
+      put(terminal_ ? visible_text(piece.text) : piece.text);
+    } else if (color_) {
+      reasoning_ = true;
+      put(dim(visible_text(piece.text)));
+    }
+  }
+
+  void put_result(std::size_t i, const GenerationResult& result) {
+    if (result.finish == FinishReason::cancelled) return;
+    if (options_.json) {
+      put(generation_json_line(prompts_.specs[i].case_name, prompts_.shown[i], prompts_.inputs[i], result));
+      return;
+    }
+    const PromptSpec& spec = prompts_.specs[i];
+    put((i == 0 ? "==> " : "\n==> ") + (spec.case_name.empty() ? spec.where : spec.case_name) + " <==\n");
+    put(terminal_ ? visible_text(result.text) : result.text);
+    if (!ends_line(result.text)) put("\n");
+  }
+
+  const Options& options_;
+  const Prompts& prompts_;
+  Console& console_;
+  std::vector<std::unique_ptr<GenerationResult>> results_;  // finished and waiting for those before them
+  std::size_t next_ = 0;
+  bool streams_;
+  bool terminal_;
+  bool color_;
+  bool reasoning_ = false;
+};
+
+Status check_results(const std::vector<GenerationResult>& results, const Prompts& prompts) {
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (results[i].finish == FinishReason::cancelled) {
+      return {StatusCode::cancelled, "interrupted; the prompts that were not finished gave no result"};
+    }
+    if (results[i].finish == FinishReason::error)
+      return internal_error(prompts.names[i] + ": " + results[i].error);
+  }
+  return {};
+}
+
+Status run(const Options& options, Console& console) {
+  NIBBLE_ASSIGN(std::vector<PromptSpec> specs, collect(options));
+  exit_on_interrupt();
+  ProgressBar loading("loading " + options.engine.model);
+  loading.announce();
+  NIBBLE_ASSIGN(const std::unique_ptr<Engine> engine, Engine::load(options.engine));
+  NIBBLE_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(engine->model().folder));
+  loading.erase();
+  const Prompts prompts = encode(options, std::move(specs), tokenizer);
+
+  const InterruptGuard guard;
+  ResultPrinter printer(options, prompts, console);
+  ProgressBar reading("reading the prompt");
+  GenerationCallbacks callbacks;
+  callbacks.piece = [&](std::size_t, const AnswerPiece& piece) {
+    reading.erase();
+    printer.piece(piece);
+  };
+  callbacks.finished = [&](std::size_t i, const GenerationResult& result) {
+    reading.erase();
+    printer.finished(i, result);
+  };
+  callbacks.prefill = [&](std::int64_t done, std::int64_t total) {
+    if (done < total) reading.update(static_cast<double>(done), static_cast<double>(total));
+  };
+  callbacks.interrupted = [&] { return guard.interrupted(); };
+  printer.begin();
+  NIBBLE_ASSIGN(const std::vector<GenerationResult> results,
+                run_generation(*engine, tokenizer, prompts.inputs, prompts.names, callbacks));
+  return check_results(results, prompts);
+}
+
+CommandLine declare() {
+  auto options = std::make_shared<Options>();
+  SamplingParams& sampling = options->params.sampling;
+  CommandLine line;
+  line.positionals = {{.name = "MODEL",
+                       .help = "a directory, a name in the Hugging Face cache, or demo",
+                       .target = &options->engine.model}};
+  line.options = {
+      {.name = "--prompt",
+       .aliases = {"-p"},
+       .value = "TEXT",
+       .help = "text to continue; repeatable",
+       .default_text = {},
+       .set = strings_value(options->prompts)},
+      {.name = "--prompt-ids",
+       .aliases = {},
+       .value = "1,2,3",
+       .help = "the same as token ids; repeatable",
+       .default_text = {},
+       .set = strings_value(options->prompt_ids)},
+      {.name = "--prompts",
+       .aliases = {},
+       .value = "FILE",
+       .help = "JSON lines, each with its own sampling; - is standard input",
+       .default_text = {},
+       .set = string_value(options->prompts_file)},
+      {.name = "--special",
+       .aliases = {},
+       .value = {},
+       .help = "control tokens spelled in --prompt count as such",
+       .default_text = {},
+       .set = switch_value(options->special)},
+      {.name = "--max-tokens",
+       .aliases = {"-n"},
+       .value = "N",
+       .help = "longest answer; 0: read the prompt only",
+       .default_text = "128",
+       .set = int_value(sampling.max_tokens, 0, 1 << 30)},
+      {.name = "--logprobs",
+       .aliases = {},
+       .value = "K",
+       .help = "the K likeliest tokens of each step",
+       .default_text = {},
+       .set = int_value(sampling.logprobs, 0, 1 << 20)},
+      {.name = "--prompt-logprobs",
+       .aliases = {},
+       .value = {},
+       .help = "log-probabilities of the prompt's tokens too",
+       .default_text = {},
+       .set = switch_value(sampling.prompt_logprobs)},
+      {.name = "--ignore-eos",
+       .aliases = {},
+       .value = {},
+       .help = "go on after the end token",
+       .default_text = {},
+       .set = switch_value(options->params.ignore_eos)},
+      {.name = "--json",
+       .aliases = {},
+       .value = {},
+       .help = "a line of JSON a prompt, in input order",
+       .default_text = {},
+       .set = switch_value(options->json)},
+  };
+  line.add(sampling_option_specs(options->params));
+  line.add(engine_option_specs(options->engine));
+  line.run = [options](Console& console) { return run(*options, console); };
+  return line;
+}
+
+}  // namespace
+
+const Command generate_command{
+    .name = "generate",
+    .summary = "prompts in, text or JSON lines out",
+    .example = "nibble generate demo --prompt \"Once upon a time\" --max-tokens 200",
+    .declare = declare};
+
+}  // namespace nibble
