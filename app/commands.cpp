@@ -2,6 +2,6 @@
 
 namespace nibble {
 
-std::vector<const Command*> all_commands() { return {&generate_command, &score_command}; }
+std::vector<const Command*> all_commands() { return {&generate_command, &score_command, &tokenize_command}; }
 
 }  // namespace nibble

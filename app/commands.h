@@ -9,6 +9,7 @@ namespace nibble {
 
 extern const Command generate_command;
 extern const Command score_command;
+extern const Command tokenize_command;
 
 // In the order in which the help shows them.
 std::vector<const Command*> all_commands();

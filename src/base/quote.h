@@ -13,4 +13,7 @@ namespace nibble {
 // cut and ends in ...
 std::string quote(std::string_view text, std::size_t max_bytes = 160);
 
+// The whole text without quotes around it; quotes and backslashes stay as they are.
+std::string escape(std::string_view text);
+
 }  // namespace nibble

@@ -23,6 +23,11 @@ TEST(Quote, LetsNoByteReachTheTerminalThatCouldSteerIt) {
   }
 }
 
+TEST(Escape, KeepsAWholeTextOnOneLineOfPrintableAscii) {
+  EXPECT_EQ(escape("say \"hi\"\n\x1b[2J\xc3"), R"(say "hi"\n\x1b[2J\xc3)");
+  EXPECT_EQ(escape(std::string(1000, 'x')).size(), 1000u);
+}
+
 TEST(Quote, CutsALongText) {
   EXPECT_EQ(quote("abcdef", 3), R"("abc"...)");
   EXPECT_EQ(quote("abc", 3), R"("abc")");

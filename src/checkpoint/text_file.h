@@ -1,4 +1,4 @@
-// A small text file, whole.
+// A small text file of a model, whole.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace nibble {
 
-// Refuses a file larger than max_bytes before reading it, and what is not a regular file.
+// A model whose file is larger than max_bytes or no regular file is broken.
 Result<std::string> read_text_file(const std::filesystem::path& path, std::size_t max_bytes);
 
 }  // namespace nibble
