@@ -2,6 +2,8 @@
 
 namespace nibble {
 
-std::vector<const Command*> all_commands() { return {&generate_command, &score_command, &tokenize_command}; }
+std::vector<const Command*> all_commands() {
+  return {&generate_command, &inspect_command, &score_command, &tokenize_command};
+}
 
 }  // namespace nibble

@@ -8,6 +8,7 @@
 namespace nibble {
 
 extern const Command generate_command;
+extern const Command inspect_command;
 extern const Command score_command;
 extern const Command tokenize_command;
 

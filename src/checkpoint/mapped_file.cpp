@@ -173,7 +173,7 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path, FileAcces
   struct stat facts {};
   if (fstat(descriptor.get(), &facts) != 0)
     return io_error("cannot stat " + name + ": " + system_reason(errno));
-  if (!S_ISREG(facts.st_mode)) return invalid_argument(name + " is not a regular file");
+  if (!S_ISREG(facts.st_mode)) return broken_model(name + " is not a regular file");
 
   auto state = std::make_unique<State>(path, std::move(descriptor));
   state->size = static_cast<std::size_t>(facts.st_size);

@@ -65,7 +65,7 @@ TEST_F(MappedFileTest, RefusesWhatIsNoRegularFile) {
   EXPECT_EQ(MappedFile::open(folder.path()).status().message(),
             "\"" + folder.path().native() + "\" is not a regular file");
   ASSERT_EQ(mkfifo(path().c_str(), 0600), 0);
-  EXPECT_EQ(MappedFile::open(path()).status().code(), StatusCode::invalid_argument)
+  EXPECT_EQ(MappedFile::open(path()).status().code(), StatusCode::broken_model)
       << "and does not wait for a writer";
   const Status missing = MappedFile::open(folder.path() / "none").status();
   EXPECT_EQ(missing.code(), StatusCode::not_found);
