@@ -3,6 +3,7 @@
 
 #include "app/cli.h"
 #include "app/version.h"
+#include "ops/linear/dot_tile.h"
 
 namespace nibble {
 namespace {
@@ -95,7 +96,7 @@ std::string program_help(std::span<const Command* const> commands) {
   Table table;
   for (const Command* command : commands)
     table.row(std::string(command->name), std::string(command->summary));
-  return "nibble serves mixture-of-experts language models from 4-bit weights.\n"
+  return "nibble runs mixture-of-experts language models from 4-bit weights.\n"
          "usage: nibble COMMAND [arguments]\n" +
          table.text(table.width()) +
          "MODEL is a directory, a name in the local Hugging Face cache (openai/gpt-oss-20b), or demo.\n"
@@ -106,13 +107,12 @@ std::string program_help(std::span<const Command* const> commands) {
 }
 
 std::string version_text() {
-  return "nibble " NIBBLE_VERSION
-         "\n"
-         "commit: " NIBBLE_COMMIT
-         "\n"
-         "CPU targets: " NIBBLE_CPU_TARGETS
-         "\n"
-         "GPU targets: " NIBBLE_GPU_TARGETS "\n";
+  std::string cpu_targets;
+  for (const DotKernels& kernels : dot_kernels()) {
+    cpu_targets.append(cpu_targets.empty() ? "" : ", ").append(kernels.name);
+  }
+  return "nibble " NIBBLE_VERSION "\ncommit: " NIBBLE_COMMIT "\nCPU targets: " + cpu_targets +
+         "\nGPU targets: " NIBBLE_GPU_TARGETS "\n";
 }
 
 }  // namespace nibble

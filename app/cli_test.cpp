@@ -252,7 +252,7 @@ TEST(RealCommands, SpellNoOptionTwice) {
 TEST(Version, NamesTheCommitAndTheTargetsCompiledIn) {
   const Outcome outcome = nibble({"--version"});
   EXPECT_EQ(outcome.code, 0);
-  for (const char* part : {"nibble ", "\ncommit: ", "\nCPU targets: ", "\nGPU targets: none\n"}) {
+  for (const char* part : {"nibble ", "\ncommit: ", "\nCPU targets: ", "scalar\n", "\nGPU targets: none\n"}) {
     EXPECT_NE(outcome.out.find(part), std::string::npos) << outcome.out;
   }
 }

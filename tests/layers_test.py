@@ -26,7 +26,6 @@ PLANTED = {
     "std::regex": ("app/a.cpp", "bool f(const std::string& s) { return std::regex_match(s, std::regex(s)); }\n", "std::regex"),
     "the regex header": ("src/text/a.cpp", "#include <regex>\n", "<regex>"),
     "the regex header, spaced": ("src/text/a.cpp", "  #  include <regex>\n", "<regex>"),
-    "CLI11 outside its file": ("src/base/options.cpp", "#include <CLI/CLI.hpp>\n", "belongs behind a header"),
     "spdlog in a header": ("src/base/log.h", "#include <spdlog/spdlog.h>\n", "belongs behind a header"),
     "simdjson outside tests": ("src/text/a.cpp", "#include <simdjson.h>\n", "belongs behind a header"),
     "a float atomicAdd": ("src/ops/moe/cuda/a.cu", "__global__ void k(float* out) { atomicAdd(out, 1.0f); }\n", "atomic addition"),

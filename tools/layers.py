@@ -38,7 +38,6 @@ CUDA_HEADER = re.compile(
 
 # A library that we chose to see in few files: prefix of the header, and where it may be included.
 CONFINED = (
-    ("CLI/", re.compile(r"app/cli[^/]*\.cpp$")),
     ("spdlog/", re.compile(r"src/base/log[^/]*\.cpp$")),
     ("fmt/", re.compile(r"src/base/log[^/]*\.cpp$")),
     ("pcre2", re.compile(r"src/text/.*\.cpp$")),
