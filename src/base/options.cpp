@@ -201,6 +201,8 @@ std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
     options.device = chosen == 0 ? Device::automatic : Device::cpu;
     return {};
   };
+  const std::vector<std::pair<std::string_view, FloatType>> float_types = {
+      {"auto", FloatType::automatic}, {"float32", FloatType::float32}, {"bfloat16", FloatType::bfloat16}};
   std::vector<OptionSpec> specs{
       {.name = "--device",
        .value = "NAME",
@@ -231,15 +233,16 @@ std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
        .help = "tokens in one step",
        .default_text = std::to_string(options.max_num_batched_tokens),
        .set = noting(given.max_num_batched_tokens, int_value(options.max_num_batched_tokens, 1, 1 << 20))},
+      {.name = "--dtype",
+       .value = "TYPE",
+       .help = "activations in matrix products: auto, float32 or bfloat16 (faster)",
+       .default_text = "auto",
+       .set = noting(given.dtype, choice_value<FloatType>(options.dtype, float_types))},
       {.name = "--kv-cache-dtype",
        .value = "TYPE",
-       .help = "auto, float32 or bfloat16",
+       .help = "keys and values: auto, float32 or bfloat16 (half the memory)",
        .default_text = "auto",
-       .set = noting(
-           given.kv_cache_dtype,
-           choice_value<KvCacheDType>(options.kv_cache_dtype, {{"auto", KvCacheDType::automatic},
-                                                               {"float32", KvCacheDType::float32},
-                                                               {"bfloat16", KvCacheDType::bfloat16}}))},
+       .set = noting(given.kv_cache_dtype, choice_value<FloatType>(options.kv_cache_dtype, float_types))},
       {.name = "--seed",
        .value = "N",
        .help = "of every random choice",

@@ -70,18 +70,19 @@ Status apply_environment(const Environment& environment, std::span<const OptionS
                          std::span<const OptionSpec> known);
 
 enum class Device : std::uint8_t { automatic, cpu };
-enum class KvCacheDType : std::uint8_t { automatic, float32, bfloat16 };
+enum class FloatType : std::uint8_t { automatic, float32, bfloat16 };
 
 // What every command that loads a model lets its user choose. A value the user set is honoured or refused,
 // never changed; `given` tells such a value from a default.
 struct EngineOptions {
   std::string model;  // a directory, a name in the Hugging Face cache, or "demo"
   Device device = Device::automatic;
-  int threads = 0;                   // 0: all CPUs this process may use
-  int max_model_len = 0;             // tokens of prompt and answer together; 0: what the model allows
-  int max_num_seqs = 16;             // sequences in one step
-  int max_num_batched_tokens = 512;  // prompt and answer tokens in one step
-  KvCacheDType kv_cache_dtype = KvCacheDType::automatic;
+  int threads = 0;                         // 0: all CPUs this process may use
+  int max_model_len = 0;                   // tokens of prompt and answer together; 0: what the model allows
+  int max_num_seqs = 16;                   // sequences in one step
+  int max_num_batched_tokens = 512;        // prompt and answer tokens in one step
+  FloatType dtype = FloatType::automatic;  // of the activations that enter a matrix product
+  FloatType kv_cache_dtype = FloatType::automatic;
   std::uint64_t seed = 0;
 
   struct Given {
@@ -90,6 +91,7 @@ struct EngineOptions {
     bool max_model_len = false;
     bool max_num_seqs = false;
     bool max_num_batched_tokens = false;
+    bool dtype = false;
     bool kv_cache_dtype = false;
     bool seed = false;
   };

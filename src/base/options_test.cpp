@@ -46,12 +46,11 @@ TEST(OptionValue, AFractionIsFiniteAndInRange) {
 }
 
 TEST(OptionValue, AChoiceListsWhatItTakes) {
-  KvCacheDType type = KvCacheDType::automatic;
-  const OptionSetter setter = choice_value<KvCacheDType>(type, {{"auto", KvCacheDType::automatic},
-                                                                {"float32", KvCacheDType::float32},
-                                                                {"bf", KvCacheDType::bfloat16}});
+  FloatType type = FloatType::automatic;
+  const OptionSetter setter = choice_value<FloatType>(
+      type, {{"auto", FloatType::automatic}, {"float32", FloatType::float32}, {"bf", FloatType::bfloat16}});
   EXPECT_TRUE(set(setter, "bf").ok());
-  EXPECT_EQ(type, KvCacheDType::bfloat16);
+  EXPECT_EQ(type, FloatType::bfloat16);
   EXPECT_EQ(set(setter, "fp8").message(), "not one of its values; give auto, float32 or bf");
 }
 
@@ -81,6 +80,7 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
                                 {"NIBBLE_MAX_MODEL_LEN", "4096"},
                                 {"NIBBLE_MAX_NUM_SEQS", "5"},
                                 {"NIBBLE_MAX_NUM_BATCHED_TOKENS", "77"},
+                                {"NIBBLE_DTYPE", "bfloat16"},
                                 {"NIBBLE_KV_CACHE_DTYPE", "bfloat16"},
                                 {"NIBBLE_SEED", "9"},
                                 {"PATH", "/bin"}};
@@ -91,11 +91,12 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
   EXPECT_EQ(options.max_model_len, 4096);
   EXPECT_EQ(options.max_num_seqs, 5);
   EXPECT_EQ(options.max_num_batched_tokens, 77);
-  EXPECT_EQ(options.kv_cache_dtype, KvCacheDType::bfloat16);
+  EXPECT_EQ(options.dtype, FloatType::bfloat16);
+  EXPECT_EQ(options.kv_cache_dtype, FloatType::bfloat16);
   EXPECT_EQ(options.seed, 9u);
   const EngineOptions::Given& given = options.given;
   EXPECT_TRUE(given.device && given.threads && given.max_model_len && given.max_num_seqs &&
-              given.max_num_batched_tokens && given.kv_cache_dtype && given.seed);
+              given.max_num_batched_tokens && given.dtype && given.kv_cache_dtype && given.seed);
 }
 
 TEST(EngineOptions, AValueTheUserSetIsToldFromAnEqualDefault) {

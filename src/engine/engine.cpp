@@ -21,7 +21,12 @@ constexpr int page_size = 16;  // tokens; a divisor of attention's split
 constexpr int scoring_rows = 64;
 
 DType kv_dtype_of(const EngineOptions& options) {
-  return options.kv_cache_dtype == KvCacheDType::bfloat16 ? DType::bf16 : DType::f32;
+  return options.kv_cache_dtype == FloatType::bfloat16 ? DType::bf16 : DType::f32;
+}
+
+// Float32 unless asked otherwise: it is the reference.
+InputValues activations_of(const EngineOptions& options) {
+  return options.dtype == FloatType::bfloat16 ? InputValues::bf16 : InputValues::any_float;
 }
 
 // Memory that can be had without pushing others out, as the kernel estimates it; 0 when it does not say.
@@ -76,6 +81,7 @@ Result<Sizes> choose_sizes(const EngineOptions& options, const ModelConfig& conf
                   .max_rows = options.max_num_batched_tokens,
                   .max_logit_rows = sizes.scheduler.max_logit_rows,
                   .max_sequences = options.max_num_seqs,
+                  .activations = activations_of(options),
                   .kv_dtype = kv_dtype,
                   .page_size = page_size,
                   .page_count = static_cast<int>(pages)};

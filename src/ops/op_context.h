@@ -9,6 +9,13 @@ namespace nibble {
 struct OpContext {
   ThreadPool& threads;  // owned by the worker, which outlives every op it runs
   const DotKernels& dots = best_dot_kernels();
+  // What enters a matrix product: float32 as it was computed, or rounded to bfloat16 once, by the op that
+  // made it.
+  InputValues activations = InputValues::any_float;
+
+  float activation(float value) const {
+    return activations == InputValues::bf16 ? Bf16::from_float(value).to_float() : value;
+  }
 };
 
 }  // namespace nibble

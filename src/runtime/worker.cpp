@@ -5,7 +5,11 @@
 namespace nibble {
 
 Worker::Worker(std::unique_ptr<Model> model, const WorkerLimits& limits, KvStore kv, Buffer logits)
-    : model_(std::move(model)), threads_(limits.threads), kv_(std::move(kv)), logits_(std::move(logits)) {
+    : model_(std::move(model)),
+      activations_(limits.activations),
+      threads_(limits.threads),
+      kv_(std::move(kv)),
+      logits_(std::move(logits)) {
   positions_.reserve(static_cast<std::size_t>(limits.max_rows));
   logit_rows_.reserve(static_cast<std::size_t>(limits.max_logit_rows));
   sequences_.reserve(static_cast<std::size_t>(limits.max_sequences));
@@ -38,7 +42,7 @@ Status Worker::run(const Batch& batch, std::vector<StepResult>& results) {
   }
   for (const LogitRow& wanted : batch.logit_rows) logit_rows_.push_back(wanted.row);
 
-  OpContext context{threads_};
+  OpContext context{.threads = threads_, .activations = activations_};
   model_->forward(context,
                   {.tokens = batch.tokens,
                    .positions = positions_,

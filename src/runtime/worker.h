@@ -19,6 +19,7 @@ struct WorkerLimits {
   int max_rows = 0;
   int max_logit_rows = 0;
   int max_sequences = 0;
+  InputValues activations = InputValues::any_float;
   DType kv_dtype = DType::f32;
   int page_size = 0;
   int page_count = 0;
@@ -42,6 +43,7 @@ class Worker {
   std::span<float> logits_of(int logit_row);
 
   std::unique_ptr<Model> model_;
+  InputValues activations_;
   ThreadPool threads_;
   KvStore kv_;
   Buffer logits_;  // [max_logit_rows, vocab] float32

@@ -70,7 +70,8 @@ void merge(Softmax& total, const Softmax& split, int head_dim) {
   for (int i = 0; i < head_dim; ++i) total.sum[i] = total.sum[i] * keep + split.sum[i] * add;
 }
 
-void attend(const PagedAttentionArgs& args, const SequenceRows& sequence, int row, int head) {
+void attend(const OpContext& context, const PagedAttentionArgs& args, const SequenceRows& sequence, int row,
+            int head) {
   const KvLayer& cache = args.cache;
   const std::int64_t offset = (static_cast<std::int64_t>(row) * args.heads + head) * cache.head_dim;
   const int position = sequence.first_position + row - sequence.row_begin;
@@ -92,7 +93,8 @@ void attend(const PagedAttentionArgs& args, const SequenceRows& sequence, int ro
       merge(total, split, cache.head_dim);
     }
   }
-  for (int i = 0; i < cache.head_dim; ++i) args.out[offset + i] = total.sum[i] / total.weight;
+  for (int i = 0; i < cache.head_dim; ++i)
+    args.out[offset + i] = context.activation(total.sum[i] / total.weight);
 }
 
 }  // namespace
@@ -126,7 +128,7 @@ void paged_attention(OpContext& context, const PagedAttentionArgs& args) {
     const int tasks = sequence.row_count * args.heads;
     context.threads.parallel_for(tasks, [&](int begin, int end) {
       for (int task = begin; task < end; ++task) {
-        attend(args, sequence, sequence.row_begin + task / args.heads, task % args.heads);
+        attend(context, args, sequence, sequence.row_begin + task / args.heads, task % args.heads);
       }
     });
   }

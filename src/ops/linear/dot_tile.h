@@ -31,15 +31,20 @@ struct Bf16Matrix {
   int cols = 0;
 };
 
+// What the floats of an input may be. A product of two bfloat16 values is exact in float32, so a fused
+// multiply-add then gives the contract's bits at half the instructions.
+enum class InputValues : std::uint8_t { any_float, bf16 };
+
 // Products of rows [row, row + tile_rows) of a matrix (fewer at its end) with each of at most
 // max_tile_inputs inputs ([cols] floats each). Rows past the end give zeros.
 using TileTotals = float[tile_rows];
 struct DotKernels {
   std::string_view name;
   bool (*supported)();  // by this machine
-  void (*bf16)(const Bf16Matrix& matrix, int row, std::span<const float* const> inputs, TileTotals* totals);
+  void (*bf16)(const Bf16Matrix& matrix, int row, std::span<const float* const> inputs, InputValues values,
+               TileTotals* totals);
   void (*mxfp4)(const Mxfp4Checkpoint& matrix, int row, std::span<const float* const> inputs,
-                TileTotals* totals);
+                InputValues values, TileTotals* totals);
 };
 
 // Every implementation that was built, in order of preference; the last one runs anywhere. All give the

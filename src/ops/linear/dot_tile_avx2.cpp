@@ -2,7 +2,6 @@
 
 #include <immintrin.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
@@ -10,21 +9,34 @@
 
 // The target goes on each function, not on the file: a file compiled for AVX2 would also emit inline
 // functions of headers for AVX2, and the linker might pick those for machines without it.
-#define NIBBLE_AVX2 __attribute__((target("avx2")))
+#define NIBBLE_AVX2 __attribute__((target("avx2,fma")))
 
 namespace nibble {
 namespace {
 
 constexpr int lanes = 8;
 constexpr int halves = tile_rows / lanes;
+constexpr int word_count = dot_step / 2;
 
-// One step of a tile's weights, column by column; a column's rows are two registers.
-struct WeightStep {
-  alignas(32) float columns[dot_step][tile_rows];
+// One step of a tile's weights as bfloat16, two columns a 32-bit word, one lane a row.
+struct WeightWords {
+  alignas(32) std::uint32_t words[word_count][tile_rows];
   alignas(32) float scales[tile_rows];  // MXFP4 only
 };
 
-// Eight rows of eight 32-bit words, transposed: out[c] holds word c of each row.
+// Which column the low half of a word holds; the high half holds the next one of the same kind.
+struct NeighbourPairs {  // (0, 1), (2, 3), ...: words as they lie in a bf16 matrix
+  static constexpr int low(int word) { return 2 * word; }
+  static constexpr int high(int word) { return 2 * word + 1; }
+};
+struct ParityPairs {  // (0, 2), (4, 6), ... and then (1, 3), (5, 7), ...: low nibbles, then high nibbles
+  static constexpr int low(int word) {
+    return word < word_count / 2 ? 4 * word : 4 * (word - word_count / 2) + 1;
+  }
+  static constexpr int high(int word) { return low(word) + 2; }
+};
+
+// Eight rows of eight words, transposed: out[c] holds word c of each row.
 NIBBLE_AVX2 inline void transpose_words(const __m256i (&rows)[lanes], __m256i (&out)[lanes]) {
   __m256i pairs[lanes], quads[lanes];
   for (int i = 0; i < lanes; i += 2) {
@@ -43,73 +55,140 @@ NIBBLE_AVX2 inline void transpose_words(const __m256i (&rows)[lanes], __m256i (&
   }
 }
 
-// Full steps of full tiles only. A 32-bit word holds an even and an odd column.
-NIBBLE_AVX2 void decode_step(const Bf16Matrix& matrix, int row, int k, WeightStep& step) {
-  const __m256i high_half = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+// Four registers, each with four words of row r in its low and of row r + 4 in its high half, transposed:
+// words[c] holds word c of rows 0 .. 7.
+NIBBLE_AVX2 inline void store_transposed(const __m256i (&pair)[4], std::uint32_t (*words)[tile_rows]) {
+  const __m256i a = _mm256_unpacklo_epi32(pair[0], pair[1]), b = _mm256_unpackhi_epi32(pair[0], pair[1]);
+  const __m256i c = _mm256_unpacklo_epi32(pair[2], pair[3]), d = _mm256_unpackhi_epi32(pair[2], pair[3]);
+  _mm256_store_si256(reinterpret_cast<__m256i*>(words[0]), _mm256_unpacklo_epi64(a, c));
+  _mm256_store_si256(reinterpret_cast<__m256i*>(words[1]), _mm256_unpackhi_epi64(a, c));
+  _mm256_store_si256(reinterpret_cast<__m256i*>(words[2]), _mm256_unpacklo_epi64(b, d));
+  _mm256_store_si256(reinterpret_cast<__m256i*>(words[3]), _mm256_unpackhi_epi64(b, d));
+}
+
+// Full steps of full tiles only.
+NIBBLE_AVX2 inline void load_words(const Bf16Matrix& matrix, int row, int k, WeightWords& step) {
   for (int half = 0; half < halves; ++half) {
-    for (int c = 0; c < dot_step; c += 2 * lanes) {
-      __m256i rows[lanes], words[lanes];
+    for (int word = 0; word < word_count; word += lanes) {
+      __m256i rows[lanes], columns[lanes];
       for (int r = 0; r < lanes; ++r) {
         const Bf16* weights =
-            matrix.data + static_cast<std::int64_t>(row + half * lanes + r) * matrix.cols + k + c;
+            matrix.data + static_cast<std::int64_t>(row + half * lanes + r) * matrix.cols + k + 2 * word;
         rows[r] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weights));
       }
-      transpose_words(rows, words);
-      for (int word = 0; word < lanes; ++word) {
-        float* even = step.columns[c + 2 * word] + half * lanes;
-        _mm256_store_ps(even, _mm256_castsi256_ps(_mm256_slli_epi32(words[word], 16)));
-        _mm256_store_ps(even + tile_rows, _mm256_castsi256_ps(_mm256_and_si256(words[word], high_half)));
+      transpose_words(rows, columns);
+      for (int i = 0; i < lanes; ++i) {
+        _mm256_store_si256(reinterpret_cast<__m256i*>(step.words[word + i] + half * lanes), columns[i]);
       }
     }
   }
 }
 
-// Eight rows' blocks of 16 bytes, transposed: out[d] holds bytes 4d .. 4d + 3 of each row.
-NIBBLE_AVX2 inline void load_blocks(const std::uint8_t* first, std::int64_t row_bytes, __m256i (&out)[4]) {
-  __m256i pair[4];  // rows r and r + 4
-  for (int r = 0; r < 4; ++r) {
-    const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(first + r * row_bytes));
-    const __m128i high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(first + (r + 4) * row_bytes));
-    pair[r] = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
-  }
-  const __m256i a = _mm256_unpacklo_epi32(pair[0], pair[1]), b = _mm256_unpackhi_epi32(pair[0], pair[1]);
-  const __m256i c = _mm256_unpacklo_epi32(pair[2], pair[3]), d = _mm256_unpackhi_epi32(pair[2], pair[3]);
-  out[0] = _mm256_unpacklo_epi64(a, c);
-  out[1] = _mm256_unpackhi_epi64(a, c);
-  out[2] = _mm256_unpacklo_epi64(b, d);
-  out[3] = _mm256_unpackhi_epi64(b, d);
-}
-
-NIBBLE_AVX2 void decode_step(const Mxfp4Checkpoint& matrix, int row, int k, WeightStep& step) {
+// A code's bfloat16 is two bytes, each looked up by the code: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
+NIBBLE_AVX2 inline void load_words(const Mxfp4Checkpoint& matrix, int row, int k, WeightWords& step) {
   static_assert(dot_step == mxfp4_block);
-  const __m256 magnitudes = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
-  const __m256i sign_bit = _mm256_set1_epi32(static_cast<int>(0x80000000u));
-  const std::int64_t row_blocks = matrix.cols / mxfp4_block;
+  const __m256i high_bytes = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, char(0x80), char(0xbf), char(0xbf),
+                    char(0xbf), char(0xc0), char(0xc0), char(0xc0), char(0xc0)));
+  const __m256i low_bytes = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, 0, char(0x80), char(0xc0), 0, 0x40, char(0x80), char(0xc0), 0, 0, char(0x80),
+                    char(0xc0), 0, 0x40, char(0x80), char(0xc0)));
+  const __m256i low_nibbles = _mm256_set1_epi8(15);
+  const std::int64_t row_blocks = matrix.cols / mxfp4_block, row_bytes = row_blocks * mxfp4_block_bytes;
   for (int half = 0; half < halves; ++half) {
     const std::int64_t first = (row + half * lanes) * row_blocks + k / mxfp4_block;
-    __m256i words[4];
-    load_blocks(matrix.blocks + first * mxfp4_block_bytes, row_blocks * mxfp4_block_bytes, words);
-    for (int d = 0; d < 4; ++d) {
-      for (int nibble = 0; nibble < 8; ++nibble) {
-        // The permutation looks at the low three bits of a lane: the magnitude. Bit 3 is the sign.
-        const __m256i code = _mm256_srli_epi32(words[d], 4 * nibble);
-        const __m256i sign = _mm256_and_si256(_mm256_slli_epi32(code, 28), sign_bit);
-        const __m256 magnitude = _mm256_permutevar8x32_ps(magnitudes, code);
-        _mm256_store_ps(step.columns[8 * d + nibble] + half * lanes,
-                        _mm256_or_ps(magnitude, _mm256_castsi256_ps(sign)));
-      }
+    const std::uint8_t* codes = matrix.blocks + first * mxfp4_block_bytes;
+    __m256i words[4][4];  // [columns 0, 2 .. 14; 16 .. 30; 1, 3 .. 15; 17 .. 31][row]
+    for (int r = 0; r < 4; ++r) {
+      const __m128i upper = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + r * row_bytes));
+      const __m128i lower = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + (r + 4) * row_bytes));
+      const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(upper), lower, 1);
+      const __m256i even = _mm256_and_si256(both, low_nibbles);
+      const __m256i odd = _mm256_and_si256(_mm256_srli_epi16(both, 4), low_nibbles);
+      const __m256i even_low = _mm256_shuffle_epi8(low_bytes, even),
+                    even_high = _mm256_shuffle_epi8(high_bytes, even);
+      const __m256i odd_low = _mm256_shuffle_epi8(low_bytes, odd),
+                    odd_high = _mm256_shuffle_epi8(high_bytes, odd);
+      words[0][r] = _mm256_unpacklo_epi8(even_low, even_high);
+      words[1][r] = _mm256_unpackhi_epi8(even_low, even_high);
+      words[2][r] = _mm256_unpacklo_epi8(odd_low, odd_high);
+      words[3][r] = _mm256_unpackhi_epi8(odd_low, odd_high);
+    }
+    for (int part = 0; part < 4; ++part) {
+      store_transposed(words[part],
+                       reinterpret_cast<std::uint32_t(*)[tile_rows]>(step.words[4 * part] + half * lanes));
     }
     for (int r = 0; r < lanes; ++r)
       step.scales[half * lanes + r] = E8m0{matrix.scales[first + r * row_blocks]}.to_float();
   }
 }
 
-// The step's products with `count` inputs, added to their totals. Multiplications and additions stay apart:
-// a fused one would round once where the contract rounds twice.
-template <int count, bool scaled>
-NIBBLE_AVX2 inline void multiply_step(const WeightStep& step, const float* const* inputs, int k,
-                                      TileTotals* totals) {
-  // [even, odd][half][input]; the loops below have constant bounds, so all of them stay in registers.
+NIBBLE_AVX2 inline __m256 low_halves(__m256i words) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
+}
+NIBBLE_AVX2 inline __m256 high_halves(__m256i words) {
+  return _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+}
+
+// sum + weight * x. A fused multiply-add rounds once where the contract rounds twice, unless the product is
+// exact, as it is when both factors are bfloat16.
+template <bool exact_products>
+NIBBLE_AVX2 inline __m256 multiply_add(__m256 weight, __m256 x, __m256 sum) {
+  if constexpr (exact_products) return _mm256_fmadd_ps(weight, x, sum);
+  return _mm256_add_ps(sum, _mm256_mul_ps(weight, x));
+}
+
+template <bool scaled>
+NIBBLE_AVX2 inline void add_to_total(const float* scales, __m256 even, __m256 odd, float* total) {
+  __m256 sum = _mm256_add_ps(even, odd);
+  if constexpr (scaled) sum = _mm256_mul_ps(sum, _mm256_load_ps(scales));
+  _mm256_storeu_ps(total, _mm256_add_ps(_mm256_loadu_ps(total), sum));
+}
+
+// One input: weights are widened on the fly.
+template <class Pairs, bool scaled, bool exact_products>
+NIBBLE_AVX2 inline void multiply_words(const WeightWords& step, const float* x, TileTotals& totals) {
+  __m256 sums[halves][2];
+  for (auto& half : sums) half[0] = half[1] = _mm256_setzero_ps();
+#pragma GCC unroll 16
+  for (int word = 0; word < word_count; ++word) {
+    const int low = Pairs::low(word), high = Pairs::high(word);
+    for (int half = 0; half < halves; ++half) {
+      const __m256i words =
+          _mm256_load_si256(reinterpret_cast<const __m256i*>(step.words[word] + half * lanes));
+      __m256(&sum)[2] = sums[half];
+      sum[low % 2] =
+          multiply_add<exact_products>(low_halves(words), _mm256_broadcast_ss(x + low), sum[low % 2]);
+      sum[high % 2] =
+          multiply_add<exact_products>(high_halves(words), _mm256_broadcast_ss(x + high), sum[high % 2]);
+    }
+  }
+  for (int half = 0; half < halves; ++half) {
+    add_to_total<scaled>(step.scales + half * lanes, sums[half][0], sums[half][1], totals + half * lanes);
+  }
+}
+
+// More inputs: the weights are widened once, column by column. All loops have constant bounds, so sums stay
+// in registers.
+struct WeightColumns {
+  alignas(32) float columns[dot_step][tile_rows];
+};
+
+template <class Pairs>
+NIBBLE_AVX2 inline void widen(const WeightWords& step, WeightColumns& wide) {
+  for (int word = 0; word < word_count; ++word) {
+    for (int half = 0; half < halves; ++half) {
+      const __m256i words =
+          _mm256_load_si256(reinterpret_cast<const __m256i*>(step.words[word] + half * lanes));
+      _mm256_store_ps(wide.columns[Pairs::low(word)] + half * lanes, low_halves(words));
+      _mm256_store_ps(wide.columns[Pairs::high(word)] + half * lanes, high_halves(words));
+    }
+  }
+}
+
+template <int count, bool scaled, bool exact_products>
+NIBBLE_AVX2 inline void multiply_columns(const WeightColumns& wide, const float* scales,
+                                         const float* const* inputs, int k, TileTotals* totals) {
   __m256 sums[2][halves][count];
   for (auto& parity : sums) {
     for (auto& half : parity) {
@@ -121,57 +200,69 @@ NIBBLE_AVX2 inline void multiply_step(const WeightStep& step, const float* const
       for (int i = 0; i < count; ++i) {
         const __m256 x = _mm256_broadcast_ss(inputs[i] + k + c + parity);
         for (int half = 0; half < halves; ++half) {
-          const __m256 weights = _mm256_load_ps(step.columns[c + parity] + half * lanes);
-          sums[parity][half][i] = _mm256_add_ps(sums[parity][half][i], _mm256_mul_ps(weights, x));
+          const __m256 weights = _mm256_load_ps(wide.columns[c + parity] + half * lanes);
+          sums[parity][half][i] = multiply_add<exact_products>(weights, x, sums[parity][half][i]);
         }
       }
     }
   }
   for (int i = 0; i < count; ++i) {
     for (int half = 0; half < halves; ++half) {
-      __m256 sum = _mm256_add_ps(sums[0][half][i], sums[1][half][i]);
-      if (scaled) sum = _mm256_mul_ps(sum, _mm256_load_ps(step.scales + half * lanes));
-      float* total = totals[i] + half * lanes;
-      _mm256_storeu_ps(total, _mm256_add_ps(_mm256_loadu_ps(total), sum));
+      add_to_total<scaled>(scales + half * lanes, sums[0][half][i], sums[1][half][i],
+                           totals[i] + half * lanes);
     }
   }
 }
 
-template <bool scaled, class Matrix>
+template <class Pairs, bool scaled, bool exact_products, class Matrix>
 NIBBLE_AVX2 void multiply(const Matrix& matrix, int row, std::span<const float* const> inputs,
                           TileTotals* totals) {
   NIBBLE_CHECK(inputs.size() <= max_tile_inputs);
   const int cols = static_cast<int>(matrix.cols), count = static_cast<int>(inputs.size());
   std::memset(totals, 0, inputs.size() * sizeof(TileTotals));
-  WeightStep step;
+  WeightWords step;
+  WeightColumns wide;
   for (int k = 0; k < cols; k += dot_step) {
-    decode_step(matrix, row, k, step);
-    int i = 0;
-    for (; i + 2 <= count; i += 2) multiply_step<2, scaled>(step, inputs.data() + i, k, totals + i);
-    if (i < count) multiply_step<1, scaled>(step, inputs.data() + i, k, totals + i);
+    load_words(matrix, row, k, step);
+    if (count == 1) {
+      multiply_words<Pairs, scaled, exact_products>(step, inputs[0] + k, totals[0]);
+    } else {
+      widen<Pairs>(step, wide);
+      int i = 0;
+      for (; i + 3 <= count; i += 3)
+        multiply_columns<3, scaled, exact_products>(wide, step.scales, inputs.data() + i, k, totals + i);
+      if (count - i == 2)
+        multiply_columns<2, scaled, exact_products>(wide, step.scales, inputs.data() + i, k, totals + i);
+      if (count - i == 1)
+        multiply_columns<1, scaled, exact_products>(wide, step.scales, inputs.data() + i, k, totals + i);
+    }
   }
 }
 
 }  // namespace
 
-bool avx2_supported() { return __builtin_cpu_supports("avx2"); }
+bool avx2_supported() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 // Ragged ends are rare (every width of a real model is a multiple of 32) and left to the plain code.
 void avx2_dot_bf16(const Bf16Matrix& matrix, int row, std::span<const float* const> inputs,
-                   TileTotals* totals) {
+                   InputValues values, TileTotals* totals) {
   if (matrix.rows - row < tile_rows || matrix.cols % dot_step != 0) {
-    scalar_dot_bf16(matrix, row, inputs, totals);
+    scalar_dot_bf16(matrix, row, inputs, values, totals);
+  } else if (values == InputValues::bf16) {
+    multiply<NeighbourPairs, false, true>(matrix, row, inputs, totals);
   } else {
-    multiply<false>(matrix, row, inputs, totals);
+    multiply<NeighbourPairs, false, false>(matrix, row, inputs, totals);
   }
 }
 
 void avx2_dot_mxfp4(const Mxfp4Checkpoint& matrix, int row, std::span<const float* const> inputs,
-                    TileTotals* totals) {
+                    InputValues values, TileTotals* totals) {
   if (matrix.rows - row < tile_rows) {
-    scalar_dot_mxfp4(matrix, row, inputs, totals);
+    scalar_dot_mxfp4(matrix, row, inputs, values, totals);
+  } else if (values == InputValues::bf16) {
+    multiply<ParityPairs, true, true>(matrix, row, inputs, totals);
   } else {
-    multiply<true>(matrix, row, inputs, totals);
+    multiply<ParityPairs, true, false>(matrix, row, inputs, totals);
   }
 }
 

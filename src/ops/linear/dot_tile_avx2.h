@@ -7,8 +7,8 @@ namespace nibble {
 
 bool avx2_supported();
 void avx2_dot_bf16(const Bf16Matrix& matrix, int row, std::span<const float* const> inputs,
-                   TileTotals* totals);
+                   InputValues values, TileTotals* totals);
 void avx2_dot_mxfp4(const Mxfp4Checkpoint& matrix, int row, std::span<const float* const> inputs,
-                    TileTotals* totals);
+                    InputValues values, TileTotals* totals);
 
 }  // namespace nibble

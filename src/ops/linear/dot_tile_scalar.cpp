@@ -80,13 +80,13 @@ void multiply(const Matrix& matrix, int row, std::span<const float* const> input
 
 bool scalar_supported() { return true; }
 
-void scalar_dot_bf16(const Bf16Matrix& matrix, int row, std::span<const float* const> inputs,
+void scalar_dot_bf16(const Bf16Matrix& matrix, int row, std::span<const float* const> inputs, InputValues,
                      TileTotals* totals) {
   multiply(matrix, row, inputs, totals);
 }
 
 void scalar_dot_mxfp4(const Mxfp4Checkpoint& matrix, int row, std::span<const float* const> inputs,
-                      TileTotals* totals) {
+                      InputValues, TileTotals* totals) {
   multiply(matrix, row, inputs, totals);
 }
 

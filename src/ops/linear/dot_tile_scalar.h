@@ -8,8 +8,8 @@ namespace nibble {
 
 bool scalar_supported();
 void scalar_dot_bf16(const Bf16Matrix& matrix, int row, std::span<const float* const> inputs,
-                     TileTotals* totals);
+                     InputValues values, TileTotals* totals);
 void scalar_dot_mxfp4(const Mxfp4Checkpoint& matrix, int row, std::span<const float* const> inputs,
-                      TileTotals* totals);
+                      InputValues values, TileTotals* totals);
 
 }  // namespace nibble

@@ -18,6 +18,14 @@ std::vector<const float*> pointers(const std::vector<float>& x, int cols) {
   return each;
 }
 
+std::vector<float> inputs_of(std::mt19937& random, InputValues values, std::size_t count) {
+  std::vector<float> x = random_floats(random, count, 100.0f);
+  if (values == InputValues::bf16) {
+    for (float& value : x) value = Bf16::from_float(value).to_float();
+  }
+  return x;
+}
+
 // A NaN equals a NaN; everything else bit for bit.
 bool same_bits(float a, float b) { return std::memcmp(&a, &b, 4) == 0 || (std::isnan(a) && std::isnan(b)); }
 
@@ -34,15 +42,18 @@ TEST_P(EveryKernel, GivesTheScalarBitsOnBf16) {
   for (const auto& [rows, cols, count] :
        {std::tuple{16, 32, 1}, {16, 2880, 3}, {40, 96, 64}, {7, 64, 2}, {33, 45, 5}, {16, 160, 7}}) {
     const std::vector<Bf16> weights = random_bf16(random, static_cast<std::size_t>(rows * cols), 4.0f);
-    const std::vector<float> x = random_floats(random, static_cast<std::size_t>(count * cols), 100.0f);
-    const std::vector<const float*> inputs = pointers(x, cols);
-    for (int row = 0; row < rows; row += tile_rows) {
-      std::vector<float> expected(static_cast<std::size_t>(count * tile_rows), 7), found(expected);
-      scalar().bf16({weights.data(), rows, cols}, row, inputs,
-                    reinterpret_cast<TileTotals*>(expected.data()));
-      kernel().bf16({weights.data(), rows, cols}, row, inputs, reinterpret_cast<TileTotals*>(found.data()));
-      for (std::size_t i = 0; i < found.size(); ++i)
-        ASSERT_TRUE(same_bits(found[i], expected[i])) << rows << "x" << cols << " at " << i;
+    for (const InputValues values : {InputValues::any_float, InputValues::bf16}) {
+      const std::vector<float> x = inputs_of(random, values, static_cast<std::size_t>(count * cols));
+      const std::vector<const float*> inputs = pointers(x, cols);
+      for (int row = 0; row < rows; row += tile_rows) {
+        std::vector<float> expected(static_cast<std::size_t>(count * tile_rows), 7), found(expected);
+        scalar().bf16({weights.data(), rows, cols}, row, inputs, values,
+                      reinterpret_cast<TileTotals*>(expected.data()));
+        kernel().bf16({weights.data(), rows, cols}, row, inputs, values,
+                      reinterpret_cast<TileTotals*>(found.data()));
+        for (std::size_t i = 0; i < found.size(); ++i)
+          ASSERT_TRUE(same_bits(found[i], expected[i])) << rows << "x" << cols << " at " << i;
+      }
     }
   }
 }
@@ -52,18 +63,22 @@ TEST_P(EveryKernel, GivesTheScalarBitsOnMxfp4AtEveryScale) {
   for (const auto& [rows, cols, count] :
        {std::tuple{16, 32, 1}, {16, 2880, 3}, {40, 96, 64}, {7, 64, 2}, {48, 160, 5}}) {
     RandomMxfp4 weights(random, 1, rows, cols);
-    const std::vector<float> x = random_floats(random, static_cast<std::size_t>(count * cols), 100.0f);
-    const std::vector<const float*> inputs = pointers(x, cols);
-    for (bool wild : {false, true}) {
-      if (wild) {
-        for (std::uint8_t& scale : weights.scales) scale = static_cast<std::uint8_t>(random());
-      }
-      for (int row = 0; row < rows; row += tile_rows) {
-        std::vector<float> expected(static_cast<std::size_t>(count * tile_rows), 7), found(expected);
-        scalar().mxfp4(weights.experts[0], row, inputs, reinterpret_cast<TileTotals*>(expected.data()));
-        kernel().mxfp4(weights.experts[0], row, inputs, reinterpret_cast<TileTotals*>(found.data()));
-        for (std::size_t i = 0; i < found.size(); ++i)
-          ASSERT_TRUE(same_bits(found[i], expected[i])) << rows << "x" << cols << " at " << i;
+    for (const InputValues values : {InputValues::any_float, InputValues::bf16}) {
+      const std::vector<float> x = inputs_of(random, values, static_cast<std::size_t>(count * cols));
+      const std::vector<const float*> inputs = pointers(x, cols);
+      for (bool wild : {false, true}) {
+        if (wild) {
+          for (std::uint8_t& scale : weights.scales) scale = static_cast<std::uint8_t>(random());
+        }
+        for (int row = 0; row < rows; row += tile_rows) {
+          std::vector<float> expected(static_cast<std::size_t>(count * tile_rows), 7), found(expected);
+          scalar().mxfp4(weights.experts[0], row, inputs, values,
+                         reinterpret_cast<TileTotals*>(expected.data()));
+          kernel().mxfp4(weights.experts[0], row, inputs, values,
+                         reinterpret_cast<TileTotals*>(found.data()));
+          for (std::size_t i = 0; i < found.size(); ++i)
+            ASSERT_TRUE(same_bits(found[i], expected[i])) << rows << "x" << cols << " at " << i;
+        }
       }
     }
   }
@@ -72,12 +87,13 @@ TEST_P(EveryKernel, GivesTheScalarBitsOnMxfp4AtEveryScale) {
 TEST_P(EveryKernel, AnInputsTotalsDoNotDependOnTheOthers) {
   std::mt19937 random(3);
   RandomMxfp4 weights(random, 1, 16, 320);
-  const std::vector<float> x = random_floats(random, 9 * 320);
+  const InputValues values = InputValues::any_float;
+  const std::vector<float> x = inputs_of(random, values, 9 * 320);
   const std::vector<const float*> inputs = pointers(x, 320);
   std::vector<float> together(9 * tile_rows), alone(tile_rows);
-  kernel().mxfp4(weights.experts[0], 0, inputs, reinterpret_cast<TileTotals*>(together.data()));
+  kernel().mxfp4(weights.experts[0], 0, inputs, values, reinterpret_cast<TileTotals*>(together.data()));
   for (std::size_t i = 0; i < 9; ++i) {
-    kernel().mxfp4(weights.experts[0], 0, std::span(inputs).subspan(i, 1),
+    kernel().mxfp4(weights.experts[0], 0, std::span(inputs).subspan(i, 1), values,
                    reinterpret_cast<TileTotals*>(alone.data()));
     for (std::size_t r = 0; r < tile_rows; ++r) ASSERT_EQ(alone[r], together[i * tile_rows + r]);
   }
@@ -94,7 +110,7 @@ TEST(DotKernels, MxFp4AddsInTheOrderOfTheContract) {
   const std::vector<float> x = random_floats(random, 96);
   const float* input = x.data();
   TileTotals totals;
-  scalar().mxfp4(weights.experts[0], 0, {&input, 1}, &totals);
+  scalar().mxfp4(weights.experts[0], 0, {&input, 1}, InputValues::any_float, &totals);
   float total = 0;
   for (int block = 0; block < 3; ++block) {
     float chains[2] = {0, 0};

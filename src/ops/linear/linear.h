@@ -8,7 +8,7 @@
 namespace nibble {
 
 struct LinearArgs {
-  const float* x = nullptr;  // [rows, weight.cols]
+  const float* x = nullptr;  // [rows, weight.cols], as context.activations says
   int rows = 0;
   Bf16Matrix weight;           // [out, in]
   const Bf16* bias = nullptr;  // [out]; null: none

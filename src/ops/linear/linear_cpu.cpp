@@ -15,7 +15,8 @@ void linear(OpContext& context, const LinearArgs& args) {
         inputs[i] = args.x + static_cast<std::int64_t>(first + i) * args.weight.cols;
       for (int row = tile_begin * tile_rows; row < std::min(tile_end * tile_rows, args.weight.rows);
            row += tile_rows) {
-        context.dots.bf16(args.weight, row, std::span(inputs, static_cast<std::size_t>(count)), totals);
+        context.dots.bf16(args.weight, row, std::span(inputs, static_cast<std::size_t>(count)),
+                          context.activations, totals);
         const int rows = std::min(tile_rows, args.weight.rows - row);
         for (int i = 0; i < count; ++i) {
           float* y = args.y + static_cast<std::int64_t>(first + i) * args.weight.rows + row;

@@ -35,7 +35,7 @@ void multiply_routed(OpContext& context, const std::vector<Mxfp4Checkpoint>& mat
         for (int i = 0; i < count; ++i) inputs[i] = input(args.slots[first + i]);
         for (int row = tile_begin * tile_rows; row < std::min(tile_end * tile_rows, rows); row += tile_rows) {
           context.dots.mxfp4(matrices[expert], row, std::span(inputs, static_cast<std::size_t>(count)),
-                             totals);
+                             context.activations, totals);
           for (int i = 0; i < count; ++i)
             store(static_cast<int>(expert), row, args.slots[first + i], totals[i]);
         }
@@ -67,8 +67,8 @@ void moe_mxfp4(OpContext& context, const MoeMxfp4Weights& weights, const MoeMxfp
         float* h = args.activations + static_cast<std::int64_t>(slot) * intermediate + row / 2;
         const int rows = std::min(tile_rows, 2 * intermediate - row);
         for (int r = 0; r < rows; r += 2) {
-          h[r / 2] = clamped_swiglu(totals[r] + bias[r].to_float(), totals[r + 1] + bias[r + 1].to_float(),
-                                    weights.swiglu_limit);
+          h[r / 2] = context.activation(clamped_swiglu(
+              totals[r] + bias[r].to_float(), totals[r + 1] + bias[r + 1].to_float(), weights.swiglu_limit));
         }
       });
 

@@ -33,7 +33,8 @@ void add_rms_norm(OpContext& context, const AddRmsNormArgs& args) {
       }
       const float mean = sum_of_squares(x, args.hidden) / static_cast<float>(args.hidden);
       const float scale = 1.0f / std::sqrt(mean + args.eps);
-      for (int i = 0; i < args.hidden; ++i) out[i] = x[i] * scale * args.weight[i].to_float();
+      for (int i = 0; i < args.hidden; ++i)
+        out[i] = context.activation(x[i] * scale * args.weight[i].to_float());
     }
   });
 }
