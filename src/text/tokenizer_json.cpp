@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -36,14 +37,14 @@ std::optional<JsonValue> member(JsonValue object, std::string_view key) {
 }
 
 Status wrong_type(std::string_view where, std::string_view key, JsonValue value, std::string_view expected) {
-  return refuse(std::string(where) + "." + std::string(key) + " is of type " +
+  return refuse(std::string(where) + "." + std::string(key) + " is " +
                 std::string(json_type_name(value.type())) + ", not " + std::string(expected));
 }
 
 Result<bool> read_bool(JsonValue object, std::string_view where, std::string_view key, bool fallback) {
   const std::optional<JsonValue> value = member(object, key);
   if (!value) return fallback;
-  if (!value->is_bool()) return wrong_type(where, key, *value, "boolean");
+  if (!value->is_bool()) return wrong_type(where, key, *value, "a boolean");
   return value->as_bool();
 }
 
@@ -51,14 +52,14 @@ Result<bool> read_bool(JsonValue object, std::string_view where, std::string_vie
 Result<std::string_view> read_string(JsonValue object, std::string_view where, std::string_view key) {
   const std::optional<JsonValue> value = member(object, key);
   if (!value) return std::string_view();
-  if (!value->is_string()) return wrong_type(where, key, *value, "string");
+  if (!value->is_string()) return wrong_type(where, key, *value, "a string");
   return value->as_string();
 }
 
 Result<std::string_view> read_type(JsonValue object, std::string_view where) {
   if (!object.is_object()) {
-    return refuse(std::string(where) + " is of type " + std::string(json_type_name(object.type())) +
-                  ", not object");
+    return refuse(std::string(where) + " is " + std::string(json_type_name(object.type())) +
+                  ", not an object");
   }
   NIBBLE_ASSIGN(const std::string_view type, read_string(object, where, "type"));
   if (type.empty()) return refuse(std::string(where) + " has no type");
@@ -69,7 +70,7 @@ Result<std::string_view> read_type(JsonValue object, std::string_view where) {
 Result<JsonValue> read_array(JsonValue object, std::string_view where, std::string_view key) {
   const std::optional<JsonValue> value = member(object, key);
   if (!value) return refuse(std::string(where) + " has no " + std::string(key));
-  if (!value->is_array()) return wrong_type(where, key, *value, "array");
+  if (!value->is_array()) return wrong_type(where, key, *value, "an array");
   return *value;
 }
 
@@ -215,7 +216,8 @@ class ModelReader {
     if (!model) return refuse("it has no model");
     NIBBLE_RETURN_IF_ERROR(check_model(*model));
     NIBBLE_RETURN_IF_ERROR(read_vocabulary(*model));
-    return read_merges(*model);
+    NIBBLE_RETURN_IF_ERROR(read_merges(*model));
+    return check_spellings();
   }
 
  private:
@@ -224,6 +226,7 @@ class ModelReader {
   Status read_vocabulary(JsonValue model);
   Status read_merges(JsonValue model);
   Status read_merge(JsonValue merge, std::size_t index);
+  Status check_spellings() const;
 
   const ControlToken* control_of(std::int64_t id) const {
     const auto at =
@@ -271,7 +274,7 @@ Status ModelReader::check_model(JsonValue model) {
       return refuse("model." + std::string(affix) + " is " + quoted(text) + ", which is not supported");
   }
   if (const std::optional<JsonValue> dropout = member(model, "dropout")) {
-    if (!dropout->is_number()) return wrong_type("model", "dropout", *dropout, "number");
+    if (!dropout->is_number()) return wrong_type("model", "dropout", *dropout, "a number");
     if (dropout->as_double() != 0) return refuse("model.dropout is on: it is for training");
   }
   NIBBLE_ASSIGN(const bool ignore_merges, read_bool(model, "model", "ignore_merges", false));
@@ -320,6 +323,30 @@ Status ModelReader::read_merges(JsonValue model) {
   parts_.bpe.merges.ranks = PairRanks(merges_);
   if (parts_.bpe.merges.ranks.size() == merges_.size()) return {};
   return refuse("model.merges has the same pair twice");
+}
+
+Status ModelReader::check_spellings() const {
+  std::vector<const ControlToken*> sorted;
+  for (const ControlToken& control : parts_.controls) sorted.push_back(&control);
+  std::sort(sorted.begin(), sorted.end(), [](const ControlToken* a, const ControlToken* b) {
+    return std::tie(a->spelling, a->id) < std::tie(b->spelling, b->id);
+  });
+  for (std::size_t i = 1; i < sorted.size(); ++i) {
+    if (sorted[i - 1]->spelling == sorted[i]->spelling) {
+      return refuse("added tokens " + std::to_string(sorted[i - 1]->id) + " and " +
+                    std::to_string(sorted[i]->id) + " are both spelled " + quoted(sorted[i]->spelling));
+    }
+  }
+  if (!parts_.normalize_nfc) return {};
+  // A spelling that normalization changes would stand for a text that can never be met.
+  for (const ControlToken& control : parts_.controls) {
+    std::string storage;
+    if (to_nfc(control.spelling, storage) != control.spelling) {
+      return refuse("added token " + quoted(control.spelling) +
+                    " is not in the normal form that the normalizer makes");
+    }
+  }
+  return {};
 }
 
 Status ModelReader::read_merge(JsonValue merge, std::size_t index) {
@@ -390,16 +417,6 @@ Result<TokenizerParts> read_tokenizer_json(std::string json) {
   }
   ModelReader model(parts, json_bytes);
   NIBBLE_RETURN_IF_ERROR(model.read(root));
-  if (parts.normalize_nfc) {
-    // A spelling that normalization changes would stand for a text that can never be met.
-    for (const ControlToken& control : parts.controls) {
-      std::string storage;
-      if (to_nfc(control.spelling, storage) != control.spelling) {
-        return refuse("added token " + quoted(control.spelling) +
-                      " is not in the normal form that the normalizer makes");
-      }
-    }
-  }
   return parts;
 }
 

@@ -26,7 +26,7 @@ Result<std::unique_ptr<const Vocabulary>> VocabularyBuilder::finish() const {
   if (entries_.empty()) return broken_model("the vocabulary is empty");
   TokenId largest = 0;
   for (const VocabularyEntry& entry : entries_) largest = std::max(largest, entry.id);
-  if (static_cast<std::size_t>(largest) > 4 * entries_.size() + 65536) {
+  if (static_cast<std::size_t>(largest) > 4 * entries_.size() + 262144) {
     return broken_model("token id " + std::to_string(largest) + " is far beyond the vocabulary's " +
                         std::to_string(entries_.size()) + " tokens");
   }
