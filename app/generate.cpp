@@ -7,6 +7,7 @@
 #include "app/display_text.h"
 #include "app/generation.h"
 #include "app/generation_json.h"
+#include "app/input_text.h"
 #include "app/interrupt.h"
 #include "app/progress.h"
 #include "app/prompt_file.h"
@@ -33,7 +34,7 @@ struct Prompts {
   std::vector<std::string> names;
 };
 
-Result<std::vector<PromptSpec>> collect(const Options& options) {
+Result<std::vector<PromptSpec>> collect(const Options& options, Console& console) {
   GenerationParams defaults = options.params;
   defaults.sampling.seed = options.engine.seed;
   std::vector<PromptSpec> specs;
@@ -55,7 +56,7 @@ Result<std::vector<PromptSpec>> collect(const Options& options) {
     spec.ids = std::move(*ids);
   }
   if (!options.prompts_file.empty()) {
-    Result<std::string> content = read_text_argument(options.prompts_file);
+    Result<std::string> content = read_input_text(options.prompts_file, console);
     if (!content.ok()) return content.status().with_context("--prompts");
     const std::string name = options.prompts_file == "-" ? "standard input" : options.prompts_file;
     NIBBLE_ASSIGN(std::vector<PromptSpec> lines, parse_prompts(*content, name, defaults));
@@ -183,7 +184,7 @@ Status check_results(const std::vector<GenerationResult>& results, const Prompts
 }
 
 Status run(const Options& options, Console& console) {
-  NIBBLE_ASSIGN(std::vector<PromptSpec> specs, collect(options));
+  NIBBLE_ASSIGN(std::vector<PromptSpec> specs, collect(options, console));
   exit_on_interrupt();
   ProgressBar loading("loading " + options.engine.model);
   loading.announce();

@@ -1,16 +1,11 @@
 #include "app/prompt_file.h"
 
 #include <charconv>
-#include <cstdio>
-#include <memory>
-#include <system_error>
 
 #include "base/quote.h"
 
 namespace nibble {
 namespace {
-
-constexpr std::size_t kMostBytes = std::size_t{1} << 30;
 
 Result<std::vector<TokenId>> read_ids(JsonValue value) {
   constexpr std::string_view kWanted = "prompt_ids must be an array of token ids";
@@ -104,34 +99,6 @@ Result<std::vector<TokenId>> parse_token_ids(std::string_view text) {
     if (*at++ != ',') break;
   }
   return invalid_argument("not a list of token ids; write it as 1,2,3");
-}
-
-Result<std::string> read_text_argument(const std::string& path) {
-  const bool standard_input = path == "-";
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> opened(nullptr, &std::fclose);
-  std::FILE* file = stdin;
-  if (!standard_input) {
-    opened.reset(std::fopen(path.c_str(), "rb"));
-    if (!opened) {
-      const std::string why = std::error_code(errno, std::generic_category()).message();
-      return invalid_argument("cannot read " + quote(path) + ": " + why +
-                              "; give a file, or - for standard input");
-    }
-    file = opened.get();
-  }
-  std::string content;
-  char buffer[65536];
-  while (const std::size_t got = std::fread(buffer, 1, sizeof buffer, file)) {
-    content.append(buffer, got);
-    if (content.size() > kMostBytes)
-      return invalid_argument(quote(path) + " has more than 1 GiB; give a smaller file");
-  }
-  if (std::ferror(file)) {
-    const std::string why = std::error_code(errno, std::generic_category()).message();
-    return invalid_argument("cannot read " + quote(path) + ": " + why +
-                            "; give a file, or - for standard input");
-  }
-  return content;
 }
 
 }  // namespace nibble

@@ -30,7 +30,4 @@ Result<std::vector<PromptSpec>> parse_prompts(std::string_view content, std::str
 // "1,2,3"
 Result<std::vector<TokenId>> parse_token_ids(std::string_view text);
 
-// The whole file, or standard input for "-".
-Result<std::string> read_text_argument(const std::string& path);
-
 }  // namespace nibble

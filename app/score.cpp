@@ -7,9 +7,9 @@
 
 #include "app/commands.h"
 #include "app/generation.h"
+#include "app/input_text.h"
 #include "app/interrupt.h"
 #include "app/progress.h"
-#include "app/prompt_file.h"
 #include "app/score_windows.h"
 #include "base/json_writer.h"
 #include "base/quote.h"
@@ -109,7 +109,7 @@ void print_score(const Score& score, const std::vector<TokenId>& ids, const Toke
 }
 
 Status run(const Options& options, Console& console) {
-  NIBBLE_ASSIGN(const std::string text, read_text_argument(options.file));
+  NIBBLE_ASSIGN(const std::string text, read_input_text(options.file, console));
   exit_on_interrupt();
   ProgressBar loading("loading " + options.engine.model);
   loading.announce();

@@ -12,6 +12,7 @@
 
 #include "app/cli.h"
 #include "app/commands.h"
+#include "app/input_text.h"
 #include "base/json.h"
 #include "base/json_writer.h"
 #include "base/quote.h"
@@ -34,29 +35,6 @@ struct Options {
   bool json = false;
   bool json_lines = false;
 };
-
-// A text is held whole, with about ten times its size beside it while it is cut.
-constexpr std::size_t kMaxInputBytes = std::size_t{1} << 30;
-
-Result<std::string> read_stream(std::FILE* stream, std::string_view name) {
-  std::string text;
-  char block[1 << 16];
-  while (const std::size_t count = std::fread(block, 1, sizeof block, stream)) {
-    text.append(block, count);
-    if (text.size() > kMaxInputBytes) {
-      return invalid_argument(std::string(name) + " has more than 1 GiB; tokenize it in parts");
-    }
-  }
-  if (std::ferror(stream) != 0) return io_error(std::string(name) + " cannot be read");
-  return text;
-}
-
-Result<std::string> read_named_file(const std::string& path) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
-  if (!file)
-    return invalid_argument("--file " + quote(path) + " cannot be opened; give a file that can be read");
-  return read_stream(file.get(), "--file " + quote(path));
-}
 
 Result<Tokenizer> load_tokenizer(const Options& options) {
   std::error_code error;
@@ -169,9 +147,9 @@ Status run(const Options& options, Console& console) {
   }
   std::string text = options.text;
   if (options.has_file) {
-    NIBBLE_ASSIGN(text, read_named_file(options.file));
+    NIBBLE_ASSIGN(text, read_input_text(options.file, console));
   } else if (!options.has_text) {
-    NIBBLE_ASSIGN(text, read_stream(console.in, "standard input"));
+    NIBBLE_ASSIGN(text, read_input_text("-", console));
   }
   if (options.json_lines) return run_json_lines(tokenizer, text, options, console);
   return print_one(tokenizer, encode(tokenizer, text, options), options, console);
