@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "cache/page_pool.h"
+#include "checkpoint/expected_tensors.h"
 #include "checkpoint/model_location.h"
 #include "models/model.h"
 #include "runtime/worker.h"
@@ -140,6 +141,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
                 locate_model(options.model, LocationEnvironment::of_this_process()));
   NIBBLE_ASSIGN(const ModelConfig config, read_model_config(location.folder));
   NIBBLE_ASSIGN(WeightSource weights, WeightSource::open(location.folder));
+  NIBBLE_RETURN_IF_ERROR(check_tensors(config, weights));
   const std::int64_t weight_bytes = weights.bytes();
   NIBBLE_ASSIGN(const Sizes sizes, choose_sizes(options, config, weight_bytes));
   NIBBLE_ASSIGN(std::unique_ptr<Model> model, bind_model(config, std::move(weights)));
