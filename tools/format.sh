@@ -13,10 +13,8 @@ fi
 mapfile -t files < <(git ls-files --cached --others --exclude-standard -- 'src/**' 'app/**' |
   grep -E '\.(h|cpp|cu|cuh)$' | while read -r file; do [ ! -e "$file" ] || echo "$file"; done)
 if [ "${1:-}" = --check ]; then
-  bad=0
-  for file in "${files[@]}"; do
-    "$formatter" "$file" | cmp -s - "$file" || { echo "not formatted: $file"; bad=1; }
-  done
-  exit $bad
+  bad=$("$formatter" --dry-run "${files[@]}" 2>&1 | sed -n 's/:[0-9]*:[0-9]*: warning: .*/ is not formatted/p' | sort -u)
+  [ -z "$bad" ] || { echo "$bad"; exit 1; }
+  exit 0
 fi
 "$formatter" -i "${files[@]}"
