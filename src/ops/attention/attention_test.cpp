@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/attention/attention_kernels.h"
 #include "ops/op_test_util.h"
 
 namespace nibble {
@@ -128,6 +129,21 @@ TEST(PagedAttention, BitsDependOnNeitherChunksNorThreads) {
     for (int chunk : {1, 16, 64, 333}) {
       Sequence again(layout, 400, 2);
       ASSERT_EQ(again.run(pair, chunk), expected) << "chunk " << chunk << " window " << layout.window;
+    }
+  }
+}
+
+TEST(PagedAttention, EveryKernelGivesTheScalarBits) {
+  ThreadPool threads(1);
+  OpContext plain{.threads = threads, .attention = attention_kernels().back()};
+  for (const AttentionKernels& kernel : attention_kernels()) {
+    if (!kernel.supported()) continue;
+    OpContext context{.threads = threads, .attention = kernel};
+    for (const Layout& layout : layouts) {
+      Sequence a(layout, 300, 6), b(layout, 300, 6);
+      for (float& x : a.q) x *= 30;  // scores far enough apart that some weights vanish
+      b.q = a.q;
+      ASSERT_EQ(a.run(context, 300), b.run(plain, 300)) << kernel.name << " head_dim " << layout.head_dim;
     }
   }
 }
