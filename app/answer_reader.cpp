@@ -11,13 +11,40 @@ void append(std::vector<AnswerPiece>& pieces, AnswerPart part, std::string text)
 
 }  // namespace
 
+AnswerReader::AnswerReader(const Tokenizer& tokenizer, AnswerFormat format, StopStrings stop)
+    : decoder_(tokenizer, /*show_control=*/false), stop_(std::move(stop)) {
+  if (format != AnswerFormat::harmony) return;
+  if (const auto tokens = HarmonyTokens::find(tokenizer)) parser_.emplace(tokenizer, *tokens);
+}
+
 void AnswerReader::push(TokenId token, std::vector<AnswerPiece>& pieces) {
-  append(pieces, AnswerPart::answer, stop_.push(decoder_.push(token)));
+  if (parser_) {
+    parser_->push(token, events_);
+    take_events(pieces);
+  } else {
+    append(pieces, AnswerPart::answer, stop_.push(decoder_.push(token)));
+  }
 }
 
 void AnswerReader::finish(std::vector<AnswerPiece>& pieces) {
-  if (!stopped()) append(pieces, AnswerPart::answer, stop_.push(decoder_.flush()));
+  if (parser_) {
+    parser_->finish(events_);
+    take_events(pieces);
+  } else if (!stopped()) {
+    append(pieces, AnswerPart::answer, stop_.push(decoder_.flush()));
+  }
   if (!stopped()) append(pieces, AnswerPart::answer, stop_.flush());
+}
+
+void AnswerReader::take_events(std::vector<AnswerPiece>& pieces) {
+  for (HarmonyEvent& event : events_) {
+    if (stopped()) break;
+    if (event.kind == HarmonyEvent::Kind::begin) part_ = harmony_part(event.header);
+    if (event.kind != HarmonyEvent::Kind::content) continue;
+    if (part_ == HarmonyPart::answer) append(pieces, AnswerPart::answer, stop_.push(event.text));
+    if (part_ == HarmonyPart::reasoning) append(pieces, AnswerPart::reasoning, std::move(event.text));
+  }
+  events_.clear();
 }
 
 }  // namespace nibble

@@ -3,7 +3,7 @@
 namespace nibble {
 
 std::vector<const Command*> all_commands() {
-  return {&generate_command, &inspect_command, &score_command, &tokenize_command};
+  return {&chat_command, &generate_command, &inspect_command, &score_command, &tokenize_command};
 }
 
 }  // namespace nibble

@@ -2,7 +2,9 @@
 #include <unistd.h>
 
 #include <memory>
+#include <optional>
 
+#include "app/chat_prompt.h"
 #include "app/commands.h"
 #include "app/display_text.h"
 #include "app/generation.h"
@@ -22,6 +24,7 @@ struct Options {
   std::vector<std::string> prompts;
   std::vector<std::string> prompt_ids;
   std::string prompts_file;
+  bool chat = false;
   bool special = false;
   bool json = false;
 };
@@ -32,6 +35,8 @@ struct Prompts {
   std::vector<std::string> shown;  // the text given, rendered or decoded
   std::vector<GenerationInput> inputs;
   std::vector<std::string> names;
+  // Whose answer is a message, not the text that continues the prompt.
+  std::vector<bool> answers;
 };
 
 Result<std::vector<PromptSpec>> collect(const Options& options, Console& console) {
@@ -68,9 +73,21 @@ Result<std::vector<PromptSpec>> collect(const Options& options, Console& console
   return specs;
 }
 
-Prompts encode(const Options& options, std::vector<PromptSpec> specs, const Tokenizer& tokenizer) {
+// A plain text under --chat is what a user says.
+void make_messages(PromptSpec& spec) {
+  if (spec.kind != PromptSpec::Kind::text) return;
+  spec.kind = PromptSpec::Kind::messages;
+  spec.messages.resize(1);
+  spec.messages[0].role = Role::user;
+  spec.messages[0].content = std::move(spec.text);
+}
+
+Result<Prompts> encode(const Options& options, std::vector<PromptSpec> specs, const ModelInfo& model,
+                       const Tokenizer& tokenizer) {
   Prompts prompts;
+  std::optional<ChatPrompter> prompter;  // read when the first conversation comes
   for (PromptSpec& spec : specs) {
+    if (options.chat) make_messages(spec);
     GenerationInput input{.ids = {}, .params = spec.params};
     std::string shown;
     switch (spec.kind) {
@@ -82,8 +99,20 @@ Prompts encode(const Options& options, std::vector<PromptSpec> specs, const Toke
         input.ids = spec.ids;
         shown = tokenizer.decode(spec.ids);
         break;
+      case PromptSpec::Kind::messages: {
+        if (!prompter) {
+          NIBBLE_ASSIGN(prompter, ChatPrompter::load(model.folder, tokenizer));
+        }
+        Result<ChatPrompt> prompt = prompter->render(std::move(spec.messages));
+        if (!prompt.ok()) return prompt.status().with_context(spec.where);
+        input.ids = std::move(prompt->ids);
+        input.format = prompt->format;
+        shown = std::move(prompt->text);
+        break;
+      }
     }
     if (options.json && input.params.sampling.logprobs < 0) input.params.sampling.logprobs = 0;
+    prompts.answers.push_back(spec.kind == PromptSpec::Kind::messages);
     prompts.names.push_back(spec.where);
     prompts.shown.push_back(std::move(shown));
     prompts.inputs.push_back(std::move(input));
@@ -107,7 +136,7 @@ class ResultPrinter {
 
   void begin() {
     // Reading a continuation without its beginning is odd; a file wants the new text alone.
-    if (streams_ && terminal_) put(dim(visible_text(prompts_.shown[0])));
+    if (streams_ && terminal_ && !prompts_.answers[0]) put(dim(visible_text(prompts_.shown[0])));
   }
 
   void piece(const AnswerPiece& piece) {
@@ -191,7 +220,7 @@ Status run(const Options& options, Console& console) {
   NIBBLE_ASSIGN(const std::unique_ptr<Engine> engine, Engine::load(options.engine));
   NIBBLE_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(engine->model().folder));
   loading.erase();
-  const Prompts prompts = encode(options, std::move(specs), tokenizer);
+  NIBBLE_ASSIGN(const Prompts prompts, encode(options, std::move(specs), engine->model(), tokenizer));
 
   const InterruptGuard guard;
   ResultPrinter printer(options, prompts, console);
@@ -241,6 +270,12 @@ CommandLine declare() {
        .help = "JSON lines, each with its own sampling; - is standard input",
        .default_text = {},
        .set = string_value(options->prompts_file)},
+      {.name = "--chat",
+       .aliases = {},
+       .value = {},
+       .help = "each prompt is a user's message",
+       .default_text = {},
+       .set = switch_value(options->chat)},
       {.name = "--special",
        .aliases = {},
        .value = {},

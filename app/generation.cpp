@@ -70,8 +70,9 @@ class GenerationRun {
                               "; the vocabulary has only " + std::to_string(engine_.model().vocabulary) +
                               " tokens");
     }
-    running_.push_back(
-        {.reader = AnswerReader(tokenizer, std::move(stop)), .result = {}, .first_token = start_});
+    running_.push_back({.reader = AnswerReader(tokenizer, input.format, std::move(stop)),
+                        .result = {},
+                        .first_token = start_});
     running_.back().result.timings.prefill_tokens = static_cast<int>(input.ids.size());
     return engine_.submit(std::move(request));
   }

@@ -7,11 +7,12 @@
 namespace nibble {
 namespace {
 
-volatile std::sig_atomic_t g_interrupted = 0;
+volatile std::sig_atomic_t g_interrupts = 0;  // not yet taken
 
 void remember(int) {
-  if (g_interrupted) ::_exit(kInterruptedExitCode);
-  g_interrupted = 1;
+  const std::sig_atomic_t before = g_interrupts;
+  if (before >= 2) ::_exit(kInterruptedExitCode);
+  g_interrupts = before + 1;
 }
 
 void leave(int) { ::_exit(kInterruptedExitCode); }
@@ -27,17 +28,17 @@ void on_interrupt(void (*handler)(int)) {
 }  // namespace
 
 InterruptGuard::InterruptGuard() {
-  g_interrupted = 0;
+  g_interrupts = 0;
   on_interrupt(remember);
 }
 
 InterruptGuard::~InterruptGuard() { on_interrupt(leave); }
 
-bool InterruptGuard::interrupted() const { return g_interrupted != 0; }
+bool InterruptGuard::interrupted() const { return g_interrupts != 0; }
 
-bool InterruptGuard::take() {
-  const bool was = g_interrupted != 0;
-  g_interrupted = 0;
+bool InterruptGuard::take() const {
+  const bool was = g_interrupts != 0;
+  g_interrupts = 0;
   return was;
 }
 

@@ -4,8 +4,8 @@
 
 namespace nibble {
 
-// While one lives, the first Ctrl-C is remembered and a second, unless the first was taken, ends the process
-// with exit code 130 at once. Without one Ctrl-C ends the process as usual. One at a time.
+// While one lives, Ctrl-C is remembered; pressed for the third time while nobody takes it, it ends the
+// process with exit code 130 at once. Without one it ends the process as usual. One at a time.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -15,7 +15,7 @@ class InterruptGuard {
 
   bool interrupted() const;
   // Whether Ctrl-C was pressed since the last take.
-  bool take();
+  bool take() const;
 };
 
 // Ctrl-C ends the process with exit code 130 while nothing yet asks for the flag (a model is being loaded).

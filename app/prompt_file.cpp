@@ -21,6 +21,42 @@ Result<std::vector<TokenId>> read_ids(JsonValue value) {
   return ids;
 }
 
+Result<Message> read_message(JsonValue value) {
+  if (!value.is_object()) return invalid_argument("a message must be an object");
+  const auto role = value.find("role");
+  const auto content = value.find("content");
+  if (!role || !role->is_string() || !content || !content->is_string()) {
+    return invalid_argument("a message needs a role and a content, both strings");
+  }
+  const std::optional<Role> known = parse_role(role->as_string());
+  if (!known) {
+    return invalid_argument("the role " + quote(role->as_string()) +
+                            " is unknown; use system, developer, user, assistant or tool");
+  }
+  for (const auto& [name, member] : value.members()) {
+    if (name != "role" && name != "content") {
+      return invalid_argument("a message has the unknown member " + quote(name) +
+                              "; it takes role and content");
+    }
+  }
+  Message message;
+  message.role = *known;
+  message.content = std::string(content->as_string());
+  return message;
+}
+
+Result<std::vector<Message>> read_messages(JsonValue value) {
+  if (!value.is_array() || value.size() == 0) {
+    return invalid_argument("messages must be an array of at least one message");
+  }
+  std::vector<Message> messages;
+  for (const JsonValue element : value.elements()) {
+    NIBBLE_ASSIGN(Message message, read_message(element));
+    messages.push_back(std::move(message));
+  }
+  return messages;
+}
+
 // Whether the member says what the prompt is; then it is read into `spec`.
 Result<bool> read_prompt_member(std::string_view name, JsonValue value, PromptSpec& spec) {
   if (name == "prompt") {
@@ -30,6 +66,9 @@ Result<bool> read_prompt_member(std::string_view name, JsonValue value, PromptSp
   } else if (name == "prompt_ids") {
     spec.kind = PromptSpec::Kind::ids;
     NIBBLE_ASSIGN(spec.ids, read_ids(value));
+  } else if (name == "messages") {
+    spec.kind = PromptSpec::Kind::messages;
+    NIBBLE_ASSIGN(spec.messages, read_messages(value));
   } else {
     return false;
   }
@@ -55,10 +94,11 @@ Result<PromptSpec> parse_line(std::string_view line, const GenerationParams& def
     NIBBLE_ASSIGN(const bool sampling, read_sampling_member(name, value, spec.params));
     if (!sampling) {
       return invalid_argument("unknown member " + quote(name) +
-                              "; a line takes prompt or prompt_ids, case, " + sampling_member_names());
+                              "; a line takes prompt, prompt_ids or messages, case, " +
+                              sampling_member_names());
     }
   }
-  if (prompts != 1) return invalid_argument("give exactly one of prompt and prompt_ids");
+  if (prompts != 1) return invalid_argument("give exactly one of prompt, prompt_ids and messages");
   return spec;
 }
 

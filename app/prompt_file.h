@@ -9,20 +9,22 @@
 #include "base/json.h"
 #include "base/status.h"
 #include "base/token_id.h"
+#include "text/conversation.h"
 
 namespace nibble {
 
 struct PromptSpec {
-  enum class Kind { text, ids };
+  enum class Kind { text, ids, messages };
   Kind kind = Kind::text;
   std::string text;
   std::vector<TokenId> ids;
+  std::vector<Message> messages;
   std::string case_name;  // given back with the result; empty: none
   GenerationParams params;
   std::string where;  // how messages name it: "line 3 of prompts.jsonl", "--prompt"
 };
 
-// A line is {"prompt" | "prompt_ids", "case"?, sampling parameters?}; blank lines are skipped.
+// A line is {"prompt" | "prompt_ids" | "messages", "case"?, sampling parameters?}; blank lines are skipped.
 // What a line leaves open is as in `defaults`. `name` is the file's, for messages.
 Result<std::vector<PromptSpec>> parse_prompts(std::string_view content, std::string_view name,
                                               const GenerationParams& defaults);

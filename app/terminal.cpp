@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,6 +15,16 @@ namespace {
 std::string_view environment(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
+}
+
+// What a fatal signal has to put back; a handler can reach nothing but process-wide state.
+termios g_cooked = {};
+volatile std::sig_atomic_t g_raw = 0;
+
+void restore_and_die(int signal) {
+  if (g_raw) ::tcsetattr(STDIN_FILENO, TCSANOW, &g_cooked);
+  ::signal(signal, SIG_DFL);
+  ::raise(signal);
 }
 
 }  // namespace
@@ -48,6 +59,10 @@ StandardTerminal::StandardTerminal() {
   wake.sa_handler = [](int) {};
   sigemptyset(&wake.sa_mask);
   ::sigaction(SIGWINCH, &wake, nullptr);
+  struct sigaction die = {};
+  die.sa_handler = restore_and_die;
+  sigemptyset(&die.sa_mask);
+  for (const int signal : {SIGTERM, SIGHUP, SIGQUIT}) ::sigaction(signal, &die, nullptr);
 }
 
 StandardTerminal::~StandardTerminal() { leave_raw_mode(); }
@@ -70,8 +85,9 @@ void StandardTerminal::write(std::string_view bytes) { write_all(STDOUT_FILENO, 
 int StandardTerminal::columns() { return terminal_columns(STDOUT_FILENO); }
 
 void StandardTerminal::enter_raw_mode() {
-  if (raw_ || ::tcgetattr(STDIN_FILENO, &cooked_) != 0) return;
-  termios raw = cooked_;
+  if (raw_ || ::tcgetattr(STDIN_FILENO, &g_cooked) != 0) return;
+  g_raw = 1;
+  termios raw = g_cooked;
   raw.c_iflag &= ~static_cast<tcflag_t>(BRKINT | ICRNL | INPCK | ISTRIP | IXON);
   raw.c_lflag &= ~static_cast<tcflag_t>(ECHO | ICANON | IEXTEN | ISIG);
   raw.c_cflag |= CS8;
@@ -83,8 +99,9 @@ void StandardTerminal::enter_raw_mode() {
 
 void StandardTerminal::leave_raw_mode() {
   if (!raw_) return;
-  ::tcsetattr(STDIN_FILENO, TCSADRAIN, &cooked_);
+  ::tcsetattr(STDIN_FILENO, TCSADRAIN, &g_cooked);
   raw_ = false;
+  g_raw = 0;
 }
 
 }  // namespace nibble

@@ -1,8 +1,6 @@
 // The terminal as a device: what is one, how wide it is, and raw mode that cannot be left behind.
 #pragma once
 
-#include <termios.h>
-
 #include <chrono>
 #include <string>
 #include <string_view>
@@ -36,7 +34,8 @@ class TerminalPort {
   virtual void leave_raw_mode() = 0;
 };
 
-// Standard input and output. Leaves raw mode when destroyed, and wakes from reads when the window is resized.
+// Standard input and output; one at a time. Leaves raw mode when destroyed and before a signal ends the
+// process, and wakes from reads when the window is resized.
 class StandardTerminal : public TerminalPort {
  public:
   StandardTerminal();
@@ -51,7 +50,6 @@ class StandardTerminal : public TerminalPort {
   void leave_raw_mode() override;
 
  private:
-  termios cooked_ = {};
   bool raw_ = false;
 };
 

@@ -69,11 +69,10 @@ def test_token_ids_give_what_transformers_gives(case, tmp_path):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_text_gives_what_its_token_ids_give(case):
-    texts = [p for p in prompts(case, "text") if "prompt" in p]
-    with prompts_file(texts) as file:
-        lines = generate(PARITY / case, "--prompts", file.name, *GREEDY)
-    assert [bits(line) for line in lines] == [bits(line) for line in greedy_lines(case)[:len(texts)]]
+def test_text_and_messages_give_what_transformers_gives(case, tmp_path):
+    lines = generate(PARITY / case, "--prompts", PARITY / case / "prompts_text.jsonl", *GREEDY)
+    judge(case, lines, tmp_path)
+    assert [bits(line) for line in lines] == [bits(line) for line in greedy_lines(case)]
 
 
 @pytest.mark.parametrize("options", [

@@ -1,0 +1,387 @@
+// nibble chat: talk in the terminal; in a pipe, a line in is a message and text comes out.
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <memory>
+#include <random>
+
+#include "app/chat_prompt.h"
+#include "app/commands.h"
+#include "app/conversation_memory.h"
+#include "app/display_text.h"
+#include "app/generation.h"
+#include "app/history.h"
+#include "app/interrupt.h"
+#include "app/line_editor.h"
+#include "app/progress.h"
+#include "app/terminal.h"
+#include "app/word_wrap.h"
+
+namespace nibble {
+namespace {
+
+struct Options {
+  EngineOptions engine;
+  GenerationParams params = default_generation_params();
+  std::string system;
+};
+
+constexpr std::string_view kPrompt = "> ";
+constexpr std::string_view kHelp =
+    "/reset          forget the conversation so far\n"
+    "/system TEXT    how the model shall behave; without TEXT: nothing said about it\n"
+    "/seed N         makes the answers from here on repeatable; without N: random again\n"
+    "/temperature T  0 is the likeliest text, up to 2\n"
+    "/exit           leaves, as Ctrl-D does\n"
+    "Ctrl-C stops an answer. Alt-Enter begins a new line. Up and down bring back what you entered.\n"
+    "A message that begins with a slash is written with two.\n";
+
+// Where messages come from: a terminal with a line editor, or plain lines.
+class MessageSource {
+ public:
+  MessageSource(std::FILE* in, bool edits, bool prompts, std::FILE* out)
+      : in_(in), out_(out), prompts_(prompts) {
+    if (edits) editor_ = std::make_unique<LineEditor>(terminal_);
+  }
+
+  Status open_history() {
+    if (!editor_) return {};
+    const std::filesystem::path file = History::default_file();
+    if (file.empty()) return {};
+    NIBBLE_ASSIGN(history_, History::open(file));
+    return {};
+  }
+
+  LineEditor::Line next() {
+    if (!editor_) return plain_line();
+    LineEditor::Line line = editor_->read(kPrompt, history_.entries());
+    // Losing the history is no reason to lose the conversation; the next start says what is wrong with the
+    // file.
+    if (line.outcome == LineEditor::Outcome::entered) static_cast<void>(history_.add(line.text).ok());
+    return line;
+  }
+
+ private:
+  LineEditor::Line plain_line() {
+    if (prompts_) {
+      std::fwrite(kPrompt.data(), 1, kPrompt.size(), out_);
+      std::fflush(out_);
+    }
+    LineEditor::Line line;
+    int c = 0;
+    errno = 0;
+    while ((c = std::fgetc(in_)) != EOF && c != '\n') line.text += static_cast<char>(c);
+    if (c == EOF && std::ferror(in_) && errno == EINTR) {
+      std::clearerr(in_);
+      line.outcome = LineEditor::Outcome::interrupted;
+    } else if (c == EOF && line.text.empty()) {
+      line.outcome = LineEditor::Outcome::end_of_input;
+    }
+    if (line.text.ends_with('\r')) line.text.pop_back();
+    return line;
+  }
+
+  std::FILE* in_;
+  std::FILE* out_;
+  bool prompts_;
+  StandardTerminal terminal_;
+  std::unique_ptr<LineEditor> editor_;
+  History history_;
+};
+
+class Chat {
+ public:
+  Chat(const Options& options, Console& console, Engine& engine, const Tokenizer& tokenizer,
+       const ChatPrompter& prompter)
+      : params_(options.params),
+        console_(console),
+        engine_(engine),
+        tokenizer_(tokenizer),
+        prompter_(prompter),
+        terminal_(is_terminal(::fileno(console.out))),
+        color_(wants_color(::fileno(console.out))) {
+    memory_.set_system(options.system);
+    if (options.engine.given.seed) {
+      seed_ = options.engine.seed;
+    } else {
+      draw_seed();
+    }
+  }
+
+  Status run() {
+    const bool typed = is_terminal(::fileno(console_.in));
+    const bool edits = typed && ::fileno(console_.in) == STDIN_FILENO &&
+                       ::fileno(console_.out) == STDOUT_FILENO && moves_cursor(STDOUT_FILENO);
+    MessageSource source(console_.in, edits, typed && terminal_, console_.out);
+    if (const Status status = source.open_history(); !status.ok()) note(status.message());
+    if (typed) greet();
+    const InterruptGuard guard;
+    bool leaving = false;  // Ctrl-C at an empty prompt was the last key
+    for (;;) {
+      const LineEditor::Line line = source.next();
+      if (line.outcome == LineEditor::Outcome::end_of_input) return {};
+      if (line.outcome == LineEditor::Outcome::interrupted) {
+        if (leaving && line.text.empty()) return {};
+        leaving = line.text.empty();
+        if (leaving) note("Ctrl-C once more leaves, and so does Ctrl-D");
+        continue;
+      }
+      leaving = false;
+      NIBBLE_ASSIGN(const bool goes_on, take(line.text, guard));
+      if (!goes_on) return {};
+    }
+  }
+
+ private:
+  void draw_seed() {
+    std::random_device random;
+    seed_ = (std::uint64_t{random()} << 32) | random();
+  }
+
+  void put(std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), console_.out);
+    std::fflush(console_.out);
+  }
+
+  // A line of ours, apart from what the model says.
+  void note(const std::string& text) {
+    if (terminal_) {
+      put((color_ ? "\x1b[2m" : "") + visible_text(text) + (color_ ? "\x1b[22m\n" : "\n"));
+    } else {
+      std::fprintf(console_.err, "%s\n", visible_text(text).c_str());
+    }
+  }
+
+  void greet() {
+    note(engine_.model().name + ", a context of " + std::to_string(engine_.model().max_model_len) +
+         " tokens. /help shows the commands.");
+  }
+
+  // False: leave.
+  Result<bool> take(const std::string& entry, const InterruptGuard& guard) {
+    const std::size_t begin = entry.find_first_not_of(" \t\n");
+    if (begin == std::string::npos) return true;
+    const std::string_view text = std::string_view(entry).substr(begin);
+    if (text.starts_with("//")) {
+      NIBBLE_RETURN_IF_ERROR(answer(std::string(text.substr(1)), guard));
+      return true;
+    }
+    if (text.starts_with('/')) return obey(text);
+    NIBBLE_RETURN_IF_ERROR(answer(entry, guard));
+    return true;
+  }
+
+  bool obey(std::string_view text) {
+    const std::size_t space = std::min(text.find_first_of(" \t\n"), text.size());
+    const std::string_view name = text.substr(0, space);
+    std::string_view rest = text.substr(space);
+    rest.remove_prefix(std::min(rest.find_first_not_of(" \t\n"), rest.size()));
+    rest = rest.substr(0, rest.find_last_not_of(" \t\n") + 1);
+    if (name == "/exit" || name == "/quit") return false;
+    if (name == "/help") {
+      put(kHelp);
+    } else if (name == "/reset") {
+      memory_.reset();
+      turn_ = 0;
+      note("the conversation starts anew");
+    } else if (name == "/system") {
+      memory_.set_system(std::string(rest));
+      note(rest.empty() ? "no system message"
+                        : "the system message is set; /reset begins the conversation under it");
+    } else if (name == "/seed") {
+      set_seed(rest);
+    } else if (name == "/temperature") {
+      set_temperature(rest);
+    } else {
+      note("there is no command " + std::string(name) + "; /help shows those there are");
+    }
+    return true;
+  }
+
+  void set_seed(std::string_view text) {
+    std::uint64_t seed = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+    if (text.empty()) {
+      draw_seed();
+      note("a random seed");
+    } else if (error != std::errc() || end != text.data() + text.size()) {
+      note("/seed takes a whole number");
+    } else {
+      seed_ = seed;
+      turn_ = 0;
+      note("seed " + std::to_string(seed));
+    }
+  }
+
+  void set_temperature(std::string_view text) {
+    float temperature = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), temperature);
+    if (error != std::errc() || end != text.data() + text.size() || !(temperature >= 0 && temperature <= 2)) {
+      note("/temperature takes a number from 0 to 2");
+    } else {
+      params_.sampling.temperature = temperature;
+      note("temperature " + std::string(text));
+    }
+  }
+
+  // The prompt for the conversation, shortened from its old end until the answer has room too.
+  Result<ChatPrompt> fit() {
+    const int context = engine_.model().max_model_len;
+    const int room = std::min(params_.sampling.max_tokens, std::max(context / 4, 1));
+    int dropped = 0;
+    for (;;) {
+      NIBBLE_ASSIGN(ChatPrompt prompt, prompter_.render(memory_.messages()));
+      const bool fits = static_cast<std::int64_t>(prompt.ids.size()) + room <= context;
+      if (fits || !memory_.drop_oldest_turn()) {
+        if (dropped > 0) {
+          note("(the context is full: " +
+               std::string(dropped == 1 ? "the oldest turn was"
+                                        : "the " + std::to_string(dropped) + " oldest turns were") +
+               " forgotten)");
+        }
+        return prompt;
+      }
+      ++dropped;
+    }
+  }
+
+  Status answer(std::string text, const InterruptGuard& guard) {
+    memory_.add_user(std::move(text));
+    NIBBLE_ASSIGN(ChatPrompt prompt, fit());
+    GenerationInput input{.ids = std::move(prompt.ids), .params = params_, .format = prompt.format};
+    input.params.sampling.seed = seed_ + turn_++;
+
+    guard.take();  // a Ctrl-C from before the question is not about its answer
+    ProgressBar reading("reading");
+    GenerationCallbacks callbacks;
+    callbacks.piece = [&](std::size_t, const AnswerPiece& piece) {
+      reading.erase();
+      show(piece);
+    };
+    callbacks.prefill = [&](std::int64_t done, std::int64_t total) {
+      if (done < total) reading.update(static_cast<double>(done), static_cast<double>(total));
+    };
+    callbacks.interrupted = [&] { return guard.interrupted(); };
+    const GenerationInput inputs[] = {std::move(input)};
+    const Result<std::vector<GenerationResult>> results =
+        run_generation(engine_, tokenizer_, inputs, {}, callbacks);
+    reading.erase();
+    end_answer();
+    if (!results.ok()) {
+      // Too long for the context even alone, for one: the conversation is as it was before.
+      if (results.status().code() != StatusCode::invalid_argument) return results.status();
+      memory_.take_back();
+      note(results.status().message());
+      return {};
+    }
+    finish(results.value()[0]);
+    return {};
+  }
+
+  void finish(const GenerationResult& result) {
+    switch (result.finish) {
+      case FinishReason::cancelled: note("(stopped)"); break;
+      case FinishReason::length:
+        note("(cut after " + std::to_string(result.token_ids.size()) + " tokens)");
+        break;
+      case FinishReason::error: note("(failed: " + result.error + ")"); break;
+      default: break;
+    }
+    put("\n");
+    if (result.text.empty() && result.finish != FinishReason::stop) {
+      memory_.take_back();
+    } else {
+      memory_.add_assistant(result.text);
+    }
+  }
+
+  void show(const AnswerPiece& piece) {
+    const bool reasoning = piece.part == AnswerPart::reasoning;
+    if (reasoning && !terminal_) return;
+    if (reasoning != reasoning_) {
+      if (!reasoning) put(wrapper_.flush() + "\n\n");
+      if (color_) put(reasoning ? "\x1b[2m" : "\x1b[22m");
+      reasoning_ = reasoning;
+    }
+    const std::string text = visible_text(piece.text);
+    put(terminal_ ? wrapper_.push(text, terminal_columns(::fileno(console_.out))) : text);
+    at_line_begin_ = text.ends_with('\n');
+  }
+
+  void end_answer() {
+    put(wrapper_.flush());
+    if (reasoning_ && color_) put("\x1b[22m");
+    if (!at_line_begin_) put("\n");
+    reasoning_ = false;
+    at_line_begin_ = true;
+  }
+
+  GenerationParams params_;
+  Console& console_;
+  Engine& engine_;
+  const Tokenizer& tokenizer_;
+  const ChatPrompter& prompter_;
+  bool terminal_;
+  bool color_;
+  ConversationMemory memory_;
+  std::uint64_t seed_ = 0;
+  std::uint64_t turn_ = 0;  // since the last reset; each turn draws anew
+  bool reasoning_ = false;  // what was printed last
+  bool at_line_begin_ = true;
+  WordWrapper wrapper_;
+};
+
+Status run(const Options& options, Console& console) {
+  exit_on_interrupt();
+  ProgressBar loading("loading " + options.engine.model);
+  loading.announce();
+  EngineOptions engine_options = options.engine;
+  // One conversation: memory for its context alone.
+  if (!engine_options.given.max_num_seqs) engine_options.max_num_seqs = 1;
+  NIBBLE_ASSIGN(const std::unique_ptr<Engine> engine, Engine::load(engine_options));
+  NIBBLE_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(engine->model().folder));
+  NIBBLE_ASSIGN(const ChatPrompter prompter, ChatPrompter::load(engine->model().folder, tokenizer));
+  loading.erase();
+  return Chat(options, console, *engine, tokenizer, prompter).run();
+}
+
+CommandLine declare() {
+  auto options = std::make_shared<Options>();
+  options->engine.model = "demo";
+  SamplingParams& sampling = options->params.sampling;
+  sampling.max_tokens = 1 << 30;
+  CommandLine line;
+  line.positionals = {{.name = "MODEL",
+                       .help = "a directory, a name in the Hugging Face cache, or demo",
+                       .target = &options->engine.model,
+                       .required = false}};
+  line.options = {
+      {.name = "--system",
+       .aliases = {},
+       .value = "TEXT",
+       .help = "how the model shall behave",
+       .default_text = {},
+       .set = string_value(options->system)},
+      {.name = "--max-tokens",
+       .aliases = {"-n"},
+       .value = "N",
+       .help = "longest answer",
+       .default_text = "what the context leaves",
+       .set = int_value(sampling.max_tokens, 1, 1 << 30)},
+  };
+  line.add(sampling_option_specs(options->params));
+  line.add(engine_option_specs(options->engine));
+  for (OptionSpec& option : line.options) {
+    if (option.name == "--seed") option.default_text = "random";
+  }
+  line.run = [options](Console& console) { return run(*options, console); };
+  return line;
+}
+
+}  // namespace
+
+const Command chat_command{
+    .name = "chat", .summary = "talk in the terminal", .example = "nibble chat", .declare = declare};
+
+}  // namespace nibble

@@ -1,0 +1,234 @@
+"""nibble chat in a real (pseudo-)terminal and in a pipe."""
+import os
+import re
+import signal
+import stat
+import termios
+import time
+
+import pytest
+
+from nibble_program import PARITY, run
+from terminal_session import ESCAPES, TerminalSession
+
+EXAMPLE = PARITY / "example"
+
+
+@pytest.fixture
+def chat(tmp_path):
+    """chat(...) starts a session on the demo model whose history lies in a folder of its own."""
+    sessions = []
+
+    def start(*arguments, model="demo", **more):
+        session = TerminalSession("chat", model, "--seed", 1, *arguments, XDG_STATE_HOME=str(tmp_path), **more)
+        sessions.append(session)
+        session.expect("/help shows the commands.")
+        session.expect("> ")
+        return session
+
+    yield start
+    for session in sessions:
+        session.__exit__()
+
+
+def ask(session, question):
+    """Enters a question; gives the answer as shown."""
+    session.send(question + "\r")
+    session.expect(question)
+    return session.expect("\n> ").removesuffix("\n> ").strip("\n")
+
+
+def test_an_answer_streams_and_the_prompt_comes_back(chat):
+    session = chat("--max-tokens", 60)
+    answer = ask(session, "Tell me a story about a fox")
+    assert len(re.findall(r"[a-z]+", answer)) > 20
+    assert session.written.count("\n") > 2
+    session.send("/exit\r")
+    assert session.wait() == 0
+
+
+def test_the_answer_is_the_same_in_a_terminal_and_in_a_pipe(chat):
+    session = chat("--max-tokens", 60)
+    shown = ask(session, "Tell me a story about a bear")
+    code, out, err = run("chat", "demo", "--seed", 1, "--max-tokens", 60, stdin="Tell me a story about a bear\n")
+    assert code == 0
+    words = [w for w in shown.split() if w]
+    assert out.split() == words[:len(out.split())]
+
+
+def test_control_c_stops_the_answer_and_not_the_program(chat):
+    session = chat()
+    session.send("Tell me a very long story about a bear\r")
+    session.expect("\n")
+    time.sleep(1.0)
+    session.pump(0.1)
+    session.send("\x03")
+    session.expect("(stopped)")
+    session.expect("> ")
+    session.send("/help\r")
+    session.expect("/reset")
+    session.expect("> ")
+    session.send("\x04")
+    assert session.wait() == 0
+
+
+def test_control_c_at_the_prompt_drops_the_entry_and_twice_leaves(chat):
+    session = chat()
+    session.send("half a thou\x03")
+    session.expect("^C")
+    session.expect("> ")
+    session.send("\x03")
+    session.expect("once more leaves")
+    session.expect("> ")
+    session.send("x\x7f/he\x03")  # typing in between means staying
+    session.expect("> ")
+    session.send("\x03")
+    session.expect("once more leaves")
+    session.send("\x03")
+    assert session.wait() == 0
+
+
+def test_reset_forgets_so_that_the_same_seed_answers_alike(chat):
+    session = chat("--max-tokens", 40)
+    first = ask(session, "Tell me a story about a mouse")
+    second = ask(session, "Tell me a story about a mouse")
+    session.send("/reset\r")
+    session.expect("starts anew")
+    session.expect("> ")
+    again = ask(session, "Tell me a story about a mouse")
+    assert first == again
+    assert first != second
+
+
+def test_commands(chat):
+    session = chat("--max-tokens", 20)
+    session.send("/nonsense\r")
+    session.expect("no command /nonsense; /help")
+    session.send("/seed abc\r")
+    session.expect("/seed takes a whole number")
+    session.send("/seed 42\r")
+    session.expect("seed 42")
+    session.send("/temperature 3\r")
+    session.expect("/temperature takes a number from 0 to 2")
+    session.send("/temperature 0\r")
+    session.expect("temperature 0")
+    session.send("/system You are a pirate.\r")
+    session.expect("the system message is set")
+    session.send("/exit\r")
+    assert session.wait() == 0
+
+
+def test_history_comes_back_with_the_up_key_also_in_the_next_session(chat, tmp_path):
+    session = chat()
+    for entry in ("/seed 11", "/seed 12"):
+        session.send(entry + "\r")
+        session.expect("seed 1")
+        session.expect("> ")
+    session.send("\x1b[A\x1b[A\x1b[B\r")
+    session.expect("/seed 12\nseed 12")
+    session.send("\x04")
+    assert session.wait() == 0
+    file = tmp_path / "nibble/history"
+    assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
+    assert file.read_text() == "/seed 11\n/seed 12\n"
+    session = chat()
+    session.send("\x1b[A\x1b[A\r")
+    session.expect("/seed 11\nseed 11")
+
+
+def test_keys_edit_the_entry(chat):
+    session = chat()
+    session.send("x/hepl\x1b[D\x1b[D\x1b[D\x1b[D\x1b[D\x7f\x05\x14\x7f\x7flp\r")
+    session.expect("/reset")
+
+
+def test_a_paste_with_line_breaks_waits_for_enter(chat):
+    session = chat()
+    session.send("\x1b[200~/nonsense\none\n\x1b[201~")
+    time.sleep(0.3)
+    session.pump(0.1)
+    assert "no command" not in session.text()
+    session.send("\r")
+    session.expect("no command /nonsense")
+
+
+def test_a_resized_window_is_redrawn(chat):
+    session = chat()
+    session.send("/sys" + "x" * 60)
+    session.expect("xxxx")
+    session.resize(30)
+    time.sleep(0.3)
+    session.send("yz\r")
+    session.expect("no command /sys")
+    assert max(len(line) for line in session.text()[-120:].split("\n")[:1]) <= 80
+
+
+@pytest.mark.parametrize("end", ["exit", "control_d", "terminate"])
+def test_the_terminal_is_left_as_it_was(chat, end):
+    session = chat()
+    session.send("half")
+    session.expect("half")
+    assert not termios.tcgetattr(session.fd)[3] & termios.ICANON  # it was raw in between
+    if end == "terminate":
+        os.kill(session.pid, signal.SIGTERM)
+        assert session.wait() == -signal.SIGTERM
+    else:
+        session.send("\x15/exit\r" if end == "exit" else "\x15\x04")
+        assert session.wait() == 0
+    assert termios.tcgetattr(session.fd) == session.modes
+
+
+def test_old_turns_are_forgotten_when_the_context_is_full(chat):
+    session = chat("--max-model-len", 160, "--max-tokens", 50)
+    for _ in range(3):
+        ask(session, "Tell me a story about a small brown dog and a cat")
+    session.send("Tell me a story about the sea\r")
+    session.expect("forgotten)")
+    session.expect("\n> ")
+    session.send("/exit\r")
+    assert session.wait() == 0
+
+
+def test_a_message_longer_than_the_context_is_refused_and_the_chat_goes_on(chat):
+    session = chat("--max-model-len", 64, "--max-tokens", 10)
+    session.send("tell me more and more " * 20 + "\r")
+    session.expect("the context holds 64")
+    session.expect("> ")
+    ask(session, "Hello")
+
+
+def test_a_model_cannot_drive_the_terminal(chat):
+    """A random model at a high temperature writes every byte there is; only our own escape codes may arrive."""
+    session = chat("--max-tokens", 300, "--temperature", 2, model=EXAMPLE)
+    ask(session, "Hello")
+    ours = {"\x1b[?2004h", "\x1b[?2004l", "\x1b[?25l", "\x1b[?25h", "\x1b[J", "\x1b[K", "\x1b[2m", "\x1b[22m"}
+    found = set(ESCAPES.findall(session.written))
+    assert {e for e in found if not re.fullmatch(r"\x1b\[\d+[ABC]", e)} <= ours
+    rest = ESCAPES.sub("", session.written)
+    assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]", rest)
+
+
+def test_no_color_means_no_color(chat):
+    session = chat("--max-tokens", 20, NO_COLOR="1")
+    ask(session, "Hello")
+    assert not re.search(r"\x1b\[[0-9;]*m", session.written)
+
+
+def test_in_a_pipe_lines_are_messages_and_nothing_but_text_comes_out():
+    code, out, err = run("chat", "demo", "--seed", 1, "--max-tokens", 30, stdin="Tell me a story about a fox\n\nAnd a bear\n")
+    assert code == 0
+    assert "\x1b" not in out and "\x1b" not in err
+    assert "> " not in out
+    assert out.count("\n\n") >= 1 and len(out.split()) > 20
+
+
+def test_in_a_pipe_control_characters_are_visible_too():
+    code, out, _ = run("chat", EXAMPLE, "--seed", 1, "--temperature", 2, "--max-tokens", 300, stdin="Hello\n")
+    assert code == 0
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", out)
+
+
+def test_a_model_that_is_not_there_is_exit_code_3():
+    code, out, err = run("chat", "/nonexistent/model", stdin="")
+    assert (code, out) == (3, "")
+    assert err.startswith("error: ") and "/nonexistent/model" in err
