@@ -71,7 +71,7 @@ def compare_all(strings, seed, folder, ranks=None):
 
 
 def test_ids_are_those_of_other_implementations(tmp_path):
-    compare_all(15000, 1, tmp_path)
+    compare_all(8000, 1, tmp_path)
 
 
 @pytest.mark.extended

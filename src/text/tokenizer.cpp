@@ -146,7 +146,11 @@ Result<Tokenizer> Tokenizer::load(const fs::path& path, std::string_view encodin
   };
   Result<TokenizerParts> parts = read();
   if (!parts.ok()) return parts.status().with_context(file.string());
-  return Tokenizer(std::make_shared<const State>(std::move(parts).value()));
+  return from_parts(std::move(parts).value());
+}
+
+Tokenizer Tokenizer::from_parts(TokenizerParts parts) {
+  return Tokenizer(std::make_shared<const State>(std::move(parts)));
 }
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text) const { return encode(text, {}); }

@@ -19,6 +19,8 @@
 
 namespace nibble {
 
+struct TokenizerParts;
+
 // Bytes [begin, end) of a text.
 struct TextSpan {
   std::size_t begin = 0;
@@ -31,6 +33,8 @@ class Tokenizer {
   // A folder with tokenizer.json, a tokenizer.json file, or a .tiktoken rank file (then `encoding` is
   // "o200k_base" or "o200k_harmony").
   static Result<Tokenizer> load(const std::filesystem::path& path, std::string_view encoding = {});
+  // What a reader made of a file (tokenizer_parts.h).
+  static Tokenizer from_parts(TokenizerParts parts);
 
   // Control tokens spelled in the text are plain text.
   std::vector<TokenId> encode(std::string_view text) const;
