@@ -16,7 +16,8 @@ constexpr std::int64_t max_heads = 4096;
 constexpr std::int64_t max_head_dim = 4096;
 constexpr std::int64_t max_vocab = 1 << 24;
 constexpr std::int64_t max_experts = 1 << 14;
-constexpr std::int64_t max_positions = std::int64_t{1} << 32;
+// Positions and windows are 32-bit integers.
+constexpr std::int64_t max_positions = (std::int64_t{1} << 31) - 1;
 
 Status check_activation(const ConfigFields& fields) {
   const std::optional<JsonValue> activation = fields.find("hidden_act");
@@ -116,7 +117,8 @@ Status read_rope_object(const JsonValue& object, const std::string& name, ModelC
   const ConfigFields rope(object, name);
   NIBBLE_RETURN_IF_ERROR(rope.only({"rope_type", "type", "rope_theta", "factor", "beta_fast", "beta_slow",
                                     "original_max_position_embeddings", "truncate", "attention_factor"}));
-  NIBBLE_ASSIGN(const std::string type, rope.string(rope.find("rope_type") ? "rope_type" : "type"));
+  NIBBLE_ASSIGN(const std::string type,
+                rope.string(rope.find("type") && !rope.find("rope_type") ? "type" : "rope_type"));
   if (type != "yarn" && type != "default") {
     return broken_model(name + ".rope_type must be \"yarn\" or \"default\", not " + quote(type));
   }

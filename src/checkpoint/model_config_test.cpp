@@ -165,7 +165,8 @@ TEST(ModelConfig, AMissingFieldIsNamed) {
   EXPECT_EQ(refused(neither), "config.json: num_experts_per_tok is missing");
   EXPECT_EQ(refused_with("rope_scaling", R"({"rope_type":"yarn","factor":32})"),
             "config.json: rope_scaling.original_max_position_embeddings is missing");
-  EXPECT_EQ(refused_with("rope_scaling", R"({"factor":32})"), "config.json: rope_scaling.type is missing");
+  EXPECT_EQ(refused_with("rope_scaling", R"({"factor":32})"),
+            "config.json: rope_scaling.rope_type is missing");
 }
 
 TEST(ModelConfig, ZeroExpertsAreRefused) {
@@ -226,6 +227,8 @@ TEST(ModelConfig, AbsurdAndMistypedValuesAreRefusedByName) {
             "config.json: hidden_size must be a whole number from 1 to 1048576, not 64");
   EXPECT_EQ(refused_with("hidden_size", "\"64\\u001b\""),
             "config.json: hidden_size must be a whole number from 1 to 1048576, not \"64\\x1b\"");
+  EXPECT_EQ(refused_with("sliding_window", "2147483648"),
+            "config.json: sliding_window must be a whole number from 1 to 2147483647, not 2147483648");
   EXPECT_EQ(refused_with("rms_norm_eps", "0"), "config.json: rms_norm_eps must be a number above 0, not 0");
   EXPECT_EQ(refused_with("attention_bias", "1"), "config.json: attention_bias must be true or false, not 1");
   EXPECT_EQ(refused_with("eos_token_id", "\"x\""),
