@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <memory>
-#include <type_traits>
 
 #include "base/quote.h"
 
