@@ -19,6 +19,7 @@ std::size_t AllocationMeter::peak() const { return most.load() - before_; }
 
 }  // namespace nibble
 
+// All the forms that could otherwise be served by another allocator than the matching delete.
 void* operator new(std::size_t size) {
   void* memory = std::malloc(size == 0 ? 1 : size);
   if (memory == nullptr) std::abort();
@@ -28,6 +29,9 @@ void* operator new(std::size_t size) {
   }
   return memory;
 }
+void* operator new[](std::size_t size) { return operator new(size); }
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept { return operator new(size); }
+void* operator new[](std::size_t size, const std::nothrow_t&) noexcept { return operator new(size); }
 
 void operator delete(void* memory) noexcept {
   if (memory == nullptr) return;
@@ -35,3 +39,7 @@ void operator delete(void* memory) noexcept {
   std::free(memory);
 }
 void operator delete(void* memory, std::size_t) noexcept { operator delete(memory); }
+void operator delete[](void* memory) noexcept { operator delete(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { operator delete(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { operator delete(memory); }
+void operator delete[](void* memory, const std::nothrow_t&) noexcept { operator delete(memory); }

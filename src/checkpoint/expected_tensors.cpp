@@ -28,13 +28,15 @@ void visit_experts(const std::string& name, std::int64_t experts, std::int64_t r
   visit({.name = name + "_blocks",
          .dtype = DType::u8,
          .shape = {experts, rows, blocks, mxfp4_block_bytes},
-         .use = TensorUse::experts});
+         .use = TensorUse::experts,
+         .by_expert = true});
   visit({.name = name + "_scales",
          .dtype = DType::u8,
          .shape = {experts, rows, blocks},
          .use = TensorUse::experts,
+         .by_expert = true,
          .e8m0_scales = true});
-  visit({.name = name + "_bias", .shape = {experts, rows}, .use = TensorUse::experts});
+  visit({.name = name + "_bias", .shape = {experts, rows}, .use = TensorUse::experts, .by_expert = true});
 }
 
 // One layer of gpt-oss.
@@ -51,11 +53,11 @@ void visit_gpt_oss_layer(const ModelConfig& config, std::int64_t layer, const Vi
   visit({.name = prefix + "self_attn.sinks", .shape = {config.num_attention_heads}});
   visit_linear(prefix + "self_attn.o_proj", hidden, q_rows, bias, visit);
   visit({.name = prefix + "post_attention_layernorm.weight", .shape = {hidden}});
-  visit_linear(prefix + "mlp.router", config.num_local_experts, hidden, true, visit);
-  visit_experts(prefix + "mlp.experts.gate_up_proj", config.num_local_experts, 2 * config.intermediate_size,
-                hidden, visit);
-  visit_experts(prefix + "mlp.experts.down_proj", config.num_local_experts, hidden, config.intermediate_size,
-                visit);
+  const std::int64_t experts = config.num_local_experts;
+  visit({.name = prefix + "mlp.router.weight", .shape = {experts, hidden}, .by_expert = true});
+  visit({.name = prefix + "mlp.router.bias", .shape = {experts}, .by_expert = true});
+  visit_experts(prefix + "mlp.experts.gate_up_proj", experts, 2 * config.intermediate_size, hidden, visit);
+  visit_experts(prefix + "mlp.experts.down_proj", experts, hidden, config.intermediate_size, visit);
 }
 
 // Visits instead of returning a list, so that a small file with a configuration of a thousand layers
@@ -97,7 +99,7 @@ Status compare_one(const ModelConfig& config, const ExpectedTensor& expected, co
   Result<ConstTensor> tensor = source.required(expected.name, expected.dtype, expected.shape);
   if (tensor.ok()) return expected.e8m0_scales ? check_scales(expected.name, *tensor) : Status();
   const StoredTensor* stored = source.find(expected.name);
-  if (stored != nullptr && expected.use == TensorUse::experts && stored->tensor.dtype == expected.dtype &&
+  if (stored != nullptr && expected.by_expert && stored->tensor.dtype == expected.dtype &&
       stored->tensor.shape.rank() == expected.shape.rank() && stored->tensor.shape[0] != expected.shape[0]) {
     return broken_model(
         "tensor " + quote(expected.name) + " holds " + std::to_string(stored->tensor.shape[0]) +

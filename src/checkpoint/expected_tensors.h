@@ -26,6 +26,7 @@ struct ExpectedTensor {
   DType dtype = DType::bf16;
   Shape shape;
   TensorUse use = TensorUse::whole;
+  bool by_expert = false;    // its first axis counts experts
   bool e8m0_scales = false;  // bytes of which 255 means NaN
 
   std::int64_t bytes() const { return shape.count() * static_cast<std::int64_t>(dtype_bytes(dtype)); }

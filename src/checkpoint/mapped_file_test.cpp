@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <csignal>
@@ -166,6 +167,10 @@ TEST_F(MappedFileTest, MovesWithItsBytes) {
 
 TEST_F(MappedFileTest, MoreMappingsThanTheTableHoldsAreReadInstead) {
   folder.write("file", "some bytes");
+  struct rlimit limit {};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
   std::vector<MappedFile> files;
   while (files.size() < 1100) {
     Result<MappedFile> file = MappedFile::open(path());

@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstring>
+#include <ctime>
 #include <string>
 
 #include "checkpoint/allocation_meter.h"
@@ -17,11 +17,11 @@ namespace {
 std::span<const std::byte> as_bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 std::string refused(const std::string& file) {
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   const AllocationMeter meter;
   const Result<SafetensorsHeader> header = parse_safetensors_header(as_bytes(file));
   EXPECT_LE(meter.peak(), 2 * file.size() + 65536);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+  EXPECT_LT(std::clock() - start, CLOCKS_PER_SEC) << "of processor time";
   EXPECT_FALSE(header.ok());
   EXPECT_EQ(header.status().code(), StatusCode::broken_model);
   EXPECT_EQ(header.status().message().find('\n'), std::string::npos);
