@@ -53,11 +53,11 @@ TEST(PreTokenizer, AnUnknownPatternIsLeftToTheRegularExpressionEngine) {
 
 TEST(Regex, RefusesWhatItCannotDoAsTheTokenizersLibraryDoes) {
   EXPECT_EQ(Regex::compile("(a").status().message(),
-            "the split pattern '(a' is no regular expression: missing closing parenthesis at byte 2");
+            "the split pattern \"(a\" is no regular expression: missing closing parenthesis at byte 2");
   EXPECT_EQ(Regex::compile("a*").status().message(),
-            "the split pattern 'a*' can match the empty text, which would split everywhere");
+            "the split pattern \"a*\" can match the empty text, which would split everywhere");
   EXPECT_EQ(Regex::compile("[a-z&&[^c]]").status().message(),
-            "the split pattern '[a-z&&[^c]]' uses the set intersection &&, which nibble does not know");
+            "the split pattern \"[a-z&&[^c]]\" uses the set intersection &&, which nibble does not know");
   EXPECT_FALSE(Regex::compile("\\h+").ok());
   EXPECT_FALSE(Regex::compile("\\C").ok());
   EXPECT_FALSE(Regex::compile(std::string(100000, 'a')).ok());

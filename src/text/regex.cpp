@@ -7,7 +7,7 @@
 #include <pcre2.h>
 
 #include "base/check.h"
-#include "base/utf8.h"
+#include "base/quote.h"
 
 namespace nibble {
 namespace {
@@ -41,8 +41,7 @@ struct Regex::Matcher::State {
 
 Result<Regex> Regex::compile(std::string_view pattern) {
   const auto refuse = [pattern](std::string_view why) {
-    const std::string_view shown = pattern.substr(0, valid_utf8_prefix(pattern.substr(0, 200)));
-    return broken_model(std::string("the split pattern '").append(shown).append("' ").append(why));
+    return broken_model("the split pattern " + quote(pattern) + " " + std::string(why));
   };
   if (pattern.size() > kMaxPattern) return refuse("has more than 65536 bytes");
   if (pattern.find("&&") != std::string_view::npos) {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <deque>
 
-#include "base/check.h"
+#include "base/quote.h"
 #include "text/split_scanners.h"
 #include "text/tokenizer_parts.h"
 
@@ -41,6 +41,9 @@ bool append_base64(std::string_view digits, std::string& bytes) {
   return true;
 }
 
+// Every cut of every token is looked at. The longest token of o200k has 128 bytes.
+constexpr std::size_t kMaxTokenBytes = 512;
+
 struct NamedControl {
   TokenId id;
   std::string_view spelling;
@@ -72,7 +75,7 @@ Result<std::vector<ControlToken>> controls_of(std::string_view encoding) {
     return controls;
   }
   return invalid_argument("a rank file needs --encoding o200k_base or o200k_harmony" +
-                          (encoding.empty() ? std::string() : ", not '" + std::string(encoding) + "'"));
+                          (encoding.empty() ? std::string() : ", not " + quote(encoding)));
 }
 
 }  // namespace
@@ -100,6 +103,9 @@ Result<TokenizerParts> read_tiktoken(std::string_view text, std::string_view enc
     if (space == std::string_view::npos) return refuse("is not a base64 token and its rank");
     const std::size_t begin = bytes.size();
     if (!append_base64(line.substr(0, space), bytes)) return refuse("does not begin with base64");
+    if (bytes.size() - begin > kMaxTokenBytes) {
+      return refuse("has a token of more than " + std::to_string(kMaxTokenBytes) + " bytes");
+    }
     std::int64_t rank = 0;
     const auto [end, error] = std::from_chars(line.data() + space + 1, line.data() + line.size(), rank);
     if (error != std::errc() || end != line.data() + line.size()) return refuse("does not end with a rank");

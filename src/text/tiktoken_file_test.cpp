@@ -76,6 +76,7 @@ TEST(TiktokenFile, BrokenLinesAreNamed) {
   expect_refused("IQ== -1\n", "line 1 is refused: token id -1 is outside 0..2097150");
   expect_refused("IQ== 99999999999999999999\n", "line 1 does not end with a rank");
   expect_refused("IQ== 0\nIg== 0\n", "line 2 is refused: token id 0 is given to two tokens");
+  expect_refused(base64(std::string(513, 'a')) + " 0\n", "line 1 has a token of more than 512 bytes");
   expect_refused(rank_file({"ab", "ab"}), "ranks 256 and 257 are of the same token");
   expect_refused("IQ== 0\n",
                  "the vocabulary has no token for the byte 0x00, so some text could not be encoded");
@@ -88,7 +89,7 @@ TEST(TiktokenFile, NeedsAKnownEncoding) {
   EXPECT_EQ(read_tiktoken("", "").status().message(),
             "a rank file needs --encoding o200k_base or o200k_harmony");
   EXPECT_EQ(read_tiktoken("", "p50k_base").status().message(),
-            "a rank file needs --encoding o200k_base or o200k_harmony, not 'p50k_base'");
+            "a rank file needs --encoding o200k_base or o200k_harmony, not \"p50k_base\"");
   EXPECT_EQ(read_tiktoken("", "").status().code(), StatusCode::invalid_argument);
 }
 

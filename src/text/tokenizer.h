@@ -36,7 +36,7 @@ class Tokenizer {
   // What a reader made of a file (tokenizer_parts.h).
   static Tokenizer from_parts(TokenizerParts parts);
 
-  // Control tokens spelled in the text are plain text.
+  // Texts have less than 4 GiB. Control tokens spelled in the text are plain text.
   std::vector<TokenId> encode(std::string_view text) const;
   // Control tokens count as such where their spelling lies wholly inside one of `trusted` (ascending,
   // disjoint spans); everywhere else they are plain text. This is what keeps a user's text inert inside a

@@ -2,7 +2,8 @@
 // is honoured or refused by name; ignored, because it does not concern the ids of a text, are "truncation"
 // and "padding" (the engine has its own limits), "dropout" of 0, "unk_token" (every byte has a token), and
 // "post_processor", whose TemplateProcessing would put control tokens around a text: chat templates spell
-// those out, and prompts given as they are stay as they are.
+// those out, and prompts given as they are stay as they are. An added token is looked for in the text as it
+// is spelled, before normalization, whether or not it is "normalized": so no text around it can undo it.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -12,7 +13,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "base/utf8.h"
+#include "base/quote.h"
 #include "text/byte_level.h"
 #include "text/normalizer.h"
 #include "text/tokenizer_parts.h"
@@ -21,13 +22,6 @@ namespace nibble {
 namespace {
 
 Status refuse(std::string message) { return broken_model(std::move(message)); }
-
-// The text, or the beginning of a long one, for a message.
-std::string quoted(std::string_view text) {
-  text = text.substr(0, 200);
-  std::string quote(1, '\'');
-  return quote.append(text.substr(0, valid_utf8_prefix(text))).append(1, '\'');
-}
 
 // A member that is there and not null.
 std::optional<JsonValue> member(JsonValue object, std::string_view key) {
@@ -88,7 +82,7 @@ Status read_normalizer(JsonValue normalizer, int depth, TokenizerParts& parts) {
       NIBBLE_RETURN_IF_ERROR(read_normalizer(step, depth + 1, parts));
     return {};
   }
-  return refuse("the normalizer " + quoted(type) + " is not supported; NFC and a Sequence of it are");
+  return refuse("the normalizer " + quote(type) + " is not supported; NFC and a Sequence of it are");
 }
 
 // --- pre_tokenizer ---
@@ -119,7 +113,7 @@ Status PreTokenizerReader::read(JsonValue value, int depth) {
   if (type == "Split") return read_split(value);
   if (type == "Digits") return read_digits(value);
   if (type == "ByteLevel") return read_byte_level(value);
-  return refuse("the pre_tokenizer " + quoted(type) +
+  return refuse("the pre_tokenizer " + quote(type) +
                 " is not supported; Sequence, Split, Digits and ByteLevel are");
 }
 
@@ -134,7 +128,7 @@ Status PreTokenizerReader::read_split(JsonValue value) {
   };
   const auto* behavior = std::find_if(std::begin(kBehaviors), std::end(kBehaviors),
                                       [name](const auto& known) { return known.first == name; });
-  if (behavior == std::end(kBehaviors)) return refuse("Split has the unknown behavior " + quoted(name));
+  if (behavior == std::end(kBehaviors)) return refuse("Split has the unknown behavior " + quote(name));
   NIBBLE_ASSIGN(const bool invert, read_bool(value, "Split", "invert", false));
   const std::optional<JsonValue> pattern = member(value, "pattern");
   if (!pattern || !pattern->is_object() || pattern->size() != 1) {
@@ -184,7 +178,7 @@ Status check_decoder(JsonValue decoder, int depth) {
     for (const JsonValue step : steps.elements()) NIBBLE_RETURN_IF_ERROR(check_decoder(step, depth + 1));
     return {};
   }
-  return refuse("the decoder " + quoted(type) + " is not supported; ByteLevel is");
+  return refuse("the decoder " + quote(type) + " is not supported; ByteLevel is");
 }
 
 Status check_post_processor(JsonValue post_processor, int depth) {
@@ -196,7 +190,7 @@ Status check_post_processor(JsonValue post_processor, int depth) {
       NIBBLE_RETURN_IF_ERROR(check_post_processor(step, depth + 1));
     return {};
   }
-  return refuse("the post_processor " + quoted(type) +
+  return refuse("the post_processor " + quote(type) +
                 " is not supported; ByteLevel, TemplateProcessing and a Sequence of them are");
 }
 
@@ -252,12 +246,12 @@ Status ModelReader::read_added(JsonValue token) {
   for (const std::string_view flag : {"single_word", "lstrip", "rstrip"}) {
     NIBBLE_ASSIGN(const bool set, read_bool(token, "an added token", flag, false));
     if (set) {
-      return refuse("added token " + quoted(content) + " has " + std::string(flag) +
+      return refuse("added token " + quote(content) + " has " + std::string(flag) +
                     ", which is not supported: control tokens are matched as they are spelled");
     }
   }
   if (Status status = builder_.add(id->as_integer(), content); !status.ok()) {
-    return status.with_context("added token " + quoted(content));
+    return status.with_context("added token " + quote(content));
   }
   parts_.controls.push_back({static_cast<TokenId>(id->as_integer()), std::string(content)});
   return {};
@@ -265,13 +259,13 @@ Status ModelReader::read_added(JsonValue token) {
 
 Status ModelReader::check_model(JsonValue model) {
   NIBBLE_ASSIGN(const std::string_view type, read_type(model, "model"));
-  if (type != "BPE") return refuse("model.type is " + quoted(type) + "; BPE is supported");
+  if (type != "BPE") return refuse("model.type is " + quote(type) + "; BPE is supported");
   NIBBLE_ASSIGN(const bool byte_fallback, read_bool(model, "model", "byte_fallback", false));
   if (byte_fallback) return refuse("model.byte_fallback is on, which is not supported; byte-level BPE is");
   for (const std::string_view affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     NIBBLE_ASSIGN(const std::string_view text, read_string(model, "model", affix));
     if (!text.empty())
-      return refuse("model." + std::string(affix) + " is " + quoted(text) + ", which is not supported");
+      return refuse("model." + std::string(affix) + " is " + quote(text) + ", which is not supported");
   }
   if (const std::optional<JsonValue> dropout = member(model, "dropout")) {
     if (!dropout->is_number()) return wrong_type("model", "dropout", *dropout, "a number");
@@ -288,18 +282,18 @@ Status ModelReader::read_vocabulary(JsonValue model) {
   std::sort(parts_.controls.begin(), parts_.controls.end(),
             [](const ControlToken& a, const ControlToken& b) { return a.id < b.id; });
   for (const auto& [token, id] : vocab->members()) {
-    if (!id.is_integer()) return refuse("model.vocab gives " + quoted(token) + " no integer id");
+    if (!id.is_integer()) return refuse("model.vocab gives " + quote(token) + " no integer id");
     if (const ControlToken* control = control_of(id.as_integer())) {
       if (control->spelling == token) continue;
-      return refuse("token id " + std::to_string(control->id) + " is " + quoted(control->spelling) +
-                    " in added_tokens but " + quoted(token) + " in model.vocab");
+      return refuse("token id " + std::to_string(control->id) + " is " + quote(control->spelling) +
+                    " in added_tokens but " + quote(token) + " in model.vocab");
     }
     const std::size_t begin = bytes_.size();
     // A token outside the byte-level alphabet cannot come of text; it decodes to what it is spelled like.
     const bool plain = append_byte_level(token, bytes_);
     if (!plain) bytes_.append(token);
     if (Status status = builder_.add(id.as_integer(), std::string_view(bytes_).substr(begin)); !status.ok()) {
-      return status.with_context("model.vocab, token " + quoted(token));
+      return status.with_context("model.vocab, token " + quote(token));
     }
     if (plain) parts_.bpe.whole.push_back(static_cast<TokenId>(id.as_integer()));
   }
@@ -334,7 +328,7 @@ Status ModelReader::check_spellings() const {
   for (std::size_t i = 1; i < sorted.size(); ++i) {
     if (sorted[i - 1]->spelling == sorted[i]->spelling) {
       return refuse("added tokens " + std::to_string(sorted[i - 1]->id) + " and " +
-                    std::to_string(sorted[i]->id) + " are both spelled " + quoted(sorted[i]->spelling));
+                    std::to_string(sorted[i]->id) + " are both spelled " + quote(sorted[i]->spelling));
     }
   }
   if (!parts_.normalize_nfc) return {};
@@ -342,7 +336,7 @@ Status ModelReader::check_spellings() const {
   for (const ControlToken& control : parts_.controls) {
     std::string storage;
     if (to_nfc(control.spelling, storage) != control.spelling) {
-      return refuse("added token " + quoted(control.spelling) +
+      return refuse("added token " + quote(control.spelling) +
                     " is not in the normal form that the normalizer makes");
     }
   }
@@ -377,12 +371,12 @@ Status ModelReader::read_merge(JsonValue merge, std::size_t index) {
   const TokenId left_id = left_plain ? finder_.find(joint.substr(0, left_size)) : -1;
   const TokenId right_id = right_plain ? finder_.find(joint.substr(left_size)) : -1;
   if (left_id < 0 || right_id < 0) {
-    return refuse(where() + " merges " + quoted(left_id < 0 ? left : right) +
+    return refuse(where() + " merges " + quote(left_id < 0 ? left : right) +
                   ", which is no token of model.vocab that text may become");
   }
   const TokenId result = finder_.find(joint);
   if (result < 0) {
-    return refuse(where() + " makes " + quoted(std::string(left).append(right)) +
+    return refuse(where() + " makes " + quote(std::string(left).append(right)) +
                   ", which is no token of model.vocab that text may become");
   }
   merges_.push_back({left_id, right_id, static_cast<std::uint32_t>(index)});

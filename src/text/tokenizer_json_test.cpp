@@ -54,18 +54,18 @@ TEST(TokenizerJson, OtherKindsAreRefusedByName) {
   expect_refused("[]", "it is no JSON object");
   expect_refused("{}", "the pre_tokenizer has no ByteLevel step; byte-level BPE is supported");
   expect_refused(changed(R"("type": "BPE")", R"("type": "Unigram")"),
-                 "model.type is 'Unigram'; BPE is supported");
+                 "model.type is \"Unigram\"; BPE is supported");
   expect_refused(changed(R"("type": "BPE")", R"("type": 7)"), "model.type is an integer, not a string");
   expect_refused(changed(R"("type": "BPE",)", ""), "model has no type");
   expect_refused(
       changed(R"("type": "Split")", R"("type": "Whitespace")"),
-      "the pre_tokenizer 'Whitespace' is not supported; Sequence, Split, Digits and ByteLevel are");
+      "the pre_tokenizer \"Whitespace\" is not supported; Sequence, Split, Digits and ByteLevel are");
   expect_refused(changed(R"("behavior": "Isolated")", R"("behavior": "Sideways")"),
-                 "Split has the unknown behavior 'Sideways'");
+                 "Split has the unknown behavior \"Sideways\"");
   expect_refused(changed(R"("Regex": )", R"("Glob": )"),
                  "Split.pattern is neither a Regex nor a String of at least one byte");
   expect_refused(changed(R"("normalizer": null)", R"("normalizer": {"type": "Lowercase"})"),
-                 "the normalizer 'Lowercase' is not supported; NFC and a Sequence of it are");
+                 "the normalizer \"Lowercase\" is not supported; NFC and a Sequence of it are");
   expect_refused(changed(R"("normalizer": null)", R"("normalizer": "NFC")"),
                  "normalizer is a string, not an object");
   expect_refused(changed(R"("decoder": {)", R"("ignored": {)"), "it has no decoder; ByteLevel is supported");
@@ -77,36 +77,36 @@ TEST(TokenizerJson, WhatItAsksOfTheModelIsHonouredOrRefused) {
   expect_refused(changed(R"("dropout": null)", R"("dropout": 0.1)"),
                  "model.dropout is on: it is for training");
   expect_refused(changed(R"("end_of_word_suffix": null)", R"("end_of_word_suffix": "</w>")"),
-                 "model.end_of_word_suffix is '</w>', which is not supported");
+                 "model.end_of_word_suffix is \"</w>\", which is not supported");
   expect_refused(
       changed(R"("lstrip": false)", R"("lstrip": true)"),
-      "added token '<|startoftext|>' has lstrip, which is not supported: control tokens are matched as "
+      "added token \"<|startoftext|>\" has lstrip, which is not supported: control tokens are matched as "
       "they are spelled");
   EXPECT_TRUE(read_tokenizer_json(changed(R"("dropout": null)", R"("dropout": 0)")).ok());
 }
 
 TEST(TokenizerJson, IdsThatContradictAreRefused) {
   expect_refused(changed(R"("id": 401)", R"("id": 400)"),
-                 "added token '<|endoftext|>': token id 400 is given to two tokens");
+                 "added token \"<|endoftext|>\": token id 400 is given to two tokens");
   expect_refused(changed(R"("id": 401)", R"("id": 5)"),
-                 "token id 5 is '<|endoftext|>' in added_tokens but '&' in model.vocab");
+                 "token id 5 is \"<|endoftext|>\" in added_tokens but \"&\" in model.vocab");
   expect_refused(changed(R"("id": 401)", R"("id": -1)"),
-                 "added token '<|endoftext|>': token id -1 is outside 0..2097150");
+                 "added token \"<|endoftext|>\": token id -1 is outside 0..2097150");
   expect_refused(changed(R"("id": 401)", R"("id": 9999999999)"),
-                 "added token '<|endoftext|>': token id 9999999999 is outside 0..2097150");
+                 "added token \"<|endoftext|>\": token id 9999999999 is outside 0..2097150");
   expect_refused(changed(R"("id": 401)", R"("id": 2000000)"),
                  "token id 2000000 is far beyond the vocabulary's 417 tokens");
   expect_refused(changed(R"("id": 401)", R"("id": "401")"), "an added token has no integer id");
   expect_refused(changed("\"content\": \"<|endoftext|>\"", "\"content\": \"<|startoftext|>\""),
-                 "added tokens 400 and 401 are both spelled '<|startoftext|>'");
+                 "added tokens 400 and 401 are both spelled \"<|startoftext|>\"");
   expect_refused(changed("\"content\": \"<|endoftext|>\"", "\"content\": \"\""),
                  "added token 401 has no content");
 }
 
 TEST(TokenizerJson, VocabularyAndMergesMustFit) {
   expect_refused(changed(R"("!": 0)", R"("!": 1)"),
-                 "model.vocab, token '\"': token id 1 is given to two tokens");
-  expect_refused(changed(R"("!": 0)", R"("!": 0.5)"), "model.vocab gives '!' no integer id");
+                 "model.vocab, token \"\\\"\": token id 1 is given to two tokens");
+  expect_refused(changed(R"("!": 0)", R"("!": 0.5)"), "model.vocab gives \"!\" no integer id");
   expect_refused(changed(R"("!": 0)", R"("!x": 0)"),
                  "the vocabulary has no token for the byte 0x21, so some text could not be encoded");
 }
@@ -137,9 +137,9 @@ TEST(TokenizerJson, BadMergesAreNamed) {
   EXPECT_TRUE(read_tokenizer_json(with_merges("[]")).ok());
   expect_refused(with_merges("7"), "model.merges is an integer, not an array");
   expect_refused(with_merges(R"([["a","zz"]])"),
-                 "model.merges[0] merges 'zz', which is no token of model.vocab that text may become");
+                 "model.merges[0] merges \"zz\", which is no token of model.vocab that text may become");
   expect_refused(with_merges(R"([["a","b"],["b","a"]])"),
-                 "model.merges[1] makes 'ba', which is no token of model.vocab that text may become");
+                 "model.merges[1] makes \"ba\", which is no token of model.vocab that text may become");
   expect_refused(with_merges(R"(["ab"])"), "model.merges[0] is neither \"left right\" nor [left, right]");
   expect_refused(with_merges(R"([["a"]])"), "model.merges[0] is neither \"left right\" nor [left, right]");
   expect_refused(with_merges(R"([["a",1]])"), "model.merges[0] is neither \"left right\" nor [left, right]");
