@@ -7,6 +7,7 @@
 
 namespace nibble {
 
+extern const Command bench_command;
 extern const Command chat_command;
 extern const Command generate_command;
 extern const Command inspect_command;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <fstream>
 #include <string>
 
@@ -136,6 +137,12 @@ class SteppedEngine final : public Engine {
 
 }  // namespace
 
+double expected_step_bytes(const ModelInfo& model, int tokens) {
+  const double unused = 1.0 - static_cast<double>(model.experts_per_token) / model.experts;
+  return static_cast<double>(model.shared_bytes) +
+         static_cast<double>(model.expert_bytes) * (1.0 - std::pow(unused, tokens));
+}
+
 Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
   NIBBLE_ASSIGN(const ModelLocation location,
                 locate_model(options.model, LocationEnvironment::of_this_process()));
@@ -154,7 +161,13 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
                  .max_model_len = sizes.scheduler.max_model_len,
                  .eos_ids = config.eos_token_ids,
                  .weight_bytes = weight_bytes,
+                 .experts = static_cast<int>(config.num_local_experts),
+                 .experts_per_token = static_cast<int>(config.num_experts_per_tok),
                  .threads = worker->threads()};
+  for (const ExpectedTensor& tensor : expected_tensors(config)) {
+    if (tensor.use == TensorUse::whole) info.shared_bytes += tensor.bytes();
+    if (tensor.use == TensorUse::experts) info.expert_bytes += tensor.bytes();
+  }
   return std::unique_ptr<Engine>(std::make_unique<SteppedEngine>(std::move(info), sizes, std::move(worker)));
 }
 

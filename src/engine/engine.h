@@ -22,8 +22,15 @@ struct ModelInfo {
   int max_model_len = 0;         // tokens of prompt and answer together
   std::vector<TokenId> eos_ids;  // of config.json and generation_config.json together
   std::int64_t weight_bytes = 0;
+  std::int64_t shared_bytes = 0;  // of weights that every step reads, whatever its tokens
+  std::int64_t expert_bytes = 0;  // of all experts together, of which a step reads those it needs
+  int experts = 0;
+  int experts_per_token = 0;
   int threads = 0;
 };
+
+// Bytes of weights that a step of this many tokens reads, if the router spreads them evenly.
+double expected_step_bytes(const ModelInfo& model, int tokens);
 
 struct StepTimes {
   double seconds = 0;

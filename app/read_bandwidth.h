@@ -1,0 +1,12 @@
+// How fast this machine reads memory: the bound of a decode step, measured in the same run.
+#pragma once
+
+#include "base/status.h"
+
+namespace nibble {
+
+// Bytes a second that `threads` threads read together from a buffer far larger than the caches; the median
+// of a few passes.
+Result<double> measure_read_bandwidth(int threads);
+
+}  // namespace nibble
