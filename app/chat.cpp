@@ -99,6 +99,7 @@ class Chat {
         engine_(engine),
         tokenizer_(tokenizer),
         prompter_(prompter),
+        typed_(is_terminal(::fileno(console.in))),
         terminal_(is_terminal(::fileno(console.out))),
         color_(wants_color(::fileno(console.out))) {
     memory_.set_system(options.system);
@@ -110,18 +111,18 @@ class Chat {
   }
 
   Status run() {
-    const bool typed = is_terminal(::fileno(console_.in));
-    const bool edits = typed && ::fileno(console_.in) == STDIN_FILENO &&
+    const bool edits = typed_ && ::fileno(console_.in) == STDIN_FILENO &&
                        ::fileno(console_.out) == STDOUT_FILENO && moves_cursor(STDOUT_FILENO);
-    MessageSource source(console_.in, edits, typed && terminal_, console_.out);
+    MessageSource source(console_.in, edits, typed_ && terminal_, console_.out);
     if (const Status status = source.open_history(); !status.ok()) note(status.message());
-    if (typed) greet();
+    if (typed_) greet();
     const InterruptGuard guard;
     bool leaving = false;  // Ctrl-C at an empty prompt was the last key
     for (;;) {
       const LineEditor::Line line = source.next();
       if (line.outcome == LineEditor::Outcome::end_of_input) return {};
       if (line.outcome == LineEditor::Outcome::interrupted) {
+        if (!typed_) return interrupted();
         if (leaving && line.text.empty()) return {};
         leaving = line.text.empty();
         if (leaving) note("Ctrl-C once more leaves, and so does Ctrl-D");
@@ -156,6 +157,10 @@ class Chat {
   void greet() {
     note(engine_.model().name + ", a context of " + std::to_string(engine_.model().max_model_len) +
          " tokens. /help shows the commands.");
+  }
+
+  static Status interrupted() {
+    return {StatusCode::cancelled, "interrupted; the rest of the input was not read"};
   }
 
   // False: leave.
@@ -276,7 +281,7 @@ class Chat {
       return {};
     }
     finish(results.value()[0]);
-    return {};
+    return results.value()[0].finish == FinishReason::cancelled && !typed_ ? interrupted() : Status();
   }
 
   void finish(const GenerationResult& result) {
@@ -322,6 +327,7 @@ class Chat {
   Engine& engine_;
   const Tokenizer& tokenizer_;
   const ChatPrompter& prompter_;
+  bool typed_;  // by a person, not read from a pipe
   bool terminal_;
   bool color_;
   ConversationMemory memory_;

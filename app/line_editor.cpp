@@ -112,14 +112,22 @@ void EntryBuffer::transpose() {
 
 // --- Layout
 
+void EntryLayout::keep_rows(int height) {
+  height = std::max(height, 1);
+  if (last_row() < height) return;
+  const int first = std::min(cursor_row, last_row() - height + 1);
+  rows.erase(rows.begin() + std::min(first + height, last_row() + 1), rows.end());
+  rows.erase(rows.begin(), rows.begin() + first);
+  cursor_row -= first;
+}
+
 EntryLayout lay_out(std::string_view prompt, const EntryBuffer& entry, int columns) {
   columns = std::max(columns, 2);  // the widest character has to fit
   EntryLayout layout;
+  layout.rows.emplace_back();
   int column = 0;
   const auto next_row = [&] {
-    layout.row_columns.push_back(column);
-    layout.rows += "\r\n";
-    ++layout.last_row;
+    layout.rows.emplace_back();
     column = 0;
   };
   const auto put = [&](std::string_view shown) {
@@ -127,8 +135,8 @@ EntryLayout lay_out(std::string_view prompt, const EntryBuffer& entry, int colum
       const std::size_t end = next_character(shown, at);
       const int width = character_columns(shown.substr(at, end - at));
       if (column + width > columns) next_row();
-      layout.rows += shown.substr(at, end - at);
-      column += width;
+      layout.rows.back().text += shown.substr(at, end - at);
+      layout.rows.back().columns = column += width;
       at = end;
     }
   };
@@ -139,7 +147,7 @@ EntryLayout lay_out(std::string_view prompt, const EntryBuffer& entry, int colum
     // A full row's cursor stands on the next one, not past the edge.
     if (column == columns && (at == entry.cursor() || at < text.size())) next_row();
     if (at == entry.cursor()) {
-      layout.cursor_row = layout.last_row;
+      layout.cursor_row = layout.last_row();
       layout.cursor_column = column;
     }
     if (at == text.size()) break;
@@ -148,7 +156,7 @@ EntryLayout lay_out(std::string_view prompt, const EntryBuffer& entry, int colum
     // The cursor of a wide character that does not fit any more is where that character goes.
     if (at == entry.cursor() && column + character_columns(character) > columns) {
       next_row();
-      layout.cursor_row = layout.last_row;
+      layout.cursor_row = layout.last_row();
       layout.cursor_column = 0;
     }
     if (character == "\n") {
@@ -159,7 +167,6 @@ EntryLayout lay_out(std::string_view prompt, const EntryBuffer& entry, int colum
     }
     at = end;
   }
-  layout.row_columns.push_back(column);
   return layout;
 }
 
@@ -274,12 +281,14 @@ void LineEditor::redraw() {
   if (shown_columns_ > columns && columns > 0) {
     rows_above = (std::max(shown_.cursor_column, 1) - 1) / columns;
     for (int row = 0; row < shown_.cursor_row; ++row) {
-      rows_above += std::max(1, (shown_.row_columns[static_cast<std::size_t>(row)] + columns - 1) / columns);
+      rows_above += std::max(1, (shown_.rows[static_cast<std::size_t>(row)].columns + columns - 1) / columns);
     }
   }
   EntryLayout layout = lay_out(prompt_, entry_, columns);
-  std::string out = "\x1b[?25l" + cursor_up(rows_above) + "\r\x1b[J" + layout.rows;
-  out += cursor_up(layout.last_row - layout.cursor_row) + to_column(layout.cursor_column) + "\x1b[?25h";
+  layout.keep_rows(terminal_.rows());  // what has scrolled out of the screen cannot be redrawn
+  std::string out = "\x1b[?25l" + cursor_up(rows_above) + "\r\x1b[J";
+  for (const EntryLayout::Row& row : layout.rows) out += (&row == &layout.rows[0] ? "" : "\r\n") + row.text;
+  out += cursor_up(layout.last_row() - layout.cursor_row) + to_column(layout.cursor_column) + "\x1b[?25h";
   terminal_.write(out);
   shown_ = std::move(layout);
   shown_columns_ = columns;

@@ -47,11 +47,18 @@ class EntryBuffer {
 
 // Where prompt and entry stand when written from column 0 of a terminal this wide.
 struct EntryLayout {
-  std::string rows;  // ready to write; rows are separated by \r\n
+  struct Row {
+    std::string text;
+    int columns = 0;
+  };
+  std::vector<Row> rows;
   int cursor_row = 0;
   int cursor_column = 0;
-  int last_row = 0;
-  std::vector<int> row_columns;  // columns that each row takes
+
+  int last_row() const { return static_cast<int>(rows.size()) - 1; }
+  // Leaves at most `height` rows: those that end with the last one, or earlier ones where the cursor is
+  // above.
+  void keep_rows(int height);
 };
 // Line breaks of the entry show as a mark in place; a row never relies on the terminal's own wrapping.
 EntryLayout lay_out(std::string_view prompt, const EntryBuffer& entry, int columns);

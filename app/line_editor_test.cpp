@@ -18,7 +18,7 @@ class ScreenTerminal : public TerminalPort {
     int columns = 0;  // not 0: the window was resized
   };
 
-  explicit ScreenTerminal(int columns) : columns_(columns) {}
+  explicit ScreenTerminal(int columns, int rows = 1000) : columns_(columns), height_(rows) {}
 
   void type(std::string bytes) { steps_.push_back({std::move(bytes), 0}); }
   void resize(int columns) { steps_.push_back({"", columns}); }
@@ -47,6 +47,7 @@ class ScreenTerminal : public TerminalPort {
     }
   }
   int columns() override { return columns_; }
+  int rows() override { return height_; }
   void enter_raw_mode() override { raw_ = true; }
   void leave_raw_mode() override { raw_ = false; }
 
@@ -104,6 +105,7 @@ class ScreenTerminal : public TerminalPort {
   }
 
   int columns_;
+  int height_;
   std::deque<Step> steps_;
   std::vector<std::vector<std::string>> rows_{1};
   int row_ = 0;
@@ -227,6 +229,24 @@ TEST(LineEditor, ANarrowerWindowIsRedrawn) {
   EXPECT_EQ(terminal.screen(), "> tell me a story now|");
 }
 
+TEST(LineEditor, OfAnEntryHigherThanTheScreenOnlyItsEndIsDrawn) {
+  ScreenTerminal terminal(10, 3);
+  terminal.type("\x1b[200~1\n2\n3\n4\n5\n6\x1b[201~");
+  terminal.type("!");
+  terminal.type("\x1b[H");
+  const LineEditor::Line line = read_line(terminal);
+  EXPECT_EQ(terminal.screen(), "4\xE2\x86\xB5|5\xE2\x86\xB5|6!|");
+
+  EntryBuffer entry;
+  entry.set("1\n2\n3\n4\n5\n6");
+  for (int i = 0; i < 8; ++i) entry.left();
+  EntryLayout layout = lay_out("> ", entry, 10);
+  layout.keep_rows(3);  // the cursor stands behind the 2
+  ASSERT_EQ(layout.rows.size(), 3u);
+  EXPECT_EQ(layout.rows[0].text, "2\xE2\x86\xB5");
+  EXPECT_EQ(layout.cursor_row, 0);
+}
+
 // The screen always shows what one layout of the final entry would, whatever was done to get there.
 TEST(LineEditor, RandomEditingLeavesTheScreenRight) {
   const std::vector<std::string> keys = {"a",
@@ -257,7 +277,7 @@ TEST(LineEditor, RandomEditingLeavesTheScreenRight) {
     EntryBuffer entry;
     entry.set(line.text);
     ScreenTerminal fresh(columns);
-    fresh.write(lay_out("> ", entry, columns).rows + "\r\n");
+    for (const EntryLayout::Row& row : lay_out("> ", entry, columns).rows) fresh.write(row.text + "\r\n");
     ASSERT_EQ(terminal.screen(), fresh.screen()) << "entry " << line.text << " in " << columns << " columns";
     ASSERT_EQ(terminal.row(), fresh.row());
   }

@@ -37,6 +37,12 @@ int terminal_columns(int fd) {
   return size.ws_col;
 }
 
+int terminal_rows(int fd) {
+  winsize size = {};
+  if (::ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_row == 0) return 24;
+  return size.ws_row;
+}
+
 bool moves_cursor(int fd) {
   return is_terminal(fd) && !environment("TERM").empty() && environment("TERM") != "dumb";
 }
@@ -83,6 +89,8 @@ TerminalPort::Wake StandardTerminal::read(std::string& bytes, std::chrono::milli
 void StandardTerminal::write(std::string_view bytes) { write_all(STDOUT_FILENO, bytes); }
 
 int StandardTerminal::columns() { return terminal_columns(STDOUT_FILENO); }
+
+int StandardTerminal::rows() { return terminal_rows(STDOUT_FILENO); }
 
 void StandardTerminal::enter_raw_mode() {
   if (raw_ || ::tcgetattr(STDIN_FILENO, &g_cooked) != 0) return;

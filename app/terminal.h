@@ -10,6 +10,8 @@ namespace nibble {
 bool is_terminal(int fd);
 // Columns of the terminal at `fd`; 80 where that cannot be known.
 int terminal_columns(int fd);
+// Its rows; 24 where that cannot be known.
+int terminal_rows(int fd);
 // A terminal that moves its cursor when told to: TERM is set and not "dumb".
 bool moves_cursor(int fd);
 // moves_cursor, and no NO_COLOR in the environment.
@@ -29,6 +31,7 @@ class TerminalPort {
   virtual Wake read(std::string& bytes, std::chrono::milliseconds timeout) = 0;
   virtual void write(std::string_view bytes) = 0;
   virtual int columns() = 0;
+  virtual int rows() = 0;
   // Keys as they are pressed, without echo, and back; calls need not be paired.
   virtual void enter_raw_mode() = 0;
   virtual void leave_raw_mode() = 0;
@@ -46,6 +49,7 @@ class StandardTerminal : public TerminalPort {
   Wake read(std::string& bytes, std::chrono::milliseconds timeout) override;
   void write(std::string_view bytes) override;
   int columns() override;
+  int rows() override;
   void enter_raw_mode() override;
   void leave_raw_mode() override;
 

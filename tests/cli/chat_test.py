@@ -3,12 +3,13 @@ import os
 import re
 import signal
 import stat
+import subprocess
 import termios
 import time
 
 import pytest
 
-from nibble_program import PARITY, run
+from nibble_program import BINARY, PARITY, environment, run
 from terminal_session import ESCAPES, TerminalSession
 
 EXAMPLE = PARITY / "example"
@@ -226,6 +227,17 @@ def test_in_a_pipe_control_characters_are_visible_too():
     code, out, _ = run("chat", EXAMPLE, "--seed", 1, "--temperature", 2, "--max-tokens", 300, stdin="Hello\n")
     assert code == 0
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", out)
+
+
+def test_in_a_pipe_control_c_ends_the_program():
+    process = subprocess.Popen([BINARY, "chat", "demo"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               env=environment())
+    process.stdin.write(b"Tell me a long story\n")
+    process.stdin.flush()
+    os.read(process.stdout.fileno(), 100)  # it has begun to answer
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130 and b"interrupted" in err
 
 
 def test_a_model_that_is_not_there_is_exit_code_3():
