@@ -139,16 +139,15 @@ def release_tests(args):
 
 
 def sanitized_tests(args):
-    names = None if args.extended else SANITIZED
-    targets = [] if args.extended else [f"{name}_test" for name in SANITIZED if (ROOT / "src" / name).exists()]
-    outcome = build("asan", "-DNIBBLE_BENCHMARKS=OFF", targets=targets)
+    """All tests under g++'s sanitizers."""
+    outcome = build("asan")
     if not outcome.failed:
-        outcome.add(run_google_tests("asan", names, timeout=900))
+        outcome.add(run_google_tests("asan", timeout=1800))
     return outcome
 
 
 def thread_sanitizer_tests(args):
-    outcome = build("tsan", "-DNIBBLE_BENCHMARKS=OFF")
+    outcome = build("tsan")
     if not outcome.failed:
         outcome.add(run_google_tests("tsan", timeout=1800))
     return outcome
@@ -157,7 +156,7 @@ def thread_sanitizer_tests(args):
 def clang_tests(args):
     if not shutil.which("clang++"):
         return Outcome(skipped=[("clang", "clang++ is not installed")])
-    outcome = build("clang", "-DNIBBLE_BENCHMARKS=OFF")
+    outcome = build("clang")
     if not outcome.failed:
         outcome.add(run_google_tests("clang"))
     return outcome
@@ -180,18 +179,23 @@ def python_tests(args):
     return outcome
 
 
-def fuzzers(args):
-    """A short run of each fuzzer from its committed corpus; what it finds stays in build/fuzz/<name>."""
+def fuzz_tests(args):
+    """By clang with sanitizers: the tests of SANITIZED, and a short run of each fuzzer from its committed corpus.
+    One build serves both. What a fuzzer finds stays in build/fuzz/found/<name>."""
     if not shutil.which("clang++"):
-        return Outcome(skipped=[("fuzzers", "clang++ is not installed")])
-    outcome = build("fuzz")
+        return Outcome(skipped=[("sanitized tests and fuzzers", "clang++ is not installed")])
+    outcome = one("configure fuzz", ["cmake", "--preset", "fuzz"])
     if outcome.failed:
         return outcome
+    programs = ctest_commands("fuzz", "fuzz")
+    outcome = build("fuzz", targets=[f"{name}_test" for name in SANITIZED] + [name for name, _ in programs])
+    if outcome.failed:
+        return outcome
+    outcome.add(run_google_tests("fuzz", SANITIZED, timeout=600))
     seconds = 60 if args.extended else 5
-    for name, command in ctest_commands("fuzz", "fuzz"):
+    for name, (program, *corpus) in programs:
         folder = BUILD / "fuzz/found" / name
         folder.mkdir(parents=True, exist_ok=True)
-        program, *corpus = command
         outcome.add(one(f"fuzz: {name}", [
             program, f"-max_total_time={seconds}", "-timeout=10", "-rss_limit_mb=4096", "-print_final_stats=1",
             f"-artifact_prefix={folder}/", folder, *corpus], timeout=seconds + 120, **SANITIZER_ENVIRONMENT))
@@ -228,14 +232,14 @@ PARTS = {
     "release": release_tests,
     "bundle": bundle,
     "python": python_tests,
+    "fuzz": fuzz_tests,
     "asan": sanitized_tests,
-    "fuzz": fuzzers,
     "clang": clang_tests,
     "tsan": thread_sanitizer_tests,
     "tidy": tidy,
 }
 CHECK = ("layers", "format", "release")
-TEST = ("layers", "format", "release", "bundle", "python", "asan", "fuzz")
+TEST = ("layers", "format", "release", "bundle", "python", "fuzz")
 
 
 def machine():
