@@ -78,6 +78,7 @@ def main():
     commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
     print(f"{datetime.date.today()}, {cpu()}, commit {commit}, tokenizers {tokenizers.__version__}, tiktoken {tiktoken.__version__}\n")
     print("| text | bytes | nibble MB/s | tokenizers MB/s | tiktoken MB/s |\n| --- | ---: | ---: | ---: | ---: |")
+
     def fast_ids(text):
         return hugging_face.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
