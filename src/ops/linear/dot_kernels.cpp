@@ -1,11 +1,13 @@
 #include "base/check.h"
 #include "ops/linear/dot_tile_avx2.h"
+#include "ops/linear/dot_tile_avx512.h"
 #include "ops/linear/dot_tile_scalar.h"
 
 namespace nibble {
 namespace {
 
 constexpr DotKernels kernels[] = {
+    {"avx512", avx512_supported, avx512_dot_bf16, avx512_dot_mxfp4},
     {"avx2", avx2_supported, avx2_dot_bf16, avx2_dot_mxfp4},
     {"scalar", scalar_supported, scalar_dot_bf16, scalar_dot_mxfp4},
 };

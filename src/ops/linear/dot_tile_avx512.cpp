@@ -1,0 +1,206 @@
+#include "ops/linear/dot_tile_avx512.h"
+
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "base/check.h"
+#include "ops/linear/dot_tile_scalar.h"
+
+// On each function, not on the file; see dot_tile_avx2.cpp.
+#define NIBBLE_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
+
+namespace nibble {
+namespace {
+
+constexpr int lanes = 16;
+static_assert(lanes == tile_rows, "one lane a row");
+
+NIBBLE_AVX512 inline __m128i chunk(const std::uint8_t* at) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+}
+
+// Four words (16 bytes) of each of sixteen rows, transposed: words[c] holds word c of every row. Row r goes
+// to lane group r / 4, so that the shuffles below stay inside 128 bits.
+NIBBLE_AVX512 inline void load_words(const std::uint8_t* first, std::int64_t row_bytes, __m512i (&words)[4]) {
+  __m512i rows[4];
+  for (int r = 0; r < 4; ++r) {
+    rows[r] = _mm512_castsi128_si512(chunk(first + r * row_bytes));
+    rows[r] = _mm512_inserti32x4(rows[r], chunk(first + (r + 4) * row_bytes), 1);
+    rows[r] = _mm512_inserti32x4(rows[r], chunk(first + (r + 8) * row_bytes), 2);
+    rows[r] = _mm512_inserti32x4(rows[r], chunk(first + (r + 12) * row_bytes), 3);
+  }
+  const __m512i a = _mm512_unpacklo_epi32(rows[0], rows[1]), b = _mm512_unpackhi_epi32(rows[0], rows[1]);
+  const __m512i c = _mm512_unpacklo_epi32(rows[2], rows[3]), d = _mm512_unpackhi_epi32(rows[2], rows[3]);
+  words[0] = _mm512_unpacklo_epi64(a, c);
+  words[1] = _mm512_unpackhi_epi64(a, c);
+  words[2] = _mm512_unpacklo_epi64(b, d);
+  words[3] = _mm512_unpackhi_epi64(b, d);
+}
+
+// How a step's weights come out of the words: column(words, i) is column i of the tile as floats.
+struct Bf16Step {
+  static constexpr int chunks = 4;          // of 16 bytes a row
+  static constexpr int columns_a_word = 2;  // low half, high half
+  NIBBLE_AVX512 static __m512 column(__m512i word, int within) {
+    return _mm512_castsi512_ps(
+        within == 0 ? _mm512_slli_epi32(word, 16)
+                    : _mm512_and_si512(word, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
+};
+struct Mxfp4Step {
+  static constexpr int chunks = 1;
+  static constexpr int columns_a_word = 8;  // nibbles
+  // The permutation looks at the low four bits of a lane: the code.
+  NIBBLE_AVX512 static __m512 column(__m512i word, int within) {
+    const __m512 values = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f,
+                                         -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
+    return _mm512_permutexvar_ps(_mm512_srli_epi32(word, static_cast<unsigned>(4 * within)), values);
+  }
+};
+
+// See dot_tile_avx2.cpp: fused only where the product is exact.
+template <bool exact_products>
+NIBBLE_AVX512 inline __m512 multiply_add(__m512 weight, __m512 x, __m512 sum) {
+  if constexpr (exact_products) return _mm512_fmadd_ps(weight, x, sum);
+  return _mm512_add_ps(sum, _mm512_mul_ps(weight, x));
+}
+
+NIBBLE_AVX512 inline void add_to_total(const __m512* scales, __m512 even, __m512 odd, TileTotals& totals) {
+  __m512 sum = _mm512_add_ps(even, odd);
+  if (scales != nullptr) sum = _mm512_mul_ps(sum, *scales);
+  _mm512_storeu_ps(totals, _mm512_add_ps(_mm512_loadu_ps(totals), sum));
+}
+
+// One input: weights go from the words straight into the products.
+template <class Step, bool exact_products>
+NIBBLE_AVX512 inline void multiply_one(const std::uint8_t* first, std::int64_t row_bytes,
+                                       const __m512* scales, const float* x, TileTotals& totals) {
+  __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
+  for (int chunk = 0; chunk < Step::chunks; ++chunk) {
+    __m512i words[4];
+    load_words(first + 16 * chunk, row_bytes, words);
+#pragma GCC unroll 4
+    for (int word = 0; word < 4; ++word) {
+#pragma GCC unroll 8
+      for (int within = 0; within < Step::columns_a_word; within += 2) {
+        const float* inputs = x + (4 * chunk + word) * Step::columns_a_word + within;
+        even =
+            multiply_add<exact_products>(Step::column(words[word], within), _mm512_set1_ps(inputs[0]), even);
+        odd = multiply_add<exact_products>(Step::column(words[word], within + 1), _mm512_set1_ps(inputs[1]),
+                                           odd);
+      }
+    }
+  }
+  add_to_total(scales, even, odd, totals);
+}
+
+// More inputs: the weights are widened once, column by column.
+struct WeightColumns {
+  alignas(64) float columns[dot_step][lanes];
+};
+
+template <class Step>
+NIBBLE_AVX512 inline void widen(const std::uint8_t* first, std::int64_t row_bytes, WeightColumns& wide) {
+  for (int chunk = 0; chunk < Step::chunks; ++chunk) {
+    __m512i words[4];
+    load_words(first + 16 * chunk, row_bytes, words);
+    for (int word = 0; word < 4; ++word) {
+      for (int within = 0; within < Step::columns_a_word; ++within) {
+        _mm512_store_ps(wide.columns[(4 * chunk + word) * Step::columns_a_word + within],
+                        Step::column(words[word], within));
+      }
+    }
+  }
+}
+
+template <int count, bool exact_products>
+NIBBLE_AVX512 inline void multiply_columns(const WeightColumns& wide, const __m512* scales,
+                                           const float* const* inputs, int k, TileTotals* totals) {
+  __m512 sums[2][count];
+  for (auto& parity : sums) {
+    for (__m512& sum : parity) sum = _mm512_setzero_ps();
+  }
+  for (int c = 0; c < dot_step; c += 2) {
+    for (int parity = 0; parity < 2; ++parity) {
+      const __m512 weights = _mm512_load_ps(wide.columns[c + parity]);
+      for (int i = 0; i < count; ++i) {
+        sums[parity][i] =
+            multiply_add<exact_products>(weights, _mm512_set1_ps(inputs[i][k + c + parity]), sums[parity][i]);
+      }
+    }
+  }
+  for (int i = 0; i < count; ++i) add_to_total(scales, sums[0][i], sums[1][i], totals[i]);
+}
+
+template <class Step, bool exact_products>
+NIBBLE_AVX512 inline void multiply_step(const std::uint8_t* first, std::int64_t row_bytes,
+                                        const __m512* scales, std::span<const float* const> inputs, int k,
+                                        TileTotals* totals) {
+  const int count = static_cast<int>(inputs.size());
+  if (count == 1)
+    return multiply_one<Step, exact_products>(first, row_bytes, scales, inputs[0] + k, totals[0]);
+  WeightColumns wide;
+  widen<Step>(first, row_bytes, wide);
+  int i = 0;
+  for (; i + 8 <= count; i += 8)
+    multiply_columns<8, exact_products>(wide, scales, inputs.data() + i, k, totals + i);
+  for (; i + 2 <= count; i += 2)
+    multiply_columns<2, exact_products>(wide, scales, inputs.data() + i, k, totals + i);
+  if (i < count) multiply_columns<1, exact_products>(wide, scales, inputs.data() + i, k, totals + i);
+}
+
+// Full tiles only.
+template <bool exact_products>
+NIBBLE_AVX512 void multiply(const Bf16Matrix& matrix, int row, std::span<const float* const> inputs,
+                            TileTotals* totals) {
+  const std::int64_t row_bytes = matrix.cols * static_cast<std::int64_t>(sizeof(Bf16));
+  const std::uint8_t* first = reinterpret_cast<const std::uint8_t*>(matrix.data) + row * row_bytes;
+  for (int k = 0; k < matrix.cols; k += dot_step) {
+    multiply_step<Bf16Step, exact_products>(first + 2 * k, row_bytes, nullptr, inputs, k, totals);
+  }
+}
+
+template <bool exact_products>
+NIBBLE_AVX512 void multiply(const Mxfp4Checkpoint& matrix, int row, std::span<const float* const> inputs,
+                            TileTotals* totals) {
+  const std::int64_t row_blocks = matrix.cols / mxfp4_block, row_bytes = row_blocks * mxfp4_block_bytes;
+  const std::uint8_t* first = matrix.blocks + row * row_bytes;
+  for (std::int64_t block = 0; block < row_blocks; ++block) {
+    alignas(64) float scales[lanes];
+    for (int r = 0; r < lanes; ++r)
+      scales[r] = E8m0{matrix.scales[(row + r) * row_blocks + block]}.to_float();
+    const __m512 scale = _mm512_load_ps(scales);
+    multiply_step<Mxfp4Step, exact_products>(first + block * mxfp4_block_bytes, row_bytes, &scale, inputs,
+                                             static_cast<int>(block) * dot_step, totals);
+  }
+}
+
+}  // namespace
+
+bool avx512_supported() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+// Ragged ends are rare (every width of a real model is a multiple of 32) and left to the plain code.
+void avx512_dot_bf16(const Bf16Matrix& matrix, int row, std::span<const float* const> inputs,
+                     InputValues values, TileTotals* totals) {
+  if (matrix.rows - row < tile_rows || matrix.cols % dot_step != 0)
+    return scalar_dot_bf16(matrix, row, inputs, values, totals);
+  NIBBLE_CHECK(inputs.size() <= max_tile_inputs);
+  std::memset(totals, 0, inputs.size() * sizeof(TileTotals));
+  values == InputValues::bf16 ? multiply<true>(matrix, row, inputs, totals)
+                              : multiply<false>(matrix, row, inputs, totals);
+}
+
+void avx512_dot_mxfp4(const Mxfp4Checkpoint& matrix, int row, std::span<const float* const> inputs,
+                      InputValues values, TileTotals* totals) {
+  if (matrix.rows - row < tile_rows) return scalar_dot_mxfp4(matrix, row, inputs, values, totals);
+  NIBBLE_CHECK(inputs.size() <= max_tile_inputs);
+  std::memset(totals, 0, inputs.size() * sizeof(TileTotals));
+  values == InputValues::bf16 ? multiply<true>(matrix, row, inputs, totals)
+                              : multiply<false>(matrix, row, inputs, totals);
+}
+
+}  // namespace nibble
