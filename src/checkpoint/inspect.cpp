@@ -71,8 +71,8 @@ Inspection inspect_model(const std::filesystem::path& folder) {
   }
   std::stable_sort(report.formats.begin(), report.formats.end(),
                    [](const FormatTotal& a, const FormatTotal& b) { return a.bytes > b.bytes; });
-  // Without any tensor the files themselves are the problem; a list of all that is missing says no more.
-  if (report.config && !report.tensors.empty()) compare_tensors(*report.config, source, report.problems);
+  // Where no file could be opened that is the problem; a list of all that is missing says no more.
+  if (report.config && !source.files().empty()) compare_tensors(*report.config, source, report.problems);
   if (Status status = source.intact(); !status.ok()) report.problems.add(std::move(status));
   return report;
 }

@@ -256,6 +256,12 @@ TEST(BrokenModel, TensorMissing) {
   EXPECT_EQ(refused(checkpoint), "tensor \"model.layers.1.self_attn.sinks\" is missing");
 }
 
+TEST(BrokenModel, AFileWithoutTensors) {
+  TestCheckpoint checkpoint;
+  checkpoint.tensors.clear();
+  EXPECT_EQ(refused(checkpoint), "tensor \"model.embed_tokens.weight\" is missing");
+}
+
 TEST(BrokenModel, TensorExtra) {
   TestCheckpoint checkpoint;
   checkpoint.tensors.push_back({"model.layers.2.self_attn.sinks", "BF16", {4}, std::string(8, '\0')});
