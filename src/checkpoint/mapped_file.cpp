@@ -1,14 +1,14 @@
 #include "checkpoint/mapped_file.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <mutex>
 #include <string>
@@ -50,9 +50,8 @@ void on_sigbus(int signal, siginfo_t* info, void* context) {
     for (Slot& slot : registry.slots) {
       const std::uintptr_t begin = slot.begin.load();
       if (begin == 0 || address < begin || address >= slot.end.load()) continue;
-      const std::uintptr_t page = address / registry.page_size * registry.page_size;
-      void* zeros = mmap(reinterpret_cast<void*>(page), registry.page_size, PROT_READ,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+      void* page = static_cast<std::byte*>(info->si_addr) - address % registry.page_size;
+      void* zeros = mmap(page, registry.page_size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
       if (zeros == MAP_FAILED) break;
       slot.damaged.store(true);
       errno = saved_errno;

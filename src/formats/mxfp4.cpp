@@ -31,7 +31,7 @@ E8m0 block_scale(float amax, Mxfp4Scale convention) {
 
 void mxfp4_decode_block(const std::uint8_t* codes, E8m0 scale, float* values) {
   const float factor = scale.to_float();
-  for (int i = 0; i < mxfp4_block_bytes; ++i) {
+  for (std::size_t i = 0; i < mxfp4_block_bytes; ++i) {
     values[2 * i] = e2m1_values[codes[i] & 0xfu] * factor;
     values[2 * i + 1] = e2m1_values[codes[i] >> 4] * factor;
   }
@@ -54,7 +54,7 @@ E8m0 mxfp4_encode_block(const float* values, Mxfp4Scale convention, std::uint8_t
     // In double the division is exact; what float32 then flushes is far below the smallest code.
     return E2m1::from_float(static_cast<float>(std::ldexp(static_cast<double>(value), exponent))).bits;
   };
-  for (int i = 0; i < mxfp4_block_bytes; ++i) {
+  for (std::size_t i = 0; i < mxfp4_block_bytes; ++i) {
     codes[i] = static_cast<std::uint8_t>(encode(values[2 * i]) | encode(values[2 * i + 1]) << 4);
   }
   return scale;
