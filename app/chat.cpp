@@ -305,19 +305,23 @@ class Chat {
     const bool reasoning = piece.part == AnswerPart::reasoning;
     if (reasoning && !terminal_) return;
     if (reasoning != reasoning_) {
-      if (!reasoning) put(wrapper_.flush() + "\n\n");
+      if (!reasoning) put(wrapped("\n\n"));
       if (color_) put(reasoning ? "\x1b[2m" : "\x1b[22m");
       reasoning_ = reasoning;
     }
     const std::string text = visible_text(piece.text);
-    put(terminal_ ? wrapper_.push(text, terminal_columns(::fileno(console_.out))) : text);
+    put(wrapped(text));
     at_line_begin_ = text.ends_with('\n');
+  }
+
+  std::string wrapped(std::string_view text) {
+    return terminal_ ? wrapper_.push(text, terminal_columns(::fileno(console_.out))) : std::string(text);
   }
 
   void end_answer() {
     put(wrapper_.flush());
     if (reasoning_ && color_) put("\x1b[22m");
-    if (!at_line_begin_) put("\n");
+    if (!at_line_begin_) put(wrapped("\n"));
     reasoning_ = false;
     at_line_begin_ = true;
   }

@@ -1,6 +1,7 @@
 // nibble generate: prompts in, text or JSON lines out.
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -14,6 +15,7 @@
 #include "app/progress.h"
 #include "app/prompt_file.h"
 #include "app/terminal.h"
+#include "app/word_wrap.h"
 
 namespace nibble {
 namespace {
@@ -136,7 +138,10 @@ class ResultPrinter {
 
   void begin() {
     // Reading a continuation without its beginning is odd; a file wants the new text alone.
-    if (streams_ && terminal_ && !prompts_.answers[0]) put(dim(visible_text(prompts_.shown[0])));
+    if (streams_ && terminal_ && !prompts_.answers[0]) {
+      put(dim(placed(prompts_.shown[0])));
+      put(dim(wrapper_.flush()));
+    }
   }
 
   void piece(const AnswerPiece& piece) {
@@ -145,7 +150,9 @@ class ResultPrinter {
 
   void finished(std::size_t i, const GenerationResult& result) {
     if (streams_) {
+      put(wrapper_.flush());
       if (terminal_ || !ends_line(result.text)) put("\n");
+      if (terminal_ && result.finish != FinishReason::cancelled) put_speed(result.timings);
       return;
     }
     results_[i] = std::make_unique<GenerationResult>(result);
@@ -166,15 +173,30 @@ class ResultPrinter {
     std::fflush(console_.out);
   }
 
+  // As it goes out: for a person safe and broken between words, for a program as it is.
+  std::string placed(std::string_view text) {
+    if (!terminal_) return std::string(text);
+    return wrapper_.push(visible_text(text), terminal_columns(::fileno(console_.out)));
+  }
+
+  // For a person: how fast it was.
+  void put_speed(const GenerationTimings& timings) {
+    char text[120];
+    std::snprintf(text, sizeof text, "(%d prompt tokens in %.2f s, then %.1f tokens a second)",
+                  timings.prefill_tokens, timings.prefill_s,
+                  timings.decode_s > 0 ? timings.decode_tokens / timings.decode_s : 0.0);
+    put(dim(text) + "\n");
+  }
+
   // A model's reasoning is shown to a person, dimmed, and left out where a program reads.
   void put_piece(const AnswerPiece& piece) {
     if (piece.part == AnswerPart::answer) {
-      if (reasoning_) put("\n\n");
+      if (reasoning_) put(dim(placed("\n\n")));
       reasoning_ = false;
-      put(terminal_ ? visible_text(piece.text) : piece.text);
+      put(placed(piece.text));
     } else if (color_) {
       reasoning_ = true;
-      put(dim(visible_text(piece.text)));
+      put(dim(placed(piece.text)));
     }
   }
 
@@ -199,13 +221,18 @@ class ResultPrinter {
   bool terminal_;
   bool color_;
   bool reasoning_ = false;
+  WordWrapper wrapper_;
 };
 
 Status check_results(const std::vector<GenerationResult>& results, const Prompts& prompts) {
+  const auto unfinished = std::count_if(results.begin(), results.end(), [](const GenerationResult& result) {
+    return result.finish == FinishReason::cancelled;
+  });
+  if (unfinished > 0) {
+    return {StatusCode::cancelled, "interrupted; " + std::to_string(unfinished) + " of " +
+                                       std::to_string(results.size()) + " prompts were not finished"};
+  }
   for (std::size_t i = 0; i < results.size(); ++i) {
-    if (results[i].finish == FinishReason::cancelled) {
-      return {StatusCode::cancelled, "interrupted; the prompts that were not finished gave no result"};
-    }
     if (results[i].finish == FinishReason::error)
       return internal_error(prompts.names[i] + ": " + results[i].error);
   }

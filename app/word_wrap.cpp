@@ -21,8 +21,8 @@ std::string WordWrapper::flush() {
   std::string out;
   end_word(out);
   out += blanks_;
+  column_ += static_cast<int>(blanks_.size());
   blanks_.clear();
-  column_ = 0;
   return out;
 }
 

@@ -10,7 +10,7 @@ class WordWrapper {
  public:
   // The text that can be placed now, for a terminal of this width; the last word waits for its end.
   std::string push(std::string_view text, int columns);
-  // What still waits. The next text begins a line.
+  // What still waits; the line goes on.
   std::string flush();
 
  private:

@@ -29,6 +29,16 @@ TEST(WordWrap, LineBreaksAndIndentationStay) {
   EXPECT_EQ(wrapped("one   \ntwo", 20), "one\ntwo");
 }
 
+TEST(WordWrap, ALineGoesOnAfterAFlush) {
+  WordWrapper wrapper;
+  std::string out;
+  for (const char* text : {"once upon", ", then", "\nonce upon"}) {
+    out += wrapper.push(text, 12);
+    out += wrapper.flush();
+  }
+  EXPECT_EQ(out, "once upon,\nthen\nonce upon");
+}
+
 TEST(WordWrap, AWordWiderThanTheTerminalIsLeftToIt) {
   EXPECT_EQ(wrapped("a abcdefghij b", 4), "a\nabcdefghij b");
   EXPECT_EQ(wrapped("a abcdefgh b", 4), "a\nabcdefgh\nb");
