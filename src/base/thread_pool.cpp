@@ -44,9 +44,10 @@ std::vector<int> allowed_cpus() {
   return cpus;
 }
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads)
+    : claims_(threads > 0 ? static_cast<std::size_t>(threads) : allowed_cpus().size()) {
   const std::vector<int> cpus = allowed_cpus();
-  const std::size_t count = threads > 0 ? static_cast<std::size_t>(threads) : cpus.size();
+  const std::size_t count = claims_.size();
   for (std::size_t share = 1; share < count; ++share) {
     workers_.emplace_back([this, share] { serve(static_cast<int>(share)); });
     if (count > cpus.size() || cpus[share] >= CPU_SETSIZE) continue;
@@ -65,23 +66,28 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::do_share(int share) const {
+void ThreadPool::claim_and_do(int share, unsigned ticket) {
+  unsigned before = ticket - 1;
+  if (!claims_[static_cast<std::size_t>(share)].compare_exchange_strong(before, ticket,
+                                                                        std::memory_order_acq_rel))
+    return;
   const std::int64_t n = work_.n, shares = size();
   const int begin = static_cast<int>(n * share / shares);
   const int end = static_cast<int>(n * (share + 1) / shares);
   if (begin < end) work_.call(work_.body, begin, end);
+  if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1 && share != 0) unfinished_.notify_one();
 }
 
 void ThreadPool::run(const Work& work) {
   NIBBLE_CHECK(!busy_.exchange(true, std::memory_order_acquire), "one parallel_for at a time");
-  work_ = work;
   if (work.n == 1 || workers_.empty()) {
     work.call(work.body, 0, work.n);
   } else {
-    unfinished_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-    ticket_.fetch_add(1, std::memory_order_release);
+    work_ = work;
+    unfinished_.store(size(), std::memory_order_relaxed);
+    const unsigned ticket = ticket_.fetch_add(1, std::memory_order_release) + 1;
     ticket_.notify_all();
-    do_share(0);
+    for (int share = 0; share < size(); ++share) claim_and_do(share, ticket);
     for (int left = unfinished_.load(std::memory_order_acquire); left != 0;
          left = unfinished_.load(std::memory_order_acquire)) {
       wait_while(unfinished_, left);
@@ -91,11 +97,11 @@ void ThreadPool::run(const Work& work) {
 }
 
 void ThreadPool::serve(int share) {
-  for (unsigned seen = 0;; ++seen) {
+  for (unsigned seen = 0;;) {
     wait_while(ticket_, seen);
+    seen = ticket_.load(std::memory_order_acquire);
     if (stopping_.load(std::memory_order_acquire)) return;
-    do_share(share);
-    if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished_.notify_one();
+    claim_and_do(share, seen);
   }
 }
 

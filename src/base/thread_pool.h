@@ -1,5 +1,7 @@
-// Threads that split a range of indices the same way every time: index i is run by the same thread whatever
-// the timing, so that caches stay warm and bits cannot depend on who was faster. No stealing, no queue.
+// Threads that split a range of indices the same way every time: share s of a range is the same indices
+// whatever the timing, so bits cannot depend on who was faster, and as a rule the same thread runs it, so
+// caches stay warm. A share whose thread has not woken up is run by the caller: on a busy machine waiting for
+// a thread that the system keeps off its CPU would cost far more than the share.
 #pragma once
 
 #include <atomic>
@@ -23,8 +25,8 @@ class ThreadPool {
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // body(begin, end) for contiguous shares of [0, n), at most one a thread; returns when all are done, and
-  // then everything they wrote is visible. One caller at a time; never from inside a body.
+  // body(begin, end) for contiguous shares of [0, n), as many as there are threads; returns when all are
+  // done, and then everything they wrote is visible. One caller at a time; never from inside a body.
   template <class Body>
   void parallel_for(int n, Body&& body) {
     if (n <= 0) return;
@@ -43,11 +45,14 @@ class ThreadPool {
 
   void run(const Work& work);
   void serve(int share);
-  void do_share(int share) const;
+  void claim_and_do(int share, unsigned ticket);
 
-  Work work_;                         // written by the caller before ticket_ moves, read by the workers after
+  Work work_;  // written by the caller before ticket_ moves; read by who holds a claim of that ticket
   std::atomic<unsigned> ticket_ = 0;  // one more for each run
-  std::atomic<int> unfinished_ = 0;   // workers still busy with the current ticket
+  // The last ticket a share was claimed for. Every share is claimed once a ticket, so a thread that wakes up
+  // late finds its ticket taken and cannot touch a later run.
+  std::vector<std::atomic<unsigned>> claims_;
+  std::atomic<int> unfinished_ = 0;  // shares of the current ticket
   std::atomic<bool> busy_ = false;
   std::atomic<bool> stopping_ = false;
   std::vector<std::thread> workers_;

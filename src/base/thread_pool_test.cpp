@@ -22,21 +22,32 @@ TEST(ThreadPool, EveryIndexIsRunOnceWhateverTheSizes) {
   }
 }
 
-TEST(ThreadPool, AnIndexBelongsToTheSameThreadEveryTime) {
+TEST(ThreadPool, SharesAreTheSameRangesEveryTime) {
   ThreadPool pool(3);
-  std::vector<std::thread::id> first(100), again(100);
-  const auto note = [&](std::vector<std::thread::id>& owner) {
+  std::vector<int> first(100), again(100);  // where the share of each index begins
+  const auto note = [&](std::vector<int>& begins) {
     pool.parallel_for(100, [&](int begin, int end) {
-      for (int i = begin; i < end; ++i) owner[static_cast<std::size_t>(i)] = std::this_thread::get_id();
+      for (int i = begin; i < end; ++i) begins[static_cast<std::size_t>(i)] = begin;
     });
   };
   note(first);
-  for (int i = 0; i < 50; ++i) {
+  for (int i = 0; i < 200; ++i) {
     note(again);
     ASSERT_EQ(first, again);
   }
-  EXPECT_EQ(first.front(), std::this_thread::get_id());
-  EXPECT_NE(first.back(), std::this_thread::get_id());
+  EXPECT_EQ(first.front(), 0);
+  EXPECT_EQ(first.back(), 66);
+}
+
+TEST(ThreadPool, SharesRunSideBySide) {
+  ThreadPool pool(2);
+  // Each share waits for the other's mark: it ends only if two threads are at work.
+  std::atomic<bool> low = false, high = false;
+  pool.parallel_for(2, [&](int begin, int) {
+    (begin == 0 ? low : high) = true;
+    while (!low || !high) std::this_thread::yield();
+  });
+  EXPECT_TRUE(low && high);
 }
 
 TEST(ThreadPool, WritesOfOneRunAreSeenByTheNext) {
