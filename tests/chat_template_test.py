@@ -147,6 +147,6 @@ class Grammar:
 
 
 def test_random_templates():
-    count = int(os.environ.get("NIBBLE_RANDOM_TEMPLATES", "3000"))
+    count = int(os.environ.get("NIBBLE_RANDOM_TEMPLATES", "1500"))
     cases = [(Grammar(seed).body(3), snippets.DATA) for seed in range(count)]
     assert compare(cases) > count // 3
