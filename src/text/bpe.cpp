@@ -38,22 +38,21 @@ PairRanks::PairRanks(std::span<const BpeMerge> merges)
 }
 
 BpeModel::BpeModel(const Vocabulary& vocabulary, Parts parts)
-    : bytes_(parts.bytes),
-      merges_(std::move(parts.merges)),
-      whole_(vocabulary, parts.whole.size()),
-      byte_pairs_(256 * 256) {
+    : bytes_(parts.bytes), merges_(std::move(parts.merges)), byte_pairs_(256 * 256) {
   for (std::size_t i = 0; i < byte_pairs_.size(); ++i) {
     byte_pairs_[i] = merges_.ranks.find(bytes_[i >> 8], bytes_[i & 255]);
   }
-  std::vector<TokenId> ids;
-  for (const TokenId token : parts.whole) {
-    if (parts.whole_piece == WholePiece::when_reached) {
-      ids.clear();
-      merge(vocabulary.bytes(token), ids);
-      if (ids.size() != 1 || ids[0] != token) continue;
-    }
-    whole_.insert(token);
+  if (parts.whole_piece == WholePiece::always) {
+    whole_ = std::move(parts.finder);
+    return;
   }
+  std::vector<TokenId> ids;
+  std::erase_if(parts.plain, [&](TokenId token) {
+    ids.clear();
+    merge(vocabulary.bytes(token), ids);
+    return ids.size() != 1 || ids[0] != token;
+  });
+  whole_ = TokenFinder(vocabulary, parts.plain);
 }
 
 void BpeModel::encode(std::string_view piece, std::vector<TokenId>& ids) const {

@@ -79,8 +79,9 @@ class BpeModel {
     // Token of each byte; -1 where no valid text has that byte.
     std::array<TokenId, 256> bytes;
     BpeMerges merges;
-    // Tokens a whole piece may be; those that plain text must never become are not among them.
-    std::vector<TokenId> whole;
+    // Tokens that plain text may become, as a list and to be found by their bytes.
+    std::vector<TokenId> plain;
+    TokenFinder finder;
     WholePiece whole_piece;
   };
   // Ids are at most PairRanks::kMaxId, ranks below PairRanks::kMaxMerges. `vocabulary` holds still while the

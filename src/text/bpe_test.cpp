@@ -68,17 +68,14 @@ class Built {
   static BpeModel::Parts parts(const Toy& toy, const Vocabulary& vocabulary, BpeModel::WholePiece whole_piece,
                                bool by_rank) {
     BpeModel::Parts parts;
-    TokenFinder finder(vocabulary, 1);
-    for (TokenId id = 0; id < vocabulary.size(); ++id) {
-      finder.insert(id);
-      parts.whole.push_back(id);
-    }
+    for (TokenId id = 0; id < vocabulary.size(); ++id) parts.plain.push_back(id);
+    parts.finder = TokenFinder(vocabulary, parts.plain);
     for (int byte = 0; byte < 256; ++byte) {
       const char c = static_cast<char>(byte);
-      parts.bytes[static_cast<std::size_t>(byte)] = finder.find({&c, 1});
+      parts.bytes[static_cast<std::size_t>(byte)] = parts.finder.find({&c, 1});
     }
     if (by_rank) {
-      parts.merges = merges_of_ranks(vocabulary, parts.whole, finder);
+      parts.merges = merges_of_ranks(vocabulary, parts.plain, parts.finder);
     } else {
       std::vector<BpeMerge> merges;
       for (const auto& [pair, rank] : toy.ranks) merges.push_back({pair.first, pair.second, rank});

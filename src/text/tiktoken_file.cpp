@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 
+#include "base/check.h"
 #include "base/quote.h"
 #include "text/split_scanners.h"
 #include "text/tokenizer_parts.h"
@@ -78,6 +79,18 @@ Result<std::vector<ControlToken>> controls_of(std::string_view encoding) {
                           (encoding.empty() ? std::string() : ", not " + quote(encoding)));
 }
 
+Status two_ranks_of_one_token(const Vocabulary& vocabulary, const std::vector<TokenId>& tokens) {
+  TokenFinder finder(vocabulary, tokens.size());
+  for (const TokenId token : tokens) {
+    if (const TokenId other = finder.insert(token); other != token) {
+      return broken_model("ranks " + std::to_string(other) + " and " + std::to_string(token) +
+                          " are of the same token");
+    }
+  }
+  NIBBLE_CHECK(false, "some token is there twice");
+  return {};
+}
+
 }  // namespace
 
 Result<TokenizerParts> read_tiktoken(std::string_view text, std::string_view encoding) {
@@ -122,16 +135,12 @@ Result<TokenizerParts> read_tiktoken(std::string_view text, std::string_view enc
   }
   NIBBLE_ASSIGN(parts.vocabulary, builder.finish());
 
-  TokenFinder finder(*parts.vocabulary, plain.size());
-  for (const TokenId token : plain) {
-    if (const TokenId other = finder.insert(token); other != token) {
-      return broken_model("ranks " + std::to_string(other) + " and " + std::to_string(token) +
-                          " are of the same token");
-    }
-  }
+  TokenFinder finder(*parts.vocabulary, plain);
+  if (finder.size() != plain.size()) return two_ranks_of_one_token(*parts.vocabulary, plain);
   NIBBLE_ASSIGN(parts.bpe.bytes, byte_tokens(finder));
   parts.bpe.merges = merges_of_ranks(*parts.vocabulary, plain, finder);
-  parts.bpe.whole = std::move(plain);
+  parts.bpe.plain = std::move(plain);
+  parts.bpe.finder = std::move(finder);
   parts.bpe.whole_piece = BpeModel::WholePiece::always;
   NIBBLE_ASSIGN(SplitStep step, SplitStep::pattern(kO200kPattern, SplitBehavior::isolated, false));
   parts.pre_tokenizer = PreTokenizer({std::move(step)});

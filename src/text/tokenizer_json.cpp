@@ -234,7 +234,6 @@ class ModelReader {
   std::string joint_;  // scratch of read_merge
   VocabularyBuilder builder_;
   std::vector<BpeMerge> merges_;
-  TokenFinder finder_;  // of the tokens that text can become
 };
 
 Status ModelReader::read_added(JsonValue token) {
@@ -295,12 +294,11 @@ Status ModelReader::read_vocabulary(JsonValue model) {
     if (Status status = builder_.add(id.as_integer(), std::string_view(bytes_).substr(begin)); !status.ok()) {
       return status.with_context("model.vocab, token " + quote(token));
     }
-    if (plain) parts_.bpe.whole.push_back(static_cast<TokenId>(id.as_integer()));
+    if (plain) parts_.bpe.plain.push_back(static_cast<TokenId>(id.as_integer()));
   }
   NIBBLE_ASSIGN(parts_.vocabulary, builder_.finish());
-  finder_ = TokenFinder(*parts_.vocabulary, parts_.bpe.whole.size());
-  for (const TokenId token : parts_.bpe.whole) finder_.insert(token);
-  NIBBLE_ASSIGN(parts_.bpe.bytes, byte_tokens(finder_));
+  parts_.bpe.finder = TokenFinder(*parts_.vocabulary, parts_.bpe.plain);
+  NIBBLE_ASSIGN(parts_.bpe.bytes, byte_tokens(parts_.bpe.finder));
   return {};
 }
 
@@ -360,21 +358,22 @@ Status ModelReader::read_merge(JsonValue merge, std::size_t index) {
   if (left.empty() || right.empty()) {
     return refuse(where() + " is neither \"left right\" nor [left, right]");
   }
+  const TokenFinder& finder = parts_.bpe.finder;
   joint_.clear();
   const bool left_plain = append_byte_level(left, joint_);
   const std::size_t left_size = joint_.size();
   const bool right_plain = append_byte_level(right, joint_);
   const std::string_view joint = joint_;
-  finder_.prefetch(joint.substr(0, left_size));
-  finder_.prefetch(joint.substr(left_size));
-  finder_.prefetch(joint);
-  const TokenId left_id = left_plain ? finder_.find(joint.substr(0, left_size)) : -1;
-  const TokenId right_id = right_plain ? finder_.find(joint.substr(left_size)) : -1;
+  finder.prefetch(joint.substr(0, left_size));
+  finder.prefetch(joint.substr(left_size));
+  finder.prefetch(joint);
+  const TokenId left_id = left_plain ? finder.find(joint.substr(0, left_size)) : -1;
+  const TokenId right_id = right_plain ? finder.find(joint.substr(left_size)) : -1;
   if (left_id < 0 || right_id < 0) {
     return refuse(where() + " merges " + quote(left_id < 0 ? left : right) +
                   ", which is no token of model.vocab that text may become");
   }
-  const TokenId result = finder_.find(joint);
+  const TokenId result = finder.find(joint);
   if (result < 0) {
     return refuse(where() + " makes " + quote(std::string(left).append(right)) +
                   ", which is no token of model.vocab that text may become");

@@ -1,6 +1,7 @@
 #include "text/tokenizer.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -129,6 +130,30 @@ TEST(Tokenizer, ManyThreadsMayEncodeAtOnce) {
   for (std::vector<TokenId>& result : results) threads.emplace_back([&] { result = tokenizer.encode(text); });
   for (std::thread& thread : threads) thread.join();
   for (const std::vector<TokenId>& result : results) EXPECT_EQ(result, expected);
+}
+
+TEST(Tokenizer, ALongTextNeedsLittleStack) {
+  std::vector<Tokenizer> tokenizers;
+  for (const char* name : {"gpt_oss", "qwen3", "deepseek_v3", "gpt2"}) {
+    tokenizers.push_back(Tokenizer::load(kData / "tokenizers" / name).value());
+  }
+  pthread_attr_t attributes;
+  ASSERT_EQ(pthread_attr_init(&attributes), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&attributes, 256 * 1024), 0);
+  const auto encode_all = [](void* argument) -> void* {
+    for (const Tokenizer& tokenizer : *static_cast<std::vector<Tokenizer>*>(argument)) {
+      for (const std::string unit : {"a", " ", "\n", "\u0301", "\u4e2d", "\U0001F469\u200D"}) {
+        std::string text;
+        while (text.size() < 200000) text += unit;
+        tokenizer.encode(text);
+      }
+    }
+    return nullptr;
+  };
+  pthread_t thread;
+  ASSERT_EQ(pthread_create(&thread, &attributes, encode_all, &tokenizers), 0);
+  pthread_join(thread, nullptr);
+  pthread_attr_destroy(&attributes);
 }
 
 TEST(Tokenizer, FilesThatAreNoTokenizerAreRefusedWithTheirName) {

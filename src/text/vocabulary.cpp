@@ -61,6 +61,15 @@ Vocabulary::Vocabulary(const std::vector<VocabularyEntry>& entries) {
 TokenFinder::TokenFinder(const Vocabulary& vocabulary, std::size_t expected)
     : vocabulary_(&vocabulary), slots_(std::bit_ceil(std::max<std::size_t>(2 * expected, 16))) {}
 
+TokenFinder::TokenFinder(const Vocabulary& vocabulary, std::span<const TokenId> tokens)
+    : TokenFinder(vocabulary, tokens.size()) {
+  constexpr std::size_t kAhead = 16;  // tokens in flight: each is a cache miss
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (i + kAhead < tokens.size()) prefetch(vocabulary.bytes(tokens[i + kAhead]));
+    insert(tokens[i]);
+  }
+}
+
 TokenFinder::Key TokenFinder::key_of(std::string_view bytes) {
   const char* p = bytes.data();
   const std::size_t size = bytes.size();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +43,9 @@ class TokenFinder {
   TokenFinder() = default;
   // Ids are below 2^24.
   TokenFinder(const Vocabulary& vocabulary, std::size_t expected);
+  // Of tokens with the same bytes the first counts.
+  TokenFinder(const Vocabulary& vocabulary, std::span<const TokenId> tokens);
+  std::size_t size() const { return used_; }
   // Returns the token that already has these bytes, or `id`.
   TokenId insert(TokenId id);
   // -1 if there is none.
