@@ -59,10 +59,11 @@ def test_the_answer_is_the_same_in_a_terminal_and_in_a_pipe(chat):
 
 def test_control_c_stops_the_answer_and_not_the_program(chat):
     session = chat()
-    session.send("Tell me a very long story about a bear\r")
-    session.expect("\n")
-    time.sleep(1.0)
-    session.pump(0.1)
+    question = "Tell me a very long story about a bear"
+    session.send(question + "\r")
+    session.expect(question)
+    while len(session.text()) < session.seen + 10:  # it has begun to answer
+        assert session.pump(0.05)
     session.send("\x03")
     session.expect("(stopped)")
     session.expect("> ")

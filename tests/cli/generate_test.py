@@ -4,11 +4,10 @@ import math
 import os
 import signal
 import subprocess
-import time
 
 import pytest
 
-from nibble_program import BINARY, PARITY, ROOT, environment, generate, prompts_file, run
+from nibble_program import BINARY, PARITY, environment, generate, prompts_file, run
 
 EXAMPLE = PARITY / "example"
 GREEDY = ("--temperature", 0, "--ignore-eos")
@@ -111,7 +110,7 @@ def test_one_prompt_gives_its_text_alone():
 
 
 def test_the_text_streams():
-    process = subprocess.Popen([BINARY, "generate", "demo", "--prompt", "Once upon a time", "--max-tokens", "200", "--ignore-eos"],
+    process = subprocess.Popen([BINARY, "generate", "demo", "--prompt", "Once upon a time", "--max-tokens", "2000", "--ignore-eos"],
                                stdout=subprocess.PIPE, env=environment())
     first = os.read(process.stdout.fileno(), 65536)
     assert 0 < len(first) < 100 and process.poll() is None
@@ -182,17 +181,27 @@ def test_a_missing_model_is_exit_code_3():
     assert (code, out) == (3, "") and "/nonexistent/model" in err
 
 
-@pytest.mark.parametrize("json_switch", [(), ("--json",)])
-def test_control_c_is_exit_code_130(json_switch):
-    process = subprocess.Popen([BINARY, "generate", EXAMPLE, "--prompt", "x", "--max-tokens", "100000", "--ignore-eos", *json_switch],
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
-    time.sleep(0.7)
+def interrupted(*arguments):
+    """Starts generate, presses Ctrl-C once it has written something; gives the exit code and the two outputs."""
+    process = subprocess.Popen([BINARY, "generate", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+    first = os.read(process.stdout.fileno(), 65536)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert b"interrupted" in err
-    if json_switch:
-        assert out == b""
+    out, err = process.communicate(timeout=60)
+    return process.returncode, (first + out).decode(), err.decode()
+
+
+def test_control_c_is_exit_code_130():
+    code, out, err = interrupted("demo", "--prompt", "Once upon a time", "--max-tokens", 2000, "--ignore-eos")
+    assert code == 130 and err == "error: interrupted; 1 of 1 prompts were not finished\n"
+    assert out and out.endswith("\n")
+
+
+def test_control_c_leaves_whole_lines_of_what_was_finished():
+    with prompts_file([{"prompt": "The", "max_tokens": 1}, {"prompt": "The", "max_tokens": 100000}]) as file:
+        code, out, err = interrupted(EXAMPLE, "--prompts", file.name, "--ignore-eos", "--json")
+    assert code == 130 and err == "error: interrupted; 1 of 2 prompts were not finished\n"
+    [line] = [json.loads(line) for line in out.splitlines()]
+    assert len(line["token_ids"]) == 1
 
 
 def test_help_names_every_option_and_fits_a_screen():
