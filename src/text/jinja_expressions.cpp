@@ -131,6 +131,7 @@ Result<Value> Interpreter::evaluate_dict(const Expr& expr, Frame& frame) {
     if (key.is(Type::dict) || (key.is(Type::list) && !key.as_list().tuple)) {
       return fault("a " + std::string(key.type_name()) + " cannot be a key");
     }
+    NIBBLE_RETURN_IF_ERROR(spend(dict.entries.size() / 8));
     dict.set(std::move(key), std::move(value));
   }
   return make_dict(std::move(dict));
@@ -346,6 +347,7 @@ Result<bool> Interpreter::contains(const Value& container, const Value& item) {
       if (!item.is(Type::text)) {
         return fault("'in' a text needs a text, not " + std::string(item.type_name()));
       }
+      NIBBLE_RETURN_IF_ERROR(spend_on_search(container.bytes().size(), item.bytes().size()));
       return container.bytes().find(item.bytes()) != std::string::npos;
     case Type::list:
       NIBBLE_RETURN_IF_ERROR(spend(container.as_list().items.size()));
@@ -361,6 +363,9 @@ Result<bool> Interpreter::contains(const Value& container, const Value& item) {
 
 Result<bool> Interpreter::compare(Operator op, const Value& left, const Value& right) {
   NIBBLE_RETURN_IF_ERROR(spend(std::min(left.extent().weight, right.extent().weight)));
+  if (left.is(Type::dict) && right.is(Type::dict)) {  // keys in another order are looked up one by one
+    NIBBLE_RETURN_IF_ERROR(spend(left.as_dict().entries.size() * right.as_dict().entries.size() / 64));
+  }
   switch (op) {
     case Operator::equal: return equal(left, right);
     case Operator::not_equal: return !equal(left, right);

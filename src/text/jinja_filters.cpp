@@ -145,11 +145,11 @@ Result<Value> filter_tojson(Interpreter& interpreter, const Value& input, const 
     }
     options.separators = {bound[2]->as_list().items[0].bytes(), bound[2]->as_list().items[1].bytes()};
   }
-  const std::size_t margin =
-      options.indent ? options.indent->size() * static_cast<std::size_t>(kMaxNesting) / 8 : 0;
+  // A line an element, each with as much margin as the nesting asks for.
   const Extent extent = input.extent();
-  NIBBLE_RETURN_IF_ERROR(
-      interpreter.spend(extent.weight + (extent.nesting > 4 ? extent.weight * margin / 16 : 0)));
+  const std::size_t margin =
+      options.indent ? options.indent->size() * static_cast<std::size_t>(extent.nesting) : 0;
+  NIBBLE_RETURN_IF_ERROR(interpreter.spend(extent.weight * (1 + margin / 8)));
   NIBBLE_ASSIGN(std::string json, to_json(input, options));
   return interpreter.make_text_from_request(std::move(json));
 }

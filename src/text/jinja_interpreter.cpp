@@ -51,6 +51,10 @@ Status Interpreter::spend(std::size_t steps) {
   return {};
 }
 
+Status Interpreter::spend_on_search(std::size_t text_bytes, std::size_t needle_bytes) {
+  return spend(text_bytes / 8 * (needle_bytes / 64 + 1));
+}
+
 Status Interpreter::located(const Status& status, int line) {
   // The innermost node names the line; nothing catches a fault on its way out.
   if (std::exchange(located_, true)) return status;

@@ -45,6 +45,8 @@ class Interpreter {
   // --- What filters, tests and methods need
 
   Status spend(std::size_t steps);
+  // For a search that may compare all of `needle` at every byte of `text`.
+  Status spend_on_search(std::size_t text_bytes, std::size_t needle_bytes);
   // Every text that an operation makes passes here.
   Result<Value> make_text(Text text);
   Result<Value> make_text_from_request(std::string bytes) {

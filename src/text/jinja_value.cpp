@@ -171,8 +171,10 @@ bool equal(const Value& a, const Value& b) {
       const Dict& left = a.as_dict();
       const Dict& right = b.as_dict();
       if (left.entries.size() != right.entries.size()) return false;
-      for (const auto& [key, value] : left.entries) {
-        const Value* other = right.find(key);
+      for (std::size_t i = 0; i < left.entries.size(); ++i) {
+        const auto& [key, value] = left.entries[i];
+        const bool same_place = equal(key, right.entries[i].first);
+        const Value* other = same_place ? &right.entries[i].second : right.find(key);
         if (other == nullptr || !equal(value, *other)) return false;
       }
       return true;
