@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
+#include <cstdlib>
 #include <string>
 
 #include "app/commands.h"
@@ -17,9 +17,9 @@ struct Outcome {
 
 Outcome inspect(const std::filesystem::path& folder, bool json) {
   const Command* const commands[] = {&inspect_command};
-  const std::string model = folder.native();
+  const std::string& model = folder.native();
   std::vector<std::string_view> arguments = {"inspect", model};
-  if (json) arguments.push_back("--json");
+  if (json) arguments.emplace_back("--json");
   char* texts[2] = {};
   std::size_t sizes[2] = {};
   Console console{.out = open_memstream(&texts[0], &sizes[0]), .err = open_memstream(&texts[1], &sizes[1])};

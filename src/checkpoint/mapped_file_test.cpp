@@ -138,6 +138,7 @@ TEST_F(MappedFileTest, ManyThreadsMayMeetLostPagesAtOnce) {
   const MappedFile file = open(std::string(megabyte, '\1'));
   std::filesystem::resize_file(path(), 0);
   std::vector<std::thread> threads;
+  threads.reserve(4);
   std::vector<std::uint64_t> sums(4, 1);
   for (std::uint64_t& result : sums) threads.emplace_back([&] { result = sum(file.bytes()); });
   for (std::thread& thread : threads) thread.join();

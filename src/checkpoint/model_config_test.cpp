@@ -292,7 +292,7 @@ TEST(ExpectedTensors, BiasesAreThereOnlyWhereTheConfigurationSaysSo) {
   Checkpoint checkpoint;
   const std::size_t with = expected_tensors(parsed(checkpoint)).size();
   checkpoint.set("attention_bias", "false");
-  EXPECT_EQ(expected_tensors(parsed(checkpoint)).size(), with - 2 * 4);
+  EXPECT_EQ(expected_tensors(parsed(checkpoint)).size(), with - 8);
 }
 
 }  // namespace

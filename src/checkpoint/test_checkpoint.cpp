@@ -1,9 +1,8 @@
 #include "checkpoint/test_checkpoint.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 
 #include "base/check.h"

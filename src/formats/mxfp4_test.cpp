@@ -193,10 +193,10 @@ TEST(Mxfp4, TheSmallestAndLargestFloatsFit) {
 }
 
 TEST(Mxfp4, AMatrixIsReadFromItsTwoTensors) {
-  Buffer blocks = *Buffer::zeroed(2 * 3 * 16);
-  Buffer scales = *Buffer::zeroed(2 * 3);
-  blocks.data()[(1 * 3 + 2) * 16 + 1] = std::byte{0x50};  // row 1, block 2, index 3
-  scales.data()[1 * 3 + 2] = std::byte{128};
+  Buffer blocks = *Buffer::zeroed(96);
+  Buffer scales = *Buffer::zeroed(6);
+  blocks.data()[81] = std::byte{0x50};  // row 1, block 2, index 3
+  scales.data()[5] = std::byte{128};
   const ConstTensor codes = blocks.tensor(DType::u8, {2, 3, 16});
   const Mxfp4Checkpoint matrix = *mxfp4_checkpoint_matrix(codes, scales.tensor(DType::u8, {2, 3}));
   EXPECT_EQ(matrix.rows, 2);

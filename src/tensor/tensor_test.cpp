@@ -49,7 +49,7 @@ TEST(Shape, ByteSizesOfTheLargestShapeFit) {
 }
 
 TEST(Tensor, SlicesAlongTheFirstAxis) {
-  Buffer buffer = *Buffer::zeroed(2 * 3 * 4);
+  Buffer buffer = *Buffer::zeroed(24);
   const TensorView all = buffer.tensor(DType::f32, {2, 3});
   for (std::size_t i = 0; i < 6; ++i) all.as<float>()[i] = static_cast<float>(i);
   const ConstTensor second = all.at(1);
