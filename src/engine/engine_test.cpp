@@ -205,23 +205,67 @@ TEST(Engine, RefusesWhatItCannotHonour) {
   EXPECT_EQ(Engine::load(options).status().exit_code(), 3);
 }
 
-TEST(Engine, AWeightFileThatShrinksMidwayIsAnErrorNotACrash) {
-  const std::filesystem::path copy =
-      std::filesystem::temp_directory_path() / ("nibble_engine_test_" + std::to_string(::getpid()));
-  std::filesystem::create_directories(copy);
-  for (const char* name : {"config.json", "generation_config.json", "model.safetensors"}) {
-    std::filesystem::copy_file(example / name, copy / name,
-                               std::filesystem::copy_options::overwrite_existing);
+// The example in a folder of its own, for a test to damage.
+class DamagedExample : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::create_directories(copy_);
+    for (const char* name : {"config.json", "generation_config.json", "model.safetensors"}) {
+      std::filesystem::copy_file(example / name, copy_ / name,
+                                 std::filesystem::copy_options::overwrite_existing);
+    }
   }
-  std::unique_ptr<Engine> engine = std::move(Engine::load({.model = copy.string()})).value();
+  void TearDown() override { std::filesystem::remove_all(copy_); }
+
+  // Overwrites one row of the embedding with NaN.
+  void spoil_embedding(TokenId id) {
+    std::fstream file(copy_ / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    std::uint64_t header_bytes = 0;
+    file.read(reinterpret_cast<char*>(&header_bytes), sizeof(header_bytes));
+    std::string header(header_bytes, ' ');
+    file.read(header.data(), static_cast<std::streamsize>(header_bytes));
+    const JsonDocument document = JsonDocument::parse(header).value();
+    const JsonValue tensor = *document.root().find("model.embed_tokens.weight");
+    const std::int64_t begin = (*tensor.find("data_offsets")->elements().begin()).as_integer();
+    constexpr std::int64_t row_bytes = 160 * 2;
+    const std::string row(row_bytes, '\xff');
+    file.seekp(static_cast<std::streamoff>(8 + header_bytes) + begin + id * row_bytes);
+    file.write(row.data(), row_bytes);
+  }
+
+  std::unique_ptr<Engine> load_copy() { return std::move(Engine::load({.model = copy_.string()})).value(); }
+
+  const std::filesystem::path copy_ =
+      std::filesystem::temp_directory_path() / ("nibble_engine_test_" + std::to_string(::getpid()));
+};
+
+TEST_F(DamagedExample, AFileThatShrinksMidwayIsAnErrorNotACrash) {
+  std::unique_ptr<Engine> engine = load_copy();
   ASSERT_TRUE(engine->submit(request(1, {1, 2, 3}, {.max_tokens = 8, .temperature = 0})).ok());
   std::vector<Event> events;
   ASSERT_TRUE(engine->step(events).ok());
-  std::filesystem::resize_file(copy / "model.safetensors", 4096);
+  std::filesystem::resize_file(copy_ / "model.safetensors", 4096);
   const Result<StepTimes> step = engine->step(events);
   ASSERT_FALSE(step.ok());
   EXPECT_NE(step.status().message().find("model.safetensors"), std::string::npos) << step.status().message();
-  std::filesystem::remove_all(copy);
+}
+
+TEST_F(DamagedExample, ANotANumberEndsTheRequestThatMetItAndLeavesItsMatesBitsAlone) {
+  const auto ask = [](Engine& engine, RequestId id, std::vector<TokenId> prompt) {
+    ASSERT_TRUE(engine.submit(request(id, prompt, {.max_tokens = 8, .temperature = 0})).ok());
+  };
+  std::unique_ptr<Engine> whole = load();
+  ask(*whole, 1, {1, 2, 3});
+  const Answer expected = run(*whole).at(1);
+
+  spoil_embedding(300);
+  std::unique_ptr<Engine> engine = load_copy();
+  ask(*engine, 1, {1, 2, 3});
+  ask(*engine, 2, {1, 300, 3});
+  const auto answers = run(*engine);
+  EXPECT_EQ(answers.at(2).finish, FinishReason::error);
+  EXPECT_TRUE(answers.at(2).tokens.empty());
+  EXPECT_TRUE(answers.at(1) == expected);
 }
 
 }  // namespace
