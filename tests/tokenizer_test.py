@@ -49,7 +49,8 @@ def test_json_lines_are_one_text_each():
     (["--decode", "1,x"], 2, 'error: --decode: "x" is no token id; give ids from 0 to 416 such as 1,2,3'),
     (["--decode", "417"], 2, 'error: --decode: "417" is no token id; give ids from 0 to 416 such as 1,2,3'),
     (["--text", "a", "--decode", "1"], 2, "error: --text, --file and --decode exclude each other; give one of them or none"),
-    (["--file", "/nowhere"], 2, 'error: --file "/nowhere" cannot be opened; give a file that can be read'),
+    (["--file", "/nowhere"], 2,
+     'error: cannot open "/nowhere": No such file or directory; give a file that can be read, or - for standard input'),
     (["--json-lines", "--text", "a"], 2,
      "error: --json-lines reads texts from --file or standard input; leave out --text and --decode"),
 ])
