@@ -62,7 +62,7 @@ def test_a_broken_tokenizer_is_the_models_fault(tmp_path):
     broken = tmp_path / "tokenizer.json"
     broken.write_text(TOKENIZER.read_text().replace('"type": "BPE"', '"type": "Unigram"'))
     assert run("tokenize", broken, "--text", "a") == (
-        3, "", f'error: {broken}: model.type is "Unigram"; BPE is supported\n')
+        3, "", f'error: "{broken}": model.type is "Unigram"; BPE is supported\n')
 
 
 def compare_all(strings, seed, folder, ranks=None):

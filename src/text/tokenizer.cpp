@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
+#include <functional>
 #include <system_error>
 #include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
+#include "base/file.h"
+#include "base/quote.h"
 #include "base/utf8.h"
 #include "text/normalizer.h"
 #include "text/tokenizer_parts.h"
@@ -18,25 +20,12 @@ namespace {
 namespace fs = std::filesystem;
 
 // The largest tokenizer.json of a current model has 33 MB.
-constexpr std::uintmax_t kMaxFileBytes = std::uintmax_t{64} << 20;
+constexpr std::size_t kMaxFileBytes = std::size_t{64} << 20;
 
-Result<std::string> read_file(const fs::path& path) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (!fs::exists(status)) return not_found("there is no such file");
-  if (!fs::is_regular_file(status)) return broken_model("it is no regular file");
-  const std::uintmax_t size = fs::file_size(path, error);
-  if (error) return io_error("its size cannot be read: " + error.message());
-  if (size > kMaxFileBytes) {
-    return broken_model("it has " + std::to_string(size) + " bytes; a tokenizer may have " +
-                        std::to_string(kMaxFileBytes));
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::string text(static_cast<std::size_t>(size), '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file || file.gcount() != static_cast<std::streamsize>(text.size()))
-    return io_error("it cannot be read");
-  return text;
+Result<std::string> read_tokenizer_file(const fs::path& path) {
+  Result<std::string> text = read_file(path, kMaxFileBytes);
+  if (text.ok() || text.status().code() != StatusCode::invalid_argument) return text;
+  return broken_model(text.status().message());  // no regular file, or far too large
 }
 
 // Control tokens by their spelling.
@@ -136,16 +125,16 @@ Tokenizer::Tokenizer(std::shared_ptr<const State> state) : state_(std::move(stat
 Result<Tokenizer> Tokenizer::load(const fs::path& path, std::string_view encoding) {
   std::error_code error;
   const fs::path file = fs::is_directory(path, error) ? path / "tokenizer.json" : path;
+  NIBBLE_ASSIGN(std::string text, read_tokenizer_file(file));
   const auto read = [&]() -> Result<TokenizerParts> {
-    NIBBLE_ASSIGN(std::string text, read_file(file));
     if (file.extension() == ".tiktoken") return read_tiktoken(text, encoding);
     if (!encoding.empty()) {
-      return invalid_argument("--encoding " + std::string(encoding) + " is for .tiktoken rank files");
+      return invalid_argument("--encoding " + quote(encoding) + " is for .tiktoken rank files");
     }
     return read_tokenizer_json(std::move(text));
   };
   Result<TokenizerParts> parts = read();
-  if (!parts.ok()) return parts.status().with_context(file.string());
+  if (!parts.ok()) return parts.status().with_context(quote(file.native()));
   return from_parts(std::move(parts).value());
 }
 

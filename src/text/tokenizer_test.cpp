@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/json.h"
+#include "base/quote.h"
 #include "base/utf8.h"
 
 namespace nibble {
@@ -160,14 +161,18 @@ TEST(Tokenizer, FilesThatAreNoTokenizerAreRefusedWithTheirName) {
   const auto message = [](const fs::path& path, std::string_view encoding = "") {
     return Tokenizer::load(path, encoding).status().message();
   };
-  EXPECT_EQ(message("/nowhere/tokenizer.json"), "/nowhere/tokenizer.json: there is no such file");
+  EXPECT_EQ(message("/nowhere/tokenizer.json"),
+            "cannot open \"/nowhere/tokenizer.json\": No such file or directory");
   EXPECT_EQ(Tokenizer::load("/nowhere/tokenizer.json").status().code(), StatusCode::not_found);
-  EXPECT_EQ(message(kData), (kData / "tokenizer.json").string() + ": there is no such file");
-  EXPECT_EQ(message("/dev/null"), "/dev/null: it is no regular file");
-  const std::string config = (kData / "parity/example/config.json").string();
-  EXPECT_EQ(message(config),
-            config + ": the pre_tokenizer has no ByteLevel step; byte-level BPE is supported");
-  EXPECT_EQ(message(config, "o200k_base"), config + ": --encoding o200k_base is for .tiktoken rank files");
+  EXPECT_EQ(message(kData),
+            "cannot open " + quote((kData / "tokenizer.json").native()) + ": No such file or directory");
+  EXPECT_EQ(message("/dev/null"), "\"/dev/null\" is not a regular file");
+  EXPECT_EQ(Tokenizer::load("/dev/null").status().code(), StatusCode::broken_model);
+  const fs::path config = kData / "parity/example/config.json";
+  EXPECT_EQ(message(config), quote(config.native()) +
+                                 ": the pre_tokenizer has no ByteLevel step; byte-level BPE is supported");
+  EXPECT_EQ(message(config, "o200k_base"),
+            quote(config.native()) + ": --encoding \"o200k_base\" is for .tiktoken rank files");
 }
 
 }  // namespace
