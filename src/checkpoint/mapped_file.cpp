@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -42,7 +43,7 @@ struct Registry {
 };
 Registry registry;
 
-// Async-signal-safe: atomics, mmap (a plain system call on Linux) and sigaction only.
+// Async-signal-safe: atomics, a system call and sigaction only.
 void on_sigbus(int signal, siginfo_t* info, void* context) {
   const int saved_errno = errno;
   const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
@@ -51,8 +52,10 @@ void on_sigbus(int signal, siginfo_t* info, void* context) {
       const std::uintptr_t begin = slot.begin.load();
       if (begin == 0 || address < begin || address >= slot.end.load()) continue;
       void* page = static_cast<std::byte*>(info->si_addr) - address % registry.page_size;
-      void* zeros = mmap(page, registry.page_size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-      if (zeros == MAP_FAILED) break;
+      // The bare system call: libc promises nothing of its wrapper inside a handler.
+      const long zeros = syscall(SYS_mmap, page, registry.page_size, PROT_READ,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0L);
+      if (zeros == -1) break;
       slot.damaged.store(true);
       errno = saved_errno;
       return;
@@ -62,7 +65,7 @@ void on_sigbus(int signal, siginfo_t* info, void* context) {
     registry.previous.sa_sigaction(signal, info, context);
   } else if (registry.previous.sa_handler != SIG_DFL && registry.previous.sa_handler != SIG_IGN) {
     registry.previous.sa_handler(signal);
-  } else {
+  } else if (registry.previous.sa_handler == SIG_DFL || info->si_code > 0) {  // a fault cannot be ignored
     // The default ends the process. A fault comes again when the handler returns; a sent signal does not.
     struct sigaction standard {};
     standard.sa_handler = SIG_DFL;

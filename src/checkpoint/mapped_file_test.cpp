@@ -217,6 +217,14 @@ TEST_F(MappedFileTest, ForeignBusErrorsReachTheHandlerThatWasThereBefore) {
         raise(SIGBUS);
       },
       testing::ExitedWithCode(42), "");
+  EXPECT_EXIT(
+      {
+        std::signal(SIGBUS, SIG_IGN);
+        const MappedFile ours = open("some bytes");
+        raise(SIGBUS);
+        std::_Exit(7);
+      },
+      testing::ExitedWithCode(7), "");
 }
 
 }  // namespace
