@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "app/chat_prompt.h"
 #include "app/commands.h"
@@ -81,7 +82,7 @@ void make_messages(PromptSpec& spec) {
   spec.kind = PromptSpec::Kind::messages;
   spec.messages.resize(1);
   spec.messages[0].role = Role::user;
-  spec.messages[0].content = std::move(spec.text);
+  spec.messages[0].content = std::exchange(spec.text, {});
 }
 
 Result<Prompts> encode(const Options& options, std::vector<PromptSpec> specs, const ModelInfo& model,
@@ -164,7 +165,7 @@ class ResultPrinter {
 
  private:
   static bool ends_line(std::string_view text) { return text.ends_with('\n'); }
-  std::string dim(std::string text) const {
+  std::string dim(const std::string& text) const {
     return color_ && !text.empty() ? "\x1b[2m" + text + "\x1b[22m" : text;
   }
 
