@@ -175,8 +175,8 @@ Result<std::string_view> header_text(std::span<const std::byte> file) {
 
 Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> file) {
   NIBBLE_ASSIGN(const std::string_view text, header_text(file));
-  // The header's text is held once; its values (16 bytes each) and then the entries take the rest of what
-  // the promise in the header file leaves.
+  // The text is held once; its values (16 bytes each, in a vector that grows by doubling) and then the
+  // entries must fit into as much again.
   const JsonLimits limits{.max_bytes = max_header_bytes,
                           .max_depth = 4,
                           .max_values = std::max<std::size_t>(4096, file.size() / 48)};
@@ -216,8 +216,11 @@ const std::string* SafetensorsIndex::shard_of(const std::string& tensor) const {
 }
 
 Result<SafetensorsIndex> parse_safetensors_index(std::string text) {
-  Result<JsonDocument> document =
-      JsonDocument::parse(std::move(text), {.max_bytes = max_header_bytes, .max_depth = 8});
+  // A line of an index is two values and, as names are in practice, well over 64 bytes.
+  const JsonLimits limits{.max_bytes = max_header_bytes,
+                          .max_depth = 8,
+                          .max_values = std::max<std::size_t>(4096, text.size() / 32)};
+  Result<JsonDocument> document = JsonDocument::parse(std::move(text), limits);
   if (!document.ok()) return broken_model(document.status().message());
   const std::optional<JsonValue> map = document->root().find("weight_map");
   if (!map || !map->is_object() || map->size() == 0) return broken_model("there is no object \"weight_map\"");

@@ -221,6 +221,15 @@ TEST(SafetensorsIndex, SaysWhichShardHoldsATensor) {
   EXPECT_EQ(index.shard_of("d"), nullptr);
 }
 
+TEST(SafetensorsIndex, ALargeIndexFullOfValuesIsRefusedWithoutBeingBuilt) {
+  std::string values = "{\"weight_map\":[0";
+  while (values.size() < (std::size_t{16} << 20)) values += ",0";
+  const std::size_t size = values.size();
+  const AllocationMeter meter;
+  EXPECT_FALSE(parse_safetensors_index(std::move(values)).ok());
+  EXPECT_LE(meter.peak(), size);
+}
+
 TEST(SafetensorsIndex, RefusesWhatIsNoIndexAndWhatWouldLeaveTheFolder) {
   const auto refused_index = [](const std::string& text) {
     return parse_safetensors_index(text).status().message();
