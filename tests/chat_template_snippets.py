@@ -162,6 +162,7 @@ STATEMENTS = [
     "{% filter upper %}a {{ u }}{% endfilter %}{% filter replace('a', 'b')|trim %} aa {% endfilter %}",
     "{% with a = 1, b = u %}{{ a }}{{ b }}{% set a = 5 %}{{ a }}{% endwith %}{{ a is defined }}",
     "{% generation %}a{{ u }}{% endgeneration %}",
+    "{% for i in l %}{% with a = i %}{% if loop.index == 2 %}{% break %}{% endif %}{{ a }}{% endwith %}.{% endfor %}|{{ a is defined }}",
     "{% raw %}{{ u }} {% if %} {# x #}{% endraw %}|{%- raw -%}  a  {%- endraw -%}  b",
     "{% if n == 1 %}a{% elif n == 2 %}b{% elif n == 3 %}c{% else %}d{% endif %}{% if nothing %}x{% endif %}{% if undefined_thing %}y{% else %}z{% endif %}",
     "{% if u, %}tuple{% endif %}", "a{# comment {{ u }} #}b{#- trimmed -#}  c  {#- x -#}\n\nd",

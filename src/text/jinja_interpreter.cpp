@@ -131,7 +131,7 @@ Result<Interpreter::Flow> Interpreter::execute(const Statement& statement, Frame
       break;
     }
     case Statement::Kind::set_block: NIBBLE_RETURN_IF_ERROR(set_block(statement, frame)); break;
-    case Statement::Kind::macro: frame.set(statement.macro->symbol, define(statement.macro, frame)); break;
+    case Statement::Kind::macro: frame.set(statement.macro->symbol, define(*statement.macro, frame)); break;
     case Statement::Kind::call_block: NIBBLE_RETURN_IF_ERROR(call_block(statement, frame, out)); break;
     case Statement::Kind::filter_block: {
       Text body;
@@ -142,7 +142,7 @@ Result<Interpreter::Flow> Interpreter::execute(const Statement& statement, Frame
       NIBBLE_RETURN_IF_ERROR(write(result, out));
       break;
     }
-    case Statement::Kind::with: NIBBLE_RETURN_IF_ERROR(with(statement, frame, out)); break;
+    case Statement::Kind::with: return with(statement, frame, out);
     case Statement::Kind::scope: return execute_inner(statement.blocks[0], frame, out);
     case Statement::Kind::break_: return Flow::break_;
     case Statement::Kind::continue_: return Flow::continue_;
@@ -248,7 +248,7 @@ Status Interpreter::set_block(const Statement& statement, Frame& frame) {
   return assign(statement.target, std::move(value), frame);
 }
 
-Status Interpreter::with(const Statement& statement, Frame& frame, Text& out) {
+Result<Interpreter::Flow> Interpreter::with(const Statement& statement, Frame& frame, Text& out) {
   auto inner = std::make_unique<Frame>();
   inner->parent = &frame;
   for (const auto& [target, expr] : statement.bindings) {
@@ -257,12 +257,12 @@ Status Interpreter::with(const Statement& statement, Frame& frame, Text& out) {
   }
   auto flow = execute(statement.blocks[0], *inner, out);
   leave(std::move(inner));
-  return flow.ok() ? Status() : flow.status();
+  return flow;
 }
 
-Value Interpreter::define(std::shared_ptr<const MacroDefinition> definition, Frame& frame) {
+Value Interpreter::define(const MacroDefinition& definition, Frame& frame) {
   for (Frame* outer = &frame; outer != nullptr; outer = outer->parent) outer->captured = true;
-  macros_.push_back(std::make_unique<Macro>(Macro{definition.get(), &frame}));
+  macros_.push_back(std::make_unique<Macro>(Macro{&definition, &frame}));
   return Value::of(macros_.back().get());
 }
 
@@ -270,7 +270,7 @@ Status Interpreter::call_block(const Statement& statement, Frame& frame, Text& o
   const Expr& call_expr = *statement.expressions[0];
   NIBBLE_ASSIGN(const Value callee, evaluate(*call_expr.args[0], frame));
   NIBBLE_ASSIGN(Arguments arguments, evaluate_arguments(call_expr, frame));
-  arguments.named.emplace_back("caller", define(statement.macro, frame));
+  arguments.named.emplace_back("caller", define(*statement.macro, frame));
   NIBBLE_ASSIGN(const Value value, call(callee, std::move(arguments)));
   NIBBLE_ASSIGN(const Text text, text_of(value));
   return write(text, out);

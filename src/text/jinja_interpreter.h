@@ -76,10 +76,10 @@ class Interpreter {
   Result<Flow> execute_inner(const Block& block, Frame& frame, Text& out);
   Status set_block(const Statement& statement, Frame& frame);
   Status call_block(const Statement& statement, Frame& frame, Text& out);
-  Status with(const Statement& statement, Frame& frame, Text& out);
+  Result<Flow> with(const Statement& statement, Frame& frame, Text& out);
   Status assign(const Target& target, Value value, Frame& frame);
   Status write(const Text& text, Text& out);
-  Value define(std::shared_ptr<const MacroDefinition> definition, Frame& frame);
+  Value define(const MacroDefinition& definition, Frame& frame);
   void leave(std::unique_ptr<Frame> frame);
 
   Result<Value> evaluate(const Expr& expr, Frame& frame);

@@ -216,7 +216,7 @@ class Parser : private ExpressionParser {
       NIBBLE_ASSIGN(value, filter(nullptr));
     }
     parsed.expressions.push_back(std::move(value));
-    NIBBLE_ASSIGN(Block body, body_until("endset"));
+    NIBBLE_ASSIGN(Block body, captured_body("endset"));
     parsed.blocks.push_back(std::move(body));
     return {};
   }
@@ -240,8 +240,8 @@ class Parser : private ExpressionParser {
     return list;
   }
 
-  // `break` and `continue` belong to a loop inside of the macro.
-  Result<Block> macro_body(std::string_view end) {
+  // A body whose output is a value: `break` and `continue` belong to a loop inside of it.
+  Result<Block> captured_body(std::string_view end) {
     const int loops = std::exchange(loop_depth_, 0);
     NIBBLE_ASSIGN(Block body, body_until(end));
     loop_depth_ = loops;
@@ -254,7 +254,7 @@ class Parser : private ExpressionParser {
     NIBBLE_ASSIGN(macro->name, expect_name("the macro's name"));
     macro->symbol = intern(macro->name);
     NIBBLE_ASSIGN(macro->parameters, parameters());
-    NIBBLE_ASSIGN(macro->body, macro_body("endmacro"));
+    NIBBLE_ASSIGN(macro->body, captured_body("endmacro"));
     parsed.macro = std::move(macro);
     return {};
   }
@@ -270,7 +270,7 @@ class Parser : private ExpressionParser {
     NIBBLE_ASSIGN(ExprPtr value, expression());
     if (value->kind != Expr::Kind::call) return fault("expected a call");
     parsed.expressions.push_back(std::move(value));
-    NIBBLE_ASSIGN(caller->body, macro_body("endcall"));
+    NIBBLE_ASSIGN(caller->body, captured_body("endcall"));
     parsed.macro = std::move(caller);
     return {};
   }
@@ -279,7 +279,7 @@ class Parser : private ExpressionParser {
     parsed.kind = Statement::Kind::filter_block;
     NIBBLE_ASSIGN(ExprPtr value, filter(nullptr));
     parsed.expressions.push_back(std::move(value));
-    NIBBLE_ASSIGN(Block body, body_until("endfilter"));
+    NIBBLE_ASSIGN(Block body, captured_body("endfilter"));
     parsed.blocks.push_back(std::move(body));
     return {};
   }
