@@ -3,10 +3,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-cmake --preset release -DNIBBLE_TESTS=ON >/dev/null
+cmake --preset clang >/dev/null
 if [ $# = 0 ]; then
   mapfile -t files < <(git ls-files -- 'src/**.cpp' 'app/**.cpp')
 else
   files=("$@")
 fi
-printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -n 4 clang-tidy --quiet -p build/release
+printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -n 4 clang-tidy --quiet -p build/clang
