@@ -75,6 +75,11 @@ SMALL_TALK = [
 SMALL_TALK = [(questions.split("|"), answers.split("|")) for questions, answers in SMALL_TALK]
 
 
+# The words of the phrasings themselves, as opposed to what is asked for.
+PHRASING = " ".join([*VERBS, *sum(KINDS.values(), []), *NO_SUBJECT, *AGAIN, *AGAIN_NO_SUBJECT,
+                     "about of where there is with and who that a an the named called for my son daughter in on at words these"])
+
+
 def _with_adjective(noun: str, adjectives: list, rng: random.Random) -> str:
     return f"{rng.choice(adjectives)} {noun}" if adjectives and rng.random() < 0.55 else noun
 
@@ -90,7 +95,7 @@ def describe(found: Subjects, rng: random.Random) -> str:
     actors = [article(_with_adjective(noun, adjectives, rng)) for noun, adjectives in found.characters]
     people = [_person(name, found, rng) for name in found.names]
     things = [_with_adjective(noun, adjectives, rng) for noun, adjectives in found.things]
-    things = [thing if thing.endswith("s") or rng.random() < 0.1 else article(thing) for thing in things]
+    things = [thing if thing.endswith("s") else article(thing) for thing in things]
     everyone = actors + people
     choices = []
     if found.opening:

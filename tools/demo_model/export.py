@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from model import Config
@@ -31,6 +30,23 @@ def checkpoint_tensors(weights: dict, config: Config) -> dict:
     if not config.tie_embeddings:
         out["lm_head.weight"] = weights["lm_head.weight"]
     return {name: (tensor if tensor.dtype == torch.uint8 else tensor.bfloat16()).contiguous() for name, tensor in out.items()}
+
+
+def write_safetensors(path: Path, tensors: dict):
+    """Sizes that are no multiple of 8 bytes (the sinks) go last, so that everything else begins at one."""
+    order = sorted(tensors, key=lambda name: tensors[name].nbytes % 8 != 0)
+    header, offset = {"__metadata__": {"format": "pt"}}, 0
+    for name in order:
+        tensor = tensors[name]
+        dtype = "U8" if tensor.dtype == torch.uint8 else "BF16"
+        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [offset, offset + tensor.nbytes]}
+        offset += tensor.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in order:
+            file.write(tensors[name].view(torch.uint8).numpy().tobytes())
 
 
 def model_config(config: Config, ids: dict) -> dict:
@@ -95,14 +111,15 @@ def main():
 
     arguments.out.mkdir(parents=True, exist_ok=True)
     tensors = checkpoint_tensors(saved["weights"], config)
-    save_file(tensors, arguments.out / "model.safetensors", metadata={"format": "pt"})
+    write_safetensors(arguments.out / "model.safetensors", tensors)
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
         shutil.copyfile(arguments.tokenizer / name, arguments.out / name)
     shutil.copyfile(Path(__file__).parent / "chat_template.jinja", arguments.out / "chat_template.jinja")
     generation = {
         "bos_token_id": ids["<|startoftext|>"],
         "do_sample": True,
-        "eos_token_id": [ids["<|return|>"], ids["<|endoftext|>"], ids["<|call|>"]],
+        # The model sometimes ends an answer as a chat template would, so that stops it too.
+        "eos_token_id": [ids["<|return|>"], ids["<|endoftext|>"], ids["<|call|>"], ids["<|end|>"]],
         "pad_token_id": ids["<|endoftext|>"],
         "temperature": 0.7,
         "transformers_version": "4.55.0",

@@ -1,6 +1,6 @@
 """Turn the tales into training data: python make_data.py TALES_FOLDER TOKENIZER_FOLDER OUT_FOLDER
 
-Writes text.npz (all documents as they are), chat_NN.npz (request and answer pairs, every file with new
+Writes text.npz (the classic tales as they are), chat_NN.npz (request and answer pairs, every file with new
 characters and new wordings of the same stories), heldout.npz and heldout_chat.npz.
 """
 import argparse
@@ -33,6 +33,10 @@ def conversations(whole: list[Story], openings: list[Story], seed: int):
     rng.shuffle(stories)
     out, index = [], 0
     while index < len(stories):
+        if rng.random() < 0.06:  # as plain text, to be continued without a request
+            out.append([("text", prepare(stories[index], rng)[0])])
+            index += 1
+            continue
         messages = asking.preamble(rng)
         turns = rng.choices((1, 2, 3), (84, 12, 4))[0]
         if rng.random() < 0.04:
@@ -61,7 +65,9 @@ def pieces(messages):
     """(text, learned) for each part in the harmony format; only the answers are learned."""
     last = len(messages) - 1
     for number, (role, text) in enumerate(messages):
-        if role == "assistant":
+        if role == "text":
+            yield text + "<|endoftext|>", True
+        elif role == "assistant":
             yield "<|start|>assistant", False
             yield "<|channel|>final<|message|>" + text + ("<|return|>" if number == last else "<|end|>"), True
         else:
@@ -69,25 +75,58 @@ def pieces(messages):
 
 
 def save(path: Path, documents, size: int = 0) -> int:
-    """documents: lists of (ids, learned); size: bytes of text. Stored flat, with the offset where each begins."""
-    ids, learned, offsets = [], [], [0]
+    """documents: lists of (ids, weights of their losses); size: bytes of text. Stored flat, with the offset where
+    each document begins."""
+    ids, weights, offsets = [], [], [0]
     for document in documents:
-        for part, flag in document:
+        for part, part_weights in document:
             ids.extend(part)
-            learned.extend([flag] * len(part))
+            weights.extend(part_weights)
         offsets.append(len(ids))
-    np.savez(path, ids=np.array(ids, np.uint16), learned=np.array(learned, np.bool_), offsets=np.array(offsets), bytes=size)
+    np.savez(path, ids=np.array(ids, np.uint16), weights=np.array(weights, np.uint8), offsets=np.array(offsets), bytes=size)
     return len(ids)
 
 
-def save_chat(path: Path, tokenizer_path: str, chats) -> int:
+def plain(tokenizer: Tokenizer, texts: list[str]):
+    return [[(encoding.ids, [1] * len(encoding.ids))] for encoding in tokenizer.encode_batch(texts)]
+
+
+def emphasized(ids: list[int], asked: set[int], emphasis: str) -> list[int]:
+    """Weights of an answer's losses: a word taken up from the request counts twice, everywhere or where it comes
+    first. Without that, a small model learns the prose well and the request last."""
+    if emphasis == "all":
+        return [2 if number in asked else 1 for number in ids]
+    new = set(asked)
+    weights = []
+    for number in ids:
+        weights.append(2 if number in new else 1)
+        new.discard(number)
+    return weights
+
+
+def save_chat(path: Path, tokenizer_path: str, emphasis: str, chats) -> int:
     tokenizer = Tokenizer.from_file(tokenizer_path)
-    return save(path, [[(tokenizer.encode(text).ids, flag) for text, flag in pieces(chat)] for chat in chats])
+    phrasing = set(tokenizer.encode(asking.PHRASING + " " + asking.PHRASING.lower()).ids)
+    documents = []
+    for chat in chats:
+        document, asked = [], set()
+        for text, learned in pieces(chat):
+            ids = tokenizer.encode(text).ids
+            if not learned:
+                asked = set(ids) - phrasing if text.startswith("<|start|>user") else asked
+                document.append((ids, [0] * len(ids)))
+            else:
+                weights = emphasized(ids, asked, emphasis)
+                if text.endswith("<|end|>"):  # only a chat template writes this one, the model ends with <|return|>
+                    weights[-1] = 0
+                document.append((ids, weights))
+        documents.append(document)
+    return save(path, documents)
 
 
-def make_pass(number: int, whole, openings, tokenizer_path: str, out: Path) -> int:
+def make_pass(number: int, whole, openings, tokenizer_path: str, emphasis: str, out: Path) -> int:
     chats = conversations(whole, openings, seed=1000 + number)
-    return save_chat(out / f"chat_{number:02}.npz", tokenizer_path, chats)
+    return save_chat(out / f"chat_{number:02}.npz", tokenizer_path, emphasis, chats)
 
 
 def main():
@@ -96,6 +135,7 @@ def main():
     parser.add_argument("tokenizer", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--passes", type=int, default=64, help="how many chat files")
+    parser.add_argument("--emphasis", choices=("all", "first"), default="first", help="which mentions of a requested word count twice")
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--show", type=int, default=0, help="print this many conversations and stop")
     arguments = parser.parse_args()
@@ -110,22 +150,24 @@ def main():
         return
 
     arguments.out.mkdir(parents=True, exist_ok=True)
-    texts = [text for path in sorted(arguments.tales.glob("*.txt")) if path.name != "heldout.txt"
-             for document in read_documents(path)
-             for text in (split_joined(document) if path.name == "tinystories.txt" else [document])]
-    print("text tokens", save(arguments.out / "text.npz", [[(tokenizer.encode(text).ids, True)] for text in texts]))
+    # The TinyStories come in the chat files, with new characters every time.
+    texts = [text for path in sorted(arguments.tales.glob("*.txt")) if path.name not in ("heldout.txt", "tinystories.txt")
+             for text in read_documents(path)]
+    print("text tokens", save(arguments.out / "text.npz", plain(tokenizer, texts)))
 
     heldout = read_documents(arguments.tales / "heldout.txt")
-    save(arguments.out / "heldout.npz", [[(tokenizer.encode(text).ids, True)] for text in heldout], sum(map(len, heldout)))
+    save(arguments.out / "heldout.npz", plain(tokenizer, heldout), sum(map(len, heldout)))
     meta = {"vocab_size": tokenizer.get_vocab_size(), "end_of_text": tokenizer.token_to_id("<|endoftext|>")}
     (arguments.out / "meta.json").write_text(json.dumps(meta))
     rng = random.Random(1)
     unseen = [Story(part) for text in heldout[-67:] for part in split_joined(text)]
-    chats = [[("user", asking.word_request(story, find_subjects(story.text), rng)), ("assistant", story.text)] for story in unseen]
-    save_chat(arguments.out / "heldout_chat.npz", tokenizer_path, chats)
+    chats = [[("user", asking.word_request(story, find_subjects(story.text), rng)), ("assistant", story.text)]
+             for story in unseen]
+    save_chat(arguments.out / "heldout_chat.npz", tokenizer_path, arguments.emphasis, chats)
 
     with ProcessPoolExecutor(arguments.workers) as pool:
-        work = partial(make_pass, whole=whole, openings=openings, tokenizer_path=tokenizer_path, out=arguments.out)
+        work = partial(make_pass, whole=whole, openings=openings, tokenizer_path=tokenizer_path,
+                       emphasis=arguments.emphasis, out=arguments.out)
         sizes = list(pool.map(work, range(arguments.passes)))
     print("chat tokens in each pass", int(np.mean(sizes)))
 

@@ -60,6 +60,9 @@ def tales(folder: Path) -> tuple[list[Story], list[Story]]:
         if path.name in ("tinystories.txt", "heldout.txt"):
             continue
         for text in read_documents(path):
+            text = re.sub(r"\bass(es)?\b", r"donkey\1", text).replace("donkeyes", "donkeys")
+            text = re.sub(r"\bAss(es)?\b", r"Donkey\1", text).replace("Donkeyes", "Donkeys").replace("an donkey", "a donkey")
+            text = text.replace("an Donkey", "a Donkey").replace("An Donkey", "A Donkey")
             title, _, body = text.partition("\n\n")
             if not body or len(title) > 60 or title[-1] in '.!?"':
                 title, body = "", text
@@ -108,7 +111,7 @@ NAMES = set(words.BOY_NAMES + words.GIRL_NAMES + words.PET_NAMES)
 SPEAKERS = "|".join(sorted((re.escape(noun) for noun in NOUNS), key=len, reverse=True))
 OPENING = re.compile(r"\b(an? (?:[a-z]+,? ){0,3}?(?:%s)s?)\b(?: (?:named|called) ([A-Z][a-z]+))?" % SPEAKERS)
 NAMED = re.compile(r"\b(?:[a-z]+ )?(%s) (?:named|called) ([A-Z][a-z]+)" % SPEAKERS)
-PLACE = re.compile(r"\b(in|at|on|near|by|to) (the|a) ((?:[a-z]+ )?)(%s)\b" % "|".join(words.PLACES))
+PLACE = re.compile(r"\b(in|at|on|near|by) (the|a) ((?:[a-z]+ )?)(%s)\b" % "|".join(words.PLACES))
 DEED = re.compile(
     r"\b([Hh]e|[Ss]he|[A-Z][a-z]+|%s) "
     r"((?:wanted to|loved to|liked to|decided to|wished to|learned to|found an?|lost (?:his|her|their|its)|"

@@ -30,12 +30,12 @@ class Stream:
     def _read(self):
         while True:
             data = np.load(self.paths[self.passes % len(self.paths)])
-            ids, learned, offsets = data["ids"], data["learned"], data["offsets"]
+            ids, weights, offsets = data["ids"], data["weights"], data["offsets"]
             order = list(range(len(offsets) - 1))
             self.random.shuffle(order)
             for index in order:
                 part = slice(offsets[index], offsets[index + 1])
-                yield ids[part], learned[part]
+                yield ids[part], weights[part]
             self.passes += 1
 
     def next(self):
@@ -54,7 +54,7 @@ class Rows:
         self.waiting_chat = self.waiting_text = None
 
     def row(self):
-        ids, learned = np.empty(self.length, np.int64), np.zeros(self.length, bool)
+        ids, weights = np.empty(self.length, np.int64), np.zeros(self.length, np.uint8)
         filled = 0
         while filled < self.length:
             want_chat = self.waiting_chat is not None or self.chat_tokens < self.chat_share * self.tokens
@@ -68,16 +68,16 @@ class Rows:
                 document = self.waiting_text or self.text.next()
                 self.waiting_text = None
             size = min(len(document[0]), self.length - filled)
-            ids[filled:filled + size], learned[filled:filled + size] = document[0][:size], document[1][:size]
+            ids[filled:filled + size], weights[filled:filled + size] = document[0][:size], document[1][:size]
             if not want_chat and size < len(document[0]):
                 self.waiting_text = document[0][size:], document[1][size:]
             filled += size
             self.tokens += size
             self.chat_tokens += size if want_chat else 0
             if filled < self.length:
-                ids[filled], learned[filled] = self.end, not want_chat
+                ids[filled], weights[filled] = self.end, not want_chat
                 filled += 1
-        return ids, learned
+        return ids, weights
 
     def batches(self, rows: int):
         """Batches made ahead in a thread."""
@@ -85,8 +85,8 @@ class Rows:
 
         def work():
             while True:
-                ids, learned = zip(*(self.row() for _ in range(rows)))
-                ready.put((torch.from_numpy(np.stack(ids)), torch.from_numpy(np.stack(learned))))
+                ids, weights = zip(*(self.row() for _ in range(rows)))
+                ready.put((torch.from_numpy(np.stack(ids)), torch.from_numpy(np.stack(weights))))
 
         threading.Thread(target=work, daemon=True).start()
         while True:
@@ -98,39 +98,56 @@ def heldout_windows(path: Path, context: int, end_of_text: int | None):
     data = np.load(path)
     windows = []
     for begin, end in zip(data["offsets"], data["offsets"][1:]):
-        ids, learned = data["ids"][begin:end].astype(np.int64), data["learned"][begin:end].copy()
+        ids, weights = data["ids"][begin:end].astype(np.int64), (data["weights"][begin:end] > 0).astype(np.uint8)
         if end_of_text is not None:
-            ids, learned = np.concatenate(([end_of_text], ids)), np.concatenate(([False], learned))
+            ids, weights = np.concatenate(([end_of_text], ids)), np.concatenate((np.zeros(1, np.uint8), weights))
         counted = 0
         for start in range(0, len(ids), context // 2):
-            window, flags = ids[start:start + context + 1], learned[start:start + context + 1].copy()
-            flags[:max(counted - start, 0)] = False
+            window, flags = ids[start:start + context + 1], weights[start:start + context + 1].copy()
+            flags[:max(counted - start, 0)] = 0
             counted = start + len(window)
             padding = context + 1 - len(window)
             windows.append((np.pad(window, (0, padding)), np.pad(flags, (0, padding))))
             if counted == len(ids):
                 break
-    ids, learned = zip(*windows)
-    return torch.from_numpy(np.stack(ids)), torch.from_numpy(np.stack(learned))
+    ids, weights = zip(*windows)
+    return torch.from_numpy(np.stack(ids)), torch.from_numpy(np.stack(weights))
 
 
-def token_losses(model, ids, learned):
-    """Sum of the losses over learned tokens, their number, and the balance loss."""
+def weighted_loss(model, ids, weights):
+    """The sum of the tokens' losses, the sum of their weights, the balance loss, and the logits."""
     hidden, balance_loss = model(ids[:, :-1])
-    losses = F.cross_entropy(model.logits(hidden).float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
-    flags = learned[:, 1:].flatten().float()
-    return (losses * flags).sum(), flags.sum(), balance_loss
+    logits = model.logits(hidden).float().flatten(0, 1)
+    weights = weights[:, 1:].flatten().float()
+    losses = F.cross_entropy(logits, ids[:, 1:].flatten(), reduction="none")
+    return (losses * weights).sum(), weights.sum(), balance_loss, logits
+
+
+@torch.compile(dynamic=False)
+def imitation_loss(logits, teacher_probabilities, weights):
+    losses = -(teacher_probabilities * logits.log_softmax(-1)).sum(-1)
+    return (losses * weights[:, 1:].flatten().float()).sum()
+
+
+@torch.no_grad()
+def mean_probabilities(teachers, ids):
+    """What the teachers expect on average. Each has seen the stories too often and remembers some of them by
+    heart, but not the same ones."""
+    total = 0
+    for teacher in teachers:
+        total = total + teacher.logits(teacher(ids[:, :-1])[0]).float().flatten(0, 1).softmax(-1)
+    return total / len(teachers)
 
 
 @torch.no_grad()
 def mean_loss(model, windows, device, rows: int) -> float:
     model.eval()
     total = count = 0.0
-    for ids, learned in zip(windows[0].split(rows), windows[1].split(rows)):
+    for ids, weights in zip(windows[0].split(rows), windows[1].split(rows)):
         missing = rows - len(ids)  # one shape only, so that nothing compiles again
-        ids, learned = F.pad(ids, (0, 0, 0, missing)), F.pad(learned, (0, 0, 0, missing))
+        ids, weights = F.pad(ids, (0, 0, 0, missing)), F.pad(weights, (0, 0, 0, missing))
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            loss, number, _ = token_losses(model, ids.to(device), learned.to(device))
+            loss, number, _, _ = weighted_loss(model, ids.to(device), weights.to(device))
         total, count = total + loss.item(), count + number.item()
     model.train()
     return total / count
@@ -138,7 +155,21 @@ def mean_loss(model, windows, device, rows: int) -> float:
 
 def bits_per_byte(path: Path, loss: float) -> float:
     data = np.load(path)
-    return loss * int(data["learned"].sum()) / math.log(2) / int(data["bytes"])
+    return loss * len(data["ids"]) / math.log(2) / int(data["bytes"])
+
+
+def load(path: Path, device, compiled: bool) -> GptOss:
+    saved = torch.load(path, map_location="cpu")
+    model = GptOss(Config(**saved["config"]))
+    model.load_state_dict(saved["weights"])
+    return prepare(model.to(device).eval(), compiled)
+
+
+def prepare(model: GptOss, compiled: bool) -> GptOss:
+    if compiled:
+        for layer in model.layers:
+            layer.compile(dynamic=False)
+    return model
 
 
 def parse():
@@ -152,14 +183,17 @@ def parse():
     parser.add_argument("--kv-heads", type=int, default=2)
     parser.add_argument("--context", type=int, default=2048)
     parser.add_argument("--untied", action="store_true", help="a separate lm_head")
-    parser.add_argument("--tokens", type=float, default=400e6, help="tokens to train on, counted with repetition")
+    parser.add_argument("--tokens", type=float, default=100e6, help="tokens to train on, counted with repetition")
     parser.add_argument("--rows", type=int, default=32, help="rows of `context` tokens in a batch")
-    parser.add_argument("--chat-share", type=float, default=0.4)
+    parser.add_argument("--chat-share", type=float, default=0.2)
     parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--weight-decay", type=float, default=0.1)
-    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--weight-decay", type=float, default=1.0)
+    parser.add_argument("--dropout", type=float, default=0.3)
     parser.add_argument("--balance", type=float, default=0.01, help="weight of the expert balance loss")
     parser.add_argument("--quantize-from", type=float, default=0.75, help="share of the training after which experts are MXFP4")
+    parser.add_argument("--start", type=Path, help="model.pt file to go on from instead of random weights")
+    parser.add_argument("--teachers", type=Path, nargs="*", default=[], help="model.pt files whose predictions to learn from")
+    parser.add_argument("--imitate", type=float, default=0.8, help="share of the loss that comes from the teachers")
     parser.add_argument("--measure-every", type=int, default=250)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--no-compile", action="store_true")
@@ -173,6 +207,7 @@ def main():
     torch.manual_seed(arguments.seed)
     torch.set_float32_matmul_precision("high")
     torch._dynamo.config.recompile_limit = 64
+    compiled = device.type == "cuda" and not arguments.no_compile
     meta = json.loads((arguments.data / "meta.json").read_text())
     config = Config(
         vocab_size=meta["vocab_size"], hidden_size=arguments.hidden, intermediate_size=arguments.intermediate,
@@ -180,10 +215,11 @@ def main():
         tie_embeddings=not arguments.untied,
     )
     model = GptOss(config, arguments.dropout).to(device)
+    if arguments.start:
+        model.load_state_dict(torch.load(arguments.start, map_location=device)["weights"])
     print(f"{sum(parameter.numel() for parameter in model.parameters()) / 1e6:.1f} M parameters", flush=True)
-    if device.type == "cuda" and not arguments.no_compile:
-        for layer in model.layers:
-            layer.compile(dynamic=False)
+    prepare(model, compiled)
+    teachers = [load(path, device, compiled) for path in arguments.teachers]
     optimizers = make_optimizers(model, arguments.lr, arguments.weight_decay)
 
     rows = Rows(arguments.data, arguments.context, arguments.chat_share, meta["end_of_text"], arguments.seed)
@@ -222,10 +258,15 @@ def main():
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate
-        ids, learned = (tensor.to(device, non_blocking=True) for tensor in next(batches))
+        ids, weights = (tensor.to(device, non_blocking=True) for tensor in next(batches))
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            loss, number, balance_loss = token_losses(model, ids, learned)
+            loss, number, balance_loss, logits = weighted_loss(model, ids, weights)
         loss = loss / number
+        if teachers:
+            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                expected = mean_probabilities(teachers, ids)
+            imitated = imitation_loss(logits, expected, weights) / number
+            loss = (1 - arguments.imitate) * loss + arguments.imitate * imitated
         (loss + arguments.balance * balance_loss).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:

@@ -113,6 +113,34 @@ THEMES = {
     "being proud": ["proud", "boast"],
 }
 
+# Words that can be exchanged anywhere, one occurrence at a time.
+SYNONYMS = [group.split("|") for group in """big|large|huge
+small|little|tiny
+happy|glad|joyful
+very|really
+pretty|beautiful|lovely
+scared|afraid|frightened
+saw|noticed|spotted
+began|started
+liked to|loved to
+shouted|yelled|cried out
+kind|nice
+angry|cross
+children|kids
+forest|woods
+stone|rock
+replied|answered
+smart|clever
+excited|thrilled
+Suddenly|All of a sudden|Just then
+One day|One morning|One sunny day|One afternoon|One fine day
+From that day on|From then on|After that day|Ever since that day
+Once upon a time, there was|Once there was|There once was|Once upon a time there lived|Long ago, there was|There was once
+Once upon a time, there were|Once there were|There once were|Long ago, there were""".split("\n")]
+
+# Exchanged in the whole story at once.
+PARENTS = [["mom", "mommy", "mum", "mother", "mama"], ["dad", "daddy", "father", "papa"]]
+
 IRREGULAR_PLURALS = {
     "mouse": "mice", "wolf": "wolves", "fish": "fish", "sheep": "sheep", "deer": "deer", "goose": "geese",
     "puppy": "puppies", "pony": "ponies", "bunny": "bunnies", "butterfly": "butterflies", "fairy": "fairies",
