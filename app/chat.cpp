@@ -123,6 +123,7 @@ class Chat {
       if (line.outcome == LineEditor::Outcome::end_of_input) return {};
       if (line.outcome == LineEditor::Outcome::interrupted) {
         if (!typed_) return interrupted();
+        guard.take();
         if (leaving && line.text.empty()) return {};
         leaving = line.text.empty();
         if (leaving) note("Ctrl-C once more leaves, and so does Ctrl-D");
