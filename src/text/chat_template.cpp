@@ -132,6 +132,7 @@ Result<Value> arguments_value(const ToolCall& call, bool as_text) {
 
 Result<Value> tool_calls_value(const std::vector<ToolCall>& calls, bool arguments_as_text) {
   std::vector<Value> list;
+  list.reserve(calls.size());
   for (const ToolCall& call : calls) {
     Dict function;
     NIBBLE_ASSIGN(Value arguments, arguments_value(call, arguments_as_text));
@@ -189,6 +190,7 @@ Result<RenderedPrompt> ChatTemplate::render_jinja(const ChatRequest& request, co
   }
   // What follows wins over a variable of the same name.
   std::vector<Value> messages;
+  messages.reserve(request.messages.size());
   for (const Message& message : request.messages) {
     NIBBLE_ASSIGN(Value value, message_value(message, form));
     messages.push_back(std::move(value));

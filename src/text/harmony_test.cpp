@@ -79,6 +79,7 @@ TEST(Harmony, RendersAndReadsEveryGoldenAsOpenaiHarmonyDid) {
     const JsonValue golden = document.root();
     if (const auto messages = golden.find("render")) {
       std::vector<HarmonyMessage> conversation;
+      conversation.reserve(messages->size());
       for (const JsonValue each : messages->elements()) conversation.push_back(message_of(each));
       const RenderedPrompt prompt = render_harmony(
           conversation, {.add_generation_prompt = golden.find("add_generation_prompt")->as_bool(),

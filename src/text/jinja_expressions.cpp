@@ -320,6 +320,7 @@ Result<std::vector<Value>> Interpreter::iterate(const Value& value) {
     case Type::list: return value.as_list().items;
     case Type::dict: {
       std::vector<Value> keys;
+      keys.reserve(value.as_dict().entries.size());
       for (const auto& entry : value.as_dict().entries) keys.push_back(entry.first);
       return keys;
     }

@@ -309,7 +309,7 @@ Result<Value> filter_map(Interpreter& interpreter, const Value& input, const Arg
     for (const Value& item : items) {
       NIBBLE_ASSIGN(Value value, attribute_of(interpreter, item, *attribute));
       const bool replaced = value.is(Type::undefined) && bound[1] != nullptr && !bound[1]->is(Type::none);
-      mapped.push_back(replaced ? *bound[1] : std::move(value));
+      mapped.push_back(replaced ? *bound[1] : value);
     }
     return interpreter.make_list(std::move(mapped));
   }
@@ -383,6 +383,7 @@ Result<Value> sorted_items(Interpreter& interpreter, std::vector<std::pair<Value
                            bool reverse) {
   NIBBLE_RETURN_IF_ERROR(sort_by(interpreter, keyed, reverse));
   std::vector<Value> items;
+  items.reserve(keyed.size());
   for (auto& entry : keyed) items.push_back(std::move(entry.second));
   return interpreter.make_list(std::move(items));
 }

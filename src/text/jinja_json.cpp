@@ -78,6 +78,7 @@ class Writer {
 
   Status dict(const Dict& dict, int level) {
     std::vector<const std::pair<Value, Value>*> entries;
+    entries.reserve(dict.entries.size());
     for (const auto& entry : dict.entries) entries.push_back(&entry);
     if (options_.sort_keys) {
       bool comparable = true;

@@ -372,6 +372,7 @@ Result<Value> brace_format(Interpreter& interpreter, const Value& self, const Ar
 Result<Value> dict_items(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   NIBBLE_ASSIGN([[maybe_unused]] const Bound bound, Bound::bind("items", arguments, {}));
   std::vector<Value> pairs;
+  pairs.reserve(self.as_dict().entries.size());
   for (const auto& [key, value] : self.as_dict().entries) {
     NIBBLE_ASSIGN(Value pair, interpreter.make_list({key, value}, true));
     pairs.push_back(std::move(pair));
@@ -382,6 +383,7 @@ Result<Value> dict_items(Interpreter& interpreter, const Value& self, const Argu
 Result<Value> dict_keys(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   NIBBLE_ASSIGN([[maybe_unused]] const Bound bound, Bound::bind("keys", arguments, {}));
   std::vector<Value> keys;
+  keys.reserve(self.as_dict().entries.size());
   for (const auto& entry : self.as_dict().entries) keys.push_back(entry.first);
   return interpreter.make_list(std::move(keys));
 }
@@ -389,6 +391,7 @@ Result<Value> dict_keys(Interpreter& interpreter, const Value& self, const Argum
 Result<Value> dict_values(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   NIBBLE_ASSIGN([[maybe_unused]] const Bound bound, Bound::bind("values", arguments, {}));
   std::vector<Value> values;
+  values.reserve(self.as_dict().entries.size());
   for (const auto& entry : self.as_dict().entries) values.push_back(entry.second);
   return interpreter.make_list(std::move(values));
 }
