@@ -27,7 +27,7 @@ nibble: build/release/build.ninja
 demo:
 	@tools/setup.sh build
 	@$(MAKE) --no-print-directory nibble
-	build/release/nibble generate demo --chat --temperature 0.7 --seed 1 --max-tokens 600 --prompt "$(STORY)"
+	build/release/nibble generate demo --chat --temperature 0.7 --seed 13 --max-tokens 600 --prompt "$(STORY)"
 
 test:
 	@tools/setup.sh build test optional --python

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "base/check.h"
 #include "ops/attention/attention.h"
@@ -233,6 +234,10 @@ class GptOss final : public Model {
 }  // namespace
 
 Result<std::unique_ptr<Model>> bind_gpt_oss(const ModelConfig& config, WeightSource source) {
+  if (!attention_takes_head_dim(config.head_dim)) {
+    return broken_model("config.json: head_dim " + std::to_string(config.head_dim) +
+                        " is not supported; attention takes multiples of 32 up to 256");
+  }
   NIBBLE_ASSIGN(GptOssWeights weights, bind_gpt_oss_weights(config, source));
   return std::unique_ptr<Model>(std::make_unique<GptOss>(config, std::move(source), std::move(weights)));
 }

@@ -41,6 +41,8 @@ struct PagedAttentionArgs {
   float* out = nullptr;  // [rows, heads, head_dim]
 };
 
+// Head sizes that paged_attention takes: multiples of 32 up to 256.
+bool attention_takes_head_dim(std::int64_t head_dim);
 void paged_attention(OpContext& context, const PagedAttentionArgs& args);
 
 }  // namespace nibble

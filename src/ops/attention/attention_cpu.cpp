@@ -102,8 +102,12 @@ void kv_append(OpContext& context, const KvAppendArgs& args) {
   });
 }
 
+bool attention_takes_head_dim(std::int64_t head_dim) {
+  return head_dim > 0 && head_dim <= max_head_dim && head_dim % dot_step == 0;
+}
+
 void paged_attention(OpContext& context, const PagedAttentionArgs& args) {
-  NIBBLE_CHECK(args.cache.head_dim <= max_head_dim && args.cache.head_dim % dot_step == 0);
+  NIBBLE_CHECK(attention_takes_head_dim(args.cache.head_dim));
   NIBBLE_CHECK(args.heads % args.cache.kv_heads == 0);
   const int heads_a_kv_head = args.heads / args.cache.kv_heads;
   const int groups_a_kv_head = (heads_a_kv_head + max_group_heads - 1) / max_group_heads;

@@ -179,6 +179,11 @@ TEST(PagedAttention, SequencesOfOneStepDoNotMeet) {
       std::equal(a_alone.begin(), a_alone.end(), out.begin() + static_cast<std::ptrdiff_t>(b.q.size())));
 }
 
+TEST(PagedAttention, SaysWhichHeadSizesItTakes) {
+  for (int head_dim : {32, 64, 96, 128, 256}) EXPECT_TRUE(attention_takes_head_dim(head_dim));
+  for (int head_dim : {-32, 0, 16, 48, 80, 288}) EXPECT_FALSE(attention_takes_head_dim(head_dim));
+}
+
 TEST(PagedAttention, ANotANumberInAKeyReachesEveryQueryThatSeesIt) {
   ThreadPool threads(1);
   OpContext context{threads};
