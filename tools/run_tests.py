@@ -264,7 +264,9 @@ def record(file, outcomes, total):
              "", "| part | passed | failed | skipped | seconds |", "| --- | ---: | ---: | ---: | ---: |"]
     for name, outcome in outcomes.items():
         lines.append(f"| {name} | {outcome.passed} | {len(outcome.failed)} | {len(outcome.skipped)} | {outcome.seconds:.0f} |")
+    left_out = [name for name in PARTS if name not in outcomes]
     lines += [f"| all | {total.passed} | {len(total.failed)} | {len(total.skipped)} | {total.seconds:.0f} |", ""]
+    lines += [f"- not part of this run: {', '.join(left_out)}"] if left_out else []
     lines += [f"- failed: {name}" for name in total.failed]
     lines += [f"- skipped: {name}: {reason}" for name, reason in total.skipped]
     Path(file).write_text("\n".join(lines).rstrip() + "\n")
