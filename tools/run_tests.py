@@ -98,11 +98,13 @@ def read_xml(file, prefix):
 
 
 def ctest_commands(preset, label):
-    """(name, command) of the tests that a build folder registers under a label."""
-    code, output = run(["ctest", "--test-dir", BUILD / preset, "--show-only=json-v1", "-L", f"^{label}$"])
-    if code != 0:
+    """(name, command) of the tests that a build folder registers under a label; the command is empty where the
+    program is not built."""
+    done = subprocess.run(["ctest", "--test-dir", BUILD / preset, "--show-only=json-v1", "-L", f"^{label}$"],
+                          cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    if done.returncode != 0:
         return []
-    return [(test["name"], test["command"]) for test in json.loads(output)["tests"] if "command" in test]
+    return [(test["name"], test.get("command", [])) for test in json.loads(done.stdout)["tests"]]
 
 
 def run_google_test(preset, name, command, timeout):
@@ -110,6 +112,8 @@ def run_google_test(preset, name, command, timeout):
     xml.parent.mkdir(parents=True, exist_ok=True)
     xml.unlink(missing_ok=True)
     prefix = "" if preset == "release" else f"{preset}: "
+    if not command:
+        return Outcome(failed=[f"{prefix}{name}: its program was not built"])
     code, output = run([*command, f"--gtest_output=xml:{xml}"], timeout=timeout, **SANITIZER_ENVIRONMENT)
     outcome = read_xml(xml, prefix) if xml.exists() else Outcome()
     if code != 0:
@@ -187,13 +191,17 @@ def fuzz_tests(args):
     outcome = one("configure fuzz", ["cmake", "--preset", "fuzz"])
     if outcome.failed:
         return outcome
-    programs = ctest_commands("fuzz", "fuzz")
-    outcome = build("fuzz", targets=[f"{name}_test" for name in SANITIZED] + [name for name, _ in programs])
+    names = [name for name, _ in ctest_commands("fuzz", "fuzz")]
+    outcome = build("fuzz", targets=[f"{name}_test" for name in SANITIZED] + names)
     if outcome.failed:
         return outcome
     outcome.add(run_google_tests("fuzz", SANITIZED, timeout=600))
     seconds = 60 if args.extended else 5
-    for name, (program, *corpus) in programs:
+    for name, command in ctest_commands("fuzz", "fuzz"):
+        if not command:
+            outcome.failed.append(f"fuzz: {name}: its program was not built")
+            continue
+        program, *corpus = command
         folder = BUILD / "fuzz/found" / name
         folder.mkdir(parents=True, exist_ok=True)
         outcome.add(one(f"fuzz: {name}", [
