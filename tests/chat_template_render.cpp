@@ -5,8 +5,8 @@
 #include <iostream>
 #include <string>
 
-#include "text/jinja.h"
-#include "text/jinja_value.h"
+#include "text/jinja/jinja.h"
+#include "text/jinja/jinja_value.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 
 #include "base/file.h"
 #include "text/harmony.h"
-#include "text/jinja_value.h"
+#include "text/jinja/jinja_value.h"
 
 namespace nibble {
 

@@ -14,7 +14,7 @@
 
 #include "base/status.h"
 #include "text/conversation.h"
-#include "text/jinja.h"
+#include "text/jinja/jinja.h"
 
 namespace nibble {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "text/jinja_text.h"
+#include "text/jinja/jinja_text.h"
 
 namespace nibble {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/utf8.h"
-#include "text/jinja_text.h"
+#include "text/jinja/jinja_text.h"
 
 namespace nibble {
 

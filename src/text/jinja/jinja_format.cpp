@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "text/jinja_interpreter.h"
+#include "text/jinja/jinja_interpreter.h"
 
 namespace nibble::jinja {
 namespace {

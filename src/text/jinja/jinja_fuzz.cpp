@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "text/jinja.h"
-#include "text/jinja_value.h"
+#include "text/jinja/jinja.h"
+#include "text/jinja/jinja_value.h"
 
 using namespace nibble;
 using jinja::Value;

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "base/status.h"
-#include "text/jinja.h"
-#include "text/jinja_ast.h"
-#include "text/jinja_value.h"
+#include "text/jinja/jinja.h"
+#include "text/jinja/jinja_ast.h"
+#include "text/jinja/jinja_value.h"
 
 namespace nibble::jinja {
 

@@ -1,8 +1,8 @@
-#include "text/jinja_parser.h"
+#include "text/jinja/jinja_parser.h"
 
 #include <array>
 
-#include "text/jinja_expression_parser.h"
+#include "text/jinja/jinja_expression_parser.h"
 
 namespace nibble::jinja {
 namespace {

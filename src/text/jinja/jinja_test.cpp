@@ -1,4 +1,4 @@
-#include "text/jinja.h"
+#include "text/jinja/jinja.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-#include "text/jinja_value.h"
+#include "text/jinja/jinja_value.h"
 
 namespace nibble {
 namespace {

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "text/jinja_ast.h"
-#include "text/jinja_lexer.h"
+#include "text/jinja/jinja_ast.h"
+#include "text/jinja/jinja_lexer.h"
 
 namespace nibble::jinja {
 

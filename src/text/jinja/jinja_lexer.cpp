@@ -1,9 +1,9 @@
-#include "text/jinja_lexer.h"
+#include "text/jinja/jinja_lexer.h"
 
 #include <algorithm>
 #include <array>
 
-#include "text/jinja_text.h"
+#include "text/jinja/jinja_text.h"
 
 namespace nibble::jinja {
 

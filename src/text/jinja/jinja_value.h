@@ -17,7 +17,7 @@
 
 #include "base/json.h"
 #include "base/status.h"
-#include "text/jinja_text.h"
+#include "text/jinja/jinja_text.h"
 
 namespace nibble::jinja {
 

@@ -1,7 +1,7 @@
 // Methods of values, and the text operations that filters and methods share.
 #include <algorithm>
 
-#include "text/jinja_filters.h"
+#include "text/jinja/jinja_filters.h"
 
 namespace nibble::jinja {
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-#include "text/jinja_interpreter.h"
+#include "text/jinja/jinja_interpreter.h"
 
 namespace nibble::jinja {
 

@@ -1,4 +1,4 @@
-#include "text/jinja_filters.h"
+#include "text/jinja/jinja_filters.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,8 +1,8 @@
-#include "text/jinja_expression_parser.h"
+#include "text/jinja/jinja_expression_parser.h"
 
 #include <charconv>
 
-#include "text/jinja_filters.h"
+#include "text/jinja/jinja_filters.h"
 
 namespace nibble::jinja {
 

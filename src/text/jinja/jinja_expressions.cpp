@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "text/jinja_filters.h"
-#include "text/jinja_interpreter.h"
+#include "text/jinja/jinja_filters.h"
+#include "text/jinja/jinja_interpreter.h"
 
 namespace nibble::jinja {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "text/jinja_ast.h"
+#include "text/jinja/jinja_ast.h"
 
 namespace nibble::jinja {
 

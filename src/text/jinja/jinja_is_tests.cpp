@@ -1,7 +1,7 @@
 // What may stand behind `is`, and in select and reject.
 #include <algorithm>
 
-#include "text/jinja_filters.h"
+#include "text/jinja/jinja_filters.h"
 
 namespace nibble::jinja {
 namespace {

@@ -1,4 +1,4 @@
-#include "text/jinja_text.h"
+#include "text/jinja/jinja_text.h"
 
 #include <utf8proc.h>
 

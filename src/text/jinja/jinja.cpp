@@ -1,7 +1,7 @@
-#include "text/jinja.h"
+#include "text/jinja/jinja.h"
 
-#include "text/jinja_interpreter.h"
-#include "text/jinja_parser.h"
+#include "text/jinja/jinja_interpreter.h"
+#include "text/jinja/jinja_parser.h"
 
 namespace nibble {
 

@@ -1,7 +1,7 @@
 // Statements, scopes and calls. Expressions are in jinja_expressions.cpp.
-#include "text/jinja_interpreter.h"
+#include "text/jinja/jinja_interpreter.h"
 
-#include "text/jinja_filters.h"
+#include "text/jinja/jinja_filters.h"
 
 namespace nibble::jinja {
 
