@@ -12,9 +12,9 @@
 #   make clean          remove build/
 
 PREFIX ?= /usr/local
-STORY ?= Tell me a story about a fox and a lonely bear
+STORY = Tell me a story about a fox and a lonely bear
 # The model forgets one of two characters with most seeds; with this one it keeps both.
-SEED ?= 6
+SEED = 6
 
 .PHONY: nibble demo test test-extended check layers format install bundle clean
 .DEFAULT_GOAL := nibble
