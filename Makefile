@@ -14,7 +14,7 @@
 PREFIX ?= /usr/local
 STORY = Tell me a story about a fox and a lonely bear
 # The model forgets one of two characters with most seeds; with this one it keeps both.
-SEED = 6
+SEED = 13
 
 .PHONY: nibble demo test test-extended check layers format install bundle clean
 .DEFAULT_GOAL := nibble
@@ -29,7 +29,7 @@ nibble: build/release/build.ninja
 demo:
 	@tools/setup.sh build
 	@$(MAKE) --no-print-directory nibble
-	build/release/nibble generate demo --chat --temperature 0.7 --seed 13 --max-tokens 600 --prompt "$(STORY)"
+	build/release/nibble generate demo --chat --temperature 0.7 --seed $(SEED) --max-tokens 600 --prompt "$(STORY)"
 
 test:
 	@tools/setup.sh build test optional --python
