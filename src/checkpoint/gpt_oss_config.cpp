@@ -27,6 +27,7 @@ Status check_activation(const ConfigFields& fields) {
   return {};
 }
 
+// ModelConfig::dtype has the one value that is taken; a file that names none was made with it too.
 Status check_dtype(const ConfigFields& fields) {
   for (const char* name : {"dtype", "torch_dtype"}) {
     const std::optional<JsonValue> dtype = fields.find(name);

@@ -15,6 +15,7 @@
 
 #include "base/status.h"
 #include "base/token_id.h"
+#include "tensor/dtype.h"
 
 namespace nibble {
 
@@ -38,6 +39,7 @@ struct ModelConfig {
   std::int64_t max_position_embeddings = 0;
   double rms_norm_eps = 0;
   bool tie_word_embeddings = false;  // the embedding is lm_head as well
+  DType dtype = DType::bf16;         // what the model was made to compute with
 
   // Attention
   std::int64_t num_attention_heads = 0;

@@ -22,13 +22,8 @@ constexpr int page_size = 16;  // tokens; a divisor of attention's split
 // Rows of logits beyond one a sequence are for scoring prompts: bounded, since a row is the vocabulary wide.
 constexpr int scoring_rows = 64;
 
-DType kv_dtype_of(const EngineOptions& options) {
-  return options.kv_cache_dtype == FloatType::bfloat16 ? DType::bf16 : DType::f32;
-}
-
-// Float32 unless asked otherwise: it is the reference.
-InputValues activations_of(const EngineOptions& options) {
-  return options.dtype == FloatType::bfloat16 ? InputValues::bf16 : InputValues::any_float;
+DType dtype_of(FloatType asked, DType otherwise) {
+  return asked == FloatType::automatic ? otherwise : asked == FloatType::bfloat16 ? DType::bf16 : DType::f32;
 }
 
 // Memory that can be had without pushing others out, as the kernel estimates it; 0 when it does not say.
@@ -55,7 +50,8 @@ Result<Sizes> choose_sizes(const EngineOptions& options, const ModelConfig& conf
     return invalid_argument("--max-model-len " + std::to_string(options.max_model_len) +
                             ": the model holds " + std::to_string(most) + " tokens; give at most that");
   }
-  const DType kv_dtype = kv_dtype_of(options);
+  const DType dtype = dtype_of(options.dtype, config.dtype);
+  const DType kv_dtype = dtype_of(options.kv_cache_dtype, dtype);
   const std::int64_t page_bytes = kv_page_bytes(config, kv_dtype, page_size);
   const std::int64_t free = std::max<std::int64_t>(available_memory() - weight_bytes, 256 << 20);
   const std::int64_t affordable_pages = std::max<std::int64_t>(free / 2 / page_bytes, 1);
@@ -67,8 +63,8 @@ Result<Sizes> choose_sizes(const EngineOptions& options, const ModelConfig& conf
     return invalid_argument("--max-model-len " + std::to_string(context) + ": its keys and values need " +
                             std::to_string((context + page_size - 1) / page_size * page_bytes >> 20) +
                             " MiB and half of the free memory is " + std::to_string(free / 2 >> 20) +
-                            " MiB; at most " + std::to_string(affordable_tokens) +
-                            " fit here, twice as many with --kv-cache-dtype bfloat16");
+                            " MiB; at most " + std::to_string(affordable_tokens) + " fit here" +
+                            (kv_dtype == DType::f32 ? ", twice as many with --kv-cache-dtype bfloat16" : ""));
   }
   const std::int64_t pages_a_sequence = (context + page_size - 1) / page_size;
   const std::int64_t pages = std::min(affordable_pages, pages_a_sequence * options.max_num_seqs);
@@ -83,7 +79,7 @@ Result<Sizes> choose_sizes(const EngineOptions& options, const ModelConfig& conf
                   .max_rows = options.max_num_batched_tokens,
                   .max_logit_rows = sizes.scheduler.max_logit_rows,
                   .max_sequences = options.max_num_seqs,
-                  .activations = activations_of(options),
+                  .activations = dtype == DType::bf16 ? InputValues::bf16 : InputValues::any_float,
                   .kv_dtype = kv_dtype,
                   .page_size = page_size,
                   .page_count = static_cast<int>(pages)};

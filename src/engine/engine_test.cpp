@@ -91,7 +91,7 @@ Request request(RequestId id, const std::vector<TokenId>& prompt, SamplingParams
 }
 
 TEST(Engine, ComputesTheModelThatTransformersComputes) {
-  std::unique_ptr<Engine> engine = load();
+  std::unique_ptr<Engine> engine = load({.dtype = FloatType::float32});
   const std::vector<Expected> prompts = expected_prompts();
   ASSERT_EQ(prompts.size(), 7u);
   for (std::size_t i = 0; i < prompts.size(); ++i) {
@@ -116,8 +116,10 @@ TEST(Engine, ComputesTheModelThatTransformersComputes) {
 }
 
 TEST(Engine, Bfloat16ActivationsAndCacheStayNearTheReference) {
-  for (const auto& [dtype, kv_dtype] :
-       {std::pair{FloatType::bfloat16, FloatType::float32}, {FloatType::float32, FloatType::bfloat16}}) {
+  for (const auto& [dtype, kv_dtype] : {std::pair{FloatType::bfloat16, FloatType::float32},
+                                        {FloatType::float32, FloatType::bfloat16},
+                                        // The example's config asks for bfloat16.
+                                        {FloatType::automatic, FloatType::automatic}}) {
     std::unique_ptr<Engine> engine = load({.dtype = dtype, .kv_cache_dtype = kv_dtype});
     const std::vector<Expected> prompts = expected_prompts();
     for (std::size_t i = 0; i < prompts.size(); ++i) {

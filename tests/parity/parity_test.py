@@ -1,7 +1,8 @@
 """nibble against transformers on the cases of tests/data/parity, and nibble against itself under every way of batching.
 
-The first half asks whether the model is the right one (compare.py decides, as float32). The second half asks for
-equal bits: a result depends on the prompt, the parameters and the seed, and on nothing else.
+The first half asks whether the model is the right one: compare.py decides, as fp32 with --dtype float32 and as bf16 by
+default, which is what the cases' configs ask for. The second half asks for equal bits: a result depends on the prompt,
+the parameters and the seed, and on nothing else.
 """
 import json
 import subprocess
@@ -13,6 +14,8 @@ import pytest
 from nibble_program import PARITY, ROOT, generate, prompts_file
 
 CASES = sorted(p.parent.name for p in PARITY.glob("*/expected.json"))
+# Options and the class of compare.py that a run with them must meet.
+DTYPES = {"fp32": ("--dtype", "float32"), "bf16": ()}
 GREEDY = ("--max-tokens", 32, "--temperature", 0, "--ignore-eos", "--logprobs", 50, "--prompt-logprobs")
 
 
@@ -25,9 +28,9 @@ def prompts(case, kind="ids"):
 
 
 @lru_cache(maxsize=None)
-def greedy_lines(case):
-    """All prompts of a case in one batch, with the default options: what every other way is held against."""
-    return generate(PARITY / case, "--prompts", PARITY / case / "prompts_ids.jsonl", *GREEDY)
+def greedy_lines(case, *dtype):
+    """All prompts of a case in one batch, otherwise with the default options: what every other way is held against."""
+    return generate(PARITY / case, "--prompts", PARITY / case / "prompts_ids.jsonl", *GREEDY, *dtype)
 
 
 def bits(line):
@@ -35,10 +38,10 @@ def bits(line):
     return {k: line[k] for k in ("case", "prompt_ids", "token_ids", "logprobs", "top_logprobs", "prompt_logprobs", "finish_reason") if k in line}
 
 
-def judge(case, lines, tmp_path):
+def judge(case, lines, tmp_path, kind="fp32"):
     output = tmp_path / "out.jsonl"
     output.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    done = subprocess.run([sys.executable, ROOT / "tests/parity/compare.py", output, "--data", PARITY, "--class", "fp32", "--only", case, "-v"],
+    done = subprocess.run([sys.executable, ROOT / "tests/parity/compare.py", output, "--data", PARITY, "--class", kind, "--only", case, "-v"],
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -57,10 +60,11 @@ def test_the_judge_accepts_the_reference_and_refuses_a_wrong_one(case, tmp_path)
         judge(case, reference, tmp_path)
 
 
+@pytest.mark.parametrize("kind", DTYPES)
 @pytest.mark.parametrize("case", CASES)
-def test_token_ids_give_what_transformers_gives(case, tmp_path):
-    lines = greedy_lines(case)
-    judge(case, lines, tmp_path)
+def test_token_ids_give_what_transformers_gives(case, kind, tmp_path):
+    lines = greedy_lines(case, *DTYPES[kind])
+    judge(case, lines, tmp_path, kind)
     for line, prompt in zip(lines, prompts(case), strict=True):
         assert line["case"] == prompt["case"]
         assert line["prompt_ids"] == prompt["prompt_ids"]
@@ -69,10 +73,16 @@ def test_token_ids_give_what_transformers_gives(case, tmp_path):
 
 
 @pytest.mark.parametrize("case", CASES)
+def test_the_default_is_what_the_config_asks_for(case):
+    assert [bits(line) for line in greedy_lines(case)] == \
+        [bits(line) for line in greedy_lines(case, "--dtype", "bfloat16", "--kv-cache-dtype", "bfloat16")]
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_text_and_messages_give_what_transformers_gives(case, tmp_path):
-    lines = generate(PARITY / case, "--prompts", PARITY / case / "prompts_text.jsonl", *GREEDY)
+    lines = generate(PARITY / case, "--prompts", PARITY / case / "prompts_text.jsonl", *GREEDY, *DTYPES["fp32"])
     judge(case, lines, tmp_path)
-    assert [bits(line) for line in lines] == [bits(line) for line in greedy_lines(case)]
+    assert [bits(line) for line in lines] == [bits(line) for line in greedy_lines(case, *DTYPES["fp32"])]
 
 
 @pytest.mark.parametrize("options", [
@@ -80,10 +90,11 @@ def test_text_and_messages_give_what_transformers_gives(case, tmp_path):
     ("--max-num-batched-tokens", 333), ("--max-num-seqs", 1), ("--max-num-seqs", 3, "--max-num-batched-tokens", 31),
     ("--threads", 1), ("--threads", 2),
 ], ids=lambda o: " ".join(map(str, o)).replace("--", ""))
+@pytest.mark.parametrize("kind", DTYPES)
 @pytest.mark.parametrize("case", CASES)
-def test_bits_do_not_depend_on(case, options):
-    lines = generate(PARITY / case, "--prompts", PARITY / case / "prompts_ids.jsonl", *GREEDY, *options)
-    assert [bits(line) for line in lines] == [bits(line) for line in greedy_lines(case)]
+def test_bits_do_not_depend_on(case, kind, options):
+    lines = generate(PARITY / case, "--prompts", PARITY / case / "prompts_ids.jsonl", *GREEDY, *DTYPES[kind], *options)
+    assert [bits(line) for line in lines] == [bits(line) for line in greedy_lines(case, *DTYPES[kind])]
 
 
 @pytest.mark.parametrize("case", CASES)
