@@ -65,11 +65,6 @@ class GenerationRun {
     NIBBLE_ASSIGN(StopStrings stop, StopStrings::make(input.params.stop));
     Request request{.id = i, .prompt = input.ids, .sampling = input.params.sampling};
     request.sampling.stop_ids = input.params.ignore_eos ? std::vector<TokenId>() : engine_.model().eos_ids;
-    if (request.sampling.logprobs > engine_.model().vocabulary) {
-      return invalid_argument("logprobs is " + std::to_string(request.sampling.logprobs) +
-                              "; the vocabulary has only " + std::to_string(engine_.model().vocabulary) +
-                              " tokens");
-    }
     running_.push_back({.reader = AnswerReader(tokenizer, input.format, std::move(stop)),
                         .result = {},
                         .first_token = start_});
@@ -110,7 +105,7 @@ class GenerationRun {
     result.token_ids.push_back(event.token);
     if (inputs_[event.request].params.sampling.logprobs >= 0) {
       result.logprobs.push_back(event.logprob);
-      result.top.push_back(std::move(event.top));
+      result.top.emplace_back(event.top.begin(), event.top.end());
     }
     // The end token is counted and not shown.
     if (event.finish == FinishReason::stop) return;

@@ -22,6 +22,8 @@ class PageLease {
   ~PageLease() { release(); }
 
   std::span<const PageId> pages() const { return pages_; }
+  // Takes the memory for the numbers of `count` pages, so that growing to it allocates nothing.
+  void reserve(int count) { pages_.reserve(static_cast<std::size_t>(count)); }
   void release();
 
  private:

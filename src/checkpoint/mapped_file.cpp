@@ -206,22 +206,24 @@ bool MappedFile::is_mapped() const { return state_->mapping != nullptr; }
 
 Status MappedFile::intact() const {
   if (state_->mapping == nullptr) return {};
-  const std::string name = quote(state_->path.native());
-  const std::string remedy = "; leave a model's files alone while it is loaded, and start again";
+  // A step asks this, so the words are only made when there is something to say.
+  const auto name = [this] { return quote(state_->path.native()); };
+  constexpr const char* remedy = "; leave a model's files alone while it is loaded, and start again";
   struct stat facts {};
   if (fstat(state_->descriptor.get(), &facts) != 0) {
-    return io_error("cannot stat " + name + ": " + system_reason(errno));
+    return io_error("cannot stat " + name() + ": " + system_reason(errno));
   }
   const auto size = static_cast<std::size_t>(facts.st_size);
   if (size != state_->size) {
-    return io_error(name + " changed from " + std::to_string(state_->size) + " to " + std::to_string(size) +
+    return io_error(name() + " changed from " + std::to_string(state_->size) + " to " + std::to_string(size) +
                     " bytes after it was opened" + remedy);
   }
   if (state_->slot->damaged.load()) {
-    return io_error("a part of " + name + " could not be read: the file shrank or its disk failed" + remedy);
+    return io_error("a part of " + name() + " could not be read: the file shrank or its disk failed" +
+                    remedy);
   }
   if (facts.st_mtim.tv_sec != state_->modified.tv_sec || facts.st_mtim.tv_nsec != state_->modified.tv_nsec) {
-    return io_error(name + " was written to after it was opened" + remedy);
+    return io_error(name() + " was written to after it was opened" + remedy);
   }
   return {};
 }

@@ -8,7 +8,7 @@
 #include <ctime>
 #include <string>
 
-#include "checkpoint/allocation_meter.h"
+#include "base/allocation_meter.h"
 #include "checkpoint/test_checkpoint.h"
 
 namespace nibble {

@@ -8,7 +8,7 @@
 #include <ctime>
 #include <string>
 
-#include "checkpoint/allocation_meter.h"
+#include "base/allocation_meter.h"
 #include "checkpoint/expected_tensors.h"
 #include "checkpoint/inspect.h"
 #include "checkpoint/test_checkpoint.h"

@@ -20,7 +20,10 @@ struct BatchSequence {
   int first_position = 0;          // position of the first row in the sequence
   std::span<const PageId> pages;   // page i holds positions [i * page_size, (i + 1) * page_size)
   const SamplingParams* sampling;  // lives in the scheduler until the step is committed
-  int logit_begin = 0;             // its entries in Batch::logit_rows
+  // Room for results, in the scheduler, until the next step is planned.
+  std::span<TokenLogprob> top;       // the likeliest tokens, as many as were asked for; filled if it samples
+  std::span<float> target_logprobs;  // one a logit row that names a target
+  int logit_begin = 0;               // its entries in Batch::logit_rows
   int logit_count = 0;
   bool prefill = false;  // rows of the prompt, not of the answer
   bool samples = false;  // the last logit row yields a token
@@ -45,13 +48,12 @@ struct Batch {
   }
 };
 
-// What one sequence of the batch gave, in the order of Batch::sequences.
+// What one sequence of the batch gave, beside what was written to its rooms; in the order of
+// Batch::sequences.
 struct StepResult {
   TokenId token = -1;  // -1: none sampled
   float logprob = 0;
-  std::vector<TokenLogprob> top;
-  std::vector<float> target_logprobs;  // one a logit row that named a target
-  bool finite = true;                  // false: a NaN or Inf among this sequence's logits
+  bool finite = true;  // false: a NaN or Inf among this sequence's logits; then nothing else counts
 };
 
 }  // namespace nibble

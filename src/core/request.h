@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,9 +44,9 @@ struct TokenLogprob {
 // One token of one request, or its end.
 struct Event {
   RequestId request = 0;
-  TokenId token = -1;  // -1: none (the request ended without one)
-  float logprob = 0;   // natural logarithm over the whole vocabulary, before any filter
-  std::vector<TokenLogprob> top;
+  TokenId token = -1;                 // -1: none (the request ended without one)
+  float logprob = 0;                  // natural logarithm over the whole vocabulary, before any filter
+  std::span<const TokenLogprob> top;  // in the scheduler, until the next step
   FinishReason finish = FinishReason::none;
   // With the first event of a request that asked for them: entry i is the log-probability of prompt[i]
   // after prompt[0..i); entry 0 is 0.

@@ -92,7 +92,8 @@ class SteppedEngine final : public Engine {
       : info_(std::move(info)),
         worker_(std::move(worker)),
         pages_(sizes.worker.page_count, page_size),
-        scheduler_(sizes.scheduler, pages_) {}
+        scheduler_(sizes.scheduler, pages_),
+        results_(static_cast<std::size_t>(sizes.scheduler.max_num_seqs)) {}
 
   const ModelInfo& model() const override { return info_; }
   void cancel(RequestId id) override { scheduler_.cancel(id); }
@@ -106,6 +107,10 @@ class SteppedEngine final : public Engine {
                                 std::to_string(info_.vocabulary - 1));
       }
     }
+    if (request.sampling.logprobs > info_.vocabulary) {
+      return invalid_argument("logprobs is " + std::to_string(request.sampling.logprobs) +
+                              "; the vocabulary has only " + std::to_string(info_.vocabulary) + " tokens");
+    }
     return scheduler_.submit(std::move(request));
   }
 
@@ -117,8 +122,9 @@ class SteppedEngine final : public Engine {
     for (const BatchSequence& sequence : batch.sequences) {
       (sequence.prefill ? times.prefill_tokens : times.decode_tokens) += sequence.row_count;
     }
-    NIBBLE_RETURN_IF_ERROR(worker_->run(batch, results_));
-    scheduler_.commit(results_, events);
+    const std::span<StepResult> results = std::span(results_).first(batch.sequences.size());
+    NIBBLE_RETURN_IF_ERROR(worker_->run(batch, results));
+    scheduler_.commit(results, events);
     times.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     return times;
   }
@@ -127,8 +133,8 @@ class SteppedEngine final : public Engine {
   ModelInfo info_;
   std::unique_ptr<Worker> worker_;
   PagePool pages_;
-  Scheduler scheduler_;  // its requests hold pages, so it goes first
-  std::vector<StepResult> results_;
+  Scheduler scheduler_;              // its requests hold pages, so it goes first
+  std::vector<StepResult> results_;  // [max_num_seqs]
 };
 
 }  // namespace

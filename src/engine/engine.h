@@ -49,8 +49,9 @@ class Engine {
   virtual Status submit(Request request) = 0;
   virtual void cancel(RequestId id) = 0;
   virtual bool idle() const = 0;
-  // Plans and runs one step over all running requests; appends what came of it. A failed step (the model's
-  // file shrank under us) is a Status, and no request can continue.
+  // Plans and runs one step over all running requests; appends what came of it. Events refer into the engine
+  // until the next step, which allocates nothing that `events` has room for. A failed step (the model's file
+  // shrank under us) is a Status, and no request can continue.
   virtual Result<StepTimes> step(std::vector<Event>& events) = 0;
 };
 

@@ -78,7 +78,7 @@ std::map<RequestId, Answer> run(Engine& engine) {
       if (event.token >= 0) {
         answer.tokens.push_back(event.token);
         answer.logprobs.push_back(event.logprob);
-        answer.last_top = event.top;
+        answer.last_top.assign(event.top.begin(), event.top.end());
       }
       answer.finish = event.finish;
     }

@@ -1,5 +1,7 @@
 #include "runtime/worker.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace nibble {
@@ -13,7 +15,9 @@ Worker::Worker(std::unique_ptr<Model> model, const WorkerLimits& limits, KvStore
   positions_.reserve(static_cast<std::size_t>(limits.max_rows));
   logit_rows_.reserve(static_cast<std::size_t>(limits.max_logit_rows));
   sequences_.reserve(static_cast<std::size_t>(limits.max_sequences));
-  sample_rooms_.resize(static_cast<std::size_t>(limits.max_sequences));
+  sample_rooms_.resize(static_cast<std::size_t>(threads_.size()));
+  for (SampleWorkspace& room : sample_rooms_)
+    room.reserve(static_cast<std::size_t>(model_->config().vocab_size));
 }
 
 Result<std::unique_ptr<Worker>> Worker::start(std::unique_ptr<Model> model, const WorkerLimits& limits) {
@@ -32,7 +36,8 @@ std::span<float> Worker::logits_of(int logit_row) {
           static_cast<std::size_t>(vocabulary)};
 }
 
-Status Worker::run(const Batch& batch, std::vector<StepResult>& results) {
+Status Worker::run(const Batch& batch, std::span<StepResult> results) {
+  NIBBLE_CHECK(results.size() == batch.sequences.size(), "one result a sequence");
   positions_.clear();
   logit_rows_.clear();
   sequences_.clear();
@@ -52,30 +57,33 @@ Status Worker::run(const Batch& batch, std::vector<StepResult>& results) {
                   logits_of(0).data());
   NIBBLE_RETURN_IF_ERROR(model_->intact());
 
-  results.assign(batch.sequences.size(), StepResult{});
-  threads_.parallel_for(static_cast<int>(results.size()), [&](int begin, int end) {
-    for (int i = begin; i < end; ++i)
-      sample_sequence(batch, static_cast<std::size_t>(i), results[static_cast<std::size_t>(i)]);
+  // Sequences are few and rooms are large, so each thread has a room and takes an equal run of sequences.
+  const int shares = threads_.size(), sequences = static_cast<int>(results.size());
+  threads_.parallel_for(shares, [&](int share_begin, int share_end) {
+    for (int share = share_begin; share < share_end; ++share) {
+      for (int i = sequences * share / shares; i < sequences * (share + 1) / shares; ++i) {
+        const std::size_t index = static_cast<std::size_t>(i);
+        results[index] =
+            sample_sequence(batch, batch.sequences[index], sample_rooms_[static_cast<std::size_t>(share)]);
+      }
+    }
   });
   return {};
 }
 
-void Worker::sample_sequence(const Batch& batch, std::size_t index, StepResult& result) {
-  const BatchSequence& sequence = batch.sequences[index];
+StepResult Worker::sample_sequence(const Batch& batch, const BatchSequence& sequence, SampleWorkspace& room) {
   const SamplingParams& asked = *sequence.sampling;
+  StepResult result;
+  std::size_t targets = 0;
   for (int i = 0; i < sequence.logit_count; ++i) {
     const int logit_row = sequence.logit_begin + i;
     const LogitRow& wanted = batch.logit_rows[static_cast<std::size_t>(logit_row)];
     const std::span<const float> logits = logits_of(logit_row);
     const RowStatistics statistics = row_statistics(logits);
-    if (!statistics.finite) {
-      result.finite = false;
-      return;
-    }
-    if (wanted.target >= 0) result.target_logprobs.push_back(logprob(logits, statistics, wanted.target));
+    if (!statistics.finite) return {.finite = false};
+    if (wanted.target >= 0) sequence.target_logprobs[targets++] = logprob(logits, statistics, wanted.target);
     if (!sequence.samples || i + 1 < sequence.logit_count) continue;
 
-    SampleWorkspace& room = sample_rooms_[index];
     result.token =
         sample(logits, statistics,
                {.temperature = asked.temperature,
@@ -87,10 +95,13 @@ void Worker::sample_sequence(const Batch& batch, std::size_t index, StepResult& 
                 .position = static_cast<std::uint32_t>(sequence.first_position + sequence.row_count)},
                room);
     result.logprob = logprob(logits, statistics, result.token);
-    if (asked.logprobs <= 0) continue;
-    likeliest(logits, asked.logprobs, room.candidates);
-    for (const TokenId id : room.candidates) result.top.push_back({id, logprob(logits, statistics, id)});
+    if (sequence.top.empty()) continue;
+    likeliest(logits, static_cast<int>(sequence.top.size()), room.candidates);
+    std::transform(room.candidates.begin(), room.candidates.end(), sequence.top.begin(), [&](TokenId id) {
+      return TokenLogprob{id, logprob(logits, statistics, id)};
+    });
   }
+  return result;
 }
 
 }  // namespace nibble

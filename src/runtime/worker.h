@@ -30,16 +30,16 @@ class Worker {
   // Takes all memory that steps within the limits need.
   static Result<std::unique_ptr<Worker>> start(std::unique_ptr<Model> model, const WorkerLimits& limits);
 
-  // One result a sequence of the batch. An error means that the weights are no longer what was loaded;
-  // nothing may be run after it.
-  Status run(const Batch& batch, std::vector<StepResult>& results);
+  // results: one a sequence of the batch; what else a sequence asked for goes to its rooms. An error means
+  // that the weights are no longer what was loaded; nothing may be run after it.
+  Status run(const Batch& batch, std::span<StepResult> results);
 
   int threads() const { return threads_.size(); }
 
  private:
   Worker(std::unique_ptr<Model> model, const WorkerLimits& limits, KvStore kv, Buffer logits);
 
-  void sample_sequence(const Batch& batch, std::size_t index, StepResult& result);
+  StepResult sample_sequence(const Batch& batch, const BatchSequence& sequence, SampleWorkspace& room);
   std::span<float> logits_of(int logit_row);
 
   std::unique_ptr<Model> model_;
@@ -49,7 +49,7 @@ class Worker {
   Buffer logits_;  // [max_logit_rows, vocab] float32
   std::vector<int> positions_, logit_rows_;
   std::vector<SequenceRows> sequences_;
-  std::vector<SampleWorkspace> sample_rooms_;  // [max_sequences]
+  std::vector<SampleWorkspace> sample_rooms_;  // [threads]
 };
 
 }  // namespace nibble

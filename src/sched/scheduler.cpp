@@ -10,6 +10,10 @@ namespace nibble {
 Scheduler::Scheduler(const SchedulerLimits& limits, PagePool& pages) : limits_(limits), pages_(pages) {
   NIBBLE_CHECK(limits.max_num_seqs > 0 && limits.max_num_batched_tokens > 0 && limits.max_model_len > 0);
   NIBBLE_CHECK(limits.max_logit_rows >= limits.max_num_seqs, "every sequence may want a row of logits");
+  batch_.tokens.reserve(static_cast<std::size_t>(limits.max_num_batched_tokens));
+  batch_.logit_rows.reserve(static_cast<std::size_t>(limits.max_logit_rows));
+  batch_.sequences.reserve(static_cast<std::size_t>(limits.max_num_seqs));
+  planned_.reserve(static_cast<std::size_t>(limits.max_num_seqs));
 }
 
 // The last token of an answer is never fed back, so it needs no slot.
@@ -33,7 +37,14 @@ Status Scheduler::submit(Request request) {
                             std::to_string(pages_.page_size()) + " tokens and the KV cache has " +
                             std::to_string(pages_.page_count()) + "; lower max_tokens");
   }
-  requests_.push_back(Entry{std::move(request), Queued{}});
+  Entry entry;
+  Queued queued;
+  queued.pages.reserve(pages_needed(request));
+  entry.state = std::move(queued);
+  if (request.sampling.logprobs > 0) entry.top.resize(static_cast<std::size_t>(request.sampling.logprobs));
+  if (request.sampling.prompt_logprobs) entry.prompt_logprobs.resize(prompt);
+  entry.request = std::move(request);
+  requests_.push_back(std::move(entry));
   return {};
 }
 
@@ -52,6 +63,7 @@ std::size_t Scheduler::queued() const {
 const Batch& Scheduler::plan(std::vector<Event>& events) {
   batch_.clear();
   planned_.clear();
+  finished_.clear();
   for (auto entry = requests_.begin(); entry != requests_.end();) {
     if (!entry->cancelled) {
       ++entry;
@@ -89,11 +101,11 @@ bool Scheduler::plan_prefill(Entry& entry) {
   if (request.sampling.prompt_logprobs) room = std::min(room, logit_room);
   if (room <= 0 || logit_room <= 0) return false;
 
-  if (std::holds_alternative<Queued>(entry.state)) {
+  if (Queued* queued = std::get_if<Queued>(&entry.state)) {
     if (static_cast<int>(running()) == limits_.max_num_seqs) return false;
-    Prefilling started;
-    if (!pages_.grow(started.pages, pages_needed(request))) return false;
-    entry.state = std::move(started);
+    if (!pages_.grow(queued->pages, pages_needed(request))) return false;
+    PageLease pages = std::move(queued->pages);
+    entry.state = Prefilling{.pages = std::move(pages)};
   }
   const Prefilling& state = std::get<Prefilling>(entry.state);
   const int rows = std::min(room, static_cast<int>(request.prompt.size()) - state.done);
@@ -114,32 +126,43 @@ void Scheduler::add_sequence(Entry& entry, std::span<const PageId> pages, int fi
                          .first_position = first_position,
                          .pages = pages,
                          .sampling = &request.sampling,
+                         .top = entry.top,
                          .logit_begin = static_cast<int>(batch_.logit_rows.size()),
                          .prefill = first_position < prompt,
                          .samples = end >= prompt && request.sampling.max_tokens > 0};
+  int targets = 0;
   for (int i = 0; i < rows; ++i) {
     const int position = first_position + i;
     const bool has_target = request.sampling.prompt_logprobs && position + 1 < prompt;
     const bool sampled = sequence.samples && i == rows - 1;
     if (!has_target && !sampled) continue;
+    targets += has_target;
     batch_.logit_rows.push_back(
         {.row = row_begin + i,
          .target = has_target ? request.prompt[static_cast<std::size_t>(position) + 1] : -1});
   }
   sequence.logit_count = static_cast<int>(batch_.logit_rows.size()) - sequence.logit_begin;
+  // The row at position p tells of prompt[p + 1].
+  if (targets > 0) {
+    sequence.target_logprobs =
+        std::span(entry.prompt_logprobs)
+            .subspan(static_cast<std::size_t>(first_position) + 1, static_cast<std::size_t>(targets));
+  }
   batch_.sequences.push_back(sequence);
 }
 
-void Scheduler::commit(std::span<StepResult> results, std::vector<Event>& events) {
+void Scheduler::commit(std::span<const StepResult> results, std::vector<Event>& events) {
   NIBBLE_CHECK(results.size() == planned_.size(), "one result a planned sequence");
   for (std::size_t i = 0; i < results.size(); ++i) {
-    if (!commit_sequence(*planned_[i], batch_.sequences[i], results[i], events)) requests_.erase(planned_[i]);
+    if (commit_sequence(*planned_[i], batch_.sequences[i], results[i], events)) continue;
+    planned_[i]->state = Finished{};
+    finished_.splice(finished_.end(), requests_, planned_[i]);
   }
   planned_.clear();
   batch_.clear();
 }
 
-bool Scheduler::commit_sequence(Entry& entry, const BatchSequence& planned, StepResult& result,
+bool Scheduler::commit_sequence(Entry& entry, const BatchSequence& planned, const StepResult& result,
                                 std::vector<Event>& events) {
   const Request& request = entry.request;
   const SamplingParams& sampling = request.sampling;
@@ -152,13 +175,8 @@ bool Scheduler::commit_sequence(Entry& entry, const BatchSequence& planned, Step
   Event event{.request = request.id};
   if (Prefilling* state = std::get_if<Prefilling>(&entry.state)) {
     state->done += planned.row_count;
-    if (sampling.prompt_logprobs) {
-      if (state->prompt_logprobs.empty()) state->prompt_logprobs.push_back(0);
-      state->prompt_logprobs.insert(state->prompt_logprobs.end(), result.target_logprobs.begin(),
-                                    result.target_logprobs.end());
-    }
     if (state->done < static_cast<int>(request.prompt.size())) return true;
-    event.prompt_logprobs = std::move(state->prompt_logprobs);
+    event.prompt_logprobs = std::move(entry.prompt_logprobs);
     if (!planned.samples) {
       event.finish = FinishReason::length;
       events.push_back(std::move(event));
@@ -172,7 +190,7 @@ bool Scheduler::commit_sequence(Entry& entry, const BatchSequence& planned, Step
   ++state.generated;
   event.token = result.token;
   event.logprob = result.logprob;
-  event.top = std::move(result.top);
+  event.top = entry.top;
   if (std::find(sampling.stop_ids.begin(), sampling.stop_ids.end(), result.token) !=
       sampling.stop_ids.end()) {
     event.finish = FinishReason::stop;

@@ -22,18 +22,22 @@ struct SchedulerLimits {
 };
 
 // A request is a state, and the state owns its pages: whatever ends it gives them back.
-struct Queued {};
+struct Queued {
+  PageLease pages;  // none yet, but the room to note them
+};
 struct Prefilling {
   PageLease pages;
-  int done = 0;                        // prompt tokens whose keys and values are stored
-  std::vector<float> prompt_logprobs;  // [done], when asked for
+  int done = 0;  // prompt tokens whose keys and values are stored
 };
 struct Decoding {
   PageLease pages;
   TokenId last = -1;  // sampled, its key and value not yet stored
   int generated = 0;  // tokens of the answer, `last` included
 };
+struct Finished {};
 
+// Submitting a request takes all the memory that its steps need: plan() and commit() allocate nothing, but
+// for the vector of events and the text of an error.
 class Scheduler {
  public:
   // `pages` outlives the scheduler.
@@ -49,15 +53,17 @@ class Scheduler {
 
   // The next step: every decoding sequence one row, then prompt chunks in order of arrival as long as rows,
   // sequences and pages last. The batch refers into the scheduler until commit(). Cancelled requests end
-  // here.
+  // here. What earlier events refer to is gone.
   const Batch& plan(std::vector<Event>& events);
   // What the step gave, in the order of the planned sequences.
-  void commit(std::span<StepResult> results, std::vector<Event>& events);
+  void commit(std::span<const StepResult> results, std::vector<Event>& events);
 
  private:
   struct Entry {
     Request request;
-    std::variant<Queued, Prefilling, Decoding> state;
+    std::variant<Queued, Prefilling, Decoding, Finished> state;
+    std::vector<TokenLogprob> top;       // [sampling.logprobs]
+    std::vector<float> prompt_logprobs;  // [prompt], when asked for; until the event that takes them
     bool cancelled = false;
   };
   using Entries = std::list<Entry>;
@@ -67,13 +73,14 @@ class Scheduler {
   bool plan_prefill(Entry& entry);
   void add_sequence(Entry& entry, std::span<const PageId> pages, int first_position, int rows);
   // Returns false when the request has ended.
-  bool commit_sequence(Entry& entry, const BatchSequence& planned, StepResult& result,
+  bool commit_sequence(Entry& entry, const BatchSequence& planned, const StepResult& result,
                        std::vector<Event>& events);
   int pages_needed(const Request& request) const;
 
   SchedulerLimits limits_;
   PagePool& pages_;
   Entries requests_;  // in order of arrival
+  Entries finished_;  // ended in the last step, whose events refer to them
   Batch batch_;
   std::vector<Entries::iterator> planned_;  // entry of each Batch::sequences
 };

@@ -23,10 +23,12 @@ std::vector<Event> step(Scheduler& scheduler, TokenId token = 9) {
   for (std::size_t i = 0; i < results.size(); ++i) {
     const BatchSequence& sequence = batch.sequences[i];
     if (sequence.samples) results[i].token = token;
+    std::size_t targets = 0;
     for (int row = 0; row < sequence.logit_count; ++row) {
       const LogitRow& logits = batch.logit_rows[static_cast<std::size_t>(sequence.logit_begin + row)];
-      if (logits.target >= 0) results[i].target_logprobs.push_back(-static_cast<float>(logits.target));
+      if (logits.target >= 0) sequence.target_logprobs[targets++] = -static_cast<float>(logits.target);
     }
+    EXPECT_EQ(targets, sequence.target_logprobs.size());
   }
   scheduler.commit(results, events);
   return events;
@@ -155,9 +157,10 @@ TEST(Scheduler, EveryRequestEndsOnceAndAllPagesComeBackUnderRandomLoad) {
         rows += sequence.row_count;
         EXPECT_GE(static_cast<int>(sequence.pages.size()) * 16, sequence.first_position + sequence.row_count);
         if (sequence.samples) results[s].token = 9;
+        std::size_t targets = 0;
         for (int row = 0; row < sequence.logit_count; ++row)
-          if (batch.logit_rows[static_cast<std::size_t>(sequence.logit_begin + row)].target >= 0)
-            results[s].target_logprobs.push_back(-1);
+          targets += batch.logit_rows[static_cast<std::size_t>(sequence.logit_begin + row)].target >= 0;
+        EXPECT_EQ(targets, sequence.target_logprobs.size());
       }
       EXPECT_EQ(rows, static_cast<int>(batch.tokens.size()));
       scheduler.commit(results, events);

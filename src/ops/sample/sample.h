@@ -36,10 +36,15 @@ inline float logprob(std::span<const float> logits, const RowStatistics& statist
   return static_cast<float>(logits[static_cast<std::size_t>(id)] - statistics.log_sum_exp);
 }
 
-// Room that a worker keeps, so that sampling allocates nothing once it has grown to the vocabulary.
+// Room that a worker keeps: once it is reserved for the vocabulary, sampling allocates nothing.
 struct SampleWorkspace {
   std::vector<TokenId> candidates;
   std::vector<double> weights;
+
+  void reserve(std::size_t vocabulary) {
+    candidates.reserve(vocabulary);
+    weights.reserve(vocabulary);
+  }
 };
 
 TokenId sample(std::span<const float> logits, const RowStatistics& statistics, const SampleParams& params,

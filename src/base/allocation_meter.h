@@ -1,5 +1,5 @@
-// For tests: how much memory operator new has handed out. Linking allocation_meter.cpp replaces the global
-// operator new of the test program.
+// For tests: what operator new has handed out, on all threads. Linking allocation_meter.cpp replaces the
+// global operator new of the test program.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,12 @@ class AllocationMeter {
  public:
   AllocationMeter();
   std::size_t peak() const;
+  // Calls of operator new since then.
+  std::size_t count() const;
 
  private:
   std::size_t before_;
+  std::size_t calls_before_;
 };
 
 }  // namespace nibble
