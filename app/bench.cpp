@@ -83,6 +83,10 @@ void print_report(const Report& report, const Options& options, Console& console
                report.model.threads, report.read_bandwidth / 1e9);
   std::fprintf(console.out, "loaded in      %.2f s; peak memory %.2f GB\n", report.load_s,
                static_cast<double>(report.peak_memory) / 1e9);
+  for (const EngineChoice& choice : report.model.choices) {
+    std::fprintf(console.out, "%-14s %s (%s)\n", choice.field.c_str(), choice.value.c_str(),
+                 choice.why.c_str());
+  }
   std::fprintf(console.out, "requests       random prompts of %d tokens, answers of %d\n\n",
                options.input_len, options.output_len);
   std::fprintf(console.out, "%11s %8s %13s %13s %8s %27s %26s\n", "", "", "prefill", "decode", "of",
@@ -110,6 +114,16 @@ std::string json_text(const Report& report, const Options& options) {
   json.member("read_bandwidth", report.read_bandwidth)
       .member("load_s", report.load_s)
       .member("peak_memory", report.peak_memory);
+  json.key("choices").begin_array();
+  for (const EngineChoice& choice : report.model.choices) {
+    json.begin_object()
+        .member("field", choice.field)
+        .member("value", choice.value)
+        .member("from", choice.from)
+        .member("why", choice.why)
+        .end_object();
+  }
+  json.end_array();
   json.member("input_len", options.input_len)
       .member("output_len", options.output_len)
       .key("runs")

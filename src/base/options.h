@@ -83,6 +83,9 @@ struct EngineOptions {
   int max_num_batched_tokens = 512;        // prompt and answer tokens in one step
   FloatType dtype = FloatType::automatic;  // of the activations that enter a matrix product
   FloatType kv_cache_dtype = FloatType::automatic;
+  // Names of kernels; those that are built in and run here are known when a model is loaded.
+  std::string moe_runner_backend = "auto";
+  std::string attention_backend = "auto";
   std::uint64_t seed = 0;
 
   struct Given {
@@ -93,6 +96,8 @@ struct EngineOptions {
     bool max_num_batched_tokens = false;
     bool dtype = false;
     bool kv_cache_dtype = false;
+    bool moe_runner_backend = false;
+    bool attention_backend = false;
     bool seed = false;
   };
   Given given;

@@ -82,6 +82,8 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
                                 {"NIBBLE_MAX_NUM_BATCHED_TOKENS", "77"},
                                 {"NIBBLE_DTYPE", "bfloat16"},
                                 {"NIBBLE_KV_CACHE_DTYPE", "bfloat16"},
+                                {"NIBBLE_MOE_RUNNER_BACKEND", "cpu_scalar"},
+                                {"NIBBLE_ATTENTION_BACKEND", "cpu_avx2"},
                                 {"NIBBLE_SEED", "9"},
                                 {"PATH", "/bin"}};
   EXPECT_EQ(engine_option_specs(options).size() + 1, environment.size());
@@ -93,10 +95,13 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
   EXPECT_EQ(options.max_num_batched_tokens, 77);
   EXPECT_EQ(options.dtype, FloatType::bfloat16);
   EXPECT_EQ(options.kv_cache_dtype, FloatType::bfloat16);
+  EXPECT_EQ(options.moe_runner_backend, "cpu_scalar");
+  EXPECT_EQ(options.attention_backend, "cpu_avx2");
   EXPECT_EQ(options.seed, 9u);
   const EngineOptions::Given& given = options.given;
   EXPECT_TRUE(given.device && given.threads && given.max_model_len && given.max_num_seqs &&
-              given.max_num_batched_tokens && given.dtype && given.kv_cache_dtype && given.seed);
+              given.max_num_batched_tokens && given.dtype && given.kv_cache_dtype &&
+              given.moe_runner_backend && given.attention_backend && given.seed);
 }
 
 TEST(EngineOptions, AValueTheUserSetIsToldFromAnEqualDefault) {

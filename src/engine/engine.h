@@ -13,6 +13,14 @@
 
 namespace nibble {
 
+// What was chosen for the user or by them.
+struct EngineChoice {
+  std::string field;
+  std::string value;
+  std::string from;  // user or default
+  std::string why;
+};
+
 // What a caller may need to know of the loaded model.
 struct ModelInfo {
   std::string name;
@@ -27,6 +35,7 @@ struct ModelInfo {
   int experts = 0;
   int experts_per_token = 0;
   int threads = 0;
+  std::vector<EngineChoice> choices;
 };
 
 // Bytes of weights that a step of this many tokens reads, if the router spreads them evenly.

@@ -167,6 +167,23 @@ TEST(Engine, ARequestsBitsDependOnNeitherBatchNorChunksNorThreads) {
   }
 }
 
+TEST(Engine, KernelsAreHonouredByNameOrRefusedWithThoseThatRunHere) {
+  const EngineOptions options{.model = example.string(), .moe_runner_backend = "cpu_scalar"};
+  const Result<std::unique_ptr<Engine>> engine = Engine::load(options);
+  ASSERT_TRUE(engine.ok());
+  bool found = false;
+  for (const EngineChoice& choice : (*engine)->model().choices)
+    found |= choice.field == "moe_runner" && choice.value == "cpu_scalar";
+  EXPECT_TRUE(found);
+
+  EngineOptions unknown{.model = example.string(), .attention_backend = "flash"};
+  const Status refused = Engine::load(unknown).status();
+  EXPECT_EQ(refused.exit_code(), 2);
+  EXPECT_EQ(refused.message().find("--attention-backend: \"flash\" is not built in"), 0u)
+      << refused.message();
+  EXPECT_NE(refused.message().find("cpu_scalar"), std::string::npos);
+}
+
 TEST(Engine, StopsAtAStopTokenAndCancels) {
   const std::vector<Expected> prompts = expected_prompts();
   std::unique_ptr<Engine> engine = load();

@@ -8,6 +8,8 @@ namespace nibble {
 
 Worker::Worker(std::unique_ptr<Model> model, const WorkerLimits& limits, KvStore kv, Buffer logits)
     : model_(std::move(model)),
+      dots_(*limits.dots),
+      attention_(*limits.attention),
       activations_(limits.activations),
       threads_(limits.threads),
       kv_(std::move(kv)),
@@ -47,7 +49,7 @@ Status Worker::run(const Batch& batch, std::span<StepResult> results) {
   }
   for (const LogitRow& wanted : batch.logit_rows) logit_rows_.push_back(wanted.row);
 
-  OpContext context{.threads = threads_, .activations = activations_};
+  OpContext context{.threads = threads_, .dots = dots_, .attention = attention_, .activations = activations_};
   model_->forward(context,
                   {.tokens = batch.tokens,
                    .positions = positions_,

@@ -10,6 +10,7 @@
 #include "core/batch.h"
 #include "models/model.h"
 #include "ops/sample/sample.h"
+#include "runtime/kernel_choice.h"
 #include "runtime/kv_store.h"
 
 namespace nibble {
@@ -23,6 +24,8 @@ struct WorkerLimits {
   DType kv_dtype = DType::f32;
   int page_size = 0;
   int page_count = 0;
+  const DotKernels* dots = nullptr;
+  const AttentionKernels* attention = nullptr;
 };
 
 class Worker {
@@ -43,6 +46,8 @@ class Worker {
   std::span<float> logits_of(int logit_row);
 
   std::unique_ptr<Model> model_;
+  const DotKernels& dots_;
+  const AttentionKernels& attention_;
   InputValues activations_;
   ThreadPool threads_;
   KvStore kv_;

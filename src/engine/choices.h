@@ -1,0 +1,25 @@
+// Everything an engine chooses before it takes memory. What the user set is honoured or refused; the list
+// says for each choice where it came from and why.
+#pragma once
+
+#include <vector>
+
+#include "base/options.h"
+#include "base/status.h"
+#include "checkpoint/model_config.h"
+#include "engine/engine.h"
+#include "runtime/worker.h"
+#include "sched/scheduler.h"
+
+namespace nibble {
+
+struct EngineChoices {
+  SchedulerLimits scheduler;
+  WorkerLimits worker;
+  std::vector<EngineChoice> list;
+};
+
+Result<EngineChoices> make_choices(const EngineOptions& options, const ModelConfig& config,
+                                   std::int64_t weight_bytes);
+
+}  // namespace nibble
