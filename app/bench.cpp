@@ -1,42 +1,29 @@
-// nibble bench: speed on this machine, beside the bound that its memory sets.
+// nibble bench: speed on this machine, beside the bounds that its memory and its arithmetic set.
 #include <algorithm>
 #include <charconv>
-#include <cmath>
+#include <chrono>
 #include <fstream>
 #include <memory>
 
-#include "app/bench_load.h"
+#include "app/bench_report.h"
 #include "app/commands.h"
 #include "app/interrupt.h"
 #include "app/progress.h"
 #include "app/read_bandwidth.h"
-#include "base/json_writer.h"
-#include "base/quote.h"
+#include "base/thread_pool.h"
 
 namespace nibble {
 namespace {
 
 struct Options {
   EngineOptions engine;
+  int depth = 0;
   int input_len = 1024;
   int output_len = 128;
   std::vector<int> concurrency = {1, 8};
   int requests = 0;  // 0: one for each in flight
+  bool profile = false;
   bool json = false;
-};
-
-struct Row {
-  BenchLoad load;
-  BenchResult result;
-  double bandwidth_share = 0;  // of the measured bandwidth, on the weights the decode steps had to read
-};
-
-struct Report {
-  ModelInfo model;
-  double read_bandwidth = 0;  // bytes a second
-  double load_s = 0;
-  std::int64_t peak_memory = 0;  // bytes; 0 where the system does not say
-  std::vector<Row> rows;
 };
 
 Status read_concurrency(std::string_view text, std::vector<int>& levels) {
@@ -54,92 +41,56 @@ Status read_concurrency(std::string_view text, std::vector<int>& levels) {
   }
 }
 
-// The most memory this process ever held at once.
-std::int64_t peak_memory() {
+// A line of /proc/self/status that counts kilobytes, in bytes; 0 where there is none.
+std::int64_t memory_line(std::string_view name) {
   std::ifstream status("/proc/self/status");
   std::string word;
   while (status >> word) {
-    if (std::int64_t kilobytes = 0; word == "VmHWM:" && status >> kilobytes) return kilobytes * 1024;
+    if (std::int64_t kilobytes = 0; word == name && status >> kilobytes) return kilobytes * 1024;
   }
   return 0;
 }
 
-void print_row(const Row& row, Console& console) {
-  const auto ms = [](double seconds) { return seconds * 1e3; };
-  const BenchResult& result = row.result;
-  std::fprintf(console.out, "%11d %8d %13.1f %13.2f %6.0f %% %9.0f %8.0f %8.0f %9.1f %8.1f %8.1f\n",
-               row.load.concurrency, row.load.requests, result.prefill_tokens_per_s,
-               result.decode_tokens_per_s, row.bandwidth_share * 100, ms(result.time_to_first_token.p50),
-               ms(result.time_to_first_token.p90), ms(result.time_to_first_token.p99),
-               ms(result.inter_token_latency.p50), ms(result.inter_token_latency.p90),
-               ms(result.inter_token_latency.p99));
+Status check_lengths(const Options& options, const ModelInfo& model) {
+  if (options.depth + options.input_len + options.output_len <= model.max_model_len) return {};
+  return invalid_argument((options.depth > 0 ? "--depth " + std::to_string(options.depth) + ", " : "") +
+                          "--input-len " + std::to_string(options.input_len) + " and --output-len " +
+                          std::to_string(options.output_len) + " together are above the context of " +
+                          std::to_string(model.max_model_len) + " tokens; lower one of them");
 }
 
-void print_report(const Report& report, const Options& options, Console& console) {
-  std::fprintf(console.out, "model          %s, %.2f GB of weights, %.1f MB of them a token\n",
-               quote(report.model.name).c_str(), static_cast<double>(report.model.weight_bytes) / 1e9,
-               expected_step_bytes(report.model, 1) / 1e6);
-  std::fprintf(console.out, "machine        %d threads, reading %.1f GB/s (measured now)\n",
-               report.model.threads, report.read_bandwidth / 1e9);
-  std::fprintf(console.out, "loaded in      %.2f s; peak memory %.2f GB\n", report.load_s,
-               static_cast<double>(report.peak_memory) / 1e9);
-  for (const EngineChoice& choice : report.model.choices) {
-    std::fprintf(console.out, "%-14s %s (%s)\n", choice.field.c_str(), choice.value.c_str(),
-                 choice.why.c_str());
-  }
-  std::fprintf(console.out, "requests       random prompts of %d tokens, answers of %d\n\n",
-               options.input_len, options.output_len);
-  std::fprintf(console.out, "%11s %8s %13s %13s %8s %27s %26s\n", "", "", "prefill", "decode", "of",
-               "first token, ms", "between tokens, ms");
-  std::fprintf(console.out, "%11s %8s %13s %13s %8s %9s %8s %8s %9s %8s %8s\n", "concurrency", "requests",
-               "tokens/s", "tokens/s", "memory", "p50", "p90", "p99", "p50", "p90", "p99");
-  for (const Row& row : report.rows) print_row(row, console);
+// A short prompt's first token: what a user waits for at first, and what warms the engine up.
+Status first_token(Engine& engine) {
+  NIBBLE_RETURN_IF_ERROR(
+      engine.submit({.id = 0, .prompt = {0}, .sampling = {.max_tokens = 1, .temperature = 0}}));
+  std::vector<Event> events;
+  while (!engine.idle()) NIBBLE_RETURN_IF_ERROR(engine.step(events).status());
+  return {};
 }
 
-void add_percentiles(JsonWriter& json, std::string_view name, const Percentiles& of) {
-  json.key(name)
-      .begin_object()
-      .member("p50", of.p50)
-      .member("p90", of.p90)
-      .member("p99", of.p99)
-      .end_object();
-}
-
-std::string json_text(const Report& report, const Options& options) {
-  std::string text;
-  JsonWriter json(text);
-  json.begin_object().member("model", report.model.name).member("threads", report.model.threads);
-  json.member("weight_bytes", report.model.weight_bytes)
-      .member("bytes_per_token", expected_step_bytes(report.model, 1));
-  json.member("read_bandwidth", report.read_bandwidth)
-      .member("load_s", report.load_s)
-      .member("peak_memory", report.peak_memory);
-  json.key("choices").begin_array();
-  for (const EngineChoice& choice : report.model.choices) {
-    json.begin_object()
-        .member("field", choice.field)
-        .member("value", choice.value)
-        .member("from", choice.from)
-        .member("why", choice.why)
-        .end_object();
+Status run_all(const Options& options, Engine& engine, BenchReport& report) {
+  const InterruptGuard guard;
+  for (const int concurrency : options.concurrency) {
+    BenchRow row{.load = {.depth = options.depth,
+                          .input_len = options.input_len,
+                          .output_len = options.output_len,
+                          .concurrency = concurrency,
+                          .requests = options.requests > 0 ? options.requests : concurrency,
+                          .step_tokens = options.engine.max_num_batched_tokens,
+                          .cpus = std::min(report.model.threads, static_cast<int>(allowed_cpus().size())),
+                          .seed = options.engine.seed,
+                          .profile = options.profile},
+                 .result = {}};
+    ProgressBar bar("concurrency " + std::to_string(concurrency));
+    NIBBLE_ASSIGN(row.result, run_bench(
+                                  engine, row.load,
+                                  [&](std::int64_t done, std::int64_t total) {
+                                    bar.update(static_cast<double>(done), static_cast<double>(total));
+                                  },
+                                  [&] { return guard.interrupted(); }));
+    report.rows.push_back(row);
   }
-  json.end_array();
-  json.member("input_len", options.input_len)
-      .member("output_len", options.output_len)
-      .key("runs")
-      .begin_array();
-  for (const Row& row : report.rows) {
-    json.begin_object().member("concurrency", row.load.concurrency).member("requests", row.load.requests);
-    json.member("seconds", row.result.seconds)
-        .member("prefill_tokens_per_s", row.result.prefill_tokens_per_s);
-    json.member("decode_tokens_per_s", row.result.decode_tokens_per_s)
-        .member("bandwidth_share", row.bandwidth_share);
-    add_percentiles(json, "ttft_s", row.result.time_to_first_token);
-    add_percentiles(json, "itl_s", row.result.inter_token_latency);
-    json.end_object();
-  }
-  json.end_array().end_object();
-  return text + "\n";
+  return {};
 }
 
 Status run(Options options, Console& console) {
@@ -154,45 +105,34 @@ Status run(Options options, Console& console) {
   exit_on_interrupt();
   ProgressBar loading("loading " + options.engine.model);
   loading.announce();
-  Report report;
+  BenchReport report{.depth = options.depth,
+                     .input_len = options.input_len,
+                     .output_len = options.output_len,
+                     .profile = options.profile};
   const auto begin = std::chrono::steady_clock::now();
+  const auto seconds = [&begin] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
   NIBBLE_ASSIGN(const std::unique_ptr<Engine> engine, Engine::load(options.engine));
-  report.load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  report.load_s = seconds();
   report.model = engine->model();
-  if (options.input_len + options.output_len > report.model.max_model_len) {
-    return invalid_argument("--input-len " + std::to_string(options.input_len) + " and --output-len " +
-                            std::to_string(options.output_len) + " together are above the context of " +
-                            std::to_string(report.model.max_model_len) + " tokens; lower one of them");
-  }
+  NIBBLE_RETURN_IF_ERROR(check_lengths(options, report.model));
+  NIBBLE_RETURN_IF_ERROR(first_token(*engine));
+  report.first_token_s = seconds();
   loading.erase();
 
-  const InterruptGuard guard;
-  for (const int concurrency : options.concurrency) {
-    Row row{.load = {.input_len = options.input_len,
-                     .output_len = options.output_len,
-                     .concurrency = concurrency,
-                     .requests = options.requests > 0 ? options.requests : concurrency,
-                     .seed = options.engine.seed},
-            .result = {}};
-    ProgressBar bar("concurrency " + std::to_string(concurrency));
-    NIBBLE_ASSIGN(row.result, run_bench(
-                                  *engine, row.load, [&](int done, int total) { bar.update(done, total); },
-                                  [&] { return guard.interrupted(); }));
-    report.rows.push_back(row);
-  }
-  report.peak_memory = peak_memory();
+  NIBBLE_RETURN_IF_ERROR(run_all(options, *engine, report));
+  report.peak_memory = memory_line("VmHWM:");
+  report.anonymous_memory = memory_line("RssAnon:");
   // Last, for its buffer would count among the peak memory.
   NIBBLE_ASSIGN(report.read_bandwidth, measure_read_bandwidth(report.model.threads));
-  for (Row& row : report.rows) {
-    const int tokens = std::max(1, static_cast<int>(std::lround(row.result.tokens_a_decode_step)));
-    row.bandwidth_share =
-        row.result.decode_steps_per_s * expected_step_bytes(report.model, tokens) / report.read_bandwidth;
-  }
+  NIBBLE_ASSIGN(report.peak_rate, measure_peak_rate(report.model.threads, report.model.bf16_activations));
+  for (BenchRow& row : report.rows) set_shares(report, row);
   if (options.json) {
-    const std::string text = json_text(report, options);
+    const std::string text = report_json(report);
     std::fwrite(text.data(), 1, text.size(), console.out);
   } else {
-    print_report(report, options, console);
+    print_table(report, console.out);
   }
   return {};
 }
@@ -225,6 +165,12 @@ CommandLine declare() {
        .help = "requests a run; 0: as many as are in flight",
        .default_text = "0",
        .set = int_value(options->requests, 0, 1 << 20)},
+      {.name = "--depth",
+       .value = "N",
+       .help = "tokens of a prompt before those that are measured",
+       .default_text = "0",
+       .set = int_value(options->depth, 0, 1 << 24)},
+      {.name = "--profile", .help = "time by op too", .set = switch_value(options->profile)},
       {.name = "--json", .help = "one line of JSON", .set = switch_value(options->json)},
   };
   line.add(engine_option_specs(options->engine));

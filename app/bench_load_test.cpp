@@ -28,10 +28,15 @@ class FakeEngine final : public Engine {
     most_ = std::max(most_, running_.size());
     return {};
   }
-  void cancel(RequestId) override {}
+  void cancel(RequestId id) override { running_.erase(id); }
+  void time_ops(TimeTable* table) override { table_ = table; }
   bool idle() const override { return running_.empty(); }
   Result<StepTimes> step(std::vector<Event>& events) override {
     StepTimes times{.seconds = 0.5};
+    // Every third step somebody else has the CPU, and it takes longer.
+    if (++steps_ % 3 == 0) times.seconds = 0.75;
+    times.cpu_seconds = 0.5;
+    if (table_ != nullptr) table_->add("op", 0.25);
     for (auto each = running_.begin(); each != running_.end();) {
       auto& [left, fresh] = each->second;
       (fresh ? times.prefill_tokens : times.decode_tokens) += fresh ? 10 : 1;
@@ -44,6 +49,8 @@ class FakeEngine final : public Engine {
     return times;
   }
   std::size_t most_ = 0;
+  int steps_ = 0;
+  TimeTable* table_ = nullptr;
 
  private:
   ModelInfo info_{.vocabulary = 50};
@@ -52,23 +59,62 @@ class FakeEngine final : public Engine {
 
 TEST(RunBench, KeepsTheLoopFullAndCountsTokensOfEachKindOfStep) {
   FakeEngine engine;
-  int last_done = 0;
+  std::int64_t last_done = 0, all = 0;
   const Result<BenchResult> result = run_bench(
-      engine, {.input_len = 10, .output_len = 5, .concurrency = 4, .requests = 8},
-      [&](int done, int) { last_done = done; }, [] { return false; });
+      engine, {.input_len = 10, .output_len = 5, .concurrency = 4, .requests = 8, .step_tokens = 64},
+      [&](std::int64_t done, std::int64_t total) {
+        last_done = done;
+        all = total;
+      },
+      [] { return false; });
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(engine.most_, 4u);
-  EXPECT_EQ(last_done, 8);
-  EXPECT_DOUBLE_EQ(result->prefill_tokens_per_s, 80);
-  EXPECT_DOUBLE_EQ(result->decode_tokens_per_s, 8);
-  EXPECT_DOUBLE_EQ(result->tokens_a_decode_step, 4);
+  EXPECT_EQ(all, 8 * 15);
+  EXPECT_GE(last_done, 8 * 14) << "a prompt's last step gives the first token";
+  EXPECT_DOUBLE_EQ(result->prefill.tokens_per_s, 80);
+  EXPECT_DOUBLE_EQ(result->decode.tokens_per_s, 8);
+  EXPECT_DOUBLE_EQ(result->decode.step_tokens, 4);
+  EXPECT_TRUE(result->decode.times.rows().empty()) << "nobody asked";
+}
+
+TEST(RunBench, CountsTheStepsThatHadTheirCpus) {
+  FakeEngine engine;
+  const Result<BenchResult> result = run_bench(
+      engine,
+      {.input_len = 10,
+       .output_len = 31,
+       .concurrency = 2,
+       .requests = 2,
+       .step_tokens = 64,
+       .profile = true},
+      [](std::int64_t, std::int64_t) {}, [] { return false; });
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->decode.steps, 30);
+  EXPECT_EQ(result->decode.clean_steps, 20);
+  EXPECT_DOUBLE_EQ(result->decode.step_s, 0.5);
+  EXPECT_DOUBLE_EQ(result->decode.tokens_per_s, 4);
+  ASSERT_EQ(result->decode.times.rows().size(), 1u);
+  EXPECT_DOUBLE_EQ(result->decode.times.rows()[0].seconds, 30 * 0.25);
+  EXPECT_TRUE(engine.idle());
+}
+
+TEST(RunBench, CountsAllStepsWhereNoneHadItsCpus) {
+  FakeEngine engine;
+  const Result<BenchResult> result = run_bench(
+      engine,
+      {.input_len = 10, .output_len = 9, .concurrency = 1, .requests = 1, .step_tokens = 64, .cpus = 4},
+      [](std::int64_t, std::int64_t) {}, [] { return false; });
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->decode.clean_steps, 0);
+  EXPECT_EQ(result->decode.steps, 8);
+  EXPECT_DOUBLE_EQ(result->decode.tokens_per_s, 2);
 }
 
 TEST(RunBench, StopsWhenAsked) {
   FakeEngine engine;
   const Result<BenchResult> result = run_bench(
-      engine, {.input_len = 10, .output_len = 5, .concurrency = 1, .requests = 1}, [](int, int) {},
-      [] { return true; });
+      engine, {.input_len = 10, .output_len = 5, .concurrency = 1, .requests = 1, .step_tokens = 64},
+      [](std::int64_t, std::int64_t) {}, [] { return true; });
   EXPECT_EQ(result.status().exit_code(), 130);
 }
 

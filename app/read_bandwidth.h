@@ -5,7 +5,7 @@
 
 namespace nibble {
 
-// Bytes a second that `threads` threads read together from a buffer far larger than the caches; the median
+// Bytes a second that `threads` threads read together from a buffer far larger than the caches; the best
 // of a few passes.
 Result<double> measure_read_bandwidth(int threads);
 

@@ -1,7 +1,9 @@
 #include "engine/engine.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <ctime>
 #include <string>
 
 #include "base/check.h"
@@ -16,6 +18,12 @@
 namespace nibble {
 namespace {
 
+double process_cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
 class SteppedEngine final : public Engine {
  public:
   SteppedEngine(ModelInfo info, const EngineChoices& choices, std::unique_ptr<Worker> worker)
@@ -28,6 +36,7 @@ class SteppedEngine final : public Engine {
   const ModelInfo& model() const override { return info_; }
   void cancel(RequestId id) override { scheduler_.cancel(id); }
   bool idle() const override { return scheduler_.idle(); }
+  void time_ops(TimeTable* table) override { worker_->time_ops(table); }
 
   Status submit(Request request) override {
     for (const TokenId id : request.prompt) {
@@ -46,15 +55,21 @@ class SteppedEngine final : public Engine {
 
   Result<StepTimes> step(std::vector<Event>& events) override {
     const auto begin = std::chrono::steady_clock::now();
+    const double cpu_begin = process_cpu_seconds();
     const Batch& batch = scheduler_.plan(events);
     StepTimes times;
     if (batch.empty()) return times;
     for (const BatchSequence& sequence : batch.sequences) {
+      if (sequence.prefill) {
+        times.last_prefill_position =
+            std::max(times.last_prefill_position, sequence.first_position + sequence.row_count - 1);
+      }
       (sequence.prefill ? times.prefill_tokens : times.decode_tokens) += sequence.row_count;
     }
     const std::span<StepResult> results = std::span(results_).first(batch.sequences.size());
     NIBBLE_RETURN_IF_ERROR(worker_->run(batch, results));
     scheduler_.commit(results, events);
+    times.cpu_seconds = process_cpu_seconds() - cpu_begin;
     times.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     return times;
   }
@@ -73,6 +88,13 @@ double expected_step_bytes(const ModelInfo& model, int tokens) {
   const double unused = 1.0 - static_cast<double>(model.experts_per_token) / model.experts;
   return static_cast<double>(model.shared_bytes) +
          static_cast<double>(model.expert_bytes) * (1.0 - std::pow(unused, tokens));
+}
+
+double position_kv_bytes(const ModelInfo& model, int position) {
+  std::int64_t positions = 0;
+  for (const int window : model.windows)
+    positions += window > 0 ? std::min(window, position + 1) : position + 1;
+  return static_cast<double>(positions * model.kv_layer_bytes);
 }
 
 Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
@@ -95,8 +117,19 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
                  .weight_bytes = weight_bytes,
                  .experts = static_cast<int>(config.num_local_experts),
                  .experts_per_token = static_cast<int>(config.num_experts_per_tok),
+                 .bf16_activations = choices.worker.activations == InputValues::bf16,
                  .threads = worker->threads(),
                  .choices = std::move(choices.list)};
+  const std::int64_t q_width = config.num_attention_heads * config.head_dim;
+  const std::int64_t kv_width = config.num_key_value_heads * config.head_dim;
+  info.layer_multiplies = config.num_hidden_layers *
+                          (config.hidden_size * (2 * q_width + 2 * kv_width + config.num_local_experts) +
+                           config.num_experts_per_tok * 3 * config.hidden_size * config.intermediate_size);
+  info.kv_layer_bytes =
+      kv_page_bytes(config, choices.worker.kv_dtype, 1) / std::max<std::int64_t>(config.num_hidden_layers, 1);
+  for (const LayerType type : config.layer_types)
+    info.windows.push_back(type == LayerType::sliding_attention ? static_cast<int>(config.sliding_window)
+                                                                : 0);
   for (const ExpectedTensor& tensor : expected_tensors(config)) {
     if (tensor.use == TensorUse::whole) info.shared_bytes += tensor.bytes();
     if (tensor.use == TensorUse::experts) info.expert_bytes += tensor.bytes();

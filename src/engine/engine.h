@@ -9,6 +9,7 @@
 
 #include "base/options.h"
 #include "base/status.h"
+#include "base/time_table.h"
 #include "core/request.h"
 
 namespace nibble {
@@ -34,6 +35,10 @@ struct ModelInfo {
   std::int64_t expert_bytes = 0;  // of all experts together, of which a step reads those it needs
   int experts = 0;
   int experts_per_token = 0;
+  std::int64_t layer_multiplies = 0;  // multiply-adds of one token with the weights of all layers
+  std::int64_t kv_layer_bytes = 0;    // of keys and values of one position in one layer
+  std::vector<int> windows;           // [layers]: positions that attention reaches back; 0: all
+  bool bf16_activations = false;      // what enters a product is bfloat16, not float32
   int threads = 0;
   std::vector<EngineChoice> choices;
 };
@@ -41,10 +46,15 @@ struct ModelInfo {
 // Bytes of weights that a step of this many tokens reads, if the router spreads them evenly.
 double expected_step_bytes(const ModelInfo& model, int tokens);
 
+// Bytes of keys and values that a token at this position reads.
+double position_kv_bytes(const ModelInfo& model, int position);
+
 struct StepTimes {
   double seconds = 0;
+  double cpu_seconds = 0;  // of all of the process's threads together
   int prefill_tokens = 0;
   int decode_tokens = 0;
+  int last_prefill_position = 0;  // the largest of the prompt tokens' positions
 };
 
 class Engine {
@@ -62,6 +72,8 @@ class Engine {
   // until the next step, which allocates nothing that `events` has room for. A failed step (the model's file
   // shrank under us) is a Status, and no request can continue.
   virtual Result<StepTimes> step(std::vector<Event>& events) = 0;
+  // From now on each step adds its ops' times to the table, which outlives that; null: to none.
+  virtual void time_ops(TimeTable* table) = 0;
 };
 
 }  // namespace nibble

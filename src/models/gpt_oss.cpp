@@ -115,8 +115,11 @@ class GptOss final : public Model {
     const int rows = static_cast<int>(input.tokens.size());
     NIBBLE_CHECK(rows <= limits_.rows && static_cast<int>(input.logit_rows.size()) <= limits_.logit_rows);
 
-    embedding(context, input.tokens, weights_.embedding, room_.residual);
-    rope_angles(context, rope_, input.positions, room_.cos, room_.sin);
+    {
+      const TimedScope scope(context.times, "embedding");
+      embedding(context, input.tokens, weights_.embedding, room_.residual);
+      rope_angles(context, rope_, input.positions, room_.cos, room_.sin);
+    }
     const float* delta = nullptr;
     for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
       const GptOssLayer& layer = weights_.layers[i];
@@ -132,6 +135,7 @@ class GptOss final : public Model {
  private:
   // residual += delta; normed = norm(residual)
   void norm(OpContext& context, const Bf16* weight, const float* delta, int rows) {
+    const TimedScope scope(context.times, "norm");
     add_rms_norm(context, {.residual = room_.residual,
                            .delta = delta,
                            .weight = weight,
@@ -144,8 +148,16 @@ class GptOss final : public Model {
   // normed -> delta
   void attention(OpContext& context, const GptOssLayer& layer, const ForwardInput& input, const KvLayer& kv,
                  int rows) {
-    const int heads = static_cast<int>(config_.num_attention_heads), kv_heads = kv.kv_heads,
-              head_dim = kv.head_dim;
+    project(context, layer, kv, rows);
+    attend(context, layer, input, kv);
+    const TimedScope scope(context.times, "attention output");
+    linear(context,
+           {.x = room_.attended, .rows = rows, .weight = layer.wo, .bias = layer.bo, .y = room_.delta});
+  }
+
+  // normed -> q, k, v, the first two rotated
+  void project(OpContext& context, const GptOssLayer& layer, const KvLayer& kv, int rows) {
+    const TimedScope scope(context.times, "q, k, v");
     linear(context, {.x = room_.normed, .rows = rows, .weight = layer.wq, .bias = layer.bq, .y = room_.q});
     linear(context, {.x = room_.normed, .rows = rows, .weight = layer.wk, .bias = layer.bk, .y = room_.k});
     linear(context, {.x = room_.normed, .rows = rows, .weight = layer.wv, .bias = layer.bv, .y = room_.v});
@@ -153,41 +165,35 @@ class GptOss final : public Model {
                    .cos = room_.cos,
                    .sin = room_.sin,
                    .rows = rows,
-                   .heads = heads,
-                   .head_dim = head_dim});
+                   .heads = static_cast<int>(config_.num_attention_heads),
+                   .head_dim = kv.head_dim});
     rope(context, {.x = room_.k,
                    .cos = room_.cos,
                    .sin = room_.sin,
                    .rows = rows,
-                   .heads = kv_heads,
-                   .head_dim = head_dim});
+                   .heads = kv.kv_heads,
+                   .head_dim = kv.head_dim});
+  }
+
+  // q, k, v -> attended
+  void attend(OpContext& context, const GptOssLayer& layer, const ForwardInput& input, const KvLayer& kv) {
+    const TimedScope scope(context.times, "attention");
     kv_append(context, {.keys = room_.k, .values = room_.v, .sequences = input.sequences, .cache = kv});
     paged_attention(context, {.q = room_.q,
-                              .heads = heads,
+                              .heads = static_cast<int>(config_.num_attention_heads),
                               .sequences = input.sequences,
                               .cache = kv,
                               .window = layer.window,
                               .sinks = layer.sinks.data(),
-                              .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
+                              .scale = 1.0f / std::sqrt(static_cast<float>(kv.head_dim)),
                               .out = room_.attended});
-    linear(context,
-           {.x = room_.attended, .rows = rows, .weight = layer.wo, .bias = layer.bo, .y = room_.delta});
   }
 
   // normed -> delta
   void experts(OpContext& context, const GptOssLayer& layer, int rows) {
     const int top_k = static_cast<int>(config_.num_experts_per_tok);
-    linear(context, {.x = room_.normed,
-                     .rows = rows,
-                     .weight = layer.router,
-                     .bias = layer.router_bias,
-                     .y = room_.router_logits});
-    route_top_k(context, {.logits = room_.router_logits,
-                          .rows = rows,
-                          .experts = static_cast<int>(config_.num_local_experts),
-                          .top_k = top_k,
-                          .expert_ids = room_.expert_ids,
-                          .expert_weights = room_.expert_weights});
+    route(context, layer, rows, top_k);
+    const TimedScope scope(context.times, "experts");
     moe_mxfp4(context, layer.experts,
               {.x = room_.normed,
                .rows = rows,
@@ -201,8 +207,25 @@ class GptOss final : public Model {
                .offsets = room_.offsets});
   }
 
+  // normed -> expert_ids, expert_weights
+  void route(OpContext& context, const GptOssLayer& layer, int rows, int top_k) {
+    const TimedScope scope(context.times, "router");
+    linear(context, {.x = room_.normed,
+                     .rows = rows,
+                     .weight = layer.router,
+                     .bias = layer.router_bias,
+                     .y = room_.router_logits});
+    route_top_k(context, {.logits = room_.router_logits,
+                          .rows = rows,
+                          .experts = static_cast<int>(config_.num_local_experts),
+                          .top_k = top_k,
+                          .expert_ids = room_.expert_ids,
+                          .expert_weights = room_.expert_weights});
+  }
+
   // The last norm and the vocabulary, for the wanted rows only.
   void head(OpContext& context, std::span<const int> logit_rows, float* logits) {
+    const TimedScope scope(context.times, "lm_head");
     const int rows = static_cast<int>(logit_rows.size());
     const std::int64_t width = config_.hidden_size;
     for (int i = 0; i < rows; ++i) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/thread_pool.h"
+#include "base/time_table.h"
 #include "ops/linear/dot_tile.h"
 
 namespace nibble {
@@ -16,6 +17,7 @@ struct OpContext {
   // What enters a matrix product: float32 as it was computed, or rounded to bfloat16 once, by the op that
   // made it.
   InputValues activations = InputValues::any_float;
+  TimeTable* times = nullptr;  // null: nobody asks where the time goes
 
   float activation(float value) const {
     return activations == InputValues::bf16 ? Bf16::from_float(value).to_float() : value;

@@ -49,7 +49,11 @@ Status Worker::run(const Batch& batch, std::span<StepResult> results) {
   }
   for (const LogitRow& wanted : batch.logit_rows) logit_rows_.push_back(wanted.row);
 
-  OpContext context{.threads = threads_, .dots = dots_, .attention = attention_, .activations = activations_};
+  OpContext context{.threads = threads_,
+                    .dots = dots_,
+                    .attention = attention_,
+                    .activations = activations_,
+                    .times = times_};
   model_->forward(context,
                   {.tokens = batch.tokens,
                    .positions = positions_,
@@ -59,6 +63,7 @@ Status Worker::run(const Batch& batch, std::span<StepResult> results) {
                   logits_of(0).data());
   NIBBLE_RETURN_IF_ERROR(model_->intact());
 
+  const TimedScope scope(times_, "sampling");
   // Sequences are few and rooms are large, so each thread has a room and takes an equal run of sequences.
   const int shares = threads_.size(), sequences = static_cast<int>(results.size());
   threads_.parallel_for(shares, [&](int share_begin, int share_end) {

@@ -37,6 +37,9 @@ class Worker {
   // that the weights are no longer what was loaded; nothing may be run after it.
   Status run(const Batch& batch, std::span<StepResult> results);
 
+  // From now on each run adds its ops' times to the table, which outlives that; null: to none.
+  void time_ops(TimeTable* table) { times_ = table; }
+
   int threads() const { return threads_.size(); }
 
  private:
@@ -49,6 +52,7 @@ class Worker {
   const DotKernels& dots_;
   const AttentionKernels& attention_;
   InputValues activations_;
+  TimeTable* times_ = nullptr;
   ThreadPool threads_;
   KvStore kv_;
   Buffer logits_;  // [max_logit_rows, vocab] float32
