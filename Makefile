@@ -13,8 +13,7 @@
 
 PREFIX ?= /usr/local
 STORY = Tell me a story about a fox and a lonely bear
-# The model forgets one of two characters with most seeds; with this one it keeps both.
-SEED = 13
+SEED = 1
 
 .PHONY: nibble demo test test-extended check layers format install bundle clean
 .DEFAULT_GOAL := nibble

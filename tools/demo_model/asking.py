@@ -90,8 +90,9 @@ def _person(name: str, found: Subjects, rng: random.Random) -> str:
     return name
 
 
-def describe(found: Subjects, rng: random.Random) -> str:
-    """A phrase for what the story is about, or nothing when too little was found."""
+def describe(found: Subjects, rng: random.Random, pairs: float) -> str:
+    """A phrase for what the story is about, or nothing when too little was found. `pairs`: how often two characters
+    are asked for where a story has two; 4 is about as often as one alone."""
     actors = [article(_with_adjective(noun, adjectives, rng)) for noun, adjectives in found.characters]
     people = [_person(name, found, rng) for name in found.names]
     things = [_with_adjective(noun, adjectives, rng) for noun, adjectives in found.things]
@@ -113,11 +114,13 @@ def describe(found: Subjects, rng: random.Random) -> str:
             choices += [(3, f"{someone} {rng.choice(('and', 'and', 'with'))} {rng.choice(things)}")]
         if found.themes:
             choices += [(0.7, f"{someone} and {rng.choice(found.themes)}")]
-    if len(actors) > 1:
-        pair = rng.sample(actors, 2)
-        choices += [(4, f"{pair[0]} and {pair[1]}")]
+    kinds = actors + [article(noun) for noun in dict.fromkeys(found.named.values())
+                      if noun not in (character for character, _ in found.characters)]
+    if len(kinds) > 1:
+        pair = rng.sample(kinds, 2)
+        choices += [(pairs, f"{pair[0]} and {pair[1]}")]
     if len(people) > 1:
-        choices += [(2, f"{people[0]} and {people[1]}")]
+        choices += [(pairs / 2, f"{people[0]} and {people[1]}")]
     if len(actors) > 2 and rng.random() < 0.5:
         choices += [(1, f"{actors[0]}, {actors[1]} and {actors[2]}")]
     if things:
@@ -144,8 +147,8 @@ def _casual(request: str, rng: random.Random) -> str:
     return request
 
 
-def word_request(story: Story, found: Subjects, rng: random.Random) -> str:
-    subject = describe(found, rng)
+def word_request(story: Story, found: Subjects, rng: random.Random, pairs: float) -> str:
+    subject = describe(found, rng, pairs)
     kind = rng.choice(KINDS[story.kind])
     if story.title and rng.random() < 0.35:
         title = story.title if rng.random() < 0.5 else story.title.lower()
@@ -175,8 +178,8 @@ def word_request(story: Story, found: Subjects, rng: random.Random) -> str:
     return _casual(request, rng)
 
 
-def word_follow_up(found: Subjects, rng: random.Random) -> str:
-    subject = describe(found, rng)
+def word_follow_up(found: Subjects, rng: random.Random, pairs: float) -> str:
+    subject = describe(found, rng, pairs)
     if not subject or rng.random() < 0.12:
         return rng.choice(AGAIN_NO_SUBJECT)
     return _casual(rng.choice(AGAIN).format(subject), rng)

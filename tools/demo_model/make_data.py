@@ -17,7 +17,6 @@ import asking
 from stories import Story, find_subjects, read_documents, split_joined, tales, tiny_stories
 from swaps import swap
 
-
 def prepare(story: Story, rng: random.Random):
     text = swap(story.text, rng)
     found = find_subjects(text)
@@ -26,8 +25,8 @@ def prepare(story: Story, rng: random.Random):
     return text, found
 
 
-def conversations(whole: list[Story], openings: list[Story], seed: int):
-    """One pass: lists of (role, text), shuffled, each story once."""
+def conversations(whole: list[Story], openings: list[Story], pairs: float, seed: int):
+    """One pass: lists of (role, text), shuffled, each story once; `pairs` as for asking.describe."""
     rng = random.Random(seed)
     stories = whole + rng.sample(openings, min(len(openings), len(whole) // 10))
     rng.shuffle(stories)
@@ -44,7 +43,7 @@ def conversations(whole: list[Story], openings: list[Story], seed: int):
             messages += [("user", question), ("assistant", answer)]
         for turn, story in enumerate(stories[index:index + turns]):
             text, found = prepare(story, rng)
-            wording = asking.word_request(story, found, rng) if turn == 0 else asking.word_follow_up(found, rng)
+            wording = asking.word_request(story, found, rng, pairs) if turn == 0 else asking.word_follow_up(found, rng, pairs)
             messages += [("user", wording), ("assistant", text)]
         index += turns
         if rng.random() < 0.02:
@@ -91,20 +90,18 @@ def plain(tokenizer: Tokenizer, texts: list[str]):
     return [[(encoding.ids, [1] * len(encoding.ids))] for encoding in tokenizer.encode_batch(texts)]
 
 
-def emphasized(ids: list[int], asked: set[int], emphasis: str) -> list[int]:
-    """Weights of an answer's losses: a word taken up from the request counts twice, everywhere or where it comes
-    first. Without that, a small model learns the prose well and the request last."""
-    if emphasis == "all":
-        return [2 if number in asked else 1 for number in ids]
+def emphasized(ids: list[int], asked: set[int], first_mention: int) -> list[int]:
+    """Weights of an answer's losses: where a word of the request is first taken up counts more. Without that, a small
+    model learns the prose well and the request last; were every mention to count more, it would repeat them."""
     new = set(asked)
     weights = []
     for number in ids:
-        weights.append(2 if number in new else 1)
+        weights.append(first_mention if number in new else 1)
         new.discard(number)
     return weights
 
 
-def save_chat(path: Path, tokenizer_path: str, emphasis: str, chats) -> int:
+def save_chat(path: Path, tokenizer_path: str, first_mention: int, chats) -> int:
     tokenizer = Tokenizer.from_file(tokenizer_path)
     phrasing = set(tokenizer.encode(asking.PHRASING + " " + asking.PHRASING.lower()).ids)
     documents = []
@@ -116,7 +113,7 @@ def save_chat(path: Path, tokenizer_path: str, emphasis: str, chats) -> int:
                 asked = set(ids) - phrasing if text.startswith("<|start|>user") else asked
                 document.append((ids, [0] * len(ids)))
             else:
-                weights = emphasized(ids, asked, emphasis)
+                weights = emphasized(ids, asked, first_mention)
                 if text.endswith("<|end|>"):  # only a chat template writes this one, the model ends with <|return|>
                     weights[-1] = 0
                 document.append((ids, weights))
@@ -124,9 +121,9 @@ def save_chat(path: Path, tokenizer_path: str, emphasis: str, chats) -> int:
     return save(path, documents)
 
 
-def make_pass(number: int, whole, openings, tokenizer_path: str, emphasis: str, out: Path) -> int:
-    chats = conversations(whole, openings, seed=1000 + number)
-    return save_chat(out / f"chat_{number:02}.npz", tokenizer_path, emphasis, chats)
+def make_pass(number: int, whole, openings, pairs: float, tokenizer_path: str, first_mention: int, out: Path) -> int:
+    chats = conversations(whole, openings, pairs, seed=1000 + number)
+    return save_chat(out / f"chat_{number:02}.npz", tokenizer_path, first_mention, chats)
 
 
 def main():
@@ -135,7 +132,8 @@ def main():
     parser.add_argument("tokenizer", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--passes", type=int, default=64, help="how many chat files")
-    parser.add_argument("--emphasis", choices=("all", "first"), default="first", help="which mentions of a requested word count twice")
+    parser.add_argument("--first-mention", type=int, default=3, help="how much the first mention of a requested word counts")
+    parser.add_argument("--pairs", type=float, default=4, help="how often two characters are asked for; 4 is as often as one")
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--show", type=int, default=0, help="print this many conversations and stop")
     arguments = parser.parse_args()
@@ -145,7 +143,7 @@ def main():
     whole = tiny_stories(arguments.tales) + short
     if arguments.show:
         print(f"{len(whole)} stories, of them {len(short)} classic; {len(openings)} openings")
-        for chat in conversations(whole, openings, seed=7)[:arguments.show]:
+        for chat in conversations(whole, openings, arguments.pairs, seed=7)[:arguments.show]:
             print("\n".join(f"[{role}] {text}" for role, text in chat), end="\n\n=====\n")
         return
 
@@ -161,13 +159,13 @@ def main():
     (arguments.out / "meta.json").write_text(json.dumps(meta))
     rng = random.Random(1)
     unseen = [Story(part) for text in heldout[-67:] for part in split_joined(text)]
-    chats = [[("user", asking.word_request(story, find_subjects(story.text), rng)), ("assistant", story.text)]
+    chats = [[("user", asking.word_request(story, find_subjects(story.text), rng, arguments.pairs)), ("assistant", story.text)]
              for story in unseen]
-    save_chat(arguments.out / "heldout_chat.npz", tokenizer_path, arguments.emphasis, chats)
+    save_chat(arguments.out / "heldout_chat.npz", tokenizer_path, arguments.first_mention, chats)
 
     with ProcessPoolExecutor(arguments.workers) as pool:
-        work = partial(make_pass, whole=whole, openings=openings, tokenizer_path=tokenizer_path,
-                       emphasis=arguments.emphasis, out=arguments.out)
+        work = partial(make_pass, whole=whole, openings=openings, pairs=arguments.pairs, tokenizer_path=tokenizer_path,
+                       first_mention=arguments.first_mention, out=arguments.out)
         sizes = list(pool.map(work, range(arguments.passes)))
     print("chat tokens in each pass", int(np.mean(sizes)))
 

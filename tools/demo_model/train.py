@@ -125,8 +125,10 @@ def weighted_loss(model, ids, weights):
 
 @torch.compile(dynamic=False)
 def imitation_loss(logits, teacher_probabilities, weights):
+    """The mean over the learned tokens, alike: what counts more in the text's own loss is what teachers get wrong."""
     losses = -(teacher_probabilities * logits.log_softmax(-1)).sum(-1)
-    return (losses * weights[:, 1:].flatten().float()).sum()
+    learned = (weights[:, 1:].flatten() > 0).float()
+    return (losses * learned).sum() / learned.sum()
 
 
 @torch.no_grad()
@@ -265,7 +267,7 @@ def main():
         if teachers:
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                 expected = mean_probabilities(teachers, ids)
-            imitated = imitation_loss(logits, expected, weights) / number
+            imitated = imitation_loss(logits, expected, weights)
             loss = (1 - arguments.imitate) * loss + arguments.imitate * imitated
         (loss + arguments.balance * balance_loss).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
