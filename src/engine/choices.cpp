@@ -63,6 +63,7 @@ Status choose_sizes(const EngineOptions& options, const ModelConfig& config, std
   choices.worker.max_rows = options.max_num_batched_tokens;
   choices.worker.max_logit_rows = choices.scheduler.max_logit_rows;
   choices.worker.max_sequences = options.max_num_seqs;
+  choices.worker.max_positions = static_cast<int>(context);
   choices.worker.page_size = page_size;
   choices.worker.page_count = static_cast<int>(pages);
   choices.list.push_back({.field = "max_model_len",

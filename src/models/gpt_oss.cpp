@@ -25,13 +25,15 @@ struct Workspace {
   float *q = nullptr, *attended = nullptr;  // [rows, heads * head_dim]
   float *k = nullptr, *v = nullptr;         // [rows, kv_heads * head_dim]
   float *cos = nullptr, *sin = nullptr;     // [rows, head_dim / 2]
-  float* router_logits = nullptr;           // [rows, experts]
-  float* expert_weights = nullptr;          // [rows, top_k]
-  float* activations = nullptr;             // [rows * top_k, intermediate]
-  float* products = nullptr;                // [rows * top_k, hidden]
-  std::int32_t* expert_ids = nullptr;       // [rows, top_k]
-  std::int32_t* slots = nullptr;            // [rows * top_k]
-  std::int32_t* offsets = nullptr;          // [experts + 1]
+  float* attention = nullptr;               // [attention_floats], for paged_attention
+  std::int64_t attention_floats = 0;
+  float* router_logits = nullptr;      // [rows, experts]
+  float* expert_weights = nullptr;     // [rows, top_k]
+  float* activations = nullptr;        // [rows * top_k, intermediate]
+  float* products = nullptr;           // [rows * top_k, hidden]
+  std::int32_t* expert_ids = nullptr;  // [rows, top_k]
+  std::int32_t* slots = nullptr;       // [rows * top_k]
+  std::int32_t* offsets = nullptr;     // [experts + 1]
   float *last_residual = nullptr, *last_delta = nullptr, *last_normed = nullptr;  // [logit_rows, hidden]
 };
 
@@ -40,6 +42,9 @@ Result<Workspace> make_workspace(const ModelConfig& config, const ForwardLimits&
   const std::int64_t q_width = config.num_attention_heads * config.head_dim;
   const std::int64_t kv_width = config.num_key_value_heads * config.head_dim;
   Workspace room;
+  room.attention_floats = attention_room(limits.threads, static_cast<int>(config.num_attention_heads),
+                                         static_cast<int>(config.num_key_value_heads),
+                                         static_cast<int>(config.head_dim), limits.positions);
   struct Part {
     void* place;  // of the pointer to set
     std::int64_t count;
@@ -54,6 +59,7 @@ Result<Workspace> make_workspace(const ModelConfig& config, const ForwardLimits&
       {&room.v, rows * kv_width},
       {&room.cos, rows * config.head_dim / 2},
       {&room.sin, rows * config.head_dim / 2},
+      {&room.attention, room.attention_floats},
       {&room.router_logits, rows * config.num_local_experts},
       {&room.expert_weights, slots},
       {&room.activations, slots * config.intermediate_size},
@@ -186,7 +192,8 @@ class GptOss final : public Model {
                               .window = layer.window,
                               .sinks = layer.sinks.data(),
                               .scale = 1.0f / std::sqrt(static_cast<float>(kv.head_dim)),
-                              .out = room_.attended});
+                              .out = room_.attended,
+                              .room = {room_.attention, static_cast<std::size_t>(room_.attention_floats)}});
   }
 
   // normed -> delta

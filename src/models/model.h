@@ -27,6 +27,8 @@ struct ForwardInput {
 struct ForwardLimits {
   int rows = 0;
   int logit_rows = 0;
+  int positions = 0;  // of one sequence
+  int threads = 0;
 };
 
 class Model {

@@ -24,7 +24,10 @@ Worker::Worker(std::unique_ptr<Model> model, const WorkerLimits& limits, KvStore
 
 Result<std::unique_ptr<Worker>> Worker::start(std::unique_ptr<Model> model, const WorkerLimits& limits) {
   const ModelConfig& config = model->config();
-  NIBBLE_RETURN_IF_ERROR(model->reserve({.rows = limits.max_rows, .logit_rows = limits.max_logit_rows}));
+  NIBBLE_RETURN_IF_ERROR(model->reserve({.rows = limits.max_rows,
+                                         .logit_rows = limits.max_logit_rows,
+                                         .positions = limits.max_positions,
+                                         .threads = limits.threads}));
   NIBBLE_ASSIGN(KvStore kv, KvStore::allocate(config, limits.kv_dtype, limits.page_size, limits.page_count));
   const std::size_t logit_bytes =
       static_cast<std::size_t>(limits.max_logit_rows * config.vocab_size) * sizeof(float);

@@ -1,56 +1,57 @@
-// What an implementation of paged attention has to give, and the arithmetic that all of them share.
+// What an implementation of paged attention has to give.
 #pragma once
 
-#include <limits>
 #include <span>
 #include <string_view>
 
 #include "ops/attention/attention.h"
-#include "ops/fixed_math.h"
 
 namespace nibble {
 
 inline constexpr int max_head_dim = 256;
-// Query heads that an implementation is given at once; they share a KV head.
-inline constexpr int max_group_heads = 8;
+// Queries that share each load of a key or value.
+inline constexpr int max_tile_queries = 8;
 
-// Running result of one query head over the positions so far.
-struct HeadSoftmax {
-  float maximum = -std::numeric_limits<float>::infinity();
-  float weight = 0;              // sum of e^(s - maximum)
-  float sum[max_head_dim] = {};  // sum of e^(s - maximum) v
+// One KV head's vectors at the positions of one split.
+struct SplitView {
+  const std::byte* keys[kv_split / kv_run];    // each a run of keys
+  const std::byte* values[kv_split / kv_run];  // each kv_run values
+  DType dtype = DType::f32;
+  int head_dim = 0;
 };
 
-// Consecutive query heads of one row that read one KV head.
-struct HeadGroup {
-  const float* q = nullptr;  // [count, head_dim]
-  int count = 0;             // at most max_group_heads
-  int kv_head = 0;
+// Queries of one KV head, in order of their positions. Query i sees the positions [begin[i], end[i]) of the
+// split, counted from its first; both ascend with i and no range is empty.
+struct QueryTile {
+  int count = 0;
+  const float* q[max_tile_queries];  // [head_dim] each
+  int begin[max_tile_queries];
+  int end[max_tile_queries];
   float scale = 1.0f;
 };
 
-// Positions [begin, end) of one split, for each head of the group; `splits` come in fresh.
+// A query's result over some splits: sum of w v [head_dim], then their maximum and the sum of w.
+constexpr int partial_floats(int head_dim) { return head_dim + 16; }
+inline float* partial_maximum(float* partial, int head_dim) { return partial + head_dim; }
+inline float* partial_weight(float* partial, int head_dim) { return partial + head_dim + 1; }
+
 struct AttentionKernels {
   std::string_view name;
   bool (*supported)();  // by this machine
-  void (*attend_split)(const HeadGroup& group, const KvLayer& cache, std::span<const std::int32_t> pages,
-                       int begin, int end, HeadSoftmax* splits);
+  // Each query over one split: partials [tile.count, partial_floats(head_dim)], written whole.
+  void (*attend_split)(const QueryTile& tile, const SplitView& split, float* partials);
 };
 
 // In order of preference; the last one runs anywhere. All give the same bits.
 std::span<const AttentionKernels> attention_kernels();
 
 // The contract in plain C++, the oracle of the others.
-void scalar_attend_split(const HeadGroup& group, const KvLayer& cache, std::span<const std::int32_t> pages,
-                         int begin, int end, HeadSoftmax* splits);
-void avx2_attend_split(const HeadGroup& group, const KvLayer& cache, std::span<const std::int32_t> pages,
-                       int begin, int end, HeadSoftmax* splits);
+void scalar_attend_split(const QueryTile& tile, const SplitView& split, float* partials);
 
-// Where the vectors of a position lie in the cache.
-inline std::int64_t kv_element(const KvLayer& cache, std::span<const std::int32_t> pages, int kv_head,
-                               int position) {
-  return cache.element(pages[static_cast<std::size_t>(position / cache.page_size)], kv_head,
-                       position % cache.page_size);
-}
+bool avx2_attention_supported();
+void avx2_attend_split(const QueryTile& tile, const SplitView& split, float* partials);
+
+bool avx512_attention_supported();
+void avx512_attend_split(const QueryTile& tile, const SplitView& split, float* partials);
 
 }  // namespace nibble
