@@ -1,0 +1,66 @@
+// What a client asks of /v1/chat/completions or /v1/completions, read from its JSON and checked: every value
+// is in its range, and what this server does not do is refused by name. Nothing here knows the model beyond
+// the size of its vocabulary.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/json.h"
+#include "base/token_id.h"
+#include "server/api/api_error.h"
+#include "text/conversation.h"
+
+namespace nibble::api {
+
+enum class Endpoint : std::uint8_t { chat, completions };
+
+inline constexpr int most_choices = 128;
+inline constexpr int most_top_logprobs = 20;
+inline constexpr int most_stop_strings = 16;
+
+// What the client set; the rest is the server's default.
+struct Sampling {
+  std::optional<double> temperature, top_p, min_p;
+  std::optional<int> top_k;  // 0: all
+  std::optional<std::int64_t> seed;
+  std::optional<int> max_tokens;
+  int min_tokens = 0;
+  double presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
+  std::vector<std::pair<TokenId, float>> logit_bias;
+  std::vector<std::string> stop;
+  std::vector<TokenId> stop_token_ids;
+  bool ignore_eos = false;
+  int logprobs = -1;  // likeliest tokens beside the chosen one; -1: not even that one's
+};
+
+using Prompt = std::variant<std::string, std::vector<TokenId>>;
+
+struct GenerationRequest {
+  Endpoint endpoint = Endpoint::chat;
+  std::string model;              // empty: the served one
+  std::vector<Message> messages;  // of a chat
+  std::string reasoning_effort;   // empty: the template's default
+  std::optional<JsonValue> chat_template_kwargs;
+  std::vector<Prompt> prompts;  // of completions, at least one
+  bool echo = false;
+  int n = 1;
+  bool stream = false;
+  bool include_usage = false;  // one more chunk at the stream's end
+  bool return_token_ids = false;
+  std::string cache_salt;
+  Sampling sampling;
+  std::vector<std::string> ignored;  // fields that no one here knows, in order
+
+  JsonDocument body;  // what the views above look into
+};
+
+// `body` is the request's bytes.
+std::variant<GenerationRequest, ApiError> parse_generation_request(Endpoint endpoint, std::string body,
+                                                                   TokenId vocabulary);
+
+}  // namespace nibble::api

@@ -1,0 +1,244 @@
+#include "server/api/generation_request.h"
+
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+
+namespace nibble::api {
+namespace {
+
+constexpr TokenId vocabulary = 1000;
+
+std::variant<GenerationRequest, ApiError> parse(Endpoint endpoint, const std::string& fields) {
+  const std::string prompt =
+      endpoint == Endpoint::chat ? R"("messages":[{"role":"user","content":"hi"}])" : R"("prompt":"hi")";
+  return parse_generation_request(endpoint, "{" + prompt + (fields.empty() ? "" : "," + fields) + "}",
+                                  vocabulary);
+}
+
+GenerationRequest accepted(Endpoint endpoint, const std::string& fields) {
+  auto parsed = parse(endpoint, fields);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) {
+    ADD_FAILURE() << fields << ": " << error->message;
+    return {};
+  }
+  return std::get<GenerationRequest>(std::move(parsed));
+}
+
+ApiError refused(Endpoint endpoint, const std::string& fields) {
+  auto parsed = parse(endpoint, fields);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
+  ADD_FAILURE() << fields << " was accepted";
+  return {};
+}
+
+ApiError refused_body(Endpoint endpoint, const std::string& body) {
+  auto parsed = parse_generation_request(endpoint, body, vocabulary);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
+  ADD_FAILURE() << body << " was accepted";
+  return {};
+}
+
+TEST(GenerationRequest, EverySamplingFieldIsRead) {
+  const GenerationRequest request = accepted(
+      Endpoint::chat,
+      R"("model":"demo","temperature":0.5,"top_p":0.9,"min_p":0.05,"top_k":-1,"seed":-7,"n":2,"stream":true,
+         "stream_options":{"include_usage":true},"max_tokens":5,"max_completion_tokens":9,"min_tokens":2,"presence_penalty":-2,
+         "frequency_penalty":2,"repetition_penalty":1.5,"logit_bias":{"7":-100,"9":1.5},"stop":["a","b"],"stop_token_ids":[3,4],
+         "ignore_eos":true,"logprobs":true,"top_logprobs":3,"return_token_ids":true,"cache_salt":"s","reasoning_effort":"low",
+         "chat_template_kwargs":{"x":1},"user":"u","store":false,"metadata":{},"service_tier":"auto","verbosity":"low")");
+  const Sampling& sampling = request.sampling;
+  EXPECT_EQ(request.model, "demo");
+  EXPECT_EQ(sampling.temperature, 0.5);
+  EXPECT_EQ(sampling.top_p, 0.9);
+  EXPECT_EQ(sampling.min_p, 0.05);
+  EXPECT_EQ(sampling.top_k, 0);
+  EXPECT_EQ(sampling.seed, -7);
+  EXPECT_EQ(request.n, 2);
+  EXPECT_TRUE(request.stream && request.include_usage);
+  EXPECT_EQ(sampling.max_tokens, 9);
+  EXPECT_EQ(sampling.min_tokens, 2);
+  EXPECT_EQ(sampling.presence_penalty, -2);
+  EXPECT_EQ(sampling.frequency_penalty, 2);
+  EXPECT_EQ(sampling.repetition_penalty, 1.5);
+  ASSERT_EQ(sampling.logit_bias.size(), 2u);
+  EXPECT_EQ(sampling.logit_bias[1].first, 9);
+  EXPECT_EQ(sampling.logit_bias[1].second, 1.5f);
+  EXPECT_EQ(sampling.stop, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(sampling.stop_token_ids, (std::vector<TokenId>{3, 4}));
+  EXPECT_TRUE(sampling.ignore_eos);
+  EXPECT_EQ(sampling.logprobs, 3);
+  EXPECT_TRUE(request.return_token_ids);
+  EXPECT_EQ(request.cache_salt, "s");
+  EXPECT_EQ(request.reasoning_effort, "low");
+  ASSERT_TRUE(request.chat_template_kwargs);
+  EXPECT_EQ(request.chat_template_kwargs->find("x")->as_integer(), 1);  // the view survives the move
+  EXPECT_TRUE(request.ignored.empty());
+}
+
+TEST(GenerationRequest, WhatIsLeftOutIsLeftToTheServer) {
+  const GenerationRequest request = accepted(Endpoint::chat, "");
+  EXPECT_FALSE(request.sampling.temperature || request.sampling.top_p || request.sampling.seed ||
+               request.sampling.max_tokens);
+  EXPECT_EQ(request.sampling.logprobs, -1);
+  EXPECT_EQ(request.n, 1);
+  EXPECT_FALSE(request.stream);
+}
+
+// Every field refuses what it is not made of, and names itself.
+TEST(GenerationRequest, AWrongTypeNamesItsField) {
+  const struct {
+    Endpoint endpoint;
+    std::vector<std::string> fields;
+    std::vector<std::string> wrong;
+  } cases[] = {
+      {Endpoint::chat,
+       {"temperature", "top_p", "min_p", "top_k", "seed", "n", "max_tokens", "max_completion_tokens",
+        "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty"},
+       {"true", "\"1\"", "[1]", "{}", "-3", "1e300"}},
+      {Endpoint::chat, {"top_k", "seed", "n", "max_tokens", "min_tokens"}, {"1.5", "1e19"}},
+      {Endpoint::chat, {"stream", "logprobs", "ignore_eos", "return_token_ids"}, {"1", "\"true\"", "[]"}},
+      {Endpoint::chat, {"model", "cache_salt", "reasoning_effort"}, {"1", "true", "[]", "{}"}},
+      {Endpoint::chat, {"logit_bias", "stream_options", "chat_template_kwargs"}, {"1", "\"a\"", "[1]"}},
+      {Endpoint::chat, {"stop"}, {"1", "\"\"", "[\"a\",\"\"]", "[1]", "{}"}},
+      {Endpoint::chat, {"stop_token_ids"}, {"1", "[-1]", "[1000]", "[\"a\"]", "[1.5]"}},
+      {Endpoint::chat,
+       {"logit_bias"},
+       {"{\"1000\":1}", "{\"-1\":1}", "{\"a\":1}", "{\"1\":101}", "{\"1\":true}", "{\"01x\":1}"}},
+      {Endpoint::completions, {"logprobs", "best_of"}, {"true", "21.5", "\"1\"", "-1", "200"}},
+      {Endpoint::completions, {"echo"}, {"1", "\"a\""}},
+  };
+  for (const auto& [endpoint, fields, wrong] : cases) {
+    for (const std::string& field : fields) {
+      for (const std::string& value : wrong) {
+        if (field == "seed" && value == "-3") continue;
+        const ApiError error = refused(endpoint, "\"" + field + "\":" + value);
+        EXPECT_EQ(error.status, 400);
+        EXPECT_EQ(error.param.substr(0, field.size()), field) << value << ": " << error.message;
+      }
+    }
+  }
+}
+
+TEST(GenerationRequest, RangesEndWhereTheyAreSaidTo) {
+  for (const char* good : {"\"temperature\":0", "\"temperature\":2", "\"top_p\":1", "\"min_p\":0",
+                           "\"n\":128", "\"n\":2.0", "\"presence_penalty\":2", "\"seed\":9223372036854775807",
+                           "\"logprobs\":true,\"top_logprobs\":20", "\"max_tokens\":1", "\"top_k\":0"}) {
+    accepted(Endpoint::chat, good);
+  }
+  for (const char* bad :
+       {"\"temperature\":2.01", "\"temperature\":-0.01", "\"top_p\":0", "\"top_p\":1.01", "\"min_p\":1.01",
+        "\"n\":0", "\"n\":129", "\"presence_penalty\":2.01", "\"logprobs\":true,\"top_logprobs\":21",
+        "\"max_tokens\":0", "\"top_k\":-2", "\"repetition_penalty\":0", "\"seed\":9223372036854775808"}) {
+    refused(Endpoint::chat, bad);
+  }
+}
+
+TEST(GenerationRequest, FieldsMustFitTogether) {
+  EXPECT_EQ(refused(Endpoint::chat, "\"top_logprobs\":3").param, "top_logprobs");
+  EXPECT_EQ(refused(Endpoint::chat, "\"stream_options\":{}").param, "stream_options");
+  EXPECT_EQ(refused(Endpoint::completions, "\"best_of\":2").param, "best_of");
+  accepted(Endpoint::completions, "\"best_of\":2,\"n\":2");
+  EXPECT_EQ(refused(Endpoint::completions, "\"max_tokens\":0").param, "max_tokens");
+  accepted(Endpoint::completions, "\"max_tokens\":0,\"echo\":true");
+  EXPECT_EQ(refused(Endpoint::chat, "\"min_tokens\":5,\"max_tokens\":4").param, "min_tokens");
+  EXPECT_EQ(refused_body(Endpoint::completions, R"({"prompt":["a","b","c"],"n":100})").param, "n");
+}
+
+TEST(GenerationRequest, NullIsAbsentAndTheUnknownIsNamed) {
+  const GenerationRequest request = accepted(
+      Endpoint::chat,
+      R"("temperature":null,"stop":null,"tools":null,"stream_options":null,"frobnicate":1,"prompt":"x")");
+  EXPECT_FALSE(request.sampling.temperature);
+  EXPECT_EQ(request.ignored, (std::vector<std::string>{"frobnicate", "prompt"}));
+}
+
+TEST(GenerationRequest, WhatIsNotServedIsRefusedByName) {
+  for (const char* field : {"tools", "functions", "audio", "prediction", "guided_json"}) {
+    EXPECT_EQ(refused(Endpoint::chat, "\"" + std::string(field) + "\":[{\"a\":1}]").param, field);
+  }
+  EXPECT_EQ(refused(Endpoint::chat, R"("response_format":{"type":"json_object"})").param, "response_format");
+  EXPECT_EQ(refused(Endpoint::chat, R"("modalities":["text","audio"])").param, "modalities");
+  EXPECT_EQ(refused(Endpoint::completions, R"("suffix":"x")").param, "suffix");
+  accepted(Endpoint::chat,
+           R"("tools":[],"tool_choice":"none","response_format":{"type":"text"},"modalities":["text"])");
+}
+
+TEST(GenerationRequest, MessagesAreTextInEveryForm) {
+  auto parsed = parse_generation_request(
+      Endpoint::chat,
+      R"({"messages":[{"role":"developer","content":"d"},{"role":"user","content":[{"type":"text","text":"a"},
+        {"type":"text","text":"b"}],"name":"n"},{"role":"assistant","content":null,"reasoning_content":"r","tool_calls":[]},{"role":"user","content":""}]})",
+      vocabulary);
+  const GenerationRequest& request = std::get<GenerationRequest>(parsed);
+  ASSERT_EQ(request.messages.size(), 4u);
+  EXPECT_EQ(request.messages[0].role, Role::developer);
+  EXPECT_EQ(request.messages[1].content, "ab");
+  EXPECT_EQ(request.messages[1].name, "n");
+  EXPECT_FALSE(request.messages[2].content.has_value());
+  EXPECT_EQ(request.messages[2].reasoning, "r");
+  EXPECT_EQ(request.messages[3].content, "");
+}
+
+TEST(GenerationRequest, BadMessagesAreNamedByTheirPlace) {
+  const auto param = [](const std::string& messages) {
+    return refused_body(Endpoint::chat, "{\"messages\":" + messages + "}").param;
+  };
+  EXPECT_EQ(param("[]"), "messages");
+  EXPECT_EQ(param("\"hi\""), "messages");
+  EXPECT_EQ(param("null"), "messages");
+  EXPECT_EQ(param("[1]"), "messages[0]");
+  EXPECT_EQ(param(R"([{"content":"x"}])"), "messages[0].role");
+  EXPECT_EQ(param(R"([{"role":"wizard","content":"x"}])"), "messages[0].role");
+  EXPECT_EQ(param(R"([{"role":"tool","content":"x"}])"), "messages[0].role");
+  EXPECT_EQ(param(R"([{"role":"user"}])"), "messages[0].content");
+  EXPECT_EQ(param(R"([{"role":"user","content":1}])"), "messages[0].content");
+  EXPECT_EQ(param(R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])"),
+            "messages[0].content[0].type");
+  EXPECT_EQ(param(R"([{"role":"user","content":[{"type":"text"}]}])"), "messages[0].content[0]");
+  EXPECT_EQ(param(R"([{"role":"user","content":["x"]}])"), "messages[0].content[0]");
+  EXPECT_EQ(
+      param(
+          R"([{"role":"user","content":"x"},{"role":"assistant","content":"y","tool_calls":[{"id":"1"}]}])"),
+      "messages[1].tool_calls");
+}
+
+TEST(GenerationRequest, PromptsComeInFourForms) {
+  const auto prompts = [](const std::string& prompt) {
+    auto parsed = parse_generation_request(Endpoint::completions, "{\"prompt\":" + prompt + "}", vocabulary);
+    return std::get<GenerationRequest>(std::move(parsed)).prompts;
+  };
+  EXPECT_EQ(prompts(R"("a")"), (std::vector<Prompt>{"a"}));
+  EXPECT_EQ(prompts(R"(["a","b"])"), (std::vector<Prompt>{"a", "b"}));
+  EXPECT_EQ(prompts("[1,2]"), (std::vector<Prompt>{std::vector<TokenId>{1, 2}}));
+  EXPECT_EQ(prompts("[[1],[2,3]]"),
+            (std::vector<Prompt>{std::vector<TokenId>{1}, std::vector<TokenId>{2, 3}}));
+  for (const char* bad : {"1", "true", "{}", "[]", "[\"a\",1]", "[1,\"a\"]", "[[1],\"a\"]", "[1000]", "[-1]",
+                          "[[1000]]", "[null]", "[{}]"}) {
+    EXPECT_EQ(refused_body(Endpoint::completions, std::string("{\"prompt\":") + bad + "}").param.substr(0, 6),
+              "prompt")
+        << bad;
+  }
+}
+
+TEST(GenerationRequest, WhatIsNoJsonObjectHasItsCode) {
+  for (const char* body : {"", "[]", "1", "{", "{\"a\":1,\"a\":2}", "\xEF\xBB\xBF{}", "{\"a\":NaN}",
+                           "{\"a\":1e400}", "{\"a\":\"\\ud800\"}", "{} x"}) {
+    const ApiError error = refused_body(Endpoint::chat, body);
+    EXPECT_EQ(error.code, "invalid_json") << body;
+    EXPECT_EQ(error.status, 400);
+  }
+}
+
+TEST(ApiError, HasAllFourKeysAndStaysSmall) {
+  const ApiError error{.message = std::string(999, 'a') + "\xC3\xA4", .param = "n"};
+  const JsonDocument document = *JsonDocument::parse(error.json());
+  const JsonValue body = *document.root().find("error");
+  EXPECT_EQ(body.find("message")->as_string(), std::string(999, 'a'));
+  EXPECT_EQ(body.find("type")->as_string(), "invalid_request_error");
+  EXPECT_EQ(body.find("param")->as_string(), "n");
+  EXPECT_TRUE(body.find("code")->is_null());
+}
+
+}  // namespace
+}  // namespace nibble::api
