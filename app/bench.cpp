@@ -41,9 +41,9 @@ Status read_concurrency(std::string_view text, std::vector<int>& levels) {
   }
 }
 
-// A line of /proc/self/status that counts kilobytes, in bytes; 0 where there is none.
-std::int64_t memory_line(std::string_view name) {
-  std::ifstream status("/proc/self/status");
+// A line that counts kilobytes of a file in /proc/self, in bytes; 0 where there is none.
+std::int64_t memory_line(const char* file, std::string_view name) {
+  std::ifstream status(file);
   std::string word;
   while (status >> word) {
     if (std::int64_t kilobytes = 0; word == name && status >> kilobytes) return kilobytes * 1024;
@@ -122,8 +122,10 @@ Status run(Options options, Console& console) {
   loading.erase();
 
   NIBBLE_RETURN_IF_ERROR(run_all(options, *engine, report));
-  report.peak_memory = memory_line("VmHWM:");
-  report.anonymous_memory = memory_line("RssAnon:");
+  report.peak_memory = memory_line("/proc/self/status", "VmHWM:");
+  report.anonymous_memory = memory_line("/proc/self/status", "RssAnon:");
+  report.huge_page_memory = memory_line("/proc/self/smaps_rollup", "AnonHugePages:") +
+                            memory_line("/proc/self/smaps_rollup", "FilePmdMapped:");
   // Last, for its buffer would count among the peak memory.
   NIBBLE_ASSIGN(report.read_bandwidth, measure_read_bandwidth(report.model.threads));
   NIBBLE_ASSIGN(report.peak_rate, measure_peak_rate(report.model.threads, report.model.bf16_activations));

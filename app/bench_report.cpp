@@ -102,9 +102,10 @@ void print_table(const BenchReport& report, std::FILE* out) {
       out, "machine        %d threads, reading %.1f GB/s, multiplying %.0f GFLOP/s by %s (measured now)\n",
       report.model.threads, report.read_bandwidth / 1e9, report.peak_rate.flops / 1e9,
       std::string(report.peak_rate.instruction).c_str());
-  std::fprintf(
-      out, "loaded in      %.2f s, first token after %.2f s; peak memory %.2f GB, %.2f GB beside files\n",
-      report.load_s, report.first_token_s, gigabytes(report.peak_memory), gigabytes(report.anonymous_memory));
+  std::fprintf(out, "loaded in      %.2f s, first token after %.2f s\n", report.load_s, report.first_token_s);
+  std::fprintf(out, "memory         %.2f GB at most, %.2f GB beside files, %.2f GB in huge pages\n",
+               gigabytes(report.peak_memory), gigabytes(report.anonymous_memory),
+               gigabytes(report.huge_page_memory));
   for (const EngineChoice& choice : report.model.choices) {
     std::fprintf(out, "%-14s %s (%s)\n", choice.field.c_str(), choice.value.c_str(), choice.why.c_str());
   }
@@ -137,7 +138,8 @@ std::string report_json(const BenchReport& report) {
       .member("load_s", report.load_s)
       .member("first_token_s", report.first_token_s)
       .member("peak_memory", report.peak_memory)
-      .member("anonymous_memory", report.anonymous_memory);
+      .member("anonymous_memory", report.anonymous_memory)
+      .member("huge_page_memory", report.huge_page_memory);
   json.key("choices").begin_array();
   for (const EngineChoice& choice : report.model.choices) {
     json.begin_object()

@@ -27,6 +27,7 @@ struct BenchReport {
   double first_token_s = 0;           // from the beginning of loading to the first token of a short prompt
   std::int64_t peak_memory = 0;       // bytes, the mapped model's among them; 0 where the system does not say
   std::int64_t anonymous_memory = 0;  // bytes of it that are no file's
+  std::int64_t huge_page_memory = 0;  // bytes of memory, files among it, in huge pages
   int depth = 0;
   int input_len = 0;
   int output_len = 0;

@@ -14,6 +14,7 @@
 #include "app/history.h"
 #include "app/interrupt.h"
 #include "app/line_editor.h"
+#include "app/loaded_model.h"
 #include "app/progress.h"
 #include "app/terminal.h"
 #include "app/word_wrap.h"
@@ -350,8 +351,9 @@ Status run(const Options& options, Console& console) {
   EngineOptions engine_options = options.engine;
   // One conversation: memory for its context alone.
   if (!engine_options.given.max_num_seqs) engine_options.max_num_seqs = 1;
-  NIBBLE_ASSIGN(const std::unique_ptr<Engine> engine, Engine::load(engine_options));
-  NIBBLE_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(engine->model().folder));
+  NIBBLE_ASSIGN(const LoadedModel loaded, load_model(engine_options));
+  const std::unique_ptr<Engine>& engine = loaded.engine;
+  const Tokenizer& tokenizer = loaded.tokenizer;
   NIBBLE_ASSIGN(const ChatPrompter prompter, ChatPrompter::load(engine->model().folder, tokenizer));
   loading.erase();
   return Chat(options, console, *engine, tokenizer, prompter).run();

@@ -9,6 +9,7 @@
 #include "app/generation.h"
 #include "app/input_text.h"
 #include "app/interrupt.h"
+#include "app/loaded_model.h"
 #include "app/progress.h"
 #include "app/score_windows.h"
 #include "base/json_writer.h"
@@ -113,8 +114,9 @@ Status run(const Options& options, Console& console) {
   exit_on_interrupt();
   ProgressBar loading("loading " + options.engine.model);
   loading.announce();
-  NIBBLE_ASSIGN(const std::unique_ptr<Engine> engine, Engine::load(options.engine));
-  NIBBLE_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(engine->model().folder));
+  NIBBLE_ASSIGN(const LoadedModel loaded, load_model(options.engine));
+  const std::unique_ptr<Engine>& engine = loaded.engine;
+  const Tokenizer& tokenizer = loaded.tokenizer;
   loading.erase();
 
   const std::vector<TokenId> ids = options.special ? tokenizer.encode_trusted(text) : tokenizer.encode(text);

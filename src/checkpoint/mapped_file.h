@@ -34,6 +34,10 @@ class MappedFile {
 
   // Valid while this object lives (moving it is fine); starts on a 64-byte boundary.
   std::span<const std::byte> bytes() const;
+  // Maps the pages of bytes [offset, offset + size) if they are in the page cache, so that nobody has to
+  // fault them in one by one; returns how many bytes that were. What would have to come from the disk is left
+  // alone. offset is a multiple of 2 MiB; ranges may be mapped at once by several threads.
+  std::size_t map_cached(std::size_t offset, std::size_t size) const;
   const std::filesystem::path& path() const;
   bool is_mapped() const;
 

@@ -227,5 +227,24 @@ TEST_F(MappedFileTest, ForeignBusErrorsReachTheHandlerThatWasThereBefore) {
       testing::ExitedWithCode(7), "");
 }
 
+TEST_F(MappedFileTest, MapsAtOnceWhatThePageCacheHolds) {
+  const std::size_t size = 5 * megabyte + 123;
+  const MappedFile file = open(std::string(size, 'x'));
+  const std::size_t first = file.map_cached(0, 4 * megabyte);
+  if (first == 0) GTEST_SKIP() << "this kernel or file system does not tell or map what is cached";
+  EXPECT_EQ(first, 4 * megabyte);
+  EXPECT_EQ(file.map_cached(4 * megabyte, 4 * megabyte), megabyte + 123);
+  EXPECT_EQ(file.map_cached(8 * megabyte, megabyte), 0u) << "past the end";
+  EXPECT_EQ(sum(file.bytes()), size * 'x');
+  EXPECT_EQ(open("private", FileAccess::read).map_cached(0, megabyte), 0u) << "there is no mapping";
+}
+
+TEST_F(MappedFileTest, MappingAFileThatShrankIsNoCrash) {
+  const MappedFile file = open(std::string(5 * megabyte, 'x'));
+  std::filesystem::resize_file(path(), megabyte);
+  (void)file.map_cached(0, 5 * megabyte);
+  EXPECT_FALSE(file.intact().ok());
+}
+
 }  // namespace
 }  // namespace nibble

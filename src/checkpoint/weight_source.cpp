@@ -1,6 +1,8 @@
 #include "checkpoint/weight_source.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <system_error>
 
@@ -169,6 +171,29 @@ std::int64_t WeightSource::bytes() const {
   std::int64_t total = 0;
   for (const StoredTensor& stored : tensors_) total += static_cast<std::int64_t>(stored.tensor.bytes());
   return total;
+}
+
+std::int64_t WeightSource::map_cached(ThreadPool& threads) const {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(map_seconds));
+  constexpr std::size_t part = std::size_t{32} << 20;
+  struct Range {
+    const MappedFile* file;
+    std::size_t offset;
+  };
+  std::vector<Range> ranges;
+  for (const MappedFile& file : files_) {
+    for (std::size_t at = 0; at < file.bytes().size(); at += part) ranges.push_back({&file, at});
+  }
+  std::atomic<std::int64_t> mapped = 0;
+  threads.parallel_for(static_cast<int>(ranges.size()), [&](int begin, int end) {
+    for (int i = begin; i < end && Clock::now() < deadline; ++i) {
+      const Range& range = ranges[static_cast<std::size_t>(i)];
+      mapped += static_cast<std::int64_t>(range.file->map_cached(range.offset, part));
+    }
+  });
+  return mapped;
 }
 
 Status WeightSource::intact() const {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/thread_pool.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/problems.h"
 #include "tensor/buffer.h"
@@ -42,6 +43,12 @@ class WeightSource {
   std::span<const MappedFile> files() const { return files_; }
   // Of all tensors together.
   std::int64_t bytes() const;
+
+  // Maps what the page cache holds of the files (MappedFile::map_cached), for as long as map_seconds at most;
+  // returns how many bytes that were. In huge pages that is everything in milliseconds. In small ones it is a
+  // third of what faults would cost, but of all weights, of which the first token needs a part.
+  static constexpr double map_seconds = 0.1;
+  std::int64_t map_cached(ThreadPool& threads) const;
 
   // Whether the files still are what was opened; asked after each step (see MappedFile::intact).
   Status intact() const;

@@ -24,6 +24,16 @@ double process_cpu_seconds() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
+EngineChoice mapping_choice(std::int64_t mapped, std::int64_t all) {
+  const auto megabytes = [](std::int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; };
+  return {.field = "mapped_at_load",
+          .value = megabytes(mapped),
+          .from = "default",
+          .why = mapped >= all ? "all of the files, which the page cache held"
+                               : "what the page cache held of " + megabytes(all) +
+                                     ", as far as a tenth of a second went; steps map the rest"};
+}
+
 class SteppedEngine final : public Engine {
  public:
   SteppedEngine(ModelInfo info, const EngineChoices& choices, std::unique_ptr<Worker> worker)
@@ -120,6 +130,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
                  .bf16_activations = choices.worker.activations == InputValues::bf16,
                  .threads = worker->threads(),
                  .choices = std::move(choices.list)};
+  info.choices.push_back(mapping_choice(worker->model().mapped_bytes(), weight_bytes));
   const std::int64_t q_width = config.num_attention_heads * config.head_dim;
   const std::int64_t kv_width = config.num_key_value_heads * config.head_dim;
   info.layer_multiplies = config.num_hidden_layers *

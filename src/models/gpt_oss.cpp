@@ -110,8 +110,10 @@ class GptOss final : public Model {
 
   const ModelConfig& config() const override { return config_; }
   Status intact() const override { return source_.intact(); }
+  std::int64_t mapped_bytes() const override { return mapped_bytes_; }
 
-  Status reserve(const ForwardLimits& limits) override {
+  Status reserve(const ForwardLimits& limits, ThreadPool& threads) override {
+    mapped_bytes_ = source_.map_cached(threads);
     NIBBLE_ASSIGN(room_, make_workspace(config_, limits));
     limits_ = limits;
     return {};
@@ -257,6 +259,7 @@ class GptOss final : public Model {
   WeightSource source_;  // owns the bytes that weights_ points into
   GptOssWeights weights_;
   RopeFrequencies rope_;
+  std::int64_t mapped_bytes_ = 0;
   ForwardLimits limits_;
   Workspace room_;
 };

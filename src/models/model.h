@@ -35,8 +35,11 @@ class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
-  // Takes all memory that forwards within the limits need; called once, before the first forward.
-  virtual Status reserve(const ForwardLimits& limits) = 0;
+  // Takes all memory that forwards within the limits need, and maps the weights that are in memory already;
+  // called once, before the first forward.
+  virtual Status reserve(const ForwardLimits& limits, ThreadPool& threads) = 0;
+  // Of the weights' files, mapped by reserve().
+  virtual std::int64_t mapped_bytes() const = 0;
   // logits: [logit_rows, vocab_size]. Row for row the result depends on the sequence alone: not on the batch,
   // the chunks its prompt came in, or the threads.
   virtual void forward(OpContext& context, const ForwardInput& input, float* logits) = 0;

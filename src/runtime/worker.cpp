@@ -6,33 +6,37 @@
 
 namespace nibble {
 
-Worker::Worker(std::unique_ptr<Model> model, const WorkerLimits& limits, KvStore kv, Buffer logits)
-    : model_(std::move(model)),
+Worker::Worker(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> model, const WorkerLimits& limits,
+               KvStore kv, Buffer logits)
+    : threads_(std::move(threads)),
+      model_(std::move(model)),
       dots_(*limits.dots),
       attention_(*limits.attention),
       activations_(limits.activations),
-      threads_(limits.threads),
       kv_(std::move(kv)),
       logits_(std::move(logits)) {
   positions_.reserve(static_cast<std::size_t>(limits.max_rows));
   logit_rows_.reserve(static_cast<std::size_t>(limits.max_logit_rows));
   sequences_.reserve(static_cast<std::size_t>(limits.max_sequences));
-  sample_rooms_.resize(static_cast<std::size_t>(threads_.size()));
+  sample_rooms_.resize(static_cast<std::size_t>(threads_->size()));
   for (SampleWorkspace& room : sample_rooms_)
     room.reserve(static_cast<std::size_t>(model_->config().vocab_size));
 }
 
 Result<std::unique_ptr<Worker>> Worker::start(std::unique_ptr<Model> model, const WorkerLimits& limits) {
   const ModelConfig& config = model->config();
+  auto threads = std::make_unique<ThreadPool>(limits.threads);
   NIBBLE_RETURN_IF_ERROR(model->reserve({.rows = limits.max_rows,
                                          .logit_rows = limits.max_logit_rows,
                                          .positions = limits.max_positions,
-                                         .threads = limits.threads}));
+                                         .threads = limits.threads},
+                                        *threads));
   NIBBLE_ASSIGN(KvStore kv, KvStore::allocate(config, limits.kv_dtype, limits.page_size, limits.page_count));
   const std::size_t logit_bytes =
       static_cast<std::size_t>(limits.max_logit_rows * config.vocab_size) * sizeof(float);
   NIBBLE_ASSIGN(Buffer logits, Buffer::allocate(logit_bytes));
-  return std::unique_ptr<Worker>(new Worker(std::move(model), limits, std::move(kv), std::move(logits)));
+  return std::unique_ptr<Worker>(
+      new Worker(std::move(threads), std::move(model), limits, std::move(kv), std::move(logits)));
 }
 
 std::span<float> Worker::logits_of(int logit_row) {
@@ -52,7 +56,7 @@ Status Worker::run(const Batch& batch, std::span<StepResult> results) {
   }
   for (const LogitRow& wanted : batch.logit_rows) logit_rows_.push_back(wanted.row);
 
-  OpContext context{.threads = threads_,
+  OpContext context{.threads = *threads_,
                     .dots = dots_,
                     .attention = attention_,
                     .activations = activations_,
@@ -68,8 +72,8 @@ Status Worker::run(const Batch& batch, std::span<StepResult> results) {
 
   const TimedScope scope(times_, "sampling");
   // Sequences are few and rooms are large, so each thread has a room and takes an equal run of sequences.
-  const int shares = threads_.size(), sequences = static_cast<int>(results.size());
-  threads_.parallel_for(shares, [&](int share_begin, int share_end) {
+  const int shares = threads_->size(), sequences = static_cast<int>(results.size());
+  threads_->parallel_for(shares, [&](int share_begin, int share_end) {
     for (int share = share_begin; share < share_end; ++share) {
       for (int i = sequences * share / shares; i < sequences * (share + 1) / shares; ++i) {
         const std::size_t index = static_cast<std::size_t>(i);

@@ -41,20 +41,22 @@ class Worker {
   // From now on each run adds its ops' times to the table, which outlives that; null: to none.
   void time_ops(TimeTable* table) { times_ = table; }
 
-  int threads() const { return threads_.size(); }
+  const Model& model() const { return *model_; }
+  int threads() const { return threads_->size(); }
 
  private:
-  Worker(std::unique_ptr<Model> model, const WorkerLimits& limits, KvStore kv, Buffer logits);
+  Worker(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> model, const WorkerLimits& limits,
+         KvStore kv, Buffer logits);
 
   StepResult sample_sequence(const Batch& batch, const BatchSequence& sequence, SampleWorkspace& room);
   std::span<float> logits_of(int logit_row);
 
+  std::unique_ptr<ThreadPool> threads_;
   std::unique_ptr<Model> model_;
   const DotKernels& dots_;
   const AttentionKernels& attention_;
   InputValues activations_;
   TimeTable* times_ = nullptr;
-  ThreadPool threads_;
   KvStore kv_;
   Buffer logits_;  // [max_logit_rows, vocab] float32
   std::vector<int> positions_, logit_rows_;

@@ -1,0 +1,20 @@
+// An engine and its tokenizer, loaded side by side: each takes a good part of the time to the first token.
+#pragma once
+
+#include <memory>
+
+#include "base/options.h"
+#include "base/status.h"
+#include "engine/engine.h"
+#include "text/tokenizer.h"
+
+namespace nibble {
+
+struct LoadedModel {
+  std::unique_ptr<Engine> engine;
+  Tokenizer tokenizer;
+};
+
+Result<LoadedModel> load_model(const EngineOptions& options);
+
+}  // namespace nibble
