@@ -1,0 +1,126 @@
+#include "server/http/session.h"
+
+#include "base/check.h"
+
+namespace nibble::http {
+
+void Session::receive(std::string_view bytes, Time now) {
+  if (closing_ || bytes.empty()) return;
+  if (!begun_ && !answering_) {
+    begun_ = true;
+    since_ = now;
+  }
+  received_ += bytes;
+}
+
+void Session::receive_end() {
+  at_end_ = true;
+  // Nobody waits for an answer to half a request.
+  if (!answering_ && received_.empty()) closing_ = true;
+}
+
+Session::Next Session::refuse(Refusal refusal) {
+  received_.clear();
+  keep_alive_ = false;
+  head_.reset();
+  body_.reset();
+  answering_ = true;
+  head_only_ = false;
+  chunked_ = true;
+  return refusal;
+}
+
+Session::Next Session::next(Time now) {
+  if (answering_ || closing_) return {};
+  if (!head_) {
+    const auto found = find_head(received_, limits_.head);
+    if (const auto* refusal = std::get_if<Refusal>(&found)) return refuse(*refusal);
+    if (std::holds_alternative<std::monostate>(found)) {
+      if (at_end_) closing_ = true;
+      return {};
+    }
+    const HeadExtent extent = std::get<HeadExtent>(found);
+    auto parsed =
+        parse_head(std::string_view(received_).substr(extent.begin, extent.end - extent.begin), limits_.head);
+    if (const auto* refusal = std::get_if<Refusal>(&parsed)) return refuse(*refusal);
+    head_ = std::get<RequestHead>(std::move(parsed));
+    received_.erase(0, extent.end);
+    auto started = BodyReader::start(*head_, limits_.body_bytes);
+    if (const auto* refusal = std::get_if<Refusal>(&started)) return refuse(*refusal);
+    body_ = std::get<BodyReader>(std::move(started));
+    if (head_->expects_continue && received_.empty()) output_ += "HTTP/1.1 100 Continue\r\n\r\n";
+  }
+  const auto taken = body_->take(received_);
+  if (const auto* refusal = std::get_if<Refusal>(&taken)) return refuse(*refusal);
+  received_.erase(0, std::get<std::size_t>(taken));
+  if (!body_->complete()) {
+    if (at_end_) closing_ = true;
+    return {};
+  }
+  HttpRequest request{.head = std::move(*head_), .body = body_->release()};
+  head_.reset();
+  body_.reset();
+  answering_ = true;
+  begun_ = false;
+  since_ = now;
+  keep_alive_ = request.head.keep_alive;
+  chunked_ = request.head.minor_version == 1;
+  head_only_ = request.head.method == "HEAD";
+  return request;
+}
+
+void Session::answer(const Response& response, Time now) {
+  NIBBLE_CHECK(answering_ && !streaming_);
+  output_ += response_head(response, Ending::length, response.body.size(), keeps_alive());
+  if (!head_only_) output_ += response.body;
+  finish(now);
+}
+
+void Session::begin_stream(const Response& head) {
+  NIBBLE_CHECK(answering_ && !streaming_);
+  streaming_ = true;
+  if (!chunked_) keep_alive_ = false;  // its end is the connection's
+  output_ += response_head(head, chunked_ ? Ending::chunked : Ending::close, 0, keeps_alive());
+}
+
+void Session::stream(std::string_view data) {
+  NIBBLE_CHECK(streaming_);
+  if (data.empty() || head_only_) return;
+  output_ += chunked_ ? chunk(data) : std::string(data);
+}
+
+void Session::end_stream(Time now) {
+  NIBBLE_CHECK(streaming_);
+  streaming_ = false;
+  if (chunked_ && !head_only_) output_ += last_chunk;
+  finish(now);
+}
+
+void Session::break_stream() {
+  NIBBLE_CHECK(streaming_);
+  streaming_ = answering_ = false;
+  closing_ = true;
+}
+
+void Session::finish(Time now) {
+  answering_ = false;
+  since_ = now;
+  begun_ = !received_.empty();
+  if (!keeps_alive()) {
+    closing_ = true;
+    received_.clear();
+  }
+}
+
+std::optional<Session::Time> Session::deadline() const {
+  if (closing_ || answering_) return {};
+  return since_ + (begun_ || head_ ? limits_.request_time : limits_.idle_time);
+}
+
+Session::Next Session::expire() {
+  if (begun_ || head_) return refuse({408, "the request did not arrive in time"});
+  closing_ = true;
+  return {};
+}
+
+}  // namespace nibble::http
