@@ -1,0 +1,35 @@
+// What tests on a GPU share.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tensor/device_buffer.h"
+
+namespace nibble {
+
+// Skips where there is none.
+class OnTheGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) GTEST_SKIP() << "no usable GPU or driver";
+  }
+};
+
+template <class T>
+DeviceBuffer on_device(const std::vector<T>& elements) {
+  Result<DeviceBuffer> buffer = DeviceBuffer::copy_of(std::span<const T>(elements));
+  NIBBLE_CHECK(buffer.ok(), buffer.status().message());
+  return std::move(buffer).value();
+}
+
+inline DeviceBuffer device_bytes(std::size_t bytes, std::uint8_t value) {
+  Result<DeviceBuffer> buffer = DeviceBuffer::allocate(bytes);
+  NIBBLE_CHECK(buffer.ok(), buffer.status().message());
+  buffer->fill(value);
+  return std::move(buffer).value();
+}
+
+}  // namespace nibble

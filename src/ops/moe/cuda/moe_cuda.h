@@ -1,0 +1,66 @@
+// moe_mxfp4 (ops/moe/moe.h) on a GPU of compute capability 9.0, for bfloat16 activations.
+//
+// Every product adds as mxfp4_granules.h says, then the bias; h is rounded to bfloat16 once; out adds its
+// experts in order of the top-k, each product and each sum rounded. A row's bits depend on nothing else:
+// neither on the rows beside it and its place among them, nor on the number of blocks.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "formats/bf16.h"
+#include "ops/moe/cuda/mxfp4_granules.h"
+
+namespace nibble {
+
+// All pointers are to device memory.
+struct MoeCudaWeights {
+  Mxfp4Granules gate_up;  // [experts] of [2 * intermediate, hidden], rows interleaved as in moe.h
+  Mxfp4Granules down;     // [experts] of [hidden, intermediate]
+  const Bf16* gate_up_bias = nullptr;  // [experts, 2 * intermediate]
+  const Bf16* down_bias = nullptr;     // [experts, hidden]
+  float swiglu_limit = 7.0f;
+};
+
+// What the kernels share between launches, zeroed once before the first; one launch at a time may use it.
+struct MoeCudaWorkspace {
+  Bf16* activations = nullptr;       // [slots, padded intermediate]
+  float* products = nullptr;         // [slots, hidden]
+  std::uint32_t* arrived = nullptr;  // one counter, 0 between launches
+};
+
+struct MoeCudaArgs {
+  const Bf16* x = nullptr;  // [tokens, x_stride], zeros (or anything finite) past hidden
+  int x_stride = 0;         // at least hidden rounded up to 64, a multiple of 8
+  int tokens = 0;
+  int top_k = 0;
+  const std::int32_t* expert_ids = nullptr;  // [tokens, top_k]; -1: none
+  const float* expert_weights = nullptr;     // [tokens, top_k]
+  float* out = nullptr;                      // [tokens, hidden]
+  MoeCudaWorkspace workspace;
+  int blocks = 0;  // at most the multiprocessors; 0: one on each
+};
+
+// Slots (tokens x top_k) of one launch of the kernel for few tokens; more are taken in turns.
+inline constexpr int moe_cuda_max_slots = 1024;
+
+// Room for `tokens`: slots of the largest launch.
+constexpr int moe_cuda_slots(int tokens, int top_k) {
+  const int most = moe_cuda_max_slots / top_k * top_k;
+  return tokens * top_k < most ? tokens * top_k : most;
+}
+
+// Queues the layer on the stream. A refusal names what the shapes lack.
+Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream);
+
+// Queues the re-laying of `experts` matrices from the checkpoint's layout: blocks [experts, rows, cols / 32,
+// 16], scales [experts, rows, cols / 32], out [experts, shape.bytes()]. *largest_scale (on the device, zeroed
+// before) becomes the largest scale byte below 255: where granule_exponent_shift of it differs from
+// exponent_shift, pack again with that.
+Status repack_mxfp4_cuda(const std::uint8_t* blocks, const std::uint8_t* scales, int experts,
+                         GranuleShape shape, int exponent_shift, std::uint8_t* out,
+                         std::uint32_t* largest_scale, cudaStream_t stream);
+
+}  // namespace nibble

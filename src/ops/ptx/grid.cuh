@@ -1,0 +1,26 @@
+// What blocks of a grid, and grids of a stream, tell each other.
+#pragma once
+
+namespace nibble::ptx {
+
+// Returns when the grids this one depends on have ended and what they wrote is visible.
+__device__ __forceinline__ void grid_dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// Once every block has said so (or ended), dependent grids may take up free multiprocessors. It orders no
+// memory.
+__device__ __forceinline__ void grid_launch_dependents() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// What this thread wrote (and what it saw through barriers) is visible to who reads the new count.
+__device__ __forceinline__ void count_up_release(unsigned* counter) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+
+__device__ __forceinline__ unsigned load_acquire(const unsigned* counter) {
+  unsigned value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+  return value;
+}
+
+}  // namespace nibble::ptx

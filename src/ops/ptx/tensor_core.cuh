@@ -1,0 +1,29 @@
+// Tensor-core products and the arithmetic that feeds them.
+#pragma once
+
+#include <cstdint>
+
+namespace nibble::ptx {
+
+// sums[16 x 8] += a[16 x 16] b[16 x 8] on bfloat16 pairs. Lane (g = lane / 4, t = lane % 4) holds
+//   a: rows g, g + 8, g, g + 8, columns 2t, 2t + 1 (twice) and 2t + 8, 2t + 9 (twice)
+//   b: rows 2t, 2t + 1 and 2t + 8, 2t + 9 of column g
+//   sums: row g, columns 2t, 2t + 1, then row g + 8
+// The bits of a sum are those of wgmma over the same sixteen columns.
+__device__ __forceinline__ void mma_m16n8k16_bf16(float (&sums)[4], std::uint32_t a0, std::uint32_t a1,
+                                                  std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                                                  std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// Two bfloat16 products, each rounded once; subnormals are kept.
+__device__ __forceinline__ std::uint32_t multiply_bf16x2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t product;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
+
+}  // namespace nibble::ptx

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""Records of runs on a GPU, in docs/device/: what ran there, on what, and which sources it was built from.
+
+    tools/device_record.py run PROGRAMS      run device_test and the device benchmarks of that folder, write a record
+    tools/device_record.py check             compare the newest record's sources with the tree's; exit 3 if they differ
+    tools/device_record.py hash              the tree's
+    tools/device_record.py header FILE       the tree's, as the header that device_test is built with
+
+The sources are everything a kernel's result or speed can depend on. Comments and layout do not count. A record
+is written by this program from what the programs printed, never by hand. Standard library only.
+"""
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from datetime import datetime, timezone
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS = ROOT / "docs/device"
+SOURCES = ("src/ops/ptx/*", "src/ops/cuda/*", "src/ops/*/cuda/*", "src/tensor/cuda_check.h", "src/tensor/device_buffer.h",
+           "cmake/nibble_cuda.cmake")
+COMMENTS = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
+CMAKE_COMMENTS = re.compile(r"#[^\n]*")
+
+
+def normalised(path):
+    """The text without comments and layout: formatting a file does not make it another one."""
+    text = path.read_text()
+    if path.suffix == ".cmake":
+        text = CMAKE_COMMENTS.sub(" ", text)
+    else:
+        text = COMMENTS.sub(lambda found: found.group() if found.group()[0] == '"' else " ", text)
+        text = re.sub(r'"\s+"', "", text)  # the formatter may cut a literal anywhere
+    # A space counts only between words, and the order of includes not at all.
+    includes = sorted(re.findall(r"^\s*#\s*include\s*(\S+)", text, re.M))
+    text = re.sub(r"^\s*#\s*include[^\n]*", " ", text, flags=re.M)
+    text = re.sub(r"\s+", " ", text)
+    text = re.sub(r"(?<!\w) | (?!\w)", "", text)
+    return "\n".join(includes) + "\n" + text
+
+
+def sources_hash(root=ROOT):
+    files = sorted({path for pattern in SOURCES for path in root.glob(pattern) if path.is_file()})
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.relative_to(root).as_posix()}\n{normalised(path)}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def newest_record(folder=RECORDS):
+    """(path, record), or None: names begin with the time of the run."""
+    files = sorted(folder.glob("*.json"))
+    return (files[-1], json.loads(files[-1].read_text())) if files else None
+
+
+def check(root=ROOT):
+    """(equal, sentence)."""
+    newest = newest_record(root / "docs/device")
+    if newest is None:
+        return False, "no run on a GPU is recorded yet; run make device-test where there is one"
+    path, record = newest
+    name, tree = path.relative_to(root).as_posix(), sources_hash(root)
+    if record["sources"] != tree:
+        return False, (f"the device code has changed since it last ran on a GPU: {name} is about sources "
+                       f"{record['sources']}, the tree has {tree}; run make device-test where there is a GPU")
+    if record["failed"]:
+        return False, f"{name} is about this device code, and {len(record['failed'])} of its tests failed"
+    return True, f"{name} is about this device code: {record['passed']} tests passed on {record['gpu']}"
+
+
+def cases(report):
+    for suite in report["testsuites"]:
+        for case in suite["testsuite"]:
+            yield f"{suite['name']}.{case['name']}", case
+
+
+def run(programs):
+    with tempfile.TemporaryDirectory() as folder:
+        report_file = Path(folder) / "tests.json"
+        tested = subprocess.run([programs / "device_test", f"--gtest_output=json:{report_file}"])
+        if not report_file.exists():
+            return f"device_test wrote no report (exit code {tested.returncode})"
+        report = json.loads(report_file.read_text())
+        found = dict(cases(report))
+        facts = found.get("Device.IsOneTheKernelsWereWrittenFor", {})
+        if facts.get("result") == "SKIPPED" or "gpu" not in facts:
+            return "device_test found no GPU; nothing is recorded"
+        figures = {}
+        for bench in sorted(programs.glob("*_cuda_bench")):
+            figures_file = Path(folder) / f"{bench.name}.json"
+            if subprocess.run([bench, "--json", figures_file]).returncode == 0 and figures_file.exists():
+                figures[bench.name] = json.loads(figures_file.read_text())
+    driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+                            capture_output=True, text=True).stdout.split("\n")[0].strip()
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    failed = sorted(name for name, case in found.items() if case.get("failures"))
+    skipped = sorted(name for name, case in found.items() if case.get("result") == "SKIPPED")
+    write({"time": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "gpu": facts["gpu"], "driver": driver,
+           "cuda": facts["cuda_runtime"], "commit": commit or "unknown", "sources": facts["sources"],
+           "passed": len(found) - len(failed) - len(skipped), "failed": failed, "skipped": skipped,
+           "tests": {name: {"seconds": float(case.get("time", "0s").rstrip("s"))} for name, case in sorted(found.items())},
+           "figures": figures})
+    return None
+
+
+def write(record):
+    RECORDS.mkdir(parents=True, exist_ok=True)
+    time = record["time"].replace(":", "").replace("-", "")
+    file = RECORDS / f"{time}-{record['gpu'].lower().replace(' ', '-')}.json"
+    file.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"{file.relative_to(ROOT)}: {record['passed']} passed, {len(record['failed'])} failed, {len(record['skipped'])} skipped")
+
+
+def main():
+    command = sys.argv[1] if len(sys.argv) > 1 else ""
+    if command == "run" and len(sys.argv) == 3:
+        problem = run(Path(sys.argv[2]))
+        if problem:
+            print(problem, file=sys.stderr)
+        return 1 if problem else 0
+    if command == "check":
+        equal, sentence = check()
+        print(sentence)
+        return 0 if equal else 3
+    if command == "hash":
+        print(sources_hash())
+        return 0
+    if command == "header" and len(sys.argv) == 3:
+        file, text = Path(sys.argv[2]), f'#define NIBBLE_DEVICE_SOURCES_HASH "{sources_hash()}"\n'
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.exists() or file.read_text() != text:  # an untouched file rebuilds nothing
+            file.write_text(text)
+        return 0
+    print(__doc__, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
