@@ -7,6 +7,8 @@
 #   make check          the inner loop: build what changed, fast tests, format, layers
 #   make layers         the layer check alone
 #   make format         format the C++ sources
+#   make device-test    build the device code, test and time it on this machine's GPU, and record that in docs/device
+#   make device-record-check   does the newest record speak of this device code?
 #   make install        to PREFIX (/usr/local), under DESTDIR if set
 #   make bundle         the stripped program and test programs in build/bundle
 #   make clean          remove build/
@@ -15,7 +17,7 @@ PREFIX ?= /usr/local
 STORY = Tell me a story about a fox and a lonely bear
 SEED = 1
 
-.PHONY: nibble demo test test-extended check layers format install bundle clean
+.PHONY: nibble demo test test-extended check layers format device-test device-record-check install bundle clean
 .DEFAULT_GOAL := nibble
 
 # Built without its tests until something asks for them, so that nibble alone needs fewer packages.
@@ -46,6 +48,14 @@ layers:
 
 format:
 	@tools/format.sh
+
+device-test:
+	@cmake --preset cuda -DNIBBLE_TESTS=ON >/dev/null
+	@cmake --build build/cuda --target device_programs
+	@tools/device_record.py run build/cuda/src/ops
+
+device-record-check:
+	@tools/device_record.py check
 
 install: nibble
 	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)" --strip

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # tools/bundle.sh: build/bundle with the stripped program, the stripped test programs and the one shared library
 # these need beyond glibc. The folder can be copied to a machine without compiler or packages; tests that read
-# files want the source tree at the path where it was built. Fails if the folder is over 48 MiB.
+# files want the source tree at the path where it was built. Where the CUDA toolkit is, the device test and
+# benchmarks are there too; they need a driver alone. Fails if the folder is over 48 MiB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,6 +16,13 @@ mkdir -p build/bundle
 for program in "$(find build/release -name nibble -type f -executable | head -1)" "${tests[@]}"; do
   strip -o "build/bundle/$(basename "$program")" "$program"
 done
+if command -v nvcc >/dev/null; then
+  cmake --preset cuda -DNIBBLE_TESTS=ON >/dev/null
+  cmake --build build/cuda --target device_programs >/dev/null
+  for program in build/cuda/src/ops/device_test build/cuda/src/ops/*_cuda_bench; do
+    strip -o "build/bundle/$(basename "$program")" "$program"
+  done
+fi
 for library in $(ldd build/bundle/* 2>/dev/null | awk '/=> \/.*(simdjson)/ { print $3 }' | sort -u); do
   strip -o "build/bundle/$(basename "$library")" "$(readlink -f "$library")"
 done

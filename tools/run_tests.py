@@ -228,6 +228,17 @@ def layer_check(args):
     return one("layers", [sys.executable, ROOT / "tools/layers.py"])
 
 
+def device_record(args):
+    """Whether the device code is what last ran on a GPU. Machines without one can build it but not tell."""
+    code, output = run([sys.executable, ROOT / "tools/device_record.py", "check"])
+    if code == 3:
+        return Outcome(skipped=[("device record", output.strip())])
+    if code != 0:
+        print(output)
+        return Outcome(failed=["device record"])
+    return Outcome(passed=1)
+
+
 def tidy(args):
     if not shutil.which("run-clang-tidy") and not shutil.which("clang-tidy"):
         return Outcome(skipped=[("clang-tidy", "clang-tidy is not installed")])
@@ -237,6 +248,7 @@ def tidy(args):
 PARTS = {
     "layers": layer_check,
     "format": format_check,
+    "device-record": device_record,
     "release": release_tests,
     "bundle": bundle,
     "python": python_tests,
@@ -247,7 +259,7 @@ PARTS = {
     "tidy": tidy,
 }
 CHECK = ("layers", "format", "release")
-TEST = ("layers", "format", "release", "bundle", "python", "fuzz")
+TEST = ("layers", "format", "device-record", "release", "bundle", "python", "fuzz")
 
 
 def machine():
