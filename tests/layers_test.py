@@ -43,6 +43,10 @@ PLANTED = {
     "a PTX vector reduction": (
         "src/ops/ptx/red.cuh", 'asm("red.relaxed.sys.global.add.noftz.bf16x2 [%0], %1;");\n', "float atomic"),
     "a PTX atomic": ("src/ops/ptx/atom.cuh", 'asm("atom.add.f64 %0, [%1], %2;");\n', "float atomic"),
+    "a CUDA header in a host op": ("src/ops/moe/moe_cpu.cpp", "#include <cuda_runtime.h>\n", "outside the device code"),
+    "a CUDA header in the models": ("src/models/a.cpp", '#include "ops/ptx/mma.cuh"\n', "outside the device code"),
+    "assembly in a kernel": (
+        "src/ops/moe/cuda/a.cu", '__device__ void k() { asm volatile("bar.sync 1;"); }\n', "a wrapper in src/ops/ptx/"),
     "a bulk reduction": (
         "src/ops/ptx/tma.cuh", 'asm("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f16 [%0], [%1], %2;");\n', "float atomic"),
 }

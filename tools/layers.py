@@ -36,6 +36,11 @@ CUDA_HEADER = re.compile(
     r"(^|/)(cuda|cublas|cudnn|cufft|curand|cusparse|cusolver|nccl|nvrtc|nvml|nvtx|nvToolsExt|device_launch_parameters"
     r"|driver_types|vector_types|cooperative_groups|mma\.h|cutlass|cute|cub|thrust)|\.cuh$")
 
+# Where device code lives in the other rooms.
+DEVICE_CODE = re.compile(r"src/tensor/(cuda_check|device_buffer)\.h$|src/ops/(ptx|cuda|[^/]+/cuda)/|src/(comm|runtime)/")
+# The only place for instructions that the language lacks.
+ASSEMBLY_WRAPPERS = re.compile(r"src/ops/ptx/")
+
 # A library that we chose to see in few files: prefix of the header, and where it may be included.
 CONFINED = (
     ("spdlog/", re.compile(r"src/base/log[^/]*\.cpp$")),
@@ -55,6 +60,7 @@ STD_REGEX = re.compile(r"\bstd\s*::\s*(?:w?c?s?regex\b|regex_\w+|basic_regex\b|[
 FLOAT = r"(?:float[1-4]?|double[1-4]?|half2?|bf16|bfloat16|fp16|fp32|f32|__half2?|__nv_bfloat162?|nv_bfloat162?|__nv_fp8\w+)"
 INTEGER = (r"(?:unsigned(?:\s+(?:int|long(?:\s+long)?))?|int|long\s+long|(?:std::)?u?int(?:32|64)_t|(?:std::)?size_t|TokenId)")
 CPP_FLOAT_ATOMIC = re.compile(rf"\batomic(?:_ref)?\s*<\s*(?:nibble\s*::\s*)?{FLOAT}\b")
+INLINE_ASSEMBLY = re.compile(r"\b(?:asm|__asm__)\b\s*(?:volatile\b|__volatile__\b)?\s*\(")
 PTX_FLOAT_ATOMIC = re.compile(r"\b(?:atom|red|multimem\.red|cp\.reduce)\b[\w.:]*\.(?:f16x2|f16|bf16x2|bf16|f32|f64)\b")
 ATOMIC_CALL = re.compile(r"\b(?:unsafe)?[aA]tomic(?:Add|Sub)(?:_block|_system)?\s*\(")
 
@@ -97,6 +103,13 @@ def room_of(path):
     return None
 
 
+def check_cuda_header(path, room, at, header):
+    if room in HOST_ONLY:
+        yield at, f"CUDA header {header} in {room}, which builds without the toolkit"
+    elif not DEVICE_CODE.search(path):
+        yield at, f"CUDA header {header} outside the device code; in ops it lives in <op>/cuda/ and ptx/"
+
+
 def check_includes(path, room, code):
     for match in INCLUDE.finditer(code):
         quoted, header = match.group(1) == '"', match.group(2)
@@ -107,15 +120,15 @@ def check_includes(path, room, code):
                 yield match.start(), f"<{header}> belongs behind a header of ours, in a file like {where.pattern}"
         target = header.split("/")[0]
         if target not in ARROWS or "/" not in header:
-            if room in HOST_ONLY and CUDA_HEADER.search(header):
-                yield match.start(), f"CUDA header {header} in {room}, which builds without the toolkit"
+            if CUDA_HEADER.search(header):
+                yield from check_cuda_header(path, room, match.start(), header)
             elif quoted:
                 yield match.start(), f'"{header}" is not written from src/ or app/, as "room/file.h"'
         elif target not in REACHES[room]:
             back = "up" if room in REACHES[target] else "sideways"
             yield match.start(), f"{room} may not include {target} ({back}); it may include {', '.join(sorted(REACHES[room]))}"
-        elif room in HOST_ONLY and CUDA_HEADER.search(header):
-            yield match.start(), f"CUDA header {header} in {room}, which builds without the toolkit"
+        elif CUDA_HEADER.search(header):
+            yield from check_cuda_header(path, room, match.start(), header)
 
 
 def first_argument(code, begin):
@@ -146,14 +159,17 @@ def is_integer_target(argument, code):
     return not re.search(declared.format(FLOAT), code) and bool(re.search(declared.format(INTEGER), code))
 
 
-def check_atomics(path, code, with_strings):
-    """Sums of floats in the order of arrival: bits would depend on timing."""
+def check_kernels(path, code, with_strings):
+    """Sums of floats in the order of arrival, whose bits would depend on timing; assembly outside its wrappers."""
     for match in CPP_FLOAT_ATOMIC.finditer(code):
         yield match.start(), "an atomic of a float; reductions have a fixed order"
     for match in PTX_FLOAT_ATOMIC.finditer(with_strings):
         yield match.start(), f"float atomic {match.group()}; reductions have a fixed order"
     if Path(path).suffix not in KERNELS:
         return
+    if not ASSEMBLY_WRAPPERS.search(path):
+        for match in INLINE_ASSEMBLY.finditer(code):
+            yield match.start(), "inline assembly in a kernel; give the instruction a wrapper in src/ops/ptx/"
     for match in ATOMIC_CALL.finditer(code):
         if not is_integer_target(first_argument(code, match.end()), code):
             yield match.start(), ("an atomic addition whose target is not plainly an integer in this file; "
@@ -172,7 +188,7 @@ def check_text(path, text):
     found = list(check_includes(path, room, with_strings))
     found += [(match.start(), "std::regex overflows the stack on long input; write a scanner, or use PCRE2 in src/text")
               for match in STD_REGEX.finditer(code)]
-    found += check_atomics(path, code, with_strings)
+    found += check_kernels(path, code, with_strings)
     return sorted({(text.count("\n", 0, at) + 1, what) for at, what in found})
 
 

@@ -1,4 +1,4 @@
-// What blocks of a grid, and grids of a stream, tell each other.
+// What warps of a block, blocks of a grid and grids of a stream tell each other.
 #pragma once
 
 namespace nibble::ptx {
@@ -21,6 +21,11 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* counter) {
   unsigned value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
   return value;
+}
+
+// Waits until `threads` of the block (whole warps) have come to barrier `id`, 1 to 15; 0 is __syncthreads's.
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 }  // namespace nibble::ptx

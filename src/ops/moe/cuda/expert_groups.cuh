@@ -6,7 +6,7 @@
 
 namespace nibble {
 
-// Experts in use, ascending; the slots of active expert a, ascending, are slots[begin[a] .. begin[a + 1]).
+// Experts in use; the slots of active expert a, ascending, are slots[begin[a] .. begin[a + 1]).
 // Lies in shared memory of expert_groups_bytes().
 struct ExpertGroups {
   std::int32_t* ids;      // [slots rounded up to 4], -1 past the end
@@ -37,10 +37,44 @@ __device__ inline ExpertGroups expert_groups_at(std::uint8_t* memory, int slots,
   return groups;
 }
 
+// For as many slots as a warp has lanes; by that warp.
+__device__ inline int group_few_slots(const ExpertGroups& groups, const std::int32_t* expert_ids, int slots) {
+  constexpr unsigned all = 0xffffffffu;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int32_t expert = lane < slots ? expert_ids[lane] : -1;
+  const unsigned same = __match_any_sync(all, expert), before = (1u << lane) - 1;
+  const int first = __ffs(static_cast<int>(same)) - 1;  // the lane that speaks for its expert
+  const bool leads = expert >= 0 && first == lane;
+  const unsigned leaders = __ballot_sync(all, leads);
+  const int count = leads ? __popc(same) : 0;
+  int sum = count;
+  for (int step = 1; step < 32; step *= 2) {
+    const int left = __shfl_up_sync(all, sum, step);
+    if (lane >= step) sum += left;
+  }
+  const int begin = __shfl_sync(all, sum - count, first);
+  if (expert >= 0) groups.slots[begin + __popc(same & before)] = static_cast<std::int16_t>(lane);
+  const int active = __popc(leaders);
+  if (leads) {
+    groups.experts[__popc(leaders & before)] = static_cast<std::int16_t>(expert);
+    groups.begin[__popc(leaders & before)] = static_cast<std::int16_t>(begin);
+  }
+  if (lane == 31) groups.begin[active] = static_cast<std::int16_t>(sum);
+  return active;
+}
+
 // Called by all threads of the block (whole warps); returns the number of active experts to each. The tables
 // are complete for all when it returns.
 __device__ inline int group_slots(const ExpertGroups& groups, const std::int32_t* expert_ids, int slots,
                                   int experts) {
+  if (slots <= 32) {
+    if (threadIdx.x < 32) {
+      const int active = group_few_slots(groups, expert_ids, slots);
+      if (threadIdx.x == 0) groups.totals[0] = active;
+    }
+    __syncthreads();
+    return groups.totals[0];
+  }
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   const int warp = thread / 32, lane = thread % 32, warps = threads / 32;
   for (int s = thread; s < (slots + 3) / 4 * 4; s += threads) groups.ids[s] = s < slots ? expert_ids[s] : -1;

@@ -3,17 +3,21 @@
 //
 // Bytes: 17/32 a weight, (3 x hidden x intermediate) weights an expert in use: 13.2 MB for gpt-oss, 2.85 us
 // at 4,650 GB/s. FLOPs: 2 a weight and token, on tensor cores whose 8 columns are the expert's tokens.
-// Instructions bound it next: about 18 a warp and k16 step of 16 rows.
+// Instructions are the next bound: about 20 a warp and k16 step of 16 rows, 2.1 us an expert of gpt-oss on
+// 132 multiprocessors that issue one a cycle and scheduler; what a warp does once a granule is on top of
+// that.
 //
-// A block a multiprocessor. One warp keeps a ring of granules filled by bulk copies; 16 warps in two teams
-// of 8 take every second granule, a chunk of K each. A chunk's sums go to shared memory, where one of the
-// team's warps (they take turns) adds them in order and finishes the rows. Granules are dealt to blocks in
-// equal contiguous ranges, which moves bytes in time but no bit.
+// A block a multiprocessor, three teams of 8 warps in it. A team takes every third of its block's granules,
+// its warps a chunk of K each. Each team has a ring of its own, which bulk copies fill. A chunk's sums go to
+// shared memory, where one of the team's warps (they take turns) adds them in order, refills the stage that
+// all have then left, and finishes the rows. Granules are dealt to blocks in equal contiguous ranges, which
+// moves bytes in time but no bit.
 //
-// The second product needs all of h, so the grid meets once, while the ring already fills with its weights.
+// The second product needs all of h, so the grid meets once, while the rings already fill with its weights.
 // Blocks wait for one another: all must be resident, so there are at most as many as multiprocessors.
 #include <cuda_bf16.h>
 
+#include <algorithm>
 #include <string>
 
 #include "ops/moe/cuda/expert_groups.cuh"
@@ -26,65 +30,53 @@
 namespace nibble {
 namespace {
 
-constexpr int teams = 2;
+constexpr int teams = 3;
 constexpr int team_warps = granule_k_chunks;
-constexpr int math_warps = teams * team_warps;
-constexpr int decode_threads = (math_warps + 1) * 32;
-constexpr int tile_tokens = 8;    // columns of one tensor-core product
-constexpr int tiles_at_once = 2;  // of the same decoded weights
-constexpr int sum_buffers = 2;    // a team's chunk sums being written, and being added
-constexpr int max_stages = 8;
-constexpr std::size_t ring_bytes = 150 * 1024;  // leaves the first-level cache room for activations
+constexpr int decode_threads = teams * team_warps * 32;
+constexpr int tile_tokens = 8;  // columns of one tensor-core product
+constexpr int max_team_stages = 4;
+constexpr int shared_limit =
+    176 * 1024;  // of ring and sums; leaves the first-level cache room for activations
+constexpr int sums_bytes = team_warps * 32 * static_cast<int>(sizeof(float4));  // of one stage
 
-// The two products of the layer as the kernel sees them.
+// One of the layer's two products as the kernel sees it.
 struct Product {
   const std::uint8_t* weights;
-  const Bf16* bias;  // [experts, rows]
+  const Bf16* bias;    // [experts, rows]
+  const Bf16* inputs;  // [.., input_stride]
+  int input_stride;
+  int slots_a_row;  // of the inputs: top_k for x, 1 for h
+  float scale;      // 2^exponent_shift
   GranuleShape shape;
-  float scale;  // 2^exponent_shift
 };
 
 struct DecodeParams {
-  Product gate_up, down;
-  const Bf16* x;
-  int x_stride;
-  int slots, top_k, experts;
+  Product products[2];  // gate_up, down
+  int slots, experts;
   const std::int32_t* expert_ids;
-  Bf16* activations;  // [slots, padded intermediate]
-  float* products;    // [slots, hidden]
+  Bf16* activations;  // [slots, padded intermediate], the second product's inputs
+  float* out;         // [slots, hidden]
   std::uint32_t* arrived;
   float swiglu_limit;
-  int stages, stage_bytes;
+  int team_stages, stage_bytes;
 };
 
-// The sums of a team's chunks: a float4 a lane, as mma leaves them.
-using ChunkSums = float4[tiles_at_once][team_warps][32];
-
+// `full`: the stage holds its granule. `sums`: all warps of the team have read it and left their chunk's
+// sums.
 struct Barriers {
-  std::uint64_t full[max_stages], empty[max_stages];
-  std::uint64_t sums_full[teams][sum_buffers], sums_empty[teams][sum_buffers];
+  std::uint64_t full[teams][max_team_stages], sums[teams][max_team_stages];
 };
 
-// A block's share of a product: granules [begin, end) of those of all active experts, one after the other.
+// A block's granules: of all active experts' granules of a product, one after the other, those from begin on.
 struct Share {
-  int begin, end;
+  int begin, count;
 };
 __device__ Share share_of(int granules) {
   const auto border = [&](unsigned block) {
     return static_cast<int>(static_cast<long long>(granules) * block / gridDim.x);
   };
-  return {border(blockIdx.x), border(blockIdx.x + 1)};
+  return {border(blockIdx.x), border(blockIdx.x + 1) - border(blockIdx.x)};
 }
-
-// Where the stream of granules stands: expert and granule of a position.
-struct Cursor {
-  int active, granule;
-  __device__ Cursor(int position, int per_expert)
-      : active(position / per_expert), granule(position - active * per_expert) {}
-  __device__ void advance(int by, int per_expert) {
-    for (granule += by; granule >= per_expert; granule -= per_expert) ++active;
-  }
-};
 
 struct Inputs {  // a lane's 16 activations of its column in a k64 block
   uint4 low, high;
@@ -104,69 +96,51 @@ __device__ __forceinline__ Codes load_codes(const std::uint8_t* codes, const std
 }
 
 // The four k16 steps of a k64 block.
-template <int tiles>
-__device__ __forceinline__ void multiply_block(float (&sums)[tiles][4], const Codes& codes,
-                                               const Inputs (&in)[tiles]) {
+__device__ __forceinline__ void multiply_block(float (&sums)[4], const Codes& codes, const Inputs& in) {
   const std::uint32_t words[4] = {codes.words.x, codes.words.y, codes.words.z, codes.words.w};
+  const std::uint32_t inputs[8] = {in.low.x,  in.low.y,  in.low.z,  in.low.w,
+                                   in.high.x, in.high.y, in.high.z, in.high.w};
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
     const PlacedPairs placed = place_pairs(words[step]);
-    const std::uint32_t a0 = ptx::multiply_bf16x2(placed.pair[0], codes.even);
-    const std::uint32_t a1 = ptx::multiply_bf16x2(placed.pair[1], codes.odd);
-    const std::uint32_t a2 = ptx::multiply_bf16x2(placed.pair[2], codes.even);
-    const std::uint32_t a3 = ptx::multiply_bf16x2(placed.pair[3], codes.odd);
-#pragma unroll
-    for (int tile = 0; tile < tiles; ++tile) {
-      const uint4 quad = step < 2 ? in[tile].low : in[tile].high;
-      const std::uint32_t b0 = step % 2 == 0 ? quad.x : quad.z, b1 = step % 2 == 0 ? quad.y : quad.w;
-      ptx::mma_m16n8k16_bf16(sums[tile], a0, a1, a2, a3, b0, b1);
-    }
+    ptx::mma_m16n8k16_bf16(
+        sums, ptx::multiply_bf16x2(placed.pair[0], codes.even),
+        ptx::multiply_bf16x2(placed.pair[1], codes.odd), ptx::multiply_bf16x2(placed.pair[2], codes.even),
+        ptx::multiply_bf16x2(placed.pair[3], codes.odd), inputs[2 * step], inputs[2 * step + 1]);
   }
 }
-
-// Everything a warp needs for one k64 block.
-template <int tiles>
-struct Block {
-  Codes codes;
-  Inputs in[tiles];
-
-  __device__ __forceinline__ void load_inputs_at(const Bf16* const (&inputs)[tiles], int block) {
-#pragma unroll
-    for (int tile = 0; tile < tiles; ++tile) in[tile] = load_inputs(inputs[tile] + block * granule_k);
-  }
-  __device__ __forceinline__ void load(const std::uint8_t* at, const std::uint8_t* scales,
-                                       const Bf16* const (&inputs)[tiles], int block) {
-    load_inputs_at(inputs, block);
-    codes = load_codes(at + block * granule_code_bytes, scales + block * granule_scale_bytes);
-  }
-};
 
 // A chunk's sums from zero. codes and scales: this lane's, of the chunk's first block in shared memory, there
 // once `full` has ended its phase of this parity; inputs: this lane's, in the row of its column. Loads run a
 // block ahead of the arithmetic, in two sets of registers that take turns.
-template <int tiles>
-__device__ __forceinline__ void multiply_chunk(float (&sums)[tiles][4], const std::uint8_t* codes,
-                                               const std::uint8_t* scales, int blocks,
-                                               const Bf16* const (&inputs)[tiles], std::uint64_t* full,
-                                               std::uint32_t parity) {
-#pragma unroll
-  for (int tile = 0; tile < tiles; ++tile) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums[tile][i] = 0;
-  }
-  Block<tiles> a, b;
-  if (blocks > 0) a.load_inputs_at(inputs, 0);
+__device__ __forceinline__ void multiply_chunk(float (&sums)[4], const std::uint8_t* codes,
+                                               const std::uint8_t* scales, int blocks, const Bf16* inputs,
+                                               std::uint64_t* full, std::uint32_t parity) {
+  sums[0] = sums[1] = sums[2] = sums[3] = 0;
+  Inputs in_a, in_b;
+  Codes codes_a, codes_b;
+  if (blocks > 0) in_a = load_inputs(inputs);
   ptx::mbarrier_wait(full, parity);
   if (blocks == 0) return;
-  a.codes = load_codes(codes, scales);
+  codes_a = load_codes(codes, scales);
 #pragma unroll 1
-  for (int block = 0;; block += 2) {
-    if (block + 1 < blocks) b.load(codes, scales, inputs, block + 1);
-    multiply_block<tiles>(sums, a.codes, a.in);
-    if (block + 1 >= blocks) return;
-    if (block + 2 < blocks) a.load(codes, scales, inputs, block + 2);
-    multiply_block<tiles>(sums, b.codes, b.in);
-    if (block + 2 >= blocks) return;
+  while (true) {
+    if (blocks > 1) {
+      in_b = load_inputs(inputs + granule_k);
+      codes_b = load_codes(codes + granule_code_bytes, scales + granule_scale_bytes);
+    }
+    multiply_block(sums, codes_a, in_a);
+    if (blocks <= 1) return;
+    inputs += 2 * granule_k;
+    codes += 2 * granule_code_bytes;
+    scales += 2 * granule_scale_bytes;
+    if (blocks > 2) {
+      in_a = load_inputs(inputs);
+      codes_a = load_codes(codes, scales);
+    }
+    multiply_block(sums, codes_b, in_b);
+    blocks -= 2;
+    if (blocks <= 0) return;
   }
 }
 
@@ -176,167 +150,191 @@ __device__ __forceinline__ float swiglu(float gate, float up, float limit) {
   return gate * (1.0f / (1.0f + __expf(-1.702f * gate))) * (up + 1.0f);
 }
 
-// One team's walk over its granules of a product. Of the ring's sequence numbers it takes every second one.
-struct TeamWalk {
+// What a block works on, the same in all its threads.
+struct Work {
+  const DecodeParams& params;
+  ExpertGroups groups;
+  Share first, second;  // of the two products
   std::uint8_t* ring;
+  float4* sums;  // [teams][team_stages][team_warps][32]
   Barriers* barriers;
-  ChunkSums* sums;  // [sum_buffers] of this team
-  int team, chunk, lane;
-  int sequence;    // of the block's first granule of the product
-  unsigned turns;  // tiles finished so far: whose turn it is to add, and which buffer
+
+  __device__ Share share(int of_second) const { return of_second ? second : first; }
+
+  // Begins to fetch the block's granule number `sequence` (the first product's, then the second's) into a
+  // stage that nobody reads any more. By one thread.
+  __device__ void fetch(int sequence, int team, int stage) const {
+    const int of_second = sequence >= first.count;
+    const Share range = share(of_second);
+    if (of_second) sequence -= first.count;
+    if (sequence >= range.count) return;
+    const Product& product = params.products[of_second];
+    const int position = range.begin + sequence, granules = product.shape.granules();
+    const int active = position / granules;
+    const std::size_t granule =
+        static_cast<std::size_t>(groups.experts[active]) * static_cast<std::size_t>(granules) +
+        static_cast<std::size_t>(position - active * granules);
+    const std::uint32_t bytes = static_cast<std::uint32_t>(product.shape.granule_bytes());
+    std::uint64_t* full = &barriers->full[team][stage];
+    ptx::mbarrier_arrive_expecting(full, bytes);
+    ptx::bulk_copy_to_shared(ring + (team * params.team_stages + stage) * params.stage_bytes,
+                             product.weights + granule * bytes, bytes, full);
+  }
 };
 
-// finish(slot, row, first, second): the sums of rows `row` and `row + 1`, called by the lane that holds them.
-template <class RowOfSlot, class Finish>
-__device__ __forceinline__ void walk_product(TeamWalk& walk, const DecodeParams& params,
-                                             const Product& product, const ExpertGroups& groups, Share share,
-                                             RowOfSlot row_of_slot, Finish finish) {
-  const int g = walk.lane / 4, t = walk.lane % 4;
-  const int granules = product.shape.granules();
-  const int first_block = product.shape.chunk_begin(walk.chunk);
-  const int blocks = product.shape.chunk_begin(walk.chunk + 1) - first_block;
-  const int codes_at = first_block * granule_block_bytes + walk.lane * 16;
-  const int scales_at = first_block * granule_block_bytes + blocks * granule_code_bytes + g * 4 + t / 2 * 2;
-  const int input_at = first_block * granule_k + t * 16;
-
-  // The first position whose sequence number is this team's.
-  const int skip = (walk.team + walk.sequence) % teams;
-  Cursor cursor(share.begin + skip, granules);
-  for (int position = share.begin + skip; position < share.end;
-       position += teams, cursor.advance(teams, granules)) {
-    const int sequence = walk.sequence + position - share.begin;
-    const int stage = sequence % params.stages;
-    const std::uint32_t parity = static_cast<std::uint32_t>(sequence / params.stages) & 1;
-    const std::uint8_t* granule = walk.ring + stage * params.stage_bytes;
-    const int expert = groups.experts[cursor.active];
-    const int first_slot = groups.begin[cursor.active], tokens = groups.begin[cursor.active + 1] - first_slot;
-    const int row = cursor.granule * granule_rows + 2 * g;
-
-    for (int done = 0; done < tokens; done += tiles_at_once * tile_tokens) {
-      // A column past the last token repeats it: its sums are dropped.
-      const Bf16* inputs[tiles_at_once];
-#pragma unroll
-      for (int tile = 0; tile < tiles_at_once; ++tile) {
-        const int column = min(done + tile * tile_tokens + g, tokens - 1);
-        inputs[tile] = row_of_slot(groups.slots[first_slot + column]) + input_at;
-      }
-      const int tiles = tokens - done > tile_tokens ? 2 : 1;
-      const unsigned buffer = walk.turns % sum_buffers;
-      const std::uint32_t buffer_parity = walk.turns / sum_buffers & 1;
-      const bool adds = static_cast<int>(walk.turns % team_warps) == walk.chunk;
-      ++walk.turns;
-      // Fetched before the products so that it has come when they are done.
-      __nv_bfloat162 bias{};
-      if (adds) {
-        bias = *reinterpret_cast<const __nv_bfloat162*>(
-            product.bias + static_cast<std::size_t>(expert) * product.shape.rows + row);
-      }
-
-      float sums[tiles_at_once][4];
-      if (tiles == 1) {
-        const Bf16* const one[1] = {inputs[0]};
-        float(&first)[1][4] = *reinterpret_cast<float(*)[1][4]>(&sums[0]);
-        multiply_chunk<1>(first, granule + codes_at, granule + scales_at, blocks, one,
-                          &walk.barriers->full[stage], parity);
-      } else {
-        multiply_chunk<tiles_at_once>(sums, granule + codes_at, granule + scales_at, blocks, inputs,
-                                      &walk.barriers->full[stage], parity);
-      }
-      if (done + tiles_at_once * tile_tokens >= tokens) {
-        __syncwarp();  // all lanes have read their weights
-        if (walk.lane == 0) ptx::mbarrier_arrive(&walk.barriers->empty[stage]);
-      }
-
-      ptx::mbarrier_wait(&walk.barriers->sums_empty[walk.team][buffer], buffer_parity ^ 1);
-      ChunkSums& shared = walk.sums[buffer];
-      shared[0][walk.chunk][walk.lane] = make_float4(sums[0][0], sums[0][1], sums[0][2], sums[0][3]);
-      if (tiles > 1)
-        shared[1][walk.chunk][walk.lane] = make_float4(sums[1][0], sums[1][1], sums[1][2], sums[1][3]);
-      __syncwarp();  // the arrival below speaks for all lanes
-      if (walk.lane == 0) ptx::mbarrier_arrive(&walk.barriers->sums_full[walk.team][buffer]);
-      if (!adds) continue;
-
-      ptx::mbarrier_wait(&walk.barriers->sums_full[walk.team][buffer], buffer_parity);
-      for (int tile = 0; tile < tiles; ++tile) {
-        float4 total = shared[tile][0][walk.lane];
-#pragma unroll
-        for (int chunk = 1; chunk < team_warps; ++chunk) {
-          const float4 more = shared[tile][chunk][walk.lane];
-          total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
-        }
-        const float first_bias = __low2float(bias), second_bias = __high2float(bias);
-        const int column = done + tile * tile_tokens + 2 * t;
-        if (column < tokens) {
-          finish(groups.slots[first_slot + column], row, __fmul_rn(total.x, product.scale) + first_bias,
-                 __fmul_rn(total.z, product.scale) + second_bias);
-        }
-        if (column + 1 < tokens) {
-          finish(groups.slots[first_slot + column + 1], row, __fmul_rn(total.y, product.scale) + first_bias,
-                 __fmul_rn(total.w, product.scale) + second_bias);
-        }
-      }
-      __syncwarp();  // all lanes have read the sums
-      if (walk.lane == 0) ptx::mbarrier_arrive(&walk.barriers->sums_empty[walk.team][buffer]);
-    }
+// Stores what became of two rows' sums: h of a gate and its up projection, or two outputs.
+__device__ __forceinline__ void finish(const DecodeParams& params, int second, int slot, int row, float even,
+                                       float odd) {
+  if (second) {
+    const std::size_t at =
+        static_cast<std::size_t>(slot) * static_cast<std::size_t>(params.products[1].shape.rows);
+    *reinterpret_cast<float2*>(params.out + at + static_cast<std::size_t>(row)) = make_float2(even, odd);
+  } else {
+    const std::size_t at =
+        static_cast<std::size_t>(slot) * static_cast<std::size_t>(params.products[1].input_stride);
+    reinterpret_cast<__nv_bfloat16*>(params.activations)[at + static_cast<std::size_t>(row / 2)] =
+        __float2bfloat16_rn(swiglu(even, odd, params.swiglu_limit));
   }
 }
 
-// Fills the ring with a product's granules; returns the next sequence number.
-__device__ int feed_product(const DecodeParams& params, const Product& product, const ExpertGroups& groups,
-                            Share share, int sequence, std::uint8_t* ring, Barriers* barriers) {
-  const int granules = product.shape.granules();
-  const std::uint32_t bytes = static_cast<std::uint32_t>(product.shape.granule_bytes());
-  Cursor cursor(share.begin, granules);
-  for (int position = share.begin; position < share.end;
-       ++position, ++sequence, cursor.advance(1, granules)) {
-    const int stage = sequence % params.stages;
-    const std::uint32_t round = static_cast<std::uint32_t>(sequence / params.stages);
-    ptx::mbarrier_wait(&barriers->empty[stage], (round & 1) ^ 1);
-    ptx::mbarrier_arrive_expecting(&barriers->full[stage], bytes);
-    const std::size_t granule =
-        static_cast<std::size_t>(groups.experts[cursor.active]) * static_cast<std::size_t>(granules) +
-        static_cast<std::size_t>(cursor.granule);
-    ptx::bulk_copy_to_shared(ring + stage * params.stage_bytes, product.weights + granule * bytes, bytes,
-                             &barriers->full[stage]);
-  }
-  return sequence;
-}
-
-// Only the warps that compute: the one that feeds the ring runs ahead.
-__device__ __forceinline__ void sync_math_warps() {
-  asm volatile("bar.sync 1, %0;" ::"n"(math_warps * 32) : "memory");
-}
-
-// Every block's h is visible to every block's math warps afterwards.
+// Every block's h is visible to every block's threads afterwards.
 __device__ void meet_grid(std::uint32_t* arrived) {
-  sync_math_warps();
+  __syncthreads();  // this block's h is stored
   if (threadIdx.x == 0) {
     ptx::count_up_release(arrived);
-    constexpr unsigned give_up = 1u << 23;  // polls, seconds: a block is missing
+    constexpr unsigned give_up = 1u << 23;  // polls, which take seconds: a block is missing
     for (unsigned polls = 0; ptx::load_acquire(arrived) < gridDim.x; ++polls) {
       if (polls == give_up) __trap();
     }
   }
-  sync_math_warps();
+  __syncthreads();  // the others read h after thread 0 has seen it
+}
+
+// The sums of all chunks, in order of the index; `sums` is this lane's of chunk 0.
+__device__ __forceinline__ float4 add_chunks(const float4* sums) {
+  float4 total = sums[0];
+#pragma unroll
+  for (int chunk = 1; chunk < team_warps; ++chunk) {
+    const float4 more = sums[chunk * 32];
+    total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
+  }
+  return total;
+}
+
+// A warp's part of the layer: chunk `chunk` of its team's granules.
+__device__ __forceinline__ void run_warp(const Work& work, int team, int chunk, int lane) {
+  const DecodeParams& params = work.params;
+  const ExpertGroups& groups = work.groups;
+  const int g = lane / 4, t = lane % 4;
+  float4* const team_sums = work.sums + team * params.team_stages * (team_warps * 32) + lane;
+  int stage = 0, sequence = team;
+  unsigned full_phases = 0, sums_phases = 0;  // a bit a stage: the parity to wait for next
+  unsigned turn = 0;                          // whose turn it is to add
+
+#pragma unroll 1
+  for (int second = 0; second < 2; ++second) {
+    if (second) meet_grid(params.arrived);
+    const Product& product = params.products[second];
+    const int granules = product.shape.granules();
+    const int first_block = product.shape.chunk_begin(chunk);
+    const int blocks = product.shape.chunk_begin(chunk + 1) - first_block;
+    const int codes_at = first_block * granule_block_bytes + lane * 16;
+    const int scales_at = first_block * granule_block_bytes + blocks * granule_code_bytes + g * 4 + t / 2 * 2;
+    const Bf16* const my_inputs = product.inputs + first_block * granule_k + t * 16;
+    const int begin = second ? work.first.count : 0;  // of this product in the block's sequence
+    const int past_end = begin + work.share(second).count;
+    const int position = work.share(second).begin + sequence - begin;
+    int active = position / granules, granule = position - active * granules;
+    int expert = 0, first_slot = 0, tokens = 0;
+    const Bf16* inputs = nullptr;
+    // A column past the last token repeats it: its sums are dropped.
+    const auto inputs_from = [&](int token) {
+      const int slot = groups.slots[first_slot + min(token + g, tokens - 1)];
+      return my_inputs + static_cast<std::size_t>(slot / product.slots_a_row) *
+                             static_cast<std::size_t>(product.input_stride);
+    };
+    const auto enter_expert = [&] {
+      expert = groups.experts[active];
+      first_slot = groups.begin[active];
+      tokens = groups.begin[active + 1] - first_slot;
+      inputs = inputs_from(0);
+    };
+    if (sequence < past_end) enter_expert();
+
+#pragma unroll 1
+    while (sequence < past_end) {
+      const std::uint8_t* const base = work.ring + (team * params.team_stages + stage) * params.stage_bytes;
+      float4* const stage_sums = team_sums + stage * (team_warps * 32);
+      const int row = granule * granule_rows + 2 * g;
+#pragma unroll 1
+      for (int done = 0;;) {
+        __syncwarp();  // one lane may have been fetching; the products need all at once
+        const bool adds = static_cast<int>(turn++ % team_warps) == chunk;
+        const bool last = done + tile_tokens >= tokens;
+        // Fetched before the products so that it has come when they are done.
+        std::uint32_t bias = 0;  // of both rows, low half first
+        if (adds) {
+          bias = *reinterpret_cast<const std::uint32_t*>(
+              product.bias + static_cast<std::size_t>(expert) * static_cast<std::size_t>(product.shape.rows) +
+              static_cast<std::size_t>(row));
+        }
+        float sums[4];
+        multiply_chunk(sums, base + codes_at, base + scales_at, blocks, inputs,
+                       &work.barriers->full[team][stage], full_phases >> stage & 1);
+        stage_sums[chunk * 32] = make_float4(sums[0], sums[1], sums[2], sums[3]);
+        __syncwarp();  // the arrival speaks for all lanes: codes read, sums written
+        if (lane == 0) ptx::mbarrier_arrive(&work.barriers->sums[team][stage]);
+        if (adds) {
+          ptx::mbarrier_wait(&work.barriers->sums[team][stage], sums_phases >> stage & 1);
+          const float4 total = add_chunks(stage_sums);
+          __syncwarp();  // nobody reads this stage's codes or sums any more
+          if (last && lane == 0) work.fetch(sequence + teams * params.team_stages, team, stage);
+          const float even_bias = __uint_as_float(bias << 16), odd_bias = __uint_as_float(bias & 0xffff0000u);
+          const int column = done + 2 * t;
+          if (column < tokens) {
+            finish(params, second, groups.slots[first_slot + column], row,
+                   __fmul_rn(total.x, product.scale) + even_bias,
+                   __fmul_rn(total.z, product.scale) + odd_bias);
+          }
+          if (column + 1 < tokens) {
+            finish(params, second, groups.slots[first_slot + column + 1], row,
+                   __fmul_rn(total.y, product.scale) + even_bias,
+                   __fmul_rn(total.w, product.scale) + odd_bias);
+          }
+        }
+        sums_phases ^= 1u << stage;
+        done += tile_tokens;
+        if (!last || done > tile_tokens) {
+          // More tokens than columns: the same weights once more, when the sums' place is free again.
+          inputs = inputs_from(last ? 0 : done);
+          if (!last) ptx::named_barrier(1 + team, team_warps * 32);
+        }
+        if (last) break;
+      }
+      full_phases ^= 1u << stage;
+      stage = stage + 1 < params.team_stages ? stage + 1 : 0;
+      sequence += teams;
+      granule += teams;
+      if (granule >= granules) {
+        for (; granule >= granules; granule -= granules) ++active;
+        if (sequence < past_end) enter_expert();
+      }
+    }
+  }
 }
 
 __global__ void __launch_bounds__(decode_threads, 1)
     sm90_mxfp4_moe_decode(const __grid_constant__ DecodeParams params) {
   extern __shared__ __align__(128) std::uint8_t shared[];
   __shared__ Barriers barriers;
-  __shared__ ChunkSums sums[teams][sum_buffers];
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const ExpertGroups groups =
-      expert_groups_at(shared + params.stages * params.stage_bytes, params.slots, params.experts);
+  const int stages = teams * params.team_stages;
+  std::uint8_t* const sums = shared + stages * params.stage_bytes;
+  const ExpertGroups groups = expert_groups_at(sums + stages * sums_bytes, params.slots, params.experts);
   if (threadIdx.x == 0) {
-    for (int stage = 0; stage < params.stages; ++stage) {
-      ptx::mbarrier_init(&barriers.full[stage], 1);
-      ptx::mbarrier_init(&barriers.empty[stage], team_warps);
-    }
     for (int team = 0; team < teams; ++team) {
-      for (int buffer = 0; buffer < sum_buffers; ++buffer) {
-        ptx::mbarrier_init(&barriers.sums_full[team][buffer], team_warps);
-        ptx::mbarrier_init(&barriers.sums_empty[team][buffer], 1);
+      for (int stage = 0; stage < params.team_stages; ++stage) {
+        ptx::mbarrier_init(&barriers.full[team][stage], 1);
+        ptx::mbarrier_init(&barriers.sums[team][stage], team_warps);
       }
     }
     ptx::fence_mbarrier_init();
@@ -344,44 +342,17 @@ __global__ void __launch_bounds__(decode_threads, 1)
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
   const int active = group_slots(groups, params.expert_ids, params.slots, params.experts);
-  const Share gate_up = share_of(active * params.gate_up.shape.granules());
-  const Share down = share_of(active * params.down.shape.granules());
-
-  if (warp == math_warps) {
-    if (lane == 0) {
-      const int next = feed_product(params, params.gate_up, groups, gate_up, 0, shared, &barriers);
-      feed_product(params, params.down, groups, down, next, shared, &barriers);
-    }
-    return;
-  }
-
-  const int team = warp / team_warps;
-  TeamWalk walk{.ring = shared,
-                .barriers = &barriers,
-                .sums = sums[team],
-                .team = team,
-                .chunk = warp % team_warps,
-                .lane = lane,
-                .sequence = 0,
-                .turns = 0};
-  const int activation_stride = params.down.shape.padded_cols();
-  walk_product(
-      walk, params, params.gate_up, groups, gate_up,
-      [&](int slot) { return params.x + static_cast<std::size_t>(slot / params.top_k) * params.x_stride; },
-      [&](int slot, int row, float gate, float up) {
-        reinterpret_cast<__nv_bfloat16*>(
-            params.activations)[static_cast<std::size_t>(slot) * activation_stride + row / 2] =
-            __float2bfloat16_rn(swiglu(gate, up, params.swiglu_limit));
-      });
-  walk.sequence = gate_up.end - gate_up.begin;
-  meet_grid(params.arrived);
-  walk_product(
-      walk, params, params.down, groups, down,
-      [&](int slot) { return params.activations + static_cast<std::size_t>(slot) * activation_stride; },
-      [&](int slot, int row, float first, float second) {
-        *reinterpret_cast<float2*>(params.products + static_cast<std::size_t>(slot) * params.down.shape.rows +
-                                   row) = make_float2(first, second);
-      });
+  const Work work{.params = params,
+                  .groups = groups,
+                  .first = share_of(active * params.products[0].shape.granules()),
+                  .second = share_of(active * params.products[1].shape.granules()),
+                  .ring = shared,
+                  .sums = reinterpret_cast<float4*>(sums),
+                  .barriers = &barriers};
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  static_assert(teams * max_team_stages <= teams * team_warps, "a warp for each stage");
+  if (lane == 0 && warp < stages) work.fetch(warp, warp % teams, warp / teams);
+  run_warp(work, warp / team_warps, warp % team_warps, lane);
 }
 
 // out[token] = sum of expert_weights x products in order of the top-k, each operation rounded, four columns a
@@ -456,43 +427,50 @@ Status check_shapes(const MoeCudaWeights& weights, const MoeCudaArgs& args) {
 
 Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream) {
   NIBBLE_RETURN_IF_ERROR(check_shapes(weights, args));
-  int device = 0, processors = 0, most_shared = 0;
+  int device = 0, processors = 0;
   cuda_check(cudaGetDevice(&device));
   cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  cuda_check(cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   const int blocks = args.blocks > 0 && args.blocks < processors ? args.blocks : processors;
-  const auto product = [](const Mxfp4Granules& matrix, const Bf16* bias) {
-    return Product{matrix.data, bias, matrix.shape, __builtin_ldexpf(1.0f, matrix.exponent_shift)};
-  };
   const int stage_bytes = std::max(weights.gate_up.shape.granule_bytes(), weights.down.shape.granule_bytes());
-  const int stages = std::min(max_stages, static_cast<int>(ring_bytes) / stage_bytes);
-  if (stages < 2) {
-    return invalid_argument("an expert matrix of more than " +
-                            std::to_string(ring_bytes / 2 / granule_block_bytes * granule_k) +
-                            " columns has no kernel for few tokens");
+  const int team_stages = std::min(max_team_stages, shared_limit / (teams * (stage_bytes + sums_bytes)));
+  if (team_stages < 1) {
+    return invalid_argument(
+        "an expert matrix of more than " +
+        std::to_string((shared_limit / teams - sums_bytes) / granule_block_bytes * granule_k) +
+        " columns has no kernel for few tokens");
   }
+  const auto product = [](const Mxfp4Granules& matrix, const Bf16* bias, const Bf16* inputs, int stride,
+                          int slots) {
+    return Product{.weights = matrix.data,
+                   .bias = bias,
+                   .inputs = inputs,
+                   .input_stride = stride,
+                   .slots_a_row = slots,
+                   .scale = __builtin_ldexpf(1.0f, matrix.exponent_shift),
+                   .shape = matrix.shape};
+  };
 
   const int hidden = weights.down.shape.rows;
   const int tokens_at_once = moe_cuda_max_slots / args.top_k;
   for (int first = 0; first < args.tokens; first += tokens_at_once) {
     const int tokens = std::min(tokens_at_once, args.tokens - first);
     const std::size_t slot = static_cast<std::size_t>(first) * static_cast<std::size_t>(args.top_k);
+    const Bf16* x = args.x + static_cast<std::size_t>(first) * static_cast<std::size_t>(args.x_stride);
     const DecodeParams params{
-        .gate_up = product(weights.gate_up, weights.gate_up_bias),
-        .down = product(weights.down, weights.down_bias),
-        .x = args.x + static_cast<std::size_t>(first) * static_cast<std::size_t>(args.x_stride),
-        .x_stride = args.x_stride,
+        .products = {product(weights.gate_up, weights.gate_up_bias, x, args.x_stride, args.top_k),
+                     product(weights.down, weights.down_bias, args.workspace.activations,
+                             weights.down.shape.padded_cols(), 1)},
         .slots = tokens * args.top_k,
-        .top_k = args.top_k,
         .experts = weights.gate_up.experts,
         .expert_ids = args.expert_ids + slot,
         .activations = args.workspace.activations,
-        .products = args.workspace.products,
+        .out = args.workspace.products,
         .arrived = args.workspace.arrived,
         .swiglu_limit = weights.swiglu_limit,
-        .stages = stages,
+        .team_stages = team_stages,
         .stage_bytes = stage_bytes};
-    const int shared_bytes = stages * stage_bytes + expert_groups_bytes(params.slots, params.experts);
+    const int shared_bytes =
+        teams * team_stages * (stage_bytes + sums_bytes) + expert_groups_bytes(params.slots, params.experts);
     cuda_check(cudaFuncSetAttribute(sm90_mxfp4_moe_decode, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     shared_bytes));
     launch_dependent(sm90_mxfp4_moe_decode, dim3(static_cast<unsigned>(blocks)), decode_threads,
