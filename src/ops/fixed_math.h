@@ -1,5 +1,5 @@
-// exp and log whose bits come from IEEE additions, multiplications and divisions alone: libm picks its
-// code by the CPU it finds, and may differ in the last bit from one machine to the next.
+// exp, log, sin and cos whose bits come from IEEE additions, multiplications and divisions alone: libm picks
+// its code by the CPU it finds, and may differ in the last bit from one machine to the next.
 #pragma once
 
 #include <bit>
@@ -48,6 +48,41 @@ inline double fixed_log(double x) {
   double series = 0.0;
   for (int power = 23; power >= 1; power -= 2) series = series * square + 1.0 / power;
   return exponent * 0.6931471805599453 + 2.0 * z * series;
+}
+
+// e^x for |x| <= 700, within 1e-14 of the exact value relative to it.
+inline double fixed_exp_double(double x) {
+  const double shifted = x * 1.4426950408889634 + 6755399441055744.0;  // 1.5 * 2^52: rounds to an integer
+  const double n = shifted - 6755399441055744.0;
+  // ln 2 in two parts, n times the first being exact.
+  const double r = (x - n * 0x1.62e42fefp-1) - n * 0x1.473de6af278edp-34;
+  double series = 1.0;
+  for (int power = 16; power >= 1; --power) series = series * r / power + 1.0;
+  return series * std::bit_cast<double>((static_cast<std::int64_t>(n) + 1023) << 52);
+}
+
+struct SinCos {
+  double sin = 0;
+  double cos = 1;
+};
+
+// Within 1e-15 of the exact values for |x| <= 2^26.
+inline SinCos fixed_sin_cos(double x) {
+  const double shifted = x * 0.6366197723675814 + 6755399441055744.0;
+  const double n = shifted - 6755399441055744.0;  // quarter turns
+  // pi / 2 in three parts; the first two have 27 bits, so that n times either is exact.
+  const double r = ((x - n * 0x1.921fb54p+0) - n * 0x1.10b46p-30) - n * 0x1.1a62633145c07p-54;
+  const double square = r * r;
+  double sin = 0, cos = 0;
+  for (int power = 17; power >= 1; power -= 2) sin = 1.0 - square / ((power + 1) * (power + 2)) * sin;
+  for (int power = 16; power >= 0; power -= 2) cos = 1.0 - square / ((power + 1) * (power + 2)) * cos;
+  sin *= r;
+  switch (static_cast<std::int64_t>(n) & 3) {
+    case 0: return {sin, cos};
+    case 1: return {cos, -sin};
+    case 2: return {-sin, -cos};
+    default: return {-cos, sin};
+  }
 }
 
 inline float fixed_sigmoid(float x) { return 1.0f / (1.0f + fixed_exp(-x)); }

@@ -40,5 +40,26 @@ TEST(FixedLog, AgreesWithTheMathLibrary) {
   EXPECT_EQ(fixed_log(1.0), 0.0);
 }
 
+TEST(FixedExpDouble, AgreesWithTheMathLibrary) {
+  for (double x = -650; x < 650; x += 0.377) EXPECT_NEAR(fixed_exp_double(x) / std::exp(x), 1.0, 2e-14) << x;
+  EXPECT_EQ(fixed_exp_double(0.0), 1.0);
+}
+
+TEST(FixedSinCos, AgreesWithTheMathLibraryUpToTheLongestContext) {
+  for (double x : {0.0, 1e-9, 0.5, 0.7853981633974483, 1.5707963267948966, 3.14159, 131071.0, 131072.0 * 0.7,
+                   16777216.0, 67108864.0}) {
+    EXPECT_NEAR(fixed_sin_cos(x).sin, std::sin(x), 1e-15) << x;
+    EXPECT_NEAR(fixed_sin_cos(x).cos, std::cos(x), 1e-15) << x;
+  }
+  int differ = 0;
+  for (double x = 0; x < 200000; x += 0.61803398875) {
+    const SinCos turn = fixed_sin_cos(x);
+    ASSERT_NEAR(turn.sin, std::sin(x), 1e-15) << x;
+    ASSERT_NEAR(turn.cos, std::cos(x), 1e-15) << x;
+    differ += static_cast<float>(turn.sin) != static_cast<float>(std::sin(x));
+  }
+  EXPECT_LE(differ, 3) << "of 323,607 float32 roundings";
+}
+
 }  // namespace
 }  // namespace nibble

@@ -9,11 +9,14 @@ namespace nibble {
 
 struct AttentionKernels;  // ops/attention/attention_kernels.h
 const AttentionKernels& best_attention_kernels();
+struct RowKernels;  // ops/row/row_kernels.h
+const RowKernels& best_row_kernels();
 
 struct OpContext {
   ThreadPool& threads;  // owned by the worker, which outlives every op it runs
   const DotKernels& dots = best_dot_kernels();
   const AttentionKernels& attention = best_attention_kernels();
+  const RowKernels& rows = best_row_kernels();
   // What enters a matrix product: float32 as it was computed, or rounded to bfloat16 once, by the op that
   // made it.
   InputValues activations = InputValues::any_float;

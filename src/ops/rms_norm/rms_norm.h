@@ -3,8 +3,7 @@
 //   residual += delta;  out = residual * (1 / sqrt(mean(residual^2) + eps)) * weight
 //
 // all in float32, rounded once a step as written (gpt-oss multiplies by the weight before any rounding to a
-// narrower type). The sum of squares runs in sixteen lanes, lane l taking the columns l, l + 16, ... in
-// order; lanes are then added as a fixed tree (l with l + 8, then 4, 2, 1). It depends on the width alone.
+// narrower type). The sum of squares is taken as ops/row/row_kernels.h says; it depends on the width alone.
 #pragma once
 
 #include "formats/bf16.h"

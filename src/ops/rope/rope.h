@@ -2,7 +2,8 @@
 //
 //   angle = position * inv_freq[i] in float32;  (a, b) -> (a cos - b sin, b cos + a sin)
 //
-// cos and sin are float32 roundings of the angle's exact values times the concentration.
+// cos and sin are taken in double precision (fixed_sin_cos), rounded to float32 and multiplied by the
+// concentration.
 #pragma once
 
 #include <span>

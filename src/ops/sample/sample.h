@@ -4,6 +4,11 @@
 // temperature, top_k, top_p, min_p. Ties are broken towards the lower id everywhere. The draw uses one
 // uniform number that depends on (seed, choice, position) alone, so a result does not depend on the batch.
 // Log-probabilities are of the softmax over the whole vocabulary, before temperature and filters.
+//
+// Order. The softmax's sum is taken over blocks of row_block ids, each as ops/row/row_kernels.h says and in
+// double precision; blocks are added in index order. What is drawn from are whole numbers, a token's mass
+// being e^((logit - largest) / temperature) in units of 2^-40, rounded down, so their sums have no order;
+// the draw walks the ids in ascending order.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +16,11 @@
 #include <vector>
 
 #include "base/token_id.h"
+#include "ops/row/row_kernels.h"
 
 namespace nibble {
+
+inline constexpr int row_block = 1024;
 
 struct SampleParams {
   float temperature = 1.0f;  // 0: the likeliest token
@@ -30,7 +38,7 @@ struct RowStatistics {
   TokenId likeliest = 0;
   bool finite = true;  // false: a NaN or Inf among the logits; the rest is then meaningless
 };
-RowStatistics row_statistics(std::span<const float> logits);
+RowStatistics row_statistics(std::span<const float> logits, const RowKernels& kernels = best_row_kernels());
 
 inline float logprob(std::span<const float> logits, const RowStatistics& statistics, TokenId id) {
   return static_cast<float>(logits[static_cast<std::size_t>(id)] - statistics.log_sum_exp);
@@ -38,17 +46,19 @@ inline float logprob(std::span<const float> logits, const RowStatistics& statist
 
 // Room that a worker keeps: once it is reserved for the vocabulary, sampling allocates nothing.
 struct SampleWorkspace {
-  std::vector<TokenId> candidates;
-  std::vector<double> weights;
+  std::vector<TokenId> candidates;         // ids that a filter looks at
+  std::vector<float> weights;              // [vocabulary], relative to the likeliest token's 1
+  std::vector<std::int64_t> block_masses;  // of row_block ids each
 
   void reserve(std::size_t vocabulary) {
     candidates.reserve(vocabulary);
     weights.reserve(vocabulary);
+    block_masses.reserve(vocabulary / row_block + 1);
   }
 };
 
 TokenId sample(std::span<const float> logits, const RowStatistics& statistics, const SampleParams& params,
-               SampleWorkspace& workspace);
+               SampleWorkspace& workspace, const RowKernels& kernels = best_row_kernels());
 
 // The `count` likeliest ids in descending order.
 void likeliest(std::span<const float> logits, int count, std::vector<TokenId>& ids);

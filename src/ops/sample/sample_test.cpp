@@ -6,8 +6,10 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <set>
 
+#include "ops/fixed_math.h"
 #include "ops/op_test_util.h"
 
 namespace nibble {
@@ -108,6 +110,107 @@ TEST(Sample, ADrawDependsOnSeedChoiceAndPositionAlone) {
     }
   }
   EXPECT_EQ(draws.size(), 600u);
+}
+
+// What sample() promises, the slow way: a full sort, whole-number masses, ids in ascending order.
+TokenId sample_by_sorting(const std::vector<float>& logits, const SampleParams& params) {
+  std::vector<TokenId> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](TokenId a, TokenId b) {
+    return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)];
+  });
+  const float largest = logits[static_cast<std::size_t>(order[0])];
+  const auto weight = [&](TokenId id) {
+    return fixed_exp((logits[static_cast<std::size_t>(id)] - largest) / params.temperature);
+  };
+  const auto mass = [&](TokenId id) { return static_cast<std::int64_t>(weight(id) * 0x1p40f); };
+  if (params.top_k > 0) order.resize(std::min(order.size(), static_cast<std::size_t>(params.top_k)));
+  if (params.top_p < 1) {
+    std::int64_t total = 0, reached = 0;
+    for (TokenId id : order) total += mass(id);
+    std::size_t kept = 0;
+    while (static_cast<double>(reached) < static_cast<double>(params.top_p) * static_cast<double>(total))
+      reached += mass(order[kept++]);
+    order.resize(kept);
+  }
+  std::erase_if(order, [&](TokenId id) { return weight(id) < params.min_p; });
+  std::sort(order.begin(), order.end());
+  std::int64_t total = 0;
+  for (TokenId id : order) total += mass(id);
+  std::int64_t left = static_cast<std::int64_t>(uniform_draw(params.seed, params.choice, params.position) *
+                                                static_cast<double>(total));
+  for (TokenId id : order) {
+    left -= mass(id);
+    if (left < 0) return id;
+  }
+  return order.back();
+}
+
+TEST(Sample, EveryKernelDrawsWhatAFullSortDraws) {
+  std::mt19937 random(11);
+  for (const RowKernels& kernel : row_kernels()) {
+    if (!kernel.supported()) continue;
+    for (const auto& [size, spread] :
+         {std::pair{1, 1.0f}, {37, 2.0f}, {1024, 0.0f}, {5000, 0.001f}, {5000, 3.0f}, {30001, 1.0f}}) {
+      const std::vector<float> logits = random_floats(random, static_cast<std::size_t>(size), spread);
+      const RowStatistics statistics = row_statistics(logits, kernel);
+      SampleWorkspace room;
+      std::uint32_t position = 0;
+      for (const float temperature : {0.2f, 1.0f, 5.0f}) {
+        for (const int top_k : {0, 1, 5, 900, 100000}) {
+          for (const float top_p : {1.0f, 0.95f, 0.4f, 1e-6f}) {
+            for (const float min_p : {0.0f, 0.3f}) {
+              const SampleParams params{.temperature = temperature,
+                                        .top_k = top_k,
+                                        .top_p = top_p,
+                                        .min_p = min_p,
+                                        .seed = 5,
+                                        .position = position++};
+              ASSERT_EQ(sample(logits, statistics, params, room, kernel), sample_by_sorting(logits, params))
+                  << kernel.name << " size " << size << " spread " << spread << " temperature " << temperature
+                  << " top_k " << top_k << " top_p " << top_p << " min_p " << min_p;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Sample, AllocatesNothingOnceItsRoomIsReserved) {
+  std::mt19937 random(12);
+  const std::vector<float> logits = random_floats(random, 50000, 0.01f);
+  SampleWorkspace room;
+  room.reserve(logits.size());
+  const TokenId* candidates = room.candidates.data();
+  const float* weights = room.weights.data();
+  const std::int64_t* masses = room.block_masses.data();
+  const RowStatistics statistics = row_statistics(logits);
+  for (const int top_k : {0, 20, 40000}) {
+    for (const float top_p : {1.0f, 0.9f}) sample(logits, statistics, {.top_k = top_k, .top_p = top_p}, room);
+  }
+  likeliest(logits, 20, room.candidates);
+  likeliest(logits, 50000, room.candidates);
+  EXPECT_EQ(room.candidates.data(), candidates);
+  EXPECT_EQ(room.weights.data(), weights);
+  EXPECT_EQ(room.block_masses.data(), masses);
+}
+
+TEST(RowStatistics, EveryKernelGivesTheSameBits) {
+  std::mt19937 random(13);
+  for (const int size : {1, 100, 1024, 1025, 201088}) {
+    const std::vector<float> logits = random_floats(random, static_cast<std::size_t>(size), 4.0f);
+    const RowStatistics expected = row_statistics(logits, row_kernels().back());
+    double exact = 0;
+    for (float logit : logits) exact += std::exp(static_cast<double>(logit));
+    EXPECT_NEAR(expected.log_sum_exp, std::log(exact), 1e-7) << size;
+    for (const RowKernels& kernel : row_kernels()) {
+      if (!kernel.supported()) continue;
+      const RowStatistics statistics = row_statistics(logits, kernel);
+      EXPECT_EQ(statistics.log_sum_exp, expected.log_sum_exp) << kernel.name << " " << size;
+      EXPECT_EQ(statistics.likeliest, expected.likeliest) << kernel.name << " " << size;
+    }
+  }
 }
 
 TEST(RowStatistics, LogprobsSumToOneAndDoNotMoveWithTheLogits) {

@@ -3,14 +3,24 @@
 #include <cstdint>
 #include <numbers>
 
+#include "ops/fixed_math.h"
 #include "ops/rope/rope.h"
+#include "ops/row/row_kernels.h"
 
 namespace nibble {
+namespace {
+
+// theta^(-2 i / head_dim)
+double inverse_frequency(double theta, int i, int head_dim) {
+  return fixed_exp_double(-2.0 * i / head_dim * fixed_log(theta));
+}
+
+}  // namespace
 
 RopeFrequencies default_rope(int head_dim, double theta) {
   RopeFrequencies rope;
   for (int i = 0; i < head_dim / 2; ++i) {
-    rope.inv_freq.push_back(static_cast<float>(std::pow(theta, -2.0 * i / head_dim)));
+    rope.inv_freq.push_back(static_cast<float>(inverse_frequency(theta, i, head_dim)));
   }
   return rope;
 }
@@ -18,8 +28,8 @@ RopeFrequencies default_rope(int head_dim, double theta) {
 RopeFrequencies yarn_rope(int head_dim, const YarnParameters& yarn) {
   // The (fractional) dimension that turns `rotations` times within the original context.
   const auto dimension_of = [&](double rotations) {
-    return head_dim * std::log(yarn.original_max_position / (rotations * 2 * std::numbers::pi)) /
-           (2 * std::log(yarn.theta));
+    return head_dim * fixed_log(yarn.original_max_position / (rotations * 2 * std::numbers::pi)) /
+           (2 * fixed_log(yarn.theta));
   };
   double low = dimension_of(yarn.beta_fast);
   double high = dimension_of(yarn.beta_slow);
@@ -33,7 +43,7 @@ RopeFrequencies yarn_rope(int head_dim, const YarnParameters& yarn) {
 
   RopeFrequencies rope;
   for (int i = 0; i < head_dim / 2; ++i) {
-    const double fast = std::pow(yarn.theta, -2.0 * i / head_dim);
+    const double fast = inverse_frequency(yarn.theta, i, head_dim);
     const double ramp = std::clamp((i - low) / (high - low), 0.0, 1.0);
     rope.inv_freq.push_back(static_cast<float>(fast / yarn.factor * ramp + fast * (1.0 - ramp)));
   }
@@ -50,8 +60,9 @@ void rope_angles(OpContext& context, const RopeFrequencies& frequencies, std::sp
       for (int i = 0; i < half; ++i) {
         const double angle = position * frequencies.inv_freq[static_cast<std::size_t>(i)];
         const std::int64_t at = static_cast<std::int64_t>(row) * half + i;
-        cos[at] = static_cast<float>(std::cos(angle)) * frequencies.concentration;
-        sin[at] = static_cast<float>(std::sin(angle)) * frequencies.concentration;
+        const SinCos turn = fixed_sin_cos(angle);
+        cos[at] = static_cast<float>(turn.cos) * frequencies.concentration;
+        sin[at] = static_cast<float>(turn.sin) * frequencies.concentration;
       }
     }
   });
@@ -65,11 +76,7 @@ void rope(OpContext& context, const RopeArgs& args) {
       const float* sin = args.sin + static_cast<std::int64_t>(row) * half;
       for (int head = 0; head < args.heads; ++head) {
         float* x = args.x + (static_cast<std::int64_t>(row) * args.heads + head) * args.head_dim;
-        for (int i = 0; i < half; ++i) {
-          const float a = x[i], b = x[i + half];
-          x[i] = a * cos[i] - b * sin[i];
-          x[i + half] = b * cos[i] + a * sin[i];
-        }
+        context.rows.rotate(x, cos, sin, half);
       }
     }
   });

@@ -1,0 +1,22 @@
+#include <cmath>
+#include <cstdint>
+
+#include "ops/rms_norm/rms_norm.h"
+#include "ops/row/row_kernels.h"
+
+namespace nibble {
+void add_rms_norm(OpContext& context, const AddRmsNormArgs& args) {
+  context.threads.parallel_for(args.rows, [&](int begin, int end) {
+    for (int row = begin; row < end; ++row) {
+      const std::int64_t offset = static_cast<std::int64_t>(row) * args.hidden;
+      float* x = args.residual + offset;
+      float* out = args.out + offset;
+      const float* delta = args.delta == nullptr ? nullptr : args.delta + offset;
+      const float mean = context.rows.add_and_square(x, delta, args.hidden) / static_cast<float>(args.hidden);
+      const float scale = 1.0f / std::sqrt(mean + args.eps);
+      context.rows.scale(x, scale, args.weight, context.activations == InputValues::bf16, args.hidden, out);
+    }
+  });
+}
+
+}  // namespace nibble

@@ -1,0 +1,108 @@
+// Norm, rotary embedding and sampling at gpt-oss's sizes: rows of 2,880, 72 heads of 64, 201,088 logits.
+#include <benchmark/benchmark.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "ops/rms_norm/rms_norm.h"
+#include "ops/rope/rope.h"
+#include "ops/row/row_kernels.h"
+#include "ops/sample/sample.h"
+
+namespace nibble {
+namespace {
+
+constexpr std::size_t vocabulary = 201088, hidden = 2880;
+
+std::vector<float> normal_floats(std::size_t n, float spread) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0.0f, spread);
+  std::vector<float> values(n);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+void statistics(benchmark::State& state, const RowKernels& kernel) {
+  const std::vector<float> logits = normal_floats(vocabulary, 3.0f);
+  for (auto _ : state) benchmark::DoNotOptimize(row_statistics(logits, kernel));
+}
+
+void draw(benchmark::State& state, const RowKernels& kernel, SampleParams params, float spread) {
+  const std::vector<float> logits = normal_floats(vocabulary, spread);
+  const RowStatistics found = row_statistics(logits, kernel);
+  SampleWorkspace room;
+  room.reserve(vocabulary);
+  for (auto _ : state) {
+    ++params.position;
+    benchmark::DoNotOptimize(sample(logits, found, params, room, kernel));
+  }
+}
+
+void top_logprobs(benchmark::State& state) {
+  const std::vector<float> logits = normal_floats(vocabulary, 3.0f);
+  std::vector<TokenId> ids;
+  ids.reserve(vocabulary);
+  for (auto _ : state) likeliest(logits, 20, ids);
+}
+
+void norm(benchmark::State& state, const RowKernels& kernel) {
+  ThreadPool threads(1);
+  OpContext context{.threads = threads, .rows = kernel};
+  std::vector<float> residual = normal_floats(hidden, 1.0f), out(hidden);
+  const std::vector<float> delta(hidden, 1e-3f);
+  const std::vector<Bf16> weight(hidden, Bf16::from_float(0.9f));
+  for (auto _ : state) {
+    add_rms_norm(context, {.residual = residual.data(),
+                           .delta = delta.data(),
+                           .weight = weight.data(),
+                           .out = out.data(),
+                           .rows = 1,
+                           .hidden = hidden,
+                           .eps = 1e-5f});
+  }
+}
+
+void rotate(benchmark::State& state, const RowKernels& kernel) {
+  ThreadPool threads(1);
+  OpContext context{.threads = threads, .rows = kernel};
+  std::vector<float> x = normal_floats(72 * 64, 1.0f), cos(32, 0.6f), sin(32, 0.8f);
+  for (auto _ : state)
+    rope(context,
+         {.x = x.data(), .cos = cos.data(), .sin = sin.data(), .rows = 1, .heads = 72, .head_dim = 64});
+}
+
+void angles(benchmark::State& state) {
+  ThreadPool threads(1);
+  OpContext context{threads};
+  const RopeFrequencies frequencies = yarn_rope(64, {.truncate = false});
+  const int position = 100000;
+  std::vector<float> cos(32), sin(32);
+  for (auto _ : state) rope_angles(context, frequencies, {&position, 1}, cos.data(), sin.data());
+}
+
+}  // namespace
+}  // namespace nibble
+
+int main(int argc, char** argv) {
+  using namespace nibble;
+  const auto add = [](const std::string& name, auto&& run, auto... arguments) {
+    benchmark::RegisterBenchmark(name.c_str(), run, arguments...)->Unit(benchmark::kMicrosecond);
+  };
+  for (const RowKernels& kernel : row_kernels()) {
+    if (!kernel.supported()) continue;
+    const std::string name = "/" + std::string(kernel.name);
+    add("statistics" + name, statistics, kernel);
+    add("sample_temperature" + name, draw, kernel, SampleParams{}, 3.0f);
+    add("sample_top_k_50" + name, draw, kernel, SampleParams{.top_k = 50}, 3.0f);
+    add("sample_top_p_0.9" + name, draw, kernel, SampleParams{.top_p = 0.9f}, 3.0f);
+    add("sample_top_p_0.9_flat" + name, draw, kernel, SampleParams{.top_p = 0.9f}, 0.001f);
+    add("norm" + name, norm, kernel);
+    add("rope" + name, rotate, kernel);
+  }
+  add("top_20", top_logprobs);
+  add("rope_angles", angles);
+  benchmark::Initialize(&argc, argv);
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
