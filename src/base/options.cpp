@@ -201,6 +201,8 @@ std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
   };
   const std::vector<std::pair<std::string_view, FloatType>> float_types = {
       {"auto", FloatType::automatic}, {"float32", FloatType::float32}, {"bfloat16", FloatType::bfloat16}};
+  std::vector<std::pair<std::string_view, FloatType>> kv_types = float_types;
+  kv_types.push_back({"fp8", FloatType::fp8_e4m3});
   std::vector<OptionSpec> specs{
       {.name = "--device",
        .value = "NAME",
@@ -238,9 +240,9 @@ std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
        .set = noting(given.dtype, choice_value<FloatType>(options.dtype, float_types))},
       {.name = "--kv-cache-dtype",
        .value = "TYPE",
-       .help = "keys and values: auto (as --dtype), float32 or bfloat16",
+       .help = "keys and values: auto (as --dtype), float32, bfloat16 or fp8",
        .default_text = "auto",
-       .set = noting(given.kv_cache_dtype, choice_value<FloatType>(options.kv_cache_dtype, float_types))},
+       .set = noting(given.kv_cache_dtype, choice_value<FloatType>(options.kv_cache_dtype, kv_types))},
       {.name = "--moe-runner-backend",
        .aliases = {"--moe-runner"},
        .value = "NAME",

@@ -70,7 +70,7 @@ Status apply_environment(const Environment& environment, std::span<const OptionS
                          std::span<const OptionSpec> known);
 
 enum class Device : std::uint8_t { automatic, cpu };
-enum class FloatType : std::uint8_t { automatic, float32, bfloat16 };
+enum class FloatType : std::uint8_t { automatic, float32, bfloat16, fp8_e4m3 };
 
 // What every command that loads a model lets its user choose. A value the user set is honoured or refused,
 // never changed; `given` tells such a value from a default.

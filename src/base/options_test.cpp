@@ -81,7 +81,7 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
                                 {"NIBBLE_MAX_NUM_SEQS", "5"},
                                 {"NIBBLE_MAX_NUM_BATCHED_TOKENS", "77"},
                                 {"NIBBLE_DTYPE", "bfloat16"},
-                                {"NIBBLE_KV_CACHE_DTYPE", "bfloat16"},
+                                {"NIBBLE_KV_CACHE_DTYPE", "fp8"},
                                 {"NIBBLE_MOE_RUNNER_BACKEND", "cpu_scalar"},
                                 {"NIBBLE_ATTENTION_BACKEND", "cpu_avx2"},
                                 {"NIBBLE_SEED", "9"},
@@ -94,7 +94,7 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
   EXPECT_EQ(options.max_num_seqs, 5);
   EXPECT_EQ(options.max_num_batched_tokens, 77);
   EXPECT_EQ(options.dtype, FloatType::bfloat16);
-  EXPECT_EQ(options.kv_cache_dtype, FloatType::bfloat16);
+  EXPECT_EQ(options.kv_cache_dtype, FloatType::fp8_e4m3);
   EXPECT_EQ(options.moe_runner_backend, "cpu_scalar");
   EXPECT_EQ(options.attention_backend, "cpu_avx2");
   EXPECT_EQ(options.seed, 9u);

@@ -14,7 +14,13 @@ constexpr int scoring_rows = 64;
 std::string from(bool given) { return given ? "user" : "default"; }
 
 DType dtype_of(FloatType asked, DType otherwise) {
-  return asked == FloatType::automatic ? otherwise : asked == FloatType::bfloat16 ? DType::bf16 : DType::f32;
+  switch (asked) {
+    case FloatType::automatic: return otherwise;
+    case FloatType::float32: return DType::f32;
+    case FloatType::bfloat16: return DType::bf16;
+    case FloatType::fp8_e4m3: return DType::f8_e4m3;
+  }
+  return otherwise;
 }
 
 // Memory that can be had without pushing others out, as the kernel estimates it; 0 when it does not say.
@@ -48,7 +54,9 @@ Status choose_sizes(const EngineOptions& options, const ModelConfig& config, std
                             std::to_string((context + page_size - 1) / page_size * page_bytes >> 20) +
                             " MiB and half of the free memory is " + std::to_string(free / 2 >> 20) +
                             " MiB; at most " + std::to_string(affordable_tokens) + " fit here" +
-                            (kv_dtype == DType::f32 ? ", twice as many with --kv-cache-dtype bfloat16" : ""));
+                            (kv_dtype == DType::f32    ? ", twice as many with --kv-cache-dtype bfloat16"
+                             : kv_dtype == DType::bf16 ? ", twice as many with --kv-cache-dtype fp8"
+                                                       : ""));
   }
   const std::int64_t pages_a_sequence = (context + page_size - 1) / page_size;
   const std::int64_t pages = std::min(affordable_pages, pages_a_sequence * options.max_num_seqs);
@@ -81,7 +89,10 @@ Status choose_sizes(const EngineOptions& options, const ModelConfig& config, std
   return {};
 }
 
-std::string float_name(DType dtype) { return dtype == DType::bf16 ? "bfloat16" : "float32"; }
+// As a user gives it.
+std::string float_name(DType dtype) {
+  return dtype == DType::bf16 ? "bfloat16" : dtype == DType::f8_e4m3 ? "fp8" : "float32";
+}
 
 void choose_dtypes(const EngineOptions& options, const ModelConfig& config, EngineChoices& choices) {
   const DType dtype = dtype_of(options.dtype, config.dtype);

@@ -139,6 +139,29 @@ TEST(Engine, Bfloat16ActivationsAndCacheStayNearTheReference) {
   }
 }
 
+TEST(Engine, AnFp8CacheStaysNearTheReferenceAndSaysWhatItIs) {
+  std::unique_ptr<Engine> engine = load({.dtype = FloatType::float32, .kv_cache_dtype = FloatType::fp8_e4m3});
+  const std::vector<Expected> prompts = expected_prompts();
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    ASSERT_TRUE(
+        engine->submit(request(i, prompts[i].prompt, {.max_tokens = 0, .prompt_logprobs = true})).ok());
+  }
+  const auto answers = run(*engine);
+  double worst = 0, sum = 0;
+  int count = 0;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    for (std::size_t k = 1; k < prompts[i].prompt.size(); ++k, ++count) {
+      const double error = std::abs(answers.at(i).prompt_logprobs[k] - prompts[i].prompt_logprobs[k]);
+      worst = std::max(worst, error);
+      sum += error;
+    }
+  }
+  // Three bits of mantissa: sixteen times bfloat16's rounding.
+  EXPECT_LT(worst, 1.0);
+  EXPECT_LT(sum / count, 0.15);
+  EXPECT_GT(worst, 0.005) << "the option has no effect";
+}
+
 TEST(Engine, ARequestsBitsDependOnNeitherBatchNorChunksNorThreads) {
   const std::vector<Expected> prompts = expected_prompts();
   const auto submit_all = [&](Engine& engine) {

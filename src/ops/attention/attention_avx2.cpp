@@ -86,7 +86,12 @@ NIBBLE_AVX2 inline void score_eight(const float* const* q, const SplitView& spli
   for (int i = 0; i < queries; ++i) sums[i] = _mm256_setzero_ps();
   for (int d = 0; d < split.head_dim; d += dimensions) {
     __m256 keys[dimensions];
-    Stored::keys(run + d * kv_run * Stored::bytes, half, keys);
+    const int line = d * kv_run * Stored::bytes;
+    if (half == 0) {
+      _mm_prefetch(split.keys[at / kv_run + 1] + line, _MM_HINT_T0);
+      _mm_prefetch(split.values[at / kv_run] + line, _MM_HINT_T1);
+    }
+    Stored::keys(run + line, half, keys);
     for (int within = 0; within < dimensions; ++within) {
       for (int i = 0; i < queries; ++i)
         sums[i] = _mm256_fmadd_ps(_mm256_broadcast_ss(q[i] + d + within), keys[within], sums[i]);

@@ -87,7 +87,12 @@ NIBBLE_AVX512 inline void score_runs(const float* const* q, const SplitView& spl
   for (int d = 0; d < split.head_dim; d += dimensions) {
     __m512 keys[runs][dimensions];
     for (int run = 0; run < runs; ++run) {
-      Stored::keys(split.keys[first_run + run] + d * lanes * Stored::bytes, keys[run]);
+      const int line = d * lanes * Stored::bytes;
+      // Values are wanted next, then the following keys; pages lie apart, so that the hardware does not
+      // guess where.
+      _mm_prefetch(split.keys[first_run + runs + run] + line, _MM_HINT_T0);
+      _mm_prefetch(split.values[first_run + run] + line, _MM_HINT_T1);
+      Stored::keys(split.keys[first_run + run] + line, keys[run]);
     }
     for (int within = 0; within < dimensions; ++within) {
       for (int i = 0; i < queries; ++i) {

@@ -211,14 +211,15 @@ class Attention {
     const KvLayer& cache = args_.cache;
     const std::size_t bytes = dtype_bytes(cache.dtype);
     SplitView view{.dtype = cache.dtype, .head_dim = head_dim_};
-    const int begin = std::max(job.first, split * kv_split) / kv_run * kv_run;
-    const int end = std::min(job.last + 1, (split + 1) * kv_split);
-    for (int position = begin; position < end; position += kv_run) {
+    const int first_run = std::max(job.first, split * kv_split) % kv_split / kv_run;
+    const int last_run = job.last / kv_run;
+    for (int run = first_run; run < kv_split / kv_run + runs_ahead; ++run) {
+      const int position = std::min(split * (kv_split / kv_run) + run, last_run) * kv_run;
       const std::int32_t page = job.sequence->pages[static_cast<std::size_t>(position / cache.page_size)];
       const std::size_t at =
           static_cast<std::size_t>(cache.run(page, job.kv_head, position % cache.page_size)) * bytes;
-      view.keys[position % kv_split / kv_run] = cache.keys + at;
-      view.values[position % kv_split / kv_run] = cache.values + at;
+      view.keys[run] = cache.keys + at;
+      view.values[run] = cache.values + at;
     }
     return view;
   }
