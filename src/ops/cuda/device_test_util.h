@@ -9,6 +9,14 @@
 
 namespace nibble {
 
+// Whether "the GPU" is the emulation (ops/cuda/emulation), which takes seconds for what a GPU does in
+// microseconds: tests then leave out their large cases.
+#ifdef NIBBLE_GPU_EMULATION
+inline constexpr bool on_emulation = true;
+#else
+inline constexpr bool on_emulation = false;
+#endif
+
 // Skips where there is none.
 class OnTheGpu : public testing::Test {
  protected:

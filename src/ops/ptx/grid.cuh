@@ -1,7 +1,15 @@
 // What warps of a block, blocks of a grid and grids of a stream tell each other.
 #pragma once
 
+#include <cstdint>
+
 namespace nibble::ptx {
+
+// The block's shared memory beyond what its kernel declares, as much as the launch asked for.
+__device__ __forceinline__ std::uint8_t* dynamic_shared() {
+  extern __shared__ __align__(128) std::uint8_t bytes[];
+  return bytes;
+}
 
 // Returns when the grids this one depends on have ended and what they wrote is visible.
 __device__ __forceinline__ void grid_dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

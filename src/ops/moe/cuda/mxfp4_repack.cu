@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <string>
 
+#include "ops/cuda/launch.cuh"
 #include "ops/moe/cuda/moe_cuda.h"
-#include "tensor/cuda_check.h"
 
 namespace nibble {
 namespace {
@@ -72,9 +72,8 @@ Status repack_mxfp4_cuda(const std::uint8_t* blocks, const std::uint8_t* scales,
   const long long warps = static_cast<long long>(shape.granules()) * shape.blocks() * experts;
   const long long wanted = (warps + repack_threads / 32 - 1) / (repack_threads / 32);
   const unsigned grid = static_cast<unsigned>(std::clamp(wanted, 1LL, 65536LL));
-  mxfp4_repack<<<grid, repack_threads, 0, stream>>>(blocks, scales, experts, shape, exponent_shift, out,
-                                                    largest_scale);
-  cuda_check(cudaGetLastError());
+  launch_kernel({.blocks = dim3(grid), .threads = repack_threads, .stream = stream}, mxfp4_repack, blocks,
+                scales, experts, shape, exponent_shift, out, largest_scale);
   return {};
 }
 

@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <string>
 
+#include "ops/cuda/launch.cuh"
 #include "ops/moe/cuda/expert_groups.cuh"
 #include "ops/moe/cuda/moe_cuda.h"
 #include "ops/ptx/async_copy.cuh"
@@ -33,6 +34,7 @@ namespace {
 constexpr int teams = 3;
 constexpr int team_warps = granule_k_chunks;
 constexpr int decode_threads = teams * team_warps * 32;
+constexpr int combine_threads = 128;
 constexpr int tile_tokens = 8;  // columns of one tensor-core product
 constexpr int max_team_stages = 4;
 constexpr int shared_limit =
@@ -325,9 +327,9 @@ __device__ __forceinline__ void run_warp(const Work& work, int team, int chunk, 
 
 __global__ void __launch_bounds__(decode_threads, 1)
     sm90_mxfp4_moe_decode(const __grid_constant__ DecodeParams params) {
-  extern __shared__ __align__(128) std::uint8_t shared[];
   __shared__ Barriers barriers;
   const int stages = teams * params.team_stages;
+  std::uint8_t* const shared = ptx::dynamic_shared();
   std::uint8_t* const sums = shared + stages * params.stage_bytes;
   const ExpertGroups groups = expert_groups_at(sums + stages * sums_bytes, params.slots, params.experts);
   if (threadIdx.x == 0) {
@@ -357,12 +359,12 @@ __global__ void __launch_bounds__(decode_threads, 1)
 
 // out[token] = sum of expert_weights x products in order of the top-k, each operation rounded, four columns a
 // thread. Bytes: 4 x hidden x (top_k + 1) a token. It also resets the counter at which the blocks met.
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(combine_threads)
     moe_combine(const float* products, const std::int32_t* expert_ids, const float* expert_weights, int top_k,
                 int hidden, float* out, std::uint32_t* arrived) {
   ptx::grid_launch_dependents();
   const int token = static_cast<int>(blockIdx.y);
-  const int column = (static_cast<int>(blockIdx.x) * 128 + static_cast<int>(threadIdx.x)) * 4;
+  const int column = (static_cast<int>(blockIdx.x) * combine_threads + static_cast<int>(threadIdx.x)) * 4;
   ptx::grid_dependency_wait();
   if (blockIdx.x == 0 && token == 0 && threadIdx.x == 0) *arrived = 0;
   if (column >= hidden) return;
@@ -382,23 +384,6 @@ __global__ void __launch_bounds__(128)
     any = true;
   }
   *reinterpret_cast<float4*>(out + static_cast<std::size_t>(token) * hidden + column) = sum;
-}
-
-// Launched so that it may take its place while the kernel before it still runs.
-template <class... Params, class... Args>
-void launch_dependent(void (*kernel)(Params...), dim3 blocks, int threads, std::size_t shared_bytes,
-                      cudaStream_t stream, const Args&... args) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = blocks;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  cuda_check(cudaLaunchKernelEx(&config, kernel, args...));
 }
 
 Status check_shapes(const MoeCudaWeights& weights, const MoeCudaArgs& args) {
@@ -473,14 +458,22 @@ Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cu
         teams * team_stages * (stage_bytes + sums_bytes) + expert_groups_bytes(params.slots, params.experts);
     cuda_check(cudaFuncSetAttribute(sm90_mxfp4_moe_decode, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     shared_bytes));
-    launch_dependent(sm90_mxfp4_moe_decode, dim3(static_cast<unsigned>(blocks)), decode_threads,
-                     static_cast<std::size_t>(shared_bytes), stream, params);
-    launch_dependent(moe_combine,
-                     dim3(static_cast<unsigned>((hidden + 511) / 512), static_cast<unsigned>(tokens)), 128, 0,
-                     stream, static_cast<const float*>(args.workspace.products), params.expert_ids,
-                     args.expert_weights + slot, args.top_k, hidden,
-                     args.out + static_cast<std::size_t>(first) * static_cast<std::size_t>(hidden),
-                     args.workspace.arrived);
+    launch_kernel({.blocks = dim3(static_cast<unsigned>(blocks)),
+                   .threads = decode_threads,
+                   .shared_bytes = static_cast<std::size_t>(shared_bytes),
+                   .stream = stream,
+                   .overlaps = true},
+                  sm90_mxfp4_moe_decode, params);
+    launch_kernel(
+        {.blocks = dim3(static_cast<unsigned>((hidden + combine_threads * 4 - 1) / (combine_threads * 4)),
+                        static_cast<unsigned>(tokens)),
+         .threads = combine_threads,
+         .stream = stream,
+         .overlaps = true},
+        moe_combine, static_cast<const float*>(args.workspace.products), params.expert_ids,
+        args.expert_weights + slot, args.top_k, hidden,
+        args.out + static_cast<std::size_t>(first) * static_cast<std::size_t>(hidden),
+        args.workspace.arrived);
   }
   return {};
 }

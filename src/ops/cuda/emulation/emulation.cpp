@@ -1,0 +1,271 @@
+#include "ops/cuda/emulation/emulation.h"
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+
+namespace nibble::emulation {
+namespace {
+
+constexpr std::size_t stack_bytes = 64 * 1024;
+constexpr unsigned most_at_once = 16;
+constexpr int longest_copy = 40;  // turns
+constexpr std::chrono::minutes deadline{5};
+constexpr std::uint8_t rubbish = 0xee;
+
+struct Barrier {
+  unsigned arrivals = 0, pending = 0, phase = 0;
+  std::int64_t bytes = 0;
+
+  void settle() {
+    if (pending > 0 || bytes != 0) return;
+    ++phase;
+    pending = arrivals;
+  }
+};
+
+struct Meeting {
+  unsigned arrived = 0, ended = 0;
+};
+
+// Two sets of data take turns: a lane that is still reading one cannot be overtaken twice.
+struct Warp {
+  unsigned arrived = 0, ended = 0;
+  Lanes lanes[2];
+};
+
+struct Copy {
+  void* to;
+  const void* from;
+  std::uint32_t bytes;
+  const void* barrier;
+  int turns;
+};
+
+using Stack = std::unique_ptr<char[]>;
+
+// Stacks are kept from block to block: fresh ones cost more than what runs on them.
+class Stacks {
+ public:
+  Stack take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) return Stack(new char[stack_bytes]);
+    Stack stack = std::move(free_.back());
+    free_.pop_back();
+    return stack;
+  }
+  void give(Stack stack) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(stack));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Stack> free_;
+};
+
+struct Fiber {
+  ucontext_t context{};
+  Stack stack;
+  unsigned index = 0;
+  bool ended = false;
+};
+
+class Block;
+thread_local Block* running = nullptr;
+
+class Block {
+ public:
+  Block(const Grid& grid, unsigned x, unsigned y, const std::function<void()>& kernel, Stacks& stacks)
+      : grid_(grid),
+        x_(x),
+        y_(y),
+        kernel_(kernel),
+        stacks_(stacks),
+        random_(x + 1),
+        fibers_(grid.threads),
+        warps_((grid.threads + 31) / 32),
+        dynamic_(grid.shared_bytes + 128, rubbish) {}
+
+  void run() {
+    running = this;
+    for (unsigned i = 0; i < grid_.threads; ++i) {
+      Fiber& fiber = fibers_[i];
+      fiber.index = i;
+      fiber.stack = stacks_.take();
+      getcontext(&fiber.context);
+      fiber.context.uc_stack.ss_sp = fiber.stack.get();
+      fiber.context.uc_stack.ss_size = stack_bytes;
+      makecontext(&fiber.context, enter, 0);
+    }
+    const auto start = std::chrono::steady_clock::now();
+    std::vector<std::size_t> order(warps_.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    while (ended_ < grid_.threads) {
+      std::shuffle(order.begin(), order.end(), random_);
+      for (const std::size_t warp : order) {
+        if (order.size() > 2 && random_() % 3 == 0) continue;
+        take_turns(warp);
+      }
+      bring_copies();
+      if (grid_.blocks_x > 1) std::this_thread::yield();
+      if (std::chrono::steady_clock::now() - start > deadline) stop("a launch does not end");
+    }
+    if (!copies_.empty()) stop("a block ended before its copies came");
+    for (const auto& [address, barrier] : barriers_) {
+      if (barrier.bytes != 0) stop("a block ended while a barrier waits for bytes");
+    }
+    for (Fiber& fiber : fibers_) stacks_.give(std::move(fiber.stack));
+    running = nullptr;
+  }
+
+  Warp& warp() { return warps_[current_->index / 32]; }
+  Barrier& barrier(const void* address) {
+    const auto found = barriers_.find(address);
+    if (found == barriers_.end()) stop("a barrier nobody initialised");
+    return found->second;
+  }
+  std::uint8_t* dynamic() {
+    const auto address = reinterpret_cast<std::uintptr_t>(dynamic_.data());
+    return dynamic_.data() + (128 - address % 128) % 128;
+  }
+  void give_way() { swapcontext(&current_->context, &scheduler_); }
+  void copy(void* to, const void* from, std::uint32_t bytes, const void* barrier) {
+    const auto misaligned = [](const void* pointer) {
+      return reinterpret_cast<std::uintptr_t>(pointer) % 16 != 0;
+    };
+    if (misaligned(to) || misaligned(from) || bytes % 16 != 0) stop("a misaligned bulk copy");
+    const std::uint8_t* begin = static_cast<std::uint8_t*>(to);
+    if (begin < dynamic() || begin + bytes > dynamic() + grid_.shared_bytes)
+      stop("a bulk copy past shared memory");
+    std::memset(to, rubbish, bytes);
+    copies_.push_back({to, from, bytes, barrier, static_cast<int>(random_() % longest_copy)});
+  }
+
+  const Grid& grid_;
+  const unsigned x_, y_;
+  Fiber* current_ = nullptr;
+  std::map<const void*, Barrier> barriers_;
+  std::map<int, Meeting> meetings_;
+
+ private:
+  static void enter() {
+    running->kernel_();
+    running->current_->ended = true;
+    ++running->ended_;
+    running->give_way();
+  }
+  void take_turns(std::size_t warp) {
+    for (std::size_t i = warp * 32; i < std::min(fibers_.size(), warp * 32 + 32); ++i) {
+      if (fibers_[i].ended) continue;
+      current_ = &fibers_[i];
+      swapcontext(&scheduler_, &current_->context);
+    }
+  }
+  void bring_copies() {
+    for (Copy& copy : copies_) {
+      if (--copy.turns >= 0) continue;
+      std::memcpy(copy.to, copy.from, copy.bytes);
+      Barrier& end = barrier(copy.barrier);
+      end.bytes -= copy.bytes;
+      end.settle();
+    }
+    std::erase_if(copies_, [](const Copy& copy) { return copy.turns < 0; });
+  }
+
+  const std::function<void()>& kernel_;
+  Stacks& stacks_;
+  std::mt19937 random_;
+  std::vector<Fiber> fibers_;
+  std::vector<Warp> warps_;
+  std::vector<Copy> copies_;
+  std::vector<std::uint8_t> dynamic_;
+  ucontext_t scheduler_{};
+  unsigned ended_ = 0;
+};
+
+}  // namespace
+
+void run(const Grid& grid, const std::function<void()>& kernel) {
+  Stacks stacks;
+  for (unsigned y = 0; y < grid.blocks_y; ++y) {
+    std::vector<std::thread> blocks;
+    for (unsigned x = 0; x < grid.blocks_x; ++x) {
+      // A thread of its own for each: the kernel's static shared variables are a thread's.
+      blocks.emplace_back([&grid, &kernel, &stacks, x, y] { Block(grid, x, y, kernel, stacks).run(); });
+      if (grid.blocks_x > most_at_once) blocks.back().join();
+    }
+    for (std::thread& block : blocks) {
+      if (block.joinable()) block.join();
+    }
+  }
+}
+
+unsigned thread_index() { return running->current_->index; }
+unsigned block_index(int axis) { return axis == 0 ? running->x_ : running->y_; }
+unsigned grid_size(int axis) { return axis == 0 ? running->grid_.blocks_x : running->grid_.blocks_y; }
+unsigned block_size() { return running->grid_.threads; }
+std::uint8_t* dynamic_shared() { return running->dynamic(); }
+void give_way() { running->give_way(); }
+
+void block_barrier(int id, unsigned threads) {
+  Meeting& meeting = running->meetings_[id];
+  const unsigned ended = meeting.ended;
+  if (++meeting.arrived == threads) {
+    meeting.arrived = 0;
+    ++meeting.ended;
+  }
+  while (meeting.ended == ended) give_way();
+}
+
+Lanes& exchange(const LaneData& own, void (*together)(Lanes&)) {
+  Warp& warp = running->warp();
+  const unsigned ended = warp.ended;
+  Lanes& lanes = warp.lanes[ended % 2];
+  lanes[thread_index() % 32] = own;
+  if (++warp.arrived == 32) {
+    if (together != nullptr) together(lanes);
+    warp.arrived = 0;
+    ++warp.ended;
+  }
+  while (warp.ended == ended) give_way();
+  return lanes;
+}
+
+void barrier_init(const void* barrier, unsigned arrivals) {
+  running->barriers_[barrier] = {.arrivals = arrivals, .pending = arrivals};
+}
+
+void barrier_arrive(const void* barrier, std::uint32_t bytes_to_come) {
+  Barrier& at = running->barrier(barrier);
+  if (at.pending == 0) stop("more arrivals than a barrier expects");
+  at.bytes += bytes_to_come;
+  --at.pending;
+  at.settle();
+}
+
+bool barrier_passed(const void* barrier, unsigned parity) {
+  return (running->barrier(barrier).phase & 1) != parity;
+}
+
+void copy_to_shared(void* to, const void* from, std::uint32_t bytes, const void* barrier) {
+  running->copy(to, from, bytes, barrier);
+}
+
+void stop(const char* why) { check_failed("a kernel keeps the rules", why, SourceLocation::current()); }
+
+}  // namespace nibble::emulation

@@ -1,0 +1,57 @@
+// A multiprocessor for machines that have none: kernels compiled as plain C++ run here thread by thread, so
+// that their indices, barriers and ends are tested where no GPU is. It knows nothing of speed, nor of the
+// bits of a tensor core's sums (products are added in order of k here).
+//
+// Every thread of a block is a fiber, and each block a thread of the operating system. Fibers give way only
+// where they wait: at barriers, in operations of the whole warp, when polling memory. Warps take turns in
+// random order, and some lag. Bulk copies first fill their target with rubbish and bring the bytes some turns
+// later, so that reading early or overwriting what is still read gives wrong results. What no kernel may do
+// stops the process: more arrivals than a barrier expects, misaligned or stray copies, bytes on their way
+// when a block ends, a launch that does not end.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace nibble::emulation {
+
+struct Grid {
+  unsigned blocks_x = 1, blocks_y = 1, threads = 1;
+  std::size_t shared_bytes = 0;  // beyond what the kernel declares
+};
+
+// Runs a kernel to its end. Blocks of one row of a grid of at most 16 a row run at the same time, others in
+// turn.
+void run(const Grid& grid, const std::function<void()>& kernel);
+
+// What follows is called by a running kernel's threads.
+unsigned thread_index();
+unsigned block_index(int axis);
+unsigned grid_size(int axis);
+unsigned block_size();
+std::uint8_t* dynamic_shared();
+
+// Lets the others run. Waiting is `while (!condition) give_way();`.
+void give_way();
+
+// Ends when `threads` of the block have come to it.
+void block_barrier(int id, unsigned threads);
+
+// All 32 lanes hand in up to 64 bytes; the last one to come applies `together` to all of them; then every
+// lane reads any lane's until its warp's next exchange.
+struct alignas(16) LaneData {
+  std::uint32_t words[16];
+};
+using Lanes = LaneData[32];
+Lanes& exchange(const LaneData& own, void (*together)(Lanes&) = nullptr);
+
+// mbarriers, known by their address.
+void barrier_init(const void* barrier, unsigned arrivals);
+void barrier_arrive(const void* barrier, std::uint32_t bytes_to_come);
+bool barrier_passed(const void* barrier, unsigned parity);
+void copy_to_shared(void* to, const void* from, std::uint32_t bytes, const void* barrier);
+
+[[noreturn]] void stop(const char* why);
+
+}  // namespace nibble::emulation

@@ -1,0 +1,95 @@
+#include "ops/cuda/emulation/emulation.h"
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "ops/ptx/async_copy.cuh"
+#include "ops/ptx/grid.cuh"
+
+namespace nibble {
+namespace {
+
+using emulation::run;
+
+TEST(Emulation, RunsEveryThreadOfEveryBlockOnce) {
+  std::vector<int> runs(3 * 2 * 96, 0);
+  run({.blocks_x = 3, .blocks_y = 2, .threads = 96},
+      [&] { ++runs[(blockIdx.y * 3 + blockIdx.x) * 96 + threadIdx.x]; });
+  EXPECT_EQ(runs, std::vector<int>(runs.size(), 1));
+}
+
+TEST(Emulation, HandsLanesWhatTheOthersHave) {
+  std::vector<int> above(64), first(64);
+  std::vector<unsigned> same(64), odd(64);
+  run({.threads = 64}, [&] {
+    const unsigned thread = threadIdx.x;
+    above[thread] = __shfl_up_sync(~0u, static_cast<int>(thread), 2);
+    first[thread] = __shfl_sync(~0u, static_cast<int>(thread), 0);
+    same[thread] = __match_any_sync(~0u, static_cast<int>(thread % 16));
+    odd[thread] = __ballot_sync(~0u, thread % 2 == 1);
+  });
+  for (unsigned i = 0; i < 64; ++i) {
+    EXPECT_EQ(above[i], static_cast<int>(i % 32 < 2 ? i : i - 2));
+    EXPECT_EQ(first[i], static_cast<int>(i / 32 * 32));
+    EXPECT_EQ(same[i], 0x00010001u << i % 16);
+    EXPECT_EQ(odd[i], 0xaaaaaaaau);
+  }
+}
+
+TEST(Emulation, BringsACopysBytesOnlyBeforeItsBarrierEnds) {
+  const std::vector<std::uint8_t> source(64, 7);
+  alignas(16) std::uint8_t bytes[64];
+  std::copy(source.begin(), source.end(), bytes);
+  int before = 0, after = 0;
+  run({.threads = 32, .shared_bytes = 64}, [&] {
+    __shared__ std::uint64_t barrier;
+    if (threadIdx.x != 0) return;
+    ptx::mbarrier_init(&barrier, 1);
+    ptx::mbarrier_arrive_expecting(&barrier, 64);
+    ptx::bulk_copy_to_shared(ptx::dynamic_shared(), bytes, 64, &barrier);
+    before = ptx::dynamic_shared()[5];
+    ptx::mbarrier_wait(&barrier, 0);
+    after = ptx::dynamic_shared()[5];
+  });
+  EXPECT_NE(before, 7);
+  EXPECT_EQ(after, 7);
+}
+
+TEST(Emulation, LetsBlocksWaitForOneAnother) {
+  unsigned arrived = 0;
+  std::vector<unsigned> seen(4);
+  run({.blocks_x = 4, .threads = 32}, [&] {
+    if (threadIdx.x != 0) return;
+    ptx::count_up_release(&arrived);
+    while (ptx::load_acquire(&arrived) < 4) {
+    }
+    seen[blockIdx.x] = arrived;
+  });
+  EXPECT_EQ(seen, std::vector<unsigned>(4, 4));
+}
+
+TEST(EmulationDeathTest, StopsAKernelThatBreaksTheRules) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(run({.threads = 32},
+                   [] {
+                     __shared__ std::uint64_t barrier;
+                     ptx::mbarrier_init(&barrier, 1);
+                     ptx::mbarrier_arrive_expecting(&barrier, 16);
+                     ptx::mbarrier_arrive(&barrier);
+                   }),
+               "more arrivals than a barrier expects");
+  EXPECT_DEATH(run({.threads = 32, .shared_bytes = 32},
+                   [] {
+                     alignas(16) static const std::uint8_t source[64] = {};
+                     __shared__ std::uint64_t barrier;
+                     ptx::mbarrier_init(&barrier, 1);
+                     ptx::bulk_copy_to_shared(ptx::dynamic_shared(), source, 48, &barrier);
+                   }),
+               "past shared memory");
+}
+
+}  // namespace
+}  // namespace nibble

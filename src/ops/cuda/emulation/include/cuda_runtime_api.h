@@ -1,0 +1,170 @@
+// The part of CUDA's runtime that the device code uses, on the emulation. Device memory is host memory, and
+// streams run at once.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#include "ops/cuda/emulation/emulation.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __align__(bytes) alignas(bytes)
+#define __shared__ static thread_local
+
+using std::max;
+using std::min;
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+  dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+struct uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+namespace nibble::emulation {
+template <unsigned (*value)()>
+struct Coordinate {
+  operator unsigned() const { return value(); }
+};
+template <unsigned (*value)(int), int axis>
+struct AxisCoordinate {
+  operator unsigned() const { return value(axis); }
+};
+}  // namespace nibble::emulation
+inline constexpr struct { nibble::emulation::Coordinate<nibble::emulation::thread_index> x; } threadIdx{};
+inline constexpr struct { nibble::emulation::Coordinate<nibble::emulation::block_size> x; } blockDim{};
+inline constexpr struct {
+  nibble::emulation::AxisCoordinate<nibble::emulation::block_index, 0> x;
+  nibble::emulation::AxisCoordinate<nibble::emulation::block_index, 1> y;
+} blockIdx{};
+inline constexpr struct {
+  nibble::emulation::AxisCoordinate<nibble::emulation::grid_size, 0> x;
+  nibble::emulation::AxisCoordinate<nibble::emulation::grid_size, 1> y;
+} gridDim{};
+
+inline void __syncthreads() { nibble::emulation::block_barrier(0, nibble::emulation::block_size()); }
+inline void __syncwarp() { nibble::emulation::exchange({}); }
+inline unsigned emulated_lane() { return nibble::emulation::thread_index() % 32; }
+inline nibble::emulation::Lanes& emulated_exchange(unsigned word) {
+  return nibble::emulation::exchange({{word}});
+}
+inline int __shfl_sync(unsigned, int value, int from) {
+  return static_cast<int>(emulated_exchange(static_cast<unsigned>(value))[from].words[0]);
+}
+inline int __shfl_up_sync(unsigned, int value, int by) {
+  const int lane = static_cast<int>(emulated_lane());
+  return __shfl_sync(0, value, lane >= by ? lane - by : lane);
+}
+inline unsigned __match_any_sync(unsigned, int value) {
+  const auto& lanes = emulated_exchange(static_cast<unsigned>(value));
+  unsigned same = 0;
+  for (unsigned i = 0; i < 32; ++i) same |= unsigned{lanes[i].words[0] == static_cast<unsigned>(value)} << i;
+  return same;
+}
+inline unsigned __ballot_sync(unsigned, bool value) {
+  const auto& lanes = emulated_exchange(value);
+  unsigned set = 0;
+  for (unsigned i = 0; i < 32; ++i) set |= lanes[i].words[0] << i;
+  return set;
+}
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+  const auto& lanes = emulated_exchange(value);
+  unsigned most = 0;
+  for (const auto& lane : lanes) most = std::max(most, lane.words[0]);
+  return most;
+}
+inline unsigned atomicMax(unsigned* at, unsigned value) {
+  std::atomic_ref<unsigned> shared(*at);
+  unsigned found = shared.load();
+  while (found < value && !shared.compare_exchange_weak(found, value)) {
+  }
+  return found;
+}
+inline int __ffs(int value) { return __builtin_ffs(value); }
+inline int __popc(unsigned value) { return std::popcount(value); }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __expf(float x) { return std::exp(x); }
+inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
+inline void __trap() { nibble::emulation::stop("a kernel gave up"); }
+
+enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
+enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
+using cudaStream_t = struct CUstream_st*;
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  struct {
+    int programmaticStreamSerializationAllowed;
+  } val;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  std::size_t dynamicSmemBytes;
+  cudaStream_t stream;
+  cudaLaunchAttribute* attrs;
+  unsigned numAttrs;
+};
+
+inline const char* cudaGetErrorName(cudaError_t) { return "error"; }
+inline const char* cudaGetErrorString(cudaError_t) { return "of the emulation"; }
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { return *value = 2, cudaSuccess; }
+inline cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+inline cudaError_t cudaFree(void* memory) { return std::free(memory), cudaSuccess; }
+inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
+  return std::memcpy(to, from, bytes), cudaSuccess;
+}
+inline cudaError_t cudaMemset(void* at, int value, std::size_t bytes) {
+  return std::memset(at, value, bytes), cudaSuccess;
+}
+template <class Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int bytes) {
+  if (bytes > 227 * 1024) nibble::emulation::stop("more shared memory than a block can have");
+  return cudaSuccess;
+}
+template <class... Params, class... Args>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...),
+                               const Args&... args) {
+  nibble::emulation::run({.blocks_x = config->gridDim.x,
+                          .blocks_y = config->gridDim.y,
+                          .threads = config->blockDim.x,
+                          .shared_bytes = config->dynamicSmemBytes},
+                         [&] { kernel(args...); });
+  return cudaSuccess;
+}

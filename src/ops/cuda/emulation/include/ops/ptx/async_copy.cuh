@@ -1,0 +1,26 @@
+// The twins of src/ops/ptx/async_copy.cuh on the emulation.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/cuda/emulation/emulation.h"
+
+namespace nibble::ptx {
+
+inline void mbarrier_init(std::uint64_t* barrier, std::uint32_t arrivals) {
+  emulation::barrier_init(barrier, arrivals);
+}
+inline void fence_mbarrier_init() {}
+inline void mbarrier_arrive(std::uint64_t* barrier) { emulation::barrier_arrive(barrier, 0); }
+inline void mbarrier_arrive_expecting(std::uint64_t* barrier, std::uint32_t bytes) {
+  emulation::barrier_arrive(barrier, bytes);
+}
+inline void mbarrier_wait(std::uint64_t* barrier, std::uint32_t parity) {
+  while (!emulation::barrier_passed(barrier, parity)) emulation::give_way();
+}
+inline void bulk_copy_to_shared(void* shared, const void* global, std::uint32_t bytes,
+                                std::uint64_t* barrier) {
+  emulation::copy_to_shared(shared, global, bytes, barrier);
+}
+
+}  // namespace nibble::ptx

@@ -1,0 +1,25 @@
+// The twins of src/ops/ptx/grid.cuh on the emulation, where a kernel ends before the next begins.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "ops/cuda/emulation/emulation.h"
+
+namespace nibble::ptx {
+
+inline std::uint8_t* dynamic_shared() { return emulation::dynamic_shared(); }
+inline void grid_dependency_wait() {}
+inline void grid_launch_dependents() {}
+inline void count_up_release(unsigned* counter) {
+  std::atomic_ref<unsigned>(*counter).fetch_add(1, std::memory_order_release);
+}
+inline unsigned load_acquire(unsigned* counter) {
+  emulation::give_way();
+  return std::atomic_ref<unsigned>(*counter).load(std::memory_order_acquire);
+}
+inline void named_barrier(int id, int threads) {
+  emulation::block_barrier(id, static_cast<unsigned>(threads));
+}
+
+}  // namespace nibble::ptx

@@ -1,0 +1,3 @@
+// The expert layer's kernels, compiled for the emulation.
+#include "ops/moe/cuda/mxfp4_repack.cu"
+#include "ops/moe/cuda/sm90_mxfp4_moe_decode.cu"
