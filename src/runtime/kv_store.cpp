@@ -18,6 +18,7 @@ Result<KvStore> KvStore::allocate(const ModelConfig& config, DType dtype, int pa
     store.layers_.push_back({.keys = at,
                              .values = at + half_layer,
                              .dtype = dtype,
+                             .pages = page_count,
                              .page_size = page_size,
                              .kv_heads = static_cast<int>(config.num_key_value_heads),
                              .head_dim = static_cast<int>(config.head_dim)});

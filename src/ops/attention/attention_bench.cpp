@@ -33,6 +33,7 @@ struct Step {
       caches.push_back({.keys = memory.data() + 2 * layer * half,
                         .values = memory.data() + (2 * layer + 1) * half,
                         .dtype = dtype,
+                        .pages = page_count,
                         .page_size = page_size,
                         .kv_heads = kv_heads,
                         .head_dim = head_dim});

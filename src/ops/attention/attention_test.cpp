@@ -71,7 +71,13 @@ struct Sequence {
   }
 
   KvLayer cache() {
-    return {keys.data(), values.data(), layout.dtype, layout.page_size, layout.kv_heads, layout.head_dim};
+    return {.keys = keys.data(),
+            .values = values.data(),
+            .dtype = layout.dtype,
+            .pages = static_cast<int>(pages.size()) + 3,
+            .page_size = layout.page_size,
+            .kv_heads = layout.kv_heads,
+            .head_dim = layout.head_dim};
   }
 
   void append(OpContext& context, int begin, int count) {
@@ -269,15 +275,15 @@ struct Mix {
   std::vector<std::vector<std::int32_t>> pages;
   std::vector<SequenceRows> rows;
   std::vector<float> q;
+  int page_count = 0;
 
   Mix(const Layout& layout, std::span<const std::pair<int, int>> length_and_rows) {
     int row = 0;
-    std::int32_t page_offset = 0;
     for (const auto& [length, count] : length_and_rows) {
       Sequence& part = parts.emplace_back(layout, length, 10u + static_cast<unsigned>(parts.size()));
       std::vector<std::int32_t>& moved = pages.emplace_back(part.pages);
-      for (std::int32_t& page : moved) page += page_offset;
-      page_offset += static_cast<std::int32_t>(part.pages.size()) + 3;
+      for (std::int32_t& page : moved) page += page_count;
+      page_count += static_cast<int>(part.pages.size()) + 3;
       const std::ptrdiff_t q_at =
           static_cast<std::ptrdiff_t>(length - count) * layout.heads * layout.head_dim;
       q.insert(q.end(), part.q.begin() + q_at, part.q.end());
@@ -288,17 +294,22 @@ struct Mix {
   }
 
   std::vector<float> run(OpContext& context) {
-    keys.clear();
-    values.clear();
-    for (Sequence& part : parts) {
-      part.append(context, 0, part.length);
-      keys.insert(keys.end(), part.keys.begin(), part.keys.end());
-      values.insert(values.end(), part.values.begin(), part.values.end());
-    }
     Sequence& first = parts.front();
     KvLayer cache = first.cache();
+    cache.pages = page_count;
+    const std::size_t elements =
+        static_cast<std::size_t>(page_count * cache.page_size * cache.kv_heads * cache.head_dim);
+    keys.assign(elements * dtype_bytes(cache.dtype), std::byte{0xff});
+    values = keys;
     cache.keys = keys.data();
     cache.values = values.data();
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const SequenceRows all{.row_count = parts[i].length, .pages = pages[i]};
+      kv_append(
+          context,
+          {.keys = parts[i].k.data(), .values = parts[i].v.data(), .sequences = {&all, 1}, .cache = cache});
+      parts[i].append(context, 0, parts[i].length);  // for a run of its own
+    }
     std::vector<float> out(q.size(), NAN);
     std::vector<float> room(static_cast<std::size_t>(attention_room(
         context.threads.size(), first.layout.heads, first.layout.kv_heads, first.layout.head_dim, 4000)));

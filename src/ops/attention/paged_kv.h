@@ -1,8 +1,10 @@
 // Keys and values as attention finds them: pages of one layer's cache, the layout inside them, and which
 // rows of a step belong to which sequence.
 //
-// A page holds, for each KV head, page_size keys and page_size values. kv_append writes the layout and the
-// attention kernels read it; nobody else looks inside.
+// A page holds, for each KV head, page_size keys and page_size values. A head's parts of all pages lie
+// together: one head is read at a time, so that neighbouring pages make one stream and not every so many
+// kilobytes of memory, which would fall into few sets of a processor's cache. kv_append writes the layout and
+// the attention kernels read it; nobody else looks inside.
 //
 //   Keys lie in runs of kv_run positions, so that scores have a lane a position and a query's element is
 //   broadcast to all of them. Within a run the dimensions that share a 32-bit word (one float32, two
@@ -24,16 +26,17 @@ inline constexpr int kv_run = 16;    // positions; a page is a whole number of r
 inline constexpr int kv_chunk = 32;  // dimensions of a value that are stored together
 
 struct KvLayer {
-  std::byte* keys = nullptr;    // [pages, kv_heads, page_size / kv_run, head_dim * kv_run]
-  std::byte* values = nullptr;  // [pages, kv_heads, page_size, head_dim]
+  std::byte* keys = nullptr;    // [kv_heads, pages, page_size / kv_run, head_dim * kv_run]
+  std::byte* values = nullptr;  // [kv_heads, pages, page_size, head_dim]
   DType dtype = DType::f32;     // f32, bf16 or f8_e4m3
+  int pages = 0;
   int page_size = 0;
   int kv_heads = 0;
   int head_dim = 0;
 
   // The first element of the run that begins at `slot` of the page, a multiple of kv_run.
   std::int64_t run(std::int32_t page, int head, int slot) const {
-    return ((static_cast<std::int64_t>(page) * kv_heads + head) * page_size + slot) * head_dim;
+    return ((static_cast<std::int64_t>(head) * pages + page) * page_size + slot) * head_dim;
   }
 };
 
