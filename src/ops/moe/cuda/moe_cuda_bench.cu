@@ -1,5 +1,6 @@
 // How fast the expert layer of gpt-oss runs: a CUDA graph of 36 layers with weights of their own, so that the
-// second-level cache holds none of the next one's; random codes, random inputs, random distinct experts.
+// second-level cache holds none of the next one's; random codes, random inputs, and experts chosen by random
+// logits. Once as it is given its experts, and once with the router's top-k before each layer.
 //
 //   moe_cuda_bench [--experts 128,32] [--tokens 1,2,4,8,...] [--json FILE]
 //
@@ -8,12 +9,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <numeric>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "ops/moe/cuda/moe_cuda.h"
+#include "ops/router/cuda/router_cuda.h"
 #include "tensor/device_buffer.h"
 
 namespace nibble {
@@ -61,7 +63,25 @@ Bf16 normal(std::mt19937& random) { return Bf16::from_float(std::normal_distribu
 Bf16 small(std::mt19937& random) {
   return Bf16::from_float(0.02f * std::normal_distribution<float>()(random));
 }
-float fraction(std::mt19937& random) { return std::uniform_real_distribution<float>(0.1f, 0.4f)(random); }
+float logit(std::mt19937& random) { return std::normal_distribution<float>()(random); }
+
+DeviceBuffer zeroed(std::size_t bytes) {
+  Result<DeviceBuffer> buffer = DeviceBuffer::allocate(bytes);
+  NIBBLE_CHECK(buffer.ok(), buffer.status().message());
+  buffer->fill(0);
+  return std::move(buffer).value();
+}
+
+// What 36 layers work on, a layer after the other; the outputs and the workspace are the same for all.
+struct Inputs {
+  int tokens;
+  const Bf16* x;        // [layers, tokens, hidden]
+  const float* logits;  // [layers, tokens, experts]
+  std::int32_t* ids;    // [layers, tokens, top_k]
+  float* weights;       // [layers, tokens, top_k]
+  float* out;           // [tokens, hidden]
+  MoeCudaWorkspace workspace;
+};
 
 struct Bench {
   int experts;
@@ -99,57 +119,12 @@ struct Bench {
             .down_bias = down_bias.as<Bf16>()};
   }
 
-  // One line of the table, also as JSON.
-  std::string run(int tokens, std::mt19937& random) {
-    std::vector<std::int32_t> ids, all(static_cast<std::size_t>(experts));
-    std::iota(all.begin(), all.end(), 0);
-    double distinct = 0;
-    for (int layer = 0; layer < layers; ++layer) {
-      std::vector<bool> used(static_cast<std::size_t>(experts));
-      for (int token = 0; token < tokens; ++token) {
-        for (int k = 0; k < top_k; ++k) {
-          std::swap(all[static_cast<std::size_t>(k)],
-                    all[static_cast<std::size_t>(k) + random() % static_cast<unsigned>(experts - k)]);
-          ids.push_back(all[static_cast<std::size_t>(k)]);
-          used[static_cast<std::size_t>(all[static_cast<std::size_t>(k)])] = true;
-        }
-      }
-      distinct += static_cast<double>(std::count(used.begin(), used.end(), true)) / layers;
-    }
-    const std::size_t rows = static_cast<std::size_t>(tokens),
-                      slots = static_cast<std::size_t>(moe_cuda_slots(tokens, top_k));
-    const auto zeroed = [](std::size_t bytes) {
-      Result<DeviceBuffer> buffer = DeviceBuffer::allocate(bytes);
-      NIBBLE_CHECK(buffer.ok());
-      buffer->fill(0);
-      return std::move(buffer).value();
-    };
-    DeviceBuffer x = filled(rows * hidden * layers, normal, random),
-                 route_weights = filled(rows * top_k, fraction, random);
-    Result<DeviceBuffer> routed = DeviceBuffer::copy_of(std::span<const std::int32_t>(ids));
-    NIBBLE_CHECK(routed.ok());
-    DeviceBuffer activations = zeroed(slots * static_cast<std::size_t>(down.padded_cols()) * 2),
-                 products = zeroed(slots * hidden * 4);
-    DeviceBuffer arrived = zeroed(4), out = zeroed(rows * hidden * 4);
-
+  // Microseconds a layer of each replay, ascending. route: the router's choice before each layer.
+  std::vector<double> time(const Inputs& inputs, bool route) {
     cudaStream_t stream;
     cuda_check(cudaStreamCreate(&stream));
     cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    for (int index = 0; index < layers; ++index) {
-      const std::size_t at = static_cast<std::size_t>(index) * rows;
-      const Status status = moe_mxfp4_cuda(
-          layer(index),
-          {.x = x.as<Bf16>() + at * hidden,
-           .x_stride = hidden,
-           .tokens = tokens,
-           .top_k = top_k,
-           .expert_ids = routed->as<std::int32_t>() + at * top_k,
-           .expert_weights = route_weights.as<float>(),
-           .out = out.as<float>(),
-           .workspace = {activations.as<Bf16>(), products.as<float>(), arrived.as<std::uint32_t>()}},
-          stream);
-      NIBBLE_CHECK(status.ok(), status.message());
-    }
+    for (int index = 0; index < layers; ++index) queue(inputs, index, route, stream);
     cudaGraph_t graph;
     cuda_check(cudaStreamEndCapture(stream, &graph));
     cudaGraphExec_t exec;
@@ -173,19 +148,79 @@ struct Bench {
     cuda_check(cudaEventDestroy(end));
     cuda_check(cudaStreamDestroy(stream));
     std::sort(times.begin(), times.end());
-    const double median = times[times.size() / 2];
-    const double bytes = distinct * static_cast<double>(up.bytes() + down.bytes());
-    const double share = bytes / (median * 1e-6) / read_peak;
+    return times;
+  }
+
+  void queue(const Inputs& inputs, int index, bool route, cudaStream_t stream) {
+    const std::size_t row = static_cast<std::size_t>(index) * static_cast<std::size_t>(inputs.tokens);
+    std::int32_t* ids = inputs.ids + row * top_k;
+    float* weights_of_ids = inputs.weights + row * top_k;
+    if (route) {
+      const Status status =
+          route_top_k_cuda({.logits = inputs.logits + row * static_cast<std::size_t>(experts),
+                            .rows = inputs.tokens,
+                            .experts = experts,
+                            .top_k = top_k,
+                            .expert_ids = ids,
+                            .expert_weights = weights_of_ids},
+                           stream);
+      NIBBLE_CHECK(status.ok(), status.message());
+    }
+    const Status status = moe_mxfp4_cuda(layer(index),
+                                         {.x = inputs.x + row * hidden,
+                                          .x_stride = hidden,
+                                          .tokens = inputs.tokens,
+                                          .top_k = top_k,
+                                          .expert_ids = ids,
+                                          .expert_weights = weights_of_ids,
+                                          .out = inputs.out,
+                                          .workspace = inputs.workspace},
+                                         stream);
+    NIBBLE_CHECK(status.ok(), status.message());
+  }
+
+  // One line of the table, also as JSON.
+  std::string run(int tokens, std::mt19937& random) {
+    const std::size_t rows = static_cast<std::size_t>(tokens),
+                      slots = static_cast<std::size_t>(moe_cuda_slots(tokens, top_k));
+    DeviceBuffer x = filled(rows * hidden * layers, normal, random);
+    DeviceBuffer logits = filled(rows * static_cast<std::size_t>(experts) * layers, logit, random);
+    DeviceBuffer ids = zeroed(rows * top_k * layers * 4), route_weights = zeroed(rows * top_k * layers * 4);
+    DeviceBuffer activations = zeroed(slots * static_cast<std::size_t>(down.padded_cols()) * 2);
+    DeviceBuffer products = zeroed(slots * hidden * 4), arrived = zeroed(4), out = zeroed(rows * hidden * 4);
+    const Inputs inputs{
+        .tokens = tokens,
+        .x = x.as<Bf16>(),
+        .logits = logits.as<float>(),
+        .ids = ids.as<std::int32_t>(),
+        .weights = route_weights.as<float>(),
+        .out = out.as<float>(),
+        .workspace = {activations.as<Bf16>(), products.as<float>(), arrived.as<std::uint32_t>()}};
+    const std::vector<double> routed = time(inputs, true), given = time(inputs, false);
+
+    std::vector<std::int32_t> chosen(rows * top_k * layers);
+    ids.copy_to(std::span(chosen));
+    double distinct = 0;
+    for (std::size_t index = 0; index < layers; ++index) {
+      const auto first = chosen.begin() + static_cast<std::ptrdiff_t>(index * rows * top_k);
+      distinct +=
+          static_cast<double>(
+              std::set<std::int32_t>(first, first + static_cast<std::ptrdiff_t>(rows * top_k)).size()) /
+          layers;
+    }
+    const double median = given[given.size() / 2], routed_median = routed[routed.size() / 2];
+    const double share =
+        distinct * static_cast<double>(up.bytes() + down.bytes()) / (median * 1e-6) / read_peak;
     std::printf(
-        "%4d experts %5d tokens %9.2f us a layer (%.2f .. %.2f)  %6.1f distinct  %5.1f %% of 4,650 GB/s\n",
-        experts, tokens, median, times.front(), times.back(), distinct, 100 * share);
+        "%4d experts %5d tokens %9.2f us a layer (%.2f .. %.2f), %9.2f with the router  %6.1f distinct  "
+        "%5.1f %% of 4,650 GB/s\n",
+        experts, tokens, median, given.front(), given.back(), routed_median, distinct, 100 * share);
     std::fflush(stdout);
-    char line[256];
+    char line[320];
     std::snprintf(line, sizeof line,
                   "{\"experts\": %d, \"tokens\": %d, \"us\": %.2f, \"us_min\": %.2f, \"us_max\": %.2f, "
-                  "\"distinct\": %.2f, "
-                  "\"share_of_read_peak\": %.4f}",
-                  experts, tokens, median, times.front(), times.back(), distinct, share);
+                  "\"us_with_router\": %.2f, \"distinct\": %.2f, \"share_of_read_peak\": %.4f}",
+                  experts, tokens, median, given.front(), given.back(), routed_median, distinct, share);
     return line;
   }
 };

@@ -78,6 +78,9 @@ inline nibble::emulation::Lanes& emulated_exchange(unsigned word) {
 inline int __shfl_sync(unsigned, int value, int from) {
   return static_cast<int>(emulated_exchange(static_cast<unsigned>(value))[from].words[0]);
 }
+inline float __shfl_sync(unsigned, float value, int from) {
+  return std::bit_cast<float>(emulated_exchange(std::bit_cast<unsigned>(value))[from].words[0]);
+}
 inline int __shfl_up_sync(unsigned, int value, int by) {
   const int lane = static_cast<int>(emulated_lane());
   return __shfl_sync(0, value, lane >= by ? lane - by : lane);
@@ -113,6 +116,7 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __expf(float x) { return std::exp(x); }
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
+inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 inline void __trap() { nibble::emulation::stop("a kernel gave up"); }
 
 enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };

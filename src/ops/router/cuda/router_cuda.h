@@ -1,0 +1,25 @@
+// route_top_k (ops/router/router.h) on a GPU: the k largest logits of a row, a tie going to the lower index,
+// and a softmax over those alone, added in descending order. A NaN ranks below everything.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "base/status.h"
+
+namespace nibble {
+
+// All pointers are to device memory.
+struct RouteTopKCudaArgs {
+  const float* logits = nullptr;  // [rows, experts]
+  int rows = 0;
+  int experts = 0;
+  int top_k = 0;                       // 1..32, at most experts
+  std::int32_t* expert_ids = nullptr;  // [rows, top_k]
+  float* expert_weights = nullptr;     // [rows, top_k]
+};
+
+Status route_top_k_cuda(const RouteTopKCudaArgs& args, cudaStream_t stream);
+
+}  // namespace nibble

@@ -1,0 +1,78 @@
+// On a GPU, or on its emulation: the router's choice against the CPU's.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "ops/cuda/device_test_util.h"
+#include "ops/op_test_util.h"
+#include "ops/router/cuda/router_cuda.h"
+#include "ops/router/router.h"
+
+namespace nibble {
+namespace {
+
+using RouteTopKOnTheGpu = OnTheGpu;
+
+struct Routes {
+  std::vector<std::int32_t> ids;
+  std::vector<float> weights;
+};
+
+Routes on_gpu(const std::vector<float>& logits, int rows, int experts, int top_k) {
+  Routes routes;
+  routes.ids.resize(static_cast<std::size_t>(rows * top_k), -1);
+  routes.weights.resize(static_cast<std::size_t>(rows * top_k), NAN);
+  DeviceBuffer device_logits = on_device(logits), ids = on_device(routes.ids),
+               weights = on_device(routes.weights);
+  const Status status = route_top_k_cuda({.logits = device_logits.as<float>(),
+                                          .rows = rows,
+                                          .experts = experts,
+                                          .top_k = top_k,
+                                          .expert_ids = ids.as<std::int32_t>(),
+                                          .expert_weights = weights.as<float>()},
+                                         nullptr);
+  NIBBLE_CHECK(status.ok(), status.message());
+  ids.copy_to(std::span(routes.ids));
+  weights.copy_to(std::span(routes.weights));
+  return routes;
+}
+
+TEST_F(RouteTopKOnTheGpu, ChoosesAsTheCpuDoes) {
+  std::mt19937 random(1);
+  ThreadPool threads(1);
+  OpContext context{.threads = threads};
+  for (const auto& [rows, experts, top_k] :
+       {std::tuple{1, 128, 4}, {9, 32, 4}, {5, 200, 8}, {3, 5, 5}, {6, 1, 1}}) {
+    std::vector<float> logits = random_floats(random, static_cast<std::size_t>(rows * experts));
+    // Many ties, of both zeros too: the lower index wins.
+    for (float& logit : logits) logit = std::round(logit * 4) / 4;
+    const Routes found = on_gpu(logits, rows, experts, top_k);
+    Routes expected = found;
+    route_top_k(context, {.logits = logits.data(),
+                          .rows = rows,
+                          .experts = experts,
+                          .top_k = top_k,
+                          .expert_ids = expected.ids.data(),
+                          .expert_weights = expected.weights.data()});
+    EXPECT_EQ(found.ids, expected.ids) << rows << " x " << experts << ", top " << top_k;
+    for (std::size_t i = 0; i < found.weights.size(); ++i)
+      EXPECT_NEAR(found.weights[i], expected.weights[i], 2e-6);
+  }
+}
+
+TEST_F(RouteTopKOnTheGpu, RanksWhatIsNoNumberLast) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(on_gpu({NAN, 1, -infinity, NAN, 2}, 1, 5, 4).ids, (std::vector<std::int32_t>{4, 1, 2, 0}));
+  EXPECT_EQ(on_gpu({NAN, NAN, NAN}, 1, 3, 2).ids, (std::vector<std::int32_t>{0, 1}));
+}
+
+TEST_F(RouteTopKOnTheGpu, RefusesMoreChoicesThanExperts) {
+  const Status status = route_top_k_cuda({.rows = 1, .experts = 3, .top_k = 4}, nullptr);
+  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+  EXPECT_NE(status.message().find("4 of 3"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace nibble
