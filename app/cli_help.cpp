@@ -3,7 +3,7 @@
 
 #include "app/cli.h"
 #include "app/version.h"
-#include "ops/linear/dot_tile.h"
+#include "ops/linear/dot_kernels.h"
 
 namespace nibble {
 namespace {

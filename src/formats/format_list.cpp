@@ -8,6 +8,7 @@
 #include "formats/e8m0.h"
 #include "formats/fp16.h"
 #include "formats/mxfp4.h"
+#include "formats/q8.h"
 
 namespace nibble {
 namespace {
@@ -53,6 +54,14 @@ constexpr std::array formats = {
                  .has_infinity = false,
                  .has_nan = false,
                  .summary = "FP4, two a byte"},
+    NumberFormat{.name = "q8",
+                 .bits = 8,
+                 .block = q8_block,
+                 .scale_bits = 8,
+                 .max = q8_max_code,
+                 .has_infinity = false,
+                 .has_nan = true,
+                 .summary = "blocks of 32 8-bit integers sharing an e8m0 scale"},
     NumberFormat{.name = "mxfp4",
                  .bits = 4,
                  .block = mxfp4_block,

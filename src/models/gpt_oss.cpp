@@ -34,6 +34,8 @@ struct Workspace {
   std::int32_t* expert_ids = nullptr;  // [rows, top_k]
   std::int32_t* slots = nullptr;       // [rows * top_k]
   std::int32_t* offsets = nullptr;     // [experts + 1]
+  std::byte* shared = nullptr;         // [shared_bytes], each op's in turn
+  std::size_t shared_bytes = 0;
   float *last_residual = nullptr, *last_delta = nullptr, *last_normed = nullptr;  // [logit_rows, hidden]
 };
 
@@ -41,7 +43,15 @@ Result<Workspace> make_workspace(const ModelConfig& config, const ForwardLimits&
   const std::int64_t rows = limits.rows, slots = rows * config.num_experts_per_tok;
   const std::int64_t q_width = config.num_attention_heads * config.head_dim;
   const std::int64_t kv_width = config.num_key_value_heads * config.head_dim;
+  const auto linear_bytes = [](std::int64_t count, std::int64_t in) {
+    return linear_workspace_bytes(static_cast<int>(count), static_cast<int>(in));
+  };
   Workspace room;
+  room.shared_bytes = std::max(
+      {linear_bytes(rows, config.hidden_size), linear_bytes(rows, q_width),
+       linear_bytes(limits.logit_rows, config.hidden_size),
+       moe_workspace_bytes(static_cast<int>(slots), static_cast<int>(config.num_local_experts),
+                           static_cast<int>(std::max(config.hidden_size, config.intermediate_size)))});
   room.attention_floats = attention_room(limits.threads, static_cast<int>(config.num_attention_heads),
                                          static_cast<int>(config.num_key_value_heads),
                                          static_cast<int>(config.head_dim), limits.positions);
@@ -67,6 +77,7 @@ Result<Workspace> make_workspace(const ModelConfig& config, const ForwardLimits&
       {&room.expert_ids, slots},
       {&room.slots, slots},
       {&room.offsets, config.num_local_experts + 1},
+      {&room.shared, static_cast<std::int64_t>(room.shared_bytes / 4)},
       {&room.last_residual, limits.logit_rows * config.hidden_size},
       {&room.last_delta, limits.logit_rows * config.hidden_size},
       {&room.last_normed, limits.logit_rows * config.hidden_size},
@@ -159,16 +170,35 @@ class GptOss final : public Model {
     project(context, layer, kv, rows);
     attend(context, layer, input, kv);
     const TimedScope scope(context.times, "attention output");
-    linear(context,
-           {.x = room_.attended, .rows = rows, .weight = layer.wo, .bias = layer.bo, .y = room_.delta});
+    linear(context, {.x = room_.attended,
+                     .rows = rows,
+                     .weight = layer.wo,
+                     .bias = layer.bo,
+                     .y = room_.delta,
+                     .workspace = shared()});
   }
 
   // normed -> q, k, v, the first two rotated
   void project(OpContext& context, const GptOssLayer& layer, const KvLayer& kv, int rows) {
     const TimedScope scope(context.times, "q, k, v");
-    linear(context, {.x = room_.normed, .rows = rows, .weight = layer.wq, .bias = layer.bq, .y = room_.q});
-    linear(context, {.x = room_.normed, .rows = rows, .weight = layer.wk, .bias = layer.bk, .y = room_.k});
-    linear(context, {.x = room_.normed, .rows = rows, .weight = layer.wv, .bias = layer.bv, .y = room_.v});
+    linear(context, {.x = room_.normed,
+                     .rows = rows,
+                     .weight = layer.wq,
+                     .bias = layer.bq,
+                     .y = room_.q,
+                     .workspace = shared()});
+    linear(context, {.x = room_.normed,
+                     .rows = rows,
+                     .weight = layer.wk,
+                     .bias = layer.bk,
+                     .y = room_.k,
+                     .workspace = shared()});
+    linear(context, {.x = room_.normed,
+                     .rows = rows,
+                     .weight = layer.wv,
+                     .bias = layer.bv,
+                     .y = room_.v,
+                     .workspace = shared()});
     rope(context, {.x = room_.q,
                    .cos = room_.cos,
                    .sin = room_.sin,
@@ -213,7 +243,8 @@ class GptOss final : public Model {
                .activations = room_.activations,
                .products = room_.products,
                .slots = room_.slots,
-               .offsets = room_.offsets});
+               .offsets = room_.offsets,
+               .workspace = shared()});
   }
 
   // normed -> expert_ids, expert_weights
@@ -223,7 +254,8 @@ class GptOss final : public Model {
                      .rows = rows,
                      .weight = layer.router,
                      .bias = layer.router_bias,
-                     .y = room_.router_logits});
+                     .y = room_.router_logits,
+                     .workspace = shared()});
     route_top_k(context, {.logits = room_.router_logits,
                           .rows = rows,
                           .experts = static_cast<int>(config_.num_local_experts),
@@ -249,9 +281,14 @@ class GptOss final : public Model {
                            .rows = rows,
                            .hidden = hidden(),
                            .eps = eps()});
-    linear(context, {.x = room_.last_normed, .rows = rows, .weight = weights_.lm_head, .y = logits});
+    linear(context, {.x = room_.last_normed,
+                     .rows = rows,
+                     .weight = weights_.lm_head,
+                     .y = logits,
+                     .workspace = shared()});
   }
 
+  std::span<std::byte> shared() const { return {room_.shared, room_.shared_bytes}; }
   int hidden() const { return static_cast<int>(config_.hidden_size); }
   float eps() const { return static_cast<float>(config_.rms_norm_eps); }
 

@@ -32,6 +32,32 @@ inline float fixed_exp(float x) {
   return value * first * second;
 }
 
+// The same bits without a branch, for loops that compilers turn into lanes; NaN stays a NaN, not the same
+// one.
+inline float fixed_exp_branchless(float x) {
+  const float low = x < -87.33654f ? -87.33654f : x;
+  const float inside = x > 88.72283f ? 88.72283f : low;
+  const float shifted = inside * 1.44269504f + 12582912.0f;
+  const float n = shifted - 12582912.0f;
+  const float r = (inside - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  const float value = p * (r * r) + r + 1.0f;
+  // The integer that `shifted` holds in its lowest bits.
+  const std::int32_t exponent =
+      std::bit_cast<std::int32_t>(shifted) - std::bit_cast<std::int32_t>(12582912.0f);
+  const std::int32_t half = exponent / 2;
+  const float first = std::bit_cast<float>((half + 127) << 23);
+  const float second = std::bit_cast<float>((exponent - half + 127) << 23);
+  const float result = value * first * second;
+  const float bounded = x < -87.33654f ? 0.0f : result;
+  return x > 88.72283f ? std::bit_cast<float>(0x7f800000u) : bounded;
+}
+
 // ln x for finite x > 0, within 1e-15 of the exact value relative to 1.
 inline double fixed_log(double x) {
   std::uint64_t bits = std::bit_cast<std::uint64_t>(x);

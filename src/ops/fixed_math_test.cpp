@@ -24,6 +24,19 @@ TEST(FixedExp, IsWithinTwoUnitsOfTheExactValueForEveryFloatInRange) {
   EXPECT_LT(worst, 2.0);
 }
 
+TEST(FixedExp, HasTheSameBitsWithoutBranches) {
+  for (std::uint64_t bits = 0; bits < 0x100000000u; bits += 4099) {
+    const float x = std::bit_cast<float>(static_cast<std::uint32_t>(bits));
+    if (std::isnan(x)) {
+      ASSERT_TRUE(std::isnan(fixed_exp_branchless(x)));
+    } else {
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(fixed_exp_branchless(x)),
+                std::bit_cast<std::uint32_t>(fixed_exp(x)))
+          << x;
+    }
+  }
+}
+
 TEST(FixedExp, EndsOfTheRange) {
   EXPECT_EQ(fixed_exp(0.0f), 1.0f);
   EXPECT_EQ(fixed_exp(-std::numeric_limits<float>::infinity()), 0.0f);

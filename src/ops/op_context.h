@@ -3,7 +3,7 @@
 
 #include "base/thread_pool.h"
 #include "base/time_table.h"
-#include "ops/linear/dot_tile.h"
+#include "ops/linear/dot_kernels.h"
 
 namespace nibble {
 

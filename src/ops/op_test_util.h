@@ -1,12 +1,15 @@
 // What the ops' tests share: random inputs over a wide range, and oracles in double precision.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "formats/bf16.h"
 #include "formats/mxfp4.h"
+#include "formats/q8.h"
 
 namespace nibble {
 
@@ -39,6 +42,37 @@ struct RandomMxfp4 {
           {blocks.data() + e * groups * mxfp4_block_bytes, scales.data() + e * groups, rows, cols});
     }
   }
+};
+
+struct RandomQ8 {
+  std::vector<std::int8_t> codes;
+  std::vector<std::uint8_t> scales;
+  Q8Matrix matrix;
+
+  RandomQ8(std::mt19937& random, int rows, int cols)
+      : codes(static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols)),
+        scales(codes.size() / q8_block) {
+    for (std::int8_t& code : codes) code = static_cast<std::int8_t>(static_cast<int>(random() % 255) - 127);
+    for (std::uint8_t& byte : scales) byte = static_cast<std::uint8_t>(118 + random() % 5);
+    matrix = {codes.data(), scales.data(), rows, cols};
+  }
+  RandomQ8(const RandomQ8&) = delete;
+  RandomQ8& operator=(const RandomQ8&) = delete;
+};
+
+// Room at a multiple of 64, as ops want their workspaces.
+class AlignedBytes {
+ public:
+  explicit AlignedBytes(std::size_t size) : lines_((size + 63) / 64), size_(size) {}
+  std::byte* data() { return reinterpret_cast<std::byte*>(lines_.data()); }
+  std::span<std::byte> span() { return {data(), size_}; }
+
+ private:
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::vector<Line> lines_;
+  std::size_t size_;
 };
 
 // Row `row` of the matrix times x, in double precision.

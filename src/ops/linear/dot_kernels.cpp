@@ -1,18 +1,63 @@
+#include "ops/linear/dot_kernels.h"
+
+#include <algorithm>
+
 #include "base/check.h"
+#include "ops/linear/dot_amx.h"
+#include "ops/linear/dot_steps_avx512.h"
 #include "ops/linear/dot_tile_avx2.h"
 #include "ops/linear/dot_tile_avx512.h"
 #include "ops/linear/dot_tile_scalar.h"
+#include "ops/linear/float_inputs.h"
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
 
 namespace nibble {
 namespace {
 
 constexpr DotKernels kernels[] = {
-    {"avx512", avx512_supported, avx512_dot_bf16, avx512_dot_mxfp4},
-    {"avx2", avx2_supported, avx2_dot_bf16, avx2_dot_mxfp4},
-    {"scalar", scalar_supported, scalar_dot_bf16, scalar_dot_mxfp4},
+    {"amx", amx_supported, amx_prepare, amx_multiply},
+    {"avx512_bf16", avx512_bf16_supported, avx512_bf16_prepare, avx512_bf16_multiply},
+    {"avx512", avx512_supported, prepare_float_inputs, avx512_multiply},
+    {"avx2", avx2_supported, prepare_float_inputs, avx2_multiply},
+    {"scalar", scalar_supported, prepare_float_inputs, scalar_multiply},
+};
+
+// The compiler does not know that arithmetic depends on the control word; the kernels' code stays on its side
+// of the changes because it is reached through a pointer.
+class FlushSubnormals {
+ public:
+#if defined(__SSE2__)
+  FlushSubnormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | flush_results | operands_are_zero); }
+  ~FlushSubnormals() { _mm_setcsr(before_); }
+
+ private:
+  static constexpr unsigned flush_results = 0x8000, operands_are_zero = 0x0040;
+  unsigned before_;
+#endif
 };
 
 }  // namespace
+
+std::size_t prepared_bytes(int cols, int count) {
+  const auto round_up = [](int n, int to) {
+    return static_cast<std::size_t>(n + to - 1) / static_cast<std::size_t>(to) * static_cast<std::size_t>(to);
+  };
+  // As floats in whole steps, or as bfloat16 in whole groups of sixteen steps.
+  const std::size_t one =
+      std::max(round_up(cols, dot_step) * sizeof(float), round_up(cols, 16 * dot_step) * sizeof(Bf16));
+  return round_up(count, input_group) * one;
+}
+
+void multiply_rows(const DotKernels& chosen, const DenseMatrix& matrix, int begin, int end,
+                   const DotInputs& inputs, const TotalsSink& store) {
+  NIBBLE_CHECK(begin % range_rows == 0 && end <= matrix_rows(matrix));
+  NIBBLE_CHECK(inputs.rows.cols == matrix_cols(matrix));
+  const FlushSubnormals mode;
+  chosen.multiply(matrix, begin, end, inputs, store);
+}
 
 std::span<const DotKernels> dot_kernels() { return kernels; }
 
@@ -22,6 +67,13 @@ const DotKernels& best_dot_kernels() {
   }
   NIBBLE_CHECK(false, "the scalar kernels run anywhere");
   return kernels[0];
+}
+
+const DotKernels* find_dot_kernels(std::string_view name) {
+  for (const DotKernels& each : kernels) {
+    if (each.name == name) return &each;
+  }
+  return nullptr;
 }
 
 }  // namespace nibble

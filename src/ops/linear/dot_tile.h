@@ -4,25 +4,27 @@
 //
 //   K is walked in steps of 32 (a short last step is padded with zeros). Within a step the products of the
 //   even k are summed in order from 0, those of the odd k likewise, and the two sums are added. The running
-//   total starts at 0 and takes in each step's sum; for MXFP4 the products are those of the codes, and the
-//   step's sum is multiplied by the block's scale first. Each product and each sum is rounded to float32.
+//   total starts at 0 and takes in each step's sum; for MXFP4 and Q8 the products are those of the codes, and
+//   the step's sum is multiplied by the block's scale first. Each product and each sum is rounded to float32;
+//   where inputs are bfloat16, products are added unrounded (they are exact but for overflow and underflow).
 //
-// It is the order in which the AMX tile instruction adds, so that tile, vector and scalar code can agree.
+//   Subnormal numbers count as zero, as operands and as results (scales excepted: they keep their value).
+//   Inputs that are bfloat16 by contract count as 0 below 2^-60 and as infinite from 2^100 on.
+//
+// It is the order and the arithmetic of the AMX tile instruction, and of VDPBF16PS where it is given pairs of
+// k of one parity; vector and scalar code follow with the CPU's flush-to-zero modes on. The bounds on inputs
+// make a block's scale, if its byte is in [scale_byte_min, scale_byte_max], commute with the sum of the step:
+// nothing can leave the range of normal numbers on the way, so scaled weights give the bits of scaled sums.
 #pragma once
 
 #include <cstdint>
-#include <span>
-#include <string_view>
 
 #include "formats/bf16.h"
-#include "formats/mxfp4.h"
 
 namespace nibble {
 
 inline constexpr int dot_step = 32;
 inline constexpr int tile_rows = 16;
-// Inputs of one call: their totals stay in the first-level cache.
-inline constexpr int max_tile_inputs = 64;
 
 // Dense bfloat16 weights as the checkpoint stores them.
 struct Bf16Matrix {
@@ -35,23 +37,14 @@ struct Bf16Matrix {
 // multiply-add then gives the contract's bits at half the instructions.
 enum class InputValues : std::uint8_t { any_float, bf16 };
 
-// Products of rows [row, row + tile_rows) of a matrix (fewer at its end) with each of at most
-// max_tile_inputs inputs ([cols] floats each). Rows past the end give zeros.
-using TileTotals = float[tile_rows];
-struct DotKernels {
-  std::string_view name;
-  bool (*supported)();  // by this machine
-  void (*bf16)(const Bf16Matrix& matrix, int row, std::span<const float* const> inputs, InputValues values,
-               TileTotals* totals);
-  void (*mxfp4)(const Mxfp4Checkpoint& matrix, int row, std::span<const float* const> inputs,
-                InputValues values, TileTotals* totals);
-};
+inline constexpr float smallest_bf16_input = 0x1p-60f;
+inline constexpr float infinite_bf16_input = 0x1p100f;
+// With |x| in [2^-60, 2^100) a step's sum of codes is a multiple of 2^-68 below 2^112.
+inline constexpr int scale_byte_min = 127 - 58;
+inline constexpr int scale_byte_max = 127 + 15;
 
-// Every implementation that was built, in order of preference; the last one runs anywhere. All give the
-// same bits.
-std::span<const DotKernels> dot_kernels();
-// The first that this machine supports.
-const DotKernels& best_dot_kernels();
+// Products of a tile of rows with one input.
+using TileTotals = float[tile_rows];
 
 // The same sum for two float vectors; n is a multiple of dot_step.
 inline float dot(const float* a, const float* b, int n) {

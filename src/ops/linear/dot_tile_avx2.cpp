@@ -21,7 +21,8 @@ constexpr int word_count = dot_step / 2;
 // One step of a tile's weights as bfloat16, two columns a 32-bit word, one lane a row.
 struct WeightWords {
   alignas(32) std::uint32_t words[word_count][tile_rows];
-  alignas(32) float scales[tile_rows];  // MXFP4 only
+  // Block formats only: the scale in two factors, as 2^-127 is subnormal and would count as zero.
+  alignas(32) float scales[tile_rows], halves[tile_rows];
 };
 
 // Which column the low half of a word holds; the high half holds the next one of the same kind.
@@ -64,6 +65,11 @@ NIBBLE_AVX2 inline void store_transposed(const __m256i (&pair)[4], std::uint32_t
   _mm256_store_si256(reinterpret_cast<__m256i*>(words[1]), _mm256_unpackhi_epi64(a, c));
   _mm256_store_si256(reinterpret_cast<__m256i*>(words[2]), _mm256_unpacklo_epi64(b, d));
   _mm256_store_si256(reinterpret_cast<__m256i*>(words[3]), _mm256_unpackhi_epi64(b, d));
+}
+
+NIBBLE_AVX2 inline void set_scale(std::uint8_t byte, int row, WeightWords& step) {
+  step.scales[row] = E8m0{byte == 0 ? std::uint8_t{1} : byte}.to_float();
+  step.halves[row] = byte == 0 ? 0.5f : 1.0f;
 }
 
 // Full steps of full tiles only.
@@ -118,8 +124,32 @@ NIBBLE_AVX2 inline void load_words(const Mxfp4Checkpoint& matrix, int row, int k
       store_transposed(words[part],
                        reinterpret_cast<std::uint32_t(*)[tile_rows]>(step.words[4 * part] + half * lanes));
     }
-    for (int r = 0; r < lanes; ++r)
-      step.scales[half * lanes + r] = E8m0{matrix.scales[first + r * row_blocks]}.to_float();
+    for (int r = 0; r < lanes; ++r) set_scale(matrix.scales[first + r * row_blocks], half * lanes + r, step);
+  }
+}
+
+NIBBLE_AVX2 inline void load_words(const Q8Matrix& matrix, int row, int k, WeightWords& step) {
+  static_assert(dot_step == q8_block);
+  for (int half = 0; half < halves; ++half) {
+    __m256i rows[lanes], columns[lanes];
+    for (int r = 0; r < lanes; ++r) {
+      const std::int64_t at = row + half * lanes + r;
+      rows[r] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(matrix.codes + at * matrix.cols + k));
+      set_scale(matrix.scales[at * (matrix.cols / q8_block) + k / q8_block], half * lanes + r, step);
+    }
+    transpose_words(rows, columns);
+    for (int i = 0; i < lanes; ++i) {
+      const auto code = [&](int byte) NIBBLE_AVX2 {
+        const __m256i top = _mm256_slli_epi32(columns[i], 24 - 8 * byte);
+        return _mm256_castps_si256(_mm256_cvtepi32_ps(_mm256_srai_epi32(top, 24)));
+      };
+      // Small integers have nothing in the lower half of a float.
+      for (int pair = 0; pair < 2; ++pair) {
+        const __m256i low = _mm256_srli_epi32(code(2 * pair), 16);
+        _mm256_store_si256(reinterpret_cast<__m256i*>(step.words[2 * i + pair] + half * lanes),
+                           _mm256_or_si256(low, code(2 * pair + 1)));
+      }
+    }
   }
 }
 
@@ -139,9 +169,13 @@ NIBBLE_AVX2 inline __m256 multiply_add(__m256 weight, __m256 x, __m256 sum) {
 }
 
 template <bool scaled>
-NIBBLE_AVX2 inline void add_to_total(const float* scales, __m256 even, __m256 odd, float* total) {
+NIBBLE_AVX2 inline void add_to_total(const WeightWords& step, int row, __m256 even, __m256 odd,
+                                     float* total) {
   __m256 sum = _mm256_add_ps(even, odd);
-  if constexpr (scaled) sum = _mm256_mul_ps(sum, _mm256_load_ps(scales));
+  if constexpr (scaled) {
+    sum = _mm256_mul_ps(_mm256_mul_ps(sum, _mm256_load_ps(step.halves + row)),
+                        _mm256_load_ps(step.scales + row));
+  }
   _mm256_storeu_ps(total, _mm256_add_ps(_mm256_loadu_ps(total), sum));
 }
 
@@ -164,7 +198,7 @@ NIBBLE_AVX2 inline void multiply_words(const WeightWords& step, const float* x, 
     }
   }
   for (int half = 0; half < halves; ++half) {
-    add_to_total<scaled>(step.scales + half * lanes, sums[half][0], sums[half][1], totals + half * lanes);
+    add_to_total<scaled>(step, half * lanes, sums[half][0], sums[half][1], totals + half * lanes);
   }
 }
 
@@ -187,7 +221,7 @@ NIBBLE_AVX2 inline void widen(const WeightWords& step, WeightColumns& wide) {
 }
 
 template <int count, bool scaled, bool exact_products>
-NIBBLE_AVX2 inline void multiply_columns(const WeightColumns& wide, const float* scales,
+NIBBLE_AVX2 inline void multiply_columns(const WeightColumns& wide, const WeightWords& step,
                                          const float* const* inputs, int k, TileTotals* totals) {
   __m256 sums[2][halves][count];
   for (auto& parity : sums) {
@@ -208,8 +242,7 @@ NIBBLE_AVX2 inline void multiply_columns(const WeightColumns& wide, const float*
   }
   for (int i = 0; i < count; ++i) {
     for (int half = 0; half < halves; ++half) {
-      add_to_total<scaled>(scales + half * lanes, sums[0][half][i], sums[1][half][i],
-                           totals[i] + half * lanes);
+      add_to_total<scaled>(step, half * lanes, sums[0][half][i], sums[1][half][i], totals[i] + half * lanes);
     }
   }
 }
@@ -230,12 +263,43 @@ NIBBLE_AVX2 void multiply(const Matrix& matrix, int row, std::span<const float* 
       widen<Pairs>(step, wide);
       int i = 0;
       for (; i + 3 <= count; i += 3)
-        multiply_columns<3, scaled, exact_products>(wide, step.scales, inputs.data() + i, k, totals + i);
+        multiply_columns<3, scaled, exact_products>(wide, step, inputs.data() + i, k, totals + i);
       if (count - i == 2)
-        multiply_columns<2, scaled, exact_products>(wide, step.scales, inputs.data() + i, k, totals + i);
+        multiply_columns<2, scaled, exact_products>(wide, step, inputs.data() + i, k, totals + i);
       if (count - i == 1)
-        multiply_columns<1, scaled, exact_products>(wide, step.scales, inputs.data() + i, k, totals + i);
+        multiply_columns<1, scaled, exact_products>(wide, step, inputs.data() + i, k, totals + i);
     }
+  }
+}
+
+// How the words of a format pair columns, and whether it has scales.
+template <class Matrix>
+struct Words {
+  using Pairs = NeighbourPairs;
+  static constexpr bool scaled = true;
+};
+template <>
+struct Words<Bf16Matrix> {
+  using Pairs = NeighbourPairs;
+  static constexpr bool scaled = false;
+};
+template <>
+struct Words<Mxfp4Checkpoint> {
+  using Pairs = ParityPairs;
+  static constexpr bool scaled = true;
+};
+
+// Ragged ends are rare (every width of a real model is a multiple of 32) and left to the plain code.
+template <class Matrix>
+void tile(const Matrix& matrix, int row, std::span<const float* const> inputs, InputValues values,
+          TileTotals* totals) {
+  using Format = Words<Matrix>;
+  if (matrix.rows - row < tile_rows || matrix.cols % dot_step != 0) {
+    scalar_tile(matrix, row, inputs, values, totals);
+  } else if (values == InputValues::bf16) {
+    multiply<typename Format::Pairs, Format::scaled, true>(matrix, row, inputs, totals);
+  } else {
+    multiply<typename Format::Pairs, Format::scaled, false>(matrix, row, inputs, totals);
   }
 }
 
@@ -243,27 +307,22 @@ NIBBLE_AVX2 void multiply(const Matrix& matrix, int row, std::span<const float* 
 
 bool avx2_supported() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
-// Ragged ends are rare (every width of a real model is a multiple of 32) and left to the plain code.
-void avx2_dot_bf16(const Bf16Matrix& matrix, int row, std::span<const float* const> inputs,
-                   InputValues values, TileTotals* totals) {
-  if (matrix.rows - row < tile_rows || matrix.cols % dot_step != 0) {
-    scalar_dot_bf16(matrix, row, inputs, values, totals);
-  } else if (values == InputValues::bf16) {
-    multiply<NeighbourPairs, false, true>(matrix, row, inputs, totals);
-  } else {
-    multiply<NeighbourPairs, false, false>(matrix, row, inputs, totals);
-  }
+void avx2_tile(const Bf16Matrix& matrix, int row, std::span<const float* const> inputs, InputValues values,
+               TileTotals* totals) {
+  tile(matrix, row, inputs, values, totals);
+}
+void avx2_tile(const Q8Matrix& matrix, int row, std::span<const float* const> inputs, InputValues values,
+               TileTotals* totals) {
+  tile(matrix, row, inputs, values, totals);
+}
+void avx2_tile(const Mxfp4Checkpoint& matrix, int row, std::span<const float* const> inputs,
+               InputValues values, TileTotals* totals) {
+  tile(matrix, row, inputs, values, totals);
 }
 
-void avx2_dot_mxfp4(const Mxfp4Checkpoint& matrix, int row, std::span<const float* const> inputs,
-                    InputValues values, TileTotals* totals) {
-  if (matrix.rows - row < tile_rows) {
-    scalar_dot_mxfp4(matrix, row, inputs, values, totals);
-  } else if (values == InputValues::bf16) {
-    multiply<ParityPairs, true, true>(matrix, row, inputs, totals);
-  } else {
-    multiply<ParityPairs, true, false>(matrix, row, inputs, totals);
-  }
+void avx2_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
+                   const TotalsSink& store) {
+  std::visit([&](const auto& each) { multiply_tiles({avx2_tile}, each, begin, end, inputs, store); }, matrix);
 }
 
 }  // namespace nibble

@@ -59,6 +59,30 @@ struct Mxfp4Step {
   }
 };
 
+struct Q8Step {
+  static constexpr int chunks = 2;
+  static constexpr int columns_a_word = 4;  // bytes
+  NIBBLE_AVX512 static __m512 column(__m512i word, int within) {
+    const __m512i top = _mm512_slli_epi32(word, static_cast<unsigned>(24 - 8 * within));
+    return _mm512_cvtepi32_ps(_mm512_srai_epi32(top, 24));
+  }
+};
+
+// A block's scale in two factors, as 2^-127 is subnormal and would count as zero.
+struct Scales {
+  __m512 half, scale;
+};
+NIBBLE_AVX512 inline Scales scales_of(const std::uint8_t* first, std::int64_t row_bytes) {
+  alignas(16) std::uint8_t bytes[lanes];
+  for (int r = 0; r < lanes; ++r) bytes[r] = first[r * row_bytes];
+  const __m512i wide = _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(bytes)));
+  const __m512i exponents = _mm512_slli_epi32(_mm512_max_epu32(wide, _mm512_set1_epi32(1)), 23);
+  const __mmask16 nan = _mm512_cmpeq_epi32_mask(wide, _mm512_set1_epi32(E8m0::nan_bits));
+  const __mmask16 smallest = _mm512_testn_epi32_mask(wide, wide);
+  return {_mm512_mask_blend_ps(smallest, _mm512_set1_ps(1.0f), _mm512_set1_ps(0.5f)),
+          _mm512_castsi512_ps(_mm512_mask_blend_epi32(nan, exponents, _mm512_set1_epi32(0x7fc00000)))};
+}
+
 // See dot_tile_avx2.cpp: fused only where the product is exact.
 template <bool exact_products>
 NIBBLE_AVX512 inline __m512 multiply_add(__m512 weight, __m512 x, __m512 sum) {
@@ -66,16 +90,16 @@ NIBBLE_AVX512 inline __m512 multiply_add(__m512 weight, __m512 x, __m512 sum) {
   return _mm512_add_ps(sum, _mm512_mul_ps(weight, x));
 }
 
-NIBBLE_AVX512 inline void add_to_total(const __m512* scales, __m512 even, __m512 odd, TileTotals& totals) {
+NIBBLE_AVX512 inline void add_to_total(const Scales* scales, __m512 even, __m512 odd, TileTotals& totals) {
   __m512 sum = _mm512_add_ps(even, odd);
-  if (scales != nullptr) sum = _mm512_mul_ps(sum, *scales);
+  if (scales != nullptr) sum = _mm512_mul_ps(_mm512_mul_ps(sum, scales->half), scales->scale);
   _mm512_storeu_ps(totals, _mm512_add_ps(_mm512_loadu_ps(totals), sum));
 }
 
 // One input: weights go from the words straight into the products.
 template <class Step, bool exact_products>
 NIBBLE_AVX512 inline void multiply_one(const std::uint8_t* first, std::int64_t row_bytes,
-                                       const __m512* scales, const float* x, TileTotals& totals) {
+                                       const Scales* scales, const float* x, TileTotals& totals) {
   __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
   for (int chunk = 0; chunk < Step::chunks; ++chunk) {
     __m512i words[4];
@@ -115,7 +139,7 @@ NIBBLE_AVX512 inline void widen(const std::uint8_t* first, std::int64_t row_byte
 }
 
 template <int count, bool exact_products>
-NIBBLE_AVX512 inline void multiply_columns(const WeightColumns& wide, const __m512* scales,
+NIBBLE_AVX512 inline void multiply_columns(const WeightColumns& wide, const Scales* scales,
                                            const float* const* inputs, int k, TileTotals* totals) {
   __m512 sums[2][count];
   for (auto& parity : sums) {
@@ -135,7 +159,7 @@ NIBBLE_AVX512 inline void multiply_columns(const WeightColumns& wide, const __m5
 
 template <class Step, bool exact_products>
 NIBBLE_AVX512 inline void multiply_step(const std::uint8_t* first, std::int64_t row_bytes,
-                                        const __m512* scales, std::span<const float* const> inputs, int k,
+                                        const Scales* scales, std::span<const float* const> inputs, int k,
                                         TileTotals* totals) {
   const int count = static_cast<int>(inputs.size());
   if (count == 1)
@@ -161,19 +185,40 @@ NIBBLE_AVX512 void multiply(const Bf16Matrix& matrix, int row, std::span<const f
   }
 }
 
+template <class Step, bool exact_products>
+NIBBLE_AVX512 void multiply_blocks(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t blocks,
+                                   int row, std::span<const float* const> inputs, TileTotals* totals) {
+  constexpr std::int64_t block_bytes = 16 * Step::chunks;
+  const std::uint8_t* first = codes + row * blocks * block_bytes;
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    const Scales scale = scales_of(scales + row * blocks + block, blocks);
+    multiply_step<Step, exact_products>(first + block * block_bytes, blocks * block_bytes, &scale, inputs,
+                                        static_cast<int>(block) * dot_step, totals);
+  }
+}
 template <bool exact_products>
 NIBBLE_AVX512 void multiply(const Mxfp4Checkpoint& matrix, int row, std::span<const float* const> inputs,
                             TileTotals* totals) {
-  const std::int64_t row_blocks = matrix.cols / mxfp4_block, row_bytes = row_blocks * mxfp4_block_bytes;
-  const std::uint8_t* first = matrix.blocks + row * row_bytes;
-  for (std::int64_t block = 0; block < row_blocks; ++block) {
-    alignas(64) float scales[lanes];
-    for (int r = 0; r < lanes; ++r)
-      scales[r] = E8m0{matrix.scales[(row + r) * row_blocks + block]}.to_float();
-    const __m512 scale = _mm512_load_ps(scales);
-    multiply_step<Mxfp4Step, exact_products>(first + block * mxfp4_block_bytes, row_bytes, &scale, inputs,
-                                             static_cast<int>(block) * dot_step, totals);
-  }
+  multiply_blocks<Mxfp4Step, exact_products>(matrix.blocks, matrix.scales, matrix.cols / dot_step, row,
+                                             inputs, totals);
+}
+template <bool exact_products>
+NIBBLE_AVX512 void multiply(const Q8Matrix& matrix, int row, std::span<const float* const> inputs,
+                            TileTotals* totals) {
+  multiply_blocks<Q8Step, exact_products>(reinterpret_cast<const std::uint8_t*>(matrix.codes), matrix.scales,
+                                          matrix.cols / dot_step, row, inputs, totals);
+}
+
+// Ragged ends are rare (every width of a real model is a multiple of 32) and left to the plain code.
+template <class Matrix>
+void tile(const Matrix& matrix, int row, std::span<const float* const> inputs, InputValues values,
+          TileTotals* totals) {
+  if (matrix.rows - row < tile_rows || matrix.cols % dot_step != 0)
+    return scalar_tile(matrix, row, inputs, values, totals);
+  NIBBLE_CHECK(inputs.size() <= max_tile_inputs);
+  std::memset(totals, 0, inputs.size() * sizeof(TileTotals));
+  values == InputValues::bf16 ? multiply<true>(matrix, row, inputs, totals)
+                              : multiply<false>(matrix, row, inputs, totals);
 }
 
 }  // namespace
@@ -183,24 +228,23 @@ bool avx512_supported() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
-// Ragged ends are rare (every width of a real model is a multiple of 32) and left to the plain code.
-void avx512_dot_bf16(const Bf16Matrix& matrix, int row, std::span<const float* const> inputs,
-                     InputValues values, TileTotals* totals) {
-  if (matrix.rows - row < tile_rows || matrix.cols % dot_step != 0)
-    return scalar_dot_bf16(matrix, row, inputs, values, totals);
-  NIBBLE_CHECK(inputs.size() <= max_tile_inputs);
-  std::memset(totals, 0, inputs.size() * sizeof(TileTotals));
-  values == InputValues::bf16 ? multiply<true>(matrix, row, inputs, totals)
-                              : multiply<false>(matrix, row, inputs, totals);
+void avx512_tile(const Bf16Matrix& matrix, int row, std::span<const float* const> inputs, InputValues values,
+                 TileTotals* totals) {
+  tile(matrix, row, inputs, values, totals);
+}
+void avx512_tile(const Q8Matrix& matrix, int row, std::span<const float* const> inputs, InputValues values,
+                 TileTotals* totals) {
+  tile(matrix, row, inputs, values, totals);
+}
+void avx512_tile(const Mxfp4Checkpoint& matrix, int row, std::span<const float* const> inputs,
+                 InputValues values, TileTotals* totals) {
+  tile(matrix, row, inputs, values, totals);
 }
 
-void avx512_dot_mxfp4(const Mxfp4Checkpoint& matrix, int row, std::span<const float* const> inputs,
-                      InputValues values, TileTotals* totals) {
-  if (matrix.rows - row < tile_rows) return scalar_dot_mxfp4(matrix, row, inputs, values, totals);
-  NIBBLE_CHECK(inputs.size() <= max_tile_inputs);
-  std::memset(totals, 0, inputs.size() * sizeof(TileTotals));
-  values == InputValues::bf16 ? multiply<true>(matrix, row, inputs, totals)
-                              : multiply<false>(matrix, row, inputs, totals);
+void avx512_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
+                     const TotalsSink& store) {
+  std::visit([&](const auto& each) { multiply_tiles({avx512_tile}, each, begin, end, inputs, store); },
+             matrix);
 }
 
 }  // namespace nibble

@@ -1,30 +1,33 @@
 #include <algorithm>
 
+#include "base/check.h"
 #include "ops/linear/linear.h"
 
 namespace nibble {
 
+std::size_t linear_workspace_bytes(int rows, int in) { return prepared_bytes(in, rows); }
+
 void linear(OpContext& context, const LinearArgs& args) {
-  const int tiles = (args.weight.rows + tile_rows - 1) / tile_rows;
-  context.threads.parallel_for(tiles, [&](int tile_begin, int tile_end) {
-    const float* inputs[max_tile_inputs];
-    TileTotals totals[max_tile_inputs];
-    for (int first = 0; first < args.rows; first += max_tile_inputs) {
-      const int count = std::min(max_tile_inputs, args.rows - first);
-      for (int i = 0; i < count; ++i)
-        inputs[i] = args.x + static_cast<std::int64_t>(first + i) * args.weight.cols;
-      for (int row = tile_begin * tile_rows; row < std::min(tile_end * tile_rows, args.weight.rows);
-           row += tile_rows) {
-        context.dots.bf16(args.weight, row, std::span(inputs, static_cast<std::size_t>(count)),
-                          context.activations, totals);
-        const int rows = std::min(tile_rows, args.weight.rows - row);
-        for (int i = 0; i < count; ++i) {
-          float* y = args.y + static_cast<std::int64_t>(first + i) * args.weight.rows + row;
-          for (int r = 0; r < rows; ++r)
-            y[r] = args.bias ? totals[i][r] + args.bias[row + r].to_float() : totals[i][r];
-        }
-      }
+  const int in = matrix_cols(args.weight), out = matrix_rows(args.weight);
+  NIBBLE_CHECK(args.workspace.size() >= linear_workspace_bytes(args.rows, in));
+  const DotInputs inputs{.rows = {.first = args.x, .count = args.rows, .cols = in},
+                         .values = context.activations,
+                         .prepared = args.workspace.data()};
+  context.threads.parallel_for((args.rows + input_group - 1) / input_group, [&](int begin, int end) {
+    context.dots.prepare(args.weight, inputs, begin * input_group, std::min(end * input_group, args.rows));
+  });
+  const auto store = [&](int row, int input, const float* totals) {
+    float* y = args.y + static_cast<std::int64_t>(input) * out + row;
+    const int rows = std::min(tile_rows, out - row);
+    if (args.bias == nullptr) {
+      std::copy_n(totals, rows, y);
+    } else {
+      for (int r = 0; r < rows; ++r) y[r] = totals[r] + args.bias[row + r].to_float();
     }
+  };
+  context.threads.parallel_for((out + range_rows - 1) / range_rows, [&](int begin, int end) {
+    multiply_rows(context.dots, args.weight, begin * range_rows, std::min(end * range_rows, out), inputs,
+                  TotalsSink(store));
   });
 }
 

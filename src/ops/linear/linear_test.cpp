@@ -13,6 +13,13 @@ struct Case {
   int rows, in, out;
 };
 
+// linear with room of its own.
+void run(OpContext& context, LinearArgs args) {
+  AlignedBytes room(linear_workspace_bytes(args.rows, matrix_cols(args.weight)));
+  args.workspace = room.span();
+  linear(context, args);
+}
+
 TEST(Linear, AgreesWithDoublePrecisionForEveryShapeOfTile) {
   std::mt19937 random(1);
   ThreadPool threads(2);
@@ -24,11 +31,11 @@ TEST(Linear, AgreesWithDoublePrecisionForEveryShapeOfTile) {
     const std::vector<float> x = random_floats(random, rows * in);
     const std::vector<Bf16> weight = random_bf16(random, out * in), bias = random_bf16(random, out);
     std::vector<float> y(rows * out, NAN);
-    linear(context, {.x = x.data(),
-                     .rows = shape.rows,
-                     .weight = {weight.data(), shape.out, shape.in},
-                     .bias = bias.data(),
-                     .y = y.data()});
+    run(context, {.x = x.data(),
+                  .rows = shape.rows,
+                  .weight = Bf16Matrix{weight.data(), shape.out, shape.in},
+                  .bias = bias.data(),
+                  .y = y.data()});
     for (std::size_t t = 0; t < rows; ++t) {
       for (std::size_t o = 0; o < out; ++o) {
         double exact = bias[o].to_float(), magnitude = 0;
@@ -52,10 +59,13 @@ TEST(Linear, ARowsBitsDependOnNeitherItsBatchNorTheThreads) {
   std::vector<float> together(static_cast<std::size_t>(rows * out)), alone(static_cast<std::size_t>(out));
   ThreadPool two(2), one(1);
   OpContext many{two}, single{one};
-  linear(many, {.x = x.data(), .rows = rows, .weight = {weight.data(), out, in}, .y = together.data()});
+  run(many,
+      {.x = x.data(), .rows = rows, .weight = Bf16Matrix{weight.data(), out, in}, .y = together.data()});
   for (int row = 0; row < rows; ++row) {
-    linear(single,
-           {.x = x.data() + row * in, .rows = 1, .weight = {weight.data(), out, in}, .y = alone.data()});
+    run(single, {.x = x.data() + row * in,
+                 .rows = 1,
+                 .weight = Bf16Matrix{weight.data(), out, in},
+                 .y = alone.data()});
     for (int o = 0; o < out; ++o)
       ASSERT_EQ(alone[static_cast<std::size_t>(o)], together[static_cast<std::size_t>(row * out + o)]);
   }
@@ -69,7 +79,7 @@ TEST(Linear, AddsInTheOrderOfTheContract) {
   float y = 0;
   ThreadPool one(1);
   OpContext context{one};
-  linear(context, {.x = x.data(), .rows = 1, .weight = {weight.data(), 1, in}, .y = &y});
+  run(context, {.x = x.data(), .rows = 1, .weight = Bf16Matrix{weight.data(), 1, in}, .y = &y});
   float total = 0;
   for (int step = 0; step < in; step += 32) {
     float chains[2] = {0, 0};

@@ -9,7 +9,9 @@
 // product. Nothing depends on which rows share an expert.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "formats/bf16.h"
@@ -38,7 +40,12 @@ struct MoeMxfp4Args {
   float* products = nullptr;        // [rows * top_k, hidden]
   std::int32_t* slots = nullptr;    // [rows * top_k]: (row, choice) pairs grouped by expert
   std::int32_t* offsets = nullptr;  // [experts + 1]: where each expert's slots begin
+  // At least moe_workspace_bytes, at a multiple of 64. Lost when the next op uses it.
+  std::span<std::byte> workspace;
 };
+
+// For `slots` = rows * top_k; inputs is the wider of hidden and intermediate.
+std::size_t moe_workspace_bytes(int slots, int experts, int inputs);
 
 void moe_mxfp4(OpContext& context, const MoeMxfp4Weights& weights, const MoeMxfp4Args& args);
 

@@ -2,7 +2,7 @@
 
 #include "base/check.h"
 #include "ops/fixed_math.h"
-#include "ops/linear/dot_tile.h"
+#include "ops/linear/dot_kernels.h"
 #include "ops/moe/moe.h"
 
 namespace nibble {
@@ -20,28 +20,62 @@ void group_by_expert(const MoeMxfp4Args& args, int experts) {
   args.offsets[0] = 0;
 }
 
-// Every tile of rows of every used expert's matrix against the inputs routed to it:
-// input(slot) gives the vector, store(expert, row, slot, totals) takes tile_rows products.
-template <class Input, class Store>
+// What is prepared of each expert's inputs begins where the expert's slots do, its group's padding counted.
+std::size_t prepared_before(const MoeMxfp4Args& args, int expert, int cols) {
+  std::size_t bytes = 0;
+  for (int e = 0; e < expert; ++e) bytes += prepared_bytes(cols, args.offsets[e + 1] - args.offsets[e]);
+  return bytes;
+}
+
+DotInputs inputs_of_expert(const OpContext& context, const MoeMxfp4Args& args, int expert, const float* x,
+                           int slots_a_row, int cols) {
+  const int first = args.offsets[expert], count = args.offsets[expert + 1] - first;
+  return {.rows = {.first = x,
+                   .slots = args.slots + first,
+                   .slots_a_row = slots_a_row,
+                   .count = count,
+                   .cols = cols},
+          .values = context.activations,
+          .prepared = args.workspace.data() + prepared_before(args, expert, cols)};
+}
+
+// Every used expert's matrix times the inputs routed to it: slot s is row s / slots_a_row of x.
+// store(expert, row, slot, totals) takes tile_rows products.
+template <class Store>
 void multiply_routed(OpContext& context, const std::vector<Mxfp4Checkpoint>& matrices,
-                     const MoeMxfp4Args& args, Input input, Store store) {
-  const int rows = static_cast<int>(matrices[0].rows);
-  context.threads.parallel_for((rows + tile_rows - 1) / tile_rows, [&](int tile_begin, int tile_end) {
-    const float* inputs[max_tile_inputs];
-    TileTotals totals[max_tile_inputs];
-    for (std::size_t expert = 0; expert < matrices.size(); ++expert) {
-      for (int first = args.offsets[expert]; first < args.offsets[expert + 1]; first += max_tile_inputs) {
-        const int count = std::min(max_tile_inputs, args.offsets[expert + 1] - first);
-        for (int i = 0; i < count; ++i) inputs[i] = input(args.slots[first + i]);
-        for (int row = tile_begin * tile_rows; row < std::min(tile_end * tile_rows, rows); row += tile_rows) {
-          context.dots.mxfp4(matrices[expert], row, std::span(inputs, static_cast<std::size_t>(count)),
-                             context.activations, totals);
-          for (int i = 0; i < count; ++i)
-            store(static_cast<int>(expert), row, args.slots[first + i], totals[i]);
-        }
-      }
+                     const MoeMxfp4Args& args, const float* x, int slots_a_row, const Store& store) {
+  const int experts = static_cast<int>(matrices.size());
+  const int rows = static_cast<int>(matrices[0].rows), cols = static_cast<int>(matrices[0].cols);
+  context.threads.parallel_for(experts, [&](int begin, int end) {
+    for (int expert = begin; expert < end; ++expert) {
+      const DotInputs inputs = inputs_of_expert(context, args, expert, x, slots_a_row, cols);
+      context.dots.prepare(matrices[static_cast<std::size_t>(expert)], inputs, 0, inputs.rows.count);
     }
   });
+  context.threads.parallel_for((rows + range_rows - 1) / range_rows, [&](int begin, int end) {
+    for (int expert = 0; expert < experts; ++expert) {
+      const DotInputs inputs = inputs_of_expert(context, args, expert, x, slots_a_row, cols);
+      if (inputs.rows.count == 0) continue;
+      const auto store_slot = [&](int row, int input, const float* totals) {
+        store(expert, row, inputs.rows.slots[input], totals);
+      };
+      multiply_rows(context.dots, matrices[static_cast<std::size_t>(expert)], begin * range_rows,
+                    std::min(end * range_rows, rows), inputs, TotalsSink(store_slot));
+    }
+  });
+}
+
+// clamped_swiglu of the pairs of a tile, the same bits: without branches, so that compilers compute lanes at
+// once.
+constexpr int tile_pairs = tile_rows / 2;
+void clamped_swiglu_tile(const float (&gates)[tile_pairs], const float (&ups)[tile_pairs], float limit,
+                         float (&out)[tile_pairs]) {
+  for (int i = 0; i < tile_pairs; ++i) {
+    const float gate = gates[i] > limit ? limit : gates[i];
+    const float low = ups[i] < -limit ? -limit : ups[i];
+    const float up = ups[i] > limit ? limit : low;
+    out[i] = gate * (1.0f / (1.0f + fixed_exp_branchless(-(1.702f * gate)))) * (up + 1.0f);
+  }
 }
 
 }  // namespace
@@ -52,44 +86,52 @@ float clamped_swiglu(float gate, float up, float limit) {
   return gate * fixed_sigmoid(1.702f * gate) * (up + 1.0f);
 }
 
+std::size_t moe_workspace_bytes(int slots, int experts, int inputs) {
+  // Each expert that is used may leave its last group short.
+  return prepared_bytes(inputs, slots + (input_group - 1) * std::min(slots, experts));
+}
+
 void moe_mxfp4(OpContext& context, const MoeMxfp4Weights& weights, const MoeMxfp4Args& args) {
   const int experts = static_cast<int>(weights.gate_up.size());
   const int hidden = static_cast<int>(weights.down[0].rows);
   const int intermediate = static_cast<int>(weights.down[0].cols);
   static_assert(tile_rows % 2 == 0, "a gate and its up projection lie in one tile");
+  NIBBLE_CHECK(args.workspace.size() >=
+               moe_workspace_bytes(args.rows * args.top_k, experts, std::max(hidden, intermediate)));
   group_by_expert(args, experts);
 
-  multiply_routed(
-      context, weights.gate_up, args,
-      [&](int slot) { return args.x + static_cast<std::int64_t>(slot / args.top_k) * hidden; },
-      [&](int expert, int row, int slot, const float* totals) {
-        const Bf16* bias = weights.gate_up_bias + static_cast<std::int64_t>(expert) * 2 * intermediate + row;
-        float* h = args.activations + static_cast<std::int64_t>(slot) * intermediate + row / 2;
-        const int rows = std::min(tile_rows, 2 * intermediate - row);
-        for (int r = 0; r < rows; r += 2) {
-          h[r / 2] = context.activation(clamped_swiglu(
-              totals[r] + bias[r].to_float(), totals[r + 1] + bias[r + 1].to_float(), weights.swiglu_limit));
-        }
-      });
+  multiply_routed(context, weights.gate_up, args, args.x, args.top_k,
+                  [&](int expert, int row, int slot, const float* totals) {
+                    const Bf16* bias =
+                        weights.gate_up_bias + static_cast<std::int64_t>(expert) * 2 * intermediate + row;
+                    float* h = args.activations + static_cast<std::int64_t>(slot) * intermediate + row / 2;
+                    const int pairs = std::min(tile_pairs, intermediate - row / 2);
+                    float gates[tile_pairs] = {}, ups[tile_pairs] = {}, activated[tile_pairs];
+                    for (int i = 0; i < pairs; ++i) {
+                      gates[i] = totals[2 * i] + bias[2 * i].to_float();
+                      ups[i] = totals[2 * i + 1] + bias[2 * i + 1].to_float();
+                    }
+                    clamped_swiglu_tile(gates, ups, weights.swiglu_limit, activated);
+                    for (int i = 0; i < pairs; ++i) h[i] = context.activation(activated[i]);
+                  });
 
-  multiply_routed(
-      context, weights.down, args,
-      [&](int slot) { return args.activations + static_cast<std::int64_t>(slot) * intermediate; },
-      [&](int expert, int row, int slot, const float* totals) {
-        const Bf16* bias = weights.down_bias + static_cast<std::int64_t>(expert) * hidden + row;
-        float* y = args.products + static_cast<std::int64_t>(slot) * hidden + row;
-        const int rows = std::min(tile_rows, hidden - row);
-        for (int r = 0; r < rows; ++r) y[r] = totals[r] + bias[r].to_float();
-      });
+  multiply_routed(context, weights.down, args, args.activations, 1,
+                  [&](int expert, int row, int slot, const float* totals) {
+                    const Bf16* bias = weights.down_bias + static_cast<std::int64_t>(expert) * hidden + row;
+                    float* y = args.products + static_cast<std::int64_t>(slot) * hidden + row;
+                    const int rows = std::min(tile_rows, hidden - row);
+                    for (int r = 0; r < rows; ++r) y[r] = totals[r] + bias[r].to_float();
+                  });
 
   context.threads.parallel_for(args.rows, [&](int begin, int end) {
     for (int row = begin; row < end; ++row) {
       float* out = args.out + static_cast<std::int64_t>(row) * hidden;
-      for (int choice = 0; choice < args.top_k; ++choice) {
-        const int slot = row * args.top_k + choice;
-        const float weight = args.expert_weights[slot];
-        const float* y = args.products + static_cast<std::int64_t>(slot) * hidden;
-        for (int i = 0; i < hidden; ++i) out[i] = choice == 0 ? weight * y[i] : out[i] + weight * y[i];
+      const float* weight = args.expert_weights + static_cast<std::int64_t>(row) * args.top_k;
+      const float* y = args.products + static_cast<std::int64_t>(row) * args.top_k * hidden;
+      for (int i = 0; i < hidden; ++i) out[i] = weight[0] * y[i];
+      for (int choice = 1; choice < args.top_k; ++choice) {
+        y += hidden;
+        for (int i = 0; i < hidden; ++i) out[i] += weight[choice] * y[i];
       }
     }
   });

@@ -36,6 +36,7 @@ struct Layer {
     std::vector<float> out(x.size(), NAN), activations(slots * static_cast<std::size_t>(intermediate), NAN),
         products(slots * static_cast<std::size_t>(hidden), NAN);
     std::vector<std::int32_t> order(slots, -1), offsets(static_cast<std::size_t>(experts) + 1, -1);
+    AlignedBytes room(moe_workspace_bytes(static_cast<int>(slots), experts, std::max(hidden, intermediate)));
     moe_mxfp4(context, weights(),
               {.x = x.data(),
                .rows = static_cast<int>(rows),
@@ -46,7 +47,8 @@ struct Layer {
                .activations = activations.data(),
                .products = products.data(),
                .slots = order.data(),
-               .offsets = offsets.data()});
+               .offsets = offsets.data(),
+               .workspace = room.span()});
     return out;
   }
 };

@@ -1,0 +1,185 @@
+// Weights of sixteen steps at once, decoded to bfloat16 in the pairs that VDPBF16PS wants. A lane is a step:
+// of sixteen steps of one row, or the same step of sixteen rows.
+#pragma once
+
+#include "ops/linear/dot_kernels.h"
+#include "ops/linear/simd512.h"
+
+namespace nibble {
+
+// Within eight k, the pairs (low, high): (2, 0) and (6, 4) continue the even chain, (3, 1) and (7, 5) the odd
+// one.
+inline constexpr int pair_order[8] = {2, 0, 6, 4, 3, 1, 7, 5};
+
+NIBBLE_512 inline __m128i part_at(const std::uint8_t* at) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+}
+
+// A format's decoder is given a step's bytes in parts of 16: take(rows) for each part, rows[r] with the
+// lanes' bytes as transpose_parts wants them; then pairs(c, out) gives the pairs of k = 8c .. 8c + 7, for the
+// eights_a_part values of c that the part covers.
+struct Mxfp4Decoder {
+  static constexpr int step_bytes = mxfp4_block_bytes, eights_a_part = 4;
+  static constexpr bool scaled = true;
+  __m512i words[4];  // word c has the codes of k = 8c .. 8c + 7, the first in its lowest bits
+  __m512i values, fields[4];
+
+  NIBBLE_512 Mxfp4Decoder() {
+    // Twice, as the permutation looks at five bits of a word and a code has four.
+    alignas(64) static constexpr std::uint16_t bf16_of_code[32] = {
+        0,      0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80,
+        0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0, 0,      0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040,
+        0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0};
+    values = _mm512_load_si512(bf16_of_code);
+    // Bytes 0 and 2 of each word take the eight bits that begin at their code.
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      const long long low = 4 * pair_order[2 * j], high = 4 * pair_order[2 * j + 1];
+      const long long one = low | high << 16;
+      fields[j] = _mm512_set1_epi64(one | (one + 0x200020) << 32);
+    }
+  }
+  NIBBLE_512 void take(const __m512i (&rows)[4]) { transpose_parts(rows, words); }
+  NIBBLE_512 void pairs(int c, __m512i (&out)[4]) const {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j)
+      out[j] = _mm512_permutexvar_epi16(_mm512_multishift_epi64_epi8(fields[j], words[c]), values);
+  }
+};
+
+struct Bf16Decoder {
+  static constexpr int step_bytes = 64, eights_a_part = 1;
+  static constexpr bool scaled = false;
+  __m512i words[4], order;
+
+  NIBBLE_512 Bf16Decoder() {
+    order = _mm512_broadcast_i32x4(_mm_setr_epi8(4, 5, 0, 1, 12, 13, 8, 9, 6, 7, 2, 3, 14, 15, 10, 11));
+  }
+  NIBBLE_512 void take(const __m512i (&rows)[4]) {
+    __m512i ordered[4];
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) ordered[r] = _mm512_shuffle_epi8(rows[r], order);
+    transpose_parts(ordered, words);
+  }
+  NIBBLE_512 void pairs(int, __m512i (&out)[4]) const {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) out[j] = words[j];
+  }
+};
+
+struct Q8Decoder {
+  static constexpr int step_bytes = q8_block, eights_a_part = 2;
+  static constexpr bool scaled = true;
+  __m512i words[4];  // four codes each
+
+  template <int byte>
+  NIBBLE_512 static __m512i value(__m512i word) {
+    if constexpr (byte < 3) word = _mm512_slli_epi32(word, 24 - 8 * byte);
+    return _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_srai_epi32(word, 24)));
+  }
+  // Small integers have nothing in the lower half of a float.
+  NIBBLE_512 static __m512i pair(__m512i low, __m512i high) {
+    return _mm512_or_si512(_mm512_srli_epi32(low, 16), high);
+  }
+  NIBBLE_512 void take(const __m512i (&rows)[4]) { transpose_parts(rows, words); }
+  NIBBLE_512 void pairs(int c, __m512i (&out)[4]) const {
+    const __m512i first = words[2 * (c % 2)], second = words[2 * (c % 2) + 1];
+    out[0] = pair(value<2>(first), value<0>(first));
+    out[1] = pair(value<2>(second), value<0>(second));
+    out[2] = pair(value<3>(first), value<1>(first));
+    out[3] = pair(value<3>(second), value<1>(second));
+  }
+};
+
+// Inputs [begin, end), in groups of input_group: for each step, sixteen words of two k as `order` pairs them,
+// each of all the group's inputs. begin is a multiple of input_group; a short group is filled with zeros.
+NIBBLE_512 inline void pack_input_groups(const DotInputs& inputs, int begin, int end, __m512i order) {
+  const int steps = inputs.rows.cols / dot_step;
+  for (int first = begin; first < end; first += input_group) {
+    std::uint32_t* out = reinterpret_cast<std::uint32_t*>(inputs.prepared) +
+                         static_cast<std::int64_t>(first / input_group) * steps * 16 * input_group;
+    for (int step = 0; step < steps; ++step) {
+      __m512i words[16];
+      for (int i = 0; i < input_group; ++i) {
+        words[i] = first + i < end ? bf16_step(inputs.rows[first + i] + step * dot_step, order)
+                                   : _mm512_setzero_si512();
+      }
+      transpose_words(words);
+      for (int j = 0; j < 16; ++j, out += input_group) _mm512_store_si512(out, words[j]);
+    }
+  }
+}
+
+// A matrix as rows of steps.
+struct StepRows {
+  const std::uint8_t* codes = nullptr;
+  const std::uint8_t* scales = nullptr;
+  std::int64_t row_steps = 0;
+};
+inline StepRows steps_of(const Bf16Matrix& matrix) {
+  return {reinterpret_cast<const std::uint8_t*>(matrix.data), nullptr, matrix.cols / dot_step};
+}
+inline StepRows steps_of(const Q8Matrix& matrix) {
+  return {reinterpret_cast<const std::uint8_t*>(matrix.codes), matrix.scales, matrix.cols / dot_step};
+}
+inline StepRows steps_of(const Mxfp4Checkpoint& matrix) {
+  return {matrix.blocks, matrix.scales, matrix.cols / dot_step};
+}
+template <class Matrix>
+struct DecoderOf;
+template <>
+struct DecoderOf<Bf16Matrix> {
+  using Type = Bf16Decoder;
+};
+template <>
+struct DecoderOf<Q8Matrix> {
+  using Type = Q8Decoder;
+};
+template <>
+struct DecoderOf<Mxfp4Checkpoint> {
+  using Type = Mxfp4Decoder;
+};
+
+// One step of sixteen rows, a lane a row: pairs[4c + j] as the decoder gives them, the scales of its codes.
+struct alignas(64) RowsStep {
+  std::uint32_t pairs[16][tile_rows];
+  float halves[tile_rows], scales[tile_rows];
+};
+
+// `rows` of them exist; the others repeat the last one.
+template <class Decoder>
+NIBBLE_512 inline void decode_rows(Decoder& decoder, const StepRows& matrix, int row, int rows, int step,
+                                   RowsStep& out) {
+  const auto at = [&](int r) {
+    return matrix.codes + ((row + (r < rows ? r : rows - 1)) * matrix.row_steps + step) * Decoder::step_bytes;
+  };
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    if (c % Decoder::eights_a_part == 0) {
+      const int part = 16 * (c / Decoder::eights_a_part);
+      __m512i registers[4];
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r) {
+        registers[r] = _mm512_castsi128_si512(part_at(at(r) + part));
+        registers[r] = _mm512_inserti32x4(registers[r], part_at(at(r + 4) + part), 1);
+        registers[r] = _mm512_inserti32x4(registers[r], part_at(at(r + 8) + part), 2);
+        registers[r] = _mm512_inserti32x4(registers[r], part_at(at(r + 12) + part), 3);
+      }
+      decoder.take(registers);
+    }
+    __m512i pairs[4];
+    decoder.pairs(c, pairs);
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) _mm512_store_si512(out.pairs[4 * c + j], pairs[j]);
+  }
+  if constexpr (Decoder::scaled) {
+    alignas(16) std::uint8_t bytes[tile_rows];
+    for (int r = 0; r < tile_rows; ++r)
+      bytes[r] = matrix.scales[(row + (r < rows ? r : rows - 1)) * matrix.row_steps + step];
+    const Scales512 scale = scales_of(part_at(bytes));
+    _mm512_store_ps(out.halves, scale.half);
+    _mm512_store_ps(out.scales, scale.scale);
+  }
+}
+
+}  // namespace nibble

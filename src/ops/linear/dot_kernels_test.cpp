@@ -1,0 +1,288 @@
+#include "ops/linear/dot_kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "ops/linear/float_inputs.h"
+#include "ops/op_test_util.h"
+
+namespace nibble {
+namespace {
+
+// Products [count, rows] of all inputs, the rows cut into ranges of `range` as threads would.
+std::vector<float> multiply(const DotKernels& kernels, const DenseMatrix& matrix, InputValues values,
+                            const std::vector<float>& x, int range = 1 << 20) {
+  const int rows = matrix_rows(matrix), cols = matrix_cols(matrix);
+  const int count = static_cast<int>(x.size()) / cols;
+  AlignedBytes room(prepared_bytes(cols, count));
+  const DotInputs inputs{
+      .rows = {.first = x.data(), .count = count, .cols = cols}, .values = values, .prepared = room.data()};
+  for (int i = 0; i < count; i += input_group)
+    kernels.prepare(matrix, inputs, i, std::min(count, i + input_group));
+  std::vector<float> out(static_cast<std::size_t>(count * rows), 7);
+  const auto store = [&](int row, int input, const float* totals) {
+    std::copy_n(totals, std::min(tile_rows, rows - row), out.begin() + input * rows + row);
+  };
+  for (std::int64_t row = 0; row < rows; row += range) {
+    multiply_rows(kernels, matrix, static_cast<int>(row),
+                  static_cast<int>(std::min<std::int64_t>(rows, row + range)), inputs, TotalsSink(store));
+  }
+  return out;
+}
+
+const DotKernels& scalar() { return dot_kernels().back(); }
+
+std::vector<float> inputs_of(std::mt19937& random, InputValues values, std::size_t count) {
+  std::vector<float> x = random_floats(random, count, 100.0f);
+  if (values == InputValues::bf16) {
+    for (float& value : x) value = Bf16::from_float(value).to_float();
+  }
+  return x;
+}
+
+float float_of(std::uint32_t bits) { return std::bit_cast<float>(bits); }
+
+// Values of every magnitude a bfloat16 can have, subnormals, zeros of both signs, infinities and NaN too.
+std::vector<float> wild_bf16(std::mt19937& random, std::size_t count) {
+  std::vector<float> x(count);
+  for (float& value : x) {
+    const std::uint32_t kind = random() % 16;
+    value = kind == 0   ? float_of(random() << 31)
+            : kind == 1 ? float_of((random() << 31) | (random() % 2000 == 0 ? 0x7f800000u : 0u))
+                        : Bf16{static_cast<std::uint16_t>(random())}.to_float();
+    if (!std::isfinite(value) && random() % 2000 != 0) value = 1;
+  }
+  return x;
+}
+
+// A NaN equals a NaN; everything else bit for bit.
+bool same_bits(float a, float b) { return std::memcmp(&a, &b, 4) == 0 || (std::isnan(a) && std::isnan(b)); }
+
+testing::AssertionResult same_bits(const std::vector<float>& found, const std::vector<float>& expected) {
+  if (found.size() != expected.size()) return testing::AssertionFailure() << "sizes differ";
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (!same_bits(found[i], expected[i]))
+      return testing::AssertionFailure() << "at " << i << ": " << found[i] << " is not " << expected[i];
+  }
+  return testing::AssertionSuccess();
+}
+
+// Whether an input's products are the same alone and in every company, wherever it stands, however the rows
+// are cut.
+testing::AssertionResult independent_of_company(const DotKernels& kernels, const DenseMatrix& matrix,
+                                                InputValues values, const std::vector<float>& x) {
+  const std::ptrdiff_t cols = matrix_cols(matrix), rows = matrix_rows(matrix);
+  const std::ptrdiff_t count = static_cast<std::ptrdiff_t>(x.size()) / cols;
+  for (std::ptrdiff_t i = 0; i < count; ++i) {
+    const std::vector<float> alone =
+        multiply(kernels, matrix, values, {x.begin() + i * cols, x.begin() + (i + 1) * cols});
+    for (const auto& [begin, end] : {std::pair{std::ptrdiff_t{0}, count}, {0, i + 1}, {i, count}}) {
+      const std::vector<float> together =
+          multiply(kernels, matrix, values, {x.begin() + begin * cols, x.begin() + end * cols}, range_rows);
+      const auto row = together.begin() + (i - begin) * rows;
+      if (testing::AssertionResult same = same_bits({row, row + rows}, alone); !same)
+        return testing::AssertionFailure()
+               << "input " << i << " of [" << begin << ", " << end << ") " << same.message();
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+struct Shape {
+  int rows, cols, count;
+};
+constexpr Shape shapes[] = {{16, 32, 1},   {16, 2880, 3}, {40, 96, 70},  {7, 64, 2},
+                            {48, 160, 5},  {80, 544, 9},  {16, 4192, 8}, {33, 512, 6},
+                            {64, 1056, 4}, {96, 96, 33},  {32, 64, 17},  {49, 2880, 16}};
+
+class EveryKernel : public testing::TestWithParam<std::size_t> {
+ protected:
+  const DotKernels& kernel() const { return dot_kernels()[GetParam()]; }
+  void SetUp() override {
+    if (!kernel().supported()) GTEST_SKIP() << "this machine has no " << kernel().name;
+  }
+  void expect_scalar_bits(const DenseMatrix& matrix, InputValues values, const std::vector<float>& x) const {
+    ASSERT_TRUE(same_bits(multiply(kernel(), matrix, values, x), multiply(scalar(), matrix, values, x)))
+        << matrix_rows(matrix) << "x" << matrix_cols(matrix) << " by " << x.size();
+  }
+};
+
+TEST_P(EveryKernel, GivesTheScalarBitsOnBf16) {
+  std::mt19937 random(1);
+  for (const Shape& shape : shapes) {
+    for (int cols : {shape.cols, shape.cols - 13}) {
+      const std::vector<Bf16> weights =
+          random_bf16(random, static_cast<std::size_t>(shape.rows * cols), 4.0f);
+      for (const InputValues values : {InputValues::any_float, InputValues::bf16}) {
+        expect_scalar_bits(Bf16Matrix{weights.data(), shape.rows, cols}, values,
+                           inputs_of(random, values, static_cast<std::size_t>(shape.count * cols)));
+      }
+    }
+  }
+}
+
+TEST_P(EveryKernel, GivesTheScalarBitsOnBf16OfEveryMagnitude) {
+  std::mt19937 random(5);
+  for (const Shape& shape : shapes) {
+    std::vector<Bf16> weights;
+    for (float value : wild_bf16(random, static_cast<std::size_t>(shape.rows * shape.cols)))
+      weights.push_back(Bf16::from_float(value));
+    for (const InputValues values : {InputValues::any_float, InputValues::bf16}) {
+      expect_scalar_bits(Bf16Matrix{weights.data(), shape.rows, shape.cols}, values,
+                         wild_bf16(random, static_cast<std::size_t>(shape.count * shape.cols)));
+    }
+  }
+}
+
+// Results near the smallest normal number, where subnormals would show.
+TEST_P(EveryKernel, GivesTheScalarBitsWhereResultsUnderflow) {
+  std::mt19937 random(6);
+  const auto tiny = [&](std::size_t count, int exponent) {
+    std::vector<float> values = random_floats(random, count, std::ldexp(1.0f, exponent));
+    for (float& value : values) value = Bf16::from_float(value).to_float();
+    return values;
+  };
+  for (const Shape& shape : shapes) {
+    std::vector<Bf16> weights;
+    for (float value : tiny(static_cast<std::size_t>(shape.rows * shape.cols), -70))
+      weights.push_back(Bf16::from_float(value));
+    expect_scalar_bits(Bf16Matrix{weights.data(), shape.rows, shape.cols}, InputValues::bf16,
+                       tiny(static_cast<std::size_t>(shape.count * shape.cols), -56));
+  }
+}
+
+TEST_P(EveryKernel, GivesTheScalarBitsOnMxfp4AtEveryScale) {
+  std::mt19937 random(2);
+  for (const Shape& shape : shapes) {
+    RandomMxfp4 weights(random, 1, shape.rows, shape.cols);
+    for (const InputValues values : {InputValues::any_float, InputValues::bf16}) {
+      for (bool wild : {false, true}) {
+        if (wild) {
+          for (std::uint8_t& scale : weights.scales)
+            scale = static_cast<std::uint8_t>(random() % 40 ? random() : 0);
+        }
+        const std::size_t size = static_cast<std::size_t>(shape.count * shape.cols);
+        expect_scalar_bits(weights.experts[0], values,
+                           wild ? wild_bf16(random, size) : inputs_of(random, values, size));
+      }
+    }
+  }
+}
+
+TEST_P(EveryKernel, GivesTheScalarBitsOnQ8AtEveryScale) {
+  std::mt19937 random(7);
+  for (const Shape& shape : shapes) {
+    RandomQ8 weights(random, shape.rows, shape.cols);
+    for (const InputValues values : {InputValues::any_float, InputValues::bf16}) {
+      for (bool wild : {false, true}) {
+        if (wild) {
+          for (std::uint8_t& scale : weights.scales)
+            scale = static_cast<std::uint8_t>(random() % 40 ? random() : 0);
+        }
+        const std::size_t size = static_cast<std::size_t>(shape.count * shape.cols);
+        expect_scalar_bits(weights.matrix, values,
+                           wild ? wild_bf16(random, size) : inputs_of(random, values, size));
+      }
+    }
+  }
+}
+
+TEST_P(EveryKernel, AnInputsTotalsDependOnItAloneWhateverTheFormat) {
+  std::mt19937 random(3);
+  const int rows = 80, cols = 608, count = 41;
+  const RandomMxfp4 mxfp4(random, 1, rows, cols);
+  const RandomQ8 q8(random, rows, cols);
+  const std::vector<Bf16> bf16 = random_bf16(random, static_cast<std::size_t>(rows * cols));
+  for (const InputValues values : {InputValues::any_float, InputValues::bf16}) {
+    const std::vector<float> x = inputs_of(random, values, static_cast<std::size_t>(count * cols));
+    EXPECT_TRUE(independent_of_company(kernel(), mxfp4.experts[0], values, x));
+    EXPECT_TRUE(independent_of_company(kernel(), q8.matrix, values, x));
+    EXPECT_TRUE(independent_of_company(kernel(), Bf16Matrix{bf16.data(), rows, cols}, values, x));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dot, EveryKernel, testing::Range<std::size_t>(0, dot_kernels().size()),
+                         [](const auto& instance) {
+                           return std::string(dot_kernels()[instance.param].name);
+                         });
+
+// The control: kernels whose order of additions depends on how many inputs there are must not pass.
+TEST(DotKernels, AnOrderThatDependsOnTheBatchIsCaught) {
+  constexpr DotKernels dependent{
+      "batch-dependent", [] { return true; }, prepare_float_inputs,
+      [](const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs, const TotalsSink& store) {
+        const Bf16Matrix& weights = std::get<Bf16Matrix>(matrix);
+        const float* x = reinterpret_cast<const float*>(inputs.prepared);
+        const int chunk = inputs.rows.count > 4 ? 64 : 32;
+        for (int row = begin; row < end; row += tile_rows) {
+          for (int i = 0; i < inputs.rows.count; ++i) {
+            TileTotals totals = {};
+            for (int r = 0; r < std::min(tile_rows, end - row); ++r) {
+              for (int k = 0; k < weights.cols; k += chunk) {
+                float sum = 0;
+                for (int c = k; c < std::min(weights.cols, k + chunk); ++c)
+                  sum += weights.data[(row + r) * weights.cols + c].to_float() * x[i * weights.cols + c];
+                totals[r] += sum;
+              }
+            }
+            store(row, i, totals);
+          }
+        }
+      }};
+  std::mt19937 random(8);
+  const std::vector<Bf16> weights = random_bf16(random, 32 * 256);
+  const std::vector<float> x = inputs_of(random, InputValues::bf16, 6 * 256);
+  EXPECT_FALSE(independent_of_company(dependent, Bf16Matrix{weights.data(), 32, 256}, InputValues::bf16, x));
+  EXPECT_TRUE(independent_of_company(scalar(), Bf16Matrix{weights.data(), 32, 256}, InputValues::bf16, x));
+}
+
+TEST(DotKernels, AreFoundByName) {
+  for (const DotKernels& each : dot_kernels()) EXPECT_EQ(find_dot_kernels(each.name), &each);
+  EXPECT_EQ(find_dot_kernels("neon"), nullptr);
+}
+
+TEST(DotKernels, MxFp4AddsInTheOrderOfTheContract) {
+  std::mt19937 random(4);
+  RandomMxfp4 weights(random, 1, 1, 96);
+  const std::vector<float> x = random_floats(random, 96);
+  float total = 0;
+  for (int block = 0; block < 3; ++block) {
+    float chains[2] = {0, 0};
+    for (int k = 0; k < 32; ++k) {
+      const int byte = weights.blocks[static_cast<std::size_t>(block * 16 + k / 2)];
+      const float product = E2m1{static_cast<std::uint8_t>(k % 2 ? byte >> 4 : byte & 15)}.to_float() *
+                            x[static_cast<std::size_t>(block * 32 + k)];
+      chains[k % 2] += product;
+    }
+    const float scaled =
+        (chains[0] + chains[1]) * E8m0{weights.scales[static_cast<std::size_t>(block)]}.to_float();
+    total += scaled;
+  }
+  EXPECT_EQ(multiply(scalar(), weights.experts[0], InputValues::any_float, x)[0], total);
+}
+
+TEST(DotKernels, SubnormalsCountAsZeroButTheSmallestScaleKeepsItsValue) {
+  const std::vector<Bf16> subnormal(32, Bf16{1});
+  EXPECT_EQ(multiply(scalar(), Bf16Matrix{subnormal.data(), 1, 32}, InputValues::any_float,
+                     std::vector<float>(32, 0x1p100f))[0],
+            0.0f);
+  const std::vector<std::uint8_t> sixes(16, 0x77);
+  const std::uint8_t scale = 0;
+  EXPECT_EQ(multiply(scalar(), Mxfp4Checkpoint{sixes.data(), &scale, 1, 32}, InputValues::bf16,
+                     std::vector<float>(32, 1.0f))[0],
+            32 * 6 * 0x1p-127f);
+}
+
+TEST(DotKernels, Bf16InputsAreBounded) {
+  EXPECT_EQ(bounded_bf16_input(0x1.fep-61f), 0.0f);
+  EXPECT_EQ(bounded_bf16_input(-0x1p-60f), -0x1p-60f);
+  EXPECT_EQ(bounded_bf16_input(0x1.fep99f), 0x1.fep99f);
+  EXPECT_EQ(bounded_bf16_input(-0x1p100f), -INFINITY);
+  EXPECT_TRUE(std::isnan(bounded_bf16_input(NAN)));
+}
+
+}  // namespace
+}  // namespace nibble
