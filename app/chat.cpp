@@ -6,7 +6,7 @@
 #include <memory>
 #include <random>
 
-#include "app/chat_prompt.h"
+#include "text/chat_prompt.h"
 #include "app/commands.h"
 #include "app/conversation_memory.h"
 #include "app/display_text.h"

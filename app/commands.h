@@ -12,6 +12,7 @@ extern const Command chat_command;
 extern const Command generate_command;
 extern const Command inspect_command;
 extern const Command score_command;
+extern const Command serve_command;
 extern const Command tokenize_command;
 
 // In the order in which the help shows them.

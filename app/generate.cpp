@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "app/chat_prompt.h"
+#include "text/chat_prompt.h"
 #include "app/commands.h"
 #include "app/display_text.h"
 #include "app/generation.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "app/answer_reader.h"
+#include "text/answer_reader.h"
 #include "app/sampling_options.h"
 #include "engine/engine.h"
 #include "text/tokenizer.h"

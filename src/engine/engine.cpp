@@ -46,6 +46,12 @@ class SteppedEngine final : public Engine {
   const ModelInfo& model() const override { return info_; }
   void cancel(RequestId id) override { scheduler_.cancel(id); }
   bool idle() const override { return scheduler_.idle(); }
+  EngineLoad load_now() const override {
+    return {.queued = static_cast<int>(scheduler_.queued()),
+            .running = static_cast<int>(scheduler_.running()),
+            .pages_used = pages_.page_count() - pages_.free_count(),
+            .pages = pages_.page_count()};
+  }
   void time_ops(TimeTable* table) override { worker_->time_ops(table); }
 
   Status submit(Request request) override {

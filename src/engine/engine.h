@@ -57,6 +57,14 @@ struct StepTimes {
   int last_prefill_position = 0;  // the largest of the prompt tokens' positions
 };
 
+// What the engine holds at this moment.
+struct EngineLoad {
+  int queued = 0;   // requests that have not begun
+  int running = 0;  // requests that have
+  int pages_used = 0;
+  int pages = 0;
+};
+
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> load(const EngineOptions& options);
@@ -68,6 +76,7 @@ class Engine {
   virtual Status submit(Request request) = 0;
   virtual void cancel(RequestId id) = 0;
   virtual bool idle() const = 0;
+  virtual EngineLoad load_now() const = 0;
   // Plans and runs one step over all running requests; appends what came of it. Events refer into the engine
   // until the next step, which allocates nothing that `events` has room for. A failed step (the model's file
   // shrank under us) is a Status, and no request can continue.

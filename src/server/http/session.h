@@ -62,6 +62,9 @@ class Session {
   // What is to be sent; the caller takes it all.
   std::string take_output() { return std::exchange(output_, {}); }
   bool has_output() const { return !output_.empty(); }
+  // Bytes that the client has not taken yet, those the caller is sending among them.
+  std::size_t unsent() const { return output_.size() + sending_; }
+  void set_unsent(std::size_t sending) { sending_ = sending; }
   // Close the socket once all output is sent.
   bool closing() const { return closing_ && !answering_; }
 
@@ -77,6 +80,7 @@ class Session {
   SessionLimits limits_;
   std::string received_;
   std::string output_;
+  std::size_t sending_ = 0;
   Time since_;                       // of the request's first byte, or of the silence
   std::optional<RequestHead> head_;  // whose body is arriving
   std::optional<BodyReader> body_;

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "app/answer_reader.h"
 #include "base/status.h"
 #include "base/token_id.h"
+#include "text/answer_reader.h"
 #include "text/chat_template.h"
 #include "text/conversation.h"
 #include "text/tokenizer.h"
@@ -26,6 +26,7 @@ class ChatPrompter {
   static Result<ChatPrompter> load(const std::filesystem::path& folder, const Tokenizer& tokenizer);
 
   // Ends where the assistant begins to speak.
+  Result<ChatPrompt> render(const ChatRequest& request) const;
   Result<ChatPrompt> render(std::vector<Message> messages) const;
 
  private:

@@ -1,4 +1,4 @@
-#include "app/chat_prompt.h"
+#include "text/chat_prompt.h"
 
 #include <ctime>
 #include <utility>
@@ -23,6 +23,10 @@ Result<ChatPrompter> ChatPrompter::load(const std::filesystem::path& folder, con
 Result<ChatPrompt> ChatPrompter::render(std::vector<Message> messages) const {
   ChatRequest request;
   request.messages = std::move(messages);
+  return render(request);
+}
+
+Result<ChatPrompt> ChatPrompter::render(const ChatRequest& request) const {
   NIBBLE_ASSIGN(RenderedPrompt rendered, template_.render(request, local_time()));
   ChatPrompt prompt;
   prompt.ids = tokenizer_.encode(rendered.text, rendered.trusted);

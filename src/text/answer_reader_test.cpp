@@ -1,4 +1,4 @@
-#include "app/answer_reader.h"
+#include "text/answer_reader.h"
 
 #include <gtest/gtest.h>
 

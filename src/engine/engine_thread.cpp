@@ -1,0 +1,173 @@
+#include "engine/engine_thread.h"
+
+#include <utility>
+
+namespace nibble {
+namespace {
+
+std::chrono::steady_clock::rep now_ticks() {
+  return std::chrono::steady_clock::now().time_since_epoch().count();
+}
+
+}  // namespace
+
+EngineThread::EngineThread(std::unique_ptr<Engine> engine, int most_waiting, Deliver deliver)
+    : engine_(std::move(engine)),
+      most_waiting_(most_waiting),
+      deliver_(std::move(deliver)),
+      heartbeat_(now_ticks()) {
+  counts_.load = engine_->load_now();
+  thread_ = std::thread([this] { serve(); });
+}
+
+EngineThread::~EngineThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+Status EngineThread::submit(std::vector<Request> requests) {
+  const ModelInfo& info = model();
+  for (const Request& request : requests) {
+    if (request.prompt.empty()) return invalid_argument("the prompt is empty; give at least one token");
+    const std::size_t room =
+        static_cast<std::size_t>(info.max_model_len) - (request.sampling.max_tokens > 0 ? 1 : 0);
+    if (request.prompt.size() > room) {
+      return invalid_argument("the prompt has " + std::to_string(request.prompt.size()) +
+                              " tokens and the context holds " + std::to_string(info.max_model_len) +
+                              "; shorten the prompt");
+    }
+    for (const TokenId id : request.prompt) {
+      if (id >= 0 && id < info.vocabulary) continue;
+      return invalid_argument("token id " + std::to_string(id) +
+                              " is outside the vocabulary; ids go from 0 to " +
+                              std::to_string(info.vocabulary - 1));
+    }
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (failed_ || stopping_) return internal_error("the engine has stopped");
+    const std::size_t waiting = submitted_.size() + static_cast<std::size_t>(counts_.load.queued);
+    if (waiting + requests.size() > static_cast<std::size_t>(most_waiting_)) {
+      return resource_exhausted(std::to_string(waiting) + " requests are waiting and the queue holds " +
+                                std::to_string(most_waiting_) + "; try again later");
+    }
+    for (Request& request : requests) submitted_.push_back(std::move(request));
+  }
+  wake_.notify_one();
+  return {};
+}
+
+void EngineThread::cancel(RequestId id) {
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled_.push_back(id);
+  }
+  wake_.notify_one();
+}
+
+EngineCounts EngineThread::counts() const {
+  const std::lock_guard lock(mutex_);
+  EngineCounts counts = counts_;
+  counts.load.queued += static_cast<int>(submitted_.size());
+  return counts;
+}
+
+std::chrono::steady_clock::time_point EngineThread::heartbeat() const {
+  return std::chrono::steady_clock::time_point(std::chrono::steady_clock::duration(heartbeat_.load()));
+}
+
+void EngineThread::serve() {
+  while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      // Idle, the heart beats four times a second.
+      while (submitted_.empty() && cancelled_.empty() && !stopping_ && live_.empty()) {
+        heartbeat_ = now_ticks();
+        wake_.wait_for(lock, std::chrono::milliseconds(250));
+      }
+      if (stopping_) break;
+    }
+    take_commands();
+    if (!live_.empty()) step();
+    heartbeat_ = now_ticks();
+  }
+  end_all(FinishReason::cancelled, "");
+}
+
+void EngineThread::take_commands() {
+  std::vector<Request> submitted;
+  std::vector<RequestId> cancelled;
+  {
+    const std::lock_guard lock(mutex_);
+    submitted.swap(submitted_);
+    cancelled.swap(cancelled_);
+    counts_.load.queued += static_cast<int>(submitted.size());  // until the next step knows better
+  }
+  std::vector<DeliveredEvent> refused;
+  for (Request& request : submitted) {
+    const RequestId id = request.id;
+    if (const Status status =
+            failed_ ? internal_error("the engine has stopped") : engine_->submit(std::move(request));
+        status.ok()) {
+      live_.insert(id);
+    } else {
+      refused.push_back({.request = id, .finish = FinishReason::error, .error = status.message()});
+    }
+  }
+  for (const RequestId id : cancelled) {
+    if (live_.contains(id)) engine_->cancel(id);
+  }
+  if (!refused.empty()) deliver_(std::move(refused));
+}
+
+void EngineThread::step() {
+  events_.clear();
+  const Result<StepTimes> times = engine_->step(events_);
+  std::vector<DeliveredEvent> delivered;
+  delivered.reserve(events_.size());
+  std::uint64_t generated = 0;
+  for (Event& event : events_) {
+    if (!live_.contains(event.request)) continue;
+    generated += event.token >= 0 ? 1 : 0;
+    if (event.finish != FinishReason::none) live_.erase(event.request);
+    delivered.push_back({.request = event.request,
+                         .token = event.token,
+                         .logprob = event.logprob,
+                         .top = {event.top.begin(), event.top.end()},
+                         .finish = event.finish,
+                         .prompt_logprobs = std::move(event.prompt_logprobs),
+                         .error = std::move(event.error)});
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    ++counts_.steps;
+    counts_.generated_tokens += generated;
+    if (times.ok()) counts_.prompt_tokens += static_cast<std::uint64_t>(times->prefill_tokens);
+    counts_.load = engine_->load_now();
+  }
+  if (!delivered.empty()) deliver_(std::move(delivered));
+  if (times.ok()) return;
+  failed_ = true;
+  end_all(FinishReason::error, times.status().message());
+}
+
+// What was submitted and not taken ends too.
+void EngineThread::end_all(FinishReason finish, const std::string& error) {
+  std::vector<DeliveredEvent> last;
+  for (const RequestId id : live_) last.push_back({.request = id, .finish = finish, .error = error});
+  live_.clear();
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Request& request : submitted_)
+      last.push_back({.request = request.id, .finish = finish, .error = error});
+    submitted_.clear();
+    counts_.load.queued = counts_.load.running = 0;
+  }
+  if (!last.empty()) deliver_(std::move(last));
+}
+
+}  // namespace nibble

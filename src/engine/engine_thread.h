@@ -1,0 +1,87 @@
+// An engine on a thread of its own: requests may come from any thread, events go out once a step.
+//
+// The queue is bounded: what was submitted and has not begun counts. Every accepted request ends with exactly
+// one event whose finish is not `none`, also when it is cancelled, when the engine fails and when the thread
+// is stopped.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace nibble {
+
+// An event that owns what it tells.
+struct DeliveredEvent {
+  RequestId request = 0;
+  TokenId token = -1;
+  float logprob = 0;
+  std::vector<TokenLogprob> top;
+  FinishReason finish = FinishReason::none;
+  std::vector<float> prompt_logprobs;
+  std::string error;
+};
+
+struct EngineCounts {
+  std::uint64_t steps = 0;  // since the start, and so on
+  std::uint64_t prompt_tokens = 0;
+  std::uint64_t generated_tokens = 0;
+  EngineLoad load;  // after the last step, with what was submitted since among the queued
+};
+
+class EngineThread {
+ public:
+  // `deliver` gets a step's events on the engine's thread and must not wait.
+  using Deliver = std::function<void(std::vector<DeliveredEvent> events)>;
+
+  EngineThread(std::unique_ptr<Engine> engine, int most_waiting, Deliver deliver);
+  EngineThread(const EngineThread&) = delete;
+  EngineThread& operator=(const EngineThread&) = delete;
+  ~EngineThread();  // cancels what runs
+
+  const ModelInfo& model() const { return engine_->model(); }
+
+  // resource_exhausted when the queue is full, invalid_argument when the request could never run; then
+  // nothing is delivered for it. Ids are the caller's and not in use. All of them, or none. They join the
+  // same step, so the choices of one prompt run side by side.
+  Status submit(std::vector<Request> requests);
+  void cancel(RequestId id);
+  EngineCounts counts() const;
+  // The last time a step ended or the engine had nothing to do.
+  std::chrono::steady_clock::time_point heartbeat() const;
+  // Whether the engine failed for good; then all requests are refused.
+  bool failed() const { return failed_; }
+
+ private:
+  void serve();
+  void take_commands();
+  void step();
+  void end_all(FinishReason finish, const std::string& error);
+
+  std::unique_ptr<Engine> engine_;
+  const int most_waiting_;
+  Deliver deliver_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<Request> submitted_;    // guarded by mutex_
+  std::vector<RequestId> cancelled_;  // guarded by mutex_
+  EngineCounts counts_;               // guarded by mutex_
+  bool stopping_ = false;             // guarded by mutex_
+  std::atomic<bool> failed_ = false;
+  std::atomic<std::chrono::steady_clock::rep> heartbeat_;
+
+  std::unordered_set<RequestId> live_;  // on the thread alone: begun and not ended
+  std::vector<Event> events_;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace nibble

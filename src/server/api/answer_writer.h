@@ -1,0 +1,87 @@
+// What a generation says back, in OpenAI's shapes: whole answers and the chunks of a stream. Pure text from
+// plain structs; the order of members never changes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json_writer.h"
+#include "core/request.h"
+#include "server/api/generation_request.h"
+#include "text/tokenizer.h"
+
+namespace nibble::api {
+
+// The same in every chunk of one answer.
+struct AnswerHead {
+  Endpoint endpoint = Endpoint::chat;
+  std::string id;            // ours
+  std::int64_t created = 0;  // seconds since 1970
+  std::string model;
+};
+
+struct Usage {
+  int prompt_tokens = 0;
+  int completion_tokens = 0;
+  int cached_tokens = 0;     // of the prompt
+  int reasoning_tokens = 0;  // of the completion
+};
+
+// One token with what was asked to be known of it.
+struct TokenRecord {
+  TokenId token = -1;
+  std::optional<float> logprob;  // of a prompt's first token there is none
+  std::vector<TokenLogprob> top;
+};
+
+// A choice, or what a step adds to it.
+struct ChoicePart {
+  int index = 0;
+  std::string text;
+  std::string reasoning;            // of a chat
+  std::vector<TokenRecord> tokens;  // when log-probabilities or ids are asked for
+  std::optional<std::string_view> finish_reason;
+  std::size_t text_offset = 0;  // of completions: characters before this part
+};
+
+// What of the request shapes its answer.
+struct AnswerForm {
+  bool logprobs = false;
+  bool token_ids = false;
+};
+
+class AnswerWriter {
+ public:
+  // The tokenizer spells tokens; it outlives the writer.
+  AnswerWriter(AnswerHead head, AnswerForm form, const Tokenizer& tokenizer)
+      : head_(std::move(head)), form_(form), tokenizer_(tokenizer) {}
+
+  std::string whole(std::span<const ChoicePart> choices, const Usage& usage) const;
+
+  // The JSON of one chunk. `first`: the choice's first chunk, which names the role of a chat. `usage_asked`:
+  // every chunk has a usage, null until the last.
+  std::string chunk(const ChoicePart& part, bool first, bool usage_asked) const;
+  std::string usage_chunk(const Usage& usage) const;
+
+ private:
+  void begin(JsonWriter& json, bool stream) const;
+  void add_chat_logprobs(JsonWriter& json, const ChoicePart& part) const;
+  void add_completion_logprobs(JsonWriter& json, const ChoicePart& part) const;
+  void add_token(JsonWriter& json, TokenId token, std::optional<float> logprob) const;
+  void add_choice_end(JsonWriter& json, const ChoicePart& part) const;
+  std::string spelling(TokenId token) const;
+
+  AnswerHead head_;
+  AnswerForm form_;
+  const Tokenizer& tokenizer_;
+};
+
+// A server-sent event, and the stream's last.
+std::string sse(std::string_view json);
+inline constexpr std::string_view sse_done = "data: [DONE]\n\n";
+
+}  // namespace nibble::api

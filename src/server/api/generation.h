@@ -1,0 +1,72 @@
+// One HTTP request's generations: tokens in as the engine gives them, the answer out as the client wants it.
+// Lives on the I/O thread.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/engine_thread.h"
+#include "server/api/answer_writer.h"
+#include "server/http/exchange.h"
+#include "text/answer_reader.h"
+
+namespace nibble::api {
+
+// A prompt as token ids, and how its answer reads.
+struct PreparedPrompt {
+  std::vector<TokenId> ids;
+  AnswerFormat format = AnswerFormat::plain;
+};
+
+// What is asked, after everything that takes time has been done to it.
+struct PreparedRequest {
+  GenerationRequest request;
+  std::vector<PreparedPrompt> prompts;
+  std::vector<StopStrings> stop;  // one a choice: prompts x n
+};
+
+class Generation {
+ public:
+  Generation(std::shared_ptr<http::Exchange> exchange, PreparedRequest prepared, AnswerHead head,
+             const Tokenizer& tokenizer);
+
+  // The engine's requests, one a choice, with ids from `first_id` on; and the seed for those that named none.
+  std::vector<Request> engine_requests(RequestId first_id, std::uint64_t seed, const ModelInfo& model) const;
+  int choices() const { return static_cast<int>(choices_.size()); }
+
+  enum class After : std::uint8_t {
+    nothing,
+    cancel
+  };  // cancel: a stop string ended the choice before the engine knew
+  After take(int choice, const DeliveredEvent& event);
+  // Whether every choice has ended and the answer is complete.
+  bool done() const { return open_ == 0; }
+
+  int prompt_tokens() const { return usage_.prompt_tokens; }
+
+ private:
+  struct Choice {
+    AnswerReader reader;
+    ChoicePart all;      // of a whole answer
+    ChoicePart pending;  // of a stream: since its last chunk
+    bool begun = false;  // its first chunk is out
+    bool ended = false;
+  };
+
+  void add_piece(Choice& choice, const AnswerPiece& piece);
+  void end(Choice& choice, FinishReason reason);
+  void send_chunk(Choice& choice);
+  void finish();
+  void fail(const std::string& message);
+
+  std::shared_ptr<http::Exchange> exchange_;
+  PreparedRequest prepared_;
+  AnswerWriter writer_;
+  std::vector<Choice> choices_;
+  std::vector<AnswerPiece> pieces_;
+  Usage usage_;
+  int open_;
+  bool failed_ = false;
+};
+
+}  // namespace nibble::api

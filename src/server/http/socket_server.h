@@ -1,0 +1,41 @@
+// Sessions over sockets: one I/O thread, a coroutine or two a connection.
+//
+// A client that neither reads nor sends is dropped: a request has its time (SessionLimits), and so has every
+// write.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "server/http/exchange.h"
+
+namespace nibble::http {
+
+struct ServerLimits {
+  SessionLimits session;
+  int connections = 4096;               // more wait in the system's queue
+  std::chrono::seconds write_time{30};  // without one byte taken by the client
+  std::size_t unsent_bytes = 4 << 20;   // of one stream; a client that far behind is dropped
+  std::chrono::seconds linger_time{2};  // reading on after a refusal, so that the answer is not lost
+};
+
+class SocketServer {
+ public:
+  // Listens at once; port 0 takes any free one. A port in use is a Status that says so.
+  static Result<std::unique_ptr<SocketServer>> listen(const std::string& host, int port,
+                                                      const ServerLimits& limits);
+  virtual ~SocketServer() = default;
+
+  virtual int port() const = 0;
+  // Serves until stop(); the handler and everything posted run on the calling thread.
+  virtual void run(Handler handler) = 0;
+  // From any thread: runs `work` on the I/O thread.
+  virtual void post(std::function<void()> work) = 0;
+  // From any thread: accepts no more; returns from run() when the last exchange is answered or at the
+  // deadline.
+  virtual void stop(std::chrono::milliseconds deadline) = 0;
+  virtual int connections() const = 0;
+};
+
+}  // namespace nibble::http

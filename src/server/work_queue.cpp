@@ -1,0 +1,42 @@
+#include "server/work_queue.h"
+
+#include <utility>
+
+namespace nibble {
+
+WorkQueue::WorkQueue(int threads) {
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { serve(); });
+}
+
+WorkQueue::~WorkQueue() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void WorkQueue::add(std::function<void()> work) {
+  {
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back(std::move(work));
+  }
+  wake_.notify_one();
+}
+
+void WorkQueue::serve() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
+    if (stopping_) return;
+    std::function<void()> work = std::move(waiting_.front());
+    waiting_.pop_front();
+    lock.unlock();
+    work();
+    work = nullptr;  // what it holds goes while nothing is locked
+    lock.lock();
+  }
+}
+
+}  // namespace nibble
