@@ -6,7 +6,6 @@
 #include <memory>
 #include <random>
 
-#include "text/chat_prompt.h"
 #include "app/commands.h"
 #include "app/conversation_memory.h"
 #include "app/display_text.h"
@@ -18,6 +17,7 @@
 #include "app/progress.h"
 #include "app/terminal.h"
 #include "app/word_wrap.h"
+#include "text/chat_prompt.h"
 
 namespace nibble {
 namespace {

@@ -6,7 +6,6 @@
 #include <optional>
 #include <utility>
 
-#include "text/chat_prompt.h"
 #include "app/commands.h"
 #include "app/display_text.h"
 #include "app/generation.h"
@@ -18,6 +17,7 @@
 #include "app/prompt_file.h"
 #include "app/terminal.h"
 #include "app/word_wrap.h"
+#include "text/chat_prompt.h"
 
 namespace nibble {
 namespace {

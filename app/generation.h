@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "text/answer_reader.h"
 #include "app/sampling_options.h"
 #include "engine/engine.h"
+#include "text/answer_reader.h"
 #include "text/tokenizer.h"
 
 namespace nibble {
