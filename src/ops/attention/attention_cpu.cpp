@@ -42,6 +42,10 @@ struct Job {
 class Line {
  public:
   Line(const PagedAttentionArgs& args, int shares) : args_(args), shares_(shares) {
+    // Rows share a job as far as there are jobs enough for all threads.
+    std::int64_t rows = 0;
+    for (const SequenceRows& sequence : args.sequences) rows += sequence.row_count;
+    most_rows_ = std::max<std::int64_t>(1, rows * args.cache.kv_heads / (4 * shares));
     each_job([&](const Job& job, std::int64_t) {
       length_ += job.cost();
       return true;
@@ -60,7 +64,7 @@ class Line {
       for (int head = 0; head < args_.heads;) {
         const int kv_head = head / group;
         const int heads = std::min(max_job_queries, (kv_head + 1) * group - head);
-        const int most_rows = max_job_queries / heads;
+        const int most_rows = static_cast<int>(std::min<std::int64_t>(most_rows_, max_job_queries / heads));
         for (int row = 0; row < sequence.row_count; row += most_rows) {
           const int rows = std::min(most_rows, sequence.row_count - row);
           const int position = sequence.first_position + row;
@@ -118,6 +122,7 @@ class Line {
 
   const PagedAttentionArgs& args_;
   int shares_;
+  std::int64_t most_rows_ = 1;  // of one job
   std::int64_t length_ = 0;
   std::int64_t region_ = 0;  // floats of the room for each share but the first
 };
