@@ -9,6 +9,7 @@
 #include <span>
 
 #include "base/status.h"
+#include "formats/bf16.h"
 #include "formats/e2m1.h"
 #include "formats/e8m0.h"
 #include "tensor/tensor.h"
@@ -40,6 +41,12 @@ void mxfp4_decode_block(const std::uint8_t* codes,  // [16]
 E8m0 mxfp4_encode_block(const float* values,  // [32]
                         Mxfp4Scale convention,
                         std::uint8_t* codes);  // [16]
+
+// The same for consecutive blocks of bfloat16 weights, whole rows or any part of a matrix, in lanes.
+void mxfp4_encode(std::span<const Bf16> values,  // [blocks * 32]
+                  Mxfp4Scale convention,
+                  std::uint8_t* codes,    // [blocks * 16]
+                  std::uint8_t* scales);  // [blocks]
 
 // The layout of a Hugging Face checkpoint: row-major, blocks [rows, cols / 32, 16], scales [rows, cols / 32].
 struct Mxfp4CheckpointLayout {};

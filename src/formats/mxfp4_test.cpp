@@ -217,5 +217,33 @@ TEST(Mxfp4, AMatrixOfAnotherShapeIsRefused) {
             "MXFP4 scales for blocks [2, 3, 16] must be u8 [2, 3], not u8 [3, 2]");
 }
 
+TEST(Mxfp4, EncodesBf16BlocksOfEveryExponentLikeFloats) {
+  std::mt19937 random(7);
+  for (const Mxfp4Scale convention : {Mxfp4Scale::ocp_floor, Mxfp4Scale::round_up}) {
+    for (int base = 0; base < 256; ++base) {
+      std::vector<Bf16> values(20 * mxfp4_block);
+      for (Bf16& value : values) {
+        // Now and then the middle between two codes, zeros of both signs, and a value far below the others.
+        const unsigned kind = random() % 16, below = kind == 0 ? 200 : random() % 6;
+        const int exponent = std::max(base - static_cast<int>(below), 0);
+        value.bits = static_cast<std::uint16_t>((random() & (kind < 8 ? 0x8060u : 0x807fu)) |
+                                                static_cast<unsigned>(exponent) << 7);
+        if (kind == 1) value.bits &= 0x8000u;
+      }
+      std::vector<std::uint8_t> codes(20 * mxfp4_block_bytes), scales(20);
+      mxfp4_encode(values, convention, codes.data(), scales.data());
+      for (std::size_t b = 0; b < 20; ++b) {
+        Values wide{};
+        for (std::size_t i = 0; i < mxfp4_block; ++i) wide[i] = values[b * mxfp4_block + i].to_float();
+        const Block expected = encode(wide, convention);
+        ASSERT_EQ(scales[b], expected.scale.bits) << "exponent " << base;
+        ASSERT_TRUE(std::equal(expected.codes.begin(), expected.codes.end(),
+                               codes.begin() + static_cast<std::ptrdiff_t>(b * mxfp4_block_bytes)))
+            << "exponent " << base;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace nibble
