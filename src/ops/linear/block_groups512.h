@@ -67,27 +67,48 @@ struct Bf16Decoder {
   }
 };
 
+// The bfloat16 of 0 .. 127, its bytes apart.
+struct Q8Magnitudes {
+  std::uint8_t low[128], high[128];
+};
+inline constexpr Q8Magnitudes q8_magnitudes = [] {
+  Q8Magnitudes table{};
+  for (int i = 0; i < 128; ++i) {
+    const std::uint16_t bits = Bf16::from_float(static_cast<float>(i)).bits;
+    table.low[i] = static_cast<std::uint8_t>(bits);
+    table.high[i] = static_cast<std::uint8_t>(bits >> 8);
+  }
+  return table;
+}();
+
 struct Q8Decoder {
   static constexpr int step_bytes = q8_block, eights_a_part = 2;
   static constexpr bool scaled = true;
   __m512i words[4];  // four codes each
+  __m512i low[2], high[2], order;
 
-  template <int byte>
-  NIBBLE_512 static __m512i value(__m512i word) {
-    if constexpr (byte < 3) word = _mm512_slli_epi32(word, 24 - 8 * byte);
-    return _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_srai_epi32(word, 24)));
-  }
-  // Small integers have nothing in the lower half of a float.
-  NIBBLE_512 static __m512i pair(__m512i low, __m512i high) {
-    return _mm512_or_si512(_mm512_srli_epi32(low, 16), high);
+  NIBBLE_512 Q8Decoder() {
+    for (int i = 0; i < 2; ++i) {
+      low[i] = _mm512_loadu_si512(q8_magnitudes.low + 64 * i);
+      high[i] = _mm512_loadu_si512(q8_magnitudes.high + 64 * i);
+    }
+    // Of four words' codes: the third and first of each, then the fourth and second.
+    order = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 0, 6, 4, 10, 8, 14, 12, 3, 1, 7, 5, 11, 9, 15, 13));
   }
   NIBBLE_512 void take(const __m512i (&rows)[4]) { transpose_parts(rows, words); }
+  // A magnitude has seven bits, as many as the permutation looks at; its sign goes to the upper byte.
+  NIBBLE_512 void two_pairs(__m512i word, __m512i& even, __m512i& odd) const {
+    const __m512i codes = _mm512_shuffle_epi8(word, order), magnitudes = _mm512_abs_epi8(codes);
+    const __m512i lower = _mm512_permutex2var_epi8(low[0], magnitudes, low[1]);
+    const __m512i unsigned_upper = _mm512_permutex2var_epi8(high[0], magnitudes, high[1]);
+    const __m512i sign = _mm512_set1_epi8(static_cast<char>(0x80));
+    const __m512i upper = _mm512_ternarylogic_epi64(unsigned_upper, codes, sign, 0xf8);  // a | (b & c)
+    even = _mm512_unpacklo_epi8(lower, upper);
+    odd = _mm512_unpackhi_epi8(lower, upper);
+  }
   NIBBLE_512 void pairs(int c, __m512i (&out)[4]) const {
-    const __m512i first = words[2 * (c % 2)], second = words[2 * (c % 2) + 1];
-    out[0] = pair(value<2>(first), value<0>(first));
-    out[1] = pair(value<2>(second), value<0>(second));
-    out[2] = pair(value<3>(first), value<1>(first));
-    out[3] = pair(value<3>(second), value<1>(second));
+    two_pairs(words[2 * (c % 2)], out[0], out[2]);
+    two_pairs(words[2 * (c % 2) + 1], out[1], out[3]);
   }
 };
 
