@@ -129,6 +129,7 @@ struct Layer {
     std::vector<float> activations(slots * static_cast<std::size_t>(intermediate)),
         products(slots * static_cast<std::size_t>(hidden));
     std::vector<std::int32_t> order(slots), offsets(static_cast<std::size_t>(experts) + 1);
+    AlignedBytes room(moe_workspace_bytes(static_cast<int>(slots), experts, std::max(hidden, intermediate)));
     moe_mxfp4(context, {gate_up.experts, down.experts, gate_up_bias.data(), down_bias.data(), 7.0f},
               {.x = floats.data(),
                .rows = static_cast<int>(x.size()) / hidden,
@@ -139,7 +140,8 @@ struct Layer {
                .activations = activations.data(),
                .products = products.data(),
                .slots = order.data(),
-               .offsets = offsets.data()});
+               .offsets = offsets.data(),
+               .workspace = room.span()});
     return out;
   }
 };
