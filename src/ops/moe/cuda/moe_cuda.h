@@ -29,6 +29,7 @@ struct MoeCudaWorkspace {
   Bf16* activations = nullptr;       // [slots, padded intermediate]
   float* products = nullptr;         // [slots, hidden]
   std::uint32_t* arrived = nullptr;  // one counter, 0 between launches
+  std::uint8_t* many = nullptr;      // [moe_many_bytes()], for moe_mxfp4_many_cuda alone
 };
 
 struct MoeCudaArgs {
@@ -52,7 +53,28 @@ constexpr int moe_cuda_slots(int tokens, int top_k) {
   return tokens * top_k < most ? tokens * top_k : most;
 }
 
-// Queues the layer on the stream. A refusal names what the shapes lack.
+// The same layer for many tokens, with the same bits; from some 16 tokens an expert on it is meant to be the
+// faster one. Its products need room for all of tokens x top_k slots.
+Status moe_mxfp4_many_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream);
+
+inline constexpr int moe_many_tile = 128;  // tokens of one expert
+// At most so many tiles: each expert in use may leave one partly empty.
+constexpr int moe_many_tiles(int slots, int experts) {
+  return slots / moe_many_tile + (slots < experts ? slots : experts);
+}
+constexpr std::size_t moe_many_table_bytes(int tiles) {
+  return (4 * (1 + static_cast<std::size_t>(tiles) * (1 + moe_many_tile)) + 255) / 256 * 256;
+}
+// Room for `slots`: tables, and the activations of both products in tiles.
+constexpr std::size_t moe_many_bytes(int slots, int experts, const GranuleShape& gate_up,
+                                     const GranuleShape& down) {
+  const int tiles = moe_many_tiles(slots, experts);
+  return moe_many_table_bytes(tiles) +
+         static_cast<std::size_t>(tiles) * moe_many_tile * 2 *
+             static_cast<std::size_t>(gate_up.padded_cols() + down.padded_cols());
+}
+
+// Queues the layer on the stream, for few tokens. A refusal names what the shapes lack.
 Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream);
 
 // Queues the re-laying of `experts` matrices from the checkpoint's layout: blocks [experts, rows, cols / 32,

@@ -23,7 +23,10 @@ namespace {
 
 constexpr int layers = 36, hidden = 2880, intermediate = 2880, top_k = 4;
 constexpr double read_peak = 4650e9;
-constexpr int warm_up = 5, replays = 25;
+constexpr int warm_up = 3;
+constexpr int many_from = 16;  // tokens an expert, on average, from which on the kernels for many are timed
+
+int replays_of(int tokens) { return tokens > 512 ? 5 : 25; }
 
 __device__ std::uint32_t mixed(std::uint64_t i, std::uint32_t seed) {
   std::uint32_t z = static_cast<std::uint32_t>(i * 2654435761u) ^ static_cast<std::uint32_t>(i >> 32) ^ seed;
@@ -72,10 +75,11 @@ DeviceBuffer zeroed(std::size_t bytes) {
   return std::move(buffer).value();
 }
 
-// What 36 layers work on, a layer after the other; the outputs and the workspace are the same for all.
+// What 36 layers work on; inputs, outputs and the workspace are the same for all.
 struct Inputs {
   int tokens;
-  const Bf16* x;        // [layers, tokens, hidden]
+  bool many;            // which kernels
+  const Bf16* x;        // [tokens, hidden]
   const float* logits;  // [layers, tokens, experts]
   std::int32_t* ids;    // [layers, tokens, top_k]
   float* weights;       // [layers, tokens, top_k]
@@ -133,7 +137,7 @@ struct Bench {
     cuda_check(cudaEventCreate(&begin));
     cuda_check(cudaEventCreate(&end));
     std::vector<double> times;
-    for (int replay = 0; replay < warm_up + replays; ++replay) {
+    for (int replay = 0; replay < warm_up + replays_of(inputs.tokens); ++replay) {
       cuda_check(cudaEventRecord(begin, stream));
       cuda_check(cudaGraphLaunch(exec, stream));
       cuda_check(cudaEventRecord(end, stream));
@@ -166,36 +170,40 @@ struct Bench {
                            stream);
       NIBBLE_CHECK(status.ok(), status.message());
     }
-    const Status status = moe_mxfp4_cuda(layer(index),
-                                         {.x = inputs.x + row * hidden,
-                                          .x_stride = hidden,
-                                          .tokens = inputs.tokens,
-                                          .top_k = top_k,
-                                          .expert_ids = ids,
-                                          .expert_weights = weights_of_ids,
-                                          .out = inputs.out,
-                                          .workspace = inputs.workspace},
-                                         stream);
+    const auto run_layer = inputs.many ? moe_mxfp4_many_cuda : moe_mxfp4_cuda;
+    const Status status = run_layer(layer(index),
+                                    {.x = inputs.x,
+                                     .x_stride = hidden,
+                                     .tokens = inputs.tokens,
+                                     .top_k = top_k,
+                                     .expert_ids = ids,
+                                     .expert_weights = weights_of_ids,
+                                     .out = inputs.out,
+                                     .workspace = inputs.workspace},
+                                    stream);
     NIBBLE_CHECK(status.ok(), status.message());
   }
 
   // One line of the table, also as JSON.
   std::string run(int tokens, std::mt19937& random) {
-    const std::size_t rows = static_cast<std::size_t>(tokens),
-                      slots = static_cast<std::size_t>(moe_cuda_slots(tokens, top_k));
-    DeviceBuffer x = filled(rows * hidden * layers, normal, random);
+    const std::size_t rows = static_cast<std::size_t>(tokens);
+    const bool many = tokens * top_k >= many_from * experts;
+    const std::size_t slots = many ? rows * top_k : static_cast<std::size_t>(moe_cuda_slots(tokens, top_k));
+    DeviceBuffer x = filled(rows * hidden, normal, random);
+    DeviceBuffer room = zeroed(many ? moe_many_bytes(tokens * top_k, experts, up, down) : 0);
     DeviceBuffer logits = filled(rows * static_cast<std::size_t>(experts) * layers, logit, random);
     DeviceBuffer ids = zeroed(rows * top_k * layers * 4), route_weights = zeroed(rows * top_k * layers * 4);
     DeviceBuffer activations = zeroed(slots * static_cast<std::size_t>(down.padded_cols()) * 2);
     DeviceBuffer products = zeroed(slots * hidden * 4), arrived = zeroed(4), out = zeroed(rows * hidden * 4);
-    const Inputs inputs{
-        .tokens = tokens,
-        .x = x.as<Bf16>(),
-        .logits = logits.as<float>(),
-        .ids = ids.as<std::int32_t>(),
-        .weights = route_weights.as<float>(),
-        .out = out.as<float>(),
-        .workspace = {activations.as<Bf16>(), products.as<float>(), arrived.as<std::uint32_t>()}};
+    const Inputs inputs{.tokens = tokens,
+                        .many = many,
+                        .x = x.as<Bf16>(),
+                        .logits = logits.as<float>(),
+                        .ids = ids.as<std::int32_t>(),
+                        .weights = route_weights.as<float>(),
+                        .out = out.as<float>(),
+                        .workspace = {activations.as<Bf16>(), products.as<float>(),
+                                      arrived.as<std::uint32_t>(), room.as<std::uint8_t>()}};
     const std::vector<double> routed = time(inputs, true), given = time(inputs, false);
 
     std::vector<std::int32_t> chosen(rows * top_k * layers);
@@ -211,16 +219,21 @@ struct Bench {
     const double median = given[given.size() / 2], routed_median = routed[routed.size() / 2];
     const double share =
         distinct * static_cast<double>(up.bytes() + down.bytes()) / (median * 1e-6) / read_peak;
+    const double tflops = 6.0 * hidden * intermediate * tokens * top_k / (median * 1e-6) / 1e12;
     std::printf(
-        "%4d experts %5d tokens %9.2f us a layer (%.2f .. %.2f), %9.2f with the router  %6.1f distinct  "
-        "%5.1f %% of 4,650 GB/s\n",
-        experts, tokens, median, given.front(), given.back(), routed_median, distinct, 100 * share);
+        "%4d experts %5d tokens (%s) %9.2f us a layer (%.2f .. %.2f), %9.2f with the router  %6.1f distinct  "
+        "%5.1f %% of 4,650 GB/s  %6.1f TFLOP/s\n",
+        experts, tokens, many ? "many" : "few", median, given.front(), given.back(), routed_median, distinct,
+        100 * share, tflops);
     std::fflush(stdout);
     char line[320];
-    std::snprintf(line, sizeof line,
-                  "{\"experts\": %d, \"tokens\": %d, \"us\": %.2f, \"us_min\": %.2f, \"us_max\": %.2f, "
-                  "\"us_with_router\": %.2f, \"distinct\": %.2f, \"share_of_read_peak\": %.4f}",
-                  experts, tokens, median, given.front(), given.back(), routed_median, distinct, share);
+    std::snprintf(
+        line, sizeof line,
+        "{\"experts\": %d, \"tokens\": %d, \"kernels\": \"%s\", \"us\": %.2f, \"us_min\": %.2f, "
+        "\"us_max\": %.2f, \"us_with_router\": %.2f, \"distinct\": %.2f, \"share_of_read_peak\": %.4f, "
+        "\"tflops\": %.1f}",
+        experts, tokens, many ? "many" : "few", median, given.front(), given.back(), routed_median, distinct,
+        share, tflops);
     return line;
   }
 };
@@ -238,7 +251,7 @@ std::vector<int> numbers(const char* text) {
 }  // namespace nibble
 
 int main(int argc, char** argv) {
-  std::vector<int> experts = {128, 32}, tokens = {1, 2, 4, 8, 16, 32, 64, 128};
+  std::vector<int> experts = {128, 32}, tokens = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 8192};
   const char* json = nullptr;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string option = argv[i];

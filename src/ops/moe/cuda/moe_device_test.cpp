@@ -79,7 +79,7 @@ struct Layer {
   }
 
   std::vector<float> on_gpu(const std::vector<Bf16>& x, const std::vector<std::int32_t>& ids,
-                            const std::vector<float>& weights, int blocks = 0) {
+                            const std::vector<float>& weights, int blocks = 0, bool many = false) {
     const std::size_t tokens = x.size() / static_cast<std::size_t>(hidden);
     const int stride = gate_up_shape.padded_cols();
     std::vector<Bf16> padded(tokens * static_cast<std::size_t>(stride));
@@ -87,7 +87,9 @@ struct Layer {
       std::copy_n(x.begin() + static_cast<std::ptrdiff_t>(token) * hidden, hidden,
                   padded.begin() + static_cast<std::ptrdiff_t>(token) * stride);
     }
-    const std::size_t slots = static_cast<std::size_t>(moe_cuda_slots(static_cast<int>(tokens), top_k));
+    const int all_slots = static_cast<int>(ids.size());
+    const std::size_t slots =
+        many ? ids.size() : static_cast<std::size_t>(moe_cuda_slots(static_cast<int>(tokens), top_k));
     DeviceBuffer device_x = on_device(padded), device_ids = on_device(ids),
                  device_weights = on_device(weights);
     DeviceBuffer activations =
@@ -95,21 +97,25 @@ struct Layer {
     DeviceBuffer products = device_bytes(slots * static_cast<std::size_t>(hidden) * 4, 0xff);
     DeviceBuffer arrived = device_bytes(4, 0),
                  out = device_bytes(tokens * static_cast<std::size_t>(hidden) * 4, 0xff);
-    const Status status = moe_mxfp4_cuda(
-        {.gate_up = {device_gate_up.as<std::uint8_t>(), experts, gate_up_shape, exponent_shift},
-         .down = {device_down.as<std::uint8_t>(), experts, down_shape, exponent_shift},
-         .gate_up_bias = device_gate_up_bias.as<Bf16>(),
-         .down_bias = device_down_bias.as<Bf16>()},
-        {.x = device_x.as<Bf16>(),
-         .x_stride = stride,
-         .tokens = static_cast<int>(tokens),
-         .top_k = top_k,
-         .expert_ids = device_ids.as<std::int32_t>(),
-         .expert_weights = device_weights.as<float>(),
-         .out = out.as<float>(),
-         .workspace = {activations.as<Bf16>(), products.as<float>(), arrived.as<std::uint32_t>()},
-         .blocks = blocks},
-        nullptr);
+    DeviceBuffer room =
+        device_bytes(many ? moe_many_bytes(all_slots, experts, gate_up_shape, down_shape) : 0, 0);
+    const auto layer = many ? moe_mxfp4_many_cuda : moe_mxfp4_cuda;
+    const Status status =
+        layer({.gate_up = {device_gate_up.as<std::uint8_t>(), experts, gate_up_shape, exponent_shift},
+               .down = {device_down.as<std::uint8_t>(), experts, down_shape, exponent_shift},
+               .gate_up_bias = device_gate_up_bias.as<Bf16>(),
+               .down_bias = device_down_bias.as<Bf16>()},
+              {.x = device_x.as<Bf16>(),
+               .x_stride = stride,
+               .tokens = static_cast<int>(tokens),
+               .top_k = top_k,
+               .expert_ids = device_ids.as<std::int32_t>(),
+               .expert_weights = device_weights.as<float>(),
+               .out = out.as<float>(),
+               .workspace = {activations.as<Bf16>(), products.as<float>(), arrived.as<std::uint32_t>(),
+                             room.as<std::uint8_t>()},
+               .blocks = blocks},
+              nullptr);
     NIBBLE_CHECK(status.ok(), status.message());
     std::vector<float> result(tokens * static_cast<std::size_t>(hidden));
     out.copy_to(std::span(result));
@@ -224,6 +230,27 @@ TEST_F(MoeMxfp4OnTheGpu, ARowsBitsDependOnNeitherItsBatchNorItsPlaceNorTheBlocks
             << "batches of " << size << ", from token " << first;
       }
     }
+  }
+}
+
+TEST_F(MoeMxfp4OnTheGpu, GivesTheSameBitsForManyTokensAsForFew) {
+  std::mt19937 random(8);
+  const std::vector<Case> cases =
+      on_emulation ? std::vector<Case>{{3, 2, 576, 160, 13}, {2, 1, 96, 64, 131}}
+                   : std::vector<Case>{{3, 2, 576, 160, 13}, {6, 3, 96, 160, 700}, {5, 4, 2880, 2880, 300}};
+  for (const Case& c : cases) {
+    Layer layer(random, c.experts, c.top_k, c.hidden, c.intermediate);
+    layer.upload();
+    const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(c.tokens * c.hidden));
+    Routing routing(random, c.tokens, c.experts, c.top_k);
+    routing.ids[0] = -1;
+    const std::vector<float> few = layer.on_gpu(x, routing.ids, routing.weights);
+    const std::vector<float> many = layer.on_gpu(x, routing.ids, routing.weights, 0, true);
+    std::size_t different = 0;
+    for (std::size_t i = 0; i < few.size(); ++i)
+      different += std::memcmp(&few[i], &many[i], sizeof few[i]) != 0;
+    EXPECT_EQ(different, 0u) << "of " << few.size() << ", " << c.tokens << " tokens, error "
+                             << relative_error(many, few);
   }
 }
 

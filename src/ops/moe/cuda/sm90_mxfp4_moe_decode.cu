@@ -1,5 +1,5 @@
 // moe_mxfp4 for few tokens: both products in one kernel that streams every used expert's weights once, then a
-// kernel that adds a token's experts.
+// kernel that adds a token's experts (moe_steps.cuh).
 //
 // Bytes: 17/32 a weight, (3 x hidden x intermediate) weights an expert in use: 13.2 MB for gpt-oss, 2.85 us
 // at 4,650 GB/s. FLOPs: 2 a weight and token, on tensor cores whose 8 columns are the expert's tokens.
@@ -23,6 +23,7 @@
 #include "ops/cuda/launch.cuh"
 #include "ops/moe/cuda/expert_groups.cuh"
 #include "ops/moe/cuda/moe_cuda.h"
+#include "ops/moe/cuda/moe_steps.cuh"
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/grid.cuh"
 #include "ops/ptx/tensor_core.cuh"
@@ -34,7 +35,6 @@ namespace {
 constexpr int teams = 3;
 constexpr int team_warps = granule_k_chunks;
 constexpr int decode_threads = teams * team_warps * 32;
-constexpr int combine_threads = 128;
 constexpr int tile_tokens = 8;  // columns of one tensor-core product
 constexpr int max_team_stages = 4;
 constexpr int shared_limit =
@@ -146,12 +146,6 @@ __device__ __forceinline__ void multiply_chunk(float (&sums)[4], const std::uint
   }
 }
 
-__device__ __forceinline__ float swiglu(float gate, float up, float limit) {
-  gate = gate > limit ? limit : gate;  // keeps a NaN, which fminf would not
-  up = up > limit ? limit : up < -limit ? -limit : up;
-  return gate * (1.0f / (1.0f + __expf(-1.702f * gate))) * (up + 1.0f);
-}
-
 // What a block works on, the same in all its threads.
 struct Work {
   const DecodeParams& params;
@@ -195,7 +189,7 @@ __device__ __forceinline__ void finish(const DecodeParams& params, int second, i
     const std::size_t at =
         static_cast<std::size_t>(slot) * static_cast<std::size_t>(params.products[1].input_stride);
     reinterpret_cast<__nv_bfloat16*>(params.activations)[at + static_cast<std::size_t>(row / 2)] =
-        __float2bfloat16_rn(swiglu(even, odd, params.swiglu_limit));
+        __float2bfloat16_rn(swiglu_on_device(even, odd, params.swiglu_limit));
   }
 }
 
@@ -357,61 +351,10 @@ __global__ void __launch_bounds__(decode_threads, 1)
   run_warp(work, warp / team_warps, warp % team_warps, lane);
 }
 
-// out[token] = sum of expert_weights x products in order of the top-k, each operation rounded, four columns a
-// thread. Bytes: 4 x hidden x (top_k + 1) a token. It also resets the counter at which the blocks met.
-__global__ void __launch_bounds__(combine_threads)
-    moe_combine(const float* products, const std::int32_t* expert_ids, const float* expert_weights, int top_k,
-                int hidden, float* out, std::uint32_t* arrived) {
-  ptx::grid_launch_dependents();
-  const int token = static_cast<int>(blockIdx.y);
-  const int column = (static_cast<int>(blockIdx.x) * combine_threads + static_cast<int>(threadIdx.x)) * 4;
-  ptx::grid_dependency_wait();
-  if (blockIdx.x == 0 && token == 0 && threadIdx.x == 0) *arrived = 0;
-  if (column >= hidden) return;
-  float4 sum = make_float4(0, 0, 0, 0);
-  bool any = false;
-  for (int choice = 0; choice < top_k; ++choice) {
-    const int slot = token * top_k + choice;
-    if (expert_ids[slot] < 0) continue;
-    const float weight = expert_weights[slot];
-    const float4 y =
-        *reinterpret_cast<const float4*>(products + static_cast<std::size_t>(slot) * hidden + column);
-    const float4 term = make_float4(__fmul_rn(weight, y.x), __fmul_rn(weight, y.y), __fmul_rn(weight, y.z),
-                                    __fmul_rn(weight, y.w));
-    sum = any ? make_float4(__fadd_rn(sum.x, term.x), __fadd_rn(sum.y, term.y), __fadd_rn(sum.z, term.z),
-                            __fadd_rn(sum.w, term.w))
-              : term;
-    any = true;
-  }
-  *reinterpret_cast<float4*>(out + static_cast<std::size_t>(token) * hidden + column) = sum;
-}
-
-Status check_shapes(const MoeCudaWeights& weights, const MoeCudaArgs& args) {
-  const GranuleShape& up = weights.gate_up.shape;
-  const GranuleShape& down = weights.down.shape;
-  if (up.rows != 2 * down.cols || up.cols != down.rows || weights.gate_up.experts != weights.down.experts) {
-    return invalid_argument("the expert layer's matrices do not fit each other: gate_up [" +
-                            std::to_string(up.rows) + ", " + std::to_string(up.cols) + "], down [" +
-                            std::to_string(down.rows) + ", " + std::to_string(down.cols) + "]");
-  }
-  if (up.rows % granule_rows != 0 || down.rows % granule_rows != 0 || up.cols % mxfp4_block != 0 ||
-      down.cols % mxfp4_block != 0) {
-    return invalid_argument("the expert layer's rows must be multiples of 16 and its columns of 32");
-  }
-  if (args.x_stride < up.padded_cols() || args.x_stride % 8 != 0) {
-    return invalid_argument("activations need a stride of at least " + std::to_string(up.padded_cols()) +
-                            ", a multiple of 8, not " + std::to_string(args.x_stride));
-  }
-  if (args.top_k < 1 || args.top_k > 8) {
-    return invalid_argument("a top-k from 1 to 8 is supported, not " + std::to_string(args.top_k));
-  }
-  return {};
-}
-
 }  // namespace
 
 Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream) {
-  NIBBLE_RETURN_IF_ERROR(check_shapes(weights, args));
+  NIBBLE_RETURN_IF_ERROR(check_moe_shapes(weights, args));
   int device = 0, processors = 0;
   cuda_check(cudaGetDevice(&device));
   cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
@@ -435,7 +378,6 @@ Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cu
                    .shape = matrix.shape};
   };
 
-  const int hidden = weights.down.shape.rows;
   const int tokens_at_once = moe_cuda_max_slots / args.top_k;
   for (int first = 0; first < args.tokens; first += tokens_at_once) {
     const int tokens = std::min(tokens_at_once, args.tokens - first);
@@ -464,16 +406,12 @@ Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cu
                    .stream = stream,
                    .overlaps = true},
                   sm90_mxfp4_moe_decode, params);
-    launch_kernel(
-        {.blocks = dim3(static_cast<unsigned>((hidden + combine_threads * 4 - 1) / (combine_threads * 4)),
-                        static_cast<unsigned>(tokens)),
-         .threads = combine_threads,
-         .stream = stream,
-         .overlaps = true},
-        moe_combine, static_cast<const float*>(args.workspace.products), params.expert_ids,
-        args.expert_weights + slot, args.top_k, hidden,
-        args.out + static_cast<std::size_t>(first) * static_cast<std::size_t>(hidden),
-        args.workspace.arrived);
+    MoeCudaArgs part = args;
+    part.tokens = tokens;
+    part.expert_ids += slot;
+    part.expert_weights += slot;
+    part.out += static_cast<std::size_t>(first) * static_cast<std::size_t>(weights.down.shape.rows);
+    launch_moe_combine(part, weights.down.shape.rows, stream);
   }
   return {};
 }

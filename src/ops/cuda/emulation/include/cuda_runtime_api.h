@@ -110,6 +110,7 @@ inline unsigned atomicMax(unsigned* at, unsigned value) {
   }
   return found;
 }
+inline int atomicAdd(int* at, int value) { return std::atomic_ref<int>(*at).fetch_add(value); }
 inline int __ffs(int value) { return __builtin_ffs(value); }
 inline int __popc(unsigned value) { return std::popcount(value); }
 inline float __fmul_rn(float a, float b) { return a * b; }

@@ -1,0 +1,2 @@
+// The expert layer's kernels for many tokens, compiled for the emulation.
+#include "ops/moe/cuda/sm90_mxfp4_moe_many.cu"

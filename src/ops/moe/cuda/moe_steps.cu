@@ -1,0 +1,76 @@
+#include <string>
+
+#include "ops/cuda/launch.cuh"
+#include "ops/moe/cuda/moe_steps.cuh"
+#include "ops/ptx/grid.cuh"
+
+namespace nibble {
+namespace {
+
+constexpr int combine_threads = 128;
+
+// out[token] = sum of expert_weights x products in order of the top-k, each operation rounded, four columns a
+// thread. Bytes: 4 x hidden x (top_k + 1) a token. It also resets the counter at which the blocks met.
+__global__ void __launch_bounds__(combine_threads)
+    moe_combine(const float* products, const std::int32_t* expert_ids, const float* expert_weights, int top_k,
+                int hidden, float* out, std::uint32_t* arrived) {
+  ptx::grid_launch_dependents();
+  const int token = static_cast<int>(blockIdx.y);
+  const int column = (static_cast<int>(blockIdx.x) * combine_threads + static_cast<int>(threadIdx.x)) * 4;
+  ptx::grid_dependency_wait();
+  if (blockIdx.x == 0 && token == 0 && threadIdx.x == 0) *arrived = 0;
+  if (column >= hidden) return;
+  float4 sum = make_float4(0, 0, 0, 0);
+  bool any = false;
+  for (int choice = 0; choice < top_k; ++choice) {
+    const int slot = token * top_k + choice;
+    if (expert_ids[slot] < 0) continue;
+    const float weight = expert_weights[slot];
+    const float4 y =
+        *reinterpret_cast<const float4*>(products + static_cast<std::size_t>(slot) * hidden + column);
+    const float4 term = make_float4(__fmul_rn(weight, y.x), __fmul_rn(weight, y.y), __fmul_rn(weight, y.z),
+                                    __fmul_rn(weight, y.w));
+    sum = any ? make_float4(__fadd_rn(sum.x, term.x), __fadd_rn(sum.y, term.y), __fadd_rn(sum.z, term.z),
+                            __fadd_rn(sum.w, term.w))
+              : term;
+    any = true;
+  }
+  *reinterpret_cast<float4*>(out + static_cast<std::size_t>(token) * hidden + column) = sum;
+}
+
+}  // namespace
+
+Status check_moe_shapes(const MoeCudaWeights& weights, const MoeCudaArgs& args) {
+  const GranuleShape& up = weights.gate_up.shape;
+  const GranuleShape& down = weights.down.shape;
+  if (up.rows != 2 * down.cols || up.cols != down.rows || weights.gate_up.experts != weights.down.experts) {
+    return invalid_argument("the expert layer's matrices do not fit each other: gate_up [" +
+                            std::to_string(up.rows) + ", " + std::to_string(up.cols) + "], down [" +
+                            std::to_string(down.rows) + ", " + std::to_string(down.cols) + "]");
+  }
+  if (up.rows % granule_rows != 0 || down.rows % granule_rows != 0 || up.cols % mxfp4_block != 0 ||
+      down.cols % mxfp4_block != 0) {
+    return invalid_argument("the expert layer's rows must be multiples of 16 and its columns of 32");
+  }
+  if (args.x_stride < up.padded_cols() || args.x_stride % 8 != 0) {
+    return invalid_argument("activations need a stride of at least " + std::to_string(up.padded_cols()) +
+                            ", a multiple of 8, not " + std::to_string(args.x_stride));
+  }
+  if (args.top_k < 1 || args.top_k > 8) {
+    return invalid_argument("a top-k from 1 to 8 is supported, not " + std::to_string(args.top_k));
+  }
+  return {};
+}
+
+void launch_moe_combine(const MoeCudaArgs& args, int hidden, cudaStream_t stream) {
+  launch_kernel(
+      {.blocks = dim3(static_cast<unsigned>((hidden + combine_threads * 4 - 1) / (combine_threads * 4)),
+                      static_cast<unsigned>(args.tokens)),
+       .threads = combine_threads,
+       .stream = stream,
+       .overlaps = true},
+      moe_combine, static_cast<const float*>(args.workspace.products), args.expert_ids, args.expert_weights,
+      args.top_k, hidden, args.out, args.workspace.arrived);
+}
+
+}  // namespace nibble
