@@ -165,6 +165,7 @@ struct DecoderOf<Mxfp4Checkpoint> {
 struct alignas(64) RowsStep {
   std::uint32_t pairs[16][tile_rows];
   float halves[tile_rows], scales[tile_rows];
+  bool halved;
 };
 
 // `rows` of them exist; the others repeat the last one.
@@ -198,6 +199,7 @@ NIBBLE_512 inline void decode_rows(Decoder& decoder, const StepRows& matrix, int
     for (int r = 0; r < tile_rows; ++r)
       bytes[r] = matrix.scales[(row + (r < rows ? r : rows - 1)) * matrix.row_steps + step];
     const Scales512 scale = scales_of(part_at(bytes));
+    out.halved = scale.halved;
     _mm512_store_ps(out.halves, scale.half);
     _mm512_store_ps(out.scales, scale.scale);
   }

@@ -226,21 +226,27 @@ NIBBLE_512 void multiply_decoded(const RowsStep* weights, int steps, const Group
     for (int i = 0; i < count; ++i) {
       __m512 sum = _mm512_add_ps(sums[0][i], sums[1][i]);
       if constexpr (scaled) {
-        sum = _mm512_mul_ps(_mm512_mul_ps(sum, _mm512_load_ps(weights[step].halves)),
-                            _mm512_load_ps(weights[step].scales));
+        if (weights[step].halved) sum = _mm512_mul_ps(sum, _mm512_load_ps(weights[step].halves));
+        sum = _mm512_mul_ps(sum, _mm512_load_ps(weights[step].scales));
       }
       _mm512_store_ps(totals[i], _mm512_add_ps(_mm512_load_ps(totals[i]), sum));
     }
   }
 }
 
-// Has a step of a tile that comes next fetched: a line of each row, where one begins.
+// Has the tile that comes next fetched, a part at each step: of block formats a line of each row where one
+// begins, of bfloat16 as much as lies in a row.
 inline void fetch_tile(const StepRows& matrix, int row, int step, int step_bytes) {
+  const std::int64_t row_bytes = matrix.row_steps * step_bytes;
+  const std::uint8_t* at = matrix.codes + row * row_bytes;
+  const bool whole_lines = step_bytes == 64;
   if (step * step_bytes % 64 != 0) return;
-  const std::uint8_t* at = matrix.codes + (row * matrix.row_steps + step) * step_bytes;
 #pragma GCC unroll 16
-  for (int r = 0; r < tile_rows; ++r, at += matrix.row_steps * step_bytes)
-    _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1);
+  for (int line = 0; line < tile_rows; ++line) {
+    const std::int64_t offset =
+        whole_lines ? (step * tile_rows + line) * 64 : line * row_bytes + step * step_bytes;
+    _mm_prefetch(reinterpret_cast<const char*>(at + offset), _MM_HINT_T1);
+  }
 }
 
 template <class Decoder>

@@ -135,6 +135,33 @@ TEST(MoeMxfp4, ARowsBitsDependOnNeitherItsBatchNorItsPlaceNorTheThreads) {
   }
 }
 
+TEST(MoeMxfp4, HasTheSameBitsWithEveryKernelAndNumberOfThreads) {
+  std::mt19937 random(5);
+  const Layer layer(random, 4, 2, 160, 96);
+  const std::vector<float> x = random_floats(random, 37 * 160);
+  std::vector<std::int32_t> ids;
+  std::vector<float> weights;
+  route(random, layer, 37, ids, weights);
+  for (const InputValues values : {InputValues::any_float, InputValues::bf16}) {
+    std::vector<float> rounded = x;
+    if (values == InputValues::bf16) {
+      for (float& value : rounded) value = Bf16::from_float(value).to_float();
+    }
+    ThreadPool one(1);
+    OpContext plain{.threads = one, .dots = dot_kernels().back(), .activations = values};
+    const std::vector<float> expected = layer.run(plain, rounded, ids, weights);
+    for (const DotKernels& kernels : dot_kernels()) {
+      if (!kernels.supported()) continue;
+      for (const int count : {1, 2, 3}) {
+        ThreadPool threads(count);
+        OpContext context{.threads = threads, .dots = kernels, .activations = values};
+        ASSERT_EQ(layer.run(context, rounded, ids, weights), expected)
+            << kernels.name << ", " << count << " threads";
+      }
+    }
+  }
+}
+
 TEST(MoeMxfp4, AScaleOfNotANumberReachesOnlyTheRowsRoutedToIt) {
   std::mt19937 random(3);
   Layer layer(random, 3, 1, 32, 32);
