@@ -113,7 +113,9 @@ Status run(Options options, Console& console) {
   const auto seconds = [&begin] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   };
-  NIBBLE_ASSIGN(const std::unique_ptr<Engine> engine, Engine::load(options.engine));
+  NIBBLE_ASSIGN(
+      const std::unique_ptr<Engine> engine,
+      Engine::load(options.engine, [&](double done, double total) { loading.update(done, total); }));
   report.load_s = seconds();
   report.model = engine->model();
   NIBBLE_RETURN_IF_ERROR(check_lengths(options, report.model));

@@ -351,7 +351,8 @@ Status run(const Options& options, Console& console) {
   EngineOptions engine_options = options.engine;
   // One conversation: memory for its context alone.
   if (!engine_options.given.max_num_seqs) engine_options.max_num_seqs = 1;
-  NIBBLE_ASSIGN(const LoadedModel loaded, load_model(engine_options));
+  NIBBLE_ASSIGN(const LoadedModel loaded,
+                load_model(engine_options, [&](double done, double total) { loading.update(done, total); }));
   const std::unique_ptr<Engine>& engine = loaded.engine;
   const Tokenizer& tokenizer = loaded.tokenizer;
   NIBBLE_ASSIGN(const ChatPrompter prompter, ChatPrompter::load(engine->model().folder, tokenizer));

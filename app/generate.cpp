@@ -246,7 +246,8 @@ Status run(const Options& options, Console& console) {
   exit_on_interrupt();
   ProgressBar loading("loading " + options.engine.model);
   loading.announce();
-  NIBBLE_ASSIGN(const LoadedModel loaded, load_model(options.engine));
+  NIBBLE_ASSIGN(const LoadedModel loaded,
+                load_model(options.engine, [&](double done, double total) { loading.update(done, total); }));
   const std::unique_ptr<Engine>& engine = loaded.engine;
   const Tokenizer& tokenizer = loaded.tokenizer;
   loading.erase();

@@ -7,12 +7,13 @@
 
 namespace nibble {
 
-Result<LoadedModel> load_model(const EngineOptions& options) {
+Result<LoadedModel> load_model(const EngineOptions& options,
+                               const std::function<void(double, double)>& progress) {
   NIBBLE_ASSIGN(const ModelLocation location,
                 locate_model(options.model, LocationEnvironment::of_this_process()));
   std::optional<Result<Tokenizer>> tokenizer;
   std::thread reader([&] { tokenizer = Tokenizer::load(location.folder); });
-  Result<std::unique_ptr<Engine>> engine = Engine::load(options);
+  Result<std::unique_ptr<Engine>> engine = Engine::load(options, progress);
   reader.join();
   NIBBLE_RETURN_IF_ERROR(engine.status());
   NIBBLE_RETURN_IF_ERROR(tokenizer->status());

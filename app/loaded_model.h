@@ -1,6 +1,7 @@
 // An engine and its tokenizer, loaded side by side: each takes a good part of the time to the first token.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "base/options.h"
@@ -15,6 +16,8 @@ struct LoadedModel {
   Tokenizer tokenizer;
 };
 
-Result<LoadedModel> load_model(const EngineOptions& options);
+// progress(done, total) as of Engine::load.
+Result<LoadedModel> load_model(const EngineOptions& options,
+                               const std::function<void(double done, double total)>& progress);
 
 }  // namespace nibble

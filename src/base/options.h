@@ -70,6 +70,7 @@ Status apply_environment(const Environment& environment, std::span<const OptionS
                          std::span<const OptionSpec> known);
 
 enum class Device : std::uint8_t { automatic, cpu };
+enum class Quantization : std::uint8_t { none, q8, mxfp4 };
 enum class FloatType : std::uint8_t { automatic, float32, bfloat16, fp8_e4m3 };
 
 // What every command that loads a model lets its user choose. A value the user set is honoured or refused,
@@ -83,6 +84,7 @@ struct EngineOptions {
   int max_num_batched_tokens = 512;        // prompt and answer tokens in one step
   FloatType dtype = FloatType::automatic;  // of the activations that enter a matrix product
   FloatType kv_cache_dtype = FloatType::automatic;
+  Quantization quantization = Quantization::none;  // of attention's weights and lm_head's, done at load
   // Names of kernels; those that are built in and run here are known when a model is loaded.
   std::string moe_runner_backend = "auto";
   std::string attention_backend = "auto";
@@ -96,6 +98,7 @@ struct EngineOptions {
     bool max_num_batched_tokens = false;
     bool dtype = false;
     bool kv_cache_dtype = false;
+    bool quantization = false;
     bool moe_runner_backend = false;
     bool attention_backend = false;
     bool seed = false;

@@ -82,6 +82,7 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
                                 {"NIBBLE_MAX_NUM_BATCHED_TOKENS", "77"},
                                 {"NIBBLE_DTYPE", "bfloat16"},
                                 {"NIBBLE_KV_CACHE_DTYPE", "fp8"},
+                                {"NIBBLE_QUANTIZATION", "q8"},
                                 {"NIBBLE_MOE_RUNNER_BACKEND", "cpu_scalar"},
                                 {"NIBBLE_ATTENTION_BACKEND", "cpu_avx2"},
                                 {"NIBBLE_SEED", "9"},
@@ -95,12 +96,13 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
   EXPECT_EQ(options.max_num_batched_tokens, 77);
   EXPECT_EQ(options.dtype, FloatType::bfloat16);
   EXPECT_EQ(options.kv_cache_dtype, FloatType::fp8_e4m3);
+  EXPECT_EQ(options.quantization, Quantization::q8);
   EXPECT_EQ(options.moe_runner_backend, "cpu_scalar");
   EXPECT_EQ(options.attention_backend, "cpu_avx2");
   EXPECT_EQ(options.seed, 9u);
   const EngineOptions::Given& given = options.given;
   EXPECT_TRUE(given.device && given.threads && given.max_model_len && given.max_num_seqs &&
-              given.max_num_batched_tokens && given.dtype && given.kv_cache_dtype &&
+              given.max_num_batched_tokens && given.dtype && given.kv_cache_dtype && given.quantization &&
               given.moe_runner_backend && given.attention_backend && given.seed);
 }
 

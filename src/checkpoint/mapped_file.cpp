@@ -231,6 +231,14 @@ std::size_t MappedFile::map_cached(std::size_t offset, std::size_t size) const {
   return madvise(static_cast<std::byte*>(state_->mapping) + offset, size, populate_read) == 0 ? size : 0;
 }
 
+void MappedFile::release(std::span<const std::byte> part) const {
+  if (state_->mapping == nullptr || part.empty()) return;
+  const std::uintptr_t page = registry.page_size;
+  const auto begin = reinterpret_cast<std::uintptr_t>(part.data());
+  const std::uintptr_t first = (begin + page - 1) / page * page, last = (begin + part.size()) / page * page;
+  if (first < last) (void)madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
 const std::filesystem::path& MappedFile::path() const { return state_->path; }
 bool MappedFile::is_mapped() const { return state_->mapping != nullptr; }
 

@@ -38,6 +38,9 @@ class MappedFile {
   // fault them in one by one; returns how many bytes that were. What would have to come from the disk is left
   // alone. offset is a multiple of 2 MiB; ranges may be mapped at once by several threads.
   std::size_t map_cached(std::size_t offset, std::size_t size) const;
+  // Gives the memory of whole pages within a part of bytes() back to the system: whoever reads them again
+  // maps them again.
+  void release(std::span<const std::byte> part) const;
   const std::filesystem::path& path() const;
   bool is_mapped() const;
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <system_error>
 
 #include "base/quote.h"
@@ -194,6 +195,15 @@ std::int64_t WeightSource::map_cached(ThreadPool& threads) const {
     }
   });
   return mapped;
+}
+
+void WeightSource::release(std::span<const std::byte> part) const {
+  for (const MappedFile& file : files_) {
+    const std::span<const std::byte> all = file.bytes();
+    if (std::less_equal<>()(all.data(), part.data()) &&
+        std::less_equal<>()(part.data() + part.size(), all.data() + all.size()))
+      file.release(part);
+  }
 }
 
 Status WeightSource::intact() const {

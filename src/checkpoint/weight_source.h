@@ -50,6 +50,9 @@ class WeightSource {
   static constexpr double map_seconds = 0.1;
   std::int64_t map_cached(ThreadPool& threads) const;
 
+  // Gives the memory of mapped pages back (MappedFile::release); `part` lies in one tensor.
+  void release(std::span<const std::byte> part) const;
+
   // Whether the files still are what was opened; asked after each step (see MappedFile::intact).
   Status intact() const;
 

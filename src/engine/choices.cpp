@@ -43,7 +43,9 @@ Status choose_sizes(const EngineOptions& options, const ModelConfig& config, std
   }
   const DType kv_dtype = choices.worker.kv_dtype;
   const std::int64_t page_bytes = kv_page_bytes(config, kv_dtype, page_size);
-  const std::int64_t free = std::max<std::int64_t>(available_memory() - weight_bytes, 256 << 20);
+  const std::int64_t converted =
+      choices.worker.dense == DenseFormat::bf16 ? 0 : dense_bytes(dense_values(config), choices.worker.dense);
+  const std::int64_t free = std::max<std::int64_t>(available_memory() - weight_bytes - converted, 256 << 20);
   const std::int64_t affordable_pages = std::max<std::int64_t>(free / 2 / page_bytes, 1);
   const std::int64_t affordable_tokens = affordable_pages * page_size;
 
@@ -110,6 +112,23 @@ void choose_dtypes(const EngineOptions& options, const ModelConfig& config, Engi
        .why = options.kv_cache_dtype == FloatType::automatic ? "the same as dtype" : "asked for"});
 }
 
+void choose_dense(const EngineOptions& options, const ModelConfig& config, EngineChoices& choices) {
+  constexpr DenseFormat formats[] = {DenseFormat::bf16, DenseFormat::q8, DenseFormat::mxfp4};
+  constexpr const char* names[] = {"none", "q8", "mxfp4"};
+  const std::size_t asked = static_cast<std::size_t>(options.quantization);
+  choices.worker.dense = formats[asked];
+  const auto megabytes = [&](DenseFormat format) {
+    return std::to_string(dense_bytes(dense_values(config), format) >> 20) + " MiB";
+  };
+  choices.list.push_back(
+      {.field = "quantization",
+       .value = names[asked],
+       .from = from(options.given.quantization),
+       .why = asked == 0 ? "attention and lm_head as they are stored: " + megabytes(DenseFormat::bf16)
+                         : "asked for: attention and lm_head take " + megabytes(formats[asked]) +
+                               " instead of " + megabytes(DenseFormat::bf16)});
+}
+
 Status choose_kernels(const EngineOptions& options, EngineChoices& choices) {
   const auto in_option = [](std::string_view option, const Status& status) {
     return status.with_context(option);
@@ -155,6 +174,7 @@ Result<EngineChoices> make_choices(const EngineOptions& options, const ModelConf
   EngineChoices choices;
   NIBBLE_RETURN_IF_ERROR(choose_kernels(options, choices));
   choose_dtypes(options, config, choices);
+  choose_dense(options, config, choices);
   choose_threads(options, choices);
   NIBBLE_RETURN_IF_ERROR(choose_sizes(options, config, weight_bytes, choices));
   return choices;

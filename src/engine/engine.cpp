@@ -113,7 +113,8 @@ double position_kv_bytes(const ModelInfo& model, int position) {
   return static_cast<double>(positions * model.kv_layer_bytes);
 }
 
-Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
+Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
+                                             const std::function<void(double, double)>& progress) {
   NIBBLE_ASSIGN(const ModelLocation location,
                 locate_model(options.model, LocationEnvironment::of_this_process()));
   NIBBLE_ASSIGN(const ModelConfig config, read_model_config(location.folder));
@@ -122,7 +123,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
   const std::int64_t weight_bytes = weights.bytes();
   NIBBLE_ASSIGN(EngineChoices choices, make_choices(options, config, weight_bytes));
   NIBBLE_ASSIGN(std::unique_ptr<Model> model, bind_model(config, std::move(weights)));
-  NIBBLE_ASSIGN(std::unique_ptr<Worker> worker, Worker::start(std::move(model), choices.worker));
+  NIBBLE_ASSIGN(std::unique_ptr<Worker> worker, Worker::start(std::move(model), choices.worker, progress));
 
   ModelInfo info{.name = location.name,
                  .folder = location.folder,
@@ -137,6 +138,8 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
                  .threads = worker->threads(),
                  .choices = std::move(choices.list)};
   info.choices.push_back(mapping_choice(worker->model().mapped_bytes(), weight_bytes));
+  info.shared_bytes += dense_bytes(dense_values(config), choices.worker.dense) -
+                       dense_bytes(dense_values(config), DenseFormat::bf16);
   const std::int64_t q_width = config.num_attention_heads * config.head_dim;
   const std::int64_t kv_width = config.num_key_value_heads * config.head_dim;
   info.layer_multiplies = config.num_hidden_layers *

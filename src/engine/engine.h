@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -67,7 +68,9 @@ struct EngineLoad {
 
 class Engine {
  public:
-  static Result<std::unique_ptr<Engine>> load(const EngineOptions& options);
+  // progress(done, total), if any, tells of what takes seconds: the conversion of weights.
+  static Result<std::unique_ptr<Engine>> load(
+      const EngineOptions& options, const std::function<void(double done, double total)>& progress = {});
   virtual ~Engine() = default;
 
   virtual const ModelInfo& model() const = 0;

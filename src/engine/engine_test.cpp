@@ -162,6 +162,38 @@ TEST(Engine, AnFp8CacheStaysNearTheReferenceAndSaysWhatItIs) {
   EXPECT_GT(worst, 0.005) << "the option has no effect";
 }
 
+TEST(Engine, QuantizedDenseWeightsStayNearTheReference) {
+  const std::vector<Expected> prompts = expected_prompts();
+  const auto mean_error = [&](Quantization quantization) {
+    int parts = 0;
+    EngineOptions options{
+        .model = example.string(), .dtype = FloatType::float32, .quantization = quantization};
+    std::unique_ptr<Engine> engine = std::move(Engine::load(options, [&](double done, double total) {
+                                       ++parts;
+                                       EXPECT_LE(done, total);
+                                     })).value();
+    EXPECT_EQ(parts > 0, quantization != Quantization::none);
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      EXPECT_TRUE(
+          engine->submit(request(i, prompts[i].prompt, {.max_tokens = 0, .prompt_logprobs = true})).ok());
+    }
+    const auto answers = run(*engine);
+    double sum = 0, count = 0;
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      for (std::size_t k = 1; k < prompts[i].prompt.size(); ++k, ++count)
+        sum += std::abs(answers.at(i).prompt_logprobs[k] - prompts[i].prompt_logprobs[k]);
+    }
+    return sum / count;
+  };
+  const double none = mean_error(Quantization::none), q8 = mean_error(Quantization::q8),
+               mxfp4 = mean_error(Quantization::mxfp4);
+  EXPECT_LT(none, 1e-4);
+  EXPECT_GT(q8, 1e-3) << "the option has no effect";
+  EXPECT_LT(q8, 0.05);
+  EXPECT_GT(mxfp4, 4 * q8);
+  EXPECT_LT(mxfp4, 1.0);
+}
+
 TEST(Engine, ARequestsBitsDependOnNeitherBatchNorChunksNorThreads) {
   const std::vector<Expected> prompts = expected_prompts();
   const auto submit_all = [&](Engine& engine) {

@@ -120,6 +120,16 @@ class GptOss final : public Model {
         rope_(frequencies_of(config_)) {}
 
   const ModelConfig& config() const override { return config_; }
+  Status convert_dense(DenseFormat format, ThreadPool& threads, const ConversionProgress& progress) override {
+    std::vector<DenseMatrix*> matrices;
+    for (GptOssLayer& layer : weights_.layers) {
+      for (DenseMatrix* each : {&layer.wq, &layer.wk, &layer.wv, &layer.wo}) matrices.push_back(each);
+    }
+    matrices.push_back(&weights_.lm_head);
+    NIBBLE_ASSIGN(converted_, nibble::convert_dense(matrices, format, source_, threads, progress));
+    return {};
+  }
+
   Status intact() const override { return source_.intact(); }
   std::int64_t mapped_bytes() const override { return mapped_bytes_; }
 
@@ -294,6 +304,7 @@ class GptOss final : public Model {
 
   ModelConfig config_;
   WeightSource source_;  // owns the bytes that weights_ points into
+  Buffer converted_;     // what of weights_ is not in the source's format
   GptOssWeights weights_;
   RopeFrequencies rope_;
   std::int64_t mapped_bytes_ = 0;

@@ -6,16 +6,16 @@
 #include <vector>
 
 #include "models/model.h"
-#include "ops/linear/dot_tile.h"
+#include "ops/linear/dot_kernels.h"
 #include "ops/moe/moe.h"
 
 namespace nibble {
 
 struct GptOssLayer {
   const Bf16* attention_norm = nullptr;                                   // [hidden]
-  Bf16Matrix wq;                                                          // [heads * head_dim, hidden]
-  Bf16Matrix wk, wv;                                                      // [kv_heads * head_dim, hidden]
-  Bf16Matrix wo;                                                          // [hidden, heads * head_dim]
+  DenseMatrix wq;                                                         // [heads * head_dim, hidden]
+  DenseMatrix wk, wv;                                                     // [kv_heads * head_dim, hidden]
+  DenseMatrix wo;                                                         // [hidden, heads * head_dim]
   const Bf16 *bq = nullptr, *bk = nullptr, *bv = nullptr, *bo = nullptr;  // null: without biases
   std::vector<float> sinks;                                               // [heads]
   int window = 0;                                                         // 0: full attention
@@ -31,7 +31,7 @@ struct GptOssWeights {
   Bf16Matrix embedding;  // [vocab, hidden]
   std::vector<GptOssLayer> layers;
   const Bf16* final_norm = nullptr;  // [hidden]
-  Bf16Matrix lm_head;                // [vocab, hidden]; the embedding itself where they are tied
+  DenseMatrix lm_head;               // [vocab, hidden]; the embedding itself where they are tied
 };
 
 Result<GptOssWeights> bind_gpt_oss_weights(const ModelConfig& config, const WeightSource& source);

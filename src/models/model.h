@@ -9,6 +9,7 @@
 #include "base/token_id.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/weight_source.h"
+#include "models/dense_conversion.h"
 #include "ops/attention/paged_kv.h"
 #include "ops/op_context.h"
 
@@ -38,6 +39,9 @@ class Model {
   // Takes all memory that forwards within the limits need, and maps the weights that are in memory already;
   // called once, before the first forward.
   virtual Status reserve(const ForwardLimits& limits, ThreadPool& threads) = 0;
+  // Puts the weights of attention and lm_head into another format, for good; called once, after reserve().
+  virtual Status convert_dense(DenseFormat format, ThreadPool& threads,
+                               const ConversionProgress& progress) = 0;
   // Of the weights' files, mapped by reserve().
   virtual std::int64_t mapped_bytes() const = 0;
   // logits: [logit_rows, vocab_size]. Row for row the result depends on the sequence alone: not on the batch,

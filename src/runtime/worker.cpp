@@ -23,7 +23,8 @@ Worker::Worker(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> model
     room.reserve(static_cast<std::size_t>(model_->config().vocab_size));
 }
 
-Result<std::unique_ptr<Worker>> Worker::start(std::unique_ptr<Model> model, const WorkerLimits& limits) {
+Result<std::unique_ptr<Worker>> Worker::start(std::unique_ptr<Model> model, const WorkerLimits& limits,
+                                              const ConversionProgress& progress) {
   const ModelConfig& config = model->config();
   auto threads = std::make_unique<ThreadPool>(limits.threads);
   NIBBLE_RETURN_IF_ERROR(model->reserve({.rows = limits.max_rows,
@@ -31,6 +32,8 @@ Result<std::unique_ptr<Worker>> Worker::start(std::unique_ptr<Model> model, cons
                                          .positions = limits.max_positions,
                                          .threads = limits.threads},
                                         *threads));
+  if (limits.dense != DenseFormat::bf16)
+    NIBBLE_RETURN_IF_ERROR(model->convert_dense(limits.dense, *threads, progress));
   NIBBLE_ASSIGN(KvStore kv, KvStore::allocate(config, limits.kv_dtype, limits.page_size, limits.page_count));
   const std::size_t logit_bytes =
       static_cast<std::size_t>(limits.max_logit_rows * config.vocab_size) * sizeof(float);

@@ -27,12 +27,15 @@ struct WorkerLimits {
   int page_count = 0;
   const DotKernels* dots = nullptr;
   const AttentionKernels* attention = nullptr;
+  DenseFormat dense = DenseFormat::bf16;
 };
 
 class Worker {
  public:
   // Takes all memory that steps within the limits need.
-  static Result<std::unique_ptr<Worker>> start(std::unique_ptr<Model> model, const WorkerLimits& limits);
+  // `progress`, which may be empty, tells of a conversion of weights.
+  static Result<std::unique_ptr<Worker>> start(std::unique_ptr<Model> model, const WorkerLimits& limits,
+                                               const ConversionProgress& progress);
 
   // results: one a sequence of the batch; what else a sequence asked for goes to its rooms. An error means
   // that the weights are no longer what was loaded; nothing may be run after it.

@@ -2,6 +2,8 @@
 // load may start at its beginning.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -23,17 +25,13 @@ class Buffer {
   Buffer() = default;  // empty
 
   // The contents are unspecified until written.
-  static Result<Buffer> allocate(std::size_t bytes) {
-    Buffer buffer;
-    if (bytes == 0) return buffer;
-    const auto refused = [&] {
-      return resource_exhausted("no memory for a buffer of " + std::to_string(bytes) + " bytes");
-    };
-    if (bytes > max_bytes) return refused();
-    const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-    buffer.memory_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, rounded)));
-    if (buffer.memory_ == nullptr) return refused();
-    buffer.size_ = bytes;
+  static Result<Buffer> allocate(std::size_t bytes) { return allocate_aligned(bytes, alignment); }
+
+  // For what is written once and read in every step: in huge pages where the system gives them.
+  static Result<Buffer> allocate_huge(std::size_t bytes) {
+    constexpr std::size_t huge_page = std::size_t{2} << 20;
+    NIBBLE_ASSIGN(Buffer buffer, allocate_aligned(bytes, huge_page));
+    if (bytes >= huge_page) (void)madvise(buffer.data(), bytes, MADV_HUGEPAGE);
     return buffer;
   }
 
@@ -55,6 +53,20 @@ class Buffer {
   }
 
  private:
+  static Result<Buffer> allocate_aligned(std::size_t bytes, std::size_t to) {
+    Buffer buffer;
+    if (bytes == 0) return buffer;
+    const auto refused = [&] {
+      return resource_exhausted("no memory for a buffer of " + std::to_string(bytes) + " bytes");
+    };
+    if (bytes > max_bytes) return refused();
+    const std::size_t rounded = (bytes + to - 1) / to * to;
+    buffer.memory_.reset(static_cast<std::byte*>(std::aligned_alloc(to, rounded)));
+    if (buffer.memory_ == nullptr) return refused();
+    buffer.size_ = bytes;
+    return buffer;
+  }
+
   struct Free {
     void operator()(std::byte* memory) const { std::free(memory); }
   };

@@ -1,0 +1,34 @@
+// Dense weights in fewer bits than the checkpoint's bfloat16, made while a model is loaded: those of
+// attention and lm_head. Routers, norms and the embedding stay as they are.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "checkpoint/model_config.h"
+#include "checkpoint/weight_source.h"
+#include "ops/linear/dot_kernels.h"
+#include "tensor/buffer.h"
+
+namespace nibble {
+
+enum class DenseFormat : std::uint8_t { bf16, q8, mxfp4 };
+
+// Weights of attention and lm_head.
+std::int64_t dense_values(const ModelConfig& config);
+// Bytes of so many values in a format.
+std::int64_t dense_bytes(std::int64_t values, DenseFormat format);
+
+// Called with the values that are converted and those there are in all.
+using ConversionProgress = std::function<void(double done, double total)>;
+
+// Replaces each matrix, bfloat16 from `source`, by its form in q8 or mxfp4, all threads on one matrix at a
+// time, and gives the mapped pages of the original back. Returns the memory that the new ones lie in.
+Result<Buffer> convert_dense(std::span<DenseMatrix* const> matrices, DenseFormat format,
+                             const WeightSource& source, ThreadPool& threads,
+                             const ConversionProgress& progress);
+
+}  // namespace nibble

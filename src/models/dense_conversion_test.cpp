@@ -1,0 +1,101 @@
+#include "models/dense_conversion.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+namespace nibble {
+namespace {
+
+struct Weights {
+  std::vector<Bf16> values;
+  int rows, cols;
+  Bf16Matrix view() const { return {values.data(), rows, cols}; }
+};
+
+Weights random_weights(int rows, int cols, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, 0.02f);
+  Weights weights{{}, rows, cols};
+  for (int i = 0; i < rows * cols; ++i) weights.values.push_back(Bf16::from_float(normal(random)));
+  return weights;
+}
+
+// The largest difference of any value from its original, relative to its block's largest magnitude.
+template <class Matrix, class DecodeRow>
+double worst_error(const Weights& weights, const Matrix& matrix, DecodeRow decode_row) {
+  std::vector<float> row(static_cast<std::size_t>(weights.cols));
+  double worst = 0;
+  for (int r = 0; r < weights.rows; ++r) {
+    decode_row(matrix, r, row);
+    for (int block = 0; block < weights.cols; block += 32) {
+      float largest = 0, difference = 0;
+      for (int i = block; i < block + 32; ++i) {
+        const float original = weights.values[static_cast<std::size_t>(r * weights.cols + i)].to_float();
+        largest = std::max(largest, std::abs(original));
+        difference = std::max(difference, std::abs(original - row[static_cast<std::size_t>(i)]));
+      }
+      worst = std::max(worst, static_cast<double>(difference / largest));
+    }
+  }
+  return worst;
+}
+
+TEST(ConvertDense, KeepsShapesAndValuesWithinTheFormatsStep) {
+  const Weights first = random_weights(37, 96, 1), second = random_weights(5, 64, 2);
+  const WeightSource source;
+  for (const int threads : {1, 2, 3}) {
+    ThreadPool pool(threads);
+    for (const DenseFormat format : {DenseFormat::q8, DenseFormat::mxfp4}) {
+      DenseMatrix a = first.view(), b = second.view();
+      DenseMatrix* const matrices[] = {&a, &b};
+      std::vector<double> seen;
+      const Result<Buffer> memory =
+          convert_dense(matrices, format, source, pool, [&](double done, double total) {
+            seen.push_back(done);
+            EXPECT_EQ(total, 37 * 96 + 5 * 64);
+          });
+      ASSERT_TRUE(memory.ok());
+      EXPECT_EQ(seen, (std::vector<double>{37 * 96, 37 * 96 + 5 * 64}));
+      for (const auto& [weights, matrix] : {std::pair(&first, &a), std::pair(&second, &b)}) {
+        EXPECT_EQ(matrix_rows(*matrix), weights->rows);
+        EXPECT_EQ(matrix_cols(*matrix), weights->cols);
+        if (format == DenseFormat::q8) {
+          // Half of a step, which is up to a 64th of the largest value.
+          EXPECT_LE(worst_error(*weights, std::get<Q8Matrix>(*matrix), q8_decode_row), 1.0 / 127);
+        } else {
+          // Half of the widest step, 2 of codes up to 6, where a block's largest value may be just above 3.
+          EXPECT_LE(worst_error(*weights, std::get<Mxfp4Checkpoint>(*matrix), mxfp4_decode_row), 1.0 / 3);
+        }
+      }
+    }
+  }
+}
+
+TEST(ConvertDense, AProgressMayBeMissing) {
+  const Weights weights = random_weights(3, 32, 3);
+  DenseMatrix matrix = weights.view();
+  DenseMatrix* const matrices[] = {&matrix};
+  ThreadPool pool(1);
+  const Result<Buffer> memory = convert_dense(matrices, DenseFormat::q8, WeightSource(), pool, {});
+  ASSERT_TRUE(memory.ok());
+  EXPECT_TRUE(std::holds_alternative<Q8Matrix>(matrix));
+}
+
+TEST(DenseBytes, CountScales) {
+  EXPECT_EQ(dense_bytes(64, DenseFormat::bf16), 128);
+  EXPECT_EQ(dense_bytes(64, DenseFormat::q8), 66);
+  EXPECT_EQ(dense_bytes(64, DenseFormat::mxfp4), 34);
+  ModelConfig config;
+  config.hidden_size = 64;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 1;
+  config.head_dim = 32;
+  config.vocab_size = 100;
+  EXPECT_EQ(dense_values(config), 2 * (2 * 64 * 128 + 2 * 64 * 32) + 100 * 64);
+}
+
+}  // namespace
+}  // namespace nibble
