@@ -18,6 +18,6 @@ struct LoadedModel {
 
 // progress(done, total) as of Engine::load.
 Result<LoadedModel> load_model(const EngineOptions& options,
-                               const std::function<void(double done, double total)>& progress);
+                               const std::function<void(double done, double total)>& progress = {});
 
 }  // namespace nibble

@@ -2,6 +2,8 @@
 // says for each choice where it came from and why.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "base/options.h"
@@ -21,5 +23,10 @@ struct EngineChoices {
 
 Result<EngineChoices> make_choices(const EngineOptions& options, const ModelConfig& config,
                                    std::int64_t weight_bytes);
+
+// Engine::load, with a last word on the choices before memory is taken; `change` may be empty.
+Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
+                                            const std::function<void(EngineChoices&)>& change,
+                                            const std::function<void(double done, double total)>& progress);
 
 }  // namespace nibble

@@ -115,6 +115,12 @@ double position_kv_bytes(const ModelInfo& model, int position) {
 
 Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
                                              const std::function<void(double, double)>& progress) {
+  return load_engine(options, {}, progress);
+}
+
+Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
+                                            const std::function<void(EngineChoices&)>& change,
+                                            const std::function<void(double, double)>& progress) {
   NIBBLE_ASSIGN(const ModelLocation location,
                 locate_model(options.model, LocationEnvironment::of_this_process()));
   NIBBLE_ASSIGN(const ModelConfig config, read_model_config(location.folder));
@@ -122,6 +128,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
   NIBBLE_RETURN_IF_ERROR(check_tensors(config, weights));
   const std::int64_t weight_bytes = weights.bytes();
   NIBBLE_ASSIGN(EngineChoices choices, make_choices(options, config, weight_bytes));
+  if (change) change(choices);
   NIBBLE_ASSIGN(std::unique_ptr<Model> model, bind_model(config, std::move(weights)));
   NIBBLE_ASSIGN(std::unique_ptr<Worker> worker, Worker::start(std::move(model), choices.worker, progress));
 

@@ -1,94 +1,15 @@
-#include "engine/engine.h"
-
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <map>
-#include <sstream>
 #include <string>
 
-#include "base/json.h"
+#include "engine/engine_test_util.h"
 
 namespace nibble {
 namespace {
-
-// A checkpoint of random weights with what transformers makes of it in float32.
-const std::filesystem::path example = std::filesystem::path(NIBBLE_SOURCE_DIR) / "tests/data/parity/example";
-
-std::unique_ptr<Engine> load(EngineOptions options = {}) {
-  options.model = example.string();
-  Result<std::unique_ptr<Engine>> engine = Engine::load(options);
-  EXPECT_TRUE(engine.ok()) << engine.status().message();
-  return std::move(engine).value();
-}
-
-std::vector<TokenId> ids_of(JsonValue array) {
-  std::vector<TokenId> ids;
-  for (JsonValue id : array.elements()) ids.push_back(static_cast<TokenId>(id.as_integer()));
-  return ids;
-}
-
-struct Expected {
-  std::vector<TokenId> prompt, greedy;
-  std::vector<double> logprobs, prompt_logprobs;
-};
-
-std::vector<Expected> expected_prompts() {
-  std::ifstream file(example / "expected.json");
-  std::stringstream text;
-  text << file.rdbuf();
-  const JsonDocument document = JsonDocument::parse(text.str()).value();
-  std::vector<Expected> prompts;
-  for (JsonValue prompt : document.root().find("prompts")->elements()) {
-    Expected expected{ids_of(*prompt.find("prompt_ids")), ids_of(*prompt.find("greedy_ids")), {}, {}};
-    for (JsonValue value : prompt.find("greedy_logprobs")->elements())
-      expected.logprobs.push_back(value.as_double());
-    for (JsonValue value : prompt.find("prompt_logprobs")->elements())
-      expected.prompt_logprobs.push_back(value.is_null() ? 0 : value.as_double());
-    prompts.push_back(std::move(expected));
-  }
-  return prompts;
-}
-
-struct Answer {
-  std::vector<TokenId> tokens;
-  std::vector<float> logprobs, prompt_logprobs;
-  std::vector<TokenLogprob> last_top;
-  FinishReason finish = FinishReason::none;
-  bool operator==(const Answer& other) const {
-    return tokens == other.tokens && logprobs == other.logprobs && prompt_logprobs == other.prompt_logprobs;
-  }
-};
-
-std::map<RequestId, Answer> run(Engine& engine) {
-  std::map<RequestId, Answer> answers;
-  std::vector<Event> events;
-  while (!engine.idle()) {
-    events.clear();
-    const Result<StepTimes> step = engine.step(events);
-    EXPECT_TRUE(step.ok()) << step.status().message();
-    if (!step.ok()) break;
-    for (Event& event : events) {
-      Answer& answer = answers[event.request];
-      EXPECT_EQ(answer.finish, FinishReason::none);
-      if (!event.prompt_logprobs.empty()) answer.prompt_logprobs = event.prompt_logprobs;
-      if (event.token >= 0) {
-        answer.tokens.push_back(event.token);
-        answer.logprobs.push_back(event.logprob);
-        answer.last_top.assign(event.top.begin(), event.top.end());
-      }
-      answer.finish = event.finish;
-    }
-  }
-  return answers;
-}
-
-Request request(RequestId id, const std::vector<TokenId>& prompt, SamplingParams sampling) {
-  return {.id = id, .prompt = prompt, .sampling = std::move(sampling)};
-}
 
 TEST(Engine, ComputesTheModelThatTransformersComputes) {
   std::unique_ptr<Engine> engine = load({.dtype = FloatType::float32});
@@ -192,34 +113,6 @@ TEST(Engine, QuantizedDenseWeightsStayNearTheReference) {
   EXPECT_LT(q8, 0.05);
   EXPECT_GT(mxfp4, 4 * q8);
   EXPECT_LT(mxfp4, 1.0);
-}
-
-TEST(Engine, ARequestsBitsDependOnNeitherBatchNorChunksNorThreads) {
-  const std::vector<Expected> prompts = expected_prompts();
-  const auto submit_all = [&](Engine& engine) {
-    for (std::size_t i = 0; i < prompts.size(); ++i) {
-      const bool greedy = i % 2 == 0;
-      ASSERT_TRUE(engine
-                      .submit(request(i, prompts[i].prompt,
-                                      {.max_tokens = 12,
-                                       .temperature = greedy ? 0.0f : 1.3f,
-                                       .top_p = 0.95f,
-                                       .seed = i,
-                                       .prompt_logprobs = i == 3}))
-                      .ok());
-    }
-  };
-  for (const FloatType dtype : {FloatType::float32, FloatType::bfloat16}) {
-    std::unique_ptr<Engine> alone = load({.threads = 1, .max_num_seqs = 1, .dtype = dtype});
-    submit_all(*alone);
-    const auto expected = run(*alone);
-    for (int rows : {1, 16, 64, 333}) {
-      std::unique_ptr<Engine> batched =
-          load({.threads = 2, .max_num_seqs = 5, .max_num_batched_tokens = rows, .dtype = dtype});
-      submit_all(*batched);
-      EXPECT_EQ(run(*batched), expected) << rows << " rows a step";
-    }
-  }
 }
 
 TEST(Engine, KernelsAreHonouredByNameOrRefusedWithThoseThatRunHere) {
