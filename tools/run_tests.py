@@ -32,7 +32,12 @@ SANITIZER_ENVIRONMENT = {
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
 }
 # Rooms that read what strangers wrote, or own memory: the sanitized selection of `make test`.
-SANITIZED = ("base", "cache", "checkpoint", "sched", "text")
+SANITIZED = ("base", "cache", "checkpoint", "engine", "models", "ops", "runtime", "sched", "text")
+# Cases that take minutes under a sanitizer are left to the extended run: they ask for equal bits in many ways, and
+# the others walk through the same code.
+SHORT = {"engine": "-Determinism.*"}
+# Where threads meet, under ThreadSanitizer.
+THREADED = {"base": "ThreadPool.*:Log*", "engine": "Engine.*:EngineThread*"}
 
 
 @dataclass
@@ -107,14 +112,16 @@ def ctest_commands(preset, label):
     return [(test["name"], test.get("command", [])) for test in json.loads(done.stdout)["tests"]]
 
 
-def run_google_test(preset, name, command, timeout):
+def run_google_test(preset, name, command, timeout, selection):
+    """`selection` is a filter of GoogleTest's; an empty one takes every case."""
     xml = BUILD / preset / "results" / f"{name}.xml"
     xml.parent.mkdir(parents=True, exist_ok=True)
     xml.unlink(missing_ok=True)
     prefix = "" if preset == "release" else f"{preset}: "
     if not command:
         return Outcome(failed=[f"{prefix}{name}: its program was not built"])
-    code, output = run([*command, f"--gtest_output=xml:{xml}"], timeout=timeout, **SANITIZER_ENVIRONMENT)
+    chosen = [f"--gtest_filter={selection}"] if selection else []
+    code, output = run([*command, f"--gtest_output=xml:{xml}", *chosen], timeout=timeout, **SANITIZER_ENVIRONMENT)
     outcome = read_xml(xml, prefix) if xml.exists() else Outcome()
     if code != 0:
         print(output)
@@ -123,14 +130,14 @@ def run_google_test(preset, name, command, timeout):
     return outcome
 
 
-def run_google_tests(preset, names=None, timeout=300):
+def run_google_tests(preset, names=None, timeout=300, selections=None):
     tests = [test for test in ctest_commands(preset, "fast") if names is None or test[0] in names]
     outcome = Outcome()
     if not tests:
         outcome.failed.append(f"{preset}: no C++ tests are registered")
     # Half the CPUs: tests of the thread pool and of the ops use several threads themselves.
     with concurrent.futures.ThreadPoolExecutor(max(1, JOBS // 2)) as pool:
-        for found in pool.map(lambda test: run_google_test(preset, *test, timeout), tests):
+        for found in pool.map(lambda test: run_google_test(preset, *test, timeout, (selections or {}).get(test[0])), tests):
             outcome.add(found)
     return outcome
 
@@ -154,6 +161,13 @@ def thread_sanitizer_tests(args):
     outcome = build("tsan")
     if not outcome.failed:
         outcome.add(run_google_tests("tsan", timeout=1800))
+    return outcome
+
+
+def short_thread_sanitizer_tests(args):
+    outcome = build("tsan", targets=[f"{name}_test" for name in THREADED])
+    if not outcome.failed:
+        outcome.add(run_google_tests("tsan", THREADED, timeout=600, selections=THREADED))
     return outcome
 
 
@@ -195,7 +209,7 @@ def fuzz_tests(args):
     outcome = build("fuzz", targets=[f"{name}_test" for name in SANITIZED] + names)
     if outcome.failed:
         return outcome
-    outcome.add(run_google_tests("fuzz", SANITIZED, timeout=600))
+    outcome.add(run_google_tests("fuzz", SANITIZED, timeout=600, selections=SHORT))
     seconds = 60 if args.extended else 5
     for name, command in ctest_commands("fuzz", "fuzz"):
         if not command:
@@ -256,10 +270,12 @@ PARTS = {
     "asan": sanitized_tests,
     "clang": clang_tests,
     "tsan": thread_sanitizer_tests,
+    "threads": short_thread_sanitizer_tests,
     "tidy": tidy,
 }
 CHECK = ("layers", "format", "release")
-TEST = ("layers", "format", "device-record", "release", "bundle", "python", "fuzz")
+EXTENDED = tuple(name for name in PARTS if name != "threads")  # which is a selection of tsan
+TEST = ("layers", "format", "device-record", "release", "bundle", "python", "fuzz", "threads")
 
 
 def machine():
@@ -284,7 +300,7 @@ def record(file, outcomes, total):
              "", "| part | passed | failed | skipped | seconds |", "| --- | ---: | ---: | ---: | ---: |"]
     for name, outcome in outcomes.items():
         lines.append(f"| {name} | {outcome.passed} | {len(outcome.failed)} | {len(outcome.skipped)} | {outcome.seconds:.0f} |")
-    left_out = [name for name in PARTS if name not in outcomes]
+    left_out = [name for name in EXTENDED if name not in outcomes]
     lines += [f"| all | {total.passed} | {len(total.failed)} | {len(total.skipped)} | {total.seconds:.0f} |", ""]
     lines += [f"- not part of this run: {', '.join(left_out)}"] if left_out else []
     lines += [f"- failed: {name}" for name in total.failed]
@@ -300,7 +316,7 @@ def main():
     parser.add_argument("--record", metavar="FILE")
     parser.add_argument("--only", metavar="PART", action="append", choices=PARTS)
     args = parser.parse_args()
-    parts = args.only or (CHECK if args.check else PARTS if args.extended else TEST)
+    parts = args.only or (CHECK if args.check else EXTENDED if args.extended else TEST)
     BUILD.mkdir(exist_ok=True)
     SUMMARY.unlink(missing_ok=True)
 
