@@ -167,6 +167,24 @@ void choose_threads(const EngineOptions& options, EngineChoices& choices) {
                                                 : "caches stay warm; the calling thread stays where it is"});
 }
 
+void choose_memory(EngineChoices& choices) {
+  choices.list.push_back(
+      {.field = "huge_pages",
+       .value = "weights",
+       .from = "default",
+       .why = "the files' mapping and converted weights ask for them; keys and values do not, for clearing "
+              "one a layer would delay the first token"});
+  std::ifstream online("/sys/devices/system/node/online");
+  std::string nodes;
+  const bool several = (online >> nodes) && nodes != "0";
+  choices.list.push_back({.field = "numa",
+                          .value = "none",
+                          .from = "default",
+                          .why = several ? "weights lie where the page cache put them, the rest where the "
+                                           "threads that first write it run"
+                                         : "there is one memory node"});
+}
+
 }  // namespace
 
 Result<EngineChoices> make_choices(const EngineOptions& options, const ModelConfig& config,
@@ -176,6 +194,7 @@ Result<EngineChoices> make_choices(const EngineOptions& options, const ModelConf
   choose_dtypes(options, config, choices);
   choose_dense(options, config, choices);
   choose_threads(options, choices);
+  choose_memory(choices);
   NIBBLE_RETURN_IF_ERROR(choose_sizes(options, config, weight_bytes, choices));
   return choices;
 }
