@@ -6,6 +6,7 @@
 #   make test-extended  what takes longer, with its results in docs/test-extended.md
 #   make check          the inner loop: build what changed, fast tests, format, layers
 #   make layers         the layer check alone
+#   make tidy           clang-tidy over every source (an hour on 2 cores)
 #   make format         format the C++ sources
 #   make device-test    build the device code, test and time it on this machine's GPU, and record that in docs/device
 #   make device-record-check   does the newest record speak of this device code?
@@ -17,7 +18,7 @@ PREFIX ?= /usr/local
 STORY = Tell me a story about a fox and a lonely bear
 SEED = 1
 
-.PHONY: nibble demo test test-extended check layers format device-test device-record-check install bundle clean
+.PHONY: nibble demo test test-extended check layers tidy format device-test device-record-check install bundle clean
 .DEFAULT_GOAL := nibble
 
 # Built without its tests until something asks for them, so that nibble alone needs fewer packages.
@@ -45,6 +46,9 @@ check:
 
 layers:
 	@tools/layers.py
+
+tidy:
+	@tools/tidy.sh
 
 format:
 	@tools/format.sh
