@@ -30,6 +30,7 @@ class FakeEngine final : public Engine {
   }
   void cancel(RequestId id) override { running_.erase(id); }
   void time_ops(TimeTable* table) override { table_ = table; }
+  EngineLoad load_now() const override { return {}; }
   bool idle() const override { return running_.empty(); }
   Result<StepTimes> step(std::vector<Event>& events) override {
     StepTimes times{.seconds = 0.5};

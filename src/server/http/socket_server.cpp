@@ -1,6 +1,8 @@
 #include "server/http/socket_server.h"
 
+#include <array>
 #include <asio.hpp>
+#include <atomic>
 #include <unordered_set>
 
 namespace nibble::http {
@@ -9,40 +11,46 @@ namespace {
 using asio::ip::tcp;
 using std::chrono::steady_clock;
 
-// Every operation puts its error where it is told; nothing throws.
-auto error_into(asio::error_code& error) { return asio::redirect_error(asio::use_awaitable, error); }
-
 class Server;
 
-// The socket of one session. The reader feeds the session, the writer sends what it has and serves what is
-// next; each wakes the other by cancelling its timer. The connection lives as long as either runs.
+// The socket of one session. Bytes that come feed the session; what it has to say is sent, and what it has to
+// serve is served, by advance(), which runs whenever something has changed and never inside itself. The
+// connection lives as long as an operation of its is under way.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(Server& server, tcp::socket socket);
 
   void start();
-  void close();            // at once
-  void look() { wake(); }  // at what the server has decided
+  void close();  // at once
+  void wake();   // something has changed: advance soon
 
  private:
   class Turn;
 
-  asio::awaitable<void> read();
-  asio::awaitable<void> write();
-  asio::awaitable<bool> send(std::string bytes);
-  asio::awaitable<void> linger();
+  void read();
+  void received(asio::error_code error, std::size_t size);
+  void advance();
+  void wait_for_change();
+  void send();
+  void sent(asio::error_code error, std::size_t size);
+  void linger();
   void take(Session::Next next);
-  void wake() { changed_.cancel(); }
-  void gone();
+  void close_after(std::chrono::seconds patience);
 
   Server& server_;
   tcp::socket socket_;
-  asio::steady_timer changed_;   // cancelled when the writer has something to look at
-  asio::steady_timer resume_;    // cancelled when the reader may go on
+  asio::steady_timer deadline_;  // of the session
+  asio::steady_timer resume_;    // when to look whether reading may go on
   asio::steady_timer patience_;  // of one write, and of lingering
   Session session_;
   std::weak_ptr<Turn> turn_;  // the exchange being answered
+  std::array<char, 16 << 10> incoming_;
+  std::string outgoing_;  // being sent, from sent_ on
+  std::size_t sent_ = 0;
+  bool sending_ = false;
+  bool waking_ = false;
   bool refused_ = false;
+  bool lingering_ = false;
   bool dead_ = false;
 };
 
@@ -66,14 +74,14 @@ class Server final : public SocketServer {
   void left(Connection* connection);
 
  private:
-  asio::awaitable<void> accept();
+  void accept();
   void end_if_done();
 
   ServerLimits limits_;
   Handler handler_;
   asio::io_context io_{1};
   tcp::acceptor acceptor_;
-  asio::steady_timer room_;  // cancelled when a connection leaves
+  asio::steady_timer room_;  // when accepting failed
   asio::steady_timer deadline_;
   std::unordered_set<Connection*> live_;
   std::atomic<int> count_ = 0;
@@ -134,7 +142,6 @@ class Connection::Turn final : public Exchange {
     done_ = true;
     on_gone_ = nullptr;
     connection_->wake();
-    connection_->resume_.cancel();
   }
 
   std::shared_ptr<Connection> connection_;
@@ -147,7 +154,7 @@ class Connection::Turn final : public Exchange {
 Connection::Connection(Server& server, tcp::socket socket)
     : server_(server),
       socket_(std::move(socket)),
-      changed_(server.io()),
+      deadline_(server.io()),
       resume_(server.io()),
       patience_(server.io()),
       session_(server.limits().session, steady_clock::now()) {}
@@ -156,54 +163,56 @@ void Connection::start() {
   server_.joined(this);
   asio::error_code ignored;
   socket_.set_option(tcp::no_delay(true), ignored);
-  asio::co_spawn(
-      server_.io(), [self = shared_from_this()] { return self->read(); }, asio::detached);
-  asio::co_spawn(
-      server_.io(), [self = shared_from_this()] { return self->write(); },
-      [self = shared_from_this()](std::exception_ptr) { self->server_.left(self.get()); });
+  wait_for_change();
+  read();
 }
 
 void Connection::close() {
-  dead_ = true;
+  if (std::exchange(dead_, true)) return;
   asio::error_code ignored;
   socket_.close(ignored);
-  changed_.cancel();
+  deadline_.cancel();
   resume_.cancel();
   patience_.cancel();
-  gone();
-}
-
-void Connection::gone() {
   if (const std::shared_ptr<Turn> turn = turn_.lock()) turn->client_gone();
+  server_.left(this);
 }
 
-asio::awaitable<void> Connection::read() {
-  const std::shared_ptr<Connection> self = shared_from_this();
-  std::array<char, 16 << 10> buffer;
-  while (!dead_) {
-    if (!session_.wants_bytes()) {
-      if (session_.closing() || refused_) co_return;
-      // Too much is waiting; and still, a client that goes should be noticed.
-      resume_.expires_after(std::chrono::milliseconds(100));
-      asio::error_code woken;
-      co_await resume_.async_wait(error_into(woken));
-      continue;
-    }
-    asio::error_code error;
-    const std::size_t size = co_await socket_.async_read_some(asio::buffer(buffer), error_into(error));
-    if (dead_) co_return;
-    if (error == asio::error::eof) {
-      session_.receive_end();
-      wake();
-      co_return;
-    }
-    if (error) {
-      close();
-      co_return;
-    }
-    session_.receive(std::string_view(buffer.data(), size), steady_clock::now());
+void Connection::wake() {
+  if (dead_ || std::exchange(waking_, true)) return;
+  asio::post(server_.io(), [self = shared_from_this()] {
+    self->waking_ = false;
+    self->advance();
+  });
+}
+
+void Connection::read() {
+  if (dead_) return;
+  if (!lingering_ && !session_.wants_bytes()) {
+    if (refused_ || session_.closing()) return;
+    // Too much is waiting; look again before long.
+    resume_.expires_after(std::chrono::milliseconds(20));
+    resume_.async_wait([self = shared_from_this()](asio::error_code) { self->read(); });
+    return;
+  }
+  socket_.async_read_some(
+      asio::buffer(incoming_),
+      [self = shared_from_this()](asio::error_code error, std::size_t size) { self->received(error, size); });
+}
+
+void Connection::received(asio::error_code error, std::size_t size) {
+  if (dead_) return;
+  if (error == asio::error::eof && !lingering_) {
+    session_.receive_end();
+    wake();
+    return;
+  }
+  if (error) return close();
+  if (!lingering_) {
+    session_.receive(std::string_view(incoming_.data(), size), steady_clock::now());
     wake();
   }
+  read();
 }
 
 void Connection::take(Session::Next next) {
@@ -217,68 +226,68 @@ void Connection::take(Session::Next next) {
   }
 }
 
-asio::awaitable<void> Connection::write() {
-  const std::shared_ptr<Connection> self = shared_from_this();
-  while (!dead_) {
-    take(session_.next(steady_clock::now()));
-    if (session_.has_output()) {
-      if (!co_await send(session_.take_output())) break;
-      resume_.cancel();
-      continue;
-    }
-    if (session_.closing()) break;
-    if (server_.stopping() && !session_.answering()) break;
-    const std::optional<Session::Time> deadline = session_.deadline();
-    changed_.expires_at(deadline.value_or(Session::Time::max()));
-    asio::error_code woken;
-    co_await changed_.async_wait(error_into(woken));
-    if (deadline && session_.deadline() == deadline && steady_clock::now() >= *deadline)
-      take(session_.expire());
-  }
-  if (!dead_ && refused_) co_await linger();
-  close();
+void Connection::advance() {
+  if (dead_ || lingering_) return;
+  if (const auto deadline = session_.deadline(); deadline && steady_clock::now() >= *deadline)
+    take(session_.expire());
+  if (!sending_) take(session_.next(steady_clock::now()));
+  if (dead_ || sending_) return;
+  if (session_.has_output()) return send();
+  if (session_.closing() || (server_.stopping() && !session_.answering()))
+    return refused_ ? linger() : close();
+  wait_for_change();
 }
 
-// Sends all of it, or returns false when the client is gone or takes nothing for too long.
-asio::awaitable<bool> Connection::send(std::string bytes) {
-  session_.set_unsent(bytes.size());
-  for (std::size_t sent = 0; sent < bytes.size();) {
-    patience_.expires_after(server_.limits().write_time);
-    patience_.async_wait([self = weak_from_this()](asio::error_code error) {
-      const auto connection = self.lock();
-      if (!error && connection) connection->close();
-    });
-    asio::error_code error;
-    const std::size_t size = co_await socket_.async_write_some(
-        asio::buffer(bytes.data() + sent, bytes.size() - sent), error_into(error));
-    patience_.cancel();
-    if (dead_) co_return false;
-    if (error) {
-      close();
-      co_return false;
-    }
-    sent += size;
-    session_.set_unsent(bytes.size() - sent);
-  }
-  co_return true;
+// Until the session's deadline, if it has one; whatever else happens wakes the connection itself.
+void Connection::wait_for_change() {
+  const std::optional<Session::Time> deadline = session_.deadline();
+  deadline_.expires_at(deadline.value_or(Session::Time::max()));
+  deadline_.async_wait([self = weak_from_this()](asio::error_code error) {
+    const auto connection = self.lock();
+    if (!error && connection) connection->advance();
+  });
 }
 
-// The client may still be sending what was refused: closing now would reset the connection before the answer
-// is read. So no more is sent, and what comes is read and forgotten for a moment.
-asio::awaitable<void> Connection::linger() {
-  asio::error_code ignored;
-  socket_.shutdown(tcp::socket::shutdown_send, ignored);
-  patience_.expires_after(server_.limits().linger_time);
+void Connection::close_after(std::chrono::seconds patience) {
+  patience_.expires_after(patience);
   patience_.async_wait([self = weak_from_this()](asio::error_code error) {
     const auto connection = self.lock();
     if (!error && connection) connection->close();
   });
-  std::array<char, 16 << 10> buffer;
-  while (!dead_) {
-    asio::error_code error;
-    co_await socket_.async_read_some(asio::buffer(buffer), error_into(error));
-    if (error) break;
+}
+
+void Connection::send() {
+  if (!sending_) {
+    sending_ = true;
+    outgoing_ = session_.take_output();
+    sent_ = 0;
   }
+  session_.set_unsent(outgoing_.size() - sent_);
+  close_after(server_.limits().write_time);
+  socket_.async_write_some(
+      asio::buffer(outgoing_.data() + sent_, outgoing_.size() - sent_),
+      [self = shared_from_this()](asio::error_code error, std::size_t size) { self->sent(error, size); });
+}
+
+void Connection::sent(asio::error_code error, std::size_t size) {
+  if (dead_) return;
+  patience_.cancel();
+  if (error) return close();
+  sent_ += size;
+  if (sent_ < outgoing_.size()) return send();
+  sending_ = false;
+  session_.set_unsent(0);
+  advance();
+}
+
+// The client may still be sending what was refused: closing now would reset the connection before the answer
+// is read. So no more is sent, and what comes is read and forgotten for a moment.
+void Connection::linger() {
+  lingering_ = true;
+  asio::error_code ignored;
+  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  close_after(server_.limits().linger_time);
+  read();
 }
 
 Status Server::open(const std::string& host, int port) {
@@ -300,26 +309,19 @@ Status Server::open(const std::string& host, int port) {
   return {};
 }
 
-asio::awaitable<void> Server::accept() {
-  while (!stopping_) {
-    if (count_ >= limits_.connections) {
-      room_.expires_at(steady_clock::time_point::max());
-      asio::error_code woken;
-      co_await room_.async_wait(error_into(woken));
-      continue;
+void Server::accept() {
+  if (stopping_) return;
+  if (count_ >= limits_.connections) return;  // left() goes on
+  acceptor_.async_accept([this](asio::error_code error, tcp::socket socket) {
+    if (stopping_) return;
+    if (!error) {
+      std::make_shared<Connection>(*this, std::move(socket))->start();
+      return accept();
     }
-    asio::error_code error;
-    tcp::socket socket = co_await acceptor_.async_accept(error_into(error));
-    if (stopping_) break;
-    if (error) {
-      // Out of descriptors, as a rule: wait for some to come back.
-      room_.expires_after(std::chrono::milliseconds(50));
-      asio::error_code woken;
-      co_await room_.async_wait(error_into(woken));
-      continue;
-    }
-    std::make_shared<Connection>(*this, std::move(socket))->start();
-  }
+    // Out of descriptors, as a rule: wait for some to come back.
+    room_.expires_after(std::chrono::milliseconds(50));
+    room_.async_wait([this](asio::error_code) { accept(); });
+  });
 }
 
 void Server::joined(Connection* connection) {
@@ -329,8 +331,7 @@ void Server::joined(Connection* connection) {
 
 void Server::left(Connection* connection) {
   live_.erase(connection);
-  --count_;
-  room_.cancel();
+  if (count_-- == limits_.connections) accept();
   end_if_done();
 }
 
@@ -340,7 +341,7 @@ void Server::end_if_done() {
 
 void Server::run(Handler handler) {
   handler_ = std::move(handler);
-  asio::co_spawn(io_, accept(), asio::detached);
+  accept();
   const auto work = asio::make_work_guard(io_);
   io_.run();
 }
@@ -358,7 +359,7 @@ void Server::stop(std::chrono::milliseconds deadline) {
       for (Connection* connection : left) connection->close();
     });
     const std::vector<Connection*> all(live_.begin(), live_.end());
-    for (Connection* connection : all) connection->look();
+    for (Connection* connection : all) connection->wake();
     end_if_done();
   });
 }

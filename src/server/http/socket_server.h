@@ -1,4 +1,4 @@
-// Sessions over sockets: one I/O thread, a coroutine or two a connection.
+// Sessions over sockets, on one I/O thread.
 //
 // A client that neither reads nor sends is dropped: a request has its time (SessionLimits), and so has every
 // write.
