@@ -217,3 +217,14 @@ def test_told_to_end_it_finishes_what_runs():
     last = [chunk.choices[0].finish_reason for chunk in stream][-1]
     assert last == "length"
     assert server.process.wait(timeout=60) == 0
+
+
+def test_told_twice_it_ends_at_once():
+    server = Server()
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+    stream = chat(client, max_tokens=1900, n=8, stream=True, extra_body={"ignore_eos": True})
+    next(iter(stream))
+    server.process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(timeout=3) == 0  # eight such streams take several times that

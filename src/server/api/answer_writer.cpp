@@ -27,13 +27,13 @@ void add_reasoning(JsonWriter& json, std::string_view reasoning) {
   json.member("reasoning_content", reasoning).member("reasoning", reasoning);  // both names are in use
 }
 
+}  // namespace
+
 std::size_t characters(std::string_view text) {
   std::size_t count = 0;
   for (const char byte : text) count += (static_cast<unsigned char>(byte) & 0xC0) != 0x80 ? 1 : 0;
   return count;
 }
-
-}  // namespace
 
 std::string AnswerWriter::spelling(TokenId token) const { return to_valid_utf8(tokenizer_.bytes(token)); }
 

@@ -17,12 +17,6 @@ std::string_view reason_name(FinishReason reason) {
   }
 }
 
-std::size_t characters(std::string_view text) {
-  std::size_t count = 0;
-  for (const char byte : text) count += (static_cast<unsigned char>(byte) & 0xC0) != 0x80 ? 1 : 0;
-  return count;
-}
-
 }  // namespace
 
 Generation::Generation(std::shared_ptr<http::Exchange> exchange, PreparedRequest prepared, AnswerHead head,

@@ -34,15 +34,11 @@ class Generation {
   std::vector<Request> engine_requests(RequestId first_id, std::uint64_t seed, const ModelInfo& model) const;
   int choices() const { return static_cast<int>(choices_.size()); }
 
-  enum class After : std::uint8_t {
-    nothing,
-    cancel
-  };  // cancel: a stop string ended the choice before the engine knew
+  // cancel: a stop string ended the choice before the engine knew.
+  enum class After : std::uint8_t { nothing, cancel };
   After take(int choice, const DeliveredEvent& event);
   // Whether every choice has ended and the answer is complete.
   bool done() const { return open_ == 0; }
-
-  int prompt_tokens() const { return usage_.prompt_tokens; }
 
  private:
   struct Choice {

@@ -23,6 +23,14 @@ ApiError unavailable(std::string message, std::string code) {
   return {.status = 503, .type = "server_error", .message = std::move(message), .code = std::move(code)};
 }
 
+ApiError no_such_model(std::string_view served) {
+  return {.status = 404,
+          .type = "not_found_error",
+          .message = "there is no such model; the served one is " + quote(served),
+          .param = "model",
+          .code = "model_not_found"};
+}
+
 // Takes as long for a wrong key as for the right one.
 bool same_secret(std::string_view given, std::string_view secret) {
   unsigned difference = given.size() == secret.size() ? 0 : 1;
@@ -184,12 +192,7 @@ void Service::models(Exchange exchange) {
   constexpr std::string_view all = "/v1/models";
   const bool one = path.size() > all.size();
   if (one && path.substr(all.size() + 1) != options_.served_name) {
-    return answer_error(
-        exchange, {.status = 404,
-                   .type = "not_found_error",
-                   .message = "there is no such model; the served one is " + quote(options_.served_name),
-                   .param = "model",
-                   .code = "model_not_found"});
+    return answer_error(exchange, no_such_model(options_.served_name));
   }
   std::string body;
   JsonWriter json(body);
@@ -212,11 +215,7 @@ std::variant<PreparedRequest, ApiError> Service::prepare(Endpoint endpoint, std:
       .request = std::get<GenerationRequest>(std::move(parsed)), .prompts = {}, .stop = {}};
   GenerationRequest& request = prepared.request;
   if (!request.model.empty() && request.model != options_.served_name) {
-    return ApiError{.status = 404,
-                    .type = "not_found_error",
-                    .message = "there is no such model; the served one is " + quote(options_.served_name),
-                    .param = "model",
-                    .code = "model_not_found"};
+    return no_such_model(options_.served_name);
   }
   if (auto error = not_yet(request)) return std::move(*error);
   if (endpoint == Endpoint::chat) {
@@ -254,7 +253,7 @@ std::variant<PreparedRequest, ApiError> Service::prepare(Endpoint endpoint, std:
 }
 
 void Service::generate(Exchange exchange, Endpoint endpoint) {
-  // The body is copied so that the exchange stays the I/O thread's alone.
+  // A request is never written again, so the work thread may read it; answering is the I/O thread's.
   work_->add([this, exchange = std::move(exchange), endpoint]() mutable {
     auto prepared = std::make_shared<std::variant<PreparedRequest, ApiError>>(
         prepare(endpoint, exchange->request().body));

@@ -348,7 +348,7 @@ void Server::run(Handler handler) {
 
 void Server::stop(std::chrono::milliseconds deadline) {
   asio::post(io_, [this, deadline] {
-    if (std::exchange(stopping_, true)) return;
+    stopping_ = true;
     asio::error_code ignored;
     acceptor_.close(ignored);
     room_.cancel();
