@@ -33,7 +33,7 @@ class SocketServer {
   // From any thread: runs `work` on the I/O thread.
   virtual void post(std::function<void()> work) = 0;
   // From any thread: accepts no more; returns from run() when the last exchange is answered or at the
-  // deadline.
+  // deadline. Called again, the newer deadline counts.
   virtual void stop(std::chrono::milliseconds deadline) = 0;
   virtual int connections() const = 0;
 };
