@@ -16,7 +16,7 @@
 
 PREFIX ?= /usr/local
 STORY = Tell me a story about a fox and a lonely bear
-SEED = 1
+SEED = 7
 
 .PHONY: nibble demo test test-extended check layers tidy format device-test device-record-check install bundle clean
 .DEFAULT_GOAL := nibble
