@@ -17,12 +17,13 @@ std::string_view environment(const char* name) {
   return value ? value : "";
 }
 
-// What a fatal signal has to put back; a handler can reach nothing but process-wide state.
-termios g_cooked = {};
-volatile std::sig_atomic_t g_raw = 0;
+// What has to be put back at the end, by a fatal signal too; a handler can reach nothing but process-wide
+// state.
+termios g_found = {};
+volatile std::sig_atomic_t g_changed = 0;
 
 void restore_and_die(int signal) {
-  if (g_raw) ::tcsetattr(STDIN_FILENO, TCSANOW, &g_cooked);
+  if (g_changed) ::tcsetattr(STDIN_FILENO, TCSANOW, &g_found);
   ::signal(signal, SIG_DFL);
   ::raise(signal);
 }
@@ -71,7 +72,10 @@ StandardTerminal::StandardTerminal() {
   for (const int signal : {SIGTERM, SIGHUP, SIGQUIT}) ::sigaction(signal, &die, nullptr);
 }
 
-StandardTerminal::~StandardTerminal() { leave_raw_mode(); }
+StandardTerminal::~StandardTerminal() {
+  if (g_changed) ::tcsetattr(STDIN_FILENO, TCSADRAIN, &g_found);
+  g_changed = 0;
+}
 
 TerminalPort::Wake StandardTerminal::read(std::string& bytes, std::chrono::milliseconds timeout) {
   pollfd wait = {STDIN_FILENO, POLLIN, 0};
@@ -93,9 +97,9 @@ int StandardTerminal::columns() { return terminal_columns(STDOUT_FILENO); }
 int StandardTerminal::rows() { return terminal_rows(STDOUT_FILENO); }
 
 void StandardTerminal::enter_raw_mode() {
-  if (raw_ || ::tcgetattr(STDIN_FILENO, &g_cooked) != 0) return;
-  g_raw = 1;
-  termios raw = g_cooked;
+  if (raw_ || (!g_changed && ::tcgetattr(STDIN_FILENO, &g_found) != 0)) return;
+  g_changed = 1;
+  termios raw = g_found;
   raw.c_iflag &= ~static_cast<tcflag_t>(BRKINT | ICRNL | INPCK | ISTRIP | IXON);
   raw.c_lflag &= ~static_cast<tcflag_t>(ECHO | ICANON | IEXTEN | ISIG);
   raw.c_cflag |= CS8;
@@ -107,9 +111,12 @@ void StandardTerminal::enter_raw_mode() {
 
 void StandardTerminal::leave_raw_mode() {
   if (!raw_) return;
-  ::tcsetattr(STDIN_FILENO, TCSADRAIN, &g_cooked);
+  // Ctrl-D typed ahead has to reach the next raw mode as a key; as the end of a line it would be lost on the
+  // way.
+  termios between = g_found;
+  between.c_cc[VEOF] = _POSIX_VDISABLE;
+  ::tcsetattr(STDIN_FILENO, TCSADRAIN, &between);
   raw_ = false;
-  g_raw = 0;
 }
 
 }  // namespace nibble

@@ -37,8 +37,8 @@ class TerminalPort {
   virtual void leave_raw_mode() = 0;
 };
 
-// Standard input and output; one at a time. Leaves raw mode when destroyed and before a signal ends the
-// process, and wakes from reads when the window is resized.
+// Standard input and output; one at a time. Puts the terminal's modes back when destroyed and before a signal
+// ends the process, and wakes from reads when the window is resized.
 class StandardTerminal : public TerminalPort {
  public:
   StandardTerminal();

@@ -74,6 +74,18 @@ def test_control_c_stops_the_answer_and_not_the_program(chat):
     assert session.wait() == 0
 
 
+def test_keys_typed_while_an_answer_is_written_count_after_it(chat):
+    session = chat("--max-tokens", 200)
+    question = "Tell me a story about a bear"
+    session.send(question + "\r")
+    session.expect(question)
+    while len(session.text()) < session.seen + 10:
+        assert session.pump(0.05)
+    session.send("\x04")
+    assert session.wait() == 0
+    assert termios.tcgetattr(session.fd) == session.modes
+
+
 def test_control_c_at_the_prompt_drops_the_entry_and_twice_leaves(chat):
     session = chat()
     session.send("half a thou\x03")
@@ -128,6 +140,7 @@ def test_history_comes_back_with_the_up_key_also_in_the_next_session(chat, tmp_p
         session.expect("> ")
     session.send("\x1b[A\x1b[A\x1b[B\r")
     session.expect("/seed 12\nseed 12")
+    session.expect("> ")
     session.send("\x04")
     assert session.wait() == 0
     file = tmp_path / "nibble/history"
