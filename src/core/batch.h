@@ -20,10 +20,13 @@ struct BatchSequence {
   int first_position = 0;          // position of the first row in the sequence
   std::span<const PageId> pages;   // page i holds positions [i * page_size, (i + 1) * page_size)
   const SamplingParams* sampling;  // lives in the scheduler until the step is committed
+  // In the scheduler: what penalties look at. `answer` holds all tokens before the one this step samples.
+  std::span<const TokenId> prompt, answer;
   // Room for results, in the scheduler, until the next step is planned.
   std::span<TokenLogprob> top;       // the likeliest tokens, as many as were asked for; filled if it samples
   std::span<float> target_logprobs;  // one a logit row that names a target
-  int logit_begin = 0;               // its entries in Batch::logit_rows
+  std::span<TokenLogprob> target_top;  // as many a logit row that names a target as were asked for
+  int logit_begin = 0;                 // its entries in Batch::logit_rows
   int logit_count = 0;
   bool prefill = false;  // rows of the prompt, not of the answer
   bool samples = false;  // the last logit row yields a token

@@ -17,12 +17,24 @@ struct SamplingParams {
   int top_k = 0;             // 0: all
   float top_p = 1.0f;
   float min_p = 0.0f;
+  // What changes logits before a token is chosen (ops/sample/logit_changes.h); reported log-probabilities
+  // stay those of the logits as they were.
+  float repetition_penalty = 1.0f;  // of tokens in prompt or answer; above 0
+  float frequency_penalty = 0.0f;   // of tokens in the answer, for each time
+  float presence_penalty = 0.0f;    // of tokens in the answer, once
+  std::vector<TokenBias> logit_bias;
+  int min_tokens = 0;  // none of stop_ids is chosen before the answer has as many
   // A draw depends on (seed, choice, position) alone, never on what else runs.
   std::uint64_t seed = 0;
   std::uint32_t choice = 0;
   std::vector<TokenId> stop_ids;  // generation ends on one of these, which is counted but not shown
   int logprobs = -1;              // likeliest tokens reported a step; -1: not even the chosen one's
   bool prompt_logprobs = false;
+  int prompt_top_logprobs = 0;  // with prompt_logprobs: likeliest tokens reported beside each of the prompt's
+
+  bool penalizes() const {
+    return repetition_penalty != 1.0f || frequency_penalty != 0.0f || presence_penalty != 0.0f;
+  }
 };
 
 using RequestId = std::uint64_t;
@@ -51,6 +63,8 @@ struct Event {
   // With the first event of a request that asked for them: entry i is the log-probability of prompt[i]
   // after prompt[0..i); entry 0 is 0.
   std::vector<float> prompt_logprobs;
+  std::vector<TokenLogprob>
+      prompt_top;     // [prompt][prompt_top_logprobs], with them; the first row means nothing
   std::string error;  // why, when finish is error
 };
 

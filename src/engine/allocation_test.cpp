@@ -30,6 +30,16 @@ void submit_every_kind(Engine& engine) {
   submit(engine, 2, 9, {.max_tokens = 30, .temperature = 0.9f, .top_p = 0.9f, .seed = 5});
   submit(engine, 3, 33, {.max_tokens = 10, .temperature = 1.2f, .top_k = 20, .min_p = 0.05f, .logprobs = 5});
   submit(engine, 4, 50, {.max_tokens = 3, .temperature = 1.0f, .logprobs = 400, .prompt_logprobs = true});
+  submit(engine, 6, 20,
+         {.max_tokens = 25,
+          .repetition_penalty = 1.3f,
+          .frequency_penalty = 0.5f,
+          .presence_penalty = -0.5f,
+          .logit_bias = {{7, 5.0f}, {9, -100.0f}},
+          .min_tokens = 8,
+          .stop_ids = {7, 11},
+          .prompt_logprobs = true,
+          .prompt_top_logprobs = 3});
   submit(engine, 5, 40, {.max_tokens = 0, .prompt_logprobs = true});
 }
 

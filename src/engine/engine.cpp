@@ -62,6 +62,12 @@ class SteppedEngine final : public Engine {
                                 std::to_string(info_.vocabulary - 1));
       }
     }
+    for (const TokenBias& bias : request.sampling.logit_bias) {
+      if (bias.id >= 0 && bias.id < info_.vocabulary) continue;
+      return invalid_argument("logit_bias names the token id " + std::to_string(bias.id) +
+                              ", which is outside the vocabulary; ids go from 0 to " +
+                              std::to_string(info_.vocabulary - 1));
+    }
     if (request.sampling.logprobs > info_.vocabulary) {
       return invalid_argument("logprobs is " + std::to_string(request.sampling.logprobs) +
                               "; the vocabulary has only " + std::to_string(info_.vocabulary) + " tokens");

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -233,6 +234,68 @@ TEST_F(DamagedExample, ANotANumberEndsTheRequestThatMetItAndLeavesItsMatesBitsAl
   EXPECT_EQ(answers.at(2).finish, FinishReason::error);
   EXPECT_TRUE(answers.at(2).tokens.empty());
   EXPECT_TRUE(answers.at(1) == expected);
+}
+
+TEST(Engine, PenaltiesAndBiasesAreOfTheirRequestAloneAndLeaveLogProbabilitiesAlone) {
+  const std::vector<Expected> prompts = expected_prompts();
+  const std::vector<TokenId>& prompt = prompts[0].prompt;
+  const SamplingParams plain{.max_tokens = 12, .temperature = 0, .logprobs = 4};
+  SamplingParams biased = plain, repeated = plain, held = plain;
+  biased.logit_bias = {{7, 30.0f}};
+  repeated.logit_bias = {{7, 30.0f}};
+  repeated.presence_penalty = 2;
+  repeated.frequency_penalty = 2;
+  repeated.repetition_penalty = 1.9f;
+  held.stop_ids = {prompts[0].greedy[0]};
+  held.min_tokens = 5;
+  const SamplingParams asked[] = {plain, biased, repeated, held};
+  std::unique_ptr<Engine> engine = load({.max_num_seqs = 4});
+  std::vector<Answer> alone;
+  for (const SamplingParams& sampling : asked) {
+    ASSERT_TRUE(engine->submit(request(1, prompt, sampling)).ok());
+    alone.push_back(run(*engine)[1]);
+  }
+  for (RequestId id = 0; id < 4; ++id) ASSERT_TRUE(engine->submit(request(id, prompt, asked[id])).ok());
+  const std::map<RequestId, Answer> together = run(*engine);
+  for (RequestId id = 0; id < 4; ++id) EXPECT_EQ(together.at(id), alone[id]) << id;
+
+  EXPECT_EQ(alone[1].tokens, std::vector<TokenId>(12, 7));
+  EXPECT_NE(alone[2].tokens, alone[1].tokens) << "a penalty of the answer so far";
+  EXPECT_EQ(alone[2].tokens[0], 7);
+  EXPECT_EQ(alone[1].logprobs[0], alone[2].logprobs[0]);
+  EXPECT_LT(alone[1].logprobs[0], alone[0].logprobs[0]) << "as the model gave it, not as it was changed";
+  EXPECT_EQ(std::count(alone[3].tokens.begin(), alone[3].tokens.begin() + 5, prompts[0].greedy[0]), 0);
+}
+
+TEST(Engine, APromptsTokensComeWithTheLikeliestBesideThem) {
+  const Expected expected = expected_prompts()[0];
+  std::unique_ptr<Engine> engine = load({.max_num_batched_tokens = 16});
+  ASSERT_TRUE(engine
+                  ->submit(request(1, expected.prompt,
+                                   {.max_tokens = 0, .prompt_logprobs = true, .prompt_top_logprobs = 3}))
+                  .ok());
+  std::vector<Event> events;
+  while (!engine->idle()) ASSERT_TRUE(engine->step(events).ok());
+  ASSERT_EQ(events.size(), 1u);
+  ASSERT_EQ(events[0].prompt_top.size(), 3 * expected.prompt.size());
+  for (std::size_t i = 1; i < expected.prompt.size(); ++i) {
+    const TokenLogprob* top = &events[0].prompt_top[3 * i];
+    EXPECT_TRUE(top[0].logprob >= top[1].logprob && top[1].logprob >= top[2].logprob);
+    EXPECT_GE(top[0].logprob, events[0].prompt_logprobs[i]);
+    for (int k = 0; k < 3; ++k) {
+      if (top[k].id != expected.prompt[i]) continue;
+      EXPECT_EQ(top[k].logprob, events[0].prompt_logprobs[i]);
+    }
+  }
+}
+
+TEST(Engine, ABiasOutsideTheVocabularyIsRefused) {
+  std::unique_ptr<Engine> engine = load();
+  for (const TokenId id : {-1, engine->model().vocabulary}) {
+    const Status status = engine->submit(request(1, {1, 2}, {.logit_bias = {{id, 1.0f}}}));
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+    EXPECT_NE(status.message().find("logit_bias"), std::string::npos);
+  }
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ struct DeliveredEvent {
   std::vector<TokenLogprob> top;
   FinishReason finish = FinishReason::none;
   std::vector<float> prompt_logprobs;
+  std::vector<TokenLogprob> prompt_top;
   std::string error;
 };
 

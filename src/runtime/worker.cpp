@@ -19,8 +19,10 @@ Worker::Worker(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> model
   logit_rows_.reserve(static_cast<std::size_t>(limits.max_logit_rows));
   sequences_.reserve(static_cast<std::size_t>(limits.max_sequences));
   sample_rooms_.resize(static_cast<std::size_t>(threads_->size()));
-  for (SampleWorkspace& room : sample_rooms_)
-    room.reserve(static_cast<std::size_t>(model_->config().vocab_size));
+  for (SampleRoom& room : sample_rooms_) {
+    room.sampling.reserve(static_cast<std::size_t>(model_->config().vocab_size));
+    room.changes.reserve(static_cast<std::size_t>(model_->config().vocab_size));
+  }
 }
 
 Result<std::unique_ptr<Worker>> Worker::start(std::unique_ptr<Model> model, const WorkerLimits& limits,
@@ -88,8 +90,42 @@ Status Worker::run(const Batch& batch, std::span<StepResult> results) {
   return {};
 }
 
-StepResult Worker::sample_sequence(const Batch& batch, const BatchSequence& sequence, SampleWorkspace& room) {
+TokenId Worker::choose(const BatchSequence& sequence, std::span<const float> logits, TokenId first,
+                       SampleRoom& room) {
   const SamplingParams& asked = *sequence.sampling;
+  const bool may_end = static_cast<int>(sequence.answer.size()) >= asked.min_tokens;
+  const LogitChanges changes{.bias = asked.logit_bias,
+                             .repetition_penalty = asked.repetition_penalty,
+                             .frequency_penalty = asked.frequency_penalty,
+                             .presence_penalty = asked.presence_penalty,
+                             .prompt = sequence.prompt,
+                             .answer = sequence.answer,
+                             .banned = may_end ? std::span<const TokenId>() : asked.stop_ids};
+  if (!changes.none()) {
+    logits = change_logits(logits, changes, room.changes);
+    first = likeliest_token(logits);
+  }
+  return sample(logits, first,
+                {.temperature = asked.temperature,
+                 .top_k = asked.top_k,
+                 .top_p = asked.top_p,
+                 .min_p = asked.min_p,
+                 .seed = asked.seed,
+                 .choice = asked.choice,
+                 .position = static_cast<std::uint32_t>(sequence.first_position + sequence.row_count)},
+                room.sampling);
+}
+
+StepResult Worker::sample_sequence(const Batch& batch, const BatchSequence& sequence, SampleRoom& room) {
+  const auto fill_top = [&](std::span<const float> logits, const RowStatistics& statistics,
+                            std::span<TokenLogprob> top) {
+    if (top.empty()) return;
+    std::vector<TokenId>& ids = room.sampling.candidates;
+    likeliest(logits, static_cast<int>(top.size()), ids);
+    std::transform(ids.begin(), ids.end(), top.begin(), [&](TokenId id) {
+      return TokenLogprob{id, logprob(logits, statistics, id)};
+    });
+  };
   StepResult result;
   std::size_t targets = 0;
   for (int i = 0; i < sequence.logit_count; ++i) {
@@ -98,25 +134,15 @@ StepResult Worker::sample_sequence(const Batch& batch, const BatchSequence& sequ
     const std::span<const float> logits = logits_of(logit_row);
     const RowStatistics statistics = row_statistics(logits);
     if (!statistics.finite) return {.finite = false};
-    if (wanted.target >= 0) sequence.target_logprobs[targets++] = logprob(logits, statistics, wanted.target);
+    if (wanted.target >= 0) {
+      const std::size_t top = static_cast<std::size_t>(sequence.sampling->prompt_top_logprobs);
+      fill_top(logits, statistics, sequence.target_top.subspan(targets * top, top));
+      sequence.target_logprobs[targets++] = logprob(logits, statistics, wanted.target);
+    }
     if (!sequence.samples || i + 1 < sequence.logit_count) continue;
-
-    result.token =
-        sample(logits, statistics,
-               {.temperature = asked.temperature,
-                .top_k = asked.top_k,
-                .top_p = asked.top_p,
-                .min_p = asked.min_p,
-                .seed = asked.seed,
-                .choice = asked.choice,
-                .position = static_cast<std::uint32_t>(sequence.first_position + sequence.row_count)},
-               room);
+    result.token = choose(sequence, logits, statistics.likeliest, room);
     result.logprob = logprob(logits, statistics, result.token);
-    if (sequence.top.empty()) continue;
-    likeliest(logits, static_cast<int>(sequence.top.size()), room.candidates);
-    std::transform(room.candidates.begin(), room.candidates.end(), sequence.top.begin(), [&](TokenId id) {
-      return TokenLogprob{id, logprob(logits, statistics, id)};
-    });
+    fill_top(logits, statistics, sequence.top);
   }
   return result;
 }

@@ -9,6 +9,7 @@
 #include "base/thread_pool.h"
 #include "core/batch.h"
 #include "models/model.h"
+#include "ops/sample/logit_changes.h"
 #include "ops/sample/sample.h"
 #include "runtime/kernel_choice.h"
 #include "runtime/kv_store.h"
@@ -51,7 +52,16 @@ class Worker {
   Worker(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> model, const WorkerLimits& limits,
          KvStore kv, Buffer logits);
 
-  StepResult sample_sequence(const Batch& batch, const BatchSequence& sequence, SampleWorkspace& room);
+  // A thread's.
+  struct SampleRoom {
+    SampleWorkspace sampling;
+    LogitChangeRoom changes;
+  };
+
+  StepResult sample_sequence(const Batch& batch, const BatchSequence& sequence, SampleRoom& room);
+  // `first`: the likeliest token of the unchanged row.
+  static TokenId choose(const BatchSequence& sequence, std::span<const float> logits, TokenId first,
+                        SampleRoom& room);
   std::span<float> logits_of(int logit_row);
 
   std::unique_ptr<ThreadPool> threads_;
@@ -64,7 +74,7 @@ class Worker {
   Buffer logits_;  // [max_logit_rows, vocab] float32
   std::vector<int> positions_, logit_rows_;
   std::vector<SequenceRows> sequences_;
-  std::vector<SampleWorkspace> sample_rooms_;  // [threads]
+  std::vector<SampleRoom> sample_rooms_;  // [threads]
 };
 
 }  // namespace nibble

@@ -42,7 +42,12 @@ Status Scheduler::submit(Request request) {
   queued.pages.reserve(pages_needed(request));
   entry.state = std::move(queued);
   if (request.sampling.logprobs > 0) entry.top.resize(static_cast<std::size_t>(request.sampling.logprobs));
-  if (request.sampling.prompt_logprobs) entry.prompt_logprobs.resize(prompt);
+  if (request.sampling.prompt_logprobs) {
+    entry.prompt_logprobs.resize(prompt);
+    entry.prompt_top.resize(prompt * static_cast<std::size_t>(request.sampling.prompt_top_logprobs));
+  }
+  if (request.sampling.penalizes() || request.sampling.min_tokens > 0)
+    entry.answer.reserve(static_cast<std::size_t>(request.sampling.max_tokens));
   entry.request = std::move(request);
   requests_.push_back(std::move(entry));
   return {};
@@ -126,6 +131,8 @@ void Scheduler::add_sequence(Entry& entry, std::span<const PageId> pages, int fi
                          .first_position = first_position,
                          .pages = pages,
                          .sampling = &request.sampling,
+                         .prompt = request.prompt,
+                         .answer = entry.answer,
                          .top = entry.top,
                          .logit_begin = static_cast<int>(batch_.logit_rows.size()),
                          .prefill = first_position < prompt,
@@ -147,6 +154,10 @@ void Scheduler::add_sequence(Entry& entry, std::span<const PageId> pages, int fi
     sequence.target_logprobs =
         std::span(entry.prompt_logprobs)
             .subspan(static_cast<std::size_t>(first_position) + 1, static_cast<std::size_t>(targets));
+    const std::size_t top = static_cast<std::size_t>(request.sampling.prompt_top_logprobs);
+    sequence.target_top = std::span(entry.prompt_top)
+                              .subspan((static_cast<std::size_t>(first_position) + 1) * top,
+                                       static_cast<std::size_t>(targets) * top);
   }
   batch_.sequences.push_back(sequence);
 }
@@ -177,6 +188,7 @@ bool Scheduler::commit_sequence(Entry& entry, const BatchSequence& planned, cons
     state->done += planned.row_count;
     if (state->done < static_cast<int>(request.prompt.size())) return true;
     event.prompt_logprobs = std::move(entry.prompt_logprobs);
+    event.prompt_top = std::move(entry.prompt_top);
     if (!planned.samples) {
       event.finish = FinishReason::length;
       events.push_back(std::move(event));
@@ -188,6 +200,7 @@ bool Scheduler::commit_sequence(Entry& entry, const BatchSequence& planned, cons
   Decoding& state = std::get<Decoding>(entry.state);
   state.last = result.token;
   ++state.generated;
+  if (sampling.penalizes() || sampling.min_tokens > 0) entry.answer.push_back(result.token);
   event.token = result.token;
   event.logprob = result.logprob;
   event.top = entry.top;

@@ -62,8 +62,10 @@ class Scheduler {
   struct Entry {
     Request request;
     std::variant<Queued, Prefilling, Decoding, Finished> state;
-    std::vector<TokenLogprob> top;       // [sampling.logprobs]
-    std::vector<float> prompt_logprobs;  // [prompt], when asked for; until the event that takes them
+    std::vector<TokenLogprob> top;         // [sampling.logprobs]
+    std::vector<float> prompt_logprobs;    // [prompt], when asked for; until the event that takes them
+    std::vector<TokenLogprob> prompt_top;  // [prompt][sampling.prompt_top_logprobs], likewise
+    std::vector<TokenId> answer;           // all of it, when penalties look at it
     bool cancelled = false;
   };
   using Entries = std::list<Entry>;

@@ -17,12 +17,17 @@ AnswerReader::AnswerReader(const Tokenizer& tokenizer, AnswerFormat format, Stop
   if (const auto tokens = HarmonyTokens::find(tokenizer)) parser_.emplace(tokenizer, *tokens);
 }
 
-void AnswerReader::push(TokenId token, std::vector<AnswerPiece>& pieces) {
+std::string AnswerReader::past_stops(std::string text) {
+  return stops_ == Stops::count ? stop_.push(text) : text;
+}
+
+void AnswerReader::push(TokenId token, std::vector<AnswerPiece>& pieces, Stops stops) {
+  stops_ = stops;
   if (parser_) {
     parser_->push(token, events_);
     take_events(pieces);
   } else {
-    append(pieces, AnswerPart::answer, stop_.push(decoder_.push(token)));
+    append(pieces, AnswerPart::answer, past_stops(decoder_.push(token)));
   }
 }
 
@@ -31,7 +36,7 @@ void AnswerReader::finish(std::vector<AnswerPiece>& pieces) {
     parser_->finish(events_);
     take_events(pieces);
   } else if (!stopped()) {
-    append(pieces, AnswerPart::answer, stop_.push(decoder_.flush()));
+    append(pieces, AnswerPart::answer, past_stops(decoder_.flush()));
   }
   if (!stopped()) append(pieces, AnswerPart::answer, stop_.flush());
 }
@@ -40,9 +45,13 @@ void AnswerReader::take_events(std::vector<AnswerPiece>& pieces) {
   for (HarmonyEvent& event : events_) {
     if (stopped()) break;
     if (event.kind == HarmonyEvent::Kind::begin) part_ = harmony_part(event.header);
+    if (event.kind != HarmonyEvent::Kind::content) open_ = event.kind == HarmonyEvent::Kind::begin;
     if (event.kind != HarmonyEvent::Kind::content) continue;
-    if (part_ == HarmonyPart::answer) append(pieces, AnswerPart::answer, stop_.push(event.text));
-    if (part_ == HarmonyPart::reasoning) append(pieces, AnswerPart::reasoning, std::move(event.text));
+    if (part_ == HarmonyPart::reasoning) {
+      append(pieces, AnswerPart::reasoning, std::move(event.text));
+    } else {
+      append(pieces, AnswerPart::answer, past_stops(std::move(event.text)));
+    }
   }
   events_.clear();
 }

@@ -46,10 +46,10 @@ TEST_F(AnswerReaderTest, OfAHarmonyAnswerTheFinalChannelIsTheAnswer) {
   EXPECT_EQ(harmony.reasoning, "Think of foxes.");
 }
 
-TEST_F(AnswerReaderTest, ACallOfAToolIsNeither) {
+TEST_F(AnswerReaderTest, ACallOfAToolThatNobodyOfferedIsText) {
   const Read call = read("<|channel|>commentary to=functions.look <|constrain|>json<|message|>{\"a\":1}",
                          AnswerFormat::harmony);
-  EXPECT_EQ(call.answer, "");
+  EXPECT_EQ(call.answer, "{\"a\":1}");
   EXPECT_EQ(call.reasoning, "");
 }
 
@@ -66,6 +66,33 @@ TEST_F(AnswerReaderTest, StopStringsAreSoughtInTheAnswerOnly) {
   EXPECT_EQ(found.answer, "It is ");
   EXPECT_TRUE(found.stopped);
   EXPECT_EQ(read("one two", AnswerFormat::plain, {"twofold"}).answer, "one two");  // held back, then not it
+}
+
+TEST_F(AnswerReaderTest, TextThatIsLetPastTheStopsEndsNothing) {
+  AnswerReader reader(tokenizer(), AnswerFormat::plain, StopStrings::make({"a"}).value());
+  std::vector<AnswerPiece> pieces;
+  for (const TokenId token : tokenizer().encode("banana"))
+    reader.push(token, pieces, AnswerReader::Stops::pass);
+  EXPECT_FALSE(reader.stopped());
+  for (const TokenId token : tokenizer().encode(" cat")) reader.push(token, pieces);
+  EXPECT_TRUE(reader.stopped());
+  std::string text;
+  for (const AnswerPiece& piece : pieces) text += piece.text;
+  EXPECT_EQ(text, "banana c");
+}
+
+TEST_F(AnswerReaderTest, ReasoningIsWhatStandsBetweenItsMessagesEnds) {
+  AnswerReader reader(tokenizer(), AnswerFormat::harmony, {});
+  std::vector<AnswerPiece> pieces;
+  std::string course;
+  for (const TokenId token : tokenizer().encode_trusted(
+           "<|channel|>analysis<|message|>ab<|end|><|start|>assistant<|channel|>final<|message|>c")) {
+    reader.push(token, pieces);
+    course += reader.reasoning() ? 'r' : '.';
+  }
+  EXPECT_TRUE(course.find("rr") != std::string::npos && course.ends_with('.') && course.starts_with('.'))
+      << course;
+  EXPECT_EQ(course.find('r', course.find_last_of('r') + 1), std::string::npos);
 }
 
 }  // namespace

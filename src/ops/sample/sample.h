@@ -1,9 +1,11 @@
 // sample: from one row of logits to one token, and the log-probabilities a caller asked for.
 //
-// Filters in this order, each over what the one before left, probabilities renormalised in between:
-// temperature, top_k, top_p, min_p. Ties are broken towards the lower id everywhere. The draw uses one
-// uniform number that depends on (seed, choice, position) alone, so a result does not depend on the batch.
-// Log-probabilities are of the softmax over the whole vocabulary, before temperature and filters.
+// The logits chosen from may have been changed (logit_changes.h). Filters in this order, each over what the
+// one before left, probabilities renormalised in between: temperature, top_k, top_p, min_p, as in
+// transformers and llama.cpp; vLLM takes min_p first, which differs only where top_p is below 1 too. Ties are
+// broken towards the lower id everywhere. The draw uses one uniform number that depends on (seed, choice,
+// position) alone, so a result does not depend on the batch. Log-probabilities are of the softmax over the
+// whole vocabulary, before changes, temperature and filters.
 //
 // Order. The softmax's sum is taken over blocks of row_block ids, each as ops/row/row_kernels.h says and in
 // double precision; blocks are added in index order. What is drawn from are whole numbers, a token's mass
@@ -40,6 +42,9 @@ struct RowStatistics {
 };
 RowStatistics row_statistics(std::span<const float> logits, const RowKernels& kernels = best_row_kernels());
 
+// Of finite logits: the one of the largest, the lowest id of a tie.
+TokenId likeliest_token(std::span<const float> logits, const RowKernels& kernels = best_row_kernels());
+
 inline float logprob(std::span<const float> logits, const RowStatistics& statistics, TokenId id) {
   return static_cast<float>(logits[static_cast<std::size_t>(id)] - statistics.log_sum_exp);
 }
@@ -57,7 +62,8 @@ struct SampleWorkspace {
   }
 };
 
-TokenId sample(std::span<const float> logits, const RowStatistics& statistics, const SampleParams& params,
+// `first` is the row's likeliest token.
+TokenId sample(std::span<const float> logits, TokenId first, const SampleParams& params,
                SampleWorkspace& workspace, const RowKernels& kernels = best_row_kernels());
 
 // The `count` likeliest ids in descending order.

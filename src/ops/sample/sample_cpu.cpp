@@ -156,6 +156,12 @@ double uniform_draw(std::uint64_t seed, std::uint32_t choice, std::uint32_t posi
   return static_cast<double>(mix(mix(seed) + counter) >> 11) * 0x1p-53;
 }
 
+TokenId likeliest_token(std::span<const float> logits, const RowKernels& kernels) {
+  const RowScan scan = kernels.scan(logits.data(), static_cast<int>(logits.size()));
+  NIBBLE_CHECK(scan.finite);
+  return static_cast<TokenId>(std::find(logits.begin(), logits.end(), scan.largest) - logits.begin());
+}
+
 RowStatistics row_statistics(std::span<const float> logits, const RowKernels& kernels) {
   RowStatistics statistics;
   const RowScan scan = kernels.scan(logits.data(), static_cast<int>(logits.size()));
@@ -196,12 +202,12 @@ void likeliest(std::span<const float> logits, int count, std::vector<TokenId>& i
   std::sort(ids.begin(), ids.end(), Likelier(logits));
 }
 
-TokenId sample(std::span<const float> logits, const RowStatistics& statistics, const SampleParams& params,
+TokenId sample(std::span<const float> logits, TokenId first, const SampleParams& params,
                SampleWorkspace& room, const RowKernels& kernels) {
-  NIBBLE_CHECK(statistics.finite && logits.size() <= max_vocabulary);
-  if (params.temperature <= 0.0f) return statistics.likeliest;
+  NIBBLE_CHECK(logits.size() <= max_vocabulary);
+  if (params.temperature <= 0.0f) return first;
   room.weights.resize(logits.size());
-  kernels.weigh(logits.data(), logits[static_cast<std::size_t>(statistics.likeliest)], params.temperature,
+  kernels.weigh(logits.data(), logits[static_cast<std::size_t>(first)], params.temperature,
                 static_cast<int>(logits.size()), room.weights.data());
   Kept kept;
   if (params.top_k > 0 && static_cast<std::size_t>(params.top_k) < logits.size()) {

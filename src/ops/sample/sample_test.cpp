@@ -22,7 +22,7 @@ std::map<TokenId, double> frequencies(const std::vector<float>& logits, SamplePa
   std::map<TokenId, double> found;
   for (int i = 0; i < draws; ++i) {
     params.position = static_cast<std::uint32_t>(i);
-    found[sample(logits, statistics, params, room)] += 1.0 / draws;
+    found[sample(logits, statistics.likeliest, params, room)] += 1.0 / draws;
   }
   return found;
 }
@@ -30,7 +30,7 @@ std::map<TokenId, double> frequencies(const std::vector<float>& logits, SamplePa
 TEST(Sample, TemperatureZeroTakesTheLikeliestAndTheLowerIdOfATie) {
   const std::vector<float> logits = {1, 3, 2, 3};
   SampleWorkspace room;
-  EXPECT_EQ(sample(logits, row_statistics(logits), {.temperature = 0}, room), 1);
+  EXPECT_EQ(sample(logits, row_statistics(logits).likeliest, {.temperature = 0}, room), 1);
 }
 
 TEST(Sample, DrawsFollowTheSoftmaxAtTheTemperature) {
@@ -90,7 +90,7 @@ TEST(Sample, TopPOverALargeVocabularyAgreesWithAFullSort) {
       SampleWorkspace room;
       for (std::uint32_t position = 0; position < 40; ++position) {
         const TokenId drawn =
-            sample(logits, statistics, {.top_p = top_p, .seed = 3, .position = position}, room);
+            sample(logits, statistics.likeliest, {.top_p = top_p, .seed = 3, .position = position}, room);
         ASSERT_TRUE(nucleus.count(drawn)) << "spread " << spread << " top_p " << top_p;
       }
     }
@@ -166,7 +166,8 @@ TEST(Sample, EveryKernelDrawsWhatAFullSortDraws) {
                                         .min_p = min_p,
                                         .seed = 5,
                                         .position = position++};
-              ASSERT_EQ(sample(logits, statistics, params, room, kernel), sample_by_sorting(logits, params))
+              ASSERT_EQ(sample(logits, statistics.likeliest, params, room, kernel),
+                        sample_by_sorting(logits, params))
                   << kernel.name << " size " << size << " spread " << spread << " temperature " << temperature
                   << " top_k " << top_k << " top_p " << top_p << " min_p " << min_p;
             }
@@ -187,7 +188,8 @@ TEST(Sample, AllocatesNothingOnceItsRoomIsReserved) {
   const std::int64_t* masses = room.block_masses.data();
   const RowStatistics statistics = row_statistics(logits);
   for (const int top_k : {0, 20, 40000}) {
-    for (const float top_p : {1.0f, 0.9f}) sample(logits, statistics, {.top_k = top_k, .top_p = top_p}, room);
+    for (const float top_p : {1.0f, 0.9f})
+      sample(logits, statistics.likeliest, {.top_k = top_k, .top_p = top_p}, room);
   }
   likeliest(logits, 20, room.candidates);
   likeliest(logits, 50000, room.candidates);

@@ -1,0 +1,52 @@
+// What a request asks to be done to a row of logits before a token is chosen from it. In this order, which is
+// vLLM's:
+//   1. logit_bias                logit += bias
+//   2. repetition_penalty r      of each token in prompt or answer: logit > 0 ? logit / r : logit * r
+//   3. frequency_penalty f       logit -= f * (times the token stands in the answer)
+//   4. presence_penalty p        logit -= p, if it stands there at all
+//   5. banned tokens             the lowest logit there is
+// in single precision, each operation rounded. What is chosen from stays within +-largest_changed_logit, so
+// that no penalty, however small or large, makes a NaN or an infinity.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/token_id.h"
+
+namespace nibble {
+
+inline constexpr float largest_changed_logit = 1e30f;
+
+struct LogitChanges {
+  std::span<const TokenBias> bias;  // ids of the vocabulary; of one named twice, both count
+  float repetition_penalty = 1.0f;  // above 0
+  float frequency_penalty = 0.0f;
+  float presence_penalty = 0.0f;
+  std::span<const TokenId> prompt, answer;  // what the penalties look at; ids of the vocabulary
+  std::span<const TokenId> banned;          // ids outside the vocabulary are passed over
+
+  bool penalizes() const {
+    return repetition_penalty != 1.0f || frequency_penalty != 0.0f || presence_penalty != 0.0f;
+  }
+  bool none() const { return bias.empty() && banned.empty() && !penalizes(); }
+};
+
+// Room that a worker keeps: once it is reserved for the vocabulary, changing a row allocates nothing.
+struct LogitChangeRoom {
+  std::vector<float> changed;         // [vocabulary]
+  std::vector<std::uint32_t> counts;  // [vocabulary], all 0 between calls
+
+  void reserve(std::size_t vocabulary) {
+    changed.reserve(vocabulary);
+    counts.resize(vocabulary);
+  }
+};
+
+// The changed row, in `room` until the next call. The cost beside a copy of the row is linear in what the
+// changes name, not in the vocabulary.
+std::span<const float> change_logits(std::span<const float> logits, const LogitChanges& changes,
+                                     LogitChangeRoom& room);
+
+}  // namespace nibble
