@@ -76,14 +76,52 @@ def one(name, command, **options):
     return Outcome(failed=[name])
 
 
-def build(preset, *options, targets=()):
+@dataclass
+class Recipe:
+    """What to build for a part; targets() is asked once the preset is configured, and none means all."""
+    preset: str
+    options: tuple = ()
+    targets: object = tuple
+    needs: str = ""  # a program without which there is nothing to build
+
+
+RECIPES = {
+    "release": Recipe("release", ("-DNIBBLE_TESTS=ON", "-DNIBBLE_BENCHMARKS=ON")),
+    "fuzz": Recipe("fuzz", needs="clang++", targets=lambda: [*(f"{name}_test" for name in SANITIZED),
+                                                              *(name for name, _ in ctest_commands("fuzz", "fuzz"))]),
+    "asan": Recipe("asan"),
+    "clang": Recipe("clang", needs="clang++"),
+    "tsan": Recipe("tsan"),
+    "threads": Recipe("tsan", targets=lambda: [f"{name}_test" for name in THREADED]),
+}
+
+
+def build(recipe):
     """Configures and builds; a failure is one failed test with the compiler's words."""
-    configured = one(f"configure {preset}", ["cmake", "--preset", preset, *options])
-    if configured.failed:
-        return configured
-    chosen = ["--target", *targets] if targets else []
-    built = one(f"build {preset}", ["cmake", "--build", BUILD / preset, *chosen])
-    return built if built.failed else Outcome()
+    if recipe.needs and not shutil.which(recipe.needs):
+        return Outcome()
+    begin = time.monotonic()
+    outcome = one(f"configure {recipe.preset}", ["cmake", "--preset", recipe.preset, *recipe.options])
+    if not outcome.failed:
+        targets = recipe.targets()
+        chosen = ["--target", *targets] if targets else []
+        # Tests of the part before run meanwhile, and go first.
+        command = ["nice", "-n", "10", "cmake", "--build", BUILD / recipe.preset, *chosen]
+        outcome = one(f"build {recipe.preset}", command)
+    print(f"   built {recipe.preset} in {time.monotonic() - begin:.0f} s", flush=True)
+    return outcome if outcome.failed else Outcome()
+
+
+class Builds:
+    """Builds what the parts need, one after the other in the parts' order, while those before run their tests."""
+
+    def __init__(self, parts):
+        self.builder = concurrent.futures.ThreadPoolExecutor(1)
+        self.begun = {name: self.builder.submit(build, RECIPES[name]) for name in parts if name in RECIPES}
+
+    def wait(self, name):
+        """The outcome of a part's build; nothing to wait for where it has none."""
+        return self.begun[name].result() if name in self.begun else Outcome()
 
 
 def read_xml(file, prefix):
@@ -143,41 +181,26 @@ def run_google_tests(preset, names=None, timeout=300, selections=None):
 
 
 def release_tests(args):
-    outcome = build("release", "-DNIBBLE_TESTS=ON", "-DNIBBLE_BENCHMARKS=ON")
-    if not outcome.failed:
-        outcome.add(run_google_tests("release"))
-    return outcome
+    return run_google_tests("release")
 
 
 def sanitized_tests(args):
     """All tests under g++'s sanitizers."""
-    outcome = build("asan")
-    if not outcome.failed:
-        outcome.add(run_google_tests("asan", timeout=1800))
-    return outcome
+    return run_google_tests("asan", timeout=1800)
 
 
 def thread_sanitizer_tests(args):
-    outcome = build("tsan")
-    if not outcome.failed:
-        outcome.add(run_google_tests("tsan", timeout=1800))
-    return outcome
+    return run_google_tests("tsan", timeout=1800)
 
 
 def short_thread_sanitizer_tests(args):
-    outcome = build("tsan", targets=[f"{name}_test" for name in THREADED])
-    if not outcome.failed:
-        outcome.add(run_google_tests("tsan", THREADED, timeout=600, selections=THREADED))
-    return outcome
+    return run_google_tests("tsan", THREADED, timeout=600, selections=THREADED)
 
 
 def clang_tests(args):
     if not shutil.which("clang++"):
         return Outcome(skipped=[("clang", "clang++ is not installed")])
-    outcome = build("clang")
-    if not outcome.failed:
-        outcome.add(run_google_tests("clang"))
-    return outcome
+    return run_google_tests("clang")
 
 
 def python_tests(args):
@@ -202,14 +225,7 @@ def fuzz_tests(args):
     One build serves both. What a fuzzer finds stays in build/fuzz/found/<name>."""
     if not shutil.which("clang++"):
         return Outcome(skipped=[("sanitized tests and fuzzers", "clang++ is not installed")])
-    outcome = one("configure fuzz", ["cmake", "--preset", "fuzz"])
-    if outcome.failed:
-        return outcome
-    names = [name for name, _ in ctest_commands("fuzz", "fuzz")]
-    outcome = build("fuzz", targets=[f"{name}_test" for name in SANITIZED] + names)
-    if outcome.failed:
-        return outcome
-    outcome.add(run_google_tests("fuzz", SANITIZED, timeout=600, selections=SHORT))
+    outcome = run_google_tests("fuzz", SANITIZED, timeout=600, selections=SHORT)
     seconds = 60 if args.extended else 5
     for name, command in ctest_commands("fuzz", "fuzz"):
         if not command:
@@ -315,10 +331,12 @@ def main():
     SUMMARY.unlink(missing_ok=True)
 
     total, outcomes, start = Outcome(), {}, time.monotonic()
+    builds = Builds(parts)
     for name in parts:
         print(f"== {name}", flush=True)
         begin = time.monotonic()
-        outcome = outcomes[name] = PARTS[name](args)
+        built = builds.wait(name)
+        outcome = outcomes[name] = built if built.failed else PARTS[name](args)
         outcome.seconds = time.monotonic() - begin
         print(f"   {outcome.line()} in {outcome.seconds:.0f} s", flush=True)
         total.add(outcome)
