@@ -88,6 +88,7 @@ struct EngineOptions {
   // Names of kernels; those that are built in and run here are known when a model is loaded.
   std::string moe_runner_backend = "auto";
   std::string attention_backend = "auto";
+  bool no_prefix_cache = false;  // keys and values serve their own request alone
   std::uint64_t seed = 0;
 
   struct Given {
@@ -101,6 +102,7 @@ struct EngineOptions {
     bool quantization = false;
     bool moe_runner_backend = false;
     bool attention_backend = false;
+    bool no_prefix_cache = false;
     bool seed = false;
   };
   Given given;

@@ -11,6 +11,7 @@ std::string_view finish_reason_name(FinishReason reason) {
     case FinishReason::length: return "length";
     case FinishReason::cancelled: return "cancelled";
     case FinishReason::error: return "error";
+    case FinishReason::timeout: return "timeout";
   }
   NIBBLE_CHECK(false, "unknown finish reason");
   return "";

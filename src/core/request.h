@@ -1,7 +1,9 @@
 // The plain structs that travel between server, engine, scheduler and runtime.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,9 +45,13 @@ struct Request {
   RequestId id = 0;
   std::vector<TokenId> prompt;
   SamplingParams sampling;
+  // Keys and values are shared only among requests of equal salt.
+  std::string cache_salt;
+  // When the request ends with `timeout`, on the clock of base/clock.h; nothing: never.
+  std::optional<std::chrono::nanoseconds> deadline;
 };
 
-enum class FinishReason : std::uint8_t { none, stop, length, cancelled, error };
+enum class FinishReason : std::uint8_t { none, stop, length, cancelled, error, timeout };
 std::string_view finish_reason_name(FinishReason reason);
 
 struct TokenLogprob {
@@ -60,12 +66,15 @@ struct Event {
   float logprob = 0;                  // natural logarithm over the whole vocabulary, before any filter
   std::span<const TokenLogprob> top;  // in the scheduler, until the next step
   FinishReason finish = FinishReason::none;
+  // With the first event: prompt tokens whose keys and values were not computed for this request. Whole pages,
+  // and fewer than the prompt has.
+  int cached_tokens = 0;
   // With the first event of a request that asked for them: entry i is the log-probability of prompt[i]
   // after prompt[0..i); entry 0 is 0.
   std::vector<float> prompt_logprobs;
   std::vector<TokenLogprob>
       prompt_top;     // [prompt][prompt_top_logprobs], with them; the first row means nothing
-  std::string error;  // why, when finish is error
+  std::string error;  // why, when finish is error or timeout
 };
 
 }  // namespace nibble

@@ -60,10 +60,20 @@ struct StepTimes {
 
 // What the engine holds at this moment.
 struct EngineLoad {
-  int queued = 0;   // requests that have not begun
-  int running = 0;  // requests that have
-  int pages_used = 0;
+  int queued = 0;        // requests that hold no pages: they have not begun, or had to make room
+  int running = 0;       // requests that do
+  int pages_used = 0;    // of the KV cache, held by running requests
+  int pages_cached = 0;  // held by none, and kept for requests that begin alike
   int pages = 0;
+};
+
+// What happened since the start.
+struct EngineTotals {
+  std::uint64_t prefix_query_tokens = 0;  // of prompts that were looked up in the prefix cache
+  std::uint64_t prefix_hit_tokens = 0;    // of those found there
+  std::uint64_t preemptions = 0;
+  std::uint64_t recomputed_tokens = 0;  // whose keys and values a preemption had cost
+  std::uint64_t evicted_pages = 0;      // cached ones that made room
 };
 
 class Engine {
@@ -80,6 +90,7 @@ class Engine {
   virtual void cancel(RequestId id) = 0;
   virtual bool idle() const = 0;
   virtual EngineLoad load_now() const = 0;
+  virtual EngineTotals totals() const { return {}; }
   // Plans and runs one step over all running requests; appends what came of it. Events refer into the engine
   // until the next step, which allocates nothing that `events` has room for. A failed step (the model's file
   // shrank under us) is a Status, and no request can continue.

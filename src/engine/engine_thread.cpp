@@ -1,5 +1,7 @@
 #include "engine/engine_thread.h"
 
+#include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace nibble {
@@ -139,6 +141,7 @@ void EngineThread::step() {
                          .logprob = event.logprob,
                          .top = {event.top.begin(), event.top.end()},
                          .finish = event.finish,
+                         .cached_tokens = event.cached_tokens,
                          .prompt_logprobs = std::move(event.prompt_logprobs),
                          .prompt_top = std::move(event.prompt_top),
                          .error = std::move(event.error)});
@@ -147,7 +150,14 @@ void EngineThread::step() {
     const std::lock_guard lock(mutex_);
     ++counts_.steps;
     counts_.generated_tokens += generated;
-    if (times.ok()) counts_.prompt_tokens += static_cast<std::uint64_t>(times->prefill_tokens);
+    if (times.ok()) {
+      const auto tokens = static_cast<std::uint64_t>(times->prefill_tokens + times->decode_tokens);
+      const auto bin = static_cast<std::size_t>(std::bit_width(std::max<std::uint64_t>(tokens, 1) - 1));
+      if (tokens > 0) ++counts_.steps_by_tokens[std::min(bin, counts_.steps_by_tokens.size() - 1)];
+      counts_.prompt_tokens += static_cast<std::uint64_t>(times->prefill_tokens);
+      counts_.step_seconds += times->seconds;
+    }
+    counts_.totals = engine_->totals();
     counts_.load = engine_->load_now();
   }
   if (!delivered.empty()) deliver_(std::move(delivered));

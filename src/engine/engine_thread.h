@@ -5,6 +5,7 @@
 // is stopped.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -26,6 +27,7 @@ struct DeliveredEvent {
   float logprob = 0;
   std::vector<TokenLogprob> top;
   FinishReason finish = FinishReason::none;
+  int cached_tokens = 0;
   std::vector<float> prompt_logprobs;
   std::vector<TokenLogprob> prompt_top;
   std::string error;
@@ -35,6 +37,10 @@ struct EngineCounts {
   std::uint64_t steps = 0;  // since the start, and so on
   std::uint64_t prompt_tokens = 0;
   std::uint64_t generated_tokens = 0;
+  // Steps by their tokens: [i] counts those of more than 2^(i-1) and at most 2^i, the last one the rest too.
+  std::array<std::uint64_t, 16> steps_by_tokens{};
+  double step_seconds = 0;
+  EngineTotals totals;
   EngineLoad load;  // after the last step, with what was submitted since among the queued
 };
 

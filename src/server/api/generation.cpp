@@ -64,7 +64,7 @@ std::vector<Request> Generation::engine_requests(RequestId first_id, std::uint64
 Generation::After Generation::take(int number, const DeliveredEvent& event) {
   Choice& choice = choices_[static_cast<std::size_t>(number)];
   if (choice.ended || failed_) return After::nothing;
-  if (event.finish == FinishReason::error) {
+  if (event.finish == FinishReason::error || event.finish == FinishReason::timeout) {
     fail(event.error);
     return After::nothing;
   }
