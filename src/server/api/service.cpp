@@ -5,6 +5,7 @@
 #include "base/json_writer.h"
 #include "base/quote.h"
 #include "server/api/field_reader.h"
+#include "server/page/page.h"
 
 namespace nibble::api {
 namespace {
@@ -85,6 +86,7 @@ struct Service::Route {
 const Service::Route Service::routes[] = {
     {"GET", "/health", [](Service& s, Exchange e) { s.health(std::move(e)); }, true},
     {"GET", "/version", [](Service& s, Exchange e) { s.version(std::move(e)); }, true},
+    {"GET", "/live", [](Service& s, Exchange e) { s.live(std::move(e)); }, false},
     {"GET", "/v1/models", [](Service& s, Exchange e) { s.models(std::move(e)); }, false},
     {"POST", "/v1/chat/completions", [](Service& s, Exchange e) { s.generate(std::move(e), Endpoint::chat); },
      false},
@@ -128,6 +130,10 @@ void Service::handle(Exchange exchange) {
   std::string allowed;
   const std::string_view method =
       request.head.method == "HEAD" ? "GET" : std::string_view(request.head.method);
+  if (auto file = page::file_answer(request.head.path, request.head.field("if-none-match").value_or(""))) {
+    if (method == "GET") return exchange->answer(*std::move(file));
+    allowed = "GET, HEAD";
+  }
   for (const Route& route : routes) {
     const bool one_model = route.path == "/v1/models" && request.head.path.starts_with("/v1/models/");
     if (route.path != request.head.path && !one_model) continue;
@@ -184,6 +190,23 @@ void Service::health(Exchange exchange) {
 void Service::version(Exchange exchange) {
   std::string body;
   JsonWriter(body).begin_object().member("version", std::string_view(options_.version)).end_object();
+  exchange->answer({.body = std::move(body)});
+}
+
+// What the page draws, once a second.
+void Service::live(Exchange exchange) {
+  const EngineCounts counts = engine_->counts();
+  std::string body;
+  JsonWriter(body)
+      .begin_object()
+      .member("running", counts.load.running)
+      .member("queued", counts.load.queued)
+      .member("pages", counts.load.pages)
+      .member("pages_used", counts.load.pages_used)
+      .member("steps", counts.steps)
+      .member("prompt_tokens", counts.prompt_tokens)
+      .member("generated_tokens", counts.generated_tokens)
+      .end_object();
   exchange->answer({.body = std::move(body)});
 }
 

@@ -52,6 +52,7 @@ class Service {
   void health(std::shared_ptr<http::Exchange> exchange);
   void version(std::shared_ptr<http::Exchange> exchange);
   void models(std::shared_ptr<http::Exchange> exchange);
+  void live(std::shared_ptr<http::Exchange> exchange);
   void generate(std::shared_ptr<http::Exchange> exchange, Endpoint endpoint);
   void tokenize(std::shared_ptr<http::Exchange> exchange);
   void detokenize(std::shared_ptr<http::Exchange> exchange);

@@ -20,7 +20,8 @@ struct Response {
 
 std::string_view reason_phrase(int status);
 
-enum class Ending : std::uint8_t { length, chunked, close };  // how a reader finds the body's end
+// How a reader finds the body's end; `none`: the status says that there is no body.
+enum class Ending : std::uint8_t { length, chunked, close, none };
 
 // The head of a response up to and with its empty line. `content_length` counts for Ending::length alone.
 std::string response_head(const Response& response, Ending ending, std::uint64_t content_length,

@@ -71,7 +71,10 @@ Session::Next Session::next(Time now) {
 
 void Session::answer(const Response& response, Time now) {
   NIBBLE_CHECK(answering_ && !streaming_);
-  output_ += response_head(response, Ending::length, response.body.size(), keeps_alive());
+  const bool bodiless = response.status == 204 || response.status == 304;
+  NIBBLE_CHECK(!bodiless || response.body.empty());
+  output_ +=
+      response_head(response, bodiless ? Ending::none : Ending::length, response.body.size(), keeps_alive());
   if (!head_only_) output_ += response.body;
   finish(now);
 }

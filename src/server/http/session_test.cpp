@@ -151,6 +151,17 @@ TEST(Session, HeadHasTheLengthAndNotTheBody) {
   EXPECT_TRUE(output.ends_with("\r\n\r\n"));
 }
 
+TEST(Session, AnAnswerWithoutBodySaysNoLength) {
+  Session session({}, start);
+  only_request(session, "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+  session.answer({.status = 304, .fields = {{"ETag", "\"1\""}}}, start);
+  const std::string output = session.take_output();
+  EXPECT_TRUE(output.starts_with("HTTP/1.1 304 Not Modified\r\n")) << output;
+  EXPECT_EQ(output.find("Content-Length"), std::string::npos);
+  EXPECT_TRUE(output.ends_with("\r\n\r\n"));
+  EXPECT_FALSE(session.closing());
+}
+
 TEST(Session, ContinueIsSentToWhoWaitsForIt) {
   Session session({}, start);
   session.receive("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n", start);

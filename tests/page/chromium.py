@@ -1,0 +1,126 @@
+"""Debian's Chromium without a window, driven over the DevTools protocol: JSON messages on two pipes."""
+import base64
+import fcntl
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+
+PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
+# Nothing is to be asked of any host but this one, by the page or by the browser itself.
+OPTIONS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update",
+           "--disable-sync", "--disable-extensions", "--disable-dev-shm-usage", "--hide-scrollbars", "--force-color-profile=srgb",
+           "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1", "--remote-debugging-pipe"]
+
+
+class Chromium:
+    """One page at a time. Events go to `handlers`, by their names, while an answer is awaited."""
+
+    def __init__(self, folder):
+        # The browser reads descriptor 3 and writes 4; the shell puts them there from numbers out of the way.
+        theirs_in, self.to_browser = os.pipe()
+        self.from_browser, theirs_out = os.pipe()
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for fd in (theirs_in, theirs_out)]
+        self.process = subprocess.Popen(["bash", "-c", f'exec "$@" 3<&{high[0]} 4>&{high[1]}', "chromium", PROGRAM, *OPTIONS, f"--user-data-dir={folder}"],
+                                        pass_fds=high, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for fd in (theirs_in, theirs_out, *high):
+            os.close(fd)
+        self.handlers = {}
+        self.received = b""
+        self.answers = {}
+        self.number = 0
+        self.session = None
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self.call(f"{domain}.enable")
+
+    def close(self):
+        self.process.terminate()
+        try:
+            self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.to_browser)
+        os.close(self.from_browser)
+
+    def send(self, method, **parameters):
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": parameters}
+        if self.session:
+            message["sessionId"] = self.session
+        os.write(self.to_browser, json.dumps(message).encode() + b"\0")
+        return self.number
+
+    def call(self, method, timeout=60, **parameters):
+        number = self.send(method, **parameters)
+        end = time.monotonic() + timeout
+        while number not in self.answers:
+            self.receive(end, method)
+        answer = self.answers.pop(number)
+        assert "error" not in answer, f"{method}: {answer}"
+        return answer["result"]
+
+    def receive(self, end, method):
+        while b"\0" not in self.received:
+            assert select.select([self.from_browser], [], [], max(0, end - time.monotonic()))[0], f"{method}: no answer"
+            part = os.read(self.from_browser, 1 << 20)
+            assert part, "the browser ended"
+            self.received += part
+        whole, _, self.received = self.received.partition(b"\0")
+        message = json.loads(whole)
+        if "id" in message:
+            self.answers[message["id"]] = message
+        elif message["method"] in self.handlers:
+            self.handlers[message["method"]](message["params"])
+
+    # --- One page ---
+
+    def run(self, script, timeout=60):
+        """The value of an expression in the page; promises are waited for."""
+        answer = self.call("Runtime.evaluate", timeout, expression=script, awaitPromise=True, returnByValue=True, userGesture=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def wait(self, condition, timeout=40):
+        """Until an expression in the page is true."""
+        met = self.run(f"""new Promise((done) => {{
+            const end = Date.now() + {timeout * 1000};
+            const look = () => {{
+                const value = (() => {{ try {{ return {condition}; }} catch {{ return false; }} }})();
+                if (value || Date.now() > end) done(Boolean(value)); else setTimeout(look, 10);
+            }};
+            look();
+        }})""", timeout + 20)
+        assert met, f"never true: {condition}"
+
+    def type(self, text):
+        self.call("Input.insertText", text=text)
+
+    def press(self, key, shift=False):
+        codes = {"Enter": 13, "Escape": 27, "Tab": 9, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39}
+        more = {"text": "\r"} if key == "Enter" else {}
+        about = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key], "modifiers": 8 if shift else 0}
+        self.call("Input.dispatchKeyEvent", type="keyDown", **about, **more)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **about)
+
+    def click(self, selector):
+        x, y = self.run(f"""(() => {{
+            const found = document.querySelector({json.dumps(selector)});
+            found.scrollIntoView({{block: "nearest"}});
+            const box = found.getBoundingClientRect();
+            return [box.x + box.width / 2, box.y + box.height / 2];
+        }})()""")
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def window(self, width, height, dark=False, phone=False):
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=2 if phone else 1, mobile=phone)
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+
+    def screenshot(self, file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))

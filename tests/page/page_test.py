@@ -1,0 +1,358 @@
+"""The web page in a browser: it talks to the demo model, and to answers that mean it harm."""
+import base64
+import json
+import signal
+import subprocess
+import urllib.request
+
+import pytest
+
+import chromium
+from nibble_program import BINARY, ROOT, environment
+
+pytestmark = pytest.mark.skipif(chromium.PROGRAM is None, reason="chromium is not installed")
+PICTURES = ROOT / "build/page"  # for whoever wants to look
+LAST = "document.querySelector('.answer:last-child')"
+WHOLE = f"{LAST} && !{LAST}.hasAttribute('aria-busy')"
+
+
+def start(*arguments, port=0):
+    process = subprocess.Popen([str(part) for part in (BINARY, "serve", "demo", "--port", port, *arguments)], stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL, text=True, env=environment())
+    url = process.stdout.readline().strip()
+    assert url.startswith("http://"), "it did not start"
+    return process, url
+
+
+def end(process):
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 0
+
+
+@pytest.fixture(scope="module")
+def url():
+    process, url = start()
+    yield url
+    end(process)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    browser = chromium.Chromium(tmp_path_factory.mktemp("chromium"))
+    browser.call("Page.addScriptToEvaluateOnNewDocument", source="""
+        window.violations = [];
+        document.addEventListener("securitypolicyviolation", (event) => violations.push(event.violatedDirective + " " + event.blockedURI));""")
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def page(browser, url):
+    """The page, open and connected, of an own server; afterwards nothing foreign was asked for and no script failed."""
+    asked, failures = [], []
+    browser.handlers = {
+        "Network.requestWillBeSent": lambda event: asked.append(event["request"]["url"]),
+        "Runtime.exceptionThrown": lambda event: failures.append(event["exceptionDetails"]),
+        "Log.entryAdded": lambda event: event["entry"]["source"] != "network" and failures.append(event["entry"]),
+    }
+    open_page(browser, url)
+    yield browser
+    assert browser.run("violations") == []
+    assert failures == []
+    assert [address for address in asked if not address.startswith(url) and address != "about:blank"] == []
+    browser.call("Fetch.disable")
+
+
+def open_page(browser, url):
+    browser.window(1280, 800)
+    browser.call("Page.navigate", url=url)
+    browser.wait(f"location.href === '{url}/' && document.querySelector('#connection')?.dataset.state === 'ready'")
+    browser.run("localStorage.clear()")
+
+
+def answers_with(browser, text, pieces=7, tokens=(), ended=True):
+    """From now on a chat is answered by this text, without asking the server."""
+    step = max(1, len(text) // pieces)
+    parts = [text[at:at + step] for at in range(0, len(text), step)]
+    chunks = [{"choices": [{"index": 0, "delta": {"content": part}, "finish_reason": None}]} for part in parts]
+    if tokens:
+        chunks[0]["choices"][0]["logprobs"] = {"content": list(tokens)}
+    lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks] + ["data: [DONE]\n\n"] * ended
+
+    def answer(event):
+        browser.send("Fetch.fulfillRequest", requestId=event["requestId"], responseCode=200,
+                     responseHeaders=[{"name": "Content-Type", "value": "text/event-stream"}],
+                     body=base64.b64encode("".join(lines).encode()).decode())
+
+    browser.handlers["Fetch.requestPaused"] = answer
+    browser.call("Fetch.enable", patterns=[{"urlPattern": "*/v1/chat/completions"}])
+
+
+def say(browser, text):
+    browser.run("document.querySelector('#prompt').focus()")
+    browser.type(text)
+    browser.press("Enter")
+
+
+def set_parameters(browser, **values):
+    for name, value in values.items():
+        browser.run(f"""(() => {{
+            const field = document.querySelector("#{name}");
+            field.value = {json.dumps(str(value))};
+            field.dispatchEvent(new Event("input", {{bubbles: true}}));
+        }})()""")
+
+
+def last_text(browser):
+    return browser.run(f"{LAST}.querySelector('.prose:not(.reasoning .prose)').textContent")
+
+
+def scrolls_sideways(browser):
+    return browser.run("""[...document.querySelectorAll("html, body, main, #scroll, #side")].filter(
+        (box) => box.scrollWidth > box.clientWidth).map((box) => box.id || box.tagName)""")
+
+
+def test_a_story_streams_and_its_tokens_tell_what_else_they_might_have_been(page):
+    set_parameters(page, max_tokens=120, seed=7)
+    say(page, "Tell me a story about a frog")
+    page.wait(f"{LAST}.hasAttribute('aria-busy') && {LAST}.querySelector('.prose p')?.textContent.length > 20")
+    page.wait(WHOLE)
+    story = last_text(page)
+    assert "frog" in story.lower()
+    summary = page.run(f"{LAST}.querySelector('.summary').textContent")
+    assert "120 tokens" in summary and "seed 7" in summary and "cut off" in summary
+    page.screenshot(PICTURES / "story-light.png")
+
+    page.click(".answer:last-child [aria-pressed]")
+    assert page.run("document.querySelectorAll('.token').length") == 120
+    # All that the model made is there, the marks of its channels too.
+    assert page.run("[...document.querySelectorAll('.token')].map((token) => token.textContent).join('')").replace("\n", "").endswith(story)
+    page.run("document.querySelector('.token').focus()")
+    for _ in range(4):
+        page.press("ArrowRight")
+    assert page.run("[...document.querySelectorAll('.token')].indexOf(document.activeElement)") == 4
+    assert page.run("document.querySelectorAll('#card li').length") >= 5
+    assert page.run("document.querySelectorAll('#card .chosen').length") == 1
+    assert "%" in page.run("document.querySelector('#card .chosen').textContent")
+    page.screenshot(PICTURES / "tokens-light.png")
+    page.press("Escape")
+    assert page.run("document.querySelector('#card').hidden")
+
+
+def test_one_seed_gives_one_answer_and_no_seed_another(page):
+    set_parameters(page, max_tokens=40, seed=11)
+    say(page, "Tell me a story about a bird")
+    page.wait(WHOLE)
+    first = last_text(page)
+    again = "document.querySelector('.answer:last-child .again').click()"
+    page.run(again)
+    page.wait(WHOLE)
+    assert last_text(page) == first
+    set_parameters(page, seed="", temperature=1)
+    page.run(again)
+    page.wait(WHOLE)
+    assert last_text(page) != first
+    assert page.run("document.querySelectorAll('.answer').length") == 1
+
+
+def test_escape_stops_an_answer_and_the_server_stops_too(page):
+    set_parameters(page, max_tokens=1900, seed=3)
+    say(page, "Tell me a very long story")
+    page.wait(f"{LAST}.querySelector('.prose p')?.textContent.length > 10")
+    page.press("Escape")
+    page.wait(WHOLE)
+    assert "stopped" in page.run(f"{LAST}.querySelector('.summary').textContent")
+    page.wait("document.querySelector('#running').textContent === '0'")
+    # The conversation goes on with what came.
+    set_parameters(page, max_tokens=5)
+    say(page, "Go on")
+    page.wait(f"document.querySelectorAll('.answer').length === 2 && {WHOLE}")
+    page.run("document.querySelector('#new').click()")
+    assert page.run("document.querySelectorAll('.turn').length") == 0
+
+
+HOSTILE = """<img src=x onerror="window.hacked = 1"> <script>window.hacked = 2</script>
+
+<iframe src="http://evil.example/"></iframe> &lt;b&gt; [a](javascript:hacked=3) ![b](http://evil.example/b.png) [c](data:text/html,hi)
+
+- <svg onload=alert(1)> **<b>bold</b>** and `<i>code</i>`
+- [good](https://example.org/x"onclick=alert(1)) https://example.org/?q=<script>
+
+| <u>head</u> | two |
+| --- | --- |
+| <s>cell</s> | `x` |
+
+```html
+<script>window.hacked = 4</script>
+```
+> <a href="javascript:hacked=5">quoted</a>
+"""
+
+
+def test_what_a_model_writes_never_becomes_markup(page):
+    token = {"token": "<b>&amp;</b>", "logprob": -0.1, "bytes": None, "top_logprobs": [{"token": "<img src=x onerror=hacked=6>", "logprob": -2.5, "bytes": None}]}
+    answers_with(page, HOSTILE, tokens=[token])
+    say(page, "<img src=y onerror=hacked=7>")
+    page.wait(WHOLE)
+    shown = last_text(page)
+    for literal in ('<img src=x onerror="window.hacked = 1">', "<script>window.hacked = 2</script>", "&lt;b&gt;", "[a](javascript:hacked=3)",
+                    "![b](http://evil.example/b.png)", "<svg onload=alert(1)>", "<b>bold</b>", "<i>code</i>", "<u>head</u>", "<s>cell</s>",
+                    '<a href="javascript:hacked=5">quoted</a>', "<script>window.hacked = 4</script>"):
+        assert literal in shown
+    page.click(".answer:last-child [aria-pressed]")
+    page.run("document.querySelector('.token').focus()")
+    assert page.run("document.querySelector('.token').textContent") == "<b>&amp;</b>"
+    assert "<img" in page.run("document.querySelector('#card').textContent")
+    made = page.run("[...new Set([...document.querySelectorAll('#turns *, #card *')].map((node) => node.localName))]")
+    assert not set(made) & {"img", "script", "iframe", "svg", "b", "i", "u", "s", "style", "object"}
+    links = page.run("[...document.querySelectorAll('#turns a')].map((link) => [link.protocol, link.rel])")
+    assert links and all(protocol in ("http:", "https:") and "noopener" in rel for protocol, rel in links)
+    assert page.run("[...document.querySelectorAll('#turns *')].every((node) => node.getAttributeNames().every((name) => !name.startsWith('on')))")
+    assert page.run("window.hacked") is None
+
+
+MARKDOWN = """# Title
+
+First *line* with **bold** and `code`,
+second line.
+
+1. one
+   - inner
+2. two
+
+```python
+def f(x):
+    return "a very long line that has to scroll inside its own box and must not widen the page at all, ever"
+```
+
+| column | another column with a long heading | and a third one that is wide |
+| --- | --- | --- |
+| 1 | 2 | averyveryveryveryveryverylongwordwithoutanyspacesatall |
+
+averyveryveryveryveryveryveryveryveryveryveryveryveryveryveryverylongwordoutsideofanytable
+
+> quoted
+
+Last words."""
+
+
+def test_markdown_is_the_same_however_it_arrives(page):
+    shapes = []
+    for pieces in (1, 9, len(MARKDOWN)):
+        answers_with(page, MARKDOWN, pieces=pieces)
+        say(page, "Show me")
+        page.wait(f"document.querySelectorAll('.answer').length === {len(shapes) + 1} && {WHOLE}")
+        shapes.append(page.run(f"{LAST}.querySelector('.prose:not(.reasoning .prose)').innerHTML"))
+    assert shapes[0] == shapes[1] == shapes[2]
+    for tag in ("<h3>Title</h3>", "<em>line</em>", "<strong>bold</strong>", "<code>code</code>", "<ol start=\"1\">", "<li><p>inner</p></li>", "<pre ", "<th>column</th>", "<blockquote>"):
+        assert tag in shapes[0], tag
+
+
+def test_it_fits_a_phone_in_light_and_dark(page):
+    page.window(360, 740, phone=True)
+    page.screenshot(PICTURES / "phone-welcome.png")
+    assert scrolls_sideways(page) == []
+    answers_with(page, MARKDOWN, tokens=[{"token": word + " ", "logprob": -0.4 * i, "bytes": None, "top_logprobs": []} for i, word in enumerate("once upon a time there was".split())])
+    say(page, "Show me a table and some code, and averyveryveryveryveryveryverylongwordofmyown")
+    page.wait(WHOLE)
+    for dark in (False, True):
+        page.window(360, 740, dark=dark, phone=True)
+        assert scrolls_sideways(page) == []
+        page.screenshot(PICTURES / f"phone-{'dark' if dark else 'light'}.png")
+    page.click("#side-toggle")
+    for tab in ("live", "parameters", "plan"):
+        page.click(f"#tab-{tab}")
+        page.wait(f"!document.querySelector('#{tab}').hidden")
+        assert scrolls_sideways(page) == []
+        page.screenshot(PICTURES / f"phone-{tab}.png")
+    page.press("Escape")
+    assert page.run("getComputedStyle(document.querySelector('#side')).display") == "none"
+    page.window(1280, 800, dark=True)
+    page.screenshot(PICTURES / "wide-dark.png")
+
+
+def test_the_keyboard_reaches_everything(page):
+    page.run("document.querySelector('#prompt').focus()")
+    page.type("one")
+    page.press("Enter", shift=True)
+    page.type("two")
+    assert page.run("document.querySelector('#prompt').value") == "one\ntwo"
+    assert page.run("document.querySelectorAll('.turn').length") == 0
+    page.run("document.activeElement.blur(); document.querySelector('.skip').focus()")
+    reached = []
+    for _ in range(14):
+        page.press("Tab")
+        reached.append(page.run("document.activeElement.id || document.activeElement.textContent"))
+        assert page.run("document.activeElement === document.body || getComputedStyle(document.activeElement).outlineStyle !== 'none' || document.activeElement.id === 'scroll'"), reached[-1]
+    assert {"side-toggle", "prompt", "send", "tab-live", "live"} <= set(reached)
+    page.run("document.querySelector('#tab-live').focus()")
+    page.press("ArrowRight")
+    assert page.run("document.activeElement.id") == "tab-parameters"
+    unnamed = page.run("""[...document.querySelectorAll("input, select, textarea")].filter((field) => field.labels.length === 0).map((field) => field.id)""")
+    assert unnamed == []
+
+
+def test_parameters_are_kept_and_a_conversation_is_not(page, url):
+    answers_with(page, "Hello.")
+    say(page, "Hi")
+    page.wait(WHOLE)
+    set_parameters(page, temperature=0.3, system="Be brief")
+    page.call("Page.reload")
+    page.wait("document.querySelector('#connection').dataset.state === 'ready' && document.querySelector('#system').value === 'Be brief'")
+    assert page.run("document.querySelector('#temperature').value") == "0.3"
+    assert page.run("document.querySelectorAll('.turn').length") == 0
+    page.run("localStorage.clear()")
+
+
+def test_a_broken_stream_is_told_and_can_be_tried_again(page):
+    answers_with(page, "Half an", ended=False)
+    say(page, "Hi")
+    page.wait(WHOLE)
+    assert last_text(page) == "Half an"
+    assert "broke off" in page.run(f"{LAST}.querySelector('[role=alert]').textContent")
+    answers_with(page, "Whole.")
+    page.run(f"{LAST}.querySelector('.again').click()")
+    page.wait(f"{WHOLE} && {LAST}.textContent.includes('Whole.')")
+    assert page.run("document.querySelectorAll('[role=alert]').length") == 0
+
+
+def test_a_server_that_goes_and_comes_back_is_found_again(browser):
+    process, url = start()
+    open_page(browser, url)
+    end(process)
+    browser.wait("document.querySelector('#connection').dataset.state === 'lost'")
+    say(browser, "Is anyone there?")
+    browser.wait(WHOLE)
+    assert "does not answer" in browser.run(f"{LAST}.querySelector('[role=alert]').textContent")
+    process, _ = start(port=url.rsplit(":", 1)[1])
+    browser.wait("document.querySelector('#connection').dataset.state === 'ready'")
+    set_parameters(browser, max_tokens=12)
+    browser.run(f"{LAST}.querySelector('.again').click()")
+    browser.wait(f"{WHOLE} && {LAST}.querySelector('.summary')")
+    end(process)
+
+
+def test_a_key_is_asked_for_where_the_server_wants_one(browser):
+    process, url = start("--api-key", "secret")
+    browser.call("Page.navigate", url=url)
+    for key in ("wrong", "secret"):
+        browser.wait("document.querySelector('#key-dialog').open")
+        browser.run("document.querySelector('#key').focus()")
+        browser.type(key)
+        browser.press("Enter")
+        if key == "wrong":
+            browser.wait("document.querySelector('#connection').textContent.includes('key')")
+    browser.wait("document.querySelector('#connection').dataset.state === 'ready'")
+    set_parameters(browser, max_tokens=12)
+    say(browser, "Hi")
+    browser.wait(f"{WHOLE} && {LAST}.querySelector('.summary')")
+    end(process)
+
+
+def test_its_files_are_the_trees_and_are_asked_for_by_their_tags(url):
+    with urllib.request.urlopen(f"{url}/app.js") as answer:
+        assert answer.read() == (ROOT / "src/server/page/app.js").read_bytes()
+        tag = answer.headers["ETag"]
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(urllib.request.Request(f"{url}/app.js", headers={"If-None-Match": tag}))
+    assert error.value.code == 304 and error.value.headers["Content-Length"] is None
