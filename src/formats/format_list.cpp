@@ -7,7 +7,10 @@
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
 #include "formats/fp16.h"
+#include "formats/fp8_block.h"
 #include "formats/mxfp4.h"
+#include "formats/mxfp8.h"
+#include "formats/nvfp4.h"
 #include "formats/q8.h"
 
 namespace nibble {
@@ -62,6 +65,30 @@ constexpr std::array formats = {
                  .has_infinity = false,
                  .has_nan = true,
                  .summary = "blocks of 32 8-bit integers sharing an e8m0 scale"},
+    NumberFormat{.name = "mxfp8",
+                 .bits = 8,
+                 .block = mxfp8_block,
+                 .scale_bits = 8,
+                 .max = E4m3::max,
+                 .has_infinity = false,
+                 .has_nan = true,
+                 .summary = "blocks of 32 e4m3 values sharing an e8m0 scale"},
+    NumberFormat{.name = "fp8_block",
+                 .bits = 8,
+                 .block = fp8_tile * fp8_tile,
+                 .scale_bits = 32,
+                 .max = E4m3::max,
+                 .has_infinity = false,
+                 .has_nan = true,
+                 .summary = "tiles of 128 x 128 e4m3 values sharing a float32 scale"},
+    NumberFormat{.name = "nvfp4",
+                 .bits = 4,
+                 .block = nvfp4_block,
+                 .scale_bits = 8,
+                 .max = E2m1::max,
+                 .has_infinity = false,
+                 .has_nan = true,
+                 .summary = "blocks of 16 e2m1 values sharing an e4m3 scale, and a float32 scale a tensor"},
     NumberFormat{.name = "mxfp4",
                  .bits = 4,
                  .block = mxfp4_block,

@@ -9,6 +9,8 @@ TEST(FormatList, CountsTheBitsOfAValueWithItsShareOfTheScale) {
   EXPECT_EQ(find_format("mxfp4")->bits_per_value(), 4.25);
   EXPECT_EQ(find_format("bf16")->bits_per_value(), 16);
   EXPECT_EQ(find_format("e2m1")->bits_per_value(), 4);
+  EXPECT_EQ(find_format("nvfp4")->bits_per_value(), 4.5);
+  EXPECT_EQ(find_format("mxfp8")->bits_per_value(), 8.25);
 }
 
 TEST(FormatList, KnowsTheLargestValues) {

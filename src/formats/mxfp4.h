@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "base/status.h"
 #include "formats/bf16.h"
@@ -42,14 +43,19 @@ E8m0 mxfp4_encode_block(const float* values,  // [32]
                         Mxfp4Scale convention,
                         std::uint8_t* codes);  // [16]
 
-// The same for consecutive blocks of bfloat16 weights, whole rows or any part of a matrix, in lanes.
+// The same for consecutive blocks, whole rows or any part of a matrix, in lanes.
 void mxfp4_encode(std::span<const Bf16> values,  // [blocks * 32]
                   Mxfp4Scale convention,
                   std::uint8_t* codes,    // [blocks * 16]
                   std::uint8_t* scales);  // [blocks]
+void mxfp4_encode(std::span<const float> values, Mxfp4Scale convention, std::uint8_t* codes,
+                  std::uint8_t* scales);
+void mxfp4_decode(const std::uint8_t* codes, const std::uint8_t* scales, std::span<float> values);
 
 // The layout of a Hugging Face checkpoint: row-major, blocks [rows, cols / 32, 16], scales [rows, cols / 32].
-struct Mxfp4CheckpointLayout {};
+struct Mxfp4CheckpointLayout {
+  static constexpr std::string_view tag = "mxfp4_checkpoint";
+};
 
 // A matrix of MXFP4 weights that somebody else owns, in the layout its type names: code that was written
 // for one layout cannot be handed another.
