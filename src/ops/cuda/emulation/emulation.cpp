@@ -1,5 +1,6 @@
 #include "ops/cuda/emulation/emulation.h"
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -78,11 +79,13 @@ class Stacks {
   std::vector<Stack> free_;
 };
 
+// A context begins a fiber; from then on it is left and resumed by jumps, which ask the system for nothing.
 struct Fiber {
   ucontext_t context{};
+  jmp_buf left;
   Stack stack;
   unsigned index = 0;
-  bool ended = false;
+  bool begun = false, ended = false;
 };
 
 class Block;
@@ -143,7 +146,9 @@ class Block {
     const auto address = reinterpret_cast<std::uintptr_t>(dynamic_.data());
     return dynamic_.data() + (128 - address % 128) % 128;
   }
-  void give_way() { swapcontext(&current_->context, &scheduler_); }
+  void give_way() {
+    if (_setjmp(current_->left) == 0) _longjmp(scheduler_, 1);
+  }
   void copy(void* to, const void* from, std::uint32_t bytes, const void* barrier) {
     const auto misaligned = [](const void* pointer) {
       return reinterpret_cast<std::uintptr_t>(pointer) % 16 != 0;
@@ -171,10 +176,15 @@ class Block {
   }
   void take_turns(std::size_t warp) {
     for (std::size_t i = warp * 32; i < std::min(fibers_.size(), warp * 32 + 32); ++i) {
-      if (fibers_[i].ended) continue;
-      current_ = &fibers_[i];
-      swapcontext(&scheduler_, &current_->context);
+      if (!fibers_[i].ended) resume(fibers_[i]);
     }
+  }
+  void resume(Fiber& fiber) {
+    current_ = &fiber;
+    if (_setjmp(scheduler_) != 0) return;
+    if (fiber.begun) _longjmp(fiber.left, 1);
+    fiber.begun = true;
+    setcontext(&fiber.context);
   }
   void bring_copies() {
     for (Copy& copy : copies_) {
@@ -194,7 +204,7 @@ class Block {
   std::vector<Warp> warps_;
   std::vector<Copy> copies_;
   std::vector<std::uint8_t> dynamic_;
-  ucontext_t scheduler_{};
+  jmp_buf scheduler_;
   unsigned ended_ = 0;
 };
 
