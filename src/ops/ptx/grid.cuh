@@ -25,10 +25,27 @@ __device__ __forceinline__ void count_up_release(unsigned* counter) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
 
+// Adds and returns what was there. Who wrote before an earlier addition has written for this thread now, and
+// what this thread wrote is there for later ones.
+__device__ __forceinline__ unsigned add_acquire_release(unsigned* counter, unsigned by) {
+  unsigned before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(counter), "r"(by)
+               : "memory");
+  return before;
+}
+
 __device__ __forceinline__ unsigned load_acquire(const unsigned* counter) {
   unsigned value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
   return value;
+}
+
+// The thread's warp, in a way that the compiler knows to be the same for all lanes: what branches on it may
+// hold instructions that want whole warps.
+__device__ __forceinline__ int warp_of_block() {
+  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
 }
 
 // Waits until `threads` of the block (whole warps) have come to barrier `id`, 1 to 15; 0 is __syncthreads's.

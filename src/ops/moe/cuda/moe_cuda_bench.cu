@@ -6,34 +6,24 @@
 //
 // Prints a line for each: microseconds a layer (median of the replays), distinct experts, share of 4,650
 // GB/s.
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <random>
 #include <set>
-#include <string>
-#include <vector>
 
+#include "ops/cuda/bench_util.cuh"
 #include "ops/moe/cuda/moe_cuda.h"
 #include "ops/router/cuda/router_cuda.h"
-#include "tensor/device_buffer.h"
 
 namespace nibble {
 namespace {
 
+using bench::filled;
+using bench::normal;
+using bench::small;
+using bench::zeroed;
+
 constexpr int layers = 36, hidden = 2880, intermediate = 2880, top_k = 4;
-constexpr double read_peak = 4650e9;
-constexpr int warm_up = 3;
 constexpr int many_from = 16;  // tokens an expert, on average, from which on the kernels for many are timed
 
 int replays_of(int tokens) { return tokens > 512 ? 5 : 25; }
-
-__device__ std::uint32_t mixed(std::uint64_t i, std::uint32_t seed) {
-  std::uint32_t z = static_cast<std::uint32_t>(i * 2654435761u) ^ static_cast<std::uint32_t>(i >> 32) ^ seed;
-  z = (z ^ z >> 16) * 0x85ebca6bu;
-  z = (z ^ z >> 13) * 0xc2b2ae35u;
-  return z ^ z >> 16;
-}
 
 // Granules of random codes; scales 2^-8 .. 2^-6, stored as exponent fields.
 __global__ void fill_granules(std::uint32_t* words, GranuleShape shape, std::size_t granules,
@@ -43,9 +33,9 @@ __global__ void fill_granules(std::uint32_t* words, GranuleShape shape, std::siz
     for (int block = 0; block < shape.blocks(); ++block) {
       const GranulePlace place = granule_place(shape, block);
       const std::size_t base = granule * words_a_granule;
-      words[base + place.codes / 4 + threadIdx.x] = mixed(base + place.codes / 4 + threadIdx.x, seed);
+      words[base + place.codes / 4 + threadIdx.x] = bench::mixed(base + place.codes / 4 + threadIdx.x, seed);
       if (threadIdx.x < granule_scale_bytes / 4) {
-        const std::uint32_t bits = mixed(base + place.scales / 4 + threadIdx.x, seed + 1);
+        const std::uint32_t bits = bench::mixed(base + place.scales / 4 + threadIdx.x, seed + 1);
         words[base + place.scales / 4 + threadIdx.x] =
             0x01010101u * (119 + 126) + (bits & 0x01010101u) + (bits >> 8 & 0x01010101u);
       }
@@ -53,27 +43,7 @@ __global__ void fill_granules(std::uint32_t* words, GranuleShape shape, std::siz
   }
 }
 
-template <class T>
-DeviceBuffer filled(std::size_t count, T (*value)(std::mt19937&), std::mt19937& random) {
-  std::vector<T> host(count);
-  for (T& element : host) element = value(random);
-  Result<DeviceBuffer> buffer = DeviceBuffer::copy_of(std::span<const T>(host));
-  NIBBLE_CHECK(buffer.ok());
-  return std::move(buffer).value();
-}
-
-Bf16 normal(std::mt19937& random) { return Bf16::from_float(std::normal_distribution<float>()(random)); }
-Bf16 small(std::mt19937& random) {
-  return Bf16::from_float(0.02f * std::normal_distribution<float>()(random));
-}
 float logit(std::mt19937& random) { return std::normal_distribution<float>()(random); }
-
-DeviceBuffer zeroed(std::size_t bytes) {
-  Result<DeviceBuffer> buffer = DeviceBuffer::allocate(bytes);
-  NIBBLE_CHECK(buffer.ok(), buffer.status().message());
-  buffer->fill(0);
-  return std::move(buffer).value();
-}
 
 // What 36 layers work on; inputs, outputs and the workspace are the same for all.
 struct Inputs {
@@ -94,9 +64,7 @@ struct Bench {
 
   explicit Bench(int experts_, std::mt19937& random) : experts(experts_) {
     const std::size_t layer_bytes = static_cast<std::size_t>(experts) * (up.bytes() + down.bytes());
-    Result<DeviceBuffer> all = DeviceBuffer::allocate(layer_bytes * layers);
-    NIBBLE_CHECK(all.ok(), all.ok() ? "" : all.status().message());
-    weights = std::move(all).value();
+    weights = bench::room(layer_bytes * layers);
     for (int layer = 0; layer < layers; ++layer) {
       const std::uint32_t seed = static_cast<std::uint32_t>(layer) * 16;
       std::uint8_t* at = weights.as<std::uint8_t>() + layer_bytes * static_cast<std::size_t>(layer);
@@ -123,36 +91,11 @@ struct Bench {
             .down_bias = down_bias.as<Bf16>()};
   }
 
-  // Microseconds a layer of each replay, ascending. route: the router's choice before each layer.
-  std::vector<double> time(const Inputs& inputs, bool route) {
-    cudaStream_t stream;
-    cuda_check(cudaStreamCreate(&stream));
-    cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    for (int index = 0; index < layers; ++index) queue(inputs, index, route, stream);
-    cudaGraph_t graph;
-    cuda_check(cudaStreamEndCapture(stream, &graph));
-    cudaGraphExec_t exec;
-    cuda_check(cudaGraphInstantiate(&exec, graph, 0));
-    cudaEvent_t begin, end;
-    cuda_check(cudaEventCreate(&begin));
-    cuda_check(cudaEventCreate(&end));
-    std::vector<double> times;
-    for (int replay = 0; replay < warm_up + replays_of(inputs.tokens); ++replay) {
-      cuda_check(cudaEventRecord(begin, stream));
-      cuda_check(cudaGraphLaunch(exec, stream));
-      cuda_check(cudaEventRecord(end, stream));
-      cuda_check(cudaEventSynchronize(end));
-      float milliseconds = 0;
-      cuda_check(cudaEventElapsedTime(&milliseconds, begin, end));
-      if (replay >= warm_up) times.push_back(milliseconds * 1e3 / layers);
-    }
-    cuda_check(cudaGraphExecDestroy(exec));
-    cuda_check(cudaGraphDestroy(graph));
-    cuda_check(cudaEventDestroy(begin));
-    cuda_check(cudaEventDestroy(end));
-    cuda_check(cudaStreamDestroy(stream));
-    std::sort(times.begin(), times.end());
-    return times;
+  // Of a layer. route: the router's choice before each layer.
+  bench::Times time(const Inputs& inputs, bool route) {
+    return bench::time_graph(layers, replays_of(inputs.tokens), [&](cudaStream_t stream) {
+      for (int index = 0; index < layers; ++index) queue(inputs, index, route, stream);
+    });
   }
 
   void queue(const Inputs& inputs, int index, bool route, cudaStream_t stream) {
@@ -204,7 +147,7 @@ struct Bench {
                         .out = out.as<float>(),
                         .workspace = {activations.as<Bf16>(), products.as<float>(),
                                       arrived.as<std::uint32_t>(), room.as<std::uint8_t>()}};
-    const std::vector<double> routed = time(inputs, true), given = time(inputs, false);
+    const bench::Times routed = time(inputs, true), given = time(inputs, false);
 
     std::vector<std::int32_t> chosen(rows * top_k * layers);
     ids.copy_to(std::span(chosen));
@@ -216,15 +159,14 @@ struct Bench {
               std::set<std::int32_t>(first, first + static_cast<std::ptrdiff_t>(rows * top_k)).size()) /
           layers;
     }
-    const double median = given[given.size() / 2], routed_median = routed[routed.size() / 2];
     const double share =
-        distinct * static_cast<double>(up.bytes() + down.bytes()) / (median * 1e-6) / read_peak;
-    const double tflops = 6.0 * hidden * intermediate * tokens * top_k / (median * 1e-6) / 1e12;
+        distinct * static_cast<double>(up.bytes() + down.bytes()) / (given.median * 1e-6) / bench::read_peak;
+    const double tflops = 6.0 * hidden * intermediate * tokens * top_k / (given.median * 1e-6) / 1e12;
     std::printf(
         "%4d experts %5d tokens (%s) %9.2f us a layer (%.2f .. %.2f), %9.2f with the router  %6.1f distinct  "
         "%5.1f %% of 4,650 GB/s  %6.1f TFLOP/s\n",
-        experts, tokens, many ? "many" : "few", median, given.front(), given.back(), routed_median, distinct,
-        100 * share, tflops);
+        experts, tokens, many ? "many" : "few", given.median, given.least, given.most, routed.median,
+        distinct, 100 * share, tflops);
     std::fflush(stdout);
     char line[320];
     std::snprintf(
@@ -232,44 +174,32 @@ struct Bench {
         "{\"experts\": %d, \"tokens\": %d, \"kernels\": \"%s\", \"us\": %.2f, \"us_min\": %.2f, "
         "\"us_max\": %.2f, \"us_with_router\": %.2f, \"distinct\": %.2f, \"share_of_read_peak\": %.4f, "
         "\"tflops\": %.1f}",
-        experts, tokens, many ? "many" : "few", median, given.front(), given.back(), routed_median, distinct,
-        share, tflops);
+        experts, tokens, many ? "many" : "few", given.median, given.least, given.most, routed.median,
+        distinct, share, tflops);
     return line;
   }
 };
-
-std::vector<int> numbers(const char* text) {
-  std::vector<int> found;
-  for (char* end = nullptr; *text != '\0'; text = *end == ',' ? end + 1 : end) {
-    found.push_back(static_cast<int>(std::strtol(text, &end, 10)));
-    if (end == text) break;
-  }
-  return found;
-}
 
 }  // namespace
 }  // namespace nibble
 
 int main(int argc, char** argv) {
+  using namespace nibble;
   std::vector<int> experts = {128, 32}, tokens = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 8192};
   const char* json = nullptr;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string option = argv[i];
-    if (option == "--experts") experts = nibble::numbers(argv[i + 1]);
-    if (option == "--tokens") tokens = nibble::numbers(argv[i + 1]);
+    if (option == "--experts") experts = bench::numbers(argv[i + 1]);
+    if (option == "--tokens") tokens = bench::numbers(argv[i + 1]);
     if (option == "--json") json = argv[i + 1];
   }
+  if (!bench::has_gpu()) return 77;
   std::mt19937 random(1);
-  std::string lines;
+  std::vector<std::string> lines;
   for (const int count : experts) {
-    nibble::Bench bench(count, random);
-    for (const int batch : tokens) lines += (lines.empty() ? "" : ",\n ") + bench.run(batch, random);
+    Bench layers_of(count, random);
+    for (const int batch : tokens) lines.push_back(layers_of.run(batch, random));
   }
-  if (json != nullptr) {
-    if (FILE* file = std::fopen(json, "w")) {
-      std::fprintf(file, "[%s]\n", lines.c_str());
-      std::fclose(file);
-    }
-  }
+  bench::write_json(json, lines);
   return 0;
 }

@@ -30,12 +30,7 @@
 #include <span>
 
 #include "formats/mxfp4.h"
-
-#ifdef __CUDACC__
-#define NIBBLE_HOST_DEVICE __host__ __device__
-#else
-#define NIBBLE_HOST_DEVICE
-#endif
+#include "ops/cuda/host_device.h"
 
 namespace nibble {
 

@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(product_threads, 1)
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         ptx::wgmma_m64n128k16_bf16(sums, a[step][0], a[step][1], a[step][2], a[step][3],
-                                   ptx::wgmma_b_operand(ring + stage * block_bytes + step * step_bytes),
+                                   ptx::wgmma_operand<256>(ring + stage * block_bytes + step * step_bytes),
                                    true);
       }
       ptx::wgmma_commit();

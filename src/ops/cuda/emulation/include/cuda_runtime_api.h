@@ -115,6 +115,11 @@ inline int __ffs(int value) { return __builtin_ffs(value); }
 inline int __popc(unsigned value) { return std::popcount(value); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+template <class T>
+T __ldcg(const T* at) {
+  return *at;
+}
 inline float __expf(float x) { return std::exp(x); }
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }

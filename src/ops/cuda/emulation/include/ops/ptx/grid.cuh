@@ -14,10 +14,14 @@ inline void grid_launch_dependents() {}
 inline void count_up_release(unsigned* counter) {
   std::atomic_ref<unsigned>(*counter).fetch_add(1, std::memory_order_release);
 }
+inline unsigned add_acquire_release(unsigned* counter, unsigned by) {
+  return std::atomic_ref<unsigned>(*counter).fetch_add(by, std::memory_order_acq_rel);
+}
 inline unsigned load_acquire(unsigned* counter) {
   emulation::give_way();
   return std::atomic_ref<unsigned>(*counter).load(std::memory_order_acquire);
 }
+inline int warp_of_block() { return static_cast<int>(emulation::thread_index()) / 32; }
 inline void named_barrier(int id, int threads) {
   emulation::block_barrier(id, static_cast<unsigned>(threads));
 }

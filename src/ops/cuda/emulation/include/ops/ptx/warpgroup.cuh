@@ -9,24 +9,50 @@
 
 namespace nibble::ptx {
 
-inline std::uint64_t wgmma_b_operand(const void* shared) { return reinterpret_cast<std::uint64_t>(shared); }
+// An address of 48 bits, and above it group_bytes / 16.
+template <int group_bytes>
+std::uint64_t wgmma_operand(const void* shared) {
+  if (reinterpret_cast<std::uint64_t>(shared) % 16 != 0) emulation::stop("a misaligned operand of wgmma");
+  return reinterpret_cast<std::uint64_t>(shared) | std::uint64_t{group_bytes / 16} << 48;
+}
 inline void wgmma_fence() {}
 inline void wgmma_commit() {}
-inline void wgmma_wait(float (&)[64]) {}
+inline void wgmma_wait_but_last() {}
+template <int count>
+void wgmma_wait(float (&)[count]) {}
+
+// Two bfloat16 of row `row`: the pair `pair` (0..3) of the half `half` of 16 k.
+inline std::uint32_t wgmma_pair(std::uint64_t operand, unsigned row, unsigned half, unsigned pair) {
+  const auto* shared = reinterpret_cast<const std::uint8_t*>(operand & 0xffffffffffffu);
+  const std::uint64_t group_bytes = operand >> 48 << 4;
+  std::uint32_t found;
+  std::memcpy(&found, shared + row / 8 * group_bytes + half * 128 + row % 8 * 16 + pair * 4, 4);
+  return found;
+}
+
+template <int count>
+void wgmma_from_registers(float (&sums)[count], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                          std::uint32_t a3, std::uint64_t b, bool add) {
+  const unsigned g = emulation::thread_index() % 32 / 4, t = emulation::thread_index() % 4;
+  for (int tile = 0; tile < count / 4; ++tile) {
+    const unsigned column = 8 * static_cast<unsigned>(tile) + g;
+    float(&four)[4] = *reinterpret_cast<float(*)[4]>(&sums[4 * tile]);
+    if (!add) std::memset(four, 0, sizeof four);
+    mma_m16n8k16_bf16(four, a0, a1, a2, a3, wgmma_pair(b, column, 0, t), wgmma_pair(b, column, 1, t));
+  }
+}
+
+template <int count>
+void wgmma_bf16(float (&sums)[count], std::uint64_t a, std::uint64_t b, bool add) {
+  const unsigned row = emulation::thread_index() / 32 % 4 * 16 + emulation::thread_index() % 32 / 4;
+  const unsigned t = emulation::thread_index() % 4;
+  wgmma_from_registers(sums, wgmma_pair(a, row, 0, t), wgmma_pair(a, row + 8, 0, t), wgmma_pair(a, row, 1, t),
+                       wgmma_pair(a, row + 8, 1, t), b, add);
+}
 
 inline void wgmma_m64n128k16_bf16(float (&sums)[64], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
                                   std::uint32_t a3, std::uint64_t b, bool add) {
-  const auto* columns = reinterpret_cast<const std::uint8_t*>(b);
-  for (int tile = 0; tile < 16; ++tile) {
-    const unsigned lane = emulation::thread_index() % 32, t = lane % 4;
-    std::uint32_t pairs[2];
-    for (unsigned half = 0; half < 2; ++half) {
-      std::memcpy(&pairs[half], columns + tile * 256 + half * 128 + lane / 4 * 16 + t * 4, 4);
-    }
-    float(&four)[4] = *reinterpret_cast<float(*)[4]>(&sums[4 * tile]);
-    if (!add) std::memset(four, 0, sizeof four);
-    mma_m16n8k16_bf16(four, a0, a1, a2, a3, pairs[0], pairs[1]);
-  }
+  wgmma_from_registers(sums, a0, a1, a2, a3, b, add);
 }
 
 }  // namespace nibble::ptx

@@ -1,0 +1,93 @@
+// linear (ops/linear/linear.h) on a GPU of compute capability 9.0, for bfloat16 weights and activations:
+// y = x W^T + bias, added as dense_tiles.h says. A row's bits depend on nothing else: neither on the rows
+// beside it, nor on which of the two paths ran, nor on the number of blocks.
+//
+// A path for few tokens that streams the weights once through all multiprocessors, and one for many whose
+// products are wide. linear_cuda takes the one for few up to linear_few_tokens.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "formats/bf16.h"
+#include "ops/linear/cuda/dense_tiles.h"
+
+namespace nibble {
+
+inline constexpr int linear_few_tokens = 64;
+
+enum class LinearPath { automatic, few, many };
+
+// What the kernel for few tokens shares between launches, zeroed once before the first; one launch at a time
+// may use it.
+struct LinearCudaWorkspace {
+  float* sums = nullptr;             // [linear_workspace_floats(blocks, tokens)]
+  std::uint32_t* arrived = nullptr;  // [blocks], 0 between launches
+};
+
+// The columns of the kernel for few tokens that `tokens` of them take.
+constexpr int linear_columns(int tokens) {
+  return tokens <= 8 ? 8 : tokens <= 16 ? 16 : tokens <= 32 ? 32 : 64;
+}
+// Room for sums of tiles that several blocks work on; blocks: the multiprocessors.
+constexpr std::size_t linear_workspace_floats(int blocks, int tokens) {
+  return static_cast<std::size_t>(blocks) * dense_k_chunks * dense_tile_rows *
+         static_cast<std::size_t>(linear_columns(tokens));
+}
+
+// All pointers are to device memory.
+struct LinearCudaArgs {
+  TokenTiles x;                // of weight.shape.cols
+  DenseTiles weight;           // [out, in]
+  const Bf16* bias = nullptr;  // [out]; null: none
+  // One of the two, [x.tokens, y_stride].
+  float* y = nullptr;
+  Bf16* y_bf16 = nullptr;
+  int y_stride = 0;  // at least out
+  LinearCudaWorkspace workspace;
+  LinearPath path = LinearPath::automatic;
+  int blocks = 0;  // of the path for few: at most the multiprocessors; 0: one on each
+};
+
+// Queues the product on the stream. A refusal names what the shapes lack.
+Status linear_cuda(const LinearCudaArgs& args, cudaStream_t stream);
+
+// Keys and values of one layer as the kernels here write and ops/attention/cuda reads them, for heads of 64
+// dimensions. Slots are numbered through all pages; 64 of them, a chunk, lie together for each head: the keys
+// one after the other, the values dimension by dimension (transposed).
+struct KvCudaLayer {
+  Bf16* keys = nullptr;    // [kv_heads, slots / 64, 64 slots, 64]
+  Bf16* values = nullptr;  // [kv_heads, slots / 64, 64, 64 slots]
+  int kv_heads = 0;
+  int slots = 0;  // of the pool, a multiple of 64
+};
+
+// q, k and v of a layer in one product: bias, rotary embedding (ops/rope/rope.h) of q and k, q rounded to
+// bfloat16 in rows, k and v rounded into their places in the cache.
+struct QkvCudaArgs {
+  TokenTiles x;                // of weight.shape.cols
+  DenseTiles weight;           // [(heads + 2 kv_heads) * 64, in]: q's heads, k's, v's
+  const Bf16* bias = nullptr;  // null: none
+  int heads = 0;
+  const float* cos = nullptr;              // [tokens, 32]
+  const float* sin = nullptr;              // [tokens, 32]
+  const std::int32_t* kv_slots = nullptr;  // [tokens]: where each token's key goes; -1: nowhere
+  Bf16* q = nullptr;                       // [tokens, heads, 64]
+  KvCudaLayer cache;
+  LinearCudaWorkspace workspace;
+  LinearPath path = LinearPath::automatic;
+  int blocks = 0;  // as above
+};
+
+Status qkv_cuda(const QkvCudaArgs& args, cudaStream_t stream);
+
+// Queues the re-laying of a checkpoint's matrix, rows [rows, cols] in order; out: [shape.bytes()].
+Status repack_dense_cuda(const Bf16* rows, DenseShape shape, std::uint8_t* out, cudaStream_t stream);
+
+// Queues the laying of plain activations [tokens, stride]; out: [token_bytes(tokens)] of `cols` columns.
+Status pack_tokens_cuda(const Bf16* x, int tokens, int cols, int stride, std::uint8_t* out,
+                        cudaStream_t stream);
+
+}  // namespace nibble
