@@ -140,8 +140,8 @@ def test_mistakes_are_named_and_never_the_servers(server, client):
         chat(client, temperature=3)
     assert error.value.body["param"] == "temperature"
     with pytest.raises(openai.BadRequestError) as error:
-        chat(client, logit_bias={"5": 1})
-    assert error.value.body["param"] == "logit_bias"
+        chat(client, tools=[{"type": "function", "function": {"name": "f"}}])
+    assert error.value.body["param"] == "tools"
     with pytest.raises(openai.BadRequestError) as error:
         client.completions.create(model="demo", prompt="word " * 5000)
     assert error.value.body["code"] == "context_length_exceeded"

@@ -88,15 +88,18 @@ void AnswerWriter::add_completion_logprobs(JsonWriter& json, const ChoicePart& p
       json.null();
       continue;
     }
-    // Two tokens can be spelled alike once their bytes are text; the likelier one has the name.
+    // Two tokens can be spelled alike once their bytes are text; the likelier one has the name. The chosen
+    // one is told too where it is not among the likeliest.
     std::vector<std::string> names;
-    json.begin_object();
-    for (const TokenLogprob& other : record.top) {
-      std::string name = spelling(other.id);
-      if (std::find(names.begin(), names.end(), name) != names.end()) continue;
-      json.key(name).value(other.logprob);
+    const auto add = [&](TokenId token, float logprob) {
+      std::string name = spelling(token);
+      if (std::find(names.begin(), names.end(), name) != names.end()) return;
+      json.key(name).value(logprob);
       names.push_back(std::move(name));
-    }
+    };
+    json.begin_object();
+    for (const TokenLogprob& other : record.top) add(other.id, other.logprob);
+    add(record.token, *record.logprob);
     json.end_object();
   }
   json.end_array().key("text_offset").begin_array();
@@ -119,11 +122,17 @@ void AnswerWriter::add_choice_end(JsonWriter& json, const ChoicePart& part) cons
   json.key("finish_reason");
   part.finish_reason ? json.value(*part.finish_reason) : json.null();
   if (form_.token_ids) {
-    json.key("token_ids").begin_array();
-    for (const TokenRecord& record : part.tokens) json.value(record.token);
-    json.end_array();
+    if (head_.endpoint == Endpoint::completions && !part.prompt_ids.empty())
+      add_ids(json, "prompt_token_ids", part.prompt_ids);
+    add_ids(json, "token_ids", part.token_ids);
   }
   json.end_object();
+}
+
+void AnswerWriter::add_ids(JsonWriter& json, std::string_view name, std::span<const TokenId> ids) const {
+  json.key(name).begin_array();
+  for (const TokenId id : ids) json.value(id);
+  json.end_array();
 }
 
 std::string AnswerWriter::whole(std::span<const ChoicePart> choices, const Usage& usage) const {
@@ -147,6 +156,9 @@ std::string AnswerWriter::whole(std::span<const ChoicePart> choices, const Usage
     add_choice_end(json, choice);
   }
   json.end_array();
+  // The choices of a chat have one prompt.
+  if (form_.token_ids && head_.endpoint == Endpoint::chat)
+    add_ids(json, "prompt_token_ids", choices.front().prompt_ids);
   add_usage(json, usage);
   json.end_object();
   return text;
@@ -169,6 +181,8 @@ std::string AnswerWriter::chunk(const ChoicePart& part, bool first, bool usage_a
   }
   add_choice_end(json, part);
   json.end_array();
+  if (form_.token_ids && head_.endpoint == Endpoint::chat && !part.prompt_ids.empty())
+    add_ids(json, "prompt_token_ids", part.prompt_ids);
   if (usage_asked) json.key("usage").null();
   json.end_object();
   return text;

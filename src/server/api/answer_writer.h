@@ -42,8 +42,10 @@ struct TokenRecord {
 struct ChoicePart {
   int index = 0;
   std::string text;
-  std::string reasoning;            // of a chat
-  std::vector<TokenRecord> tokens;  // when log-probabilities or ids are asked for
+  std::string reasoning;                // of a chat
+  std::vector<TokenRecord> tokens;      // when log-probabilities are asked for
+  std::vector<TokenId> token_ids;       // when those are asked for; never the prompt's
+  std::span<const TokenId> prompt_ids;  // likewise, in a choice's first part
   std::optional<std::string_view> finish_reason;
   std::size_t text_offset = 0;  // of completions: characters before this part
 };
@@ -71,6 +73,7 @@ class AnswerWriter {
   void begin(JsonWriter& json, bool stream) const;
   void add_chat_logprobs(JsonWriter& json, const ChoicePart& part) const;
   void add_completion_logprobs(JsonWriter& json, const ChoicePart& part) const;
+  void add_ids(JsonWriter& json, std::string_view name, std::span<const TokenId> ids) const;
   void add_token(JsonWriter& json, TokenId token, std::optional<float> logprob) const;
   void add_choice_end(JsonWriter& json, const ChoicePart& part) const;
   std::string spelling(TokenId token) const;

@@ -24,17 +24,20 @@ Generation::Generation(std::shared_ptr<http::Exchange> exchange, PreparedRequest
     : exchange_(std::move(exchange)),
       prepared_(std::move(prepared)),
       writer_(std::move(head), form_of(prepared_.request), tokenizer) {
-  const int n = prepared_.request.n;
   for (std::size_t i = 0; i < prepared_.stop.size(); ++i) {
-    const PreparedPrompt& prompt = prepared_.prompts[i / static_cast<std::size_t>(n)];
-    choices_.push_back({.reader = AnswerReader(tokenizer, prompt.format, std::move(prepared_.stop[i])),
-                        .all = {},
-                        .pending = {}});
-    choices_.back().all.index = choices_.back().pending.index = static_cast<int>(i);
+    const PreparedPrompt& prompt = prompt_of(static_cast<int>(i));
+    choices_.push_back(
+        {.reader = AnswerReader(tokenizer, prompt.format, std::move(prepared_.stop[i])), .part = {}});
+    choices_.back().part.index = static_cast<int>(i);
+    choices_.back().part.prompt_ids = prompt.ids;
   }
   for (const PreparedPrompt& prompt : prepared_.prompts)
     usage_.prompt_tokens += static_cast<int>(prompt.ids.size());
   open_ = choices();
+}
+
+const PreparedPrompt& Generation::prompt_of(int choice) const {
+  return prepared_.prompts[static_cast<std::size_t>(choice / prepared_.request.n)];
 }
 
 std::vector<Request> Generation::engine_requests(RequestId first_id, std::uint64_t seed,
@@ -42,17 +45,26 @@ std::vector<Request> Generation::engine_requests(RequestId first_id, std::uint64
   const Sampling& asked = prepared_.request.sampling;
   std::vector<Request> requests;
   for (int i = 0; i < choices(); ++i) {
-    Request request{.id = first_id + static_cast<RequestId>(i),
-                    .prompt = prepared_.prompts[static_cast<std::size_t>(i / prepared_.request.n)].ids};
+    Request request{.id = first_id + static_cast<RequestId>(i), .prompt = prompt_of(i).ids};
+    request.cache_salt = prepared_.request.cache_salt;
     SamplingParams& sampling = request.sampling;
     sampling.max_tokens = asked.max_tokens.value_or(model.max_model_len);
     sampling.temperature = static_cast<float>(asked.temperature.value_or(1.0));
     sampling.top_p = static_cast<float>(asked.top_p.value_or(1.0));
     sampling.min_p = static_cast<float>(asked.min_p.value_or(0.0));
     sampling.top_k = asked.top_k.value_or(0);
+    sampling.repetition_penalty = static_cast<float>(asked.repetition_penalty);
+    sampling.frequency_penalty = static_cast<float>(asked.frequency_penalty);
+    sampling.presence_penalty = static_cast<float>(asked.presence_penalty);
+    sampling.logit_bias = asked.logit_bias;
+    sampling.min_tokens = asked.min_tokens;
     sampling.seed = asked.seed ? static_cast<std::uint64_t>(*asked.seed) : seed;
     sampling.choice = static_cast<std::uint32_t>(i % prepared_.request.n);
     sampling.logprobs = asked.logprobs;
+    if (prepared_.request.echo && asked.logprobs >= 0) {
+      sampling.prompt_logprobs = true;
+      sampling.prompt_top_logprobs = asked.logprobs;
+    }
     if (!asked.ignore_eos) sampling.stop_ids = model.eos_ids;
     sampling.stop_ids.insert(sampling.stop_ids.end(), asked.stop_token_ids.begin(),
                              asked.stop_token_ids.end());
@@ -65,27 +77,19 @@ Generation::After Generation::take(int number, const DeliveredEvent& event) {
   Choice& choice = choices_[static_cast<std::size_t>(number)];
   if (choice.ended || failed_) return After::nothing;
   if (event.finish == FinishReason::error || event.finish == FinishReason::timeout) {
-    fail(event.error);
-    return After::nothing;
+    const bool late = event.finish == FinishReason::timeout;
+    fail({.status = late ? 504 : 500,
+          .type = "server_error",
+          .message = event.error,
+          .code = late ? "timeout" : ""});
+    return After::cancel_all;
   }
-  if (event.token >= 0) {
-    ++usage_.completion_tokens;
-    if (prepared_.request.sampling.logprobs >= 0 || prepared_.request.return_token_ids) {
-      TokenRecord record{.token = event.token, .logprob = event.logprob, .top = event.top};
-      (prepared_.request.stream ? choice.pending : choice.all).tokens.push_back(std::move(record));
-    }
-    // The end token is counted and not shown.
-    if (event.finish != FinishReason::stop) {
-      pieces_.clear();
-      choice.reader.push(event.token, pieces_);
-      bool reasons = false;
-      for (const AnswerPiece& piece : pieces_) {
-        reasons |= piece.part == AnswerPart::reasoning;
-        add_piece(choice, piece);
-      }
-      usage_.reasoning_tokens += reasons ? 1 : 0;
-    }
+  if (choice.generated == 0) {
+    // The choices of a prompt share its tokens, which count once.
+    if (number % prepared_.request.n == 0) usage_.cached_tokens += event.cached_tokens;
+    if (prepared_.request.echo) echo(choice, prompt_of(number), event);
   }
+  if (event.token >= 0) take_token(choice, event);
   if (choice.reader.stopped()) {
     end(choice, FinishReason::stop);
     return event.finish == FinishReason::none ? After::cancel : After::nothing;
@@ -93,41 +97,77 @@ Generation::After Generation::take(int number, const DeliveredEvent& event) {
   if (event.finish != FinishReason::none) {
     end(choice, event.finish);
   } else if (prepared_.request.stream) {
-    const ChoicePart& pending = choice.pending;
-    if (!pending.text.empty() || !pending.reasoning.empty() || !pending.tokens.empty()) send_chunk(choice);
+    const ChoicePart& part = choice.part;
+    const bool anything =
+        !part.text.empty() || !part.reasoning.empty() || !part.tokens.empty() || !part.token_ids.empty();
+    if (anything) send_chunk(choice);
   }
   return After::nothing;
 }
 
-void Generation::add_piece(Choice& choice, const AnswerPiece& piece) {
-  ChoicePart& part = prepared_.request.stream ? choice.pending : choice.all;
-  (piece.part == AnswerPart::answer ? part.text : part.reasoning) += piece.text;
+void Generation::echo(Choice& choice, const PreparedPrompt& prompt, const DeliveredEvent& event) {
+  choice.part.text = prompt.text;
+  if (event.prompt_logprobs.empty()) return;
+  const std::size_t top = static_cast<std::size_t>(prepared_.request.sampling.logprobs);
+  for (std::size_t i = 0; i < prompt.ids.size(); ++i) {
+    TokenRecord record{.token = prompt.ids[i], .logprob = {}, .top = {}};
+    if (i > 0) {
+      record.logprob = event.prompt_logprobs[i];
+      const auto row = event.prompt_top.begin() + static_cast<std::ptrdiff_t>(i * top);
+      record.top.assign(row, row + static_cast<std::ptrdiff_t>(top));
+    }
+    choice.part.tokens.push_back(std::move(record));
+  }
+}
+
+void Generation::take_token(Choice& choice, const DeliveredEvent& event) {
+  const GenerationRequest& request = prepared_.request;
+  ++usage_.completion_tokens;
+  ++choice.generated;
+  if (request.sampling.logprobs >= 0)
+    choice.part.tokens.push_back({.token = event.token, .logprob = event.logprob, .top = event.top});
+  if (request.return_token_ids) choice.part.token_ids.push_back(event.token);
+  if (event.finish == FinishReason::stop) return;  // the end token is counted and not shown
+  const bool reasoned = choice.reader.reasoning();
+  choice.reader.push(event.token, pieces_,
+                     choice.generated > request.sampling.min_tokens ? AnswerReader::Stops::count
+                                                                    : AnswerReader::Stops::pass);
+  usage_.reasoning_tokens += reasoned && choice.reader.reasoning() ? 1 : 0;
+  add_pieces(choice);
+}
+
+void Generation::add_pieces(Choice& choice) {
+  for (const AnswerPiece& piece : pieces_)
+    (piece.part == AnswerPart::answer ? choice.part.text : choice.part.reasoning) += piece.text;
+  pieces_.clear();
 }
 
 void Generation::end(Choice& choice, FinishReason reason) {
-  pieces_.clear();
   choice.reader.finish(pieces_);
-  for (const AnswerPiece& piece : pieces_) add_piece(choice, piece);
+  add_pieces(choice);
   choice.ended = true;
   --open_;
-  choice.all.finish_reason = choice.pending.finish_reason = reason_name(reason);
+  choice.part.finish_reason = reason_name(reason);
   if (prepared_.request.stream) send_chunk(choice);
   if (done()) finish();
 }
 
 void Generation::send_chunk(Choice& choice) {
-  exchange_->stream(sse(writer_.chunk(choice.pending, !choice.begun, prepared_.request.include_usage)));
+  ChoicePart& part = choice.part;
+  exchange_->stream(sse(writer_.chunk(part, !choice.begun, prepared_.request.include_usage)));
   choice.begun = true;
-  choice.pending.text_offset += characters(choice.pending.text);
-  choice.pending.text.clear();
-  choice.pending.reasoning.clear();
-  choice.pending.tokens.clear();
+  part.text_offset += characters(part.text);
+  part.text.clear();
+  part.reasoning.clear();
+  part.tokens.clear();
+  part.token_ids.clear();
+  part.prompt_ids = {};
 }
 
 void Generation::finish() {
   if (!prepared_.request.stream) {
     std::vector<ChoicePart> parts;
-    for (Choice& choice : choices_) parts.push_back(std::move(choice.all));
+    for (Choice& choice : choices_) parts.push_back(std::move(choice.part));
     exchange_->answer({.body = writer_.whole(parts, usage_)});
     return;
   }
@@ -136,10 +176,9 @@ void Generation::finish() {
   exchange_->end_stream();
 }
 
-void Generation::fail(const std::string& message) {
+void Generation::fail(const ApiError& error) {
   failed_ = true;
   open_ = 0;
-  const ApiError error{.status = 500, .type = "server_error", .message = message};
   if (prepared_.request.stream) {
     exchange_->stream(sse(error.json()));
     exchange_->break_stream();

@@ -7,6 +7,7 @@
 
 #include "engine/engine_thread.h"
 #include "server/api/answer_writer.h"
+#include "server/api/api_error.h"
 #include "server/http/exchange.h"
 #include "text/answer_reader.h"
 
@@ -16,6 +17,7 @@ namespace nibble::api {
 struct PreparedPrompt {
   std::vector<TokenId> ids;
   AnswerFormat format = AnswerFormat::plain;
+  std::string text;  // for an echo
 };
 
 // What is asked, after everything that takes time has been done to it.
@@ -34,26 +36,31 @@ class Generation {
   std::vector<Request> engine_requests(RequestId first_id, std::uint64_t seed, const ModelInfo& model) const;
   int choices() const { return static_cast<int>(choices_.size()); }
 
-  // cancel: a stop string ended the choice before the engine knew.
-  enum class After : std::uint8_t { nothing, cancel };
+  // What the engine need not go on with: a choice that a stop string ended before the engine knew, or all of
+  // them, because one failed.
+  enum class After : std::uint8_t { nothing, cancel, cancel_all };
   After take(int choice, const DeliveredEvent& event);
+  // Ends the answer with an error, whatever is missing of it.
+  void fail(const ApiError& error);
   // Whether every choice has ended and the answer is complete.
   bool done() const { return open_ == 0; }
 
  private:
   struct Choice {
     AnswerReader reader;
-    ChoicePart all;      // of a whole answer
-    ChoicePart pending;  // of a stream: since its last chunk
+    ChoicePart part;     // all of a whole answer; of a stream, what came since its last chunk
+    int generated = 0;   // tokens
     bool begun = false;  // its first chunk is out
     bool ended = false;
   };
 
-  void add_piece(Choice& choice, const AnswerPiece& piece);
+  const PreparedPrompt& prompt_of(int choice) const;
+  void echo(Choice& choice, const PreparedPrompt& prompt, const DeliveredEvent& event);
+  void take_token(Choice& choice, const DeliveredEvent& event);
+  void add_pieces(Choice& choice);
   void end(Choice& choice, FinishReason reason);
   void send_chunk(Choice& choice);
   void finish();
-  void fail(const std::string& message);
 
   std::shared_ptr<http::Exchange> exchange_;
   PreparedRequest prepared_;

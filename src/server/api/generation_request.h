@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -31,7 +30,7 @@ struct Sampling {
   std::optional<int> max_tokens;
   int min_tokens = 0;
   double presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
-  std::vector<std::pair<TokenId, float>> logit_bias;
+  std::vector<TokenBias> logit_bias;
   std::vector<std::string> stop;
   std::vector<TokenId> stop_token_ids;
   bool ignore_eos = false;
@@ -44,12 +43,14 @@ struct GenerationRequest {
   Endpoint endpoint = Endpoint::chat;
   std::string model;              // empty: the served one
   std::vector<Message> messages;  // of a chat
-  std::string reasoning_effort;   // empty: the template's default
+  bool add_generation_prompt = true;
+  std::string reasoning_effort;  // empty: the template's default
   std::optional<JsonValue> chat_template_kwargs;
   std::vector<Prompt> prompts;  // of completions, at least one
   bool echo = false;
   int n = 1;
   bool stream = false;
+  bool has_stream_options = false;
   bool include_usage = false;  // one more chunk at the stream's end
   bool return_token_ids = false;
   std::string cache_salt;

@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "base/json.h"
+#include "base/json_writer.h"
+#include "server/api/request_fields.h"
 
 namespace nibble::api {
 namespace {
@@ -62,8 +66,8 @@ TEST(GenerationRequest, EverySamplingFieldIsRead) {
   EXPECT_EQ(sampling.frequency_penalty, 2);
   EXPECT_EQ(sampling.repetition_penalty, 1.5);
   ASSERT_EQ(sampling.logit_bias.size(), 2u);
-  EXPECT_EQ(sampling.logit_bias[1].first, 9);
-  EXPECT_EQ(sampling.logit_bias[1].second, 1.5f);
+  EXPECT_EQ(sampling.logit_bias[1].id, 9);
+  EXPECT_EQ(sampling.logit_bias[1].bias, 1.5f);
   EXPECT_EQ(sampling.stop, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(sampling.stop_token_ids, (std::vector<TokenId>{3, 4}));
   EXPECT_TRUE(sampling.ignore_eos);
@@ -74,6 +78,48 @@ TEST(GenerationRequest, EverySamplingFieldIsRead) {
   ASSERT_TRUE(request.chat_template_kwargs);
   EXPECT_EQ(request.chat_template_kwargs->find("x")->as_integer(), 1);  // the view survives the move
   EXPECT_TRUE(request.ignored.empty());
+}
+
+TEST(GenerationRequest, ACountBeyondAnyRoomMeansAllOfIt) {
+  for (const char* count : {"2147483648", "9223372036854775807", "1e15"}) {
+    const GenerationRequest request =
+        accepted(Endpoint::completions,
+                 "\"max_tokens\":" + std::string(count) + ",\"top_k\":" + count + ",\"min_tokens\":" + count);
+    EXPECT_EQ(request.sampling.max_tokens, INT32_MAX);
+    EXPECT_EQ(request.sampling.top_k, INT32_MAX);
+    EXPECT_EQ(request.sampling.min_tokens, INT32_MAX);
+  }
+}
+
+// The description that others test against must be made of what is checked.
+TEST(GenerationRequest, TheServedSchemaHasTheLimitsThatAreChecked) {
+  std::string text;
+  JsonWriter json(text);
+  write_request_schema(Endpoint::chat, json);
+  const JsonDocument schema = JsonDocument::parse(text).value();
+  const JsonValue properties = *schema.root().find("properties");
+  for (const auto& [name, property] : properties.members()) {
+    const std::string field(name);
+    ASSERT_NE(find_field(Endpoint::chat, name), nullptr);
+    for (const char* bound : {"minimum", "maximum"}) {
+      const auto limit = property.find(bound);
+      if (!limit) continue;
+      const double value = limit->as_double(), out = bound[1] == 'i' ? -1 : 1;
+      if (std::abs(value) > 1e9 || field == "top_logprobs") continue;
+      accepted(Endpoint::chat, "\"" + field + "\":" + std::to_string(static_cast<int>(value)));
+      EXPECT_EQ(
+          refused(Endpoint::chat, "\"" + field + "\":" + std::to_string(static_cast<int>(value + out))).param,
+          field);
+    }
+  }
+  EXPECT_EQ(properties.find("temperature")->find("maximum")->as_double(), 2);
+  EXPECT_EQ(properties.find("top_p")->find("exclusiveMinimum")->as_double(), 0);
+  EXPECT_FALSE(properties.find("prompt") || properties.find("best_of"));
+}
+
+TEST(GenerationRequest, AListOfStopTokensIsNoLongerThanTheVocabulary) {
+  const GenerationRequest request = accepted(Endpoint::chat, "\"stop_token_ids\":[5,3,5,3,5]");
+  EXPECT_EQ(request.sampling.stop_token_ids, (std::vector<TokenId>{3, 5}));
 }
 
 TEST(GenerationRequest, WhatIsLeftOutIsLeftToTheServer) {

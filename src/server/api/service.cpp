@@ -4,32 +4,23 @@
 
 #include "base/json_writer.h"
 #include "base/quote.h"
-#include "server/api/field_reader.h"
+#include "server/api/openapi.h"
+#include "server/api/request_id.h"
 #include "server/page/page.h"
 
 namespace nibble::api {
 namespace {
 
-using Exchange = std::shared_ptr<http::Exchange>;
-
 constexpr auto overdue = std::chrono::seconds(30);  // a step that takes longer is stuck
 constexpr int work_threads = 2;
 
-void answer_error(const Exchange& exchange, const ApiError& error,
+void answer_error(const std::shared_ptr<TaggedExchange>& exchange, const ApiError& error,
                   std::vector<std::pair<std::string, std::string>> fields = {}) {
   exchange->answer({.status = error.status, .fields = std::move(fields), .body = error.json()});
 }
 
 ApiError unavailable(std::string message, std::string code) {
   return {.status = 503, .type = "server_error", .message = std::move(message), .code = std::move(code)};
-}
-
-ApiError no_such_model(std::string_view served) {
-  return {.status = 404,
-          .type = "not_found_error",
-          .message = "there is no such model; the served one is " + quote(served),
-          .param = "model",
-          .code = "model_not_found"};
 }
 
 // Takes as long for a wrong key as for the right one.
@@ -59,41 +50,78 @@ std::string ignored_fields(const std::vector<std::string>& names) {
   return text;
 }
 
-// What a later version may do: until then it is refused, not passed over.
-std::optional<ApiError> not_yet(const GenerationRequest& request) {
-  const Sampling& sampling = request.sampling;
-  if (sampling.presence_penalty != 0)
-    return bad_field("presence_penalty", " is not served yet; leave it at 0");
-  if (sampling.frequency_penalty != 0)
-    return bad_field("frequency_penalty", " is not served yet; leave it at 0");
-  if (sampling.repetition_penalty != 1)
-    return bad_field("repetition_penalty", " is not served yet; leave it at 1");
-  if (!sampling.logit_bias.empty()) return bad_field("logit_bias", " is not served yet; leave it out");
-  if (sampling.min_tokens > 0) return bad_field("min_tokens", " is not served yet; leave it at 0");
-  if (request.echo) return bad_field("echo", " is not served yet; leave it out");
-  return {};
+// Paths of OpenAI's API that are refused by name, whatever follows.
+constexpr std::string_view unserved[] = {
+    "/v1/responses", "/v1/embeddings", "/v1/audio",       "/v1/images",     "/v1/moderations",
+    "/v1/files",     "/v1/batches",    "/v1/fine_tuning", "/v1/assistants", "/v1/threads",
+    "/v1/messages",  "/v1/rerank",     "/v1/score",       "/v1/realtime",   "/v1/vector_stores"};
+
+ApiError no_such_path(std::string_view path) {
+  ApiError error{.status = 404,
+                 .type = "not_found_error",
+                 .message = "there is no such path; GET /openapi.json lists those there are"};
+  for (const std::string_view name : unserved) {
+    if (!path.starts_with(name) || (path.size() > name.size() && path[name.size()] != '/')) continue;
+    error.message = std::string(name) + " is not served; use /v1/chat/completions or /v1/completions";
+    error.code = "not_served";
+  }
+  return error;
 }
 
 }  // namespace
 
 struct Service::Route {
-  std::string_view method;
-  std::string_view path;
+  RouteInfo info;
   void (*serve)(Service& service, Exchange exchange);
-  bool open;  // without a key and before the model is there
+  bool open = false;  // without a key and before the model is there
 };
 
 const Service::Route Service::routes[] = {
-    {"GET", "/health", [](Service& s, Exchange e) { s.health(std::move(e)); }, true},
-    {"GET", "/version", [](Service& s, Exchange e) { s.version(std::move(e)); }, true},
-    {"GET", "/live", [](Service& s, Exchange e) { s.live(std::move(e)); }, false},
-    {"GET", "/v1/models", [](Service& s, Exchange e) { s.models(std::move(e)); }, false},
-    {"POST", "/v1/chat/completions", [](Service& s, Exchange e) { s.generate(std::move(e), Endpoint::chat); },
-     false},
-    {"POST", "/v1/completions",
-     [](Service& s, Exchange e) { s.generate(std::move(e), Endpoint::completions); }, false},
-    {"POST", "/tokenize", [](Service& s, Exchange e) { s.tokenize(std::move(e)); }, false},
-    {"POST", "/detokenize", [](Service& s, Exchange e) { s.detokenize(std::move(e)); }, false},
+    {{.method = "GET", .path = "/health", .about = "Whether the engine answers.", .answer = "Health"},
+     [](Service& s, Exchange e) { s.health(std::move(e)); },
+     true},
+    {{.method = "GET", .path = "/ready", .about = "Whether requests are taken.", .answer = "Health"},
+     [](Service& s, Exchange e) { s.health(std::move(e)); },
+     true},
+    {{.method = "GET", .path = "/version", .about = "The program's version.", .answer = "Version"},
+     [](Service& s, Exchange e) { s.version(std::move(e)); },
+     true},
+    {{.method = "GET", .path = "/openapi.json", .about = "This description.", .answer = "Description"},
+     [](Service& s, Exchange e) { s.openapi(std::move(e)); }},
+    {{.method = "GET", .path = "/live", .about = "What the page draws, once a second.", .answer = "Live"},
+     [](Service& s, Exchange e) { s.live(std::move(e)); }},
+    {{.method = "GET", .path = "/plan", .about = "What was chosen, by whom and why.", .answer = "Plan"},
+     [](Service& s, Exchange e) { s.plan(std::move(e)); }},
+    {{.method = "GET", .path = "/v1/models", .about = "The models served.", .answer = "ModelList"},
+     [](Service& s, Exchange e) { s.models(std::move(e)); }},
+    {{.method = "GET", .path = "/v1/models/{model}", .about = "One of them.", .answer = "Model"},
+     [](Service& s, Exchange e) { s.models(std::move(e)); }},
+    {{.method = "POST",
+      .path = "/v1/chat/completions",
+      .about = "Goes on with a conversation.",
+      .body = "ChatCompletionRequest",
+      .answer = "ChatCompletion",
+      .streams = true},
+     [](Service& s, Exchange e) { s.generate(std::move(e), Endpoint::chat); }},
+    {{.method = "POST",
+      .path = "/v1/completions",
+      .about = "Goes on with a text.",
+      .body = "CompletionRequest",
+      .answer = "Completion",
+      .streams = true},
+     [](Service& s, Exchange e) { s.generate(std::move(e), Endpoint::completions); }},
+    {{.method = "POST",
+      .path = "/tokenize",
+      .about = "Text or a conversation to token ids.",
+      .body = "TokenizeRequest",
+      .answer = "Tokens"},
+     [](Service& s, Exchange e) { s.work(std::move(e), &Preparer::tokenize); }},
+    {{.method = "POST",
+      .path = "/detokenize",
+      .about = "Token ids to text.",
+      .body = "DetokenizeRequest",
+      .answer = "Text"},
+     [](Service& s, Exchange e) { s.work(std::move(e), &Preparer::detokenize); }},
 };
 
 Service::Service(http::SocketServer& server, ServiceOptions options, const Clock& clock)
@@ -108,7 +136,14 @@ Service::~Service() {
 }
 
 http::Handler Service::handler() {
-  return {.request = [this](Exchange exchange) { handle(std::move(exchange)); },
+  return {.request =
+              [this](std::shared_ptr<http::Exchange> inner) {
+                const std::string_view theirs = inner->request().head.field("x-request-id").value_or("");
+                std::string id = may_echo(theirs) ? std::string(theirs) : "req-" + new_request_id();
+                auto exchange = std::make_shared<TaggedExchange>(std::move(inner));
+                exchange->tag("X-Request-Id", std::move(id));
+                handle(std::move(exchange));
+              },
           .refusal = [](const http::Refusal& refusal) -> http::Response {
             const ApiError error{.status = refusal.status, .message = refusal.message};
             return {.status = refusal.status, .body = error.json()};
@@ -135,10 +170,9 @@ void Service::handle(Exchange exchange) {
     allowed = "GET, HEAD";
   }
   for (const Route& route : routes) {
-    const bool one_model = route.path == "/v1/models" && request.head.path.starts_with("/v1/models/");
-    if (route.path != request.head.path && !one_model) continue;
-    if (route.method != method) {
-      allowed = route.method == "GET" ? "GET, HEAD" : std::string(route.method);
+    if (!route.info.matches(request.head.path)) continue;
+    if (route.info.method != method) {
+      allowed = route.info.method == "GET" ? "GET, HEAD" : std::string(route.info.method);
       continue;
     }
     if (!route.open) {
@@ -146,9 +180,7 @@ void Service::handle(Exchange exchange) {
     }
     return route.serve(*this, std::move(exchange));
   }
-  if (allowed.empty())
-    return answer_error(exchange,
-                        {.status = 404, .type = "not_found_error", .message = "there is no such path"});
+  if (allowed.empty()) return answer_error(exchange, no_such_path(request.head.path));
   answer_error(exchange, {.status = 405, .message = "this path takes " + allowed}, {{"Allow", allowed}});
 }
 
@@ -231,55 +263,40 @@ void Service::models(Exchange exchange) {
   exchange->answer({.body = std::move(body)});
 }
 
-std::variant<PreparedRequest, ApiError> Service::prepare(Endpoint endpoint, std::string body) const {
-  auto parsed = parse_generation_request(endpoint, std::move(body), engine_->model().vocabulary);
-  if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
-  PreparedRequest prepared{
-      .request = std::get<GenerationRequest>(std::move(parsed)), .prompts = {}, .stop = {}};
-  GenerationRequest& request = prepared.request;
-  if (!request.model.empty() && request.model != options_.served_name) {
-    return no_such_model(options_.served_name);
+void Service::plan(Exchange exchange) {
+  std::string body;
+  JsonWriter json(body);
+  json.begin_object().key("choices").begin_array();
+  for (const EngineChoice& choice : engine_->model().choices) {
+    json.begin_object()
+        .member("field", std::string_view(choice.field))
+        .member("value", std::string_view(choice.value))
+        .member("from", std::string_view(choice.from))
+        .member("why", std::string_view(choice.why))
+        .key("rejected")
+        .begin_array()
+        .end_array()
+        .end_object();
   }
-  if (auto error = not_yet(request)) return std::move(*error);
-  if (endpoint == Endpoint::chat) {
-    if (!text_->chat) return bad_field("messages", ": this model has no chat template; use /v1/completions");
-    ChatRequest chat;
-    chat.messages = std::move(request.messages);
-    chat.reasoning_effort = request.reasoning_effort;
-    chat.template_variables = request.chat_template_kwargs;
-    Result<ChatPrompt> rendered = text_->chat->render(chat);
-    if (!rendered.ok()) return bad_field("messages", ": " + rendered.status().message());
-    prepared.prompts.push_back({.ids = std::move(rendered->ids), .format = rendered->format});
-  }
-  for (const Prompt& prompt : request.prompts) {
-    const auto* text = std::get_if<std::string>(&prompt);
-    prepared.prompts.push_back(
-        {.ids = text ? text_->tokenizer.encode(*text) : std::get<std::vector<TokenId>>(prompt)});
-  }
-  const int context = engine_->model().max_model_len;
-  for (const PreparedPrompt& prompt : prepared.prompts) {
-    const int tokens = static_cast<int>(prompt.ids.size());
-    if (tokens == 0) return bad_field(endpoint == Endpoint::chat ? "messages" : "prompt", " has no tokens");
-    if (tokens >= context) {
-      return ApiError{.message = "the prompt has " + std::to_string(tokens) +
-                                 " tokens and the context holds " + std::to_string(context) + "; shorten it",
-                      .param = endpoint == Endpoint::chat ? "messages" : "prompt",
-                      .code = "context_length_exceeded"};
-    }
-  }
-  for (std::size_t i = 0; i < prepared.prompts.size() * static_cast<std::size_t>(request.n); ++i) {
-    Result<StopStrings> stop = StopStrings::make(request.sampling.stop);
-    if (!stop.ok()) return bad_field("stop", ": " + stop.status().message());
-    prepared.stop.push_back(std::move(*stop));
-  }
-  return prepared;
+  json.end_array().end_object();
+  exchange->answer({.body = std::move(body)});
+}
+
+void Service::openapi(Exchange exchange) {
+  std::vector<RouteInfo> infos;
+  for (const Route& route : routes) infos.push_back(route.info);
+  exchange->answer({.body = openapi_description(infos, options_.version)});
+}
+
+Preparer Service::preparer() const {
+  return {.text = *text_, .model = engine_->model(), .served_name = options_.served_name};
 }
 
 void Service::generate(Exchange exchange, Endpoint endpoint) {
   // A request is never written again, so the work thread may read it; answering is the I/O thread's.
   work_->add([this, exchange = std::move(exchange), endpoint]() mutable {
     auto prepared = std::make_shared<std::variant<PreparedRequest, ApiError>>(
-        prepare(endpoint, exchange->request().body));
+        preparer().generation(endpoint, exchange->request().body));
     server_.post([this, exchange = std::move(exchange), prepared] {
       if (const auto* error = std::get_if<ApiError>(prepared.get())) return answer_error(exchange, *error);
       start(exchange, std::get<PreparedRequest>(std::move(*prepared)));
@@ -290,10 +307,11 @@ void Service::generate(Exchange exchange, Endpoint endpoint) {
 void Service::start(Exchange exchange, PreparedRequest prepared) {
   const bool chat = prepared.request.endpoint == Endpoint::chat;
   const bool stream = prepared.request.stream;
-  const std::string ignored = ignored_fields(prepared.request.ignored);
+  if (std::string ignored = ignored_fields(prepared.request.ignored); !ignored.empty())
+    exchange->tag("X-Nibble-Ignored", std::move(ignored));
   AnswerHead head{
       .endpoint = prepared.request.endpoint,
-      .id = (chat ? "chatcmpl-" : "cmpl-") + std::to_string(++answers_),
+      .id = (chat ? "chatcmpl-" : "cmpl-") + new_request_id(),
       .created =
           std::chrono::duration_cast<std::chrono::seconds>(clock_.wall_time().time_since_epoch()).count(),
       .model = options_.served_name};
@@ -318,10 +336,8 @@ void Service::start(Exchange exchange, PreparedRequest prepared) {
   for (int i = 0; i < choices; ++i) running_[first + static_cast<RequestId>(i)] = {generation, i};
   exchange->on_gone([this, first, choices] { forget(first, choices); });
   if (!stream) return;
-  http::Response response{.content_type = "text/event-stream",
-                          .fields = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}};
-  if (!ignored.empty()) response.fields.emplace_back("X-Nibble-Ignored", ignored);
-  exchange->begin_stream(std::move(response));
+  exchange->begin_stream({.content_type = "text/event-stream",
+                          .fields = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}});
 }
 
 void Service::forget(RequestId first, int choices) {
@@ -337,67 +353,24 @@ void Service::take(std::vector<DeliveredEvent> events) {
     if (found == running_.end()) continue;
     const Running running = found->second;
     const Generation::After after = running.generation->take(running.choice, event);
+    if (after == Generation::After::cancel_all) {
+      forget(event.request - static_cast<RequestId>(running.choice), running.generation->choices());
+      continue;
+    }
     if (after == Generation::After::cancel) engine_->cancel(event.request);
     if (after == Generation::After::cancel || event.finish != FinishReason::none)
       running_.erase(event.request);
   }
 }
 
-void Service::tokenize(Exchange exchange) {
-  work_->add([this, exchange = std::move(exchange)]() mutable {
-    std::string body;
-    int status = 200;
-    const Result<JsonDocument> document = JsonDocument::parse(exchange->request().body);
-    const auto prompt = document.ok() ? document->root().find("prompt") : std::nullopt;
-    if (!document.ok()) {
-      body = bad_request(document.status().message(), "invalid_json").json();
-      status = 400;
-    } else if (!prompt || !prompt->is_string()) {
-      body = bad_field("prompt", " must be a string").json();
-      status = 400;
-    } else {
-      const std::vector<TokenId> ids = text_->tokenizer.encode(prompt->as_string());
-      JsonWriter json(body);
-      json.begin_object().member("count", ids.size()).key("tokens").begin_array();
-      for (const TokenId id : ids) json.value(id);
-      json.end_array().member("max_model_len", engine_->model().max_model_len).end_object();
-    }
-    server_.post([exchange = std::move(exchange), status, body] {
-      exchange->answer({.status = status, .body = body});
-    });
-  });
-}
-
-void Service::detokenize(Exchange exchange) {
-  work_->add([this, exchange = std::move(exchange)]() mutable {
-    const Result<JsonDocument> document = JsonDocument::parse(exchange->request().body);
-    std::vector<TokenId> ids;
-    Refused refused;
-    const auto tokens = document.ok() ? document->root().find("tokens") : std::nullopt;
-    if (!document.ok()) {
-      refused = bad_request(document.status().message(), "invalid_json");
-    } else if (!tokens || !tokens->is_array()) {
-      refused = bad_field("tokens", " must be an array of token ids");
-    } else {
-      for (const JsonValue value : tokens->elements()) {
-        TokenId id = 0;
-        refused = read_integer("tokens[" + std::to_string(ids.size()) + "]", value, 0,
-                               text_->tokenizer.vocabulary_size() - 1, id);
-        if (refused) break;
-        ids.push_back(id);
-      }
-    }
-    std::string body;
-    if (refused) {
-      body = refused->json();
-    } else {
-      JsonWriter(body)
-          .begin_object()
-          .member("prompt", std::string_view(text_->tokenizer.decode(ids)))
-          .end_object();
-    }
-    server_.post([exchange = std::move(exchange), status = refused ? 400 : 200, body] {
-      exchange->answer({.status = status, .body = body});
+void Service::work(Exchange exchange,
+                   std::variant<std::string, ApiError> (Preparer::*make)(std::string body) const) {
+  work_->add([this, exchange = std::move(exchange), make]() mutable {
+    auto made =
+        std::make_shared<std::variant<std::string, ApiError>>((preparer().*make)(exchange->request().body));
+    server_.post([exchange = std::move(exchange), made] {
+      if (const auto* error = std::get_if<ApiError>(made.get())) return answer_error(exchange, *error);
+      exchange->answer({.body = std::get<std::string>(std::move(*made))});
     });
   });
 }

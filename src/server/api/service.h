@@ -10,9 +10,10 @@
 #include "base/clock.h"
 #include "engine/engine_thread.h"
 #include "server/api/generation.h"
+#include "server/api/prepare.h"
+#include "server/api/tagged_exchange.h"
 #include "server/http/socket_server.h"
 #include "server/work_queue.h"
-#include "text/chat_prompt.h"
 
 namespace nibble::api {
 
@@ -22,12 +23,6 @@ struct ServiceOptions {
   std::string api_key;      // empty: none is asked for
   int most_waiting = 256;   // generations in the queue
   std::uint64_t seed = 0;   // of requests that name none
-};
-
-// What a model's folder gave beside its weights.
-struct ServedText {
-  Tokenizer tokenizer;
-  std::optional<ChatPrompter> chat;  // nothing: the model has no chat template
 };
 
 class Service {
@@ -47,19 +42,21 @@ class Service {
   struct Route;
   static const Route routes[];
 
-  void handle(std::shared_ptr<http::Exchange> exchange);
-  std::optional<ApiError> refused(const http::HttpRequest& request) const;
-  void health(std::shared_ptr<http::Exchange> exchange);
-  void version(std::shared_ptr<http::Exchange> exchange);
-  void models(std::shared_ptr<http::Exchange> exchange);
-  void live(std::shared_ptr<http::Exchange> exchange);
-  void generate(std::shared_ptr<http::Exchange> exchange, Endpoint endpoint);
-  void tokenize(std::shared_ptr<http::Exchange> exchange);
-  void detokenize(std::shared_ptr<http::Exchange> exchange);
+  using Exchange = std::shared_ptr<TaggedExchange>;
 
-  std::variant<PreparedRequest, ApiError> prepare(Endpoint endpoint,
-                                                  std::string body) const;  // on the work queue
-  void start(std::shared_ptr<http::Exchange> exchange, PreparedRequest prepared);
+  void handle(Exchange exchange);
+  std::optional<ApiError> refused(const http::HttpRequest& request) const;
+  void health(Exchange exchange);
+  void version(Exchange exchange);
+  void models(Exchange exchange);
+  void live(Exchange exchange);
+  void plan(Exchange exchange);
+  void openapi(Exchange exchange);
+  void generate(Exchange exchange, Endpoint endpoint);
+  // An answer that takes time, made on the work queue.
+  void work(Exchange exchange, std::variant<std::string, ApiError> (Preparer::*make)(std::string body) const);
+  void start(Exchange exchange, PreparedRequest prepared);
+  Preparer preparer() const;
   void take(std::vector<DeliveredEvent> events);
   void forget(RequestId first, int choices);
 
@@ -74,7 +71,6 @@ class Service {
   std::optional<ServedText> text_;
   std::unordered_map<RequestId, Running> running_;
   RequestId next_id_ = 1;
-  std::uint64_t answers_ = 0;
   bool draining_ = false;
   // Last, so that their threads end before what they use.
   std::unique_ptr<EngineThread> engine_;

@@ -1,0 +1,190 @@
+#include "server/api/openapi.h"
+
+#include "base/json_writer.h"
+#include "server/api/request_fields.h"
+
+namespace nibble::api {
+namespace {
+
+struct Schema {
+  std::string_view name;
+  std::string_view json;
+};
+
+// What is answered, member for member; the tests hold live answers against it.
+constexpr Schema answers[] = {
+    {"Error", R"({"type":"object","required":["error"],"additionalProperties":false,"properties":{"error":{
+      "type":"object","required":["message","type","param","code"],"additionalProperties":false,"properties":{
+      "message":{"type":"string","maxLength":1000},"type":{"type":"string"},"param":{"type":["string","null"]},
+      "code":{"type":["string","null"]}}}}})"},
+    {"Health", R"({"type":"object","required":["status"],"properties":{"status":{"type":"string"}}})"},
+    {"Version", R"({"type":"object","required":["version"],"properties":{"version":{"type":"string"}}})"},
+    {"Description", R"({"type":"object","required":["openapi","paths"]})"},
+    {"Live", R"({"type":"object","additionalProperties":{"type":"integer","minimum":0}})"},
+    {"Plan", R"({"type":"object","required":["choices"],"properties":{"choices":{"type":"array","items":{
+      "type":"object","required":["field","value","from","why","rejected"]}}}})"},
+    {"Model", R"({"type":"object","required":["id","object","created","owned_by","max_model_len"],
+      "properties":{"id":{"type":"string"},"object":{"const":"model"},"created":{"type":"integer"},
+      "owned_by":{"type":"string"},"max_model_len":{"type":"integer","minimum":1}}})"},
+    {"ModelList", R"({"type":"object","required":["object","data"],"properties":{"object":{"const":"list"},
+      "data":{"type":"array","items":{"$ref":"#/components/schemas/Model"}}}})"},
+    {"Tokens", R"({"type":"object","required":["count","tokens","max_model_len"],"additionalProperties":false,
+      "properties":{"count":{"type":"integer","minimum":0},"tokens":{"type":"array","items":{"type":"integer"}},
+      "max_model_len":{"type":"integer"}}})"},
+    {"Text", R"({"type":"object","required":["prompt"],"additionalProperties":false,
+      "properties":{"prompt":{"type":"string"}}})"},
+    {"Usage", R"({"type":"object","additionalProperties":false,
+      "required":["prompt_tokens","completion_tokens","total_tokens","prompt_tokens_details","completion_tokens_details"],
+      "properties":{"prompt_tokens":{"type":"integer","minimum":1},"completion_tokens":{"type":"integer","minimum":0},
+      "total_tokens":{"type":"integer","minimum":1},"prompt_tokens_details":{"type":"object","required":["cached_tokens"],
+      "additionalProperties":false,"properties":{"cached_tokens":{"type":"integer","minimum":0}}},
+      "completion_tokens_details":{"type":"object","required":["reasoning_tokens"],"additionalProperties":false,
+      "properties":{"reasoning_tokens":{"type":"integer","minimum":0}}}}})"},
+    {"TokenLogprob", R"({"type":"object","additionalProperties":false,"required":["token","logprob","bytes"],
+      "properties":{"token":{"type":"string"},"logprob":{"type":"number","maximum":0},
+      "bytes":{"type":"array","items":{"type":"integer","minimum":0,"maximum":255}},
+      "top_logprobs":{"type":"array","maxItems":20,"items":{"$ref":"#/components/schemas/TokenLogprob"}}}})"},
+    {"ChatCompletion", R"({"type":"object","additionalProperties":false,
+      "required":["id","object","created","model","choices","usage"],"properties":{
+      "id":{"type":"string","pattern":"^chatcmpl-[0-9a-f]{32}$"},"object":{"const":"chat.completion"},
+      "created":{"type":"integer"},"model":{"type":"string"},"usage":{"$ref":"#/components/schemas/Usage"},
+      "prompt_token_ids":{"type":"array","items":{"type":"integer"}},
+      "choices":{"type":"array","minItems":1,"maxItems":128,"items":{"type":"object","additionalProperties":false,
+      "required":["index","message","logprobs","finish_reason"],"properties":{"index":{"type":"integer"},
+      "finish_reason":{"enum":["stop","length","abort"]},"token_ids":{"type":"array","items":{"type":"integer"}},
+      "message":{"type":"object","additionalProperties":false,"required":["role","content","refusal"],"properties":{
+      "role":{"const":"assistant"},"content":{"type":"string"},"refusal":{"type":"null"},
+      "reasoning_content":{"type":"string"},"reasoning":{"type":"string"}}},
+      "logprobs":{"anyOf":[{"type":"null"},{"type":"object","additionalProperties":false,"required":["content","refusal"],
+      "properties":{"content":{"type":"array","items":{"$ref":"#/components/schemas/TokenLogprob"}},
+      "refusal":{"type":"null"}}}]}}}}}})"},
+    {"Completion", R"({"type":"object","additionalProperties":false,
+      "required":["id","object","created","model","choices","usage"],"properties":{
+      "id":{"type":"string","pattern":"^cmpl-[0-9a-f]{32}$"},"object":{"const":"text_completion"},
+      "created":{"type":"integer"},"model":{"type":"string"},"usage":{"$ref":"#/components/schemas/Usage"},
+      "choices":{"type":"array","minItems":1,"maxItems":128,"items":{"type":"object","additionalProperties":false,
+      "required":["index","text","logprobs","finish_reason"],"properties":{"index":{"type":"integer"},
+      "text":{"type":"string"},"finish_reason":{"enum":["stop","length","abort"]},
+      "token_ids":{"type":"array","items":{"type":"integer"}},
+      "prompt_token_ids":{"type":"array","items":{"type":"integer"}},
+      "logprobs":{"anyOf":[{"type":"null"},{"type":"object","additionalProperties":false,
+      "required":["tokens","token_logprobs","top_logprobs","text_offset"],"properties":{
+      "tokens":{"type":"array","items":{"type":"string"}},
+      "token_logprobs":{"type":"array","items":{"type":["number","null"]}},
+      "top_logprobs":{"type":"array","items":{"type":["object","null"],"additionalProperties":{"type":"number"}}},
+      "text_offset":{"type":"array","items":{"type":"integer"}}}}]}}}}}})"},
+};
+
+constexpr Schema small_requests[] = {
+    {"TokenizeRequest",
+     R"({"type":"object","anyOf":[{"required":["prompt"]},{"required":["messages"]}],"properties":{
+      "prompt":{"type":"string"},"messages":{"type":"array","minItems":1,"items":{"type":"object"}},
+      "add_special_tokens":{"type":["boolean","null"]},"add_generation_prompt":{"type":["boolean","null"]},
+      "model":{"type":["string","null"]}}})"},
+    {"DetokenizeRequest", R"({"type":"object","required":["tokens"],"properties":{"tokens":{"type":"array",
+      "items":{"type":"integer","minimum":0}}}})"},
+};
+
+// Everything an answer may be instead.
+constexpr struct {
+  std::string_view status, about;
+  bool of_posts;
+} errors[] = {
+    {"400", "The request is at fault; `param` names the field.", false},
+    {"401", "No key, or a wrong one.", false},
+    {"403", "The Host is not this server's.", false},
+    {"404", "There is no such path or model.", false},
+    {"408", "The request came too slowly.", false},
+    {"413", "The body is too large.", true},
+    {"415", "The body is not plain JSON.", true},
+    {"429", "The queue is full; see Retry-After.", true},
+    {"500", "The engine failed at this request.", true},
+    {"503", "Loading, going down, or the engine has stopped.", false},
+};
+
+// Schemas are written over several lines above and on one here.
+std::string one_line(std::string_view json) {
+  std::string text;
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    if (json[i] != '\n') {
+      text += json[i];
+      continue;
+    }
+    while (i + 1 < json.size() && json[i + 1] == ' ') ++i;
+  }
+  return text;
+}
+
+void write_reference(JsonWriter& json, std::string_view schema) {
+  const std::string path = "#/components/schemas/" + std::string(schema);
+  json.key("schema").begin_object().member("$ref", std::string_view(path)).end_object();
+}
+
+void write_content(JsonWriter& json, std::string_view type, std::string_view schema) {
+  json.key(type).begin_object();
+  if (schema.empty()) {
+    json.key("schema").begin_object().member("type", "string").end_object();
+  } else {
+    write_reference(json, schema);
+  }
+  json.end_object();
+}
+
+void write_route(JsonWriter& json, const RouteInfo& route) {
+  json.key(route.method == "GET" ? "get" : "post").begin_object().member("summary", route.about);
+  if (const std::size_t brace = route.path.find('{'); brace != route.path.npos) {
+    const std::string_view name = route.path.substr(brace + 1, route.path.size() - brace - 2);
+    json.key("parameters").begin_array().begin_object();
+    json.member("name", name).member("in", "path").member("required", true);
+    json.key("schema").begin_object().member("type", "string").end_object().end_object().end_array();
+  }
+  if (!route.body.empty()) {
+    json.key("requestBody").begin_object().member("required", true).key("content").begin_object();
+    write_content(json, "application/json", route.body);
+    json.end_object().end_object();
+  }
+  json.key("responses").begin_object();
+  json.key("200").begin_object().member("description", "Done.").key("content").begin_object();
+  write_content(json, route.answer.empty() ? "text/plain" : "application/json", route.answer);
+  if (route.streams) write_content(json, "text/event-stream", {});
+  json.end_object().end_object();
+  for (const auto& error : errors) {
+    if (error.of_posts && route.body.empty()) continue;
+    json.key(error.status).begin_object().member("description", error.about).key("content").begin_object();
+    write_content(json, "application/json",
+                  route.answer == "Health" && error.status == "503" ? "Health" : "Error");
+    json.end_object().end_object();
+  }
+  json.end_object().end_object();
+}
+
+}  // namespace
+
+std::string openapi_description(std::span<const RouteInfo> routes, std::string_view version) {
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object().member("openapi", "3.1.0").key("info").begin_object();
+  json.member("title", "nibble").member("version", version);
+  json.member("description",
+              "The OpenAI API as nibble serves it. Fields that are not listed are ignored and named in the "
+              "header X-Nibble-Ignored; null is as if a field were absent.");
+  json.end_object().key("paths").begin_object();
+  for (std::size_t i = 0; i < routes.size(); ++i) {
+    json.key(routes[i].path).begin_object();
+    write_route(json, routes[i]);
+    json.end_object();
+  }
+  json.end_object().key("components").begin_object().key("schemas").begin_object();
+  json.key("ChatCompletionRequest");
+  write_request_schema(Endpoint::chat, json);
+  json.key("CompletionRequest");
+  write_request_schema(Endpoint::completions, json);
+  for (const Schema& schema : small_requests) json.key(schema.name).raw(one_line(schema.json));
+  for (const Schema& schema : answers) json.key(schema.name).raw(one_line(schema.json));
+  json.end_object().key("securitySchemes").begin_object().key("key").begin_object();
+  json.member("type", "http").member("scheme", "bearer").end_object().end_object();
+  json.end_object().end_object();
+  return text;
+}
+
+}  // namespace nibble::api

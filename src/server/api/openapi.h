@@ -1,0 +1,28 @@
+// The server's description of itself in OpenAPI 3.1: its routes, the fields their bodies take
+// (request_fields.h) and the shapes of its answers.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace nibble::api {
+
+struct RouteInfo {
+  std::string_view method;
+  std::string_view path;  // a last segment in braces stands for the rest, slashes included
+  std::string_view about;
+  std::string_view body = {};    // the name of its schema; empty: none
+  std::string_view answer = {};  // likewise; empty: text
+  bool streams = false;          // may answer with events instead
+
+  bool matches(std::string_view asked) const {
+    const std::size_t brace = path.find('{');
+    if (brace == path.npos) return asked == path;
+    return asked.size() > brace && asked.substr(0, brace) == path.substr(0, brace);
+  }
+};
+
+std::string openapi_description(std::span<const RouteInfo> routes, std::string_view version);
+
+}  // namespace nibble::api

@@ -1,0 +1,429 @@
+#include "server/api/request_fields.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <vector>
+
+#include "base/quote.h"
+#include "server/api/chat_messages.h"
+
+namespace nibble::api {
+namespace {
+
+constexpr std::size_t most_stop_bytes = 4096;
+constexpr std::size_t most_salt_bytes = 256;
+
+using Kind = FieldType::Kind;
+
+constexpr FieldType boolean() { return {.kind = Kind::boolean}; }
+constexpr FieldType integer(std::int64_t least, std::int64_t most) {
+  return {.kind = Kind::integer, .least = least, .most = most};
+}
+constexpr FieldType number(double low, double high, Bound bound = Bound::inclusive) {
+  return {.kind = Kind::number, .low = low, .high = high, .bound = bound};
+}
+constexpr FieldType text(std::size_t most_bytes = 0) {
+  return {.kind = Kind::text, .most_bytes = most_bytes};
+}
+constexpr FieldType other(std::string_view schema) { return {.kind = Kind::other, .schema = schema}; }
+
+constexpr std::int64_t any_count = INT64_MAX;  // what is beyond the room there is means all of it
+
+Refused read_tokens(const Reading& reading, const std::string& field, JsonValue value,
+                    std::vector<TokenId>& tokens) {
+  if (!value.is_array()) return bad_field(field, " must be an array of token ids");
+  tokens.reserve(value.size());
+  for (const JsonValue element : value.elements()) {
+    TokenId token = 0;
+    if (Refused refused = read_integer(field + "[" + std::to_string(tokens.size()) + "]", element, 0,
+                                       reading.vocabulary - 1, token))
+      return refused;
+    tokens.push_back(token);
+  }
+  return {};
+}
+
+Refused take_stop(Reading& reading, const std::string& field, const FieldValue& value) {
+  std::vector<std::string>& stop = reading.request.sampling.stop;
+  const auto add = [&](const std::string& where, JsonValue text) -> Refused {
+    if (!text.is_string() || text.as_string().empty())
+      return bad_field(where, " must be a string that is not empty");
+    if (text.as_string().size() > most_stop_bytes)
+      return bad_field(where, " must be at most " + std::to_string(most_stop_bytes) + " bytes");
+    stop.emplace_back(text.as_string());
+    return {};
+  };
+  if (!value.json.is_array()) return add(field, value.json);
+  if (value.json.size() > most_stop_strings)
+    return bad_field(field, " takes at most " + std::to_string(most_stop_strings) + " strings");
+  for (const JsonValue element : value.json.elements()) {
+    if (Refused refused = add(field + "[" + std::to_string(stop.size()) + "]", element)) return refused;
+  }
+  return {};
+}
+
+Refused take_stop_token_ids(Reading& reading, const std::string& field, const FieldValue& value) {
+  std::vector<TokenId>& ids = reading.request.sampling.stop_token_ids;
+  if (Refused refused = read_tokens(reading, field, value.json, ids)) return refused;
+  // Each once, so that no list is longer to look through than the vocabulary.
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return {};
+}
+
+Refused take_logit_bias(Reading& reading, const std::string& field, const FieldValue& value) {
+  if (!value.json.is_object()) return bad_field(field, " must be an object from token ids to numbers");
+  for (const auto& [name, bias] : value.json.members()) {
+    TokenId token = -1;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), token);
+    const bool plain = name == "0" || (!name.empty() && name[0] >= '1' && name[0] <= '9');  // 05 is 5 again
+    if (!plain || error != std::errc() || end != name.data() + name.size() || token >= reading.vocabulary) {
+      return bad_field(field, " has the key " + quote(name) + ", which is no token id of this model");
+    }
+    double number = 0;
+    if (Refused refused = read_number(field + "." + std::string(name), bias, -100, 100, number))
+      return refused;
+    reading.request.sampling.logit_bias.push_back({token, static_cast<float>(number)});
+  }
+  return {};
+}
+
+Refused take_stream_options(Reading& reading, const std::string& field, const FieldValue& value) {
+  if (!value.json.is_object()) return bad_field(field, " must be an object");
+  reading.request.has_stream_options = true;
+  if (const auto usage = value.json.find("include_usage"); usage && !usage->is_null()) {
+    return read_bool(field + ".include_usage", *usage, reading.request.include_usage);
+  }
+  return {};
+}
+
+// A string, an array of strings, an array of token ids, or an array of such arrays.
+Refused take_prompts(Reading& reading, const std::string& field, const FieldValue& given) {
+  const JsonValue value = given.json;
+  std::vector<Prompt>& prompts = reading.request.prompts;
+  constexpr std::string_view wanted =
+      " must be a string, an array of strings, an array of token ids or an array of those";
+  if (value.is_string()) {
+    prompts.emplace_back(std::string(value.as_string()));
+    return {};
+  }
+  if (!value.is_array() || value.size() == 0) return bad_field(field, wanted);
+  const JsonType kind = (*value.elements().begin()).type();
+  if (kind == JsonType::integer || kind == JsonType::real) {
+    std::vector<TokenId> tokens;
+    if (Refused refused = read_tokens(reading, field, value, tokens)) return refused;
+    prompts.emplace_back(std::move(tokens));
+    return {};
+  }
+  if (value.size() > most_choices)
+    return bad_field(field, " takes at most " + std::to_string(most_choices) + " prompts");
+  for (const JsonValue element : value.elements()) {
+    const std::string where = field + "[" + std::to_string(prompts.size()) + "]";
+    if (element.type() != kind)
+      return bad_field(where, " is of another kind than the first: prompt" + std::string(wanted));
+    if (kind == JsonType::string) {
+      prompts.emplace_back(std::string(element.as_string()));
+    } else if (kind == JsonType::array) {
+      std::vector<TokenId> tokens;
+      if (Refused refused = read_tokens(reading, where, element, tokens)) return refused;
+      prompts.emplace_back(std::move(tokens));
+    } else {
+      return bad_field(where, " is neither text nor token ids: prompt" + std::string(wanted));
+    }
+  }
+  return {};
+}
+
+Refused take_reasoning_effort(Reading& reading, const std::string& field, const FieldValue& value) {
+  constexpr std::array<std::string_view, 5> efforts = {"none", "minimal", "low", "medium", "high"};
+  if (!value.json.is_string() ||
+      std::find(efforts.begin(), efforts.end(), value.json.as_string()) == efforts.end()) {
+    return bad_field(field, " must be none, minimal, low, medium or high");
+  }
+  reading.request.reasoning_effort = value.json.as_string();
+  return {};
+}
+
+// A plain value goes where it belongs; what is beyond an int says the same as the largest one.
+void store(const FieldValue& value, bool& target) { target = value.boolean; }
+void store(const FieldValue& value, double& target) { target = value.number; }
+void store(const FieldValue& value, std::optional<double>& target) { target = value.number; }
+void store(const FieldValue& value, std::optional<std::int64_t>& target) { target = value.integer; }
+void store(const FieldValue& value, int& target) {
+  target = static_cast<int>(std::clamp<std::int64_t>(value.integer, 0, INT32_MAX));
+}
+void store(const FieldValue& value, std::optional<int>& target) { store(value, target.emplace()); }
+void store(const FieldValue& value, std::string& target) { target = value.text; }
+
+template <class Target>
+Target& place(Reading& reading, Target GenerationRequest::*member) {
+  return reading.request.*member;
+}
+template <class Target>
+Target& place(Reading& reading, Target Sampling::*member) {
+  return reading.request.sampling.*member;
+}
+template <class Target>
+Target& place(Reading& reading, Target Reading::*member) {
+  return reading.*member;
+}
+template <auto member>
+Refused keep(Reading& reading, const std::string&, const FieldValue& value) {
+  store(value, place(reading, member));
+  return {};
+}
+
+Refused take_object(Reading& reading, const std::string& field, const FieldValue& value) {
+  if (!value.json.is_object()) return bad_field(field, " must be an object");
+  reading.request.chat_template_kwargs = value.json;
+  return {};
+}
+
+Refused take_messages(Reading& reading, const std::string&, const FieldValue& value) {
+  return read_messages(value.json, reading.request.messages);
+}
+
+Refused no_effect(Reading&, const std::string&, const FieldValue&) { return {}; }
+
+// Refused unless it asks for nothing: an empty list, an empty text, "none", "auto" or false.
+Refused not_served(Reading&, const std::string& field, const FieldValue& value) {
+  const JsonValue json = value.json;
+  const bool nothing = (json.is_array() && json.size() == 0) ||
+                       (json.is_string() && json.as_string().empty()) || (json.is_bool() && !json.as_bool());
+  if (nothing) return {};
+  return bad_field(field, " is not served; leave it out");
+}
+
+Refused no_tool_choice(Reading&, const std::string& field, const FieldValue& value) {
+  if (value.json.is_string() && (value.json.as_string() == "none" || value.json.as_string() == "auto"))
+    return {};
+  return bad_field(field, " is not served; leave tools out");
+}
+
+Refused only_true(Reading&, const std::string& field, const FieldValue& value) {
+  if (value.boolean) return {};
+  return bad_field(field, " is always true here; leave it out");
+}
+
+Refused text_format_only(Reading&, const std::string& field, const FieldValue& value) {
+  const auto type = value.json.find("type");
+  if (type && type->is_string() && type->as_string() == "text") return {};
+  return bad_field(field, R"( other than {"type":"text"} is not served)");
+}
+
+Refused text_modality_only(Reading&, const std::string& field, const FieldValue& value) {
+  const JsonValue json = value.json;
+  if (json.is_array() && json.size() == 1 && (*json.elements().begin()).is_string() &&
+      (*json.elements().begin()).as_string() == "text")
+    return {};
+  return bad_field(field, R"( must be ["text"]: this model writes text alone)");
+}
+
+constexpr FieldType anything = other("{}");
+constexpr FieldType nothing = other(R"({"enum":[null,[],"",false]})");
+constexpr std::string_view not_served_about = "Not served: refused unless it is empty.";
+constexpr std::string_view no_effect_about = "Accepted without effect.";
+
+constexpr FieldType stop_type =
+    other(R"({"anyOf":[{"type":"string","minLength":1},)"
+          R"({"type":"array","maxItems":16,"items":{"type":"string","minLength":1}}]})");
+constexpr FieldType ids_type = other(R"({"type":"array","items":{"type":"integer","minimum":0}})");
+constexpr FieldType bias_type =
+    other(R"({"type":"object","propertyNames":{"pattern":"^(0|[1-9][0-9]*)$"},)"
+          R"("additionalProperties":{"type":"number","minimum":-100,"maximum":100}})");
+constexpr FieldType stream_options_type =
+    other(R"({"type":"object","properties":{"include_usage":{"type":["boolean","null"]}}})");
+constexpr FieldType effort_type = other(R"({"enum":["none","minimal","low","medium","high"]})");
+constexpr FieldType tool_choice_type = other(R"({"enum":["none","auto"]})");
+constexpr FieldType text_format_type =
+    other(R"({"type":"object","required":["type"],"properties":{"type":{"const":"text"}}})");
+constexpr FieldType modalities_type = other(R"({"const":["text"]})");
+constexpr FieldType true_type = boolean();
+constexpr FieldType object_type = other(R"({"type":"object"})");
+constexpr FieldType prompt_type = other(
+    R"({"anyOf":[{"type":"string"},{"type":"array","minItems":1,"maxItems":128,"items":{"type":"string"}},)"
+    R"({"type":"array","minItems":1,"items":{"type":"integer","minimum":0}},)"
+    R"({"type":"array","minItems":1,"maxItems":128,"items":{"type":"array","minItems":1,)"
+    R"("items":{"type":"integer","minimum":0}}}]})");
+constexpr FieldType messages_type = other(
+    R"({"type":"array","minItems":1,"items":{"type":"object","required":["role"],"properties":{)"
+    R"("role":{"enum":["system","developer","user","assistant"]},)"
+    R"("content":{"anyOf":[{"type":["string","null"]},{"type":"array","items":{"anyOf":[)"
+    R"({"type":"object","required":["type","text"],"properties":{"type":{"const":"text"},"text":{"type":"string"}}},)"
+    R"({"type":"object","required":["type","refusal"],"properties":{"type":{"const":"refusal"},"refusal":{"type":"string"}}})"
+    R"(]}}]},"name":{"type":["string","null"]},"reasoning_content":{"type":["string","null"]},)"
+    R"("reasoning":{"type":["string","null"]},"tool_calls":{"enum":[null,[]]},"function_call":{"enum":[null,[]]},)"
+    R"("tool_call_id":{"enum":[null,[]]},"audio":{"type":"null"}}}})");
+
+constexpr Where both = Where::both, chat = Where::chat, completions = Where::completions;
+
+constexpr FieldRule rules[] = {
+    {"add_generation_prompt", chat, boolean(), "false: the prompt ends with the last message.",
+     keep<&GenerationRequest::add_generation_prompt>},
+    {"allowed_token_ids", both, nothing, not_served_about, not_served},
+    {"audio", both, nothing, not_served_about, not_served},
+    {"bad_words", both, nothing, not_served_about, not_served},
+    {"best_of", completions, integer(1, most_choices), "Must be equal to n.", keep<&Reading::best_of>},
+    {"cache_salt", both, text(256),
+     "Prefixes are shared only with requests of the same salt; 256 bytes at most.",
+     keep<&GenerationRequest::cache_salt>},
+    {"chat_template", chat, nothing, not_served_about, not_served},
+    {"chat_template_kwargs", chat, object_type, "Further variables of the model's chat template.",
+     take_object},
+    {"continue_final_message", chat, nothing, not_served_about, not_served},
+    {"documents", chat, nothing, not_served_about, not_served},
+    {"echo", completions, boolean(),
+     "The prompt stands before the answer, with its log-probabilities if asked.",
+     keep<&GenerationRequest::echo>},
+    {"frequency_penalty", both, number(-2, 2), "Taken from a token's logit for each time the answer has it.",
+     keep<&Sampling::frequency_penalty>},
+    {"function_call", chat, nothing, not_served_about, not_served},
+    {"functions", chat, nothing, not_served_about, not_served},
+    {"guided_choice", both, nothing, not_served_about, not_served},
+    {"guided_grammar", both, nothing, not_served_about, not_served},
+    {"guided_json", both, nothing, not_served_about, not_served},
+    {"guided_regex", both, nothing, not_served_about, not_served},
+    {"ignore_eos", both, boolean(), "Go on after the end token.", keep<&Sampling::ignore_eos>},
+    {"include_stop_str_in_output", both, nothing, not_served_about, not_served},
+    {"logit_bias", both, bias_type, "Added to the logits of token ids, before penalties.", take_logit_bias},
+    {"logprobs", chat, boolean(), "Log-probabilities of the answer's tokens, of the raw distribution.",
+     keep<&Reading::wants_logprobs>},
+    {"logprobs", completions, integer(0, most_top_logprobs),
+     "Log-probabilities of the tokens and of as many likeliest ones, of the raw distribution.",
+     keep<&Sampling::logprobs>},
+    {"max_completion_tokens", chat, integer(1, any_count), "Longest answer; wins over max_tokens.",
+     keep<&Reading::max_completion_tokens>},
+    {"max_tokens", chat, integer(1, any_count), "Longest answer; cut to the room that the context leaves.",
+     keep<&Sampling::max_tokens>},
+    {"max_tokens", completions, integer(0, any_count),
+     "Longest answer; cut to the room that the context leaves. 0 goes with echo.",
+     keep<&Sampling::max_tokens>},
+    {"messages", chat, messages_type, "The conversation so far.", take_messages},
+    {"metadata", both, anything, no_effect_about, no_effect},
+    {"min_p", both, number(0, 1), "Tokens at least this likely beside the likeliest.",
+     keep<&Sampling::min_p>},
+    {"min_tokens", both, integer(0, any_count), "Nothing ends the answer before it has as many tokens.",
+     keep<&Sampling::min_tokens>},
+    {"modalities", chat, modalities_type, "Text alone.", text_modality_only},
+    {"model", both, text(), "The served model, or absent.", keep<&GenerationRequest::model>},
+    {"n", both, integer(1, most_choices), "Choices of each prompt.", keep<&GenerationRequest::n>},
+    {"parallel_tool_calls", chat, anything, no_effect_about, no_effect},
+    {"prediction", chat, nothing, not_served_about, not_served},
+    {"presence_penalty", both, number(-2, 2), "Taken from a token's logit once the answer has it.",
+     keep<&Sampling::presence_penalty>},
+    {"prompt", completions, prompt_type, "Text, token ids, or a list of either.", take_prompts},
+    {"prompt_logprobs", both, nothing, "Not served: use echo with logprobs.", not_served},
+    {"reasoning_effort", chat, effort_type, "How long a reasoning model thinks.", take_reasoning_effort},
+    {"repetition_penalty", both, number(0, 2, Bound::above),
+     "Divides the logit of tokens that prompt or answer have, or multiplies it where it is negative.",
+     keep<&Sampling::repetition_penalty>},
+    {"response_format", both, text_format_type, "Text alone.", text_format_only},
+    {"return_token_ids", both, boolean(), "Token ids of prompt and answer.",
+     keep<&GenerationRequest::return_token_ids>},
+    {"seed", both, integer(INT64_MIN, INT64_MAX), "The same seed draws the same tokens.",
+     keep<&Sampling::seed>},
+    {"service_tier", both, anything, no_effect_about, no_effect},
+    {"skip_special_tokens", both, true_type, "Control tokens are never shown.", only_true},
+    {"stop", both, stop_type, "At most 16 texts of up to 4096 bytes that end the answer; not shown.",
+     take_stop},
+    {"stop_token_ids", both, ids_type, "Token ids that end the answer.", take_stop_token_ids},
+    {"store", both, anything, no_effect_about, no_effect},
+    {"stream", both, boolean(), "Server-sent events, as tokens come.", keep<&GenerationRequest::stream>},
+    {"stream_options", both, stream_options_type, "Only with stream.", take_stream_options},
+    {"structured_outputs", both, nothing, not_served_about, not_served},
+    {"suffix", completions, nothing, not_served_about, not_served},
+    {"temperature", both, number(0, 2), "0: the likeliest token.", keep<&Sampling::temperature>},
+    {"tool_choice", chat, tool_choice_type, "Tools are not served.", no_tool_choice},
+    {"tools", chat, nothing, not_served_about, not_served},
+    {"top_k", both, integer(-1, any_count), "From as many likeliest tokens; 0 and -1: all.",
+     keep<&Sampling::top_k>},
+    {"top_logprobs", chat, integer(0, most_top_logprobs),
+     "Likeliest tokens reported beside each; needs logprobs.", keep<&Reading::top_logprobs>},
+    {"top_p", both, number(0, 1, Bound::above), "From the likeliest tokens that hold this share.",
+     keep<&Sampling::top_p>},
+    {"truncate_prompt_tokens", both, nothing, not_served_about, not_served},
+    {"use_beam_search", both, nothing, not_served_about, not_served},
+    {"user", both, anything, no_effect_about, no_effect},
+    {"verbosity", both, anything, no_effect_about, no_effect},
+    {"web_search_options", chat, nothing, not_served_about, not_served},
+};
+
+bool belongs(const FieldRule& rule, Endpoint endpoint) {
+  return rule.where == both || (rule.where == chat) == (endpoint == Endpoint::chat);
+}
+
+void write_type(const FieldType& type, JsonWriter& json) {
+  const auto named = [&](std::string_view name) {
+    json.key("type").begin_array().value(name).value("null").end_array();
+  };
+  switch (type.kind) {
+    case Kind::boolean: named("boolean"); break;
+    case Kind::text: named("string"); break;
+    case Kind::integer:
+      named("integer");
+      json.member("minimum", type.least);
+      if (type.most != any_count) json.member("maximum", type.most);
+      break;
+    case Kind::number:
+      named("number");
+      json.member(type.bound == Bound::above ? "exclusiveMinimum" : "minimum", type.low);
+      json.member("maximum", type.high);
+      break;
+    case Kind::other: break;
+  }
+}
+
+}  // namespace
+
+const FieldRule* find_field(Endpoint endpoint, std::string_view name) {
+  for (const FieldRule& rule : rules) {
+    if (rule.name == name && belongs(rule, endpoint)) return &rule;
+  }
+  return nullptr;
+}
+
+Refused read_field(const FieldRule& rule, Reading& reading, JsonValue value) {
+  const std::string field(rule.name);
+  const FieldType& type = rule.type;
+  FieldValue read{.json = value};
+  Refused refused;
+  switch (type.kind) {
+    case Kind::boolean: refused = read_bool(field, value, read.boolean); break;
+    case Kind::integer: refused = read_integer(field, value, type.least, type.most, read.integer); break;
+    case Kind::number:
+      refused = read_number(field, value, type.low, type.high, read.number, type.bound);
+      break;
+    case Kind::text:
+      if (!value.is_string()) return bad_field(field, " must be a string");
+      read.text = value.as_string();
+      if (type.most_bytes > 0 && read.text.size() > type.most_bytes)
+        return bad_field(field, " must be at most " + std::to_string(type.most_bytes) + " bytes");
+      break;
+    case Kind::other: break;
+  }
+  if (refused) return refused;
+  return rule.take(reading, field, read);
+}
+
+void write_request_schema(Endpoint endpoint, JsonWriter& json) {
+  const std::string_view required = endpoint == Endpoint::chat ? "messages" : "prompt";
+  json.begin_object().member("type", "object");
+  json.key("required").begin_array().value(required).end_array();
+  json.key("properties").begin_object();
+  for (const FieldRule& rule : rules) {
+    if (!belongs(rule, endpoint)) continue;
+    json.key(rule.name).begin_object();
+    if (rule.type.kind != Kind::other) {
+      write_type(rule.type, json);
+    } else if (rule.name == required) {
+      json.key("allOf").begin_array().raw(rule.type.schema).end_array();
+    } else {
+      json.key("anyOf").begin_array().raw(rule.type.schema).raw(R"({"type":"null"})").end_array();
+    }
+    json.member("description", rule.about).end_object();
+  }
+  json.end_object().end_object();
+}
+
+}  // namespace nibble::api
