@@ -70,7 +70,12 @@ std::string command_help(const Command& command) {
     positionals.row(name, std::string(spec.help) + (shows_default ? " [" + *spec.target + "]" : ""));
   }
   std::vector<std::pair<std::string_view, Table>> groups;
+  std::string terse;
   for (const OptionSpec& option : line.options) {
+    if (option.help.empty()) {
+      terse += (terse.empty() ? "" : ", ") + std::string(option.name) + " [" + option.default_text + "]";
+      continue;
+    }
     auto group = std::ranges::find(groups, option.group, &std::pair<std::string_view, Table>::first);
     if (group == groups.end()) group = groups.insert(groups.end(), {option.group, Table()});
     group->second.row(std::string(option.name) + (option.is_switch() ? "" : " " + std::string(option.value)),
@@ -83,6 +88,11 @@ std::string command_help(const Command& command) {
   text += "\n" + usage + (line.options.empty() ? "" : " [options]") + "\n";
   text += positionals.text(width);
   for (const auto& group : groups) text += std::string(group.first) + ":\n" + group.second.text(width);
+  if (!terse.empty()) {
+    Table limits;
+    limits.row("Limits:", terse);
+    text += limits.text(0).substr(2);
+  }
   if (!line.options.empty()) {
     const std::string variable = line.options[0].variable();
     text += "Each option is also read from the environment (" + std::string(line.options[0].name) + ": " +

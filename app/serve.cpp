@@ -1,109 +1,119 @@
 // nibble serve: the OpenAI API over HTTP.
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <thread>
 
+#include "app/activity.h"
 #include "app/commands.h"
 #include "app/loaded_model.h"
 #include "app/progress.h"
+#include "app/serve_options.h"
+#include "app/stop_signals.h"
+#include "app/supervisor.h"
 #include "app/version.h"
-#include "base/quote.h"
 #include "server/api/service.h"
 
 namespace nibble {
 namespace {
 
-struct Options {
-  EngineOptions engine;
-  std::string host = "127.0.0.1";
-  int port = 8000;
-  std::string served_name;
-  std::string api_key;
-  int max_queue = 256;
-  int shutdown_timeout = 30;
-};
+// How long a drained server waits for clients to take the last bytes.
+constexpr std::chrono::seconds farewell{1};
+constexpr std::chrono::milliseconds look_again{20};
 
-// SIGINT and SIGTERM, taken by a thread that does nothing else, so that what they lead to may do anything.
-// They must be blocked before other threads begin.
-class Signals {
+// As many descriptors as the system grants, for each connection takes one.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Answers that there is no engine, while one is started again.
+Status stand_in(const ServeOptions& options, http::ListeningSocket socket) {
+  StopSignals signals({stop_order()});
+  NIBBLE_ASSIGN(const std::unique_ptr<http::SocketServer> server,
+                http::SocketServer::over(std::move(socket), options.limits(), options.tls));
+  signals.watch([&](int) { server->stop(std::chrono::milliseconds(100)); });
+  const SystemClock clock;
+  Log log(options.log(), clock);
+  const auto response = [](int status, std::string message, std::string code) -> http::Response {
+    const api::ApiError error{
+        .status = status, .type = "server_error", .message = std::move(message), .code = std::move(code)};
+    return {.status = status, .body = error.json()};
+  };
+  const http::Handler nobody{
+      .request =
+          [&](const std::shared_ptr<http::Exchange>& exchange) {
+            http::Response answer = response(503, "the engine is being started again", "restarting");
+            if (exchange->request().head.path == "/health") answer.body = R"({"status":"restarting"})";
+            exchange->answer(std::move(answer));
+          },
+      .refusal = [&](const http::Refusal& refusal) { return response(refusal.status, refusal.message, ""); },
+      .screen = {}};
+  Gate gate(options.gate(), nobody, nullptr, log, clock);
+  server->run(gate.handler());
+  return {};
+}
+
+// One life of the engine's process: load, serve, drain.
+class Serving {
  public:
-  Signals() {
-    sigemptyset(&set_);
-    sigaddset(&set_, SIGINT);
-    sigaddset(&set_, SIGTERM);
-    sigaddset(&set_, SIGUSR1);  // ours, to end the thread
-    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
-  }
-  ~Signals() {
-    if (thread_.joinable()) {
-      pthread_kill(thread_.native_handle(), SIGUSR1);
-      thread_.join();
-    }
-  }
-  Signals(const Signals&) = delete;
-  Signals& operator=(const Signals&) = delete;
+  Serving(const ServeOptions& options, std::unique_ptr<http::SocketServer> server, SharedState* shared,
+          Console& console)
+      : options_(options),
+        console_(console),
+        shared_(shared),
+        log_(std::in_place, options.log(), clock_),
+        server_(std::move(server)),
+        service_(*server_,
+                 {.served_name = options.served_name.empty() ? options.engine.model : options.served_name,
+                  .version = NIBBLE_VERSION,
+                  .most_waiting = options.max_queue,
+                  .seed = options.engine.seed},
+                 clock_),
+        gate_(options.gate(), service_.handler(), shared != nullptr ? &shared->suspects : nullptr, *log_,
+              clock_),
+        activity_(*log_) {}
 
-  // on_signal(1), then on_signal(2) and so on.
-  void watch(std::function<void(int)> on_signal) {
-    thread_ = std::thread([this, on_signal = std::move(on_signal)] {
-      for (int count = 1;; ++count) {
-        int number = 0;
-        if (sigwait(&set_, &number) != 0 || number == SIGUSR1) return;
-        on_signal(count);
-      }
+  Status run() {
+    loader_ = std::thread([this] { load(); });
+    look();
+    report();
+    server_->run(gate_.handler());
+    if (abandoned_) {
+      // A load or a step of the engine may take long, and nobody waits for what comes of it.
+      log_.reset();
+      std::fflush(nullptr);
+      std::_Exit(outcome_.exit_code());
+    }
+    loader_.join();
+    return outcome_;
+  }
+
+  // From any thread. The first order drains, the second ends.
+  void stop(int orders) {
+    server_->post([this, orders] {
+      if (orders > 1 || !begun_) return give_up();
+      if (std::exchange(draining_, true)) return;
+      log_->info("draining", {{"requests", gate_.open()}, {"seconds", options_.shutdown_timeout}});
+      drain_until_ = clock_.now() + std::chrono::seconds(options_.shutdown_timeout);
+      service_.drain();
+      drain();
     });
   }
 
  private:
-  sigset_t set_;
-  std::thread thread_;
-};
-
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
-
-void print_ready(const Options& options, const ModelInfo& model, int port, Console& console) {
-  for (const EngineChoice& choice : model.choices) {
-    std::fprintf(console.err, "%-14s %s (%s)\n", choice.field.c_str(), choice.value.c_str(),
-                 choice.why.c_str());
-  }
-  std::fprintf(console.err, "weights        %.2f GiB; context %d tokens; %d sequences at once\n",
-               static_cast<double>(model.weight_bytes) / (1 << 30), model.max_model_len,
-               options.engine.max_num_seqs);
-  std::fprintf(console.out, "http://%s:%d\n", options.host.c_str(), port);
-  std::fflush(console.out);
-}
-
-Status run(Options options, Console& console) {
-  Signals signals;
-  if (!is_loopback(options.host) && options.api_key.empty()) {
-    std::fprintf(console.err, "warning: %s is reachable by others and --api-key is not set\n",
-                 options.host.c_str());
-  }
-  NIBBLE_ASSIGN(const std::unique_ptr<http::SocketServer> server,
-                http::SocketServer::listen(options.host, options.port, {}));
-  const SystemClock clock;
-  const std::string name = options.served_name.empty() ? options.engine.model : options.served_name;
-  api::Service service(*server,
-                       {.served_name = name,
-                        .version = NIBBLE_VERSION,
-                        .api_key = options.api_key,
-                        .most_waiting = options.max_queue,
-                        .seed = options.engine.seed},
-                       clock);
-  signals.watch([&](int count) {
-    server->post([&service] { service.drain(); });
-    server->stop(count == 1 ? std::chrono::seconds(options.shutdown_timeout) : std::chrono::seconds(0));
-  });
-
-  Status outcome;
-  std::thread loader([&] {
-    ProgressBar loading("loading " + options.engine.model);
-    loading.announce();
-    Result<LoadedModel> loaded = load_model(options.engine);
-    loading.erase();
+  void load() {
+    ProgressBar bar("loading " + options_.engine.model);
+    bar.announce();
+    Result<LoadedModel> loaded =
+        load_model(options_.engine, [&](double done, double total) { bar.update(done, total); });
+    bar.erase();
     std::optional<ChatPrompter> chat;
     if (loaded.ok()) {
       Result<ChatPrompter> prompter = ChatPrompter::load(loaded->engine->model().folder, loaded->tokenizer);
@@ -114,59 +124,125 @@ Status run(Options options, Console& console) {
       }
     }
     if (!loaded.ok()) {
-      outcome = loaded.status();
-      server->stop(std::chrono::seconds(0));
+      server_->post([this, status = loaded.status()] {
+        outcome_ = status;
+        server_->stop(farewell);
+      });
       return;
     }
     auto model = std::make_shared<LoadedModel>(std::move(*loaded));
-    server->post([&, model, chat = std::move(chat)]() mutable {
-      print_ready(options, model->engine->model(), server->port(), console);
-      service.begin(std::move(model->engine),
-                    {.tokenizer = std::move(model->tokenizer), .chat = std::move(chat)});
+    server_->post([this, model, chat = std::move(chat)]() mutable {
+      if (abandoned_) return;
+      begun_ = true;
+      const bool first = shared_ == nullptr || !shared_->served.exchange(true);
+      if (first) print_ready(model->engine->model(), model->engine->load_now());
+      service_.begin(std::move(model->engine),
+                     {.tokenizer = std::move(model->tokenizer), .chat = std::move(chat)});
+      if (!first) log_->info("the engine serves again");
     });
-  });
-  server->run(service.handler());
-  loader.join();
+  }
+
+  void print_ready(const ModelInfo& model, const EngineLoad& load) const {
+    for (const EngineChoice& choice : model.choices) {
+      std::fprintf(console_.err, "%-14s %s (%s)\n", choice.field.c_str(), choice.value.c_str(),
+                   choice.why.c_str());
+    }
+    const double tokens = static_cast<double>(load.pages) * model.kv_page_tokens;
+    std::fprintf(console_.err, "%-14s %.2f GiB\n", "weights",
+                 static_cast<double>(model.weight_bytes) / (1 << 30));
+    std::fprintf(console_.err, "%-14s %.0f tokens\n", "KV cache", tokens);
+    std::fprintf(console_.err, "%-14s %.2fx for %d tokens a request, at most %d in a step\n", "concurrency",
+                 tokens / model.max_model_len, model.max_model_len, options_.engine.max_num_seqs);
+    std::fprintf(console_.out, "%s\n", options_.url(server_->port()).c_str());
+    std::fflush(console_.out);
+  }
+
+  // Until every request is answered, or time is up.
+  void drain() {
+    if (abandoned_) return;
+    if (gate_.open() == 0) return server_->stop(farewell);
+    if (clock_.now() >= drain_until_) return give_up();
+    server_->after(look_again, [this] { drain(); });
+  }
+
+  // Every stream gets its last event now.
+  void give_up() {
+    abandoned_ = true;
+    log_->info("ending at once", {{"requests", gate_.open()}});
+    service_.drain();
+    service_.abort_all();
+    server_->stop(farewell);
+  }
+
+  // Whether the engine is still there. One that failed answered so to all it ran; the process goes too, for
+  // nothing would come of it any more.
+  void look() {
+    if (service_.failed() && outcome_.ok()) {
+      outcome_ = internal_error("the engine failed and cannot go on; the answers that broke off say why");
+      abandoned_ = true;
+      service_.drain();
+      server_->stop(farewell);
+    }
+    server_->after(std::chrono::milliseconds(500), [this] { look(); });
+  }
+
+  void report() {
+    if (const std::optional<EngineCounts> counts = service_.counts())
+      activity_.report(*counts, std::chrono::duration<double>(Activity::period).count());
+    server_->after(Activity::period, [this] { report(); });
+  }
+
+  const ServeOptions& options_;
+  Console& console_;
+  SharedState* const shared_;
+  const SystemClock clock_;
+  std::optional<Log> log_;
+  const std::unique_ptr<http::SocketServer> server_;
+  api::Service service_;
+  Gate gate_;
+  Activity activity_;
+  std::thread loader_;
+  // On the I/O thread.
+  Status outcome_;
+  bool begun_ = false;
+  bool draining_ = false;
+  bool abandoned_ = false;
+  std::chrono::nanoseconds drain_until_{0};
+};
+
+Status run(const ServeOptions& options, Console& console) {
+  NIBBLE_RETURN_IF_ERROR(check(options));
+  if (!is_loopback(options.host) && options.api_key.empty()) {
+    std::fprintf(console.err, "warning: %s is reachable by others and --api-key is not set\n",
+                 options.host.c_str());
+  }
+  std::signal(SIGPIPE, SIG_IGN);  // a broken pipe is an error of the write
+  raise_descriptor_limit();
+  NIBBLE_ASSIGN(http::ListeningSocket socket, http::ListeningSocket::open(options.host, options.port));
+  Child self;
+  if (!options.no_supervise) {
+    self =
+        supervise({.shutdown_timeout = std::chrono::seconds(options.shutdown_timeout), .log = options.log()});
+  }
+  if (self.role == ChildRole::stand_in) return stand_in(options, std::move(socket));
+  std::optional<StopSignals> signals;
+  self.shared != nullptr ? signals.emplace({stop_order()}) : signals.emplace({SIGINT, SIGTERM});
+  NIBBLE_ASSIGN(std::unique_ptr<http::SocketServer> server,
+                http::SocketServer::over(std::move(socket), options.limits(), options.tls));
+  Serving serving(options, std::move(server), self.shared, console);
+  signals->watch([&](int orders) { serving.stop(orders); });
+  const Status outcome = serving.run();
+  signals.reset();  // before what it orders to stop
   return outcome;
 }
 
 CommandLine declare() {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ServeOptions>();
   CommandLine line;
   line.positionals = {{.name = "MODEL",
                        .help = "a directory, a name in the Hugging Face cache, or demo",
                        .target = &options->engine.model}};
-  line.options = {
-      {.name = "--host",
-       .value = "ADDRESS",
-       .help = "where to listen",
-       .default_text = options->host,
-       .set = string_value(options->host)},
-      {.name = "--port",
-       .value = "N",
-       .help = "0: any free one",
-       .default_text = "8000",
-       .set = int_value(options->port, 0, 65535)},
-      {.name = "--served-model-name",
-       .value = "NAME",
-       .help = "what clients call the model",
-       .default_text = "MODEL",
-       .set = string_value(options->served_name)},
-      {.name = "--api-key",
-       .value = "KEY",
-       .help = "asked of every client",
-       .set = string_value(options->api_key)},
-      {.name = "--max-queue",
-       .value = "N",
-       .help = "generations that may wait; more get 429",
-       .default_text = "256",
-       .set = int_value(options->max_queue, 1, 900)},
-      {.name = "--shutdown-timeout",
-       .value = "SECONDS",
-       .help = "for what runs when told to end; told twice: none",
-       .default_text = "30",
-       .set = int_value(options->shutdown_timeout, 0, 86400)},
-  };
+  line.options = serve_option_specs(*options);
   line.add(engine_option_specs(options->engine));
   line.run = [options](Console& console) { return run(*options, console); };
   return line;

@@ -23,14 +23,6 @@ ApiError unavailable(std::string message, std::string code) {
   return {.status = 503, .type = "server_error", .message = std::move(message), .code = std::move(code)};
 }
 
-// Takes as long for a wrong key as for the right one.
-bool same_secret(std::string_view given, std::string_view secret) {
-  unsigned difference = given.size() == secret.size() ? 0 : 1;
-  for (std::size_t i = 0; i < given.size(); ++i)
-    difference |= static_cast<unsigned>(given[i] ^ secret[i % secret.size()]);
-  return difference == 0;
-}
-
 bool is_json(std::string_view content_type) {
   const std::string_view kind = content_type.substr(0, content_type.find(';'));
   constexpr std::string_view wanted = "application/json";
@@ -73,7 +65,7 @@ ApiError no_such_path(std::string_view path) {
 struct Service::Route {
   RouteInfo info;
   void (*serve)(Service& service, Exchange exchange);
-  bool open = false;  // without a key and before the model is there
+  bool open = false;  // before the model is there
 };
 
 const Service::Route Service::routes[] = {
@@ -83,6 +75,10 @@ const Service::Route Service::routes[] = {
     {{.method = "GET", .path = "/ready", .about = "Whether requests are taken.", .answer = "Health"},
      [](Service& s, Exchange e) { s.health(std::move(e)); },
      true},
+    {{.method = "GET",
+      .path = "/metrics",
+      .about = "What the server counted, as Prometheus reads it."},
+     [](Service& s, Exchange e) { s.metrics(std::move(e)); }},
     {{.method = "GET", .path = "/version", .about = "The program's version.", .answer = "Version"},
      [](Service& s, Exchange e) { s.version(std::move(e)); },
      true},
@@ -138,11 +134,7 @@ Service::~Service() {
 http::Handler Service::handler() {
   return {.request =
               [this](std::shared_ptr<http::Exchange> inner) {
-                const std::string_view theirs = inner->request().head.field("x-request-id").value_or("");
-                std::string id = may_echo(theirs) ? std::string(theirs) : "req-" + new_request_id();
-                auto exchange = std::make_shared<TaggedExchange>(std::move(inner));
-                exchange->tag("X-Request-Id", std::move(id));
-                handle(std::move(exchange));
+                handle(std::make_shared<TaggedExchange>(std::move(inner)));
               },
           .refusal = [](const http::Refusal& refusal) -> http::Response {
             const ApiError error{.status = refusal.status, .message = refusal.message};
@@ -152,12 +144,29 @@ http::Handler Service::handler() {
 
 void Service::begin(std::unique_ptr<Engine> engine, ServedText text) {
   text_ = std::move(text);
+  metrics_.emplace(options_.served_name, engine->model(), clock_);
   engine_ = std::make_unique<EngineThread>(
       std::move(engine), options_.most_waiting, [this](std::vector<DeliveredEvent> events) {
         server_.post([this, events = std::make_shared<std::vector<DeliveredEvent>>(std::move(events))] {
           take(std::move(*events));
         });
       });
+}
+
+void Service::abort_all() {
+  aborted_ = true;
+  const auto running = std::exchange(running_, {});
+  for (const auto& [id, sequence] : running) {
+    engine_->cancel(id);
+    metrics_->end(id, Metrics::Outcome::abort);
+    if (!sequence.generation->done())
+      sequence.generation->fail(unavailable("the server goes down", "draining"));
+  }
+}
+
+std::optional<EngineCounts> Service::counts() const {
+  if (!engine_) return {};
+  return engine_->counts();
 }
 
 void Service::handle(Exchange exchange) {
@@ -185,16 +194,6 @@ void Service::handle(Exchange exchange) {
 }
 
 std::optional<ApiError> Service::refused(const http::HttpRequest& request) const {
-  if (!options_.api_key.empty()) {
-    constexpr std::string_view scheme = "Bearer ";
-    const std::string_view given = request.head.field("authorization").value_or("");
-    if (!given.starts_with(scheme) || !same_secret(given.substr(scheme.size()), options_.api_key)) {
-      return ApiError{.status = 401,
-                      .type = "authentication_error",
-                      .message = "give the API key as Authorization: Bearer KEY",
-                      .code = "invalid_api_key"};
-    }
-  }
   if (!engine_) return unavailable("the model is loading", "loading");
   if (engine_->failed()) return unavailable("the engine has stopped", "engine_stopped");
   if (request.head.method != "POST") return {};
@@ -240,6 +239,11 @@ void Service::live(Exchange exchange) {
       .member("generated_tokens", counts.generated_tokens)
       .end_object();
   exchange->answer({.body = std::move(body)});
+}
+
+void Service::metrics(Exchange exchange) {
+  exchange->answer({.content_type = "text/plain; version=0.0.4; charset=utf-8",
+                    .body = metrics_->text(engine_->counts(), server_.connections())});
 }
 
 void Service::models(Exchange exchange) {
@@ -305,6 +309,8 @@ void Service::generate(Exchange exchange, Endpoint endpoint) {
 }
 
 void Service::start(Exchange exchange, PreparedRequest prepared) {
+  if (aborted_) return answer_error(exchange, unavailable("the server goes down", "draining"));
+  const int n = prepared.request.n;
   const bool chat = prepared.request.endpoint == Endpoint::chat;
   const bool stream = prepared.request.stream;
   if (std::string ignored = ignored_fields(prepared.request.ignored); !ignored.empty())
@@ -320,9 +326,12 @@ void Service::start(Exchange exchange, PreparedRequest prepared) {
   const RequestId first = next_id_;
   const int choices = generation->choices();
   next_id_ += static_cast<RequestId>(choices);
-  if (const Status status =
-          engine_->submit(generation->engine_requests(first, options_.seed, engine_->model()));
-      !status.ok()) {
+  std::vector<Request> requests = generation->engine_requests(first, options_.seed, engine_->model());
+  std::vector<int> prompt_tokens;
+  for (int i = 0; i < choices; i += n)
+    prompt_tokens.push_back(static_cast<int>(requests[static_cast<std::size_t>(i)].prompt.size()));
+  const int max_tokens = requests.front().sampling.max_tokens;
+  if (const Status status = engine_->submit(std::move(requests)); !status.ok()) {
     if (status.code() == StatusCode::resource_exhausted) {
       return answer_error(
           exchange,
@@ -333,6 +342,7 @@ void Service::start(Exchange exchange, PreparedRequest prepared) {
                                       ? bad_request(status.message())
                                       : unavailable(status.message(), "engine_stopped"));
   }
+  metrics_->accept({.first = first, .prompt_tokens = prompt_tokens, .n = n, .max_tokens = max_tokens});
   for (int i = 0; i < choices; ++i) running_[first + static_cast<RequestId>(i)] = {generation, i};
   exchange->on_gone([this, first, choices] { forget(first, choices); });
   if (!stream) return;
@@ -343,7 +353,9 @@ void Service::start(Exchange exchange, PreparedRequest prepared) {
 void Service::forget(RequestId first, int choices) {
   for (int i = 0; i < choices; ++i) {
     const RequestId id = first + static_cast<RequestId>(i);
-    if (running_.erase(id) > 0) engine_->cancel(id);
+    if (running_.erase(id) == 0) continue;
+    engine_->cancel(id);
+    metrics_->end(id, Metrics::Outcome::abort);
   }
 }
 
@@ -352,12 +364,16 @@ void Service::take(std::vector<DeliveredEvent> events) {
     const auto found = running_.find(event.request);
     if (found == running_.end()) continue;
     const Running running = found->second;
+    metrics_->take(event);
     const Generation::After after = running.generation->take(running.choice, event);
     if (after == Generation::After::cancel_all) {
       forget(event.request - static_cast<RequestId>(running.choice), running.generation->choices());
       continue;
     }
-    if (after == Generation::After::cancel) engine_->cancel(event.request);
+    if (after == Generation::After::cancel) {
+      engine_->cancel(event.request);
+      metrics_->end(event.request, Metrics::Outcome::stop);
+    }
     if (after == Generation::After::cancel || event.finish != FinishReason::none)
       running_.erase(event.request);
   }

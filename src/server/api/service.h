@@ -13,6 +13,7 @@
 #include "server/api/prepare.h"
 #include "server/api/tagged_exchange.h"
 #include "server/http/socket_server.h"
+#include "server/metrics.h"
 #include "server/work_queue.h"
 
 namespace nibble::api {
@@ -20,7 +21,6 @@ namespace nibble::api {
 struct ServiceOptions {
   std::string served_name;  // of the model
   std::string version;      // of the program
-  std::string api_key;      // empty: none is asked for
   int most_waiting = 256;   // generations in the queue
   std::uint64_t seed = 0;   // of requests that name none
 };
@@ -37,6 +37,12 @@ class Service {
   void begin(std::unique_ptr<Engine> engine, ServedText text);
   // No more generations are taken; those that run end by themselves.
   void drain() { draining_ = true; }
+  // Those that run end now, each with an error that says so.
+  void abort_all();
+  // Whether the engine failed for good.
+  bool failed() const { return engine_ && engine_->failed(); }
+  // Nothing until begin().
+  std::optional<EngineCounts> counts() const;
 
  private:
   struct Route;
@@ -48,6 +54,7 @@ class Service {
   std::optional<ApiError> refused(const http::HttpRequest& request) const;
   void health(Exchange exchange);
   void version(Exchange exchange);
+  void metrics(Exchange exchange);
   void models(Exchange exchange);
   void live(Exchange exchange);
   void plan(Exchange exchange);
@@ -72,6 +79,8 @@ class Service {
   std::unordered_map<RequestId, Running> running_;
   RequestId next_id_ = 1;
   bool draining_ = false;
+  bool aborted_ = false;
+  std::optional<Metrics> metrics_;  // of engine_
   // Last, so that their threads end before what they use.
   std::unique_ptr<EngineThread> engine_;
   std::unique_ptr<WorkQueue> work_;

@@ -15,15 +15,16 @@ Refusal too_large(std::uint64_t most) {
 
 }  // namespace
 
-std::variant<BodyReader, Refusal> BodyReader::start(const RequestHead& head, std::uint64_t most_bytes) {
+std::variant<BodyReader, Refusal> BodyReader::start(const RequestHead& head, std::uint64_t most_bytes,
+                                                    bool keep) {
   switch (head.framing) {
-    case BodyFraming::none: return BodyReader(State::complete, 0, most_bytes);
+    case BodyFraming::none: return BodyReader(State::complete, 0, most_bytes, keep);
     case BodyFraming::length:
       if (head.content_length > most_bytes) return too_large(most_bytes);
-      return BodyReader(State::data, head.content_length, most_bytes);
+      return BodyReader(State::data, head.content_length, most_bytes, keep);
     case BodyFraming::chunked: break;
   }
-  return BodyReader(State::chunk_size, 0, most_bytes);
+  return BodyReader(State::chunk_size, 0, most_bytes, keep);
 }
 
 std::optional<Refusal> BodyReader::begin_chunk(std::string_view line) {
@@ -31,7 +32,7 @@ std::optional<Refusal> BodyReader::begin_chunk(std::string_view line) {
   const auto [end, error] = std::from_chars(line.data(), line.data() + digits, left_, 16);
   if (digits == 0 || end != line.data() + digits || error == std::errc::invalid_argument)
     return Refusal{400, "a chunk's size is not a hexadecimal number"};
-  if (error != std::errc() || left_ > most_bytes_ - body_.size()) return too_large(most_bytes_);
+  if (error != std::errc() || left_ > most_bytes_ - taken_) return too_large(most_bytes_);
   const std::string_view extension = line.substr(digits);
   const std::size_t begins = std::min(extension.find_first_not_of(" \t"), extension.size());
   if (!extension.empty() && (begins == extension.size() || extension[begins] != ';')) {
@@ -51,7 +52,8 @@ std::variant<std::size_t, Refusal> BodyReader::take(std::string_view bytes) {
     const std::string_view rest = bytes.substr(taken);
     if (state_ == State::data || state_ == State::chunk_data) {
       const std::size_t size = static_cast<std::size_t>(std::min<std::uint64_t>(left_, rest.size()));
-      body_.append(rest.substr(0, size));
+      if (keep_) body_.append(rest.substr(0, size));
+      taken_ += size;
       taken += size;
       left_ -= size;
       if (left_ > 0) return taken;

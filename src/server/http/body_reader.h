@@ -13,8 +13,10 @@ namespace nibble::http {
 
 class BodyReader {
  public:
-  // Refuses a body that is announced as larger than `most_bytes` before any of it is read.
-  static std::variant<BodyReader, Refusal> start(const RequestHead& head, std::uint64_t most_bytes);
+  // Refuses a body that is announced as larger than `most_bytes` before any of it is read. What is not kept
+  // is read to its end and forgotten: its sender may get an answer that does not depend on it.
+  static std::variant<BodyReader, Refusal> start(const RequestHead& head, std::uint64_t most_bytes,
+                                                 bool keep = true);
 
   // Takes what it can from the front of `bytes` and returns how much that was; 0 when it needs more than
   // there is. Once complete() it takes nothing.
@@ -26,13 +28,15 @@ class BodyReader {
  private:
   enum class State : std::uint8_t { data, chunk_size, chunk_data, chunk_end, trailer, complete };
 
-  BodyReader(State state, std::uint64_t left, std::uint64_t most_bytes)
-      : state_(state), left_(left), most_bytes_(most_bytes) {}
+  BodyReader(State state, std::uint64_t left, std::uint64_t most_bytes, bool keep)
+      : state_(state), keep_(keep), left_(left), most_bytes_(most_bytes) {}
   std::optional<Refusal> begin_chunk(std::string_view line);
 
   State state_;
+  bool keep_;
   std::uint64_t left_;  // of the body or of this chunk
   std::uint64_t most_bytes_;
+  std::uint64_t taken_ = 0;  // of the body, kept or not
   std::size_t trailer_bytes_ = 0;
   std::string body_;
 };

@@ -18,7 +18,7 @@ class Exchange {
   virtual void stream(std::string_view data) = 0;
   virtual void end_stream() = 0;
   virtual void break_stream() = 0;
-  // Called once if the client goes before its answer is whole.
+  // Called once if the client goes before its answer is whole; at once, if it has gone.
   virtual void on_gone(std::function<void()> gone) = 0;
 };
 
@@ -26,6 +26,9 @@ class Exchange {
 struct Handler {
   std::function<void(std::shared_ptr<Exchange>)> request;
   std::function<Response(const Refusal&)> refusal;
+  // May be empty. Sees a request when its head is there and nothing of its body is kept yet; what it answers
+  // is the answer, and the request goes no further.
+  Screen screen;
 };
 
 }  // namespace nibble::http

@@ -56,7 +56,8 @@ std::string response_head(const Response& response, Ending ending, std::uint64_t
   };
   if (!response.content_type.empty()) field("Content-Type", response.content_type);
   for (const auto& [name, value] : response.fields) field(name, value);
-  if (ending == Ending::length) field("Content-Length", std::to_string(content_length));
+  if (ending == Ending::length && response.status != 204)
+    field("Content-Length", std::to_string(content_length));
   if (ending == Ending::chunked) field("Transfer-Encoding", "chunked");
   field("Connection", keep_alive ? "keep-alive" : "close");
   text += "\r\n";

@@ -3,6 +3,12 @@
 #include "base/check.h"
 
 namespace nibble::http {
+namespace {
+
+// Of its memory too, which clear() would keep: thousands of idle clients hold nothing.
+void empty(std::string& text) { std::string().swap(text); }
+
+}  // namespace
 
 void Session::receive(std::string_view bytes, Time now) {
   if (closing_ || bytes.empty()) return;
@@ -20,53 +26,77 @@ void Session::receive_end() {
 }
 
 Session::Next Session::refuse(Refusal refusal) {
-  received_.clear();
+  empty(received_);
   keep_alive_ = false;
   head_.reset();
   body_.reset();
+  screened_.reset();
   answering_ = true;
   head_only_ = false;
   chunked_ = true;
   return refusal;
 }
 
+// The head is there: how its body will be read.
+std::optional<Refusal> Session::begin_body() {
+  if (screen_ != nullptr && *screen_) screened_ = (*screen_)(*head_);
+  const bool waits = head_->expects_continue && received_.empty();
+  if (screened_ && waits) {
+    // The client will not send the body, or may: nobody can tell what follows.
+    head_->framing = BodyFraming::none;
+    head_->keep_alive = false;
+  }
+  auto started = BodyReader::start(*head_, limits_.body_bytes, !screened_);
+  if (const auto* refusal = std::get_if<Refusal>(&started)) return *refusal;
+  body_ = std::get<BodyReader>(std::move(started));
+  if (waits && !screened_) output_ += "HTTP/1.1 100 Continue\r\n\r\n";
+  return {};
+}
+
 Session::Next Session::next(Time now) {
-  if (answering_ || closing_) return {};
-  if (!head_) {
-    const auto found = find_head(received_, limits_.head);
-    if (const auto* refusal = std::get_if<Refusal>(&found)) return refuse(*refusal);
-    if (std::holds_alternative<std::monostate>(found)) {
+  while (!answering_ && !closing_) {
+    if (!head_) {
+      const auto found = find_head(received_, limits_.head);
+      if (const auto* refusal = std::get_if<Refusal>(&found)) return refuse(*refusal);
+      if (std::holds_alternative<std::monostate>(found)) {
+        if (at_end_) closing_ = true;
+        return {};
+      }
+      const HeadExtent extent = std::get<HeadExtent>(found);
+      auto parsed = parse_head(std::string_view(received_).substr(extent.begin, extent.end - extent.begin),
+                               limits_.head);
+      if (const auto* refusal = std::get_if<Refusal>(&parsed)) return refuse(*refusal);
+      head_ = std::get<RequestHead>(std::move(parsed));
+      received_.erase(0, extent.end);
+      if (auto refusal = begin_body()) return refuse(*std::move(refusal));
+    }
+    const auto taken = body_->take(received_);
+    if (const auto* refusal = std::get_if<Refusal>(&taken)) return refuse(*refusal);
+    received_.erase(0, std::get<std::size_t>(taken));
+    if (received_.empty()) empty(received_);
+    if (!body_->complete()) {
       if (at_end_) closing_ = true;
       return {};
     }
-    const HeadExtent extent = std::get<HeadExtent>(found);
-    auto parsed =
-        parse_head(std::string_view(received_).substr(extent.begin, extent.end - extent.begin), limits_.head);
-    if (const auto* refusal = std::get_if<Refusal>(&parsed)) return refuse(*refusal);
-    head_ = std::get<RequestHead>(std::move(parsed));
-    received_.erase(0, extent.end);
-    auto started = BodyReader::start(*head_, limits_.body_bytes);
-    if (const auto* refusal = std::get_if<Refusal>(&started)) return refuse(*refusal);
-    body_ = std::get<BodyReader>(std::move(started));
-    if (head_->expects_continue && received_.empty()) output_ += "HTTP/1.1 100 Continue\r\n\r\n";
+    HttpRequest request{.head = std::move(*head_), .body = body_->release()};
+    head_.reset();
+    body_.reset();
+    answering_ = true;
+    begun_ = false;
+    since_ = now;
+    keep_alive_ = request.head.keep_alive;
+    chunked_ = request.head.minor_version == 1;
+    head_only_ = request.head.method == "HEAD";
+    if (!screened_) return request;
+    answer(*std::exchange(screened_, {}), now);
   }
-  const auto taken = body_->take(received_);
-  if (const auto* refusal = std::get_if<Refusal>(&taken)) return refuse(*refusal);
-  received_.erase(0, std::get<std::size_t>(taken));
-  if (!body_->complete()) {
-    if (at_end_) closing_ = true;
-    return {};
-  }
-  HttpRequest request{.head = std::move(*head_), .body = body_->release()};
-  head_.reset();
-  body_.reset();
-  answering_ = true;
-  begun_ = false;
-  since_ = now;
-  keep_alive_ = request.head.keep_alive;
-  chunked_ = request.head.minor_version == 1;
-  head_only_ = request.head.method == "HEAD";
-  return request;
+  return {};
+}
+
+void Session::probe(std::string_view comment) {
+  if (!answering_ || closing_) return;
+  if (streaming_) return stream(comment);
+  if (chunked_) output_ += "HTTP/1.1 100 Continue\r\n\r\n";  // which 1.0 does not know
 }
 
 void Session::answer(const Response& response, Time now) {

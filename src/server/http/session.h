@@ -6,6 +6,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,11 +32,17 @@ struct HttpRequest {
   std::string body;
 };
 
+// An answer to a head alone, or nothing: the request goes on.
+using Screen = std::function<std::optional<Response>(const RequestHead&)>;
+
 class Session {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  Session(const SessionLimits& limits, Time now) : limits_(limits), since_(now) {}
+  // `screen`, if any, outlives the session. What it answers is sent when the body has been read, and its
+  // client may then go on with the next request; a client that waits for `100 Continue` gets it at once.
+  Session(const SessionLimits& limits, Time now, const Screen* screen = nullptr)
+      : limits_(limits), screen_(screen), since_(now) {}
 
   // Whether more of the socket should be read now.
   bool wants_bytes() const {
@@ -59,6 +66,15 @@ class Session {
   // A stream that failed half way: ended so that the client sees it is not whole.
   void break_stream();
 
+  // Bytes that are held of what the client sent: the request that arrives, and those ahead of it.
+  std::size_t held() const { return received_.capacity() + (body_ ? body_->body().capacity() : 0); }
+  // Refuses the request that is arriving for a reason of the server's own, as if its framing were bad.
+  Next refuse(Refusal refusal);
+
+  // A sign of life to a client that sends no more and has an answer coming: one that has gone for good will
+  // answer it with a reset. `comment` is what a reader of the stream passes over.
+  void probe(std::string_view comment);
+
   // What is to be sent; the caller takes it all.
   std::string take_output() { return std::exchange(output_, {}); }
   bool has_output() const { return !output_.empty(); }
@@ -75,16 +91,18 @@ class Session {
  private:
   bool keeps_alive() const { return keep_alive_ && !(at_end_ && received_.empty()); }
   void finish(Time now);
-  Next refuse(Refusal refusal);
+  std::optional<Refusal> begin_body();
 
   SessionLimits limits_;
+  const Screen* screen_;
   std::string received_;
   std::string output_;
   std::size_t sending_ = 0;
   Time since_;                       // of the request's first byte, or of the silence
   std::optional<RequestHead> head_;  // whose body is arriving
   std::optional<BodyReader> body_;
-  bool begun_ = false;  // a request's first byte is here
+  std::optional<Response> screened_;  // the answer, once the body is over
+  bool begun_ = false;                // a request's first byte is here
   bool answering_ = false;
   bool streaming_ = false;
   bool keep_alive_ = true;  // of the request being answered

@@ -9,15 +9,23 @@
 
 #include "base/status.h"
 #include "server/http/exchange.h"
+#include "server/http/listening_socket.h"
 
 namespace nibble::http {
 
 struct ServerLimits {
   SessionLimits session;
-  int connections = 4096;               // more wait in the system's queue
-  std::chrono::seconds write_time{30};  // without one byte taken by the client
-  std::size_t unsent_bytes = 4 << 20;   // of one stream; a client that far behind is dropped
-  std::chrono::seconds linger_time{2};  // reading on after a refusal, so that the answer is not lost
+  int connections = 4096;                // the one that was silent longest makes room for one more
+  std::chrono::seconds write_time{30};   // without one byte taken by the client
+  std::size_t unsent_bytes = 256 << 10;  // of one stream; a client that far behind is dropped
+  std::size_t held_bytes = 512 << 20;    // of all requests that arrive or are served; more get 503
+  std::chrono::seconds linger_time{2};   // reading on after the last answer, so that it is not lost
+};
+
+// PEM files; both empty: no TLS.
+struct TlsFiles {
+  std::string certificate;
+  std::string key;
 };
 
 class SocketServer {
@@ -25,13 +33,17 @@ class SocketServer {
   // Listens at once; port 0 takes any free one. A port in use is a Status that says so.
   static Result<std::unique_ptr<SocketServer>> listen(const std::string& host, int port,
                                                       const ServerLimits& limits);
+  // Accepts from a socket that listens already.
+  static Result<std::unique_ptr<SocketServer>> over(ListeningSocket socket, const ServerLimits& limits,
+                                                    const TlsFiles& tls);
   virtual ~SocketServer() = default;
 
   virtual int port() const = 0;
   // Serves until stop(); the handler and everything posted run on the calling thread.
   virtual void run(Handler handler) = 0;
-  // From any thread: runs `work` on the I/O thread.
+  // From any thread: runs `work` on the I/O thread, at once or after a while.
   virtual void post(std::function<void()> work) = 0;
+  virtual void after(std::chrono::milliseconds delay, std::function<void()> work) = 0;
   // From any thread: accepts no more; returns from run() when the last exchange is answered or at the
   // deadline. Called again, the newer deadline counts.
   virtual void stop(std::chrono::milliseconds deadline) = 0;

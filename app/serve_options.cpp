@@ -1,0 +1,145 @@
+#include "app/serve_options.h"
+
+namespace nibble {
+namespace {
+
+// Several in one value, between commas.
+OptionSetter list_value(std::vector<std::string>& target) {
+  return text_value([&target](std::string_view text) -> Status {
+    target.clear();
+    while (!text.empty()) {
+      const std::size_t comma = text.find(',');
+      const std::string_view word = text.substr(0, comma);
+      if (word.empty()) return invalid_argument("has an empty name; write names between commas");
+      target.emplace_back(word);
+      text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
+    }
+    return {};
+  });
+}
+
+// Sizes and times, which few people set: the help lists them in short.
+std::vector<OptionSpec> limit_specs(ServeOptions& options) {
+  const auto limit = [](std::string_view name, int& target, int min, int max) {
+    return OptionSpec{.name = name,
+                      .value = "N",
+                      .default_text = std::to_string(target),
+                      .set = int_value(target, min, max),
+                      .group = "Limits"};
+  };
+  return {limit("--max-connections", options.max_connections, 1, 1 << 20),
+          limit("--max-header-bytes", options.max_header_bytes, 1 << 10, 1 << 20),
+          limit("--max-body-bytes", options.max_body_bytes, 1 << 10, 1 << 30),
+          limit("--max-unsent-bytes", options.max_unsent_bytes, 16 << 10, 1 << 30),
+          limit("--client-timeout", options.client_timeout, 1, 3600),
+          limit("--keep-alive-timeout", options.keep_alive_timeout, 1, 86400)};
+}
+
+}  // namespace
+
+std::vector<OptionSpec> serve_option_specs(ServeOptions& options) {
+  std::vector<OptionSpec> specs = {
+      {.name = "--host",
+       .value = "ADDRESS",
+       .help = "where to listen",
+       .default_text = options.host,
+       .set = string_value(options.host)},
+      {.name = "--port",
+       .value = "N",
+       .help = "0: any free one",
+       .default_text = "8000",
+       .set = int_value(options.port, 0, 65535)},
+      {.name = "--served-model-name",
+       .value = "NAME",
+       .help = "what clients call the model",
+       .default_text = "MODEL",
+       .set = string_value(options.served_name)},
+      {.name = "--api-key",
+       .value = "KEY",
+       .help = "asked of every client, but for /health and /ready",
+       .set = string_value(options.api_key)},
+      {.name = "--allow-origins",
+       .aliases = {"--allowed-origins"},
+       .value = "URL,...",
+       .help = "pages whose scripts may ask; *: any",
+       .set = list_value(options.allowed_origins)},
+      {.name = "--allowed-hosts",
+       .value = "NAME,...",
+       .help = "names of this machine, on loopback, that Host may hold",
+       .set = list_value(options.allowed_hosts)},
+      {.name = "--ssl-certfile",
+       .value = "FILE",
+       .help = "serve TLS with this certificate and chain, PEM",
+       .set = string_value(options.tls.certificate)},
+      {.name = "--ssl-keyfile",
+       .value = "FILE",
+       .help = "its private key, PEM",
+       .set = string_value(options.tls.key)},
+      {.name = "--max-queue",
+       .value = "N",
+       .help = "generations that may wait; more get 429",
+       .default_text = "256",
+       .set = int_value(options.max_queue, 1, 900)},
+      {.name = "--shutdown-timeout",
+       .value = "SECONDS",
+       .help = "for what runs when told to end; told twice: none",
+       .default_text = "30",
+       .set = int_value(options.shutdown_timeout, 0, 86400)},
+      {.name = "--log-level",
+       .value = "LEVEL",
+       .help = "debug, info, warning, error or off",
+       .default_text = "info",
+       .set = choice_value<LogLevel>(options.log_level, {{"debug", LogLevel::debug},
+                                                         {"info", LogLevel::info},
+                                                         {"warning", LogLevel::warning},
+                                                         {"error", LogLevel::error},
+                                                         {"off", LogLevel::off}})},
+      {.name = "--log-json", .help = "the log as JSON lines", .set = switch_value(options.log_json)},
+      {.name = "--no-supervise",
+       .help = "one process, not restarted when it dies: for debuggers",
+       .set = switch_value(options.no_supervise)},
+  };
+  for (OptionSpec& spec : limit_specs(options)) specs.push_back(std::move(spec));
+  return specs;
+}
+
+Status check(const ServeOptions& options) {
+  if (options.tls.certificate.empty() != options.tls.key.empty()) {
+    return invalid_argument("--ssl-certfile and --ssl-keyfile belong together; give both, or none");
+  }
+  return {};
+}
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+http::ServerLimits ServeOptions::limits() const {
+  http::ServerLimits limits;
+  const auto header_bytes = static_cast<std::size_t>(max_header_bytes);
+  limits.session.head.bytes = header_bytes;
+  limits.session.body_bytes = static_cast<std::uint64_t>(max_body_bytes);
+  limits.session.request_time = limits.write_time = std::chrono::seconds(client_timeout);
+  limits.session.idle_time = std::chrono::seconds(keep_alive_timeout);
+  limits.connections = max_connections;
+  limits.unsent_bytes = static_cast<std::size_t>(max_unsent_bytes);
+  return limits;
+}
+
+GateOptions ServeOptions::gate() const {
+  return {.api_key = api_key,
+          .allowed_origins = allowed_origins,
+          .allowed_hosts = allowed_hosts,
+          .check_host = is_loopback(host) || !allowed_hosts.empty()};
+}
+
+LogOptions ServeOptions::log() const {
+  return {.level = log_level, .format = log_json ? LogFormat::json : LogFormat::plain};
+}
+
+std::string ServeOptions::url(int bound_port) const {
+  const std::string name = host.find(':') == std::string::npos ? host : "[" + host + "]";
+  return (tls.certificate.empty() ? "http://" : "https://") + name + ":" + std::to_string(bound_port);
+}
+
+}  // namespace nibble

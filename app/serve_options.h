@@ -1,0 +1,50 @@
+// The options of `nibble serve`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "base/options.h"
+#include "server/gate.h"
+#include "server/http/socket_server.h"
+
+namespace nibble {
+
+struct ServeOptions {
+  EngineOptions engine;
+  std::string host = "127.0.0.1";
+  int port = 8000;
+  std::string served_name;
+  std::string api_key;
+  std::vector<std::string> allowed_origins;
+  std::vector<std::string> allowed_hosts;
+  http::TlsFiles tls;
+  int max_queue = 256;
+  int shutdown_timeout = 30;  // seconds, like the two below
+  int client_timeout = 30;
+  int keep_alive_timeout = 120;
+  int max_connections = 4096;
+  int max_header_bytes = 32 << 10;
+  int max_body_bytes = 4 << 20;
+  int max_unsent_bytes = 256 << 10;
+  LogLevel log_level = LogLevel::info;
+  bool log_json = false;
+  bool no_supervise = false;
+
+  http::ServerLimits limits() const;
+  GateOptions gate() const;
+  LogOptions log() const;
+  std::string url(int bound_port) const;
+};
+
+// The rows that set `options`, which outlives them.
+std::vector<OptionSpec> serve_option_specs(ServeOptions& options);
+
+// What one option cannot know of another.
+Status check(const ServeOptions& options);
+
+// Only programs on this machine reach it.
+bool is_loopback(const std::string& host);
+
+}  // namespace nibble

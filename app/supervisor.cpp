@@ -1,0 +1,173 @@
+#include "app/supervisor.h"
+
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+
+namespace nibble {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// How long an engine may take beyond its own deadlines before it is killed.
+constexpr std::chrono::seconds patience{10};
+// An engine that served this long has nothing to do with the deaths before it.
+constexpr std::chrono::minutes healthy_time{1};
+
+SharedState* make_shared_state() {
+  void* memory =
+      mmap(nullptr, sizeof(SharedState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  NIBBLE_CHECK(memory != MAP_FAILED, "a few pages of memory");
+  return new (memory) SharedState;
+}
+
+// The words of a log that lives for one line: its thread would not survive a fork.
+void say(const LogOptions& options, LogLevel level, std::string_view message, LogFields fields) {
+  const SystemClock clock;
+  Log(options, clock).write(level, message, fields);
+}
+
+class Supervisor {
+ public:
+  explicit Supervisor(const SupervisorOptions& options) : options_(options), shared_(make_shared_state()) {
+    sigemptyset(&signals_);
+    for (const int number : {SIGCHLD, SIGTERM, SIGINT, stop_order()}) sigaddset(&signals_, number);
+    sigprocmask(SIG_BLOCK, &signals_, nullptr);
+    sigdelset(&signals_, stop_order());
+  }
+
+  Child run() {
+    milliseconds pause = options_.first_pause;
+    while (true) {
+      if (const std::optional<Child> child = start(ChildRole::engine, engine_)) return *child;
+      end_stand_in(stop_order());
+      const auto begun = steady_clock::now();
+      const int status = wait_for_engine();
+      decide(status);
+      if (steady_clock::now() - begun > healthy_time) pause = options_.first_pause;
+      const int suspects = shared_->suspects.blame();
+      say(options_.log, LogLevel::error, "the engine's process ended; it is started again",
+          {{"signal", WIFSIGNALED(status) ? WTERMSIG(status) : 0},
+           {"exit_code", WIFEXITED(status) ? WEXITSTATUS(status) : 0},
+           {"requests_suspected", suspects},
+           {"pause_seconds", std::chrono::duration<double>(pause).count()}});
+      end_stand_in(SIGKILL);
+      if (const std::optional<Child> child = start(ChildRole::stand_in, stand_in_)) return *child;
+      sleep(pause);
+      pause = std::min(2 * pause, options_.longest_pause);
+    }
+  }
+
+ private:
+  // The child's view of itself, or nothing in the parent.
+  std::optional<Child> start(ChildRole role, pid_t& id) {
+    std::fflush(nullptr);
+    const pid_t parent = getpid();
+    id = fork();
+    NIBBLE_CHECK(id >= 0, "the system starts another process");
+    if (id > 0) return {};
+    // Whatever ends the parent ends its children.
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) std::_Exit(1);
+    prctl(PR_SET_NAME, role == ChildRole::engine ? "nibble-engine" : "nibble-standin");
+    sigset_t child_ended;
+    sigemptyset(&child_ended);
+    sigaddset(&child_ended, SIGCHLD);
+    sigprocmask(SIG_UNBLOCK, &child_ended, nullptr);
+    return Child{.role = role, .shared = shared_};
+  }
+
+  // Ends the process unless the engine is to be started again.
+  void decide(int status) {
+    const bool by_itself = WIFEXITED(status);
+    if (by_itself && (stops_ > 0 || !shared_->served || WEXITSTATUS(status) == 0)) leave(WEXITSTATUS(status));
+    if (stops_ == 0 && shared_->served) return;
+    if (!killed_) {
+      say(options_.log, LogLevel::error,
+          stops_ > 0 ? "the engine's process died while it was to end"
+                     : "the engine's process died before it could serve; is there memory enough?",
+          {{"signal", WTERMSIG(status)}});
+    }
+    leave(1);
+  }
+
+  // Until it has ended; orders to end are handed on meanwhile. Returns what waitpid() says.
+  int wait_for_engine() {
+    while (true) {
+      int status = 0;
+      const pid_t ended = waitpid(engine_, &status, WNOHANG);
+      if (ended == engine_) return status;
+      if (stand_in_ > 0 && waitpid(stand_in_, nullptr, WNOHANG) == stand_in_) stand_in_ = 0;
+      const int number = next_signal(stops_ > 0 ? kill_at_ : steady_clock::time_point::max());
+      if (number == SIGTERM || number == SIGINT) {
+        ++stops_;
+        kill(engine_, stop_order());
+        kill_at_ = steady_clock::now() + patience;
+        if (stops_ == 1) kill_at_ += options_.shutdown_timeout;
+      } else if (stops_ > 0 && steady_clock::now() >= kill_at_) {
+        say(options_.log, LogLevel::error, "the engine's process did not end when it was to; it is killed",
+            {});
+        killed_ = true;
+        kill(engine_, SIGKILL);
+        kill_at_ += patience;
+      }
+    }
+  }
+
+  // Ends the process when told to end.
+  void sleep(milliseconds pause) {
+    const auto until = steady_clock::now() + pause;
+    while (steady_clock::now() < until) {
+      const int number = next_signal(until);
+      if (number == SIGTERM || number == SIGINT) leave(0);
+    }
+  }
+
+  // The signal that came, or 0 when time is up.
+  int next_signal(steady_clock::time_point until) {
+    const auto left = std::clamp<std::chrono::nanoseconds>(until - steady_clock::now(), milliseconds(0),
+                                                           std::chrono::hours(1));
+    const timespec time{.tv_sec = left.count() / 1'000'000'000, .tv_nsec = left.count() % 1'000'000'000};
+    return std::max(sigtimedwait(&signals_, nullptr, &time), 0);
+  }
+
+  // Told to stop it answers what it has taken and goes; the next engine accepts from the same port already.
+  void end_stand_in(int number) {
+    if (stand_in_ <= 0) return;
+    kill(stand_in_, number);
+    if (number == SIGKILL) waitpid(std::exchange(stand_in_, 0), nullptr, 0);
+  }
+
+  [[noreturn]] void leave(int code) {
+    end_stand_in(SIGKILL);
+    std::fflush(nullptr);
+    std::_Exit(code);
+  }
+
+  const SupervisorOptions options_;
+  SharedState* const shared_;
+  sigset_t signals_;
+  pid_t engine_ = 0;
+  pid_t stand_in_ = 0;
+  int stops_ = 0;  // orders to end so far
+  bool killed_ = false;
+  steady_clock::time_point kill_at_;
+};
+
+}  // namespace
+
+Child supervise(const SupervisorOptions& options) { return Supervisor(options).run(); }
+
+}  // namespace nibble
