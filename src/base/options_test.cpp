@@ -105,8 +105,7 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
   const EngineOptions::Given& given = options.given;
   EXPECT_TRUE(given.device && given.threads && given.max_model_len && given.max_num_seqs &&
               given.max_num_batched_tokens && given.dtype && given.kv_cache_dtype && given.quantization &&
-              given.moe_runner_backend && given.attention_backend && given.no_prefix_cache &&
-              given.seed);
+              given.moe_runner_backend && given.attention_backend && given.no_prefix_cache && given.seed);
 }
 
 TEST(EngineOptions, AValueTheUserSetIsToldFromAnEqualDefault) {

@@ -66,8 +66,8 @@ struct Event {
   float logprob = 0;                  // natural logarithm over the whole vocabulary, before any filter
   std::span<const TokenLogprob> top;  // in the scheduler, until the next step
   FinishReason finish = FinishReason::none;
-  // With the first event: prompt tokens whose keys and values were not computed for this request. Whole pages,
-  // and fewer than the prompt has.
+  // With the first event: prompt tokens whose keys and values were not computed for this request. Whole
+  // pages, and fewer than the prompt has.
   int cached_tokens = 0;
   // With the first event of a request that asked for them: entry i is the log-probability of prompt[i]
   // after prompt[0..i); entry 0 is 0.

@@ -17,6 +17,7 @@ const std::vector<double> token_bounds = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0
 const std::vector<double> request_bounds = {0.3,  0.5,   0.8,   1.0,   1.5,   2.0,    2.5,
                                             5.0,  10.0,  15.0,  20.0,  30.0,  40.0,   50.0,
                                             60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0};
+const std::vector<double> step_bounds = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
 const std::vector<double> n_bounds = {1, 2, 5, 10, 20};
 
 double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
@@ -157,8 +158,30 @@ void Metrics::write_engine(MetricsText& text, const EngineCounts& counts) const 
   text.gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed.", load.queued);
   text.gauge("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.",
              load.pages > 0 ? static_cast<double>(load.pages_used) / load.pages : 0);
+  const EngineTotals& totals = counts.totals;
+  text.counter("vllm:num_preemptions_total", "Cumulative number of preemption from the engine.",
+               number(totals.preemptions));
+  text.counter("vllm:prefix_cache_queries_total",
+               "Prefix cache queries, in terms of number of queried tokens.",
+               number(totals.prefix_query_tokens));
+  text.counter("vllm:prefix_cache_hits_total", "Prefix cache hits, in terms of number of cached tokens.",
+               number(totals.prefix_hit_tokens));
+  // steps_by_tokens[i] had at most 2^i tokens.
+  Histogram step_tokens(step_bounds);
+  for (std::size_t i = 0; i < counts.steps_by_tokens.size(); ++i)
+    step_tokens.add(static_cast<double>(1 << i), counts.steps_by_tokens[i]);
+  step_tokens.add_sum(number(counts.prompt_tokens + counts.generated_tokens));
+  text.histogram("vllm:iteration_tokens_total", "Histogram of number of tokens per engine_step.",
+                 step_tokens);
   text.counter("nibble:steps_total", "Steps of the engine.", number(counts.steps));
+  text.counter("nibble:step_seconds_total", "Time spent in steps.", counts.step_seconds);
+  text.counter("nibble:recomputed_tokens_total", "Tokens whose keys and values a preemption had cost.",
+               number(totals.recomputed_tokens));
+  text.counter("nibble:evicted_pages_total", "Cached pages of the KV cache that made room.",
+               number(totals.evicted_pages));
   text.gauge("nibble:kv_pages_used", "Pages of the KV cache that running sequences hold.", load.pages_used);
+  text.gauge("nibble:kv_pages_cached", "Pages that no sequence holds, kept for prompts that begin alike.",
+             load.pages_cached);
   text.gauge("nibble:kv_pages", "Pages of the KV cache.", load.pages);
   text.family("nibble:choice_info", "gauge", "What was chosen to run, and by whom.");
   for (const EngineChoice& choice : model_.choices) {
