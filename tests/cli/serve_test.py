@@ -2,61 +2,15 @@
 import json
 import signal
 import socket
-import subprocess
 import threading
 import time
-import urllib.error
-import urllib.request
 
 import openai
 import pytest
 
-from nibble_program import BINARY, environment
+from serving import Server
 
 STORY = [{"role": "user", "content": "Tell me a story about a frog"}]
-
-
-class Server:
-    def __init__(self, *arguments):
-        command = [BINARY, "serve", "demo", "--port", 0, *arguments]
-        self.process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                                        env=environment())
-        self.url = self.process.stdout.readline().strip()  # the last thing a start prints
-        assert self.url.startswith("http://"), "it did not start"
-        self.address = ("127.0.0.1", int(self.url.rsplit(":", 1)[1]))
-
-    def get(self, path, **headers):
-        try:
-            with urllib.request.urlopen(urllib.request.Request(self.url + path, headers=headers), timeout=30) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
-    def raw(self, data, half_close=False):
-        """Everything that comes back until the server closes, or for a second."""
-        with socket.create_connection(self.address, timeout=30) as connection:
-            connection.sendall(data)
-            if half_close:
-                connection.shutdown(socket.SHUT_WR)
-            connection.settimeout(1)
-            received = b""
-            try:
-                while part := connection.recv(1 << 16):
-                    received += part
-            except TimeoutError:
-                pass
-            return received
-
-    def post(self, path, body, content_type="application/json"):
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: {content_type}\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n"
-        answer = self.raw(head.encode() + data)
-        status, _, body = answer.partition(b"\r\n\r\n")
-        return int(status.split()[1]), json.loads(body)
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=60)
 
 
 @pytest.fixture(scope="module")
