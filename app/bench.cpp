@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "app/bench_report.h"
+#include "app/bench_url.h"
 #include "app/commands.h"
 #include "app/interrupt.h"
 #include "app/progress.h"
@@ -24,6 +25,11 @@ struct Options {
   int requests = 0;  // 0: one for each in flight
   bool profile = false;
   bool json = false;
+  // Of a run over --url.
+  std::string url;
+  std::string api_key;
+  bool chat = false;
+  float rate = 0;
 };
 
 Status read_concurrency(std::string_view text, std::vector<int>& levels) {
@@ -93,7 +99,32 @@ Status run_all(const Options& options, Engine& engine, BenchReport& report) {
   return {};
 }
 
+UrlBenchOptions url_options(const Options& options) {
+  return {.url = options.url,
+          .model = options.engine.model,
+          .api_key = options.api_key,
+          .chat = options.chat,
+          .input_len = options.input_len,
+          .output_len = options.output_len,
+          .concurrency = options.concurrency,
+          .rate = options.rate,
+          .requests = options.requests,
+          .seed = options.engine.seed,
+          .json = options.json};
+}
+
 Status run(Options options, Console& console) {
+  if (!options.url.empty()) {
+    if (options.depth > 0 || options.profile)
+      return invalid_argument(
+          "--depth and --profile look into an engine of one's own; leave them out with --url");
+    return run_url_bench(url_options(options), console);
+  }
+  if (options.engine.model.empty())
+    return invalid_argument(
+        "no MODEL given; it is a directory, a name in the Hugging Face cache, or demo; or give --url");
+  if (options.rate > 0 || options.chat)
+    return invalid_argument("--rate and --chat are for a running server; give its --url too");
   const int most = *std::max_element(options.concurrency.begin(), options.concurrency.end());
   if (!options.engine.given.max_num_seqs)
     options.engine.max_num_seqs = std::max(options.engine.max_num_seqs, most);
@@ -144,9 +175,11 @@ Status run(Options options, Console& console) {
 CommandLine declare() {
   auto options = std::make_shared<Options>();
   CommandLine line;
-  line.positionals = {{.name = "MODEL",
-                       .help = "a directory, a name in the Hugging Face cache, or demo",
-                       .target = &options->engine.model}};
+  line.positionals = {
+      {.name = "MODEL",
+       .help = "a directory, a name in the Hugging Face cache, or demo; with --url the served name",
+       .target = &options->engine.model,
+       .required = false}};
   line.options = {
       {.name = "--input-len",
        .value = "N",
@@ -174,6 +207,21 @@ CommandLine declare() {
        .help = "tokens of a prompt before those that are measured",
        .default_text = "0",
        .set = int_value(options->depth, 0, 1 << 24)},
+      {.name = "--url",
+       .value = "URL",
+       .help = "load on a running server of OpenAI's API instead",
+       .set = string_value(options->url)},
+      {.name = "--rate",
+       .value = "R",
+       .help = "with --url: requests begun a second, instead of --concurrency",
+       .set = float_value(options->rate, 0, 1e6f)},
+      {.name = "--chat",
+       .help = "with --url: chats instead of completions",
+       .set = switch_value(options->chat)},
+      {.name = "--api-key",
+       .value = "KEY",
+       .help = "with --url: the server's",
+       .set = string_value(options->api_key)},
       {.name = "--profile", .help = "time by op too", .set = switch_value(options->profile)},
       {.name = "--json", .help = "one line of JSON", .set = switch_value(options->json)},
   };
@@ -185,7 +233,7 @@ CommandLine declare() {
 }  // namespace
 
 const Command bench_command{.name = "bench",
-                            .summary = "speed on this machine",
+                            .summary = "speed on this machine, or of a running server",
                             .example = "nibble bench demo --input-len 512 --concurrency 1,4,16",
                             .declare = declare};
 
