@@ -31,31 +31,37 @@ std::string_view content_type(std::string_view name) {
   return "text/javascript; charset=utf-8";
 }
 
+const File* find_file(std::string_view path) {
+  if (!path.starts_with('/')) return nullptr;
+  const std::string_view name = path == "/" ? "index.html"sv : path.substr(1);
+  for (const File& file : files)
+    if (file.name == name) return &file;
+  return nullptr;
+}
+
 }  // namespace
 
+bool is_file(std::string_view path) { return find_file(path) != nullptr; }
+
 std::optional<http::Response> file_answer(std::string_view path, std::string_view known_tags) {
-  if (!path.starts_with('/')) return {};
-  const std::string_view name = path == "/" ? "index.html"sv : path.substr(1);
-  for (const File& file : files) {
-    if (file.name != name) continue;
-    const std::string tag = "\"" + std::string(file.hash.substr(0, 32)) + "\"";
-    http::Response response{.content_type = std::string(content_type(name)),
-                            .fields = {{"ETag", tag},
-                                       {"Cache-Control", "no-cache"},  // asked for again, by its tag
-                                       {"Content-Security-Policy", std::string(policy)},
-                                       {"X-Content-Type-Options", "nosniff"},
-                                       {"X-Frame-Options", "DENY"},
-                                       {"Referrer-Policy", "no-referrer"},
-                                       {"Cross-Origin-Opener-Policy", "same-origin"},
-                                       {"Cross-Origin-Resource-Policy", "same-origin"}}};
-    if (known_tags.find(tag) != std::string_view::npos) {
-      response.status = 304;
-    } else {
-      response.body = file.contents;
-    }
-    return response;
+  const File* const file = find_file(path);
+  if (file == nullptr) return {};
+  const std::string tag = "\"" + std::string(file->hash.substr(0, 32)) + "\"";
+  http::Response response{.content_type = std::string(content_type(file->name)),
+                          .fields = {{"ETag", tag},
+                                     {"Cache-Control", "no-cache"},  // asked for again, by its tag
+                                     {"Content-Security-Policy", std::string(policy)},
+                                     {"X-Content-Type-Options", "nosniff"},
+                                     {"X-Frame-Options", "DENY"},
+                                     {"Referrer-Policy", "no-referrer"},
+                                     {"Cross-Origin-Opener-Policy", "same-origin"},
+                                     {"Cross-Origin-Resource-Policy", "same-origin"}}};
+  if (known_tags.find(tag) != std::string_view::npos) {
+    response.status = 304;
+  } else {
+    response.body = file->contents;
   }
-  return {};
+  return response;
 }
 
 }  // namespace nibble::page

@@ -9,6 +9,8 @@
 
 namespace nibble::page {
 
+bool is_file(std::string_view path);
+
 // The answer to a GET of one of the page's files; nothing for any other path. `known_tags` is the request's
 // If-None-Match: who has the file as it is gets 304.
 std::optional<http::Response> file_answer(std::string_view path, std::string_view known_tags);
