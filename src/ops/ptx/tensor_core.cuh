@@ -26,4 +26,18 @@ __device__ __forceinline__ std::uint32_t multiply_bf16x2(std::uint32_t a, std::u
   return product;
 }
 
+// Both rounded to bfloat16, to nearest even.
+__device__ __forceinline__ std::uint32_t pack_bf16x2(float low, float high) {
+  std::uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+// 2^x within 2 units in the last place; results below 2^-126 are 0.
+__device__ __forceinline__ float exp2_fast(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
 }  // namespace nibble::ptx

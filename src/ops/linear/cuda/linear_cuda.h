@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "formats/bf16.h"
+#include "ops/attention/cuda/kv_cuda.h"
 #include "ops/linear/cuda/dense_tiles.h"
 
 namespace nibble {
@@ -53,16 +54,6 @@ struct LinearCudaArgs {
 
 // Queues the product on the stream. A refusal names what the shapes lack.
 Status linear_cuda(const LinearCudaArgs& args, cudaStream_t stream);
-
-// Keys and values of one layer as the kernels here write and ops/attention/cuda reads them, for heads of 64
-// dimensions. Slots are numbered through all pages; 64 of them, a chunk, lie together for each head: the keys
-// one after the other, the values dimension by dimension (transposed).
-struct KvCudaLayer {
-  Bf16* keys = nullptr;    // [kv_heads, slots / 64, 64 slots, 64]
-  Bf16* values = nullptr;  // [kv_heads, slots / 64, 64, 64 slots]
-  int kv_heads = 0;
-  int slots = 0;  // of the pool, a multiple of 64
-};
 
 // q, k and v of a layer in one product: bias, rotary embedding (ops/rope/rope.h) of q and k, q rounded to
 // bfloat16 in rows, k and v rounded into their places in the cache.

@@ -85,6 +85,13 @@ inline int __shfl_up_sync(unsigned, int value, int by) {
   const int lane = static_cast<int>(emulated_lane());
   return __shfl_sync(0, value, lane >= by ? lane - by : lane);
 }
+inline float __shfl_up_sync(unsigned, float value, int by) {
+  const int lane = static_cast<int>(emulated_lane());
+  return __shfl_sync(0, value, lane >= by ? lane - by : lane);
+}
+inline float __shfl_xor_sync(unsigned, float value, int with) {
+  return __shfl_sync(0, value, static_cast<int>(emulated_lane()) ^ with);
+}
 inline unsigned __match_any_sync(unsigned, int value) {
   const auto& lanes = emulated_exchange(static_cast<unsigned>(value));
   unsigned same = 0;

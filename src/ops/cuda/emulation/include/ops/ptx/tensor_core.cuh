@@ -2,6 +2,7 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 
 #include "formats/bf16.h"
@@ -48,5 +49,10 @@ inline std::uint32_t multiply_bf16x2(std::uint32_t a, std::uint32_t b) {
   }
   return product;
 }
+
+inline std::uint32_t pack_bf16x2(float low, float high) {
+  return Bf16::from_float(low).bits | std::uint32_t{Bf16::from_float(high).bits} << 16;
+}
+inline float exp2_fast(float x) { return x < -126.0f ? 0.0f : std::exp2(x); }
 
 }  // namespace nibble::ptx

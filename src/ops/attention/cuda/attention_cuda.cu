@@ -1,0 +1,28 @@
+#include <string>
+
+#include "ops/attention/cuda/attention_steps.cuh"
+
+namespace nibble {
+
+Status attention_cuda(const AttentionCudaArgs& args, cudaStream_t stream) {
+  const int kv_heads = args.cache.kv_heads, group = kv_heads > 0 ? args.heads / kv_heads : 0;
+  if (group < 1 || group * kv_heads != args.heads || attention_tile % group != 0) {
+    return invalid_argument("attention takes 1, 2, 4, 8 or 16 heads for each KV head, not " +
+                            std::to_string(args.heads) + " for " + std::to_string(kv_heads));
+  }
+  if (args.page_size < kv_chunk_slots || args.page_size % kv_chunk_slots != 0 ||
+      args.cache.slots % kv_chunk_slots != 0) {
+    return invalid_argument("pages must be of a multiple of 64 positions, not " +
+                            std::to_string(args.page_size));
+  }
+  if (args.sequence_count > attention_max_sequences) {
+    return invalid_argument("one launch takes at most " + std::to_string(attention_max_sequences) +
+                            " sequences, not " + std::to_string(args.sequence_count));
+  }
+  if (args.sequence_count == 0) return {};
+  if (args.rows == AttentionRows::few || args.rows == AttentionRows::both) launch_attention_few(args, stream);
+  if (args.rows != AttentionRows::few) launch_attention_many(args, stream);
+  return {};
+}
+
+}  // namespace nibble

@@ -1,0 +1,115 @@
+// How fast gpt-oss's attention runs, 64/8/64 heads with sinks: graphs of layers with keys and values of their
+// own, as many as keep them out of the second-level cache; random queries, keys and values.
+//
+//   attention_cuda_bench [--json FILE]
+//
+// Prints a line for each case: decode (one row a sequence) by batch and positions, whole and with a window of
+// 128, in microseconds and share of 4,650 GB/s on the bytes that are seen; prefill of one prompt in
+// microseconds and TFLOP/s, counting 4 x 64 a query and position seen.
+#include "ops/attention/cuda/attention_cuda.h"
+#include "ops/cuda/bench_util.cuh"
+#include "ops/linear/cuda/dense_tiles.h"
+
+namespace nibble {
+namespace {
+
+constexpr int heads = 64, kv_heads = 8, page_size = 128;
+constexpr double kv_bytes = 2.0 * kv_heads * kv_head_dim * 2;  // a position
+
+struct Case {
+  int batch, positions, window, rows;  // rows: of each sequence, the last ones
+};
+
+std::string run(const Case& c, std::mt19937& random) {
+  const int pages = (c.positions + page_size - 1) / page_size, slots = c.batch * pages * page_size;
+  const std::size_t layer_elements = static_cast<std::size_t>(slots) * kv_heads * kv_head_dim;
+  const double bytes_seen =
+      kv_bytes * c.batch * (c.window > 0 ? std::min(c.window, c.positions) : c.positions);
+  const double layer_bytes = 4.0 * static_cast<double>(layer_elements);
+  // Windows see little of their layers: 36 of them even where the rest of the cache takes gigabytes.
+  const int layers = c.rows > 1 ? 4 : std::clamp(static_cast<int>(20e9 / layer_bytes), 4, 36);
+  DeviceBuffer keys = bench::random_weights(layer_elements * 2 * static_cast<std::size_t>(layers), 3);
+  DeviceBuffer values = bench::random_weights(layer_elements * 2 * static_cast<std::size_t>(layers), 4);
+
+  std::vector<std::int32_t> table(static_cast<std::size_t>(c.batch * pages));
+  for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::int32_t>(i);
+  std::shuffle(table.begin(), table.end(), random);
+  std::vector<SequenceCuda> sequences;
+  for (int i = 0; i < c.batch; ++i)
+    sequences.push_back({i * c.rows, c.rows, c.positions - c.rows, i * pages});
+  const std::size_t rows = static_cast<std::size_t>(c.batch * c.rows);
+  const int splits = c.batch * attention_splits(c.positions);
+  DeviceBuffer q = bench::filled<Bf16>(rows * heads * kv_head_dim, bench::normal, random);
+  DeviceBuffer device_table = bench::copied(table), device_sequences = bench::copied(sequences);
+  DeviceBuffer sinks = bench::copied(std::vector<float>(heads, 0.5f));
+  DeviceBuffer out = bench::zeroed(DenseShape{0, heads * kv_head_dim}.token_bytes(static_cast<int>(rows)));
+  const AttentionRows which = c.rows > 1 ? AttentionRows::many : AttentionRows::few;
+  DeviceBuffer partials = bench::zeroed(c.rows > 1 ? 0 : attention_partials(splits, kv_heads) * 4);
+  DeviceBuffer arrived = bench::zeroed(static_cast<std::size_t>(c.batch) * kv_heads * 4);
+  const bench::Times times = bench::time_graph(layers, c.rows > 1 ? 5 : 25, [&](cudaStream_t stream) {
+    for (int layer = 0; layer < layers; ++layer) {
+      const std::size_t at = layer_elements * static_cast<std::size_t>(layer);
+      bench::require(attention_cuda({.q = q.as<Bf16>(),
+                                     .heads = heads,
+                                     .sequences = device_sequences.as<SequenceCuda>(),
+                                     .sequence_count = c.batch,
+                                     .page_table = device_table.as<std::int32_t>(),
+                                     .page_size = page_size,
+                                     .cache = {keys.as<Bf16>() + at, values.as<Bf16>() + at, kv_heads, slots},
+                                     .window = c.window,
+                                     .sinks = sinks.as<float>(),
+                                     .scale = 0.125f,
+                                     .out = out.as<std::uint8_t>(),
+                                     .rows = which,
+                                     .max_splits = splits,
+                                     .workspace = {partials.as<float>(), arrived.as<std::uint32_t>()}},
+                                    stream));
+    }
+  });
+  double seen = 0;  // positions, over all rows
+  for (int row = c.positions - c.rows + 1; row <= c.positions; ++row)
+    seen += static_cast<double>(c.batch) * (c.window > 0 ? std::min(c.window, row) : row);
+  const double seconds = times.median * 1e-6;
+  const double share = bytes_seen / seconds / bench::read_peak;
+  const double tflops = 4.0 * kv_head_dim * heads * seen / seconds / 1e12;
+  std::printf(
+      "%4d x %4d rows, %6d positions, window %4d: %9.2f us (%.2f .. %.2f)  %5.1f %% of 4,650 GB/s  %6.1f "
+      "TFLOP/s\n",
+      c.batch, c.rows, c.positions, c.window, times.median, times.least, times.most, 100 * share, tflops);
+  std::fflush(stdout);
+  char line[256];
+  std::snprintf(
+      line, sizeof line,
+      "{\"batch\": %d, \"rows\": %d, \"positions\": %d, \"window\": %d, \"us\": %.2f, \"us_min\": %.2f, "
+      "\"us_max\": %.2f, \"share_of_read_peak\": %.4f, \"tflops\": %.1f}",
+      c.batch, c.rows, c.positions, c.window, times.median, times.least, times.most, share, tflops);
+  return line;
+}
+
+}  // namespace
+}  // namespace nibble
+
+int main(int argc, char** argv) {
+  using namespace nibble;
+  const char* json = nullptr;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    if (std::string(argv[i]) == "--json") json = argv[i + 1];
+  }
+  if (!bench::has_gpu()) return 77;
+  std::mt19937 random(1);
+  std::vector<std::string> lines;
+  for (const int batch : {1, 8, 32}) {
+    for (const int positions : {1024, 8192, 65536}) {
+      if (batch == 8 && positions == 65536) continue;
+      for (const int window : {0, 128}) {
+        if (window > 0 && positions != 8192) continue;
+        lines.push_back(run({batch, positions, window, 1}, random));
+      }
+    }
+  }
+  for (const int window : {0, 128}) {
+    for (const int positions : {1024, 8192}) lines.push_back(run({1, positions, window, positions}, random));
+  }
+  bench::write_json(json, lines);
+  return 0;
+}

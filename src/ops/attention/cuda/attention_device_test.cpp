@@ -1,0 +1,253 @@
+// On a GPU, or on its emulation: attention against double precision, and its bits against themselves.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "ops/attention/cuda/attention_cuda.h"
+#include "ops/cuda/device_test_util.h"
+#include "ops/linear/cuda/dense_tiles.h"
+#include "ops/op_test_util.h"
+
+namespace nibble {
+namespace {
+
+using AttentionOnTheGpu = OnTheGpu;
+
+struct Shape {
+  int heads, kv_heads, page_size, window;
+  bool sinks;
+};
+
+// One sequence of `length` positions in pages of a shuffled order; what was never written is no number.
+struct Sequence {
+  Shape shape;
+  int length, slots;
+  std::vector<Bf16> q, k, v, keys, values;
+  std::vector<float> sinks;
+  std::vector<std::int32_t> pages;
+
+  Sequence(std::mt19937& random, const Shape& shape_, int length_) : shape(shape_), length(length_) {
+    const std::size_t n = static_cast<std::size_t>(length * 64);
+    q = random_bf16(random, n * static_cast<std::size_t>(shape.heads), 2.0f);
+    k = random_bf16(random, n * static_cast<std::size_t>(shape.kv_heads));
+    v = random_bf16(random, n * static_cast<std::size_t>(shape.kv_heads));
+    sinks = random_floats(random, static_cast<std::size_t>(shape.heads));
+    pages.resize(static_cast<std::size_t>((length + shape.page_size - 1) / shape.page_size));
+    std::iota(pages.begin(), pages.end(), 1);
+    std::shuffle(pages.begin(), pages.end(), random);
+    slots = (static_cast<int>(pages.size()) + 1) * shape.page_size;
+    keys.assign(static_cast<std::size_t>(shape.kv_heads * slots * 64), Bf16{0xffff});
+    values = keys;
+    for (int position = 0; position < length; ++position) {
+      const int slot = pages[static_cast<std::size_t>(position / shape.page_size)] * shape.page_size +
+                       position % shape.page_size;
+      for (int head = 0; head < shape.kv_heads; ++head) {
+        const int chunk = head * slots * 64 + slot / 64 * 4096;
+        for (int d = 0; d < 64; ++d) {
+          const std::size_t from = static_cast<std::size_t>((position * shape.kv_heads + head) * 64 + d);
+          keys[static_cast<std::size_t>(chunk + slot % 64 * 64 + d)] = k[from];
+          values[static_cast<std::size_t>(chunk + d * 64 + slot % 64)] = v[from];
+        }
+      }
+    }
+  }
+
+  // What the device gives for queries at these positions: rows i of q, cut into sequences of some rows each.
+  // [rows, heads, 64].
+  std::vector<Bf16> on_gpu(const std::vector<SequenceCuda>& cuts, AttentionRows rows) const {
+    int row_count = 0, splits = 0;
+    std::vector<Bf16> queries;
+    for (const SequenceCuda& cut : cuts) {
+      row_count += cut.row_count;
+      splits += attention_splits(cut.first_position + cut.row_count);
+    }
+    const int width = shape.heads * 64;
+    queries.resize(static_cast<std::size_t>(row_count * width));
+    for (const SequenceCuda& cut : cuts) {
+      std::copy_n(q.begin() + cut.first_position * width, cut.row_count * width,
+                  queries.begin() + cut.row_begin * width);
+    }
+    DeviceBuffer device_q = on_device(queries), device_cuts = on_device(cuts), table = on_device(pages);
+    DeviceBuffer device_keys = on_device(keys), device_values = on_device(values),
+                 device_sinks = on_device(sinks);
+    const DenseShape o{0, width};
+    DeviceBuffer out = device_bytes(o.token_bytes(row_count), 0xff);
+    DeviceBuffer partials = device_bytes(attention_partials(splits, shape.kv_heads) * 4, 0xff);
+    DeviceBuffer arrived = device_bytes(cuts.size() * static_cast<std::size_t>(shape.kv_heads) * 4, 0);
+    const Status status =
+        attention_cuda({.q = device_q.as<Bf16>(),
+                        .heads = shape.heads,
+                        .sequences = device_cuts.as<SequenceCuda>(),
+                        .sequence_count = static_cast<int>(cuts.size()),
+                        .page_table = table.as<std::int32_t>(),
+                        .page_size = shape.page_size,
+                        .cache = {device_keys.as<Bf16>(), device_values.as<Bf16>(), shape.kv_heads, slots},
+                        .window = shape.window,
+                        .sinks = shape.sinks ? device_sinks.as<float>() : nullptr,
+                        .scale = 0.125f,
+                        .out = out.as<std::uint8_t>(),
+                        .rows = rows,
+                        .max_splits = splits,
+                        .workspace = {partials.as<float>(), arrived.as<std::uint32_t>()}},
+                       nullptr);
+    NIBBLE_CHECK(status.ok(), status.message());
+    std::vector<std::uint8_t> tiles(o.token_bytes(row_count));
+    out.copy_to(std::span(tiles));
+    std::vector<Bf16> result(queries.size());
+    for (int row = 0; row < row_count; ++row) {
+      for (int i = 0; i < width; ++i) {
+        std::memcpy(&result[static_cast<std::size_t>(row * width + i)],
+                    tiles.data() + token_offset(o.blocks(), row, i), 2);
+      }
+    }
+    std::vector<std::uint32_t> counts(cuts.size() * static_cast<std::size_t>(shape.kv_heads), 1);
+    arrived.copy_to(std::span(counts));
+    for (const std::uint32_t count : counts) EXPECT_EQ(count, 0u) << "the next launch would add too early";
+    return result;
+  }
+
+  std::vector<Bf16> whole(AttentionRows rows) const { return on_gpu({{0, length, 0, 0}}, rows); }
+  // Every position as a sequence of its own, or in runs of `rows`.
+  std::vector<Bf16> in_runs(int rows, AttentionRows which) const {
+    std::vector<SequenceCuda> cuts;
+    for (int first = 0; first < length; first += rows)
+      cuts.push_back({first, std::min(rows, length - first), first, 0});
+    return on_gpu(cuts, which);
+  }
+
+  std::vector<double> exact(int position, int head) const {
+    const int kv_head = head / (shape.heads / shape.kv_heads);
+    const int first = shape.window > 0 ? std::max(0, position - shape.window + 1) : 0;
+    std::vector<double> out(64), scores;
+    double largest = shape.sinks ? sinks[static_cast<std::size_t>(head)] : -INFINITY;
+    for (int j = first; j <= position; ++j) {
+      double score = 0;
+      for (int d = 0; d < 64; ++d) {
+        score += static_cast<double>(
+                     q[static_cast<std::size_t>((position * shape.heads + head) * 64 + d)].to_float()) *
+                 k[static_cast<std::size_t>((j * shape.kv_heads + kv_head) * 64 + d)].to_float() / 8;
+      }
+      scores.push_back(score);
+      largest = std::max(largest, score);
+    }
+    double sum = shape.sinks ? std::exp(sinks[static_cast<std::size_t>(head)] - largest) : 0;
+    for (int j = first; j <= position; ++j) {
+      const double weight = std::exp(scores[static_cast<std::size_t>(j - first)] - largest);
+      sum += weight;
+      for (int d = 0; d < 64; ++d) {
+        out[static_cast<std::size_t>(d)] +=
+            weight * v[static_cast<std::size_t>((j * shape.kv_heads + kv_head) * 64 + d)].to_float();
+      }
+    }
+    for (double& each : out) each /= sum;
+    return out;
+  }
+};
+
+bool same(const std::vector<Bf16>& a, const std::vector<Bf16>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * 2) == 0;
+}
+
+std::string name_of(const Shape& s, int length) {
+  return std::to_string(s.heads) + "/" + std::to_string(s.kv_heads) + ", pages of " +
+         std::to_string(s.page_size) + ", window " + std::to_string(s.window) +
+         (s.sinks ? ", sinks, " : ", ") + std::to_string(length) + " positions";
+}
+
+struct Case {
+  Shape shape;
+  int length;
+};
+std::vector<Case> cases() {
+  if (on_emulation) {
+    return {{{8, 1, 64, 0, true}, 150}, {{4, 2, 128, 40, false}, 70}, {{16, 1, 64, 128, true}, 200}};
+  }
+  return {{{64, 8, 64, 0, true}, 700},  {{64, 8, 256, 128, true}, 700}, {{4, 2, 128, 40, false}, 333},
+          {{16, 1, 64, 0, false}, 257}, {{3, 3, 64, 0, true}, 130},     {{64, 8, 128, 0, true}, 2100}};
+}
+
+TEST_F(AttentionOnTheGpu, AgreesWithDoublePrecision) {
+  std::mt19937 random(1);
+  for (const auto& [shape, length] : cases()) {
+    const Sequence sequence(random, shape, length);
+    for (const AttentionRows rows : {AttentionRows::few, AttentionRows::all_as_many}) {
+      std::vector<SequenceCuda> cuts;
+      for (int position : {0, 1, 62, 63, 64, 127, length / 2, length - 1})
+        cuts.push_back({static_cast<std::int32_t>(cuts.size()), 1, std::min(position, length - 1), 0});
+      const std::vector<Bf16> found = sequence.on_gpu(cuts, rows);
+      double difference = 0, norm = 0;
+      for (const SequenceCuda& cut : cuts) {
+        for (int head = 0; head < shape.heads; ++head) {
+          const std::vector<double> expected = sequence.exact(cut.first_position, head);
+          for (int d = 0; d < 64; ++d) {
+            const double error =
+                found[static_cast<std::size_t>((cut.row_begin * shape.heads + head) * 64 + d)].to_float() -
+                expected[static_cast<std::size_t>(d)];
+            difference += error * error;
+            norm += expected[static_cast<std::size_t>(d)] * expected[static_cast<std::size_t>(d)];
+          }
+        }
+      }
+      EXPECT_LT(std::sqrt(difference / norm), 4e-3) << name_of(shape, length);
+    }
+  }
+}
+
+TEST_F(AttentionOnTheGpu, ARowsBitsDependNeitherOnTheKernelNorOnThePromptsCutting) {
+  std::mt19937 random(2);
+  for (const auto& [shape, length] : cases()) {
+    const Sequence sequence(random, shape, length);
+    const int tile_rows = attention_tile / (shape.heads / shape.kv_heads);
+    const std::vector<Bf16> whole = sequence.whole(AttentionRows::all_as_many);
+    EXPECT_TRUE(same(whole, sequence.in_runs(1, AttentionRows::few))) << name_of(shape, length);
+    EXPECT_TRUE(same(whole, sequence.in_runs(tile_rows, AttentionRows::both))) << name_of(shape, length);
+    EXPECT_TRUE(same(whole, sequence.in_runs(33, AttentionRows::both))) << name_of(shape, length);
+  }
+}
+
+TEST_F(AttentionOnTheGpu, TakesInSplitsByTheDozen) {
+  std::mt19937 random(3);
+  const Shape shape{2, 1, 64, 0, true};
+  const int length = 256 * (on_emulation ? 34 : 70) + 5;  // more splits than are scaled at once
+  const Sequence sequence(random, shape, length);
+  const std::vector<SequenceCuda> last = {{0, 3, length - 3, 0}};
+  const std::vector<Bf16> few = sequence.on_gpu(last, AttentionRows::few);
+  EXPECT_TRUE(same(few, sequence.on_gpu(last, AttentionRows::all_as_many)));
+  const std::vector<double> expected = sequence.exact(length - 1, 1);
+  for (int d = 0; d < 64; ++d)
+    EXPECT_NEAR(few[static_cast<std::size_t>((2 * 2 + 1) * 64 + d)].to_float(),
+                expected[static_cast<std::size_t>(d)], 2e-3);
+}
+
+TEST_F(AttentionOnTheGpu, LeavesOutPaddingAndKeepsNotANumberToItsSequence) {
+  std::mt19937 random(4);
+  Sequence sequence(random, {8, 1, 64, 0, true}, 90);
+  const std::vector<SequenceCuda> cuts = {
+      {0, 1, 40, 0}, {1, 0, 0, 0}, {1, 7, 50, 0}, {8, 0, 0, 0}, {8, 1, 89, 0}};
+  const std::vector<Bf16> clean = sequence.on_gpu(cuts, AttentionRows::both);
+  // The value at position 70, dimension 3: seen by the last sequence alone.
+  const int slot = sequence.pages[1] * 64 + 70 - 64;
+  sequence.values[static_cast<std::size_t>(slot / 64 * 4096 + 3 * 64 + slot % 64)] = Bf16{0x7fc0};
+  const std::vector<Bf16> found = sequence.on_gpu(cuts, AttentionRows::both);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (i / 512 == 8 && i % 64 == 3) {
+      EXPECT_TRUE(std::isnan(found[i].to_float())) << i;
+    } else {
+      EXPECT_EQ(found[i], clean[i]) << i;
+    }
+  }
+}
+
+TEST_F(AttentionOnTheGpu, RefusesWhatHasNoTile) {
+  const KvCudaLayer cache{nullptr, nullptr, 2, 64};
+  EXPECT_NE(attention_cuda({.heads = 6, .page_size = 64, .cache = cache}, nullptr).message().find("6 for 2"),
+            std::string::npos);
+  EXPECT_NE(attention_cuda({.heads = 4, .page_size = 32, .cache = cache}, nullptr).message().find("32"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace nibble
