@@ -202,7 +202,7 @@ Refused no_tool_choice(Reading&, const std::string& field, const FieldValue& val
 }
 
 Refused only_true(Reading&, const std::string& field, const FieldValue& value) {
-  if (value.boolean) return {};
+  if (value.json.is_bool() && value.json.as_bool()) return {};
   return bad_field(field, " is always true here; leave it out");
 }
 
@@ -239,7 +239,7 @@ constexpr FieldType tool_choice_type = other(R"({"enum":["none","auto"]})");
 constexpr FieldType text_format_type =
     other(R"({"type":"object","required":["type"],"properties":{"type":{"const":"text"}}})");
 constexpr FieldType modalities_type = other(R"({"const":["text"]})");
-constexpr FieldType true_type = boolean();
+constexpr FieldType true_type = other(R"({"const":true})");
 constexpr FieldType object_type = other(R"({"type":"object"})");
 constexpr FieldType prompt_type = other(
     R"({"anyOf":[{"type":"string"},{"type":"array","minItems":1,"maxItems":128,"items":{"type":"string"}},)"

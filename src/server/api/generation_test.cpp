@@ -1,0 +1,200 @@
+#include "server/api/generation.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <random>
+
+#include "base/json.h"
+
+namespace nibble::api {
+namespace {
+
+const Tokenizer& tokenizer() {
+  static const Tokenizer loaded = Tokenizer::load(NIBBLE_SOURCE_DIR "/tests/data/parity/example").value();
+  return loaded;
+}
+
+// Keeps what is answered.
+class RecordingExchange final : public http::Exchange {
+ public:
+  const http::HttpRequest& request() const override { return request_; }
+  void answer(http::Response response) override {
+    EXPECT_FALSE(ended);
+    status = response.status;
+    body = std::move(response.body);
+    ended = true;
+  }
+  void begin_stream(http::Response) override {}
+  void stream(std::string_view data) override {
+    EXPECT_FALSE(ended);
+    body += data;
+  }
+  void end_stream() override { ended = true; }
+  void break_stream() override { ended = broken = true; }
+  void on_gone(std::function<void()>) override {}
+
+  int status = 200;
+  std::string body;
+  bool ended = false, broken = false;
+
+ private:
+  http::HttpRequest request_;
+};
+
+struct Asked {
+  std::string fields;
+  AnswerFormat format = AnswerFormat::harmony;
+};
+
+struct Answering {
+  std::shared_ptr<RecordingExchange> exchange = std::make_shared<RecordingExchange>();
+  std::unique_ptr<Generation> generation;
+
+  explicit Answering(const Asked& asked) {
+    const std::string body = R"({"messages":[{"role":"user","content":"a"}])" +
+                             (asked.fields.empty() ? "" : "," + asked.fields) + "}";
+    PreparedRequest prepared{.request = std::get<GenerationRequest>(parse_generation_request(
+                                 Endpoint::chat, body, tokenizer().vocabulary_size())),
+                             .prompts = {{.ids = {1, 2, 3}, .format = asked.format, .text = "abc"}},
+                             .stop = {}};
+    for (int i = 0; i < prepared.request.n; ++i)
+      prepared.stop.push_back(StopStrings::make(prepared.request.sampling.stop).value());
+    generation = std::make_unique<Generation>(exchange, std::move(prepared),
+                                              AnswerHead{.id = "chatcmpl-x", .model = "m"}, tokenizer());
+  }
+
+  Generation::After give(int choice, TokenId token, FinishReason finish = FinishReason::none) {
+    return generation->take(choice, {.token = token, .logprob = -1, .finish = finish});
+  }
+};
+
+struct Read {
+  std::string content, reasoning, finish;
+  int finishes = 0;
+};
+
+// A stream's chunks joined; each must be a line of server-sent events with JSON in it.
+Read read_stream(const std::string& body) {
+  Read read;
+  std::string_view left = body;
+  bool done = false;
+  while (!left.empty()) {
+    const std::size_t end = left.find("\n\n");
+    EXPECT_TRUE(left.starts_with("data: ") && end != left.npos);
+    const std::string_view data = left.substr(6, end - 6);
+    left.remove_prefix(end + 2);
+    if (data == "[DONE]") {
+      done = true;
+      EXPECT_TRUE(left.empty());
+      break;
+    }
+    const Result<JsonDocument> event = JsonDocument::parse(std::string(data));  // refuses what is not UTF-8
+    EXPECT_TRUE(event.ok()) << data;
+    const JsonValue choice = *event->root().find("choices")->elements().begin();
+    const JsonValue delta = *choice.find("delta");
+    if (const auto text = delta.find("content")) read.content += text->as_string();
+    if (const auto text = delta.find("reasoning_content")) read.reasoning += text->as_string();
+    if (const auto finish = choice.find("finish_reason"); finish->is_string()) {
+      read.finish = finish->as_string();
+      ++read.finishes;
+    }
+  }
+  EXPECT_TRUE(done);
+  return read;
+}
+
+Read read_whole(const std::string& body) {
+  const JsonDocument answer = JsonDocument::parse(body).value();
+  const JsonValue choice = *answer.root().find("choices")->elements().begin();
+  const JsonValue message = *choice.find("message");
+  Read read{.content = std::string(message.find("content")->as_string()),
+            .finish = std::string(choice.find("finish_reason")->as_string()),
+            .finishes = 1};
+  if (const auto text = message.find("reasoning_content")) read.reasoning = text->as_string();
+  return read;
+}
+
+// Tokens as a model gone wrong would say them: mostly markers, some text, some halves of characters.
+std::vector<TokenId> babble(std::mt19937& random) {
+  static const std::vector<TokenId> markers = tokenizer().encode_trusted(
+      "<|start|><|channel|><|message|><|end|><|constrain|><|return|><|call|>analysisfinalcommentary "
+      "to=functions.x json");
+  std::vector<TokenId> tokens(1 + random() % 24);
+  for (TokenId& token : tokens) {
+    token = random() % 3 > 0
+                ? markers[random() % markers.size()]
+                : static_cast<TokenId>(random() % static_cast<unsigned>(tokenizer().vocabulary_size()));
+  }
+  return tokens;
+}
+
+TEST(Generation, WhateverAModelSaysIsAnAnswerWithOneEndStreamedOrWhole) {
+  const char* extended = std::getenv("NIBBLE_EXTENDED_TESTS");
+  const int rounds = extended != nullptr ? 1'000'000 : 4'000;
+  std::mt19937 random(3);
+  const std::string fields[] = {"", R"("stop":["a","to="])", R"("logprobs":true,"top_logprobs":1)",
+                                R"("min_tokens":4,"stop":"e")"};
+  for (int round = 0; round < rounds; ++round) {
+    const std::vector<TokenId> tokens = babble(random);
+    const std::string& asked = fields[random() % std::size(fields)];
+    const FinishReason last = random() % 2 == 0 ? FinishReason::stop : FinishReason::length;
+    Read reads[2];
+    for (const bool stream : {false, true}) {
+      Answering answering(
+          {.fields = asked + (stream ? std::string(asked.empty() ? "" : ",") + "\"stream\":true" : "")});
+      for (std::size_t i = 0; i < tokens.size() && !answering.exchange->ended; ++i)
+        answering.give(0, tokens[i], i + 1 == tokens.size() ? last : FinishReason::none);
+      ASSERT_TRUE(answering.exchange->ended && !answering.exchange->broken);
+      ASSERT_EQ(answering.exchange->status, 200);
+      reads[stream] = stream ? read_stream(answering.exchange->body) : read_whole(answering.exchange->body);
+      ASSERT_EQ(reads[stream].finishes, 1);
+    }
+    ASSERT_EQ(reads[0].content, reads[1].content);
+    ASSERT_EQ(reads[0].reasoning, reads[1].reasoning);
+    ASSERT_EQ(reads[0].finish, reads[1].finish);
+  }
+}
+
+TEST(Generation, ReasoningIsCountedAndToldApart) {
+  Answering answering({});
+  const std::vector<TokenId> tokens = tokenizer().encode_trusted(
+      "<|channel|>analysis<|message|>abc<|end|><|start|>assistant<|channel|>final<|message|>de<|return|>");
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    answering.give(0, tokens[i], i + 1 == tokens.size() ? FinishReason::stop : FinishReason::none);
+  const Read read = read_whole(answering.exchange->body);
+  EXPECT_EQ(read.reasoning, "abc");
+  EXPECT_EQ(read.content, "de");
+  const JsonDocument answer = JsonDocument::parse(answering.exchange->body).value();
+  const JsonValue usage = *answer.root().find("usage");
+  EXPECT_EQ(usage.find("completion_tokens_details")->find("reasoning_tokens")->as_integer(),
+            static_cast<std::int64_t>(tokenizer().encode("abc").size()));
+  EXPECT_EQ(usage.find("completion_tokens")->as_integer(), static_cast<std::int64_t>(tokens.size()));
+}
+
+TEST(Generation, OneFailedChoiceEndsTheAnswerAndItsSiblings) {
+  for (const bool stream : {false, true}) {
+    Answering answering({.fields = stream ? R"("n":2,"stream":true)" : R"("n":2)"});
+    answering.give(0, 5);
+    EXPECT_EQ(answering.generation->take(1, {.finish = FinishReason::error, .error = "no number"}),
+              Generation::After::cancel_all);
+    EXPECT_TRUE(answering.exchange->ended && answering.generation->done());
+    EXPECT_NE(answering.exchange->body.find("no number"), std::string::npos);
+    EXPECT_EQ(answering.give(0, 6), Generation::After::nothing);
+    EXPECT_EQ(answering.exchange->status, stream ? 200 : 500);
+    EXPECT_EQ(answering.exchange->broken, stream);
+  }
+}
+
+TEST(Generation, CachedTokensOfAPromptCountOnceForAllItsChoices) {
+  Answering answering({.fields = R"("n":2)"});
+  for (const int choice : {0, 1})
+    answering.generation->take(choice, {.token = 5, .finish = FinishReason::length, .cached_tokens = 2});
+  const JsonDocument answer = JsonDocument::parse(answering.exchange->body).value();
+  const JsonValue usage = *answer.root().find("usage");
+  EXPECT_EQ(usage.find("prompt_tokens_details")->find("cached_tokens")->as_integer(), 2);
+  EXPECT_EQ(usage.find("prompt_tokens")->as_integer(), 3);
+}
+
+}  // namespace
+}  // namespace nibble::api
