@@ -47,6 +47,7 @@ class Connection final : public StreamUser, public std::enable_shared_from_this<
   void linger();
   void take(Session::Next next);
   void close_after(std::chrono::seconds patience);
+  void be_patient();
   void count_held(std::size_t bytes);
 
   Server& server_;
@@ -60,6 +61,11 @@ class Connection final : public StreamUser, public std::enable_shared_from_this<
   std::size_t sent_ = 0;
   std::size_t held_ = 0;  // as counted in the server
   Session::Time last_;    // when bytes came last
+  // Timers are costly to set anew for each of a stream's writes: deadline_ is left alone while it is right,
+  // and patience_ looks when it rings whether it rang for nothing.
+  std::optional<Session::Time> waiting_until_;  // what deadline_ is set to
+  std::optional<Session::Time> patient_until_;  // nothing: nothing has to happen
+  bool patience_runs_ = false;
   bool reading_ = false;
   bool sending_ = false;
   bool waking_ = false;
@@ -200,7 +206,7 @@ void Connection::start() {
 void Connection::opened(asio::error_code error) {
   if (dead_) return;
   if (error) return close();
-  patience_.cancel();
+  patient_until_.reset();
   wait_for_change();
   read();
 }
@@ -308,18 +314,35 @@ void Connection::advance() {
 // Until the session's deadline, if it has one; whatever else happens wakes the connection itself.
 void Connection::wait_for_change() {
   const std::optional<Session::Time> deadline = session_.deadline();
-  deadline_.expires_at(deadline.value_or(Session::Time::max()));
+  if (deadline == waiting_until_) return;
+  waiting_until_ = deadline;
+  deadline_.cancel();
+  if (!deadline) return;
+  deadline_.expires_at(*deadline);
   deadline_.async_wait([self = weak_from_this()](asio::error_code error) {
     const auto connection = self.lock();
-    if (!error && connection) connection->advance();
+    if (error || !connection) return;
+    connection->waiting_until_.reset();
+    connection->advance();
   });
 }
 
 void Connection::close_after(std::chrono::seconds patience) {
-  patience_.expires_after(patience);
+  patient_until_ = steady_clock::now() + patience;
+  if (patience_runs_ && patience_.expiry() <= *patient_until_) return;
+  be_patient();
+}
+
+void Connection::be_patient() {
+  patience_runs_ = true;
+  patience_.expires_at(*patient_until_);
   patience_.async_wait([self = weak_from_this()](asio::error_code error) {
     const auto connection = self.lock();
-    if (!error && connection) connection->close();
+    if (error || !connection) return;  // set anew, or closed
+    connection->patience_runs_ = false;
+    if (!connection->patient_until_) return;
+    if (steady_clock::now() >= *connection->patient_until_) return connection->close();
+    connection->be_patient();
   });
 }
 
@@ -336,7 +359,7 @@ void Connection::send() {
 
 void Connection::sent(asio::error_code error, std::size_t size) {
   if (dead_) return;
-  patience_.cancel();
+  patient_until_.reset();
   if (error) return close();
   sent_ += size;
   if (sent_ < outgoing_.size()) return send();
