@@ -164,7 +164,8 @@ std::string AnswerWriter::whole(std::span<const ChoicePart> choices, const Usage
   return text;
 }
 
-std::string AnswerWriter::chunk(const ChoicePart& part, bool first, bool usage_asked) const {
+std::string AnswerWriter::chunk(const ChoicePart& part, bool first, ChunkUsage shown,
+                                const Usage& usage) const {
   std::string text;
   JsonWriter json(text);
   begin(json, true);
@@ -183,7 +184,8 @@ std::string AnswerWriter::chunk(const ChoicePart& part, bool first, bool usage_a
   json.end_array();
   if (form_.token_ids && head_.endpoint == Endpoint::chat && !part.prompt_ids.empty())
     add_ids(json, "prompt_token_ids", part.prompt_ids);
-  if (usage_asked) json.key("usage").null();
+  if (shown == ChunkUsage::null) json.key("usage").null();
+  if (shown == ChunkUsage::so_far) add_usage(json, usage);
   json.end_object();
   return text;
 }

@@ -64,9 +64,10 @@ class AnswerWriter {
 
   std::string whole(std::span<const ChoicePart> choices, const Usage& usage) const;
 
-  // The JSON of one chunk. `first`: the choice's first chunk, which names the role of a chat. `usage_asked`:
-  // every chunk has a usage, null until the last.
-  std::string chunk(const ChoicePart& part, bool first, bool usage_asked) const;
+  // The JSON of one chunk. `first`: the choice's first chunk, which names the role of a chat. A stream that
+  // ends with its usage has one in every chunk: null, or what was used so far.
+  enum class ChunkUsage : std::uint8_t { none, null, so_far };
+  std::string chunk(const ChoicePart& part, bool first, ChunkUsage shown, const Usage& usage) const;
   std::string usage_chunk(const Usage& usage) const;
 
  private:

@@ -154,7 +154,11 @@ void Generation::end(Choice& choice, FinishReason reason) {
 
 void Generation::send_chunk(Choice& choice) {
   ChoicePart& part = choice.part;
-  exchange_->stream(sse(writer_.chunk(part, !choice.begun, prepared_.request.include_usage)));
+  const GenerationRequest& request = prepared_.request;
+  const AnswerWriter::ChunkUsage usage = !request.include_usage     ? AnswerWriter::ChunkUsage::none
+                                         : request.continuous_usage ? AnswerWriter::ChunkUsage::so_far
+                                                                    : AnswerWriter::ChunkUsage::null;
+  exchange_->stream(sse(writer_.chunk(part, !choice.begun, usage, usage_)));
   choice.begun = true;
   part.text_offset += characters(part.text);
   part.text.clear();

@@ -51,7 +51,8 @@ struct GenerationRequest {
   int n = 1;
   bool stream = false;
   bool has_stream_options = false;
-  bool include_usage = false;  // one more chunk at the stream's end
+  bool continuous_usage = false;  // with include_usage: what was used so far, in every chunk
+  bool include_usage = false;     // one more chunk at the stream's end
   bool return_token_ids = false;
   std::string cache_salt;
   Sampling sampling;

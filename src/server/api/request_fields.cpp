@@ -92,10 +92,13 @@ Refused take_logit_bias(Reading& reading, const std::string& field, const FieldV
 Refused take_stream_options(Reading& reading, const std::string& field, const FieldValue& value) {
   if (!value.json.is_object()) return bad_field(field, " must be an object");
   reading.request.has_stream_options = true;
-  if (const auto usage = value.json.find("include_usage"); usage && !usage->is_null()) {
-    return read_bool(field + ".include_usage", *usage, reading.request.include_usage);
-  }
-  return {};
+  const auto read = [&](std::string_view name, bool& target) -> Refused {
+    const auto member = value.json.find(name);
+    if (!member || member->is_null()) return {};
+    return read_bool(field + "." + std::string(name), *member, target);
+  };
+  if (Refused refused = read("include_usage", reading.request.include_usage)) return refused;
+  return read("continuous_usage_stats", reading.request.continuous_usage);
 }
 
 // A string, an array of strings, an array of token ids, or an array of such arrays.
@@ -232,8 +235,8 @@ constexpr FieldType ids_type = other(R"({"type":"array","items":{"type":"integer
 constexpr FieldType bias_type =
     other(R"({"type":"object","propertyNames":{"pattern":"^(0|[1-9][0-9]*)$"},)"
           R"("additionalProperties":{"type":"number","minimum":-100,"maximum":100}})");
-constexpr FieldType stream_options_type =
-    other(R"({"type":"object","properties":{"include_usage":{"type":["boolean","null"]}}})");
+constexpr FieldType stream_options_type = other(
+    R"({"type":"object","properties":{"include_usage":{"type":["boolean","null"]},"continuous_usage_stats":{"type":["boolean","null"]}}})");
 constexpr FieldType effort_type = other(R"({"enum":["none","minimal","low","medium","high"]})");
 constexpr FieldType tool_choice_type = other(R"({"enum":["none","auto"]})");
 constexpr FieldType text_format_type =
@@ -280,12 +283,14 @@ constexpr FieldRule rules[] = {
      keep<&Sampling::frequency_penalty>},
     {"function_call", chat, nothing, not_served_about, not_served},
     {"functions", chat, nothing, not_served_about, not_served},
+    {"grammar", both, nothing, not_served_about, not_served},
     {"guided_choice", both, nothing, not_served_about, not_served},
     {"guided_grammar", both, nothing, not_served_about, not_served},
     {"guided_json", both, nothing, not_served_about, not_served},
     {"guided_regex", both, nothing, not_served_about, not_served},
     {"ignore_eos", both, boolean(), "Go on after the end token.", keep<&Sampling::ignore_eos>},
     {"include_stop_str_in_output", both, nothing, not_served_about, not_served},
+    {"json_schema", both, nothing, not_served_about, not_served},
     {"logit_bias", both, bias_type, "Added to the logits of token ids, before penalties.", take_logit_bias},
     {"logprobs", chat, boolean(), "Log-probabilities of the answer's tokens, of the raw distribution.",
      keep<&Reading::wants_logprobs>},
