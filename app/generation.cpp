@@ -64,7 +64,10 @@ class GenerationRun {
     const GenerationInput& input = inputs_[i];
     NIBBLE_ASSIGN(StopStrings stop, StopStrings::make(input.params.stop));
     Request request{.id = i, .prompt = input.ids, .sampling = input.params.sampling};
-    request.sampling.stop_ids = input.params.ignore_eos ? std::vector<TokenId>() : engine_.model().eos_ids;
+    if (!input.params.ignore_eos) {
+      const std::vector<TokenId>& ends = engine_.model().eos_ids;
+      request.sampling.stop_ids.insert(request.sampling.stop_ids.end(), ends.begin(), ends.end());
+    }
     running_.push_back({.reader = AnswerReader(tokenizer, input.format, std::move(stop)),
                         .result = {},
                         .first_token = start_});
@@ -110,7 +113,10 @@ class GenerationRun {
     // The end token is counted and not shown.
     if (event.finish == FinishReason::stop) return;
     pieces_.clear();
-    running.reader.push(event.token, pieces_);
+    const bool may_stop =
+        static_cast<int>(result.token_ids.size()) > inputs_[event.request].params.sampling.min_tokens;
+    running.reader.push(event.token, pieces_,
+                        may_stop ? AnswerReader::Stops::count : AnswerReader::Stops::pass);
     show(event.request);
   }
 

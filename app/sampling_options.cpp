@@ -1,6 +1,7 @@
 #include "app/sampling_options.h"
 
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <limits>
 
@@ -15,6 +16,9 @@ constexpr int kMostLogprobs = 1 << 20;  // the vocabulary's own bound is checked
 constexpr float kMostTemperature = 2.0f;
 // The smallest top_p: zero would leave no token at all.
 constexpr float kLeastTopP = 1e-6f;
+constexpr float kMostPenalty = 2.0f;
+constexpr float kLeastRepetitionPenalty = 1e-3f;  // it divides
+constexpr float kMostBias = 100.0f;
 
 Status out_of_range(std::string_view name, std::string_view range) {
   return invalid_argument(std::string(name) + " must be " + std::string(range));
@@ -71,9 +75,50 @@ Status read_top_k(JsonValue value, int& target) {
   return {};
 }
 
-constexpr std::array<std::string_view, 10> kMembers = {"max_tokens",      "temperature", "top_p", "top_k",
-                                                       "min_p",           "seed",        "stop",  "logprobs",
-                                                       "prompt_logprobs", "ignore_eos"};
+// Ids beyond the vocabulary end nothing.
+Status read_ids(std::string_view name, JsonValue value, std::vector<TokenId>& target) {
+  constexpr std::string_view kWanted = "an array of token ids";
+  if (!value.is_array()) return out_of_range(name, kWanted);
+  target.clear();
+  for (const JsonValue element : value.elements()) {
+    if (!element.is_integer() || element.as_integer() < 0 || element.as_integer() > INT32_MAX)
+      return out_of_range(name, kWanted);
+    target.push_back(static_cast<TokenId>(element.as_integer()));
+  }
+  return {};
+}
+
+// {"17": 2.5, ...}; the engine checks that the ids are in the vocabulary.
+Status read_bias(JsonValue value, std::vector<TokenBias>& target) {
+  constexpr std::string_view kWanted = "an object from token ids to numbers from -100 to 100";
+  if (!value.is_object()) return out_of_range("logit_bias", kWanted);
+  target.clear();
+  for (const auto& [name, number] : value.members()) {
+    TokenBias bias;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), bias.id);
+    if (error != std::errc() || end != name.data() + name.size()) return out_of_range("logit_bias", kWanted);
+    NIBBLE_RETURN_IF_ERROR(read_float("logit_bias", number, -kMostBias, kMostBias, kWanted, bias.bias));
+    target.push_back(bias);
+  }
+  return {};
+}
+
+constexpr std::array<std::string_view, 16> kMembers = {"max_tokens",
+                                                       "temperature",
+                                                       "top_p",
+                                                       "top_k",
+                                                       "min_p",
+                                                       "seed",
+                                                       "stop",
+                                                       "logprobs",
+                                                       "prompt_logprobs",
+                                                       "ignore_eos",
+                                                       "min_tokens",
+                                                       "logit_bias",
+                                                       "frequency_penalty",
+                                                       "presence_penalty",
+                                                       "repetition_penalty",
+                                                       "stop_token_ids"};
 
 Status read_member(std::string_view name, JsonValue value, GenerationParams& params) {
   SamplingParams& sampling = params.sampling;
@@ -87,6 +132,17 @@ Status read_member(std::string_view name, JsonValue value, GenerationParams& par
   if (name == "seed") return read_seed(value, sampling.seed);
   if (name == "stop") return read_stop(value, params.stop);
   if (name == "logprobs") return read_int(name, value, 0, kMostLogprobs, sampling.logprobs);
+  constexpr std::string_view kPenalty = "a number from -2 to 2";
+  if (name == "frequency_penalty")
+    return read_float(name, value, -kMostPenalty, kMostPenalty, kPenalty, sampling.frequency_penalty);
+  if (name == "presence_penalty")
+    return read_float(name, value, -kMostPenalty, kMostPenalty, kPenalty, sampling.presence_penalty);
+  if (name == "repetition_penalty")
+    return read_float(name, value, kLeastRepetitionPenalty, kMostPenalty, "a number above 0 and at most 2",
+                      sampling.repetition_penalty);
+  if (name == "min_tokens") return read_int(name, value, 0, kMostTokens, sampling.min_tokens);
+  if (name == "logit_bias") return read_bias(value, sampling.logit_bias);
+  if (name == "stop_token_ids") return read_ids(name, value, sampling.stop_ids);
   if (name == "prompt_logprobs") return read_bool(name, value, sampling.prompt_logprobs);
   return read_bool(name, value, params.ignore_eos);
 }

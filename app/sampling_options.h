@@ -13,7 +13,7 @@
 namespace nibble {
 
 struct GenerationParams {
-  SamplingParams sampling;  // stop_ids are left to the model's own
+  SamplingParams sampling;  // stop_ids are those beside the model's own
   std::vector<std::string> stop;
   bool ignore_eos = false;
 };
@@ -21,7 +21,7 @@ struct GenerationParams {
 // temperature 0.7: what a small model's text needs to stay together.
 GenerationParams default_generation_params();
 
-// --max-tokens, --temperature, --top-p, --top-k, --min-p, --stop. The target outlives the rows.
+// --temperature, --top-p, --top-k, --min-p, --stop. The target outlives the rows.
 std::vector<OptionSpec> sampling_option_specs(GenerationParams& params);
 
 // Whether a JSON member of this name is a sampling parameter; then it is read into `params`.

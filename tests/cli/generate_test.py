@@ -57,6 +57,20 @@ def test_a_line_overrides_the_command_line_and_inherits_the_rest():
     assert [len(line["top_logprobs"][0]) for line in lines] == [1, 3]
 
 
+def test_lines_take_every_way_of_changing_what_is_chosen():
+    plain = {"prompt": "Once upon a time", "max_tokens": 30, "temperature": 0, "ignore_eos": True}
+    with prompts_file([plain, plain | {"logit_bias": {"300": 100}}, plain | {"frequency_penalty": 2, "presence_penalty": 1}, plain | {"repetition_penalty": 1.9},
+                       plain | {"logit_bias": {"300": 100}, "stop_token_ids": [300], "min_tokens": 4}, plain | {"stop": ["e"], "min_tokens": 9}]) as file:
+        same, biased, thinned, repeated, held, stopped = generate("demo", "--prompts", file.name)
+    assert biased["token_ids"] == [300] * 30 and len(held["token_ids"]) == 5 and held["token_ids"][-1] == 300 and len(stopped["token_ids"]) >= 9
+    assert len({tuple(line["token_ids"]) for line in (same, thinned, repeated)}) == 3
+    for line, field in (({"frequency_penalty": 3}, "frequency_penalty"), ({"repetition_penalty": 0}, "repetition_penalty"), ({"logit_bias": {"a": 1}}, "logit_bias"),
+                        ({"logit_bias": {"99999999": 1}}, "logit_bias"), ({"stop_token_ids": [-1]}, "stop_token_ids"), ({"min_tokens": -1}, "min_tokens")):
+        with prompts_file([plain | line]) as file:
+            code, _, err = run("generate", "demo", "--prompts", file.name)
+        assert code == 2 and field in err
+
+
 def test_prompts_may_come_from_standard_input():
     lines = generate(EXAMPLE, "--prompts", "-", "--max-tokens", 2, stdin='{"prompt":"a"}\n\n{"prompt_ids":[51]}')
     assert [line["prompt_ids"] for line in lines] == [[64], [51]]
