@@ -1,6 +1,7 @@
 """The web page in a browser: it talks to the demo model, and to answers that mean it harm."""
 import base64
 import json
+import shutil
 import signal
 import subprocess
 import urllib.request
@@ -10,7 +11,6 @@ import pytest
 import chromium
 from nibble_program import BINARY, ROOT, environment
 
-pytestmark = pytest.mark.skipif(chromium.PROGRAM is None, reason="chromium is not installed")
 PICTURES = ROOT / "build/page"  # for whoever wants to look
 LAST = "document.querySelector('.answer:last-child')"
 WHOLE = f"{LAST} && !{LAST}.hasAttribute('aria-busy')"
@@ -38,7 +38,12 @@ def url():
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    browser = chromium.Chromium(tmp_path_factory.mktemp("chromium"))
+    if chromium.PROGRAM is None:
+        pytest.skip("chromium is not installed")
+    try:
+        browser = chromium.Chromium(tmp_path_factory.mktemp("chromium"))
+    except (AssertionError, OSError) as error:  # a packaged stub, or a machine that forbids it
+        pytest.skip(f"chromium does not start here: {error}")
     browser.call("Page.addScriptToEvaluateOnNewDocument", source="""
         window.violations = [];
         document.addEventListener("securitypolicyviolation", (event) => violations.push(event.violatedDirective + " " + event.blockedURI));""")
@@ -70,11 +75,13 @@ def open_page(browser, url):
     browser.run("localStorage.clear()")
 
 
-def answers_with(browser, text, pieces=7, tokens=(), ended=True):
+def answers_with(browser, text, pieces=7, tokens=(), ended=True, reasoning=""):
     """From now on a chat is answered by this text, without asking the server."""
     step = max(1, len(text) // pieces)
     parts = [text[at:at + step] for at in range(0, len(text), step)]
     chunks = [{"choices": [{"index": 0, "delta": {"content": part}, "finish_reason": None}]} for part in parts]
+    if reasoning:
+        chunks.insert(0, {"choices": [{"index": 0, "delta": {"role": "assistant", "reasoning_content": reasoning, "reasoning": reasoning}}]})
     if tokens:
         chunks[0]["choices"][0]["logprobs"] = {"content": list(tokens)}
     lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks] + ["data: [DONE]\n\n"] * ended
@@ -86,6 +93,16 @@ def answers_with(browser, text, pieces=7, tokens=(), ended=True):
 
     browser.handlers["Fetch.requestPaused"] = answer
     browser.call("Fetch.enable", patterns=[{"urlPattern": "*/v1/chat/completions"}])
+
+
+def answers_json(browser, pattern, body):
+    """From now on requests for this are answered by this."""
+    def answer(event):
+        browser.send("Fetch.fulfillRequest", requestId=event["requestId"], responseCode=200,
+                     responseHeaders=[{"name": "Content-Type", "value": "application/json"}], body=base64.b64encode(json.dumps(body).encode()).decode())
+
+    browser.handlers["Fetch.requestPaused"] = answer
+    browser.call("Fetch.enable", patterns=[{"urlPattern": pattern}])
 
 
 def say(browser, text):
@@ -304,6 +321,46 @@ def test_parameters_are_kept_and_a_conversation_is_not(page, url):
     page.run("localStorage.clear()")
 
 
+def test_reasoning_is_folded_and_not_sent_back(page):
+    sent = []
+    answers_with(page, "So it is **42**.", reasoning="First I *think* about <b>it</b>.")
+    fulfil = page.handlers["Fetch.requestPaused"]
+    page.handlers["Fetch.requestPaused"] = lambda event: (sent.append(json.loads(event["request"]["postData"])), fulfil(event))
+    set_parameters(page, system="Be brief", reasoning_effort="high", top_p=0.9)
+    say(page, "What is it?")
+    page.wait(WHOLE)
+    assert last_text(page) == "So it is 42."
+    fold = f"{LAST}.querySelector('details.reasoning')"
+    assert page.run(f"!{fold}.hidden && !{fold}.open")
+    page.run(f"{fold}.querySelector('summary').click()")
+    assert page.run(f"{fold}.open && {fold}.querySelector('.prose').textContent") == "First I think about <b>it</b>."
+    page.screenshot(PICTURES / "reasoning-light.png")
+    say(page, "And then?")
+    page.wait(f"document.querySelectorAll('.answer').length === 2 && {WHOLE}")
+    assert [message["role"] for message in sent[1]["messages"]] == ["system", "user", "assistant", "user"]
+    assert sent[1]["messages"][2]["content"] == "So it is **42**." and sent[1]["messages"][0]["content"] == "Be brief"
+    assert sent[1]["reasoning_effort"] == "high" and sent[1]["top_p"] == 0.9 and sent[1]["temperature"] == 0.7 and "max_tokens" not in sent[1]
+
+
+def test_the_plan_shows_each_choice_and_what_was_refused(page, url):
+    page.run("document.querySelector('#tab-plan').click()")
+    page.wait("document.querySelectorAll('#choices dt').length >= 3")
+    with urllib.request.urlopen(f"{url}/plan") as answer:
+        assert page.run("document.querySelectorAll('#choices dt').length") == len(json.load(answer)["choices"])
+    answers_json(page, "*/plan", {"choices": [{"field": "moe_runner", "value": "cpu_<b>", "from": "user", "why": "it was asked for", "rejected": [
+        {"value": "marlin", "why": "needs a GPU, and this is a rather long reason why it cannot be had on this machine"}, {"value": "triton", "why": "is <i>not</i> here"}]}]})
+    page.run("document.querySelector('#tab-live').click(); document.querySelector('#tab-plan').click()")
+    page.wait("document.querySelector('#choices dd strong')?.textContent === 'cpu_<b>'")
+    assert page.run("document.querySelector('#choices summary').textContent") == "2 refused"
+    page.run("document.querySelector('#choices summary').click()")
+    rows = page.run("[...document.querySelectorAll('#choices tr')].map((row) => row.textContent)")
+    assert rows[1] == "tritonis <i>not</i> here" and rows[0].startswith("marlin")
+    page.screenshot(PICTURES / "plan-light.png")
+    answers_json(page, "*/plan", [{"field": "simple", "value": 1}])
+    page.run("document.querySelector('#tab-live').click(); document.querySelector('#tab-plan').click()")
+    page.wait("document.querySelector('#choices dt')?.textContent === 'simple'")
+
+
 def test_a_broken_stream_is_told_and_can_be_tried_again(page):
     answers_with(page, "Half an", ended=False)
     say(page, "Hi")
@@ -347,6 +404,14 @@ def test_a_key_is_asked_for_where_the_server_wants_one(browser):
     say(browser, "Hi")
     browser.wait(f"{WHOLE} && {LAST}.querySelector('.summary')")
     end(process)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed; the browser reads the scripts too")
+def test_scripts_parse(tmp_path):
+    for script in (ROOT / "src/server/page").glob("*.js"):
+        module = tmp_path / f"{script.stem}.mjs"
+        module.write_bytes(script.read_bytes())
+        subprocess.run(["node", "--check", module], check=True)
 
 
 def test_its_files_are_the_trees_and_are_asked_for_by_their_tags(url):

@@ -55,8 +55,8 @@ export function showLive(sample) {
     rates.push(rate);
     rates.shift();
     byId("rate").textContent = rate >= 100 ? rate.toFixed(0) : rate.toFixed(1);
-    drawRates();
   }
+  drawRates();
   before = { sample, now };
   byId("running").textContent = number.format(sample.running);
   byId("queued").textContent = number.format(sample.queued);
