@@ -11,8 +11,7 @@
 namespace nibble::api {
 namespace {
 
-constexpr std::size_t most_stop_bytes = 4096;
-constexpr std::size_t most_salt_bytes = 256;
+constexpr std::size_t most_stop_bytes = 4096;  // of one stop string
 
 using Kind = FieldType::Kind;
 
