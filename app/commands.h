@@ -11,6 +11,7 @@ extern const Command bench_command;
 extern const Command chat_command;
 extern const Command generate_command;
 extern const Command inspect_command;
+extern const Command quantize_command;
 extern const Command score_command;
 extern const Command serve_command;
 extern const Command tokenize_command;

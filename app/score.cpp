@@ -1,17 +1,13 @@
 // nibble score: log-likelihood and perplexity of a text.
-#include <unistd.h>
-
 #include <algorithm>
-#include <cmath>
 #include <memory>
 
 #include "app/commands.h"
-#include "app/generation.h"
 #include "app/input_text.h"
 #include "app/interrupt.h"
 #include "app/loaded_model.h"
 #include "app/progress.h"
-#include "app/score_windows.h"
+#include "app/text_score.h"
 #include "base/json_writer.h"
 #include "base/quote.h"
 
@@ -27,56 +23,7 @@ struct Options {
   bool json = false;
 };
 
-struct Score {
-  std::vector<float> logprobs;  // [text tokens]; the first has none
-  std::size_t tokens = 0;       // that were scored
-  double nll = 0;               // their sum, in nats
-  std::size_t bytes = 0;        // of the scored tokens
-
-  double perplexity() const { return std::exp(nll / static_cast<double>(tokens)); }
-  double bits_per_byte() const { return nll / std::log(2.0) / static_cast<double>(bytes); }
-};
-
-Result<Score> score_ids(Engine& engine, const Tokenizer& tokenizer, const std::vector<TokenId>& ids,
-                        int window) {
-  const std::vector<ScoreWindow> windows = score_windows(ids.size(), static_cast<std::size_t>(window));
-  std::vector<GenerationInput> inputs;
-  for (const ScoreWindow& part : windows) {
-    GenerationInput input;
-    input.ids.assign(ids.begin() + static_cast<std::ptrdiff_t>(part.begin),
-                     ids.begin() + static_cast<std::ptrdiff_t>(part.end));
-    input.params.sampling.max_tokens = 0;
-    input.params.sampling.prompt_logprobs = true;
-    inputs.push_back(std::move(input));
-  }
-  const InterruptGuard guard;
-  ProgressBar bar("scoring");
-  GenerationCallbacks callbacks;
-  callbacks.prefill = [&](std::int64_t done, std::int64_t total) {
-    bar.update(static_cast<double>(done), static_cast<double>(total));
-  };
-  callbacks.interrupted = [&] { return guard.interrupted(); };
-  NIBBLE_ASSIGN(const std::vector<GenerationResult> results,
-                run_generation(engine, tokenizer, inputs, {}, callbacks));
-
-  Score score;
-  score.logprobs.resize(ids.size());
-  for (std::size_t w = 0; w < windows.size(); ++w) {
-    if (results[w].finish == FinishReason::cancelled)
-      return Status(StatusCode::cancelled, "interrupted; nothing was scored");
-    if (results[w].finish == FinishReason::error) return internal_error(results[w].error);
-    for (std::size_t i = windows[w].scored; i < windows[w].end; ++i) {
-      const float logprob = results[w].prompt_logprobs[i - windows[w].begin];
-      score.logprobs[i] = logprob;
-      score.nll -= logprob;
-      score.bytes += tokenizer.bytes(ids[i]).size();
-      ++score.tokens;
-    }
-  }
-  return score;
-}
-
-std::string json_text(const Score& score, const std::vector<TokenId>& ids, bool logprobs) {
+std::string json_text(const TextScore& score, const std::vector<TokenId>& ids, bool logprobs) {
   std::string text;
   JsonWriter json(text);
   json.begin_object();
@@ -93,7 +40,7 @@ std::string json_text(const Score& score, const std::vector<TokenId>& ids, bool 
   return text + "\n";
 }
 
-void print_score(const Score& score, const std::vector<TokenId>& ids, const Tokenizer& tokenizer,
+void print_score(const TextScore& score, const std::vector<TokenId>& ids, const Tokenizer& tokenizer,
                  bool logprobs, Console& console) {
   for (std::size_t i = 0; logprobs && i < ids.size(); ++i) {
     const std::string piece = quote(tokenizer.bytes(ids[i]));
@@ -126,7 +73,7 @@ Status run(const Options& options, Console& console) {
                             " tokens and the first is never scored; give a longer text");
   }
   const int window = std::min(options.window, engine->model().max_model_len);
-  NIBBLE_ASSIGN(const Score score, score_ids(*engine, tokenizer, ids, window));
+  NIBBLE_ASSIGN(const TextScore score, score_ids(*engine, tokenizer, ids, window));
   if (options.json) {
     const std::string line = json_text(score, ids, options.logprobs);
     std::fwrite(line.data(), 1, line.size(), console.out);

@@ -11,7 +11,7 @@ from pathlib import Path
 
 # room: the rooms its arrows point to. A room may include itself and whatever it reaches.
 ARROWS = {
-    "app": ("server",),
+    "app": ("server", "quantize"),
     "server": ("engine", "text"),
     "engine": ("sched", "runtime"),
     "sched": ("cache",),
@@ -22,6 +22,7 @@ ARROWS = {
     "models": ("plan", "checkpoint"),
     "plan": ("ops",),
     "ops": ("comm", "formats"),
+    "quantize": ("checkpoint",),
     "checkpoint": ("formats", "tensor"),
     "comm": ("tensor",),
     "formats": ("tensor",),

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/json.h"
+#include "base/json_writer.h"
 #include "base/quote.h"
 
 namespace nibble {
@@ -205,6 +206,28 @@ Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> fi
             });
   NIBBLE_RETURN_IF_ERROR(check_tiling(header.tensors, data_bytes));
   for (SafetensorsEntry& entry : header.tensors) entry.offset += data_begin;
+  return header;
+}
+
+std::string write_safetensors_header(std::span<const SafetensorsEntry> tensors) {
+  std::string header(length_bytes, '\0');
+  JsonWriter json(header);
+  json.begin_object().key("__metadata__").begin_object().member("format", "pt").end_object();
+  std::uint64_t offset = 0;
+  for (const SafetensorsEntry& tensor : tensors) {
+    const auto stored = std::find_if(stored_dtypes.begin(), stored_dtypes.end(),
+                                     [&](const StoredDType& each) { return each.dtype == tensor.dtype; });
+    NIBBLE_CHECK(stored != stored_dtypes.end());
+    json.key(tensor.name).begin_object().member("dtype", stored->name).key("shape").begin_array();
+    for (const std::int64_t extent : tensor.shape.extents()) json.value(extent);
+    json.end_array().key("data_offsets").begin_array().value(offset).value(offset + tensor.bytes());
+    json.end_array().end_object();
+    offset += tensor.bytes();
+  }
+  json.end_object();
+  header.append((8 - header.size() % 8) % 8, ' ');
+  const std::uint64_t length = header.size() - length_bytes;
+  for (std::size_t i = 0; i < length_bytes; ++i) header[i] = static_cast<char>(length >> (8 * i) & 0xff);
   return header;
 }
 

@@ -34,6 +34,10 @@ struct SafetensorsHeader {
 // neither a gap nor bytes at the end. Allocates no more than twice the file's size (64 KiB aside).
 Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> file);
 
+// The beginning of a file that holds these tensors one after the other: the header's length and the header,
+// padded with spaces to a multiple of 8 so that the data is aligned. Offsets are not read.
+std::string write_safetensors_header(std::span<const SafetensorsEntry> tensors);
+
 // model.safetensors.index.json: which shard holds which tensor.
 struct SafetensorsIndex {
   std::vector<std::pair<std::string, std::string>> weight_map;  // tensor, file; ascending by tensor

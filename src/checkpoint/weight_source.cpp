@@ -67,7 +67,8 @@ void check_unlisted_shards(const std::filesystem::path& folder, const Safetensor
 
 }  // namespace
 
-void WeightSource::add_file(const std::filesystem::path& path, FileAccess access, Problems& problems) {
+void WeightSource::add_file(const std::filesystem::path& path, FileAccess access, Alignment alignment,
+                            Problems& problems) {
   Result<MappedFile> file = MappedFile::open(path, access);
   if (!file.ok()) return problems.add(file.status());
   const std::span<const std::byte> bytes = file->bytes();
@@ -78,7 +79,7 @@ void WeightSource::add_file(const std::filesystem::path& path, FileAccess access
   tensors_.reserve(tensors_.size() + header->tensors.size());
   for (SafetensorsEntry& entry : header->tensors) {
     const std::byte* data = bytes.data() + entry.offset;
-    if (entry.offset % dtype_bytes(entry.dtype) != 0) {
+    if (alignment == Alignment::of_elements && entry.offset % dtype_bytes(entry.dtype) != 0) {
       Result<Buffer> copy = Buffer::allocate(entry.bytes());
       if (!copy.ok()) return problems.add(copy.status());
       if (entry.bytes() > 0) std::memcpy(copy->data(), data, entry.bytes());
@@ -103,10 +104,15 @@ void WeightSource::sort_and_refuse_twins(Problems& problems) {
 }
 
 WeightSource WeightSource::open(const std::filesystem::path& folder, FileAccess access, Problems& problems) {
+  return open(folder, access, Alignment::of_elements, problems);
+}
+
+WeightSource WeightSource::open(const std::filesystem::path& folder, FileAccess access, Alignment alignment,
+                                Problems& problems) {
   WeightSource source;
   // transformers looks in this order too.
   if (is_there(folder / single_name)) {
-    source.add_file(folder / single_name, access, problems);
+    source.add_file(folder / single_name, access, alignment, problems);
     source.sort_and_refuse_twins(problems);
     return source;
   }
@@ -127,7 +133,7 @@ WeightSource WeightSource::open(const std::filesystem::path& folder, FileAccess 
   }
   for (const std::string& shard : index->shards) {
     if (is_there(folder / shard)) {
-      source.add_file(folder / shard, access, problems);
+      source.add_file(folder / shard, access, alignment, problems);
     } else {
       problems.add(not_found("shard " + quote(shard) + ", which " + index_name + " names, is not in " +
                              quote(folder.native()) + "; the download is incomplete"));
@@ -142,6 +148,13 @@ WeightSource WeightSource::open(const std::filesystem::path& folder, FileAccess 
 Result<WeightSource> WeightSource::open(const std::filesystem::path& folder, FileAccess access) {
   Problems problems;
   WeightSource source = open(folder, access, problems);
+  NIBBLE_RETURN_IF_ERROR(problems.first());
+  return source;
+}
+
+Result<WeightSource> WeightSource::open_as_stored(const std::filesystem::path& folder) {
+  Problems problems;
+  WeightSource source = open(folder, FileAccess::map_or_read, Alignment::as_stored, problems);
   NIBBLE_RETURN_IF_ERROR(problems.first());
   return source;
 }

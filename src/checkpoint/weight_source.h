@@ -31,6 +31,9 @@ class WeightSource {
   // Refuses a folder with anything wrong in its files; the status is the first problem found.
   static Result<WeightSource> open(const std::filesystem::path& folder,
                                    FileAccess access = FileAccess::map_or_read);
+  // The same for reading once: tensors lie where the files have them, at any address, and none is copied.
+  // What takes elements by their type (BasicTensor::as) cannot be used then.
+  static Result<WeightSource> open_as_stored(const std::filesystem::path& folder);
   // Opens what can be opened and adds every problem to the list.
   static WeightSource open(const std::filesystem::path& folder, FileAccess access, Problems& problems);
 
@@ -57,7 +60,12 @@ class WeightSource {
   Status intact() const;
 
  private:
-  void add_file(const std::filesystem::path& path, FileAccess access, Problems& problems);
+  enum class Alignment : std::uint8_t { of_elements, as_stored };
+
+  static WeightSource open(const std::filesystem::path& folder, FileAccess access, Alignment alignment,
+                           Problems& problems);
+  void add_file(const std::filesystem::path& path, FileAccess access, Alignment alignment,
+                Problems& problems);
   void sort_and_refuse_twins(Problems& problems);
 
   std::vector<MappedFile> files_;
