@@ -178,7 +178,8 @@ class Serving {
   // nothing would come of it any more.
   void look() {
     if (service_.failed() && outcome_.ok()) {
-      outcome_ = internal_error("the engine failed and cannot go on; the answers that broke off say why");
+      outcome_ = internal_error("the engine failed and cannot go on");
+      log_->error("the engine failed and cannot go on; the answers that broke off say why");
       abandoned_ = true;
       service_.drain();
       server_->stop(farewell);

@@ -12,7 +12,7 @@ namespace {
 using api::ApiError;
 
 // How long the engine may still be at a request whose client went.
-constexpr std::chrono::seconds leaving_time{5};
+constexpr std::chrono::seconds leaving_time{2};
 
 // What needs no key: probes, and the page, which has nothing secret and asks for the key.
 bool is_open(std::string_view path) { return path == "/health" || path == "/ready" || page::is_file(path); }

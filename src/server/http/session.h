@@ -67,7 +67,7 @@ class Session {
   void break_stream();
 
   // Bytes that are held of what the client sent: the request that arrives, and those ahead of it.
-  std::size_t held() const { return received_.capacity() + (body_ ? body_->body().capacity() : 0); }
+  std::size_t held() const { return received_.size() + (body_ ? body_->body().size() : 0); }
   // Refuses the request that is arriving for a reason of the server's own, as if its framing were bad.
   Next refuse(Refusal refusal);
 

@@ -93,6 +93,10 @@ class Server final : public SocketServer {
   bool stopping() const { return stopping_; }
   void joined(Connection* connection);
   void left(Connection* connection);
+  // Others may be waiting for a place among the connections.
+  void turned_idle() {
+    if (count_ >= limits_.connections) make_room();
+  }
   // Bytes of requests, those of exchanges that are being served among them.
   void hold(std::size_t bytes) { held_ += bytes; }
   void let_go(std::size_t bytes) { held_ -= bytes; }
@@ -309,6 +313,7 @@ void Connection::advance() {
   if (session_.closing()) return half_closed_ ? close() : linger();
   if (server_.stopping() && !session_.answering()) return close();
   wait_for_change();
+  if (idle_since()) server_.turned_idle();
 }
 
 // Until the session's deadline, if it has one; whatever else happens wakes the connection itself.

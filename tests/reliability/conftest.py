@@ -1,0 +1,17 @@
+"""One server for the tests that ask for nothing special of it."""
+import pytest
+
+from serving import serving
+
+
+@pytest.fixture(scope="session")
+def server():
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def impatient():
+    """A server whose clock for slow clients is turned: a second is what half a minute is to others."""
+    with serving("--client-timeout", 1) as server:
+        yield server
