@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from serving import counts, eventually, read_all, request_bytes, reset, together
+from watched_server import counts, eventually, read_all, request_bytes, reset, together
 
 LONG = {"prompt": "Once upon a time", "max_tokens": 1900, "ignore_eos": True}
 

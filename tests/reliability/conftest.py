@@ -1,7 +1,7 @@
 """One server for the tests that ask for nothing special of it."""
 import pytest
 
-from serving import serving
+from watched_server import serving
 
 
 @pytest.fixture(scope="session")

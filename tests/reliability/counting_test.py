@@ -4,7 +4,7 @@ import json
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from serving import eventually, request_bytes, reset, serving
+from watched_server import eventually, request_bytes, reset, serving
 
 # Bucket bounds that dashboards expect, as vLLM documents them.
 FIRST_TOKEN = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560]

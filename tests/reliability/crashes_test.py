@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from nibble_program import ROOT
-from serving import Server, eventually, listening_ports, read_all, request_bytes, serving
+from watched_server import Server, eventually, listening_ports, read_all, request_bytes, serving
 
 POISON = {"prompt": "This one ends the engine", "max_tokens": 1900, "ignore_eos": True}
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from serving import Answer, Server, counts, eventually, read_all, request_bytes, together
+from watched_server import Answer, Server, counts, eventually, read_all, request_bytes, together
 
 LONG = {"prompt": "Once upon a time", "max_tokens": 1900, "ignore_eos": True, "stream": True}
 

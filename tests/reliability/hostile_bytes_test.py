@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from serving import SANITIZED, Answer, counts, eventually, read_all, request_bytes, serving
+from watched_server import SANITIZED, Answer, counts, eventually, read_all, request_bytes, serving
 
 OK = b"Host: localhost\r\n"
 BODY = b'{"prompt":"a","max_tokens":1}'

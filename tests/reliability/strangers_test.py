@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 
 from nibble_program import ROOT
-from serving import Answer, Server, eventually, listening_ports, read_all, request_bytes, serving, together
+from watched_server import Answer, Server, eventually, listening_ports, read_all, request_bytes, serving, together
 
 TLS = ROOT / "tests/data/tls"
 ASK = {"prompt": "a", "max_tokens": 1}
@@ -23,14 +23,14 @@ def locked():
     assert server.stop() == 0
 
 
-def test_every_path_but_two_asks_for_the_key(locked):
+def test_every_path_but_probes_and_the_pages_own_files_asks_for_the_key(locked):
     key = {"Authorization": "Bearer secret"}
     paths = json.loads(locked.ask("GET", "/openapi.json", **key).body)["paths"]
     assert {"/v1/chat/completions", "/metrics", "/health"} <= set(paths)
     asked = [(method.upper(), path.replace("{model}", "x")) for path, methods in paths.items() for method in methods]
-    asked += [("GET", path) for path in ("/", "/app.js", "/nothing", "/v2/embed", "/v1/../metrics", "//metrics", "/health/", "/health/x",
+    asked += [("GET", path) for path in ("/nothing", "/index.html/../metrics", "/v2/embed", "/v1/../metrics", "//metrics", "/health/", "/health/x",
                                          "/HEALTH", "/%68ealth", "/metrics?path=/health", "/openapi.json?x=/health")]
-    asked += [("OPTIONS", "/v1/models"), ("DELETE", "/v1/models"), ("POST", "/")]
+    asked += [("OPTIONS", "/v1/models"), ("DELETE", "/v1/models"), ("POST", "/nothing")]
     for method, path in asked:
         for given in ({}, {"Authorization": "Bearer wrong!"}, {"Authorization": "Bearer secre"}, {"Authorization": "Bearer secret2"},
                       {"Authorization": "secret"}, {"Authorization": "Bearer"}, {"Authorization": "Bearer  secret"},

@@ -16,6 +16,9 @@ constexpr int kernel_send_bytes = 128 << 10;
 // How long an answer may take before a client that sends no more is asked for a sign of life.
 constexpr std::chrono::milliseconds probe_time{300};
 
+// A client that has just come may be about to ask.
+constexpr std::chrono::milliseconds grace{250};
+
 class Server;
 
 // The socket of one session. Bytes that come feed the session; what it has to say is sent, and what it has to
@@ -93,10 +96,6 @@ class Server final : public SocketServer {
   bool stopping() const { return stopping_; }
   void joined(Connection* connection);
   void left(Connection* connection);
-  // Others may be waiting for a place among the connections.
-  void turned_idle() {
-    if (count_ >= limits_.connections) make_room();
-  }
   // Bytes of requests, those of exchanges that are being served among them.
   void hold(std::size_t bytes) { held_ += bytes; }
   void let_go(std::size_t bytes) { held_ -= bytes; }
@@ -104,6 +103,7 @@ class Server final : public SocketServer {
 
  private:
   void accept();
+  void wait_for_room();
   void make_room();
   void end_if_done();
 
@@ -313,7 +313,6 @@ void Connection::advance() {
   if (session_.closing()) return half_closed_ ? close() : linger();
   if (server_.stopping() && !session_.answering()) return close();
   wait_for_change();
-  if (idle_since()) server_.turned_idle();
 }
 
 // Until the session's deadline, if it has one; whatever else happens wakes the connection itself.
@@ -397,32 +396,38 @@ Status Server::open(ListeningSocket socket, const TlsFiles& tls) {
 }
 
 void Server::accept() {
-  if (stopping_ || accepting_ || count_ >= limits_.connections) return;  // left() goes on
+  if (stopping_ || accepting_) return;
+  if (count_ >= limits_.connections) return wait_for_room();  // left() goes on too
   accepting_ = true;
   acceptor_.async_accept([this](asio::error_code error, tcp::socket socket) {
     accepting_ = false;
     if (stopping_) return;
-    if (!error) {
-      asio::error_code ignored;
-      socket.set_option(tcp::no_delay(true), ignored);
-      socket.set_option(tcp::socket::send_buffer_size(kernel_send_bytes), ignored);
-      std::make_shared<Connection>(*this, make_stream(std::move(socket), context_))->start();
-      if (count_ >= limits_.connections) make_room();
-      return accept();
-    }
-    // Out of descriptors, as a rule: wait for some to come back.
-    make_room();
-    room_.expires_after(std::chrono::milliseconds(50));
-    room_.async_wait([this](asio::error_code) { accept(); });
+    if (error) return wait_for_room();  // out of descriptors, as a rule
+    asio::error_code ignored;
+    socket.set_option(tcp::no_delay(true), ignored);
+    socket.set_option(tcp::socket::send_buffer_size(kernel_send_bytes), ignored);
+    std::make_shared<Connection>(*this, make_stream(std::move(socket), context_))->start();
+    accept();
+  });
+}
+
+// Others wait in the system's queue meanwhile.
+void Server::wait_for_room() {
+  make_room();
+  room_.expires_after(std::chrono::milliseconds(50));
+  room_.async_wait([this](asio::error_code error) {
+    if (!error) accept();
   });
 }
 
 // Whoever was silent longest between two requests goes, and finds a new connection when it asks again.
 void Server::make_room() {
   Connection* oldest = nullptr;
+  const Session::Time newest = steady_clock::now() - grace;
   for (Connection* connection : live_) {
     const std::optional<Session::Time> since = connection->idle_since();
-    if (since && (oldest == nullptr || *since < *oldest->idle_since())) oldest = connection;
+    if (since && *since < newest && (oldest == nullptr || *since < *oldest->idle_since()))
+      oldest = connection;
   }
   if (oldest != nullptr) oldest->close();
 }
