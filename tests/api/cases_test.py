@@ -73,3 +73,12 @@ def test_fields_that_constrain_an_answer_are_not_passed_over(server):
                          ("bad_words", ["a"]), ("allowed_token_ids", [5]), ("truncate_prompt_tokens", 4), ("use_beam_search", True), ("include_stop_str_in_output", True)):
         status, answer, _ = server.ask(TEXT, {"prompt": "a", field: value})
         assert status == 400 and answer["error"]["param"] == field
+
+
+def test_tokens_with_their_texts(server):
+    text = "This is a test with unicode 媽 and emoji 🤗"
+    plain = server.ask("/tokenize", {"prompt": text})[1]
+    told = server.ask("/tokenize", {"prompt": text, "return_token_strs": True, "add_special_tokens": True})[1]
+    assert "token_strs" not in plain and told == plain | {"token_strs": told["token_strs"]}
+    assert len(told["token_strs"]) == told["count"] and "".join(told["token_strs"]).startswith("This is a test with unicode ")
+    assert server.ask("/tokenize", {"prompt": "a", "return_token_strs": 1})[1]["error"]["param"] == "return_token_strs"

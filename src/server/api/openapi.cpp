@@ -30,7 +30,7 @@ constexpr Schema answers[] = {
       "data":{"type":"array","items":{"$ref":"#/components/schemas/Model"}}}})"},
     {"Tokens", R"({"type":"object","required":["count","tokens","max_model_len"],"additionalProperties":false,
       "properties":{"count":{"type":"integer","minimum":0},"tokens":{"type":"array","items":{"type":"integer"}},
-      "max_model_len":{"type":"integer"}}})"},
+      "token_strs":{"type":"array","items":{"type":"string"}},"max_model_len":{"type":"integer"}}})"},
     {"Text", R"({"type":"object","required":["prompt"],"additionalProperties":false,
       "properties":{"prompt":{"type":"string"}}})"},
     {"Usage", R"({"type":"object","additionalProperties":false,
@@ -79,7 +79,7 @@ constexpr Schema small_requests[] = {
     {"TokenizeRequest",
      R"({"type":"object","anyOf":[{"required":["prompt"]},{"required":["messages"]}],"properties":{
       "prompt":{"type":"string"},"messages":{"type":"array","minItems":1,"items":{"type":"object"}},
-      "add_special_tokens":{"type":["boolean","null"]},"add_generation_prompt":{"type":["boolean","null"]},
+      "add_special_tokens":{"type":["boolean","null"]},"return_token_strs":{"type":["boolean","null"]},"add_generation_prompt":{"type":["boolean","null"]},
       "model":{"type":["string","null"]}}})"},
     {"DetokenizeRequest", R"({"type":"object","required":["tokens"],"properties":{"tokens":{"type":"array",
       "items":{"type":"integer","minimum":0}}}})"},

@@ -97,6 +97,11 @@ std::variant<std::string, ApiError> Preparer::tokenize(std::string body) const {
     if (Refused refused = read_bool("add_special_tokens", *value, add_special_tokens))
       return std::move(*refused);
   }
+  bool return_token_strs = false;
+  if (const auto value = root.find("return_token_strs"); value && !value->is_null()) {
+    if (Refused refused = read_bool("return_token_strs", *value, return_token_strs))
+      return std::move(*refused);
+  }
   std::vector<TokenId> ids;
   if (const auto messages = root.find("messages"); messages && !messages->is_null()) {
     ChatRequest chat;
@@ -117,7 +122,13 @@ std::variant<std::string, ApiError> Preparer::tokenize(std::string body) const {
   JsonWriter json(answer);
   json.begin_object().member("count", ids.size()).key("tokens").begin_array();
   for (const TokenId id : ids) json.value(id);
-  json.end_array().member("max_model_len", model.max_model_len).end_object();
+  json.end_array();
+  if (return_token_strs) {
+    json.key("token_strs").begin_array();
+    for (const TokenId id : ids) json.value(text.tokenizer.bytes(id));
+    json.end_array();
+  }
+  json.member("max_model_len", model.max_model_len).end_object();
   return answer;
 }
 
