@@ -152,6 +152,9 @@ def test_a_story_streams_and_its_tokens_tell_what_else_they_might_have_been(page
     assert page.run("document.querySelectorAll('#card .chosen').length") == 1
     assert "%" in page.run("document.querySelector('#card .chosen').textContent")
     page.screenshot(PICTURES / "tokens-light.png")
+    page.window(1280, 800, dark=True)
+    page.run("document.querySelector('#prompt').focus(); document.querySelector('.token[tabindex=\"0\"]').focus()")
+    page.screenshot(PICTURES / "tokens-dark.png")
     page.press("Escape")
     assert page.run("document.querySelector('#card').hidden")
 
@@ -353,6 +356,21 @@ def test_reasoning_is_folded_and_not_sent_back(page):
     assert [message["role"] for message in sent[1]["messages"]] == ["system", "user", "assistant", "user"]
     assert sent[1]["messages"][2]["content"] == "So it is **42**." and sent[1]["messages"][0]["content"] == "Be brief"
     assert sent[1]["reasoning_effort"] == "high" and sent[1]["top_p"] == 0.9 and sent[1]["temperature"] == 0.7 and "max_tokens" not in sent[1]
+
+
+def test_the_panel_draws_what_the_server_does(page):
+    live = {"running": 3, "queued": 2, "pages": 100, "pages_used": 30, "pages_cached": 20, "prefix_queries": 400, "prefix_hits": 100, "steps": 5,
+            "prompt_tokens": 1234, "generated_tokens": 10**7}
+    answers_json(page, "*/live", live)
+    page.wait("document.querySelector('#running').textContent === '3' && document.querySelectorAll('#pages rect').length === 100")
+    assert [page.run(f"document.querySelectorAll('#pages .{state}').length") for state in ("used", "cached", "free")] == [30, 20, 50]
+    assert page.run("document.querySelector('#pages').getAttribute('aria-label')") == "30 of 100 pages in use, 20 kept"
+    assert page.run("document.querySelector('#hits').textContent") == "100 tokens, 25 %"
+    page.wait("Number(document.querySelector('#rates polyline').getAttribute('points').split(' ').at(-1).split(',')[1]) > 0")
+    page.screenshot(PICTURES / "panel-light.png")
+    answers_json(page, "*/live", live | {"pages": 100_000, "pages_used": 1, "pages_cached": 0})
+    page.wait("document.querySelectorAll('#pages rect').length === 400")
+    assert page.run("document.querySelectorAll('#pages .used').length") == 1
 
 
 def test_the_plan_shows_each_choice_and_what_was_refused(page, url):

@@ -84,13 +84,14 @@ function submit() {
   if (!ask(prompt.value)) return;
   prompt.value = "";
   resizePrompt();
+  if (!wide.matches) prompt.blur();  // a phone's keyboard would cover the answer
 }
 
 byId("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   if (answering()) stop();
   else submit();
-  prompt.focus();
+  if (wide.matches) prompt.focus();
 });
 prompt.addEventListener("input", resizePrompt);
 prompt.addEventListener("keydown", (event) => {
@@ -155,5 +156,5 @@ byId("scroll").addEventListener("scroll", hideCard, { passive: true });
 
 openSide(wide.matches);
 restoreParameters();
-prompt.focus({ preventScroll: true });
+if (wide.matches) prompt.focus({ preventScroll: true });
 watch();
