@@ -1,48 +1,33 @@
 #include "cache/page_pool.h"
 
-#include <utility>
-
 #include "base/check.h"
 
 namespace nibble {
 
-PageLease::PageLease(PageLease&& other) noexcept
-    : pool_(std::exchange(other.pool_, nullptr)), pages_(std::exchange(other.pages_, {})) {}
-
-PageLease& PageLease::operator=(PageLease&& other) noexcept {
-  if (this != &other) {
-    release();
-    pool_ = std::exchange(other.pool_, nullptr);
-    pages_ = std::exchange(other.pages_, {});
-  }
-  return *this;
-}
-
-void PageLease::release() {
-  if (pool_ == nullptr) return;
-  for (auto page = pages_.rbegin(); page != pages_.rend(); ++page) pool_->free_.push_back(*page);
-  pages_.clear();
-  pool_ = nullptr;
-}
-
-PagePool::PagePool(int page_count, int page_size) : page_count_(page_count), page_size_(page_size) {
-  NIBBLE_CHECK(page_count >= 0 && page_size > 0);
-  free_.reserve(static_cast<std::size_t>(page_count));
+PagePool::PagePool(int page_count) {
+  NIBBLE_CHECK(page_count >= 0);
+  taken_.resize(static_cast<std::size_t>(page_count));
+  free_.reserve(taken_.size());
   for (PageId page = page_count - 1; page >= 0; --page) free_.push_back(page);
 }
 
-PagePool::~PagePool() { NIBBLE_CHECK(free_count() == page_count_, "every lease is gone before its pool"); }
+PagePool::~PagePool() {
+  NIBBLE_CHECK(free_count() == page_count(), "every page is back before its pool goes");
+}
 
-bool PagePool::grow(PageLease& lease, int count) {
-  NIBBLE_CHECK(lease.pool_ == nullptr || lease.pool_ == this, "a lease belongs to one pool");
-  const int missing = count - static_cast<int>(lease.pages_.size());
-  if (missing > free_count()) return false;
-  lease.pool_ = this;
-  for (int i = 0; i < missing; ++i) {
-    lease.pages_.push_back(free_.back());
-    free_.pop_back();
-  }
-  return true;
+PageId PagePool::take() {
+  NIBBLE_CHECK(!free_.empty());
+  const PageId page = free_.back();
+  free_.pop_back();
+  taken_[static_cast<std::size_t>(page)] = 1;
+  return page;
+}
+
+void PagePool::give_back(PageId page) {
+  std::uint8_t& taken = taken_.at(static_cast<std::size_t>(page));
+  NIBBLE_CHECK(taken == 1, "a page is given back once");
+  taken = 0;
+  free_.push_back(page);
 }
 
 }  // namespace nibble

@@ -1,6 +1,7 @@
 // One step as the scheduler plans it and the runtime runs it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -12,14 +13,23 @@ namespace nibble {
 
 using PageId = std::int32_t;
 
+// Layers that look back equally far share page tables: those of full attention, and those with a window. A
+// model whose layers all have windows keeps them as if they had none.
+enum PageGroup : int { full_pages = 0, window_pages = 1 };
+inline constexpr int page_groups = 2;
+
+// [group]: page i holds positions [i * page_size, (i + 1) * page_size); -1 where the window has left it. The
+// second is empty for a model without windows.
+using PageTables = std::array<std::span<const PageId>, page_groups>;
+
 // The rows of one sequence: a decode step (one row) or a chunk of its prompt.
 struct BatchSequence {
   RequestId request = 0;
   int row_begin = 0;
   int row_count = 0;
-  int first_position = 0;          // position of the first row in the sequence
-  std::span<const PageId> pages;   // page i holds positions [i * page_size, (i + 1) * page_size)
-  const SamplingParams* sampling;  // lives in the scheduler until the step is committed
+  int first_position = 0;  // position of the first row in the sequence
+  PageTables pages;
+  const SamplingParams* sampling = nullptr;  // lives in the scheduler until the step is committed
   // In the scheduler: what penalties look at. `answer` holds all tokens before the one this step samples.
   std::span<const TokenId> prompt, answer;
   // Room for results, in the scheduler, until the next step is planned.

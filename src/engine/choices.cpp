@@ -46,7 +46,11 @@ Status choose_sizes(const EngineOptions& options, const ModelConfig& config, std
   const std::int64_t converted =
       choices.worker.dense == DenseFormat::bf16 ? 0 : dense_bytes(dense_values(config), choices.worker.dense);
   const std::int64_t free = std::max<std::int64_t>(available_memory() - weight_bytes - converted, 256 << 20);
-  const std::int64_t affordable_pages = std::max<std::int64_t>(free / 2 / page_bytes, 1);
+  const WindowDemand windows{.page_size = page_size,
+                             .sequences = options.max_num_seqs,
+                             .step_tokens = options.max_num_batched_tokens};
+  const std::int64_t affordable_pages =
+      std::max<std::int64_t>(affordable_page_count(config, kv_dtype, windows, free / 2), 1);
   const std::int64_t affordable_tokens = affordable_pages * page_size;
 
   std::int64_t context =
@@ -75,7 +79,14 @@ Status choose_sizes(const EngineOptions& options, const ModelConfig& config, std
   choices.worker.max_sequences = options.max_num_seqs;
   choices.worker.max_positions = static_cast<int>(context);
   choices.worker.page_size = page_size;
-  choices.worker.page_count = static_cast<int>(pages);
+  const std::int64_t of_windows = window_page_count(config, windows, pages);
+  choices.worker.page_counts = {static_cast<int>(pages), static_cast<int>(of_windows)};
+  choices.cache = {.page_size = page_size,
+                   .page_count = choices.worker.page_counts,
+                   .window = page_window(config),
+                   .keep_prefixes = !options.no_prefix_cache};
+  const std::int64_t kv_bytes = pages * kv_page_bytes(config, kv_dtype, page_size, full_pages) +
+                                of_windows * kv_page_bytes(config, kv_dtype, page_size, window_pages);
   choices.list.push_back({.field = "max_model_len",
                           .value = std::to_string(context),
                           .from = from(options.given.max_model_len),
@@ -86,8 +97,22 @@ Status choose_sizes(const EngineOptions& options, const ModelConfig& config, std
   choices.list.push_back({.field = "kv_pages",
                           .value = std::to_string(pages),
                           .from = "default",
-                          .why = std::to_string(pages * page_bytes >> 20) + " MiB in pages of " +
+                          .why = std::to_string(kv_bytes >> 20) + " MiB in pages of " +
                                  std::to_string(page_size) + " tokens; " + pages_why});
+  if (of_windows > 0) {
+    choices.list.push_back(
+        {.field = "kv_window_pages",
+         .value = std::to_string(of_windows),
+         .from = "default",
+         .why = "layers with a window of " + std::to_string(choices.cache.window) +
+                " need no more; among them are what is kept for prompts that begin alike"});
+  }
+  choices.list.push_back({.field = "prefix_cache",
+                          .value = options.no_prefix_cache ? "off" : "on",
+                          .from = from(options.given.no_prefix_cache),
+                          .why = options.no_prefix_cache ? "asked for"
+                                                         : "pages of equal prompts are shared and kept until "
+                                                           "their room is needed"});
   return {};
 }
 

@@ -17,6 +17,8 @@ namespace nibble {
 
 struct EngineChoices {
   SchedulerLimits scheduler;
+  PageCacheOptions cache;
+  bool plan_ahead = false;  // plan the next step while one runs
   WorkerLimits worker;
   std::vector<EngineChoice> list;
 };

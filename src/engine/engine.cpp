@@ -7,10 +7,12 @@
 #include <string>
 
 #include "base/check.h"
-#include "cache/page_pool.h"
+#include "base/clock.h"
+#include "cache/page_cache.h"
 #include "checkpoint/expected_tensors.h"
 #include "checkpoint/model_location.h"
 #include "engine/choices.h"
+#include "engine/step_runner.h"
 #include "models/model.h"
 #include "runtime/worker.h"
 #include "sched/scheduler.h"
@@ -39,18 +41,31 @@ class SteppedEngine final : public Engine {
   SteppedEngine(ModelInfo info, const EngineChoices& choices, std::unique_ptr<Worker> worker)
       : info_(std::move(info)),
         worker_(std::move(worker)),
-        pages_(choices.worker.page_count, choices.worker.page_size),
+        pages_(choices.cache),
         scheduler_(choices.scheduler, pages_),
-        results_(static_cast<std::size_t>(choices.scheduler.max_num_seqs)) {}
+        results_(static_cast<std::size_t>(choices.scheduler.max_num_seqs)) {
+    if (choices.plan_ahead) runner_ = std::make_unique<StepRunner>(*worker_);
+  }
 
   const ModelInfo& model() const override { return info_; }
   void cancel(RequestId id) override { scheduler_.cancel(id); }
   bool idle() const override { return scheduler_.idle(); }
   EngineLoad load_now() const override {
-    return {.queued = static_cast<int>(scheduler_.queued()),
-            .running = static_cast<int>(scheduler_.running()),
-            .pages_used = pages_.page_count() - pages_.free_count(),
-            .pages = pages_.page_count()};
+    EngineLoad load{.queued = scheduler_.queued(), .running = scheduler_.running()};
+    for (const PageGroup group : {full_pages, window_pages}) {
+      load.pages += pages_.page_count(group);
+      load.pages_used += pages_.used(group);
+      load.pages_cached += pages_.idle(group);
+    }
+    return load;
+  }
+  EngineTotals totals() const override {
+    const SchedulerTotals& totals = scheduler_.totals();
+    return {.prefix_query_tokens = totals.prefix_query_tokens,
+            .prefix_hit_tokens = totals.prefix_hit_tokens,
+            .preemptions = totals.preemptions,
+            .recomputed_tokens = totals.recomputed_tokens,
+            .evicted_pages = pages_.evicted()};
   }
   void time_ops(TimeTable* table) override { worker_->time_ops(table); }
 
@@ -78,9 +93,48 @@ class SteppedEngine final : public Engine {
   Result<StepTimes> step(std::vector<Event>& events) override {
     const auto begin = std::chrono::steady_clock::now();
     const double cpu_begin = process_cpu_seconds();
-    const Batch& batch = scheduler_.plan(events);
     StepTimes times;
-    if (batch.empty()) return times;
+    NIBBLE_RETURN_IF_ERROR(runner_ ? overlapped_step(events, times) : plain_step(events, times));
+    if (times.prefill_tokens + times.decode_tokens == 0) return times;
+    times.cpu_seconds = process_cpu_seconds() - cpu_begin;
+    times.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return times;
+  }
+
+ private:
+  Status plain_step(std::vector<Event>& events, StepTimes& times) {
+    const Batch& batch = scheduler_.plan(clock_.now(), events);
+    if (batch.empty()) return {};
+    count_tokens(batch, times);
+    NIBBLE_RETURN_IF_ERROR(worker_->run(batch, results_of(batch)));
+    scheduler_.commit(results_of(batch), events);
+    return {};
+  }
+
+  // The next step is planned while this one runs, and begins when this one's results are in it.
+  Status overlapped_step(std::vector<Event>& events, StepTimes& times) {
+    if (begun_ == nullptr) begin(scheduler_.plan(clock_.now(), events));
+    if (begun_ == nullptr) return {};
+    const Batch& batch = *std::exchange(begun_, nullptr);
+    count_tokens(batch, times);
+    const Batch& ahead = scheduler_.plan_ahead(clock_.now(), events);
+    NIBBLE_RETURN_IF_ERROR(runner_->wait());
+    scheduler_.commit(results_of(batch), events);
+    begin(ahead);
+    return {};
+  }
+
+  void begin(const Batch& batch) {
+    if (batch.empty()) return;
+    begun_ = &batch;
+    runner_->begin(batch, results_of(batch));
+  }
+
+  std::span<StepResult> results_of(const Batch& batch) {
+    return std::span(results_).first(batch.sequences.size());
+  }
+
+  static void count_tokens(const Batch& batch, StepTimes& times) {
     for (const BatchSequence& sequence : batch.sequences) {
       if (sequence.prefill) {
         times.last_prefill_position =
@@ -88,20 +142,16 @@ class SteppedEngine final : public Engine {
       }
       (sequence.prefill ? times.prefill_tokens : times.decode_tokens) += sequence.row_count;
     }
-    const std::span<StepResult> results = std::span(results_).first(batch.sequences.size());
-    NIBBLE_RETURN_IF_ERROR(worker_->run(batch, results));
-    scheduler_.commit(results, events);
-    times.cpu_seconds = process_cpu_seconds() - cpu_begin;
-    times.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    return times;
   }
 
- private:
   ModelInfo info_;
+  SystemClock clock_;
   std::unique_ptr<Worker> worker_;
-  PagePool pages_;
-  Scheduler scheduler_;              // its requests hold pages, so it goes first
-  std::vector<StepResult> results_;  // [max_num_seqs]
+  PageCache pages_;
+  Scheduler scheduler_;                 // its requests hold pages, so it goes first
+  std::vector<StepResult> results_;     // [max_num_seqs]
+  const Batch* begun_ = nullptr;        // of the step that the runner has
+  std::unique_ptr<StepRunner> runner_;  // null: each step is planned, run and committed in turn
 };
 
 }  // namespace
@@ -143,6 +193,7 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
                  .architecture = config.architecture,
                  .vocabulary = static_cast<int>(config.vocab_size),
                  .max_model_len = choices.scheduler.max_model_len,
+                 .kv_tokens = choices.cache.page_count[full_pages] * choices.cache.page_size,
                  .eos_ids = config.eos_token_ids,
                  .weight_bytes = weight_bytes,
                  .experts = static_cast<int>(config.num_local_experts),

@@ -30,6 +30,7 @@ struct ModelInfo {
   std::string architecture;
   int vocabulary = 0;
   int max_model_len = 0;         // tokens of prompt and answer together
+  int kv_tokens = 0;             // of all sequences together that the KV cache holds
   std::vector<TokenId> eos_ids;  // of config.json and generation_config.json together
   std::int64_t weight_bytes = 0;
   std::int64_t shared_bytes = 0;  // of weights that every step reads, whatever its tokens

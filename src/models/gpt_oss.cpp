@@ -153,7 +153,7 @@ class GptOss final : public Model {
     for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
       const GptOssLayer& layer = weights_.layers[i];
       norm(context, layer.attention_norm, delta, rows);
-      attention(context, layer, input, input.kv[i], rows);
+      attention(context, layer, input.kv[i], rows);
       norm(context, layer.expert_norm, room_.delta, rows);
       experts(context, layer, rows);
       delta = room_.delta;
@@ -175,10 +175,9 @@ class GptOss final : public Model {
   }
 
   // normed -> delta
-  void attention(OpContext& context, const GptOssLayer& layer, const ForwardInput& input, const KvLayer& kv,
-                 int rows) {
-    project(context, layer, kv, rows);
-    attend(context, layer, input, kv);
+  void attention(OpContext& context, const GptOssLayer& layer, const LayerKv& kv, int rows) {
+    project(context, layer, kv.cache, rows);
+    attend(context, layer, kv);
     const TimedScope scope(context.times, "attention output");
     linear(context, {.x = room_.attended,
                      .rows = rows,
@@ -224,16 +223,16 @@ class GptOss final : public Model {
   }
 
   // q, k, v -> attended
-  void attend(OpContext& context, const GptOssLayer& layer, const ForwardInput& input, const KvLayer& kv) {
+  void attend(OpContext& context, const GptOssLayer& layer, const LayerKv& kv) {
     const TimedScope scope(context.times, "attention");
-    kv_append(context, {.keys = room_.k, .values = room_.v, .sequences = input.sequences, .cache = kv});
+    kv_append(context, {.keys = room_.k, .values = room_.v, .sequences = kv.sequences, .cache = kv.cache});
     paged_attention(context, {.q = room_.q,
                               .heads = static_cast<int>(config_.num_attention_heads),
-                              .sequences = input.sequences,
-                              .cache = kv,
+                              .sequences = kv.sequences,
+                              .cache = kv.cache,
                               .window = layer.window,
                               .sinks = layer.sinks.data(),
-                              .scale = 1.0f / std::sqrt(static_cast<float>(kv.head_dim)),
+                              .scale = 1.0f / std::sqrt(static_cast<float>(kv.cache.head_dim)),
                               .out = room_.attended,
                               .room = {room_.attention, static_cast<std::size_t>(room_.attention_floats)}});
   }

@@ -15,13 +15,19 @@
 
 namespace nibble {
 
+// One layer's keys and values, and which of its pages are whose. Layers with a window have other page tables
+// than those without.
+struct LayerKv {
+  KvLayer cache;
+  std::span<const SequenceRows> sequences;  // cover all rows
+};
+
 // Rows of all sequences of a step, one after the other; a sequence's rows are consecutive positions.
 struct ForwardInput {
-  std::span<const TokenId> tokens;          // [rows]
-  std::span<const int> positions;           // [rows]
-  std::span<const SequenceRows> sequences;  // cover all rows
-  std::span<const KvLayer> kv;              // [layers]
-  std::span<const int> logit_rows;          // ascending rows whose logits are wanted
+  std::span<const TokenId> tokens;  // [rows]
+  std::span<const int> positions;   // [rows]
+  std::span<const LayerKv> kv;      // [layers]
+  std::span<const int> logit_rows;  // ascending rows whose logits are wanted
 };
 
 // What a forward may be asked at most; memory is taken for it once.

@@ -1,27 +1,91 @@
 #include "runtime/kv_store.h"
 
-namespace nibble {
+#include <algorithm>
 
-std::int64_t kv_page_bytes(const ModelConfig& config, DType dtype, int page_size) {
-  return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * page_size *
+namespace nibble {
+namespace {
+
+std::int64_t layer_page_bytes(const ModelConfig& config, DType dtype, int page_size) {
+  return 2 * config.num_key_value_heads * config.head_dim * page_size *
          static_cast<std::int64_t>(dtype_bytes(dtype));
 }
 
-Result<KvStore> KvStore::allocate(const ModelConfig& config, DType dtype, int page_size, int page_count) {
-  const std::size_t total = static_cast<std::size_t>(kv_page_bytes(config, dtype, page_size) * page_count);
+bool has_window(const ModelConfig& config, std::int64_t layer) {
+  return config.layer_types[static_cast<std::size_t>(layer)] == LayerType::sliding_attention;
+}
+
+PageGroup group_of_layer(const ModelConfig& config, std::int64_t layer) {
+  return page_window(config) > 0 && has_window(config, layer) ? window_pages : full_pages;
+}
+
+}  // namespace
+
+int page_window(const ModelConfig& config) {
+  std::int64_t windows = 0;
+  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
+    windows += has_window(config, layer);
+  return windows > 0 && windows < config.num_hidden_layers ? static_cast<int>(config.sliding_window) : 0;
+}
+
+std::int64_t kv_page_bytes(const ModelConfig& config, DType dtype, int page_size) {
+  return config.num_hidden_layers * layer_page_bytes(config, dtype, page_size);
+}
+
+std::int64_t kv_page_bytes(const ModelConfig& config, DType dtype, int page_size, PageGroup group) {
+  std::int64_t layers = 0;
+  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
+    layers += group_of_layer(config, layer) == group;
+  return layers * layer_page_bytes(config, dtype, page_size);
+}
+
+std::int64_t window_page_count(const ModelConfig& config, const WindowDemand& demand,
+                               std::int64_t full_count) {
+  const int window = page_window(config);
+  if (window == 0) return 0;
+  const auto pages_for = [&](std::int64_t tokens) {
+    return (tokens + demand.page_size - 1) / demand.page_size;
+  };
+  // A window that ends anywhere in a page, and the pages that a step adds, twice for a step planned ahead.
+  const std::int64_t running = demand.sequences * (pages_for(window) + 2) + 2 * pages_for(demand.step_tokens);
+  // A sequence alone can always go on, even where its context is shorter than that.
+  return std::max<std::int64_t>(std::min(full_count, std::max(2 * running, full_count / 4)),
+                                pages_for(window) + 2);
+}
+
+std::int64_t affordable_page_count(const ModelConfig& config, DType dtype, const WindowDemand& demand,
+                                   std::int64_t bytes) {
+  const std::int64_t full = kv_page_bytes(config, dtype, demand.page_size, full_pages);
+  const std::int64_t windowed = kv_page_bytes(config, dtype, demand.page_size, window_pages);
+  std::int64_t fits = 0, too_many = bytes / full + 1;
+  while (fits + 1 < too_many) {
+    const std::int64_t count = fits + (too_many - fits) / 2;
+    const bool fit = count * full + window_page_count(config, demand, count) * windowed <= bytes;
+    (fit ? fits : too_many) = count;
+  }
+  return fits;
+}
+
+Result<KvStore> KvStore::allocate(const ModelConfig& config, DType dtype, int page_size,
+                                  const PageCounts& page_counts) {
+  std::int64_t total = 0;
+  for (const PageGroup group : {full_pages, window_pages})
+    total += kv_page_bytes(config, dtype, page_size, group) * page_counts[group];
   KvStore store;
   // Not cleared: a position is written before any query may look at it.
-  NIBBLE_ASSIGN(store.memory_, Buffer::allocate(total));
-  const std::size_t half_layer = total / static_cast<std::size_t>(2 * config.num_hidden_layers);
+  NIBBLE_ASSIGN(store.memory_, Buffer::allocate(static_cast<std::size_t>(total)));
   std::byte* at = store.memory_.data();
-  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer, at += 2 * half_layer) {
+  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const PageGroup group = group_of_layer(config, layer);
+    const std::int64_t half_layer = layer_page_bytes(config, dtype, page_size) / 2 * page_counts[group];
+    store.groups_.push_back(group);
     store.layers_.push_back({.keys = at,
                              .values = at + half_layer,
                              .dtype = dtype,
-                             .pages = page_count,
+                             .pages = page_counts[group],
                              .page_size = page_size,
                              .kv_heads = static_cast<int>(config.num_key_value_heads),
                              .head_dim = static_cast<int>(config.head_dim)});
+    at += 2 * half_layer;
   }
   return store;
 }

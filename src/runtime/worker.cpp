@@ -17,7 +17,9 @@ Worker::Worker(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> model
       logits_(std::move(logits)) {
   positions_.reserve(static_cast<std::size_t>(limits.max_rows));
   logit_rows_.reserve(static_cast<std::size_t>(limits.max_logit_rows));
-  sequences_.reserve(static_cast<std::size_t>(limits.max_sequences));
+  for (std::vector<SequenceRows>& rows : sequences_)
+    rows.reserve(static_cast<std::size_t>(limits.max_sequences));
+  for (const KvLayer& layer : kv_.layers()) layers_.push_back({.cache = layer});
   sample_rooms_.resize(static_cast<std::size_t>(threads_->size()));
   for (SampleRoom& room : sample_rooms_) {
     room.sampling.reserve(static_cast<std::size_t>(model_->config().vocab_size));
@@ -36,7 +38,7 @@ Result<std::unique_ptr<Worker>> Worker::start(std::unique_ptr<Model> model, cons
                                         *threads));
   if (limits.dense != DenseFormat::bf16)
     NIBBLE_RETURN_IF_ERROR(model->convert_dense(limits.dense, *threads, progress));
-  NIBBLE_ASSIGN(KvStore kv, KvStore::allocate(config, limits.kv_dtype, limits.page_size, limits.page_count));
+  NIBBLE_ASSIGN(KvStore kv, KvStore::allocate(config, limits.kv_dtype, limits.page_size, limits.page_counts));
   const std::size_t logit_bytes =
       static_cast<std::size_t>(limits.max_logit_rows * config.vocab_size) * sizeof(float);
   NIBBLE_ASSIGN(Buffer logits, Buffer::allocate(logit_bytes));
@@ -54,11 +56,16 @@ Status Worker::run(const Batch& batch, std::span<StepResult> results) {
   NIBBLE_CHECK(results.size() == batch.sequences.size(), "one result a sequence");
   positions_.clear();
   logit_rows_.clear();
-  sequences_.clear();
+  for (std::vector<SequenceRows>& rows : sequences_) rows.clear();
   for (const BatchSequence& sequence : batch.sequences) {
-    sequences_.push_back({sequence.row_begin, sequence.row_count, sequence.first_position, sequence.pages});
+    for (std::size_t group = 0; group < sequences_.size(); ++group) {
+      sequences_[group].push_back(
+          {sequence.row_begin, sequence.row_count, sequence.first_position, sequence.pages[group]});
+    }
     for (int i = 0; i < sequence.row_count; ++i) positions_.push_back(sequence.first_position + i);
   }
+  for (std::size_t layer = 0; layer < layers_.size(); ++layer)
+    layers_[layer].sequences = sequences_[static_cast<std::size_t>(kv_.group_of(layer))];
   for (const LogitRow& wanted : batch.logit_rows) logit_rows_.push_back(wanted.row);
 
   OpContext context{.threads = *threads_,
@@ -67,11 +74,7 @@ Status Worker::run(const Batch& batch, std::span<StepResult> results) {
                     .activations = activations_,
                     .times = times_};
   model_->forward(context,
-                  {.tokens = batch.tokens,
-                   .positions = positions_,
-                   .sequences = sequences_,
-                   .kv = kv_.layers(),
-                   .logit_rows = logit_rows_},
+                  {.tokens = batch.tokens, .positions = positions_, .kv = layers_, .logit_rows = logit_rows_},
                   logits_of(0).data());
   NIBBLE_RETURN_IF_ERROR(model_->intact());
 

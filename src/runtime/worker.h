@@ -1,6 +1,7 @@
 // One rank: a model, its KV memory and its threads. Takes a planned batch, gives each sequence's token.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <span>
 #include <vector>
@@ -25,7 +26,7 @@ struct WorkerLimits {
   InputValues activations = InputValues::any_float;
   DType kv_dtype = DType::f32;
   int page_size = 0;
-  int page_count = 0;
+  std::array<int, page_groups> page_counts{};
   const DotKernels* dots = nullptr;
   const AttentionKernels* attention = nullptr;
   DenseFormat dense = DenseFormat::bf16;
@@ -73,7 +74,8 @@ class Worker {
   KvStore kv_;
   Buffer logits_;  // [max_logit_rows, vocab] float32
   std::vector<int> positions_, logit_rows_;
-  std::vector<SequenceRows> sequences_;
+  std::array<std::vector<SequenceRows>, page_groups> sequences_;  // with each group's page tables
+  std::vector<LayerKv> layers_;
   std::vector<SampleRoom> sample_rooms_;  // [threads]
 };
 

@@ -7,212 +7,492 @@
 
 namespace nibble {
 
-Scheduler::Scheduler(const SchedulerLimits& limits, PagePool& pages) : limits_(limits), pages_(pages) {
+Scheduler::Scheduler(const SchedulerLimits& limits, PageCache& pages) : limits_(limits), pages_(pages) {
   NIBBLE_CHECK(limits.max_num_seqs > 0 && limits.max_num_batched_tokens > 0 && limits.max_model_len > 0);
   NIBBLE_CHECK(limits.max_logit_rows >= limits.max_num_seqs, "every sequence may want a row of logits");
-  batch_.tokens.reserve(static_cast<std::size_t>(limits.max_num_batched_tokens));
-  batch_.logit_rows.reserve(static_cast<std::size_t>(limits.max_logit_rows));
-  batch_.sequences.reserve(static_cast<std::size_t>(limits.max_num_seqs));
-  planned_.reserve(static_cast<std::size_t>(limits.max_num_seqs));
+  NIBBLE_CHECK(!pages.has_windows() || pages.page_count(window_pages) >= pages.pages_in_window() + 2,
+               "a sequence alone can always go on");
+  for (Step& step : steps_) {
+    step.batch.tokens.reserve(static_cast<std::size_t>(limits.max_num_batched_tokens));
+    step.batch.logit_rows.reserve(static_cast<std::size_t>(limits.max_logit_rows));
+    step.batch.sequences.reserve(static_cast<std::size_t>(limits.max_num_seqs));
+    step.entries.reserve(static_cast<std::size_t>(limits.max_num_seqs));
+  }
 }
 
 // The last token of an answer is never fed back, so it needs no slot.
-int Scheduler::pages_needed(const Request& request) const {
-  const int prompt = static_cast<int>(request.prompt.size());
-  return pages_.pages_for(prompt + std::max(0, request.sampling.max_tokens - 1));
+int Scheduler::most_stored(const Entry& entry) const {
+  return entry.prompt + std::max(0, entry.request.sampling.max_tokens - 1);
 }
 
 Status Scheduler::submit(Request request) {
   const std::size_t prompt = request.prompt.size();
   const std::size_t context = static_cast<std::size_t>(limits_.max_model_len);
+  const std::size_t stored =
+      static_cast<std::size_t>(pages_.page_count(full_pages)) * static_cast<std::size_t>(pages_.page_size());
   if (prompt == 0) return invalid_argument("the prompt is empty; give at least one token");
   if (prompt > context || (prompt == context && request.sampling.max_tokens > 0)) {
     return invalid_argument("the prompt has " + std::to_string(prompt) + " tokens and the context holds " +
                             std::to_string(context) + "; shorten the prompt or raise --max-model-len");
   }
-  request.sampling.max_tokens =
-      std::clamp(request.sampling.max_tokens, 0, limits_.max_model_len - static_cast<int>(prompt));
-  if (pages_needed(request) > pages_.page_count()) {
-    return invalid_argument("the request needs " + std::to_string(pages_needed(request)) + " pages of " +
-                            std::to_string(pages_.page_size()) + " tokens and the KV cache has " +
-                            std::to_string(pages_.page_count()) + "; lower max_tokens");
+  if (prompt > stored) {
+    return invalid_argument("the prompt has " + std::to_string(prompt) + " tokens and the KV cache holds " +
+                            std::to_string(stored) + "; shorten the prompt");
   }
+  // The answer ends where the context or all pages together do.
+  const std::size_t room = std::min(context - prompt, stored - prompt + 1);
+  request.sampling.max_tokens = std::clamp(request.sampling.max_tokens, 0, static_cast<int>(room));
   Entry entry;
-  Queued queued;
-  queued.pages.reserve(pages_needed(request));
-  entry.state = std::move(queued);
-  if (request.sampling.logprobs > 0) entry.top.resize(static_cast<std::size_t>(request.sampling.logprobs));
-  if (request.sampling.prompt_logprobs) {
+  entry.prompt = static_cast<int>(prompt);
+  entry.tokens = std::move(request.prompt);
+  entry.tokens.reserve(prompt + static_cast<std::size_t>(request.sampling.max_tokens));
+  entry.scores = request.sampling.prompt_logprobs;
+  if (entry.scores) {
     entry.prompt_logprobs.resize(prompt);
     entry.prompt_top.resize(prompt * static_cast<std::size_t>(request.sampling.prompt_top_logprobs));
   }
-  if (request.sampling.penalizes() || request.sampling.min_tokens > 0)
-    entry.answer.reserve(static_cast<std::size_t>(request.sampling.max_tokens));
+  if (request.sampling.logprobs > 0) {
+    for (auto& top : entry.top) top.resize(static_cast<std::size_t>(request.sampling.logprobs));
+  }
+  if (!request.cache_salt.empty()) entry.salt = std::make_shared<const std::string>(request.cache_salt);
   entry.request = std::move(request);
+  const int pages = pages_.pages_for(most_stored(entry));
+  Queued queued;
+  queued.pages.reserve(pages);
+  entry.state = std::move(queued);
+  if (pages_.keeps_prefixes()) {
+    entry.hashes.reserve(static_cast<std::size_t>(pages) + 1);
+    add_hashes(entry);
+  }
   requests_.push_back(std::move(entry));
   return {};
 }
 
 void Scheduler::cancel(RequestId id) {
   for (Entry& entry : requests_) {
-    if (entry.request.id == id) entry.cancelled = true;
+    if (entry.request.id == id) entry.ending = Ending::cancelled;
   }
 }
 
-std::size_t Scheduler::queued() const {
-  return static_cast<std::size_t>(std::count_if(requests_.begin(), requests_.end(), [](const Entry& entry) {
-    return std::holds_alternative<Queued>(entry.state);
-  }));
+void Scheduler::add_hashes(Entry& entry) {
+  if (!pages_.keeps_prefixes()) return;
+  const std::size_t pages = entry.tokens.size() / static_cast<std::size_t>(pages_.page_size());
+  while (entry.hashes.size() < pages) {
+    const PageHash parent = entry.hashes.empty() ? pages_.root_hash(entry.salt) : entry.hashes.back();
+    entry.hashes.push_back(pages_.hash(entry.tokens, static_cast<int>(entry.hashes.size()), parent));
+  }
 }
 
-const Batch& Scheduler::plan(std::vector<Event>& events) {
-  batch_.clear();
-  planned_.clear();
+Scheduler::Step& Scheduler::next_step() {
+  NIBBLE_CHECK(planned_ < 2, "at most one step is planned ahead");
   finished_.clear();
+  Step& step = steps_[(first_ + static_cast<std::size_t>(planned_)) % 2];
+  step.batch.clear();
+  step.entries.clear();
+  step.dropped = 0;
+  return step;
+}
+
+bool Scheduler::preemption_is_due() const {
+  return limits_.preempt_every > 0 && plans_ % limits_.preempt_every == limits_.preempt_every - 1;
+}
+
+const Batch& Scheduler::plan(Time now, std::vector<Event>& events) {
+  NIBBLE_CHECK(planned_ == 0, "a step that runs is committed first, or planned ahead of");
+  Step& step = next_step();
+  end_overdue(now, events);
+  if (preemption_is_due()) (void)preempt_youngest(false);
+  while (short_of_pages_for_decoding()) NIBBLE_CHECK(preempt_youngest(true), "a sequence alone can go on");
+  fill(step);
+  // Prompts may have left each other no window pages.
+  while (step.batch.empty() && running_ > 1) {
+    (void)preempt_youngest(true);
+    fill(step);
+  }
+  NIBBLE_CHECK(!step.batch.empty() || requests_.empty(), "who waits, waits for somebody");
+  if (step.batch.empty()) return step.batch;
+  ++planned_;
+  ++plans_;
+  return step.batch;
+}
+
+const Batch& Scheduler::plan_ahead(Time now, std::vector<Event>& events) {
+  NIBBLE_CHECK(planned_ == 1, "one step runs");
+  Step& step = next_step();
+  end_overdue(now, events);
+  // Who makes room must not be in a step that runs.
+  if (preemption_is_due() || short_of_pages_for_decoding()) return step.batch;
+  ++planned_;
+  fill(step);
+  if (step.batch.empty()) {
+    --planned_;
+  } else {
+    ++plans_;
+  }
+  return step.batch;
+}
+
+void Scheduler::end_overdue(Time now, std::vector<Event>& events) {
   for (auto entry = requests_.begin(); entry != requests_.end();) {
-    if (!entry->cancelled) {
-      ++entry;
-      continue;
-    }
-    events.push_back({.request = entry->request.id, .finish = FinishReason::cancelled});
-    entry = requests_.erase(entry);
+    const auto next = std::next(entry);
+    const std::optional<Time>& deadline = entry->request.deadline;
+    if (entry->ending == Ending::none && deadline && now >= *deadline) entry->ending = Ending::timeout;
+    // Of those in a step that runs its commit takes care.
+    const bool runs = entry->slot[0] >= 0 || entry->slot[1] >= 0;
+    if (entry->ending != Ending::none && !runs) end_now(entry, events);
+    entry = next;
   }
+}
+
+void Scheduler::end_now(Entries::iterator entry, std::vector<Event>& events) {
+  Event event{.request = entry->request.id, .finish = FinishReason::cancelled};
+  if (entry->ending == Ending::timeout) {
+    event.finish = FinishReason::timeout;
+    event.error = "the request's time was over before its answer was complete";
+  }
+  tell(*entry, std::move(event), events);
+  finish(entry);
+}
+
+bool Scheduler::awaits_token(const Entry& entry) const {
+  const int slot = entry.slot[first_];
+  return slot >= 0 && steps_[first_].batch.sequences[static_cast<std::size_t>(slot)].samples;
+}
+
+int Scheduler::known(const Entry& entry) const {
+  return static_cast<int>(entry.tokens.size()) + (awaits_token(entry) ? 1 : 0);
+}
+
+bool Scheduler::goes_on(const Entry& entry) const {
+  if (entry.ending != Ending::none) return false;
+  return !awaits_token(entry) || entry.generated() + 1 < entry.request.sampling.max_tokens;
+}
+
+bool Scheduler::decodes(const Entry& entry) const {
+  const Running* state = std::get_if<Running>(&entry.state);
+  return state != nullptr && state->planned >= entry.prompt && state->planned + 1 == known(entry) &&
+         goes_on(entry);
+}
+
+bool Scheduler::short_of_pages_for_decoding() const {
+  std::array<int, page_groups> missing{};
+  int rows = 0;
+  for (const Entry& entry : requests_) {
+    if (!decodes(entry)) continue;
+    if (++rows > limits_.max_num_batched_tokens) break;
+    const Running& state = std::get<Running>(entry.state);
+    for (int group = 0; group < page_groups; ++group)
+      missing[static_cast<std::size_t>(group)] += pages_.missing(state.pages, group, state.planned + 1);
+  }
+  return missing[full_pages] > pages_.available(full_pages) ||
+         missing[window_pages] > pages_.available(window_pages);
+}
+
+// `wanted`: for want of pages, which one sequence alone never has. Else who has done less since it came back
+// than coming back had cost is left alone.
+bool Scheduler::preempt_youngest(bool wanted) {
+  if (wanted && running_ < 2) return false;
+  for (auto entry = requests_.rbegin(); entry != requests_.rend(); ++entry) {
+    const Running* state = std::get_if<Running>(&entry->state);
+    if (state == nullptr) continue;
+    if (!wanted && (state->stored == 0 || state->stored < 2 * entry->preempted_at)) continue;
+    preempt(*entry);
+    return true;
+  }
+  return false;
+}
+
+void Scheduler::preempt(Entry& entry) {
+  Running& state = std::get<Running>(entry.state);
+  entry.preempted_at = std::max(state.stored, 1);
+  Queued queued{.pages = std::move(state.pages)};
+  queued.pages.release();
+  entry.state = std::move(queued);
+  --running_;
+  ++totals_.preemptions;
+}
+
+void Scheduler::fill(Step& step) {
+  const std::size_t index = static_cast<std::size_t>(&step - steps_.data());
   for (auto entry = requests_.begin(); entry != requests_.end(); ++entry) {
-    if (!std::holds_alternative<Decoding>(entry->state)) continue;
     // Fewer rows than sequences: the oldest go first, the others wait for the next step.
-    if (static_cast<int>(batch_.tokens.size()) == limits_.max_num_batched_tokens) break;
-    plan_decode(*entry);
-    planned_.push_back(entry);
+    if (decodes(*entry) && !plan_rows(step, entry)) return;
   }
+  bool admits = true;
   for (auto entry = requests_.begin(); entry != requests_.end(); ++entry) {
-    if (std::holds_alternative<Decoding>(entry->state)) continue;
-    if (!plan_prefill(*entry)) break;
-    planned_.push_back(entry);
+    if (entry->slot[index] >= 0 || !goes_on(*entry)) continue;
+    if (std::holds_alternative<Queued>(entry->state)) {
+      if (static_cast<int>(step.batch.tokens.size()) == limits_.max_num_batched_tokens) return;
+      if (!admits || begins_like_another(*entry)) continue;
+      admits = admit(*entry);
+      if (!admits) continue;
+    }
+    if (!plan_rows(step, entry)) return;
   }
-  return batch_;
 }
 
-void Scheduler::plan_decode(Entry& entry) {
-  const Decoding& state = std::get<Decoding>(entry.state);
-  const int position = static_cast<int>(entry.request.prompt.size()) + state.generated - 1;
-  add_sequence(entry, state.pages.pages(), position, 1);
-  batch_.tokens.push_back(state.last);
+// Whether the next page that it needs is being computed for another sequence.
+bool Scheduler::begins_like_another(const Entry& entry) const {
+  if (!may_share(entry)) return false;
+  const int page_size = pages_.page_size();
+  const std::size_t usable = (entry.tokens.size() - 1) / static_cast<std::size_t>(page_size);
+  for (const Entry& other : requests_) {
+    const Running* state = std::get_if<Running>(&other.state);
+    if (state == nullptr) continue;
+    const std::size_t next = static_cast<std::size_t>(state->stored / page_size);
+    if (next < usable && next < other.hashes.size() && other.hashes[next] == entry.hashes[next]) return true;
+  }
+  return false;
 }
 
-bool Scheduler::plan_prefill(Entry& entry) {
-  const Request& request = entry.request;
-  int room = limits_.max_num_batched_tokens - static_cast<int>(batch_.tokens.size());
-  const int logit_room = limits_.max_logit_rows - static_cast<int>(batch_.logit_rows.size());
-  if (request.sampling.prompt_logprobs) room = std::min(room, logit_room);
-  if (room <= 0 || logit_room <= 0) return false;
+// Gives a queued request its pages, as many as its known tokens take.
+bool Scheduler::admit(Entry& entry) {
+  if (running_ == limits_.max_num_seqs) return false;
+  Queued& queued = std::get<Queued>(entry.state);
+  const bool alone = running_ == 0;
+  const int available = pages_.available(full_pages);
+  // Looking its prefix up again each step would cost more than it tells.
+  if (!alone && available < queued.retry_at) return false;
+  if (!alone && pages_.has_windows() && pages_.available(window_pages) <= running_) return false;
 
-  if (Queued* queued = std::get_if<Queued>(&entry.state)) {
-    if (static_cast<int>(running()) == limits_.max_num_seqs) return false;
-    if (!pages_.grow(queued->pages, pages_needed(request))) return false;
-    PageLease pages = std::move(queued->pages);
-    entry.state = Prefilling{.pages = std::move(pages)};
+  SequencePages pages = std::move(queued.pages);
+  const int tokens = static_cast<int>(entry.tokens.size());
+  const int most = entry.scores ? std::min(entry.scored, tokens - 1) : tokens - 1;
+  const int adopted = pages_.adopt(pages, prefix_of(entry), most);
+  // Alone it takes what it needs; in company it leaves the others a page each, and comes back from a
+  // preemption only to stay.
+  const int wished =
+      entry.preempted_at > 0 ? std::max(tokens, std::min(2 * tokens, most_stored(entry))) : tokens;
+  const int missing = alone ? pages_.missing(pages, full_pages, tokens)
+                            : pages_.missing(pages, full_pages, wished) + running_;
+  if (missing > pages_.available(full_pages)) {
+    queued.retry_at = missing + available - pages_.available(full_pages);
+    pages.release();
+    queued.pages = std::move(pages);
+    return false;
   }
-  const Prefilling& state = std::get<Prefilling>(entry.state);
-  const int rows = std::min(room, static_cast<int>(request.prompt.size()) - state.done);
-  add_sequence(entry, state.pages.pages(), state.done, rows);
-  const auto chunk = request.prompt.begin() + state.done;
-  batch_.tokens.insert(batch_.tokens.end(), chunk, chunk + rows);
+  NIBBLE_CHECK(pages_.grow(pages, tokens, 0));
+  entry.state = Running{.pages = std::move(pages), .planned = adopted, .stored = adopted};
+  ++running_;
+  if (entry.cached_tokens < 0) {
+    entry.cached_tokens = adopted;
+    if (pages_.keeps_prefixes()) totals_.prefix_query_tokens += static_cast<std::uint64_t>(entry.prompt);
+    totals_.prefix_hit_tokens += static_cast<std::uint64_t>(adopted);
+  }
   return true;
 }
 
-void Scheduler::add_sequence(Entry& entry, std::span<const PageId> pages, int first_position, int rows) {
-  const Request& request = entry.request;
-  const int prompt = static_cast<int>(request.prompt.size());
-  const int row_begin = static_cast<int>(batch_.tokens.size());
-  const int end = first_position + rows;
-  BatchSequence sequence{.request = request.id,
-                         .row_begin = row_begin,
+// Rows whose window pages can be had, while each other sequence is left one.
+int Scheduler::room_in_window(const Entry& entry, int rows) const {
+  if (!pages_.has_windows()) return rows;
+  const Running& state = std::get<Running>(entry.state);
+  const int spare = pages_.available(window_pages) - (running_ > 1 && !decodes(entry) ? running_ : 0);
+  const int pages = static_cast<int>(state.pages.tables()[window_pages].size()) + std::max(spare, 0);
+  return std::min(rows, pages * pages_.page_size() - state.planned);
+}
+
+// False when the step is full.
+bool Scheduler::plan_rows(Step& step, Entries::iterator entry) {
+  const Running& state = std::get<Running>(entry->state);
+  const int room = limits_.max_num_batched_tokens - static_cast<int>(step.batch.tokens.size());
+  const int logit_room = limits_.max_logit_rows - static_cast<int>(step.batch.logit_rows.size());
+  if (room <= 0 || logit_room <= 0) return false;
+  int rows = std::min(room, known(*entry) - state.planned);
+  if (entry->scores) rows = std::min(rows, logit_room);
+  rows = room_in_window(*entry, rows);
+  if (rows > 0) add_sequence(step, entry, rows);
+  return true;
+}
+
+void Scheduler::add_sequence(Step& step, Entries::iterator entry, int rows) {
+  Running& state = std::get<Running>(entry->state);
+  Batch& batch = step.batch;
+  const std::size_t index = static_cast<std::size_t>(&step - steps_.data());
+  const int first = state.planned, end = first + rows;
+  NIBBLE_CHECK(pages_.grow(state.pages, end, end), "pages for these rows were counted");
+  BatchSequence sequence{.request = entry->request.id,
+                         .row_begin = static_cast<int>(batch.tokens.size()),
                          .row_count = rows,
-                         .first_position = first_position,
-                         .pages = pages,
-                         .sampling = &request.sampling,
-                         .prompt = request.prompt,
-                         .answer = entry.answer,
-                         .top = entry.top,
-                         .logit_begin = static_cast<int>(batch_.logit_rows.size()),
-                         .prefill = first_position < prompt,
-                         .samples = end >= prompt && request.sampling.max_tokens > 0};
+                         .first_position = first,
+                         .pages = state.pages.tables(),
+                         .sampling = &entry->request.sampling,
+                         .prompt = entry->prompt_tokens(),
+                         .answer = entry->answer(),
+                         .top = entry->top[index],
+                         .logit_begin = static_cast<int>(batch.logit_rows.size()),
+                         .prefill = first < entry->prompt,
+                         .samples = end == known(*entry) && entry->request.sampling.max_tokens > 0};
+  for (int position = first; position < end; ++position) {
+    const std::size_t at = static_cast<std::size_t>(position);
+    batch.tokens.push_back(at < entry->tokens.size() ? entry->tokens[at] : -1);
+  }
+  add_logit_rows(batch, *entry, sequence);
+  totals_.recomputed_tokens +=
+      static_cast<std::uint64_t>(std::max(0, std::min(end, entry->computed) - first));
+  entry->slot[index] = static_cast<int>(batch.sequences.size());
+  state.planned = end;
+  batch.sequences.push_back(sequence);
+  step.entries.push_back(entry);
+}
+
+void Scheduler::add_logit_rows(Batch& batch, Entry& entry, BatchSequence& sequence) {
   int targets = 0;
-  for (int i = 0; i < rows; ++i) {
-    const int position = first_position + i;
-    const bool has_target = request.sampling.prompt_logprobs && position + 1 < prompt;
-    const bool sampled = sequence.samples && i == rows - 1;
+  for (int i = 0; i < sequence.row_count; ++i) {
+    const int position = sequence.first_position + i;
+    const bool has_target = entry.scores && position + 1 < entry.prompt;
+    const bool sampled = sequence.samples && i == sequence.row_count - 1;
     if (!has_target && !sampled) continue;
     targets += has_target;
-    batch_.logit_rows.push_back(
-        {.row = row_begin + i,
-         .target = has_target ? request.prompt[static_cast<std::size_t>(position) + 1] : -1});
+    batch.logit_rows.push_back(
+        {.row = sequence.row_begin + i,
+         .target = has_target ? entry.tokens[static_cast<std::size_t>(position) + 1] : -1});
   }
-  sequence.logit_count = static_cast<int>(batch_.logit_rows.size()) - sequence.logit_begin;
+  sequence.logit_count = static_cast<int>(batch.logit_rows.size()) - sequence.logit_begin;
+  if (targets == 0) return;
   // The row at position p tells of prompt[p + 1].
-  if (targets > 0) {
-    sequence.target_logprobs =
-        std::span(entry.prompt_logprobs)
-            .subspan(static_cast<std::size_t>(first_position) + 1, static_cast<std::size_t>(targets));
-    const std::size_t top = static_cast<std::size_t>(request.sampling.prompt_top_logprobs);
-    sequence.target_top = std::span(entry.prompt_top)
-                              .subspan((static_cast<std::size_t>(first_position) + 1) * top,
-                                       static_cast<std::size_t>(targets) * top);
-  }
-  batch_.sequences.push_back(sequence);
+  const std::size_t told = static_cast<std::size_t>(sequence.first_position) + 1;
+  const std::size_t count = static_cast<std::size_t>(targets);
+  const std::size_t top = static_cast<std::size_t>(entry.request.sampling.prompt_top_logprobs);
+  sequence.target_logprobs = std::span(entry.prompt_logprobs).subspan(told, count);
+  sequence.target_top = std::span(entry.prompt_top).subspan(told * top, count * top);
 }
 
 void Scheduler::commit(std::span<const StepResult> results, std::vector<Event>& events) {
-  NIBBLE_CHECK(results.size() == planned_.size(), "one result a planned sequence");
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    if (commit_sequence(*planned_[i], batch_.sequences[i], results[i], events)) continue;
-    planned_[i]->state = Finished{};
-    finished_.splice(finished_.end(), requests_, planned_[i]);
-  }
-  planned_.clear();
-  batch_.clear();
+  NIBBLE_CHECK(planned_ > 0, "a step was planned");
+  Step& step = steps_[first_];
+  NIBBLE_CHECK(results.size() == step.entries.size(), "one result a planned sequence");
+  for (std::size_t i = 0; i < results.size(); ++i)
+    commit_sequence(step.entries[i], step.batch.sequences[i], results[i], events);
+  step.batch.clear();
+  step.entries.clear();
+  first_ = 1 - first_;
+  if (--planned_ == 0) return;
+  drop_ended(first_);
+  if (steps_[first_].batch.empty()) planned_ = 0;
 }
 
-bool Scheduler::commit_sequence(Entry& entry, const BatchSequence& planned, const StepResult& result,
-                                std::vector<Event>& events) {
-  const Request& request = entry.request;
-  const SamplingParams& sampling = request.sampling;
+void Scheduler::commit_sequence(Entries::iterator entry, const BatchSequence& planned,
+                                const StepResult& result, std::vector<Event>& events) {
+  entry->slot[first_] = -1;
+  if (entry->ending != Ending::none) return end_now(entry, events);
+  Event event{.request = entry->request.id};
   if (!result.finite) {
-    events.push_back({.request = request.id,
-                      .finish = FinishReason::error,
-                      .error = "the model gave a logit that is not a number; the request cannot go on"});
-    return false;
-  }
-  Event event{.request = request.id};
-  if (Prefilling* state = std::get_if<Prefilling>(&entry.state)) {
-    state->done += planned.row_count;
-    if (state->done < static_cast<int>(request.prompt.size())) return true;
-    event.prompt_logprobs = std::move(entry.prompt_logprobs);
-    event.prompt_top = std::move(entry.prompt_top);
-    if (!planned.samples) {
-      event.finish = FinishReason::length;
-      events.push_back(std::move(event));
-      return false;
+    // Whatever made it, nobody else shall read it.
+    pages_.distrust(std::get<Running>(entry->state).pages);
+    event.finish = FinishReason::error;
+    event.error = "the model gave a logit that is not a number; the request cannot go on";
+  } else {
+    store(*entry, planned.row_count);
+    if (planned.samples) {
+      take_token(*entry, result, event);
+    } else if (entry->request.sampling.max_tokens > 0 || entry->scored < entry->prompt) {
+      return;
+    } else {
+      event.finish = FinishReason::length;  // nothing but the prompt was asked for
     }
-    PageLease pages = std::move(state->pages);
-    entry.state = Decoding{.pages = std::move(pages)};
+    if (entry->scores) {
+      event.prompt_logprobs = std::move(entry->prompt_logprobs);
+      event.prompt_top = std::move(entry->prompt_top);
+    }
+    entry->scores = false;
   }
-  Decoding& state = std::get<Decoding>(entry.state);
-  state.last = result.token;
-  ++state.generated;
-  if (sampling.penalizes() || sampling.min_tokens > 0) entry.answer.push_back(result.token);
+  const bool ends = event.finish != FinishReason::none;
+  tell(*entry, std::move(event), events);
+  if (ends) finish(entry);
+}
+
+void Scheduler::store(Entry& entry, int rows) {
+  Running& state = std::get<Running>(entry.state);
+  state.stored += rows;
+  entry.computed = std::max(entry.computed, state.stored);
+  entry.scored = std::max(entry.scored, std::min(state.stored, entry.prompt));
+  pages_.store(state.pages, prefix_of(entry), state.stored);
+  pages_.leave_window(state.pages, state.stored);
+}
+
+void Scheduler::take_token(Entry& entry, const StepResult& result, Event& event) {
+  const SamplingParams& sampling = entry.request.sampling;
+  entry.tokens.push_back(result.token);
+  add_hashes(entry);
   event.token = result.token;
   event.logprob = result.logprob;
-  event.top = entry.top;
+  event.top = entry.top[first_];
   if (std::find(sampling.stop_ids.begin(), sampling.stop_ids.end(), result.token) !=
       sampling.stop_ids.end()) {
     event.finish = FinishReason::stop;
-  } else if (state.generated == sampling.max_tokens) {
+  } else if (entry.generated() == sampling.max_tokens) {
     event.finish = FinishReason::length;
   }
-  const bool goes_on = event.finish == FinishReason::none;
+  const int slot = entry.slot[1 - first_];
+  if (slot < 0) return;
+  Batch& ahead = steps_[1 - first_].batch;
+  BatchSequence& next = ahead.sequences[static_cast<std::size_t>(slot)];
+  ahead.tokens[static_cast<std::size_t>(next.row_begin)] = result.token;
+  next.answer = entry.answer();
+}
+
+void Scheduler::tell(Entry& entry, Event event, std::vector<Event>& events) {
+  if (!entry.told) event.cached_tokens = std::max(entry.cached_tokens, 0);
+  entry.told = true;
   events.push_back(std::move(event));
-  return goes_on;
+}
+
+void Scheduler::finish(Entries::iterator entry) {
+  if (std::holds_alternative<Running>(entry->state)) --running_;
+  entry->state = Finished{};
+  if (const int slot = entry->slot[1 - first_]; slot >= 0) {
+    Step& ahead = steps_[1 - first_];
+    ahead.entries[static_cast<std::size_t>(slot)] = requests_.end();
+    ++ahead.dropped;
+  }
+  finished_.splice(finished_.end(), requests_, entry);
+}
+
+// Takes the rows of ended sequences out of a step that was planned ahead.
+void Scheduler::drop_ended(std::size_t index) {
+  Step& step = steps_[index];
+  if (step.dropped == 0) return;
+  Batch& batch = step.batch;
+  std::size_t kept = 0, rows = 0, logits = 0;
+  for (std::size_t i = 0; i < step.entries.size(); ++i) {
+    if (step.entries[i] == requests_.end()) continue;
+    BatchSequence sequence = batch.sequences[i];
+    const int row_shift = sequence.row_begin - static_cast<int>(rows);
+    for (int row = 0; row < sequence.row_count; ++row)
+      batch.tokens[rows++] = batch.tokens[static_cast<std::size_t>(sequence.row_begin + row)];
+    const std::size_t logit_begin = static_cast<std::size_t>(sequence.logit_begin);
+    sequence.row_begin -= row_shift;
+    sequence.logit_begin = static_cast<int>(logits);
+    for (std::size_t l = 0; l < static_cast<std::size_t>(sequence.logit_count); ++l) {
+      LogitRow wanted = batch.logit_rows[logit_begin + l];
+      wanted.row -= row_shift;
+      batch.logit_rows[logits++] = wanted;
+    }
+    step.entries[i]->slot[index] = static_cast<int>(kept);
+    step.entries[kept] = step.entries[i];
+    batch.sequences[kept++] = sequence;
+  }
+  step.entries.resize(kept);
+  batch.sequences.resize(kept);
+  batch.tokens.resize(rows);
+  batch.logit_rows.resize(logits);
+  step.dropped = 0;
+}
+
+void Scheduler::check() const {
+  std::vector<const SequencePages*> held;
+  for (const Entry& entry : requests_) {
+    const Running* state = std::get_if<Running>(&entry.state);
+    if (state == nullptr) continue;
+    NIBBLE_CHECK(state->stored <= state->planned);
+    NIBBLE_CHECK(planned_ > 0 || state->stored == state->planned,
+                 "between steps all that was planned is stored");
+    NIBBLE_CHECK(static_cast<int>(state->pages.tables()[full_pages].size()) >=
+                 pages_.pages_for(std::max(state->planned, entry.prompt)));
+    held.push_back(&state->pages);
+  }
+  NIBBLE_CHECK(static_cast<int>(held.size()) == running_, "running sequences are counted");
+  pages_.check(held);
 }
 
 }  // namespace nibble

@@ -1,14 +1,20 @@
-// Requests in, batches out: continuous batching with chunked prefill. Host only; knows tokens and pages,
-// never a tensor.
+// Requests in, batches out: continuous batching with chunked prefill over a bounded page cache. Host only;
+// knows tokens and pages, never a tensor.
+//
+// A step is planned, run by somebody else, and committed. One more may be planned while one runs
+// (plan_ahead): tokens that the running step will give are place-holders then, which its commit fills in, and
+// sequences that turn out to have ended drop their rows.
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <list>
 #include <span>
 #include <variant>
 #include <vector>
 
 #include "base/status.h"
-#include "cache/page_pool.h"
+#include "cache/page_cache.h"
 #include "core/batch.h"
 #include "core/request.h"
 
@@ -19,72 +25,145 @@ struct SchedulerLimits {
   int max_num_batched_tokens = 0;  // rows in one step
   int max_logit_rows = 0;          // rows of one step whose logits are computed; at least max_num_seqs
   int max_model_len = 0;           // tokens of prompt and answer together
+  // For tests: the youngest request that may be makes room every so many steps, wanted or not; 0: never.
+  int preempt_every = 0;
 };
 
 // A request is a state, and the state owns its pages: whatever ends it gives them back.
 struct Queued {
-  PageLease pages;  // none yet, but the room to note them
+  SequencePages pages;  // none yet, but the room to note them
+  int retry_at = 0;     // available pages without which it does not fit, as far as is known
 };
-struct Prefilling {
-  PageLease pages;
-  int done = 0;  // prompt tokens whose keys and values are stored
-};
-struct Decoding {
-  PageLease pages;
-  TokenId last = -1;  // sampled, its key and value not yet stored
-  int generated = 0;  // tokens of the answer, `last` included
+struct Running {
+  SequencePages pages;
+  int planned = 0;  // tokens whose keys and values are stored once all planned steps have run
+  int stored = 0;   // of them by committed steps
 };
 struct Finished {};
 
-// Submitting a request takes all the memory that its steps need: plan() and commit() allocate nothing, but
-// for the vector of events and the text of an error.
+struct SchedulerTotals {
+  std::uint64_t prefix_query_tokens = 0;  // of prompts that were looked up in the cache
+  std::uint64_t prefix_hit_tokens = 0;
+  std::uint64_t preemptions = 0;
+  std::uint64_t recomputed_tokens = 0;
+};
+
+// Order of service is order of arrival: decoding sequences first, one row each, then prompt chunks. Who
+// arrived last makes room when pages run out and goes on where it was once its tokens are computed again,
+// with the same bits; it comes back when there is room for it to grow twofold, so work lost to preemption
+// stays below twice the work done. Requests whose prompt begins like one that is being computed wait for it.
+//
+// Submitting a request takes all the memory that its steps need: planning and committing allocate nothing,
+// but for the vector of events and the text of an error.
 class Scheduler {
  public:
+  using Time = std::chrono::nanoseconds;  // of base/clock.h
+
   // `pages` outlives the scheduler.
-  Scheduler(const SchedulerLimits& limits, PagePool& pages);
+  Scheduler(const SchedulerLimits& limits, PageCache& pages);
 
   // Refused when the request could never run: an empty prompt, no room in the context or in all pages.
   Status submit(Request request);
-  // The request ends before the next step. An unknown id (it may just have finished) is no error.
+  // The request ends with the next step, or the one after if that is running already. An unknown id (it may
+  // just have finished) is no error.
   void cancel(RequestId id);
   bool idle() const { return requests_.empty(); }
-  std::size_t queued() const;
-  std::size_t running() const { return requests_.size() - queued(); }
+  int queued() const { return static_cast<int>(requests_.size()) - running_; }
+  int running() const { return running_; }
+  const SchedulerTotals& totals() const { return totals_; }
+  const PageCache& pages() const { return pages_; }
 
-  // The next step: every decoding sequence one row, then prompt chunks in order of arrival as long as rows,
-  // sequences and pages last. The batch refers into the scheduler until commit(). Cancelled requests end
-  // here. What earlier events refer to is gone.
-  const Batch& plan(std::vector<Event>& events);
-  // What the step gave, in the order of the planned sequences.
+  // The next step. The batch refers into the scheduler until its commit(). Cancelled requests and those whose
+  // deadline has passed end here. What earlier events refer to is gone. Empty only if nothing is left.
+  const Batch& plan(Time now, std::vector<Event>& events);
+  // The step after the one that runs; its place-holders (-1) are filled by that one's commit. Empty where
+  // that cannot be known yet, then it is planned after the commit.
+  const Batch& plan_ahead(Time now, std::vector<Event>& events);
+  // What the oldest step gave, in the order of its sequences.
   void commit(std::span<const StepResult> results, std::vector<Event>& events);
 
+  // CHECKs the accounting of pages. For tests.
+  void check() const;
+
  private:
+  enum class Ending : std::uint8_t { none, cancelled, timeout };
   struct Entry {
-    Request request;
-    std::variant<Queued, Prefilling, Decoding, Finished> state;
-    std::vector<TokenLogprob> top;         // [sampling.logprobs]
+    Request request;  // its prompt is in `tokens`
+    std::variant<Queued, Running, Finished> state;
+    std::vector<TokenId> tokens;   // of prompt and answer
+    std::vector<PageHash> hashes;  // of their whole pages
+    Salt salt;
+    int prompt = 0;
+    int computed = 0;        // most tokens ever stored at once; computing one of them again is recomputing
+    int preempted_at = 0;    // tokens that were stored when it last had to make room; 0: it never had to
+    int scored = 0;          // prompt tokens whose log-probabilities are here
+    int cached_tokens = -1;  // -1: not begun
+    bool told = false;       // the first event is out
+    bool scores = false;  // prompt log-probabilities are wanted and not all here: their rows must be computed
+    Ending ending = Ending::none;
+    // Where it stands in each planned step; -1: nowhere.
+    std::array<int, 2> slot{-1, -1};
+    std::array<std::vector<TokenLogprob>, 2> top;  // [sampling.logprobs], of each planned step
     std::vector<float> prompt_logprobs;    // [prompt], when asked for; until the event that takes them
     std::vector<TokenLogprob> prompt_top;  // [prompt][sampling.prompt_top_logprobs], likewise
-    std::vector<TokenId> answer;           // all of it, when penalties look at it
-    bool cancelled = false;
+
+    std::span<const TokenId> prompt_tokens() const {
+      return std::span(tokens).first(static_cast<std::size_t>(prompt));
+    }
+    std::span<const TokenId> answer() const {
+      return std::span(tokens).subspan(static_cast<std::size_t>(prompt));
+    }
+    int generated() const { return static_cast<int>(tokens.size()) - prompt; }
   };
   using Entries = std::list<Entry>;
+  struct Step {
+    Batch batch;
+    std::vector<Entries::iterator> entries;  // of each of its sequences
+    int dropped = 0;
+  };
 
-  void plan_decode(Entry& entry);
-  // False when nothing more of the queue can start in this step.
-  bool plan_prefill(Entry& entry);
-  void add_sequence(Entry& entry, std::span<const PageId> pages, int first_position, int rows);
-  // Returns false when the request has ended.
-  bool commit_sequence(Entry& entry, const BatchSequence& planned, const StepResult& result,
+  Step& next_step();
+  bool preemption_is_due() const;
+  void end_overdue(Time now, std::vector<Event>& events);
+  void end_now(Entries::iterator entry, std::vector<Event>& events);
+  void fill(Step& step);
+  bool short_of_pages_for_decoding() const;
+  bool preempt_youngest(bool wanted);
+  void preempt(Entry& entry);
+  bool admit(Entry& entry);
+  bool begins_like_another(const Entry& entry) const;
+  bool plan_rows(Step& step, Entries::iterator entry);
+  void add_sequence(Step& step, Entries::iterator entry, int rows);
+  void add_logit_rows(Batch& batch, Entry& entry, BatchSequence& sequence);
+  int room_in_window(const Entry& entry, int rows) const;
+
+  void commit_sequence(Entries::iterator entry, const BatchSequence& planned, const StepResult& result,
                        std::vector<Event>& events);
-  int pages_needed(const Request& request) const;
+  void store(Entry& entry, int rows);
+  void take_token(Entry& entry, const StepResult& result, Event& event);
+  void tell(Entry& entry, Event event, std::vector<Event>& events);
+  void finish(Entries::iterator entry);
+  void drop_ended(std::size_t index);
+
+  bool awaits_token(const Entry& entry) const;  // of the step that runs
+  int known(const Entry& entry) const;          // tokens, a place-holder included
+  bool decodes(const Entry& entry) const;
+  bool goes_on(const Entry& entry) const;  // as far as can be known while a step runs
+  int most_stored(const Entry& entry) const;
+  TokenPrefix prefix_of(const Entry& entry) const { return {entry.tokens, entry.hashes, entry.salt}; }
+  void add_hashes(Entry& entry);
+  bool may_share(const Entry& entry) const { return pages_.keeps_prefixes() && !entry.scores; }
 
   SchedulerLimits limits_;
-  PagePool& pages_;
+  PageCache& pages_;
   Entries requests_;  // in order of arrival
   Entries finished_;  // ended in the last step, whose events refer to them
-  Batch batch_;
-  std::vector<Entries::iterator> planned_;  // entry of each Batch::sequences
+  int running_ = 0;
+  SchedulerTotals totals_;
+  std::array<Step, 2> steps_;
+  std::size_t first_ = 0;  // the oldest planned step
+  int planned_ = 0;        // steps planned and not committed
+  std::int64_t plans_ = 0;
 };
 
 }  // namespace nibble

@@ -1,0 +1,131 @@
+// Who holds which pages of the KV cache, and which are kept for requests that begin alike.
+//
+// Layers that look back equally far are a page group with its own pool and page tables: full attention needs
+// every position of a sequence, sliding windows only the last ones, so a long sequence gives its older window
+// pages back while it runs. Whole pages are listed in a prefix tree as soon as their keys and values are
+// stored; a page that no sequence holds any more stays until its room is needed, the longest idle first.
+//
+//                 free  <----------------------------------------------------+
+//                  | grow()                                                  | evicted, for grow()
+//                  v                store()                 release          |
+//   held by one sequence alone  -------------->  in the tree, held  ---->  in the tree, idle
+//                  |                                by 1..n          <----
+//                  +--> free, on release                            adopt()
+#pragma once
+
+#include <array>
+#include <span>
+#include <vector>
+
+#include "cache/page_pool.h"
+#include "cache/prefix_tree.h"
+#include "core/batch.h"
+
+namespace nibble {
+
+class PageCache;
+
+// A sequence's pages, given back when it goes. Move-only: a page that is leaked, freed twice or used after
+// its release does not compile. The cache must outlive it.
+class SequencePages {
+ public:
+  SequencePages() = default;
+  SequencePages(SequencePages&& other) noexcept;
+  SequencePages& operator=(SequencePages&& other) noexcept;
+  SequencePages(const SequencePages&) = delete;
+  SequencePages& operator=(const SequencePages&) = delete;
+  ~SequencePages() { release(); }
+
+  PageTables tables() const { return {tables_[full_pages], tables_[window_pages]}; }
+  // The first of its window pages that it still holds.
+  int window_begin() const { return window_begin_; }
+  // Pages from the start that are in the tree.
+  int listed() const { return static_cast<int>(nodes_.size()); }
+  // Takes the memory for the numbers of `count` pages a group, so that growing to it allocates nothing.
+  void reserve(int count);
+  void release();
+
+ private:
+  friend class PageCache;
+  PageCache* cache_ = nullptr;
+  std::array<std::vector<PageId>, page_groups> tables_;
+  std::vector<NodeId> nodes_;  // of the first pages; what lies behind is this sequence's alone
+  int window_begin_ = 0;
+};
+
+// A sequence's tokens as the cache knows them; views into the scheduler's memory.
+struct TokenPrefix {
+  std::span<const TokenId> tokens;
+  std::span<const PageHash> hashes;  // one a whole page of `tokens`, or fewer
+  const Salt& salt;
+};
+
+struct PageCacheOptions {
+  int page_size = 16;
+  std::array<int, page_groups> page_count{};  // of a model without windows the second is 0
+  int window = 0;                             // positions that window layers see, the own one included
+  bool keep_prefixes = true;                  // false: nothing is shared or kept
+  HashKey key{};
+  int hash_bits = 128;  // fewer in tests that want collisions
+};
+
+class PageCache {
+ public:
+  explicit PageCache(const PageCacheOptions& options);
+  PageCache(const PageCache&) = delete;
+  PageCache& operator=(const PageCache&) = delete;
+  ~PageCache();
+
+  int page_size() const { return options_.page_size; }
+  int pages_for(int tokens) const { return (tokens + page_size() - 1) / page_size(); }
+  bool keeps_prefixes() const { return options_.keep_prefixes; }
+  bool has_windows() const { return options_.page_count[window_pages] > 0; }
+  // Window pages that a query right behind a page boundary looks back to.
+  int pages_in_window() const { return has_windows() ? pages_for(options_.window - 1) : 0; }
+
+  // The name of page `index` of the tokens, given those before it.
+  PageHash hash(std::span<const TokenId> tokens, int index, const PageHash& parent) const;
+  PageHash root_hash(const Salt& salt) const;
+
+  // Takes the longest stored prefix of at most `most_tokens` tokens; returns its tokens, whole pages of them.
+  // `sequence` holds nothing before.
+  int adopt(SequencePages& sequence, const TokenPrefix& prefix, int most_tokens);
+  // Pages of the group that growing to `tokens` tokens takes.
+  int missing(const SequencePages& sequence, int group, int tokens) const;
+  // Room for `full` tokens in full layers and for tokens up to `windowed` in windows; evicts idle pages for
+  // it. Takes nothing and returns false when that is not enough.
+  bool grow(SequencePages& sequence, int full, int windowed);
+  // The first `count` tokens' keys and values are stored now: whole pages of them serve others.
+  void store(SequencePages& sequence, const TokenPrefix& prefix, int count);
+  // No query of the sequence before `position` will come any more.
+  void leave_window(SequencePages& sequence, int position);
+  // What is stored in the sequence's pages shall serve nobody else.
+  void distrust(SequencePages& sequence);
+
+  // Free, or held by nobody.
+  int available(int group) const;
+  int idle(int group) const { return idle_[static_cast<std::size_t>(group)].count(); }
+  int page_count(int group) const { return pools_[static_cast<std::size_t>(group)].page_count(); }
+  int used(int group) const { return page_count(group) - available(group); }
+  std::uint64_t evicted() const { return evicted_; }
+
+  // CHECKs that these are all sequences there are and every page is accounted for. For tests: slow.
+  void check(std::span<const SequencePages* const> sequences) const;
+
+ private:
+  friend class SequencePages;
+  PageId take(int group);
+  PageId evict(int group);  // the longest idle
+  void hold(NodeId id, int group);
+  void let_go(NodeId id, int group);
+  void release(SequencePages& sequence);
+  void give_window_pages(SequencePages& sequence, int end);
+
+  PageCacheOptions options_;
+  std::array<PagePool, page_groups> pools_;
+  PrefixTree tree_;
+  std::array<IdleList, page_groups> idle_{IdleList(full_pages), IdleList(window_pages)};
+  std::uint64_t evicted_ = 0;
+};
+
+}  // namespace nibble

@@ -1,0 +1,211 @@
+// Seeded simulation: a scheduler, its cache and a clock that stands still until it is moved, through random
+// arrivals, aborts, deadlines, stops, preemptions and evictions. After every step the accounting of pages is
+// exact; at the end every request has ended once, with the tokens that it gets alone.
+//
+// NIBBLE_SIMULATIONS sets how many interleavings run, NIBBLE_SIMULATION_SEED the first one.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <random>
+#include <string>
+
+#include "sched/scheduler_test_util.h"
+
+namespace nibble {
+namespace {
+
+std::uint64_t setting(const char* name, std::uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+// What happened in all of them together: a simulation that never meets a thing tells nothing of it.
+struct Met {
+  std::uint64_t steps = 0, preemptions = 0, evictions = 0, hits = 0;
+  std::map<FinishReason, int> ends;
+};
+
+class Simulation {
+ public:
+  explicit Simulation(std::uint64_t seed)
+      : random_(seed),
+        limits_(draw_limits()),
+        cache_(draw_cache()),
+        pages_(cache_),
+        scheduler_(limits_, pages_) {
+    ahead_ = random_() % 2 == 0;
+  }
+
+  void run() {
+    const int arrivals = 1 + below(12);
+    for (int round = 0; round < 3000 && !testing::Test::HasFailure(); ++round) {
+      if (next_id_ <= static_cast<RequestId>(arrivals) && below(3) == 0) arrive();
+      if (below(8) == 0) cancel();
+      if (below(4) == 0) now_ += std::chrono::seconds(1);
+      step();
+      scheduler_.check();
+      if (next_id_ > static_cast<RequestId>(arrivals) && scheduler_.idle()) return finish();
+    }
+    ASSERT_TRUE(testing::Test::HasFailure()) << "requests do not end";
+  }
+
+  void add_to(Met& met) const {
+    met.steps += steps_;
+    met.preemptions += scheduler_.totals().preemptions;
+    met.evictions += pages_.evicted();
+    met.hits += scheduler_.totals().prefix_hit_tokens;
+    for (const auto& [id, end] : transcript_.ends) ++met.ends[end];
+  }
+
+ private:
+  int below(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
+
+  SchedulerLimits draw_limits() {
+    SchedulerLimits limits = limits_of(1 + below(6), 1 + below(40), 40 + below(120));
+    limits.preempt_every = below(3) == 0 ? 1 + below(20) : 0;
+    return limits;
+  }
+
+  PageCacheOptions draw_cache() {
+    PageCacheOptions cache{.page_size = 1 << below(5), .key = {random_(), random_()}};
+    const bool windows = below(3) > 0;
+    cache.window = windows ? 1 + below(40) : 0;
+    const int least = (cache.window + cache.page_size - 1) / cache.page_size + 2;
+    cache.page_count = {3 + below(40), windows ? least + below(20) : 0};
+    cache.keep_prefixes = below(5) > 0;
+    cache.hash_bits = below(4) == 0 ? below(4) : 128;
+    return cache;
+  }
+
+  // Prompts are cut from a few texts, so that they share prefixes of every length.
+  void arrive() {
+    Request asked{.id = next_id_++};
+    const int text = below(3), length = 1 + below(60);
+    for (int i = 0; i < length; ++i) asked.prompt.push_back(i * 7 + (i >= 20 * text ? text : 0));
+    asked.sampling.max_tokens = below(40);
+    asked.sampling.choice = static_cast<std::uint32_t>(below(3));
+    asked.sampling.prompt_logprobs = asked.sampling.max_tokens == 0 || below(5) == 0;
+    if (below(3) == 0) asked.sampling.stop_ids = {next_token(asked.prompt, asked.sampling.choice)};
+    if (below(4) == 0) asked.deadline = now_ + std::chrono::seconds(below(30));
+    if (below(3) == 0) asked.cache_salt = below(2) == 0 ? "a" : "b";
+    const bool fits =
+        static_cast<int>(asked.prompt.size()) <= cache_.page_size * cache_.page_count[full_pages] &&
+        static_cast<int>(asked.prompt.size()) + (asked.sampling.max_tokens > 0) <= limits_.max_model_len;
+    const RequestId id = asked.id;
+    ASSERT_EQ(scheduler_.submit(asked).ok(), fits);
+    if (fits) asked_[id] = std::move(asked);
+  }
+
+  void cancel() { scheduler_.cancel(1 + random_() % next_id_); }
+
+  void step() {
+    std::vector<Event> events;
+    if (running_ == nullptr) running_ = &scheduler_.plan(now_, events);
+    ASSERT_EQ(running_->empty(), scheduler_.idle()) << "nobody waits while nobody runs";
+    if (running_->empty()) {
+      running_ = nullptr;
+    } else {
+      ++steps_;
+      check_rooms(*running_);
+      const std::vector<StepResult> results = results_of(*running_);
+      if (below(4) == 0) cancel();
+      const Batch* ahead = ahead_ && below(5) > 0 ? &scheduler_.plan_ahead(now_, events) : nullptr;
+      scheduler_.commit(results, events);
+      running_ = ahead != nullptr && !ahead->empty() ? ahead : nullptr;
+    }
+    transcript_.add(events);
+  }
+
+  // Every row has its pages, in both groups, and nobody else's rows go there.
+  void check_rooms(const Batch& batch) {
+    std::map<std::pair<int, std::int64_t>, RequestId> writers;
+    for (const BatchSequence& sequence : batch.sequences) {
+      for (int position = sequence.first_position; position < sequence.first_position + sequence.row_count;
+           ++position) {
+        for (int group = 0; group < (cache_.page_count[window_pages] > 0 ? 2 : 1); ++group) {
+          const auto table = sequence.pages[static_cast<std::size_t>(group)];
+          const std::size_t index = static_cast<std::size_t>(position / cache_.page_size);
+          ASSERT_LT(index, table.size());
+          ASSERT_GE(table[index], 0);
+          const std::int64_t slot =
+              static_cast<std::int64_t>(table[index]) * cache_.page_size + position % cache_.page_size;
+          ASSERT_TRUE(writers.emplace(std::pair{group, slot}, sequence.request).second);
+          if (group != window_pages) continue;
+          const int first_seen = std::max(0, position - cache_.window + 1);
+          for (int seen = first_seen / cache_.page_size; seen <= static_cast<int>(index); ++seen)
+            ASSERT_GE(table[static_cast<std::size_t>(seen)], 0) << "the window is whole";
+        }
+      }
+    }
+  }
+
+  void finish() {
+    for (int group = 0; group < page_groups; ++group) ASSERT_EQ(pages_.used(group), 0);
+    for (const auto& [id, asked] : asked_) {
+      ASSERT_EQ(transcript_.ends.count(id), 1u) << id;
+      std::vector<TokenId> tokens = asked.prompt;
+      const std::vector<TokenId>& got = transcript_.tokens[id];
+      for (const TokenId token : got) {
+        ASSERT_EQ(token, next_token(tokens, asked.sampling.choice)) << id;
+        tokens.push_back(token);
+      }
+      const FinishReason end = transcript_.ends.at(id);
+      const int pool = cache_.page_size * cache_.page_count[full_pages];
+      const int prompt = static_cast<int>(asked.prompt.size());
+      const int most =
+          std::min({asked.sampling.max_tokens, limits_.max_model_len - prompt, pool - prompt + 1});
+      ASSERT_TRUE(end != FinishReason::length || static_cast<int>(got.size()) == most) << id;
+      ASSERT_TRUE(end != FinishReason::timeout || asked.deadline) << id;
+      const int cached = transcript_.cached.at(id);
+      ASSERT_TRUE(cached % cache_.page_size == 0 && cached < prompt) << id;
+      const auto scores = transcript_.prompt_logprobs.find(id);
+      ASSERT_TRUE(end != FinishReason::length ||
+                  asked.sampling.prompt_logprobs == (scores != transcript_.prompt_logprobs.end()));
+      if (scores == transcript_.prompt_logprobs.end()) continue;
+      for (int i = 1; i < prompt; ++i) {
+        const std::size_t at = static_cast<std::size_t>(i);
+        ASSERT_EQ(scores->second[at], -static_cast<float>(asked.prompt[at])) << id;
+      }
+    }
+  }
+
+  std::mt19937_64 random_;
+  SchedulerLimits limits_;
+  PageCacheOptions cache_;
+  PageCache pages_;
+  Scheduler scheduler_;
+  bool ahead_ = false;
+  Scheduler::Time now_{};
+  RequestId next_id_ = 1;
+  std::map<RequestId, Request> asked_;
+  Transcript transcript_;
+  const Batch* running_ = nullptr;
+  std::uint64_t steps_ = 0;
+};
+
+TEST(SchedulerSimulation, NoInterleavingLosesAPageARequestOrAToken) {
+  const std::uint64_t first = setting("NIBBLE_SIMULATION_SEED", 1);
+  const std::uint64_t count = setting("NIBBLE_SIMULATIONS", 5000);
+  Met met;
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    Simulation simulation(seed);
+    simulation.run();
+    simulation.add_to(met);
+    if (!HasFailure()) continue;
+    FAIL() << "seed " << seed << "; again: NIBBLE_SIMULATION_SEED=" << seed
+           << " NIBBLE_SIMULATIONS=1 build/release/src/sched/sched_test "
+              "--gtest_filter=SchedulerSimulation.*";
+  }
+  if (count < 100) return;
+  EXPECT_GT(met.steps, 10 * count);
+  EXPECT_GT(met.preemptions, count / 10);
+  EXPECT_GT(met.evictions, count / 10);
+  EXPECT_GT(met.hits, count);
+  for (const FinishReason end :
+       {FinishReason::stop, FinishReason::length, FinishReason::cancelled, FinishReason::timeout})
+    EXPECT_GT(met.ends[end], static_cast<int>(count / 10)) << finish_reason_name(end);
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,137 @@
+// What the scheduler's tests share: requests, and a model that says tokens which depend on all tokens before,
+// so that a wrong or stale one shows in everything that follows.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <vector>
+
+#include "sched/scheduler.h"
+
+namespace nibble {
+
+inline SchedulerLimits limits_of(int seqs, int rows, int context = 256) {
+  return {.max_num_seqs = seqs,
+          .max_num_batched_tokens = rows,
+          .max_logit_rows = 2 * seqs + 8,
+          .max_model_len = context};
+}
+
+inline PageCacheOptions cache_of(int full, int windowed = 0) {
+  return {.page_size = 16, .page_count = {full, windowed}, .window = windowed > 0 ? 20 : 0, .key = {5, 6}};
+}
+
+// Tokens first, first + 1, ...
+inline Request request(RequestId id, int prompt, int max_tokens, int first = 0) {
+  Request made{.id = id};
+  for (int i = 0; i < prompt; ++i) made.prompt.push_back(first + i);
+  made.sampling.max_tokens = max_tokens;
+  return made;
+}
+
+// What the model says after these tokens.
+inline TokenId next_token(std::span<const TokenId> tokens, std::uint32_t choice) {
+  std::uint64_t state = choice + 1;
+  for (const TokenId token : tokens) state = (state ^ static_cast<std::uint64_t>(token)) * 0x9e3779b97f4a7c15;
+  return static_cast<TokenId>(state >> 40) % 5000;
+}
+
+// A result for each sequence, from its prompt and answer so far; and the log-probabilities that were asked
+// for.
+inline std::vector<StepResult> results_of(const Batch& batch) {
+  std::vector<StepResult> results(batch.sequences.size());
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const BatchSequence& sequence = batch.sequences[i];
+    std::size_t targets = 0;
+    for (int row = 0; row < sequence.logit_count; ++row) {
+      const LogitRow& logits = batch.logit_rows[static_cast<std::size_t>(sequence.logit_begin + row)];
+      if (logits.target >= 0) sequence.target_logprobs[targets++] = -static_cast<float>(logits.target);
+    }
+    EXPECT_EQ(targets, sequence.target_logprobs.size());
+    if (!sequence.samples) continue;
+    std::vector<TokenId> tokens(sequence.prompt.begin(), sequence.prompt.end());
+    tokens.insert(tokens.end(), sequence.answer.begin(), sequence.answer.end());
+    EXPECT_EQ(static_cast<int>(tokens.size()), sequence.first_position + sequence.row_count);
+    const std::size_t last = static_cast<std::size_t>(sequence.row_begin + sequence.row_count) - 1;
+    EXPECT_EQ(batch.tokens[last], tokens.back());
+    results[i].token = next_token(tokens, sequence.sampling->choice);
+  }
+  return results;
+}
+
+inline std::vector<Event> step(Scheduler& scheduler, Scheduler::Time now = {}) {
+  std::vector<Event> events;
+  const Batch& batch = scheduler.plan(now, events);
+  if (!batch.empty()) scheduler.commit(results_of(batch), events);
+  return events;
+}
+
+struct Transcript {
+  std::map<RequestId, std::vector<TokenId>> tokens;
+  std::map<RequestId, std::vector<float>> prompt_logprobs;
+  std::map<RequestId, FinishReason> ends;
+  std::vector<RequestId> order_of_ends;
+  std::map<RequestId, int> cached;
+  int rows = 0;
+  int prefill_rows = 0;
+  int most_used = 0;  // pages
+  int steps_ahead = 0;
+
+  void add(const Batch& batch) {
+    rows += static_cast<int>(batch.tokens.size());
+    for (const BatchSequence& sequence : batch.sequences)
+      prefill_rows += sequence.prefill ? sequence.row_count : 0;
+  }
+  void add(const std::vector<Event>& events) {
+    for (const Event& event : events) {
+      EXPECT_EQ(ends.count(event.request), 0u) << "nothing comes after the end";
+      if (cached.count(event.request) == 0) cached[event.request] = event.cached_tokens;
+      if (!event.prompt_logprobs.empty()) prompt_logprobs[event.request] = event.prompt_logprobs;
+      if (event.token >= 0) tokens[event.request].push_back(event.token);
+      if (event.finish == FinishReason::none) continue;
+      ends[event.request] = event.finish;
+      order_of_ends.push_back(event.request);
+    }
+  }
+};
+
+// Until nothing is left; each step is planned, run and committed in turn.
+inline Transcript run(Scheduler& scheduler, Scheduler::Time now = {}) {
+  Transcript transcript;
+  while (!scheduler.idle()) {
+    std::vector<Event> events;
+    const Batch& batch = scheduler.plan(now, events);
+    transcript.add(batch);
+    transcript.most_used = std::max(transcript.most_used, scheduler.pages().used(full_pages));
+    if (!batch.empty()) scheduler.commit(results_of(batch), events);
+    transcript.add(events);
+    scheduler.check();
+  }
+  return transcript;
+}
+
+// The same with each step planned while the one before it runs.
+inline Transcript run_ahead(Scheduler& scheduler) {
+  Transcript transcript;
+  const Batch* running = nullptr;
+  while (!scheduler.idle()) {
+    std::vector<Event> events;
+    if (running == nullptr) running = &scheduler.plan({}, events);
+    if (running->empty()) {
+      running = nullptr;
+    } else {
+      transcript.add(*running);
+      const std::vector<StepResult> results = results_of(*running);
+      const Batch& ahead = scheduler.plan_ahead({}, events);
+      scheduler.commit(results, events);
+      running = ahead.empty() ? nullptr : &ahead;
+      transcript.steps_ahead += running != nullptr;
+    }
+    transcript.add(events);
+    scheduler.check();
+  }
+  return transcript;
+}
+
+}  // namespace nibble
