@@ -135,19 +135,19 @@ class Serving {
       if (abandoned_) return;
       begun_ = true;
       const bool first = shared_ == nullptr || !shared_->served.exchange(true);
-      if (first) print_ready(model->engine->model(), model->engine->load_now());
+      if (first) print_ready(model->engine->model());
       service_.begin(std::move(model->engine),
                      {.tokenizer = std::move(model->tokenizer), .chat = std::move(chat)});
       if (!first) log_->info("the engine serves again");
     });
   }
 
-  void print_ready(const ModelInfo& model, const EngineLoad& load) const {
+  void print_ready(const ModelInfo& model) const {
     for (const EngineChoice& choice : model.choices) {
       std::fprintf(console_.err, "%-14s %s (%s)\n", choice.field.c_str(), choice.value.c_str(),
                    choice.why.c_str());
     }
-    const double tokens = static_cast<double>(load.pages) * model.kv_page_tokens;
+    const double tokens = model.kv_tokens;
     std::fprintf(console_.err, "%-14s %.2f GiB\n", "weights",
                  static_cast<double>(model.weight_bytes) / (1 << 30));
     std::fprintf(console_.err, "%-14s %.0f tokens\n", "KV cache", tokens);

@@ -35,7 +35,7 @@ SANITIZER_ENVIRONMENT = {
 SANITIZED = ("base", "cache", "checkpoint", "engine", "models", "ops", "runtime", "sched", "text")
 # Cases that take minutes under a sanitizer are left to the extended run: they ask for equal bits in many ways, and
 # the others walk through the same code.
-SHORT = {"engine": "-Determinism.*"}
+SHORT = {"engine": "-Determinism.*:Reuse.PromptsCutFromOneAnother*"}
 # Where threads meet, under ThreadSanitizer.
 THREADED = {"base": "ThreadPool.*:Log*", "engine": "Engine.*:EngineThread*"}
 

@@ -88,6 +88,7 @@ struct EngineOptions {
   // Names of kernels; those that are built in and run here are known when a model is loaded.
   std::string moe_runner_backend = "auto";
   std::string attention_backend = "auto";
+  int kv_cache_tokens = 0;       // of all sequences together that the KV cache holds; 0: as many as fit
   bool no_prefix_cache = false;  // keys and values serve their own request alone
   std::uint64_t seed = 0;
 
@@ -102,6 +103,7 @@ struct EngineOptions {
     bool quantization = false;
     bool moe_runner_backend = false;
     bool attention_backend = false;
+    bool kv_cache_tokens = false;
     bool no_prefix_cache = false;
     bool seed = false;
   };

@@ -85,6 +85,7 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
                                 {"NIBBLE_QUANTIZATION", "q8"},
                                 {"NIBBLE_MOE_RUNNER_BACKEND", "cpu_scalar"},
                                 {"NIBBLE_ATTENTION_BACKEND", "cpu_avx2"},
+                                {"NIBBLE_KV_CACHE_TOKENS", "4096"},
                                 {"NIBBLE_NO_PREFIX_CACHE", "true"},
                                 {"NIBBLE_SEED", "9"},
                                 {"PATH", "/bin"}};
@@ -100,12 +101,14 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
   EXPECT_EQ(options.quantization, Quantization::q8);
   EXPECT_EQ(options.moe_runner_backend, "cpu_scalar");
   EXPECT_EQ(options.attention_backend, "cpu_avx2");
+  EXPECT_EQ(options.kv_cache_tokens, 4096);
   EXPECT_TRUE(options.no_prefix_cache);
   EXPECT_EQ(options.seed, 9u);
   const EngineOptions::Given& given = options.given;
   EXPECT_TRUE(given.device && given.threads && given.max_model_len && given.max_num_seqs &&
               given.max_num_batched_tokens && given.dtype && given.kv_cache_dtype && given.quantization &&
-              given.moe_runner_backend && given.attention_backend && given.no_prefix_cache && given.seed);
+              given.moe_runner_backend && given.attention_backend && given.kv_cache_tokens &&
+              given.no_prefix_cache && given.seed);
 }
 
 TEST(EngineOptions, AValueTheUserSetIsToldFromAnEqualDefault) {

@@ -4,14 +4,22 @@
 #include <string>
 
 #include "base/allocation_meter.h"
-#include "engine/engine.h"
+#include "engine/choices.h"
 
 namespace nibble {
 namespace {
 
-std::unique_ptr<Engine> load(EngineOptions options) {
+std::unique_ptr<Engine> load(EngineOptions options, bool plans_ahead) {
   options.model = (std::filesystem::path(NIBBLE_SOURCE_DIR) / "tests/data/parity/example").string();
-  Result<std::unique_ptr<Engine>> engine = Engine::load(options);
+  // Few pages and forced preemptions, so that steps evict, preempt and compute again.
+  Result<std::unique_ptr<Engine>> engine =
+      load_engine(options,
+                  [&](EngineChoices& choices) {
+                    choices.plan_ahead = plans_ahead;
+                    choices.scheduler.preempt_every = 7;
+                    choices.worker.page_counts = choices.cache.page_count = {16, 16};
+                  },
+                  {});
   EXPECT_TRUE(engine.ok()) << engine.status().message();
   return std::move(engine).value();
 }
@@ -54,7 +62,8 @@ TEST(Engine, AStepAllocatesNothing) {
   for (const FloatType dtype : {FloatType::float32, FloatType::bfloat16}) {
     for (const int threads : {1, 2}) {
       std::unique_ptr<Engine> engine =
-          load({.threads = threads, .max_num_seqs = 4, .max_num_batched_tokens = 32, .dtype = dtype});
+          load({.threads = threads, .max_num_seqs = 4, .max_num_batched_tokens = 32, .dtype = dtype},
+               threads == 2);
       submit_every_kind(*engine);
       std::vector<Event> events;
       events.reserve(64);
@@ -71,6 +80,8 @@ TEST(Engine, AStepAllocatesNothing) {
         decode_steps += step->prefill_tokens == 0;
         ++steps;
       }
+      EXPECT_GE(engine->totals().preemptions, 3u);
+      EXPECT_GT(engine->totals().evicted_pages, 0u);
       EXPECT_GE(prefill_steps, 6);
       EXPECT_GE(decode_steps, 6);
     }

@@ -49,12 +49,24 @@ Status choose_sizes(const EngineOptions& options, const ModelConfig& config, std
   const WindowDemand windows{.page_size = page_size,
                              .sequences = options.max_num_seqs,
                              .step_tokens = options.max_num_batched_tokens};
-  const std::int64_t affordable_pages =
+  std::int64_t affordable_pages =
       std::max<std::int64_t>(affordable_page_count(config, kv_dtype, windows, free / 2), 1);
+  if (const std::int64_t asked = (options.kv_cache_tokens + page_size - 1) / page_size; asked > 0) {
+    if (asked > affordable_pages) {
+      return invalid_argument("--kv-cache-tokens " + std::to_string(options.kv_cache_tokens) +
+                              ": half of the free memory holds " +
+                              std::to_string(affordable_pages * page_size) + "; give at most that");
+    }
+    affordable_pages = asked;
+  }
   const std::int64_t affordable_tokens = affordable_pages * page_size;
 
   std::int64_t context =
       options.max_model_len > 0 ? options.max_model_len : std::min(most, affordable_tokens);
+  if (context > affordable_tokens && options.kv_cache_tokens > 0) {
+    return invalid_argument("--max-model-len " + std::to_string(context) + ": --kv-cache-tokens holds " +
+                            std::to_string(affordable_tokens) + "; give at most that");
+  }
   if (context > affordable_tokens) {
     return invalid_argument("--max-model-len " + std::to_string(context) + ": its keys and values need " +
                             std::to_string((context + page_size - 1) / page_size * page_bytes >> 20) +
@@ -66,8 +78,10 @@ Status choose_sizes(const EngineOptions& options, const ModelConfig& config, std
   }
   const std::int64_t pages_a_sequence = (context + page_size - 1) / page_size;
   const std::int64_t pages = std::min(affordable_pages, pages_a_sequence * options.max_num_seqs);
-  const char* pages_why = pages < affordable_pages ? "as many as --max-num-seqs of the longest sequences take"
-                                                   : "half of the memory left beside the weights";
+  const char* pages_why = options.kv_cache_tokens > 0 ? "asked for"
+                          : pages < affordable_pages
+                              ? "as many as --max-num-seqs of the longest sequences take"
+                              : "half of the memory left beside the weights";
 
   choices.scheduler = {.max_num_seqs = options.max_num_seqs,
                        .max_num_batched_tokens = options.max_num_batched_tokens,
@@ -91,12 +105,13 @@ Status choose_sizes(const EngineOptions& options, const ModelConfig& config, std
                           .value = std::to_string(context),
                           .from = from(options.given.max_model_len),
                           .why = options.max_model_len > 0 ? "asked for"
-                                 : context == most
-                                     ? "what the model holds"
+                                 : context == most         ? "what the model holds"
+                                 : options.kv_cache_tokens > 0
+                                     ? "what --kv-cache-tokens holds"
                                      : "as much as half of the memory left beside the weights holds"});
   choices.list.push_back({.field = "kv_pages",
                           .value = std::to_string(pages),
-                          .from = "default",
+                          .from = from(options.given.kv_cache_tokens),
                           .why = std::to_string(kv_bytes >> 20) + " MiB in pages of " +
                                  std::to_string(page_size) + " tokens; " + pages_why});
   if (of_windows > 0) {

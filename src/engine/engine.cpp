@@ -211,7 +211,6 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
                            config.num_experts_per_tok * 3 * config.hidden_size * config.intermediate_size);
   info.kv_layer_bytes =
       kv_page_bytes(config, choices.worker.kv_dtype, 1) / std::max<std::int64_t>(config.num_hidden_layers, 1);
-  info.kv_page_tokens = choices.worker.page_size;
   for (const LayerType type : config.layer_types)
     info.windows.push_back(type == LayerType::sliding_attention ? static_cast<int>(config.sliding_window)
                                                                 : 0);

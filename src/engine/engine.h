@@ -39,9 +39,8 @@ struct ModelInfo {
   int experts_per_token = 0;
   std::int64_t layer_multiplies = 0;  // multiply-adds of one token with the weights of all layers
   std::int64_t kv_layer_bytes = 0;    // of keys and values of one position in one layer
-  int kv_page_tokens = 0;
-  std::vector<int> windows;       // [layers]: positions that attention reaches back; 0: all
-  bool bf16_activations = false;  // what enters a product is bfloat16, not float32
+  std::vector<int> windows;           // [layers]: positions that attention reaches back; 0: all
+  bool bf16_activations = false;      // what enters a product is bfloat16, not float32
   int threads = 0;
   std::vector<EngineChoice> choices;
 };

@@ -60,6 +60,8 @@ struct Answer {
   std::vector<float> logprobs, prompt_logprobs;
   std::vector<TokenLogprob> last_top;
   FinishReason finish = FinishReason::none;
+  int cached_tokens = -1;  // of the first event
+  // The same bits; how they came about is no part of it.
   bool operator==(const Answer& other) const {
     return tokens == other.tokens && logprobs == other.logprobs && prompt_logprobs == other.prompt_logprobs;
   }
@@ -76,6 +78,7 @@ inline std::map<RequestId, Answer> run(Engine& engine) {
     for (Event& event : events) {
       Answer& answer = answers[event.request];
       EXPECT_EQ(answer.finish, FinishReason::none);
+      if (answer.cached_tokens < 0) answer.cached_tokens = event.cached_tokens;
       if (!event.prompt_logprobs.empty()) answer.prompt_logprobs = event.prompt_logprobs;
       if (event.token >= 0) {
         answer.tokens.push_back(event.token);
