@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <random>
+#include <string>
 #include <unordered_map>
 
 namespace nibble {
@@ -92,7 +93,7 @@ class BenchRun {
     std::mt19937_64 random(load_.seed + id);
     const std::uint64_t vocabulary = static_cast<std::uint64_t>(engine_.model().vocabulary);
     const int prompt = load_.depth + load_.input_len;
-    Request request{.id = id};
+    Request request{.id = id, .cache_salt = salt_};
     for (int i = 0; i < prompt; ++i) request.prompt.push_back(static_cast<TokenId>(random() % vocabulary));
     request.sampling.max_tokens = load_.output_len;
     // The first to decode go on while the others' prompts are read.
@@ -167,6 +168,8 @@ class BenchRun {
   std::unordered_map<RequestId, InFlight> in_flight_;
   std::vector<double> first_token_, between_tokens_;
   std::vector<TimedStep> prefill_, decode_;
+  // A load of this one's prompts may have run before; its pages are not for this one.
+  const std::string salt_ = std::to_string(Clock::now().time_since_epoch().count());
   TimeTable times_, prefill_times_, decode_times_;
   std::vector<Event> events_;
   std::int64_t tokens_ = 0;

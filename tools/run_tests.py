@@ -33,6 +33,8 @@ SANITIZER_ENVIRONMENT = {
 }
 # Rooms that read what strangers wrote, or own memory: the sanitized selection of `make test`.
 SANITIZED = ("base", "cache", "checkpoint", "engine", "models", "ops", "runtime", "sched", "text")
+# How much of what is drawn at random the extended run does; `make test` does as much as the sources say.
+EXTENDED_COUNTS = {"SIMULATIONS": "100000"}
 # Cases that take minutes under a sanitizer are left to the extended run: they ask for equal bits in many ways, and
 # the others walk through the same code.
 SHORT = {"engine": "-Determinism.*:Reuse.PromptsCutFromOneAnother*"}
@@ -150,7 +152,7 @@ def ctest_commands(preset, label):
     return [(test["name"], test.get("command", [])) for test in json.loads(done.stdout)["tests"]]
 
 
-def run_google_test(preset, name, command, timeout, selection):
+def run_google_test(preset, name, command, timeout, selection, **environment):
     """`selection` is a filter of GoogleTest's; an empty one takes every case."""
     xml = BUILD / preset / "results" / f"{name}.xml"
     xml.parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +161,8 @@ def run_google_test(preset, name, command, timeout, selection):
     if not command:
         return Outcome(failed=[f"{prefix}{name}: its program was not built"])
     chosen = [f"--gtest_filter={selection}"] if selection else []
-    code, output = run([*command, f"--gtest_output=xml:{xml}", *chosen], timeout=timeout, **SANITIZER_ENVIRONMENT)
+    code, output = run([*command, f"--gtest_output=xml:{xml}", *chosen], timeout=timeout,
+                       **SANITIZER_ENVIRONMENT, **environment)
     outcome = read_xml(xml, prefix) if xml.exists() else Outcome()
     if code != 0:
         print(output)
@@ -168,20 +171,22 @@ def run_google_test(preset, name, command, timeout, selection):
     return outcome
 
 
-def run_google_tests(preset, names=None, timeout=300, selections=None):
+def run_google_tests(preset, names=None, timeout=300, selections=None, **environment):
     tests = [test for test in ctest_commands(preset, "fast") if names is None or test[0] in names]
     outcome = Outcome()
     if not tests:
         outcome.failed.append(f"{preset}: no C++ tests are registered")
     # Half the CPUs: tests of the thread pool and of the ops use several threads themselves.
     with concurrent.futures.ThreadPoolExecutor(max(1, JOBS // 2)) as pool:
-        for found in pool.map(lambda test: run_google_test(preset, *test, timeout, (selections or {}).get(test[0])), tests):
+        def case(test):
+            return run_google_test(preset, *test, timeout, (selections or {}).get(test[0]), **environment)
+        for found in pool.map(case, tests):
             outcome.add(found)
     return outcome
 
 
 def release_tests(args):
-    return run_google_tests("release")
+    return run_google_tests("release", **(EXTENDED_COUNTS if args.extended else {}))
 
 
 def sanitized_tests(args):

@@ -265,7 +265,7 @@ std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
       {.name = "--kv-cache-tokens",
        .aliases = {"--max-total-tokens"},
        .value = "N",
-       .help = "tokens of all sequences that the KV cache holds; 0: what fits",
+       .help = "size of the KV cache; 0: what fits",
        .default_text = std::to_string(options.kv_cache_tokens),
        .set = noting(given.kv_cache_tokens, int_value(options.kv_cache_tokens, 0, 1 << 30))},
       {.name = "--no-prefix-cache",

@@ -2,7 +2,7 @@
 // arrivals, aborts, deadlines, stops, preemptions and evictions. After every step the accounting of pages is
 // exact; at the end every request has ended once, with the tokens that it gets alone.
 //
-// NIBBLE_SIMULATIONS sets how many interleavings run, NIBBLE_SIMULATION_SEED the first one.
+// SIMULATIONS sets how many interleavings run, SIMULATION_SEED the first one.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -185,16 +185,16 @@ class Simulation {
 };
 
 TEST(SchedulerSimulation, NoInterleavingLosesAPageARequestOrAToken) {
-  const std::uint64_t first = setting("NIBBLE_SIMULATION_SEED", 1);
-  const std::uint64_t count = setting("NIBBLE_SIMULATIONS", 5000);
+  const std::uint64_t first = setting("SIMULATION_SEED", 1);
+  const std::uint64_t count = setting("SIMULATIONS", 5000);
   Met met;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     Simulation simulation(seed);
     simulation.run();
     simulation.add_to(met);
     if (!HasFailure()) continue;
-    FAIL() << "seed " << seed << "; again: NIBBLE_SIMULATION_SEED=" << seed
-           << " NIBBLE_SIMULATIONS=1 build/release/src/sched/sched_test "
+    FAIL() << "seed " << seed << "; again: SIMULATION_SEED=" << seed
+           << " SIMULATIONS=1 build/release/src/sched/sched_test "
               "--gtest_filter=SchedulerSimulation.*";
   }
   if (count < 100) return;

@@ -15,7 +15,7 @@ class FakeEngine final : public Engine {
     info_.name = "fake";
     info_.vocabulary = 1 << 20;
     info_.max_model_len = 1 << 20;
-    info_.kv_page_tokens = 16;
+    info_.kv_tokens = 16 * pace.sequences;
   }
 
   const ModelInfo& model() const override { return info_; }
