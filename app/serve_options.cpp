@@ -32,7 +32,8 @@ std::vector<OptionSpec> limit_specs(ServeOptions& options) {
           limit("--max-body-bytes", options.max_body_bytes, 1 << 10, 1 << 30),
           limit("--max-unsent-bytes", options.max_unsent_bytes, 16 << 10, 1 << 30),
           limit("--client-timeout", options.client_timeout, 1, 3600),
-          limit("--keep-alive-timeout", options.keep_alive_timeout, 1, 86400)};
+          limit("--keep-alive-timeout", options.keep_alive_timeout, 1, 86400),
+          limit("--request-timeout", options.request_timeout, 0, 86400)};
 }
 
 }  // namespace

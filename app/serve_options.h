@@ -21,9 +21,10 @@ struct ServeOptions {
   std::vector<std::string> allowed_hosts;
   http::TlsFiles tls;
   int max_queue = 256;
-  int shutdown_timeout = 30;  // seconds, like the two below
+  int shutdown_timeout = 30;  // seconds, like the three below
   int client_timeout = 30;
   int keep_alive_timeout = 120;
+  int request_timeout = 0;  // 0: none
   int max_connections = 4096;
   int max_header_bytes = 32 << 10;
   int max_body_bytes = 4 << 20;

@@ -328,6 +328,9 @@ void Service::start(Exchange exchange, PreparedRequest prepared) {
   const int choices = generation->choices();
   next_id_ += static_cast<RequestId>(choices);
   std::vector<Request> requests = generation->engine_requests(first, options_.seed, engine_->model());
+  if (options_.request_time.count() > 0) {
+    for (Request& request : requests) request.deadline = clock_.now() + options_.request_time;
+  }
   std::vector<int> prompt_tokens;
   for (int i = 0; i < choices; i += n)
     prompt_tokens.push_back(static_cast<int>(requests[static_cast<std::size_t>(i)].prompt.size()));

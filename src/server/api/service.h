@@ -2,6 +2,7 @@
 // queue, and all state lives on the I/O thread.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,8 @@ struct ServiceOptions {
   std::string version;      // of the program
   int most_waiting = 256;   // generations in the queue
   std::uint64_t seed = 0;   // of requests that name none
+  std::chrono::seconds request_time{
+      0};  // for an answer, from when its prompt is ready; 0: as long as it takes
 };
 
 class Service {
