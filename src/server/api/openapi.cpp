@@ -146,7 +146,8 @@ void write_route(JsonWriter& json, const RouteInfo& route) {
   json.key("responses").begin_object();
   json.key("200").begin_object().member("description", "Done.").key("content").begin_object();
   write_content(json, route.answer.empty() ? "text/plain" : "application/json", route.answer);
-  if (route.streams) write_content(json, "text/event-stream", {});
+  // Events of the answer's chunks; this version of OpenAPI has no words for them.
+  if (route.streams) json.key("text/event-stream").begin_object().end_object();
   json.end_object().end_object();
   for (const auto& error : errors) {
     if (error.of_posts && route.body.empty()) continue;
