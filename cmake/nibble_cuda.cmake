@@ -23,6 +23,9 @@ if(NIBBLE_CUDA)
   # What CMake 3.25 does not know of this compiler.
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
   set(CMAKE_CUDA_STANDARD 20)
+  # As on the CPU: floating point means what the source says, without contraction; and what is constexpr may be called.
+  target_compile_options(nibble_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false;--expt-relaxed-constexpr>)
   # 554 doubts a conversion that a requires-clause already rules out; 780 is about a rule of old compilers.
   target_compile_options(nibble_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CUDA>:-diag-suppress=554,780;-Xcompiler=-fno-math-errno>)

@@ -9,7 +9,7 @@ namespace nibble {
 
 // e^x within 2 units in the last place over the whole range; below -87.3 the result is 0 (it would be
 // subnormal), above 88.7 infinity; NaN stays NaN.
-inline float fixed_exp(float x) {
+constexpr float fixed_exp(float x) {
   if (!(x == x)) return x;
   if (x < -87.33654f) return 0.0f;
   if (x > 88.72283f) return std::bit_cast<float>(0x7f800000u);
@@ -34,7 +34,7 @@ inline float fixed_exp(float x) {
 
 // The same bits without a branch, for loops that compilers turn into lanes; NaN stays a NaN, not the same
 // one.
-inline float fixed_exp_branchless(float x) {
+constexpr float fixed_exp_branchless(float x) {
   const float low = x < -87.33654f ? -87.33654f : x;
   const float inside = x > 88.72283f ? 88.72283f : low;
   const float shifted = inside * 1.44269504f + 12582912.0f;
@@ -59,7 +59,7 @@ inline float fixed_exp_branchless(float x) {
 }
 
 // ln x for finite x > 0, within 1e-15 of the exact value relative to 1.
-inline double fixed_log(double x) {
+constexpr double fixed_log(double x) {
   std::uint64_t bits = std::bit_cast<std::uint64_t>(x);
   int exponent = static_cast<int>(bits >> 52) - 1023;
   bits = (bits & 0x000fffffffffffffu) | 0x3ff0000000000000u;
@@ -77,7 +77,7 @@ inline double fixed_log(double x) {
 }
 
 // e^x for |x| <= 700, within 1e-14 of the exact value relative to it.
-inline double fixed_exp_double(double x) {
+constexpr double fixed_exp_double(double x) {
   const double shifted = x * 1.4426950408889634 + 6755399441055744.0;  // 1.5 * 2^52: rounds to an integer
   const double n = shifted - 6755399441055744.0;
   // ln 2 in two parts, n times the first being exact.
@@ -93,7 +93,7 @@ struct SinCos {
 };
 
 // Within 1e-15 of the exact values for |x| <= 2^26.
-inline SinCos fixed_sin_cos(double x) {
+constexpr SinCos fixed_sin_cos(double x) {
   const double shifted = x * 0.6366197723675814 + 6755399441055744.0;
   const double n = shifted - 6755399441055744.0;  // quarter turns
   // pi / 2 in three parts; the first two have 27 bits, so that n times either is exact.
@@ -111,6 +111,6 @@ inline SinCos fixed_sin_cos(double x) {
   }
 }
 
-inline float fixed_sigmoid(float x) { return 1.0f / (1.0f + fixed_exp(-x)); }
+constexpr float fixed_sigmoid(float x) { return 1.0f / (1.0f + fixed_exp(-x)); }
 
 }  // namespace nibble

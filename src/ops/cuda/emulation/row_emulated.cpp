@@ -1,0 +1,3 @@
+// The kernels of norms and angles, compiled for the emulation.
+#include "ops/rms_norm/cuda/add_rms_norm.cu"
+#include "ops/rope/cuda/rope_angles.cu"
