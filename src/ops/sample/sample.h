@@ -19,6 +19,7 @@
 
 #include "base/token_id.h"
 #include "ops/row/row_kernels.h"
+#include "ops/sample/uniform_draw.h"
 
 namespace nibble {
 
@@ -68,8 +69,5 @@ TokenId sample(std::span<const float> logits, TokenId first, const SampleParams&
 
 // The `count` likeliest ids in descending order.
 void likeliest(std::span<const float> logits, int count, std::vector<TokenId>& ids);
-
-// The uniform number in [0, 1) of a draw: a counter-based generator, keyed by the seed.
-double uniform_draw(std::uint64_t seed, std::uint32_t choice, std::uint32_t position);
 
 }  // namespace nibble

@@ -15,13 +15,6 @@ constexpr float mass_unit = 0x1p-40f;
 // Masses are at most 2^40 each, and a row's sum fits 63 bits.
 constexpr std::size_t max_vocabulary = std::size_t{1} << 22;
 
-std::uint64_t mix(std::uint64_t x) {  // the finaliser of SplitMix64
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 class Likelier {
  public:
   explicit Likelier(std::span<const float> logits) : logits_(logits) {}
@@ -150,17 +143,6 @@ TokenId draw_token(std::span<const float> logits, const Kept& kept, double draw,
 }
 
 }  // namespace
-
-double uniform_draw(std::uint64_t seed, std::uint32_t choice, std::uint32_t position) {
-  const std::uint64_t counter = static_cast<std::uint64_t>(choice) << 32 | position;
-  return static_cast<double>(mix(mix(seed) + counter) >> 11) * 0x1p-53;
-}
-
-TokenId likeliest_token(std::span<const float> logits, const RowKernels& kernels) {
-  const RowScan scan = kernels.scan(logits.data(), static_cast<int>(logits.size()));
-  NIBBLE_CHECK(scan.finite);
-  return static_cast<TokenId>(std::find(logits.begin(), logits.end(), scan.largest) - logits.begin());
-}
 
 RowStatistics row_statistics(std::span<const float> logits, const RowKernels& kernels) {
   RowStatistics statistics;

@@ -81,6 +81,20 @@ inline int __shfl_sync(unsigned, int value, int from) {
 inline float __shfl_sync(unsigned, float value, int from) {
   return std::bit_cast<float>(emulated_exchange(std::bit_cast<unsigned>(value))[from].words[0]);
 }
+inline long long __shfl_sync(unsigned, long long value, int from) {
+  const auto bits = std::bit_cast<std::uint64_t>(value);
+  const auto& words =
+      nibble::emulation::exchange({{static_cast<unsigned>(bits), static_cast<unsigned>(bits >> 32)}})[from]
+          .words;
+  return std::bit_cast<long long>(std::uint64_t{words[1]} << 32 | words[0]);
+}
+inline long long __shfl_up_sync(unsigned, long long value, int by) {
+  const int lane = static_cast<int>(emulated_lane());
+  return __shfl_sync(0, value, lane >= by ? lane - by : lane);
+}
+inline long long __shfl_xor_sync(unsigned, long long value, int with) {
+  return __shfl_sync(0, value, static_cast<int>(emulated_lane()) ^ with);
+}
 inline int __shfl_up_sync(unsigned, int value, int by) {
   const int lane = static_cast<int>(emulated_lane());
   return __shfl_sync(0, value, lane >= by ? lane - by : lane);
@@ -118,6 +132,9 @@ inline unsigned atomicMax(unsigned* at, unsigned value) {
   return found;
 }
 inline int atomicAdd(int* at, int value) { return std::atomic_ref<int>(*at).fetch_add(value); }
+inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long value) {
+  return std::atomic_ref<unsigned long long>(*at).fetch_add(value);
+}
 inline int __ffs(int value) { return __builtin_ffs(value); }
 inline int __popc(unsigned value) { return std::popcount(value); }
 inline float __fmul_rn(float a, float b) { return a * b; }
