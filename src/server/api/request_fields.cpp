@@ -176,7 +176,7 @@ Refused keep(Reading& reading, const std::string&, const FieldValue& value) {
   return {};
 }
 
-Refused take_object(Reading& reading, const std::string& field, const FieldValue& value) {
+Refused take_template_variables(Reading& reading, const std::string& field, const FieldValue& value) {
   if (!value.json.is_object()) return bad_field(field, " must be an object");
   reading.request.chat_template_kwargs = value.json;
   return {};
@@ -272,7 +272,7 @@ constexpr FieldRule rules[] = {
      keep<&GenerationRequest::cache_salt>},
     {"chat_template", chat, nothing, not_served_about, not_served},
     {"chat_template_kwargs", chat, object_type, "Further variables of the model's chat template.",
-     take_object},
+     take_template_variables},
     {"continue_final_message", chat, nothing, not_served_about, not_served},
     {"documents", chat, nothing, not_served_about, not_served},
     {"echo", completions, boolean(),
