@@ -42,17 +42,23 @@ void stay_on(int cpu) {
     std::fprintf(stderr, "warning: CPU %d is not to be had\n", cpu);
 }
 
-double cpu_seconds(int who) {
+struct CpuTime {
+  double program = 0, kernel = 0;  // seconds
+  double all() const { return program + kernel; }
+  CpuTime operator-(const CpuTime& other) const { return {program - other.program, kernel - other.kernel}; }
+};
+
+CpuTime cpu_time(int who) {
   rusage usage{};
   getrusage(who, &usage);
   const auto of = [](const timeval& time) {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
   };
-  return of(usage.ru_utime) + of(usage.ru_stime);
+  return {of(usage.ru_utime), of(usage.ru_stime)};
 }
 
 // Of the server's threads: all but the calling one.
-double server_seconds() { return cpu_seconds(RUSAGE_SELF) - cpu_seconds(RUSAGE_THREAD); }
+CpuTime server_time() { return cpu_time(RUSAGE_SELF) - cpu_time(RUSAGE_THREAD); }
 
 double percentile(std::vector<double>& samples, double share) {
   if (samples.empty()) return 0;
@@ -82,22 +88,22 @@ int run_streams(int streams, int rate, int seconds) {
   std::vector<double> late;
   int running = 0, frames = 0;
   nanoseconds from{0}, until{0};
-  double cpu_from = 0, cpu_until = 0, own_from = 0, own_until = 0;
+  CpuTime server_from, server_until, own_from, own_until;
   StreamClients clients(front->port(), streams, [&](int client, int event) {
     running += event == 0 ? 1 : 0;
     if (running < streams || event < warm || event >= tokens - rate / 2 || until.count() > 0) return;
     const nanoseconds at = now();
     if (from.count() == 0) {
       from = at;
-      cpu_from = server_seconds();
-      own_from = cpu_seconds(RUSAGE_THREAD);
+      server_from = server_time();
+      own_from = cpu_time(RUSAGE_THREAD);
     }
     ++frames;
     late.push_back(seconds_of(at - times.at(client, event)));
     if (at - from < std::chrono::seconds(seconds)) return;
     until = at;
-    cpu_until = server_seconds();
-    own_until = cpu_seconds(RUSAGE_THREAD);
+    server_until = server_time();
+    own_until = cpu_time(RUSAGE_THREAD);
   });
   for (int i = 0; i < streams; ++i) {
     clients.begin(i, "/v1/completions", stream_request(i, tokens));
@@ -107,14 +113,15 @@ int run_streams(int streams, int rate, int seconds) {
   int failed = 0;
   for (const auto& outcome : clients.outcomes())
     failed += outcome.status != 200 || outcome.events != tokens + 1 || !outcome.whole ? 1 : 0;
-  const double took = seconds_of(until - from), cpu = cpu_until - cpu_from;
+  const double took = seconds_of(until - from);
+  const CpuTime cpu = server_until - server_from;
   std::printf("streams %d, each %d tokens/s: %.0f frames/s for %.1f s, %d streams failed\n", streams, rate,
               frames / took, took, failed);
   std::printf("added latency: p50 %.3f ms, p99 %.3f ms, p99.9 %.3f ms\n", percentile(late, 0.5) * 1e3,
               percentile(late, 0.99) * 1e3, percentile(late, 0.999) * 1e3);
-  std::printf(
-      "CPU: server %.0f %% of its CPU, %.2f us a frame (%.0f frames/s on a whole one); clients %.0f %%\n",
-      cpu / took * 100, cpu / frames * 1e6, frames / cpu, (own_until - own_from) / took * 100);
+  std::printf("CPU: server %.0f %% of its CPU, %.2f us a frame, %.2f of them the kernel's; clients %.0f %%\n",
+              cpu.all() / took * 100, cpu.all() / frames * 1e6, cpu.kernel / frames * 1e6,
+              (own_until - own_from).all() / took * 100);
   return failed == 0 ? 0 : 1;
 }
 
