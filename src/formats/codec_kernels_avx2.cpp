@@ -93,6 +93,46 @@ NIBBLE_LANES inline void load_e4m3(const std::uint8_t* codes, Floats (&values)[2
   values[1] = _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)), factor);
 }
 
+// Bfloat16 numbers by their bits, 16 lanes of 16.
+constexpr int word_lanes = 16;
+using Words = __m256i;
+NIBBLE_LANES inline Words load_words(const Bf16* from) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+}
+NIBBLE_LANES inline Words splat_word(int a) { return _mm256_set1_epi16(static_cast<short>(a)); }
+NIBBLE_LANES inline Words and_words(Words a, Words b) { return _mm256_and_si256(a, b); }
+NIBBLE_LANES inline Words or_words(Words a, Words b) { return _mm256_or_si256(a, b); }
+NIBBLE_LANES inline Words add_words(Words a, Words b) { return _mm256_add_epi16(a, b); }
+NIBBLE_LANES inline Words sub_words(Words a, Words b) { return _mm256_sub_epi16(a, b); }
+NIBBLE_LANES inline Words min_words(Words a, Words b) { return _mm256_min_epi16(a, b); }
+NIBBLE_LANES inline Words max_words(Words a, Words b) { return _mm256_max_epi16(a, b); }
+template <int bits>
+NIBBLE_LANES inline Words shift_words(Words a) {
+  return _mm256_srli_epi16(a, bits);
+}
+NIBBLE_LANES inline Words add_if_greater(Words sum, Words a, Words b) {
+  return _mm256_sub_epi16(sum, _mm256_cmpgt_epi16(a, b));
+}
+// Whether a lane has a > 0 and b < 0.
+NIBBLE_LANES inline bool any_positive_and_negative(Words a, Words b) {
+  const __m256i zero = _mm256_setzero_si256();
+  return _mm256_testz_si256(_mm256_cmpgt_epi16(a, zero), _mm256_cmpgt_epi16(zero, b)) == 0;
+}
+NIBBLE_LANES inline void store_word_bytes(std::uint8_t* to, Words words) {
+  const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bytes);
+}
+NIBBLE_LANES inline void store_word_nibbles(std::uint8_t* to, Words words) {
+  const __m256i bytes = _mm256_madd_epi16(words, _mm256_set1_epi32(1 | 16 << 16));
+  const __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(half, half));
+}
+// Whether a lane of a lies in [0, b), as unsigned numbers.
+NIBBLE_LANES inline bool any_below(Ints a, std::int32_t b) {
+  const __m256i least = _mm256_min_epu32(a, _mm256_set1_epi32(b - 1));
+  return _mm256_movemask_epi8(_mm256_cmpeq_epi32(least, a)) != 0;
+}
+
 NIBBLE_LANES inline std::int32_t largest_lane(Ints a) {
   __m128i half = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
   half = _mm_max_epi32(half, _mm_shuffle_epi32(half, 0x4e));

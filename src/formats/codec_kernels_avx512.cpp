@@ -75,6 +75,42 @@ NIBBLE_LANES inline void load_e4m3(const std::uint8_t* codes, Floats (&values)[1
   values[0] = _mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(256.0f));
 }
 
+// Bfloat16 numbers by their bits, 32 lanes of 16.
+constexpr int word_lanes = 32;
+using Words = __m512i;
+NIBBLE_LANES inline Words load_words(const Bf16* from) { return _mm512_loadu_si512(from); }
+NIBBLE_LANES inline Words splat_word(int a) { return _mm512_set1_epi16(static_cast<short>(a)); }
+NIBBLE_LANES inline Words and_words(Words a, Words b) { return _mm512_and_si512(a, b); }
+NIBBLE_LANES inline Words or_words(Words a, Words b) { return _mm512_or_si512(a, b); }
+NIBBLE_LANES inline Words add_words(Words a, Words b) { return _mm512_add_epi16(a, b); }
+NIBBLE_LANES inline Words sub_words(Words a, Words b) { return _mm512_sub_epi16(a, b); }
+NIBBLE_LANES inline Words min_words(Words a, Words b) { return _mm512_min_epi16(a, b); }
+NIBBLE_LANES inline Words max_words(Words a, Words b) { return _mm512_max_epi16(a, b); }
+template <int bits>
+NIBBLE_LANES inline Words shift_words(Words a) {
+  return _mm512_srli_epi16(a, bits);
+}
+NIBBLE_LANES inline Words add_if_greater(Words sum, Words a, Words b) {
+  return _mm512_mask_add_epi16(sum, _mm512_cmpgt_epi16_mask(a, b), sum, _mm512_set1_epi16(1));
+}
+// Whether a lane has a > 0 and b < 0.
+NIBBLE_LANES inline bool any_positive_and_negative(Words a, Words b) {
+  const __mmask32 positive = _mm512_cmpgt_epi16_mask(a, _mm512_setzero_si512());
+  return _mm512_mask_cmplt_epi16_mask(positive, b, _mm512_setzero_si512()) != 0;
+}
+NIBBLE_LANES inline void store_word_bytes(std::uint8_t* to, Words words) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi16_epi8(words));
+}
+NIBBLE_LANES inline void store_word_nibbles(std::uint8_t* to, Words words) {
+  // The two codes of a byte lie in the words of one double word.
+  const __m512i bytes = _mm512_or_si512(words, _mm512_srli_epi32(words, 12));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(bytes));
+}
+// Whether a lane of a lies in [0, b), as unsigned numbers.
+NIBBLE_LANES inline bool any_below(Ints a, std::int32_t b) {
+  return _mm512_cmplt_epu32_mask(a, _mm512_set1_epi32(b)) != 0;
+}
+
 NIBBLE_LANES inline std::int32_t largest_lane(Ints a) {
   const __m256i wide = _mm256_max_epi32(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
   __m128i half = _mm_max_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));

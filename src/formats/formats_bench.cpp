@@ -1,16 +1,17 @@
 // Conversions of a matrix larger than the caches, on all CPUs, beside what memory gives in the same run:
 // `read` sums 64-bit words, `copy` is memcpy, which reads and writes. Bytes are those read and those written.
-// Time is the CPU time of the thread that took most, so that a busy machine says nearly what an idle one
-// would; take the best of many repetitions.
+//
+// The matrix is worked on in eighths. A time is eight times that of the fastest eighth in many rounds: other
+// work on the machine costs some of them, and spares some.
 //
 // A conversion is held to what its own mix of reading and writing allows: as many bytes as it reads and
 // writes alike at the rate of the copy, what it reads beyond at the rate of reading, what it writes beyond at
 // the copy's again. `of_memory` is the share of that.
 #include <benchmark/benchmark.h>
-#include <time.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <random>
 #include <string>
@@ -39,29 +40,21 @@ struct Room {
   double read_rate = 0, copy_rate = 0;  // bytes a second
 };
 
-double thread_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-// Seconds of CPU that the thread needed which needed most.
+// Seconds of the whole matrix, by its fastest eighth; work(share) for each of the shares.
 template <class Work>
-double for_shares(Room& room, const Work& work) {
-  std::vector<double> seconds(shares);  // by the first share of a thread
-  room.threads.parallel_for(shares, [&](int begin, int end) {
-    const double start = thread_seconds();
-    for (int share = begin; share < end; ++share) work(static_cast<std::size_t>(share));
-    seconds[static_cast<std::size_t>(begin)] = thread_seconds() - start;
-  });
-  return *std::max_element(seconds.begin(), seconds.end());
-}
-
-template <class Work>
-double best_seconds(Room& room, const Work& work) {
+double best_seconds(Room& room, int rounds, const Work& work) {
+  constexpr int eighth = shares / 8;
   double best = 1e9;
-  for (int pass = 0; pass < 40; ++pass) best = std::min(best, for_shares(room, work));
-  return best;
+  for (int round = 0; round < rounds; ++round) {
+    for (int first = 0; first < shares; first += eighth) {
+      const auto start = std::chrono::steady_clock::now();
+      room.threads.parallel_for(eighth, [&](int begin, int end) {
+        for (int share = begin; share < end; ++share) work(static_cast<std::size_t>(first + share));
+      });
+      best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+  }
+  return 8 * best;
 }
 
 void measure_memory(Room& room) {
@@ -79,7 +72,7 @@ void measure_memory(Room& room) {
     }
     for (const std::uint64_t sum : sums) total += sum;
   };
-  room.read_rate = values * sizeof(float) / best_seconds(room, read);
+  room.read_rate = values * sizeof(float) / best_seconds(room, 20, read);
   benchmark::DoNotOptimize(total.load());
   // Half of the values onto the other half.
   const auto copy = [&](std::size_t share) {
@@ -87,7 +80,7 @@ void measure_memory(Room& room) {
     std::memcpy(room.wide.data() + values / 2 + share * count, room.wide.data() + share * count,
                 count * sizeof(float));
   };
-  room.copy_rate = values * sizeof(float) / best_seconds(room, copy);
+  room.copy_rate = values * sizeof(float) / best_seconds(room, 20, copy);
 }
 
 Room& room() {
@@ -107,11 +100,11 @@ Room& room() {
   return *made;
 }
 
-// The whole matrix once an iteration.
+// Eight rounds an iteration.
 template <class Work>
 void measure(benchmark::State& state, double read_bytes, double written_bytes, const Work& work) {
   Room& all = room();
-  for (auto _ : state) state.SetIterationTime(for_shares(all, work));
+  for (auto _ : state) state.SetIterationTime(best_seconds(all, 8, work));
   const double bytes = values * (read_bytes + written_bytes);
   const double copied = 2 * std::min(read_bytes, written_bytes);
   // What is written beyond what is read costs as the copy's writing does.

@@ -10,12 +10,15 @@
 namespace nibble {
 namespace {
 
-// Runs work(first, count, tile) over the pieces of a row of the band that lie in one tile.
+// Runs work(position, count, tile) over the pieces of rows that lie in one tile, along the rows: memory is
+// read forward.
 template <class Work>
-void for_tiles(std::int64_t cols, const Work& work) {
-  for (std::int64_t tile = 0; tile < fp8_tiles(cols); ++tile) {
-    const std::int64_t first = tile * fp8_tile;
-    work(first, static_cast<std::size_t>(std::min<std::int64_t>(fp8_tile, cols - first)), tile);
+void for_pieces(const Fp8Band& band, const Work& work) {
+  for (std::int64_t row = 0; row < band.rows; ++row) {
+    for (std::int64_t first = 0; first < band.cols; first += fp8_tile) {
+      const auto count = static_cast<std::size_t>(std::min<std::int64_t>(fp8_tile, band.cols - first));
+      work(row * band.cols + first, count, first / fp8_tile);
+    }
   }
 }
 
@@ -23,18 +26,17 @@ template <class T>
 void encode(const Fp8Band& band, const EncodeKernels<T>& kernels, const T* values, std::uint8_t* codes,
             float* scales) {
   NIBBLE_CHECK(band.rows >= 1 && band.rows <= fp8_tile);
-  for_tiles(band.cols, [&](std::int64_t first, std::size_t count, std::int64_t tile) {
-    float amax = 0;
-    for (std::int64_t row = 0; row < band.rows; ++row)
-      amax = std::max(amax, kernels.amax(values + row * band.cols + first, count));
-    scales[tile] = fp8_tile_scale(amax);
-    for (std::int64_t row = 0; row < band.rows; ++row) {
-      std::uint8_t* out = codes + row * band.cols + first;
-      if (std::isnan(scales[tile])) {
-        std::fill_n(out, count, std::uint8_t{0});
-      } else {
-        kernels.e4m3(values + row * band.cols + first, count, scales[tile], out);
-      }
+  std::fill_n(scales, fp8_tiles(band.cols), 0.0f);  // amax for now
+  for_pieces(band, [&](std::int64_t at, std::size_t count, std::int64_t tile) {
+    scales[tile] = std::max(scales[tile], kernels.amax(values + at, count));
+  });
+  for (std::int64_t tile = 0; tile < fp8_tiles(band.cols); ++tile)
+    scales[tile] = fp8_tile_scale(scales[tile]);
+  for_pieces(band, [&](std::int64_t at, std::size_t count, std::int64_t tile) {
+    if (std::isnan(scales[tile])) {
+      std::fill_n(codes + at, count, std::uint8_t{0});
+    } else {
+      kernels.e4m3(values + at, count, scales[tile], codes + at);
     }
   });
 }
@@ -57,11 +59,8 @@ void fp8_block_encode(const Fp8Band& band, const float* values, std::uint8_t* co
 
 void fp8_block_decode(const Fp8Band& band, const std::uint8_t* codes, const float* scales, float* values) {
   const CodecKernels& kernels = best_codec_kernels();
-  for_tiles(band.cols, [&](std::int64_t first, std::size_t count, std::int64_t tile) {
-    for (std::int64_t row = 0; row < band.rows; ++row) {
-      const std::int64_t at = row * band.cols + first;
-      kernels.e4m3_decode(codes + at, count, scales[tile], values + at);
-    }
+  for_pieces(band, [&](std::int64_t at, std::size_t count, std::int64_t tile) {
+    kernels.e4m3_decode(codes + at, count, scales[tile], values + at);
   });
 }
 
