@@ -144,6 +144,12 @@ TokenId draw_token(std::span<const float> logits, const Kept& kept, double draw,
 
 }  // namespace
 
+TokenId likeliest_token(std::span<const float> logits, const RowKernels& kernels) {
+  const RowScan scan = kernels.scan(logits.data(), static_cast<int>(logits.size()));
+  NIBBLE_CHECK(scan.finite);
+  return static_cast<TokenId>(std::find(logits.begin(), logits.end(), scan.largest) - logits.begin());
+}
+
 RowStatistics row_statistics(std::span<const float> logits, const RowKernels& kernels) {
   RowStatistics statistics;
   const RowScan scan = kernels.scan(logits.data(), static_cast<int>(logits.size()));
