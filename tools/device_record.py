@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Records of runs on a GPU, in docs/device/: what ran there, on what, and which sources it was built from.
 
-    tools/device_record.py run PROGRAMS      run device_test and the device benchmarks of that folder, write a record
+    tools/device_record.py run PROGRAMS [SECONDS]
+                                             run device_test and the device benchmarks of that folder, as far as they
+                                             get in that time, and write a record
     tools/device_record.py check             compare the newest record's sources with the tree's; exit 3 if they differ
     tools/device_record.py hash              the tree's
     tools/device_record.py header FILE       the tree's, as the header that device_test is built with
@@ -15,13 +17,15 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from datetime import datetime, timezone
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "docs/device"
-SOURCES = ("src/ops/ptx/*", "src/ops/cuda/*", "src/ops/*/cuda/*", "src/tensor/cuda_check.h", "src/tensor/device_buffer.h",
-           "cmake/nibble_cuda.cmake")
+SOURCES = ("src/ops/ptx/*", "src/ops/cuda/*", "src/ops/*/cuda/*", "src/ops/fixed_math.h",
+           "src/ops/sample/uniform_draw.h", "src/tensor/cuda_check.h", "src/tensor/device_buffer.h", "cmake/nibble_cuda.cmake")
+SUITE_SECONDS, BENCH_SECONDS, ALL_SECONDS = 60, 120, 1800
 COMMENTS = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
 CMAKE_COMMENTS = re.compile(r"#[^\n]*")
 
@@ -77,47 +81,95 @@ def cases(report):
             yield f"{suite['name']}.{case['name']}", case
 
 
-def run(programs):
+def suites(programs):
+    """{suite: its tests}, as device_test lists them."""
+    listed = subprocess.run([programs / "device_test", "--gtest_list_tests"], capture_output=True, text=True, check=True).stdout
+    found, suite = {}, None
+    for line in listed.splitlines():
+        if line.startswith("  "):
+            found[suite].append(line.split()[0])
+        elif line.rstrip().endswith("."):
+            suite = line.split()[0][:-1]
+            found[suite] = []
+    return found
+
+
+def said_by(*command):
+    """What a program prints; nothing where it is missing."""
+    try:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    except FileNotFoundError:
+        return ""
+
+
+def run_in_time(command, seconds, deadline):
+    """How the command ended; None if it was by itself."""
+    left = min(seconds, deadline - time.monotonic())
+    if left <= 0:
+        return "no time was left"
+    try:
+        subprocess.run(command, timeout=left)
+    except subprocess.TimeoutExpired:
+        return f"took longer than {left:.0f} s"
+    return None
+
+
+def run_tests(programs, folder, deadline):
+    """{test: what it reported}. Each suite is a process of its own: a fault leaves a GPU's context useless, and a test
+    that hangs must not cost the others their turn."""
+    found = {}
+    for suite, tests in suites(programs).items():
+        report = folder / f"{suite}.json"
+        ended = run_in_time([programs / "device_test", f"--gtest_filter={suite}.*", f"--gtest_output=json:{report}"],
+                            SUITE_SECONDS, deadline) or "ended without a report"
+        if report.exists():
+            found.update(cases(json.loads(report.read_text())))
+        else:
+            print(f"{suite}: {ended}", flush=True)
+            found.update({f"{suite}.{test}": {"failures": [{"failure": ended}]} for test in tests})
+    return found
+
+
+def run(programs, seconds):
+    deadline = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder:
-        report_file = Path(folder) / "tests.json"
-        tested = subprocess.run([programs / "device_test", f"--gtest_output=json:{report_file}"])
-        if not report_file.exists():
-            return f"device_test wrote no report (exit code {tested.returncode})"
-        report = json.loads(report_file.read_text())
-        found = dict(cases(report))
+        found = run_tests(programs, Path(folder), deadline)
         facts = found.get("Device.IsOneTheKernelsWereWrittenFor", {})
         if facts.get("result") == "SKIPPED" or "gpu" not in facts:
             return "device_test found no GPU; nothing is recorded"
-        figures = {}
+        figures, missing = {}, []
         for bench in sorted(programs.glob("*_cuda_bench")):
             figures_file = Path(folder) / f"{bench.name}.json"
-            if subprocess.run([bench, "--json", figures_file]).returncode == 0 and figures_file.exists():
+            ended = run_in_time([bench, "--json", figures_file], BENCH_SECONDS, deadline)
+            if figures_file.exists():
                 figures[bench.name] = json.loads(figures_file.read_text())
-    driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
-                            capture_output=True, text=True).stdout.split("\n")[0].strip()
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+            else:
+                print(f"{bench.name}: {ended or 'ended without figures'}", flush=True)
+                missing.append(bench.name)
+    driver = said_by("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split("\n")[0].strip()
+    commit = said_by("git", "describe", "--always", "--dirty").strip()
     failed = sorted(name for name, case in found.items() if case.get("failures"))
     skipped = sorted(name for name, case in found.items() if case.get("result") == "SKIPPED")
     write({"time": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "gpu": facts["gpu"], "driver": driver,
            "cuda": facts["cuda_runtime"], "commit": commit or "unknown", "sources": facts["sources"],
            "passed": len(found) - len(failed) - len(skipped), "failed": failed, "skipped": skipped,
            "tests": {name: {"seconds": float(case.get("time", "0s").rstrip("s"))} for name, case in sorted(found.items())},
-           "figures": figures})
+           "figures": figures, "benchmarks_without_figures": missing})
     return None
 
 
 def write(record):
     RECORDS.mkdir(parents=True, exist_ok=True)
-    time = record["time"].replace(":", "").replace("-", "")
-    file = RECORDS / f"{time}-{record['gpu'].lower().replace(' ', '-')}.json"
+    stamp = record["time"].replace(":", "").replace("-", "")
+    file = RECORDS / f"{stamp}-{record['gpu'].lower().replace(' ', '-')}.json"
     file.write_text(json.dumps(record, indent=1) + "\n")
     print(f"{file.relative_to(ROOT)}: {record['passed']} passed, {len(record['failed'])} failed, {len(record['skipped'])} skipped")
 
 
 def main():
     command = sys.argv[1] if len(sys.argv) > 1 else ""
-    if command == "run" and len(sys.argv) == 3:
-        problem = run(Path(sys.argv[2]))
+    if command == "run" and len(sys.argv) in (3, 4):
+        problem = run(Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) == 4 else ALL_SECONDS)
         if problem:
             print(problem, file=sys.stderr)
         return 1 if problem else 0

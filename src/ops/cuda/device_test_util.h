@@ -3,18 +3,20 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <vector>
 
 #include "tensor/device_buffer.h"
 
 namespace nibble {
 
-// Whether "the GPU" is the emulation (ops/cuda/emulation), which takes seconds for what a GPU does in
-// microseconds: tests then leave out their large cases.
+// Whether tests leave out their large cases: where "the GPU" is the emulation (ops/cuda/emulation), which
+// takes seconds for what a GPU does in microseconds, and where NIBBLE_SMALL_CASES is set, for tools that slow
+// it down as much.
 #ifdef NIBBLE_GPU_EMULATION
-inline constexpr bool on_emulation = true;
+inline const bool small_cases = true;
 #else
-inline constexpr bool on_emulation = false;
+inline const bool small_cases = std::getenv("NIBBLE_SMALL_CASES") != nullptr;
 #endif
 
 // Skips where there is none.

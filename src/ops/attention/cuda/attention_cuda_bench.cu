@@ -1,7 +1,7 @@
 // How fast gpt-oss's attention runs, 64/8/64 heads with sinks: graphs of layers with keys and values of their
 // own, as many as keep them out of the second-level cache; random queries, keys and values.
 //
-//   attention_cuda_bench [--json FILE]
+//   attention_cuda_bench [--batch 1,8,32] [--positions 1024,8192,65536] [--json FILE]
 //
 // Prints a line for each case: decode (one row a sequence) by batch and positions, whole and with a window of
 // 128, in microseconds and share of 4,650 GB/s on the bytes that are seen; prefill of one prompt in
@@ -91,15 +91,19 @@ std::string run(const Case& c, std::mt19937& random) {
 
 int main(int argc, char** argv) {
   using namespace nibble;
+  std::vector<int> batches = {1, 8, 32}, lengths = {1024, 8192, 65536};
   const char* json = nullptr;
   for (int i = 1; i + 1 < argc; i += 2) {
-    if (std::string(argv[i]) == "--json") json = argv[i + 1];
+    const std::string option = argv[i];
+    if (option == "--batch") batches = bench::numbers(argv[i + 1]);
+    if (option == "--positions") lengths = bench::numbers(argv[i + 1]);
+    if (option == "--json") json = argv[i + 1];
   }
   if (!bench::has_gpu()) return 77;
   std::mt19937 random(1);
   std::vector<std::string> lines;
-  for (const int batch : {1, 8, 32}) {
-    for (const int positions : {1024, 8192, 65536}) {
+  for (const int batch : batches) {
+    for (const int positions : lengths) {
       if (batch == 8 && positions == 65536) continue;
       for (const int window : {0, 128}) {
         if (window > 0 && positions != 8192) continue;
@@ -108,7 +112,10 @@ int main(int argc, char** argv) {
     }
   }
   for (const int window : {0, 128}) {
-    for (const int positions : {1024, 8192}) lines.push_back(run({1, positions, window, positions}, random));
+    for (const int positions : lengths) {
+      if (positions > 8192) continue;
+      lines.push_back(run({1, positions, window, positions}, random));
+    }
   }
   bench::write_json(json, lines);
   return 0;

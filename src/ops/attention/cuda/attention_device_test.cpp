@@ -162,7 +162,7 @@ struct Case {
   int length;
 };
 std::vector<Case> cases() {
-  if (on_emulation) {
+  if (small_cases) {
     return {{{8, 1, 64, 0, true}, 150}, {{4, 2, 128, 40, false}, 70}, {{16, 1, 64, 128, true}, 200}};
   }
   return {{{64, 8, 64, 0, true}, 700},  {{64, 8, 256, 128, true}, 700}, {{4, 2, 128, 40, false}, 333},
@@ -211,7 +211,7 @@ TEST_F(AttentionOnTheGpu, ARowsBitsDependNeitherOnTheKernelNorOnThePromptsCuttin
 TEST_F(AttentionOnTheGpu, TakesInSplitsByTheDozen) {
   std::mt19937 random(3);
   const Shape shape{2, 1, 64, 0, true};
-  const int length = 256 * (on_emulation ? 34 : 70) + 5;  // more splits than are scaled at once
+  const int length = 256 * (small_cases ? 34 : 70) + 5;  // more splits than are scaled at once
   const Sequence sequence(random, shape, length);
   const std::vector<SequenceCuda> last = {{0, 3, length - 3, 0}};
   const std::vector<Bf16> few = sequence.on_gpu(last, AttentionRows::few);

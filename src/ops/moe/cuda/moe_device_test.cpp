@@ -127,7 +127,7 @@ struct Layer {
 
   std::vector<float> on_cpu(const std::vector<Bf16>& x, const std::vector<std::int32_t>& ids,
                             const std::vector<float>& weights) const {
-    ThreadPool threads(on_emulation ? 1 : 8);
+    ThreadPool threads(small_cases ? 1 : 8);
     OpContext context{.threads = threads, .activations = InputValues::bf16};
     std::vector<float> floats, out(x.size());
     for (const Bf16 value : x) floats.push_back(value.to_float());
@@ -169,7 +169,7 @@ struct Case {
 TEST_F(MoeMxfp4OnTheGpu, RepacksAsTheHostDoes) {
   std::mt19937 random(1);
   std::vector<GranuleShape> shapes = {{16, 32}, {48, 96}, {16, 2880}};
-  if (!on_emulation) shapes.push_back({5760, 2880});
+  if (!small_cases) shapes.push_back({5760, 2880});
   for (const GranuleShape shape : shapes) {
     RandomMxfp4 matrices(random, 2, shape.rows, shape.cols);
     matrices.scales[1] = E8m0::nan_bits;
@@ -188,7 +188,7 @@ TEST_F(MoeMxfp4OnTheGpu, AgreesWithTheScalarForm) {
   std::vector<Case> cases = {{1, 1, 32, 32, 1}, {6, 3, 96, 96, 9}, {2, 1, 576, 64, 21}, {40, 4, 64, 32, 20}};
   const std::vector<Case> large = {{5, 1, 160, 64, 40},  {3, 2, 576, 320, 70},  {9, 8, 128, 256, 130},
                                    {600, 4, 64, 32, 50}, {4, 4, 2880, 2880, 1}, {8, 4, 2880, 2880, 20}};
-  if (!on_emulation) cases.insert(cases.end(), large.begin(), large.end());
+  if (!small_cases) cases.insert(cases.end(), large.begin(), large.end());
   for (const Case& c : cases) {
     Layer layer(random, c.experts, c.top_k, c.hidden, c.intermediate);
     layer.upload();
@@ -204,10 +204,10 @@ TEST_F(MoeMxfp4OnTheGpu, AgreesWithTheScalarForm) {
 
 TEST_F(MoeMxfp4OnTheGpu, ARowsBitsDependOnNeitherItsBatchNorItsPlaceNorTheBlocks) {
   std::mt19937 random(3);
-  const std::vector<Case> cases = on_emulation
+  const std::vector<Case> cases = small_cases
                                       ? std::vector<Case>{{3, 2, 640, 64, 11}}
                                       : std::vector<Case>{{6, 3, 96, 160, 75}, {5, 4, 2880, 2880, 33}};
-  const std::vector<int> sizes = on_emulation ? std::vector<int>{2, 9} : std::vector<int>{1, 2, 5, 8, 17};
+  const std::vector<int> sizes = small_cases ? std::vector<int>{2, 9} : std::vector<int>{1, 2, 5, 8, 17};
   for (const Case& c : cases) {
     Layer layer(random, c.experts, c.top_k, c.hidden, c.intermediate);
     layer.upload();
@@ -236,8 +236,8 @@ TEST_F(MoeMxfp4OnTheGpu, ARowsBitsDependOnNeitherItsBatchNorItsPlaceNorTheBlocks
 TEST_F(MoeMxfp4OnTheGpu, GivesTheSameBitsForManyTokensAsForFew) {
   std::mt19937 random(8);
   const std::vector<Case> cases =
-      on_emulation ? std::vector<Case>{{3, 2, 576, 160, 13}, {2, 1, 96, 64, 131}}
-                   : std::vector<Case>{{3, 2, 576, 160, 13}, {6, 3, 96, 160, 700}, {5, 4, 2880, 2880, 300}};
+      small_cases ? std::vector<Case>{{3, 2, 576, 160, 13}, {2, 1, 96, 64, 131}}
+                  : std::vector<Case>{{3, 2, 576, 160, 13}, {6, 3, 96, 160, 700}, {5, 4, 2880, 2880, 300}};
   for (const Case& c : cases) {
     Layer layer(random, c.experts, c.top_k, c.hidden, c.intermediate);
     layer.upload();
