@@ -1,6 +1,6 @@
 """The KV cache as its clients meet it: reuse that changes no bit, room that is bounded, time that is bounded."""
+import concurrent.futures
 import re
-import threading
 
 import pytest
 
@@ -60,39 +60,29 @@ def test_choices_share_their_prompt_and_are_what_each_is_with_others(server):
 
 @pytest.fixture(scope="module")
 def small():
-    server = Server("--kv-cache-tokens", 1000, "--max-num-seqs", 16, "--max-num-batched-tokens", 128)
+    server = Server("--kv-cache-tokens", 400, "--max-num-seqs", 16, "--max-num-batched-tokens", 128)
     yield server
     assert server.stop() == 0
 
 
 def test_a_prompt_beyond_the_cache_is_refused_and_smaller_ones_go_on(small):
     ids = ids_of(small, TEXT)
-    answers = []
-    threads = [threading.Thread(target=lambda i=i: answers.append(ask(small, ids[i:i + 30], max_tokens=20))) for i in range(20)]
-    for thread in threads:
-        thread.start()
-    status, answer, _ = small.ask("/v1/completions", {"model": "demo", "prompt": (ids * 20)[:1500], "max_tokens": 1})
-    assert status == 400 and answer["error"]["code"] == "context_length_exceeded"
-    for thread in threads:
-        thread.join()
-    assert len(answers) == 20
+    with concurrent.futures.ThreadPoolExecutor(20) as pool:
+        asked = [pool.submit(ask, small, ids[i:i + 30]) for i in range(20)]
+        status, answer, _ = small.ask("/v1/completions", {"model": "demo", "prompt": (ids * 20)[:600], "max_tokens": 1})
+        assert status == 400 and answer["error"]["code"] == "context_length_exceeded"
+        assert len([each.result() for each in asked]) == 20
 
 
-def test_answers_that_outgrow_the_cache_make_room_for_each_other_and_keep_their_bits(small):
+def test_answers_that_outgrow_the_cache_make_room_for_each_other_and_keep_their_bits(server, small):
     ids = ids_of(small, TEXT)
-    prompts = [ids[i:i + 40] for i in range(12)]
-    alone = [ask(small, prompt, max_tokens=200, cache_salt="alone") for prompt in prompts]
-    together = [None] * len(prompts)
 
-    def work(i):
-        together[i] = ask(small, prompts[i], max_tokens=200, cache_salt="together")
+    def answers(where):
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(ask, where, ids[i:i + 40], max_tokens=60) for i in range(8)]
+            return [each.result()["choices"] for each in asked]
     before = metric(small, "vllm:num_preemptions_total")
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(prompts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [answer["choices"] for answer in together] == [answer["choices"] for answer in alone]
+    assert answers(small) == answers(server)
     assert metric(small, "vllm:num_preemptions_total") > before
     assert metric(small, "vllm:kv_cache_usage_perc") == 0
     assert metric(small, "nibble:kv_pages_cached") > 0
