@@ -39,6 +39,7 @@ BENCHMARK(decode)
     ->ArgNames({"sequences", "ahead", "threads"})
     ->ArgsProduct({{1, 8, 64}, {0, 1}, {1, 2}})
     ->Unit(benchmark::kMicrosecond)
+    ->MeasureProcessCPUTime()
     ->UseRealTime();
 
 }  // namespace
