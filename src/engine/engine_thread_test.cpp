@@ -31,15 +31,18 @@ class FakeEngine final : public Engine {
       if (live_.erase(id) > 0) events.push_back({.request = id, .finish = FinishReason::cancelled});
     }
     cancelled_.clear();
+    StepTimes times{.decode_tokens = static_cast<int>(live_.size())};
     for (auto request = live_.begin(); request != live_.end();) {
       const bool last = --request->second <= 0;
       events.push_back({.request = request->first,
                         .token = 1,
-                        .finish = last ? FinishReason::length : FinishReason::none});
+                        .finish = last ? FinishReason::length : FinishReason::none,
+                        .cached_tokens = 16});
       request = last ? live_.erase(request) : std::next(request);
     }
-    return StepTimes{};
+    return times;
   }
+  EngineTotals totals() const override { return {.preemptions = static_cast<std::uint64_t>(steps_)}; }
 
  private:
   ModelInfo info_;
@@ -140,6 +143,26 @@ TEST(EngineThread, AFailedStepEndsEverythingAndRefusesTheRest) {
   EXPECT_EQ(mailbox.reason(1), FinishReason::error);
   EXPECT_TRUE(engine.failed());
   EXPECT_EQ(engine.submit({request(3, 1)}).code(), StatusCode::internal);
+}
+
+TEST(EngineThread, StepsAreCountedByTheirTokensAndTotalsAndCachedTokensPassOn) {
+  Mailbox mailbox;
+  std::atomic<int> cached = 0;
+  const auto deliver = mailbox.deliver();
+  EngineThread engine(std::make_unique<FakeEngine>(), 10, [&](std::vector<DeliveredEvent> events) {
+    for (const DeliveredEvent& event : events) cached += event.cached_tokens;
+    deliver(std::move(events));
+  });
+  // Submitted together they step together: five tokens, then three, then one.
+  EXPECT_TRUE(
+      engine.submit({request(1, 1), request(2, 1), request(3, 2), request(4, 2), request(5, 3)}).ok());
+  mailbox.wait_for_ends(5);
+  const EngineCounts counts = engine.counts();
+  EXPECT_EQ(counts.steps_by_tokens[3], 1u) << "five to eight";
+  EXPECT_EQ(counts.steps_by_tokens[2], 1u) << "three and four";
+  EXPECT_EQ(counts.steps_by_tokens[0], 1u) << "one";
+  EXPECT_EQ(counts.totals.preemptions, counts.steps);
+  EXPECT_EQ(cached, 16 * (5 + 3 + 1));
 }
 
 TEST(EngineThread, EndingItEndsWhatRuns) {
