@@ -236,6 +236,66 @@ TEST(Session, WhatIsSentAheadIsBounded) {
   EXPECT_LT(pieces, 50);
 }
 
+// Refuses what is below /closed by its head alone.
+const Screen closed = [](const RequestHead& head) -> std::optional<Response> {
+  if (head.path != "/closed") return {};
+  return Response{.status = 401, .body = "no"};
+};
+
+TEST(Session, AScreenedBodyIsReadAndNotKept) {
+  Session session({}, start, &closed);
+  session.receive("POST /closed HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n", start);
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_TRUE(std::holds_alternative<std::monostate>(session.next(start)));
+    EXPECT_FALSE(session.has_output());
+    EXPECT_LT(session.held(), 1000u);
+    session.receive(std::string(100'000, 'x'), start);
+  }
+  session.receive("GET /open HTTP/1.1\r\nHost: a\r\n\r\n", start);
+  const auto next = session.next(start);
+  ASSERT_TRUE(std::holds_alternative<HttpRequest>(next)) << "the connection goes on";
+  EXPECT_EQ(std::get<HttpRequest>(next).head.path, "/open");
+  EXPECT_EQ(session.take_output().substr(0, 12), "HTTP/1.1 401");
+}
+
+TEST(Session, AScreenedBodyThatIsTooLargeIsRefusedForThat) {
+  Session session({.body_bytes = 10}, start, &closed);
+  session.receive("POST /closed HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n", start);
+  EXPECT_EQ(std::get<Refusal>(session.next(start)).status, 413);
+}
+
+TEST(Session, AClientThatWaitsFor100IsScreenedAtOnceAndTheConnectionEnds) {
+  Session session({}, start, &closed);
+  session.receive("POST /closed HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n",
+                  start);
+  EXPECT_TRUE(std::holds_alternative<std::monostate>(session.next(start)));
+  const std::string output = session.take_output();
+  EXPECT_EQ(output.substr(0, 12), "HTTP/1.1 401");
+  EXPECT_NE(output.find("Connection: close"), output.npos);
+  EXPECT_TRUE(session.closing());
+}
+
+TEST(Session, AProbeIsAnInterimAnswerOrACommentInAStream) {
+  Session session({}, start);
+  session.probe(":\n\n");
+  EXPECT_FALSE(session.has_output()) << "nobody waits";
+  only_request(session, "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+  session.receive_end();
+  session.probe(":\n\n");
+  EXPECT_EQ(session.take_output(), "HTTP/1.1 100 Continue\r\n\r\n");
+  session.begin_stream({});
+  session.take_output();
+  session.probe(":\n\n");
+  EXPECT_EQ(session.take_output(), "3\r\n:\n\n\r\n");
+}
+
+TEST(Session, AProbeSaysNothingToAClientThatKnowsNoInterimAnswers) {
+  Session session({}, start);
+  only_request(session, "GET / HTTP/1.0\r\n\r\n");
+  session.probe(":\n\n");
+  EXPECT_FALSE(session.has_output());
+}
+
 TEST(Response, FieldsCannotSmuggleLines) {
   EXPECT_TRUE(is_field("X-Nibble-Ignored", "a, b\xC3\xA4"));
   EXPECT_FALSE(is_field("X", "a\r\nSet-Cookie: b"));

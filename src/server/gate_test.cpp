@@ -1,0 +1,195 @@
+#include "server/gate.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+namespace nibble {
+namespace {
+
+using http::RequestHead;
+
+struct Told {
+  std::optional<http::Response> answer;
+  std::string streamed;
+  bool ended = false;
+  std::function<void()> gone;
+};
+
+class FakeExchange final : public http::Exchange {
+ public:
+  FakeExchange(http::HttpRequest request, Told& told) : request_(std::move(request)), told_(told) {}
+  const http::HttpRequest& request() const override { return request_; }
+  void answer(http::Response response) override { told_.answer = std::move(response); }
+  void begin_stream(http::Response head) override { told_.answer = std::move(head); }
+  void stream(std::string_view data) override { told_.streamed += data; }
+  void end_stream() override { told_.ended = true; }
+  void break_stream() override { told_.ended = true; }
+  void on_gone(std::function<void()> gone) override { told_.gone = std::move(gone); }
+
+ private:
+  http::HttpRequest request_;
+  Told& told_;
+};
+
+// What is behind the gate keeps exchanges until the test answers them.
+struct Scene {
+  explicit Scene(GateOptions options = {}) {
+    log.emplace(LogOptions{.write =
+                               [this](std::string_view line) {
+                                 const std::lock_guard lock(mutex);
+                                 lines += line;
+                               }},
+                clock);
+    const http::Handler inner{
+        .request =
+            [this](std::shared_ptr<http::Exchange> exchange) { inside.push_back(std::move(exchange)); },
+        .refusal = [](const http::Refusal& refusal) { return http::Response{.status = refusal.status}; },
+        .screen = {}};
+    gate.emplace(std::move(options), inner, suspects.get(), *log, clock);
+  }
+
+  void ask(http::HttpRequest request, Told& told) {
+    gate->handler().request(std::make_shared<FakeExchange>(std::move(request), told));
+  }
+  int screened(std::string method, std::string path, std::vector<http::Field> fields,
+               std::string host = "localhost") {
+    const auto answer = gate->handler().screen(RequestHead{.method = std::move(method),
+                                                           .path = std::move(path),
+                                                           .host = std::move(host),
+                                                           .fields = std::move(fields)});
+    return answer ? answer->status : 0;
+  }
+  std::string logged() {
+    log.reset();
+    return lines;
+  }
+
+  ManualClock clock;
+  std::mutex mutex;
+  std::string lines;  // guarded by mutex
+  std::optional<Log> log;
+  std::unique_ptr<Suspects> suspects = std::make_unique<Suspects>();
+  std::vector<std::shared_ptr<http::Exchange>> inside;
+  std::optional<Gate> gate;
+};
+
+std::string field(const http::Response& response, std::string_view name) {
+  for (const auto& [known, value] : response.fields) {
+    if (known == name) return value;
+  }
+  return "";
+}
+
+http::HttpRequest post(std::string body, std::vector<http::Field> fields = {}) {
+  return {
+      .head = {.method = "POST", .path = "/v1/completions", .host = "localhost", .fields = std::move(fields)},
+      .body = std::move(body)};
+}
+
+TEST(Gate, AsksForTheKeyEverywhereButAtProbes) {
+  Scene scene({.api_key = "secret"});
+  EXPECT_EQ(scene.screened("GET", "/metrics", {}), 401);
+  EXPECT_EQ(scene.screened("GET", "/metrics", {{"authorization", "Bearer secret"}}), 0);
+  EXPECT_EQ(scene.screened("GET", "/metrics", {{"authorization", "bearer secret"}}), 0);
+  for (const char* wrong : {"secret", "Bearer", "Bearer ", "Bearer secre", "Bearer secrets",
+                            "Bearer secretsecret", "Basic secret"})
+    EXPECT_EQ(scene.screened("GET", "/metrics", {{"authorization", wrong}}), 401) << wrong;
+  EXPECT_EQ(scene.screened("GET", "/metrics", {{"authorization", "Bearer secret"}, {"authorization", "x"}}),
+            401);
+  EXPECT_EQ(scene.screened("GET", "/health", {}), 0);
+  EXPECT_EQ(scene.screened("GET", "/healthy", {}), 401);
+}
+
+TEST(Gate, KnowsItsOwnNamesFromThoseOfStrangers) {
+  for (const char* name :
+       {"localhost", "LOCALHOST:80", "127.0.0.1:8000", "[::1]", "[::1]:80", "a.localhost", "server"})
+    EXPECT_TRUE(is_local_name(name)) << name;
+  for (const char* name : {"evil.com", "localhost.evil.com", "evil.com.", "1.2.3.4.evil", "1.2.3"})
+    EXPECT_FALSE(is_local_name(name)) << name;
+  Scene scene({.allowed_hosts = {"Models.Example"}});
+  EXPECT_EQ(scene.screened("GET", "/", {}, "models.example:8000"), 0);
+  EXPECT_EQ(scene.screened("GET", "/", {}, "evil.com"), 403);
+}
+
+TEST(Gate, NamesAnOriginOnlyWhereItIsAllowed) {
+  Scene scene({.allowed_origins = {"https://a.example"}});
+  const std::vector<http::Field> preflight = {{"origin", "https://a.example"},
+                                              {"access-control-request-method", "POST"}};
+  EXPECT_EQ(scene.screened("OPTIONS", "/v1/models", preflight), 204);
+  EXPECT_EQ(scene.screened("OPTIONS", "/v1/models",
+                           {{"origin", "https://b.example"}, {"access-control-request-method", "POST"}}),
+            0);
+  Told allowed, other;
+  scene.ask(post("{}", {{"origin", "https://a.example"}}), allowed);
+  scene.ask(post("{ }", {{"origin", "https://b.example"}}), other);
+  for (const auto& exchange : scene.inside) exchange->answer({});
+  EXPECT_EQ(field(*allowed.answer, "Access-Control-Allow-Origin"), "https://a.example");
+  EXPECT_EQ(field(*other.answer, "Access-Control-Allow-Origin"), "");
+  EXPECT_EQ(field(*other.answer, "Vary"), "Origin");
+}
+
+TEST(Gate, LogsEachRequestOnceHoweverItEnds) {
+  Scene scene;
+  Told answered, streamed, gone, dropped;
+  for (Told* told : {&answered, &streamed, &gone, &dropped}) scene.ask(post("{}"), *told);
+  EXPECT_EQ(scene.gate->open(), 4);
+  scene.clock.advance(std::chrono::milliseconds(1500));
+  scene.inside[0]->answer({.status = 418, .body = "short"});
+  scene.inside[1]->begin_stream({});
+  scene.inside[1]->stream("data");
+  scene.inside[1]->end_stream();
+  gone.gone();
+  scene.inside.clear();
+  EXPECT_EQ(scene.gate->open(), 0);
+  EXPECT_EQ(field(*answered.answer, "X-Request-Id").substr(0, 4), "req-");
+  const std::string lines = scene.logged();
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 4) << lines;
+  EXPECT_NE(lines.find("status=418 bytes=5 seconds=1.5"), lines.npos) << lines;
+  EXPECT_NE(lines.find("status=200 bytes=4"), lines.npos) << lines;
+  EXPECT_NE(lines.find("status=499"), lines.npos) << lines;
+}
+
+TEST(Gate, TellsWhoeverAsksLateThatTheClientHasGone) {
+  Scene scene;
+  Told told;
+  scene.ask(post("{}"), told);
+  told.gone();
+  bool heard = false;
+  scene.inside[0]->on_gone([&] { heard = true; });
+  EXPECT_TRUE(heard);
+}
+
+TEST(Gate, ARequestWhoseClientWentStaysNotedWhileTheEngineMayBeAtIt) {
+  Scene scene;
+  Told told;
+  scene.ask(post("poison"), told);
+  told.gone();
+  EXPECT_EQ(scene.suspects->blame(), 1);
+  Told second;
+  scene.ask(post("poison"), second);
+  second.gone();
+  scene.clock.advance(std::chrono::seconds(10));
+  Told other;
+  scene.ask(post("other"), other);  // which tidies up
+  scene.inside.back()->answer({});
+  EXPECT_EQ(scene.suspects->blame(), 0);
+}
+
+TEST(Gate, RefusesWhatEndedTheEngineTwice) {
+  Scene scene;
+  for (int death = 0; death < 2; ++death) {
+    Told told;
+    scene.ask(post("poison"), told);
+    scene.suspects->blame();
+    scene.inside.clear();
+  }
+  Told told;
+  scene.ask(post("poison"), told);
+  EXPECT_TRUE(scene.inside.empty());
+  EXPECT_EQ(told.answer->status, 403);
+  EXPECT_EQ(field(*told.answer, "X-Should-Retry"), "false");
+}
+
+}  // namespace
+}  // namespace nibble
