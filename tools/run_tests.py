@@ -32,14 +32,14 @@ SANITIZER_ENVIRONMENT = {
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
 }
 # Rooms that read what strangers wrote, or own memory: the sanitized selection of `make test`.
-SANITIZED = ("base", "cache", "checkpoint", "engine", "models", "ops", "runtime", "sched", "text")
+SANITIZED = ("base", "cache", "checkpoint", "engine", "models", "ops", "runtime", "sched", "server", "text")
 # How much of what is drawn at random the extended run does; `make test` does as much as the sources say.
 EXTENDED_COUNTS = {"SIMULATIONS": "100000"}
 # Cases that take minutes under a sanitizer are left to the extended run: they ask for equal bits in many ways, and
 # the others walk through the same code.
 SHORT = {"engine": "-Determinism.*:Reuse.PromptsCutFromOneAnother*"}
 # Where threads meet, under ThreadSanitizer.
-THREADED = {"base": "ThreadPool.*:Log*", "engine": "Engine.*:EngineThread*"}
+THREADED = {"base": "ThreadPool.*:Log*", "engine": "Engine.*:EngineThread*", "server": "*"}
 
 
 @dataclass
@@ -202,6 +202,30 @@ def short_thread_sanitizer_tests(args):
     return run_google_tests("tsan", THREADED, timeout=600, selections=THREADED)
 
 
+def served_tests(args):
+    """The program built with sanitizers serves the load of tests/reliability; a report ends it, and the test that asked."""
+    python = BUILD / "venv/bin/python"
+    if not python.exists():
+        return Outcome(failed=["served: build/venv is missing; run tools/setup.sh --python"])
+    outcome = Outcome()
+    for preset in ("asan", "tsan"):
+        built = one(f"build {preset}", ["cmake", "--build", BUILD / preset, "--target", "nibble"])
+        if built.failed:
+            outcome.add(built)
+            continue
+        xml = BUILD / preset / "served.xml"
+        xml.unlink(missing_ok=True)
+        code, output = run([python, "-m", "pytest", "tests/reliability", "-q", "--junitxml", xml, "-m", "not extended"], timeout=3600,
+                           NIBBLE_BINARY=str(BUILD / preset / "nibble"), **SANITIZER_ENVIRONMENT)
+        found = read_xml(xml, f"{preset}: ") if xml.exists() else Outcome()
+        if code != 0:
+            print(output)
+            if not found.failed:
+                found.failed.append(f"{preset}: served (exit code {code})")
+        outcome.add(found)
+    return outcome
+
+
 def clang_tests(args):
     if not shutil.which("clang++"):
         return Outcome(skipped=[("clang", "clang++ is not installed")])
@@ -285,6 +309,7 @@ PARTS = {
     "asan": sanitized_tests,
     "clang": clang_tests,
     "tsan": thread_sanitizer_tests,
+    "served": served_tests,
     "threads": short_thread_sanitizer_tests,
 }
 CHECK = ("layers", "format", "release")

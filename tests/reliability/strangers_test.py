@@ -123,6 +123,7 @@ def test_errors_say_little_of_what_was_sent_and_never_break_a_header(server):
 
 def test_each_request_is_one_line_in_the_log_whatever_it_holds():
     with serving("--log-json") as server:
+        eventually(lambda: "/v1/completions" in server.log())  # what the start asked
         before = len(server.log().splitlines())
         for i, text in enumerate(HOSTILE):
             server.ask("POST", "/v1/completions", ASK | {"model": text, "user": text})

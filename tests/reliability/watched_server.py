@@ -24,7 +24,7 @@ CONTROL = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0.8, "s
 
 def eventually(condition, seconds=30, what="it"):
     """The first true value of condition(), asked again and again."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + seconds * (10 if SANITIZED else 1)
     while True:
         value = condition()
         if value:
