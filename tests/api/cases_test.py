@@ -81,4 +81,6 @@ def test_tokens_with_their_texts(server):
     told = server.ask("/tokenize", {"prompt": text, "return_token_strs": True, "add_special_tokens": True})[1]
     assert "token_strs" not in plain and told == plain | {"token_strs": told["token_strs"]}
     assert len(told["token_strs"]) == told["count"] and "".join(told["token_strs"]).startswith("This is a test with unicode ")
-    assert server.ask("/tokenize", {"prompt": "a", "return_token_strs": 1})[1]["error"]["param"] == "return_token_strs"
+    for field, value in (("return_token_strs", 1), ("add_generation_prompt", 1), ("add_special_tokens", "a"), ("model", 5), ("prompt", 5), ("messages", [])):
+        status, answer, _ = server.ask("/tokenize", {"prompt": "a"} | {field: value})
+        assert status == 400 and answer["error"]["param"].startswith(field)

@@ -92,8 +92,9 @@ def test_an_answer_that_takes_too_long_ends_with_an_error_of_its_own():
     server = Server("--request-timeout", 1, "--max-num-seqs", 2)
     try:
         body = {"model": "demo", "prompt": "a", "n": 64, "max_tokens": 2000, "ignore_eos": True}
-        status, answer, _ = server.ask("/v1/completions", body)
+        status, answer, headers = server.ask("/v1/completions", body)
         assert status == 504 and answer["error"]["code"] == "timeout"
+        assert headers["X-Should-Retry"] == "false"  # the SDK would send it twice more
         events, done = server.stream("/v1/completions", body)
         assert not done and events[-1]["error"]["code"] == "timeout"
         assert ask(server, "a", max_tokens=1)["choices"][0]["finish_reason"] == "length"

@@ -8,6 +8,7 @@
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rope/rope.h"
 #include "ops/row/row_kernels.h"
+#include "ops/sample/logit_changes.h"
 #include "ops/sample/sample.h"
 
 namespace nibble {
@@ -37,6 +38,24 @@ void draw(benchmark::State& state, const RowKernels& kernel, SampleParams params
     ++params.position;
     benchmark::DoNotOptimize(sample(logits, found.likeliest, params, room, kernel));
   }
+}
+
+// Every kind of change, after a prompt and an answer of 1,000 tokens each.
+void change(benchmark::State& state) {
+  const std::vector<float> logits = normal_floats(vocabulary, 3.0f);
+  std::mt19937 random(2);
+  std::vector<TokenId> tokens(2000);
+  for (TokenId& token : tokens) token = static_cast<TokenId>(random() % vocabulary);
+  const std::vector<TokenBias> bias(20, {.id = 7, .bias = 1.0f});
+  const LogitChanges changes{.bias = bias,
+                             .repetition_penalty = 1.1f,
+                             .frequency_penalty = 0.1f,
+                             .presence_penalty = 0.1f,
+                             .prompt = std::span(tokens).first(1000),
+                             .answer = std::span(tokens).last(1000)};
+  LogitChangeRoom room;
+  room.reserve(vocabulary);
+  for (auto _ : state) benchmark::DoNotOptimize(change_logits(logits, changes, room));
 }
 
 void top_logprobs(benchmark::State& state) {
@@ -101,6 +120,7 @@ int main(int argc, char** argv) {
     add("rope" + name, rotate, kernel);
   }
   add("top_20", top_logprobs);
+  add("change_logits", change);
   add("rope_angles", angles);
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();

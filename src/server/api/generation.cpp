@@ -187,7 +187,10 @@ void Generation::fail(const ApiError& error) {
     exchange_->stream(sse(error.json()));
     exchange_->break_stream();
   } else {
-    exchange_->answer({.status = error.status, .body = error.json()});
+    http::Response response{.status = error.status, .body = error.json()};
+    // What was too slow once is not made faster by being asked twice more, as clients do after any 5xx.
+    if (error.status == 504) response.fields.emplace_back("X-Should-Retry", "false");
+    exchange_->answer(std::move(response));
   }
 }
 

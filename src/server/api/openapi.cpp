@@ -78,7 +78,7 @@ constexpr Schema answers[] = {
 constexpr Schema small_requests[] = {
     {"TokenizeRequest",
      R"({"type":"object","anyOf":[{"required":["prompt"]},{"required":["messages"]}],"properties":{
-      "prompt":{"type":"string"},"messages":{"type":"array","minItems":1,"items":{"type":"object"}},
+      "prompt":{"type":["string","null"]},"messages":{"type":["array","null"],"minItems":1,"items":{"type":"object"}},
       "add_special_tokens":{"type":["boolean","null"]},"return_token_strs":{"type":["boolean","null"]},"add_generation_prompt":{"type":["boolean","null"]},
       "model":{"type":["string","null"]}}})"},
     {"DetokenizeRequest", R"({"type":"object","required":["tokens"],"properties":{"tokens":{"type":"array",

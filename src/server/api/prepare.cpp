@@ -81,42 +81,44 @@ std::variant<PreparedRequest, ApiError> Preparer::generation(Endpoint endpoint, 
   return prepared;
 }
 
-// {"prompt"} or {"messages"}; what else a client sends changes nothing: this tokenizer adds no tokens of its
-// own.
+// {"prompt"} or {"messages"}, which wins. `add_special_tokens` changes nothing: this tokenizer adds none of
+// its own. Every field is checked, also where another one makes it idle.
 std::variant<std::string, ApiError> Preparer::tokenize(std::string body) const {
   const Result<JsonDocument> document = JsonDocument::parse(std::move(body));
   if (!document.ok()) return bad_request(document.status().message(), "invalid_json");
   const JsonValue root = document->root();
   if (!root.is_object()) return bad_request("the body must be a JSON object", "invalid_json");
-  if (const auto name = root.find("model"); name && !name->is_null()) {
-    if (!name->is_string()) return bad_field("model", " must be a string");
-    if (Refused refused = check_model(name->as_string())) return std::move(*refused);
-  }
-  bool add_special_tokens = true;
-  if (const auto value = root.find("add_special_tokens"); value && !value->is_null()) {
-    if (Refused refused = read_bool("add_special_tokens", *value, add_special_tokens))
-      return std::move(*refused);
-  }
-  bool return_token_strs = false;
-  if (const auto value = root.find("return_token_strs"); value && !value->is_null()) {
-    if (Refused refused = read_bool("return_token_strs", *value, return_token_strs))
-      return std::move(*refused);
-  }
-  std::vector<TokenId> ids;
-  if (const auto messages = root.find("messages"); messages && !messages->is_null()) {
-    ChatRequest chat;
-    if (Refused refused = read_messages(*messages, chat.messages)) return std::move(*refused);
-    if (const auto value = root.find("add_generation_prompt"); value && !value->is_null()) {
-      if (Refused refused = read_bool("add_generation_prompt", *value, chat.add_generation_prompt))
-        return std::move(*refused);
+  const auto given = [&](std::string_view name) {
+    const auto value = root.find(name);
+    return value && !value->is_null() ? value : std::nullopt;
+  };
+  std::string model_name, prompt;
+  ChatRequest chat;
+  bool add_special_tokens = true, return_token_strs = false;
+  for (const auto& [name, target] : {std::pair<const char*, std::string*>{"model", &model_name},
+                                     std::pair<const char*, std::string*>{"prompt", &prompt}}) {
+    if (const auto value = given(name)) {
+      if (Refused refused = read_text(name, *value, *target)) return std::move(*refused);
     }
+  }
+  for (const auto& [name, target] :
+       {std::pair<const char*, bool*>{"add_special_tokens", &add_special_tokens},
+        std::pair<const char*, bool*>{"return_token_strs", &return_token_strs},
+        std::pair<const char*, bool*>{"add_generation_prompt", &chat.add_generation_prompt}}) {
+    if (const auto value = given(name)) {
+      if (Refused refused = read_bool(name, *value, *target)) return std::move(*refused);
+    }
+  }
+  if (Refused refused = check_model(model_name)) return std::move(*refused);
+  std::vector<TokenId> ids;
+  if (const auto messages = given("messages")) {
+    if (Refused refused = read_messages(*messages, chat.messages)) return std::move(*refused);
     auto rendered = render(std::move(chat), {});
     if (auto* error = std::get_if<ApiError>(&rendered)) return std::move(*error);
     ids = std::move(std::get<ChatPrompt>(rendered).ids);
   } else {
-    const auto prompt = root.find("prompt");
-    if (!prompt || !prompt->is_string()) return bad_field("prompt", " must be a string");
-    ids = text.tokenizer.encode(prompt->as_string());
+    if (!given("prompt")) return bad_field("prompt", " must be a string");
+    ids = text.tokenizer.encode(prompt);
   }
   std::string answer;
   JsonWriter json(answer);
