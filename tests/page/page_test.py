@@ -1,5 +1,6 @@
 """The web page in a browser: it talks to the demo model, and to answers that mean it harm."""
 import base64
+import contextlib
 import json
 import shutil
 import signal
@@ -16,24 +17,25 @@ LAST = "document.querySelector('.answer:last-child')"
 WHOLE = f"{LAST} && !{LAST}.hasAttribute('aria-busy')"
 
 
-def start(*arguments, port=0):
+@contextlib.contextmanager
+def serving(*arguments, port=0):
+    """A server's URL; at the end, however the test ends, it is told to go."""
     process = subprocess.Popen([str(part) for part in (BINARY, "serve", "demo", "--port", port, *arguments)], stdout=subprocess.PIPE,
                                stderr=subprocess.DEVNULL, text=True, env=environment())
     url = process.stdout.readline().strip()
-    assert url.startswith("http://"), "it did not start"
-    return process, url
-
-
-def end(process):
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 0
+    try:
+        assert url.startswith("http://"), "it did not start"
+        yield url
+    finally:
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(timeout=60)
+    assert code == 0
 
 
 @pytest.fixture(scope="module")
 def url():
-    process, url = start()
-    yield url
-    end(process)
+    with serving() as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -416,36 +418,33 @@ def test_a_broken_stream_is_told_and_can_be_tried_again(page):
 
 
 def test_a_server_that_goes_and_comes_back_is_found_again(browser):
-    process, url = start()
-    open_page(browser, url)
-    end(process)
+    with serving() as url:
+        open_page(browser, url)
     browser.wait("document.querySelector('#connection').dataset.state === 'lost'")
     say(browser, "Is anyone there?")
     browser.wait(WHOLE)
     assert "does not answer" in browser.run(f"{LAST}.querySelector('[role=alert]').textContent")
-    process, _ = start(port=url.rsplit(":", 1)[1])
-    browser.wait("document.querySelector('#connection').dataset.state === 'ready'")
-    set_parameters(browser, max_tokens=12)
-    browser.run(f"{LAST}.querySelector('.again').click()")
-    browser.wait(f"{WHOLE} && {LAST}.querySelector('.summary')")
-    end(process)
+    with serving(port=url.rsplit(":", 1)[1]):
+        browser.wait("document.querySelector('#connection').dataset.state === 'ready'")
+        set_parameters(browser, max_tokens=12)
+        browser.run(f"{LAST}.querySelector('.again').click()")
+        browser.wait(f"{WHOLE} && {LAST}.querySelector('.summary')")
 
 
 def test_a_key_is_asked_for_where_the_server_wants_one(browser):
-    process, url = start("--api-key", "secret")
-    browser.call("Page.navigate", url=url)
-    for key in ("wrong", "secret"):
-        browser.wait("document.querySelector('#key-dialog').open")
-        browser.run("document.querySelector('#key').focus()")
-        browser.type(key)
-        browser.press("Enter")
-        if key == "wrong":
-            browser.wait("document.querySelector('#connection').textContent.includes('key')")
-    browser.wait("document.querySelector('#connection').dataset.state === 'ready'")
-    set_parameters(browser, max_tokens=12)
-    say(browser, "Hi")
-    browser.wait(f"{WHOLE} && {LAST}.querySelector('.summary')")
-    end(process)
+    with serving("--api-key", "secret") as url:
+        browser.call("Page.navigate", url=url)
+        for key in ("wrong", "secret"):
+            browser.wait("document.querySelector('#key-dialog').open")
+            browser.run("document.querySelector('#key').focus()")
+            browser.type(key)
+            browser.press("Enter")
+            if key == "wrong":
+                browser.wait("document.querySelector('#connection').textContent.includes('key')")
+        browser.wait("document.querySelector('#connection').dataset.state === 'ready'")
+        set_parameters(browser, max_tokens=12)
+        say(browser, "Hi")
+        browser.wait(f"{WHOLE} && {LAST}.querySelector('.summary')")
 
 
 @pytest.mark.skipif(chromium.PROGRAM is not None or shutil.which("node") is None, reason="the browser reads the scripts, or there is nothing that could")
