@@ -39,7 +39,10 @@ struct MoeCudaArgs {
   int top_k = 0;
   const std::int32_t* expert_ids = nullptr;  // [tokens, top_k]; -1: none
   const float* expert_weights = nullptr;     // [tokens, top_k]
-  float* out = nullptr;                      // [tokens, hidden]
+  // [tokens, hidden]; null: workspace.products and the counter are left to the next kernel, which adds a
+  // token's experts itself (ExpertParts of ops/rms_norm/cuda). The path for few tokens then takes one
+  // launch's.
+  float* out = nullptr;
   MoeCudaWorkspace workspace;
   int blocks = 0;  // at most the multiprocessors; 0: one on each
 };

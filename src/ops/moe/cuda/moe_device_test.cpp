@@ -57,6 +57,7 @@ struct Layer {
   GranuleShape gate_up_shape, down_shape;
   DeviceBuffer device_gate_up, device_down, device_gate_up_bias, device_down_bias;
   int exponent_shift = 0;
+  bool leave_sum = false;  // to the host, in the order of the kernel that would follow
 
   Layer(std::mt19937& random, int experts_, int top_k_, int hidden_, int intermediate_)
       : experts(experts_),
@@ -111,18 +112,37 @@ struct Layer {
                .top_k = top_k,
                .expert_ids = device_ids.as<std::int32_t>(),
                .expert_weights = device_weights.as<float>(),
-               .out = out.as<float>(),
+               .out = leave_sum ? nullptr : out.as<float>(),
                .workspace = {activations.as<Bf16>(), products.as<float>(), arrived.as<std::uint32_t>(),
                              room.as<std::uint8_t>()},
                .blocks = blocks},
               nullptr);
     NIBBLE_CHECK(status.ok(), status.message());
     std::vector<float> result(tokens * static_cast<std::size_t>(hidden));
+    if (leave_sum) return added_up(products, ids, weights, result.size());
     out.copy_to(std::span(result));
     std::uint32_t count = 1;
     arrived.copy_to(std::span(&count, 1));
     EXPECT_EQ(count, 0u) << "the next launch would not wait";
     return result;
+  }
+
+  std::vector<float> added_up(const DeviceBuffer& products, const std::vector<std::int32_t>& ids,
+                              const std::vector<float>& weights, std::size_t count) const {
+    std::vector<float> parts(products.size() / 4), sums(count);
+    products.copy_to(std::span(parts));
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t width = static_cast<std::size_t>(hidden),
+                        first = i / width * static_cast<std::size_t>(top_k);
+      bool any = false;
+      for (std::size_t slot = first; slot < first + static_cast<std::size_t>(top_k); ++slot) {
+        if (ids[slot] < 0) continue;
+        const float term = weights[slot] * parts[slot * width + i % width];
+        sums[i] = any ? sums[i] + term : term;
+        any = true;
+      }
+    }
+    return sums;
   }
 
   std::vector<float> on_cpu(const std::vector<Bf16>& x, const std::vector<std::int32_t>& ids,
@@ -264,6 +284,28 @@ TEST_F(MoeMxfp4OnTheGpu, TakesMoreTokensThanOneLaunchHolds) {
   EXPECT_LT(relative_error(layer.on_gpu(x, routing.ids, routing.weights),
                            layer.on_cpu(x, routing.ids, routing.weights)),
             1e-3);
+}
+
+TEST_F(MoeMxfp4OnTheGpu, LeavesTheSumOfATokensExpertsToTheNextKernelIfAsked) {
+  std::mt19937 random(9);
+  Layer layer(random, 3, 2, 64, 32);
+  layer.upload();
+  const std::vector<Bf16> x = random_bf16(random, 5 * 64);
+  Routing routing(random, 5, 3, 2);
+  routing.ids[2] = -1;
+  for (const bool many : {false, true}) {
+    layer.leave_sum = false;
+    const std::vector<float> added = layer.on_gpu(x, routing.ids, routing.weights, 0, many);
+    layer.leave_sum = true;
+    EXPECT_EQ(layer.on_gpu(x, routing.ids, routing.weights, 0, many), added) << many;
+  }
+  const std::size_t too_many = moe_cuda_max_slots / 2 + 1;
+  const MoeCudaWeights weights{.gate_up = {nullptr, 3, layer.gate_up_shape},
+                               .down = {nullptr, 3, layer.down_shape}};
+  const Status refusal =
+      moe_mxfp4_cuda(weights, {.x_stride = 64, .tokens = static_cast<int>(too_many), .top_k = 2}, nullptr);
+  EXPECT_EQ(refusal.code(), StatusCode::invalid_argument);
+  EXPECT_NE(refusal.message().find("only those of 512"), std::string::npos) << refusal.message();
 }
 
 TEST_F(MoeMxfp4OnTheGpu, LeavesOutChoicesOfNoExpert) {

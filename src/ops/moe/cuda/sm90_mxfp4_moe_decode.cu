@@ -379,6 +379,11 @@ Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cu
   };
 
   const int tokens_at_once = moe_cuda_max_slots / args.top_k;
+  if (args.out == nullptr && args.tokens > tokens_at_once) {
+    return invalid_argument("the outputs of " + std::to_string(args.tokens) +
+                            " tokens' experts cannot be left unadded, only those of " +
+                            std::to_string(tokens_at_once));
+  }
   for (int first = 0; first < args.tokens; first += tokens_at_once) {
     const int tokens = std::min(tokens_at_once, args.tokens - first);
     const std::size_t slot = static_cast<std::size_t>(first) * static_cast<std::size_t>(args.top_k);
@@ -406,6 +411,7 @@ Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cu
                    .stream = stream,
                    .overlaps = true},
                   sm90_mxfp4_moe_decode, params);
+    if (args.out == nullptr) continue;
     MoeCudaArgs part = args;
     part.tokens = tokens;
     part.expert_ids += slot;

@@ -334,7 +334,7 @@ Status moe_mxfp4_many_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& arg
                              .products = args.workspace.products,
                              .swiglu_limit = weights.swiglu_limit});
   }
-  launch_moe_combine(args, weights.down.shape.rows, stream);
+  if (args.out != nullptr) launch_moe_combine(args, weights.down.shape.rows, stream);
   return {};
 }
 
