@@ -72,7 +72,7 @@ void measure_memory(Room& room) {
     }
     for (const std::uint64_t sum : sums) total += sum;
   };
-  room.read_rate = values * sizeof(float) / best_seconds(room, 20, read);
+  room.read_rate = values * sizeof(float) / best_seconds(room, 150, read);
   benchmark::DoNotOptimize(total.load());
   // Half of the values onto the other half.
   const auto copy = [&](std::size_t share) {
@@ -80,7 +80,7 @@ void measure_memory(Room& room) {
     std::memcpy(room.wide.data() + values / 2 + share * count, room.wide.data() + share * count,
                 count * sizeof(float));
   };
-  room.copy_rate = values * sizeof(float) / best_seconds(room, 20, copy);
+  room.copy_rate = values * sizeof(float) / best_seconds(room, 150, copy);
 }
 
 Room& room() {
