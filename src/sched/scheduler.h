@@ -50,8 +50,8 @@ struct SchedulerTotals {
 
 // Order of service is order of arrival: decoding sequences first, one row each, then prompt chunks. Who
 // arrived last makes room when pages run out and goes on where it was once its tokens are computed again,
-// with the same bits; it comes back when there is room for it to grow twofold, so work lost to preemption
-// stays below twice the work done. Requests whose prompt begins like one that is being computed wait for it.
+// with the same bits; it comes back when there is room for it to grow twofold, so that little work is
+// lost. Requests whose prompt begins like one that is being computed wait for it.
 //
 // Submitting a request takes all the memory that its steps need: planning and committing allocate nothing,
 // but for the vector of events and the text of an error.

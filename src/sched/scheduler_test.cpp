@@ -252,6 +252,27 @@ TEST(Scheduler, WhenPagesRunOutTheYoungestMakesRoomAndGoesOnWithTheSameTokens) {
   }
 }
 
+// Short prompts and long answers in few pages: whoever came back as soon as its tokens fit would lose them
+// again at the next page.
+TEST(Scheduler, WorkLostForWantOfPagesStaysBelowTwiceTheWorkDone) {
+  for (const int pages : {20, 30, 45, 70}) {
+    for (const int prompt : {3, 60}) {
+      PageCacheOptions few = cache_of(pages);
+      few.keep_prefixes = false;
+      Bench bench(limits_of(24, 512, 300), few);
+      int useful = 0;
+      for (RequestId id = 1; id <= 24; ++id) {
+        const int tokens = 100 + 7 * static_cast<int>(id);
+        ASSERT_TRUE(bench.scheduler.submit(request(id, prompt, tokens, 100 * static_cast<int>(id))).ok());
+        useful += prompt + std::min(tokens, std::min(300, 16 * pages) - prompt) - 1;
+      }
+      const Transcript transcript = run(bench.scheduler);
+      EXPECT_GT(bench.scheduler.totals().preemptions, 0u);
+      EXPECT_LE(transcript.rows, 3 * useful) << pages << " pages, prompts of " << prompt;
+    }
+  }
+}
+
 TEST(Scheduler, EveryRequestFinishesHoweverOftenOneIsPreempted) {
   for (const bool keep : {true, false}) {
     for (int every = 1; every <= 20; ++every) {
