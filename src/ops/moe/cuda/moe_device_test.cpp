@@ -99,7 +99,7 @@ struct Layer {
     DeviceBuffer arrived = device_bytes(4, 0),
                  out = device_bytes(tokens * static_cast<std::size_t>(hidden) * 4, 0xff);
     DeviceBuffer room =
-        device_bytes(many ? moe_many_bytes(all_slots, experts, gate_up_shape, down_shape) : 0, 0);
+        device_bytes(many ? moe_many_bytes(all_slots, experts, gate_up_shape, down_shape) : 0, 0xff);
     const auto layer = many ? moe_mxfp4_many_cuda : moe_mxfp4_cuda;
     const Status status =
         layer({.gate_up = {device_gate_up.as<std::uint8_t>(), experts, gate_up_shape, exponent_shift},

@@ -202,6 +202,12 @@ __device__ __forceinline__ void store_many(const ManyParams& params, int tile, i
     } else {
       *reinterpret_cast<__nv_bfloat16*>(h_block + packed_offset(column, i % granule_k)) =
           __float2bfloat16_rn(swiglu_on_device(even, odd, params.swiglu_limit));
+      // Past the last of h the weights are zero, but what they multiply must be a number.
+      if (granule == params.shape.granules() - 1) {
+        const int h_columns = params.shape.rows / 2;
+        for (int pad = h_columns + g; pad < params.h_blocks * granule_k; pad += 8)
+          *reinterpret_cast<Bf16*>(h_block + packed_offset(column, pad % granule_k)) = Bf16{};
+      }
     }
   }
 }
