@@ -44,7 +44,7 @@ def test_log_probabilities_of_none_some_and_all_sizes(server):
 
 
 def test_text_offsets_are_where_tokens_stand(server):
-    for more in ({}, {"echo": True}, {"stop": ["e"]}):
+    for more in ({}, {"echo": True}, {"stop": ["e"]}, {"stop": ["time there was a princess and a dragon", "zz"], "max_tokens": 40}, {"stop": ["n x", "e x", "d x", "s x", " x"], "echo": True}):
         choice = server.ask(TEXT, {"prompt": "Once upon a time", "max_tokens": 12, "logprobs": 0, "seed": 4} | more)[1]["choices"][0]
         for offset, token in zip(choice["logprobs"]["text_offset"], choice["logprobs"]["tokens"]):
             shown = choice["text"][offset:offset + len(token)]

@@ -190,6 +190,12 @@ std::string AnswerWriter::chunk(const ChoicePart& part, bool first, ChunkUsage s
   return text;
 }
 
+std::size_t AnswerWriter::spelled_characters(std::span<const TokenRecord> tokens) const {
+  std::size_t count = 0;
+  for (const TokenRecord& record : tokens) count += characters(spelling(record.token));
+  return count;
+}
+
 std::string AnswerWriter::usage_chunk(const Usage& usage) const {
   std::string text;
   JsonWriter json(text);

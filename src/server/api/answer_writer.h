@@ -47,7 +47,7 @@ struct ChoicePart {
   std::vector<TokenId> token_ids;       // when those are asked for; never the prompt's
   std::span<const TokenId> prompt_ids;  // likewise, in a choice's first part
   std::optional<std::string_view> finish_reason;
-  std::size_t text_offset = 0;  // of completions: characters before this part
+  std::size_t text_offset = 0;  // of completions: characters of the tokens before this part
 };
 
 // What of the request shapes its answer.
@@ -69,6 +69,8 @@ class AnswerWriter {
   enum class ChunkUsage : std::uint8_t { none, null, so_far };
   std::string chunk(const ChoicePart& part, bool first, ChunkUsage shown, const Usage& usage) const;
   std::string usage_chunk(const Usage& usage) const;
+  // Characters of the tokens as they are spelled: how far text offsets go on by them.
+  std::size_t spelled_characters(std::span<const TokenRecord> tokens) const;
 
  private:
   void begin(JsonWriter& json, bool stream) const;

@@ -160,7 +160,8 @@ void Generation::send_chunk(Choice& choice) {
                                                                     : AnswerWriter::ChunkUsage::null;
   exchange_->stream(sse(writer_.chunk(part, !choice.begun, usage, usage_)));
   choice.begun = true;
-  part.text_offset += characters(part.text);
+  // By the tokens, not by the text: some of that may be held back.
+  part.text_offset += writer_.spelled_characters(part.tokens);
   part.text.clear();
   part.reasoning.clear();
   part.tokens.clear();
