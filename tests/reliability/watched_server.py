@@ -19,6 +19,7 @@ from nibble_program import BINARY, environment
 
 # Under a sanitizer a process holds shadow memory and freed blocks.
 SANITIZED = any(name in str(BINARY) for name in ("/asan/", "/tsan/"))
+PATIENCE = 600 if SANITIZED else 60  # seconds without a byte
 CONTROL = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0.8, "seed": 7, "logprobs": 1}
 
 
@@ -132,10 +133,10 @@ class Server:
         names = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in self.children()}
         return next((pid for pid, name in names.items() if name == "nibble-engine"), None)
 
-    def connect(self, timeout=60):
+    def connect(self, timeout=PATIENCE):
         return socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
 
-    def raw(self, data, half_close=False, timeout=60):
+    def raw(self, data, half_close=False, timeout=PATIENCE):
         """Everything that comes back until the server closes."""
         with self.connect(timeout) as connection:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # refused half way
