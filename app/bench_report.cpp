@@ -106,9 +106,9 @@ void print_table(const BenchReport& report, std::FILE* out) {
   std::fprintf(out, "memory         %.2f GB at most, %.2f GB beside files, %.2f GB in huge pages\n",
                gigabytes(report.peak_memory), gigabytes(report.anonymous_memory),
                gigabytes(report.huge_page_memory));
-  for (const EngineChoice& choice : report.model.choices) {
-    std::fprintf(out, "%-14s %s (%s)\n", choice.field.c_str(), choice.value.c_str(), choice.why.c_str());
-  }
+  std::fprintf(out, "%s", startup_text(report.model.plan).c_str());
+  const Choice& mapped = report.model.mapped;
+  std::fprintf(out, "%-23s %s (%s)\n", mapped.field.c_str(), mapped.value.c_str(), mapped.why.c_str());
   std::fprintf(out, "requests       random prompts of %d tokens%s, answers of %d\n\n", report.input_len,
                report.depth > 0 ? (" after " + std::to_string(report.depth) + " others").c_str() : "",
                report.output_len);
@@ -140,16 +140,9 @@ std::string report_json(const BenchReport& report) {
       .member("peak_memory", report.peak_memory)
       .member("anonymous_memory", report.anonymous_memory)
       .member("huge_page_memory", report.huge_page_memory);
-  json.key("choices").begin_array();
-  for (const EngineChoice& choice : report.model.choices) {
-    json.begin_object()
-        .member("field", choice.field)
-        .member("value", choice.value)
-        .member("from", choice.from)
-        .member("why", choice.why)
-        .end_object();
-  }
-  json.end_array();
+  std::vector<Choice> choices = report.model.plan.choices;
+  choices.push_back(report.model.mapped);
+  write_choices(choices, json.key("choices"));
   json.member("depth", report.depth)
       .member("input_len", report.input_len)
       .member("output_len", report.output_len)

@@ -71,7 +71,12 @@ std::string command_help(const Command& command) {
   }
   std::vector<std::pair<std::string_view, Table>> groups;
   std::string terse;
+  bool explained_elsewhere = false;
   for (const OptionSpec& option : line.options) {
+    if (!option.explained_by.empty() && option.explained_by != command.name) {
+      explained_elsewhere = true;
+      continue;
+    }
     if (option.help.empty()) {
       terse += (terse.empty() ? "" : ", ") + std::string(option.name) + " [" + option.default_text + "]";
       continue;
@@ -85,7 +90,8 @@ std::string command_help(const Command& command) {
   for (const auto& group : groups) width = std::max(width, group.second.width());
 
   std::string text(command.summary);
-  text += "\n" + usage + (line.options.empty() ? "" : " [options]") + "\n";
+  text += "\n" + usage + (line.options.empty() ? "" : " [options]") +
+          (explained_elsewhere ? ", for GPUs also those of nibble plan --help" : "") + "\n";
   text += positionals.text(width);
   for (const auto& group : groups) text += std::string(group.first) + ":\n" + group.second.text(width);
   if (!terse.empty()) {

@@ -130,7 +130,7 @@ TEST(CommandLine, BadValuesAreNamedAsTheUserSpelledThem) {
                  R"(--temperature "hot": not a number in range; give one from 0 to 2)");
   expect_refused({"echo", "m", "--json=maybe"}, "--json: not one of its values; give true, false, 1 or 0");
   expect_refused({"echo", "m", "--device", "cuda:0,2"},
-                 R"(--device "cuda:0,2": this nibble was built without CUDA; give auto or cpu)");
+                 R"(--device "cuda:0,2": choosing among GPUs is not built yet; give auto, cpu or cuda)");
 }
 
 TEST(CommandLine, UnknownNamesAreAnsweredWithTheNearest) {

@@ -3,8 +3,8 @@
 namespace nibble {
 
 std::vector<const Command*> all_commands() {
-  return {&serve_command,   &chat_command,     &generate_command, &bench_command,
-          &inspect_command, &quantize_command, &score_command,    &tokenize_command};
+  return {&serve_command,  &chat_command,    &generate_command, &bench_command, &plan_command,
+          &doctor_command, &inspect_command, &quantize_command, &score_command, &tokenize_command};
 }
 
 }  // namespace nibble

@@ -144,10 +144,7 @@ class Serving {
   }
 
   void print_ready(const ModelInfo& model) const {
-    for (const EngineChoice& choice : model.choices) {
-      std::fprintf(console_.err, "%-14s %s (%s)\n", choice.field.c_str(), choice.value.c_str(),
-                   choice.why.c_str());
-    }
+    std::fprintf(console_.err, "%s", startup_text(model.plan).c_str());
     const double tokens = model.kv_tokens;
     std::fprintf(console_.err, "%-14s %.2f GiB\n", "weights",
                  static_cast<double>(model.weight_bytes) / (1 << 30));

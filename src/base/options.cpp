@@ -191,12 +191,12 @@ Status apply_environment(const Environment& environment, std::span<const OptionS
 std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
   EngineOptions::Given& given = options.given;
   const auto read_device = [&options](std::string_view text) -> Status {
-    if (text == "cuda" || text.starts_with("cuda:")) {
-      return invalid_argument("this nibble was built without CUDA; give auto or cpu");
+    if (text.starts_with("cuda:")) {
+      return invalid_argument("choosing among GPUs is not built yet; give auto, cpu or cuda");
     }
-    constexpr std::string_view words[] = {"auto", "cpu"};
+    constexpr std::string_view words[] = {"auto", "cpu", "cuda"};
     NIBBLE_ASSIGN(const std::size_t chosen, choose(text, words));
-    options.device = chosen == 0 ? Device::automatic : Device::cpu;
+    options.device = static_cast<Device>(chosen);
     return {};
   };
   const std::vector<std::pair<std::string_view, FloatType>> float_types = {
@@ -206,7 +206,7 @@ std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
   std::vector<OptionSpec> specs{
       {.name = "--device",
        .value = "NAME",
-       .help = "where to run: auto or cpu",
+       .help = "where to run: auto, cpu or cuda",
        .default_text = "auto",
        .set = noting(given.device, text_value(read_device))},
       {.name = "--threads",
@@ -272,13 +272,58 @@ std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
        .aliases = {"--no-enable-prefix-caching", "--disable-radix-cache"},
        .help = "compute every prompt anew, share no keys and values",
        .set = noting(given.no_prefix_cache, switch_value(options.no_prefix_cache))},
+      {.name = "--tp",
+       .aliases = {"--tensor-parallel-size", "--tp-size"},
+       .value = "N",
+       .help = "ranks of a layer; 0: the fewest that hold it",
+       .default_text = "0",
+       .set = noting(given.tensor_parallel, int_value(options.tensor_parallel, 0, 1024))},
+      {.name = "--ep",
+       .aliases = {"--expert-parallel-size", "--ep-size"},
+       .value = "N",
+       .help = "ranks that the experts are spread over",
+       .default_text = "1",
+       .set = noting(given.expert_parallel, int_value(options.expert_parallel, 0, 1024))},
+      {.name = "--moe-a2a-backend",
+       .value = "NAME",
+       .help = "token exchange of spread experts: none, normal, low_latency",
+       .default_text = options.moe_a2a_backend,
+       .set = noting(given.moe_a2a_backend, string_value(options.moe_a2a_backend))},
+      {.name = "--all-reduce",
+       .value = "NAME",
+       .help = "sums over ranks: auto, fused, one_shot, two_shot, nccl or ring",
+       .default_text = options.all_reduce,
+       .set = noting(given.all_reduce, string_value(options.all_reduce))},
+      {.name = "--gpu-memory-utilization",
+       .aliases = {"--mem-fraction-static"},
+       .value = "SHARE",
+       .help = "of the device's memory, to be taken",
+       .set = noting(given.memory_utilization, float_value(options.memory_utilization, 0.01f, 1.0f))},
+      {.name = "--enforce-eager",
+       .aliases = {"--disable-cuda-graph"},
+       .help = "no CUDA graphs",
+       .set = noting(given.enforce_eager, switch_value(options.enforce_eager))},
+      {.name = "--override-gates",
+       .value = "NAME,...",
+       .help = "use libraries that a gate refuses; /health says degraded",
+       .set = noting(given.override_gates, string_value(options.override_gates))},
       {.name = "--seed",
        .value = "N",
        .help = "of every random choice",
        .default_text = std::to_string(options.seed),
        .set = noting(given.seed, uint64_value(options.seed))},
   };
-  for (OptionSpec& spec : specs) spec.group = "Engine options";
+  constexpr std::string_view of_the_plan[] = {"--tp",
+                                              "--ep",
+                                              "--moe-a2a-backend",
+                                              "--all-reduce",
+                                              "--gpu-memory-utilization",
+                                              "--enforce-eager",
+                                              "--override-gates"};
+  for (OptionSpec& spec : specs) {
+    spec.group = "Engine options";
+    if (std::ranges::count(of_the_plan, spec.name) != 0) spec.explained_by = "plan";
+  }
   return specs;
 }
 

@@ -26,6 +26,8 @@ struct OptionSpec {
   std::string default_text;  // empty: nothing worth showing
   OptionSetter set;
   std::string_view group = "Options";  // its heading in the help
+  // The command whose help says what it does; that of the others has it by name alone. Empty: all say it.
+  std::string_view explained_by;
 
   bool is_switch() const { return value.empty(); }
   std::string variable() const;  // "NIBBLE_MAX_MODEL_LEN"
@@ -69,7 +71,7 @@ Environment process_environment();
 Status apply_environment(const Environment& environment, std::span<const OptionSpec> options,
                          std::span<const OptionSpec> known);
 
-enum class Device : std::uint8_t { automatic, cpu };
+enum class Device : std::uint8_t { automatic, cpu, cuda };
 enum class Quantization : std::uint8_t { none, q8, mxfp4 };
 enum class FloatType : std::uint8_t { automatic, float32, bfloat16, fp8_e4m3 };
 
@@ -90,6 +92,13 @@ struct EngineOptions {
   std::string attention_backend = "auto";
   int kv_cache_tokens = 0;       // of all sequences together that the KV cache holds; 0: as many as fit
   bool no_prefix_cache = false;  // keys and values serve their own request alone
+  std::string moe_a2a_backend = "auto";
+  std::string all_reduce = "auto";
+  int tensor_parallel = 0;       // ranks a layer is split over; 0: what the plan chooses
+  int expert_parallel = 0;       // ranks the experts are spread over; 0: likewise
+  float memory_utilization = 0;  // share of the device's memory that may be taken; 0: what the plan chooses
+  bool enforce_eager = false;    // no CUDA graphs
+  std::string override_gates;    // names between commas: what needs them runs although they are not open
   std::uint64_t seed = 0;
 
   struct Given {
@@ -105,6 +114,13 @@ struct EngineOptions {
     bool attention_backend = false;
     bool kv_cache_tokens = false;
     bool no_prefix_cache = false;
+    bool moe_a2a_backend = false;
+    bool all_reduce = false;
+    bool tensor_parallel = false;
+    bool expert_parallel = false;
+    bool memory_utilization = false;
+    bool enforce_eager = false;
+    bool override_gates = false;
     bool seed = false;
   };
   Given given;

@@ -87,6 +87,13 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
                                 {"NIBBLE_ATTENTION_BACKEND", "cpu_avx2"},
                                 {"NIBBLE_KV_CACHE_TOKENS", "4096"},
                                 {"NIBBLE_NO_PREFIX_CACHE", "true"},
+                                {"NIBBLE_TP", "2"},
+                                {"NIBBLE_EP", "4"},
+                                {"NIBBLE_MOE_A2A_BACKEND", "normal"},
+                                {"NIBBLE_ALL_REDUCE", "fused"},
+                                {"NIBBLE_GPU_MEMORY_UTILIZATION", "0.5"},
+                                {"NIBBLE_ENFORCE_EAGER", "1"},
+                                {"NIBBLE_OVERRIDE_GATES", "nccl,mpi"},
                                 {"NIBBLE_SEED", "9"},
                                 {"PATH", "/bin"}};
   EXPECT_EQ(engine_option_specs(options).size() + 1, environment.size());
@@ -103,12 +110,21 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
   EXPECT_EQ(options.attention_backend, "cpu_avx2");
   EXPECT_EQ(options.kv_cache_tokens, 4096);
   EXPECT_TRUE(options.no_prefix_cache);
+  EXPECT_EQ(options.tensor_parallel, 2);
+  EXPECT_EQ(options.expert_parallel, 4);
+  EXPECT_EQ(options.moe_a2a_backend, "normal");
+  EXPECT_EQ(options.all_reduce, "fused");
+  EXPECT_EQ(options.memory_utilization, 0.5f);
+  EXPECT_TRUE(options.enforce_eager);
+  EXPECT_EQ(options.override_gates, "nccl,mpi");
   EXPECT_EQ(options.seed, 9u);
   const EngineOptions::Given& given = options.given;
   EXPECT_TRUE(given.device && given.threads && given.max_model_len && given.max_num_seqs &&
               given.max_num_batched_tokens && given.dtype && given.kv_cache_dtype && given.quantization &&
-              given.moe_runner_backend && given.attention_backend && given.kv_cache_tokens &&
-              given.no_prefix_cache && given.seed);
+              given.moe_runner_backend && given.attention_backend && given.no_prefix_cache &&
+              given.kv_cache_tokens && given.tensor_parallel && given.expert_parallel &&
+              given.moe_a2a_backend && given.all_reduce && given.memory_utilization && given.enforce_eager &&
+              given.override_gates && given.seed);
 }
 
 TEST(EngineOptions, AValueTheUserSetIsToldFromAnEqualDefault) {
@@ -118,16 +134,17 @@ TEST(EngineOptions, AValueTheUserSetIsToldFromAnEqualDefault) {
   EXPECT_FALSE(options.given.threads);
 }
 
-TEST(EngineOptions, CudaIsRefusedByName) {
-  for (const char* device : {"cuda", "cuda:0", "cuda:0,2"}) {
-    EngineOptions options;
+TEST(EngineOptions, DevicesAreKnownByName) {
+  EngineOptions options;
+  ASSERT_TRUE(apply({{"NIBBLE_DEVICE", "cuda"}}, options).ok());
+  EXPECT_EQ(options.device, Device::cuda);
+  for (const char* device : {"cuda:0", "cuda:0,2"}) {
     EXPECT_EQ(apply({{"NIBBLE_DEVICE", device}}, options).message(),
               "NIBBLE_DEVICE \"" + std::string(device) +
-                  "\": this nibble was built without CUDA; give auto or cpu");
+                  "\": choosing among GPUs is not built yet; give auto, cpu or cuda");
   }
-  EngineOptions options;
   EXPECT_EQ(apply({{"NIBBLE_DEVICE", "tpu"}}, options).message(),
-            "NIBBLE_DEVICE \"tpu\": not one of its values; give auto or cpu");
+            "NIBBLE_DEVICE \"tpu\": not one of its values; give auto, cpu or cuda");
 }
 
 TEST(Environment, AMalformedValueIsNamed) {

@@ -1,15 +1,15 @@
-// Everything an engine chooses before it takes memory. What the user set is honoured or refused; the list
-// says for each choice where it came from and why.
+// A plan in the terms of the scheduler and the worker: what an engine is told before it takes memory.
 #pragma once
 
 #include <functional>
 #include <memory>
-#include <vector>
+#include <string>
 
 #include "base/options.h"
 #include "base/status.h"
 #include "checkpoint/model_config.h"
 #include "engine/engine.h"
+#include "plan/plan.h"
 #include "runtime/worker.h"
 #include "sched/scheduler.h"
 
@@ -20,11 +20,12 @@ struct EngineChoices {
   PageCacheOptions cache;
   bool plan_ahead = false;  // plan the next step while one runs
   WorkerLimits worker;
-  std::vector<EngineChoice> list;
+  Plan plan;
 };
 
+// The plan for this machine; refused where it cannot run here.
 Result<EngineChoices> make_choices(const EngineOptions& options, const ModelConfig& config,
-                                   std::int64_t weight_bytes);
+                                   const std::string& name);
 
 // Engine::load, with a last word on the choices before memory is taken; `change` may be empty.
 Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,

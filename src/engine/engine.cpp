@@ -26,7 +26,7 @@ double process_cpu_seconds() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-EngineChoice mapping_choice(std::int64_t mapped, std::int64_t all) {
+Choice mapping_choice(std::int64_t mapped, std::int64_t all) {
   const auto megabytes = [](std::int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; };
   return {.field = "mapped_at_load",
           .value = megabytes(mapped),
@@ -180,10 +180,11 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
   NIBBLE_ASSIGN(const ModelLocation location,
                 locate_model(options.model, LocationEnvironment::of_this_process()));
   NIBBLE_ASSIGN(const ModelConfig config, read_model_config(location.folder));
+  // What cannot be honoured is refused before weights are looked for.
+  NIBBLE_ASSIGN(EngineChoices choices, make_choices(options, config, location.name));
   NIBBLE_ASSIGN(WeightSource weights, WeightSource::open(location.folder));
   NIBBLE_RETURN_IF_ERROR(check_tensors(config, weights));
   const std::int64_t weight_bytes = weights.bytes();
-  NIBBLE_ASSIGN(EngineChoices choices, make_choices(options, config, weight_bytes));
   if (change) change(choices);
   NIBBLE_ASSIGN(std::unique_ptr<Model> model, bind_model(config, std::move(weights)));
   NIBBLE_ASSIGN(std::unique_ptr<Worker> worker, Worker::start(std::move(model), choices.worker, progress));
@@ -200,8 +201,8 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
                  .experts_per_token = static_cast<int>(config.num_experts_per_tok),
                  .bf16_activations = choices.worker.activations == InputValues::bf16,
                  .threads = worker->threads(),
-                 .choices = std::move(choices.list)};
-  info.choices.push_back(mapping_choice(worker->model().mapped_bytes(), weight_bytes));
+                 .plan = std::move(choices.plan),
+                 .mapped = mapping_choice(worker->model().mapped_bytes(), weight_bytes)};
   info.shared_bytes += dense_bytes(dense_values(config), choices.worker.dense) -
                        dense_bytes(dense_values(config), DenseFormat::bf16);
   const std::int64_t q_width = config.num_attention_heads * config.head_dim;

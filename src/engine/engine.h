@@ -12,16 +12,9 @@
 #include "base/status.h"
 #include "base/time_table.h"
 #include "core/request.h"
+#include "plan/plan.h"
 
 namespace nibble {
-
-// What was chosen for the user or by them.
-struct EngineChoice {
-  std::string field;
-  std::string value;
-  std::string from;  // user or default
-  std::string why;
-};
 
 // What a caller may need to know of the loaded model.
 struct ModelInfo {
@@ -42,7 +35,8 @@ struct ModelInfo {
   std::vector<int> windows;           // [layers]: positions that attention reaches back; 0: all
   bool bf16_activations = false;      // what enters a product is bfloat16, not float32
   int threads = 0;
-  std::vector<EngineChoice> choices;
+  Plan plan;
+  Choice mapped;  // what loading found of the files in memory
 };
 
 // Bytes of weights that a step of this many tokens reads, if the router spreads them evenly.

@@ -120,10 +120,9 @@ TEST(Engine, KernelsAreHonouredByNameOrRefusedWithThoseThatRunHere) {
   const EngineOptions options{.model = example.string(), .moe_runner_backend = "cpu_scalar"};
   const Result<std::unique_ptr<Engine>> engine = Engine::load(options);
   ASSERT_TRUE(engine.ok());
-  bool found = false;
-  for (const EngineChoice& choice : (*engine)->model().choices)
-    found |= choice.field == "moe_runner" && choice.value == "cpu_scalar";
-  EXPECT_TRUE(found);
+  const Choice& runner = (*engine)->model().plan.choice("moe_runner");
+  EXPECT_EQ(runner.value, "cpu_scalar");
+  EXPECT_EQ(runner.from, "user");
 
   EngineOptions unknown{.model = example.string(), .attention_backend = "flash"};
   const Status refused = Engine::load(unknown).status();
@@ -168,7 +167,7 @@ TEST(Engine, RefusesWhatItCannotHonour) {
   EXPECT_NE(engine->submit(request(1, {-1}, {})).message().find("outside the vocabulary"), std::string::npos);
   EXPECT_NE(engine->submit(request(1, {}, {})).message().find("empty"), std::string::npos);
   EngineOptions options{.model = example.string(), .max_model_len = 131073};
-  EXPECT_NE(Engine::load(options).status().message().find("at most that"), std::string::npos);
+  EXPECT_NE(Engine::load(options).status().message().find("give at most 131072"), std::string::npos);
   options = {.model = "/nowhere"};
   EXPECT_EQ(Engine::load(options).status().exit_code(), 3);
 }

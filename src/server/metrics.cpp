@@ -184,7 +184,7 @@ void Metrics::write_engine(MetricsText& text, const EngineCounts& counts) const 
              load.pages_cached);
   text.gauge("nibble:kv_pages", "Pages of the KV cache.", load.pages);
   text.family("nibble:choice_info", "gauge", "What was chosen to run, and by whom.");
-  for (const EngineChoice& choice : model_.choices) {
+  for (const Choice& choice : model_.plan.choices) {
     text.sample("nibble:choice_info",
                 {{"field", choice.field}, {"value", choice.value}, {"from", choice.from}}, 1);
   }

@@ -213,7 +213,8 @@ void Service::health(Exchange exchange) {
   if (engine_->failed()) return say(503, "failed");
   if (draining_) return say(503, "draining");
   if (std::chrono::steady_clock::now() - engine_->heartbeat() > overdue) return say(503, "stuck");
-  say(200, "ok");
+  // Something runs over a library that a gate refuses, because the user said so.
+  say(200, engine_->model().plan.degraded_by().empty() ? "ok" : "degraded");
 }
 
 void Service::version(Exchange exchange) {
@@ -268,24 +269,7 @@ void Service::models(Exchange exchange) {
   exchange->answer({.body = std::move(body)});
 }
 
-void Service::plan(Exchange exchange) {
-  std::string body;
-  JsonWriter json(body);
-  json.begin_object().key("choices").begin_array();
-  for (const EngineChoice& choice : engine_->model().choices) {
-    json.begin_object()
-        .member("field", std::string_view(choice.field))
-        .member("value", std::string_view(choice.value))
-        .member("from", std::string_view(choice.from))
-        .member("why", std::string_view(choice.why))
-        .key("rejected")
-        .begin_array()
-        .end_array()
-        .end_object();
-  }
-  json.end_array().end_object();
-  exchange->answer({.body = std::move(body)});
-}
+void Service::plan(Exchange exchange) { exchange->answer({.body = plan_json(engine_->model().plan)}); }
 
 void Service::openapi(Exchange exchange) {
   std::vector<RouteInfo> infos;

@@ -1,0 +1,366 @@
+#include "models/model_traits.h"
+
+#include <algorithm>
+
+#include "base/quote.h"
+#include "checkpoint/config_fields.h"
+#include "checkpoint/text_file.h"
+#include "formats/mxfp4.h"
+
+namespace nibble {
+namespace {
+
+constexpr std::int64_t max_width = 1 << 20;
+constexpr std::int64_t max_layers = 1024;
+constexpr std::int64_t max_experts = 1 << 14;
+constexpr std::int64_t max_vocab = 1 << 24;
+constexpr std::int64_t max_positions = (std::int64_t{1} << 31) - 1;
+constexpr std::size_t max_config_bytes = std::size_t{4} << 20;
+
+// Bytes of a matrix as it is stored. An FP8 block is 128 x 128 with a float32 scale; the last of a row or
+// column may be partial.
+std::int64_t matrix_bytes(std::int64_t rows, std::int64_t cols, StoredFormat format) {
+  switch (format) {
+    case StoredFormat::bf16: return 2 * rows * cols;
+    case StoredFormat::mxfp4: return rows * cols / 2 + rows * cols / mxfp4_block;
+    case StoredFormat::nvfp4: return rows * cols / 2 + rows * cols / 16 + 8;
+    case StoredFormat::fp8_block: return rows * cols + 4 * ((rows + 127) / 128) * ((cols + 127) / 128);
+  }
+  return 0;
+}
+
+// Matrices of one group, one after the other, `times` over.
+struct Matrices {
+  StoredFormat format = StoredFormat::bf16;
+  std::int64_t times = 1;
+  std::int64_t values = 0, bytes = 0;
+
+  Matrices& add(std::int64_t rows, std::int64_t cols) {
+    values += times * rows * cols;
+    bytes += times * matrix_bytes(rows, cols, format);
+    return *this;
+  }
+  // Vectors are stored as bfloat16 and count as no products.
+  Matrices& vector(std::int64_t size, std::int64_t element_bytes = 2) {
+    bytes += times * size * element_bytes;
+    return *this;
+  }
+};
+
+WeightGroup group(std::string_view name, const Matrices& of, WeightUse use, bool split) {
+  return {.name = name, .values = of.values, .bytes = of.bytes, .use = use, .split = split};
+}
+
+void add_vocabulary(ModelTraits& traits, bool convertible) {
+  const Matrices one = Matrices{}.add(traits.vocabulary, traits.hidden);
+  if (!traits.tied) traits.weights.push_back(group("embedding", one, WeightUse::one_row, true));
+  WeightGroup head = group(traits.tied ? "embedding, lm_head" : "lm_head", one, WeightUse::last_token, true);
+  head.convertible = convertible;
+  traits.weights.push_back(head);
+}
+
+// gate, up and down of `count` experts in every expert layer.
+Matrices expert_matrices(const ModelTraits& traits, std::int64_t count, std::int64_t width,
+                         StoredFormat format) {
+  return Matrices{.format = format, .times = traits.expert_layers * count}
+      .add(width, traits.hidden)
+      .add(width, traits.hidden)
+      .add(traits.hidden, width);
+}
+
+// What 63 bits and a planner can hold, checked before any product of sizes is used.
+Status check_size(const ModelTraits& traits) {
+  constexpr double most = 1e15;
+  const double experts = 6.0 * static_cast<double>(traits.expert_layers) *
+                         static_cast<double>(traits.experts) * static_cast<double>(traits.hidden) *
+                         static_cast<double>(traits.expert_width);
+  const double attention = 16.0 * static_cast<double>(traits.layers) * static_cast<double>(traits.hidden) *
+                           static_cast<double>(traits.heads) * static_cast<double>(traits.query_dim);
+  if (experts < most && attention < most) return {};
+  return broken_model("config.json describes more than a petabyte of weights");
+}
+
+Status read_shape(const ConfigFields& fields, ModelTraits& traits) {
+  NIBBLE_ASSIGN(traits.layers, fields.integer("num_hidden_layers", 1, max_layers));
+  NIBBLE_ASSIGN(traits.hidden, fields.integer("hidden_size", 1, max_width));
+  NIBBLE_ASSIGN(traits.vocabulary, fields.integer("vocab_size", 1, max_vocab));
+  NIBBLE_ASSIGN(traits.max_positions, fields.integer("max_position_embeddings", 1, max_positions));
+  NIBBLE_ASSIGN(traits.tied, fields.boolean_or("tie_word_embeddings", false));
+  NIBBLE_ASSIGN(traits.heads, fields.integer("num_attention_heads", 1, 4096));
+  NIBBLE_ASSIGN(traits.kv_heads, fields.integer("num_key_value_heads", 1, 4096));
+  return {};
+}
+
+Status read_heads(const ConfigFields& fields, ModelTraits& traits) {
+  NIBBLE_ASSIGN(traits.query_dim, fields.integer("head_dim", 2, 4096));
+  traits.value_dim = traits.query_dim;
+  traits.kv_values = 2 * traits.kv_heads * traits.query_dim;
+  return {};
+}
+
+Status read_dense_format(const ConfigFields& fields, ModelTraits& traits) {
+  const std::optional<JsonValue> quantization = fields.find("quantization_config");
+  if (!quantization) return {};
+  if (!quantization->is_object()) return fields.must_be("quantization_config", "an object", *quantization);
+  NIBBLE_ASSIGN(const std::string method,
+                ConfigFields(*quantization, "quantization_config").string("quant_method"));
+  if (method != "fp8") {
+    return broken_model("quantization_config.quant_method " + quote(method) +
+                        " is not planned for; of this architecture bf16 and \"fp8\" are");
+  }
+  traits.expert_format = traits.dense_format = StoredFormat::fp8_block;
+  return {};
+}
+
+void add_norms(ModelTraits& traits, std::int64_t values) {
+  traits.weights.push_back(group("norms", Matrices{}.vector(values), WeightUse::every_token, false));
+}
+
+// Qwen3-MoE and the attention layers of Qwen3-Next, whose q has a gate beside it.
+Matrices grouped_attention(const ModelTraits& traits, std::int64_t layers, std::int64_t q_factor) {
+  const std::int64_t q = traits.heads * traits.query_dim, kv = traits.kv_heads * traits.query_dim;
+  return Matrices{.format = traits.dense_format, .times = layers}
+      .add(q_factor * q, traits.hidden)
+      .add(kv, traits.hidden)
+      .add(kv, traits.hidden)
+      .add(traits.hidden, q);
+}
+
+Status read_qwen_experts(const ConfigFields& fields, ModelTraits& traits) {
+  NIBBLE_ASSIGN(traits.experts, fields.integer("num_experts", 1, max_experts));
+  NIBBLE_ASSIGN(traits.experts_per_token, fields.integer("num_experts_per_tok", 1, traits.experts));
+  NIBBLE_ASSIGN(traits.expert_width, fields.integer("moe_intermediate_size", 1, max_width));
+  const std::optional<JsonValue> dense = fields.find("mlp_only_layers");
+  NIBBLE_ASSIGN(const std::int64_t step, fields.integer_or("decoder_sparse_step", 1, 1, 1));
+  if (step != 1 || (dense && (!dense->is_array() || dense->size() != 0)))
+    return broken_model("layers without experts are not planned for: mlp_only_layers must be empty");
+  traits.expert_layers = traits.layers;
+  return {};
+}
+
+Result<ModelTraits> read_qwen3_moe(const ConfigFields& fields) {
+  ModelTraits traits;
+  NIBBLE_RETURN_IF_ERROR(read_shape(fields, traits));
+  NIBBLE_RETURN_IF_ERROR(read_heads(fields, traits));
+  NIBBLE_RETURN_IF_ERROR(read_dense_format(fields, traits));
+  NIBBLE_RETURN_IF_ERROR(read_qwen_experts(fields, traits));
+  NIBBLE_RETURN_IF_ERROR(check_size(traits));
+  traits.full_layers = traits.layers;
+  WeightGroup attention =
+      group("attention", grouped_attention(traits, traits.layers, 1), WeightUse::every_token, true);
+  attention.convertible = traits.dense_format == StoredFormat::bf16;
+  traits.weights = {
+      attention,
+      group("router", Matrices{.times = traits.layers}.add(traits.experts, traits.hidden),
+            WeightUse::every_token, false),
+      group("experts", expert_matrices(traits, traits.experts, traits.expert_width, traits.expert_format),
+            WeightUse::by_expert, true)};
+  add_norms(traits, traits.layers * (2 * traits.hidden + 2 * traits.query_dim) + traits.hidden);
+  add_vocabulary(traits, traits.dense_format == StoredFormat::bf16);
+  return traits;
+}
+
+// Layers with a state instead of keys and values: a gated delta rule on heads of key_dim x value_dim.
+Status add_delta_layers(const ConfigFields& fields, ModelTraits& traits) {
+  NIBBLE_ASSIGN(const std::int64_t key_heads, fields.integer("linear_num_key_heads", 1, 4096));
+  NIBBLE_ASSIGN(const std::int64_t value_heads, fields.integer("linear_num_value_heads", 1, 4096));
+  NIBBLE_ASSIGN(const std::int64_t key_dim, fields.integer("linear_key_head_dim", 1, 4096));
+  NIBBLE_ASSIGN(const std::int64_t value_dim, fields.integer("linear_value_head_dim", 1, 4096));
+  NIBBLE_ASSIGN(const std::int64_t kernel, fields.integer("linear_conv_kernel_dim", 1, 64));
+  const std::int64_t keys = key_heads * key_dim, values = value_heads * value_dim;
+  const Matrices matrices = Matrices{.format = traits.dense_format, .times = traits.linear_layers}
+                                .add(2 * keys + 2 * values, traits.hidden)
+                                .add(2 * value_heads, traits.hidden)
+                                .add(traits.hidden, values)
+                                .vector((2 * keys + values) * kernel)
+                                .vector(2 * value_heads + value_dim);
+  traits.weights.push_back(group("linear attention", matrices, WeightUse::every_token, true));
+  const std::int64_t state = value_heads * key_dim * value_dim;
+  // The state in float32, and the convolution's last inputs in bfloat16.
+  traits.state_bytes = traits.linear_layers * (4 * state + 2 * (2 * keys + values) * (kernel - 1));
+  traits.linear_flops = traits.linear_layers * 6 * state;
+  return {};
+}
+
+Result<ModelTraits> read_qwen3_next(const ConfigFields& fields) {
+  ModelTraits traits;
+  NIBBLE_RETURN_IF_ERROR(read_shape(fields, traits));
+  NIBBLE_RETURN_IF_ERROR(read_heads(fields, traits));
+  NIBBLE_RETURN_IF_ERROR(read_dense_format(fields, traits));
+  NIBBLE_RETURN_IF_ERROR(read_qwen_experts(fields, traits));
+  NIBBLE_RETURN_IF_ERROR(check_size(traits));
+  NIBBLE_ASSIGN(const std::int64_t interval, fields.integer("full_attention_interval", 1, max_layers));
+  NIBBLE_ASSIGN(const std::int64_t shared_width,
+                fields.integer("shared_expert_intermediate_size", 1, max_width));
+  traits.full_layers = traits.layers / interval;
+  traits.linear_layers = traits.layers - traits.full_layers;
+  traits.weights = {
+      group("attention", grouped_attention(traits, traits.full_layers, 2), WeightUse::every_token, true)};
+  NIBBLE_RETURN_IF_ERROR(add_delta_layers(fields, traits));
+  const Matrices router =
+      Matrices{.times = traits.layers}.add(traits.experts, traits.hidden).add(1, traits.hidden);
+  traits.weights.push_back(group("router", router, WeightUse::every_token, false));
+  traits.weights.push_back(group("shared expert",
+                                 expert_matrices(traits, 1, shared_width, traits.dense_format),
+                                 WeightUse::every_token, true));
+  traits.weights.push_back(
+      group("experts", expert_matrices(traits, traits.experts, traits.expert_width, traits.expert_format),
+            WeightUse::by_expert, true));
+  add_norms(traits,
+            traits.layers * 2 * traits.hidden + traits.full_layers * 2 * traits.query_dim + traits.hidden);
+  add_vocabulary(traits, false);
+  return traits;
+}
+
+// Multi-head latent attention: queries through one bottleneck, keys and values through another.
+Status add_latent_attention(const ConfigFields& fields, ModelTraits& traits) {
+  NIBBLE_ASSIGN(const std::int64_t q_rank, fields.integer("q_lora_rank", 1, max_width));
+  NIBBLE_ASSIGN(const std::int64_t kv_rank, fields.integer("kv_lora_rank", 1, max_width));
+  NIBBLE_ASSIGN(const std::int64_t plain, fields.integer("qk_nope_head_dim", 1, 4096));
+  NIBBLE_ASSIGN(const std::int64_t rotated, fields.integer("qk_rope_head_dim", 1, 4096));
+  NIBBLE_ASSIGN(traits.value_dim, fields.integer("v_head_dim", 1, 4096));
+  traits.attention = AttentionKind::latent;
+  traits.query_dim = plain + rotated;
+  traits.kv_values = kv_rank + rotated;
+  NIBBLE_RETURN_IF_ERROR(check_size(traits));
+  const Matrices matrices = Matrices{.format = traits.dense_format, .times = traits.layers}
+                                .add(q_rank, traits.hidden)
+                                .add(traits.heads * traits.query_dim, q_rank)
+                                .add(kv_rank + rotated, traits.hidden)
+                                .add(traits.heads * (plain + traits.value_dim), kv_rank)
+                                .add(traits.hidden, traits.heads * traits.value_dim);
+  traits.weights.push_back(group("attention", matrices, WeightUse::every_token, true));
+  add_norms(traits, traits.layers * (2 * traits.hidden + q_rank + kv_rank) + traits.hidden);
+  return {};
+}
+
+Result<ModelTraits> read_deepseek_v3(const ConfigFields& fields) {
+  ModelTraits traits;
+  NIBBLE_RETURN_IF_ERROR(read_shape(fields, traits));
+  NIBBLE_RETURN_IF_ERROR(read_dense_format(fields, traits));
+  NIBBLE_ASSIGN(traits.experts, fields.integer("n_routed_experts", 1, max_experts));
+  NIBBLE_ASSIGN(traits.experts_per_token, fields.integer("num_experts_per_tok", 1, traits.experts));
+  NIBBLE_ASSIGN(traits.expert_width, fields.integer("moe_intermediate_size", 1, max_width));
+  NIBBLE_ASSIGN(const std::int64_t dense_layers,
+                fields.integer_or("first_k_dense_replace", 0, traits.layers, 0));
+  NIBBLE_ASSIGN(const std::int64_t dense_width, fields.integer("intermediate_size", 1, max_width));
+  NIBBLE_ASSIGN(const std::int64_t shared, fields.integer_or("n_shared_experts", 0, 64, 0));
+  traits.full_layers = traits.layers;
+  traits.expert_layers = traits.layers - dense_layers;
+  NIBBLE_RETURN_IF_ERROR(add_latent_attention(fields, traits));
+  const Matrices dense = Matrices{.format = traits.dense_format, .times = dense_layers}
+                             .add(dense_width, traits.hidden)
+                             .add(dense_width, traits.hidden)
+                             .add(traits.hidden, dense_width);
+  traits.weights.push_back(group("dense layers", dense, WeightUse::every_token, true));
+  // The correction bias is float32.
+  const Matrices router =
+      Matrices{.times = traits.expert_layers}.add(traits.experts, traits.hidden).vector(traits.experts, 4);
+  traits.weights.push_back(group("router", router, WeightUse::every_token, false));
+  traits.weights.push_back(
+      group("shared expert", expert_matrices(traits, 1, shared * traits.expert_width, traits.dense_format),
+            WeightUse::every_token, true));
+  traits.weights.push_back(
+      group("experts", expert_matrices(traits, traits.experts, traits.expert_width, traits.expert_format),
+            WeightUse::by_expert, true));
+  add_vocabulary(traits, false);
+  return traits;
+}
+
+struct Architecture {
+  std::string_view name;
+  Result<ModelTraits> (*read)(const ConfigFields& fields);
+};
+constexpr Architecture planned[] = {
+    {"Qwen3MoeForCausalLM", read_qwen3_moe},
+    {"Qwen3NextForCausalLM", read_qwen3_next},
+    {"DeepseekV3ForCausalLM", read_deepseek_v3},
+};
+
+Result<std::string> architecture_of(const ConfigFields& fields) {
+  const std::optional<JsonValue> names = fields.find("architectures");
+  if (!names) return fields.missing("architectures");
+  if (!names->is_array() || names->size() != 1 || !(*names->elements().begin()).is_string())
+    return fields.must_be("architectures", "a list of one name", *names);
+  return std::string((*names->elements().begin()).as_string());
+}
+
+Result<ModelTraits> read_planned(const ConfigFields& fields, const std::string& architecture) {
+  std::string known = "GptOssForCausalLM";
+  for (const Architecture& each : planned) {
+    if (each.name == architecture) return each.read(fields);
+    known += ", " + std::string(each.name);
+  }
+  return broken_model("the architecture " + quote(architecture) + " is not known; known are: " + known);
+}
+
+}  // namespace
+
+Result<ModelTraits> traits_of(const ModelConfig& config, std::string name) {
+  const std::int64_t sliding =
+      std::count(config.layer_types.begin(), config.layer_types.end(), LayerType::sliding_attention);
+  ModelTraits traits{.name = std::move(name),
+                     .architecture = config.architecture,
+                     .runs = true,
+                     .dtype = config.dtype,
+                     .layers = config.num_hidden_layers,
+                     .hidden = config.hidden_size,
+                     .vocabulary = config.vocab_size,
+                     .max_positions = config.max_position_embeddings,
+                     .tied = config.tie_word_embeddings,
+                     .full_layers = config.num_hidden_layers - sliding,
+                     .window_layers = sliding,
+                     .window = config.sliding_window,
+                     .heads = config.num_attention_heads,
+                     .kv_heads = config.num_key_value_heads,
+                     .query_dim = config.head_dim,
+                     .value_dim = config.head_dim,
+                     .kv_values = 2 * config.num_key_value_heads * config.head_dim,
+                     .experts = config.num_local_experts,
+                     .experts_per_token = config.num_experts_per_tok,
+                     .expert_width = config.intermediate_size,
+                     .expert_layers = config.num_hidden_layers,
+                     .expert_format = StoredFormat::mxfp4};
+  NIBBLE_RETURN_IF_ERROR(check_size(traits));
+  const std::int64_t q = traits.heads * traits.query_dim, kv = traits.kv_heads * traits.query_dim;
+  Matrices attention = grouped_attention(traits, traits.layers, 1);
+  if (config.attention_bias) attention.vector(q + 2 * kv + traits.hidden);
+  WeightGroup attention_group = group("attention", attention, WeightUse::every_token, true);
+  attention_group.convertible = true;
+  Matrices experts{.format = StoredFormat::mxfp4, .times = traits.layers * traits.experts};
+  experts.add(2 * traits.expert_width, traits.hidden)
+      .add(traits.hidden, traits.expert_width)
+      .vector(2 * traits.expert_width + traits.hidden);
+  Matrices router{.times = traits.layers};
+  router.add(traits.experts, traits.hidden).vector(traits.experts);
+  traits.weights = {attention_group, group("router", router, WeightUse::every_token, false),
+                    group("experts", experts, WeightUse::by_expert, true)};
+  add_norms(traits, traits.layers * (2 * traits.hidden + traits.heads) + traits.hidden);
+  add_vocabulary(traits, true);
+  return traits;
+}
+
+Result<ModelTraits> read_model_traits(const std::filesystem::path& folder, std::string name) {
+  NIBBLE_ASSIGN(std::string text, read_text_file(folder / "config.json", max_config_bytes));
+  Result<JsonDocument> document = JsonDocument::parse(
+      std::move(text), {.max_bytes = max_config_bytes, .max_depth = 32, .max_values = 1 << 18});
+  const auto in_file = [&](const Status& status) {
+    return broken_model(status.message()).with_context("config.json").with_context(quote(folder.native()));
+  };
+  if (!document.ok()) return in_file(document.status());
+  if (!document->root().is_object()) return in_file(broken_model("not a JSON object"));
+  const ConfigFields fields(document->root());
+  const Result<std::string> architecture = architecture_of(fields);
+  if (!architecture.ok()) return in_file(architecture.status());
+  if (*architecture == "GptOssForCausalLM") {
+    NIBBLE_ASSIGN(const ModelConfig config, read_model_config(folder));
+    return traits_of(config, std::move(name));
+  }
+  Result<ModelTraits> traits = read_planned(fields, *architecture);
+  if (!traits.ok()) return in_file(traits.status());
+  traits->name = std::move(name);
+  traits->architecture = *architecture;
+  return traits;
+}
+
+}  // namespace nibble

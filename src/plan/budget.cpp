@@ -1,0 +1,97 @@
+#include "plan/budget.h"
+
+#include <algorithm>
+
+namespace nibble {
+namespace {
+
+bool has_share(const Situation& s) { return s.on_gpu() || s.options.memory_utilization > 0; }
+
+int ranks_of(const Situation& s) {
+  return static_cast<int>(std::max<std::int64_t>(s.number(Field::tensor_parallel), 1));
+}
+
+std::int64_t weights_of(const Situation& s) { return weight_bytes(s.model, quantization_of(s), ranks_of(s)); }
+
+std::int64_t graphs_of(const Situation& s) {
+  return s.at(Field::cuda_graphs).value == "on" ? graph_bytes(static_cast<int>(s.number(Field::max_num_seqs)))
+                                                : 0;
+}
+
+std::int64_t states_of(const Situation& s) {
+  return (s.model.state_bytes + ranks_of(s) - 1) / ranks_of(s) * s.number(Field::max_num_seqs);
+}
+
+// As the kernel's own estimate may be short of what a small model needs anyway.
+std::int64_t free_beside_weights(const Situation& s) {
+  constexpr std::int64_t least = 256 << 20;
+  return std::max(s.machine.cpu.available_bytes - weights_of(s), least);
+}
+
+}  // namespace
+
+Quantization quantization_of(const Situation& s) {
+  const std::string& name = s.at(Field::quantization).value;
+  return name == "q8" ? Quantization::q8 : name == "mxfp4" ? Quantization::mxfp4 : Quantization::none;
+}
+
+DType kv_dtype_of(const Situation& s) {
+  const std::string& name = s.at(Field::kv_cache_dtype).value;
+  return name == "float32" ? DType::f32 : name == "fp8" ? DType::f8_e4m3 : DType::bf16;
+}
+
+StepLimits step_limits(const Situation& s, std::int64_t positions) {
+  const std::int64_t rows = s.number(Field::max_num_batched_tokens),
+                     sequences = s.number(Field::max_num_seqs);
+  return {.rows = rows,
+          .logit_rows = std::max(sequences, std::min<std::int64_t>(scoring_rows, rows)),
+          .sequences = sequences,
+          .positions = positions,
+          .threads = s.on_gpu() ? 1 : static_cast<int>(s.number(Field::threads)),
+          .ranks = ranks_of(s)};
+}
+
+std::int64_t memory_budget(const Situation& s) {
+  const double asked = static_cast<double>(s.options.memory_utilization);
+  if (s.on_gpu()) {
+    return static_cast<std::int64_t>(static_cast<double>(s.machine.gpu.memory_bytes) *
+                                     (asked > 0 ? asked : usual_gpu_share));
+  }
+  if (asked > 0) return static_cast<std::int64_t>(static_cast<double>(s.machine.cpu.memory_bytes) * asked);
+  return weights_of(s) + free_beside_weights(s);
+}
+
+std::int64_t affordable_tokens(const Situation& s) {
+  const auto tokens_in = [&](std::int64_t bytes) {
+    return kv_page_size * whole_pages_in(s.model, kv_dtype_of(s), ranks_of(s), s.number(Field::max_num_seqs),
+                                         s.number(Field::max_num_batched_tokens), bytes);
+  };
+  if (!has_share(s)) return std::max<std::int64_t>(tokens_in(free_beside_weights(s) / 2), kv_page_size);
+  return tokens_in(memory_budget(s) - weights_of(s) -
+                   workspace_bytes(s.model, step_limits(s, s.model.max_positions)) - graphs_of(s) -
+                   states_of(s));
+}
+
+std::int64_t usable_tokens(const Situation& s) {
+  const std::int64_t asked = (s.options.kv_cache_tokens + kv_page_size - 1) / kv_page_size * kv_page_size;
+  return asked > 0 ? std::min(asked, affordable_tokens(s)) : affordable_tokens(s);
+}
+
+MemoryPlan plan_memory(const Situation& s) {
+  const std::int64_t context = s.number(Field::max_model_len), pages = s.number(Field::kv_pages);
+  const KvPages page = kv_page_bytes(s.model, kv_dtype_of(s), ranks_of(s));
+  MemoryPlan memory{
+      .weights = weights_of(s),
+      .kv = pages * page.whole + s.number(Field::kv_window_pages) * page.windowed + states_of(s),
+      .workspace = workspace_bytes(s.model, step_limits(s, context)),
+      .graphs = graphs_of(s),
+      .budget = memory_budget(s),
+      .capacity = s.on_gpu() ? s.machine.gpu.memory_bytes : s.machine.cpu.memory_bytes,
+      .kv_tokens = pages * kv_page_size};
+  memory.total = memory.weights + memory.kv + memory.workspace + memory.graphs;
+  memory.max_concurrency =
+      static_cast<double>(memory.kv_tokens) / static_cast<double>(std::max<std::int64_t>(context, 1));
+  return memory;
+}
+
+}  // namespace nibble

@@ -1,0 +1,302 @@
+// What each field may be, in order of preference, and what the user gave for it.
+#include <algorithm>
+
+#include "plan/budget.h"
+#include "plan/rules.h"
+
+namespace nibble {
+namespace {
+
+using Candidates = std::vector<Candidate>;
+
+std::string text_of(std::int64_t number) { return number == 0 ? std::string() : std::to_string(number); }
+
+std::string float_name(FloatType type) {
+  constexpr const char* names[] = {"", "float32", "bfloat16", "fp8"};
+  return names[static_cast<std::size_t>(type)];
+}
+
+std::string given_name(const std::string& name) { return name == "auto" ? std::string() : name; }
+
+// What the user gave, if anything, before what is preferred otherwise.
+Candidates numbers(std::int64_t asked, Candidates otherwise) {
+  const auto is_asked = [&](const Candidate& each) { return each.number == asked; };
+  if (asked > 0 && std::none_of(otherwise.begin(), otherwise.end(), is_asked))
+    otherwise.insert(otherwise.begin(), Candidate{.value = std::to_string(asked), .number = asked});
+  return otherwise;
+}
+
+Candidate number(std::int64_t value, std::string why) {
+  return {.value = std::to_string(value), .number = value, .why = std::move(why)};
+}
+
+Candidates devices(const Situation&) {
+  return {{.value = "cuda", .why = "a GPU is faster"}, {.value = "cpu", .why = "it is always there"}};
+}
+
+Candidates threads(const Situation& s) {
+  return numbers(s.options.threads,
+                 {number(std::max(s.machine.cpu.threads, 1), "one for each CPU that this process may use")});
+}
+
+Candidates tensor_ranks(const Situation& s) {
+  Candidates list;
+  for (const int ranks : {1, 2, 4, 8}) list.push_back(number(ranks, "the fewest ranks that hold the model"));
+  return numbers(s.options.tensor_parallel, std::move(list));
+}
+
+Candidates expert_ranks(const Situation& s) {
+  Candidates list;
+  for (const int ranks : {1, 2, 4, 8})
+    list.push_back(number(ranks, "each rank has its part of every expert"));
+  return numbers(s.options.expert_parallel, std::move(list));
+}
+
+Candidates dtypes(const Situation& s) {
+  const std::string why = "what the model's config asks for";
+  if (s.model.dtype == DType::bf16)
+    return {{.value = "bfloat16", .why = why}, {.value = "float32", .why = "rounds nothing"}};
+  return {{.value = "float32", .why = why}, {.value = "bfloat16", .why = "half the bytes"}};
+}
+
+Candidates quantizations(const Situation&) {
+  return {{.value = "none", .why = "attention and lm_head as they are stored"},
+          {.value = "q8", .why = "half the bytes"},
+          {.value = "mxfp4", .why = "a quarter of the bytes"}};
+}
+
+Candidates kv_dtypes(const Situation& s) {
+  Candidates list = {{.value = s.at(Field::dtype).value, .why = "the same as dtype"}};
+  for (const char* name : {"bfloat16", "float32", "fp8"}) {
+    if (list[0].value != name) list.push_back({.value = name, .why = "for a longer context"});
+  }
+  return list;
+}
+
+// Kernels made for the device stand before those that are not.
+bool at_home(const Situation& s, const KernelFacts& kernel) {
+  if ((kernel.device == DeviceKind::cuda) != s.on_gpu()) return false;
+  return !s.on_gpu() || kernel.compute_capability == s.machine.gpu.compute_capability;
+}
+
+Candidates pairs(const Situation& s) {
+  Candidates list;
+  for (const ExpertKernel& kernel : expert_kernels()) {
+    for (const Exchange& exchange : exchanges()) {
+      list.push_back({.value = std::string(kernel.facts.name) + " + " + std::string(exchange.name),
+                      .why = "the first in order of preference",
+                      .path = {.kernel = kernel.facts.name,
+                               .exchange = exchange.name,
+                               .dispatch = exchange.dispatch,
+                               .layout = kernel.layout,
+                               .combine = exchange.combine}});
+    }
+  }
+  std::stable_sort(list.begin(), list.end(), [&](const Candidate& a, const Candidate& b) {
+    const ExpertKernel *left = find_expert_kernel(a.path.kernel), *right = find_expert_kernel(b.path.kernel);
+    const bool of_format[] = {left->format == s.model.expert_format, right->format == s.model.expert_format};
+    return std::pair(at_home(s, left->facts), of_format[0]) >
+           std::pair(at_home(s, right->facts), of_format[1]);
+  });
+  return list;
+}
+
+Candidates attentions(const Situation& s) {
+  Candidates list;
+  for (const AttentionKernel& kernel : attention_table())
+    list.push_back({.value = std::string(kernel.facts.name), .why = "the first in order of preference"});
+  std::stable_sort(list.begin(), list.end(), [&](const Candidate& a, const Candidate& b) {
+    const AttentionKernel *left = find_attention(a.value), *right = find_attention(b.value);
+    const bool of_kind[] = {left->kind == s.model.attention, right->kind == s.model.attention};
+    return std::pair(at_home(s, left->facts), of_kind[0]) > std::pair(at_home(s, right->facts), of_kind[1]);
+  });
+  return list;
+}
+
+Candidates linear_attentions(const Situation& s) {
+  if (s.model.linear_layers == 0) return {};
+  return {{.value = "sm90_gated_delta", .why = "the state of the layers without keys and values, in float32"},
+          {.value = "cpu_gated_delta", .why = "the state of the layers without keys and values, in float32"}};
+}
+
+Candidates all_reduces(const Situation&) {
+  return {{.value = "none", .why = "there is one rank"},
+          {.value = "fused", .why = "one kernel for sum, residual and norm: ranks are added in order"},
+          {.value = "one_shot", .why = "ranks are added in order"},
+          {.value = "two_shot", .why = "ranks are added in order"},
+          {.value = "nccl"},
+          {.value = "ring"}};
+}
+
+Candidates batch_invariance(const Situation&) {
+  return {{.value = "on", .why = "each kernel adds in an order that the model's shape fixes"},
+          {.value = "off"}};
+}
+
+Candidates cuda_graphs(const Situation&) {
+  return {{.value = "on", .why = "decode steps and prefill chunks of fixed sizes, held to the eager bits"},
+          {.value = "off", .why = "steps run as they are"}};
+}
+
+Candidates step_tokens(const Situation& s) {
+  const EngineOptions defaults;
+  const bool asked = s.options.given.max_num_batched_tokens ||
+                     s.options.max_num_batched_tokens != defaults.max_num_batched_tokens;
+  return numbers(asked ? s.options.max_num_batched_tokens : 0,
+                 {s.on_gpu() ? number(usual_gpu_rows, "chunks that keep the matrix units busy")
+                             : number(512, "chunks that let others' tokens through soon")});
+}
+
+Candidates sequences(const Situation& s) {
+  const EngineOptions defaults;
+  const bool asked = s.options.given.max_num_seqs || s.options.max_num_seqs != defaults.max_num_seqs;
+  return numbers(
+      asked ? s.options.max_num_seqs : 0,
+      {s.on_gpu() ? number(usual_gpu_sequences, "nearly all experts are read by then, so more gain little")
+                  : number(16, "each takes its keys and values")});
+}
+
+Candidates attention_splits(const Situation& s) {
+  const AttentionKernel* kernel = find_attention(s.at(Field::attention).value);
+  return {number(kernel == nullptr ? 0 : kernel->split,
+                 "positions, counted from a context's start: never by the batch")};
+}
+
+Candidates prefix_caches(const Situation&) {
+  return {{.value = "on", .why = "pages of equal prompts are shared, and kept until their room is needed"},
+          {.value = "off", .why = "every prompt is computed"}};
+}
+
+std::string memory_left(const Situation& s) {
+  return s.on_gpu() || s.options.memory_utilization > 0 ? "the memory left beside the weights"
+                                                        : "half of the memory left beside the weights";
+}
+
+Candidates contexts(const Situation& s) {
+  const std::int64_t most = s.model.max_positions, fit = usable_tokens(s);
+  Candidates list = {number(most, "what the model holds")};
+  if (fit < most && fit > 0) {
+    list.push_back(number(fit, fit < affordable_tokens(s) ? "what --kv-cache-tokens holds"
+                                                          : "as much as " + memory_left(s) + " holds"));
+  }
+  return numbers(s.options.max_model_len, std::move(list));
+}
+
+std::int64_t asked_pages(const EngineOptions& options) {
+  return (options.kv_cache_tokens + kv_page_size - 1) / kv_page_size;
+}
+
+Candidates kv_pages(const Situation& s) {
+  const std::int64_t context = s.number(Field::max_model_len);
+  const std::int64_t wanted = (context + kv_page_size - 1) / kv_page_size * s.number(Field::max_num_seqs);
+  const std::int64_t fit = affordable_tokens(s) / kv_page_size;
+  const std::string pages = "as many pages of " + std::to_string(kv_page_size) + " positions as ";
+  return numbers(
+      asked_pages(s.options),
+      {number(std::max(wanted, std::int64_t{1}), pages + "--max-num-seqs of the longest sequences take"),
+       number(std::max(fit, std::int64_t{1}), pages + memory_left(s) + " holds")});
+}
+
+Candidates kv_window_pages(const Situation& s) {
+  if (!has_window_pages(s.model)) return {};
+  return {number(window_pages_beside(s.model, s.number(Field::max_num_seqs),
+                                     s.number(Field::max_num_batched_tokens), s.number(Field::kv_pages)),
+                 "layers with a window of " + std::to_string(s.model.window) +
+                     " need no more; among them are what is kept for prompts that begin alike")};
+}
+
+Candidates tunings(const Situation&) {
+  return {{.value = "none",
+           .why = "each kernel has one configuration for a shape; nothing is measured at start"}};
+}
+
+Candidates pinnings(const Situation& s) {
+  if (s.on_gpu()) return {};
+  return {{.value = "one CPU a thread", .why = "caches stay warm; the calling thread stays where it is"},
+          {.value = "none", .why = "threads share CPUs"}};
+}
+
+Candidates huge_pages(const Situation& s) {
+  if (s.on_gpu()) return {};
+  return {{.value = "weights",
+           .why = "the files' mapping and converted weights ask for them; keys and values do not, for "
+                  "clearing one a layer would delay the first token"}};
+}
+
+Candidates memory_nodes(const Situation& s) {
+  if (s.on_gpu()) return {};
+  return {{.value = "none",
+           .why = s.machine.cpu.memory_nodes > 1
+                      ? "weights lie where the page cache put them, the rest where the threads that first "
+                        "write it run"
+                      : "there is one memory node"}};
+}
+
+std::string asked_device(const EngineOptions& o) {
+  return o.device == Device::automatic ? "" : o.device == Device::cpu ? "cpu" : "cuda";
+}
+std::string asked_threads(const EngineOptions& o) { return text_of(o.threads); }
+std::string asked_tp(const EngineOptions& o) { return text_of(o.tensor_parallel); }
+std::string asked_ep(const EngineOptions& o) { return text_of(o.expert_parallel); }
+std::string asked_dtype(const EngineOptions& o) { return float_name(o.dtype); }
+std::string asked_quantization(const EngineOptions& o) {
+  if (!o.given.quantization && o.quantization == Quantization::none) return {};
+  constexpr const char* names[] = {"none", "q8", "mxfp4"};
+  return names[static_cast<std::size_t>(o.quantization)];
+}
+std::string asked_kv_dtype(const EngineOptions& o) { return float_name(o.kv_cache_dtype); }
+std::string asked_attention(const EngineOptions& o) { return given_name(o.attention_backend); }
+std::string asked_all_reduce(const EngineOptions& o) { return given_name(o.all_reduce); }
+std::string asked_graphs(const EngineOptions& o) {
+  return o.enforce_eager ? "off" : o.given.enforce_eager ? "on" : "";
+}
+std::string asked_rows(const EngineOptions& o) {
+  const EngineOptions defaults;
+  const bool asked =
+      o.given.max_num_batched_tokens || o.max_num_batched_tokens != defaults.max_num_batched_tokens;
+  return asked ? std::to_string(o.max_num_batched_tokens) : std::string();
+}
+std::string asked_sequences(const EngineOptions& o) {
+  const EngineOptions defaults;
+  const bool asked = o.given.max_num_seqs || o.max_num_seqs != defaults.max_num_seqs;
+  return asked ? std::to_string(o.max_num_seqs) : std::string();
+}
+std::string asked_prefix_cache(const EngineOptions& o) {
+  return o.no_prefix_cache ? "off" : o.given.no_prefix_cache ? "on" : "";
+}
+std::string asked_kv_pages(const EngineOptions& o) { return text_of(asked_pages(o)); }
+std::string asked_context(const EngineOptions& o) { return text_of(o.max_model_len); }
+
+constexpr FieldSpec specs[] = {
+    {Field::device, "device", "--device", devices, asked_device},
+    {Field::threads, "threads", "--threads", threads, asked_threads},
+    {Field::tensor_parallel, "tp", "--tp", tensor_ranks, asked_tp},
+    {Field::expert_parallel, "ep", "--ep", expert_ranks, asked_ep},
+    {Field::dtype, "dtype", "--dtype", dtypes, asked_dtype},
+    {Field::quantization, "quantization", "--quantization", quantizations, asked_quantization},
+    {Field::kv_cache_dtype, "kv_cache_dtype", "--kv-cache-dtype", kv_dtypes, asked_kv_dtype},
+    {Field::experts, "moe_runner", "--moe-runner-backend", pairs, nullptr},
+    {Field::attention, "attention", "--attention-backend", attentions, asked_attention},
+    {Field::linear_attention, "linear_attention", "", linear_attentions, nullptr},
+    {Field::all_reduce, "all_reduce", "--all-reduce", all_reduces, asked_all_reduce},
+    {Field::batch_invariance, "batch_invariance", "", batch_invariance, nullptr},
+    {Field::cuda_graphs, "cuda_graphs", "--enforce-eager", cuda_graphs, asked_graphs},
+    {Field::max_num_batched_tokens, "max_num_batched_tokens", "--max-num-batched-tokens", step_tokens,
+     asked_rows},
+    {Field::max_num_seqs, "max_num_seqs", "--max-num-seqs", sequences, asked_sequences},
+    {Field::attention_split, "attention_split", "", attention_splits, nullptr},
+    {Field::prefix_cache, "prefix_cache", "--no-prefix-cache", prefix_caches, asked_prefix_cache},
+    {Field::max_model_len, "max_model_len", "--max-model-len", contexts, asked_context},
+    {Field::kv_pages, "kv_pages", "--kv-cache-tokens", kv_pages, asked_kv_pages},
+    {Field::kv_window_pages, "kv_window_pages", "", kv_window_pages, nullptr},
+    {Field::tuning, "tuning_table", "", tunings, nullptr},
+    {Field::pinning, "pinning", "", pinnings, nullptr},
+    {Field::huge_pages, "huge_pages", "", huge_pages, nullptr},
+    {Field::memory_nodes, "numa", "", memory_nodes, nullptr},
+};
+
+}  // namespace
+
+std::span<const FieldSpec> field_specs() { return specs; }
+
+}  // namespace nibble

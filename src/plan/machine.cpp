@@ -1,0 +1,94 @@
+#include "plan/machine.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/options.h"
+#include "base/quote.h"
+
+namespace nibble {
+namespace {
+
+constexpr std::int64_t MiB = 1 << 20;
+constexpr std::int64_t GiB = 1 << 30;
+
+// Reading rates are what a kernel that only reads reaches, where it was measured (H200), and otherwise what
+// the vendor states. Arithmetic: what matrix products were measured to reach on an H200 in bfloat16, and the
+// vendor's ratio to it.
+const GpuFacts gpus[] = {
+    {.model = "NVIDIA H100",
+     .count = 1,
+     .compute_capability = 90,
+     .memory_bytes = 81559 * MiB,
+     .read_bandwidth = 3.35e12,
+     .bf16_flops = 790e12,
+     .link_bandwidth = 370e9},
+    {.model = "NVIDIA H200",
+     .count = 1,
+     .compute_capability = 90,
+     .memory_bytes = 143771 * MiB,
+     .read_bandwidth = 4.65e12,
+     .bf16_flops = 790e12,
+     .link_bandwidth = 370e9},
+    {.model = "NVIDIA B200",
+     .count = 1,
+     .compute_capability = 100,
+     .memory_bytes = 183359 * MiB,
+     .read_bandwidth = 8e12,
+     .bf16_flops = 2250e12,
+     .link_bandwidth = 740e9},
+};
+constexpr std::string_view gpu_names[] = {"h100", "h200", "b200"};
+constexpr int most_gpus = 8;
+
+CpuFacts desktop() {
+  return {.model = "8 cores with AVX-512 and two channels of DDR5",
+          .threads = 8,
+          .features = {"avx2", "avx512_bf16", "avx512bw", "avx512dq", "avx512f", "avx512vbmi", "avx512vl",
+                       "f16c", "fma"},
+          .memory_bytes = 64 * GiB,
+          .available_bytes = 60 * GiB,
+          .read_bandwidth = 60e9,
+          .bf16_flops = 2e12,
+          .f32_flops = 1e12};
+}
+
+CpuFacts host_of(int count) {
+  CpuFacts cpu = desktop();
+  cpu.model = "a server's CPU with AVX-512";
+  cpu.threads = 16 * count;
+  cpu.memory_bytes = 128 * GiB * count;
+  cpu.available_bytes = 120 * GiB * count;
+  cpu.read_bandwidth = 200e9;
+  cpu.bf16_flops = 4e12 * count;
+  cpu.f32_flops = 2e12 * count;
+  return cpu;
+}
+
+}  // namespace
+
+bool CpuFacts::has(std::string_view feature) const {
+  return std::find(features.begin(), features.end(), feature) != features.end();
+}
+
+Result<Machine> declared_machine(std::string_view name) {
+  if (name == "cpu") return Machine{.name = "cpu", .declared = true, .cpu = desktop()};
+  for (std::size_t i = 0; i < std::size(gpus); ++i) {
+    if (!name.starts_with(gpu_names[i]) || name.size() != gpu_names[i].size() + 2) continue;
+    int count = 0;
+    const char* const digits = name.data() + name.size() - 1;
+    const bool number = std::from_chars(digits, digits + 1, count).ec == std::errc();
+    if (name[name.size() - 2] != 'x' || !number || count < 1 || count > most_gpus) continue;
+    Machine machine{.name = std::string(name), .declared = true, .cpu = host_of(count), .gpu = gpus[i]};
+    machine.gpu.count = count;
+    return machine;
+  }
+  constexpr std::string_view examples[] = {"this", "cpu", "h100x1", "h200x1", "b200x1"};
+  const std::string_view near = nearest_name(name, examples);
+  return invalid_argument(quote(name) + " is no machine that nibble knows" +
+                          (near.empty() ? "" : ", the nearest is " + std::string(near)) +
+                          "; give this, cpu, h100xN, h200xN or b200xN with N from 1 to 8, or a JSON file as "
+                          "--machine-json prints it");
+}
+
+}  // namespace nibble

@@ -1,0 +1,156 @@
+#include "plan/memory.h"
+
+#include <algorithm>
+
+#include "formats/mxfp4.h"
+#include "formats/q8.h"
+#include "ops/attention/attention.h"
+#include "ops/linear/linear.h"
+#include "ops/moe/moe.h"
+#include "ops/sample/sample.h"
+
+namespace nibble {
+namespace {
+
+std::int64_t share(std::int64_t bytes, int ranks) { return (bytes + ranks - 1) / ranks; }
+
+std::int64_t aligned(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// The parts of a forward's workspace in models/gpt_oss.cpp, each at a multiple of 64 bytes.
+std::int64_t forward_bytes(const ModelTraits& model, const StepLimits& limits) {
+  const std::int64_t rows = limits.rows, slots = rows * model.experts_per_token;
+  const std::int64_t q_width = model.heads * model.query_dim / limits.ranks;
+  const std::int64_t kv_width = std::max<std::int64_t>(model.kv_values / 2 / limits.ranks, 1);
+  const auto prepared = [](std::int64_t count, std::int64_t in) {
+    return static_cast<std::int64_t>(linear_workspace_bytes(static_cast<int>(count), static_cast<int>(in)));
+  };
+  const std::int64_t shared = std::max({prepared(rows, model.hidden), prepared(rows, q_width),
+                                        prepared(limits.logit_rows, model.hidden),
+                                        static_cast<std::int64_t>(moe_workspace_bytes(
+                                            static_cast<int>(slots), static_cast<int>(model.experts),
+                                            static_cast<int>(std::max(model.hidden, model.expert_width))))});
+  const std::int64_t attention =
+      attention_room(limits.threads, static_cast<int>(model.heads), static_cast<int>(model.kv_heads),
+                     static_cast<int>(model.query_dim), static_cast<int>(limits.positions));
+  const std::int64_t floats[] = {
+      rows * model.hidden,  // residual, normed, delta
+      rows * model.hidden,
+      rows * model.hidden,
+      rows * q_width,  // q, attended
+      rows * q_width,
+      rows * kv_width,  // k, v
+      rows * kv_width,
+      rows * model.query_dim / 2,  // cos, sin
+      rows * model.query_dim / 2,
+      attention,
+      rows * model.experts,  // router's logits
+      slots,                 // expert weights, ids and slots
+      slots,
+      slots,
+      slots * model.expert_width,  // activations, products
+      slots * model.hidden,
+      model.experts + 1,
+      shared / 4,
+      limits.logit_rows * model.hidden,  // the last residual, delta, normed
+      limits.logit_rows * model.hidden,
+      limits.logit_rows * model.hidden,
+  };
+  std::int64_t bytes = 0;
+  for (const std::int64_t count : floats) bytes += aligned(count * 4);
+  return bytes;
+}
+
+// A room a thread for sampling and for changes of logits.
+std::int64_t sampling_bytes(const ModelTraits& model, const StepLimits& limits) {
+  const std::int64_t room =
+      model.vocabulary * static_cast<std::int64_t>(sizeof(TokenId) + sizeof(float)) +
+      (model.vocabulary / row_block + 1) * static_cast<std::int64_t>(sizeof(std::int64_t));
+  const std::int64_t changes =
+      model.vocabulary * static_cast<std::int64_t>(sizeof(float) + sizeof(std::uint32_t));
+  return limits.threads * (room + changes);
+}
+
+std::int64_t converted_matrix(std::int64_t values, Quantization quantization) {
+  return aligned(quantization == Quantization::q8 ? values : values / 2) + aligned(values / q8_block);
+}
+
+}  // namespace
+
+std::int64_t converted_bytes(const ModelTraits& model, Quantization quantization) {
+  static_assert(q8_block == mxfp4_block);
+  if (quantization == Quantization::none) return 0;
+  // A matrix is q, k, v or o of a layer, or lm_head, and each begins at a multiple of 64.
+  const std::int64_t q = model.hidden * model.heads * model.query_dim;
+  const std::int64_t k = model.hidden * model.kv_heads * model.query_dim;
+  return model.layers * 2 * (converted_matrix(q, quantization) + converted_matrix(k, quantization)) +
+         converted_matrix(model.hidden * model.vocabulary, quantization);
+}
+
+std::int64_t weight_bytes(const ModelTraits& model, Quantization quantization, int ranks) {
+  std::int64_t bytes = share(converted_bytes(model, quantization), ranks);
+  for (const WeightGroup& group : model.weights) {
+    std::int64_t kept = group.bytes;
+    // A tied lm_head's original is the embedding, which stays.
+    if (group.convertible && quantization != Quantization::none &&
+        !(model.tied && group.use == WeightUse::last_token))
+      kept -= 2 * group.values;
+    bytes += group.split ? share(kept, ranks) : kept;
+  }
+  return bytes;
+}
+
+std::int64_t kv_position_bytes(const ModelTraits& model, DType dtype, int ranks) {
+  const std::int64_t one = model.kv_values * static_cast<std::int64_t>(dtype_bytes(dtype));
+  // A latent vector is one for all heads, and a KV head is whole on a rank.
+  const std::int64_t shares =
+      model.attention == AttentionKind::latent ? 1 : std::min<std::int64_t>(ranks, model.kv_heads);
+  return model.attention_layers() * one / std::max<std::int64_t>(shares, 1);
+}
+
+bool has_window_pages(const ModelTraits& model) { return model.window_layers > 0 && model.full_layers > 0; }
+
+KvPages kv_page_bytes(const ModelTraits& model, DType dtype, int ranks) {
+  const std::int64_t all = kv_page_size * kv_position_bytes(model, dtype, ranks);
+  if (!has_window_pages(model)) return {.whole = all, .windowed = 0};
+  const std::int64_t windowed = all / model.attention_layers() * model.window_layers;
+  return {.whole = all - windowed, .windowed = windowed};
+}
+
+std::int64_t window_pages_beside(const ModelTraits& model, std::int64_t sequences, std::int64_t step_tokens,
+                                 std::int64_t whole) {
+  if (!has_window_pages(model)) return 0;
+  const auto pages_for = [](std::int64_t tokens) { return (tokens + kv_page_size - 1) / kv_page_size; };
+  // A window that ends anywhere in a page, and the pages that a step adds, twice for a step planned ahead.
+  const std::int64_t one = pages_for(model.window) + 2;
+  const std::int64_t running = sequences * one + 2 * pages_for(step_tokens);
+  // A sequence alone can always go on, even where its context is shorter than that.
+  return std::max(std::min(whole, std::max(2 * running, whole / 4)), one);
+}
+
+std::int64_t whole_pages_in(const ModelTraits& model, DType dtype, int ranks, std::int64_t sequences,
+                            std::int64_t step_tokens, std::int64_t bytes) {
+  const KvPages page = kv_page_bytes(model, dtype, ranks);
+  if (page.whole <= 0 || bytes <= 0) return 0;
+  std::int64_t fits = 0, too_many = bytes / page.whole + 1;
+  while (fits + 1 < too_many) {
+    const std::int64_t count = fits + (too_many - fits) / 2;
+    const std::int64_t windowed = window_pages_beside(model, sequences, step_tokens, count);
+    (count * page.whole + windowed * page.windowed <= bytes ? fits : too_many) = count;
+  }
+  return fits;
+}
+
+std::int64_t workspace_bytes(const ModelTraits& model, const StepLimits& limits) {
+  return forward_bytes(model, limits) + limits.logit_rows * model.vocabulary * 4 +
+         sampling_bytes(model, limits);
+}
+
+std::int64_t graph_bytes(int max_num_seqs) {
+  // Every size up to 8, then every eighth, and four sizes of prefill chunk. A captured step is some 400 nodes
+  // of two kilobytes; what the driver rounds that up to will be known when it is captured.
+  constexpr std::int64_t one_graph = std::int64_t{2} << 20;
+  const int decode = std::min(max_num_seqs, 8) + std::max(max_num_seqs - 8, 0) / 8;
+  return (decode + 4) * one_graph;
+}
+
+}  // namespace nibble

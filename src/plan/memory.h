@@ -1,0 +1,56 @@
+// What an engine takes of a rank's memory, to the byte, from its shapes alone.
+#pragma once
+
+#include <cstdint>
+
+#include "base/options.h"
+#include "plan/kernel_table.h"
+#include "plan/model_traits.h"
+
+namespace nibble {
+
+inline constexpr int kv_page_size = 16;  // positions; a divisor of attention's split
+
+// Rows of logits beyond one a sequence are for scoring prompts: bounded, since a row is the vocabulary wide.
+inline constexpr int scoring_rows = 64;
+
+// Weights of attention and lm_head once they are in this format, as models/dense_conversion.h lays them out.
+std::int64_t converted_bytes(const ModelTraits& model, Quantization quantization);
+// Of one rank; a share that does not divide is rounded up.
+std::int64_t weight_bytes(const ModelTraits& model, Quantization quantization, int ranks);
+
+// Keys and values of one position in all layers, on one rank.
+std::int64_t kv_position_bytes(const ModelTraits& model, DType dtype, int ranks);
+
+// Layers with a window have pages of their own where other layers see everything; else all are in the first
+// group.
+bool has_window_pages(const ModelTraits& model);
+struct KvPages {
+  std::int64_t whole = 0;     // of layers that see all positions
+  std::int64_t windowed = 0;  // of layers with a window
+};
+// Bytes of a page of each group, over its layers, on one rank.
+KvPages kv_page_bytes(const ModelTraits& model, DType dtype, int ranks);
+// Window pages beside `whole` others. What runs needs so many however long its sequences are; as many again,
+// and at least a quarter of `whole`, are for prefixes that may be asked for again.
+std::int64_t window_pages_beside(const ModelTraits& model, std::int64_t sequences, std::int64_t step_tokens,
+                                 std::int64_t whole);
+// The most whole pages that fit `bytes` together with their window pages.
+std::int64_t whole_pages_in(const ModelTraits& model, DType dtype, int ranks, std::int64_t sequences,
+                            std::int64_t step_tokens, std::int64_t bytes);
+
+struct StepLimits {
+  std::int64_t rows = 0;
+  std::int64_t logit_rows = 0;
+  std::int64_t sequences = 0;
+  std::int64_t positions = 0;  // of one sequence
+  int threads = 1;
+  int ranks = 1;
+};
+// Everything a step writes: activations, logits, sampling.
+std::int64_t workspace_bytes(const ModelTraits& model, const StepLimits& limits);
+
+// CUDA graphs: one for each size of decode batch up to max_num_seqs and one for each size of prefill chunk.
+std::int64_t graph_bytes(int max_num_seqs);
+
+}  // namespace nibble

@@ -1,0 +1,82 @@
+// What a plan knows of a model: shapes, formats and what each part of its weights takes. Read from
+// config.json alone (models/model_traits.h), so a plan needs no weights.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor/dtype.h"
+
+namespace nibble {
+
+enum class StoredFormat : std::uint8_t { bf16, mxfp4, nvfp4, fp8_block };
+std::string_view stored_format_name(StoredFormat format);
+
+// When weights are read.
+enum class WeightUse : std::uint8_t {
+  every_token,  // each step, whatever its tokens
+  by_expert,    // the experts that the router chose
+  one_row,      // a row a token: the embedding
+  last_token,   // each step, for the rows whose logits are wanted: lm_head
+};
+
+struct WeightGroup {
+  std::string_view name;    // "attention", "experts"; a literal
+  std::int64_t values = 0;  // weights, of all layers together
+  std::int64_t bytes = 0;   // as stored, with scales and biases
+  WeightUse use = WeightUse::every_token;
+  bool split = true;         // over the ranks; else each rank holds all of it
+  bool convertible = false;  // by --quantization
+  bool operator==(const WeightGroup&) const = default;
+};
+
+enum class AttentionKind : std::uint8_t {
+  grouped,
+  latent
+};  // keys and values by head; one latent vector (MLA)
+
+struct ModelTraits {
+  std::string name;
+  std::string architecture;
+  bool runs = false;  // the engine has this architecture
+  DType dtype = DType::bf16;
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t vocabulary = 0;
+  std::int64_t max_positions = 0;
+  bool tied = false;  // the embedding is lm_head as well
+
+  AttentionKind attention = AttentionKind::grouped;
+  std::int64_t full_layers = 0;    // that see the whole context
+  std::int64_t window_layers = 0;  // that see `window` positions
+  std::int64_t window = 0;
+  std::int64_t linear_layers = 0;  // with a state instead (Gated DeltaNet)
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t query_dim = 0;     // of one head: what a score sums over
+  std::int64_t value_dim = 0;     // of one head
+  std::int64_t kv_values = 0;     // of one position in one layer with keys and values
+  std::int64_t state_bytes = 0;   // of one sequence, over all linear layers
+  std::int64_t linear_flops = 0;  // of one token in the state's recurrence, over all linear layers
+
+  std::int64_t experts = 0;  // of one layer; 0: none
+  std::int64_t experts_per_token = 0;
+  std::int64_t expert_width = 0;
+  std::int64_t expert_layers = 0;
+  StoredFormat expert_format = StoredFormat::bf16;
+  StoredFormat dense_format = StoredFormat::bf16;
+
+  std::vector<WeightGroup> weights;
+
+  std::int64_t weight_bytes() const {
+    std::int64_t bytes = 0;
+    for (const WeightGroup& group : weights) bytes += group.bytes;
+    return bytes;
+  }
+  std::int64_t attention_layers() const { return full_layers + window_layers; }
+  bool operator==(const ModelTraits&) const = default;
+};
+
+}  // namespace nibble

@@ -1,0 +1,149 @@
+// The plan: every choice of an engine as a value with its reason, made before a byte is allocated.
+//
+// resolve() is pure. Each field has a list of candidates; a rule may remove one, with a reason, or prefer
+// one; what the user gave is honoured or refused; the best that remains wins. Rules are gathered before
+// anything is decided, so their order cannot matter. Fields are decided in the order of `Field`, and a rule
+// sees those before its own.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json_writer.h"
+#include "base/options.h"
+#include "base/status.h"
+#include "plan/gates.h"
+#include "plan/kernel_table.h"
+#include "plan/machine.h"
+#include "plan/model_traits.h"
+
+namespace nibble {
+
+enum class Field : std::uint8_t {
+  device,
+  threads,
+  tensor_parallel,
+  expert_parallel,
+  dtype,
+  quantization,
+  kv_cache_dtype,
+  experts,  // the pair of compute and exchange
+  attention,
+  linear_attention,
+  all_reduce,
+  batch_invariance,
+  cuda_graphs,
+  max_num_batched_tokens,
+  max_num_seqs,
+  attention_split,
+  prefix_cache,
+  max_model_len,
+  kv_pages,
+  kv_window_pages,
+  tuning,
+  pinning,
+  huge_pages,
+  memory_nodes,
+  count,
+};
+
+struct Rejected {
+  std::string value;
+  std::string why;
+  bool operator==(const Rejected&) const = default;
+};
+
+// A row of a plan.
+struct Choice {
+  std::string field;  // "moe_runner"
+  std::string value;
+  std::string from;  // user, rule:<id> or default
+  std::string why;
+  std::vector<Rejected> rejected;
+  std::vector<std::string> alternatives;  // what would run here too, in order of preference
+  bool operator==(const Choice&) const = default;
+};
+
+// Of one rank, in bytes.
+struct MemoryPlan {
+  std::int64_t weights = 0;
+  std::int64_t kv = 0;         // keys and values, and states where a model has them
+  std::int64_t workspace = 0;  // activations, logits and sampling
+  std::int64_t graphs = 0;
+  std::int64_t total = 0;
+  std::int64_t budget = 0;     // what may be taken
+  std::int64_t capacity = 0;   // what there is
+  std::int64_t kv_tokens = 0;  // positions that fit
+  double max_concurrency = 0;  // sequences of max_model_len
+  bool operator==(const MemoryPlan&) const = default;
+};
+
+// What the bytes and products of the model allow on the machine; 0 where the machine's rates are unknown.
+struct BoundPlan {
+  static constexpr int context = 1024;  // positions before a decoded token
+  static constexpr int batches[] = {1, 8, 32, 128};
+  static constexpr int prompts[] = {128, 1024, 8192, 32768};
+  double bytes_per_token = 0;  // of weights that a step of one token reads, all ranks together
+  double kv_bytes_per_token = 0;
+  double flops_per_token = 0;  // of products with weights, lm_head left out, as in a prefill
+  double decode_tokens_per_s[std::size(batches)] = {};
+  double prefill_tokens_per_s = 0;                // of a prompt of 8,192 tokens, or of what the context holds
+  double first_token_s[std::size(prompts)] = {};  // 0 also where the context is shorter
+  bool operator==(const BoundPlan&) const = default;
+};
+
+struct Plan {
+  ModelTraits model;
+  Machine machine;
+
+  DeviceKind device = DeviceKind::cpu;
+  int threads = 1;
+  int tensor_parallel = 1;
+  int expert_parallel = 1;
+  DType dtype = DType::bf16;
+  Quantization quantization = Quantization::none;
+  DType kv_dtype = DType::bf16;
+  ExpertPath experts;
+  std::string_view attention;  // a name of attention_table()
+  int max_num_batched_tokens = 0;
+  int max_num_seqs = 0;
+  int max_logit_rows = 0;
+  int page_size = 0;
+  int max_model_len = 0;
+  int kv_pages = 0;
+  int kv_window_pages = 0;
+  bool cuda_graphs = false;
+  bool prefix_cache = false;
+
+  std::vector<Choice> choices;
+  std::vector<GateResult> gates;
+  std::vector<std::string> not_built;  // kernels of it that this program does not have
+  MemoryPlan memory;
+  BoundPlan bound;
+
+  const Choice& choice(std::string_view field) const;
+  // Gates that are not open and that the user overrode: what needs them may fail.
+  std::vector<std::string> degraded_by() const;
+  bool operator==(const Plan&) const = default;
+};
+
+Result<Plan> resolve(const EngineOptions& options, const Machine& machine, const ModelTraits& model);
+
+// The screen of `nibble plan`, lines of at most `columns` characters.
+std::string plan_text(const Plan& plan, int columns);
+// The same choices a line each, as a log at the start has them.
+std::string startup_text(const Plan& plan);
+std::string plan_json(const Plan& plan);
+// The members of plan_json, for who puts them into an object of their own.
+void write_plan(const Plan& plan, JsonWriter& json);
+void write_choices(std::span<const Choice> choices, JsonWriter& json);
+
+// "1,234,567"
+std::string grouped(std::int64_t number);
+
+}  // namespace nibble

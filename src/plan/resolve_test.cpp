@@ -1,0 +1,323 @@
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "ops/attention/attention_kernels.h"
+#include "ops/linear/dot_kernels.h"
+#include "plan/memory.h"
+#include "plan/plan.h"
+#include "plan/rules.h"
+
+namespace nibble {
+namespace {
+
+// A gpt-oss of the 20b's shape, or one in another format.
+ModelTraits gpt_oss() {
+  ModelTraits model{.name = "gpt-oss-20b",
+                    .architecture = "GptOssForCausalLM",
+                    .runs = true,
+                    .layers = 24,
+                    .hidden = 2880,
+                    .vocabulary = 201088,
+                    .max_positions = 131072,
+                    .full_layers = 12,
+                    .window_layers = 12,
+                    .window = 128,
+                    .heads = 64,
+                    .kv_heads = 8,
+                    .query_dim = 64,
+                    .value_dim = 64,
+                    .kv_values = 1024,
+                    .experts = 32,
+                    .experts_per_token = 4,
+                    .expert_width = 2880,
+                    .expert_layers = 24,
+                    .expert_format = StoredFormat::mxfp4};
+  const std::int64_t dense = 24 * 2880 * (2 * 4096 + 2 * 512), head = 201088ll * 2880;
+  model.weights = {{.name = "attention", .values = dense, .bytes = 2 * dense, .convertible = true},
+                   {.name = "router", .values = 24 * 32 * 2880, .bytes = 2 * 24 * 32 * 2880, .split = false},
+                   {.name = "experts",
+                    .values = 24ll * 32 * 3 * 2880 * 2880,
+                    .bytes = 24ll * 32 * 3 * 2880 * 2880 * 17 / 32,
+                    .use = WeightUse::by_expert},
+                   {.name = "embedding", .values = head, .bytes = 2 * head, .use = WeightUse::one_row},
+                   {.name = "lm_head",
+                    .values = head,
+                    .bytes = 2 * head,
+                    .use = WeightUse::last_token,
+                    .convertible = true}};
+  return model;
+}
+
+Machine machine(const char* name) { return declared_machine(name).value(); }
+
+Plan planned(const EngineOptions& options, const char* name = "cpu") {
+  Result<Plan> plan = resolve(options, machine(name), gpt_oss());
+  EXPECT_TRUE(plan.ok()) << plan.status().message();
+  return std::move(plan).value();
+}
+
+std::string refusal(const EngineOptions& options, const char* name = "cpu") {
+  const Result<Plan> plan = resolve(options, machine(name), gpt_oss());
+  EXPECT_FALSE(plan.ok());
+  EXPECT_EQ(plan.status().exit_code(), 2);
+  return plan.status().message();
+}
+
+TEST(Plan, EveryFieldSaysWhereItCameFromAndWhy) {
+  for (const char* name : {"cpu", "h100x1", "h200x4", "b200x8"}) {
+    const Plan plan = planned({}, name);
+    EXPECT_GE(plan.choices.size(), 18u);
+    for (const Choice& choice : plan.choices) {
+      EXPECT_FALSE(choice.value.empty()) << choice.field;
+      EXPECT_FALSE(choice.why.empty()) << choice.field;
+      EXPECT_TRUE(choice.from == "default" || choice.from.starts_with("rule:"))
+          << choice.field << choice.from;
+      for (const Rejected& rejected : choice.rejected) {
+        EXPECT_FALSE(rejected.why.empty()) << choice.field << " " << rejected.value;
+        EXPECT_NE(rejected.value, choice.value);
+      }
+    }
+  }
+}
+
+TEST(Plan, WhatTheUserSetIsTakenAndSaysSo) {
+  const Plan plan = planned({.max_model_len = 5000,
+                             .max_num_seqs = 3,
+                             .max_num_batched_tokens = 77,
+                             .dtype = FloatType::float32,
+                             .kv_cache_dtype = FloatType::fp8_e4m3,
+                             .quantization = Quantization::q8,
+                             .moe_runner_backend = "cpu_avx2",
+                             .attention_backend = "cpu_scalar"});
+  EXPECT_EQ(plan.max_model_len, 5000);
+  EXPECT_EQ(plan.max_num_seqs, 3);
+  EXPECT_EQ(plan.max_num_batched_tokens, 77);
+  EXPECT_EQ(plan.dtype, DType::f32);
+  EXPECT_EQ(plan.kv_dtype, DType::f8_e4m3);
+  EXPECT_EQ(plan.quantization, Quantization::q8);
+  EXPECT_EQ(plan.experts.kernel, "cpu_avx2");
+  EXPECT_EQ(plan.attention, "cpu_scalar");
+  for (const char* field : {"max_model_len", "max_num_seqs", "max_num_batched_tokens", "dtype",
+                            "kv_cache_dtype", "quantization", "moe_runner", "attention"})
+    EXPECT_EQ(plan.choice(field).from, "user") << field;
+  EXPECT_EQ(plan.choice("token_exchange").from, "default");
+}
+
+TEST(Plan, ARefusalNamesTheOptionTheReasonAndWhatWorks) {
+  EXPECT_EQ(refusal({.max_model_len = 200000}),
+            "--max-model-len 200000: the model holds 131072 tokens; give at most 131072");
+  EXPECT_EQ(refusal({.tensor_parallel = 2}), "--tp 2: ranks as threads of a CPU are not built yet; give 1");
+  EXPECT_EQ(refusal({.tensor_parallel = 8}, "h200x4"), "--tp 8: there are 4 GPUs; give 1, 2, 4");
+  EXPECT_EQ(refusal({.device = Device::cuda}), "--device cuda: this machine has no GPU; give cpu");
+  EXPECT_EQ(
+      refusal({.moe_runner_backend = "cpu_amx"}),
+      "--moe-runner-backend cpu_amx: this CPU lacks what cpu_amx needs: amx_bf16, amx_tile; give auto or "
+      "one of cpu_avx512_bf16, cpu_avx512, cpu_avx2, cpu_scalar");
+  EXPECT_EQ(
+      refusal({.all_reduce = "nccl", .tensor_parallel = 4}, "h200x4"),
+      "--all-reduce nccl: its order of additions depends on the message's size: bits would depend on the "
+      "batch; give fused, one_shot, two_shot");
+  EXPECT_EQ(refusal({.all_reduce = "fussed"}),
+            "--all-reduce fussed: not one of its values, the nearest is fused; give none");
+  EXPECT_NE(refusal({.attention_backend = "cpu_avx51"}).find("the nearest is cpu_avx512"), std::string::npos);
+}
+
+TEST(Plan, TheSameForAsManyRanksAsHoldTheModel) {
+  ModelTraits large = gpt_oss();
+  large.weights.push_back({.name = "more", .values = 0, .bytes = std::int64_t{200} << 30});
+  const Plan plan = resolve({}, machine("h200x4"), large).value();
+  EXPECT_EQ(plan.tensor_parallel, 2);
+  EXPECT_EQ(plan.choice("tp").from, "rule:weights-fit");
+  EXPECT_EQ(plan.experts.exchange, "none");
+}
+
+TEST(Plan, NeitherKernelNorExchangeIsChosenWithoutTheOther) {
+  const Plan none = planned({.tensor_parallel = 4}, "h200x4");
+  EXPECT_EQ(none.experts.exchange, "none");
+  EXPECT_EQ(none.experts.combine, CombineFormat::top_k_order);
+  const Plan spread = planned({.tensor_parallel = 4, .expert_parallel = 4}, "h200x4");
+  EXPECT_EQ(spread.experts.exchange, "normal");
+  EXPECT_EQ(spread.experts.dispatch, DispatchFormat::contiguous);
+  EXPECT_EQ(spread.choice("token_exchange").from, "rule:spread-experts-exchange");
+  const Plan masked = planned(
+      {.moe_a2a_backend = "deepep_low_latency", .tensor_parallel = 4, .expert_parallel = 4}, "h200x4");
+  EXPECT_EQ(masked.experts.exchange, "low_latency");
+  EXPECT_EQ(masked.experts.dispatch, DispatchFormat::masked);
+  EXPECT_EQ(masked.experts.combine, CombineFormat::weighted);
+  EXPECT_EQ(masked.choice("token_exchange").from, "user");
+}
+
+TEST(Plan, WhatIsOnlyDeclaredRunsOnNoRealMachine) {
+  const Plan declared = planned({}, "h200x1");
+  EXPECT_EQ(declared.not_built, (std::vector<std::string>{"sm90_mxfp4", "sm90_attention", "CUDA graphs"}));
+  Machine real = machine("h200x1");
+  real.declared = false;
+  EXPECT_EQ(resolve({.device = Device::cuda}, real, gpt_oss()).status().message(),
+            "--device cuda: this nibble was built without CUDA; give cpu");
+  EXPECT_TRUE(resolve({}, real, gpt_oss())->not_built.empty());
+  for (const ExpertKernel& kernel : expert_kernels()) {
+    if (kernel.facts.built) continue;
+    EXPECT_FALSE(resolve({.moe_runner_backend = std::string(kernel.facts.name)}, real, gpt_oss()).ok());
+  }
+}
+
+TEST(Plan, MemoryAddsUpAndStaysInItsBudget) {
+  for (const char* name : {"cpu", "h100x1", "h200x1", "h200x8"}) {
+    for (const float share : {0.0f, 0.5f, 0.95f}) {
+      const Plan plan = planned({.memory_utilization = share}, name);
+      const MemoryPlan& memory = plan.memory;
+      EXPECT_EQ(memory.weights + memory.kv + memory.workspace + memory.graphs, memory.total);
+      EXPECT_LE(memory.total, memory.budget) << name << " " << share;
+      EXPECT_EQ(memory.kv_tokens, plan.kv_pages * plan.page_size);
+      EXPECT_GE(memory.max_concurrency, 1.0);
+    }
+  }
+  EXPECT_LT(planned({.memory_utilization = 0.5f}, "h200x1").memory.kv_tokens,
+            planned({}, "h200x1").memory.kv_tokens);
+}
+
+TEST(Plan, PagesOfWindowsAreFewAndCounted) {
+  const Plan plan = planned({.max_num_seqs = 4});
+  ASSERT_GT(plan.kv_window_pages, 0);
+  EXPECT_LT(plan.kv_window_pages, plan.kv_pages);
+  const std::int64_t page = 16 * 12 * 1024 * 2;  // positions, layers of a kind, values, bytes
+  EXPECT_EQ(plan.memory.kv, page * (plan.kv_pages + plan.kv_window_pages));
+  const Plan fewer = planned({.max_num_seqs = 4, .kv_cache_tokens = 1000});
+  EXPECT_EQ(fewer.kv_pages, 63);
+  EXPECT_EQ(fewer.choice("kv_pages").from, "user");
+  EXPECT_EQ(fewer.max_model_len, 1008);
+  EXPECT_NE(refusal({.max_model_len = 2000, .kv_cache_tokens = 1000}).find("--kv-cache-tokens holds 1008"),
+            std::string::npos);
+  EXPECT_NE(refusal({.kv_cache_tokens = 1 << 30}).find("--kv-cache-tokens 1073741824: "), std::string::npos);
+}
+
+TEST(Plan, MoreRanksHoldFewerBytesEach) {
+  std::int64_t before = std::int64_t{1} << 60;
+  for (const int ranks : {1, 2, 4, 8}) {
+    const std::int64_t bytes = planned({.tensor_parallel = ranks}, "h200x8").memory.weights;
+    EXPECT_LT(bytes, before);
+    before = bytes;
+  }
+}
+
+// The table of kernels says of this machine what the kernels say themselves.
+TEST(KernelTable, SupportIsWhatTheKernelsSay) {
+  const Machine here = probe_machine();
+  int checked = 0;
+  std::string order, own_order;
+  for (const ExpertKernel& kernel : expert_kernels()) {
+    if (kernel.facts.device != DeviceKind::cpu) continue;
+    const DotKernels* own = find_dot_kernels(kernel.facts.name.substr(4));
+    ASSERT_NE(own, nullptr) << kernel.facts.name;
+    EXPECT_EQ(missing_features(kernel.facts, here.cpu).empty(), own->supported()) << kernel.facts.name;
+    order += " " + std::string(own->name);
+    ++checked;
+  }
+  EXPECT_EQ(checked, static_cast<int>(dot_kernels().size()));
+  for (const DotKernels& own : dot_kernels()) own_order += " " + std::string(own.name);
+  EXPECT_EQ(order, own_order) << "preferences differ";
+  for (const AttentionKernels& own : attention_kernels()) {
+    const AttentionKernel* kernel = find_attention("cpu_" + std::string(own.name));
+    ASSERT_NE(kernel, nullptr) << own.name;
+    EXPECT_EQ(missing_features(kernel->facts, here.cpu).empty(), own.supported()) << own.name;
+  }
+}
+
+TEST(Rules, HaveIdsOfTheirOwn) {
+  std::vector<std::string_view> ids;
+  for (const Rule& rule : plan_rules()) ids.push_back(rule.id);
+  std::sort(ids.begin(), ids.end());
+  EXPECT_EQ(std::adjacent_find(ids.begin(), ids.end()), ids.end());
+}
+
+template <class T>
+T one_of(std::initializer_list<T> values) {
+  return *rc::gen::elementOf(std::vector<T>(values));
+}
+
+EngineOptions random_options() {
+  EngineOptions options;
+  options.device = one_of({Device::automatic, Device::automatic, Device::cpu, Device::cuda});
+  options.threads = one_of({0, 1, 3, 64});
+  options.max_model_len = one_of({0, 0, 1000, 131072, 1 << 20});
+  options.max_num_seqs = one_of({16, 1, 300});
+  options.max_num_batched_tokens = one_of({512, 1, 4096});
+  options.dtype = one_of({FloatType::automatic, FloatType::float32, FloatType::bfloat16});
+  options.kv_cache_dtype = one_of({FloatType::automatic, FloatType::float32, FloatType::fp8_e4m3});
+  options.quantization = one_of({Quantization::none, Quantization::q8});
+  options.moe_runner_backend = one_of<const char*>(
+      {"auto", "auto", "auto", "cpu_avx2", "cpu_amx", "sm90_mxfp4", "triton_kernels", "marlin", "nothing"});
+  options.moe_a2a_backend = one_of<const char*>({"auto", "auto", "none", "normal", "deepep", "mooncake"});
+  options.attention_backend = one_of<const char*>({"auto", "auto", "cpu_scalar", "sm90_attention", "fa3"});
+  options.all_reduce = one_of<const char*>({"auto", "auto", "fused", "nccl"});
+  options.tensor_parallel = one_of({0, 0, 1, 2, 3, 4});
+  options.expert_parallel = one_of({0, 0, 1, 2, 4});
+  options.memory_utilization = one_of({0.0f, 0.3f, 0.9f});
+  options.enforce_eager = *rc::gen::arbitrary<bool>();
+  return options;
+}
+
+Machine random_machine() {
+  Machine chosen = machine(one_of<const char*>({"cpu", "h100x1", "h200x4", "b200x2", "h100x8"}));
+  chosen.declared = *rc::gen::arbitrary<bool>();
+  std::erase_if(chosen.cpu.features, [](const std::string&) { return *rc::gen::inRange(0, 4) == 0; });
+  return chosen;
+}
+
+ModelTraits random_model() {
+  ModelTraits model = gpt_oss();
+  model.expert_format = one_of({StoredFormat::mxfp4, StoredFormat::mxfp4, StoredFormat::bf16,
+                                StoredFormat::fp8_block, StoredFormat::nvfp4});
+  model.dense_format = one_of({StoredFormat::bf16, StoredFormat::fp8_block});
+  model.attention = one_of({AttentionKind::grouped, AttentionKind::grouped, AttentionKind::latent});
+  model.linear_layers = one_of<std::int64_t>({0, 0, 12});
+  model.experts = one_of<std::int64_t>({32, 30, 128});
+  model.weights.push_back({.name = "more",
+                           .values = 0,
+                           .bytes = one_of<std::int64_t>({0, std::int64_t{1} << 36, std::int64_t{1} << 40})});
+  return model;
+}
+
+// What a plan is, or why there is none, as one text.
+std::string outcome(const Result<Plan>& plan) {
+  return plan.ok() ? plan_json(*plan) : plan.status().message();
+}
+
+RC_GTEST_PROP(Rules, TheirOrderChangesNothing, ()) {
+  const EngineOptions options = random_options();
+  const Machine chosen = random_machine();
+  const ModelTraits model = random_model();
+  const std::string expected = outcome(resolve(options, chosen, model));
+  std::vector<Rule> rules(plan_rules().begin(), plan_rules().end());
+  std::mt19937 random(*rc::gen::arbitrary<unsigned>());
+  for (int i = 0; i < 10; ++i) {  // with RapidCheck's hundred cases: a thousand shuffles
+    std::shuffle(rules.begin(), rules.end(), random);
+    RC_ASSERT(outcome(resolve_by(rules, options, chosen, model)) == expected);
+  }
+}
+
+// A user's value never turns into another one: it stands in the plan or there is none.
+RC_GTEST_PROP(Plan, AUsersValueStandsOrThereIsNoPlan, ()) {
+  const EngineOptions options = random_options();
+  const Result<Plan> plan = resolve(options, random_machine(), random_model());
+  if (!plan.ok()) return;
+  if (options.max_model_len > 0) RC_ASSERT(plan->max_model_len == options.max_model_len);
+  if (options.tensor_parallel > 0) RC_ASSERT(plan->tensor_parallel == options.tensor_parallel);
+  if (options.expert_parallel > 0) RC_ASSERT(plan->expert_parallel == options.expert_parallel);
+  if (options.threads > 0) RC_ASSERT(plan->threads == options.threads);
+  RC_ASSERT(options.max_num_seqs == 16 || plan->max_num_seqs == options.max_num_seqs);
+  if (options.enforce_eager) RC_ASSERT(!plan->cuda_graphs);
+  if (options.device != Device::automatic)
+    RC_ASSERT((plan->device == DeviceKind::cuda) == (options.device == Device::cuda));
+  if (find_expert_kernel(options.moe_runner_backend) != nullptr)
+    RC_ASSERT(plan->experts.kernel == options.moe_runner_backend);
+  if (find_exchange(options.moe_a2a_backend) != nullptr)
+    RC_ASSERT(plan->experts.exchange == options.moe_a2a_backend);
+  if (options.all_reduce != "auto") RC_ASSERT(plan->choice("all_reduce").value == options.all_reduce);
+}
+
+}  // namespace
+}  // namespace nibble

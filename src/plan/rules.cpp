@@ -1,0 +1,294 @@
+#include "plan/rules.h"
+
+#include <algorithm>
+
+#include "plan/budget.h"
+
+namespace nibble {
+namespace {
+
+using S = Situation;
+using C = Candidate;
+
+std::string mebibytes(std::int64_t bytes) { return grouped(bytes >> 20) + " MiB"; }
+std::string number(std::int64_t value) { return std::to_string(value); }
+
+const ExpertKernel& kernel_of(const C& pair) { return *find_expert_kernel(pair.path.kernel); }
+const KernelFacts& attention_of(const C& candidate) { return find_attention(candidate.value)->facts; }
+
+DeviceKind device_of(const S& s) { return s.on_gpu() ? DeviceKind::cuda : DeviceKind::cpu; }
+
+bool lacks_features(const S& s, const KernelFacts& kernel) {
+  return kernel.device == DeviceKind::cpu && !missing_features(kernel, s.machine.cpu).empty();
+}
+std::string lacking(const S& s, const KernelFacts& kernel) {
+  return "this CPU lacks what " + std::string(kernel.name) +
+         " needs: " + missing_features(kernel, s.machine.cpu);
+}
+bool other_architecture(const S& s, const KernelFacts& kernel) {
+  return s.on_gpu() && kernel.device == DeviceKind::cuda &&
+         kernel.compute_capability != s.machine.gpu.compute_capability;
+}
+std::string made_for(const S& s, const KernelFacts& kernel) {
+  return "it is for SM" + number(kernel.compute_capability) + "; this GPU is SM" +
+         number(s.machine.gpu.compute_capability);
+}
+std::string other_device(const KernelFacts& kernel) {
+  return "it runs on a " + std::string(kernel.device == DeviceKind::cpu ? "CPU" : "GPU");
+}
+std::string only_declared() { return "it is declared but not built into this program"; }
+
+std::int64_t rank_number(const C& candidate) { return std::max<std::int64_t>(candidate.number, 1); }
+
+// What a rank must hold at least: weights, what a step writes, and one sequence of some length.
+std::int64_t least_bytes(const S& s, std::int64_t ranks) {
+  constexpr std::int64_t some_length = 8192;
+  const EngineOptions& options = s.options;
+  const EngineOptions defaults;
+  const bool rows_asked = options.max_num_batched_tokens != defaults.max_num_batched_tokens;
+  const bool sequences_asked = options.max_num_seqs != defaults.max_num_seqs;
+  const int sequences = sequences_asked ? options.max_num_seqs : usual_gpu_sequences;
+  const StepLimits limits{.rows = rows_asked ? options.max_num_batched_tokens : usual_gpu_rows,
+                          .logit_rows = std::max(sequences, scoring_rows),
+                          .sequences = sequences,
+                          .positions = s.model.max_positions,
+                          .ranks = static_cast<int>(ranks)};
+  const std::int64_t positions =
+      options.max_model_len > 0 ? options.max_model_len : std::min(some_length, s.model.max_positions);
+  return weight_bytes(s.model, Quantization::none, limits.ranks) + workspace_bytes(s.model, limits) +
+         (options.enforce_eager ? 0 : graph_bytes(sequences)) + s.model.state_bytes / ranks * sequences +
+         positions * kv_position_bytes(s.model, DType::bf16, limits.ranks);
+}
+
+bool heads_divide(const S& s, std::int64_t ranks) {
+  const std::int64_t heads = s.model.heads, kv_heads = std::max<std::int64_t>(s.model.kv_heads, 1);
+  return heads % ranks == 0 && (kv_heads % ranks == 0 || ranks % kv_heads == 0);
+}
+
+// The first gate that `field` with `value` needs and that is not open; null where all are.
+const GateResult* closed_gate(const S& s, std::string_view field, std::string_view value) {
+  for (const GateResult& result : s.gates) {
+    if (!result.open() && needs_gate(*find_gate(result.name), field, value)) return &result;
+  }
+  return nullptr;
+}
+const GateResult* closed_gate_of_pair(const S& s, const C& pair) {
+  const GateResult* runner = closed_gate(s, "moe_runner", pair.path.kernel);
+  return runner != nullptr ? runner : closed_gate(s, "token_exchange", pair.path.exchange);
+}
+
+constexpr Rule rules[] = {
+    {"device-gate", Field::device, Effect::remove,
+     [](const S& s, const C& c) { return closed_gate(s, "device", c.value) != nullptr; },
+     [](const S& s, const C& c) { return closed_gate(s, "device", c.value)->why; }},
+    {"pair-gate", Field::experts, Effect::remove,
+     [](const S& s, const C& c) { return s.on_gpu() && closed_gate_of_pair(s, c) != nullptr; },
+     [](const S& s, const C& c) { return closed_gate_of_pair(s, c)->why; }},
+    {"attention-gate", Field::attention, Effect::remove,
+     [](const S& s, const C& c) { return s.on_gpu() && closed_gate(s, "attention", c.value) != nullptr; },
+     [](const S& s, const C& c) { return closed_gate(s, "attention", c.value)->why; }},
+    {"all-reduce-gate", Field::all_reduce, Effect::remove,
+     [](const S& s, const C& c) { return closed_gate(s, "all_reduce", c.value) != nullptr; },
+     [](const S& s, const C& c) { return closed_gate(s, "all_reduce", c.value)->why; }},
+
+    {"no-gpu", Field::device, Effect::remove,
+     [](const S& s, const C& c) { return c.value == "cuda" && s.machine.gpu.count == 0; },
+     [](const S& s, const C&) {
+       return std::string(s.machine.declared ? "this machine has no GPU"
+                                             : "no GPU was looked for: this nibble was built without CUDA");
+     },
+     true},
+    {"cuda-not-built", Field::device, Effect::remove,
+     [](const S& s, const C& c) {
+       return c.value == "cuda" && s.machine.gpu.count > 0 && !s.machine.declared;
+     },
+     [](const S&, const C&) { return std::string("this nibble was built without CUDA"); }, true},
+
+    {"one-rank-a-gpu", Field::tensor_parallel, Effect::remove,
+     [](const S& s, const C& c) { return s.on_gpu() && c.number > s.machine.gpu.count; },
+     [](const S& s, const C&) {
+       return s.machine.gpu.count == 1 ? std::string("there is one GPU")
+                                       : "there are " + number(s.machine.gpu.count) + " GPUs";
+     }},
+    {"cpu-ranks-not-built", Field::tensor_parallel, Effect::remove,
+     [](const S& s, const C& c) { return !s.on_gpu() && c.number > 1; },
+     [](const S&, const C&) { return std::string("ranks as threads of a CPU are not built yet"); }, true},
+    {"heads-divide", Field::tensor_parallel, Effect::remove,
+     [](const S& s, const C& c) { return !heads_divide(s, rank_number(c)); },
+     [](const S& s, const C& c) {
+       return number(s.model.heads) + " heads of queries and " + number(s.model.kv_heads) +
+              " of keys do not divide among " + c.value + " ranks";
+     }},
+    {"weights-fit", Field::tensor_parallel, Effect::remove,
+     [](const S& s, const C& c) { return s.on_gpu() && least_bytes(s, rank_number(c)) > memory_budget(s); },
+     [](const S& s, const C& c) {
+       return "a rank needs " + mebibytes(least_bytes(s, rank_number(c))) + ", and " +
+              mebibytes(memory_budget(s)) + " of a GPU may be taken";
+     }},
+
+    {"cpu-experts-not-spread", Field::expert_parallel, Effect::remove,
+     [](const S& s, const C& c) { return !s.on_gpu() && c.number > 1; },
+     [](const S&, const C&) { return std::string("ranks as threads of a CPU are not built yet"); }, true},
+    {"experts-divide", Field::expert_parallel, Effect::remove,
+     [](const S& s, const C& c) { return s.model.experts % rank_number(c) != 0; },
+     [](const S& s, const C& c) {
+       return number(s.model.experts) + " experts do not divide among " + c.value + " ranks";
+     }},
+    {"experts-within-ranks", Field::expert_parallel, Effect::remove,
+     [](const S& s, const C& c) { return s.number(Field::tensor_parallel) % rank_number(c) != 0; },
+     [](const S& s, const C&) {
+       return "experts are spread over the ranks of --tp, which are " + s.at(Field::tensor_parallel).value;
+     }},
+
+    {"gpu-bfloat16", Field::dtype, Effect::remove,
+     [](const S& s, const C& c) { return s.on_gpu() && c.value == "float32"; },
+     [](const S&, const C&) { return std::string("a GPU's matrix units take bfloat16"); }},
+
+    {"gpu-converts-nothing", Field::quantization, Effect::remove,
+     [](const S& s, const C& c) { return s.on_gpu() && c.value != "none"; },
+     [](const S&, const C&) { return std::string("no GPU kernel takes converted weights"); }},
+    {"bfloat16-converts", Field::quantization, Effect::remove,
+     [](const S& s, const C& c) { return c.value != "none" && s.model.dense_format != StoredFormat::bf16; },
+     [](const S& s, const C&) {
+       return "attention and lm_head are stored as " + std::string(stored_format_name(s.model.dense_format)) +
+              "; bf16 can be converted";
+     }},
+    {"plain-attention-converts", Field::quantization, Effect::remove,
+     [](const S& s, const C& c) {
+       return c.value != "none" && (s.model.attention == AttentionKind::latent || s.model.linear_layers > 0);
+     },
+     [](const S&, const C&) { return std::string("only layers of plain q, k, v and o are converted"); }},
+
+    {"gpu-cache-is-narrow", Field::kv_cache_dtype, Effect::remove,
+     [](const S& s, const C& c) { return s.on_gpu() && c.value == "float32"; },
+     [](const S&, const C&) { return std::string("attention on a GPU reads bfloat16 or fp8"); }},
+
+    {"runner-device", Field::experts, Effect::remove,
+     [](const S& s, const C& c) { return kernel_of(c).facts.device != device_of(s); },
+     [](const S&, const C& c) { return other_device(kernel_of(c).facts); }, true},
+    {"runner-format", Field::experts, Effect::remove,
+     [](const S& s, const C& c) { return kernel_of(c).format != s.model.expert_format; },
+     [](const S& s, const C& c) {
+       return "it takes experts in " + std::string(stored_format_name(kernel_of(c).format)) +
+              "; this model's are in " + std::string(stored_format_name(s.model.expert_format));
+     }},
+    {"runner-features", Field::experts, Effect::remove,
+     [](const S& s, const C& c) { return lacks_features(s, kernel_of(c).facts); },
+     [](const S& s, const C& c) { return lacking(s, kernel_of(c).facts); }},
+    {"runner-architecture", Field::experts, Effect::remove,
+     [](const S& s, const C& c) { return other_architecture(s, kernel_of(c).facts); },
+     [](const S& s, const C& c) { return made_for(s, kernel_of(c).facts); }, true},
+    {"runner-not-built", Field::experts, Effect::remove,
+     [](const S& s, const C& c) { return !kernel_of(c).facts.built && !s.machine.declared; },
+     [](const S&, const C&) { return only_declared(); }},
+    {"exchange-needs-ranks", Field::experts, Effect::remove,
+     [](const S& s, const C& c) {
+       return c.path.exchange != "none" && s.number(Field::expert_parallel) == 1;
+     },
+     [](const S&, const C& c) {
+       return "an exchange (" + std::string(c.path.exchange) +
+              ") needs experts on several ranks, --ep 2 or more";
+     }},
+    {"runner-takes-dispatch", Field::experts, Effect::remove,
+     [](const S&, const C& c) { return c.path.exchange != "none" && !kernel_of(c).exchanges; },
+     [](const S&, const C& c) {
+       return std::string(c.path.kernel) + " takes tokens in place, not " +
+              std::string(dispatch_format_name(c.path.dispatch)) + " ones";
+     },
+     true},
+    {"spread-experts-exchange", Field::experts, Effect::prefer,
+     [](const S& s, const C& c) {
+       return c.path.exchange == "normal" && s.number(Field::expert_parallel) > 1;
+     },
+     [](const S&, const C&) {
+       return std::string("a token travels once, to the ranks that hold its experts");
+     }},
+
+    {"attention-device", Field::attention, Effect::remove,
+     [](const S& s, const C& c) { return attention_of(c).device != device_of(s); },
+     [](const S&, const C& c) { return other_device(attention_of(c)); }, true},
+    {"attention-kind", Field::attention, Effect::remove,
+     [](const S& s, const C& c) { return find_attention(c.value)->kind != s.model.attention; },
+     [](const S& s, const C&) {
+       return std::string(s.model.attention == AttentionKind::latent
+                              ? "this model's keys and values are one latent vector"
+                              : "this model has keys and values by head");
+     }},
+    {"attention-features", Field::attention, Effect::remove,
+     [](const S& s, const C& c) { return lacks_features(s, attention_of(c)); },
+     [](const S& s, const C& c) { return lacking(s, attention_of(c)); }},
+    {"attention-architecture", Field::attention, Effect::remove,
+     [](const S& s, const C& c) { return other_architecture(s, attention_of(c)); },
+     [](const S& s, const C& c) { return made_for(s, attention_of(c)); }, true},
+    {"attention-not-built", Field::attention, Effect::remove,
+     [](const S& s, const C& c) { return !attention_of(c).built && !s.machine.declared; },
+     [](const S&, const C&) { return only_declared(); }},
+
+    {"linear-attention-device", Field::linear_attention, Effect::remove,
+     [](const S& s, const C& c) { return c.value.starts_with("sm90") != s.on_gpu(); },
+     [](const S&, const C& c) {
+       return "it runs on a " + std::string(c.value.starts_with("sm90") ? "GPU" : "CPU");
+     },
+     true},
+    {"linear-attention-not-built", Field::linear_attention, Effect::remove,
+     [](const S& s, const C&) { return !s.machine.declared; },
+     [](const S&, const C&) { return only_declared(); }},
+
+    {"one-rank", Field::all_reduce, Effect::remove,
+     [](const S& s, const C& c) { return c.value != "none" && s.number(Field::tensor_parallel) == 1; },
+     [](const S&, const C&) { return std::string("there is one rank"); }},
+    {"several-ranks", Field::all_reduce, Effect::remove,
+     [](const S& s, const C& c) { return c.value == "none" && s.number(Field::tensor_parallel) > 1; },
+     [](const S&, const C&) { return std::string("the ranks' parts must be summed"); }},
+    {"ranks-in-order", Field::all_reduce, Effect::remove,
+     [](const S& s, const C& c) {
+       return (c.value == "nccl" || c.value == "ring") && s.number(Field::tensor_parallel) > 1;
+     },
+     [](const S&, const C&) {
+       return std::string(
+           "its order of additions depends on the message's size: bits would depend on the batch");
+     }},
+
+    {"kernels-are-invariant", Field::batch_invariance, Effect::remove,
+     [](const S&, const C& c) { return c.value == "off"; },
+     [](const S&, const C&) {
+       return std::string("no kernel adds by the batch, so there is nothing to switch");
+     }},
+    {"cpu-has-no-graphs", Field::cuda_graphs, Effect::remove,
+     [](const S& s, const C& c) { return c.value == "on" && !s.on_gpu(); },
+     [](const S&, const C&) { return std::string("a CPU runs steps as they are"); }},
+    {"context-of-the-model", Field::max_model_len, Effect::remove,
+     [](const S& s, const C& c) { return c.number > s.model.max_positions; },
+     [](const S& s, const C&) { return "the model holds " + number(s.model.max_positions) + " tokens"; }},
+    {"context-fits", Field::max_model_len, Effect::remove,
+     [](const S& s, const C& c) { return c.number > usable_tokens(s); },
+     [](const S& s, const C& c) {
+       const std::int64_t usable = usable_tokens(s);
+       if (usable < affordable_tokens(s)) return "--kv-cache-tokens holds " + number(usable);
+       const std::int64_t position =
+           kv_position_bytes(s.model, kv_dtype_of(s), static_cast<int>(s.number(Field::tensor_parallel)));
+       const std::string& dtype = s.at(Field::kv_cache_dtype).value;
+       const std::string narrower = dtype == "float32" ? "bfloat16" : "fp8";
+       return "its keys and values need " + mebibytes(c.number * position) + "; at most " + number(usable) +
+              " fit here" + (dtype == "fp8" ? "" : ", and more with --kv-cache-dtype " + narrower);
+     }},
+    {"pages-fit", Field::kv_pages, Effect::remove,
+     [](const S& s, const C& c) {
+       return c.number > std::max<std::int64_t>(affordable_tokens(s) / kv_page_size, 1);
+     },
+     [](const S& s, const C&) { return number(affordable_tokens(s)) + " positions fit"; }},
+    {"more-threads-than-cpus", Field::pinning, Effect::remove,
+     [](const S& s, const C& c) {
+       return c.value != "none" && s.number(Field::threads) > s.machine.cpu.threads;
+     },
+     [](const S& s, const C&) {
+       return "there are more threads than the " + number(s.machine.cpu.threads) +
+              " CPUs that this process may use";
+     }},
+};
+
+}  // namespace
+
+std::span<const Rule> plan_rules() { return rules; }
+
+}  // namespace nibble

@@ -1,0 +1,74 @@
+// Rules as data: which candidates of a field fall away, and which are preferred, when.
+#pragma once
+
+#include <array>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "plan/plan.h"
+
+namespace nibble {
+
+// One possible value of a field.
+struct Candidate {
+  std::string value;        // as a user gives it
+  std::int64_t number = 0;  // where the value is one
+  std::string why;          // when it is taken and no rule led to it
+  ExpertPath path;          // of Field::experts
+};
+
+// All that a rule may look at: the three inputs and the fields that are decided before its own.
+struct Situation {
+  const EngineOptions& options;
+  const Machine& machine;
+  const ModelTraits& model;
+  std::span<const GateResult> gates;
+  std::array<Candidate, static_cast<std::size_t>(Field::count)> decided{};
+
+  const Candidate& at(Field field) const { return decided[static_cast<std::size_t>(field)]; }
+  std::int64_t number(Field field) const { return at(field).number; }
+  bool on_gpu() const { return at(Field::device).value == "cuda"; }
+};
+
+enum class Effect : std::uint8_t { remove, prefer };
+
+struct Rule {
+  std::string_view id;
+  Field field;
+  Effect effect;
+  bool (*holds)(const Situation& situation, const Candidate& candidate);
+  // Why, of this candidate: "the device is cpu".
+  std::string (*why)(const Situation& situation, const Candidate& candidate);
+  bool decisive = false;  // no other rule's reason is worth a word beside it
+};
+
+std::span<const Rule> plan_rules();
+
+// resolve() with other rules, or the same in another order.
+Result<Plan> resolve_by(std::span<const Rule> rules, const EngineOptions& options, const Machine& machine,
+                        const ModelTraits& model);
+
+// A field: its name in a plan, its option, what it may be, and what the user gave.
+struct FieldSpec {
+  Field field;
+  std::string_view name;    // "max_model_len"
+  std::string_view option;  // "--max-model-len"; empty: none
+  // In order of preference; empty: the field means nothing here and the plan has no row of it.
+  std::vector<Candidate> (*candidates)(const Situation& situation);
+  std::string (*asked)(const EngineOptions& options);  // empty: nothing; null: there is no option
+};
+std::span<const FieldSpec> field_specs();
+
+// A pair of ours under these options but for the two that name pairs: the rules that remove it, none where it
+// would run.
+struct JudgedPair {
+  ExpertPath path;
+  std::vector<std::string> rules;
+  std::string why;
+  bool built = false;
+};
+Result<std::vector<JudgedPair>> judge_pairs(const EngineOptions& options, const Machine& machine,
+                                            const ModelTraits& model);
+
+}  // namespace nibble

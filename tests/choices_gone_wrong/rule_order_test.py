@@ -1,0 +1,32 @@
+"""Two rules set one choice, and the later one won. (That no order of rules changes a plan is src/plan/resolve_test.cpp's.)"""
+import itertools
+import json
+
+from nibble_program import ROOT, run
+
+OSS = ROOT / "tests/data/models/gpt-oss-120b"
+
+
+def test_nothing_that_is_asked_for_switches_off_something_else_that_is():
+    """The fused all-reduce adds ranks in order, so batch invariance leaves it on."""
+    code, out, err = run("plan", OSS, "--as", "h200x4", "--tp", 4, "--all-reduce", "fused", "--json")
+    assert code == 0, err
+    chosen = {choice["field"]: (choice["value"], choice["from"]) for choice in json.loads(out)["choices"]}
+    assert chosen["all_reduce"] == ("fused", "user")
+    assert chosen["batch_invariance"][0] == "on"
+    assert chosen["cuda_graphs"][0] == "on"
+
+
+def test_the_order_of_options_changes_nothing():
+    options = [("--tp", "4"), ("--ep", "4"), ("--all-reduce", "one_shot"), ("--kv-cache-dtype", "fp8")]
+    plans = set()
+    for order in itertools.permutations(options):
+        code, out, err = run("plan", OSS, "--as", "h200x4", "--json", *itertools.chain(*order))
+        assert code == 0, err
+        plans.add(out)
+    assert len(plans) == 1
+
+
+def test_two_wishes_that_exclude_each_other_are_refused_not_ranked():
+    code, out, err = run("plan", OSS, "--as", "h200x1", "--tp", 1, "--all-reduce", "fused")
+    assert (code, out) == (2, "") and "--all-reduce fused: there is one rank; give none" in err

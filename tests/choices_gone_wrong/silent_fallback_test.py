@@ -1,0 +1,46 @@
+"""A fast path was logged as on, and was off because a signature had changed."""
+import json
+
+import pytest
+
+from nibble_program import BINARY, PARITY, run
+
+EXAMPLE = PARITY / "example"
+RUNNERS = ("cpu_avx512_bf16", "cpu_amx", "cpu_avx512", "cpu_avx2", "cpu_scalar")
+STAND_INS = BINARY.parent / "src/plan"
+
+
+def choices(text):
+    return {choice["field"]: (choice["value"], choice["from"]) for choice in json.loads(text)["choices"]}
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_what_was_asked_for_runs_or_nothing_does(runner):
+    code, out, err = run("bench", EXAMPLE, "--input-len", 4, "--output-len", 2, "--concurrency", 1, "--moe-runner", runner, "--json")
+    if code == 0:
+        assert choices(out)["moe_runner"] == (runner, "user")
+    else:
+        assert code == 2 and out == "" and f"{runner}: this CPU lacks" in err and "give auto or one of" in err
+
+
+def test_what_the_log_says_is_what_the_plan_says_and_what_runs():
+    code, planned, _ = run("plan", EXAMPLE, "--json")
+    assert code == 0
+    code, ran, _ = run("bench", EXAMPLE, "--input-len", 4, "--output-len", 2, "--concurrency", 1, "--json")
+    assert code == 0
+    ran = choices(ran)
+    del ran["mapped_at_load"]
+    memory = ("max_model_len", "kv_pages")  # follow what is free at the moment
+    assert {k: v for k, v in choices(planned).items() if k not in memory} == {k: v for k, v in ran.items() if k not in memory}
+
+
+@pytest.mark.parametrize("way", ["missing_symbol", "other_signature", "crashes", "too_old"])
+def test_a_library_that_changed_is_not_taken_for_the_one_that_was_known(tmp_path, way):
+    library = STAND_INS / f"libstand_in_{way}.so"
+    if not library.exists():
+        pytest.skip(f"{library} is built with plan_test")
+    (tmp_path / "libnccl.so.2").write_bytes(library.read_bytes())
+    code, out, err = run("doctor", "--json", LD_LIBRARY_PATH=str(tmp_path))
+    assert code == 0, err
+    [check] = [check for check in json.loads(out)["checks"] if check["name"] == "nccl"]
+    assert check["status"] == "warn" and "it has no symbol nccl" in check["found"] and "install NCCL" in check["do"]
