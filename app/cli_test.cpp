@@ -209,7 +209,7 @@ TEST(Help, ShowsUsageDefaultsAliasesTheTwinsAndAnExample) {
   EXPECT_EQ(outcome.code, 0);
   EXPECT_EQ(outcome.err, "");
   for (const char* part :
-       {"usage: nibble echo MODEL [FILE] [options]\n", "--temperature T", "0: greedy [1]\n",
+       {"usage: nibble echo MODEL [FILE] [options]", "--temperature T", "0: greedy [1]\n",
         "sequences in one step [16] (also --max-running-requests, -np)\n", "a text [-]\n",
         "Engine options:\n", "NIBBLE_PROMPT", "example: nibble echo demo\n"}) {
     EXPECT_NE(outcome.out.find(part), std::string::npos) << part << outcome.out;
