@@ -69,6 +69,9 @@ struct Event {
   // With the first event: prompt tokens whose keys and values were not computed for this request. Whole
   // pages, and fewer than the prompt has.
   int cached_tokens = 0;
+  // With the first event: when the request's first rows were planned, on the clock of base/clock.h; nothing:
+  // it ended in the queue.
+  std::optional<std::chrono::nanoseconds> begun;
   // With the first event of a request that asked for them: entry i is the log-probability of prompt[i]
   // after prompt[0..i); entry 0 is 0.
   std::vector<float> prompt_logprobs;

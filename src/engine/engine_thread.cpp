@@ -142,6 +142,7 @@ void EngineThread::step() {
                          .top = {event.top.begin(), event.top.end()},
                          .finish = event.finish,
                          .cached_tokens = event.cached_tokens,
+                         .begun = event.begun,
                          .prompt_logprobs = std::move(event.prompt_logprobs),
                          .prompt_top = std::move(event.prompt_top),
                          .error = std::move(event.error)});

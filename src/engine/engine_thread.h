@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <unordered_set>
 #include <vector>
@@ -28,6 +29,7 @@ struct DeliveredEvent {
   std::vector<TokenLogprob> top;
   FinishReason finish = FinishReason::none;
   int cached_tokens = 0;
+  std::optional<std::chrono::nanoseconds> begun;
   std::vector<float> prompt_logprobs;
   std::vector<TokenLogprob> prompt_top;
   std::string error;

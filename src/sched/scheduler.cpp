@@ -103,11 +103,11 @@ const Batch& Scheduler::plan(Time now, std::vector<Event>& events) {
   end_overdue(now, events);
   if (preemption_is_due()) (void)preempt_youngest(false);
   while (short_of_pages_for_decoding()) NIBBLE_CHECK(preempt_youngest(true), "a sequence alone can go on");
-  fill(step);
+  fill(step, now);
   // Prompts may have left each other no window pages.
   while (step.batch.empty() && running_ > 1) {
     (void)preempt_youngest(true);
-    fill(step);
+    fill(step, now);
   }
   NIBBLE_CHECK(!step.batch.empty() || requests_.empty(), "who waits, waits for somebody");
   if (step.batch.empty()) return step.batch;
@@ -123,7 +123,7 @@ const Batch& Scheduler::plan_ahead(Time now, std::vector<Event>& events) {
   // Who makes room must not be in a step that runs.
   if (preemption_is_due() || short_of_pages_for_decoding()) return step.batch;
   ++planned_;
-  fill(step);
+  fill(step, now);
   if (step.batch.empty()) {
     --planned_;
   } else {
@@ -212,7 +212,7 @@ void Scheduler::preempt(Entry& entry) {
   ++totals_.preemptions;
 }
 
-void Scheduler::fill(Step& step) {
+void Scheduler::fill(Step& step, Time now) {
   const std::size_t index = static_cast<std::size_t>(&step - steps_.data());
   for (auto entry = requests_.begin(); entry != requests_.end(); ++entry) {
     // Fewer rows than sequences: the oldest go first, the others wait for the next step.
@@ -224,7 +224,7 @@ void Scheduler::fill(Step& step) {
     if (std::holds_alternative<Queued>(entry->state)) {
       if (static_cast<int>(step.batch.tokens.size()) == limits_.max_num_batched_tokens) return;
       if (!admits || begins_like_another(*entry)) continue;
-      admits = admit(*entry);
+      admits = admit(*entry, now);
       if (!admits) continue;
     }
     if (!plan_rows(step, entry)) return;
@@ -246,7 +246,7 @@ bool Scheduler::begins_like_another(const Entry& entry) const {
 }
 
 // Gives a queued request its pages, as many as its known tokens take.
-bool Scheduler::admit(Entry& entry) {
+bool Scheduler::admit(Entry& entry, Time now) {
   if (running_ == limits_.max_num_seqs) return false;
   Queued& queued = std::get<Queued>(entry.state);
   const bool alone = running_ == 0;
@@ -276,6 +276,7 @@ bool Scheduler::admit(Entry& entry) {
   ++running_;
   if (entry.cached_tokens < 0) {
     entry.cached_tokens = adopted;
+    entry.begun = now;
     if (pages_.keeps_prefixes()) totals_.prefix_query_tokens += static_cast<std::uint64_t>(entry.prompt);
     totals_.prefix_hit_tokens += static_cast<std::uint64_t>(adopted);
   }
@@ -432,7 +433,10 @@ void Scheduler::take_token(Entry& entry, const StepResult& result, Event& event)
 }
 
 void Scheduler::tell(Entry& entry, Event event, std::vector<Event>& events) {
-  if (!entry.told) event.cached_tokens = std::max(entry.cached_tokens, 0);
+  if (!entry.told) {
+    event.cached_tokens = std::max(entry.cached_tokens, 0);
+    event.begun = entry.begun;
+  }
   entry.told = true;
   events.push_back(std::move(event));
 }

@@ -98,7 +98,8 @@ class Scheduler {
     int preempted_at = 0;    // tokens that were stored when it last had to make room; 0: it never had to
     int scored = 0;          // prompt tokens whose log-probabilities are here
     int cached_tokens = -1;  // -1: not begun
-    bool told = false;       // the first event is out
+    std::optional<Time> begun;
+    bool told = false;    // the first event is out
     bool scores = false;  // prompt log-probabilities are wanted and not all here: their rows must be computed
     Ending ending = Ending::none;
     // Where it stands in each planned step; -1: nowhere.
@@ -126,11 +127,11 @@ class Scheduler {
   bool preemption_is_due() const;
   void end_overdue(Time now, std::vector<Event>& events);
   void end_now(Entries::iterator entry, std::vector<Event>& events);
-  void fill(Step& step);
+  void fill(Step& step, Time now);
   bool short_of_pages_for_decoding() const;
   bool preempt_youngest(bool wanted);
   void preempt(Entry& entry);
-  bool admit(Entry& entry);
+  bool admit(Entry& entry, Time now);
   bool begins_like_another(const Entry& entry) const;
   bool plan_rows(Step& step, Entries::iterator entry);
   void add_sequence(Step& step, Entries::iterator entry, int rows);

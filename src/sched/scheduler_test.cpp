@@ -30,6 +30,21 @@ TEST(Scheduler, RunsAPromptInChunksThenOneTokenAStep) {
   EXPECT_EQ(bench.pages.used(full_pages), 0);
 }
 
+TEST(Scheduler, TheFirstEventTellsWhenTheRequestLeftTheQueue) {
+  Bench bench(limits_of(1, 32));
+  for (const int id : {1, 2, 3})
+    ASSERT_TRUE(bench.scheduler.submit(request(static_cast<RequestId>(id), 40, 2, 100 * id)).ok());
+  EXPECT_TRUE(step(bench.scheduler, seconds(5)).empty()) << "rows 0..31 of the first";
+  EXPECT_EQ(step(bench.scheduler, seconds(6)).at(0).begun, seconds(5));
+  EXPECT_EQ(step(bench.scheduler, seconds(7)).at(0).begun, std::nullopt) << "not its first event";
+  bench.scheduler.cancel(3);
+  const std::vector<Event> events = step(bench.scheduler, seconds(8));
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].finish, FinishReason::cancelled);
+  EXPECT_EQ(events[0].begun, std::nullopt) << "it never left the queue";
+  EXPECT_EQ(step(bench.scheduler, seconds(9)).at(0).begun, seconds(8));
+}
+
 TEST(Scheduler, DecodeRowsComeBeforePromptChunksInOneBatch) {
   Bench bench;
   ASSERT_TRUE(bench.scheduler.submit(request(1, 4, 8)).ok());

@@ -2,8 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
+
+#include "tensor/dtype.h"
 
 namespace nibble {
 namespace {
@@ -61,7 +64,10 @@ Metrics::Metrics(std::string served_name, const ModelInfo& model, const Clock& c
       inter_token_(token_bounds),
       request_per_token_(token_bounds),
       whole_time_(request_bounds),
+      queue_time_(request_bounds),
+      prefill_time_(request_bounds),
       decode_time_(request_bounds),
+      inference_time_(request_bounds),
       request_prompt_tokens_(bounds_1_2_5(model.max_model_len)),
       request_generation_tokens_(bounds_1_2_5(model.max_model_len)),
       request_max_tokens_(bounds_1_2_5(model.max_model_len)),
@@ -85,6 +91,8 @@ void Metrics::take(const DeliveredEvent& event) {
   const auto found = sequences_.find(event.request);
   if (found == sequences_.end()) return;
   Sequence& sequence = found->second;
+  // The engine may have begun before accept() was called.
+  if (event.begun) sequence.begun = std::max(*event.begun, sequence.accepted);
   if (event.token >= 0) {
     const Time now = clock_.now();
     if (sequence.generated++ == 0) {
@@ -115,7 +123,12 @@ void Metrics::end(RequestId id, Outcome outcome) {
   request_prompt_tokens_.observe(sequence.prompt_tokens);
   request_generation_tokens_.observe(sequence.generated);
   request_max_tokens_.observe(sequence.max_tokens);
-  if (sequence.generated > 0) decode_time_.observe(seconds(sequence.last_token - sequence.first_token));
+  if (sequence.begun) queue_time_.observe(seconds(*sequence.begun - sequence.accepted));
+  if (sequence.begun && sequence.generated > 0) {
+    prefill_time_.observe(seconds(sequence.first_token - *sequence.begun));
+    decode_time_.observe(seconds(sequence.last_token - sequence.first_token));
+    inference_time_.observe(seconds(sequence.last_token - *sequence.begun));
+  }
   if (sequence.generated > 1) {
     request_per_token_.observe(seconds(sequence.last_token - sequence.first_token) /
                                (sequence.generated - 1));
@@ -142,8 +155,14 @@ void Metrics::write_requests(MetricsText& text) const {
                  "Histogram of a request's mean time per output token in seconds.", request_per_token_);
   text.histogram("vllm:e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.",
                  whole_time_);
+  text.histogram("vllm:request_queue_time_seconds", "Histogram of time spent in WAITING phase for request.",
+                 queue_time_);
+  text.histogram("vllm:request_prefill_time_seconds", "Histogram of time spent in PREFILL phase for request.",
+                 prefill_time_);
   text.histogram("vllm:request_decode_time_seconds", "Histogram of time spent in DECODE phase for request.",
                  decode_time_);
+  text.histogram("vllm:request_inference_time_seconds",
+                 "Histogram of time spent in RUNNING phase for request.", inference_time_);
   text.histogram("vllm:request_prompt_tokens", "Number of prefill tokens processed.", request_prompt_tokens_);
   text.histogram("vllm:request_generation_tokens", "Number of generation tokens processed.",
                  request_generation_tokens_);
@@ -183,10 +202,23 @@ void Metrics::write_engine(MetricsText& text, const EngineCounts& counts) const 
   text.gauge("nibble:kv_pages_cached", "Pages that no sequence holds, kept for prompts that begin alike.",
              load.pages_cached);
   text.gauge("nibble:kv_pages", "Pages of the KV cache.", load.pages);
-  text.family("nibble:choice_info", "gauge", "What was chosen to run, and by whom.");
+  write_plan_info(text);
+}
+
+// What never changes while a model is served, as labels.
+void Metrics::write_plan_info(MetricsText& text) const {
+  const Plan& plan = model_.plan;
+  text.family("vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig.");
+  text.sample("vllm:cache_config_info",
+              {{"block_size", std::to_string(plan.page_size)},
+               {"cache_dtype", dtype_name(plan.kv_dtype)},
+               {"enable_prefix_caching", plan.prefix_cache ? "True" : "False"},
+               {"num_gpu_blocks", std::to_string(plan.kv_pages)}},
+              1);
+  text.family("nibble_plan_info", "gauge", "What was chosen to run, and by whom.");
   for (const Choice& choice : model_.plan.choices) {
-    text.sample("nibble:choice_info",
-                {{"field", choice.field}, {"value", choice.value}, {"from", choice.from}}, 1);
+    text.sample("nibble_plan_info", {{"field", choice.field}, {"value", choice.value}, {"from", choice.from}},
+                1);
   }
 }
 

@@ -50,6 +50,7 @@ class Metrics {
     int max_tokens = 0;
     int generated = 0;
     Time accepted{0};
+    std::optional<Time> begun;  // out of the queue
     Time first_token{0};
     Time last_token{0};
     bool prompt_counted = false;
@@ -57,6 +58,7 @@ class Metrics {
 
   void write_requests(MetricsText& text) const;
   void write_engine(MetricsText& text, const EngineCounts& counts) const;
+  void write_plan_info(MetricsText& text) const;
 
   const std::string served_name_;
   const ModelInfo& model_;
@@ -67,7 +69,7 @@ class Metrics {
   std::uint64_t generation_tokens_ = 0;
   std::array<std::uint64_t, 4> outcomes_{};  // [Outcome]
   Histogram time_to_first_token_, inter_token_, request_per_token_;
-  Histogram whole_time_, decode_time_;
+  Histogram whole_time_, queue_time_, prefill_time_, decode_time_, inference_time_;
   Histogram request_prompt_tokens_, request_generation_tokens_, request_max_tokens_, request_n_;
 };
 

@@ -29,17 +29,18 @@ def test_names_labels_and_buckets_are_those_that_dashboards_read(server):
         "vllm:iteration_tokens_total": "histogram", "vllm:request_prompt_tokens": "histogram", "vllm:request_generation_tokens": "histogram",
         "vllm:request_params_n": "histogram", "vllm:request_params_max_tokens": "histogram",
         "nibble:steps": "counter", "nibble:step_seconds": "counter", "nibble:kv_pages": "gauge", "nibble:kv_pages_used": "gauge",
-        "nibble:kv_pages_cached": "gauge", "nibble:evicted_pages": "counter", "nibble:choice_info": "gauge",
+        "nibble:kv_pages_cached": "gauge", "nibble:evicted_pages": "counter", "nibble_plan_info": "gauge",
+        "vllm:cache_config_info": "gauge",
     }.items():
         assert found[name].type == kind, name
         assert all(sample.labels["model_name"] == "demo" and sample.labels["engine"] == "0" for sample in found[name].samples), name
     for names, expected in ((["time_to_first_token"], FIRST_TOKEN), (["inter_token_latency", "time_per_output_token"], TOKEN),
-                            (["e2e_request_latency", "request_decode_time"], REQUEST)):
+                            (["e2e_request_latency", "request_queue_time", "request_prefill_time", "request_decode_time", "request_inference_time"], REQUEST)):
         for name in names:
             assert bounds(found[f"vllm:{name}_seconds"]) == expected + [float("inf")], name
     assert bounds(found["vllm:request_params_n"]) == [1, 2, 5, 10, 20, float("inf")]
     assert bounds(found["vllm:request_prompt_tokens"]) == [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, float("inf")]
-    choices = {sample.labels["field"]: sample.labels["value"] for sample in found["nibble:choice_info"].samples}
+    choices = {sample.labels["field"]: sample.labels["value"] for sample in found["nibble_plan_info"].samples}
     assert choices["moe_runner"] and choices["attention"]
 
 
@@ -70,8 +71,12 @@ def test_counters_equal_the_usage_that_was_answered_and_refusals_count_nothing()
         sequences = 2 * (1 + 6 + 1 + 1)
         ended = [grown("vllm:request_success_total", reason) for reason in ("stop", "length", "abort", "error")]
         assert sum(ended) == sequences and ended[2:] == [0, 0]
-        for name in ("e2e_request_latency_seconds", "request_prompt_tokens", "request_generation_tokens"):
+        for name in ("e2e_request_latency_seconds", "request_queue_time_seconds", "request_prompt_tokens", "request_generation_tokens"):
             assert grown(f"vllm:{name}_count") == sequences, name
+        for name in ("prefill", "decode", "inference"):
+            assert grown(f"vllm:request_{name}_time_seconds_count") == sequences - 2, name  # two had no tokens
+        parts = grown("vllm:request_prefill_time_seconds_sum") + grown("vllm:request_decode_time_seconds_sum")
+        assert abs(parts - grown("vllm:request_inference_time_seconds_sum")) < 1e-6 * sequences
         assert grown("vllm:request_params_n_sum") == 2 * (1 + 3 + 1 + 1)
         assert grown("vllm:time_to_first_token_seconds_count") == sequences - 2  # two had none
         assert grown("vllm:iteration_tokens_total_count") == grown("nibble:steps_total")
@@ -87,7 +92,7 @@ def test_running_counts_sequences_and_rest_is_zero(server):
         metrics = eventually(lambda: (lambda m: m["vllm:num_requests_running",] == 3 and m)(server.metrics()))
         assert 0 < metrics["vllm:kv_cache_usage_perc",] < 1 and metrics["nibble:kv_pages_used",] > 0
         reset(connection)
-        eventually(lambda: server.aborts() == before + 3, 5, "three aborts")
+        eventually(lambda: server.aborts() == before + 3, what="three aborts")
 
 
 @pytest.mark.extended  # it waits for them
