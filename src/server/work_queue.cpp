@@ -4,7 +4,7 @@
 
 namespace nibble {
 
-WorkQueue::WorkQueue(int threads) {
+WorkQueue::WorkQueue(int threads, int most_waiting) : most_waiting_(static_cast<std::size_t>(most_waiting)) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { serve(); });
 }
 
@@ -17,12 +17,14 @@ WorkQueue::~WorkQueue() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void WorkQueue::add(std::function<void()> work) {
+bool WorkQueue::add(std::function<void()> work) {
   {
     const std::lock_guard lock(mutex_);
+    if (waiting_.size() >= most_waiting_) return false;
     waiting_.push_back(std::move(work));
   }
   wake_.notify_one();
+  return true;
 }
 
 void WorkQueue::serve() {

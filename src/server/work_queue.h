@@ -1,5 +1,5 @@
 // Work that would hold up the I/O thread: parsing, templates, tokenizing. A few threads, first come first
-// served.
+// served, and so many that wait.
 #pragma once
 
 #include <condition_variable>
@@ -13,16 +13,18 @@ namespace nibble {
 
 class WorkQueue {
  public:
-  explicit WorkQueue(int threads);
+  WorkQueue(int threads, int most_waiting);
   WorkQueue(const WorkQueue&) = delete;
   WorkQueue& operator=(const WorkQueue&) = delete;
   ~WorkQueue();  // what has not begun is dropped
 
-  void add(std::function<void()> work);
+  // False when the queue is full; then nothing comes of it.
+  [[nodiscard]] bool add(std::function<void()> work);
 
  private:
   void serve();
 
+  const std::size_t most_waiting_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::function<void()>> waiting_;  // guarded by mutex_

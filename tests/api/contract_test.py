@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from nibble_program import ROOT
+
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "Tell me a story about a frog"}]
 
@@ -117,6 +119,7 @@ def test_models_are_checked(server):
     assert server.ask(CHAT, chat(model="demo"))[0] == 200
     [card] = json.loads(server.get("/v1/models")[1])["data"]
     assert card["id"] == "demo" and card["max_model_len"] == 256
+    assert card["created"] == int((ROOT / "models/demo/config.json").stat().st_mtime)
     assert json.loads(server.get("/v1/models/demo")[1]) == card
     assert server.get("/v1/models/other")[0] == 404
 

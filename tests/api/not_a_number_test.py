@@ -45,7 +45,8 @@ def test_only_the_poisoned_request_fails_and_its_company_keeps_its_bits(server):
                 asked.append(pool.submit(healthy, server, i))
                 asked.append(pool.submit(server.ask, TEXT, {"prompt": [5] * (i * 3) + [POISON] + [6] * (i % 3), "max_tokens": 8, "n": 1 + i % 2}))
             found = [future.result() for future in asked]
-        for status, answer, _ in found[1::2]:
+        for status, answer, headers in found[1::2]:
+            assert headers["X-Should-Retry"] == "false"  # asked again, it would fail again
             assert status == 500 and answer["error"]["type"] == "server_error" and "number" in answer["error"]["message"]
         assert [answer["choices"] for _, answer, _ in found[0::2]] == alone
 

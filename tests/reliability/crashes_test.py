@@ -133,7 +133,8 @@ def test_a_model_file_that_shrinks_while_it_is_served_ends_no_process_unheard(tm
     with serving(model=model) as server:
         os.truncate(weights, len(whole) // 2)
         answer = server.ask("POST", "/v1/completions", {"prompt": "Once upon a time there was a frog", "max_tokens": 40})
-        assert answer.status == 500 and answer.json()["error"]["type"] == "server_error", answer.body
+        assert answer.status == 503 and answer.json()["error"]["code"] == "engine_stopped", answer.body
+        assert answer.headers["retry-after"] == "1" and "x-should-retry" not in answer.headers
         eventually(lambda: "the engine failed" in server.log(), 10, "the engine's end")
         eventually(lambda: server.ask("GET", "/health").status == 503, 10)
         weights.write_bytes(whole)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from watched_server import SANITIZED, counts, request_bytes
+from watched_server import SANITIZED, Answer, counts, read_all, request_bytes
 
 RUNS = {"a": "a", "A": "A", "full stops": ".", "spaces": " ", "line feeds": "\n", "CJK": "\u6f22", "emoji with joiners": "\U0001f469\u200d",
         "ordinal indicators": "\u00aa", "marks": "e\u0301\u0327", "digits": "7", "mixed": "aA1 \n"}
@@ -42,6 +42,25 @@ def test_while_a_giant_word_is_tokenized_others_are_answered(server):
         for thread in threads:
             thread.join()
         assert answered > 0
+
+
+def test_more_giant_texts_than_may_wait_are_sent_away(server):
+    """Their last bytes come all at once, so that no tokenizer is as fast."""
+    waits, clients = 256, 400  # the default of --max-queue
+    request = request_bytes("POST", "/tokenize", json.dumps({"prompt": "abcdefghij" * 10_000}).encode(), Connection="close")
+    with server.survives(growth_mib=96):
+        connections = [server.connect() for _ in range(clients)]
+        for connection in connections:
+            connection.sendall(request[:-1])
+        for connection in connections:
+            connection.sendall(request[-1:])
+        answers = [Answer(read_all(connection)) for connection in connections]
+        for connection in connections:
+            connection.close()
+        refused = [answer for answer in answers if answer.status == 429]
+        assert all(answer.headers["retry-after"] == "1" and answer.json()["error"]["code"] == "queue_full" for answer in refused)
+        served = [answer for answer in answers if answer.status == 200]
+        assert len(refused) + len(served) == clients and len(served) >= waits and len(refused) > 0
 
 
 def lead_sweep(step):

@@ -189,8 +189,9 @@ void Generation::fail(const ApiError& error) {
     exchange_->break_stream();
   } else {
     http::Response response{.status = error.status, .body = error.json()};
-    // What was too slow once is not made faster by being asked twice more, as clients do after any 5xx.
-    if (error.status == 504) response.fields.emplace_back("X-Should-Retry", "false");
+    // What was too slow once, or gave no number, is not made better by being asked twice more, as clients do
+    // after any 5xx.
+    if (error.status == 500 || error.status == 504) response.fields.emplace_back("X-Should-Retry", "false");
     exchange_->answer(std::move(response));
   }
 }

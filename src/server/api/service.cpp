@@ -1,6 +1,9 @@
 #include "server/api/service.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <filesystem>
 
 #include "base/json_writer.h"
 #include "base/quote.h"
@@ -13,10 +16,24 @@ namespace {
 
 constexpr auto overdue = std::chrono::seconds(30);  // a step that takes longer is stuck
 constexpr int work_threads = 2;
+constexpr int least_work = 64;  // requests that may always wait for these threads
 
 void answer_error(const std::shared_ptr<TaggedExchange>& exchange, const ApiError& error,
                   std::vector<std::pair<std::string, std::string>> fields = {}) {
   exchange->answer({.status = error.status, .fields = std::move(fields), .body = error.json()});
+}
+
+void answer_full(const std::shared_ptr<TaggedExchange>& exchange, std::string message) {
+  answer_error(
+      exchange,
+      {.status = 429, .type = "rate_limit_error", .message = std::move(message), .code = "queue_full"},
+      {{"Retry-After", "1"}});
+}
+
+// When a model was made, as far as its files tell: seconds since 1970.
+std::int64_t written_at(const std::filesystem::path& folder) {
+  struct stat about {};
+  return stat((folder / "config.json").c_str(), &about) == 0 ? about.st_mtime : 0;
 }
 
 ApiError unavailable(std::string message, std::string code) {
@@ -122,7 +139,7 @@ Service::Service(http::SocketServer& server, ServiceOptions options, const Clock
     : server_(server),
       options_(std::move(options)),
       clock_(clock),
-      work_(std::make_unique<WorkQueue>(work_threads)) {}
+      work_(std::make_unique<WorkQueue>(work_threads, std::max(options_.most_waiting, least_work))) {}
 
 Service::~Service() {
   work_.reset();
@@ -142,6 +159,7 @@ http::Handler Service::handler() {
 
 void Service::begin(std::unique_ptr<Engine> engine, ServedText text) {
   text_ = std::move(text);
+  created_ = written_at(engine->model().folder);
   metrics_.emplace(options_.served_name, engine->model(), clock_);
   engine_ = std::make_unique<EngineThread>(
       std::move(engine), options_.most_waiting, [this](std::vector<DeliveredEvent> events) {
@@ -261,7 +279,7 @@ void Service::models(Exchange exchange) {
   json.begin_object()
       .member("id", std::string_view(options_.served_name))
       .member("object", "model")
-      .member("created", 0)
+      .member("created", created_)
       .member("owned_by", "nibble")
       .member("max_model_len", engine_->model().max_model_len)
       .end_object();
@@ -281,9 +299,14 @@ Preparer Service::preparer() const {
   return {.text = *text_, .model = engine_->model(), .served_name = options_.served_name};
 }
 
+// A request is never written again, so the work's thread may read it; answering is the I/O thread's.
+void Service::prepare(const Exchange& exchange, std::function<void()> work) {
+  if (!work_->add(std::move(work)))
+    answer_full(exchange, "too many requests wait to be read; try again later");
+}
+
 void Service::generate(Exchange exchange, Endpoint endpoint) {
-  // A request is never written again, so the work thread may read it; answering is the I/O thread's.
-  work_->add([this, exchange = std::move(exchange), endpoint]() mutable {
+  prepare(exchange, [this, exchange, endpoint]() mutable {
     auto prepared = std::make_shared<std::variant<PreparedRequest, ApiError>>(
         preparer().generation(endpoint, exchange->request().body));
     server_.post([this, exchange = std::move(exchange), prepared] {
@@ -321,10 +344,7 @@ void Service::start(Exchange exchange, PreparedRequest prepared) {
   const int max_tokens = requests.front().sampling.max_tokens;
   if (const Status status = engine_->submit(std::move(requests)); !status.ok()) {
     if (status.code() == StatusCode::resource_exhausted) {
-      return answer_error(
-          exchange,
-          {.status = 429, .type = "rate_limit_error", .message = status.message(), .code = "queue_full"},
-          {{"Retry-After", "1"}});
+      return answer_full(exchange, status.message());
     }
     return answer_error(exchange, status.code() == StatusCode::invalid_argument
                                       ? bad_request(status.message())
@@ -353,6 +373,9 @@ void Service::take(std::vector<DeliveredEvent> events) {
     if (found == running_.end()) continue;
     const Running running = found->second;
     metrics_->take(event);
+    // The next engine may well answer what this one did not; a request that ends engines is found out.
+    if (event.finish == FinishReason::error && engine_->failed() && !running.generation->done())
+      running.generation->fail(unavailable(event.error, "engine_stopped"));
     const Generation::After after = running.generation->take(running.choice, event);
     if (after == Generation::After::cancel_all) {
       forget(event.request - static_cast<RequestId>(running.choice), running.generation->choices());
@@ -369,7 +392,7 @@ void Service::take(std::vector<DeliveredEvent> events) {
 
 void Service::work(Exchange exchange,
                    std::variant<std::string, ApiError> (Preparer::*make)(std::string body) const) {
-  work_->add([this, exchange = std::move(exchange), make]() mutable {
+  prepare(exchange, [this, exchange, make]() mutable {
     auto made =
         std::make_shared<std::variant<std::string, ApiError>>((preparer().*make)(exchange->request().body));
     server_.post([exchange = std::move(exchange), made] {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,7 +23,7 @@ namespace nibble::api {
 struct ServiceOptions {
   std::string served_name;  // of the model
   std::string version;      // of the program
-  int most_waiting = 256;   // generations in the queue
+  int most_waiting = 256;   // generations in the queue; and requests that wait to be read, at least 64
   std::uint64_t seed = 0;   // of requests that name none
   std::chrono::seconds request_time{
       0};  // for an answer, from when its prompt is ready; 0: as long as it takes
@@ -55,6 +56,7 @@ class Service {
 
   void handle(Exchange exchange);
   std::optional<ApiError> refused(const http::HttpRequest& request) const;
+  void prepare(const Exchange& exchange, std::function<void()> work);
   void health(Exchange exchange);
   void version(Exchange exchange);
   void metrics(Exchange exchange);
@@ -84,6 +86,7 @@ class Service {
   bool draining_ = false;
   bool aborted_ = false;
   std::optional<Metrics> metrics_;  // of engine_
+  std::int64_t created_ = 0;        // the model: seconds since 1970
   // Last, so that their threads end before what they use.
   std::unique_ptr<EngineThread> engine_;
   std::unique_ptr<WorkQueue> work_;
