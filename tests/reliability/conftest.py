@@ -13,5 +13,5 @@ def server():
 @pytest.fixture(scope="session")
 def impatient():
     """A server whose clock for slow clients is turned: a second is what half a minute is to others."""
-    with serving("--client-timeout", 1) as server:
+    with serving("--client-timeout", 1, "--kv-cache-tokens", 4096) as server:
         yield server

