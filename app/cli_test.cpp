@@ -208,10 +208,9 @@ TEST(Help, ShowsUsageDefaultsAliasesTheTwinsAndAnExample) {
   const Outcome outcome = nibble({"echo", "--help"}, {{"NIBBLE_UNKNOWN", "1"}});
   EXPECT_EQ(outcome.code, 0);
   EXPECT_EQ(outcome.err, "");
-  for (const char* part :
-       {"usage: nibble echo MODEL [FILE] [options]", "--temperature T", "0: greedy [1]\n",
-        "sequences in one step [16] (also --max-running-requests, -np)\n", "a text [-]\n",
-        "Engine options:\n", "NIBBLE_PROMPT", "example: nibble echo demo\n"}) {
+  for (const char* part : {"usage: nibble echo MODEL [FILE] [options]", "--temperature T", "0: greedy [1]\n",
+                           "sequences in one step [16] (also --max-running-requests, -np)\n", "a text [-]\n",
+                           "Engine options:\n", "NIBBLE_PROMPT", "example: nibble echo demo\n"}) {
     EXPECT_NE(outcome.out.find(part), std::string::npos) << part << outcome.out;
   }
   EXPECT_EQ(nibble({"echo", "-h"}).out, outcome.out);

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# tools/bundle.sh: build/bundle with the stripped program, the stripped test programs and the one shared library
-# these need beyond glibc. The folder can be copied to a machine without compiler or packages; tests that read
-# files want the source tree at the path where it was built. Where the CUDA toolkit is, the device test and
+# tools/bundle.sh: build/bundle with the stripped program, the tests of all rooms in one stripped program (they share
+# what each alone would carry), those on the emulated GPU in another, and the one shared library they need beyond glibc.
+# The folder can be copied to a machine without compiler or packages; tests that read files want the source tree at the
+# path where it was built. Where the CUDA toolkit is, the device test and
 # benchmarks are there too; they need a driver alone. Fails if the folder is over 48 MiB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cmake --preset release -DNIBBLE_TESTS=ON >/dev/null
-mapfile -t tests < <(ctest --test-dir build/release --show-only=json-v1 |
-  python3 -c 'import json, sys; [print(t["command"][0]) for t in json.load(sys.stdin)["tests"] if "command" in t]')
-cmake --build build/release --target nibble $(printf '%s\n' "${tests[@]}" | xargs -n1 basename) >/dev/null
+programs=(nibble every_test gpu_emulation_test)
+cmake --build build/release --target "${programs[@]}" >/dev/null
 
 rm -rf build/bundle
 mkdir -p build/bundle
-for program in "$(find build/release -name nibble -type f -executable | head -1)" "${tests[@]}"; do
-  strip -o "build/bundle/$(basename "$program")" "$program"
+for program in "${programs[@]}"; do
+  strip -o "build/bundle/$program" "$(find build/release -name "$program" -type f -executable | head -n 1)"
 done
 if command -v nvcc >/dev/null; then
   cmake --preset cuda -DNIBBLE_TESTS=ON >/dev/null
