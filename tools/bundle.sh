@@ -2,8 +2,8 @@
 # tools/bundle.sh: build/bundle with the stripped program, the tests of all rooms in one stripped program (they share
 # what each alone would carry), those on the emulated GPU in another, and the one shared library they need beyond glibc.
 # The folder can be copied to a machine without compiler or packages; tests that read files want the source tree at the
-# path where it was built. Where the CUDA toolkit is, the device test and
-# benchmarks are there too; they need a driver alone. Fails if the folder is over 48 MiB.
+# path where it was built. Where the CUDA toolkit is, the device test and benchmarks are there too; they need a driver
+# alone. Fails if the folder is over 48 MiB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,5 +1,6 @@
 #include "checkpoint/model_location.h"
 
+#include <errno.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -164,7 +165,7 @@ TEST(LocationEnvironment, ReadsTheVariablesAndTakesEmptyOnesAsUnset) {
   EXPECT_EQ(environment.hf_home, "/some/where");
   EXPECT_EQ(environment.hf_hub_cache, std::nullopt);
   EXPECT_TRUE(environment.hf_hub_offline);
-  EXPECT_EQ(environment.executable.filename(), "checkpoint_test");
+  EXPECT_EQ(environment.executable.filename(), program_invocation_short_name);
   setenv("HF_HUB_OFFLINE", "0", 1);
   EXPECT_FALSE(LocationEnvironment::of_this_process().hf_hub_offline);
   unsetenv("HF_HOME");
