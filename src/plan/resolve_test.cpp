@@ -287,13 +287,14 @@ std::string outcome(const Result<Plan>& plan) {
 }
 
 RC_GTEST_PROP(Rules, TheirOrderChangesNothing, ()) {
-  const EngineOptions options = random_options();
-  const Machine chosen = random_machine();
-  const ModelTraits model = random_model();
-  const std::string expected = outcome(resolve(options, chosen, model));
-  std::vector<Rule> rules(plan_rules().begin(), plan_rules().end());
   std::mt19937 random(*rc::gen::arbitrary<unsigned>());
-  for (int i = 0; i < 10; ++i) {  // with RapidCheck's hundred cases: a thousand shuffles
+  std::vector<Rule> rules(plan_rules().begin(), plan_rules().end());
+  for (int i = 0; i < 10;
+       ++i) {  // with RapidCheck's hundred cases: a thousand shuffles, each of a wish of its own
+    const EngineOptions options = random_options();
+    const Machine chosen = random_machine();
+    const ModelTraits model = random_model();
+    const std::string expected = outcome(resolve(options, chosen, model));
     std::shuffle(rules.begin(), rules.end(), random);
     RC_ASSERT(outcome(resolve_by(rules, options, chosen, model)) == expected);
   }
