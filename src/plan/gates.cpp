@@ -10,26 +10,26 @@ namespace nibble {
 namespace {
 
 constexpr std::string_view driver_users[] = {"device cuda"};
-constexpr std::string_view runtime_users[] = {"device cuda"};
 constexpr std::string_view capability_users[] = {"moe_runner sm90_*", "attention sm90_*"};
 constexpr std::string_view peer_users[] = {"all_reduce fused", "all_reduce one_shot", "all_reduce two_shot",
                                            "token_exchange normal", "token_exchange low_latency"};
 constexpr std::string_view nccl_users[] = {"all_reduce nccl", "all_reduce ring"};
-constexpr std::string_view blas_users[] = {"device cuda"};
-constexpr std::string_view mpi_users[] = {"hosts *"};
 constexpr std::string_view cpu_users[] = {"device cpu"};
 
 constexpr KnownBad bad_nccl[] = {
-    {"2.27.3", "its symmetric kernels were withdrawn for wrong sums"},
+    {"2.28.3", "its symmetric kernels can corrupt small messages, as the release notes of 2.28.7 say"},
 };
 
-// The versions are those that nibble's device code is built and tested with.
+// Each minimum, maximum and bad version has its source beside it. Nothing of nibble calls what has no users
+// yet; `nibble doctor` tells what of it a machine has.
 constexpr VersionGate list[] = {
     {.name = "cpu",
      .what = "instructions of the CPU",
      .used_by = cpu_users,
      .how = "/proc/cpuinfo",
      .advice = "each kernel names the instructions it needs; cpu_scalar needs none"},
+    // The device code is built with CUDA 13.0, whose programs run on drivers of any CUDA 13 (CUDA's minor
+    // version compatibility); docs/device has the driver that it ran on.
     {.name = "cuda_driver",
      .what = "NVIDIA's driver",
      .minimum = "13.0",
@@ -37,13 +37,15 @@ constexpr VersionGate list[] = {
      .used_by = driver_users,
      .how = "libcuda.so.1: cuDriverGetVersion",
      .advice = "install a driver of branch 580 or later"},
+    // The program has its own, linked statically; this is the one that libraries of others bring.
     {.name = "cuda_runtime",
      .what = "the CUDA runtime",
      .minimum = "13.0",
      .maximum = "13",
-     .used_by = runtime_users,
+     .used_by = {},
      .how = "libcudart.so.13: cudaRuntimeGetVersion",
      .advice = "install the runtime of CUDA 13"},
+    // The device code is compiled for sm_90a alone (cmake/nibble_cuda.cmake), which later GPUs do not run.
     {.name = "compute_capability",
      .what = "the GPU's architecture",
      .minimum = "9.0",
@@ -56,26 +58,30 @@ constexpr VersionGate list[] = {
      .used_by = peer_users,
      .how = "cuDeviceCanAccessPeer",
      .advice = "use GPUs of one host that NVLink joins"},
+    // 2.27.7 is the first that is packaged for CUDA 13 (nvidia-nccl-cu13); 2.28.9 is the last whose header
+    // was held against what is called here.
     {.name = "nccl",
      .what = "NVIDIA's collectives",
-     .minimum = "2.26.2",
+     .minimum = "2.27.7",
      .maximum = "2.28",
      .bad = bad_nccl,
      .used_by = nccl_users,
      .how = "libnccl.so.2: ncclGetVersion",
-     .advice = "install NCCL 2.28"},
+     .advice = "install NCCL 2.28.9"},
+    // Its versions are CUDA's: what CUDA 13 ships is 13.
     {.name = "cublaslt",
      .what = "NVIDIA's matrix products",
      .minimum = "13.0",
      .maximum = "13",
-     .used_by = blas_users,
+     .used_by = {},
      .how = "libcublasLt.so.13: cublasLtGetVersion",
      .advice = "install cuBLAS of CUDA 13"},
+    // The version is the standard's: libmpi.so.40 is Open MPI 4 and 5, which say 3.1.
     {.name = "mpi",
      .what = "the launch of several hosts",
-     .minimum = "3.0",
+     .minimum = "3.1",
      .maximum = "4",
-     .used_by = mpi_users,
+     .used_by = {},
      .how = "libmpi.so.40: MPI_Get_version",
      .advice = "install Open MPI 4.1"},
 };

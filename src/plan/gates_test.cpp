@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "plan/plan.h"
 #include "plan/version.h"
 
@@ -49,13 +51,35 @@ TEST(Gates, AMaximumTakesItsPatches) {
   const auto status = [&](const char* version) {
     return check_gate(nccl, {.name = "nccl", .version = version, .problem = {}}).status;
   };
-  EXPECT_EQ(status("2.26.2"), GateStatus::ok);
-  EXPECT_EQ(status("2.26.1"), GateStatus::too_old);
+  EXPECT_EQ(status("2.27.7"), GateStatus::ok);
+  EXPECT_EQ(status("2.27.6"), GateStatus::too_old);
   EXPECT_EQ(status("2.28.99"), GateStatus::ok);
   EXPECT_EQ(status("2.29.0"), GateStatus::too_new);
-  EXPECT_EQ(status("2.27.3"), GateStatus::known_bad);
-  EXPECT_EQ(status("2.27.4"), GateStatus::ok);
+  EXPECT_EQ(status("2.28.3"), GateStatus::known_bad);
+  EXPECT_EQ(status("2.28.7"), GateStatus::ok);
   EXPECT_EQ(status("nightly"), GateStatus::incompatible);
+}
+
+// A user that is no choice would be a gate that never refuses anything.
+TEST(Gates, EveryUserIsAChoiceThatAPlanCanMake) {
+  const Plan plan = resolve({.tensor_parallel = 4, .expert_parallel = 4}, with({}), small_model()).value();
+  const auto choices_of = [&](const Choice& choice) {
+    std::vector<std::string> values = choice.alternatives;
+    values.push_back(choice.value);
+    for (const Rejected& rejected : choice.rejected) values.push_back(rejected.value);
+    return values;
+  };
+  for (const VersionGate& gate : gates()) {
+    for (const std::string_view user : gate.used_by) {
+      const std::size_t space = user.find(' ');
+      const VersionGate of_user{.name = gate.name, .used_by = {&user, 1}};
+      const std::string field(user.substr(0, space));
+      const std::vector<std::string> values = choices_of(plan.choice(field));
+      EXPECT_TRUE(std::any_of(values.begin(), values.end(),
+                              [&](const std::string& value) { return needs_gate(of_user, field, value); }))
+          << gate.name << ": " << user;
+    }
+  }
 }
 
 TEST(Gates, WhateverNeedsAClosedGateIsRefusedByName) {
