@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -96,19 +97,40 @@ std::string examine(const LibrarySpec& spec) {
   _exit(0);
 }
 
-// All that the child says, until it closes its end; false when time is up.
-bool read_answer(int in, std::chrono::steady_clock::time_point end, std::string& answer) {
+using Clock = std::chrono::steady_clock;
+
+// What the child has had of a CPU; nothing once it has ended.
+std::chrono::nanoseconds cpu_time_of(pid_t child) {
+  clockid_t clock{};
+  timespec time{};
+  if (clock_getcpuclockid(child, &clock) != 0 || clock_gettime(clock, &time) != 0) return {};
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
+// Which limit the child is past; empty while it is within both.
+std::string spent_limit(pid_t child, Clock::time_point begin, const ProbeLimits& limits) {
+  if (cpu_time_of(child) >= limits.cpu) return std::to_string(limits.cpu.count()) + " ms of a CPU's time";
+  if (Clock::now() - begin >= limits.wall) return std::to_string(limits.wall.count()) + " ms";
+  return {};
+}
+
+// All that the child says, until it closes its end; returns the limit that it went past, empty where it did
+// not.
+std::string read_answer(int in, pid_t child, const ProbeLimits& limits, std::string& answer) {
+  constexpr int look_again_ms = 20;
+  const Clock::time_point begin = Clock::now();
   while (true) {
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
     pollfd wait{.fd = in, .events = POLLIN, .revents = 0};
-    const int ready = poll(&wait, 1, static_cast<int>(std::max<std::int64_t>(left.count(), 0)));
+    const int ready = poll(&wait, 1, look_again_ms);
     if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0) return false;
+    if (ready <= 0) {
+      if (std::string limit = spent_limit(child, begin, limits); !limit.empty()) return limit;
+      continue;
+    }
     char bytes[512];
     const ssize_t count = read(in, bytes, sizeof bytes);
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return true;
+    if (count <= 0) return {};
     answer.append(bytes, static_cast<std::size_t>(count));
   }
 }
@@ -152,7 +174,7 @@ std::span<const LibrarySpec> library_specs() {
   return specs;
 }
 
-FoundLibrary probe_library(const LibrarySpec& spec, std::chrono::milliseconds deadline) {
+FoundLibrary probe_library(const LibrarySpec& spec, const ProbeLimits& limits) {
   FoundLibrary found{.name = spec.name, .version = {}, .problem = {}};
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
@@ -168,12 +190,12 @@ FoundLibrary probe_library(const LibrarySpec& spec, std::chrono::milliseconds de
     return found;
   }
   std::string answer;
-  const bool in_time = read_answer(ends[0], std::chrono::steady_clock::now() + deadline, answer);
+  const std::string spent = read_answer(ends[0], child, limits, answer);
   close(ends[0]);
-  if (!in_time) kill(child, SIGKILL);
+  if (!spent.empty()) kill(child, SIGKILL);
   const std::string end = end_of(child);
-  if (!in_time) {
-    found.problem = "it did not answer within " + std::to_string(deadline.count()) + " ms";
+  if (!spent.empty()) {
+    found.problem = "it did not answer within " + spent;
   } else if (answer.empty()) {
     found.problem = end;
   } else if (answer[0] == 'V') {

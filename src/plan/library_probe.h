@@ -1,5 +1,5 @@
 // Looking at a shared library before anything of it is used. It is opened and asked in a child process, so
-// that one that crashes or hangs costs this process nothing but the deadline.
+// that one that crashes or hangs costs this process nothing but its time.
 #pragma once
 
 #include <chrono>
@@ -34,9 +34,15 @@ struct LibrarySpec {
 // The libraries of the gates.
 std::span<const LibrarySpec> library_specs();
 
+// How long a library may take. Work counts as the child's own time on a CPU, which other work on the machine
+// does not lengthen; a library that waits for something does not use that up, and is given up by the clock.
+struct ProbeLimits {
+  std::chrono::milliseconds cpu = std::chrono::seconds(1);
+  std::chrono::milliseconds wall = std::chrono::seconds(10);
+};
+
 // A version, or a problem, or neither where no file opens because none is there.
-FoundLibrary probe_library(const LibrarySpec& spec,
-                           std::chrono::milliseconds deadline = std::chrono::seconds(1));
+FoundLibrary probe_library(const LibrarySpec& spec, const ProbeLimits& limits = {});
 
 // All of library_specs().
 std::vector<FoundLibrary> probe_libraries();

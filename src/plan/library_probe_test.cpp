@@ -10,9 +10,9 @@ namespace {
 LibrarySpec stand_in(const std::string& way) {
   return {.name = "nccl",
           .files = {std::string(NIBBLE_STAND_INS) + "/libstand_in_" + way + ".so"},
-          .version_symbol = "stand_in_version",
+          .version_symbol = "ncclGetVersion",
           .version_call = VersionCall::ten_thousands,
-          .symbols = {"stand_in_reduce"},
+          .symbols = {"ncclAllReduce"},
           .size_symbol = "stand_in_config_size",
           .size = 64,
           .probe_symbol = "stand_in_probe"};
@@ -35,10 +35,11 @@ TEST(LibraryProbe, EachWayToBeWrongIsNamedWithWhatToDo) {
     GateStatus status;
     const char* words;
   } cases[] = {
-      {"too_old", GateStatus::too_old, "2.18.5 is too old: it must be 2.26.2 or later, up to 2.28"},
+      {"too_old", GateStatus::too_old, "2.18.5 is too old: it must be 2.27.7 or later, up to 2.28"},
       {"too_new", GateStatus::too_new, "2.30.1 is newer than what nibble was tested with"},
-      {"known_bad", GateStatus::known_bad, "2.27.3 is known to be bad"},
-      {"missing_symbol", GateStatus::incompatible, "it has no symbol stand_in_reduce"},
+      {"known_bad", GateStatus::known_bad,
+       "2.28.3 is known to be bad: its symmetric kernels can corrupt small messages"},
+      {"missing_symbol", GateStatus::incompatible, "it has no symbol ncclAllReduce"},
       {"other_size", GateStatus::incompatible,
        "its struct has 72 bytes (stand_in_config_size), this program's 64"},
       {"other_signature", GateStatus::incompatible, "wrote no version: its signature is another one"},
@@ -56,9 +57,20 @@ TEST(LibraryProbe, EachWayToBeWrongIsNamedWithWhatToDo) {
   }
 }
 
-TEST(LibraryProbe, OneThatHangsCostsItsDeadline) {
-  const FoundLibrary found = probe_library(stand_in("hangs"), std::chrono::milliseconds(100));
-  EXPECT_EQ(found.problem, "it did not answer within 100 ms");
+TEST(LibraryProbe, OneThatHangsCostsItsTimeAndIsIncompatible) {
+  using namespace std::chrono_literals;
+  const FoundLibrary works = probe_library(stand_in("hangs"), {.cpu = 100ms, .wall = 1h});
+  EXPECT_EQ(works.problem, "it did not answer within 100 ms of a CPU's time");
+  const FoundLibrary waits = probe_library(stand_in("waits"), {.cpu = 1h, .wall = 100ms});
+  EXPECT_EQ(waits.problem, "it did not answer within 100 ms");
+  EXPECT_EQ(check_gate(*find_gate("nccl"), waits).status, GateStatus::incompatible);
+}
+
+// As on a machine whose CPUs are busy with something else: the clock runs on, and the library had none of it.
+TEST(LibraryProbe, OneThatHadToWaitForItsTurnIsNoneThatHangs) {
+  using namespace std::chrono_literals;
+  const FoundLibrary found = probe_library(stand_in("late"), {.cpu = 200ms, .wall = 1min});
+  EXPECT_EQ(found.version, "2.28.9") << found.problem;
 }
 
 TEST(LibraryProbe, AFileThatIsNoLibraryIsNotMissing) {

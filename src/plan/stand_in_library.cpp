@@ -1,10 +1,12 @@
-// A library of NCCL's kind, in one of the ways in which such a library can be.
+// A library under NCCL's names, in one of the ways in which such a library can be.
+#include <time.h>
+
 #include <cstdlib>
 
 namespace {
 
 #ifdef STAND_IN_KNOWN_BAD
-[[maybe_unused]] const int version = 22703;
+[[maybe_unused]] const int version = 22803;
 #elif defined(STAND_IN_TOO_OLD)
 [[maybe_unused]] const int version = 21805;
 #elif defined(STAND_IN_TOO_NEW)
@@ -12,22 +14,47 @@ namespace {
 #else
 [[maybe_unused]] const int version = 22809;
 #endif
+
+[[maybe_unused]] void misbehave() {
+#ifdef STAND_IN_CRASHES
+  *(volatile int*)16 = 1;
+#endif
+#ifdef STAND_IN_HANGS
+  for (volatile int wait = 1; wait;) {
+  }
+#endif
+#ifdef STAND_IN_WAITS
+  const timespec an_hour{3600, 0};
+  nanosleep(&an_hour, nullptr);
+#endif
+#ifdef STAND_IN_LATE
+  const timespec longer_than_its_cpu_time{0, 500'000'000};
+  nanosleep(&longer_than_its_cpu_time, nullptr);
+#endif
+#ifdef STAND_IN_EXITS
+  std::exit(3);
+#endif
+}
+
 }  // namespace
 
 extern "C" {
 
 #ifdef STAND_IN_OTHER_SIGNATURE
 // Arguments have shifted: what was the version's place is now an option, and the version goes elsewhere.
-int stand_in_version(int, int*) { return 0; }
+int ncclGetVersion(int, int*) { return 0; }
 #else
-int stand_in_version(int* out) {
+int ncclGetVersion(int* out) {
+  misbehave();
   *out = version;
   return 0;
 }
 #endif
 
+int ncclCommInitRankConfig() { return 0; }
+int ncclCommAbort() { return 0; }
 #ifndef STAND_IN_MISSING_SYMBOL
-int stand_in_reduce() { return 0; }
+int ncclAllReduce() { return 0; }
 #endif
 
 #ifdef STAND_IN_OTHER_SIZE
@@ -36,20 +63,9 @@ unsigned long stand_in_config_size() { return 72; }
 unsigned long stand_in_config_size() { return 64; }
 #endif
 
-int stand_in_probe() {
-#ifdef STAND_IN_CRASHES
-  *(volatile int*)16 = 1;
-#endif
-#ifdef STAND_IN_HANGS
-  for (volatile int wait = 1; wait;) {
-  }
-#endif
-#ifdef STAND_IN_EXITS
-  std::exit(3);
-#endif
 #ifdef STAND_IN_FAILS
-  return 7;
+int stand_in_probe() { return 7; }
+#else
+int stand_in_probe() { return 0; }
 #endif
-  return 0;
-}
 }

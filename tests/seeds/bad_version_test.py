@@ -19,7 +19,7 @@ def machine(tmp_path, *libraries):
 
 
 @pytest.mark.parametrize("version, words", [
-    ("2.27.3", "2.27.3 is known to be bad"),
+    ("2.28.3", "2.28.3 is known to be bad"),
     ("2.18.5", "2.18.5 is too old"),
     ("2.31.0", "2.31.0 is newer than what nibble was tested with"),
 ])

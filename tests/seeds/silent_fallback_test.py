@@ -34,8 +34,19 @@ def test_what_the_log_says_is_what_the_plan_says_and_what_runs():
     assert {k: v for k, v in choices(planned).items() if k not in memory} == {k: v for k, v in ran.items() if k not in memory}
 
 
-@pytest.mark.parametrize("way", ["missing_symbol", "other_signature", "crashes", "too_old"])
-def test_a_library_that_changed_is_not_taken_for_the_one_that_was_known(tmp_path, way):
+# What the library under NCCL's name has become, and what doctor says of it.
+CHANGED = {
+    "known_bad": "nccl 2.28.3 is known to be bad",
+    "too_old": "nccl 2.18.5 is too old",
+    "too_new": "nccl 2.30.1 is newer than what nibble was tested with",
+    "missing_symbol": "it has no symbol ncclAllReduce",
+    "other_signature": "ncclGetVersion wrote no version: its signature is another one",
+    "crashes": "it crashed when probed (signal 11)",
+    "hangs": "it did not answer within 1000 ms of a CPU's time",
+}
+
+
+def doctor_on(tmp_path, way):
     library = STAND_INS / f"libstand_in_{way}.so"
     if not library.exists():
         pytest.skip(f"{library} is built with plan_test")
@@ -43,4 +54,15 @@ def test_a_library_that_changed_is_not_taken_for_the_one_that_was_known(tmp_path
     code, out, err = run("doctor", "--json", LD_LIBRARY_PATH=str(tmp_path))
     assert code == 0, err
     [check] = [check for check in json.loads(out)["checks"] if check["name"] == "nccl"]
-    assert check["status"] == "warn" and "it has no symbol nccl" in check["found"] and "install NCCL" in check["do"]
+    return check
+
+
+def test_a_library_that_is_as_it_should_be_is_taken(tmp_path):
+    check = doctor_on(tmp_path, "good")
+    assert check["status"] == "ok" and check["found"] == "2.28.9"
+
+
+@pytest.mark.parametrize("way", CHANGED)
+def test_a_library_that_changed_is_not_taken_for_the_one_that_was_known(tmp_path, way):
+    check = doctor_on(tmp_path, way)
+    assert check["status"] == "warn" and CHANGED[way] in check["found"] and "install NCCL" in check["do"]
