@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "formats/fp8_block.h"
 #include "formats/mxfp8.h"
 #include "formats/nvfp4.h"
 
@@ -65,6 +66,24 @@ void encode_e4m3(const T* values, std::size_t count, float scale, std::uint8_t* 
   for (std::size_t i = 0; i < count; ++i) codes[i] = E4m3::from_float(widened(values[i]) / scale).bits;
 }
 
+template <class T>
+void raise_tile_amax(const T* row, std::size_t cols, float* amax) {
+  for (std::size_t at = 0; at < cols; at += fp8_tile, ++amax)
+    *amax = std::max(*amax, largest_magnitude(row + at, std::min<std::size_t>(fp8_tile, cols - at)));
+}
+
+template <class T>
+void encode_e4m3_tiles(const T* row, std::size_t cols, const float* scales, std::uint8_t* codes) {
+  for (std::size_t at = 0; at < cols; at += fp8_tile, ++scales) {
+    const std::size_t count = std::min<std::size_t>(fp8_tile, cols - at);
+    if (std::isnan(*scales)) {
+      std::fill_n(codes + at, count, std::uint8_t{0});
+    } else {
+      encode_e4m3(row + at, count, *scales, codes + at);
+    }
+  }
+}
+
 void decode_mxfp4(const std::uint8_t* codes, const std::uint8_t* scales, std::size_t blocks, float* values) {
   for (std::size_t b = 0; b < blocks; ++b)
     mxfp4_decode_block(codes + b * mxfp4_block_bytes, E8m0{scales[b]}, values + b * mxfp4_block);
@@ -92,7 +111,9 @@ constexpr EncodeKernels<T> scalar_encoders() {
           .mxfp8 = encode_mxfp8<T>,
           .nvfp4 = encode_nvfp4<T>,
           .amax = largest_magnitude<T>,
-          .e4m3 = encode_e4m3<T>};
+          .e4m3 = encode_e4m3<T>,
+          .raise_tile_amax = raise_tile_amax<T>,
+          .e4m3_tiles = encode_e4m3_tiles<T>};
 }
 
 }  // namespace

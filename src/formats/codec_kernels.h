@@ -25,6 +25,10 @@ struct EncodeKernels {
   float (*amax)(const T* values, std::size_t count) = nullptr;
   // e4m3(x / scale) of finite values; the scale is a normal number.
   void (*e4m3)(const T* values, std::size_t count, float scale, std::uint8_t* codes) = nullptr;
+  // A row that crosses FP8 tiles, of which the last may be cut: each tile's amax is raised to this row's, and
+  // each tile's part is encoded by its scale, to zeros where that is NaN.
+  void (*raise_tile_amax)(const T* row, std::size_t cols, float* amax) = nullptr;
+  void (*e4m3_tiles)(const T* row, std::size_t cols, const float* scales, std::uint8_t* codes) = nullptr;
 };
 
 struct CodecKernels {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -23,6 +25,9 @@ T narrow(float value) {
     return value;
   }
 }
+
+float widened(Bf16 value) { return value.to_float(); }
+float widened(float value) { return value; }
 
 // Blocks of every magnitude a float has: ordinary ones, zeros, subnormals, middles between codes, some that
 // are not finite.
@@ -116,6 +121,30 @@ TEST(CodecKernels, EncodeToTheBytesOfTheScalarCode) {
   }
 }
 
+// A row of tiles whose last is cut, one of them with a scale that stands for values that cannot be encoded.
+template <class T>
+void expect_equal_rows_of_tiles(unsigned seed) {
+  const std::size_t cols = 128 * 4 + 1 + seed;
+  const std::vector<T> row = hostile_values<T>(cols, seed);
+  std::vector<T> finite = row;  // of which alone there are codes
+  for (T& value : finite) value = std::isfinite(widened(value)) ? value : T{};
+  const std::vector<float> before = {0, 1e30f, 0, 0x1p-140f, 0};
+  const std::vector<float> scales = {3.1e-4f, std::numeric_limits<float>::quiet_NaN(), 0x1.8p-100f, 1.0f,
+                                     0x1.3p90f};
+  std::vector<float> expected_amax = before;
+  std::vector<std::uint8_t> expected_codes(cols);
+  encoders<T>(scalar_codec_kernels).raise_tile_amax(row.data(), cols, expected_amax.data());
+  encoders<T>(scalar_codec_kernels).e4m3_tiles(finite.data(), cols, scales.data(), expected_codes.data());
+  for (const CodecKernels* kernels : vector_kernels()) {
+    std::vector<float> amax = before;
+    std::vector<std::uint8_t> codes(cols);
+    encoders<T>(*kernels).raise_tile_amax(row.data(), cols, amax.data());
+    encoders<T>(*kernels).e4m3_tiles(finite.data(), cols, scales.data(), codes.data());
+    ASSERT_EQ(amax, expected_amax) << kernels->name;
+    ASSERT_EQ(codes, expected_codes) << kernels->name;
+  }
+}
+
 template <class T>
 void expect_equal_tiles(unsigned seed) {
   std::mt19937 random(seed);
@@ -140,6 +169,8 @@ TEST(CodecKernels, EncodeTilesOfAnyLengthToTheBytesOfTheScalarCode) {
   for (unsigned seed = 0; seed < 40; ++seed) {
     expect_equal_tiles<Bf16>(seed);
     expect_equal_tiles<float>(seed);
+    expect_equal_rows_of_tiles<Bf16>(seed);
+    expect_equal_rows_of_tiles<float>(seed);
   }
 }
 
@@ -176,6 +207,41 @@ TEST(CodecKernels, DecodeEveryCodeWithEveryScaleToTheFloatsOfTheScalarCode) {
       kernels->e4m3_decode(codes.data(), 251, factor, found.data());
       scalar_codec_kernels.e4m3_decode(codes.data(), 251, factor, expected.data());
       expect_same_floats(found, expected, kernels->name);
+    }
+  }
+}
+
+// What is larger than a core's caches is written in another way.
+TEST(CodecKernels, DecodeALargeMatrixToTheFloatsOfTheScalarCode) {
+  constexpr std::size_t count = std::size_t{1} << 19;
+  std::mt19937 random(7);
+  std::vector<std::uint8_t> codes(count), scales(count / 16);
+  for (std::uint8_t& code : codes) code = static_cast<std::uint8_t>(random());
+  for (std::uint8_t& scale : scales) scale = static_cast<std::uint8_t>(random() % 0x7f);
+  std::vector<float> found(count + 16), expected(count);
+  // On a whole line, and beside one.
+  float* const line =
+      found.data() + (64 - reinterpret_cast<std::uintptr_t>(found.data()) % 64) % 64 / sizeof(float);
+  for (float* to : {line, line == found.data() ? line + 1 : line - 1}) {
+    const auto expect_equal = [&](std::string_view name) {
+      EXPECT_EQ(std::memcmp(to, expected.data(), count * sizeof(float)), 0) << name;
+    };
+    for (const CodecKernels* kernels : vector_kernels()) {
+      kernels->mxfp4_decode(codes.data(), scales.data(), count / 32, to);
+      scalar_codec_kernels.mxfp4_decode(codes.data(), scales.data(), count / 32, expected.data());
+      expect_equal("mxfp4");
+      kernels->nvfp4_decode(codes.data(), scales.data(), count / 16, 77.7f, to);
+      scalar_codec_kernels.nvfp4_decode(codes.data(), scales.data(), count / 16, 77.7f, expected.data());
+      expect_equal("nvfp4");
+      for (std::uint8_t& code : codes)
+        code = code % 0x80 == 0x7f ? 0 : code;  // no NaN, whose bits may differ
+      kernels->mxfp8_decode(codes.data(), scales.data(), count / 32, to);
+      scalar_codec_kernels.mxfp8_decode(codes.data(), scales.data(), count / 32, expected.data());
+      expect_equal("mxfp8");
+      kernels->e4m3_decode(codes.data(), count - 5, 0.37f, to);
+      scalar_codec_kernels.e4m3_decode(codes.data(), count - 5, 0.37f, expected.data());
+      std::copy_n(expected.data() + count - 5, 5, to + count - 5);
+      expect_equal("e4m3");
     }
   }
 }

@@ -1,8 +1,10 @@
-// Conversions of a matrix larger than the caches, on all CPUs, beside what memory gives in the same run:
-// `read` sums 64-bit words, `copy` is memcpy, which reads and writes. Bytes are those read and those written.
+// Conversions of a matrix larger than the caches, on all CPUs, beside what memory gives in the same moment:
+// `read` sums 64-bit words, `copy` is memcpy, which reads and writes. Bytes are those read and those written,
+// each counted once, whatever a cache fetches besides.
 //
-// The matrix is worked on in eighths. A time is eight times that of the fastest eighth in many rounds: other
-// work on the machine costs some of them, and spares some.
+// The matrix is worked on in eighths. A round times reading, copying and the conversion, each on an eighth
+// that none of the others touched lately, so that what else the machine does in that moment falls on all
+// three; figures are medians over the rounds, of_memory the median of the rounds' shares.
 //
 // A conversion is held to what its own mix of reading and writing allows: as many bytes as it reads and
 // writes alike at the rate of the copy, what it reads beyond at the rate of reading, what it writes beyond at
@@ -10,7 +12,6 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <random>
@@ -30,58 +31,29 @@ constexpr std::size_t values = std::size_t{1} << 26;
 constexpr int shares = 256;
 constexpr std::size_t share_values = values / shares;  // whole blocks, and bands of 128 rows of 2048
 
-struct Room {
-  ThreadPool threads{0};
-  std::vector<float> wide = std::vector<float>(values);
-  std::vector<Bf16> narrow = std::vector<Bf16>(values);
-  std::vector<std::uint8_t> codes = std::vector<std::uint8_t>(values);
-  std::vector<std::uint8_t> scales = std::vector<std::uint8_t>(values / 16);
-  std::vector<float> tile_scales = std::vector<float>(values / fp8_tile / fp8_tile);
-  double read_rate = 0, copy_rate = 0;  // bytes a second
+// Whole lines, as the program's own buffers are.
+template <class T>
+class Lines {
+ public:
+  explicit Lines(std::size_t count) : lines_((count * sizeof(T) + 63) / 64) {}
+  T* data() { return reinterpret_cast<T*>(lines_.data()); }
+
+ private:
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::vector<Line> lines_;
 };
 
-// Seconds of the whole matrix, by its fastest eighth; work(share) for each of the shares.
-template <class Work>
-double best_seconds(Room& room, int rounds, const Work& work) {
-  constexpr int eighth = shares / 8;
-  double best = 1e9;
-  for (int round = 0; round < rounds; ++round) {
-    for (int first = 0; first < shares; first += eighth) {
-      const auto start = std::chrono::steady_clock::now();
-      room.threads.parallel_for(eighth, [&](int begin, int end) {
-        for (int share = begin; share < end; ++share) work(static_cast<std::size_t>(first + share));
-      });
-      best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    }
-  }
-  return 8 * best;
-}
-
-void measure_memory(Room& room) {
-  std::atomic<std::uint64_t> total = 0;
-  const auto read = [&](std::size_t share) {
-    const std::size_t bytes = share_values * sizeof(float);
-    const char* from = reinterpret_cast<const char*>(room.wide.data()) + share * bytes;
-    std::uint64_t sums[16] = {};
-    for (std::size_t at = 0; at < bytes; at += sizeof sums) {
-      for (std::size_t lane = 0; lane < 16; ++lane) {
-        std::uint64_t word;
-        std::memcpy(&word, from + at + lane * 8, 8);
-        sums[lane] += word;
-      }
-    }
-    for (const std::uint64_t sum : sums) total += sum;
-  };
-  room.read_rate = values * sizeof(float) / best_seconds(room, 150, read);
-  benchmark::DoNotOptimize(total.load());
-  // Half of the values onto the other half.
-  const auto copy = [&](std::size_t share) {
-    constexpr std::size_t count = share_values / 2;
-    std::memcpy(room.wide.data() + values / 2 + share * count, room.wide.data() + share * count,
-                count * sizeof(float));
-  };
-  room.copy_rate = values * sizeof(float) / best_seconds(room, 150, copy);
-}
+struct Room {
+  ThreadPool threads{0};
+  Lines<float> wide{values};
+  Lines<Bf16> narrow{values};
+  Lines<std::uint8_t> codes{values};
+  std::vector<std::uint8_t> scales = std::vector<std::uint8_t>(values / 16);
+  std::vector<float> tile_scales = std::vector<float>(values / fp8_tile / fp8_tile);
+  std::size_t next_eighth = 0;
+};
 
 Room& room() {
   static Room* made = [] {
@@ -91,31 +63,80 @@ Room& room() {
     std::vector<float> some(1 << 20);
     for (float& value : some) value = normal(random);
     for (std::size_t i = 0; i < values; ++i) {
-      fresh->wide[i] = some[(i * 7 + i / some.size()) % some.size()];
-      fresh->narrow[i] = Bf16::from_float(fresh->wide[i]);
+      fresh->wide.data()[i] = some[(i * 7 + i / some.size()) % some.size()];
+      fresh->narrow.data()[i] = Bf16::from_float(fresh->wide.data()[i]);
     }
-    measure_memory(*fresh);
     return fresh;
   }();
   return *made;
 }
 
-// Eight rounds an iteration.
+// Seconds of work(share) for the shares of one eighth; the next call takes another.
+template <class Work>
+double seconds_of_an_eighth(Room& room, const Work& work) {
+  constexpr std::size_t eighth = shares / 8;
+  const std::size_t first = room.next_eighth * eighth;
+  room.next_eighth = (room.next_eighth + 3) % 8;
+  const auto start = std::chrono::steady_clock::now();
+  room.threads.parallel_for(static_cast<int>(eighth), [&](int begin, int end) {
+    for (int share = begin; share < end; ++share) work(first + static_cast<std::size_t>(share));
+  });
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void read_share(Room& room, std::size_t share) {
+  const std::size_t bytes = share_values * sizeof(float);
+  const char* from = reinterpret_cast<const char*>(room.wide.data()) + share * bytes;
+  std::uint64_t sums[16] = {};
+  for (std::size_t at = 0; at < bytes; at += sizeof sums) {
+    for (std::size_t lane = 0; lane < 16; ++lane) {
+      std::uint64_t word;
+      std::memcpy(&word, from + at + lane * 8, 8);
+      sums[lane] += word;
+    }
+  }
+  for (std::uint64_t& sum : sums) benchmark::DoNotOptimize(sum);
+}
+
+// Half of the values onto the other half.
+void copy_share(Room& room, std::size_t share) {
+  constexpr std::size_t count = share_values / 2;
+  std::memcpy(room.wide.data() + values / 2 + share * count, room.wide.data() + share * count,
+              count * sizeof(float));
+}
+
+double median(std::vector<double> of) {
+  std::nth_element(of.begin(), of.begin() + static_cast<std::ptrdiff_t>(of.size() / 2), of.end());
+  return of[of.size() / 2];
+}
+
 template <class Work>
 void measure(benchmark::State& state, double read_bytes, double written_bytes, const Work& work) {
+  constexpr int rounds = 40;
+  constexpr double moved = values / 8.0 * sizeof(float);  // by reading an eighth or copying it
   Room& all = room();
-  for (auto _ : state) state.SetIterationTime(best_seconds(all, 8, work));
-  const double bytes = values * (read_bytes + written_bytes);
-  const double copied = 2 * std::min(read_bytes, written_bytes);
-  // What is written beyond what is read costs as the copy's writing does.
-  const double rest = read_bytes + written_bytes - copied;
-  const double bound =
-      values * (copied / all.copy_rate + rest / (written_bytes > read_bytes ? all.copy_rate : all.read_rate));
-  using benchmark::Counter;
-  state.counters["GB/s"] = Counter(bytes / 1e9, Counter::kIsIterationInvariantRate);
-  state.counters["of_memory"] = Counter(bound, Counter::kIsIterationInvariantRate);
-  state.counters["read_GB/s"] = all.read_rate / 1e9;
-  state.counters["copy_GB/s"] = all.copy_rate / 1e9;
+  const double bytes = values / 8.0 * (read_bytes + written_bytes);
+  const double copied = values / 8.0 * 2 * std::min(read_bytes, written_bytes);
+  const double rest = bytes - copied;
+  std::vector<double> rate, share, reading, copying;
+  for (auto _ : state) {
+    for (int round = 0; round < rounds; ++round) {
+      const double read = moved / seconds_of_an_eighth(all, [&](std::size_t at) { read_share(all, at); });
+      const double copy = moved / seconds_of_an_eighth(all, [&](std::size_t at) { copy_share(all, at); });
+      const double seconds = seconds_of_an_eighth(all, work);
+      // What is written beyond what is read costs as the copy's writing does.
+      const double bound = copied / copy + rest / (written_bytes > read_bytes ? copy : read);
+      reading.push_back(read / 1e9);
+      copying.push_back(copy / 1e9);
+      rate.push_back(bytes / seconds / 1e9);
+      share.push_back(bound / seconds);
+    }
+  }
+  state.counters["bytes_a_value"] = read_bytes + written_bytes;
+  state.counters["GB/s"] = median(rate);
+  state.counters["of_memory"] = median(share);
+  state.counters["read_GB/s"] = median(reading);
+  state.counters["copy_GB/s"] = median(copying);
 }
 
 template <class T>
@@ -199,7 +220,10 @@ int main(int argc, char** argv) {
     for (int format = 0; format < 4; ++format) {
       const std::string name = "/" + std::string(formats[format]) + "/" + std::string(kernels.name);
       const auto add = [](const std::string& of, auto body) {
-        benchmark::RegisterBenchmark(of.c_str(), body)->UseManualTime()->Unit(benchmark::kMillisecond);
+        benchmark::RegisterBenchmark(of.c_str(), body)
+            ->Iterations(1)
+            ->UseRealTime()
+            ->Unit(benchmark::kMillisecond);
       };
       if (format < 3 || best) {
         add("encode_bf16" + name,

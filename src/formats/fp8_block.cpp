@@ -26,19 +26,14 @@ template <class T>
 void encode(const Fp8Band& band, const EncodeKernels<T>& kernels, const T* values, std::uint8_t* codes,
             float* scales) {
   NIBBLE_CHECK(band.rows >= 1 && band.rows <= fp8_tile);
+  const auto cols = static_cast<std::size_t>(band.cols);
   std::fill_n(scales, fp8_tiles(band.cols), 0.0f);  // amax for now
-  for_pieces(band, [&](std::int64_t at, std::size_t count, std::int64_t tile) {
-    scales[tile] = std::max(scales[tile], kernels.amax(values + at, count));
-  });
+  for (std::int64_t row = 0; row < band.rows; ++row)
+    kernels.raise_tile_amax(values + row * band.cols, cols, scales);
   for (std::int64_t tile = 0; tile < fp8_tiles(band.cols); ++tile)
     scales[tile] = fp8_tile_scale(scales[tile]);
-  for_pieces(band, [&](std::int64_t at, std::size_t count, std::int64_t tile) {
-    if (std::isnan(scales[tile])) {
-      std::fill_n(codes + at, count, std::uint8_t{0});
-    } else {
-      kernels.e4m3(values + at, count, scales[tile], codes + at);
-    }
-  });
+  for (std::int64_t row = 0; row < band.rows; ++row)
+    kernels.e4m3_tiles(values + row * band.cols, cols, scales, codes + row * band.cols);
 }
 
 }  // namespace
