@@ -16,6 +16,7 @@ class FakeEngine final : public Engine {
     info_.vocabulary = 1 << 20;
     info_.max_model_len = 1 << 20;
     info_.kv_tokens = 16 * pace.sequences;
+    info_.plan.gates = pace.gates;
   }
 
   const ModelInfo& model() const override { return info_; }

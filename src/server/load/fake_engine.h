@@ -33,6 +33,7 @@ struct FakePace {
   int sequences = 64;  // that run at once; more wait
   int groups = 1;      // of sequences; each step serves one, in turn
   std::chrono::nanoseconds step{0};
+  std::vector<GateResult> gates = {};  // of its plan
 };
 
 // `times` outlives the engine; null: nobody asks.

@@ -1,7 +1,10 @@
 // The load that server_load measures, reduced: what is counted, not how fast it was.
 #include "server/load/front_end.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <map>
 
@@ -59,6 +62,42 @@ TEST(FrontEnd, MoreThanItCanHoldIsRefusedWith429AndTheRestIsServedWhole) {
   EXPECT_EQ(statuses[200] + statuses[429], asked);
   EXPECT_GE(statuses[200], waiting);
   EXPECT_GT(statuses[429], 0);
+}
+
+// What a GET of this path answers, head and body.
+std::string answer_to_get(int port, const std::string& path) {
+  const int handle = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(::connect(handle, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  const std::string request = "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+  EXPECT_EQ(::send(handle, request.data(), request.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(request.size()));
+  std::string answer;
+  char bytes[1024];
+  for (ssize_t count = 0; (count = ::recv(handle, bytes, sizeof bytes, 0)) > 0;)
+    answer.append(bytes, static_cast<std::size_t>(count));
+  ::close(handle);
+  return answer;
+}
+
+TEST(FrontEnd, HealthSaysDegradedWhereSomethingRunsThatAGateRefuses) {
+  const GateResult open{.name = "cuda_driver", .found = "13.0.0", .status = GateStatus::ok};
+  GateResult overridden{.name = "nccl", .found = "2.28.3", .status = GateStatus::known_bad};
+  overridden.overridden = true;
+  const struct {
+    std::vector<GateResult> gates;
+    const char* state;
+  } cases[] = {{{open}, "ok"}, {{open, overridden}, "degraded"}};
+  for (const auto& each : cases) {
+    const auto front = FrontEnd::start(tokenizer, {.gates = each.gates}, 1, nullptr);
+    ASSERT_TRUE(front.ok()) << front.status().message();
+    const std::string answer = answer_to_get((*front)->port(), "/health");
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 ")) << answer;
+    EXPECT_TRUE(answer.ends_with("{\"status\":\"" + std::string(each.state) + "\"}")) << answer;
+  }
 }
 
 }  // namespace
