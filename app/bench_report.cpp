@@ -4,6 +4,7 @@
 
 #include "base/json_writer.h"
 #include "base/quote.h"
+#include "plan/bound.h"
 
 namespace nibble {
 namespace {
@@ -84,20 +85,19 @@ void set_shares(const BenchReport& report, BenchRow& row) {
   const StepSummary& decode = row.result.decode;
   if (decode.step_s > 0 && report.read_bandwidth > 0) {
     const int context = row.load.depth + row.load.input_len + row.load.output_len / 2;
-    const double bytes = expected_step_bytes(report.model, decode.step_tokens) +
-                         decode.step_tokens * position_kv_bytes(report.model, context);
+    const double bytes = decode_cost(report.model.plan, decode.step_tokens, context).bytes;
     row.bandwidth_share = bytes / decode.step_s / report.read_bandwidth;
   }
   if (report.peak_rate.flops > 0) {
-    row.multiply_share = row.result.prefill.tokens_per_s * 2.0 *
-                         static_cast<double>(report.model.layer_multiplies) / report.peak_rate.flops;
+    row.multiply_share =
+        row.result.prefill.tokens_per_s * report.model.plan.bound.flops_per_token / report.peak_rate.flops;
   }
 }
 
 void print_table(const BenchReport& report, std::FILE* out) {
   std::fprintf(out, "model          %s, %.2f GB of weights, %.1f MB of them a token\n",
                quote(report.model.name).c_str(), gigabytes(report.model.weight_bytes),
-               expected_step_bytes(report.model, 1) / 1e6);
+               report.model.plan.bound.bytes_per_token / 1e6);
   std::fprintf(
       out, "machine        %d threads, reading %.1f GB/s, multiplying %.0f GFLOP/s by %s (measured now)\n",
       report.model.threads, report.read_bandwidth / 1e9, report.peak_rate.flops / 1e9,
@@ -130,8 +130,8 @@ std::string report_json(const BenchReport& report) {
   JsonWriter json(text);
   json.begin_object().member("model", report.model.name).member("threads", report.model.threads);
   json.member("weight_bytes", report.model.weight_bytes)
-      .member("bytes_per_token", expected_step_bytes(report.model, 1))
-      .member("multiplies_per_token", report.model.layer_multiplies);
+      .member("bytes_per_token", report.model.plan.bound.bytes_per_token)
+      .member("multiplies_per_token", static_cast<std::int64_t>(report.model.plan.bound.flops_per_token / 2));
   json.member("read_bandwidth", report.read_bandwidth)
       .member("peak_flops", report.peak_rate.flops)
       .member("peak_instruction", report.peak_rate.instruction)

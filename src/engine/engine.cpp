@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <ctime>
 #include <string>
 
@@ -156,19 +155,6 @@ class SteppedEngine final : public Engine {
 
 }  // namespace
 
-double expected_step_bytes(const ModelInfo& model, int tokens) {
-  const double unused = 1.0 - static_cast<double>(model.experts_per_token) / model.experts;
-  return static_cast<double>(model.shared_bytes) +
-         static_cast<double>(model.expert_bytes) * (1.0 - std::pow(unused, tokens));
-}
-
-double position_kv_bytes(const ModelInfo& model, int position) {
-  std::int64_t positions = 0;
-  for (const int window : model.windows)
-    positions += window > 0 ? std::min(window, position + 1) : position + 1;
-  return static_cast<double>(positions * model.kv_layer_bytes);
-}
-
 Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
                                              const std::function<void(double, double)>& progress) {
   return load_engine(options, {}, progress);
@@ -197,28 +183,10 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
                  .kv_tokens = choices.cache.page_count[full_pages] * choices.cache.page_size,
                  .eos_ids = config.eos_token_ids,
                  .weight_bytes = weight_bytes,
-                 .experts = static_cast<int>(config.num_local_experts),
-                 .experts_per_token = static_cast<int>(config.num_experts_per_tok),
                  .bf16_activations = choices.worker.activations == InputValues::bf16,
                  .threads = worker->threads(),
                  .plan = std::move(choices.plan),
                  .mapped = mapping_choice(worker->model().mapped_bytes(), weight_bytes)};
-  info.shared_bytes += dense_bytes(dense_values(config), choices.worker.dense) -
-                       dense_bytes(dense_values(config), DenseFormat::bf16);
-  const std::int64_t q_width = config.num_attention_heads * config.head_dim;
-  const std::int64_t kv_width = config.num_key_value_heads * config.head_dim;
-  info.layer_multiplies = config.num_hidden_layers *
-                          (config.hidden_size * (2 * q_width + 2 * kv_width + config.num_local_experts) +
-                           config.num_experts_per_tok * 3 * config.hidden_size * config.intermediate_size);
-  info.kv_layer_bytes =
-      kv_page_bytes(config, choices.worker.kv_dtype, 1) / std::max<std::int64_t>(config.num_hidden_layers, 1);
-  for (const LayerType type : config.layer_types)
-    info.windows.push_back(type == LayerType::sliding_attention ? static_cast<int>(config.sliding_window)
-                                                                : 0);
-  for (const ExpectedTensor& tensor : expected_tensors(config)) {
-    if (tensor.use == TensorUse::whole) info.shared_bytes += tensor.bytes();
-    if (tensor.use == TensorUse::experts) info.expert_bytes += tensor.bytes();
-  }
   return std::unique_ptr<Engine>(
       std::make_unique<SteppedEngine>(std::move(info), choices, std::move(worker)));
 }

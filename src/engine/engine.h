@@ -26,24 +26,11 @@ struct ModelInfo {
   int kv_tokens = 0;             // of all sequences together that the KV cache holds
   std::vector<TokenId> eos_ids;  // of config.json and generation_config.json together
   std::int64_t weight_bytes = 0;
-  std::int64_t shared_bytes = 0;  // of weights that every step reads, whatever its tokens
-  std::int64_t expert_bytes = 0;  // of all experts together, of which a step reads those it needs
-  int experts = 0;
-  int experts_per_token = 0;
-  std::int64_t layer_multiplies = 0;  // multiply-adds of one token with the weights of all layers
-  std::int64_t kv_layer_bytes = 0;    // of keys and values of one position in one layer
-  std::vector<int> windows;           // [layers]: positions that attention reaches back; 0: all
-  bool bf16_activations = false;      // what enters a product is bfloat16, not float32
+  bool bf16_activations = false;  // what enters a product is bfloat16, not float32
   int threads = 0;
   Plan plan;
   Choice mapped;  // what loading found of the files in memory
 };
-
-// Bytes of weights that a step of this many tokens reads, if the router spreads them evenly.
-double expected_step_bytes(const ModelInfo& model, int tokens);
-
-// Bytes of keys and values that a token at this position reads.
-double position_kv_bytes(const ModelInfo& model, int position);
 
 struct StepTimes {
   double seconds = 0;

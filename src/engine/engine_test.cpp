@@ -150,17 +150,6 @@ TEST(Engine, StopsAtAStopTokenAndCancels) {
   EXPECT_TRUE(answers.at(2).tokens.empty());
 }
 
-TEST(Engine, AStepReadsEachExpertAtMostOnce) {
-  std::unique_ptr<Engine> engine = load();
-  const ModelInfo& model = engine->model();
-  const double one = expected_step_bytes(model, 1),
-               all = static_cast<double>(model.shared_bytes + model.expert_bytes);
-  EXPECT_DOUBLE_EQ(one,
-                   static_cast<double>(model.shared_bytes) + static_cast<double>(model.expert_bytes) * 2 / 6);
-  EXPECT_LT(expected_step_bytes(model, 2), 2 * one);
-  EXPECT_NEAR(expected_step_bytes(model, 1000), all, 1);
-}
-
 TEST(Engine, RefusesWhatItCannotHonour) {
   std::unique_ptr<Engine> engine = load();
   EXPECT_NE(engine->submit(request(1, {0, 448}, {})).message().find("from 0 to 447"), std::string::npos);

@@ -55,20 +55,6 @@ DenseMatrix convert(const Bf16Matrix& from, DenseFormat format, std::byte* at, T
 
 }  // namespace
 
-std::int64_t dense_values(const ModelConfig& config) {
-  const std::int64_t widths = 2 * config.head_dim * (config.num_attention_heads + config.num_key_value_heads);
-  return config.hidden_size * (config.num_hidden_layers * widths + config.vocab_size);
-}
-
-std::int64_t dense_bytes(std::int64_t values, DenseFormat format) {
-  switch (format) {
-    case DenseFormat::bf16: return 2 * values;
-    case DenseFormat::q8: return values + values / block;
-    case DenseFormat::mxfp4: return values / 2 + values / block;
-  }
-  return 0;
-}
-
 Result<Buffer> convert_dense(std::span<DenseMatrix* const> matrices, DenseFormat format,
                              const WeightSource& source, ThreadPool& threads,
                              const ConversionProgress& progress) {

@@ -8,7 +8,6 @@
 
 #include "base/status.h"
 #include "base/thread_pool.h"
-#include "checkpoint/model_config.h"
 #include "checkpoint/weight_source.h"
 #include "ops/linear/dot_kernels.h"
 #include "tensor/buffer.h"
@@ -16,11 +15,6 @@
 namespace nibble {
 
 enum class DenseFormat : std::uint8_t { bf16, q8, mxfp4 };
-
-// Weights of attention and lm_head.
-std::int64_t dense_values(const ModelConfig& config);
-// Bytes of so many values in a format.
-std::int64_t dense_bytes(std::int64_t values, DenseFormat format);
 
 // Called with the values that are converted and those there are in all.
 using ConversionProgress = std::function<void(double done, double total)>;

@@ -83,19 +83,5 @@ TEST(ConvertDense, AProgressMayBeMissing) {
   EXPECT_TRUE(std::holds_alternative<Q8Matrix>(matrix));
 }
 
-TEST(DenseBytes, CountScales) {
-  EXPECT_EQ(dense_bytes(64, DenseFormat::bf16), 128);
-  EXPECT_EQ(dense_bytes(64, DenseFormat::q8), 66);
-  EXPECT_EQ(dense_bytes(64, DenseFormat::mxfp4), 34);
-  ModelConfig config;
-  config.hidden_size = 64;
-  config.num_hidden_layers = 2;
-  config.num_attention_heads = 4;
-  config.num_key_value_heads = 1;
-  config.head_dim = 32;
-  config.vocab_size = 100;
-  EXPECT_EQ(dense_values(config), 2 * (2 * 64 * 128 + 2 * 64 * 32) + 100 * 64);
-}
-
 }  // namespace
 }  // namespace nibble

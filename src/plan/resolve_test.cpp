@@ -6,6 +6,7 @@
 
 #include "ops/attention/attention_kernels.h"
 #include "ops/linear/dot_kernels.h"
+#include "plan/bound.h"
 #include "plan/memory.h"
 #include "plan/plan.h"
 #include "plan/rules.h"
@@ -192,6 +193,43 @@ TEST(Plan, PagesOfWindowsAreFewAndCounted) {
   EXPECT_NE(refusal({.max_model_len = 2000, .kv_cache_tokens = 1000}).find("--kv-cache-tokens holds 1008"),
             std::string::npos);
   EXPECT_NE(refusal({.kv_cache_tokens = 1 << 30}).find("--kv-cache-tokens 1073741824: "), std::string::npos);
+}
+
+TEST(Plan, WindowsNeedPagesForWhatRunsHoweverLongItIs) {
+  const auto beside = [](std::int64_t whole) { return window_pages_beside(gpt_oss(), 4, 512, whole); };
+  EXPECT_EQ(beside(800), 2 * (4 * 10 + 2 * 32)) << "twice what runs";
+  EXPECT_EQ(beside(8000), 2000) << "a quarter, for prefixes";
+  EXPECT_EQ(beside(50), 50) << "no more than there are others";
+  EXPECT_EQ(beside(1), 10) << "one sequence can go on";
+  ModelTraits one_kind = gpt_oss();
+  one_kind.window_layers = 0;
+  EXPECT_EQ(window_pages_beside(one_kind, 4, 512, 1000), 0);
+}
+
+TEST(Plan, PagesFitWithTheirWindowPagesAndOneMoreDoesNot) {
+  const KvPages page = kv_page_bytes(gpt_oss(), DType::bf16, 1);
+  const auto bytes_of = [&](std::int64_t pages) {
+    return pages * page.whole + window_pages_beside(gpt_oss(), 4, 512, pages) * page.windowed;
+  };
+  for (const int shift : {23, 28, 34}) {
+    const std::int64_t bytes = std::int64_t{1} << shift;
+    const std::int64_t pages = whole_pages_in(gpt_oss(), DType::bf16, 1, 4, 512, bytes);
+    EXPECT_LE(bytes_of(pages), bytes);
+    EXPECT_GT(bytes_of(pages + 1), bytes);
+  }
+}
+
+TEST(Plan, AStepReadsEachExpertAtMostOnce) {
+  const Plan plan = planned({}, "h200x1");
+  double experts = 0;
+  for (const WeightGroup& group : plan.model.weights) {
+    if (group.use == WeightUse::by_expert) experts += static_cast<double>(group.bytes);
+  }
+  const auto bytes = [&](double tokens) { return decode_cost(plan, tokens, 0).bytes; };
+  const double shared = bytes(0);
+  EXPECT_NEAR(bytes(1), shared + experts * 4 / 32, 1);
+  EXPECT_LT(bytes(2), shared + experts * 8 / 32);
+  EXPECT_NEAR(bytes(1000), shared + experts, 1);
 }
 
 TEST(Plan, MoreRanksHoldFewerBytesEach) {

@@ -1,7 +1,5 @@
 #include "runtime/kv_store.h"
 
-#include <algorithm>
-
 namespace nibble {
 namespace {
 
@@ -27,42 +25,11 @@ int page_window(const ModelConfig& config) {
   return windows > 0 && windows < config.num_hidden_layers ? static_cast<int>(config.sliding_window) : 0;
 }
 
-std::int64_t kv_page_bytes(const ModelConfig& config, DType dtype, int page_size) {
-  return config.num_hidden_layers * layer_page_bytes(config, dtype, page_size);
-}
-
 std::int64_t kv_page_bytes(const ModelConfig& config, DType dtype, int page_size, PageGroup group) {
   std::int64_t layers = 0;
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
     layers += group_of_layer(config, layer) == group;
   return layers * layer_page_bytes(config, dtype, page_size);
-}
-
-std::int64_t window_page_count(const ModelConfig& config, const WindowDemand& demand,
-                               std::int64_t full_count) {
-  const int window = page_window(config);
-  if (window == 0) return 0;
-  const auto pages_for = [&](std::int64_t tokens) {
-    return (tokens + demand.page_size - 1) / demand.page_size;
-  };
-  // A window that ends anywhere in a page, and the pages that a step adds, twice for a step planned ahead.
-  const std::int64_t running = demand.sequences * (pages_for(window) + 2) + 2 * pages_for(demand.step_tokens);
-  // A sequence alone can always go on, even where its context is shorter than that.
-  return std::max<std::int64_t>(std::min(full_count, std::max(2 * running, full_count / 4)),
-                                pages_for(window) + 2);
-}
-
-std::int64_t affordable_page_count(const ModelConfig& config, DType dtype, const WindowDemand& demand,
-                                   std::int64_t bytes) {
-  const std::int64_t full = kv_page_bytes(config, dtype, demand.page_size, full_pages);
-  const std::int64_t windowed = kv_page_bytes(config, dtype, demand.page_size, window_pages);
-  std::int64_t fits = 0, too_many = bytes / full + 1;
-  while (fits + 1 < too_many) {
-    const std::int64_t count = fits + (too_many - fits) / 2;
-    const bool fit = count * full + window_page_count(config, demand, count) * windowed <= bytes;
-    (fit ? fits : too_many) = count;
-  }
-  return fits;
 }
 
 Result<KvStore> KvStore::allocate(const ModelConfig& config, DType dtype, int page_size,

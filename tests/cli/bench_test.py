@@ -30,6 +30,14 @@ def test_json_names_the_bounds_the_choices_and_a_run_for_each_level():
         assert "decode_profile" not in level
 
 
+def test_a_token_reads_what_inspect_counts():
+    """A tied lm_head too."""
+    code, out, err = run("bench", "demo", "--json", "--input-len", 4, "--output-len", 2, "--concurrency", 1)
+    assert code == 0, err
+    active = json.loads(run("inspect", "demo", "--json")[1])["active_bytes_per_token"]
+    assert 0 <= active - json.loads(out)["bytes_per_token"] <= 4096, "the embedding's row is left out"
+
+
 def test_a_profile_names_the_ops_of_both_kinds_of_step():
     [level] = bench("--input-len", 20, "--output-len", 6, "--concurrency", 1, "--profile")["runs"]
     for kind in ("prefill_profile", "decode_profile"):
