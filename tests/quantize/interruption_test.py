@@ -4,6 +4,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -80,9 +81,14 @@ def test_killed_at_random_moments_it_is_complete_or_absent(many, tmp_path):
 
 @pytest.mark.extended
 def test_killed_a_hundred_times(many, tmp_path):
-    for seed in range(100, 125):
+    killed = seed = 0
+    while killed < 100:
+        seed += 1
+        assert seed < 400, "runs end before they are killed"
         (tmp_path / str(seed)).mkdir()
-        kill_at_random_moments(many, tmp_path / str(seed), 4, seed)
+        killed += kill_at_random_moments(many, tmp_path / str(seed), 4, seed)
+        shutil.rmtree(tmp_path / str(seed))
+    print(f"killed {killed} times in {seed} conversions")
 
 
 def journal_lines(out):
