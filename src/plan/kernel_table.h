@@ -61,7 +61,6 @@ struct ExpertKernel {
   StoredFormat format = StoredFormat::mxfp4;
   WeightLayout layout = WeightLayout::checkpoint;
   bool exchanges = false;  // takes contiguous and masked tokens, not only tokens in place
-  bool proven = true;      // has run on the hardware it is for
 };
 
 struct AttentionKernel {

@@ -37,75 +37,94 @@ struct alignas(64) SumsTile {
 };
 
 constexpr int block_tiles = range_rows / tile_rows;
-constexpr int long_panel = 96;     // steps of a block of rows that are decoded together: 192 KiB
+constexpr int long_panel = 32;     // steps of a block of rows that are decoded together: 64 KiB
 constexpr int short_panel = 4;     // a cache line of MXFP4 codes a row; 8 KiB
 constexpr int groups_at_once = 8;  // of inputs that share one decoding
 
-// One row of MXFP4 codes: steps from .. from + count - 1 as scaled bfloat16, 64 bytes each at out + step *
-// stride.
-NIBBLE_512 inline void decode_row(const std::uint8_t* codes, const std::uint8_t* scales, int count,
-                                  const Mxfp4Decoder*, std::uint16_t* out, std::int64_t stride) {
+// The scales of a block of rows for up to long_panel steps, as what decoding adds to exponents or multiplies
+// by: words that are broadcast on their way from the cache.
+struct alignas(64) BlockScales {
+  std::uint32_t words[range_rows][long_panel];
+};
+
+// What a scale of MXFP4 adds to a bfloat16's exponent, in both halves of a word.
+NIBBLE_512 inline __m512i scale_words(__m512i scales, const Mxfp4Decoder*) {
+  const __m512i shifted = _mm512_slli_epi32(_mm512_sub_epi32(scales, _mm512_set1_epi32(127)), 7);
+  return _mm512_mask_blend_epi16(0xaaaaaaaau, shifted, _mm512_slli_epi32(shifted, 16));
+}
+// The float that a scale of Q8 is.
+NIBBLE_512 inline __m512i scale_words(__m512i scales, const Q8Decoder*) {
+  return _mm512_slli_epi32(scales, 23);
+}
+NIBBLE_512 inline __m512i scale_words(__m512i scales, const Bf16Decoder*) { return scales; }
+
+template <class Decoder>
+NIBBLE_512 void read_scales(const StepRows& matrix, int row, int rows, int from, int steps,
+                            BlockScales& scales) {
+  if constexpr (!Decoder::scaled) return;
+  for (int r = 0; r < rows; ++r) {
+    const std::uint8_t* bytes = matrix.scales + (row + r) * matrix.row_steps + from;
+    for (int step = 0; step < steps; step += 16) {
+      const __mmask16 there = static_cast<__mmask16>((1u << std::min(16, steps - step)) - 1);
+      const __m512i wide = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(there, bytes + step));
+      _mm512_store_si512(scales.words[r] + step, scale_words(wide, static_cast<const Decoder*>(nullptr)));
+    }
+  }
+}
+
+// One step of one row as scaled bfloat16.
+NIBBLE_512 inline __m512i decode_step(const std::uint8_t* codes, std::uint32_t scale, const Mxfp4Decoder*) {
   alignas(64) static constexpr std::uint16_t bf16_of_code[32] = {
       0,      0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80,
       0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0, 0,      0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040,
       0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0};
   const __m512i values = _mm512_load_si512(bf16_of_code);
+  // Both zeros become the positive one: no sum can tell.
   constexpr __mmask32 nonzero = 0xfefefefeu;
-  // What a scale adds to a bfloat16's exponent, in both words.
-  alignas(64) std::uint32_t exponents[long_panel];
-  for (int step = 0; step < count; step += 16) {
-    const __mmask16 there = static_cast<__mmask16>((1u << std::min(16, count - step)) - 1);
-    const __m512i wide = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(there, scales + step));
-    const __m512i shifted = _mm512_slli_epi32(_mm512_sub_epi32(wide, _mm512_set1_epi32(127)), 7);
-    _mm512_store_si512(exponents + step,
-                       _mm512_mask_blend_epi16(0xaaaaaaaau, shifted, _mm512_slli_epi32(shifted, 16)));
-  }
-  for (int step = 0; step < count; ++step) {
-    const __m512i exponent = _mm512_set1_epi32(static_cast<int>(exponents[step]));
-    const __m512i scaled = _mm512_mask_add_epi16(values, nonzero, values, exponent);
-    const __m512i bytes = _mm512_cvtepu8_epi32(part_at(codes + step * mxfp4_block_bytes));
-    const __m512i pairs = _mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12));
-    _mm512_store_si512(out + step * stride, _mm512_permutexvar_epi16(pairs, scaled));
-  }
+  const __m512i scaled = _mm512_maskz_add_epi16(nonzero, values, _mm512_set1_epi32(static_cast<int>(scale)));
+  // byte * (1 + 2^12): the lower code in the low half, the upper one in the high half.
+  const __m512i pairs = _mm512_madd_epi16(_mm512_cvtepu8_epi32(part_at(codes)), _mm512_set1_epi32(0x1001));
+  return _mm512_permutexvar_epi16(pairs, scaled);
 }
 
-NIBBLE_512 inline void decode_row(const std::uint8_t* codes, const std::uint8_t* scales, int count,
-                                  const Q8Decoder*, std::uint16_t* out, std::int64_t stride) {
-  const __m512i order = natural_order_words();
-  for (int step = 0; step < count; ++step) {
-    const __m512 scale = _mm512_castsi512_ps(_mm512_set1_epi32(scales[step] << 23));
-    const __m512i low = _mm512_cvtepi8_epi32(part_at(codes + step * q8_block));
-    const __m512i high = _mm512_cvtepi8_epi32(part_at(codes + step * q8_block + 16));
-    const __m512 first = _mm512_mul_ps(_mm512_cvtepi32_ps(low), scale);
-    const __m512 second = _mm512_mul_ps(_mm512_cvtepi32_ps(high), scale);
-    _mm512_store_si512(out + step * stride, _mm512_permutex2var_epi16(_mm512_castps_si512(first), order,
-                                                                      _mm512_castps_si512(second)));
-  }
+NIBBLE_512 inline __m512i decode_step(const std::uint8_t* codes, std::uint32_t scale, const Q8Decoder*) {
+  const __m512 factor = _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(scale)));
+  const __m512 low = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(part_at(codes))), factor);
+  const __m512 high = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(part_at(codes + 16))), factor);
+  return (__m512i)_mm512_cvtne2ps_pbh(high, low);
 }
 
-NIBBLE_512 inline void decode_row(const std::uint8_t* codes, const std::uint8_t*, int count,
-                                  const Bf16Decoder*, std::uint16_t* out, std::int64_t stride) {
-  for (int step = 0; step < count; ++step)
-    _mm512_store_si512(out + step * stride, _mm512_loadu_si512(codes + step * 64));
+NIBBLE_512 inline __m512i decode_step(const std::uint8_t* codes, std::uint32_t, const Bf16Decoder*) {
+  return _mm512_loadu_si512(codes);
 }
 
-// Tile t, step s of a block at panel[t * steps + s]. Rows past the end are zeros.
+// Steps [from, from + steps) of a block's rows [row, row + rows), of which there may be fewer than
+// range_rows.
+struct Piece {
+  int row, rows, from, steps;
+};
+
+// Tile t, step s of a piece at panel[t * steps + s]. Rows past the matrix's end are zeros.
 template <class Decoder>
-NIBBLE_512 void decode_block(const StepRows& matrix, int row, int rows, int from, int steps,
-                             WeightTile* panel) {
-  for (int r = 0; r < range_rows; ++r) {
+NIBBLE_512 inline void decode_piece(const StepRows& matrix, const Piece& piece, const BlockScales& scales,
+                                    WeightTile* panel) {
+  constexpr std::int64_t stride = sizeof(WeightTile) / sizeof(std::uint16_t);
+  const auto [row, rows, from, steps] = piece;
+  const std::int64_t row_bytes = matrix.row_steps * Decoder::step_bytes;
+  const std::uint8_t* codes = matrix.codes + row * row_bytes + from * Decoder::step_bytes;
+  for (int r = 0; r < range_rows; ++r, codes += row_bytes) {
+    const std::uint32_t* scale = scales.words[r] + from % long_panel;
     std::uint16_t* out = panel[r / tile_rows * steps].rows[r % tile_rows];
-    constexpr std::int64_t stride = sizeof(WeightTile) / sizeof(std::uint16_t);
     if (r < rows) {
-      const std::int64_t first = (row + r) * matrix.row_steps + from;
-      const std::uint8_t* codes = matrix.codes + first * Decoder::step_bytes;
       // The block after this one has the same share of its lines fetched.
       for (int line = 0; line < steps * Decoder::step_bytes; line += 64)
-        _mm_prefetch(
-            reinterpret_cast<const char*>(codes + range_rows * matrix.row_steps * Decoder::step_bytes + line),
-            _MM_HINT_T1);
-      decode_row(codes, Decoder::scaled ? matrix.scales + first : nullptr, steps,
-                 static_cast<const Decoder*>(nullptr), out, stride);
+        _mm_prefetch(reinterpret_cast<const char*>(codes + range_rows * row_bytes + line), _MM_HINT_T1);
+#pragma GCC unroll 4
+      for (int step = 0; step < steps; ++step) {
+        _mm512_store_si512(out + step * stride,
+                           decode_step(codes + step * Decoder::step_bytes, Decoder::scaled ? scale[step] : 0,
+                                       static_cast<const Decoder*>(nullptr)));
+      }
     } else {
       for (int step = 0; step < steps; ++step)
         _mm512_store_si512(out + step * stride, _mm512_setzero_si512());
@@ -222,36 +241,48 @@ NIBBLE_AMX inline void store_sums(SumsTile* const (&sums)[block_tiles]) {
   }
 }
 
+// Where a block's rows are decoded to, and their scales.
+struct Workspace {
+  WeightTile panel[block_tiles * long_panel];
+  BlockScales scales;
+};
+
+// bfloat16 is loaded from where it lies, but for a block with rows past the matrix's end; the rest is
+// decoded.
 template <class Decoder>
-NIBBLE_512 BlockTiles tiles_of(const StepRows& matrix, int row, int rows, int from, int steps,
+NIBBLE_512 BlockTiles tiles_of(const StepRows& matrix, const Piece& piece, const BlockScales& scales,
                                WeightTile* panel) {
-  if (!Decoder::scaled && rows == range_rows) {
-    const std::byte* at = reinterpret_cast<const std::byte*>(matrix.codes) +
-                          (row * matrix.row_steps + from) * Decoder::step_bytes;
+  if (!Decoder::scaled && piece.rows == range_rows) {
     const std::int64_t stride = matrix.row_steps * Decoder::step_bytes;
+    const std::byte* at = reinterpret_cast<const std::byte*>(matrix.codes) + piece.row * stride +
+                          piece.from * Decoder::step_bytes;
     return {{at, at + tile_rows * stride}, Decoder::step_bytes, stride};
   }
-  decode_block<Decoder>(matrix, row, rows, from, steps, panel);
-  return {{reinterpret_cast<const std::byte*>(panel), reinterpret_cast<const std::byte*>(panel + steps)},
-          sizeof(WeightTile),
-          64};
+  decode_piece<Decoder>(matrix, piece, scales, panel);
+  return {
+      {reinterpret_cast<const std::byte*>(panel), reinterpret_cast<const std::byte*>(panel + piece.steps)},
+      sizeof(WeightTile),
+      64};
 }
 
 // A block of rows by one or two groups of inputs: the sums stay in their tiles and each short piece of the
 // rows is decoded on the way, so that memory, decoding and products overlap.
 template <class Tiles, class Decoder, int groups>
 NIBBLE_AMX void multiply_narrow(const StepRows& matrix, int row, int rows, const InputTile* inputs,
-                                WeightTile* panel, SumsTile* const (&sums)[block_tiles]) {
+                                Workspace& work, SumsTile* const (&sums)[block_tiles]) {
+  static_assert(long_panel % short_panel == 0);
   const int steps = static_cast<int>(matrix.row_steps);
   zero_sums<Tiles, groups>();
   for (int from = 0; from < steps; from += short_panel) {
-    const int length = std::min(short_panel, steps - from);
+    const Piece piece{row, rows, from, std::min(short_panel, steps - from)};
+    if (from % long_panel == 0)
+      read_scales<Decoder>(matrix, row, rows, from, std::min(long_panel, steps - from), work.scales);
     // In turns, so that writing a piece need not wait for the products of the one before.
-    WeightTile* piece = panel + from / short_panel % 2 * block_tiles * short_panel;
-    const BlockTiles weights = tiles_of<Decoder>(matrix, row, rows, from, length, piece);
+    WeightTile* panel = work.panel + from / short_panel % 2 * block_tiles * short_panel;
+    const BlockTiles weights = tiles_of<Decoder>(matrix, piece, work.scales, panel);
     const InputTile* x[groups];
     for (int g = 0; g < groups; ++g) x[g] = inputs + static_cast<std::int64_t>(g) * steps + from;
-    add_products<Tiles, groups>(weights, x, length);
+    add_products<Tiles, groups>(weights, x, piece.steps);
   }
   store_sums<Tiles, groups>(sums);
 }
@@ -259,21 +290,22 @@ NIBBLE_AMX void multiply_narrow(const StepRows& matrix, int row, int rows, const
 // A block of rows by more groups: a long piece of the rows is decoded once for all of them.
 template <class Tiles, class Decoder>
 NIBBLE_AMX void multiply_wide(const StepRows& matrix, int row, int rows, int groups, const InputTile* inputs,
-                              WeightTile* panel, SumsTile (&sums)[block_tiles][groups_at_once]) {
+                              Workspace& work, SumsTile (&sums)[block_tiles][groups_at_once]) {
   const int steps = static_cast<int>(matrix.row_steps);
   for (int from = 0; from < steps; from += long_panel) {
-    const int length = std::min(long_panel, steps - from);
-    const BlockTiles weights = tiles_of<Decoder>(matrix, row, rows, from, length, panel);
+    const Piece piece{row, rows, from, std::min(long_panel, steps - from)};
+    read_scales<Decoder>(matrix, row, rows, from, piece.steps, work.scales);
+    const BlockTiles weights = tiles_of<Decoder>(matrix, piece, work.scales, work.panel);
     const auto group_at = [&](int g) { return inputs + static_cast<std::int64_t>(g) * steps + from; };
     int g = 0;
     for (; g + 2 <= groups; g += 2) {
       from == 0 ? zero_sums<Tiles, 2>() : load_sums<Tiles, 2>({&sums[0][g], &sums[1][g]});
-      add_products<Tiles, 2>(weights, {group_at(g), group_at(g + 1)}, length);
+      add_products<Tiles, 2>(weights, {group_at(g), group_at(g + 1)}, piece.steps);
       store_sums<Tiles, 2>({&sums[0][g], &sums[1][g]});
     }
     if (g < groups) {
       from == 0 ? zero_sums<Tiles, 1>() : load_sums<Tiles, 1>({&sums[0][g], &sums[1][g]});
-      add_products<Tiles, 1>(weights, {group_at(g)}, length);
+      add_products<Tiles, 1>(weights, {group_at(g)}, piece.steps);
       store_sums<Tiles, 1>({&sums[0][g], &sums[1][g]});
     }
   }
@@ -293,7 +325,7 @@ template <class Tiles, class Decoder>
 NIBBLE_AMX void multiply_rows_by_tiles(const StepRows& matrix, int begin, int end, int count,
                                        const InputTile* packed, const TotalsSink& store) {
   const int steps = static_cast<int>(matrix.row_steps), groups = (count + input_group - 1) / input_group;
-  WeightTile panel[block_tiles * long_panel];
+  Workspace work;
   SumsTile sums[block_tiles][groups_at_once];
   for (int row = begin; row < end; row += range_rows) {
     const int rows = std::min(range_rows, end - row);
@@ -307,11 +339,11 @@ NIBBLE_AMX void multiply_rows_by_tiles(const StepRows& matrix, int begin, int en
       const int together = std::min(groups_at_once, groups - first);
       const InputTile* inputs = packed + static_cast<std::int64_t>(first) * steps;
       if (together == 1) {
-        multiply_narrow<Tiles, Decoder, 1>(matrix, row, rows, inputs, panel, {sums[0], sums[1]});
+        multiply_narrow<Tiles, Decoder, 1>(matrix, row, rows, inputs, work, {sums[0], sums[1]});
       } else if (together == 2) {
-        multiply_narrow<Tiles, Decoder, 2>(matrix, row, rows, inputs, panel, {sums[0], sums[1]});
+        multiply_narrow<Tiles, Decoder, 2>(matrix, row, rows, inputs, work, {sums[0], sums[1]});
       } else {
-        multiply_wide<Tiles, Decoder>(matrix, row, rows, together, inputs, panel, sums);
+        multiply_wide<Tiles, Decoder>(matrix, row, rows, together, inputs, work, sums);
       }
       for (int tile = 0; tile < rows; tile += tile_rows) {
         for (int g = 0; g < together; ++g) {

@@ -17,11 +17,9 @@
 namespace nibble {
 namespace {
 
-// amx is the fastest on paper, but its code has met tiles only in an emulation: until its tests have passed
-// on a CPU that has them, it is chosen by name alone.
 constexpr DotKernels kernels[] = {
-    {"avx512_bf16", avx512_bf16_supported, avx512_bf16_prepare, avx512_bf16_multiply},
     {"amx", amx_supported, amx_prepare, amx_multiply},
+    {"avx512_bf16", avx512_bf16_supported, avx512_bf16_prepare, avx512_bf16_multiply},
     {"avx512", avx512_supported, prepare_float_inputs, avx512_multiply},
     {"avx2", avx2_supported, prepare_float_inputs, avx2_multiply},
     {"scalar", scalar_supported, prepare_float_inputs, scalar_multiply},
