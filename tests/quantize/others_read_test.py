@@ -13,7 +13,8 @@ from checkpoints import config_of, decoded, random_weights, read_tensors, write_
 from nibble_program import run
 
 READERS = os.environ.get("NIBBLE_READERS_PYTHON")
-pytestmark = pytest.mark.skipif(not READERS, reason="NIBBLE_READERS_PYTHON names no Python with transformers and compressed-tensors")
+if not READERS:
+    pytest.skip("NIBBLE_READERS_PYTHON names no Python with transformers and compressed-tensors", allow_module_level=True)
 SCRIPT = Path(__file__).with_name("read_by_others.py")
 HIDDEN, WIDTH, VOCABULARY = 128, 256, 96
 CONFIG = {"hidden_size": HIDDEN, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
