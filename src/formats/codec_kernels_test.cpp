@@ -165,6 +165,35 @@ void expect_equal_tiles(unsigned seed) {
   }
 }
 
+// Where a quotient that is off by one unit in the last place would become another code.
+TEST(CodecKernels, DivideAsTheScalarCodeDoesBesideTheMiddleBetweenTwoCodes) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 300; ++round) {
+    const float scale = std::ldexp(1.0f + 0x1p-23f * static_cast<float>(random() % 8388608),
+                                   static_cast<int>(random() % 150) - 75);
+    std::vector<float> wide;
+    std::vector<Bf16> narrow;
+    for (int i = 0; i < 256; ++i) {
+      const auto code = static_cast<std::uint8_t>(random() % 0x7e);
+      const double middle = 0.5 * (static_cast<double>(E4m3{code}.to_float()) +
+                                   static_cast<double>(E4m3{static_cast<std::uint8_t>(code + 1)}.to_float()));
+      const auto nearest =
+          std::bit_cast<std::uint32_t>(static_cast<float>(middle * static_cast<double>(scale)));
+      wide.push_back(std::bit_cast<float>(nearest + static_cast<std::uint32_t>(random() % 7) - 3));
+      narrow.push_back(Bf16::from_float(wide.back()));
+    }
+    std::vector<std::uint8_t> codes(256), expected(256);
+    for (const CodecKernels* kernels : vector_kernels()) {
+      kernels->f32.e4m3(wide.data(), wide.size(), scale, codes.data());
+      scalar_codec_kernels.f32.e4m3(wide.data(), wide.size(), scale, expected.data());
+      ASSERT_EQ(codes, expected) << kernels->name << ", scale " << scale;
+      kernels->bf16.e4m3(narrow.data(), narrow.size(), scale, codes.data());
+      scalar_codec_kernels.bf16.e4m3(narrow.data(), narrow.size(), scale, expected.data());
+      ASSERT_EQ(codes, expected) << kernels->name << ", scale " << scale;
+    }
+  }
+}
+
 TEST(CodecKernels, EncodeTilesOfAnyLengthToTheBytesOfTheScalarCode) {
   for (unsigned seed = 0; seed < 40; ++seed) {
     expect_equal_tiles<Bf16>(seed);

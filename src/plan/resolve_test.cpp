@@ -336,8 +336,8 @@ TEST(Rules, TheirOrderChangesNothing) {
   const bool holds = rc::check([&] {
     std::mt19937 random(*rc::gen::arbitrary<unsigned>());
     std::vector<Rule> rules(plan_rules().begin(), plan_rules().end());
-    for (int i = 0; i < 10;
-         ++i) {  // with RapidCheck's hundred cases: a thousand shuffles, each of a wish of its own
+    // With RapidCheck's hundred cases a thousand shuffles, each for other wishes.
+    for (int i = 0; i < 10; ++i) {
       const EngineOptions options = random_options();
       const Machine chosen = random_machine();
       const ModelTraits model = random_model();
