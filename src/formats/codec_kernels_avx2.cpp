@@ -55,10 +55,6 @@ NIBBLE_LANES inline Floats mul(Floats a, Floats b) { return _mm256_mul_ps(a, b);
 NIBBLE_LANES inline Floats div(Floats a, Floats b) { return _mm256_div_ps(a, b); }
 
 NIBBLE_LANES inline Floats load(const float* from) { return _mm256_loadu_ps(from); }
-NIBBLE_LANES inline Floats load(const Bf16* from) {
-  const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
-}
 NIBBLE_LANES inline Ints load_bits(const Bf16* from) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
 }

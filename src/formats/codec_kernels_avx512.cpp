@@ -53,10 +53,6 @@ NIBBLE_LANES inline Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b);
 NIBBLE_LANES inline Floats div(Floats a, Floats b) { return _mm512_div_ps(a, b); }
 
 NIBBLE_LANES inline Floats load(const float* from) { return _mm512_loadu_ps(from); }
-NIBBLE_LANES inline Floats load(const Bf16* from) {
-  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
-}
 NIBBLE_LANES inline Ints load_bits(const Bf16* from) { return _mm512_loadu_si512(from); }
 NIBBLE_LANES inline Ints load_ints(const std::int32_t* from) { return _mm512_loadu_si512(from); }
 NIBBLE_LANES inline void store(float* to, Floats a) { _mm512_storeu_ps(to, a); }
