@@ -92,6 +92,14 @@ def test_transformers_computes_with_the_experts_that_numpy_decodes(tmp_path, for
     assert float(others("logits", tmp_path / "out", tmp_path / "decoded")) == 0
 
 
+def test_beside_experts_transformers_computes_with_the_attention_that_numpy_decodes(tmp_path):
+    """Its loader of fused experts does not know mxfp8's scales; nvfp4's it expects there wherever attention has them."""
+    tensors = write_qwen(tmp_path / "src", EXPERTS)
+    quantize(tmp_path / "src", tmp_path / "out", "--format", "mxfp8", "--modules", "linear", "--exclude", "*.experts.*")
+    write_decoded(tmp_path / "decoded", tensors, tmp_path / "out", EXPERTS)
+    assert float(others("logits", tmp_path / "out", tmp_path / "decoded")) == 0
+
+
 @pytest.mark.parametrize("format", ["mxfp4", "nvfp4", "mxfp8"])
 def test_compressed_tensors_decompresses_experts_to_what_numpy_decodes(tmp_path, format):
     from safetensors.numpy import load_file
