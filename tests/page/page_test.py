@@ -380,6 +380,7 @@ def test_the_panel_draws_what_the_server_does(page):
     assert page.run("document.querySelector('#pages').getAttribute('aria-label')") == "30 of 100 pages in use, 20 kept"
     assert page.run("document.querySelector('#hits').textContent") == "100 tokens, 25 %"
     page.wait("Number(document.querySelector('#rates polyline').getAttribute('points').split(' ').at(-1).split(',')[1]) > 0")
+    page.wait("document.querySelector('#rate').textContent === '0'")  # the same count again
     page.screenshot(PICTURES / "panel-light.png")
     answers_json(page, "*/live", live | {"pages": 100_000, "pages_used": 1, "pages_cached": 0})
     page.wait("document.querySelectorAll('#pages rect').length === 400")

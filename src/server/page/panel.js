@@ -54,7 +54,7 @@ export function showLive(sample) {
     const rate = ((sample.generated_tokens - before.sample.generated_tokens) * 1000) / (now - before.now);
     rates.push(rate);
     rates.shift();
-    byId("rate").textContent = rate >= 100 ? number.format(Math.round(rate)) : rate.toFixed(1);
+    byId("rate").textContent = rate === 0 || rate >= 100 ? number.format(Math.round(rate)) : rate.toFixed(1);
   }
   drawRates();
   before = { sample, now };
