@@ -206,7 +206,7 @@ def test_clients_that_never_read_or_never_finish_are_dropped_and_others_served(i
             assert impatient.ask("GET", "/health").status == 200
             assert impatient.ask("POST", "/v1/completions", body).status in (200, 429)
         # Whoever never reads loses the connection while most of the answer is still to come.
-        eventually(lambda: impatient.idle(), 300, "every stream dropped")
+        eventually(impatient.idle, 300 + readers, "every stream dropped")
         for connection in slow + unread:
             connection.close()
 

@@ -39,7 +39,7 @@ def probe(server, count, salt, source):
 def test_how_soon_a_salted_answer_begins_tells_nothing_of_other_tenants(server):
     count, source = 250, random.Random(3)
     beyond = 1.628 * (2 / count) ** 0.5  # by chance in one of a hundred
-    with server.survives(growth_mib=96):
+    with server.survives(growth_mib=96):  # the prompts fill the KV cache, whose pages the system gives at their first use
         assert probe(server, 60, "a", source) > 0.5, "with one salt for both the times tell, so they would here"
         distances = [probe(server, count, "b", source)]
         if distances[0] > beyond:  # twice by chance in one of ten thousand
