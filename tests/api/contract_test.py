@@ -80,6 +80,15 @@ def test_limits_name_their_field_in_both_endpoints(server, field, wrong):
             assert error["param"].startswith(field) and error["type"] == "invalid_request_error", (value, error)
 
 
+def test_limits_of_texts_count_characters_as_the_description_does(server):
+    described = json.loads(server.get("/openapi.json")[1])["components"]["schemas"]["CompletionRequest"]["properties"]
+    salt, stop = described["cache_salt"]["maxLength"], described["stop"]["anyOf"][0]["anyOf"][0]["maxLength"]
+    for letter in "x漢🦊":
+        assert server.ask(TEXT, text(cache_salt=letter * salt, stop=[letter * stop]))[0] == 200
+        assert refusal(server, TEXT, text(cache_salt=letter * (salt + 1)))["param"] == "cache_salt"
+        assert refusal(server, TEXT, text(stop=[letter * (stop + 1)]))["param"] == "stop[0]"
+
+
 @pytest.mark.parametrize("field, wrong", [("logprobs", [1, "true"]), ("top_logprobs", [21, -1, True, 3]), ("max_completion_tokens", [0, -5]),
                                           ("messages", [[], "hi", [{"role": "robot", "content": "x"}], [{"content": "x"}], [{"role": "user"}]]),
                                           ("reasoning_effort", ["much", 5]), ("chat_template_kwargs", [[], "x"]),

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/json_writer.h"
 #include "base/utf8.h"
+#include "server/api/characters.h"
 
 namespace nibble::api {
 namespace {
@@ -28,12 +29,6 @@ void add_reasoning(JsonWriter& json, std::string_view reasoning) {
 }
 
 }  // namespace
-
-std::size_t characters(std::string_view text) {
-  std::size_t count = 0;
-  for (const char byte : text) count += (static_cast<unsigned char>(byte) & 0xC0) != 0x80 ? 1 : 0;
-  return count;
-}
 
 std::string AnswerWriter::spelling(TokenId token) const { return to_valid_utf8(tokenizer_.bytes(token)); }
 

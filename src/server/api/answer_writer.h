@@ -86,9 +86,6 @@ class AnswerWriter {
   const Tokenizer& tokenizer_;
 };
 
-// How many characters of UTF-8 a text has; completions count offsets in them.
-std::size_t characters(std::string_view text);
-
 // A server-sent event, and the stream's last.
 std::string sse(std::string_view json);
 inline constexpr std::string_view sse_done = "data: [DONE]\n\n";

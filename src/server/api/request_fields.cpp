@@ -6,12 +6,13 @@
 #include <vector>
 
 #include "base/quote.h"
+#include "server/api/characters.h"
 #include "server/api/chat_messages.h"
 
 namespace nibble::api {
 namespace {
 
-constexpr std::size_t most_stop_bytes = 4096;  // of one stop string
+constexpr std::size_t most_stop_characters = 4096;  // of one stop string
 
 using Kind = FieldType::Kind;
 
@@ -22,8 +23,8 @@ constexpr FieldType integer(std::int64_t least, std::int64_t most) {
 constexpr FieldType number(double low, double high, Bound bound = Bound::inclusive) {
   return {.kind = Kind::number, .low = low, .high = high, .bound = bound};
 }
-constexpr FieldType text(std::size_t most_bytes = 0) {
-  return {.kind = Kind::text, .most_bytes = most_bytes};
+constexpr FieldType text(std::size_t most_characters = 0) {
+  return {.kind = Kind::text, .most_characters = most_characters};
 }
 constexpr FieldType other(std::string_view schema) { return {.kind = Kind::other, .schema = schema}; }
 
@@ -48,8 +49,8 @@ Refused take_stop(Reading& reading, const std::string& field, const FieldValue& 
   const auto add = [&](const std::string& where, JsonValue text) -> Refused {
     if (!text.is_string() || text.as_string().empty())
       return bad_field(where, " must be a string that is not empty");
-    if (text.as_string().size() > most_stop_bytes)
-      return bad_field(where, " must be at most " + std::to_string(most_stop_bytes) + " bytes");
+    if (characters(text.as_string()) > most_stop_characters)
+      return bad_field(where, " must be at most " + std::to_string(most_stop_characters) + " characters");
     stop.emplace_back(text.as_string());
     return {};
   };
@@ -228,8 +229,8 @@ constexpr std::string_view not_served_about = "Not served: refused unless it is 
 constexpr std::string_view no_effect_about = "Accepted without effect.";
 
 constexpr FieldType stop_type =
-    other(R"({"anyOf":[{"type":"string","minLength":1},)"
-          R"({"type":"array","maxItems":16,"items":{"type":"string","minLength":1}}]})");
+    other(R"({"anyOf":[{"type":"string","minLength":1,"maxLength":4096},{"type":"array","maxItems":16,)"
+          R"("items":{"type":"string","minLength":1,"maxLength":4096}}]})");
 constexpr FieldType ids_type = other(R"({"type":"array","items":{"type":"integer","minimum":0}})");
 constexpr FieldType bias_type =
     other(R"({"type":"object","propertyNames":{"pattern":"^(0|[1-9][0-9]*)$"},)"
@@ -268,7 +269,7 @@ constexpr FieldRule rules[] = {
     {"bad_words", both, nothing, not_served_about, not_served},
     {"best_of", completions, integer(1, most_choices), "Must be equal to n.", keep<&Reading::best_of>},
     {"cache_salt", both, text(256),
-     "Prefixes are shared only with requests of the same salt; 256 bytes at most.",
+     "Prefixes are shared only with requests of the same salt; 256 characters at most.",
      keep<&GenerationRequest::cache_salt>},
     {"chat_template", chat, nothing, not_served_about, not_served},
     {"chat_template_kwargs", chat, object_type, "Further variables of the model's chat template.",
@@ -329,7 +330,7 @@ constexpr FieldRule rules[] = {
      keep<&Sampling::seed>},
     {"service_tier", both, anything, no_effect_about, no_effect},
     {"skip_special_tokens", both, true_type, "Control tokens are never shown.", only_true},
-    {"stop", both, stop_type, "At most 16 texts of up to 4096 bytes that end the answer; not shown.",
+    {"stop", both, stop_type, "At most 16 texts of up to 4096 characters that end the answer; not shown.",
      take_stop},
     {"stop_token_ids", both, ids_type, "Token ids that end the answer.", take_stop_token_ids},
     {"store", both, anything, no_effect_about, no_effect},
@@ -363,7 +364,10 @@ void write_type(const FieldType& type, JsonWriter& json) {
   };
   switch (type.kind) {
     case Kind::boolean: named("boolean"); break;
-    case Kind::text: named("string"); break;
+    case Kind::text:
+      named("string");
+      if (type.most_characters > 0) json.member("maxLength", type.most_characters);
+      break;
     case Kind::integer:
       named("integer");
       json.member("minimum", type.least);
@@ -401,8 +405,8 @@ Refused read_field(const FieldRule& rule, Reading& reading, JsonValue value) {
     case Kind::text:
       if (!value.is_string()) return bad_field(field, " must be a string");
       read.text = value.as_string();
-      if (type.most_bytes > 0 && read.text.size() > type.most_bytes)
-        return bad_field(field, " must be at most " + std::to_string(type.most_bytes) + " bytes");
+      if (type.most_characters > 0 && characters(read.text) > type.most_characters)
+        return bad_field(field, " must be at most " + std::to_string(type.most_characters) + " characters");
       break;
     case Kind::other: break;
   }

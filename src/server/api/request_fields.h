@@ -29,8 +29,8 @@ struct FieldType {
   std::int64_t least = 0, most = 0;  // of an integer
   double low = 0, high = 0;          // of a number
   Bound bound = Bound::inclusive;
-  std::size_t most_bytes = 0;    // of a text; 0: any
-  std::string_view schema = {};  // of the other kind: JSON
+  std::size_t most_characters = 0;  // of a text; 0: any
+  std::string_view schema = {};     // of the other kind: JSON
 };
 
 // What was read of a value of one of the plain kinds; `json` is the value itself.
