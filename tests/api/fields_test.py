@@ -62,6 +62,7 @@ def test_every_number_of_the_description_is_held_to_its_range(server, line, path
     plain |= {"logit_bias": {"5": 100}, "stop_token_ids": [5], "temperature": 0}
     numbers = {name: field for name, field in schema.items() if set(field.get("type", [])) & {"integer", "number"}}
     assert len(numbers) >= 12
+    assert all({"minimum", "exclusiveMinimum"} & set(field) and "maximum" in field for field in numbers.values())
     for name, field in numbers.items():
         for value in [*HOSTILE, 2**63 - 1, -(2**63) - 1, 0.5, 0, [], -1e308, 5e-324]:
             status, answer = line.ask(path, {"max_tokens": 2} | plain | {name: value})

@@ -371,7 +371,7 @@ void write_type(const FieldType& type, JsonWriter& json) {
     case Kind::integer:
       named("integer");
       json.member("minimum", type.least);
-      if (type.most != any_count) json.member("maximum", type.most);
+      json.member("maximum", type.most);
       break;
     case Kind::number:
       named("number");
