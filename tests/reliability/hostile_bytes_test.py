@@ -186,9 +186,9 @@ def test_drips_are_answered_408_and_silence_is_closed(impatient):
 def test_clients_that_never_read_or_never_finish_are_dropped_and_others_served(impatient, readers, headers):
     """Each stream would be 3 MB; the server holds 256 KB of it, the system as much again."""
     body = {"prompt": "a", "max_tokens": 1, "logprobs": 5, "n": 1}
-    # The system gives pages of the KV cache when they are first written, and so many sequences write them all.
-    cache_mib = impatient.ask("GET", "/plan").json()["memory"]["kv"] / (1 << 20)
-    with impatient.survives(growth_mib=cache_mib + 16, quickly=90):
+    # The system gives memory when it is first written, and so many sequences write all that the plan set aside.
+    planned = impatient.ask("GET", "/plan").json()["memory"]
+    with impatient.survives(growth_mib=(planned["kv"] + planned["workspace"]) / (1 << 20) + 16, quickly=90):
         slow = []
         for _ in range(headers):
             connection = impatient.connect()

@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 
 from nibble_program import ROOT
-from watched_server import Answer, Server, eventually, listening_ports, read_all, request_bytes, serving, together
+from watched_server import PATIENCE, Answer, Server, eventually, listening_ports, read_all, request_bytes, serving, together
 
 TLS = ROOT / "tests/data/tls"
 ASK = {"prompt": "a", "max_tokens": 1}
@@ -178,7 +178,7 @@ def test_tls_serves_streams_and_refuses_what_is_no_tls():
         def ask(i):
             asked = urllib.request.Request(f"https://localhost:{server.port}/v1/completions", json.dumps(body | {"stream": i % 2 == 0}).encode(),
                                            {"Content-Type": "application/json"})
-            with urllib.request.urlopen(asked, timeout=60, context=trust) as answer:
+            with urllib.request.urlopen(asked, timeout=PATIENCE, context=trust) as answer:
                 data = answer.read()
             if i % 2 == 1:
                 return json.loads(data)["choices"][0]["text"]
