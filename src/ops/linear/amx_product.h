@@ -8,6 +8,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "ops/linear/block_groups512.h"
@@ -87,11 +88,28 @@ NIBBLE_512 inline __m512i decode_step(const std::uint8_t* codes, std::uint32_t s
   return _mm512_permutexvar_epi16(pairs, scaled);
 }
 
+// Bytes become floats without a conversion: u = code + 128 in the lowest bits of 2^23 is 2^23 + u, and one
+// fused multiply-add takes 2^23 + 128 off and scales what is left, exactly. Codes of even k and of odd k
+// apart, their upper halves then make pairs.
 NIBBLE_512 inline __m512i decode_step(const std::uint8_t* codes, std::uint32_t scale, const Q8Decoder*) {
+  alignas(64) static constexpr std::array<std::uint32_t, 16> even_bytes = [] {
+    std::array<std::uint32_t, 16> bytes{};
+    for (std::uint32_t j = 0; j < 16; ++j) bytes[j] = 2 * j;
+    return bytes;
+  }();
+  constexpr __mmask64 lowest_bytes = 0x1111111111111111ull;
+  const __m512i even = _mm512_load_si512(even_bytes.data()),
+                odd = _mm512_or_si512(even, _mm512_set1_epi32(1));
+  const __m512i shifted = _mm512_castsi256_si512(
+      _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)), _mm256_set1_epi8(-128)));
+  const __m512i two_to_23 = _mm512_set1_epi32(0x4b000000);
   const __m512 factor = _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(scale)));
-  const __m512 low = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(part_at(codes))), factor);
-  const __m512 high = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(part_at(codes + 16))), factor);
-  return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+  const __m512 offset = _mm512_mul_ps(factor, _mm512_set1_ps(-8388736.0f));
+  const auto scaled = [&](__m512i bytes) NIBBLE_512 {
+    const __m512i spread = _mm512_mask_permutexvar_epi8(two_to_23, lowest_bytes, bytes, shifted);
+    return _mm512_castps_si512(_mm512_fmadd_ps(_mm512_castsi512_ps(spread), factor, offset));
+  };
+  return _mm512_or_si512(_mm512_srli_epi32(scaled(even), 16), scaled(odd));
 }
 
 NIBBLE_512 inline __m512i decode_step(const std::uint8_t* codes, std::uint32_t, const Bf16Decoder*) {
