@@ -5,29 +5,10 @@
 #include <latch>
 #include <thread>
 
+#include "plan/plan_test_util.h"
+
 namespace nibble {
 namespace {
-
-ModelTraits model() {
-  ModelTraits traits{.name = "small",
-                     .layers = 2,
-                     .hidden = 64,
-                     .vocabulary = 128,
-                     .max_positions = 512,
-                     .full_layers = 2,
-                     .heads = 8,
-                     .kv_heads = 8,
-                     .query_dim = 64,
-                     .value_dim = 64,
-                     .kv_values = 1024,
-                     .experts = 8,
-                     .experts_per_token = 2,
-                     .expert_width = 64,
-                     .expert_layers = 2,
-                     .expert_format = StoredFormat::mxfp4};
-  traits.weights = {{.name = "all", .values = 1 << 20, .bytes = 1 << 20}};
-  return traits;
-}
 
 // Ranks as threads: each plans for itself, hands its digest over, and compares once all have.
 std::vector<Status> agree(int ranks, const std::function<Plan(int rank)>& plan) {
@@ -49,7 +30,7 @@ std::vector<Status> agree(int ranks, const std::function<Plan(int rank)>& plan) 
 Plan planned(const EngineOptions& options, const std::string& nccl = "2.28.9") {
   Machine machine = declared_machine("h200x4").value();
   machine.libraries = {{"nccl", nccl, ""}};
-  return resolve(options, machine, model()).value();
+  return resolve(options, machine, small_model()).value();
 }
 
 TEST(Ranks, ThatMadeTheSamePlanAgree) {
