@@ -13,12 +13,13 @@
 namespace nibble {
 namespace {
 
-// One input by MXFP4 is decoded as fast on its way to the products, and without tiles; everything else gains
-// by them from the first input on.
-bool takes_tiles(const DenseMatrix& matrix, const DotInputs& inputs) {
-  const int fewest = std::holds_alternative<Mxfp4Checkpoint>(matrix) ? 2 : 1;
+// Below this many inputs a tile's work is not worth the way through it; and where other programs share the
+// core's one tile unit, as other machines of a host do, it may take three times as long.
+constexpr int fewest_inputs = 3;
+
+bool takes_tiles(const DotInputs& inputs) {
   return inputs.values == InputValues::bf16 && inputs.rows.cols % dot_step == 0 &&
-         inputs.rows.count >= fewest;
+         inputs.rows.count >= fewest_inputs;
 }
 
 bool processor_has_tiles() {
@@ -42,14 +43,14 @@ bool system_grants_tiles() {
 bool amx_supported() { return avx512_bf16_supported() && processor_has_tiles() && system_grants_tiles(); }
 
 void amx_prepare(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end) {
-  takes_tiles(matrix, inputs) ? amx::prepare(matrix, inputs, begin, end)
-                              : avx512_bf16_prepare(matrix, inputs, begin, end);
+  takes_tiles(inputs) ? amx::prepare(matrix, inputs, begin, end)
+                      : avx512_bf16_prepare(matrix, inputs, begin, end);
 }
 
 void amx_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
                   const TotalsSink& store) {
-  takes_tiles(matrix, inputs) ? amx::multiply<AmxTiles>(matrix, begin, end, inputs, store)
-                              : avx512_bf16_multiply(matrix, begin, end, inputs, store);
+  takes_tiles(inputs) ? amx::multiply<AmxTiles>(matrix, begin, end, inputs, store)
+                      : avx512_bf16_multiply(matrix, begin, end, inputs, store);
 }
 
 }  // namespace nibble
