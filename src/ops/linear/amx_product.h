@@ -53,9 +53,10 @@ NIBBLE_512 inline __m512i scale_words(__m512i scales, const Mxfp4Decoder*) {
   const __m512i shifted = _mm512_slli_epi32(_mm512_sub_epi32(scales, _mm512_set1_epi32(127)), 7);
   return _mm512_mask_blend_epi16(0xaaaaaaaau, shifted, _mm512_slli_epi32(shifted, 16));
 }
-// The float that a scale of Q8 is.
+// The float that a scale of Q8 is. Beyond the bound there are only blocks of zeros, which must not meet an
+// infinite offset on their way (decode_step).
 NIBBLE_512 inline __m512i scale_words(__m512i scales, const Q8Decoder*) {
-  return _mm512_slli_epi32(scales, 23);
+  return _mm512_slli_epi32(_mm512_min_epu32(scales, _mm512_set1_epi32(scale_byte_max)), 23);
 }
 NIBBLE_512 inline __m512i scale_words(__m512i scales, const Bf16Decoder*) { return scales; }
 

@@ -147,9 +147,15 @@ TEST_F(AmxProduct, ABlockOfZerosIsZeroAtEveryScaleButNaN) {
   std::mt19937 random(3);
   RandomMxfp4 mxfp4(random, 1, 32, 64);
   std::fill_n(mxfp4.blocks.begin() + 5 * 16, 16, std::uint8_t{0x80});
-  for (int byte : {0, 1, 200, 254, 255}) {
-    mxfp4.scales[5] = static_cast<std::uint8_t>(byte);
-    expect_scalar_bits(mxfp4.experts[0], bf16_floats(random, 3 * 64));
+  RandomQ8 q8(random, 32, 64);
+  std::fill_n(q8.codes.begin() + 9 * 32, 32, std::int8_t{0});
+  for (int byte : {0, 1, 200, 231, 254, 255}) {
+    mxfp4.scales[5] = q8.scales[9] = static_cast<std::uint8_t>(byte);
+    // Inputs that no sum turns into no number, which would hide what the block adds.
+    std::vector<float> x = random_floats(random, 3 * 64);
+    for (float& value : x) value = Bf16::from_float(value).to_float();
+    expect_scalar_bits(mxfp4.experts[0], x);
+    expect_scalar_bits(q8.matrix, x);
   }
 }
 
