@@ -44,7 +44,10 @@ bool is_ipv4(std::string_view name) {
          std::count(name.begin(), name.end(), '.') == 3;
 }
 
-void add_retry_after(http::Response& response) {
+// What every answer has, whoever made it.
+void complete(http::Response& response, const Clock& clock) {
+  response.fields.emplace_back("Date",
+                               http::date_text(std::chrono::floor<std::chrono::seconds>(clock.wall_time())));
   const bool has = std::any_of(response.fields.begin(), response.fields.end(),
                                [](const auto& field) { return field.first == "Retry-After"; });
   if (response.status == 503 && !has) response.fields.emplace_back("Retry-After", "1");
@@ -128,7 +131,7 @@ class Gate::Passage final : public http::Exchange {
 
  private:
   void sign(http::Response& response) {
-    add_retry_after(response);
+    complete(response, gate_.clock_);
     response.fields.emplace_back("X-Request-Id", client_id_.empty() ? "req-" + id_ : client_id_);
     if (trace_) {
       response.fields.emplace_back("traceparent", traceparent_);
@@ -198,11 +201,16 @@ http::Handler Gate::handler() {
           .refusal =
               [this](const http::Refusal& refusal) {
                 http::Response response = inner_.refusal(refusal);
-                add_retry_after(response);
+                complete(response, clock_);
                 log_.info("request refused", {{"status", refusal.status}, {"why", refusal.message}});
                 return response;
               },
-          .screen = [this](const http::RequestHead& head) { return screen(head); }};
+          .screen =
+              [this](const http::RequestHead& head) {
+                std::optional<http::Response> response = screen(head);
+                if (response) complete(*response, clock_);
+                return response;
+              }};
 }
 
 void Gate::pass(std::shared_ptr<http::Exchange> exchange) {

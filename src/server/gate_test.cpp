@@ -150,6 +150,21 @@ TEST(Gate, LogsEachRequestOnceHoweverItEnds) {
   EXPECT_NE(lines.find("status=499"), lines.npos) << lines;
 }
 
+TEST(Gate, EveryAnswerHasItsDate) {
+  Scene scene({.api_key = "secret"});
+  scene.clock.advance(std::chrono::seconds(784'111'777));
+  constexpr const char* now = "Sun, 06 Nov 1994 08:49:37 GMT";
+  Told answered, streamed;
+  for (Told* told : {&answered, &streamed}) scene.ask(post("{}"), *told);
+  scene.inside[0]->answer({});
+  scene.inside[1]->begin_stream({});
+  EXPECT_EQ(field(*answered.answer, "Date"), now);
+  EXPECT_EQ(field(*streamed.answer, "Date"), now);
+  const http::Handler handler = scene.gate->handler();
+  EXPECT_EQ(field(handler.refusal({.status = 400, .message = ""}), "Date"), now);
+  EXPECT_EQ(field(*handler.screen({.method = "GET", .path = "/metrics", .host = "localhost"}), "Date"), now);
+}
+
 TEST(Gate, TellsWhoeverAsksLateThatTheClientHasGone) {
   Scene scene;
   Told told;

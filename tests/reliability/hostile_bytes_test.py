@@ -1,116 +1,12 @@
 """Bytes that no client library sends: each gets one answer or a closed connection, and costs next to nothing."""
 import contextlib
-import re
 import socket
 import time
 
 import pytest
 
+from framing_probes import BODY, OK, post
 from watched_server import SANITIZED, Answer, counts, eventually, read_all, request_bytes, serving
-
-OK = b"Host: localhost\r\n"
-BODY = b'{"prompt":"a","max_tokens":1}'
-JSON = b"Content-Type: application/json\r\n"
-
-
-def post(fields, body=b""):
-    return b"POST /v1/completions HTTP/1.1\r\n" + OK + JSON + fields + b"\r\n" + body
-
-
-# What two readers of the protocol could understand differently, or no reader should take: (bytes, status).
-REFUSED = {
-    "no host": (b"GET /health HTTP/1.1\r\n\r\n", 400),
-    "two hosts": (b"GET /health HTTP/1.1\r\n" + OK + OK + b"\r\n", 400),
-    "two hosts that differ": (b"GET /health HTTP/1.1\r\n" + OK + b"Host: b\r\n\r\n", 400),
-    "an empty host": (b"GET /health HTTP/1.1\r\nHost:\r\n\r\n", 400),
-    "a host with a path": (b"GET /health HTTP/1.1\r\nHost: a/#@b\r\n\r\n", 400),
-    "a host with a user": (b"GET /health HTTP/1.1\r\nHost: u@a\r\n\r\n", 400),
-    "a bare line feed after the request line": (b"GET /health HTTP/1.1\n" + OK + b"\r\n", 400),
-    "a bare line feed after a field": (b"GET /health HTTP/1.1\r\nHost: a\n\r\n", 400),
-    "a bare carriage return": (b"GET /health HTTP/1.1\r\nHost: a\rX: b\r\n\r\n", 400),
-    "a folded line": (b"GET /health HTTP/1.1\r\n" + OK + b"X: a\r\n b\r\n\r\n", 400),
-    "a field before any name": (b"GET /health HTTP/1.1\r\n X: a\r\n" + OK + b"\r\n", 400),
-    "space before a colon": (b"GET /health HTTP/1.1\r\n" + OK + b"X : a\r\n\r\n", 400),
-    "a field without a colon": (b"GET /health HTTP/1.1\r\n" + OK + b"X\r\n\r\n", 400),
-    "a field without a name": (b"GET /health HTTP/1.1\r\n" + OK + b": a\r\n\r\n", 400),
-    "NUL in a value": (b"GET /health HTTP/1.1\r\n" + OK + b"X: a\0b\r\n\r\n", 400),
-    "NUL in a name": (b"GET /health HTTP/1.1\r\n" + OK + b"X\0: a\r\n\r\n", 400),
-    "NUL in the target": (b"GET /he\0alth HTTP/1.1\r\n" + OK + b"\r\n", 400),
-    "a fragment": (b"GET /health#a HTTP/1.1\r\n" + OK + b"\r\n", 400),
-    "a target that is no path": (b"GET health HTTP/1.1\r\n" + OK + b"\r\n", 400),
-    "an empty target": (b"GET  HTTP/1.1\r\n" + OK + b"\r\n", 400),
-    "two spaces": (b"GET  /health HTTP/1.1\r\n" + OK + b"\r\n", 400),
-    "a tab for a space": (b"GET\t/health HTTP/1.1\r\n" + OK + b"\r\n", 400),
-    "no version": (b"GET /health\r\n" + OK + b"\r\n", 400),
-    "a version in lower case": (b"GET /health http/1.1\r\n" + OK + b"\r\n", 400),
-    "version 1.10": (b"GET /health HTTP/1.10\r\n" + OK + b"\r\n", 400),
-    "version 2": (b"GET /health HTTP/2.0\r\n" + OK + b"\r\n", 505),
-    "HTTP/2's preface": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", (400, 505)),
-    "a method of other characters": (b"G(T /health HTTP/1.1\r\n" + OK + b"\r\n", 400),
-    "a body without a length, then TE": (post(b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n"), 400),
-    "TE, then a length": (post(b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n"), 400),
-    "equal lengths twice": (post(b"Content-Length: 4\r\nContent-Length: 4\r\n"), 400),
-    "lengths that differ": (post(b"Content-Length: 4\r\nContent-Length: 5\r\n"), 400),
-    "a list of lengths": (post(b"Content-Length: 4, 4\r\n"), 400),
-    "a negative length": (post(b"Content-Length: -4\r\n"), 400),
-    "a length with a sign": (post(b"Content-Length: +4\r\n"), 400),
-    "a hexadecimal length": (post(b"Content-Length: 0x4\r\n"), 400),
-    "a length with a space": (post(b"Content-Length: 1 0\r\n"), 400),
-    "an empty length": (post(b"Content-Length:\r\n"), 400),
-    "a length beyond 64 bits": (post(b"Content-Length: 99999999999999999999999\r\n"), 413),
-    "an unknown coding": (post(b"Transfer-Encoding: xchunked\r\n"), 501),
-    "two codings": (post(b"Transfer-Encoding: chunked, identity\r\n"), 501),
-    "gzip and chunked": (post(b"Transfer-Encoding: gzip, chunked\r\n"), 501),
-    "chunked twice": (post(b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n"), (400, 501)),
-    "a coding with a vertical tab": (post(b"Transfer-Encoding: \x0bchunked\r\n"), (400, 501)),
-    "chunked in HTTP/1.0": (post(b"Transfer-Encoding: chunked\r\n").replace(b"/1.1", b"/1.0"), 400),
-    "a chunk of negative size": (post(b"Transfer-Encoding: chunked\r\n", b"-2\r\nab\r\n"), 400),
-    "a chunk size with 0x": (post(b"Transfer-Encoding: chunked\r\n", b"0x2\r\nab\r\n"), 400),
-    "a chunk size beyond 64 bits": (post(b"Transfer-Encoding: chunked\r\n", b"FFFFFFFFFFFFFFFFF\r\n"), (400, 413)),
-    "a chunk size of one bit less": (post(b"Transfer-Encoding: chunked\r\n", b"FFFFFFFFFFFFFFFF\r\n"), (400, 413)),
-    "a chunk longer than it said": (post(b"Transfer-Encoding: chunked\r\n", b"2\r\nabc\r\n0\r\n\r\n"), 400),
-    "a chunk line with a bare line feed": (post(b"Transfer-Encoding: chunked\r\n", b"2\nab\r\n0\r\n\r\n"), 400),
-    "an empty chunk size": (post(b"Transfer-Encoding: chunked\r\n", b"\r\nab\r\n"), 400),
-    "a chunk extension without end": (post(b"Transfer-Encoding: chunked\r\n", b"2;" + b"a" * 5000), 400),
-    "a trailer without end": (post(b"Transfer-Encoding: chunked\r\n", b"0\r\n" + b"X: y\r\n" * 5000), 431),
-    "an unknown expectation": (post(b"Expect: a-miracle\r\nContent-Length: 4\r\n"), 417),
-    "a header of 100 KB": (b"GET /health HTTP/1.1\r\n" + OK + b"X: " + b"a" * 100_000 + b"\r\n\r\n", 431),
-    "a thousand fields": (b"GET /health HTTP/1.1\r\n" + OK + b"X: y\r\n" * 1000 + b"\r\n", 431),
-    "a target of 20 KB": (b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n" + OK + b"\r\n", 414),
-    "a body that is too large": (post(b"Content-Length: 99999999\r\n"), 413),
-    "TLS on a port in the clear": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n", 400),
-    "only line ends": (b"\r\n" * 20_000, (400, 431)),
-}
-
-
-def test_what_two_readers_could_understand_differently_is_refused_and_closes(server):
-    with server.survives():
-        for name, (data, expected) in REFUSED.items():
-            # Behind it a request that a reader of the other understanding would serve.
-            answer = server.raw(data + b"GET /version HTTP/1.1\r\n" + OK + b"\r\n")
-            assert len(re.findall(rb"HTTP/1\.1 \d", answer)) == 1, (name, answer)
-            answer = Answer(answer)
-            assert answer.status in (expected if isinstance(expected, tuple) else (expected,)), (name, answer.status)
-            assert answer.headers["connection"] == "close", name
-            assert set(answer.json()["error"]) == {"message", "type", "param", "code"}, name
-
-
-def test_what_is_unusual_and_clear_is_served(server):
-    chunked = b"".join(b"1;x=y\r\n%c\r\n" % byte for byte in BODY) + b"0\r\nX: trailer\r\n\r\n"
-    for name, data, status in (
-        ("an absolute target", b"GET http://localhost/health HTTP/1.1\r\nHost: localhost\r\n\r\n", 200),
-        ("40 fields and a value of 4 KB", b"GET /health HTTP/1.1\r\n" + OK + b"X: y\r\n" * 40 + b"Y: " + b"a" * 4096 + b"\r\n\r\n", 200),
-        ("line ends before the request", b"\r\n\r\nGET /health HTTP/1.1\r\n" + OK + b"\r\n", 200),
-        ("HEAD", b"HEAD /health HTTP/1.1\r\n" + OK + b"\r\n", 200),
-        ("a chunk for each byte", post(b"Transfer-Encoding: chunked\r\n", chunked), 200),
-        ("a coding in other case", post(b"transfer-encoding: Chunked\r\n", b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)), 200),
-        ("an unknown method", b"BREW /health HTTP/1.1\r\n" + OK + b"\r\n", 405),
-        ("a GET with a body", b"GET /health HTTP/1.1\r\n" + OK + b"Content-Length: 3\r\n\r\nabc", 200),
-        ("a compressed body", post(b"Content-Encoding: gzip\r\nContent-Length: 4\r\n", b"\x1f\x8b\x08\x00"), 415),
-        ("HTTP/1.0 without a host", b"GET /health HTTP/1.0\r\n\r\n", 200),
-    ):
-        answer = Answer(server.raw(data, half_close=True))
-        assert answer.status == status, (name, answer.status, answer.body)
 
 
 def test_a_client_that_waits_for_100_gets_it_or_the_answer(server):

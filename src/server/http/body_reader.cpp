@@ -13,6 +13,38 @@ Refusal too_large(std::uint64_t most) {
   return {413, "the body is larger than " + std::to_string(most) + " bytes"};
 }
 
+std::string_view without_space(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
+  return text;
+}
+
+// What follows a chunk's size: nothing, or any number of `; name`, `; name=token`, `; name="text"`.
+bool is_extension(std::string_view text) {
+  const auto word = [&text](std::string_view beyond) {
+    const std::string_view found = text.substr(0, text.find_first_of(beyond));
+    text.remove_prefix(found.size());
+    return is_token(found);
+  };
+  while (!text.empty()) {
+    text = without_space(text);
+    if (!text.starts_with(';')) return false;
+    text = without_space(text.substr(1));
+    if (!word("; \t=")) return false;
+    const std::string_view value = without_space(text);
+    if (!value.starts_with('=')) continue;
+    text = without_space(value.substr(1));
+    if (!text.starts_with('"')) {
+      if (!word("; \t")) return false;
+      continue;
+    }
+    std::size_t close = 1;
+    while (close < text.size() && text[close] != '"') close += text[close] == '\\' ? 2 : 1;
+    if (close >= text.size()) return false;
+    text.remove_prefix(close + 1);
+  }
+  return true;
+}
+
 }  // namespace
 
 std::variant<BodyReader, Refusal> BodyReader::start(const RequestHead& head, std::uint64_t most_bytes,
@@ -34,10 +66,7 @@ std::optional<Refusal> BodyReader::begin_chunk(std::string_view line) {
     return Refusal{400, "a chunk's size is not a hexadecimal number"};
   if (error != std::errc() || left_ > most_bytes_ - taken_) return too_large(most_bytes_);
   const std::string_view extension = line.substr(digits);
-  const std::size_t begins = std::min(extension.find_first_not_of(" \t"), extension.size());
-  if (!extension.empty() && (begins == extension.size() || extension[begins] != ';')) {
-    return Refusal{400, "a chunk's size is followed by something else"};
-  }
+  if (!is_extension(extension)) return Refusal{400, "a chunk's size is followed by something else"};
   if (std::any_of(extension.begin(), extension.end(),
                   [](char c) { return (c < ' ' && c >= 0 && c != '\t') || c == 0x7f; })) {
     return Refusal{400, "a chunk's extension has a control character"};
@@ -84,6 +113,8 @@ std::variant<std::size_t, Refusal> BodyReader::take(std::string_view bytes) {
       if (auto refusal = begin_chunk(line)) return *refusal;
     } else if (line.empty()) {
       state_ = State::complete;
+    } else if (!is_field_line(line)) {
+      return Refusal{400, "a line of the trailer is not: name, colon, value"};
     } else {
       trailer_bytes_ += feed + 1;
     }

@@ -67,12 +67,37 @@ TEST(BodyReader, AnAnnouncedSizeIsRefusedBeforeItIsRead) {
 }
 
 TEST(BodyReader, ChunksThatCouldBeReadDifferentlyAreRefused) {
-  for (const char* bytes :
-       {"-2\r\nhe\r\n", "0x2\r\nhe\r\n", "+2\r\nhe\r\n", "\r\nhe\r\n", ";x\r\n", " 2\r\nhe\r\n",
-        "2 \r\nhe\r\n", "2 x\r\nhe\r\n", "g\r\n", "2\nhe\r\n0\r\n\r\n", "2\r\nhe\n0\r\n\r\n", "2\r\nhell\r\n",
-        "2\r\nhe\r0\r\n", "2;\x01\r\nhe\r\n", "2\rx\nhe"}) {
+  for (const char* bytes : {"-2\r\nhe\r\n",
+                            "0x2\r\nhe\r\n",
+                            "+2\r\nhe\r\n",
+                            "\r\nhe\r\n",
+                            ";x\r\n",
+                            " 2\r\nhe\r\n",
+                            "2 \r\nhe\r\n",
+                            "2 x\r\nhe\r\n",
+                            "2;\r\nhe\r\n",
+                            "2;a[=b\r\nhe\r\n",
+                            "2;a=\r\nhe\r\n",
+                            "2;a=\"b\r\nhe\r\n",
+                            "2;a=\"b\\\"\r\nhe\r\n",
+                            "2;a b\r\nhe\r\n",
+                            "2;a=b \r\nhe\r\n",
+                            "g\r\n",
+                            "2\nhe\r\n0\r\n\r\n",
+                            "2\r\nhe\n0\r\n\r\n",
+                            "2\r\nhell\r\n",
+                            "2\r\nhe\r0\r\n",
+                            "2;\x01\r\nhe\r\n",
+                            "2\rx\nhe"}) {
     for (const std::size_t piece : {1, 3, 64})
       EXPECT_EQ(read(chunked(), bytes, piece).status, 400) << bytes << " in pieces of " << piece;
+  }
+  for (const char* line : {"X", "X : y", " X: y", ": y", "X: \x01", "X\t: y"})
+    EXPECT_EQ(read(chunked(), "0\r\nA: b\r\n" + std::string(line) + "\r\n\r\n", 5).status, 400) << line;
+  for (const char* extension : {"a", "a=b", " ; a", ";a=\"b;\\\"\"; c", "a = b;c"}) {
+    const std::string line =
+        std::string("0") + (extension[0] == ' ' || extension[0] == ';' ? "" : ";") + extension;
+    EXPECT_TRUE(read(chunked(), line + "\r\n\r\n", 4).complete) << extension;
   }
   EXPECT_EQ(read(chunked(), std::string(300, '0'), 64).status, 400);
   EXPECT_EQ(read(chunked(), "0\r\n" + std::string(9000, 'a'), 512).status, 431);

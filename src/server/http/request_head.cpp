@@ -13,10 +13,6 @@ bool is_token_character(char c) {
   return std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
 }
 
-bool is_token(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), is_token_character);
-}
-
 bool is_visible(char c) { return c > ' ' && c < 0x7f; }
 
 // What a field's value may hold: visible characters, bytes beyond ASCII, spaces and tabs.
@@ -150,8 +146,12 @@ std::optional<Refusal> read_framing(RequestHead& head) {
   if (codings > 0 && head.minor_version == 0) return bad_request("HTTP/1.0 has no Transfer-Encoding");
   if (codings > 1) return bad_request("the request has more than one Transfer-Encoding");
   if (codings == 1) {
-    if (lowered(*head.field("transfer-encoding")) != "chunked")
-      return Refusal{501, "the only Transfer-Encoding served is chunked"};
+    const std::string coding = lowered(*head.field("transfer-encoding"));
+    const std::size_t comma = coding.rfind(',');
+    // Where another coding comes last, nobody can tell where the body ends.
+    if (trimmed(std::string_view(coding).substr(comma == std::string::npos ? 0 : comma + 1)) != "chunked")
+      return bad_request("the last Transfer-Encoding is not chunked");
+    if (coding != "chunked") return Refusal{501, "the only Transfer-Encoding served is chunked"};
     head.framing = BodyFraming::chunked;
   }
   if (lengths == 1) {
@@ -190,6 +190,16 @@ std::optional<Refusal> read_connection(RequestHead& head) {
 }
 
 }  // namespace
+
+bool is_token(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), is_token_character);
+}
+
+bool is_field_line(std::string_view line) {
+  const std::size_t colon = line.find(':');
+  return colon != std::string_view::npos && is_token(line.substr(0, colon)) &&
+         std::all_of(line.begin() + static_cast<std::ptrdiff_t>(colon), line.end(), is_value_character);
+}
 
 std::optional<std::string_view> RequestHead::field(std::string_view name) const {
   if (count(name) != 1) return {};

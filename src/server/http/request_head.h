@@ -61,4 +61,9 @@ std::variant<HeadExtent, Refusal, std::monostate> find_head(std::string_view byt
 // `head` is one whole head with its empty line.
 std::variant<RequestHead, Refusal> parse_head(std::string_view head, const HeadLimits& limits);
 
+// What methods, names of fields and the like are made of.
+bool is_token(std::string_view text);
+// A whole line, without its end: name, colon, value, each of the characters it may have.
+bool is_field_line(std::string_view line);
+
 }  // namespace nibble::http

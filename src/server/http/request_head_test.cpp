@@ -97,9 +97,12 @@ TEST(RequestHead, WhatTwoReadersCouldUnderstandDifferentlyIsRefused) {
 TEST(RequestHead, TransferEncodingIsChunkedOrNotServed) {
   EXPECT_EQ(with_fields("Transfer-Encoding: chunked\r\n").head.framing, BodyFraming::chunked);
   EXPECT_EQ(with_fields("transfer-encoding:  CHUNKED \r\n").head.framing, BodyFraming::chunked);
-  for (const char* coding :
-       {"xchunked", "chunked, identity", "gzip, chunked", "identity", "chunked;q=1", ""}) {
+  for (const char* coding : {"gzip, chunked", "chunked, chunked", ", chunked", "gzip,\tCHUNKED"})
     EXPECT_EQ(with_fields(std::string("Transfer-Encoding: ") + coding + "\r\n").status, 501) << coding;
+  for (const char* coding :
+       {"xchunked", "chunked, identity", "chunked,", "gzip", "identity", "chunked;q=1", ""}) {
+    EXPECT_EQ(with_fields(std::string("Transfer-Encoding: ") + coding + "\r\n").status, 400)
+        << coding << ": where such a body ends nobody knows";
   }
   EXPECT_EQ(read("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n").status, 400);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 
 #include "base/check.h"
 
@@ -33,6 +34,22 @@ std::string_view reason_phrase(int status) {
     case 505: return "HTTP Version Not Supported";
     default: return "";  // a reader goes by the number
   }
+}
+
+std::string date_text(std::chrono::sys_seconds date) {
+  // Always in English, whatever the locale.
+  constexpr const char* days[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
+  constexpr const char* months[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                    "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+  const auto day = std::chrono::floor<std::chrono::days>(date);
+  const std::chrono::year_month_day civil(day);
+  const std::chrono::hh_mm_ss time(date - day);
+  char text[64];
+  const int size = std::snprintf(
+      text, sizeof text, "%s, %02u %s %04d %02d:%02d:%02d GMT", days[std::chrono::weekday(day).c_encoding()],
+      unsigned(civil.day()), months[unsigned(civil.month()) - 1], int(civil.year()),
+      int(time.hours().count()), int(time.minutes().count()), int(time.seconds().count()));
+  return {text, static_cast<std::size_t>(size)};
 }
 
 bool is_field(std::string_view name, std::string_view value) {

@@ -2,6 +2,7 @@
 // sent reaches them unchecked.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -30,6 +31,9 @@ std::string response_head(const Response& response, Ending ending, std::uint64_t
 // One chunk of a chunked body; `data` is not empty, for an empty one would end it.
 std::string chunk(std::string_view data);
 inline constexpr std::string_view last_chunk = "0\r\n\r\n";
+
+// A date as fields have it: "Sun, 06 Nov 1994 08:49:37 GMT".
+std::string date_text(std::chrono::sys_seconds date);
 
 // May stand in a field: a token as name, and no control character in the value.
 bool is_field(std::string_view name, std::string_view value);
