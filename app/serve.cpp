@@ -1,9 +1,11 @@
 // nibble serve: the OpenAI API over HTTP.
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -15,6 +17,7 @@
 #include "app/serve_options.h"
 #include "app/stop_signals.h"
 #include "app/supervisor.h"
+#include "app/terminal.h"
 #include "app/version.h"
 #include "server/api/service.h"
 
@@ -144,13 +147,15 @@ class Serving {
   }
 
   void print_ready(const ModelInfo& model) const {
-    std::fprintf(console_.err, "%s", startup_text(model.plan).c_str());
-    const double tokens = model.kv_tokens;
-    std::fprintf(console_.err, "%-14s %.2f GiB\n", "weights",
+    constexpr int widest = std::numeric_limits<int>::max();
+    const int columns = is_terminal(STDERR_FILENO) ? terminal_columns(STDERR_FILENO) : widest;
+    std::fprintf(console_.err, "%s", startup_text(model.plan, columns).c_str());
+    std::fprintf(console_.err, "%-24s%.2f GiB\n", "weights",
                  static_cast<double>(model.weight_bytes) / (1 << 30));
-    std::fprintf(console_.err, "%-14s %.0f tokens\n", "KV cache", tokens);
-    std::fprintf(console_.err, "%-14s %.2fx for %d tokens a request, at most %d in a step\n", "concurrency",
-                 tokens / model.max_model_len, model.max_model_len, options_.engine.max_num_seqs);
+    std::fprintf(console_.err, "%-24s%s tokens\n", "KV cache", grouped(model.kv_tokens).c_str());
+    std::fprintf(console_.err, "%-24s%.2fx for %s tokens a request, at most %d in a step\n", "concurrency",
+                 static_cast<double>(model.kv_tokens) / model.max_model_len,
+                 grouped(model.max_model_len).c_str(), options_.engine.max_num_seqs);
     std::fprintf(console_.out, "%s\n", options_.url(server_->port()).c_str());
     std::fflush(console_.out);
   }

@@ -203,15 +203,16 @@ std::string grouped(std::int64_t number) {
   return digits;
 }
 
-std::string startup_text(const Plan& plan) {
+std::string startup_text(const Plan& plan, int columns) {
   std::string text;
   for (const Choice& choice : plan.choices)
-    text += padded(choice.field, name_width - 1) + " " + choice.value + " (" + choice.from + ": " +
-            choice.why + ")\n";
+    text += wrapped(padded(choice.field, name_width - 1) + " ",
+                    choice.value + " (" + choice.from + ": " + choice.why + ")", name_width, columns);
   const MemoryPlan& memory = plan.memory;
-  return text + padded("memory", name_width) + grouped(memory.total) + " bytes: weights " +
-         grouped(memory.weights) + ", kv " + grouped(memory.kv) + ", workspace " + grouped(memory.workspace) +
-         "\n";
+  return text + wrapped(padded("memory", name_width),
+                        grouped(memory.total) + " bytes: weights " + grouped(memory.weights) + ", kv " +
+                            grouped(memory.kv) + ", workspace " + grouped(memory.workspace),
+                        name_width, columns);
 }
 
 std::string plan_text(const Plan& plan, int columns) {

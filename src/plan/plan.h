@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <span>
@@ -136,8 +137,9 @@ Result<Plan> resolve(const EngineOptions& options, const Machine& machine, const
 
 // The screen of `nibble plan`, lines of at most `columns` characters.
 std::string plan_text(const Plan& plan, int columns);
-// The same choices a line each, as a log at the start has them.
-std::string startup_text(const Plan& plan);
+// The same choices, one below the other, as a log at the start has them; lines of at most `columns`
+// characters.
+std::string startup_text(const Plan& plan, int columns = std::numeric_limits<int>::max());
 std::string plan_json(const Plan& plan);
 // The members of plan_json, for who puts them into an object of their own.
 void write_plan(const Plan& plan, JsonWriter& json);

@@ -3,13 +3,16 @@ import json
 import re
 import signal
 import socket
+import subprocess
 import threading
 import time
 
 import openai
 import pytest
 
+from nibble_program import BINARY, environment
 from serving import Server
+from terminal_session import TerminalSession
 
 STORY = [{"role": "user", "content": "Tell me a story about a frog"}]
 
@@ -186,3 +189,35 @@ def test_told_twice_it_ends_at_once():
         for chunk in stream:
             assert not any(choice.finish_reason for choice in chunk.choices), "none is answered to its end"
     assert server.process.wait(timeout=60) == 0
+
+
+def held_up(lines):
+    """What a start says to people: what was chosen, the weights, the cache, and how many requests go into it."""
+    names = [line.split("  ")[0] for line in lines]
+    assert names[0] == "device" and names[-4:] == ["memory", "weights", "KV cache", "concurrency"]
+    assert re.fullmatch(r"weights {17}0\.03 GiB", lines[-3]) and re.fullmatch(r"KV cache {16}32,768 tokens", lines[-2])
+    assert re.fullmatch(r"concurrency {13}16\.00x for 2,048 tokens a request, at most 16 in a step", lines[-1])
+
+
+def test_a_start_on_a_terminal_shows_what_it_does_and_ends_with_the_url():
+    with TerminalSession("serve", "demo", "--port", 0, columns=80) as terminal:
+        terminal.expect("http://127.0.0.1:")
+        terminal.pump(0.2)
+        begin, bar, rest = terminal.written.partition("\r\x1b[K")
+        assert rest.startswith("loading demo\r\x1b[K"), "drawn while it loads, and erased"
+        *lines, url = rest.rpartition("\x1b[K")[2].splitlines()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+", url)
+        assert all(len(line) <= 80 for line in lines)
+        held_up([line for line in lines if line[0] != " "])  # the others go on with what was too wide
+        terminal.send("\x03")
+        assert terminal.wait() == 0
+
+
+def test_a_start_in_a_pipe_has_no_bar_and_the_url_alone_on_standard_output():
+    process = subprocess.Popen([BINARY, "serve", "demo", "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    url = process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and re.fullmatch(r"http://127\.0\.0\.1:\d+\n", url) and out == ""
+    assert "\r" not in err and "\x1b" not in err and "loading" not in err
+    held_up([line for line in err.splitlines() if " info " not in line])

@@ -105,9 +105,14 @@ def listening_ports(pids):
 
 
 class Server:
-    def __init__(self, *arguments, model="demo", descriptors=None, ready=True, **variables):
+    def __init__(self, *arguments, model="demo", descriptors=None, stack=None, ready=True, **variables):
         self.errors = tempfile.TemporaryFile("w+")
-        limit = (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))) if descriptors else None
+
+        def limit():
+            for kind, most in ((resource.RLIMIT_NOFILE, descriptors), (resource.RLIMIT_STACK, stack)):  # a stack's is every thread's
+                if most:
+                    resource.setrlimit(kind, (most, most))
+
         command = [BINARY, "serve", model, "--port", 0, "--threads", 1, *arguments]
         self.process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=self.errors, text=True,
                                         env=environment(**variables), preexec_fn=limit)
