@@ -1,10 +1,12 @@
-// On a GPU, or on its emulation: norms and angles against the CPU's.
+// On a GPU, or on its emulation: embedding, norms and angles against the CPU's.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 
 #include "ops/cuda/device_test_util.h"
+#include "ops/embedding/cuda/embedding_cuda.h"
+#include "ops/embedding/embedding.h"
 #include "ops/linear/cuda/dense_tiles.h"
 #include "ops/op_test_util.h"
 #include "ops/rms_norm/cuda/rms_norm_cuda.h"
@@ -17,6 +19,7 @@ namespace {
 
 using AddRmsNormOnTheGpu = OnTheGpu;
 using RopeAnglesOnTheGpu = OnTheGpu;
+using EmbeddingOnTheGpu = OnTheGpu;
 
 struct Norm {
   std::vector<float> residual;
@@ -175,6 +178,32 @@ TEST_F(RopeAnglesOnTheGpu, HaveTheCpusBits) {
   device_sin.copy_to(std::span(found_sin));
   EXPECT_EQ(std::memcmp(cos.data(), found_cos.data(), n * 4), 0);
   EXPECT_EQ(std::memcmp(sin.data(), found_sin.data(), n * 4), 0);
+}
+
+TEST_F(EmbeddingOnTheGpu, HasTheTablesRows) {
+  std::mt19937 random(5);
+  ThreadPool threads(1);
+  OpContext context{.threads = threads};
+  const int vocabulary = 11, hidden = 1032;
+  const std::vector<Bf16> table = random_bf16(random, static_cast<std::size_t>(vocabulary * hidden));
+  const std::vector<std::int32_t> ids = {3, 0, 10, 3, 7};
+  DeviceBuffer device_table = on_device(table), device_ids = on_device(ids);
+  DeviceBuffer out = device_bytes(ids.size() * hidden * sizeof(float), 0xff);
+  const Status status = embedding_cuda({.table = device_table.as<Bf16>(),
+                                        .ids = device_ids.as<std::int32_t>(),
+                                        .rows = static_cast<int>(ids.size()),
+                                        .hidden = hidden,
+                                        .out = out.as<float>()},
+                                       nullptr);
+  ASSERT_TRUE(status.ok()) << status.message();
+  std::vector<float> found(ids.size() * hidden), expected(ids.size() * hidden);
+  out.copy_to(std::span(found));
+  embedding(context, ids, {table.data(), vocabulary, hidden}, expected.data());
+  EXPECT_TRUE(found == expected);
+}
+
+TEST_F(EmbeddingOnTheGpu, RefusesWidthsItCannotLoad) {
+  EXPECT_EQ(embedding_cuda({.rows = 1, .hidden = 12}, nullptr).code(), StatusCode::invalid_argument);
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
-// The kernels of norms and angles, compiled for the emulation.
+// The kernels of embedding, norms and angles, compiled for the emulation.
+#include "ops/embedding/cuda/embedding_rows.cu"
 #include "ops/rms_norm/cuda/add_rms_norm.cu"
 #include "ops/rope/cuda/rope_angles.cu"

@@ -59,6 +59,23 @@ __global__ void __launch_bounds__(repack_threads)
   }
 }
 
+__global__ void __launch_bounds__(repack_threads)
+    gather_tokens(const std::uint8_t* from, int blocks, const std::int32_t* rows, int count,
+                  std::uint8_t* out) {
+  ptx::grid_launch_dependents();
+  const int eights = blocks * dense_k / 8;
+  const std::size_t all = static_cast<std::size_t>(count) * static_cast<std::size_t>(eights);
+  const std::size_t step = static_cast<std::size_t>(gridDim.x) * repack_threads;
+  ptx::grid_dependency_wait();
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * repack_threads + threadIdx.x; i < all;
+       i += step) {
+    const int token = static_cast<int>(i / static_cast<std::size_t>(eights));
+    const int col = static_cast<int>(i % static_cast<std::size_t>(eights)) * 8;
+    *reinterpret_cast<uint4*>(out + token_offset(blocks, token, col)) =
+        *reinterpret_cast<const uint4*>(from + token_offset(blocks, rows[token], col));
+  }
+}
+
 unsigned grid_of(long long eights) {
   return static_cast<unsigned>(std::clamp((eights + repack_threads - 1) / repack_threads, 1LL, 8192LL));
 }
@@ -83,6 +100,18 @@ Status pack_tokens_cuda(const Bf16* x, int tokens, int cols, int stride, std::ui
   launch_kernel(
       {.blocks = dim3(grid_of(eights)), .threads = repack_threads, .stream = stream, .overlaps = true},
       pack_tokens, x, tokens, cols, stride, out);
+  return {};
+}
+
+Status gather_tokens_cuda(TokenTiles from, int cols, const std::int32_t* rows, int count, std::uint8_t* out,
+                          cudaStream_t stream) {
+  if (cols < 1) return invalid_argument("activations without columns cannot be gathered");
+  if (count == 0) return {};
+  const int blocks = DenseShape{0, cols}.blocks();
+  const long long eights = static_cast<long long>(count) * blocks * dense_k / 8;
+  launch_kernel(
+      {.blocks = dim3(grid_of(eights)), .threads = repack_threads, .stream = stream, .overlaps = true},
+      gather_tokens, from.data, blocks, rows, count, out);
   return {};
 }
 

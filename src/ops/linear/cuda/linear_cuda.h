@@ -81,4 +81,8 @@ Status repack_dense_cuda(const Bf16* rows, DenseShape shape, std::uint8_t* out, 
 Status pack_tokens_cuda(const Bf16* x, int tokens, int cols, int stride, std::uint8_t* out,
                         cudaStream_t stream);
 
+// Queues the copying of rows: token i of `out` becomes token rows[i] of `from`, whose K has as many columns.
+Status gather_tokens_cuda(TokenTiles from, int cols, const std::int32_t* rows, int count, std::uint8_t* out,
+                          cudaStream_t stream);
+
 }  // namespace nibble

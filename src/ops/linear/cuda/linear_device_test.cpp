@@ -298,5 +298,30 @@ TEST_F(LinearOnTheGpu, QkvTurnsAndStoresWhatTheProductGives) {
   }
 }
 
+TEST_F(LinearOnTheGpu, GathersTheRowsThatAreAskedFor) {
+  std::mt19937 random(9);
+  const int tokens = 13, cols = 100, count = 10;
+  const DenseShape shape{0, cols};
+  const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(tokens * cols));
+  const std::vector<std::int32_t> rows = {12, 0, 0, 3, 8, 7, 11, 1, 2, 12};
+  DeviceBuffer plain = on_device(x), device_rows = on_device(rows);
+  DeviceBuffer tiles = device_bytes(shape.token_bytes(tokens), 0xff);
+  DeviceBuffer out = device_bytes(shape.token_bytes(count), 0xff);
+  ASSERT_TRUE(pack_tokens_cuda(plain.as<Bf16>(), tokens, cols, cols, tiles.as<std::uint8_t>(), nullptr).ok());
+  ASSERT_TRUE(gather_tokens_cuda({tiles.as<std::uint8_t>(), tokens}, cols, device_rows.as<std::int32_t>(),
+                                 count, out.as<std::uint8_t>(), nullptr)
+                  .ok());
+  std::vector<std::uint8_t> found(out.size());
+  out.copy_to(std::span(found));
+  for (int i = 0; i < count; ++i) {
+    for (int col = 0; col < cols; ++col) {
+      Bf16 value;
+      std::memcpy(&value, found.data() + token_offset(shape.blocks(), i, col), 2);
+      ASSERT_EQ(value, x[static_cast<std::size_t>(rows[static_cast<std::size_t>(i)] * cols + col)])
+          << i << ", " << col;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace nibble

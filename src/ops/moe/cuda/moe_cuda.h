@@ -60,6 +60,9 @@ constexpr int moe_cuda_slots(int tokens, int top_k) {
 // faster one. Its products need room for all of tokens x top_k slots.
 Status moe_mxfp4_many_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream);
 
+// Whether that path is the one to take: from 16 tokens an expert on, on average.
+constexpr bool moe_takes_many(int slots, int experts) { return slots >= 16 * experts; }
+
 inline constexpr int moe_many_tile = 128;  // tokens of one expert
 // At most so many tiles: each expert in use may leave one partly empty.
 constexpr int moe_many_tiles(int slots, int experts) {

@@ -21,7 +21,6 @@ using bench::small;
 using bench::zeroed;
 
 constexpr int layers = 36, hidden = 2880, intermediate = 2880, top_k = 4;
-constexpr int many_from = 16;  // tokens an expert, on average, from which on the kernels for many are timed
 
 int replays_of(int tokens) { return tokens > 512 ? 5 : 25; }
 
@@ -130,7 +129,7 @@ struct Bench {
   // One line of the table, also as JSON.
   std::string run(int tokens, std::mt19937& random) {
     const std::size_t rows = static_cast<std::size_t>(tokens);
-    const bool many = tokens * top_k >= many_from * experts;
+    const bool many = moe_takes_many(tokens * top_k, experts);
     const std::size_t slots = many ? rows * top_k : static_cast<std::size_t>(moe_cuda_slots(tokens, top_k));
     DeviceBuffer x = filled(rows * hidden, normal, random);
     DeviceBuffer room = zeroed(many ? moe_many_bytes(tokens * top_k, experts, up, down) : 0);

@@ -21,14 +21,18 @@ __device__ __forceinline__ std::uint32_t rank_of(float logit) {
 }
 
 __global__ void __launch_bounds__(route_warps * 32)
-    route_top_k(const float* logits, int rows, int experts, int top_k, std::int32_t* expert_ids,
-                float* expert_weights) {
+    route_top_k(const __grid_constant__ RouteTopKCudaArgs args) {
   ptx::grid_launch_dependents();
   const int row = static_cast<int>(blockIdx.x) * route_warps + static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int experts = args.experts, top_k = args.top_k;
   ptx::grid_dependency_wait();
-  if (row >= rows) return;
-  const float* of_row = logits + static_cast<std::size_t>(row) * static_cast<std::size_t>(experts);
+  if (row >= args.rows) return;
+  if (args.row_limit != nullptr && row >= *args.row_limit) {
+    if (lane < top_k) args.expert_ids[row * top_k + lane] = -1;
+    return;
+  }
+  const float* of_row = args.logits + static_cast<std::size_t>(row) * static_cast<std::size_t>(experts);
   std::uint32_t last_rank = 0xffffffffu;  // no number's
   int last_expert = 0;
   int my_expert = 0;  // lane i keeps choice i
@@ -56,8 +60,8 @@ __global__ void __launch_bounds__(route_warps * 32)
   if (lane < top_k) {
     const std::size_t at =
         static_cast<std::size_t>(row) * static_cast<std::size_t>(top_k) + static_cast<std::size_t>(lane);
-    expert_ids[at] = my_expert;
-    expert_weights[at] = power / sum;
+    args.expert_ids[at] = my_expert;
+    args.expert_weights[at] = power / sum;
   }
 }
 
@@ -73,8 +77,7 @@ Status route_top_k_cuda(const RouteTopKCudaArgs& args, cudaStream_t stream) {
                  .threads = route_warps * 32,
                  .stream = stream,
                  .overlaps = true},
-                route_top_k, args.logits, args.rows, args.experts, args.top_k, args.expert_ids,
-                args.expert_weights);
+                route_top_k, args);
   return {};
 }
 

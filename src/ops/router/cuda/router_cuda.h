@@ -14,6 +14,8 @@ namespace nibble {
 struct RouteTopKCudaArgs {
   const float* logits = nullptr;  // [rows, experts]
   int rows = 0;
+  // One number; rows from it on choose no expert (-1): they fill a launch of fixed size up. Null: all count.
+  const std::int32_t* row_limit = nullptr;
   int experts = 0;
   int top_k = 0;                       // 1..32, at most experts
   std::int32_t* expert_ids = nullptr;  // [rows, top_k]

@@ -20,14 +20,15 @@ struct Routes {
   std::vector<float> weights;
 };
 
-Routes on_gpu(const std::vector<float>& logits, int rows, int experts, int top_k) {
+Routes on_gpu(const std::vector<float>& logits, int rows, int experts, int top_k, int row_limit = -1) {
   Routes routes;
   routes.ids.resize(static_cast<std::size_t>(rows * top_k), -1);
   routes.weights.resize(static_cast<std::size_t>(rows * top_k), NAN);
   DeviceBuffer device_logits = on_device(logits), ids = on_device(routes.ids),
-               weights = on_device(routes.weights);
+               weights = on_device(routes.weights), limit = on_device(std::vector{row_limit});
   const Status status = route_top_k_cuda({.logits = device_logits.as<float>(),
                                           .rows = rows,
+                                          .row_limit = row_limit < 0 ? nullptr : limit.as<std::int32_t>(),
                                           .experts = experts,
                                           .top_k = top_k,
                                           .expert_ids = ids.as<std::int32_t>(),
@@ -66,6 +67,13 @@ TEST_F(RouteTopKOnTheGpu, RanksWhatIsNoNumberLast) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(on_gpu({NAN, 1, -infinity, NAN, 2}, 1, 5, 4).ids, (std::vector<std::int32_t>{4, 1, 2, 0}));
   EXPECT_EQ(on_gpu({NAN, NAN, NAN}, 1, 3, 2).ids, (std::vector<std::int32_t>{0, 1}));
+}
+
+TEST_F(RouteTopKOnTheGpu, RowsPastTheLimitChooseNoExpert) {
+  std::mt19937 random(2);
+  const std::vector<float> logits = random_floats(random, 6 * 8);
+  const Routes all = on_gpu(logits, 6, 8, 4), four = on_gpu(logits, 6, 8, 4, 4);
+  for (std::size_t i = 0; i < all.ids.size(); ++i) EXPECT_EQ(four.ids[i], i < 16 ? all.ids[i] : -1) << i;
 }
 
 TEST_F(RouteTopKOnTheGpu, RefusesMoreChoicesThanExperts) {

@@ -9,6 +9,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <utility>
+#include <vector>
 
 #include "ops/cuda/emulation/emulation.h"
 
@@ -151,10 +154,16 @@ inline void __trap() { nibble::emulation::stop("a kernel gave up"); }
 
 enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal };
+enum cudaEventFlags { cudaEventDisableTiming };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
 using cudaStream_t = struct CUstream_st*;
+using cudaEvent_t = struct CUevent_st*;
+// Launches that were recorded instead of run, in their order.
+using cudaGraph_t = std::vector<std::function<void()>>*;
+using cudaGraphExec_t = const std::vector<std::function<void()>>*;
 struct cudaLaunchAttribute {
   cudaLaunchAttributeID id;
   struct {
@@ -187,6 +196,44 @@ inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cud
 inline cudaError_t cudaMemset(void* at, int value, std::size_t bytes) {
   return std::memset(at, value, bytes), cudaSuccess;
 }
+inline cudaError_t cudaMallocHost(void** memory, std::size_t bytes) { return cudaMalloc(memory, bytes); }
+inline cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
+                                   cudaStream_t) {
+  return std::memcpy(to, from, bytes), cudaSuccess;
+}
+inline cudaError_t cudaMemGetInfo(std::size_t* available, std::size_t* all) {
+  return *available = *all = std::size_t{1} << 30, cudaSuccess;
+}
+inline cudaError_t cudaStreamCreate(cudaStream_t* stream) { return *stream = nullptr, cudaSuccess; }
+inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  return *event = nullptr, cudaSuccess;
+}
+inline cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+
+namespace nibble::emulation {
+inline thread_local cudaGraph_t capturing = nullptr;
+}
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+  return nibble::emulation::capturing = new std::vector<std::function<void()>>, cudaSuccess;
+}
+inline cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  return *graph = std::exchange(nibble::emulation::capturing, nullptr), cudaSuccess;
+}
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+  return *exec = new std::vector<std::function<void()>>(*graph), cudaSuccess;
+}
+inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return delete exec, cudaSuccess; }
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
+  for (const std::function<void()>& launch : *exec) launch();
+  return cudaSuccess;
+}
+
 template <class Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int bytes) {
   if (bytes > 227 * 1024) nibble::emulation::stop("more shared memory than a block can have");
@@ -195,10 +242,15 @@ cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int bytes) {
 template <class... Params, class... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...),
                                const Args&... args) {
-  nibble::emulation::run({.blocks_x = config->gridDim.x,
-                          .blocks_y = config->gridDim.y,
-                          .threads = config->blockDim.x,
-                          .shared_bytes = config->dynamicSmemBytes},
-                         [&] { kernel(args...); });
+  const nibble::emulation::Grid grid{.blocks_x = config->gridDim.x,
+                                     .blocks_y = config->gridDim.y,
+                                     .threads = config->blockDim.x,
+                                     .shared_bytes = config->dynamicSmemBytes};
+  const auto launch = [grid, kernel, args...] { nibble::emulation::run(grid, [&] { kernel(args...); }); };
+  if (nibble::emulation::capturing == nullptr) {
+    launch();
+  } else {
+    nibble::emulation::capturing->push_back(launch);
+  }
   return cudaSuccess;
 }
