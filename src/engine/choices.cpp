@@ -2,6 +2,7 @@
 
 #include "models/model_traits.h"
 #include "runtime/kernel_choice.h"
+#include "runtime/kv_store.h"
 
 namespace nibble {
 namespace {

@@ -13,7 +13,7 @@
 #include "engine/choices.h"
 #include "engine/step_runner.h"
 #include "models/model.h"
-#include "runtime/worker.h"
+#include "runtime/cpu_worker.h"
 #include "sched/scheduler.h"
 
 namespace nibble {
@@ -173,7 +173,7 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
   const std::int64_t weight_bytes = weights.bytes();
   if (change) change(choices);
   NIBBLE_ASSIGN(std::unique_ptr<Model> model, bind_model(config, std::move(weights)));
-  NIBBLE_ASSIGN(std::unique_ptr<Worker> worker, Worker::start(std::move(model), choices.worker, progress));
+  NIBBLE_ASSIGN(std::unique_ptr<Worker> worker, CpuWorker::start(std::move(model), choices.worker, progress));
 
   ModelInfo info{.name = location.name,
                  .folder = location.folder,
@@ -186,7 +186,7 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
                  .bf16_activations = choices.worker.activations == InputValues::bf16,
                  .threads = worker->threads(),
                  .plan = std::move(choices.plan),
-                 .mapped = mapping_choice(worker->model().mapped_bytes(), weight_bytes)};
+                 .mapped = mapping_choice(worker->mapped_bytes(), weight_bytes)};
   return std::unique_ptr<Engine>(
       std::make_unique<SteppedEngine>(std::move(info), choices, std::move(worker)));
 }

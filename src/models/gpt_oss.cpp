@@ -97,27 +97,13 @@ Result<Workspace> make_workspace(const ModelConfig& config, const ForwardLimits&
   return room;
 }
 
-RopeFrequencies frequencies_of(const ModelConfig& config) {
-  const int head_dim = static_cast<int>(config.head_dim);
-  if (!config.yarn) return default_rope(head_dim, config.rope_theta);
-  const YarnScaling& yarn = *config.yarn;
-  return yarn_rope(head_dim,
-                   {.theta = config.rope_theta,
-                    .factor = yarn.factor,
-                    .beta_fast = yarn.beta_fast,
-                    .beta_slow = yarn.beta_slow,
-                    .original_max_position = static_cast<int>(yarn.original_max_position_embeddings),
-                    .truncate = yarn.truncate,
-                    .concentration = yarn.attention_factor});
-}
-
 class GptOss final : public Model {
  public:
   GptOss(ModelConfig config, WeightSource source, GptOssWeights weights)
       : config_(std::move(config)),
         source_(std::move(source)),
         weights_(std::move(weights)),
-        rope_(frequencies_of(config_)) {}
+        rope_(gpt_oss_rope(config_)) {}
 
   const ModelConfig& config() const override { return config_; }
   Status convert_dense(DenseFormat format, ThreadPool& threads, const ConversionProgress& progress) override {
@@ -312,6 +298,20 @@ class GptOss final : public Model {
 };
 
 }  // namespace
+
+RopeFrequencies gpt_oss_rope(const ModelConfig& config) {
+  const int head_dim = static_cast<int>(config.head_dim);
+  if (!config.yarn) return default_rope(head_dim, config.rope_theta);
+  const YarnScaling& yarn = *config.yarn;
+  return yarn_rope(head_dim,
+                   {.theta = config.rope_theta,
+                    .factor = yarn.factor,
+                    .beta_fast = yarn.beta_fast,
+                    .beta_slow = yarn.beta_slow,
+                    .original_max_position = static_cast<int>(yarn.original_max_position_embeddings),
+                    .truncate = yarn.truncate,
+                    .concentration = yarn.attention_factor});
+}
 
 Result<std::unique_ptr<Model>> bind_gpt_oss(const ModelConfig& config, WeightSource source) {
   if (!attention_takes_head_dim(config.head_dim)) {

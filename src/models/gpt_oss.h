@@ -8,6 +8,7 @@
 #include "models/model.h"
 #include "ops/linear/dot_kernels.h"
 #include "ops/moe/moe.h"
+#include "ops/rope/rope.h"
 
 namespace nibble {
 
@@ -33,6 +34,8 @@ struct GptOssWeights {
   const Bf16* final_norm = nullptr;  // [hidden]
   DenseMatrix lm_head;               // [vocab, hidden]; the embedding itself where they are tied
 };
+
+RopeFrequencies gpt_oss_rope(const ModelConfig& config);
 
 Result<GptOssWeights> bind_gpt_oss_weights(const ModelConfig& config, const WeightSource& source);
 Result<std::unique_ptr<Model>> bind_gpt_oss(const ModelConfig& config, WeightSource weights);

@@ -12,11 +12,11 @@ bool has_window(const ModelConfig& config, std::int64_t layer) {
   return config.layer_types[static_cast<std::size_t>(layer)] == LayerType::sliding_attention;
 }
 
-PageGroup group_of_layer(const ModelConfig& config, std::int64_t layer) {
+}  // namespace
+
+PageGroup page_group_of_layer(const ModelConfig& config, std::int64_t layer) {
   return page_window(config) > 0 && has_window(config, layer) ? window_pages : full_pages;
 }
-
-}  // namespace
 
 int page_window(const ModelConfig& config) {
   std::int64_t windows = 0;
@@ -28,7 +28,7 @@ int page_window(const ModelConfig& config) {
 std::int64_t kv_page_bytes(const ModelConfig& config, DType dtype, int page_size, PageGroup group) {
   std::int64_t layers = 0;
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
-    layers += group_of_layer(config, layer) == group;
+    layers += page_group_of_layer(config, layer) == group;
   return layers * layer_page_bytes(config, dtype, page_size);
 }
 
@@ -42,7 +42,7 @@ Result<KvStore> KvStore::allocate(const ModelConfig& config, DType dtype, int pa
   NIBBLE_ASSIGN(store.memory_, Buffer::allocate(static_cast<std::size_t>(total)));
   std::byte* at = store.memory_.data();
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    const PageGroup group = group_of_layer(config, layer);
+    const PageGroup group = page_group_of_layer(config, layer);
     const std::int64_t half_layer = layer_page_bytes(config, dtype, page_size) / 2 * page_counts[group];
     store.groups_.push_back(group);
     store.layers_.push_back({.keys = at,

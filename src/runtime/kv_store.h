@@ -16,6 +16,9 @@ namespace nibble {
 // Positions that the layers of the window group see; 0: the model has no such group.
 int page_window(const ModelConfig& config);
 
+// Whose page tables a layer reads.
+PageGroup page_group_of_layer(const ModelConfig& config, std::int64_t layer);
+
 // Bytes of one page over the layers of one group, keys and values.
 std::int64_t kv_page_bytes(const ModelConfig& config, DType dtype, int page_size, PageGroup group);
 

@@ -1,19 +1,20 @@
-// One rank: a model, its KV memory and its threads. Takes a planned batch, gives each sequence's token.
+// One rank: a model, its KV memory and what runs it. Takes a planned batch, gives each sequence's token.
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
-#include <vector>
 
 #include "base/status.h"
-#include "base/thread_pool.h"
+#include "base/time_table.h"
+#include "checkpoint/model_config.h"
+#include "checkpoint/weight_source.h"
 #include "core/batch.h"
-#include "models/model.h"
-#include "ops/sample/logit_changes.h"
-#include "ops/sample/sample.h"
+#include "models/dense_conversion.h"
 #include "runtime/kernel_choice.h"
-#include "runtime/kv_store.h"
+#include "tensor/dtype.h"
 
 namespace nibble {
 
@@ -30,53 +31,23 @@ struct WorkerLimits {
   const DotKernels* dots = nullptr;
   const AttentionKernels* attention = nullptr;
   DenseFormat dense = DenseFormat::bf16;
+  bool graphs = false;  // on a GPU
 };
 
 class Worker {
  public:
-  // Takes all memory that steps within the limits need.
-  // `progress`, which may be empty, tells of a conversion of weights.
-  static Result<std::unique_ptr<Worker>> start(std::unique_ptr<Model> model, const WorkerLimits& limits,
-                                               const ConversionProgress& progress);
+  virtual ~Worker() = default;
 
   // results: one a sequence of the batch; what else a sequence asked for goes to its rooms. An error means
   // that the weights are no longer what was loaded; nothing may be run after it.
-  Status run(const Batch& batch, std::span<StepResult> results);
+  virtual Status run(const Batch& batch, std::span<StepResult> results) = 0;
 
   // From now on each run adds its ops' times to the table, which outlives that; null: to none.
-  void time_ops(TimeTable* table) { times_ = table; }
+  virtual void time_ops(TimeTable* table) = 0;
 
-  const Model& model() const { return *model_; }
-  int threads() const { return threads_->size(); }
-
- private:
-  Worker(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> model, const WorkerLimits& limits,
-         KvStore kv, Buffer logits);
-
-  // A thread's.
-  struct SampleRoom {
-    SampleWorkspace sampling;
-    LogitChangeRoom changes;
-  };
-
-  StepResult sample_sequence(const Batch& batch, const BatchSequence& sequence, SampleRoom& room);
-  // `first`: the likeliest token of the unchanged row.
-  static TokenId choose(const BatchSequence& sequence, std::span<const float> logits, TokenId first,
-                        SampleRoom& room);
-  std::span<float> logits_of(int logit_row);
-
-  std::unique_ptr<ThreadPool> threads_;
-  std::unique_ptr<Model> model_;
-  const DotKernels& dots_;
-  const AttentionKernels& attention_;
-  InputValues activations_;
-  TimeTable* times_ = nullptr;
-  KvStore kv_;
-  Buffer logits_;  // [max_logit_rows, vocab] float32
-  std::vector<int> positions_, logit_rows_;
-  std::array<std::vector<SequenceRows>, page_groups> sequences_;  // with each group's page tables
-  std::vector<LayerKv> layers_;
-  std::vector<SampleRoom> sample_rooms_;  // [threads]
+  virtual int threads() const = 0;
+  // Of the weights' files, mapped while they were loaded.
+  virtual std::int64_t mapped_bytes() const = 0;
 };
 
 }  // namespace nibble
