@@ -110,12 +110,21 @@ struct Sequence {
   }
 
   std::vector<Bf16> whole(AttentionRows rows) const { return on_gpu({{0, length, 0, 0}}, rows); }
-  // Every position as a sequence of its own, or in runs of `rows`.
+  // Every position as a sequence of its own, or in runs of `rows`; in as many launches as it takes.
   std::vector<Bf16> in_runs(int rows, AttentionRows which) const {
+    std::vector<Bf16> found;
     std::vector<SequenceCuda> cuts;
-    for (int first = 0; first < length; first += rows)
-      cuts.push_back({first, std::min(rows, length - first), first, 0});
-    return on_gpu(cuts, which);
+    int row_count = 0;
+    for (int first = 0; first < length; first += rows) {
+      cuts.push_back({row_count, std::min(rows, length - first), first, 0});
+      row_count += cuts.back().row_count;
+      if (cuts.size() < attention_max_sequences && first + rows < length) continue;
+      const std::vector<Bf16> launch = on_gpu(cuts, which);
+      found.insert(found.end(), launch.begin(), launch.end());
+      cuts.clear();
+      row_count = 0;
+    }
+    return found;
   }
 
   std::vector<double> exact(int position, int head) const {
