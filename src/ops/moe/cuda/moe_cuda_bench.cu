@@ -30,7 +30,7 @@ __global__ void fill_granules(std::uint32_t* words, GranuleShape shape, std::siz
   const int words_a_granule = shape.granule_bytes() / 4;
   for (std::size_t granule = blockIdx.x; granule < granules; granule += gridDim.x) {
     for (int block = 0; block < shape.blocks(); ++block) {
-      const GranulePlace place = granule_place(shape, block);
+      const GranulePlace place = granule_place(block);
       const std::size_t base = granule * words_a_granule;
       words[base + place.codes / 4 + threadIdx.x] = bench::mixed(base + place.codes / 4 + threadIdx.x, seed);
       if (threadIdx.x < granule_scale_bytes / 4) {

@@ -34,7 +34,7 @@ void pack_granules(const Mxfp4Checkpoint& matrix, int exponent_shift, std::span<
     std::uint8_t* base =
         out.data() + static_cast<std::size_t>(granule) * static_cast<std::size_t>(shape.granule_bytes());
     for (int block = 0; block < shape.blocks(); ++block) {
-      const GranulePlace place = granule_place(shape, block);
+      const GranulePlace place = granule_place(block);
       for (int lane = 0; lane < 32; ++lane) {
         const std::size_t row = static_cast<std::size_t>(granule * granule_rows + lane / 4 * 2);
         std::uint8_t even[lane_code_bytes], odd[lane_code_bytes];
@@ -63,12 +63,12 @@ float granule_value(const Mxfp4Granules& matrices, int expert, int row, int col)
   const int block = col / granule_k, in_block = col % granule_k;
   const int g = row % granule_rows / 2, half = row % 2, t = in_block / lane_elements;
   const int step = in_block % lane_elements / 4, pair = in_block % 4 / 2, value = in_block % 2;
-  const GranulePlace place = granule_place(shape, block);
-  std::uint32_t word;
-  std::memcpy(&word, granule + place.codes + static_cast<std::size_t>((g * 4 + t) * 16 + step * 4),
-              sizeof word);
+  const GranulePlace place = granule_place(block);
+  std::uint32_t words[2];
+  std::memcpy(words, granule + place.codes + static_cast<std::size_t>((g * 4 + t) * 16 + step / 2 * 8),
+              sizeof words);
   // Operand registers: a0 and a2 hold row g, a1 and a3 row g + 8.
-  const std::uint32_t placed = place_pairs(word).pair[pair * 2 + half];
+  const std::uint32_t placed = place_pairs(words[0], words[1]).pair[step % 2 * 4 + pair * 2 + half];
   const std::uint32_t multiplier =
       granule_multiplier(granule[place.scales + static_cast<std::size_t>(g * 4 + t / 2 * 2 + half)]);
   const Bf16 code{static_cast<std::uint16_t>(placed >> (16 * value))};

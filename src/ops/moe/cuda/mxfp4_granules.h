@@ -4,9 +4,8 @@
 // registers. A lane's share of four k16 steps lies together, so that one 16-byte load feeds them:
 //
 //   granule   16 consecutive rows over the whole of K; granules follow one another, experts too
-//   chunk     K is cut into 8 chunks of whole k64 blocks, their borders a function of K alone. A chunk lies
-//             together: the codes of its k64 blocks, then their scales
-//   k64 block 32 lanes x 16 bytes of codes, and 16 rows x 2 bytes of scales: 544 bytes, as in a checkpoint
+//   k64 block 32 lanes x 16 bytes of codes, then 16 rows x 2 bytes of scales: 544 bytes, as many as in a
+//             checkpoint. A granule's blocks follow one another
 //
 // Rows: operand row g of the upper half (0..7) holds row 2g of the granule, operand row g + 8 row 2g + 1. A
 // gate and its up projection (rows 2i and 2i + 1 of gpt-oss) meet in one lane. K: in a block of 64 lane t of
@@ -15,14 +14,17 @@
 // and needs the scale of one block of 32 a row. K is padded to 64 with zero codes; what the activations hold
 // there must be finite.
 //
-// Order of additions of every product on this layout, an op's contract: within a chunk the tensor core's
-// chain over its k16 steps from zero; the chunks' sums are added in order of the index. Nothing else enters
-// it.
+// Order of additions of every product on this layout, an op's contract: K is cut into chunks of whole k64
+// blocks, their borders a function of K alone. Within a chunk the tensor core's chain over its k16 steps from
+// zero; the chunks' sums are added in order of the index. Nothing else enters it.
 //
-// A word of codes holds the two values of four bfloat16 pairs (operand registers a0..a3), placed so that a
-// mask leaves a pair's sign at bit 15 and its magnitude at the exponent's low bits and the first bit of
-// the mantissa, after a shift (the last two pairs take their signs by a second one). As a bfloat16 it reads
-// as value x 2^-126; the multiplication by the scale corrects that, exactly.
+// Two words of codes hold the values of eight bfloat16 pairs, the operand registers a0..a3 of two steps. A
+// pair's codes lie so that a rotation and one mask leave the signs at bit 15 and the magnitudes at the
+// exponent's low bits and the first bit of the mantissa of each half: the mask taken modulo 16, {6, 7, 8, 15}
+// and its rotations. Only three of those fit a half of a word side by side; what they leave free in the two
+// words (three rotations of their own each) makes up two more when the words are merged. Sixteen
+// instructions for eight registers, of which eight are masks. As a bfloat16 a pair reads as value x 2^-126;
+// the multiplication by the scale corrects that, exactly.
 #pragma once
 
 #include <cstddef>
@@ -69,34 +71,48 @@ struct Mxfp4Granules {
   int exponent_shift = 0;  // the weights are what the bytes say times 2^exponent_shift
 };
 
-// Pair i of a word: magnitudes go up by magnitude_shift[i] (the last one down by 3), signs by sign_shift[i].
-inline constexpr std::uint32_t granule_magnitude_mask = 0x01c001c0u;
-inline constexpr std::uint32_t granule_sign_mask = 0x80008000u;
-inline constexpr int granule_magnitude_bit[4] = {6, 3, 0, 9};  // where a pair's magnitudes begin in each half
-inline constexpr int granule_sign_bit[4] = {15, 12, 13, 14};
+// Where a pair lies: the word (2: the two merged) and the rotation to the left that places it.
+struct PairPlace {
+  int word, rotation;
+};
+inline constexpr std::uint32_t granule_pair_mask = 0x81c081c0u;   // signs and magnitudes
+inline constexpr std::uint32_t granule_merge_mask = 0x0c180c18u;  // merged bits that come from word 0
+struct WordPair {
+  std::uint32_t word[2];
+};
 
-// Two codes of each of the four pairs -> a word. codes[i][j]: value j of pair i.
-NIBBLE_HOST_DEVICE constexpr std::uint32_t granule_word(const std::uint8_t (&codes)[4][2]) {
-  constexpr int magnitude[4] = {6, 3, 0, 9}, sign[4] = {15, 12, 13, 14};
-  std::uint32_t word = 0;
-  for (int pair = 0; pair < 4; ++pair) {
+// Two codes of each of the eight pairs -> their words. codes[i][j]: value j of pair i.
+NIBBLE_HOST_DEVICE constexpr WordPair granule_words(const std::uint8_t (&codes)[8][2]) {
+  constexpr PairPlace places[8] = {{0, 0}, {0, 6}, {0, 10}, {1, 4}, {1, 14}, {1, 8}, {2, 2}, {2, 12}};
+  WordPair words{};
+  for (int pair = 0; pair < 8; ++pair) {
     for (int value = 0; value < 2; ++value) {
-      const std::uint32_t code = codes[pair][value];
-      word |= (code & 7u) << (16 * value + magnitude[pair]) | (code >> 3) << (16 * value + sign[pair]);
+      for (int bit = 0; bit < 4; ++bit) {
+        const int placed = 16 * value + (bit < 3 ? 6 + bit : 15);
+        const std::uint32_t at = 1u << ((placed - places[pair].rotation) & 31);
+        const int word = places[pair].word < 2 ? places[pair].word : (granule_merge_mask & at) != 0 ? 0 : 1;
+        if ((codes[pair][value] >> bit & 1) != 0) words.word[word] |= at;
+      }
     }
   }
-  return word;
+  return words;
 }
 
-// The four operand registers of a word before their scale: bfloat16 pairs that are 2^-126 of their values.
+// The operand registers of two words before their scale, a step's four after the other's: bfloat16 pairs that
+// are 2^-126 of their values.
 struct PlacedPairs {
-  std::uint32_t pair[4];
+  std::uint32_t pair[8];
 };
-NIBBLE_HOST_DEVICE constexpr PlacedPairs place_pairs(std::uint32_t word) {
-  constexpr std::uint32_t both = granule_magnitude_mask | granule_sign_mask;
-  return {{word & both, (word << 3) & both,
-           ((word << 6) & granule_magnitude_mask) | ((word << 2) & granule_sign_mask),
-           ((word >> 3) & granule_magnitude_mask) | ((word << 1) & granule_sign_mask)}};
+NIBBLE_HOST_DEVICE constexpr std::uint32_t rotated_left(std::uint32_t word, int by) {
+  return word << by | word >> (32 - by);
+}
+// Where nothing has to come around, a shift does what a rotation does.
+NIBBLE_HOST_DEVICE constexpr PlacedPairs place_pairs(std::uint32_t first, std::uint32_t second) {
+  const std::uint32_t merged = (first & granule_merge_mask) | (second & ~granule_merge_mask);
+  return {{first & granule_pair_mask, first << 6 & granule_pair_mask,
+           rotated_left(first, 10) & granule_pair_mask, second << 4 & granule_pair_mask,
+           rotated_left(second, 14) & granule_pair_mask, rotated_left(second, 8) & granule_pair_mask,
+           merged << 2 & granule_pair_mask, rotated_left(merged, 12) & granule_pair_mask}};
 }
 
 // The stored byte of a scale is the exponent field of the bfloat16 that a placed pair is multiplied by:
@@ -119,18 +135,22 @@ constexpr int granule_exponent_shift(std::uint8_t largest_scale) {
 
 // What a lane of a granule's k64 block holds: codes for its 16 elements of row 2g and of row 2g + 1.
 struct LaneCodes {
-  std::uint32_t step[4];
+  std::uint32_t word[4];  // two for the block's first two steps, two for the others
 };
 NIBBLE_HOST_DEVICE constexpr LaneCodes pack_lane(const std::uint8_t (&even)[8],
                                                  const std::uint8_t (&odd)[8]) {
   LaneCodes lane{};
-  for (int step = 0; step < 4; ++step) {
-    const std::uint8_t a = even[2 * step], b = odd[2 * step], c = even[2 * step + 1], d = odd[2 * step + 1];
-    const std::uint8_t codes[4][2] = {{static_cast<std::uint8_t>(a & 15), static_cast<std::uint8_t>(a >> 4)},
-                                      {static_cast<std::uint8_t>(b & 15), static_cast<std::uint8_t>(b >> 4)},
-                                      {static_cast<std::uint8_t>(c & 15), static_cast<std::uint8_t>(c >> 4)},
-                                      {static_cast<std::uint8_t>(d & 15), static_cast<std::uint8_t>(d >> 4)}};
-    lane.step[step] = granule_word(codes);
+  for (int half = 0; half < 2; ++half) {
+    std::uint8_t codes[8][2] = {};
+    for (int pair = 0; pair < 8; ++pair) {
+      // Operand registers a0 and a2 of a step hold row g, a1 and a3 row g + 8.
+      const std::uint8_t byte = (pair % 2 == 0 ? even : odd)[4 * half + pair / 2];
+      codes[pair][0] = static_cast<std::uint8_t>(byte & 15);
+      codes[pair][1] = static_cast<std::uint8_t>(byte >> 4);
+    }
+    const WordPair words = granule_words(codes);
+    lane.word[2 * half] = words.word[0];
+    lane.word[2 * half + 1] = words.word[1];
   }
   return lane;
 }
@@ -140,14 +160,9 @@ struct GranulePlace {
   std::size_t codes = 0;   // of the block's codes; lane l's 16 bytes begin 16 l further on
   std::size_t scales = 0;  // of the block's scales; row 2g + half, block of 32 b: at 4g + 2b + half
 };
-NIBBLE_HOST_DEVICE constexpr GranulePlace granule_place(const GranuleShape& shape, int block) {
-  int chunk = 0;
-  while (shape.chunk_begin(chunk + 1) <= block) ++chunk;
-  const int begin = shape.chunk_begin(chunk), count = shape.chunk_begin(chunk + 1) - begin;
-  const std::size_t base = static_cast<std::size_t>(begin) * granule_block_bytes;
-  const std::size_t index = static_cast<std::size_t>(block - begin);
-  return {base + index * granule_code_bytes,
-          base + static_cast<std::size_t>(count) * granule_code_bytes + index * granule_scale_bytes};
+NIBBLE_HOST_DEVICE constexpr GranulePlace granule_place(int block) {
+  const std::size_t begin = static_cast<std::size_t>(block) * granule_block_bytes;
+  return {begin, begin + granule_code_bytes};
 }
 
 // Packs one matrix on the host: the oracle of the device's repacking. out: [shape.bytes()].

@@ -53,7 +53,7 @@ TEST(Mxfp4Granules, PlaceEveryByteOnce) {
   const GranuleShape shape{16, 2880};
   std::vector<int> taken(static_cast<std::size_t>(shape.granule_bytes()), 0);
   for (int block = 0; block < shape.blocks(); ++block) {
-    const GranulePlace place = granule_place(shape, block);
+    const GranulePlace place = granule_place(block);
     for (std::size_t i = 0; i < granule_code_bytes; ++i) ++taken[place.codes + i];
     for (std::size_t i = 0; i < granule_scale_bytes; ++i) ++taken[place.scales + i];
   }
@@ -72,14 +72,15 @@ TEST(Mxfp4Granules, CutKIntoEightChunksWhoseBordersDependOnKAlone) {
   }
 }
 
-TEST(Mxfp4Granules, PlaceAllCodesOfAWordApart) {
-  for (int pair = 0; pair < 4; ++pair) {
+TEST(Mxfp4Granules, PlaceAllCodesOfTwoWordsApart) {
+  for (int pair = 0; pair < 8; ++pair) {
     for (int value = 0; value < 2; ++value) {
       for (std::uint8_t code = 0; code < 16; ++code) {
-        std::uint8_t codes[4][2] = {};
+        std::uint8_t codes[8][2] = {};
         codes[pair][value] = code;
-        const PlacedPairs placed = place_pairs(granule_word(codes));
-        for (int i = 0; i < 4; ++i) {
+        const WordPair words = granule_words(codes);
+        const PlacedPairs placed = place_pairs(words.word[0], words.word[1]);
+        for (int i = 0; i < 8; ++i) {
           for (int j = 0; j < 2; ++j) {
             const Bf16 read{static_cast<std::uint16_t>(placed.pair[i] >> (16 * j))};
             const float expected = i == pair && j == value ? E2m1{code}.to_float() : 0.0f;
@@ -97,8 +98,8 @@ TEST(Mxfp4Granules, AreExactForEveryScaleUpToTwo) {
                                       granule_scale_byte(static_cast<std::uint8_t>(scale), 0)))}
                                  .to_float();
     for (std::uint8_t code = 0; code < 16; ++code) {
-      std::uint8_t codes[4][2] = {{code, 0}};
-      const Bf16 placed{static_cast<std::uint16_t>(place_pairs(granule_word(codes)).pair[0])};
+      const WordPair words = granule_words({{code, 0}});
+      const Bf16 placed{static_cast<std::uint16_t>(place_pairs(words.word[0], words.word[1]).pair[0])};
       const double product = static_cast<double>(placed.to_float()) * multiplier;
       const double exact = static_cast<double>(E2m1{code}.to_float()) * std::ldexp(1.0, scale - 127);
       EXPECT_EQ(product, exact) << "scale " << scale << " code " << int{code};

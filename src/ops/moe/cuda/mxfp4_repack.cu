@@ -46,9 +46,9 @@ __global__ void __launch_bounds__(repack_threads)
     load_codes_of_row(blocks, scales, row + 1, groups, 2 * block + t / 2, t % 2, odd);
     const LaneCodes codes = pack_lane(even, odd);
     std::uint8_t* base = out + expert * shape.bytes() + granule * shape.granule_bytes();
-    const GranulePlace place = granule_place(shape, block);
+    const GranulePlace place = granule_place(block);
     *reinterpret_cast<uint4*>(base + place.codes + lane * 16) =
-        make_uint4(codes.step[0], codes.step[1], codes.step[2], codes.step[3]);
+        make_uint4(codes.word[0], codes.word[1], codes.word[2], codes.word[3]);
     // Byte `lane` of the block's scales: row pair lane / 4, block of 32 by bit 1, row of the pair by bit 0.
     const int group = 2 * block + t / 2;
     const std::uint8_t scale = group < groups ? scales[(row + t % 2) * groups + group] : 0;

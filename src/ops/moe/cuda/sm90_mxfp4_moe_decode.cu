@@ -99,16 +99,20 @@ __device__ __forceinline__ Codes load_codes(const std::uint8_t* codes, const std
 
 // The four k16 steps of a k64 block.
 __device__ __forceinline__ void multiply_block(float (&sums)[4], const Codes& codes, const Inputs& in) {
-  const std::uint32_t words[4] = {codes.words.x, codes.words.y, codes.words.z, codes.words.w};
   const std::uint32_t inputs[8] = {in.low.x,  in.low.y,  in.low.z,  in.low.w,
                                    in.high.x, in.high.y, in.high.z, in.high.w};
 #pragma unroll
-  for (int step = 0; step < 4; ++step) {
-    const PlacedPairs placed = place_pairs(words[step]);
-    ptx::mma_m16n8k16_bf16(
-        sums, ptx::multiply_bf16x2(placed.pair[0], codes.even),
-        ptx::multiply_bf16x2(placed.pair[1], codes.odd), ptx::multiply_bf16x2(placed.pair[2], codes.even),
-        ptx::multiply_bf16x2(placed.pair[3], codes.odd), inputs[2 * step], inputs[2 * step + 1]);
+  for (int half = 0; half < 2; ++half) {
+    const PlacedPairs placed =
+        half == 0 ? place_pairs(codes.words.x, codes.words.y) : place_pairs(codes.words.z, codes.words.w);
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+      ptx::mma_m16n8k16_bf16(sums, ptx::multiply_bf16x2(placed.pair[4 * step], codes.even),
+                             ptx::multiply_bf16x2(placed.pair[4 * step + 1], codes.odd),
+                             ptx::multiply_bf16x2(placed.pair[4 * step + 2], codes.even),
+                             ptx::multiply_bf16x2(placed.pair[4 * step + 3], codes.odd),
+                             inputs[4 * half + 2 * step], inputs[4 * half + 2 * step + 1]);
+    }
   }
 }
 
@@ -129,13 +133,13 @@ __device__ __forceinline__ void multiply_chunk(float (&sums)[4], const std::uint
   while (true) {
     if (blocks > 1) {
       in_b = load_inputs(inputs + granule_k);
-      codes_b = load_codes(codes + granule_code_bytes, scales + granule_scale_bytes);
+      codes_b = load_codes(codes + granule_block_bytes, scales + granule_block_bytes);
     }
     multiply_block(sums, codes_a, in_a);
     if (blocks <= 1) return;
     inputs += 2 * granule_k;
-    codes += 2 * granule_code_bytes;
-    scales += 2 * granule_scale_bytes;
+    codes += 2 * granule_block_bytes;
+    scales += 2 * granule_block_bytes;
     if (blocks > 2) {
       in_a = load_inputs(inputs);
       codes_a = load_codes(codes, scales);
@@ -235,7 +239,7 @@ __device__ __forceinline__ void run_warp(const Work& work, int team, int chunk, 
     const int first_block = product.shape.chunk_begin(chunk);
     const int blocks = product.shape.chunk_begin(chunk + 1) - first_block;
     const int codes_at = first_block * granule_block_bytes + lane * 16;
-    const int scales_at = first_block * granule_block_bytes + blocks * granule_code_bytes + g * 4 + t / 2 * 2;
+    const int scales_at = first_block * granule_block_bytes + granule_code_bytes + g * 4 + t / 2 * 2;
     const Bf16* const my_inputs = product.inputs + first_block * granule_k + t * 16;
     const int begin = second ? work.first.count : 0;  // of this product in the block's sequence
     const int past_end = begin + work.share(second).count;

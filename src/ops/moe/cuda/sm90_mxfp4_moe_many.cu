@@ -142,27 +142,16 @@ struct ManyParams {
 // A lane's codes of its granule, k64 block after k64 block.
 struct CodeStream {
   const std::uint8_t* granule;
-  const GranuleShape& shape;
-  int lane;
-  int chunk = 0, index = 0;
+  int blocks, lane;
+  int index = 0;
 
   __device__ void load(uint4& words, std::uint32_t& even, std::uint32_t& odd) {
-    int begin = shape.chunk_begin(chunk), count = shape.chunk_begin(chunk + 1) - begin;
-    while (index >= count && chunk + 1 < granule_k_chunks) {
-      index = 0;
-      ++chunk;
-      begin = shape.chunk_begin(chunk);
-      count = shape.chunk_begin(chunk + 1) - begin;
-    }
-    if (index >= count) return;  // past the end
-    const std::uint8_t* codes =
-        granule + begin * granule_block_bytes + index * granule_code_bytes + lane * 16;
-    const std::uint8_t* scales = granule + begin * granule_block_bytes + count * granule_code_bytes +
-                                 index * granule_scale_bytes + lane / 4 * 4 + lane % 4 / 2 * 2;
-    words = *reinterpret_cast<const uint4*>(codes);
+    if (index >= blocks) return;  // past the end
+    const GranulePlace place = granule_place(index++);
+    const std::uint8_t* scales = granule + place.scales + lane / 4 * 4 + lane % 4 / 2 * 2;
+    words = *reinterpret_cast<const uint4*>(granule + place.codes + lane * 16);
     even = scales[0];
     odd = scales[1];
-    ++index;
   }
 };
 
@@ -171,12 +160,12 @@ __device__ __forceinline__ void decode_block(std::uint32_t (&a)[4][4], const uin
                                              std::uint32_t odd) {
   const std::uint32_t multipliers[2] = {granule_multiplier(static_cast<std::uint8_t>(even)),
                                         granule_multiplier(static_cast<std::uint8_t>(odd))};
-  const std::uint32_t steps[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
-  for (int step = 0; step < 4; ++step) {
-    const PlacedPairs placed = place_pairs(steps[step]);
+  for (int half = 0; half < 2; ++half) {
+    const PlacedPairs placed = half == 0 ? place_pairs(words.x, words.y) : place_pairs(words.z, words.w);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) a[step][i] = ptx::multiply_bf16x2(placed.pair[i], multipliers[i % 2]);
+    for (int i = 0; i < 8; ++i)
+      a[2 * half + i / 4][i % 4] = ptx::multiply_bf16x2(placed.pair[i], multipliers[i % 2]);
   }
 }
 
@@ -249,7 +238,7 @@ __global__ void __launch_bounds__(product_threads, 1)
                                                      static_cast<std::size_t>(params.shape.granules()) +
                                                  static_cast<std::size_t>(real_granule)) *
                                                     static_cast<std::size_t>(params.shape.granule_bytes()),
-                    .shape = params.shape,
+                    .blocks = blocks,
                     .lane = lane};
   uint4 words = make_uint4(0, 0, 0, 0);
   std::uint32_t even = 0, odd = 0;
