@@ -43,6 +43,12 @@ __device__ __forceinline__ void mbarrier_wait(std::uint64_t* barrier, std::uint3
       : "memory");
 }
 
+// What this thread wrote to shared memory comes before products and copies of others that read it after a
+// barrier.
+__device__ __forceinline__ void fence_shared_writes() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 // Both addresses and the size are multiples of 16; the bytes count towards the barrier's phase.
 __device__ __forceinline__ void bulk_copy_to_shared(void* shared, const void* global, std::uint32_t bytes,
                                                     std::uint64_t* barrier) {

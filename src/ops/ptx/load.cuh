@@ -1,18 +1,20 @@
-// Loads that the compiler leaves where they are written.
+// Loads of operands from shared memory.
 #pragma once
 
 #include <cstdint>
 
+#include "ops/ptx/async_copy.cuh"
+
 namespace nibble::ptx {
 
-// 16 bytes that are read once: they take no place in the first-level cache. Not moved past another such load
-// or anything else volatile, so that a row of them is on its way before the first is waited for.
-__device__ __forceinline__ uint4 load_streaming(const void* global) {
-  uint4 words;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-               : "l"(global));
-  return words;
+// Four matrices of 8 rows of 16 bytes, lane 8i + r naming row r of matrix i. Lane 4r + c gets of each the
+// four bytes at 4c of row r: an operand of mma_m16n8k16_bf16.
+__device__ __forceinline__ void load_matrices(std::uint32_t& a, std::uint32_t& b, std::uint32_t& c,
+                                              std::uint32_t& d, const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
+               : "r"(shared_address(row))
+               : "memory");
 }
 
 }  // namespace nibble::ptx

@@ -15,6 +15,9 @@ Status attention_cuda(const AttentionCudaArgs& args, cudaStream_t stream) {
     return invalid_argument("pages must be of a multiple of 64 positions, not " +
                             std::to_string(args.page_size));
   }
+  if (!(args.scale > 0)) {
+    return invalid_argument("scores must be scaled by more than 0, not " + std::to_string(args.scale));
+  }
   if (args.sequence_count > attention_max_sequences) {
     return invalid_argument("one launch takes at most " + std::to_string(attention_max_sequences) +
                             " sequences, not " + std::to_string(args.sequence_count));

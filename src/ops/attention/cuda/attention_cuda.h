@@ -1,19 +1,23 @@
 // paged_attention (ops/attention/attention.h) on a GPU of compute capability 9.0, for bfloat16 queries, keys
 // and values in heads of 64 dimensions.
 //
-// Order, a contract. Positions are cut into chunks of 64 counted from position 0, and without a window into
-// splits of 4 chunks; with a window all chunks that a query sees are one split. For one query and one chunk:
+// Order, a contract. Positions are cut into steps of 128 counted from position 0. Of the first 2,048
+// positions each step is a split of its own, behind them four steps are one. A total (m, l, o) of a query has
+// a whole number m, of powers of two; a split's begins at (-inf, 0, 0) and takes in its steps in order:
 //
-//   scores: the tensor core's chain over the dimensions in 4 steps of 16; times scale and log2 e, rounded
-//   m: the largest score that is seen; weights 2^(s - m); their sum in 4 lanes, lane t taking the positions
-//      8t .. 8t + 7 and 32 + 8t .. in order, lanes added as (0 + 1) + (2 + 3)
-//   o: weights rounded to bfloat16 times values, the tensor core's chain over 4 steps of 16 positions
+//   scores s: the tensor core's chain over the dimensions in 4 steps of 16; not seen: -inf
+//   m' = max(m, the largest s times c, rounded up), c = scale * log2 e
+//   weights 2^(s * c - m'), the argument rounded once; their sum in 4 lanes, lane t taking positions
+//      8i + 2t and 8i + 2t + 1 of each sixteen in order, sixteens added as a balanced tree
+//   l' = l * 2^(m - m') + the sum, by lanes; o' = o * 2^(m - m'), which the tensor core's chain goes on from
+//      with weights rounded to bfloat16 times values, over 8 steps of 16 positions
 //
-// A total (m, l, o) takes in another as m' = max, each side scaled by 2^(m - m'). A split begins at (-inf, 0,
-// 0) and takes in its chunks in order; the query's total begins with its sink at weight 1 (without sinks
-// likewise at -inf) and takes in the splits in order; out = o / l. Chunks that a query does not see do not
-// enter. So a row's bits depend on its position, its window and what it sees: not on the batch, nor on the
-// prompt's cutting, nor on which of the two kernels ran.
+// The query's total begins with its sink (m its logit in powers of two, rounded up; lane 0 its weight;
+// without sinks likewise (-inf, 0, 0)) and takes in the splits in order: m' = max, the total's sides times
+// 2^(m - m') plus the split's times 2^(its m - m'), rounded once. out = o / l, lanes added as (0 + 1) + (2 +
+// 3). What a query does not see leaves its totals as they are. Powers of two being exact, a row's bits depend
+// on its position, its window and what it sees: not on the batch, nor on the prompt's cutting, nor on which
+// of the two kernels ran.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,10 +29,24 @@
 
 namespace nibble {
 
-inline constexpr int attention_split_chunks = 4;
-inline constexpr int attention_tile = 16;  // queries (rows x heads of one KV head) that a warp takes
-inline constexpr int attention_max_sequences = 1024;              // of one launch
-inline constexpr int attention_partial_floats = kv_head_dim + 4;  // o, then m and l
+inline constexpr int attention_step = 2 * kv_chunk_slots;  // positions
+inline constexpr int attention_lone_steps = 16;            // from position 0 on, splits of their own
+inline constexpr int attention_split_steps = 4;            // of a later split
+inline constexpr int attention_tile = 16;  // queries (rows x heads of one KV head) of a sequence of few rows
+inline constexpr int attention_max_sequences = 1024;  // of one launch
+// Of a query and a split: o, l by lanes, m.
+inline constexpr int attention_partial_floats = kv_head_dim + 8;
+
+NIBBLE_HOST_DEVICE constexpr int attention_split_of(int step) {
+  return step < attention_lone_steps
+             ? step
+             : attention_lone_steps + (step - attention_lone_steps) / attention_split_steps;
+}
+NIBBLE_HOST_DEVICE constexpr int attention_split_begin(int split) {  // its first step
+  return split < attention_lone_steps
+             ? split
+             : attention_lone_steps + (split - attention_lone_steps) * attention_split_steps;
+}
 
 // Rows [row_begin, row_begin + row_count) are positions first_position, ... of one sequence, whose page i
 // (slots from page_table[pages_at + i] * page_size on) holds positions [i * page_size, (i + 1) * page_size).
@@ -40,7 +58,7 @@ struct SequenceCuda {
 };
 
 // Which sequences a call serves. Those whose queries fit one tile (2 rows of gpt-oss) are cut into splits
-// that blocks share; the others have rows enough to give each warp a tile and all of its positions.
+// that blocks share; the others have rows enough to give each block a tile of its own.
 enum class AttentionRows { few, many, both, all_as_many };
 
 struct AttentionCudaWorkspace {
@@ -59,16 +77,18 @@ struct AttentionCudaArgs {
   KvCudaLayer cache;
   int window = 0;                // keys a query sees, itself included; 0: all
   const float* sinks = nullptr;  // [heads] logits; null: none
-  float scale = 1.0f;
-  std::uint8_t* out = nullptr;  // token tiles (ops/linear/cuda/dense_tiles.h) of heads * 64 columns
+  float scale = 1.0f;            // above 0
+  std::uint8_t* out = nullptr;   // token tiles (ops/linear/cuda/dense_tiles.h) of heads * 64 columns
   AttentionRows rows = AttentionRows::both;
   int max_splits = 0;  // at least the splits of all sequences of few rows: the room for partials
+  // sequences, page_table, and keys and values of positions before each sequence's first_position were in
+  // memory before the kernel ahead in the stream began: what may run beside that one may read them.
+  bool settled = false;
   AttentionCudaWorkspace workspace;
 };
 
 constexpr int attention_splits(int positions) {
-  return (positions + attention_split_chunks * kv_chunk_slots - 1) /
-         (attention_split_chunks * kv_chunk_slots);
+  return positions <= 0 ? 0 : attention_split_of((positions - 1) / attention_step) + 1;
 }
 // Floats for as many splits.
 constexpr std::size_t attention_partials(int splits, int kv_heads) {

@@ -48,8 +48,8 @@ struct Sequence {
         const int chunk = head * slots * 64 + slot / 64 * 4096;
         for (int d = 0; d < 64; ++d) {
           const std::size_t from = static_cast<std::size_t>((position * shape.kv_heads + head) * 64 + d);
-          keys[static_cast<std::size_t>(chunk + slot % 64 * 64 + d)] = k[from];
-          values[static_cast<std::size_t>(chunk + d * 64 + slot % 64)] = v[from];
+          keys[static_cast<std::size_t>(chunk + kv_key_at(slot % 64, d))] = k[from];
+          values[static_cast<std::size_t>(chunk + kv_value_at(slot % 64, d))] = v[from];
         }
       }
     }
@@ -239,7 +239,7 @@ TEST_F(AttentionOnTheGpu, LeavesOutPaddingAndKeepsNotANumberToItsSequence) {
   const std::vector<Bf16> clean = sequence.on_gpu(cuts, AttentionRows::both);
   // The value at position 70, dimension 3: seen by the last sequence alone.
   const int slot = sequence.pages[1] * 64 + 70 - 64;
-  sequence.values[static_cast<std::size_t>(slot / 64 * 4096 + 3 * 64 + slot % 64)] = Bf16{0x7fc0};
+  sequence.values[static_cast<std::size_t>(slot / 64 * 4096 + kv_value_at(slot % 64, 3))] = Bf16{0x7fc0};
   const std::vector<Bf16> found = sequence.on_gpu(cuts, AttentionRows::both);
   for (std::size_t i = 0; i < found.size(); ++i) {
     if (i / 512 == 8 && i % 64 == 3) {

@@ -70,12 +70,13 @@ struct QkvOutput {
       if (slot < 0) return;
       const bool value = tile >= heads + cache.kv_heads;
       const int head = tile - heads - (value ? cache.kv_heads : 0);
-      const std::size_t chunk = (static_cast<std::size_t>(head) * static_cast<std::size_t>(cache.slots / 64) +
-                                 static_cast<std::size_t>(slot / 64)) *
-                                4096;
-      at = reinterpret_cast<__nv_bfloat16*>(value ? cache.values : cache.keys) + chunk +
-           (value ? low * 64 + slot % 64 : slot % 64 * 64 + low);
-      if (value) apart = 32 * 64;
+      const std::size_t chunk =
+          static_cast<std::size_t>(head) * static_cast<std::size_t>(cache.slots / kv_chunk_slots) +
+          static_cast<std::size_t>(slot / kv_chunk_slots);
+      const int in_chunk = slot % kv_chunk_slots;
+      at = reinterpret_cast<__nv_bfloat16*>(value ? cache.values : cache.keys) + chunk * kv_chunk_elements +
+           (value ? kv_value_at(in_chunk, low) : kv_key_at(in_chunk, low));
+      apart = value ? kv_value_at(0, 32) : kv_key_at(0, 32);
     }
     at[0] = __float2bfloat16_rn(first);
     at[apart] = __float2bfloat16_rn(second);

@@ -278,9 +278,9 @@ TEST_F(LinearOnTheGpu, QkvTurnsAndStoresWhatTheProductGives) {
             } else if (slot >= 0) {
               const int of_head = (head - heads) % kv_heads * slots * 64 + slot / 64 * 4096;
               if (head < heads + kv_heads) {
-                expected_keys[static_cast<std::size_t>(of_head + slot % 64 * 64 + d)] = value;
+                expected_keys[static_cast<std::size_t>(of_head + kv_key_at(slot % 64, d))] = value;
               } else {
-                expected_values[static_cast<std::size_t>(of_head + d * 64 + slot % 64)] = value;
+                expected_values[static_cast<std::size_t>(of_head + kv_value_at(slot % 64, d))] = value;
               }
             }
           }

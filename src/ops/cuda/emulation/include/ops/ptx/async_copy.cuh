@@ -18,6 +18,7 @@ inline void mbarrier_arrive_expecting(std::uint64_t* barrier, std::uint32_t byte
 inline void mbarrier_wait(std::uint64_t* barrier, std::uint32_t parity) {
   while (!emulation::barrier_passed(barrier, parity)) emulation::give_way();
 }
+inline void fence_shared_writes() {}
 inline void bulk_copy_to_shared(void* shared, const void* global, std::uint32_t bytes,
                                 std::uint64_t* barrier) {
   emulation::copy_to_shared(shared, global, bytes, barrier);

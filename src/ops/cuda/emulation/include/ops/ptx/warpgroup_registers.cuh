@@ -1,0 +1,27 @@
+// The twins of src/ops/ptx/warpgroup_registers.cuh on the emulation, where a product is done when it returns.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/ptx/warpgroup.cuh"
+
+namespace nibble::ptx {
+
+template <int pending>
+void wgmma_wait_but() {}
+template <int pending, int count>
+void wgmma_wait_but(float (&)[count]) {}
+template <int count>
+void wgmma_wait_all(float (&)[count]) {}
+
+template <int count>
+void wgmma_bf16(float (&sums)[count], const std::uint32_t (&a)[4], std::uint64_t b, bool add) {
+  wgmma_from_registers(sums, a[0], a[1], a[2], a[3], b, add);
+}
+
+template <int registers>
+void keep_registers() {}
+template <int registers>
+void take_registers() {}
+
+}  // namespace nibble::ptx
