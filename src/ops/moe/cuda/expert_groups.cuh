@@ -6,15 +6,19 @@
 
 namespace nibble {
 
-// Experts in use; the slots of active expert a, ascending, are slots[begin[a] .. begin[a + 1]).
-// Lies in shared memory of expert_groups_bytes().
+// Experts in use; the slots of active expert a are slots[begin[a] .. begin[a + 1]), ascending, so
+// that all blocks agree on them. They are taken in passes of group_pass_tokens. Lies in shared memory of
+// expert_groups_bytes().
 struct ExpertGroups {
-  std::int32_t* ids;      // [slots rounded up to 4], -1 past the end
+  std::int32_t* counts;   // [experts]: slots, then where the next one goes
+  std::int32_t* active;   // [1]
   std::int16_t* slots;    // [slots]
   std::int16_t* experts;  // [active]
   std::int16_t* begin;    // [active + 1]
-  std::int32_t* totals;   // [32 + 2]: by warp, then the running sums of (experts in use << 16 | slots)
+  std::int16_t* passes;   // [active + 1]: of the active experts before
 };
+
+inline constexpr int group_pass_tokens = 8;
 
 __host__ __device__ constexpr int expert_groups_active(int slots, int experts) {
   return slots < experts ? slots : experts;
@@ -22,23 +26,50 @@ __host__ __device__ constexpr int expert_groups_active(int slots, int experts) {
 
 __host__ __device__ constexpr int expert_groups_bytes(int slots, int experts) {
   const int active = expert_groups_active(slots, experts);
-  const int bytes = (slots + 3) / 4 * 16 + 2 * slots + 2 * active + 2 * (active + 1) + 4 * 34 + 16;
-  return (bytes + 15) / 16 * 16;
+  return (4 * experts + 4 + 2 * slots + 2 * active + 4 * (active + 1) + 15) / 16 * 16;
 }
 
 __device__ inline ExpertGroups expert_groups_at(std::uint8_t* memory, int slots, int experts) {
   const int active = expert_groups_active(slots, experts);
   ExpertGroups groups;
-  groups.ids = reinterpret_cast<std::int32_t*>(memory);
-  groups.totals = groups.ids + (slots + 3) / 4 * 4;
-  groups.slots = reinterpret_cast<std::int16_t*>(groups.totals + 34);
+  groups.counts = reinterpret_cast<std::int32_t*>(memory);
+  groups.active = groups.counts + experts;
+  groups.slots = reinterpret_cast<std::int16_t*>(groups.active + 1);
   groups.experts = groups.slots + slots;
   groups.begin = groups.experts + active;
+  groups.passes = groups.begin + active + 1;
   return groups;
 }
 
+// Sums over the lanes up to this one.
+__device__ inline int sum_of_lanes_up(int value) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int step = 1; step < 32; step *= 2) {
+    const int left = __shfl_up_sync(0xffffffffu, value, step);
+    if (lane >= step) value += left;
+  }
+  return value;
+}
+
+// An expert's slots and passes in one number, so that one sum adds both.
+__device__ inline int slots_and_passes(int slots) {
+  return slots | (slots + group_pass_tokens - 1) / group_pass_tokens << 16;
+}
+
+__device__ inline void write_group(const ExpertGroups& groups, int at, int expert, int before) {
+  groups.experts[at] = static_cast<std::int16_t>(expert);
+  groups.begin[at] = static_cast<std::int16_t>(before & 0xffff);
+  groups.passes[at] = static_cast<std::int16_t>(before >> 16);
+}
+__device__ inline void write_end(const ExpertGroups& groups, int active, int all) {
+  groups.begin[active] = static_cast<std::int16_t>(all & 0xffff);
+  groups.passes[active] = static_cast<std::int16_t>(all >> 16);
+  *groups.active = active;
+}
+
 // For as many slots as a warp has lanes; by that warp.
-__device__ inline int group_few_slots(const ExpertGroups& groups, const std::int32_t* expert_ids, int slots) {
+__device__ inline void group_few_slots(const ExpertGroups& groups, const std::int32_t* expert_ids,
+                                       int slots) {
   constexpr unsigned all = 0xffffffffu;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int32_t expert = lane < slots ? expert_ids[lane] : -1;
@@ -46,81 +77,71 @@ __device__ inline int group_few_slots(const ExpertGroups& groups, const std::int
   const int first = __ffs(static_cast<int>(same)) - 1;  // the lane that speaks for its expert
   const bool leads = expert >= 0 && first == lane;
   const unsigned leaders = __ballot_sync(all, leads);
-  const int count = leads ? __popc(same) : 0;
-  int sum = count;
-  for (int step = 1; step < 32; step *= 2) {
-    const int left = __shfl_up_sync(all, sum, step);
-    if (lane >= step) sum += left;
-  }
-  const int begin = __shfl_sync(all, sum - count, first);
+  const int own = leads ? slots_and_passes(__popc(same)) : 0;
+  const int sum = sum_of_lanes_up(own);
+  const int begin = __shfl_sync(all, (sum - own) & 0xffff, first);
   if (expert >= 0) groups.slots[begin + __popc(same & before)] = static_cast<std::int16_t>(lane);
-  const int active = __popc(leaders);
-  if (leads) {
-    groups.experts[__popc(leaders & before)] = static_cast<std::int16_t>(expert);
-    groups.begin[__popc(leaders & before)] = static_cast<std::int16_t>(begin);
-  }
-  if (lane == 31) groups.begin[active] = static_cast<std::int16_t>(sum);
-  return active;
+  if (leads) write_group(groups, __popc(leaders & before), expert, sum - own);
+  if (lane == 31) write_end(groups, __popc(leaders), sum);
 }
 
-// Called by all threads of the block (whole warps); returns the number of active experts to each. The tables
-// are complete for all when it returns.
-__device__ inline int group_slots(const ExpertGroups& groups, const std::int32_t* expert_ids, int slots,
-                                  int experts) {
-  if (slots <= 32) {
-    if (threadIdx.x < 32) {
-      const int active = group_few_slots(groups, expert_ids, slots);
-      if (threadIdx.x == 0) groups.totals[0] = active;
+// From the experts' counts: the table, and where each one's slots begin. By one warp.
+__device__ inline void table_of_counts(const ExpertGroups& groups, int experts) {
+  constexpr unsigned all = 0xffffffffu;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int active = 0, before = 0;
+  for (int first = 0; first < experts; first += 32) {
+    const int expert = first + lane;
+    const int count = expert < experts ? groups.counts[expert] : 0;
+    const int own = slots_and_passes(count), sum = before + sum_of_lanes_up(own);
+    const unsigned used = __ballot_sync(all, count > 0);
+    if (count > 0) {
+      write_group(groups, active + __popc(used & ((1u << lane) - 1)), expert, sum - own);
+      groups.counts[expert] = (sum - own) & 0xffff;
     }
+    active += __popc(used);
+    before = __shfl_sync(all, sum, 31);
+  }
+  if (lane == 0) write_end(groups, active, before);
+}
+
+// The slots into their experts' places, in order. By one warp, after table_of_counts.
+__device__ inline void place_slots(const ExpertGroups& groups, const std::int32_t* expert_ids, int slots) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int first = 0; first < slots; first += 32) {
+    const int slot = first + lane;
+    const std::int32_t expert = slot < slots ? expert_ids[slot] : -1;
+    const unsigned same = __match_any_sync(0xffffffffu, expert), earlier = same & ((1u << lane) - 1);
+    const int begin = expert >= 0 ? groups.counts[expert] : 0;
+    if (expert >= 0) groups.slots[begin + __popc(earlier)] = static_cast<std::int16_t>(slot);
+    __syncwarp();  // all have read what one of them changes
+    if (expert >= 0 && earlier == 0) groups.counts[expert] = begin + __popc(same);
+    __syncwarp();
+  }
+}
+
+// Called by all threads of the block (whole warps). The tables are complete for all when it returns.
+__device__ inline void group_slots(const ExpertGroups& groups, const std::int32_t* expert_ids, int slots,
+                                   int experts) {
+  if (slots <= 32) {
+    if (threadIdx.x < 32) group_few_slots(groups, expert_ids, slots);
     __syncthreads();
-    return groups.totals[0];
+    return;
   }
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  const int warp = thread / 32, lane = thread % 32, warps = threads / 32;
-  for (int s = thread; s < (slots + 3) / 4 * 4; s += threads) groups.ids[s] = s < slots ? expert_ids[s] : -1;
-  if (thread == 0) groups.totals[32] = 0;
+  std::int32_t* const counts = groups.counts;
+  for (int expert = thread; expert < experts; expert += threads) counts[expert] = 0;
   __syncthreads();
-  const int4* quads = reinterpret_cast<const int4*>(groups.ids);
-  const int quad_count = (slots + 3) / 4;
-  for (int first = 0; first < experts; first += threads) {
-    const int expert = first + thread < experts ? first + thread : -2;
-    int count = 0;
-    for (int q = 0; q < quad_count; ++q) {
-      const int4 ids = quads[q];
-      count += (ids.x == expert) + (ids.y == expert) + (ids.z == expert) + (ids.w == expert);
-    }
-    // Sums before this expert: (experts in use << 16 | slots), inside the warp, then over the warps.
-    const int own = count > 0 ? (1 << 16) + count : 0;
-    int sum = own;
-    for (int step = 1; step < 32; step *= 2) {
-      const int left = __shfl_up_sync(0xffffffffu, sum, step);
-      if (lane >= step) sum += left;
-    }
-    if (lane == 31) groups.totals[warp] = sum;
-    __syncthreads();
-    int before = groups.totals[32] + sum - own;
-    for (int w = 0; w < warp; ++w) before += groups.totals[w];
-    if (thread == 0) {
-      int all = groups.totals[32];
-      for (int w = 0; w < warps; ++w) all += groups.totals[w];
-      groups.totals[33] = all;
-    }
-    if (count > 0) {
-      groups.experts[before >> 16] = static_cast<std::int16_t>(expert);
-      int at = before & 0xffff;
-      groups.begin[before >> 16] = static_cast<std::int16_t>(at);
-      for (int s = 0; s < slots; ++s) {
-        if (groups.ids[s] == expert) groups.slots[at++] = static_cast<std::int16_t>(s);
-      }
-    }
-    __syncthreads();
-    if (thread == 0) groups.totals[32] = groups.totals[33];
-    __syncthreads();
+  for (int slot = thread; slot < slots; slot += threads) {
+    if (expert_ids[slot] >= 0) atomicAdd(&counts[expert_ids[slot]], 1);
   }
-  const int all = groups.totals[32];
-  if (thread == 0) groups.begin[all >> 16] = static_cast<std::int16_t>(all & 0xffff);
   __syncthreads();
-  return all >> 16;
+  if (thread < 32) {
+    table_of_counts(groups, experts);
+    __syncwarp();
+    place_slots(groups, expert_ids, slots);
+  }
+  __syncthreads();
 }
 
 }  // namespace nibble

@@ -7,7 +7,7 @@
 namespace nibble {
 namespace {
 
-constexpr int combine_threads = 128;
+constexpr int combine_threads = 128, most_choices = 8;
 
 // out[token] = sum of expert_weights x products in order of the top-k, each operation rounded, four columns a
 // thread. Bytes: 4 x hidden x (top_k + 1) a token. It also resets the counter at which the blocks met.
@@ -20,14 +20,27 @@ __global__ void __launch_bounds__(combine_threads)
   ptx::grid_dependency_wait();
   if (blockIdx.x == 0 && token == 0 && threadIdx.x == 0) *arrived = 0;
   if (column >= hidden) return;
+  // All loads before the first sum, so that their latencies are one; a choice of no expert has a row too.
+  std::int32_t ids[most_choices];
+  float weights[most_choices];
+  float4 rows[most_choices];
+#pragma unroll
+  for (int choice = 0; choice < most_choices; ++choice) {
+    if (choice >= top_k) break;
+    const int slot = token * top_k + choice;
+    ids[choice] = expert_ids[slot];
+    weights[choice] = expert_weights[slot];
+    rows[choice] =
+        *reinterpret_cast<const float4*>(products + static_cast<std::size_t>(slot) * hidden + column);
+  }
   float4 sum = make_float4(0, 0, 0, 0);
   bool any = false;
-  for (int choice = 0; choice < top_k; ++choice) {
-    const int slot = token * top_k + choice;
-    if (expert_ids[slot] < 0) continue;
-    const float weight = expert_weights[slot];
-    const float4 y =
-        *reinterpret_cast<const float4*>(products + static_cast<std::size_t>(slot) * hidden + column);
+#pragma unroll
+  for (int choice = 0; choice < most_choices; ++choice) {
+    if (choice >= top_k) break;
+    if (ids[choice] < 0) continue;
+    const float weight = weights[choice];
+    const float4 y = rows[choice];
     const float4 term = make_float4(__fmul_rn(weight, y.x), __fmul_rn(weight, y.y), __fmul_rn(weight, y.z),
                                     __fmul_rn(weight, y.w));
     sum = any ? make_float4(__fadd_rn(sum.x, term.x), __fadd_rn(sum.y, term.y), __fadd_rn(sum.z, term.z),
@@ -56,7 +69,7 @@ Status check_moe_shapes(const MoeCudaWeights& weights, const MoeCudaArgs& args) 
     return invalid_argument("activations need a stride of at least " + std::to_string(up.padded_cols()) +
                             ", a multiple of 8, not " + std::to_string(args.x_stride));
   }
-  if (args.top_k < 1 || args.top_k > 8) {
+  if (args.top_k < 1 || args.top_k > most_choices) {
     return invalid_argument("a top-k from 1 to 8 is supported, not " + std::to_string(args.top_k));
   }
   return {};

@@ -38,7 +38,7 @@ namespace nibble {
 
 inline constexpr int granule_rows = 16;
 inline constexpr int granule_k = 64;  // of K, in a block
-inline constexpr int granule_k_chunks = 8;
+inline constexpr int granule_k_chunks = 3;
 inline constexpr int granule_code_bytes = 512;  // of a k64 block
 inline constexpr int granule_scale_bytes = 32;  // of a k64 block
 inline constexpr int granule_block_bytes = granule_code_bytes + granule_scale_bytes;
@@ -108,7 +108,7 @@ NIBBLE_HOST_DEVICE constexpr std::uint32_t rotated_left(std::uint32_t word, int 
 }
 // Where nothing has to come around, a shift does what a rotation does.
 NIBBLE_HOST_DEVICE constexpr PlacedPairs place_pairs(std::uint32_t first, std::uint32_t second) {
-  const std::uint32_t merged = (first & granule_merge_mask) | (second & ~granule_merge_mask);
+  const std::uint32_t merged = ((first ^ second) & granule_merge_mask) ^ second;
   return {{first & granule_pair_mask, first << 6 & granule_pair_mask,
            rotated_left(first, 10) & granule_pair_mask, second << 4 & granule_pair_mask,
            rotated_left(second, 14) & granule_pair_mask, rotated_left(second, 8) & granule_pair_mask,

@@ -3,18 +3,20 @@
 //
 // Bytes: 17/32 a weight, (3 x hidden x intermediate) weights an expert in use: 13.2 MB for gpt-oss, 2.85 us
 // at 4,650 GB/s. FLOPs: 2 a weight and token, on tensor cores whose 8 columns are the expert's tokens.
-// Instructions are the next bound: about 20 a warp and k16 step of 16 rows, 2.1 us an expert of gpt-oss on
-// 132 multiprocessors that issue one a cycle and scheduler; what a warp does once a granule is on top of
-// that.
+// Instructions are the next bound: 13 a warp and k16 step of 16 rows and some 4 for its loads and its part of
+// what is done once a stage or a granule; at 17 that is 1.8 us an expert of gpt-oss on 132 multiprocessors
+// that issue four a cycle.
 //
-// A block a multiprocessor, three teams of 8 warps in it. A team takes every third of its block's granules,
-// its warps a chunk of K each. Each team has a ring of its own, which bulk copies fill. A chunk's sums go to
-// shared memory, where one of the team's warps (they take turns) adds them in order, refills the stage that
-// all have then left, and finishes the rows. Granules are dealt to blocks in equal contiguous ranges, which
-// moves bytes in time but no bit.
+// A block a multiprocessor, six teams of three warps in it. A team takes every sixth of its block's granules,
+// its warps a chunk of K each. A warp has a ring of its own, filled by bulk copies that it orders itself as
+// it leaves a stage, so that nothing but its own pace and the memory's holds it up. It begins with the second
+// product's weights while it still waits for h. The warp with the first chunk takes the others' sums from
+// shared memory, adds them in order and finishes the rows; the chunks go around from granule to granule, and
+// so does that work. Granules are dealt to blocks in equal contiguous ranges, which moves bytes in time but
+// no bit. An expert of more tokens than columns has its granules passed over once for every 8.
 //
-// The second product needs all of h, so the grid meets once, while the rings already fill with its weights.
-// Blocks wait for one another: all must be resident, so there are at most as many as multiprocessors.
+// The second product needs all of h, so the grid meets once. Blocks wait for one another: all must be
+// resident, so there are at most as many as multiprocessors.
 #include <cuda_bf16.h>
 
 #include <algorithm>
@@ -32,14 +34,18 @@
 namespace nibble {
 namespace {
 
-constexpr int teams = 3;
+constexpr int teams = 6;
 constexpr int team_warps = granule_k_chunks;
-constexpr int decode_threads = teams * team_warps * 32;
-constexpr int tile_tokens = 8;  // columns of one tensor-core product
-constexpr int max_team_stages = 4;
-constexpr int shared_limit =
-    176 * 1024;  // of ring and sums; leaves the first-level cache room for activations
-constexpr int sums_bytes = team_warps * 32 * static_cast<int>(sizeof(float4));  // of one stage
+constexpr int warps = teams * team_warps;
+constexpr int decode_threads = warps * 32;
+constexpr int tile_tokens = group_pass_tokens;  // columns of one tensor-core product
+constexpr int stage_blocks = 5;                 // k64 blocks; gpt-oss's chunks are three stages
+constexpr int stages = 2;                       // of a warp's ring: a third brought nothing
+constexpr int stage_bytes = stage_blocks * granule_block_bytes;
+constexpr int ring_bytes = warps * stages * stage_bytes;
+constexpr int places = team_warps;          // for a team's sums, taken in turn: a warp finds its own in one
+constexpr int place_sums = team_warps - 1;  // the first chunk's stay in registers
+constexpr int sums_bytes = teams * places * place_sums * 32 * static_cast<int>(sizeof(float4));
 
 // One of the layer's two products as the kernel sees it.
 struct Product {
@@ -48,8 +54,10 @@ struct Product {
   const Bf16* inputs;  // [.., input_stride]
   int input_stride;
   int slots_a_row;  // of the inputs: top_k for x, 1 for h
-  float scale;      // 2^exponent_shift
-  GranuleShape shape;
+  int rows, granules;
+  int granule_bytes;
+  int borders[granule_k_chunks + 1];  // of the chunks, in k64 blocks
+  float scale;                        // 2^exponent_shift
 };
 
 struct DecodeParams {
@@ -60,25 +68,12 @@ struct DecodeParams {
   float* out;         // [slots, hidden]
   std::uint32_t* arrived;
   float swiglu_limit;
-  int team_stages, stage_bytes;
 };
 
-// `full`: the stage holds its granule. `sums`: all warps of the team have read it and left their chunk's
-// sums.
+// `full`: a warp's stage holds its blocks. `posted`: the sums of a granule's later chunks lie in their place.
 struct Barriers {
-  std::uint64_t full[teams][max_team_stages], sums[teams][max_team_stages];
+  std::uint64_t full[warps][stages], posted[teams][places];
 };
-
-// A block's granules: of all active experts' granules of a product, one after the other, those from begin on.
-struct Share {
-  int begin, count;
-};
-__device__ Share share_of(int granules) {
-  const auto border = [&](unsigned block) {
-    return static_cast<int>(static_cast<long long>(granules) * block / gridDim.x);
-  };
-  return {border(blockIdx.x), border(blockIdx.x + 1) - border(blockIdx.x)};
-}
 
 struct Inputs {  // a lane's 16 activations of its column in a k64 block
   uint4 low, high;
@@ -88,97 +83,142 @@ __device__ __forceinline__ Inputs load_inputs(const Bf16* at) {
   return {quads[0], quads[1]};
 }
 
-struct Codes {  // a lane's codes of a k64 block and the multipliers of its two rows
-  uint4 words;
-  std::uint32_t even, odd;
-};
-__device__ __forceinline__ Codes load_codes(const std::uint8_t* codes, const std::uint8_t* scales) {
-  return {*reinterpret_cast<const uint4*>(codes), granule_multiplier(scales[0]),
-          granule_multiplier(scales[1])};
-}
-
-// The four k16 steps of a k64 block.
-__device__ __forceinline__ void multiply_block(float (&sums)[4], const Codes& codes, const Inputs& in) {
+// The four k16 steps of a k64 block. codes, scales: this lane's, in shared memory.
+__device__ __forceinline__ void multiply_block(float (&sums)[4], const std::uint8_t* codes,
+                                               const std::uint8_t* scales, const Inputs& in) {
+  const uint4 words = *reinterpret_cast<const uint4*>(codes);
+  const std::uint32_t even = granule_multiplier(scales[0]), odd = granule_multiplier(scales[1]);
   const std::uint32_t inputs[8] = {in.low.x,  in.low.y,  in.low.z,  in.low.w,
                                    in.high.x, in.high.y, in.high.z, in.high.w};
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const PlacedPairs placed =
-        half == 0 ? place_pairs(codes.words.x, codes.words.y) : place_pairs(codes.words.z, codes.words.w);
+    const PlacedPairs placed = half == 0 ? place_pairs(words.x, words.y) : place_pairs(words.z, words.w);
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      ptx::mma_m16n8k16_bf16(sums, ptx::multiply_bf16x2(placed.pair[4 * step], codes.even),
-                             ptx::multiply_bf16x2(placed.pair[4 * step + 1], codes.odd),
-                             ptx::multiply_bf16x2(placed.pair[4 * step + 2], codes.even),
-                             ptx::multiply_bf16x2(placed.pair[4 * step + 3], codes.odd),
+      ptx::mma_m16n8k16_bf16(sums, ptx::multiply_bf16x2(placed.pair[4 * step], even),
+                             ptx::multiply_bf16x2(placed.pair[4 * step + 1], odd),
+                             ptx::multiply_bf16x2(placed.pair[4 * step + 2], even),
+                             ptx::multiply_bf16x2(placed.pair[4 * step + 3], odd),
                              inputs[4 * half + 2 * step], inputs[4 * half + 2 * step + 1]);
     }
   }
 }
 
-// A chunk's sums from zero. codes and scales: this lane's, of the chunk's first block in shared memory, there
-// once `full` has ended its phase of this parity; inputs: this lane's, in the row of its column. Loads run a
-// block ahead of the arithmetic, in two sets of registers that take turns.
-__device__ __forceinline__ void multiply_chunk(float (&sums)[4], const std::uint8_t* codes,
-                                               const std::uint8_t* scales, int blocks, const Bf16* inputs,
-                                               std::uint64_t* full, std::uint32_t parity) {
-  sums[0] = sums[1] = sums[2] = sums[3] = 0;
-  Inputs in_a, in_b;
-  Codes codes_a, codes_b;
-  if (blocks > 0) in_a = load_inputs(inputs);
-  ptx::mbarrier_wait(full, parity);
-  if (blocks == 0) return;
-  codes_a = load_codes(codes, scales);
-#pragma unroll 1
-  while (true) {
-    if (blocks > 1) {
-      in_b = load_inputs(inputs + granule_k);
-      codes_b = load_codes(codes + granule_block_bytes, scales + granule_block_bytes);
-    }
-    multiply_block(sums, codes_a, in_a);
-    if (blocks <= 1) return;
-    inputs += 2 * granule_k;
-    codes += 2 * granule_block_bytes;
-    scales += 2 * granule_block_bytes;
-    if (blocks > 2) {
-      in_a = load_inputs(inputs);
-      codes_a = load_codes(codes, scales);
-    }
-    multiply_block(sums, codes_b, in_b);
-    blocks -= 2;
-    if (blocks <= 0) return;
+// A stage's blocks; `first` are the inputs of the first one.
+template <int unrolled>
+__device__ __forceinline__ void multiply_stage(float (&sums)[4], const std::uint8_t* codes,
+                                               const std::uint8_t* scales, const Bf16* inputs, Inputs first,
+                                               int blocks) {
+#pragma unroll unrolled
+  for (int block = 0; block < blocks; ++block) {
+    Inputs next{};
+    if (block + 1 < blocks) next = load_inputs(inputs + (block + 1) * granule_k);
+    multiply_block(sums, codes + block * granule_block_bytes, scales + block * granule_block_bytes, first);
+    first = next;
   }
 }
 
-// What a block works on, the same in all its threads.
-struct Work {
+// A unit of work is one pass over one granule; an expert's passes over a granule follow one another. Where a
+// warp is among those its team takes from its block's share of a product, and which chunk is its own there.
+struct Walk {
+  int left;          // units, with this one
+  int active, unit;  // the expert's place among those in use; which of its units
+  int expert_units;  // granules x passes
+  int chunk;
+
+  __device__ void enter(const ExpertGroups& groups, const Product& product, int team) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, experts = *groups.active;
+    const int units = groups.passes[experts] * product.granules;
+    const auto border = [&](unsigned block) {
+      return static_cast<int>(static_cast<long long>(units) * block / gridDim.x);
+    };
+    const int begin = border(blockIdx.x) + team, end = border(blockIdx.x + 1);
+    left = begin < end ? (end - begin + teams - 1) / teams : 0;
+    if (left == 0) return;
+    // The last expert whose passes do not begin later.
+    active = 0;
+    for (int first = 0; first < experts; first += 32) {
+      const int a = first + lane;
+      active +=
+          __popc(__ballot_sync(0xffffffffu, a < experts && groups.passes[a + 1] * product.granules <= begin));
+    }
+    unit = begin - groups.passes[active] * product.granules;
+    expert_units = (groups.passes[active + 1] - groups.passes[active]) * product.granules;
+  }
+
+  // Whether the expert is another one now.
+  __device__ bool next(const ExpertGroups& groups, const Product& product) {
+    chunk = chunk + 1 < team_warps ? chunk + 1 : 0;
+    if (--left == 0) return false;
+    unit += teams;
+    if (unit < expert_units) return false;
+    do {
+      unit -= expert_units;
+      ++active;
+      expert_units = (groups.passes[active + 1] - groups.passes[active]) * product.granules;
+    } while (unit >= expert_units);
+    return true;
+  }
+
+  // The granule, and in `pass` which eight of the tokens.
+  __device__ int granule(const Product& product, int& pass) const {
+    pass = 0;
+    if (expert_units == product.granules) return unit;
+    const int passes = expert_units / product.granules;
+    pass = unit % passes;
+    return unit / passes;
+  }
+};
+
+// What a warp fetches next: it runs a ring ahead of what the warp works on.
+struct Feed {
   const DecodeParams& params;
-  ExpertGroups groups;
-  Share first, second;  // of the two products
-  std::uint8_t* ring;
-  float4* sums;  // [teams][team_stages][team_warps][32]
-  Barriers* barriers;
+  const ExpertGroups& groups;
+  int team, second;
+  Walk walk;
+  const std::uint8_t* from;
+  int blocks;  // of the unit, that are still to be fetched
 
-  __device__ Share share(int of_second) const { return of_second ? second : first; }
+  __device__ void point() {
+    const Product& product = params.products[second];
+    int pass;
+    const int granule = walk.granule(product, pass);
+    const std::size_t index =
+        static_cast<std::size_t>(groups.experts[walk.active]) * static_cast<std::size_t>(product.granules) +
+        static_cast<std::size_t>(granule);
+    from = product.weights + index * static_cast<std::size_t>(product.granule_bytes) +
+           product.borders[walk.chunk] * granule_block_bytes;
+    blocks = product.borders[walk.chunk + 1] - product.borders[walk.chunk];
+  }
 
-  // Begins to fetch the block's granule number `sequence` (the first product's, then the second's) into a
-  // stage that nobody reads any more. By one thread.
-  __device__ void fetch(int sequence, int team, int stage) const {
-    const int of_second = sequence >= first.count;
-    const Share range = share(of_second);
-    if (of_second) sequence -= first.count;
-    if (sequence >= range.count) return;
-    const Product& product = params.products[of_second];
-    const int position = range.begin + sequence, granules = product.shape.granules();
-    const int active = position / granules;
-    const std::size_t granule =
-        static_cast<std::size_t>(groups.experts[active]) * static_cast<std::size_t>(granules) +
-        static_cast<std::size_t>(position - active * granules);
-    const std::uint32_t bytes = static_cast<std::uint32_t>(product.shape.granule_bytes());
-    std::uint64_t* full = &barriers->full[team][stage];
-    ptx::mbarrier_arrive_expecting(full, bytes);
-    ptx::bulk_copy_to_shared(ring + (team * params.team_stages + stage) * params.stage_bytes,
-                             product.weights + granule * bytes, bytes, full);
+  __device__ void begin(int chunk) {
+    second = 0;
+    blocks = 0;
+    walk.chunk = chunk;
+    walk.enter(groups, params.products[0], team);
+    if (walk.left > 0) point();
+  }
+
+  // Fetches the next blocks into a stage that the whole warp has left.
+  __device__ void fetch(std::uint8_t* stage, std::uint64_t* full, int lane) {
+    while (blocks == 0) {
+      if (walk.left > 0) walk.next(groups, params.products[second]);
+      if (walk.left == 0) {
+        if (second == 1) return;
+        second = 1;
+        walk.enter(groups, params.products[1], team);
+        if (walk.left == 0) return;
+      }
+      point();
+    }
+    const int count = min(blocks, stage_blocks);
+    const std::uint32_t bytes = static_cast<std::uint32_t>(count * granule_block_bytes);
+    if (lane == 0) {
+      ptx::mbarrier_arrive_expecting(full, bytes);
+      ptx::bulk_copy_to_shared(stage, from, bytes, full);
+    }
+    from += bytes;
+    blocks -= count;
   }
 };
 
@@ -186,8 +226,7 @@ struct Work {
 __device__ __forceinline__ void finish(const DecodeParams& params, int second, int slot, int row, float even,
                                        float odd) {
   if (second) {
-    const std::size_t at =
-        static_cast<std::size_t>(slot) * static_cast<std::size_t>(params.products[1].shape.rows);
+    const std::size_t at = static_cast<std::size_t>(slot) * static_cast<std::size_t>(params.products[1].rows);
     *reinterpret_cast<float2*>(params.out + at + static_cast<std::size_t>(row)) = make_float2(even, odd);
   } else {
     const std::size_t at =
@@ -210,149 +249,159 @@ __device__ void meet_grid(std::uint32_t* arrived) {
   __syncthreads();  // the others read h after thread 0 has seen it
 }
 
-// The sums of all chunks, in order of the index; `sums` is this lane's of chunk 0.
-__device__ __forceinline__ float4 add_chunks(const float4* sums) {
-  float4 total = sums[0];
-#pragma unroll
-  for (int chunk = 1; chunk < team_warps; ++chunk) {
-    const float4 more = sums[chunk * 32];
-    total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
-  }
-  return total;
-}
+// A warp's part of the layer.
+struct Worker {
+  const DecodeParams& params;
+  const ExpertGroups& groups;
+  Barriers& barriers;
+  std::uint8_t* ring;  // [stages, stage_bytes], the warp's
+  float4* sums;        // [places, place_sums, 32] of the team, this lane's of each
+  int team, warp, lane;
+  Feed feed;
+  int stage = 0;
+  std::uint32_t full_phase = 0;
+  int place = 0;  // of the unit's sums
+  std::uint32_t posted_phase = 0;
 
-// A warp's part of the layer: chunk `chunk` of its team's granules.
-__device__ __forceinline__ void run_warp(const Work& work, int team, int chunk, int lane) {
-  const DecodeParams& params = work.params;
-  const ExpertGroups& groups = work.groups;
-  const int g = lane / 4, t = lane % 4;
-  float4* const team_sums = work.sums + team * params.team_stages * (team_warps * 32) + lane;
-  int stage = 0, sequence = team;
-  unsigned full_phases = 0, sums_phases = 0;  // a bit a stage: the parity to wait for next
-  unsigned turn = 0;                          // whose turn it is to add
-
+  // A chunk's sums from zero, in the ring's next stages.
+  __device__ __forceinline__ void multiply_chunk(float (&chunk_sums)[4], const Bf16* inputs, int blocks) {
+    chunk_sums[0] = chunk_sums[1] = chunk_sums[2] = chunk_sums[3] = 0;
 #pragma unroll 1
-  for (int second = 0; second < 2; ++second) {
-    if (second) meet_grid(params.arrived);
-    const Product& product = params.products[second];
-    const int granules = product.shape.granules();
-    const int first_block = product.shape.chunk_begin(chunk);
-    const int blocks = product.shape.chunk_begin(chunk + 1) - first_block;
-    const int codes_at = first_block * granule_block_bytes + lane * 16;
-    const int scales_at = first_block * granule_block_bytes + granule_code_bytes + g * 4 + t / 2 * 2;
-    const Bf16* const my_inputs = product.inputs + first_block * granule_k + t * 16;
-    const int begin = second ? work.first.count : 0;  // of this product in the block's sequence
-    const int past_end = begin + work.share(second).count;
-    const int position = work.share(second).begin + sequence - begin;
-    int active = position / granules, granule = position - active * granules;
-    int expert = 0, first_slot = 0, tokens = 0;
-    const Bf16* inputs = nullptr;
-    // A column past the last token repeats it: its sums are dropped.
-    const auto inputs_from = [&](int token) {
-      const int slot = groups.slots[first_slot + min(token + g, tokens - 1)];
-      return my_inputs + static_cast<std::size_t>(slot / product.slots_a_row) *
-                             static_cast<std::size_t>(product.input_stride);
-    };
-    const auto enter_expert = [&] {
-      expert = groups.experts[active];
-      first_slot = groups.begin[active];
-      tokens = groups.begin[active + 1] - first_slot;
-      inputs = inputs_from(0);
-    };
-    if (sequence < past_end) enter_expert();
-
-#pragma unroll 1
-    while (sequence < past_end) {
-      const std::uint8_t* const base = work.ring + (team * params.team_stages + stage) * params.stage_bytes;
-      float4* const stage_sums = team_sums + stage * (team_warps * 32);
-      const int row = granule * granule_rows + 2 * g;
-#pragma unroll 1
-      for (int done = 0;;) {
-        __syncwarp();  // one lane may have been fetching; the products need all at once
-        const bool adds = static_cast<int>(turn++ % team_warps) == chunk;
-        const bool last = done + tile_tokens >= tokens;
-        // Fetched before the products so that it has come when they are done.
-        std::uint32_t bias = 0;  // of both rows, low half first
-        if (adds) {
-          bias = *reinterpret_cast<const std::uint32_t*>(
-              product.bias + static_cast<std::size_t>(expert) * static_cast<std::size_t>(product.shape.rows) +
-              static_cast<std::size_t>(row));
-        }
-        float sums[4];
-        multiply_chunk(sums, base + codes_at, base + scales_at, blocks, inputs,
-                       &work.barriers->full[team][stage], full_phases >> stage & 1);
-        stage_sums[chunk * 32] = make_float4(sums[0], sums[1], sums[2], sums[3]);
-        __syncwarp();  // the arrival speaks for all lanes: codes read, sums written
-        if (lane == 0) ptx::mbarrier_arrive(&work.barriers->sums[team][stage]);
-        if (adds) {
-          ptx::mbarrier_wait(&work.barriers->sums[team][stage], sums_phases >> stage & 1);
-          const float4 total = add_chunks(stage_sums);
-          __syncwarp();  // nobody reads this stage's codes or sums any more
-          if (last && lane == 0) work.fetch(sequence + teams * params.team_stages, team, stage);
-          const float even_bias = __uint_as_float(bias << 16), odd_bias = __uint_as_float(bias & 0xffff0000u);
-          const int column = done + 2 * t;
-          if (column < tokens) {
-            finish(params, second, groups.slots[first_slot + column], row,
-                   __fmul_rn(total.x, product.scale) + even_bias,
-                   __fmul_rn(total.z, product.scale) + odd_bias);
-          }
-          if (column + 1 < tokens) {
-            finish(params, second, groups.slots[first_slot + column + 1], row,
-                   __fmul_rn(total.y, product.scale) + even_bias,
-                   __fmul_rn(total.w, product.scale) + odd_bias);
-          }
-        }
-        sums_phases ^= 1u << stage;
-        done += tile_tokens;
-        if (!last || done > tile_tokens) {
-          // More tokens than columns: the same weights once more, when the sums' place is free again.
-          inputs = inputs_from(last ? 0 : done);
-          if (!last) ptx::named_barrier(1 + team, team_warps * 32);
-        }
-        if (last) break;
+    while (blocks > 0) {
+      const int count = min(blocks, stage_blocks);
+      const Inputs first = load_inputs(inputs);
+      std::uint8_t* const at = ring + stage * stage_bytes;
+      std::uint64_t* const full = &barriers.full[warp][stage];
+      const std::uint8_t* const codes = at + lane * 16;
+      const std::uint8_t* const scales = at + granule_code_bytes + lane / 4 * 4 + lane % 4 / 2 * 2;
+      ptx::mbarrier_wait(full, full_phase);
+      if (count == stage_blocks) {
+        multiply_stage<stage_blocks>(chunk_sums, codes, scales, inputs, first, stage_blocks);
+      } else {
+        multiply_stage<1>(chunk_sums, codes, scales, inputs, first, count);
       }
-      full_phases ^= 1u << stage;
-      stage = stage + 1 < params.team_stages ? stage + 1 : 0;
-      sequence += teams;
-      granule += teams;
-      if (granule >= granules) {
-        for (; granule >= granules; granule -= granules) ++active;
-        if (sequence < past_end) enter_expert();
-      }
+      __syncwarp();  // all lanes have read the stage
+      feed.fetch(at, full, lane);
+      __syncwarp();  // the next products need all lanes at once
+      stage = stage + 1 < stages ? stage + 1 : 0;
+      if (stage == 0) full_phase ^= 1;
+      inputs += stage_blocks * granule_k;
+      blocks -= count;
     }
   }
-}
+
+  // By the warp of the first chunk: the other chunks' sums in order, then bias and store.
+  __device__ __forceinline__ void add_and_finish(const float (&first)[4], int second, int first_slot,
+                                                 int tokens, int row, std::uint32_t bias) {
+    const Product& product = params.products[second];
+    ptx::mbarrier_wait(&barriers.posted[team][place], posted_phase);
+    float4 total = make_float4(first[0], first[1], first[2], first[3]);
+#pragma unroll
+    for (int chunk = 1; chunk < team_warps; ++chunk) {
+      const float4 more = sums[(place * place_sums + chunk - 1) * 32];
+      total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
+    }
+    const float even_bias = __uint_as_float(bias << 16), odd_bias = __uint_as_float(bias & 0xffff0000u);
+    const int column = lane % 4 * 2;
+    if (column < tokens) {
+      finish(params, second, groups.slots[first_slot + column], row,
+             __fmul_rn(total.x, product.scale) + even_bias, __fmul_rn(total.z, product.scale) + odd_bias);
+    }
+    if (column + 1 < tokens) {
+      finish(params, second, groups.slots[first_slot + column + 1], row,
+             __fmul_rn(total.y, product.scale) + even_bias, __fmul_rn(total.w, product.scale) + odd_bias);
+    }
+  }
+
+  __device__ __forceinline__ void run(int second, Walk& walk) {
+    const Product& product = params.products[second];
+    const int g = lane / 4, t = lane % 4;
+    int expert = 0, begin = 0, end = 0;  // of its slots
+    const Bf16* inputs = nullptr;        // of this lane's column
+    int known_pass = -1;                 // that inputs are of
+    walk.enter(groups, product, team);
+    bool other = true;
+#pragma unroll 1
+    while (walk.left > 0) {
+      int pass;
+      const int granule = walk.granule(product, pass), chunk = walk.chunk;
+      if (other || pass != known_pass) {
+        expert = groups.experts[walk.active];
+        begin = groups.begin[walk.active] + pass * tile_tokens;
+        end = groups.begin[walk.active + 1];
+        // A column past the last token repeats it: its sums are dropped.
+        const int slot = groups.slots[min(begin + g, end - 1)];
+        inputs = product.inputs + t * 16 +
+                 static_cast<std::size_t>(slot / product.slots_a_row) *
+                     static_cast<std::size_t>(product.input_stride);
+        known_pass = pass;
+      }
+      const int row = granule * granule_rows + 2 * g;
+      std::uint32_t bias = 0;  // of both rows, low half first; fetched early
+      if (chunk == 0) {
+        bias = *reinterpret_cast<const std::uint32_t*>(
+            product.bias + static_cast<std::size_t>(expert) * static_cast<std::size_t>(product.rows) +
+            static_cast<std::size_t>(row));
+      }
+      const int first_block = product.borders[chunk];
+      float chunk_sums[4];
+      multiply_chunk(chunk_sums, inputs + first_block * granule_k, product.borders[chunk + 1] - first_block);
+      if (chunk == 0) {
+        add_and_finish(chunk_sums, second, begin, end - begin, row, bias);
+        __syncwarp();  // the next products need all lanes at once
+      } else {
+        // The place is free: whoever read it three units ago has since then posted sums to both that write to
+        // it now, and they have waited for those.
+        sums[(place * place_sums + chunk - 1) * 32] =
+            make_float4(chunk_sums[0], chunk_sums[1], chunk_sums[2], chunk_sums[3]);
+        ptx::mbarrier_arrive(&barriers.posted[team][place]);
+      }
+      place = place + 1 < places ? place + 1 : 0;
+      if (place == 0) posted_phase ^= 1;
+      other = walk.next(groups, product);
+    }
+  }
+};
 
 __global__ void __launch_bounds__(decode_threads, 1)
     sm90_mxfp4_moe_decode(const __grid_constant__ DecodeParams params) {
   __shared__ Barriers barriers;
-  const int stages = teams * params.team_stages;
   std::uint8_t* const shared = ptx::dynamic_shared();
-  std::uint8_t* const sums = shared + stages * params.stage_bytes;
-  const ExpertGroups groups = expert_groups_at(sums + stages * sums_bytes, params.slots, params.experts);
-  if (threadIdx.x == 0) {
-    for (int team = 0; team < teams; ++team) {
-      for (int stage = 0; stage < params.team_stages; ++stage) {
-        ptx::mbarrier_init(&barriers.full[team][stage], 1);
-        ptx::mbarrier_init(&barriers.sums[team][stage], team_warps);
-      }
+  float4* const sums = reinterpret_cast<float4*>(shared + ring_bytes);
+  const ExpertGroups groups =
+      expert_groups_at(shared + ring_bytes + sums_bytes, params.slots, params.experts);
+  const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
+  const int team = warp / team_warps;
+  if (lane == 0) {
+    for (std::uint64_t& full : barriers.full[warp]) ptx::mbarrier_init(&full, 1);
+    if (warp % team_warps == 0) {
+      for (std::uint64_t& posted : barriers.posted[team]) ptx::mbarrier_init(&posted, place_sums * 32);
     }
     ptx::fence_mbarrier_init();
   }
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
-  const int active = group_slots(groups, params.expert_ids, params.slots, params.experts);
-  const Work work{.params = params,
-                  .groups = groups,
-                  .first = share_of(active * params.products[0].shape.granules()),
-                  .second = share_of(active * params.products[1].shape.granules()),
-                  .ring = shared,
-                  .sums = reinterpret_cast<float4*>(sums),
-                  .barriers = &barriers};
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  static_assert(teams * max_team_stages <= teams * team_warps, "a warp for each stage");
-  if (lane == 0 && warp < stages) work.fetch(warp, warp % teams, warp / teams);
-  run_warp(work, warp / team_warps, warp % team_warps, lane);
+  group_slots(groups, params.expert_ids, params.slots, params.experts);
+  Worker worker{.params = params,
+                .groups = groups,
+                .barriers = barriers,
+                .ring = shared + warp * stages * stage_bytes,
+                .sums = sums + team * places * place_sums * 32 + lane,
+                .team = team,
+                .warp = warp,
+                .lane = lane,
+                .feed = {.params = params, .groups = groups, .team = team}};
+  const int chunk = warp % team_warps;
+  worker.feed.begin(chunk);
+  for (int stage = 0; stage < stages; ++stage)
+    worker.feed.fetch(worker.ring + stage * stage_bytes, &barriers.full[warp][stage], lane);
+  __syncwarp();
+  Walk walk{.chunk = chunk};
+#pragma unroll 1
+  for (int second = 0; second < 2; ++second) {
+    if (second) meet_grid(params.arrived);
+    worker.run(second, walk);
+  }
 }
 
 }  // namespace
@@ -363,23 +412,21 @@ Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cu
   cuda_check(cudaGetDevice(&device));
   cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
   const int blocks = args.blocks > 0 && args.blocks < processors ? args.blocks : processors;
-  const int stage_bytes = std::max(weights.gate_up.shape.granule_bytes(), weights.down.shape.granule_bytes());
-  const int team_stages = std::min(max_team_stages, shared_limit / (teams * (stage_bytes + sums_bytes)));
-  if (team_stages < 1) {
-    return invalid_argument(
-        "an expert matrix of more than " +
-        std::to_string((shared_limit / teams - sums_bytes) / granule_block_bytes * granule_k) +
-        " columns has no kernel for few tokens");
-  }
   const auto product = [](const Mxfp4Granules& matrix, const Bf16* bias, const Bf16* inputs, int stride,
                           int slots) {
-    return Product{.weights = matrix.data,
-                   .bias = bias,
-                   .inputs = inputs,
-                   .input_stride = stride,
-                   .slots_a_row = slots,
-                   .scale = __builtin_ldexpf(1.0f, matrix.exponent_shift),
-                   .shape = matrix.shape};
+    Product made{.weights = matrix.data,
+                 .bias = bias,
+                 .inputs = inputs,
+                 .input_stride = stride,
+                 .slots_a_row = slots,
+                 .rows = matrix.shape.rows,
+                 .granules = matrix.shape.granules(),
+                 .granule_bytes = matrix.shape.granule_bytes(),
+                 .borders = {},
+                 .scale = __builtin_ldexpf(1.0f, matrix.exponent_shift)};
+    for (int chunk = 0; chunk <= granule_k_chunks; ++chunk)
+      made.borders[chunk] = matrix.shape.chunk_begin(chunk);
+    return made;
   };
 
   const int tokens_at_once = moe_cuda_max_slots / args.top_k;
@@ -402,11 +449,8 @@ Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cu
         .activations = args.workspace.activations,
         .out = args.workspace.products,
         .arrived = args.workspace.arrived,
-        .swiglu_limit = weights.swiglu_limit,
-        .team_stages = team_stages,
-        .stage_bytes = stage_bytes};
-    const int shared_bytes =
-        teams * team_stages * (stage_bytes + sums_bytes) + expert_groups_bytes(params.slots, params.experts);
+        .swiglu_limit = weights.swiglu_limit};
+    const int shared_bytes = ring_bytes + sums_bytes + expert_groups_bytes(params.slots, params.experts);
     cuda_check(cudaFuncSetAttribute(sm90_mxfp4_moe_decode, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     shared_bytes));
     launch_kernel({.blocks = dim3(static_cast<unsigned>(blocks)),
