@@ -1,8 +1,18 @@
 #include "server/work_queue.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <utility>
 
 namespace nibble {
+namespace {
+
+// Where CPUs are short, tokens of those who are served come before the texts of those who wish to be: in a
+// tenth of the time that others take, a giant text is read a little later and nobody's stream stands still.
+constexpr int niceness = 10;
+
+}  // namespace
 
 WorkQueue::WorkQueue(int threads, int most_waiting) : most_waiting_(static_cast<std::size_t>(most_waiting)) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { serve(); });
@@ -28,6 +38,8 @@ bool WorkQueue::add(std::function<void()> work) {
 }
 
 void WorkQueue::serve() {
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()),
+              getpriority(PRIO_PROCESS, 0) + niceness);  // of this thread alone
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });

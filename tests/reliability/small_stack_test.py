@@ -23,26 +23,48 @@ def long_run(text, size):
     return (text.encode() * size)[:size].decode(errors="ignore")
 
 
+def ids_of(folder, text):
+    """(ids, seconds of CPU time) of the program, its start included."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(text.encode())
+        file.flush()
+        begin = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run([BINARY, "tokenize", folder, "--file", file.name], capture_output=True, env=environment(),
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (STACK, STACK)))
+        end = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds = end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime
+    assert done.returncode == 0, (text[:10], done.returncode, done.stderr)
+    return list(map(int, done.stdout.split())), seconds
+
+
+def ids_of_others(oracle, text):
+    """None where its pattern matcher gives up, as it does on ten million letters or spaces."""
+    try:
+        return oracle.encode(text, add_special_tokens=False).ids
+    except BaseException as panic:  # noqa: BLE001 - what it raises is no Exception
+        if type(panic).__name__ != "PanicException":
+            raise
+        return None
+
+
 @pytest.mark.parametrize("size", counts(100_000, 10_000_000))
 @pytest.mark.parametrize("folder", [ROOT / "models/demo", *(SMALL / name for name in ("gpt_oss", "qwen3", "deepseek_v3", "gpt2"))], ids=lambda folder: folder.name)
 def test_ids_of_long_runs_are_those_of_another_implementation(folder, size):
     plain = json.loads((folder / "tokenizer.json").read_text()) | {"added_tokens": []}
     oracle = Tokenizer.from_str(json.dumps(plain))
-    slowest = 0
+    slowest, compared = 0, []
     for name, unit in RUNS.items():
-        text = long_run(unit, size)
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(text.encode())
-            file.flush()
-            begin = time.monotonic()
-            done = subprocess.run([BINARY, "tokenize", folder, "--file", file.name], capture_output=True, env=environment(),
-                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (STACK, STACK)))
-            seconds = time.monotonic() - begin
-        assert done.returncode == 0, (name, done.returncode, done.stderr)
-        assert list(map(int, done.stdout.split())) == oracle.encode(text, add_special_tokens=False).ids, name
+        ids, seconds = ids_of(folder, long_run(unit, size))
         slowest = max(slowest, seconds)
-    print(f"{folder.name}: {size} bytes in {slowest:.2f} s at most")
-    assert slowest < 1 + 0.5 * size / 1e6  # the program's start is in it
+        expected = ids_of_others(oracle, long_run(unit, size))
+        if expected is None:
+            ids, _ = ids_of(folder, long_run(unit, size // 10))
+            expected = ids_of_others(oracle, long_run(unit, size // 10))
+        else:
+            compared.append(name)
+        assert ids == expected, name
+    print(f"{folder.name}: {size} bytes in {slowest:.2f} s of CPU time at most; the other implementation takes {len(compared)} of {len(RUNS)}")
+    assert slowest < 1 + 0.5 * size / 1e6
 
 
 def nested(depth, left, inner, right):
