@@ -60,6 +60,8 @@ function(nibble_cuda_room name)
       add_executable(device_test)
       add_dependencies(device_test device_sources)
       target_include_directories(device_test PRIVATE ${NIBBLE_DEVICE_SOURCES})
+      # It runs in the repository's root, wherever that is on the machine with a GPU.
+      target_compile_definitions(device_test PRIVATE NIBBLE_SOURCE_DIR=".")
       target_link_libraries(device_test PRIVATE GTest::gtest_main)
       add_dependencies(device_programs device_test)
     endif()

@@ -4,10 +4,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cmake --preset cuda -DNIBBLE_TESTS=ON >/dev/null
-cmake --build build/cuda --target device_programs >/dev/null
+cmake --build build/cuda --target device_programs nibble >/dev/null
 rm -rf build/device_bundle
 mkdir -p build/device_bundle
-for program in build/cuda/src/ops/device_test build/cuda/src/ops/*_cuda_bench; do
+for program in build/cuda/src/ops/device_test build/cuda/src/ops/*_cuda_bench build/cuda/nibble; do
   strip -o "build/device_bundle/$(basename "$program")" "$program"
 done
 # Each must start here, and say that there is no GPU where there is none.

@@ -24,7 +24,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "docs/device"
 SOURCES = ("src/ops/ptx/*", "src/ops/cuda/*", "src/ops/*/cuda/*", "src/ops/fixed_math.h",
-           "src/ops/sample/uniform_draw.h", "src/tensor/cuda_check.h", "src/tensor/device_buffer.h", "cmake/nibble_cuda.cmake")
+           "src/ops/sample/uniform_draw.h", "src/models/cuda/*", "src/runtime/cuda/*", "src/tensor/cuda_check.h",
+           "src/tensor/device_*.h", "src/tensor/pinned_buffer.h", "cmake/nibble_cuda.cmake")
+# What nibble bench is asked for, by the folder in tests/data/models.
+ENGINE_RUNS = (("gpt-oss-20b", ("--input-len", "1024", "--output-len", "128", "--concurrency", "1,8,32,64,128")),
+               ("gpt-oss-120b", ("--input-len", "1024", "--output-len", "128", "--concurrency", "1,8,32,64,128")),
+               ("gpt-oss-120b", ("--input-len", "8192", "--output-len", "32", "--concurrency", "1")))
 SUITE_SECONDS, BENCH_SECONDS, ALL_SECONDS = 60, 120, 1800
 COMMENTS = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
 CMAKE_COMMENTS = re.compile(r"#[^\n]*")
@@ -108,7 +113,7 @@ def run_in_time(command, seconds, deadline):
     if left <= 0:
         return "no time was left"
     try:
-        subprocess.run(command, timeout=left)
+        subprocess.run(command, timeout=left, cwd=ROOT)
     except subprocess.TimeoutExpired:
         return f"took longer than {left:.0f} s"
     return None
@@ -130,6 +135,24 @@ def run_tests(programs, folder, deadline):
     return found
 
 
+def run_engine(programs, deadline):
+    """What nibble bench says of gpt-oss's shapes, with random weights."""
+    found = []
+    for shape, load in ENGINE_RUNS:
+        command = [programs / "nibble", "bench", f"tests/data/models/{shape}", "--random-weights", "1", *load]
+        left = min(BENCH_SECONDS, deadline - time.monotonic())
+        if left <= 0:
+            break
+        try:
+            ended = subprocess.run([*command, "--json"], timeout=left, cwd=ROOT, capture_output=True, text=True)
+        except subprocess.TimeoutExpired:
+            continue
+        print(" ".join(map(str, command[1:])), ended.stdout, ended.stderr, flush=True)
+        if ended.returncode == 0:
+            found.append({"command": " ".join(["nibble", *map(str, command[1:])]), **json.loads(ended.stdout)})
+    return found
+
+
 def run(programs, seconds):
     deadline = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder:
@@ -146,6 +169,8 @@ def run(programs, seconds):
             else:
                 print(f"{bench.name}: {ended or 'ended without figures'}", flush=True)
                 missing.append(bench.name)
+        if (programs / "nibble").exists():
+            figures["nibble_bench"] = run_engine(programs, deadline)
     driver = said_by("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split("\n")[0].strip()
     commit = said_by("git", "describe", "--always", "--dirty").strip()
     failed = sorted(name for name, case in found.items() if case.get("failures"))

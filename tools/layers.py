@@ -38,7 +38,7 @@ CUDA_HEADER = re.compile(
     r"|driver_types|vector_types|cooperative_groups|mma\.h|cutlass|cute|cub|thrust)|\.cuh$")
 
 # Where device code lives in the other rooms.
-DEVICE_CODE = re.compile(r"src/tensor/(cuda_check|device_buffer)\.h$|src/ops/(ptx|cuda|[^/]+/cuda)/|src/(comm|runtime)/")
+DEVICE_CODE = re.compile(r"src/tensor/(cuda_check|device_buffer|pinned_buffer)\.h$|src/ops/(ptx|cuda|[^/]+/cuda)/|src/(models|runtime)/cuda/|src/comm/")
 # The only place for instructions that the language lacks.
 ASSEMBLY_WRAPPERS = re.compile(r"src/ops/ptx/")
 

@@ -1,0 +1,72 @@
+// A model on one GPU: weights in its kernels' layouts and one forward, a list of launches.
+//
+// Whatever a forward reads lies in device memory at addresses the caller chose, and its launches depend on
+// the sizes below alone: so a forward may be captured into a CUDA graph and replayed with other inputs in the
+// same places.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/status.h"
+#include "checkpoint/model_config.h"
+#include "models/cuda/weight_feed.h"
+#include "ops/attention/cuda/attention_cuda.h"
+#include "ops/attention/cuda/kv_cuda.h"
+
+namespace nibble {
+
+// What a forward may be asked at most; memory is taken for it once.
+struct CudaForwardLimits {
+  int rows = 0;
+  int logit_rows = 0;
+  int sequences = 0;
+};
+
+// Layers that look back equally far share page tables (core/batch.h).
+inline constexpr int cuda_page_groups = 2;
+
+// Pointers are to device memory.
+struct CudaForwardInput {
+  int rows = 0;
+  int sequences = 0;
+  int logit_rows = 0;
+  bool one_row_each = false;  // a decode step: sequence i has row i, and no other
+  // One number: rows from it on fill the step up to its size. Their sequences have no rows and their slots
+  // are -1.
+  const std::int32_t* row_limit = nullptr;
+  const std::int32_t* tokens = nullptr;                      // [rows]
+  const std::int32_t* positions = nullptr;                   // [rows]
+  const std::int32_t* kv_slots[cuda_page_groups] = {};       // [rows]
+  const SequenceCuda* sequence_rows[cuda_page_groups] = {};  // [sequences]
+  // Sequences in their order, cut so that each run's splits fit the room that attention has for them.
+  std::span<const int> attention_runs;  // on the host: where each run ends; the last is `sequences`
+  const std::int32_t* page_table = nullptr;
+  const std::int32_t* wanted_rows = nullptr;  // [logit_rows], ascending; null: all rows
+};
+
+class CudaModel {
+ public:
+  virtual ~CudaModel() = default;
+  virtual const ModelConfig& config() const = 0;
+  virtual std::size_t weight_bytes() const = 0;
+  virtual std::size_t workspace_bytes() const = 0;
+  // Each layer's keys and values, and which group of pages they are of. Called once, before the first
+  // forward.
+  virtual void use_cache(std::span<const KvCudaLayer> layers, std::span<const int> groups, int page_size) = 0;
+  // Splits of sequences with few rows that one run of attention may have.
+  static constexpr int attention_splits_room = 8192;
+  // Queues the forward; logits: [logit_rows, vocabulary]. Row for row the result depends on the sequence
+  // alone.
+  virtual Status forward(const CudaForwardInput& input, float* logits, cudaStream_t stream) = 0;
+};
+
+// Takes the device memory for weights and workspace, and fills the weights from the feed.
+Result<std::unique_ptr<CudaModel>> load_cuda_model(const ModelConfig& config, const CudaForwardLimits& limits,
+                                                   WeightFeed& feed, cudaStream_t stream);
+
+}  // namespace nibble

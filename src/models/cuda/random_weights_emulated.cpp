@@ -1,0 +1,2 @@
+// The kernels of random weights, compiled for the emulation.
+#include "models/cuda/random_weights.cu"

@@ -1,0 +1,52 @@
+// Weights from a feed to their places and layouts on a GPU, piece by piece through one staging buffer: a
+// piece is copied, and re-laid by a kernel behind it on the same stream.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "models/cuda/weight_feed.h"
+#include "ops/linear/cuda/dense_tiles.h"
+#include "ops/moe/cuda/mxfp4_granules.h"
+#include "tensor/device_buffer.h"
+
+namespace nibble {
+
+class WeightPlacing {
+ public:
+  // `feed` outlives it; all work is queued on the stream.
+  static Result<WeightPlacing> begin(WeightFeed& feed, cudaStream_t stream);
+
+  // As it is stored.
+  Status plain(const std::string& name, const Shape& shape, Bf16* to);
+  // As float32.
+  Status floats(const std::string& name, std::int64_t count, float* to);
+  // Rows [first_row, ..) of a matrix in tiles; first_row is a multiple of 64.
+  Status dense(const std::string& name, std::int64_t rows, std::int64_t cols, const DenseTiles& to,
+               int first_row = 0);
+  // Tensors name_blocks and name_scales. `to` lives until finish(), which may set its exponent_shift.
+  Status experts(const std::string& name, Mxfp4Granules& to);
+  // Returns when everything is where it belongs.
+  Status finish();
+
+ private:
+  struct PlacedExperts {
+    std::string name;
+    Mxfp4Granules* to;
+  };
+
+  WeightPlacing(WeightFeed& feed, cudaStream_t stream) : feed_(&feed), stream_(stream) {}
+  // With the largest scale to `index` of largest_.
+  Status place_experts(const PlacedExperts& placed, std::size_t index);
+
+  WeightFeed* feed_;
+  cudaStream_t stream_;
+  DeviceBuffer staging_;
+  DeviceBuffer largest_;  // [most_experts] largest scale bytes
+  std::vector<PlacedExperts> experts_;
+};
+
+}  // namespace nibble

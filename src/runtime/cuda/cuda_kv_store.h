@@ -1,0 +1,32 @@
+// The KV cache's memory on a GPU: every layer's pages, taken once at the start.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "checkpoint/model_config.h"
+#include "ops/attention/cuda/kv_cuda.h"
+#include "runtime/kv_store.h"
+#include "tensor/device_buffer.h"
+
+namespace nibble {
+
+class CudaKvStore {
+ public:
+  static Result<CudaKvStore> allocate(const ModelConfig& config, int page_size,
+                                      const KvStore::PageCounts& page_counts);
+
+  std::span<const KvCudaLayer> layers() const { return layers_; }
+  std::span<const int> groups() const { return groups_; }  // [layers]
+  int page_size() const { return page_size_; }
+  std::size_t bytes() const { return memory_.size(); }
+
+ private:
+  DeviceBuffer memory_;
+  std::vector<KvCudaLayer> layers_;
+  std::vector<int> groups_;
+  int page_size_ = 0;
+};
+
+}  // namespace nibble

@@ -1,0 +1,56 @@
+#include "runtime/gpu.h"
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "models/cuda/random_weights.h"
+#include "runtime/cuda/gpu_worker.h"
+#include "runtime/cuda/weight_upload.h"
+
+namespace nibble {
+
+void probe_gpus(Machine& machine) {
+  machine.gpu = {};
+  if (int version = 0; cudaDriverGetVersion(&version) == cudaSuccess && version > 0) {
+    std::erase_if(machine.libraries, [](const FoundLibrary& each) { return each.name == "cuda_driver"; });
+    machine.libraries.push_back(
+        {.name = "cuda_driver",
+         .version = std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10),
+         .problem = {}});
+  }
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
+    machine.gpu.problem = cudaGetErrorString(cudaGetLastError());
+    return;
+  }
+  cudaDeviceProp properties{};
+  if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess) {
+    machine.gpu.problem = cudaGetErrorString(cudaGetLastError());
+    return;
+  }
+  machine.gpu.model = properties.name;
+  machine.gpu.count = count;
+  machine.gpu.compute_capability = properties.major * 10 + properties.minor;
+  machine.gpu.memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem);
+  add_known_rates(machine.gpu);
+}
+
+Result<std::unique_ptr<Worker>> start_gpu_worker(const ModelConfig& config, GpuWeights weights,
+                                                 const WorkerLimits& limits) {
+  if (!weights.source) {
+    RandomWeights random(weights.seed);
+    return GpuWorker::start(config, random, limits);
+  }
+  ThreadPool threads(limits.threads);
+  weights.source->map_cached(threads);
+  NIBBLE_ASSIGN(WeightUpload upload, WeightUpload::begin(*weights.source, threads));
+  NIBBLE_ASSIGN(std::unique_ptr<Worker> worker, GpuWorker::start(config, upload, limits));
+  NIBBLE_RETURN_IF_ERROR(weights.source->intact());
+  return worker;
+}
+
+}  // namespace nibble

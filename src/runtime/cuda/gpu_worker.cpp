@@ -1,0 +1,133 @@
+#include "runtime/cuda/gpu_worker.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "tensor/cuda_check.h"
+
+namespace nibble {
+namespace {
+
+// Whether each sequence has row i of its own and asks for its logits.
+bool has_one_row_each(const Batch& batch) {
+  if (batch.tokens.size() != batch.sequences.size() || batch.logit_rows.size() != batch.sequences.size())
+    return false;
+  for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
+    const BatchSequence& sequence = batch.sequences[i];
+    if (sequence.row_count != 1 || sequence.row_begin != static_cast<int>(i) ||
+        batch.logit_rows[i].row != static_cast<int>(i))
+      return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+GpuWorker::GpuWorker(std::unique_ptr<CudaModel> model, CudaKvStore kv, StepInputs inputs, GpuSampler sampler,
+                     std::unique_ptr<CudaStream> stream)
+    : stream_(std::move(stream)),
+      model_(std::move(model)),
+      kv_(std::move(kv)),
+      inputs_(std::move(inputs)),
+      sampler_(std::move(sampler)) {
+  model_->use_cache(kv_.layers(), kv_.groups(), kv_.page_size());
+}
+
+Result<std::unique_ptr<Worker>> GpuWorker::start(const ModelConfig& config, WeightFeed& feed,
+                                                 const WorkerLimits& limits) {
+  auto stream = std::make_unique<CudaStream>();
+  const CudaForwardLimits forward{
+      .rows = limits.max_rows, .logit_rows = limits.max_logit_rows, .sequences = limits.max_sequences};
+  NIBBLE_ASSIGN(std::unique_ptr<CudaModel> model, load_cuda_model(config, forward, feed, stream->get()));
+  NIBBLE_ASSIGN(CudaKvStore kv, CudaKvStore::allocate(config, limits.page_size, limits.page_counts));
+  const int group = static_cast<int>(config.num_attention_heads / config.num_key_value_heads);
+  NIBBLE_ASSIGN(StepInputs inputs, StepInputs::allocate(limits, group));
+  NIBBLE_ASSIGN(GpuSampler sampler, GpuSampler::allocate(limits, static_cast<int>(config.vocab_size)));
+  std::unique_ptr<GpuWorker> worker(new GpuWorker(std::move(model), std::move(kv), std::move(inputs),
+                                                  std::move(sampler), std::move(stream)));
+  if (limits.graphs) {
+    NIBBLE_RETURN_IF_ERROR(worker->graphs_.capture(*worker->model_, worker->inputs_,
+                                                   worker->sampler_.logits(), limits.max_sequences,
+                                                   worker->stream_->get()));
+    NIBBLE_RETURN_IF_ERROR(worker->hold_graphs_to_eager_bits(limits));
+  }
+  worker->stream_->wait();
+  return std::unique_ptr<Worker>(std::move(worker));
+}
+
+Status GpuWorker::run(const Batch& batch, std::span<StepResult> results) {
+  NIBBLE_CHECK(results.size() == batch.sequences.size(), "one result a sequence");
+  const int sequences = static_cast<int>(batch.sequences.size());
+  const bool one_row_each = has_one_row_each(batch);
+  const int graph = one_row_each ? graphs_.size_for(sequences) : 0;
+  const StepShape shape = graph > 0      ? decode_shape(graph)
+                          : one_row_each ? decode_shape(sequences)
+                                         : StepShape{.rows = static_cast<int>(batch.tokens.size()),
+                                                     .sequences = sequences,
+                                                     .logit_rows = static_cast<int>(batch.logit_rows.size())};
+  {
+    const TimedScope scope(times_, "inputs");
+    inputs_.fill(batch, shape);
+    inputs_.copy(stream_->get());
+  }
+  const TimedScope scope(times_, graph > 0 ? "decode graph" : "step without graph");
+  NIBBLE_RETURN_IF_ERROR(queue_forward(shape, graph > 0 && inputs_.is_one_run()));
+  NIBBLE_RETURN_IF_ERROR(sampler_.queue(batch, inputs_.params(shape), stream_->get()));
+  stream_->wait();
+  sampler_.collect(batch, results);
+  return {};
+}
+
+Status GpuWorker::queue_forward(const StepShape& shape, bool in_graph) {
+  if (!in_graph) return model_->forward(inputs_.forward_input(shape), sampler_.logits(), stream_->get());
+  graphs_.launch(shape.sequences, stream_->get());
+  return {};
+}
+
+Status GpuWorker::hold_graphs_to_eager_bits(const WorkerLimits& limits) {
+  const bool windowed = limits.page_counts[window_pages] > 0;
+  const int pages = windowed ? *std::min_element(limits.page_counts.begin(), limits.page_counts.end())
+                             : limits.page_counts[full_pages];
+  const std::size_t row_bytes = static_cast<std::size_t>(model_->config().vocab_size) * sizeof(float);
+  for (const int size : graphs_.sizes()) {
+    // Tokens of different ids at the first positions of pages that hold nothing yet.
+    Batch batch;
+    std::vector<PageId> tables(static_cast<std::size_t>(size));
+    const SamplingParams greedy{.temperature = 0};
+    for (int i = 0; i < size; ++i) {
+      tables[static_cast<std::size_t>(i)] = i % pages;
+      const std::span<const PageId> table(&tables[static_cast<std::size_t>(i)], 1);
+      batch.tokens.push_back(static_cast<TokenId>(i * 7919 % model_->config().vocab_size));
+      batch.sequences.push_back({.row_begin = i,
+                                 .row_count = 1,
+                                 .first_position = i / pages % limits.page_size,
+                                 .pages = {table, windowed ? table : std::span<const PageId>()},
+                                 .sampling = &greedy,
+                                 .logit_begin = i,
+                                 .logit_count = 1,
+                                 .samples = true});
+      batch.logit_rows.push_back({.row = i});
+    }
+    inputs_.fill(batch, decode_shape(size));
+    inputs_.copy(stream_->get());
+    std::vector<std::byte> logits[2];
+    for (const bool in_graph : {false, true}) {
+      NIBBLE_RETURN_IF_ERROR(queue_forward(decode_shape(size), in_graph));
+      stream_->wait();
+      std::vector<std::byte>& found = logits[in_graph];
+      found.resize(static_cast<std::size_t>(size) * row_bytes);
+      cuda_check(cudaMemcpy(found.data(), sampler_.logits(), found.size(), cudaMemcpyDeviceToHost));
+    }
+    if (logits[0] != logits[1]) {
+      return internal_error("the CUDA graph of " + std::to_string(size) +
+                            " sequences gives other bits than its launches one by one; --enforce-eager "
+                            "runs without graphs");
+    }
+  }
+  return {};
+}
+
+}  // namespace nibble

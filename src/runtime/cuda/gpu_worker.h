@@ -1,0 +1,47 @@
+// A worker on one GPU.
+//
+// A step: its inputs are put together in pinned memory and copied in one piece; the forward is a captured
+// graph where every sequence has one row, and a list of launches otherwise; sampling follows on the GPU; a
+// few numbers a sequence come back.
+#pragma once
+
+#include <memory>
+
+#include "models/cuda/cuda_model.h"
+#include "runtime/cuda/cuda_handles.h"
+#include "runtime/cuda/cuda_kv_store.h"
+#include "runtime/cuda/decode_graphs.h"
+#include "runtime/cuda/gpu_sampler.h"
+#include "runtime/cuda/step_inputs.h"
+#include "runtime/worker.h"
+
+namespace nibble {
+
+class GpuWorker final : public Worker {
+ public:
+  static Result<std::unique_ptr<Worker>> start(const ModelConfig& config, WeightFeed& feed,
+                                               const WorkerLimits& limits);
+
+  Status run(const Batch& batch, std::span<StepResult> results) override;
+  void time_ops(TimeTable* table) override { times_ = table; }
+  int threads() const override { return 1; }
+  std::int64_t mapped_bytes() const override { return 0; }
+
+ private:
+  GpuWorker(std::unique_ptr<CudaModel> model, CudaKvStore kv, StepInputs inputs, GpuSampler sampler,
+            std::unique_ptr<CudaStream> stream);
+
+  // One step of each size with its graph and without: refused where a bit differs.
+  Status hold_graphs_to_eager_bits(const WorkerLimits& limits);
+  Status queue_forward(const StepShape& shape, bool in_graph);
+
+  std::unique_ptr<CudaStream> stream_;  // what runs on it is waited for before memory goes
+  std::unique_ptr<CudaModel> model_;
+  CudaKvStore kv_;
+  StepInputs inputs_;
+  GpuSampler sampler_;
+  DecodeGraphs graphs_;
+  TimeTable* times_ = nullptr;
+};
+
+}  // namespace nibble

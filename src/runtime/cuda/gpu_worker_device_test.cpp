@@ -1,0 +1,318 @@
+// A GPU's worker, on a GPU or on its emulation: beside the CPU's on the same checkpoint, and its bits alone,
+// in batches, in chunks and in graphs.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <numeric>
+#include <random>
+
+#include "models/cuda/random_weights.h"
+#include "ops/cuda/device_test_util.h"
+#include "runtime/cpu_worker.h"
+#include "runtime/cuda/gpu_worker.h"
+#include "runtime/cuda/weight_upload.h"
+
+namespace nibble {
+namespace {
+
+using GpuWorkerOnTheGpu = OnTheGpu;
+
+const std::filesystem::path root = NIBBLE_SOURCE_DIR;
+const std::filesystem::path example = root / "tests/data/parity/example";
+constexpr int page_size = 64;
+
+struct Size {
+  int rows, sequences, positions, pages;
+};
+constexpr Size small_size{160, 12, 512, 24};
+
+WorkerLimits limits_of(const ModelConfig& config, bool graphs, const Size& size = small_size) {
+  return {.threads = 1,
+          .max_rows = size.rows,
+          .max_logit_rows = size.rows,
+          .max_sequences = size.sequences,
+          .max_positions = size.positions,
+          .activations = InputValues::bf16,
+          .kv_dtype = DType::bf16,
+          .page_size = page_size,
+          .page_counts = {size.pages, page_window(config) > 0 ? size.pages : 0},
+          .dots = choose_dot_kernels("auto").value().kernels,
+          .attention = choose_attention_kernels("auto").value().kernels,
+          .graphs = graphs};
+}
+
+ModelConfig example_config() { return read_model_config(example).value(); }
+
+template <class T>
+T must(Result<T> result) {
+  NIBBLE_CHECK(result.ok(), result.ok() ? "" : result.status().message());
+  return std::move(result).value();
+}
+
+std::unique_ptr<Worker> gpu_worker(bool graphs) {
+  const ModelConfig config = example_config();
+  const WeightSource source = must(WeightSource::open(example));
+  ThreadPool threads(2);
+  WeightUpload upload = must(WeightUpload::begin(source, threads));
+  return must(GpuWorker::start(config, upload, limits_of(config, graphs)));
+}
+
+std::unique_ptr<Worker> cpu_worker() {
+  const ModelConfig config = example_config();
+  std::unique_ptr<Model> model = must(bind_model(config, must(WeightSource::open(example))));
+  return must(CpuWorker::start(std::move(model), limits_of(config, false), {}));
+}
+
+std::vector<TokenId> random_prompt(unsigned seed, std::size_t length, unsigned vocabulary = 448) {
+  std::mt19937 random(seed);
+  std::vector<TokenId> prompt(length);
+  for (TokenId& id : prompt) id = static_cast<TokenId>(random() % vocabulary);
+  return prompt;
+}
+
+// What a sequence gave: the log-probability of each token of its prompt, then its answer's.
+struct Heard {
+  std::vector<float> prompt_logprobs;
+  std::vector<TokenId> tokens;
+  std::vector<float> logprobs;
+  std::vector<TokenLogprob> top;
+  bool operator==(const Heard& other) const {
+    return prompt_logprobs == other.prompt_logprobs && tokens == other.tokens && logprobs == other.logprobs;
+  }
+};
+
+// A sequence on its way through a worker, with pages of its own.
+struct Sequence {
+  std::vector<TokenId> tokens;
+  std::size_t prompt = 0, chunk = 0;  // tokens of the prompt, all and in one step
+  SamplingParams sampling;
+  std::vector<PageId> table;
+  bool scores = true;  // whether the prompt's log-probabilities are asked for
+
+  std::size_t done = 0;
+  Heard heard;
+  std::vector<float> target_logprobs{std::vector<float>(2048)};
+  std::vector<TokenLogprob> top;
+};
+
+Sequence sequence_of(std::vector<TokenId> prompt, std::size_t chunk, std::vector<PageId> table,
+                     SamplingParams sampling = {.temperature = 0}) {
+  const std::size_t length = prompt.size();
+  return {.tokens = std::move(prompt),
+          .prompt = length,
+          .chunk = chunk,
+          .sampling = std::move(sampling),
+          .table = std::move(table)};
+}
+
+// One step over all sequences: decode rows and chunks of prompts mixed.
+void step(Worker& worker, std::vector<Sequence*> sequences) {
+  Batch batch;
+  for (Sequence* sequence : sequences) {
+    const std::size_t left = sequence->tokens.size() - sequence->done;
+    const bool prefill = sequence->done < sequence->prompt;
+    const std::size_t rows = prefill ? std::min(left, sequence->chunk) : 1;
+    BatchSequence planned{.row_begin = static_cast<int>(batch.tokens.size()),
+                          .row_count = static_cast<int>(rows),
+                          .first_position = static_cast<int>(sequence->done),
+                          .pages = {sequence->table, sequence->table},
+                          .sampling = &sequence->sampling,
+                          .prompt = std::span(sequence->tokens).first(sequence->prompt),
+                          .answer = std::span(sequence->tokens).subspan(sequence->prompt),
+                          .top = sequence->top,
+                          .target_logprobs = sequence->target_logprobs,
+                          .logit_begin = static_cast<int>(batch.logit_rows.size()),
+                          .prefill = prefill,
+                          .samples = sequence->done + rows == sequence->tokens.size()};
+    for (std::size_t i = 0; i < rows; ++i) {
+      const std::size_t position = sequence->done + i;
+      const int row = static_cast<int>(batch.tokens.size());
+      batch.tokens.push_back(sequence->tokens[position]);
+      const bool has_target = sequence->scores && position + 1 < sequence->prompt;
+      const bool last = planned.samples && i + 1 == rows;
+      if (has_target || last) {
+        batch.logit_rows.push_back(
+            {.row = row, .target = has_target ? sequence->tokens[position + 1] : TokenId{-1}});
+        ++planned.logit_count;
+      }
+    }
+    batch.sequences.push_back(planned);
+  }
+  std::vector<StepResult> results(sequences.size());
+  const Status status = worker.run(batch, results);
+  ASSERT_TRUE(status.ok()) << status.message();
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    Sequence& sequence = *sequences[i];
+    const BatchSequence& planned = batch.sequences[i];
+    const int scored = planned.logit_count - (planned.samples ? 1 : 0);
+    for (int j = 0; j < scored; ++j)
+      sequence.heard.prompt_logprobs.push_back(sequence.target_logprobs[static_cast<std::size_t>(j)]);
+    sequence.done += static_cast<std::size_t>(planned.row_count);
+    ASSERT_TRUE(results[i].finite);
+    if (!planned.samples) continue;
+    sequence.tokens.push_back(results[i].token);
+    sequence.heard.tokens.push_back(results[i].token);
+    sequence.heard.logprobs.push_back(results[i].logprob);
+    sequence.heard.top = sequence.top;
+  }
+}
+
+Heard run_alone(Worker& worker, Sequence sequence, std::size_t answer) {
+  while (sequence.heard.tokens.size() < answer) step(worker, {&sequence});
+  return sequence.heard;
+}
+
+TEST_F(GpuWorkerOnTheGpu, AgreesWithTheCpu) {
+  const std::unique_ptr<Worker> gpu = gpu_worker(false), cpu = cpu_worker();
+  const std::vector<TokenId> prompt = random_prompt(1, 90);
+  const Heard found = run_alone(*gpu, sequence_of(prompt, 64, {3, 7}), 6);
+  const Heard expected = run_alone(*cpu, sequence_of(prompt, 64, {3, 7}), 6);
+  ASSERT_EQ(found.prompt_logprobs.size(), 89u);
+  double most = 0, sum = 0;
+  for (std::size_t i = 0; i < 89; ++i) {
+    const double apart = std::fabs(double{found.prompt_logprobs[i]} - double{expected.prompt_logprobs[i]});
+    most = std::max(most, apart);
+    sum += apart;
+  }
+  // Both round what enters a product to bfloat16; they add in different orders.
+  EXPECT_LT(most, 0.08);
+  EXPECT_LT(sum / 89, 0.015);
+  EXPECT_EQ(found.tokens, expected.tokens);
+}
+
+TEST_F(GpuWorkerOnTheGpu, ASequencesBitsDependNeitherOnChunksNorOnCompanyNorOnGraphs) {
+  const std::unique_ptr<Worker> eager = gpu_worker(false), graphs = gpu_worker(true);
+  const std::size_t length = small_cases ? 66 : 150;  // in two pages, or three
+  const std::vector<TokenId> prompt = random_prompt(2, length);
+  const SamplingParams drawn{.temperature = 0.8f, .top_k = 20, .top_p = 0.9f, .seed = 5};
+  const Heard alone = run_alone(*eager, sequence_of(prompt, length, {0, 1, 2}, drawn), 5);
+  ASSERT_EQ(alone.prompt_logprobs.size(), length - 1);
+  for (Worker* worker : {eager.get(), graphs.get()}) {
+    for (const std::size_t chunk : {1, 16, 64, 33}) {
+      if (small_cases && chunk < 64 && worker == eager.get()) continue;
+      if (small_cases && chunk == 1) continue;
+      EXPECT_TRUE(run_alone(*worker, sequence_of(prompt, chunk, {5, 2, 3}, drawn), 5) == alone) << chunk;
+    }
+    // Among others: prompts of other lengths, some of them decoding already.
+    std::vector<Sequence> company;
+    for (int i = 0; i < 4; ++i) {
+      company.push_back(
+          sequence_of(random_prompt(10 + static_cast<unsigned>(i), 3 + 9 * static_cast<std::size_t>(i)), 20,
+                      {6 + 2 * i, 7 + 2 * i}));
+      company.back().scores = false;
+    }
+    Sequence own = sequence_of(prompt, 25, {20, 21, 22}, drawn);
+    while (own.heard.tokens.size() < 5)
+      step(*worker, {&company[0], &company[1], &own, &company[2], &company[3]});
+    EXPECT_TRUE(own.heard == alone);
+  }
+}
+
+// gpt-oss-20b's shapes, whose steps take every kernel: for few and for many tokens, with splits and without.
+TEST_F(GpuWorkerOnTheGpu, BitsDependOnNothingElseAtTheTrueShapes) {
+  if (small_cases) GTEST_SKIP() << "needs a GPU";
+  const ModelConfig config = must(read_model_config(root / "tests/data/models/gpt-oss-20b"));
+  constexpr Size size{2048, 72, 4096, 400};
+  RandomWeights random(1);
+  const std::unique_ptr<Worker> eager =
+      must(GpuWorker::start(config, random, limits_of(config, false, size)));
+  const std::unique_ptr<Worker> graphs =
+      must(GpuWorker::start(config, random, limits_of(config, true, size)));
+  const unsigned vocabulary = static_cast<unsigned>(config.vocab_size);
+  const std::size_t length = 1500, answer = 24;
+  const std::vector<TokenId> prompt = random_prompt(2, length, vocabulary);
+  const auto pages_from = [](int first) {
+    std::vector<PageId> table(24);
+    std::iota(table.begin(), table.end(), first);
+    return table;
+  };
+  const SamplingParams drawn{.temperature = 0.8f, .top_p = 0.95f, .seed = 5};
+  const Heard alone = run_alone(*graphs, sequence_of(prompt, length, pages_from(0), drawn), answer);
+  ASSERT_EQ(alone.prompt_logprobs.size(), length - 1);
+  for (Worker* worker : {eager.get(), graphs.get()}) {
+    for (const std::size_t chunk : {64, 333, 1024, 1500}) {
+      EXPECT_TRUE(run_alone(*worker, sequence_of(prompt, chunk, pages_from(30), drawn), answer) == alone)
+          << chunk;
+    }
+    // Token by token: a prompt's log-probabilities are those of decode steps.
+    const std::vector<TokenId> beginning(prompt.begin(), prompt.begin() + 200);
+    const Heard one_by_one = run_alone(*worker, sequence_of(beginning, 1, pages_from(30)), 1);
+    EXPECT_TRUE(std::equal(one_by_one.prompt_logprobs.begin(), one_by_one.prompt_logprobs.end(),
+                           alone.prompt_logprobs.begin()));
+    // Among 69 others, then on the pages that have been written.
+    std::vector<Sequence> company;
+    for (int i = 0; i < 69; ++i) {
+      const std::size_t own_length = 3 + 2 * static_cast<std::size_t>(i);
+      company.push_back(sequence_of(random_prompt(10 + static_cast<unsigned>(i), own_length, vocabulary),
+                                    7 + static_cast<std::size_t>(i) % 5,
+                                    {70 + 4 * i, 71 + 4 * i, 72 + 4 * i, 73 + 4 * i}));
+      company.back().scores = false;
+    }
+    Sequence own = sequence_of(prompt, 700, pages_from(30), drawn);
+    Sequence reusing = own;
+    while (own.heard.tokens.size() < answer) {
+      std::vector<Sequence*> all = {&own};
+      for (Sequence& other : company) all.push_back(&other);
+      step(*worker, all);
+    }
+    EXPECT_TRUE(own.heard == alone);
+    reusing.done = 1408;  // 22 whole pages
+    const Heard reused = run_alone(*worker, std::move(reusing), answer);
+    EXPECT_EQ(reused.tokens, alone.tokens);
+    EXPECT_EQ(reused.logprobs, alone.logprobs);
+    // The comparison can fail: another token far back changes what comes of it.
+    std::vector<TokenId> other = prompt;
+    other[1] = (other[1] + 1) % static_cast<TokenId>(vocabulary);
+    EXPECT_NE(run_alone(*worker, sequence_of(other, length, pages_from(30), drawn), answer).logprobs,
+              alone.logprobs);
+  }
+}
+
+TEST_F(GpuWorkerOnTheGpu, WhatTheHostSamplesHasTheSameBits) {
+  const std::unique_ptr<Worker> gpu = gpu_worker(true);
+  const std::vector<TokenId> prompt = random_prompt(3, 20);
+  const auto run = [&](SamplingParams sampling, std::size_t top) {
+    Sequence sequence = sequence_of(prompt, 20, {9}, std::move(sampling));
+    sequence.scores = false;
+    sequence.top.resize(top);
+    return run_alone(*gpu, std::move(sequence), 4);
+  };
+  const SamplingParams drawn{.temperature = 1.0f, .min_p = 0.02f, .seed = 77};
+  SamplingParams biased = drawn;
+  biased.logit_bias = {{1, 0.0f}};  // changes nothing, and the GPU's sampling knows of none
+  const Heard device = run(drawn, 20), host = run(biased, 20);
+  EXPECT_TRUE(device == host);
+  ASSERT_EQ(device.top.size(), 20u);
+  for (std::size_t i = 0; i < 20; ++i) {
+    EXPECT_EQ(device.top[i].id, host.top[i].id);
+    EXPECT_EQ(device.top[i].logprob, host.top[i].logprob);
+  }
+}
+
+TEST_F(GpuWorkerOnTheGpu, RandomWeightsFollowFromTheirSeed) {
+  const ModelConfig config = example_config();
+  const auto heard = [&](std::uint64_t seed) {
+    RandomWeights random(seed);
+    const std::unique_ptr<Worker> worker = must(GpuWorker::start(config, random, limits_of(config, false)));
+    return run_alone(*worker, sequence_of(random_prompt(4, 30), 30, {0}), 3);
+  };
+  const Heard first = heard(1);
+  EXPECT_TRUE(heard(1) == first);
+  EXPECT_FALSE(heard(2) == first);
+  for (const float logprob : first.prompt_logprobs) EXPECT_TRUE(std::isfinite(logprob) && logprob > -60);
+}
+
+TEST_F(GpuWorkerOnTheGpu, RefusesAModelItsKernelsDoNotFit) {
+  ModelConfig config = example_config();
+  config.head_dim = 32;
+  RandomWeights random(1);
+  const Result<std::unique_ptr<Worker>> worker = GpuWorker::start(config, random, limits_of(config, false));
+  ASSERT_FALSE(worker.ok());
+  EXPECT_EQ(worker.status().code(), StatusCode::invalid_argument);
+  EXPECT_NE(worker.status().message().find("32 dimensions"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,178 @@
+#include "runtime/cuda/step_inputs.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "runtime/row_sampler.h"
+#include "tensor/cuda_check.h"
+
+namespace nibble {
+namespace {
+
+constexpr std::size_t alignment = 16;
+
+// Page i of a sequence holds positions [i * page_size, ..). Those before the first one that is still held are
+// left out, and the table begins as many entries earlier.
+std::size_t first_page_held(std::span<const PageId> pages) {
+  return static_cast<std::size_t>(
+      std::find_if(pages.begin(), pages.end(), [](PageId page) { return page >= 0; }) - pages.begin());
+}
+
+std::size_t pages_for(int positions, int page_size) {
+  return static_cast<std::size_t>((positions + page_size - 1) / page_size);
+}
+
+SampleCudaParams device_params(const SampleParams& params) {
+  return {.temperature = params.temperature,
+          .top_k = params.top_k,
+          .top_p = params.top_p,
+          .min_p = params.min_p,
+          .seed = params.seed,
+          .choice = params.choice,
+          .position = params.position};
+}
+
+}  // namespace
+
+StepLayout::StepLayout(const StepShape& shape) {
+  std::size_t at = 0;
+  const auto part = [&at](int count, std::size_t size) {
+    const std::size_t begin = at;
+    at = (at + static_cast<std::size_t>(count) * size + alignment - 1) / alignment * alignment;
+    return begin;
+  };
+  row_limit = part(1, sizeof(std::int32_t));
+  tokens = part(shape.rows, sizeof(std::int32_t));
+  positions = part(shape.rows, sizeof(std::int32_t));
+  for (std::size_t& slots : kv_slots) slots = part(shape.rows, sizeof(std::int32_t));
+  for (std::size_t& rows : sequence_rows) rows = part(shape.sequences, sizeof(SequenceCuda));
+  wanted_rows = part(shape.logit_rows, sizeof(std::int32_t));
+  params = part(shape.logit_rows, sizeof(SampleCudaParams));
+  page_table = at;
+}
+
+Result<StepInputs> StepInputs::allocate(const WorkerLimits& limits, int group) {
+  StepInputs inputs;
+  inputs.page_size_ = limits.page_size;
+  inputs.group_ = group;
+  const StepLayout layout(
+      {.rows = limits.max_rows, .sequences = limits.max_sequences, .logit_rows = limits.max_logit_rows});
+  const std::size_t entries = static_cast<std::size_t>(limits.max_sequences) * page_groups *
+                              (pages_for(limits.max_positions, limits.page_size) + 1);
+  const std::size_t bytes = layout.page_table + entries * sizeof(std::int32_t);
+  NIBBLE_ASSIGN(inputs.host_, PinnedBuffer::allocate(bytes));
+  NIBBLE_ASSIGN(inputs.device_, DeviceBuffer::allocate(bytes));
+  inputs.runs_.reserve(static_cast<std::size_t>(limits.max_sequences));
+  return inputs;
+}
+
+void StepInputs::fill(const Batch& batch, const StepShape& shape) {
+  const StepLayout layout(shape);
+  const std::size_t rows = batch.tokens.size(), sequences = batch.sequences.size(),
+                    logit_rows = batch.logit_rows.size();
+  NIBBLE_CHECK(rows <= static_cast<std::size_t>(shape.rows) &&
+               sequences <= static_cast<std::size_t>(shape.sequences) &&
+               logit_rows <= static_cast<std::size_t>(shape.logit_rows));
+  *host_.at<std::int32_t>(layout.row_limit) = static_cast<std::int32_t>(rows);
+  const auto padded = [](std::int32_t* part, std::size_t from, int to, std::int32_t value) {
+    std::fill(part + from, part + to, value);
+  };
+  std::int32_t* const tokens = host_.at<std::int32_t>(layout.tokens);
+  std::copy(batch.tokens.begin(), batch.tokens.end(), tokens);
+  padded(tokens, rows, shape.rows, 0);
+  padded(host_.at<std::int32_t>(layout.positions), rows, shape.rows, 0);
+  for (const std::size_t slots : layout.kv_slots) padded(host_.at<std::int32_t>(slots), rows, shape.rows, -1);
+
+  page_entries_ = 0;
+  runs_.clear();
+  run_begin_ = run_splits_ = 0;
+  for (std::size_t i = 0; i < sequences; ++i) fill_sequence(batch.sequences[i], i, layout);
+  for (const std::size_t part : layout.sequence_rows) {
+    SequenceCuda* const all = host_.at<SequenceCuda>(part);
+    std::fill(all + sequences, all + shape.sequences, SequenceCuda{});
+  }
+  runs_.push_back(shape.sequences);
+
+  std::int32_t* const wanted = host_.at<std::int32_t>(layout.wanted_rows);
+  SampleCudaParams* const params = host_.at<SampleCudaParams>(layout.params);
+  for (std::size_t i = 0; i < logit_rows; ++i) wanted[i] = batch.logit_rows[i].row;
+  padded(wanted, logit_rows, shape.logit_rows, 0);
+  std::fill(params, params + shape.logit_rows, SampleCudaParams{.temperature = 0});
+  for (const BatchSequence& sequence : batch.sequences) {
+    if (!sequence.samples) continue;
+    params[sequence.logit_begin + sequence.logit_count - 1] = device_params(sample_params_of(sequence));
+  }
+  bytes_ = layout.page_table + page_entries_ * sizeof(std::int32_t);
+  NIBBLE_CHECK(bytes_ <= host_.size());
+}
+
+void StepInputs::fill_sequence(const BatchSequence& sequence, std::size_t index, const StepLayout& layout) {
+  std::int32_t* const positions = host_.at<std::int32_t>(layout.positions);
+  for (int i = 0; i < sequence.row_count; ++i)
+    positions[sequence.row_begin + i] = sequence.first_position + i;
+  const int past = sequence.first_position + sequence.row_count;
+  for (std::size_t group = 0; group < page_groups; ++group) {
+    const std::span<const PageId> pages = sequence.pages[group];
+    SequenceCuda& rows = host_.at<SequenceCuda>(layout.sequence_rows[group])[index];
+    rows = {sequence.row_begin, sequence.row_count, sequence.first_position, 0};
+    if (pages.empty()) continue;
+    const std::size_t first = first_page_held(pages), end = pages_for(past, page_size_);
+    NIBBLE_CHECK(first < end && end <= pages.size(), "a sequence's pages hold all of its rows");
+    rows.pages_at = static_cast<std::int32_t>(page_entries_) - static_cast<std::int32_t>(first);
+    std::int32_t* const table = host_.at<std::int32_t>(layout.page_table);
+    std::copy(pages.begin() + static_cast<std::ptrdiff_t>(first),
+              pages.begin() + static_cast<std::ptrdiff_t>(end), table + page_entries_);
+    page_entries_ += end - first;
+    std::int32_t* const slots = host_.at<std::int32_t>(layout.kv_slots[group]);
+    for (int i = 0; i < sequence.row_count; ++i) {
+      const int position = sequence.first_position + i;
+      const PageId page = pages[static_cast<std::size_t>(position / page_size_)];
+      slots[sequence.row_begin + i] = page < 0 ? -1 : page * page_size_ + position % page_size_;
+    }
+  }
+  if (sequence.row_count * group_ <= attention_tile) add_run(static_cast<int>(index), attention_splits(past));
+}
+
+// Sequence `index` has so many splits: it ends the run before it where that has no room for them.
+void StepInputs::add_run(int index, int splits) {
+  if (run_splits_ + splits > CudaModel::attention_splits_room ||
+      index - run_begin_ == attention_max_sequences) {
+    runs_.push_back(index);
+    run_begin_ = index;
+    run_splits_ = 0;
+  }
+  run_splits_ += splits;
+}
+
+void StepInputs::copy(cudaStream_t stream) {
+  cuda_check(cudaMemcpyAsync(device_.data(), host_.data(), bytes_, cudaMemcpyHostToDevice, stream));
+}
+
+CudaForwardInput StepInputs::forward_input(const StepShape& shape) const {
+  const StepLayout layout(shape);
+  const auto part = [&](std::size_t offset) {
+    return reinterpret_cast<const std::int32_t*>(device_.data() + offset);
+  };
+  CudaForwardInput input{.rows = shape.rows,
+                         .sequences = shape.sequences,
+                         .logit_rows = shape.logit_rows,
+                         .one_row_each = shape.one_row_each,
+                         .row_limit = part(layout.row_limit),
+                         .tokens = part(layout.tokens),
+                         .positions = part(layout.positions),
+                         .attention_runs = runs_,
+                         .page_table = part(layout.page_table),
+                         .wanted_rows = shape.one_row_each ? nullptr : part(layout.wanted_rows)};
+  for (std::size_t group = 0; group < page_groups; ++group) {
+    input.kv_slots[group] = part(layout.kv_slots[group]);
+    input.sequence_rows[group] =
+        reinterpret_cast<const SequenceCuda*>(device_.data() + layout.sequence_rows[group]);
+  }
+  return input;
+}
+
+const SampleCudaParams* StepInputs::params(const StepShape& shape) const {
+  return reinterpret_cast<const SampleCudaParams*>(device_.data() + StepLayout(shape).params);
+}
+
+}  // namespace nibble

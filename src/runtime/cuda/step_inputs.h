@@ -1,0 +1,67 @@
+// What a step's kernels read, put together on the host and brought to the GPU in one copy.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "core/batch.h"
+#include "models/cuda/cuda_model.h"
+#include "ops/sample/cuda/sample_cuda.h"
+#include "runtime/worker.h"
+#include "tensor/device_buffer.h"
+#include "tensor/pinned_buffer.h"
+
+namespace nibble {
+
+static_assert(cuda_page_groups == page_groups);
+
+struct StepShape {
+  int rows = 0;
+  int sequences = 0;
+  int logit_rows = 0;
+  // Sequence i has row i, and its logits are wanted.
+  bool one_row_each = false;
+};
+
+// Byte offsets of a step's parts; the page tables come last, as long as they are.
+struct StepLayout {
+  std::size_t row_limit, tokens, positions, wanted_rows, params, page_table;
+  std::size_t kv_slots[page_groups], sequence_rows[page_groups];
+
+  explicit StepLayout(const StepShape& shape);
+};
+
+class StepInputs {
+ public:
+  // For steps within the limits of a model whose heads of keys have `group` query heads each.
+  static Result<StepInputs> allocate(const WorkerLimits& limits, int group);
+
+  // The batch, filled up to `shape` with rows that belong to nobody.
+  void fill(const Batch& batch, const StepShape& shape);
+  // Whether one run of attention has room for all of the filled step's splits.
+  bool is_one_run() const { return runs_.size() == 1; }
+  // Queues the copy of what was filled.
+  void copy(cudaStream_t stream);
+
+  // Where steps of that shape lie on the device. attention_runs are those of the filled step.
+  CudaForwardInput forward_input(const StepShape& shape) const;
+  const SampleCudaParams* params(const StepShape& shape) const;
+
+ private:
+  void fill_sequence(const BatchSequence& sequence, std::size_t index, const StepLayout& layout);
+  void add_run(int sequences, int splits);
+
+  PinnedBuffer host_;
+  DeviceBuffer device_;
+  int page_size_ = 0;
+  int group_ = 1;
+  std::size_t page_entries_ = 0;  // of the filled step's tables
+  std::size_t bytes_ = 0;         // of the filled step
+  std::vector<int> runs_;
+  int run_begin_ = 0, run_splits_ = 0;
+};
+
+}  // namespace nibble

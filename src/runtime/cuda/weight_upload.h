@@ -1,0 +1,42 @@
+// Feeds a GPU from a checkpoint's mapped files: threads copy pieces into pinned memory, from where the GPU
+// takes them at the speed of its link while the next piece is copied.
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+#include "base/thread_pool.h"
+#include "checkpoint/weight_source.h"
+#include "models/cuda/weight_feed.h"
+#include "runtime/cuda/cuda_handles.h"
+#include "tensor/pinned_buffer.h"
+
+namespace nibble {
+
+class WeightUpload final : public WeightFeed {
+ public:
+  // Both outlive it.
+  static Result<WeightUpload> begin(const WeightSource& source, ThreadPool& threads);
+
+  Status queue(const StoredShape& tensor, std::size_t begin, std::size_t count, void* to,
+               cudaStream_t stream) override;
+
+ private:
+  static constexpr std::size_t slot_bytes = std::size_t{32} << 20;
+  static constexpr std::size_t slots = 4;
+
+  struct Slot {
+    PinnedBuffer memory;
+    CudaEvent copied;  // when its last piece has left it
+  };
+
+  WeightUpload(const WeightSource& source, ThreadPool& threads) : source_(&source), threads_(&threads) {}
+  void queue_piece(const std::byte* from, std::size_t bytes, std::byte* to, cudaStream_t stream);
+
+  const WeightSource* source_;
+  ThreadPool* threads_;
+  std::array<Slot, slots> slots_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace nibble

@@ -1,0 +1,32 @@
+// The GPU side of the runtime as the engine sees it. Without device code in the program every question has
+// the answer "there is none".
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "base/status.h"
+#include "checkpoint/model_config.h"
+#include "checkpoint/weight_source.h"
+#include "plan/machine.h"
+#include "runtime/worker.h"
+
+namespace nibble {
+
+// Adds this process's GPUs to what was probed of its machine.
+void probe_gpus(Machine& machine);
+
+// Where a GPU's weights come from: a checkpoint, or else a seed, which gives every tensor random values with
+// the statistics of real ones.
+struct GpuWeights {
+  std::optional<WeightSource> source;
+  std::uint64_t seed = 0;
+};
+
+// A worker on this process's first GPU. Takes all memory that steps within the limits need, fills the
+// weights, captures the graphs and holds each to the bits of a step without one.
+Result<std::unique_ptr<Worker>> start_gpu_worker(const ModelConfig& config, GpuWeights weights,
+                                                 const WorkerLimits& limits);
+
+}  // namespace nibble
