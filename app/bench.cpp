@@ -74,6 +74,26 @@ Status first_token(Engine& engine) {
   return {};
 }
 
+bool on_gpu(const ModelInfo& model) { return model.plan.device == DeviceKind::cuda; }
+
+// CPUs that the engine's threads keep busy: while a GPU works, none need be.
+int busy_cpus(const ModelInfo& model) {
+  return on_gpu(model) ? 0 : std::min(model.threads, static_cast<int>(allowed_cpus().size()));
+}
+
+// The bounds to compare with: measured now on a CPU, known of its model on a GPU.
+Status find_rates(BenchReport& report) {
+  if (on_gpu(report.model)) {
+    const GpuFacts& gpu = report.model.plan.machine.gpu;
+    report.read_bandwidth = gpu.read_bandwidth;
+    report.peak_rate = {.flops = gpu.bf16_flops, .instruction = "tensor cores"};
+    return {};
+  }
+  NIBBLE_ASSIGN(report.read_bandwidth, measure_read_bandwidth(report.model.threads));
+  NIBBLE_ASSIGN(report.peak_rate, measure_peak_rate(report.model.threads, report.model.bf16_activations));
+  return {};
+}
+
 Status run_all(const Options& options, Engine& engine, BenchReport& report) {
   const InterruptGuard guard;
   for (const int concurrency : options.concurrency) {
@@ -82,8 +102,8 @@ Status run_all(const Options& options, Engine& engine, BenchReport& report) {
                           .output_len = options.output_len,
                           .concurrency = concurrency,
                           .requests = options.requests > 0 ? options.requests : concurrency,
-                          .step_tokens = options.engine.max_num_batched_tokens,
-                          .cpus = std::min(report.model.threads, static_cast<int>(allowed_cpus().size())),
+                          .step_tokens = report.model.plan.max_num_batched_tokens,
+                          .cpus = busy_cpus(report.model),
                           .seed = options.engine.seed,
                           .profile = options.profile},
                  .result = {}};
@@ -160,8 +180,7 @@ Status run(Options options, Console& console) {
   report.huge_page_memory = memory_line("/proc/self/smaps_rollup", "AnonHugePages:") +
                             memory_line("/proc/self/smaps_rollup", "FilePmdMapped:");
   // Last, for its buffer would count among the peak memory.
-  NIBBLE_ASSIGN(report.read_bandwidth, measure_read_bandwidth(report.model.threads));
-  NIBBLE_ASSIGN(report.peak_rate, measure_peak_rate(report.model.threads, report.model.bf16_activations));
+  NIBBLE_RETURN_IF_ERROR(find_rates(report));
   for (BenchRow& row : report.rows) set_shares(report, row);
   if (options.json) {
     const std::string text = report_json(report);

@@ -98,10 +98,13 @@ void print_table(const BenchReport& report, std::FILE* out) {
   std::fprintf(out, "model          %s, %.2f GB of weights, %.1f MB of them a token\n",
                quote(report.model.name).c_str(), gigabytes(report.model.weight_bytes),
                report.model.plan.bound.bytes_per_token / 1e6);
-  std::fprintf(
-      out, "machine        %d threads, reading %.1f GB/s, multiplying %.0f GFLOP/s by %s (measured now)\n",
-      report.model.threads, report.read_bandwidth / 1e9, report.peak_rate.flops / 1e9,
-      std::string(report.peak_rate.instruction).c_str());
+  const bool gpu = report.model.plan.device == DeviceKind::cuda;
+  const std::string machine =
+      gpu ? report.model.plan.machine.gpu.model : std::to_string(report.model.threads) + " threads";
+  std::fprintf(out, "machine        %s, reading %.1f GB/s, multiplying %.0f GFLOP/s by %s (%s)\n",
+               machine.c_str(), report.read_bandwidth / 1e9, report.peak_rate.flops / 1e9,
+               std::string(report.peak_rate.instruction).c_str(),
+               gpu ? "known of such a GPU" : "measured now");
   std::fprintf(out, "loaded in      %.2f s, first token after %.2f s\n", report.load_s, report.first_token_s);
   std::fprintf(out, "memory         %.2f GB at most, %.2f GB beside files, %.2f GB in huge pages\n",
                gigabytes(report.peak_memory), gigabytes(report.anonymous_memory),

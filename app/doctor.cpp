@@ -12,6 +12,7 @@
 #include "plan/gates.h"
 #include "plan/kernel_check.h"
 #include "plan/library_probe.h"
+#include "runtime/gpu.h"
 
 namespace nibble {
 namespace {
@@ -245,6 +246,7 @@ Status check_model(const Options& options, const Machine& machine, ThreadPool& t
 Status run(const Options& options, Console& console) {
   Report report(options.json, console);
   Machine machine = probe_machine();
+  probe_gpus(machine);
   check_machine(machine, report);
   check_libraries(machine, report);
   ThreadPool threads(options.engine.threads);

@@ -303,6 +303,10 @@ std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
        .aliases = {"--disable-cuda-graph"},
        .help = "no CUDA graphs",
        .set = noting(given.enforce_eager, switch_value(options.enforce_eager))},
+      {.name = "--random-weights",
+       .value = "SEED",
+       .help = "on a GPU: weights out of a seed; MODEL needs a config.json alone",
+       .set = noting(given.random_weights, uint64_value(options.random_weights))},
       {.name = "--override-gates",
        .value = "NAME,...",
        .help = "use libraries that a gate refuses; /health says degraded",
@@ -323,6 +327,7 @@ std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
   for (OptionSpec& spec : specs) {
     spec.group = "Engine options";
     if (std::ranges::count(of_the_plan, spec.name) != 0) spec.explained_by = "plan";
+    if (spec.name == "--random-weights") spec.explained_by = "bench";
   }
   return specs;
 }

@@ -98,7 +98,8 @@ struct EngineOptions {
   int expert_parallel = 0;       // ranks the experts are spread over; 0: likewise
   float memory_utilization = 0;  // share of the device's memory that may be taken; 0: what the plan chooses
   bool enforce_eager = false;    // no CUDA graphs
-  std::string override_gates;    // names between commas: what needs them runs although they are not open
+  std::uint64_t random_weights = 0;  // a seed, if given: weights are made of it, and no file is read
+  std::string override_gates;        // names between commas: what needs them runs although they are not open
   std::uint64_t seed = 0;
 
   struct Given {
@@ -120,6 +121,7 @@ struct EngineOptions {
     bool expert_parallel = false;
     bool memory_utilization = false;
     bool enforce_eager = false;
+    bool random_weights = false;
     bool override_gates = false;
     bool seed = false;
   };

@@ -93,6 +93,7 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
                                 {"NIBBLE_ALL_REDUCE", "fused"},
                                 {"NIBBLE_GPU_MEMORY_UTILIZATION", "0.5"},
                                 {"NIBBLE_ENFORCE_EAGER", "1"},
+                                {"NIBBLE_RANDOM_WEIGHTS", "11"},
                                 {"NIBBLE_OVERRIDE_GATES", "nccl,mpi"},
                                 {"NIBBLE_SEED", "9"},
                                 {"PATH", "/bin"}};
@@ -116,6 +117,7 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
   EXPECT_EQ(options.all_reduce, "fused");
   EXPECT_EQ(options.memory_utilization, 0.5f);
   EXPECT_TRUE(options.enforce_eager);
+  EXPECT_EQ(options.random_weights, 11u);
   EXPECT_EQ(options.override_gates, "nccl,mpi");
   EXPECT_EQ(options.seed, 9u);
   const EngineOptions::Given& given = options.given;
@@ -124,7 +126,7 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
               given.moe_runner_backend && given.attention_backend && given.no_prefix_cache &&
               given.kv_cache_tokens && given.tensor_parallel && given.expert_parallel &&
               given.moe_a2a_backend && given.all_reduce && given.memory_utilization && given.enforce_eager &&
-              given.override_gates && given.seed);
+              given.random_weights && given.override_gates && given.seed);
 }
 
 TEST(EngineOptions, AValueTheUserSetIsToldFromAnEqualDefault) {

@@ -1,6 +1,7 @@
 #include "engine/choices.h"
 
 #include "models/model_traits.h"
+#include "runtime/gpu.h"
 #include "runtime/kernel_choice.h"
 #include "runtime/kv_store.h"
 
@@ -26,7 +27,8 @@ WorkerLimits worker_limits(const Plan& plan) {
           .kv_dtype = plan.kv_dtype,
           .page_size = plan.page_size,
           .page_counts = {plan.kv_pages, plan.kv_window_pages},
-          .dense = dense_format(plan.quantization)};
+          .dense = dense_format(plan.quantization),
+          .graphs = plan.cuda_graphs};
 }
 
 }  // namespace
@@ -34,10 +36,10 @@ WorkerLimits worker_limits(const Plan& plan) {
 Result<EngineChoices> make_choices(const EngineOptions& options, const ModelConfig& config,
                                    const std::string& name) {
   NIBBLE_ASSIGN(const ModelTraits traits, traits_of(config, name));
-  NIBBLE_ASSIGN(Plan plan, resolve(options, probe_machine(), traits));
+  Machine machine = probe_machine();
+  probe_gpus(machine);
+  NIBBLE_ASSIGN(Plan plan, resolve(options, machine, traits));
   NIBBLE_CHECK(plan.not_built.empty(), "a plan for this machine has only what is built");
-  NIBBLE_ASSIGN(const KernelChoice<DotKernels> dots, choose_dot_kernels(plan.experts.kernel));
-  NIBBLE_ASSIGN(const KernelChoice<AttentionKernels> attention, choose_attention_kernels(plan.attention));
   EngineChoices choices{.scheduler = {.max_num_seqs = plan.max_num_seqs,
                                       .max_num_batched_tokens = plan.max_num_batched_tokens,
                                       .max_logit_rows = plan.max_logit_rows,
@@ -47,8 +49,14 @@ Result<EngineChoices> make_choices(const EngineOptions& options, const ModelConf
                                   .window = page_window(config),
                                   .keep_prefixes = plan.prefix_cache},
                         .worker = worker_limits(plan)};
-  choices.worker.dots = dots.kernels;
-  choices.worker.attention = attention.kernels;
+  if (plan.device == DeviceKind::cpu) {
+    NIBBLE_ASSIGN(const KernelChoice<DotKernels> dots, choose_dot_kernels(plan.experts.kernel));
+    NIBBLE_ASSIGN(const KernelChoice<AttentionKernels> attention, choose_attention_kernels(plan.attention));
+    choices.worker.dots = dots.kernels;
+    choices.worker.attention = attention.kernels;
+  } else {
+    choices.plan_ahead = true;
+  }
   choices.plan = std::move(plan);
   return choices;
 }

@@ -14,6 +14,7 @@
 #include "engine/step_runner.h"
 #include "models/model.h"
 #include "runtime/cpu_worker.h"
+#include "runtime/gpu.h"
 #include "sched/scheduler.h"
 
 namespace nibble {
@@ -33,6 +34,34 @@ Choice mapping_choice(std::int64_t mapped, std::int64_t all) {
           .why = mapped >= all ? "all of the files, which the page cache held"
                                : "what the page cache held of " + megabytes(all) +
                                      ", as far as a tenth of a second went; steps map the rest"};
+}
+
+struct StartedWorker {
+  std::unique_ptr<Worker> worker;
+  std::int64_t weight_bytes = 0;  // of the files
+};
+
+Result<StartedWorker> start_worker(const std::filesystem::path& folder, const EngineOptions& options,
+                                   const ModelConfig& config, const EngineChoices& choices,
+                                   const std::function<void(double, double)>& progress) {
+  StartedWorker started;
+  const bool on_gpu = choices.plan.device == DeviceKind::cuda;
+  if (options.given.random_weights) {
+    if (!on_gpu) return invalid_argument("--random-weights are made on a GPU, and this engine runs on a CPU");
+    NIBBLE_ASSIGN(started.worker,
+                  start_gpu_worker(config, {.source = {}, .seed = options.random_weights}, choices.worker));
+    return started;
+  }
+  NIBBLE_ASSIGN(WeightSource weights, WeightSource::open(folder));
+  NIBBLE_RETURN_IF_ERROR(check_tensors(config, weights));
+  started.weight_bytes = weights.bytes();
+  if (on_gpu) {
+    NIBBLE_ASSIGN(started.worker, start_gpu_worker(config, {.source = std::move(weights)}, choices.worker));
+    return started;
+  }
+  NIBBLE_ASSIGN(std::unique_ptr<Model> model, bind_model(config, std::move(weights)));
+  NIBBLE_ASSIGN(started.worker, CpuWorker::start(std::move(model), choices.worker, progress));
+  return started;
 }
 
 class SteppedEngine final : public Engine {
@@ -168,12 +197,8 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
   NIBBLE_ASSIGN(const ModelConfig config, read_model_config(location.folder));
   // What cannot be honoured is refused before weights are looked for.
   NIBBLE_ASSIGN(EngineChoices choices, make_choices(options, config, location.name));
-  NIBBLE_ASSIGN(WeightSource weights, WeightSource::open(location.folder));
-  NIBBLE_RETURN_IF_ERROR(check_tensors(config, weights));
-  const std::int64_t weight_bytes = weights.bytes();
   if (change) change(choices);
-  NIBBLE_ASSIGN(std::unique_ptr<Model> model, bind_model(config, std::move(weights)));
-  NIBBLE_ASSIGN(std::unique_ptr<Worker> worker, CpuWorker::start(std::move(model), choices.worker, progress));
+  NIBBLE_ASSIGN(StartedWorker started, start_worker(location.folder, options, config, choices, progress));
 
   ModelInfo info{.name = location.name,
                  .folder = location.folder,
@@ -182,13 +207,13 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
                  .max_model_len = choices.scheduler.max_model_len,
                  .kv_tokens = choices.cache.page_count[full_pages] * choices.cache.page_size,
                  .eos_ids = config.eos_token_ids,
-                 .weight_bytes = weight_bytes,
+                 .weight_bytes = started.weight_bytes,
                  .bf16_activations = choices.worker.activations == InputValues::bf16,
-                 .threads = worker->threads(),
+                 .threads = started.worker->threads(),
                  .plan = std::move(choices.plan),
-                 .mapped = mapping_choice(worker->mapped_bytes(), weight_bytes)};
+                 .mapped = mapping_choice(started.worker->mapped_bytes(), started.weight_bytes)};
   return std::unique_ptr<Engine>(
-      std::make_unique<SteppedEngine>(std::move(info), choices, std::move(worker)));
+      std::make_unique<SteppedEngine>(std::move(info), choices, std::move(started.worker)));
 }
 
 }  // namespace nibble

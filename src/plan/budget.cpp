@@ -40,6 +40,8 @@ DType kv_dtype_of(const Situation& s) {
   return name == "float32" ? DType::f32 : name == "fp8" ? DType::f8_e4m3 : DType::bf16;
 }
 
+int page_size_of(const Situation& s) { return find_attention(s.at(Field::attention).value)->page_size; }
+
 StepLimits step_limits(const Situation& s, std::int64_t positions) {
   const std::int64_t rows = s.number(Field::max_num_batched_tokens),
                      sequences = s.number(Field::max_num_seqs);
@@ -48,7 +50,8 @@ StepLimits step_limits(const Situation& s, std::int64_t positions) {
           .sequences = sequences,
           .positions = positions,
           .threads = s.on_gpu() ? 1 : static_cast<int>(s.number(Field::threads)),
-          .ranks = ranks_of(s)};
+          .ranks = ranks_of(s),
+          .on_gpu = s.on_gpu()};
 }
 
 std::int64_t memory_budget(const Situation& s) {
@@ -62,24 +65,27 @@ std::int64_t memory_budget(const Situation& s) {
 }
 
 std::int64_t affordable_tokens(const Situation& s) {
+  const int page_size = page_size_of(s);
   const auto tokens_in = [&](std::int64_t bytes) {
-    return kv_page_size * whole_pages_in(s.model, kv_dtype_of(s), ranks_of(s), s.number(Field::max_num_seqs),
-                                         s.number(Field::max_num_batched_tokens), bytes);
+    return page_size * whole_pages_in(s.model, kv_dtype_of(s), ranks_of(s), page_size,
+                                      s.number(Field::max_num_seqs), s.number(Field::max_num_batched_tokens),
+                                      bytes);
   };
-  if (!has_share(s)) return std::max<std::int64_t>(tokens_in(free_beside_weights(s) / 2), kv_page_size);
+  if (!has_share(s)) return std::max<std::int64_t>(tokens_in(free_beside_weights(s) / 2), page_size);
   return tokens_in(memory_budget(s) - weights_of(s) -
                    workspace_bytes(s.model, step_limits(s, s.model.max_positions)) - graphs_of(s) -
                    states_of(s));
 }
 
 std::int64_t usable_tokens(const Situation& s) {
-  const std::int64_t asked = (s.options.kv_cache_tokens + kv_page_size - 1) / kv_page_size * kv_page_size;
+  const int page_size = page_size_of(s);
+  const std::int64_t asked = (s.options.kv_cache_tokens + page_size - 1) / page_size * page_size;
   return asked > 0 ? std::min(asked, affordable_tokens(s)) : affordable_tokens(s);
 }
 
 MemoryPlan plan_memory(const Situation& s) {
   const std::int64_t context = s.number(Field::max_model_len), pages = s.number(Field::kv_pages);
-  const KvPages page = kv_page_bytes(s.model, kv_dtype_of(s), ranks_of(s));
+  const KvPages page = kv_page_bytes(s.model, kv_dtype_of(s), ranks_of(s), page_size_of(s));
   MemoryPlan memory{
       .weights = weights_of(s),
       .kv = pages * page.whole + s.number(Field::kv_window_pages) * page.windowed + states_of(s),
@@ -87,7 +93,7 @@ MemoryPlan plan_memory(const Situation& s) {
       .graphs = graphs_of(s),
       .budget = memory_budget(s),
       .capacity = s.on_gpu() ? s.machine.gpu.memory_bytes : s.machine.cpu.memory_bytes,
-      .kv_tokens = pages * kv_page_size};
+      .kv_tokens = pages * page_size_of(s)};
   memory.total = memory.weights + memory.kv + memory.workspace + memory.graphs;
   memory.max_concurrency =
       static_cast<double>(memory.kv_tokens) / static_cast<double>(std::max<std::int64_t>(context, 1));

@@ -134,7 +134,8 @@ Candidates batch_invariance(const Situation&) {
 }
 
 Candidates cuda_graphs(const Situation&) {
-  return {{.value = "on", .why = "decode steps and prefill chunks of fixed sizes, held to the eager bits"},
+  return {{.value = "on",
+           .why = "decode steps of fixed sizes, each held at the start to the bits of launches one by one"},
           {.value = "off", .why = "steps run as they are"}};
 }
 
@@ -182,24 +183,25 @@ Candidates contexts(const Situation& s) {
   return numbers(s.options.max_model_len, std::move(list));
 }
 
-std::int64_t asked_pages(const EngineOptions& options) {
-  return (options.kv_cache_tokens + kv_page_size - 1) / kv_page_size;
+std::int64_t asked_pages(const Situation& s) {
+  const int page_size = page_size_of(s);
+  return (s.options.kv_cache_tokens + page_size - 1) / page_size;
 }
 
 Candidates kv_pages(const Situation& s) {
   const std::int64_t context = s.number(Field::max_model_len);
-  const std::int64_t wanted = (context + kv_page_size - 1) / kv_page_size * s.number(Field::max_num_seqs);
-  const std::int64_t fit = affordable_tokens(s) / kv_page_size;
-  const std::string pages = "as many pages of " + std::to_string(kv_page_size) + " positions as ";
-  return numbers(
-      asked_pages(s.options),
-      {number(std::max(wanted, std::int64_t{1}), pages + "--max-num-seqs of the longest sequences take"),
-       number(std::max(fit, std::int64_t{1}), pages + memory_left(s) + " holds")});
+  const int page_size = page_size_of(s);
+  const std::int64_t wanted = (context + page_size - 1) / page_size * s.number(Field::max_num_seqs);
+  const std::int64_t fit = affordable_tokens(s) / page_size;
+  const std::string pages = "as many pages of " + std::to_string(page_size) + " positions as ";
+  return numbers(asked_pages(s), {number(std::max(wanted, std::int64_t{1}),
+                                         pages + "--max-num-seqs of the longest sequences take"),
+                                  number(std::max(fit, std::int64_t{1}), pages + memory_left(s) + " holds")});
 }
 
 Candidates kv_window_pages(const Situation& s) {
   if (!has_window_pages(s.model)) return {};
-  return {number(window_pages_beside(s.model, s.number(Field::max_num_seqs),
+  return {number(window_pages_beside(s.model, page_size_of(s), s.number(Field::max_num_seqs),
                                      s.number(Field::max_num_batched_tokens), s.number(Field::kv_pages)),
                  "layers with a window of " + std::to_string(s.model.window) +
                      " need no more; among them are what is kept for prompts that begin alike")};
@@ -232,40 +234,40 @@ Candidates memory_nodes(const Situation& s) {
                       : "there is one memory node"}};
 }
 
-std::string asked_device(const EngineOptions& o) {
-  return o.device == Device::automatic ? "" : o.device == Device::cpu ? "cpu" : "cuda";
+std::string asked_device(const Situation& s) {
+  return s.options.device == Device::automatic ? "" : s.options.device == Device::cpu ? "cpu" : "cuda";
 }
-std::string asked_threads(const EngineOptions& o) { return text_of(o.threads); }
-std::string asked_tp(const EngineOptions& o) { return text_of(o.tensor_parallel); }
-std::string asked_ep(const EngineOptions& o) { return text_of(o.expert_parallel); }
-std::string asked_dtype(const EngineOptions& o) { return float_name(o.dtype); }
-std::string asked_quantization(const EngineOptions& o) {
-  if (!o.given.quantization && o.quantization == Quantization::none) return {};
+std::string asked_threads(const Situation& s) { return text_of(s.options.threads); }
+std::string asked_tp(const Situation& s) { return text_of(s.options.tensor_parallel); }
+std::string asked_ep(const Situation& s) { return text_of(s.options.expert_parallel); }
+std::string asked_dtype(const Situation& s) { return float_name(s.options.dtype); }
+std::string asked_quantization(const Situation& s) {
+  if (!s.options.given.quantization && s.options.quantization == Quantization::none) return {};
   constexpr const char* names[] = {"none", "q8", "mxfp4"};
-  return names[static_cast<std::size_t>(o.quantization)];
+  return names[static_cast<std::size_t>(s.options.quantization)];
 }
-std::string asked_kv_dtype(const EngineOptions& o) { return float_name(o.kv_cache_dtype); }
-std::string asked_attention(const EngineOptions& o) { return given_name(o.attention_backend); }
-std::string asked_all_reduce(const EngineOptions& o) { return given_name(o.all_reduce); }
-std::string asked_graphs(const EngineOptions& o) {
-  return o.enforce_eager ? "off" : o.given.enforce_eager ? "on" : "";
+std::string asked_kv_dtype(const Situation& s) { return float_name(s.options.kv_cache_dtype); }
+std::string asked_attention(const Situation& s) { return given_name(s.options.attention_backend); }
+std::string asked_all_reduce(const Situation& s) { return given_name(s.options.all_reduce); }
+std::string asked_graphs(const Situation& s) {
+  return s.options.enforce_eager ? "off" : s.options.given.enforce_eager ? "on" : "";
 }
-std::string asked_rows(const EngineOptions& o) {
+std::string asked_rows(const Situation& s) {
   const EngineOptions defaults;
-  const bool asked =
-      o.given.max_num_batched_tokens || o.max_num_batched_tokens != defaults.max_num_batched_tokens;
-  return asked ? std::to_string(o.max_num_batched_tokens) : std::string();
+  const bool asked = s.options.given.max_num_batched_tokens ||
+                     s.options.max_num_batched_tokens != defaults.max_num_batched_tokens;
+  return asked ? std::to_string(s.options.max_num_batched_tokens) : std::string();
 }
-std::string asked_sequences(const EngineOptions& o) {
+std::string asked_sequences(const Situation& s) {
   const EngineOptions defaults;
-  const bool asked = o.given.max_num_seqs || o.max_num_seqs != defaults.max_num_seqs;
-  return asked ? std::to_string(o.max_num_seqs) : std::string();
+  const bool asked = s.options.given.max_num_seqs || s.options.max_num_seqs != defaults.max_num_seqs;
+  return asked ? std::to_string(s.options.max_num_seqs) : std::string();
 }
-std::string asked_prefix_cache(const EngineOptions& o) {
-  return o.no_prefix_cache ? "off" : o.given.no_prefix_cache ? "on" : "";
+std::string asked_prefix_cache(const Situation& s) {
+  return s.options.no_prefix_cache ? "off" : s.options.given.no_prefix_cache ? "on" : "";
 }
-std::string asked_kv_pages(const EngineOptions& o) { return text_of(asked_pages(o)); }
-std::string asked_context(const EngineOptions& o) { return text_of(o.max_model_len); }
+std::string asked_kv_pages(const Situation& s) { return text_of(asked_pages(s)); }
+std::string asked_context(const Situation& s) { return text_of(s.options.max_model_len); }
 
 constexpr FieldSpec specs[] = {
     {Field::device, "device", "--device", devices, asked_device},

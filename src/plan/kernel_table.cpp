@@ -19,8 +19,14 @@ constexpr std::string_view amx[] = {"amx_bf16", "amx_tile", "avx512_bf16", "avx5
 constexpr KernelFacts on_cpu(std::string_view name, std::span<const std::string_view> features) {
   return {.name = name, .device = DeviceKind::cpu, .features = features, .built = true};
 }
-constexpr KernelFacts on_sm90(std::string_view name) {
-  return {.name = name, .device = DeviceKind::cuda, .features = {}, .compute_capability = 90, .built = false};
+#ifdef NIBBLE_DEVICE_CODE
+constexpr bool device_code = true;
+#else
+constexpr bool device_code = false;
+#endif
+
+constexpr KernelFacts on_sm90(std::string_view name, bool built = false) {
+  return {.name = name, .device = DeviceKind::cuda, .features = {}, .compute_capability = 90, .built = built};
 }
 
 constexpr KernelFacts on_sm100(std::string_view name) {
@@ -30,7 +36,7 @@ constexpr KernelFacts on_sm100(std::string_view name) {
 
 // The order of the CPU's is that of ops/linear/dot_kernels.cpp.
 constexpr ExpertKernel experts[] = {
-    {.facts = on_sm90("sm90_mxfp4"),
+    {.facts = on_sm90("sm90_mxfp4", device_code),
      .format = StoredFormat::mxfp4,
      .layout = WeightLayout::sm90_granules,
      .exchanges = true},
@@ -58,10 +64,13 @@ constexpr ExpertKernel experts[] = {
 };
 
 constexpr AttentionKernel attention[] = {
-    {.facts = on_sm90("sm90_attention"), .kind = AttentionKind::grouped, .split = 512},
-    {.facts = on_sm90("sm90_mla"), .kind = AttentionKind::latent, .split = 512},
-    {.facts = on_sm100("sm100_attention"), .kind = AttentionKind::grouped, .split = 512},
-    {.facts = on_sm100("sm100_mla"), .kind = AttentionKind::latent, .split = 512},
+    {.facts = on_sm90("sm90_attention", device_code),
+     .kind = AttentionKind::grouped,
+     .split = 256,
+     .page_size = 64},
+    {.facts = on_sm90("sm90_mla"), .kind = AttentionKind::latent, .split = 512, .page_size = 64},
+    {.facts = on_sm100("sm100_attention"), .kind = AttentionKind::grouped, .split = 512, .page_size = 64},
+    {.facts = on_sm100("sm100_mla"), .kind = AttentionKind::latent, .split = 512, .page_size = 64},
     {.facts = on_cpu("cpu_avx512", avx512_fma), .split = kv_split},
     {.facts = on_cpu("cpu_avx2", avx2_f16c), .split = kv_split},
     {.facts = on_cpu("cpu_scalar", {}), .split = kv_split},
@@ -152,6 +161,8 @@ std::string_view combine_format_name(CombineFormat format) {
   constexpr std::string_view names[] = {"top_k_order", "summed", "weighted"};
   return names[static_cast<std::size_t>(format)];
 }
+
+bool has_device_code() { return device_code; }
 
 std::span<const ExpertKernel> expert_kernels() { return experts; }
 std::span<const AttentionKernel> attention_table() { return attention; }

@@ -48,6 +48,9 @@ struct ExpertPath {
   bool operator==(const ExpertPath&) const = default;
 };
 
+// Whether this program has device code, of whatever kernels are built.
+bool has_device_code();
+
 struct KernelFacts {
   std::string_view name;
   DeviceKind device = DeviceKind::cpu;
@@ -67,6 +70,7 @@ struct AttentionKernel {
   KernelFacts facts;
   AttentionKind kind = AttentionKind::grouped;
   std::int64_t split = 0;  // positions
+  int page_size = 16;      // of keys and values; a divisor of the split
 };
 
 struct Exchange {

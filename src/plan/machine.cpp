@@ -67,6 +67,15 @@ CpuFacts host_of(int count) {
 
 }  // namespace
 
+void add_known_rates(GpuFacts& gpu) {
+  for (const GpuFacts& known : gpus) {
+    if (!gpu.model.starts_with(known.model)) continue;
+    gpu.read_bandwidth = known.read_bandwidth;
+    gpu.bf16_flops = known.bf16_flops;
+    gpu.link_bandwidth = known.link_bandwidth;
+  }
+}
+
 bool CpuFacts::has(std::string_view feature) const {
   return std::find(features.begin(), features.end(), feature) != features.end();
 }

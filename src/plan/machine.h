@@ -37,6 +37,7 @@ struct GpuFacts {
   double read_bandwidth = 0;      // bytes/s of each
   double bf16_flops = 0;          // a second of each, dense
   double link_bandwidth = 0;      // bytes/s between two of them, one way
+  std::string problem;            // why there is none, where one was looked for
   bool operator==(const GpuFacts&) const = default;
 };
 
@@ -62,8 +63,11 @@ struct Machine {
 // what there is.
 Result<Machine> declared_machine(std::string_view name);
 
-// What this process finds, without measuring: rates are 0.
+// What this process finds, without measuring: rates are 0. GPUs are found by the runtime (probe_gpus).
 Machine probe_machine();
+
+// The rates of a declared GPU of that model, where there is one.
+void add_known_rates(GpuFacts& gpu);
 
 // "machine" of `nibble plan --json`, which read_machine takes back.
 void write_machine(const Machine& machine, JsonWriter& json);

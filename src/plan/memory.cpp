@@ -60,6 +60,29 @@ std::int64_t forward_bytes(const ModelTraits& model, const StepLimits& limits) {
   return bytes;
 }
 
+// What models/cuda/ lays out for a forward, and runtime/cuda/ for logits and sampling.
+std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
+  constexpr std::int64_t tile = 128, splits = 8192, processors = 132, few_slots = 1024;
+  const std::int64_t rows = limits.rows, slots = rows * model.experts_per_token;
+  const std::int64_t q_width = model.heads * model.query_dim / limits.ranks;
+  const std::int64_t forward = rows * model.hidden * (4 + 4 + 2 + 2)   // residual, delta, normed twice
+                               + limits.logit_rows * model.hidden * 2  // rows for lm_head
+                               + rows * model.query_dim * 4            // cos, sin
+                               + rows * q_width * (2 + 2)              // q, attended
+                               + rows * model.experts * 4 + slots * 8;
+  const std::int64_t attention =
+      splits * std::max<std::int64_t>(model.kv_heads / limits.ranks, 1) * 16 * (model.query_dim + 4) * 4;
+  const std::int64_t linear = processors * 8 * 64 * 64 * 4;
+  const bool many = slots >= 16 * model.experts;
+  const std::int64_t tiles = many ? slots / tile + std::min(slots, model.experts) : 0;
+  const std::int64_t experts = std::min(slots, few_slots) * model.expert_width * 2 +
+                               (many ? slots : std::min(slots, few_slots)) * model.hidden * 4 +
+                               tiles * tile * (2 * (model.hidden + model.expert_width) + 4);
+  const std::int64_t blocks = (model.vocabulary + 1023) / 1024;
+  const std::int64_t sampling = limits.logit_rows * (model.vocabulary * 4 + blocks * 24 + 32 * 8 + 12);
+  return forward + attention + linear + experts + sampling;
+}
+
 // A room a thread for sampling and for changes of logits.
 std::int64_t sampling_bytes(const ModelTraits& model, const StepLimits& limits) {
   const std::int64_t room =
@@ -109,17 +132,17 @@ std::int64_t kv_position_bytes(const ModelTraits& model, DType dtype, int ranks)
 
 bool has_window_pages(const ModelTraits& model) { return model.window_layers > 0 && model.full_layers > 0; }
 
-KvPages kv_page_bytes(const ModelTraits& model, DType dtype, int ranks) {
-  const std::int64_t all = kv_page_size * kv_position_bytes(model, dtype, ranks);
+KvPages kv_page_bytes(const ModelTraits& model, DType dtype, int ranks, int page_size) {
+  const std::int64_t all = page_size * kv_position_bytes(model, dtype, ranks);
   if (!has_window_pages(model)) return {.whole = all, .windowed = 0};
   const std::int64_t windowed = all / model.attention_layers() * model.window_layers;
   return {.whole = all - windowed, .windowed = windowed};
 }
 
-std::int64_t window_pages_beside(const ModelTraits& model, std::int64_t sequences, std::int64_t step_tokens,
-                                 std::int64_t whole) {
+std::int64_t window_pages_beside(const ModelTraits& model, int page_size, std::int64_t sequences,
+                                 std::int64_t step_tokens, std::int64_t whole) {
   if (!has_window_pages(model)) return 0;
-  const auto pages_for = [](std::int64_t tokens) { return (tokens + kv_page_size - 1) / kv_page_size; };
+  const auto pages_for = [&](std::int64_t tokens) { return (tokens + page_size - 1) / page_size; };
   // A window that ends anywhere in a page, and the pages that a step adds, twice for a step planned ahead.
   const std::int64_t one = pages_for(model.window) + 2;
   const std::int64_t running = sequences * one + 2 * pages_for(step_tokens);
@@ -127,20 +150,21 @@ std::int64_t window_pages_beside(const ModelTraits& model, std::int64_t sequence
   return std::max(std::min(whole, std::max(2 * running, whole / 4)), one);
 }
 
-std::int64_t whole_pages_in(const ModelTraits& model, DType dtype, int ranks, std::int64_t sequences,
-                            std::int64_t step_tokens, std::int64_t bytes) {
-  const KvPages page = kv_page_bytes(model, dtype, ranks);
+std::int64_t whole_pages_in(const ModelTraits& model, DType dtype, int ranks, int page_size,
+                            std::int64_t sequences, std::int64_t step_tokens, std::int64_t bytes) {
+  const KvPages page = kv_page_bytes(model, dtype, ranks, page_size);
   if (page.whole <= 0 || bytes <= 0) return 0;
   std::int64_t fits = 0, too_many = bytes / page.whole + 1;
   while (fits + 1 < too_many) {
     const std::int64_t count = fits + (too_many - fits) / 2;
-    const std::int64_t windowed = window_pages_beside(model, sequences, step_tokens, count);
+    const std::int64_t windowed = window_pages_beside(model, page_size, sequences, step_tokens, count);
     (count * page.whole + windowed * page.windowed <= bytes ? fits : too_many) = count;
   }
   return fits;
 }
 
 std::int64_t workspace_bytes(const ModelTraits& model, const StepLimits& limits) {
+  if (limits.on_gpu) return gpu_bytes(model, limits);
   return forward_bytes(model, limits) + limits.logit_rows * model.vocabulary * 4 +
          sampling_bytes(model, limits);
 }

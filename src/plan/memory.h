@@ -9,8 +9,6 @@
 
 namespace nibble {
 
-inline constexpr int kv_page_size = 16;  // positions; a divisor of attention's split
-
 // Rows of logits beyond one a sequence are for scoring prompts: bounded, since a row is the vocabulary wide.
 inline constexpr int scoring_rows = 64;
 
@@ -30,14 +28,14 @@ struct KvPages {
   std::int64_t windowed = 0;  // of layers with a window
 };
 // Bytes of a page of each group, over its layers, on one rank.
-KvPages kv_page_bytes(const ModelTraits& model, DType dtype, int ranks);
+KvPages kv_page_bytes(const ModelTraits& model, DType dtype, int ranks, int page_size);
 // Window pages beside `whole` others. What runs needs so many however long its sequences are; as many again,
 // and at least a quarter of `whole`, are for prefixes that may be asked for again.
-std::int64_t window_pages_beside(const ModelTraits& model, std::int64_t sequences, std::int64_t step_tokens,
-                                 std::int64_t whole);
+std::int64_t window_pages_beside(const ModelTraits& model, int page_size, std::int64_t sequences,
+                                 std::int64_t step_tokens, std::int64_t whole);
 // The most whole pages that fit `bytes` together with their window pages.
-std::int64_t whole_pages_in(const ModelTraits& model, DType dtype, int ranks, std::int64_t sequences,
-                            std::int64_t step_tokens, std::int64_t bytes);
+std::int64_t whole_pages_in(const ModelTraits& model, DType dtype, int ranks, int page_size,
+                            std::int64_t sequences, std::int64_t step_tokens, std::int64_t bytes);
 
 struct StepLimits {
   std::int64_t rows = 0;
@@ -46,6 +44,7 @@ struct StepLimits {
   std::int64_t positions = 0;  // of one sequence
   int threads = 1;
   int ranks = 1;
+  bool on_gpu = false;
 };
 // Everything a step writes: activations, logits, sampling.
 std::int64_t workspace_bytes(const ModelTraits& model, const StepLimits& limits);

@@ -157,7 +157,7 @@ Status nothing_remains(const FieldSpec& spec, const std::vector<Judged>& judged,
 Status decide(std::span<const Rule> rules, const FieldSpec& spec, Situation& s, Plan& plan) {
   const std::vector<Judged> judged = judge(rules, spec, s);
   if (judged.empty()) return {};
-  std::string asked = spec.asked == nullptr ? std::string() : spec.asked(s.options);
+  std::string asked = spec.asked == nullptr ? std::string() : spec.asked(s);
   if (!asked.empty() && spec.field == Field::attention) {
     std::vector<std::string_view> known;
     for (const AttentionKernel& kernel : attention_table()) known.push_back(kernel.facts.name);
@@ -295,7 +295,7 @@ void fill(const Situation& s, Plan& plan) {
   plan.max_num_batched_tokens = whole(Field::max_num_batched_tokens);
   plan.max_num_seqs = whole(Field::max_num_seqs);
   plan.max_logit_rows = static_cast<int>(step_limits(s, 0).logit_rows);
-  plan.page_size = kv_page_size;
+  plan.page_size = page_size_of(s);
   plan.max_model_len = whole(Field::max_model_len);
   plan.kv_pages = whole(Field::kv_pages);
   plan.kv_window_pages = whole(Field::kv_window_pages);
@@ -314,7 +314,7 @@ void list_not_built(const Situation& s, Plan& plan) {
     plan.not_built.push_back("exchange " + std::string(plan.experts.exchange));
   if (s.at(Field::all_reduce).value != "none")
     plan.not_built.push_back("all-reduce " + s.at(Field::all_reduce).value);
-  if (plan.cuda_graphs) plan.not_built.emplace_back("CUDA graphs");
+  if (plan.cuda_graphs && !has_device_code()) plan.not_built.emplace_back("CUDA graphs");
 }
 
 }  // namespace

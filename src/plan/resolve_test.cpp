@@ -196,24 +196,24 @@ TEST(Plan, PagesOfWindowsAreFewAndCounted) {
 }
 
 TEST(Plan, WindowsNeedPagesForWhatRunsHoweverLongItIs) {
-  const auto beside = [](std::int64_t whole) { return window_pages_beside(gpt_oss(), 4, 512, whole); };
+  const auto beside = [](std::int64_t whole) { return window_pages_beside(gpt_oss(), 16, 4, 512, whole); };
   EXPECT_EQ(beside(800), 2 * (4 * 10 + 2 * 32)) << "twice what runs";
   EXPECT_EQ(beside(8000), 2000) << "a quarter, for prefixes";
   EXPECT_EQ(beside(50), 50) << "no more than there are others";
   EXPECT_EQ(beside(1), 10) << "one sequence can go on";
   ModelTraits one_kind = gpt_oss();
   one_kind.window_layers = 0;
-  EXPECT_EQ(window_pages_beside(one_kind, 4, 512, 1000), 0);
+  EXPECT_EQ(window_pages_beside(one_kind, 16, 4, 512, 1000), 0);
 }
 
 TEST(Plan, PagesFitWithTheirWindowPagesAndOneMoreDoesNot) {
-  const KvPages page = kv_page_bytes(gpt_oss(), DType::bf16, 1);
+  const KvPages page = kv_page_bytes(gpt_oss(), DType::bf16, 1, 16);
   const auto bytes_of = [&](std::int64_t pages) {
-    return pages * page.whole + window_pages_beside(gpt_oss(), 4, 512, pages) * page.windowed;
+    return pages * page.whole + window_pages_beside(gpt_oss(), 16, 4, 512, pages) * page.windowed;
   };
   for (const int shift : {23, 28, 34}) {
     const std::int64_t bytes = std::int64_t{1} << shift;
-    const std::int64_t pages = whole_pages_in(gpt_oss(), DType::bf16, 1, 4, 512, bytes);
+    const std::int64_t pages = whole_pages_in(gpt_oss(), DType::bf16, 1, 16, 4, 512, bytes);
     EXPECT_LE(bytes_of(pages), bytes);
     EXPECT_GT(bytes_of(pages + 1), bytes);
   }

@@ -38,6 +38,24 @@ std::string other_device(const KernelFacts& kernel) {
 }
 std::string only_declared() { return "it is declared but not built into this program"; }
 
+// What the attention that is built for GPUs takes.
+bool fits_gpu_attention(const ModelTraits& model) {
+  const std::int64_t group = model.heads / std::max<std::int64_t>(model.kv_heads, 1);
+  return model.attention == AttentionKind::grouped && model.linear_layers == 0 && model.query_dim == 64 &&
+         group > 0 && 16 % group == 0;
+}
+
+// Whether some kernel that is built runs the model's experts on the GPU that was found.
+bool runs_on_this_gpu(const S& s) {
+  const std::span<const ExpertKernel> kernels = expert_kernels();
+  return fits_gpu_attention(s.model) &&
+         std::any_of(kernels.begin(), kernels.end(), [&](const ExpertKernel& kernel) {
+           return kernel.facts.device == DeviceKind::cuda && kernel.facts.built &&
+                  kernel.facts.compute_capability == s.machine.gpu.compute_capability &&
+                  kernel.format == s.model.expert_format;
+         });
+}
+
 std::int64_t rank_number(const C& candidate) { return std::max<std::int64_t>(candidate.number, 1); }
 
 // What a rank must hold at least: weights, what a step writes, and one sequence of some length.
@@ -52,7 +70,8 @@ std::int64_t least_bytes(const S& s, std::int64_t ranks) {
                           .logit_rows = std::max(sequences, scoring_rows),
                           .sequences = sequences,
                           .positions = s.model.max_positions,
-                          .ranks = static_cast<int>(ranks)};
+                          .ranks = static_cast<int>(ranks),
+                          .on_gpu = true};
   const std::int64_t positions =
       options.max_model_len > 0 ? options.max_model_len : std::min(some_length, s.model.max_positions);
   return weight_bytes(s.model, Quantization::none, limits.ranks) + workspace_bytes(s.model, limits) +
@@ -94,15 +113,22 @@ constexpr Rule rules[] = {
     {"no-gpu", Field::device, Effect::remove,
      [](const S& s, const C& c) { return c.value == "cuda" && s.machine.gpu.count == 0; },
      [](const S& s, const C&) {
-       return std::string(s.machine.declared ? "this machine has no GPU"
-                                             : "no GPU was looked for: this nibble was built without CUDA");
+       if (s.machine.declared) return std::string("this machine has no GPU");
+       if (!has_device_code())
+         return std::string("no GPU was looked for: this nibble was built without CUDA");
+       return "no GPU can be used: " + s.machine.gpu.problem;
      },
      true},
-    {"cuda-not-built", Field::device, Effect::remove,
+    {"gpu-kernels-not-built", Field::device, Effect::remove,
      [](const S& s, const C& c) {
-       return c.value == "cuda" && s.machine.gpu.count > 0 && !s.machine.declared;
+       return c.value == "cuda" && s.machine.gpu.count > 0 && !s.machine.declared && !runs_on_this_gpu(s);
      },
-     [](const S&, const C&) { return std::string("this nibble was built without CUDA"); }, true},
+     [](const S& s, const C&) {
+       if (!has_device_code()) return std::string("this nibble was built without CUDA");
+       return "no kernel in this nibble is for this GPU's SM" + number(s.machine.gpu.compute_capability) +
+              " and this model's shapes";
+     },
+     true},
 
     {"one-rank-a-gpu", Field::tensor_parallel, Effect::remove,
      [](const S& s, const C& c) { return s.on_gpu() && c.number > s.machine.gpu.count; },
@@ -110,6 +136,9 @@ constexpr Rule rules[] = {
        return s.machine.gpu.count == 1 ? std::string("there is one GPU")
                                        : "there are " + number(s.machine.gpu.count) + " GPUs";
      }},
+    {"gpu-ranks-not-built", Field::tensor_parallel, Effect::remove,
+     [](const S& s, const C& c) { return s.on_gpu() && !s.machine.declared && c.number > 1; },
+     [](const S&, const C&) { return std::string("several GPUs for one model are not built yet"); }, true},
     {"cpu-ranks-not-built", Field::tensor_parallel, Effect::remove,
      [](const S& s, const C& c) { return !s.on_gpu() && c.number > 1; },
      [](const S&, const C&) { return std::string("ranks as threads of a CPU are not built yet"); }, true},
@@ -162,6 +191,12 @@ constexpr Rule rules[] = {
     {"gpu-cache-is-narrow", Field::kv_cache_dtype, Effect::remove,
      [](const S& s, const C& c) { return s.on_gpu() && c.value == "float32"; },
      [](const S&, const C&) { return std::string("attention on a GPU reads bfloat16 or fp8"); }},
+
+    {"fp8-cache-not-built", Field::kv_cache_dtype, Effect::remove,
+     [](const S& s, const C& c) { return s.on_gpu() && !s.machine.declared && c.value == "fp8"; },
+     [](const S&, const C&) {
+       return std::string("attention on a GPU reads bfloat16; fp8 is not built yet");
+     }},
 
     {"runner-device", Field::experts, Effect::remove,
      [](const S& s, const C& c) { return kernel_of(c).facts.device != device_of(s); },
@@ -274,7 +309,7 @@ constexpr Rule rules[] = {
      }},
     {"pages-fit", Field::kv_pages, Effect::remove,
      [](const S& s, const C& c) {
-       return c.number > std::max<std::int64_t>(affordable_tokens(s) / kv_page_size, 1);
+       return c.number > std::max<std::int64_t>(affordable_tokens(s) / page_size_of(s), 1);
      },
      [](const S& s, const C&) { return number(affordable_tokens(s)) + " positions fit"; }},
     {"more-threads-than-cpus", Field::pinning, Effect::remove,

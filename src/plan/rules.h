@@ -56,7 +56,7 @@ struct FieldSpec {
   std::string_view option;  // "--max-model-len"; empty: none
   // In order of preference; empty: the field means nothing here and the plan has no row of it.
   std::vector<Candidate> (*candidates)(const Situation& situation);
-  std::string (*asked)(const EngineOptions& options);  // empty: nothing; null: there is no option
+  std::string (*asked)(const Situation& situation);  // empty: nothing; null: there is no option
 };
 std::span<const FieldSpec> field_specs();
 
