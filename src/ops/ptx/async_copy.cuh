@@ -49,6 +49,14 @@ __device__ __forceinline__ void fence_shared_writes() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// 16 bytes from global memory, past the first-level cache; they are there for this thread when
+// await_copies_to_shared returns.
+__device__ __forceinline__ void copy_to_shared(void* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global)
+               : "memory");
+}
+__device__ __forceinline__ void await_copies_to_shared() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 // Both addresses and the size are multiples of 16; the bytes count towards the barrier's phase.
 __device__ __forceinline__ void bulk_copy_to_shared(void* shared, const void* global, std::uint32_t bytes,
                                                     std::uint64_t* barrier) {

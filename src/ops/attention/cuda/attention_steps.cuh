@@ -15,9 +15,10 @@ inline constexpr float attention_nothing = -__builtin_inff();
 inline constexpr int kv_chunk_bytes = kv_chunk_elements * 2;
 inline constexpr int attention_slot_bytes = 2 * kv_chunk_bytes;  // a step's keys, or values, of one head
 
-// 2^d for a whole d <= 0: 0 below -126, and where d is no number.
+// 2^d for a whole d <= 0: 0 below -126, and where d is no number. 2^23 puts the exponent into the lowest
+// bits.
 __device__ __forceinline__ float power_of_two(float d) {
-  return __uint_as_float(static_cast<std::uint32_t>(static_cast<int>(fmaxf(d, -127.0f)) + 127) << 23);
+  return __uint_as_float(__float_as_uint(__fadd_rn(fmaxf(d, -127.0f), 8388608.0f + 127.0f)) << 23);
 }
 // A total's largest exponent once a step's largest score (times c) has entered.
 __device__ __forceinline__ float exponent_of(float largest) { return ceilf(largest); }
@@ -49,14 +50,16 @@ struct Sight {
 };
 
 // A tile: `count` queries of one sequence and KV head, query i being head i % group of row first_row + i /
-// group. A query past the last one repeats it.
+// group, for groups of 1 << group_bits heads. A query past the last one repeats it.
 struct Tile {
   const AttentionCudaArgs& args;
   SequenceCuda sequence;
-  int kv_head, group, first_row, count;  // first_row: counted from the sequence's first
+  int kv_head, group_bits, first_row, count;  // first_row: counted from the sequence's first
 
-  __device__ int row_of(int query) const { return first_row + min(query, count - 1) / group; }
-  __device__ int head_of(int query) const { return kv_head * group + min(query, count - 1) % group; }
+  __device__ int row_of(int query) const { return first_row + (min(query, count - 1) >> group_bits); }
+  __device__ int head_of(int query) const {
+    return (kv_head << group_bits) + (min(query, count - 1) & ((1 << group_bits) - 1));
+  }
   __device__ Sight sight(int query) const { return {sequence.first_position + row_of(query), args.window}; }
   // What the tile as a whole sees: positions and steps.
   __device__ int first() const { return sight(0).first; }
@@ -93,8 +96,8 @@ struct Tile {
   }
 };
 
-// A query's 64 dimensions as operands of the tensor core: of k16 step s a lane has what mma_m16n8k16_bf16
-// wants of row g and row g + 8.
+// Two queries' 64 dimensions as operands of the tensor core: of k16 step s a lane has what mma_m16n8k16_bf16
+// wants of rows g and g + 8.
 struct TileQueries {
   std::uint32_t step[4][4];
 
@@ -139,9 +142,11 @@ struct KvRing {
   __device__ void fill(unsigned& at, const Tile& tile, int begin, int end, int lane,
                        const Before& before) const {
     const int first = tile.first(), past = tile.past();
+#pragma unroll 1
     for (int step = begin; step < end; step += 16) {
       const int own = (2 * step + lane) * kv_chunk_slots;
       const int chunk = own + kv_chunk_slots > first && own < past ? tile.chunk_of(own) : -1;
+#pragma unroll 1
       for (int i = 0; i < min(16, end - step); ++i) {
         const int low = __shfl_sync(0xffffffffu, chunk, 2 * i);
         const int high = __shfl_sync(0xffffffffu, chunk, 2 * i + 1);
@@ -178,6 +183,7 @@ __device__ __forceinline__ void add_up_units(long long* before, int sequences, c
   const int each = (sequences + threads - 1) / threads;
   const int begin = min(thread * each, sequences), end = min(begin + each, sequences);
   long long own = 0;
+#pragma unroll 1
   for (int i = begin; i < end; ++i) own += units_of(i);
   long long sum = own;
   for (int step = 1; step < 32; step *= 2) {
@@ -188,6 +194,7 @@ __device__ __forceinline__ void add_up_units(long long* before, int sequences, c
   __syncthreads();  // every warp's sum is there
   long long at = sum - own;
   for (int warp = 0; warp < thread / 32; ++warp) at += of_warp[warp];
+#pragma unroll 1
   for (int i = begin; i < end; ++i) {
     before[i] = at;
     at += units_of(i);
@@ -199,6 +206,7 @@ __device__ __forceinline__ void add_up_units(long long* before, int sequences, c
 // The sequence that has unit `unit` of those in the low bits.
 __device__ __forceinline__ int sequence_of(const long long* before, int sequences, int unit) {
   int low = 0, high = sequences;  // before[low] <= unit < before[high]
+#pragma unroll 1
   while (high - low > 1) {
     const int middle = (low + high) / 2;
     if (static_cast<int>(before[middle]) <= unit) {
@@ -210,8 +218,11 @@ __device__ __forceinline__ int sequence_of(const long long* before, int sequence
   return low;
 }
 
-__device__ __forceinline__ bool has_few_rows(const SequenceCuda& sequence, int group) {
-  return sequence.row_count * group <= attention_tile;
+__device__ __forceinline__ int group_bits_of(const AttentionCudaArgs& args) {
+  return __ffs(args.heads / args.cache.kv_heads) - 1;
+}
+__device__ __forceinline__ bool has_few_rows(const SequenceCuda& sequence, int group_bits) {
+  return sequence.row_count << group_bits <= attention_tile;
 }
 
 void launch_attention_few(const AttentionCudaArgs& args, cudaStream_t stream);

@@ -2,10 +2,10 @@
 // has the order of additions).
 //
 // FLOPs: 4 x 64 a query and position; 550 GFLOP for gpt-oss's 8,192 rows, 0.70 ms at 790 TFLOP/s. As dear are
-// the weights: one exponential a query and position, 16 a cycle and multiprocessor, 0.56 ms. So while one
-// warpgroup's products run, another takes exponentials. A block has two of them, each with 64 queries (8 rows
-// of gpt-oss), and a warp that asks for keys and values, which both read. Within a warpgroup the product with
-// a step's values runs beside the next step's exponentials.
+// the weights: one exponential a query and position, 16 a cycle and multiprocessor, 0.56 ms. So two
+// warpgroups take turns: while one's products run, the other takes exponentials. Each has 64 queries (8 rows
+// of gpt-oss), and a warp asks for keys and values, which both read. Within a warpgroup the product with a
+// step's values runs beside the next step's exponentials.
 //
 // Tiles are dealt from a sequence's end, where they are largest, in rounds of alternating direction.
 #include <algorithm>
@@ -25,6 +25,8 @@ constexpr int tile_queries = groups * group_queries;
 constexpr int readers = groups * 128;
 constexpr int many_threads = 128 + readers;
 constexpr int slots = 8;
+constexpr int query_bytes = kv_head_dim * 2 + 16;  // in shared memory, where eight of them meet all banks
+constexpr int first_turn = 2;  // the barrier at which the first group waits to multiply; the second's is next
 constexpr int step_sums = attention_step / 2;  // a thread's: two rows of the step's scores
 constexpr int out_sums = kv_head_dim / 2;
 
@@ -32,7 +34,9 @@ using Ring = KvRing<slots, readers / 32>;
 
 struct alignas(128) ManyShared {
   std::uint8_t ring[slots * attention_slot_bytes];
+  std::uint8_t queries[tile_queries * query_bytes];
   std::uint64_t full[slots], empty[slots];
+  std::uint64_t queries_full, queries_empty;
   long long before[attention_max_sequences + 1];  // tiles
 };
 
@@ -139,36 +143,61 @@ __device__ __forceinline__ void take_in_split(float (&total)[out_sums], Scalars&
 
 // A warpgroup's reading of one tile.
 struct Reading {
+  ManyShared& shared;
   const Ring& ring;
   const Tile& tile;
-  int first_query;  // of this thread: its row g
-  int t, lane;
+  int group, warp, lane;  // of the two groups; of its warps
+  int first_query;        // of this thread: its row g
+  int t;
+  Sight sights[2];
+  int whole_first, whole_past;  // the steps that all of the warp's queries see
 
-  // What the warpgroup's queries do not see of a step.
+  __device__ __forceinline__ Reading(ManyShared& shared_, const Ring& ring_, const Tile& tile_, int group_,
+                                     int warp_, int lane_)
+      : shared(shared_),
+        ring(ring_),
+        tile(tile_),
+        group(group_),
+        warp(warp_),
+        lane(lane_),
+        first_query(group_ * group_queries + warp_ * 16 + lane_ / 4),
+        t(lane_ % 4),
+        sights{tile_.sight(first_query), tile_.sight(first_query + 8)} {
+    const int first_of_warp = group_ * group_queries + warp_ * 16;
+    whole_first = (tile.sight(first_of_warp + 15).first + attention_step - 1) / attention_step;
+    whole_past = tile.sight(first_of_warp).past / attention_step;
+  }
+
+  // What the queries do not see of a step.
   __device__ __forceinline__ void hide(float (&s)[step_sums], int step) const {
-    const Sight sights[2] = {tile.sight(first_query), tile.sight(first_query + 8)};
-    const bool all = sights[0].sees_all(step) && sights[1].sees_all(step);
-    if (__ballot_sync(0xffffffffu, !all) == 0) return;
+    if (step >= whole_first && step < whole_past) return;
+    const int at = step * attention_step + 2 * t;
 #pragma unroll
     for (int i = 0; i < step_sums; ++i) {
-      const int position = step * attention_step + i / 4 * 8 + 2 * t + i % 2;
-      const int row = i / 2 % 2;
+      const int position = at + i / 4 * 8 + i % 2, row = i / 2 % 2;
       if (position < sights[row].first || position >= sights[row].past) s[i] = attention_nothing;
     }
   }
 
-  // Weights are zero where the tile sees nothing, but zero times what is no number is none. By all readers.
+  // Weights are zero where the tile sees nothing, but zero times what is no number is none. By all readers; a
+  // thread has eight positions of every sixteenth dimension.
   __device__ __forceinline__ void clear_unseen(std::uint8_t* values, int step) const {
     const int first = tile.first() - step * attention_step, past = tile.past() - step * attention_step;
     if (first <= 0 && past >= attention_step) return;
-    for (int i = static_cast<int>(threadIdx.x) - 128; i < kv_head_dim * attention_step / 8; i += readers) {
-      const int position = i % 16 * 8, dimension = i / 16;
-      if (first <= position && position + 8 <= past) continue;
-      auto* const eight =
-          reinterpret_cast<std::uint16_t*>(values + position / kv_chunk_slots * kv_chunk_bytes +
-                                           2 * kv_value_at(position % kv_chunk_slots, dimension));
-      for (int j = 0; j < 8; ++j) {
-        if (position + j < first || position + j >= past) eight[j] = 0;
+    const int thread = static_cast<int>(threadIdx.x) - 128, begin = thread % 16 * 8;
+    std::uint32_t seen[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int low = begin + 2 * i, high = low + 1;
+      seen[i] =
+          (low >= first && low < past ? 0x0000ffffu : 0) | (high >= first && high < past ? 0xffff0000u : 0);
+    }
+    if ((seen[0] & seen[1] & seen[2] & seen[3]) != 0xffffffffu) {
+      for (int dimension = thread / 16; dimension < kv_head_dim; dimension += readers / 16) {
+        uint4* const eight = reinterpret_cast<uint4*>(values + begin / kv_chunk_slots * kv_chunk_bytes +
+                                                      2 * kv_value_at(begin % kv_chunk_slots, dimension));
+        const uint4 held = *eight;
+        *eight = make_uint4(held.x & seen[0], held.y & seen[1], held.z & seen[2], held.w & seen[3]);
       }
     }
     ptx::fence_shared_writes();
@@ -179,9 +208,8 @@ struct Reading {
     if (lane == 0) ring.release(at);
   }
 
-  __device__ __forceinline__ void run(unsigned& at) const {
+  __device__ __forceinline__ void run(unsigned& at, unsigned& tiles) const {
     const float exponents = __fmul_rn(tile.args.scale, log2_e);
-    const TileQueries q(tile.queries(first_query), tile.queries(first_query + 8), t);
     float s[step_sums], o[out_sums], total[out_sums], scales[2];
     std::uint32_t weights[8][4];
     Scalars split{{attention_nothing, attention_nothing}, {0, 0}}, of_total;
@@ -193,6 +221,12 @@ struct Reading {
       of_total.l[row] = t == 0 ? tile.sink_weight(first_query + 8 * row) : 0;
     }
     const int first = tile.first_step(), past = tile.past_step();
+    ptx::mbarrier_wait(&shared.queries_full, tiles & 1);
+    const auto* const low = reinterpret_cast<const Bf16*>(shared.queries + first_query * query_bytes);
+    const TileQueries q(low, low + 8 * (query_bytes / 2), t);
+    __syncwarp();  // all lanes have their queries
+    if (lane == 0) ptx::mbarrier_arrive(&shared.queries_empty);
+    ++tiles;
     ring.wait_full(at);
     multiply_keys(s, q, ring.slot(at));
     ptx::wgmma_wait_all(s);
@@ -203,11 +237,15 @@ struct Reading {
     bool add = false;  // whether the values' product goes on from what o holds
 #pragma unroll 1
     for (int step = first + 1; step < past; ++step, at += 2) {
-      ring.wait_full(at + 2);
-      multiply_keys(s, q, ring.slot(at + 2));
       ring.wait_full(at + 1);
       clear_unseen(ring.slot(at + 1), step - 1);
+      ring.wait_full(at + 2);
+
+      ptx::named_barrier(first_turn + group, readers);  // the other group's products are queued
+      multiply_keys(s, q, ring.slot(at + 2));
       multiply_values(o, weights, ring.slot(at + 1), add);
+      ptx::named_barrier_arrive(first_turn + 1 - group, readers);
+
       ptx::wgmma_wait_but<1>(s);
       release(at + 2);
       hide(s, step);
@@ -243,14 +281,29 @@ struct Reading {
       l = __fadd_rn(l, __shfl_xor_sync(0xffffffffu, l, 2));
       const int query = first_query + 8 * row;
       if (query >= tile.count) continue;
+      const float factor = 1.0f / l;
+      std::uint8_t* const out = tile.out(query, 2 * t);
 #pragma unroll
       for (int j = 0; j < kv_head_dim / 8; ++j) {
-        *reinterpret_cast<std::uint32_t*>(tile.out(query, 8 * j + 2 * t)) =
-            ptx::pack_bf16x2(total[4 * j + 2 * row] / l, total[4 * j + 2 * row + 1] / l);
+        // Eight columns further on are 128 bytes (token_offset).
+        *reinterpret_cast<std::uint32_t*>(out + 128 * j) = ptx::pack_bf16x2(
+            __fmul_rn(total[4 * j + 2 * row], factor), __fmul_rn(total[4 * j + 2 * row + 1], factor));
       }
     }
   }
 };
+
+// By one warp: asks for a tile's queries, 128 bytes each.
+__device__ __forceinline__ void fill_queries(const Tile& tile, unsigned tiles, ManyShared& shared, int lane) {
+  ptx::mbarrier_wait(&shared.queries_empty, (tiles & 1) ^ 1);
+  if (lane == 0) ptx::mbarrier_arrive_expecting(&shared.queries_full, tile_queries * kv_head_dim * 2);
+  __syncwarp();  // the bytes are announced
+#pragma unroll 1
+  for (int query = lane; query < tile_queries; query += 32) {
+    ptx::bulk_copy_to_shared(shared.queries + query * query_bytes, tile.queries(query), kv_head_dim * 2,
+                             &shared.queries_full);
+  }
+}
 
 __global__ void __launch_bounds__(many_threads, 1)
     sm90_attention_many(const __grid_constant__ AttentionCudaArgs args) {
@@ -258,12 +311,16 @@ __global__ void __launch_bounds__(many_threads, 1)
   const Ring ring{shared.ring, shared.full, shared.empty};
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
-  if (threadIdx.x == 0) ring.init();
-  const int group = args.heads / args.cache.kv_heads, tile_rows = tile_queries / group;
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_init(&shared.queries_full, 1);
+    ptx::mbarrier_init(&shared.queries_empty, readers / 32);
+    ring.init();
+  }
+  const int group_bits = group_bits_of(args), tile_rows = tile_queries >> group_bits;
   add_up_units<many_threads>(shared.before, args.sequence_count, [&](int index) -> long long {
     const SequenceCuda& sequence = args.sequences[index];
     if (sequence.row_count == 0) return 0;
-    if (args.rows != AttentionRows::all_as_many && has_few_rows(sequence, group)) return 0;
+    if (args.rows != AttentionRows::all_as_many && has_few_rows(sequence, group_bits)) return 0;
     return (sequence.row_count + tile_rows - 1) / tile_rows;
   });
   const int units = static_cast<int>(shared.before[args.sequence_count]) * args.cache.kv_heads;
@@ -276,23 +333,25 @@ __global__ void __launch_bounds__(many_threads, 1)
       const int index = sequence_of(shared.before, args.sequence_count, tile);
       const SequenceCuda sequence = args.sequences[index];
       const int first_row = (static_cast<int>(shared.before[index + 1]) - 1 - tile) * tile_rows;
-      run(Tile{args, sequence, unit % args.cache.kv_heads, group, first_row,
-               min(tile_rows, sequence.row_count - first_row) * group});
+      run(Tile{args, sequence, unit % args.cache.kv_heads, group_bits, first_row,
+               min(tile_rows, sequence.row_count - first_row) << group_bits});
     }
   };
   const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
-  unsigned at = 0;
+  unsigned at = 0, tiles = 0;
   if (warp < 4) {
     ptx::keep_registers<40>();
     if (warp > 0) return;
     for_each_tile([&](const Tile& tile) {
+      fill_queries(tile, tiles++, shared, lane);
       ring.fill(at, tile, tile.first_step(), tile.past_step(), lane, [](int) {});
     });
   } else {
     ptx::take_registers<232>();
-    for_each_tile([&](const Tile& tile) {
-      Reading{ring, tile, (warp - 4) * 16 + lane / 4, lane % 4, lane}.run(at);
-    });
+    const int group = warp / 4 - 1;
+    if (group == 1) ptx::named_barrier_arrive(first_turn, readers);
+    for_each_tile(
+        [&](const Tile& tile) { Reading(shared, ring, tile, group, warp % 4, lane).run(at, tiles); });
   }
 }
 

@@ -232,13 +232,17 @@ unsigned block_size() { return running->grid_.threads; }
 std::uint8_t* dynamic_shared() { return running->dynamic(); }
 void give_way() { running->give_way(); }
 
+void come_to_barrier(int id, unsigned threads) {
+  Meeting& meeting = running->meetings_[id];
+  if (++meeting.arrived < threads) return;
+  meeting.arrived = 0;
+  ++meeting.ended;
+}
+
 void block_barrier(int id, unsigned threads) {
   Meeting& meeting = running->meetings_[id];
   const unsigned ended = meeting.ended;
-  if (++meeting.arrived == threads) {
-    meeting.arrived = 0;
-    ++meeting.ended;
-  }
+  come_to_barrier(id, threads);
   while (meeting.ended == ended) give_way();
 }
 

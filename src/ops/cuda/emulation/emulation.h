@@ -37,6 +37,8 @@ void give_way();
 
 // Ends when `threads` of the block have come to it.
 void block_barrier(int id, unsigned threads);
+// Counts as one of them without waiting.
+void come_to_barrier(int id, unsigned threads);
 
 // All 32 lanes hand in up to 64 bytes; the last one to come applies `together` to all of them; then every
 // lane reads any lane's until its warp's next exchange.

@@ -25,5 +25,8 @@ inline int warp_of_block() { return static_cast<int>(emulation::thread_index()) 
 inline void named_barrier(int id, int threads) {
   emulation::block_barrier(id, static_cast<unsigned>(threads));
 }
+inline void named_barrier_arrive(int id, int threads) {
+  emulation::come_to_barrier(id, static_cast<unsigned>(threads));
+}
 
 }  // namespace nibble::ptx

@@ -1,0 +1,138 @@
+// How the kernel for few rows deals steps to blocks, and what a block has of pairs that others share.
+#pragma once
+
+#include "ops/attention/cuda/attention_steps.cuh"
+
+namespace nibble {
+
+inline constexpr int attention_uncut_steps = 2;  // a pair of so few stays in one block
+
+// All steps of one sequence and KV head, the first of which is unit `unit` of the launch.
+struct Pair {
+  Tile tile;
+  int sequence, unit, first, past;
+
+  __device__ int first_split() const { return attention_split_of(first); }
+  __device__ int splits() const { return attention_split_of(past - 1) + 1 - first_split(); }
+};
+
+// The steps of a launch: of one sequence after the other, of one KV head after the other.
+struct Work {
+  const AttentionCudaArgs& args;
+  const long long* before;  // of each sequence: steps and, in the high bits, splits (add_up_units)
+  int group_bits, units;
+
+  __device__ Tile tile_of(int sequence, int kv_head) const {
+    const SequenceCuda rows = args.sequences[sequence];
+    return {args, rows, kv_head, group_bits, 0, rows.row_count << group_bits};
+  }
+  __device__ Pair pair_of(int sequence, int kv_head) const {
+    const int begin = static_cast<int>(before[sequence]);
+    const int steps = static_cast<int>(before[sequence + 1]) - begin;
+    const Tile tile = tile_of(sequence, kv_head);
+    const int first = tile.first_step();
+    return {tile, sequence, begin * args.cache.kv_heads + kv_head * steps, first, first + steps};
+  }
+  __device__ Pair pair_at(int unit) const {
+    const int sequence = sequence_of(before, args.sequence_count, unit / args.cache.kv_heads);
+    const int begin = static_cast<int>(before[sequence]);
+    const int steps = static_cast<int>(before[sequence + 1]) - begin;
+    return pair_of(sequence, (unit - begin * args.cache.kv_heads) / steps);
+  }
+  // Where a block's run begins; one past the last block's is where all ends.
+  __device__ int begin_of(int block) const {
+    const int unit = static_cast<int>(static_cast<long long>(block) * units / static_cast<int>(gridDim.x));
+    if (unit >= units) return units;
+    const Pair pair = pair_at(unit);
+    if (unit == pair.unit) return unit;
+    if (pair.past - pair.first <= attention_uncut_steps) return pair.unit + pair.past - pair.first;
+    const int step = pair.first + unit - pair.unit, split = attention_split_of(step);
+    if (attention_split_begin(split) == step) return unit;
+    return pair.unit + min(attention_split_begin(split + 1), pair.past) - pair.first;
+  }
+  // The block whose run has this unit, one that a run may begin with.
+  __device__ int block_of(int unit) const {
+    return static_cast<int>(((unit + 1ll) * static_cast<int>(gridDim.x) - 1) / units);
+  }
+  // What is left of a pair's split, for its first query; the next split's is apart() floats further on.
+  __device__ float* partial(const Pair& pair, int split) const {
+    const int at = static_cast<int>(before[pair.sequence] >> 32) + split;
+    return args.workspace.partials + static_cast<std::size_t>(at) * apart() +
+           static_cast<std::size_t>(pair.tile.kv_head * attention_tile * attention_partial_floats);
+  }
+  __device__ std::size_t apart() const {
+    return static_cast<std::size_t>(args.cache.kv_heads * attention_tile * attention_partial_floats);
+  }
+
+  // Runs run(pair, first, past) for each pair that units [begin, end), at least one, have steps [first, past)
+  // of.
+  template <class Run>
+  __device__ __forceinline__ void for_each_pair(int begin, int end, const Run& run) const {
+    const Pair pair_of_begin = pair_at(begin);
+    int sequence = pair_of_begin.sequence, kv_head = pair_of_begin.tile.kv_head;
+#pragma unroll 1
+    for (;;) {
+      const Pair pair = pair_of(sequence, kv_head);
+      const int past = min(pair.past, pair.first + end - pair.unit);
+      run(pair, pair.first + max(begin - pair.unit, 0), past);
+      if (pair.unit + past - pair.first == end) return;
+      if (++kv_head < args.cache.kv_heads) continue;
+      kv_head = 0;
+      do ++sequence;  // past those without steps
+      while (static_cast<int>(before[sequence]) == static_cast<int>(before[sequence + 1]));
+    }
+  }
+};
+
+// What a block has of a pair that others have splits of too: splits [begin, end) of them, counted from the
+// pair's first, and for its part of the ending queries [first_query, past_query).
+struct Share {
+  SequenceCuda sequence;
+  int kv_head, splits, begin, end;
+  int skipped;  // the front's splits but its first, at whose place its total is
+  int first_query, past_query;
+  float* partials;         // of the pair's first split
+  std::uint32_t* arrived;  // low half: splits that are there; high half: those of blocks that read no more
+
+  __device__ bool is_cut() const { return end - begin < splits; }
+  __device__ bool reads() const { return first_query < past_query; }
+
+  // By one thread. At its last count the counter is 0 again.
+  __device__ void count_arrival(bool there, bool done) const {
+    const std::uint32_t by =
+        static_cast<std::uint32_t>(end - begin) * ((there ? 1u : 0u) + (done ? 0x10000u : 0u));
+    if (ptx::add_acquire_release(arrived, by) + by == static_cast<std::uint32_t>(splits) * 0x10001u)
+      *arrived = 0;
+  }
+  __device__ bool all_are_there() const {
+    return (ptx::load_acquire(arrived) & 0xffffu) == static_cast<std::uint32_t>(splits);
+  }
+};
+
+// Of the first pair of a block's run [begin, end), or of the last one; nothing of a last one that is the
+// first.
+__device__ __forceinline__ Share share_of(const Work& work, int begin, int end, bool last) {
+  const Pair pair = work.pair_at(last ? end - 1 : begin);
+  if (last && pair.unit <= begin) return {};
+  Share share{};
+  share.sequence = pair.tile.sequence;
+  share.kv_head = pair.tile.kv_head;
+  share.splits = pair.splits();
+  const int first = pair.first + max(begin - pair.unit, 0),
+            past = min(pair.past, pair.first + end - pair.unit);
+  share.begin = attention_split_of(first) - pair.first_split();
+  share.end = attention_split_of(past - 1) + 1 - pair.first_split();
+  if (!share.is_cut()) return share;
+  const int front_end = work.begin_of(work.block_of(pair.unit) + 1) - pair.unit + pair.first;
+  share.skipped = attention_split_of(front_end - 1) - pair.first_split();
+  const auto query_at = [&](int split) {
+    return (split * pair.tile.count + share.splits - 1) / share.splits;
+  };
+  share.first_query = query_at(share.begin);
+  share.past_query = query_at(share.end);
+  share.partials = work.partial(pair, 0);
+  share.arrived = &work.args.workspace.arrived[pair.sequence * work.args.cache.kv_heads + share.kv_head];
+  return share;
+}
+
+}  // namespace nibble
