@@ -1,7 +1,5 @@
 #include "app/progress.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -14,6 +12,7 @@ namespace {
 constexpr std::chrono::milliseconds kPatience{400};  // work shorter than this shows no bar
 constexpr std::chrono::milliseconds kInterval{100};
 constexpr int kBarColumns = 24;
+constexpr std::string_view kErase = "\r\x1b[K";
 
 std::string time_left(double done, double total, double elapsed) {
   if (done <= 0 || elapsed < 1) return "";
@@ -41,17 +40,17 @@ std::string progress_line(std::string_view what, double done, double total, doub
   return percent.substr(2);
 }
 
-ProgressBar::ProgressBar(std::string what)
-    : what_(std::move(what)), enabled_(moves_cursor(STDERR_FILENO)), start_(Clock::now()) {}
+ProgressBar::ProgressBar(std::string what, int fd)
+    : what_(std::move(what)), fd_(fd), enabled_(moves_cursor(fd)), start_(Clock::now()) {}
 
 ProgressBar::~ProgressBar() { erase(); }
 
 void ProgressBar::update(double done, double total) {
   const auto now = Clock::now();
-  if (!enabled_ || now - start_ < kPatience || (drawn_ && now - last_ < kInterval)) return;
+  if (!enabled_ || now - start_ < kPatience || now - last_ < kInterval) return;
   last_ = now;
   const double elapsed = std::chrono::duration<double>(now - start_).count();
-  draw(progress_line(what_, done, total, elapsed, terminal_columns(STDERR_FILENO)));
+  draw(progress_line(what_, done, total, elapsed, terminal_columns(fd_)));
 }
 
 void ProgressBar::announce() {
@@ -59,13 +58,20 @@ void ProgressBar::announce() {
 }
 
 void ProgressBar::erase() {
-  if (drawn_) write_all(STDERR_FILENO, "\r\x1b[K");
-  drawn_ = false;
+  const std::lock_guard lock(mutex_);
+  if (!line_.empty()) write_all(fd_, kErase);
+  line_.clear();
 }
 
-void ProgressBar::draw(std::string_view line) {
-  write_all(STDERR_FILENO, "\r\x1b[K" + std::string(line));
-  drawn_ = true;
+void ProgressBar::print_above(std::string_view lines) {
+  const std::lock_guard lock(mutex_);
+  write_all(fd_, line_.empty() ? std::string(lines) : std::string(kErase).append(lines) + line_);
+}
+
+void ProgressBar::draw(std::string line) {
+  const std::lock_guard lock(mutex_);
+  line_ = std::move(line);
+  write_all(fd_, std::string(kErase) + line_);
 }
 
 }  // namespace nibble

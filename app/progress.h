@@ -1,7 +1,10 @@
 // A progress bar on standard error, where that is a terminal; nothing anywhere else.
 #pragma once
 
+#include <unistd.h>
+
 #include <chrono>
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -10,7 +13,7 @@ namespace nibble {
 // One line, redrawn in place a few times a second and erased at the end. Quick work shows nothing.
 class ProgressBar {
  public:
-  explicit ProgressBar(std::string what);
+  explicit ProgressBar(std::string what, int fd = STDERR_FILENO);
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
@@ -19,15 +22,19 @@ class ProgressBar {
   // Draws the name alone, at once: for work that cannot say how far it is.
   void announce();
   void erase();
+  // From any thread: whole lines to the same place, above the bar.
+  void print_above(std::string_view lines);
 
  private:
   using Clock = std::chrono::steady_clock;
-  void draw(std::string_view line);
+  void draw(std::string line);
 
-  std::string what_;
-  bool enabled_ = false;
-  bool drawn_ = false;
-  Clock::time_point start_;
+  const std::string what_;
+  const int fd_;
+  const bool enabled_;
+  std::mutex mutex_;
+  std::string line_;  // as drawn; empty: none is; guarded by mutex_
+  const Clock::time_point start_;
   Clock::time_point last_;
 };
 

@@ -71,7 +71,8 @@ class Serving {
       : options_(options),
         console_(console),
         shared_(shared),
-        log_(std::in_place, options.log(), clock_),
+        bar_("loading " + options.engine.model),
+        log_(std::in_place, log_options(), clock_),
         server_(std::move(server)),
         service_(*server_,
                  {.served_name = options.served_name.empty() ? options.engine.model : options.served_name,
@@ -113,11 +114,10 @@ class Serving {
 
  private:
   void load() {
-    ProgressBar bar("loading " + options_.engine.model);
-    bar.announce();
+    bar_.announce();
     Result<LoadedModel> loaded =
-        load_model(options_.engine, [&](double done, double total) { bar.update(done, total); });
-    bar.erase();
+        load_model(options_.engine, [&](double done, double total) { bar_.update(done, total); });
+    bar_.erase();
     std::optional<ChatPrompter> chat;
     if (loaded.ok()) {
       Result<ChatPrompter> prompter = ChatPrompter::load(loaded->engine->model().folder, loaded->tokenizer);
@@ -144,6 +144,12 @@ class Serving {
                      {.tokenizer = std::move(model->tokenizer), .chat = std::move(chat)});
       if (!first) log_->info("the engine serves again");
     });
+  }
+
+  LogOptions log_options() {
+    LogOptions options = options_.log();
+    options.write = [this](std::string_view line) { bar_.print_above(line); };
+    return options;
   }
 
   void print_ready(const ModelInfo& model) const {
@@ -200,6 +206,7 @@ class Serving {
   Console& console_;
   SharedState* const shared_;
   const SystemClock clock_;
+  ProgressBar bar_;  // of the load, during which probes are answered and logged
   std::optional<Log> log_;
   const std::unique_ptr<http::SocketServer> server_;
   api::Service service_;

@@ -68,14 +68,15 @@ def lead_sweep(step):
     yield from ([byte] for byte in range(256))
     yield from ([first, second] for first in range(256) for second in range(0, 256, step))
     for lead in range(0xE0, 0x100):
-        yield from ([lead, second, third, *rest] for second in range(0x70, 0xD0, step) for third in (0x7F, 0x80, 0xBF, 0xC0)
-                    for rest in ([], [0x80], [0xC0]))
+        yield from ([lead, second, third, *rest] for second in range(0x70, 0xD0, step)
+                    for third in (0x41, 0x7F, 0x80, 0x8F, 0x90, 0xA0, 0xBF, 0xC0, 0xFF)
+                    for rest in ([], [0x41], [0x7F], [0x80], [0xBF], [0xC0], [0xFF], [0x80, 0x80]))
 
 
 @pytest.mark.parametrize("step", counts(61, 1))
 def test_bytes_that_are_no_utf8_are_refused_and_all_others_survive(server, step):
     with server.survives(), server.connect() as connection:
-        stream = connection.makefile("rb")
+        stream, asked = connection.makefile("rb"), 0
         for sequence in lead_sweep(step):
             raw = bytes(sequence)
             try:
@@ -92,6 +93,8 @@ def test_bytes_that_are_no_utf8_are_refused_and_all_others_survive(server, step)
                     length = int(line.split(b":")[1])
             json.loads(stream.read(length))
             assert status == (200 if text is not None else 400), raw
+            asked += 1
+        print(f"{asked} sequences of bytes")
 
 
 def test_a_model_that_emits_any_byte_streams_valid_text_that_equals_the_whole(server):
