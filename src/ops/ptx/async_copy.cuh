@@ -67,4 +67,10 @@ __device__ __forceinline__ void bulk_copy_to_shared(void* shared, const void* gl
       : "memory");
 }
 
+// Brings the line of a global address near, by copying 4 of its bytes to shared memory that nobody reads; it
+// is not waited for and takes no register.
+__device__ __forceinline__ void touch_line(std::uint32_t* nobodys, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(nobodys)), "l"(global));
+}
+
 }  // namespace nibble::ptx

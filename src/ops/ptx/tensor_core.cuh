@@ -19,6 +19,13 @@ __device__ __forceinline__ void mma_m16n8k16_bf16(float (&sums)[4], std::uint32_
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// The bits of `a` where the mask is set, of `b` elsewhere, in one instruction.
+__device__ __forceinline__ std::uint32_t choose_bits(std::uint32_t a, std::uint32_t b, std::uint32_t mask) {
+  std::uint32_t chosen;
+  asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(chosen) : "r"(mask), "r"(a), "r"(b));
+  return chosen;
+}
+
 // Two bfloat16 products, each rounded once; subnormals are kept.
 __device__ __forceinline__ std::uint32_t multiply_bf16x2(std::uint32_t a, std::uint32_t b) {
   std::uint32_t product;

@@ -106,13 +106,17 @@ struct PlacedPairs {
 NIBBLE_HOST_DEVICE constexpr std::uint32_t rotated_left(std::uint32_t word, int by) {
   return word << by | word >> (32 - by);
 }
-// Where nothing has to come around, a shift does what a rotation does.
-NIBBLE_HOST_DEVICE constexpr PlacedPairs place_pairs(std::uint32_t first, std::uint32_t second) {
-  const std::uint32_t merged = ((first ^ second) & granule_merge_mask) ^ second;
+// merged: bits of `first` where granule_merge_mask is set, of `second` elsewhere. Where nothing has to come
+// around, a shift does what a rotation does.
+NIBBLE_HOST_DEVICE constexpr PlacedPairs place_pairs(std::uint32_t first, std::uint32_t second,
+                                                     std::uint32_t merged) {
   return {{first & granule_pair_mask, first << 6 & granule_pair_mask,
            rotated_left(first, 10) & granule_pair_mask, second << 4 & granule_pair_mask,
            rotated_left(second, 14) & granule_pair_mask, rotated_left(second, 8) & granule_pair_mask,
            merged << 2 & granule_pair_mask, rotated_left(merged, 12) & granule_pair_mask}};
+}
+NIBBLE_HOST_DEVICE constexpr PlacedPairs place_pairs(std::uint32_t first, std::uint32_t second) {
+  return place_pairs(first, second, (first & granule_merge_mask) | (second & ~granule_merge_mask));
 }
 
 // The stored byte of a scale is the exponent field of the bfloat16 that a placed pair is multiplied by:

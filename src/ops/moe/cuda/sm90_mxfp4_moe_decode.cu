@@ -11,9 +11,10 @@
 // its warps a chunk of K each. A warp has a ring of its own, filled by bulk copies that it orders itself as
 // it leaves a stage, so that nothing but its own pace and the memory's holds it up. It begins with the second
 // product's weights while it still waits for h. The warp with the first chunk takes the others' sums from
-// shared memory, adds them in order and finishes the rows; the chunks go around from granule to granule, and
-// so does that work. Granules are dealt to blocks in equal contiguous ranges, which moves bytes in time but
-// no bit. An expert of more tokens than columns has its granules passed over once for every 8.
+// shared memory, adds them in order and finishes the rows, all a granule later, when they have long come; the
+// chunks go around from granule to granule, and so does that work. Granules are dealt to blocks in equal
+// contiguous ranges, which moves bytes in time but no bit. An expert of more tokens than columns has its
+// granules passed over once for every 8.
 //
 // The second product needs all of h, so the grid meets once. Blocks wait for one another: all must be
 // resident, so there are at most as many as multiprocessors.
@@ -70,10 +71,14 @@ struct DecodeParams {
   float swiglu_limit;
 };
 
-// `full`: a warp's stage holds its blocks. `posted`: the sums of a granule's later chunks lie in their place.
+// In shared memory. `full`: a warp's stage holds its blocks. `posted`: the sums of a granule's later chunks
+// lie in their place.
 struct Barriers {
   std::uint64_t full[warps][stages], posted[teams][places];
 };
+constexpr int nobodys_bytes = decode_threads * 4;  // where touched lines go
+constexpr int fixed_bytes = ring_bytes + sums_bytes + static_cast<int>(sizeof(Barriers)) + nobodys_bytes;
+static_assert(sizeof(Barriers) % 16 == 0 && nobodys_bytes % 16 == 0);
 
 struct Inputs {  // a lane's 16 activations of its column in a k64 block
   uint4 low, high;
@@ -92,7 +97,9 @@ __device__ __forceinline__ void multiply_block(float (&sums)[4], const std::uint
                                    in.high.x, in.high.y, in.high.z, in.high.w};
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const PlacedPairs placed = half == 0 ? place_pairs(words.x, words.y) : place_pairs(words.z, words.w);
+    const std::uint32_t word[2] = {half == 0 ? words.x : words.z, half == 0 ? words.y : words.w};
+    const PlacedPairs placed =
+        place_pairs(word[0], word[1], ptx::choose_bits(word[0], word[1], granule_merge_mask));
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
       ptx::mma_m16n8k16_bf16(sums, ptx::multiply_bf16x2(placed.pair[4 * step], even),
@@ -104,17 +111,16 @@ __device__ __forceinline__ void multiply_block(float (&sums)[4], const std::uint
   }
 }
 
-// A stage's blocks; `first` are the inputs of the first one.
+// A stage's blocks. `next`: the first one's inputs, then those of the block after the last, if there is one.
 template <int unrolled>
 __device__ __forceinline__ void multiply_stage(float (&sums)[4], const std::uint8_t* codes,
-                                               const std::uint8_t* scales, const Bf16* inputs, Inputs first,
-                                               int blocks) {
+                                               const std::uint8_t* scales, const Bf16* inputs, Inputs& next,
+                                               int blocks, bool more) {
 #pragma unroll unrolled
   for (int block = 0; block < blocks; ++block) {
-    Inputs next{};
-    if (block + 1 < blocks) next = load_inputs(inputs + (block + 1) * granule_k);
-    multiply_block(sums, codes + block * granule_block_bytes, scales + block * granule_block_bytes, first);
-    first = next;
+    const Inputs now = next;
+    if (block + 1 < blocks || more) next = load_inputs(inputs + (block + 1) * granule_k);
+    multiply_block(sums, codes + block * granule_block_bytes, scales + block * granule_block_bytes, now);
   }
 }
 
@@ -126,13 +132,13 @@ struct Walk {
   int expert_units;  // granules x passes
   int chunk;
 
+  // To the share's first unit. Units times blocks stay below 2^32: at most 1,024 passes over an expert's
+  // rows.
   __device__ void enter(const ExpertGroups& groups, const Product& product, int team) {
     const int lane = static_cast<int>(threadIdx.x) % 32, experts = *groups.active;
-    const int units = groups.passes[experts] * product.granules;
-    const auto border = [&](unsigned block) {
-      return static_cast<int>(static_cast<long long>(units) * block / gridDim.x);
-    };
-    const int begin = border(blockIdx.x) + team, end = border(blockIdx.x + 1);
+    const unsigned units = static_cast<unsigned>(groups.passes[experts] * product.granules);
+    const int begin = static_cast<int>(units * blockIdx.x / gridDim.x) + team;
+    const int end = static_cast<int>(units * (blockIdx.x + 1) / gridDim.x);
     left = begin < end ? (end - begin + teams - 1) / teams : 0;
     if (left == 0) return;
     // The last expert whose passes do not begin later.
@@ -172,14 +178,12 @@ struct Walk {
 
 // What a warp fetches next: it runs a ring ahead of what the warp works on.
 struct Feed {
-  const DecodeParams& params;
-  const ExpertGroups& groups;
-  int team, second;
   Walk walk;
+  int second;
   const std::uint8_t* from;
   int blocks;  // of the unit, that are still to be fetched
 
-  __device__ void point() {
+  __device__ void point(const DecodeParams& params, const ExpertGroups& groups) {
     const Product& product = params.products[second];
     int pass;
     const int granule = walk.granule(product, pass);
@@ -191,34 +195,21 @@ struct Feed {
     blocks = product.borders[walk.chunk + 1] - product.borders[walk.chunk];
   }
 
-  __device__ void begin(int chunk) {
-    second = 0;
-    blocks = 0;
-    walk.chunk = chunk;
-    walk.enter(groups, params.products[0], team);
-    if (walk.left > 0) point();
-  }
-
-  // Fetches the next blocks into a stage that the whole warp has left.
-  __device__ void fetch(std::uint8_t* stage, std::uint64_t* full, int lane) {
-    while (blocks == 0) {
+  // To the next unit that has blocks, in the second product too; whether there is one.
+  __device__ bool next_unit(const DecodeParams& params, const ExpertGroups& groups, const Walk& second_walk) {
+    do {
       if (walk.left > 0) walk.next(groups, params.products[second]);
       if (walk.left == 0) {
-        if (second == 1) return;
+        if (second == 1) return false;
         second = 1;
-        walk.enter(groups, params.products[1], team);
-        if (walk.left == 0) return;
+        const int chunk = walk.chunk;
+        walk = second_walk;
+        walk.chunk = chunk;
+        if (walk.left == 0) return false;
       }
-      point();
-    }
-    const int count = min(blocks, stage_blocks);
-    const std::uint32_t bytes = static_cast<std::uint32_t>(count * granule_block_bytes);
-    if (lane == 0) {
-      ptx::mbarrier_arrive_expecting(full, bytes);
-      ptx::bulk_copy_to_shared(stage, from, bytes, full);
-    }
-    from += bytes;
-    blocks -= count;
+      point(params, groups);
+    } while (blocks == 0);
+    return true;
   }
 };
 
@@ -249,132 +240,165 @@ __device__ void meet_grid(std::uint32_t* arrived) {
   __syncthreads();  // the others read h after thread 0 has seen it
 }
 
+// What is left to do for a granule when its chunks' sums have all come.
+struct Unfinished {
+  bool any = false;
+  float4 first;            // the first chunk's sums
+  int first_slot, tokens;  // of the pass: past eight there are others
+  int row;
+  std::uint32_t bias;  // of both rows, low half first
+};
+
 // A warp's part of the layer.
 struct Worker {
   const DecodeParams& params;
   const ExpertGroups& groups;
-  Barriers& barriers;
-  std::uint8_t* ring;  // [stages, stage_bytes], the warp's
-  float4* sums;        // [places, place_sums, 32] of the team, this lane's of each
-  int team, warp, lane;
+  std::uint8_t* ring;      // [stages, stage_bytes], the warp's
+  std::uint64_t* full;     // [stages]
+  std::uint64_t* posted;   // [places], the team's
+  float4* sums;            // [places, place_sums, 32] of the team, this lane's of each
+  std::uint32_t* nobodys;  // this lane's
+  int lane, own_place;     // own_place: of the units whose first chunk is this warp's
+  Walk second_walk;        // where the second product begins
   Feed feed;
   int stage = 0;
-  std::uint32_t full_phase = 0;
+  std::uint32_t full_phase = 0, posted_phase = 0;
   int place = 0;  // of the unit's sums
-  std::uint32_t posted_phase = 0;
+  Unfinished unfinished;
+
+  // Fetches the next blocks into a stage that the whole warp has left.
+  __device__ __forceinline__ void fetch(int into) {
+    if (feed.blocks == 0 && !feed.next_unit(params, groups, second_walk)) return;
+    const int count = min(feed.blocks, stage_blocks);
+    const std::uint32_t bytes = static_cast<std::uint32_t>(count * granule_block_bytes);
+    if (lane == 0) {
+      ptx::mbarrier_arrive_expecting(full + into, bytes);
+      ptx::bulk_copy_to_shared(ring + into * stage_bytes, feed.from, bytes, full + into);
+    }
+    feed.from += bytes;
+    feed.blocks -= count;
+  }
 
   // A chunk's sums from zero, in the ring's next stages.
   __device__ __forceinline__ void multiply_chunk(float (&chunk_sums)[4], const Bf16* inputs, int blocks) {
     chunk_sums[0] = chunk_sums[1] = chunk_sums[2] = chunk_sums[3] = 0;
+    if (blocks == 0) return;
+    Inputs next = load_inputs(inputs);
+    const int scales_at = granule_code_bytes + lane / 4 * 4 + lane % 4 / 2 * 2;
 #pragma unroll 1
-    while (blocks > 0) {
+    do {
       const int count = min(blocks, stage_blocks);
-      const Inputs first = load_inputs(inputs);
-      std::uint8_t* const at = ring + stage * stage_bytes;
-      std::uint64_t* const full = &barriers.full[warp][stage];
-      const std::uint8_t* const codes = at + lane * 16;
-      const std::uint8_t* const scales = at + granule_code_bytes + lane / 4 * 4 + lane % 4 / 2 * 2;
-      ptx::mbarrier_wait(full, full_phase);
+      const std::uint8_t* const at = ring + stage * stage_bytes;
+      ptx::mbarrier_wait(full + stage, full_phase);
       if (count == stage_blocks) {
-        multiply_stage<stage_blocks>(chunk_sums, codes, scales, inputs, first, stage_blocks);
+        multiply_stage<stage_blocks>(chunk_sums, at + lane * 16, at + scales_at, inputs, next, stage_blocks,
+                                     blocks > stage_blocks);
       } else {
-        multiply_stage<1>(chunk_sums, codes, scales, inputs, first, count);
+        multiply_stage<1>(chunk_sums, at + lane * 16, at + scales_at, inputs, next, count, false);
       }
       __syncwarp();  // all lanes have read the stage
-      feed.fetch(at, full, lane);
+      fetch(stage);
       __syncwarp();  // the next products need all lanes at once
       stage = stage + 1 < stages ? stage + 1 : 0;
       if (stage == 0) full_phase ^= 1;
       inputs += stage_blocks * granule_k;
       blocks -= count;
-    }
+    } while (blocks > 0);
   }
 
   // By the warp of the first chunk: the other chunks' sums in order, then bias and store.
-  __device__ __forceinline__ void add_and_finish(const float (&first)[4], int second, int first_slot,
-                                                 int tokens, int row, std::uint32_t bias) {
+  __device__ __forceinline__ void finish_unit(int second) {
+    unfinished.any = false;
     const Product& product = params.products[second];
-    ptx::mbarrier_wait(&barriers.posted[team][place], posted_phase);
-    float4 total = make_float4(first[0], first[1], first[2], first[3]);
+    ptx::mbarrier_wait(posted + own_place, posted_phase);
+    posted_phase ^= 1;
+    float4 total = unfinished.first;
 #pragma unroll
     for (int chunk = 1; chunk < team_warps; ++chunk) {
-      const float4 more = sums[(place * place_sums + chunk - 1) * 32];
+      const float4 more = sums[(own_place * place_sums + chunk - 1) * 32];
       total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
     }
-    const float even_bias = __uint_as_float(bias << 16), odd_bias = __uint_as_float(bias & 0xffff0000u);
-    const int column = lane % 4 * 2;
-    if (column < tokens) {
-      finish(params, second, groups.slots[first_slot + column], row,
-             __fmul_rn(total.x, product.scale) + even_bias, __fmul_rn(total.z, product.scale) + odd_bias);
+    const float even_bias = __uint_as_float(unfinished.bias << 16),
+                odd_bias = __uint_as_float(unfinished.bias & 0xffff0000u);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int column = lane % 4 * 2 + half;
+      if (column >= unfinished.tokens) break;
+      finish(params, second, groups.slots[unfinished.first_slot + column], unfinished.row,
+             __fmul_rn(half == 0 ? total.x : total.y, product.scale) + even_bias,
+             __fmul_rn(half == 0 ? total.z : total.w, product.scale) + odd_bias);
     }
-    if (column + 1 < tokens) {
-      finish(params, second, groups.slots[first_slot + column + 1], row,
-             __fmul_rn(total.y, product.scale) + even_bias, __fmul_rn(total.w, product.scale) + odd_bias);
-    }
+    __syncwarp();  // the next products need all lanes at once
   }
 
+  // A product's units. What a granule lacks is done a unit later, when the other warps will have posted.
   __device__ __forceinline__ void run(int second, Walk& walk) {
     const Product& product = params.products[second];
     const int g = lane / 4, t = lane % 4;
     int expert = 0, begin = 0, end = 0;  // of its slots
     const Bf16* inputs = nullptr;        // of this lane's column
     int known_pass = -1;                 // that inputs are of
-    walk.enter(groups, product, team);
     bool other = true;
 #pragma unroll 1
     while (walk.left > 0) {
       int pass;
       const int granule = walk.granule(product, pass), chunk = walk.chunk;
+      const int first_block = product.borders[chunk], blocks = product.borders[chunk + 1] - first_block;
       if (other || pass != known_pass) {
         expert = groups.experts[walk.active];
         begin = groups.begin[walk.active] + pass * tile_tokens;
         end = groups.begin[walk.active + 1];
         // A column past the last token repeats it: its sums are dropped.
         const int slot = groups.slots[min(begin + g, end - 1)];
-        inputs = product.inputs + t * 16 +
-                 static_cast<std::size_t>(slot / product.slots_a_row) *
-                     static_cast<std::size_t>(product.input_stride);
+        const Bf16* const row = product.inputs + static_cast<std::size_t>(slot / product.slots_a_row) *
+                                                     static_cast<std::size_t>(product.input_stride);
+        inputs = row + t * 16;
         known_pass = pass;
+        // A block of 64 is a line: all the chunk's lines are under way before the first is waited for.
+        if (g < end - begin) {
+          for (int block = t; block < blocks; block += 4)
+            ptx::touch_line(nobodys, row + (first_block + block) * granule_k);
+        }
       }
       const int row = granule * granule_rows + 2 * g;
-      std::uint32_t bias = 0;  // of both rows, low half first; fetched early
+      std::uint32_t bias = 0;  // fetched early
       if (chunk == 0) {
         bias = *reinterpret_cast<const std::uint32_t*>(
             product.bias + static_cast<std::size_t>(expert) * static_cast<std::size_t>(product.rows) +
             static_cast<std::size_t>(row));
       }
-      const int first_block = product.borders[chunk];
       float chunk_sums[4];
-      multiply_chunk(chunk_sums, inputs + first_block * granule_k, product.borders[chunk + 1] - first_block);
+      multiply_chunk(chunk_sums, inputs + first_block * granule_k, blocks);
+      const float4 own = make_float4(chunk_sums[0], chunk_sums[1], chunk_sums[2], chunk_sums[3]);
+      if (unfinished.any) finish_unit(second);
       if (chunk == 0) {
-        add_and_finish(chunk_sums, second, begin, end - begin, row, bias);
-        __syncwarp();  // the next products need all lanes at once
+        unfinished = {true, own, begin, end - begin, row, bias};
       } else {
-        // The place is free: whoever read it three units ago has since then posted sums to both that write to
-        // it now, and they have waited for those.
-        sums[(place * place_sums + chunk - 1) * 32] =
-            make_float4(chunk_sums[0], chunk_sums[1], chunk_sums[2], chunk_sums[3]);
-        ptx::mbarrier_arrive(&barriers.posted[team][place]);
+        // The place is free: who read it three units ago did so before posting to the next unit's, and both
+        // that write now have waited for what was posted there or read it themselves.
+        sums[(place * place_sums + chunk - 1) * 32] = own;
+        ptx::mbarrier_arrive(posted + place);
       }
       place = place + 1 < places ? place + 1 : 0;
-      if (place == 0) posted_phase ^= 1;
       other = walk.next(groups, product);
     }
+    if (unfinished.any) finish_unit(second);
   }
 };
 
 __global__ void __launch_bounds__(decode_threads, 1)
     sm90_mxfp4_moe_decode(const __grid_constant__ DecodeParams params) {
-  __shared__ Barriers barriers;
   std::uint8_t* const shared = ptx::dynamic_shared();
   float4* const sums = reinterpret_cast<float4*>(shared + ring_bytes);
-  const ExpertGroups groups =
-      expert_groups_at(shared + ring_bytes + sums_bytes, params.slots, params.experts);
+  Barriers& barriers = *reinterpret_cast<Barriers*>(shared + ring_bytes + sums_bytes);
+  std::uint32_t* const nobodys =
+      reinterpret_cast<std::uint32_t*>(shared + ring_bytes + sums_bytes + sizeof(Barriers));
+  const ExpertGroups groups = expert_groups_at(shared + fixed_bytes, params.slots, params.experts);
   const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
-  const int team = warp / team_warps;
+  const int team = warp / team_warps, chunk = warp % team_warps;
   if (lane == 0) {
     for (std::uint64_t& full : barriers.full[warp]) ptx::mbarrier_init(&full, 1);
-    if (warp % team_warps == 0) {
+    if (chunk == 0) {
       for (std::uint64_t& posted : barriers.posted[team]) ptx::mbarrier_init(&posted, place_sums * 32);
     }
     ptx::fence_mbarrier_init();
@@ -382,24 +406,32 @@ __global__ void __launch_bounds__(decode_threads, 1)
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
   group_slots(groups, params.expert_ids, params.slots, params.experts);
+  Walk walk{.chunk = chunk};
+  walk.enter(groups, params.products[0], team);
   Worker worker{.params = params,
                 .groups = groups,
-                .barriers = barriers,
                 .ring = shared + warp * stages * stage_bytes,
+                .full = barriers.full[warp],
+                .posted = barriers.posted[team],
                 .sums = sums + team * places * place_sums * 32 + lane,
-                .team = team,
-                .warp = warp,
+                .nobodys = nobodys + threadIdx.x,
                 .lane = lane,
-                .feed = {.params = params, .groups = groups, .team = team}};
-  const int chunk = warp % team_warps;
-  worker.feed.begin(chunk);
-  for (int stage = 0; stage < stages; ++stage)
-    worker.feed.fetch(worker.ring + stage * stage_bytes, &barriers.full[warp][stage], lane);
+                .own_place = chunk == 0 ? 0 : team_warps - chunk,
+                .second_walk = {},
+                .feed = {.walk = walk, .second = 0, .from = nullptr, .blocks = 0}};
+  worker.second_walk.enter(groups, params.products[1], team);
+  if (walk.left > 0) worker.feed.point(params, groups);
+#pragma unroll 1
+  for (int stage = 0; stage < stages; ++stage) worker.fetch(stage);
   __syncwarp();
-  Walk walk{.chunk = chunk};
 #pragma unroll 1
   for (int second = 0; second < 2; ++second) {
-    if (second) meet_grid(params.arrived);
+    if (second) {
+      meet_grid(params.arrived);
+      const int next_chunk = walk.chunk;
+      walk = worker.second_walk;
+      walk.chunk = next_chunk;
+    }
     worker.run(second, walk);
   }
 }
@@ -450,7 +482,7 @@ Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cu
         .out = args.workspace.products,
         .arrived = args.workspace.arrived,
         .swiglu_limit = weights.swiglu_limit};
-    const int shared_bytes = ring_bytes + sums_bytes + expert_groups_bytes(params.slots, params.experts);
+    const int shared_bytes = fixed_bytes + expert_groups_bytes(params.slots, params.experts);
     cuda_check(cudaFuncSetAttribute(sm90_mxfp4_moe_decode, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     shared_bytes));
     launch_kernel({.blocks = dim3(static_cast<unsigned>(blocks)),

@@ -27,4 +27,8 @@ inline void bulk_copy_to_shared(void* shared, const void* global, std::uint32_t 
   emulation::copy_to_shared(shared, global, bytes, barrier);
 }
 
+inline void touch_line(std::uint32_t*, const void* global) {
+  static_cast<void>(*static_cast<const volatile std::uint32_t*>(global));  // it must be there
+}
+
 }  // namespace nibble::ptx

@@ -42,6 +42,10 @@ inline void mma_m16n8k16_bf16(float (&sums)[4], std::uint32_t a0, std::uint32_t 
     sums[i] = std::bit_cast<float>(lanes[emulation::thread_index() % 32].words[6 + i]);
 }
 
+inline std::uint32_t choose_bits(std::uint32_t a, std::uint32_t b, std::uint32_t mask) {
+  return (a & mask) | (b & ~mask);
+}
+
 inline std::uint32_t multiply_bf16x2(std::uint32_t a, std::uint32_t b) {
   std::uint32_t product = 0;
   for (int half = 0; half < 2; ++half) {
