@@ -57,7 +57,8 @@ struct Sequence {
 
   // What the device gives for queries at these positions: rows i of q, cut into sequences of some rows each.
   // [rows, heads, 64].
-  std::vector<Bf16> on_gpu(const std::vector<SequenceCuda>& cuts, AttentionRows rows) const {
+  std::vector<Bf16> on_gpu(const std::vector<SequenceCuda>& cuts, AttentionRows rows,
+                           bool settled = false) const {
     int row_count = 0, splits = 0;
     std::vector<Bf16> queries;
     for (const SequenceCuda& cut : cuts) {
@@ -91,6 +92,7 @@ struct Sequence {
                         .out = out.as<std::uint8_t>(),
                         .rows = rows,
                         .max_splits = splits,
+                        .settled = settled,
                         .workspace = {partials.as<float>(), arrived.as<std::uint32_t>()}},
                        nullptr);
     NIBBLE_CHECK(status.ok(), status.message());
@@ -225,6 +227,12 @@ TEST_F(AttentionOnTheGpu, TakesInSplitsByTheDozen) {
   const std::vector<SequenceCuda> last = {{0, 3, length - 3, 0}};
   const std::vector<Bf16> few = sequence.on_gpu(last, AttentionRows::few);
   EXPECT_TRUE(same(few, sequence.on_gpu(last, AttentionRows::all_as_many)));
+  EXPECT_TRUE(same(few, sequence.on_gpu(last, AttentionRows::few, true)));
+  // A window that begins within a split, and that blocks share all the same.
+  Sequence windowed = sequence;
+  windowed.shape.window = 3000;
+  EXPECT_TRUE(
+      same(windowed.on_gpu(last, AttentionRows::few), windowed.on_gpu(last, AttentionRows::all_as_many)));
   const std::vector<double> expected = sequence.exact(length - 1, 1);
   for (int d = 0; d < 64; ++d)
     EXPECT_NEAR(few[static_cast<std::size_t>((2 * 2 + 1) * 64 + d)].to_float(),
@@ -256,6 +264,9 @@ TEST_F(AttentionOnTheGpu, RefusesWhatHasNoTile) {
             std::string::npos);
   EXPECT_NE(attention_cuda({.heads = 4, .page_size = 32, .cache = cache}, nullptr).message().find("32"),
             std::string::npos);
+  const Status upside_down =
+      attention_cuda({.heads = 4, .page_size = 64, .cache = cache, .scale = -0.125f}, nullptr);
+  EXPECT_NE(upside_down.message().find("-0.125"), std::string::npos);
 }
 
 }  // namespace
