@@ -3,9 +3,9 @@
 //
 // Bytes: 17/32 a weight, (3 x hidden x intermediate) weights an expert in use: 13.2 MB for gpt-oss, 2.85 us
 // at 4,650 GB/s. FLOPs: 2 a weight and token, on tensor cores whose 8 columns are the expert's tokens.
-// Instructions are the next bound: 13 a warp and k16 step of 16 rows and some 4 for its loads and its part of
-// what is done once a stage or a granule; at 17 that is 1.8 us an expert of gpt-oss on 132 multiprocessors
-// that issue four a cycle.
+// Instructions bound it as much: 15 a warp and k16 step of 16 rows (8 to place the codes, 4 to scale them,
+// the product and its operands), 22 with what is done once a stage or a granule: 2.3 us an expert of gpt-oss
+// on 132 multiprocessors that issue four a cycle, and 18 warps find one to issue in seven cycles of ten.
 //
 // A block a multiprocessor, six teams of three warps in it. A team takes every sixth of its block's granules,
 // its warps a chunk of K each. A warp has a ring of its own, filled by bulk copies that it orders itself as
@@ -24,8 +24,7 @@
 #include <string>
 
 #include "ops/cuda/launch.cuh"
-#include "ops/moe/cuda/expert_groups.cuh"
-#include "ops/moe/cuda/moe_cuda.h"
+#include "ops/moe/cuda/moe_decode_work.cuh"
 #include "ops/moe/cuda/moe_steps.cuh"
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/grid.cuh"
@@ -35,8 +34,7 @@
 namespace nibble {
 namespace {
 
-constexpr int teams = 6;
-constexpr int team_warps = granule_k_chunks;
+constexpr int teams = decode_teams, team_warps = decode_team_warps;
 constexpr int warps = teams * team_warps;
 constexpr int decode_threads = warps * 32;
 constexpr int tile_tokens = group_pass_tokens;  // columns of one tensor-core product
@@ -47,29 +45,6 @@ constexpr int ring_bytes = warps * stages * stage_bytes;
 constexpr int places = team_warps;          // for a team's sums, taken in turn: a warp finds its own in one
 constexpr int place_sums = team_warps - 1;  // the first chunk's stay in registers
 constexpr int sums_bytes = teams * places * place_sums * 32 * static_cast<int>(sizeof(float4));
-
-// One of the layer's two products as the kernel sees it.
-struct Product {
-  const std::uint8_t* weights;
-  const Bf16* bias;    // [experts, rows]
-  const Bf16* inputs;  // [.., input_stride]
-  int input_stride;
-  int slots_a_row;  // of the inputs: top_k for x, 1 for h
-  int rows, granules;
-  int granule_bytes;
-  int borders[granule_k_chunks + 1];  // of the chunks, in k64 blocks
-  float scale;                        // 2^exponent_shift
-};
-
-struct DecodeParams {
-  Product products[2];  // gate_up, down
-  int slots, experts;
-  const std::int32_t* expert_ids;
-  Bf16* activations;  // [slots, padded intermediate], the second product's inputs
-  float* out;         // [slots, hidden]
-  std::uint32_t* arrived;
-  float swiglu_limit;
-};
 
 // In shared memory. `full`: a warp's stage holds its blocks. `posted`: the sums of a granule's later chunks
 // lie in their place.
@@ -124,95 +99,6 @@ __device__ __forceinline__ void multiply_stage(float (&sums)[4], const std::uint
   }
 }
 
-// A unit of work is one pass over one granule; an expert's passes over a granule follow one another. Where a
-// warp is among those its team takes from its block's share of a product, and which chunk is its own there.
-struct Walk {
-  int left;          // units, with this one
-  int active, unit;  // the expert's place among those in use; which of its units
-  int expert_units;  // granules x passes
-  int chunk;
-
-  // To the share's first unit. Units times blocks stay below 2^32: at most 1,024 passes over an expert's
-  // rows.
-  __device__ void enter(const ExpertGroups& groups, const Product& product, int team) {
-    const int lane = static_cast<int>(threadIdx.x) % 32, experts = *groups.active;
-    const unsigned units = static_cast<unsigned>(groups.passes[experts] * product.granules);
-    const int begin = static_cast<int>(units * blockIdx.x / gridDim.x) + team;
-    const int end = static_cast<int>(units * (blockIdx.x + 1) / gridDim.x);
-    left = begin < end ? (end - begin + teams - 1) / teams : 0;
-    if (left == 0) return;
-    // The last expert whose passes do not begin later.
-    active = 0;
-    for (int first = 0; first < experts; first += 32) {
-      const int a = first + lane;
-      active +=
-          __popc(__ballot_sync(0xffffffffu, a < experts && groups.passes[a + 1] * product.granules <= begin));
-    }
-    unit = begin - groups.passes[active] * product.granules;
-    expert_units = (groups.passes[active + 1] - groups.passes[active]) * product.granules;
-  }
-
-  // Whether the expert is another one now.
-  __device__ bool next(const ExpertGroups& groups, const Product& product) {
-    chunk = chunk + 1 < team_warps ? chunk + 1 : 0;
-    if (--left == 0) return false;
-    unit += teams;
-    if (unit < expert_units) return false;
-    do {
-      unit -= expert_units;
-      ++active;
-      expert_units = (groups.passes[active + 1] - groups.passes[active]) * product.granules;
-    } while (unit >= expert_units);
-    return true;
-  }
-
-  // The granule, and in `pass` which eight of the tokens.
-  __device__ int granule(const Product& product, int& pass) const {
-    pass = 0;
-    if (expert_units == product.granules) return unit;
-    const int passes = expert_units / product.granules;
-    pass = unit % passes;
-    return unit / passes;
-  }
-};
-
-// What a warp fetches next: it runs a ring ahead of what the warp works on.
-struct Feed {
-  Walk walk;
-  int second;
-  const std::uint8_t* from;
-  int blocks;  // of the unit, that are still to be fetched
-
-  __device__ void point(const DecodeParams& params, const ExpertGroups& groups) {
-    const Product& product = params.products[second];
-    int pass;
-    const int granule = walk.granule(product, pass);
-    const std::size_t index =
-        static_cast<std::size_t>(groups.experts[walk.active]) * static_cast<std::size_t>(product.granules) +
-        static_cast<std::size_t>(granule);
-    from = product.weights + index * static_cast<std::size_t>(product.granule_bytes) +
-           product.borders[walk.chunk] * granule_block_bytes;
-    blocks = product.borders[walk.chunk + 1] - product.borders[walk.chunk];
-  }
-
-  // To the next unit that has blocks, in the second product too; whether there is one.
-  __device__ bool next_unit(const DecodeParams& params, const ExpertGroups& groups, const Walk& second_walk) {
-    do {
-      if (walk.left > 0) walk.next(groups, params.products[second]);
-      if (walk.left == 0) {
-        if (second == 1) return false;
-        second = 1;
-        const int chunk = walk.chunk;
-        walk = second_walk;
-        walk.chunk = chunk;
-        if (walk.left == 0) return false;
-      }
-      point(params, groups);
-    } while (blocks == 0);
-    return true;
-  }
-};
-
 // Stores what became of two rows' sums: h of a gate and its up projection, or two outputs.
 __device__ __forceinline__ void finish(const DecodeParams& params, int second, int slot, int row, float even,
                                        float odd) {
@@ -259,8 +145,8 @@ struct Worker {
   float4* sums;            // [places, place_sums, 32] of the team, this lane's of each
   std::uint32_t* nobodys;  // this lane's
   int lane, own_place;     // own_place: of the units whose first chunk is this warp's
-  Walk second_walk;        // where the second product begins
-  Feed feed;
+  DecodeWalk second_walk;  // where the second product begins
+  DecodeFeed feed;
   int stage = 0;
   std::uint32_t full_phase = 0, posted_phase = 0;
   int place = 0;  // of the unit's sums
@@ -296,7 +182,7 @@ struct Worker {
       } else {
         multiply_stage<1>(chunk_sums, at + lane * 16, at + scales_at, inputs, next, count, false);
       }
-      __syncwarp();  // all lanes have read the stage
+      __syncwarp();  // all lanes have read the stage, which one of them is about to have overwritten
       fetch(stage);
       __syncwarp();  // the next products need all lanes at once
       stage = stage + 1 < stages ? stage + 1 : 0;
@@ -309,7 +195,7 @@ struct Worker {
   // By the warp of the first chunk: the other chunks' sums in order, then bias and store.
   __device__ __forceinline__ void finish_unit(int second) {
     unfinished.any = false;
-    const Product& product = params.products[second];
+    const DecodeProduct& product = params.products[second];
     ptx::mbarrier_wait(posted + own_place, posted_phase);
     posted_phase ^= 1;
     float4 total = unfinished.first;
@@ -332,8 +218,8 @@ struct Worker {
   }
 
   // A product's units. What a granule lacks is done a unit later, when the other warps will have posted.
-  __device__ __forceinline__ void run(int second, Walk& walk) {
-    const Product& product = params.products[second];
+  __device__ __forceinline__ void run(int second, DecodeWalk& walk) {
+    const DecodeProduct& product = params.products[second];
     const int g = lane / 4, t = lane % 4;
     int expert = 0, begin = 0, end = 0;  // of its slots
     const Bf16* inputs = nullptr;        // of this lane's column
@@ -377,7 +263,7 @@ struct Worker {
         // The place is free: who read it three units ago did so before posting to the next unit's, and both
         // that write now have waited for what was posted there or read it themselves.
         sums[(place * place_sums + chunk - 1) * 32] = own;
-        ptx::mbarrier_arrive(posted + place);
+        ptx::mbarrier_arrive(posted + place);  // each lane for its own sums
       }
       place = place + 1 < places ? place + 1 : 0;
       other = walk.next(groups, product);
@@ -406,7 +292,7 @@ __global__ void __launch_bounds__(decode_threads, 1)
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
   group_slots(groups, params.expert_ids, params.slots, params.experts);
-  Walk walk{.chunk = chunk};
+  DecodeWalk walk{.chunk = chunk};
   walk.enter(groups, params.products[0], team);
   Worker worker{.params = params,
                 .groups = groups,
@@ -446,16 +332,16 @@ Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cu
   const int blocks = args.blocks > 0 && args.blocks < processors ? args.blocks : processors;
   const auto product = [](const Mxfp4Granules& matrix, const Bf16* bias, const Bf16* inputs, int stride,
                           int slots) {
-    Product made{.weights = matrix.data,
-                 .bias = bias,
-                 .inputs = inputs,
-                 .input_stride = stride,
-                 .slots_a_row = slots,
-                 .rows = matrix.shape.rows,
-                 .granules = matrix.shape.granules(),
-                 .granule_bytes = matrix.shape.granule_bytes(),
-                 .borders = {},
-                 .scale = __builtin_ldexpf(1.0f, matrix.exponent_shift)};
+    DecodeProduct made{.weights = matrix.data,
+                       .bias = bias,
+                       .inputs = inputs,
+                       .input_stride = stride,
+                       .slots_a_row = slots,
+                       .rows = matrix.shape.rows,
+                       .granules = matrix.shape.granules(),
+                       .granule_bytes = matrix.shape.granule_bytes(),
+                       .borders = {},
+                       .scale = __builtin_ldexpf(1.0f, matrix.exponent_shift)};
     for (int chunk = 0; chunk <= granule_k_chunks; ++chunk)
       made.borders[chunk] = matrix.shape.chunk_begin(chunk);
     return made;

@@ -1,0 +1,126 @@
+// What the kernel for few tokens works on, and in which order a warp of it does: plain arithmetic on the
+// launch's tables, the same in all lanes.
+#pragma once
+
+#include "ops/moe/cuda/expert_groups.cuh"
+#include "ops/moe/cuda/moe_cuda.h"
+
+namespace nibble {
+
+inline constexpr int decode_teams = 6;  // of a block
+inline constexpr int decode_team_warps = granule_k_chunks;
+
+// One of the layer's two products as the kernel sees it.
+struct DecodeProduct {
+  const std::uint8_t* weights;
+  const Bf16* bias;    // [experts, rows]
+  const Bf16* inputs;  // [.., input_stride]
+  int input_stride;
+  int slots_a_row;  // of the inputs: top_k for x, 1 for h
+  int rows, granules;
+  int granule_bytes;
+  int borders[granule_k_chunks + 1];  // of the chunks, in k64 blocks
+  float scale;                        // 2^exponent_shift
+};
+
+struct DecodeParams {
+  DecodeProduct products[2];  // gate_up, down
+  int slots, experts;
+  const std::int32_t* expert_ids;
+  Bf16* activations;  // [slots, padded intermediate], the second product's inputs
+  float* out;         // [slots, hidden]
+  std::uint32_t* arrived;
+  float swiglu_limit;
+};
+
+// A unit of work is one pass over one granule; an expert's passes over a granule follow one another. Where a
+// warp is among those its team takes from its block's share of a product, and which chunk is its own there.
+struct DecodeWalk {
+  int left;          // units, with this one
+  int active, unit;  // the expert's place among those in use; which of its units
+  int expert_units;  // granules x passes
+  int chunk;
+
+  // To the share's first unit. Units times blocks stay below 2^32: at most 1,024 passes over an expert's
+  // rows.
+  __device__ void enter(const ExpertGroups& groups, const DecodeProduct& product, int team) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, experts = *groups.active;
+    const unsigned units = static_cast<unsigned>(groups.passes[experts] * product.granules);
+    const int begin = static_cast<int>(units * blockIdx.x / gridDim.x) + team;
+    const int end = static_cast<int>(units * (blockIdx.x + 1) / gridDim.x);
+    left = begin < end ? (end - begin + decode_teams - 1) / decode_teams : 0;
+    if (left == 0) return;
+    // The last expert whose passes do not begin later.
+    active = 0;
+    for (int first = 0; first < experts; first += 32) {
+      const int a = first + lane;
+      active +=
+          __popc(__ballot_sync(0xffffffffu, a < experts && groups.passes[a + 1] * product.granules <= begin));
+    }
+    unit = begin - groups.passes[active] * product.granules;
+    expert_units = (groups.passes[active + 1] - groups.passes[active]) * product.granules;
+  }
+
+  // Whether the expert is another one now.
+  __device__ bool next(const ExpertGroups& groups, const DecodeProduct& product) {
+    chunk = chunk + 1 < decode_team_warps ? chunk + 1 : 0;
+    if (--left == 0) return false;
+    unit += decode_teams;
+    if (unit < expert_units) return false;
+    do {
+      unit -= expert_units;
+      ++active;
+      expert_units = (groups.passes[active + 1] - groups.passes[active]) * product.granules;
+    } while (unit >= expert_units);
+    return true;
+  }
+
+  // The granule, and in `pass` which eight of the tokens.
+  __device__ int granule(const DecodeProduct& product, int& pass) const {
+    pass = 0;
+    if (expert_units == product.granules) return unit;
+    const int passes = expert_units / product.granules;
+    pass = unit % passes;
+    return unit / passes;
+  }
+};
+
+// What a warp fetches next: it runs a ring ahead of what the warp works on.
+struct DecodeFeed {
+  DecodeWalk walk;
+  int second;
+  const std::uint8_t* from;
+  int blocks;  // of the unit, that are still to be fetched
+
+  __device__ void point(const DecodeParams& params, const ExpertGroups& groups) {
+    const DecodeProduct& product = params.products[second];
+    int pass;
+    const int granule = walk.granule(product, pass);
+    const std::size_t index =
+        static_cast<std::size_t>(groups.experts[walk.active]) * static_cast<std::size_t>(product.granules) +
+        static_cast<std::size_t>(granule);
+    from = product.weights + index * static_cast<std::size_t>(product.granule_bytes) +
+           product.borders[walk.chunk] * granule_block_bytes;
+    blocks = product.borders[walk.chunk + 1] - product.borders[walk.chunk];
+  }
+
+  // To the next unit that has blocks, in the second product too; whether there is one.
+  __device__ bool next_unit(const DecodeParams& params, const ExpertGroups& groups,
+                            const DecodeWalk& second_walk) {
+    do {
+      if (walk.left > 0) walk.next(groups, params.products[second]);
+      if (walk.left == 0) {
+        if (second == 1) return false;
+        second = 1;
+        const int chunk = walk.chunk;
+        walk = second_walk;
+        walk.chunk = chunk;
+        if (walk.left == 0) return false;
+      }
+      point(params, groups);
+    } while (blocks == 0);
+    return true;
+  }
+};
+
+}  // namespace nibble
