@@ -9,7 +9,8 @@ namespace {
 template <class Output>
 void run_path(DenseRun run, LinearPath path, const Output& output, cudaStream_t stream) {
   if (run.x.tokens == 0) return;
-  if (path == LinearPath::many || (path == LinearPath::automatic && run.x.tokens > linear_few_tokens))
+  if (path == LinearPath::many ||
+      (path == LinearPath::automatic && linear_takes_many(run.weight.shape, run.x.tokens)))
     return run_many(run, output, stream);
   int device = 0, processors = 0;
   cuda_check(cudaGetDevice(&device));

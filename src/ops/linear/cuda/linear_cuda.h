@@ -3,7 +3,7 @@
 // beside it, nor on which of the two paths ran, nor on the number of blocks.
 //
 // A path for few tokens that streams the weights once through all multiprocessors, and one for many whose
-// products are wide. linear_cuda takes the one for few up to linear_few_tokens.
+// products are wide. linear_cuda takes the one that linear_takes_many names.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,6 +20,13 @@ namespace nibble {
 inline constexpr int linear_few_tokens = 64;
 
 enum class LinearPath { automatic, few, many };
+
+// Which path is the faster one on an H200: the one for many takes 64 tokens through the 3,142 tiles of
+// lm_head in 358 us, the one for few in 394; through gpt-oss's other matrices, of 80 tiles at most, it takes
+// longer.
+constexpr bool linear_takes_many(const DenseShape& shape, int tokens) {
+  return tokens > (shape.tiles() >= 1024 ? linear_few_tokens / 2 : linear_few_tokens);
+}
 
 // What the kernel for few tokens shares between launches, zeroed once before the first; one launch at a time
 // may use it.

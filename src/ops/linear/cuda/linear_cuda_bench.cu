@@ -94,7 +94,7 @@ std::string run(const Product& product, const DeviceBuffer& weights, int tokens,
   const double seconds = times.median * 1e-6;
   const double share = static_cast<double>(product.shape.bytes()) / seconds / bench::read_peak;
   const double tflops = 2.0 * product.shape.rows * product.shape.cols * tokens / seconds / 1e12;
-  const bool many = path == LinearPath::many || (path == LinearPath::automatic && tokens > linear_few_tokens);
+  const bool many = path == LinearPath::many;
   const char* const name = many ? "many" : "few";
   std::printf("%-8s %5d tokens (%s) %9.2f us (%.2f .. %.2f)  %5.1f %% of 4,650 GB/s  %6.1f TFLOP/s\n",
               product.name, tokens, name, times.median, times.least, times.most, 100 * share, tflops);
@@ -127,8 +127,8 @@ int main(int argc, char** argv) {
         bench::random_weights(product.shape.bytes() * static_cast<std::size_t>(product.layers), 3);
     for (const int count : tokens) {
       if (count > product.most_tokens) continue;
-      lines.push_back(run(product, weights, count, LinearPath::automatic, random));
-      if (count == linear_few_tokens) lines.push_back(run(product, weights, count, LinearPath::many, random));
+      if (count <= linear_few_tokens) lines.push_back(run(product, weights, count, LinearPath::few, random));
+      if (count >= linear_few_tokens) lines.push_back(run(product, weights, count, LinearPath::many, random));
     }
   }
   bench::write_json(json, lines);
