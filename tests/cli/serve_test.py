@@ -166,6 +166,17 @@ def test_a_key_is_asked_for_when_one_is_set_and_health_needs_none():
         assert server.stop() == 0
 
 
+def test_more_choices_than_may_ever_wait_are_the_clients_mistake():
+    server = Server("--max-queue", 3)
+    try:
+        for body in ({"prompt": "a", "n": 4}, {"prompt": ["a", "b"], "n": 2}, {"prompt": ["a"] * 4}):
+            status, answer, _ = server.ask("/v1/completions", body | {"max_tokens": 1})
+            assert status == 400 and answer["error"]["param"] == "n", "429 would have it asked again"
+        assert server.ask("/v1/completions", {"prompt": "a", "n": 3, "max_tokens": 1})[0] == 200
+    finally:
+        assert server.stop() == 0
+
+
 def test_told_to_end_it_finishes_what_runs():
     server = Server()
     client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)

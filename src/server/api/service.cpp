@@ -333,6 +333,12 @@ void Service::start(Exchange exchange, PreparedRequest prepared) {
       std::make_shared<Generation>(exchange, std::move(prepared), std::move(head), text_->tokenizer);
   const RequestId first = next_id_;
   const int choices = generation->choices();
+  if (choices > options_.most_waiting) {  // to ask again would not help
+    return answer_error(exchange,
+                        {.message = "n times the number of prompts must be at most " +
+                                    std::to_string(options_.most_waiting) + ", as many as may wait here",
+                         .param = "n"});
+  }
   next_id_ += static_cast<RequestId>(choices);
   std::vector<Request> requests = generation->engine_requests(first, options_.seed, engine_->model());
   if (options_.request_time.count() > 0) {
