@@ -57,6 +57,9 @@ __device__ __forceinline__ void copy_to_shared(void* shared, const void* global)
 }
 __device__ __forceinline__ void await_copies_to_shared() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
+// What this thread wrote, or saw written, comes before bulk copies that are ordered after it.
+__device__ __forceinline__ void fence_bulk_copies() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
 // Both addresses and the size are multiples of 16; the bytes count towards the barrier's phase.
 __device__ __forceinline__ void bulk_copy_to_shared(void* shared, const void* global, std::uint32_t bytes,
                                                     std::uint64_t* barrier) {

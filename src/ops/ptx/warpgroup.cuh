@@ -83,21 +83,6 @@ NIBBLE_WGMMA(32, "64", "%32", "%33", "%34")
 NIBBLE_WGMMA(64, "128", "%64", "%65", "%66")
 #undef NIBBLE_WGMMA
 
-// The same with a from registers, as mma_m16n8k16_bf16 takes it.
-__device__ __forceinline__ void wgmma_m64n128k16_bf16(float (&sums)[64], std::uint32_t a0, std::uint32_t a1,
-                                                      std::uint32_t a2, std::uint32_t a3, std::uint64_t b,
-                                                      bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, %69, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NIBBLE_NAMES_64
-      "}, {%64,%65,%66,%67}, %68, add, 1, 1, 0;\n"
-      "}"
-      : NIBBLE_SUMS_64(sums, 0)
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(static_cast<int>(add)));
-}
-
 }  // namespace nibble::ptx
 
 #undef NIBBLE_SUMS_4

@@ -21,6 +21,12 @@
 #define NIBBLE_SUMS_14(s) NIBBLE_SUMS_13(s), "+f"(s[52]), "+f"(s[53]), "+f"(s[54]), "+f"(s[55])
 #define NIBBLE_SUMS_15(s) NIBBLE_SUMS_14(s), "+f"(s[56]), "+f"(s[57]), "+f"(s[58]), "+f"(s[59])
 #define NIBBLE_SUMS_16(s) NIBBLE_SUMS_15(s), "+f"(s[60]), "+f"(s[61]), "+f"(s[62]), "+f"(s[63])
+#define NIBBLE_SUMS_17(s) NIBBLE_SUMS_16(s), "+f"(s[64]), "+f"(s[65]), "+f"(s[66]), "+f"(s[67])
+#define NIBBLE_SUMS_18(s) NIBBLE_SUMS_17(s), "+f"(s[68]), "+f"(s[69]), "+f"(s[70]), "+f"(s[71])
+#define NIBBLE_SUMS_19(s) NIBBLE_SUMS_18(s), "+f"(s[72]), "+f"(s[73]), "+f"(s[74]), "+f"(s[75])
+#define NIBBLE_SUMS_20(s) NIBBLE_SUMS_19(s), "+f"(s[76]), "+f"(s[77]), "+f"(s[78]), "+f"(s[79])
+#define NIBBLE_SUMS_21(s) NIBBLE_SUMS_20(s), "+f"(s[80]), "+f"(s[81]), "+f"(s[82]), "+f"(s[83])
+#define NIBBLE_SUMS_22(s) NIBBLE_SUMS_21(s), "+f"(s[84]), "+f"(s[85]), "+f"(s[86]), "+f"(s[87])
 #define NIBBLE_NAMES_1 "%0,%1,%2,%3"
 #define NIBBLE_NAMES_2 NIBBLE_NAMES_1 ",%4,%5,%6,%7"
 #define NIBBLE_NAMES_3 NIBBLE_NAMES_2 ",%8,%9,%10,%11"
@@ -37,8 +43,19 @@
 #define NIBBLE_NAMES_14 NIBBLE_NAMES_13 ",%52,%53,%54,%55"
 #define NIBBLE_NAMES_15 NIBBLE_NAMES_14 ",%56,%57,%58,%59"
 #define NIBBLE_NAMES_16 NIBBLE_NAMES_15 ",%60,%61,%62,%63"
+#define NIBBLE_NAMES_17 NIBBLE_NAMES_16 ",%64,%65,%66,%67"
+#define NIBBLE_NAMES_18 NIBBLE_NAMES_17 ",%68,%69,%70,%71"
+#define NIBBLE_NAMES_19 NIBBLE_NAMES_18 ",%72,%73,%74,%75"
+#define NIBBLE_NAMES_20 NIBBLE_NAMES_19 ",%76,%77,%78,%79"
+#define NIBBLE_NAMES_21 NIBBLE_NAMES_20 ",%80,%81,%82,%83"
+#define NIBBLE_NAMES_22 NIBBLE_NAMES_21 ",%84,%85,%86,%87"
 
 namespace nibble::ptx {
+
+// The operand that lies `bytes` (a multiple of 16) further on.
+__device__ __forceinline__ std::uint64_t wgmma_operand_at(std::uint64_t operand, unsigned bytes) {
+  return (operand & ~std::uint64_t{0xffffffff}) | (static_cast<std::uint32_t>(operand) + bytes / 16);
+}
 
 // Returns when at most `pending` groups of products are not done with what they read; no sum may be touched
 // yet.
@@ -98,6 +115,12 @@ NIBBLE_WGMMA(13, "104", "%52", "%53", "%54", "%55", "%56", "%57")
 NIBBLE_WGMMA(14, "112", "%56", "%57", "%58", "%59", "%60", "%61")
 NIBBLE_WGMMA(15, "120", "%60", "%61", "%62", "%63", "%64", "%65")
 NIBBLE_WGMMA(16, "128", "%64", "%65", "%66", "%67", "%68", "%69")
+NIBBLE_WGMMA(17, "136", "%68", "%69", "%70", "%71", "%72", "%73")
+NIBBLE_WGMMA(18, "144", "%72", "%73", "%74", "%75", "%76", "%77")
+NIBBLE_WGMMA(19, "152", "%76", "%77", "%78", "%79", "%80", "%81")
+NIBBLE_WGMMA(20, "160", "%80", "%81", "%82", "%83", "%84", "%85")
+NIBBLE_WGMMA(21, "168", "%84", "%85", "%86", "%87", "%88", "%89")
+NIBBLE_WGMMA(22, "176", "%88", "%89", "%90", "%91", "%92", "%93")
 #undef NIBBLE_WGMMA
 
 // By all threads of a warpgroup: registers that it leaves to others, and registers it waits for others to
@@ -129,6 +152,12 @@ __device__ __forceinline__ void take_registers() {
 #undef NIBBLE_SUMS_14
 #undef NIBBLE_SUMS_15
 #undef NIBBLE_SUMS_16
+#undef NIBBLE_SUMS_17
+#undef NIBBLE_SUMS_18
+#undef NIBBLE_SUMS_19
+#undef NIBBLE_SUMS_20
+#undef NIBBLE_SUMS_21
+#undef NIBBLE_SUMS_22
 #undef NIBBLE_NAMES_1
 #undef NIBBLE_NAMES_2
 #undef NIBBLE_NAMES_3
@@ -145,3 +174,9 @@ __device__ __forceinline__ void take_registers() {
 #undef NIBBLE_NAMES_14
 #undef NIBBLE_NAMES_15
 #undef NIBBLE_NAMES_16
+#undef NIBBLE_NAMES_17
+#undef NIBBLE_NAMES_18
+#undef NIBBLE_NAMES_19
+#undef NIBBLE_NAMES_20
+#undef NIBBLE_NAMES_21
+#undef NIBBLE_NAMES_22

@@ -56,27 +56,30 @@ constexpr int moe_cuda_slots(int tokens, int top_k) {
   return tokens * top_k < most ? tokens * top_k : most;
 }
 
-// The same layer for many tokens, with the same bits; from some 16 tokens an expert on it is meant to be the
-// faster one. Its products need room for all of tokens x top_k slots.
+// The same layer for many tokens, with the same bits. Its products need room for all of tokens x top_k slots.
 Status moe_mxfp4_many_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream);
 
-// Whether that path is the one to take: from 16 tokens an expert on, on average.
-constexpr bool moe_takes_many(int slots, int experts) { return slots >= 16 * experts; }
+// Whether that path is the one to take: from 6 tokens an expert on, on average.
+constexpr bool moe_takes_many(int slots, int experts) { return slots >= 6 * experts; }
 
-inline constexpr int moe_many_tile = 128;  // tokens of one expert
-// At most so many tiles: each expert in use may leave one partly empty.
+// At most so many tiles of an expert's tokens: of the smallest kind of full ones, and a last one for each.
 constexpr int moe_many_tiles(int slots, int experts) {
-  return slots / moe_many_tile + (slots < experts ? slots : experts);
+  return slots / 40 + (slots < experts ? slots : experts);
 }
-constexpr std::size_t moe_many_table_bytes(int tiles) {
-  return (4 * (1 + static_cast<std::size_t>(tiles) * (1 + moe_many_tile)) + 255) / 256 * 256;
+// Tokens of all tiles: the last of an expert's may hold up to 63 that are none.
+constexpr int moe_many_rows(int slots, int experts) {
+  return (slots + 63 * (slots < experts ? slots : experts) + 7) / 8 * 8;
+}
+constexpr std::size_t moe_many_table_bytes(int slots, int experts) {
+  const std::size_t ints = 2 + 5 * static_cast<std::size_t>(moe_many_tiles(slots, experts)) +
+                           static_cast<std::size_t>(moe_many_rows(slots, experts));
+  return (4 * ints + 255) / 256 * 256;
 }
 // Room for `slots`: tables, and the activations of both products in tiles.
 constexpr std::size_t moe_many_bytes(int slots, int experts, const GranuleShape& gate_up,
                                      const GranuleShape& down) {
-  const int tiles = moe_many_tiles(slots, experts);
-  return moe_many_table_bytes(tiles) +
-         static_cast<std::size_t>(tiles) * moe_many_tile * 2 *
+  return moe_many_table_bytes(slots, experts) +
+         static_cast<std::size_t>(moe_many_rows(slots, experts)) * 2 *
              static_cast<std::size_t>(gate_up.padded_cols() + down.padded_cols());
 }
 

@@ -2,7 +2,7 @@
 // second-level cache holds none of the next one's; random codes, random inputs, and experts chosen by random
 // logits. Once as it is given its experts, and once with the router's top-k before each layer.
 //
-//   moe_cuda_bench [--experts 128,32] [--tokens 1,2,4,8,...] [--json FILE]
+//   moe_cuda_bench [--experts 128,32] [--tokens 1,2,4,8,...] [--kernels few|many] [--json FILE]
 //
 // Prints a line for each: microseconds a layer (median of the replays), distinct experts, share of 4,650
 // GB/s.
@@ -127,9 +127,9 @@ struct Bench {
   }
 
   // One line of the table, also as JSON.
-  std::string run(int tokens, std::mt19937& random) {
+  std::string run(int tokens, const std::string& kernels, std::mt19937& random) {
     const std::size_t rows = static_cast<std::size_t>(tokens);
-    const bool many = moe_takes_many(tokens * top_k, experts);
+    const bool many = kernels.empty() ? moe_takes_many(tokens * top_k, experts) : kernels == "many";
     const std::size_t slots = many ? rows * top_k : static_cast<std::size_t>(moe_cuda_slots(tokens, top_k));
     DeviceBuffer x = filled(rows * hidden, normal, random);
     DeviceBuffer room = zeroed(many ? moe_many_bytes(tokens * top_k, experts, up, down) : 0);
@@ -186,10 +186,12 @@ int main(int argc, char** argv) {
   using namespace nibble;
   std::vector<int> experts = {128, 32}, tokens = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 8192};
   const char* json = nullptr;
+  std::string kernels;  // empty: those to take
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string option = argv[i];
     if (option == "--experts") experts = bench::numbers(argv[i + 1]);
     if (option == "--tokens") tokens = bench::numbers(argv[i + 1]);
+    if (option == "--kernels") kernels = argv[i + 1];
     if (option == "--json") json = argv[i + 1];
   }
   if (!bench::has_gpu()) return 77;
@@ -197,7 +199,7 @@ int main(int argc, char** argv) {
   std::vector<std::string> lines;
   for (const int count : experts) {
     Bench layers_of(count, random);
-    for (const int batch : tokens) lines.push_back(layers_of.run(batch, random));
+    for (const int batch : tokens) lines.push_back(layers_of.run(batch, kernels, random));
   }
   bench::write_json(json, lines);
   return 0;

@@ -256,8 +256,10 @@ TEST_F(MoeMxfp4OnTheGpu, ARowsBitsDependOnNeitherItsBatchNorItsPlaceNorTheBlocks
 TEST_F(MoeMxfp4OnTheGpu, GivesTheSameBitsForManyTokensAsForFew) {
   std::mt19937 random(8);
   const std::vector<Case> cases =
-      small_cases ? std::vector<Case>{{3, 2, 576, 160, 13}, {2, 1, 96, 64, 131}}
-                  : std::vector<Case>{{3, 2, 576, 160, 13}, {6, 3, 96, 160, 700}, {5, 4, 2880, 2880, 300}};
+      small_cases
+          ? std::vector<Case>{{3, 2, 576, 160, 13}, {2, 1, 96, 224, 131}, {1, 1, 64, 32, 300}}
+          : std::vector<Case>{{3, 2, 576, 160, 13},    {6, 3, 96, 160, 700},     {5, 4, 2880, 2880, 10},
+                              {5, 4, 2880, 2880, 300}, {3, 2, 2880, 2880, 1900}, {32, 4, 576, 160, 200}};
   for (const Case& c : cases) {
     Layer layer(random, c.experts, c.top_k, c.hidden, c.intermediate);
     layer.upload();

@@ -9,7 +9,7 @@ namespace nibble {
 __device__ __forceinline__ float swiglu_on_device(float gate, float up, float limit) {
   gate = gate > limit ? limit : gate;  // keeps a NaN, which fminf would not
   up = up > limit ? limit : up < -limit ? -limit : up;
-  return gate * (1.0f / (1.0f + __expf(-1.702f * gate))) * (up + 1.0f);
+  return gate * __fdividef(1.0f, 1.0f + __expf(-1.702f * gate)) * (up + 1.0f);
 }
 
 // Whether matrices and activations fit each other and the kernels; a refusal names what does not.

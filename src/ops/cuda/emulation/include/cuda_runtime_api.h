@@ -148,6 +148,7 @@ T __ldcg(const T* at) {
   return *at;
 }
 inline float __expf(float x) { return std::exp(x); }
+inline float __fdividef(float a, float b) { return a / b; }
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 inline void __trap() { nibble::emulation::stop("a kernel gave up"); }

@@ -50,9 +50,4 @@ void wgmma_bf16(float (&sums)[count], std::uint64_t a, std::uint64_t b, bool add
                        wgmma_pair(a, row + 8, 1, t), b, add);
 }
 
-inline void wgmma_m64n128k16_bf16(float (&sums)[64], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
-                                  std::uint32_t a3, std::uint64_t b, bool add) {
-  wgmma_from_registers(sums, a0, a1, a2, a3, b, add);
-}
-
 }  // namespace nibble::ptx

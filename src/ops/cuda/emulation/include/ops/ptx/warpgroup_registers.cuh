@@ -7,6 +7,7 @@
 
 namespace nibble::ptx {
 
+inline std::uint64_t wgmma_operand_at(std::uint64_t operand, unsigned bytes) { return operand + bytes; }
 template <int pending>
 void wgmma_wait_but() {}
 template <int pending, int count>
