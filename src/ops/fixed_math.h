@@ -58,6 +58,23 @@ constexpr float fixed_exp_branchless(float x) {
   return x > 88.72283f ? std::bit_cast<float>(0x7f800000u) : bounded;
 }
 
+// The same bits for x <= 0 in fewer steps: 2^n is one factor, as n is not below -126. NaN gives anything.
+constexpr float fixed_exp_of_negative(float x) {
+  const float shifted = x * 1.44269504f + 12582912.0f;
+  const float n = shifted - 12582912.0f;
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  const float value = p * (r * r) + r + 1.0f;
+  // The lowest bits of `shifted` hold n; those above leave at the top.
+  const float power = std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + 0x3f800000u);
+  return x < -87.33654f ? 0.0f : value * power;
+}
+
 // ln x for finite x > 0, within 1e-15 of the exact value relative to 1.
 constexpr double fixed_log(double x) {
   std::uint64_t bits = std::bit_cast<std::uint64_t>(x);

@@ -37,6 +37,20 @@ TEST(FixedExp, HasTheSameBitsWithoutBranches) {
   }
 }
 
+TEST(FixedExp, HasTheSameBitsInFewerStepsBelowZero) {
+  const auto same = [](float x) {
+    return std::bit_cast<std::uint32_t>(fixed_exp_of_negative(x)) ==
+           std::bit_cast<std::uint32_t>(fixed_exp(x));
+  };
+  for (std::uint64_t bits = 0x80000000u; bits <= 0xff800000u; bits += 257) {
+    const float x = std::bit_cast<float>(static_cast<std::uint32_t>(bits));
+    ASSERT_TRUE(same(x)) << x;
+  }
+  for (float x = -87.4f; x < -86.5f; x = std::nextafter(x, 0.0f)) ASSERT_TRUE(same(x)) << x;
+  EXPECT_TRUE(same(0.0f));
+  EXPECT_TRUE(same(-std::numeric_limits<float>::infinity()));
+}
+
 TEST(FixedExp, EndsOfTheRange) {
   EXPECT_EQ(fixed_exp(0.0f), 1.0f);
   EXPECT_EQ(fixed_exp(-std::numeric_limits<float>::infinity()), 0.0f);

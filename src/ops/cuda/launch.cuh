@@ -17,20 +17,32 @@ struct Launch {
   // It may take its place while the kernel before it still runs, and waits for that one's results by itself
   // (ptx::grid_dependency_wait).
   bool overlaps = false;
+  // So many blocks, neighbours in a row of the grid, run at the same time (ptx/cluster.cuh); above 8 the
+  // kernel must have been allowed to.
+  int cluster = 1;
 };
 
 template <class... Params, class... Args>
 void launch_kernel(const Launch& launch, void (*kernel)(Params...), const Args&... args) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if (launch.overlaps) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (launch.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count].val.clusterDim.x = static_cast<unsigned>(launch.cluster);
+    attributes[count].val.clusterDim.y = attributes[count].val.clusterDim.z = 1;
+    ++count;
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = launch.blocks;
   config.blockDim = dim3(static_cast<unsigned>(launch.threads));
   config.dynamicSmemBytes = launch.shared_bytes;
   config.stream = launch.stream;
-  config.attrs = &attribute;
-  config.numAttrs = launch.overlaps ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   cuda_check(cudaLaunchKernelEx(&config, kernel, args...));
 }
 

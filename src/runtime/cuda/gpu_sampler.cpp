@@ -11,13 +11,11 @@ Result<GpuSampler> GpuSampler::allocate(const WorkerLimits& limits, int vocabula
   GpuSampler sampler(vocabulary);
   const std::size_t rows = static_cast<std::size_t>(limits.max_logit_rows);
   const std::size_t lists = rows * sample_cuda_max_likeliest;
-  const std::size_t blocks = static_cast<std::size_t>(sample_cuda_blocks(vocabulary));
   const std::size_t row_bytes = static_cast<std::size_t>(vocabulary) * sizeof(float);
   NIBBLE_ASSIGN(sampler.logits_, DeviceBuffer::allocate(rows * row_bytes));
   const auto lay_out = [&](DeviceArena& arena) {
-    sampler.workspace_.likeliest = arena.take<std::uint64_t>(rows * blocks);
-    sampler.workspace_.exp_sums = arena.take<double>(rows * blocks);
-    sampler.workspace_.masses = arena.take<std::int64_t>(rows * blocks);
+    sampler.workspace_ =
+        arena.take<std::uint8_t>(sample_cuda_workspace_bytes(limits.max_logit_rows, vocabulary));
     sampler.tokens_ = arena.take<SampledToken>(rows);
     sampler.likeliest_ids_ = arena.take<std::int32_t>(lists);
     sampler.likeliest_logprobs_ = arena.take<float>(lists);

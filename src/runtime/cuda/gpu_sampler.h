@@ -34,7 +34,7 @@ class GpuSampler {
   RowSampler on_host_;
   DeviceBuffer logits_;                    // [max_logit_rows, vocabulary]
   DeviceBuffer room_;                      // of the kernels, and their results
-  SampleCudaWorkspace workspace_;          // in room_
+  std::uint8_t* workspace_ = nullptr;      // in room_
   SampledToken* tokens_ = nullptr;         // [max_logit_rows], in room_
   std::int32_t* likeliest_ids_ = nullptr;  // [max_logit_rows, likeliest_], likewise
   float* likeliest_logprobs_ = nullptr;    // [max_logit_rows, likeliest_], likewise

@@ -4,6 +4,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -41,6 +42,22 @@ struct Barrier {
 
 struct Meeting {
   unsigned arrived = 0, ended = 0;
+};
+
+class Block;
+
+// Of blocks, each a thread of the operating system.
+struct Cluster {
+  std::atomic<unsigned> arrived = 0, ended = 0;
+  Block* blocks[most_at_once] = {};
+};
+
+// From another block of the cluster: a copy, or without bytes an arrival.
+struct Message {
+  void* to;
+  const void* from;
+  std::uint32_t bytes;
+  const void* barrier;
 };
 
 // Two sets of data take turns: a lane that is still reading one cannot be overtaken twice.
@@ -88,13 +105,14 @@ struct Fiber {
   bool begun = false, ended = false;
 };
 
-class Block;
 thread_local Block* running = nullptr;
 
 class Block {
  public:
-  Block(const Grid& grid, unsigned x, unsigned y, const std::function<void()>& kernel, Stacks& stacks)
+  Block(const Grid& grid, unsigned x, unsigned y, const std::function<void()>& kernel, Stacks& stacks,
+        Cluster& cluster)
       : grid_(grid),
+        cluster_(cluster),
         x_(x),
         y_(y),
         kernel_(kernel),
@@ -102,7 +120,9 @@ class Block {
         random_(x + 1),
         fibers_(grid.threads),
         warps_((grid.threads + 31) / 32),
-        dynamic_(grid.shared_bytes + 128, rubbish) {}
+        dynamic_(grid.shared_bytes + 128, rubbish) {
+    cluster.blocks[x % grid.cluster] = this;
+  }
 
   void run() {
     running = this;
@@ -124,6 +144,7 @@ class Block {
         if (order.size() > 2 && random_() % 3 == 0) continue;
         take_turns(warp);
       }
+      take_messages();
       bring_copies();
       if (grid_.blocks_x > 1) std::this_thread::yield();
       if (std::chrono::steady_clock::now() - start > deadline) stop("a launch does not end");
@@ -161,7 +182,25 @@ class Block {
     copies_.push_back({to, from, bytes, barrier, static_cast<int>(random_() % longest_copy)});
   }
 
+  unsigned rank() const { return x_ % grid_.cluster; }
+  void arrive(const void* at, std::uint32_t bytes_to_come) {
+    Barrier& end = barrier(at);
+    if (end.pending == 0) stop("more arrivals than a barrier expects");
+    end.bytes += bytes_to_come;
+    --end.pending;
+    end.settle();
+  }
+  void send(unsigned block, void* to, const void* from, std::uint32_t bytes, const void* barrier) {
+    Block& other = *cluster_.blocks[block];
+    const auto there = [&](const void* here) {
+      return other.dynamic() + (static_cast<const std::uint8_t*>(here) - dynamic());
+    };
+    const std::lock_guard lock(other.mutex_);
+    other.messages_.push_back({bytes == 0 ? nullptr : there(to), from, bytes, there(barrier)});
+  }
+
   const Grid& grid_;
+  Cluster& cluster_;
   const unsigned x_, y_;
   Fiber* current_ = nullptr;
   std::map<const void*, Barrier> barriers_;
@@ -186,6 +225,20 @@ class Block {
     fiber.begun = true;
     setcontext(&fiber.context);
   }
+  void take_messages() {
+    std::vector<Message> messages;
+    {
+      const std::lock_guard lock(mutex_);
+      messages.swap(messages_);
+    }
+    for (const Message& message : messages) {
+      if (message.bytes == 0) {
+        arrive(message.barrier, 0);
+      } else {
+        copy(message.to, message.from, message.bytes, message.barrier);
+      }
+    }
+  }
   void bring_copies() {
     for (Copy& copy : copies_) {
       if (--copy.turns >= 0) continue;
@@ -206,17 +259,24 @@ class Block {
   std::vector<std::uint8_t> dynamic_;
   jmp_buf scheduler_;
   unsigned ended_ = 0;
+  std::mutex mutex_;  // of the messages
+  std::vector<Message> messages_;
 };
 
 }  // namespace
 
 void run(const Grid& grid, const std::function<void()>& kernel) {
   Stacks stacks;
+  if (grid.cluster > 1 && (grid.blocks_x % grid.cluster != 0 || grid.blocks_x > most_at_once))
+    stop("clusters that do not all run at the same time");
   for (unsigned y = 0; y < grid.blocks_y; ++y) {
     std::vector<std::thread> blocks;
+    std::vector<Cluster> clusters((grid.blocks_x + grid.cluster - 1) / grid.cluster);
     for (unsigned x = 0; x < grid.blocks_x; ++x) {
       // A thread of its own for each: the kernel's static shared variables are a thread's.
-      blocks.emplace_back([&grid, &kernel, &stacks, x, y] { Block(grid, x, y, kernel, stacks).run(); });
+      blocks.emplace_back([&grid, &kernel, &stacks, &clusters, x, y] {
+        Block(grid, x, y, kernel, stacks, clusters[x / grid.cluster]).run();
+      });
       if (grid.blocks_x > most_at_once) blocks.back().join();
     }
     for (std::thread& block : blocks) {
@@ -246,6 +306,16 @@ void block_barrier(int id, unsigned threads) {
   while (meeting.ended == ended) give_way();
 }
 
+void cluster_barrier() {
+  Cluster& meeting = running->cluster_;
+  const unsigned ended = meeting.ended;
+  if (++meeting.arrived == running->grid_.cluster * running->grid_.threads) {
+    meeting.arrived = 0;
+    ++meeting.ended;
+  }
+  while (meeting.ended == ended) give_way();
+}
+
 Lanes& exchange(const LaneData& own, void (*together)(Lanes&)) {
   Warp& warp = running->warp();
   const unsigned ended = warp.ended;
@@ -265,11 +335,23 @@ void barrier_init(const void* barrier, unsigned arrivals) {
 }
 
 void barrier_arrive(const void* barrier, std::uint32_t bytes_to_come) {
-  Barrier& at = running->barrier(barrier);
-  if (at.pending == 0) stop("more arrivals than a barrier expects");
-  at.bytes += bytes_to_come;
-  --at.pending;
-  at.settle();
+  running->arrive(barrier, bytes_to_come);
+}
+
+void cluster_arrive(const void* barrier, unsigned block) {
+  if (block == running->rank()) return running->arrive(barrier, 0);
+  running->send(block, nullptr, nullptr, 0, barrier);
+}
+
+void copy_to_cluster(void* to, const void* from, std::uint32_t bytes, const void* barrier, unsigned blocks) {
+  for (unsigned block = 0; block < running->grid_.cluster; ++block) {
+    if ((blocks >> block & 1) == 0) continue;
+    if (block == running->rank()) {
+      running->copy(to, from, bytes, barrier);
+    } else {
+      running->send(block, to, from, bytes, barrier);
+    }
+  }
 }
 
 bool barrier_passed(const void* barrier, unsigned parity) {

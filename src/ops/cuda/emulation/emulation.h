@@ -18,6 +18,7 @@ namespace nibble::emulation {
 
 struct Grid {
   unsigned blocks_x = 1, blocks_y = 1, threads = 1;
+  unsigned cluster = 1;          // neighbours in a row of at most 16 blocks
   std::size_t shared_bytes = 0;  // beyond what the kernel declares
 };
 
@@ -39,6 +40,13 @@ void give_way();
 void block_barrier(int id, unsigned threads);
 // Counts as one of them without waiting.
 void come_to_barrier(int id, unsigned threads);
+
+// Ends when all threads of the cluster have come to it.
+void cluster_barrier();
+// To another block of the cluster: to its memory where this block has `barrier` and `to`, which are in the
+// shared memory that the launch asked for. Bits of `blocks` name those that get a copy.
+void cluster_arrive(const void* barrier, unsigned block);
+void copy_to_cluster(void* to, const void* from, std::uint32_t bytes, const void* barrier, unsigned blocks);
 
 // All 32 lanes hand in up to 64 bytes; the last one to come applies `together` to all of them; then every
 // lane reads any lane's until its warp's next exchange.

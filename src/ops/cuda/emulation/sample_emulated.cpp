@@ -1,2 +1,4 @@
 // Sampling's kernels, compiled for the emulation.
+#include "ops/sample/cuda/change_logits.cu"
+#include "ops/sample/cuda/sample_parts.cu"
 #include "ops/sample/cuda/sample_rows.cu"

@@ -6,6 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/status.h"
@@ -32,14 +33,7 @@ struct SampledToken {
   float logprob = 0;
 };
 
-// What the kernels of one call hand each other: [rows, blocks of 1024 ids].
-struct SampleCudaWorkspace {
-  std::uint64_t* likeliest = nullptr;
-  double* exp_sums = nullptr;
-  std::int64_t* masses = nullptr;
-};
-
-// All pointers are to device memory.
+// All pointers are to device memory. Log-probabilities are of the softmax over `logits`.
 struct SampleCudaArgs {
   const float* logits = nullptr;  // [rows, stride]
   int rows = 0;
@@ -47,15 +41,51 @@ struct SampleCudaArgs {
   int stride = 0;
   const SampleCudaParams* params = nullptr;  // [rows]
   SampledToken* tokens = nullptr;            // [rows]
-  // The likeliest ids of each row in descending order and their log-probabilities, if any are wanted.
+  // What tokens are chosen from where that is not `logits` (change_logits_cuda.h): rows of the same stride,
+  // and for each row of logits its number among them, -1: unchanged. Null: no row was changed.
+  const float* changed = nullptr;
+  const std::int32_t* changed_rows = nullptr;  // [rows]
+  // Ids whose log-probability is wanted too, -1: none. Null: of no row.
+  const std::int32_t* targets = nullptr;  // [rows]
+  float* target_logprobs = nullptr;       // [rows]; left alone where there is no target
+  // The likeliest ids of each row of `logits` in descending order and their log-probabilities, if wanted.
   int likeliest = 0;                      // at most 32 and the vocabulary
   std::int32_t* likeliest_ids = nullptr;  // [rows, likeliest]
   float* likeliest_logprobs = nullptr;    // [rows, likeliest]
-  SampleCudaWorkspace workspace;
+  // [sample_cuda_workspace_bytes], aligned to 16; what it holds before and after means nothing.
+  std::uint8_t* workspace = nullptr;
 };
 
 constexpr int sample_cuda_blocks(int vocabulary) {
   return (vocabulary + sample_cuda_block - 1) / sample_cuda_block;
+}
+
+// How the blocks of a launch share rows, and what they hand each other.
+struct SampleCudaShares {
+  static constexpr int most_blocks = 256;        // of the rows of a launch: about those that run at once
+  static constexpr int most_ids = 1 << 18;       // of a block: their masses' parts fit 32 bits
+  static constexpr int levels = 7, bins = 2048;  // histograms of a row
+  static constexpr int gathered = 1024;          // ids of a row whose order decides
+
+  // Blocks a row, a power of two up to 16.
+  static constexpr int blocks(int rows, int vocabulary) {
+    int count = 16;
+    while (count > 1 && (count * rows > most_blocks || count > sample_cuda_blocks(vocabulary))) count /= 2;
+    while (count * most_ids < vocabulary) count *= 2;
+    return count;
+  }
+  static constexpr std::size_t row_bytes(int vocabulary) {
+    return (std::size_t{levels} * bins + gathered +
+            4 * static_cast<std::size_t>(sample_cuda_blocks(vocabulary))) *
+               8 +
+           64;
+  }
+};
+
+// Enough for any number of rows up to this one.
+constexpr std::size_t sample_cuda_workspace_bytes(int rows, int vocabulary) {
+  return static_cast<std::size_t>(std::min(rows, SampleCudaShares::most_blocks)) *
+         SampleCudaShares::row_bytes(vocabulary);
 }
 
 Status sample_cuda(const SampleCudaArgs& args, cudaStream_t stream);

@@ -31,14 +31,13 @@ struct Filter {
 };
 
 std::string run_sample(const Filter& filter, int rows, std::mt19937& random) {
-  const std::size_t count = static_cast<std::size_t>(rows), blocks = sample_cuda_blocks(vocabulary);
+  const std::size_t count = static_cast<std::size_t>(rows);
   DeviceBuffer logits = bench::filled<float>(count * vocabulary, logit, random);
   std::vector<SampleCudaParams> params(count, filter.params);
   for (std::size_t i = 0; i < count; ++i) params[i].position = static_cast<std::uint32_t>(i);
   DeviceBuffer device_params = bench::copied(params), tokens = bench::zeroed(count * sizeof(SampledToken));
   DeviceBuffer ids = bench::zeroed(count * 32 * 4), logprobs = bench::zeroed(count * 32 * 4);
-  DeviceBuffer best = bench::zeroed(count * blocks * 8), sums = bench::zeroed(count * blocks * 8),
-               masses = bench::zeroed(count * blocks * 8);
+  DeviceBuffer workspace = bench::zeroed(sample_cuda_workspace_bytes(rows, vocabulary));
   return line_of(filter.name, rows, bench::time_graph(calls, 25, [&](cudaStream_t stream) {
                    for (int call = 0; call < calls; ++call) {
                      bench::require(sample_cuda({.logits = logits.as<float>(),
@@ -50,8 +49,7 @@ std::string run_sample(const Filter& filter, int rows, std::mt19937& random) {
                                                  .likeliest = filter.likeliest,
                                                  .likeliest_ids = ids.as<std::int32_t>(),
                                                  .likeliest_logprobs = logprobs.as<float>(),
-                                                 .workspace = {best.as<std::uint64_t>(), sums.as<double>(),
-                                                               masses.as<std::int64_t>()}},
+                                                 .workspace = workspace.as<std::uint8_t>()},
                                                 stream));
                    }
                  }));

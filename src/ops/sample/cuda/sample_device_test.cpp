@@ -17,41 +17,65 @@ using SampleOnTheGpu = OnTheGpu;
 struct Sampled {
   std::vector<SampledToken> tokens;
   std::vector<std::int32_t> ids;
-  std::vector<float> logprobs;
+  std::vector<float> logprobs, target_logprobs;
 };
+
+struct Asked {
+  int likeliest = 0;
+  const std::vector<float>* changed = nullptr;  // what every other row is chosen from
+  std::vector<std::int32_t> targets = {};
+};
+bool is_changed(std::size_t row) { return row % 2 == 1; }
 
 // The same logits for every row's parameters.
 Sampled on_gpu(const std::vector<float>& logits, const std::vector<SampleCudaParams>& params,
-               int likeliest = 0) {
-  const std::size_t rows = params.size(),
-                    blocks = static_cast<std::size_t>(sample_cuda_blocks(static_cast<int>(logits.size())));
-  const std::size_t stride = logits.size() + 3;
-  std::vector<float> all(rows * stride, std::numeric_limits<float>::quiet_NaN());
-  for (std::size_t row = 0; row < rows; ++row)
+               const Asked& asked = {}) {
+  const std::size_t rows = params.size(), stride = logits.size() + 3;
+  const int vocabulary = static_cast<int>(logits.size());
+  std::vector<float> all(rows * stride, std::numeric_limits<float>::quiet_NaN()), changed;
+  std::vector<std::int32_t> changed_rows;
+  for (std::size_t row = 0; row < rows; ++row) {
     std::copy(logits.begin(), logits.end(), all.begin() + static_cast<std::ptrdiff_t>(row * stride));
-  const std::size_t listed = rows * static_cast<std::size_t>(likeliest);
+    const bool other = asked.changed != nullptr && is_changed(row);
+    changed_rows.push_back(other ? static_cast<std::int32_t>(changed.size() / stride) : -1);
+    if (!other) continue;
+    changed.insert(changed.end(), asked.changed->begin(), asked.changed->end());
+    changed.resize(changed.size() + 3, std::numeric_limits<float>::quiet_NaN());
+  }
+  changed.resize(std::max(changed.size(), std::size_t{1}));
+  const std::size_t listed = rows * static_cast<std::size_t>(asked.likeliest);
   Sampled found{std::vector<SampledToken>(rows), std::vector<std::int32_t>(listed),
-                std::vector<float>(listed)};
+                std::vector<float>(listed), std::vector<float>(rows)};
+  std::vector<std::int32_t> targets = asked.targets;
+  targets.resize(rows, -1);
   DeviceBuffer device_logits = on_device(all), device_params = on_device(params),
-               tokens = device_bytes(rows * sizeof(SampledToken), 0xff), ids = device_bytes(listed * 4, 0xff),
-               logprobs = device_bytes(listed * 4, 0xff), best = device_bytes(rows * blocks * 8, 0xff),
-               sums = device_bytes(rows * blocks * 8, 0xff), masses = device_bytes(rows * blocks * 8, 0xff);
+               device_changed = on_device(changed), device_rows = on_device(changed_rows),
+               device_targets = on_device(targets), tokens = device_bytes(rows * sizeof(SampledToken), 0xff),
+               ids = device_bytes(listed * 4, 0xff), logprobs = device_bytes(listed * 4, 0xff),
+               target_logprobs = device_bytes(rows * 4, 0xee),
+               workspace =
+                   device_bytes(sample_cuda_workspace_bytes(static_cast<int>(rows), vocabulary), 0xff);
   const Status status =
       sample_cuda({.logits = device_logits.as<float>(),
                    .rows = static_cast<int>(rows),
-                   .vocabulary = static_cast<int>(logits.size()),
+                   .vocabulary = vocabulary,
                    .stride = static_cast<int>(stride),
                    .params = device_params.as<SampleCudaParams>(),
                    .tokens = tokens.as<SampledToken>(),
-                   .likeliest = likeliest,
+                   .changed = asked.changed == nullptr ? nullptr : device_changed.as<float>(),
+                   .changed_rows = asked.changed == nullptr ? nullptr : device_rows.as<std::int32_t>(),
+                   .targets = asked.targets.empty() ? nullptr : device_targets.as<std::int32_t>(),
+                   .target_logprobs = target_logprobs.as<float>(),
+                   .likeliest = asked.likeliest,
                    .likeliest_ids = ids.as<std::int32_t>(),
                    .likeliest_logprobs = logprobs.as<float>(),
-                   .workspace = {best.as<std::uint64_t>(), sums.as<double>(), masses.as<std::int64_t>()}},
+                   .workspace = workspace.as<std::uint8_t>()},
                   nullptr);
   NIBBLE_CHECK(status.ok(), status.message());
   tokens.copy_to(std::span(found.tokens));
   ids.copy_to(std::span(found.ids));
   logprobs.copy_to(std::span(found.logprobs));
+  target_logprobs.copy_to(std::span(found.target_logprobs));
   return found;
 }
 
@@ -76,6 +100,19 @@ std::vector<SampleCudaParams> every_filter(std::uint32_t first_position) {
   return all;
 }
 
+TokenId on_cpu(const std::vector<float>& logits, const SampleCudaParams& p) {
+  static SampleWorkspace room;
+  return sample(logits, likeliest_token(logits),
+                {.temperature = p.temperature,
+                 .top_k = p.top_k,
+                 .top_p = p.top_p,
+                 .min_p = p.min_p,
+                 .seed = p.seed,
+                 .choice = p.choice,
+                 .position = p.position},
+                room);
+}
+
 TEST_F(SampleOnTheGpu, DrawsTheCpusTokens) {
   std::mt19937 random(1);
   std::vector<std::pair<int, float>> cases = {{1, 1.0f}, {37, 2.0f}, {1025, 0.0f}, {2500, 1.5f}};
@@ -87,18 +124,9 @@ TEST_F(SampleOnTheGpu, DrawsTheCpusTokens) {
     const std::vector<SampleCudaParams> params = every_filter(static_cast<std::uint32_t>(size));
     const Sampled found = on_gpu(logits, params);
     const RowStatistics statistics = row_statistics(logits);
-    SampleWorkspace room;
     for (std::size_t row = 0; row < params.size(); ++row) {
       const SampleCudaParams& p = params[row];
-      const TokenId token = sample(logits, statistics.likeliest,
-                                   {.temperature = p.temperature,
-                                    .top_k = p.top_k,
-                                    .top_p = p.top_p,
-                                    .min_p = p.min_p,
-                                    .seed = p.seed,
-                                    .choice = p.choice,
-                                    .position = p.position},
-                                   room);
+      const TokenId token = on_cpu(logits, p);
       ASSERT_EQ(found.tokens[row].token, token)
           << size << " tokens, spread " << spread << ", temperature " << p.temperature << " top_k " << p.top_k
           << " top_p " << p.top_p << " min_p " << p.min_p;
@@ -115,7 +143,7 @@ TEST_F(SampleOnTheGpu, ListsTheLikeliestWithTheirLogProbabilities) {
       const std::vector<float> logits = random_floats(random, static_cast<std::size_t>(size), spread);
       const RowStatistics statistics = row_statistics(logits);
       for (const int count : {1, 20}) {
-        const Sampled found = on_gpu(logits, {{.temperature = 0}, {}}, count);
+        const Sampled found = on_gpu(logits, {{.temperature = 0}, {}}, {.likeliest = count});
         std::vector<TokenId> expected;
         likeliest(logits, count, expected);
         for (std::size_t i = 0; i < found.ids.size(); ++i) {
@@ -123,6 +151,70 @@ TEST_F(SampleOnTheGpu, ListsTheLikeliestWithTheirLogProbabilities) {
           ASSERT_EQ(found.ids[i], id) << size << " tokens, place " << i;
           ASSERT_EQ(found.logprobs[i], logprob(logits, statistics, id));
         }
+      }
+    }
+  }
+}
+
+// 17 rows share the blocks otherwise than 3 do, and 300 are more than one launch takes.
+TEST_F(SampleOnTheGpu, ARowsTokenDoesNotDependOnHowManyRowsThereAre) {
+  std::mt19937 random(4);
+  for (const int size : small_cases ? std::vector<int>{5000} : std::vector<int>{1500, 20000}) {
+    const std::vector<float> logits = random_floats(random, static_cast<std::size_t>(size), 3.0f);
+    for (const int rows : small_cases ? std::vector<int>{3, 40} : std::vector<int>{1, 17, 40, 90, 300}) {
+      std::vector<SampleCudaParams> params;
+      for (int row = 0; row < rows; ++row) {
+        params.push_back({.top_k = row % 3 == 0   ? 20
+                                   : row % 3 == 1 ? 700
+                                                  : 0,
+                          .top_p = row % 2 == 0 ? 1.0f : 0.7f,
+                          .position = static_cast<std::uint32_t>(row)});
+      }
+      const Sampled found = on_gpu(logits, params, {.likeliest = 3});
+      for (std::size_t row = 0; row < params.size(); ++row)
+        ASSERT_EQ(found.tokens[row].token, on_cpu(logits, params[row])) << rows << " rows, row " << row;
+    }
+  }
+}
+
+TEST_F(SampleOnTheGpu, ChoosesFromChangedLogitsAndReportsTheOriginals) {
+  std::mt19937 random(5);
+  for (const int size : small_cases ? std::vector<int>{40, 2500} : std::vector<int>{40, 2500, 201088}) {
+    const std::vector<float> logits = random_floats(random, static_cast<std::size_t>(size), 3.0f);
+    std::vector<float> changed = random_floats(random, static_cast<std::size_t>(size), 3.0f);
+    changed[7] = -1e30f;
+    const RowStatistics statistics = row_statistics(logits);
+    std::vector<SampleCudaParams> params;
+    Asked asked{.likeliest = 9, .changed = &changed};
+    for (const float temperature : {0.0f, 1.0f, 0.7f}) {
+      for (const int top_k : {0, 6, 500}) {
+        for (const float top_p : {1.0f, 0.8f}) {
+          for (int twice = 0; twice < 2; ++twice) {  // one row is changed
+            params.push_back({.temperature = temperature,
+                              .top_k = top_k,
+                              .top_p = top_p,
+                              .seed = 9,
+                              .position = static_cast<std::uint32_t>(params.size())});
+            asked.targets.push_back(twice == 0 ? -1 : static_cast<std::int32_t>(params.size()));
+          }
+        }
+      }
+    }
+    const Sampled found = on_gpu(logits, params, asked);
+    std::vector<TokenId> listed;
+    likeliest(logits, 9, listed);
+    for (std::size_t row = 0; row < params.size(); ++row) {
+      const TokenId token = on_cpu(is_changed(row) ? changed : logits, params[row]);
+      ASSERT_EQ(found.tokens[row].token, token) << size << " tokens, row " << row;
+      ASSERT_EQ(found.tokens[row].logprob, logprob(logits, statistics, token));
+      for (std::size_t i = 0; i < 9; ++i) {
+        ASSERT_EQ(found.ids[row * 9 + i], listed[i]) << size << " tokens, row " << row;
+        ASSERT_EQ(found.logprobs[row * 9 + i], logprob(logits, statistics, listed[i]));
+      }
+      if (asked.targets[row] >= 0) {
+        ASSERT_EQ(found.target_logprobs[row], logprob(logits, statistics, asked.targets[row]));
+      } else {
+        ASSERT_EQ(std::memcmp(&found.target_logprobs[row], "\xee\xee\xee\xee", 4), 0);
       }
     }
   }

@@ -1,413 +1,461 @@
-// Three kernels: the largest logit of each 1,024 ids; then their part of the softmax's sum and of the mass to
-// draw from; then a block a row that adds the parts up, applies the filters and draws.
-//
-// Bytes: 4 a logit, twice, from the second-level cache where lm_head left them: 0.8 MB a row and pass for
-// gpt-oss. Without top_k and top_p the last kernel looks at one block of ids only. Each of these filters is a
-// search for the last token that stays, by 8 bits of its logit at a time: four passes over the row by one
-// block, some 6 us each for gpt-oss, the first of top_p some 25 (an exponential an id).
+// Three kernels, which read a row some three times without filters (the second-level cache has it from
+// lm_head):
+// 1. The likeliest id of each 1,024, a warp each.
+// 2. Of each 1,024 ids their part of the softmax's sum, in the CPU's order, and of the mass to draw from; for
+// top_p
+//    the row's masses by weight.
+// 3. A cluster of 1 to 16 blocks a row. A top_k or top_p that leaves many: the row's last token that stays,
+// by
+//    histograms that the blocks add together, until the ids in question are few enough to be sorted; then the
+//    mass of what stays. The row's first block adds up the sum, lists the likeliest ids, draws and writes. Of
+//    the n likeliest ids none is below the n-th largest of those that kernel 1 found, so that a list takes a
+//    look at the few parts which have them.
+// The first two are in sample_parts.cu, the third is here.
 #include <string>
 
 #include "ops/cuda/launch.cuh"
-#include "ops/fixed_math.h"
+#include "ops/ptx/cluster.cuh"
 #include "ops/ptx/grid.cuh"
-#include "ops/sample/cuda/sample_cuda.h"
+#include "ops/ptx/load_ahead.cuh"
+#include "ops/sample/cuda/sample_row.cuh"
 #include "ops/sample/uniform_draw.h"
 
 namespace nibble {
 namespace {
 
-using Mass = long long;
+using namespace sampling;
 
-constexpr unsigned all_lanes = 0xffffffffu;
-constexpr int block_ids = sample_cuda_block;
-constexpr int scan_threads = 128;
-constexpr int scan_warps = scan_threads / 32;
-constexpr int draw_threads = 512;
-constexpr int draw_warps = draw_threads / 32;
-constexpr int sum_lanes = 16;
-constexpr int most_blocks = sample_cuda_max_vocabulary / block_ids;
-constexpr std::uint32_t not_finite = 0xffffffffu;  // no number's rank
+constexpr int most_sorted = 4096;
 
-// Ascending with the logit, both zeros alike.
-__device__ __forceinline__ std::uint32_t rank_of(float logit) {
-  const std::uint32_t bits = __float_as_uint(logit + 0.0f);
-  return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
-__device__ __forceinline__ float logit_of(std::uint32_t rank) {
-  return __uint_as_float(rank >> 31 ? rank & 0x7fffffffu : ~rank);
-}
-__device__ __forceinline__ bool is_finite(float logit) {
-  return (__float_as_uint(logit) & 0x7f800000u) != 0x7f800000u;
-}
-
-// The largest logit's rank, and the lowest id that has it.
-struct Likeliest {
-  std::uint32_t rank, id;
-
-  __device__ std::uint64_t packed() const { return std::uint64_t{rank} << 32 | id; }
-  __device__ static Likeliest unpacked(std::uint64_t from) {
-    return {static_cast<std::uint32_t>(from >> 32), static_cast<std::uint32_t>(from)};
-  }
-  __device__ void take_in(const Likeliest& other) {
-    if (other.rank > rank || (other.rank == rank && other.id < id)) *this = other;
-  }
-};
-__device__ __forceinline__ Likeliest likeliest_of_warp(const Likeliest& own) {
-  const std::uint32_t rank = __reduce_max_sync(all_lanes, own.rank);
-  return {rank, ~__reduce_max_sync(all_lanes, own.rank == rank ? ~own.id : 0u)};
-}
-template <int warps>
-__device__ __forceinline__ Likeliest likeliest_of_block(Likeliest own) {
-  __shared__ Likeliest of_warp[warps];
-  own = likeliest_of_warp(own);
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = own;
-  __syncthreads();  // every warp's is there
-  Likeliest found = of_warp[0];
-  for (int warp = 1; warp < warps; ++warp) found.take_in(of_warp[warp]);
-  __syncthreads();  // the place may be used again
-  return found;
-}
-
-__device__ __forceinline__ const float* row_of(const SampleCudaArgs& args, int row) {
-  return args.logits + static_cast<std::size_t>(row) * static_cast<std::size_t>(args.stride);
-}
-__device__ __forceinline__ std::size_t part_at(const SampleCudaArgs& args, int row, int block) {
-  return static_cast<std::size_t>(row) * static_cast<std::size_t>(sample_cuda_blocks(args.vocabulary)) +
-         static_cast<std::size_t>(block);
-}
-
-__global__ void __launch_bounds__(scan_threads) sample_scan(const __grid_constant__ SampleCudaArgs args) {
-  ptx::grid_launch_dependents();
-  ptx::grid_dependency_wait();
-  const int row = static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.x) * block_ids;
-  const int past = min(first + block_ids, args.vocabulary);
-  const float* const logits = row_of(args, row);
-  Likeliest own{0, 0xffffffffu};
-  for (int id = first + static_cast<int>(threadIdx.x); id < past; id += scan_threads) {
-    const float logit = logits[id];
-    own.take_in({is_finite(logit) ? rank_of(logit) : not_finite, static_cast<std::uint32_t>(id)});
-  }
-  const Likeliest found = likeliest_of_block<scan_warps>(own);
-  if (threadIdx.x == 0)
-    args.workspace.likeliest[part_at(args, row, static_cast<int>(blockIdx.x))] = found.packed();
-}
-
-template <int threads>
-__device__ __forceinline__ Likeliest likeliest_of_row(const SampleCudaArgs& args, int row) {
-  Likeliest own{0, 0xffffffffu};
-  for (int block = static_cast<int>(threadIdx.x); block < sample_cuda_blocks(args.vocabulary);
-       block += threads)
-    own.take_in(Likeliest::unpacked(args.workspace.likeliest[part_at(args, row, block)]));
-  return likeliest_of_block<threads / 32>(own);
-}
-
-// A token's weight at the temperature, relative to the likeliest one's 1, and what is drawn from.
-struct Weighing {
-  float largest, temperature;
-
-  __device__ float weight(float logit) const { return fixed_exp(__fsub_rn(logit, largest) / temperature); }
-  __device__ static Mass mass(float weight) { return static_cast<Mass>(__fmul_rn(weight, 0x1p40f)); }
+struct RowShared {
+  union {
+    Histogram histogram;
+    std::uint64_t keys[most_sorted];
+    struct {
+      std::uint64_t keys[small_top_k];  // those of `keys`
+      Mass masses[small_top_k];
+    } drawn;
+  };
+  double exp_sums[most_parts];
+  double log_sum_exp;
+  SearchRoom search;
+  std::uint16_t parts[most_parts];
+  int count, token;
 };
 
-__device__ __forceinline__ Mass mass_of_warp(Mass own) {
-  for (int apart = 16; apart > 0; apart /= 2) own += __shfl_xor_sync(all_lanes, own, apart);
-  return own;
-}
-
-__global__ void __launch_bounds__(scan_threads) sample_weigh(const __grid_constant__ SampleCudaArgs args) {
-  __shared__ float powers[block_ids];
-  __shared__ Mass of_warp[scan_warps];
-  __shared__ double lanes[sum_lanes];
-  ptx::grid_launch_dependents();
-  ptx::grid_dependency_wait();
-  const int row = static_cast<int>(blockIdx.y), block = static_cast<int>(blockIdx.x);
-  const int first = block * block_ids, count = min(block_ids, args.vocabulary - first);
-  const int thread = static_cast<int>(threadIdx.x);
-  const Likeliest likeliest = likeliest_of_row<scan_threads>(args, row);
-  if (likeliest.rank == not_finite) return;
-  const SampleCudaParams params = args.params[row];
-  const float* const logits = row_of(args, row) + first;
-  const Weighing weighing{logit_of(likeliest.rank), params.temperature};
-  Mass mass = 0;
-  for (int i = thread; i < count; i += scan_threads) {
-    const float logit = logits[i];
-    powers[i] = fixed_exp(__fsub_rn(logit, weighing.largest));
-    if (params.temperature > 0) {
-      const float weight = weighing.weight(logit);
-      if (weight >= params.min_p) mass += Weighing::mass(weight);
-    }
-  }
-  mass = mass_of_warp(mass);
-  if (thread % 32 == 0) of_warp[thread / 32] = mass;
-  __syncthreads();  // all powers are there
-  if (thread < sum_lanes) {
-    double sum = 0;
-    for (int i = thread; i < count; i += sum_lanes) sum += powers[i];
-    lanes[thread] = sum;
-  }
-  __syncthreads();  // all lanes are there
-  if (thread == 0) {
-    for (int width = sum_lanes / 2; width > 0; width /= 2) {
-      for (int lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
-    }
-    args.workspace.exp_sums[part_at(args, row, block)] = lanes[0];
-    for (int warp = 1; warp < scan_warps; ++warp) mass += of_warp[warp];
-    args.workspace.masses[part_at(args, row, block)] = mass;
-  }
-}
-
-// The part of `masses` in which their running sum first exceeds `left`, and how much of `left` is in it.
-struct Found {
-  int index;
-  Mass left;
-};
-// By a whole warp; every lane gets the result.
-__device__ __forceinline__ Found find_by_warp(const Mass* masses, int count, Mass left) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, each = (count + 31) / 32;
-  const int begin = min(lane * each, count), end = min(begin + each, count);
-  Mass own = 0;
-  for (int i = begin; i < end; ++i) own += masses[i];
-  Mass sum = own;
-  for (int step = 1; step < 32; step *= 2) {
-    const Mass before = __shfl_up_sync(all_lanes, sum, step);
-    if (lane >= step) sum += before;
-  }
-  const unsigned past = __ballot_sync(all_lanes, sum > left);
-  const int owner = past == 0 ? 31 : __ffs(static_cast<int>(past)) - 1;
-  int index = begin;
-  Mass rest = left - (sum - own);
-  if (lane == owner) {
-    while (index + 1 < end && rest >= masses[index]) rest -= masses[index++];
-  }
-  return {__shfl_sync(all_lanes, index, owner), __shfl_sync(all_lanes, rest, owner)};
-}
-
-// What is left of a row after some filters, as the CPU's Kept.
-struct Kept {
-  std::uint32_t last_rank = 0;
-  int last_id = 0x7fffffff;
-  float least_weight = 0;
-
-  __device__ bool has(std::uint32_t rank, int id) const {
-    return rank > last_rank || (rank == last_rank && id <= last_id);
-  }
-};
-
-struct DrawShared {
-  double exp_sums[most_blocks];
-  Mass parts[most_blocks];  // of blocks of ids, or of shares of ranks in descending order
-  Mass of_warp[draw_warps];
-  std::int32_t ids[sample_cuda_max_likeliest];
-  std::int32_t count;
-  Found found;
-};
-
-// A row as the drawing block sees it.
+// A block of a row's cluster.
 struct Row {
   const SampleCudaArgs& args;
-  DrawShared& shared;
+  RowShared& shared;
+  const RowWorkspace& workspace;
+  const SampleCudaParams params;
+  const Wishes wishes;
   const float* logits;
-  SampleCudaParams params;
-  Weighing weighing;
+  const float* from;                 // what is chosen from
+  int parts, first_part, past_part;  // the row's, this block's
+  int first, past;                   // ids: this block's
+  int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
 
-  __device__ Mass mass(float logit) const { return Weighing::mass(weighing.weight(logit)); }
-
-  __device__ Found find(int count, Mass left) const {
-    if (threadIdx.x < 32) {
-      const Found found = find_by_warp(shared.parts, count, left);
-      if (threadIdx.x == 0) shared.found = found;
+  // `ahead`: loads on their way.
+  template <int ahead, class Use>
+  __device__ __forceinline__ void each(const float* row, const Use& use) const {
+#pragma unroll 1
+    for (int id = first + thread; id < past; id += ahead * row_threads) {
+      float some[ahead];
+#pragma unroll
+      for (int i = 0; i < ahead; ++i) some[i] = ptx::load_ahead(row + min(id + i * row_threads, past - 1));
+#pragma unroll
+      for (int i = 0; i < ahead; ++i) {
+        if (id + i * row_threads < past) use(id + i * row_threads, some[i]);
+      }
     }
-    __syncthreads();  // the result is there, and the parts are free
-    const Found found = shared.found;
-    __syncthreads();  // it has been read
-    return found;
   }
 
-  // Of the tokens `kept`, in order of likelihood, the one at which the running sum of value(logit) first
-  // exceeds `left`; value is the same for equal logits.
-  template <class Value>
-  __device__ Kept last_of(const Kept& kept, Mass left, const Value& value) const {
-    constexpr int shares = 256;
-    std::uint32_t rank = 0;
-    for (int shift = 24; shift >= 0; shift -= 8) {
-      for (int i = static_cast<int>(threadIdx.x); i < shares; i += draw_threads) shared.parts[i] = 0;
-      __syncthreads();  // all shares are empty
-      for (int id = static_cast<int>(threadIdx.x); id < args.vocabulary; id += draw_threads) {
-        const float logit = logits[id];
-        const std::uint32_t own = rank_of(logit);
-        if (shift < 24 && own >> (shift + 8) != rank >> (shift + 8)) continue;
-        if (!kept.has(own, id)) continue;
-        const Mass more = value(logit);
-        if (more > 0) {
-          atomicAdd(reinterpret_cast<unsigned long long*>(&shared.parts[shares - 1 - (own >> shift & 255)]),
-                    static_cast<unsigned long long>(more));
+  // The `wanted` likeliest ids of a row, and maybe some more, in falling order in shared.keys. Of each part,
+  // likeliest has the likeliest.
+  __device__ __noinline__ void list(const float* row, const std::uint64_t* likeliest, int wanted) const {
+    std::uint32_t bound = 0;
+    int chosen = parts;
+    if (parts > wanted) {
+      for (int part = thread; part < parts; part += row_threads) shared.keys[part] = __ldcg(likeliest + part);
+      sort_keys(shared.keys, parts);
+      bound = rank_of_key(shared.keys[wanted - 1]);
+      int own = 0;
+      for (int i = thread; i < parts; i += row_threads) {
+        const std::uint64_t key = shared.keys[i];
+        own += rank_of_key(key) >= bound;
+        shared.parts[i] = static_cast<std::uint16_t>(id_of_key(key) / block_ids);
+      }
+      chosen = static_cast<int>(add_up(shared.search, own));
+    } else {
+      for (int i = thread; i < parts; i += row_threads) shared.parts[i] = static_cast<std::uint16_t>(i);
+    }
+    if (thread == 0) shared.count = 0;
+    __syncthreads();  // the parts are chosen, and nothing is listed
+    for (int i = warp; i < chosen; i += row_warps) list_part(row, shared.parts[i], bound);
+    __syncthreads();  // all are listed
+    if (shared.count > most_sorted) return list_many(row, wanted);
+    sort_keys(shared.keys, shared.count);
+  }
+  __device__ void list_part(const float* row, int part, std::uint32_t bound) const {
+    constexpr int ahead = 16;  // loads on their way
+    const int end = min((part + 1) * block_ids, args.vocabulary);
+#pragma unroll 1
+    for (int id = part * block_ids + lane; id < end; id += ahead * 32) {
+      float some[ahead];
+#pragma unroll
+      for (int i = 0; i < ahead; ++i) some[i] = ptx::load_ahead(row + min(id + i * 32, end - 1));
+#pragma unroll
+      for (int i = 0; i < ahead; ++i) {
+        const std::uint32_t rank = rank_of(some[i]);
+        if (rank < bound || id + i * 32 >= end) continue;
+        const int at = add_to(&shared.count, 1);
+        if (at < most_sorted) shared.keys[at] = key_of(rank, id + i * 32);
+      }
+    }
+  }
+
+  // The same digit by digit, for rows in which too many logits are alike.
+  __device__ __noinline__ void list_many(const float* row, int wanted) const {
+    Histogram& histogram = shared.histogram;
+    Prefix prefix;
+    Mass left = wanted - 1;
+    int likelier = 0;  // than all that begin with the prefix
+    int last_id = 0x7fffffff;
+    for (;;) {
+      histogram.clear<row_threads>();
+      for (int id = thread; id < args.vocabulary; id += row_threads) {
+        const std::uint32_t rank = rank_of(row[id]);
+        if (prefix.has(rank)) add_to(&histogram.low[prefix.bin(rank)], 1u);
+      }
+      __syncthreads();  // the digits are counted
+      const Found found = find_part(shared.search, prefix.bins(), left,
+                                    [&](int bin) { return static_cast<Mass>(histogram.low[bin]); });
+      likelier += static_cast<int>(left - found.left);
+      left = found.left;
+      const int inside = static_cast<int>(histogram.low[found.index]);
+      prefix.narrow(found.index);
+      __syncthreads();  // the bin has been read
+      if (likelier + inside <= most_sorted) break;
+      if (!prefix.whole()) continue;
+      last_id = find_tie(shared.search, row, {}, prefix.value, 0, args.vocabulary, static_cast<int>(left));
+      break;
+    }
+    if (thread == 0) shared.count = 0;
+    __syncthreads();  // none are listed
+    for (int id = thread; id < args.vocabulary; id += row_threads) {
+      const std::uint32_t rank = rank_of(row[id]);
+      if (prefix.under(rank) || (prefix.has(rank) && id <= last_id))
+        shared.keys[add_to(&shared.count, 1)] = key_of(rank, id);
+    }
+    __syncthreads();  // all are listed
+    sort_keys(shared.keys, shared.count);
+  }
+
+  __device__ Mass bin(int level, int i) const {
+    return static_cast<Mass>(__ldcg(workspace.bins + level * Shares::bins + i));
+  }
+
+  // What all blocks do alike. A search's tokens: those kept so far, of one bucket of weights if there is one.
+  struct Search {
+    Kept kept;
+    bool count;      // each token counts one; else its mass
+    int bucket;      // -1: any
+    int next_level;  // of the workspace's histograms
+  };
+
+  // The token at which the running sum of a search's values, in order of likelihood, first exceeds `left`.
+  __device__ __noinline__ Kept last_of(const Search& search, const Weighing& weighing, Mass left) const {
+    Prefix prefix;
+    const auto value = [&](float logit) { return search.count ? Mass{1} : weighing.mass_of(logit); };
+    const auto has = [&](int id, float logit) {
+      const std::uint32_t rank = rank_of(logit);
+      return prefix.has(rank) && search.kept.has(rank, id) &&
+             (search.bucket < 0 ||
+              static_cast<int>(Weighing::bucket(weighing.weight(logit))) == search.bucket);
+    };
+    int level = search.next_level;
+#pragma unroll 1
+    for (bool gathers = search.bucket >= 0;; gathers = true) {
+      if (gathers) {
+        const int count = gather(has, search.count ? level : level + 1);
+        if (count <= Shares::gathered) {
+          for (int i = thread; i < count; i += row_threads) shared.keys[i] = __ldcg(workspace.gathered + i);
+          sort_keys(shared.keys, count);
+          const Found found = find_part(shared.search, count, left,
+                                        [&](int i) { return value(logit_of(rank_of_key(shared.keys[i]))); });
+          const std::uint64_t key = shared.keys[found.index];
+          __syncthreads();  // the key has been read
+          return {rank_of_key(key), id_of_key(key), 0};
         }
       }
-      __syncthreads();  // all tokens are in their shares
-      const Found found = find(shares, left);
-      rank |= static_cast<std::uint32_t>(shares - 1 - found.index) << shift;
+      if (prefix.whole()) break;
+      shared.histogram.clear<row_threads>();
+      each<8>(from, [&](int id, float logit) {
+        if (has(id, logit)) shared.histogram.add(prefix.bin(rank_of(logit)), value(logit));
+      });
+      __syncthreads();  // all masses are in the histogram
+      publish<row_threads>(shared.histogram, workspace, level);
+      ptx::cluster_barrier();  // the row's sums are there
+      const Found found = find_part(shared.search, prefix.bins(), left, [&](int i) { return bin(level, i); });
       left = found.left;
+      prefix.narrow(found.index);
+      ++level;
     }
     // Among equal logits the lower id is first.
-    return {rank, id_of_tie(kept, rank, left / max(value(logit_of(rank)), Mass{1})), kept.least_weight};
+    return {prefix.value, tie(search.kept, prefix.value, left / max(value(logit_of(prefix.value)), Mass{1})),
+            0};
   }
 
-  // The id of tie number `number` (from 0) of this rank among the kept.
-  __device__ int id_of_tie(const Kept& kept, std::uint32_t rank, Mass number) const {
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int blocks = sample_cuda_blocks(args.vocabulary);
-    const auto ties_of = [&](int first) {  // among 32 ids
-      const int id = first + lane;
-      return __ballot_sync(all_lanes,
-                           id < args.vocabulary && rank_of(logits[id]) == rank && kept.has(rank, id));
-    };
-    for (int block = warp; block < blocks; block += draw_warps) {
+  // Hands on the ids that `has` has if they are few enough; how many the row has (or too many).
+  template <class Has>
+  __device__ int gather(const Has& has, int counter) const {
+    if (thread == 0) shared.count = 0;
+    __syncthreads();  // none are gathered
+    each<8>(from, [&](int id, float logit) {
+      if (!has(id, logit)) return;
+      const int at = add_to(&shared.count, 1);
+      if (at < Shares::gathered) shared.keys[at] = key_of(rank_of(logit), id);
+    });
+    __syncthreads();  // this block's are gathered
+    const int own = shared.count;
+    if (thread == 0)
+      shared.token = static_cast<int>(add_to(workspace.counts + counter, static_cast<unsigned>(own)));
+    __syncthreads();  // their place among the row's is known
+    for (int i = thread; i < own && shared.token + i < Shares::gathered && i < Shares::gathered;
+         i += row_threads)
+      workspace.gathered[shared.token + i] = shared.keys[i];
+    ptx::cluster_barrier();  // all blocks' are there
+    return static_cast<int>(__ldcg(workspace.counts + counter));
+  }
+
+  // The id of tie number `number` of this rank among the kept.
+  __device__ __noinline__ int tie(const Kept& kept, std::uint32_t rank, Mass number) const {
+    for (int part = first_part + warp; part < past_part; part += row_warps) {
       int ties = 0;
-      for (int first = 0; first < block_ids; first += 32) ties += __popc(ties_of(block * block_ids + first));
-      if (lane == 0) shared.parts[block] = ties;
-    }
-    __syncthreads();  // all blocks are counted
-    const Found found = find(blocks, number);
-    if (warp == 0) {
-      int left = static_cast<int>(found.left), first = found.index * block_ids;
-      unsigned ties = ties_of(first);
-      while (left >= __popc(ties) && first + 32 < (found.index + 1) * block_ids) {
-        left -= __popc(ties);
-        ties = ties_of(first += 32);
+      for (int i = lane; i < block_ids; i += 32) {
+        const int id = part * block_ids + i;
+        ties += id < args.vocabulary && rank_of(from[id]) == rank && kept.has(rank, id);
       }
-      for (; left > 0; --left) ties &= ties - 1;
-      if (lane == 0) shared.count = first + __ffs(static_cast<int>(ties)) - 1;
+      const Mass all = mass_of_warp(ties);
+      if (lane == 0) workspace.masses[part] = all;
     }
-    __syncthreads();  // the id is there
-    const int id = shared.count;
-    __syncthreads();  // it has been read
+    ptx::cluster_barrier();  // all ties are counted
+    const Found found =
+        find_part(shared.search, parts, number, [&](int part) { return __ldcg(workspace.masses + part); });
+    const int begin = found.index * block_ids;
+    const int id = find_tie(shared.search, from, kept, rank, begin, min(begin + block_ids, args.vocabulary),
+                            static_cast<int>(found.left));
+    ptx::cluster_barrier();  // the counts have been read
     return id;
   }
 
-  __device__ Kept top_k(int count) const {
-    return last_of({}, count - 1, [](float) { return Mass{1}; });
-  }
-
-  // The sum of what each thread has, to all threads.
-  __device__ Mass add_up(Mass own) const {
-    own = mass_of_warp(own);
-    if (threadIdx.x % 32 == 0) shared.of_warp[threadIdx.x / 32] = own;
-    __syncthreads();  // every warp's sum is there
-    Mass sum = 0;
-    for (int warp = 0; warp < draw_warps; ++warp) sum += shared.of_warp[warp];
-    __syncthreads();  // the place may be used again
-    return sum;
-  }
-
-  __device__ Kept top_p(const Kept& kept) const {
-    Mass total = 0;
-    for (int id = static_cast<int>(threadIdx.x); id < args.vocabulary; id += draw_threads) {
-      if (kept.has(rank_of(logits[id]), id)) total += mass(logits[id]);
-    }
-    const double needed = static_cast<double>(params.top_p) * static_cast<double>(add_up(total));
-    // The least whole number that counts as enough once it is rounded to a double.
+  // The least running sum of masses that counts as the share top_p of all once it is rounded to a double,
+  // less one.
+  __device__ Mass mark(Mass total) const {
+    const double needed = static_cast<double>(params.top_p) * static_cast<double>(total);
     Mass least = static_cast<Mass>(needed);
     while (static_cast<double>(least) < needed) ++least;
     while (least > 0 && static_cast<double>(least - 1) >= needed) --least;
-    return last_of(kept, least - 1, [this](float logit) { return mass(logit); });
+    return least - 1;
   }
 
-  // The mass of token `id` if it is kept.
-  __device__ Mass mass_if_kept(const Kept& kept, int id) const {
-    const float logit = logits[id];
+  // Filters that leave many; then the mass of what they leave, by block of ids.
+  __device__ __noinline__ Kept search(const Weighing& weighing) const {
+    Kept kept;
+    int level = 1;
+    if (wishes.few) {
+      kept = last_of({kept, true, -1, level}, weighing, params.top_k - 1);
+      level += 3;
+    }
+    if (wishes.mass) {
+      if (wishes.few) {
+        shared.histogram.clear<row_threads>();
+        each<8>(from, [&](int id, float logit) {
+          if (!kept.has(rank_of(logit), id)) return;
+          const float weight = weighing.weight(logit);
+          shared.histogram.add(static_cast<int>(Weighing::bucket(weight)), Weighing::mass(weight));
+        });
+        __syncthreads();  // all masses are in the histogram
+        publish<row_threads>(shared.histogram, workspace, 0);
+        ptx::cluster_barrier();  // the row's sums are there
+      }
+      constexpr int buckets = static_cast<int>(Weighing::buckets);
+      Mass own = 0;
+      for (int i = thread; i < buckets; i += row_threads) own += bin(0, i);
+      const Mass total = add_up(shared.search, own);
+      const Found found = find_part(shared.search, buckets, mark(total), [&](int i) { return bin(0, i); });
+      kept = last_of({kept, false, found.index, level}, weighing, found.left);
+    }
+    kept.least_weight = params.min_p;
+    for (int part = first_part + warp; part < past_part; part += row_warps) {
+      Mass sum = 0;
+      constexpr int ahead = 8;  // loads on their way
+      const int begin = part * block_ids, last = args.vocabulary - 1;
+#pragma unroll 1
+      for (int id = begin + lane; id < min(begin + block_ids, args.vocabulary); id += ahead * 32) {
+        float some[ahead];
+#pragma unroll
+        for (int i = 0; i < ahead; ++i) some[i] = ptx::load_ahead(from + min(id + i * 32, last));
+#pragma unroll
+        for (int i = 0; i < ahead; ++i) {
+          if (id + i * 32 <= last) sum += mass_if_kept(weighing, kept, id + i * 32, some[i]);
+        }
+      }
+      sum = mass_of_warp(sum);
+      if (lane == 0) workspace.masses[part] = sum;
+    }
+    ptx::cluster_barrier();  // all masses are there
+    return kept;
+  }
+
+  __device__ Mass mass_if_kept(const Weighing& weighing, const Kept& kept, int id, float logit) const {
     if (!kept.has(rank_of(logit), id)) return 0;
     const float weight = weighing.weight(logit);
     return weight >= kept.least_weight ? Weighing::mass(weight) : 0;
   }
 
-  __device__ int draw(int row) const {
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int blocks = sample_cuda_blocks(args.vocabulary);
-    Kept kept;
-    const bool few = params.top_k > 0 && params.top_k < args.vocabulary;
-    if (few) kept = top_k(params.top_k);
-    if (params.top_p < 1) kept = top_p(kept);
-    kept.least_weight = params.min_p;
-    const bool filtered = few || params.top_p < 1;
-    for (int block = warp; block < blocks; block += draw_warps) {
-      Mass sum = 0;
-      if (filtered) {
-        for (int i = lane; i < min(block_ids, args.vocabulary - block * block_ids); i += 32)
-          sum += mass_if_kept(kept, block * block_ids + i);
-        sum = mass_of_warp(sum);
-      } else {
-        sum = args.workspace.masses[part_at(args, row, block)];
-      }
-      if (lane == 0) shared.parts[block] = sum;
-    }
-    __syncthreads();  // all blocks' masses are there
-    Mass total = 0;
-    for (int block = static_cast<int>(threadIdx.x); block < blocks; block += draw_threads)
-      total += shared.parts[block];
-    total = add_up(total);
+  __device__ Mass drawn(Mass total) const {
     const double share = uniform_draw(params.seed, params.choice, params.position);
-    const Found block = find(blocks, min(static_cast<Mass>(share * static_cast<double>(total)), total - 1));
-    const int first = block.index * block_ids, count = min(block_ids, args.vocabulary - first);
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += draw_threads)
-      shared.parts[i] = mass_if_kept(kept, first + i);
-    __syncthreads();  // all tokens' masses are there
-    return first + find(count, block.left).index;
+    return min(static_cast<Mass>(share * static_cast<double>(total)), total - 1);
   }
 
-  __device__ void put_likeliest(int row, double log_sum_exp) const {
-    const Kept kept = top_k(args.likeliest);
-    std::int32_t* const listed = &shared.count;
-    if (threadIdx.x == 0) *listed = 0;
-    __syncthreads();  // none are listed
-    for (int id = static_cast<int>(threadIdx.x); id < args.vocabulary; id += draw_threads) {
-      if (kept.has(rank_of(logits[id]), id)) shared.ids[atomicAdd(listed, 1)] = id;
+  // By the row's first block: a draw by the masses of the parts.
+  __device__ __noinline__ int draw(const Weighing& weighing, const Kept& kept) const {
+    Mass own = 0;
+    for (int part = thread; part < parts; part += row_threads) own += __ldcg(workspace.masses + part);
+    const Mass total = add_up(shared.search, own);
+    const Found part =
+        find_part(shared.search, parts, drawn(total), [&](int i) { return __ldcg(workspace.masses + i); });
+    const int begin = part.index * block_ids;
+    return begin + find_part(shared.search, block_ids, part.left, [&](int i) {
+                     const int id = begin + i;
+                     return id < args.vocabulary ? mass_if_kept(weighing, kept, id, from[id]) : 0;
+                   }).index;
+  }
+
+  // A draw from the `top_k` first of the sorted keys.
+  __device__ __noinline__ int draw_listed(const Weighing& weighing) const {
+    int kept = params.top_k;
+    const std::uint64_t key = thread < kept ? shared.keys[thread] : 0;
+    const float weight = thread < kept ? weighing.weight(logit_of(rank_of_key(key))) : 0;
+    Mass mass = thread < kept ? Weighing::mass(weight) : 0;
+    Mass* const masses = shared.drawn.masses;
+    if (wishes.mass) {
+      if (thread < kept) masses[thread] = mass;
+      const Mass total = add_up(shared.search, mass);
+      kept = find_part(shared.search, kept, mark(total), [&](int i) { return masses[i]; }).index + 1;
     }
-    __syncthreads();  // all of them are listed, in some order
-    const int own = static_cast<int>(threadIdx.x);
-    if (own < args.likeliest) {
-      const int id = shared.ids[own];
-      const std::uint32_t rank = rank_of(logits[id]);
-      int place = 0;
-      for (int i = 0; i < args.likeliest; ++i) {
-        const std::uint32_t other = rank_of(logits[shared.ids[i]]);
-        place += other > rank || (other == rank && shared.ids[i] < id);
-      }
-      const std::size_t at = static_cast<std::size_t>(row) * static_cast<std::size_t>(args.likeliest) +
-                             static_cast<std::size_t>(place);
-      args.likeliest_ids[at] = id;
-      args.likeliest_logprobs[at] = static_cast<float>(logits[id] - log_sum_exp);
+    if (thread >= kept || weight < params.min_p) mass = 0;
+    if (thread < params.top_k) masses[thread] = mass;
+    const Mass left = drawn(add_up(shared.search, mass));
+    Mass before = 0;  // of the lower ids
+    for (int i = 0; i < params.top_k; ++i)
+      before += id_of_key(shared.keys[i]) < id_of_key(key) ? masses[i] : 0;
+    if (mass > 0 && before <= left && left < before + mass) shared.token = id_of_key(key);
+    __syncthreads();  // the token is there
+    return shared.token;
+  }
+
+  // The softmax's sum, by one thread while the others go on; they have it after their next meeting.
+  __device__ void add_exp_sums(float largest) const {
+    for (int part = thread; part < parts; part += row_threads)
+      shared.exp_sums[part] = __ldcg(workspace.exp_sums + part);
+    __syncthreads();  // all blocks' sums are there
+    if (thread == row_threads - 32) {
+      double sum = 0;
+#pragma unroll 8
+      for (int part = 0; part < parts; ++part) sum += shared.exp_sums[part];
+      shared.log_sum_exp = largest + fixed_log(sum);
     }
+  }
+
+  __device__ float logprob(int id) const { return static_cast<float>(logits[id] - shared.log_sum_exp); }
+
+  __device__ void put_list(int row) const {
+    if (thread >= args.likeliest) return;
+    const int id = id_of_key(shared.keys[thread]);
+    const std::size_t at = static_cast<std::size_t>(row) * static_cast<std::size_t>(args.likeliest) +
+                           static_cast<std::size_t>(thread);
+    args.likeliest_ids[at] = id;
+    args.likeliest_logprobs[at] = logprob(id);
   }
 };
 
-__global__ void __launch_bounds__(draw_threads) sample_draw(const __grid_constant__ SampleCudaArgs args) {
-  __shared__ DrawShared shared;
-  __shared__ double log_sum_exp;
+__device__ __forceinline__ Row row_of(const SampleCudaArgs& args, RowShared& shared,
+                                      const RowWorkspace& workspace, int row) {
+  const RowLogits view(args, row);
+  const int parts = sample_cuda_blocks(args.vocabulary), blocks = static_cast<int>(gridDim.x);
+  const int first_part = parts * static_cast<int>(blockIdx.x) / blocks;
+  const int past_part = parts * (static_cast<int>(blockIdx.x) + 1) / blocks;
+  return {.args = args,
+          .shared = shared,
+          .workspace = workspace,
+          .params = args.params[row],
+          .wishes = Wishes(args, args.params[row]),
+          .logits = view.logits,
+          .from = view.from,
+          .parts = parts,
+          .first_part = first_part,
+          .past_part = past_part,
+          .first = first_part * block_ids,
+          .past = min(past_part * block_ids, args.vocabulary)};
+}
+
+// The token, and the lists on the way to it.
+__device__ __forceinline__ int choose(const Row& view, int row, int likeliest, const Weighing& weighing,
+                                      const Kept& kept) {
+  const Wishes& wishes = view.wishes;
+  const std::uint64_t* const of_parts = view.workspace.likeliest;
+  const bool changed = view.from != view.logits;
+  const int top_k = wishes.small ? view.params.top_k : 0, listed = view.args.likeliest;
+  if (listed > 0 && (changed || top_k == 0)) {
+    view.list(view.logits, of_parts, listed);
+    view.put_list(row);
+    __syncthreads();  // the list has been read
+  }
+  if (top_k > 0) {
+    view.list(view.from, of_parts + view.parts, changed ? top_k : max(top_k, listed));
+    if (listed > 0 && !changed) view.put_list(row);
+    return view.draw_listed(weighing);
+  }
+  if (wishes.draws) return view.draw(weighing, kept);
+  __syncthreads();  // the softmax's sum is there
+  return likeliest;
+}
+
+// Kernel 3.
+__global__ void __launch_bounds__(row_threads, 2)
+    sample_draw(const __grid_constant__ SampleCudaArgs args, int first_row) {
+  __shared__ RowShared shared;
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
-  const int row = static_cast<int>(blockIdx.x), blocks = sample_cuda_blocks(args.vocabulary);
-  const Likeliest likeliest = likeliest_of_row<draw_threads>(args, row);
-  if (likeliest.rank == not_finite) {
-    if (threadIdx.x == 0) args.tokens[row] = {0, 0, 0};
+  const int row = first_row + static_cast<int>(blockIdx.y);
+  const RowWorkspace workspace = workspace_of(args, static_cast<int>(blockIdx.y));
+  const Row view = row_of(args, shared, workspace, row);
+  const bool first = blockIdx.x == 0;
+  if (!first && !view.wishes.searches()) return;
+  const std::uint64_t likeliest =
+      likeliest_of_row<row_threads>(shared.search.keys, workspace.likeliest, view.parts);
+  if (rank_of_key(likeliest) == not_finite) {
+    if (first && view.thread == 0) args.tokens[row] = {0, 0, 0};
     return;
   }
-  const Row view{args,
-                 shared,
-                 row_of(args, row),
-                 args.params[row],
-                 {logit_of(likeliest.rank), args.params[row].temperature}};
-  for (int block = static_cast<int>(threadIdx.x); block < blocks; block += draw_threads)
-    shared.exp_sums[block] = args.workspace.exp_sums[part_at(args, row, block)];
-  __syncthreads();  // all blocks' sums are there
-  if (threadIdx.x == 0) {
-    double sum = 0;
-    for (int block = 0; block < blocks; ++block) sum += shared.exp_sums[block];
-    log_sum_exp = view.weighing.largest + fixed_log(sum);
-  }
-  __syncthreads();  // their sum too
-  const int token = view.params.temperature > 0 ? view.draw(row) : static_cast<int>(likeliest.id);
-  if (threadIdx.x == 0) args.tokens[row] = {token, 1, static_cast<float>(view.logits[token] - log_sum_exp)};
-  if (args.likeliest > 0) view.put_likeliest(row, log_sum_exp);
+  const std::uint64_t chosen =
+      view.from == view.logits
+          ? likeliest
+          : likeliest_of_row<row_threads>(shared.search.keys, workspace.likeliest + view.parts, view.parts);
+  if (first) view.add_exp_sums(logit_of(rank_of_key(likeliest)));
+  const Weighing weighing{logit_of(rank_of_key(chosen)), view.params.temperature};
+  Kept kept;
+  kept.least_weight = view.params.min_p;
+  if (view.wishes.searches()) kept = view.search(weighing);
+  if (!first) return;
+  const int token = choose(view, row, id_of_key(chosen), weighing, kept);
+  if (view.thread != 0) return;
+  args.tokens[row] = {token, 1, view.logprob(token)};
+  if (args.targets != nullptr && args.targets[row] >= 0)
+    args.target_logprobs[row] = view.logprob(args.targets[row]);
 }
 
 }  // namespace
@@ -422,18 +470,19 @@ Status sample_cuda(const SampleCudaArgs& args, cudaStream_t stream) {
     return invalid_argument("up to " + std::to_string(sample_cuda_max_likeliest) +
                             " of the likeliest tokens can be listed, not " + std::to_string(args.likeliest));
   }
-  if (args.rows == 0) return {};
-  const dim3 parts(static_cast<unsigned>(sample_cuda_blocks(args.vocabulary)),
-                   static_cast<unsigned>(args.rows));
-  launch_kernel({.blocks = parts, .threads = scan_threads, .stream = stream, .overlaps = true}, sample_scan,
-                args);
-  launch_kernel({.blocks = parts, .threads = scan_threads, .stream = stream, .overlaps = true}, sample_weigh,
-                args);
-  launch_kernel({.blocks = dim3(static_cast<unsigned>(args.rows)),
-                 .threads = draw_threads,
-                 .stream = stream,
-                 .overlaps = true},
-                sample_draw, args);
+  cuda_check(cudaFuncSetAttribute(sample_draw, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  for (int row = 0; row < args.rows;) {
+    const int blocks = Shares::blocks(args.rows - row, args.vocabulary);
+    const int rows = std::min(args.rows - row, Shares::most_blocks / blocks);
+    run_parts(args, row, rows, stream);
+    launch_kernel({.blocks = dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(rows)),
+                   .threads = row_threads,
+                   .stream = stream,
+                   .overlaps = true,
+                   .cluster = blocks},
+                  sample_draw, args, row);
+    row += rows;
+  }
   return {};
 }
 

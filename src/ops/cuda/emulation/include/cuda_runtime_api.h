@@ -19,6 +19,7 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
+#define __noinline__
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __align__(bytes) alignas(bytes)
@@ -109,6 +110,15 @@ inline float __shfl_up_sync(unsigned, float value, int by) {
 inline float __shfl_xor_sync(unsigned, float value, int with) {
   return __shfl_sync(0, value, static_cast<int>(emulated_lane()) ^ with);
 }
+inline float __shfl_down_sync(unsigned, float value, int by) {
+  const int lane = static_cast<int>(emulated_lane());
+  return __shfl_sync(0, value, lane + by < 32 ? lane + by : lane);
+}
+inline double __shfl_down_sync(unsigned, double value, int by) {
+  const int lane = static_cast<int>(emulated_lane());
+  return std::bit_cast<double>(
+      __shfl_sync(0, std::bit_cast<long long>(value), lane + by < 32 ? lane + by : lane));
+}
 inline unsigned __match_any_sync(unsigned, int value) {
   const auto& lanes = emulated_exchange(static_cast<unsigned>(value));
   unsigned same = 0;
@@ -135,6 +145,9 @@ inline unsigned atomicMax(unsigned* at, unsigned value) {
   return found;
 }
 inline int atomicAdd(int* at, int value) { return std::atomic_ref<int>(*at).fetch_add(value); }
+inline unsigned atomicAdd(unsigned* at, unsigned value) {
+  return std::atomic_ref<unsigned>(*at).fetch_add(value);
+}
 inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long value) {
   return std::atomic_ref<unsigned long long>(*at).fetch_add(value);
 }
@@ -158,8 +171,14 @@ enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal };
 enum cudaEventFlags { cudaEventDisableTiming };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount };
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
-enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
+enum cudaFuncAttribute {
+  cudaFuncAttributeMaxDynamicSharedMemorySize,
+  cudaFuncAttributeNonPortableClusterSizeAllowed
+};
+enum cudaLaunchAttributeID {
+  cudaLaunchAttributeProgrammaticStreamSerialization,
+  cudaLaunchAttributeClusterDimension
+};
 using cudaStream_t = struct CUstream_st*;
 using cudaEvent_t = struct CUevent_st*;
 // Launches that were recorded instead of run, in their order.
@@ -169,6 +188,7 @@ struct cudaLaunchAttribute {
   cudaLaunchAttributeID id;
   struct {
     int programmaticStreamSerializationAllowed;
+    dim3 clusterDim;
   } val;
 };
 struct cudaLaunchConfig_t {
@@ -243,9 +263,15 @@ cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int bytes) {
 template <class... Params, class... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...),
                                const Args&... args) {
+  unsigned cluster = 1;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension)
+      cluster = config->attrs[i].val.clusterDim.x;
+  }
   const nibble::emulation::Grid grid{.blocks_x = config->gridDim.x,
                                      .blocks_y = config->gridDim.y,
                                      .threads = config->blockDim.x,
+                                     .cluster = cluster,
                                      .shared_bytes = config->dynamicSmemBytes};
   const auto launch = [grid, kernel, args...] { nibble::emulation::run(grid, [&] { kernel(args...); }); };
   if (nibble::emulation::capturing == nullptr) {
