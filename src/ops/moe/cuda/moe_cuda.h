@@ -62,13 +62,14 @@ Status moe_mxfp4_many_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& arg
 // Whether that path is the one to take: from 6 tokens an expert on, on average.
 constexpr bool moe_takes_many(int slots, int experts) { return slots >= 6 * experts; }
 
-// At most so many tiles of an expert's tokens: of the smallest kind of full ones, and a last one for each.
-constexpr int moe_many_tiles(int slots, int experts) {
-  return slots / 40 + (slots < experts ? slots : experts);
+// An expert's tokens are cut into no more tiles than ones of so many tokens would be, and only the last has
+// empty places, at most so many.
+inline constexpr int moe_many_least_tile = 40, moe_many_most_empty = 127;
+constexpr int moe_many_tiles(int slots, int experts) {  // at most
+  return slots / moe_many_least_tile + (slots < experts ? slots : experts);
 }
-// Tokens of all tiles: the last of an expert's may hold up to 63 that are none.
-constexpr int moe_many_rows(int slots, int experts) {
-  return (slots + 63 * (slots < experts ? slots : experts) + 7) / 8 * 8;
+constexpr int moe_many_rows(int slots, int experts) {  // of all tiles, at most
+  return (slots + moe_many_most_empty * (slots < experts ? slots : experts) + 7) / 8 * 8;
 }
 constexpr std::size_t moe_many_table_bytes(int slots, int experts) {
   const std::size_t ints = 2 + 5 * static_cast<std::size_t>(moe_many_tiles(slots, experts)) +

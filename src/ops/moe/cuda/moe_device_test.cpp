@@ -276,6 +276,20 @@ TEST_F(MoeMxfp4OnTheGpu, GivesTheSameBitsForManyTokensAsForFew) {
   }
 }
 
+TEST_F(MoeMxfp4OnTheGpu, HasRoomForExpertsOfOneTokenBesideOneOfMany) {
+  std::mt19937 random(10);
+  const int experts = 8;
+  Layer layer(random, experts, 1, 64, 32);
+  layer.upload();
+  for (const int tokens : {40, 400, 900}) {  // all three kinds of tiles
+    const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(tokens * 64));
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens), 0);
+    for (int expert = 1; expert < experts; ++expert) ids[static_cast<std::size_t>(5 * expert)] = expert;
+    const std::vector<float> weights(ids.size(), 1.0f);
+    EXPECT_EQ(layer.on_gpu(x, ids, weights, 0, true), layer.on_gpu(x, ids, weights)) << tokens;
+  }
+}
+
 TEST_F(MoeMxfp4OnTheGpu, TakesMoreTokensThanOneLaunchHolds) {
   std::mt19937 random(4);
   const int tokens = moe_cuda_max_slots / 8 + 22;

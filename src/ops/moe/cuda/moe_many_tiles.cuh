@@ -11,12 +11,19 @@
 
 namespace nibble {
 
-// The widths of a launch's tiles, ascending multiples of 8, each less than 64 above the one before (or 0).
+// The widths of a launch's tiles, ascending multiples of 8.
 struct MoeManyWidths {
   int count = 0;
   int width[5] = {};
 
   __host__ __device__ constexpr int largest() const { return width[count - 1]; }
+  // Whether the tables and the tiles have room for what next() gives.
+  __host__ __device__ constexpr bool fit() const {
+    for (int i = 0; i < count; ++i) {
+      if (width[i] - (i == 0 ? 0 : width[i - 1]) > moe_many_most_empty + 1) return false;
+    }
+    return largest() >= moe_many_least_tile;
+  }
   // The next tile for what is left of an expert: of as few tiles as will do, equal ones rather than a small
   // rest.
   __host__ __device__ constexpr int next(int left) const {

@@ -514,7 +514,7 @@ Status launch_products(const MoeCudaWeights& weights, const MoeCudaArgs& args, c
                    .row_items = (matrix.shape.granules() + Tiles::granules - 1) / Tiles::granules};
   };
   constexpr int shared_bytes = static_cast<int>(sizeof(Shared<Tiles>));
-  static_assert(Tiles::stages >= 2 && shared_bytes <= 227 * 1024);
+  static_assert(Tiles::widths.fit() && Tiles::stages >= 2 && shared_bytes <= 227 * 1024);
   cuda_check(cudaFuncSetAttribute(sm90_mxfp4_moe_many<Tiles>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   shared_bytes));
   launch_kernel({.blocks = dim3(static_cast<unsigned>(blocks)),
