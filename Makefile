@@ -8,17 +8,19 @@
 #   make layers         the layer check alone
 #   make tidy           clang-tidy over every source (an hour on 2 cores)
 #   make format         format the C++ sources
+#   make cuda           build/cuda/nibble, which runs on a Hopper GPU too (the CUDA 13 toolkit must be there)
 #   make device-test    build the device code, test and time it on this machine's GPU, and record that in docs/device
 #   make device-record-check   does the newest record speak of this device code?
 #   make install        to PREFIX (/usr/local), under DESTDIR if set
-#   make bundle         the stripped program and test programs in build/bundle
+#   make bundle         the stripped program and test programs in build/bundle; with the toolkit also those for a
+#                       GPU in build/device_bundle
 #   make clean          remove build/
 
 PREFIX ?= /usr/local
 STORY = Tell me a story about a fox and a lonely bear
 SEED = 7
 
-.PHONY: nibble demo test test-extended check layers tidy format device-test device-record-check install bundle clean
+.PHONY: nibble cuda demo test test-extended check layers tidy format device-test device-record-check install bundle clean
 .DEFAULT_GOAL := nibble
 
 # Built without its tests until something asks for them, so that nibble alone needs fewer packages.
@@ -53,6 +55,10 @@ tidy:
 format:
 	@tools/format.sh
 
+cuda:
+	@cmake --preset cuda -DNIBBLE_TESTS=OFF -DNIBBLE_BENCHMARKS=OFF
+	@cmake --build build/cuda --target nibble
+
 device-test:
 	@cmake --preset cuda -DNIBBLE_TESTS=ON >/dev/null
 	@cmake --build build/cuda --target device_programs
@@ -66,6 +72,7 @@ install: nibble
 
 bundle:
 	@tools/bundle.sh
+	@if command -v nvcc >/dev/null; then tools/device_bundle.sh; fi
 
 clean:
 	rm -rf build

@@ -110,8 +110,8 @@ void print_table(const BenchReport& report, std::FILE* out) {
                gigabytes(report.peak_memory), gigabytes(report.anonymous_memory),
                gigabytes(report.huge_page_memory));
   std::fprintf(out, "%s", startup_text(report.model.plan).c_str());
-  const Choice& mapped = report.model.mapped;
-  std::fprintf(out, "%-23s %s (%s)\n", mapped.field.c_str(), mapped.value.c_str(), mapped.why.c_str());
+  const Choice& loaded = report.model.loaded;
+  std::fprintf(out, "%-23s %s (%s)\n", loaded.field.c_str(), loaded.value.c_str(), loaded.why.c_str());
   std::fprintf(out, "requests       random prompts of %d tokens%s, answers of %d\n\n", report.input_len,
                report.depth > 0 ? (" after " + std::to_string(report.depth) + " others").c_str() : "",
                report.output_len);
@@ -144,7 +144,7 @@ std::string report_json(const BenchReport& report) {
       .member("anonymous_memory", report.anonymous_memory)
       .member("huge_page_memory", report.huge_page_memory);
   std::vector<Choice> choices = report.model.plan.choices;
-  choices.push_back(report.model.mapped);
+  choices.push_back(report.model.loaded);
   write_choices(choices, json.key("choices"));
   json.member("depth", report.depth)
       .member("input_len", report.input_len)

@@ -109,8 +109,22 @@ void check_machine(const Machine& machine, Report& report) {
                                        : Verdict::ok,
               .found = pages.empty() ? "this system does not say" : pages,
               .advice = never ? "write madvise to /sys/kernel/mm/transparent_hugepage/enabled" : ""});
-  report.add(
-      {.name = "gpu", .verdict = Verdict::skip, .found = "this nibble was built without CUDA", .advice = {}});
+}
+
+void check_gpus(const Machine& machine, Report& report) {
+  if (!has_device_code() || machine.gpu.count == 0) {
+    report.add({.name = "gpu",
+                .verdict = Verdict::skip,
+                .found = has_device_code() ? machine.gpu.problem : "this nibble was built without CUDA",
+                .advice = {}});
+    return;
+  }
+  for (const GpuCheck& check : check_gpu()) {
+    report.add({.name = check.name,
+                .verdict = check.equal ? Verdict::ok : Verdict::fail,
+                .found = check.found,
+                .advice = check.equal ? "" : "give --device cpu, and report this"});
+  }
 }
 
 // A library that nothing on this machine needs is no failure, whatever is wrong with it.
@@ -185,19 +199,30 @@ Result<std::vector<Answer>> answers_of(EngineOptions options) {
 }
 
 // The same requests alone, together, and with their prompts cut: one set of bits.
-Status check_bits(EngineOptions options, Report& report) {
-  EngineOptions alone = options, together = options, cut = options;
+Status check_bits(const EngineOptions& options, bool graphs, Report& report) {
+  EngineOptions alone = options, together = options, cut = options, eager = options;
   alone.max_num_seqs = 1;
   together.max_num_seqs = cut.max_num_seqs = 4;
   cut.max_num_batched_tokens = 7;
   alone.given.max_num_seqs = together.given.max_num_seqs = cut.given.max_num_seqs = true;
   cut.given.max_num_batched_tokens = true;
+  eager.enforce_eager = eager.given.enforce_eager = true;
   NIBBLE_ASSIGN(const std::vector<Answer> expected, answers_of(alone));
   const struct {
     const char* name;
     const EngineOptions& options;
-  } ways[] = {{"alone against batch", together}, {"whole against chunked prefill", cut}};
+    bool applies;
+  } ways[] = {{"alone against batch", together, true},
+              {"whole against chunked prefill", cut, true},
+              {"graph against eager", eager, graphs}};
   for (const auto& way : ways) {
+    if (!way.applies) {
+      report.add({.name = way.name,
+                  .verdict = Verdict::skip,
+                  .found = "steps run without graphs here",
+                  .advice = {}});
+      continue;
+    }
     NIBBLE_ASSIGN(const std::vector<Answer> found, answers_of(way.options));
     const bool equal = found == expected;
     report.add(
@@ -206,10 +231,6 @@ Status check_bits(EngineOptions options, Report& report) {
          .found = equal ? "the same bits of " + std::to_string(expected.size()) + " answers" : "other bits",
          .advice = equal ? "" : "report this with the output of nibble plan"});
   }
-  report.add({.name = "graph against eager",
-              .verdict = Verdict::skip,
-              .found = "a CPU has no graphs",
-              .advice = {}});
   report.add(
       {.name = "each rank's bits", .verdict = Verdict::skip, .found = "there is one rank", .advice = {}});
   return {};
@@ -221,12 +242,13 @@ Status check_model(const Options& options, const Machine& machine, ThreadPool& t
   NIBBLE_ASSIGN(const ModelTraits model, read_model_traits(location.folder, location.name));
   const Result<Plan> plan = resolve(options.engine, machine, model);
   if (!plan.ok()) return plan.status();
+  const bool gpu = plan->device == DeviceKind::cuda;
+  const bool fits = gpu || plan->memory.total <= machine.cpu.available_bytes;
   report.add({.name = "plan of " + model.name,
-              .verdict = plan->memory.total <= machine.cpu.available_bytes ? Verdict::ok : Verdict::warn,
+              .verdict = fits ? Verdict::ok : Verdict::warn,
               .found = std::string(plan->experts.kernel) + ", " + grouped(plan->memory.total >> 20) + " MiB",
-              .advice = plan->memory.total <= machine.cpu.available_bytes
-                            ? ""
-                            : "that is more than is free: lower --max-model-len or --max-num-seqs"});
+              .advice = fits ? "" : "that is more than is free: lower --max-model-len or --max-num-seqs"});
+  if (gpu) return check_bits(options.engine, plan->cuda_graphs, report);
   const CheckShapes shapes{.hidden = static_cast<int>(model.hidden),
                            .width = static_cast<int>(model.expert_width),
                            .experts = 2,
@@ -240,7 +262,7 @@ Status check_model(const Options& options, const Machine& machine, ThreadPool& t
     return check.kernel != plan->experts.kernel && check.kernel != plan->attention;
   });
   add_kernels(checks, " at the model's shapes", report);
-  return check_bits(options.engine, report);
+  return check_bits(options.engine, plan->cuda_graphs, report);
 }
 
 Status run(const Options& options, Console& console) {
@@ -248,6 +270,7 @@ Status run(const Options& options, Console& console) {
   Machine machine = probe_machine();
   probe_gpus(machine);
   check_machine(machine, report);
+  check_gpus(machine, report);
   check_libraries(machine, report);
   ThreadPool threads(options.engine.threads);
   add_kernels(check_kernels(threads), "", report);

@@ -161,7 +161,7 @@ class Serving {
     std::fprintf(console_.err, "%-24s%s tokens\n", "KV cache", grouped(model.kv_tokens).c_str());
     std::fprintf(console_.err, "%-24s%.2fx for %s tokens a request, at most %d in a step\n", "concurrency",
                  static_cast<double>(model.kv_tokens) / model.max_model_len,
-                 grouped(model.max_model_len).c_str(), options_.engine.max_num_seqs);
+                 grouped(model.max_model_len).c_str(), model.plan.max_num_seqs);
     std::fprintf(console_.out, "%s\n", options_.url(server_->port()).c_str());
     std::fflush(console_.out);
   }

@@ -36,6 +36,13 @@ Choice mapping_choice(std::int64_t mapped, std::int64_t all) {
                                      ", as far as a tenth of a second went; steps map the rest"};
 }
 
+Choice device_choice(std::int64_t taken, std::int64_t planned) {
+  return {.field = "device_memory",
+          .value = grouped(taken) + " bytes",
+          .from = "default",
+          .why = "measured once all was taken; the plan said " + grouped(planned)};
+}
+
 struct StartedWorker {
   std::unique_ptr<Worker> worker;
   std::int64_t weight_bytes = 0;  // of the files
@@ -50,6 +57,7 @@ Result<StartedWorker> start_worker(const std::filesystem::path& folder, const En
     if (!on_gpu) return invalid_argument("--random-weights are made on a GPU, and this engine runs on a CPU");
     NIBBLE_ASSIGN(started.worker,
                   start_gpu_worker(config, {.source = {}, .seed = options.random_weights}, choices.worker));
+    started.weight_bytes = choices.plan.memory.weights;
     return started;
   }
   NIBBLE_ASSIGN(WeightSource weights, WeightSource::open(folder));
@@ -200,6 +208,7 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
   if (change) change(choices);
   NIBBLE_ASSIGN(StartedWorker started, start_worker(location.folder, options, config, choices, progress));
 
+  const std::int64_t device_bytes = started.worker->device_bytes();
   ModelInfo info{.name = location.name,
                  .folder = location.folder,
                  .architecture = config.architecture,
@@ -210,8 +219,10 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
                  .weight_bytes = started.weight_bytes,
                  .bf16_activations = choices.worker.activations == InputValues::bf16,
                  .threads = started.worker->threads(),
-                 .plan = std::move(choices.plan),
-                 .mapped = mapping_choice(started.worker->mapped_bytes(), started.weight_bytes)};
+                 .plan = choices.plan,
+                 .loaded = device_bytes > 0
+                               ? device_choice(device_bytes, choices.plan.memory.total)
+                               : mapping_choice(started.worker->mapped_bytes(), started.weight_bytes)};
   return std::unique_ptr<Engine>(
       std::make_unique<SteppedEngine>(std::move(info), choices, std::move(started.worker)));
 }

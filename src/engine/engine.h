@@ -29,7 +29,7 @@ struct ModelInfo {
   bool bf16_activations = false;  // what enters a product is bfloat16, not float32
   int threads = 0;
   Plan plan;
-  Choice mapped;  // what loading found of the files in memory
+  Choice loaded;  // what loading found of the files in memory, or took of a GPU's
 };
 
 struct StepTimes {

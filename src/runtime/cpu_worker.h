@@ -23,6 +23,7 @@ class CpuWorker final : public Worker {
   void time_ops(TimeTable* table) override { times_ = table; }
   int threads() const override { return threads_->size(); }
   std::int64_t mapped_bytes() const override { return model_->mapped_bytes(); }
+  std::int64_t device_bytes() const override { return 0; }
 
  private:
   CpuWorker(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> model, const WorkerLimits& limits,

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "checkpoint/model_config.h"
@@ -13,6 +15,14 @@
 #include "runtime/worker.h"
 
 namespace nibble {
+
+// What doctor finds of the first GPU: its copies, and each family of kernels against itself.
+struct GpuCheck {
+  std::string name;
+  bool equal = false;  // as it should be
+  std::string found;
+};
+std::vector<GpuCheck> check_gpu();
 
 // Adds this process's GPUs to what was probed of its machine.
 void probe_gpus(Machine& machine);

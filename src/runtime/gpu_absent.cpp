@@ -3,6 +3,8 @@
 
 namespace nibble {
 
+std::vector<GpuCheck> check_gpu() { return {}; }
+
 void probe_gpus(Machine&) {}
 
 Result<std::unique_ptr<Worker>> start_gpu_worker(const ModelConfig&, GpuWeights, const WorkerLimits&) {

@@ -48,6 +48,8 @@ class Worker {
   virtual int threads() const = 0;
   // Of the weights' files, mapped while they were loaded.
   virtual std::int64_t mapped_bytes() const = 0;
+  // Of a GPU's memory, measured once everything was taken; 0 on a CPU.
+  virtual std::int64_t device_bytes() const = 0;
 };
 
 }  // namespace nibble

@@ -41,6 +41,9 @@ class GptOssCuda final : public CudaModel {
   const ModelConfig& config() const override { return config_; }
   std::size_t weight_bytes() const override { return weight_memory_.size(); }
   std::size_t workspace_bytes() const override { return room_memory_.size(); }
+  int query_heads_a_key_head() const override {
+    return cuda_heads(config_) / as_int(config_.num_key_value_heads);
+  }
 
   void use_cache(std::span<const KvCudaLayer> layers, std::span<const int> groups, int page_size) override {
     NIBBLE_CHECK(layers.size() == weights_.layers.size() && groups.size() == layers.size());
@@ -102,7 +105,7 @@ class GptOssCuda final : public CudaModel {
   // normed_tiles -> delta
   Status attention(const GptOssCudaLayer& layer, const KvCudaLayer& cache, int group,
                    const CudaForwardInput& input, cudaStream_t stream) {
-    const int heads = as_int(config_.num_attention_heads);
+    const int heads = cuda_heads(config_);
     NIBBLE_RETURN_IF_ERROR(qkv_cuda({.x = {room_.normed_tiles, input.rows},
                                      .weight = layer.qkv,
                                      .bias = layer.qkv_bias,
@@ -227,7 +230,7 @@ int processors_of_this_device() {
 
 GptOssCudaRoom lay_out_gpt_oss_room(const ModelConfig& config, const CudaForwardLimits& limits,
                                     int processors, DeviceArena& arena) {
-  const int hidden = as_int(config.hidden_size), heads = as_int(config.num_attention_heads);
+  const int hidden = as_int(config.hidden_size), heads = cuda_heads(config);
   const int head_dim = as_int(config.head_dim), kv_heads = as_int(config.num_key_value_heads);
   const int experts = as_int(config.num_local_experts), top_k = as_int(config.num_experts_per_tok);
   const DenseShape of_hidden{0, hidden}, of_heads{0, heads * head_dim};
@@ -270,9 +273,10 @@ Status check_gpt_oss_cuda(const ModelConfig& config) {
                   std::to_string(kv_head_dim));
   }
   const std::int64_t group = config.num_attention_heads / config.num_key_value_heads;
-  if (attention_tile % group != 0) {
+  if (group > attention_tile) {
     return refuse("it has " + std::to_string(group) +
-                  " query heads for a head of keys, and the kernels take 1, 2, 4, 8 or 16");
+                  " query heads for a head of keys, and the kernels take up to " +
+                  std::to_string(attention_tile));
   }
   if (config.hidden_size % mxfp4_block != 0 || config.intermediate_size % mxfp4_block != 0) {
     return refuse("its width of " + std::to_string(config.hidden_size) + " or its experts' of " +
@@ -292,8 +296,9 @@ Result<std::unique_ptr<CudaModel>> load_gpt_oss_cuda(const ModelConfig& config,
   lay_out_gpt_oss_room(config, limits, processors, counted_room);
   NIBBLE_ASSIGN(DeviceBuffer weight_memory, DeviceBuffer::allocate(counted_weights.used()));
   NIBBLE_ASSIGN(DeviceBuffer room_memory, DeviceBuffer::allocate(counted_room.used()));
-  // Counters begin at 0, and what pads activations must be finite.
+  // Counters begin at 0, and what pads activations must be finite, as must heads that fill a group up.
   room_memory.fill(0);
+  if (cuda_heads(config) != config.num_attention_heads) weight_memory.fill(0);
   DeviceArena weight_arena(weight_memory.data()), room_arena(room_memory.data());
   GptOssCudaWeights weights = lay_out_gpt_oss_weights(config, weight_arena);
   const GptOssCudaRoom room = lay_out_gpt_oss_room(config, limits, processors, room_arena);

@@ -11,14 +11,18 @@
 
 namespace nibble {
 
+// Query heads as attention's kernels take them, a power of two for each head of keys: heads that fill a group
+// up have weights of zero on both sides.
+int cuda_heads(const ModelConfig& config);
+
 // All pointers are to device memory.
 struct GptOssCudaLayer {
   Bf16* attention_norm = nullptr;  // [hidden]
-  DenseTiles qkv;                  // [(heads + 2 kv_heads) * head_dim, hidden]
+  DenseTiles qkv;                  // [(cuda_heads + 2 kv_heads) * head_dim, hidden]
   Bf16* qkv_bias = nullptr;        // null: without
-  DenseTiles wo;                   // [hidden, heads * head_dim]
+  DenseTiles wo;                   // [hidden, cuda_heads * head_dim]
   Bf16* wo_bias = nullptr;         // null: without
-  float* sinks = nullptr;          // [heads]
+  float* sinks = nullptr;          // [cuda_heads]
   int window = 0;                  // 0: full attention
 
   Bf16* expert_norm = nullptr;  // [hidden]
@@ -43,8 +47,8 @@ struct GptOssCudaRoom {
   std::uint8_t* normed_tiles = nullptr;  // token tiles of hidden columns
   std::uint8_t* wanted_tiles = nullptr;  // the same for rows whose logits are wanted
   float *cos = nullptr, *sin = nullptr;  // [rows, head_dim / 2]
-  Bf16* q = nullptr;                     // [rows, heads, head_dim]
-  std::uint8_t* attended = nullptr;      // token tiles of heads * head_dim columns
+  Bf16* q = nullptr;                     // [rows, cuda_heads, head_dim]
+  std::uint8_t* attended = nullptr;      // token tiles of cuda_heads * head_dim columns
   float* router_logits = nullptr;        // [rows, experts]
   std::int32_t* expert_ids = nullptr;    // [rows, top_k]
   float* expert_weights = nullptr;       // [rows, top_k]

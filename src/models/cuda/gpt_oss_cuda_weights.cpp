@@ -1,3 +1,4 @@
+#include <bit>
 #include <string>
 
 #include "models/cuda/gpt_oss_cuda.h"
@@ -21,9 +22,15 @@ Mxfp4Granules granules(DeviceArena& arena, std::int64_t experts, std::int64_t ro
 
 }  // namespace
 
+int cuda_heads(const ModelConfig& config) {
+  const std::int64_t group = config.num_attention_heads / config.num_key_value_heads;
+  return static_cast<int>(config.num_key_value_heads) *
+         static_cast<int>(std::bit_ceil(static_cast<unsigned>(group)));
+}
+
 GptOssCudaWeights lay_out_gpt_oss_weights(const ModelConfig& config, DeviceArena& arena) {
   const std::int64_t hidden = config.hidden_size, experts = config.num_local_experts;
-  const std::int64_t q_width = config.num_attention_heads * config.head_dim;
+  const std::int64_t q_width = cuda_heads(config) * config.head_dim;
   const std::int64_t qkv_width = q_width + 2 * config.num_key_value_heads * config.head_dim;
   GptOssCudaWeights weights;
   weights.embedding = arena.take<Bf16>(size(config.vocab_size * hidden));
@@ -36,7 +43,7 @@ GptOssCudaWeights lay_out_gpt_oss_weights(const ModelConfig& config, DeviceArena
       layer.qkv_bias = arena.take<Bf16>(size(qkv_width));
       layer.wo_bias = arena.take<Bf16>(size(hidden));
     }
-    layer.sinks = arena.take<float>(size(config.num_attention_heads));
+    layer.sinks = arena.take<float>(size(cuda_heads(config)));
     if (config.layer_types[size(index)] == LayerType::sliding_attention)
       layer.window = static_cast<int>(config.sliding_window);
     layer.expert_norm = arena.take<Bf16>(size(hidden));
@@ -59,6 +66,10 @@ Status place_gpt_oss_weights(const ModelConfig& config, GptOssCudaWeights& weigh
   const std::int64_t hidden = config.hidden_size, experts = config.num_local_experts;
   const std::int64_t q_width = config.num_attention_heads * config.head_dim;
   const std::int64_t kv_width = config.num_key_value_heads * config.head_dim;
+  // Query heads of one head of keys, in the checkpoint and here.
+  const std::int64_t group = config.num_attention_heads / config.num_key_value_heads;
+  const std::int64_t wide_group = cuda_heads(config) / config.num_key_value_heads;
+  const std::int64_t part = group * config.head_dim, apart = wide_group * config.head_dim;
   const std::int64_t up_width = 2 * config.intermediate_size;
   NIBBLE_RETURN_IF_ERROR(
       placing.plain("model.embed_tokens.weight", {config.vocab_size, hidden}, weights.embedding));
@@ -68,18 +79,23 @@ Status place_gpt_oss_weights(const ModelConfig& config, GptOssCudaWeights& weigh
     const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
     NIBBLE_RETURN_IF_ERROR(placing.plain(prefix + "input_layernorm.weight", {hidden}, layer.attention_norm));
     // q's heads, k's and v's, one after the other in one matrix.
-    int row = 0;
-    for (const auto& [name, width] :
-         {std::pair{"q_proj", q_width}, std::pair{"k_proj", kv_width}, std::pair{"v_proj", kv_width}}) {
-      NIBBLE_RETURN_IF_ERROR(placing.dense(attention + name + ".weight", width, hidden, layer.qkv, row));
+    NIBBLE_RETURN_IF_ERROR(
+        placing.spread_rows(attention + "q_proj.weight", q_width, hidden, part, apart, layer.qkv));
+    if (layer.qkv_bias != nullptr)
+      NIBBLE_RETURN_IF_ERROR(placing.spread(attention + "q_proj.bias", q_width, part, apart, layer.qkv_bias));
+    int row = cuda_heads(config) * static_cast<int>(config.head_dim);
+    for (const char* name : {"k_proj", "v_proj"}) {
+      NIBBLE_RETURN_IF_ERROR(placing.dense(attention + name + ".weight", kv_width, hidden, layer.qkv, row));
       if (layer.qkv_bias != nullptr)
-        NIBBLE_RETURN_IF_ERROR(placing.plain(attention + name + ".bias", {width}, layer.qkv_bias + row));
-      row += static_cast<int>(width);
+        NIBBLE_RETURN_IF_ERROR(placing.plain(attention + name + ".bias", {kv_width}, layer.qkv_bias + row));
+      row += static_cast<int>(kv_width);
     }
-    NIBBLE_RETURN_IF_ERROR(placing.dense(attention + "o_proj.weight", hidden, q_width, layer.wo));
+    NIBBLE_RETURN_IF_ERROR(
+        placing.spread_columns(attention + "o_proj.weight", hidden, q_width, part, apart, layer.wo));
     if (layer.wo_bias != nullptr)
       NIBBLE_RETURN_IF_ERROR(placing.plain(attention + "o_proj.bias", {hidden}, layer.wo_bias));
-    NIBBLE_RETURN_IF_ERROR(placing.floats(attention + "sinks", config.num_attention_heads, layer.sinks));
+    NIBBLE_RETURN_IF_ERROR(placing.spread_floats(attention + "sinks", config.num_attention_heads, group,
+                                                 wide_group, layer.sinks));
 
     NIBBLE_RETURN_IF_ERROR(
         placing.plain(prefix + "post_attention_layernorm.weight", {hidden}, layer.expert_norm));

@@ -29,38 +29,85 @@ Status WeightPlacing::plain(const std::string& name, const Shape& shape, Bf16* t
   return feed_->queue({name, DType::bf16, shape}, 0, bytes, to, stream_);
 }
 
-Status WeightPlacing::floats(const std::string& name, std::int64_t count, float* to) {
+Status WeightPlacing::spread(const std::string& name, std::int64_t count, std::int64_t part,
+                             std::int64_t apart, Bf16* to) {
+  for (std::int64_t at = 0; at < count; at += part) {
+    NIBBLE_RETURN_IF_ERROR(
+        feed_->queue({name, DType::bf16, {count}}, static_cast<std::size_t>(at) * sizeof(Bf16),
+                     static_cast<std::size_t>(part) * sizeof(Bf16), to + at / part * apart, stream_));
+  }
+  return {};
+}
+
+Status WeightPlacing::spread_floats(const std::string& name, std::int64_t count, std::int64_t part,
+                                    std::int64_t apart, float* to) {
   const std::size_t size = static_cast<std::size_t>(count);
   NIBBLE_RETURN_IF_ERROR(
       feed_->queue({name, DType::bf16, {count}}, 0, size * sizeof(Bf16), staging_.data(), stream_));
   std::vector<Bf16> stored(size);
   cuda_check(cudaStreamSynchronize(stream_));
   cuda_check(cudaMemcpy(stored.data(), staging_.data(), size * sizeof(Bf16), cudaMemcpyDeviceToHost));
-  std::vector<float> values(size);
-  std::transform(stored.begin(), stored.end(), values.begin(), [](Bf16 value) { return value.to_float(); });
-  cuda_check(cudaMemcpy(to, values.data(), size * sizeof(float), cudaMemcpyHostToDevice));
+  std::vector<float> values(static_cast<std::size_t>(count / part * apart));
+  for (std::int64_t i = 0; i < count; ++i) {
+    values[static_cast<std::size_t>(i / part * apart + i % part)] =
+        stored[static_cast<std::size_t>(i)].to_float();
+  }
+  cuda_check(cudaMemcpy(to, values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice));
   return {};
 }
 
 Status WeightPlacing::dense(const std::string& name, std::int64_t rows, std::int64_t cols,
-                            const DenseTiles& to, int first_row) {
-  NIBBLE_CHECK(first_row % dense_tile_rows == 0 && cols == to.shape.cols &&
-               first_row + rows <= to.shape.rows);
+                            const DenseTiles& to, int to_row) {
+  return place_rows({name, DType::bf16, {rows, cols}}, 0, rows, to, to_row);
+}
+
+Status WeightPlacing::spread_rows(const std::string& name, std::int64_t rows, std::int64_t cols,
+                                  std::int64_t part, std::int64_t apart, const DenseTiles& to) {
+  if (part == apart) return dense(name, rows, cols, to);
+  for (std::int64_t row = 0; row < rows; row += part)
+    NIBBLE_RETURN_IF_ERROR(place_rows({name, DType::bf16, {rows, cols}}, row, part, to, row / part * apart));
+  return {};
+}
+
+Status WeightPlacing::place_rows(const StoredShape& tensor, std::int64_t first, std::int64_t count,
+                                 const DenseTiles& to, std::int64_t to_row) {
+  const std::int64_t cols = tensor.shape[1];
+  NIBBLE_CHECK(to_row % dense_tile_rows == 0 && cols == to.shape.cols && to_row + count <= to.shape.rows);
   const std::size_t row_bytes = static_cast<std::size_t>(cols) * sizeof(Bf16);
   const std::int64_t rows_once = static_cast<std::int64_t>(staging_bytes / row_bytes) / dense_tile_rows *
                                  static_cast<std::int64_t>(dense_tile_rows);
-  if (rows_once == 0) return invalid_argument(name + " is too wide to be re-laid");
-  for (std::int64_t row = 0; row < rows; row += rows_once) {
-    const std::int64_t count = std::min(rows_once, rows - row);
+  if (rows_once == 0) return invalid_argument(tensor.name + " is too wide to be re-laid");
+  for (std::int64_t row = 0; row < count; row += rows_once) {
+    const std::int64_t rows = std::min(rows_once, count - row);
+    NIBBLE_RETURN_IF_ERROR(feed_->queue(tensor, static_cast<std::size_t>(first + row) * row_bytes,
+                                        static_cast<std::size_t>(rows) * row_bytes, staging_.data(),
+                                        stream_));
+    const std::size_t tile = static_cast<std::size_t>((to_row + row) / dense_tile_rows);
     NIBBLE_RETURN_IF_ERROR(
-        feed_->queue({name, DType::bf16, {rows, cols}}, static_cast<std::size_t>(row) * row_bytes,
-                     static_cast<std::size_t>(count) * row_bytes, staging_.data(), stream_));
-    const std::size_t tile = static_cast<std::size_t>((first_row + row) / dense_tile_rows);
-    NIBBLE_RETURN_IF_ERROR(
-        repack_dense_cuda(staging_.as<Bf16>(), {static_cast<int>(count), static_cast<int>(cols)},
+        repack_dense_cuda(staging_.as<Bf16>(), {static_cast<int>(rows), static_cast<int>(cols)},
                           const_cast<std::uint8_t*>(to.data) + tile * to.shape.tile_bytes(), stream_));
   }
   return {};
+}
+
+Status WeightPlacing::spread_columns(const std::string& name, std::int64_t rows, std::int64_t cols,
+                                     std::int64_t part, std::int64_t apart, const DenseTiles& to) {
+  if (part == apart) return dense(name, rows, cols, to);
+  const std::size_t bytes = static_cast<std::size_t>(rows * cols) * sizeof(Bf16);
+  const std::size_t wide_bytes = static_cast<std::size_t>(rows * to.shape.cols) * sizeof(Bf16);
+  NIBBLE_CHECK(cols / part * apart == to.shape.cols && rows == to.shape.rows);
+  if (bytes + wide_bytes > staging_bytes) return invalid_argument(name + " is too large to be spread");
+  NIBBLE_RETURN_IF_ERROR(feed_->queue({name, DType::bf16, {rows, cols}}, 0, bytes, staging_.data(), stream_));
+  std::byte* const wide = staging_.data() + bytes;
+  const auto width = [](std::int64_t columns) { return static_cast<std::size_t>(columns) * sizeof(Bf16); };
+  cuda_check(cudaMemsetAsync(wide, 0, wide_bytes, stream_));
+  for (std::int64_t i = 0; i < cols / part; ++i) {
+    cuda_check(cudaMemcpy2DAsync(wide + width(i * apart), width(to.shape.cols),
+                                 staging_.data() + width(i * part), width(cols), width(part),
+                                 static_cast<std::size_t>(rows), cudaMemcpyDeviceToDevice, stream_));
+  }
+  return repack_dense_cuda(reinterpret_cast<const Bf16*>(wide), to.shape, const_cast<std::uint8_t*>(to.data),
+                           stream_);
 }
 
 Status WeightPlacing::experts(const std::string& name, Mxfp4Granules& to) {

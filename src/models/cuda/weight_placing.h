@@ -22,11 +22,19 @@ class WeightPlacing {
 
   // As it is stored.
   Status plain(const std::string& name, const Shape& shape, Bf16* to);
-  // As float32.
-  Status floats(const std::string& name, std::int64_t count, float* to);
-  // Rows [first_row, ..) of a matrix in tiles; first_row is a multiple of 64.
+  // A vector's parts of `part` elements, each `apart` elements behind the one before; likewise as float32.
+  Status spread(const std::string& name, std::int64_t count, std::int64_t part, std::int64_t apart, Bf16* to);
+  Status spread_floats(const std::string& name, std::int64_t count, std::int64_t part, std::int64_t apart,
+                       float* to);
+  // A matrix from row `to_row` of the tiles on, a multiple of 64.
   Status dense(const std::string& name, std::int64_t rows, std::int64_t cols, const DenseTiles& to,
-               int first_row = 0);
+               int to_row = 0);
+  // The same for parts of `part` of its rows, multiples of 64, each `apart` rows behind the one before.
+  Status spread_rows(const std::string& name, std::int64_t rows, std::int64_t cols, std::int64_t part,
+                     std::int64_t apart, const DenseTiles& to);
+  // Parts of `part` columns, each `apart` columns behind the one before, with zeros between them.
+  Status spread_columns(const std::string& name, std::int64_t rows, std::int64_t cols, std::int64_t part,
+                        std::int64_t apart, const DenseTiles& to);
   // Tensors name_blocks and name_scales. `to` lives until finish(), which may set its exponent_shift.
   Status experts(const std::string& name, Mxfp4Granules& to);
   // Returns when everything is where it belongs.
@@ -39,6 +47,9 @@ class WeightPlacing {
   };
 
   WeightPlacing(WeightFeed& feed, cudaStream_t stream) : feed_(&feed), stream_(stream) {}
+  // Rows [first, first + count) of a matrix [rows, cols] to row to_row of the tiles.
+  Status place_rows(const StoredShape& tensor, std::int64_t first, std::int64_t count, const DenseTiles& to,
+                    std::int64_t to_row);
   // With the largest scale to `index` of largest_.
   Status place_experts(const PlacedExperts& placed, std::size_t index);
 

@@ -24,6 +24,12 @@ bool has_one_row_each(const Batch& batch) {
   return true;
 }
 
+std::int64_t free_device_bytes() {
+  std::size_t available = 0, all = 0;
+  cuda_check(cudaMemGetInfo(&available, &all));
+  return static_cast<std::int64_t>(available);
+}
+
 }  // namespace
 
 GpuWorker::GpuWorker(std::unique_ptr<CudaModel> model, CudaKvStore kv, StepInputs inputs, GpuSampler sampler,
@@ -39,11 +45,12 @@ GpuWorker::GpuWorker(std::unique_ptr<CudaModel> model, CudaKvStore kv, StepInput
 Result<std::unique_ptr<Worker>> GpuWorker::start(const ModelConfig& config, WeightFeed& feed,
                                                  const WorkerLimits& limits) {
   auto stream = std::make_unique<CudaStream>();
+  const std::int64_t free_before = free_device_bytes();
   const CudaForwardLimits forward{
       .rows = limits.max_rows, .logit_rows = limits.max_logit_rows, .sequences = limits.max_sequences};
   NIBBLE_ASSIGN(std::unique_ptr<CudaModel> model, load_cuda_model(config, forward, feed, stream->get()));
   NIBBLE_ASSIGN(CudaKvStore kv, CudaKvStore::allocate(config, limits.page_size, limits.page_counts));
-  const int group = static_cast<int>(config.num_attention_heads / config.num_key_value_heads);
+  const int group = model->query_heads_a_key_head();
   NIBBLE_ASSIGN(StepInputs inputs, StepInputs::allocate(limits, group));
   NIBBLE_ASSIGN(GpuSampler sampler, GpuSampler::allocate(limits, static_cast<int>(config.vocab_size)));
   std::unique_ptr<GpuWorker> worker(new GpuWorker(std::move(model), std::move(kv), std::move(inputs),
@@ -55,6 +62,7 @@ Result<std::unique_ptr<Worker>> GpuWorker::start(const ModelConfig& config, Weig
     NIBBLE_RETURN_IF_ERROR(worker->hold_graphs_to_eager_bits(limits));
   }
   worker->stream_->wait();
+  worker->device_bytes_ = free_before - free_device_bytes();
   return std::unique_ptr<Worker>(std::move(worker));
 }
 

@@ -26,6 +26,7 @@ class GpuWorker final : public Worker {
   void time_ops(TimeTable* table) override { times_ = table; }
   int threads() const override { return 1; }
   std::int64_t mapped_bytes() const override { return 0; }
+  std::int64_t device_bytes() const override { return device_bytes_; }
 
  private:
   GpuWorker(std::unique_ptr<CudaModel> model, CudaKvStore kv, StepInputs inputs, GpuSampler sampler,
@@ -42,6 +43,7 @@ class GpuWorker final : public Worker {
   GpuSampler sampler_;
   DecodeGraphs graphs_;
   TimeTable* times_ = nullptr;
+  std::int64_t device_bytes_ = 0;
 };
 
 }  // namespace nibble

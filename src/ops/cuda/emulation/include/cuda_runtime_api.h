@@ -167,7 +167,7 @@ inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(va
 inline void __trap() { nibble::emulation::stop("a kernel gave up"); }
 
 enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };
-enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal };
 enum cudaEventFlags { cudaEventDisableTiming };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount };
@@ -222,6 +222,17 @@ inline cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                                    cudaStream_t) {
   return std::memcpy(to, from, bytes), cudaSuccess;
+}
+inline cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+                                     std::size_t width, std::size_t height, cudaMemcpyKind, cudaStream_t) {
+  for (std::size_t row = 0; row < height; ++row) {
+    std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch,
+                width);
+  }
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemsetAsync(void* at, int value, std::size_t bytes, cudaStream_t) {
+  return std::memset(at, value, bytes), cudaSuccess;
 }
 inline cudaError_t cudaMemGetInfo(std::size_t* available, std::size_t* all) {
   return *available = *all = std::size_t{1} << 30, cudaSuccess;

@@ -1,0 +1,284 @@
+// What nibble doctor asks of a GPU: its link and memory, and whether kernels for few and for many rows give
+// the same bits there. That rests on how the chip adds, and nothing else would notice a chip that adds
+// otherwise.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "ops/attention/cuda/attention_cuda.h"
+#include "ops/linear/cuda/linear_cuda.h"
+#include "ops/moe/cuda/moe_cuda.h"
+#include "runtime/cuda/cuda_handles.h"
+#include "runtime/gpu.h"
+#include "tensor/device_buffer.h"
+#include "tensor/pinned_buffer.h"
+
+namespace nibble {
+namespace {
+
+// Numbers between -1 and 1, the same ones every time.
+class Numbers {
+ public:
+  std::uint32_t next() { return state_ = state_ * 1664525u + 1013904223u; }
+  Bf16 bf16(float most = 1.0f) {
+    return Bf16::from_float(most * (static_cast<float>(next() >> 8) / 8388608.0f - 1.0f));
+  }
+  std::vector<Bf16> list(std::size_t count, float most = 1.0f) {
+    std::vector<Bf16> values(count);
+    for (Bf16& value : values) value = bf16(most);
+    return values;
+  }
+
+ private:
+  std::uint32_t state_ = 1;
+};
+
+template <class T>
+Result<DeviceBuffer> on_device(const std::vector<T>& values) {
+  return DeviceBuffer::copy_of(std::span<const T>(values));
+}
+
+Result<DeviceBuffer> zeroed(std::size_t bytes) {
+  NIBBLE_ASSIGN(DeviceBuffer buffer, DeviceBuffer::allocate(bytes));
+  buffer.fill(0);
+  return buffer;
+}
+
+std::vector<std::byte> bytes_of(const DeviceBuffer& buffer) {
+  std::vector<std::byte> bytes(buffer.size());
+  buffer.copy_to(std::span(bytes));
+  return bytes;
+}
+
+int processors() {
+  int device = 0, count = 0;
+  cuda_check(cudaGetDevice(&device));
+  cuda_check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+  return count;
+}
+
+// Rows in one call for many, and eight at a time in the kernel for few; both against double precision.
+Result<std::string> check_linear() {
+  constexpr int tokens = 96, rows = 192, cols = 512;
+  Numbers numbers;
+  const std::vector<Bf16> x = numbers.list(tokens * cols), w = numbers.list(rows * cols);
+  const DenseShape shape{rows, cols};
+  NIBBLE_ASSIGN(DeviceBuffer plain_x, on_device(x));
+  NIBBLE_ASSIGN(DeviceBuffer plain_w, on_device(w));
+  NIBBLE_ASSIGN(DeviceBuffer tiles, DeviceBuffer::allocate(shape.bytes()));
+  NIBBLE_ASSIGN(DeviceBuffer packed, DeviceBuffer::allocate(shape.token_bytes(tokens)));
+  NIBBLE_ASSIGN(DeviceBuffer sums, zeroed(linear_workspace_floats(processors(), 8) * sizeof(float)));
+  NIBBLE_ASSIGN(DeviceBuffer arrived, zeroed(static_cast<std::size_t>(processors()) * 4));
+  NIBBLE_ASSIGN(DeviceBuffer few, zeroed(tokens * rows * sizeof(float)));
+  NIBBLE_ASSIGN(DeviceBuffer many, zeroed(tokens * rows * sizeof(float)));
+  NIBBLE_RETURN_IF_ERROR(repack_dense_cuda(plain_w.as<Bf16>(), shape, tiles.as<std::uint8_t>(), nullptr));
+  NIBBLE_RETURN_IF_ERROR(
+      pack_tokens_cuda(plain_x.as<Bf16>(), tokens, cols, cols, packed.as<std::uint8_t>(), nullptr));
+  LinearCudaArgs args{.x = {packed.as<std::uint8_t>(), tokens},
+                      .weight = {tiles.as<std::uint8_t>(), shape},
+                      .y = many.as<float>(),
+                      .y_stride = rows,
+                      .workspace = {sums.as<float>(), arrived.as<std::uint32_t>()},
+                      .path = LinearPath::many};
+  NIBBLE_RETURN_IF_ERROR(linear_cuda(args, nullptr));
+  args.path = LinearPath::few;
+  for (int token = 0; token < tokens; token += token_group) {
+    args.x = {packed.as<std::uint8_t>() + token_offset(shape.blocks(), token, 0), token_group};
+    args.y = few.as<float>() + token * rows;
+    NIBBLE_RETURN_IF_ERROR(linear_cuda(args, nullptr));
+  }
+  std::vector<float> found(tokens * rows);
+  many.copy_to(std::span(found));
+  double apart = 0, size = 0;
+  for (std::size_t token = 0; token < tokens; token += 19) {
+    for (std::size_t row = 0; row < rows; ++row) {
+      double sum = 0;
+      for (std::size_t k = 0; k < cols; ++k)
+        sum += double{x[token * cols + k].to_float()} * double{w[row * cols + k].to_float()};
+      apart += std::pow(sum - double{found[token * rows + row]}, 2);
+      size += sum * sum;
+    }
+  }
+  if (!(apart <= size * 1e-10)) return std::string("far from double precision");
+  return bytes_of(few) == bytes_of(many) ? std::string()
+                                         : std::string("other bits for few rows than for many");
+}
+
+Result<std::string> check_experts() {
+  constexpr int tokens = 160, experts = 4, top_k = 2, hidden = 256, width = 256;
+  constexpr GranuleShape up{2 * width, hidden}, down{hidden, width};
+  Numbers numbers;
+  const auto packed = [&](const GranuleShape& shape) -> Result<DeviceBuffer> {
+    const std::size_t groups = static_cast<std::size_t>(experts * shape.rows * shape.cols / mxfp4_block);
+    std::vector<std::uint8_t> blocks(groups * mxfp4_block_bytes), scales(groups);
+    for (std::uint8_t& codes : blocks) codes = static_cast<std::uint8_t>(numbers.next() >> 24);
+    for (std::uint8_t& scale : scales) scale = static_cast<std::uint8_t>(119 + (numbers.next() >> 30));
+    NIBBLE_ASSIGN(DeviceBuffer device_blocks, on_device(blocks));
+    NIBBLE_ASSIGN(DeviceBuffer device_scales, on_device(scales));
+    NIBBLE_ASSIGN(DeviceBuffer largest, zeroed(4));
+    NIBBLE_ASSIGN(DeviceBuffer out, DeviceBuffer::allocate(experts * shape.bytes()));
+    NIBBLE_RETURN_IF_ERROR(repack_mxfp4_cuda(device_blocks.as<std::uint8_t>(),
+                                             device_scales.as<std::uint8_t>(), experts, shape, 0,
+                                             out.as<std::uint8_t>(), largest.as<std::uint32_t>(), nullptr));
+    cuda_check(cudaDeviceSynchronize());
+    return out;
+  };
+  NIBBLE_ASSIGN(DeviceBuffer gate_up, packed(up));
+  NIBBLE_ASSIGN(DeviceBuffer second, packed(down));
+  NIBBLE_ASSIGN(DeviceBuffer up_bias, on_device(numbers.list(experts * 2 * width, 0.1f)));
+  NIBBLE_ASSIGN(DeviceBuffer down_bias, on_device(numbers.list(experts * hidden, 0.1f)));
+  std::vector<std::int32_t> ids;
+  std::vector<float> weights;
+  for (int token = 0; token < tokens; ++token) {
+    const int first = static_cast<int>(numbers.next() >> 30);
+    ids.insert(ids.end(), {first, (first + 1 + static_cast<int>(numbers.next() >> 8) % 3) % experts});
+    weights.insert(weights.end(), {0.7f, 0.3f});
+  }
+  NIBBLE_ASSIGN(DeviceBuffer x, on_device(numbers.list(tokens * hidden)));
+  NIBBLE_ASSIGN(DeviceBuffer device_ids, on_device(ids));
+  NIBBLE_ASSIGN(DeviceBuffer device_weights, on_device(weights));
+  constexpr std::size_t slots = tokens * top_k;
+  NIBBLE_ASSIGN(DeviceBuffer activations, zeroed(slots * static_cast<std::size_t>(down.padded_cols()) * 2));
+  NIBBLE_ASSIGN(DeviceBuffer products, zeroed(slots * hidden * sizeof(float)));
+  NIBBLE_ASSIGN(DeviceBuffer arrived, zeroed(4));
+  NIBBLE_ASSIGN(DeviceBuffer room, zeroed(moe_many_bytes(slots, experts, up, down)));
+  NIBBLE_ASSIGN(DeviceBuffer few, zeroed(tokens * hidden * sizeof(float)));
+  NIBBLE_ASSIGN(DeviceBuffer many, zeroed(tokens * hidden * sizeof(float)));
+  const MoeCudaWeights layer{.gate_up = {gate_up.as<std::uint8_t>(), experts, up},
+                             .down = {second.as<std::uint8_t>(), experts, down},
+                             .gate_up_bias = up_bias.as<Bf16>(),
+                             .down_bias = down_bias.as<Bf16>()};
+  MoeCudaArgs args{.x = x.as<Bf16>(),
+                   .x_stride = hidden,
+                   .tokens = tokens,
+                   .top_k = top_k,
+                   .expert_ids = device_ids.as<std::int32_t>(),
+                   .expert_weights = device_weights.as<float>(),
+                   .out = many.as<float>(),
+                   .workspace = {activations.as<Bf16>(), products.as<float>(), arrived.as<std::uint32_t>(),
+                                 room.as<std::uint8_t>()}};
+  NIBBLE_RETURN_IF_ERROR(moe_mxfp4_many_cuda(layer, args, nullptr));
+  args.tokens = 1;
+  for (int token = 0; token < tokens; ++token) {
+    args.x = x.as<Bf16>() + token * hidden;
+    args.expert_ids = device_ids.as<std::int32_t>() + token * top_k;
+    args.expert_weights = device_weights.as<float>() + token * top_k;
+    args.out = few.as<float>() + token * hidden;
+    NIBBLE_RETURN_IF_ERROR(moe_mxfp4_cuda(layer, args, nullptr));
+  }
+  return bytes_of(few) == bytes_of(many) ? std::string() : std::string("other bits alone than among others");
+}
+
+Result<std::string> check_attention() {
+  constexpr int rows = 96, first = 400, heads = 16, kv_heads = 2, page_size = 64, slots = 512;
+  Numbers numbers;
+  const auto cache = [&] { return on_device(numbers.list(kv_heads * slots * kv_head_dim)); };
+  NIBBLE_ASSIGN(DeviceBuffer q, on_device(numbers.list(rows * heads * kv_head_dim, 4.0f)));
+  NIBBLE_ASSIGN(DeviceBuffer keys, cache());
+  NIBBLE_ASSIGN(DeviceBuffer values, cache());
+  std::vector<std::int32_t> pages(slots / page_size);
+  std::iota(pages.begin(), pages.end(), 0);
+  NIBBLE_ASSIGN(DeviceBuffer table, on_device(pages));
+  const DenseShape of_heads{0, heads * kv_head_dim};
+  const auto attend = [&](const std::vector<SequenceCuda>& cuts, AttentionRows how) -> Result<DeviceBuffer> {
+    const int splits = static_cast<int>(cuts.size()) * attention_splits(slots);
+    NIBBLE_ASSIGN(DeviceBuffer sequences, on_device(cuts));
+    NIBBLE_ASSIGN(DeviceBuffer out, zeroed(of_heads.token_bytes(rows)));
+    NIBBLE_ASSIGN(DeviceBuffer partials, zeroed(attention_partials(splits, kv_heads) * sizeof(float)));
+    NIBBLE_ASSIGN(DeviceBuffer arrived, zeroed(cuts.size() * kv_heads * 4));
+    NIBBLE_RETURN_IF_ERROR(attention_cuda({.q = q.as<Bf16>(),
+                                           .heads = heads,
+                                           .sequences = sequences.as<SequenceCuda>(),
+                                           .sequence_count = static_cast<int>(cuts.size()),
+                                           .page_table = table.as<std::int32_t>(),
+                                           .page_size = page_size,
+                                           .cache = {keys.as<Bf16>(), values.as<Bf16>(), kv_heads, slots},
+                                           .scale = 0.125f,
+                                           .out = out.as<std::uint8_t>(),
+                                           .rows = how,
+                                           .max_splits = splits,
+                                           .workspace = {partials.as<float>(), arrived.as<std::uint32_t>()}},
+                                          nullptr));
+    cuda_check(cudaDeviceSynchronize());
+    return out;
+  };
+  std::vector<SequenceCuda> one_by_one;
+  for (int row = 0; row < rows; ++row) one_by_one.push_back({row, 1, first + row, 0});
+  NIBBLE_ASSIGN(const DeviceBuffer few, attend(one_by_one, AttentionRows::few));
+  NIBBLE_ASSIGN(const DeviceBuffer many, attend({{0, rows, first, 0}}, AttentionRows::all_as_many));
+  return bytes_of(few) == bytes_of(many) ? std::string()
+                                         : std::string("other bits in a decode than in a prefill");
+}
+
+double gigabytes_a_second(std::size_t bytes, const std::function<void()>& copy) {
+  copy();
+  cuda_check(cudaDeviceSynchronize());
+  constexpr int times = 4;
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < times; ++i) copy();
+  cuda_check(cudaDeviceSynchronize());
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  return times * static_cast<double>(bytes) / took.count() / 1e9;
+}
+
+Result<std::string> measure_copies() {
+  constexpr std::size_t bytes = std::size_t{256} << 20;
+  NIBBLE_ASSIGN(PinnedBuffer host, PinnedBuffer::allocate(bytes));
+  NIBBLE_ASSIGN(DeviceBuffer device, DeviceBuffer::allocate(bytes));
+  NIBBLE_ASSIGN(DeviceBuffer other, DeviceBuffer::allocate(bytes));
+  const auto copied = [&](void* to, const void* from, cudaMemcpyKind kind) {
+    return gigabytes_a_second(bytes, [&] { cuda_check(cudaMemcpyAsync(to, from, bytes, kind, nullptr)); });
+  };
+  const double in = copied(device.data(), host.data(), cudaMemcpyHostToDevice);
+  const double out = copied(host.data(), device.data(), cudaMemcpyDeviceToHost);
+  const double inside = 2 * copied(other.data(), device.data(), cudaMemcpyDeviceToDevice);
+  const auto whole = [](double rate) { return std::to_string(std::lround(rate)); };
+  return "GB/s to it " + whole(in) + ", from it " + whole(out) + ", inside " + whole(inside) +
+         " read and written";
+}
+
+}  // namespace
+
+std::vector<GpuCheck> check_gpu() {
+  std::vector<GpuCheck> checks;
+  cudaDeviceProp properties{};
+  cuda_check(cudaGetDeviceProperties(&properties, 0));
+  checks.push_back({.name = "gpu",
+                    .equal = true,
+                    .found = std::string(properties.name) + ", SM" + std::to_string(properties.major) +
+                             std::to_string(properties.minor) + ", " +
+                             std::to_string(properties.multiProcessorCount) + " multiprocessors, " +
+                             std::to_string(properties.totalGlobalMem >> 20) + " MiB, ECC " +
+                             (properties.ECCEnabled != 0 ? "on" : "off")});
+  const Result<std::string> copies = measure_copies();
+  checks.push_back({.name = "gpu's copies",
+                    .equal = copies.ok(),
+                    .found = copies.ok() ? *copies : copies.status().message()});
+  const struct {
+    const char* name;
+    Result<std::string> (*check)();
+    const char* what;
+  } kernels[] = {
+      {"sm90_bf16_linear", check_linear, "products with bf16 weights: the bits of few rows and of many"},
+      {"sm90_mxfp4", check_experts, "products with mxfp4 weights: the bits of few rows and of many"},
+      {"sm90_attention", check_attention, "attention: the bits of decode and of prefill"}};
+  for (const auto& kernel : kernels) {
+    const Result<std::string> found = kernel.check();
+    const bool equal = found.ok() && found->empty();
+    checks.push_back({.name = kernel.name,
+                      .equal = equal,
+                      .found = equal        ? kernel.what
+                               : found.ok() ? *found
+                                            : found.status().message()});
+  }
+  return checks;
+}
+
+}  // namespace nibble
