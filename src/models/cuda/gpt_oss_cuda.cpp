@@ -1,5 +1,6 @@
 #include "models/cuda/gpt_oss_cuda.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -255,7 +256,8 @@ GptOssCudaRoom lay_out_gpt_oss_room(const ModelConfig& config, const CudaForward
   room.expert_weights = arena.take<float>(size(all_slots));
   room.attention.partials = arena.take<float>(attention_partials(CudaModel::attention_splits_room, kv_heads));
   room.attention.arrived = arena.take<std::uint32_t>(size(limits.sequences) * size(kv_heads));
-  room.linear.sums = arena.take<float>(linear_workspace_floats(processors, linear_few_tokens));
+  room.linear.sums =
+      arena.take<float>(linear_workspace_floats(processors, std::max(limits.rows, limits.logit_rows)));
   room.linear.arrived = arena.take<std::uint32_t>(blocks);
   room.moe.activations = arena.take<Bf16>(size(few_slots) * size(down.padded_cols()));
   room.moe.products = arena.take<float>(size(many ? all_slots : few_slots) * size(hidden));

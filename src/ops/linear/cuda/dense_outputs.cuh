@@ -11,6 +11,9 @@ __device__ __forceinline__ float as_float(Bf16 value) {
   return __uint_as_float(static_cast<std::uint32_t>(value.bits) << 16);
 }
 
+// An output takes sums in steps, so that what several of a thread's tokens need is read before the first of
+// them is written: what a row of a tile needs, what a token needs, and the sums.
+
 // bias + sum in rows of y.
 struct RowsOutput {
   const Bf16* bias;
@@ -18,9 +21,22 @@ struct RowsOutput {
   Bf16* y_bf16;
   int stride, rows;
 
-  __device__ void store(int row, int token, float sum) const {
+  struct OfRow {
+    int row;  // and row + 32
+    float first_bias, second_bias;
+  };
+  struct OfToken {};
+
+  // Row `low` (0..31) of the tile and row low + 32.
+  __device__ OfRow of_row(int tile, int low) const {
+    const int row = tile * dense_tile_rows + low;
+    if (bias == nullptr) return {row, 0, 0};
+    return {row, row < rows ? as_float(bias[row]) : 0, row + 32 < rows ? as_float(bias[row + 32]) : 0};
+  }
+  __device__ OfToken of_token(int, int, int) const { return {}; }
+
+  __device__ void store(int row, int token, float value) const {
     if (row >= rows) return;
-    const float value = bias == nullptr ? sum : sum + as_float(bias[row]);
     const std::size_t at =
         static_cast<std::size_t>(token) * static_cast<std::size_t>(stride) + static_cast<std::size_t>(row);
     if (y != nullptr) {
@@ -29,10 +45,15 @@ struct RowsOutput {
       reinterpret_cast<__nv_bfloat16*>(y_bf16)[at] = __float2bfloat16_rn(value);
     }
   }
-  // Row `low` (0..31) of the tile and row low + 32.
-  __device__ void operator()(int tile, int low, int token, float first, float second) const {
-    store(tile * dense_tile_rows + low, token, first);
-    store(tile * dense_tile_rows + low + 32, token, second);
+  __device__ float2 finish(const OfRow& of, const OfToken&, int, float first, float second) const {
+    if (bias == nullptr) return make_float2(first, second);
+    return make_float2(first + of.first_bias, second + of.second_bias);
+  }
+  __device__ void put(const OfRow& of, const OfToken& token_needs, int tile, int, int token, float first,
+                      float second) const {
+    const float2 pair = finish(of, token_needs, tile, first, second);
+    store(of.row, token, pair.x);
+    store(of.row + 32, token, pair.y);
   }
 };
 
@@ -46,17 +67,39 @@ struct QkvOutput {
   Bf16* q;
   KvCudaLayer cache;
 
-  __device__ void operator()(int tile, int low, int token, float first, float second) const {
+  struct OfRow {
+    float first_bias, second_bias;
+  };
+  struct OfToken {
+    float cos, sin;
+    int slot;
+  };
+
+  __device__ OfRow of_row(int tile, int low) const {
+    if (bias == nullptr) return {0, 0};
+    return {as_float(bias[tile * 64 + low]), as_float(bias[tile * 64 + low + 32])};
+  }
+  __device__ OfToken of_token(int tile, int low, int token) const {
+    OfToken of{0, 0, 0};
+    if (tile < heads + cache.kv_heads) of.cos = cos[token * 32 + low], of.sin = sin[token * 32 + low];
+    if (tile >= heads) of.slot = kv_slots[token];
+    return of;
+  }
+  __device__ float2 finish(const OfRow& row, const OfToken& of, int tile, float first, float second) const {
     if (bias != nullptr) {
-      first = first + as_float(bias[tile * 64 + low]);
-      second = second + as_float(bias[tile * 64 + low + 32]);
+      first = first + row.first_bias;
+      second = second + row.second_bias;
     }
     if (tile < heads + cache.kv_heads) {
-      const float c = cos[token * 32 + low], s = sin[token * 32 + low];
-      const float turned = __fsub_rn(__fmul_rn(first, c), __fmul_rn(second, s));
-      second = __fadd_rn(__fmul_rn(second, c), __fmul_rn(first, s));
+      const float turned = __fsub_rn(__fmul_rn(first, of.cos), __fmul_rn(second, of.sin));
+      second = __fadd_rn(__fmul_rn(second, of.cos), __fmul_rn(first, of.sin));
       first = turned;
     }
+    return make_float2(first, second);
+  }
+  __device__ void put(const OfRow& row, const OfToken& of, int tile, int low, int token, float first,
+                      float second) const {
+    const float2 pair = finish(row, of, tile, first, second);
     __nv_bfloat16* at;
     int apart = 32;
     if (tile < heads) {
@@ -66,7 +109,7 @@ struct QkvOutput {
                64 +
            low;
     } else {
-      const int slot = kv_slots[token];
+      const int slot = of.slot;
       if (slot < 0) return;
       const bool value = tile >= heads + cache.kv_heads;
       const int head = tile - heads - (value ? cache.kv_heads : 0);
@@ -78,8 +121,8 @@ struct QkvOutput {
            (value ? kv_value_at(in_chunk, low) : kv_key_at(in_chunk, low));
       apart = value ? kv_value_at(0, 32) : kv_key_at(0, 32);
     }
-    at[0] = __float2bfloat16_rn(first);
-    at[apart] = __float2bfloat16_rn(second);
+    at[0] = __float2bfloat16_rn(pair.x);
+    at[apart] = __float2bfloat16_rn(pair.y);
   }
 };
 
@@ -103,10 +146,21 @@ __device__ __forceinline__ void put_out(const Output& output, int tile, int toke
                                         const float (&totals)[columns / 2]) {
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4, lane = static_cast<int>(threadIdx.x) % 32;
   const int low = warp * 8 + lane / 4;
+  constexpr int some = columns / 4 < 8 ? columns / 4 : 8;  // tokens whose needs are read together
+  const typename Output::OfRow of_row = output.of_row(tile, low);
 #pragma unroll
-  for (int i = 0; i < columns / 4; ++i) {
-    const int at = token + i / 2 * 8 + lane % 4 * 2 + i % 2;
-    if (at < tokens) output(tile, low, at, totals[i / 2 * 4 + i % 2], totals[i / 2 * 4 + 2 + i % 2]);
+  for (int first = 0; first < columns / 4; first += some) {
+    typename Output::OfToken of_token[some];
+#pragma unroll
+    for (int i = 0; i < some; ++i) {
+      const int at = token + (first + i) / 2 * 8 + lane % 4 * 2 + i % 2;
+      if (at < tokens) of_token[i] = output.of_token(tile, low, at);
+    }
+#pragma unroll
+    for (int i = 0; i < some; ++i) {
+      const int at = token + (first + i) / 2 * 8 + lane % 4 * 2 + i % 2, sum = (first + i) / 2 * 4 + i % 2;
+      if (at < tokens) output.put(of_row, of_token[i], tile, low, at, totals[sum], totals[sum + 2]);
+    }
   }
 }
 

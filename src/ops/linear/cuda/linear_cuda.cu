@@ -9,14 +9,16 @@ namespace {
 template <class Output>
 void run_path(DenseRun run, LinearPath path, const Output& output, cudaStream_t stream) {
   if (run.x.tokens == 0) return;
-  if (path == LinearPath::many ||
-      (path == LinearPath::automatic && linear_takes_many(run.weight.shape, run.x.tokens)))
-    return run_many(run, output, stream);
   int device = 0, processors = 0;
   cuda_check(cudaGetDevice(&device));
   cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
   if (run.blocks <= 0 || run.blocks > processors) run.blocks = processors;
-  run_few(run, output, stream);
+  if (path == LinearPath::many ||
+      (path == LinearPath::automatic && linear_takes_many(run.weight.shape, run.x.tokens))) {
+    run_many(run, output, stream);
+  } else {
+    run_few(run, output, stream);
+  }
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 namespace nibble {
 
 inline constexpr int linear_few_tokens = 64;
+inline constexpr int linear_many_columns = 128;  // of tokens that the path for many takes at a time
 
 enum class LinearPath { automatic, few, many };
 
@@ -28,8 +29,7 @@ constexpr bool linear_takes_many(const DenseShape& shape, int tokens) {
   return tokens > (shape.tiles() >= 1024 ? linear_few_tokens / 2 : linear_few_tokens);
 }
 
-// What the kernel for few tokens shares between launches, zeroed once before the first; one launch at a time
-// may use it.
+// What the kernels share between launches, zeroed once before the first; one launch at a time may use it.
 struct LinearCudaWorkspace {
   float* sums = nullptr;             // [linear_workspace_floats(blocks, tokens)]
   std::uint32_t* arrived = nullptr;  // [blocks], 0 between launches
@@ -39,10 +39,12 @@ struct LinearCudaWorkspace {
 constexpr int linear_columns(int tokens) {
   return tokens <= 8 ? 8 : tokens <= 16 ? 16 : tokens <= 32 ? 32 : 64;
 }
-// Room for sums of tiles that several blocks work on; blocks: the multiprocessors.
+// Room for sums of tiles that several blocks work on, for up to `tokens` as linear_takes_many puts them (for
+// the path for many wherever it is asked for: of linear_few_tokens); blocks: the multiprocessors.
 constexpr std::size_t linear_workspace_floats(int blocks, int tokens) {
-  return static_cast<std::size_t>(blocks) * dense_k_chunks * dense_tile_rows *
-         static_cast<std::size_t>(linear_columns(tokens));
+  const int few = dense_tile_rows * linear_columns(tokens), many = 2 * dense_tile_rows * linear_many_columns;
+  return static_cast<std::size_t>(blocks) * dense_k_chunks *
+         static_cast<std::size_t>(tokens <= linear_few_tokens / 2 ? few : many);
 }
 
 // All pointers are to device memory.
@@ -56,7 +58,7 @@ struct LinearCudaArgs {
   int y_stride = 0;  // at least out
   LinearCudaWorkspace workspace;
   LinearPath path = LinearPath::automatic;
-  int blocks = 0;  // of the path for few: at most the multiprocessors; 0: one on each
+  int blocks = 0;  // at most the multiprocessors; 0: one on each
 };
 
 // Queues the product on the stream. A refusal names what the shapes lack.

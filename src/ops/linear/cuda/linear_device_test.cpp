@@ -23,7 +23,8 @@ struct Workspace {
   DeviceBuffer sums, arrived;
 
   explicit Workspace(int tokens)
-      : sums(device_bytes(linear_workspace_floats(processors(), tokens) * 4, 0xff)),
+      : sums(device_bytes(linear_workspace_floats(processors(), std::max(tokens, linear_few_tokens)) * 4,
+                          0xff)),
         arrived(device_bytes(static_cast<std::size_t>(processors()) * 4, 0)) {}
   LinearCudaWorkspace get() { return {sums.as<float>(), arrived.as<std::uint32_t>()}; }
   ~Workspace() {
@@ -140,14 +141,17 @@ TEST_F(LinearOnTheGpu, BothPathsAndAllBlocksGiveTheSameBits) {
   for (const Case& c : cases()) {
     Matrix matrix(random, c.rows, c.cols);
     const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(c.tokens * c.cols));
-    const std::vector<float> many = matrix.times(x, LinearPath::many);
-    for (const int blocks : small_cases ? std::vector<int>{1, 2} : std::vector<int>{0, 1, 5, 131}) {
-      const std::vector<float> few = matrix.times(x, LinearPath::few, blocks);
-      std::size_t different = 0;
-      for (std::size_t i = 0; i < few.size(); ++i)
-        different += std::memcmp(&few[i], &many[i], sizeof few[i]) != 0;
-      EXPECT_EQ(different, 0u) << "of " << few.size() << ": " << c.rows << " x " << c.cols << ", " << c.tokens
-                               << " tokens, " << blocks << " blocks";
+    const std::vector<float> expected = matrix.times(x, LinearPath::many);
+    for (const int blocks : small_cases ? std::vector<int>{0, 1, 2} : std::vector<int>{0, 1, 5, 131}) {
+      for (const LinearPath path : {LinearPath::few, LinearPath::many}) {
+        const std::vector<float> found = matrix.times(x, path, blocks);
+        std::size_t different = 0;
+        for (std::size_t i = 0; i < found.size(); ++i)
+          different += std::memcmp(&found[i], &expected[i], sizeof found[i]) != 0;
+        EXPECT_EQ(different, 0u) << "of " << found.size() << ": " << c.rows << " x " << c.cols << ", "
+                                 << c.tokens << " tokens, path " << static_cast<int>(path) << ", " << blocks
+                                 << " blocks";
+      }
     }
   }
 }
