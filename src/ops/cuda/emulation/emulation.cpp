@@ -44,20 +44,9 @@ struct Meeting {
   unsigned arrived = 0, ended = 0;
 };
 
-class Block;
-
 // Of blocks, each a thread of the operating system.
 struct Cluster {
   std::atomic<unsigned> arrived = 0, ended = 0;
-  Block* blocks[most_at_once] = {};
-};
-
-// From another block of the cluster: a copy, or without bytes an arrival.
-struct Message {
-  void* to;
-  const void* from;
-  std::uint32_t bytes;
-  const void* barrier;
 };
 
 // Two sets of data take turns: a lane that is still reading one cannot be overtaken twice.
@@ -105,6 +94,7 @@ struct Fiber {
   bool begun = false, ended = false;
 };
 
+class Block;
 thread_local Block* running = nullptr;
 
 class Block {
@@ -120,9 +110,7 @@ class Block {
         random_(x + 1),
         fibers_(grid.threads),
         warps_((grid.threads + 31) / 32),
-        dynamic_(grid.shared_bytes + 128, rubbish) {
-    cluster.blocks[x % grid.cluster] = this;
-  }
+        dynamic_(grid.shared_bytes + 128, rubbish) {}
 
   void run() {
     running = this;
@@ -144,7 +132,6 @@ class Block {
         if (order.size() > 2 && random_() % 3 == 0) continue;
         take_turns(warp);
       }
-      take_messages();
       bring_copies();
       if (grid_.blocks_x > 1) std::this_thread::yield();
       if (std::chrono::steady_clock::now() - start > deadline) stop("a launch does not end");
@@ -182,21 +169,12 @@ class Block {
     copies_.push_back({to, from, bytes, barrier, static_cast<int>(random_() % longest_copy)});
   }
 
-  unsigned rank() const { return x_ % grid_.cluster; }
   void arrive(const void* at, std::uint32_t bytes_to_come) {
     Barrier& end = barrier(at);
     if (end.pending == 0) stop("more arrivals than a barrier expects");
     end.bytes += bytes_to_come;
     --end.pending;
     end.settle();
-  }
-  void send(unsigned block, void* to, const void* from, std::uint32_t bytes, const void* barrier) {
-    Block& other = *cluster_.blocks[block];
-    const auto there = [&](const void* here) {
-      return other.dynamic() + (static_cast<const std::uint8_t*>(here) - dynamic());
-    };
-    const std::lock_guard lock(other.mutex_);
-    other.messages_.push_back({bytes == 0 ? nullptr : there(to), from, bytes, there(barrier)});
   }
 
   const Grid& grid_;
@@ -225,20 +203,6 @@ class Block {
     fiber.begun = true;
     setcontext(&fiber.context);
   }
-  void take_messages() {
-    std::vector<Message> messages;
-    {
-      const std::lock_guard lock(mutex_);
-      messages.swap(messages_);
-    }
-    for (const Message& message : messages) {
-      if (message.bytes == 0) {
-        arrive(message.barrier, 0);
-      } else {
-        copy(message.to, message.from, message.bytes, message.barrier);
-      }
-    }
-  }
   void bring_copies() {
     for (Copy& copy : copies_) {
       if (--copy.turns >= 0) continue;
@@ -259,8 +223,6 @@ class Block {
   std::vector<std::uint8_t> dynamic_;
   jmp_buf scheduler_;
   unsigned ended_ = 0;
-  std::mutex mutex_;  // of the messages
-  std::vector<Message> messages_;
 };
 
 }  // namespace
@@ -336,22 +298,6 @@ void barrier_init(const void* barrier, unsigned arrivals) {
 
 void barrier_arrive(const void* barrier, std::uint32_t bytes_to_come) {
   running->arrive(barrier, bytes_to_come);
-}
-
-void cluster_arrive(const void* barrier, unsigned block) {
-  if (block == running->rank()) return running->arrive(barrier, 0);
-  running->send(block, nullptr, nullptr, 0, barrier);
-}
-
-void copy_to_cluster(void* to, const void* from, std::uint32_t bytes, const void* barrier, unsigned blocks) {
-  for (unsigned block = 0; block < running->grid_.cluster; ++block) {
-    if ((blocks >> block & 1) == 0) continue;
-    if (block == running->rank()) {
-      running->copy(to, from, bytes, barrier);
-    } else {
-      running->send(block, to, from, bytes, barrier);
-    }
-  }
 }
 
 bool barrier_passed(const void* barrier, unsigned parity) {

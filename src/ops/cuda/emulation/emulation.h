@@ -43,10 +43,6 @@ void come_to_barrier(int id, unsigned threads);
 
 // Ends when all threads of the cluster have come to it.
 void cluster_barrier();
-// To another block of the cluster: to its memory where this block has `barrier` and `to`, which are in the
-// shared memory that the launch asked for. Bits of `blocks` name those that get a copy.
-void cluster_arrive(const void* barrier, unsigned block);
-void copy_to_cluster(void* to, const void* from, std::uint32_t bytes, const void* barrier, unsigned blocks);
 
 // All 32 lanes hand in up to 64 bytes; the last one to come applies `together` to all of them; then every
 // lane reads any lane's until its warp's next exchange.
