@@ -134,6 +134,8 @@ class GptOssCuda final : public CudaModel {
                           .out = room_.attended,
                           .rows = input.one_row_each ? AttentionRows::few : AttentionRows::both,
                           .max_splits = attention_splits_room,
+                          // Only this step's rows are new, and the kernel ahead writes those.
+                          .settled = true,
                           .workspace = room_.attention},
                          stream));
       begin = end;

@@ -83,7 +83,8 @@ Status GpuWorker::run(const Batch& batch, std::span<StepResult> results) {
   }
   const TimedScope scope(times_, graph > 0 ? "decode graph" : "step without graph");
   NIBBLE_RETURN_IF_ERROR(queue_forward(shape, graph > 0 && inputs_.is_one_run()));
-  NIBBLE_RETURN_IF_ERROR(sampler_.queue(batch, inputs_.params(shape), stream_->get()));
+  NIBBLE_RETURN_IF_ERROR(
+      sampler_.queue(batch, inputs_.params(shape), inputs_.targets(shape), stream_->get()));
   stream_->wait();
   sampler_.collect(batch, results);
   return {};

@@ -47,6 +47,7 @@ StepLayout::StepLayout(const StepShape& shape) {
   for (std::size_t& slots : kv_slots) slots = part(shape.rows, sizeof(std::int32_t));
   for (std::size_t& rows : sequence_rows) rows = part(shape.sequences, sizeof(SequenceCuda));
   wanted_rows = part(shape.logit_rows, sizeof(std::int32_t));
+  targets = part(shape.logit_rows, sizeof(std::int32_t));
   params = part(shape.logit_rows, sizeof(SampleCudaParams));
   page_table = at;
 }
@@ -95,8 +96,13 @@ void StepInputs::fill(const Batch& batch, const StepShape& shape) {
 
   std::int32_t* const wanted = host_.at<std::int32_t>(layout.wanted_rows);
   SampleCudaParams* const params = host_.at<SampleCudaParams>(layout.params);
-  for (std::size_t i = 0; i < logit_rows; ++i) wanted[i] = batch.logit_rows[i].row;
+  std::int32_t* const targets = host_.at<std::int32_t>(layout.targets);
+  for (std::size_t i = 0; i < logit_rows; ++i) {
+    wanted[i] = batch.logit_rows[i].row;
+    targets[i] = batch.logit_rows[i].target;
+  }
   padded(wanted, logit_rows, shape.logit_rows, 0);
+  padded(targets, logit_rows, shape.logit_rows, -1);
   std::fill(params, params + shape.logit_rows, SampleCudaParams{.temperature = 0});
   for (const BatchSequence& sequence : batch.sequences) {
     if (!sequence.samples) continue;
@@ -173,6 +179,10 @@ CudaForwardInput StepInputs::forward_input(const StepShape& shape) const {
 
 const SampleCudaParams* StepInputs::params(const StepShape& shape) const {
   return reinterpret_cast<const SampleCudaParams*>(device_.data() + StepLayout(shape).params);
+}
+
+const std::int32_t* StepInputs::targets(const StepShape& shape) const {
+  return reinterpret_cast<const std::int32_t*>(device_.data() + StepLayout(shape).targets);
 }
 
 }  // namespace nibble

@@ -28,7 +28,7 @@ struct StepShape {
 
 // Byte offsets of a step's parts; the page tables come last, as long as they are.
 struct StepLayout {
-  std::size_t row_limit, tokens, positions, wanted_rows, params, page_table;
+  std::size_t row_limit, tokens, positions, wanted_rows, targets, params, page_table;
   std::size_t kv_slots[page_groups], sequence_rows[page_groups];
 
   explicit StepLayout(const StepShape& shape);
@@ -49,6 +49,8 @@ class StepInputs {
   // Where steps of that shape lie on the device. attention_runs are those of the filled step.
   CudaForwardInput forward_input(const StepShape& shape) const;
   const SampleCudaParams* params(const StepShape& shape) const;
+  // Of each logit row the id whose log-probability is wanted, -1: none.
+  const std::int32_t* targets(const StepShape& shape) const;
 
  private:
   void fill_sequence(const BatchSequence& sequence, std::size_t index, const StepLayout& layout);
