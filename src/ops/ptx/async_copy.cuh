@@ -60,6 +60,12 @@ __device__ __forceinline__ void await_copies_to_shared() { asm volatile("cp.asyn
 // What this thread wrote, or saw written, comes before bulk copies that are ordered after it.
 __device__ __forceinline__ void fence_bulk_copies() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
+// An arrival, once all that this thread has asked for by copy_to_shared is there.
+__device__ __forceinline__ void mbarrier_arrive_after_copies(std::uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
+               : "memory");
+}
+
 // Both addresses and the size are multiples of 16; the bytes count towards the barrier's phase.
 __device__ __forceinline__ void bulk_copy_to_shared(void* shared, const void* global, std::uint32_t bytes,
                                                     std::uint64_t* barrier) {

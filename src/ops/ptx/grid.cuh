@@ -25,6 +25,21 @@ __device__ __forceinline__ void count_up_release(unsigned* counter) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
 
+// The same by more than one.
+__device__ __forceinline__ void count_up_release(unsigned* counter, unsigned by) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(by) : "memory");
+}
+
+// Adds and returns what was there; it orders no memory.
+__device__ __forceinline__ unsigned add_relaxed(unsigned* counter, unsigned by) {
+  unsigned before;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(counter), "r"(by)
+               : "memory");
+  return before;
+}
+
 // Adds and returns what was there. Who wrote before an earlier addition has written for this thread now, and
 // what this thread wrote is there for later ones.
 __device__ __forceinline__ unsigned add_acquire_release(unsigned* counter, unsigned by) {

@@ -72,6 +72,13 @@ __device__ __forceinline__ void wgmma_wait_but(float (&sums)[count]) {
   for (int i = 0; i < count; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
+// What these hold is computed before a wait that follows, not after it, where the compiler likes it.
+template <int count>
+__device__ __forceinline__ void computed_before(float (&values)[count]) {
+#pragma unroll
+  for (int i = 0; i < count; ++i) asm volatile("" : "+f"(values[i])::"memory");
+}
+
 // Returns when all groups are done; what reads these sums afterwards stays behind it.
 template <int count>
 __device__ __forceinline__ void wgmma_wait_all(float (&sums)[count]) {

@@ -97,12 +97,14 @@ struct Share {
   __device__ bool is_cut() const { return end - begin < splits; }
   __device__ bool reads() const { return first_query < past_query; }
 
-  // By one thread. At its last count the counter is 0 again.
-  __device__ void count_arrival(bool there, bool done) const {
-    const std::uint32_t by =
-        static_cast<std::uint32_t>(end - begin) * ((there ? 1u : 0u) + (done ? 0x10000u : 0u));
-    if (ptx::add_acquire_release(arrived, by) + by == static_cast<std::uint32_t>(splits) * 0x10001u)
-      *arrived = 0;
+  __device__ std::uint32_t count() const { return static_cast<std::uint32_t>(end - begin); }
+  // By one thread, for all of the block: what it leaves is there.
+  __device__ void say_there() const { ptx::count_up_release(arrived, count()); }
+  // By one thread: the block reads the counter no more. At the last one's word it is 0 again (reset); the
+  // next launch begins behind this one's end.
+  __device__ std::uint32_t say_done() const { return ptx::add_relaxed(arrived, count() << 16); }
+  __device__ void reset(std::uint32_t before_done) const {
+    if (before_done + (count() << 16) == static_cast<std::uint32_t>(splits) * 0x10001u) *arrived = 0;
   }
   __device__ bool all_are_there() const {
     return (ptx::load_acquire(arrived) & 0xffffu) == static_cast<std::uint32_t>(splits);

@@ -114,20 +114,31 @@ struct TileQueries {
   }
 };
 
+// A place in a ring, and the parity of its turn there.
+template <int slots>
+struct RingPlace {
+  int slot = 0;
+  unsigned turn = 0;
+
+  __device__ RingPlace plus(int by) const {  // at most `slots`
+    const bool wraps = slot + by >= slots;
+    return {slot + by - (wraps ? slots : 0), turn ^ (wraps ? 1u : 0u)};
+  }
+};
+
 // The keys and values of steps, coming into a ring of slots in shared memory: a step's keys, its values, the
 // next one's keys. Whoever counts slots counts them alike.
 template <int slots, int readers>
 struct KvRing {
+  using Place = RingPlace<slots>;
   std::uint8_t* bytes;   // [slots, attention_slot_bytes]
   std::uint64_t* full;   // [slots]
   std::uint64_t* empty;  // [slots]: an arrival of each of the readers
 
-  __device__ std::uint8_t* slot(unsigned at) const { return bytes + at % slots * attention_slot_bytes; }
-  __device__ void wait_full(unsigned at) const { ptx::mbarrier_wait(&full[at % slots], at / slots & 1); }
-  __device__ void wait_empty(unsigned at) const {
-    ptx::mbarrier_wait(&empty[at % slots], (at / slots & 1) ^ 1);
-  }
-  __device__ void release(unsigned at) const { ptx::mbarrier_arrive(&empty[at % slots]); }
+  __device__ std::uint8_t* slot(const Place& at) const { return bytes + at.slot * attention_slot_bytes; }
+  __device__ void wait_full(const Place& at) const { ptx::mbarrier_wait(&full[at.slot], at.turn); }
+  __device__ void wait_empty(const Place& at) const { ptx::mbarrier_wait(&empty[at.slot], at.turn ^ 1); }
+  __device__ void release(const Place& at) const { ptx::mbarrier_arrive(&empty[at.slot]); }
   __device__ void init() const {
     for (int i = 0; i < slots; ++i) {
       ptx::mbarrier_init(&full[i], 1);
@@ -139,7 +150,7 @@ struct KvRing {
   // By a whole warp: asks for steps [begin, end) of a tile, those chunks of them that it sees. A table's
   // entries are fetched 32 at a time. before(position): called before positions up to that one are asked for.
   template <class Before>
-  __device__ void fill(unsigned& at, const Tile& tile, int begin, int end, int lane,
+  __device__ void fill(Place& at, const Tile& tile, int begin, int end, int lane,
                        const Before& before) const {
     const int first = tile.first(), past = tile.past();
 #pragma unroll 1
@@ -153,23 +164,24 @@ struct KvRing {
         before(min((step + i + 1) * attention_step, past));
         if (lane == 0) {
           ask(at, tile.args.cache.keys, low, high);
-          ask(at + 1, tile.args.cache.values, low, high);
+          ask(at.plus(1), tile.args.cache.values, low, high);
         }
-        at += 2;
+        __syncwarp();  // lanes go on together, which exchanges are cheaper for
+        at = at.plus(2);
       }
     }
   }
   // Two chunks' keys or values; -1: not seen.
-  __device__ void ask(unsigned at, const Bf16* layer, int low, int high) const {
+  __device__ void ask(const Place& at, const Bf16* layer, int low, int high) const {
     wait_empty(at);
     const int chunks = (low >= 0) + (high >= 0);
-    ptx::mbarrier_arrive_expecting(&full[at % slots], static_cast<std::uint32_t>(chunks * kv_chunk_bytes));
+    ptx::mbarrier_arrive_expecting(&full[at.slot], static_cast<std::uint32_t>(chunks * kv_chunk_bytes));
     for (int half = 0; half < 2; ++half) {
       const int chunk = half == 0 ? low : high;
       if (chunk < 0) continue;
       ptx::bulk_copy_to_shared(slot(at) + half * kv_chunk_bytes,
                                layer + static_cast<std::size_t>(chunk) * kv_chunk_elements, kv_chunk_bytes,
-                               &full[at % slots]);
+                               &full[at.slot]);
     }
   }
 };

@@ -51,17 +51,18 @@ struct alignas(128) FewShared {
 struct Total {
   float m[2], l, o[4];
 
+  template <int rows>
   __device__ void take_in_all(const Total& split, int warp) {
-    Scaling scalings[2];
+    Scaling scalings[rows];
 #pragma unroll
-    for (int row = 0; row < 2; ++row) {
+    for (int row = 0; row < rows; ++row) {
       scalings[row] = scaling_of(m[row], split.m[row]);
       m[row] = scalings[row].m;
 #pragma unroll
       for (int e = 0; e < 2; ++e)
         o[2 * row + e] = take_in(o[2 * row + e], split.o[2 * row + e], scalings[row]);
     }
-    l = take_in(l, split.l, warp == 0 ? scalings[0] : scalings[1]);
+    l = take_in(l, split.l, rows == 1 || warp == 0 ? scalings[0] : scalings[rows - 1]);
   }
 };
 
@@ -74,40 +75,44 @@ struct Reader {
   __device__ int first() const { return 16 * warp + 2 * t; }  // its first position of a step
 };
 
-// A pair's steps on their way into splits' totals, by eight warps. The scores of a step are made while the
-// values of the one before it are multiplied.
+// A pair's steps on their way into splits' totals, by eight warps, of tiles whose queries are in the first
+// row of every lane, or in both. The scores of a step are made while the values of the one before it are
+// multiplied: two chains of products that the tensor core takes in turn.
+template <int rows>
 struct Steps {
   FewShared& shared;
   const Ring& ring;
   const TileQueries q;
   const Reader reader;
-  // Positions that are seen, counted from this thread's first of step 0: by its two queries and by the tile.
-  const int first[2], past[2], first_of_all, past_of_all;
-  float exponents;  // a score's
-  unsigned& at;
+  // Positions that are seen, counted from this thread's first of step 0: by its queries; and by the tile.
+  int first[rows], past[rows], first_of_all, past_of_all;
+  int whole_first, whole_past;  // the steps that all queries see
+  float exponents;              // a score's
+  Ring::Place& at;
   float s[2][4];
+  std::uint32_t key[2][8];
 
   __device__ __forceinline__ Steps(FewShared& shared_, const Ring& ring_, const TileQueries& q_,
-                                   const Tile& tile, const Reader& reader_, unsigned& at_)
-      : shared(shared_),
-        ring(ring_),
-        q(q_),
-        reader(reader_),
-        first{tile.sight(reader_.g).first - reader_.first(),
-              tile.sight(reader_.g + 8).first - reader_.first()},
-        past{tile.sight(reader_.g).past - reader_.first(), tile.sight(reader_.g + 8).past - reader_.first()},
-        first_of_all(tile.first()),
-        past_of_all(tile.past()),
-        at(at_) {
+                                   const Tile& tile, const Reader& reader_, Ring::Place& at_)
+      : shared(shared_), ring(ring_), q(q_), reader(reader_), at(at_) {
+#pragma unroll
+    for (int row = 0; row < rows; ++row) {
+      const Sight sight = tile.sight(reader.g + 8 * row);
+      first[row] = sight.first - reader.first();
+      past[row] = sight.past - reader.first();
+    }
+    first_of_all = tile.first();
+    past_of_all = tile.past();
+    whole_first = (tile.sight(tile.count - 1).first + attention_step - 1) / attention_step;
+    whole_past = tile.sight(0).past / attention_step;
     exponents = __fmul_rn(tile.args.scale, log2_e);
   }
 
-  // This warp's 16 positions times the queries; `slot` has the step's keys.
-  __device__ __forceinline__ void multiply_keys(unsigned slot) {
-    ring.wait_full(slot);
+  // This warp's 16 positions.
+  __device__ __forceinline__ void load_keys(const Ring::Place& place) {
+    ring.wait_full(place);
     const std::uint8_t* const keys =
-        ring.slot(slot) + 2 * reader.warp * (kv_group_elements * 2) + reader.lane * 16;
-    std::uint32_t key[2][8];
+        ring.slot(place) + 2 * reader.warp * (kv_group_elements * 2) + reader.lane * 16;
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
 #pragma unroll
@@ -115,32 +120,32 @@ struct Steps {
         ptx::load_matrices(key[n][4 * half], key[n][4 * half + 1], key[n][4 * half + 2], key[n][4 * half + 3],
                            keys + n * (kv_group_elements * 2) + half * 512);
       }
-      s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
-    }
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {
-        ptx::mma_m16n8k16_bf16(s[n], q.step[k][0], q.step[k][1], q.step[k][2], q.step[k][3], key[n][2 * k],
-                               key[n][2 * k + 1]);
-      }
     }
     __syncwarp();  // all lanes have their keys
-    if (reader.lane == 0) ring.release(slot);
+    if (reader.lane == 0) ring.release(place);
+  }
+
+  __device__ __forceinline__ void multiply_keys(int k) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      if (k == 0) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+      ptx::mma_m16n8k16_bf16(s[n], q.step[k][0], rows > 1 ? q.step[k][1] : 0, q.step[k][2],
+                             rows > 1 ? q.step[k][3] : 0, key[n][2 * k], key[n][2 * k + 1]);
+    }
   }
 
   // Leaves the largest of this warp's scores for the others.
   __device__ __forceinline__ void find_largest(int step) {
+    if (step < whole_first || step >= whole_past) {
 #pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      float largest = attention_nothing;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int position = step * attention_step + i / 2 * 8 + i % 2;
-        float& score = s[i / 2][2 * row + i % 2];
-        if (position < first[row] || position >= past[row]) score = attention_nothing;
-        largest = fmaxf(largest, score);
+      for (int i = 0; i < 4 * rows; ++i) {
+        const int position = step * attention_step + i / 2 % 2 * 8 + i % 2, row = i / 4;
+        if (position < first[row] || position >= past[row]) s[i / 2 % 2][2 * row + i % 2] = attention_nothing;
       }
+    }
+#pragma unroll
+    for (int row = 0; row < rows; ++row) {
+      float largest = fmaxf(fmaxf(s[0][2 * row], s[0][2 * row + 1]), fmaxf(s[1][2 * row], s[1][2 * row + 1]));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
       if (reader.t == 0) shared.largest[reader.g + 8 * row][reader.warp] = largest;
@@ -148,41 +153,48 @@ struct Steps {
   }
 
   // Leaves this warp's weights and their sums for the others; scales: of what the split has summed up so far.
-  __device__ __forceinline__ void weigh(Total& split, float (&scales)[2]) {
+  __device__ __forceinline__ void weigh(Total& split, float (&scales)[rows]) {
+    float4 low[rows], high[rows];
 #pragma unroll
-    for (int row = 0; row < 2; ++row) {
+    for (int row = 0; row < rows; ++row) {
       const float4* const largest = reinterpret_cast<const float4*>(shared.largest[reader.g + 8 * row]);
-      const float4 low = largest[0], high = largest[1];
-      const float most = fmaxf(fmaxf(fmaxf(low.x, low.y), fmaxf(low.z, low.w)),
-                               fmaxf(fmaxf(high.x, high.y), fmaxf(high.z, high.w)));
+      low[row] = largest[0];
+      high[row] = largest[1];
+    }
+    std::uint32_t packed[2][2] = {};
+#pragma unroll
+    for (int row = 0; row < rows; ++row) {
+      const float most = fmaxf(fmaxf(fmaxf(low[row].x, low[row].y), fmaxf(low[row].z, low[row].w)),
+                               fmaxf(fmaxf(high[row].x, high[row].y), fmaxf(high[row].z, high[row].w)));
       const float m = fmaxf(split.m[row], exponent_of(__fmul_rn(most, exponents)));
       const float from = finite_exponent(m);
       scales[row] = power_of_two(__fsub_rn(split.m[row], m));
       split.m[row] = m;
+      float weights[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float& weight = s[i / 2][2 * row + i % 2];
-        weight = ptx::exp2_fast(fmaf(weight, exponents, -from));
-      }
+      for (int i = 0; i < 4; ++i)
+        weights[i] = ptx::exp2_fast(fmaf(s[i / 2][2 * row + i % 2], exponents, -from));
       shared.sums[reader.warp][reader.g + 8 * row][reader.t] =
-          __fadd_rn(__fadd_rn(__fadd_rn(s[0][2 * row], s[0][2 * row + 1]), s[1][2 * row]), s[1][2 * row + 1]);
+          __fadd_rn(__fadd_rn(__fadd_rn(weights[0], weights[1]), weights[2]), weights[3]);
+      packed[0][row] = ptx::pack_bf16x2(weights[0], weights[1]);
+      packed[1][row] = ptx::pack_bf16x2(weights[2], weights[3]);
     }
     shared.weights[reader.warp][reader.lane] =
-        make_uint4(ptx::pack_bf16x2(s[0][0], s[0][1]), ptx::pack_bf16x2(s[0][2], s[0][3]),
-                   ptx::pack_bf16x2(s[1][0], s[1][1]), ptx::pack_bf16x2(s[1][2], s[1][3]));
+        make_uint4(packed[0][0], packed[0][1], packed[1][0], packed[1][1]);
   }
 
   // This warp's 8 dimensions of the values.
-  __device__ __forceinline__ void load_values(std::uint32_t (&value)[16], unsigned slot, int step) const {
-    ring.wait_full(slot);
+  __device__ __forceinline__ void load_values(std::uint32_t (&value)[16], const Ring::Place& place,
+                                              int step) const {
+    ring.wait_full(place);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       ptx::load_matrices(value[4 * i], value[4 * i + 1], value[4 * i + 2], value[4 * i + 3],
-                         ring.slot(slot) + i / 2 * kv_chunk_bytes + reader.warp * (kv_group_elements * 2) +
+                         ring.slot(place) + i / 2 * kv_chunk_bytes + reader.warp * (kv_group_elements * 2) +
                              i % 2 * 512 + reader.lane * 16);
     }
     __syncwarp();  // all lanes have their values
-    if (reader.lane == 0) ring.release(slot);
+    if (reader.lane == 0) ring.release(place);
     // Weights are zero where the tile sees nothing, but zero times what is no number is none.
     const int begin = first_of_all - step * attention_step, end = past_of_all - step * attention_step;
     if (begin <= 0 && end >= attention_step) return;
@@ -193,17 +205,8 @@ struct Steps {
     }
   }
 
-  __device__ __forceinline__ void multiply_values(Total& split, const std::uint32_t (&value)[16],
-                                                  const float (&scales)[2]) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) split.o[i] = __fmul_rn(split.o[i], scales[i / 2]);
-#pragma unroll
-    for (int k = 0; k < warps; ++k) {
-      const uint4 weights = shared.weights[k][reader.lane];
-      ptx::mma_m16n8k16_bf16(split.o, weights.x, weights.y, weights.z, weights.w, value[2 * k],
-                             value[2 * k + 1]);
-    }
-    if (reader.warp > 1) return;
+  __device__ __forceinline__ void add_sums(Total& split, const float (&scales)[rows]) const {
+    if (reader.warp >= rows) return;
     float sums[warps];
 #pragma unroll
     for (int i = 0; i < warps; ++i) sums[i] = shared.sums[i][reader.g + 8 * reader.warp][reader.t];
@@ -212,33 +215,45 @@ struct Steps {
 #pragma unroll
       for (int i = 0; i < warps; i += 2 * apart) sums[i] = __fadd_rn(sums[i], sums[i + apart]);
     }
-    split.l = fmaf(split.l, reader.warp == 0 ? scales[0] : scales[1], sums[0]);
+    split.l = fmaf(split.l, reader.warp == 0 ? scales[0] : scales[rows - 1], sums[0]);
   }
 
   __device__ __forceinline__ void begin(int step) {
-    multiply_keys(at);
+    load_keys(at);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) multiply_keys(k);
     find_largest(step);
   }
 
   // A step whose scores have begun, and the beginning of the next one if there is one.
   __device__ __forceinline__ void run(Total& split, int step, bool next) {
-    float scales[2];
+    float scales[rows];
     std::uint32_t value[16];
     await_readers();  // the largest scores are there
     weigh(split, scales);
-    if (next) multiply_keys(at + 2);
-    load_values(value, at + 1, step);
+    load_values(value, at.plus(1), step);
+    if (next) load_keys(at.plus(2));
     await_readers();  // weights and their sums are there, and the largest scores have been read
-    multiply_values(split, value, scales);
+#pragma unroll
+    for (int i = 0; i < 2 * rows; ++i) split.o[i] = __fmul_rn(split.o[i], scales[i / 2]);
+#pragma unroll
+    for (int k = 0; k < warps; ++k) {
+      const uint4 weights = shared.weights[k][reader.lane];
+      ptx::mma_m16n8k16_bf16(split.o, weights.x, weights.y, weights.z, weights.w, value[2 * k],
+                             value[2 * k + 1]);
+      if (k % 2 == 0) multiply_keys(k / 2);  // without a next step: of what is not looked at
+    }
     if (next) find_largest(step + 1);
-    at += 2;
+    add_sums(split, scales);
+    at = at.plus(2);
   }
 };
 
 // A total of this thread's rows to its place, for other blocks.
+template <int rows>
 __device__ __forceinline__ void leave(float* partial, const Total& total, int count, const Reader& reader) {
 #pragma unroll
-  for (int row = 0; row < 2; ++row) {
+  for (int row = 0; row < rows; ++row) {
     const int query = reader.g + 8 * row;
     if (query >= count) continue;
     float* const at = partial + query * attention_partial_floats;
@@ -250,15 +265,16 @@ __device__ __forceinline__ void leave(float* partial, const Total& total, int co
   }
 }
 
+template <int rows>
 __device__ __forceinline__ void put_out(const Tile& tile, const Total& total, FewShared& shared,
                                         const Reader& reader) {
   float l = total.l;
   l = __fadd_rn(l, __shfl_xor_sync(0xffffffffu, l, 1));
   l = __fadd_rn(l, __shfl_xor_sync(0xffffffffu, l, 2));
-  if (reader.warp < 2 && reader.t == 0) shared.factors[reader.g + 8 * reader.warp] = 1.0f / l;
+  if (reader.warp < rows && reader.t == 0) shared.factors[reader.g + 8 * reader.warp] = 1.0f / l;
   await_readers();  // the factors are there; the next pair's come behind other barriers
 #pragma unroll
-  for (int row = 0; row < 2; ++row) {
+  for (int row = 0; row < rows; ++row) {
     const int query = reader.g + 8 * row;
     if (query >= tile.count) continue;
     const float factor = shared.factors[query];
@@ -325,56 +341,77 @@ __device__ __forceinline__ void end_queries(const Work& work, const Share& share
 __device__ __forceinline__ void end_share(const Work& work, const Share& share, FewShared& shared,
                                           const Reader& reader) {
   if (!share.is_cut() || !share.reads()) return;
+  std::uint32_t before_done = 0;
   if (reader.thread == 0) {
     while (!share.all_are_there()) {
     }
+    before_done = share.say_done();
   }
   await_readers();  // all that was left is there
 #pragma unroll 1
   for (int begin = share.first_query; begin < share.past_query; begin += rows_once)
     end_queries(work, share, begin, min(begin + rows_once, share.past_query), shared, reader);
-  if (reader.thread == 0) share.count_arrival(false, true);
+  if (reader.thread == 0) share.reset(before_done);
+}
+
+// Steps [first, past) of a pair.
+template <int rows>
+__device__ __forceinline__ void read_pair(const Work& work, const Pair& pair, int first, int past,
+                                          const Ring& ring, Ring::Place& at, FewShared& shared,
+                                          const Reader& reader) {
+  const Tile& tile = pair.tile;
+  const bool front = first == pair.first;
+  Total total{};
+#pragma unroll
+  for (int row = 0; row < rows; ++row) {
+    total.m[row] = tile.sink_exponent(reader.g + 8 * row);
+    if (reader.t == 0 && reader.warp == row) total.l = tile.sink_weight(reader.g + 8 * row);
+  }
+  const Bf16 *const low = tile.queries(reader.g), *const high = tile.queries(reader.g + 8);
+  ptx::grid_dependency_wait();  // queries, and the last launch's use of the workspace
+  Steps<rows> steps(shared, ring, TileQueries(low, high, reader.t), tile, reader, at);
+  float* left = work.partial(pair, attention_split_of(first) - pair.first_split());
+  steps.begin(first);
+#pragma unroll 1
+  for (int step = first; step < past;) {
+    const int split_past = min(attention_split_begin(attention_split_of(step) + 1), past);
+    Total of_split{{attention_nothing, attention_nothing}, 0, {}};
+#pragma unroll 1
+    for (; step < split_past; ++step) steps.run(of_split, step, step + 1 < past);
+    if (front) {
+      total.template take_in_all<rows>(of_split, reader.warp);
+    } else {
+      leave<rows>(left, of_split, tile.count, reader);
+      left += work.apart();
+    }
+  }
+  if (front && past == pair.past) {
+    put_out<rows>(tile, total, shared, reader);
+  } else if (front) {
+    leave<rows>(left, total, tile.count, reader);
+  }
 }
 
 __device__ __forceinline__ void read(const Work& work, int begin, int end, const Ring& ring,
                                      FewShared& shared) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const Reader reader{thread, ptx::warp_of_block(), lane, lane / 4, lane % 4};
-  unsigned at = 0;
+  Ring::Place at;
   work.for_each_pair(begin, end, [&](const Pair& pair, int first, int past) {
-    const Tile& tile = pair.tile;
-    const bool front = first == pair.first;
-    Total total{{tile.sink_exponent(reader.g), tile.sink_exponent(reader.g + 8)}, 0, {}};
-    if (reader.t == 0) total.l = tile.sink_weight(reader.warp == 0 ? reader.g : reader.g + 8);
-    const Bf16 *const low = tile.queries(reader.g), *const high = tile.queries(reader.g + 8);
-    ptx::grid_dependency_wait();  // queries, and the last launch's use of the workspace
-    Steps steps(shared, ring, TileQueries(low, high, reader.t), tile, reader, at);
-    float* left = work.partial(pair, attention_split_of(first) - pair.first_split());
-    steps.begin(first);
-#pragma unroll 1
-    for (int step = first; step < past;) {
-      const int split_past = min(attention_split_begin(attention_split_of(step) + 1), past);
-      Total of_split{{attention_nothing, attention_nothing}, 0, {}};
-#pragma unroll 1
-      for (; step < split_past; ++step) steps.run(of_split, step, step + 1 < past);
-      if (front) {
-        total.take_in_all(of_split, reader.warp);
-      } else {
-        leave(left, of_split, tile.count, reader);
-        left += work.apart();
-      }
-    }
-    if (front && past == pair.past) {
-      put_out(tile, total, shared, reader);
-    } else if (front) {
-      leave(left, total, tile.count, reader);
+    if (pair.tile.count <= 8) {
+      read_pair<1>(work, pair, first, past, ring, at, shared, reader);
+    } else {
+      read_pair<2>(work, pair, first, past, ring, at, shared, reader);
     }
   });
   await_readers();  // the counts below speak for every reader's totals
   ptx::mbarrier_wait(&shared.planned, 0);
 #pragma unroll 1
   for (int i = 0; thread == 0 && i < 2; ++i) {
-    if (shared.shares[i].is_cut()) shared.shares[i].count_arrival(true, !shared.shares[i].reads());
+    const Share& share = shared.shares[i];
+    if (!share.is_cut()) continue;
+    share.say_there();
+    if (!share.reads()) share.reset(share.say_done());
   }
 #pragma unroll 1
   for (int i = 0; i < 2; ++i) end_share(work, shared.shares[i], shared, reader);
@@ -384,7 +421,7 @@ __device__ __forceinline__ void read(const Work& work, int begin, int end, const
 __device__ __forceinline__ void fill(const Work& work, int begin, int end, const Ring& ring,
                                      FewShared& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  unsigned at = 0;
+  Ring::Place at;
   bool waited = !work.args.settled;
   work.for_each_pair(begin, end, [&](const Pair& pair, int first, int past) {
     ring.fill(at, pair.tile, first, past, lane, [&](int position) {

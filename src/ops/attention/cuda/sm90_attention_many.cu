@@ -204,11 +204,11 @@ struct Reading {
     ptx::named_barrier(1, readers);  // all of it is cleared
   }
 
-  __device__ __forceinline__ void release(unsigned at) const {
+  __device__ __forceinline__ void release(const Ring::Place& at) const {
     if (lane == 0) ring.release(at);
   }
 
-  __device__ __forceinline__ void run(unsigned& at, unsigned& tiles) const {
+  __device__ __forceinline__ void run(Ring::Place& at, unsigned& tiles) const {
     const float exponents = __fmul_rn(tile.args.scale, log2_e);
     float s[step_sums], o[out_sums], total[out_sums], scales[2];
     std::uint32_t weights[8][4];
@@ -234,27 +234,31 @@ struct Reading {
     hide(s, first);
     weigh(s, split, scales, exponents);
     pack(weights, s);
+    ring.wait_full(at.plus(1));
     bool add = false;  // whether the values' product goes on from what o holds
 #pragma unroll 1
-    for (int step = first + 1; step < past; ++step, at += 2) {
-      ring.wait_full(at + 1);
-      clear_unseen(ring.slot(at + 1), step - 1);
-      ring.wait_full(at + 2);
+    for (int step = first + 1; step < past; ++step, at = at.plus(2)) {
+      clear_unseen(ring.slot(at.plus(1)), step - 1);
+      ring.wait_full(at.plus(2));
 
       ptx::named_barrier(first_turn + group, readers);  // the other group's products are queued
-      multiply_keys(s, q, ring.slot(at + 2));
-      multiply_values(o, weights, ring.slot(at + 1), add);
+      multiply_keys(s, q, ring.slot(at.plus(2)));
+      multiply_values(o, weights, ring.slot(at.plus(1)), add);
       ptx::named_barrier_arrive(first_turn + 1 - group, readers);
 
       ptx::wgmma_wait_but<1>(s);
-      release(at + 2);
+      release(at.plus(2));
       hide(s, step);
       const Scalars last = split;
       const bool begins = begins_split(step);
       if (begins) split = {{attention_nothing, attention_nothing}, {0, 0}};
       weigh(s, split, scales, exponents);
+      // The wait for the next values stands between the weights and the wait for the last product: in one run
+      // of instructions the assembler would have the exponentials wait too.
+      ptx::computed_before(s);
+      ring.wait_full(at.plus(3));
       ptx::wgmma_wait_all(o);
-      release(at + 1);
+      release(at.plus(1));
       if (begins) {
         take_in_split(total, of_total, o, last);
       } else {
@@ -263,12 +267,11 @@ struct Reading {
       add = !begins;
       pack(weights, s);
     }
-    ring.wait_full(at + 1);
-    clear_unseen(ring.slot(at + 1), past - 1);
-    multiply_values(o, weights, ring.slot(at + 1), add);
+    clear_unseen(ring.slot(at.plus(1)), past - 1);
+    multiply_values(o, weights, ring.slot(at.plus(1)), add);
     ptx::wgmma_wait_all(o);
-    release(at + 1);
-    at += 2;
+    release(at.plus(1));
+    at = at.plus(2);
     take_in_split(total, of_total, o, split);
     put_out(total, of_total);
   }
@@ -293,16 +296,16 @@ struct Reading {
   }
 };
 
-// By one warp: asks for a tile's queries, 128 bytes each.
+// By one warp: asks for a tile's queries.
 __device__ __forceinline__ void fill_queries(const Tile& tile, unsigned tiles, ManyShared& shared, int lane) {
+  constexpr int pieces = kv_head_dim * 2 / 16;  // of a query
   ptx::mbarrier_wait(&shared.queries_empty, (tiles & 1) ^ 1);
-  if (lane == 0) ptx::mbarrier_arrive_expecting(&shared.queries_full, tile_queries * kv_head_dim * 2);
-  __syncwarp();  // the bytes are announced
-#pragma unroll 1
-  for (int query = lane; query < tile_queries; query += 32) {
-    ptx::bulk_copy_to_shared(shared.queries + query * query_bytes, tile.queries(query), kv_head_dim * 2,
-                             &shared.queries_full);
+#pragma unroll 4
+  for (int query = lane / pieces; query < tile_queries; query += 32 / pieces) {
+    ptx::copy_to_shared(shared.queries + query * query_bytes + lane % pieces * 16,
+                        tile.queries(query) + lane % pieces * 8);
   }
+  ptx::mbarrier_arrive_after_copies(&shared.queries_full);
 }
 
 __global__ void __launch_bounds__(many_threads, 1)
@@ -312,7 +315,7 @@ __global__ void __launch_bounds__(many_threads, 1)
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
   if (threadIdx.x == 0) {
-    ptx::mbarrier_init(&shared.queries_full, 1);
+    ptx::mbarrier_init(&shared.queries_full, 32);
     ptx::mbarrier_init(&shared.queries_empty, readers / 32);
     ring.init();
   }
@@ -338,7 +341,8 @@ __global__ void __launch_bounds__(many_threads, 1)
     }
   };
   const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
-  unsigned at = 0, tiles = 0;
+  Ring::Place at;
+  unsigned tiles = 0;
   if (warp < 4) {
     ptx::keep_registers<40>();
     if (warp > 0) return;

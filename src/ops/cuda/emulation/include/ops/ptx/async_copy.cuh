@@ -23,6 +23,7 @@ inline void fence_shared_writes() {}
 inline void copy_to_shared(void* shared, const void* global) { std::memcpy(shared, global, 16); }
 inline void await_copies_to_shared() {}
 inline void fence_bulk_copies() {}
+inline void mbarrier_arrive_after_copies(std::uint64_t* barrier) { emulation::barrier_arrive(barrier, 0); }
 inline void bulk_copy_to_shared(void* shared, const void* global, std::uint32_t bytes,
                                 std::uint64_t* barrier) {
   emulation::copy_to_shared(shared, global, bytes, barrier);

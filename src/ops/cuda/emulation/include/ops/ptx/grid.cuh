@@ -14,6 +14,12 @@ inline void grid_launch_dependents() {}
 inline void count_up_release(unsigned* counter) {
   std::atomic_ref<unsigned>(*counter).fetch_add(1, std::memory_order_release);
 }
+inline void count_up_release(unsigned* counter, unsigned by) {
+  std::atomic_ref<unsigned>(*counter).fetch_add(by, std::memory_order_release);
+}
+inline unsigned add_relaxed(unsigned* counter, unsigned by) {
+  return std::atomic_ref<unsigned>(*counter).fetch_add(by, std::memory_order_relaxed);
+}
 inline unsigned add_acquire_release(unsigned* counter, unsigned by) {
   return std::atomic_ref<unsigned>(*counter).fetch_add(by, std::memory_order_acq_rel);
 }

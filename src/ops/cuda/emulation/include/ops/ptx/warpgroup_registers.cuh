@@ -13,6 +13,8 @@ void wgmma_wait_but() {}
 template <int pending, int count>
 void wgmma_wait_but(float (&)[count]) {}
 template <int count>
+void computed_before(float (&)[count]) {}
+template <int count>
 void wgmma_wait_all(float (&)[count]) {}
 
 template <int count>
