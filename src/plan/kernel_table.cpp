@@ -66,7 +66,7 @@ constexpr ExpertKernel experts[] = {
 constexpr AttentionKernel attention[] = {
     {.facts = on_sm90("sm90_attention", device_code),
      .kind = AttentionKind::grouped,
-     .split = 256,
+     .split = 128,
      .page_size = 64},
     {.facts = on_sm90("sm90_mla"), .kind = AttentionKind::latent, .split = 512, .page_size = 64},
     {.facts = on_sm100("sm100_attention"), .kind = AttentionKind::grouped, .split = 512, .page_size = 64},

@@ -60,9 +60,10 @@ std::int64_t forward_bytes(const ModelTraits& model, const StepLimits& limits) {
   return bytes;
 }
 
-// What models/cuda/ lays out for a forward, and runtime/cuda/ for logits and sampling.
+// What models/cuda/ lays out for a forward, and runtime/cuda/ for logits and sampling; gpu_worker_device_test
+// holds it to this.
 std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
-  constexpr std::int64_t tile = 128, splits = 8192, processors = 132, few_slots = 1024;
+  constexpr std::int64_t splits = 8192, processors = 132, few_slots = 1024, empty_rows = 127;
   const std::int64_t rows = limits.rows, slots = rows * model.experts_per_token;
   const std::int64_t q_width = model.heads * model.query_dim / limits.ranks;
   const std::int64_t forward = rows * model.hidden * (4 + 4 + 2 + 2)   // residual, delta, normed twice
@@ -71,15 +72,16 @@ std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
                                + rows * q_width * (2 + 2)              // q, attended
                                + rows * model.experts * 4 + slots * 8;
   const std::int64_t attention =
-      splits * std::max<std::int64_t>(model.kv_heads / limits.ranks, 1) * 16 * (model.query_dim + 4) * 4;
-  const std::int64_t linear = processors * 8 * 64 * 64 * 4;
-  const bool many = slots >= 16 * model.experts;
-  const std::int64_t tiles = many ? slots / tile + std::min(slots, model.experts) : 0;
+      splits * std::max<std::int64_t>(model.kv_heads / limits.ranks, 1) * 16 * (model.query_dim + 8) * 4;
+  const std::int64_t linear = processors * 8 * 128 * 128 * 4;  // sums of chunks of shared tiles
+  const bool many = slots >= 6 * model.experts;
+  const std::int64_t tile_rows = many ? slots + empty_rows * std::min(slots, model.experts) : 0;
   const std::int64_t experts = std::min(slots, few_slots) * model.expert_width * 2 +
                                (many ? slots : std::min(slots, few_slots)) * model.hidden * 4 +
-                               tiles * tile * (2 * (model.hidden + model.expert_width) + 4);
+                               tile_rows * (2 * (model.hidden + model.expert_width) + 4);
   const std::int64_t blocks = (model.vocabulary + 1023) / 1024;
-  const std::int64_t sampling = limits.logit_rows * (model.vocabulary * 4 + blocks * 24 + 32 * 8 + 12);
+  const std::int64_t sampling = limits.logit_rows * (model.vocabulary * 4 + 32 * 8 + 16) +
+                                std::min<std::int64_t>(limits.logit_rows, 256) * (15360 + 4 * blocks) * 8;
   return forward + attention + linear + experts + sampling;
 }
 

@@ -8,8 +8,12 @@
 #include <numeric>
 #include <random>
 
+#include "models/cuda/gpt_oss_cuda.h"
 #include "models/cuda/random_weights.h"
+#include "models/model_traits.h"
 #include "ops/cuda/device_test_util.h"
+#include "ops/sample/cuda/sample_cuda.h"
+#include "plan/memory.h"
 #include "runtime/cpu_worker.h"
 #include "runtime/cuda/gpu_worker.h"
 #include "runtime/cuda/weight_upload.h"
@@ -321,6 +325,26 @@ TEST_F(GpuWorkerOnTheGpu, RandomWeightsFollowFromTheirSeed) {
   EXPECT_TRUE(heard(1) == first);
   EXPECT_FALSE(heard(2) == first);
   for (const float logprob : first.prompt_logprobs) EXPECT_TRUE(std::isfinite(logprob) && logprob > -60);
+}
+
+TEST_F(GpuWorkerOnTheGpu, WhatAStepTakesIsWhatThePlanSays) {
+  constexpr int processors = 132, rows = 8192, sequences = 128;
+  const ModelConfig config = must(read_model_config(root / "tests/data/models/gpt-oss-120b"));
+  const ModelTraits traits = must(traits_of(config, "gpt-oss-120b"));
+  const std::size_t vocabulary = static_cast<std::size_t>(config.vocab_size);
+  DeviceArena arena;
+  lay_out_gpt_oss_room(config, {.rows = rows, .logit_rows = sequences, .sequences = sequences}, processors,
+                       arena);
+  const std::size_t taken = arena.used() + sequences * vocabulary * sizeof(float) +
+                            sample_cuda_workspace_bytes(sequences, static_cast<int>(vocabulary));
+  const double planned = static_cast<double>(workspace_bytes(
+      traits, {.rows = rows, .logit_rows = sequences, .sequences = sequences, .on_gpu = true}));
+  EXPECT_NEAR(planned / static_cast<double>(taken), 1.0, 0.01);
+  DeviceArena weights;
+  lay_out_gpt_oss_weights(config, weights);
+  EXPECT_NEAR(
+      static_cast<double>(weight_bytes(traits, Quantization::none, 1)) / static_cast<double>(weights.used()),
+      1.0, 0.005);
 }
 
 TEST_F(GpuWorkerOnTheGpu, RefusesAModelItsKernelsDoNotFit) {
