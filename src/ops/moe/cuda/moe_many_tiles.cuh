@@ -46,7 +46,7 @@ struct MoeManyPlaces {
   std::int32_t* slots;  // [moe_many_rows], -1 where a tile is padded
   std::int32_t* tile_count;
   std::int32_t* next_item;  // of the work that blocks take, from 0
-  std::uint32_t* h_ready;   // [moe_many_tiles] granules of gate_up whose h is stored
+  std::uint32_t* h_ready;   // [moe_many_tiles] items of gate_up whose h is stored
   std::uint8_t* x;          // the tiles of gate_up's inputs; a tile's begin at row x padded hidden x 2 bytes
   std::uint8_t* h;          // of down's
 };

@@ -41,7 +41,7 @@
 namespace nibble {
 namespace {
 
-constexpr int fetch_threads = 128;  // a warpgroup's, of which two warps have work
+constexpr int fetch_threads = 128;  // a warpgroup's, of which three warps have work
 constexpr int fetch_registers = 24;
 constexpr int most_item_granules = 12;
 constexpr int max_stages = 8;
@@ -96,7 +96,7 @@ struct alignas(16) Item {
   std::uint32_t* h_ready;      // the tile's
   float* out;                  // [slots, out_columns]
   std::int32_t out_columns;
-  std::int32_t h_granules;  // that make up the tile of h
+  std::int32_t h_items;  // that make up the tile of h
   alignas(16) Bf16 bias[most_item_granules * granule_rows];
   alignas(16) std::int32_t slots[max_tile];
 };
@@ -123,6 +123,7 @@ struct Barriers {
   std::uint64_t weights_full[Tiles::stages], weights_empty[Tiles::stages];
   std::uint64_t inputs_full[Tiles::input_stages + 1], inputs_empty[Tiles::input_stages + 1];
   std::uint64_t item_full[item_slots], item_empty[item_slots];
+  std::uint64_t h_stored[item_slots];  // by all warps that multiply
 };
 
 // The stage of a ring that comes next, and the parity of the phase that fills it.
@@ -200,7 +201,7 @@ __device__ __forceinline__ void fetch_weights(const ManyParams& params, int lane
       item.h_ready = params.places.h_ready + tile_index;
       item.out = params.out;
       item.out_columns = down.rows;
-      item.h_granules = params.products[0].shape.granules();
+      item.h_items = params.products[0].row_items;
       const std::uint32_t bias_bytes = static_cast<std::uint32_t>(granules) * granule_rows * 2;
       const std::uint32_t slot_bytes = static_cast<std::uint32_t>(tile.width) * 4;
       ptx::mbarrier_arrive_expecting(full, bias_bytes + slot_bytes);
@@ -235,7 +236,7 @@ __device__ __forceinline__ void fetch_inputs() {
     const int width = item.width, blocks = item.blocks;
     if (width == 0) return;
     // Whoever stores this h has taken its items earlier, and waits for nobody.
-    while (item.second && ptx::load_acquire(item.h_ready) < static_cast<unsigned>(item.h_granules)) {
+    while (item.second && ptx::load_acquire(item.h_ready) < static_cast<unsigned>(item.h_items)) {
     }
     ptx::fence_bulk_copies();  // h comes from other blocks' ordinary stores
     const std::uint8_t* const from = item.inputs;
@@ -262,6 +263,30 @@ __device__ __forceinline__ void fetch_inputs() {
         inputs.next(Tiles::input_stages);
       }
     }
+  }
+}
+
+// The thread that tells other blocks of h: waiting until it is visible to them would hold up those who store
+// it.
+template <class Tiles>
+__device__ __forceinline__ void announce_h() {
+  Shared<Tiles>& shared = shared_of_block<Tiles>();
+  Turn turn;
+  while (true) {
+    ptx::mbarrier_wait(&shared.barriers.item_full[turn.stage], turn.parity);
+    const Item& item = shared.items[turn.stage];
+    if (item.width == 0 || item.second) break;
+    ptx::mbarrier_wait(&shared.barriers.h_stored[turn.stage], turn.parity);
+    ptx::fence_bulk_copies();  // which bring h to other blocks
+    ptx::count_up_release(item.h_ready);
+    ptx::mbarrier_arrive(&shared.barriers.item_empty[turn.stage]);
+    turn.next(item_slots);
+  }
+  // No h comes any more.
+  while (shared.items[turn.stage].width != 0) {
+    ptx::mbarrier_arrive(&shared.barriers.item_empty[turn.stage]);
+    turn.next(item_slots);
+    ptx::mbarrier_wait(&shared.barriers.item_full[turn.stage], turn.parity);
   }
 }
 
@@ -310,9 +335,6 @@ __device__ __forceinline__ void store_h(const Item& item, int granule, int lane,
       for (int j = 0; j < width / 8; ++j) *reinterpret_cast<std::uint32_t*>(place(pad) + j * 256) = 0;
     }
   }
-  ptx::fence_bulk_copies();  // which bring h to other blocks
-  __syncwarp();              // the count speaks for all lanes
-  if (lane == 0) ptx::count_up_release(item.h_ready);
 }
 
 template <int width>
@@ -441,6 +463,7 @@ __device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, 
       store_h<width>(item, granule, lane, totals, even_bias, odd_bias);
     }
   }
+  if (!item.second) leave(&barriers.h_stored[slot]);
 }
 
 // The compiler sets registers apart for the sums of each width, which limits how many one kernel can have.
@@ -470,7 +493,8 @@ __global__ void __launch_bounds__(Tiles::threads, 1)
     }
     for (int slot = 0; slot < item_slots; ++slot) {
       ptx::mbarrier_init(&barriers.item_full[slot], 1);
-      ptx::mbarrier_init(&barriers.item_empty[slot], Tiles::granules + 1);
+      ptx::mbarrier_init(&barriers.item_empty[slot], Tiles::granules + 2);
+      ptx::mbarrier_init(&barriers.h_stored[slot], Tiles::granules);
     }
     ptx::fence_mbarrier_init();
   }
@@ -481,6 +505,7 @@ __global__ void __launch_bounds__(Tiles::threads, 1)
     ptx::keep_registers<fetch_registers>();
     if (warp == Tiles::granules) fetch_weights<Tiles>(params, lane);
     if (warp == Tiles::granules + 1 && lane == 0) fetch_inputs<Tiles>();
+    if (warp == Tiles::granules + 2 && lane == 0) announce_h<Tiles>();
   } else {
     ptx::take_registers<Tiles::registers>();
     Turn turn;
