@@ -165,6 +165,20 @@ TEST(Plan, WhatIsOnlyDeclaredRunsOnNoRealMachine) {
   }
 }
 
+TEST(Plan, AGpuTakesWhatItsAttentionTakes) {
+  const Plan plan = planned({}, "h200x1");
+  EXPECT_EQ(plan.page_size, 64) << "a chunk of its keys and values";
+  EXPECT_EQ(planned({}, "cpu").page_size, 16);
+  const auto with = [](int sequences) {
+    EngineOptions options{.max_num_seqs = sequences};
+    options.given.max_num_seqs = true;
+    return resolve(options, machine("h200x1"), gpt_oss());
+  };
+  EXPECT_TRUE(with(1024).ok());
+  EXPECT_EQ(with(1025).status().message(),
+            "--max-num-seqs 1025: attention on a GPU takes at most 1,024 in a step; give 128");
+}
+
 TEST(Plan, MemoryAddsUpAndStaysInItsBudget) {
   for (const char* name : {"cpu", "h100x1", "h200x1", "h200x8"}) {
     for (const float share : {0.0f, 0.5f, 0.95f}) {

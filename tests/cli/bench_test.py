@@ -71,6 +71,12 @@ def test_what_does_not_fit_is_refused():
     assert code == 2 and "cpu_scalar" in err
 
 
+def test_weights_out_of_a_seed_are_for_a_gpu():
+    code, out, err = run("bench", EXAMPLE, "--device", "cpu", "--random-weights", "1")
+    assert (code, out) == (2, "")
+    assert "--random-weights are made on a GPU" in err and "runs on a CPU" in err
+
+
 def test_the_table_is_for_people():
     code, out, _ = run("bench", EXAMPLE, "--input-len", 8, "--output-len", 2, "--concurrency", 1, "--profile")
     assert code == 0 and "(measured now)" in out and "moe_runner" in out and "experts" in out
