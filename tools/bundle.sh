@@ -2,13 +2,12 @@
 # tools/bundle.sh: build/bundle with the stripped program, the tests of all rooms in one stripped program (they share
 # what each alone would carry), those on the emulated GPU in another, and the one shared library they need beyond glibc.
 # The folder can be copied to a machine without compiler or packages; tests that read files want the source tree at the
-# path where it was built. Where the CUDA toolkit is, the device test and benchmarks are there too; they need a driver
-# alone. Fails if the folder is over 48 MiB.
+# path where it was built. For a machine with a GPU there is tools/device_bundle.sh. Fails if the folder is over 48 MiB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cmake --preset release -DNIBBLE_TESTS=ON >/dev/null
-programs=(nibble every_test gpu_emulation_test)
+programs=(nibble every_test gpu_emulation_test gpu_emulation_worker_test)
 cmake --build build/release --target "${programs[@]}" >/dev/null
 
 rm -rf build/bundle
@@ -16,13 +15,6 @@ mkdir -p build/bundle
 for program in "${programs[@]}"; do
   strip -o "build/bundle/$program" "$(find build/release -name "$program" -type f -executable | head -n 1)"
 done
-if command -v nvcc >/dev/null; then
-  cmake --preset cuda -DNIBBLE_TESTS=ON >/dev/null
-  cmake --build build/cuda --target device_programs >/dev/null
-  for program in build/cuda/src/ops/device_test build/cuda/src/ops/*_cuda_bench; do
-    strip -o "build/bundle/$(basename "$program")" "$program"
-  done
-fi
 for library in $(ldd build/bundle/* 2>/dev/null | awk '/=> \/.*(simdjson)/ { print $3 }' | sort -u); do
   strip -o "build/bundle/$(basename "$library")" "$(readlink -f "$library")"
 done

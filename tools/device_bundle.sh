@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tools/device_bundle.sh: build/device_bundle with what tools/device_call.sh runs: the stripped device test and benchmarks,
-# which need a driver alone, built from this tree. Fails if the folder is over 60 MiB.
+# tools/device_bundle.sh: build/device_bundle with what tools/device_call.sh runs: the stripped program with device code,
+# device test and benchmarks, which need a driver alone, built from this tree. Fails if the folder is over 60 MiB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cmake --preset cuda -DNIBBLE_TESTS=ON >/dev/null

@@ -271,7 +271,11 @@ def fuzz_tests(args):
 
 
 def bundle(args):
-    return one("bundle", [ROOT / "tools/bundle.sh"])
+    outcome = one("bundle", [ROOT / "tools/bundle.sh"])
+    # What nvcc makes of the device code, minutes of work; make test runs the same sources on the emulation.
+    if args.extended and shutil.which("nvcc"):
+        outcome.add(one("device bundle", [ROOT / "tools/device_bundle.sh"]))
+    return outcome
 
 
 def format_check(args):

@@ -28,6 +28,10 @@ std::int64_t free_beside_weights(const Situation& s) {
   return std::max(s.machine.cpu.available_bytes - weights_of(s), least);
 }
 
+KvShape kv_shape_of(const Situation& s) {
+  return {.dtype = kv_dtype_of(s), .ranks = ranks_of(s), .page_size = page_size_of(s)};
+}
+
 }  // namespace
 
 Quantization quantization_of(const Situation& s) {
@@ -65,13 +69,12 @@ std::int64_t memory_budget(const Situation& s) {
 }
 
 std::int64_t affordable_tokens(const Situation& s) {
-  const int page_size = page_size_of(s);
+  const KvShape shape = kv_shape_of(s);
   const auto tokens_in = [&](std::int64_t bytes) {
-    return page_size * whole_pages_in(s.model, kv_dtype_of(s), ranks_of(s), page_size,
-                                      s.number(Field::max_num_seqs), s.number(Field::max_num_batched_tokens),
-                                      bytes);
+    return shape.page_size * whole_pages_in(s.model, shape, s.number(Field::max_num_seqs),
+                                            s.number(Field::max_num_batched_tokens), bytes);
   };
-  if (!has_share(s)) return std::max<std::int64_t>(tokens_in(free_beside_weights(s) / 2), page_size);
+  if (!has_share(s)) return std::max<std::int64_t>(tokens_in(free_beside_weights(s) / 2), shape.page_size);
   return tokens_in(memory_budget(s) - weights_of(s) -
                    workspace_bytes(s.model, step_limits(s, s.model.max_positions)) - graphs_of(s) -
                    states_of(s));
@@ -85,7 +88,7 @@ std::int64_t usable_tokens(const Situation& s) {
 
 MemoryPlan plan_memory(const Situation& s) {
   const std::int64_t context = s.number(Field::max_model_len), pages = s.number(Field::kv_pages);
-  const KvPages page = kv_page_bytes(s.model, kv_dtype_of(s), ranks_of(s), page_size_of(s));
+  const KvPages page = kv_page_bytes(s.model, kv_shape_of(s));
   MemoryPlan memory{
       .weights = weights_of(s),
       .kv = pages * page.whole + s.number(Field::kv_window_pages) * page.windowed + states_of(s),

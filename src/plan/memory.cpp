@@ -134,8 +134,8 @@ std::int64_t kv_position_bytes(const ModelTraits& model, DType dtype, int ranks)
 
 bool has_window_pages(const ModelTraits& model) { return model.window_layers > 0 && model.full_layers > 0; }
 
-KvPages kv_page_bytes(const ModelTraits& model, DType dtype, int ranks, int page_size) {
-  const std::int64_t all = page_size * kv_position_bytes(model, dtype, ranks);
+KvPages kv_page_bytes(const ModelTraits& model, const KvShape& shape) {
+  const std::int64_t all = shape.page_size * kv_position_bytes(model, shape.dtype, shape.ranks);
   if (!has_window_pages(model)) return {.whole = all, .windowed = 0};
   const std::int64_t windowed = all / model.attention_layers() * model.window_layers;
   return {.whole = all - windowed, .windowed = windowed};
@@ -152,14 +152,14 @@ std::int64_t window_pages_beside(const ModelTraits& model, int page_size, std::i
   return std::max(std::min(whole, std::max(2 * running, whole / 4)), one);
 }
 
-std::int64_t whole_pages_in(const ModelTraits& model, DType dtype, int ranks, int page_size,
-                            std::int64_t sequences, std::int64_t step_tokens, std::int64_t bytes) {
-  const KvPages page = kv_page_bytes(model, dtype, ranks, page_size);
+std::int64_t whole_pages_in(const ModelTraits& model, const KvShape& shape, std::int64_t sequences,
+                            std::int64_t step_tokens, std::int64_t bytes) {
+  const KvPages page = kv_page_bytes(model, shape);
   if (page.whole <= 0 || bytes <= 0) return 0;
   std::int64_t fits = 0, too_many = bytes / page.whole + 1;
   while (fits + 1 < too_many) {
     const std::int64_t count = fits + (too_many - fits) / 2;
-    const std::int64_t windowed = window_pages_beside(model, page_size, sequences, step_tokens, count);
+    const std::int64_t windowed = window_pages_beside(model, shape.page_size, sequences, step_tokens, count);
     (count * page.whole + windowed * page.windowed <= bytes ? fits : too_many) = count;
   }
   return fits;

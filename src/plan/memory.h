@@ -23,19 +23,25 @@ std::int64_t kv_position_bytes(const ModelTraits& model, DType dtype, int ranks)
 // Layers with a window have pages of their own where other layers see everything; else all are in the first
 // group.
 bool has_window_pages(const ModelTraits& model);
+// How keys and values are kept on a rank.
+struct KvShape {
+  DType dtype = DType::bf16;
+  int ranks = 1;
+  int page_size = 0;  // positions
+};
 struct KvPages {
   std::int64_t whole = 0;     // of layers that see all positions
   std::int64_t windowed = 0;  // of layers with a window
 };
 // Bytes of a page of each group, over its layers, on one rank.
-KvPages kv_page_bytes(const ModelTraits& model, DType dtype, int ranks, int page_size);
+KvPages kv_page_bytes(const ModelTraits& model, const KvShape& shape);
 // Window pages beside `whole` others. What runs needs so many however long its sequences are; as many again,
 // and at least a quarter of `whole`, are for prefixes that may be asked for again.
 std::int64_t window_pages_beside(const ModelTraits& model, int page_size, std::int64_t sequences,
                                  std::int64_t step_tokens, std::int64_t whole);
 // The most whole pages that fit `bytes` together with their window pages.
-std::int64_t whole_pages_in(const ModelTraits& model, DType dtype, int ranks, int page_size,
-                            std::int64_t sequences, std::int64_t step_tokens, std::int64_t bytes);
+std::int64_t whole_pages_in(const ModelTraits& model, const KvShape& shape, std::int64_t sequences,
+                            std::int64_t step_tokens, std::int64_t bytes);
 
 struct StepLimits {
   std::int64_t rows = 0;

@@ -221,13 +221,13 @@ TEST(Plan, WindowsNeedPagesForWhatRunsHoweverLongItIs) {
 }
 
 TEST(Plan, PagesFitWithTheirWindowPagesAndOneMoreDoesNot) {
-  const KvPages page = kv_page_bytes(gpt_oss(), DType::bf16, 1, 16);
+  const KvPages page = kv_page_bytes(gpt_oss(), {.page_size = 16});
   const auto bytes_of = [&](std::int64_t pages) {
     return pages * page.whole + window_pages_beside(gpt_oss(), 16, 4, 512, pages) * page.windowed;
   };
   for (const int shift : {23, 28, 34}) {
     const std::int64_t bytes = std::int64_t{1} << shift;
-    const std::int64_t pages = whole_pages_in(gpt_oss(), DType::bf16, 1, 16, 4, 512, bytes);
+    const std::int64_t pages = whole_pages_in(gpt_oss(), {.page_size = 16}, 4, 512, bytes);
     EXPECT_LE(bytes_of(pages), bytes);
     EXPECT_GT(bytes_of(pages + 1), bytes);
   }
