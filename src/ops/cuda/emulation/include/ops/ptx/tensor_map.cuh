@@ -16,7 +16,7 @@ struct TensorMap {
   int rows, box_rows;
 
   const std::uint8_t* at(int column, int row) const {
-    static const std::uint8_t zeros[box_bytes] alignas(16) = {};
+    alignas(16) static const std::uint8_t zeros[box_bytes] = {};
     if (row >= rows) return zeros;
     return matrix + static_cast<std::size_t>(row) * row_bytes + static_cast<std::size_t>(column) * box_bytes;
   }
