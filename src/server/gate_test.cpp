@@ -70,8 +70,8 @@ struct Scene {
   std::string lines;  // guarded by mutex
   std::optional<Log> log;
   std::unique_ptr<Suspects> suspects = std::make_unique<Suspects>();
-  std::vector<std::shared_ptr<http::Exchange>> inside;
   std::optional<Gate> gate;
+  std::vector<std::shared_ptr<http::Exchange>> inside;  // what is left ends while the gate is there
 };
 
 std::string field(const http::Response& response, std::string_view name) {
@@ -163,6 +163,7 @@ TEST(Gate, EveryAnswerHasItsDate) {
   const http::Handler handler = scene.gate->handler();
   EXPECT_EQ(field(handler.refusal({.status = 400, .message = ""}), "Date"), now);
   EXPECT_EQ(field(*handler.screen({.method = "GET", .path = "/metrics", .host = "localhost"}), "Date"), now);
+  scene.inside.clear();  // exchanges end before those they tell, and before the gate
 }
 
 TEST(Gate, TellsWhoeverAsksLateThatTheClientHasGone) {
