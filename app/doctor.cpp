@@ -267,8 +267,7 @@ Status check_model(const Options& options, const Machine& machine, ThreadPool& t
 
 Status run(const Options& options, Console& console) {
   Report report(options.json, console);
-  Machine machine = probe_machine();
-  probe_gpus(machine);
+  Machine machine = probe_machine_with_gpus();
   check_machine(machine, report);
   check_gpus(machine, report);
   check_libraries(machine, report);

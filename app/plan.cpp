@@ -45,15 +45,9 @@ Result<Machine> machine_of_file(const std::string& path) {
   return machine;
 }
 
-Machine probed_machine() {
-  Machine machine = probe_machine();
-  probe_gpus(machine);
-  return machine;
-}
-
 // This machine with what its memory and its arithmetic were measured to give just now.
 Result<Machine> measured_machine() {
-  Machine machine = probed_machine();
+  Machine machine = probe_machine_with_gpus();
   const int threads = std::max(machine.cpu.threads, 1);
   NIBBLE_ASSIGN(machine.cpu.read_bandwidth, measure_read_bandwidth(threads));
   NIBBLE_ASSIGN(const PeakRate bf16, measure_peak_rate(threads, true));
@@ -65,7 +59,7 @@ Result<Machine> measured_machine() {
 
 Result<Machine> find_machine(const Options& options) {
   const std::string& name = options.machine;
-  if (name == "this") return options.matrix ? Result<Machine>(probed_machine()) : measured_machine();
+  if (name == "this") return options.matrix ? Result<Machine>(probe_machine_with_gpus()) : measured_machine();
   std::error_code ignored;
   if (name.ends_with(".json") || std::filesystem::exists(name, ignored)) return machine_of_file(name);
   Result<Machine> machine = declared_machine(name);

@@ -159,8 +159,10 @@ Candidates sequences(const Situation& s) {
 
 Candidates attention_splits(const Situation& s) {
   const AttentionKernel* kernel = find_attention(s.at(Field::attention).value);
+  const std::string longer =
+      kernel == nullptr || kernel->longer_splits.empty() ? "" : std::string(kernel->longer_splits) + ", ";
   return {number(kernel == nullptr ? 0 : kernel->split,
-                 "positions, counted from a context's start: never by the batch")};
+                 "positions, " + longer + "counted from a context's start: never by the batch")};
 }
 
 Candidates prefix_caches(const Situation&) {

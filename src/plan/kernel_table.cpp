@@ -67,6 +67,7 @@ constexpr AttentionKernel attention[] = {
     {.facts = on_sm90("sm90_attention", device_code),
      .kind = AttentionKind::grouped,
      .split = 128,
+     .longer_splits = "512 behind the first 2,048",
      .page_size = 64},
     {.facts = on_sm90("sm90_mla"), .kind = AttentionKind::latent, .split = 512, .page_size = 64},
     {.facts = on_sm100("sm100_attention"), .kind = AttentionKind::grouped, .split = 512, .page_size = 64},

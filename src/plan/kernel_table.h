@@ -69,8 +69,9 @@ struct ExpertKernel {
 struct AttentionKernel {
   KernelFacts facts;
   AttentionKind kind = AttentionKind::grouped;
-  std::int64_t split = 0;  // positions
-  int page_size = 16;      // of keys and values; a divisor of the split
+  std::int64_t split = 0;            // positions
+  std::string_view longer_splits{};  // where they are longer, in words; empty: nowhere
+  int page_size = 16;                // of keys and values; a divisor of the split
 };
 
 struct Exchange {

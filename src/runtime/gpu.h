@@ -27,6 +27,13 @@ std::vector<GpuCheck> check_gpu();
 // Adds this process's GPUs to what was probed of its machine.
 void probe_gpus(Machine& machine);
 
+// What this process finds, GPUs and all.
+inline Machine probe_machine_with_gpus() {
+  Machine machine = probe_machine();
+  probe_gpus(machine);
+  return machine;
+}
+
 // Where a GPU's weights come from: a checkpoint, or else a seed, which gives every tensor random values with
 // the statistics of real ones.
 struct GpuWeights {
