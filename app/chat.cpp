@@ -41,8 +41,8 @@ constexpr std::string_view kHelp =
 // Where messages come from: a terminal with a line editor, or plain lines.
 class MessageSource {
  public:
-  MessageSource(std::FILE* in, bool edits, bool prompts, std::FILE* out)
-      : in_(in), out_(out), prompts_(prompts) {
+  MessageSource(std::FILE* in, bool edits, bool prompts, std::FILE* out, const InterruptGuard& interrupts)
+      : in_(in), out_(out), prompts_(prompts), interrupts_(interrupts), terminal_(interrupts) {
     if (edits) editor_ = std::make_unique<LineEditor>(terminal_);
   }
 
@@ -71,10 +71,9 @@ class MessageSource {
     }
     LineEditor::Line line;
     int c = 0;
-    errno = 0;
-    while ((c = std::fgetc(in_)) != EOF && c != '\n') line.text += static_cast<char>(c);
-    if (c == EOF && std::ferror(in_) && errno == EINTR) {
-      std::clearerr(in_);
+    while (!interrupts_.interrupted() && (c = next_byte()) != '\n' && c != EOF)
+      line.text += static_cast<char>(c);
+    if (interrupts_.take()) {
       line.outcome = LineEditor::Outcome::interrupted;
     } else if (c == EOF && line.text.empty()) {
       line.outcome = LineEditor::Outcome::end_of_input;
@@ -83,9 +82,21 @@ class MessageSource {
     return line;
   }
 
+  // EOF too where Ctrl-C ended the wait; any other signal (a window has another size) does not end it.
+  int next_byte() {
+    for (;;) {
+      errno = 0;
+      const int c = std::fgetc(in_);
+      if (c != EOF || errno != EINTR) return c;
+      std::clearerr(in_);
+      if (interrupts_.interrupted()) return EOF;
+    }
+  }
+
   std::FILE* in_;
   std::FILE* out_;
   bool prompts_;
+  const InterruptGuard& interrupts_;
   StandardTerminal terminal_;
   std::unique_ptr<LineEditor> editor_;
   History history_;
@@ -114,17 +125,16 @@ class Chat {
   Status run() {
     const bool edits = typed_ && ::fileno(console_.in) == STDIN_FILENO &&
                        ::fileno(console_.out) == STDOUT_FILENO && moves_cursor(STDOUT_FILENO);
-    MessageSource source(console_.in, edits, typed_ && terminal_, console_.out);
+    const InterruptGuard guard;
+    MessageSource source(console_.in, edits, typed_ && terminal_, console_.out, guard);
     if (const Status status = source.open_history(); !status.ok()) note(status.message());
     if (typed_) greet();
-    const InterruptGuard guard;
     bool leaving = false;  // Ctrl-C at an empty prompt was the last key
     for (;;) {
       const LineEditor::Line line = source.next();
       if (line.outcome == LineEditor::Outcome::end_of_input) return {};
       if (line.outcome == LineEditor::Outcome::interrupted) {
         if (!typed_) return interrupted();
-        guard.take();
         if (leaving && line.text.empty()) return {};
         leaving = line.text.empty();
         if (leaving) note("Ctrl-C once more leaves, and so does Ctrl-D");
@@ -259,7 +269,6 @@ class Chat {
     GenerationInput input{.ids = std::move(prompt.ids), .params = params_, .format = prompt.format};
     input.params.sampling.seed = seed_ + turn_++;
 
-    guard.take();  // a Ctrl-C from before the question is not about its answer
     ProgressBar reading("reading");
     GenerationCallbacks callbacks;
     callbacks.piece = [&](std::size_t, const AnswerPiece& piece) {
@@ -273,6 +282,7 @@ class Chat {
     const GenerationInput inputs[] = {std::move(input)};
     const Result<std::vector<GenerationResult>> results =
         run_generation(engine_, tokenizer_, inputs, {}, callbacks);
+    guard.take();  // one that came too late to stop anything is not about the next prompt
     reading.erase();
     end_answer();
     if (!results.ok()) {

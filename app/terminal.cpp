@@ -12,6 +12,8 @@
 namespace nibble {
 namespace {
 
+constexpr char kControlC = '\x03';
+
 std::string_view environment(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
@@ -60,7 +62,7 @@ bool write_all(int fd, std::string_view bytes) {
   return true;
 }
 
-StandardTerminal::StandardTerminal() {
+StandardTerminal::StandardTerminal(const InterruptGuard& interrupts) : interrupts_(interrupts) {
   // A handler that does nothing still ends a waiting poll, which is all that a resize has to do.
   struct sigaction wake = {};
   wake.sa_handler = [](int) {};
@@ -78,6 +80,10 @@ StandardTerminal::~StandardTerminal() {
 }
 
 TerminalPort::Wake StandardTerminal::read(std::string& bytes, std::chrono::milliseconds timeout) {
+  if (interrupts_.take()) {
+    bytes += kControlC;
+    return Wake::bytes;
+  }
   pollfd wait = {STDIN_FILENO, POLLIN, 0};
   const int ready = ::poll(&wait, 1, static_cast<int>(timeout.count()));
   if (ready < 0) return errno == EINTR ? Wake::signal : Wake::closed;

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "app/interrupt.h"
+
 namespace nibble {
 
 bool is_terminal(int fd);
@@ -38,10 +40,11 @@ class TerminalPort {
 };
 
 // Standard input and output; one at a time. Puts the terminal's modes back when destroyed and before a signal
-// ends the process, and wakes from reads when the window is resized.
+// ends the process, and wakes from reads when the window is resized. Outside of raw mode Ctrl-C is a signal:
+// one that nobody took by the next read is read as the key it was.
 class StandardTerminal : public TerminalPort {
  public:
-  StandardTerminal();
+  explicit StandardTerminal(const InterruptGuard& interrupts);
   ~StandardTerminal() override;
   StandardTerminal(const StandardTerminal&) = delete;
   StandardTerminal& operator=(const StandardTerminal&) = delete;
@@ -54,6 +57,7 @@ class StandardTerminal : public TerminalPort {
   void leave_raw_mode() override;
 
  private:
+  const InterruptGuard& interrupts_;
   bool raw_ = false;
 };
 
