@@ -45,7 +45,7 @@ NIBBLE_512 inline void transpose_words(__m512i (&v)[16]) {
 }
 
 // Four registers of four words in each of four parts, transposed within the parts.
-NIBBLE_512 inline void transpose_parts(const __m512i (&rows)[4], __m512i (&words)[4]) {
+NIBBLE_512 inline void transpose_parts(const __m512i (&rows)[4], __m512i* words) {
   const __m512i a = _mm512_unpacklo_epi32(rows[0], rows[1]), b = _mm512_unpackhi_epi32(rows[0], rows[1]);
   const __m512i c = _mm512_unpacklo_epi32(rows[2], rows[3]), d = _mm512_unpackhi_epi32(rows[2], rows[3]);
   words[0] = _mm512_unpacklo_epi64(a, c);

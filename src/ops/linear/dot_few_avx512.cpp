@@ -1,0 +1,284 @@
+// A lane is a step of one row, sixteen steps a group, so weights come in as they lie in memory, one row after
+// the other. The steps' sums of a tile of rows are then transposed and added in order, a lane a row.
+//
+// For one input the limit is how many 512-bit instructions a processor starts: of MXFP4 a group of 272 bytes
+// takes 16 products, 28 to look its codes up, 8 to turn blocks into lanes and 7 for scales and sums.
+#include "ops/linear/dot_few_avx512.h"
+
+#include <algorithm>
+
+#include "ops/linear/block_groups512.h"
+
+namespace nibble {
+namespace {
+
+// More inputs make it worth to lay a tile of rows out first. That of bfloat16 is little more than a copy.
+template <class Decoder>
+constexpr int few_inputs = Decoder::scaled ? 8 : 1;
+
+constexpr int group_steps = 16;
+
+// A group of an input: word (lane) of register j is the j-th pair of the lane's step. Group g of input i of n
+// is the one at g * n + i.
+struct alignas(64) InputGroup {
+  std::uint32_t pairs[16][group_steps];
+};
+
+constexpr int groups_of(int cols) { return (cols + group_steps * dot_step - 1) / (group_steps * dot_step); }
+
+NIBBLE_512 void pack_groups(const float* x, int steps, InputGroup* groups, int stride) {
+  const __m512i order = pair_order_words();
+  for (int first = 0; first < steps; first += group_steps, groups += stride) {
+    __m512i lanes[16];
+    for (int lane = 0; lane < 16; ++lane)
+      lanes[lane] =
+          first + lane < steps ? bf16_step(x + (first + lane) * dot_step, order) : _mm512_setzero_si512();
+    transpose_words(lanes);
+    for (int j = 0; j < 16; ++j) _mm512_store_si512(groups->pairs[j], lanes[j]);
+  }
+}
+
+// A step's chain is eight products that wait for one another, and a processor looks hardly further ahead than
+// a group: rows or inputs side by side keep it busy. More than these do not fit the registers.
+template <class Decoder>
+constexpr int rows_at_once(int inputs) {
+  if (Decoder::word_count > 8) return 1;
+  return inputs == 1 ? 16 / Decoder::word_count : inputs <= 4 ? 2 : 1;
+}
+
+// Tiles of rows that are added up side by side, and groups before their sums are.
+constexpr int tiles_at_once(int inputs) { return inputs <= 4 ? 2 : 1; }
+constexpr int groups_at_once(int inputs) { return inputs == 1 ? 8 : 1; }
+
+// The sums of a group's steps, of each row with each input.
+template <int inputs>
+using GroupSums = float[inputs][tiles_at_once(inputs) * tile_rows][group_steps];
+
+// Steps past the last one read as zeros.
+template <class Decoder, bool full>
+NIBBLE_512 inline void read_group(const Decoder& decoder, const std::uint8_t* codes, int steps,
+                                  __m512i* words) {
+  __m512i lines[Decoder::line_count];
+#pragma GCC unroll 16
+  for (int i = 0; i < Decoder::line_count; ++i) {
+    if constexpr (full) {
+      lines[i] = _mm512_loadu_si512(codes + 64 * i);
+    } else {
+      const int left = std::clamp(steps * Decoder::step_bytes / 4 - 16 * i, 0, 16);
+      lines[i] = _mm512_maskz_loadu_epi32(static_cast<__mmask16>((1u << left) - 1), codes + 64 * i);
+    }
+  }
+  decoder.read(lines, words);
+}
+
+NIBBLE_512 inline __m128i read_scales(const std::uint8_t* scales, int steps) {
+  return _mm_maskz_loadu_epi8(static_cast<__mmask16>((1u << steps) - 1), scales);
+}
+
+// Steps' sums times scales, the smallest and the NaN among them.
+NIBBLE_512 [[gnu::noinline]] __m512 scaled_with_care(__m512 sums, __m128i scales) {
+  const Scales512 scale = scales_of(scales);
+  return _mm512_mul_ps(_mm512_mul_ps(sums, scale.half), scale.scale);
+}
+
+// The sums of one group's steps of `rows` rows with each input.
+template <class Decoder, int rows, int count, bool full>
+NIBBLE_512 inline void multiply_group(const Decoder& decoder, const StepRows& matrix,
+                                      const std::uint8_t* codes, const std::uint8_t* scales, int steps,
+                                      const InputGroup* inputs, float (*sums)[group_steps]) {
+  constexpr int sums_stride = tiles_at_once(count) * tile_rows;
+  __m512i words[rows][Decoder::word_count];
+  __m512 even[rows][count], odd[rows][count];
+#pragma GCC unroll 4
+  for (int r = 0; r < rows; ++r) {
+    read_group<Decoder, full>(decoder, codes + r * matrix.row_steps * Decoder::step_bytes, steps, words[r]);
+#pragma GCC unroll 8
+    for (int i = 0; i < count; ++i) even[r][i] = odd[r][i] = _mm512_setzero_ps();
+  }
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    __m512i pairs[rows][4];
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; ++r) decoder.pairs(words[r], c, pairs[r]);
+#pragma GCC unroll 8
+    for (int i = 0; i < count; ++i) {
+      const std::uint32_t(*x)[group_steps] = inputs[i].pairs + 4 * c;
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        const __m512bh input = (__m512bh)_mm512_load_si512(x[j]);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; ++r) {
+          __m512& chain = j < 2 ? even[r][i] : odd[r][i];
+          chain = _mm512_dpbf16_ps(chain, (__m512bh)pairs[r][j], input);
+        }
+      }
+    }
+  }
+  if constexpr (!Decoder::scaled) {
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 8
+      for (int i = 0; i < count; ++i)
+        _mm512_store_ps(sums[i * sums_stride + r], _mm512_add_ps(even[r][i], odd[r][i]));
+    }
+    return;
+  }
+  __m128i scale[rows], extremes = _mm_setzero_si128();  // 0 and 255 become the largest
+#pragma GCC unroll 4
+  for (int r = 0; r < rows; ++r) {
+    const std::uint8_t* at = scales + r * matrix.row_steps;
+    scale[r] = full ? part_at(at) : read_scales(at, steps);
+    extremes = _mm_max_epu8(extremes, _mm_sub_epi8(scale[r], _mm_set1_epi8(1)));
+  }
+  const bool plain = _mm_cmpge_epu8_mask(extremes, _mm_set1_epi8(static_cast<char>(254))) == 0;
+#pragma GCC unroll 4
+  for (int r = 0; r < rows; ++r) {
+    const __m512 factors = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(scale[r]), 23));
+#pragma GCC unroll 8
+    for (int i = 0; i < count; ++i) {
+      const __m512 sum = _mm512_add_ps(even[r][i], odd[r][i]);
+      _mm512_store_ps(sums[i * sums_stride + r],
+                      plain ? _mm512_mul_ps(sum, factors) : scaled_with_care(sum, scale[r]));
+    }
+  }
+}
+
+// Codes and scales that will be wanted, asked for in the order in which they lie, at the pace of their use:
+// reading several rows at once, a processor's own prefetching reaches a quarter of the memory's speed (EPYC,
+// Zen 4).
+struct Ahead {
+  const std::uint8_t* codes;
+  const std::uint8_t* scales;
+
+  template <class Decoder>
+  NIBBLE_512 void ask_for_group() {
+    constexpr int bytes = group_steps * Decoder::step_bytes;
+#pragma GCC unroll 16
+    for (int line = 0; line < bytes; line += 64)
+      _mm_prefetch(reinterpret_cast<const char*>(codes + line), _MM_HINT_T1);
+    codes += bytes;
+    if constexpr (Decoder::scaled) {
+      _mm_prefetch(reinterpret_cast<const char*>(scales), _MM_HINT_T1);
+      scales += group_steps;
+    }
+  }
+};
+
+// Groups [from, to) of `rows` rows from `row` on; the first one is row `at` of the sums.
+template <class Decoder, int rows, int count>
+NIBBLE_512 inline void multiply_groups(const Decoder& decoder, const StepRows& matrix, std::int64_t row,
+                                       int from, int to, Ahead& ahead, const InputGroup* inputs,
+                                       GroupSums<count>* sums, int at) {
+  const int steps = static_cast<int>(matrix.row_steps);
+  for (int g = from; g < to; ++g) {
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; ++r) ahead.template ask_for_group<Decoder>();
+    const std::int64_t first = row * matrix.row_steps + g * group_steps;
+    const std::uint8_t* codes = matrix.codes + first * Decoder::step_bytes;
+    const std::uint8_t* scales = Decoder::scaled ? matrix.scales + first : nullptr;
+    const int left = std::min(group_steps, steps - g * group_steps);
+    float(*out)[group_steps] = sums[g - from][0] + at;
+    if (left == group_steps) {
+      multiply_group<Decoder, rows, count, true>(decoder, matrix, codes, scales, left, inputs + g * count,
+                                                 out);
+    } else {
+      multiply_group<Decoder, rows, count, false>(decoder, matrix, codes, scales, left, inputs + g * count,
+                                                  out);
+    }
+  }
+}
+
+// Adds the first `steps` steps' sums to the rows' total, in order.
+NIBBLE_512 inline __m512 add_steps(__m512 total, const float (*sums)[group_steps], int steps) {
+  __m512i lanes[16];
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; ++r) lanes[r] = _mm512_load_si512(sums[r]);
+  transpose_words(lanes);
+#pragma GCC unroll 16
+  for (int step = 0; step < 16; ++step) {
+    if (step < steps) total = _mm512_add_ps(total, _mm512_castsi512_ps(lanes[step]));
+  }
+  return total;
+}
+
+// One input: rows are read to their ends, or for as many groups as have room for their sums. More inputs: all
+// rows of the tiles go through a group, so that the inputs' part of it stays in the first-level cache; what
+// is asked for ahead is then the next tiles'.
+template <class Decoder, int count>
+NIBBLE_512 void multiply_few(const StepRows& matrix, int begin, int end, const std::byte* prepared,
+                             const TotalsSink& store) {
+  constexpr int together = groups_at_once(count), at_once = rows_at_once<Decoder>(count);
+  constexpr int most_rows = tiles_at_once(count) * tile_rows, ahead_of_one_input = 16384;
+  const InputGroup* inputs = reinterpret_cast<const InputGroup*>(prepared);
+  const int steps = static_cast<int>(matrix.row_steps), groups = groups_of(steps * dot_step);
+  alignas(64) GroupSums<count> sums[together];
+  alignas(64) TileTotals totals;
+  const Decoder decoder;
+  for (int row = begin; row < end; row += most_rows) {
+    const int rows = std::min(most_rows, end - row);
+    const std::int64_t far = row * matrix.row_steps + (count == 1 ? ahead_of_one_input / Decoder::step_bytes
+                                                                  : rows * matrix.row_steps);
+    Ahead ahead{matrix.codes + far * Decoder::step_bytes, Decoder::scaled ? matrix.scales + far : nullptr};
+    __m512 total[tiles_at_once(count)][count];
+    for (auto& tile : total) {
+      for (__m512& each : tile) each = _mm512_setzero_ps();
+    }
+    for (int from = 0; from < groups; from += together) {
+      const int to = std::min(groups, from + together);
+      int r = 0;
+      for (; r + at_once <= rows; r += at_once)
+        multiply_groups<Decoder, at_once, count>(decoder, matrix, row + r, from, to, ahead, inputs, sums, r);
+      for (; r < rows; ++r)
+        multiply_groups<Decoder, 1, count>(decoder, matrix, row + r, from, to, ahead, inputs, sums, r);
+      for (int g = from; g < to; ++g) {
+        const int left = std::min(group_steps, steps - g * group_steps);
+        for (int i = 0; i < count; ++i) {
+          for (int tile = 0; tile < tiles_at_once(count); ++tile)
+            total[tile][i] = add_steps(total[tile][i], sums[g - from][i] + tile * tile_rows, left);
+        }
+      }
+    }
+    for (int tile = 0; tile * tile_rows < rows; ++tile) {
+      for (int i = 0; i < count; ++i) {
+        _mm512_store_ps(totals, total[tile][i]);
+        store(row + tile * tile_rows, i, totals);
+      }
+    }
+  }
+}
+
+template <class Decoder, int count>
+void choose_few(const StepRows& matrix, int begin, int end, const DotInputs& inputs,
+                const TotalsSink& store) {
+  if (inputs.rows.count == count)
+    return multiply_few<Decoder, count>(matrix, begin, end, inputs.prepared, store);
+  if constexpr (count > 1) choose_few<Decoder, count - 1>(matrix, begin, end, inputs, store);
+}
+
+template <class Matrix>
+using DecoderFor = typename DecoderOf<std::remove_cvref_t<Matrix>>::Type;
+
+}  // namespace
+
+bool are_few_inputs(const DenseMatrix& matrix, int count) {
+  return std::visit([&](const auto& each) { return count <= few_inputs<DecoderFor<decltype(each)>>; },
+                    matrix);
+}
+
+void avx512_few_prepare(const DotInputs& inputs, int begin, int end) {
+  for (int i = begin; i < end; ++i)
+    pack_groups(inputs.rows[i], inputs.rows.cols / dot_step,
+                reinterpret_cast<InputGroup*>(inputs.prepared) + i, inputs.rows.count);
+}
+
+void avx512_few_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
+                         const TotalsSink& store) {
+  std::visit(
+      [&](const auto& each) {
+        using Decoder = DecoderFor<decltype(each)>;
+        choose_few<Decoder, few_inputs<Decoder>>(steps_of(each), begin, end, inputs, store);
+      },
+      matrix);
+}
+
+}  // namespace nibble

@@ -1,0 +1,16 @@
+// Few inputs by AVX-512 with BF16 and VBMI: weights are read once, at the memory's speed if decoding keeps up
+// with it.
+#pragma once
+
+#include "ops/linear/dot_kernels.h"
+
+namespace nibble {
+
+// Whether weights of this format are better decoded on their way to the products than laid out first.
+bool are_few_inputs(const DenseMatrix& matrix, int count);
+// As DotKernels has them, for so few inputs; columns are a whole number of steps and values bfloat16.
+void avx512_few_prepare(const DotInputs& inputs, int begin, int end);
+void avx512_few_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
+                         const TotalsSink& store);
+
+}  // namespace nibble
