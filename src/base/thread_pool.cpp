@@ -15,6 +15,26 @@ namespace {
 // spin would only take the CPU from somebody else.
 constexpr int spins = 4000;
 
+// Few enough that taking them costs nothing beside them, and that each is long enough for a stream of memory
+// to get going.
+constexpr int pieces_a_share = 4;
+constexpr int most_threads = 65535 / pieces_a_share;
+
+// Where part i of `parts` of [0, n) begins.
+int part(int n, int i, int parts) { return static_cast<int>(std::int64_t{n} * i / parts); }
+
+struct Left {
+  std::uint32_t ticket;
+  std::uint16_t front, back;
+};
+std::uint64_t packed(Left left) {
+  return std::uint64_t{left.ticket} << 32 | std::uint64_t{left.front} << 16 | left.back;
+}
+Left unpacked(std::uint64_t left) {
+  return {static_cast<std::uint32_t>(left >> 32), static_cast<std::uint16_t>(left >> 16),
+          static_cast<std::uint16_t>(left)};
+}
+
 template <class Value>
 void wait_while(const std::atomic<Value>& value, Value old) {
   for (int i = 0; i < spins; ++i) {
@@ -45,9 +65,10 @@ std::vector<int> allowed_cpus() {
 }
 
 ThreadPool::ThreadPool(int threads)
-    : claims_(threads > 0 ? static_cast<std::size_t>(threads) : allowed_cpus().size()) {
+    : shares_(threads > 0 ? static_cast<std::size_t>(threads) : allowed_cpus().size()) {
   const std::vector<int> cpus = allowed_cpus();
-  const std::size_t count = claims_.size();
+  const std::size_t count = shares_.size();
+  NIBBLE_CHECK(count <= most_threads);
   for (std::size_t share = 1; share < count; ++share) {
     workers_.emplace_back([this, share] { serve(static_cast<int>(share)); });
     if (count > cpus.size() || cpus[share] >= CPU_SETSIZE) continue;
@@ -66,16 +87,28 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::claim_and_do(int share, unsigned ticket) {
-  unsigned before = ticket - 1;
-  if (!claims_[static_cast<std::size_t>(share)].compare_exchange_strong(before, ticket,
-                                                                        std::memory_order_acq_rel))
-    return;
-  const std::int64_t n = work_.n, shares = size();
-  const int begin = static_cast<int>(n * share / shares);
-  const int end = static_cast<int>(n * (share + 1) / shares);
-  if (begin < end) work_.call(work_.body, begin, end);
-  if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1 && share != 0) unfinished_.notify_one();
+int ThreadPool::take_piece(Share& share, std::uint32_t ticket, End end) {
+  std::uint64_t left = share.left.load(std::memory_order_acquire);
+  for (;;) {
+    const Left now = unpacked(left);
+    if (now.ticket != ticket || now.front == now.back) return -1;
+    Left then = now;
+    const int piece = end == End::front ? then.front++ : --then.back;
+    if (share.left.compare_exchange_weak(left, packed(then), std::memory_order_acq_rel,
+                                         std::memory_order_acquire))
+      return piece;
+  }
+}
+
+void ThreadPool::do_pieces(int own, std::uint32_t ticket) {
+  int done = 0;
+  for (int i = 0; i < size(); ++i) {
+    Share& share = shares_[static_cast<std::size_t>((own + i) % size())];
+    for (int piece; (piece = take_piece(share, ticket, i == 0 ? End::front : End::back)) >= 0; ++done)
+      work_.call(work_.body, part(work_.n, piece, pieces_), part(work_.n, piece + 1, pieces_));
+  }
+  if (done > 0 && unfinished_.fetch_sub(done, std::memory_order_acq_rel) == done && own != 0)
+    unfinished_.notify_one();
 }
 
 void ThreadPool::run(const Work& work) {
@@ -84,10 +117,17 @@ void ThreadPool::run(const Work& work) {
     work.call(work.body, 0, work.n);
   } else {
     work_ = work;
-    unfinished_.store(size(), std::memory_order_relaxed);
-    const unsigned ticket = ticket_.fetch_add(1, std::memory_order_release) + 1;
+    pieces_ = std::min(work.n, size() * pieces_a_share);
+    unfinished_.store(pieces_, std::memory_order_relaxed);
+    const std::uint32_t ticket = ticket_.load(std::memory_order_relaxed) + 1;
+    for (int share = 0; share < size(); ++share) {
+      const Left left{ticket, static_cast<std::uint16_t>(part(pieces_, share, size())),
+                      static_cast<std::uint16_t>(part(pieces_, share + 1, size()))};
+      shares_[static_cast<std::size_t>(share)].left.store(packed(left), std::memory_order_release);
+    }
+    ticket_.store(ticket, std::memory_order_release);
     ticket_.notify_all();
-    for (int share = 0; share < size(); ++share) claim_and_do(share, ticket);
+    do_pieces(0, ticket);
     for (int left = unfinished_.load(std::memory_order_acquire); left != 0;
          left = unfinished_.load(std::memory_order_acquire)) {
       wait_while(unfinished_, left);
@@ -97,11 +137,11 @@ void ThreadPool::run(const Work& work) {
 }
 
 void ThreadPool::serve(int share) {
-  for (unsigned seen = 0;;) {
+  for (std::uint32_t seen = 0;;) {
     wait_while(ticket_, seen);
     seen = ticket_.load(std::memory_order_acquire);
     if (stopping_.load(std::memory_order_acquire)) return;
-    claim_and_do(share, seen);
+    do_pieces(share, seen);
   }
 }
 

@@ -1,10 +1,12 @@
-// Threads that split a range of indices the same way every time: share s of a range is the same indices
-// whatever the timing, so bits cannot depend on who was faster, and as a rule the same thread runs it, so
-// caches stay warm. A share whose thread has not woken up is run by the caller: on a busy machine waiting for
-// a thread that the system keeps off its CPU would cost far more than the share.
+// Threads that split a range of indices the same way every time: it is cut into the same pieces whatever the
+// timing, so bits cannot depend on who was faster. Each thread has a share of consecutive pieces, which it
+// takes from the front, so caches stay warm; whoever has done its own takes from the back of another's:
+// waiting for a thread that the system keeps off its CPU, or that has not woken up, would cost far more than
+// its pieces.
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -25,8 +27,8 @@ class ThreadPool {
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // body(begin, end) for contiguous shares of [0, n), as many as there are threads; returns when all are
-  // done, and then everything they wrote is visible. One caller at a time; never from inside a body.
+  // body(begin, end) for contiguous pieces of [0, n), some for each thread; returns when all are done, and
+  // then everything they wrote is visible. One caller at a time; never from inside a body.
   template <class Body>
   void parallel_for(int n, Body&& body) {
     if (n <= 0) return;
@@ -43,16 +45,26 @@ class ThreadPool {
     void* body = nullptr;
   };
 
+  // A share's pieces that nobody has taken, [front, back), with the ticket they are of: a thread that wakes
+  // up late finds another ticket there and cannot touch a later run.
+  struct alignas(64) Share {
+    std::atomic<std::uint64_t> left = 0;
+  };
+  enum class End : std::uint8_t { front, back };
+
   void run(const Work& work);
   void serve(int share);
-  void claim_and_do(int share, unsigned ticket);
+  // Works as the share's thread, until no piece of the ticket is left to take.
+  void do_pieces(int share, std::uint32_t ticket);
+  // A piece of the share, or -1.
+  int take_piece(Share& share, std::uint32_t ticket, End end);
 
-  Work work_;  // written by the caller before ticket_ moves; read by who holds a claim of that ticket
-  std::atomic<unsigned> ticket_ = 0;  // one more for each run
-  // The last ticket a share was claimed for. Every share is claimed once a ticket, so a thread that wakes up
-  // late finds its ticket taken and cannot touch a later run.
-  std::vector<std::atomic<unsigned>> claims_;
-  std::atomic<int> unfinished_ = 0;  // shares of the current ticket
+  // Written by the caller before ticket_ moves; read by who has taken a piece of that ticket.
+  Work work_;
+  int pieces_ = 0;
+  std::atomic<std::uint32_t> ticket_ = 0;  // one more for each run
+  std::vector<Share> shares_;
+  std::atomic<int> unfinished_ = 0;  // pieces of the current ticket
   std::atomic<bool> busy_ = false;
   std::atomic<bool> stopping_ = false;
   std::vector<std::thread> workers_;

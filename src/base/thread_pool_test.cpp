@@ -22,9 +22,9 @@ TEST(ThreadPool, EveryIndexIsRunOnceWhateverTheSizes) {
   }
 }
 
-TEST(ThreadPool, SharesAreTheSameRangesEveryTime) {
+TEST(ThreadPool, PiecesAreTheSameRangesEveryTime) {
   ThreadPool pool(3);
-  std::vector<int> first(100), again(100);  // where the share of each index begins
+  std::vector<int> first(100), again(100);  // where the piece of each index begins
   const auto note = [&](std::vector<int>& begins) {
     pool.parallel_for(100, [&](int begin, int end) {
       for (int i = begin; i < end; ++i) begins[static_cast<std::size_t>(i)] = begin;
@@ -36,7 +36,7 @@ TEST(ThreadPool, SharesAreTheSameRangesEveryTime) {
     ASSERT_EQ(first, again);
   }
   EXPECT_EQ(first.front(), 0);
-  EXPECT_EQ(first.back(), 66);
+  EXPECT_EQ(first.back(), 91);
 }
 
 TEST(ThreadPool, SharesRunSideBySide) {
@@ -48,6 +48,21 @@ TEST(ThreadPool, SharesRunSideBySide) {
     while (!low || !high) std::this_thread::yield();
   });
   EXPECT_TRUE(low && high);
+}
+
+TEST(ThreadPool, WhoIsHeldUpLosesAllButOnePieceToTheOthers) {
+  ThreadPool pool(2);
+  // Index 0 is the caller's first piece; it does not end before every other index has.
+  std::atomic<int> others = 0;
+  pool.parallel_for(8, [&](int begin, int end) {
+    ASSERT_EQ(end, begin + 1);
+    if (begin > 0) {
+      ++others;
+    } else {
+      while (others < 7) std::this_thread::yield();
+    }
+  });
+  EXPECT_EQ(others, 7);
 }
 
 TEST(ThreadPool, WritesOfOneRunAreSeenByTheNext) {

@@ -146,22 +146,50 @@ NIBBLE_512 inline void multiply_group(const Decoder& decoder, const StepRows& ma
 // Codes and scales that will be wanted, asked for in the order in which they lie, at the pace of their use:
 // reading several rows at once, a processor's own prefetching reaches a quarter of the memory's speed (EPYC,
 // Zen 4).
-struct Ahead {
-  const std::uint8_t* codes;
-  const std::uint8_t* scales;
+class Ahead {
+ public:
+  // `distance` bytes ahead of codes, after as many have been used: until then twice as much is asked for as
+  // is used.
+  template <class Decoder>
+  static Ahead from_here(const StepRows& matrix, std::int64_t step, std::int64_t distance) {
+    return {matrix.codes + step * Decoder::step_bytes, Decoder::scaled ? matrix.scales + step : nullptr,
+            distance / (group_steps * Decoder::step_bytes)};
+  }
+  template <class Decoder>
+  static Ahead at_distance(const StepRows& matrix, std::int64_t step, std::int64_t distance) {
+    return {matrix.codes + step * Decoder::step_bytes + distance,
+            Decoder::scaled ? matrix.scales + step + distance / Decoder::step_bytes : nullptr, 0};
+  }
+
+  template <class Decoder>
+  NIBBLE_512 void use_group() {
+    ask_for_group<Decoder>();
+    if (missing_ > 0) {
+      ask_for_group<Decoder>();
+      --missing_;
+    }
+  }
+
+ private:
+  Ahead(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t missing)
+      : codes_(codes), scales_(scales), missing_(missing) {}
 
   template <class Decoder>
   NIBBLE_512 void ask_for_group() {
     constexpr int bytes = group_steps * Decoder::step_bytes;
 #pragma GCC unroll 16
     for (int line = 0; line < bytes; line += 64)
-      _mm_prefetch(reinterpret_cast<const char*>(codes + line), _MM_HINT_T1);
-    codes += bytes;
+      _mm_prefetch(reinterpret_cast<const char*>(codes_ + line), _MM_HINT_T1);
+    codes_ += bytes;
     if constexpr (Decoder::scaled) {
-      _mm_prefetch(reinterpret_cast<const char*>(scales), _MM_HINT_T1);
-      scales += group_steps;
+      _mm_prefetch(reinterpret_cast<const char*>(scales_), _MM_HINT_T1);
+      scales_ += group_steps;
     }
   }
+
+  const std::uint8_t* codes_;
+  const std::uint8_t* scales_;
+  std::int64_t missing_;  // groups
 };
 
 // Groups [from, to) of `rows` rows from `row` on; the first one is row `at` of the sums.
@@ -172,7 +200,7 @@ NIBBLE_512 inline void multiply_groups(const Decoder& decoder, const StepRows& m
   const int steps = static_cast<int>(matrix.row_steps);
   for (int g = from; g < to; ++g) {
 #pragma GCC unroll 4
-    for (int r = 0; r < rows; ++r) ahead.template ask_for_group<Decoder>();
+    for (int r = 0; r < rows; ++r) ahead.template use_group<Decoder>();
     const std::int64_t first = row * matrix.row_steps + g * group_steps;
     const std::uint8_t* codes = matrix.codes + first * Decoder::step_bytes;
     const std::uint8_t* scales = Decoder::scaled ? matrix.scales + first : nullptr;
@@ -216,9 +244,11 @@ NIBBLE_512 void multiply_few(const StepRows& matrix, int begin, int end, const s
   const Decoder decoder;
   for (int row = begin; row < end; row += most_rows) {
     const int rows = std::min(most_rows, end - row);
-    const std::int64_t far = row * matrix.row_steps + (count == 1 ? ahead_of_one_input / Decoder::step_bytes
-                                                                  : rows * matrix.row_steps);
-    Ahead ahead{matrix.codes + far * Decoder::step_bytes, Decoder::scaled ? matrix.scales + far : nullptr};
+    const std::int64_t first = row * matrix.row_steps;
+    const std::int64_t distance =
+        count == 1 ? ahead_of_one_input : rows * matrix.row_steps * Decoder::step_bytes;
+    Ahead ahead = row == begin ? Ahead::from_here<Decoder>(matrix, first, distance)
+                               : Ahead::at_distance<Decoder>(matrix, first, distance);
     __m512 total[tiles_at_once(count)][count];
     for (auto& tile : total) {
       for (__m512& each : tile) each = _mm512_setzero_ps();
