@@ -7,8 +7,8 @@
 MODEL_FOLDER is the Hugging Face checkpoint and MODEL.gguf the same weights for the peer. The peer is
 llama-cpp-python (PyPI) over a llama.cpp built for this machine: --peer-python is the folder of the package
 llama_cpp, --peer-library that of libllama.so. nibble runs before and after the peer, so that a change of the
-machine's mood shows; the better of its two runs is beside the peer's, and both are printed. Every figure is the
-median of the clean steps, those in which the process had its cores.
+machine's mood shows, and with the file in the page cache; the better of its two runs is beside the peer's, and both are
+printed. Every figure is the median of the clean steps, those in which the process had its cores.
 """
 import argparse
 import json
@@ -57,6 +57,14 @@ def nibble_item(arguments, item: str) -> dict:
             "peak_flops": report["peak_flops"]}
 
 
+def read_all(folder: Path):
+    """Brings the files into the page cache, which the other program's memory has pushed them out of."""
+    for file in sorted(folder.glob("*.safetensors")):
+        with open(file, "rb", buffering=0) as opened:
+            while opened.read(1 << 26):
+                pass
+
+
 def peer_items(arguments) -> dict[str, dict]:
     environment = os.environ | {"LLAMA_CPP_LIB_PATH": arguments.peer_library, "PYTHONPATH": arguments.peer_python}
     command = [sys.executable, STEPS, arguments.gguf, *arguments.items]
@@ -89,6 +97,7 @@ def main():
             note("llama.cpp")
             peer = peer_items(arguments)
         note(f"nibble, {turn}")
+        read_all(Path(arguments.model))
         runs.append({item: nibble_item(arguments, item) for item in arguments.items})
 
     print("| item | nibble before / after | llama.cpp | ratio | clean steps | nibble's share |")

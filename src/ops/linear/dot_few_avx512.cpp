@@ -148,31 +148,9 @@ NIBBLE_512 inline void multiply_group(const Decoder& decoder, const StepRows& ma
 // Zen 4).
 class Ahead {
  public:
-  // `distance` bytes ahead of codes, after as many have been used: until then twice as much is asked for as
-  // is used.
-  template <class Decoder>
-  static Ahead from_here(const StepRows& matrix, std::int64_t step, std::int64_t distance) {
-    return {matrix.codes + step * Decoder::step_bytes, Decoder::scaled ? matrix.scales + step : nullptr,
-            distance / (group_steps * Decoder::step_bytes)};
-  }
-  template <class Decoder>
-  static Ahead at_distance(const StepRows& matrix, std::int64_t step, std::int64_t distance) {
-    return {matrix.codes + step * Decoder::step_bytes + distance,
-            Decoder::scaled ? matrix.scales + step + distance / Decoder::step_bytes : nullptr, 0};
-  }
-
-  template <class Decoder>
-  NIBBLE_512 void use_group() {
-    ask_for_group<Decoder>();
-    if (missing_ > 0) {
-      ask_for_group<Decoder>();
-      --missing_;
-    }
-  }
-
- private:
-  Ahead(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t missing)
-      : codes_(codes), scales_(scales), missing_(missing) {}
+  Ahead(const StepRows& matrix, std::int64_t step, int step_bytes)
+      : codes_(matrix.codes + step * step_bytes),
+        scales_(matrix.scales == nullptr ? nullptr : matrix.scales + step) {}
 
   template <class Decoder>
   NIBBLE_512 void ask_for_group() {
@@ -187,9 +165,9 @@ class Ahead {
     }
   }
 
+ private:
   const std::uint8_t* codes_;
   const std::uint8_t* scales_;
-  std::int64_t missing_;  // groups
 };
 
 // Groups [from, to) of `rows` rows from `row` on; the first one is row `at` of the sums.
@@ -200,7 +178,7 @@ NIBBLE_512 inline void multiply_groups(const Decoder& decoder, const StepRows& m
   const int steps = static_cast<int>(matrix.row_steps);
   for (int g = from; g < to; ++g) {
 #pragma GCC unroll 4
-    for (int r = 0; r < rows; ++r) ahead.template use_group<Decoder>();
+    for (int r = 0; r < rows; ++r) ahead.template ask_for_group<Decoder>();
     const std::int64_t first = row * matrix.row_steps + g * group_steps;
     const std::uint8_t* codes = matrix.codes + first * Decoder::step_bytes;
     const std::uint8_t* scales = Decoder::scaled ? matrix.scales + first : nullptr;
@@ -236,7 +214,7 @@ template <class Decoder, int count>
 NIBBLE_512 void multiply_few(const StepRows& matrix, int begin, int end, const std::byte* prepared,
                              const TotalsSink& store) {
   constexpr int together = groups_at_once(count), at_once = rows_at_once<Decoder>(count);
-  constexpr int most_rows = tiles_at_once(count) * tile_rows, ahead_of_one_input = 16384;
+  constexpr int most_rows = tiles_at_once(count) * tile_rows, one_input_ahead = 16384;
   const InputGroup* inputs = reinterpret_cast<const InputGroup*>(prepared);
   const int steps = static_cast<int>(matrix.row_steps), groups = groups_of(steps * dot_step);
   alignas(64) GroupSums<count> sums[together];
@@ -246,9 +224,11 @@ NIBBLE_512 void multiply_few(const StepRows& matrix, int begin, int end, const s
     const int rows = std::min(most_rows, end - row);
     const std::int64_t first = row * matrix.row_steps;
     const std::int64_t distance =
-        count == 1 ? ahead_of_one_input : rows * matrix.row_steps * Decoder::step_bytes;
-    Ahead ahead = row == begin ? Ahead::from_here<Decoder>(matrix, first, distance)
-                               : Ahead::at_distance<Decoder>(matrix, first, distance);
+        count == 1 ? one_input_ahead / Decoder::step_bytes : rows * matrix.row_steps;
+    Ahead ahead(matrix, row == begin ? first : first + distance, Decoder::step_bytes);
+    if (row == begin) {
+      for (std::int64_t asked = 0; asked < distance; asked += group_steps) ahead.ask_for_group<Decoder>();
+    }
     __m512 total[tiles_at_once(count)][count];
     for (auto& tile : total) {
       for (__m512& each : tile) each = _mm512_setzero_ps();
