@@ -76,7 +76,7 @@ NIBBLE_512 inline __m128i read_scales(const std::uint8_t* scales, int steps) {
 }
 
 // Steps' sums times scales, the smallest and the NaN among them.
-NIBBLE_512 [[gnu::noinline]] __m512 scaled_with_care(__m512 sums, __m128i scales) {
+[[gnu::noinline]] NIBBLE_512 __m512 scaled_with_care(__m512 sums, __m128i scales) {
   const Scales512 scale = scales_of(scales);
   return _mm512_mul_ps(_mm512_mul_ps(sums, scale.half), scale.scale);
 }
