@@ -34,10 +34,10 @@ NIBBLE_512 inline __m512i two_register_bytes(const At& at, const int (&bytes)[4]
   return _mm512_load_si512(indices);
 }
 
-// A format's decoder turns a lane's bytes into pairs, in two halves:
-//   words: word w of `words` has a step's bytes 4w .. 4w + 3. Lanes are steps of sixteen rows, taken in parts
-//   of 16 bytes as transpose_parts wants them (take), or sixteen steps of one row, read in lines of 64 bytes
-//   (read); pairs: those of k = 8c .. 8c + 7, in the order of pair_order.
+// A format's decoder turns lanes' bytes into pairs, in two halves. Word w of `words` has each lane's bytes
+// 4w .. 4w + 3, in an order of the format's own. A lane is one of sixteen rows, whose parts of 16 bytes
+// come as transpose_parts wants them (take), or one of sixteen steps of a row, read in lines of 64 bytes
+// (read). Then pairs(words, c, out) gives those of k = 8c .. 8c + 7 as pair_order has them.
 struct Mxfp4Decoder {
   static constexpr int step_bytes = mxfp4_block_bytes, word_count = 4, line_count = 4;
   static constexpr bool scaled = true;
