@@ -102,6 +102,14 @@ def test_control_c_at_the_prompt_drops_the_entry_and_twice_leaves(chat):
     assert session.wait() == 0
 
 
+def leave_by_signals(session):
+    os.kill(session.pid, signal.SIGINT)
+    session.expect("once more leaves")
+    session.expect("> ")
+    os.kill(session.pid, signal.SIGINT)
+    assert session.wait() == 0
+
+
 def test_an_interrupt_that_comes_as_a_signal_counts_as_the_key(chat):
     # What Ctrl-C is between two prompts, while the terminal does not hand over keys as they are pressed.
     session = chat()
@@ -110,11 +118,7 @@ def test_an_interrupt_that_comes_as_a_signal_counts_as_the_key(chat):
     os.kill(session.pid, signal.SIGINT)
     session.expect("^C")
     session.expect("> ")
-    os.kill(session.pid, signal.SIGINT)
-    session.expect("once more leaves")
-    session.expect("> ")
-    os.kill(session.pid, signal.SIGINT)
-    assert session.wait() == 0
+    leave_by_signals(session)
 
 
 def test_plain_lines_survive_a_resize_and_end_at_an_interrupt(chat):
@@ -125,11 +129,7 @@ def test_plain_lines_survive_a_resize_and_end_at_an_interrupt(chat):
     session.send("/help\n")
     assert "leaves" not in session.expect("/reset")
     session.expect("> ")
-    os.kill(session.pid, signal.SIGINT)
-    session.expect("once more leaves")
-    session.expect("> ")
-    os.kill(session.pid, signal.SIGINT)
-    assert session.wait() == 0
+    leave_by_signals(session)
 
 
 def test_reset_forgets_so_that_the_same_seed_answers_alike(chat):
