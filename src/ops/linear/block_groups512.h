@@ -53,7 +53,7 @@ struct Mxfp4Decoder {
     // The codes of k = 2, 3, 6, 7 in a word's lower half and of k = 0, 1, 4, 5 in its upper one are pairs but
     // for a shift.
     static constexpr int bytes[4] = {1, 3, 0, 2};
-    order = _mm512_broadcast_i32x4(_mm_setr_epi8(1, 3, 0, 2, 5, 7, 4, 6, 9, 11, 8, 10, 13, 15, 12, 14));
+    order = two_register_bytes([](int word) { return word % 4; }, bytes);
     const auto even = [](int lane) { return 16 * (lane / 8) + 4 * (lane % 4) + lane / 4 % 2; };
     even_words = two_register_bytes(even, bytes);
     odd_words = two_register_bytes([&](int lane) { return even(lane) + 2; }, bytes);

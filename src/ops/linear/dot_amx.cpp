@@ -8,7 +8,7 @@
 
 #include "ops/linear/amx_product.h"
 #include "ops/linear/amx_tiles.h"
-#include "ops/linear/dot_steps_avx512.h"
+#include "ops/linear/dot_avx512_bf16.h"
 
 namespace nibble {
 namespace {

@@ -220,15 +220,13 @@ NIBBLE_512 void multiply_few(const StepRows& matrix, int begin, int end, const s
   alignas(64) GroupSums<count> sums[together];
   alignas(64) TileTotals totals;
   const Decoder decoder;
+  const std::int64_t distance = count == 1 ? one_input_ahead / Decoder::step_bytes
+                                           : std::min(most_rows, end - begin) * matrix.row_steps;
+  Ahead beginning(matrix, begin * matrix.row_steps, Decoder::step_bytes);
+  for (std::int64_t asked = 0; asked < distance; asked += group_steps) beginning.ask_for_group<Decoder>();
   for (int row = begin; row < end; row += most_rows) {
     const int rows = std::min(most_rows, end - row);
-    const std::int64_t first = row * matrix.row_steps;
-    const std::int64_t distance =
-        count == 1 ? one_input_ahead / Decoder::step_bytes : rows * matrix.row_steps;
-    Ahead ahead(matrix, row == begin ? first : first + distance, Decoder::step_bytes);
-    if (row == begin) {
-      for (std::int64_t asked = 0; asked < distance; asked += group_steps) ahead.ask_for_group<Decoder>();
-    }
+    Ahead ahead(matrix, row * matrix.row_steps + distance, Decoder::step_bytes);
     __m512 total[tiles_at_once(count)][count];
     for (auto& tile : total) {
       for (__m512& each : tile) each = _mm512_setzero_ps();

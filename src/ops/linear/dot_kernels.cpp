@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "ops/linear/dot_amx.h"
-#include "ops/linear/dot_steps_avx512.h"
+#include "ops/linear/dot_avx512_bf16.h"
 #include "ops/linear/dot_tile_avx2.h"
 #include "ops/linear/dot_tile_avx512.h"
 #include "ops/linear/dot_tile_scalar.h"

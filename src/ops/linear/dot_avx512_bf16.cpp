@@ -1,4 +1,4 @@
-#include "ops/linear/dot_steps_avx512.h"
+#include "ops/linear/dot_avx512_bf16.h"
 
 #include <algorithm>
 #include <array>
