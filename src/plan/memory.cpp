@@ -82,7 +82,9 @@ std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
   const std::int64_t blocks = (model.vocabulary + 1023) / 1024;
   const std::int64_t sampling = limits.logit_rows * (model.vocabulary * 4 + 32 * 8 + 16) +
                                 std::min<std::int64_t>(limits.logit_rows, 256) * (15360 + 4 * blocks) * 8;
-  return forward + attention + linear + experts + sampling;
+  const std::int64_t changed =
+      limits.sequences * model.vocabulary * 4 + logit_change_room(limits.sequences, limits.positions) * 16;
+  return forward + attention + linear + experts + sampling + changed;
 }
 
 // A room a thread for sampling and for changes of logits.

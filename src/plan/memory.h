@@ -55,6 +55,12 @@ struct StepLimits {
 // Everything a step writes: activations, logits, sampling.
 std::int64_t workspace_bytes(const ModelTraits& model, const StepLimits& limits);
 
+// Changes of logits (penalties, biases, forbidden tokens) that a step on a GPU has room for: some a sequence,
+// and those of one whole context more, each of whose tokens may have three.
+constexpr std::int64_t logit_change_room(std::int64_t sequences, std::int64_t positions) {
+  return sequences * 8192 + 3 * positions;
+}
+
 // CUDA graphs: one for each size of decode batch up to max_num_seqs and one for each size of prefill chunk.
 std::int64_t graph_bytes(int max_num_seqs);
 

@@ -3,98 +3,135 @@
 #include <algorithm>
 
 #include "tensor/cuda_check.h"
-#include "tensor/device_arena.h"
 
 namespace nibble {
 
+GpuSampler::Room::Room(const WorkerLimits& limits, int vocabulary, DeviceArena& arena) {
+  const std::size_t rows = static_cast<std::size_t>(limits.max_logit_rows);
+  workspace = arena.take<std::uint8_t>(sample_cuda_workspace_bytes(limits.max_logit_rows, vocabulary));
+  tokens = arena.take<SampledToken>(rows);
+  target_logprobs = arena.take<float>(rows);
+  likeliest_ids = arena.take<std::int32_t>(rows * sample_cuda_max_likeliest);
+  likeliest_logprobs = arena.take<float>(rows * sample_cuda_max_likeliest);
+}
+
+GpuSampler::GpuSampler(const WorkerLimits& limits, int vocabulary, ChangedRows changed,
+                       DeviceBuffer room_memory, DeviceArena room)
+    : vocabulary_(vocabulary),
+      on_host_(vocabulary),
+      changed_(std::move(changed)),
+      of_host_(static_cast<std::size_t>(limits.max_sequences)),
+      room_memory_(std::move(room_memory)),
+      room_(limits, vocabulary, room) {}
+
+std::size_t GpuSampler::device_bytes(const WorkerLimits& limits, int vocabulary) {
+  DeviceArena counted;
+  const Room room(limits, vocabulary, counted);
+  return counted.used() + ChangedRows::device_bytes(limits, vocabulary) +
+         static_cast<std::size_t>(limits.max_logit_rows) * static_cast<std::size_t>(vocabulary) *
+             sizeof(float);
+}
+
 Result<GpuSampler> GpuSampler::allocate(const WorkerLimits& limits, int vocabulary) {
-  GpuSampler sampler(vocabulary);
   const std::size_t rows = static_cast<std::size_t>(limits.max_logit_rows);
   const std::size_t lists = rows * sample_cuda_max_likeliest;
   const std::size_t row_bytes = static_cast<std::size_t>(vocabulary) * sizeof(float);
-  NIBBLE_ASSIGN(sampler.logits_, DeviceBuffer::allocate(rows * row_bytes));
-  const auto lay_out = [&](DeviceArena& arena) {
-    sampler.workspace_ =
-        arena.take<std::uint8_t>(sample_cuda_workspace_bytes(limits.max_logit_rows, vocabulary));
-    sampler.tokens_ = arena.take<SampledToken>(rows);
-    sampler.target_logprobs_ = arena.take<float>(rows);
-    sampler.likeliest_ids_ = arena.take<std::int32_t>(lists);
-    sampler.likeliest_logprobs_ = arena.take<float>(lists);
-  };
+  NIBBLE_ASSIGN(ChangedRows changed, ChangedRows::allocate(limits, vocabulary));
   DeviceArena counted;
-  lay_out(counted);
-  NIBBLE_ASSIGN(sampler.room_, DeviceBuffer::allocate(counted.used()));
-  DeviceArena arena(sampler.room_.data());
-  lay_out(arena);
+  Room(limits, vocabulary, counted);
+  NIBBLE_ASSIGN(DeviceBuffer room_memory, DeviceBuffer::allocate(counted.used()));
+  const DeviceArena room(room_memory.data());
+  GpuSampler sampler(limits, vocabulary, std::move(changed), std::move(room_memory), room);
+  NIBBLE_ASSIGN(sampler.logits_, DeviceBuffer::allocate(rows * row_bytes));
   NIBBLE_ASSIGN(sampler.host_tokens_, PinnedBuffer::allocate(rows * sizeof(SampledToken)));
   NIBBLE_ASSIGN(sampler.host_targets_, PinnedBuffer::allocate(rows * sizeof(float)));
   NIBBLE_ASSIGN(sampler.host_ids_, PinnedBuffer::allocate(lists * sizeof(std::int32_t)));
   NIBBLE_ASSIGN(sampler.host_logprobs_, PinnedBuffer::allocate(lists * sizeof(float)));
   NIBBLE_ASSIGN(sampler.host_logits_, PinnedBuffer::allocate(rows * row_bytes));
-  return sampler;
-}
-
-bool GpuSampler::needs_host(const BatchSequence& sequence) {
-  const std::size_t longest =
-      std::max(sequence.top.size(), static_cast<std::size_t>(sequence.sampling->prompt_top_logprobs));
-  return longest > sample_cuda_max_likeliest || (sequence.samples && !logit_changes_of(sequence).none());
+  return Result<GpuSampler>(std::move(sampler));
 }
 
 Status GpuSampler::queue(const Batch& batch, const SampleCudaParams* params, const std::int32_t* targets,
                          cudaStream_t stream) {
-  const int rows = static_cast<int>(batch.logit_rows.size());
-  if (rows == 0) return {};
+  if (batch.logit_rows.empty()) return {};
+  share_out(batch);
+  NIBBLE_RETURN_IF_ERROR(changed_.queue(logits(), stream));
+  NIBBLE_RETURN_IF_ERROR(sample(batch, params, targets, stream));
+  bring_results(batch, stream);
+  return {};
+}
+
+void GpuSampler::share_out(const Batch& batch) {
   likeliest_ = 0;
-  bool scores = false;
-  for (const BatchSequence& sequence : batch.sequences) {
+  scores_ = false;
+  changed_.begin(batch.logit_rows.size());
+  for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
+    const BatchSequence& sequence = batch.sequences[i];
     const bool has_targets = sequence.logit_count > (sequence.samples ? 1 : 0);
-    scores |= has_targets;
-    if (needs_host(sequence)) continue;
-    likeliest_ = std::max(likeliest_, static_cast<int>(sequence.top.size()));
-    if (has_targets) likeliest_ = std::max(likeliest_, sequence.sampling->prompt_top_logprobs);
+    scores_ |= has_targets;
+    const std::size_t of_targets =
+        has_targets ? static_cast<std::size_t>(sequence.sampling->prompt_top_logprobs) : 0;
+    const std::size_t longest = std::max(sequence.top.size(), of_targets);
+    const bool changes = sequence.samples && !logit_changes_of(sequence).none();
+    of_host_[i] = longest > sample_cuda_max_likeliest || (changes && !changed_.add(sequence));
+    if (of_host_[i] == 0) likeliest_ = std::max(likeliest_, static_cast<int>(longest));
   }
-  NIBBLE_RETURN_IF_ERROR(sample_cuda({.logits = logits(),
-                                      .rows = rows,
-                                      .vocabulary = vocabulary_,
-                                      .stride = vocabulary_,
-                                      .params = params,
-                                      .tokens = tokens_,
-                                      .targets = scores ? targets : nullptr,
-                                      .target_logprobs = target_logprobs_,
-                                      .likeliest = likeliest_,
-                                      .likeliest_ids = likeliest_ids_,
-                                      .likeliest_logprobs = likeliest_logprobs_,
-                                      .workspace = workspace_},
-                                     stream));
+}
+
+Status GpuSampler::sample(const Batch& batch, const SampleCudaParams* params, const std::int32_t* targets,
+                          cudaStream_t stream) {
+  return sample_cuda({.logits = logits(),
+                      .rows = static_cast<int>(batch.logit_rows.size()),
+                      .vocabulary = vocabulary_,
+                      .stride = vocabulary_,
+                      .params = params,
+                      .tokens = room_.tokens,
+                      .changed = changed_.rows(),
+                      .changed_rows = changed_.of_logit_rows(),
+                      .targets = scores_ ? targets : nullptr,
+                      .target_logprobs = room_.target_logprobs,
+                      .likeliest = likeliest_,
+                      .likeliest_ids = room_.likeliest_ids,
+                      .likeliest_logprobs = room_.likeliest_logprobs,
+                      .workspace = room_.workspace},
+                     stream);
+}
+
+void GpuSampler::bring_results(const Batch& batch, cudaStream_t stream) {
   const auto bring = [stream](PinnedBuffer& to, const void* from, std::size_t bytes) {
     if (bytes > 0) cuda_check(cudaMemcpyAsync(to.data(), from, bytes, cudaMemcpyDeviceToHost, stream));
   };
-  const std::size_t lists = static_cast<std::size_t>(rows) * static_cast<std::size_t>(likeliest_);
-  bring(host_tokens_, tokens_, static_cast<std::size_t>(rows) * sizeof(SampledToken));
-  bring(host_targets_, target_logprobs_, scores ? static_cast<std::size_t>(rows) * sizeof(float) : 0);
-  bring(host_ids_, likeliest_ids_, lists * sizeof(std::int32_t));
-  bring(host_logprobs_, likeliest_logprobs_, lists * sizeof(float));
+  const std::size_t rows = batch.logit_rows.size();
+  const std::size_t lists = rows * static_cast<std::size_t>(likeliest_);
+  bring(host_tokens_, room_.tokens, rows * sizeof(SampledToken));
+  bring(host_targets_, room_.target_logprobs, scores_ ? rows * sizeof(float) : 0);
+  bring(host_ids_, room_.likeliest_ids, lists * sizeof(std::int32_t));
+  bring(host_logprobs_, room_.likeliest_logprobs, lists * sizeof(float));
   const std::size_t row_floats = static_cast<std::size_t>(vocabulary_);
-  for (const BatchSequence& sequence : batch.sequences) {
-    if (!needs_host(sequence)) continue;
+  for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
+    if (of_host_[i] == 0) continue;
+    const BatchSequence& sequence = batch.sequences[i];
     const std::size_t begin = static_cast<std::size_t>(sequence.logit_begin) * row_floats;
     cuda_check(cudaMemcpyAsync(host_logits_.at<float>(0) + begin, logits() + begin,
                                static_cast<std::size_t>(sequence.logit_count) * row_floats * sizeof(float),
                                cudaMemcpyDeviceToHost, stream));
   }
-  return {};
 }
 
 void GpuSampler::collect(const Batch& batch, std::span<StepResult> results) {
-  for (std::size_t i = 0; i < results.size(); ++i) results[i] = collect_sequence(batch, batch.sequences[i]);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const BatchSequence& sequence = batch.sequences[i];
+    if (sequence.logit_count > 0 && of_host_[i] != 0) {
+      const std::size_t begin =
+          static_cast<std::size_t>(sequence.logit_begin) * static_cast<std::size_t>(vocabulary_);
+      results[i] = on_host_.sample(batch, sequence, host_logits_.at<float>(0) + begin);
+    } else {
+      results[i] = collect_sequence(batch, sequence);
+    }
+  }
 }
 
 StepResult GpuSampler::collect_sequence(const Batch& batch, const BatchSequence& sequence) {
-  if (needs_host(sequence)) {
-    const std::size_t begin =
-        static_cast<std::size_t>(sequence.logit_begin) * static_cast<std::size_t>(vocabulary_);
-    return on_host_.sample(batch, sequence, host_logits_.at<float>(0) + begin);
-  }
   const SampledToken* const sampled = host_tokens_.at<SampledToken>(0);
   const std::size_t begin = static_cast<std::size_t>(sequence.logit_begin);
   const std::size_t top = static_cast<std::size_t>(sequence.sampling->prompt_top_logprobs);

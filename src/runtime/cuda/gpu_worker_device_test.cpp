@@ -293,25 +293,60 @@ TEST_F(GpuWorkerOnTheGpu, BitsDependOnNothingElseAtTheTrueShapes) {
   }
 }
 
-TEST_F(GpuWorkerOnTheGpu, WhatTheHostSamplesHasTheSameBits) {
+Sequence sampled_sequence(const SamplingParams& sampling, std::size_t top, PageId page) {
+  Sequence sequence = sequence_of(random_prompt(3, 20), 20, {page}, sampling);
+  sequence.scores = false;
+  sequence.top.resize(top);
+  return sequence;
+}
+
+std::vector<Heard> run_together(Worker& worker, const std::vector<SamplingParams>& all, std::size_t top) {
+  std::vector<Sequence> sequences;
+  std::vector<Sequence*> together;
+  for (const SamplingParams& sampling : all)
+    sequences.push_back(sampled_sequence(sampling, top, static_cast<PageId>(sequences.size())));
+  for (Sequence& sequence : sequences) together.push_back(&sequence);
+  while (sequences[0].heard.tokens.size() < 4) step(worker, together);
+  std::vector<Heard> heard;
+  for (Sequence& sequence : sequences) heard.push_back(std::move(sequence.heard));
+  return heard;
+}
+
+// Each but the last changes what `plain` says.
+std::vector<SamplingParams> changed_samplings(const SamplingParams& plain, const Heard& said) {
+  std::vector<SamplingParams> all(7, plain);
+  all[0].logit_bias = {{said.tokens[0], -3.0f}, {7, 1.5f}, {said.tokens[0], -9.0f}};
+  all[1].repetition_penalty = 3.0f;
+  all[2].frequency_penalty = 2.0f;
+  all[2].presence_penalty = 1.5f;
+  all[2].logit_bias = {{said.tokens[0], 9.0f}};
+  all[3].min_tokens = 3;
+  all[3].stop_ids = said.tokens;
+  all[4].repetition_penalty = 0.6f;
+  all[4].presence_penalty = -2.0f;
+  // More than a step has room for: the host's, for another reason than the others'.
+  all[5].logit_bias.assign(static_cast<std::size_t>(logit_change_room(12, 512)) + 1, {3, 0.001f});
+  return all;
+}
+
+TEST_F(GpuWorkerOnTheGpu, ChangedLogitsHaveTheHostsBitsAloneAndInCompany) {
   const std::unique_ptr<Worker> gpu = gpu_worker(true);
-  const std::vector<TokenId> prompt = random_prompt(3, 20);
-  const auto run = [&](SamplingParams sampling, std::size_t top) {
-    Sequence sequence = sequence_of(prompt, 20, {9}, std::move(sampling));
-    sequence.scores = false;
-    sequence.top.resize(top);
-    return run_alone(*gpu, std::move(sequence), 4);
-  };
-  const SamplingParams drawn{.temperature = 1.0f, .min_p = 0.02f, .seed = 77};
-  SamplingParams biased = drawn;
-  biased.logit_bias = {{1, 0.0f}};  // changes nothing, and the GPU's sampling knows of none
-  const Heard device = run(drawn, 20), host = run(biased, 20);
-  EXPECT_TRUE(device == host);
-  ASSERT_EQ(device.top.size(), 20u);
-  for (std::size_t i = 0; i < 20; ++i) {
-    EXPECT_EQ(device.top[i].id, host.top[i].id);
-    EXPECT_EQ(device.top[i].logprob, host.top[i].logprob);
+  const SamplingParams plain{.temperature = 1.0f, .min_p = 0.02f, .seed = 77};
+  const Heard said = run_alone(*gpu, sampled_sequence(plain, 20, 9), 4);
+  const std::vector<SamplingParams> all = changed_samplings(plain, said);
+  const std::vector<Heard> device = run_together(*gpu, all, 20);
+  // Lists longer than the kernels' are the host's work, and so is all else of such a sequence.
+  const std::vector<Heard> host = run_together(*gpu, all, sample_cuda_max_likeliest + 1);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    EXPECT_TRUE(device[i] == host[i]) << i;
+    EXPECT_EQ(device[i].tokens == said.tokens, i == 6) << i;
+    for (std::size_t j = 0; j < 20; ++j) {
+      EXPECT_EQ(device[i].top[j].id, host[i].top[j].id);
+      EXPECT_EQ(device[i].top[j].logprob, host[i].top[j].logprob);
+    }
   }
+  for (const std::size_t i : {1, 2})
+    EXPECT_TRUE(run_alone(*gpu, sampled_sequence(all[i], 0, 9), 4) == device[i]) << i;
 }
 
 TEST_F(GpuWorkerOnTheGpu, RandomWeightsFollowFromTheirSeed) {
@@ -331,14 +366,18 @@ TEST_F(GpuWorkerOnTheGpu, WhatAStepTakesIsWhatThePlanSays) {
   constexpr int processors = 132, rows = 8192, sequences = 128;
   const ModelConfig config = must(read_model_config(root / "tests/data/models/gpt-oss-120b"));
   const ModelTraits traits = must(traits_of(config, "gpt-oss-120b"));
-  const std::size_t vocabulary = static_cast<std::size_t>(config.vocab_size);
   DeviceArena arena;
   lay_out_gpt_oss_room(config, {.rows = rows, .logit_rows = sequences, .sequences = sequences}, processors,
                        arena);
-  const std::size_t taken = arena.used() + sequences * vocabulary * sizeof(float) +
-                            sample_cuda_workspace_bytes(sequences, static_cast<int>(vocabulary));
-  const double planned = static_cast<double>(workspace_bytes(
-      traits, {.rows = rows, .logit_rows = sequences, .sequences = sequences, .on_gpu = true}));
+  WorkerLimits limits = limits_of(config, true, {rows, sequences, 131072, 0});
+  limits.max_logit_rows = sequences;
+  const std::size_t taken =
+      arena.used() + GpuSampler::device_bytes(limits, static_cast<int>(config.vocab_size));
+  const double planned = static_cast<double>(workspace_bytes(traits, {.rows = rows,
+                                                                      .logit_rows = sequences,
+                                                                      .sequences = sequences,
+                                                                      .positions = limits.max_positions,
+                                                                      .on_gpu = true}));
   EXPECT_NEAR(planned / static_cast<double>(taken), 1.0, 0.01);
   DeviceArena weights;
   lay_out_gpt_oss_weights(config, weights);

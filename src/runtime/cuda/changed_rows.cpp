@@ -1,0 +1,113 @@
+#include "runtime/cuda/changed_rows.h"
+
+#include <algorithm>
+
+#include "ops/sample/cuda/change_logits_cuda.h"
+#include "plan/memory.h"
+#include "runtime/row_sampler.h"
+#include "tensor/cuda_check.h"
+
+namespace nibble {
+namespace {
+
+// More than this no list of these changes has.
+std::size_t most_changes(const LogitChanges& changes, std::size_t vocabulary) {
+  const std::size_t prompt = changes.prompt.size(), answer = changes.answer.size();
+  std::size_t most = changes.bias.size() + changes.banned.size();
+  if (changes.repetition_penalty != 1.0f) most += std::min(prompt + answer, vocabulary);
+  if (changes.frequency_penalty != 0.0f) most += std::min(answer, vocabulary);
+  if (changes.presence_penalty != 0.0f) most += std::min(answer, vocabulary);
+  return most;
+}
+
+std::size_t room_of(const WorkerLimits& limits) {
+  return static_cast<std::size_t>(logit_change_room(limits.max_sequences, limits.max_positions));
+}
+
+std::size_t changed_bytes(const WorkerLimits& limits, int vocabulary) {
+  return static_cast<std::size_t>(limits.max_sequences) * static_cast<std::size_t>(vocabulary) *
+         sizeof(float);
+}
+
+}  // namespace
+
+ChangedRows::Layout::Layout(const WorkerLimits& limits, std::size_t room) {
+  std::size_t at = 0;
+  const auto part = [&at](std::size_t size) {
+    const std::size_t begin = at;
+    at = (at + size + 15) / 16 * 16;
+    return begin;
+  };
+  const std::size_t sequences = static_cast<std::size_t>(limits.max_sequences);
+  of_logit_rows = part(static_cast<std::size_t>(limits.max_logit_rows) * sizeof(std::int32_t));
+  logit_rows = part(sequences * sizeof(std::int32_t));
+  starts = part((sequences + 1) * sizeof(std::int32_t));
+  changes = part(room * sizeof(LogitChange));
+  bytes = at;
+}
+
+ChangedRows::ChangedRows(const WorkerLimits& limits, int vocabulary)
+    : vocabulary_(vocabulary), room_(room_of(limits)), layout_(limits, room_) {
+  changes_.reserve(room_);
+  counts_.resize(static_cast<std::size_t>(vocabulary));
+}
+
+std::size_t ChangedRows::device_bytes(const WorkerLimits& limits, int vocabulary) {
+  return changed_bytes(limits, vocabulary) + Layout(limits, room_of(limits)).bytes;
+}
+
+Result<ChangedRows> ChangedRows::allocate(const WorkerLimits& limits, int vocabulary) {
+  ChangedRows rows(limits, vocabulary);
+  NIBBLE_ASSIGN(rows.changed_, DeviceBuffer::allocate(changed_bytes(limits, vocabulary)));
+  NIBBLE_ASSIGN(rows.device_, DeviceBuffer::allocate(rows.layout_.bytes));
+  NIBBLE_ASSIGN(rows.host_, PinnedBuffer::allocate(rows.layout_.bytes));
+  return Result<ChangedRows>(std::move(rows));
+}
+
+void ChangedRows::begin(std::size_t logit_rows) {
+  logit_rows_ = logit_rows;
+  count_ = 0;
+  changes_.clear();
+  std::int32_t* const of_rows = host_.at<std::int32_t>(layout_.of_logit_rows);
+  std::fill(of_rows, of_rows + logit_rows, -1);
+  *host_.at<std::int32_t>(layout_.starts) = 0;
+}
+
+bool ChangedRows::add(const BatchSequence& sequence) {
+  const LogitChanges changes = logit_changes_of(sequence);
+  if (changes_.size() + most_changes(changes, counts_.size()) > room_) return false;
+  list_logit_changes(changes, counts_, changes_);
+  const int row = sequence.logit_begin + sequence.logit_count - 1;
+  host_.at<std::int32_t>(layout_.of_logit_rows)[row] = static_cast<std::int32_t>(count_);
+  host_.at<std::int32_t>(layout_.logit_rows)[count_] = row;
+  host_.at<std::int32_t>(layout_.starts)[++count_] = static_cast<std::int32_t>(changes_.size());
+  return true;
+}
+
+Status ChangedRows::queue(const float* logits, cudaStream_t stream) {
+  if (count_ == 0) return {};
+  std::copy(changes_.begin(), changes_.end(), host_.at<LogitChange>(layout_.changes));
+  cuda_check(cudaMemcpyAsync(device_.data(), host_.data(),
+                             layout_.changes + changes_.size() * sizeof(LogitChange), cudaMemcpyHostToDevice,
+                             stream));
+  const auto part = [this](std::size_t offset) {
+    return reinterpret_cast<const std::int32_t*>(device_.data() + offset);
+  };
+  return change_logits_cuda(
+      {.logits = logits,
+       .vocabulary = vocabulary_,
+       .stride = vocabulary_,
+       .rows = static_cast<int>(count_),
+       .logit_rows = part(layout_.logit_rows),
+       .starts = part(layout_.starts),
+       .changes = reinterpret_cast<const LogitChange*>(device_.data() + layout_.changes),
+       .changed = changed_.as<float>()},
+      stream);
+}
+
+const std::int32_t* ChangedRows::of_logit_rows() {
+  if (count_ == 0) return nullptr;
+  return reinterpret_cast<const std::int32_t*>(device_.data() + layout_.of_logit_rows);
+}
+
+}  // namespace nibble
