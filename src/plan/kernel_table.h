@@ -19,7 +19,7 @@ std::string_view device_name(DeviceKind device);
 // Where expert weights lie in memory.
 enum class WeightLayout : std::uint8_t {
   checkpoint,     // as the file has them, rows gate and up alternating
-  sm90_granules,  // ours for Hopper, one for few and for many tokens (ops/moe/cuda/mxfp4_granules.h)
+  sm90_granules,  // ours for Hopper, one for few and for many tokens (ops/moe/cuda/granules.h)
   sm90_k_major,   // rows of one expert after the other, scales beside them
 };
 // How tokens reach the ranks that hold their experts.

@@ -237,7 +237,7 @@ GptOssCudaRoom lay_out_gpt_oss_room(const ModelConfig& config, const CudaForward
   const int head_dim = as_int(config.head_dim), kv_heads = as_int(config.num_key_value_heads);
   const int experts = as_int(config.num_local_experts), top_k = as_int(config.num_experts_per_tok);
   const DenseShape of_hidden{0, hidden}, of_heads{0, heads * head_dim};
-  const GranuleShape up{2 * as_int(config.intermediate_size), hidden},
+  const Mxfp4GranuleShape up{2 * as_int(config.intermediate_size), hidden},
       down{hidden, as_int(config.intermediate_size)};
   const std::size_t rows = size(limits.rows), blocks = size(processors);
   const int all_slots = limits.rows * top_k;

@@ -16,7 +16,7 @@ DenseTiles tiles(DeviceArena& arena, std::int64_t rows, std::int64_t cols) {
 }
 
 Mxfp4Granules granules(DeviceArena& arena, std::int64_t experts, std::int64_t rows, std::int64_t cols) {
-  const GranuleShape shape{static_cast<int>(rows), static_cast<int>(cols)};
+  const Mxfp4GranuleShape shape{static_cast<int>(rows), static_cast<int>(cols)};
   return {arena.take<std::uint8_t>(size(experts) * shape.bytes()), static_cast<int>(experts), shape};
 }
 

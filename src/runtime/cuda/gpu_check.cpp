@@ -113,9 +113,9 @@ Result<std::string> check_linear() {
 
 Result<std::string> check_experts() {
   constexpr int tokens = 160, experts = 4, top_k = 2, hidden = 256, width = 256;
-  constexpr GranuleShape up{2 * width, hidden}, down{hidden, width};
+  constexpr Mxfp4GranuleShape up{2 * width, hidden}, down{hidden, width};
   Numbers numbers;
-  const auto packed = [&](const GranuleShape& shape) -> Result<DeviceBuffer> {
+  const auto packed = [&](const Mxfp4GranuleShape& shape) -> Result<DeviceBuffer> {
     const std::size_t groups = static_cast<std::size_t>(experts * shape.rows * shape.cols / mxfp4_block);
     std::vector<std::uint8_t> blocks(groups * mxfp4_block_bytes), scales(groups);
     for (std::uint8_t& codes : blocks) codes = static_cast<std::uint8_t>(numbers.next() >> 24);

@@ -13,7 +13,7 @@ Result<Mxfp4Granules> take_granules(const LayoutStamp& stamp, const Shape& shape
                             " holds [experts, rows in 16s, columns in 32s], not " + shape.to_string());
   }
   NIBBLE_RETURN_IF_ERROR(check_stamp(stamp, mxfp4_granules_tag, shape, bytes, "expert weights"));
-  const GranuleShape of_matrix{static_cast<int>(shape[1]), static_cast<int>(shape[2])};
+  const Mxfp4GranuleShape of_matrix{static_cast<int>(shape[1]), static_cast<int>(shape[2])};
   const std::size_t expected = static_cast<std::size_t>(shape[0]) * of_matrix.bytes();
   if (bytes.size() != expected) {
     return invalid_argument("experts " + shape.to_string() + " in the layout " +

@@ -13,7 +13,7 @@
 
 namespace nibble {
 
-inline constexpr std::string_view mxfp4_granules_tag = "mxfp4_granules";
+inline constexpr std::string_view mxfp4_granules_tag = Mxfp4GranuleLayout::tag;
 
 // The stamp of experts [experts, rows, cols] in granules.
 inline LayoutStamp stamp_granules(const Shape& shape, std::span<const std::uint8_t> bytes) {

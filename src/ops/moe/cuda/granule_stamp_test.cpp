@@ -30,7 +30,7 @@ Experts random_experts(std::int64_t experts, std::int64_t rows, std::int64_t col
   made.scales.resize(static_cast<std::size_t>(made.shape.count() / 32));
   for (std::uint8_t& byte : made.blocks) byte = static_cast<std::uint8_t>(random());
   for (std::uint8_t& byte : made.scales) byte = static_cast<std::uint8_t>(100 + random() % 29);
-  const GranuleShape shape{static_cast<int>(rows), static_cast<int>(cols)};
+  const Mxfp4GranuleShape shape{static_cast<int>(rows), static_cast<int>(cols)};
   made.granules.resize(static_cast<std::size_t>(experts) * shape.bytes());
   for (std::int64_t expert = 0; expert < experts; ++expert) {
     pack_granules(

@@ -1,6 +1,6 @@
 // moe_mxfp4 (ops/moe/moe.h) on a GPU of compute capability 9.0, for bfloat16 activations.
 //
-// Every product adds as mxfp4_granules.h says, then the bias; h is rounded to bfloat16 once; out adds its
+// Every product adds as granules.h says, then the bias; h is rounded to bfloat16 once; out adds its
 // experts in order of the top-k, each product and each sum rounded. A row's bits depend on nothing else:
 // neither on the rows beside it and its place among them, nor on the number of blocks.
 #pragma once
@@ -16,13 +16,15 @@
 namespace nibble {
 
 // All pointers are to device memory.
-struct MoeCudaWeights {
-  Mxfp4Granules gate_up;  // [experts] of [2 * intermediate, hidden], rows interleaved as in moe.h
-  Mxfp4Granules down;     // [experts] of [hidden, intermediate]
+template <class Granules>
+struct MoeCudaWeightsOf {
+  Granules gate_up;  // [experts] of [2 * intermediate, hidden], rows interleaved as in moe.h
+  Granules down;     // [experts] of [hidden, intermediate]
   const Bf16* gate_up_bias = nullptr;  // [experts, 2 * intermediate]
   const Bf16* down_bias = nullptr;     // [experts, hidden]
   float swiglu_limit = 7.0f;
 };
+using MoeCudaWeights = MoeCudaWeightsOf<Mxfp4Granules>;
 
 // What the kernels share between launches, zeroed once before the first; one launch at a time may use it.
 struct MoeCudaWorkspace {
@@ -77,8 +79,8 @@ constexpr std::size_t moe_many_table_bytes(int slots, int experts) {
   return (4 * ints + 255) / 256 * 256;
 }
 // Room for `slots`: tables, and the activations of both products in tiles.
-constexpr std::size_t moe_many_bytes(int slots, int experts, const GranuleShape& gate_up,
-                                     const GranuleShape& down) {
+template <class Shape>
+constexpr std::size_t moe_many_bytes(int slots, int experts, const Shape& gate_up, const Shape& down) {
   return moe_many_table_bytes(slots, experts) +
          static_cast<std::size_t>(moe_many_rows(slots, experts)) * 2 *
              static_cast<std::size_t>(gate_up.padded_cols() + down.padded_cols());
@@ -92,7 +94,7 @@ Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cu
 // before) becomes the largest scale byte below 255: where granule_exponent_shift of it differs from
 // exponent_shift, pack again with that.
 Status repack_mxfp4_cuda(const std::uint8_t* blocks, const std::uint8_t* scales, int experts,
-                         GranuleShape shape, int exponent_shift, std::uint8_t* out,
+                         Mxfp4GranuleShape shape, int exponent_shift, std::uint8_t* out,
                          std::uint32_t* largest_scale, cudaStream_t stream);
 
 }  // namespace nibble

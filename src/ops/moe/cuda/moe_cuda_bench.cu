@@ -25,15 +25,15 @@ constexpr int layers = 36, hidden = 2880, intermediate = 2880, top_k = 4;
 int replays_of(int tokens) { return tokens > 512 ? 5 : 25; }
 
 // Granules of random codes; scales 2^-8 .. 2^-6, stored as exponent fields.
-__global__ void fill_granules(std::uint32_t* words, GranuleShape shape, std::size_t granules,
+__global__ void fill_granules(std::uint32_t* words, Mxfp4GranuleShape shape, std::size_t granules,
                               std::uint32_t seed) {
   const int words_a_granule = shape.granule_bytes() / 4;
   for (std::size_t granule = blockIdx.x; granule < granules; granule += gridDim.x) {
     for (int block = 0; block < shape.blocks(); ++block) {
-      const GranulePlace place = granule_place(block);
+      const GranulePlace place = granule_place<Mxfp4GranuleLayout>(block);
       const std::size_t base = granule * words_a_granule;
       words[base + place.codes / 4 + threadIdx.x] = bench::mixed(base + place.codes / 4 + threadIdx.x, seed);
-      if (threadIdx.x < granule_scale_bytes / 4) {
+      if (threadIdx.x < granule_rows * 2 / 4) {
         const std::uint32_t bits = bench::mixed(base + place.scales / 4 + threadIdx.x, seed + 1);
         words[base + place.scales / 4 + threadIdx.x] =
             0x01010101u * (119 + 126) + (bits & 0x01010101u) + (bits >> 8 & 0x01010101u);
@@ -58,7 +58,7 @@ struct Inputs {
 
 struct Bench {
   int experts;
-  GranuleShape up{2 * intermediate, hidden}, down{hidden, intermediate};
+  Mxfp4GranuleShape up{2 * intermediate, hidden}, down{hidden, intermediate};
   DeviceBuffer weights, up_bias, down_bias;
 
   explicit Bench(int experts_, std::mt19937& random) : experts(experts_) {

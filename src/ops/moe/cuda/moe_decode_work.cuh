@@ -11,6 +11,7 @@ inline constexpr int decode_teams = 6;  // of a block
 inline constexpr int decode_team_warps = granule_k_chunks;
 
 // One of the layer's two products as the kernel sees it.
+template <class Layout>
 struct DecodeProduct {
   const std::uint8_t* weights;
   const Bf16* bias;    // [experts, rows]
@@ -20,11 +21,12 @@ struct DecodeProduct {
   int rows, granules;
   int granule_bytes;
   int borders[granule_k_chunks + 1];  // of the chunks, in k64 blocks
-  float scale;                        // 2^exponent_shift
+  typename Layout::SumFactor factor;
 };
 
+template <class Layout>
 struct DecodeParams {
-  DecodeProduct products[2];  // gate_up, down
+  DecodeProduct<Layout> products[2];  // gate_up, down
   int slots, experts;
   const std::int32_t* expert_ids;
   Bf16* activations;  // [slots, padded intermediate], the second product's inputs
@@ -43,7 +45,8 @@ struct DecodeWalk {
 
   // To the share's first unit. Units times blocks stay below 2^32: at most 1,024 passes over an expert's
   // rows.
-  __device__ void enter(const ExpertGroups& groups, const DecodeProduct& product, int team) {
+  template <class Layout>
+  __device__ void enter(const ExpertGroups& groups, const DecodeProduct<Layout>& product, int team) {
     const int lane = static_cast<int>(threadIdx.x) % 32, experts = *groups.active;
     const unsigned units = static_cast<unsigned>(groups.passes[experts] * product.granules);
     const int begin = static_cast<int>(units * blockIdx.x / gridDim.x) + team;
@@ -62,7 +65,8 @@ struct DecodeWalk {
   }
 
   // Whether the expert is another one now.
-  __device__ bool next(const ExpertGroups& groups, const DecodeProduct& product) {
+  template <class Layout>
+  __device__ bool next(const ExpertGroups& groups, const DecodeProduct<Layout>& product) {
     chunk = chunk + 1 < decode_team_warps ? chunk + 1 : 0;
     if (--left == 0) return false;
     unit += decode_teams;
@@ -76,7 +80,8 @@ struct DecodeWalk {
   }
 
   // The granule, and in `pass` which eight of the tokens.
-  __device__ int granule(const DecodeProduct& product, int& pass) const {
+  template <class Layout>
+  __device__ int granule(const DecodeProduct<Layout>& product, int& pass) const {
     pass = 0;
     if (expert_units == product.granules) return unit;
     const int passes = expert_units / product.granules;
@@ -92,20 +97,22 @@ struct DecodeFeed {
   const std::uint8_t* from;
   int blocks;  // of the unit, that are still to be fetched
 
-  __device__ void point(const DecodeParams& params, const ExpertGroups& groups) {
-    const DecodeProduct& product = params.products[second];
+  template <class Layout>
+  __device__ void point(const DecodeParams<Layout>& params, const ExpertGroups& groups) {
+    const DecodeProduct<Layout>& product = params.products[second];
     int pass;
     const int granule = walk.granule(product, pass);
     const std::size_t index =
         static_cast<std::size_t>(groups.experts[walk.active]) * static_cast<std::size_t>(product.granules) +
         static_cast<std::size_t>(granule);
     from = product.weights + index * static_cast<std::size_t>(product.granule_bytes) +
-           product.borders[walk.chunk] * granule_block_bytes;
+           product.borders[walk.chunk] * granule_block_bytes<Layout>;
     blocks = product.borders[walk.chunk + 1] - product.borders[walk.chunk];
   }
 
   // To the next unit that has blocks, in the second product too; whether there is one.
-  __device__ bool next_unit(const DecodeParams& params, const ExpertGroups& groups,
+  template <class Layout>
+  __device__ bool next_unit(const DecodeParams<Layout>& params, const ExpertGroups& groups,
                             const DecodeWalk& second_walk) {
     do {
       if (walk.left > 0) walk.next(groups, params.products[second]);

@@ -15,7 +15,7 @@ namespace {
 
 using MoeMxfp4OnTheGpu = OnTheGpu;
 
-DeviceBuffer repacked(const RandomMxfp4& matrices, GranuleShape shape, int exponent_shift = 0) {
+DeviceBuffer repacked(const RandomMxfp4& matrices, Mxfp4GranuleShape shape, int exponent_shift = 0) {
   const int experts = static_cast<int>(matrices.experts.size());
   const DeviceBuffer blocks = on_device(matrices.blocks), scales = on_device(matrices.scales);
   DeviceBuffer out = device_bytes(shape.bytes() * matrices.experts.size(), 0xcd),
@@ -54,7 +54,7 @@ struct Layer {
   int experts, top_k, hidden, intermediate;
   RandomMxfp4 gate_up, down;
   std::vector<Bf16> gate_up_bias, down_bias;
-  GranuleShape gate_up_shape, down_shape;
+  Mxfp4GranuleShape gate_up_shape, down_shape;
   DeviceBuffer device_gate_up, device_down, device_gate_up_bias, device_down_bias;
   int exponent_shift = 0;
   bool leave_sum = false;  // to the host, in the order of the kernel that would follow
@@ -188,9 +188,9 @@ struct Case {
 
 TEST_F(MoeMxfp4OnTheGpu, RepacksAsTheHostDoes) {
   std::mt19937 random(1);
-  std::vector<GranuleShape> shapes = {{16, 32}, {48, 96}, {16, 2880}};
+  std::vector<Mxfp4GranuleShape> shapes = {{16, 32}, {48, 96}, {16, 2880}};
   if (!small_cases) shapes.push_back({5760, 2880});
-  for (const GranuleShape shape : shapes) {
+  for (const Mxfp4GranuleShape shape : shapes) {
     RandomMxfp4 matrices(random, 2, shape.rows, shape.cols);
     matrices.scales[1] = E8m0::nan_bits;
     const DeviceBuffer device = repacked(matrices, shape);

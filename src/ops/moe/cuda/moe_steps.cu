@@ -53,20 +53,21 @@ __global__ void __launch_bounds__(combine_threads)
 
 }  // namespace
 
-Status check_moe_shapes(const MoeCudaWeights& weights, const MoeCudaArgs& args) {
-  const GranuleShape& up = weights.gate_up.shape;
-  const GranuleShape& down = weights.down.shape;
-  if (up.rows != 2 * down.cols || up.cols != down.rows || weights.gate_up.experts != weights.down.experts) {
+Status check_moe_shapes(const MoeMatrices& matrices, const MoeCudaArgs& args) {
+  const auto &up = matrices.gate_up, &down = matrices.down;
+  if (up.rows != 2 * down.cols || up.cols != down.rows || up.experts != down.experts) {
     return invalid_argument("the expert layer's matrices do not fit each other: gate_up [" +
                             std::to_string(up.rows) + ", " + std::to_string(up.cols) + "], down [" +
                             std::to_string(down.rows) + ", " + std::to_string(down.cols) + "]");
   }
-  if (up.rows % granule_rows != 0 || down.rows % granule_rows != 0 || up.cols % mxfp4_block != 0 ||
-      down.cols % mxfp4_block != 0) {
-    return invalid_argument("the expert layer's rows must be multiples of 16 and its columns of 32");
+  if (up.rows % granule_rows != 0 || down.rows % granule_rows != 0 || up.cols % matrices.scale_group != 0 ||
+      down.cols % matrices.scale_group != 0) {
+    return invalid_argument("the expert layer's rows must be multiples of 16 and its columns of " +
+                            std::to_string(matrices.scale_group));
   }
-  if (args.x_stride < up.padded_cols() || args.x_stride % 8 != 0) {
-    return invalid_argument("activations need a stride of at least " + std::to_string(up.padded_cols()) +
+  const int padded_cols = (up.cols + granule_k - 1) / granule_k * granule_k;
+  if (args.x_stride < padded_cols || args.x_stride % 8 != 0) {
+    return invalid_argument("activations need a stride of at least " + std::to_string(padded_cols) +
                             ", a multiple of 8, not " + std::to_string(args.x_stride));
   }
   if (args.top_k < 1 || args.top_k > most_choices) {

@@ -12,8 +12,24 @@ __device__ __forceinline__ float swiglu_on_device(float gate, float up, float li
   return gate * __fdividef(1.0f, 1.0f + __expf(-1.702f * gate)) * (up + 1.0f);
 }
 
+// A layer's matrices: `experts` of [rows, cols] each; columns come in groups that share a scale.
+struct MoeMatrices {
+  struct {
+    int experts, rows, cols;
+  } gate_up, down;
+  int scale_group;
+};
+
 // Whether matrices and activations fit each other and the kernels; a refusal names what does not.
-Status check_moe_shapes(const MoeCudaWeights& weights, const MoeCudaArgs& args);
+Status check_moe_shapes(const MoeMatrices& matrices, const MoeCudaArgs& args);
+template <class Granules>
+Status check_moe_shapes(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& args) {
+  const auto &up = weights.gate_up, &down = weights.down;
+  return check_moe_shapes({.gate_up = {up.experts, up.shape.rows, up.shape.cols},
+                           .down = {down.experts, down.shape.rows, down.shape.cols},
+                           .scale_group = Granules::Layout::scale_group},
+                          args);
+}
 
 // out[token] = sum of expert_weights x workspace.products in order of the top-k. It also resets
 // workspace.arrived.

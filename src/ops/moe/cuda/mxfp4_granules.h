@@ -1,123 +1,16 @@
-// The layout of MXFP4 matrices for tensor cores, one for few tokens and for many: granules of 16 rows.
-//
-// The weights are the M operand of m16n8k16 (or four granules that of wgmma's m64), decoded to bfloat16 in
-// registers. A lane's share of four k16 steps lies together, so that one 16-byte load feeds them:
-//
-//   granule   16 consecutive rows over the whole of K; granules follow one another, experts too
-//   k64 block 32 lanes x 16 bytes of codes, then 16 rows x 2 bytes of scales: 544 bytes, as many as in a
-//             checkpoint. A granule's blocks follow one another
-//
-// Rows: operand row g of the upper half (0..7) holds row 2g of the granule, operand row g + 8 row 2g + 1. A
-// gate and its up projection (rows 2i and 2i + 1 of gpt-oss) meet in one lane. K: in a block of 64 lane t of
-// each row's four holds elements 16t .. 16t + 15, and step s takes the four of them that begin at 4s: operand
-// columns 2t, 2t + 1, 2t + 8, 2t + 9. So activations stay in plain order: a lane reads 32 consecutive bytes,
-// and needs the scale of one block of 32 a row. K is padded to 64 with zero codes; what the activations hold
-// there must be finite.
-//
-// Order of additions of every product on this layout, an op's contract: K is cut into chunks of whole k64
-// blocks, their borders a function of K alone. Within a chunk the tensor core's chain over its k16 steps from
-// zero; the chunks' sums are added in order of the index. Nothing else enters it.
-//
-// Two words of codes hold the values of eight bfloat16 pairs, the operand registers a0..a3 of two steps. A
-// pair's codes lie so that a rotation and one mask leave the signs at bit 15 and the magnitudes at the
-// exponent's low bits and the first bit of the mantissa of each half: the mask taken modulo 16, {6, 7, 8, 15}
-// and its rotations. Only three of those fit a half of a word side by side; what they leave free in the two
-// words (three rotations of their own each) makes up two more when the words are merged. Sixteen
-// instructions for eight registers, of which eight are masks. As a bfloat16 a pair reads as value x 2^-126;
-// the multiplication by the scale corrects that, exactly.
+// MXFP4 in granules (granules.h): 32 lanes x 16 bytes of codes and 16 rows x 2 bytes of scales a k64 block,
+// 544 bytes.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "formats/mxfp4.h"
-#include "ops/cuda/host_device.h"
+#include "ops/moe/cuda/granules.h"
 
 namespace nibble {
-
-inline constexpr int granule_rows = 16;
-inline constexpr int granule_k = 64;  // of K, in a block
-inline constexpr int granule_k_chunks = 3;
-inline constexpr int granule_code_bytes = 512;  // of a k64 block
-inline constexpr int granule_scale_bytes = 32;  // of a k64 block
-inline constexpr int granule_block_bytes = granule_code_bytes + granule_scale_bytes;
-
-// Where things lie in one matrix [rows, cols].
-struct GranuleShape {
-  int rows = 0;  // a multiple of 16
-  int cols = 0;  // a multiple of 32
-
-  NIBBLE_HOST_DEVICE constexpr int granules() const { return rows / granule_rows; }
-  NIBBLE_HOST_DEVICE constexpr int blocks() const { return (cols + granule_k - 1) / granule_k; }
-  NIBBLE_HOST_DEVICE constexpr int padded_cols() const { return blocks() * granule_k; }
-  NIBBLE_HOST_DEVICE constexpr int chunk_begin(int chunk) const {  // its first k64 block
-    return chunk * blocks() / granule_k_chunks;
-  }
-  NIBBLE_HOST_DEVICE constexpr int granule_bytes() const { return blocks() * granule_block_bytes; }
-  NIBBLE_HOST_DEVICE constexpr std::size_t bytes() const {
-    return static_cast<std::size_t>(granules()) * static_cast<std::size_t>(granule_bytes());
-  }
-};
-
-struct Mxfp4GranuleLayout {};
-
-// Matrices of one shape in this layout, an expert after the other, on the device or on the host.
-struct Mxfp4Granules {
-  using Layout = Mxfp4GranuleLayout;
-  const std::uint8_t* data = nullptr;  // [experts, shape.bytes()]
-  int experts = 0;
-  GranuleShape shape;
-  int exponent_shift = 0;  // the weights are what the bytes say times 2^exponent_shift
-};
-
-// Where a pair lies: the word (2: the two merged) and the rotation to the left that places it.
-struct PairPlace {
-  int word, rotation;
-};
-inline constexpr std::uint32_t granule_pair_mask = 0x81c081c0u;   // signs and magnitudes
-inline constexpr std::uint32_t granule_merge_mask = 0x0c180c18u;  // merged bits that come from word 0
-struct WordPair {
-  std::uint32_t word[2];
-};
-
-// Two codes of each of the eight pairs -> their words. codes[i][j]: value j of pair i.
-NIBBLE_HOST_DEVICE constexpr WordPair granule_words(const std::uint8_t (&codes)[8][2]) {
-  constexpr PairPlace places[8] = {{0, 0}, {0, 6}, {0, 10}, {1, 4}, {1, 14}, {1, 8}, {2, 2}, {2, 12}};
-  WordPair words{};
-  for (int pair = 0; pair < 8; ++pair) {
-    for (int value = 0; value < 2; ++value) {
-      for (int bit = 0; bit < 4; ++bit) {
-        const int placed = 16 * value + (bit < 3 ? 6 + bit : 15);
-        const std::uint32_t at = 1u << ((placed - places[pair].rotation) & 31);
-        const int word = places[pair].word < 2 ? places[pair].word : (granule_merge_mask & at) != 0 ? 0 : 1;
-        if ((codes[pair][value] >> bit & 1) != 0) words.word[word] |= at;
-      }
-    }
-  }
-  return words;
-}
-
-// The operand registers of two words before their scale, a step's four after the other's: bfloat16 pairs that
-// are 2^-126 of their values.
-struct PlacedPairs {
-  std::uint32_t pair[8];
-};
-NIBBLE_HOST_DEVICE constexpr std::uint32_t rotated_left(std::uint32_t word, int by) {
-  return word << by | word >> (32 - by);
-}
-// merged: bits of `first` where granule_merge_mask is set, of `second` elsewhere. Where nothing has to come
-// around, a shift does what a rotation does.
-NIBBLE_HOST_DEVICE constexpr PlacedPairs place_pairs(std::uint32_t first, std::uint32_t second,
-                                                     std::uint32_t merged) {
-  return {{first & granule_pair_mask, first << 6 & granule_pair_mask,
-           rotated_left(first, 10) & granule_pair_mask, second << 4 & granule_pair_mask,
-           rotated_left(second, 14) & granule_pair_mask, rotated_left(second, 8) & granule_pair_mask,
-           merged << 2 & granule_pair_mask, rotated_left(merged, 12) & granule_pair_mask}};
-}
-NIBBLE_HOST_DEVICE constexpr PlacedPairs place_pairs(std::uint32_t first, std::uint32_t second) {
-  return place_pairs(first, second, (first & granule_merge_mask) | (second & ~granule_merge_mask));
-}
 
 // The stored byte of a scale is the exponent field of the bfloat16 that a placed pair is multiplied by:
 // 2^(scale - 127) x 2^126, less the matrix's exponent shift. 255 stands for a scale that is NaN: infinity,
@@ -127,9 +20,6 @@ NIBBLE_HOST_DEVICE constexpr std::uint8_t granule_scale_byte(std::uint8_t scale,
   const int field = int{scale} + 126 - exponent_shift;
   return static_cast<std::uint8_t>(field < 0 ? 0 : field > 254 ? 254 : field);
 }
-NIBBLE_HOST_DEVICE constexpr std::uint32_t granule_multiplier(std::uint8_t stored) {  // in both halves
-  return std::uint32_t{stored} * 0x00800080u;
-}
 
 // The shift that keeps a matrix's largest scale within a bfloat16 multiplier: 0 for scales up to 2. Weights
 // whose scale is below 2^-133 of the largest then lose bits; no others do.
@@ -137,37 +27,41 @@ constexpr int granule_exponent_shift(std::uint8_t largest_scale) {
   return largest_scale > 128 ? int{largest_scale} - 128 : 0;
 }
 
-// What a lane of a granule's k64 block holds: codes for its 16 elements of row 2g and of row 2g + 1.
-struct LaneCodes {
-  std::uint32_t word[4];  // two for the block's first two steps, two for the others
-};
-NIBBLE_HOST_DEVICE constexpr LaneCodes pack_lane(const std::uint8_t (&even)[8],
-                                                 const std::uint8_t (&odd)[8]) {
-  LaneCodes lane{};
-  for (int half = 0; half < 2; ++half) {
-    std::uint8_t codes[8][2] = {};
-    for (int pair = 0; pair < 8; ++pair) {
-      // Operand registers a0 and a2 of a step hold row g, a1 and a3 row g + 8.
-      const std::uint8_t byte = (pair % 2 == 0 ? even : odd)[4 * half + pair / 2];
-      codes[pair][0] = static_cast<std::uint8_t>(byte & 15);
-      codes[pair][1] = static_cast<std::uint8_t>(byte >> 4);
-    }
-    const WordPair words = granule_words(codes);
-    lane.word[2 * half] = words.word[0];
-    lane.word[2 * half + 1] = words.word[1];
-  }
-  return lane;
-}
+struct Mxfp4GranuleLayout {
+  static constexpr std::string_view tag = "mxfp4_granules";
+  static constexpr int scale_group = mxfp4_block;
 
-// Byte offsets inside a granule.
-struct GranulePlace {
-  std::size_t codes = 0;   // of the block's codes; lane l's 16 bytes begin 16 l further on
-  std::size_t scales = 0;  // of the block's scales; row 2g + half, block of 32 b: at 4g + 2b + half
+  NIBBLE_HOST_DEVICE static constexpr std::uint32_t multiplier(std::uint8_t stored) {
+    return std::uint32_t{stored} * 0x00800080u;
+  }
+
+  struct SumFactor {  // 2^exponent_shift
+    float value;
+    NIBBLE_HOST_DEVICE constexpr float of(int) const { return value; }
+  };
+
+  struct ScalePacking {
+    int exponent_shift = 0;
+    NIBBLE_HOST_DEVICE constexpr std::uint8_t stored(std::uint8_t scale) const {
+      return granule_scale_byte(scale, exponent_shift);
+    }
+    NIBBLE_HOST_DEVICE static constexpr CodeChange change(std::uint8_t scale) {
+      return {.keep = static_cast<std::uint8_t>(scale == E8m0::nan_bits ? 0 : 0xff)};
+    }
+  };
 };
-NIBBLE_HOST_DEVICE constexpr GranulePlace granule_place(int block) {
-  const std::size_t begin = static_cast<std::size_t>(block) * granule_block_bytes;
-  return {begin, begin + granule_code_bytes};
-}
+using Mxfp4GranuleShape = GranuleShapeOf<Mxfp4GranuleLayout>;
+
+// Matrices of one shape in this layout, an expert after the other, on the device or on the host.
+struct Mxfp4Granules {
+  using Layout = Mxfp4GranuleLayout;
+  const std::uint8_t* data = nullptr;  // [experts, shape.bytes()]
+  int experts = 0;
+  Mxfp4GranuleShape shape;
+  int exponent_shift = 0;  // the weights are what the bytes say times 2^exponent_shift
+
+  Layout::SumFactor factor() const { return {__builtin_ldexpf(1.0f, exponent_shift)}; }
+};
 
 // Packs one matrix on the host: the oracle of the device's repacking. out: [shape.bytes()].
 void pack_granules(const Mxfp4Checkpoint& matrix, int exponent_shift, std::span<std::uint8_t> out);

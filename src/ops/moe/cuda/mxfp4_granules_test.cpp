@@ -11,7 +11,7 @@ namespace nibble {
 namespace {
 
 struct Packed {
-  GranuleShape shape;
+  Mxfp4GranuleShape shape;
   std::vector<std::uint8_t> bytes;
   Mxfp4Granules view;
 
@@ -45,24 +45,24 @@ TEST(Mxfp4Granules, HoldEveryWeightOfTheCheckpointWhereTheKernelsReadIt) {
 }
 
 TEST(Mxfp4Granules, TakeAsManyBytesAsTheCheckpointWhereKIsWholeBlocks) {
-  const GranuleShape shape{5760, 2880};
+  const Mxfp4GranuleShape shape{5760, 2880};
   EXPECT_EQ(shape.bytes(), 5760u * 2880 / 32 * 17);
 }
 
 TEST(Mxfp4Granules, PlaceEveryByteOnce) {
-  const GranuleShape shape{16, 2880};
+  const Mxfp4GranuleShape shape{16, 2880};
   std::vector<int> taken(static_cast<std::size_t>(shape.granule_bytes()), 0);
   for (int block = 0; block < shape.blocks(); ++block) {
-    const GranulePlace place = granule_place(block);
+    const GranulePlace place = granule_place<Mxfp4GranuleLayout>(block);
     for (std::size_t i = 0; i < granule_code_bytes; ++i) ++taken[place.codes + i];
-    for (std::size_t i = 0; i < granule_scale_bytes; ++i) ++taken[place.scales + i];
+    for (std::size_t i = 0; i < 32; ++i) ++taken[place.scales + i];
   }
   EXPECT_TRUE(std::all_of(taken.begin(), taken.end(), [](int times) { return times == 1; }));
 }
 
 TEST(Mxfp4Granules, CutKIntoChunksWhoseBordersDependOnKAlone) {
   for (int cols = 32; cols <= 8192; cols += 32) {
-    const GranuleShape shape{16, cols}, taller{4096, cols};
+    const Mxfp4GranuleShape shape{16, cols}, taller{4096, cols};
     EXPECT_EQ(shape.chunk_begin(0), 0);
     EXPECT_EQ(shape.chunk_begin(granule_k_chunks), shape.blocks());
     for (int c = 0; c < granule_k_chunks; ++c) {
@@ -94,7 +94,7 @@ TEST(Mxfp4Granules, PlaceAllCodesOfTwoWordsApart) {
 
 TEST(Mxfp4Granules, AreExactForEveryScaleUpToTwo) {
   for (int scale = 0; scale <= 128; ++scale) {
-    const float multiplier = Bf16{static_cast<std::uint16_t>(granule_multiplier(
+    const float multiplier = Bf16{static_cast<std::uint16_t>(Mxfp4GranuleLayout::multiplier(
                                       granule_scale_byte(static_cast<std::uint8_t>(scale), 0)))}
                                  .to_float();
     for (std::uint8_t code = 0; code < 16; ++code) {

@@ -1,11 +1,12 @@
-// moe_mxfp4 for few tokens: both products in one kernel that streams every used expert's weights once, then a
-// kernel that adds a token's experts (moe_steps.cuh).
+// The expert layer for few tokens, of weights in granules of any format: both products in one kernel that
+// streams every used expert's weights once, then a kernel that adds a token's experts (moe_steps.cuh).
 //
-// Bytes: 17/32 a weight, (3 x hidden x intermediate) weights an expert in use: 13.2 MB for gpt-oss, 2.85 us
-// at 4,650 GB/s. FLOPs: 2 a weight and token, on tensor cores whose 8 columns are the expert's tokens.
-// Instructions bound it as much: 15 a warp and k16 step of 16 rows (8 to place the codes, 4 to scale them,
-// the product and its operands), 22 with what is done once a stage or a granule: 2.3 us an expert of gpt-oss
-// on 132 multiprocessors that issue four a cycle, and 18 warps find one to issue in seven cycles of ten.
+// Bytes, of MXFP4: 17/32 a weight, (3 x hidden x intermediate) weights an expert in use: 13.2 MB for
+// gpt-oss, 2.85 us at 4,650 GB/s. FLOPs: 2 a weight and token, on tensor cores whose 8 columns are the
+// expert's tokens. Instructions bound it as much: 15 a warp and k16 step of 16 rows (8 to place the codes, 4
+// to scale them, the product and its operands), 22 with what is done once a stage or a granule: 2.3 us an
+// expert of gpt-oss on 132 multiprocessors that issue four a cycle, and 18 warps find one to issue in seven
+// cycles of ten.
 //
 // A block a multiprocessor, six teams of three warps in it. A team takes every sixth of its block's granules,
 // its warps a chunk of K each. A warp has a ring of its own, filled by bulk copies that it orders itself as
@@ -40,8 +41,10 @@ constexpr int decode_threads = warps * 32;
 constexpr int tile_tokens = group_pass_tokens;  // columns of one tensor-core product
 constexpr int stage_blocks = 5;                 // k64 blocks; gpt-oss's chunks are three stages
 constexpr int stages = 2;                       // of a warp's ring: a third brought nothing
-constexpr int stage_bytes = stage_blocks * granule_block_bytes;
-constexpr int ring_bytes = warps * stages * stage_bytes;
+template <class Layout>
+constexpr int stage_bytes = stage_blocks* granule_block_bytes<Layout>;
+template <class Layout>
+constexpr int ring_bytes = warps* stages* stage_bytes<Layout>;
 constexpr int places = team_warps;          // for a team's sums, taken in turn: a warp finds its own in one
 constexpr int place_sums = team_warps - 1;  // the first chunk's stay in registers
 constexpr int sums_bytes = teams * places * place_sums * 32 * static_cast<int>(sizeof(float4));
@@ -52,7 +55,9 @@ struct Barriers {
   std::uint64_t full[warps][stages], posted[teams][places];
 };
 constexpr int nobodys_bytes = decode_threads * 4;  // where touched lines go
-constexpr int fixed_bytes = ring_bytes + sums_bytes + static_cast<int>(sizeof(Barriers)) + nobodys_bytes;
+template <class Layout>
+constexpr int fixed_bytes = ring_bytes<Layout> + sums_bytes +
+                            static_cast<int>(sizeof(Barriers)) + nobodys_bytes;
 static_assert(sizeof(Barriers) % 16 == 0 && nobodys_bytes % 16 == 0);
 
 struct Inputs {  // a lane's 16 activations of its column in a k64 block
@@ -64,10 +69,11 @@ __device__ __forceinline__ Inputs load_inputs(const Bf16* at) {
 }
 
 // The four k16 steps of a k64 block. codes, scales: this lane's, in shared memory.
+template <class Layout>
 __device__ __forceinline__ void multiply_block(float (&sums)[4], const std::uint8_t* codes,
                                                const std::uint8_t* scales, const Inputs& in) {
   const uint4 words = *reinterpret_cast<const uint4*>(codes);
-  const std::uint32_t even = granule_multiplier(scales[0]), odd = granule_multiplier(scales[1]);
+  const std::uint32_t even = Layout::multiplier(scales[0]), odd = Layout::multiplier(scales[1]);
   const std::uint32_t inputs[8] = {in.low.x,  in.low.y,  in.low.z,  in.low.w,
                                    in.high.x, in.high.y, in.high.z, in.high.w};
 #pragma unroll
@@ -87,7 +93,7 @@ __device__ __forceinline__ void multiply_block(float (&sums)[4], const std::uint
 }
 
 // A stage's blocks. `next`: the first one's inputs, then those of the block after the last, if there is one.
-template <int unrolled>
+template <class Layout, int unrolled>
 __device__ __forceinline__ void multiply_stage(float (&sums)[4], const std::uint8_t* codes,
                                                const std::uint8_t* scales, const Bf16* inputs, Inputs& next,
                                                int blocks, bool more) {
@@ -95,13 +101,15 @@ __device__ __forceinline__ void multiply_stage(float (&sums)[4], const std::uint
   for (int block = 0; block < blocks; ++block) {
     const Inputs now = next;
     if (block + 1 < blocks || more) next = load_inputs(inputs + (block + 1) * granule_k);
-    multiply_block(sums, codes + block * granule_block_bytes, scales + block * granule_block_bytes, now);
+    multiply_block<Layout>(sums, codes + block * granule_block_bytes<Layout>,
+                           scales + block * granule_block_bytes<Layout>, now);
   }
 }
 
 // Stores what became of two rows' sums: h of a gate and its up projection, or two outputs.
-__device__ __forceinline__ void finish(const DecodeParams& params, int second, int slot, int row, float even,
-                                       float odd) {
+template <class Layout>
+__device__ __forceinline__ void finish(const DecodeParams<Layout>& params, int second, int slot, int row,
+                                       float even, float odd) {
   if (second) {
     const std::size_t at = static_cast<std::size_t>(slot) * static_cast<std::size_t>(params.products[1].rows);
     *reinterpret_cast<float2*>(params.out + at + static_cast<std::size_t>(row)) = make_float2(even, odd);
@@ -131,13 +139,14 @@ struct Unfinished {
   bool any = false;
   float4 first;            // the first chunk's sums
   int first_slot, tokens;  // of the pass: past eight there are others
-  int row;
+  int row, expert;
   std::uint32_t bias;  // of both rows, low half first
 };
 
 // A warp's part of the layer.
+template <class Layout>
 struct Worker {
-  const DecodeParams& params;
+  const DecodeParams<Layout>& params;
   const ExpertGroups& groups;
   std::uint8_t* ring;      // [stages, stage_bytes], the warp's
   std::uint64_t* full;     // [stages]
@@ -156,10 +165,10 @@ struct Worker {
   __device__ __forceinline__ void fetch(int into) {
     if (feed.blocks == 0 && !feed.next_unit(params, groups, second_walk)) return;
     const int count = min(feed.blocks, stage_blocks);
-    const std::uint32_t bytes = static_cast<std::uint32_t>(count * granule_block_bytes);
+    const std::uint32_t bytes = static_cast<std::uint32_t>(count * granule_block_bytes<Layout>);
     if (lane == 0) {
       ptx::mbarrier_arrive_expecting(full + into, bytes);
-      ptx::bulk_copy_to_shared(ring + into * stage_bytes, feed.from, bytes, full + into);
+      ptx::bulk_copy_to_shared(ring + into * stage_bytes<Layout>, feed.from, bytes, full + into);
     }
     feed.from += bytes;
     feed.blocks -= count;
@@ -170,17 +179,17 @@ struct Worker {
     chunk_sums[0] = chunk_sums[1] = chunk_sums[2] = chunk_sums[3] = 0;
     if (blocks == 0) return;
     Inputs next = load_inputs(inputs);
-    const int scales_at = granule_code_bytes + lane / 4 * 4 + lane % 4 / 2 * 2;
+    const int scales_at = granule_code_bytes + granule_lane_scales<Layout>(lane);
 #pragma unroll 1
     do {
       const int count = min(blocks, stage_blocks);
-      const std::uint8_t* const at = ring + stage * stage_bytes;
+      const std::uint8_t* const at = ring + stage * stage_bytes<Layout>;
       ptx::mbarrier_wait(full + stage, full_phase);
       if (count == stage_blocks) {
-        multiply_stage<stage_blocks>(chunk_sums, at + lane * 16, at + scales_at, inputs, next, stage_blocks,
-                                     blocks > stage_blocks);
+        multiply_stage<Layout, stage_blocks>(chunk_sums, at + lane * 16, at + scales_at, inputs, next,
+                                             stage_blocks, blocks > stage_blocks);
       } else {
-        multiply_stage<1>(chunk_sums, at + lane * 16, at + scales_at, inputs, next, count, false);
+        multiply_stage<Layout, 1>(chunk_sums, at + lane * 16, at + scales_at, inputs, next, count, false);
       }
       __syncwarp();  // all lanes have read the stage, which one of them is about to have overwritten
       fetch(stage);
@@ -195,7 +204,7 @@ struct Worker {
   // By the warp of the first chunk: the other chunks' sums in order, then bias and store.
   __device__ __forceinline__ void finish_unit(int second) {
     unfinished.any = false;
-    const DecodeProduct& product = params.products[second];
+    const DecodeProduct<Layout>& product = params.products[second];
     ptx::mbarrier_wait(posted + own_place, posted_phase);
     posted_phase ^= 1;
     float4 total = unfinished.first;
@@ -211,15 +220,15 @@ struct Worker {
       const int column = lane % 4 * 2 + half;
       if (column >= unfinished.tokens) break;
       finish(params, second, groups.slots[unfinished.first_slot + column], unfinished.row,
-             __fmul_rn(half == 0 ? total.x : total.y, product.scale) + even_bias,
-             __fmul_rn(half == 0 ? total.z : total.w, product.scale) + odd_bias);
+             __fmul_rn(half == 0 ? total.x : total.y, product.factor.of(unfinished.expert)) + even_bias,
+             __fmul_rn(half == 0 ? total.z : total.w, product.factor.of(unfinished.expert)) + odd_bias);
     }
     __syncwarp();  // the next products need all lanes at once
   }
 
   // A product's units. What a granule lacks is done a unit later, when the other warps will have posted.
   __device__ __forceinline__ void run(int second, DecodeWalk& walk) {
-    const DecodeProduct& product = params.products[second];
+    const DecodeProduct<Layout>& product = params.products[second];
     const int g = lane / 4, t = lane % 4;
     int expert = 0, begin = 0, end = 0;  // of its slots
     const Bf16* inputs = nullptr;        // of this lane's column
@@ -258,7 +267,7 @@ struct Worker {
       const float4 own = make_float4(chunk_sums[0], chunk_sums[1], chunk_sums[2], chunk_sums[3]);
       if (unfinished.any) finish_unit(second);
       if (chunk == 0) {
-        unfinished = {true, own, begin, end - begin, row, bias};
+        unfinished = {true, own, begin, end - begin, row, expert, bias};
       } else {
         // The place is free: who read it three units ago did so before posting to the next unit's, and both
         // that write now have waited for what was posted there or read it themselves.
@@ -272,14 +281,15 @@ struct Worker {
   }
 };
 
+template <class Layout>
 __global__ void __launch_bounds__(decode_threads, 1)
-    sm90_mxfp4_moe_decode(const __grid_constant__ DecodeParams params) {
+    sm90_moe_decode(const __grid_constant__ DecodeParams<Layout> params) {
   std::uint8_t* const shared = ptx::dynamic_shared();
-  float4* const sums = reinterpret_cast<float4*>(shared + ring_bytes);
-  Barriers& barriers = *reinterpret_cast<Barriers*>(shared + ring_bytes + sums_bytes);
+  float4* const sums = reinterpret_cast<float4*>(shared + ring_bytes<Layout>);
+  Barriers& barriers = *reinterpret_cast<Barriers*>(shared + ring_bytes<Layout> + sums_bytes);
   std::uint32_t* const nobodys =
-      reinterpret_cast<std::uint32_t*>(shared + ring_bytes + sums_bytes + sizeof(Barriers));
-  const ExpertGroups groups = expert_groups_at(shared + fixed_bytes, params.slots, params.experts);
+      reinterpret_cast<std::uint32_t*>(shared + ring_bytes<Layout> + sums_bytes + sizeof(Barriers));
+  const ExpertGroups groups = expert_groups_at(shared + fixed_bytes<Layout>, params.slots, params.experts);
   const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
   const int team = warp / team_warps, chunk = warp % team_warps;
   if (lane == 0) {
@@ -294,17 +304,17 @@ __global__ void __launch_bounds__(decode_threads, 1)
   group_slots(groups, params.expert_ids, params.slots, params.experts);
   DecodeWalk walk{.chunk = chunk};
   walk.enter(groups, params.products[0], team);
-  Worker worker{.params = params,
-                .groups = groups,
-                .ring = shared + warp * stages * stage_bytes,
-                .full = barriers.full[warp],
-                .posted = barriers.posted[team],
-                .sums = sums + team * places * place_sums * 32 + lane,
-                .nobodys = nobodys + threadIdx.x,
-                .lane = lane,
-                .own_place = chunk == 0 ? 0 : team_warps - chunk,
-                .second_walk = {},
-                .feed = {.walk = walk, .second = 0, .from = nullptr, .blocks = 0}};
+  Worker<Layout> worker{.params = params,
+                        .groups = groups,
+                        .ring = shared + warp * stages * stage_bytes<Layout>,
+                        .full = barriers.full[warp],
+                        .posted = barriers.posted[team],
+                        .sums = sums + team * places * place_sums * 32 + lane,
+                        .nobodys = nobodys + threadIdx.x,
+                        .lane = lane,
+                        .own_place = chunk == 0 ? 0 : team_warps - chunk,
+                        .second_walk = {},
+                        .feed = {.walk = walk, .second = 0, .from = nullptr, .blocks = 0}};
   worker.second_walk.enter(groups, params.products[1], team);
   if (walk.left > 0) worker.feed.point(params, groups);
 #pragma unroll 1
@@ -322,26 +332,26 @@ __global__ void __launch_bounds__(decode_threads, 1)
   }
 }
 
-}  // namespace
-
-Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream) {
+template <class Granules>
+Status launch_few(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& args, cudaStream_t stream) {
+  using Layout = typename Granules::Layout;
   NIBBLE_RETURN_IF_ERROR(check_moe_shapes(weights, args));
   int device = 0, processors = 0;
   cuda_check(cudaGetDevice(&device));
   cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
   const int blocks = args.blocks > 0 && args.blocks < processors ? args.blocks : processors;
-  const auto product = [](const Mxfp4Granules& matrix, const Bf16* bias, const Bf16* inputs, int stride,
+  const auto product = [](const Granules& matrix, const Bf16* bias, const Bf16* inputs, int stride,
                           int slots) {
-    DecodeProduct made{.weights = matrix.data,
-                       .bias = bias,
-                       .inputs = inputs,
-                       .input_stride = stride,
-                       .slots_a_row = slots,
-                       .rows = matrix.shape.rows,
-                       .granules = matrix.shape.granules(),
-                       .granule_bytes = matrix.shape.granule_bytes(),
-                       .borders = {},
-                       .scale = __builtin_ldexpf(1.0f, matrix.exponent_shift)};
+    DecodeProduct<Layout> made{.weights = matrix.data,
+                               .bias = bias,
+                               .inputs = inputs,
+                               .input_stride = stride,
+                               .slots_a_row = slots,
+                               .rows = matrix.shape.rows,
+                               .granules = matrix.shape.granules(),
+                               .granule_bytes = matrix.shape.granule_bytes(),
+                               .borders = {},
+                               .factor = matrix.factor()};
     for (int chunk = 0; chunk <= granule_k_chunks; ++chunk)
       made.borders[chunk] = matrix.shape.chunk_begin(chunk);
     return made;
@@ -357,7 +367,7 @@ Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cu
     const int tokens = std::min(tokens_at_once, args.tokens - first);
     const std::size_t slot = static_cast<std::size_t>(first) * static_cast<std::size_t>(args.top_k);
     const Bf16* x = args.x + static_cast<std::size_t>(first) * static_cast<std::size_t>(args.x_stride);
-    const DecodeParams params{
+    const DecodeParams<Layout> params{
         .products = {product(weights.gate_up, weights.gate_up_bias, x, args.x_stride, args.top_k),
                      product(weights.down, weights.down_bias, args.workspace.activations,
                              weights.down.shape.padded_cols(), 1)},
@@ -368,15 +378,15 @@ Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cu
         .out = args.workspace.products,
         .arrived = args.workspace.arrived,
         .swiglu_limit = weights.swiglu_limit};
-    const int shared_bytes = fixed_bytes + expert_groups_bytes(params.slots, params.experts);
-    cuda_check(cudaFuncSetAttribute(sm90_mxfp4_moe_decode, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    const int shared_bytes = fixed_bytes<Layout> + expert_groups_bytes(params.slots, params.experts);
+    cuda_check(cudaFuncSetAttribute(sm90_moe_decode<Layout>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     shared_bytes));
     launch_kernel({.blocks = dim3(static_cast<unsigned>(blocks)),
                    .threads = decode_threads,
                    .shared_bytes = static_cast<std::size_t>(shared_bytes),
                    .stream = stream,
                    .overlaps = true},
-                  sm90_mxfp4_moe_decode, params);
+                  sm90_moe_decode<Layout>, params);
     if (args.out == nullptr) continue;
     MoeCudaArgs part = args;
     part.tokens = tokens;
@@ -386,6 +396,12 @@ Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cu
     launch_moe_combine(part, weights.down.shape.rows, stream);
   }
   return {};
+}
+
+}  // namespace
+
+Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream) {
+  return launch_few(weights, args, stream);
 }
 
 }  // namespace nibble

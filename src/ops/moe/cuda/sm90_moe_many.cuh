@@ -1,0 +1,322 @@
+// The expert layer for many tokens, of weights in granules of any format, on wgmma; the bits are those of the
+// kernel for few tokens, whose order of additions (granules.h) it keeps.
+//
+//   tiles     slots by expert, and the tokens' activations (moe_many_tiles.cuh)
+//   products  gate_up, whose epilogue writes h as such tiles, and down, in one kernel
+//   combine   a token's experts (moe_steps.cuh)
+//
+// A block a multiprocessor. It takes items, a tile of tokens times 192 or 128 rows of a product, from a
+// common counter: all of gate_up's, then all of down's, which wait for their tile's h. One warp fetches
+// weights, a thread activations, by bulk copies into rings, and run ahead from item to item. Each of the
+// other warps has a granule: it decodes its codes into the registers that wgmma reads its first operand from.
+// So there is no barrier between warps but the rings'.
+//
+// Why these tiles, for a k64 block of an item in MXFP4, in cycles of a multiprocessor at 1.77 GHz:
+//
+//   rows x tokens   weights   their share of what   products, 4,096   instructions of each of four
+//                             DRAM gives, 19.9      FLOP a cycle      schedulers, 80 .. 95 a warp
+//   192 x 16        6.5 KB    328                   96                240
+//   192 x 64        6.5 KB    328                   384               285
+//   128 x 160       4.4 KB    218                   640               190
+//
+// Few tokens an expert are bound by bytes and by decoding, which does not depend on the width: the more rows
+// at once the better, and tiles as narrow as the tokens are few. Many are bound by the products: a tile as
+// wide as registers allow, which hold a chunk's sums and those of the chunks before it (80 each for 160
+// tokens). Bytes from the second-level cache come with the width: 24 KB for 128 x 160, 38 a cycle at the full
+// rate of the products, near what it can give.
+#pragma once
+
+#include "ops/cuda/launch.cuh"
+#include "ops/moe/cuda/moe_many_work.cuh"
+#include "ops/moe/cuda/moe_steps.cuh"
+#include "ops/ptx/tensor_core.cuh"
+#include "ops/ptx/warpgroup.cuh"
+#include "ops/ptx/warpgroup_registers.cuh"
+#include "tensor/cuda_check.h"
+
+namespace nibble::moe_many {
+
+// A lane's codes of a k64 block and the scales of its two rows, low byte first.
+struct Codes {
+  uint4 words;
+  std::uint32_t scales;
+};
+
+// The operand registers of two of a block's steps.
+__device__ __forceinline__ void decode_steps(std::uint32_t (&a)[2][4], std::uint32_t first,
+                                             std::uint32_t second, std::uint32_t even, std::uint32_t odd) {
+  const PlacedPairs placed = place_pairs(first, second, ptx::choose_bits(first, second, granule_merge_mask));
+#pragma unroll
+  for (int i = 0; i < 8; ++i) a[i / 4][i % 4] = ptx::multiply_bf16x2(placed.pair[i], i % 2 == 0 ? even : odd);
+}
+
+// Stores h of a granule: the gate and the up projection of an element meet in a lane, elements that make up a
+// word in lanes 4 apart.
+template <int width>
+__device__ __forceinline__ void store_h(const Item& item, int granule, int lane,
+                                        const float (&totals)[width / 2], float even_bias, float odd_bias) {
+  const int g = lane / 4, column = lane % 4 * 2 + g % 2;
+  const auto place = [&](int element) {
+    return item.h + element / granule_k * (width * moe_row_bytes) +
+           moe_tile_offset(width, column, element % granule_k);
+  };
+  std::uint8_t* const to = place(granule * (granule_rows / 2) + g / 2 * 2);
+  const float scale = item.scale, limit = item.swiglu_limit;
+#pragma unroll
+  for (int j = 0; j < width / 8; ++j) {
+    float h[2];
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      h[c] = swiglu_on_device(__fmul_rn(totals[4 * j + c], scale) + even_bias,
+                              __fmul_rn(totals[4 * j + 2 + c], scale) + odd_bias, limit);
+    }
+    const float other = __shfl_xor_sync(0xffffffffu, g % 2 ? h[0] : h[1], 4);
+    *reinterpret_cast<std::uint32_t*>(to + j * 256) =
+        g % 2 ? ptx::pack_bf16x2(other, h[1]) : ptx::pack_bf16x2(h[0], other);
+  }
+  // Past the last of h the weights are zero, but what they multiply must be a number.
+  if (granule == item.granules - 1) {
+    for (int pad = item.h_columns + g / 2 * 2; pad % granule_k != 0; pad += 8) {
+      if (pad / granule_k * granule_k >= item.h_columns) break;
+      for (int j = 0; j < width / 8; ++j) *reinterpret_cast<std::uint32_t*>(place(pad) + j * 256) = 0;
+    }
+  }
+}
+
+template <int width>
+__device__ __forceinline__ void store_products(const Item& item, int granule, int lane,
+                                               const float (&totals)[width / 2], float even_bias,
+                                               float odd_bias) {
+  const float scale = item.scale;
+  float* const out = item.out + granule * granule_rows + lane / 4 * 2;
+  const std::size_t columns = static_cast<std::size_t>(item.out_columns);
+#pragma unroll
+  for (int j = 0; j < width / 8; ++j) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const int slot = item.slots[8 * j + lane % 4 * 2 + c];
+      if (slot < 0) continue;
+      *reinterpret_cast<float2*>(out + static_cast<std::size_t>(slot) * columns) =
+          make_float2(__fmul_rn(totals[4 * j + c], scale) + even_bias,
+                      __fmul_rn(totals[4 * j + 2 + c], scale) + odd_bias);
+    }
+  }
+}
+
+// A warp's granule of an item. A block's steps are queued in twos, and the codes of two are decoded while the
+// two before are multiplied.
+template <class Tiles, int width>
+__device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, int lane) {
+  using Layout = typename Tiles::Layout;
+  constexpr unsigned step_bytes = width * 32;
+  Shared<Tiles>& shared = shared_of_block<Tiles>();
+  Barriers<Tiles>& barriers = shared.barriers;
+  const Item& item = shared.items[slot];
+  const int blocks = item.blocks;
+  const int codes_at = warp * Tiles::granule_bytes + lane * 16;
+  const int scales_at = warp * Tiles::granule_bytes + granule_code_bytes + granule_lane_scales<Layout>(lane);
+  float sums[width / 2], totals[width / 2];
+  // A chunk without blocks adds a zero, and only to a minus zero does that matter.
+  const float nothing = blocks < granule_k_chunks ? 0.0f : -0.0f;
+#pragma unroll
+  for (int i = 0; i < width / 2; ++i) sums[i] = 0, totals[i] = nothing;
+  const auto add_chunk = [&] {
+    ptx::wgmma_wait_all(sums);
+#pragma unroll
+    for (int i = 0; i < width / 2; ++i) totals[i] += sums[i];
+  };
+  // The products of the block before the last queued one have ended, and so have the lanes' loads.
+  const auto leave = [&](std::uint64_t* empty) {
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(empty);
+  };
+  int left_stage = -1, left_inputs = -1;  // of this item, not yet said to be empty
+  std::uint32_t a[2][2][4];
+  const std::uint64_t inputs_ring = ptx::wgmma_operand<256>(shared.inputs);
+  const std::uint64_t weights_ring = ptx::wgmma_operand<256>(shared.weights);
+  int end = 0;
+#pragma unroll 1
+  for (int chunk = 1; chunk <= granule_k_chunks; ++chunk) {
+    int block = end;
+    end = chunk * blocks / granule_k_chunks;
+    if (block == end) continue;
+    bool add = false;
+#pragma unroll 1
+    do {
+      const int stage = turns.weights.stage, count = min(end - block, Tiles::blocks);
+      const std::uint8_t* const codes = shared.weights[stage] + codes_at;
+      const std::uint8_t* const scales = shared.weights[stage] + scales_at;
+      const auto load = [&](int index) {
+        return Codes{*reinterpret_cast<const uint4*>(codes + index * granule_block_bytes<Layout>),
+                     *reinterpret_cast<const std::uint16_t*>(scales + index * granule_block_bytes<Layout>)};
+      };
+      ptx::mbarrier_wait(&barriers.weights_full[stage], turns.weights.parity);
+      turns.weights.next(Tiles::stages);
+      Codes next = load(0);
+      if (!add && block > 0) add_chunk();
+#pragma unroll
+      for (int index = 0; index < Tiles::blocks; ++index) {
+        std::uint64_t b;
+        if constexpr (Tiles::together) {
+          b = ptx::wgmma_operand_at(weights_ring,
+                                    static_cast<unsigned>(stage * Tiles::stage_bytes + Tiles::weight_bytes) +
+                                        static_cast<unsigned>(index) * 4 * step_bytes);
+        } else {
+          ptx::mbarrier_wait(&barriers.inputs_full[turns.inputs.stage], turns.inputs.parity);
+          b = ptx::wgmma_operand_at(inputs_ring,
+                                    static_cast<unsigned>(turns.inputs.stage * Tiles::block_bytes));
+        }
+        const std::uint32_t even = Layout::multiplier(static_cast<std::uint8_t>(next.scales)),
+                            odd = Layout::multiplier(static_cast<std::uint8_t>(next.scales >> 8));
+        ptx::wgmma_wait_but<1>();
+        decode_steps(a[0], next.words.x, next.words.y, even, odd);
+        ptx::wgmma_fence();
+        ptx::wgmma_bf16(sums, a[0][0], b, add);
+        ptx::wgmma_bf16(sums, a[0][1], ptx::wgmma_operand_at(b, step_bytes), true);
+        ptx::wgmma_commit();
+        add = true;
+        ptx::wgmma_wait_but<1>();  // and with it all products of the block before
+        if (index == 0 && left_stage >= 0) leave(&barriers.weights_empty[left_stage]);
+        if constexpr (!Tiles::together) {
+          if (left_inputs >= 0 && lane == 0) ptx::mbarrier_arrive(&barriers.inputs_empty[left_inputs]);
+          left_inputs = turns.inputs.stage;
+          turns.inputs.next(Tiles::input_stages);
+        }
+        decode_steps(a[1], next.words.z, next.words.w, even, odd);
+        const bool last = index + 1 == Tiles::blocks || index + 1 == count;
+        if (!last) next = load(index + 1);
+        ptx::wgmma_fence();
+        ptx::wgmma_bf16(sums, a[1][0], ptx::wgmma_operand_at(b, 2 * step_bytes), true);
+        ptx::wgmma_bf16(sums, a[1][1], ptx::wgmma_operand_at(b, 3 * step_bytes), true);
+        ptx::wgmma_commit();
+        if (last) break;
+      }
+      left_stage = stage;
+      block += count;
+    } while (block < end);
+  }
+  add_chunk();
+  leave(&barriers.weights_empty[left_stage]);
+  if constexpr (!Tiles::together) leave(&barriers.inputs_empty[left_inputs]);
+
+  const int granule = item.granule + warp;
+  if (granule < item.granules) {
+    const std::uint32_t bias =
+        *reinterpret_cast<const std::uint32_t*>(item.bias + warp * granule_rows + lane / 4 * 2);
+    const float even_bias = __uint_as_float(bias << 16), odd_bias = __uint_as_float(bias & 0xffff0000u);
+    if (item.second) {
+      store_products<width>(item, granule, lane, totals, even_bias, odd_bias);
+    } else {
+      store_h<width>(item, granule, lane, totals, even_bias, odd_bias);
+    }
+  }
+  if (!item.second) leave(&barriers.h_stored[slot]);
+}
+
+// The compiler sets registers apart for the sums of each width, which limits how many one kernel can have.
+template <class Tiles, int index = 0>
+__device__ __forceinline__ void multiply_item_of(int width, Turns& turns, int slot, int warp, int lane) {
+  constexpr int this_width = Tiles::widths.width[index];
+  if constexpr (index + 1 < Tiles::widths.count) {
+    if (width != this_width) return multiply_item_of<Tiles, index + 1>(width, turns, slot, warp, lane);
+  }
+  multiply_item<Tiles, this_width>(turns, slot, warp, lane);
+}
+
+template <class Tiles>
+__global__ void __launch_bounds__(Tiles::threads, 1)
+    sm90_moe_many(const __grid_constant__ ManyParams<typename Tiles::Layout> params) {
+  Shared<Tiles>& shared = shared_of_block<Tiles>();
+  Barriers<Tiles>& barriers = shared.barriers;
+  const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < Tiles::stages; ++stage) {
+      ptx::mbarrier_init(&barriers.weights_full[stage], Tiles::together ? 2 : 1);
+      ptx::mbarrier_init(&barriers.weights_empty[stage], Tiles::granules);
+    }
+    for (int stage = 0; stage < Tiles::input_stages; ++stage) {
+      ptx::mbarrier_init(&barriers.inputs_full[stage], 1);
+      ptx::mbarrier_init(&barriers.inputs_empty[stage], Tiles::granules);
+    }
+    for (int slot = 0; slot < item_slots; ++slot) {
+      ptx::mbarrier_init(&barriers.item_full[slot], 1);
+      ptx::mbarrier_init(&barriers.item_empty[slot], Tiles::granules + 2);
+      ptx::mbarrier_init(&barriers.h_stored[slot], Tiles::granules);
+    }
+    ptx::fence_mbarrier_init();
+  }
+  ptx::grid_launch_dependents();
+  ptx::grid_dependency_wait();
+  __syncthreads();  // the barriers are ready
+  if (warp >= Tiles::granules) {
+    ptx::keep_registers<fetch_registers>();
+    if (warp == Tiles::granules) fetch_weights<Tiles>(params, lane);
+    if (warp == Tiles::granules + 1 && lane == 0) fetch_inputs<Tiles>();
+    if (warp == Tiles::granules + 2 && lane == 0) announce_h<Tiles>();
+  } else {
+    ptx::take_registers<Tiles::registers>();
+    Turn turn;
+    Turns turns;
+    while (true) {
+      ptx::mbarrier_wait(&barriers.item_full[turn.stage], turn.parity);
+      const int width = shared.items[turn.stage].width;
+      if (width == 0) break;
+      multiply_item_of<Tiles>(width, turns, turn.stage, warp, lane);
+      __syncwarp();  // all lanes are done with the item
+      if (lane == 0) ptx::mbarrier_arrive(&barriers.item_empty[turn.stage]);
+      turn.next(item_slots);
+    }
+  }
+}
+
+template <class Tiles, class Granules>
+Status launch_products(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& args,
+                       cudaStream_t stream) {
+  using Layout = typename Granules::Layout;
+  int device = 0, processors = 0;
+  cuda_check(cudaGetDevice(&device));
+  cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  const int blocks = args.blocks > 0 && args.blocks < processors ? args.blocks : processors;
+  const MoeManyPlaces places = launch_moe_many_tiles(args, weights.gate_up.experts,
+                                                     weights.gate_up.shape.blocks(), Tiles::widths, stream);
+  const auto product = [](const Granules& matrix, const Bf16* bias, std::uint8_t* inputs) {
+    return Product<Layout>{.weights = matrix.data,
+                           .bias = bias,
+                           .inputs = inputs,
+                           .shape = matrix.shape,
+                           .factor = matrix.factor(),
+                           .row_items = (matrix.shape.granules() + Tiles::granules - 1) / Tiles::granules};
+  };
+  constexpr int shared_bytes = static_cast<int>(sizeof(Shared<Tiles>));
+  static_assert(Tiles::widths.fit() && Tiles::stages >= 2 && shared_bytes <= 227 * 1024);
+  cuda_check(
+      cudaFuncSetAttribute(sm90_moe_many<Tiles>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+  launch_kernel({.blocks = dim3(static_cast<unsigned>(blocks)),
+                 .threads = Tiles::threads,
+                 .shared_bytes = static_cast<std::size_t>(shared_bytes),
+                 .stream = stream,
+                 .overlaps = true},
+                sm90_moe_many<Tiles>,
+                ManyParams<Layout>{.products = {product(weights.gate_up, weights.gate_up_bias, places.x),
+                                                product(weights.down, weights.down_bias, places.h)},
+                                   .places = places,
+                                   .out = args.workspace.products,
+                                   .swiglu_limit = weights.swiglu_limit});
+  return {};
+}
+
+template <class Granules>
+Status launch_many(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& args, cudaStream_t stream) {
+  using Layout = typename Granules::Layout;
+  NIBBLE_RETURN_IF_ERROR(check_moe_shapes(weights, args));
+  if (args.workspace.many == nullptr) return invalid_argument("no room for many tokens was given");
+  if (args.tokens == 0) return {};
+  const int mean = args.tokens * args.top_k / weights.gate_up.experts;  // tokens of an expert
+  NIBBLE_RETURN_IF_ERROR(mean < 28    ? launch_products<FewTokens<Layout>>(weights, args, stream)
+                         : mean < 100 ? launch_products<SomeTokens<Layout>>(weights, args, stream)
+                                      : launch_products<ManyTokens<Layout>>(weights, args, stream));
+  if (args.out != nullptr) launch_moe_combine(args, weights.down.shape.rows, stream);
+  return {};
+}
+
+}  // namespace nibble::moe_many
