@@ -3,7 +3,8 @@
 # it everything builds and tests as on a machine that never saw a toolkit.
 #
 #   nibble_cuda_room(name DEPS ... SOURCES ... TESTS ... BENCHES ...)
-# gives the library nibble_<name>_cuda, adds its tests to device_test, and makes a program of each benchmark.
+# gives the library nibble_<name>_cuda, adds its tests to device_test, and makes a program of each benchmark. A room of
+# tests alone has no sources.
 
 find_package(CUDAToolkit QUIET)
 if(NIBBLE_CUDA)
@@ -53,8 +54,13 @@ function(nibble_cuda_room name)
     return()
   endif()
   cmake_parse_arguments(ROOM "" "" "DEPS;SOURCES;TESTS;BENCHES" ${ARGN})
-  add_library(nibble_${name}_cuda STATIC ${ROOM_SOURCES})
-  target_link_libraries(nibble_${name}_cuda PUBLIC nibble_flags ${ROOM_DEPS} CUDA::cudart_static)
+  if(ROOM_SOURCES)
+    add_library(nibble_${name}_cuda STATIC ${ROOM_SOURCES})
+    target_link_libraries(nibble_${name}_cuda PUBLIC nibble_flags ${ROOM_DEPS} CUDA::cudart_static)
+  else()
+    add_library(nibble_${name}_cuda INTERFACE)
+    target_link_libraries(nibble_${name}_cuda INTERFACE nibble_flags ${ROOM_DEPS} CUDA::cudart_static)
+  endif()
   if(NIBBLE_TESTS AND ROOM_TESTS)
     if(NOT TARGET device_test)
       add_executable(device_test)

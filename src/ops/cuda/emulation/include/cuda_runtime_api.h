@@ -206,6 +206,15 @@ inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { return *value = 2, cudaSuccess; }
+inline cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSuccess; }
+struct cudaDeviceProp {
+  char name[256] = "NVIDIA H200";
+  std::size_t totalGlobalMem = std::size_t{1} << 30;
+  int major = 9, minor = 0;
+};
+inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  return *properties = {}, cudaSuccess;
+}
 inline cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
