@@ -11,6 +11,7 @@ CASES = {
                                            "--max-model-len", "8192", "--max-num-seqs", "4"],
     "gpt_oss_20b_on_an_h100": ["gpt-oss-20b", "--as", "h100x1"],
     "gpt_oss_120b_on_an_h200": ["gpt-oss-120b", "--as", "h200x1"],
+    "gpt_oss_120b_on_an_h200_with_fp8_keys_and_values": ["gpt-oss-120b", "--as", "h200x1", "--kv-cache-dtype", "fp8"],
     "gpt_oss_120b_split_over_four": ["gpt-oss-120b", "--as", "h200x4", "--tp", "4"],
     "gpt_oss_120b_experts_spread_over_four": ["gpt-oss-120b", "--as", "h200x4", "--tp", "4", "--ep", "4",
                                               "--moe-a2a-backend", "deepep_low_latency"],

@@ -192,12 +192,6 @@ constexpr Rule rules[] = {
      [](const S& s, const C& c) { return s.on_gpu() && c.value == "float32"; },
      [](const S&, const C&) { return std::string("attention on a GPU reads bfloat16 or fp8"); }},
 
-    {"fp8-cache-not-built", Field::kv_cache_dtype, Effect::remove,
-     [](const S& s, const C& c) { return s.on_gpu() && !s.machine.declared && c.value == "fp8"; },
-     [](const S&, const C&) {
-       return std::string("attention on a GPU reads bfloat16; fp8 is not built yet");
-     }},
-
     {"runner-device", Field::experts, Effect::remove,
      [](const S& s, const C& c) { return kernel_of(c).facts.device != device_of(s); },
      [](const S&, const C& c) { return other_device(kernel_of(c).facts); }, true},

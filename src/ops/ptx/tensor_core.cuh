@@ -40,6 +40,31 @@ __device__ __forceinline__ std::uint32_t pack_bf16x2(float low, float high) {
   return pair;
 }
 
+// Two e4m3, the first in the low byte, as bfloat16, which holds them exactly; what is no number stays none.
+__device__ __forceinline__ std::uint32_t bf16x2_of_e4m3x2(std::uint16_t codes) {
+  std::uint32_t pair;
+  asm("{\n"
+      ".reg .b32 halves;\n"
+      ".reg .b16 low, high;\n"
+      ".reg .f32 first, second;\n"
+      "cvt.rn.f16x2.e4m3x2 halves, %1;\n"
+      "mov.b32 {low, high}, halves;\n"
+      "cvt.f32.f16 first, low;\n"
+      "cvt.f32.f16 second, high;\n"
+      "cvt.rn.bf16x2.f32 %0, second, first;\n"
+      "}"
+      : "=r"(pair)
+      : "h"(codes));
+  return pair;
+}
+
+// The code of the nearest e4m3, ties to even, at most 448; of what is no number, one that is none.
+__device__ __forceinline__ std::uint8_t e4m3_of(float value) {
+  std::uint16_t codes;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(0.0f), "f"(value));
+  return static_cast<std::uint8_t>(codes);
+}
+
 // 2^x within 2 units in the last place; results below 2^-126 are 0.
 __device__ __forceinline__ float exp2_fast(float x) {
   float power;

@@ -5,33 +5,34 @@
 namespace nibble {
 namespace {
 
-void lay_out(const ModelConfig& config, int page_size, const KvStore::PageCounts& page_counts,
+void lay_out(const ModelConfig& config, DType dtype, int page_size, const KvStore::PageCounts& page_counts,
              DeviceArena& arena, std::vector<KvCudaLayer>& layers) {
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const int slots = page_counts[page_group_of_layer(config, layer)] * page_size;
-    const std::size_t elements =
-        static_cast<std::size_t>(config.num_key_value_heads) * static_cast<std::size_t>(slots) * kv_head_dim;
-    Bf16* const keys = arena.take<Bf16>(elements);
+    const std::size_t bytes = static_cast<std::size_t>(config.num_key_value_heads) *
+                              static_cast<std::size_t>(slots) * kv_head_dim * dtype_bytes(dtype);
+    void* const keys = arena.take<std::byte>(bytes);
     layers.push_back({.keys = keys,
-                      .values = arena.take<Bf16>(elements),
+                      .values = arena.take<std::byte>(bytes),
                       .kv_heads = static_cast<int>(config.num_key_value_heads),
-                      .slots = slots});
+                      .slots = slots,
+                      .dtype = dtype});
   }
 }
 
 }  // namespace
 
-Result<CudaKvStore> CudaKvStore::allocate(const ModelConfig& config, int page_size,
+Result<CudaKvStore> CudaKvStore::allocate(const ModelConfig& config, DType dtype, int page_size,
                                           const KvStore::PageCounts& page_counts) {
   CudaKvStore store;
   store.page_size_ = page_size;
   DeviceArena counted;
   std::vector<KvCudaLayer> nowhere;
-  lay_out(config, page_size, page_counts, counted, nowhere);
+  lay_out(config, dtype, page_size, page_counts, counted, nowhere);
   NIBBLE_ASSIGN(store.memory_, DeviceBuffer::allocate(counted.used()));
   // Not cleared: a position is written before any query may look at it.
   DeviceArena arena(store.memory_.data());
-  lay_out(config, page_size, page_counts, arena, store.layers_);
+  lay_out(config, dtype, page_size, page_counts, arena, store.layers_);
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
     store.groups_.push_back(page_group_of_layer(config, layer));
   return store;

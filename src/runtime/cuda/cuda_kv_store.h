@@ -14,7 +14,8 @@ namespace nibble {
 
 class CudaKvStore {
  public:
-  static Result<CudaKvStore> allocate(const ModelConfig& config, int page_size,
+  // dtype: bf16 or f8_e4m3.
+  static Result<CudaKvStore> allocate(const ModelConfig& config, DType dtype, int page_size,
                                       const KvStore::PageCounts& page_counts);
 
   std::span<const KvCudaLayer> layers() const { return layers_; }

@@ -176,10 +176,16 @@ Result<std::string> check_experts() {
   return bytes_of(few) == bytes_of(many) ? std::string() : std::string("other bits alone than among others");
 }
 
+template <class Kv>
 Result<std::string> check_attention() {
   constexpr int rows = 96, first = 400, heads = 16, kv_heads = 2, page_size = 64, slots = 512;
   Numbers numbers;
-  const auto cache = [&] { return on_device(numbers.list(kv_heads * slots * kv_head_dim)); };
+  const auto cache = [&] {
+    std::vector<typename Kv::Element> elements;
+    for (const Bf16 value : numbers.list(kv_heads * slots * kv_head_dim))
+      elements.push_back(Kv::Element::from_float(value.to_float()));
+    return on_device(elements);
+  };
   NIBBLE_ASSIGN(DeviceBuffer q, on_device(numbers.list(rows * heads * kv_head_dim, 4.0f)));
   NIBBLE_ASSIGN(DeviceBuffer keys, cache());
   NIBBLE_ASSIGN(DeviceBuffer values, cache());
@@ -199,7 +205,7 @@ Result<std::string> check_attention() {
                                            .sequence_count = static_cast<int>(cuts.size()),
                                            .page_table = table.as<std::int32_t>(),
                                            .page_size = page_size,
-                                           .cache = {keys.as<Bf16>(), values.as<Bf16>(), kv_heads, slots},
+                                           .cache = {keys.data(), values.data(), kv_heads, slots, Kv::dtype},
                                            .scale = 0.125f,
                                            .out = out.as<std::uint8_t>(),
                                            .rows = how,
@@ -268,7 +274,9 @@ std::vector<GpuCheck> check_gpu() {
   } kernels[] = {
       {"sm90_bf16_linear", check_linear, "products with bf16 weights: the bits of few rows and of many"},
       {"sm90_mxfp4", check_experts, "products with mxfp4 weights: the bits of few rows and of many"},
-      {"sm90_attention", check_attention, "attention: the bits of decode and of prefill"}};
+      {"sm90_attention", check_attention<KvBf16>, "attention: the bits of decode and of prefill"},
+      {"sm90_attention, fp8", check_attention<KvE4m3>,
+       "attention to fp8 keys and values: the bits of decode and of prefill"}};
   for (const auto& kernel : kernels) {
     const Result<std::string> found = kernel.check();
     const bool equal = found.ok() && found->empty();

@@ -49,7 +49,8 @@ Result<std::unique_ptr<Worker>> GpuWorker::start(const ModelConfig& config, Weig
   const CudaForwardLimits forward{
       .rows = limits.max_rows, .logit_rows = limits.max_logit_rows, .sequences = limits.max_sequences};
   NIBBLE_ASSIGN(std::unique_ptr<CudaModel> model, load_cuda_model(config, forward, feed, stream->get()));
-  NIBBLE_ASSIGN(CudaKvStore kv, CudaKvStore::allocate(config, limits.page_size, limits.page_counts));
+  NIBBLE_ASSIGN(CudaKvStore kv,
+                CudaKvStore::allocate(config, limits.kv_dtype, limits.page_size, limits.page_counts));
   const int group = model->query_heads_a_key_head();
   NIBBLE_ASSIGN(StepInputs inputs, StepInputs::allocate(limits, group));
   NIBBLE_ASSIGN(GpuSampler sampler, GpuSampler::allocate(limits, static_cast<int>(config.vocab_size)));

@@ -15,6 +15,10 @@ Status attention_cuda(const AttentionCudaArgs& args, cudaStream_t stream) {
     return invalid_argument("pages must be of a multiple of 64 positions, not " +
                             std::to_string(args.page_size));
   }
+  if (args.cache.dtype != KvBf16::dtype && args.cache.dtype != KvE4m3::dtype) {
+    return invalid_argument("attention reads keys and values in bf16 or e4m3, not in " +
+                            std::string(dtype_name(args.cache.dtype)));
+  }
   if (!(args.scale > 0)) {
     return invalid_argument("scores must be scaled by more than 0, not " + std::to_string(args.scale));
   }

@@ -1,7 +1,7 @@
 // How fast gpt-oss's attention runs, 64/8/64 heads with sinks: graphs of layers with keys and values of their
 // own, as many as keep them out of the second-level cache; random queries, keys and values.
 //
-//   attention_cuda_bench [--batch 1,8,32] [--positions 1024,8192,65536] [--json FILE]
+//   attention_cuda_bench [--batch 1,8,32] [--positions 1024,8192,65536] [--kv bfloat16|fp8] [--json FILE]
 //
 // Prints a line for each case: decode (one row a sequence) by batch and positions, whole and with a window of
 // 128, in microseconds and share of 4,650 GB/s on the bytes that are seen; prefill of one prompt in
@@ -15,22 +15,38 @@ namespace nibble {
 namespace {
 
 constexpr int heads = 64, kv_heads = 8, page_size = 128;
-constexpr double kv_bytes = 2.0 * kv_heads * kv_head_dim * 2;  // a position
-
 struct Case {
   int batch, positions, window, rows;  // rows: of each sequence, the last ones
+  DType dtype;                         // of keys and values
 };
+
+// Magnitudes from 2^-3 to 2^0, signs and mantissas random.
+__global__ void fill_e4m3(std::uint32_t* words, std::size_t count, std::uint32_t seed) {
+  const std::size_t step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step)
+    words[i] = (bench::mixed(i, seed) & 0x9f9f9f9fu) + 0x20202020u;
+}
+DeviceBuffer random_cache(std::size_t elements, DType dtype, std::uint32_t seed) {
+  if (dtype == DType::bf16) return bench::random_weights(elements * 2, seed);
+  DeviceBuffer buffer = bench::room(elements);
+  fill_e4m3<<<2048, 256>>>(buffer.as<std::uint32_t>(), elements / 4, seed);
+  cuda_check(cudaGetLastError());
+  cuda_check(cudaDeviceSynchronize());
+  return buffer;
+}
 
 std::string run(const Case& c, std::mt19937& random) {
   const int pages = (c.positions + page_size - 1) / page_size, slots = c.batch * pages * page_size;
   const std::size_t layer_elements = static_cast<std::size_t>(slots) * kv_heads * kv_head_dim;
+  const std::size_t element_bytes = dtype_bytes(c.dtype);
+  const double kv_bytes = 2.0 * kv_heads * kv_head_dim * static_cast<double>(element_bytes);  // a position
   const double bytes_seen =
       kv_bytes * c.batch * (c.window > 0 ? std::min(c.window, c.positions) : c.positions);
-  const double layer_bytes = 4.0 * static_cast<double>(layer_elements);
+  const double layer_bytes = 2.0 * static_cast<double>(element_bytes * layer_elements);
   // Windows see little of their layers: 36 of them even where the rest of the cache takes gigabytes.
   const int layers = c.rows > 1 ? 4 : std::clamp(static_cast<int>(20e9 / layer_bytes), 4, 36);
-  DeviceBuffer keys = bench::random_weights(layer_elements * 2 * static_cast<std::size_t>(layers), 3);
-  DeviceBuffer values = bench::random_weights(layer_elements * 2 * static_cast<std::size_t>(layers), 4);
+  DeviceBuffer keys = random_cache(layer_elements * static_cast<std::size_t>(layers), c.dtype, 3);
+  DeviceBuffer values = random_cache(layer_elements * static_cast<std::size_t>(layers), c.dtype, 4);
 
   std::vector<std::int32_t> table(static_cast<std::size_t>(c.batch * pages));
   for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::int32_t>(i);
@@ -49,23 +65,24 @@ std::string run(const Case& c, std::mt19937& random) {
   DeviceBuffer arrived = bench::zeroed(static_cast<std::size_t>(c.batch) * kv_heads * 4);
   const bench::Times times = bench::time_graph(layers, c.rows > 1 ? 5 : 25, [&](cudaStream_t stream) {
     for (int layer = 0; layer < layers; ++layer) {
-      const std::size_t at = layer_elements * static_cast<std::size_t>(layer);
-      bench::require(attention_cuda({.q = q.as<Bf16>(),
-                                     .heads = heads,
-                                     .sequences = device_sequences.as<SequenceCuda>(),
-                                     .sequence_count = c.batch,
-                                     .page_table = device_table.as<std::int32_t>(),
-                                     .page_size = page_size,
-                                     .cache = {keys.as<Bf16>() + at, values.as<Bf16>() + at, kv_heads, slots},
-                                     .window = c.window,
-                                     .sinks = sinks.as<float>(),
-                                     .scale = 0.125f,
-                                     .out = out.as<std::uint8_t>(),
-                                     .rows = which,
-                                     .max_splits = splits,
-                                     .settled = true,
-                                     .workspace = {partials.as<float>(), arrived.as<std::uint32_t>()}},
-                                    stream));
+      const std::size_t at = layer_elements * element_bytes * static_cast<std::size_t>(layer);
+      bench::require(
+          attention_cuda({.q = q.as<Bf16>(),
+                          .heads = heads,
+                          .sequences = device_sequences.as<SequenceCuda>(),
+                          .sequence_count = c.batch,
+                          .page_table = device_table.as<std::int32_t>(),
+                          .page_size = page_size,
+                          .cache = {keys.data() + at, values.data() + at, kv_heads, slots, c.dtype},
+                          .window = c.window,
+                          .sinks = sinks.as<float>(),
+                          .scale = 0.125f,
+                          .out = out.as<std::uint8_t>(),
+                          .rows = which,
+                          .max_splits = splits,
+                          .settled = true,
+                          .workspace = {partials.as<float>(), arrived.as<std::uint32_t>()}},
+                         stream));
     }
   });
   double seen = 0;  // positions, over all rows
@@ -75,16 +92,18 @@ std::string run(const Case& c, std::mt19937& random) {
   const double share = bytes_seen / seconds / bench::read_peak;
   const double tflops = 4.0 * kv_head_dim * heads * seen / seconds / 1e12;
   std::printf(
-      "%4d x %4d rows, %6d positions, window %4d: %9.2f us (%.2f .. %.2f)  %5.1f %% of 4,650 GB/s  %6.1f "
+      "%s %4d x %4d rows, %6d positions, window %4d: %9.2f us (%.2f .. %.2f)  %5.1f %% of 4,650 GB/s  %6.1f "
       "TFLOP/s\n",
-      c.batch, c.rows, c.positions, c.window, times.median, times.least, times.most, 100 * share, tflops);
+      c.dtype == DType::bf16 ? "bfloat16" : "     fp8", c.batch, c.rows, c.positions, c.window, times.median,
+      times.least, times.most, 100 * share, tflops);
   std::fflush(stdout);
-  char line[256];
-  std::snprintf(
-      line, sizeof line,
-      "{\"batch\": %d, \"rows\": %d, \"positions\": %d, \"window\": %d, \"us\": %.2f, \"us_min\": %.2f, "
-      "\"us_max\": %.2f, \"share_of_read_peak\": %.4f, \"tflops\": %.1f}",
-      c.batch, c.rows, c.positions, c.window, times.median, times.least, times.most, share, tflops);
+  char line[288];
+  std::snprintf(line, sizeof line,
+                "{\"kv\": \"%s\", \"batch\": %d, \"rows\": %d, \"positions\": %d, \"window\": %d, \"us\": "
+                "%.2f, \"us_min\": %.2f, "
+                "\"us_max\": %.2f, \"share_of_read_peak\": %.4f, \"tflops\": %.1f}",
+                c.dtype == DType::bf16 ? "bfloat16" : "fp8", c.batch, c.rows, c.positions, c.window,
+                times.median, times.least, times.most, share, tflops);
   return line;
 }
 
@@ -94,29 +113,33 @@ std::string run(const Case& c, std::mt19937& random) {
 int main(int argc, char** argv) {
   using namespace nibble;
   std::vector<int> batches = {1, 8, 32}, lengths = {1024, 8192, 65536};
+  std::vector<DType> dtypes = {DType::bf16, DType::f8_e4m3};
   const char* json = nullptr;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string option = argv[i];
     if (option == "--batch") batches = bench::numbers(argv[i + 1]);
     if (option == "--positions") lengths = bench::numbers(argv[i + 1]);
+    if (option == "--kv") dtypes = {std::string(argv[i + 1]) == "fp8" ? DType::f8_e4m3 : DType::bf16};
     if (option == "--json") json = argv[i + 1];
   }
   if (!bench::has_gpu()) return 77;
   std::mt19937 random(1);
   std::vector<std::string> lines;
-  for (const int batch : batches) {
-    for (const int positions : lengths) {
-      if (batch == 8 && positions == 65536) continue;
-      for (const int window : {0, 128}) {
-        if (window > 0 && positions != 8192) continue;
-        lines.push_back(run({batch, positions, window, 1}, random));
+  for (const DType dtype : dtypes) {
+    for (const int batch : batches) {
+      for (const int positions : lengths) {
+        if (batch == 8 && positions == 65536) continue;
+        for (const int window : {0, 128}) {
+          if (window > 0 && positions != 8192) continue;
+          lines.push_back(run({batch, positions, window, 1, dtype}, random));
+        }
       }
     }
-  }
-  for (const int window : {0, 128}) {
-    for (const int positions : lengths) {
-      if (positions > 8192) continue;
-      lines.push_back(run({1, positions, window, positions}, random));
+    for (const int window : {0, 128}) {
+      for (const int positions : lengths) {
+        if (positions > 8192) continue;
+        lines.push_back(run({1, positions, window, positions, dtype}, random));
+      }
     }
   }
   bench::write_json(json, lines);

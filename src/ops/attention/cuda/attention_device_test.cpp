@@ -19,13 +19,26 @@ using AttentionOnTheGpu = OnTheGpu;
 struct Shape {
   int heads, kv_heads, page_size, window;
   bool sinks;
+  DType dtype = DType::bf16;  // of keys and values
+
+  std::size_t element_bytes() const { return dtype_bytes(dtype); }
 };
+
+// Which element of a layer has a dimension of a position's key, or value.
+std::size_t element_of(const Shape& shape, int slots, int head, int slot, int d, bool value) {
+  const int chunk = head * slots * 64 + slot / 64 * 4096;
+  const bool e4m3 = shape.dtype == DType::f8_e4m3;
+  const int at = value ? (e4m3 ? KvE4m3::value_at(slot % 64, d) : KvBf16::value_at(slot % 64, d))
+                       : (e4m3 ? KvE4m3::key_at(slot % 64, d) : KvBf16::key_at(slot % 64, d));
+  return static_cast<std::size_t>(chunk + at);
+}
 
 // One sequence of `length` positions in pages of a shuffled order; what was never written is no number.
 struct Sequence {
   Shape shape;
   int length, slots;
-  std::vector<Bf16> q, k, v, keys, values;
+  std::vector<Bf16> q, k, v;
+  std::vector<std::uint8_t> keys, values;  // as the layer has them
   std::vector<float> sinks;
   std::vector<std::int32_t> pages;
 
@@ -34,24 +47,35 @@ struct Sequence {
     q = random_bf16(random, n * static_cast<std::size_t>(shape.heads), 2.0f);
     k = random_bf16(random, n * static_cast<std::size_t>(shape.kv_heads));
     v = random_bf16(random, n * static_cast<std::size_t>(shape.kv_heads));
+    if (shape.dtype == DType::f8_e4m3) {
+      for (std::vector<Bf16>* list : {&k, &v}) {
+        for (Bf16& each : *list) each = Bf16::from_float(E4m3::from_float(each.to_float()).to_float());
+      }
+    }
     sinks = random_floats(random, static_cast<std::size_t>(shape.heads));
     pages.resize(static_cast<std::size_t>((length + shape.page_size - 1) / shape.page_size));
     std::iota(pages.begin(), pages.end(), 1);
     std::shuffle(pages.begin(), pages.end(), random);
     slots = (static_cast<int>(pages.size()) + 1) * shape.page_size;
-    keys.assign(static_cast<std::size_t>(shape.kv_heads * slots * 64), Bf16{0xffff});
+    keys.assign(static_cast<std::size_t>(shape.kv_heads * slots * 64) * shape.element_bytes(), 0xff);
     values = keys;
     for (int position = 0; position < length; ++position) {
       const int slot = pages[static_cast<std::size_t>(position / shape.page_size)] * shape.page_size +
                        position % shape.page_size;
       for (int head = 0; head < shape.kv_heads; ++head) {
-        const int chunk = head * slots * 64 + slot / 64 * 4096;
         for (int d = 0; d < 64; ++d) {
           const std::size_t from = static_cast<std::size_t>((position * shape.kv_heads + head) * 64 + d);
-          keys[static_cast<std::size_t>(chunk + kv_key_at(slot % 64, d))] = k[from];
-          values[static_cast<std::size_t>(chunk + kv_value_at(slot % 64, d))] = v[from];
+          store(keys, element_of(shape, slots, head, slot, d, false), k[from]);
+          store(values, element_of(shape, slots, head, slot, d, true), v[from]);
         }
       }
+    }
+  }
+  void store(std::vector<std::uint8_t>& layer, std::size_t element, Bf16 value) const {
+    if (shape.dtype == DType::f8_e4m3) {
+      layer[element] = E4m3::from_float(value.to_float()).bits;
+    } else {
+      std::memcpy(&layer[2 * element], &value, 2);
     }
   }
 
@@ -78,23 +102,23 @@ struct Sequence {
     DeviceBuffer out = device_bytes(o.token_bytes(row_count), 0xff);
     DeviceBuffer partials = device_bytes(attention_partials(splits, shape.kv_heads) * 4, 0xff);
     DeviceBuffer arrived = device_bytes(cuts.size() * static_cast<std::size_t>(shape.kv_heads) * 4, 0);
-    const Status status =
-        attention_cuda({.q = device_q.as<Bf16>(),
-                        .heads = shape.heads,
-                        .sequences = device_cuts.as<SequenceCuda>(),
-                        .sequence_count = static_cast<int>(cuts.size()),
-                        .page_table = table.as<std::int32_t>(),
-                        .page_size = shape.page_size,
-                        .cache = {device_keys.as<Bf16>(), device_values.as<Bf16>(), shape.kv_heads, slots},
-                        .window = shape.window,
-                        .sinks = shape.sinks ? device_sinks.as<float>() : nullptr,
-                        .scale = 0.125f,
-                        .out = out.as<std::uint8_t>(),
-                        .rows = rows,
-                        .max_splits = splits,
-                        .settled = settled,
-                        .workspace = {partials.as<float>(), arrived.as<std::uint32_t>()}},
-                       nullptr);
+    const Status status = attention_cuda(
+        {.q = device_q.as<Bf16>(),
+         .heads = shape.heads,
+         .sequences = device_cuts.as<SequenceCuda>(),
+         .sequence_count = static_cast<int>(cuts.size()),
+         .page_table = table.as<std::int32_t>(),
+         .page_size = shape.page_size,
+         .cache = {device_keys.data(), device_values.data(), shape.kv_heads, slots, shape.dtype},
+         .window = shape.window,
+         .sinks = shape.sinks ? device_sinks.as<float>() : nullptr,
+         .scale = 0.125f,
+         .out = out.as<std::uint8_t>(),
+         .rows = rows,
+         .max_splits = splits,
+         .settled = settled,
+         .workspace = {partials.as<float>(), arrived.as<std::uint32_t>()}},
+        nullptr);
     NIBBLE_CHECK(status.ok(), status.message());
     std::vector<std::uint8_t> tiles(o.token_bytes(row_count));
     out.copy_to(std::span(tiles));
@@ -165,7 +189,8 @@ bool same(const std::vector<Bf16>& a, const std::vector<Bf16>& b) {
 std::string name_of(const Shape& s, int length) {
   return std::to_string(s.heads) + "/" + std::to_string(s.kv_heads) + ", pages of " +
          std::to_string(s.page_size) + ", window " + std::to_string(s.window) +
-         (s.sinks ? ", sinks, " : ", ") + std::to_string(length) + " positions";
+         (s.sinks ? ", sinks, " : ", ") + std::to_string(length) + " positions in " +
+         std::string(dtype_name(s.dtype));
 }
 
 struct Case {
@@ -173,11 +198,19 @@ struct Case {
   int length;
 };
 std::vector<Case> cases() {
-  if (small_cases) {
-    return {{{8, 1, 64, 0, true}, 150}, {{4, 2, 128, 40, false}, 70}, {{16, 1, 64, 128, true}, 200}};
+  std::vector<Case> all;
+  for (const DType dtype : {DType::bf16, DType::f8_e4m3}) {
+    const std::vector<Case> small = {{{8, 1, 64, 0, true, dtype}, 150},
+                                     {{4, 2, 128, 40, false, dtype}, 70},
+                                     {{16, 1, 64, 128, true, dtype}, 200}};
+    const std::vector<Case> large = {
+        {{64, 8, 64, 0, true, dtype}, 700},   {{64, 8, 256, 128, true, dtype}, 700},
+        {{4, 2, 128, 40, false, dtype}, 333}, {{16, 1, 64, 0, false, dtype}, 257},
+        {{3, 3, 64, 0, true, dtype}, 130},    {{64, 8, 128, 0, true, dtype}, 2100}};
+    const std::vector<Case>& some = small_cases ? small : large;
+    all.insert(all.end(), some.begin(), some.end());
   }
-  return {{{64, 8, 64, 0, true}, 700},  {{64, 8, 256, 128, true}, 700}, {{4, 2, 128, 40, false}, 333},
-          {{16, 1, 64, 0, false}, 257}, {{3, 3, 64, 0, true}, 130},     {{64, 8, 128, 0, true}, 2100}};
+  return all;
 }
 
 TEST_F(AttentionOnTheGpu, AgreesWithDoublePrecision) {
@@ -241,19 +274,44 @@ TEST_F(AttentionOnTheGpu, TakesInSplitsByTheDozen) {
 
 TEST_F(AttentionOnTheGpu, LeavesOutPaddingAndKeepsNotANumberToItsSequence) {
   std::mt19937 random(4);
-  Sequence sequence(random, {8, 1, 64, 0, true}, 90);
-  const std::vector<SequenceCuda> cuts = {
-      {0, 1, 40, 0}, {1, 0, 0, 0}, {1, 7, 50, 0}, {8, 0, 0, 0}, {8, 1, 89, 0}};
-  const std::vector<Bf16> clean = sequence.on_gpu(cuts, AttentionRows::both);
-  // The value at position 70, dimension 3: seen by the last sequence alone.
-  const int slot = sequence.pages[1] * 64 + 70 - 64;
-  sequence.values[static_cast<std::size_t>(slot / 64 * 4096 + kv_value_at(slot % 64, 3))] = Bf16{0x7fc0};
-  const std::vector<Bf16> found = sequence.on_gpu(cuts, AttentionRows::both);
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    if (i / 512 == 8 && i % 64 == 3) {
-      EXPECT_TRUE(std::isnan(found[i].to_float())) << i;
-    } else {
-      EXPECT_EQ(found[i], clean[i]) << i;
+  for (const DType dtype : {DType::bf16, DType::f8_e4m3}) {
+    Sequence sequence(random, {8, 1, 64, 0, true, dtype}, 90);
+    const std::vector<SequenceCuda> cuts = {
+        {0, 1, 40, 0}, {1, 0, 0, 0}, {1, 7, 50, 0}, {8, 0, 0, 0}, {8, 1, 89, 0}};
+    const std::vector<Bf16> clean = sequence.on_gpu(cuts, AttentionRows::both);
+    // The value at position 70, dimension 3: seen by the last sequence alone.
+    sequence.store(sequence.values,
+                   element_of(sequence.shape, sequence.slots, 0, sequence.pages[1] * 64 + 70 - 64, 3, true),
+                   Bf16{0x7fc0});
+    const std::vector<Bf16> found = sequence.on_gpu(cuts, AttentionRows::both);
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      if (i / 512 == 8 && i % 64 == 3) {
+        EXPECT_TRUE(std::isnan(found[i].to_float())) << i;
+      } else {
+        EXPECT_EQ(found[i], clean[i]) << i;
+      }
+    }
+  }
+}
+
+// A window of one position gives its value back, where the weight is 1.
+TEST_F(AttentionOnTheGpu, ReadsEveryCodeOfE4m3) {
+  std::mt19937 random(5);
+  const Shape shape{1, 1, 64, 1, false, DType::f8_e4m3};
+  Sequence sequence(random, shape, 4);
+  std::fill(sequence.q.begin(), sequence.q.end(), Bf16{0});
+  for (int code = 0; code < 256; ++code) {
+    const int slot = sequence.pages[0] * 64 + code / 64;
+    sequence.values[element_of(shape, sequence.slots, 0, slot, code % 64, true)] =
+        static_cast<std::uint8_t>(code);
+  }
+  for (const AttentionRows rows : {AttentionRows::few, AttentionRows::all_as_many}) {
+    const std::vector<Bf16> found =
+        sequence.on_gpu({{0, 1, 0, 0}, {1, 1, 1, 0}, {2, 1, 2, 0}, {3, 1, 3, 0}}, rows);
+    for (int code = 0; code < 256; ++code) {
+      const float expected = E4m3{static_cast<std::uint8_t>(code)}.to_float();
+      const float value = found[static_cast<std::size_t>(code)].to_float();
+      EXPECT_TRUE(std::isnan(expected) ? std::isnan(value) : value == expected) << code << ": " << value;
     }
   }
 }
@@ -264,6 +322,11 @@ TEST_F(AttentionOnTheGpu, RefusesWhatHasNoTile) {
             std::string::npos);
   EXPECT_NE(attention_cuda({.heads = 4, .page_size = 32, .cache = cache}, nullptr).message().find("32"),
             std::string::npos);
+  KvCudaLayer of_floats = cache;
+  of_floats.dtype = DType::f32;
+  EXPECT_NE(
+      attention_cuda({.heads = 4, .page_size = 64, .cache = of_floats}, nullptr).message().find("not in f32"),
+      std::string::npos);
   const Status upside_down =
       attention_cuda({.heads = 4, .page_size = 64, .cache = cache, .scale = -0.125f}, nullptr);
   EXPECT_NE(upside_down.message().find("-0.125"), std::string::npos);

@@ -12,8 +12,8 @@ namespace nibble {
 
 inline constexpr float log2_e = 1.44269504f;
 inline constexpr float attention_nothing = -__builtin_inff();
-inline constexpr int kv_chunk_bytes = kv_chunk_elements * 2;
-inline constexpr int attention_slot_bytes = 2 * kv_chunk_bytes;  // a step's keys, or values, of one head
+template <class Kv>
+inline constexpr int attention_slot_bytes = 2 * kv_chunk_bytes<Kv>;  // a step's keys, or values, of one head
 
 // 2^d for a whole d <= 0: 0 below -126, and where d is no number. 2^23 puts the exponent into the lowest
 // bits.
@@ -128,20 +128,21 @@ struct RingPlace {
 
 // The keys and values of steps, coming into a ring of slots in shared memory: a step's keys, its values, the
 // next one's keys. Whoever counts slots counts them alike.
-template <int slots, int readers>
+template <class Kv, int slots, int readers>
 struct KvRing {
   using Place = RingPlace<slots>;
-  std::uint8_t* bytes;   // [slots, attention_slot_bytes]
+  std::uint8_t* bytes;   // [slots, attention_slot_bytes<Kv>]
   std::uint64_t* full;   // [slots]
   std::uint64_t* empty;  // [slots]: an arrival of each of the readers
 
-  __device__ std::uint8_t* slot(const Place& at) const { return bytes + at.slot * attention_slot_bytes; }
+  __device__ std::uint8_t* slot(const Place& at) const { return bytes + at.slot * attention_slot_bytes<Kv>; }
   __device__ void wait_full(const Place& at) const { ptx::mbarrier_wait(&full[at.slot], at.turn); }
   __device__ void wait_empty(const Place& at) const { ptx::mbarrier_wait(&empty[at.slot], at.turn ^ 1); }
   __device__ void release(const Place& at) const { ptx::mbarrier_arrive(&empty[at.slot]); }
-  __device__ void init() const {
+  // fillers: arrivals that fill a slot.
+  __device__ void init(unsigned fillers = 1) const {
     for (int i = 0; i < slots; ++i) {
-      ptx::mbarrier_init(&full[i], 1);
+      ptx::mbarrier_init(&full[i], fillers);
       ptx::mbarrier_init(&empty[i], readers);
     }
     ptx::fence_mbarrier_init();
@@ -172,16 +173,18 @@ struct KvRing {
     }
   }
   // Two chunks' keys or values; -1: not seen.
-  __device__ void ask(const Place& at, const Bf16* layer, int low, int high) const {
+  __device__ void ask(const Place& at, const void* layer, int low, int high) const {
     wait_empty(at);
+    constexpr int bytes_of_chunk = kv_chunk_bytes<Kv>;
     const int chunks = (low >= 0) + (high >= 0);
-    ptx::mbarrier_arrive_expecting(&full[at.slot], static_cast<std::uint32_t>(chunks * kv_chunk_bytes));
+    ptx::mbarrier_arrive_expecting(&full[at.slot], static_cast<std::uint32_t>(chunks * bytes_of_chunk));
     for (int half = 0; half < 2; ++half) {
       const int chunk = half == 0 ? low : high;
       if (chunk < 0) continue;
-      ptx::bulk_copy_to_shared(slot(at) + half * kv_chunk_bytes,
-                               layer + static_cast<std::size_t>(chunk) * kv_chunk_elements, kv_chunk_bytes,
-                               &full[at.slot]);
+      ptx::bulk_copy_to_shared(
+          slot(at) + half * bytes_of_chunk,
+          static_cast<const std::uint8_t*>(layer) + static_cast<std::size_t>(chunk) * bytes_of_chunk,
+          bytes_of_chunk, &full[at.slot]);
     }
   }
 };

@@ -1,15 +1,21 @@
 // Keys and values as the kernels on a GPU keep them, for heads of 64 dimensions.
 //
 // Slots are numbered through all pages of the pool: slot = page * page_size + position % page_size. 64 of
-// them that begin at a multiple of 64, a chunk, lie together for each head: 8 KB of keys and 8 KB of values,
-// each the image that the tensor core's operands have in shared memory, so that a bulk copy of a whole chunk
-// is all there is to do. The image is made of core matrices of 8 x 16 bytes: of keys 8 slots x 8 dimensions,
-// of values 8 dimensions x 8 slots, eight of them along the sixteen bytes' side one after the other.
+// them that begin at a multiple of 64, a chunk, lie together for each head, keys and values apart, so that a
+// bulk copy of a whole chunk is all there is to do. A chunk is 64 rows of 64 columns, keys with their slots
+// as rows and values with their dimensions, in groups of eight rows:
+//
+//   bfloat16: the image that the tensor core's operands have in shared memory, core matrices of 8 rows x 16
+//     bytes, eight of them along the columns one after the other. A chunk is 8 KB.
+//   e4m3: as the lanes of a warp take operands from it. Lane 4g + t has 16 bytes, of row g the columns 2t and
+//     2t + 1 of each eight. A chunk is 4 KB. Values as the CPU keeps them (kv_append in
+//     ops/attention/attention.h): without a scale, saturated at 448.
 #pragma once
 
 #include <cstdint>
 
 #include "formats/bf16.h"
+#include "formats/e4m3.h"
 #include "ops/cuda/host_device.h"
 
 namespace nibble {
@@ -20,16 +26,39 @@ inline constexpr int kv_chunk_elements = kv_chunk_slots * kv_head_dim;
 inline constexpr int kv_group_elements = 8 * 64;  // eight slots of keys, eight dimensions of values
 
 // Where a chunk has an element.
-NIBBLE_HOST_DEVICE constexpr int kv_key_at(int slot, int dimension) {
-  return slot / 8 * kv_group_elements + dimension / 8 * 64 + slot % 8 * 8 + dimension % 8;
-}
-NIBBLE_HOST_DEVICE constexpr int kv_value_at(int slot, int dimension) { return kv_key_at(dimension, slot); }
+struct KvBf16 {
+  using Element = Bf16;
+  static constexpr DType dtype = DType::bf16;
+  NIBBLE_HOST_DEVICE static constexpr int key_at(int slot, int dimension) {
+    return slot / 8 * kv_group_elements + dimension / 8 * 64 + slot % 8 * 8 + dimension % 8;
+  }
+  NIBBLE_HOST_DEVICE static constexpr int value_at(int slot, int dimension) {
+    return key_at(dimension, slot);
+  }
+};
+struct KvE4m3 {
+  using Element = E4m3;
+  static constexpr DType dtype = DType::f8_e4m3;
+  NIBBLE_HOST_DEVICE static constexpr int key_at(int slot, int dimension) {
+    return slot / 8 * kv_group_elements + slot % 8 * 64 + dimension % 8 / 2 * 16 + dimension / 8 * 2 +
+           dimension % 2;
+  }
+  NIBBLE_HOST_DEVICE static constexpr int value_at(int slot, int dimension) {
+    return key_at(dimension, slot);
+  }
+};
+
+template <class Kv>
+inline constexpr int kv_chunk_bytes = kv_chunk_elements* static_cast<int>(sizeof(typename Kv::Element));
+template <class Kv>
+inline constexpr int kv_group_bytes = kv_group_elements* static_cast<int>(sizeof(typename Kv::Element));
 
 struct KvCudaLayer {
-  Bf16* keys = nullptr;    // [kv_heads, slots / 64, kv_chunk_elements]
-  Bf16* values = nullptr;  // [kv_heads, slots / 64, kv_chunk_elements]
+  void* keys = nullptr;    // [kv_heads, slots / 64, kv_chunk_elements] of dtype
+  void* values = nullptr;  // [kv_heads, slots / 64, kv_chunk_elements] of dtype
   int kv_heads = 0;
-  int slots = 0;  // of the pool, a multiple of 64
+  int slots = 0;              // of the pool, a multiple of 64
+  DType dtype = DType::bf16;  // or f8_e4m3
 };
 
 }  // namespace nibble

@@ -1,7 +1,8 @@
 // paged_attention for sequences of few rows (decode). For the order of additions see attention_cuda.h.
 //
-// Bytes: 256 a position and KV head, 16.8 MB for gpt-oss at 8,192 positions (3.6 us at 4,650 GB/s). FLOPs: 4
-// x 64 a query and position, with half of the tensor core's 16 rows used by the 8 heads of one row.
+// Bytes: 256 a position and KV head in bfloat16, 16.8 MB for gpt-oss at 8,192 positions (3.6 us at 4,650
+// GB/s), half of that in e4m3, which becomes bfloat16 on its way into products. FLOPs: 4 x 64 a query and
+// position, with half of the tensor core's 16 rows used by the 8 heads of one row.
 //
 // All steps of all sequences and KV heads are one row of work, of which each block has an equal run that
 // begins and ends with splits. A warp asks for keys and values, by bulk copies into a ring that holds 96 KB:
@@ -16,8 +17,8 @@
 #include <algorithm>
 
 #include "ops/attention/cuda/attention_shares.cuh"
+#include "ops/attention/cuda/kv_operands.cuh"
 #include "ops/cuda/launch.cuh"
-#include "ops/ptx/load.cuh"
 #include "tensor/cuda_check.h"
 
 namespace nibble {
@@ -26,21 +27,24 @@ namespace {
 constexpr int warps = attention_step / 16;
 constexpr int readers = warps * 32;
 constexpr int few_threads = readers + 32;
-constexpr int slots = 6;
+constexpr int ring_bytes = 96 * 1024;
 constexpr int partial_quads = attention_partial_floats / 4;
 constexpr int total_quads = kv_head_dim / 4 + 1;  // of them: o and l
 constexpr int rows_once = readers / total_quads;
 static_assert(warps * 8 == kv_head_dim);
 
-using Ring = KvRing<slots, warps>;
+template <class Kv>
+inline constexpr int ring_slots = ring_bytes / attention_slot_bytes<Kv>;
+template <class Kv>
+using Ring = KvRing<Kv, ring_slots<Kv>, warps>;
 
 struct alignas(128) FewShared {
-  std::uint8_t ring[slots * attention_slot_bytes];  // after the last step: what was left by other blocks
+  std::uint8_t ring[ring_bytes];  // after the last step: what was left by other blocks
   uint4 weights[warps][32];
   float largest[attention_tile][warps];
   float sums[warps][attention_tile][4];
   float factors[attention_tile];
-  std::uint64_t full[slots], empty[slots];
+  std::uint64_t full[ring_slots<KvE4m3>], empty[ring_slots<KvE4m3>];  // as many as the smallest slots ask for
   Share shares[2];                                // of the block's first pair and of its last one
   std::uint64_t planned;                          // the shares are there
   long long before[attention_max_sequences + 1];  // steps and, in the high bits, splits
@@ -78,22 +82,23 @@ struct Reader {
 // A pair's steps on their way into splits' totals, by eight warps, of tiles whose queries are in the first
 // row of every lane, or in both. The scores of a step are made while the values of the one before it are
 // multiplied: two chains of products that the tensor core takes in turn.
-template <int rows>
+template <class Kv, int rows>
 struct Steps {
+  using Place = typename Ring<Kv>::Place;
   FewShared& shared;
-  const Ring& ring;
+  const Ring<Kv>& ring;
   const TileQueries q;
   const Reader reader;
   // Positions that are seen, counted from this thread's first of step 0: by its queries; and by the tile.
   int first[rows], past[rows], first_of_all, past_of_all;
   int whole_first, whole_past;  // the steps that all queries see
   float exponents;              // a score's
-  Ring::Place& at;
+  Place& at;
   float s[2][4];
-  std::uint32_t key[2][8];
+  GroupOperand<Kv> key[2];  // of 8 positions each
 
-  __device__ __forceinline__ Steps(FewShared& shared_, const Ring& ring_, const TileQueries& q_,
-                                   const Tile& tile, const Reader& reader_, Ring::Place& at_)
+  __device__ __forceinline__ Steps(FewShared& shared_, const Ring<Kv>& ring_, const TileQueries& q_,
+                                   const Tile& tile, const Reader& reader_, Place& at_)
       : shared(shared_), ring(ring_), q(q_), reader(reader_), at(at_) {
 #pragma unroll
     for (int row = 0; row < rows; ++row) {
@@ -109,18 +114,11 @@ struct Steps {
   }
 
   // This warp's 16 positions.
-  __device__ __forceinline__ void load_keys(const Ring::Place& place) {
+  __device__ __forceinline__ void load_keys(const Place& place) {
     ring.wait_full(place);
-    const std::uint8_t* const keys =
-        ring.slot(place) + 2 * reader.warp * (kv_group_elements * 2) + reader.lane * 16;
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        ptx::load_matrices(key[n][4 * half], key[n][4 * half + 1], key[n][4 * half + 2], key[n][4 * half + 3],
-                           keys + n * (kv_group_elements * 2) + half * 512);
-      }
-    }
+    for (int n = 0; n < 2; ++n)
+      key[n].load(ring.slot(place) + (2 * reader.warp + n) * kv_group_bytes<Kv>, reader.lane);
     __syncwarp();  // all lanes have their keys
     if (reader.lane == 0) ring.release(place);
   }
@@ -130,7 +128,7 @@ struct Steps {
     for (int n = 0; n < 2; ++n) {
       if (k == 0) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
       ptx::mma_m16n8k16_bf16(s[n], q.step[k][0], rows > 1 ? q.step[k][1] : 0, q.step[k][2],
-                             rows > 1 ? q.step[k][3] : 0, key[n][2 * k], key[n][2 * k + 1]);
+                             rows > 1 ? q.step[k][3] : 0, key[n].pair(2 * k), key[n].pair(2 * k + 1));
     }
   }
 
@@ -184,14 +182,13 @@ struct Steps {
   }
 
   // This warp's 8 dimensions of the values.
-  __device__ __forceinline__ void load_values(std::uint32_t (&value)[16], const Ring::Place& place,
+  __device__ __forceinline__ void load_values(GroupOperand<Kv> (&value)[2], const Place& place,
                                               int step) const {
     ring.wait_full(place);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      ptx::load_matrices(value[4 * i], value[4 * i + 1], value[4 * i + 2], value[4 * i + 3],
-                         ring.slot(place) + i / 2 * kv_chunk_bytes + reader.warp * (kv_group_elements * 2) +
-                             i % 2 * 512 + reader.lane * 16);
+    for (int half = 0; half < 2; ++half) {
+      value[half].load(ring.slot(place) + half * kv_chunk_bytes<Kv> + reader.warp * kv_group_bytes<Kv>,
+                       reader.lane);
     }
     __syncwarp();  // all lanes have their values
     if (reader.lane == 0) ring.release(place);
@@ -201,7 +198,7 @@ struct Steps {
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       const int position = 8 * (i / 2) + 2 * reader.t + i % 2;
-      if (position < begin || position >= end) value[i / 2] &= i % 2 ? 0x0000ffffu : 0xffff0000u;
+      if (position < begin || position >= end) value[i / 16].clear(i % 16);
     }
   }
 
@@ -228,8 +225,8 @@ struct Steps {
   // A step whose scores have begun, and the beginning of the next one if there is one.
   __device__ __forceinline__ void run(Total& split, int step, bool next) {
     float scales[rows];
-    std::uint32_t value[16];
-    await_readers();  // the largest scores are there
+    GroupOperand<Kv> value[2];  // of 64 positions each
+    await_readers();            // the largest scores are there
     weigh(split, scales);
     load_values(value, at.plus(1), step);
     if (next) load_keys(at.plus(2));
@@ -239,8 +236,8 @@ struct Steps {
 #pragma unroll
     for (int k = 0; k < warps; ++k) {
       const uint4 weights = shared.weights[k][reader.lane];
-      ptx::mma_m16n8k16_bf16(split.o, weights.x, weights.y, weights.z, weights.w, value[2 * k],
-                             value[2 * k + 1]);
+      ptx::mma_m16n8k16_bf16(split.o, weights.x, weights.y, weights.z, weights.w,
+                             value[k / 4].pair(k % 4 * 2), value[k / 4].pair(k % 4 * 2 + 1));
       if (k % 2 == 0) multiply_keys(k / 2);  // without a next step: of what is not looked at
     }
     if (next) find_largest(step + 1);
@@ -355,10 +352,10 @@ __device__ __forceinline__ void end_share(const Work& work, const Share& share, 
 }
 
 // Steps [first, past) of a pair.
-template <int rows>
+template <class Kv, int rows>
 __device__ __forceinline__ void read_pair(const Work& work, const Pair& pair, int first, int past,
-                                          const Ring& ring, Ring::Place& at, FewShared& shared,
-                                          const Reader& reader) {
+                                          const Ring<Kv>& ring, typename Ring<Kv>::Place& at,
+                                          FewShared& shared, const Reader& reader) {
   const Tile& tile = pair.tile;
   const bool front = first == pair.first;
   Total total{};
@@ -369,7 +366,7 @@ __device__ __forceinline__ void read_pair(const Work& work, const Pair& pair, in
   }
   const Bf16 *const low = tile.queries(reader.g), *const high = tile.queries(reader.g + 8);
   ptx::grid_dependency_wait();  // queries, and the last launch's use of the workspace
-  Steps<rows> steps(shared, ring, TileQueries(low, high, reader.t), tile, reader, at);
+  Steps<Kv, rows> steps(shared, ring, TileQueries(low, high, reader.t), tile, reader, at);
   float* left = work.partial(pair, attention_split_of(first) - pair.first_split());
   steps.begin(first);
 #pragma unroll 1
@@ -392,16 +389,17 @@ __device__ __forceinline__ void read_pair(const Work& work, const Pair& pair, in
   }
 }
 
-__device__ __forceinline__ void read(const Work& work, int begin, int end, const Ring& ring,
+template <class Kv>
+__device__ __forceinline__ void read(const Work& work, int begin, int end, const Ring<Kv>& ring,
                                      FewShared& shared) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const Reader reader{thread, ptx::warp_of_block(), lane, lane / 4, lane % 4};
-  Ring::Place at;
+  typename Ring<Kv>::Place at;
   work.for_each_pair(begin, end, [&](const Pair& pair, int first, int past) {
     if (pair.tile.count <= 8) {
-      read_pair<1>(work, pair, first, past, ring, at, shared, reader);
+      read_pair<Kv, 1>(work, pair, first, past, ring, at, shared, reader);
     } else {
-      read_pair<2>(work, pair, first, past, ring, at, shared, reader);
+      read_pair<Kv, 2>(work, pair, first, past, ring, at, shared, reader);
     }
   });
   await_readers();  // the counts below speak for every reader's totals
@@ -418,10 +416,11 @@ __device__ __forceinline__ void read(const Work& work, int begin, int end, const
 }
 
 // By one warp: asks for the block's keys and values, then finds out what it shares.
-__device__ __forceinline__ void fill(const Work& work, int begin, int end, const Ring& ring,
+template <class Kv>
+__device__ __forceinline__ void fill(const Work& work, int begin, int end, const Ring<Kv>& ring,
                                      FewShared& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  Ring::Place at;
+  typename Ring<Kv>::Place at;
   bool waited = !work.args.settled;
   work.for_each_pair(begin, end, [&](const Pair& pair, int first, int past) {
     ring.fill(at, pair.tile, first, past, lane, [&](int position) {
@@ -435,10 +434,11 @@ __device__ __forceinline__ void fill(const Work& work, int begin, int end, const
   if (lane == 0) ptx::mbarrier_arrive(&shared.planned);
 }
 
+template <class Kv>
 __global__ void __launch_bounds__(few_threads, 2)
     sm90_attention_few(const __grid_constant__ AttentionCudaArgs args) {
   FewShared& shared = *reinterpret_cast<FewShared*>(ptx::dynamic_shared());
-  const Ring ring{shared.ring, shared.full, shared.empty};
+  const Ring<Kv> ring{shared.ring, shared.full, shared.empty};
   ptx::grid_launch_dependents();
   if (!args.settled) ptx::grid_dependency_wait();
   if (threadIdx.x == 0) {
@@ -467,20 +467,25 @@ __global__ void __launch_bounds__(few_threads, 2)
   }
 }
 
-}  // namespace
-
-void launch_attention_few(const AttentionCudaArgs& args, cudaStream_t stream) {
+template <class Kv>
+void launch(const AttentionCudaArgs& args, cudaStream_t stream) {
   int device = 0, processors = 0;
   cuda_check(cudaGetDevice(&device));
   cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  cuda_check(cudaFuncSetAttribute(sm90_attention_few, cudaFuncAttributeMaxDynamicSharedMemorySize,
+  cuda_check(cudaFuncSetAttribute(sm90_attention_few<Kv>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(sizeof(FewShared))));
   launch_kernel({.blocks = dim3(static_cast<unsigned>(processors)),
                  .threads = few_threads,
                  .shared_bytes = sizeof(FewShared),
                  .stream = stream,
                  .overlaps = true},
-                sm90_attention_few, args);
+                sm90_attention_few<Kv>, args);
+}
+
+}  // namespace
+
+void launch_attention_few(const AttentionCudaArgs& args, cudaStream_t stream) {
+  args.cache.dtype == KvE4m3::dtype ? launch<KvE4m3>(args, stream) : launch<KvBf16>(args, stream);
 }
 
 }  // namespace nibble

@@ -5,12 +5,15 @@
 // the weights: one exponential a query and position, 16 a cycle and multiprocessor, 0.56 ms. So two
 // warpgroups take turns: while one's products run, the other takes exponentials. Each has 64 queries (8 rows
 // of gpt-oss), and a warp asks for keys and values, which both read. Within a warpgroup the product with a
-// step's values runs beside the next step's exponentials.
+// step's values runs beside the next step's exponentials. Products read bfloat16 from shared memory: what
+// comes as e4m3 comes into a ring of its own, and warps that have nothing else to do convert it.
 //
 // Tiles are dealt from a sequence's end, where they are largest, in rounds of alternating direction.
 #include <algorithm>
+#include <type_traits>
 
 #include "ops/attention/cuda/attention_steps.cuh"
+#include "ops/attention/cuda/kv_operands.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/ptx/warpgroup.cuh"
 #include "ops/ptx/warpgroup_registers.cuh"
@@ -30,15 +33,29 @@ constexpr int first_turn = 2;  // the barrier at which the first group waits to 
 constexpr int step_sums = attention_step / 2;  // a thread's: two rows of the step's scores
 constexpr int out_sums = kv_head_dim / 2;
 
-using Ring = KvRing<slots, readers / 32>;
+constexpr int converters = 3;  // warps
+constexpr int coming_slots = 6;
+
+using Ring = KvRing<KvBf16, slots, readers / 32>;
+using Coming = KvRing<KvE4m3, coming_slots, converters>;
 
 struct alignas(128) ManyShared {
-  std::uint8_t ring[slots * attention_slot_bytes];
+  std::uint8_t ring[slots * attention_slot_bytes<KvBf16>];
   std::uint8_t queries[tile_queries * query_bytes];
   std::uint64_t full[slots], empty[slots];
   std::uint64_t queries_full, queries_empty;
   long long before[attention_max_sequences + 1];  // tiles
 };
+// Behind it, of keys and values that are converted.
+struct alignas(128) ComingShared {
+  std::uint8_t ring[coming_slots * attention_slot_bytes<KvE4m3>];
+  std::uint64_t full[coming_slots], empty[coming_slots];
+};
+template <class Kv>
+inline constexpr bool is_converted = !std::is_same_v<Kv, KvBf16>;
+template <class Kv>
+inline constexpr std::size_t shared_bytes = sizeof(ManyShared) +
+                                            (is_converted<Kv> ? sizeof(ComingShared) : 0);
 
 // For a thread's two rows, in lanes.
 struct Scalars {
@@ -55,7 +72,7 @@ __device__ __forceinline__ void multiply_keys(float (&s)[step_sums], const TileQ
   ptx::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < 4; ++k)
-    ptx::wgmma_bf16(s, q.step[k], ptx::wgmma_operand<kv_group_elements * 2>(keys + k * 256), k > 0);
+    ptx::wgmma_bf16(s, q.step[k], ptx::wgmma_operand<kv_group_bytes<KvBf16>>(keys + k * 256), k > 0);
   ptx::wgmma_commit();
 }
 
@@ -65,9 +82,10 @@ __device__ __forceinline__ void multiply_values(float (&o)[out_sums], const std:
   ptx::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
-    ptx::wgmma_bf16(o, weights[k],
-                    ptx::wgmma_operand<kv_group_elements * 2>(values + k / 4 * kv_chunk_bytes + k % 4 * 256),
-                    add || k > 0);
+    ptx::wgmma_bf16(
+        o, weights[k],
+        ptx::wgmma_operand<kv_group_bytes<KvBf16>>(values + k / 4 * kv_chunk_bytes<KvBf16> + k % 4 * 256),
+        add || k > 0);
   }
   ptx::wgmma_commit();
 }
@@ -194,8 +212,9 @@ struct Reading {
     }
     if ((seen[0] & seen[1] & seen[2] & seen[3]) != 0xffffffffu) {
       for (int dimension = thread / 16; dimension < kv_head_dim; dimension += readers / 16) {
-        uint4* const eight = reinterpret_cast<uint4*>(values + begin / kv_chunk_slots * kv_chunk_bytes +
-                                                      2 * kv_value_at(begin % kv_chunk_slots, dimension));
+        uint4* const eight =
+            reinterpret_cast<uint4*>(values + begin / kv_chunk_slots * kv_chunk_bytes<KvBf16> +
+                                     2 * KvBf16::value_at(begin % kv_chunk_slots, dimension));
         const uint4 held = *eight;
         *eight = make_uint4(held.x & seen[0], held.y & seen[1], held.z & seen[2], held.w & seen[3]);
       }
@@ -308,16 +327,50 @@ __device__ __forceinline__ void fill_queries(const Tile& tile, unsigned tiles, M
   ptx::mbarrier_arrive_after_copies(&shared.queries_full);
 }
 
+// By one of the converting warps: its part of a tile's steps [begin, end), `from` e4m3 `to` bfloat16.
+__device__ __forceinline__ void convert(const Coming& coming, Coming::Place& from, const Ring& ring,
+                                        Ring::Place& to, int begin, int end, int converter, int lane) {
+#pragma unroll 1
+  for (int slot = 2 * begin; slot < 2 * end; ++slot) {  // keys, then values
+    coming.wait_full(from);
+    ring.wait_empty(to);
+#pragma unroll 1
+    for (int group = converter; group < attention_step / 8; group += converters) {
+      GroupOperand<KvE4m3> operand;
+      operand.load(coming.slot(from) + group * kv_group_bytes<KvE4m3>, lane);
+      std::uint8_t* const at = ring.slot(to) + group * kv_group_bytes<KvBf16> + lane * 4;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) *reinterpret_cast<std::uint32_t*>(at + 128 * i) = operand.pair(i);
+    }
+    ptx::fence_shared_writes();
+    __syncwarp();  // all lanes have read and written
+    if (lane == 0) {
+      coming.release(from);
+      ptx::mbarrier_arrive(&ring.full[to.slot]);
+    }
+    from = from.plus(1);
+    to = to.plus(1);
+  }
+}
+
+template <class Kv>
 __global__ void __launch_bounds__(many_threads, 1)
     sm90_attention_many(const __grid_constant__ AttentionCudaArgs args) {
   ManyShared& shared = *reinterpret_cast<ManyShared*>(ptx::dynamic_shared());
+  ComingShared& of_coming = *reinterpret_cast<ComingShared*>(&shared + 1);  // if anything is converted
+  const Coming coming{of_coming.ring, of_coming.full, of_coming.empty};
   const Ring ring{shared.ring, shared.full, shared.empty};
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(&shared.queries_full, 32);
     ptx::mbarrier_init(&shared.queries_empty, readers / 32);
-    ring.init();
+    if constexpr (is_converted<Kv>) {
+      ring.init(converters);
+      coming.init();
+    } else {
+      ring.init();
+    }
   }
   const int group_bits = group_bits_of(args), tile_rows = tile_queries >> group_bits;
   add_up_units<many_threads>(shared.before, args.sequence_count, [&](int index) -> long long {
@@ -345,10 +398,22 @@ __global__ void __launch_bounds__(many_threads, 1)
   unsigned tiles = 0;
   if (warp < 4) {
     ptx::keep_registers<40>();
-    if (warp > 0) return;
+    Coming::Place at_coming;
+    if (warp > 0) {
+      if constexpr (is_converted<Kv>) {
+        for_each_tile([&](const Tile& tile) {
+          convert(coming, at_coming, ring, at, tile.first_step(), tile.past_step(), warp - 1, lane);
+        });
+      }
+      return;
+    }
     for_each_tile([&](const Tile& tile) {
       fill_queries(tile, tiles++, shared, lane);
-      ring.fill(at, tile, tile.first_step(), tile.past_step(), lane, [](int) {});
+      if constexpr (is_converted<Kv>) {
+        coming.fill(at_coming, tile, tile.first_step(), tile.past_step(), lane, [](int) {});
+      } else {
+        ring.fill(at, tile, tile.first_step(), tile.past_step(), lane, [](int) {});
+      }
     });
   } else {
     ptx::take_registers<232>();
@@ -359,20 +424,25 @@ __global__ void __launch_bounds__(many_threads, 1)
   }
 }
 
-}  // namespace
-
-void launch_attention_many(const AttentionCudaArgs& args, cudaStream_t stream) {
+template <class Kv>
+void launch(const AttentionCudaArgs& args, cudaStream_t stream) {
   int device = 0, processors = 0;
   cuda_check(cudaGetDevice(&device));
   cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  cuda_check(cudaFuncSetAttribute(sm90_attention_many, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(sizeof(ManyShared))));
+  cuda_check(cudaFuncSetAttribute(sm90_attention_many<Kv>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(shared_bytes<Kv>)));
   launch_kernel({.blocks = dim3(static_cast<unsigned>(processors)),
                  .threads = many_threads,
-                 .shared_bytes = sizeof(ManyShared),
+                 .shared_bytes = shared_bytes<Kv>,
                  .stream = stream,
                  .overlaps = true},
-                sm90_attention_many, args);
+                sm90_attention_many<Kv>, args);
+}
+
+}  // namespace
+
+void launch_attention_many(const AttentionCudaArgs& args, cudaStream_t stream) {
+  args.cache.dtype == KvE4m3::dtype ? launch<KvE4m3>(args, stream) : launch<KvBf16>(args, stream);
 }
 
 }  // namespace nibble

@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 
 #include "ops/linear/cuda/linear_cuda.h"
+#include "ops/ptx/tensor_core.cuh"
 
 namespace nibble {
 
@@ -100,29 +101,46 @@ struct QkvOutput {
   __device__ void put(const OfRow& row, const OfToken& of, int tile, int low, int token, float first,
                       float second) const {
     const float2 pair = finish(row, of, tile, first, second);
-    __nv_bfloat16* at;
-    int apart = 32;
     if (tile < heads) {
-      at = reinterpret_cast<__nv_bfloat16*>(q) +
-           (static_cast<std::size_t>(token) * static_cast<std::size_t>(heads) +
-            static_cast<std::size_t>(tile)) *
-               64 +
-           low;
-    } else {
-      const int slot = of.slot;
-      if (slot < 0) return;
+      __nv_bfloat16* const at = reinterpret_cast<__nv_bfloat16*>(q) +
+                                (static_cast<std::size_t>(token) * static_cast<std::size_t>(heads) +
+                                 static_cast<std::size_t>(tile)) *
+                                    64 +
+                                low;
+      at[0] = __float2bfloat16_rn(pair.x);
+      at[32] = __float2bfloat16_rn(pair.y);
+    } else if (of.slot >= 0) {
       const bool value = tile >= heads + cache.kv_heads;
       const int head = tile - heads - (value ? cache.kv_heads : 0);
       const std::size_t chunk =
           static_cast<std::size_t>(head) * static_cast<std::size_t>(cache.slots / kv_chunk_slots) +
-          static_cast<std::size_t>(slot / kv_chunk_slots);
-      const int in_chunk = slot % kv_chunk_slots;
-      at = reinterpret_cast<__nv_bfloat16*>(value ? cache.values : cache.keys) + chunk * kv_chunk_elements +
-           (value ? kv_value_at(in_chunk, low) : kv_key_at(in_chunk, low));
-      apart = value ? kv_value_at(0, 32) : kv_key_at(0, 32);
+          static_cast<std::size_t>(of.slot / kv_chunk_slots);
+      void* const layer = value ? cache.values : cache.keys;
+      if (cache.dtype == KvE4m3::dtype) {
+        std::uint8_t* const at =
+            static_cast<std::uint8_t*>(layer) + element<KvE4m3>(chunk, value, of.slot, low);
+        at[0] = ptx::e4m3_of(pair.x);
+        at[apart<KvE4m3>(value)] = ptx::e4m3_of(pair.y);
+      } else {
+        __nv_bfloat16* const at =
+            static_cast<__nv_bfloat16*>(layer) + element<KvBf16>(chunk, value, of.slot, low);
+        at[0] = __float2bfloat16_rn(pair.x);
+        at[apart<KvBf16>(value)] = __float2bfloat16_rn(pair.y);
+      }
     }
-    at[0] = __float2bfloat16_rn(pair.x);
-    at[apart] = __float2bfloat16_rn(pair.y);
+  }
+
+ private:
+  template <class Kv>
+  __device__ static std::size_t element(std::size_t chunk, bool value, int slot, int dimension) {
+    const int in_chunk = slot % kv_chunk_slots;
+    return chunk * kv_chunk_elements + static_cast<std::size_t>(value ? Kv::value_at(in_chunk, dimension)
+                                                                      : Kv::key_at(in_chunk, dimension));
+  }
+  // How much further on the dimension is that is 32 more.
+  template <class Kv>
+  __device__ static int apart(bool value) {
+    return value ? Kv::value_at(0, 32) : Kv::key_at(0, 32);
   }
 };
 

@@ -232,15 +232,25 @@ TEST_F(LinearOnTheGpu, RefusesAStrideTooShort) {
 }
 
 // q, k and v as two kernels would make them: the product in float32, then the embedding.
-TEST_F(LinearOnTheGpu, QkvTurnsAndStoresWhatTheProductGives) {
+template <class Kv>
+void qkv_turns_and_stores() {
+  using Element = typename Kv::Element;
+  const auto bytes_of = [](int elements) { return static_cast<std::size_t>(elements) * sizeof(Element); };
+  constexpr Element untouched{static_cast<decltype(Element::bits)>(0xeeee)};
   std::mt19937 random(6);
   const int heads = 2, kv_heads = 1, cols = 96, slots = 192;
   for (const int tokens : {3, 11}) {
     Matrix matrix(random, (heads + 2 * kv_heads) * 64, cols);
     const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(tokens * cols));
     const std::vector<float> products = matrix.times(x, LinearPath::few);
-    const std::vector<float> cos = random_floats(random, static_cast<std::size_t>(tokens * 32)),
-                             sin = random_floats(random, static_cast<std::size_t>(tokens * 32));
+    std::vector<float> cos = random_floats(random, static_cast<std::size_t>(tokens * 32)),
+                       sin = random_floats(random, static_cast<std::size_t>(tokens * 32));
+    // Keys of some tokens are beyond the largest e4m3, of others below the smallest normal one.
+    constexpr float sizes[] = {1, 1, 300, 2e-4f};
+    for (std::size_t i = 0; i < cos.size(); ++i) {
+      cos[i] *= sizes[i / 32 % 4];
+      sin[i] *= sizes[i / 32 % 4];
+    }
     std::vector<std::int32_t> places;
     for (int token = 0; token < tokens; ++token)
       places.push_back(token == 1 ? -1 : (token * 67 + 60) % slots);
@@ -249,8 +259,8 @@ TEST_F(LinearOnTheGpu, QkvTurnsAndStoresWhatTheProductGives) {
       DeviceBuffer device_cos = on_device(cos), device_sin = on_device(sin),
                    device_places = on_device(places);
       DeviceBuffer q = device_bytes(static_cast<std::size_t>(tokens * heads * 64) * 2, 0xee);
-      DeviceBuffer keys = device_bytes(static_cast<std::size_t>(kv_heads * slots * 64) * 2, 0xee);
-      DeviceBuffer values = device_bytes(static_cast<std::size_t>(kv_heads * slots * 64) * 2, 0xee);
+      DeviceBuffer keys = device_bytes(bytes_of(kv_heads * slots * 64), 0xee);
+      DeviceBuffer values = device_bytes(bytes_of(kv_heads * slots * 64), 0xee);
       Workspace workspace(tokens);
       const Status status = qkv_cuda({.x = {reinterpret_cast<const std::uint8_t*>(packed.data()), tokens},
                                       .weight = {matrix.tiles.as<std::uint8_t>(), matrix.shape},
@@ -260,14 +270,14 @@ TEST_F(LinearOnTheGpu, QkvTurnsAndStoresWhatTheProductGives) {
                                       .sin = device_sin.as<float>(),
                                       .kv_slots = device_places.as<std::int32_t>(),
                                       .q = q.as<Bf16>(),
-                                      .cache = {keys.as<Bf16>(), values.as<Bf16>(), kv_heads, slots},
+                                      .cache = {keys.data(), values.data(), kv_heads, slots, Kv::dtype},
                                       .workspace = workspace.get(),
                                       .path = path},
                                      nullptr);
       ASSERT_TRUE(status.ok()) << status.message();
       std::vector<Bf16> expected_q(static_cast<std::size_t>(tokens * heads * 64), Bf16{0xeeee});
-      std::vector<Bf16> expected_keys(static_cast<std::size_t>(kv_heads * slots * 64), Bf16{0xeeee});
-      std::vector<Bf16> expected_values = expected_keys;
+      std::vector<Element> expected_keys(static_cast<std::size_t>(kv_heads * slots * 64), untouched);
+      std::vector<Element> expected_values = expected_keys;
       for (int token = 0; token < tokens; ++token) {
         const int slot = places[static_cast<std::size_t>(token)];
         for (int head = 0; head < heads + 2 * kv_heads; ++head) {
@@ -276,22 +286,24 @@ TEST_F(LinearOnTheGpu, QkvTurnsAndStoresWhatTheProductGives) {
             const float c = cos[static_cast<std::size_t>(token * 32 + d % 32)];
             const float s = sin[static_cast<std::size_t>(token * 32 + d % 32)];
             const float turned = d < 32 ? sums[d] * c - sums[d + 32] * s : sums[d] * c + sums[d - 32] * s;
-            const Bf16 value = Bf16::from_float(head < heads + kv_heads ? turned : sums[d]);
+            const float value = head < heads + kv_heads ? turned : sums[d];
             if (head < heads) {
-              expected_q[static_cast<std::size_t>((token * heads + head) * 64 + d)] = value;
+              expected_q[static_cast<std::size_t>((token * heads + head) * 64 + d)] = Bf16::from_float(value);
             } else if (slot >= 0) {
               const int of_head = (head - heads) % kv_heads * slots * 64 + slot / 64 * 4096;
               if (head < heads + kv_heads) {
-                expected_keys[static_cast<std::size_t>(of_head + kv_key_at(slot % 64, d))] = value;
+                expected_keys[static_cast<std::size_t>(of_head + Kv::key_at(slot % 64, d))] =
+                    Element::from_float(value);
               } else {
-                expected_values[static_cast<std::size_t>(of_head + kv_value_at(slot % 64, d))] = value;
+                expected_values[static_cast<std::size_t>(of_head + Kv::value_at(slot % 64, d))] =
+                    Element::from_float(value);
               }
             }
           }
         }
       }
-      std::vector<Bf16> found_q(expected_q.size()), found_keys(expected_keys.size()),
-          found_values(expected_values.size());
+      std::vector<Bf16> found_q(expected_q.size());
+      std::vector<Element> found_keys(expected_keys.size()), found_values(expected_values.size());
       q.copy_to(std::span(found_q));
       keys.copy_to(std::span(found_keys));
       values.copy_to(std::span(found_values));
@@ -301,6 +313,9 @@ TEST_F(LinearOnTheGpu, QkvTurnsAndStoresWhatTheProductGives) {
     }
   }
 }
+
+TEST_F(LinearOnTheGpu, QkvTurnsAndStoresWhatTheProductGives) { qkv_turns_and_stores<KvBf16>(); }
+TEST_F(LinearOnTheGpu, QkvStoresInE4m3WhatTheProductGives) { qkv_turns_and_stores<KvE4m3>(); }
 
 TEST_F(LinearOnTheGpu, GathersTheRowsThatAreAskedFor) {
   std::mt19937 random(9);

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "formats/bf16.h"
+#include "formats/e4m3.h"
 #include "ops/cuda/emulation/emulation.h"
 
 namespace nibble::ptx {
@@ -57,6 +58,11 @@ inline std::uint32_t multiply_bf16x2(std::uint32_t a, std::uint32_t b) {
 inline std::uint32_t pack_bf16x2(float low, float high) {
   return Bf16::from_float(low).bits | std::uint32_t{Bf16::from_float(high).bits} << 16;
 }
+inline std::uint32_t bf16x2_of_e4m3x2(std::uint16_t codes) {
+  return pack_bf16x2(E4m3{static_cast<std::uint8_t>(codes)}.to_float(),
+                     E4m3{static_cast<std::uint8_t>(codes >> 8)}.to_float());
+}
+inline std::uint8_t e4m3_of(float value) { return E4m3::from_float(value).bits; }
 inline float exp2_fast(float x) { return x < -126.0f ? 0.0f : std::exp2(x); }
 
 }  // namespace nibble::ptx
