@@ -12,6 +12,7 @@
 
 #include "app/activity.h"
 #include "app/commands.h"
+#include "app/last_words.h"
 #include "app/loaded_model.h"
 #include "app/progress.h"
 #include "app/serve_options.h"
@@ -25,7 +26,7 @@ namespace nibble {
 namespace {
 
 // How long a drained server waits for clients to take the last bytes.
-constexpr std::chrono::seconds farewell{1};
+constexpr std::chrono::milliseconds farewell{1000};
 constexpr std::chrono::milliseconds look_again{20};
 
 // As many descriptors as the system grants, for each connection takes one.
@@ -90,6 +91,7 @@ class Serving {
     look();
     report();
     server_->run(gate_.handler());
+    if (failed_check_) LastWords::die();
     if (abandoned_) {
       // A load or a step of the engine may take long, and nobody waits for what comes of it.
       log_.reset();
@@ -109,6 +111,15 @@ class Serving {
       drain_until_ = clock_.now() + std::chrono::seconds(options_.shutdown_timeout);
       service_.drain();
       drain();
+    });
+  }
+
+  // From any thread: another one failed a check, and waits.
+  void fail_check() {
+    server_->post([this] {
+      if (abandoned_) return;
+      failed_check_ = true;
+      fail("the engine failed a check and cannot go on");
     });
   }
 
@@ -138,6 +149,7 @@ class Serving {
     server_->post([this, model, chat = std::move(chat)]() mutable {
       if (abandoned_) return;
       begun_ = true;
+      step_limit_ = options_.step_limit(model->engine->model().plan.device);
       const bool first = shared_ == nullptr || !shared_->served.exchange(true);
       if (first) print_ready(model->engine->model());
       service_.begin(std::move(model->engine),
@@ -184,7 +196,7 @@ class Serving {
   }
 
   // Whether the engine is still there. One that failed answered so to all it ran; the process goes too, for
-  // nothing would come of it any more.
+  // nothing would come of it any more. Nor would anything of one that hangs in a step.
   void look() {
     if (service_.failed() && outcome_.ok()) {
       outcome_ = internal_error("the engine failed and cannot go on");
@@ -193,7 +205,21 @@ class Serving {
       service_.drain();
       server_->stop(farewell);
     }
+    if (!abandoned_ && step_limit_.count() > 0 && service_.since_a_step() > step_limit_)
+      fail("the engine hangs: a step takes longer than --step-timeout " +
+           std::to_string(step_limit_.count()));
     server_->after(std::chrono::milliseconds(500), [this] { look(); });
+  }
+
+  // The engine will not say so itself: whom it serves is told, and the process ends. Any of them may be why.
+  void fail(const std::string& why) {
+    outcome_ = internal_error(why);
+    log_->error(why, {{"requests", gate_.open()}});
+    abandoned_ = true;
+    gate_.keep_notes();
+    service_.fail_all(why);
+    // Probes that come now are told at once, and do not wait for the next process.
+    server_->after(farewell / 2, [this] { server_->stop(farewell / 2); });
   }
 
   void report() {
@@ -218,6 +244,8 @@ class Serving {
   bool begun_ = false;
   bool draining_ = false;
   bool abandoned_ = false;
+  bool failed_check_ = false;
+  std::chrono::seconds step_limit_{0};
   std::chrono::nanoseconds drain_until_{0};
 };
 
@@ -236,14 +264,18 @@ Status run(const ServeOptions& options, Console& console) {
         supervise({.shutdown_timeout = std::chrono::seconds(options.shutdown_timeout), .log = options.log()});
   }
   if (self.role == ChildRole::stand_in) return stand_in(options, std::move(socket));
+  std::optional<LastWords> last_words;  // without a parent a debugger may want the failure itself
+  if (self.shared != nullptr) last_words.emplace();
   std::optional<StopSignals> signals;
   self.shared != nullptr ? signals.emplace({stop_order()}) : signals.emplace({SIGINT, SIGTERM});
   NIBBLE_ASSIGN(std::unique_ptr<http::SocketServer> server,
                 http::SocketServer::over(std::move(socket), options.limits(), options.tls));
   Serving serving(options, std::move(server), self.shared, console);
   signals->watch([&](int orders) { serving.stop(orders); });
+  if (last_words) last_words->watch([&] { serving.fail_check(); });
   const Status outcome = serving.run();
-  signals.reset();  // before what it orders to stop
+  last_words.reset();  // like the next, before what it orders to stop
+  signals.reset();
   return outcome;
 }
 

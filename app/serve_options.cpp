@@ -33,7 +33,12 @@ std::vector<OptionSpec> limit_specs(ServeOptions& options) {
           limit("--max-unsent-bytes", options.max_unsent_bytes, 16 << 10, 1 << 30),
           limit("--client-timeout", options.client_timeout, 1, 3600),
           limit("--keep-alive-timeout", options.keep_alive_timeout, 1, 86400),
-          limit("--request-timeout", options.request_timeout, 0, 86400)};
+          limit("--request-timeout", options.request_timeout, 0, 86400),
+          {.name = "--step-timeout",
+           .value = "N",
+           .default_text = "30 on a GPU",
+           .set = int_value(options.step_timeout, 0, 86400),
+           .group = "Limits"}};
 }
 
 }  // namespace
@@ -136,6 +141,13 @@ GateOptions ServeOptions::gate() const {
 
 LogOptions ServeOptions::log() const {
   return {.level = log_level, .format = log_json ? LogFormat::json : LogFormat::plain};
+}
+
+std::chrono::seconds ServeOptions::step_limit(DeviceKind device) const {
+  // A step on a GPU takes milliseconds; one on a CPU takes what the model and the machine make of it.
+  constexpr int usual_gpu_limit = 30;
+  if (step_timeout >= 0) return std::chrono::seconds(step_timeout);
+  return std::chrono::seconds(device == DeviceKind::cuda ? usual_gpu_limit : 0);
 }
 
 std::string ServeOptions::url(int bound_port) const {

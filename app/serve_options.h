@@ -1,11 +1,13 @@
 // The options of `nibble serve`.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
 #include "base/log.h"
 #include "base/options.h"
+#include "plan/kernel_table.h"
 #include "server/gate.h"
 #include "server/http/socket_server.h"
 
@@ -25,6 +27,7 @@ struct ServeOptions {
   int client_timeout = 30;
   int keep_alive_timeout = 120;
   int request_timeout = 0;  // 0: none
+  int step_timeout = -1;    // 0: none; below it: the device's own
   int max_connections = 4096;
   int max_header_bytes = 32 << 10;
   int max_body_bytes = 4 << 20;
@@ -36,6 +39,8 @@ struct ServeOptions {
   http::ServerLimits limits() const;
   GateOptions gate() const;
   LogOptions log() const;
+  // For one step of an engine on that device; 0: any.
+  std::chrono::seconds step_limit(DeviceKind device) const;
   std::string url(int bound_port) const;
 };
 

@@ -283,11 +283,11 @@ std::string Gate::allowed_origin(const http::RequestHead& head) const {
 }
 
 std::optional<ApiError> Gate::enter(const http::HttpRequest& request, int& slot) {
-  while (!leaving_.empty() && clock_.now() - leaving_.front().second > leaving_time) {
+  while (!keeps_notes_ && !leaving_.empty() && clock_.now() - leaving_.front().second > leaving_time) {
     suspects_->leave(leaving_.front().first, false);
     leaving_.pop_front();
   }
-  if (suspects_ == nullptr || request.body.empty()) return {};
+  if (suspects_ == nullptr || keeps_notes_ || request.body.empty()) return {};
   const Suspects::Entry entry = suspects_->enter(suspects_->fingerprint(request.head.path, request.body));
   slot = entry.slot;
   switch (entry.verdict) {
@@ -308,7 +308,7 @@ std::optional<ApiError> Gate::enter(const http::HttpRequest& request, int& slot)
 }
 
 void Gate::leave(int slot, bool answered) {
-  if (slot < 0) return;
+  if (slot < 0 || keeps_notes_) return;
   if (answered) return suspects_->leave(slot, true);
   leaving_.emplace_back(slot, clock_.now());
 }

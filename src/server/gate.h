@@ -32,6 +32,9 @@ class Gate {
   http::Handler handler();
   // Requests that are not answered yet.
   int open() const { return open_; }
+  // The process is about to die, and any of those that are being served may be why: what is noted of them
+  // stays, whatever they are answered, and who comes now is not noted.
+  void keep_notes() { keeps_notes_ = true; }
 
  private:
   class Passage;
@@ -52,6 +55,7 @@ class Gate {
   Log& log_;
   const Clock& clock_;
   int open_ = 0;
+  bool keeps_notes_ = false;
   // Slots of requests whose clients went: the engine may still be at them for a moment.
   std::deque<std::pair<int, std::chrono::nanoseconds>> leaving_;
 };

@@ -192,6 +192,17 @@ TEST(Gate, ARequestWhoseClientWentStaysNotedWhileTheEngineMayBeAtIt) {
   EXPECT_EQ(scene.suspects->blame(), 0);
 }
 
+TEST(Gate, WhoIsServedByAnEngineThatDiesStaysNotedThoughHeIsAnswered) {
+  Scene scene;
+  Told served, late;
+  scene.ask(post("poison"), served);
+  scene.gate->keep_notes();
+  scene.inside.back()->answer({.status = 503});
+  scene.ask(post("innocent"), late);
+  scene.inside.back()->answer({.status = 503});
+  EXPECT_EQ(scene.suspects->blame(), 1);
+}
+
 TEST(Gate, RefusesWhatEndedTheEngineTwice) {
   Scene scene;
   for (int death = 0; death < 2; ++death) {

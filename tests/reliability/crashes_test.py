@@ -1,5 +1,6 @@
 """What happens when the engine's process dies, and who is held to account."""
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -9,7 +10,7 @@ import time
 from pathlib import Path
 
 from nibble_program import ROOT
-from watched_server import Server, eventually, listening_ports, read_all, request_bytes, serving
+from watched_server import Server, eventually, listening_ports, read_all, request_bytes, serving, until_served
 
 POISON = {"prompt": "This one ends the engine", "max_tokens": 1900, "ignore_eos": True}
 
@@ -18,13 +19,6 @@ def kill_engine(server):
     old = server.engine()
     os.kill(old, signal.SIGKILL)
     eventually(lambda: server.engine() not in (None, old), what="a new engine")
-
-
-def until_served(server):
-    def answer():
-        with contextlib.suppress(ConnectionResetError, AssertionError):
-            return server.ask("GET", "/health").status == 200
-    eventually(answer, what="health")
 
 
 def die_of(server, body, **more):
@@ -44,6 +38,27 @@ def test_a_dead_engine_is_replaced_and_answers_as_before():
             until_served(server)
             assert server.control() == server.before
         assert server.process.poll() is None
+
+
+def fail_a_check(server):
+    """What the engine's thread does when it finds a check failed: it aborts, by a signal of its own."""
+    engine = server.engine()
+    youngest = max(int(task.name) for task in Path(f"/proc/{engine}/task").iterdir())
+    tgkill = 234  # on x86-64
+    assert ctypes.CDLL(None).syscall(tgkill, engine, youngest, signal.SIGABRT) == 0
+
+
+def test_who_is_served_while_a_check_fails_is_told_so():
+    with serving() as server, server.connect() as connection:
+        engine = server.engine()
+        connection.sendall(request_bytes("POST", "/v1/completions", POISON | {"stream": True}))
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+        fail_a_check(server)
+        eventually(lambda: server.ask("GET", "/health").status == 503, 2)
+        assert b'"code":"engine_stopped"' in read_all(connection)
+        eventually(lambda: server.engine() not in (None, engine), 5, "a new engine")
+        until_served(server)
+        assert server.control() == server.before and 'signal=6' in server.log()
 
 
 def test_while_there_is_no_engine_clients_are_told_to_come_back():

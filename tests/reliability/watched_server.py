@@ -34,6 +34,14 @@ def eventually(condition, seconds=30, what="it"):
         time.sleep(0.02)
 
 
+def until_served(server):
+    """Health, whatever became of the engine meanwhile."""
+    def answers():
+        with contextlib.suppress(ConnectionResetError, AssertionError):
+            return server.ask("GET", "/health").status == 200
+    eventually(answers, what="health")
+
+
 def request_bytes(method, path, body=None, **headers):
     fields = {"Host": "localhost"} | {name.replace("_", "-"): value for name, value in headers.items()}
     data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -105,7 +113,7 @@ def listening_ports(pids):
 
 
 class Server:
-    def __init__(self, *arguments, model="demo", descriptors=None, stack=None, ready=True, **variables):
+    def __init__(self, *arguments, model="demo", program=BINARY, descriptors=None, stack=None, ready=True, **variables):
         self.errors = tempfile.TemporaryFile("w+")
 
         def limit():
@@ -113,9 +121,9 @@ class Server:
                 if most:
                     resource.setrlimit(kind, (most, most))
 
-        command = [BINARY, "serve", model, "--port", 0, "--threads", 1, *arguments]
+        command = [program, "serve", model, "--port", 0, "--threads", 1, *arguments]
         self.process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=self.errors, text=True,
-                                        env=environment(**variables), preexec_fn=limit)
+                                        env=environment(**{name: str(value) for name, value in variables.items()}), preexec_fn=limit)
         self.port = None
         if ready:
             url = self.process.stdout.readline().strip()

@@ -180,6 +180,20 @@ void Service::abort_all() {
   }
 }
 
+// The engine is not asked for anything: whatever it waits in may hold its locks.
+void Service::fail_all(const std::string& why) {
+  failed_ = true;
+  for (const auto& [id, sequence] : std::exchange(running_, {})) {
+    metrics_->end(id, Metrics::Outcome::abort);
+    if (!sequence.generation->done()) sequence.generation->fail(unavailable(why, "engine_stopped"));
+  }
+}
+
+std::chrono::nanoseconds Service::since_a_step() const {
+  if (!engine_) return {};
+  return std::chrono::steady_clock::now() - engine_->heartbeat();
+}
+
 std::optional<EngineCounts> Service::counts() const {
   if (!engine_) return {};
   return engine_->counts();
@@ -211,7 +225,7 @@ void Service::handle(Exchange exchange) {
 
 std::optional<ApiError> Service::refused(const http::HttpRequest& request) const {
   if (!engine_) return unavailable("the model is loading", "loading");
-  if (engine_->failed()) return unavailable("the engine has stopped", "engine_stopped");
+  if (failed()) return unavailable("the engine has stopped", "engine_stopped");
   if (request.head.method != "POST") return {};
   if (draining_) return unavailable("the server is going down", "draining");
   if (request.head.count("content-encoding") > 0 && request.head.field("content-encoding") != "identity") {
@@ -228,9 +242,9 @@ void Service::health(Exchange exchange) {
     exchange->answer({.status = status, .body = "{\"status\":\"" + std::string(state) + "\"}"});
   };
   if (!engine_) return say(503, "loading");
-  if (engine_->failed()) return say(503, "failed");
+  if (failed()) return say(503, "failed");
   if (draining_) return say(503, "draining");
-  if (std::chrono::steady_clock::now() - engine_->heartbeat() > overdue) return say(503, "stuck");
+  if (since_a_step() > overdue) return say(503, "stuck");
   // Something runs over a library that a gate refuses, because the user said so.
   say(200, engine_->model().plan.degraded_by().empty() ? "ok" : "degraded");
 }
@@ -317,6 +331,7 @@ void Service::generate(Exchange exchange, Endpoint endpoint) {
 }
 
 void Service::start(Exchange exchange, PreparedRequest prepared) {
+  if (failed_) return answer_error(exchange, unavailable("the engine has stopped", "engine_stopped"));
   if (aborted_) return answer_error(exchange, unavailable("the server goes down", "draining"));
   const int n = prepared.request.n;
   const bool chat = prepared.request.endpoint == Endpoint::chat;

@@ -43,8 +43,12 @@ class Service {
   void drain() { draining_ = true; }
   // Those that run end now, each with an error that says so.
   void abort_all();
+  // The engine will never answer again: those that run end now, and no more are taken.
+  void fail_all(const std::string& why);
   // Whether the engine failed for good.
-  bool failed() const { return engine_ && engine_->failed(); }
+  bool failed() const { return failed_ || (engine_ && engine_->failed()); }
+  // Since the engine last ended a step, or had nothing to do.
+  std::chrono::nanoseconds since_a_step() const;
   // Nothing until begin().
   std::optional<EngineCounts> counts() const;
 
@@ -85,6 +89,7 @@ class Service {
   RequestId next_id_ = 1;
   bool draining_ = false;
   bool aborted_ = false;
+  bool failed_ = false;
   std::optional<Metrics> metrics_;  // of engine_
   std::int64_t created_ = 0;        // the model: seconds since 1970
   // Last, so that their threads end before what they use.

@@ -2,6 +2,8 @@
 // streams run at once.
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "ops/cuda/emulation/emulation.h"
+#include "ops/cuda/emulation/faults.h"
 
 #define __global__
 #define __device__
@@ -166,11 +169,18 @@ inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits);
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 inline void __trap() { nibble::emulation::stop("a kernel gave up"); }
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };
+enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorIllegalAddress = 700 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal };
 enum cudaEventFlags { cudaEventDisableTiming };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount };
+struct cudaDeviceProp {
+  char name[32] = "emulated GPU";
+  int major = 9, minor = 0;
+  int multiProcessorCount = 2;
+  int ECCEnabled = 0;
+  std::size_t totalGlobalMem = std::size_t{4} << 30;
+};
 enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize,
   cudaFuncAttributeNonPortableClusterSizeAllowed
@@ -199,62 +209,89 @@ struct cudaLaunchConfig_t {
   unsigned numAttrs;
 };
 
-inline const char* cudaGetErrorName(cudaError_t) { return "error"; }
+namespace nibble::emulation {
+// Does `work`, unless a fault was ordered.
+template <class Work>
+cudaError_t attempt(Call call, const Work& work) {
+  switch (outcome_of(call)) {
+    case Outcome::works: return work(), cudaSuccess;
+    case Outcome::dropped: return cudaSuccess;
+    case Outcome::refused: return cudaErrorMemoryAllocation;
+    case Outcome::lost: return cudaErrorIllegalAddress;
+    case Outcome::hangs: break;
+  }
+  while (true) pause();
+}
+inline cudaError_t attempt(Call call) {
+  return attempt(call, [] {});
+}
+}  // namespace nibble::emulation
+
+inline const char* cudaGetErrorName(cudaError_t error) {
+  return error == cudaErrorIllegalAddress ? "cudaErrorIllegalAddress" : "error";
+}
 inline const char* cudaGetErrorString(cudaError_t) { return "of the emulation"; }
-inline cudaError_t cudaGetLastError() { return cudaSuccess; }
-inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+inline cudaError_t cudaGetLastError() { return nibble::emulation::attempt(nibble::emulation::Call::other); }
+inline cudaError_t cudaDeviceSynchronize() {
+  return nibble::emulation::attempt(nibble::emulation::Call::wait);
+}
 inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
-inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { return *value = 2, cudaSuccess; }
 inline cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSuccess; }
-struct cudaDeviceProp {
-  char name[256] = "NVIDIA H200";
-  std::size_t totalGlobalMem = std::size_t{1} << 30;
-  int major = 9, minor = 0;
-};
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   return *properties = {}, cudaSuccess;
 }
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  return *value = cudaDeviceProp().multiProcessorCount, cudaSuccess;
+}
 inline cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
-  *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+  return nibble::emulation::attempt(nibble::emulation::Call::allocation, [&] {
+    *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (*memory == nullptr) nibble::emulation::stop("the host has no memory for the emulated GPU's");
+  });
 }
 inline cudaError_t cudaFree(void* memory) { return std::free(memory), cudaSuccess; }
-inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
-  return std::memcpy(to, from, bytes), cudaSuccess;
-}
-inline cudaError_t cudaMemset(void* at, int value, std::size_t bytes) {
-  return std::memset(at, value, bytes), cudaSuccess;
-}
 inline cudaError_t cudaMallocHost(void** memory, std::size_t bytes) { return cudaMalloc(memory, bytes); }
 inline cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                                    cudaStream_t) {
-  return std::memcpy(to, from, bytes), cudaSuccess;
+  return nibble::emulation::attempt(nibble::emulation::Call::copy, [&] { std::memcpy(to, from, bytes); });
 }
 inline cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
                                      std::size_t width, std::size_t height, cudaMemcpyKind, cudaStream_t) {
-  for (std::size_t row = 0; row < height; ++row) {
-    std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch,
-                width);
-  }
-  return cudaSuccess;
+  return nibble::emulation::attempt(nibble::emulation::Call::copy, [&] {
+    for (std::size_t row = 0; row < height; ++row) {
+      std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch,
+                  width);
+    }
+  });
 }
 inline cudaError_t cudaMemsetAsync(void* at, int value, std::size_t bytes, cudaStream_t) {
-  return std::memset(at, value, bytes), cudaSuccess;
+  return nibble::emulation::attempt(nibble::emulation::Call::copy, [&] { std::memset(at, value, bytes); });
+}
+// These wait for what they do.
+inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
+  return nibble::emulation::attempt(nibble::emulation::Call::wait, [&] { std::memcpy(to, from, bytes); });
+}
+inline cudaError_t cudaMemset(void* at, int value, std::size_t bytes) {
+  return nibble::emulation::attempt(nibble::emulation::Call::wait, [&] { std::memset(at, value, bytes); });
 }
 inline cudaError_t cudaMemGetInfo(std::size_t* available, std::size_t* all) {
-  return *available = *all = std::size_t{1} << 30, cudaSuccess;
+  return *available = *all = cudaDeviceProp().totalGlobalMem, cudaSuccess;
 }
 inline cudaError_t cudaStreamCreate(cudaStream_t* stream) { return *stream = nullptr, cudaSuccess; }
 inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  return nibble::emulation::attempt(nibble::emulation::Call::wait);
+}
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return *event = nullptr, cudaSuccess;
 }
 inline cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  return nibble::emulation::attempt(nibble::emulation::Call::wait);
+}
 
 namespace nibble::emulation {
 inline thread_local cudaGraph_t capturing = nullptr;
@@ -271,8 +308,9 @@ inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph
 inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
 inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return delete exec, cudaSuccess; }
 inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
-  for (const std::function<void()>& launch : *exec) launch();
-  return cudaSuccess;
+  return nibble::emulation::attempt(nibble::emulation::Call::launch, [&] {
+    for (const std::function<void()>& launch : *exec) launch();
+  });
 }
 
 template <class Kernel>
@@ -294,10 +332,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
                                      .cluster = cluster,
                                      .shared_bytes = config->dynamicSmemBytes};
   const auto launch = [grid, kernel, args...] { nibble::emulation::run(grid, [&] { kernel(args...); }); };
-  if (nibble::emulation::capturing == nullptr) {
-    launch();
-  } else {
-    nibble::emulation::capturing->push_back(launch);
-  }
-  return cudaSuccess;
+  if (nibble::emulation::capturing != nullptr)
+    return nibble::emulation::capturing->push_back(launch), cudaSuccess;
+  return nibble::emulation::attempt(nibble::emulation::Call::launch, launch);
 }

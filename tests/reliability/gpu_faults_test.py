@@ -1,0 +1,130 @@
+"""What serve does when its GPU fails: on the emulation of one, which fails when it is told to (ops/cuda/emulation/faults.h)."""
+import contextlib
+import threading
+import time
+
+import pytest
+
+from nibble_program import BINARY, PARITY
+from watched_server import Answer, eventually, read_all, request_bytes, serving, until_served
+
+EMULATED = BINARY.with_name("nibble_emulated")
+pytestmark = pytest.mark.skipif(not EMULATED.exists(), reason="the emulation of a GPU is not built with sanitizers")
+SMALL = ("--max-num-seqs", 2, "--max-num-batched-tokens", 64, "--max-model-len", 512, "--kv-cache-tokens", 2048)
+
+
+class FailingGpu:
+    """A server on an emulated GPU, and the file by which that is told to fail."""
+
+    def __init__(self, server, order):
+        self.server, self.order = server, order
+        self.asked = 0
+
+    def fail(self, fault):
+        """Orders it and returns when an engine has heard of it."""
+        written = self.order.with_suffix(".written")
+        written.write_text(fault + "\n")
+        written.rename(self.order)
+        eventually(lambda: not self.order.exists(), 30, "that somebody reads the order")
+
+    def body(self, **more):
+        """A request that runs for long, like no other: nobody's suspicion of one falls on the next."""
+        self.asked += 1
+        return {"prompt": f"Request {self.asked} says", "max_tokens": 400, "temperature": 0, "ignore_eos": True} | more
+
+
+@pytest.fixture
+def gpu(tmp_path):
+    order = tmp_path / "order"
+    with serving(*SMALL, "--step-timeout", 3, model=PARITY / "example", program=EMULATED, EMULATED_GPU_FAULT=order) as server:
+        assert {"device": "cuda"}.items() <= {each["field"]: each["value"] for each in server.ask("GET", "/plan").json()["choices"]}.items()
+        yield FailingGpu(server, order)
+
+
+def seconds_until(condition, most, what):
+    begin = time.monotonic()
+    eventually(condition, most, what)
+    return time.monotonic() - begin
+
+
+def is_healthy(server):
+    with contextlib.suppress(ConnectionResetError, AssertionError):
+        return server.ask("GET", "/health").status == 200
+    return False
+
+
+@contextlib.contextmanager
+def asked(gpu, body):
+    """Somebody asks, and what he is answered is in the list afterwards."""
+    answers = []
+    asker = threading.Thread(target=lambda: answers.append(gpu.server.ask("POST", "/v1/completions", body)))
+    running = gpu.server.metrics()["vllm:num_requests_running",]
+    asker.start()
+    eventually(lambda: gpu.server.metrics()["vllm:num_requests_running",] == running + 1, what="it runs")
+    yield answers
+    asker.join()
+
+
+def hear_of_a_failure(gpu, fault):
+    """Fails the GPU under a stream and a request that waits. Returns the seconds until nothing was healthy and until the engine's
+    process was gone, both since a call of CUDA's failed or a step hung, once both have been told and another engine answers as the
+    first did."""
+    server, engine = gpu.server, gpu.server.engine()
+    with server.connect() as stream:
+        stream.sendall(request_bytes("POST", "/v1/completions", gpu.body(stream=True)))
+        begun = stream.recv(1000)
+        while b"data:" not in begun:
+            begun += stream.recv(1000)
+        with asked(gpu, gpu.body()) as waiting:
+            failures = server.log().count("cudaErrorIllegalAddress")
+            gpu.fail(fault)
+            if not fault.startswith("hang"):
+                eventually(lambda: server.log().count("cudaErrorIllegalAddress") > failures, what="a call that fails")
+            unhealthy = seconds_until(lambda: not is_healthy(server), 20, "that it is not healthy")
+            gone = unhealthy + seconds_until(lambda: server.engine() != engine, 20, "the engine's end")
+            answer = Answer(begun + read_all(stream))
+    print(f"{fault}: unhealthy after {unhealthy:.2f} s, gone after {gone:.2f} s")
+    told = answer.events()[-1]
+    assert told["error"]["code"] == "engine_stopped" and told["error"]["type"] == "server_error"
+    assert not answer.whole  # as a stream is that did not end well
+    assert waiting[0].status == 503 and waiting[0].json()["error"]["code"] == "engine_stopped"
+    assert waiting[0].headers["retry-after"] == "1"
+    until_served(server)
+    assert server.control() == server.before
+    return unhealthy, gone
+
+
+def test_a_lost_gpu_is_noticed_in_a_second_left_in_five_and_taken_up_again(gpu):
+    for lives, fault in enumerate(("launch 1", "copy 1", "wait 2"), 1):
+        unhealthy, gone = hear_of_a_failure(gpu, fault)
+        assert unhealthy <= 1 and gone <= 5, fault
+        log = gpu.server.log()
+        assert log.count("cudaErrorIllegalAddress") == log.count("the engine's process ended") == lives, log
+
+
+def test_a_step_that_never_ends_is_given_up(gpu):
+    unhealthy, gone = hear_of_a_failure(gpu, "hang 1")
+    assert 2 <= unhealthy <= 5 and gone <= unhealthy + 5
+    assert "the engine hangs" in gpu.server.log()
+
+
+def test_a_request_that_twice_ends_the_gpus_engine_is_not_tried_again(gpu):
+    poison = gpu.body(prompt="This one ends the GPU's engine")
+    for _ in range(2):
+        with asked(gpu, poison) as answer:
+            gpu.fail("launch 1")
+        assert answer[0].status == 503
+        until_served(gpu.server)
+    answer = gpu.server.ask("POST", "/v1/completions", poison)
+    assert answer.status == 403 and answer.json()["error"]["code"] == "request_ends_engine"
+
+
+def test_a_gpu_whose_memory_is_still_taken_is_tried_again(gpu):
+    """A dead engine's memory may be given back late: the next one then finds none, says so, and another one is started."""
+    with asked(gpu, gpu.body()):
+        gpu.fail("launch 1")
+        gpu.fail("allocation 1")  # of the next engine
+    until_served(gpu.server)
+    log = gpu.server.log()
+    assert "memory for a buffer of" in log and log.count("the engine's process ended") == 2
+    assert gpu.server.control() == gpu.server.before
