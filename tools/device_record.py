@@ -93,7 +93,7 @@ def suites(programs):
     for line in listed.splitlines():
         if line.startswith("  "):
             found[suite].append(line.split()[0])
-        elif line.rstrip().endswith("."):
+        elif line and line.split()[0].endswith("."):  # what follows a name says of which type it is
             suite = line.split()[0][:-1]
             found[suite] = []
     return found
@@ -124,7 +124,7 @@ def run_tests(programs, folder, deadline):
     that hangs must not cost the others their turn."""
     found = {}
     for suite, tests in suites(programs).items():
-        report = folder / f"{suite}.json"
+        report = folder / f"{suite.replace('/', '_')}.json"
         ended = run_in_time([programs / "device_test", f"--gtest_filter={suite}.*", f"--gtest_output=json:{report}"],
                             SUITE_SECONDS, deadline) or "ended without a report"
         if report.exists():

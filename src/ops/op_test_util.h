@@ -9,6 +9,7 @@
 
 #include "formats/bf16.h"
 #include "formats/mxfp4.h"
+#include "formats/nvfp4.h"
 #include "formats/q8.h"
 
 namespace nibble {
@@ -41,6 +42,41 @@ struct RandomMxfp4 {
       experts.push_back(
           {blocks.data() + e * groups * mxfp4_block_bytes, scales.data() + e * groups, rows, cols});
     }
+  }
+};
+
+// NVFP4 matrices of random codes, with scales of either sign near 2^3 and tensor scales near 2^-8.
+struct RandomNvfp4 {
+  int rows, cols;
+  std::vector<std::uint8_t> codes, scales;
+  std::vector<float> tensor_scales;  // [experts]
+
+  RandomNvfp4(std::mt19937& random, int count, int rows_, int cols_) : rows(rows_), cols(cols_) {
+    codes.resize(static_cast<std::size_t>(count) * code_bytes());
+    scales.resize(codes.size() / nvfp4_block_bytes);
+    for (std::uint8_t& byte : codes) byte = static_cast<std::uint8_t>(random());
+    for (std::uint8_t& byte : scales)
+      byte = static_cast<std::uint8_t>(random() % 2 * 128 + 72 + random() % 20);
+    for (int e = 0; e < count; ++e)
+      tensor_scales.push_back(0.003f + 0.00001f * static_cast<float>(random() % 100));
+  }
+  int experts() const { return static_cast<int>(tensor_scales.size()); }
+  std::size_t code_bytes() const {  // of an expert
+    return static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols / 2);
+  }
+  const std::uint8_t* codes_of(int expert) const {
+    return codes.data() + static_cast<std::size_t>(expert) * code_bytes();
+  }
+  const std::uint8_t* scales_of(int expert) const {
+    return scales.data() + static_cast<std::size_t>(expert) * code_bytes() / nvfp4_block_bytes;
+  }
+  // A weight before the tensor's scale, exactly.
+  float unscaled(int expert, int row, int col) const {
+    const std::size_t at =
+        (static_cast<std::size_t>(row) * static_cast<std::size_t>(cols) + static_cast<std::size_t>(col));
+    const std::uint8_t byte = codes_of(expert)[at / 2];
+    const E2m1 code{static_cast<std::uint8_t>(byte >> (at % 2 * 4) & 15)};
+    return code.to_float() * E4m3{scales_of(expert)[at / nvfp4_block]}.to_float();
   }
 };
 
@@ -82,6 +118,17 @@ inline double exact_product(const Mxfp4Checkpoint& matrix, int row, const float*
   double sum = 0;
   for (std::size_t k = 0; k < weights.size(); ++k) sum += static_cast<double>(weights[k]) * x[k];
   return sum;
+}
+
+inline double exact_product(const RandomNvfp4& matrices, int expert, int row, const float* x) {
+  const std::size_t cols = static_cast<std::size_t>(matrices.cols),
+                    first = static_cast<std::size_t>(row) * cols;
+  std::vector<float> weights(cols);
+  nvfp4_decode(matrices.codes_of(expert) + first / 2, matrices.scales_of(expert) + first / nvfp4_block, 1.0f,
+               weights);
+  double sum = 0;
+  for (std::size_t k = 0; k < cols; ++k) sum += static_cast<double>(weights[k]) * x[k];
+  return sum * matrices.tensor_scales[static_cast<std::size_t>(expert)];
 }
 
 }  // namespace nibble

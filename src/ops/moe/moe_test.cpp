@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "ops/moe/moe_reference.h"
 #include "ops/op_test_util.h"
 
 namespace nibble {
@@ -86,33 +87,21 @@ TEST(MoeMxfp4, AgreesWithDoublePrecision) {
     std::vector<float> weights;
     route(random, layer, rows, ids, weights);
     const std::vector<float> out = layer.run(context, x, ids, weights);
-    for (int row = 0; row < rows; ++row) {
-      std::vector<double> exact(96, 0);
-      for (int k = 0; k < top_k; ++k) {
-        const int slot = row * top_k + k, expert = ids[static_cast<std::size_t>(slot)];
-        std::vector<float> h(64);
-        for (int i = 0; i < 64; ++i) {
-          const auto product = [&](int r) {
-            return exact_product(layer.gate_up.experts[static_cast<std::size_t>(expert)], r,
-                                 x.data() + row * 96) +
-                   layer.gate_up_bias[static_cast<std::size_t>(expert * 128 + r)].to_float();
-          };
-          const double gate = std::min(product(2 * i), 7.0), up = std::clamp(product(2 * i + 1), -7.0, 7.0);
-          h[static_cast<std::size_t>(i)] =
-              static_cast<float>(gate / (1 + std::exp(-1.702 * gate)) * (up + 1));
-        }
-        for (int i = 0; i < 96; ++i) {
-          exact[static_cast<std::size_t>(i)] +=
-              weights[static_cast<std::size_t>(slot)] *
-              (exact_product(layer.down.experts[static_cast<std::size_t>(expert)], i, h.data()) +
-               layer.down_bias[static_cast<std::size_t>(expert * 96 + i)].to_float());
-        }
-      }
-      for (int i = 0; i < 96; ++i) {
-        ASSERT_NEAR(out[static_cast<std::size_t>(row * 96 + i)], exact[static_cast<std::size_t>(i)], 1e-4)
-            << "row " << row;
-      }
-    }
+    const std::vector<double> exact = moe_reference(
+        threads,
+        {.top_k = top_k,
+         .hidden = 96,
+         .intermediate = 64,
+         .gate_up_bias = layer.gate_up_bias.data(),
+         .down_bias = layer.down_bias.data()},
+        x, ids, weights,
+        [&](int expert, int row, const float* inputs) {
+          return exact_product(layer.gate_up.experts[static_cast<std::size_t>(expert)], row, inputs);
+        },
+        [&](int expert, int row, const float* inputs) {
+          return exact_product(layer.down.experts[static_cast<std::size_t>(expert)], row, inputs);
+        });
+    for (std::size_t i = 0; i < out.size(); ++i) ASSERT_NEAR(out[i], exact[i], 1e-4) << "row " << i / 96;
   }
 }
 

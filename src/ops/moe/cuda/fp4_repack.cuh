@@ -14,15 +14,22 @@ namespace nibble {
 
 inline constexpr int repack_threads = 256;
 
-// What a launch re-lays: codes [experts, rows, cols / 2], scales [experts, rows, cols / scale_group].
+// What a launch re-lays: codes [experts, rows, cols / 2], scales [experts, rows, cols / scale_group]. halves:
+// the first half of an expert's rows become its even ones, the second half its odd ones.
 template <class Layout>
 struct Fp4Repack {
   const std::uint8_t* codes;
   const std::uint8_t* scales;
   int experts;
   GranuleShapeOf<Layout> shape;
+  bool halves;
   typename Layout::ScalePacking packing;
   std::uint8_t* out;  // [experts, shape.bytes()]
+
+  // Where row `row` of an expert lies among all rows.
+  __device__ __forceinline__ std::size_t from_row(std::size_t expert, std::size_t row) const {
+    return expert * shape.rows + (halves ? row / 2 + row % 2 * (shape.rows / 2) : row);
+  }
 };
 
 // A lane's codes in a row, zeros past the end of K.
@@ -58,11 +65,11 @@ __device__ __forceinline__ void repack_blocks(const Fp4Repack<Layout>& repack, c
     const std::size_t expert = at / per_expert, in_expert = at - expert * per_expert;
     const std::size_t granule = in_expert / shape.blocks();
     const int block = static_cast<int>(in_expert - granule * shape.blocks());
-    const std::size_t first_row = expert * shape.rows + granule * granule_rows, row = first_row + 2 * g;
+    const std::size_t first_row = granule * granule_rows, row = first_row + 2 * g;
     const int col = block * granule_k + t * 16;
     std::uint8_t even[8], odd[8];
-    load_codes_of_row(repack, row, col, even);
-    load_codes_of_row(repack, row + 1, col, odd);
+    load_codes_of_row(repack, repack.from_row(expert, row), col, even);
+    load_codes_of_row(repack, repack.from_row(expert, row + 1), col, odd);
     const LaneCodes codes = pack_lane(even, odd);
     std::uint8_t* base = repack.out + expert * shape.bytes() + granule * shape.granule_bytes();
     const GranulePlace place = granule_place<Layout>(block);
@@ -71,7 +78,7 @@ __device__ __forceinline__ void repack_blocks(const Fp4Repack<Layout>& repack, c
 #pragma unroll
     for (int i = lane; i < granule_rows * scales; i += 32) {  // the block's scales as they lie
       const int group = scales * block + i % pair_scales / 2;
-      const std::size_t of_row = first_row + i / pair_scales * 2 + i % 2;
+      const std::size_t of_row = repack.from_row(expert, first_row + i / pair_scales * 2 + i % 2);
       const std::uint8_t scale = group < groups ? repack.scales[of_row * groups + group] : 0;
       base[place.scales + i] = repack.packing.stored(scale);
       see(scale);

@@ -1,6 +1,6 @@
 // The layout of 4-bit matrices for tensor cores, one for few tokens and for many: granules of 16 rows. What
-// differs between formats, scales and how they enter, is in a layout's type (mxfp4_granules.h), which the
-// kernels take as a parameter.
+// differs between formats, scales and how they enter, is in a layout's type (mxfp4_granules.h,
+// nvfp4_granules.h), which the kernels take as a parameter.
 //
 // The weights are the M operand of m16n8k16 (or four granules that of wgmma's m64), decoded to bfloat16 in
 // registers. A lane's share of four k16 steps lies together, so that one 16-byte load feeds them:
@@ -57,12 +57,14 @@ inline constexpr int granule_block_bytes = granule_code_bytes + granule_rows* gr
 // Where a scale lies among those of its block: row pair by row pair, the two rows' side by side.
 template <class Layout>
 NIBBLE_HOST_DEVICE constexpr int granule_scale_at(int row, int group) {
-  return row / 2 * (2 * granule_scales<Layout>)+group * 2 + row % 2;
+  constexpr int pair = 2 * granule_scales<Layout>;
+  return row / 2 * pair + group * 2 + row % 2;
 }
 // The first of a lane's two.
 template <class Layout>
 NIBBLE_HOST_DEVICE constexpr int granule_lane_scales(int lane) {
-  return lane / 4 * (2 * granule_scales<Layout>)+lane % 4 / (4 / granule_scales<Layout>)*2;
+  constexpr int pair = 2 * granule_scales<Layout>, lanes = 4 / granule_scales<Layout>;  // of a scale
+  return lane / 4 * pair + lane % 4 / lanes * 2;
 }
 
 // Where things lie in one matrix [rows, cols].

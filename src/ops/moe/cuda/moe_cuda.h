@@ -1,4 +1,5 @@
-// moe_mxfp4 (ops/moe/moe.h) on a GPU of compute capability 9.0, for bfloat16 activations.
+// moe_mxfp4 (ops/moe/moe.h), and the same layer with weights in NVFP4, on a GPU of compute capability 9.0,
+// for bfloat16 activations.
 //
 // Every product adds as granules.h says, then the bias; h is rounded to bfloat16 once; out adds its
 // experts in order of the top-k, each product and each sum rounded. A row's bits depend on nothing else:
@@ -12,6 +13,7 @@
 #include "base/status.h"
 #include "formats/bf16.h"
 #include "ops/moe/cuda/mxfp4_granules.h"
+#include "ops/moe/cuda/nvfp4_granules.h"
 
 namespace nibble {
 
@@ -25,6 +27,7 @@ struct MoeCudaWeightsOf {
   float swiglu_limit = 7.0f;
 };
 using MoeCudaWeights = MoeCudaWeightsOf<Mxfp4Granules>;
+using MoeNvfp4CudaWeights = MoeCudaWeightsOf<Nvfp4Granules>;
 
 // What the kernels share between launches, zeroed once before the first; one launch at a time may use it.
 struct MoeCudaWorkspace {
@@ -60,6 +63,7 @@ constexpr int moe_cuda_slots(int tokens, int top_k) {
 
 // The same layer for many tokens, with the same bits. Its products need room for all of tokens x top_k slots.
 Status moe_mxfp4_many_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream);
+Status moe_nvfp4_many_cuda(const MoeNvfp4CudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream);
 
 // Whether that path is the one to take: from 6 tokens an expert on, on average.
 constexpr bool moe_takes_many(int slots, int experts) { return slots >= 6 * experts; }
@@ -88,6 +92,7 @@ constexpr std::size_t moe_many_bytes(int slots, int experts, const Shape& gate_u
 
 // Queues the layer on the stream, for few tokens. A refusal names what the shapes lack.
 Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream);
+Status moe_nvfp4_cuda(const MoeNvfp4CudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream);
 
 // Queues the re-laying of `experts` matrices from the checkpoint's layout: blocks [experts, rows, cols / 32,
 // 16], scales [experts, rows, cols / 32], out [experts, shape.bytes()]. *largest_scale (on the device, zeroed
@@ -96,5 +101,17 @@ Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cu
 Status repack_mxfp4_cuda(const std::uint8_t* blocks, const std::uint8_t* scales, int experts,
                          Mxfp4GranuleShape shape, int exponent_shift, std::uint8_t* out,
                          std::uint32_t* largest_scale, cudaStream_t stream);
+
+// Matrices of NVFP4 in a checkpoint's rows, all pointers to device memory.
+struct Nvfp4Repack {
+  const std::uint8_t* codes = nullptr;   // [experts, rows, cols / 2]: weight_packed; at a multiple of 8
+  const std::uint8_t* scales = nullptr;  // E4M3 [experts, rows, cols / 16]: weight_scale
+  int experts = 0;
+  Nvfp4GranuleShape shape;
+  // The rows of gate_proj lie before those of up_proj, which become the even and the odd ones.
+  bool halves = false;
+  std::uint8_t* out = nullptr;  // [experts, shape.bytes()]
+};
+Status repack_nvfp4_cuda(const Nvfp4Repack& repack, cudaStream_t stream);
 
 }  // namespace nibble

@@ -2,7 +2,8 @@
 // second-level cache holds none of the next one's; random codes, random inputs, and experts chosen by random
 // logits. Once as it is given its experts, and once with the router's top-k before each layer.
 //
-//   moe_cuda_bench [--experts 128,32] [--tokens 1,2,4,8,...] [--kernels few|many] [--json FILE]
+//   moe_cuda_bench [--format mxfp4|nvfp4] [--experts 128,32] [--tokens 1,2,4,8,...] [--kernels few|many]
+//                  [--json FILE]
 //
 // Prints a line for each: microseconds a layer (median of the replays), distinct experts, share of 4,650
 // GB/s.
@@ -24,16 +25,27 @@ constexpr int layers = 36, hidden = 2880, intermediate = 2880, top_k = 4;
 
 int replays_of(int tokens) { return tokens > 512 ? 5 : 25; }
 
-// Granules of random codes; scales 2^-8 .. 2^-6, stored as exponent fields.
-__global__ void fill_granules(std::uint32_t* words, Mxfp4GranuleShape shape, std::size_t granules,
+// Four scales as they are stored.
+template <class Layout>
+__device__ std::uint32_t stored_scales(std::uint32_t bits) {
+  if constexpr (std::is_same_v<Layout, Mxfp4GranuleLayout>) {  // 2^-8 .. 2^-6
+    return 0x01010101u * (119 + 126) + (bits & 0x01010101u) + (bits >> 8 & 0x01010101u);
+  } else {  // 4 .. 15
+    return 0x01010101u * 88 + (bits & 0x0f0f0f0fu);
+  }
+}
+
+// Granules of random codes and scales.
+template <class Layout>
+__global__ void fill_granules(std::uint32_t* words, GranuleShapeOf<Layout> shape, std::size_t granules,
                               std::uint32_t seed) {
   const int words_a_granule = shape.granule_bytes() / 4;
   for (std::size_t granule = blockIdx.x; granule < granules; granule += gridDim.x) {
     for (int block = 0; block < shape.blocks(); ++block) {
-      const GranulePlace place = granule_place<Mxfp4GranuleLayout>(block);
+      const GranulePlace place = granule_place<Layout>(block);
       const std::size_t base = granule * words_a_granule;
       words[base + place.codes / 4 + threadIdx.x] = bench::mixed(base + place.codes / 4 + threadIdx.x, seed);
-      if (threadIdx.x < granule_rows * 2 / 4) {
+      if (threadIdx.x < granule_rows * granule_scales<Layout> / 4) {
         const std::uint32_t bits = bench::mixed(base + place.scales / 4 + threadIdx.x, seed + 1);
         words[base + place.scales / 4 + threadIdx.x] =
             0x01010101u * (119 + 126) + (bits & 0x01010101u) + (bits >> 8 & 0x01010101u);
@@ -42,7 +54,16 @@ __global__ void fill_granules(std::uint32_t* words, Mxfp4GranuleShape shape, std
   }
 }
 
+float tensor_scale(std::mt19937&) { return 0.002f; }
 float logit(std::mt19937& random) { return std::normal_distribution<float>()(random); }
+
+Status run_layer(bool many, const MoeCudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream) {
+  return many ? moe_mxfp4_many_cuda(weights, args, stream) : moe_mxfp4_cuda(weights, args, stream);
+}
+Status run_layer(bool many, const MoeNvfp4CudaWeights& weights, const MoeCudaArgs& args,
+                 cudaStream_t stream) {
+  return many ? moe_nvfp4_many_cuda(weights, args, stream) : moe_nvfp4_cuda(weights, args, stream);
+}
 
 // What 36 layers work on; inputs, outputs and the workspace are the same for all.
 struct Inputs {
@@ -56,10 +77,12 @@ struct Inputs {
   MoeCudaWorkspace workspace;
 };
 
+template <class Granules>
 struct Bench {
+  using Layout = typename Granules::Layout;
   int experts;
-  Mxfp4GranuleShape up{2 * intermediate, hidden}, down{hidden, intermediate};
-  DeviceBuffer weights, up_bias, down_bias;
+  GranuleShapeOf<Layout> up{2 * intermediate, hidden}, down{hidden, intermediate};
+  DeviceBuffer weights, tensor_scales, up_bias, down_bias;
 
   explicit Bench(int experts_, std::mt19937& random) : experts(experts_) {
     const std::size_t layer_bytes = static_cast<std::size_t>(experts) * (up.bytes() + down.bytes());
@@ -67,25 +90,32 @@ struct Bench {
     for (int layer = 0; layer < layers; ++layer) {
       const std::uint32_t seed = static_cast<std::uint32_t>(layer) * 16;
       std::uint8_t* at = weights.as<std::uint8_t>() + layer_bytes * static_cast<std::size_t>(layer);
-      fill_granules<<<2048, 128>>>(reinterpret_cast<std::uint32_t*>(at), up,
-                                   static_cast<std::size_t>(experts) * up.granules(), seed);
-      fill_granules<<<2048, 128>>>(
+      fill_granules<Layout><<<2048, 128>>>(reinterpret_cast<std::uint32_t*>(at), up,
+                                           static_cast<std::size_t>(experts) * up.granules(), seed);
+      fill_granules<Layout><<<2048, 128>>>(
           reinterpret_cast<std::uint32_t*>(at + static_cast<std::size_t>(experts) * up.bytes()), down,
           static_cast<std::size_t>(experts) * down.granules(), seed + 4);
     }
     cuda_check(cudaGetLastError());
+    tensor_scales = filled(static_cast<std::size_t>(experts), tensor_scale, random);
     up_bias = filled(static_cast<std::size_t>(experts) * up.rows, small, random);
     down_bias = filled(static_cast<std::size_t>(experts) * down.rows, small, random);
     cuda_check(cudaDeviceSynchronize());
   }
 
-  MoeCudaWeights layer(int index) {
+  Granules granules(const std::uint8_t* at, const GranuleShapeOf<Layout>& shape) {
+    Granules made{at, experts, shape};
+    if constexpr (std::is_same_v<Granules, Nvfp4Granules>) made.tensor_scales = tensor_scales.as<float>();
+    return made;
+  }
+
+  MoeCudaWeightsOf<Granules> layer(int index) {
     const std::size_t up_bytes = static_cast<std::size_t>(experts) * up.bytes();
     std::uint8_t* at =
         weights.as<std::uint8_t>() +
         (up_bytes + static_cast<std::size_t>(experts) * down.bytes()) * static_cast<std::size_t>(index);
-    return {.gate_up = {at, experts, up},
-            .down = {at + up_bytes, experts, down},
+    return {.gate_up = granules(at, up),
+            .down = granules(at + up_bytes, down),
             .gate_up_bias = up_bias.as<Bf16>(),
             .down_bias = down_bias.as<Bf16>()};
   }
@@ -112,8 +142,7 @@ struct Bench {
                            stream);
       NIBBLE_CHECK(status.ok(), status.message());
     }
-    const auto run_layer = inputs.many ? moe_mxfp4_many_cuda : moe_mxfp4_cuda;
-    const Status status = run_layer(layer(index),
+    const Status status = run_layer(inputs.many, layer(index),
                                     {.x = inputs.x,
                                      .x_stride = hidden,
                                      .tokens = inputs.tokens,
@@ -125,6 +154,8 @@ struct Bench {
                                     stream);
     NIBBLE_CHECK(status.ok(), status.message());
   }
+
+  static constexpr const char* name = std::is_same_v<Granules, Mxfp4Granules> ? "mxfp4" : "nvfp4";
 
   // One line of the table, also as JSON.
   std::string run(int tokens, const std::string& kernels, std::mt19937& random) {
@@ -162,18 +193,20 @@ struct Bench {
         distinct * static_cast<double>(up.bytes() + down.bytes()) / (given.median * 1e-6) / bench::read_peak;
     const double tflops = 6.0 * hidden * intermediate * tokens * top_k / (given.median * 1e-6) / 1e12;
     std::printf(
-        "%4d experts %5d tokens (%s) %9.2f us a layer (%.2f .. %.2f), %9.2f with the router  %6.1f distinct  "
+        "%s %4d experts %5d tokens (%s) %9.2f us a layer (%.2f .. %.2f), %9.2f with the router  %6.1f "
+        "distinct  "
         "%5.1f %% of 4,650 GB/s  %6.1f TFLOP/s\n",
-        experts, tokens, many ? "many" : "few", given.median, given.least, given.most, routed.median,
+        name, experts, tokens, many ? "many" : "few", given.median, given.least, given.most, routed.median,
         distinct, 100 * share, tflops);
     std::fflush(stdout);
     char line[320];
     std::snprintf(
         line, sizeof line,
-        "{\"experts\": %d, \"tokens\": %d, \"kernels\": \"%s\", \"us\": %.2f, \"us_min\": %.2f, "
+        "{\"format\": \"%s\", \"experts\": %d, \"tokens\": %d, \"kernels\": \"%s\", \"us\": %.2f, "
+        "\"us_min\": %.2f, "
         "\"us_max\": %.2f, \"us_with_router\": %.2f, \"distinct\": %.2f, \"share_of_read_peak\": %.4f, "
         "\"tflops\": %.1f}",
-        experts, tokens, many ? "many" : "few", given.median, given.least, given.most, routed.median,
+        name, experts, tokens, many ? "many" : "few", given.median, given.least, given.most, routed.median,
         distinct, share, tflops);
     return line;
   }
@@ -187,19 +220,26 @@ int main(int argc, char** argv) {
   std::vector<int> experts = {128, 32}, tokens = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 8192};
   const char* json = nullptr;
   std::string kernels;  // empty: those to take
+  std::string format = "mxfp4";
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string option = argv[i];
     if (option == "--experts") experts = bench::numbers(argv[i + 1]);
     if (option == "--tokens") tokens = bench::numbers(argv[i + 1]);
+    if (option == "--format") format = argv[i + 1];
     if (option == "--kernels") kernels = argv[i + 1];
     if (option == "--json") json = argv[i + 1];
   }
   if (!bench::has_gpu()) return 77;
   std::mt19937 random(1);
   std::vector<std::string> lines;
-  for (const int count : experts) {
-    Bench layers_of(count, random);
+  const auto run = [&](auto&& layers_of) {
     for (const int batch : tokens) lines.push_back(layers_of.run(batch, kernels, random));
+  };
+  for (const int count : experts) {
+    if (format == "nvfp4")
+      run(Bench<Nvfp4Granules>(count, random));
+    else
+      run(Bench<Mxfp4Granules>(count, random));
   }
   bench::write_json(json, lines);
   return 0;

@@ -20,7 +20,13 @@ Status repack_mxfp4_cuda(const std::uint8_t* blocks, const std::uint8_t* scales,
                          Mxfp4GranuleShape shape, int exponent_shift, std::uint8_t* out,
                          std::uint32_t* largest_scale, cudaStream_t stream) {
   NIBBLE_RETURN_IF_ERROR(check_granule_shape(shape, "MXFP4"));
-  const Fp4Repack<Mxfp4GranuleLayout> repack{blocks, scales, experts, shape, {exponent_shift}, out};
+  const Fp4Repack<Mxfp4GranuleLayout> repack{.codes = blocks,
+                                             .scales = scales,
+                                             .experts = experts,
+                                             .shape = shape,
+                                             .halves = false,
+                                             .packing = {exponent_shift},
+                                             .out = out};
   launch_kernel(repack_launch(repack, stream), mxfp4_repack, repack, largest_scale);
   return {};
 }

@@ -404,4 +404,8 @@ Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cu
   return launch_few(weights, args, stream);
 }
 
+Status moe_nvfp4_cuda(const MoeNvfp4CudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream) {
+  return launch_few(weights, args, stream);
+}
+
 }  // namespace nibble

@@ -1,0 +1,111 @@
+// On a GPU: what the expert layer makes of each code and scale of a format.
+#include "ops/moe/cuda/moe_device_test_util.h"
+
+namespace nibble {
+namespace {
+
+using MoeFormatsOnTheGpu = OnTheGpu;
+
+TEST_F(MoeFormatsOnTheGpu, Mxfp4HoldsAtTheExtremesOfTheScale) {
+  std::mt19937 random(6);
+  for (const int top : {128, 140}) {
+    MoeTestLayer<Mxfp4Weights> layer(random, 2, 1, 64, 64);
+    for (std::uint8_t& scale : layer.down.host.scales)
+      scale = static_cast<std::uint8_t>(top - static_cast<int>(random() % 100));
+    layer.down.exponent_shift = layer.gate_up.exponent_shift =
+        granule_exponent_shift(static_cast<std::uint8_t>(top));
+    layer.upload();
+    const std::vector<Bf16> x = random_bf16(random, 4 * 64);
+    const MoeRouting routing(random, 4, 2, 1);
+    EXPECT_LT(relative_error(layer.on_gpu(x, routing.ids, routing.weights),
+                             layer.on_cpu(x, routing.ids, routing.weights)),
+              3e-3);
+  }
+}
+
+// h is 7 x_i where x is one of the unit vectors, so that outputs are columns of `down`: gate_up's gates are
+// zero with a bias that saturates, its up projections a unit matrix less one.
+TEST_F(MoeFormatsOnTheGpu, Nvfp4MultipliesAllCodesByAllScalesExactly) {
+  constexpr int width = 64, granule_of_scale = nvfp4_block;
+  std::mt19937 random(11);
+  for (const bool by_row : {true, false}) {  // of `down`: a NaN hides what else its row has
+    MoeTestLayer<Nvfp4Weights> layer(random, 1, 1, width, width);
+    RandomNvfp4 &up = layer.gate_up.host, &down = layer.down.host;
+    std::fill(up.codes.begin(), up.codes.end(), std::uint8_t{0});
+    std::fill(up.scales.begin(), up.scales.end(), E4m3::from_float(1).bits);
+    up.tensor_scales = {1};
+    down.tensor_scales = {0.0123f};
+    const std::uint8_t one = E2m1::from_float(1).bits;
+    for (std::size_t i = 0; i < width; ++i) {
+      up.codes[(2 * i + 1) * width / 2 + i / 2] = static_cast<std::uint8_t>(i % 2 == 0 ? one : one << 4);
+      layer.gate_up_bias[2 * i] = Bf16::from_float(7);
+      layer.gate_up_bias[2 * i + 1] = Bf16::from_float(-1);
+      layer.down_bias[i] = Bf16::from_float(0);
+    }
+    const auto scale_of = [&](int row, int group) {
+      return static_cast<std::uint8_t>(by_row ? row * 4 + group : group * width + row);
+    };
+    for (int row = 0; row < width; ++row) {
+      for (int col = 0; col < width; col += 2) {
+        const std::size_t at = static_cast<std::size_t>(row * width + col);
+        down.codes[at / 2] = static_cast<std::uint8_t>(col % 16 | (col % 16 + 1) << 4);
+        down.scales[at / nvfp4_block] = scale_of(row, col / granule_of_scale);
+      }
+    }
+    layer.upload();
+    std::vector<Bf16> x(width * width);
+    for (std::size_t token = 0; token < width; ++token) x[token * width + token] = Bf16::from_float(1);
+    const std::vector<std::int32_t> ids(width, 0);
+    for (const bool many : {false, true}) {
+      const std::vector<float> out = layer.on_gpu(x, ids, std::vector<float>(width, 1.0f), 0, many);
+      for (int row = 0; row < width; ++row) {
+        bool nan = false;
+        for (int group = 0; group < 4; ++group) nan = nan || scale_of(row, group) % 128 == 127;
+        for (int token = 0; token < width; ++token) {
+          const float found = out[static_cast<std::size_t>(token * width + row)];
+          if (nan) {
+            EXPECT_TRUE(std::isnan(found)) << "row " << row << ", token " << token;
+            continue;
+          }
+          const float weight = E2m1{static_cast<std::uint8_t>(token % 16)}.to_float() *
+                               E4m3{scale_of(row, token / granule_of_scale)}.to_float();
+          EXPECT_EQ(found, 7 * weight * 0.0123f) << "scale " << int{scale_of(row, token / granule_of_scale)}
+                                                 << ", code " << token % 16 << ", many " << many;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(MoeFormatsOnTheGpu, Nvfp4TakesGateAndUpProjectionsOneAboveTheOther) {
+  std::mt19937 random(12);
+  Nvfp4Weights apart(random, 2, 96, 80), together(random, 2, 96, 80);
+  const auto interleave = [](const std::vector<std::uint8_t>& from, std::vector<std::uint8_t>& to,
+                             int bytes) {
+    for (int expert = 0; expert < 2; ++expert) {
+      for (int row = 0; row < 96; ++row)
+        std::copy_n(from.begin() + (expert * 96 + row) * bytes, bytes,
+                    to.begin() + (expert * 96 + row % 48 * 2 + row / 48) * bytes);
+    }
+  };
+  interleave(apart.host.codes, together.host.codes, 40);
+  interleave(apart.host.scales, together.host.scales, 5);
+  apart.upload(true);
+  together.upload();
+  std::vector<std::uint8_t> found(2 * apart.shape.bytes()), expected(found.size());
+  apart.granules.copy_to(std::span(found));
+  together.granules.copy_to(std::span(expected));
+  EXPECT_TRUE(found == expected);
+}
+
+TEST_F(MoeFormatsOnTheGpu, ShapesWithoutGranulesAreRefusedByName) {
+  const Status nvfp4 = repack_nvfp4_cuda({.experts = 1, .shape = {16, 24}}, nullptr);
+  EXPECT_EQ(nvfp4.code(), StatusCode::invalid_argument);
+  EXPECT_NE(nvfp4.message().find("an NVFP4 matrix of 16 x 24"), std::string::npos) << nvfp4.message();
+  const MoeNvfp4CudaWeights weights{.gate_up = {nullptr, 1, {48, 32}}, .down = {nullptr, 1, {32, 24}}};
+  const Status layer = moe_nvfp4_cuda(weights, {.x_stride = 64, .tokens = 1, .top_k = 1}, nullptr);
+  EXPECT_NE(layer.message().find("its columns of 16"), std::string::npos) << layer.message();
+}
+
+}  // namespace
+}  // namespace nibble
