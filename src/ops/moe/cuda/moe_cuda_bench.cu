@@ -30,7 +30,7 @@ template <class Layout>
 __device__ std::uint32_t stored_scales(std::uint32_t bits) {
   if constexpr (std::is_same_v<Layout, Mxfp4GranuleLayout>) {  // 2^-8 .. 2^-6
     return 0x01010101u * (119 + 126) + (bits & 0x01010101u) + (bits >> 8 & 0x01010101u);
-  } else {  // 4 .. 15
+  } else {  // 4 .. 15, of a tensor's scale
     return 0x01010101u * 88 + (bits & 0x0f0f0f0fu);
   }
 }
@@ -47,14 +47,13 @@ __global__ void fill_granules(std::uint32_t* words, GranuleShapeOf<Layout> shape
       words[base + place.codes / 4 + threadIdx.x] = bench::mixed(base + place.codes / 4 + threadIdx.x, seed);
       if (threadIdx.x < granule_rows * granule_scales<Layout> / 4) {
         const std::uint32_t bits = bench::mixed(base + place.scales / 4 + threadIdx.x, seed + 1);
-        words[base + place.scales / 4 + threadIdx.x] =
-            0x01010101u * (119 + 126) + (bits & 0x01010101u) + (bits >> 8 & 0x01010101u);
+        words[base + place.scales / 4 + threadIdx.x] = stored_scales<Layout>(bits);
       }
     }
   }
 }
 
-float tensor_scale(std::mt19937&) { return 0.002f; }
+float tensor_scale(std::mt19937&) { return 0.001f; }
 float logit(std::mt19937& random) { return std::normal_distribution<float>()(random); }
 
 Status run_layer(bool many, const MoeCudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream) {

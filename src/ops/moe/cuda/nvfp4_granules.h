@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string_view>
 
 #include "formats/nvfp4.h"
 #include "ops/moe/cuda/granules.h"
@@ -19,7 +18,6 @@
 namespace nibble {
 
 struct Nvfp4GranuleLayout {
-  static constexpr std::string_view tag = "nvfp4_granules";
   static constexpr int scale_group = nvfp4_block;
   static constexpr std::uint8_t nan_stored = 0x90;
 
