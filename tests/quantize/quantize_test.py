@@ -174,6 +174,16 @@ def test_perplexity_after_is_reported_and_the_reason_where_there_is_none_before(
     assert report["perplexity"]["before"] in (None, pytest.approx(expected, rel=1e-3))
 
 
+@pytest.mark.parametrize("format", ["nvfp4", "mxfp8"])
+def test_a_model_in_a_format_that_nothing_here_runs_is_refused_by_plan_and_run(wide_demo, tmp_path, format):
+    quantize(wide_demo, tmp_path / "out", "--format", format)
+    for command in [["plan", tmp_path / "out"], ["plan", tmp_path / "out", "--as", "h200x1"],
+                    ["generate", tmp_path / "out", "--prompt-ids", "1,2", "--max-tokens", "1"]]:
+        code, out, err = run(*command)
+        assert code != 0 and out == "", command
+        assert 'quantization_config.quant_method must be "mxfp4", not "compressed-tensors"' in err, err
+
+
 def refused(arguments, code, *words):
     found, out, err = run("quantize", *arguments)
     assert found == code and out == "", (found, err)
