@@ -120,10 +120,11 @@ void check_gpus(const Machine& machine, Report& report) {
     return;
   }
   for (const GpuCheck& check : check_gpu()) {
+    constexpr Verdict verdicts[] = {Verdict::ok, Verdict::warn, Verdict::fail, Verdict::skip};
     report.add({.name = check.name,
-                .verdict = check.equal ? Verdict::ok : Verdict::fail,
+                .verdict = verdicts[static_cast<std::size_t>(check.verdict)],
                 .found = check.found,
-                .advice = check.equal ? "" : "give --device cpu, and report this"});
+                .advice = check.advice});
   }
 }
 

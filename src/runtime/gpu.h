@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -16,11 +17,18 @@
 
 namespace nibble {
 
-// What doctor finds of the first GPU: its copies, and each family of kernels against itself.
+enum class GpuVerdict : std::uint8_t { ok, warn, fail, skip };
+
+// What doctor finds of the first GPU: its copies, what its driver says of it, and each family of kernels.
 struct GpuCheck {
   std::string name;
-  bool equal = false;  // as it should be
+  GpuVerdict verdict = GpuVerdict::ok;
   std::string found;
+  std::string advice;  // what to do
+
+  GpuCheck warn(std::string what) const { return {name, GpuVerdict::warn, found, std::move(what)}; }
+  GpuCheck fail(std::string what) const { return {name, GpuVerdict::fail, found, std::move(what)}; }
+  GpuCheck skip(std::string why) const { return {name, GpuVerdict::skip, std::move(why), {}}; }
 };
 std::vector<GpuCheck> check_gpu();
 

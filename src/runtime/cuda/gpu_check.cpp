@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -17,11 +18,14 @@
 #include "ops/moe/cuda/moe_cuda.h"
 #include "runtime/cuda/cuda_handles.h"
 #include "runtime/gpu.h"
+#include "runtime/gpu_health.h"
 #include "tensor/device_buffer.h"
 #include "tensor/pinned_buffer.h"
 
 namespace nibble {
 namespace {
+
+constexpr const char* report_it = "give --device cpu, and report this";
 
 // Numbers between -1 and 1, the same ones every time.
 class Numbers {
@@ -250,6 +254,15 @@ Result<std::string> measure_copies() {
          " read and written";
 }
 
+std::vector<GpuCheck> health_of(const cudaDeviceProp& properties) {
+  char address[32] = "";
+  std::snprintf(address, sizeof address, "%08x:%02x:%02x.0", static_cast<unsigned>(properties.pciDomainID),
+                static_cast<unsigned>(properties.pciBusID), static_cast<unsigned>(properties.pciDeviceID));
+  const Result<GpuHealth> health = read_gpu_health(address);
+  if (health.ok()) return judge(*health);
+  return {GpuCheck{.name = "gpu's health"}.skip(health.status().message())};
+}
+
 }  // namespace
 
 std::vector<GpuCheck> check_gpu() {
@@ -257,16 +270,17 @@ std::vector<GpuCheck> check_gpu() {
   cudaDeviceProp properties{};
   cuda_check(cudaGetDeviceProperties(&properties, 0));
   checks.push_back({.name = "gpu",
-                    .equal = true,
                     .found = std::string(properties.name) + ", SM" + std::to_string(properties.major) +
                              std::to_string(properties.minor) + ", " +
                              std::to_string(properties.multiProcessorCount) + " multiprocessors, " +
-                             std::to_string(properties.totalGlobalMem >> 20) + " MiB, ECC " +
-                             (properties.ECCEnabled != 0 ? "on" : "off")});
+                             std::to_string(properties.totalGlobalMem >> 20) + " MiB"});
   const Result<std::string> copies = measure_copies();
   checks.push_back({.name = "gpu's copies",
-                    .equal = copies.ok(),
-                    .found = copies.ok() ? *copies : copies.status().message()});
+                    .verdict = copies.ok() ? GpuVerdict::ok : GpuVerdict::fail,
+                    .found = copies.ok() ? *copies : copies.status().message(),
+                    .advice = copies.ok() ? "" : report_it});
+  // Right behind the copies, with which the link and the memory have come up to speed.
+  for (GpuCheck& check : health_of(properties)) checks.push_back(std::move(check));
   const struct {
     const char* name;
     Result<std::string> (*check)();
@@ -281,10 +295,11 @@ std::vector<GpuCheck> check_gpu() {
     const Result<std::string> found = kernel.check();
     const bool equal = found.ok() && found->empty();
     checks.push_back({.name = kernel.name,
-                      .equal = equal,
+                      .verdict = equal ? GpuVerdict::ok : GpuVerdict::fail,
                       .found = equal        ? kernel.what
                                : found.ok() ? *found
-                                            : found.status().message()});
+                                            : found.status().message(),
+                      .advice = equal ? "" : report_it});
   }
   return checks;
 }
