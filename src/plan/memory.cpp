@@ -71,9 +71,12 @@ std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
                                + rows * model.query_dim * 4            // cos, sin
                                + rows * q_width * (2 + 2)              // q, attended
                                + rows * model.experts * 4 + slots * 8;
+  const std::int64_t few_rows = std::min<std::int64_t>(rows, 128);  // that norm and router take in one
+  const std::int64_t router = few_rows * (model.hidden + 8 * model.experts) * 4;
   const std::int64_t attention =
       splits * std::max<std::int64_t>(model.kv_heads / limits.ranks, 1) * 16 * (model.query_dim + 8) * 4;
-  const std::int64_t linear = processors * 8 * 128 * 128 * 4;  // sums of chunks of shared tiles
+  // Sums of chunks of shared tiles, of the path for few tokens and of the one for many.
+  const std::int64_t linear = processors * 8 * (64 * std::min<std::int64_t>(rows, 64) + 128 * 128) * 4;
   const bool many = slots >= 6 * model.experts;
   const std::int64_t tile_rows = many ? slots + empty_rows * std::min(slots, model.experts) : 0;
   const std::int64_t experts = std::min(slots, few_slots) * model.expert_width * 2 +
@@ -84,7 +87,7 @@ std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
                                 std::min<std::int64_t>(limits.logit_rows, 256) * (15360 + 4 * blocks) * 8;
   const std::int64_t changed =
       limits.sequences * model.vocabulary * 4 + logit_change_room(limits.sequences, limits.positions) * 16;
-  return forward + attention + linear + experts + sampling + changed;
+  return forward + router + attention + linear + experts + sampling + changed;
 }
 
 // A room a thread for sampling and for changes of logits.

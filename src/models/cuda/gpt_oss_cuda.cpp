@@ -11,6 +11,7 @@
 #include "ops/linear/cuda/linear_cuda.h"
 #include "ops/rms_norm/cuda/rms_norm_cuda.h"
 #include "ops/rope/cuda/rope_cuda.h"
+#include "ops/router/cuda/norm_router_cuda.h"
 #include "ops/router/cuda/router_cuda.h"
 #include "tensor/device_buffer.h"
 
@@ -20,9 +21,10 @@ namespace {
 int as_int(std::int64_t value) { return static_cast<int>(value); }
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
-// What a block leaves for the next norm to add to the residual: one row a token, or the products of its
-// experts.
+// What a block leaves for the next norm: the residual, and what to add to it, one row a token or the products
+// of its experts.
 struct Pending {
+  const float* residual = nullptr;
   const float* delta = nullptr;
   ExpertParts experts;
 };
@@ -70,15 +72,13 @@ class GptOssCuda final : public CudaModel {
                       .cos = room_.cos,
                       .sin = room_.sin},
                      stream);
-    Pending pending;
+    Pending pending{.residual = room_.residual};
     for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
       const GptOssCudaLayer& layer = weights_.layers[i];
       NIBBLE_RETURN_IF_ERROR(norm(layer.attention_norm, pending, nullptr, input.rows, stream));
       NIBBLE_RETURN_IF_ERROR(attention(layer, caches_[i], groups_[i], input, stream));
-      NIBBLE_RETURN_IF_ERROR(
-          norm(layer.expert_norm, {.delta = room_.delta}, room_.normed, input.rows, stream));
-      NIBBLE_RETURN_IF_ERROR(route(layer, input, stream));
-      NIBBLE_ASSIGN(pending, experts(layer, input.rows, stream));
+      NIBBLE_ASSIGN(const float* const residual, route(layer, input, stream));
+      NIBBLE_ASSIGN(pending, experts(layer, residual, input.rows, stream));
     }
     return head(pending, input, logits, stream);
   }
@@ -88,9 +88,10 @@ class GptOssCuda final : public CudaModel {
   int padded_hidden() const { return DenseShape{0, hidden()}.padded_cols(); }
   int top_k() const { return as_int(config_.num_experts_per_tok); }
 
-  // residual += pending; normed_tiles (and normed, if asked for) = norm(residual)
+  // residual = pending's; normed_tiles (and normed, if asked for) = norm(residual)
   Status norm(const Bf16* weight, const Pending& pending, Bf16* normed, int rows, cudaStream_t stream) {
-    return add_rms_norm_cuda({.residual = room_.residual,
+    return add_rms_norm_cuda({.residual = pending.residual,
+                              .residual_out = room_.residual,
                               .delta = pending.delta,
                               .experts = pending.experts,
                               .weight = weight,
@@ -149,9 +150,31 @@ class GptOssCuda final : public CudaModel {
                        stream);
   }
 
-  // normed_tiles -> expert_ids, expert_weights
-  Status route(const GptOssCudaLayer& layer, const CudaForwardInput& input, cudaStream_t stream) {
+  // residual + delta -> normed, expert_ids, expert_weights; returns where the new residual is.
+  Result<const float*> route(const GptOssCudaLayer& layer, const CudaForwardInput& input,
+                             cudaStream_t stream) {
     const int experts = as_int(config_.num_local_experts);
+    if (norm_router_takes(layer.router.shape, input.rows)) {
+      NIBBLE_RETURN_IF_ERROR(norm_router_cuda({.residual = room_.residual,
+                                               .delta = room_.delta,
+                                               .norm_weight = layer.expert_norm,
+                                               .eps = static_cast<float>(config_.rms_norm_eps),
+                                               .residual_out = room_.few_residual,
+                                               .norm = room_.normed,
+                                               .norm_stride = padded_hidden(),
+                                               .router = layer.router,
+                                               .router_bias = layer.router_bias,
+                                               .rows = input.rows,
+                                               .row_limit = input.row_limit,
+                                               .top_k = top_k(),
+                                               .expert_ids = room_.expert_ids,
+                                               .expert_weights = room_.expert_weights,
+                                               .workspace = room_.router},
+                                              stream));
+      return room_.few_residual;
+    }
+    NIBBLE_RETURN_IF_ERROR(norm(layer.expert_norm, {.residual = room_.residual, .delta = room_.delta},
+                                room_.normed, input.rows, stream));
     NIBBLE_RETURN_IF_ERROR(linear_cuda({.x = {room_.normed_tiles, input.rows},
                                         .weight = layer.router,
                                         .bias = layer.router_bias,
@@ -159,18 +182,20 @@ class GptOssCuda final : public CudaModel {
                                         .y_stride = experts,
                                         .workspace = room_.linear},
                                        stream));
-    return route_top_k_cuda({.logits = room_.router_logits,
-                             .rows = input.rows,
-                             .row_limit = input.row_limit,
-                             .experts = experts,
-                             .top_k = top_k(),
-                             .expert_ids = room_.expert_ids,
-                             .expert_weights = room_.expert_weights},
-                            stream);
+    NIBBLE_RETURN_IF_ERROR(route_top_k_cuda({.logits = room_.router_logits,
+                                             .rows = input.rows,
+                                             .row_limit = input.row_limit,
+                                             .experts = experts,
+                                             .top_k = top_k(),
+                                             .expert_ids = room_.expert_ids,
+                                             .expert_weights = room_.expert_weights},
+                                            stream));
+    return room_.residual;
   }
 
-  // normed -> what the next norm adds
-  Result<Pending> experts(const GptOssCudaLayer& layer, int rows, cudaStream_t stream) {
+  // normed -> what the next norm adds to `residual`
+  Result<Pending> experts(const GptOssCudaLayer& layer, const float* residual, int rows,
+                          cudaStream_t stream) {
     MoeCudaArgs args{.x = room_.normed,
                      .x_stride = padded_hidden(),
                      .tokens = rows,
@@ -182,7 +207,8 @@ class GptOssCuda final : public CudaModel {
     const bool many = moe_takes_many(slots, as_int(config_.num_local_experts));
     if (!many && slots <= moe_cuda_max_slots) {
       NIBBLE_RETURN_IF_ERROR(moe_mxfp4_cuda(layer.experts, args, stream));
-      return Pending{.experts = {.products = room_.moe.products,
+      return Pending{.residual = residual,
+                     .experts = {.products = room_.moe.products,
                                  .expert_ids = room_.expert_ids,
                                  .expert_weights = room_.expert_weights,
                                  .top_k = top_k(),
@@ -190,7 +216,7 @@ class GptOssCuda final : public CudaModel {
     }
     args.out = room_.delta;
     NIBBLE_RETURN_IF_ERROR((many ? moe_mxfp4_many_cuda : moe_mxfp4_cuda)(layer.experts, args, stream));
-    return Pending{.delta = room_.delta};
+    return Pending{.residual = residual, .delta = room_.delta};
   }
 
   // The last norm, and the vocabulary for the wanted rows only.
@@ -246,6 +272,10 @@ GptOssCudaRoom lay_out_gpt_oss_room(const ModelConfig& config, const CudaForward
   GptOssCudaRoom room;
   room.residual = arena.take<float>(rows * size(hidden));
   room.delta = arena.take<float>(rows * size(hidden));
+  const int few_rows = std::min(limits.rows, norm_router_max_rows);
+  room.few_residual = arena.take<float>(size(few_rows) * size(hidden));
+  room.router.sums = arena.take<float>(norm_router_sums(few_rows, experts));
+  room.router.arrived = arena.take<std::uint32_t>(norm_router_counters(few_rows));
   room.normed = arena.take<Bf16>(rows * size(of_hidden.padded_cols()));
   room.normed_tiles = arena.take<std::uint8_t>(of_hidden.token_bytes(limits.rows));
   room.wanted_tiles = arena.take<std::uint8_t>(of_hidden.token_bytes(limits.logit_rows));
@@ -258,8 +288,9 @@ GptOssCudaRoom lay_out_gpt_oss_room(const ModelConfig& config, const CudaForward
   room.expert_weights = arena.take<float>(size(all_slots));
   room.attention.partials = arena.take<float>(attention_partials(CudaModel::attention_splits_room, kv_heads));
   room.attention.arrived = arena.take<std::uint32_t>(size(limits.sequences) * size(kv_heads));
-  room.linear.sums =
-      arena.take<float>(linear_workspace_floats(processors, std::max(limits.rows, limits.logit_rows)));
+  room.linear.few_sums =
+      arena.take<float>(linear_few_floats(processors, std::max(limits.rows, limits.logit_rows)));
+  room.linear.many_sums = arena.take<float>(linear_many_floats(processors));
   room.linear.arrived = arena.take<std::uint32_t>(blocks);
   room.moe.activations = arena.take<Bf16>(size(few_slots) * size(down.padded_cols()));
   room.moe.products = arena.take<float>(size(many ? all_slots : few_slots) * size(hidden));
@@ -306,6 +337,7 @@ Result<std::unique_ptr<CudaModel>> load_gpt_oss_cuda(const ModelConfig& config,
   DeviceArena weight_arena(weight_memory.data()), room_arena(room_memory.data());
   GptOssCudaWeights weights = lay_out_gpt_oss_weights(config, weight_arena);
   const GptOssCudaRoom room = lay_out_gpt_oss_room(config, limits, processors, room_arena);
+  clear_linear_workspace(room.linear, processors, std::max(limits.rows, limits.logit_rows), stream);
   NIBBLE_ASSIGN(WeightPlacing placing, WeightPlacing::begin(feed, stream));
   NIBBLE_RETURN_IF_ERROR(place_gpt_oss_weights(config, weights, placing));
   return std::unique_ptr<CudaModel>(std::make_unique<GptOssCuda>(

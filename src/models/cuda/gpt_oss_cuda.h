@@ -7,6 +7,7 @@
 #include "models/cuda/weight_placing.h"
 #include "ops/linear/cuda/linear_cuda.h"
 #include "ops/moe/cuda/moe_cuda.h"
+#include "ops/router/cuda/norm_router_cuda.h"
 #include "tensor/device_arena.h"
 
 namespace nibble {
@@ -41,9 +42,10 @@ struct GptOssCudaWeights {
 
 // What a forward writes.
 struct GptOssCudaRoom {
-  float* residual = nullptr;             // [rows, hidden]
-  float* delta = nullptr;                // [rows, hidden]: what the last block adds to the residual
-  Bf16* normed = nullptr;                // [rows, hidden padded to 64]
+  float* residual = nullptr;      // [rows, hidden]
+  float* delta = nullptr;         // [rows, hidden]: what the last block adds to the residual
+  float* few_residual = nullptr;  // [few rows, hidden]: between norm and router in one and the next norm
+  Bf16* normed = nullptr;         // [rows, hidden padded to 64]
   std::uint8_t* normed_tiles = nullptr;  // token tiles of hidden columns
   std::uint8_t* wanted_tiles = nullptr;  // the same for rows whose logits are wanted
   float *cos = nullptr, *sin = nullptr;  // [rows, head_dim / 2]
@@ -54,6 +56,7 @@ struct GptOssCudaRoom {
   float* expert_weights = nullptr;       // [rows, top_k]
   AttentionCudaWorkspace attention;
   LinearCudaWorkspace linear;
+  NormRouterCudaWorkspace router;
   MoeCudaWorkspace moe;
 };
 

@@ -9,6 +9,14 @@
 
 namespace nibble {
 
+// The multiprocessors of the device in use.
+inline int processors_of_device() {
+  int device = 0, processors = 0;
+  cuda_check(cudaGetDevice(&device));
+  cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  return processors;
+}
+
 struct Launch {
   dim3 blocks;
   int threads = 0;  // a block

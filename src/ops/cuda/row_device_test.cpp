@@ -39,6 +39,7 @@ Norm on_gpu(const NormCase& c, const std::vector<float>& residual, const std::ve
   DeviceBuffer out = device_bytes(static_cast<std::size_t>(c.rows * c.stride) * 2, 0xff);
   DeviceBuffer tiles = device_bytes(shape.token_bytes(c.rows), 0xff);
   const Status status = add_rms_norm_cuda({.residual = device_residual.as<float>(),
+                                           .residual_out = device_residual.as<float>(),
                                            .delta = delta == nullptr ? nullptr : device_delta.as<float>(),
                                            .experts = experts,
                                            .weight = device_weight.as<Bf16>(),

@@ -76,6 +76,22 @@ __device__ __forceinline__ void bulk_copy_to_shared(void* shared, const void* gl
       : "memory");
 }
 
+// The same for what nobody reads again soon: it is the first to leave the second-level cache, which a step's
+// weights would otherwise clear of all that is small and read in every layer, the kernels' own code too.
+__device__ __forceinline__ void bulk_copy_once_to_shared(void* shared, const void* global,
+                                                         std::uint32_t bytes, std::uint64_t* barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .b64 leaves_first;\n"
+      "createpolicy.fractional.L2::evict_first.b64 leaves_first, 1.0;\n"
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+      "[%3], "
+      "leaves_first;\n"
+      "}" ::"r"(shared_address(shared)),
+      "l"(global), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+
 // Brings the line of a global address near, by copying 4 of its bytes to shared memory that nobody reads; it
 // is not waited for and takes no register.
 __device__ __forceinline__ void touch_line(std::uint32_t* nobodys, const void* global) {

@@ -57,6 +57,21 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* counter) {
   return value;
 }
 
+// Sixteen bytes of which each word comes and goes as a whole, by threads of any block; they order no memory.
+__device__ __forceinline__ float4 load_relaxed(const float4* at) {
+  float4 value;
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "l"(at)
+               : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_relaxed(float4* at, const float4& value) {
+  asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(at), "f"(value.x), "f"(value.y),
+               "f"(value.z), "f"(value.w)
+               : "memory");
+}
+
 // The thread's warp, in a way that the compiler knows to be the same for all lanes: what branches on it may
 // hold instructions that want whole warps.
 __device__ __forceinline__ int warp_of_block() {

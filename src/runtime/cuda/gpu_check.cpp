@@ -78,7 +78,8 @@ Result<std::string> check_linear() {
   NIBBLE_ASSIGN(DeviceBuffer plain_w, on_device(w));
   NIBBLE_ASSIGN(DeviceBuffer tiles, DeviceBuffer::allocate(shape.bytes()));
   NIBBLE_ASSIGN(DeviceBuffer packed, DeviceBuffer::allocate(shape.token_bytes(tokens)));
-  NIBBLE_ASSIGN(DeviceBuffer sums, zeroed(linear_workspace_floats(processors(), 8) * sizeof(float)));
+  NIBBLE_ASSIGN(DeviceBuffer few_sums, zeroed(linear_few_floats(processors(), tokens) * sizeof(float)));
+  NIBBLE_ASSIGN(DeviceBuffer many_sums, zeroed(linear_many_floats(processors()) * sizeof(float)));
   NIBBLE_ASSIGN(DeviceBuffer arrived, zeroed(static_cast<std::size_t>(processors()) * 4));
   NIBBLE_ASSIGN(DeviceBuffer few, zeroed(tokens * rows * sizeof(float)));
   NIBBLE_ASSIGN(DeviceBuffer many, zeroed(tokens * rows * sizeof(float)));
@@ -89,8 +90,9 @@ Result<std::string> check_linear() {
                       .weight = {tiles.as<std::uint8_t>(), shape},
                       .y = many.as<float>(),
                       .y_stride = rows,
-                      .workspace = {sums.as<float>(), arrived.as<std::uint32_t>()},
+                      .workspace = {few_sums.as<float>(), many_sums.as<float>(), arrived.as<std::uint32_t>()},
                       .path = LinearPath::many};
+  clear_linear_workspace(args.workspace, processors(), tokens, nullptr);
   NIBBLE_RETURN_IF_ERROR(linear_cuda(args, nullptr));
   args.path = LinearPath::few;
   for (int token = 0; token < tokens; token += token_group) {

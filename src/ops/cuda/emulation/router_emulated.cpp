@@ -1,2 +1,3 @@
-// The router's kernel, compiled for the emulation.
+// The router's kernels, compiled for the emulation.
+#include "ops/router/cuda/norm_router.cu"
 #include "ops/router/cuda/route_top_k.cu"

@@ -158,28 +158,59 @@ void run_few(const DenseRun& run, const Output& output, cudaStream_t stream);
 template <class Output>
 void run_many(const DenseRun& run, const Output& output, cudaStream_t stream);
 
+// Of a thread's sums of a tile for columns / 8 groups of tokens: their row, and token i's place among all.
+__device__ __forceinline__ int low_row_of_thread() {
+  return static_cast<int>(threadIdx.x) / 32 % 4 * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
+}
+__device__ __forceinline__ int token_of_thread(int i) {
+  return i / 2 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
+}
+
+// What a thread's sums need to be put out: their row's needs and those of its first tokens.
+template <int columns, class Output>
+struct OutputNeeds {
+  static constexpr int some = columns / 4 < 8 ? columns / 4 : 8;  // tokens whose needs are read together
+  typename Output::OfRow of_row{};
+  typename Output::OfToken of_token[some]{};
+
+  __device__ __forceinline__ void read(const Output& output, int tile, int token, int tokens) {
+    of_row = output.of_row(tile, low_row_of_thread());
+    read_tokens(output, tile, token, tokens, 0);
+  }
+  __device__ __forceinline__ void read_tokens(const Output& output, int tile, int token, int tokens,
+                                              int first) {
+#pragma unroll
+    for (int i = 0; i < some; ++i) {
+      const int at = token + token_of_thread(first + i);
+      if (at < tokens) of_token[i] = output.of_token(tile, low_row_of_thread(), at);
+    }
+  }
+};
+
 // This thread's sums of a tile and of columns / 8 groups of tokens, the first of which is `token`.
 template <int columns, class Output>
 __device__ __forceinline__ void put_out(const Output& output, int tile, int token, int tokens,
-                                        const float (&totals)[columns / 2]) {
-  const int warp = static_cast<int>(threadIdx.x) / 32 % 4, lane = static_cast<int>(threadIdx.x) % 32;
-  const int low = warp * 8 + lane / 4;
-  constexpr int some = columns / 4 < 8 ? columns / 4 : 8;  // tokens whose needs are read together
-  const typename Output::OfRow of_row = output.of_row(tile, low);
+                                        const float (&totals)[columns / 2],
+                                        OutputNeeds<columns, Output>& needs) {
+  constexpr int some = OutputNeeds<columns, Output>::some;
 #pragma unroll
   for (int first = 0; first < columns / 4; first += some) {
-    typename Output::OfToken of_token[some];
+    if (first > 0) needs.read_tokens(output, tile, token, tokens, first);
 #pragma unroll
     for (int i = 0; i < some; ++i) {
-      const int at = token + (first + i) / 2 * 8 + lane % 4 * 2 + i % 2;
-      if (at < tokens) of_token[i] = output.of_token(tile, low, at);
-    }
-#pragma unroll
-    for (int i = 0; i < some; ++i) {
-      const int at = token + (first + i) / 2 * 8 + lane % 4 * 2 + i % 2, sum = (first + i) / 2 * 4 + i % 2;
-      if (at < tokens) output.put(of_row, of_token[i], tile, low, at, totals[sum], totals[sum + 2]);
+      const int at = token + token_of_thread(first + i), sum = (first + i) / 2 * 4 + i % 2;
+      if (at < tokens)
+        output.put(needs.of_row, needs.of_token[i], tile, low_row_of_thread(), at, totals[sum],
+                   totals[sum + 2]);
     }
   }
+}
+template <int columns, class Output>
+__device__ __forceinline__ void put_out(const Output& output, int tile, int token, int tokens,
+                                        const float (&totals)[columns / 2]) {
+  OutputNeeds<columns, Output> needs;
+  needs.read(output, tile, token, tokens);
+  put_out<columns>(output, tile, token, tokens, totals, needs);
 }
 
 }  // namespace nibble

@@ -1,5 +1,6 @@
 #include <string>
 
+#include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/dense_outputs.cuh"
 #include "tensor/cuda_check.h"
 
@@ -9,9 +10,7 @@ namespace {
 template <class Output>
 void run_path(DenseRun run, LinearPath path, const Output& output, cudaStream_t stream) {
   if (run.x.tokens == 0) return;
-  int device = 0, processors = 0;
-  cuda_check(cudaGetDevice(&device));
-  cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  const int processors = processors_of_device();
   if (run.blocks <= 0 || run.blocks > processors) run.blocks = processors;
   if (path == LinearPath::many ||
       (path == LinearPath::automatic && linear_takes_many(run.weight.shape, run.x.tokens))) {
@@ -22,6 +21,15 @@ void run_path(DenseRun run, LinearPath path, const Output& output, cudaStream_t 
 }
 
 }  // namespace
+
+void clear_linear_workspace(const LinearCudaWorkspace& workspace, int blocks, int tokens,
+                            cudaStream_t stream) {
+  static_assert(linear_absent == 0xffffffffu, "every byte of it is the same");
+  cuda_check(
+      cudaMemsetAsync(workspace.few_sums, 0xff, linear_few_floats(blocks, tokens) * sizeof(float), stream));
+  cuda_check(cudaMemsetAsync(workspace.arrived, 0, static_cast<std::size_t>(blocks) * sizeof(std::uint32_t),
+                             stream));
+}
 
 Status linear_cuda(const LinearCudaArgs& args, cudaStream_t stream) {
   if ((args.y == nullptr) == (args.y_bf16 == nullptr))

@@ -29,22 +29,30 @@ constexpr bool linear_takes_many(const DenseShape& shape, int tokens) {
   return tokens > (shape.tiles() >= 1024 ? linear_few_tokens / 2 : linear_few_tokens);
 }
 
-// What the kernels share between launches, zeroed once before the first; one launch at a time may use it.
+// What the kernels share between launches, made ready once before the first (clear_linear_workspace); one
+// launch at a time may use it.
 struct LinearCudaWorkspace {
-  float* sums = nullptr;             // [linear_workspace_floats(blocks, tokens)]
+  float* few_sums = nullptr;   // [linear_few_floats(blocks, tokens)], all linear_absent between launches
+  float* many_sums = nullptr;  // [linear_many_floats(blocks)]
   std::uint32_t* arrived = nullptr;  // [blocks], 0 between launches
 };
+
+// Bits that no sum has: a NaN other than the one that arithmetic gives.
+inline constexpr std::uint32_t linear_absent = 0xffffffffu;
 
 // The columns of the kernel for few tokens that `tokens` of them take.
 constexpr int linear_columns(int tokens) {
   return tokens <= 8 ? 8 : tokens <= 16 ? 16 : tokens <= 32 ? 32 : 64;
 }
-// Room for sums of tiles that several blocks work on, for up to `tokens` as linear_takes_many puts them (for
-// the path for many wherever it is asked for: of linear_few_tokens); blocks: the multiprocessors.
-constexpr std::size_t linear_workspace_floats(int blocks, int tokens) {
-  const int few = dense_tile_rows * linear_columns(tokens), many = 2 * dense_tile_rows * linear_many_columns;
-  return static_cast<std::size_t>(blocks) * dense_k_chunks *
-         static_cast<std::size_t>(tokens <= linear_few_tokens / 2 ? few : many);
+// Room for sums of tiles that several blocks work on, for up to `tokens`; blocks: the multiprocessors.
+constexpr std::size_t linear_few_floats(int blocks, int tokens) {
+  return static_cast<std::size_t>(blocks * dense_k_chunks) *
+         static_cast<std::size_t>(dense_tile_rows * linear_columns(tokens));
+}
+// The same of the path for many, which automatic launches of at most linear_few_tokens / 2 never take.
+constexpr std::size_t linear_many_floats(int blocks) {
+  return static_cast<std::size_t>(blocks * dense_k_chunks) *
+         static_cast<std::size_t>(2 * dense_tile_rows * linear_many_columns);
 }
 
 // All pointers are to device memory.
@@ -60,6 +68,10 @@ struct LinearCudaArgs {
   LinearPath path = LinearPath::automatic;
   int blocks = 0;  // at most the multiprocessors; 0: one on each
 };
+
+// Queues what a workspace begins with, for launches of as many blocks and up to as many tokens.
+void clear_linear_workspace(const LinearCudaWorkspace& workspace, int blocks, int tokens,
+                            cudaStream_t stream);
 
 // Queues the product on the stream. A refusal names what the shapes lack.
 Status linear_cuda(const LinearCudaArgs& args, cudaStream_t stream);

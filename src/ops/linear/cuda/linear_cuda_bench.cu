@@ -26,7 +26,7 @@ constexpr Product products[] = {{"qkv", {5120, 2880}, 36, true, 8192},
 constexpr int heads = 64, kv_heads = 8, slots = 8192;
 
 struct Buffers {
-  DeviceBuffer x, bias, y, cos, sin, kv_slots, q, keys, values, sums, arrived;
+  DeviceBuffer x, bias, y, cos, sin, kv_slots, q, keys, values, few_sums, many_sums, arrived;
 };
 
 Buffers buffers_for(const Product& product, int tokens, std::mt19937& random) {
@@ -48,14 +48,19 @@ Buffers buffers_for(const Product& product, int tokens, std::mt19937& random) {
           .q = bench::zeroed(product.qkv ? rows * heads * 64 * 2 : 0),
           .keys = bench::zeroed(cache),
           .values = bench::zeroed(cache),
-          .sums = bench::zeroed(linear_workspace_floats(processors, tokens) * 4),
+          .few_sums = bench::zeroed(linear_few_floats(processors, tokens) * 4),
+          .many_sums = bench::zeroed(linear_many_floats(processors) * 4),
           .arrived = bench::zeroed(static_cast<std::size_t>(processors) * 4)};
+}
+
+LinearCudaWorkspace workspace_of(Buffers& room) {
+  return {room.few_sums.as<float>(), room.many_sums.as<float>(), room.arrived.as<std::uint32_t>()};
 }
 
 void queue(const Product& product, Buffers& room, const std::uint8_t* weights, int tokens, LinearPath path,
            cudaStream_t stream) {
   const TokenTiles x{room.x.as<std::uint8_t>(), tokens};
-  const LinearCudaWorkspace workspace{room.sums.as<float>(), room.arrived.as<std::uint32_t>()};
+  const LinearCudaWorkspace workspace = workspace_of(room);
   if (product.qkv) {
     bench::require(qkv_cuda({.x = x,
                              .weight = {weights, product.shape},

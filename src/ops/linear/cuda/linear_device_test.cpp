@@ -20,14 +20,22 @@ int processors() {
 }
 
 struct Workspace {
-  DeviceBuffer sums, arrived;
+  DeviceBuffer few_sums, many_sums, arrived;
 
   explicit Workspace(int tokens)
-      : sums(device_bytes(linear_workspace_floats(processors(), std::max(tokens, linear_few_tokens)) * 4,
-                          0xff)),
-        arrived(device_bytes(static_cast<std::size_t>(processors()) * 4, 0)) {}
-  LinearCudaWorkspace get() { return {sums.as<float>(), arrived.as<std::uint32_t>()}; }
+      : few_sums(device_bytes(linear_few_floats(processors(), tokens) * 4, 0)),
+        many_sums(device_bytes(linear_many_floats(processors()) * 4, 0xff)),
+        arrived(device_bytes(static_cast<std::size_t>(processors()) * 4, 1)) {
+    clear_linear_workspace(get(), processors(), tokens, nullptr);
+  }
+  LinearCudaWorkspace get() {
+    return {few_sums.as<float>(), many_sums.as<float>(), arrived.as<std::uint32_t>()};
+  }
   ~Workspace() {
+    std::vector<std::uint32_t> sums(few_sums.size() / 4);
+    few_sums.copy_to(std::span(sums));
+    EXPECT_EQ(std::count(sums.begin(), sums.end(), linear_absent), std::ssize(sums))
+        << "the next launch would take a sum of this one";
     std::vector<std::uint32_t> counts(static_cast<std::size_t>(processors()), 1);
     arrived.copy_to(std::span(counts));
     for (const std::uint32_t count : counts) EXPECT_EQ(count, 0u) << "the next launch would add too early";

@@ -7,12 +7,16 @@
 // tensor cores for every 16 KB stage of 64 columns, which takes some 820 cycles to come.
 //
 // Work is dealt in units of (tile of 64 rows, chunk of K), in contiguous ranges as equal as they get: gpt-oss
-// has 640 and 360 units for 132 multiprocessors. Of a tile whose chunks are one block's that block adds them
-// up; of the others each chunk's sums go to memory, and whichever block comes last adds them, in order of the
-// chunks like the rest. So ranges move bytes in time but no bit, and no block waits for another.
+// has 640 and 360 units for 132 multiprocessors. The block that has a tile's first chunk adds the chunks up,
+// in their order: so ranges move bytes in time but no bit. The tile is the last of its range, while others
+// have the tile's later chunks at the beginning of theirs and leave their sums in memory, where mostly they
+// have come when they are asked for. What is left says so itself: a place holds bits that no sum has until
+// then, so nobody counts and nothing is ordered. Blocks wait for blocks behind them; all of a grid are
+// resident once the grids before it have ended.
 //
-// One warp fetches; a warpgroup multiplies. The ring's weights are fetched before the grid waits for the one
-// it depends on, the activations after.
+// One warp fetches weights, another activations; a warpgroup multiplies. The ring is filled with weights
+// before the grids ahead have ended, but a few stages at a time: copies that wait for each other in the
+// memory's queues hold up the few bytes those grids are waiting for (half a microsecond of a norm's loads).
 #include <algorithm>
 
 #include "ops/cuda/launch.cuh"
@@ -26,10 +30,11 @@ namespace nibble {
 namespace {
 
 constexpr int product_threads = 128;
-constexpr int few_threads = product_threads + 32;
+constexpr int few_threads = product_threads + 64;
 constexpr int stage_blocks = 2;  // k64 blocks of a tile in a stage: copies of 16 KB
 constexpr int stage_weight_bytes = stage_blocks * dense_block_bytes;
 constexpr int stage_group_bytes = stage_blocks * token_block_bytes;  // of 8 tokens
+constexpr int early_stages = 2;  // on their way together before the first products
 
 // A ring of some 110 to 130 KB: enough bytes on their way, and room for the next kernel's beside it.
 template <int columns>
@@ -46,7 +51,6 @@ struct FewParams {
   DenseShape shape;
   int first_token, tokens;  // those of this launch end with tokens
   float4* sums;             // [blocks, dense_k_chunks, columns / 8, product_threads]
-  std::uint32_t* arrived;   // [blocks]
   Output output;
 };
 
@@ -85,55 +89,83 @@ struct Pieces {
   }
 };
 
-// The fetching warp. Lane i brings the i-th group of tokens.
+// What the warps of a block tell each other of the ring's stages.
+template <int columns>
+struct RingBarriers {
+  std::uint64_t weights[ring_stages<columns>], tokens[ring_stages<columns>];  // that have come
+  std::uint64_t empty[ring_stages<columns>];
+
+  __device__ void init() {
+    for (int stage = 0; stage < ring_stages<columns>; ++stage) {
+      ptx::mbarrier_init(&weights[stage], 1);
+      ptx::mbarrier_init(&tokens[stage], 1);
+      ptx::mbarrier_init(&empty[stage], product_threads / 32);
+    }
+    ptx::fence_mbarrier_init();
+  }
+};
+
+// Runs fetch(piece, stage, index) for each stage of the range, when its place in the ring is free.
+template <int columns, class Fetch>
+__device__ __forceinline__ void for_each_stage(const DenseShape& shape, RingBarriers<columns>& ring,
+                                               int begin, int end, const Fetch& fetch) {
+  int stage = 0, index = 0;
+  unsigned round = 0;  // of the ring
+  for (Pieces piece(shape, begin, end); piece.more(); piece.next(), ++index) {
+    if (round > 0) ptx::mbarrier_wait(&ring.empty[stage], (round - 1) & 1);
+    fetch(piece, stage, index);
+    if (++stage == ring_stages<columns>) stage = 0, ++round;
+  }
+}
+
+// By one lane.
 template <int columns, class Output>
-__device__ __forceinline__ void fetch_pieces(const FewParams<Output>& params, std::uint8_t* ring,
-                                             std::uint64_t* full, std::uint64_t* empty, int begin, int end) {
-  constexpr int stages = ring_stages<columns>, stage_bytes = few_stage_bytes<columns>;
+__device__ __forceinline__ void fetch_weights(const FewParams<Output>& params, std::uint8_t* ring,
+                                              RingBarriers<columns>& barriers, int begin, int end) {
+  for_each_stage<columns>(params.shape, barriers, begin, end, [&](const Pieces& piece, int stage, int index) {
+    if (index >= early_stages && index < ring_stages<columns>)
+      ptx::mbarrier_wait(&barriers.weights[index - early_stages], 0);
+    const std::uint32_t bytes = static_cast<std::uint32_t>(piece.count() * dense_block_bytes);
+    ptx::mbarrier_arrive_expecting(&barriers.weights[stage], bytes);
+    ptx::bulk_copy_once_to_shared(ring + stage * few_stage_bytes<columns>,
+                                  params.weights +
+                                      static_cast<std::size_t>(piece.tile()) * params.shape.tile_bytes() +
+                                      static_cast<std::size_t>(piece.block) * dense_block_bytes,
+                                  bytes, &barriers.weights[stage]);
+  });
+}
+
+// By a warp, lane i of which brings the i-th group of tokens.
+template <int columns, class Output>
+__device__ __forceinline__ void fetch_tokens(const FewParams<Output>& params, std::uint8_t* ring,
+                                             RingBarriers<columns>& barriers, int begin, int end) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const DenseShape& shape = params.shape;
   const int groups =
       min(columns / token_group, (params.tokens - params.first_token + token_group - 1) / token_group);
-  const auto fetch_weights = [&](const Pieces& piece, int stage) {
-    const int count = piece.count();
-    ptx::mbarrier_arrive_expecting(
-        &full[stage], static_cast<std::uint32_t>(count * (dense_block_bytes + groups * token_block_bytes)));
-    ptx::bulk_copy_to_shared(ring + stage * stage_bytes,
-                             params.weights + static_cast<std::size_t>(piece.tile()) * shape.tile_bytes() +
-                                 static_cast<std::size_t>(piece.block) * dense_block_bytes,
-                             static_cast<std::uint32_t>(count * dense_block_bytes), &full[stage]);
-  };
-  int primed = 0;
-  for (Pieces ahead(shape, begin, end); primed < stages && ahead.more(); ahead.next(), ++primed) {
-    if (lane == 0) fetch_weights(ahead, primed);
-  }
-  ptx::grid_dependency_wait();
   const std::uint8_t* const x =
       params.x + shape.token_bytes(params.first_token) +
       static_cast<std::size_t>(lane) * static_cast<std::size_t>(shape.blocks()) * token_block_bytes;
-  int stage = 0;
-  unsigned round = 0;  // of the ring
-  int index = 0;
-  for (Pieces piece(shape, begin, end); piece.more(); piece.next(), ++index) {
-    if (index >= primed) {
-      ptx::mbarrier_wait(&empty[stage], (round - 1) & 1);
-      if (lane == 0) fetch_weights(piece, stage);
-    }
+  ptx::grid_dependency_wait();
+  for_each_stage<columns>(shape, barriers, begin, end, [&](const Pieces& piece, int stage, int) {
+    const int bytes = piece.count() * token_block_bytes;
+    if (lane == 0)
+      ptx::mbarrier_arrive_expecting(&barriers.tokens[stage], static_cast<std::uint32_t>(groups * bytes));
     __syncwarp();  // bytes are announced before any come
     if (lane < groups) {
-      ptx::bulk_copy_to_shared(ring + stage * stage_bytes + stage_weight_bytes + lane * stage_group_bytes,
-                               x + static_cast<std::size_t>(piece.block) * token_block_bytes,
-                               static_cast<std::uint32_t>(piece.count() * token_block_bytes), &full[stage]);
+      ptx::bulk_copy_to_shared(
+          ring + stage * few_stage_bytes<columns> + stage_weight_bytes + lane * stage_group_bytes,
+          x + static_cast<std::size_t>(piece.block) * token_block_bytes, static_cast<std::uint32_t>(bytes),
+          &barriers.tokens[stage]);
     }
-    if (++stage == stages) stage = 0, ++round;
-  }
+  });
 }
 
 // The multiplying warpgroup's way through the ring.
 template <int columns>
 struct Products {
   std::uint8_t* ring;
-  std::uint64_t *full, *empty;
+  RingBarriers<columns>& barriers;
   int stage = 0;
   unsigned round = 0;
 
@@ -146,7 +178,8 @@ struct Products {
     int before = -1;
 #pragma unroll 1
     for (int left = blocks; left > 0; left -= stage_blocks) {
-      ptx::mbarrier_wait(&full[stage], round & 1);
+      ptx::mbarrier_wait(&barriers.weights[stage], round & 1);
+      ptx::mbarrier_wait(&barriers.tokens[stage], round & 1);
       __syncwarp();
       const std::uint8_t* weights = ring + stage * few_stage_bytes<columns>;
       const std::uint8_t* tokens = weights + stage_weight_bytes;
@@ -164,105 +197,135 @@ struct Products {
       ptx::wgmma_commit();
       // The stage before this one is left as soon as its products are done, while these are under way.
       ptx::wgmma_wait_but_last();
-      if (speaks && before >= 0) ptx::mbarrier_arrive(&empty[before]);
+      if (speaks && before >= 0) ptx::mbarrier_arrive(&barriers.empty[before]);
       __syncwarp();
       before = stage;
       if (++stage == stages) stage = 0, ++round;
     }
     ptx::wgmma_wait(sums);
-    if (speaks && before >= 0) ptx::mbarrier_arrive(&empty[before]);
+    if (speaks && before >= 0) ptx::mbarrier_arrive(&barriers.empty[before]);
     __syncwarp();
   }
 };
 
-// Where a chunk's sums of a tile that several blocks share lie: this thread's first four.
+// Where a chunk's sums of a tile whose chunk 0 is block `owner`'s lie: this thread's first four.
 template <int columns>
 __device__ __forceinline__ float4* sums_of(float4* sums, int owner, int chunk) {
   return sums + (owner * dense_k_chunks + chunk) * (columns / 8 * product_threads) + threadIdx.x;
 }
 
-// Read past the first-level cache, which may hold what an earlier launch left there.
+__device__ __forceinline__ float but_absent(float value) {
+  return __float_as_uint(value) == linear_absent ? __uint_as_float(0x7fffffffu) : value;
+}
+
+// A chunk's sums for the block that has the tile's first chunk.
 template <int columns>
-__device__ __forceinline__ void add_all_chunks(float (&totals)[columns / 2], float4* sums, int owner) {
-#pragma unroll(columns <= 16 ? dense_k_chunks : 2)
-  for (int chunk = 0; chunk < dense_k_chunks; ++chunk) {
-    const float4* at = sums_of<columns>(sums, owner, chunk);
+__device__ __forceinline__ void leave_sums(float4* place, const float (&sums)[columns / 2]) {
 #pragma unroll
-    for (int i = 0; i < columns / 8; ++i) {
-      const float4 four = __ldcg(at + i * product_threads);
-      totals[4 * i] = chunk == 0 ? four.x : totals[4 * i] + four.x;
-      totals[4 * i + 1] = chunk == 0 ? four.y : totals[4 * i + 1] + four.y;
-      totals[4 * i + 2] = chunk == 0 ? four.z : totals[4 * i + 2] + four.z;
-      totals[4 * i + 3] = chunk == 0 ? four.w : totals[4 * i + 3] + four.w;
+  for (int i = 0; i < columns / 8; ++i) {
+    ptx::store_relaxed(place + i * product_threads,
+                       make_float4(but_absent(sums[4 * i]), but_absent(sums[4 * i + 1]),
+                                   but_absent(sums[4 * i + 2]), but_absent(sums[4 * i + 3])));
+  }
+}
+
+__device__ __forceinline__ bool is_absent(const float4& sums) {
+  return __float_as_uint(sums.x) == linear_absent || __float_as_uint(sums.y) == linear_absent ||
+         __float_as_uint(sums.z) == linear_absent || __float_as_uint(sums.w) == linear_absent;
+}
+
+// Adds the sums of chunks [from, 8) of a tile, which other blocks leave or have left, and makes their places
+// absent again for the next launch.
+template <int columns>
+__device__ __forceinline__ void add_left_sums(float (&totals)[columns / 2], float4* sums, int owner,
+                                              int from) {
+  constexpr int once = columns == 8 ? 1 : 2;  // groups of tokens whose chunks are asked for together
+  constexpr unsigned give_up = 1u << 23;      // polls, which take seconds: a block is missing
+  const float nothing = __uint_as_float(linear_absent);
+#pragma unroll
+  for (int first = 0; first < columns / 8; first += once) {
+    float4 left[once][dense_k_chunks];
+#pragma unroll
+    for (int i = 0; i < once; ++i) {
+#pragma unroll
+      for (int chunk = 1; chunk < dense_k_chunks; ++chunk) {
+        if (chunk >= from)
+          left[i][chunk] =
+              ptx::load_relaxed(sums_of<columns>(sums, owner, chunk) + (first + i) * product_threads);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < once; ++i) {
+      float* const four = totals + 4 * (first + i);
+#pragma unroll
+      for (int chunk = 1; chunk < dense_k_chunks; ++chunk) {
+        if (chunk < from) continue;
+        float4* const at = sums_of<columns>(sums, owner, chunk) + (first + i) * product_threads;
+        // All lanes go around together: what diverges here would have later products one by one.
+        for (unsigned polls = 0; __ballot_sync(0xffffffffu, is_absent(left[i][chunk])) != 0; ++polls) {
+          if (polls == give_up) __trap();
+          left[i][chunk] = ptx::load_relaxed(at);
+        }
+        ptx::store_relaxed(at, make_float4(nothing, nothing, nothing, nothing));
+        four[0] += left[i][chunk].x, four[1] += left[i][chunk].y;
+        four[2] += left[i][chunk].z, four[3] += left[i][chunk].w;
+      }
     }
   }
 }
 
 template <int columns, class Output>
 __device__ __forceinline__ void multiply_units(const FewParams<Output>& params, Products<columns> products,
-                                               const Units& units, int begin, int end, int* is_last) {
+                                               const Units& units, int begin, int end) {
   const DenseShape& shape = params.shape;
   float totals[columns / 2];
 #pragma unroll
   for (float& total : totals) total = 0;
 #pragma unroll 1
-  for (int unit = begin; unit < end; ++unit) {
-    const int tile = unit / dense_k_chunks, chunk = unit % dense_k_chunks;
-    const int first = max(tile * dense_k_chunks, begin), past = min((tile + 1) * dense_k_chunks, end);
-    float sums[columns / 2];
-    products.multiply(sums, shape.chunk_begin(chunk + 1) - shape.chunk_begin(chunk));
-    if (past - first == dense_k_chunks) {
-#pragma unroll
-      for (int i = 0; i < columns / 2; ++i) totals[i] = chunk == 0 ? sums[i] : totals[i] + sums[i];
-      if (chunk == dense_k_chunks - 1)
-        put_out<columns>(params.output, tile, params.first_token, params.tokens, totals);
-      continue;
-    }
+  for (int unit = begin; unit < end;) {
+    const int tile = unit / dense_k_chunks, first = unit % dense_k_chunks;
+    const int past = min(end - tile * dense_k_chunks, dense_k_chunks);
+    // Fetched early, with the tile's products before their use.
+    OutputNeeds<columns, Output> needs;
+    if (first == 0) needs.read(params.output, tile, params.first_token, params.tokens);
     const int owner = units.owner(tile * dense_k_chunks);
-    float4* const place = sums_of<columns>(params.sums, owner, chunk);
+#pragma unroll 1
+    for (int chunk = first; chunk < past; ++chunk, ++unit) {
+      float sums[columns / 2];
+      products.multiply(sums, shape.chunk_begin(chunk + 1) - shape.chunk_begin(chunk));
+      if (first > 0) {
+        leave_sums<columns>(sums_of<columns>(params.sums, owner, chunk), sums);
+      } else {
 #pragma unroll
-    for (int i = 0; i < columns / 8; ++i)
-      place[i * product_threads] =
-          make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]);
-    if (unit + 1 < past) continue;
-    ptx::named_barrier(1, product_threads);  // the count below speaks for every thread's sums
-    if (threadIdx.x == 0) {
-      const unsigned mine = static_cast<unsigned>(past - first);
-      *is_last = ptx::add_acquire_release(&params.arrived[owner], mine) + mine == dense_k_chunks;
-      if (*is_last) params.arrived[owner] = 0;  // all have come; for the next launch
+        for (int i = 0; i < columns / 2; ++i) totals[i] = chunk == 0 ? sums[i] : totals[i] + sums[i];
+      }
     }
-    ptx::named_barrier(1, product_threads);  // others' sums are read after thread 0 has seen them counted
-    if (*is_last) {
-      add_all_chunks<columns>(totals, params.sums, owner);
-      put_out<columns>(params.output, tile, params.first_token, params.tokens, totals);
-    }
+    if (first > 0) continue;
+    if (past < dense_k_chunks) add_left_sums<columns>(totals, params.sums, owner, past);
+    put_out<columns>(params.output, tile, params.first_token, params.tokens, totals, needs);
   }
 }
 
 template <int columns, class Output>
 __global__ void __launch_bounds__(few_threads, 1)
     sm90_bf16_linear_few(const __grid_constant__ FewParams<Output> params) {
-  constexpr int stages = ring_stages<columns>;
-  __shared__ std::uint64_t full[stages], empty[stages];
-  __shared__ int is_last;
+  __shared__ RingBarriers<columns> barriers;
   std::uint8_t* const ring = ptx::dynamic_shared();
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < stages; ++stage) {
-      ptx::mbarrier_init(&full[stage], 1);
-      ptx::mbarrier_init(&empty[stage], product_threads / 32);
-    }
-    ptx::fence_mbarrier_init();
-  }
+  if (threadIdx.x == 0) barriers.init();
   __syncthreads();  // the barriers are ready
   ptx::grid_launch_dependents();
   const Units units{static_cast<long long>(params.shape.tiles()) * dense_k_chunks};
   const int begin = units.border(blockIdx.x), end = units.border(blockIdx.x + 1);
-  if (ptx::warp_of_block() == product_threads / 32) {
-    fetch_pieces<columns>(params, ring, full, empty, begin, end);
-  } else {
-    // What an output reads besides the sums may come from the grid before.
+  const int warp = ptx::warp_of_block();
+  if (warp < product_threads / 32) {
+    // What an output reads besides the sums may come from the grid before, and what is left by other blocks
+    // was made absent by it.
     ptx::grid_dependency_wait();
-    multiply_units<columns>(params, Products<columns>{ring, full, empty}, units, begin, end, &is_last);
+    multiply_units<columns>(params, Products<columns>{ring, barriers}, units, begin, end);
+  } else if (warp == product_threads / 32) {
+    fetch_tokens<columns>(params, ring, barriers, begin, end);
+  } else if (threadIdx.x % 32 == 0) {
+    fetch_weights<columns>(params, ring, barriers, begin, end);
   }
 }
 
@@ -290,8 +353,7 @@ void run_few(const DenseRun& run, const Output& output, cudaStream_t stream) {
                                    .shape = run.weight.shape,
                                    .first_token = first,
                                    .tokens = past,
-                                   .sums = reinterpret_cast<float4*>(run.workspace.sums),
-                                   .arrived = run.workspace.arrived,
+                                   .sums = reinterpret_cast<float4*>(run.workspace.few_sums),
                                    .output = output};
     switch (linear_columns(past - first)) {
       case 8: launch_few<8>(params, run.blocks, stream); break;

@@ -308,7 +308,7 @@ void launch_many(const DenseRun& run, const Output& output, cudaStream_t stream)
           .shape = shape,
           .tokens = run.x.tokens,
           .deal = deal_of(run, columns),
-          .sums = reinterpret_cast<float4*>(run.workspace.sums),
+          .sums = reinterpret_cast<float4*>(run.workspace.many_sums),
           .arrived = run.workspace.arrived,
           .output = output});
 }

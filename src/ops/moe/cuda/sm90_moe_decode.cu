@@ -168,7 +168,7 @@ struct Worker {
     const std::uint32_t bytes = static_cast<std::uint32_t>(count * granule_block_bytes<Layout>);
     if (lane == 0) {
       ptx::mbarrier_arrive_expecting(full + into, bytes);
-      ptx::bulk_copy_to_shared(ring + into * stage_bytes<Layout>, feed.from, bytes, full + into);
+      ptx::bulk_copy_once_to_shared(ring + into * stage_bytes<Layout>, feed.from, bytes, full + into);
     }
     feed.from += bytes;
     feed.blocks -= count;

@@ -28,10 +28,11 @@ struct ExpertParts {
 
 // All pointers are to device memory.
 struct AddRmsNormCudaArgs {
-  float* residual = nullptr;     // [rows, hidden], updated
-  const float* delta = nullptr;  // [rows, hidden]; null: nothing
-  ExpertParts experts;           // instead of delta
-  const Bf16* weight = nullptr;  // [hidden]
+  const float* residual = nullptr;  // [rows, hidden]
+  float* residual_out = nullptr;    // [rows, hidden], with what was added; may be residual
+  const float* delta = nullptr;     // [rows, hidden]; null: nothing
+  ExpertParts experts;              // instead of delta
+  const Bf16* weight = nullptr;     // [hidden]
   // The norm, in either form or both, zeros past hidden.
   Bf16* out = nullptr;                // [rows, out_stride]
   int out_stride = 0;                 // at least hidden, a multiple of 8

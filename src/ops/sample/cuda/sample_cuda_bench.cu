@@ -65,6 +65,7 @@ std::string run_norm(bool experts, int rows, std::mt19937& random) {
                out = bench::zeroed(count * hidden * 2),
                tiles = bench::zeroed(DenseShape{0, hidden}.token_bytes(rows));
   AddRmsNormCudaArgs args{.residual = residual.as<float>(),
+                          .residual_out = residual.as<float>(),
                           .delta = experts ? nullptr : delta.as<float>(),
                           .weight = gamma.as<Bf16>(),
                           .out = out.as<Bf16>(),

@@ -28,6 +28,10 @@ inline void bulk_copy_to_shared(void* shared, const void* global, std::uint32_t 
                                 std::uint64_t* barrier) {
   emulation::copy_to_shared(shared, global, bytes, barrier);
 }
+inline void bulk_copy_once_to_shared(void* shared, const void* global, std::uint32_t bytes,
+                                     std::uint64_t* barrier) {
+  emulation::copy_to_shared(shared, global, bytes, barrier);
+}
 
 inline void touch_line(std::uint32_t*, const void* global) {
   static_cast<void>(*static_cast<const volatile std::uint32_t*>(global));  // it must be there

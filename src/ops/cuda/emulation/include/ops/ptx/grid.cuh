@@ -27,6 +27,19 @@ inline unsigned load_acquire(unsigned* counter) {
   emulation::give_way();
   return std::atomic_ref<unsigned>(*counter).load(std::memory_order_acquire);
 }
+inline float4 load_relaxed(const float4* at) {
+  emulation::give_way();
+  float4 value;
+  auto* const from = reinterpret_cast<std::uint32_t*>(const_cast<float4*>(at));
+  auto* const to = reinterpret_cast<std::uint32_t*>(&value);
+  for (int i = 0; i < 4; ++i) to[i] = std::atomic_ref<std::uint32_t>(from[i]).load(std::memory_order_relaxed);
+  return value;
+}
+inline void store_relaxed(float4* at, const float4& value) {
+  auto* const from = reinterpret_cast<const std::uint32_t*>(&value);
+  auto* const to = reinterpret_cast<std::uint32_t*>(at);
+  for (int i = 0; i < 4; ++i) std::atomic_ref<std::uint32_t>(to[i]).store(from[i], std::memory_order_relaxed);
+}
 inline int warp_of_block() { return static_cast<int>(emulation::thread_index()) / 32; }
 inline void named_barrier(int id, int threads) {
   emulation::block_barrier(id, static_cast<unsigned>(threads));

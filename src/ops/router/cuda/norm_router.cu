@@ -1,0 +1,297 @@
+// Norm, router and choice of experts for few rows.
+//
+// Rows are taken in groups of 8, the columns of a tensor-core product. Of a group, each block has 16 experts
+// and four of K's eight chunks: 16 blocks for the 128 experts of gpt-oss-120b. Each makes the norms of all
+// the group's rows itself, as reading 23 KB a row from the second-level cache is sooner done than waiting for
+// others; the first block of a group stores them. A warp multiplies a chunk. The chunks' sums go to memory,
+// and the block that comes last adds them in order and chooses, a warp a row.
+//
+// Bytes: a router of 737 KB a group of rows for gpt-oss-120b, brought before the kernel ahead has ended; 46
+// KB a row and block from the second-level cache. Latency is what counts: one trip to memory, the norm, a
+// chain of 24 products, one trip there and back for the sums, the choice. Multiprocessors
+// without a part rehearse, as in add_rms_norm.cu.
+#include <algorithm>
+#include <string>
+
+#include "ops/cuda/launch.cuh"
+#include "ops/ptx/async_copy.cuh"
+#include "ops/ptx/grid.cuh"
+#include "ops/ptx/load.cuh"
+#include "ops/ptx/tensor_core.cuh"
+#include "ops/rms_norm/cuda/norm_row.cuh"
+#include "ops/router/cuda/norm_router_cuda.h"
+#include "ops/router/cuda/route_row.cuh"
+
+namespace nibble {
+namespace {
+
+constexpr int router_threads = norm_threads;
+constexpr int router_warps = router_threads / 32;
+constexpr int part_experts = 16;
+constexpr int part_chunks = 4;
+constexpr int parts_of_k = dense_k_chunks / part_chunks;
+constexpr int part_step_bytes = part_experts * 16 * 2;  // of the router, for a k16 step
+constexpr int experts_at_once = 4;                   // of a lane, whose chunks' sums are under way together
+constexpr int rows_at_once = 2, passes_at_once = 2;  // of norms, whose loads are under way together
+static_assert(token_group == router_warps, "a warp chooses a row's experts");
+
+// Which of its tile's four granules of 16 operand rows a part is, and which of K's steps it multiplies.
+struct Part {
+  int tile, granule;  // its experts: 8 x granule + 0..7 of the tile, and those 32 further on
+  int chunk;          // the first of its chunks
+  int step, steps;    // k16 steps
+
+  __device__ Part(const DenseShape& shape, int index) {
+    const int experts = index / parts_of_k;
+    tile = experts / 4;
+    granule = experts % 4;
+    chunk = index % parts_of_k * part_chunks;
+    step = 4 * shape.chunk_begin(chunk);
+    steps = 4 * shape.chunk_begin(chunk + part_chunks) - step;
+  }
+};
+
+NIBBLE_HOST_DEVICE constexpr int parts_of(const DenseShape& router) {
+  return router.tiles() * 4 * parts_of_k;
+}
+NIBBLE_HOST_DEVICE constexpr int groups_of(int rows) { return (rows + token_group - 1) / token_group; }
+
+struct RouterShared {
+  float of_warp[rows_at_once][norm_warps];
+  int is_last;
+  // What a rehearsal chooses.
+  std::int32_t nobodys_ids[router_warps][32];
+  float nobodys_weights[router_warps][32];
+};
+
+// The part's weights, a k16 step's 512 bytes after the other's.
+__device__ __forceinline__ void fetch_router(const DenseTiles& router, const Part& part,
+                                             std::uint8_t* shared) {
+  const std::uint8_t* const from = router.data +
+                                   static_cast<std::size_t>(part.tile) * router.shape.tile_bytes() +
+                                   part.granule * part_step_bytes;
+  for (int i = static_cast<int>(threadIdx.x); i < part.steps * (part_step_bytes / 16); i += router_threads) {
+    const int step = i / (part_step_bytes / 16), piece = i % (part_step_bytes / 16);
+    ptx::copy_to_shared(shared + i * 16,
+                        from + static_cast<std::size_t>(part.step + step) * dense_step_bytes + piece * 16);
+  }
+}
+
+// Norms of the group's rows: the part's columns as operands to shared memory, a k16 step of 8 rows after the
+// other; all columns to memory if the block is the one that stores.
+__device__ __forceinline__ void norm_rows(const NormRouterCudaArgs& args, const Part& part, int first_row,
+                                          bool stores, std::uint8_t* operands, RouterShared& shared) {
+  const int hidden = args.router.shape.cols, padded = args.router.shape.padded_cols();
+  const int first = static_cast<int>(threadIdx.x) * 8;
+  const int begin = part.step * 16, end = begin + part.steps * 16;
+  const int rows = min(args.rows - first_row, token_group);
+  uint4 weights[passes_at_once] = {};
+#pragma unroll
+  for (int pass = 0; pass < passes_at_once; ++pass) {
+    const int column = first + pass * norm_pass_columns;
+    if (column < hidden) weights[pass] = *reinterpret_cast<const uint4*>(args.norm_weight + column);
+  }
+#pragma unroll 1
+  for (int row = 0; row < rows; row += rows_at_once) {
+    Eight eight[rows_at_once][passes_at_once] = {}, delta[rows_at_once][passes_at_once] = {};
+#pragma unroll
+    for (int i = 0; i < rows_at_once; ++i) {
+      const std::size_t at =
+          static_cast<std::size_t>(first_row + min(row + i, rows - 1)) * static_cast<std::size_t>(hidden);
+#pragma unroll
+      for (int pass = 0; pass < passes_at_once; ++pass) {
+        const int column = first + pass * norm_pass_columns;
+        if (column >= hidden) continue;
+        eight[i][pass] = load_eight(args.residual + at + column);
+        delta[i][pass] = load_eight(args.delta + at + column);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < rows_at_once; ++i) {
+      float own = 0;
+#pragma unroll
+      for (int pass = 0; pass < passes_at_once; ++pass) {
+        if (first + pass * norm_pass_columns >= hidden) continue;
+        eight[i][pass] = add(eight[i][pass], delta[i][pass]);
+        own = squares(own, eight[i][pass]);
+      }
+      own = sum_of_warp(own);
+      if (threadIdx.x % 32 == 0) shared.of_warp[i][threadIdx.x / 32] = own;
+    }
+    __syncthreads();  // every warp's sums are there
+#pragma unroll
+    for (int i = 0; i < rows_at_once; ++i) {
+      if (row + i >= rows) break;
+      const float scale = norm_scale(shared.of_warp[i], hidden, args.eps);
+      const std::size_t of_row = static_cast<std::size_t>(first_row + row + i);
+#pragma unroll
+      for (int pass = 0; pass < passes_at_once; ++pass) {
+        const int column = first + pass * norm_pass_columns;
+        if (column >= padded) continue;
+        uint4 words = make_uint4(0, 0, 0, 0);
+        if (column < hidden) words = scaled(eight[i][pass], scale, weights[pass]);
+        if (column >= begin && column < end)
+          *reinterpret_cast<uint4*>(operands + token_offset(0, row + i, column - begin)) = words;
+        if (!stores) continue;
+        *reinterpret_cast<uint4*>(args.norm + of_row * static_cast<std::size_t>(args.norm_stride) + column) =
+            words;
+        if (column < hidden)
+          store_eight(args.residual_out + of_row * static_cast<std::size_t>(hidden) + column, eight[i][pass]);
+      }
+    }
+    __syncthreads();  // the sums have been read
+  }
+}
+
+// A warp's chunk: sums of 16 experts x 8 rows, lane (g, t) having experts g and g + 8, rows 2t and 2t + 1.
+__device__ __forceinline__ void multiply_chunk(float (&sums)[4], const DenseShape& shape, const Part& part,
+                                               int chunk, const std::uint8_t* weights,
+                                               const std::uint8_t* operands) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, matrix = lane / 8, row = lane % 8;
+  const int first = 4 * shape.chunk_begin(chunk) - part.step,
+            past = 4 * shape.chunk_begin(chunk + 1) - part.step;
+  // Groups of 8 operand rows lie 256 bytes apart, their halves of K 128.
+  const std::uint8_t* a_row =
+      weights + first * part_step_bytes + matrix % 2 * 256 + matrix / 2 * 128 + row * 16;
+  const std::uint8_t* b_row = operands + first * token_step_bytes + matrix * 128 + row * 16;
+#pragma unroll 4
+  for (int step = first; step < past; step += 2) {  // whole k64 blocks
+    std::uint32_t a[2][4], b[4];
+    ptx::load_matrices(a[0][0], a[0][1], a[0][2], a[0][3], a_row);
+    ptx::load_matrices(a[1][0], a[1][1], a[1][2], a[1][3], a_row + part_step_bytes);
+    ptx::load_matrices(b[0], b[1], b[2], b[3], b_row);
+    ptx::mma_m16n8k16_bf16(sums, a[0][0], a[0][1], a[0][2], a[0][3], b[0], b[1]);
+    ptx::mma_m16n8k16_bf16(sums, a[1][0], a[1][1], a[1][2], a[1][3], b[2], b[3]);
+    a_row += 2 * part_step_bytes;
+    b_row += 2 * token_step_bytes;
+  }
+}
+
+__global__ void __launch_bounds__(router_threads)
+    norm_router(const __grid_constant__ NormRouterCudaArgs args) {
+  __shared__ RouterShared shared;
+  const DenseShape& shape = args.router.shape;
+  const int experts = shape.rows, parts = parts_of(shape), block = static_cast<int>(blockIdx.x);
+  const bool real = block < parts * groups_of(args.rows);  // or it rehearses
+  const int group = real ? block / parts : 0, first_row = group * token_group;
+  const int rows = min(args.rows - first_row, token_group);
+  const Part part(shape, block % parts);
+  // [steps, 512], then operands [steps, 256], then logits [8, experts]
+  std::uint8_t* const weights = ptx::dynamic_shared();
+  std::uint8_t* const operands = weights + part.steps * part_step_bytes;
+  float* const all_logits = reinterpret_cast<float*>(operands + part.steps * token_step_bytes);
+  ptx::grid_launch_dependents();
+  if (real) fetch_router(args.router, part, weights);
+  if (real) ptx::grid_dependency_wait();
+  norm_rows(args, part, first_row, real && block % parts == 0, operands, shared);
+  ptx::await_copies_to_shared();
+  __syncthreads();  // weights and operands are there
+  const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
+  float* const sums = args.workspace.sums + static_cast<std::size_t>(group * token_group * dense_k_chunks) *
+                                                static_cast<std::size_t>(experts);  // [rows, chunks, experts]
+  if (warp < part_chunks) {
+    float of_chunk[4] = {0, 0, 0, 0};
+    multiply_chunk(of_chunk, shape, part, part.chunk + warp, weights, operands);
+    const int expert = part.tile * dense_tile_rows + part.granule * 8 + lane / 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = lane % 4 * 2 + i % 2, of = expert + i / 2 * 32;
+      if (real && row < rows && of < experts)
+        sums[(row * dense_k_chunks + part.chunk + warp) * experts + of] = of_chunk[i];
+    }
+  }
+  __syncthreads();  // the count below speaks for every warp's sums
+  if (real && threadIdx.x == 0) {
+    std::uint32_t* const arrived = args.workspace.arrived + group;
+    shared.is_last = ptx::add_acquire_release(arrived, 1) + 1 == static_cast<unsigned>(parts);
+    if (shared.is_last) *arrived = 0;  // all have come; for the next launch
+  }
+  __syncthreads();  // others' sums are read after thread 0 has seen them counted
+  if (real && !shared.is_last) return;
+  if (warp >= rows) return;
+  const int row = first_row + warp;
+  const std::size_t chosen = static_cast<std::size_t>(row) * static_cast<std::size_t>(args.top_k);
+  if (real && args.row_limit != nullptr && row >= *args.row_limit) {
+    if (lane < args.top_k) args.expert_ids[chosen + static_cast<std::size_t>(lane)] = -1;
+    return;
+  }
+  float* const logits = all_logits + warp * experts;
+#pragma unroll 1
+  for (int first = lane; first < experts; first += experts_at_once * 32) {
+    float of_chunk[experts_at_once][dense_k_chunks];
+    Bf16 bias[experts_at_once] = {};
+#pragma unroll
+    for (int i = 0; i < experts_at_once; ++i) {
+      const int expert = min(first + 32 * i, experts - 1);
+#pragma unroll
+      for (int chunk = 0; chunk < dense_k_chunks; ++chunk)
+        of_chunk[i][chunk] = __ldcg(sums + (warp * dense_k_chunks + chunk) * experts + expert);
+      if (args.router_bias != nullptr) bias[i] = args.router_bias[expert];
+    }
+#pragma unroll
+    for (int i = 0; i < experts_at_once; ++i) {
+      float total = of_chunk[i][0];
+#pragma unroll
+      for (int chunk = 1; chunk < dense_k_chunks; ++chunk) total = total + of_chunk[i][chunk];
+      if (args.router_bias != nullptr)
+        total = total + __uint_as_float(static_cast<std::uint32_t>(bias[i].bits) << 16);
+      if (first + 32 * i < experts) logits[first + 32 * i] = total;
+    }
+  }
+  __syncwarp();  // each lane's logits are there
+  route_row(logits, experts, args.top_k, real ? args.expert_ids + chosen : shared.nobodys_ids[warp],
+            real ? args.expert_weights + chosen : shared.nobodys_weights[warp]);
+}
+
+// Of the part with the most steps.
+std::size_t shared_bytes(const DenseShape& router) {
+  int blocks = 0;
+  for (int chunk = 0; chunk < dense_k_chunks; chunk += part_chunks)
+    blocks = std::max(blocks, router.chunk_begin(chunk + part_chunks) - router.chunk_begin(chunk));
+  return static_cast<std::size_t>(4 * blocks * (part_step_bytes + token_step_bytes) +
+                                  token_group * router.rows * 4);
+}
+
+}  // namespace
+
+bool norm_router_takes(const DenseShape& router, int rows) {
+  constexpr std::size_t most_shared = 112 * 1024;  // two blocks of a multiprocessor have room
+  return rows <= norm_router_max_rows && router.cols <= passes_at_once * norm_pass_columns &&
+         router.cols % 8 == 0 && shared_bytes(router) <= most_shared;
+}
+
+Status norm_router_cuda(const NormRouterCudaArgs& args, cudaStream_t stream) {
+  const DenseShape& shape = args.router.shape;
+  if (!norm_router_takes(shape, args.rows)) {
+    return invalid_argument("norm and router in one take up to " + std::to_string(norm_router_max_rows) +
+                            " rows of at most " + std::to_string(passes_at_once * norm_pass_columns) +
+                            " columns, not " + std::to_string(args.rows) + " of " +
+                            std::to_string(shape.cols));
+  }
+  if (args.top_k < 1 || args.top_k > 32 || args.top_k > shape.rows) {
+    return invalid_argument("a top-k from 1 to 32 and at most the number of experts is supported, not " +
+                            std::to_string(args.top_k) + " of " + std::to_string(shape.rows));
+  }
+  if (args.norm_stride < shape.padded_cols() || args.norm_stride % 8 != 0) {
+    return invalid_argument("a norm of " + std::to_string(shape.cols) + " columns needs a stride of " +
+                            std::to_string(shape.padded_cols()) + ", not " +
+                            std::to_string(args.norm_stride));
+  }
+  if (args.residual_out == args.residual)
+    return invalid_argument(
+        "the blocks of a norm with its router read the residual that one of them would overwrite");
+  if (args.rows == 0) return {};
+  const std::size_t bytes = shared_bytes(shape);
+  cuda_check(cudaFuncSetAttribute(norm_router, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(bytes)));
+  const int blocks = std::max(parts_of(shape) * groups_of(args.rows), processors_of_device());
+  launch_kernel({.blocks = dim3(static_cast<unsigned>(blocks)),
+                 .threads = router_threads,
+                 .shared_bytes = bytes,
+                 .stream = stream,
+                 .overlaps = true},
+                norm_router, args);
+  return {};
+}
+
+}  // namespace nibble
