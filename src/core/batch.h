@@ -38,6 +38,9 @@ struct BatchSequence {
   std::span<TokenLogprob> target_top;  // as many a logit row that names a target as were asked for
   int logit_begin = 0;                 // its entries in Batch::logit_rows
   int logit_count = 0;
+  // Its place in the step that runs, where that one's token is the first row's and not known yet (-1 in
+  // Batch::tokens); -1: all tokens are known.
+  int awaits = -1;
   bool prefill = false;  // rows of the prompt, not of the answer
   bool samples = false;  // the last logit row yields a token
 };

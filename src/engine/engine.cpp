@@ -11,7 +11,6 @@
 #include "checkpoint/expected_tensors.h"
 #include "checkpoint/model_location.h"
 #include "engine/choices.h"
-#include "engine/step_runner.h"
 #include "models/model.h"
 #include "runtime/cpu_worker.h"
 #include "runtime/gpu.h"
@@ -79,9 +78,8 @@ class SteppedEngine final : public Engine {
         worker_(std::move(worker)),
         pages_(choices.cache),
         scheduler_(choices.scheduler, pages_),
-        results_(static_cast<std::size_t>(choices.scheduler.max_num_seqs)) {
-    if (choices.plan_ahead) runner_ = std::make_unique<StepRunner>(*worker_);
-  }
+        plans_ahead_(choices.plan_ahead),
+        results_(static_cast<std::size_t>(choices.scheduler.max_num_seqs)) {}
 
   const ModelInfo& model() const override { return info_; }
   void cancel(RequestId id) override { scheduler_.cancel(id); }
@@ -130,7 +128,7 @@ class SteppedEngine final : public Engine {
     const auto begin = std::chrono::steady_clock::now();
     const double cpu_begin = process_cpu_seconds();
     StepTimes times;
-    NIBBLE_RETURN_IF_ERROR(runner_ ? overlapped_step(events, times) : plain_step(events, times));
+    NIBBLE_RETURN_IF_ERROR(plans_ahead_ ? overlapped_step(events, times) : plain_step(events, times));
     if (times.prefill_tokens + times.decode_tokens == 0) return times;
     times.cpu_seconds = process_cpu_seconds() - cpu_begin;
     times.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -147,23 +145,27 @@ class SteppedEngine final : public Engine {
     return {};
   }
 
-  // The next step is planned while this one runs, and begins when this one's results are in it.
+  // Each step is planned while the one before it runs. It begins by then too where the worker lets it, else
+  // once that one's results are in it.
   Status overlapped_step(std::vector<Event>& events, StepTimes& times) {
-    if (begun_ == nullptr) begin(scheduler_.plan(clock_.now(), events));
+    if (begun_ == nullptr) NIBBLE_RETURN_IF_ERROR(begin(scheduler_.plan(clock_.now(), events)));
     if (begun_ == nullptr) return {};
     const Batch& batch = *std::exchange(begun_, nullptr);
     count_tokens(batch, times);
     const Batch& ahead = scheduler_.plan_ahead(clock_.now(), events);
-    NIBBLE_RETURN_IF_ERROR(runner_->wait());
+    if (!ahead.empty() && worker_->may_begin_behind(batch, ahead)) {
+      scheduler_.begin_ahead();
+      NIBBLE_RETURN_IF_ERROR(begin(ahead));
+    }
+    NIBBLE_RETURN_IF_ERROR(worker_->finish(batch, results_of(batch)));
     scheduler_.commit(results_of(batch), events);
-    begin(ahead);
-    return {};
+    return begun_ == nullptr ? begin(ahead) : Status();
   }
 
-  void begin(const Batch& batch) {
-    if (batch.empty()) return;
+  Status begin(const Batch& batch) {
+    if (batch.empty()) return {};
     begun_ = &batch;
-    runner_->begin(batch, results_of(batch));
+    return worker_->begin(batch);
   }
 
   std::span<StepResult> results_of(const Batch& batch) {
@@ -184,10 +186,10 @@ class SteppedEngine final : public Engine {
   SystemClock clock_;
   std::unique_ptr<Worker> worker_;
   PageCache pages_;
-  Scheduler scheduler_;                 // its requests hold pages, so it goes first
-  std::vector<StepResult> results_;     // [max_num_seqs]
-  const Batch* begun_ = nullptr;        // of the step that the runner has
-  std::unique_ptr<StepRunner> runner_;  // null: each step is planned, run and committed in turn
+  Scheduler scheduler_;              // its requests hold pages, so it goes first
+  bool plans_ahead_;                 // else each step is planned, run and committed in turn
+  std::vector<StepResult> results_;  // [max_num_seqs]
+  const Batch* begun_ = nullptr;     // the step that begun last and is not finished
 };
 
 }  // namespace

@@ -1,19 +1,18 @@
-// A step of the bundled model, with each step planned in turn and with the next one planned while it runs.
+// A step of the bundled model.
 #include <benchmark/benchmark.h>
 
 #include <filesystem>
 
-#include "engine/choices.h"
+#include "engine/engine.h"
 
 namespace nibble {
 namespace {
 
 void decode(benchmark::State& state) {
   const int sequences = static_cast<int>(state.range(0));
-  EngineOptions options{.threads = static_cast<int>(state.range(2)), .max_num_seqs = sequences};
+  EngineOptions options{.threads = static_cast<int>(state.range(1)), .max_num_seqs = sequences};
   options.model = (std::filesystem::path(NIBBLE_SOURCE_DIR) / "models/demo").string();
-  auto loaded =
-      load_engine(options, [&](EngineChoices& choices) { choices.plan_ahead = state.range(1) != 0; }, {});
+  auto loaded = Engine::load(options);
   if (!loaded.ok()) return state.SkipWithError(loaded.status().message().c_str());
   Engine& engine = **loaded;
   std::vector<Event> events;
@@ -36,8 +35,8 @@ void decode(benchmark::State& state) {
 }
 
 BENCHMARK(decode)
-    ->ArgNames({"sequences", "ahead", "threads"})
-    ->ArgsProduct({{1, 8, 64}, {0, 1}, {1, 2}})
+    ->ArgNames({"sequences", "threads"})
+    ->ArgsProduct({{1, 8, 64}, {1, 2}})
     ->Unit(benchmark::kMicrosecond)
     ->MeasureProcessCPUTime()
     ->UseRealTime();

@@ -64,5 +64,80 @@ TEST_F(GpuEngine, ANotANumberEndsTheRequestThatMetItAndLeavesItsMatesBitsAlone) 
   for (const RequestId id : {1, 2}) EXPECT_TRUE(answers.at(id) == expected.at(id)) << id;
 }
 
+// Every way in which a step depends on the one before it, and ends that nobody can know ahead.
+std::vector<Request> entangled_requests() {
+  std::vector<TokenId> text;
+  for (TokenId i = 0; i < 70; ++i) text.push_back(static_cast<TokenId>(i * 89 % 290));
+  std::vector<Request> requests;
+  const auto add = [&](std::size_t prompt, SamplingParams sampling) {
+    const std::vector<TokenId> beginning(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(prompt));
+    requests.push_back(request(requests.size(), beginning, std::move(sampling)));
+  };
+  add(5, {.max_tokens = 9, .temperature = 0, .logprobs = 3});
+  // It ends as known, so that a step without changes begins behind its last.
+  add(7, {.max_tokens = 3, .temperature = 0.9f, .presence_penalty = 1, .logit_bias = {{5, 90}}, .seed = 1});
+  add(66, {.max_tokens = 6, .temperature = 1.1f, .top_p = 0.9f, .seed = 2});
+  add(70, {.max_tokens = 5, .temperature = 1.1f, .seed = 3});  // a page of it is the last one's
+  add(11, {.max_tokens = 7, .temperature = 0, .prompt_logprobs = true});
+  add(9, {.max_tokens = 3, .temperature = 0, .logprobs = 40});  // the host's to sample
+  return requests;
+}
+
+TEST_F(GpuEngine, AStepBegunBehindAnotherChangesNoBit) {
+  std::vector<Request> requests = entangled_requests();
+  const auto answers_of = [&](bool plans_ahead, bool graphs) {
+    std::unique_ptr<Engine> engine = gpu_engine(example, {.max_num_seqs = 4}, [&](EngineChoices& choices) {
+      choices.plan_ahead = plans_ahead;
+      choices.worker.graphs = graphs;
+    });
+    for (const Request& asked : requests) EXPECT_TRUE(engine->submit(asked).ok());
+    const auto answers = run(*engine);
+    EXPECT_EQ(engine->load_now().pages_used, 0);
+    return answers;
+  };
+  const auto whole = answers_of(false, false);
+  // Two of them end at a token that comes in the middle.
+  for (const RequestId id : {0, 2}) requests[id].sampling.stop_ids = {whole.at(id).tokens[4]};
+  const auto expected = answers_of(false, false), got = answers_of(true, true);
+  EXPECT_EQ(got, expected);
+  EXPECT_EQ(expected.at(0).finish, FinishReason::stop);
+  for (const auto& [id, answer] : got) EXPECT_EQ(answer.finish, expected.at(id).finish) << id;
+}
+
+TEST_F(GpuEngine, WhatIsCancelledWhileTwoStepsHaveBegunEndsAndLeavesItsMatesBitsAlone) {
+  std::unique_ptr<Engine> engine = gpu_engine(example, {.max_num_seqs = 4});
+  const auto ask = [&](RequestId id) {
+    ASSERT_TRUE(
+        engine->submit(request(id, {7, 8, static_cast<TokenId>(id)}, {.max_tokens = 6, .temperature = 0}))
+            .ok());
+  };
+  ask(1);
+  const auto expected = run(*engine);
+  ask(2);
+  ask(1);
+  std::vector<Event> events;
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(engine->step(events).ok());
+  engine->cancel(2);
+  std::map<RequestId, Answer> answers = run(*engine);
+  EXPECT_EQ(answers.at(2).finish, FinishReason::cancelled);
+  std::vector<TokenId> tokens;
+  for (const Event& event : events) {
+    if (event.request == 1) tokens.push_back(event.token);
+  }
+  const std::vector<TokenId>& rest = answers.at(1).tokens;
+  tokens.insert(tokens.end(), rest.begin(), rest.end());
+  EXPECT_EQ(tokens, expected.at(1).tokens);
+  // All that is left is cancelled: the step that has begun for it delays nobody's end.
+  ask(3);
+  ask(4);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(engine->step(events).ok());
+  engine->cancel(3);
+  engine->cancel(4);
+  answers = run(*engine);
+  EXPECT_EQ(answers.at(3).finish, FinishReason::cancelled);
+  ask(1);
+  EXPECT_EQ(run(*engine), expected);
+}
+
 }  // namespace
 }  // namespace nibble

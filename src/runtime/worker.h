@@ -42,6 +42,15 @@ class Worker {
   // that the weights are no longer what was loaded; nothing may be run after it.
   virtual Status run(const Batch& batch, std::span<StepResult> results) = 0;
 
+  // The same in two halves, for steps that wait on a device behind the one that runs there: at most two have
+  // begun, and finish() takes the results of the older. A worker without such a queue runs a step when it is
+  // asked for its results.
+  virtual Status begin(const Batch&) { return {}; }
+  virtual Status finish(const Batch& batch, std::span<StepResult> results) { return run(batch, results); }
+  // Whether `next`, planned while `running` runs, may begin before that is finished. Of its sequences those
+  // that ended meanwhile are empty by the time it is finished.
+  virtual bool may_begin_behind(const Batch& /*running*/, const Batch& /*next*/) const { return false; }
+
   // From now on each run adds its ops' times to the table, which outlives that; null: to none.
   virtual void time_ops(TimeTable* table) = 0;
 

@@ -90,6 +90,7 @@ Scheduler::Step& Scheduler::next_step() {
   step.batch.clear();
   step.entries.clear();
   step.dropped = 0;
+  step.begun = false;
   return step;
 }
 
@@ -130,6 +131,11 @@ const Batch& Scheduler::plan_ahead(Time now, std::vector<Event>& events) {
     ++plans_;
   }
   return step.batch;
+}
+
+void Scheduler::begin_ahead() {
+  NIBBLE_CHECK(planned_ == 2, "a step was planned ahead");
+  steps_[1 - first_].begun = true;
 }
 
 void Scheduler::end_overdue(Time now, std::vector<Event>& events) {
@@ -327,6 +333,7 @@ void Scheduler::add_sequence(Step& step, Entries::iterator entry, int rows) {
     const std::size_t at = static_cast<std::size_t>(position);
     batch.tokens.push_back(at < entry->tokens.size() ? entry->tokens[at] : -1);
   }
+  if (batch.tokens.back() < 0) sequence.awaits = entry->slot[first_];
   add_logit_rows(batch, *entry, sequence);
   totals_.recomputed_tokens +=
       static_cast<std::uint64_t>(std::max(0, std::min(end, entry->computed) - first));
@@ -362,8 +369,10 @@ void Scheduler::commit(std::span<const StepResult> results, std::vector<Event>& 
   NIBBLE_CHECK(planned_ > 0, "a step was planned");
   Step& step = steps_[first_];
   NIBBLE_CHECK(results.size() == step.entries.size(), "one result a planned sequence");
-  for (std::size_t i = 0; i < results.size(); ++i)
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (step.entries[i] == requests_.end()) continue;  // ended once the step had begun
     commit_sequence(step.entries[i], step.batch.sequences[i], results[i], events);
+  }
   step.batch.clear();
   step.entries.clear();
   first_ = 1 - first_;
@@ -430,6 +439,7 @@ void Scheduler::take_token(Entry& entry, const StepResult& result, Event& event)
   BatchSequence& next = ahead.sequences[static_cast<std::size_t>(slot)];
   ahead.tokens[static_cast<std::size_t>(next.row_begin)] = result.token;
   next.answer = entry.answer();
+  next.awaits = -1;
 }
 
 void Scheduler::tell(Entry& entry, Event event, std::vector<Event>& events) {
@@ -447,7 +457,11 @@ void Scheduler::finish(Entries::iterator entry) {
   if (const int slot = entry->slot[1 - first_]; slot >= 0) {
     Step& ahead = steps_[1 - first_];
     ahead.entries[static_cast<std::size_t>(slot)] = requests_.end();
-    ++ahead.dropped;
+    if (ahead.begun) {
+      ahead.batch.sequences[static_cast<std::size_t>(slot)] = {};
+    } else {
+      ++ahead.dropped;
+    }
   }
   finished_.splice(finished_.end(), requests_, entry);
 }

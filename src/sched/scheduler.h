@@ -3,7 +3,8 @@
 //
 // A step is planned, run by somebody else, and committed. One more may be planned while one runs
 // (plan_ahead): tokens that the running step will give are place-holders then, which its commit fills in, and
-// sequences that turn out to have ended drop their rows.
+// sequences that turn out to have ended drop their rows. It may even begin before that commit (begin_ahead),
+// by somebody who finds those tokens himself: then its rows stay, and what comes of ended ones is nobody's.
 #pragma once
 
 #include <array>
@@ -79,6 +80,9 @@ class Scheduler {
   // The step after the one that runs; its place-holders (-1) are filled by that one's commit. Empty where
   // that cannot be known yet, then it is planned after the commit.
   const Batch& plan_ahead(Time now, std::vector<Event>& events);
+  // The step planned ahead begins now. Rows of a sequence that ends from here on are computed and belong to
+  // nobody: in the batch that sequence is empty then.
+  void begin_ahead();
   // What the oldest step gave, in the order of its sequences.
   void commit(std::span<const StepResult> results, std::vector<Event>& events);
 
@@ -121,6 +125,7 @@ class Scheduler {
     Batch batch;
     std::vector<Entries::iterator> entries;  // of each of its sequences
     int dropped = 0;
+    bool begun = false;  // before the step ahead of it was committed
   };
 
   Step& next_step();

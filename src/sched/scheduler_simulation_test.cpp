@@ -35,6 +35,7 @@ class Simulation {
         pages_(cache_),
         scheduler_(limits_, pages_) {
     ahead_ = random_() % 2 == 0;
+    begins_ = random_() % 2 == 0;
   }
 
   void run() {
@@ -102,7 +103,8 @@ class Simulation {
   void step() {
     std::vector<Event> events;
     if (running_ == nullptr) running_ = &scheduler_.plan(now_, events);
-    ASSERT_EQ(running_->empty(), scheduler_.idle()) << "nobody waits while nobody runs";
+    ASSERT_TRUE(begun_ || running_->empty() == scheduler_.idle()) << "nobody waits while nobody runs";
+    begun_ = false;
     if (running_->empty()) {
       running_ = nullptr;
     } else {
@@ -111,6 +113,11 @@ class Simulation {
       const std::vector<StepResult> results = results_of(*running_);
       if (below(4) == 0) cancel();
       const Batch* ahead = ahead_ && below(5) > 0 ? &scheduler_.plan_ahead(now_, events) : nullptr;
+      begun_ = begins_ && ahead != nullptr && !ahead->empty() && below(5) > 0;
+      if (begun_) {
+        check_rooms(*ahead);
+        scheduler_.begin_ahead();
+      }
       scheduler_.commit(results, events);
       running_ = ahead != nullptr && !ahead->empty() ? ahead : nullptr;
     }
@@ -175,7 +182,8 @@ class Simulation {
   PageCacheOptions cache_;
   PageCache pages_;
   Scheduler scheduler_;
-  bool ahead_ = false;
+  bool ahead_ = false, begins_ = false;
+  bool begun_ = false;  // what runs began before the step ahead of it was committed
   Scheduler::Time now_{};
   RequestId next_id_ = 1;
   std::map<RequestId, Request> asked_;

@@ -316,7 +316,8 @@ TEST(Scheduler, EveryRequestFinishesHoweverOftenOneIsPreempted) {
 
 TEST(Scheduler, AStepPlannedAheadGivesTheSameTokensAndDropsWhoEnded) {
   for (const int stop : {-1, 5, 9}) {
-    Bench plain(limits_of(4, 24), cache_of(40, 12)), ahead(limits_of(4, 24), cache_of(40, 12));
+    Bench plain(limits_of(4, 24), cache_of(40, 12)), ahead(limits_of(4, 24), cache_of(40, 12)),
+        begun(limits_of(4, 24), cache_of(40, 12));
     for (RequestId id = 1; id <= 9; ++id) {
       Request asked =
           request(id, 7 * static_cast<int>(id), 5 * static_cast<int>(id % 4), 10 * static_cast<int>(id));
@@ -324,12 +325,15 @@ TEST(Scheduler, AStepPlannedAheadGivesTheSameTokensAndDropsWhoEnded) {
       asked.sampling.prompt_logprobs = id % 3 == 0;
       ASSERT_TRUE(plain.scheduler.submit(asked).ok());
       ASSERT_TRUE(ahead.scheduler.submit(asked).ok());
+      ASSERT_TRUE(begun.scheduler.submit(asked).ok());
     }
-    const Transcript expected = run(plain.scheduler), got = run_ahead(ahead.scheduler);
-    EXPECT_EQ(got.tokens, expected.tokens);
-    EXPECT_EQ(got.ends, expected.ends);
-    EXPECT_EQ(got.prompt_logprobs, expected.prompt_logprobs);
-    EXPECT_GT(got.steps_ahead, 10);
+    const Transcript expected = run(plain.scheduler);
+    for (const Transcript& got : {run_ahead(ahead.scheduler), run_ahead(begun.scheduler, true)}) {
+      EXPECT_EQ(got.tokens, expected.tokens);
+      EXPECT_EQ(got.ends, expected.ends);
+      EXPECT_EQ(got.prompt_logprobs, expected.prompt_logprobs);
+      EXPECT_GT(got.steps_ahead, 10);
+    }
   }
 }
 
@@ -348,6 +352,34 @@ TEST(Scheduler, WhatIsCancelledWhileAStepRunsEndsWithItsCommit) {
   bench.scheduler.commit(results, events);
   EXPECT_EQ(events.at(1).finish, FinishReason::cancelled);
   EXPECT_EQ(second.tokens, (std::vector<TokenId>{results[0].token, results[2].token}));
+  bench.scheduler.check();
+}
+
+TEST(Scheduler, AnEndedSequencesRowsInABegunStepAreNobodys) {
+  Bench bench;
+  for (RequestId id = 1; id <= 3; ++id) {
+    Request asked = request(id, 5, 50, 10 * static_cast<int>(id));
+    if (id == 2) asked.sampling.stop_ids = {next_token(asked.prompt, 0)};
+    ASSERT_TRUE(bench.scheduler.submit(asked).ok());
+  }
+  std::vector<Event> events;
+  const std::vector<StepResult> results = results_of(bench.scheduler.plan({}, events));
+  const Batch& second = bench.scheduler.plan_ahead({}, events);
+  bench.scheduler.begin_ahead();
+  bench.scheduler.commit(results, events);
+  EXPECT_EQ(events.at(1).finish, FinishReason::stop);
+  EXPECT_EQ(second.tokens, (std::vector<TokenId>{results[0].token, results[1].token, results[2].token}));
+  EXPECT_EQ(second.sequences[1].row_count, 0);
+  EXPECT_EQ(second.sequences[1].sampling, nullptr);
+  EXPECT_EQ(second.sequences[2].row_begin, 2);
+  // All others end while it runs: it is committed all the same.
+  events.clear();
+  bench.scheduler.cancel(1);
+  bench.scheduler.cancel(3);
+  EXPECT_TRUE(bench.scheduler.plan_ahead({}, events).empty());
+  bench.scheduler.commit(std::vector<StepResult>(3), events);
+  EXPECT_EQ(events.size(), 2u);
+  EXPECT_TRUE(bench.scheduler.idle());
   bench.scheduler.check();
 }
 

@@ -111,8 +111,8 @@ inline Transcript run(Scheduler& scheduler, Scheduler::Time now = {}) {
   return transcript;
 }
 
-// The same with each step planned while the one before it runs.
-inline Transcript run_ahead(Scheduler& scheduler) {
+// The same with each step planned while the one before it runs, and begun by then if `begins`.
+inline Transcript run_ahead(Scheduler& scheduler, bool begins = false) {
   Transcript transcript;
   const Batch* running = nullptr;
   while (!scheduler.idle()) {
@@ -124,7 +124,16 @@ inline Transcript run_ahead(Scheduler& scheduler) {
       transcript.add(*running);
       const std::vector<StepResult> results = results_of(*running);
       const Batch& ahead = scheduler.plan_ahead({}, events);
+      for (const BatchSequence& next : ahead.sequences) {
+        const bool waits = ahead.tokens[static_cast<std::size_t>(next.row_begin)] < 0;
+        EXPECT_EQ(waits, next.awaits >= 0);
+        if (!waits) continue;
+        EXPECT_EQ(running->sequences[static_cast<std::size_t>(next.awaits)].request, next.request);
+      }
+      const std::size_t rows = ahead.tokens.size();
+      if (begins && rows > 0) scheduler.begin_ahead();
       scheduler.commit(results, events);
+      EXPECT_TRUE(!begins || ahead.tokens.size() == rows) << "rows stay where they are";
       running = ahead.empty() ? nullptr : &ahead;
       transcript.steps_ahead += running != nullptr;
     }

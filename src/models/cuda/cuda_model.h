@@ -17,6 +17,7 @@
 #include "models/cuda/weight_feed.h"
 #include "ops/attention/cuda/attention_cuda.h"
 #include "ops/attention/cuda/kv_cuda.h"
+#include "ops/sample/cuda/sample_cuda.h"
 
 namespace nibble {
 
@@ -39,7 +40,8 @@ struct CudaForwardInput {
   // One number: rows from it on fill the step up to its size. Their sequences have no rows and their slots
   // are -1.
   const std::int32_t* row_limit = nullptr;
-  const std::int32_t* tokens = nullptr;                      // [rows]
+  const std::int32_t* tokens = nullptr;                      // [rows]; -1 - i: that of chosen[i]
+  const SampledToken* chosen = nullptr;                      // by the step before, and this one
   const std::int32_t* positions = nullptr;                   // [rows]
   const std::int32_t* kv_slots[cuda_page_groups] = {};       // [rows]
   const SequenceCuda* sequence_rows[cuda_page_groups] = {};  // [sequences]

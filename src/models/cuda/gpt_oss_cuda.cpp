@@ -60,6 +60,7 @@ class GptOssCuda final : public CudaModel {
                  input.sequences <= limits_.sequences);
     NIBBLE_RETURN_IF_ERROR(embedding_cuda({.table = weights_.embedding,
                                            .ids = input.tokens,
+                                           .chosen = input.chosen,
                                            .rows = input.rows,
                                            .hidden = hidden(),
                                            .out = room_.residual},

@@ -203,6 +203,30 @@ TEST_F(EmbeddingOnTheGpu, HasTheTablesRows) {
   EXPECT_TRUE(found == expected);
 }
 
+// What the step before chose may not be known when a step is queued.
+TEST_F(EmbeddingOnTheGpu, TakesATokenFromWhereItWasChosen) {
+  const int hidden = 8;
+  std::vector<Bf16> table;
+  for (int i = 0; i < 10 * hidden; ++i) table.push_back(Bf16::from_float(static_cast<float>(i / hidden)));
+  const std::vector<std::int32_t> ids = {-3, 4, -1};
+  const std::vector<SampledToken> chosen = {{.token = 9}, {.token = 2}, {.token = 7}};
+  DeviceBuffer device_table = on_device(table), device_ids = on_device(ids),
+               device_chosen = on_device(chosen);
+  DeviceBuffer out = device_bytes(ids.size() * hidden * sizeof(float), 0xff);
+  const Status status = embedding_cuda({.table = device_table.as<Bf16>(),
+                                        .ids = device_ids.as<std::int32_t>(),
+                                        .chosen = device_chosen.as<SampledToken>(),
+                                        .rows = 3,
+                                        .hidden = hidden,
+                                        .out = out.as<float>()},
+                                       nullptr);
+  ASSERT_TRUE(status.ok()) << status.message();
+  std::vector<float> found(ids.size() * hidden);
+  out.copy_to(std::span(found));
+  for (std::size_t i = 0; i < found.size(); ++i)
+    EXPECT_EQ(found[i], (std::vector<float>{7, 4, 9})[i / hidden]) << i;
+}
+
 TEST_F(EmbeddingOnTheGpu, RefusesWidthsItCannotLoad) {
   EXPECT_EQ(embedding_cuda({.rows = 1, .hidden = 12}, nullptr).code(), StatusCode::invalid_argument);
 }

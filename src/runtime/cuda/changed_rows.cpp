@@ -68,14 +68,16 @@ void ChangedRows::begin(std::size_t logit_rows) {
   logit_rows_ = logit_rows;
   count_ = 0;
   changes_.clear();
-  std::int32_t* const of_rows = host_.at<std::int32_t>(layout_.of_logit_rows);
-  std::fill(of_rows, of_rows + logit_rows, -1);
-  *host_.at<std::int32_t>(layout_.starts) = 0;
 }
 
 bool ChangedRows::add(const BatchSequence& sequence) {
   const LogitChanges changes = logit_changes_of(sequence);
   if (changes_.size() + most_changes(changes, counts_.size()) > room_) return false;
+  if (count_ == 0) {
+    std::int32_t* const of_rows = host_.at<std::int32_t>(layout_.of_logit_rows);
+    std::fill(of_rows, of_rows + logit_rows_, -1);
+    *host_.at<std::int32_t>(layout_.starts) = 0;
+  }
   list_logit_changes(changes, counts_, changes_);
   const int row = sequence.logit_begin + sequence.logit_count - 1;
   host_.at<std::int32_t>(layout_.of_logit_rows)[row] = static_cast<std::int32_t>(count_);

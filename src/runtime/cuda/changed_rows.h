@@ -18,9 +18,10 @@ class ChangedRows {
   static Result<ChangedRows> allocate(const WorkerLimits& limits, int vocabulary);
   static std::size_t device_bytes(const WorkerLimits& limits, int vocabulary);
 
-  // A step of so many rows of logits begins; what the last one listed has been copied.
+  // A step of so many rows of logits begins.
   void begin(std::size_t logit_rows);
-  // Lists what the sequence wants changed of its last row; false where the room has not enough left.
+  // Lists what the sequence wants changed of its last row; false where the room has not enough left. The
+  // lists of the last step that had any have been copied by then.
   bool add(const BatchSequence& sequence);
   // Queues the copies and their changes.
   Status queue(const float* logits, cudaStream_t stream);

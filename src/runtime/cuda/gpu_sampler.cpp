@@ -20,7 +20,6 @@ GpuSampler::GpuSampler(const WorkerLimits& limits, int vocabulary, ChangedRows c
     : vocabulary_(vocabulary),
       on_host_(vocabulary),
       changed_(std::move(changed)),
-      of_host_(static_cast<std::size_t>(limits.max_sequences)),
       room_memory_(std::move(room_memory)),
       room_(limits, vocabulary, room) {}
 
@@ -43,43 +42,48 @@ Result<GpuSampler> GpuSampler::allocate(const WorkerLimits& limits, int vocabula
   const DeviceArena room(room_memory.data());
   GpuSampler sampler(limits, vocabulary, std::move(changed), std::move(room_memory), room);
   NIBBLE_ASSIGN(sampler.logits_, DeviceBuffer::allocate(rows * row_bytes));
-  NIBBLE_ASSIGN(sampler.host_tokens_, PinnedBuffer::allocate(rows * sizeof(SampledToken)));
-  NIBBLE_ASSIGN(sampler.host_targets_, PinnedBuffer::allocate(rows * sizeof(float)));
-  NIBBLE_ASSIGN(sampler.host_ids_, PinnedBuffer::allocate(lists * sizeof(std::int32_t)));
-  NIBBLE_ASSIGN(sampler.host_logprobs_, PinnedBuffer::allocate(lists * sizeof(float)));
+  for (Brought& step : sampler.steps_) {
+    step.of_host.resize(static_cast<std::size_t>(limits.max_sequences));
+    NIBBLE_ASSIGN(step.tokens, PinnedBuffer::allocate(rows * sizeof(SampledToken)));
+    NIBBLE_ASSIGN(step.targets, PinnedBuffer::allocate(rows * sizeof(float)));
+    NIBBLE_ASSIGN(step.ids, PinnedBuffer::allocate(lists * sizeof(std::int32_t)));
+    NIBBLE_ASSIGN(step.logprobs, PinnedBuffer::allocate(lists * sizeof(float)));
+  }
   NIBBLE_ASSIGN(sampler.host_logits_, PinnedBuffer::allocate(rows * row_bytes));
   return Result<GpuSampler>(std::move(sampler));
 }
 
 Status GpuSampler::queue(const Batch& batch, const SampleCudaParams* params, const std::int32_t* targets,
-                         cudaStream_t stream) {
+                         Place place, cudaStream_t stream) {
+  Brought& step = steps_[place];
+  share_out(batch, step);
   if (batch.logit_rows.empty()) return {};
-  share_out(batch);
   NIBBLE_RETURN_IF_ERROR(changed_.queue(logits(), stream));
-  NIBBLE_RETURN_IF_ERROR(sample(batch, params, targets, stream));
-  bring_results(batch, stream);
+  NIBBLE_RETURN_IF_ERROR(sample(batch, params, targets, step, stream));
+  bring_results(batch, step, stream);
   return {};
 }
 
-void GpuSampler::share_out(const Batch& batch) {
-  likeliest_ = 0;
-  scores_ = false;
+void GpuSampler::share_out(const Batch& batch, Brought& step) {
+  step.sequences = batch.sequences.size();
+  step.likeliest = 0;
+  step.scores = false;
   changed_.begin(batch.logit_rows.size());
   for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
     const BatchSequence& sequence = batch.sequences[i];
     const bool has_targets = sequence.logit_count > (sequence.samples ? 1 : 0);
-    scores_ |= has_targets;
+    step.scores |= has_targets;
     const std::size_t of_targets =
         has_targets ? static_cast<std::size_t>(sequence.sampling->prompt_top_logprobs) : 0;
-    const std::size_t longest = std::max(sequence.top.size(), of_targets);
+    const std::size_t longest = std::max(sequence.samples ? sequence.top.size() : 0, of_targets);
     const bool changes = sequence.samples && !logit_changes_of(sequence).none();
-    of_host_[i] = longest > sample_cuda_max_likeliest || (changes && !changed_.add(sequence));
-    if (of_host_[i] == 0) likeliest_ = std::max(likeliest_, static_cast<int>(longest));
+    step.of_host[i] = longest > sample_cuda_max_likeliest || (changes && !changed_.add(sequence));
+    if (step.of_host[i] == 0) step.likeliest = std::max(step.likeliest, static_cast<int>(longest));
   }
 }
 
 Status GpuSampler::sample(const Batch& batch, const SampleCudaParams* params, const std::int32_t* targets,
-                          cudaStream_t stream) {
+                          const Brought& step, cudaStream_t stream) {
   return sample_cuda({.logits = logits(),
                       .rows = static_cast<int>(batch.logit_rows.size()),
                       .vocabulary = vocabulary_,
@@ -88,28 +92,28 @@ Status GpuSampler::sample(const Batch& batch, const SampleCudaParams* params, co
                       .tokens = room_.tokens,
                       .changed = changed_.rows(),
                       .changed_rows = changed_.of_logit_rows(),
-                      .targets = scores_ ? targets : nullptr,
+                      .targets = step.scores ? targets : nullptr,
                       .target_logprobs = room_.target_logprobs,
-                      .likeliest = likeliest_,
+                      .likeliest = step.likeliest,
                       .likeliest_ids = room_.likeliest_ids,
                       .likeliest_logprobs = room_.likeliest_logprobs,
                       .workspace = room_.workspace},
                      stream);
 }
 
-void GpuSampler::bring_results(const Batch& batch, cudaStream_t stream) {
+void GpuSampler::bring_results(const Batch& batch, Brought& step, cudaStream_t stream) {
   const auto bring = [stream](PinnedBuffer& to, const void* from, std::size_t bytes) {
     if (bytes > 0) cuda_check(cudaMemcpyAsync(to.data(), from, bytes, cudaMemcpyDeviceToHost, stream));
   };
   const std::size_t rows = batch.logit_rows.size();
-  const std::size_t lists = rows * static_cast<std::size_t>(likeliest_);
-  bring(host_tokens_, room_.tokens, rows * sizeof(SampledToken));
-  bring(host_targets_, room_.target_logprobs, scores_ ? rows * sizeof(float) : 0);
-  bring(host_ids_, room_.likeliest_ids, lists * sizeof(std::int32_t));
-  bring(host_logprobs_, room_.likeliest_logprobs, lists * sizeof(float));
+  const std::size_t lists = rows * static_cast<std::size_t>(step.likeliest);
+  bring(step.tokens, room_.tokens, rows * sizeof(SampledToken));
+  bring(step.targets, room_.target_logprobs, step.scores ? rows * sizeof(float) : 0);
+  bring(step.ids, room_.likeliest_ids, lists * sizeof(std::int32_t));
+  bring(step.logprobs, room_.likeliest_logprobs, lists * sizeof(float));
   const std::size_t row_floats = static_cast<std::size_t>(vocabulary_);
   for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
-    if (of_host_[i] == 0) continue;
+    if (step.of_host[i] == 0) continue;
     const BatchSequence& sequence = batch.sequences[i];
     const std::size_t begin = static_cast<std::size_t>(sequence.logit_begin) * row_floats;
     cuda_check(cudaMemcpyAsync(host_logits_.at<float>(0) + begin, logits() + begin,
@@ -118,31 +122,40 @@ void GpuSampler::bring_results(const Batch& batch, cudaStream_t stream) {
   }
 }
 
-void GpuSampler::collect(const Batch& batch, std::span<StepResult> results) {
+bool GpuSampler::is_gpus_alone(Place place) const {
+  const Brought& step = steps_[place];
+  const auto end = step.of_host.begin() + static_cast<std::ptrdiff_t>(step.sequences);
+  return std::find(step.of_host.begin(), end, 1) == end;
+}
+
+void GpuSampler::collect(const Batch& batch, Place place, std::span<StepResult> results) {
+  Brought& step = steps_[place];
   for (std::size_t i = 0; i < results.size(); ++i) {
     const BatchSequence& sequence = batch.sequences[i];
-    if (sequence.logit_count > 0 && of_host_[i] != 0) {
+    if (sequence.logit_count == 0) {
+      results[i] = {};
+    } else if (step.of_host[i] != 0) {
       const std::size_t begin =
           static_cast<std::size_t>(sequence.logit_begin) * static_cast<std::size_t>(vocabulary_);
       results[i] = on_host_.sample(batch, sequence, host_logits_.at<float>(0) + begin);
     } else {
-      results[i] = collect_sequence(batch, sequence);
+      results[i] = step.result_of(batch, sequence);
     }
   }
 }
 
-StepResult GpuSampler::collect_sequence(const Batch& batch, const BatchSequence& sequence) {
-  const SampledToken* const sampled = host_tokens_.at<SampledToken>(0);
+StepResult GpuSampler::Brought::result_of(const Batch& batch, const BatchSequence& sequence) {
+  const SampledToken* const sampled = tokens.at<SampledToken>(0);
   const std::size_t begin = static_cast<std::size_t>(sequence.logit_begin);
   const std::size_t top = static_cast<std::size_t>(sequence.sampling->prompt_top_logprobs);
   StepResult result;
-  std::size_t targets = 0;
+  std::size_t target = 0;
   for (std::size_t i = 0; i < static_cast<std::size_t>(sequence.logit_count); ++i) {
     const std::size_t row = begin + i;
     if (sampled[row].finite == 0) return {.finite = false};
     if (batch.logit_rows[row].target >= 0) {
-      list_likeliest(row, sequence.target_top.subspan(targets * top, top));
-      sequence.target_logprobs[targets++] = host_targets_.at<float>(0)[row];
+      list_likeliest(row, sequence.target_top.subspan(target * top, top));
+      sequence.target_logprobs[target++] = targets.at<float>(0)[row];
     }
     if (!sequence.samples || i + 1 < static_cast<std::size_t>(sequence.logit_count)) continue;
     result.token = sampled[row].token;
@@ -152,10 +165,10 @@ StepResult GpuSampler::collect_sequence(const Batch& batch, const BatchSequence&
   return result;
 }
 
-void GpuSampler::list_likeliest(std::size_t row, std::span<TokenLogprob> top) {
-  const std::size_t list = row * static_cast<std::size_t>(likeliest_);
+void GpuSampler::Brought::list_likeliest(std::size_t row, std::span<TokenLogprob> top) {
+  const std::size_t list = row * static_cast<std::size_t>(likeliest);
   for (std::size_t i = 0; i < top.size(); ++i)
-    top[i] = {host_ids_.at<std::int32_t>(0)[list + i], host_logprobs_.at<float>(0)[list + i]};
+    top[i] = {ids.at<std::int32_t>(0)[list + i], logprobs.at<float>(0)[list + i]};
 }
 
 }  // namespace nibble

@@ -24,11 +24,20 @@ class GpuSampler {
   static std::size_t device_bytes(const WorkerLimits& limits, int vocabulary);
 
   float* logits() { return logits_.as<float>(); }
+  // On the device: the tokens of the last step's logit rows, until the next one's are there.
+  const SampledToken* chosen() const { return room_.tokens; }
+
+  // Two steps may be on their way: what comes back from them lies apart. A step that the host samples of, or
+  // that changes logits, is begun only once the one before it was collected, and the next one after the
+  // former likewise.
+  enum Place : int { first, second };
   // Queues what the GPU does for the logit rows of `batch`.
-  Status queue(const Batch& batch, const SampleCudaParams* params, const std::int32_t* targets,
+  Status queue(const Batch& batch, const SampleCudaParams* params, const std::int32_t* targets, Place place,
                cudaStream_t stream);
+  // Whether all tokens of the step queued there are chosen on the GPU.
+  bool is_gpus_alone(Place place) const;
   // Once that is done: one result a sequence, and what else it asked for in its rooms.
-  void collect(const Batch& batch, std::span<StepResult> results);
+  void collect(const Batch& batch, Place place, std::span<StepResult> results);
 
  private:
   GpuSampler(const WorkerLimits& limits, int vocabulary, ChangedRows changed, DeviceBuffer room_memory,
@@ -38,29 +47,37 @@ class GpuSampler {
     std::uint8_t* workspace = nullptr;
     SampledToken* tokens = nullptr;         // [max_logit_rows]
     float* target_logprobs = nullptr;       // [max_logit_rows]
-    std::int32_t* likeliest_ids = nullptr;  // [max_logit_rows, likeliest_]
-    float* likeliest_logprobs = nullptr;    // [max_logit_rows, likeliest_]
+    std::int32_t* likeliest_ids = nullptr;  // [max_logit_rows, likeliest]
+    float* likeliest_logprobs = nullptr;    // [max_logit_rows, likeliest]
     Room(const WorkerLimits& limits, int vocabulary, DeviceArena& arena);
   };
 
+  // What comes back from a step.
+  struct Brought {
+    PinnedBuffer tokens, targets, ids, logprobs;  // as in Room
+    std::vector<char> of_host;                    // [max_sequences]: whether the host samples it
+    std::size_t sequences = 0;
+    int likeliest = 0;    // tokens listed of each row
+    bool scores = false;  // whether it has targets
+
+    StepResult result_of(const Batch& batch, const BatchSequence& sequence);
+    void list_likeliest(std::size_t row, std::span<TokenLogprob> top);
+  };
+
   // Decides of each sequence where it is sampled, and lists what is changed of its logits.
-  void share_out(const Batch& batch);
+  void share_out(const Batch& batch, Brought& step);
   Status sample(const Batch& batch, const SampleCudaParams* params, const std::int32_t* targets,
-                cudaStream_t stream);
-  void bring_results(const Batch& batch, cudaStream_t stream);
-  void list_likeliest(std::size_t row, std::span<TokenLogprob> top);
-  StepResult collect_sequence(const Batch& batch, const BatchSequence& sequence);
+                const Brought& step, cudaStream_t stream);
+  void bring_results(const Batch& batch, Brought& step, cudaStream_t stream);
 
   int vocabulary_;
   RowSampler on_host_;
   ChangedRows changed_;
-  std::vector<char> of_host_;  // [max_sequences]: whether the host samples it
-  DeviceBuffer logits_;        // [max_logit_rows, vocabulary]
+  DeviceBuffer logits_;  // [max_logit_rows, vocabulary]
   DeviceBuffer room_memory_;
   Room room_;
-  int likeliest_ = 0;    // of the step
-  bool scores_ = false;  // likewise: whether it has targets
-  PinnedBuffer host_targets_, host_tokens_, host_ids_, host_logprobs_, host_logits_;
+  Brought steps_[2];
+  PinnedBuffer host_logits_;  // [max_logit_rows, vocabulary]: rows of what the host samples
 };
 
 }  // namespace nibble

@@ -24,6 +24,10 @@ bool has_one_row_each(const Batch& batch) {
   return true;
 }
 
+GpuSampler::Place other(GpuSampler::Place place) {
+  return place == GpuSampler::first ? GpuSampler::second : GpuSampler::first;
+}
+
 std::int64_t free_device_bytes() {
   std::size_t available = 0, all = 0;
   cuda_check(cudaMemGetInfo(&available, &all));
@@ -40,6 +44,7 @@ GpuWorker::GpuWorker(std::unique_ptr<CudaModel> model, CudaKvStore kv, StepInput
       inputs_(std::move(inputs)),
       sampler_(std::move(sampler)) {
   model_->use_cache(kv_.layers(), kv_.groups(), kv_.page_size());
+  for (CudaEvent& done : done_) done = new_event();
 }
 
 Result<std::unique_ptr<Worker>> GpuWorker::start(const ModelConfig& config, WeightFeed& feed,
@@ -52,8 +57,8 @@ Result<std::unique_ptr<Worker>> GpuWorker::start(const ModelConfig& config, Weig
   NIBBLE_ASSIGN(CudaKvStore kv,
                 CudaKvStore::allocate(config, limits.kv_dtype, limits.page_size, limits.page_counts));
   const int group = model->query_heads_a_key_head();
-  NIBBLE_ASSIGN(StepInputs inputs, StepInputs::allocate(limits, group));
   NIBBLE_ASSIGN(GpuSampler sampler, GpuSampler::allocate(limits, static_cast<int>(config.vocab_size)));
+  NIBBLE_ASSIGN(StepInputs inputs, StepInputs::allocate(limits, group, sampler.chosen()));
   std::unique_ptr<GpuWorker> worker(new GpuWorker(std::move(model), std::move(kv), std::move(inputs),
                                                   std::move(sampler), std::move(stream)));
   if (limits.graphs) {
@@ -68,7 +73,12 @@ Result<std::unique_ptr<Worker>> GpuWorker::start(const ModelConfig& config, Weig
 }
 
 Status GpuWorker::run(const Batch& batch, std::span<StepResult> results) {
-  NIBBLE_CHECK(results.size() == batch.sequences.size(), "one result a sequence");
+  NIBBLE_RETURN_IF_ERROR(begin(batch));
+  return finish(batch, results);
+}
+
+Status GpuWorker::begin(const Batch& batch) {
+  NIBBLE_CHECK(begun_ < 2, "a third step begins once the first is finished");
   const int sequences = static_cast<int>(batch.sequences.size());
   const bool one_row_each = has_one_row_each(batch);
   const int graph = one_row_each ? graphs_.size_for(sequences) : 0;
@@ -82,13 +92,34 @@ Status GpuWorker::run(const Batch& batch, std::span<StepResult> results) {
     inputs_.fill(batch, shape);
     inputs_.copy(stream_->get());
   }
-  const TimedScope scope(times_, graph > 0 ? "decode graph" : "step without graph");
+  const TimedScope scope(times_, graph > 0 ? "launch of a decode graph" : "launches without graph");
+  newest_ = other(newest_);
   NIBBLE_RETURN_IF_ERROR(queue_forward(shape, graph > 0 && inputs_.is_one_run()));
   NIBBLE_RETURN_IF_ERROR(
-      sampler_.queue(batch, inputs_.params(shape), inputs_.targets(shape), stream_->get()));
-  stream_->wait();
-  sampler_.collect(batch, results);
+      sampler_.queue(batch, inputs_.params(shape), inputs_.targets(shape), newest_, stream_->get()));
+  cuda_check(cudaEventRecord(done_[newest_].get(), stream_->get()));
+  ++begun_;
   return {};
+}
+
+Status GpuWorker::finish(const Batch& batch, std::span<StepResult> results) {
+  NIBBLE_CHECK(begun_ > 0 && results.size() == batch.sequences.size(), "one result a sequence");
+  const GpuSampler::Place oldest = begun_ == 2 ? other(newest_) : newest_;
+  {
+    const TimedScope scope(times_, "waiting for the GPU");
+    cuda_check(cudaEventSynchronize(done_[oldest].get()));
+  }
+  sampler_.collect(batch, oldest, results);
+  --begun_;
+  return {};
+}
+
+bool GpuWorker::may_begin_behind(const Batch&, const Batch& next) const {
+  // What the host samples it must have sampled, and penalties look at the tokens themselves.
+  if (!sampler_.is_gpus_alone(newest_)) return false;
+  return std::none_of(next.sequences.begin(), next.sequences.end(), [](const BatchSequence& sequence) {
+    return sequence.samples && !logit_changes_of(sequence).none();
+  });
 }
 
 Status GpuWorker::queue_forward(const StepShape& shape, bool in_graph) {

@@ -2,7 +2,8 @@
 //
 // A step: its inputs are put together in pinned memory and copied in one piece; the forward is a captured
 // graph where every sequence has one row, and a list of launches otherwise; sampling follows on the GPU; a
-// few numbers a sequence come back.
+// few numbers a sequence come back. All of it is queued on one stream, and the next step behind it may be
+// before its results are read: it takes its tokens where this one's sampling left them.
 #pragma once
 
 #include <memory>
@@ -22,7 +23,12 @@ class GpuWorker final : public Worker {
   static Result<std::unique_ptr<Worker>> start(const ModelConfig& config, WeightFeed& feed,
                                                const WorkerLimits& limits);
 
+  ~GpuWorker() override { stream_->wait(); }
+
   Status run(const Batch& batch, std::span<StepResult> results) override;
+  Status begin(const Batch& batch) override;
+  Status finish(const Batch& batch, std::span<StepResult> results) override;
+  bool may_begin_behind(const Batch& running, const Batch& next) const override;
   void time_ops(TimeTable* table) override { times_ = table; }
   int threads() const override { return 1; }
   std::int64_t mapped_bytes() const override { return 0; }
@@ -42,6 +48,9 @@ class GpuWorker final : public Worker {
   StepInputs inputs_;
   GpuSampler sampler_;
   DecodeGraphs graphs_;
+  CudaEvent done_[2];  // by GpuSampler::Place: that its step is done
+  GpuSampler::Place newest_ = GpuSampler::first;
+  int begun_ = 0;  // steps, and not finished
   TimeTable* times_ = nullptr;
   std::int64_t device_bytes_ = 0;
 };

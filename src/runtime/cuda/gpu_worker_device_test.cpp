@@ -115,7 +115,7 @@ Sequence sequence_of(std::vector<TokenId> prompt, std::size_t chunk, std::vector
 }
 
 // One step over all sequences: decode rows and chunks of prompts mixed.
-void step(Worker& worker, std::vector<Sequence*> sequences) {
+Batch batch_of(const std::vector<Sequence*>& sequences) {
   Batch batch;
   for (Sequence* sequence : sequences) {
     const std::size_t left = sequence->tokens.size() - sequence->done;
@@ -147,6 +147,11 @@ void step(Worker& worker, std::vector<Sequence*> sequences) {
     }
     batch.sequences.push_back(planned);
   }
+  return batch;
+}
+
+void step(Worker& worker, const std::vector<Sequence*>& sequences) {
+  const Batch batch = batch_of(sequences);
   std::vector<StepResult> results(sequences.size());
   const Status status = worker.run(batch, results);
   ASSERT_TRUE(status.ok()) << status.message();
@@ -375,6 +380,69 @@ TEST_F(GpuWorkerOnTheGpu, ChangedLogitsHaveTheHostsBitsAloneAndInCompany) {
   }
   for (const std::size_t i : {1, 2})
     EXPECT_TRUE(run_alone(*gpu, sampled_sequence(all[i], 0, 9), 4) == device[i]) << i;
+}
+
+// Results of a step are read while the next one runs; here two sequences change places in each.
+TEST_F(GpuWorkerOnTheGpu, AStepBegunBehindAnotherTakesTheTokensThatOneChose) {
+  const std::unique_ptr<Worker> gpu = gpu_worker(true);
+  constexpr std::size_t answer = 5;
+  std::vector<Sequence> sequences = {
+      sequence_of(random_prompt(5, 9), 9, {3}, {.temperature = 0.9f, .seed = 3, .logprobs = 2}),
+      sequence_of(random_prompt(6, 4), 4, {5})};
+  std::vector<Heard> alone;
+  for (Sequence& sequence : sequences) {
+    sequence.scores = false;
+    sequence.top.resize(2);
+    sequence.tokens.reserve(32);
+    alone.push_back(run_alone(*gpu, sequence, answer));
+  }
+  const auto in_step = [&](std::size_t i) {
+    return std::vector<Sequence*>{&sequences[i % 2], &sequences[1 - i % 2]};
+  };
+  Batch batches[2];
+  const auto finish = [&](std::size_t i) {
+    std::vector<StepResult> results(2);
+    ASSERT_TRUE(gpu->finish(batches[i % 2], results).ok());
+    for (std::size_t j = 0; j < 2; ++j) {
+      Heard& heard = in_step(i)[j]->heard;
+      heard.tokens.push_back(results[j].token);
+      heard.logprobs.push_back(results[j].logprob);
+    }
+  };
+  for (std::size_t i = 0; i < answer; ++i) {
+    Batch& batch = batches[i % 2] = batch_of(in_step(i));
+    if (i > 0) {
+      for (int j = 0; j < 2; ++j) batch.sequences[static_cast<std::size_t>(j)].awaits = 1 - j;
+      EXPECT_TRUE(gpu->may_begin_behind(batches[1 - i % 2], batch));
+    }
+    ASSERT_TRUE(gpu->begin(batch).ok());
+    if (i > 0) finish(i - 1);
+    for (Sequence& sequence : sequences) {
+      sequence.done = sequence.tokens.size();
+      sequence.tokens.push_back(-1);
+    }
+  }
+  finish(answer - 1);
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(sequences[i].heard == alone[i]) << i;
+}
+
+TEST_F(GpuWorkerOnTheGpu, NoStepBeginsBehindOneThatTheHostSamplesNorOneThatDependsOnTokensToCome) {
+  const std::unique_ptr<Worker> gpu = gpu_worker(false);
+  const auto plan = [](Sequence& sequence) {
+    sequence.scores = false;
+    return batch_of({&sequence});
+  };
+  Sequence plain = sampled_sequence({.temperature = 0}, 0, 1), penalized = plain, listed = plain;
+  penalized.sampling.presence_penalty = 1;
+  listed.top.resize(sample_cuda_max_likeliest + 1);
+  const Batch plains = plan(plain), penalties = plan(penalized), lists = plan(listed);
+  std::vector<StepResult> results(1);
+  ASSERT_TRUE(gpu->run(penalties, results).ok());
+  EXPECT_TRUE(gpu->may_begin_behind(penalties, plains));
+  EXPECT_TRUE(gpu->may_begin_behind(penalties, lists));
+  EXPECT_FALSE(gpu->may_begin_behind(penalties, penalties));
+  ASSERT_TRUE(gpu->run(lists, results).ok());
+  EXPECT_FALSE(gpu->may_begin_behind(lists, plains));
 }
 
 TEST_F(GpuWorkerOnTheGpu, RandomWeightsFollowFromTheirSeed) {

@@ -52,16 +52,20 @@ StepLayout::StepLayout(const StepShape& shape) {
   page_table = at;
 }
 
-Result<StepInputs> StepInputs::allocate(const WorkerLimits& limits, int group) {
+Result<StepInputs> StepInputs::allocate(const WorkerLimits& limits, int group, const SampledToken* chosen) {
   StepInputs inputs;
   inputs.page_size_ = limits.page_size;
   inputs.group_ = group;
+  inputs.chosen_ = chosen;
+  inputs.sampled_rows_.resize(static_cast<std::size_t>(limits.max_sequences));
   const StepLayout layout(
       {.rows = limits.max_rows, .sequences = limits.max_sequences, .logit_rows = limits.max_logit_rows});
   const std::size_t entries = static_cast<std::size_t>(limits.max_sequences) * page_groups *
                               (pages_for(limits.max_positions, limits.page_size) + 1);
   const std::size_t bytes = layout.page_table + entries * sizeof(std::int32_t);
-  NIBBLE_ASSIGN(inputs.host_, PinnedBuffer::allocate(bytes));
+  for (PinnedBuffer& host : inputs.host_) {
+    NIBBLE_ASSIGN(host, PinnedBuffer::allocate(bytes));
+  }
   NIBBLE_ASSIGN(inputs.device_, DeviceBuffer::allocate(bytes));
   inputs.runs_.reserve(static_cast<std::size_t>(limits.max_sequences));
   return inputs;
@@ -74,29 +78,31 @@ void StepInputs::fill(const Batch& batch, const StepShape& shape) {
   NIBBLE_CHECK(rows <= static_cast<std::size_t>(shape.rows) &&
                sequences <= static_cast<std::size_t>(shape.sequences) &&
                logit_rows <= static_cast<std::size_t>(shape.logit_rows));
-  *host_.at<std::int32_t>(layout.row_limit) = static_cast<std::int32_t>(rows);
+  newest_ = 1 - newest_;
+  *host().at<std::int32_t>(layout.row_limit) = static_cast<std::int32_t>(rows);
   const auto padded = [](std::int32_t* part, std::size_t from, int to, std::int32_t value) {
     std::fill(part + from, part + to, value);
   };
-  std::int32_t* const tokens = host_.at<std::int32_t>(layout.tokens);
-  std::copy(batch.tokens.begin(), batch.tokens.end(), tokens);
+  std::int32_t* const tokens = host().at<std::int32_t>(layout.tokens);
+  fill_tokens(batch, tokens);
   padded(tokens, rows, shape.rows, 0);
-  padded(host_.at<std::int32_t>(layout.positions), rows, shape.rows, 0);
-  for (const std::size_t slots : layout.kv_slots) padded(host_.at<std::int32_t>(slots), rows, shape.rows, -1);
+  padded(host().at<std::int32_t>(layout.positions), rows, shape.rows, 0);
+  for (const std::size_t slots : layout.kv_slots)
+    padded(host().at<std::int32_t>(slots), rows, shape.rows, -1);
 
   page_entries_ = 0;
   runs_.clear();
   run_begin_ = run_splits_ = 0;
   for (std::size_t i = 0; i < sequences; ++i) fill_sequence(batch.sequences[i], i, layout);
   for (const std::size_t part : layout.sequence_rows) {
-    SequenceCuda* const all = host_.at<SequenceCuda>(part);
+    SequenceCuda* const all = host().at<SequenceCuda>(part);
     std::fill(all + sequences, all + shape.sequences, SequenceCuda{});
   }
   runs_.push_back(shape.sequences);
 
-  std::int32_t* const wanted = host_.at<std::int32_t>(layout.wanted_rows);
-  SampleCudaParams* const params = host_.at<SampleCudaParams>(layout.params);
-  std::int32_t* const targets = host_.at<std::int32_t>(layout.targets);
+  std::int32_t* const wanted = host().at<std::int32_t>(layout.wanted_rows);
+  SampleCudaParams* const params = host().at<SampleCudaParams>(layout.params);
+  std::int32_t* const targets = host().at<std::int32_t>(layout.targets);
   for (std::size_t i = 0; i < logit_rows; ++i) {
     wanted[i] = batch.logit_rows[i].row;
     targets[i] = batch.logit_rows[i].target;
@@ -109,27 +115,37 @@ void StepInputs::fill(const Batch& batch, const StepShape& shape) {
     params[sequence.logit_begin + sequence.logit_count - 1] = device_params(sample_params_of(sequence));
   }
   bytes_ = layout.page_table + page_entries_ * sizeof(std::int32_t);
-  NIBBLE_CHECK(bytes_ <= host_.size());
+  NIBBLE_CHECK(bytes_ <= host().size());
+}
+
+void StepInputs::fill_tokens(const Batch& batch, std::int32_t* tokens) {
+  std::copy(batch.tokens.begin(), batch.tokens.end(), tokens);
+  for (const BatchSequence& sequence : batch.sequences) {
+    if (sequence.awaits >= 0)
+      tokens[sequence.row_begin] = -1 - sampled_rows_[static_cast<std::size_t>(sequence.awaits)];
+  }
+  for (std::size_t i = 0; i < batch.sequences.size(); ++i)
+    sampled_rows_[i] = batch.sequences[i].logit_begin + batch.sequences[i].logit_count - 1;
 }
 
 void StepInputs::fill_sequence(const BatchSequence& sequence, std::size_t index, const StepLayout& layout) {
-  std::int32_t* const positions = host_.at<std::int32_t>(layout.positions);
+  std::int32_t* const positions = host().at<std::int32_t>(layout.positions);
   for (int i = 0; i < sequence.row_count; ++i)
     positions[sequence.row_begin + i] = sequence.first_position + i;
   const int past = sequence.first_position + sequence.row_count;
   for (std::size_t group = 0; group < page_groups; ++group) {
     const std::span<const PageId> pages = sequence.pages[group];
-    SequenceCuda& rows = host_.at<SequenceCuda>(layout.sequence_rows[group])[index];
+    SequenceCuda& rows = host().at<SequenceCuda>(layout.sequence_rows[group])[index];
     rows = {sequence.row_begin, sequence.row_count, sequence.first_position, 0};
     if (pages.empty()) continue;
     const std::size_t first = first_page_held(pages), end = pages_for(past, page_size_);
     NIBBLE_CHECK(first < end && end <= pages.size(), "a sequence's pages hold all of its rows");
     rows.pages_at = static_cast<std::int32_t>(page_entries_) - static_cast<std::int32_t>(first);
-    std::int32_t* const table = host_.at<std::int32_t>(layout.page_table);
+    std::int32_t* const table = host().at<std::int32_t>(layout.page_table);
     std::copy(pages.begin() + static_cast<std::ptrdiff_t>(first),
               pages.begin() + static_cast<std::ptrdiff_t>(end), table + page_entries_);
     page_entries_ += end - first;
-    std::int32_t* const slots = host_.at<std::int32_t>(layout.kv_slots[group]);
+    std::int32_t* const slots = host().at<std::int32_t>(layout.kv_slots[group]);
     for (int i = 0; i < sequence.row_count; ++i) {
       const int position = sequence.first_position + i;
       const PageId page = pages[static_cast<std::size_t>(position / page_size_)];
@@ -151,7 +167,7 @@ void StepInputs::add_run(int index, int splits) {
 }
 
 void StepInputs::copy(cudaStream_t stream) {
-  cuda_check(cudaMemcpyAsync(device_.data(), host_.data(), bytes_, cudaMemcpyHostToDevice, stream));
+  cuda_check(cudaMemcpyAsync(device_.data(), host().data(), bytes_, cudaMemcpyHostToDevice, stream));
 }
 
 CudaForwardInput StepInputs::forward_input(const StepShape& shape) const {
@@ -165,6 +181,7 @@ CudaForwardInput StepInputs::forward_input(const StepShape& shape) const {
                          .one_row_each = shape.one_row_each,
                          .row_limit = part(layout.row_limit),
                          .tokens = part(layout.tokens),
+                         .chosen = chosen_,
                          .positions = part(layout.positions),
                          .attention_runs = runs_,
                          .page_table = part(layout.page_table),

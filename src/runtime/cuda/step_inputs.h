@@ -36,10 +36,12 @@ struct StepLayout {
 
 class StepInputs {
  public:
-  // For steps within the limits of a model whose heads of keys have `group` query heads each.
-  static Result<StepInputs> allocate(const WorkerLimits& limits, int group);
+  // For steps within the limits of a model whose heads of keys have `group` query heads each. `chosen`, on
+  // the device: the tokens that the step before this one gives its logit rows.
+  static Result<StepInputs> allocate(const WorkerLimits& limits, int group, const SampledToken* chosen);
 
-  // The batch, filled up to `shape` with rows that belong to nobody.
+  // The batch, filled up to `shape` with rows that belong to nobody. It may follow one whose copy is still
+  // waiting; before a third is filled the first has been copied.
   void fill(const Batch& batch, const StepShape& shape);
   // Whether one run of attention has room for all of the filled step's splits.
   bool is_one_run() const { return runs_.size() == 1; }
@@ -53,11 +55,16 @@ class StepInputs {
   const std::int32_t* targets(const StepShape& shape) const;
 
  private:
+  PinnedBuffer& host() { return host_[newest_]; }
+  void fill_tokens(const Batch& batch, std::int32_t* tokens);
   void fill_sequence(const BatchSequence& sequence, std::size_t index, const StepLayout& layout);
   void add_run(int sequences, int splits);
 
-  PinnedBuffer host_;
+  PinnedBuffer host_[2];
+  int newest_ = 0;  // the filled one of them
   DeviceBuffer device_;
+  const SampledToken* chosen_ = nullptr;
+  std::vector<std::int32_t> sampled_rows_;  // [max_sequences]: where the filled step's tokens will be
   int page_size_ = 0;
   int group_ = 1;
   std::size_t page_entries_ = 0;  // of the filled step's tables

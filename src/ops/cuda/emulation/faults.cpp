@@ -26,6 +26,8 @@ constexpr Fault faults[] = {{"launch", Call::launch, Outcome::dropped},
                             {"hang", Call::wait, Outcome::hangs},
                             {"allocation", Call::allocation, Outcome::refused}};
 
+const char* order_file() { return std::getenv("EMULATED_GPU_FAULT"); }
+
 // Of the one GPU that a process has.
 class Health {
  public:
@@ -52,7 +54,7 @@ class Health {
     unlink(file_);
   }
 
-  const char* const file_ = std::getenv("EMULATED_GPU_FAULT");
+  const char* const file_ = order_file();
   std::mutex mutex_;
   const Fault* ordered_ = nullptr;
   int calls_left_ = 0;
@@ -60,6 +62,8 @@ class Health {
 };
 
 }  // namespace
+
+bool takes_orders() { return order_file() != nullptr; }
 
 Outcome outcome_of(Call call) {
   static Health health;

@@ -25,4 +25,7 @@ enum class Outcome : std::uint8_t {
 // What becomes of a call to the runtime.
 Outcome outcome_of(Call call);
 
+// Whether somebody may order faults.
+bool takes_orders();
+
 }  // namespace nibble::emulation

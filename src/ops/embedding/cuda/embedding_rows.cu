@@ -19,7 +19,8 @@ __global__ void __launch_bounds__(embedding_threads)
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
   const std::size_t row = blockIdx.x, hidden = static_cast<std::size_t>(args.hidden);
-  const Bf16* const from = args.table + static_cast<std::size_t>(args.ids[row]) * hidden;
+  const int known = args.ids[row], id = known < 0 ? args.chosen[-1 - known].token : known;
+  const Bf16* const from = args.table + static_cast<std::size_t>(id) * hidden;
   float* const to = args.out + row * hidden;
   for (int column = static_cast<int>(threadIdx.x) * 8; column < args.hidden;
        column += embedding_threads * 8) {

@@ -1,5 +1,5 @@
-// The part of CUDA's runtime that the device code uses, on the emulation. Device memory is host memory, and
-// streams run at once.
+// The part of CUDA's runtime that the device code uses, on the emulation. Device memory is host memory; what
+// is on no stream runs at once.
 #pragma once
 
 #include <unistd.h>
@@ -17,6 +17,7 @@
 
 #include "ops/cuda/emulation/emulation.h"
 #include "ops/cuda/emulation/faults.h"
+#include "ops/cuda/emulation/streams.h"
 
 #define __global__
 #define __device__
@@ -189,8 +190,8 @@ enum cudaLaunchAttributeID {
   cudaLaunchAttributeProgrammaticStreamSerialization,
   cudaLaunchAttributeClusterDimension
 };
-using cudaStream_t = struct CUstream_st*;
-using cudaEvent_t = struct CUevent_st*;
+using cudaStream_t = nibble::emulation::Stream*;
+using cudaEvent_t = nibble::emulation::Event*;
 // Launches that were recorded instead of run, in their order.
 using cudaGraph_t = std::vector<std::function<void()>>*;
 using cudaGraphExec_t = const std::vector<std::function<void()>>*;
@@ -225,6 +226,15 @@ cudaError_t attempt(Call call, const Work& work) {
 inline cudaError_t attempt(Call call) {
   return attempt(call, [] {});
 }
+// The same of what a stream does in its turn.
+template <class Work>
+cudaError_t queue(Call call, Stream* stream, const Work& work) {
+  return attempt(call, [&] {
+    if (stream != nullptr) return stream->queue(work);
+    wait_for_all_streams();
+    work();
+  });
+}
 }  // namespace nibble::emulation
 
 inline const char* cudaGetErrorName(cudaError_t error) {
@@ -233,7 +243,7 @@ inline const char* cudaGetErrorName(cudaError_t error) {
 inline const char* cudaGetErrorString(cudaError_t) { return "of the emulation"; }
 inline cudaError_t cudaGetLastError() { return nibble::emulation::attempt(nibble::emulation::Call::other); }
 inline cudaError_t cudaDeviceSynchronize() {
-  return nibble::emulation::attempt(nibble::emulation::Call::wait);
+  return nibble::emulation::attempt(nibble::emulation::Call::wait, nibble::emulation::wait_for_all_streams);
 }
 inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
@@ -250,47 +260,63 @@ inline cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
     if (*memory == nullptr) nibble::emulation::stop("the host has no memory for the emulated GPU's");
   });
 }
-inline cudaError_t cudaFree(void* memory) { return std::free(memory), cudaSuccess; }
+inline cudaError_t cudaFree(void* memory) {
+  nibble::emulation::wait_for_all_streams();
+  return std::free(memory), cudaSuccess;
+}
 inline cudaError_t cudaMallocHost(void** memory, std::size_t bytes) { return cudaMalloc(memory, bytes); }
 inline cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
-                                   cudaStream_t) {
-  return nibble::emulation::attempt(nibble::emulation::Call::copy, [&] { std::memcpy(to, from, bytes); });
+                                   cudaStream_t stream) {
+  return nibble::emulation::queue(nibble::emulation::Call::copy, stream,
+                                  [=] { std::memcpy(to, from, bytes); });
 }
 inline cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
-                                     std::size_t width, std::size_t height, cudaMemcpyKind, cudaStream_t) {
-  return nibble::emulation::attempt(nibble::emulation::Call::copy, [&] {
+                                     std::size_t width, std::size_t height, cudaMemcpyKind,
+                                     cudaStream_t stream) {
+  return nibble::emulation::queue(nibble::emulation::Call::copy, stream, [=] {
     for (std::size_t row = 0; row < height; ++row) {
       std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch,
                   width);
     }
   });
 }
-inline cudaError_t cudaMemsetAsync(void* at, int value, std::size_t bytes, cudaStream_t) {
-  return nibble::emulation::attempt(nibble::emulation::Call::copy, [&] { std::memset(at, value, bytes); });
+inline cudaError_t cudaMemsetAsync(void* at, int value, std::size_t bytes, cudaStream_t stream) {
+  return nibble::emulation::queue(nibble::emulation::Call::copy, stream,
+                                  [=] { std::memset(at, value, bytes); });
 }
 // These wait for what they do.
 inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
-  return nibble::emulation::attempt(nibble::emulation::Call::wait, [&] { std::memcpy(to, from, bytes); });
+  return nibble::emulation::queue(nibble::emulation::Call::wait, nullptr,
+                                  [=] { std::memcpy(to, from, bytes); });
 }
 inline cudaError_t cudaMemset(void* at, int value, std::size_t bytes) {
-  return nibble::emulation::attempt(nibble::emulation::Call::wait, [&] { std::memset(at, value, bytes); });
+  return nibble::emulation::queue(nibble::emulation::Call::wait, nullptr,
+                                  [=] { std::memset(at, value, bytes); });
 }
 inline cudaError_t cudaMemGetInfo(std::size_t* available, std::size_t* all) {
   return *available = *all = cudaDeviceProp().totalGlobalMem, cudaSuccess;
 }
-inline cudaError_t cudaStreamCreate(cudaStream_t* stream) { return *stream = nullptr, cudaSuccess; }
-inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
-  return nibble::emulation::attempt(nibble::emulation::Call::wait);
+inline cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  return *stream = new nibble::emulation::Stream, cudaSuccess;
+}
+inline cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
+inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (stream == nullptr) return cudaDeviceSynchronize();
+  return nibble::emulation::attempt(nibble::emulation::Call::wait, [=] { stream->wait(); });
 }
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  return *event = nullptr, cudaSuccess;
+  return *event = new nibble::emulation::Event, cudaSuccess;
 }
-inline cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaEventSynchronize(cudaEvent_t) {
-  return nibble::emulation::attempt(nibble::emulation::Call::wait);
+inline cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
+inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  *event = {stream, stream == nullptr ? 0 : stream->queued()};
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return nibble::emulation::attempt(nibble::emulation::Call::wait, [=] {
+    if (event->stream != nullptr) event->stream->wait_for(event->count);
+  });
 }
 
 namespace nibble::emulation {
@@ -307,8 +333,8 @@ inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph
 }
 inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
 inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return delete exec, cudaSuccess; }
-inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
-  return nibble::emulation::attempt(nibble::emulation::Call::launch, [&] {
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  return nibble::emulation::queue(nibble::emulation::Call::launch, stream, [exec] {
     for (const std::function<void()>& launch : *exec) launch();
   });
 }
@@ -334,5 +360,5 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   const auto launch = [grid, kernel, args...] { nibble::emulation::run(grid, [&] { kernel(args...); }); };
   if (nibble::emulation::capturing != nullptr)
     return nibble::emulation::capturing->push_back(launch), cudaSuccess;
-  return nibble::emulation::attempt(nibble::emulation::Call::launch, launch);
+  return nibble::emulation::queue(nibble::emulation::Call::launch, config->stream, launch);
 }
