@@ -1,6 +1,6 @@
-// What nibble doctor asks of a GPU: its link and memory, and whether kernels for few and for many rows give
-// the same bits there. That rests on how the chip adds, and nothing else would notice a chip that adds
-// otherwise.
+// What nibble doctor asks of a GPU: its link and memory, what its driver says of it, whether each family of
+// kernels computes what it should, and whether kernels for few and for many rows give the same bits there.
+// That rests on how the chip adds, and nothing else would notice a chip that adds otherwise.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -16,7 +16,9 @@
 #include "ops/attention/cuda/attention_cuda.h"
 #include "ops/linear/cuda/linear_cuda.h"
 #include "ops/moe/cuda/moe_cuda.h"
+#include "ops/moe/moe_reference.h"
 #include "runtime/cuda/cuda_handles.h"
+#include "runtime/cuda/gpu_check_util.h"
 #include "runtime/gpu.h"
 #include "runtime/gpu_health.h"
 #include "tensor/device_buffer.h"
@@ -27,45 +29,21 @@ namespace {
 
 constexpr const char* report_it = "give --device cpu, and report this";
 
-// Numbers between -1 and 1, the same ones every time.
-class Numbers {
- public:
-  std::uint32_t next() { return state_ = state_ * 1664525u + 1013904223u; }
-  Bf16 bf16(float most = 1.0f) {
-    return Bf16::from_float(most * (static_cast<float>(next() >> 8) / 8388608.0f - 1.0f));
-  }
-  std::vector<Bf16> list(std::size_t count, float most = 1.0f) {
-    std::vector<Bf16> values(count);
-    for (Bf16& value : values) value = bf16(most);
-    return values;
-  }
-
- private:
-  std::uint32_t state_ = 1;
-};
-
-template <class T>
-Result<DeviceBuffer> on_device(const std::vector<T>& values) {
-  return DeviceBuffer::copy_of(std::span<const T>(values));
-}
-
-Result<DeviceBuffer> zeroed(std::size_t bytes) {
-  NIBBLE_ASSIGN(DeviceBuffer buffer, DeviceBuffer::allocate(bytes));
-  buffer.fill(0);
-  return buffer;
-}
-
-std::vector<std::byte> bytes_of(const DeviceBuffer& buffer) {
-  std::vector<std::byte> bytes(buffer.size());
-  buffer.copy_to(std::span(bytes));
-  return bytes;
-}
-
 int processors() {
   int device = 0, count = 0;
   cuda_check(cudaGetDevice(&device));
   cuda_check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
   return count;
+}
+
+// Whether the first values found are as expected, but for this share of their length.
+bool is_near(const std::vector<double>& expected, std::span<const float> found, double share) {
+  double apart = 0, size = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    apart += std::pow(expected[i] - double{found[i]}, 2);
+    size += expected[i] * expected[i];
+  }
+  return apart <= size * share * share;
 }
 
 // Rows in one call for many, and eight at a time in the kernel for few; both against double precision.
@@ -102,17 +80,18 @@ Result<std::string> check_linear() {
   }
   std::vector<float> found(tokens * rows);
   many.copy_to(std::span(found));
-  double apart = 0, size = 0;
+  std::vector<double> expected;
+  std::vector<float> compared;
   for (std::size_t token = 0; token < tokens; token += 19) {
     for (std::size_t row = 0; row < rows; ++row) {
       double sum = 0;
       for (std::size_t k = 0; k < cols; ++k)
         sum += double{x[token * cols + k].to_float()} * double{w[row * cols + k].to_float()};
-      apart += std::pow(sum - double{found[token * rows + row]}, 2);
-      size += sum * sum;
+      expected.push_back(sum);
+      compared.push_back(found[token * rows + row]);
     }
   }
-  if (!(apart <= size * 1e-10)) return std::string("far from double precision");
+  if (!is_near(expected, compared, 1e-5)) return std::string("far from double precision");
   return bytes_of(few) == bytes_of(many) ? std::string()
                                          : std::string("other bits for few rows than for many");
 }
@@ -121,9 +100,15 @@ Result<std::string> check_experts() {
   constexpr int tokens = 160, experts = 4, top_k = 2, hidden = 256, width = 256;
   constexpr Mxfp4GranuleShape up{2 * width, hidden}, down{hidden, width};
   Numbers numbers;
-  const auto packed = [&](const Mxfp4GranuleShape& shape) -> Result<DeviceBuffer> {
+  struct Stored {
+    std::vector<std::uint8_t> blocks, scales;
+  };
+  Stored stored_up, stored_down;
+  const auto packed = [&](const Mxfp4GranuleShape& shape, Stored& stored) -> Result<DeviceBuffer> {
     const std::size_t groups = static_cast<std::size_t>(experts * shape.rows * shape.cols / mxfp4_block);
-    std::vector<std::uint8_t> blocks(groups * mxfp4_block_bytes), scales(groups);
+    auto& [blocks, scales] = stored;
+    blocks.resize(groups * mxfp4_block_bytes);
+    scales.resize(groups);
     for (std::uint8_t& codes : blocks) codes = static_cast<std::uint8_t>(numbers.next() >> 24);
     for (std::uint8_t& scale : scales) scale = static_cast<std::uint8_t>(119 + (numbers.next() >> 30));
     NIBBLE_ASSIGN(DeviceBuffer device_blocks, on_device(blocks));
@@ -136,10 +121,12 @@ Result<std::string> check_experts() {
     cuda_check(cudaDeviceSynchronize());
     return out;
   };
-  NIBBLE_ASSIGN(DeviceBuffer gate_up, packed(up));
-  NIBBLE_ASSIGN(DeviceBuffer second, packed(down));
-  NIBBLE_ASSIGN(DeviceBuffer up_bias, on_device(numbers.list(experts * 2 * width, 0.1f)));
-  NIBBLE_ASSIGN(DeviceBuffer down_bias, on_device(numbers.list(experts * hidden, 0.1f)));
+  NIBBLE_ASSIGN(DeviceBuffer gate_up, packed(up, stored_up));
+  NIBBLE_ASSIGN(DeviceBuffer second, packed(down, stored_down));
+  const std::vector<Bf16> up_biases = numbers.list(experts * 2 * width, 0.1f),
+                          down_biases = numbers.list(experts * hidden, 0.1f);
+  NIBBLE_ASSIGN(DeviceBuffer up_bias, on_device(up_biases));
+  NIBBLE_ASSIGN(DeviceBuffer down_bias, on_device(down_biases));
   std::vector<std::int32_t> ids;
   std::vector<float> weights;
   for (int token = 0; token < tokens; ++token) {
@@ -147,7 +134,8 @@ Result<std::string> check_experts() {
     ids.insert(ids.end(), {first, (first + 1 + static_cast<int>(numbers.next() >> 8) % 3) % experts});
     weights.insert(weights.end(), {0.7f, 0.3f});
   }
-  NIBBLE_ASSIGN(DeviceBuffer x, on_device(numbers.list(tokens * hidden)));
+  const std::vector<Bf16> inputs = numbers.list(tokens * hidden);
+  NIBBLE_ASSIGN(DeviceBuffer x, on_device(inputs));
   NIBBLE_ASSIGN(DeviceBuffer device_ids, on_device(ids));
   NIBBLE_ASSIGN(DeviceBuffer device_weights, on_device(weights));
   constexpr std::size_t slots = tokens * top_k;
@@ -179,22 +167,80 @@ Result<std::string> check_experts() {
     args.out = few.as<float>() + token * hidden;
     NIBBLE_RETURN_IF_ERROR(moe_mxfp4_cuda(layer, args, nullptr));
   }
-  return bytes_of(few) == bytes_of(many) ? std::string() : std::string("other bits alone than among others");
+  if (bytes_of(few) != bytes_of(many)) return std::string("other bits alone than among others");
+
+  constexpr std::size_t compared = 5;  // tokens
+  std::vector<float> values;
+  for (std::size_t i = 0; i < compared * hidden; ++i) values.push_back(inputs[i].to_float());
+  const auto product = [](const Stored& stored, const Mxfp4GranuleShape& shape) {
+    return [&stored, rows = shape.rows, cols = shape.cols](int expert, int row, const float* with) {
+      std::vector<float> weight(static_cast<std::size_t>(cols));
+      const std::size_t block = static_cast<std::size_t>((expert * rows + row) * cols / mxfp4_block);
+      mxfp4_decode(&stored.blocks[block * mxfp4_block_bytes], &stored.scales[block], weight);
+      double sum = 0;
+      for (std::size_t k = 0; k < weight.size(); ++k) sum += double{weight[k]} * double{with[k]};
+      return sum;
+    };
+  };
+  ThreadPool threads(1);
+  ids.resize(compared * top_k);
+  weights.resize(compared * top_k);
+  const std::vector<double> expected =
+      moe_reference(threads,
+                    {.top_k = top_k,
+                     .hidden = hidden,
+                     .intermediate = width,
+                     .gate_up_bias = up_biases.data(),
+                     .down_bias = down_biases.data(),
+                     .bf16_h = true},
+                    values, ids, weights, product(stored_up, up), product(stored_down, down));
+  std::vector<float> found(tokens * hidden);
+  many.copy_to(std::span(found));
+  // Sums that differ in their last bits sometimes round apart when they become the second product's inputs.
+  return is_near(expected, found, 1e-3) ? std::string() : std::string("far from double precision");
+}
+
+// What one query of 64 dimensions sees of positions [0, past) of a head, in double precision.
+template <class Kv>
+std::vector<double> attended(const Bf16* query, const typename Kv::Element* keys,
+                             const typename Kv::Element* values, int past, double scale) {
+  std::vector<double> out(kv_head_dim);
+  double weights = 0;
+  for (int position = 0; position < past; ++position) {
+    const auto *const key = keys + position / kv_chunk_slots * kv_chunk_elements, *const value =
+                                                                                      values +
+                                                                                      position /
+                                                                                          kv_chunk_slots *
+                                                                                          kv_chunk_elements;
+    const int slot = position % kv_chunk_slots;
+    double score = 0;
+    for (int d = 0; d < kv_head_dim; ++d)
+      score += double{query[d].to_float()} * double{key[Kv::key_at(slot, d)].to_float()};
+    const double weight = std::exp(score * scale);
+    weights += weight;
+    for (int d = 0; d < kv_head_dim; ++d)
+      out[static_cast<std::size_t>(d)] += weight * double{value[Kv::value_at(slot, d)].to_float()};
+  }
+  for (double& each : out) each /= weights;
+  return out;
 }
 
 template <class Kv>
 Result<std::string> check_attention() {
   constexpr int rows = 96, first = 400, heads = 16, kv_heads = 2, page_size = 64, slots = 512;
+  constexpr float scale = 0.125f;
   Numbers numbers;
   const auto cache = [&] {
     std::vector<typename Kv::Element> elements;
     for (const Bf16 value : numbers.list(kv_heads * slots * kv_head_dim))
       elements.push_back(Kv::Element::from_float(value.to_float()));
-    return on_device(elements);
+    return elements;
   };
-  NIBBLE_ASSIGN(DeviceBuffer q, on_device(numbers.list(rows * heads * kv_head_dim, 4.0f)));
-  NIBBLE_ASSIGN(DeviceBuffer keys, cache());
-  NIBBLE_ASSIGN(DeviceBuffer values, cache());
+  const std::vector<Bf16> queries = numbers.list(rows * heads * kv_head_dim, 4.0f);
+  NIBBLE_ASSIGN(DeviceBuffer q, on_device(queries));
+  const auto stored_keys = cache(), stored_values = cache();
+  NIBBLE_ASSIGN(DeviceBuffer keys, on_device(stored_keys));
+  NIBBLE_ASSIGN(DeviceBuffer values, on_device(stored_values));
   std::vector<std::int32_t> pages(slots / page_size);
   std::iota(pages.begin(), pages.end(), 0);
   NIBBLE_ASSIGN(DeviceBuffer table, on_device(pages));
@@ -212,7 +258,7 @@ Result<std::string> check_attention() {
                                            .page_table = table.as<std::int32_t>(),
                                            .page_size = page_size,
                                            .cache = {keys.data(), values.data(), kv_heads, slots, Kv::dtype},
-                                           .scale = 0.125f,
+                                           .scale = scale,
                                            .out = out.as<std::uint8_t>(),
                                            .rows = how,
                                            .max_splits = splits,
@@ -225,8 +271,27 @@ Result<std::string> check_attention() {
   for (int row = 0; row < rows; ++row) one_by_one.push_back({row, 1, first + row, 0});
   NIBBLE_ASSIGN(const DeviceBuffer few, attend(one_by_one, AttentionRows::few));
   NIBBLE_ASSIGN(const DeviceBuffer many, attend({{0, rows, first, 0}}, AttentionRows::all_as_many));
-  return bytes_of(few) == bytes_of(many) ? std::string()
-                                         : std::string("other bits in a decode than in a prefill");
+  const std::vector<std::byte> outputs = bytes_of(many);
+  if (bytes_of(few) != outputs) return std::string("other bits in a decode than in a prefill");
+  std::vector<double> expected;
+  std::vector<float> found;
+  for (const int row : {0, 47, 95}) {
+    for (const int head : {0, 5, 15}) {
+      const std::size_t of_head = static_cast<std::size_t>(head / (heads / kv_heads)) * slots * kv_head_dim;
+      const std::vector<double> exact =
+          attended<Kv>(&queries[static_cast<std::size_t>((row * heads + head) * kv_head_dim)],
+                       &stored_keys[of_head], &stored_values[of_head], first + row + 1, double{scale});
+      expected.insert(expected.end(), exact.begin(), exact.end());
+      for (int d = 0; d < kv_head_dim; ++d) {
+        Bf16 value;
+        std::memcpy(&value, &outputs[token_offset(of_heads.blocks(), row, head * kv_head_dim + d)],
+                    sizeof value);
+        found.push_back(value.to_float());
+      }
+    }
+  }
+  // Weights and outputs are rounded to bfloat16.
+  return is_near(expected, found, 4e-3) ? std::string() : std::string("far from double precision");
 }
 
 double gigabytes_a_second(std::size_t bytes, const std::function<void()>& copy) {
@@ -288,11 +353,18 @@ std::vector<GpuCheck> check_gpu() {
     Result<std::string> (*check)();
     const char* what;
   } kernels[] = {
-      {"sm90_bf16_linear", check_linear, "products with bf16 weights: the bits of few rows and of many"},
-      {"sm90_mxfp4", check_experts, "products with mxfp4 weights: the bits of few rows and of many"},
-      {"sm90_attention", check_attention<KvBf16>, "attention: the bits of decode and of prefill"},
+      {"sm90_bf16_linear", check_linear,
+       "products with bf16 weights: near double precision, the bits of few rows and of many"},
+      {"sm90_mxfp4", check_experts,
+       "products with mxfp4 weights: near double precision, the bits of few rows and of many"},
+      {"sm90_attention", check_attention<KvBf16>,
+       "attention: near double precision, the bits of decode and of prefill"},
       {"sm90_attention, fp8", check_attention<KvE4m3>,
-       "attention to fp8 keys and values: the bits of decode and of prefill"}};
+       "attention to fp8 keys and values: near double precision, the bits of decode and of prefill"},
+      {"add_rms_norm", check_norm, "norms: near the CPU's, and its residual"},
+      {"route_top_k", check_router, "the choice of experts: the CPU's"},
+      {"embedding", check_embedding, "embeddings: the CPU's bits"},
+      {"sample", check_sampling, "sampling and lists of the likeliest: the CPU's tokens"}};
   for (const auto& kernel : kernels) {
     const Result<std::string> found = kernel.check();
     const bool equal = found.ok() && found->empty();

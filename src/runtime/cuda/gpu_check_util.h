@@ -1,0 +1,54 @@
+// What doctor's checks of a GPU share.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "formats/bf16.h"
+#include "tensor/device_buffer.h"
+
+namespace nibble {
+
+// Numbers between -1 and 1, the same ones every time.
+class Numbers {
+ public:
+  std::uint32_t next() { return state_ = state_ * 1664525u + 1013904223u; }
+  Bf16 bf16(float most = 1.0f) {
+    return Bf16::from_float(most * (static_cast<float>(next() >> 8) / 8388608.0f - 1.0f));
+  }
+  std::vector<Bf16> list(std::size_t count, float most = 1.0f) {
+    std::vector<Bf16> values(count);
+    for (Bf16& value : values) value = bf16(most);
+    return values;
+  }
+
+ private:
+  std::uint32_t state_ = 1;
+};
+
+template <class T>
+Result<DeviceBuffer> on_device(const std::vector<T>& values) {
+  return DeviceBuffer::copy_of(std::span<const T>(values));
+}
+
+inline Result<DeviceBuffer> zeroed(std::size_t bytes) {
+  NIBBLE_ASSIGN(DeviceBuffer buffer, DeviceBuffer::allocate(bytes));
+  buffer.fill(0);
+  return buffer;
+}
+
+inline std::vector<std::byte> bytes_of(const DeviceBuffer& buffer) {
+  std::vector<std::byte> bytes(buffer.size());
+  buffer.copy_to(std::span(bytes));
+  return bytes;
+}
+
+// Kernels beside their scalar forms on the CPU: empty, or what is wrong.
+Result<std::string> check_norm();
+Result<std::string> check_router();
+Result<std::string> check_embedding();
+Result<std::string> check_sampling();
+
+}  // namespace nibble
