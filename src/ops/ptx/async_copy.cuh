@@ -92,9 +92,9 @@ __device__ __forceinline__ void bulk_copy_once_to_shared(void* shared, const voi
       : "memory");
 }
 
-// Brings the line of a global address near, by copying 4 of its bytes to shared memory that nobody reads; it
-// is not waited for and takes no register.
-__device__ __forceinline__ void touch_line(std::uint32_t* nobodys, const void* global) {
+// Brings the 32 bytes around a global address near, by copying 4 of them to shared memory that nobody reads;
+// it is not waited for and takes no register.
+__device__ __forceinline__ void touch_sector(std::uint32_t* nobodys, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(nobodys)), "l"(global));
 }
 

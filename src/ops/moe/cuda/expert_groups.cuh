@@ -67,12 +67,13 @@ __device__ inline void write_end(const ExpertGroups& groups, int active, int all
   *groups.active = active;
 }
 
-// For as many slots as a warp has lanes; by that warp.
-__device__ inline void group_few_slots(const ExpertGroups& groups, const std::int32_t* expert_ids,
-                                       int slots) {
+// For as many slots as a warp has lanes; by that warp. Without ids for made-up ones.
+__device__ inline void group_few_slots(const ExpertGroups& groups, const std::int32_t* expert_ids, int slots,
+                                       int experts) {
   constexpr unsigned all = 0xffffffffu;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int32_t expert = lane < slots ? expert_ids[lane] : -1;
+  const std::int32_t made_up = lane % experts;
+  const std::int32_t expert = lane >= slots ? -1 : expert_ids == nullptr ? made_up : expert_ids[lane];
   const unsigned same = __match_any_sync(all, expert), before = (1u << lane) - 1;
   const int first = __ffs(static_cast<int>(same)) - 1;  // the lane that speaks for its expert
   const bool leads = expert >= 0 && first == lane;
@@ -120,11 +121,12 @@ __device__ inline void place_slots(const ExpertGroups& groups, const std::int32_
   }
 }
 
-// Called by all threads of the block (whole warps). The tables are complete for all when it returns.
+// Called by all threads of the block (whole warps). The tables are complete for all when it returns. Up to 32
+// slots may have made-up experts (no ids).
 __device__ inline void group_slots(const ExpertGroups& groups, const std::int32_t* expert_ids, int slots,
                                    int experts) {
   if (slots <= 32) {
-    if (threadIdx.x < 32) group_few_slots(groups, expert_ids, slots);
+    if (threadIdx.x < 32) group_few_slots(groups, expert_ids, slots, experts);
     __syncthreads();
     return;
   }

@@ -32,6 +32,7 @@ struct DecodeParams {
   Bf16* activations;  // [slots, padded intermediate], the second product's inputs
   float* out;         // [slots, hidden]
   std::uint32_t* arrived;
+  std::uint32_t of_block;  // 2^32 / blocks, rounded down
   float swiglu_limit;
 };
 
@@ -46,11 +47,16 @@ struct DecodeWalk {
   // To the share's first unit. Units times blocks stay below 2^32: at most 1,024 passes over an expert's
   // rows.
   template <class Layout>
-  __device__ void enter(const ExpertGroups& groups, const DecodeProduct<Layout>& product, int team) {
+  __device__ void enter(const ExpertGroups& groups, const DecodeProduct<Layout>& product,
+                        std::uint32_t of_block, int team) {
     const int lane = static_cast<int>(threadIdx.x) % 32, experts = *groups.active;
     const unsigned units = static_cast<unsigned>(groups.passes[experts] * product.granules);
-    const int begin = static_cast<int>(units * blockIdx.x / gridDim.x) + team;
-    const int end = static_cast<int>(units * (blockIdx.x + 1) / gridDim.x);
+    // Near units x block / blocks; the same number from both blocks that it lies between.
+    const auto border = [&](unsigned block) {
+      return static_cast<int>(
+          block == gridDim.x ? units : static_cast<std::uint64_t>(units * block) * of_block >> 32);
+    };
+    const int begin = border(blockIdx.x) + team, end = border(blockIdx.x + 1);
     left = begin < end ? (end - begin + decode_teams - 1) / decode_teams : 0;
     if (left == 0) return;
     // The last expert whose passes do not begin later.
@@ -102,10 +108,8 @@ struct DecodeFeed {
     const DecodeProduct<Layout>& product = params.products[second];
     int pass;
     const int granule = walk.granule(product, pass);
-    const std::size_t index =
-        static_cast<std::size_t>(groups.experts[walk.active]) * static_cast<std::size_t>(product.granules) +
-        static_cast<std::size_t>(granule);
-    from = product.weights + index * static_cast<std::size_t>(product.granule_bytes) +
+    const unsigned index = static_cast<unsigned>(groups.experts[walk.active] * product.granules + granule);
+    from = product.weights + std::uint64_t{index} * static_cast<unsigned>(product.granule_bytes) +
            product.borders[walk.chunk] * granule_block_bytes<Layout>;
     blocks = product.borders[walk.chunk + 1] - product.borders[walk.chunk];
   }

@@ -4,18 +4,19 @@
 // Bytes, of MXFP4: 17/32 a weight, (3 x hidden x intermediate) weights an expert in use: 13.2 MB for
 // gpt-oss, 2.85 us at 4,650 GB/s. FLOPs: 2 a weight and token, on tensor cores whose 8 columns are the
 // expert's tokens. Instructions bound it as much: 15 a warp and k16 step of 16 rows (8 to place the codes, 4
-// to scale them, the product and its operands), 22 with what is done once a stage or a granule: 2.3 us an
+// to scale them, the product and its operands), 20 with what is done once a stage or a granule: 2.1 us an
 // expert of gpt-oss on 132 multiprocessors that issue four a cycle, and 18 warps find one to issue in seven
 // cycles of ten.
 //
 // A block a multiprocessor, six teams of three warps in it. A team takes every sixth of its block's granules,
 // its warps a chunk of K each. A warp has a ring of its own, filled by bulk copies that it orders itself as
-// it leaves a stage, so that nothing but its own pace and the memory's holds it up. It begins with the second
-// product's weights while it still waits for h. The warp with the first chunk takes the others' sums from
-// shared memory, adds them in order and finishes the rows, all a granule later, when they have long come; the
-// chunks go around from granule to granule, and so does that work. Granules are dealt to blocks in equal
-// contiguous ranges, which moves bytes in time but no bit. An expert of more tokens than columns has its
-// granules passed over once for every 8.
+// it leaves a stage, so that nothing but its own pace and the memory's holds it up. Chunks that fill the ring
+// exactly, as gpt-oss's, are taken by code of their own that has no places in a ring to count. A warp begins
+// with the second product's weights while it still waits for h. The warp with the first chunk takes the
+// others' sums from shared memory, adds them in order and finishes the rows, all a granule later, when they
+// have long come; the chunks go around from granule to granule, and so does that work. Granules are dealt to
+// blocks in equal contiguous ranges, which moves bytes in time but no bit. An expert of more tokens than
+// columns has its granules passed over once for every 8.
 //
 // The second product needs all of h, so the grid meets once. Blocks wait for one another: all must be
 // resident, so there are at most as many as multiprocessors.
@@ -40,7 +41,7 @@ constexpr int warps = teams * team_warps;
 constexpr int decode_threads = warps * 32;
 constexpr int tile_tokens = group_pass_tokens;  // columns of one tensor-core product
 constexpr int stage_blocks = 5;                 // k64 blocks; gpt-oss's chunks are three stages
-constexpr int stages = 2;                       // of a warp's ring: a third brought nothing
+constexpr int stages = 3;                       // of a warp's ring, which holds such a chunk
 template <class Layout>
 constexpr int stage_bytes = stage_blocks* granule_block_bytes<Layout>;
 template <class Layout>
@@ -143,8 +144,9 @@ struct Unfinished {
   std::uint32_t bias;  // of both rows, low half first
 };
 
-// A warp's part of the layer.
-template <class Layout>
+// A warp's part of the layer. `whole`: every chunk of both products fills the ring, so that a stage is
+// always the same part of a chunk, and what is fetched is the unit after the one that is multiplied.
+template <class Layout, bool whole>
 struct Worker {
   const DecodeParams<Layout>& params;
   const ExpertGroups& groups;
@@ -156,22 +158,58 @@ struct Worker {
   int lane, own_place;     // own_place: of the units whose first chunk is this warp's
   DecodeWalk second_walk;  // where the second product begins
   DecodeFeed feed;
+  bool ahead = false;  // whether there is a unit that is fetched, if whole
   int stage = 0;
   std::uint32_t full_phase = 0, posted_phase = 0;
   int place = 0;  // of the unit's sums
   Unfinished unfinished;
 
-  // Fetches the next blocks into a stage that the whole warp has left.
+  // Fetches what comes next into a stage that the whole warp has left.
   __device__ __forceinline__ void fetch(int into) {
-    if (feed.blocks == 0 && !feed.next_unit(params, groups, second_walk)) return;
-    const int count = min(feed.blocks, stage_blocks);
-    const std::uint32_t bytes = static_cast<std::uint32_t>(count * granule_block_bytes<Layout>);
-    if (lane == 0) {
-      ptx::mbarrier_arrive_expecting(full + into, bytes);
-      ptx::bulk_copy_once_to_shared(ring + into * stage_bytes<Layout>, feed.from, bytes, full + into);
+    constexpr std::uint32_t all = stage_bytes<Layout>;
+    if constexpr (whole) {
+      if (into == 0) ahead = feed.blocks != 0 || feed.next_unit(params, groups, second_walk);
+      if (into == stages - 1) feed.blocks = 0;
+      if (ahead && lane == 0) {
+        ptx::mbarrier_arrive_expecting(full + into, all);
+        ptx::bulk_copy_once_to_shared(ring + into * all, feed.from + into * all, all, full + into);
+      }
+    } else {
+      if (feed.blocks == 0 && !feed.next_unit(params, groups, second_walk)) return;
+      const int count = min(feed.blocks, stage_blocks);
+      const std::uint32_t bytes = static_cast<std::uint32_t>(count * granule_block_bytes<Layout>);
+      if (lane == 0) {
+        ptx::mbarrier_arrive_expecting(full + into, bytes);
+        ptx::bulk_copy_once_to_shared(ring + into * all, feed.from, bytes, full + into);
+      }
+      feed.from += bytes;
+      feed.blocks -= count;
     }
-    feed.from += bytes;
-    feed.blocks -= count;
+  }
+
+  __device__ __forceinline__ void fill_ring() {
+#pragma unroll
+    for (int into = 0; into < stages; ++into) fetch(into);
+    __syncwarp();  // products need all lanes at once
+  }
+
+  // The sums of a chunk that fills the ring, from zero.
+  __device__ __forceinline__ void multiply_ring(float (&chunk_sums)[4], const Bf16* inputs) {
+    chunk_sums[0] = chunk_sums[1] = chunk_sums[2] = chunk_sums[3] = 0;
+    Inputs next = load_inputs(inputs);
+    const std::uint8_t* const codes = ring + lane * 16;
+    const std::uint8_t* const scales = ring + granule_code_bytes + granule_lane_scales<Layout>(lane);
+#pragma unroll
+    for (int index = 0; index < stages; ++index) {
+      ptx::mbarrier_wait(full + index, full_phase);
+      multiply_stage<Layout, stage_blocks>(
+          chunk_sums, codes + index * stage_bytes<Layout>, scales + index * stage_bytes<Layout>,
+          inputs + index * stage_blocks * granule_k, next, stage_blocks, index + 1 < stages);
+      __syncwarp();  // all lanes have read the stage, which one of them is about to have overwritten
+      fetch(index);
+      __syncwarp();  // the next products need all lanes at once
+    }
+    full_phase ^= 1;
   }
 
   // A chunk's sums from zero, in the ring's next stages.
@@ -230,29 +268,30 @@ struct Worker {
   __device__ __forceinline__ void run(int second, DecodeWalk& walk) {
     const DecodeProduct<Layout>& product = params.products[second];
     const int g = lane / 4, t = lane % 4;
-    int expert = 0, begin = 0, end = 0;  // of its slots
-    const Bf16* inputs = nullptr;        // of this lane's column
-    int known_pass = -1;                 // that inputs are of
-    bool other = true;
+    int expert = 0, begin = 0, end = 0;      // of its slots
+    const Bf16* inputs = nullptr;            // of this lane's column
+    int known_active = -1, known_pass = -1;  // that inputs are of
 #pragma unroll 1
-    while (walk.left > 0) {
+    while (walk.left > 0 && (!whole || feed.second == second)) {
       int pass;
       const int granule = walk.granule(product, pass), chunk = walk.chunk;
       const int first_block = product.borders[chunk], blocks = product.borders[chunk + 1] - first_block;
-      if (other || pass != known_pass) {
+      if (walk.active != known_active || pass != known_pass) {
         expert = groups.experts[walk.active];
         begin = groups.begin[walk.active] + pass * tile_tokens;
         end = groups.begin[walk.active + 1];
         // A column past the last token repeats it: its sums are dropped.
         const int slot = groups.slots[min(begin + g, end - 1)];
-        const Bf16* const row = product.inputs + static_cast<std::size_t>(slot / product.slots_a_row) *
-                                                     static_cast<std::size_t>(product.input_stride);
-        inputs = row + t * 16;
+        inputs = product.inputs +
+                 static_cast<std::size_t>(slot / product.slots_a_row) *
+                     static_cast<std::size_t>(product.input_stride) +
+                 t * 16;
+        known_active = walk.active;
         known_pass = pass;
-        // A block of 64 is a line: all the chunk's lines are under way before the first is waited for.
+        // All that the lane will read of the chunk is under way before the first of it is waited for.
         if (g < end - begin) {
-          for (int block = t; block < blocks; block += 4)
-            ptx::touch_line(nobodys, row + (first_block + block) * granule_k);
+          for (int block = 0; block < blocks; ++block)
+            ptx::touch_sector(nobodys, inputs + (first_block + block) * granule_k);
         }
       }
       const int row = granule * granule_rows + 2 * g;
@@ -263,7 +302,11 @@ struct Worker {
             static_cast<std::size_t>(row));
       }
       float chunk_sums[4];
-      multiply_chunk(chunk_sums, inputs + first_block * granule_k, blocks);
+      if constexpr (whole) {
+        multiply_ring(chunk_sums, inputs + first_block * granule_k);
+      } else {
+        multiply_chunk(chunk_sums, inputs + first_block * granule_k, blocks);
+      }
       const float4 own = make_float4(chunk_sums[0], chunk_sums[1], chunk_sums[2], chunk_sums[3]);
       if (unfinished.any) finish_unit(second);
       if (chunk == 0) {
@@ -275,13 +318,13 @@ struct Worker {
         ptx::mbarrier_arrive(posted + place);  // each lane for its own sums
       }
       place = place + 1 < places ? place + 1 : 0;
-      other = walk.next(groups, product);
+      if constexpr (!whole) walk.next(groups, product);  // the feed's has gone on, if whole
     }
     if (unfinished.any) finish_unit(second);
   }
 };
 
-template <class Layout>
+template <class Layout, bool whole>
 __global__ void __launch_bounds__(decode_threads, 1)
     sm90_moe_decode(const __grid_constant__ DecodeParams<Layout> params) {
   std::uint8_t* const shared = ptx::dynamic_shared();
@@ -300,35 +343,50 @@ __global__ void __launch_bounds__(decode_threads, 1)
     ptx::fence_mbarrier_init();
   }
   ptx::grid_launch_dependents();
-  ptx::grid_dependency_wait();
-  group_slots(groups, params.expert_ids, params.slots, params.experts);
-  DecodeWalk walk{.chunk = chunk};
-  walk.enter(groups, params.products[0], team);
-  Worker<Layout> worker{.params = params,
-                        .groups = groups,
-                        .ring = shared + warp * stages * stage_bytes<Layout>,
-                        .full = barriers.full[warp],
-                        .posted = barriers.posted[team],
-                        .sums = sums + team * places * place_sums * 32 + lane,
-                        .nobodys = nobodys + threadIdx.x,
-                        .lane = lane,
-                        .own_place = chunk == 0 ? 0 : team_warps - chunk,
-                        .second_walk = {},
-                        .feed = {.walk = walk, .second = 0, .from = nullptr, .blocks = 0}};
-  worker.second_walk.enter(groups, params.products[1], team);
-  if (walk.left > 0) worker.feed.point(params, groups);
+  Worker<Layout, whole> worker{.params = params,
+                               .groups = groups,
+                               .ring = shared + warp * stages * stage_bytes<Layout>,
+                               .full = barriers.full[warp],
+                               .posted = barriers.posted[team],
+                               .sums = sums + team * places * place_sums * 32 + lane,
+                               .nobodys = nobodys + threadIdx.x,
+                               .lane = lane,
+                               .own_place = chunk == 0 ? 0 : team_warps - chunk,
+                               .second_walk = {},
+                               .feed = {}};
+  DecodeWalk walk;
+  // All but the fetching is done once on made-up choices while the kernel before this one still runs: a
+  // kernel's instructions and constants come from memory too, and nothing else happens until they have.
 #pragma unroll 1
-  for (int stage = 0; stage < stages; ++stage) worker.fetch(stage);
-  __syncwarp();
+  for (int rehearsal = 1; rehearsal >= 0; --rehearsal) {
+    if (rehearsal) {
+      group_slots(groups, nullptr, min(params.slots, 32), params.experts);
+    } else {
+      __syncthreads();  // nobody reads the made-up tables any more
+      ptx::grid_dependency_wait();
+      group_slots(groups, params.expert_ids, params.slots, params.experts);
+    }
+    walk = {.chunk = chunk};
+    walk.enter(groups, params.products[0], params.of_block, team);
+    worker.feed = {.walk = walk, .second = 0, .from = nullptr, .blocks = 0};
+    if (walk.left > 0) worker.feed.point(params, groups);
+    // The first unit fills the ring if whole; otherwise what follows it may be of the second product.
+    const bool early = whole && walk.left > 0;
+    if (early && !rehearsal) worker.fill_ring();
+    worker.second_walk.enter(groups, params.products[1], params.of_block, team);
+    if (!early && !rehearsal) worker.fill_ring();
+  }
 #pragma unroll 1
   for (int second = 0; second < 2; ++second) {
     if (second) {
       meet_grid(params.arrived);
-      const int next_chunk = walk.chunk;
-      walk = worker.second_walk;
-      walk.chunk = next_chunk;
+      if constexpr (!whole) {
+        const int next_chunk = walk.chunk;
+        walk = worker.second_walk;
+        walk.chunk = next_chunk;
+      }
     }
-    worker.run(second, walk);
+    worker.run(second, whole ? worker.feed.walk : walk);
   }
 }
 
@@ -357,6 +415,11 @@ Status launch_few(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& 
     return made;
   };
 
+  // Chunks that all fill a ring, as gpt-oss's do.
+  constexpr int whole_blocks = granule_k_chunks * stages * stage_blocks;
+  const bool whole =
+      weights.gate_up.shape.blocks() == whole_blocks && weights.down.shape.blocks() == whole_blocks;
+  const auto kernel = whole ? sm90_moe_decode<Layout, true> : sm90_moe_decode<Layout, false>;
   const int tokens_at_once = moe_cuda_max_slots / args.top_k;
   if (args.out == nullptr && args.tokens > tokens_at_once) {
     return invalid_argument("the outputs of " + std::to_string(args.tokens) +
@@ -377,16 +440,16 @@ Status launch_few(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& 
         .activations = args.workspace.activations,
         .out = args.workspace.products,
         .arrived = args.workspace.arrived,
+        .of_block = static_cast<std::uint32_t>((1ull << 32) / static_cast<unsigned>(blocks)),
         .swiglu_limit = weights.swiglu_limit};
     const int shared_bytes = fixed_bytes<Layout> + expert_groups_bytes(params.slots, params.experts);
-    cuda_check(cudaFuncSetAttribute(sm90_moe_decode<Layout>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    shared_bytes));
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
     launch_kernel({.blocks = dim3(static_cast<unsigned>(blocks)),
                    .threads = decode_threads,
                    .shared_bytes = static_cast<std::size_t>(shared_bytes),
                    .stream = stream,
                    .overlaps = true},
-                  sm90_moe_decode<Layout>, params);
+                  kernel, params);
     if (args.out == nullptr) continue;
     MoeCudaArgs part = args;
     part.tokens = tokens;

@@ -33,7 +33,7 @@ inline void bulk_copy_once_to_shared(void* shared, const void* global, std::uint
   emulation::copy_to_shared(shared, global, bytes, barrier);
 }
 
-inline void touch_line(std::uint32_t*, const void* global) {
+inline void touch_sector(std::uint32_t*, const void* global) {
   static_cast<void>(*static_cast<const volatile std::uint32_t*>(global));  // it must be there
 }
 
