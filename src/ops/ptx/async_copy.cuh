@@ -15,6 +15,19 @@ __device__ __forceinline__ void mbarrier_init(std::uint64_t* barrier, std::uint3
                : "memory");
 }
 
+// Holds the warp until what it has loaded from shared memory is there; `words`: of every load one, mixed. An
+// arrival does not wait for loads that are still on their way: where others keep the multiprocessor's memory
+// pipe busy, the bulk copy that an arrival admits overwrites what they were about to read.
+__device__ __forceinline__ void await_loads(std::uint32_t words) {
+  asm volatile(
+      "{\n"
+      ".reg .pred never;\n"  // or once in 2^32, harmlessly: what counts is that it wants the words
+      "setp.eq.u32 never, %0, 0x7fc1a5b3;\n"
+      "@never nanosleep.u32 0;\n"
+      "}" ::"r"(words)
+      : "memory");
+}
+
 // Makes initialised barriers known to the copy engine.
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -82,58 +82,7 @@ struct Sequence {
   // What the device gives for queries at these positions: rows i of q, cut into sequences of some rows each.
   // [rows, heads, 64].
   std::vector<Bf16> on_gpu(const std::vector<SequenceCuda>& cuts, AttentionRows rows,
-                           bool settled = false) const {
-    int row_count = 0, splits = 0;
-    std::vector<Bf16> queries;
-    for (const SequenceCuda& cut : cuts) {
-      row_count += cut.row_count;
-      splits += attention_splits(cut.first_position + cut.row_count);
-    }
-    const int width = shape.heads * 64;
-    queries.resize(static_cast<std::size_t>(row_count * width));
-    for (const SequenceCuda& cut : cuts) {
-      std::copy_n(q.begin() + cut.first_position * width, cut.row_count * width,
-                  queries.begin() + cut.row_begin * width);
-    }
-    DeviceBuffer device_q = on_device(queries), device_cuts = on_device(cuts), table = on_device(pages);
-    DeviceBuffer device_keys = on_device(keys), device_values = on_device(values),
-                 device_sinks = on_device(sinks);
-    const DenseShape o{0, width};
-    DeviceBuffer out = device_bytes(o.token_bytes(row_count), 0xff);
-    DeviceBuffer partials = device_bytes(attention_partials(splits, shape.kv_heads) * 4, 0xff);
-    DeviceBuffer arrived = device_bytes(cuts.size() * static_cast<std::size_t>(shape.kv_heads) * 4, 0);
-    const Status status = attention_cuda(
-        {.q = device_q.as<Bf16>(),
-         .heads = shape.heads,
-         .sequences = device_cuts.as<SequenceCuda>(),
-         .sequence_count = static_cast<int>(cuts.size()),
-         .page_table = table.as<std::int32_t>(),
-         .page_size = shape.page_size,
-         .cache = {device_keys.data(), device_values.data(), shape.kv_heads, slots, shape.dtype},
-         .window = shape.window,
-         .sinks = shape.sinks ? device_sinks.as<float>() : nullptr,
-         .scale = 0.125f,
-         .out = out.as<std::uint8_t>(),
-         .rows = rows,
-         .max_splits = splits,
-         .settled = settled,
-         .workspace = {partials.as<float>(), arrived.as<std::uint32_t>()}},
-        nullptr);
-    NIBBLE_CHECK(status.ok(), status.message());
-    std::vector<std::uint8_t> tiles(o.token_bytes(row_count));
-    out.copy_to(std::span(tiles));
-    std::vector<Bf16> result(queries.size());
-    for (int row = 0; row < row_count; ++row) {
-      for (int i = 0; i < width; ++i) {
-        std::memcpy(&result[static_cast<std::size_t>(row * width + i)],
-                    tiles.data() + token_offset(o.blocks(), row, i), 2);
-      }
-    }
-    std::vector<std::uint32_t> counts(cuts.size() * static_cast<std::size_t>(shape.kv_heads), 1);
-    arrived.copy_to(std::span(counts));
-    for (const std::uint32_t count : counts) EXPECT_EQ(count, 0u) << "the next launch would add too early";
-    return result;
-  }
+                           bool settled = false) const;
 
   std::vector<Bf16> whole(AttentionRows rows) const { return on_gpu({{0, length, 0, 0}}, rows); }
   // Every position as a sequence of its own, or in runs of `rows`; in as many launches as it takes.
@@ -181,6 +130,90 @@ struct Sequence {
     return out;
   }
 };
+
+// A launch and all that it works on.
+class AttentionLaunch {
+ public:
+  AttentionLaunch(const Sequence& sequence, const std::vector<SequenceCuda>& cuts)
+      : sequence_(sequence),
+        width_(sequence.shape.heads * 64),
+        cuts_(on_device(cuts)),
+        keys_(on_device(sequence.keys)),
+        values_(on_device(sequence.values)),
+        sinks_(on_device(sequence.sinks)),
+        table_(on_device(sequence.pages)) {
+    for (const SequenceCuda& cut : cuts) {
+      rows_ += cut.row_count;
+      splits_ += attention_splits(cut.first_position + cut.row_count);
+    }
+    std::vector<Bf16> queries(static_cast<std::size_t>(rows_ * width_));
+    for (const SequenceCuda& cut : cuts) {
+      std::copy_n(sequence.q.begin() + cut.first_position * width_, cut.row_count * width_,
+                  queries.begin() + cut.row_begin * width_);
+    }
+    q_ = on_device(queries);
+    out_ = device_bytes(DenseShape{0, width_}.token_bytes(rows_), 0xff);
+    partials_ = device_bytes(attention_partials(splits_, sequence.shape.kv_heads) * 4, 0xff);
+    arrived_ = device_bytes(counters() * 4, 0);
+  }
+
+  void queue(AttentionRows rows, bool settled, cudaStream_t stream) {
+    const Shape& shape = sequence_.shape;
+    const Status status =
+        attention_cuda({.q = q_.as<Bf16>(),
+                        .heads = shape.heads,
+                        .sequences = cuts_.as<SequenceCuda>(),
+                        .sequence_count = sequence_count(),
+                        .page_table = table_.as<std::int32_t>(),
+                        .page_size = shape.page_size,
+                        .cache = {keys_.data(), values_.data(), shape.kv_heads, sequence_.slots, shape.dtype},
+                        .window = shape.window,
+                        .sinks = shape.sinks ? sinks_.as<float>() : nullptr,
+                        .scale = 0.125f,
+                        .out = out_.as<std::uint8_t>(),
+                        .rows = rows,
+                        .max_splits = splits_,
+                        .settled = settled,
+                        .workspace = {partials_.as<float>(), arrived_.as<std::uint32_t>()}},
+                       stream);
+    NIBBLE_CHECK(status.ok(), status.message());
+  }
+
+  // Waits for what is queued. [rows, heads, 64].
+  std::vector<Bf16> result() const {
+    const DenseShape o{0, width_};
+    std::vector<std::uint8_t> tiles(o.token_bytes(rows_));
+    out_.copy_to(std::span(tiles));
+    std::vector<Bf16> found(static_cast<std::size_t>(rows_ * width_));
+    for (int row = 0; row < rows_; ++row) {
+      for (int i = 0; i < width_; ++i) {
+        std::memcpy(&found[static_cast<std::size_t>(row * width_ + i)],
+                    tiles.data() + token_offset(o.blocks(), row, i), 2);
+      }
+    }
+    std::vector<std::uint32_t> counts(counters(), 1);
+    arrived_.copy_to(std::span(counts));
+    for (const std::uint32_t count : counts) EXPECT_EQ(count, 0u) << "the next launch would add too early";
+    return found;
+  }
+
+ private:
+  int sequence_count() const { return static_cast<int>(cuts_.size() / sizeof(SequenceCuda)); }
+  std::size_t counters() const {
+    return static_cast<std::size_t>(sequence_count()) * static_cast<std::size_t>(sequence_.shape.kv_heads);
+  }
+
+  const Sequence& sequence_;
+  int width_, rows_ = 0, splits_ = 0;
+  DeviceBuffer cuts_, keys_, values_, sinks_, table_, q_, out_, partials_, arrived_;
+};
+
+std::vector<Bf16> Sequence::on_gpu(const std::vector<SequenceCuda>& cuts, AttentionRows rows,
+                                   bool settled) const {
+  AttentionLaunch launch(*this, cuts);
+  launch.queue(rows, settled, nullptr);
+  return launch.result();
+}
 
 bool same(const std::vector<Bf16>& a, const std::vector<Bf16>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * 2) == 0;
@@ -249,6 +282,31 @@ TEST_F(AttentionOnTheGpu, ARowsBitsDependNeitherOnTheKernelNorOnThePromptsCuttin
     EXPECT_TRUE(same(whole, sequence.in_runs(1, AttentionRows::few))) << name_of(shape, length);
     EXPECT_TRUE(same(whole, sequence.in_runs(tile_rows, AttentionRows::both))) << name_of(shape, length);
     EXPECT_TRUE(same(whole, sequence.in_runs(33, AttentionRows::both))) << name_of(shape, length);
+  }
+}
+
+// Two grids at once: their blocks share multiprocessors, and some wait there for others, which keeps the
+// memory pipe busy. So they do where an early launch finds some multiprocessors free sooner than others.
+TEST_F(AttentionOnTheGpu, KeepsItsBitsBesideAnotherLaunch) {
+  std::mt19937 random(6);
+  for (const DType dtype : {DType::bf16, DType::f8_e4m3}) {
+    const Shape shape = small_cases ? Shape{8, 1, 64, 0, true, dtype} : Shape{64, 8, 64, 0, true, dtype};
+    const int count = small_cases ? 10 : 700, rounds = small_cases ? 1 : 40;
+    const Sequence sequence(random, shape, small_cases ? 300 : 1200);
+    std::vector<SequenceCuda> cuts;
+    for (int i = 0; i < count; ++i) cuts.push_back({i, 1, sequence.length - count + i, 0});
+    const std::vector<Bf16> alone = sequence.on_gpu(cuts, AttentionRows::all_as_many);
+    cudaStream_t streams[2];
+    for (cudaStream_t& stream : streams) cuda_check(cudaStreamCreate(&stream));
+    AttentionLaunch launches[2] = {{sequence, cuts}, {sequence, cuts}};
+    int other_bits = 0;
+    for (int round = 0; round < rounds; ++round) {
+      for (int i = 0; i < 2; ++i) launches[i].queue(AttentionRows::few, false, streams[i]);
+      for (const cudaStream_t stream : streams) cuda_check(cudaStreamSynchronize(stream));
+      for (const AttentionLaunch& launch : launches) other_bits += !same(alone, launch.result());
+    }
+    for (const cudaStream_t stream : streams) cuda_check(cudaStreamDestroy(stream));
+    EXPECT_EQ(other_bits, 0) << "of " << 2 * rounds << " launches, " << dtype_name(dtype);
   }
 }
 

@@ -112,6 +112,13 @@ struct TileQueries {
       }
     }
   }
+  // Of every load a word (ptx::await_loads).
+  __device__ __forceinline__ std::uint32_t of_loads() const {
+    std::uint32_t words = 0;
+#pragma unroll
+    for (int s = 0; s < 4; ++s) words ^= step[s][0] ^ step[s][1] ^ step[s][2] ^ step[s][3];
+    return words;
+  }
 };
 
 // A place in a ring, and the parity of its turn there.

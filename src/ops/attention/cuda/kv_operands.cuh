@@ -24,6 +24,8 @@ struct GroupOperand<KvBf16> {
                          group + half * 512 + lane * 16);
     }
   }
+  // Of every load a word (ptx::await_loads).
+  __device__ __forceinline__ std::uint32_t of_loads() const { return words[0] ^ words[4]; }
   __device__ __forceinline__ std::uint32_t pair(int i) const { return words[i]; }
   // Makes element i of the lane's sixteen zero.
   __device__ __forceinline__ void clear(int i) { words[i / 2] &= i % 2 ? 0x0000ffffu : 0xffff0000u; }
@@ -40,6 +42,7 @@ struct GroupOperand<KvE4m3> {
     words[2] = four.z;
     words[3] = four.w;
   }
+  __device__ __forceinline__ std::uint32_t of_loads() const { return words[0]; }
   __device__ __forceinline__ std::uint32_t pair(int i) const {
     return ptx::bf16x2_of_e4m3x2(static_cast<std::uint16_t>(words[i / 2] >> (16 * (i % 2))));
   }

@@ -119,6 +119,7 @@ struct Steps {
 #pragma unroll
     for (int n = 0; n < 2; ++n)
       key[n].load(ring.slot(place) + (2 * reader.warp + n) * kv_group_bytes<Kv>, reader.lane);
+    ptx::await_loads(key[0].of_loads() ^ key[1].of_loads());
     __syncwarp();  // all lanes have their keys
     if (reader.lane == 0) ring.release(place);
   }
@@ -190,6 +191,7 @@ struct Steps {
       value[half].load(ring.slot(place) + half * kv_chunk_bytes<Kv> + reader.warp * kv_group_bytes<Kv>,
                        reader.lane);
     }
+    ptx::await_loads(value[0].of_loads() ^ value[1].of_loads());
     __syncwarp();  // all lanes have their values
     if (reader.lane == 0) ring.release(place);
     // Weights are zero where the tile sees nothing, but zero times what is no number is none.

@@ -243,6 +243,7 @@ struct Reading {
     ptx::mbarrier_wait(&shared.queries_full, tiles & 1);
     const auto* const low = reinterpret_cast<const Bf16*>(shared.queries + first_query * query_bytes);
     const TileQueries q(low, low + 8 * (query_bytes / 2), t);
+    ptx::await_loads(q.of_loads());
     __syncwarp();  // all lanes have their queries
     if (lane == 0) ptx::mbarrier_arrive(&shared.queries_empty);
     ++tiles;

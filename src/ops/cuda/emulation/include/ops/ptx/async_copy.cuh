@@ -11,6 +11,7 @@ namespace nibble::ptx {
 inline void mbarrier_init(std::uint64_t* barrier, std::uint32_t arrivals) {
   emulation::barrier_init(barrier, arrivals);
 }
+inline void await_loads(std::uint32_t) {}
 inline void fence_mbarrier_init() {}
 inline void mbarrier_arrive(std::uint64_t* barrier) { emulation::barrier_arrive(barrier, 0); }
 inline void mbarrier_arrive_expecting(std::uint64_t* barrier, std::uint32_t bytes) {
