@@ -288,7 +288,6 @@ GptOssCudaRoom lay_out_gpt_oss_room(const ModelConfig& config, const CudaForward
   room.expert_ids = arena.take<std::int32_t>(size(all_slots));
   room.expert_weights = arena.take<float>(size(all_slots));
   room.attention.partials = arena.take<float>(attention_partials(CudaModel::attention_splits_room, kv_heads));
-  room.attention.arrived = arena.take<std::uint32_t>(size(limits.sequences) * size(kv_heads));
   room.linear.few_sums =
       arena.take<float>(linear_few_floats(processors, std::max(limits.rows, limits.logit_rows)));
   room.linear.many_sums = arena.take<float>(linear_many_floats(processors));
@@ -339,6 +338,8 @@ Result<std::unique_ptr<CudaModel>> load_gpt_oss_cuda(const ModelConfig& config,
   GptOssCudaWeights weights = lay_out_gpt_oss_weights(config, weight_arena);
   const GptOssCudaRoom room = lay_out_gpt_oss_room(config, limits, processors, room_arena);
   clear_linear_workspace(room.linear, processors, std::max(limits.rows, limits.logit_rows), stream);
+  const int kv_heads = as_int(config.num_key_value_heads);
+  clear_attention_workspace(room.attention, CudaModel::attention_splits_room, kv_heads, stream);
   NIBBLE_ASSIGN(WeightPlacing placing, WeightPlacing::begin(feed, stream));
   NIBBLE_RETURN_IF_ERROR(place_gpt_oss_weights(config, weights, placing));
   return std::unique_ptr<CudaModel>(std::make_unique<GptOssCuda>(

@@ -25,21 +25,6 @@ __device__ __forceinline__ void count_up_release(unsigned* counter) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
 
-// The same by more than one.
-__device__ __forceinline__ void count_up_release(unsigned* counter, unsigned by) {
-  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(by) : "memory");
-}
-
-// Adds and returns what was there; it orders no memory.
-__device__ __forceinline__ unsigned add_relaxed(unsigned* counter, unsigned by) {
-  unsigned before;
-  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;"
-               : "=r"(before)
-               : "l"(counter), "r"(by)
-               : "memory");
-  return before;
-}
-
 // Adds and returns what was there. Who wrote before an earlier addition has written for this thread now, and
 // what this thread wrote is there for later ones.
 __device__ __forceinline__ unsigned add_acquire_release(unsigned* counter, unsigned by) {
@@ -57,7 +42,7 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* counter) {
   return value;
 }
 
-// Sixteen bytes of which each word comes and goes as a whole, by threads of any block; they order no memory.
+// Words that come and go each as a whole, by threads of any block; they order no memory.
 __device__ __forceinline__ float4 load_relaxed(const float4* at) {
   float4 value;
   asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3}, [%4];"
@@ -70,6 +55,13 @@ __device__ __forceinline__ void store_relaxed(float4* at, const float4& value) {
   asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(at), "f"(value.x), "f"(value.y),
                "f"(value.z), "f"(value.w)
                : "memory");
+}
+__device__ __forceinline__ void store_relaxed(float2* at, const float2& value) {
+  asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1,%2};" ::"l"(at), "f"(value.x), "f"(value.y)
+               : "memory");
+}
+__device__ __forceinline__ void store_relaxed(float* at, float value) {
+  asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(at), "f"(value) : "memory");
 }
 
 // The thread's warp, in a way that the compiler knows to be the same for all lanes: what branches on it may

@@ -249,8 +249,9 @@ Result<std::string> check_attention() {
     const int splits = static_cast<int>(cuts.size()) * attention_splits(slots);
     NIBBLE_ASSIGN(DeviceBuffer sequences, on_device(cuts));
     NIBBLE_ASSIGN(DeviceBuffer out, zeroed(of_heads.token_bytes(rows)));
-    NIBBLE_ASSIGN(DeviceBuffer partials, zeroed(attention_partials(splits, kv_heads) * sizeof(float)));
-    NIBBLE_ASSIGN(DeviceBuffer arrived, zeroed(cuts.size() * kv_heads * 4));
+    NIBBLE_ASSIGN(DeviceBuffer partials,
+                  DeviceBuffer::allocate(attention_partials(splits, kv_heads) * sizeof(float)));
+    partials.fill(0xff);
     NIBBLE_RETURN_IF_ERROR(attention_cuda({.q = q.as<Bf16>(),
                                            .heads = heads,
                                            .sequences = sequences.as<SequenceCuda>(),
@@ -262,7 +263,7 @@ Result<std::string> check_attention() {
                                            .out = out.as<std::uint8_t>(),
                                            .rows = how,
                                            .max_splits = splits,
-                                           .workspace = {partials.as<float>(), arrived.as<std::uint32_t>()}},
+                                           .workspace = {partials.as<float>()}},
                                           nullptr));
     cuda_check(cudaDeviceSynchronize());
     return out;

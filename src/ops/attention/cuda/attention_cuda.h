@@ -61,10 +61,12 @@ struct SequenceCuda {
 // that blocks share; the others have rows enough to give each block a tile of its own.
 enum class AttentionRows { few, many, both, all_as_many };
 
+// What is left by blocks for each other is read word by word as it comes. A word whose bits are all set is
+// not there yet; no sum has these bits, since what is no number is another one in arithmetic's results.
 struct AttentionCudaWorkspace {
-  float* partials = nullptr;         // [attention_partials(..)]
-  std::uint32_t* arrived = nullptr;  // [sequences, kv_heads], zeroed once, 0 between launches
+  float* partials = nullptr;  // [attention_partials(..)], all bits set once, and between launches
 };
+inline constexpr std::uint32_t attention_absent = 0xffffffffu;
 
 // All pointers are to device memory.
 struct AttentionCudaArgs {
@@ -95,6 +97,10 @@ constexpr std::size_t attention_partials(int splits, int kv_heads) {
   return static_cast<std::size_t>(splits) * static_cast<std::size_t>(kv_heads) * attention_tile *
          attention_partial_floats;
 }
+
+// Queues what a workspace begins with.
+void clear_attention_workspace(const AttentionCudaWorkspace& workspace, int splits, int kv_heads,
+                               cudaStream_t stream);
 
 // Queues the attention on the stream. A refusal names what the shapes lack.
 Status attention_cuda(const AttentionCudaArgs& args, cudaStream_t stream);

@@ -6,6 +6,9 @@
 namespace nibble {
 
 inline constexpr int attention_uncut_steps = 2;  // a pair of so few stays in one block
+// Steps for each multiprocessor from which on two blocks of it share them: one's barriers hide behind the
+// other's products. With fewer, the second place is better left to the next launch.
+inline constexpr int attention_double_steps = 3;
 
 // All steps of one sequence and KV head, the first of which is unit `unit` of the launch.
 struct Pair {
@@ -20,7 +23,17 @@ struct Pair {
 struct Work {
   const AttentionCudaArgs& args;
   const long long* before;  // of each sequence: steps and, in the high bits, splits (add_up_units)
-  int group_bits, units;
+  int group_bits;
+  int units = 0, each = 1;  // of the launch, and of a block: deal()
+
+  // Once `before` is complete: which of the grid's blocks, two a multiprocessor, have runs. Runs are as long
+  // as the longest must be, the last ones shorter or empty, so that most end where pairs of equal lengths do.
+  __device__ void deal() {
+    const int processors = static_cast<int>(gridDim.x) / 2;
+    units = static_cast<int>(before[args.sequence_count]) * args.cache.kv_heads;
+    const int blocks = units >= attention_double_steps * processors ? 2 * processors : processors;
+    each = max((units + blocks - 1) / blocks, 1);
+  }
 
   __device__ Tile tile_of(int sequence, int kv_head) const {
     const SequenceCuda rows = args.sequences[sequence];
@@ -39,20 +52,26 @@ struct Work {
     const int steps = static_cast<int>(before[sequence + 1]) - begin;
     return pair_of(sequence, (unit - begin * args.cache.kv_heads) / steps);
   }
-  // Where a block's run begins; one past the last block's is where all ends.
+  // Where a block's run begins, at the split's border that is nearest; one past the last block's is where all
+  // ends.
   __device__ int begin_of(int block) const {
-    const int unit = static_cast<int>(static_cast<long long>(block) * units / static_cast<int>(gridDim.x));
-    if (unit >= units) return units;
+    const int unit = min(block * each, units);
+    if (unit == units) return units;
     const Pair pair = pair_at(unit);
-    if (unit == pair.unit) return unit;
-    if (pair.past - pair.first <= attention_uncut_steps) return pair.unit + pair.past - pair.first;
-    const int step = pair.first + unit - pair.unit, split = attention_split_of(step);
-    if (attention_split_begin(split) == step) return unit;
-    return pair.unit + min(attention_split_begin(split + 1), pair.past) - pair.first;
+    const int step = pair.first + unit - pair.unit;
+    int low = pair.first, high = pair.past;
+    if (high - low > attention_uncut_steps) {
+      const int split = attention_split_of(step);
+      low = max(low, attention_split_begin(split));
+      high = min(high, attention_split_begin(split + 1));
+    }
+    return pair.unit - pair.first + (2 * (step - low) < high - low ? low : high);
   }
   // The block whose run has this unit, one that a run may begin with.
   __device__ int block_of(int unit) const {
-    return static_cast<int>(((unit + 1ll) * static_cast<int>(gridDim.x) - 1) / units);
+    int block = unit / each;
+    while (begin_of(block + 1) <= unit) ++block;
+    return block;
   }
   // What is left of a pair's split, for its first query; the next split's is apart() floats further on.
   __device__ float* partial(const Pair& pair, int split) const {
@@ -91,24 +110,9 @@ struct Share {
   int kv_head, splits, begin, end;
   int skipped;  // the front's splits but its first, at whose place its total is
   int first_query, past_query;
-  float* partials;         // of the pair's first split
-  std::uint32_t* arrived;  // low half: splits that are there; high half: those of blocks that read no more
+  float* partials;  // of the pair's first split
 
   __device__ bool is_cut() const { return end - begin < splits; }
-  __device__ bool reads() const { return first_query < past_query; }
-
-  __device__ std::uint32_t count() const { return static_cast<std::uint32_t>(end - begin); }
-  // By one thread, for all of the block: what it leaves is there.
-  __device__ void say_there() const { ptx::count_up_release(arrived, count()); }
-  // By one thread: the block reads the counter no more. At the last one's word it is 0 again (reset); the
-  // next launch begins behind this one's end.
-  __device__ std::uint32_t say_done() const { return ptx::add_relaxed(arrived, count() << 16); }
-  __device__ void reset(std::uint32_t before_done) const {
-    if (before_done + (count() << 16) == static_cast<std::uint32_t>(splits) * 0x10001u) *arrived = 0;
-  }
-  __device__ bool all_are_there() const {
-    return (ptx::load_acquire(arrived) & 0xffffu) == static_cast<std::uint32_t>(splits);
-  }
 };
 
 // Of the first pair of a block's run [begin, end), or of the last one; nothing of a last one that is the
@@ -133,7 +137,6 @@ __device__ __forceinline__ Share share_of(const Work& work, int begin, int end, 
   share.first_query = query_at(share.begin);
   share.past_query = query_at(share.end);
   share.partials = work.partial(pair, 0);
-  share.arrived = &work.args.workspace.arrived[pair.sequence * work.args.cache.kv_heads + share.kv_head];
   return share;
 }
 

@@ -5,15 +5,16 @@
 // position, with half of the tensor core's 16 rows used by the 8 heads of one row.
 //
 // All steps of all sequences and KV heads are one row of work, of which each block has an equal run that
-// begins and ends with splits. A warp asks for keys and values, by bulk copies into a ring that holds 96 KB:
-// so much is on its way in each multiprocessor whatever the arithmetic does. Eight warps share a step: in the
-// first product each has 16 positions, in the second 8 dimensions, and the weights between them pass through
-// shared memory as operands.
+// begins and ends with splits (Work::deal). A warp asks for keys and values, by bulk copies into a ring: in
+// each multiprocessor two blocks' 128 KB are on their way whatever the arithmetic does (rings of 96 KB take 7
+// % longer where memory is the limit). Eight warps share a step: in the first product each has 16 positions,
+// in the second 8 dimensions, and the weights between them pass through shared memory as operands.
 //
 // A KV head's steps that lie in one block end there. Where a run's end cuts them, the block that has the
-// front leaves its total, the others each split's, and when all have come, the blocks that have splits share
-// out the queries and take in what was left in order. Blocks wait for each other there: the grid has one for
-// each multiprocessor, so all of them run.
+// front leaves its total, the others each split's, and the blocks that have splits share out the queries and
+// take in what was left in order, each word as it comes: every word says by itself whether it is there, so no
+// fence and no counter lies between a sum and its reader, who makes the word absent again. Blocks wait for
+// each other there: the grid has two for each multiprocessor, which fit, so all of them run.
 #include <algorithm>
 
 #include "ops/attention/cuda/attention_shares.cuh"
@@ -27,7 +28,7 @@ namespace {
 constexpr int warps = attention_step / 16;
 constexpr int readers = warps * 32;
 constexpr int few_threads = readers + 32;
-constexpr int ring_bytes = 96 * 1024;
+constexpr int ring_bytes = 64 * 1024;
 constexpr int partial_quads = attention_partial_floats / 4;
 constexpr int total_quads = kv_head_dim / 4 + 1;  // of them: o and l
 constexpr int rows_once = readers / total_quads;
@@ -40,15 +41,21 @@ using Ring = KvRing<Kv, ring_slots<Kv>, warps>;
 
 struct alignas(128) FewShared {
   std::uint8_t ring[ring_bytes];  // after the last step: what was left by other blocks
-  uint4 weights[warps][32];
+  uint4 weights[warps][32];       // of tiles with one row a lane half of each: uint2
   float largest[attention_tile][warps];
   float sums[warps][attention_tile][4];
   float factors[attention_tile];
   std::uint64_t full[ring_slots<KvE4m3>], empty[ring_slots<KvE4m3>];  // as many as the smallest slots ask for
-  Share shares[2];                                // of the block's first pair and of its last one
-  std::uint64_t planned;                          // the shares are there
+  Share shares[2];        // of the block's first pair and of its last one
+  std::uint64_t planned;  // the shares are there
+  std::uint32_t nobodys;
   long long before[attention_max_sequences + 1];  // steps and, in the high bits, splits
 };
+
+static_assert(
+    2 * (sizeof(FewShared) + 1024 + 128) <= 228 * 1024,
+    "two blocks fit a multiprocessor: the whole grid runs at once, or with few blocks at work the next "
+    "launch's first keys come while this one ends");
 
 // A total, a split's or a query's, for a lane's two rows; of row r dimensions 8w + 2t and + 1 are o[2r] and
 // o[2r + 1]. l is lane t's, of row g in warp 0 and of row g + 8 in warp 1.
@@ -66,7 +73,7 @@ struct Total {
       for (int e = 0; e < 2; ++e)
         o[2 * row + e] = take_in(o[2 * row + e], split.o[2 * row + e], scalings[row]);
     }
-    l = take_in(l, split.l, rows == 1 || warp == 0 ? scalings[0] : scalings[rows - 1]);
+    l = take_in(l, split.l, warp % rows == 0 ? scalings[0] : scalings[rows - 1]);
   }
 };
 
@@ -91,8 +98,7 @@ struct Steps {
   const Reader reader;
   // Positions that are seen, counted from this thread's first of step 0: by its queries; and by the tile.
   int first[rows], past[rows], first_of_all, past_of_all;
-  int whole_first, whole_past;  // the steps that all queries see
-  float exponents;              // a score's
+  float exponents;  // a score's
   Place& at;
   float s[2][4];
   GroupOperand<Kv> key[2];  // of 8 positions each
@@ -108,8 +114,6 @@ struct Steps {
     }
     first_of_all = tile.first();
     past_of_all = tile.past();
-    whole_first = (tile.sight(tile.count - 1).first + attention_step - 1) / attention_step;
-    whole_past = tile.sight(0).past / attention_step;
     exponents = __fmul_rn(tile.args.scale, log2_e);
   }
 
@@ -133,14 +137,14 @@ struct Steps {
     }
   }
 
-  // Leaves the largest of this warp's scores for the others.
+  // Leaves the largest of this warp's scores for the others. Without a branch, so that it runs beside
+  // products.
   __device__ __forceinline__ void find_largest(int step) {
-    if (step < whole_first || step >= whole_past) {
 #pragma unroll
-      for (int i = 0; i < 4 * rows; ++i) {
-        const int position = step * attention_step + i / 2 % 2 * 8 + i % 2, row = i / 4;
-        if (position < first[row] || position >= past[row]) s[i / 2 % 2][2 * row + i % 2] = attention_nothing;
-      }
+    for (int i = 0; i < 4 * rows; ++i) {
+      const int position = step * attention_step + i / 2 % 2 * 8 + i % 2, row = i / 4;
+      float& score = s[i / 2 % 2][2 * row + i % 2];
+      score = position < first[row] || position >= past[row] ? attention_nothing : score;
     }
 #pragma unroll
     for (int row = 0; row < rows; ++row) {
@@ -178,8 +182,20 @@ struct Steps {
       packed[0][row] = ptx::pack_bf16x2(weights[0], weights[1]);
       packed[1][row] = ptx::pack_bf16x2(weights[2], weights[3]);
     }
-    shared.weights[reader.warp][reader.lane] =
-        make_uint4(packed[0][0], packed[0][1], packed[1][0], packed[1][1]);
+    if constexpr (rows == 1) {
+      one_row_weights()[reader.warp * 32 + reader.lane] = make_uint2(packed[0][0], packed[1][0]);
+    } else {
+      shared.weights[reader.warp][reader.lane] =
+          make_uint4(packed[0][0], packed[0][1], packed[1][0], packed[1][1]);
+    }
+  }
+  __device__ __forceinline__ uint2* one_row_weights() const {
+    return reinterpret_cast<uint2*>(shared.weights);
+  }
+  __device__ __forceinline__ uint4 weights_of(int warp) const {
+    if constexpr (rows > 1) return shared.weights[warp][reader.lane];
+    const uint2 both = one_row_weights()[warp * 32 + reader.lane];
+    return make_uint4(both.x, 0, both.y, 0);
   }
 
   // This warp's 8 dimensions of the values.
@@ -204,17 +220,19 @@ struct Steps {
     }
   }
 
+  // Of a row in warps 0, 2, ..., of the other in the odd ones, since that needs no branch: the first two
+  // count.
   __device__ __forceinline__ void add_sums(Total& split, const float (&scales)[rows]) const {
-    if (reader.warp >= rows) return;
+    const int row = reader.warp % rows;
     float sums[warps];
 #pragma unroll
-    for (int i = 0; i < warps; ++i) sums[i] = shared.sums[i][reader.g + 8 * reader.warp][reader.t];
+    for (int i = 0; i < warps; ++i) sums[i] = shared.sums[i][reader.g + 8 * row][reader.t];
 #pragma unroll
     for (int apart = 1; apart < warps; apart *= 2) {
 #pragma unroll
       for (int i = 0; i < warps; i += 2 * apart) sums[i] = __fadd_rn(sums[i], sums[i + apart]);
     }
-    split.l = fmaf(split.l, reader.warp == 0 ? scales[0] : scales[rows - 1], sums[0]);
+    split.l = fmaf(split.l, row == 0 ? scales[0] : scales[rows - 1], sums[0]);
   }
 
   __device__ __forceinline__ void begin(int step) {
@@ -229,20 +247,20 @@ struct Steps {
     float scales[rows];
     GroupOperand<Kv> value[2];  // of 64 positions each
     await_readers();            // the largest scores are there
-    weigh(split, scales);
     load_values(value, at.plus(1), step);
+    weigh(split, scales);
     if (next) load_keys(at.plus(2));
     await_readers();  // weights and their sums are there, and the largest scores have been read
 #pragma unroll
     for (int i = 0; i < 2 * rows; ++i) split.o[i] = __fmul_rn(split.o[i], scales[i / 2]);
 #pragma unroll
     for (int k = 0; k < warps; ++k) {
-      const uint4 weights = shared.weights[k][reader.lane];
+      const uint4 weights = weights_of(k);
       ptx::mma_m16n8k16_bf16(split.o, weights.x, weights.y, weights.z, weights.w,
                              value[k / 4].pair(k % 4 * 2), value[k / 4].pair(k % 4 * 2 + 1));
-      if (k % 2 == 0) multiply_keys(k / 2);  // without a next step: of what is not looked at
+      if (k < 4) multiply_keys(k);  // without a next step: of what is not looked at
     }
-    if (next) find_largest(step + 1);
+    find_largest(step + 1);
     add_sums(split, scales);
     at = at.plus(2);
   }
@@ -256,17 +274,21 @@ __device__ __forceinline__ void leave(float* partial, const Total& total, int co
     const int query = reader.g + 8 * row;
     if (query >= count) continue;
     float* const at = partial + query * attention_partial_floats;
-    *reinterpret_cast<float2*>(at + 8 * reader.warp + 2 * reader.t) =
-        make_float2(total.o[2 * row], total.o[2 * row + 1]);
+    ptx::store_relaxed(reinterpret_cast<float2*>(at + 8 * reader.warp + 2 * reader.t),
+                       make_float2(total.o[2 * row], total.o[2 * row + 1]));
     if (reader.warp != row) continue;
-    at[kv_head_dim + reader.t] = total.l;
-    if (reader.t == 0) at[kv_head_dim + 4] = total.m[row];
+    ptx::store_relaxed(at + kv_head_dim + reader.t, total.l);
+    ptx::store_relaxed(at + kv_head_dim + 4 + reader.t, total.m[row]);
   }
 }
 
 template <int rows>
 __device__ __forceinline__ void put_out(const Tile& tile, const Total& total, FewShared& shared,
                                         const Reader& reader) {
+  std::uint8_t* out[rows];
+#pragma unroll
+  for (int row = 0; row < rows; ++row)
+    out[row] = tile.out(reader.g + 8 * row, 8 * reader.warp + 2 * reader.t);
   float l = total.l;
   l = __fadd_rn(l, __shfl_xor_sync(0xffffffffu, l, 1));
   l = __fadd_rn(l, __shfl_xor_sync(0xffffffffu, l, 2));
@@ -277,34 +299,72 @@ __device__ __forceinline__ void put_out(const Tile& tile, const Total& total, Fe
     const int query = reader.g + 8 * row;
     if (query >= tile.count) continue;
     const float factor = shared.factors[query];
-    *reinterpret_cast<std::uint32_t*>(tile.out(query, 8 * reader.warp + 2 * reader.t)) =
+    *reinterpret_cast<std::uint32_t*>(out[row]) =
         ptx::pack_bf16x2(__fmul_rn(total.o[2 * row], factor), __fmul_rn(total.o[2 * row + 1], factor));
   }
 }
 
-// Queries [first, past) of a pair, at most rows_once, from what all blocks have left of it: the front's
-// total, then the splits behind the front.
+// Brings `count` totals near, from `begin` of a share's on: the front's, then the splits behind the front. Of
+// each `quads` of four words, from `from` on; they are absent afterwards.
+__device__ __forceinline__ void fetch_totals(const Share& share, float* from, std::size_t apart, int begin,
+                                             int count, int quads, float4* staged, int thread) {
+  constexpr int once = 4;
+  const unsigned inverse = (1u << 21) / static_cast<unsigned>(quads) + 1;  // exact up to 6,144 / quads
+  constexpr unsigned give_up = 1u << 23;  // polls, which take seconds: a block is missing
+  const float nothing = __uint_as_float(attention_absent);
+  const auto is_absent = [](const float4& four) {
+    return __float_as_uint(four.x) == attention_absent || __float_as_uint(four.y) == attention_absent ||
+           __float_as_uint(four.z) == attention_absent || __float_as_uint(four.w) == attention_absent;
+  };
+#pragma unroll 1
+  for (int first = thread; first < count * quads; first += once * readers) {
+    float4* places[once];
+    float4 found[once];
+#pragma unroll
+    for (int i = 0; i < once; ++i) {
+      const int at = min(first + i * readers, count * quads - 1);
+      const int nth = static_cast<int>(static_cast<unsigned>(at) * inverse >> 21), total = begin + nth;
+      places[i] = reinterpret_cast<float4*>(
+          from + (total == 0 ? 0 : static_cast<std::size_t>(total + share.skipped) * apart) +
+          (at - nth * quads) * 4);
+      if (first + i * readers < count * quads) found[i] = ptx::load_relaxed(places[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < once; ++i) {
+      if (first + i * readers >= count * quads) continue;
+      for (unsigned polls = 0; is_absent(found[i]); ++polls) {
+        if (polls == give_up) __trap();
+        found[i] = ptx::load_relaxed(places[i]);
+      }
+      staged[first + i * readers] = found[i];
+      ptx::store_relaxed(places[i], make_float4(nothing, nothing, nothing, nothing));
+    }
+  }
+}
+
+// Queries [first, past) of a pair, at most rows_once, from what all blocks have left of it.
 __device__ __forceinline__ void end_queries(const Work& work, const Share& share, int first, int past,
                                             FewShared& shared, const Reader& reader) {
   const int totals = share.splits - share.skipped, rows = past - first;
   const int once = static_cast<int>(sizeof shared.ring) / (rows * attention_partial_floats * 4);
   const std::size_t apart = work.apart();
-  const float* const from = share.partials + first * attention_partial_floats;
+  float* const from = share.partials + first * attention_partial_floats;
   float4* const staged = reinterpret_cast<float4*>(shared.ring);
   const int row = reader.thread / total_quads, quad = reader.thread % total_quads;
+  const Tile tile{work.args,
+                  share.sequence,
+                  share.kv_head,
+                  work.group_bits,
+                  0,
+                  share.sequence.row_count << work.group_bits};
+  std::uint8_t* const out = tile.out(first + min(row, rows - 1), 4 * min(quad, total_quads - 2));
   float m = attention_nothing;
   float4 sums = make_float4(0, 0, 0, 0);
 #pragma unroll 1
   for (int begin = 0; begin < totals; begin += once) {
     const int count = min(once, totals - begin);
     await_readers();  // what was staged before has been read
-    for (int i = reader.warp; i < count; i += warps) {
-      const float* const total =
-          from + (begin + i == 0 ? 0 : static_cast<std::size_t>(begin + i + share.skipped) * apart);
-      for (int j = reader.lane; j < rows * partial_quads; j += 32)
-        ptx::copy_to_shared(&staged[i * rows * partial_quads + j], total + 4 * j);
-    }
-    ptx::await_copies_to_shared();
+    fetch_totals(share, from, apart, begin, count, rows * partial_quads, staged, reader.thread);
     await_readers();  // it is staged
     if (row >= rows) continue;
 #pragma unroll 4
@@ -324,13 +384,7 @@ __device__ __forceinline__ void end_queries(const Work& work, const Share& share
   await_readers();  // every query's factor is there
   if (row < rows && quad < total_quads - 1) {
     const float factor = shared.factors[row];
-    const Tile tile{work.args,
-                    share.sequence,
-                    share.kv_head,
-                    work.group_bits,
-                    0,
-                    share.sequence.row_count << work.group_bits};
-    *reinterpret_cast<uint2*>(tile.out(first + row, 4 * quad)) =
+    *reinterpret_cast<uint2*>(out) =
         make_uint2(ptx::pack_bf16x2(__fmul_rn(sums.x, factor), __fmul_rn(sums.y, factor)),
                    ptx::pack_bf16x2(__fmul_rn(sums.z, factor), __fmul_rn(sums.w, factor)));
   }
@@ -339,18 +393,10 @@ __device__ __forceinline__ void end_queries(const Work& work, const Share& share
 
 __device__ __forceinline__ void end_share(const Work& work, const Share& share, FewShared& shared,
                                           const Reader& reader) {
-  if (!share.is_cut() || !share.reads()) return;
-  std::uint32_t before_done = 0;
-  if (reader.thread == 0) {
-    while (!share.all_are_there()) {
-    }
-    before_done = share.say_done();
-  }
-  await_readers();  // all that was left is there
+  if (!share.is_cut()) return;
 #pragma unroll 1
   for (int begin = share.first_query; begin < share.past_query; begin += rows_once)
     end_queries(work, share, begin, min(begin + rows_once, share.past_query), shared, reader);
-  if (reader.thread == 0) share.reset(before_done);
 }
 
 // Steps [first, past) of a pair.
@@ -404,17 +450,17 @@ __device__ __forceinline__ void read(const Work& work, int begin, int end, const
       read_pair<Kv, 2>(work, pair, first, past, ring, at, shared, reader);
     }
   });
-  await_readers();  // the counts below speak for every reader's totals
   ptx::mbarrier_wait(&shared.planned, 0);
 #pragma unroll 1
-  for (int i = 0; thread == 0 && i < 2; ++i) {
-    const Share& share = shared.shares[i];
-    if (!share.is_cut()) continue;
-    share.say_there();
-    if (!share.reads()) share.reset(share.say_done());
-  }
-#pragma unroll 1
   for (int i = 0; i < 2; ++i) end_share(work, shared.shares[i], shared, reader);
+}
+
+// By one warp: brings a tile's queries near, which its readers will want after the tile before it.
+__device__ __forceinline__ void touch_queries(const Tile& tile, FewShared& shared, int lane) {
+  constexpr int sectors = kv_head_dim * 2 / 32;  // of a query
+#pragma unroll
+  for (int i = lane; i < attention_tile * sectors; i += 32)
+    ptx::touch_sector(&shared.nobodys, tile.queries(i / sectors) + i % sectors * 16);
 }
 
 // By one warp: asks for the block's keys and values, then finds out what it shares.
@@ -425,6 +471,7 @@ __device__ __forceinline__ void fill(const Work& work, int begin, int end, const
   typename Ring<Kv>::Place at;
   bool waited = !work.args.settled;
   work.for_each_pair(begin, end, [&](const Pair& pair, int first, int past) {
+    if (waited) touch_queries(pair.tile, shared, lane);
     ring.fill(at, pair.tile, first, past, lane, [&](int position) {
       if (waited || position <= pair.tile.sequence.first_position) return;
       ptx::grid_dependency_wait();  // these rows' own keys and values
@@ -447,7 +494,7 @@ __global__ void __launch_bounds__(few_threads, 2)
     ptx::mbarrier_init(&shared.planned, 1);
     ring.init();
   }
-  Work work{args, shared.before, group_bits_of(args), 0};
+  Work work{args, shared.before, group_bits_of(args)};
   add_up_units<few_threads>(shared.before, args.sequence_count, [&](int index) -> long long {
     const SequenceCuda& sequence = args.sequences[index];
     if (sequence.row_count == 0 || !has_few_rows(sequence, work.group_bits)) return 0;
@@ -456,7 +503,7 @@ __global__ void __launch_bounds__(few_threads, 2)
     const long long splits = attention_split_of(past - 1) + 1 - attention_split_of(first);
     return splits << 32 | (past - first);
   });
-  work.units = static_cast<int>(shared.before[args.sequence_count]) * args.cache.kv_heads;
+  work.deal();
   // Two lanes, a border each.
   const int border = work.begin_of(static_cast<int>(blockIdx.x + threadIdx.x % 2));
   const int begin = __shfl_sync(0xffffffffu, border, 0), end = __shfl_sync(0xffffffffu, border, 1);
@@ -476,7 +523,7 @@ void launch(const AttentionCudaArgs& args, cudaStream_t stream) {
   cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
   cuda_check(cudaFuncSetAttribute(sm90_attention_few<Kv>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(sizeof(FewShared))));
-  launch_kernel({.blocks = dim3(static_cast<unsigned>(processors)),
+  launch_kernel({.blocks = dim3(2 * static_cast<unsigned>(processors)),
                  .threads = few_threads,
                  .shared_bytes = sizeof(FewShared),
                  .stream = stream,

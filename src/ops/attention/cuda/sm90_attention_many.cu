@@ -335,10 +335,14 @@ __device__ __forceinline__ void convert(const Coming& coming, Coming::Place& fro
   for (int slot = 2 * begin; slot < 2 * end; ++slot) {  // keys, then values
     coming.wait_full(from);
     ring.wait_empty(to);
+    constexpr int groups_of_slot = attention_step / 8;
+    GroupOperand<KvE4m3> next;
+    next.load(coming.slot(from) + converter * kv_group_bytes<KvE4m3>, lane);
 #pragma unroll 1
-    for (int group = converter; group < attention_step / 8; group += converters) {
-      GroupOperand<KvE4m3> operand;
-      operand.load(coming.slot(from) + group * kv_group_bytes<KvE4m3>, lane);
+    for (int group = converter; group < groups_of_slot; group += converters) {
+      const GroupOperand<KvE4m3> operand = next;
+      if (group + converters < groups_of_slot)
+        next.load(coming.slot(from) + (group + converters) * kv_group_bytes<KvE4m3>, lane);
       std::uint8_t* const at = ring.slot(to) + group * kv_group_bytes<KvBf16> + lane * 4;
 #pragma unroll
       for (int i = 0; i < 8; ++i) *reinterpret_cast<std::uint32_t*>(at + 128 * i) = operand.pair(i);

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 
 #include "ops/cuda/emulation/emulation.h"
 
@@ -13,12 +14,6 @@ inline void grid_dependency_wait() {}
 inline void grid_launch_dependents() {}
 inline void count_up_release(unsigned* counter) {
   std::atomic_ref<unsigned>(*counter).fetch_add(1, std::memory_order_release);
-}
-inline void count_up_release(unsigned* counter, unsigned by) {
-  std::atomic_ref<unsigned>(*counter).fetch_add(by, std::memory_order_release);
-}
-inline unsigned add_relaxed(unsigned* counter, unsigned by) {
-  return std::atomic_ref<unsigned>(*counter).fetch_add(by, std::memory_order_relaxed);
 }
 inline unsigned add_acquire_release(unsigned* counter, unsigned by) {
   return std::atomic_ref<unsigned>(*counter).fetch_add(by, std::memory_order_acq_rel);
@@ -35,10 +30,14 @@ inline float4 load_relaxed(const float4* at) {
   for (int i = 0; i < 4; ++i) to[i] = std::atomic_ref<std::uint32_t>(from[i]).load(std::memory_order_relaxed);
   return value;
 }
-inline void store_relaxed(float4* at, const float4& value) {
-  auto* const from = reinterpret_cast<const std::uint32_t*>(&value);
+template <class Words>
+void store_relaxed(Words* at, const Words& words) {
+  std::uint32_t bits[sizeof(Words) / 4];
+  std::memcpy(bits, &words, sizeof words);
   auto* const to = reinterpret_cast<std::uint32_t*>(at);
-  for (int i = 0; i < 4; ++i) std::atomic_ref<std::uint32_t>(to[i]).store(from[i], std::memory_order_relaxed);
+  // Last words first, some of them later than others.
+  for (std::size_t i = sizeof(Words) / 4; i-- > 0;)
+    std::atomic_ref<std::uint32_t>(to[i]).store(bits[i], std::memory_order_relaxed);
 }
 inline int warp_of_block() { return static_cast<int>(emulation::thread_index()) / 32; }
 inline void named_barrier(int id, int threads) {
