@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "ops/attention/cuda/attention_cuda.h"
+#include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/linear_cuda.h"
 #include "ops/moe/cuda/moe_cuda.h"
 #include "ops/moe/moe_reference.h"
@@ -28,13 +29,6 @@ namespace nibble {
 namespace {
 
 constexpr const char* report_it = "give --device cpu, and report this";
-
-int processors() {
-  int device = 0, count = 0;
-  cuda_check(cudaGetDevice(&device));
-  cuda_check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-  return count;
-}
 
 // Whether the first values found are as expected, but for this share of their length.
 bool is_near(const std::vector<double>& expected, std::span<const float> found, double share) {
@@ -56,9 +50,10 @@ Result<std::string> check_linear() {
   NIBBLE_ASSIGN(DeviceBuffer plain_w, on_device(w));
   NIBBLE_ASSIGN(DeviceBuffer tiles, DeviceBuffer::allocate(shape.bytes()));
   NIBBLE_ASSIGN(DeviceBuffer packed, DeviceBuffer::allocate(shape.token_bytes(tokens)));
-  NIBBLE_ASSIGN(DeviceBuffer few_sums, zeroed(linear_few_floats(processors(), tokens) * sizeof(float)));
-  NIBBLE_ASSIGN(DeviceBuffer many_sums, zeroed(linear_many_floats(processors()) * sizeof(float)));
-  NIBBLE_ASSIGN(DeviceBuffer arrived, zeroed(static_cast<std::size_t>(processors()) * 4));
+  NIBBLE_ASSIGN(DeviceBuffer few_sums,
+                zeroed(linear_few_floats(processors_of_device(), tokens) * sizeof(float)));
+  NIBBLE_ASSIGN(DeviceBuffer many_sums, zeroed(linear_many_floats(processors_of_device()) * sizeof(float)));
+  NIBBLE_ASSIGN(DeviceBuffer arrived, zeroed(static_cast<std::size_t>(processors_of_device()) * 4));
   NIBBLE_ASSIGN(DeviceBuffer few, zeroed(tokens * rows * sizeof(float)));
   NIBBLE_ASSIGN(DeviceBuffer many, zeroed(tokens * rows * sizeof(float)));
   NIBBLE_RETURN_IF_ERROR(repack_dense_cuda(plain_w.as<Bf16>(), shape, tiles.as<std::uint8_t>(), nullptr));
@@ -70,7 +65,7 @@ Result<std::string> check_linear() {
                       .y_stride = rows,
                       .workspace = {few_sums.as<float>(), many_sums.as<float>(), arrived.as<std::uint32_t>()},
                       .path = LinearPath::many};
-  clear_linear_workspace(args.workspace, processors(), tokens, nullptr);
+  clear_linear_workspace(args.workspace, processors_of_device(), tokens, nullptr);
   NIBBLE_RETURN_IF_ERROR(linear_cuda(args, nullptr));
   args.path = LinearPath::few;
   for (int token = 0; token < tokens; token += token_group) {
@@ -356,6 +351,9 @@ std::vector<GpuCheck> check_gpu() {
   } kernels[] = {
       {"sm90_bf16_linear", check_linear,
        "products with bf16 weights: near double precision, the bits of few rows and of many"},
+      {"sm90_bf16_linear, q, k and v", check_qkv,
+       "queries, keys and values turned and put in their places: near double precision, the bits of few rows "
+       "and of many"},
       {"sm90_mxfp4", check_experts,
        "products with mxfp4 weights: near double precision, the bits of few rows and of many"},
       {"sm90_attention", check_attention<KvBf16>,
@@ -364,6 +362,7 @@ std::vector<GpuCheck> check_gpu() {
        "attention to fp8 keys and values: near double precision, the bits of decode and of prefill"},
       {"add_rms_norm", check_norm, "norms: near the CPU's, and its residual"},
       {"route_top_k", check_router, "the choice of experts: the CPU's"},
+      {"norm_router", check_norm_router, "norm, router and choice in one: the bits of the three one by one"},
       {"embedding", check_embedding, "embeddings: the CPU's bits"},
       {"sample", check_sampling, "sampling and lists of the likeliest: the CPU's tokens"}};
   for (const auto& kernel : kernels) {

@@ -518,9 +518,7 @@ __global__ void __launch_bounds__(few_threads, 2)
 
 template <class Kv>
 void launch(const AttentionCudaArgs& args, cudaStream_t stream) {
-  int device = 0, processors = 0;
-  cuda_check(cudaGetDevice(&device));
-  cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  const int processors = processors_of_device();
   cuda_check(cudaFuncSetAttribute(sm90_attention_few<Kv>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(sizeof(FewShared))));
   launch_kernel({.blocks = dim3(2 * static_cast<unsigned>(processors)),

@@ -431,9 +431,7 @@ __global__ void __launch_bounds__(many_threads, 1)
 
 template <class Kv>
 void launch(const AttentionCudaArgs& args, cudaStream_t stream) {
-  int device = 0, processors = 0;
-  cuda_check(cudaGetDevice(&device));
-  cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  const int processors = processors_of_device();
   cuda_check(cudaFuncSetAttribute(sm90_attention_many<Kv>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(shared_bytes<Kv>)));
   launch_kernel({.blocks = dim3(static_cast<unsigned>(processors)),

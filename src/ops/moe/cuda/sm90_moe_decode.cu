@@ -394,9 +394,7 @@ template <class Granules>
 Status launch_few(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& args, cudaStream_t stream) {
   using Layout = typename Granules::Layout;
   NIBBLE_RETURN_IF_ERROR(check_moe_shapes(weights, args));
-  int device = 0, processors = 0;
-  cuda_check(cudaGetDevice(&device));
-  cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  const int processors = processors_of_device();
   const int blocks = args.blocks > 0 && args.blocks < processors ? args.blocks : processors;
   const auto product = [](const Granules& matrix, const Bf16* bias, const Bf16* inputs, int stride,
                           int slots) {

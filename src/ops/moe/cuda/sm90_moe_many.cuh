@@ -273,9 +273,7 @@ template <class Tiles, class Granules>
 Status launch_products(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& args,
                        cudaStream_t stream) {
   using Layout = typename Granules::Layout;
-  int device = 0, processors = 0;
-  cuda_check(cudaGetDevice(&device));
-  cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  const int processors = processors_of_device();
   const int blocks = args.blocks > 0 && args.blocks < processors ? args.blocks : processors;
   const MoeManyPlaces places = launch_moe_many_tiles(args, weights.gate_up.experts,
                                                      weights.gate_up.shape.blocks(), Tiles::widths, stream);
