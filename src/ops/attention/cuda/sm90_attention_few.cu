@@ -363,7 +363,7 @@ __device__ __forceinline__ void end_queries(const Work& work, const Share& share
 #pragma unroll 1
   for (int begin = 0; begin < totals; begin += once) {
     const int count = min(once, totals - begin);
-    await_readers();  // what was staged before has been read
+    await_readers();  // what was staged before has been read, and the last of the ring
     fetch_totals(share, from, apart, begin, count, rows * partial_quads, staged, reader.thread);
     await_readers();  // it is staged
     if (row >= rows) continue;
