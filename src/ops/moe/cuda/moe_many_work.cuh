@@ -216,6 +216,7 @@ __device__ __forceinline__ void fetch_inputs() {
     }
     ptx::fence_bulk_copies();  // h comes from other blocks' ordinary stores
     const std::uint8_t* const from = item.inputs;
+    ptx::await_loads(static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(from)));
     ptx::mbarrier_arrive(&shared.barriers.item_empty[turn.stage]);
     turn.next(item_slots);
     const auto fetch = [&](std::uint64_t* full, std::uint64_t* empty, std::uint8_t* to, int block,

@@ -57,7 +57,9 @@ __device__ __forceinline__ void expert_sums(Eight (&sums)[passes_at_once], const
   }
 }
 
-__global__ void __launch_bounds__(norm_threads)
+// Without experts it takes half of the registers, and so two to three rows a multiprocessor.
+template <bool of_experts>
+__global__ void __launch_bounds__(norm_threads, of_experts ? 1 : 3)
     add_rms_norm_rows(const __grid_constant__ AddRmsNormCudaArgs args) {
   float* const x = reinterpret_cast<float*>(ptx::dynamic_shared());  // [hidden]
   __shared__ float of_warp[norm_warps];
@@ -66,7 +68,7 @@ __global__ void __launch_bounds__(norm_threads)
   const int row = real ? static_cast<int>(blockIdx.x) : 0, first = static_cast<int>(threadIdx.x) * 8;
   const int hidden = args.hidden;
   const std::size_t at = static_cast<std::size_t>(row) * static_cast<std::size_t>(hidden);
-  const bool adds = args.delta != nullptr || args.experts.products != nullptr;
+  const bool adds = of_experts || args.delta != nullptr;
   const bool stores_residual = adds || args.residual_out != args.residual;
   const int blocks = DenseShape{0, hidden}.blocks();
   const int past = max(blocks * dense_k, args.out == nullptr ? 0 : args.out_stride);
@@ -89,7 +91,7 @@ __global__ void __launch_bounds__(norm_threads)
       eight[pass] = load_eight(args.residual + at + here);
       if (args.delta != nullptr) more[pass] = load_eight(args.delta + at + here);
     }
-    if (args.experts.products != nullptr) expert_sums(more, args.experts, row, hidden, column);
+    if constexpr (of_experts) expert_sums(more, args.experts, row, hidden, column);
 #pragma unroll
     for (int pass = 0; pass < passes_at_once; ++pass) {
       const int here = column + pass * norm_pass_columns;
@@ -151,7 +153,7 @@ Status add_rms_norm_cuda(const AddRmsNormCudaArgs& args, cudaStream_t stream) {
                  .shared_bytes = static_cast<std::size_t>(args.hidden) * sizeof(float),
                  .stream = stream,
                  .overlaps = true},
-                add_rms_norm_rows, args);
+                args.experts.products != nullptr ? add_rms_norm_rows<true> : add_rms_norm_rows<false>, args);
   return {};
 }
 
