@@ -44,6 +44,19 @@ constexpr int ring_stages = columns <= 16   ? 6
 template <int columns>
 constexpr int few_stage_bytes = stage_weight_bytes + columns / token_group* stage_group_bytes;
 
+// Sums of a chunk of a tile as blocks leave them, and how many of them a stage of the ring holds.
+template <int columns>
+constexpr int chunk_quads = columns / 8 * product_threads;
+template <int columns>
+constexpr int chunk_sum_bytes = chunk_quads<columns>* static_cast<int>(sizeof(float4));
+template <int columns>
+constexpr int stage_sums = few_stage_bytes<columns> / chunk_sum_bytes<columns>;
+
+// Whether sums that others left are brought through the ring behind the weights. Of few tokens a thread has
+// all of them in flight at once, and that is the shorter way.
+template <int columns>
+constexpr bool brings_sums = columns > 16;
+
 template <class Output>
 struct FewParams {
   const std::uint8_t* weights;
@@ -62,6 +75,13 @@ struct Units {
     return static_cast<int>(((unit + 1LL) * gridDim.x - 1) / all);
   }
 };
+
+// The first chunk of the last tile of units [begin, end) that other blocks leave sums of, if that tile's
+// first chunk is among the units; or dense_k_chunks.
+__device__ __forceinline__ int first_left_chunk(int begin, int end) {
+  const int tile = (end - 1) / dense_k_chunks;
+  return begin < end && tile * dense_k_chunks >= begin ? end - tile * dense_k_chunks : dense_k_chunks;
+}
 
 // The stages that a range of units takes, one after the other.
 struct Pieces {
@@ -105,24 +125,45 @@ struct RingBarriers {
   }
 };
 
-// Runs fetch(piece, stage, index) for each stage of the range, when its place in the ring is free.
-template <int columns, class Fetch>
-__device__ __forceinline__ void for_each_stage(const DenseShape& shape, RingBarriers<columns>& ring,
-                                               int begin, int end, const Fetch& fetch) {
-  int stage = 0, index = 0;
-  unsigned round = 0;  // of the ring
-  for (Pieces piece(shape, begin, end); piece.more(); piece.next(), ++index) {
-    if (round > 0) ptx::mbarrier_wait(&ring.empty[stage], (round - 1) & 1);
-    fetch(piece, stage, index);
+// A place in the ring.
+template <int columns>
+struct RingTurn {
+  int stage = 0;
+  unsigned round = 0;
+
+  __device__ void next() {
     if (++stage == ring_stages<columns>) stage = 0, ++round;
   }
+  __device__ void wait_empty(RingBarriers<columns>& ring) const {
+    if (round > 0) ptx::mbarrier_wait(&ring.empty[stage], (round - 1) & 1);
+  }
+};
+
+// Runs fetch(piece, stage, index) for each stage of the range, when its place in the ring is free.
+template <int columns, class Fetch>
+__device__ __forceinline__ RingTurn<columns> for_each_stage(const DenseShape& shape,
+                                                            RingBarriers<columns>& ring, int begin, int end,
+                                                            const Fetch& fetch) {
+  RingTurn<columns> turn;
+  int index = 0;
+  for (Pieces piece(shape, begin, end); piece.more(); piece.next(), ++index, turn.next()) {
+    turn.wait_empty(ring);
+    fetch(piece, turn.stage, index);
+  }
+  return turn;
 }
 
-// By one lane.
+// Where a chunk's sums of a tile whose chunk 0 is block `owner`'s lie.
+template <int columns>
+__device__ __forceinline__ float4* sums_of(float4* sums, int owner, int chunk) {
+  return sums + (owner * dense_k_chunks + chunk) * chunk_quads<columns>;
+}
+
+// By one lane. What others have left comes behind the weights, so that it is near when the products are done.
 template <int columns, class Output>
 __device__ __forceinline__ void fetch_weights(const FewParams<Output>& params, std::uint8_t* ring,
                                               RingBarriers<columns>& barriers, int begin, int end) {
-  for_each_stage<columns>(params.shape, barriers, begin, end, [&](const Pieces& piece, int stage, int index) {
+  const auto fetch = [&](const Pieces& piece, int stage, int index) {
     if (index >= early_stages && index < ring_stages<columns>)
       ptx::mbarrier_wait(&barriers.weights[index - early_stages], 0);
     const std::uint32_t bytes = static_cast<std::uint32_t>(piece.count() * dense_block_bytes);
@@ -132,7 +173,20 @@ __device__ __forceinline__ void fetch_weights(const FewParams<Output>& params, s
                                       static_cast<std::size_t>(piece.tile()) * params.shape.tile_bytes() +
                                       static_cast<std::size_t>(piece.block) * dense_block_bytes,
                                   bytes, &barriers.weights[stage]);
-  });
+  };
+  RingTurn<columns> turn = for_each_stage<columns>(params.shape, barriers, begin, end, fetch);
+  if constexpr (!brings_sums<columns>) return;
+  ptx::grid_dependency_wait();  // until then sums are another launch's
+  for (int chunk = first_left_chunk(begin, end); chunk < dense_k_chunks; chunk += stage_sums<columns>) {
+    turn.wait_empty(barriers);
+    const int count = min(stage_sums<columns>, dense_k_chunks - chunk);
+    const std::uint32_t bytes = static_cast<std::uint32_t>(count * chunk_sum_bytes<columns>);
+    ptx::mbarrier_arrive_expecting(&barriers.weights[turn.stage], bytes);
+    ptx::bulk_copy_to_shared(ring + turn.stage * few_stage_bytes<columns>,
+                             sums_of<columns>(params.sums, static_cast<int>(blockIdx.x), chunk), bytes,
+                             &barriers.weights[turn.stage]);
+    turn.next();
+  }
 }
 
 // By a warp, lane i of which brings the i-th group of tokens.
@@ -166,22 +220,20 @@ template <int columns>
 struct Products {
   std::uint8_t* ring;
   RingBarriers<columns>& barriers;
-  int stage = 0;
-  unsigned round = 0;
+  RingTurn<columns> turn;
 
   // A chunk's sums from zero.
   __device__ __forceinline__ void multiply(float (&sums)[columns / 2], int blocks) {
-    constexpr int stages = ring_stages<columns>;
     const bool speaks = threadIdx.x % 32 == 0;  // for its warp, whose lanes wait together
 #pragma unroll
     for (float& sum : sums) sum = 0;
     int before = -1;
 #pragma unroll 1
     for (int left = blocks; left > 0; left -= stage_blocks) {
-      ptx::mbarrier_wait(&barriers.weights[stage], round & 1);
-      ptx::mbarrier_wait(&barriers.tokens[stage], round & 1);
+      ptx::mbarrier_wait(&barriers.weights[turn.stage], turn.round & 1);
+      ptx::mbarrier_wait(&barriers.tokens[turn.stage], turn.round & 1);
       __syncwarp();
-      const std::uint8_t* weights = ring + stage * few_stage_bytes<columns>;
+      const std::uint8_t* weights = ring + turn.stage * few_stage_bytes<columns>;
       const std::uint8_t* tokens = weights + stage_weight_bytes;
 #pragma unroll 1
       for (int block = 0; block < min(left, stage_blocks); ++block) {
@@ -199,20 +251,14 @@ struct Products {
       ptx::wgmma_wait_but_last();
       if (speaks && before >= 0) ptx::mbarrier_arrive(&barriers.empty[before]);
       __syncwarp();
-      before = stage;
-      if (++stage == stages) stage = 0, ++round;
+      before = turn.stage;
+      turn.next();
     }
     ptx::wgmma_wait(sums);
     if (speaks && before >= 0) ptx::mbarrier_arrive(&barriers.empty[before]);
     __syncwarp();
   }
 };
-
-// Where a chunk's sums of a tile whose chunk 0 is block `owner`'s lie: this thread's first four.
-template <int columns>
-__device__ __forceinline__ float4* sums_of(float4* sums, int owner, int chunk) {
-  return sums + (owner * dense_k_chunks + chunk) * (columns / 8 * product_threads) + threadIdx.x;
-}
 
 __device__ __forceinline__ float but_absent(float value) {
   return __float_as_uint(value) == linear_absent ? __uint_as_float(0x7fffffffu) : value;
@@ -234,42 +280,83 @@ __device__ __forceinline__ bool is_absent(const float4& sums) {
          __float_as_uint(sums.z) == linear_absent || __float_as_uint(sums.w) == linear_absent;
 }
 
-// Adds the sums of chunks [from, 8) of a tile, which other blocks leave or have left, and makes their places
-// absent again for the next launch.
+// Adds the sums of chunks [from, 8) of the block's last tile, which other blocks have left and fetch_weights
+// has brought, or will leave, and makes their places absent again for the next launch.
 template <int columns>
-__device__ __forceinline__ void add_left_sums(float (&totals)[columns / 2], float4* sums, int owner,
-                                              int from) {
-  constexpr int once = columns == 8 ? 1 : 2;  // groups of tokens whose chunks are asked for together
-  constexpr unsigned give_up = 1u << 23;      // polls, which take seconds: a block is missing
+__device__ __forceinline__ void add_brought_sums(float (&totals)[columns / 2], float4* sums,
+                                                 const std::uint8_t* ring, RingBarriers<columns>& barriers,
+                                                 RingTurn<columns>& turn, int from) {
+  constexpr unsigned give_up = 1u << 23;  // polls, which take seconds: a block is missing
   const float nothing = __uint_as_float(linear_absent);
+  int in_stage = 0;
+#pragma unroll 1
+  for (int chunk = from; chunk < dense_k_chunks; ++chunk) {
+    if (in_stage == 0) ptx::mbarrier_wait(&barriers.weights[turn.stage], turn.round & 1);
+    const float4* const brought =
+        reinterpret_cast<const float4*>(ring + turn.stage * few_stage_bytes<columns>) +
+        in_stage * chunk_quads<columns> + threadIdx.x;
+    float4* const at = sums_of<columns>(sums, static_cast<int>(blockIdx.x), chunk) + threadIdx.x;
+    float4 left[columns / 8];
+    bool absent = false;
 #pragma unroll
-  for (int first = 0; first < columns / 8; first += once) {
-    float4 left[once][dense_k_chunks];
+    for (int i = 0; i < columns / 8; ++i) {
+      left[i] = brought[i * product_threads];
+      absent = absent || is_absent(left[i]);
+    }
+    // All lanes go around together: what diverges here would have later products one by one.
+    for (unsigned polls = 0; __ballot_sync(0xffffffffu, absent) != 0; ++polls) {
+      if (polls == give_up) __trap();
+      absent = false;
 #pragma unroll
-    for (int i = 0; i < once; ++i) {
-#pragma unroll
-      for (int chunk = 1; chunk < dense_k_chunks; ++chunk) {
-        if (chunk >= from)
-          left[i][chunk] =
-              ptx::load_relaxed(sums_of<columns>(sums, owner, chunk) + (first + i) * product_threads);
+      for (int i = 0; i < columns / 8; ++i) {
+        left[i] = ptx::load_relaxed(at + i * product_threads);
+        absent = absent || is_absent(left[i]);
       }
     }
 #pragma unroll
-    for (int i = 0; i < once; ++i) {
-      float* const four = totals + 4 * (first + i);
+    for (int i = 0; i < columns / 8; ++i) {
+      ptx::store_relaxed(at + i * product_threads, make_float4(nothing, nothing, nothing, nothing));
+      float* const four = totals + 4 * i;
+      four[0] += left[i].x, four[1] += left[i].y, four[2] += left[i].z, four[3] += left[i].w;
+    }
+    if (++in_stage == stage_sums<columns>) {
+      in_stage = 0;
+      turn.next();
+    }
+  }
+}
+
+// The same from memory, for few tokens: all of a thread's sums are asked for together.
+template <int columns>
+__device__ __forceinline__ void add_left_sums(float (&totals)[columns / 2], float4* sums, int from) {
+  constexpr unsigned give_up = 1u << 23;  // polls, which take seconds: a block is missing
+  const float nothing = __uint_as_float(linear_absent);
+  const auto place = [&](int chunk, int group) {
+    return sums_of<columns>(sums, static_cast<int>(blockIdx.x), chunk) + threadIdx.x +
+           group * product_threads;
+  };
+  float4 left[columns / 8][dense_k_chunks];
 #pragma unroll
-      for (int chunk = 1; chunk < dense_k_chunks; ++chunk) {
-        if (chunk < from) continue;
-        float4* const at = sums_of<columns>(sums, owner, chunk) + (first + i) * product_threads;
-        // All lanes go around together: what diverges here would have later products one by one.
-        for (unsigned polls = 0; __ballot_sync(0xffffffffu, is_absent(left[i][chunk])) != 0; ++polls) {
-          if (polls == give_up) __trap();
-          left[i][chunk] = ptx::load_relaxed(at);
-        }
-        ptx::store_relaxed(at, make_float4(nothing, nothing, nothing, nothing));
-        four[0] += left[i][chunk].x, four[1] += left[i][chunk].y;
-        four[2] += left[i][chunk].z, four[3] += left[i][chunk].w;
+  for (int i = 0; i < columns / 8; ++i) {
+#pragma unroll
+    for (int chunk = 1; chunk < dense_k_chunks; ++chunk) {
+      if (chunk >= from) left[i][chunk] = ptx::load_relaxed(place(chunk, i));
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < columns / 8; ++i) {
+    float* const four = totals + 4 * i;
+#pragma unroll
+    for (int chunk = 1; chunk < dense_k_chunks; ++chunk) {
+      if (chunk < from) continue;
+      // All lanes go around together: what diverges here would have later products one by one.
+      for (unsigned polls = 0; __ballot_sync(0xffffffffu, is_absent(left[i][chunk])) != 0; ++polls) {
+        if (polls == give_up) __trap();
+        left[i][chunk] = ptx::load_relaxed(place(chunk, i));
       }
+      ptx::store_relaxed(place(chunk, i), make_float4(nothing, nothing, nothing, nothing));
+      four[0] += left[i][chunk].x, four[1] += left[i][chunk].y;
+      four[2] += left[i][chunk].z, four[3] += left[i][chunk].w;
     }
   }
 }
@@ -294,14 +381,20 @@ __device__ __forceinline__ void multiply_units(const FewParams<Output>& params, 
       float sums[columns / 2];
       products.multiply(sums, shape.chunk_begin(chunk + 1) - shape.chunk_begin(chunk));
       if (first > 0) {
-        leave_sums<columns>(sums_of<columns>(params.sums, owner, chunk), sums);
+        leave_sums<columns>(sums_of<columns>(params.sums, owner, chunk) + threadIdx.x, sums);
       } else {
 #pragma unroll
         for (int i = 0; i < columns / 2; ++i) totals[i] = chunk == 0 ? sums[i] : totals[i] + sums[i];
       }
     }
     if (first > 0) continue;
-    if (past < dense_k_chunks) add_left_sums<columns>(totals, params.sums, owner, past);
+    if (past < dense_k_chunks) {
+      if constexpr (brings_sums<columns>) {
+        add_brought_sums<columns>(totals, params.sums, products.ring, products.barriers, products.turn, past);
+      } else {
+        add_left_sums<columns>(totals, params.sums, past);
+      }
+    }
     put_out<columns>(params.output, tile, params.first_token, params.tokens, totals, needs);
   }
 }
