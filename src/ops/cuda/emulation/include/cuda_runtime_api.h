@@ -184,7 +184,8 @@ struct cudaDeviceProp {
 };
 enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize,
-  cudaFuncAttributeNonPortableClusterSizeAllowed
+  cudaFuncAttributeNonPortableClusterSizeAllowed,
+  cudaFuncAttributePreferredSharedMemoryCarveout
 };
 enum cudaLaunchAttributeID {
   cudaLaunchAttributeProgrammaticStreamSerialization,
