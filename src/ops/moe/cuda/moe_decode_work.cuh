@@ -7,7 +7,6 @@
 
 namespace nibble {
 
-inline constexpr int decode_teams = 6;  // of a block
 inline constexpr int decode_team_warps = granule_k_chunks;
 
 // One of the layer's two products as the kernel sees it.
@@ -38,6 +37,7 @@ struct DecodeParams {
 
 // A unit of work is one pass over one granule; an expert's passes over a granule follow one another. Where a
 // warp is among those its team takes from its block's share of a product, and which chunk is its own there.
+template <int teams>  // of a block
 struct DecodeWalk {
   int left;          // units, with this one
   int active, unit;  // the expert's place among those in use; which of its units
@@ -57,7 +57,7 @@ struct DecodeWalk {
           block == gridDim.x ? units : static_cast<std::uint64_t>(units * block) * of_block >> 32);
     };
     const int begin = border(blockIdx.x) + team, end = border(blockIdx.x + 1);
-    left = begin < end ? (end - begin + decode_teams - 1) / decode_teams : 0;
+    left = begin < end ? (end - begin + teams - 1) / teams : 0;
     if (left == 0) return;
     // The last expert whose passes do not begin later.
     active = 0;
@@ -75,7 +75,7 @@ struct DecodeWalk {
   __device__ bool next(const ExpertGroups& groups, const DecodeProduct<Layout>& product) {
     chunk = chunk + 1 < decode_team_warps ? chunk + 1 : 0;
     if (--left == 0) return false;
-    unit += decode_teams;
+    unit += teams;
     if (unit < expert_units) return false;
     do {
       unit -= expert_units;
@@ -97,8 +97,9 @@ struct DecodeWalk {
 };
 
 // What a warp fetches next: it runs a ring ahead of what the warp works on.
+template <int teams>
 struct DecodeFeed {
-  DecodeWalk walk;
+  DecodeWalk<teams> walk;
   int second;
   const std::uint8_t* from;
   int blocks;  // of the unit, that are still to be fetched
@@ -117,7 +118,7 @@ struct DecodeFeed {
   // To the next unit that has blocks, in the second product too; whether there is one.
   template <class Layout>
   __device__ bool next_unit(const DecodeParams<Layout>& params, const ExpertGroups& groups,
-                            const DecodeWalk& second_walk) {
+                            const DecodeWalk<teams>& second_walk) {
     do {
       if (walk.left > 0) walk.next(groups, params.products[second]);
       if (walk.left == 0) {

@@ -6,17 +6,18 @@
 // expert's tokens. Instructions bound it as much: 15 a warp and k16 step of 16 rows (8 to place the codes, 4
 // to scale them, the product and its operands), 20 with what is done once a stage or a granule: 2.1 us an
 // expert of gpt-oss on 132 multiprocessors that issue four a cycle, and 18 warps find one to issue in seven
-// cycles of ten.
+// cycles of ten. From 8 tokens on power is a bound of its own: at 700 W the clock falls to 1.4 to 1.9 GHz.
 //
-// A block a multiprocessor, six teams of three warps in it. A team takes every sixth of its block's granules,
-// its warps a chunk of K each. A warp has a ring of its own, filled by bulk copies that it orders itself as
-// it leaves a stage, so that nothing but its own pace and the memory's holds it up. Chunks that fill the ring
-// exactly, as gpt-oss's, are taken by code of their own that has no places in a ring to count. A warp begins
-// with the second product's weights while it still waits for h. The warp with the first chunk takes the
-// others' sums from shared memory, adds them in order and finishes the rows, all a granule later, when they
-// have long come; the chunks go around from granule to granule, and so does that work. Granules are dealt to
-// blocks in equal contiguous ranges, which moves bytes in time but no bit. An expert of more tokens than
-// columns has its granules passed over once for every 8.
+// A block a multiprocessor, six or eight teams of three warps in it (choose_kernel). A team takes every sixth
+// or eighth of its block's granules, its warps a chunk of K each. A warp has a ring of its own, filled by
+// bulk copies that it orders itself as it leaves a stage, so that nothing but its own pace and the memory's
+// holds it up. Two stages of 2.7 KB are enough on their way; with three the first-level cache, in which
+// activations lie, has half the room. Chunks of three whole stages, as gpt-oss's, are taken by code of their
+// own. A warp begins with the second product's weights while it still waits for h. The warp with the first
+// chunk takes the others' sums from shared memory, adds them in order and finishes the rows, all a granule
+// later, when they have long come; the chunks go around from granule to granule, and so does that work.
+// Granules are dealt to blocks in equal contiguous ranges, which moves bytes in time but no bit. An expert of
+// more tokens than columns has its granules passed over once for every 8.
 //
 // The second product needs all of h, so the grid meets once. Blocks wait for one another: all must be
 // resident, so there are at most as many as multiprocessors.
@@ -36,30 +37,36 @@
 namespace nibble {
 namespace {
 
-constexpr int teams = decode_teams, team_warps = decode_team_warps;
-constexpr int warps = teams * team_warps;
-constexpr int decode_threads = warps * 32;
+constexpr int team_warps = decode_team_warps;
 constexpr int tile_tokens = group_pass_tokens;  // columns of one tensor-core product
 constexpr int stage_blocks = 5;                 // k64 blocks; gpt-oss's chunks are three stages
-constexpr int stages = 3;                       // of a warp's ring, which holds such a chunk
+constexpr int whole_stages = 3;                 // of such a chunk
+constexpr int stages = 2;                       // of a warp's ring
 template <class Layout>
 constexpr int stage_bytes = stage_blocks* granule_block_bytes<Layout>;
-template <class Layout>
-constexpr int ring_bytes = warps* stages* stage_bytes<Layout>;
 constexpr int places = team_warps;          // for a team's sums, taken in turn: a warp finds its own in one
 constexpr int place_sums = team_warps - 1;  // the first chunk's stay in registers
-constexpr int sums_bytes = teams * places * place_sums * 32 * static_cast<int>(sizeof(float4));
 
 // In shared memory. `full`: a warp's stage holds its blocks. `posted`: the sums of a granule's later chunks
 // lie in their place.
+template <int teams>
 struct Barriers {
-  std::uint64_t full[warps][stages], posted[teams][places];
+  std::uint64_t full[teams * team_warps][stages], posted[teams][places];
 };
-constexpr int nobodys_bytes = decode_threads * 4;  // where touched lines go
-template <class Layout>
-constexpr int fixed_bytes = ring_bytes<Layout> + sums_bytes +
-                            static_cast<int>(sizeof(Barriers)) + nobodys_bytes;
-static_assert(sizeof(Barriers) % 16 == 0 && nobodys_bytes % 16 == 0);
+
+// What a block of so many teams has, and where it lies in its shared memory.
+template <class Layout, int teams>
+struct BlockOf {
+  static constexpr int warps = teams * team_warps, threads = warps * 32;
+  static constexpr int ring_bytes = warps * stages * stage_bytes<Layout>;
+  static constexpr int sums_bytes = teams * places * place_sums * 32 * static_cast<int>(sizeof(float4));
+  static constexpr int nobodys_bytes = threads * 4;  // where touched lines go
+  static constexpr int sums_at = ring_bytes;
+  static constexpr int barriers_at = sums_at + sums_bytes;
+  static constexpr int nobodys_at = barriers_at + static_cast<int>(sizeof(Barriers<teams>));
+  static constexpr int groups_at = nobodys_at + nobodys_bytes;
+  static_assert(groups_at % 16 == 0);
+};
 
 struct Inputs {  // a lane's 16 activations of its column in a k64 block
   uint4 low, high;
@@ -144,35 +151,35 @@ struct Unfinished {
   std::uint32_t bias;  // of both rows, low half first
 };
 
-// A warp's part of the layer. `whole`: every chunk of both products fills the ring, so that a stage is
-// always the same part of a chunk, and what is fetched is the unit after the one that is multiplied.
-template <class Layout, bool whole>
+// A warp's part of the layer. `whole`: every chunk of both products is whole_stages, so that a stage is known
+// by its place in a chunk.
+template <class Layout, int teams, bool whole>
 struct Worker {
   const DecodeParams<Layout>& params;
   const ExpertGroups& groups;
-  std::uint8_t* ring;      // [stages, stage_bytes], the warp's
-  std::uint64_t* full;     // [stages]
-  std::uint64_t* posted;   // [places], the team's
-  float4* sums;            // [places, place_sums, 32] of the team, this lane's of each
-  std::uint32_t* nobodys;  // this lane's
-  int lane, own_place;     // own_place: of the units whose first chunk is this warp's
-  DecodeWalk second_walk;  // where the second product begins
-  DecodeFeed feed;
+  std::uint8_t* ring;             // [stages, stage_bytes], the warp's
+  std::uint64_t* full;            // [stages]
+  std::uint64_t* posted;          // [places], the team's
+  float4* sums;                   // [places, place_sums, 32] of the team, this lane's of each
+  std::uint32_t* nobodys;         // this lane's
+  int lane, own_place;            // own_place: of the units whose first chunk is this warp's
+  DecodeWalk<teams> second_walk;  // where the second product begins
+  DecodeFeed<teams> feed;
   bool ahead = false;  // whether there is a unit that is fetched, if whole
   int stage = 0;
   std::uint32_t full_phase = 0, posted_phase = 0;
   int place = 0;  // of the unit's sums
   Unfinished unfinished;
 
-  // Fetches what comes next into a stage that the whole warp has left.
-  __device__ __forceinline__ void fetch(int into) {
+  // Fetches what comes next into a stage that the whole warp has left; part: of its chunk, if whole.
+  __device__ __forceinline__ void fetch(int into, int part) {
     constexpr std::uint32_t all = stage_bytes<Layout>;
     if constexpr (whole) {
-      if (into == 0) ahead = feed.blocks != 0 || feed.next_unit(params, groups, second_walk);
-      if (into == stages - 1) feed.blocks = 0;
+      if (part == 0) ahead = feed.blocks != 0 || feed.next_unit(params, groups, second_walk);
+      if (part == whole_stages - 1) feed.blocks = 0;
       if (ahead && lane == 0) {
         ptx::mbarrier_arrive_expecting(full + into, all);
-        ptx::bulk_copy_once_to_shared(ring + into * all, feed.from + into * all, all, full + into);
+        ptx::bulk_copy_once_to_shared(ring + into * all, feed.from + part * all, all, full + into);
       }
     } else {
       if (feed.blocks == 0 && !feed.next_unit(params, groups, second_walk)) return;
@@ -186,30 +193,35 @@ struct Worker {
       feed.blocks -= count;
     }
   }
+  // The ring's next stage.
+  __device__ __forceinline__ void turn() {
+    stage = stage + 1 < stages ? stage + 1 : 0;
+    if (stage == 0) full_phase ^= 1;
+  }
 
   __device__ __forceinline__ void fill_ring() {
 #pragma unroll
-    for (int into = 0; into < stages; ++into) fetch(into);
+    for (int into = 0; into < stages; ++into) fetch(into, into);
     __syncwarp();  // products need all lanes at once
   }
 
-  // The sums of a chunk that fills the ring, from zero.
-  __device__ __forceinline__ void multiply_ring(float (&chunk_sums)[4], const Bf16* inputs) {
+  // The sums of a chunk of whole_stages, from zero.
+  __device__ __forceinline__ void multiply_whole(float (&chunk_sums)[4], const Bf16* inputs) {
     chunk_sums[0] = chunk_sums[1] = chunk_sums[2] = chunk_sums[3] = 0;
     Inputs next = load_inputs(inputs);
-    const std::uint8_t* const codes = ring + lane * 16;
-    const std::uint8_t* const scales = ring + granule_code_bytes + granule_lane_scales<Layout>(lane);
+    const int scales_at = granule_code_bytes + granule_lane_scales<Layout>(lane);
 #pragma unroll
-    for (int index = 0; index < stages; ++index) {
-      ptx::mbarrier_wait(full + index, full_phase);
-      multiply_stage<Layout, stage_blocks>(
-          chunk_sums, codes + index * stage_bytes<Layout>, scales + index * stage_bytes<Layout>,
-          inputs + index * stage_blocks * granule_k, next, stage_blocks, index + 1 < stages);
+    for (int part = 0; part < whole_stages; ++part) {
+      const std::uint8_t* const at = ring + stage * stage_bytes<Layout>;
+      ptx::mbarrier_wait(full + stage, full_phase);
+      multiply_stage<Layout, stage_blocks>(chunk_sums, at + lane * 16, at + scales_at,
+                                           inputs + part * stage_blocks * granule_k, next, stage_blocks,
+                                           part + 1 < whole_stages);
       __syncwarp();  // all lanes have read the stage, which one of them is about to have overwritten
-      fetch(index);
+      fetch(stage, (part + stages) % whole_stages);
       __syncwarp();  // the next products need all lanes at once
+      turn();
     }
-    full_phase ^= 1;
   }
 
   // A chunk's sums from zero, in the ring's next stages.
@@ -230,10 +242,9 @@ struct Worker {
         multiply_stage<Layout, 1>(chunk_sums, at + lane * 16, at + scales_at, inputs, next, count, false);
       }
       __syncwarp();  // all lanes have read the stage, which one of them is about to have overwritten
-      fetch(stage);
+      fetch(stage, 0);
       __syncwarp();  // the next products need all lanes at once
-      stage = stage + 1 < stages ? stage + 1 : 0;
-      if (stage == 0) full_phase ^= 1;
+      turn();
       inputs += stage_blocks * granule_k;
       blocks -= count;
     } while (blocks > 0);
@@ -265,7 +276,7 @@ struct Worker {
   }
 
   // A product's units. What a granule lacks is done a unit later, when the other warps will have posted.
-  __device__ __forceinline__ void run(int second, DecodeWalk& walk) {
+  __device__ __forceinline__ void run(int second, DecodeWalk<teams>& walk) {
     const DecodeProduct<Layout>& product = params.products[second];
     const int g = lane / 4, t = lane % 4;
     int expert = 0, begin = 0, end = 0;      // of its slots
@@ -303,7 +314,7 @@ struct Worker {
       }
       float chunk_sums[4];
       if constexpr (whole) {
-        multiply_ring(chunk_sums, inputs + first_block * granule_k);
+        multiply_whole(chunk_sums, inputs + first_block * granule_k);
       } else {
         multiply_chunk(chunk_sums, inputs + first_block * granule_k, blocks);
       }
@@ -324,15 +335,15 @@ struct Worker {
   }
 };
 
-template <class Layout, bool whole>
-__global__ void __launch_bounds__(decode_threads, 1)
+template <class Layout, int teams, bool whole>
+__global__ void __launch_bounds__(BlockOf<Layout, teams>::threads, 1)
     sm90_moe_decode(const __grid_constant__ DecodeParams<Layout> params) {
+  using Block = BlockOf<Layout, teams>;
   std::uint8_t* const shared = ptx::dynamic_shared();
-  float4* const sums = reinterpret_cast<float4*>(shared + ring_bytes<Layout>);
-  Barriers& barriers = *reinterpret_cast<Barriers*>(shared + ring_bytes<Layout> + sums_bytes);
-  std::uint32_t* const nobodys =
-      reinterpret_cast<std::uint32_t*>(shared + ring_bytes<Layout> + sums_bytes + sizeof(Barriers));
-  const ExpertGroups groups = expert_groups_at(shared + fixed_bytes<Layout>, params.slots, params.experts);
+  float4* const sums = reinterpret_cast<float4*>(shared + Block::sums_at);
+  Barriers<teams>& barriers = *reinterpret_cast<Barriers<teams>*>(shared + Block::barriers_at);
+  std::uint32_t* const nobodys = reinterpret_cast<std::uint32_t*>(shared + Block::nobodys_at);
+  const ExpertGroups groups = expert_groups_at(shared + Block::groups_at, params.slots, params.experts);
   const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
   const int team = warp / team_warps, chunk = warp % team_warps;
   if (lane == 0) {
@@ -343,18 +354,18 @@ __global__ void __launch_bounds__(decode_threads, 1)
     ptx::fence_mbarrier_init();
   }
   ptx::grid_launch_dependents();
-  Worker<Layout, whole> worker{.params = params,
-                               .groups = groups,
-                               .ring = shared + warp * stages * stage_bytes<Layout>,
-                               .full = barriers.full[warp],
-                               .posted = barriers.posted[team],
-                               .sums = sums + team * places * place_sums * 32 + lane,
-                               .nobodys = nobodys + threadIdx.x,
-                               .lane = lane,
-                               .own_place = chunk == 0 ? 0 : team_warps - chunk,
-                               .second_walk = {},
-                               .feed = {}};
-  DecodeWalk walk;
+  Worker<Layout, teams, whole> worker{.params = params,
+                                      .groups = groups,
+                                      .ring = shared + warp * stages * stage_bytes<Layout>,
+                                      .full = barriers.full[warp],
+                                      .posted = barriers.posted[team],
+                                      .sums = sums + team * places * place_sums * 32 + lane,
+                                      .nobodys = nobodys + threadIdx.x,
+                                      .lane = lane,
+                                      .own_place = chunk == 0 ? 0 : team_warps - chunk,
+                                      .second_walk = {},
+                                      .feed = {}};
+  DecodeWalk<teams> walk;
   // All but the fetching is done once on made-up choices while the kernel before this one still runs: a
   // kernel's instructions and constants come from memory too, and nothing else happens until they have.
 #pragma unroll 1
@@ -390,6 +401,28 @@ __global__ void __launch_bounds__(decode_threads, 1)
   }
 }
 
+template <class Layout>
+struct Choice {
+  void (*kernel)(DecodeParams<Layout>);
+  int threads, fixed_bytes, shared_percent;
+};
+template <class Layout, int teams, bool whole>
+constexpr Choice<Layout> choice_of(int shared_percent) {
+  return {sm90_moe_decode<Layout, teams, whole>, BlockOf<Layout, teams>::threads,
+          BlockOf<Layout, teams>::groups_at, shared_percent};
+}
+
+// Of few slots, whose granules are few rounds of the teams, six teams take less time than eight, more than a
+// fifth of which would be idle in the last round; of more, eight hide more of each other's latency, and a
+// first-level cache in which more of the activations stay is worth more than an early beginning.
+template <class Layout>
+Choice<Layout> choose_kernel(int gate_up_blocks, int down_blocks, int slots) {
+  constexpr int whole_blocks = granule_k_chunks * whole_stages * stage_blocks;
+  if (gate_up_blocks != whole_blocks || down_blocks != whole_blocks)
+    return choice_of<Layout, 6, false>(shared_196_kb);
+  return slots <= 32 ? choice_of<Layout, 6, true>(shared_196_kb) : choice_of<Layout, 8, true>(shared_164_kb);
+}
+
 template <class Granules>
 Status launch_few(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& args, cudaStream_t stream) {
   using Layout = typename Granules::Layout;
@@ -413,11 +446,8 @@ Status launch_few(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& 
     return made;
   };
 
-  // Chunks that all fill a ring, as gpt-oss's do.
-  constexpr int whole_blocks = granule_k_chunks * stages * stage_blocks;
-  const bool whole =
-      weights.gate_up.shape.blocks() == whole_blocks && weights.down.shape.blocks() == whole_blocks;
-  const auto kernel = whole ? sm90_moe_decode<Layout, true> : sm90_moe_decode<Layout, false>;
+  const Choice<Layout> choice = choose_kernel<Layout>(weights.gate_up.shape.blocks(),
+                                                      weights.down.shape.blocks(), args.tokens * args.top_k);
   const int tokens_at_once = moe_cuda_max_slots / args.top_k;
   if (args.out == nullptr && args.tokens > tokens_at_once) {
     return invalid_argument("the outputs of " + std::to_string(args.tokens) +
@@ -440,14 +470,16 @@ Status launch_few(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& 
         .arrived = args.workspace.arrived,
         .of_block = static_cast<std::uint32_t>((1ull << 32) / static_cast<unsigned>(blocks)),
         .swiglu_limit = weights.swiglu_limit};
-    const int shared_bytes = fixed_bytes<Layout> + expert_groups_bytes(params.slots, params.experts);
-    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+    const int shared_bytes = choice.fixed_bytes + expert_groups_bytes(params.slots, params.experts);
+    cuda_check(
+        cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
     launch_kernel({.blocks = dim3(static_cast<unsigned>(blocks)),
-                   .threads = decode_threads,
+                   .threads = choice.threads,
                    .shared_bytes = static_cast<std::size_t>(shared_bytes),
                    .stream = stream,
-                   .overlaps = true},
-                  kernel, params);
+                   .overlaps = true,
+                   .shared_percent = choice.shared_percent},
+                  choice.kernel, params);
     if (args.out == nullptr) continue;
     MoeCudaArgs part = args;
     part.tokens = tokens;
