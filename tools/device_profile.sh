@@ -47,7 +47,9 @@ profile attention_few_8k attention_few 20 attention_cuda_bench --batch 1 --posit
 profile attention_few_32x8k attention_few 10 attention_cuda_bench --batch 32 --positions 8192
 profile attention_many_8k attention_many 2 attention_cuda_bench --batch 1 --positions 8192
 
+# Without the test that lets a process die, which does not end under a sanitizer.
 for tool in memcheck racecheck synccheck; do
-  NIBBLE_SMALL_CASES=1 in_time 90 compute-sanitizer --tool "$tool" "$programs/device_test" >"$out/$tool.txt" 2>&1
+  NIBBLE_SMALL_CASES=1 in_time 90 compute-sanitizer --tool "$tool" "$programs/device_test" \
+    --gtest_filter=-Device.AnIllegalAddressEndsTheProcess >"$out/$tool.txt" 2>&1
   echo "$tool: $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$out/$tool.txt" || echo "no summary; see $tool.txt")"
 done

@@ -11,8 +11,9 @@
 // in their order: so ranges move bytes in time but no bit. The tile is the last of its range, while others
 // have the tile's later chunks at the beginning of theirs and leave their sums in memory, where mostly they
 // have come when they are asked for. What is left says so itself: a place holds bits that no sum has until
-// then, so nobody counts and nothing is ordered. Blocks wait for blocks behind them; all of a grid are
-// resident once the grids before it have ended.
+// then, so nobody counts and nothing is ordered. Of more than 16 tokens, whose sums a thread cannot have in
+// flight all at once, they come through the ring behind the last weights. Blocks wait for blocks behind them;
+// all of a grid are resident once the grids before it have ended.
 //
 // One warp fetches weights, another activations; a warpgroup multiplies. The ring is filled with weights
 // before the grids ahead have ended, but a few stages at a time: copies that wait for each other in the
