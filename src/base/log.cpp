@@ -48,6 +48,7 @@ std::string plain_line(const Line& line) {
   std::string text = time_text(line.time);
   text.append(" ").append(line.level).append(" ").append(escape(line.message));
   for (const LogField& field : line.fields) {
+    if (!field.value) continue;
     text.append(" ").append(field.name).append("=");
     std::visit(
         [&text](const auto& value) {
@@ -57,7 +58,7 @@ std::string plain_line(const Line& line) {
             JsonWriter(text).value(value);
           }
         },
-        field.value);
+        *field.value);
   }
   return text += '\n';
 }
@@ -91,6 +92,7 @@ std::string json_line(const Line& line) {
   writer.begin_object().member("time", time_text(line.time)).member("level", line.level);
   writer.member("message", line.message);
   for (const LogField& field : line.fields) {
+    if (!field.value) continue;
     writer.key(field.name);
     std::visit(
         [&writer](const auto& value) {
@@ -100,7 +102,7 @@ std::string json_line(const Line& line) {
             writer.value(value);
           }
         },
-        field.value);
+        *field.value);
   }
   writer.end_object();
   return ascii_json(text) + "\n";

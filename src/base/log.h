@@ -17,6 +17,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -41,7 +42,7 @@ struct LogOptions {
   LogWriter write = write_to_stderr;
 };
 
-// The views live during the call alone.
+// The views live during the call alone. A field without a value is left out of the line.
 struct LogField {
   template <std::signed_integral T>
   LogField(std::string_view field, T number) : name(field), value(std::int64_t{number}) {}
@@ -52,9 +53,12 @@ struct LogField {
   LogField(std::string_view field, std::string_view text) : name(field), value(text) {}
   LogField(std::string_view field, const std::string& text) : name(field), value(std::string_view(text)) {}
   LogField(std::string_view field, const char* text) : name(field), value(std::string_view(text)) {}
+  LogField(std::string_view field, std::optional<std::string_view> text) : name(field) {
+    if (text) value = *text;
+  }
 
   std::string_view name;
-  std::variant<std::int64_t, std::uint64_t, bool, double, std::string_view> value;
+  std::optional<std::variant<std::int64_t, std::uint64_t, bool, double, std::string_view>> value;
 };
 using LogFields = std::initializer_list<LogField>;
 

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -54,6 +55,17 @@ TEST(Log, WritesTimeLevelMessageAndValues) {
       "\n"
       R"({"time":"2026-11-21T02:34:06.123Z","level":"error","message":"gone"})"
       "\n");
+}
+
+TEST(Log, LeavesOutAFieldThatHasNoText) {
+  const auto use = [](Log& log) {
+    const std::optional<std::string_view> none, some = "";
+    log.info("request", {{"client_id", none}, {"path", some}, {"status", 200}});
+  };
+  EXPECT_EQ(written({}, use), "2026-11-21T02:34:06.123Z info request path=\"\" status=200\n");
+  EXPECT_EQ(written({.format = LogFormat::json}, use),
+            R"({"time":"2026-11-21T02:34:06.123Z","level":"info","message":"request","path":"","status":200})"
+            "\n");
 }
 
 TEST(Log, WritesNothingBelowItsLevel) {

@@ -152,26 +152,17 @@ class Gate::Passage final : public http::Exchange {
     const http::RequestHead& head = request().head;
     if (head.path == "/live" && status == 200) return;  // an open page asks every second
     const double seconds = std::chrono::duration<double>(gate_.clock_.now() - start_).count();
-    if (trace_) {
-      gate_.log_.info("request", {{"id", id_},
-                                  {"client_id", client_id_},
-                                  {"method", head.method},
-                                  {"path", head.path},
-                                  {"status", status},
-                                  {"bytes", bytes_},
-                                  {"seconds", seconds},
-                                  {"trace_id", trace_->trace_id},
-                                  {"parent_id", trace_->parent_id},
-                                  {"span_id", span_}});
-    } else {
-      gate_.log_.info("request", {{"id", id_},
-                                  {"client_id", client_id_},
-                                  {"method", head.method},
-                                  {"path", head.path},
-                                  {"status", status},
-                                  {"bytes", bytes_},
-                                  {"seconds", seconds}});
-    }
+    using Given = std::optional<std::string_view>;
+    gate_.log_.info("request", {{"id", id_},
+                                {"client_id", client_id_.empty() ? Given() : Given(client_id_)},
+                                {"method", head.method},
+                                {"path", head.path},
+                                {"status", status},
+                                {"bytes", bytes_},
+                                {"seconds", seconds},
+                                {"trace_id", trace_ ? Given(trace_->trace_id) : Given()},
+                                {"parent_id", trace_ ? Given(trace_->parent_id) : Given()},
+                                {"span_id", trace_ ? Given(span_) : Given()}});
   }
 
   Gate& gate_;

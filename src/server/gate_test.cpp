@@ -148,6 +148,7 @@ TEST(Gate, LogsEachRequestOnceHoweverItEnds) {
   EXPECT_NE(lines.find("status=418 bytes=5 seconds=1.5"), lines.npos) << lines;
   EXPECT_NE(lines.find("status=200 bytes=4"), lines.npos) << lines;
   EXPECT_NE(lines.find("status=499"), lines.npos) << lines;
+  EXPECT_EQ(lines.find("client_id"), lines.npos) << "nobody gave one\n" << lines;
 }
 
 TEST(Gate, EveryAnswerHasItsDate) {
