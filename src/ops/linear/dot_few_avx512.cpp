@@ -12,9 +12,10 @@
 namespace nibble {
 namespace {
 
-// More inputs make it worth to lay a tile of rows out first. That of bfloat16 is little more than a copy.
+// More inputs make it worth to bring rows into lanes, whose sums need no transposing. Of bfloat16 it takes
+// little more than a copy.
 template <class Decoder>
-constexpr int few_inputs = Decoder::scaled ? 8 : 1;
+constexpr int few_inputs = Decoder::scaled ? 3 : 1;
 
 constexpr int group_steps = 16;
 
@@ -43,16 +44,16 @@ NIBBLE_512 void pack_groups(const float* x, int steps, InputGroup* groups, int s
 template <class Decoder>
 constexpr int rows_at_once(int inputs) {
   if (Decoder::word_count > 8) return 1;
-  return inputs == 1 ? 16 / Decoder::word_count : inputs <= 4 ? 2 : 1;
+  return inputs == 1 ? 16 / Decoder::word_count : 2;
 }
 
 // Tiles of rows that are added up side by side, and groups before their sums are.
-constexpr int tiles_at_once(int inputs) { return inputs <= 4 ? 2 : 1; }
+constexpr int tiles_at_once = 2;
 constexpr int groups_at_once(int inputs) { return inputs == 1 ? 8 : 1; }
 
 // The sums of a group's steps, of each row with each input.
 template <int inputs>
-using GroupSums = float[inputs][tiles_at_once(inputs) * tile_rows][group_steps];
+using GroupSums = float[inputs][tiles_at_once * tile_rows][group_steps];
 
 // Steps past the last one read as zeros.
 template <class Decoder, bool full>
@@ -71,22 +72,12 @@ NIBBLE_512 inline void read_group(const Decoder& decoder, const std::uint8_t* co
   decoder.read(lines, words);
 }
 
-NIBBLE_512 inline __m128i read_scales(const std::uint8_t* scales, int steps) {
-  return _mm_maskz_loadu_epi8(static_cast<__mmask16>((1u << steps) - 1), scales);
-}
-
-// Steps' sums times scales, the smallest and the NaN among them.
-[[gnu::noinline]] NIBBLE_512 __m512 scaled_with_care(__m512 sums, __m128i scales) {
-  const Scales512 scale = scales_of(scales);
-  return _mm512_mul_ps(_mm512_mul_ps(sums, scale.half), scale.scale);
-}
-
 // The sums of one group's steps of `rows` rows with each input.
 template <class Decoder, int rows, int count, bool full>
 NIBBLE_512 inline void multiply_group(const Decoder& decoder, const StepRows& matrix,
                                       const std::uint8_t* codes, const std::uint8_t* scales, int steps,
                                       const InputGroup* inputs, float (*sums)[group_steps]) {
-  constexpr int sums_stride = tiles_at_once(count) * tile_rows;
+  constexpr int sums_stride = tiles_at_once * tile_rows;
   __m512i words[rows][Decoder::word_count];
   __m512 even[rows][count], odd[rows][count];
 #pragma GCC unroll 4
@@ -95,20 +86,19 @@ NIBBLE_512 inline void multiply_group(const Decoder& decoder, const StepRows& ma
 #pragma GCC unroll 8
     for (int i = 0; i < count; ++i) even[r][i] = odd[r][i] = _mm512_setzero_ps();
   }
-#pragma GCC unroll 4
-  for (int c = 0; c < 4; ++c) {
-    __m512i pairs[rows][4];
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; ++r) decoder.pairs(words[r], c, pairs[r]);
 #pragma GCC unroll 8
-    for (int i = 0; i < count; ++i) {
-      const std::uint32_t(*x)[group_steps] = inputs[i].pairs + 4 * c;
+  for (int half = 0; half < 8; ++half) {
+    __m512i pairs[rows][2];
 #pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) {
-        const __m512bh input = (__m512bh)_mm512_load_si512(x[j]);
+    for (int r = 0; r < rows; ++r) decoder.pairs(words[r], half / 2, half % 2, pairs[r]);
+#pragma GCC unroll 2
+    for (int i = 0; i < count; ++i) {
+#pragma GCC unroll 2
+      for (int j = 0; j < 2; ++j) {
+        const __m512bh input = (__m512bh)_mm512_load_si512(inputs[i].pairs[2 * half + j]);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; ++r) {
-          __m512& chain = j < 2 ? even[r][i] : odd[r][i];
+          __m512& chain = half % 2 == 0 ? even[r][i] : odd[r][i];
           chain = _mm512_dpbf16_ps(chain, (__m512bh)pairs[r][j], input);
         }
       }
@@ -142,33 +132,6 @@ NIBBLE_512 inline void multiply_group(const Decoder& decoder, const StepRows& ma
     }
   }
 }
-
-// Codes and scales that will be wanted, asked for in the order in which they lie, at the pace of their use:
-// reading several rows at once, a processor's own prefetching reaches a quarter of the memory's speed (EPYC,
-// Zen 4).
-class Ahead {
- public:
-  Ahead(const StepRows& matrix, std::int64_t step, int step_bytes)
-      : codes_(matrix.codes + step * step_bytes),
-        scales_(matrix.scales == nullptr ? nullptr : matrix.scales + step) {}
-
-  template <class Decoder>
-  NIBBLE_512 void ask_for_group() {
-    constexpr int bytes = group_steps * Decoder::step_bytes;
-#pragma GCC unroll 16
-    for (int line = 0; line < bytes; line += 64)
-      _mm_prefetch(reinterpret_cast<const char*>(codes_ + line), _MM_HINT_T1);
-    codes_ += bytes;
-    if constexpr (Decoder::scaled) {
-      _mm_prefetch(reinterpret_cast<const char*>(scales_), _MM_HINT_T1);
-      scales_ += group_steps;
-    }
-  }
-
- private:
-  const std::uint8_t* codes_;
-  const std::uint8_t* scales_;
-};
 
 // Groups [from, to) of `rows` rows from `row` on; the first one is row `at` of the sums.
 template <class Decoder, int rows, int count>
@@ -214,7 +177,7 @@ template <class Decoder, int count>
 NIBBLE_512 void multiply_few(const StepRows& matrix, int begin, int end, const std::byte* prepared,
                              const TotalsSink& store) {
   constexpr int together = groups_at_once(count), at_once = rows_at_once<Decoder>(count);
-  constexpr int most_rows = tiles_at_once(count) * tile_rows, one_input_ahead = 16384;
+  constexpr int most_rows = tiles_at_once * tile_rows, one_input_ahead = 16384;
   const InputGroup* inputs = reinterpret_cast<const InputGroup*>(prepared);
   const int steps = static_cast<int>(matrix.row_steps), groups = groups_of(steps * dot_step);
   alignas(64) GroupSums<count> sums[together];
@@ -227,7 +190,7 @@ NIBBLE_512 void multiply_few(const StepRows& matrix, int begin, int end, const s
   for (int row = begin; row < end; row += most_rows) {
     const int rows = std::min(most_rows, end - row);
     Ahead ahead(matrix, row * matrix.row_steps + distance, Decoder::step_bytes);
-    __m512 total[tiles_at_once(count)][count];
+    __m512 total[tiles_at_once][count];
     for (auto& tile : total) {
       for (__m512& each : tile) each = _mm512_setzero_ps();
     }
@@ -241,7 +204,7 @@ NIBBLE_512 void multiply_few(const StepRows& matrix, int begin, int end, const s
       for (int g = from; g < to; ++g) {
         const int left = std::min(group_steps, steps - g * group_steps);
         for (int i = 0; i < count; ++i) {
-          for (int tile = 0; tile < tiles_at_once(count); ++tile)
+          for (int tile = 0; tile < tiles_at_once; ++tile)
             total[tile][i] = add_steps(total[tile][i], sums[g - from][i] + tile * tile_rows, left);
         }
       }

@@ -54,6 +54,18 @@ NIBBLE_512 inline void transpose_parts(const __m512i (&rows)[4], __m512i* words)
   words[3] = _mm512_unpackhi_epi64(b, d);
 }
 
+// Four registers of four parts, transposed: part i of out[p] is part p of rows[i].
+NIBBLE_512 inline void gather_parts(const __m512i (&rows)[4], __m512i (&out)[4]) {
+  const __m512i a = _mm512_shuffle_i32x4(rows[0], rows[1], 0x88),
+                b = _mm512_shuffle_i32x4(rows[0], rows[1], 0xdd);
+  const __m512i c = _mm512_shuffle_i32x4(rows[2], rows[3], 0x88),
+                d = _mm512_shuffle_i32x4(rows[2], rows[3], 0xdd);
+  out[0] = _mm512_shuffle_i32x4(a, c, 0x88);
+  out[1] = _mm512_shuffle_i32x4(b, d, 0x88);
+  out[2] = _mm512_shuffle_i32x4(a, c, 0xdd);
+  out[3] = _mm512_shuffle_i32x4(b, d, 0xdd);
+}
+
 // dot_tile.h's bounds on bfloat16 inputs; float_inputs.h has them for one.
 NIBBLE_512 inline __m512 bounded_bf16_inputs(__m512 x) {
   const __m512 magnitude = _mm512_abs_ps(x);
@@ -84,6 +96,12 @@ NIBBLE_512 inline Scales512 scales_of(__m128i bytes) {
   return {.half = _mm512_mask_mov_ps(_mm512_set1_ps(1.0f), smallest, _mm512_set1_ps(0.5f)),
           .scale = _mm512_castsi512_ps(_mm512_mask_mov_epi32(exponents, nan, _mm512_set1_epi32(0x7fc00000))),
           .halved = smallest != 0};
+}
+
+// Steps' sums times scales, the smallest and the NaN among them.
+[[gnu::noinline]] NIBBLE_512 inline __m512 scaled_with_care(__m512 sums, __m128i scales) {
+  const Scales512 scale = scales_of(scales);
+  return _mm512_mul_ps(_mm512_mul_ps(sums, scale.half), scale.scale);
 }
 
 }  // namespace nibble
