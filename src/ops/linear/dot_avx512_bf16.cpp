@@ -239,13 +239,12 @@ NIBBLE_512 void multiply_several(const StepRows& matrix, int begin, int end, con
       if (Decoder::scaled && step % 16 == 0) {
         for (int t = 0; t < 2; ++t) read_tile_scales(matrix, tiles[t], step, std::min(16, left), scales[t]);
       }
-      ahead.ask_for_group<Decoder>();
-      ahead.ask_for_group<Decoder>();
       if (step % line_steps == 0) {
         for (int t = 0; t < 2; ++t)
           read_line(matrix, tiles[t], Decoder::step_bytes, at, left * Decoder::step_bytes, lines[t]);
       }
       for (int t = 0; t < 2; ++t) {
+        ahead.ask_for_group<Decoder>();
         multiply_step<Decoder, count>(decoder, lines[t].parts + step % line_steps * part_count, inputs[step],
                                       scales[t].bytes[step % 16], scales[t].plain, totals[t]);
       }
