@@ -47,13 +47,12 @@ constexpr int rows_at_once(int inputs) {
   return inputs == 1 ? 16 / Decoder::word_count : 2;
 }
 
-// Tiles of rows that are added up side by side, and groups before their sums are.
-constexpr int tiles_at_once = 2;
-constexpr int groups_at_once(int inputs) { return inputs == 1 ? 8 : 1; }
+// Groups of a row before those of the next rows, as far as their sums have room in the caches.
+constexpr int groups_at_once = 8;
 
 // The sums of a group's steps, of each row with each input.
 template <int inputs>
-using GroupSums = float[inputs][tiles_at_once * tile_rows][group_steps];
+using GroupSums = float[inputs][tile_rows][group_steps];
 
 // Steps past the last one read as zeros.
 template <class Decoder, bool full>
@@ -77,13 +76,12 @@ template <class Decoder, int rows, int count, bool full>
 NIBBLE_512 inline void multiply_group(const Decoder& decoder, const StepRows& matrix,
                                       const std::uint8_t* codes, const std::uint8_t* scales, int steps,
                                       const InputGroup* inputs, float (*sums)[group_steps]) {
-  constexpr int sums_stride = tiles_at_once * tile_rows;
   __m512i words[rows][Decoder::word_count];
   __m512 even[rows][count], odd[rows][count];
 #pragma GCC unroll 4
   for (int r = 0; r < rows; ++r) {
     read_group<Decoder, full>(decoder, codes + r * matrix.row_steps * Decoder::step_bytes, steps, words[r]);
-#pragma GCC unroll 8
+#pragma GCC unroll 4
     for (int i = 0; i < count; ++i) even[r][i] = odd[r][i] = _mm512_setzero_ps();
   }
 #pragma GCC unroll 8
@@ -91,7 +89,7 @@ NIBBLE_512 inline void multiply_group(const Decoder& decoder, const StepRows& ma
     __m512i pairs[rows][2];
 #pragma GCC unroll 4
     for (int r = 0; r < rows; ++r) decoder.pairs(words[r], half / 2, half % 2, pairs[r]);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int i = 0; i < count; ++i) {
 #pragma GCC unroll 2
       for (int j = 0; j < 2; ++j) {
@@ -109,7 +107,7 @@ NIBBLE_512 inline void multiply_group(const Decoder& decoder, const StepRows& ma
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
       for (int i = 0; i < count; ++i)
-        _mm512_store_ps(sums[i * sums_stride + r], _mm512_add_ps(even[r][i], odd[r][i]));
+        _mm512_store_ps(sums[i * tile_rows + r], _mm512_add_ps(even[r][i], odd[r][i]));
     }
     return;
   }
@@ -124,10 +122,10 @@ NIBBLE_512 inline void multiply_group(const Decoder& decoder, const StepRows& ma
 #pragma GCC unroll 4
   for (int r = 0; r < rows; ++r) {
     const __m512 factors = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(scale[r]), 23));
-#pragma GCC unroll 8
+#pragma GCC unroll 4
     for (int i = 0; i < count; ++i) {
       const __m512 sum = _mm512_add_ps(even[r][i], odd[r][i]);
-      _mm512_store_ps(sums[i * sums_stride + r],
+      _mm512_store_ps(sums[i * tile_rows + r],
                       plain ? _mm512_mul_ps(sum, factors) : scaled_with_care(sum, scale[r]));
     }
   }
@@ -170,32 +168,25 @@ NIBBLE_512 inline __m512 add_steps(__m512 total, const float (*sums)[group_steps
   return total;
 }
 
-// One input: rows are read to their ends, or for as many groups as have room for their sums. More inputs: all
-// rows of the tiles go through a group, so that the inputs' part of it stays in the first-level cache; what
-// is asked for ahead is then the next tiles'.
 template <class Decoder, int count>
 NIBBLE_512 void multiply_few(const StepRows& matrix, int begin, int end, const std::byte* prepared,
                              const TotalsSink& store) {
-  constexpr int together = groups_at_once(count), at_once = rows_at_once<Decoder>(count);
-  constexpr int most_rows = tiles_at_once * tile_rows, one_input_ahead = 16384;
+  constexpr int at_once = rows_at_once<Decoder>(count), bytes_ahead = 16384;
   const InputGroup* inputs = reinterpret_cast<const InputGroup*>(prepared);
   const int steps = static_cast<int>(matrix.row_steps), groups = groups_of(steps * dot_step);
-  alignas(64) GroupSums<count> sums[together];
+  alignas(64) GroupSums<count> sums[groups_at_once];
   alignas(64) TileTotals totals;
   const Decoder decoder;
-  const std::int64_t distance = count == 1 ? one_input_ahead / Decoder::step_bytes
-                                           : std::min(most_rows, end - begin) * matrix.row_steps;
+  constexpr int steps_ahead = bytes_ahead / Decoder::step_bytes;
   Ahead beginning(matrix, begin * matrix.row_steps, Decoder::step_bytes);
-  for (std::int64_t asked = 0; asked < distance; asked += group_steps) beginning.ask_for_group<Decoder>();
-  for (int row = begin; row < end; row += most_rows) {
-    const int rows = std::min(most_rows, end - row);
-    Ahead ahead(matrix, row * matrix.row_steps + distance, Decoder::step_bytes);
-    __m512 total[tiles_at_once][count];
-    for (auto& tile : total) {
-      for (__m512& each : tile) each = _mm512_setzero_ps();
-    }
-    for (int from = 0; from < groups; from += together) {
-      const int to = std::min(groups, from + together);
+  for (int asked = 0; asked < steps_ahead; asked += group_steps) beginning.ask_for_group<Decoder>();
+  for (int row = begin; row < end; row += tile_rows) {
+    const int rows = std::min(tile_rows, end - row);
+    Ahead ahead(matrix, row * matrix.row_steps + steps_ahead, Decoder::step_bytes);
+    __m512 total[count];
+    for (__m512& each : total) each = _mm512_setzero_ps();
+    for (int from = 0; from < groups; from += groups_at_once) {
+      const int to = std::min(groups, from + groups_at_once);
       int r = 0;
       for (; r + at_once <= rows; r += at_once)
         multiply_groups<Decoder, at_once, count>(decoder, matrix, row + r, from, to, ahead, inputs, sums, r);
@@ -203,17 +194,12 @@ NIBBLE_512 void multiply_few(const StepRows& matrix, int begin, int end, const s
         multiply_groups<Decoder, 1, count>(decoder, matrix, row + r, from, to, ahead, inputs, sums, r);
       for (int g = from; g < to; ++g) {
         const int left = std::min(group_steps, steps - g * group_steps);
-        for (int i = 0; i < count; ++i) {
-          for (int tile = 0; tile < tiles_at_once; ++tile)
-            total[tile][i] = add_steps(total[tile][i], sums[g - from][i] + tile * tile_rows, left);
-        }
+        for (int i = 0; i < count; ++i) total[i] = add_steps(total[i], sums[g - from][i], left);
       }
     }
-    for (int tile = 0; tile * tile_rows < rows; ++tile) {
-      for (int i = 0; i < count; ++i) {
-        _mm512_store_ps(totals, total[tile][i]);
-        store(row + tile * tile_rows, i, totals);
-      }
+    for (int i = 0; i < count; ++i) {
+      _mm512_store_ps(totals, total[i]);
+      store(row, i, totals);
     }
   }
 }
