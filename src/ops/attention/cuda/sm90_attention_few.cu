@@ -508,7 +508,9 @@ __global__ void __launch_bounds__(few_threads, 2)
   const int border = work.begin_of(static_cast<int>(blockIdx.x + threadIdx.x % 2));
   const int begin = __shfl_sync(0xffffffffu, border, 0), end = __shfl_sync(0xffffffffu, border, 1);
   if (begin == end) {
-    ptx::grid_dependency_wait();  // who waits for this grid waits for the one before it
+    // Who waits for this grid waits for the one before it, for which one waiting block is enough. The others
+    // leave their places to the next launch.
+    if (blockIdx.x == 0) ptx::grid_dependency_wait();
   } else if (threadIdx.x < readers) {
     read(work, begin, end, ring, shared);
   } else {
