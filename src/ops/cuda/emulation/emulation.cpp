@@ -229,8 +229,9 @@ class Block {
 
 void run(const Grid& grid, const std::function<void()>& kernel) {
   Stacks stacks;
-  if (grid.cluster > 1 && (grid.blocks_x % grid.cluster != 0 || grid.blocks_x > most_at_once))
-    stop("clusters that do not all run at the same time");
+  if (grid.blocks_x % grid.cluster != 0 || grid.cluster > most_at_once)
+    stop("clusters whose blocks do not all run at the same time");
+  const unsigned together = grid.blocks_x <= most_at_once ? grid.blocks_x : grid.cluster;
   for (unsigned y = 0; y < grid.blocks_y; ++y) {
     std::vector<std::thread> blocks;
     std::vector<Cluster> clusters((grid.blocks_x + grid.cluster - 1) / grid.cluster);
@@ -239,10 +240,9 @@ void run(const Grid& grid, const std::function<void()>& kernel) {
       blocks.emplace_back([&grid, &kernel, &stacks, &clusters, x, y] {
         Block(grid, x, y, kernel, stacks, clusters[x / grid.cluster]).run();
       });
-      if (grid.blocks_x > most_at_once) blocks.back().join();
-    }
-    for (std::thread& block : blocks) {
-      if (block.joinable()) block.join();
+      if ((x + 1) % together != 0) continue;
+      for (std::thread& block : blocks) block.join();
+      blocks.clear();
     }
   }
 }

@@ -1,20 +1,21 @@
 // Norm, router and choice of experts for few rows.
 //
 // Rows are taken in groups of 8, the columns of a tensor-core product. Of a group, each block has 16 experts
-// and four of K's eight chunks: 16 blocks for the 128 experts of gpt-oss-120b. Each makes the norms of all
-// the group's rows itself, as reading 23 KB a row from the second-level cache is sooner done than waiting for
-// others; the first block of a group stores them. A warp multiplies a chunk. The chunks' sums go to memory,
-// and the block that comes last adds them in order and chooses, a warp a row.
+// and two of K's eight chunks: 32 blocks for the 128 experts of gpt-oss-120b, in clusters of 8 that share the
+// norms, a row a block, and hand them on through memory. The norm of a single row each block makes itself, as
+// that is sooner done than waiting for others. A warp multiplies a chunk. The chunks' sums go to memory, and
+// the block that comes last adds them in order and chooses, a warp a row.
 //
-// Bytes: a router of 737 KB a group of rows for gpt-oss-120b, brought before the kernel ahead has ended; 46
-// KB a row and block from the second-level cache. Latency is what counts: one trip to memory, the norm, a
-// chain of 24 products, one trip there and back for the sums, the choice. Multiprocessors
-// without a part rehearse, as in add_rms_norm.cu.
+// Bytes: a router of 737 KB a group of rows for gpt-oss-120b, brought before the kernel ahead has ended; 23
+// KB for a norm and 3 KB a row and block from the second-level cache. Latency is what counts: one trip to
+// memory, the norm, a meeting of the cluster and a trip for the others', a chain of 24 products, one trip
+// there and back for the sums, the choice. Multiprocessors without a part rehearse, as in add_rms_norm.cu.
 #include <algorithm>
 #include <string>
 
 #include "ops/cuda/launch.cuh"
 #include "ops/ptx/async_copy.cuh"
+#include "ops/ptx/cluster.cuh"
 #include "ops/ptx/grid.cuh"
 #include "ops/ptx/load.cuh"
 #include "ops/ptx/tensor_core.cuh"
@@ -28,11 +29,12 @@ namespace {
 constexpr int router_threads = norm_threads;
 constexpr int router_warps = router_threads / 32;
 constexpr int part_experts = 16;
-constexpr int part_chunks = 4;
+constexpr int part_chunks = 2;
 constexpr int parts_of_k = dense_k_chunks / part_chunks;
 constexpr int part_step_bytes = part_experts * 16 * 2;  // of the router, for a k16 step
-constexpr int experts_at_once = 4;                   // of a lane, whose chunks' sums are under way together
-constexpr int rows_at_once = 2, passes_at_once = 2;  // of norms, whose loads are under way together
+constexpr int experts_at_once = 4;         // of a lane, whose chunks' sums are under way together
+constexpr int passes_at_once = 2;          // of a norm, whose loads are under way together
+constexpr int norm_cluster = token_group;  // blocks that share a group's norms
 static_assert(token_group == router_warps, "a warp chooses a row's experts");
 
 // Which of its tile's four granules of 16 operand rows a part is, and which of K's steps it multiplies.
@@ -55,9 +57,12 @@ NIBBLE_HOST_DEVICE constexpr int parts_of(const DenseShape& router) {
   return router.tiles() * 4 * parts_of_k;
 }
 NIBBLE_HOST_DEVICE constexpr int groups_of(int rows) { return (rows + token_group - 1) / token_group; }
+// Whether the blocks of a cluster take a row each and read the others' norms. A row alone is sooner done by
+// each for itself.
+NIBBLE_HOST_DEVICE constexpr bool shares_norms(int rows) { return rows > 1; }
 
 struct RouterShared {
-  float of_warp[rows_at_once][norm_warps];
+  float of_warp[norm_warps];
   int is_last;
   // What a rehearsal chooses.
   std::int32_t nobodys_ids[router_warps][32];
@@ -77,69 +82,73 @@ __device__ __forceinline__ void fetch_router(const DenseTiles& router, const Par
   }
 }
 
-// Norms of the group's rows: the part's columns as operands to shared memory, a k16 step of 8 rows after the
-// other; all columns to memory if the block is the one that stores.
-__device__ __forceinline__ void norm_rows(const NormRouterCudaArgs& args, const Part& part, int first_row,
-                                          bool stores, std::uint8_t* operands, RouterShared& shared) {
+// The norm's weights of this thread's columns.
+struct NormWeights {
+  uint4 of_pass[passes_at_once] = {};
+
+  __device__ __forceinline__ NormWeights(const Bf16* weights, int hidden) {
+#pragma unroll
+    for (int pass = 0; pass < passes_at_once; ++pass) {
+      const int column = static_cast<int>(threadIdx.x) * 8 + pass * norm_pass_columns;
+      if (column < hidden) of_pass[pass] = *reinterpret_cast<const uint4*>(weights + column);
+    }
+  }
+};
+
+// A row's norm: its part's columns to shared memory as operands, if it has a place there, a k16 step of 8
+// rows after the other; all columns to memory if `stores`, and the new residual if `stores_residual`.
+__device__ __forceinline__ void norm_row(const NormRouterCudaArgs& args, const NormWeights& weights,
+                                         const Part& part, int row, std::uint8_t* operands, bool stores,
+                                         bool stores_residual, RouterShared& shared) {
   const int hidden = args.router.shape.cols, padded = args.router.shape.padded_cols();
   const int first = static_cast<int>(threadIdx.x) * 8;
   const int begin = part.step * 16, end = begin + part.steps * 16;
-  const int rows = min(args.rows - first_row, token_group);
-  uint4 weights[passes_at_once] = {};
+  const std::size_t of_row = static_cast<std::size_t>(row), at = of_row * static_cast<std::size_t>(hidden);
+  Eight eight[passes_at_once] = {}, delta[passes_at_once] = {};
+#pragma unroll
+  for (int pass = 0; pass < passes_at_once; ++pass) {
+    const std::size_t column = static_cast<std::size_t>(first + pass * norm_pass_columns);
+    if (first + pass * norm_pass_columns >= hidden) continue;
+    eight[pass] = load_eight(args.residual + at + column);
+    delta[pass] = load_eight(args.delta + at + column);
+  }
+  float own = 0;
+#pragma unroll
+  for (int pass = 0; pass < passes_at_once; ++pass) {
+    if (first + pass * norm_pass_columns >= hidden) continue;
+    eight[pass] = add(eight[pass], delta[pass]);
+    own = squares(own, eight[pass]);
+  }
+  own = sum_of_warp(own);
+  if (threadIdx.x % 32 == 0) shared.of_warp[threadIdx.x / 32] = own;
+  __syncthreads();  // every warp's sum is there
+  const float scale = norm_scale(shared.of_warp, hidden, args.eps);
 #pragma unroll
   for (int pass = 0; pass < passes_at_once; ++pass) {
     const int column = first + pass * norm_pass_columns;
-    if (column < hidden) weights[pass] = *reinterpret_cast<const uint4*>(args.norm_weight + column);
+    if (column >= padded) continue;
+    uint4 words = make_uint4(0, 0, 0, 0);
+    if (column < hidden) words = scaled(eight[pass], scale, weights.of_pass[pass]);
+    if (operands != nullptr && column >= begin && column < end)
+      *reinterpret_cast<uint4*>(operands + token_offset(0, row % token_group, column - begin)) = words;
+    if (stores) {
+      *reinterpret_cast<uint4*>(args.norm + of_row * static_cast<std::size_t>(args.norm_stride) + column) =
+          words;
+    }
+    if (stores_residual && column < hidden) store_eight(args.residual_out + at + column, eight[pass]);
   }
-#pragma unroll 1
-  for (int row = 0; row < rows; row += rows_at_once) {
-    Eight eight[rows_at_once][passes_at_once] = {}, delta[rows_at_once][passes_at_once] = {};
-#pragma unroll
-    for (int i = 0; i < rows_at_once; ++i) {
-      const std::size_t at =
-          static_cast<std::size_t>(first_row + min(row + i, rows - 1)) * static_cast<std::size_t>(hidden);
-#pragma unroll
-      for (int pass = 0; pass < passes_at_once; ++pass) {
-        const int column = first + pass * norm_pass_columns;
-        if (column >= hidden) continue;
-        eight[i][pass] = load_eight(args.residual + at + column);
-        delta[i][pass] = load_eight(args.delta + at + column);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < rows_at_once; ++i) {
-      float own = 0;
-#pragma unroll
-      for (int pass = 0; pass < passes_at_once; ++pass) {
-        if (first + pass * norm_pass_columns >= hidden) continue;
-        eight[i][pass] = add(eight[i][pass], delta[i][pass]);
-        own = squares(own, eight[i][pass]);
-      }
-      own = sum_of_warp(own);
-      if (threadIdx.x % 32 == 0) shared.of_warp[i][threadIdx.x / 32] = own;
-    }
-    __syncthreads();  // every warp's sums are there
-#pragma unroll
-    for (int i = 0; i < rows_at_once; ++i) {
-      if (row + i >= rows) break;
-      const float scale = norm_scale(shared.of_warp[i], hidden, args.eps);
-      const std::size_t of_row = static_cast<std::size_t>(first_row + row + i);
-#pragma unroll
-      for (int pass = 0; pass < passes_at_once; ++pass) {
-        const int column = first + pass * norm_pass_columns;
-        if (column >= padded) continue;
-        uint4 words = make_uint4(0, 0, 0, 0);
-        if (column < hidden) words = scaled(eight[i][pass], scale, weights[pass]);
-        if (column >= begin && column < end)
-          *reinterpret_cast<uint4*>(operands + token_offset(0, row + i, column - begin)) = words;
-        if (!stores) continue;
-        *reinterpret_cast<uint4*>(args.norm + of_row * static_cast<std::size_t>(args.norm_stride) + column) =
-            words;
-        if (column < hidden)
-          store_eight(args.residual_out + of_row * static_cast<std::size_t>(hidden) + column, eight[i][pass]);
-      }
-    }
-    __syncthreads();  // the sums have been read
+}
+
+// The part's columns of norms that blocks of the cluster have stored.
+__device__ __forceinline__ void fetch_norms(const NormRouterCudaArgs& args, const Part& part, int first_row,
+                                            int rows, std::uint8_t* operands) {
+  const int pieces = part.steps * 2;  // of a row, 16 bytes each
+  for (int i = static_cast<int>(threadIdx.x); i < rows * pieces; i += router_threads) {
+    const int row = i / pieces, column = i % pieces * 8;
+    ptx::copy_to_shared(
+        operands + token_offset(0, row, column),
+        args.norm + static_cast<std::size_t>(first_row + row) * static_cast<std::size_t>(args.norm_stride) +
+            part.step * 16 + column);
   }
 }
 
@@ -182,8 +191,19 @@ __global__ void __launch_bounds__(router_threads)
   float* const all_logits = reinterpret_cast<float*>(operands + part.steps * token_step_bytes);
   ptx::grid_launch_dependents();
   if (real) fetch_router(args.router, part, weights);
+  const NormWeights norm_weights(args.norm_weight, shape.cols);
   if (real) ptx::grid_dependency_wait();
-  norm_rows(args, part, first_row, real && block % parts == 0, operands, shared);
+  if (shares_norms(args.rows)) {
+    const int of_cluster = block % norm_cluster;
+    if (of_cluster < rows)
+      norm_row(args, norm_weights, part, first_row + of_cluster, nullptr, real,
+               real && block % parts < norm_cluster, shared);
+    ptx::cluster_barrier();  // the group's norms are stored
+    fetch_norms(args, part, first_row, rows, operands);
+  } else {
+    const bool stores = real && block % parts == 0;
+    norm_row(args, norm_weights, part, first_row, operands, stores, stores, shared);
+  }
   ptx::await_copies_to_shared();
   __syncthreads();  // weights and operands are there
   const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
@@ -284,12 +304,15 @@ Status norm_router_cuda(const NormRouterCudaArgs& args, cudaStream_t stream) {
   const std::size_t bytes = shared_bytes(shape);
   cuda_check(cudaFuncSetAttribute(norm_router, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(bytes)));
-  const int blocks = std::max(parts_of(shape) * groups_of(args.rows), processors_of_device());
+  const int cluster = shares_norms(args.rows) ? norm_cluster : 1;
+  const int rehearsing = (processors_of_device() + cluster - 1) / cluster * cluster;
+  const int blocks = std::max(parts_of(shape) * groups_of(args.rows), rehearsing);
   launch_kernel({.blocks = dim3(static_cast<unsigned>(blocks)),
                  .threads = router_threads,
                  .shared_bytes = bytes,
                  .stream = stream,
-                 .overlaps = true},
+                 .overlaps = true,
+                 .cluster = cluster},
                 norm_router, args);
   return {};
 }
