@@ -194,6 +194,16 @@ class GptOssCuda final : public CudaModel {
     return room_.residual;
   }
 
+  // The experts' products, for the next norm to add up.
+  Pending unadded(const float* residual, std::uint32_t* arrived) const {
+    return {.residual = residual,
+            .experts = {.products = room_.moe.products,
+                        .expert_ids = room_.expert_ids,
+                        .expert_weights = room_.expert_weights,
+                        .top_k = top_k(),
+                        .arrived = arrived}};
+  }
+
   // normed -> what the next norm adds to `residual`
   Result<Pending> experts(const GptOssCudaLayer& layer, const float* residual, int rows,
                           cudaStream_t stream) {
@@ -205,18 +215,16 @@ class GptOssCuda final : public CudaModel {
                      .expert_weights = room_.expert_weights,
                      .workspace = room_.moe};
     const int slots = rows * top_k();
-    const bool many = moe_takes_many(slots, as_int(config_.num_local_experts));
-    if (!many && slots <= moe_cuda_max_slots) {
+    if (moe_takes_many(slots, as_int(config_.num_local_experts))) {
+      NIBBLE_RETURN_IF_ERROR(moe_mxfp4_many_cuda(layer.experts, args, stream));
+      return unadded(residual, nullptr);
+    }
+    if (slots <= moe_cuda_max_slots) {
       NIBBLE_RETURN_IF_ERROR(moe_mxfp4_cuda(layer.experts, args, stream));
-      return Pending{.residual = residual,
-                     .experts = {.products = room_.moe.products,
-                                 .expert_ids = room_.expert_ids,
-                                 .expert_weights = room_.expert_weights,
-                                 .top_k = top_k(),
-                                 .arrived = room_.moe.arrived}};
+      return unadded(residual, room_.moe.arrived);
     }
     args.out = room_.delta;
-    NIBBLE_RETURN_IF_ERROR((many ? moe_mxfp4_many_cuda : moe_mxfp4_cuda)(layer.experts, args, stream));
+    NIBBLE_RETURN_IF_ERROR(moe_mxfp4_cuda(layer.experts, args, stream));
     return Pending{.residual = residual, .delta = room_.delta};
   }
 

@@ -153,6 +153,49 @@ TEST_F(AddRmsNormOnTheGpu, AddsTheExpertsInOrderOfTheTopK) {
   EXPECT_EQ(count, 0u);
 }
 
+// With a group of rows for every multiprocessor another kernel is taken; here a last group is not whole.
+TEST_F(AddRmsNormOnTheGpu, ManyRowsHaveTheBitsOfEachAlone) {
+  std::mt19937 random(4);
+  const int rows = 1301, hidden = 2120, top_k = 3;
+  const std::size_t n = static_cast<std::size_t>(rows * hidden);
+  const std::vector<float> residual = random_floats(random, n, 3.0f), delta = random_floats(random, n);
+  const std::vector<float> products = random_floats(random, n * top_k),
+                           weights = random_floats(random, static_cast<std::size_t>(rows * top_k));
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(rows * top_k));
+  for (std::int32_t& id : ids) id = static_cast<std::int32_t>(random() % 4) - 1;
+  const std::vector<Bf16> weight = random_bf16(random, hidden);
+  DeviceBuffer device_products = on_device(products), device_ids = on_device(ids),
+               device_weights = on_device(weights);
+  const auto parts_from = [&](int row) {
+    return ExpertParts{.products = device_products.as<float>() + row * top_k * hidden,
+                       .expert_ids = device_ids.as<std::int32_t>() + row * top_k,
+                       .expert_weights = device_weights.as<float>() + row * top_k,
+                       .top_k = top_k};
+  };
+  const Norm added = on_gpu({rows, hidden, hidden + 8}, residual, &delta, weight);
+  const Norm of_experts = on_gpu({rows, hidden, hidden + 8}, residual, nullptr, weight, parts_from(0));
+  const int blocks = DenseShape{0, hidden}.blocks();
+  for (const int row : {0, 1, 7, 8, 131, 1055, 1056, 1299, 1300}) {
+    const auto cut = [&](const auto& all, int width) {
+      return std::vector(all.begin() + row * width, all.begin() + (row + 1) * width);
+    };
+    const std::vector<float> own = cut(residual, hidden), own_delta = cut(delta, hidden);
+    const auto expect_same = [&](const Norm& alone, const Norm& together, const char* what) {
+      EXPECT_TRUE(alone.residual == cut(together.residual, hidden)) << what << " of row " << row;
+      EXPECT_TRUE(alone.out == cut(together.out, hidden + 8)) << what << " of row " << row;
+      for (int i = 0; i < hidden; i += 8) {
+        ASSERT_EQ(std::memcmp(alone.out_tiles.data() + token_offset(blocks, 0, i),
+                              together.out_tiles.data() + token_offset(blocks, row, i), 16),
+                  0)
+            << what << " of row " << row;
+      }
+    };
+    expect_same(on_gpu({1, hidden, hidden + 8}, own, &own_delta, weight), added, "delta");
+    expect_same(on_gpu({1, hidden, hidden + 8}, own, nullptr, weight, parts_from(row)), of_experts,
+                "experts");
+  }
+}
+
 TEST_F(AddRmsNormOnTheGpu, RefusesWidthsItCannotLoad) {
   EXPECT_NE(add_rms_norm_cuda({.rows = 1, .hidden = 100}, nullptr).message().find("100"), std::string::npos);
 }

@@ -105,6 +105,22 @@ __device__ __forceinline__ void bulk_copy_once_to_shared(void* shared, const voi
       : "memory");
 }
 
+// From shared memory to global, as multiples of 16; by one thread, which waits for its copies by itself.
+__device__ __forceinline__ void bulk_copy_to_global(void* global, const void* shared, std::uint32_t bytes) {
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+      "cp.async.bulk.commit_group;" ::"l"(global),
+      "r"(shared_address(shared)), "r"(bytes)
+      : "memory");
+}
+// Shared memory has been read; or the bytes have come, too.
+__device__ __forceinline__ void await_bulk_reads() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ __forceinline__ void await_bulk_copies() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 // Brings the 32 bytes around a global address near, by copying 4 of them to shared memory that nobody reads;
 // it is not waited for and takes no register.
 __device__ __forceinline__ void touch_sector(std::uint32_t* nobodys, const void* global) {

@@ -1,4 +1,5 @@
 // The kernels of embedding, norms and angles, compiled for the emulation.
 #include "ops/embedding/cuda/embedding_rows.cu"
 #include "ops/rms_norm/cuda/add_rms_norm.cu"
+#include "ops/rms_norm/cuda/stream_rms_norm.cu"
 #include "ops/rope/cuda/rope_angles.cu"

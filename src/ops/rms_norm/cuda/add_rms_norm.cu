@@ -13,6 +13,7 @@
 #include "ops/linear/cuda/dense_tiles.h"
 #include "ops/ptx/grid.cuh"
 #include "ops/rms_norm/cuda/norm_row.cuh"
+#include "ops/rms_norm/cuda/stream_rms_norm.h"
 
 namespace nibble {
 namespace {
@@ -148,7 +149,12 @@ Status add_rms_norm_cuda(const AddRmsNormCudaArgs& args, cudaStream_t stream) {
   if (args.delta != nullptr && args.experts.products != nullptr)
     return invalid_argument("a residual takes in one block's output at a time");
   if (args.rows == 0) return {};
-  launch_kernel({.blocks = dim3(static_cast<unsigned>(std::max(args.rows, processors_of_device()))),
+  const int processors = processors_of_device();
+  if (streams_norm(args, processors)) {
+    launch_streamed_norm(args, processors, stream);
+    return {};
+  }
+  launch_kernel({.blocks = dim3(static_cast<unsigned>(std::max(args.rows, processors))),
                  .threads = norm_threads,
                  .shared_bytes = static_cast<std::size_t>(args.hidden) * sizeof(float),
                  .stream = stream,

@@ -102,7 +102,7 @@ int main(int argc, char** argv) {
   for (const int rows : {1, 64}) {
     for (const Filter& filter : filters) lines.push_back(run_sample(filter, rows, random));
   }
-  for (const int rows : {1, 8, 64, 2048}) {
+  for (const int rows : {1, 8, 64, 256, 2048, 8192}) {
     for (const bool experts : {false, true}) lines.push_back(run_norm(experts, rows, random));
   }
   bench::write_json(json, lines);

@@ -34,6 +34,12 @@ inline void bulk_copy_once_to_shared(void* shared, const void* global, std::uint
   emulation::copy_to_shared(shared, global, bytes, barrier);
 }
 
+inline void bulk_copy_to_global(void* global, const void* shared, std::uint32_t bytes) {
+  std::memcpy(global, shared, bytes);
+}
+inline void await_bulk_reads() {}
+inline void await_bulk_copies() {}
+
 inline void touch_sector(std::uint32_t*, const void* global) {
   static_cast<void>(*static_cast<const volatile std::uint32_t*>(global));  // it must be there
 }
