@@ -170,7 +170,8 @@ TEST_F(LinearOnTheGpu, ARowsBitsDependOnNeitherItsBatchNorItsPlace) {
   Matrix matrix(random, c.rows, c.cols);
   const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(c.tokens * c.cols));
   const std::vector<float> together = matrix.times(x, LinearPath::automatic);
-  for (const int size : small_cases ? std::vector<int>{9, 33} : std::vector<int>{1, 8, 9, 17, 33, 64, 65}) {
+  for (const int size :
+       small_cases ? std::vector<int>{9, 33} : std::vector<int>{1, 8, 9, 17, 33, 64, 65, 128}) {
     for (int first = 0; first < c.tokens; first += size) {
       const int count = std::min(size, c.tokens - first);
       const std::vector<float> part =

@@ -1,5 +1,5 @@
 // linear for few tokens: weights stream once through a ring in shared memory and are multiplied from there,
-// tokens as the 8 to 64 columns of wgmma. For what it adds in which order see dense_tiles.h.
+// tokens as the 8 to 128 columns of wgmma. For what it adds in which order see dense_tiles.h.
 //
 // Bytes: 2 a weight, once. For gpt-oss at 4,650 GB/s: q, k and v 29.5 MB, 6.3 us; attention's output 23.6
 // MB, 5.1 us; lm_head 1,158 MB, 249 us. Each block reads the activations of its chunks again, columns / 64
@@ -37,11 +37,12 @@ constexpr int stage_weight_bytes = stage_blocks * dense_block_bytes;
 constexpr int stage_group_bytes = stage_blocks * token_block_bytes;  // of 8 tokens
 constexpr int early_stages = 2;  // on their way together before the first products
 
-// A ring of some 110 to 130 KB: enough bytes on their way, and room for the next kernel's beside it.
+// A ring of some 110 to 144 KB: enough bytes on their way, and room for a small kernel's block beside it.
 template <int columns>
 constexpr int ring_stages = columns <= 16   ? 6
                             : columns == 32 ? 5
-                                            : 4;
+                            : columns == 64 ? 4
+                                            : 3;
 template <int columns>
 constexpr int few_stage_bytes = stage_weight_bytes + columns / token_group* stage_group_bytes;
 
@@ -322,6 +323,9 @@ __device__ __forceinline__ void add_brought_sums(float (&totals)[columns / 2], f
     }
     if (++in_stage == stage_sums<columns>) {
       in_stage = 0;
+      // The sums of 128 columns need the stage again; every lane has looked at what it loaded.
+      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&barriers.empty[turn.stage]);
+      __syncwarp();
       turn.next();
     }
   }
@@ -453,7 +457,8 @@ void run_few(const DenseRun& run, const Output& output, cudaStream_t stream) {
       case 8: launch_few<8>(params, run.blocks, stream); break;
       case 16: launch_few<16>(params, run.blocks, stream); break;
       case 32: launch_few<32>(params, run.blocks, stream); break;
-      default: launch_few<64>(params, run.blocks, stream);
+      case 64: launch_few<64>(params, run.blocks, stream); break;
+      default: launch_few<128>(params, run.blocks, stream);
     }
   }
 }
