@@ -145,7 +145,7 @@ NIBBLE_512 inline void read_line(const StepRows& matrix, const TileRows& tile, i
 // The scales of a tile's rows, sixteen steps at a time.
 struct alignas(64) TileScales {
   std::uint8_t bytes[16][tile_rows];
-  bool plain;  // none is 0 or 255
+  bool plain = true;  // none is 0 or 255; there are none without scales
 };
 
 NIBBLE_512 inline void read_tile_scales(const StepRows& matrix, const TileRows& tile, int step, int steps,
