@@ -194,6 +194,11 @@ struct Q8Decoder {
   }
 };
 
+// A step of a group of inputs, as the decoders pair k.
+struct alignas(64) GroupStep {
+  std::uint32_t pairs[16][input_group];
+};
+
 // Inputs [begin, end), in groups of input_group: for each step, sixteen words of two k as `order` pairs them,
 // each of all the group's inputs. begin is a multiple of input_group; a short group is filled with zeros.
 NIBBLE_512 inline void pack_input_groups(const DotInputs& inputs, int begin, int end, __m512i order) {
@@ -286,6 +291,13 @@ NIBBLE_512 inline void decode_rows(const Decoder& decoder, const StepRows& matri
     _mm512_store_ps(out.halves, scale.half);
     _mm512_store_ps(out.scales, scale.scale);
   }
+}
+
+// run(count) with a count from least to most that the compiler knows.
+template <int least, int most, class Run>
+void with_count(int count, const Run& run) {
+  if (count == least) return run(std::integral_constant<int, least>());
+  if constexpr (least < most) with_count<least + 1, most>(count, run);
 }
 
 // Codes and scales that will be wanted, asked for in the order in which they lie, at the pace of their use:

@@ -204,14 +204,6 @@ NIBBLE_512 void multiply_few(const StepRows& matrix, int begin, int end, const s
   }
 }
 
-template <class Decoder, int count>
-void choose_few(const StepRows& matrix, int begin, int end, const DotInputs& inputs,
-                const TotalsSink& store) {
-  if (inputs.rows.count == count)
-    return multiply_few<Decoder, count>(matrix, begin, end, inputs.prepared, store);
-  if constexpr (count > 1) choose_few<Decoder, count - 1>(matrix, begin, end, inputs, store);
-}
-
 template <class Matrix>
 using DecoderFor = typename DecoderOf<std::remove_cvref_t<Matrix>>::Type;
 
@@ -233,7 +225,9 @@ void avx512_few_multiply(const DenseMatrix& matrix, int begin, int end, const Do
   std::visit(
       [&](const auto& each) {
         using Decoder = DecoderFor<decltype(each)>;
-        choose_few<Decoder, few_inputs<Decoder>>(steps_of(each), begin, end, inputs, store);
+        with_count<1, few_inputs<Decoder>>(inputs.rows.count, [&](auto count) {
+          multiply_few<Decoder, count>(steps_of(each), begin, end, inputs.prepared, store);
+        });
       },
       matrix);
 }

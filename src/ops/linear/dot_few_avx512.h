@@ -6,7 +6,7 @@
 
 namespace nibble {
 
-// Whether weights of this format are better decoded on their way to the products than laid out first.
+// Whether a step of a row is better a lane than a row.
 bool are_few_inputs(const DenseMatrix& matrix, int count);
 // As DotKernels has them, for so few inputs; columns are a whole number of steps and values bfloat16.
 void avx512_few_prepare(const DotInputs& inputs, int begin, int end);

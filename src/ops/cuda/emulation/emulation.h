@@ -18,7 +18,7 @@ namespace nibble::emulation {
 
 struct Grid {
   unsigned blocks_x = 1, blocks_y = 1, threads = 1;
-  unsigned cluster = 1;          // neighbours in a row of at most 16 blocks
+  unsigned cluster = 1;          // neighbours in a row, at most 16
   std::size_t shared_bytes = 0;  // beyond what the kernel declares
 };
 

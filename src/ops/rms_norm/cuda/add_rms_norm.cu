@@ -1,7 +1,7 @@
-// A block a row. Bytes: 4 x hidden x (3 + what delta or the experts take) and 2 x hidden for each output, 60
-// KB a row of gpt-oss; for few rows only the latency counts: one trip to memory, for which all loads are
-// under way at once (four experts' products without looking first which there are), and the row stays in
-// shared memory, where each thread reads back what it wrote itself.
+// A block a row; many rows are stream_rms_norm.cu's. Bytes: 4 x hidden x (3 + what delta or the experts take)
+// and 2 x hidden for each output, 60 KB a row of gpt-oss; for few rows only the latency counts: one trip to
+// memory, for which all loads are under way at once (four experts' products without looking first which there
+// are), and the row stays in shared memory, where each thread reads back what it wrote itself.
 //
 // A row's block runs on any multiprocessor, mostly not on the one of the layer before, and fetching code that
 // a multiprocessor does not have takes three times as long as running it. So all of them have a block: those

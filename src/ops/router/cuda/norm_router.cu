@@ -2,9 +2,10 @@
 //
 // Rows are taken in groups of 8, the columns of a tensor-core product. Of a group, each block has 16 experts
 // and two of K's eight chunks: 32 blocks for the 128 experts of gpt-oss-120b, in clusters of 8 that share the
-// norms, a row a block, and hand them on through memory. The norm of a single row each block makes itself, as
-// that is sooner done than waiting for others. A warp multiplies a chunk. The chunks' sums go to memory, and
-// the block that comes last adds them in order and chooses, a warp a row.
+// norms, a row a block, and hand them on through memory, where those of one group store the same bits. The
+// norm of a single row each block makes itself, as that is sooner done than waiting for others. A warp
+// multiplies a chunk. The chunks' sums go to memory, and the block that comes last adds them in order and
+// chooses, a warp a row.
 //
 // Bytes: a router of 737 KB a group of rows for gpt-oss-120b, brought before the kernel ahead has ended; 23
 // KB for a norm and 3 KB a row and block from the second-level cache. Latency is what counts: one trip to

@@ -1,0 +1,173 @@
+// A lane is a row, as for many inputs, but a step's pairs go from their decoding straight into the products.
+#include "ops/linear/dot_several_avx512.h"
+
+#include <algorithm>
+
+#include "ops/linear/block_groups512.h"
+
+namespace nibble {
+namespace {
+
+constexpr int least_inputs = 2, most_inputs = 8;  // whose sums of both parities fill half the registers
+
+// Where the rows of a tile begin, counted in steps. `rows` of them exist, the others repeat the last one.
+struct TileRows {
+  std::int64_t first_steps[tile_rows];
+
+  TileRows(const StepRows& matrix, int row, int rows) {
+    for (int r = 0; r < tile_rows; ++r) first_steps[r] = (row + (r < rows ? r : rows - 1)) * matrix.row_steps;
+  }
+};
+
+// A line, that is 64 bytes, of each row of a tile: parts[p][r] has part p (16 bytes) of rows r, r + 4, r + 8
+// and r + 12.
+struct alignas(64) TileLine {
+  std::uint8_t parts[4][4][64];
+};
+
+// The line from byte `at` of the rows on; bytes past `left` are zeros.
+NIBBLE_512 inline void read_line(const StepRows& matrix, const TileRows& tile, int step_bytes, int at,
+                                 int left, TileLine& out) {
+  const __mmask16 there = static_cast<__mmask16>((1u << std::min(left / 4, 16)) - 1);
+#pragma GCC unroll 4
+  for (int r = 0; r < 4; ++r) {
+    __m512i rows[4], parts[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i)
+      rows[i] = _mm512_maskz_loadu_epi32(there, matrix.codes + tile.first_steps[r + 4 * i] * step_bytes + at);
+    gather_parts(rows, parts);
+#pragma GCC unroll 4
+    for (int p = 0; p < 4; ++p) _mm512_store_si512(out.parts[p][r], parts[p]);
+  }
+}
+
+// The scales of a tile's rows, sixteen steps at a time.
+struct alignas(64) TileScales {
+  std::uint8_t bytes[16][tile_rows];
+  bool plain = true;  // none is 0 or 255; there are none without scales
+};
+
+NIBBLE_512 inline void read_tile_scales(const StepRows& matrix, const TileRows& tile, int step, int steps,
+                                        TileScales& out) {
+  const auto at = [&](int r) { return matrix.scales + tile.first_steps[r] + step; };
+  __m512i rows[4];
+  __mmask64 extremes = 0;
+#pragma GCC unroll 4
+  for (int r = 0; r < 4; ++r) {
+    rows[r] = _mm512_castsi128_si512(read_scales(at(r), steps));
+    rows[r] = _mm512_inserti32x4(rows[r], read_scales(at(r + 4), steps), 1);
+    rows[r] = _mm512_inserti32x4(rows[r], read_scales(at(r + 8), steps), 2);
+    rows[r] = _mm512_inserti32x4(rows[r], read_scales(at(r + 12), steps), 3);
+    // 0 and 255 become the largest.
+    const __m512i shifted = _mm512_sub_epi8(rows[r], _mm512_set1_epi8(1));
+    extremes |= _mm512_cmpge_epu8_mask(shifted, _mm512_set1_epi8(static_cast<char>(254)));
+  }
+  out.plain = extremes == 0;
+  const __m512i a = _mm512_unpacklo_epi8(rows[0], rows[1]), b = _mm512_unpackhi_epi8(rows[0], rows[1]);
+  const __m512i c = _mm512_unpacklo_epi8(rows[2], rows[3]), d = _mm512_unpackhi_epi8(rows[2], rows[3]);
+  const __m512i fours[4] = {_mm512_unpacklo_epi16(a, c), _mm512_unpackhi_epi16(a, c),
+                            _mm512_unpacklo_epi16(b, d), _mm512_unpackhi_epi16(b, d)};
+  // Word s of part p has step s of rows 4p .. 4p + 3.
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) _mm512_store_si512(out.bytes[4 * i], _mm512_permutexvar_epi32(order, fours[i]));
+}
+
+// One step of a tile with each input. A function of its own, so that the compiler does not take what is read
+// of the inputs out of the loop over tiles, to where it has no registers for it.
+template <class Decoder, int count>
+[[gnu::noinline]] NIBBLE_512 void multiply_step(const Decoder& decoder, const std::uint8_t (*parts)[4][64],
+                                                const GroupStep& inputs, const std::uint8_t* scales,
+                                                bool plain, TileTotals* totals) {
+  constexpr int part_count = Decoder::step_bytes / 16;
+  __m512i words[Decoder::word_count];
+  __m512 chains[2][count];
+#pragma GCC unroll 8
+  for (int i = 0; i < count; ++i) chains[0][i] = chains[1][i] = _mm512_setzero_ps();
+#pragma GCC unroll 8
+  for (int half = 0; half < 8; ++half) {
+    if (half * part_count % 8 == 0) {
+      const int part = half * part_count / 8;
+      __m512i rows[4];
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r) rows[r] = _mm512_load_si512(parts[part][r]);
+      decoder.take(rows, words + 4 * part);
+    }
+    __m512i pairs[2];
+    decoder.pairs(words, half / 2, half % 2, pairs);
+#pragma GCC unroll 2
+    for (int j = 0; j < 2; ++j) {
+#pragma GCC unroll 8
+      for (int i = 0; i < count; ++i) {
+        const __m512i one = _mm512_set1_epi32(static_cast<int>(inputs.pairs[2 * half + j][i]));
+        __m512& chain = chains[half % 2][i];
+        chain = _mm512_dpbf16_ps(chain, (__m512bh)pairs[j], (__m512bh)one);
+      }
+    }
+  }
+  const __m128i scale = Decoder::scaled ? part_at(scales) : _mm_setzero_si128();
+  const __m512 factors = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(scale), 23));
+#pragma GCC unroll 8
+  for (int i = 0; i < count; ++i) {
+    __m512 sum = _mm512_add_ps(chains[0][i], chains[1][i]);
+    if constexpr (Decoder::scaled) sum = plain ? _mm512_mul_ps(sum, factors) : scaled_with_care(sum, scale);
+    _mm512_store_ps(totals[i], _mm512_add_ps(_mm512_load_ps(totals[i]), sum));
+  }
+}
+
+// Two tiles go through a step, so that the inputs' part of it comes once for both.
+template <class Decoder, int count>
+NIBBLE_512 void multiply_several(const StepRows& matrix, int begin, int end, const std::byte* prepared,
+                                 const TotalsSink& store) {
+  constexpr int most_rows = 2 * tile_rows, line_steps = 64 / Decoder::step_bytes;
+  constexpr int part_count = Decoder::step_bytes / 16;
+  const GroupStep* inputs = reinterpret_cast<const GroupStep*>(prepared);
+  const int steps = static_cast<int>(matrix.row_steps);
+  alignas(64) TileTotals totals[2][count];
+  TileScales scales[2];
+  TileLine lines[2];
+  const Decoder decoder;
+  for (int row = begin; row < end; row += most_rows) {
+    const int second = std::min(row + tile_rows, end - 1);
+    const TileRows tiles[2] = {{matrix, row, std::min(tile_rows, end - row)},
+                               {matrix, second, std::min(tile_rows, end - second)}};
+    Ahead ahead(matrix, (row + most_rows) * matrix.row_steps, Decoder::step_bytes);
+    std::fill_n(totals[0][0], 2 * count * tile_rows, 0.0f);
+    for (int step = 0; step < steps; ++step) {
+      const int left = steps - step, at = step * Decoder::step_bytes;
+      if (Decoder::scaled && step % 16 == 0) {
+        for (int t = 0; t < 2; ++t) read_tile_scales(matrix, tiles[t], step, std::min(16, left), scales[t]);
+      }
+      if (step % line_steps == 0) {
+        for (int t = 0; t < 2; ++t)
+          read_line(matrix, tiles[t], Decoder::step_bytes, at, left * Decoder::step_bytes, lines[t]);
+      }
+      for (int t = 0; t < 2; ++t) {
+        ahead.ask_for_group<Decoder>();
+        multiply_step<Decoder, count>(decoder, lines[t].parts + step % line_steps * part_count, inputs[step],
+                                      scales[t].bytes[step % 16], scales[t].plain, totals[t]);
+      }
+    }
+    for (int t = 0; t < 2 && row + t * tile_rows < end; ++t) {
+      for (int i = 0; i < count; ++i) store(row + t * tile_rows, i, totals[t][i]);
+    }
+  }
+}
+
+}  // namespace
+
+bool are_several_inputs(int count) { return count >= least_inputs && count <= most_inputs; }
+
+void avx512_several_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
+                             const TotalsSink& store) {
+  std::visit(
+      [&](const auto& each) {
+        using Decoder = typename DecoderOf<std::remove_cvref_t<decltype(each)>>::Type;
+        with_count<least_inputs, most_inputs>(inputs.rows.count, [&](auto count) {
+          multiply_several<Decoder, count>(steps_of(each), begin, end, inputs.prepared, store);
+        });
+      },
+      matrix);
+}
+
+}  // namespace nibble
