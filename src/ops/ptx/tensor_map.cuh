@@ -48,4 +48,15 @@ __device__ __forceinline__ void box_copy_to_shared(void* shared, const TensorMap
       : "memory");
 }
 
+// The same into every block of the cluster whose bit is in `ranks`, as bulk_copy_to_blocks (cluster.cuh).
+__device__ __forceinline__ void box_copy_to_blocks(void* shared, const TensorMap& map, int column, int row,
+                                                   std::uint64_t* barrier, unsigned ranks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(shared)),
+      "l"(&map), "r"(column * (box_bytes / 4)), "r"(row), "r"(shared_address(barrier)),
+      "h"(static_cast<std::uint16_t>(ranks))
+      : "memory");
+}
+
 }  // namespace nibble::ptx

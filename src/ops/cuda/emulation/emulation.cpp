@@ -44,9 +44,13 @@ struct Meeting {
   unsigned arrived = 0, ended = 0;
 };
 
+class Block;
+
 // Of blocks, each a thread of the operating system.
 struct Cluster {
   std::atomic<unsigned> arrived = 0, ended = 0;
+  std::mutex mutex;
+  Block* blocks[most_at_once] = {};  // those that run
 };
 
 // Two sets of data take turns: a lane that is still reading one cannot be overtaken twice.
@@ -61,6 +65,14 @@ struct Copy {
   std::uint32_t bytes;
   const void* barrier;
   int turns;
+};
+
+// What a block of the cluster asks of another: an arrival, or a copy if there are bytes.
+struct Message {
+  void* to;
+  const void* from;
+  std::uint32_t bytes;
+  const void* barrier;
 };
 
 using Stack = std::unique_ptr<char[]>;
@@ -94,7 +106,6 @@ struct Fiber {
   bool begun = false, ended = false;
 };
 
-class Block;
 thread_local Block* running = nullptr;
 
 class Block {
@@ -114,6 +125,7 @@ class Block {
 
   void run() {
     running = this;
+    enlist(this);
     for (unsigned i = 0; i < grid_.threads; ++i) {
       Fiber& fiber = fibers_[i];
       fiber.index = i;
@@ -132,10 +144,13 @@ class Block {
         if (order.size() > 2 && random_() % 3 == 0) continue;
         take_turns(warp);
       }
+      take_messages();
       bring_copies();
       if (grid_.blocks_x > 1) std::this_thread::yield();
       if (std::chrono::steady_clock::now() - start > deadline) stop("a launch does not end");
     }
+    enlist(nullptr);
+    take_messages();
     if (!copies_.empty()) stop("a block ended before its copies came");
     for (const auto& [address, barrier] : barriers_) {
       if (barrier.bytes != 0) stop("a block ended while a barrier waits for bytes");
@@ -177,6 +192,18 @@ class Block {
     end.settle();
   }
 
+  unsigned rank() const { return x_ % grid_.cluster; }
+  // `message` names places as they are in this block.
+  void send(unsigned rank, Message message) {
+    if (rank == this->rank()) return follow(message);
+    const std::lock_guard lock(cluster_.mutex);
+    Block* const other = rank < grid_.cluster ? cluster_.blocks[rank] : nullptr;
+    if (other == nullptr) stop("reaching into a block that does not run");
+    message.to = place_in(*other, message.to);
+    message.barrier = place_in(*other, message.barrier);
+    other->messages_.push_back(message);
+  }
+
   const Grid& grid_;
   Cluster& cluster_;
   const unsigned x_, y_;
@@ -203,6 +230,29 @@ class Block {
     fiber.begun = true;
     setcontext(&fiber.context);
   }
+  void enlist(Block* block) {
+    const std::lock_guard lock(cluster_.mutex);
+    cluster_.blocks[rank()] = block;
+  }
+  void take_messages() {
+    std::vector<Message> messages;
+    {
+      const std::lock_guard lock(cluster_.mutex);
+      messages.swap(messages_);
+    }
+    for (const Message& message : messages) follow(message);
+  }
+  void follow(const Message& message) {
+    if (message.bytes == 0) return arrive(message.barrier, 0);
+    copy(message.to, message.from, message.bytes, message.barrier);
+  }
+  // Beyond what the launch asked for, shared variables are a thread's, each thread's as far from its
+  // `anchor_`.
+  void* place_in(Block& other, const void* here) {
+    const auto* const at = static_cast<const std::uint8_t*>(here);
+    if (at >= dynamic() && at < dynamic() + grid_.shared_bytes) return other.dynamic() + (at - dynamic());
+    return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(here) - anchor_ + other.anchor_);
+  }
   void bring_copies() {
     for (Copy& copy : copies_) {
       if (--copy.turns >= 0) continue;
@@ -220,6 +270,8 @@ class Block {
   std::vector<Fiber> fibers_;
   std::vector<Warp> warps_;
   std::vector<Copy> copies_;
+  std::vector<Message> messages_;  // under the cluster's mutex
+  const std::uintptr_t anchor_ = reinterpret_cast<std::uintptr_t>(&running);
   std::vector<std::uint8_t> dynamic_;
   jmp_buf scheduler_;
   unsigned ended_ = 0;
@@ -278,6 +330,8 @@ void cluster_barrier() {
   while (meeting.ended == ended) give_way();
 }
 
+unsigned cluster_rank() { return running->rank(); }
+
 Lanes& exchange(const LaneData& own, void (*together)(Lanes&)) {
   Warp& warp = running->warp();
   const unsigned ended = warp.ended;
@@ -306,6 +360,16 @@ bool barrier_passed(const void* barrier, unsigned parity) {
 
 void copy_to_shared(void* to, const void* from, std::uint32_t bytes, const void* barrier) {
   running->copy(to, from, bytes, barrier);
+}
+
+void barrier_arrive_at(const void* barrier, unsigned rank) {
+  running->send(rank, {nullptr, nullptr, 0, barrier});
+}
+
+void copy_to_blocks(void* to, const void* from, std::uint32_t bytes, const void* barrier, unsigned ranks) {
+  for (unsigned rank = 0; rank < most_at_once; ++rank) {
+    if ((ranks >> rank & 1) != 0) running->send(rank, {to, from, bytes, barrier});
+  }
 }
 
 void stop(const char* why) { check_failed("a kernel keeps the rules", why, SourceLocation::current()); }

@@ -7,7 +7,7 @@
 // random order, and some lag. Bulk copies first fill their target with rubbish and bring the bytes some turns
 // later, so that reading early or overwriting what is still read gives wrong results. What no kernel may do
 // stops the process: more arrivals than a barrier expects, misaligned or stray copies, bytes on their way
-// when a block ends, a launch that does not end.
+// when a block ends, reaching into a block that does not run, a launch that does not end.
 #pragma once
 
 #include <cstddef>
@@ -43,6 +43,7 @@ void come_to_barrier(int id, unsigned threads);
 
 // Ends when all threads of the cluster have come to it.
 void cluster_barrier();
+unsigned cluster_rank();
 
 // All 32 lanes hand in up to 64 bytes; the last one to come applies `together` to all of them; then every
 // lane reads any lane's until its warp's next exchange.
@@ -57,6 +58,9 @@ void barrier_init(const void* barrier, unsigned arrivals);
 void barrier_arrive(const void* barrier, std::uint32_t bytes_to_come);
 bool barrier_passed(const void* barrier, unsigned parity);
 void copy_to_shared(void* to, const void* from, std::uint32_t bytes, const void* barrier);
+// The same in other blocks of the cluster, at the places that these are in the caller's.
+void barrier_arrive_at(const void* barrier, unsigned rank);
+void copy_to_blocks(void* to, const void* from, std::uint32_t bytes, const void* barrier, unsigned ranks);
 
 [[noreturn]] void stop(const char* why);
 

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "ops/ptx/async_copy.cuh"
+#include "ops/ptx/cluster.cuh"
 #include "ops/ptx/grid.cuh"
+#include "ops/ptx/tensor_map.cuh"
 
 namespace nibble {
 namespace {
@@ -71,6 +73,49 @@ TEST(Emulation, LetsBlocksWaitForOneAnother) {
   EXPECT_EQ(seen, std::vector<unsigned>(4, 4));
 }
 
+// Each block of a cluster brings one KB to all of its blocks, and has its places given back by all.
+TEST(Emulation, BringsACopysBytesToTheBlocksThatItNames) {
+  constexpr unsigned blocks = 4, cluster = 2, rounds = 5;
+  std::vector<std::uint32_t> source(blocks * rounds * 256 + 4);
+  std::iota(source.begin(), source.end(), 0u);
+  std::uint32_t* const from = source.data() + (16 - reinterpret_cast<std::uintptr_t>(source.data()) % 16) / 4;
+  const std::uint32_t first = *from;
+  const ptx::TensorMap map = ptx::box_map(from, 1024, blocks * rounds, 1);
+  std::vector<std::vector<std::uint32_t>> seen(blocks);
+  run({.blocks_x = blocks, .threads = 32, .cluster = cluster, .shared_bytes = cluster * 1024}, [&] {
+    __shared__ std::uint64_t full, empty;
+    const int rank = ptx::cluster_rank();
+    auto* const shared = reinterpret_cast<std::uint32_t*>(ptx::dynamic_shared());
+    if (threadIdx.x == 0) {
+      ptx::mbarrier_init(&full, 1);
+      ptx::mbarrier_init(&empty, cluster);
+    }
+    ptx::cluster_barrier();
+    for (unsigned round = 0; round < rounds; ++round) {
+      if (threadIdx.x != 0) continue;
+      if (round > 0) ptx::mbarrier_wait(&empty, (round - 1) & 1);
+      const int row = static_cast<int>(round * blocks + blockIdx.x);
+      if (rank == 0) {
+        ptx::bulk_copy_to_blocks(shared + rank * 256, from + row * 256, 1024, &full, 3);
+      } else {
+        ptx::box_copy_to_blocks(shared + rank * 256, map, 0, row, &full, 3);
+      }
+      ptx::mbarrier_arrive_expecting(&full, cluster * 1024);
+      ptx::mbarrier_wait(&full, round & 1);
+      seen[blockIdx.x].insert(seen[blockIdx.x].end(), shared, shared + cluster * 256);
+      for (unsigned to = 0; to < cluster; ++to) ptx::mbarrier_arrive_at(&empty, static_cast<int>(to));
+    }
+    ptx::cluster_barrier();
+  });
+  for (unsigned block = 0; block < blocks; ++block) {
+    ASSERT_EQ(seen[block].size(), rounds * cluster * 256);
+    for (unsigned i = 0; i < seen[block].size(); ++i) {
+      const unsigned row = i / (cluster * 256) * blocks + block / cluster * cluster + i / 256 % cluster;
+      ASSERT_EQ(seen[block][i], first + row * 256 + i % 256) << "block " << block << ", word " << i;
+    }
+  }
+}
+
 TEST(EmulationDeathTest, StopsAKernelThatBreaksTheRules) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(run({.threads = 32},
@@ -89,6 +134,17 @@ TEST(EmulationDeathTest, StopsAKernelThatBreaksTheRules) {
                      ptx::bulk_copy_to_shared(ptx::dynamic_shared(), source, 48, &barrier);
                    }),
                "past shared memory");
+  EXPECT_DEATH(run({.blocks_x = 2, .threads = 32, .cluster = 2},
+                   [] {
+                     __shared__ std::uint64_t barrier;
+                     ptx::mbarrier_init(&barrier, 64);
+                     ptx::cluster_barrier();
+                     while (ptx::cluster_rank() == 0) {  // the other block does not wait for this one
+                       ptx::mbarrier_arrive_at(&barrier, 1);
+                       emulation::give_way();
+                     }
+                   }),
+               "a block that does not run|more arrivals");
 }
 
 }  // namespace

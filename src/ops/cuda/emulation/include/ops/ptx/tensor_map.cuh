@@ -34,5 +34,12 @@ inline void box_copy_to_shared(void* shared, const TensorMap& map, int column, i
                               box_bytes, barrier);
   }
 }
+inline void box_copy_to_blocks(void* shared, const TensorMap& map, int column, int row,
+                               std::uint64_t* barrier, unsigned ranks) {
+  for (int i = 0; i < map.box_rows; ++i) {
+    emulation::copy_to_blocks(static_cast<std::uint8_t*>(shared) + i * box_bytes, map.at(column, row + i),
+                              box_bytes, barrier, ranks);
+  }
+}
 
 }  // namespace nibble::ptx
