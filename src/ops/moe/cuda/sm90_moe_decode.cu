@@ -285,7 +285,7 @@ struct Worker {
 #pragma unroll 1
     while (walk.left > 0 && (!whole || feed.second == second)) {
       int pass;
-      const int granule = walk.granule(product, pass), chunk = walk.chunk;
+      const int granule = walk.granule(groups, product, pass), chunk = walk.chunk;
       const int first_block = product.borders[chunk], blocks = product.borders[chunk + 1] - first_block;
       if (walk.active != known_active || pass != known_pass) {
         expert = groups.experts[walk.active];
