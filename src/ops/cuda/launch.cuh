@@ -38,8 +38,9 @@ struct Launch {
   int shared_percent = shared_196_kb;  // more is taken if the blocks need it
 };
 
-template <class... Params, class... Args>
-void launch_kernel(const Launch& launch, void (*kernel)(Params...), const Args&... args) {
+// Runs run(config), of a kernel's launch as the driver wants it.
+template <class Kernel, class Run>
+void with_launch_config(const Launch& launch, Kernel* kernel, const Run& run) {
   cuda_check(
       cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, launch.shared_percent));
   cudaLaunchAttribute attributes[2] = {};
@@ -61,7 +62,25 @@ void launch_kernel(const Launch& launch, void (*kernel)(Params...), const Args&.
   config.stream = launch.stream;
   config.attrs = attributes;
   config.numAttrs = count;
-  cuda_check(cudaLaunchKernelEx(&config, kernel, args...));
+  run(config);
+}
+
+template <class... Params, class... Args>
+void launch_kernel(const Launch& launch, void (*kernel)(Params...), const Args&... args) {
+  with_launch_config(launch, kernel, [&](const cudaLaunchConfig_t& config) {
+    cuda_check(cudaLaunchKernelEx(&config, kernel, args...));
+  });
+}
+
+// How many of such a launch's clusters the device in use runs at the same time: they lie in groups of
+// multiprocessors that are not all of one size, nor the same on every device of a kind.
+template <class... Params>
+int clusters_at_once(const Launch& launch, void (*kernel)(Params...)) {
+  int clusters = 0;
+  with_launch_config(launch, kernel, [&](const cudaLaunchConfig_t& config) {
+    cuda_check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+  });
+  return clusters;
 }
 
 }  // namespace nibble

@@ -17,6 +17,12 @@ __device__ __forceinline__ void cluster_barrier() {
           : "memory");
 }
 
+// The two halves of the barrier: a thread comes to it, and what it does before it waits holds up nobody.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+
 // The block's place in its cluster.
 __device__ __forceinline__ int cluster_rank() {
   std::uint32_t rank;
@@ -46,6 +52,22 @@ __device__ __forceinline__ void bulk_copy_to_blocks(void* shared, const void* gl
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, "
       "[%3], %4;" ::"r"(shared_address(shared)),
       "l"(global), "r"(bytes), "r"(shared_address(barrier)), "h"(static_cast<std::uint16_t>(ranks))
+      : "memory");
+}
+
+// 16 bytes to the place in block `rank` that `shared` is in this one; they count at that block's barrier in
+// the place of `barrier`, under the same condition. Under way when it returns.
+__device__ __forceinline__ void store_to_block(float4* shared, const float4& value, std::uint64_t* barrier,
+                                               int rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there, its_barrier;\n"
+      "mapa.shared::cluster.u32 there, %0, %6;\n"
+      "mapa.shared::cluster.u32 its_barrier, %5, %6;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%1, %2, %3, %4}, "
+      "[its_barrier];\n"
+      "}" ::"r"(shared_address(shared)),
+      "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(shared_address(barrier)), "r"(rank)
       : "memory");
 }
 

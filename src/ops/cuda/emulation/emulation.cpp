@@ -4,6 +4,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -59,20 +60,24 @@ struct Warp {
   Lanes lanes[2];
 };
 
+using Value = std::array<std::uint8_t, 16>;
+
 struct Copy {
   void* to;
-  const void* from;
+  const void* from;  // null: of the value
   std::uint32_t bytes;
   const void* barrier;
+  Value value;
   int turns;
 };
 
 // What a block of the cluster asks of another: an arrival, or a copy if there are bytes.
 struct Message {
   void* to;
-  const void* from;
+  const void* from;  // null: of the value
   std::uint32_t bytes;
   const void* barrier;
+  Value value{};
 };
 
 using Stack = std::unique_ptr<char[]>;
@@ -103,6 +108,7 @@ struct Fiber {
   jmp_buf left;
   Stack stack;
   unsigned index = 0;
+  unsigned clusters_ended = 0;  // meetings of the cluster, when this one came to the last
   bool begun = false, ended = false;
 };
 
@@ -172,7 +178,7 @@ class Block {
   void give_way() {
     if (_setjmp(current_->left) == 0) _longjmp(scheduler_, 1);
   }
-  void copy(void* to, const void* from, std::uint32_t bytes, const void* barrier) {
+  void copy(void* to, const void* from, std::uint32_t bytes, const void* barrier, const Value& value = {}) {
     const auto misaligned = [](const void* pointer) {
       return reinterpret_cast<std::uintptr_t>(pointer) % 16 != 0;
     };
@@ -181,7 +187,7 @@ class Block {
     if (begin < dynamic() || begin + bytes > dynamic() + grid_.shared_bytes)
       stop("a bulk copy past shared memory");
     std::memset(to, rubbish, bytes);
-    copies_.push_back({to, from, bytes, barrier, static_cast<int>(random_() % longest_copy)});
+    copies_.push_back({to, from, bytes, barrier, value, static_cast<int>(random_() % longest_copy)});
   }
 
   void arrive(const void* at, std::uint32_t bytes_to_come) {
@@ -244,7 +250,7 @@ class Block {
   }
   void follow(const Message& message) {
     if (message.bytes == 0) return arrive(message.barrier, 0);
-    copy(message.to, message.from, message.bytes, message.barrier);
+    copy(message.to, message.from, message.bytes, message.barrier, message.value);
   }
   // Beyond what the launch asked for, shared variables are a thread's, each thread's as far from its
   // `anchor_`.
@@ -256,7 +262,7 @@ class Block {
   void bring_copies() {
     for (Copy& copy : copies_) {
       if (--copy.turns >= 0) continue;
-      std::memcpy(copy.to, copy.from, copy.bytes);
+      std::memcpy(copy.to, copy.from == nullptr ? copy.value.data() : copy.from, copy.bytes);
       Barrier& end = barrier(copy.barrier);
       end.bytes -= copy.bytes;
       end.settle();
@@ -320,14 +326,17 @@ void block_barrier(int id, unsigned threads) {
   while (meeting.ended == ended) give_way();
 }
 
-void cluster_barrier() {
+void cluster_arrive() {
   Cluster& meeting = running->cluster_;
-  const unsigned ended = meeting.ended;
+  running->current_->clusters_ended = meeting.ended;
   if (++meeting.arrived == running->grid_.cluster * running->grid_.threads) {
     meeting.arrived = 0;
     ++meeting.ended;
   }
-  while (meeting.ended == ended) give_way();
+}
+
+void cluster_wait() {
+  while (running->cluster_.ended == running->current_->clusters_ended) give_way();
 }
 
 unsigned cluster_rank() { return running->rank(); }
@@ -370,6 +379,12 @@ void copy_to_blocks(void* to, const void* from, std::uint32_t bytes, const void*
   for (unsigned rank = 0; rank < most_at_once; ++rank) {
     if ((ranks >> rank & 1) != 0) running->send(rank, {to, from, bytes, barrier});
   }
+}
+
+void store_to_block(void* to, const void* sixteen_bytes, const void* barrier, unsigned rank) {
+  Message message{to, nullptr, sizeof(Value), barrier};
+  std::memcpy(message.value.data(), sixteen_bytes, sizeof(Value));
+  running->send(rank, message);
 }
 
 void stop(const char* why) { check_failed("a kernel keeps the rules", why, SourceLocation::current()); }

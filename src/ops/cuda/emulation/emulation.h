@@ -41,8 +41,9 @@ void block_barrier(int id, unsigned threads);
 // Counts as one of them without waiting.
 void come_to_barrier(int id, unsigned threads);
 
-// Ends when all threads of the cluster have come to it.
-void cluster_barrier();
+// The wait ends when all threads of the cluster have come.
+void cluster_arrive();
+void cluster_wait();
 unsigned cluster_rank();
 
 // All 32 lanes hand in up to 64 bytes; the last one to come applies `together` to all of them; then every
@@ -61,6 +62,7 @@ void copy_to_shared(void* to, const void* from, std::uint32_t bytes, const void*
 // The same in other blocks of the cluster, at the places that these are in the caller's.
 void barrier_arrive_at(const void* barrier, unsigned rank);
 void copy_to_blocks(void* to, const void* from, std::uint32_t bytes, const void* barrier, unsigned ranks);
+void store_to_block(void* to, const void* sixteen_bytes, const void* barrier, unsigned rank);
 
 [[noreturn]] void stop(const char* why);
 

@@ -155,6 +155,9 @@ struct DenseRun {
 // Instances for both outputs are in the kernels' files.
 template <class Output>
 void run_few(const DenseRun& run, const Output& output, cudaStream_t stream);
+// Tokens [first, past), at most linear_few_tokens, of a K that linear_takes_some.
+template <class Output>
+void run_some(const DenseRun& run, int first, int past, const Output& output, cudaStream_t stream);
 template <class Output>
 void run_many(const DenseRun& run, const Output& output, cudaStream_t stream);
 

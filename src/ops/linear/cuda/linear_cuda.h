@@ -2,8 +2,9 @@
 // y = x W^T + bias, added as dense_tiles.h says. A row's bits depend on nothing else: neither on the rows
 // beside it, nor on which of the two paths ran, nor on the number of blocks.
 //
-// A path for few tokens that streams the weights once through all multiprocessors, and one for many whose
-// products are wide. linear_cuda takes the one that linear_takes_many names.
+// A path for few tokens that streams the weights once through all multiprocessors, with a kernel for up to 32
+// tokens and one for more, and a path for many whose products are wide. linear_cuda takes the one that
+// linear_takes_many names.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,15 +19,23 @@
 namespace nibble {
 
 inline constexpr int linear_few_tokens = 128;
+inline constexpr int linear_some_blocks =
+    64;  // k64 blocks of K, at most, whose activations fit beside a ring
 inline constexpr int linear_many_columns = 128;  // of tokens that the path for many takes at a time
 
 enum class LinearPath { automatic, few, many };
 
-// Which path is the faster one on an H200: the one for many takes 64 tokens through the 3,142 tiles of
-// lm_head in 358 us, the one for few in 394; through gpt-oss's other matrices, of 80 tiles at most, it takes
-// longer, with 128 tokens 4 to 14 % still.
+// Which path is the faster one on an H200: 64 tokens go through the 3,142 tiles of lm_head in 358 us on the
+// one for many and in 354 on the one for few, 128 in 349 on the one for many; through gpt-oss's q, k and v
+// and attention's output, of 80 tiles at most, 128 go in 29 and 23 us on the one for many, in 17 and 13 on
+// the other.
 constexpr bool linear_takes_many(const DenseShape& shape, int tokens) {
   return tokens > (shape.tiles() >= 1024 ? linear_few_tokens / 4 : linear_few_tokens);
+}
+
+// Whether the path for few has a launch's tokens in clusters of blocks, which leave no sums in memory.
+constexpr bool linear_takes_some(const DenseShape& shape, int tokens) {
+  return tokens > linear_few_tokens / 4 && shape.blocks() <= linear_some_blocks;
 }
 
 // What the kernels share between launches, made ready once before the first (clear_linear_workspace); one
@@ -40,10 +49,8 @@ struct LinearCudaWorkspace {
 // Bits that no sum has: a NaN other than the one that arithmetic gives.
 inline constexpr std::uint32_t linear_absent = 0xffffffffu;
 
-// The columns of the kernel for few tokens that `tokens` of them take.
-constexpr int linear_columns(int tokens) {
-  return tokens <= 8 ? 8 : tokens <= 16 ? 16 : tokens <= 32 ? 32 : tokens <= 64 ? 64 : 128;
-}
+// The columns of the kernel for few tokens that `tokens` of them take, as many as a launch has of them.
+constexpr int linear_columns(int tokens) { return tokens <= 8 ? 8 : tokens <= 16 ? 16 : 32; }
 // Room for sums of tiles that several blocks work on, for up to `tokens`; blocks: the multiprocessors.
 constexpr std::size_t linear_few_floats(int blocks, int tokens) {
   return static_cast<std::size_t>(blocks * dense_k_chunks) *

@@ -1,10 +1,11 @@
 // linear for few tokens: weights stream once through a ring in shared memory and are multiplied from there,
-// tokens as the 8 to 128 columns of wgmma. For what it adds in which order see dense_tiles.h.
+// tokens as the 8 to 32 columns of wgmma. For what it adds in which order see dense_tiles.h.
 //
 // Bytes: 2 a weight, once. For gpt-oss at 4,650 GB/s: q, k and v 29.5 MB, 6.3 us; attention's output 23.6
 // MB, 5.1 us; lm_head 1,158 MB, 249 us. Each block reads the activations of its chunks again, columns / 64
-// of the bytes of the weights, from the second-level cache. FLOPs: 2 a weight and column, 512 cycles of the
-// tensor cores for every 16 KB stage of 64 columns, which takes some 820 cycles to come.
+// of the bytes of the weights, from the second-level cache. FLOPs: 2 a weight and column, 128 cycles of the
+// tensor cores for every 16 KB stage of 32 columns, which takes some 820 cycles to come. More tokens than 32
+// are taken by clusters of blocks (sm90_bf16_linear_some.cu), where K is not too long for it.
 //
 // Work is dealt in units of (tile of 64 rows, chunk of K), in contiguous ranges as equal as they get: gpt-oss
 // has 640 and 360 units for 132 multiprocessors. The block that has a tile's first chunk adds the chunks up,
@@ -32,17 +33,15 @@ namespace {
 
 constexpr int product_threads = 128;
 constexpr int few_threads = product_threads + 64;
+constexpr int few_columns = 32;  // at most
 constexpr int stage_blocks = 2;  // k64 blocks of a tile in a stage: copies of 16 KB
 constexpr int stage_weight_bytes = stage_blocks * dense_block_bytes;
 constexpr int stage_group_bytes = stage_blocks * token_block_bytes;  // of 8 tokens
 constexpr int early_stages = 2;  // on their way together before the first products
 
-// A ring of some 110 to 144 KB: enough bytes on their way, and room for a small kernel's block beside it.
+// A ring of some 110 to 120 KB: enough bytes on their way, and room for a small kernel's block beside it.
 template <int columns>
-constexpr int ring_stages = columns <= 16   ? 6
-                            : columns == 32 ? 5
-                            : columns == 64 ? 4
-                                            : 3;
+constexpr int ring_stages = columns <= 16 ? 6 : 5;
 template <int columns>
 constexpr int few_stage_bytes = stage_weight_bytes + columns / token_group* stage_group_bytes;
 
@@ -58,6 +57,8 @@ constexpr int stage_sums = few_stage_bytes<columns> / chunk_sum_bytes<columns>;
 // all of them in flight at once, and that is the shorter way.
 template <int columns>
 constexpr bool brings_sums = columns > 16;
+static_assert((dense_k_chunks - 1) <= ring_stages<few_columns> * stage_sums<few_columns>,
+              "no stage of the ring is needed twice for sums");
 
 template <class Output>
 struct FewParams {
@@ -323,9 +324,6 @@ __device__ __forceinline__ void add_brought_sums(float (&totals)[columns / 2], f
     }
     if (++in_stage == stage_sums<columns>) {
       in_stage = 0;
-      // The sums of 128 columns need the stage again; every lane has looked at what it loaded.
-      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&barriers.empty[turn.stage]);
-      __syncwarp();
       turn.next();
     }
   }
@@ -444,8 +442,13 @@ void launch_few(const FewParams<Output>& params, int blocks, cudaStream_t stream
 
 template <class Output>
 void run_few(const DenseRun& run, const Output& output, cudaStream_t stream) {
-  for (int first = 0; first < run.x.tokens; first += linear_few_tokens) {
-    const int past = std::min(first + linear_few_tokens, run.x.tokens);
+  const int most = linear_takes_some(run.weight.shape, run.x.tokens) ? linear_few_tokens : few_columns;
+  for (int first = 0; first < run.x.tokens; first += most) {
+    const int past = std::min(first + most, run.x.tokens);
+    if (linear_takes_some(run.weight.shape, past - first)) {
+      run_some(run, first, past, output, stream);
+      continue;
+    }
     const FewParams<Output> params{.weights = run.weight.data,
                                    .x = run.x.data,
                                    .shape = run.weight.shape,
@@ -456,9 +459,7 @@ void run_few(const DenseRun& run, const Output& output, cudaStream_t stream) {
     switch (linear_columns(past - first)) {
       case 8: launch_few<8>(params, run.blocks, stream); break;
       case 16: launch_few<16>(params, run.blocks, stream); break;
-      case 32: launch_few<32>(params, run.blocks, stream); break;
-      case 64: launch_few<64>(params, run.blocks, stream); break;
-      default: launch_few<128>(params, run.blocks, stream);
+      default: launch_few<few_columns>(params, run.blocks, stream);
     }
   }
 }

@@ -345,6 +345,11 @@ cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int bytes) {
   if (bytes > 227 * 1024) nibble::emulation::stop("more shared memory than a block can have");
   return cudaSuccess;
 }
+template <class Kernel>
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, Kernel, const cudaLaunchConfig_t*) {
+  *clusters = 2;
+  return cudaSuccess;
+}
 template <class... Params, class... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...),
                                const Args&... args) {
