@@ -1,5 +1,6 @@
 #include <string>
 
+#include "ops/cuda/expert_sum.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/moe/cuda/moe_steps.cuh"
 #include "ops/ptx/grid.cuh"
@@ -9,8 +10,8 @@ namespace {
 
 constexpr int combine_threads = 128, most_choices = 8;
 
-// out[token] = sum of expert_weights x products in order of the top-k, each operation rounded, four columns a
-// thread. Bytes: 4 x hidden x (top_k + 1) a token. It also resets the counter at which the blocks met.
+// out[token] = the sum over its experts, four columns a thread. Bytes: 4 x hidden x (top_k + 1) a token. It
+// also resets the counter at which the blocks met.
 __global__ void __launch_bounds__(combine_threads)
     moe_combine(const float* products, const std::int32_t* expert_ids, const float* expert_weights, int top_k,
                 int hidden, float* out, std::uint32_t* arrived) {
@@ -33,22 +34,13 @@ __global__ void __launch_bounds__(combine_threads)
     rows[choice] =
         *reinterpret_cast<const float4*>(products + static_cast<std::size_t>(slot) * hidden + column);
   }
-  float4 sum = make_float4(0, 0, 0, 0);
-  bool any = false;
+  ExpertSum<float4> total;
 #pragma unroll
   for (int choice = 0; choice < most_choices; ++choice) {
     if (choice >= top_k) break;
-    if (ids[choice] < 0) continue;
-    const float weight = weights[choice];
-    const float4 y = rows[choice];
-    const float4 term = make_float4(__fmul_rn(weight, y.x), __fmul_rn(weight, y.y), __fmul_rn(weight, y.z),
-                                    __fmul_rn(weight, y.w));
-    sum = any ? make_float4(__fadd_rn(sum.x, term.x), __fadd_rn(sum.y, term.y), __fadd_rn(sum.z, term.z),
-                            __fadd_rn(sum.w, term.w))
-              : term;
-    any = true;
+    total.add_product(ids[choice], weights[choice], rows[choice]);
   }
-  *reinterpret_cast<float4*>(out + static_cast<std::size_t>(token) * hidden + column) = sum;
+  *reinterpret_cast<float4*>(out + static_cast<std::size_t>(token) * hidden + column) = total.sum;
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ constexpr int choices_at_once = 4;
 // What a row's experts add at passes_at_once times eight columns, those from `column` on.
 __device__ __forceinline__ void expert_sums(Eight (&sums)[passes_at_once], const ExpertParts& experts,
                                             int row, int hidden, int column) {
-  bool any = false;
+  ExpertSum<Eight> of_pass[passes_at_once];
 #pragma unroll 1
   for (int first = 0; first < experts.top_k; first += choices_at_once) {
     Eight products[choices_at_once][passes_at_once];
@@ -47,15 +47,13 @@ __device__ __forceinline__ void expert_sums(Eight (&sums)[passes_at_once], const
     }
 #pragma unroll
     for (int i = 0; i < choices_at_once; ++i) {
-      if (ids[i] < 0) continue;
 #pragma unroll
-      for (int pass = 0; pass < passes_at_once; ++pass) {
-        const Eight term{times(products[i][pass].low, weights[i]), times(products[i][pass].high, weights[i])};
-        sums[pass] = any ? add(sums[pass], term) : term;
-      }
-      any = true;
+      for (int pass = 0; pass < passes_at_once; ++pass)
+        of_pass[pass].add_product(ids[i], weights[i], products[i][pass]);
     }
   }
+#pragma unroll
+  for (int pass = 0; pass < passes_at_once; ++pass) sums[pass] = of_pass[pass].sum;
 }
 
 // Without experts it takes half of the registers, and so two to three rows a multiprocessor.
@@ -110,9 +108,7 @@ __global__ void __launch_bounds__(norm_threads, of_experts ? 1 : 3)
   const auto put = [&](int column, const uint4& of_columns) {
     uint4 words = make_uint4(0, 0, 0, 0);
     if (column < hidden) {
-      words = scaled(
-          {*reinterpret_cast<const float4*>(x + column), *reinterpret_cast<const float4*>(x + column + 4)},
-          scale, of_columns);
+      words = scaled(eight_of_shared(x + column), scale, of_columns);
     }
     if (!real) return;
     if (args.out != nullptr && column < args.out_stride) {

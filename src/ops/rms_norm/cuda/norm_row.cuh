@@ -2,6 +2,7 @@
 // additions see rms_norm_cuda.h.
 #pragma once
 
+#include "ops/cuda/expert_sum.cuh"
 #include "ops/ptx/tensor_core.cuh"
 #include "ops/rms_norm/cuda/rms_norm_cuda.h"
 
@@ -18,18 +19,18 @@ struct Eight {
 __device__ __forceinline__ Eight load_eight(const float* at) {
   return {__ldcg(reinterpret_cast<const float4*>(at)), __ldcg(reinterpret_cast<const float4*>(at + 4))};
 }
+__device__ __forceinline__ Eight eight_of_shared(const float* at) {
+  return {*reinterpret_cast<const float4*>(at), *reinterpret_cast<const float4*>(at + 4)};
+}
 __device__ __forceinline__ void store_eight(float* at, const Eight& eight) {
   *reinterpret_cast<float4*>(at) = eight.low;
   *reinterpret_cast<float4*>(at + 4) = eight.high;
 }
-__device__ __forceinline__ float4 add(const float4& a, const float4& b) {
-  return make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w));
-}
 __device__ __forceinline__ Eight add(const Eight& a, const Eight& b) {
   return {add(a.low, b.low), add(a.high, b.high)};
 }
-__device__ __forceinline__ float4 times(const float4& a, float b) {
-  return make_float4(__fmul_rn(a.x, b), __fmul_rn(a.y, b), __fmul_rn(a.z, b), __fmul_rn(a.w, b));
+__device__ __forceinline__ Eight times(const Eight& a, float b) {
+  return {times(a.low, b), times(a.high, b)};
 }
 __device__ __forceinline__ float squares(float sum, const float4& a) {
   sum = __fadd_rn(sum, __fmul_rn(a.x, a.x));

@@ -41,29 +41,18 @@ struct NormShared {
   float weights[most_choices];
 };
 
-__device__ __forceinline__ Eight eight_at(const float* shared) {
-  return {*reinterpret_cast<const float4*>(shared), *reinterpret_cast<const float4*>(shared + 4)};
-}
-
 // What is added at eight columns; terms: the first one's.
 template <bool of_experts>
 __device__ __forceinline__ Eight sum_of_terms(const float* terms, int count, int hidden,
                                               const NormShared& shared) {
-  Eight sum{};
-  if constexpr (!of_experts) {
-    if (count > 0) sum = eight_at(terms);
-  } else {
-    bool any = false;
+  if constexpr (of_experts) {
+    ExpertSum<Eight> sum;
 #pragma unroll 4
-    for (int i = 0; i < count; ++i) {
-      if (shared.ids[i] < 0) continue;
-      const Eight product = eight_at(terms + i * hidden);
-      const Eight term{times(product.low, shared.weights[i]), times(product.high, shared.weights[i])};
-      sum = any ? add(sum, term) : term;
-      any = true;
-    }
+    for (int i = 0; i < count; ++i)
+      sum.add_product(shared.ids[i], shared.weights[i], eight_of_shared(terms + i * hidden));
+    return sum.sum;
   }
-  return sum;
+  return count > 0 ? eight_of_shared(terms) : Eight{};
 }
 
 // By one thread: a row's floats to a stage.
@@ -140,7 +129,7 @@ __global__ void __launch_bounds__(norm_threads, 3)
     float own = 0;
 #pragma unroll 1
     for (int column = first; column < hidden; column += norm_pass_columns) {
-      Eight eight = eight_at(x + column);
+      Eight eight = eight_of_shared(x + column);
       if (count > 0) eight = add(eight, sum_of_terms<of_experts>(x + hidden + column, count, hidden, shared));
       store_eight(x + column, eight);
       own = squares(own, eight);
@@ -161,7 +150,8 @@ __global__ void __launch_bounds__(norm_threads, 3)
     for (int column = first; column < past; column += norm_pass_columns) {
       uint4 words = make_uint4(0, 0, 0, 0);
       if (column < hidden)
-        words = scaled(eight_at(x + column), scale, *reinterpret_cast<const uint4*>(args.weight + column));
+        words =
+            scaled(eight_of_shared(x + column), scale, *reinterpret_cast<const uint4*>(args.weight + column));
       if (args.out != nullptr && column < args.out_stride) {
         *reinterpret_cast<uint4*>(
             args.out + static_cast<std::size_t>(row) * static_cast<std::size_t>(args.out_stride) + column) =
