@@ -51,6 +51,19 @@ __device__ __forceinline__ float4 load_relaxed(const float4* at) {
                : "memory");
   return value;
 }
+__device__ __forceinline__ float2 load_relaxed(const float2* at) {
+  float2 value;
+  asm volatile("ld.relaxed.gpu.global.v2.f32 {%0,%1}, [%2];"
+               : "=f"(value.x), "=f"(value.y)
+               : "l"(at)
+               : "memory");
+  return value;
+}
+__device__ __forceinline__ float load_relaxed(const float* at) {
+  float value;
+  asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(value) : "l"(at) : "memory");
+  return value;
+}
 __device__ __forceinline__ void store_relaxed(float4* at, const float4& value) {
   asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(at), "f"(value.x), "f"(value.y),
                "f"(value.z), "f"(value.w)

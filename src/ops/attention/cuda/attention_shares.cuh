@@ -25,14 +25,22 @@ struct Work {
   const long long* before;  // of each sequence: steps and, in the high bits, splits (add_up_units)
   int group_bits;
   int units = 0, each = 1;  // of the launch, and of a block: deal()
+  // No run is shorter than a pair, so none has steps in more than two blocks: the one that has its front
+  // takes that first and hands its total on to the other, which takes the rest last and goes on from there.
+  bool hands_on = false;
 
   // Once `before` is complete: which of the grid's blocks, two a multiprocessor, have runs. Runs are as long
-  // as the longest must be, the last ones shorter or empty, so that most end where pairs of equal lengths do.
-  __device__ void deal() {
+  // as the longest must be, the last ones shorter or empty, so that most end where pairs of equal lengths do;
+  // and a sixteenth longer where all do then: a split that is left for other blocks is written, read and made
+  // absent again, 2 to 7 % of its keys' and values' bytes each time. longest: the steps of the longest pair.
+  __device__ void deal(int longest) {
     const int processors = static_cast<int>(gridDim.x) / 2;
     units = static_cast<int>(before[args.sequence_count]) * args.cache.kv_heads;
     const int blocks = units >= attention_double_steps * processors ? 2 * processors : processors;
     each = max((units + blocks - 1) / blocks, 1);
+    const int whole = (each + longest - 1) / max(longest, 1) * longest;
+    if (16 * whole <= 17 * each) each = max(whole, 1);
+    hands_on = longest <= each;
   }
 
   __device__ Tile tile_of(int sequence, int kv_head) const {
@@ -84,20 +92,19 @@ struct Work {
   }
 
   // Runs run(pair, first, past) for each pair that units [begin, end), at least one, have steps [first, past)
-  // of.
+  // of, the last one first.
   template <class Run>
   __device__ __forceinline__ void for_each_pair(int begin, int end, const Run& run) const {
-    const Pair pair_of_begin = pair_at(begin);
-    int sequence = pair_of_begin.sequence, kv_head = pair_of_begin.tile.kv_head;
+    const Pair last = pair_at(end - 1);
+    int sequence = last.sequence, kv_head = last.tile.kv_head;
 #pragma unroll 1
     for (;;) {
       const Pair pair = pair_of(sequence, kv_head);
-      const int past = min(pair.past, pair.first + end - pair.unit);
-      run(pair, pair.first + max(begin - pair.unit, 0), past);
-      if (pair.unit + past - pair.first == end) return;
-      if (++kv_head < args.cache.kv_heads) continue;
-      kv_head = 0;
-      do ++sequence;  // past those without steps
+      run(pair, pair.first + max(begin - pair.unit, 0), min(pair.past, pair.first + end - pair.unit));
+      if (pair.unit <= begin) return;
+      if (--kv_head >= 0) continue;
+      kv_head = args.cache.kv_heads - 1;
+      do --sequence;  // past those without steps
       while (static_cast<int>(before[sequence]) == static_cast<int>(before[sequence + 1]));
     }
   }

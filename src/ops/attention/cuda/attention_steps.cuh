@@ -141,6 +141,7 @@ struct KvRing {
   std::uint8_t* bytes;   // [slots, attention_slot_bytes<Kv>]
   std::uint64_t* full;   // [slots]
   std::uint64_t* empty;  // [slots]: an arrival of each of the readers
+  bool once = false;     // nobody reads the bytes again before the second-level cache is full of others
 
   __device__ std::uint8_t* slot(const Place& at) const { return bytes + at.slot * attention_slot_bytes<Kv>; }
   __device__ void wait_full(const Place& at) const { ptx::mbarrier_wait(&full[at.slot], at.turn); }
@@ -188,41 +189,58 @@ struct KvRing {
     for (int half = 0; half < 2; ++half) {
       const int chunk = half == 0 ? low : high;
       if (chunk < 0) continue;
-      ptx::bulk_copy_to_shared(
-          slot(at) + half * bytes_of_chunk,
-          static_cast<const std::uint8_t*>(layer) + static_cast<std::size_t>(chunk) * bytes_of_chunk,
-          bytes_of_chunk, &full[at.slot]);
+      std::uint8_t* const to = slot(at) + half * bytes_of_chunk;
+      const std::uint8_t* const from =
+          static_cast<const std::uint8_t*>(layer) + static_cast<std::size_t>(chunk) * bytes_of_chunk;
+      if (once) {
+        ptx::bulk_copy_once_to_shared(to, from, bytes_of_chunk, &full[at.slot]);
+      } else {
+        ptx::bulk_copy_to_shared(to, from, bytes_of_chunk, &full[at.slot]);
+      }
     }
   }
 };
 
 // How much work each sequence is, added up: sequence i has [before[i], before[i + 1]) of the units in the low
 // 32 bits, likewise in the high ones. By all `threads` of a block; before: [sequences + 1] in shared memory.
+// Returns the most units, of the low bits, that a sequence has.
 template <int threads, class UnitsOf>
-__device__ __forceinline__ void add_up_units(long long* before, int sequences, const UnitsOf& units_of) {
+__device__ __forceinline__ int add_up_units(long long* before, int sequences, const UnitsOf& units_of) {
   __shared__ long long of_warp[threads / 32];
+  __shared__ unsigned most_of_warp[threads / 32];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int each = (sequences + threads - 1) / threads;
   const int begin = min(thread * each, sequences), end = min(begin + each, sequences);
   long long own = 0;
+  unsigned most = 0;
 #pragma unroll 1
-  for (int i = begin; i < end; ++i) own += units_of(i);
+  for (int i = begin; i < end; ++i) {
+    const long long units = units_of(i);
+    own += units;
+    most = max(most, static_cast<unsigned>(units));
+  }
   long long sum = own;
   for (int step = 1; step < 32; step *= 2) {
     const long long left = __shfl_up_sync(0xffffffffu, sum, step);
     if (lane >= step) sum += left;
   }
-  if (lane == 31) of_warp[thread / 32] = sum;
+  most = __reduce_max_sync(0xffffffffu, most);
+  if (lane == 31) {
+    of_warp[thread / 32] = sum;
+    most_of_warp[thread / 32] = most;
+  }
   __syncthreads();  // every warp's sum is there
   long long at = sum - own;
   for (int warp = 0; warp < thread / 32; ++warp) at += of_warp[warp];
+  for (int warp = 0; warp < threads / 32; ++warp) most = max(most, most_of_warp[warp]);
+  if (thread == threads - 1) before[sequences] = at + own;
 #pragma unroll 1
   for (int i = begin; i < end; ++i) {
     before[i] = at;
-    at += units_of(i);
+    if (i + 1 < end) at += units_of(i);
   }
-  if (thread == threads - 1) before[sequences] = at;
   __syncthreads();  // the table is complete
+  return static_cast<int>(most);
 }
 
 // The sequence that has unit `unit` of those in the low bits.

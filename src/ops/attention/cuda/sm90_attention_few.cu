@@ -6,15 +6,18 @@
 //
 // All steps of all sequences and KV heads are one row of work, of which each block has an equal run that
 // begins and ends with splits (Work::deal). A warp asks for keys and values, by bulk copies into a ring: in
-// each multiprocessor two blocks' 128 KB are on their way whatever the arithmetic does (rings of 96 KB take 7
-// % longer where memory is the limit). Eight warps share a step: in the first product each has 16 positions,
+// each multiprocessor two blocks' 128 KB are on their way whatever the arithmetic does. They are the first to
+// leave the second-level cache (5 % sooner done at 32 x 8,192 positions), but for windows of few sequences,
+// which stay there until the next step. Eight warps share a step: in the first product each has 16 positions,
 // in the second 8 dimensions, and the weights between them pass through shared memory as operands.
 //
-// A KV head's steps that lie in one block end there. Where a run's end cuts them, the block that has the
-// front leaves its total, the others each split's, and the blocks that have splits share out the queries and
-// take in what was left in order, each word as it comes: every word says by itself whether it is there, so no
-// fence and no counter lies between a sum and its reader, who makes the word absent again. Blocks wait for
-// each other there: the grid has two for each multiprocessor, which fit, so all of them run.
+// A KV head's steps that lie in one block end there. Where the ends of runs cut them once at most, the block
+// that has the front begins with it and leaves its total, from which the block that has the rest goes on, as
+// the last thing it does. Where they may cut them more often, the block that has the front leaves its total,
+// the others each split's, and the blocks that have splits share out the queries and take in what was left in
+// order. Either way each word is taken as it comes: it says by itself whether it is there, so no fence and no
+// counter lies between a sum and its reader, who makes the word absent again. Blocks wait for each other
+// there: the grid has two for each multiprocessor, which fit, so all of them run.
 #include <algorithm>
 
 #include "ops/attention/cuda/attention_shares.cuh"
@@ -29,6 +32,8 @@ constexpr int warps = attention_step / 16;
 constexpr int readers = warps * 32;
 constexpr int few_threads = readers + 32;
 constexpr int ring_bytes = 64 * 1024;
+// So many sequences' windows, of all layers, stay in the second-level cache from step to step.
+constexpr int kept_sequences = 4;
 constexpr int partial_quads = attention_partial_floats / 4;
 constexpr int total_quads = kv_head_dim / 4 + 1;  // of them: o and l
 constexpr int rows_once = readers / total_quads;
@@ -282,6 +287,37 @@ __device__ __forceinline__ void leave(float* partial, const Total& total, int co
   }
 }
 
+// A total of this thread's rows from where another block leaves it, in the order of leave(); its place is
+// absent afterwards. l is there in the warps whose it is.
+template <int rows>
+__device__ __forceinline__ void adopt(float* partial, Total& total, int count, const Reader& reader) {
+  constexpr unsigned give_up = 1u << 23;  // polls, which take seconds: a block is missing
+  const float nothing = __uint_as_float(attention_absent);
+  const auto is_absent = [](float word) { return __float_as_uint(word) == attention_absent; };
+#pragma unroll
+  for (int row = 0; row < rows; ++row) {
+    const int query = reader.g + 8 * row;
+    if (query >= count) continue;
+    const float* const at = partial + query * attention_partial_floats;
+    const float2* const o = reinterpret_cast<const float2*>(at + 8 * reader.warp + 2 * reader.t);
+    for (unsigned polls = 0;; ++polls) {
+      if (polls == give_up) __trap();
+      const float2 both = ptx::load_relaxed(o);
+      const float m = ptx::load_relaxed(at + kv_head_dim + 4 + reader.t);
+      const float l = reader.warp == row ? ptx::load_relaxed(at + kv_head_dim + reader.t) : 0.0f;
+      if (is_absent(both.x) || is_absent(both.y) || is_absent(m) || is_absent(l)) continue;
+      total.o[2 * row] = both.x;
+      total.o[2 * row + 1] = both.y;
+      total.m[row] = m;
+      if (reader.warp == row) total.l = l;
+      break;
+    }
+  }
+  await_readers();  // every warp has m
+  leave<rows>(partial, Total{{nothing, nothing}, nothing, {nothing, nothing, nothing, nothing}}, count,
+              reader);
+}
+
 template <int rows>
 __device__ __forceinline__ void put_out(const Tile& tile, const Total& total, FewShared& shared,
                                         const Reader& reader) {
@@ -406,6 +442,7 @@ __device__ __forceinline__ void read_pair(const Work& work, const Pair& pair, in
                                           FewShared& shared, const Reader& reader) {
   const Tile& tile = pair.tile;
   const bool front = first == pair.first;
+  bool has_total = front;
   Total total{};
 #pragma unroll
   for (int row = 0; row < rows; ++row) {
@@ -423,14 +460,16 @@ __device__ __forceinline__ void read_pair(const Work& work, const Pair& pair, in
     Total of_split{{attention_nothing, attention_nothing}, 0, {}};
 #pragma unroll 1
     for (; step < split_past; ++step) steps.run(of_split, step, step + 1 < past);
-    if (front) {
+    if (front || work.hands_on) {
+      if (!has_total) adopt<rows>(work.partial(pair, 0), total, tile.count, reader);
+      has_total = true;
       total.template take_in_all<rows>(of_split, reader.warp);
     } else {
       leave<rows>(left, of_split, tile.count, reader);
       left += work.apart();
     }
   }
-  if (front && past == pair.past) {
+  if (has_total && past == pair.past) {
     put_out<rows>(tile, total, shared, reader);
   } else if (front) {
     leave<rows>(left, total, tile.count, reader);
@@ -478,7 +517,7 @@ __device__ __forceinline__ void fill(const Work& work, int begin, int end, const
       waited = true;
     });
   });
-  if (lane < 2) shared.shares[lane] = share_of(work, begin, end, lane == 1);
+  if (lane < 2) shared.shares[lane] = work.hands_on ? Share{} : share_of(work, begin, end, lane == 1);
   __syncwarp();  // both are there
   if (lane == 0) ptx::mbarrier_arrive(&shared.planned);
 }
@@ -487,7 +526,8 @@ template <class Kv>
 __global__ void __launch_bounds__(few_threads, 2)
     sm90_attention_few(const __grid_constant__ AttentionCudaArgs args) {
   FewShared& shared = *reinterpret_cast<FewShared*>(ptx::dynamic_shared());
-  const Ring<Kv> ring{shared.ring, shared.full, shared.empty};
+  const Ring<Kv> ring{shared.ring, shared.full, shared.empty,
+                      args.window == 0 || args.sequence_count > kept_sequences};
   ptx::grid_launch_dependents();
   if (!args.settled) ptx::grid_dependency_wait();
   if (threadIdx.x == 0) {
@@ -495,15 +535,16 @@ __global__ void __launch_bounds__(few_threads, 2)
     ring.init();
   }
   Work work{args, shared.before, group_bits_of(args)};
-  add_up_units<few_threads>(shared.before, args.sequence_count, [&](int index) -> long long {
-    const SequenceCuda& sequence = args.sequences[index];
-    if (sequence.row_count == 0 || !has_few_rows(sequence, work.group_bits)) return 0;
-    const Tile tile = work.tile_of(index, 0);
-    const int first = tile.first_step(), past = tile.past_step();
-    const long long splits = attention_split_of(past - 1) + 1 - attention_split_of(first);
-    return splits << 32 | (past - first);
-  });
-  work.deal();
+  const int longest =
+      add_up_units<few_threads>(shared.before, args.sequence_count, [&](int index) -> long long {
+        const SequenceCuda& sequence = args.sequences[index];
+        if (sequence.row_count == 0 || !has_few_rows(sequence, work.group_bits)) return 0;
+        const Tile tile = work.tile_of(index, 0);
+        const int first = tile.first_step(), past = tile.past_step();
+        const long long splits = attention_split_of(past - 1) + 1 - attention_split_of(first);
+        return splits << 32 | (past - first);
+      });
+  work.deal(longest);
   // Two lanes, a border each.
   const int border = work.begin_of(static_cast<int>(blockIdx.x + threadIdx.x % 2));
   const int begin = __shfl_sync(0xffffffffu, border, 0), end = __shfl_sync(0xffffffffu, border, 1);

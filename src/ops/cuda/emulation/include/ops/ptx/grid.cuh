@@ -22,13 +22,15 @@ inline unsigned load_acquire(unsigned* counter) {
   emulation::give_way();
   return std::atomic_ref<unsigned>(*counter).load(std::memory_order_acquire);
 }
-inline float4 load_relaxed(const float4* at) {
+template <class Words>
+Words load_relaxed(const Words* at) {
   emulation::give_way();
-  float4 value;
-  auto* const from = reinterpret_cast<std::uint32_t*>(const_cast<float4*>(at));
-  auto* const to = reinterpret_cast<std::uint32_t*>(&value);
-  for (int i = 0; i < 4; ++i) to[i] = std::atomic_ref<std::uint32_t>(from[i]).load(std::memory_order_relaxed);
-  return value;
+  Words words;
+  auto* const from = reinterpret_cast<std::uint32_t*>(const_cast<Words*>(at));
+  auto* const to = reinterpret_cast<std::uint32_t*>(&words);
+  for (std::size_t i = 0; i < sizeof(Words) / 4; ++i)
+    to[i] = std::atomic_ref<std::uint32_t>(from[i]).load(std::memory_order_relaxed);
+  return words;
 }
 template <class Words>
 void store_relaxed(Words* at, const Words& words) {
