@@ -68,7 +68,7 @@ Result<std::string> check_norm_router() {
     NIBBLE_ASSIGN(routed->weights, zeroed(rows * top_k * sizeof(float)));
   }
   NIBBLE_ASSIGN(DeviceBuffer sums, zeroed(norm_router_sums(rows, experts) * sizeof(float)));
-  NIBBLE_ASSIGN(DeviceBuffer arrived, zeroed(norm_router_counters(rows) * sizeof(std::uint32_t)));
+  clear_norm_router_workspace({sums.as<float>()}, rows, experts, nullptr);
   NIBBLE_RETURN_IF_ERROR(norm_router_cuda({.residual = before.as<float>(),
                                            .delta = delta.as<float>(),
                                            .norm_weight = norm_weight.as<Bf16>(),
@@ -82,7 +82,7 @@ Result<std::string> check_norm_router() {
                                            .top_k = top_k,
                                            .expert_ids = in_one.ids.as<std::int32_t>(),
                                            .expert_weights = in_one.weights.as<float>(),
-                                           .workspace = {sums.as<float>(), arrived.as<std::uint32_t>()}},
+                                           .workspace = {sums.as<float>()}},
                                           nullptr));
   NIBBLE_ASSIGN(DeviceBuffer tiles, zeroed(shape.token_bytes(rows)));
   NIBBLE_ASSIGN(DeviceBuffer logits, zeroed(rows * experts * sizeof(float)));

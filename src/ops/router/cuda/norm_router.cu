@@ -4,16 +4,17 @@
 // and two of K's eight chunks: 32 blocks for the 128 experts of gpt-oss-120b, in clusters of 8 that share the
 // norms, a row a block, and hand them on through memory, where those of one group store the same bits. The
 // norm of a single row each block makes itself, as that is sooner done than waiting for others. A warp
-// multiplies a chunk. The chunks' sums go to memory, and the block that comes last adds them in order and
-// chooses, a warp a row.
+// multiplies a chunk. The chunks' sums go to memory, where the group's last block finds them as they come
+// (absent.h), adds them in order and chooses, a warp a row.
 //
 // Bytes: a router of 737 KB a group of rows for gpt-oss-120b, brought before the kernel ahead has ended; 23
 // KB for a norm and 3 KB a row and block from the second-level cache. Latency is what counts: one trip to
-// memory, the norm, a meeting of the cluster and a trip for the others', a chain of 24 products, one trip
-// there and back for the sums, the choice. Multiprocessors without a part rehearse, as in add_rms_norm.cu.
+// memory, the norm, a meeting of the cluster and a trip for the others', a chain of 24 products, a trip there
+// and back for the sums, the choice. Multiprocessors without a part rehearse, as in add_rms_norm.cu.
 #include <algorithm>
 #include <string>
 
+#include "ops/cuda/absent.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/cluster.cuh"
@@ -64,7 +65,6 @@ NIBBLE_HOST_DEVICE constexpr bool shares_norms(int rows) { return rows > 1; }
 
 struct RouterShared {
   float of_warp[norm_warps];
-  int is_last;
   // What a rehearsal chooses.
   std::int32_t nobodys_ids[router_warps][32];
   float nobodys_weights[router_warps][32];
@@ -218,48 +218,68 @@ __global__ void __launch_bounds__(router_threads)
     for (int i = 0; i < 4; ++i) {
       const int row = lane % 4 * 2 + i % 2, of = expert + i / 2 * 32;
       if (real && row < rows && of < experts)
-        sums[(row * dense_k_chunks + part.chunk + warp) * experts + of] = of_chunk[i];
+        ptx::store_relaxed(&sums[(row * dense_k_chunks + part.chunk + warp) * experts + of],
+                           but_absent(of_chunk[i]));
     }
   }
-  __syncthreads();  // the count below speaks for every warp's sums
-  if (real && threadIdx.x == 0) {
-    std::uint32_t* const arrived = args.workspace.arrived + group;
-    shared.is_last = ptx::add_acquire_release(arrived, 1) + 1 == static_cast<unsigned>(parts);
-    if (shared.is_last) *arrived = 0;  // all have come; for the next launch
-  }
-  __syncthreads();  // others' sums are read after thread 0 has seen them counted
-  if (real && !shared.is_last) return;
+  // The last of the group's blocks adds and chooses: it waits for blocks that have their places before it.
+  if (real && block % parts != parts - 1) return;
   if (warp >= rows) return;
-  const int row = first_row + warp;
-  const std::size_t chosen = static_cast<std::size_t>(row) * static_cast<std::size_t>(args.top_k);
-  if (real && args.row_limit != nullptr && row >= *args.row_limit) {
-    if (lane < args.top_k) args.expert_ids[chosen + static_cast<std::size_t>(lane)] = -1;
-    return;
-  }
   float* const logits = all_logits + warp * experts;
 #pragma unroll 1
-  for (int first = lane; first < experts; first += experts_at_once * 32) {
+  for (int base = 0; base < experts; base += experts_at_once * 32) {
+    const int first = base + lane;
     float of_chunk[experts_at_once][dense_k_chunks];
     Bf16 bias[experts_at_once] = {};
+    const auto place = [&](int i, int chunk) {
+      return sums + (warp * dense_k_chunks + chunk) * experts + min(first + 32 * i, experts - 1);
+    };
 #pragma unroll
     for (int i = 0; i < experts_at_once; ++i) {
-      const int expert = min(first + 32 * i, experts - 1);
+      if (args.router_bias != nullptr) bias[i] = args.router_bias[min(first + 32 * i, experts - 1)];
+    }
+#pragma unroll
+    for (int i = 0; i < experts_at_once; ++i) {
 #pragma unroll
       for (int chunk = 0; chunk < dense_k_chunks; ++chunk)
-        of_chunk[i][chunk] = __ldcg(sums + (warp * dense_k_chunks + chunk) * experts + expert);
-      if (args.router_bias != nullptr) bias[i] = args.router_bias[expert];
+        of_chunk[i][chunk] = ptx::load_relaxed(place(i, chunk));
     }
+    bool all_there = !real;
+    for (unsigned polls = 0; !all_there; ++polls) {
+      if (polls == absent_give_up) __trap();
+      all_there = true;
+      // Only what is still to come is asked for again: with many rows there are many who ask.
+#pragma unroll
+      for (int i = 0; i < experts_at_once; ++i) {
+#pragma unroll
+        for (int chunk = 0; chunk < dense_k_chunks; ++chunk) {
+          if (!is_absent(of_chunk[i][chunk])) continue;
+          of_chunk[i][chunk] = ptx::load_relaxed(place(i, chunk));
+          all_there = false;
+        }
+      }
+    }
+    __syncwarp();  // lanes share places past the last expert
 #pragma unroll
     for (int i = 0; i < experts_at_once; ++i) {
       float total = of_chunk[i][0];
 #pragma unroll
-      for (int chunk = 1; chunk < dense_k_chunks; ++chunk) total = total + of_chunk[i][chunk];
+      for (int chunk = 0; chunk < dense_k_chunks; ++chunk) {
+        if (chunk > 0) total = total + of_chunk[i][chunk];
+        if (real) ptx::store_relaxed(place(i, chunk), absent_word());
+      }
       if (args.router_bias != nullptr)
         total = total + __uint_as_float(static_cast<std::uint32_t>(bias[i].bits) << 16);
       if (first + 32 * i < experts) logits[first + 32 * i] = total;
     }
   }
   __syncwarp();  // each lane's logits are there
+  const int row = first_row + warp;
+  const std::size_t chosen = static_cast<std::size_t>(row) * static_cast<std::size_t>(args.top_k);
+  if (real && args.row_limit != nullptr && row >= *args.row_limit) {
+    if (lane < args.top_k) args.expert_ids[chosen + static_cast<std::size_t>(lane)] = -1;
+    return;
+  }
   route_row(logits, experts, args.top_k, real ? args.expert_ids + chosen : shared.nobodys_ids[warp],
             real ? args.expert_weights + chosen : shared.nobodys_weights[warp]);
 }
@@ -274,6 +294,12 @@ std::size_t shared_bytes(const DenseShape& router) {
 }
 
 }  // namespace
+
+void clear_norm_router_workspace(const NormRouterCudaWorkspace& workspace, int rows, int experts,
+                                 cudaStream_t stream) {
+  static_assert(absent_bits == 0xffffffffu, "every byte of it is the same");
+  cuda_check(cudaMemsetAsync(workspace.sums, 0xff, norm_router_sums(rows, experts) * sizeof(float), stream));
+}
 
 bool norm_router_takes(const DenseShape& router, int rows) {
   constexpr std::size_t most_shared = 112 * 1024;  // two blocks of a multiprocessor have room

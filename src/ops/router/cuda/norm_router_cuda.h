@@ -15,18 +15,16 @@ namespace nibble {
 
 inline constexpr int norm_router_max_rows = 128;
 
-// What the kernel's blocks share between launches, zeroed once before the first; one launch at a time may use
-// it.
+// What the kernel's blocks share between launches, made ready once before the first
+// (clear_norm_router_workspace); one launch at a time may use it.
 struct NormRouterCudaWorkspace {
-  float* sums = nullptr;             // [norm_router_sums(rows, experts)]
-  std::uint32_t* arrived = nullptr;  // [norm_router_counters(rows)], 0 between launches
+  float* sums = nullptr;  // [norm_router_sums(rows, experts)], all absent between launches (absent.h)
 };
-constexpr std::size_t norm_router_counters(int rows) {
-  return static_cast<std::size_t>((rows + token_group - 1) / token_group);
-}
 constexpr std::size_t norm_router_sums(int rows, int experts) {
-  return norm_router_counters(rows) * token_group * dense_k_chunks * static_cast<std::size_t>(experts);
+  return static_cast<std::size_t>(rows) * dense_k_chunks * static_cast<std::size_t>(experts);
 }
+void clear_norm_router_workspace(const NormRouterCudaWorkspace& workspace, int rows, int experts,
+                                 cudaStream_t stream);
 
 // All pointers are to device memory.
 struct NormRouterCudaArgs {
