@@ -1,13 +1,14 @@
 #include <string>
 
 #include "ops/attention/cuda/attention_steps.cuh"
+#include "ops/cuda/absent.h"
 #include "tensor/cuda_check.h"
 
 namespace nibble {
 
 void clear_attention_workspace(const AttentionCudaWorkspace& workspace, int splits, int kv_heads,
                                cudaStream_t stream) {
-  static_assert(attention_absent == 0xffffffffu, "all bytes are alike");
+  static_assert(absent_bits == 0xffffffffu, "every byte of it is the same");
   cuda_check(cudaMemsetAsync(workspace.partials, 0xff, attention_partials(splits, kv_heads) * sizeof(float),
                              stream));
 }

@@ -61,12 +61,11 @@ struct SequenceCuda {
 // that blocks share; the others have rows enough to give each block a tile of its own.
 enum class AttentionRows { few, many, both, all_as_many };
 
-// What is left by blocks for each other is read word by word as it comes. A word whose bits are all set is
-// not there yet; no sum has these bits, since what is no number is another one in arithmetic's results.
 struct AttentionCudaWorkspace {
-  float* partials = nullptr;  // [attention_partials(..)], all bits set once, and between launches
+  // [attention_partials(..)], what blocks leave for each other, read word by word as it comes; all absent
+  // once and between launches (absent.h).
+  float* partials = nullptr;
 };
-inline constexpr std::uint32_t attention_absent = 0xffffffffu;
 
 // All pointers are to device memory.
 struct AttentionCudaArgs {

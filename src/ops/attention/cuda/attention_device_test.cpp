@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "ops/attention/cuda/attention_cuda.h"
+#include "ops/cuda/absent.h"
 #include "ops/cuda/device_test_util.h"
 #include "ops/linear/cuda/dense_tiles.h"
 #include "ops/op_test_util.h"
@@ -192,8 +193,7 @@ class AttentionLaunch {
     }
     std::vector<std::uint32_t> left(partials_.size() / 4);
     partials_.copy_to(std::span(left));
-    EXPECT_EQ(std::count(left.begin(), left.end(), attention_absent),
-              static_cast<std::ptrdiff_t>(left.size()))
+    EXPECT_EQ(std::count(left.begin(), left.end(), absent_bits), static_cast<std::ptrdiff_t>(left.size()))
         << "the next launch would take what this one left";
     return found;
   }

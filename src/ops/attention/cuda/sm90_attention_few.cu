@@ -22,6 +22,7 @@
 
 #include "ops/attention/cuda/attention_shares.cuh"
 #include "ops/attention/cuda/kv_operands.cuh"
+#include "ops/cuda/absent.cuh"
 #include "ops/cuda/launch.cuh"
 #include "tensor/cuda_check.h"
 
@@ -291,9 +292,7 @@ __device__ __forceinline__ void leave(float* partial, const Total& total, int co
 // absent afterwards. l is there in the warps whose it is.
 template <int rows>
 __device__ __forceinline__ void adopt(float* partial, Total& total, int count, const Reader& reader) {
-  constexpr unsigned give_up = 1u << 23;  // polls, which take seconds: a block is missing
-  const float nothing = __uint_as_float(attention_absent);
-  const auto is_absent = [](float word) { return __float_as_uint(word) == attention_absent; };
+  const float nothing = absent_word();
 #pragma unroll
   for (int row = 0; row < rows; ++row) {
     const int query = reader.g + 8 * row;
@@ -301,7 +300,7 @@ __device__ __forceinline__ void adopt(float* partial, Total& total, int count, c
     const float* const at = partial + query * attention_partial_floats;
     const float2* const o = reinterpret_cast<const float2*>(at + 8 * reader.warp + 2 * reader.t);
     for (unsigned polls = 0;; ++polls) {
-      if (polls == give_up) __trap();
+      if (polls == absent_give_up) __trap();
       const float2 both = ptx::load_relaxed(o);
       const float m = ptx::load_relaxed(at + kv_head_dim + 4 + reader.t);
       const float l = reader.warp == row ? ptx::load_relaxed(at + kv_head_dim + reader.t) : 0.0f;
@@ -346,12 +345,7 @@ __device__ __forceinline__ void fetch_totals(const Share& share, float* from, st
                                              int count, int quads, float4* staged, int thread) {
   constexpr int once = 4;
   const unsigned inverse = (1u << 21) / static_cast<unsigned>(quads) + 1;  // exact up to 6,144 / quads
-  constexpr unsigned give_up = 1u << 23;  // polls, which take seconds: a block is missing
-  const float nothing = __uint_as_float(attention_absent);
-  const auto is_absent = [](const float4& four) {
-    return __float_as_uint(four.x) == attention_absent || __float_as_uint(four.y) == attention_absent ||
-           __float_as_uint(four.z) == attention_absent || __float_as_uint(four.w) == attention_absent;
-  };
+  const float nothing = absent_word();
 #pragma unroll 1
   for (int first = thread; first < count * quads; first += once * readers) {
     float4* places[once];
@@ -369,7 +363,7 @@ __device__ __forceinline__ void fetch_totals(const Share& share, float* from, st
     for (int i = 0; i < once; ++i) {
       if (first + i * readers >= count * quads) continue;
       for (unsigned polls = 0; is_absent(found[i]); ++polls) {
-        if (polls == give_up) __trap();
+        if (polls == absent_give_up) __trap();
         found[i] = ptx::load_relaxed(places[i]);
       }
       staged[first + i * readers] = found[i];

@@ -41,13 +41,10 @@ constexpr bool linear_takes_some(const DenseShape& shape, int tokens) {
 // What the kernels share between launches, made ready once before the first (clear_linear_workspace); one
 // launch at a time may use it.
 struct LinearCudaWorkspace {
-  float* few_sums = nullptr;   // [linear_few_floats(blocks, tokens)], all linear_absent between launches
+  float* few_sums = nullptr;   // [linear_few_floats(blocks, tokens)], all absent between launches (absent.h)
   float* many_sums = nullptr;  // [linear_many_floats(blocks)]
   std::uint32_t* arrived = nullptr;  // [blocks], 0 between launches
 };
-
-// Bits that no sum has: a NaN other than the one that arithmetic gives.
-inline constexpr std::uint32_t linear_absent = 0xffffffffu;
 
 // The columns of the kernel for few tokens that `tokens` of them take, as many as a launch has of them.
 constexpr int linear_columns(int tokens) { return tokens <= 8 ? 8 : tokens <= 16 ? 16 : 32; }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "ops/cuda/absent.h"
 #include "ops/cuda/device_test_util.h"
 #include "ops/linear/cuda/linear_cuda.h"
 #include "ops/op_test_util.h"
@@ -34,7 +35,7 @@ struct Workspace {
   ~Workspace() {
     std::vector<std::uint32_t> sums(few_sums.size() / 4);
     few_sums.copy_to(std::span(sums));
-    EXPECT_EQ(std::count(sums.begin(), sums.end(), linear_absent), std::ssize(sums))
+    EXPECT_EQ(std::count(sums.begin(), sums.end(), absent_bits), std::ssize(sums))
         << "the next launch would take a sum of this one";
     std::vector<std::uint32_t> counts(static_cast<std::size_t>(processors()), 1);
     arrived.copy_to(std::span(counts));

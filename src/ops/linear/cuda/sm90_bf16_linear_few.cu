@@ -21,6 +21,7 @@
 // memory's queues hold up the few bytes those grids are waiting for (half a microsecond of a norm's loads).
 #include <algorithm>
 
+#include "ops/cuda/absent.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/dense_outputs.cuh"
 #include "ops/ptx/async_copy.cuh"
@@ -263,10 +264,6 @@ struct Products {
   }
 };
 
-__device__ __forceinline__ float but_absent(float value) {
-  return __float_as_uint(value) == linear_absent ? __uint_as_float(0x7fffffffu) : value;
-}
-
 // A chunk's sums for the block that has the tile's first chunk.
 template <int columns>
 __device__ __forceinline__ void leave_sums(float4* place, const float (&sums)[columns / 2]) {
@@ -278,19 +275,13 @@ __device__ __forceinline__ void leave_sums(float4* place, const float (&sums)[co
   }
 }
 
-__device__ __forceinline__ bool is_absent(const float4& sums) {
-  return __float_as_uint(sums.x) == linear_absent || __float_as_uint(sums.y) == linear_absent ||
-         __float_as_uint(sums.z) == linear_absent || __float_as_uint(sums.w) == linear_absent;
-}
-
 // Adds the sums of chunks [from, 8) of the block's last tile, which other blocks have left and fetch_weights
 // has brought, or will leave, and makes their places absent again for the next launch.
 template <int columns>
 __device__ __forceinline__ void add_brought_sums(float (&totals)[columns / 2], float4* sums,
                                                  const std::uint8_t* ring, RingBarriers<columns>& barriers,
                                                  RingTurn<columns>& turn, int from) {
-  constexpr unsigned give_up = 1u << 23;  // polls, which take seconds: a block is missing
-  const float nothing = __uint_as_float(linear_absent);
+  const float nothing = absent_word();
   int in_stage = 0;
 #pragma unroll 1
   for (int chunk = from; chunk < dense_k_chunks; ++chunk) {
@@ -308,7 +299,7 @@ __device__ __forceinline__ void add_brought_sums(float (&totals)[columns / 2], f
     }
     // All lanes go around together: what diverges here would have later products one by one.
     for (unsigned polls = 0; __ballot_sync(0xffffffffu, absent) != 0; ++polls) {
-      if (polls == give_up) __trap();
+      if (polls == absent_give_up) __trap();
       absent = false;
 #pragma unroll
       for (int i = 0; i < columns / 8; ++i) {
@@ -332,8 +323,7 @@ __device__ __forceinline__ void add_brought_sums(float (&totals)[columns / 2], f
 // The same from memory, for few tokens: all of a thread's sums are asked for together.
 template <int columns>
 __device__ __forceinline__ void add_left_sums(float (&totals)[columns / 2], float4* sums, int from) {
-  constexpr unsigned give_up = 1u << 23;  // polls, which take seconds: a block is missing
-  const float nothing = __uint_as_float(linear_absent);
+  const float nothing = absent_word();
   const auto place = [&](int chunk, int group) {
     return sums_of<columns>(sums, static_cast<int>(blockIdx.x), chunk) + threadIdx.x +
            group * product_threads;
@@ -354,7 +344,7 @@ __device__ __forceinline__ void add_left_sums(float (&totals)[columns / 2], floa
       if (chunk < from) continue;
       // All lanes go around together: what diverges here would have later products one by one.
       for (unsigned polls = 0; __ballot_sync(0xffffffffu, is_absent(left[i][chunk])) != 0; ++polls) {
-        if (polls == give_up) __trap();
+        if (polls == absent_give_up) __trap();
         left[i][chunk] = ptx::load_relaxed(place(chunk, i));
       }
       ptx::store_relaxed(place(chunk, i), make_float4(nothing, nothing, nothing, nothing));
