@@ -238,26 +238,23 @@ __global__ void __launch_bounds__(router_threads)
     for (int i = 0; i < experts_at_once; ++i) {
       if (args.router_bias != nullptr) bias[i] = args.router_bias[min(first + 32 * i, experts - 1)];
     }
-#pragma unroll
-    for (int i = 0; i < experts_at_once; ++i) {
-#pragma unroll
-      for (int chunk = 0; chunk < dense_k_chunks; ++chunk)
-        of_chunk[i][chunk] = ptx::load_relaxed(place(i, chunk));
-    }
-    bool all_there = !real;
+    bool all_there = false;
     for (unsigned polls = 0; !all_there; ++polls) {
       if (polls == absent_give_up) __trap();
-      all_there = true;
-      // Only what is still to come is asked for again: with many rows there are many who ask.
 #pragma unroll
       for (int i = 0; i < experts_at_once; ++i) {
 #pragma unroll
-        for (int chunk = 0; chunk < dense_k_chunks; ++chunk) {
-          if (!is_absent(of_chunk[i][chunk])) continue;
+        for (int chunk = 0; chunk < dense_k_chunks; ++chunk)
           of_chunk[i][chunk] = ptx::load_relaxed(place(i, chunk));
-          all_there = false;
-        }
       }
+      all_there = true;
+#pragma unroll
+      for (int i = 0; i < experts_at_once; ++i) {
+#pragma unroll
+        for (int chunk = 0; chunk < dense_k_chunks; ++chunk)
+          all_there = all_there && !is_absent(of_chunk[i][chunk]);
+      }
+      all_there = all_there || !real;
     }
     __syncwarp();  // lanes share places past the last expert
 #pragma unroll
