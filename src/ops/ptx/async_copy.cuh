@@ -9,6 +9,14 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// The same pointer, from a register: an address in shared memory that the compiler knows it makes anew
+// wherever it is used, from the block's place in its cluster, which takes longer than what it is for.
+template <class T>
+__device__ __forceinline__ T* held(T* shared) {
+  asm volatile("" : "+l"(shared));
+  return shared;
+}
+
 // A phase of the barrier ends with `arrivals` arrivals and all the bytes that were announced.
 __device__ __forceinline__ void mbarrier_init(std::uint64_t* barrier, std::uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)

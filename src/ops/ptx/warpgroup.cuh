@@ -11,6 +11,7 @@
 #define NIBBLE_SUMS_16(s, i) NIBBLE_SUMS_8(s, i), NIBBLE_SUMS_8(s, i + 8)
 #define NIBBLE_SUMS_32(s, i) NIBBLE_SUMS_16(s, i), NIBBLE_SUMS_16(s, i + 16)
 #define NIBBLE_SUMS_64(s, i) NIBBLE_SUMS_32(s, i), NIBBLE_SUMS_32(s, i + 32)
+#define NIBBLE_SUMS_80(s, i) NIBBLE_SUMS_64(s, i), NIBBLE_SUMS_16(s, i + 64)
 #define NIBBLE_NAMES_4 "%0,%1,%2,%3"
 #define NIBBLE_NAMES_8 NIBBLE_NAMES_4 ",%4,%5,%6,%7"
 #define NIBBLE_NAMES_16 NIBBLE_NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
@@ -19,6 +20,7 @@
   NIBBLE_NAMES_32                                                                                         \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56," \
   "%57,%58,%59,%60,%61,%62,%63"
+#define NIBBLE_NAMES_80 NIBBLE_NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 
 namespace nibble::ptx {
 
@@ -56,6 +58,7 @@ NIBBLE_WGMMA_WAIT(8)
 NIBBLE_WGMMA_WAIT(16)
 NIBBLE_WGMMA_WAIT(32)
 NIBBLE_WGMMA_WAIT(64)
+NIBBLE_WGMMA_WAIT(80)
 #undef NIBBLE_WGMMA_WAIT
 
 // wgmma_bf16: sums[64 x n] = a[64 x 16] b[16 x n], plus what sums held if `add`, on bfloat16; n is twice the
@@ -81,6 +84,7 @@ NIBBLE_WGMMA(8, "16", "%8", "%9", "%10")
 NIBBLE_WGMMA(16, "32", "%16", "%17", "%18")
 NIBBLE_WGMMA(32, "64", "%32", "%33", "%34")
 NIBBLE_WGMMA(64, "128", "%64", "%65", "%66")
+NIBBLE_WGMMA(80, "160", "%80", "%81", "%82")
 #undef NIBBLE_WGMMA
 
 }  // namespace nibble::ptx
@@ -90,8 +94,10 @@ NIBBLE_WGMMA(64, "128", "%64", "%65", "%66")
 #undef NIBBLE_SUMS_16
 #undef NIBBLE_SUMS_32
 #undef NIBBLE_SUMS_64
+#undef NIBBLE_SUMS_80
 #undef NIBBLE_NAMES_4
 #undef NIBBLE_NAMES_8
 #undef NIBBLE_NAMES_16
 #undef NIBBLE_NAMES_32
 #undef NIBBLE_NAMES_64
+#undef NIBBLE_NAMES_80

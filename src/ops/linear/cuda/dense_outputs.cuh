@@ -12,8 +12,27 @@ __device__ __forceinline__ float as_float(Bf16 value) {
   return __uint_as_float(static_cast<std::uint32_t>(value.bits) << 16);
 }
 
+// Four numbers in a row, rounded; `at` is a multiple of 8 bytes.
+__device__ __forceinline__ void store_rounded(void* at, float first, float second, float third,
+                                              float fourth) {
+  *reinterpret_cast<uint2*>(at) =
+      make_uint2(ptx::pack_bf16x2(first, second), ptx::pack_bf16x2(third, fourth));
+}
+
 // An output takes sums in steps, so that what several of a thread's tokens need is read before the first of
-// them is written: what a row of a tile needs, what a token needs, and the sums.
+// them is written: what a row of a tile needs, what a token needs, and the sums. They come by two rows that
+// are 32 apart, or by two fours of rows.
+
+// The biases of two fours of rows.
+struct OfFours {
+  std::uint32_t pairs[4]{};  // of a row and that 32 further on
+
+  __device__ void set(int i, Bf16 first, Bf16 second) {
+    pairs[i] = first.bits | static_cast<std::uint32_t>(second.bits) << 16;
+  }
+  __device__ float first(int i) const { return __uint_as_float(pairs[i] << 16); }
+  __device__ float second(int i) const { return __uint_as_float(pairs[i] & 0xffff0000u); }
+};
 
 // bias + sum in rows of y.
 struct RowsOutput {
@@ -27,6 +46,7 @@ struct RowsOutput {
     float first_bias, second_bias;
   };
   struct OfToken {};
+  struct OfTokenFour {};
 
   // Row `low` (0..31) of the tile and row low + 32.
   __device__ OfRow of_row(int tile, int low) const {
@@ -35,6 +55,17 @@ struct RowsOutput {
     return {row, row < rows ? as_float(bias[row]) : 0, row + 32 < rows ? as_float(bias[row + 32]) : 0};
   }
   __device__ OfToken of_token(int, int, int) const { return {}; }
+  __device__ OfFours of_fours(int tile, int low) const {
+    OfFours of;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = tile * dense_tile_rows + low + i;
+      of.set(i, bias != nullptr && row < rows ? bias[row] : Bf16{0},
+             bias != nullptr && row + 32 < rows ? bias[row + 32] : Bf16{0});
+    }
+    return of;
+  }
+  __device__ OfTokenFour of_token_four(int, int, int, int) const { return {}; }
 
   __device__ void store(int row, int token, float value) const {
     if (row >= rows) return;
@@ -56,6 +87,32 @@ struct RowsOutput {
     store(of.row, token, pair.x);
     store(of.row + 32, token, pair.y);
   }
+  __device__ void put_fours(const OfFours& of, const OfTokenFour&, int tile, int low, int token,
+                            const float4& first, const float4& second) const {
+    const auto finished = [&](int i, float one, float other) {
+      return finish({0, of.first(i), of.second(i)}, {}, tile, one, other);
+    };
+    const float2 pairs[4] = {finished(0, first.x, second.x), finished(1, first.y, second.y),
+                             finished(2, first.z, second.z), finished(3, first.w, second.w)};
+    const int row = tile * dense_tile_rows + low;
+    const bool in_fours =
+        stride % 4 == 0 &&
+        (reinterpret_cast<std::uintptr_t>(y) | 2 * reinterpret_cast<std::uintptr_t>(y_bf16)) % 16 == 0;
+    if (!in_fours || row + 35 >= rows) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) store(row + i, token, pairs[i].x), store(row + 32 + i, token, pairs[i].y);
+      return;
+    }
+    const std::size_t at =
+        static_cast<std::size_t>(token) * static_cast<std::size_t>(stride) + static_cast<std::size_t>(row);
+    if (y != nullptr) {
+      *reinterpret_cast<float4*>(y + at) = make_float4(pairs[0].x, pairs[1].x, pairs[2].x, pairs[3].x);
+      *reinterpret_cast<float4*>(y + at + 32) = make_float4(pairs[0].y, pairs[1].y, pairs[2].y, pairs[3].y);
+    } else {
+      store_rounded(y_bf16 + at, pairs[0].x, pairs[1].x, pairs[2].x, pairs[3].x);
+      store_rounded(y_bf16 + at + 32, pairs[0].y, pairs[1].y, pairs[2].y, pairs[3].y);
+    }
+  }
 };
 
 // A tile is a head: of q, then k, then v.
@@ -75,6 +132,10 @@ struct QkvOutput {
     float cos, sin;
     int slot;
   };
+  struct OfTokenFour {
+    float4 cos, sin;
+    int slot;
+  };
 
   __device__ OfRow of_row(int tile, int low) const {
     if (bias == nullptr) return {0, 0};
@@ -84,6 +145,23 @@ struct QkvOutput {
     OfToken of{0, 0, 0};
     if (tile < heads + cache.kv_heads) of.cos = cos[token * 32 + low], of.sin = sin[token * 32 + low];
     if (tile >= heads) of.slot = kv_slots[token];
+    return of;
+  }
+  __device__ OfFours of_fours(int tile, int low) const {
+    OfFours of;
+    if (bias == nullptr) return of;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) of.set(i, bias[tile * 64 + low + i], bias[tile * 64 + low + i + 32]);
+    return of;
+  }
+  // What any of these tiles needs.
+  __device__ OfTokenFour of_token_four(int first_tile, int past_tile, int low, int token) const {
+    OfTokenFour of{{0, 0, 0, 0}, {0, 0, 0, 0}, 0};
+    if (first_tile < heads + cache.kv_heads) {
+      of.cos = *reinterpret_cast<const float4*>(cos + token * 32 + low);
+      of.sin = *reinterpret_cast<const float4*>(sin + token * 32 + low);
+    }
+    if (past_tile > heads) of.slot = kv_slots[token];
     return of;
   }
   __device__ float2 finish(const OfRow& row, const OfToken& of, int tile, float first, float second) const {
@@ -102,35 +180,67 @@ struct QkvOutput {
                       float second) const {
     const float2 pair = finish(row, of, tile, first, second);
     if (tile < heads) {
-      __nv_bfloat16* const at = reinterpret_cast<__nv_bfloat16*>(q) +
-                                (static_cast<std::size_t>(token) * static_cast<std::size_t>(heads) +
-                                 static_cast<std::size_t>(tile)) *
-                                    64 +
-                                low;
+      __nv_bfloat16* const at = reinterpret_cast<__nv_bfloat16*>(q_at(tile, low, token));
       at[0] = __float2bfloat16_rn(pair.x);
       at[32] = __float2bfloat16_rn(pair.y);
     } else if (of.slot >= 0) {
-      const bool value = tile >= heads + cache.kv_heads;
-      const int head = tile - heads - (value ? cache.kv_heads : 0);
-      const std::size_t chunk =
-          static_cast<std::size_t>(head) * static_cast<std::size_t>(cache.slots / kv_chunk_slots) +
-          static_cast<std::size_t>(of.slot / kv_chunk_slots);
-      void* const layer = value ? cache.values : cache.keys;
-      if (cache.dtype == KvE4m3::dtype) {
-        std::uint8_t* const at =
-            static_cast<std::uint8_t*>(layer) + element<KvE4m3>(chunk, value, of.slot, low);
-        at[0] = ptx::e4m3_of(pair.x);
-        at[apart<KvE4m3>(value)] = ptx::e4m3_of(pair.y);
-      } else {
-        __nv_bfloat16* const at =
-            static_cast<__nv_bfloat16*>(layer) + element<KvBf16>(chunk, value, of.slot, low);
-        at[0] = __float2bfloat16_rn(pair.x);
-        at[apart<KvBf16>(value)] = __float2bfloat16_rn(pair.y);
-      }
+      store_in_cache(tile, low, of.slot, pair);
+    }
+  }
+  __device__ void put_fours(const OfFours& rows, const OfTokenFour& of, int tile, int low, int token,
+                            const float4& first, const float4& second) const {
+    const auto finished = [&](int i, float cos_of, float sin_of, float one, float other) {
+      return finish({rows.first(i), rows.second(i)}, {cos_of, sin_of, 0}, tile, one, other);
+    };
+    const float2 pairs[4] = {finished(0, of.cos.x, of.sin.x, first.x, second.x),
+                             finished(1, of.cos.y, of.sin.y, first.y, second.y),
+                             finished(2, of.cos.z, of.sin.z, first.z, second.z),
+                             finished(3, of.cos.w, of.sin.w, first.w, second.w)};
+    if (tile >= heads && of.slot < 0) return;
+    Bf16* at = nullptr;
+    int further = 32;
+    if (tile < heads) {
+      at = q_at(tile, low, token);
+    } else if (tile < heads + cache.kv_heads && cache.dtype == KvBf16::dtype) {
+      at = static_cast<Bf16*>(cache.keys) +
+           element<KvBf16>(chunk_at(tile - heads, of.slot), false, of.slot, low);
+      further = apart<KvBf16>(false);
+    }
+    if (at != nullptr) {
+      store_rounded(at, pairs[0].x, pairs[1].x, pairs[2].x, pairs[3].x);
+      store_rounded(at + further, pairs[0].y, pairs[1].y, pairs[2].y, pairs[3].y);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) store_in_cache(tile, low + i, of.slot, pairs[i]);
     }
   }
 
  private:
+  __device__ Bf16* q_at(int tile, int low, int token) const {
+    return q +
+           (static_cast<std::size_t>(token) * static_cast<std::size_t>(heads) +
+            static_cast<std::size_t>(tile)) *
+               64 +
+           low;
+  }
+  __device__ std::size_t chunk_at(int head, int slot) const {
+    return static_cast<std::size_t>(head) * static_cast<std::size_t>(cache.slots / kv_chunk_slots) +
+           static_cast<std::size_t>(slot / kv_chunk_slots);
+  }
+  __device__ void store_in_cache(int tile, int low, int slot, float2 pair) const {
+    const bool value = tile >= heads + cache.kv_heads;
+    const std::size_t chunk = chunk_at(tile - heads - (value ? cache.kv_heads : 0), slot);
+    void* const layer = value ? cache.values : cache.keys;
+    if (cache.dtype == KvE4m3::dtype) {
+      std::uint8_t* const at = static_cast<std::uint8_t*>(layer) + element<KvE4m3>(chunk, value, slot, low);
+      at[0] = ptx::e4m3_of(pair.x);
+      at[apart<KvE4m3>(value)] = ptx::e4m3_of(pair.y);
+    } else {
+      __nv_bfloat16* const at = static_cast<__nv_bfloat16*>(layer) + element<KvBf16>(chunk, value, slot, low);
+      at[0] = __float2bfloat16_rn(pair.x);
+      at[apart<KvBf16>(value)] = __float2bfloat16_rn(pair.y);
+    }
+  }
   template <class Kv>
   __device__ static std::size_t element(std::size_t chunk, bool value, int slot, int dimension) {
     const int in_chunk = slot % kv_chunk_slots;

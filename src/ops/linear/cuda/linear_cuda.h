@@ -21,14 +21,13 @@ namespace nibble {
 inline constexpr int linear_few_tokens = 128;
 inline constexpr int linear_some_blocks =
     64;  // k64 blocks of K, at most, whose activations fit beside a ring
-inline constexpr int linear_many_columns = 128;  // of tokens that the path for many takes at a time
+inline constexpr int linear_many_columns = 160;  // of tokens that the path for many takes at a time, at most
 
 enum class LinearPath { automatic, few, many };
 
-// Which path is the faster one on an H200: 64 tokens go through the 3,142 tiles of lm_head in 358 us on the
-// one for many and in 354 on the one for few, 128 in 349 on the one for many; through gpt-oss's q, k and v
-// and attention's output, of 80 tiles at most, 128 go in 29 and 23 us on the one for many, in 17 and 13 on
-// the other.
+// Which path is the faster one on an H200: through the 3,142 tiles of lm_head 64 tokens go in 354 us on the
+// one for few, and 128 in 311 on the one for many; through gpt-oss's q, k and v and attention's output, of 80
+// tiles at most, 128 go in 34 and 21 us on the one for many, in 17 and 13 on the other.
 constexpr bool linear_takes_many(const DenseShape& shape, int tokens) {
   return tokens > (shape.tiles() >= 1024 ? linear_few_tokens / 4 : linear_few_tokens);
 }
@@ -53,10 +52,11 @@ constexpr std::size_t linear_few_floats(int blocks, int tokens) {
   return static_cast<std::size_t>(blocks * dense_k_chunks) *
          static_cast<std::size_t>(dense_tile_rows * linear_columns(tokens));
 }
-// The same of the path for many, which automatic launches of at most linear_few_tokens / 4 never take.
+// The same of the path for many, which automatic launches of at most linear_few_tokens / 4 never take; at
+// most half as many tiles of 128 rows as there are blocks are worked on by several.
 constexpr std::size_t linear_many_floats(int blocks) {
   return static_cast<std::size_t>(blocks * dense_k_chunks) *
-         static_cast<std::size_t>(2 * dense_tile_rows * linear_many_columns);
+         static_cast<std::size_t>(dense_tile_rows * linear_many_columns);
 }
 
 // All pointers are to device memory.

@@ -1,21 +1,29 @@
 // linear for many tokens, with the bits of the path for few (dense_tiles.h has the order of additions).
 //
-// A block computes 128 rows x 128 tokens at a time: a warpgroup each of two tiles of 64 rows, and a warp that
-// fetches. A k64 block of it is 2.1 MFLOP, 512 cycles of the tensor cores, and 32 KB from the second-level
-// cache, which gives some 40 bytes a cycle. The sums of a chunk and those of the chunks before it take 64
-// registers each, which is why a tile is no larger. Bound: 790 TFLOP/s; q, k and v of 8,192 tokens are 242
-// GFLOP, 306 us.
+// A block computes 128 rows x 128 or 160 tokens at a time, two blocks of a cluster twice the rows or twice
+// the tokens. What both want, about half of the bytes, each of them fetches half of for both. A k64 block of
+// 160 tokens is 640 cycles of the tensor cores, 36 KB of shared memory, and 26 KB from the second-level
+// cache, which gives some 40 bytes a cycle; one of 128 is 512, 32 and 24.
 //
-// A block stays on its multiprocessor. As many tiles as there are blocks are one round; neighbours among them
-// share weights or tokens, which the second-level cache then has. What is left of the last round, if it is
-// little, is dealt in units of (tile, chunk) in contiguous ranges first of all: each chunk's sums of a tile
-// that several blocks share go to memory, and whichever block comes last adds them, in order of the chunks
-// like the rest. So rounds and ranges move bytes in time but no bit, and no block waits for another.
+// Four warpgroups: two of products, with a tile of 64 rows each; one that brings bytes, a warp for each part
+// of a stage; and one that puts out what the products leave in shared memory, while those are at the next
+// tile. The sums of a chunk and those of the chunks before it take a register for two tokens each; at 128
+// tokens there is room for two chunks' sums, so that one's are added while the tensor cores are at the
+// other's.
+//
+// Bound: 790 TFLOP/s; q, k and v of 8,192 tokens are 242 GFLOP, 306 us. What holds it back is power: the
+// clock falls to 1.3 to 1.4 GHz.
+//
+// A cluster stays on its multiprocessors and takes tiles as dense_runs.h deals them. Each chunk's sums of a
+// tile that several clusters share go to memory, and whichever comes last adds them, in order of the chunks
+// like the rest; no cluster waits for another.
 #include <algorithm>
 
 #include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/dense_outputs.cuh"
+#include "ops/linear/cuda/dense_runs.h"
 #include "ops/ptx/async_copy.cuh"
+#include "ops/ptx/cluster.cuh"
 #include "ops/ptx/grid.cuh"
 #include "ops/ptx/tensor_map.cuh"
 #include "ops/ptx/warpgroup.cuh"
@@ -26,71 +34,46 @@ namespace nibble {
 namespace {
 
 constexpr int block_tiles = 2;  // of 64 rows, a warpgroup each
-constexpr int product_warps = block_tiles * 4;
-constexpr int product_threads = product_warps * 32;
-constexpr int many_threads = product_threads + 128;  // a whole warpgroup leaves its registers to the others
-constexpr int tokens_at = block_tiles * dense_block_bytes;  // in a stage
+constexpr int group_threads = 128, group_warps = 4;
+constexpr int product_warps = block_tiles * group_warps;
+constexpr int many_threads = (block_tiles + 2) * group_threads;  // products, ends, fetching
+constexpr int tokens_at = block_tiles * dense_block_bytes;       // in a stage
+constexpr int stage_boxes = 2;                                   // of its tokens
 static_assert(token_block_bytes == ptx::box_bytes, "a box's row is a group of tokens");
 
-template <int columns>
-constexpr int many_stage_bytes = tokens_at + columns / token_group* token_block_bytes;
-template <int columns>
-constexpr int many_stages = 200 * 1024 / many_stage_bytes<columns>;
-
-// Which tiles of the product a block works on.
-struct Deal {
-  int row_tiles, token_tiles;  // of block_tiles * 64 rows, of `columns` tokens
-  int rounds;                  // of one whole tile a block
-  int shared_tiles;            // the others, dealt in units
-
-  __device__ int units() const { return shared_tiles * dense_k_chunks; }
-  __device__ int border(int block) const {
-    return static_cast<int>(static_cast<long long>(units()) * block / gridDim.x);
-  }
-  __device__ int owner(int unit) const {  // the block whose range holds it
-    return static_cast<int>(((unit + 1LL) * gridDim.x - 1) / units());
-  }
+// A block's tile, and the blocks of a cluster: rows x tokens of them.
+template <int columns_, int rows_, int tokens_>
+struct ManyShape {
+  static constexpr int columns = columns_, cluster_rows = rows_, cluster_tokens = tokens_;
+  static constexpr int cluster = cluster_rows * cluster_tokens;
+  static constexpr int stage_bytes = tokens_at + columns / token_group * token_block_bytes;
+  static constexpr int totals_bytes = dense_tile_rows * columns * 4;  // of a tile
+  static constexpr int stages = (224 * 1024 - block_tiles * totals_bytes) / stage_bytes;
+  static constexpr int shared_bytes = stages * stage_bytes + block_tiles * totals_bytes;
+  static constexpr int product_registers = columns == 128 ? 200 : 192;
+  static constexpr int end_registers = columns == 128 ? 80 : 96;
+  static constexpr int sums_at_once = columns == 128 ? 2 : 1;
 };
 
-// The place of tile number `index`: eight tiles of tokens beside each other, rows after rows.
-struct Place {
-  int row_tile, token_tile;
+// The block's place in its cluster, and who shares with it.
+template <class Shape>
+struct Member {
+  int row, token;
 
-  __device__ Place(const Deal& deal, int index) {
-    constexpr int beside = 8;
-    const int band = index / (beside * deal.row_tiles), in_band = index - band * beside * deal.row_tiles;
-    const int width = min(beside, deal.token_tiles - band * beside);
-    row_tile = in_band / width;
-    token_tile = band * beside + in_band % width;
+  __device__ Member() {
+    const int rank = ptx::cluster_rank();
+    row = rank / Shape::cluster_tokens;
+    token = rank % Shape::cluster_tokens;
   }
-};
-
-// A run of chunks of one tile.
-struct Run {
-  int tile, first, past;
-
-  __device__ bool whole() const { return past - first == dense_k_chunks; }
-};
-
-// A block's runs, one after the other.
-struct Runs {
-  const Deal& deal;
-  int unit, end_unit, round = 0;
-
-  __device__ explicit Runs(const Deal& of)
-      : deal(of),
-        unit(of.shared_tiles == 0 ? 0 : of.border(static_cast<int>(blockIdx.x))),
-        end_unit(of.shared_tiles == 0 ? 0 : of.border(static_cast<int>(blockIdx.x) + 1)) {}
-  __device__ bool next(Run& run) {
-    if (unit < end_unit) {
-      const int first = unit % dense_k_chunks, count = min(dense_k_chunks - first, end_unit - unit);
-      run = {deal.rounds * static_cast<int>(gridDim.x) + unit / dense_k_chunks, first, first + count};
-      unit += count;
-      return true;
-    }
-    if (round == deal.rounds) return false;
-    run = {round++ * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x), 0, dense_k_chunks};
-    return run.tile < deal.row_tiles * deal.token_tiles;
+  __device__ int rank() const { return row * Shape::cluster_tokens + token; }
+  __device__ unsigned of_same_rows() const {
+    return ((1u << Shape::cluster_tokens) - 1) << (row * Shape::cluster_tokens);
+  }
+  __device__ unsigned of_same_tokens() const {
+    unsigned ranks = 0;
+    for (int other = 0; other < Shape::cluster_rows; ++other)
+      ranks |= 1u << (other * Shape::cluster_tokens + token);
+    return ranks;
   }
 };
 
@@ -101,223 +84,447 @@ struct ManyParams {
   DenseShape shape;
   int tokens;
   Deal deal;
-  float4* sums;            // [blocks, dense_k_chunks, columns / 8, product_threads]
-  std::uint32_t* arrived;  // [blocks]
+  float4* sums;            // [shared tiles, cluster, block_tiles, dense_k_chunks, columns / 8, group_threads]
+  std::uint32_t* arrived;  // [shared tiles, cluster, block_tiles]
   Output output;
 };
 
-// The fetching warp: lane 0 the tokens and the first tile of weights, lane 1 the second.
-template <int columns, class Output>
+// What warpgroups tell each other.
+template <class Shape>
+struct ManyBarriers {
+  std::uint64_t full[Shape::stages], empty[Shape::stages];
+  std::uint64_t left[block_tiles], taken[block_tiles];  // a tile's totals in shared memory
+  int is_last[block_tiles];   // of a shared tile's clusters, for its warpgroup of products
+  int is_whole[block_tiles];  // what was left, for the warpgroup of ends
+};
+
+// A fetching thread, one of each of four warps, since a copy takes a thread longer than it takes the copy
+// engine. A stage has four parts, two tiles of weights and two halves of the tokens: blocks that share their
+// rows bring a tile each to all of them, those that share tokens a half.
+template <class Shape, class Output>
 __device__ __forceinline__ void fetch_runs(const ManyParams<Output>& params, std::uint8_t* ring,
-                                           std::uint64_t* full, std::uint64_t* empty) {
-  constexpr int stages = many_stages<columns>, stage_bytes = many_stage_bytes<columns>;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+                                           ManyBarriers<Shape>* barriers, int part) {
+  constexpr int groups = Shape::columns / token_group / stage_boxes;
+  constexpr std::uint32_t box_bytes = groups * token_block_bytes;
   const DenseShape& shape = params.shape;
+  const Member<Shape> member;
+  const bool tokens = part >= block_tiles;
+  const int half = part - block_tiles;
+  const bool brings = tokens ? Shape::cluster_rows == 1 || half == member.row
+                             : Shape::cluster_tokens == 1 || part == member.token;
+  ring = ptx::held(ring) + (tokens ? tokens_at + half * box_bytes : part * dense_block_bytes);
+  barriers = ptx::held(barriers);
   int stage = 0;
   unsigned round = 0;  // of the ring
-  Runs runs(params.deal);
-  for (Run run; runs.next(run);) {
+  ChunkRuns runs(params.deal, static_cast<int>(blockIdx.x) / Shape::cluster);
+  for (ChunkRun run; runs.next(run);) {
     const Place place(params.deal, run.tile);
-    const int tiles = min(block_tiles, shape.tiles() - place.row_tile * block_tiles);
-    const std::uint8_t* const weights =
-        params.weights +
-        static_cast<std::size_t>(place.row_tile * block_tiles + min(lane, tiles - 1)) * shape.tile_bytes();
+    const int tile = (place.row_tile * Shape::cluster_rows + member.row) * block_tiles + part;
+    const int group =
+        ((place.token_tile * Shape::cluster_tokens + member.token) * stage_boxes + half) * groups;
+    const bool there = tokens || tile < shape.tiles();
+    const std::uint8_t* const weights = params.weights + static_cast<std::size_t>(tile) * shape.tile_bytes();
     const int end = shape.chunk_begin(run.past);
+#pragma unroll 1
     for (int block = shape.chunk_begin(run.first); block < end; ++block) {
-      if (round > 0) ptx::mbarrier_wait(&empty[stage], (round - 1) & 1);
-      std::uint8_t* const to = ring + stage * stage_bytes;
-      if (lane == 0) {
-        ptx::mbarrier_arrive_expecting(&full[stage],
-                                       static_cast<std::uint32_t>(tiles * dense_block_bytes +
-                                                                  columns / token_group * token_block_bytes));
-        ptx::box_copy_to_shared(to + tokens_at, params.x, block, place.token_tile * (columns / token_group),
-                                &full[stage]);
+      if (round > 0) ptx::mbarrier_wait(&barriers->empty[stage], (round - 1) & 1);
+      std::uint64_t* const full = &barriers->full[stage];
+      std::uint8_t* const to = ring + stage * Shape::stage_bytes;
+      ptx::mbarrier_arrive_expecting(full, !there ? 0 : tokens ? box_bytes : dense_block_bytes);
+      if (there && brings) {
+        if (tokens) {
+          if constexpr (Shape::cluster_rows == 1) {
+            ptx::box_copy_to_shared(to, params.x, block, group, full);
+          } else {
+            ptx::box_copy_to_blocks(to, params.x, block, group, full, member.of_same_tokens());
+          }
+        } else {
+          const std::uint8_t* const from = weights + static_cast<std::size_t>(block) * dense_block_bytes;
+          if constexpr (Shape::cluster_tokens == 1) {
+            ptx::bulk_copy_to_shared(to, from, dense_block_bytes, full);
+          } else {
+            ptx::bulk_copy_to_blocks(to, from, dense_block_bytes, full, member.of_same_rows());
+          }
+        }
       }
-      __syncwarp();  // bytes are announced before any come
-      if (lane < tiles) {
-        ptx::bulk_copy_to_shared(to + lane * dense_block_bytes,
-                                 weights + static_cast<std::size_t>(block) * dense_block_bytes,
-                                 dense_block_bytes, &full[stage]);
-      }
-      if (++stage == stages) stage = 0, ++round;
+      if (++stage == Shape::stages) stage = 0, ++round;
     }
   }
 }
 
 // A warpgroup's way through the ring.
-template <int columns>
+template <class Shape>
 struct ManyProducts {
-  std::uint8_t* ring;
-  std::uint64_t *full, *empty;
-  int part;  // the warpgroup
-  int stage = 0;
+  std::uint64_t weights, tokens;  // of the ring's first stage
+  ManyBarriers<Shape>* barriers;
+  bool speaks;  // for its warp, whose lanes wait together, to the block whose rank is this lane
+  int before = -1, stage = 0;  // the stage that is not yet left, and the next
   unsigned round = 0;
 
-  // A chunk's sums from zero.
-  __device__ __forceinline__ void multiply(float (&sums)[columns / 2], int blocks) {
-    constexpr int stages = many_stages<columns>;
-    const bool speaks = threadIdx.x % 32 == 0;  // for its warp, whose lanes wait together
-#pragma unroll
-    for (float& sum : sums) sum = 0;
-    int before = -1;
-#pragma unroll 1
-    for (int block = 0; block < blocks; ++block) {
-      ptx::mbarrier_wait(&full[stage], round & 1);
-      __syncwarp();
-      const std::uint8_t* const weights = ring + stage * many_stage_bytes<columns> + part * dense_block_bytes;
-      const std::uint8_t* const tokens = ring + stage * many_stage_bytes<columns> + tokens_at;
-      ptx::wgmma_fence();
-#pragma unroll
-      for (int step = 0; step < 4; ++step) {
-        ptx::wgmma_bf16(sums, ptx::wgmma_operand<256>(weights + step * dense_step_bytes),
-                        ptx::wgmma_operand<token_block_bytes>(tokens + step * token_step_bytes), true);
-      }
-      ptx::wgmma_commit();
-      // The stage before this one is left as soon as its products are done, while these are under way.
-      ptx::wgmma_wait_but_last();
-      if (speaks && before >= 0) ptx::mbarrier_arrive(&empty[before]);
-      __syncwarp();
-      before = stage;
-      if (++stage == stages) stage = 0, ++round;
-    }
-    ptx::wgmma_wait(sums);
-    if (speaks && before >= 0) ptx::mbarrier_arrive(&empty[before]);
+  __device__ ManyProducts(const std::uint8_t* of_ring, ManyBarriers<Shape>* of_barriers, int part)
+      : weights(ptx::wgmma_operand<256>(of_ring + part * dense_block_bytes)),
+        tokens(ptx::wgmma_operand<token_block_bytes>(of_ring + tokens_at)),
+        barriers(ptx::held(of_barriers)) {
+    const Member<Shape> member;
+    speaks = ((member.of_same_rows() | member.of_same_tokens()) >> (threadIdx.x % 32) & 1) != 0;
+  }
+
+  __device__ __forceinline__ void leave() {
+    if (speaks && before >= 0)
+      ptx::mbarrier_arrive_at(&barriers->empty[before], static_cast<int>(threadIdx.x) % 32);
     __syncwarp();
+  }
+  __device__ __forceinline__ void multiply_block(float (&sums)[Shape::columns / 2], bool add) {
+    ptx::mbarrier_wait(&barriers->full[stage], round & 1);
+    __syncwarp();
+    const unsigned to = static_cast<unsigned>(stage) * Shape::stage_bytes;
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      ptx::wgmma_bf16(sums, ptx::wgmma_operand_at(weights, to + step * dense_step_bytes),
+                      ptx::wgmma_operand_at(tokens, to + step * token_step_bytes), step > 0 || add);
+    }
+    ptx::wgmma_commit();
+    // The stage before this one is left as soon as its products are done, while these are under way.
+    ptx::wgmma_wait_but<1>();
+    leave();
+    before = stage;
+    if (++stage == Shape::stages) stage = 0, ++round;
+  }
+  // A chunk's sums from zero, under way when it returns; of one block at least. `meanwhile` comes when all
+  // products before are done.
+  template <class Meanwhile>
+  __device__ __forceinline__ void multiply(float (&sums)[Shape::columns / 2], int blocks,
+                                           const Meanwhile& meanwhile) {
+    multiply_block(sums, false);
+    meanwhile();
+#pragma unroll 1
+    for (int block = 1; block < blocks; ++block) multiply_block(sums, true);
+  }
+  __device__ __forceinline__ void finish(float (&sums)[Shape::columns / 2]) {
+    ptx::wgmma_wait_all(sums);
+    leave();
+    before = -1;
   }
 };
 
-// Where a chunk's sums of a tile that several blocks share lie: this thread's first four.
-template <int columns>
-__device__ __forceinline__ float4* many_sums_of(float4* sums, int owner, int chunk) {
-  return sums + static_cast<std::size_t>(owner * dense_k_chunks + chunk) * (columns / 8 * product_threads) +
-         threadIdx.x;
+// Where a chunk's sums of a tile that several clusters share lie: this thread's first four.
+template <class Shape>
+__device__ __forceinline__ float4* many_sums_of(float4* sums, int tile, int chunk) {
+  return sums +
+         static_cast<std::size_t>(tile * dense_k_chunks + chunk) * (Shape::columns / 8 * group_threads) +
+         threadIdx.x % group_threads;
 }
 
-// Read past the first-level cache, which may hold what an earlier launch left there.
-template <int columns>
-__device__ __forceinline__ void add_many_chunks(float (&totals)[columns / 2], float4* sums, int owner) {
-#pragma unroll 1
-  for (int chunk = 0; chunk < dense_k_chunks; ++chunk) {
-    const float4* at = many_sums_of<columns>(sums, owner, chunk);
+template <int count>
+__device__ __forceinline__ void add_to(float (&totals)[count], const float (&sums)[count]) {
 #pragma unroll
-    for (int i = 0; i < columns / 8; ++i) {
-      const float4 four = __ldcg(at + i * product_threads);
-      totals[4 * i] = chunk == 0 ? four.x : totals[4 * i] + four.x;
-      totals[4 * i + 1] = chunk == 0 ? four.y : totals[4 * i + 1] + four.y;
-      totals[4 * i + 2] = chunk == 0 ? four.z : totals[4 * i + 2] + four.z;
-      totals[4 * i + 3] = chunk == 0 ? four.w : totals[4 * i + 3] + four.w;
+  for (int i = 0; i < count; ++i) totals[i] = totals[i] + sums[i];
+}
+
+// The sums of a warpgroup, of two chunks where there is room, so that those of one are added to the totals
+// while the tensor cores are at the next.
+template <class Shape>
+struct ManySums {
+  float chunk[Shape::sums_at_once][Shape::columns / 2], totals[Shape::columns / 2];
+
+  __device__ ManySums() {
+    for (auto& sums : chunk) {
+#pragma unroll
+      for (float& sum : sums) sum = 0;
+    }
+  }
+};
+
+template <class Shape>
+__device__ __forceinline__ void multiply_tile(const DenseShape& shape, ManyProducts<Shape>& products,
+                                              ManySums<Shape>& sums) {
+  constexpr int at_once = Shape::sums_at_once;
+#pragma unroll(at_once == 1 ? 1 : dense_k_chunks)
+  for (int chunk = 0; chunk < dense_k_chunks; chunk += at_once) {
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) {
+      const int blocks = shape.chunk_begin(chunk + i + 1) - shape.chunk_begin(chunk + i);
+      auto& before = sums.chunk[(i + at_once - 1) % at_once];
+      products.multiply(sums.chunk[i], blocks, [&] {
+        if (at_once == 1 || chunk + i == 0) return;
+        ptx::wgmma_wait_but<1>(before);
+        add_to(sums.totals, before);
+        ptx::computed_before(sums.totals);
+      });
+      if (at_once == 1) {
+        products.finish(sums.chunk[0]);
+        add_to(sums.totals, sums.chunk[0]);
+      }
+    }
+  }
+  if (at_once > 1) {
+    products.finish(sums.chunk[at_once - 1]);
+    add_to(sums.totals, sums.chunk[at_once - 1]);
+  }
+}
+
+// Adds the chunks' sums of a shared tile, the first of which are those of its first run. They are read past
+// the first-level cache, which may hold what an earlier launch left there.
+template <class Shape>
+__device__ __forceinline__ void add_many_chunks(ManySums<Shape>& sums, float4* from, int tile, int first) {
+  constexpr int at_once = Shape::sums_at_once;
+#pragma unroll
+  for (float& total : sums.totals) total = -0.0f;
+#pragma unroll 1
+  for (int chunk = first; chunk < dense_k_chunks; chunk += at_once) {
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) {
+      const float4* const at = many_sums_of<Shape>(from, tile, min(chunk + i, dense_k_chunks - 1));
+#pragma unroll
+      for (int j = 0; j < Shape::columns / 2; j += 4) {
+        const float4 four = __ldcg(at + j / 4 * group_threads);
+        float* const to = &sums.chunk[i][j];
+        to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) {
+      if (chunk + i < dense_k_chunks) add_to(sums.totals, sums.chunk[i]);
     }
   }
 }
 
-template <int columns, class Output>
-__device__ __forceinline__ void multiply_runs(const ManyParams<Output>& params,
-                                              ManyProducts<columns> products, int* is_last) {
+template <int count>
+__device__ __forceinline__ void store_fours(float4* to, const float (&sums)[count], bool any) {
+#pragma unroll
+  for (int i = 0; i < count; i += 4) {
+    to[i / 4 * group_threads] =
+        any ? make_float4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]) : make_float4(0, 0, 0, 0);
+  }
+}
+
+// A run's totals; or none, if other clusters have yet to come with some of the tile's chunks. What a tile's
+// first run has is one sum for the others, and each chunk of later ones another.
+template <class Shape, class Output>
+__device__ __forceinline__ bool multiply_run(const ManyParams<Output>& params, const ChunkRun& run,
+                                             int shared_tile, int part, ManyBarriers<Shape>& barriers,
+                                             ManyProducts<Shape>& products, ManySums<Shape>& sums) {
   const DenseShape& shape = params.shape;
-  Runs runs(params.deal);
-  for (Run run; runs.next(run);) {
-    const Place place(params.deal, run.tile);
-    const int tile = place.row_tile * block_tiles + products.part;
-    const int unit = (run.tile - params.deal.rounds * static_cast<int>(gridDim.x)) * dense_k_chunks;
-    const int owner = run.whole() ? 0 : params.deal.owner(unit);
-    float totals[columns / 2];
+#pragma unroll
+  for (float& total : sums.totals) total = -0.0f;  // which added to anything leaves it as it is
+  if (run.whole() && shape.blocks() >= dense_k_chunks) {
+    multiply_tile<Shape>(shape, products, sums);
+    return true;
+  }
+  const int tile = (shared_tile * Shape::cluster + Member<Shape>().rank()) * block_tiles + part;
 #pragma unroll 1
-    for (int chunk = run.first; chunk < run.past; ++chunk) {
-      float sums[columns / 2];
-      products.multiply(sums, shape.chunk_begin(chunk + 1) - shape.chunk_begin(chunk));
-      if (run.whole()) {
+  for (int chunk = run.first; chunk < run.past; ++chunk) {
+    const int blocks = shape.chunk_begin(chunk + 1) - shape.chunk_begin(chunk);
+    if (blocks > 0) {
+      products.multiply(sums.chunk[0], blocks, [] {});
+      products.finish(sums.chunk[0]);
+    }
+    if (run.first > 0) {
+      store_fours(many_sums_of<Shape>(params.sums, tile, chunk), sums.chunk[0], blocks > 0);
+    } else {
 #pragma unroll
-        for (int i = 0; i < columns / 2; ++i) totals[i] = chunk == 0 ? sums[i] : totals[i] + sums[i];
-      } else {
-        float4* const to = many_sums_of<columns>(params.sums, owner, chunk);
+      for (int i = 0; i < Shape::columns / 2; ++i)
+        sums.totals[i] = sums.totals[i] + (blocks > 0 ? sums.chunk[0][i] : 0);
+    }
+  }
+  if (run.whole()) return true;
+  if (run.first == 0) store_fours(many_sums_of<Shape>(params.sums, tile, run.past - 1), sums.totals, true);
+  int& is_last = barriers.is_last[part];
+  ptx::named_barrier(1 + part, group_threads);  // the count below speaks for every thread's sums
+  if (threadIdx.x % group_threads == 0) {
+    const unsigned mine = static_cast<unsigned>(run.past - run.first);
+    is_last = ptx::add_acquire_release(&params.arrived[tile], mine) + mine == dense_k_chunks;
+    if (is_last) params.arrived[tile] = 0;  // all have come; for the next launch
+  }
+  ptx::named_barrier(1 + part, group_threads);  // others' sums are read after they have been seen counted
+  if (!is_last) return false;
+  add_many_chunks<Shape>(sums, params.sums, tile, params.deal.first_past(shared_tile) - 1);
+  return true;
+}
+
+// Where a tile's totals in shared memory have one: row after row of a token, such that neither the lanes that
+// leave 8 rows of 4 tokens nor those that take 4 rows each of one token meet in a bank.
+__device__ __forceinline__ int total_at(int token, int row) {
+  return token * dense_tile_rows + (row ^ token / 2 % 4 * 8);
+}
+
+// A warpgroup of products leaves each run's totals in shared memory and goes on.
+template <class Shape, class Output>
+__device__ __forceinline__ void multiply_runs(const ManyParams<Output>& params, std::uint8_t* ring,
+                                              float* totals_room, ManyBarriers<Shape>& barriers, int part) {
+  ManyProducts<Shape> products(ring, &barriers, part);
+  ManySums<Shape> sums;
+  ChunkRuns runs(params.deal, static_cast<int>(blockIdx.x) / Shape::cluster);
+  unsigned count = 0;
+  for (ChunkRun run; runs.next(run); ++count) {
+    const bool all = multiply_run<Shape>(params, run, runs.shared_tile(run), part, barriers, products, sums);
+    if (count > 0) ptx::mbarrier_wait(&barriers.taken[part], (count - 1) & 1);
+    __syncwarp();
+    if (all) {
+      float* const to = totals_room + total_at(token_of_thread(0), low_row_of_thread());
 #pragma unroll
-        for (int i = 0; i < columns / 8; ++i)
-          to[i * product_threads] =
-              make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]);
+      for (int i = 0; i < Shape::columns / 4; ++i) {
+        const int sum = i / 2 * 4 + i % 2, at = (i / 2 * 8 + i % 2) * dense_tile_rows;
+        to[at] = sums.totals[sum];
+        to[at + 32] = sums.totals[sum + 2];
       }
     }
-    if (!run.whole()) {
-      ptx::named_barrier(1, product_threads);  // the count below speaks for every thread's sums
-      if (threadIdx.x == 0) {
-        const unsigned mine = static_cast<unsigned>(run.past - run.first);
-        *is_last = ptx::add_acquire_release(&params.arrived[owner], mine) + mine == dense_k_chunks;
-        if (*is_last) params.arrived[owner] = 0;  // all have come; for the next launch
-      }
-      ptx::named_barrier(1, product_threads);  // others' sums are read after thread 0 has seen them counted
-      if (!*is_last) continue;
-      add_many_chunks<columns>(totals, params.sums, owner);
-    }
-    if (tile < shape.tiles())
-      put_out<columns>(params.output, tile, place.token_tile * columns, params.tokens, totals);
+    barriers.is_whole[part] = all;  // by each warp alike, whose arrival speaks for it
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&barriers.left[part]);
   }
 }
 
-template <int columns, class Output>
+// The warpgroup that puts out what those of products leave, while they are at their next run. A thread takes
+// four rows and those 32 further on, of every 16th token: 8 lanes write 32 rows of a token in one piece.
+template <class Shape, class Output>
+__device__ __forceinline__ void end_runs(const ManyParams<Output>& params, const float* totals_room,
+                                         ManyBarriers<Shape>& barriers) {
+  constexpr int apart = 16, times = Shape::columns / apart;
+  constexpr int ahead = Shape::columns == 128 ? 2 : 3;  // tokens whose needs are on their way
+  const Member<Shape> member;
+  const Output& output = params.output;
+  const int thread = static_cast<int>(threadIdx.x) % group_threads, low = thread % 8 * 4;
+  totals_room += total_at(thread / 8, low);
+  ChunkRuns runs(params.deal, static_cast<int>(blockIdx.x) / Shape::cluster);
+  unsigned count = 0;
+  for (ChunkRun run; runs.next(run); ++count) {
+    const Place place(params.deal, run.tile);
+    const int first_tile = (place.row_tile * Shape::cluster_rows + member.row) * block_tiles;
+    const int token = (place.token_tile * Shape::cluster_tokens + member.token) * Shape::columns + thread / 8;
+    const int tiles = max(0, min(block_tiles, params.shape.tiles() - first_tile));
+    OfFours of_fours[block_tiles];
+#pragma unroll
+    for (int part = 0; part < block_tiles; ++part) {
+      if (part < tiles) of_fours[part] = output.of_fours(first_tile + part, low);
+    }
+    typename Output::OfTokenFour next[ahead]{};
+    const auto read = [&](typename Output::OfTokenFour& of, int time) {
+      const int at = token + time * apart;
+      if (time < times && at < params.tokens)
+        of = output.of_token_four(first_tile, first_tile + tiles, low, at);
+    };
+    if (tiles > 0) {
+#pragma unroll
+      for (int time = 0; time < ahead; ++time) read(next[time], time);
+    }
+    int there[block_tiles];
+#pragma unroll
+    for (int part = 0; part < block_tiles; ++part) {
+      ptx::mbarrier_wait(&barriers.left[part], count & 1);
+      __syncwarp();
+      there[part] = part < tiles && barriers.is_whole[part] != 0;
+    }
+#pragma unroll 1
+    for (int time = 0; time < times && (there[0] != 0 || there[1] != 0); ++time) {
+      const typename Output::OfTokenFour of_token = next[0];
+#pragma unroll
+      for (int i = 0; i + 1 < ahead; ++i) next[i] = next[i + 1];
+      read(next[ahead - 1], time + ahead);
+      const int at = token + time * apart;
+      const float* const totals = totals_room + time * (apart * dense_tile_rows);
+#pragma unroll
+      for (int part = 0; part < block_tiles; ++part) {
+        if (at >= params.tokens || there[part] == 0) continue;
+        const float* const fours = totals + part * (Shape::totals_bytes / 4);
+        output.put_fours(of_fours[part], of_token, first_tile + part, low, at,
+                         *reinterpret_cast<const float4*>(fours),
+                         *reinterpret_cast<const float4*>(fours + 32));
+      }
+    }
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+      for (int part = 0; part < block_tiles; ++part) ptx::mbarrier_arrive(&barriers.taken[part]);
+    }
+  }
+}
+
+template <class Shape, class Output>
 __global__ void __launch_bounds__(many_threads, 1)
     sm90_bf16_linear_many(const __grid_constant__ ManyParams<Output> params) {
-  constexpr int stages = many_stages<columns>;
-  __shared__ std::uint64_t full[stages], empty[stages];
-  __shared__ int is_last;
+  __shared__ ManyBarriers<Shape> barriers;
   std::uint8_t* const ring = ptx::dynamic_shared();
-  const int warp = ptx::warp_of_block();
+  float* const totals_room = reinterpret_cast<float*>(ring + Shape::stages * Shape::stage_bytes);
+  const int group = ptx::warp_of_block() / group_warps;
   if (threadIdx.x == 0) {
-    for (int stage = 0; stage < stages; ++stage) {
-      ptx::mbarrier_init(&full[stage], 1);
-      ptx::mbarrier_init(&empty[stage], product_warps);
+    for (int stage = 0; stage < Shape::stages; ++stage) {
+      ptx::mbarrier_init(&barriers.full[stage], block_tiles + stage_boxes);
+      ptx::mbarrier_init(&barriers.empty[stage],
+                         product_warps * (Shape::cluster_rows + Shape::cluster_tokens - 1));
+    }
+    for (int part = 0; part < block_tiles; ++part) {
+      ptx::mbarrier_init(&barriers.left[part], group_warps);
+      ptx::mbarrier_init(&barriers.taken[part], group_warps);
     }
     ptx::fence_mbarrier_init();
   }
-  __syncthreads();  // the barriers are ready
+  ptx::cluster_barrier();  // the barriers are ready
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
-  if (warp >= product_warps) {
-    ptx::keep_registers<24>();
-    if (warp == product_warps) fetch_runs<columns>(params, ring, full, empty);
+  if (group < block_tiles) {
+    ptx::take_registers<Shape::product_registers>();
+    multiply_runs<Shape>(params, ring, totals_room + group * (Shape::totals_bytes / 4), barriers, group);
+  } else if (group == block_tiles) {
+    ptx::keep_registers<Shape::end_registers>();
+    end_runs<Shape>(params, totals_room, barriers);
   } else {
-    ptx::take_registers<240>();
-    multiply_runs<columns>(params, ManyProducts<columns>{ring, full, empty, warp / 4}, &is_last);
+    ptx::keep_registers<32>();
+    if (threadIdx.x % 32 == 0)
+      fetch_runs<Shape>(params, ring, &barriers, static_cast<int>(threadIdx.x) / 32 % group_warps);
   }
+  ptx::cluster_barrier();  // nobody reaches into a block that has ended
 }
 
-// The last round is dealt in units if it would leave half of the machine idle.
-Deal deal_of(const DenseRun& run, int columns) {
-  const int row_tiles = (run.weight.shape.tiles() + block_tiles - 1) / block_tiles;
-  const int token_tiles = (run.x.tokens + columns - 1) / columns, blocks = run.blocks;
-  const int tiles = row_tiles * token_tiles, rounds = tiles / blocks, left = tiles - rounds * blocks;
-  const bool shares = left > 0 && left * 2 <= blocks;
-  return {row_tiles, token_tiles, shares || left == 0 ? rounds : rounds + 1, shares ? left : 0};
+template <class Shape>
+Deal deal_of(const DenseRun& run) {
+  constexpr int rows = Shape::cluster_rows * block_tiles, columns = Shape::cluster_tokens * Shape::columns;
+  return deal_tiles((run.weight.shape.tiles() + rows - 1) / rows, (run.x.tokens + columns - 1) / columns,
+                    std::max(1, run.blocks / Shape::cluster));
 }
 
-template <int columns, class Output>
+template <class Shape, class Output>
 void launch_many(const DenseRun& run, const Output& output, cudaStream_t stream) {
-  constexpr int shared_bytes = many_stages<columns> * many_stage_bytes<columns>;
-  const auto kernel = sm90_bf16_linear_many<columns, Output>;
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+  const auto kernel = sm90_bf16_linear_many<Shape, Output>;
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::shared_bytes));
   const DenseShape& shape = run.weight.shape;
+  const Deal deal = deal_of<Shape>(run);
   launch_kernel(
-      {.blocks = dim3(static_cast<unsigned>(run.blocks)),
+      {.blocks = dim3(static_cast<unsigned>(deal.clusters * Shape::cluster)),
        .threads = many_threads,
-       .shared_bytes = shared_bytes,
+       .shared_bytes = Shape::shared_bytes,
        .stream = stream,
-       .overlaps = true},
+       .overlaps = true,
+       .cluster = Shape::cluster},
       kernel,
       ManyParams<Output>{
           .x = ptx::box_map(run.x.data, static_cast<std::size_t>(shape.blocks()) * token_block_bytes,
-                            (run.x.tokens + token_group - 1) / token_group, columns / token_group),
+                            (run.x.tokens + token_group - 1) / token_group,
+                            Shape::columns / token_group / stage_boxes),
           .weights = run.weight.data,
           .shape = shape,
           .tokens = run.x.tokens,
-          .deal = deal_of(run, columns),
+          .deal = deal,
           .sums = reinterpret_cast<float4*>(run.workspace.many_sums),
           .arrived = run.workspace.arrived,
           .output = output});
+}
+
+// The first of the shapes that costs least.
+template <class Output, class... Shapes>
+void launch_cheapest(const DenseRun& run, const Output& output, cudaStream_t stream) {
+  using Launch = void (*)(const DenseRun&, const Output&, cudaStream_t);
+  constexpr Launch launches[] = {launch_many<Shapes, Output>...};
+  const long long costs[] = {cost_of(deal_of<Shapes>(run), run.weight.shape.blocks(), Shapes::columns)...};
+  launches[std::min_element(std::begin(costs), std::end(costs)) - std::begin(costs)](run, output, stream);
 }
 
 }  // namespace
 
 template <class Output>
 void run_many(const DenseRun& run, const Output& output, cudaStream_t stream) {
-  launch_many<linear_many_columns>(run, output, stream);
+  launch_cheapest<Output, ManyShape<linear_many_columns, 2, 1>, ManyShape<linear_many_columns, 1, 2>,
+                  ManyShape<128, 1, 2>, ManyShape<128, 2, 1>>(run, output, stream);
 }
 
 template void run_many(const DenseRun&, const RowsOutput&, cudaStream_t);

@@ -178,7 +178,7 @@ enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount };
 struct cudaDeviceProp {
   char name[32] = "emulated GPU";
   int major = 9, minor = 0;
-  int multiProcessorCount = 2;
+  int multiProcessorCount = 4;
   int pciDomainID = 0, pciBusID = 0, pciDeviceID = 0;
   std::size_t totalGlobalMem = std::size_t{4} << 30;
 };

@@ -8,6 +8,10 @@
 
 namespace nibble::ptx {
 
+template <class T>
+T* held(T* shared) {
+  return shared;
+}
 inline void mbarrier_init(std::uint64_t* barrier, std::uint32_t arrivals) {
   emulation::barrier_init(barrier, arrivals);
 }

@@ -1,0 +1,100 @@
+// How the tiles of a dense product of many tokens are dealt to the clusters of blocks that stay on the
+// multiprocessors.
+//
+// As many tiles as there are clusters are one round; neighbours among them share weights or tokens, which the
+// second-level cache then has. What is left of the last round, if it is little, is dealt in units of (tile,
+// chunk) in contiguous ranges first of all. So rounds and ranges move bytes in time but no bit.
+#pragma once
+
+#include <algorithm>
+
+#include "ops/linear/cuda/dense_tiles.h"
+
+namespace nibble {
+
+struct Deal {
+  int row_tiles, token_tiles;  // of what a cluster computes at a time
+  int clusters;
+  int rounds;        // of one whole tile a cluster
+  int shared_tiles;  // the others, dealt in units
+
+  NIBBLE_HOST_DEVICE int units() const { return shared_tiles * dense_k_chunks; }
+  NIBBLE_HOST_DEVICE int border(int cluster) const {
+    return static_cast<int>(static_cast<long long>(units()) * cluster / clusters);
+  }
+  // Where the first of a shared tile's runs ends.
+  NIBBLE_HOST_DEVICE int first_past(int shared_tile) const {
+    const int unit = shared_tile * dense_k_chunks;
+    const int owner = static_cast<int>(((unit + 1LL) * clusters - 1) / units());
+    return std::min(int{dense_k_chunks}, border(owner + 1) - unit);
+  }
+};
+
+// What the product takes, in no unit, by blocks that take so many tokens at a time. A k64 block has a part
+// that the tokens do not change, and what clusters share costs its way through memory. A quarter is for the
+// work itself, since clusters that idle leave power to the others.
+inline long long cost_of(const Deal& deal, int k_blocks, int columns) {
+  constexpr int of_any_tokens = 100, of_sharing = 20;
+  const int tiles = deal.row_tiles * deal.token_tiles;
+  const int units = (deal.shared_tiles * dense_k_chunks + deal.clusters - 1) / deal.clusters;
+  const long long rounds = static_cast<long long>(deal.rounds) * dense_k_chunks + units;
+  const long long busy = (rounds * k_blocks + (units > 0 ? of_sharing * dense_k_chunks : 0)) * deal.clusters;
+  const long long work = static_cast<long long>(tiles) * dense_k_chunks * k_blocks;
+  return (3 * busy + work) * (columns + of_any_tokens);
+}
+
+// The last round is dealt in units if it would leave half of the machine idle.
+inline Deal deal_tiles(int row_tiles, int token_tiles, int clusters) {
+  const int tiles = row_tiles * token_tiles, rounds = tiles / clusters, left = tiles - rounds * clusters;
+  const bool shares = left > 0 && left * 2 <= clusters;
+  return {row_tiles, token_tiles, clusters, shares || left == 0 ? rounds : rounds + 1, shares ? left : 0};
+}
+
+// The place of tile number `index`: eight tiles of tokens beside each other, rows after rows.
+struct Place {
+  int row_tile, token_tile;
+
+  NIBBLE_HOST_DEVICE Place(const Deal& deal, int index) {
+    constexpr int beside = 8;
+    const int band = index / (beside * deal.row_tiles), in_band = index - band * beside * deal.row_tiles;
+    const int width = std::min(beside, deal.token_tiles - band * beside);
+    row_tile = in_band / width;
+    token_tile = band * beside + in_band % width;
+  }
+};
+
+// A run of chunks of one tile.
+struct ChunkRun {
+  int tile, first, past;
+
+  NIBBLE_HOST_DEVICE bool whole() const { return past - first == dense_k_chunks; }
+};
+
+// A cluster's runs, one after the other.
+struct ChunkRuns {
+  const Deal& deal;
+  int cluster, unit, end_unit, round = 0;
+
+  NIBBLE_HOST_DEVICE ChunkRuns(const Deal& of, int of_cluster)
+      : deal(of),
+        cluster(of_cluster),
+        unit(of.shared_tiles == 0 ? 0 : of.border(of_cluster)),
+        end_unit(of.shared_tiles == 0 ? 0 : of.border(of_cluster + 1)) {}
+  NIBBLE_HOST_DEVICE bool next(ChunkRun& run) {
+    if (unit < end_unit) {
+      const int first = unit % dense_k_chunks, count = std::min(dense_k_chunks - first, end_unit - unit);
+      run = {deal.rounds * deal.clusters + unit / dense_k_chunks, first, first + count};
+      unit += count;
+      return true;
+    }
+    if (round == deal.rounds) return false;
+    run = {round++ * deal.clusters + cluster, 0, dense_k_chunks};
+    return run.tile < deal.row_tiles * deal.token_tiles;
+  }
+  // Which of the shared tiles a run's is.
+  NIBBLE_HOST_DEVICE int shared_tile(const ChunkRun& run) const {
+    return run.tile - deal.rounds * deal.clusters;
+  }
+};
+
+}  // namespace nibble
