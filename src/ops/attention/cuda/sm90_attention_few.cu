@@ -4,12 +4,13 @@
 // GB/s), half of that in e4m3, which becomes bfloat16 on its way into products. FLOPs: 4 x 64 a query and
 // position, with half of the tensor core's 16 rows used by the 8 heads of one row.
 //
-// All steps of all sequences and KV heads are one row of work, of which each block has an equal run that
-// begins and ends with splits (Work::deal). A warp asks for keys and values, by bulk copies into a ring: in
-// each multiprocessor two blocks' 128 KB are on their way whatever the arithmetic does. They are the first to
-// leave the second-level cache (5 % sooner done at 32 x 8,192 positions), but for windows of few sequences,
-// which stay there until the next step. Eight warps share a step: in the first product each has 16 positions,
-// in the second 8 dimensions, and the weights between them pass through shared memory as operands.
+// All steps of all sequences and KV heads are one row of work, of which each block has a run of about the
+// same length that begins and ends with splits, with whole heads where it can (Work::deal). A warp asks for
+// keys and values, by bulk copies into a ring: in each multiprocessor two blocks' 128 KB are on their way
+// whatever the arithmetic does. They are the first to leave the second-level cache (5 % sooner done at 32 x
+// 8,192 positions), but for windows of few sequences, which stay there until the next step. Eight warps share
+// a step: in the first product each has 16 positions, in the second 8 dimensions, and the weights between
+// them pass through shared memory as operands.
 //
 // A KV head's steps that lie in one block end there. Where the ends of runs cut them once at most, the block
 // that has the front begins with it and leaves its total, from which the block that has the rest goes on, as

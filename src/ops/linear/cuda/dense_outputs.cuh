@@ -259,7 +259,7 @@ struct DenseRun {
   TokenTiles x;
   DenseTiles weight;
   LinearCudaWorkspace workspace;
-  int blocks;  // of the path for few tokens
+  int blocks;  // at most the multiprocessors
 };
 
 // Instances for both outputs are in the kernels' files.

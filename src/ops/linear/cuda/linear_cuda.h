@@ -19,8 +19,8 @@
 namespace nibble {
 
 inline constexpr int linear_few_tokens = 128;
-inline constexpr int linear_some_blocks =
-    64;  // k64 blocks of K, at most, whose activations fit beside a ring
+// k64 blocks of K, at most, whose activations fit beside a ring.
+inline constexpr int linear_some_blocks = 64;
 inline constexpr int linear_many_columns = 160;  // of tokens that the path for many takes at a time, at most
 
 enum class LinearPath { automatic, few, many };
