@@ -2,77 +2,21 @@
 
 #include <sys/random.h>
 
-#include <bit>
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
 
 namespace nibble {
-namespace {
-
-// SipHash-2-4 (Aumasson and Bernstein): a 64-bit code of a text under a 128-bit key.
-class SipHash {
- public:
-  SipHash(std::uint64_t key0, std::uint64_t key1)
-      : v0_(key0 ^ 0x736f6d6570736575),
-        v1_(key1 ^ 0x646f72616e646f6d),
-        v2_(key0 ^ 0x6c7967656e657261),
-        v3_(key1 ^ 0x7465646279746573) {}
-
-  void add(std::string_view text) {
-    std::size_t at = 0;
-    for (; at + 8 <= text.size(); at += 8) word(load(text.substr(at, 8)));
-    word(load(text.substr(at)) | std::uint64_t{text.size() & 0xff} << 56);
-  }
-
-  std::uint64_t finish() {
-    v2_ ^= 0xff;
-    for (int i = 0; i < 4; ++i) round();
-    return v0_ ^ v1_ ^ v2_ ^ v3_;
-  }
-
- private:
-  static std::uint64_t load(std::string_view bytes) {
-    std::uint64_t value = 0;
-    std::memcpy(&value, bytes.data(), bytes.size());
-    return value;
-  }
-  void word(std::uint64_t m) {
-    v3_ ^= m;
-    round();
-    round();
-    v0_ ^= m;
-  }
-  void round() {
-    v0_ += v1_;
-    v1_ = std::rotl(v1_, 13) ^ v0_;
-    v0_ = std::rotl(v0_, 32);
-    v2_ += v3_;
-    v3_ = std::rotl(v3_, 16) ^ v2_;
-    v0_ += v3_;
-    v3_ = std::rotl(v3_, 21) ^ v0_;
-    v2_ += v1_;
-    v1_ = std::rotl(v1_, 17) ^ v2_;
-    v2_ = std::rotl(v2_, 32);
-  }
-
-  std::uint64_t v0_, v1_, v2_, v3_;
-};
-
-}  // namespace
 
 Suspects::Suspects() {
   NIBBLE_CHECK(getrandom(key_.data(), sizeof key_, 0) == static_cast<ssize_t>(sizeof key_));
 }
 
 Fingerprint Suspects::fingerprint(std::string_view path, std::string_view body) const {
-  SipHash low(key_[0], key_[1]), high(key_[2], key_[3]);
-  for (SipHash* hash : {&low, &high}) {
-    hash->add(path);
-    hash->add(body);
-  }
-  return {low.finish(), high.finish()};
+  SipHash hash(key_);
+  hash.add_text(path);
+  hash.add_text(body);
+  return hash.finish();
 }
 
 Suspects::Suspect* Suspects::find(Fingerprint fingerprint) {

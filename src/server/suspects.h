@@ -10,13 +10,11 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/sip_hash.h"
+
 namespace nibble {
 
-struct Fingerprint {
-  std::uint64_t low = 0;
-  std::uint64_t high = 0;
-  bool operator==(const Fingerprint&) const = default;
-};
+using Fingerprint = KeyedHash;
 
 class Suspects {
  public:
@@ -53,7 +51,7 @@ class Suspects {
   Suspect* find(Fingerprint fingerprint);
   Suspect& add(Fingerprint fingerprint);
 
-  std::array<std::uint64_t, 4> key_;
+  HashKey key_;
   std::array<Slot, 4096> slots_;
   std::array<Suspect, 512> suspects_;  // a ring: the oldest is forgotten
   int next_suspect_ = 0;
