@@ -382,10 +382,8 @@ CommandLine declare() {
                        .required = false}};
   line.options = {
       {.name = "--system",
-       .aliases = {},
        .value = "TEXT",
        .help = "how the model shall behave",
-       .default_text = {},
        .set = string_value(options->system)},
       {.name = "--max-tokens",
        .aliases = {"-n"},

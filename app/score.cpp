@@ -92,7 +92,6 @@ CommandLine declare() {
                       {.name = "FILE", .help = "a text; - is standard input", .target = &options->file}};
   line.options = {
       {.name = "--window",
-       .aliases = {},
        .value = "N",
        .help = "a longer text is scored in windows of N tokens, each beginning in the middle of the one "
                "before; a token "
@@ -100,23 +99,12 @@ CommandLine declare() {
        .default_text = "2048",
        .set = int_value(options->window, 2, 1 << 24)},
       {.name = "--special",
-       .aliases = {},
-       .value = {},
        .help = "control tokens spelled in the text count as such",
-       .default_text = {},
        .set = switch_value(options->special)},
       {.name = "--logprobs",
-       .aliases = {},
-       .value = {},
        .help = "every token's log-probability too",
-       .default_text = {},
        .set = switch_value(options->logprobs)},
-      {.name = "--json",
-       .aliases = {},
-       .value = {},
-       .help = "one line of JSON",
-       .default_text = {},
-       .set = switch_value(options->json)},
+      {.name = "--json", .help = "one line of JSON", .set = switch_value(options->json)},
   };
   line.add(engine_option_specs(options->engine));
   line.run = [options](Console& console) { return run(*options, console); };
