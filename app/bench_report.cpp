@@ -36,15 +36,6 @@ void print_times(const char* kind, int concurrency, const StepSummary& steps, st
   }
 }
 
-void add_percentiles(JsonWriter& json, std::string_view name, const Percentiles& of) {
-  json.key(name)
-      .begin_object()
-      .member("p50", of.p50)
-      .member("p90", of.p90)
-      .member("p99", of.p99)
-      .end_object();
-}
-
 void add_times(JsonWriter& json, std::string_view name, const StepSummary& steps) {
   json.key(name).begin_array();
   for (const TimeTable::Row& row : steps.times.rows()) {
@@ -80,6 +71,15 @@ void add_run(JsonWriter& json, const BenchRow& row, bool profile) {
 }
 
 }  // namespace
+
+void add_percentiles(JsonWriter& json, std::string_view name, const Percentiles& of) {
+  json.key(name)
+      .begin_object()
+      .member("p50", of.p50)
+      .member("p90", of.p90)
+      .member("p99", of.p99)
+      .end_object();
+}
 
 void set_shares(const BenchReport& report, BenchRow& row) {
   const StepSummary& decode = row.result.decode;

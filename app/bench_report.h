@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "app/bench_load.h"
 #include "app/peak_rate.h"
+#include "base/json_writer.h"
 
 namespace nibble {
 
@@ -34,6 +36,8 @@ struct BenchReport {
   bool profile = false;
   std::vector<BenchRow> rows;
 };
+
+void add_percentiles(JsonWriter& json, std::string_view name, const Percentiles& of);
 
 // Fills a row's shares from its result.
 void set_shares(const BenchReport& report, BenchRow& row);

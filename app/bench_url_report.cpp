@@ -1,3 +1,4 @@
+#include "app/bench_report.h"
 #include "app/bench_url.h"
 #include "base/json_writer.h"
 #include "base/quote.h"
@@ -7,15 +8,6 @@ namespace {
 
 double per_second(std::int64_t count, double seconds) {
   return seconds > 0 ? static_cast<double>(count) / seconds : 0;
-}
-
-void add_percentiles(JsonWriter& json, std::string_view name, const Percentiles& of) {
-  json.key(name)
-      .begin_object()
-      .member("p50", of.p50)
-      .member("p90", of.p90)
-      .member("p99", of.p99)
-      .end_object();
 }
 
 void print_run(const UrlRun& run, std::FILE* out) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "app/cli_test_util.h"
 #include "app/commands.h"
 
 namespace nibble {
@@ -63,25 +64,9 @@ const Command echo_command{
 const Command other_command{
     .name = "other", .summary = "do nothing", .example = "nibble other", .declare = declare_other};
 
-struct Outcome {
-  int code = 0;
-  std::string out, err;
-};
-
 Outcome nibble(const std::vector<std::string_view>& arguments, const Environment& environment = {}) {
   const Command* const commands[] = {&echo_command, &other_command};
-  char* texts[2] = {};
-  std::size_t sizes[2] = {};
-  Console console{.out = open_memstream(&texts[0], &sizes[0]), .err = open_memstream(&texts[1], &sizes[1])};
-  Outcome outcome;
-  outcome.code = run_program(commands, arguments, environment, console);
-  std::fclose(console.out);
-  std::fclose(console.err);
-  outcome.out.assign(texts[0], sizes[0]);
-  outcome.err.assign(texts[1], sizes[1]);
-  free(texts[0]);
-  free(texts[1]);
-  return outcome;
+  return run_caught(commands, arguments, environment);
 }
 
 void expect_refused(const std::vector<std::string_view>& arguments, std::string_view error) {

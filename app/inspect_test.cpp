@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <string>
 
+#include "app/cli_test_util.h"
 #include "app/commands.h"
 #include "base/json.h"
 #include "checkpoint/test_checkpoint.h"
@@ -10,28 +10,12 @@
 namespace nibble {
 namespace {
 
-struct Outcome {
-  int code = 0;
-  std::string out, err;
-};
-
 Outcome inspect(const std::filesystem::path& folder, bool json) {
   const Command* const commands[] = {&inspect_command};
   const std::string& model = folder.native();
   std::vector<std::string_view> arguments = {"inspect", model};
   if (json) arguments.emplace_back("--json");
-  char* texts[2] = {};
-  std::size_t sizes[2] = {};
-  Console console{.out = open_memstream(&texts[0], &sizes[0]), .err = open_memstream(&texts[1], &sizes[1])};
-  Outcome outcome;
-  outcome.code = run_program(commands, arguments, {}, console);
-  std::fclose(console.out);
-  std::fclose(console.err);
-  outcome.out.assign(texts[0], sizes[0]);
-  outcome.err.assign(texts[1], sizes[1]);
-  free(texts[0]);
-  free(texts[1]);
-  return outcome;
+  return run_caught(commands, arguments);
 }
 
 TEST(InspectCommand, ShowsAModelAndWhatATokenReads) {
