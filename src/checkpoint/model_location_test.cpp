@@ -133,7 +133,8 @@ TEST_F(ModelLocationTest, NamesAndReferencesCannotLeaveTheCache) {
   folder.write("hub/models--a--b/refs/main", "../../../../etc");
   EXPECT_EQ(refused("a/b"), "\"" + (root() / "hub/models--a--b/refs/main").native() +
                                 "\" holds \"../../../../etc\", not a commit");
-  for (const char* name : {"../x", "a/..", "a/b/c", "a/", "/b", "a/b\x1b[31m", "nothing"}) {
+  for (const char* name :
+       {"../nibble-has-no-such-model", "a/..", "a/b/c", "a/", "/b", "a/b\x1b[31m", "nothing"}) {
     EXPECT_TRUE(refused(name).starts_with("there is no model at ")) << name;
   }
   EXPECT_NE(refused("a\x1b[31m").find("\"a\\x1b[31m\""), std::string::npos);
