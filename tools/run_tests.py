@@ -172,7 +172,7 @@ def run_google_test(preset, name, command, timeout, selection, **environment):
     return outcome
 
 
-def run_google_tests(preset, names=None, timeout=300, selections=None, **environment):
+def run_google_tests(preset, names=None, timeout=600, selections=None, **environment):
     tests = [test for test in ctest_commands(preset, "fast") if names is None or test[0] in names]
     outcome = Outcome()
     if not tests:
@@ -200,7 +200,7 @@ def thread_sanitizer_tests(args):
 
 
 def short_thread_sanitizer_tests(args):
-    return run_google_tests("tsan", THREADED, timeout=600, selections=THREADED)
+    return run_google_tests("tsan", THREADED, selections=THREADED)
 
 
 def served_tests(args):
@@ -255,7 +255,7 @@ def fuzz_tests(args):
     One build serves both. What a fuzzer finds stays in build/fuzz/found/<name>."""
     if not shutil.which("clang++"):
         return Outcome(skipped=[("sanitized tests and fuzzers", "clang++ is not installed")])
-    outcome = run_google_tests("fuzz", SANITIZED, timeout=600, selections=SHORT)
+    outcome = run_google_tests("fuzz", SANITIZED, selections=SHORT)
     seconds = 60 if args.extended else 5
     for name, command in ctest_commands("fuzz", "fuzz"):
         if not command:
