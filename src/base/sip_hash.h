@@ -57,7 +57,7 @@ class SipHash {
   static std::uint64_t word_of(std::string_view bytes) {
     static_assert(std::endian::native == std::endian::little);
     std::uint64_t word = 0;
-    std::memcpy(&word, bytes.data(), bytes.size());
+    if (!bytes.empty()) std::memcpy(&word, bytes.data(), bytes.size());  // no bytes may be nowhere
     return word;
   }
 
