@@ -19,11 +19,11 @@ using OptionSetter = std::function<Status(std::span<const std::string_view> valu
 
 // The views are literals; the setter's target outlives the row.
 struct OptionSpec {
-  std::string_view name;                       // "--max-model-len"
-  std::vector<std::string_view> aliases = {};  // "--context-length", "-c"
-  std::string_view value = {};  // the value's name in the help; empty: a switch, which takes none
+  std::string_view name;                  // "--max-model-len"
+  std::vector<std::string_view> aliases;  // "--context-length", "-c"
+  std::string_view value;                 // the value's name in the help; empty: a switch, which takes none
   std::string_view help;
-  std::string default_text = {};  // empty: nothing worth showing
+  std::string default_text;  // empty: nothing worth showing
   OptionSetter set;
   std::string_view group = "Options";  // its heading in the help
   // The command whose help says what it does; that of the others has it by name alone. Empty: all say it.
