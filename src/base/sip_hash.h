@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
@@ -19,7 +20,8 @@ struct KeyedHash {
   auto operator<=>(const KeyedHash&) const = default;
 };
 
-// Takes whole words, then their end; several texts with their ends one after the other do not collide either.
+// Takes whole words, then their end. Of several texts one after the other, whoever hashes them says by a word
+// before where one ends.
 class SipHash {
  public:
   explicit SipHash(const HashKey& key)

@@ -14,6 +14,7 @@ Suspects::Suspects() {
 
 Fingerprint Suspects::fingerprint(std::string_view path, std::string_view body) const {
   SipHash hash(key_);
+  hash.add(path.size());  // says where the body begins
   hash.add_text(path);
   hash.add_text(body);
   return hash.finish();

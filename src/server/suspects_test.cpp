@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 
 namespace nibble {
 namespace {
@@ -17,6 +18,14 @@ TEST(Suspects, FingerprintsAreOfPathAndBodyAndOfThisProcessAlone) {
   EXPECT_NE(suspects->fingerprint("/a", std::string_view("12345678\0", 9)),
             suspects->fingerprint("/a", std::string_view("12345678", 8)));
   EXPECT_NE(suspects->fingerprint("/a", "body"), others->fingerprint("/a", "body"));
+}
+
+// Hashed one after the other these would be the same words: the path's end stands where the body's words do.
+TEST(Suspects, WhereAPathEndsCounts) {
+  const auto suspects = std::make_unique<Suspects>();
+  const std::string first("x\0\0\0\0\0\0\1", 8), rest(31 * 8, 'a');
+  EXPECT_NE(suspects->fingerprint("x", rest + std::string(8, '\0') + "t"),
+            suspects->fingerprint(first + rest, "t"));
 }
 
 TEST(Suspects, WhoWasThereAtTwoDeathsIsRefused) {
