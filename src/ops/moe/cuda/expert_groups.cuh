@@ -67,23 +67,47 @@ __device__ inline void write_end(const ExpertGroups& groups, int active, int all
   *groups.active = active;
 }
 
-// For as many slots as a warp has lanes; by that warp. Without ids for made-up ones.
-__device__ inline void group_few_slots(const ExpertGroups& groups, const std::int32_t* expert_ids, int slots,
-                                       int experts) {
+// As many slots as a warp has lanes, lane l holding slot l: what a warp knows of them without memory or other
+// warps.
+struct LaneGroups {
+  std::int32_t expert;     // of the lane's slot; below 0: none
+  unsigned same, leaders;  // lanes with this expert; the first lane of every expert
+  int passes, first_pass;  // of the expert that this lane is the first of; no passes if of none
+  int all_passes;
+};
+
+__device__ inline LaneGroups group_lanes(std::int32_t expert) {
+  constexpr unsigned all = 0xffffffffu;
+  const unsigned before = (1u << threadIdx.x % 32) - 1;
+  LaneGroups lanes;
+  lanes.expert = expert;
+  lanes.same = __match_any_sync(all, expert);
+  const bool leads = expert >= 0 && (lanes.same & before) == 0;
+  lanes.leaders = __ballot_sync(all, leads);
+  lanes.passes = leads ? slots_and_passes(__popc(lanes.same)) >> 16 : 0;
+  lanes.first_pass = __popc(lanes.leaders & before);
+  lanes.all_passes = __popc(lanes.leaders);
+  if (__ballot_sync(all, lanes.passes > 1) != 0) {
+    const int sum = sum_of_lanes_up(lanes.passes);
+    lanes.first_pass = sum - lanes.passes;
+    lanes.all_passes = __shfl_sync(all, sum, 31);
+  }
+  return lanes;
+}
+
+// The tables of such slots, by one warp.
+__device__ inline void write_groups(const ExpertGroups& groups, const LaneGroups& lanes) {
   constexpr unsigned all = 0xffffffffu;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int32_t made_up = lane % experts;
-  const std::int32_t expert = lane >= slots ? -1 : expert_ids == nullptr ? made_up : expert_ids[lane];
-  const unsigned same = __match_any_sync(all, expert), before = (1u << lane) - 1;
-  const int first = __ffs(static_cast<int>(same)) - 1;  // the lane that speaks for its expert
-  const bool leads = expert >= 0 && first == lane;
-  const unsigned leaders = __ballot_sync(all, leads);
-  const int own = leads ? slots_and_passes(__popc(same)) : 0;
+  const unsigned before = (1u << lane) - 1;
+  const int own = lanes.passes > 0 ? slots_and_passes(__popc(lanes.same)) : 0;
   const int sum = sum_of_lanes_up(own);
-  const int begin = __shfl_sync(all, (sum - own) & 0xffff, first);
-  if (expert >= 0) groups.slots[begin + __popc(same & before)] = static_cast<std::int16_t>(lane);
-  if (leads) write_group(groups, __popc(leaders & before), expert, sum - own);
-  if (lane == 31) write_end(groups, __popc(leaders), sum);
+  const int begin = __shfl_sync(all, (sum - own) & 0xffff, __ffs(static_cast<int>(lanes.same)) - 1);
+  if (lanes.expert >= 0) {
+    groups.slots[begin + __popc(lanes.same & before)] = static_cast<std::int16_t>(lane);
+  }
+  if (lanes.passes > 0) write_group(groups, __popc(lanes.leaders & before), lanes.expert, sum - own);
+  if (lane == 31) write_end(groups, __popc(lanes.leaders), sum);
 }
 
 // From the experts' counts: the table, and where each one's slots begin. By one warp.
@@ -106,12 +130,18 @@ __device__ inline void table_of_counts(const ExpertGroups& groups, int experts) 
   if (lane == 0) write_end(groups, active, before);
 }
 
+// A slot's expert; without ids a made-up one.
+__device__ inline std::int32_t expert_of_slot(const std::int32_t* expert_ids, int slot, int experts) {
+  return expert_ids != nullptr ? expert_ids[slot] : min(slot, experts - 1);
+}
+
 // The slots into their experts' places, in order. By one warp, after table_of_counts.
-__device__ inline void place_slots(const ExpertGroups& groups, const std::int32_t* expert_ids, int slots) {
+__device__ inline void place_slots(const ExpertGroups& groups, const std::int32_t* expert_ids, int slots,
+                                   int experts) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int first = 0; first < slots; first += 32) {
     const int slot = first + lane;
-    const std::int32_t expert = slot < slots ? expert_ids[slot] : -1;
+    const std::int32_t expert = slot < slots ? expert_of_slot(expert_ids, slot, experts) : -1;
     const unsigned same = __match_any_sync(0xffffffffu, expert), earlier = same & ((1u << lane) - 1);
     const int begin = expert >= 0 ? groups.counts[expert] : 0;
     if (expert >= 0) groups.slots[begin + __popc(earlier)] = static_cast<std::int16_t>(slot);
@@ -121,27 +151,23 @@ __device__ inline void place_slots(const ExpertGroups& groups, const std::int32_
   }
 }
 
-// Called by all threads of the block (whole warps). The tables are complete for all when it returns. Up to 32
-// slots may have made-up experts (no ids).
+// Any number of slots; called by all threads of the block (whole warps). The tables are complete for all when
+// it returns.
 __device__ inline void group_slots(const ExpertGroups& groups, const std::int32_t* expert_ids, int slots,
                                    int experts) {
-  if (slots <= 32) {
-    if (threadIdx.x < 32) group_few_slots(groups, expert_ids, slots, experts);
-    __syncthreads();
-    return;
-  }
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   std::int32_t* const counts = groups.counts;
   for (int expert = thread; expert < experts; expert += threads) counts[expert] = 0;
   __syncthreads();
   for (int slot = thread; slot < slots; slot += threads) {
-    if (expert_ids[slot] >= 0) atomicAdd(&counts[expert_ids[slot]], 1);
+    const std::int32_t expert = expert_of_slot(expert_ids, slot, experts);
+    if (expert >= 0) atomicAdd(&counts[expert], 1);
   }
   __syncthreads();
   if (thread < 32) {
     table_of_counts(groups, experts);
     __syncwarp();
-    place_slots(groups, expert_ids, slots);
+    place_slots(groups, expert_ids, slots, experts);
   }
   __syncthreads();
 }

@@ -41,16 +41,12 @@ template <int teams>  // of a block
 struct DecodeWalk {
   int left;          // units, with this one
   int active, unit;  // the expert's place among those in use; which of its units
-  int expert_units;  // granules x passes
+  int passes;        // the expert's
   int chunk;
 
-  // To the share's first unit. Units times blocks stay below 2^32: at most 1,024 passes over an expert's
-  // rows.
-  template <class Layout>
-  __device__ void enter(const ExpertGroups& groups, const DecodeProduct<Layout>& product,
-                        std::uint32_t of_block, int team) {
-    const int lane = static_cast<int>(threadIdx.x) % 32, experts = *groups.active;
-    const unsigned units = static_cast<unsigned>(groups.passes[experts] * product.granules);
+  // The block's share of a product, as the team takes it: sets how many units are left, returns the first
+  // one's number. Units times blocks stay below 2^32: at most 1,024 passes over an expert's rows.
+  __device__ int share(unsigned units, std::uint32_t of_block, int team) {
     // Near units x block / blocks; the same number from both blocks that it lies between.
     const auto border = [&](unsigned block) {
       return static_cast<int>(
@@ -58,16 +54,35 @@ struct DecodeWalk {
     };
     const int begin = border(blockIdx.x) + team, end = border(blockIdx.x + 1);
     left = begin < end ? (end - begin + teams - 1) / teams : 0;
+    return begin;
+  }
+
+  // To the share's first unit, by tables.
+  __device__ void enter(const ExpertGroups& groups, int granules, std::uint32_t of_block, int team) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, experts = *groups.active;
+    const int begin = share(static_cast<unsigned>(groups.passes[experts] * granules), of_block, team);
     if (left == 0) return;
     // The last expert whose passes do not begin later.
     active = 0;
     for (int first = 0; first < experts; first += 32) {
       const int a = first + lane;
-      active +=
-          __popc(__ballot_sync(0xffffffffu, a < experts && groups.passes[a + 1] * product.granules <= begin));
+      active += __popc(__ballot_sync(0xffffffffu, a < experts && groups.passes[a + 1] * granules <= begin));
     }
-    unit = begin - groups.passes[active] * product.granules;
-    expert_units = (groups.passes[active + 1] - groups.passes[active]) * product.granules;
+    unit = begin - groups.passes[active] * granules;
+    passes = groups.passes[active + 1] - groups.passes[active];
+  }
+
+  // The same by what the lanes hold; returns that unit's expert.
+  __device__ std::int32_t enter(const LaneGroups& lanes, int granules, std::uint32_t of_block, int team) {
+    constexpr unsigned all = 0xffffffffu;
+    const int begin = share(static_cast<unsigned>(lanes.all_passes * granules), of_block, team);
+    const int own = begin - lanes.first_pass * granules;
+    const unsigned found = __ballot_sync(all, own >= 0 && own < lanes.passes * granules);
+    const int lane = __ffs(static_cast<int>(found | 1u << 31)) - 1;  // any, if nothing is left
+    active = __popc(lanes.leaders & ((1u << lane) - 1));
+    unit = __shfl_sync(all, own, lane);
+    passes = __shfl_sync(all, lanes.passes, lane);
+    return __shfl_sync(all, lanes.expert, lane);
   }
 
   // Whether the expert is another one now.
@@ -76,21 +91,19 @@ struct DecodeWalk {
     chunk = chunk + 1 < decode_team_warps ? chunk + 1 : 0;
     if (--left == 0) return false;
     unit += teams;
-    if (unit < expert_units) return false;
+    if (unit < passes * product.granules) return false;
     do {
-      unit -= expert_units;
+      unit -= passes * product.granules;
       ++active;
-      expert_units = (groups.passes[active + 1] - groups.passes[active]) * product.granules;
-    } while (unit >= expert_units);
+      passes = groups.passes[active + 1] - groups.passes[active];
+    } while (unit >= passes * product.granules);
     return true;
   }
 
   // The granule, and in `pass` which eight of the tokens.
-  template <class Layout>
-  __device__ int granule(const ExpertGroups& groups, const DecodeProduct<Layout>& product, int& pass) const {
+  __device__ int granule(int& pass) const {
     pass = 0;
-    if (expert_units == product.granules) return unit;
-    const int passes = groups.passes[active + 1] - groups.passes[active];
+    if (passes == 1) return unit;
     // A division of integers would be a tenth of what a warp does for a unit. The quotient is at least
     // 0.5 / passes from a whole number, which is more than rounding moves it for any unit below 2^20.
     const int granule =
@@ -109,11 +122,11 @@ struct DecodeFeed {
   int blocks;  // of the unit, that are still to be fetched
 
   template <class Layout>
-  __device__ void point(const DecodeParams<Layout>& params, const ExpertGroups& groups) {
+  __device__ void point(const DecodeParams<Layout>& params, int expert) {
     const DecodeProduct<Layout>& product = params.products[second];
     int pass;
-    const int granule = walk.granule(groups, product, pass);
-    const unsigned index = static_cast<unsigned>(groups.experts[walk.active] * product.granules + granule);
+    const int granule = walk.granule(pass);
+    const unsigned index = static_cast<unsigned>(expert * product.granules + granule);
     from = product.weights + std::uint64_t{index} * static_cast<unsigned>(product.granule_bytes) +
            product.borders[walk.chunk] * granule_block_bytes<Layout>;
     blocks = product.borders[walk.chunk + 1] - product.borders[walk.chunk];
@@ -133,7 +146,7 @@ struct DecodeFeed {
         walk.chunk = chunk;
         if (walk.left == 0) return false;
       }
-      point(params, groups);
+      point(params, groups.experts[walk.active]);
     } while (blocks == 0);
     return true;
   }

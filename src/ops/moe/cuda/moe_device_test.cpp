@@ -101,8 +101,9 @@ TYPED_TEST(MoeOnTheGpu, GivesTheSameBitsForManyTokensAsForFew) {
   std::vector<Case> cases =
       small_cases
           ? std::vector<Case>{{3, 2, 576, 160, 13}, {2, 1, 96, 224, 131}, {1, 1, 64, 32, 300}}
-          : std::vector<Case>{{3, 2, 576, 160, 13},    {6, 3, 96, 160, 700},     {5, 4, 2880, 2880, 10},
-                              {5, 4, 2880, 2880, 300}, {3, 2, 2880, 2880, 1900}, {32, 4, 576, 160, 200}};
+          : std::vector<Case>{{3, 2, 576, 160, 13},   {6, 3, 96, 160, 700},    {5, 4, 2880, 2880, 10},
+                              {2, 1, 2880, 2880, 29}, {5, 4, 2880, 2880, 300}, {3, 2, 2880, 2880, 1900},
+                              {32, 4, 576, 160, 200}};
   if (takes_sixteens<TypeParam>) cases.push_back({3, 2, 112, 80, 23});
   for (const Case& c : cases) {
     MoeTestLayer<TypeParam> layer(random, c.experts, c.top_k, c.hidden, c.intermediate);

@@ -42,6 +42,7 @@ constexpr int tile_tokens = group_pass_tokens;  // columns of one tensor-core pr
 constexpr int stage_blocks = 5;                 // k64 blocks; gpt-oss's chunks are three stages
 constexpr int whole_stages = 3;                 // of such a chunk
 constexpr int stages = 2;                       // of a warp's ring
+constexpr int few_slots = 32, few_teams = 6;    // as many slots as a warp has lanes; their kernel's, if whole
 template <class Layout>
 constexpr int stage_bytes = stage_blocks* granule_block_bytes<Layout>;
 constexpr int places = team_warps;          // for a team's sums, taken in turn: a warp finds its own in one
@@ -204,6 +205,26 @@ struct Worker {
     for (int into = 0; into < stages; ++into) fetch(into, into);
     __syncwarp();  // products need all lanes at once
   }
+  // The same for the first unit if whole: its first stages, or so much of them.
+  __device__ __forceinline__ void order_first(std::uint32_t bytes) {
+    ahead = feed.walk.left > 0;
+    if (ahead && lane == 0) {
+#pragma unroll
+      for (int into = 0; into < stages; ++into) {
+        ptx::mbarrier_arrive_expecting(full + into, bytes);
+        ptx::bulk_copy_once_to_shared(ring + into * stage_bytes<Layout>,
+                                      feed.from + into * stage_bytes<Layout>, bytes, full + into);
+      }
+    }
+    __syncwarp();  // products need all lanes at once
+  }
+  // Leaves the ring as it was before order_first.
+  __device__ __forceinline__ void await_first() {
+    if (!ahead) return;
+#pragma unroll
+    for (int into = 0; into < stages; ++into) ptx::mbarrier_wait(full + into, full_phase);
+    full_phase ^= 1;
+  }
 
   // The sums of a chunk of whole_stages, from zero.
   __device__ __forceinline__ void multiply_whole(float (&chunk_sums)[4], const Bf16* inputs) {
@@ -285,7 +306,7 @@ struct Worker {
 #pragma unroll 1
     while (walk.left > 0 && (!whole || feed.second == second)) {
       int pass;
-      const int granule = walk.granule(groups, product, pass), chunk = walk.chunk;
+      const int granule = walk.granule(pass), chunk = walk.chunk;
       const int first_block = product.borders[chunk], blocks = product.borders[chunk + 1] - first_block;
       if (walk.active != known_active || pass != known_pass) {
         expert = groups.experts[walk.active];
@@ -346,6 +367,7 @@ __global__ void __launch_bounds__(BlockOf<Layout, teams>::threads, 1)
   const ExpertGroups groups = expert_groups_at(shared + Block::groups_at, params.slots, params.experts);
   const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
   const int team = warp / team_warps, chunk = warp % team_warps;
+  constexpr bool few = whole && teams == few_teams;
   if (lane == 0) {
     for (std::uint64_t& full : barriers.full[warp]) ptx::mbarrier_init(&full, 1);
     if (chunk == 0) {
@@ -366,27 +388,43 @@ __global__ void __launch_bounds__(BlockOf<Layout, teams>::threads, 1)
                                       .second_walk = {},
                                       .feed = {}};
   DecodeWalk<teams> walk;
-  // All but the fetching is done once on made-up choices while the kernel before this one still runs: a
-  // kernel's instructions and constants come from memory too, and nothing else happens until they have.
+  // All is done once on made-up choices while the kernel before this one still runs, with a few bytes in
+  // place of a stage: a kernel's instructions and constants come from memory too, and nothing else happens
+  // until they have. So both times must be the same code.
 #pragma unroll 1
   for (int rehearsal = 1; rehearsal >= 0; --rehearsal) {
-    if (rehearsal) {
-      group_slots(groups, nullptr, min(params.slots, 32), params.experts);
+    const std::uint32_t bytes = rehearsal ? 16 : stage_bytes<Layout>;
+    if constexpr (!few) __syncthreads();  // nobody reads the made-up tables any more
+    if (!rehearsal) ptx::grid_dependency_wait();
+    const std::int32_t* const expert_ids = rehearsal ? nullptr : params.expert_ids;
+    if constexpr (few) {
+      // Each warp finds its first unit by itself. What else is to be known is found while its bytes come.
+      const LaneGroups lanes =
+          group_lanes(lane < params.slots ? expert_of_slot(expert_ids, lane, params.experts) : -1);
+      walk = {.chunk = chunk};
+      const int expert = walk.enter(lanes, params.products[0].granules, params.of_block, team);
+      worker.feed = {.walk = walk, .second = 0, .from = nullptr, .blocks = 0};
+      if (walk.left > 0) worker.feed.point(params, expert);
+      worker.order_first(bytes);
+      worker.second_walk.enter(lanes, params.products[1].granules, params.of_block, team);
+      if (warp == 0) write_groups(groups, lanes);
+      __syncthreads();  // the tables are there; all have initialised their barriers
     } else {
-      __syncthreads();  // nobody reads the made-up tables any more
-      ptx::grid_dependency_wait();
-      group_slots(groups, params.expert_ids, params.slots, params.experts);
+      group_slots(groups, expert_ids, rehearsal ? min(params.slots, few_slots) : params.slots,
+                  params.experts);
+      walk = {.chunk = chunk};
+      walk.enter(groups, params.products[0].granules, params.of_block, team);
+      worker.feed = {.walk = walk, .second = 0, .from = nullptr, .blocks = 0};
+      if (walk.left > 0) worker.feed.point(params, groups.experts[walk.active]);
+      if constexpr (whole) worker.order_first(bytes);
+      worker.second_walk.enter(groups, params.products[1].granules, params.of_block, team);
     }
-    walk = {.chunk = chunk};
-    walk.enter(groups, params.products[0], params.of_block, team);
-    worker.feed = {.walk = walk, .second = 0, .from = nullptr, .blocks = 0};
-    if (walk.left > 0) worker.feed.point(params, groups);
-    // The first unit fills the ring if whole; otherwise what follows it may be of the second product.
-    const bool early = whole && walk.left > 0;
-    if (early && !rehearsal) worker.fill_ring();
-    worker.second_walk.enter(groups, params.products[1], params.of_block, team);
-    if (!early && !rehearsal) worker.fill_ring();
+    if constexpr (whole) {
+      if (rehearsal) worker.await_first();
+    }
   }
+  // Not of an own unit alone, unless whole: what follows the first may be of the second product.
+  if (!whole || !worker.ahead) worker.fill_ring();
 #pragma unroll 1
   for (int second = 0; second < 2; ++second) {
     if (second) {
@@ -420,7 +458,8 @@ Choice<Layout> choose_kernel(int gate_up_blocks, int down_blocks, int slots) {
   constexpr int whole_blocks = granule_k_chunks * whole_stages * stage_blocks;
   if (gate_up_blocks != whole_blocks || down_blocks != whole_blocks)
     return choice_of<Layout, 6, false>(shared_196_kb);
-  return slots <= 32 ? choice_of<Layout, 6, true>(shared_196_kb) : choice_of<Layout, 8, true>(shared_164_kb);
+  return slots <= few_slots ? choice_of<Layout, few_teams, true>(shared_196_kb)
+                            : choice_of<Layout, 8, true>(shared_164_kb);
 }
 
 template <class Granules>
