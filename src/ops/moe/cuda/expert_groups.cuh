@@ -1,5 +1,6 @@
 // The slots (token, choice) of a launch grouped by expert, worked out by every block for itself in shared
-// memory: for a few hundred slots that takes less than handing a table from kernel to kernel.
+// memory: for a few hundred slots that takes less than handing a table from kernel to kernel. Few slots lie
+// in a warp's lanes, so that it knows their groups before the block has a table.
 #pragma once
 
 #include <cstdint>

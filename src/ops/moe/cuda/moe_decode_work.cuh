@@ -9,6 +9,14 @@ namespace nibble {
 
 inline constexpr int decode_team_warps = granule_k_chunks;
 
+// A slot's row of the inputs without a division: 2^16 over the row's slots, rounded up, is too large by at
+// most 1, which for fewer slots than 2^16 / 8 (moe_cuda_max_slots is 1,024) and at most 8 a row carries
+// nothing over.
+constexpr std::uint32_t of_slots_a_row(int slots) { return 65536u / static_cast<unsigned>(slots) + 1; }
+__host__ __device__ constexpr int row_of_slot(int slot, std::uint32_t of_slots_a_row) {
+  return static_cast<int>(static_cast<unsigned>(slot) * of_slots_a_row >> 16);
+}
+
 // One of the layer's two products as the kernel sees it.
 template <class Layout>
 struct DecodeProduct {
@@ -16,7 +24,7 @@ struct DecodeProduct {
   const Bf16* bias;    // [experts, rows]
   const Bf16* inputs;  // [.., input_stride]
   int input_stride;
-  int slots_a_row;  // of the inputs: top_k for x, 1 for h
+  std::uint32_t of_slots_a_row;  // of the inputs: of top_k for x, of 1 for h
   int rows, granules;
   int granule_bytes;
   int borders[granule_k_chunks + 1];  // of the chunks, in k64 blocks

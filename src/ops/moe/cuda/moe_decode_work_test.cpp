@@ -101,5 +101,12 @@ TEST(MoeDecodeWork, WarpsThatLookAtTheirLanesTakeEveryPassOverEveryGranuleOnce) 
   }
 }
 
+TEST(MoeDecodeWork, ASlotsRowIsItsQuotient) {
+  for (int slots_a_row = 1; slots_a_row <= 8; ++slots_a_row) {
+    for (int slot = 0; slot < moe_cuda_max_slots; ++slot)
+      ASSERT_EQ(row_of_slot(slot, of_slots_a_row(slots_a_row)), slot / slots_a_row) << slots_a_row;
+  }
+}
+
 }  // namespace
 }  // namespace nibble

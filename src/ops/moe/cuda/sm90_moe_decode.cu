@@ -41,8 +41,9 @@ constexpr int team_warps = decode_team_warps;
 constexpr int tile_tokens = group_pass_tokens;  // columns of one tensor-core product
 constexpr int stage_blocks = 5;                 // k64 blocks; gpt-oss's chunks are three stages
 constexpr int whole_stages = 3;                 // of such a chunk
-constexpr int stages = 2;                       // of a warp's ring
-constexpr int few_slots = 32, few_teams = 6;    // as many slots as a warp has lanes; their kernel's, if whole
+constexpr int whole_blocks = whole_stages * stage_blocks;
+constexpr int stages = 2;                     // of a warp's ring
+constexpr int few_slots = 32, few_teams = 6;  // as many slots as a warp has lanes; their kernel's, if whole
 template <class Layout>
 constexpr int stage_bytes = stage_blocks* granule_block_bytes<Layout>;
 constexpr int places = team_warps;          // for a team's sums, taken in turn: a warp finds its own in one
@@ -296,48 +297,67 @@ struct Worker {
     __syncwarp();  // the next products need all lanes at once
   }
 
-  // A product's units. What a granule lacks is done a unit later, when the other warps will have posted.
+  // A product's units. What a granule lacks is done a unit later, when the other warps will have posted. The
+  // grid meets between the products, when a warp knows all of its first unit of the second that is not h.
   __device__ __forceinline__ void run(int second, DecodeWalk<teams>& walk) {
     const DecodeProduct<Layout>& product = params.products[second];
     const int g = lane / 4, t = lane % 4;
     int expert = 0, begin = 0, end = 0;      // of its slots
     const Bf16* inputs = nullptr;            // of this lane's column
     int known_active = -1, known_pass = -1;  // that inputs are of
+    bool to_meet = second != 0;
 #pragma unroll 1
-    while (walk.left > 0 && (!whole || feed.second == second)) {
-      int pass;
-      const int granule = walk.granule(pass), chunk = walk.chunk;
-      const int first_block = product.borders[chunk], blocks = product.borders[chunk + 1] - first_block;
-      if (walk.active != known_active || pass != known_pass) {
-        expert = groups.experts[walk.active];
-        begin = groups.begin[walk.active] + pass * tile_tokens;
-        end = groups.begin[walk.active + 1];
-        // A column past the last token repeats it: its sums are dropped.
-        const int slot = groups.slots[min(begin + g, end - 1)];
-        inputs = product.inputs +
-                 static_cast<std::size_t>(slot / product.slots_a_row) *
-                     static_cast<std::size_t>(product.input_stride) +
-                 t * 16;
-        known_active = walk.active;
-        known_pass = pass;
-        // All that the lane will read of the chunk is under way before the first of it is waited for.
-        if (g < end - begin) {
-          for (int block = 0; block < blocks; ++block)
-            ptx::touch_sector(nobodys, inputs + (first_block + block) * granule_k);
+    while (true) {
+      const bool any = walk.left > 0 && (!whole || feed.second == second);
+      const int chunk = walk.chunk;
+      int row = 0, first_block = 0, blocks = 0;
+      std::uint32_t bias = 0;  // fetched early
+      bool untouched = false;
+      if (any) {
+        int pass;
+        row = walk.granule(pass) * granule_rows + 2 * g;
+        first_block = whole ? chunk * whole_blocks : product.borders[chunk];
+        blocks = whole ? whole_blocks : product.borders[chunk + 1] - first_block;
+        if (walk.active != known_active || pass != known_pass) {
+          expert = groups.experts[walk.active];
+          begin = groups.begin[walk.active] + pass * tile_tokens;
+          end = groups.begin[walk.active + 1];
+          // A column past the last token repeats it: its sums are dropped.
+          const int slot = groups.slots[min(begin + g, end - 1)];
+          inputs = product.inputs +
+                   static_cast<std::size_t>(row_of_slot(slot, product.of_slots_a_row)) *
+                       static_cast<std::size_t>(product.input_stride) +
+                   t * 16;
+          known_active = walk.active;
+          known_pass = pass;
+          untouched = g < end - begin;
+        }
+        if (chunk == 0) {
+          bias = *reinterpret_cast<const std::uint32_t*>(
+              product.bias + static_cast<std::size_t>(expert) * static_cast<std::size_t>(product.rows) +
+              static_cast<std::size_t>(row));
         }
       }
-      const int row = granule * granule_rows + 2 * g;
-      std::uint32_t bias = 0;  // fetched early
-      if (chunk == 0) {
-        bias = *reinterpret_cast<const std::uint32_t*>(
-            product.bias + static_cast<std::size_t>(expert) * static_cast<std::size_t>(product.rows) +
-            static_cast<std::size_t>(row));
+      if (to_meet) meet_grid(params.arrived);
+      to_meet = false;
+      if (!any) break;
+      const Bf16* const chunk_inputs = inputs + first_block * granule_k;
+      // All that the lane will read of the chunk is under way before the first of it is waited for.
+      if (untouched) {
+        if constexpr (whole) {
+#pragma unroll
+          for (int block = 0; block < whole_blocks; ++block)
+            ptx::touch_sector(nobodys, chunk_inputs + block * granule_k);
+        } else {
+          for (int block = 0; block < blocks; ++block)
+            ptx::touch_sector(nobodys, chunk_inputs + block * granule_k);
+        }
       }
       float chunk_sums[4];
       if constexpr (whole) {
-        multiply_whole(chunk_sums, inputs + first_block * granule_k);
+        multiply_whole(chunk_sums, chunk_inputs);
       } else {
-        multiply_chunk(chunk_sums, inputs + first_block * granule_k, blocks);
+        multiply_chunk(chunk_sums, chunk_inputs, blocks);
       }
       const float4 own = make_float4(chunk_sums[0], chunk_sums[1], chunk_sums[2], chunk_sums[3]);
       if (unfinished.any) finish_unit(second);
@@ -427,9 +447,8 @@ __global__ void __launch_bounds__(BlockOf<Layout, teams>::threads, 1)
   if (!whole || !worker.ahead) worker.fill_ring();
 #pragma unroll 1
   for (int second = 0; second < 2; ++second) {
-    if (second) {
-      meet_grid(params.arrived);
-      if constexpr (!whole) {
+    if constexpr (!whole) {
+      if (second) {
         const int next_chunk = walk.chunk;
         walk = worker.second_walk;
         walk.chunk = next_chunk;
@@ -455,8 +474,8 @@ constexpr Choice<Layout> choice_of(int shared_percent) {
 // and those gain 9 % with 128 from the larger first-level cache, though they begin later for it.
 template <class Layout>
 Choice<Layout> choose_kernel(int gate_up_blocks, int down_blocks, int slots) {
-  constexpr int whole_blocks = granule_k_chunks * whole_stages * stage_blocks;
-  if (gate_up_blocks != whole_blocks || down_blocks != whole_blocks)
+  constexpr int all_blocks = granule_k_chunks * whole_blocks;
+  if (gate_up_blocks != all_blocks || down_blocks != all_blocks)
     return choice_of<Layout, 6, false>(shared_196_kb);
   return slots <= few_slots ? choice_of<Layout, few_teams, true>(shared_196_kb)
                             : choice_of<Layout, 8, true>(shared_164_kb);
@@ -469,12 +488,12 @@ Status launch_few(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& 
   const int processors = processors_of_device();
   const int blocks = args.blocks > 0 && args.blocks < processors ? args.blocks : processors;
   const auto product = [](const Granules& matrix, const Bf16* bias, const Bf16* inputs, int stride,
-                          int slots) {
+                          int slots) {  // of a row
     DecodeProduct<Layout> made{.weights = matrix.data,
                                .bias = bias,
                                .inputs = inputs,
                                .input_stride = stride,
-                               .slots_a_row = slots,
+                               .of_slots_a_row = of_slots_a_row(slots),
                                .rows = matrix.shape.rows,
                                .granules = matrix.shape.granules(),
                                .granule_bytes = matrix.shape.granule_bytes(),
