@@ -17,6 +17,12 @@ __device__ __forceinline__ T* held(T* shared) {
   return shared;
 }
 
+// A number, computed where this stands and not where it is used.
+__device__ __forceinline__ int held(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 // A phase of the barrier ends with `arrivals` arrivals and all the bytes that were announced.
 __device__ __forceinline__ void mbarrier_init(std::uint64_t* barrier, std::uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)

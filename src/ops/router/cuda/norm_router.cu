@@ -23,6 +23,7 @@
 #include "ops/ptx/tensor_core.cuh"
 #include "ops/rms_norm/cuda/norm_row.cuh"
 #include "ops/router/cuda/norm_router_cuda.h"
+#include "ops/router/cuda/norm_router_some.h"
 #include "ops/router/cuda/route_row.cuh"
 
 namespace nibble {
@@ -301,7 +302,8 @@ void clear_norm_router_workspace(const NormRouterCudaWorkspace& workspace, int r
 bool norm_router_takes(const DenseShape& router, int rows) {
   constexpr std::size_t most_shared = 112 * 1024;  // two blocks of a multiprocessor have room
   return rows <= norm_router_max_rows && router.cols <= passes_at_once * norm_pass_columns &&
-         router.cols % 8 == 0 && shared_bytes(router) <= most_shared;
+         router.cols % 8 == 0 && shared_bytes(router) <= most_shared &&
+         (rows <= token_group || norm_router_some_takes(router));
 }
 
 Status norm_router_cuda(const NormRouterCudaArgs& args, cudaStream_t stream) {
@@ -325,6 +327,10 @@ Status norm_router_cuda(const NormRouterCudaArgs& args, cudaStream_t stream) {
     return invalid_argument(
         "the blocks of a norm with its router read the residual that one of them would overwrite");
   if (args.rows == 0) return {};
+  if (args.rows > token_group) {
+    launch_norm_router_some(args, stream);
+    return {};
+  }
   const std::size_t bytes = shared_bytes(shape);
   cuda_check(cudaFuncSetAttribute(norm_router, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(bytes)));

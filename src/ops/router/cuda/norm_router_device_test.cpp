@@ -182,6 +182,7 @@ TEST_F(NormRouterOnTheGpu, GivesTheBitsOfThreeKernels) {
                              {9, 2880, 128, 4},
                              {5, 4096, 64, 8},
                              {2, 72, 5, 5},
+                             {75, 136, 40, 4},
                              {17, 136, 200, 8, false},
                              {1, 32, 3, 1}}) {
     const Inputs inputs = inputs_of(shape, 1);

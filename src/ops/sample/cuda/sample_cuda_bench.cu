@@ -1,10 +1,12 @@
 // How long what stands between the products of a step takes: sampling from gpt-oss's vocabulary, by the
-// filters, and the residual's norm with and without the experts' sum. Graphs of 8 calls, one after the other.
+// filters, and the residual's norm with and without the experts' sum, and with router and choice. Graphs of 8
+// calls, one after the other.
 //
 //   sample_cuda_bench [--json FILE]
 #include "ops/cuda/bench_util.cuh"
 #include "ops/linear/cuda/dense_tiles.h"
 #include "ops/rms_norm/cuda/rms_norm_cuda.h"
+#include "ops/router/cuda/norm_router_cuda.h"
 #include "ops/sample/cuda/sample_cuda.h"
 
 namespace nibble {
@@ -82,6 +84,41 @@ std::string run_norm(bool experts, int rows, std::mt19937& random) {
                  }));
 }
 
+std::string run_norm_router(int rows, std::mt19937& random) {
+  constexpr DenseShape shape{128, hidden};
+  const std::size_t count = static_cast<std::size_t>(rows);
+  DeviceBuffer residual = bench::filled<float>(count * hidden, logit, random),
+               delta = bench::filled<float>(count * hidden, logit, random),
+               residual_out = bench::zeroed(count * hidden * 4),
+               gamma = bench::filled<Bf16>(hidden, bench::normal, random),
+               out = bench::zeroed(count * hidden * 2),
+               router = bench::random_weights(calls * shape.bytes(), 1),
+               bias = bench::filled<Bf16>(128, bench::normal, random), ids = bench::zeroed(count * top_k * 4),
+               weights = bench::zeroed(count * top_k * 4),
+               sums = bench::room(norm_router_sums(rows, 128) * 4);
+  clear_norm_router_workspace({sums.as<float>()}, rows, 128, nullptr);
+  return line_of("norm, router, choice", rows, bench::time_graph(calls, 25, [&](cudaStream_t stream) {
+                   for (std::size_t call = 0; call < calls; ++call) {
+                     bench::require(norm_router_cuda(
+                         {.residual = residual.as<float>(),
+                          .delta = delta.as<float>(),
+                          .norm_weight = gamma.as<Bf16>(),
+                          .eps = 1e-5f,
+                          .residual_out = residual_out.as<float>(),
+                          .norm = out.as<Bf16>(),
+                          .norm_stride = hidden,
+                          .router = {router.as<std::uint8_t>() + call * shape.bytes(), shape},
+                          .router_bias = bias.as<Bf16>(),
+                          .rows = rows,
+                          .top_k = top_k,
+                          .expert_ids = ids.as<std::int32_t>(),
+                          .expert_weights = weights.as<float>(),
+                          .workspace = {sums.as<float>()}},
+                         stream));
+                   }
+                 }));
+}
+
 }  // namespace
 }  // namespace nibble
 
@@ -99,6 +136,7 @@ int main(int argc, char** argv) {
                             {"draw, top_k 50", {.top_k = 50}, 0},
                             {"draw, top_p 0.95", {.top_p = 0.95f}, 0}};
   std::vector<std::string> lines;
+  for (const int rows : {1, 8, 16, 32, 64, 128}) lines.push_back(run_norm_router(rows, random));
   for (const int rows : {1, 64}) {
     for (const Filter& filter : filters) lines.push_back(run_sample(filter, rows, random));
   }

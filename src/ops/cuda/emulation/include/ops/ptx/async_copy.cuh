@@ -12,6 +12,7 @@ template <class T>
 T* held(T* shared) {
   return shared;
 }
+inline int held(int value) { return value; }
 inline void mbarrier_init(std::uint64_t* barrier, std::uint32_t arrivals) {
   emulation::barrier_init(barrier, arrivals);
 }

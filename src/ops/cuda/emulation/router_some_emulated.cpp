@@ -1,0 +1,2 @@
+// Norm and router for more rows, compiled for the emulation.
+#include "ops/router/cuda/norm_router_some.cu"
