@@ -36,7 +36,12 @@ Status attention_cuda(const AttentionCudaArgs& args, cudaStream_t stream) {
                             " sequences, not " + std::to_string(args.sequence_count));
   }
   if (args.sequence_count == 0) return {};
-  if (args.rows == AttentionRows::few || args.rows == AttentionRows::both) launch_attention_few(args, stream);
+  // A warp alone takes longer for a sequence's KV head than eight do together, but many take theirs at once.
+  constexpr int many_windows = 32;  // sequences
+  const bool by_warps =
+      args.window > 0 && args.window <= attention_step && args.sequence_count >= many_windows;
+  if (args.rows == AttentionRows::few || args.rows == AttentionRows::both)
+    (by_warps ? launch_attention_window : launch_attention_few)(args, stream);
   if (args.rows != AttentionRows::few) launch_attention_many(args, stream);
   return {};
 }

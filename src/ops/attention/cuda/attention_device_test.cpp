@@ -232,6 +232,7 @@ std::vector<Case> cases() {
   for (const DType dtype : {DType::bf16, DType::f8_e4m3}) {
     const std::vector<Case> small = {{{8, 1, 64, 0, true, dtype}, 150},
                                      {{4, 2, 128, 40, false, dtype}, 70},
+                                     {{8, 1, 128, 128, true, dtype}, 300},
                                      {{16, 1, 64, 128, true, dtype}, 200}};
     const std::vector<Case> large = {
         {{64, 8, 64, 0, true, dtype}, 700},   {{64, 8, 256, 128, true, dtype}, 700},
@@ -286,19 +287,22 @@ TEST_F(AttentionOnTheGpu, ARowsBitsDependNeitherOnTheKernelNorOnThePromptsCuttin
 TEST_F(AttentionOnTheGpu, GivesTheSameBitsEveryTime) {
   std::mt19937 random(6);
   for (const DType dtype : {DType::bf16, DType::f8_e4m3}) {
-    const Shape shape = small_cases ? Shape{8, 1, 64, 0, true, dtype} : Shape{64, 8, 64, 0, true, dtype};
-    const int count = small_cases ? 10 : 700, rounds = small_cases ? 1 : 50;
-    const Sequence sequence(random, shape, small_cases ? 300 : 1200);
-    std::vector<SequenceCuda> cuts;
-    for (int i = 0; i < count; ++i) cuts.push_back({i, 1, sequence.length - count + i, 0});
-    const std::vector<Bf16> expected = sequence.on_gpu(cuts, AttentionRows::all_as_many);
-    AttentionLaunch launch(sequence, cuts);
-    int other_bits = 0;
-    for (int round = 0; round < rounds; ++round) {
-      launch.queue(AttentionRows::few, false, nullptr);
-      other_bits += !same(expected, launch.result());
+    for (const int window : {0, 128}) {
+      const Shape shape =
+          small_cases ? Shape{8, 1, 64, window, true, dtype} : Shape{64, 8, 64, window, true, dtype};
+      const int count = small_cases ? 40 : 700, rounds = small_cases ? 1 : window > 0 ? 15 : 50;
+      const Sequence sequence(random, shape, small_cases ? 300 : 1200);
+      std::vector<SequenceCuda> cuts;
+      for (int i = 0; i < count; ++i) cuts.push_back({i, 1, sequence.length - count + i, 0});
+      const std::vector<Bf16> expected = sequence.on_gpu(cuts, AttentionRows::all_as_many);
+      AttentionLaunch launch(sequence, cuts);
+      int other_bits = 0;
+      for (int round = 0; round < rounds; ++round) {
+        launch.queue(AttentionRows::few, false, nullptr);
+        other_bits += !same(expected, launch.result());
+      }
+      EXPECT_EQ(other_bits, 0) << "of " << rounds << " launches, " << name_of(shape, sequence.length);
     }
-    EXPECT_EQ(other_bits, 0) << "of " << rounds << " launches, " << dtype_name(dtype);
   }
 }
 
@@ -339,6 +343,32 @@ TEST_F(AttentionOnTheGpu, LeavesOutPaddingAndKeepsNotANumberToItsSequence) {
         EXPECT_TRUE(std::isnan(found[i].to_float())) << i;
       } else {
         EXPECT_EQ(found[i], clean[i]) << i;
+      }
+    }
+  }
+}
+
+// Of a window nothing is read that is not seen, or not so that it counts: what lies before it in its chunk,
+// and behind it, may be no number.
+TEST_F(AttentionOnTheGpu, KeepsNotANumberOutOfWindows) {
+  std::mt19937 random(7);
+  for (const DType dtype : {DType::bf16, DType::f8_e4m3}) {
+    Sequence sequence(random, {8, 1, 64, 20, true, dtype}, 160);
+    std::vector<SequenceCuda> cuts;
+    for (int position = 69; position < 160; ++position)
+      cuts.push_back({static_cast<std::int32_t>(cuts.size()), 1, position, 0});
+    const std::vector<Bf16> clean = sequence.on_gpu(cuts, AttentionRows::few);
+    const int slot = sequence.pages[1] * 64 + 96 - 64;
+    sequence.store(sequence.values, element_of(sequence.shape, sequence.slots, 0, slot, 3, true),
+                   Bf16{0x7fc0});
+    sequence.store(sequence.keys, element_of(sequence.shape, sequence.slots, 0, slot, 5, false),
+                   Bf16{0x7fc0});
+    const std::vector<Bf16> found = sequence.on_gpu(cuts, AttentionRows::few);
+    for (const SequenceCuda& cut : cuts) {
+      if (cut.first_position >= 96 && cut.first_position < 96 + 20) continue;
+      for (int i = 0; i < 512; ++i) {
+        const std::size_t at = static_cast<std::size_t>(cut.row_begin * 512 + i);
+        EXPECT_EQ(found[at], clean[at]) << cut.first_position << ": " << i;
       }
     }
   }

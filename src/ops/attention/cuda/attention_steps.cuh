@@ -265,6 +265,8 @@ __device__ __forceinline__ bool has_few_rows(const SequenceCuda& sequence, int g
   return sequence.row_count << group_bits <= attention_tile;
 }
 
+// For windows that launch_attention_few would take as well.
+void launch_attention_window(const AttentionCudaArgs& args, cudaStream_t stream);
 void launch_attention_few(const AttentionCudaArgs& args, cudaStream_t stream);
 void launch_attention_many(const AttentionCudaArgs& args, cudaStream_t stream);
 
