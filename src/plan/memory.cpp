@@ -72,7 +72,7 @@ std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
                                + rows * q_width * (2 + 2)              // q, attended
                                + rows * model.experts * 4 + slots * 8;
   const std::int64_t few_rows = std::min<std::int64_t>(rows, 128);  // that norm and router take in one
-  const std::int64_t router = few_rows * (model.hidden + 8 * model.experts) * 4;
+  const std::int64_t router = (few_rows * model.hidden + 8 * model.experts) * 4;
   const std::int64_t attention =
       splits * std::max<std::int64_t>(model.kv_heads / limits.ranks, 1) * 16 * (model.query_dim + 8) * 4;
   // Sums of chunks of shared tiles, of the path for few tokens and of the one for many.

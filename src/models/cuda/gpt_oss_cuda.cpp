@@ -283,7 +283,7 @@ GptOssCudaRoom lay_out_gpt_oss_room(const ModelConfig& config, const CudaForward
   room.delta = arena.take<float>(rows * size(hidden));
   const int few_rows = std::min(limits.rows, norm_router_max_rows);
   room.few_residual = arena.take<float>(size(few_rows) * size(hidden));
-  room.router.sums = arena.take<float>(norm_router_sums(few_rows, experts));
+  room.router.sums = arena.take<float>(norm_router_sums(experts));
   room.normed = arena.take<Bf16>(rows * size(of_hidden.padded_cols()));
   room.normed_tiles = arena.take<std::uint8_t>(of_hidden.token_bytes(limits.rows));
   room.wanted_tiles = arena.take<std::uint8_t>(of_hidden.token_bytes(limits.logit_rows));
@@ -345,8 +345,7 @@ Result<std::unique_ptr<CudaModel>> load_gpt_oss_cuda(const ModelConfig& config,
   GptOssCudaWeights weights = lay_out_gpt_oss_weights(config, weight_arena);
   const GptOssCudaRoom room = lay_out_gpt_oss_room(config, limits, processors, room_arena);
   clear_linear_workspace(room.linear, processors, std::max(limits.rows, limits.logit_rows), stream);
-  clear_norm_router_workspace(room.router, std::min(limits.rows, norm_router_max_rows),
-                              as_int(config.num_local_experts), stream);
+  clear_norm_router_workspace(room.router, as_int(config.num_local_experts), stream);
   const int kv_heads = as_int(config.num_key_value_heads);
   clear_attention_workspace(room.attention, CudaModel::attention_splits_room, kv_heads, stream);
   NIBBLE_ASSIGN(WeightPlacing placing, WeightPlacing::begin(feed, stream));

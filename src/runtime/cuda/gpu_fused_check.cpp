@@ -67,8 +67,8 @@ Result<std::string> check_norm_router() {
     NIBBLE_ASSIGN(routed->ids, zeroed(rows * top_k * sizeof(std::int32_t)));
     NIBBLE_ASSIGN(routed->weights, zeroed(rows * top_k * sizeof(float)));
   }
-  NIBBLE_ASSIGN(DeviceBuffer sums, zeroed(norm_router_sums(rows, experts) * sizeof(float)));
-  clear_norm_router_workspace({sums.as<float>()}, rows, experts, nullptr);
+  NIBBLE_ASSIGN(DeviceBuffer sums, zeroed(norm_router_sums(experts) * sizeof(float)));
+  clear_norm_router_workspace({sums.as<float>()}, experts, nullptr);
   NIBBLE_RETURN_IF_ERROR(norm_router_cuda({.residual = before.as<float>(),
                                            .delta = delta.as<float>(),
                                            .norm_weight = norm_weight.as<Bf16>(),

@@ -1,23 +1,20 @@
-// Norm, router and choice of experts for few rows.
+// Norm, router and choice of experts for one row; more rows are norm_router_some.cu's.
 //
-// Rows are taken in groups of 8, the columns of a tensor-core product. Of a group, each block has 16 experts
-// and two of K's eight chunks: 32 blocks for the 128 experts of gpt-oss-120b, in clusters of 8 that share the
-// norms, a row a block, and hand them on through memory, where those of one group store the same bits. The
-// norm of a single row each block makes itself, as that is sooner done than waiting for others. A warp
-// multiplies a chunk. The chunks' sums go to memory, where the group's last block finds them as they come
-// (absent.h), adds them in order and chooses, a warp a row.
+// Each block has 16 experts and two of K's eight chunks: 32 blocks for the 128 experts of gpt-oss-120b. The
+// norm each block makes itself, as that is sooner done than waiting for others. A warp multiplies a chunk.
+// The chunks' sums go to memory, where the last block finds them as they come (absent.h), adds them in order
+// and chooses.
 //
-// Bytes: a router of 737 KB a group of rows for gpt-oss-120b, brought before the kernel ahead has ended; 23
-// KB for a norm and 3 KB a row and block from the second-level cache. Latency is what counts: one trip to
-// memory, the norm, a meeting of the cluster and a trip for the others', a chain of 24 products, a trip there
-// and back for the sums, the choice. Multiprocessors without a part rehearse, as in add_rms_norm.cu.
+// Bytes: a router of 737 KB for gpt-oss-120b, brought before the kernel ahead has ended, and 23 KB for a norm
+// from the second-level cache. Latency is what counts: one trip to memory, the norm, a chain of 24 products,
+// a trip there and back for the sums, the choice. Multiprocessors without a part rehearse, as in
+// add_rms_norm.cu.
 #include <algorithm>
 #include <string>
 
 #include "ops/cuda/absent.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/ptx/async_copy.cuh"
-#include "ops/ptx/cluster.cuh"
 #include "ops/ptx/grid.cuh"
 #include "ops/ptx/load.cuh"
 #include "ops/ptx/tensor_core.cuh"
@@ -30,15 +27,12 @@ namespace nibble {
 namespace {
 
 constexpr int router_threads = norm_threads;
-constexpr int router_warps = router_threads / 32;
 constexpr int part_experts = 16;
 constexpr int part_chunks = 2;
 constexpr int parts_of_k = dense_k_chunks / part_chunks;
 constexpr int part_step_bytes = part_experts * 16 * 2;  // of the router, for a k16 step
-constexpr int experts_at_once = 4;         // of a lane, whose chunks' sums are under way together
-constexpr int passes_at_once = 2;          // of a norm, whose loads are under way together
-constexpr int norm_cluster = token_group;  // blocks that share a group's norms
-static_assert(token_group == router_warps, "a warp chooses a row's experts");
+constexpr int experts_at_once = 4;  // of a lane, whose chunks' sums are under way together
+constexpr int passes_at_once = 2;   // of a norm, whose loads are under way together
 
 // Which of its tile's four granules of 16 operand rows a part is, and which of K's steps it multiplies.
 struct Part {
@@ -59,16 +53,12 @@ struct Part {
 NIBBLE_HOST_DEVICE constexpr int parts_of(const DenseShape& router) {
   return router.tiles() * 4 * parts_of_k;
 }
-NIBBLE_HOST_DEVICE constexpr int groups_of(int rows) { return (rows + token_group - 1) / token_group; }
-// Whether the blocks of a cluster take a row each and read the others' norms. A row alone is sooner done by
-// each for itself.
-NIBBLE_HOST_DEVICE constexpr bool shares_norms(int rows) { return rows > 1; }
 
 struct RouterShared {
   float of_warp[norm_warps];
   // What a rehearsal chooses.
-  std::int32_t nobodys_ids[router_warps][32];
-  float nobodys_weights[router_warps][32];
+  std::int32_t nobodys_ids[32];
+  float nobodys_weights[32];
 };
 
 // The part's weights, a k16 step's 512 bytes after the other's.
@@ -97,22 +87,21 @@ struct NormWeights {
   }
 };
 
-// A row's norm: its part's columns to shared memory as operands, if it has a place there, a k16 step of 8
-// rows after the other; all columns to memory if `stores`, and the new residual if `stores_residual`.
+// The row's norm: its part's columns to shared memory as operands, the first row of 8; all columns to memory,
+// and the new residual, if `stores`.
 __device__ __forceinline__ void norm_row(const NormRouterCudaArgs& args, const NormWeights& weights,
-                                         const Part& part, int row, std::uint8_t* operands, bool stores,
-                                         bool stores_residual, RouterShared& shared) {
+                                         const Part& part, std::uint8_t* operands, bool stores,
+                                         RouterShared& shared) {
   const int hidden = args.router.shape.cols, padded = args.router.shape.padded_cols();
   const int first = static_cast<int>(threadIdx.x) * 8;
   const int begin = part.step * 16, end = begin + part.steps * 16;
-  const std::size_t of_row = static_cast<std::size_t>(row), at = of_row * static_cast<std::size_t>(hidden);
   Eight eight[passes_at_once] = {}, delta[passes_at_once] = {};
 #pragma unroll
   for (int pass = 0; pass < passes_at_once; ++pass) {
-    const std::size_t column = static_cast<std::size_t>(first + pass * norm_pass_columns);
-    if (first + pass * norm_pass_columns >= hidden) continue;
-    eight[pass] = load_eight(args.residual + at + column);
-    delta[pass] = load_eight(args.delta + at + column);
+    const int column = first + pass * norm_pass_columns;
+    if (column >= hidden) continue;
+    eight[pass] = load_eight(args.residual + column);
+    delta[pass] = load_eight(args.delta + column);
   }
   float own = 0;
 #pragma unroll
@@ -131,30 +120,16 @@ __device__ __forceinline__ void norm_row(const NormRouterCudaArgs& args, const N
     if (column >= padded) continue;
     uint4 words = make_uint4(0, 0, 0, 0);
     if (column < hidden) words = scaled(eight[pass], scale, weights.of_pass[pass]);
-    if (operands != nullptr && column >= begin && column < end)
-      *reinterpret_cast<uint4*>(operands + token_offset(0, row % token_group, column - begin)) = words;
-    if (stores) {
-      *reinterpret_cast<uint4*>(args.norm + of_row * static_cast<std::size_t>(args.norm_stride) + column) =
-          words;
-    }
-    if (stores_residual && column < hidden) store_eight(args.residual_out + at + column, eight[pass]);
+    if (column >= begin && column < end)
+      *reinterpret_cast<uint4*>(operands + token_offset(0, 0, column - begin)) = words;
+    if (!stores) continue;
+    *reinterpret_cast<uint4*>(args.norm + column) = words;
+    if (column < hidden) store_eight(args.residual_out + column, eight[pass]);
   }
 }
 
-// The part's columns of norms that blocks of the cluster have stored.
-__device__ __forceinline__ void fetch_norms(const NormRouterCudaArgs& args, const Part& part, int first_row,
-                                            int rows, std::uint8_t* operands) {
-  const int pieces = part.steps * 2;  // of a row, 16 bytes each
-  for (int i = static_cast<int>(threadIdx.x); i < rows * pieces; i += router_threads) {
-    const int row = i / pieces, column = i % pieces * 8;
-    ptx::copy_to_shared(
-        operands + token_offset(0, row, column),
-        args.norm + static_cast<std::size_t>(first_row + row) * static_cast<std::size_t>(args.norm_stride) +
-            part.step * 16 + column);
-  }
-}
-
-// A warp's chunk: sums of 16 experts x 8 rows, lane (g, t) having experts g and g + 8, rows 2t and 2t + 1.
+// A warp's chunk: sums of 16 experts, of which lane (g, 0) gets experts g and g + 8 of the row in sums 0 and
+// 2; the others are of no row.
 __device__ __forceinline__ void multiply_chunk(float (&sums)[4], const DenseShape& shape, const Part& part,
                                                int chunk, const std::uint8_t* weights,
                                                const std::uint8_t* operands) {
@@ -178,62 +153,16 @@ __device__ __forceinline__ void multiply_chunk(float (&sums)[4], const DenseShap
   }
 }
 
-__global__ void __launch_bounds__(router_threads)
-    norm_router(const __grid_constant__ NormRouterCudaArgs args) {
-  __shared__ RouterShared shared;
-  const DenseShape& shape = args.router.shape;
-  const int experts = shape.rows, parts = parts_of(shape), block = static_cast<int>(blockIdx.x);
-  const bool real = block < parts * groups_of(args.rows);  // or it rehearses
-  const int group = real ? block / parts : 0, first_row = group * token_group;
-  const int rows = min(args.rows - first_row, token_group);
-  const Part part(shape, block % parts);
-  // [steps, 512], then operands [steps, 256], then logits [8, experts]
-  std::uint8_t* const weights = ptx::dynamic_shared();
-  std::uint8_t* const operands = weights + part.steps * part_step_bytes;
-  float* const all_logits = reinterpret_cast<float*>(operands + part.steps * token_step_bytes);
-  ptx::grid_launch_dependents();
-  if (real) fetch_router(args.router, part, weights);
-  const NormWeights norm_weights(args.norm_weight, shape.cols);
-  if (real) ptx::grid_dependency_wait();
-  if (shares_norms(args.rows)) {
-    const int of_cluster = block % norm_cluster;
-    if (of_cluster < rows)
-      norm_row(args, norm_weights, part, first_row + of_cluster, nullptr, real,
-               real && block % parts < norm_cluster, shared);
-    ptx::cluster_barrier();  // the group's norms are stored
-    fetch_norms(args, part, first_row, rows, operands);
-  } else {
-    const bool stores = real && block % parts == 0;
-    norm_row(args, norm_weights, part, first_row, operands, stores, stores, shared);
-  }
-  ptx::await_copies_to_shared();
-  __syncthreads();  // weights and operands are there
-  const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
-  float* const sums = args.workspace.sums + static_cast<std::size_t>(group * token_group * dense_k_chunks) *
-                                                static_cast<std::size_t>(experts);  // [rows, chunks, experts]
-  if (warp < part_chunks) {
-    float of_chunk[4] = {0, 0, 0, 0};
-    multiply_chunk(of_chunk, shape, part, part.chunk + warp, weights, operands);
-    const int expert = part.tile * dense_tile_rows + part.granule * 8 + lane / 4;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = lane % 4 * 2 + i % 2, of = expert + i / 2 * 32;
-      if (real && row < rows && of < experts)
-        ptx::store_relaxed(&sums[(row * dense_k_chunks + part.chunk + warp) * experts + of],
-                           but_absent(of_chunk[i]));
-    }
-  }
-  // The last of the group's blocks adds and chooses: it waits for blocks that have their places before it.
-  if (real && block % parts != parts - 1) return;
-  if (warp >= rows) return;
-  float* const logits = all_logits + warp * experts;
+// By one warp: the chunks' sums in order and the bias, to `logits`. Without real ones it looks once.
+__device__ __forceinline__ void add_sums(const NormRouterCudaArgs& args, bool real, float* logits) {
+  const int experts = args.router.shape.rows, lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll 1
   for (int base = 0; base < experts; base += experts_at_once * 32) {
     const int first = base + lane;
     float of_chunk[experts_at_once][dense_k_chunks];
     Bf16 bias[experts_at_once] = {};
     const auto place = [&](int i, int chunk) {
-      return sums + (warp * dense_k_chunks + chunk) * experts + min(first + 32 * i, experts - 1);
+      return args.workspace.sums + chunk * experts + min(first + 32 * i, experts - 1);
     };
 #pragma unroll
     for (int i = 0; i < experts_at_once; ++i) {
@@ -272,14 +201,47 @@ __global__ void __launch_bounds__(router_threads)
     }
   }
   __syncwarp();  // each lane's logits are there
-  const int row = first_row + warp;
-  const std::size_t chosen = static_cast<std::size_t>(row) * static_cast<std::size_t>(args.top_k);
-  if (real && args.row_limit != nullptr && row >= *args.row_limit) {
-    if (lane < args.top_k) args.expert_ids[chosen + static_cast<std::size_t>(lane)] = -1;
+}
+
+__global__ void __launch_bounds__(router_threads)
+    norm_router(const __grid_constant__ NormRouterCudaArgs args) {
+  __shared__ RouterShared shared;
+  const DenseShape& shape = args.router.shape;
+  const int parts = parts_of(shape), block = static_cast<int>(blockIdx.x);
+  const bool real = block < parts;  // or it rehearses
+  const Part part(shape, block % parts);
+  // [steps, 512], then operands [steps, 256], then logits [experts]
+  std::uint8_t* const weights = ptx::dynamic_shared();
+  std::uint8_t* const operands = weights + part.steps * part_step_bytes;
+  float* const logits = reinterpret_cast<float*>(operands + part.steps * token_step_bytes);
+  ptx::grid_launch_dependents();
+  if (real) fetch_router(args.router, part, weights);
+  const NormWeights norm_weights(args.norm_weight, shape.cols);
+  if (real) ptx::grid_dependency_wait();
+  norm_row(args, norm_weights, part, operands, real && block == 0, shared);
+  ptx::await_copies_to_shared();
+  __syncthreads();  // weights and operands are there
+  const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
+  if (warp < part_chunks) {
+    float of_chunk[4] = {0, 0, 0, 0};
+    multiply_chunk(of_chunk, shape, part, part.chunk + warp, weights, operands);
+    const int expert = part.tile * dense_tile_rows + part.granule * 8 + lane / 4;
+    float* const sums = args.workspace.sums + (part.chunk + warp) * shape.rows;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (real && lane % 4 == 0 && expert + half * 32 < shape.rows)
+        ptx::store_relaxed(sums + expert + half * 32, but_absent(of_chunk[2 * half]));
+    }
+  }
+  // The last block adds and chooses: it waits for blocks that have their places before it.
+  if ((real && block != parts - 1) || warp > 0) return;
+  add_sums(args, real, logits);
+  if (real && args.row_limit != nullptr && *args.row_limit <= 0) {
+    if (lane < args.top_k) args.expert_ids[lane] = no_expert;
     return;
   }
-  route_row(logits, experts, args.top_k, real ? args.expert_ids + chosen : shared.nobodys_ids[warp],
-            real ? args.expert_weights + chosen : shared.nobodys_weights[warp]);
+  route_row(logits, shape.rows, args.top_k, real ? args.expert_ids : shared.nobodys_ids,
+            real ? args.expert_weights : shared.nobodys_weights);
 }
 
 // Of the part with the most steps.
@@ -287,23 +249,21 @@ std::size_t shared_bytes(const DenseShape& router) {
   int blocks = 0;
   for (int chunk = 0; chunk < dense_k_chunks; chunk += part_chunks)
     blocks = std::max(blocks, router.chunk_begin(chunk + part_chunks) - router.chunk_begin(chunk));
-  return static_cast<std::size_t>(4 * blocks * (part_step_bytes + token_step_bytes) +
-                                  token_group * router.rows * 4);
+  return static_cast<std::size_t>(4 * blocks * (part_step_bytes + token_step_bytes) + router.rows * 4);
 }
 
 }  // namespace
 
-void clear_norm_router_workspace(const NormRouterCudaWorkspace& workspace, int rows, int experts,
-                                 cudaStream_t stream) {
+void clear_norm_router_workspace(const NormRouterCudaWorkspace& workspace, int experts, cudaStream_t stream) {
   static_assert(absent_bits == 0xffffffffu, "every byte of it is the same");
-  cuda_check(cudaMemsetAsync(workspace.sums, 0xff, norm_router_sums(rows, experts) * sizeof(float), stream));
+  cuda_check(cudaMemsetAsync(workspace.sums, 0xff, norm_router_sums(experts) * sizeof(float), stream));
 }
 
 bool norm_router_takes(const DenseShape& router, int rows) {
   constexpr std::size_t most_shared = 112 * 1024;  // two blocks of a multiprocessor have room
   return rows <= norm_router_max_rows && router.cols <= passes_at_once * norm_pass_columns &&
          router.cols % 8 == 0 && shared_bytes(router) <= most_shared &&
-         (rows <= token_group || norm_router_some_takes(router));
+         (rows <= 1 || norm_router_some_takes(router));
 }
 
 Status norm_router_cuda(const NormRouterCudaArgs& args, cudaStream_t stream) {
@@ -327,22 +287,18 @@ Status norm_router_cuda(const NormRouterCudaArgs& args, cudaStream_t stream) {
     return invalid_argument(
         "the blocks of a norm with its router read the residual that one of them would overwrite");
   if (args.rows == 0) return {};
-  if (args.rows > token_group) {
+  if (args.rows > 1) {
     launch_norm_router_some(args, stream);
     return {};
   }
   const std::size_t bytes = shared_bytes(shape);
   cuda_check(cudaFuncSetAttribute(norm_router, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(bytes)));
-  const int cluster = shares_norms(args.rows) ? norm_cluster : 1;
-  const int rehearsing = (processors_of_device() + cluster - 1) / cluster * cluster;
-  const int blocks = std::max(parts_of(shape) * groups_of(args.rows), rehearsing);
-  launch_kernel({.blocks = dim3(static_cast<unsigned>(blocks)),
+  launch_kernel({.blocks = dim3(static_cast<unsigned>(std::max(parts_of(shape), processors_of_device()))),
                  .threads = router_threads,
                  .shared_bytes = bytes,
                  .stream = stream,
-                 .overlaps = true,
-                 .cluster = cluster},
+                 .overlaps = true},
                 norm_router, args);
   return {};
 }

@@ -107,8 +107,8 @@ struct Room {
 
 Outputs in_one(const Shape& shape, const Inputs& inputs, int first = 0) {
   Room room(shape, inputs, first);
-  DeviceBuffer sums = device_bytes(norm_router_sums(shape.rows, shape.experts) * 4, 0);
-  clear_norm_router_workspace({sums.as<float>()}, shape.rows, shape.experts, nullptr);
+  DeviceBuffer sums = device_bytes(norm_router_sums(shape.experts) * 4, 0);
+  clear_norm_router_workspace({sums.as<float>()}, shape.experts, nullptr);
   const NormRouterCudaArgs args{.residual = room.residual.as<float>(),
                                 .delta = room.delta.as<float>(),
                                 .norm_weight = room.norm_weight.as<Bf16>(),
@@ -128,7 +128,7 @@ Outputs in_one(const Shape& shape, const Inputs& inputs, int first = 0) {
     const Status status = norm_router_cuda(args, nullptr);
     NIBBLE_CHECK(status.ok(), status.message());
   }
-  std::vector<std::uint32_t> left(norm_router_sums(shape.rows, shape.experts));
+  std::vector<std::uint32_t> left(norm_router_sums(shape.experts));
   sums.copy_to(std::span(left));
   EXPECT_EQ(std::count(left.begin(), left.end(), absent_bits), std::ssize(left)) << "sums are left";
   return room.outputs(room.residual_out);
@@ -215,7 +215,7 @@ TEST_F(NormRouterOnTheGpu, RowsPastTheLimitChooseNoExpert) {
   shape.row_limit = 9;
   const Outputs nine = in_one(shape, inputs);
   for (std::size_t i = 0; i < all.expert_ids.size(); ++i)
-    EXPECT_EQ(nine.expert_ids[i], i < 36 ? all.expert_ids[i] : -1) << i;
+    EXPECT_EQ(nine.expert_ids[i], i < 36 ? all.expert_ids[i] : no_expert) << i;
 }
 
 TEST_F(NormRouterOnTheGpu, RefusesWhatItHasNoRoomFor) {

@@ -1,4 +1,4 @@
-// Norm, router and choice of experts for 9 to 128 rows.
+// Norm, router and choice of experts for 2 to 128 rows.
 //
 // A cluster of eight blocks has one or two groups of 8 rows, the columns of a tensor-core product: block i
 // has the norm and the choice of row i of each group, and the i-th of K's chunks for all experts. What a
@@ -307,7 +307,7 @@ __device__ __forceinline__ void choose(const NormRouterCudaArgs& args, const Som
   __syncwarp();  // each lane's logits are there
   const std::size_t chosen = static_cast<std::size_t>(row) * static_cast<std::size_t>(args.top_k);
   if (!counts) {
-    if (lane < args.top_k) args.expert_ids[chosen + static_cast<std::size_t>(lane)] = -1;
+    if (lane < args.top_k) args.expert_ids[chosen + static_cast<std::size_t>(lane)] = no_expert;
     return;
   }
   route_row(logits, experts, args.top_k, args.expert_ids + chosen, args.expert_weights + chosen);

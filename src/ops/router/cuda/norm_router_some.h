@@ -1,4 +1,4 @@
-// Norm, router and choice for more rows than one tensor-core product has columns: norm_router_cuda's other
+// Norm, router and choice for more rows than one: norm_router_cuda's other
 // kernel.
 #pragma once
 

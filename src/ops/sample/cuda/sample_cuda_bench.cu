@@ -94,9 +94,8 @@ std::string run_norm_router(int rows, std::mt19937& random) {
                out = bench::zeroed(count * hidden * 2),
                router = bench::random_weights(calls * shape.bytes(), 1),
                bias = bench::filled<Bf16>(128, bench::normal, random), ids = bench::zeroed(count * top_k * 4),
-               weights = bench::zeroed(count * top_k * 4),
-               sums = bench::room(norm_router_sums(rows, 128) * 4);
-  clear_norm_router_workspace({sums.as<float>()}, rows, 128, nullptr);
+               weights = bench::zeroed(count * top_k * 4), sums = bench::room(norm_router_sums(128) * 4);
+  clear_norm_router_workspace({sums.as<float>()}, 128, nullptr);
   return line_of("norm, router, choice", rows, bench::time_graph(calls, 25, [&](cudaStream_t stream) {
                    for (std::size_t call = 0; call < calls; ++call) {
                      bench::require(norm_router_cuda(
