@@ -5,60 +5,128 @@
 
 namespace nibble {
 
-// Ascending with the value, both zeros alike; 0 for a NaN.
+// Ascending with the value, both zeros alike; 1 for a NaN, and 0 is no logit's.
 __device__ __forceinline__ std::uint32_t rank_of(float logit) {
-  if (!(logit == logit)) return 0;
+  if (!(logit == logit)) return 1;
   const std::uint32_t bits = __float_as_uint(logit + 0.0f);
   return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
+// Of both zeros the positive one.
+__device__ __forceinline__ float logit_of(std::uint32_t rank) {
+  return __uint_as_float(rank >> 31 ? rank ^ 0x80000000u : ~rank);
+}
 
-// Lane i < top_k stores choice i. Each choice is the largest of what lies behind the last one in the order
-// (logit, then lower index), so nothing is marked as taken. The ranks of the first held experts stay in
-// registers.
-__device__ __forceinline__ void route_row(const float* logits, int experts, int top_k,
-                                          std::int32_t* expert_ids, float* expert_weights) {
-  constexpr unsigned all_lanes = 0xffffffffu;
-  constexpr int held = 4;  // of a lane
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  std::uint32_t ranks[held];
-#pragma unroll
-  for (int i = 0; i < held; ++i) ranks[i] = lane + 32 * i < experts ? rank_of(logits[lane + 32 * i]) : 0;
-  std::uint32_t last_rank = 0xffffffffu;  // no number's
-  int last_expert = 0;
-  int my_expert = 0;
-#pragma unroll 1
-  for (int choice = 0; choice < top_k; ++choice) {
-    std::uint32_t best_rank = 0;
-    int best_expert = experts;  // none yet
-    const auto consider = [&](int expert, std::uint32_t rank) {
-      const bool behind = rank < last_rank || (rank == last_rank && expert > last_expert);
-      if (behind && (best_expert == experts || rank > best_rank)) {
-        best_rank = rank;
-        best_expert = expert;
-      }
-    };
+// The experts of a lane, those that leave its number when divided by 32: the best that has not been taken, in
+// the order (logit, then lower index), whose rank is 0 if there is none. Of up to 128 experts in all a lane's
+// lie sorted in registers.
+struct FewOfLane {
+  static constexpr int held = 4, most = held * 32;
+  std::uint32_t rank[held];
+  int expert[held];
+
+  __device__ __forceinline__ FewOfLane(const float* logits, int experts) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int i = 0; i < held; ++i) {
-      if (lane + 32 * i < experts) consider(lane + 32 * i, ranks[i]);
+      expert[i] = lane + 32 * i;
+      const std::uint32_t here = rank_of(logits[min(expert[i], experts - 1)]);  // all loads at once
+      rank[i] = expert[i] < experts ? here : 0;
     }
+    // Neighbours change places, so equal ones stay in order.
+#pragma unroll
+    for (int round = 0; round < held; ++round) {
+#pragma unroll
+      for (int i = round % 2; i + 1 < held; i += 2) {
+        const bool swaps = rank[i] < rank[i + 1];
+        const std::uint32_t low_rank = swaps ? rank[i] : rank[i + 1];
+        const int low_expert = swaps ? expert[i] : expert[i + 1];
+        rank[i] = swaps ? rank[i + 1] : rank[i];
+        expert[i] = swaps ? expert[i + 1] : expert[i];
+        rank[i + 1] = low_rank;
+        expert[i + 1] = low_expert;
+      }
+    }
+  }
+  __device__ __forceinline__ std::uint32_t best_rank() const { return rank[0]; }
+  __device__ __forceinline__ int best_expert() const { return expert[0]; }
+  __device__ __forceinline__ void take_best() {
+#pragma unroll
+    for (int i = 0; i < held; ++i) {
+      rank[i] = i + 1 < held ? rank[i + 1] : 0;
+      if (i + 1 < held) expert[i] = expert[i + 1];
+    }
+  }
+};
+
+// Any number: what has been taken lies before the best, so nothing is marked as taken.
+struct ManyOfLane {
+  const float* logits;
+  int experts;
+  std::uint32_t rank = 0xffffffffu;  // no number's
+  int expert = 0;
+
+  __device__ __forceinline__ ManyOfLane(const float* of_row, int count) : logits(of_row), experts(count) {
+    take_best();
+  }
+  __device__ __forceinline__ std::uint32_t best_rank() const { return rank; }
+  __device__ __forceinline__ int best_expert() const { return expert; }
+  __device__ __forceinline__ void take_best() {
+    const std::uint32_t last_rank = rank;
+    const int last_expert = expert;
+    rank = 0;
 #pragma unroll 1
-    for (int expert = lane + 32 * held; expert < experts; expert += 32)
-      consider(expert, rank_of(logits[expert]));
-    last_rank = __reduce_max_sync(all_lanes, best_rank);
-    const bool has_it = best_expert < experts && best_rank == last_rank;
-    last_expert = experts - static_cast<int>(__reduce_max_sync(
-                                all_lanes, has_it ? static_cast<unsigned>(experts - best_expert) : 0u));
-    if (lane == choice) my_expert = last_expert;
+    for (int i = static_cast<int>(threadIdx.x) % 32; i < experts; i += 32) {
+      const std::uint32_t here = rank_of(logits[i]);
+      if (here > rank && (here < last_rank || (here == last_rank && i > last_expert))) {
+        rank = here;
+        expert = i;
+      }
+    }
   }
-  const float mine = lane < top_k ? logits[my_expert] : 0.0f;
-  const float power = __expf(mine - __shfl_sync(all_lanes, mine, 0));
-  float sum = 0;
-#pragma unroll 4
-  for (int choice = 0; choice < top_k; ++choice) sum += __shfl_sync(all_lanes, power, choice);
-  if (lane < top_k) {
-    expert_ids[lane] = my_expert;
-    expert_weights[lane] = power / sum;
+};
+
+// Lane i's choice i < top_k, as it enters the softmax, and the softmax's sum.
+struct LaneChoice {
+  int expert = 0;
+  float power = 0, sum = 0;
+};
+
+// A choice's logit is known from its rank to all lanes at once, so powers and sum come along with the
+// choices.
+template <class OfLane>
+__device__ __forceinline__ LaneChoice choose(OfLane own, int top_k) {
+  constexpr unsigned all_lanes = 0xffffffffu;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  LaneChoice mine;
+  float first = 0;
+#pragma unroll 1
+  for (int choice = 0; choice < top_k; ++choice) {
+    const std::uint32_t rank = __reduce_max_sync(all_lanes, own.best_rank());
+    const int expert = static_cast<int>(__reduce_min_sync(
+        all_lanes, own.best_rank() == rank ? static_cast<unsigned>(own.best_expert()) : all_lanes));
+    if (own.best_expert() == expert) own.take_best();
+    const float logit = logit_of(rank);
+    if (choice == 0) first = logit;
+    const float power = __expf(logit - first);
+    mine.sum += power;
+    if (lane == choice) {
+      mine.expert = expert;
+      mine.power = power;
+    }
   }
+  return mine;
+}
+
+// Lane i < top_k stores choice i, if the row's choices are to be stored.
+__device__ __forceinline__ void route_row(const float* logits, int experts, int top_k,
+                                          std::int32_t* expert_ids, float* expert_weights,
+                                          bool stores = true) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const LaneChoice mine = experts <= FewOfLane::most ? choose(FewOfLane(logits, experts), top_k)
+                                                     : choose(ManyOfLane(logits, experts), top_k);
+  if (!stores || lane >= top_k) return;
+  expert_ids[lane] = mine.expert;
+  expert_weights[lane] = mine.power / mine.sum;
 }
 
 }  // namespace nibble

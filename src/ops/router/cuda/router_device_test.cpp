@@ -63,10 +63,19 @@ TEST_F(RouteTopKOnTheGpu, ChoosesAsTheCpuDoes) {
   }
 }
 
+TEST_F(RouteTopKOnTheGpu, OfALanesEqualLogitsTheLowerIndexWins) {
+  std::vector<float> logits(128, 0);
+  for (const std::size_t expert : {3u, 35u, 67u, 99u}) logits[expert] = 1;
+  EXPECT_EQ(on_gpu(logits, 1, 128, 6).ids, (std::vector<std::int32_t>{3, 35, 67, 99, 0, 1}));
+}
+
 TEST_F(RouteTopKOnTheGpu, RanksWhatIsNoNumberLast) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(on_gpu({NAN, 1, -infinity, NAN, 2}, 1, 5, 4).ids, (std::vector<std::int32_t>{4, 1, 2, 0}));
   EXPECT_EQ(on_gpu({NAN, NAN, NAN}, 1, 3, 2).ids, (std::vector<std::int32_t>{0, 1}));
+  std::vector<float> many(200, NAN);
+  many[150] = -infinity;
+  EXPECT_EQ(on_gpu(many, 1, 200, 3).ids, (std::vector<std::int32_t>{150, 0, 1}));
 }
 
 TEST_F(RouteTopKOnTheGpu, RowsPastTheLimitChooseNoExpert) {

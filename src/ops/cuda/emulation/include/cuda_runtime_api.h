@@ -141,6 +141,12 @@ inline unsigned __reduce_max_sync(unsigned, unsigned value) {
   for (const auto& lane : lanes) most = std::max(most, lane.words[0]);
   return most;
 }
+inline unsigned __reduce_min_sync(unsigned, unsigned value) {
+  const auto& lanes = emulated_exchange(value);
+  unsigned least = value;
+  for (const auto& lane : lanes) least = std::min(least, lane.words[0]);
+  return least;
+}
 inline unsigned atomicMax(unsigned* at, unsigned value) {
   std::atomic_ref<unsigned> shared(*at);
   unsigned found = shared.load();
