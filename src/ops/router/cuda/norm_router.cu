@@ -7,8 +7,9 @@
 //
 // Bytes: a router of 737 KB for gpt-oss-120b, brought before the kernel ahead has ended, and 23 KB for a norm
 // from the second-level cache. Latency is what counts: one trip to memory, the norm, a chain of 24 products,
-// a trip there and back for the sums, the choice. Multiprocessors without a part rehearse, as in
-// add_rms_norm.cu.
+// a trip there and back for the sums, the choice. So each block does all of its part once before the kernel
+// ahead has ended, on whatever is in memory and storing nothing: code that a multiprocessor has to fetch
+// takes two to three times as long.
 #include <algorithm>
 #include <string>
 
@@ -31,8 +32,7 @@ constexpr int part_experts = 16;
 constexpr int part_chunks = 2;
 constexpr int parts_of_k = dense_k_chunks / part_chunks;
 constexpr int part_step_bytes = part_experts * 16 * 2;  // of the router, for a k16 step
-constexpr int experts_at_once = 4;  // of a lane, whose chunks' sums are under way together
-constexpr int passes_at_once = 2;   // of a norm, whose loads are under way together
+constexpr int passes_at_once = 2;                       // of a norm, whose loads are under way together
 
 // Which of its tile's four granules of 16 operand rows a part is, and which of K's steps it multiplies.
 struct Part {
@@ -50,96 +50,116 @@ struct Part {
   }
 };
 
-NIBBLE_HOST_DEVICE constexpr int parts_of(const DenseShape& router) {
-  return router.tiles() * 4 * parts_of_k;
-}
+constexpr int parts_of(const DenseShape& router) { return router.tiles() * 4 * parts_of_k; }
 
-struct RouterShared {
-  float of_warp[norm_warps];
-  // What a rehearsal chooses.
-  std::int32_t nobodys_ids[32];
-  float nobodys_weights[32];
+// Shared memory beyond what the kernel declares.
+struct Places {
+  std::uint8_t* weights;  // [steps, part_step_bytes], of the router
+  float* residual;        // [hidden]
+  Bf16* norm_weights;     // [hidden]
+  Bf16* norm;             // [steps * 16], the part's columns
+  float* logits;          // [experts]
+  float* bias;            // [experts]
+
+  __device__ Places(std::uint8_t* from, const DenseShape& router, int steps) {
+    weights = from;
+    residual = reinterpret_cast<float*>(weights + steps * part_step_bytes);
+    norm_weights = reinterpret_cast<Bf16*>(residual + router.cols);
+    norm = norm_weights + router.cols;
+    logits = reinterpret_cast<float*>(norm + steps * 16);
+    bias = logits + router.rows;
+  }
+  static constexpr int bytes(const DenseShape& router, int steps) {
+    return steps * (part_step_bytes + 16 * 2) + router.cols * (4 + 2) + router.rows * (4 + 4);
+  }
 };
 
-// The part's weights, a k16 step's 512 bytes after the other's.
-__device__ __forceinline__ void fetch_router(const DenseTiles& router, const Part& part,
-                                             std::uint8_t* shared) {
+__device__ __forceinline__ int column_of(int thread, int pass) {
+  return thread * 8 + pass * norm_pass_columns;
+}
+
+// What no kernel writes: the part's weights, a k16 step's 512 bytes after the other's; the norm's weights of
+// this thread's columns; the bias of the experts whose sums it adds.
+__device__ __forceinline__ void fetch_weights(const NormRouterCudaArgs& args, const Part& part,
+                                              const Places& places) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const DenseTiles& router = args.router;
   const std::uint8_t* const from = router.data +
                                    static_cast<std::size_t>(part.tile) * router.shape.tile_bytes() +
                                    part.granule * part_step_bytes;
-  for (int i = static_cast<int>(threadIdx.x); i < part.steps * (part_step_bytes / 16); i += router_threads) {
+  for (int i = thread; i < part.steps * (part_step_bytes / 16); i += router_threads) {
     const int step = i / (part_step_bytes / 16), piece = i % (part_step_bytes / 16);
-    ptx::copy_to_shared(shared + i * 16,
+    ptx::copy_to_shared(places.weights + i * 16,
                         from + static_cast<std::size_t>(part.step + step) * dense_step_bytes + piece * 16);
   }
-}
-
-// The norm's weights of this thread's columns.
-struct NormWeights {
-  uint4 of_pass[passes_at_once] = {};
-
-  __device__ __forceinline__ NormWeights(const Bf16* weights, int hidden) {
-#pragma unroll
-    for (int pass = 0; pass < passes_at_once; ++pass) {
-      const int column = static_cast<int>(threadIdx.x) * 8 + pass * norm_pass_columns;
-      if (column < hidden) of_pass[pass] = *reinterpret_cast<const uint4*>(weights + column);
-    }
-  }
-};
-
-// The row's norm: its part's columns to shared memory as operands, the first row of 8; all columns to memory,
-// and the new residual, if `stores`.
-__device__ __forceinline__ void norm_row(const NormRouterCudaArgs& args, const NormWeights& weights,
-                                         const Part& part, std::uint8_t* operands, bool stores,
-                                         RouterShared& shared) {
-  const int hidden = args.router.shape.cols, padded = args.router.shape.padded_cols();
-  const int first = static_cast<int>(threadIdx.x) * 8;
-  const int begin = part.step * 16, end = begin + part.steps * 16;
-  Eight eight[passes_at_once] = {}, delta[passes_at_once] = {};
 #pragma unroll
   for (int pass = 0; pass < passes_at_once; ++pass) {
-    const int column = first + pass * norm_pass_columns;
-    if (column >= hidden) continue;
-    eight[pass] = load_eight(args.residual + column);
-    delta[pass] = load_eight(args.delta + column);
+    const int column = column_of(thread, pass);
+    if (column < router.shape.cols)
+      ptx::copy_to_shared(places.norm_weights + column, args.norm_weight + column);
   }
+  if (args.router_bias == nullptr) return;
+  for (int expert = thread; expert < router.shape.rows; expert += router_threads)
+    places.bias[expert] = __uint_as_float(static_cast<std::uint32_t>(args.router_bias[expert].bits) << 16);
+}
+
+// The row's norm: its part's columns to shared memory; the thread's columns to memory, and the new residual,
+// if `stores`. All that has been asked for is there afterwards, for the thread that asked.
+__device__ __forceinline__ void norm_row(const NormRouterCudaArgs& args, const Part& part,
+                                         const Places& places, int thread, bool stores,
+                                         float (&of_warp)[norm_warps]) {
+  const int hidden = args.router.shape.cols, padded = args.router.shape.padded_cols();
+  const int begin = part.step * 16, end = begin + part.steps * 16;
+  Eight eight[passes_at_once] = {};  // the delta, then the new residual
+  // One of both by way of shared memory: there are no registers for all.
+#pragma unroll
+  for (int pass = 0; pass < passes_at_once; ++pass) {
+    const int column = column_of(thread, pass);
+    if (column >= hidden) continue;
+    ptx::copy_to_shared(places.residual + column, args.residual + column);
+    ptx::copy_to_shared(places.residual + column + 4, args.residual + column + 4);
+    eight[pass] = load_eight(args.delta + column);
+  }
+  ptx::await_copies_to_shared();
   float own = 0;
 #pragma unroll
   for (int pass = 0; pass < passes_at_once; ++pass) {
-    if (first + pass * norm_pass_columns >= hidden) continue;
-    eight[pass] = add(eight[pass], delta[pass]);
+    const int column = column_of(thread, pass);
+    if (column >= hidden) continue;
+    eight[pass] = add(eight_of_shared(places.residual + column), eight[pass]);
     own = squares(own, eight[pass]);
   }
   own = sum_of_warp(own);
-  if (threadIdx.x % 32 == 0) shared.of_warp[threadIdx.x / 32] = own;
+  if (thread % 32 == 0) of_warp[thread / 32] = own;
   __syncthreads();  // every warp's sum is there
-  const float scale = norm_scale(shared.of_warp, hidden, args.eps);
+  const float scale = norm_scale(of_warp, hidden, args.eps);
 #pragma unroll
   for (int pass = 0; pass < passes_at_once; ++pass) {
-    const int column = first + pass * norm_pass_columns;
+    const int column = column_of(thread, pass);
     if (column >= padded) continue;
     uint4 words = make_uint4(0, 0, 0, 0);
-    if (column < hidden) words = scaled(eight[pass], scale, weights.of_pass[pass]);
-    if (column >= begin && column < end)
-      *reinterpret_cast<uint4*>(operands + token_offset(0, 0, column - begin)) = words;
+    if (column < hidden) {
+      words = scaled(eight[pass], scale, *reinterpret_cast<const uint4*>(places.norm_weights + column));
+    }
+    if (column >= begin && column < end) *reinterpret_cast<uint4*>(places.norm + column - begin) = words;
     if (!stores) continue;
     *reinterpret_cast<uint4*>(args.norm + column) = words;
     if (column < hidden) store_eight(args.residual_out + column, eight[pass]);
   }
 }
 
-// A warp's chunk: sums of 16 experts, of which lane (g, 0) gets experts g and g + 8 of the row in sums 0 and
-// 2; the others are of no row.
+// A warp's chunk: sums of 16 experts, of which lane (g, t) gets experts g and g + 8 in sums 0 and 2. All
+// eight columns of a product are the one row.
 __device__ __forceinline__ void multiply_chunk(float (&sums)[4], const DenseShape& shape, const Part& part,
-                                               int chunk, const std::uint8_t* weights,
-                                               const std::uint8_t* operands) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, matrix = lane / 8, row = lane % 8;
+                                               int chunk, const std::uint8_t* weights, const Bf16* norm,
+                                               int lane) {
+  const int matrix = lane / 8, row = lane % 8;
   const int first = 4 * shape.chunk_begin(chunk) - part.step,
             past = 4 * shape.chunk_begin(chunk + 1) - part.step;
   // Groups of 8 operand rows lie 256 bytes apart, their halves of K 128.
   const std::uint8_t* a_row =
       weights + first * part_step_bytes + matrix % 2 * 256 + matrix / 2 * 128 + row * 16;
-  const std::uint8_t* b_row = operands + first * token_step_bytes + matrix * 128 + row * 16;
+  const Bf16* b_row = norm + first * 16 + matrix * 8;
 #pragma unroll 4
   for (int step = first; step < past; step += 2) {  // whole k64 blocks
     std::uint32_t a[2][4], b[4];
@@ -149,99 +169,90 @@ __device__ __forceinline__ void multiply_chunk(float (&sums)[4], const DenseShap
     ptx::mma_m16n8k16_bf16(sums, a[0][0], a[0][1], a[0][2], a[0][3], b[0], b[1]);
     ptx::mma_m16n8k16_bf16(sums, a[1][0], a[1][1], a[1][2], a[1][3], b[2], b[3]);
     a_row += 2 * part_step_bytes;
-    b_row += 2 * token_step_bytes;
+    b_row += 2 * 16;
   }
 }
 
-// By one warp: the chunks' sums in order and the bias, to `logits`. Without real ones it looks once.
-__device__ __forceinline__ void add_sums(const NormRouterCudaArgs& args, bool real, float* logits) {
-  const int experts = args.router.shape.rows, lane = static_cast<int>(threadIdx.x) % 32;
+// The chunks' sums in order and the bias, a thread an expert. Without real ones it looks once.
+__device__ __forceinline__ void add_sums(const NormRouterCudaArgs& args, const Places& places, int thread,
+                                         bool real) {
+  const int experts = args.router.shape.rows;
 #pragma unroll 1
-  for (int base = 0; base < experts; base += experts_at_once * 32) {
-    const int first = base + lane;
-    float of_chunk[experts_at_once][dense_k_chunks];
-    Bf16 bias[experts_at_once] = {};
-    const auto place = [&](int i, int chunk) {
-      return args.workspace.sums + chunk * experts + min(first + 32 * i, experts - 1);
-    };
-#pragma unroll
-    for (int i = 0; i < experts_at_once; ++i) {
-      if (args.router_bias != nullptr) bias[i] = args.router_bias[min(first + 32 * i, experts - 1)];
-    }
+  for (int expert = thread; expert < experts; expert += router_threads) {
+    const float* const sums = args.workspace.sums + expert;
+    float of_chunk[dense_k_chunks];
     bool all_there = false;
     for (unsigned polls = 0; !all_there; ++polls) {
       if (polls == absent_give_up) __trap();
 #pragma unroll
-      for (int i = 0; i < experts_at_once; ++i) {
-#pragma unroll
-        for (int chunk = 0; chunk < dense_k_chunks; ++chunk)
-          of_chunk[i][chunk] = ptx::load_relaxed(place(i, chunk));
-      }
+      for (int chunk = 0; chunk < dense_k_chunks; ++chunk)
+        of_chunk[chunk] = ptx::load_relaxed(sums + chunk * experts);
       all_there = true;
 #pragma unroll
-      for (int i = 0; i < experts_at_once; ++i) {
-#pragma unroll
-        for (int chunk = 0; chunk < dense_k_chunks; ++chunk)
-          all_there = all_there && !is_absent(of_chunk[i][chunk]);
-      }
+      for (int chunk = 0; chunk < dense_k_chunks; ++chunk)
+        all_there = all_there && !is_absent(of_chunk[chunk]);
       all_there = all_there || !real;
     }
-    __syncwarp();  // lanes share places past the last expert
+    float total = of_chunk[0];
 #pragma unroll
-    for (int i = 0; i < experts_at_once; ++i) {
-      float total = of_chunk[i][0];
-#pragma unroll
-      for (int chunk = 0; chunk < dense_k_chunks; ++chunk) {
-        if (chunk > 0) total = total + of_chunk[i][chunk];
-        if (real) ptx::store_relaxed(place(i, chunk), absent_word());
-      }
-      if (args.router_bias != nullptr)
-        total = total + __uint_as_float(static_cast<std::uint32_t>(bias[i].bits) << 16);
-      if (first + 32 * i < experts) logits[first + 32 * i] = total;
-    }
+    for (int chunk = 1; chunk < dense_k_chunks; ++chunk) total = total + of_chunk[chunk];
+    places.logits[expert] = args.router_bias == nullptr ? total : total + places.bias[expert];
   }
-  __syncwarp();  // each lane's logits are there
 }
 
-__global__ void __launch_bounds__(router_threads)
+// 40 registers: a block of 18 warps with up to 80 has its place beside this one, as each quarter of a
+// multiprocessor's 65,536 holds five such warps and two of these.
+__global__ void __launch_bounds__(router_threads, 6)
     norm_router(const __grid_constant__ NormRouterCudaArgs args) {
-  __shared__ RouterShared shared;
+  __shared__ float of_warp[norm_warps];
   const DenseShape& shape = args.router.shape;
-  const int parts = parts_of(shape), block = static_cast<int>(blockIdx.x);
-  const bool real = block < parts;  // or it rehearses
-  const Part part(shape, block % parts);
-  // [steps, 512], then operands [steps, 256], then logits [experts]
-  std::uint8_t* const weights = ptx::dynamic_shared();
-  std::uint8_t* const operands = weights + part.steps * part_step_bytes;
-  float* const logits = reinterpret_cast<float*>(operands + part.steps * token_step_bytes);
+  const int block = static_cast<int>(blockIdx.x), last = static_cast<int>(gridDim.x) - 1;
+  const int warp = ptx::warp_of_block();
+  const Part fetched(shape, block);
   ptx::grid_launch_dependents();
-  if (real) fetch_router(args.router, part, weights);
-  const NormWeights norm_weights(args.norm_weight, shape.cols);
-  if (real) ptx::grid_dependency_wait();
-  norm_row(args, norm_weights, part, operands, real && block == 0, shared);
-  ptx::await_copies_to_shared();
-  __syncthreads();  // weights and operands are there
-  const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
-  if (warp < part_chunks) {
-    float of_chunk[4] = {0, 0, 0, 0};
-    multiply_chunk(of_chunk, shape, part, part.chunk + warp, weights, operands);
-    const int expert = part.tile * dense_tile_rows + part.granule * 8 + lane / 4;
-    float* const sums = args.workspace.sums + (part.chunk + warp) * shape.rows;
+  fetch_weights(args, fetched, Places(ptx::dynamic_shared(), shape, fetched.steps));
+  // First to rehearse, then with what the kernel ahead has left; so both times must be the same code. What
+  // some warps still read of the rehearsal others write again behind the next barrier or the one after.
+#pragma unroll 1
+  for (int rehearsal = 1; rehearsal >= 0; --rehearsal) {
+    const bool real = rehearsal == 0;
+    // Anew each time: there are no registers to keep what follows from these.
+    const int thread = ptx::held(static_cast<int>(threadIdx.x)), lane = thread % 32;
+    const Part part(shape, ptx::held(block));
+    const Places places(ptx::dynamic_shared(), shape, part.steps);
+    if (real) ptx::grid_dependency_wait();
+    // Asked for early, as it is far away.
+    const std::int32_t rows = args.row_limit == nullptr ? 1 : __ldcg(args.row_limit);
+    // The first blocks store a warp's columns each.
+    norm_row(args, part, places, thread, real && warp == block, of_warp);
+    __syncthreads();  // weights and norm are there
+    if (warp < part_chunks) {
+      float of_chunk[4] = {0, 0, 0, 0};
+      multiply_chunk(of_chunk, shape, part, part.chunk + warp, places.weights, places.norm, lane);
+      const int expert = part.tile * dense_tile_rows + part.granule * 8 + lane / 4;
+      float* const sums = args.workspace.sums + (part.chunk + warp) * shape.rows;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (real && lane % 4 == 0 && expert + half * 32 < shape.rows)
-        ptx::store_relaxed(sums + expert + half * 32, but_absent(of_chunk[2 * half]));
+      for (int half = 0; half < 2; ++half) {
+        if (real && lane % 4 == 0 && expert + half * 32 < shape.rows)
+          ptx::store_relaxed(sums + expert + half * 32, but_absent(of_chunk[2 * half]));
+      }
+    }
+    // The last block adds and chooses: it waits for blocks that have their places before it.
+    if (block == last) {
+      add_sums(args, places, thread, real);
+      __syncthreads();  // each thread's logits are there
+      if (warp == 0) {
+        if (real && rows <= 0) {
+          if (lane < args.top_k) args.expert_ids[lane] = no_expert;
+        } else {
+          route_row(places.logits, shape.rows, args.top_k, args.expert_ids, args.expert_weights, real);
+        }
+      } else if (real) {  // the sums make place for the next launch's
+        for (int i = thread - 32; i < dense_k_chunks * shape.rows; i += router_threads - 32)
+          ptx::store_relaxed(args.workspace.sums + i, absent_word());
+      }
     }
   }
-  // The last block adds and chooses: it waits for blocks that have their places before it.
-  if ((real && block != parts - 1) || warp > 0) return;
-  add_sums(args, real, logits);
-  if (real && args.row_limit != nullptr && *args.row_limit <= 0) {
-    if (lane < args.top_k) args.expert_ids[lane] = no_expert;
-    return;
-  }
-  route_row(logits, shape.rows, args.top_k, real ? args.expert_ids : shared.nobodys_ids,
-            real ? args.expert_weights : shared.nobodys_weights);
 }
 
 // Of the part with the most steps.
@@ -249,7 +260,7 @@ std::size_t shared_bytes(const DenseShape& router) {
   int blocks = 0;
   for (int chunk = 0; chunk < dense_k_chunks; chunk += part_chunks)
     blocks = std::max(blocks, router.chunk_begin(chunk + part_chunks) - router.chunk_begin(chunk));
-  return static_cast<std::size_t>(4 * blocks * (part_step_bytes + token_step_bytes) + router.rows * 4);
+  return static_cast<std::size_t>(Places::bytes(router, 4 * blocks));
 }
 
 }  // namespace
@@ -294,7 +305,7 @@ Status norm_router_cuda(const NormRouterCudaArgs& args, cudaStream_t stream) {
   const std::size_t bytes = shared_bytes(shape);
   cuda_check(cudaFuncSetAttribute(norm_router, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(bytes)));
-  launch_kernel({.blocks = dim3(static_cast<unsigned>(std::max(parts_of(shape), processors_of_device()))),
+  launch_kernel({.blocks = dim3(static_cast<unsigned>(parts_of(shape))),
                  .threads = router_threads,
                  .shared_bytes = bytes,
                  .stream = stream,

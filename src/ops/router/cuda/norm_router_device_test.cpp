@@ -184,6 +184,7 @@ TEST_F(NormRouterOnTheGpu, GivesTheBitsOfThreeKernels) {
                              {2, 72, 5, 5},
                              {75, 136, 40, 4},
                              {17, 136, 200, 8, false},
+                             {1, 136, 200, 8, false},
                              {1, 32, 3, 1}}) {
     const Inputs inputs = inputs_of(shape, 1);
     EXPECT_TRUE(in_one(shape, inputs) == in_three(shape, inputs))
@@ -216,6 +217,9 @@ TEST_F(NormRouterOnTheGpu, RowsPastTheLimitChooseNoExpert) {
   const Outputs nine = in_one(shape, inputs);
   for (std::size_t i = 0; i < all.expert_ids.size(); ++i)
     EXPECT_EQ(nine.expert_ids[i], i < 36 ? all.expert_ids[i] : no_expert) << i;
+  shape.rows = 1;
+  shape.row_limit = 0;
+  EXPECT_EQ(in_one(shape, inputs).expert_ids, (std::vector<std::int32_t>(4, no_expert)));
 }
 
 TEST_F(NormRouterOnTheGpu, RefusesWhatItHasNoRoomFor) {
