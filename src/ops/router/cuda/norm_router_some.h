@@ -1,5 +1,4 @@
-// Norm, router and choice for more rows than one: norm_router_cuda's other
-// kernel.
+// Norm, router and choice for more rows than one: norm_router_cuda's other kernel.
 #pragma once
 
 #include <cuda_runtime_api.h>
