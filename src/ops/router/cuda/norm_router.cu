@@ -200,8 +200,9 @@ __device__ __forceinline__ void add_sums(const NormRouterCudaArgs& args, const P
   }
 }
 
-// 40 registers: a block of 18 warps with up to 80 has its place beside this one, as each quarter of a
-// multiprocessor's 65,536 holds five such warps and two of these.
+// 40 registers are enough. A block of the expert layer, whose 18 warps have 96, finds no room beside one of
+// these: a quarter of a multiprocessor's 65,536 does not hold five such warps and two of these, as it would
+// with 80.
 __global__ void __launch_bounds__(router_threads, 6)
     norm_router(const __grid_constant__ NormRouterCudaArgs args) {
   __shared__ float of_warp[norm_warps];
