@@ -112,7 +112,9 @@ struct Case {
 };
 
 std::vector<Case> cases() {
-  std::vector<Case> some = {{128, 640, 3}, {70, 200, 12}, {1, 16, 1}, {200, 1088, 21}, {130, 1100, 60}};
+  // The last has more tiles than blocks have at once.
+  std::vector<Case> some = {{128, 640, 3},   {70, 200, 12},   {1, 16, 1},
+                            {200, 1088, 21}, {130, 1100, 60}, {520, 160, 140}};
   if (!small_cases) {
     some.insert(some.end(), {{5120, 2880, 1},
                              {2880, 4096, 8},

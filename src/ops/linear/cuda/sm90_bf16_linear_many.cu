@@ -370,7 +370,8 @@ __device__ __forceinline__ void multiply_runs(const ManyParams<Output>& params, 
         to[at + 32] = sums.totals[sum + 2];
       }
     }
-    barriers.is_whole[part] = all;  // by each warp alike, whose arrival speaks for it
+    // By one thread; those who read it wait for all four warps' arrivals.
+    if (threadIdx.x % group_threads == 0) barriers.is_whole[part] = all;
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&barriers.left[part]);
   }
