@@ -172,8 +172,8 @@ def run_google_test(preset, name, command, timeout, selection, **environment):
     return outcome
 
 
-def run_google_tests(preset, names=None, timeout=600, selections=None, **environment):
-    tests = [test for test in ctest_commands(preset, "fast") if names is None or test[0] in names]
+def run_google_tests(preset, names=None, timeout=600, selections=None, label="fast", **environment):
+    tests = [test for test in ctest_commands(preset, label) if names is None or test[0] in names]
     outcome = Outcome()
     if not tests:
         outcome.failed.append(f"{preset}: no C++ tests are registered")
@@ -188,6 +188,11 @@ def run_google_tests(preset, names=None, timeout=600, selections=None, **environ
 
 def release_tests(args):
     return run_google_tests("release", **(EXTENDED_COUNTS if args.extended else {}))
+
+
+def race_tests(args):
+    """The emulated kernels with every access to shared memory watched; g++ instruments them."""
+    return run_google_tests("release", label="races")
 
 
 def sanitized_tests(args):
@@ -308,6 +313,7 @@ PARTS = {
     "format": format_check,
     "device-record": device_record,
     "release": release_tests,
+    "races": race_tests,
     "bundle": bundle,
     "python": python_tests,
     "fuzz": fuzz_tests,
@@ -319,7 +325,7 @@ PARTS = {
 }
 CHECK = ("layers", "format", "release")
 EXTENDED = tuple(name for name in PARTS if name != "threads")  # which is a selection of tsan
-TEST = ("layers", "format", "device-record", "release", "bundle", "python", "fuzz", "threads")
+TEST = ("layers", "format", "device-record", "release", "races", "bundle", "python", "fuzz", "threads")
 
 
 def machine():

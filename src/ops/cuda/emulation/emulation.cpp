@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "ops/cuda/emulation/races.h"
 
 namespace nibble::emulation {
 namespace {
@@ -30,27 +31,39 @@ constexpr int longest_copy = 40;  // turns
 constexpr std::chrono::minutes deadline{5};
 constexpr std::uint8_t rubbish = 0xee;
 
+// Where races are watched, a barrier hands on what those who came to it knew.
 struct Barrier {
   unsigned arrivals = 0, pending = 0, phase = 0;
+  unsigned strand = 0;
   std::int64_t bytes = 0;
+  Gathering gathering{};
+  Known known{};
 
   void settle() {
     if (pending > 0 || bytes != 0) return;
     ++phase;
     pending = arrivals;
+    if (strand == 0) return;
+    gathering.add(strand, phase);
+    known = gathering.take();
   }
 };
 
 struct Meeting {
   unsigned arrived = 0, ended = 0;
+  Gathering gathering;
+  Known known;
 };
 
 class Block;
 
 // Of blocks, each a thread of the operating system.
 struct Cluster {
-  std::atomic<unsigned> arrived = 0, ended = 0;
   std::mutex mutex;
+  unsigned arrived = 0;
+  std::atomic<unsigned> ended = 0;
+  Gathering gathering;
+  Known known;
   Block* blocks[most_at_once] = {};  // those that run
 };
 
@@ -58,6 +71,8 @@ struct Cluster {
 struct Warp {
   unsigned arrived = 0, ended = 0;
   Lanes lanes[2];
+  Gathering gathering;
+  Known known;
 };
 
 using Value = std::array<std::uint8_t, 16>;
@@ -78,6 +93,8 @@ struct Message {
   std::uint32_t bytes;
   const void* barrier;
   Value value{};
+  Known known{};  // to who sent it
+  const void* place = nullptr;
 };
 
 using Stack = std::unique_ptr<char[]>;
@@ -127,7 +144,11 @@ class Block {
         random_(x + 1),
         fibers_(grid.threads),
         warps_((grid.threads + 31) / 32),
-        dynamic_(grid.shared_bytes + 128, rubbish) {}
+        dynamic_(grid.shared_bytes + 128, rubbish) {
+    if (accesses_are_told)
+      watch_ = std::make_unique<RaceWatch>(RaceWatch::Shape{grid.cluster, rank(), grid.threads}, dynamic(),
+                                           grid.shared_bytes);
+  }
 
   void run() {
     running = this;
@@ -178,7 +199,9 @@ class Block {
   void give_way() {
     if (_setjmp(current_->left) == 0) _longjmp(scheduler_, 1);
   }
-  void copy(void* to, const void* from, std::uint32_t bytes, const void* barrier, const Value& value = {}) {
+  // By somebody with that past, if it is watched.
+  void copy(void* to, const void* from, std::uint32_t bytes, const void* barrier, const Past* past,
+            const void* place, const Value& value = {}) {
     const auto misaligned = [](const void* pointer) {
       return reinterpret_cast<std::uintptr_t>(pointer) % 16 != 0;
     };
@@ -186,25 +209,33 @@ class Block {
     const std::uint8_t* begin = static_cast<std::uint8_t*>(to);
     if (begin < dynamic() || begin + bytes > dynamic() + grid_.shared_bytes)
       stop("a bulk copy past shared memory");
+    const Barrier& end = this->barrier(barrier);
+    if (watch_ != nullptr) watch_->bulk_write(*past, to, bytes, end.strand, end.phase + 1, place);
     std::memset(to, rubbish, bytes);
     copies_.push_back({to, from, bytes, barrier, value, static_cast<int>(random_() % longest_copy)});
   }
 
   void arrive(const void* at, std::uint32_t bytes_to_come) {
-    Barrier& end = barrier(at);
-    if (end.pending == 0) stop("more arrivals than a barrier expects");
-    end.bytes += bytes_to_come;
-    --end.pending;
-    end.settle();
+    if (watch_ != nullptr) watch_->hand(current_->index, barrier(at).gathering);
+    count_arrival(barrier(at), bytes_to_come);
   }
+  void arrive_after_copies(const void* at) {
+    if (watch_ != nullptr) watch_->hand_after_copies(current_->index, barrier(at).gathering);
+    count_arrival(barrier(at), 0);
+  }
+  const Past* past() const { return watch_ == nullptr ? nullptr : &watch_->past(current_->index); }
 
   unsigned rank() const { return x_ % grid_.cluster; }
   // `message` names places as they are in this block.
   void send(unsigned rank, Message message) {
-    if (rank == this->rank()) return follow(message);
+    if (rank == this->rank() && message.bytes == 0) return arrive(message.barrier, 0);
+    if (rank == this->rank())
+      return copy(message.to, message.from, message.bytes, message.barrier, past(), message.place,
+                  message.value);
     const std::lock_guard lock(cluster_.mutex);
     Block* const other = rank < grid_.cluster ? cluster_.blocks[rank] : nullptr;
     if (other == nullptr) stop("reaching into a block that does not run");
+    if (watch_ != nullptr) message.known = watch_->hand(current_->index);
     message.to = place_in(*other, message.to);
     message.barrier = place_in(*other, message.barrier);
     other->messages_.push_back(message);
@@ -216,6 +247,7 @@ class Block {
   Fiber* current_ = nullptr;
   std::map<const void*, Barrier> barriers_;
   std::map<int, Meeting> meetings_;
+  std::unique_ptr<RaceWatch> watch_;  // or nothing
 
  private:
   static void enter() {
@@ -248,9 +280,20 @@ class Block {
     }
     for (const Message& message : messages) follow(message);
   }
+  void count_arrival(Barrier& end, std::uint32_t bytes_to_come) {
+    if (end.pending == 0) stop("more arrivals than a barrier expects");
+    end.bytes += bytes_to_come;
+    --end.pending;
+    end.settle();
+  }
   void follow(const Message& message) {
-    if (message.bytes == 0) return arrive(message.barrier, 0);
-    copy(message.to, message.from, message.bytes, message.barrier, message.value);
+    if (message.bytes == 0) {
+      Barrier& end = barrier(message.barrier);
+      if (watch_ != nullptr) end.gathering.add(message.known);
+      return count_arrival(end, 0);
+    }
+    const Past past{.others = message.known};
+    copy(message.to, message.from, message.bytes, message.barrier, &past, message.place, message.value);
   }
   // Beyond what the launch asked for, shared variables are a thread's, each thread's as far from its
   // `anchor_`.
@@ -314,9 +357,11 @@ void give_way() { running->give_way(); }
 
 void come_to_barrier(int id, unsigned threads) {
   Meeting& meeting = running->meetings_[id];
+  if (running->watch_ != nullptr) running->watch_->hand(thread_index(), meeting.gathering);
   if (++meeting.arrived < threads) return;
   meeting.arrived = 0;
   ++meeting.ended;
+  if (running->watch_ != nullptr) meeting.known = meeting.gathering.take();
 }
 
 void block_barrier(int id, unsigned threads) {
@@ -324,19 +369,25 @@ void block_barrier(int id, unsigned threads) {
   const unsigned ended = meeting.ended;
   come_to_barrier(id, threads);
   while (meeting.ended == ended) give_way();
+  if (running->watch_ != nullptr) running->watch_->learn(thread_index(), meeting.known);
 }
 
 void cluster_arrive() {
   Cluster& meeting = running->cluster_;
+  const std::lock_guard lock(meeting.mutex);
   running->current_->clusters_ended = meeting.ended;
-  if (++meeting.arrived == running->grid_.cluster * running->grid_.threads) {
-    meeting.arrived = 0;
-    ++meeting.ended;
-  }
+  if (running->watch_ != nullptr) running->watch_->hand(thread_index(), meeting.gathering);
+  if (++meeting.arrived < running->grid_.cluster * running->grid_.threads) return;
+  meeting.arrived = 0;
+  if (running->watch_ != nullptr) meeting.known = meeting.gathering.take();
+  ++meeting.ended;
 }
 
 void cluster_wait() {
   while (running->cluster_.ended == running->current_->clusters_ended) give_way();
+  if (running->watch_ == nullptr) return;
+  const std::lock_guard lock(running->cluster_.mutex);
+  running->watch_->learn(thread_index(), running->cluster_.known);
 }
 
 unsigned cluster_rank() { return running->rank(); }
@@ -355,8 +406,21 @@ Lanes& exchange(const LaneData& own, void (*together)(Lanes&)) {
   return lanes;
 }
 
+void warp_barrier() {
+  Warp& warp = running->warp();
+  RaceWatch* const watch = running->watch_.get();
+  if (watch != nullptr) {
+    watch->hand(thread_index(), warp.gathering);
+    if (warp.arrived == 31) warp.known = warp.gathering.take();
+  }
+  exchange({});
+  if (watch != nullptr) watch->learn(thread_index(), warp.known);
+}
+
 void barrier_init(const void* barrier, unsigned arrivals) {
-  running->barriers_[barrier] = {.arrivals = arrivals, .pending = arrivals};
+  Barrier& begun = running->barriers_[barrier];
+  begun = {.arrivals = arrivals, .pending = arrivals};
+  if (running->watch_ != nullptr) begun.strand = running->watch_->add_barrier();
 }
 
 void barrier_arrive(const void* barrier, std::uint32_t bytes_to_come) {
@@ -364,11 +428,14 @@ void barrier_arrive(const void* barrier, std::uint32_t bytes_to_come) {
 }
 
 bool barrier_passed(const void* barrier, unsigned parity) {
-  return (running->barrier(barrier).phase & 1) != parity;
+  const Barrier& end = running->barrier(barrier);
+  if ((end.phase & 1) == parity) return false;
+  if (running->watch_ != nullptr) running->watch_->learn(thread_index(), end.known);
+  return true;
 }
 
 void copy_to_shared(void* to, const void* from, std::uint32_t bytes, const void* barrier) {
-  running->copy(to, from, bytes, barrier);
+  running->copy(to, from, bytes, barrier, running->past(), __builtin_return_address(0));
 }
 
 void barrier_arrive_at(const void* barrier, unsigned rank) {
@@ -376,15 +443,64 @@ void barrier_arrive_at(const void* barrier, unsigned rank) {
 }
 
 void copy_to_blocks(void* to, const void* from, std::uint32_t bytes, const void* barrier, unsigned ranks) {
+  Message message{to, from, bytes, barrier};
+  message.place = __builtin_return_address(0);
   for (unsigned rank = 0; rank < most_at_once; ++rank) {
-    if ((ranks >> rank & 1) != 0) running->send(rank, {to, from, bytes, barrier});
+    if ((ranks >> rank & 1) != 0) running->send(rank, message);
   }
 }
 
 void store_to_block(void* to, const void* sixteen_bytes, const void* barrier, unsigned rank) {
   Message message{to, nullptr, sizeof(Value), barrier};
   std::memcpy(message.value.data(), sixteen_bytes, sizeof(Value));
+  message.place = __builtin_return_address(0);
   running->send(rank, message);
+}
+
+void copy_by_thread(void* to, const void* from) {
+  if (running->watch_ != nullptr) running->watch_->copy(thread_index(), to, 16, __builtin_return_address(0));
+  std::memcpy(to, from, 16);
+}
+
+void await_copies_by_thread() {
+  if (running->watch_ != nullptr) running->watch_->await(thread_index(), copies);
+}
+
+void barrier_arrive_after_copies(const void* barrier) { running->arrive_after_copies(barrier); }
+
+void copy_from_shared(void* to, const void* from, std::uint32_t bytes) {
+  if (running->watch_ != nullptr)
+    running->watch_->bulk_read(thread_index(), from, bytes, __builtin_return_address(0));
+  std::memcpy(to, from, bytes);
+}
+
+void await_copies_from_shared() {
+  if (running->watch_ != nullptr) running->watch_->await(thread_index(), bulk_reads);
+}
+
+void fence_writes() {
+  if (running->watch_ != nullptr) running->watch_->fence(thread_index());
+}
+
+std::uint32_t operand_of_products(const void* at) {
+  if (running->watch_ != nullptr)
+    running->watch_->product_read(thread_index(), at, 4, __builtin_return_address(0));
+  std::uint32_t word;
+  std::memcpy(&word, at, sizeof word);
+  return word;
+}
+
+void close_products() {
+  if (running->watch_ != nullptr) running->watch_->close_products(thread_index());
+}
+
+void await_products(unsigned but) {
+  if (running->watch_ != nullptr) running->watch_->await_products(thread_index(), but);
+}
+
+void accessed(const void* at, std::size_t bytes, bool write, bool atomic, const void* place) {
+  if (running == nullptr || running->watch_ == nullptr) return;
+  running->watch_->access(thread_index(), at, bytes, {.write = write, .atomic = atomic, .place = place});
 }
 
 void stop(const char* why) { check_failed("a kernel keeps the rules", why, SourceLocation::current()); }

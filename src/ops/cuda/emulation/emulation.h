@@ -53,6 +53,8 @@ struct alignas(16) LaneData {
 };
 using Lanes = LaneData[32];
 Lanes& exchange(const LaneData& own, void (*together)(Lanes&) = nullptr);
+// The only one of the whole warp that orders memory.
+void warp_barrier();
 
 // mbarriers, known by their address.
 void barrier_init(const void* barrier, unsigned arrivals);
@@ -63,6 +65,28 @@ void copy_to_shared(void* to, const void* from, std::uint32_t bytes, const void*
 void barrier_arrive_at(const void* barrier, unsigned rank);
 void copy_to_blocks(void* to, const void* from, std::uint32_t bytes, const void* barrier, unsigned ranks);
 void store_to_block(void* to, const void* sixteen_bytes, const void* barrier, unsigned rank);
+
+// 16 bytes, by the thread itself; they are there for it when it has waited.
+void copy_by_thread(void* to, const void* from);
+void await_copies_by_thread();
+// Counts once they are there.
+void barrier_arrive_after_copies(const void* barrier);
+
+// From shared memory, which is read until the thread has waited.
+void copy_from_shared(void* to, const void* from, std::uint32_t bytes);
+void await_copies_from_shared();
+
+// What the thread wrote is there for engines.
+void fence_writes();
+
+// A word that tensor cores read in the thread's present group of products, which goes on until it has waited
+// for all groups `but` the last few.
+std::uint32_t operand_of_products(const void* at);
+void close_products();
+void await_products(unsigned but);
+
+// A load or store of a kernel that tells of them (races.h).
+void accessed(const void* at, std::size_t bytes, bool write, bool atomic, const void* place);
 
 [[noreturn]] void stop(const char* why);
 

@@ -22,14 +22,14 @@ void __tsan_func_exit() {}
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 
-#define NIBBLE_TOLD(bytes)                                                                                   \
-  void __tsan_read##bytes(void* at) { accessed(at, bytes, false, false, __builtin_return_address(0)); }      \
-  void __tsan_write##bytes(void* at) { accessed(at, bytes, true, false, __builtin_return_address(0)); }      \
-  void __tsan_unaligned_read##bytes(void* at) {                                                              \
-    accessed(at, bytes, false, false, __builtin_return_address(0));                                          \
-  }                                                                                                          \
-  void __tsan_unaligned_write##bytes(void* at) {                                                             \
-    accessed(at, bytes, true, false, __builtin_return_address(0));                                           \
+#define NIBBLE_TOLD(bytes)                                                                              \
+  void __tsan_read##bytes(void* at) { accessed(at, bytes, false, false, __builtin_return_address(0)); } \
+  void __tsan_write##bytes(void* at) { accessed(at, bytes, true, false, __builtin_return_address(0)); } \
+  void __tsan_unaligned_read##bytes(void* at) {                                                         \
+    accessed(at, bytes, false, false, __builtin_return_address(0));                                     \
+  }                                                                                                     \
+  void __tsan_unaligned_write##bytes(void* at) {                                                        \
+    accessed(at, bytes, true, false, __builtin_return_address(0));                                      \
   }
 NIBBLE_TOLD(1)
 NIBBLE_TOLD(2)
@@ -45,23 +45,24 @@ void __tsan_write_range(void* at, std::size_t bytes) {
 }
 
 // The strongest order will do for all.
-#define NIBBLE_ATOMIC(bits)                                                                                  \
-  std::uint##bits##_t __tsan_atomic##bits##_load(const std::uint##bits##_t* at, int) {                       \
-    accessed(at, sizeof *at, false, true, __builtin_return_address(0));                                      \
-    return __atomic_load_n(at, __ATOMIC_SEQ_CST);                                                            \
-  }                                                                                                          \
-  void __tsan_atomic##bits##_store(std::uint##bits##_t* at, std::uint##bits##_t value, int) {                \
-    accessed(at, sizeof *at, true, true, __builtin_return_address(0));                                       \
-    __atomic_store_n(at, value, __ATOMIC_SEQ_CST);                                                           \
-  }                                                                                                          \
-  std::uint##bits##_t __tsan_atomic##bits##_fetch_add(std::uint##bits##_t* at, std::uint##bits##_t by, int) { \
-    accessed(at, sizeof *at, true, true, __builtin_return_address(0));                                       \
-    return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST);                                                     \
-  }                                                                                                          \
-  int __tsan_atomic##bits##_compare_exchange_weak(std::uint##bits##_t* at, std::uint##bits##_t* expected,    \
-                                                  std::uint##bits##_t value, int, int) {                     \
-    accessed(at, sizeof *at, true, true, __builtin_return_address(0));                                       \
-    return __atomic_compare_exchange_n(at, expected, value, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);       \
+#define NIBBLE_ATOMIC(bits)                                                                               \
+  std::uint##bits##_t __tsan_atomic##bits##_load(const std::uint##bits##_t* at, int) {                    \
+    accessed(at, sizeof *at, false, true, __builtin_return_address(0));                                   \
+    return __atomic_load_n(at, __ATOMIC_SEQ_CST);                                                         \
+  }                                                                                                       \
+  void __tsan_atomic##bits##_store(std::uint##bits##_t* at, std::uint##bits##_t value, int) {             \
+    accessed(at, sizeof *at, true, true, __builtin_return_address(0));                                    \
+    __atomic_store_n(at, value, __ATOMIC_SEQ_CST);                                                        \
+  }                                                                                                       \
+  std::uint##bits##_t __tsan_atomic##bits##_fetch_add(std::uint##bits##_t* at, std::uint##bits##_t by,    \
+                                                      int) {                                              \
+    accessed(at, sizeof *at, true, true, __builtin_return_address(0));                                    \
+    return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST);                                                  \
+  }                                                                                                       \
+  int __tsan_atomic##bits##_compare_exchange_weak(std::uint##bits##_t* at, std::uint##bits##_t* expected, \
+                                                  std::uint##bits##_t value, int, int) {                  \
+    accessed(at, sizeof *at, true, true, __builtin_return_address(0));                                    \
+    return __atomic_compare_exchange_n(at, expected, value, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);    \
   }
 NIBBLE_ATOMIC(32)
 NIBBLE_ATOMIC(64)

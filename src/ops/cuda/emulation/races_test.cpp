@@ -217,7 +217,8 @@ TEST_P(Races, AreFoundWhereNothingOrders) {
   EXPECT_NE(count(false), 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(, Races, testing::ValuesIn(cases), [](const auto& tried) { return tried.param.name; });
+INSTANTIATE_TEST_SUITE_P(, Races, testing::ValuesIn(cases),
+                         [](const auto& tried) { return tried.param.name; });
 
 }  // namespace
 }  // namespace nibble

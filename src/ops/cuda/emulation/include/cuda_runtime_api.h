@@ -78,7 +78,7 @@ inline constexpr struct {
 } gridDim{};
 
 inline void __syncthreads() { nibble::emulation::block_barrier(0, nibble::emulation::block_size()); }
-inline void __syncwarp() { nibble::emulation::exchange({}); }
+inline void __syncwarp() { nibble::emulation::warp_barrier(); }
 inline unsigned emulated_lane() { return nibble::emulation::thread_index() % 32; }
 inline nibble::emulation::Lanes& emulated_exchange(unsigned word) {
   return nibble::emulation::exchange({{word}});

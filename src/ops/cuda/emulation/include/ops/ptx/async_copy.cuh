@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include "ops/cuda/emulation/emulation.h"
 
@@ -25,11 +24,13 @@ inline void mbarrier_arrive_expecting(std::uint64_t* barrier, std::uint32_t byte
 inline void mbarrier_wait(std::uint64_t* barrier, std::uint32_t parity) {
   while (!emulation::barrier_passed(barrier, parity)) emulation::give_way();
 }
-inline void fence_shared_writes() {}
-inline void copy_to_shared(void* shared, const void* global) { std::memcpy(shared, global, 16); }
-inline void await_copies_to_shared() {}
-inline void fence_bulk_copies() {}
-inline void mbarrier_arrive_after_copies(std::uint64_t* barrier) { emulation::barrier_arrive(barrier, 0); }
+inline void fence_shared_writes() { emulation::fence_writes(); }
+inline void copy_to_shared(void* shared, const void* global) { emulation::copy_by_thread(shared, global); }
+inline void await_copies_to_shared() { emulation::await_copies_by_thread(); }
+inline void fence_bulk_copies() { emulation::fence_writes(); }
+inline void mbarrier_arrive_after_copies(std::uint64_t* barrier) {
+  emulation::barrier_arrive_after_copies(barrier);
+}
 inline void bulk_copy_to_shared(void* shared, const void* global, std::uint32_t bytes,
                                 std::uint64_t* barrier) {
   emulation::copy_to_shared(shared, global, bytes, barrier);
@@ -40,10 +41,10 @@ inline void bulk_copy_once_to_shared(void* shared, const void* global, std::uint
 }
 
 inline void bulk_copy_to_global(void* global, const void* shared, std::uint32_t bytes) {
-  std::memcpy(global, shared, bytes);
+  emulation::copy_from_shared(global, shared, bytes);
 }
-inline void await_bulk_reads() {}
-inline void await_bulk_copies() {}
+inline void await_bulk_reads() { emulation::await_copies_from_shared(); }
+inline void await_bulk_copies() { emulation::await_copies_from_shared(); }
 
 inline void touch_sector(std::uint32_t*, const void* global) {
   static_cast<void>(*static_cast<const volatile std::uint32_t*>(global));  // it must be there

@@ -1,4 +1,5 @@
-// The twins of src/ops/ptx/warpgroup.cuh on the emulation, where a product is done when it returns.
+// The twins of src/ops/ptx/warpgroup.cuh on the emulation, where a product is done when it returns; but a
+// watch of races (races.h) takes it to read its operands until it is waited for.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +17,19 @@ std::uint64_t wgmma_operand(const void* shared) {
   return reinterpret_cast<std::uint64_t>(shared) | std::uint64_t{group_bytes / 16} << 48;
 }
 inline void wgmma_fence() {}
-inline void wgmma_commit() {}
-inline void wgmma_wait_but_last() {}
+inline void wgmma_commit() { emulation::close_products(); }
+inline void wgmma_wait_but_last() { emulation::await_products(1); }
 template <int count>
-void wgmma_wait(float (&)[count]) {}
+void wgmma_wait(float (&)[count]) {
+  emulation::await_products(0);
+}
 
 // Two bfloat16 of row `row`: the pair `pair` (0..3) of the half `half` of 16 k.
 inline std::uint32_t wgmma_pair(std::uint64_t operand, unsigned row, unsigned half, unsigned pair) {
   const auto* shared = reinterpret_cast<const std::uint8_t*>(operand & 0xffffffffffffu);
   const std::uint64_t group_bytes = operand >> 48 << 4;
-  std::uint32_t found;
-  std::memcpy(&found, shared + row / 8 * group_bytes + half * 128 + row % 8 * 16 + pair * 4, 4);
-  return found;
+  return emulation::operand_of_products(shared + row / 8 * group_bytes + half * 128 + row % 8 * 16 +
+                                        pair * 4);
 }
 
 template <int count>

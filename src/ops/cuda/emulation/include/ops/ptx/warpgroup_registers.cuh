@@ -9,13 +9,19 @@ namespace nibble::ptx {
 
 inline std::uint64_t wgmma_operand_at(std::uint64_t operand, unsigned bytes) { return operand + bytes; }
 template <int pending>
-void wgmma_wait_but() {}
+void wgmma_wait_but() {
+  emulation::await_products(pending);
+}
 template <int pending, int count>
-void wgmma_wait_but(float (&)[count]) {}
+void wgmma_wait_but(float (&)[count]) {
+  wgmma_wait_but<pending>();
+}
 template <int count>
 void computed_before(float (&)[count]) {}
 template <int count>
-void wgmma_wait_all(float (&)[count]) {}
+void wgmma_wait_all(float (&)[count]) {
+  wgmma_wait_but<0>();
+}
 
 template <int count>
 void wgmma_bf16(float (&sums)[count], const std::uint32_t (&a)[4], std::uint64_t b, bool add) {
