@@ -259,6 +259,30 @@ TEST_F(GpuWorkerOnTheGpu, NorDoTheyOnKeysAndValuesInE4m3) {
   bits_depend_neither_on_chunks_nor_on_company_nor_on_graphs(DType::f8_e4m3);
 }
 
+// As many sequences as the kernels for many of them want, each with a token a step.
+TEST_F(GpuWorkerOnTheGpu, NorDoTheyOnACrowd) {
+  constexpr int crowd = 34;
+  const Size size{crowd, crowd, 64, crowd + 2};
+  const ModelConfig config = must(read_model_config(example));
+  const WeightSource source = must(WeightSource::open(example));
+  ThreadPool threads(2);
+  WeightUpload upload = must(WeightUpload::begin(source, threads));
+  const std::unique_ptr<Worker> worker =
+      must(GpuWorker::start(config, upload, limits_of(config, false, size)));
+  const Sequence own = sequence_of(random_prompt(2, 3), 1, {0});
+  const Heard alone = run_alone(*worker, own, 2);
+  std::vector<Sequence> all(crowd, own);
+  for (int i = 0; i < crowd; ++i) {
+    Sequence& sequence = all[static_cast<std::size_t>(i)];
+    sequence.table = {i + 1};
+    if (i % 16 != 0) sequence = sequence_of(random_prompt(static_cast<unsigned>(i), 3), 1, {i + 1});
+  }
+  std::vector<Sequence*> together;
+  for (Sequence& sequence : all) together.push_back(&sequence);
+  while (all[0].heard.tokens.size() < 2) step(*worker, together);
+  for (const std::size_t i : {0, 16, 32}) EXPECT_TRUE(all[i].heard == alone) << i;
+}
+
 // gpt-oss-20b's shapes, whose steps take every kernel: for few and for many tokens, with splits and without.
 void bits_depend_on_nothing_else_at_the_true_shapes(DType kv_dtype) {
   const ModelConfig config = must(read_model_config(root / "tests/data/models/gpt-oss-20b"));

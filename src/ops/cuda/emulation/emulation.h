@@ -5,9 +5,11 @@
 // Every thread of a block is a fiber, and each block a thread of the operating system. Fibers give way only
 // where they wait: at barriers, in operations of the whole warp, when polling memory. Warps take turns in
 // random order, and some lag. Bulk copies first fill their target with rubbish and bring the bytes some turns
-// later, so that reading early or overwriting what is still read gives wrong results. What no kernel may do
-// stops the process: more arrivals than a barrier expects, misaligned or stray copies, bytes on their way
-// when a block ends, reaching into a block that does not run, a launch that does not end.
+// later, so that reading early or overwriting what is still read gives wrong results; a launch that overlaps
+// the one ahead of it begins before that one has done its work. What no kernel may do stops the process: more
+// arrivals than a barrier expects, misaligned or stray copies, bytes on their way when a block ends, reaching
+// into a block that does not run, a launch that does not end, or that ends without having waited for the one
+// ahead of it.
 #pragma once
 
 #include <cstddef>
@@ -19,12 +21,16 @@ namespace nibble::emulation {
 struct Grid {
   unsigned blocks_x = 1, blocks_y = 1, threads = 1;
   unsigned cluster = 1;          // neighbours in a row, at most 16
+  bool overlaps = false;         // the launch ahead of it, until it waits for that
   std::size_t shared_bytes = 0;  // beyond what the kernel declares
 };
 
-// Runs a kernel to its end. Blocks of one row of a grid of at most 16 a row run at the same time, others in
-// turn.
-void run(const Grid& grid, const std::function<void()>& kernel);
+// Runs a kernel. Blocks of one row of a grid of at most 16 a row run at the same time, others in turn. One
+// that overlaps others runs its first blocks for some turns before the launch ahead has done anything behind
+// its own wait, so that what it reads too early is not there; and it ends when the next has begun, or by
+// finish_launches.
+void run(const Grid& grid, std::function<void()> kernel);
+void finish_launches();
 
 // What follows is called by a running kernel's threads.
 unsigned thread_index();
@@ -65,6 +71,9 @@ void copy_to_shared(void* to, const void* from, std::uint32_t bytes, const void*
 void barrier_arrive_at(const void* barrier, unsigned rank);
 void copy_to_blocks(void* to, const void* from, std::uint32_t bytes, const void* barrier, unsigned ranks);
 void store_to_block(void* to, const void* sixteen_bytes, const void* barrier, unsigned rank);
+
+// For the launch ahead.
+void wait_for_launches();
 
 // 16 bytes, by the thread itself; they are there for it when it has waited.
 void copy_by_thread(void* to, const void* from);

@@ -116,6 +116,26 @@ TEST(Emulation, BringsACopysBytesToTheBlocksThatItNames) {
   }
 }
 
+// Each launch adds one to what the launch ahead left; a thread that does not wait finds what was there
+// before.
+TEST(Emulation, BeginsALaunchBesideTheOneAheadOfIt) {
+  constexpr unsigned blocks = 20;
+  for (const bool waits : {true, false}) {
+    std::vector<int> values(3 * blocks, 0);
+    for (unsigned launch = 0; launch < 2; ++launch) {
+      run({.blocks_x = blocks, .threads = 32, .overlaps = true},
+          [waits, launch, from = &values[launch * blocks]] {
+            if (waits || launch == 0 || threadIdx.x != 0) ptx::grid_dependency_wait();
+            if (threadIdx.x == 0) from[blocks + blockIdx.x] = from[blockIdx.x] + 1;
+          });
+    }
+    emulation::finish_launches();
+    EXPECT_EQ(values[blocks], 1);
+    EXPECT_EQ(values[2 * blocks], waits ? 2 : 1) << "the first block begins early";
+    EXPECT_EQ(values[3 * blocks - 1], 2);
+  }
+}
+
 TEST(EmulationDeathTest, StopsAKernelThatBreaksTheRules) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(run({.threads = 32},
@@ -145,6 +165,12 @@ TEST(EmulationDeathTest, StopsAKernelThatBreaksTheRules) {
                      }
                    }),
                "a block that does not run|more arrivals");
+  EXPECT_DEATH(
+      {
+        run({.threads = 32, .overlaps = true}, [] {});
+        emulation::finish_launches();
+      },
+      "a launch that has not waited");
 }
 
 }  // namespace

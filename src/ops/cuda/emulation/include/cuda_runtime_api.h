@@ -250,7 +250,10 @@ inline const char* cudaGetErrorName(cudaError_t error) {
 inline const char* cudaGetErrorString(cudaError_t) { return "of the emulation"; }
 inline cudaError_t cudaGetLastError() { return nibble::emulation::attempt(nibble::emulation::Call::other); }
 inline cudaError_t cudaDeviceSynchronize() {
-  return nibble::emulation::attempt(nibble::emulation::Call::wait, nibble::emulation::wait_for_all_streams);
+  return nibble::emulation::attempt(nibble::emulation::Call::wait, [] {
+    nibble::emulation::wait_for_all_streams();
+    nibble::emulation::finish_launches();
+  });
 }
 inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
@@ -269,19 +272,23 @@ inline cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
 }
 inline cudaError_t cudaFree(void* memory) {
   nibble::emulation::wait_for_all_streams();
+  nibble::emulation::finish_launches();
   return std::free(memory), cudaSuccess;
 }
 inline cudaError_t cudaMallocHost(void** memory, std::size_t bytes) { return cudaMalloc(memory, bytes); }
 inline cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                                    cudaStream_t stream) {
-  return nibble::emulation::queue(nibble::emulation::Call::copy, stream,
-                                  [=] { std::memcpy(to, from, bytes); });
+  return nibble::emulation::queue(nibble::emulation::Call::copy, stream, [=] {
+    nibble::emulation::finish_launches();
+    std::memcpy(to, from, bytes);
+  });
 }
 inline cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
                                      std::size_t width, std::size_t height, cudaMemcpyKind,
                                      cudaStream_t stream) {
   return nibble::emulation::queue(nibble::emulation::Call::copy, stream, [=] {
+    nibble::emulation::finish_launches();
     for (std::size_t row = 0; row < height; ++row) {
       std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch,
                   width);
@@ -289,17 +296,23 @@ inline cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void*
   });
 }
 inline cudaError_t cudaMemsetAsync(void* at, int value, std::size_t bytes, cudaStream_t stream) {
-  return nibble::emulation::queue(nibble::emulation::Call::copy, stream,
-                                  [=] { std::memset(at, value, bytes); });
+  return nibble::emulation::queue(nibble::emulation::Call::copy, stream, [=] {
+    nibble::emulation::finish_launches();
+    std::memset(at, value, bytes);
+  });
 }
 // These wait for what they do.
 inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
-  return nibble::emulation::queue(nibble::emulation::Call::wait, nullptr,
-                                  [=] { std::memcpy(to, from, bytes); });
+  return nibble::emulation::queue(nibble::emulation::Call::wait, nullptr, [=] {
+    nibble::emulation::finish_launches();
+    std::memcpy(to, from, bytes);
+  });
 }
 inline cudaError_t cudaMemset(void* at, int value, std::size_t bytes) {
-  return nibble::emulation::queue(nibble::emulation::Call::wait, nullptr,
-                                  [=] { std::memset(at, value, bytes); });
+  return nibble::emulation::queue(nibble::emulation::Call::wait, nullptr, [=] {
+    nibble::emulation::finish_launches();
+    std::memset(at, value, bytes);
+  });
 }
 inline cudaError_t cudaMemGetInfo(std::size_t* available, std::size_t* all) {
   return *available = *all = cudaDeviceProp().totalGlobalMem, cudaSuccess;
@@ -310,7 +323,10 @@ inline cudaError_t cudaStreamCreate(cudaStream_t* stream) {
 inline cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (stream == nullptr) return cudaDeviceSynchronize();
-  return nibble::emulation::attempt(nibble::emulation::Call::wait, [=] { stream->wait(); });
+  return nibble::emulation::attempt(nibble::emulation::Call::wait, [=] {
+    stream->wait();
+    nibble::emulation::finish_launches();
+  });
 }
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return *event = new nibble::emulation::Event, cudaSuccess;
@@ -323,6 +339,7 @@ inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 inline cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return nibble::emulation::attempt(nibble::emulation::Call::wait, [=] {
     if (event->stream != nullptr) event->stream->wait_for(event->count);
+    nibble::emulation::finish_launches();
   });
 }
 
@@ -360,16 +377,22 @@ template <class... Params, class... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...),
                                const Args&... args) {
   unsigned cluster = 1;
+  bool overlaps = false;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     if (config->attrs[i].id == cudaLaunchAttributeClusterDimension)
       cluster = config->attrs[i].val.clusterDim.x;
+    if (config->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization)
+      overlaps = config->attrs[i].val.programmaticStreamSerializationAllowed != 0;
   }
   const nibble::emulation::Grid grid{.blocks_x = config->gridDim.x,
                                      .blocks_y = config->gridDim.y,
                                      .threads = config->blockDim.x,
                                      .cluster = cluster,
+                                     .overlaps = overlaps,
                                      .shared_bytes = config->dynamicSmemBytes};
-  const auto launch = [grid, kernel, args...] { nibble::emulation::run(grid, [&] { kernel(args...); }); };
+  const auto launch = [grid, kernel, args...] {
+    nibble::emulation::run(grid, [kernel, args...] { kernel(args...); });
+  };
   if (nibble::emulation::capturing != nullptr)
     return nibble::emulation::capturing->push_back(launch), cudaSuccess;
   return nibble::emulation::queue(nibble::emulation::Call::launch, config->stream, launch);

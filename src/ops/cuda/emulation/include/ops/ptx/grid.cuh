@@ -1,4 +1,4 @@
-// The twins of src/ops/ptx/grid.cuh on the emulation, where a kernel ends before the next begins.
+// The twins of src/ops/ptx/grid.cuh on the emulation.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 namespace nibble::ptx {
 
 inline std::uint8_t* dynamic_shared() { return emulation::dynamic_shared(); }
-inline void grid_dependency_wait() {}
+inline void grid_dependency_wait() { emulation::wait_for_launches(); }
 inline void grid_launch_dependents() {}
 inline void count_up_release(unsigned* counter) {
   std::atomic_ref<unsigned>(*counter).fetch_add(1, std::memory_order_release);

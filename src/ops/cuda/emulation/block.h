@@ -1,0 +1,367 @@
+// A block of a kernel's threads as fibers, and a launch of such blocks.
+#pragma once
+
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <latch>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ops/cuda/emulation/emulation.h"
+#include "ops/cuda/emulation/races.h"
+
+namespace nibble::emulation {
+
+inline constexpr std::size_t stack_bytes = 64 * 1024;
+inline constexpr unsigned most_at_once = 16;
+inline constexpr int longest_copy = 40;  // turns
+inline constexpr int early_turns = 60;   // of a launch beside the one ahead of it: by then it waits
+inline constexpr std::chrono::minutes deadline{5};
+inline constexpr std::uint8_t rubbish = 0xee;
+
+// Where races are watched, a barrier hands on what those who came to it knew.
+struct Barrier {
+  unsigned arrivals = 0, pending = 0, phase = 0;
+  unsigned strand = 0;
+  std::int64_t bytes = 0;
+  Gathering gathering{};
+  Known known{};
+
+  void settle() {
+    if (pending > 0 || bytes != 0) return;
+    ++phase;
+    pending = arrivals;
+    if (strand == 0) return;
+    gathering.add(strand, phase);
+    known = gathering.take();
+  }
+};
+
+struct Meeting {
+  unsigned arrived = 0, ended = 0;
+  Gathering gathering;
+  Known known;
+};
+
+class Block;
+
+// Of blocks, each a thread of the operating system.
+struct Cluster {
+  std::mutex mutex;
+  unsigned arrived = 0;
+  std::atomic<unsigned> ended = 0;
+  Gathering gathering;
+  Known known;
+  Block* blocks[most_at_once] = {};  // those that run
+};
+
+// Two sets of data take turns: a lane that is still reading one cannot be overtaken twice.
+struct Warp {
+  unsigned arrived = 0, ended = 0;
+  Lanes lanes[2];
+  Gathering gathering;
+  Known known;
+};
+
+using Value = std::array<std::uint8_t, 16>;
+
+struct Copy {
+  void* to;
+  const void* from;  // null: of the value
+  std::uint32_t bytes;
+  const void* barrier;
+  Value value;
+  int turns;
+};
+
+// What a block of the cluster asks of another: an arrival, or a copy if there are bytes.
+struct Message {
+  void* to;
+  const void* from;  // null: of the value
+  std::uint32_t bytes;
+  const void* barrier;
+  Value value{};
+  Known known{};  // to who sent it
+  const void* place = nullptr;
+};
+
+using Stack = std::unique_ptr<char[]>;
+
+// Stacks are kept from block to block: fresh ones cost more than what runs on them.
+class Stacks {
+ public:
+  Stack take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) return Stack(new char[stack_bytes]);
+    Stack stack = std::move(free_.back());
+    free_.pop_back();
+    return stack;
+  }
+  void give(Stack stack) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(stack));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Stack> free_;
+};
+
+// A context begins a fiber; from then on it is left and resumed by jumps, which ask the system for nothing.
+struct Fiber {
+  ucontext_t context{};
+  jmp_buf left;
+  Stack stack;
+  unsigned index = 0;
+  unsigned clusters_ended = 0;  // meetings of the cluster, when this one came to the last
+  bool begun = false, ended = false;
+};
+
+// A kernel's run. Its first blocks run for some turns before it goes on.
+class Launch {
+ public:
+  Launch(const Grid& launched, std::function<void()> run)
+      : grid(launched), kernel(std::move(run)), goes_on_(!launched.overlaps) {}
+
+  void begin();
+  void finish();
+
+  // By its blocks.
+  bool goes_on() const { return goes_on_; }
+  void wait_to_go_on() { goes_on_.wait(false); }
+  void has_waited() { has_waited_ = true; }
+
+  const Grid grid;
+  const std::function<void()> kernel;
+  Stacks stacks;
+
+ private:
+  unsigned at_once() const { return grid.blocks_x <= most_at_once ? grid.blocks_x : grid.cluster; }
+  void start_blocks(std::latch* come);
+  void join_blocks();
+
+  std::atomic<bool> goes_on_, has_waited_ = false;
+  unsigned started_ = 0;             // blocks, row after row
+  std::optional<std::latch> begun_;  // by the first blocks; until they have ended
+  std::vector<Cluster> clusters_;
+  std::vector<std::thread> blocks_;
+};
+
+inline thread_local Block* running = nullptr;  // in this thread of the operating system
+
+class Block {
+ public:
+  // `come`: told when it has run its early turns, or to its end; or null.
+  Block(Launch& launch, unsigned x, unsigned y, Cluster& cluster, std::latch* come)
+      : launch_(launch),
+        grid_(launch.grid),
+        cluster_(cluster),
+        x_(x),
+        y_(y),
+        come_(come),
+        random_(x + 1),
+        fibers_(grid_.threads),
+        warps_((grid_.threads + 31) / 32),
+        dynamic_(grid_.shared_bytes + 128, rubbish) {
+    if (accesses_are_told)
+      watch_ = std::make_unique<RaceWatch>(RaceWatch::Shape{grid_.cluster, rank(), grid_.threads}, dynamic(),
+                                           grid_.shared_bytes);
+  }
+
+  void run() {
+    running = this;
+    enlist(this);
+    for (unsigned i = 0; i < grid_.threads; ++i) {
+      Fiber& fiber = fibers_[i];
+      fiber.index = i;
+      fiber.stack = launch_.stacks.take();
+      getcontext(&fiber.context);
+      fiber.context.uc_stack.ss_sp = fiber.stack.get();
+      fiber.context.uc_stack.ss_size = stack_bytes;
+      makecontext(&fiber.context, enter, 0);
+    }
+    auto start = std::chrono::steady_clock::now();
+    int turns = 0;
+    std::vector<std::size_t> order(warps_.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    while (ended_ < grid_.threads) {
+      std::shuffle(order.begin(), order.end(), random_);
+      for (const std::size_t warp : order) {
+        if (order.size() > 2 && random_() % 3 == 0) continue;
+        take_turns(warp);
+      }
+      take_messages();
+      bring_copies();
+      if (grid_.blocks_x > 1) std::this_thread::yield();
+      if (come_ != nullptr && ++turns == early_turns) {
+        std::exchange(come_, nullptr)->count_down();
+        launch_.wait_to_go_on();
+        start = std::chrono::steady_clock::now();
+      }
+      if (std::chrono::steady_clock::now() - start > deadline) stop("a launch does not end");
+    }
+    enlist(nullptr);
+    take_messages();
+    if (!copies_.empty()) stop("a block ended before its copies came");
+    for (const auto& [address, barrier] : barriers_) {
+      if (barrier.bytes != 0) stop("a block ended while a barrier waits for bytes");
+    }
+    for (Fiber& fiber : fibers_) launch_.stacks.give(std::move(fiber.stack));
+    running = nullptr;
+    if (come_ != nullptr) come_->count_down();
+  }
+
+  Warp& warp() { return warps_[current_->index / 32]; }
+  Barrier& barrier(const void* address) {
+    const auto found = barriers_.find(address);
+    if (found == barriers_.end()) stop("a barrier nobody initialised");
+    return found->second;
+  }
+  std::uint8_t* dynamic() {
+    const auto address = reinterpret_cast<std::uintptr_t>(dynamic_.data());
+    return dynamic_.data() + (128 - address % 128) % 128;
+  }
+  void give_way() {
+    if (_setjmp(current_->left) == 0) _longjmp(scheduler_, 1);
+  }
+  // By somebody with that past, if it is watched.
+  void copy(void* to, const void* from, std::uint32_t bytes, const void* barrier, const Past* past,
+            const void* place, const Value& value = {}) {
+    const auto misaligned = [](const void* pointer) {
+      return reinterpret_cast<std::uintptr_t>(pointer) % 16 != 0;
+    };
+    if (misaligned(to) || misaligned(from) || bytes % 16 != 0) stop("a misaligned bulk copy");
+    const std::uint8_t* begin = static_cast<std::uint8_t*>(to);
+    if (begin < dynamic() || begin + bytes > dynamic() + grid_.shared_bytes)
+      stop("a bulk copy past shared memory");
+    const Barrier& end = this->barrier(barrier);
+    if (watch_ != nullptr) watch_->bulk_write(*past, to, bytes, end.strand, end.phase + 1, place);
+    std::memset(to, rubbish, bytes);
+    copies_.push_back({to, from, bytes, barrier, value, static_cast<int>(random_() % longest_copy)});
+  }
+
+  void arrive(const void* at, std::uint32_t bytes_to_come) {
+    if (watch_ != nullptr) watch_->hand(current_->index, barrier(at).gathering);
+    count_arrival(barrier(at), bytes_to_come);
+  }
+  void arrive_after_copies(const void* at) {
+    if (watch_ != nullptr) watch_->hand_after_copies(current_->index, barrier(at).gathering);
+    count_arrival(barrier(at), 0);
+  }
+  const Past* past() const { return watch_ == nullptr ? nullptr : &watch_->past(current_->index); }
+
+  unsigned rank() const { return x_ % grid_.cluster; }
+  // `message` names places as they are in this block.
+  void send(unsigned rank, Message message) {
+    if (rank == this->rank() && message.bytes == 0) return arrive(message.barrier, 0);
+    if (rank == this->rank())
+      return copy(message.to, message.from, message.bytes, message.barrier, past(), message.place,
+                  message.value);
+    const std::lock_guard lock(cluster_.mutex);
+    Block* const other = rank < grid_.cluster ? cluster_.blocks[rank] : nullptr;
+    if (other == nullptr) stop("reaching into a block that does not run");
+    if (watch_ != nullptr) message.known = watch_->hand(current_->index);
+    message.to = place_in(*other, message.to);
+    message.barrier = place_in(*other, message.barrier);
+    other->messages_.push_back(message);
+  }
+
+  Launch& launch_;
+  const Grid& grid_;
+  Cluster& cluster_;
+  const unsigned x_, y_;
+  Fiber* current_ = nullptr;
+  std::map<const void*, Barrier> barriers_;
+  std::map<int, Meeting> meetings_;
+  std::unique_ptr<RaceWatch> watch_;  // or nothing
+
+ private:
+  static void enter() {
+    running->launch_.kernel();
+    running->current_->ended = true;
+    ++running->ended_;
+    running->give_way();
+  }
+  void take_turns(std::size_t warp) {
+    for (std::size_t i = warp * 32; i < std::min(fibers_.size(), warp * 32 + 32); ++i) {
+      if (!fibers_[i].ended) resume(fibers_[i]);
+    }
+  }
+  void resume(Fiber& fiber) {
+    current_ = &fiber;
+    if (_setjmp(scheduler_) != 0) return;
+    if (fiber.begun) _longjmp(fiber.left, 1);
+    fiber.begun = true;
+    setcontext(&fiber.context);
+  }
+  void enlist(Block* block) {
+    const std::lock_guard lock(cluster_.mutex);
+    cluster_.blocks[rank()] = block;
+  }
+  void take_messages() {
+    std::vector<Message> messages;
+    {
+      const std::lock_guard lock(cluster_.mutex);
+      messages.swap(messages_);
+    }
+    for (const Message& message : messages) follow(message);
+  }
+  void count_arrival(Barrier& end, std::uint32_t bytes_to_come) {
+    if (end.pending == 0) stop("more arrivals than a barrier expects");
+    end.bytes += bytes_to_come;
+    --end.pending;
+    end.settle();
+  }
+  void follow(const Message& message) {
+    if (message.bytes == 0) {
+      Barrier& end = barrier(message.barrier);
+      if (watch_ != nullptr) end.gathering.add(message.known);
+      return count_arrival(end, 0);
+    }
+    const Past past{.others = message.known};
+    copy(message.to, message.from, message.bytes, message.barrier, &past, message.place, message.value);
+  }
+  // Beyond what the launch asked for, shared variables are a thread's, each thread's as far from its
+  // `anchor_`.
+  void* place_in(Block& other, const void* here) {
+    const auto* const at = static_cast<const std::uint8_t*>(here);
+    if (at >= dynamic() && at < dynamic() + grid_.shared_bytes) return other.dynamic() + (at - dynamic());
+    return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(here) - anchor_ + other.anchor_);
+  }
+  void bring_copies() {
+    for (Copy& copy : copies_) {
+      if (--copy.turns >= 0) continue;
+      std::memcpy(copy.to, copy.from == nullptr ? copy.value.data() : copy.from, copy.bytes);
+      Barrier& end = barrier(copy.barrier);
+      end.bytes -= copy.bytes;
+      end.settle();
+    }
+    std::erase_if(copies_, [](const Copy& copy) { return copy.turns < 0; });
+  }
+
+  std::latch* come_;
+  std::mt19937 random_;
+  std::vector<Fiber> fibers_;
+  std::vector<Warp> warps_;
+  std::vector<Copy> copies_;
+  std::vector<Message> messages_;  // under the cluster's mutex
+  const std::uintptr_t anchor_ = reinterpret_cast<std::uintptr_t>(&running);
+  std::vector<std::uint8_t> dynamic_;
+  jmp_buf scheduler_;
+  unsigned ended_ = 0;
+};
+
+}  // namespace nibble::emulation

@@ -1,0 +1,74 @@
+#include "ops/cuda/emulation/block.h"
+
+namespace nibble::emulation {
+namespace {
+
+// The last launch, if it may still run when the next one begins.
+struct Last {
+  std::mutex mutex;
+  std::unique_ptr<Launch> launch;
+
+  void finish() {
+    if (launch != nullptr) std::exchange(launch, nullptr)->finish();
+  }
+  ~Last() { finish(); }
+};
+
+Last& last() {
+  static Last only;
+  return only;
+}
+
+}  // namespace
+
+// The next blocks that run at the same time.
+void Launch::start_blocks(std::latch* come) {
+  clusters_ = std::vector<Cluster>(at_once() / grid.cluster);
+  for (unsigned i = 0; i < at_once(); ++i, ++started_) {
+    // A thread of its own for each: the kernel's static shared variables are a thread's.
+    blocks_.emplace_back([this, come, number = started_, &cluster = clusters_[i / grid.cluster]] {
+      Block(*this, number % grid.blocks_x, number / grid.blocks_x, cluster, come).run();
+    });
+  }
+}
+
+void Launch::join_blocks() {
+  for (std::thread& block : blocks_) block.join();
+  blocks_.clear();
+}
+
+void Launch::begin() {
+  if (grid.blocks_x % grid.cluster != 0 || grid.cluster > most_at_once)
+    stop("clusters whose blocks do not all run at the same time");
+  if (goes_on_) return;
+  begun_.emplace(at_once());
+  start_blocks(&*begun_);
+  begun_->wait();
+}
+
+void Launch::finish() {
+  goes_on_ = true;
+  goes_on_.notify_all();
+  join_blocks();
+  while (started_ < grid.blocks_x * grid.blocks_y) {
+    start_blocks(nullptr);
+    join_blocks();
+  }
+  // Who waits for its end takes what came before it to be over, too.
+  if (grid.overlaps && !has_waited_) stop("a launch that has not waited for the one ahead of it");
+}
+
+void run(const Grid& grid, std::function<void()> kernel) {
+  const std::lock_guard lock(last().mutex);
+  auto launch = std::make_unique<Launch>(grid, std::move(kernel));
+  launch->begin();
+  last().finish();
+  grid.overlaps ? static_cast<void>(last().launch = std::move(launch)) : launch->finish();
+}
+
+void finish_launches() {
+  const std::lock_guard lock(last().mutex);
+  last().finish();
+}
+
+}  // namespace nibble::emulation
