@@ -318,12 +318,5 @@ __device__ __forceinline__ void put_out(const Output& output, int tile, int toke
     }
   }
 }
-template <int columns, class Output>
-__device__ __forceinline__ void put_out(const Output& output, int tile, int token, int tokens,
-                                        const float (&totals)[columns / 2]) {
-  OutputNeeds<columns, Output> needs;
-  needs.read(output, tile, token, tokens);
-  put_out<columns>(output, tile, token, tokens, totals, needs);
-}
 
 }  // namespace nibble
