@@ -24,6 +24,7 @@
 #include "ops/cuda/absent.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/dense_outputs.cuh"
+#include "ops/linear/cuda/dense_ring.cuh"
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/grid.cuh"
 #include "ops/ptx/warpgroup.cuh"
@@ -34,9 +35,7 @@ namespace {
 
 constexpr int product_threads = 128;
 constexpr int few_threads = product_threads + 64;
-constexpr int few_columns = 32;  // at most
-constexpr int stage_blocks = 2;  // k64 blocks of a tile in a stage: copies of 16 KB
-constexpr int stage_weight_bytes = stage_blocks * dense_block_bytes;
+constexpr int few_columns = 32;                                      // at most
 constexpr int stage_group_bytes = stage_blocks * token_block_bytes;  // of 8 tokens
 constexpr int early_stages = 2;  // on their way together before the first products
 
@@ -131,27 +130,16 @@ struct RingBarriers {
 
 // A place in the ring.
 template <int columns>
-struct RingTurn {
-  int stage = 0;
-  unsigned round = 0;
-
-  __device__ void next() {
-    if (++stage == ring_stages<columns>) stage = 0, ++round;
-  }
-  __device__ void wait_empty(RingBarriers<columns>& ring) const {
-    if (round > 0) ptx::mbarrier_wait(&ring.empty[stage], (round - 1) & 1);
-  }
-};
+using Turn = RingTurn<ring_stages<columns>>;
 
 // Runs fetch(piece, stage, index) for each stage of the range, when its place in the ring is free.
 template <int columns, class Fetch>
-__device__ __forceinline__ RingTurn<columns> for_each_stage(const DenseShape& shape,
-                                                            RingBarriers<columns>& ring, int begin, int end,
-                                                            const Fetch& fetch) {
-  RingTurn<columns> turn;
+__device__ __forceinline__ Turn<columns> for_each_stage(const DenseShape& shape, RingBarriers<columns>& ring,
+                                                        int begin, int end, const Fetch& fetch) {
+  Turn<columns> turn;
   int index = 0;
   for (Pieces piece(shape, begin, end); piece.more(); piece.next(), ++index, turn.next()) {
-    turn.wait_empty(ring);
+    turn.wait_empty(ring.empty);
     fetch(piece, turn.stage, index);
   }
   return turn;
@@ -178,11 +166,11 @@ __device__ __forceinline__ void fetch_weights(const FewParams<Output>& params, s
                                       static_cast<std::size_t>(piece.block) * dense_block_bytes,
                                   bytes, &barriers.weights[stage]);
   };
-  RingTurn<columns> turn = for_each_stage<columns>(params.shape, barriers, begin, end, fetch);
+  Turn<columns> turn = for_each_stage<columns>(params.shape, barriers, begin, end, fetch);
   if constexpr (!brings_sums<columns>) return;
   ptx::grid_dependency_wait();  // until then sums are another launch's
   for (int chunk = first_left_chunk(begin, end); chunk < dense_k_chunks; chunk += stage_sums<columns>) {
-    turn.wait_empty(barriers);
+    turn.wait_empty(barriers.empty);
     const int count = min(stage_sums<columns>, dense_k_chunks - chunk);
     const std::uint32_t bytes = static_cast<std::uint32_t>(count * chunk_sum_bytes<columns>);
     ptx::mbarrier_arrive_expecting(&barriers.weights[turn.stage], bytes);
@@ -224,11 +212,10 @@ template <int columns>
 struct Products {
   std::uint8_t* ring;
   RingBarriers<columns>& barriers;
-  RingTurn<columns> turn;
+  Turn<columns> turn;
 
   // A chunk's sums from zero.
   __device__ __forceinline__ void multiply(float (&sums)[columns / 2], int blocks) {
-    const bool speaks = threadIdx.x % 32 == 0;  // for its warp, whose lanes wait together
 #pragma unroll
     for (float& sum : sums) sum = 0;
     int before = -1;
@@ -237,30 +224,14 @@ struct Products {
       ptx::mbarrier_wait(&barriers.weights[turn.stage], turn.round & 1);
       ptx::mbarrier_wait(&barriers.tokens[turn.stage], turn.round & 1);
       __syncwarp();
-      const std::uint8_t* weights = ring + turn.stage * few_stage_bytes<columns>;
-      const std::uint8_t* tokens = weights + stage_weight_bytes;
-#pragma unroll 1
-      for (int block = 0; block < min(left, stage_blocks); ++block) {
-        ptx::wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < 4; ++step) {
-          ptx::wgmma_bf16(sums, ptx::wgmma_operand<256>(weights + step * dense_step_bytes),
-                          ptx::wgmma_operand<stage_group_bytes>(tokens + step * token_step_bytes), true);
-        }
-        weights += dense_block_bytes;
-        tokens += token_block_bytes;
-      }
-      ptx::wgmma_commit();
-      // The stage before this one is left as soon as its products are done, while these are under way.
-      ptx::wgmma_wait_but_last();
-      if (speaks && before >= 0) ptx::mbarrier_arrive(&barriers.empty[before]);
-      __syncwarp();
+      const std::uint8_t* const weights = ring + turn.stage * few_stage_bytes<columns>;
+      multiply_stage<stage_group_bytes>(sums, weights, weights + stage_weight_bytes, left);
+      leave_stage(barriers.empty, before);
       before = turn.stage;
       turn.next();
     }
     ptx::wgmma_wait(sums);
-    if (speaks && before >= 0) ptx::mbarrier_arrive(&barriers.empty[before]);
-    __syncwarp();
+    leave_stage(barriers.empty, before);
   }
 };
 
@@ -280,7 +251,7 @@ __device__ __forceinline__ void leave_sums(float4* place, const float (&sums)[co
 template <int columns>
 __device__ __forceinline__ void add_brought_sums(float (&totals)[columns / 2], float4* sums,
                                                  const std::uint8_t* ring, RingBarriers<columns>& barriers,
-                                                 RingTurn<columns>& turn, int from) {
+                                                 Turn<columns>& turn, int from) {
   const float nothing = absent_word();
   int in_stage = 0;
 #pragma unroll 1

@@ -17,6 +17,7 @@
 
 #include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/dense_outputs.cuh"
+#include "ops/linear/cuda/dense_ring.cuh"
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/cluster.cuh"
 #include "ops/ptx/grid.cuh"
@@ -29,8 +30,6 @@ namespace {
 constexpr int group_threads = 128;
 constexpr int some_threads = 2 * group_threads + 64;
 constexpr int cluster_blocks = dense_k_chunks;
-constexpr int stage_blocks = 2;  // k64 blocks of a tile in a stage: copies of 16 KB
-constexpr int stage_bytes = stage_blocks * dense_block_bytes;
 constexpr int chunk_blocks = linear_some_blocks / dense_k_chunks;  // of K, at most
 constexpr int parts = chunk_blocks / stage_blocks;
 constexpr int group_bytes = chunk_blocks * token_block_bytes;  // room for a chunk of 8 tokens
@@ -49,7 +48,7 @@ constexpr int own_groups = own_columns<columns> / token_group;
 template <int columns>
 constexpr int sum_bytes = own_groups<columns>* group_threads* static_cast<int>(sizeof(float4));  // of a chunk
 template <int columns>
-constexpr int ring_bytes = ring_stages<columns>* stage_bytes;
+constexpr int ring_bytes = ring_stages<columns>* stage_weight_bytes;
 template <int columns>
 constexpr int token_bytes = columns / token_group* group_bytes;
 
@@ -64,7 +63,7 @@ struct SomeParams {
 
 template <int columns>
 struct SomeShared {
-  std::uint8_t* ring;    // [ring_stages, stage_bytes]
+  std::uint8_t* ring;    // [ring_stages, stage_weight_bytes]
   std::uint8_t* tokens;  // [columns / 8, group_bytes]
   float4* sums;          // [chunks, own_groups, group_threads]: what comes for this block to add
 
@@ -105,23 +104,12 @@ struct SomeWork {
   __device__ int blocks_of(int part) const { return min(stage_blocks, end - begin - part * stage_blocks); }
 };
 
-// A place in the ring.
-template <int columns>
-struct RingTurn {
-  int stage = 0;
-  unsigned round = 0;
-
-  __device__ void next() {
-    if (++stage == ring_stages<columns>) stage = 0, ++round;
-  }
-};
-
 // By one lane.
 template <int columns, class Output>
 __device__ __forceinline__ void fetch_weights(const SomeParams<Output>& params, const SomeWork& work,
                                               const SomeShared<columns>& shared,
                                               SomeBarriers<columns>& barriers) {
-  RingTurn<columns> turn;
+  RingTurn<ring_stages<columns>> turn;
   for (int tile = work.first_tile; tile < work.past_tile; ++tile) {
     const std::uint8_t* const chunk = params.weights +
                                       static_cast<std::size_t>(tile) * params.shape.tile_bytes() +
@@ -134,8 +122,8 @@ __device__ __forceinline__ void fetch_weights(const SomeParams<Output>& params, 
       }
       const std::uint32_t bytes = static_cast<std::uint32_t>(work.blocks_of(part) * dense_block_bytes);
       ptx::mbarrier_arrive_expecting(&barriers.weights[turn.stage], bytes);
-      ptx::bulk_copy_once_to_shared(shared.ring + turn.stage * stage_bytes, chunk + part * stage_bytes, bytes,
-                                    &barriers.weights[turn.stage]);
+      ptx::bulk_copy_once_to_shared(shared.ring + turn.stage * stage_weight_bytes,
+                                    chunk + part * stage_weight_bytes, bytes, &barriers.weights[turn.stage]);
     }
   }
 }
@@ -169,8 +157,7 @@ __device__ __forceinline__ void fetch_tokens(const SomeParams<Output>& params, c
 template <int columns>
 __device__ __forceinline__ void multiply(const SomeWork& work, const SomeShared<columns>& shared,
                                          SomeBarriers<columns>& barriers) {
-  const bool speaks = threadIdx.x % 32 == 0;  // for its warp, whose lanes wait together
-  RingTurn<columns> turn;
+  RingTurn<ring_stages<columns>> turn;
 #pragma unroll 1
   for (int tile = work.first_tile; tile < work.past_tile; ++tile) {
     float sums[columns / 2];
@@ -182,30 +169,15 @@ __device__ __forceinline__ void multiply(const SomeWork& work, const SomeShared<
       ptx::mbarrier_wait(&barriers.weights[turn.stage], turn.round & 1);
       ptx::mbarrier_wait(&barriers.tokens[part], 0);
       __syncwarp();
-      const std::uint8_t* weights = shared.ring + turn.stage * stage_bytes;
-      const std::uint8_t* tokens = shared.tokens + part * stage_blocks * token_block_bytes;
-#pragma unroll 1
-      for (int block = 0; block < work.blocks_of(part); ++block) {
-        ptx::wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < 4; ++step) {
-          ptx::wgmma_bf16(sums, ptx::wgmma_operand<256>(weights + step * dense_step_bytes),
-                          ptx::wgmma_operand<group_bytes>(tokens + step * token_step_bytes), true);
-        }
-        weights += dense_block_bytes;
-        tokens += token_block_bytes;
-      }
-      ptx::wgmma_commit();
-      // The stage before this one is left as soon as its products are done, while these are under way.
-      ptx::wgmma_wait_but_last();
-      if (speaks && before >= 0) ptx::mbarrier_arrive(&barriers.empty[before]);
-      __syncwarp();
+      multiply_stage<group_bytes>(sums, shared.ring + turn.stage * stage_weight_bytes,
+                                  shared.tokens + part * stage_blocks * token_block_bytes,
+                                  work.blocks_of(part));
+      leave_stage(barriers.empty, before);
       before = turn.stage;
       turn.next();
     }
     ptx::wgmma_wait(sums);
-    if (speaks && before >= 0) ptx::mbarrier_arrive(&barriers.empty[before]);
-    __syncwarp();
+    leave_stage(barriers.empty, before);
     const int done = tile - work.first_tile;
     if (done > 0) ptx::mbarrier_wait(&barriers.room, static_cast<unsigned>(done - 1) & 1);
     __syncwarp();
