@@ -24,56 +24,50 @@ __device__ __forceinline__ uint4 eight_of(const Bf16* row, int col, int cols) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-__global__ void __launch_bounds__(repack_threads)
-    dense_repack(const Bf16* rows, DenseShape shape, std::uint8_t* out) {
-  const int eights = shape.padded_cols() / 8;
-  const std::size_t all =
-      static_cast<std::size_t>(shape.tiles()) * dense_tile_rows * static_cast<std::size_t>(eights);
+// Runs each(row, first column) for this thread's share of the rows' eights.
+template <class Each>
+__device__ __forceinline__ void for_each_eight(std::size_t rows, int eights, const Each& each) {
+  const std::size_t all = rows * static_cast<std::size_t>(eights);
   const std::size_t step = static_cast<std::size_t>(gridDim.x) * repack_threads;
   for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * repack_threads + threadIdx.x; i < all;
        i += step) {
-    const int row = static_cast<int>(i / static_cast<std::size_t>(eights));
-    const int col = static_cast<int>(i % static_cast<std::size_t>(eights)) * 8;
+    each(static_cast<int>(i / static_cast<std::size_t>(eights)),
+         static_cast<int>(i % static_cast<std::size_t>(eights)) * 8);
+  }
+}
+
+__global__ void __launch_bounds__(repack_threads)
+    dense_repack(const Bf16* rows, DenseShape shape, std::uint8_t* out) {
+  const int eights = shape.padded_cols() / 8;
+  for_each_eight(static_cast<std::size_t>(shape.tiles()) * dense_tile_rows, eights, [&](int row, int col) {
     *reinterpret_cast<uint4*>(out + dense_offset(shape, row, col)) =
         row < shape.rows
             ? eight_of(rows + static_cast<std::size_t>(row) * static_cast<std::size_t>(shape.cols), col,
                        shape.cols)
             : make_uint4(0, 0, 0, 0);
-  }
+  });
 }
 
 __global__ void __launch_bounds__(repack_threads)
     pack_tokens(const Bf16* x, int tokens, int cols, int stride, std::uint8_t* out) {
   ptx::grid_launch_dependents();
   const DenseShape shape{0, cols};
-  const int eights = shape.padded_cols() / 8;
-  const std::size_t all = static_cast<std::size_t>(tokens) * static_cast<std::size_t>(eights);
-  const std::size_t step = static_cast<std::size_t>(gridDim.x) * repack_threads;
   ptx::grid_dependency_wait();
-  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * repack_threads + threadIdx.x; i < all;
-       i += step) {
-    const int token = static_cast<int>(i / static_cast<std::size_t>(eights));
-    const int col = static_cast<int>(i % static_cast<std::size_t>(eights)) * 8;
+  for_each_eight(static_cast<std::size_t>(tokens), shape.padded_cols() / 8, [&](int token, int col) {
     *reinterpret_cast<uint4*>(out + token_offset(shape.blocks(), token, col)) =
         eight_of(x + static_cast<std::size_t>(token) * static_cast<std::size_t>(stride), col, cols);
-  }
+  });
 }
 
 __global__ void __launch_bounds__(repack_threads)
     gather_tokens(const std::uint8_t* from, int blocks, const std::int32_t* rows, int count,
                   std::uint8_t* out) {
   ptx::grid_launch_dependents();
-  const int eights = blocks * dense_k / 8;
-  const std::size_t all = static_cast<std::size_t>(count) * static_cast<std::size_t>(eights);
-  const std::size_t step = static_cast<std::size_t>(gridDim.x) * repack_threads;
   ptx::grid_dependency_wait();
-  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * repack_threads + threadIdx.x; i < all;
-       i += step) {
-    const int token = static_cast<int>(i / static_cast<std::size_t>(eights));
-    const int col = static_cast<int>(i % static_cast<std::size_t>(eights)) * 8;
+  for_each_eight(static_cast<std::size_t>(count), blocks * dense_k / 8, [&](int token, int col) {
     *reinterpret_cast<uint4*>(out + token_offset(blocks, token, col)) =
         *reinterpret_cast<const uint4*>(from + token_offset(blocks, rows[token], col));
-  }
+  });
 }
 
 unsigned grid_of(long long eights) {
