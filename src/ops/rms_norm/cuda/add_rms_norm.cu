@@ -18,16 +18,15 @@
 namespace nibble {
 namespace {
 
-constexpr int passes_at_once = 2;
 constexpr int choices_at_once = 4;
 
-// What a row's experts add at passes_at_once times eight columns, those from `column` on.
-__device__ __forceinline__ void expert_sums(Eight (&sums)[passes_at_once], const ExpertParts& experts,
-                                            int row, int hidden, int column) {
-  ExpertSum<Eight> of_pass[passes_at_once];
+// What a row's experts add at norm_passes times eight columns, those from `column` on.
+__device__ __forceinline__ void expert_sums(Eight (&sums)[norm_passes], const ExpertParts& experts, int row,
+                                            int hidden, int column) {
+  ExpertSum<Eight> of_pass[norm_passes];
 #pragma unroll 1
   for (int first = 0; first < experts.top_k; first += choices_at_once) {
-    Eight products[choices_at_once][passes_at_once];
+    Eight products[choices_at_once][norm_passes];
     std::int32_t ids[choices_at_once];
     float weights[choices_at_once];
 #pragma unroll
@@ -40,7 +39,7 @@ __device__ __forceinline__ void expert_sums(Eight (&sums)[passes_at_once], const
       const float* const of_slot =
           experts.products + static_cast<std::size_t>(slot) * static_cast<std::size_t>(hidden);
 #pragma unroll
-      for (int pass = 0; pass < passes_at_once; ++pass) {
+      for (int pass = 0; pass < norm_passes; ++pass) {
         const int at = column + pass * norm_pass_columns;
         if (at < hidden) products[i][pass] = load_eight(of_slot + at);
       }
@@ -48,12 +47,12 @@ __device__ __forceinline__ void expert_sums(Eight (&sums)[passes_at_once], const
 #pragma unroll
     for (int i = 0; i < choices_at_once; ++i) {
 #pragma unroll
-      for (int pass = 0; pass < passes_at_once; ++pass)
+      for (int pass = 0; pass < norm_passes; ++pass)
         of_pass[pass].add_product(ids[i], weights[i], products[i][pass]);
     }
   }
 #pragma unroll
-  for (int pass = 0; pass < passes_at_once; ++pass) sums[pass] = of_pass[pass].sum;
+  for (int pass = 0; pass < norm_passes; ++pass) sums[pass] = of_pass[pass].sum;
 }
 
 // Without experts it takes half of the registers, and so two to three rows a multiprocessor.
@@ -71,9 +70,9 @@ __global__ void __launch_bounds__(norm_threads, of_experts ? 1 : 3)
   const bool stores_residual = adds || args.residual_out != args.residual;
   const int blocks = DenseShape{0, hidden}.blocks();
   const int past = max(blocks * dense_k, args.out == nullptr ? 0 : args.out_stride);
-  uint4 weights[passes_at_once] = {};  // of the first columns
+  uint4 weights[norm_passes] = {};  // of the first columns
 #pragma unroll
-  for (int pass = 0; pass < passes_at_once; ++pass) {
+  for (int pass = 0; pass < norm_passes; ++pass) {
     const int column = first + pass * norm_pass_columns;
     if (column < hidden) weights[pass] = *reinterpret_cast<const uint4*>(args.weight + column);
   }
@@ -81,10 +80,10 @@ __global__ void __launch_bounds__(norm_threads, of_experts ? 1 : 3)
   if (real && row == 0 && threadIdx.x == 0 && args.experts.arrived != nullptr) *args.experts.arrived = 0;
   float own = 0;
 #pragma unroll 1
-  for (int column = first; column < hidden; column += passes_at_once * norm_pass_columns) {
-    Eight eight[passes_at_once], more[passes_at_once] = {};
+  for (int column = first; column < hidden; column += norm_passes * norm_pass_columns) {
+    Eight eight[norm_passes], more[norm_passes] = {};
 #pragma unroll
-    for (int pass = 0; pass < passes_at_once; ++pass) {
+    for (int pass = 0; pass < norm_passes; ++pass) {
       const int here = column + pass * norm_pass_columns;
       if (here >= hidden) continue;
       eight[pass] = load_eight(args.residual + at + here);
@@ -92,7 +91,7 @@ __global__ void __launch_bounds__(norm_threads, of_experts ? 1 : 3)
     }
     if constexpr (of_experts) expert_sums(more, args.experts, row, hidden, column);
 #pragma unroll
-    for (int pass = 0; pass < passes_at_once; ++pass) {
+    for (int pass = 0; pass < norm_passes; ++pass) {
       const int here = column + pass * norm_pass_columns;
       if (here >= hidden) continue;
       if (adds) eight[pass] = add(eight[pass], more[pass]);
@@ -120,12 +119,12 @@ __global__ void __launch_bounds__(norm_threads, of_experts ? 1 : 3)
       *reinterpret_cast<uint4*>(args.out_tiles + token_offset(blocks, row, column)) = words;
   };
 #pragma unroll
-  for (int pass = 0; pass < passes_at_once; ++pass) {
+  for (int pass = 0; pass < norm_passes; ++pass) {
     const int column = first + pass * norm_pass_columns;
     if (column < past) put(column, weights[pass]);
   }
 #pragma unroll 1
-  for (int column = first + passes_at_once * norm_pass_columns; column < past; column += norm_pass_columns)
+  for (int column = first + norm_passes * norm_pass_columns; column < past; column += norm_pass_columns)
     put(column, column < hidden ? *reinterpret_cast<const uint4*>(args.weight + column) : weights[0]);
 }
 

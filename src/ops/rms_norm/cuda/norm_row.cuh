@@ -11,6 +11,7 @@ namespace nibble {
 inline constexpr int norm_threads = 256;
 inline constexpr int norm_warps = norm_threads / 32;
 inline constexpr int norm_pass_columns = norm_threads * 8;  // that the threads take at a time, 8 each
+inline constexpr int norm_passes = 2;                       // whose loads are under way together
 
 struct Eight {
   float4 low, high;

@@ -32,7 +32,6 @@ constexpr int part_experts = 16;
 constexpr int part_chunks = 2;
 constexpr int parts_of_k = dense_k_chunks / part_chunks;
 constexpr int part_step_bytes = part_experts * 16 * 2;  // of the router, for a k16 step
-constexpr int passes_at_once = 2;                       // of a norm, whose loads are under way together
 
 // Which of its tile's four granules of 16 operand rows a part is, and which of K's steps it multiplies.
 struct Part {
@@ -93,7 +92,7 @@ __device__ __forceinline__ void fetch_weights(const NormRouterCudaArgs& args, co
                         from + static_cast<std::size_t>(part.step + step) * dense_step_bytes + piece * 16);
   }
 #pragma unroll
-  for (int pass = 0; pass < passes_at_once; ++pass) {
+  for (int pass = 0; pass < norm_passes; ++pass) {
     const int column = column_of(thread, pass);
     if (column < router.shape.cols)
       ptx::copy_to_shared(places.norm_weights + column, args.norm_weight + column);
@@ -110,10 +109,10 @@ __device__ __forceinline__ void norm_row(const NormRouterCudaArgs& args, const P
                                          float (&of_warp)[norm_warps]) {
   const int hidden = args.router.shape.cols, padded = args.router.shape.padded_cols();
   const int begin = part.step * 16, end = begin + part.steps * 16;
-  Eight eight[passes_at_once] = {};  // the delta, then the new residual
+  Eight eight[norm_passes] = {};  // the delta, then the new residual
   // One of both by way of shared memory: there are no registers for all.
 #pragma unroll
-  for (int pass = 0; pass < passes_at_once; ++pass) {
+  for (int pass = 0; pass < norm_passes; ++pass) {
     const int column = column_of(thread, pass);
     if (column >= hidden) continue;
     ptx::copy_to_shared(places.residual + column, args.residual + column);
@@ -123,7 +122,7 @@ __device__ __forceinline__ void norm_row(const NormRouterCudaArgs& args, const P
   ptx::await_copies_to_shared();
   float own = 0;
 #pragma unroll
-  for (int pass = 0; pass < passes_at_once; ++pass) {
+  for (int pass = 0; pass < norm_passes; ++pass) {
     const int column = column_of(thread, pass);
     if (column >= hidden) continue;
     eight[pass] = add(eight_of_shared(places.residual + column), eight[pass]);
@@ -134,7 +133,7 @@ __device__ __forceinline__ void norm_row(const NormRouterCudaArgs& args, const P
   __syncthreads();  // every warp's sum is there
   const float scale = norm_scale(of_warp, hidden, args.eps);
 #pragma unroll
-  for (int pass = 0; pass < passes_at_once; ++pass) {
+  for (int pass = 0; pass < norm_passes; ++pass) {
     const int column = column_of(thread, pass);
     if (column >= padded) continue;
     uint4 words = make_uint4(0, 0, 0, 0);
@@ -273,7 +272,7 @@ void clear_norm_router_workspace(const NormRouterCudaWorkspace& workspace, int e
 
 bool norm_router_takes(const DenseShape& router, int rows) {
   constexpr std::size_t most_shared = 112 * 1024;  // two blocks of a multiprocessor have room
-  return rows <= norm_router_max_rows && router.cols <= passes_at_once * norm_pass_columns &&
+  return rows <= norm_router_max_rows && router.cols <= norm_passes * norm_pass_columns &&
          router.cols % 8 == 0 && shared_bytes(router) <= most_shared &&
          (rows <= 1 || norm_router_some_takes(router));
 }
@@ -282,7 +281,7 @@ Status norm_router_cuda(const NormRouterCudaArgs& args, cudaStream_t stream) {
   const DenseShape& shape = args.router.shape;
   if (!norm_router_takes(shape, args.rows)) {
     return invalid_argument("norm and router in one take up to " + std::to_string(norm_router_max_rows) +
-                            " rows of at most " + std::to_string(passes_at_once * norm_pass_columns) +
+                            " rows of at most " + std::to_string(norm_passes * norm_pass_columns) +
                             " columns, not " + std::to_string(args.rows) + " of " +
                             std::to_string(shape.cols));
   }

@@ -28,7 +28,6 @@ static_assert(cluster_blocks == token_group, "a block has a chunk, and a row of 
 constexpr int group_warps = norm_warps;
 constexpr int most_groups = 2;              // of a cluster
 constexpr int one_group_rows = 64;          // up to which a cluster has one
-constexpr int passes = 2;                   // of a norm, whose loads are under way together
 constexpr int granule_bytes = 16 * 16 * 2;  // 16 operand rows of a tile's k16 step
 constexpr int granules_of_tile = dense_tile_rows / 16;
 constexpr int granule_quads = 4;  // of a row: experts 2i, 2i + 1 of the granule's eight, and those 32 further
@@ -120,15 +119,15 @@ __device__ __forceinline__ void begin_barriers(const NormRouterCudaArgs& args, c
 
 // What a thread needs for its columns of a norm besides the row.
 struct Columns {
-  uint4 weights[passes] = {};
-  int chunk[passes];         // that has them
-  float4* operands[passes];  // where they lie in that block
+  uint4 weights[norm_passes] = {};
+  int chunk[norm_passes];         // that has them
+  float4* operands[norm_passes];  // where they lie in that block
 
   __device__ __forceinline__ Columns(const NormRouterCudaArgs& args, const SomeWork& work,
                                      const SomePlaces& places) {
     const DenseShape& shape = args.router.shape;
 #pragma unroll
-    for (int pass = 0; pass < passes; ++pass) {
+    for (int pass = 0; pass < norm_passes; ++pass) {
       const int column = at(pass);
       if (column < shape.cols) weights[pass] = *reinterpret_cast<const uint4*>(args.norm_weight + column);
       const int of = chunk_of(shape, column);
@@ -154,9 +153,9 @@ __device__ __forceinline__ void norm_row(const NormRouterCudaArgs& args, const S
   const bool has_row = work.own_row() < work.rows;
   const std::size_t row = static_cast<std::size_t>(work.first_row + (has_row ? work.own_row() : 0)),
                     at = row * static_cast<std::size_t>(hidden);
-  Eight eight[passes] = {}, delta[passes] = {};
+  Eight eight[norm_passes] = {}, delta[norm_passes] = {};
 #pragma unroll
-  for (int pass = 0; pass < passes; ++pass) {
+  for (int pass = 0; pass < norm_passes; ++pass) {
     const int column = columns.at(pass);
     if (!has_row || column >= hidden) continue;
     eight[pass] = load_eight(args.residual + at + static_cast<std::size_t>(column));
@@ -166,7 +165,7 @@ __device__ __forceinline__ void norm_row(const NormRouterCudaArgs& args, const S
   if (!has_row) return;
   float own = 0;
 #pragma unroll
-  for (int pass = 0; pass < passes; ++pass) {
+  for (int pass = 0; pass < norm_passes; ++pass) {
     if (columns.at(pass) >= hidden) continue;
     eight[pass] = add(eight[pass], delta[pass]);
     own = squares(own, eight[pass]);
@@ -175,9 +174,9 @@ __device__ __forceinline__ void norm_row(const NormRouterCudaArgs& args, const S
   if (threadIdx.x % 32 == 0) of_warp[work.warp] = own;
   ptx::named_barrier(1 + work.group, norm_threads);  // every warp's sum is there
   const float scale = norm_scale(of_warp, hidden, args.eps);
-  uint4 words[passes] = {};
+  uint4 words[norm_passes] = {};
 #pragma unroll
-  for (int pass = 0; pass < passes; ++pass) {
+  for (int pass = 0; pass < norm_passes; ++pass) {
     const int column = columns.at(pass);
     if (column >= shape.padded_cols()) continue;
     if (column < hidden) words[pass] = scaled(eight[pass], scale, columns.weights[pass]);
@@ -187,7 +186,7 @@ __device__ __forceinline__ void norm_row(const NormRouterCudaArgs& args, const S
                         &barriers.operands, columns.chunk[pass]);
   }
 #pragma unroll
-  for (int pass = 0; pass < passes; ++pass) {
+  for (int pass = 0; pass < norm_passes; ++pass) {
     const int column = columns.at(pass);
     if (column < shape.padded_cols()) {
       *reinterpret_cast<uint4*>(args.norm + row * static_cast<std::size_t>(args.norm_stride) + column) =
@@ -338,7 +337,8 @@ __global__ void __launch_bounds__(most_groups* norm_threads, 1)
 
 bool norm_router_some_takes(const DenseShape& router) {
   constexpr int most_shared = 192 * 1024;
-  return router.cols <= passes * norm_pass_columns && SomePlaces::bytes(router, most_groups) <= most_shared;
+  return router.cols <= norm_passes * norm_pass_columns &&
+         SomePlaces::bytes(router, most_groups) <= most_shared;
 }
 
 void launch_norm_router_some(const NormRouterCudaArgs& args, cudaStream_t stream) {
