@@ -99,7 +99,7 @@ __device__ __forceinline__ void fetch_weights(const NormRouterCudaArgs& args, co
   }
   if (args.router_bias == nullptr) return;
   for (int expert = thread; expert < router.shape.rows; expert += router_threads)
-    places.bias[expert] = __uint_as_float(static_cast<std::uint32_t>(args.router_bias[expert].bits) << 16);
+    places.bias[expert] = args.router_bias[expert].to_float();
 }
 
 // The row's norm: its part's columns to shared memory; the thread's columns to memory, and the new residual,

@@ -298,9 +298,7 @@ __device__ __forceinline__ void choose(const NormRouterCudaArgs& args, const Som
     for (int i = 0; i < 4; ++i) {
       const int expert = first + i / 2 * 32 + i % 2;
       if (expert >= experts) continue;
-      logits[expert] = args.router_bias == nullptr
-                           ? totals[i]
-                           : totals[i] + __uint_as_float(static_cast<std::uint32_t>(bias[i].bits) << 16);
+      logits[expert] = args.router_bias == nullptr ? totals[i] : totals[i] + bias[i].to_float();
     }
   }
   __syncwarp();  // each lane's logits are there
