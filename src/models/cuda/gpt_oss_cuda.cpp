@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "models/gpt_oss.h"
+#include "ops/cuda/absent.h"
 #include "ops/embedding/cuda/embedding_cuda.h"
 #include "ops/linear/cuda/linear_cuda.h"
 #include "ops/rms_norm/cuda/rms_norm_cuda.h"
@@ -345,9 +346,10 @@ Result<std::unique_ptr<CudaModel>> load_gpt_oss_cuda(const ModelConfig& config,
   GptOssCudaWeights weights = lay_out_gpt_oss_weights(config, weight_arena);
   const GptOssCudaRoom room = lay_out_gpt_oss_room(config, limits, processors, room_arena);
   clear_linear_workspace(room.linear, processors, std::max(limits.rows, limits.logit_rows), stream);
-  clear_norm_router_workspace(room.router, as_int(config.num_local_experts), stream);
+  make_absent(room.router.sums, norm_router_sums(as_int(config.num_local_experts)), stream);
   const int kv_heads = as_int(config.num_key_value_heads);
-  clear_attention_workspace(room.attention, CudaModel::attention_splits_room, kv_heads, stream);
+  make_absent(room.attention.partials, attention_partials(CudaModel::attention_splits_room, kv_heads),
+              stream);
   NIBBLE_ASSIGN(WeightPlacing placing, WeightPlacing::begin(feed, stream));
   NIBBLE_RETURN_IF_ERROR(place_gpt_oss_weights(config, weights, placing));
   return std::unique_ptr<CudaModel>(std::make_unique<GptOssCuda>(

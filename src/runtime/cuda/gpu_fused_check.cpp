@@ -2,6 +2,7 @@
 // turned and put in their places in the same launch as their product.
 #include <cmath>
 
+#include "ops/cuda/absent.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/linear_cuda.h"
 #include "ops/rms_norm/cuda/rms_norm_cuda.h"
@@ -68,7 +69,7 @@ Result<std::string> check_norm_router() {
     NIBBLE_ASSIGN(routed->weights, zeroed(rows * top_k * sizeof(float)));
   }
   NIBBLE_ASSIGN(DeviceBuffer sums, zeroed(norm_router_sums(experts) * sizeof(float)));
-  clear_norm_router_workspace({sums.as<float>()}, experts, nullptr);
+  make_absent(sums.as<float>(), norm_router_sums(experts), nullptr);
   NIBBLE_RETURN_IF_ERROR(norm_router_cuda({.residual = before.as<float>(),
                                            .delta = delta.as<float>(),
                                            .norm_weight = norm_weight.as<Bf16>(),

@@ -1,17 +1,8 @@
 #include <string>
 
 #include "ops/attention/cuda/attention_steps.cuh"
-#include "ops/cuda/absent.h"
-#include "tensor/cuda_check.h"
 
 namespace nibble {
-
-void clear_attention_workspace(const AttentionCudaWorkspace& workspace, int splits, int kv_heads,
-                               cudaStream_t stream) {
-  static_assert(absent_bits == 0xffffffffu, "every byte of it is the same");
-  cuda_check(cudaMemsetAsync(workspace.partials, 0xff, attention_partials(splits, kv_heads) * sizeof(float),
-                             stream));
-}
 
 Status attention_cuda(const AttentionCudaArgs& args, cudaStream_t stream) {
   const int kv_heads = args.cache.kv_heads, group = kv_heads > 0 ? args.heads / kv_heads : 0;

@@ -63,7 +63,7 @@ enum class AttentionRows { few, many, both, all_as_many };
 
 struct AttentionCudaWorkspace {
   // [attention_partials(..)], what blocks leave for each other, read word by word as it comes; all absent
-  // once and between launches (absent.h).
+  // before and after a launch (absent.h).
   float* partials = nullptr;
 };
 
@@ -96,10 +96,6 @@ constexpr std::size_t attention_partials(int splits, int kv_heads) {
   return static_cast<std::size_t>(splits) * static_cast<std::size_t>(kv_heads) * attention_tile *
          attention_partial_floats;
 }
-
-// Queues what a workspace begins with.
-void clear_attention_workspace(const AttentionCudaWorkspace& workspace, int splits, int kv_heads,
-                               cudaStream_t stream);
 
 // Queues the attention on the stream. A refusal names what the shapes lack.
 Status attention_cuda(const AttentionCudaArgs& args, cudaStream_t stream);

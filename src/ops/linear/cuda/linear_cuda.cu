@@ -25,9 +25,7 @@ void run_path(DenseRun run, LinearPath path, const Output& output, cudaStream_t 
 
 void clear_linear_workspace(const LinearCudaWorkspace& workspace, int blocks, int tokens,
                             cudaStream_t stream) {
-  static_assert(absent_bits == 0xffffffffu, "every byte of it is the same");
-  cuda_check(
-      cudaMemsetAsync(workspace.few_sums, 0xff, linear_few_floats(blocks, tokens) * sizeof(float), stream));
+  make_absent(workspace.few_sums, linear_few_floats(blocks, tokens), stream);
   cuda_check(cudaMemsetAsync(workspace.arrived, 0, static_cast<std::size_t>(blocks) * sizeof(std::uint32_t),
                              stream));
 }

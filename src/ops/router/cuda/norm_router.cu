@@ -265,11 +265,6 @@ std::size_t shared_bytes(const DenseShape& router) {
 
 }  // namespace
 
-void clear_norm_router_workspace(const NormRouterCudaWorkspace& workspace, int experts, cudaStream_t stream) {
-  static_assert(absent_bits == 0xffffffffu, "every byte of it is the same");
-  cuda_check(cudaMemsetAsync(workspace.sums, 0xff, norm_router_sums(experts) * sizeof(float), stream));
-}
-
 bool norm_router_takes(const DenseShape& router, int rows) {
   constexpr std::size_t most_shared = 112 * 1024;  // two blocks of a multiprocessor have room
   return rows <= norm_router_max_rows && router.cols <= norm_passes * norm_pass_columns &&

@@ -16,15 +16,13 @@ namespace nibble {
 inline constexpr int norm_router_max_rows = 128;
 inline constexpr std::int32_t no_expert = -1;
 
-// What the kernel's blocks share between launches, made ready once before the first
-// (clear_norm_router_workspace); one launch at a time may use it.
+// What the kernel's blocks share between launches; one launch at a time may use it.
 struct NormRouterCudaWorkspace {
-  float* sums = nullptr;  // [norm_router_sums(experts)], all absent between launches (absent.h)
+  float* sums = nullptr;  // [norm_router_sums(experts)], all absent before and after a launch (absent.h)
 };
 constexpr std::size_t norm_router_sums(int experts) {
   return dense_k_chunks * static_cast<std::size_t>(experts);
 }
-void clear_norm_router_workspace(const NormRouterCudaWorkspace& workspace, int experts, cudaStream_t stream);
 
 // All pointers are to device memory.
 struct NormRouterCudaArgs {

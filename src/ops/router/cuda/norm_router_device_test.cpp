@@ -108,7 +108,7 @@ struct Room {
 Outputs in_one(const Shape& shape, const Inputs& inputs, int first = 0) {
   Room room(shape, inputs, first);
   DeviceBuffer sums = device_bytes(norm_router_sums(shape.experts) * 4, 0);
-  clear_norm_router_workspace({sums.as<float>()}, shape.experts, nullptr);
+  make_absent(sums.as<float>(), norm_router_sums(shape.experts), nullptr);
   const NormRouterCudaArgs args{.residual = room.residual.as<float>(),
                                 .delta = room.delta.as<float>(),
                                 .norm_weight = room.norm_weight.as<Bf16>(),

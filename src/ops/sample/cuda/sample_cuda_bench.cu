@@ -3,6 +3,7 @@
 // calls, one after the other.
 //
 //   sample_cuda_bench [--json FILE]
+#include "ops/cuda/absent.h"
 #include "ops/cuda/bench_util.cuh"
 #include "ops/linear/cuda/dense_tiles.h"
 #include "ops/rms_norm/cuda/rms_norm_cuda.h"
@@ -95,7 +96,7 @@ std::string run_norm_router(int rows, std::mt19937& random) {
                router = bench::random_weights(calls * shape.bytes(), 1),
                bias = bench::filled<Bf16>(128, bench::normal, random), ids = bench::zeroed(count * top_k * 4),
                weights = bench::zeroed(count * top_k * 4), sums = bench::room(norm_router_sums(128) * 4);
-  clear_norm_router_workspace({sums.as<float>()}, 128, nullptr);
+  make_absent(sums.as<float>(), norm_router_sums(128), nullptr);
   return line_of("norm, router, choice", rows, bench::time_graph(calls, 25, [&](cudaStream_t stream) {
                    for (std::size_t call = 0; call < calls; ++call) {
                      bench::require(norm_router_cuda(
