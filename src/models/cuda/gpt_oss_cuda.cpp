@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "models/gpt_oss.h"
 #include "ops/cuda/absent.h"
+#include "ops/cuda/launch.cuh"
 #include "ops/embedding/cuda/embedding_cuda.h"
 #include "ops/linear/cuda/linear_cuda.h"
 #include "ops/rms_norm/cuda/rms_norm_cuda.h"
@@ -258,13 +259,6 @@ class GptOssCuda final : public CudaModel {
   int page_size_ = 0;
 };
 
-int processors_of_this_device() {
-  int device = 0, processors = 0;
-  cuda_check(cudaGetDevice(&device));
-  cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  return processors;
-}
-
 }  // namespace
 
 GptOssCudaRoom lay_out_gpt_oss_room(const ModelConfig& config, const CudaForwardLimits& limits,
@@ -333,7 +327,7 @@ Result<std::unique_ptr<CudaModel>> load_gpt_oss_cuda(const ModelConfig& config,
                                                      const CudaForwardLimits& limits, WeightFeed& feed,
                                                      cudaStream_t stream) {
   NIBBLE_RETURN_IF_ERROR(check_gpt_oss_cuda(config));
-  const int processors = processors_of_this_device();
+  const int processors = processors_of_device();
   DeviceArena counted_weights, counted_room;
   lay_out_gpt_oss_weights(config, counted_weights);
   lay_out_gpt_oss_room(config, limits, processors, counted_room);

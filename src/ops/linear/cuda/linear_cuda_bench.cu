@@ -7,6 +7,7 @@
 // changes, with the other one too): microseconds (median of the replays), share of 4,650 GB/s on the bytes of
 // the weights, TFLOP/s.
 #include "ops/cuda/bench_util.cuh"
+#include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/linear_cuda.h"
 
 namespace nibble {
@@ -33,8 +34,7 @@ Buffers buffers_for(const Product& product, int tokens, std::mt19937& random) {
   const std::size_t rows = static_cast<std::size_t>(tokens);
   std::vector<std::int32_t> places(rows);
   for (std::size_t i = 0; i < rows; ++i) places[i] = static_cast<std::int32_t>(i % slots);
-  int processors = 0;
-  cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0));
+  const int processors = processors_of_device();
   const std::size_t cache = product.qkv ? std::size_t{kv_heads} * slots * 64 * 2 : 0;
   float (*const angle)(std::mt19937&) = [](std::mt19937& from) {
     return std::uniform_real_distribution<float>(-1, 1)(from);

@@ -7,6 +7,7 @@
 
 #include "ops/cuda/absent.h"
 #include "ops/cuda/device_test_util.h"
+#include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/dense_runs.h"
 #include "ops/linear/cuda/linear_cuda.h"
 #include "ops/op_test_util.h"
@@ -16,20 +17,14 @@ namespace {
 
 using LinearOnTheGpu = OnTheGpu;
 
-int processors() {
-  int count = 0;
-  cuda_check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0));
-  return count;
-}
-
 struct Workspace {
   DeviceBuffer few_sums, many_sums, arrived;
 
   explicit Workspace(int tokens)
-      : few_sums(device_bytes(linear_few_floats(processors(), tokens) * 4, 0)),
-        many_sums(device_bytes(linear_many_floats(processors()) * 4, 0xff)),
-        arrived(device_bytes(static_cast<std::size_t>(processors()) * 4, 1)) {
-    clear_linear_workspace(get(), processors(), tokens, nullptr);
+      : few_sums(device_bytes(linear_few_floats(processors_of_device(), tokens) * 4, 0)),
+        many_sums(device_bytes(linear_many_floats(processors_of_device()) * 4, 0xff)),
+        arrived(device_bytes(static_cast<std::size_t>(processors_of_device()) * 4, 1)) {
+    clear_linear_workspace(get(), processors_of_device(), tokens, nullptr);
   }
   LinearCudaWorkspace get() {
     return {few_sums.as<float>(), many_sums.as<float>(), arrived.as<std::uint32_t>()};
@@ -39,7 +34,7 @@ struct Workspace {
     few_sums.copy_to(std::span(sums));
     EXPECT_EQ(std::count(sums.begin(), sums.end(), absent_bits), std::ssize(sums))
         << "the next launch would take a sum of this one";
-    std::vector<std::uint32_t> counts(static_cast<std::size_t>(processors()), 1);
+    std::vector<std::uint32_t> counts(static_cast<std::size_t>(processors_of_device()), 1);
     arrived.copy_to(std::span(counts));
     for (const std::uint32_t count : counts) EXPECT_EQ(count, 0u) << "the next launch would add too early";
   }

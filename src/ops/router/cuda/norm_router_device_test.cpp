@@ -9,6 +9,7 @@
 
 #include "ops/cuda/absent.h"
 #include "ops/cuda/device_test_util.h"
+#include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/linear_cuda.h"
 #include "ops/op_test_util.h"
 #include "ops/router/cuda/norm_router_cuda.h"
@@ -138,8 +139,7 @@ Outputs in_three(const Shape& shape, const Inputs& inputs) {
   Room room(shape, inputs, 0);
   DeviceBuffer tiles = device_bytes(room.router_shape.token_bytes(shape.rows), 0);
   DeviceBuffer logits = device_bytes(static_cast<std::size_t>(shape.rows * shape.experts) * 4, 0xff);
-  int processors = 0;
-  cuda_check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0));
+  const int processors = processors_of_device();
   DeviceBuffer few = device_bytes(linear_few_floats(processors, shape.rows) * 4, 0);
   DeviceBuffer many = device_bytes(linear_many_floats(processors) * 4, 0);
   DeviceBuffer arrived = device_bytes(static_cast<std::size_t>(processors) * 4, 0);
