@@ -1,8 +1,10 @@
 // What the ops' tests share: random inputs over a wide range, and oracles in double precision.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <random>
 #include <span>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "formats/mxfp4.h"
 #include "formats/nvfp4.h"
 #include "formats/q8.h"
+#include "ops/aligned_bytes.h"
 
 namespace nibble {
 
@@ -96,19 +99,20 @@ struct RandomQ8 {
   RandomQ8& operator=(const RandomQ8&) = delete;
 };
 
-// Room at a multiple of 64, as ops want their workspaces.
-class AlignedBytes {
- public:
-  explicit AlignedBytes(std::size_t size) : lines_((size + 63) / 64), size_(size) {}
-  std::byte* data() { return reinterpret_cast<std::byte*>(lines_.data()); }
-  std::span<std::byte> span() { return {data(), size_}; }
+// Different experts for each row, and what each counts.
+struct MoeRouting {
+  std::vector<std::int32_t> ids;  // [rows, top_k]
+  std::vector<float> weights;     // [rows, top_k]
 
- private:
-  struct alignas(64) Line {
-    std::byte bytes[64];
-  };
-  std::vector<Line> lines_;
-  std::size_t size_;
+  MoeRouting(std::mt19937& random, int rows, int experts, int top_k) {
+    std::vector<std::int32_t> all(static_cast<std::size_t>(experts));
+    std::iota(all.begin(), all.end(), 0);
+    for (int row = 0; row < rows; ++row) {
+      std::shuffle(all.begin(), all.end(), random);
+      ids.insert(ids.end(), all.begin(), all.begin() + top_k);
+      for (int k = 0; k < top_k; ++k) weights.push_back(0.1f + static_cast<float>(random() % 100) / 100);
+    }
+  }
 };
 
 // Row `row` of the matrix times x, in double precision.

@@ -5,9 +5,10 @@
 #include <cstring>
 #include <functional>
 
+#include "ops/aligned_bytes.h"
 #include "ops/attention/attention.h"
 #include "ops/linear/linear.h"
-#include "ops/moe/moe.h"
+#include "ops/moe/moe_with_room.h"
 #include "ops/op_context.h"
 
 namespace nibble {
@@ -50,19 +51,6 @@ class Numbers {
 
 std::size_t product(int a, int b) { return static_cast<std::size_t>(a) * static_cast<std::size_t>(b); }
 
-// Room at a multiple of 64.
-class Room {
- public:
-  explicit Room(std::size_t bytes) : lines_((bytes + 63) / 64) {}
-  std::span<std::byte> span() { return {reinterpret_cast<std::byte*>(lines_.data()), lines_.size() * 64}; }
-
- private:
-  struct alignas(64) Line {
-    std::byte bytes[64];
-  };
-  std::vector<Line> lines_;
-};
-
 // The first place where bits differ.
 std::string difference(const std::vector<float>& found, const std::vector<float>& expected) {
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -97,7 +85,7 @@ void check_products(const std::string& family, ThreadPool& threads, const DenseM
   constexpr int inputs = 19;
   const int cols = matrix_cols(matrix), rows = matrix_rows(matrix);
   const std::vector<float> x = Numbers(7).floats(product(inputs, cols));
-  Room room(linear_workspace_bytes(inputs, cols));
+  AlignedBytes room(linear_workspace_bytes(inputs, cols));
   const auto run = [&](const DotKernels& kernels) {
     std::vector<float> all;
     for (const InputValues values : {InputValues::any_float, InputValues::bf16}) {
@@ -165,25 +153,9 @@ void check_experts(ThreadPool& threads, const CheckShapes& shapes, std::span<con
   std::vector<std::int32_t> ids;
   for (int slot = 0; slot < slots; ++slot) ids.push_back((slot * 3 + slot / top_k) % experts);
   const std::vector<float> shares(static_cast<std::size_t>(slots), 0.5f);
-  Room room(moe_workspace_bytes(slots, experts, std::max(hidden, width)));
   const auto run = [&](const DotKernels& kernels) {
-    std::vector<float> out(product(rows, hidden)), activations(product(slots, width)),
-        products(product(slots, hidden));
-    std::vector<std::int32_t> order(static_cast<std::size_t>(slots)), offsets(count + 1);
     OpContext context{.threads = threads, .dots = kernels};
-    moe_mxfp4(context, weights,
-              {.x = x.data(),
-               .rows = rows,
-               .top_k = top_k,
-               .expert_ids = ids.data(),
-               .expert_weights = shares.data(),
-               .out = out.data(),
-               .activations = activations.data(),
-               .products = products.data(),
-               .slots = order.data(),
-               .offsets = offsets.data(),
-               .workspace = room.span()});
-    return out;
+    return moe_with_room(context, weights, x, ids, shares);
   };
   compare<DotKernels>("expert layer in mxfp4", list, run, checks);
 }
@@ -203,7 +175,7 @@ void check_attention(ThreadPool& threads, const CheckShapes& shapes, DType dtype
   for (int page = 0; page < pages; ++page) page_ids.push_back(pages - 1 - page);
   const std::size_t bytes =
       product(pages * page_size, shapes.kv_heads * shapes.head_dim) * dtype_bytes(dtype);
-  Room keys(bytes), values(bytes);
+  AlignedBytes keys(bytes), values(bytes);
   const KvLayer cache{.keys = keys.span().data(),
                       .values = values.span().data(),
                       .dtype = dtype,

@@ -4,28 +4,26 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "ops/moe/moe_reference.h"
+#include "ops/moe/moe_with_room.h"
 #include "ops/op_test_util.h"
 
 namespace nibble {
 namespace {
 
 struct Layer {
-  int experts, top_k, hidden, intermediate;
+  int experts, top_k;
   RandomMxfp4 gate_up, down;
   std::vector<Bf16> gate_up_bias, down_bias;
 
-  Layer(std::mt19937& random, int experts_, int top_k_, int hidden_, int intermediate_)
+  Layer(std::mt19937& random, int experts_, int top_k_, int hidden, int intermediate)
       : experts(experts_),
         top_k(top_k_),
-        hidden(hidden_),
-        intermediate(intermediate_),
-        gate_up(random, experts_, 2 * intermediate_, hidden_),
-        down(random, experts_, hidden_, intermediate_),
-        gate_up_bias(random_bf16(random, static_cast<std::size_t>(experts_ * 2 * intermediate_))),
-        down_bias(random_bf16(random, static_cast<std::size_t>(experts_ * hidden_))) {}
+        gate_up(random, experts, 2 * intermediate, hidden),
+        down(random, experts, hidden, intermediate),
+        gate_up_bias(random_bf16(random, static_cast<std::size_t>(experts * 2 * intermediate))),
+        down_bias(random_bf16(random, static_cast<std::size_t>(experts * hidden))) {}
 
   MoeMxfp4Weights weights() const {
     return {gate_up.experts, down.experts, gate_up_bias.data(), down_bias.data(), 7.0f};
@@ -33,38 +31,9 @@ struct Layer {
 
   std::vector<float> run(OpContext& context, const std::vector<float>& x,
                          const std::vector<std::int32_t>& ids, const std::vector<float>& w) const {
-    const std::size_t rows = x.size() / static_cast<std::size_t>(hidden), slots = ids.size();
-    std::vector<float> out(x.size(), NAN), activations(slots * static_cast<std::size_t>(intermediate), NAN),
-        products(slots * static_cast<std::size_t>(hidden), NAN);
-    std::vector<std::int32_t> order(slots, -1), offsets(static_cast<std::size_t>(experts) + 1, -1);
-    AlignedBytes room(moe_workspace_bytes(static_cast<int>(slots), experts, std::max(hidden, intermediate)));
-    moe_mxfp4(context, weights(),
-              {.x = x.data(),
-               .rows = static_cast<int>(rows),
-               .top_k = top_k,
-               .expert_ids = ids.data(),
-               .expert_weights = w.data(),
-               .out = out.data(),
-               .activations = activations.data(),
-               .products = products.data(),
-               .slots = order.data(),
-               .offsets = offsets.data(),
-               .workspace = room.span()});
-    return out;
+    return moe_with_room(context, weights(), x, ids, w);
   }
 };
-
-// k different experts a row, some experts unused.
-void route(std::mt19937& random, const Layer& layer, int rows, std::vector<std::int32_t>& ids,
-           std::vector<float>& weights) {
-  std::vector<std::int32_t> experts(static_cast<std::size_t>(layer.experts));
-  std::iota(experts.begin(), experts.end(), 0);
-  for (int row = 0; row < rows; ++row) {
-    std::shuffle(experts.begin(), experts.end(), random);
-    ids.insert(ids.end(), experts.begin(), experts.begin() + layer.top_k);
-    for (int k = 0; k < layer.top_k; ++k) weights.push_back(0.1f + static_cast<float>(random() % 100) / 100);
-  }
-}
 
 TEST(ClampedSwiglu, ClampsAsGptOssDoes) {
   EXPECT_NEAR(clamped_swiglu(10, 10, 7), 7 / (1 + std::exp(-11.914)) * 8, 1e-5);
@@ -83,9 +52,7 @@ TEST(MoeMxfp4, AgreesWithDoublePrecision) {
     const Layer layer(random, 6, top_k, 96, 64);
     const int rows = 9;
     const std::vector<float> x = random_floats(random, 9 * 96);
-    std::vector<std::int32_t> ids;
-    std::vector<float> weights;
-    route(random, layer, rows, ids, weights);
+    const auto [ids, weights] = MoeRouting(random, rows, layer.experts, layer.top_k);
     const std::vector<float> out = layer.run(context, x, ids, weights);
     const std::vector<double> exact = moe_reference(
         threads,
@@ -110,9 +77,7 @@ TEST(MoeMxfp4, ARowsBitsDependOnNeitherItsBatchNorItsPlaceNorTheThreads) {
   const Layer layer(random, 5, 2, 64, 32);
   const int rows = 150;
   const std::vector<float> x = random_floats(random, 150 * 64);
-  std::vector<std::int32_t> ids;
-  std::vector<float> weights;
-  route(random, layer, rows, ids, weights);
+  const auto [ids, weights] = MoeRouting(random, rows, layer.experts, layer.top_k);
   ThreadPool one(1), two(2);
   OpContext single{one}, pair{two};
   const std::vector<float> together = layer.run(pair, x, ids, weights);
@@ -128,9 +93,7 @@ TEST(MoeMxfp4, HasTheSameBitsWithEveryKernelAndNumberOfThreads) {
   std::mt19937 random(5);
   const Layer layer(random, 4, 2, 160, 96);
   const std::vector<float> x = random_floats(random, 37 * 160);
-  std::vector<std::int32_t> ids;
-  std::vector<float> weights;
-  route(random, layer, 37, ids, weights);
+  const auto [ids, weights] = MoeRouting(random, 37, layer.experts, layer.top_k);
   for (const InputValues values : {InputValues::any_float, InputValues::bf16}) {
     std::vector<float> rounded = x;
     if (values == InputValues::bf16) {

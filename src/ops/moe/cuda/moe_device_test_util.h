@@ -6,12 +6,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 
 #include "ops/cuda/device_test_util.h"
 #include "ops/moe/cuda/moe_cuda.h"
-#include "ops/moe/moe.h"
 #include "ops/moe/moe_reference.h"
+#include "ops/moe/moe_with_room.h"
 #include "ops/op_test_util.h"
 
 namespace nibble {
@@ -85,21 +84,6 @@ struct Nvfp4Weights {
     pack_nvfp4_granules(host.codes_of(expert), host.scales_of(expert), shape, out);
   }
   void spoil_first_scale() { host.scales[0] = 0xff; }
-};
-
-struct MoeRouting {
-  std::vector<std::int32_t> ids;
-  std::vector<float> weights;
-
-  MoeRouting(std::mt19937& random, int tokens, int experts, int top_k) {
-    std::vector<std::int32_t> all(static_cast<std::size_t>(experts));
-    std::iota(all.begin(), all.end(), 0);
-    for (int token = 0; token < tokens; ++token) {
-      std::shuffle(all.begin(), all.end(), random);
-      ids.insert(ids.end(), all.begin(), all.begin() + top_k);
-      for (int k = 0; k < top_k; ++k) weights.push_back(0.1f + static_cast<float>(random() % 100) / 100);
-    }
-  }
 };
 
 // A layer on the host and on the device.
@@ -197,7 +181,7 @@ struct MoeTestLayer {
   std::vector<float> on_cpu(const std::vector<Bf16>& x, const std::vector<std::int32_t>& ids,
                             const std::vector<float>& weights) const {
     ThreadPool threads(small_cases ? 1 : 8);
-    std::vector<float> floats, out(x.size());
+    std::vector<float> floats;
     for (const Bf16 value : x) floats.push_back(value.to_float());
     if constexpr (std::is_same_v<Weights, Nvfp4Weights>) {
       const auto product_of = [](const Weights& matrices) {
@@ -217,26 +201,9 @@ struct MoeTestLayer {
       return {exact.begin(), exact.end()};
     } else {
       OpContext context{.threads = threads, .activations = InputValues::bf16};
-      const std::size_t slots = ids.size();
-      std::vector<float> activations(slots * static_cast<std::size_t>(intermediate)),
-          products(slots * static_cast<std::size_t>(hidden));
-      std::vector<std::int32_t> order(slots), offsets(static_cast<std::size_t>(experts) + 1);
-      AlignedBytes room(
-          moe_workspace_bytes(static_cast<int>(slots), experts, std::max(hidden, intermediate)));
-      moe_mxfp4(context,
-                {gate_up.host.experts, down.host.experts, gate_up_bias.data(), down_bias.data(), 7.0f},
-                {.x = floats.data(),
-                 .rows = static_cast<int>(x.size()) / hidden,
-                 .top_k = top_k,
-                 .expert_ids = ids.data(),
-                 .expert_weights = weights.data(),
-                 .out = out.data(),
-                 .activations = activations.data(),
-                 .products = products.data(),
-                 .slots = order.data(),
-                 .offsets = offsets.data(),
-                 .workspace = room.span()});
-      return out;
+      return moe_with_room(
+          context, {gate_up.host.experts, down.host.experts, gate_up_bias.data(), down_bias.data(), 7.0f},
+          floats, ids, weights);
     }
   }
 };
