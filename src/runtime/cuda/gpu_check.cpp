@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "ops/attention/cuda/attention_cuda.h"
-#include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/linear_cuda.h"
 #include "ops/moe/cuda/moe_cuda.h"
 #include "ops/moe/moe_reference.h"
@@ -50,10 +49,7 @@ Result<std::string> check_linear() {
   NIBBLE_ASSIGN(DeviceBuffer plain_w, on_device(w));
   NIBBLE_ASSIGN(DeviceBuffer tiles, DeviceBuffer::allocate(shape.bytes()));
   NIBBLE_ASSIGN(DeviceBuffer packed, DeviceBuffer::allocate(shape.token_bytes(tokens)));
-  NIBBLE_ASSIGN(DeviceBuffer few_sums,
-                zeroed(linear_few_floats(processors_of_device(), tokens) * sizeof(float)));
-  NIBBLE_ASSIGN(DeviceBuffer many_sums, zeroed(linear_many_floats(processors_of_device()) * sizeof(float)));
-  NIBBLE_ASSIGN(DeviceBuffer arrived, zeroed(static_cast<std::size_t>(processors_of_device()) * 4));
+  NIBBLE_ASSIGN(LinearRoom room, linear_room(tokens));
   NIBBLE_ASSIGN(DeviceBuffer few, zeroed(tokens * rows * sizeof(float)));
   NIBBLE_ASSIGN(DeviceBuffer many, zeroed(tokens * rows * sizeof(float)));
   NIBBLE_RETURN_IF_ERROR(repack_dense_cuda(plain_w.as<Bf16>(), shape, tiles.as<std::uint8_t>(), nullptr));
@@ -63,9 +59,8 @@ Result<std::string> check_linear() {
                       .weight = {tiles.as<std::uint8_t>(), shape},
                       .y = many.as<float>(),
                       .y_stride = rows,
-                      .workspace = {few_sums.as<float>(), many_sums.as<float>(), arrived.as<std::uint32_t>()},
+                      .workspace = room.workspace(),
                       .path = LinearPath::many};
-  clear_linear_workspace(args.workspace, processors_of_device(), tokens, nullptr);
   NIBBLE_RETURN_IF_ERROR(linear_cuda(args, nullptr));
   args.path = LinearPath::few;
   for (int token = 0; token < tokens; token += token_group) {

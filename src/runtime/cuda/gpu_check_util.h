@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "formats/bf16.h"
+#include "ops/cuda/launch.cuh"
+#include "ops/linear/cuda/linear_cuda.h"
 #include "tensor/device_buffer.h"
 
 namespace nibble {
@@ -37,6 +39,24 @@ inline Result<DeviceBuffer> zeroed(std::size_t bytes) {
   NIBBLE_ASSIGN(DeviceBuffer buffer, DeviceBuffer::allocate(bytes));
   buffer.fill(0);
   return buffer;
+}
+
+// What linear_cuda needs for up to `tokens`.
+struct LinearRoom {
+  DeviceBuffer few_sums, many_sums, arrived;
+
+  LinearCudaWorkspace workspace() {
+    return {few_sums.as<float>(), many_sums.as<float>(), arrived.as<std::uint32_t>()};
+  }
+};
+inline Result<LinearRoom> linear_room(int tokens) {
+  const int blocks = processors_of_device();
+  LinearRoom room;
+  NIBBLE_ASSIGN(room.few_sums, zeroed(linear_few_floats(blocks, tokens) * sizeof(float)));
+  NIBBLE_ASSIGN(room.many_sums, zeroed(linear_many_floats(blocks) * sizeof(float)));
+  NIBBLE_ASSIGN(room.arrived, zeroed(static_cast<std::size_t>(blocks) * sizeof(std::uint32_t)));
+  clear_linear_workspace(room.workspace(), blocks, tokens, nullptr);
+  return room;
 }
 
 inline std::vector<std::byte> bytes_of(const DeviceBuffer& buffer) {

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "ops/cuda/absent.h"
-#include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/linear_cuda.h"
 #include "ops/rms_norm/cuda/rms_norm_cuda.h"
 #include "ops/rope/cuda/rope_cuda.h"
@@ -14,23 +13,6 @@
 
 namespace nibble {
 namespace {
-
-struct LinearRoom {
-  DeviceBuffer few_sums, many_sums, arrived;
-
-  LinearCudaWorkspace workspace() {
-    return {few_sums.as<float>(), many_sums.as<float>(), arrived.as<std::uint32_t>()};
-  }
-};
-Result<LinearRoom> linear_room(int tokens) {
-  const int blocks = processors_of_device();
-  LinearRoom room;
-  NIBBLE_ASSIGN(room.few_sums, zeroed(linear_few_floats(blocks, tokens) * sizeof(float)));
-  NIBBLE_ASSIGN(room.many_sums, zeroed(linear_many_floats(blocks) * sizeof(float)));
-  NIBBLE_ASSIGN(room.arrived, zeroed(static_cast<std::size_t>(blocks) * sizeof(std::uint32_t)));
-  clear_linear_workspace(room.workspace(), blocks, tokens, nullptr);
-  return room;
-}
 
 // What norm and router leave for a layer's experts.
 struct Routed {
