@@ -43,10 +43,6 @@ struct Sight {
 
   __device__ Sight(int position, int window)
       : first(window > 0 ? max(0, position - window + 1) : 0), past(position + 1) {}
-  // Whether it sees all positions of a step.
-  __device__ bool sees_all(int step) const {
-    return first <= step * attention_step && (step + 1) * attention_step <= past;
-  }
 };
 
 // A tile: `count` queries of one sequence and KV head, query i being head i % group of row first_row + i /
