@@ -89,6 +89,7 @@ void queue(const Product& product, Buffers& room, const std::uint8_t* weights, i
 std::string run(const Product& product, const DeviceBuffer& weights, int tokens, LinearPath path,
                 std::mt19937& random) {
   Buffers room = buffers_for(product, tokens, random);
+  clear_linear_workspace(workspace_of(room), processors_of_device(), tokens, nullptr);
   const auto* at = reinterpret_cast<const std::uint8_t*>(weights.data());
   const bench::Times times =
       bench::time_graph(product.layers, tokens > 512 ? 5 : 25, [&](cudaStream_t stream) {
