@@ -120,6 +120,13 @@ class Stacks {
   std::vector<Stack> free_;
 };
 
+// What products add to, until they are waited for.
+struct Sums {
+  float* registers;
+  std::vector<float> values;
+  unsigned group;
+};
+
 // A context begins a fiber; from then on it is left and resumed by jumps, which ask the system for nothing.
 struct Fiber {
   ucontext_t context{};
@@ -128,6 +135,8 @@ struct Fiber {
   unsigned index = 0;
   unsigned clusters_ended = 0;  // meetings of the cluster, when this one came to the last
   bool begun = false, ended = false;
+  unsigned groups = 0;  // of products, that have been closed
+  std::vector<Sums> under_way{};
 };
 
 // A kernel's run. Its first blocks run for some turns before it goes on.
@@ -234,6 +243,15 @@ class Block {
     const auto address = reinterpret_cast<std::uintptr_t>(dynamic_.data());
     return dynamic_.data() + (128 - address % 128) % 128;
   }
+  // The values of these sums, or of the first `groups`, go back to where they belong.
+  void bring_sums(const float* registers, unsigned groups) {
+    std::erase_if(current_->under_way, [&](const Sums& sums) {
+      if (sums.registers != registers && sums.group > groups) return false;
+      std::copy(sums.values.begin(), sums.values.end(), sums.registers);
+      return true;
+    });
+  }
+
   void give_way() {
     if (_setjmp(current_->left) == 0) _longjmp(scheduler_, 1);
   }

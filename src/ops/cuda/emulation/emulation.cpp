@@ -1,5 +1,7 @@
 #include "ops/cuda/emulation/emulation.h"
 
+#include <limits>
+
 #include "base/check.h"
 #include "ops/cuda/emulation/block.h"
 
@@ -152,11 +154,22 @@ std::uint32_t operand_of_products(const void* at) {
   return word;
 }
 
+void begin_product(const float* sums) { running->bring_sums(sums, 0); }
+
+void end_product(float* sums, unsigned count) {
+  Fiber& fiber = *running->current_;
+  fiber.under_way.push_back({sums, std::vector<float>(sums, sums + count), fiber.groups + 1});
+  std::fill_n(sums, count, std::numeric_limits<float>::quiet_NaN());
+}
+
 void close_products() {
+  ++running->current_->groups;
   if (running->watch_ != nullptr) running->watch_->close_products(thread_index());
 }
 
 void await_products(unsigned but) {
+  const unsigned groups = running->current_->groups;
+  running->bring_sums(nullptr, groups > but ? groups - but : 0);
   if (running->watch_ != nullptr) running->watch_->await_products(thread_index(), but);
 }
 

@@ -91,6 +91,9 @@ void fence_writes();
 // A word that tensor cores read in the thread's present group of products, which goes on until it has waited
 // for all groups `but` the last few.
 std::uint32_t operand_of_products(const void* at);
+// Sums that are no numbers to the thread between the product and that wait.
+void begin_product(const float* sums);
+void end_product(float* sums, unsigned count);
 void close_products();
 void await_products(unsigned but);
 

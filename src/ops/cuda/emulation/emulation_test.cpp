@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "ops/ptx/cluster.cuh"
 #include "ops/ptx/grid.cuh"
 #include "ops/ptx/tensor_map.cuh"
+#include "ops/ptx/warpgroup.cuh"
 
 namespace nibble {
 namespace {
@@ -113,6 +115,32 @@ TEST(Emulation, BringsACopysBytesToTheBlocksThatItNames) {
       const unsigned row = i / (cluster * 256) * blocks + block / cluster * cluster + i / 256 % cluster;
       ASSERT_EQ(seen[block][i], first + row * 256 + i % 256) << "block " << block << ", word " << i;
     }
+  }
+}
+
+TEST(Emulation, HoldsSumsBackUntilTheirProductsAreWaitedFor) {
+  std::vector<float> early(128), late(128), second(128);
+  run({.threads = 128, .shared_bytes = 2048}, [&] {
+    const unsigned thread = threadIdx.x;
+    auto* const words = reinterpret_cast<std::uint32_t*>(ptx::dynamic_shared());
+    for (unsigned i = thread; i < 512; i += 128) words[i] = 0x3f803f80u;  // ones
+    __syncthreads();
+    const std::uint64_t operand = ptx::wgmma_operand<256>(words);
+    float sums[4] = {}, others[4] = {};
+    for (int step = 0; step < 2; ++step) ptx::wgmma_bf16(sums, operand, operand, step > 0);
+    ptx::wgmma_commit();
+    ptx::wgmma_bf16(others, operand, operand, false);
+    ptx::wgmma_commit();
+    early[thread] = sums[0];
+    ptx::wgmma_wait_but_last();
+    late[thread] = sums[0];
+    second[thread] = others[0];
+    ptx::wgmma_wait(others);
+  });
+  for (unsigned thread = 0; thread < 128; ++thread) {
+    EXPECT_TRUE(std::isnan(early[thread]));
+    EXPECT_EQ(late[thread], 32);
+    EXPECT_TRUE(std::isnan(second[thread]));
   }
 }
 

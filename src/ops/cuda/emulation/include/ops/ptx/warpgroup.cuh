@@ -1,5 +1,6 @@
-// The twins of src/ops/ptx/warpgroup.cuh on the emulation, where a product is done when it returns; but a
-// watch of races (races.h) takes it to read its operands until it is waited for.
+// The twins of src/ops/ptx/warpgroup.cuh on the emulation, where a product is done when it returns; but
+// its sums are no numbers until it is waited for, and up to then a watch of races (races.h) takes it to read
+// its operands.
 #pragma once
 
 #include <cstdint>
@@ -36,12 +37,14 @@ template <int count>
 void wgmma_from_registers(float (&sums)[count], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
                           std::uint32_t a3, std::uint64_t b, bool add) {
   const unsigned g = emulation::thread_index() % 32 / 4, t = emulation::thread_index() % 4;
+  emulation::begin_product(sums);
   for (int tile = 0; tile < count / 4; ++tile) {
     const unsigned column = 8 * static_cast<unsigned>(tile) + g;
     float(&four)[4] = *reinterpret_cast<float(*)[4]>(&sums[4 * tile]);
     if (!add) std::memset(four, 0, sizeof four);
     mma_m16n8k16_bf16(four, a0, a1, a2, a3, wgmma_pair(b, column, 0, t), wgmma_pair(b, column, 1, t));
   }
+  emulation::end_product(sums, count);
 }
 
 template <int count>

@@ -1,4 +1,4 @@
-// The twins of src/ops/ptx/warpgroup_registers.cuh on the emulation, where a product is done when it returns.
+// The twins of src/ops/ptx/warpgroup_registers.cuh on the emulation.
 #pragma once
 
 #include <cstdint>
