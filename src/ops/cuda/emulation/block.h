@@ -78,15 +78,6 @@ struct Warp {
 
 using Value = std::array<std::uint8_t, 16>;
 
-struct Copy {
-  void* to;
-  const void* from;  // null: of the value
-  std::uint32_t bytes;
-  const void* barrier;
-  Value value;
-  int turns;
-};
-
 // What a block of the cluster asks of another: an arrival, or a copy if there are bytes.
 struct Message {
   void* to;
@@ -98,11 +89,20 @@ struct Message {
   const void* place = nullptr;
 };
 
+struct Copy {
+  Message message;
+  int turns;
+};
+
 using Stack = std::unique_ptr<char[]>;
 
-// Stacks are kept from block to block: fresh ones cost more than what runs on them.
+// Stacks are kept for blocks to come: fresh ones cost more than what runs on them.
 class Stacks {
  public:
+  static Stacks& all() {
+    static Stacks only;
+    return only;
+  }
   Stack take() {
     const std::lock_guard lock(mutex_);
     if (free_.empty()) return Stack(new char[stack_bytes]);
@@ -127,6 +127,15 @@ struct Sums {
   unsigned group;
 };
 
+// What a fiber waits for: as long as it is still so, resuming it is no use.
+struct Wait {
+  bool (*still)(const void* at, unsigned value) = nullptr;
+  const void* at = nullptr;
+  unsigned value = 0;
+
+  bool goes_on() const { return still != nullptr && still(at, value); }
+};
+
 // A context begins a fiber; from then on it is left and resumed by jumps, which ask the system for nothing.
 struct Fiber {
   ucontext_t context{};
@@ -135,6 +144,7 @@ struct Fiber {
   unsigned index = 0;
   unsigned clusters_ended = 0;  // meetings of the cluster, when this one came to the last
   bool begun = false, ended = false;
+  Wait wait{};
   unsigned groups = 0;  // of products, that have been closed
   std::vector<Sums> under_way{};
 };
@@ -155,7 +165,6 @@ class Launch {
 
   const Grid grid;
   const std::function<void()> kernel;
-  Stacks stacks;
 
  private:
   unsigned at_once() const { return grid.blocks_x <= most_at_once ? grid.blocks_x : grid.cluster; }
@@ -196,7 +205,7 @@ class Block {
     for (unsigned i = 0; i < grid_.threads; ++i) {
       Fiber& fiber = fibers_[i];
       fiber.index = i;
-      fiber.stack = launch_.stacks.take();
+      fiber.stack = Stacks::all().take();
       getcontext(&fiber.context);
       fiber.context.uc_stack.ss_sp = fiber.stack.get();
       fiber.context.uc_stack.ss_size = stack_bytes;
@@ -214,7 +223,7 @@ class Block {
       }
       take_messages();
       bring_copies();
-      if (grid_.blocks_x > 1) std::this_thread::yield();
+      if (std::exchange(idle_, true)) std::this_thread::yield();
       if (come_ != nullptr && ++turns == early_turns) {
         std::exchange(come_, nullptr)->count_down();
         launch_.wait_to_go_on();
@@ -228,7 +237,7 @@ class Block {
     for (const auto& [address, barrier] : barriers_) {
       if (barrier.bytes != 0) stop("a block ended while a barrier waits for bytes");
     }
-    for (Fiber& fiber : fibers_) launch_.stacks.give(std::move(fiber.stack));
+    for (Fiber& fiber : fibers_) Stacks::all().give(std::move(fiber.stack));
     running = nullptr;
     if (come_ != nullptr) come_->count_down();
   }
@@ -243,6 +252,17 @@ class Block {
     const auto address = reinterpret_cast<std::uintptr_t>(dynamic_.data());
     return dynamic_.data() + (128 - address % 128) % 128;
   }
+  void wait_while(const Wait& wait) {
+    current_->wait = wait;
+    while (wait.goes_on()) give_way();
+    current_->wait = {};
+  }
+  // Until a count is another.
+  void wait_for_other(const unsigned& count, unsigned than) {
+    wait_while({[](const void* at, unsigned value) { return *static_cast<const unsigned*>(at) == value; },
+                &count, than});
+  }
+
   // The values of these sums, or of the first `groups`, go back to where they belong.
   void bring_sums(const float* registers, unsigned groups) {
     std::erase_if(current_->under_way, [&](const Sums& sums) {
@@ -252,23 +272,28 @@ class Block {
     });
   }
 
+  void poll() {
+    give_way();
+    idle_ = true;
+  }
   void give_way() {
     if (_setjmp(current_->left) == 0) _longjmp(scheduler_, 1);
   }
   // By somebody with that past, if it is watched.
-  void copy(void* to, const void* from, std::uint32_t bytes, const void* barrier, const Past* past,
-            const void* place, const Value& value = {}) {
+  void copy(const Message& message, const Past* past) {
     const auto misaligned = [](const void* pointer) {
       return reinterpret_cast<std::uintptr_t>(pointer) % 16 != 0;
     };
-    if (misaligned(to) || misaligned(from) || bytes % 16 != 0) stop("a misaligned bulk copy");
-    const std::uint8_t* begin = static_cast<std::uint8_t*>(to);
+    const std::uint32_t bytes = message.bytes;
+    if (misaligned(message.to) || misaligned(message.from) || bytes % 16 != 0) stop("a misaligned bulk copy");
+    const std::uint8_t* begin = static_cast<std::uint8_t*>(message.to);
     if (begin < dynamic() || begin + bytes > dynamic() + grid_.shared_bytes)
       stop("a bulk copy past shared memory");
-    const Barrier& end = this->barrier(barrier);
-    if (watch_ != nullptr) watch_->bulk_write(*past, to, bytes, end.strand, end.phase + 1, place);
-    std::memset(to, rubbish, bytes);
-    copies_.push_back({to, from, bytes, barrier, value, static_cast<int>(random_() % longest_copy)});
+    const Barrier& end = barrier(message.barrier);
+    if (watch_ != nullptr)
+      watch_->bulk_write(*past, message.to, bytes, end.strand, end.phase + 1, message.place);
+    std::memset(message.to, rubbish, bytes);
+    copies_.push_back({message, static_cast<int>(random_() % longest_copy)});
   }
 
   void arrive(const void* at, std::uint32_t bytes_to_come) {
@@ -285,9 +310,7 @@ class Block {
   // `message` names places as they are in this block.
   void send(unsigned rank, Message message) {
     if (rank == this->rank() && message.bytes == 0) return arrive(message.barrier, 0);
-    if (rank == this->rank())
-      return copy(message.to, message.from, message.bytes, message.barrier, past(), message.place,
-                  message.value);
+    if (rank == this->rank()) return copy(message, past());
     const std::lock_guard lock(cluster_.mutex);
     Block* const other = rank < grid_.cluster ? cluster_.blocks[rank] : nullptr;
     if (other == nullptr) stop("reaching into a block that does not run");
@@ -315,7 +338,9 @@ class Block {
   }
   void take_turns(std::size_t warp) {
     for (std::size_t i = warp * 32; i < std::min(fibers_.size(), warp * 32 + 32); ++i) {
-      if (!fibers_[i].ended) resume(fibers_[i]);
+      if (fibers_[i].ended || fibers_[i].wait.goes_on()) continue;
+      idle_ = false;
+      resume(fibers_[i]);
     }
   }
   void resume(Fiber& fiber) {
@@ -350,7 +375,7 @@ class Block {
       return count_arrival(end, 0);
     }
     const Past past{.others = message.known};
-    copy(message.to, message.from, message.bytes, message.barrier, &past, message.place, message.value);
+    copy(message, &past);
   }
   // Beyond what the launch asked for, shared variables are a thread's, each thread's as far from its
   // `anchor_`.
@@ -360,11 +385,11 @@ class Block {
     return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(here) - anchor_ + other.anchor_);
   }
   void bring_copies() {
-    for (Copy& copy : copies_) {
-      if (--copy.turns >= 0) continue;
-      std::memcpy(copy.to, copy.from == nullptr ? copy.value.data() : copy.from, copy.bytes);
-      Barrier& end = barrier(copy.barrier);
-      end.bytes -= copy.bytes;
+    for (auto& [message, turns] : copies_) {
+      if (--turns >= 0) continue;
+      std::memcpy(message.to, message.from == nullptr ? message.value.data() : message.from, message.bytes);
+      Barrier& end = barrier(message.barrier);
+      end.bytes -= message.bytes;
       end.settle();
     }
     std::erase_if(copies_, [](const Copy& copy) { return copy.turns < 0; });
@@ -380,6 +405,7 @@ class Block {
   std::vector<std::uint8_t> dynamic_;
   jmp_buf scheduler_;
   unsigned ended_ = 0;
+  bool idle_ = true;  // in this round: whether nobody ran, or only to look at what others have not done yet
 };
 
 }  // namespace nibble::emulation

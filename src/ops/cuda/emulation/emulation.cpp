@@ -9,7 +9,8 @@ namespace nibble::emulation {
 
 void wait_for_launches() {
   running->launch_.has_waited();
-  while (!running->launch_.goes_on()) give_way();
+  const auto still = [](const void* at, unsigned) { return !static_cast<const Launch*>(at)->goes_on(); };
+  running->wait_while({still, &running->launch_, 0});
 }
 
 unsigned thread_index() { return running->current_->index; }
@@ -17,7 +18,7 @@ unsigned block_index(int axis) { return axis == 0 ? running->x_ : running->y_; }
 unsigned grid_size(int axis) { return axis == 0 ? running->grid_.blocks_x : running->grid_.blocks_y; }
 unsigned block_size() { return running->grid_.threads; }
 std::uint8_t* dynamic_shared() { return running->dynamic(); }
-void give_way() { running->give_way(); }
+void poll() { running->poll(); }
 
 void come_to_barrier(int id, unsigned threads) {
   Meeting& meeting = running->meetings_[id];
@@ -32,7 +33,7 @@ void block_barrier(int id, unsigned threads) {
   Meeting& meeting = running->meetings_[id];
   const unsigned ended = meeting.ended;
   come_to_barrier(id, threads);
-  while (meeting.ended == ended) give_way();
+  running->wait_for_other(meeting.ended, ended);
   if (running->watch_ != nullptr) running->watch_->learn(thread_index(), meeting.known);
 }
 
@@ -48,7 +49,10 @@ void cluster_arrive() {
 }
 
 void cluster_wait() {
-  while (running->cluster_.ended == running->current_->clusters_ended) give_way();
+  const auto still = [](const void* at, unsigned value) {
+    return static_cast<const Cluster*>(at)->ended == value;
+  };
+  running->wait_while({still, &running->cluster_, running->current_->clusters_ended});
   if (running->watch_ == nullptr) return;
   const std::lock_guard lock(running->cluster_.mutex);
   running->watch_->learn(thread_index(), running->cluster_.known);
@@ -66,7 +70,7 @@ Lanes& exchange(const LaneData& own, void (*together)(Lanes&)) {
     warp.arrived = 0;
     ++warp.ended;
   }
-  while (warp.ended == ended) give_way();
+  running->wait_for_other(warp.ended, ended);
   return lanes;
 }
 
@@ -91,15 +95,19 @@ void barrier_arrive(const void* barrier, std::uint32_t bytes_to_come) {
   running->arrive(barrier, bytes_to_come);
 }
 
-bool barrier_passed(const void* barrier, unsigned parity) {
+void barrier_wait(const void* barrier, unsigned parity) {
   const Barrier& end = running->barrier(barrier);
-  if ((end.phase & 1) == parity) return false;
+  const auto still = [](const void* at, unsigned value) {
+    return (static_cast<const Barrier*>(at)->phase & 1) == value;
+  };
+  running->wait_while({still, &end, parity});
   if (running->watch_ != nullptr) running->watch_->learn(thread_index(), end.known);
-  return true;
 }
 
 void copy_to_shared(void* to, const void* from, std::uint32_t bytes, const void* barrier) {
-  running->copy(to, from, bytes, barrier, running->past(), __builtin_return_address(0));
+  Message message{to, from, bytes, barrier};
+  message.place = __builtin_return_address(0);
+  running->copy(message, running->past());
 }
 
 void barrier_arrive_at(const void* barrier, unsigned rank) {
@@ -173,9 +181,9 @@ void await_products(unsigned but) {
   if (running->watch_ != nullptr) running->watch_->await_products(thread_index(), but);
 }
 
-void accessed(const void* at, std::size_t bytes, bool write, bool atomic, const void* place) {
-  if (running == nullptr || running->watch_ == nullptr) return;
-  running->watch_->access(thread_index(), at, bytes, {.write = write, .atomic = atomic, .place = place});
+void accessed(const void* at, std::size_t bytes, const Access& access) {
+  if (running != nullptr && running->watch_ != nullptr)
+    running->watch_->access(thread_index(), at, bytes, access);
 }
 
 void stop(const char* why) { check_failed("a kernel keeps the rules", why, SourceLocation::current()); }

@@ -39,8 +39,8 @@ unsigned grid_size(int axis);
 unsigned block_size();
 std::uint8_t* dynamic_shared();
 
-// Lets the others run. Waiting is `while (!condition) give_way();`.
-void give_way();
+// Lets the others run, before a look at memory that they write.
+void poll();
 
 // Ends when `threads` of the block have come to it.
 void block_barrier(int id, unsigned threads);
@@ -65,7 +65,7 @@ void warp_barrier();
 // mbarriers, known by their address.
 void barrier_init(const void* barrier, unsigned arrivals);
 void barrier_arrive(const void* barrier, std::uint32_t bytes_to_come);
-bool barrier_passed(const void* barrier, unsigned parity);
+void barrier_wait(const void* barrier, unsigned parity);
 void copy_to_shared(void* to, const void* from, std::uint32_t bytes, const void* barrier);
 // The same in other blocks of the cluster, at the places that these are in the caller's.
 void barrier_arrive_at(const void* barrier, unsigned rank);
@@ -96,9 +96,6 @@ void begin_product(const float* sums);
 void end_product(float* sums, unsigned count);
 void close_products();
 void await_products(unsigned but);
-
-// A load or store of a kernel that tells of them (races.h).
-void accessed(const void* at, std::size_t bytes, bool write, bool atomic, const void* place);
 
 [[noreturn]] void stop(const char* why);
 

@@ -189,7 +189,7 @@ TEST(EmulationDeathTest, StopsAKernelThatBreaksTheRules) {
                      ptx::cluster_barrier();
                      while (ptx::cluster_rank() == 0) {  // the other block does not wait for this one
                        ptx::mbarrier_arrive_at(&barrier, 1);
-                       emulation::give_way();
+                       emulation::poll();
                      }
                    }),
                "a block that does not run|more arrivals");

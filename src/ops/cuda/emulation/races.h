@@ -68,6 +68,9 @@ struct Access {
   const void* place = nullptr;  // in the program
 };
 
+// A load or store of a running kernel's thread, wherever in memory.
+void accessed(const void* at, std::size_t bytes, const Access& access);
+
 // A block's shared memory and its threads.
 class RaceWatch {
  public:

@@ -22,7 +22,7 @@ inline void mbarrier_arrive_expecting(std::uint64_t* barrier, std::uint32_t byte
   emulation::barrier_arrive(barrier, bytes);
 }
 inline void mbarrier_wait(std::uint64_t* barrier, std::uint32_t parity) {
-  while (!emulation::barrier_passed(barrier, parity)) emulation::give_way();
+  emulation::barrier_wait(barrier, parity);
 }
 inline void fence_shared_writes() { emulation::fence_writes(); }
 inline void copy_to_shared(void* shared, const void* global) { emulation::copy_by_thread(shared, global); }

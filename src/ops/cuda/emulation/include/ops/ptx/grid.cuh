@@ -19,12 +19,12 @@ inline unsigned add_acquire_release(unsigned* counter, unsigned by) {
   return std::atomic_ref<unsigned>(*counter).fetch_add(by, std::memory_order_acq_rel);
 }
 inline unsigned load_acquire(unsigned* counter) {
-  emulation::give_way();
+  emulation::poll();
   return std::atomic_ref<unsigned>(*counter).load(std::memory_order_acquire);
 }
 template <class Words>
 Words load_relaxed(const Words* at) {
-  emulation::give_way();
+  emulation::poll();
   Words words;
   auto* const from = reinterpret_cast<std::uint32_t*>(const_cast<Words*>(at));
   auto* const to = reinterpret_cast<std::uint32_t*>(&words);
