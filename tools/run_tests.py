@@ -192,6 +192,8 @@ def release_tests(args):
 
 def race_tests(args):
     """The emulated kernels with every access to shared memory watched; g++ instruments them."""
+    if not ctest_commands("release", "races"):
+        return Outcome(skipped=[("races", "this compiler is not g++")])
     return run_google_tests("release", label="races")
 
 
