@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <limits>
@@ -87,6 +88,7 @@ class Serving {
         activity_(*log_) {}
 
   Status run() {
+    load_moved_ = clock_.now();
     loader_ = std::thread([this] { load(); });
     look();
     report();
@@ -126,8 +128,10 @@ class Serving {
  private:
   void load() {
     bar_.announce();
-    Result<LoadedModel> loaded =
-        load_model(options_.engine, [&](double done, double total) { bar_.update(done, total); });
+    Result<LoadedModel> loaded = load_model(options_.engine, [&](double done, double total) {
+      load_moved_ = clock_.now();
+      bar_.update(done, total);
+    });
     bar_.erase();
     std::optional<ChatPrompter> chat;
     if (loaded.ok()) {
@@ -196,7 +200,7 @@ class Serving {
   }
 
   // Whether the engine is still there. One that failed answered so to all it ran; the process goes too, for
-  // nothing would come of it any more. Nor would anything of one that hangs in a step.
+  // nothing would come of it any more. Nor would anything of one that hangs in a step, or in its load.
   void look() {
     if (service_.failed() && outcome_.ok()) {
       outcome_ = internal_error("the engine failed and cannot go on");
@@ -208,6 +212,10 @@ class Serving {
     if (!abandoned_ && step_limit_.count() > 0 && service_.since_a_step() > step_limit_)
       fail("the engine hangs: a step takes longer than --step-timeout " +
            std::to_string(step_limit_.count()));
+    const std::chrono::seconds load_limit(options_.load_timeout);
+    if (!abandoned_ && !begun_ && load_limit.count() > 0 && clock_.now() - load_moved_.load() > load_limit)
+      fail("the load hangs: nothing has come for longer than --load-timeout " +
+           std::to_string(load_limit.count()));
     server_->after(std::chrono::milliseconds(500), [this] { look(); });
   }
 
@@ -239,6 +247,7 @@ class Serving {
   Gate gate_;
   Activity activity_;
   std::thread loader_;
+  std::atomic<std::chrono::nanoseconds> load_moved_{};  // when the load last said how far it is
   // On the I/O thread.
   Status outcome_;
   bool begun_ = false;

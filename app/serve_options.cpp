@@ -34,6 +34,7 @@ std::vector<OptionSpec> limit_specs(ServeOptions& options) {
           limit("--client-timeout", options.client_timeout, 1, 3600),
           limit("--keep-alive-timeout", options.keep_alive_timeout, 1, 86400),
           limit("--request-timeout", options.request_timeout, 0, 86400),
+          limit("--load-timeout", options.load_timeout, 0, 86400),
           {.name = "--step-timeout",
            .value = "N",
            .default_text = "30 on a GPU",

@@ -23,10 +23,11 @@ struct ServeOptions {
   std::vector<std::string> allowed_hosts;
   http::TlsFiles tls;
   int max_queue = 256;
-  int shutdown_timeout = 30;  // seconds, like the three below
+  int shutdown_timeout = 30;  // seconds, like those below
   int client_timeout = 30;
   int keep_alive_timeout = 120;
   int request_timeout = 0;  // 0: none
+  int load_timeout = 300;   // without progress; 0: none
   int step_timeout = -1;    // 0: none; below it: the device's own
   int max_connections = 4096;
   int max_header_bytes = 32 << 10;

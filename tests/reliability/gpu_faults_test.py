@@ -6,7 +6,7 @@ import time
 import pytest
 
 from nibble_program import BINARY, PARITY
-from watched_server import Answer, eventually, read_all, request_bytes, serving, until_served
+from watched_server import Answer, Server, eventually, read_all, request_bytes, serving, until_served
 
 EMULATED = BINARY.with_name("nibble_emulated")
 pytestmark = pytest.mark.skipif(not EMULATED.exists(), reason="the emulation of a GPU is not built with sanitizers")
@@ -106,6 +106,31 @@ def test_a_step_that_never_ends_is_given_up(gpu):
     unhealthy, gone = hear_of_a_failure(gpu, "hang 1")
     assert 2 <= unhealthy <= 5 and gone <= unhealthy + 5
     assert "the engine hangs" in gpu.server.log()
+
+
+def test_a_load_in_which_nothing_comes_any_more_is_given_up(tmp_path):
+    order = tmp_path / "order"
+    order.write_text("hang 1\n")
+    begin = time.monotonic()
+    server = Server(*SMALL, "--load-timeout", 2, model=PARITY / "example", program=EMULATED, ready=False, EMULATED_GPU_FAULT=order)
+    assert server.process.wait(timeout=60) == 1
+    assert time.monotonic() - begin >= 2
+    assert "the load hangs: nothing has come for longer than --load-timeout 2" in server.log()
+    assert server.process.stdout.read() == ""  # nobody was told that it serves
+    assert server.stop() == 1
+
+
+def test_an_engine_that_hangs_in_its_load_after_another_has_served_is_started_again(tmp_path):
+    order = tmp_path / "order"
+    with serving(*SMALL, "--load-timeout", 8, model=PARITY / "example", program=EMULATED, EMULATED_GPU_FAULT=order) as server:
+        gpu = FailingGpu(server, order)
+        with asked(gpu, gpu.body()):
+            gpu.fail("launch 1")
+            gpu.fail("hang 1")  # of the next engine
+        until_served(server)
+        log = server.log()
+        assert "the load hangs" in log and log.count("the engine's process ended") == 2
+        assert server.control() == server.before
 
 
 def test_a_request_that_twice_ends_the_gpus_engine_is_not_tried_again(gpu):
