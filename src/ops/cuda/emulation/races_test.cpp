@@ -124,6 +124,15 @@ const Case cases[] = {
        touch(shared_ints()[threadIdx.x % 16]);
      }},
     {"CopyOverWhatWasRead", overwrite},
+    {"BarrierThatIsReady",
+     [](bool in_order) {
+       __shared__ std::uint64_t full;
+       if (threadIdx.x == 0) ptx::mbarrier_init(&full, 32);
+       in_order ? __syncwarp() : static_cast<void>(__shfl_sync(~0u, 1, 0));
+       ptx::mbarrier_arrive(&full);
+       ptx::mbarrier_wait(&full, 0);
+     },
+     32},
     {"CopyByAThread",
      [](bool in_order) {
        ptx::copy_to_shared(shared_ints() + 4 * threadIdx.x, source);
