@@ -213,7 +213,8 @@ class Serving {
       fail("the engine hangs: a step takes longer than --step-timeout " +
            std::to_string(step_limit_.count()));
     const std::chrono::seconds load_limit(options_.load_timeout);
-    if (!abandoned_ && !begun_ && load_limit.count() > 0 && clock_.now() - load_moved_.load() > load_limit)
+    const bool loads = !begun_ && outcome_.ok();
+    if (!abandoned_ && loads && load_limit.count() > 0 && clock_.now() - load_moved_.load() > load_limit)
       fail("the load hangs: nothing has come for longer than --load-timeout " +
            std::to_string(load_limit.count()));
     server_->after(std::chrono::milliseconds(500), [this] { look(); });

@@ -85,30 +85,23 @@ void warp_barrier() {
   if (watch != nullptr) watch->learn(thread_index(), warp.known);
 }
 
+// To a watch of races a barrier is a word: who uses it does so behind who initialised it.
 constexpr std::size_t barrier_bytes = 8;
-
-// Whoever uses a barrier does it behind its initialisation.
-static void use_barrier(const void* barrier, const void* place) {
-  if (running->watch_ != nullptr)
-    running->watch_->access(thread_index(), barrier, barrier_bytes, {.atomic = true, .place = place});
-}
 
 void barrier_init(const void* barrier, unsigned arrivals) {
   Barrier& begun = running->barriers_[barrier];
   begun = {.arrivals = arrivals, .pending = arrivals};
-  if (running->watch_ == nullptr) return;
-  begun.strand = running->watch_->add_barrier();
-  running->watch_->access(thread_index(), barrier, barrier_bytes,
-                          {.write = true, .place = __builtin_return_address(0)});
+  if (running->watch_ != nullptr) begun.strand = running->watch_->add_barrier();
+  accessed(barrier, barrier_bytes, {.write = true, .place = __builtin_return_address(0)});
 }
 
 void barrier_arrive(const void* barrier, std::uint32_t bytes_to_come) {
-  use_barrier(barrier, __builtin_return_address(0));
+  accessed(barrier, barrier_bytes, {.atomic = true, .place = __builtin_return_address(0)});
   running->arrive(barrier, bytes_to_come);
 }
 
 void barrier_wait(const void* barrier, unsigned parity) {
-  use_barrier(barrier, __builtin_return_address(0));
+  accessed(barrier, barrier_bytes, {.atomic = true, .place = __builtin_return_address(0)});
   const Barrier& end = running->barrier(barrier);
   const auto still = [](const void* at, unsigned value) {
     return (static_cast<const Barrier*>(at)->phase & 1) == value;
@@ -152,7 +145,7 @@ void await_copies_by_thread() {
 }
 
 void barrier_arrive_after_copies(const void* barrier) {
-  use_barrier(barrier, __builtin_return_address(0));
+  accessed(barrier, barrier_bytes, {.atomic = true, .place = __builtin_return_address(0)});
   running->arrive_after_copies(barrier);
 }
 
