@@ -134,20 +134,21 @@ bool is_cached(int fd, std::size_t offset, std::size_t size) {
 
 std::string system_reason(int error) { return std::strerror(error); }
 
-Result<Buffer> read_all(int fd, std::size_t size, const std::string& name) {
-  NIBBLE_ASSIGN(Buffer buffer, Buffer::allocate(size));
+// Bytes of a file from `offset` on; it had `size` of them.
+Status read_exactly(int fd, std::size_t offset, std::span<std::byte> to, std::size_t size,
+                    const std::filesystem::path& path) {
   std::size_t done = 0;
-  while (done < size) {
-    const ssize_t got = pread(fd, buffer.data() + done, size - done, static_cast<off_t>(done));
+  while (done < to.size()) {
+    const ssize_t got = pread(fd, to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return io_error("cannot read " + name + ": " + system_reason(errno));
+    if (got < 0) return io_error("cannot read " + quote(path.native()) + ": " + system_reason(errno));
     if (got == 0) {
-      return io_error(name + " shrank from " + std::to_string(size) + " to " + std::to_string(done) +
-                      " bytes while it was being read");
+      return io_error(quote(path.native()) + " shrank from " + std::to_string(size) + " to at most " +
+                      std::to_string(offset + done) + " bytes while it was being read");
     }
     done += static_cast<std::size_t>(got);
   }
-  return buffer;
+  return {};
 }
 
 }  // namespace
@@ -212,13 +213,22 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path, FileAcces
       state->mapping = nullptr;
     }
   }
-  NIBBLE_ASSIGN(state->copy, read_all(fd, state->size, name));
+  NIBBLE_ASSIGN(state->copy, Buffer::allocate(state->size));
+  NIBBLE_RETURN_IF_ERROR(read_exactly(fd, 0, {state->copy.data(), state->size}, state->size, path));
   return MappedFile(std::move(state));
 }
 
 std::span<const std::byte> MappedFile::bytes() const {
   if (state_->mapping != nullptr) return {static_cast<const std::byte*>(state_->mapping), state_->size};
   return {state_->copy.data(), state_->size};
+}
+
+Status MappedFile::read(std::size_t offset, std::span<std::byte> to) const {
+  NIBBLE_CHECK(offset <= state_->size && to.size() <= state_->size - offset);
+  if (state_->mapping != nullptr)
+    return read_exactly(state_->descriptor.get(), offset, to, state_->size, state_->path);
+  if (!to.empty()) std::memcpy(to.data(), state_->copy.data() + offset, to.size());
+  return {};
 }
 
 std::size_t MappedFile::map_cached(std::size_t offset, std::size_t size) const {

@@ -34,6 +34,9 @@ class MappedFile {
 
   // Valid while this object lives (moving it is fine); starts on a 64-byte boundary.
   std::span<const std::byte> bytes() const;
+  // Copies bytes() from `offset` on. It maps no page: taking pages out of the mapping again costs as much as
+  // a third of copying them. An error where the file no longer has the bytes.
+  Status read(std::size_t offset, std::span<std::byte> to) const;
   // Maps the pages of bytes [offset, offset + size) if they are in the page cache, so that nobody has to
   // fault them in one by one; returns how many bytes that were. What would have to come from the disk is left
   // alone. offset is a multiple of 2 MiB; ranges may be mapped at once by several threads.

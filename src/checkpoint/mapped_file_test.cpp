@@ -239,6 +239,32 @@ TEST_F(MappedFileTest, MapsAtOnceWhatThePageCacheHolds) {
   EXPECT_EQ(open("private", FileAccess::read).map_cached(0, megabyte), 0u) << "there is no mapping";
 }
 
+TEST_F(MappedFileTest, ReadsAnyPartWithoutItsMapping) {
+  std::string text(3 * megabyte + 5, '\0');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 31 >> 3);
+  for (const FileAccess access : {FileAccess::map_or_read, FileAccess::read}) {
+    const MappedFile file = open(text, access);
+    for (const auto& [offset, size] : std::vector<std::pair<std::size_t, std::size_t>>{
+             {0, text.size()}, {0, 0}, {text.size(), 0}, {4097, megabyte}, {text.size() - 1, 1}}) {
+      std::string part(size, 'x');
+      const Status read = file.read(offset, std::as_writable_bytes(std::span(part)));
+      ASSERT_TRUE(read.ok()) << read.message();
+      EXPECT_TRUE(part == text.substr(offset, size)) << offset << " " << size;
+    }
+  }
+}
+
+TEST_F(MappedFileTest, ReadingWhatAFileHasNoLongerIsAnError) {
+  const MappedFile file = open(std::string(3 * megabyte, 'x'));
+  std::filesystem::resize_file(path(), megabyte + 7);
+  std::string part(megabyte, 'y');
+  EXPECT_TRUE(file.read(0, std::as_writable_bytes(std::span(part))).ok());
+  const Status read = file.read(megabyte, std::as_writable_bytes(std::span(part)));
+  ASSERT_FALSE(read.ok());
+  EXPECT_NE(read.message().find("shrank from 3145728 to at most 1048583 bytes"), std::string::npos)
+      << read.message();
+}
+
 TEST_F(MappedFileTest, MappingAFileThatShrankIsNoCrash) {
   const MappedFile file = open(std::string(5 * megabyte, 'x'));
   std::filesystem::resize_file(path(), megabyte);

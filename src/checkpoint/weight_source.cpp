@@ -210,13 +210,27 @@ std::int64_t WeightSource::map_cached(ThreadPool& threads) const {
   return mapped;
 }
 
-void WeightSource::release(std::span<const std::byte> part) const {
+const MappedFile* WeightSource::file_of(std::span<const std::byte> part) const {
   for (const MappedFile& file : files_) {
     const std::span<const std::byte> all = file.bytes();
     if (std::less_equal<>()(all.data(), part.data()) &&
         std::less_equal<>()(part.data() + part.size(), all.data() + all.size()))
-      file.release(part);
+      return &file;
   }
+  return nullptr;  // it was realigned
+}
+
+Status WeightSource::read(std::span<const std::byte> part, std::byte* to) const {
+  if (part.empty()) return {};
+  const MappedFile* file = file_of(part);
+  if (file != nullptr)
+    return file->read(static_cast<std::size_t>(part.data() - file->bytes().data()), {to, part.size()});
+  std::memcpy(to, part.data(), part.size());
+  return {};
+}
+
+void WeightSource::release(std::span<const std::byte> part) const {
+  if (const MappedFile* file = file_of(part)) file->release(part);
 }
 
 Status WeightSource::intact() const {

@@ -53,6 +53,9 @@ class WeightSource {
   static constexpr double map_seconds = 0.1;
   std::int64_t map_cached(ThreadPool& threads) const;
 
+  // Copies a part of one tensor (MappedFile::read).
+  Status read(std::span<const std::byte> part, std::byte* to) const;
+
   // Gives the memory of mapped pages back (MappedFile::release); `part` lies in one tensor.
   void release(std::span<const std::byte> part) const;
 
@@ -66,6 +69,7 @@ class WeightSource {
                            Problems& problems);
   void add_file(const std::filesystem::path& path, FileAccess access, Alignment alignment,
                 Problems& problems);
+  const MappedFile* file_of(std::span<const std::byte> part) const;
   void sort_and_refuse_twins(Problems& problems);
 
   std::vector<MappedFile> files_;

@@ -89,6 +89,11 @@ TEST(WeightSource, ShardsGiveTheSameTensors) {
       const StoredTensor* stored = source.find(written.name);
       ASSERT_NE(stored, nullptr) << written.name;
       EXPECT_EQ(std::memcmp(stored->tensor.data, written.bytes.data(), written.bytes.size()), 0);
+      const std::size_t begin = written.bytes.size() / 3;
+      const std::span<const std::byte> part(stored->tensor.data + begin, written.bytes.size() - begin);
+      std::vector<std::byte> read(part.size());
+      ASSERT_TRUE(source.read(part, read.data()).ok());
+      EXPECT_EQ(std::memcmp(read.data(), part.data(), part.size()), 0) << written.name;
     }
     EXPECT_TRUE(load(checkpoint.path()).ok());
   }
@@ -114,7 +119,11 @@ TEST(WeightSource, ATensorAtAnOddOffsetIsRealigned) {
                safetensors_file(
                    {{"bytes", "U8", {3}, "abc"}, {"values", "F32", {1}, std::string("\0\0\x80\x3f", 4)}}));
   const WeightSource source = *WeightSource::open(folder.path());
-  EXPECT_EQ(source.required("values", DType::f32, {1})->as<float>()[0], 1.0f);
+  const ConstTensor values = *source.required("values", DType::f32, {1});
+  EXPECT_EQ(values.as<float>()[0], 1.0f);
+  float read = 0;
+  ASSERT_TRUE(source.read({values.data, values.bytes()}, reinterpret_cast<std::byte*>(&read)).ok());
+  EXPECT_EQ(read, 1.0f);
 }
 
 TEST(WeightSource, AFileThatShrinksUnderItIsAnErrorAtTheNextStep) {
@@ -129,6 +138,12 @@ TEST(WeightSource, AFileThatShrinksUnderItIsAnErrorAtTheNextStep) {
   }
   EXPECT_GT(sum, 0u);
   EXPECT_EQ(source.intact().code(), StatusCode::io_error);
+  int lost = 0;
+  for (const StoredTensor& stored : source.tensors()) {
+    std::vector<std::byte> read(stored.tensor.bytes());
+    if (!source.read({stored.tensor.data, read.size()}, read.data()).ok()) ++lost;
+  }
+  EXPECT_GT(lost, 0);
 }
 
 TEST(BrokenModel, TruncatedFile) {

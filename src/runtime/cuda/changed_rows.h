@@ -30,6 +30,9 @@ class ChangedRows {
   const float* rows() { return count_ > 0 ? changed_.as<float>() : nullptr; }
   const std::int32_t* of_logit_rows();
 
+  // [max_sequences, vocabulary] on the device, nobody's between steps.
+  float* room_between_steps() { return changed_.as<float>(); }
+
  private:
   // Byte offsets within the lists.
   struct Layout {

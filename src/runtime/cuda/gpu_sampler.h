@@ -24,6 +24,8 @@ class GpuSampler {
   static std::size_t device_bytes(const WorkerLimits& limits, int vocabulary);
 
   float* logits() { return logits_.as<float>(); }
+  // Room for as many rows as there are sequences, nobody's between steps.
+  float* spare_logits() { return changed_.room_between_steps(); }
   // On the device: the tokens of the last step's logit rows, until the next one's are there.
   const SampledToken* chosen() const { return room_.tokens; }
 

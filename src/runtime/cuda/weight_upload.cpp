@@ -1,7 +1,8 @@
 #include "runtime/cuda/weight_upload.h"
 
 #include <algorithm>
-#include <cstring>
+#include <mutex>
+#include <utility>
 
 namespace nibble {
 
@@ -18,26 +19,35 @@ Status WeightUpload::queue(const StoredShape& tensor, std::size_t begin, std::si
                            cudaStream_t stream) {
   NIBBLE_ASSIGN(const ConstTensor stored, source_->required(tensor.name, tensor.dtype, tensor.shape));
   NIBBLE_CHECK(begin <= stored.bytes() && count <= stored.bytes() - begin);
+  const std::span<const std::byte> wanted(stored.data + begin, count);
   for (std::size_t at = 0; at < count; at += slot_bytes) {
-    queue_piece(stored.data + begin + at, std::min(slot_bytes, count - at), static_cast<std::byte*>(to) + at,
-                stream);
+    NIBBLE_RETURN_IF_ERROR(queue_piece(wanted.subspan(at, std::min(slot_bytes, count - at)),
+                                       static_cast<std::byte*>(to) + at, stream));
   }
   return {};
 }
 
-void WeightUpload::queue_piece(const std::byte* from, std::size_t bytes, std::byte* to, cudaStream_t stream) {
+Status WeightUpload::queue_piece(std::span<const std::byte> from, std::byte* to, cudaStream_t stream) {
   constexpr std::size_t part = std::size_t{256} << 10;
   Slot& slot = slots_[next_];
   next_ = (next_ + 1) % slots;
   cuda_check(cudaEventSynchronize(slot.copied.get()));
   std::byte* const pinned = slot.memory.data();
-  threads_->parallel_for(static_cast<int>((bytes + part - 1) / part), [&](int part_begin, int part_end) {
-    const std::size_t first = static_cast<std::size_t>(part_begin) * part;
-    const std::size_t past = std::min(static_cast<std::size_t>(part_end) * part, bytes);
-    std::memcpy(pinned + first, from + first, past - first);
-  });
-  cuda_check(cudaMemcpyAsync(to, pinned, bytes, cudaMemcpyHostToDevice, stream));
+  std::mutex one_at_a_time;
+  Status problem;
+  threads_->parallel_for(
+      static_cast<int>((from.size() + part - 1) / part), [&](int part_begin, int part_end) {
+        const std::size_t first = static_cast<std::size_t>(part_begin) * part;
+        const std::size_t past = std::min(static_cast<std::size_t>(part_end) * part, from.size());
+        Status read = source_->read(from.subspan(first, past - first), pinned + first);
+        if (read.ok()) return;
+        const std::lock_guard lock(one_at_a_time);
+        problem = std::move(read);
+      });
+  NIBBLE_RETURN_IF_ERROR(problem);
+  cuda_check(cudaMemcpyAsync(to, pinned, from.size(), cudaMemcpyHostToDevice, stream));
   cuda_check(cudaEventRecord(slot.copied.get(), stream));
+  return {};
 }
 
 }  // namespace nibble

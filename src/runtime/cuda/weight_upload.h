@@ -1,9 +1,10 @@
-// Feeds a GPU from a checkpoint's mapped files: threads copy pieces into pinned memory, from where the GPU
-// takes them at the speed of its link while the next piece is copied.
+// Feeds a GPU from a checkpoint's files: threads read pieces into pinned memory, from where the GPU takes
+// them at the speed of its link while the next piece is read.
 #pragma once
 
 #include <array>
 #include <cstddef>
+#include <span>
 
 #include "base/thread_pool.h"
 #include "checkpoint/weight_source.h"
@@ -31,7 +32,7 @@ class WeightUpload final : public WeightFeed {
   };
 
   WeightUpload(const WeightSource& source, ThreadPool& threads) : source_(&source), threads_(&threads) {}
-  void queue_piece(const std::byte* from, std::size_t bytes, std::byte* to, cudaStream_t stream);
+  Status queue_piece(std::span<const std::byte> from, std::byte* to, cudaStream_t stream);
 
   const WeightSource* source_;
   ThreadPool* threads_;

@@ -2,3 +2,4 @@
 #include "ops/sample/cuda/change_logits.cu"
 #include "ops/sample/cuda/sample_parts.cu"
 #include "ops/sample/cuda/sample_rows.cu"
+#include "ops/sample/cuda/unlike_logits.cu"
