@@ -125,7 +125,8 @@ __global__ void __launch_bounds__(norm_threads, of_experts ? 1 : 3)
   }
 #pragma unroll 1
   for (int column = first + norm_passes * norm_pass_columns; column < past; column += norm_pass_columns)
-    put(column, column < hidden ? *reinterpret_cast<const uint4*>(args.weight + column) : weights[0]);
+    put(column,
+        column < hidden ? *reinterpret_cast<const uint4*>(args.weight + column) : make_uint4(0, 0, 0, 0));
 }
 
 }  // namespace
