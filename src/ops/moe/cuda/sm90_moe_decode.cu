@@ -297,27 +297,6 @@ struct Worker {
     __syncwarp();  // the next products need all lanes at once
   }
 
-  // Has all that the warp will read of a chunk's inputs under way before the first of it is waited for.
-  __device__ __forceinline__ void bring_near(const Bf16* inputs, int blocks, int tokens) {
-    constexpr int sectors = whole_blocks * 4;  // of a row's chunk, if whole
-    if (whole && tokens == 1) {
-      // All lanes have the one row, so each takes sectors of its own: two requests, not fifteen.
-      const Bf16* const own = inputs + (lane - lane % 4) * 16;
-#pragma unroll
-      for (int sector = 0; sector < sectors; sector += 32)
-        if (sector + lane < sectors) ptx::touch_sector(nobodys, own + sector * 16);
-    } else if (lane / 4 < tokens) {
-      if constexpr (whole) {
-#pragma unroll
-        for (int block = 0; block < whole_blocks; ++block)
-          ptx::touch_sector(nobodys, inputs + block * granule_k);
-      } else {
-        for (int block = 0; block < blocks; ++block) ptx::touch_sector(nobodys, inputs + block * granule_k);
-      }
-    }
-    __syncwarp();  // the next products need all lanes at once
-  }
-
   // A product's units. What a granule lacks is done a unit later, when the other warps will have posted. The
   // grid meets between the products, when a warp knows all of its first unit of the second that is not h.
   __device__ __forceinline__ void run(int second, DecodeWalk<teams>& walk) {
@@ -333,7 +312,7 @@ struct Worker {
       const int chunk = walk.chunk;
       int row = 0, first_block = 0, blocks = 0;
       std::uint32_t bias = 0;  // fetched early
-      bool unread = false;
+      bool untouched = false;
       if (any) {
         int pass;
         row = walk.granule(pass) * granule_rows + 2 * g;
@@ -351,7 +330,7 @@ struct Worker {
                    t * 16;
           known_active = walk.active;
           known_pass = pass;
-          unread = true;
+          untouched = g < end - begin;
         }
         if (chunk == 0) {
           bias = *reinterpret_cast<const std::uint32_t*>(
@@ -363,7 +342,17 @@ struct Worker {
       to_meet = false;
       if (!any) break;
       const Bf16* const chunk_inputs = inputs + first_block * granule_k;
-      if (unread) bring_near(chunk_inputs, blocks, end - begin);
+      // All that the lane will read of the chunk is under way before the first of it is waited for.
+      if (untouched) {
+        if constexpr (whole) {
+#pragma unroll
+          for (int block = 0; block < whole_blocks; ++block)
+            ptx::touch_sector(nobodys, chunk_inputs + block * granule_k);
+        } else {
+          for (int block = 0; block < blocks; ++block)
+            ptx::touch_sector(nobodys, chunk_inputs + block * granule_k);
+        }
+      }
       float chunk_sums[4];
       if constexpr (whole) {
         multiply_whole(chunk_sums, chunk_inputs);
