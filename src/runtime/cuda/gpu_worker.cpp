@@ -172,7 +172,7 @@ Status GpuWorker::hold_graphs_to_eager_bits(const WorkerLimits& limits) {
   for (std::size_t at = 0; at < sizes.size(); ++at) {
     if (unlike[at] == 0) continue;
     return internal_error("the CUDA graph of " + std::to_string(sizes[at]) +
-                          " sequences gives other bits than its " + "launches one by one in " +
+                          " sequences gives other bits than its launches one by one in " +
                           std::to_string(unlike[at]) + " logits; --enforce-eager runs without graphs");
   }
   return {};
