@@ -55,7 +55,8 @@ def test_bodies_of_clients_without_a_key_are_not_kept():
         connections = [server.connect() for _ in range(32)]
         for connection in connections:
             connection.sendall(post(b"Content-Length: 4000000\r\n", b" " * 3_900_000))
-        assert SANITIZED or resident() - before < 32 * (64 << 10)
+        # Of the 125 MB that came no more than 64 KB a connection, beside what a process that still starts grows by.
+        assert SANITIZED or resident() - before < 32 * (64 << 10) + (4 << 20)
         for connection in connections:
             connection.sendall(b" " * 100_000)
             assert Answer(connection.recv(1 << 16)).status == 401

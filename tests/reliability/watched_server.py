@@ -141,10 +141,11 @@ class Server:
 
     def engine(self):
         """The process that holds the model."""
-        if not self.children():
-            return None
-        names = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in self.children()}
-        return next((pid for pid, name in names.items() if name == "nibble-engine"), None)
+        for pid in self.children():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
+                if Path(f"/proc/{pid}/comm").read_text().strip() == "nibble-engine":
+                    return pid
+        return None
 
     def connect(self, timeout=PATIENCE):
         return socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
