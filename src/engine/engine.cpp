@@ -63,7 +63,9 @@ Result<StartedWorker> start_worker(const std::filesystem::path& folder, const En
   NIBBLE_RETURN_IF_ERROR(check_tensors(config, weights));
   started.weight_bytes = weights.bytes();
   if (on_gpu) {
-    NIBBLE_ASSIGN(started.worker, start_gpu_worker(config, {.source = std::move(weights)}, choices.worker));
+    NIBBLE_ASSIGN(
+        started.worker,
+        start_gpu_worker(config, {.source = std::move(weights), .progress = progress}, choices.worker));
     return started;
   }
   NIBBLE_ASSIGN(std::unique_ptr<Model> model, bind_model(config, std::move(weights)));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,6 +48,7 @@ inline Machine probe_machine_with_gpus() {
 struct GpuWeights {
   std::optional<WeightSource> source;
   std::uint64_t seed = 0;
+  std::function<void(double done, double total)> progress;  // bytes of the source; empty: nobody asks
 };
 
 // A worker on this process's first GPU. Takes all memory that steps within the limits need, fills the

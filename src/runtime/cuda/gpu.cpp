@@ -46,7 +46,7 @@ Result<std::unique_ptr<Worker>> start_gpu_worker(const ModelConfig& config, GpuW
     return GpuWorker::start(config, random, limits);
   }
   ThreadPool threads(limits.threads);
-  NIBBLE_ASSIGN(WeightUpload upload, WeightUpload::begin(*weights.source, threads));
+  NIBBLE_ASSIGN(WeightUpload upload, WeightUpload::begin(*weights.source, threads, weights.progress));
   NIBBLE_ASSIGN(std::unique_ptr<Worker> worker, GpuWorker::start(config, upload, limits));
   NIBBLE_RETURN_IF_ERROR(weights.source->intact());
   return worker;

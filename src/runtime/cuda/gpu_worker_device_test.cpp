@@ -2,11 +2,13 @@
 // in batches, in chunks and in graphs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <map>
 #include <numeric>
 #include <random>
+#include <vector>
 
 #include "models/cuda/gpt_oss_cuda.h"
 #include "models/cuda/random_weights.h"
@@ -257,6 +259,23 @@ TEST_F(GpuWorkerOnTheGpu, ASequencesBitsDependNeitherOnChunksNorOnCompanyNorOnGr
 }
 TEST_F(GpuWorkerOnTheGpu, NorDoTheyOnKeysAndValuesInE4m3) {
   bits_depend_neither_on_chunks_nor_on_company_nor_on_graphs(DType::f8_e4m3);
+}
+
+// Who waits for a load, or gives one up in which nothing comes any more, must hear of what comes.
+TEST_F(GpuWorkerOnTheGpu, AnUploadSaysHowFarItIs) {
+  const ModelConfig config = must(read_model_config(example));
+  const WeightSource source = must(WeightSource::open(example));
+  ThreadPool threads(2);
+  std::vector<double> heard;
+  WeightUpload upload = must(WeightUpload::begin(source, threads, [&](double done, double total) {
+    EXPECT_EQ(total, static_cast<double>(source.bytes()));
+    heard.push_back(done);
+  }));
+  must(GpuWorker::start(config, upload, limits_of(config, false)));
+  ASSERT_GE(heard.size(), source.tensors().size());
+  EXPECT_TRUE(std::is_sorted(heard.begin(), heard.end()));
+  EXPECT_GT(heard.front(), 0);
+  EXPECT_EQ(heard.back(), static_cast<double>(source.bytes()));
 }
 
 // As many sequences as the kernels for many of them want, each with a token a step.

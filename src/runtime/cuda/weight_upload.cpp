@@ -6,8 +6,8 @@
 
 namespace nibble {
 
-Result<WeightUpload> WeightUpload::begin(const WeightSource& source, ThreadPool& threads) {
-  WeightUpload upload(source, threads);
+Result<WeightUpload> WeightUpload::begin(const WeightSource& source, ThreadPool& threads, Progress progress) {
+  WeightUpload upload(source, threads, std::move(progress));
   for (Slot& slot : upload.slots_) {
     NIBBLE_ASSIGN(slot.memory, PinnedBuffer::allocate(slot_bytes));
     slot.copied = new_event();
@@ -47,6 +47,9 @@ Status WeightUpload::queue_piece(std::span<const std::byte> from, std::byte* to,
   NIBBLE_RETURN_IF_ERROR(problem);
   cuda_check(cudaMemcpyAsync(to, pinned, from.size(), cudaMemcpyHostToDevice, stream));
   cuda_check(cudaEventRecord(slot.copied.get(), stream));
+  done_ += static_cast<std::int64_t>(from.size());
+  const std::int64_t total = source_->bytes();
+  if (progress_) progress_(static_cast<double>(std::min(done_, total)), static_cast<double>(total));
   return {};
 }
 

@@ -4,7 +4,10 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <span>
+#include <utility>
 
 #include "base/thread_pool.h"
 #include "checkpoint/weight_source.h"
@@ -16,8 +19,11 @@ namespace nibble {
 
 class WeightUpload final : public WeightFeed {
  public:
-  // Both outlive it.
-  static Result<WeightUpload> begin(const WeightSource& source, ThreadPool& threads);
+  // Says how many bytes of how many have been read.
+  using Progress = std::function<void(double done, double total)>;
+
+  // Source and threads outlive it.
+  static Result<WeightUpload> begin(const WeightSource& source, ThreadPool& threads, Progress progress = {});
 
   Status queue(const StoredShape& tensor, std::size_t begin, std::size_t count, void* to,
                cudaStream_t stream) override;
@@ -31,11 +37,14 @@ class WeightUpload final : public WeightFeed {
     CudaEvent copied;  // when its last piece has left it
   };
 
-  WeightUpload(const WeightSource& source, ThreadPool& threads) : source_(&source), threads_(&threads) {}
+  WeightUpload(const WeightSource& source, ThreadPool& threads, Progress progress)
+      : source_(&source), threads_(&threads), progress_(std::move(progress)) {}
   Status queue_piece(std::span<const std::byte> from, std::byte* to, cudaStream_t stream);
 
   const WeightSource* source_;
   ThreadPool* threads_;
+  Progress progress_;
+  std::int64_t done_ = 0;  // bytes; what is read twice counts once more
   std::array<Slot, slots> slots_;
   std::size_t next_ = 0;
 };
