@@ -153,6 +153,50 @@ TEST_F(AddRmsNormOnTheGpu, AddsTheExpertsInOrderOfTheTopK) {
   EXPECT_EQ(count, 0u);
 }
 
+// Up to 8 rows after experts, of at most 4,096 columns, are another kernel's than 9.
+TEST_F(AddRmsNormOnTheGpu, FewRowsAfterExpertsHaveTheBitsOfMore) {
+  std::mt19937 random(6);
+  const int all = 9;
+  for (const auto& [hidden, top_k] : {std::pair{8, 1}, {72, 4}, {2056, 3}, {2880, 4}, {4096, 6}, {4104, 8}}) {
+    const std::size_t n = static_cast<std::size_t>(all * hidden);
+    const std::vector<float> residual = random_floats(random, n, 3.0f),
+                             products = random_floats(random, n * static_cast<std::size_t>(top_k)),
+                             weights = random_floats(random, static_cast<std::size_t>(all * top_k));
+    std::vector<std::int32_t> ids(weights.size());
+    for (std::int32_t& id : ids) id = static_cast<std::int32_t>(random() % 8) - 1;
+    const std::vector<Bf16> weight = random_bf16(random, static_cast<std::size_t>(hidden));
+    DeviceBuffer device_products = on_device(products), device_ids = on_device(ids),
+                 device_weights = on_device(weights);
+    const auto norm_of = [&](int first, int rows) {
+      const auto begin = residual.begin() + first * hidden;
+      return on_gpu({rows, hidden, hidden + 8}, std::vector<float>(begin, begin + rows * hidden), nullptr,
+                    weight,
+                    {.products = device_products.as<float>() + first * top_k * hidden,
+                     .expert_ids = device_ids.as<std::int32_t>() + first * top_k,
+                     .expert_weights = device_weights.as<float>() + first * top_k,
+                     .top_k = top_k});
+    };
+    const Norm together = norm_of(0, all);
+    for (const auto& [first, rows] : {std::pair{0, 1}, {8, 1}, {5, 2}, {1, 8}}) {
+      const auto cut = [&, first = first, rows = rows](const auto& of_all, int width) {
+        return std::vector(of_all.begin() + first * width, of_all.begin() + (first + rows) * width);
+      };
+      const Norm few = norm_of(first, rows);
+      EXPECT_TRUE(few.residual == cut(together.residual, hidden)) << hidden << ", " << rows << " rows";
+      EXPECT_TRUE(few.out == cut(together.out, hidden + 8)) << hidden << ", " << rows << " rows";
+      const int blocks = DenseShape{0, hidden}.blocks();
+      for (int row = 0; row < rows; ++row) {
+        for (int i = 0; i < blocks * 64; i += 8) {
+          ASSERT_EQ(std::memcmp(few.out_tiles.data() + token_offset(blocks, row, i),
+                                together.out_tiles.data() + token_offset(blocks, first + row, i), 16),
+                    0)
+              << hidden << ", row " << first + row << ", column " << i;
+        }
+      }
+    }
+  }
+}
+
 // With a group of rows for every multiprocessor another kernel is taken; here a last group is not whole.
 TEST_F(AddRmsNormOnTheGpu, ManyRowsHaveTheBitsOfEachAlone) {
   std::mt19937 random(4);

@@ -1,7 +1,8 @@
-// A block a row; many rows are stream_rms_norm.cu's. Bytes: 4 x hidden x (3 + what delta or the experts take)
-// and 2 x hidden for each output, 60 KB a row of gpt-oss; for few rows only the latency counts: one trip to
-// memory, for which all loads are under way at once (four experts' products without looking first which there
-// are), and the row stays in shared memory, where each thread reads back what it wrote itself.
+// A block a row; few rows after experts are cluster_rms_norm.cu's, many stream_rms_norm.cu's. Bytes: 4 x
+// hidden x (3 + what delta or the experts take) and 2 x hidden for each output, 60 KB a row of gpt-oss; for
+// few rows only the latency counts: one trip to memory, for which all loads are under way at once (four
+// experts' products without looking first which there are), and the row stays in shared memory, where each
+// thread reads back what it wrote itself.
 //
 // A row's block runs on any multiprocessor, mostly not on the one of the layer before, and fetching code that
 // a multiprocessor does not have takes three times as long as running it. So all of them have a block: those
@@ -12,13 +13,12 @@
 #include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/dense_tiles.h"
 #include "ops/ptx/grid.cuh"
+#include "ops/rms_norm/cuda/cluster_rms_norm.h"
 #include "ops/rms_norm/cuda/norm_row.cuh"
 #include "ops/rms_norm/cuda/stream_rms_norm.h"
 
 namespace nibble {
 namespace {
-
-constexpr int choices_at_once = 4;
 
 // What a row's experts add at norm_passes times eight columns, those from `column` on.
 __device__ __forceinline__ void expert_sums(Eight (&sums)[norm_passes], const ExpertParts& experts, int row,
@@ -145,6 +145,10 @@ Status add_rms_norm_cuda(const AddRmsNormCudaArgs& args, cudaStream_t stream) {
   if (args.delta != nullptr && args.experts.products != nullptr)
     return invalid_argument("a residual takes in one block's output at a time");
   if (args.rows == 0) return {};
+  if (clusters_norm(args)) {
+    launch_cluster_norm(args, stream);
+    return {};
+  }
   const int processors = processors_of_device();
   if (streams_norm(args, processors)) {
     launch_streamed_norm(args, processors, stream);

@@ -12,6 +12,7 @@ inline constexpr int norm_threads = 256;
 inline constexpr int norm_warps = norm_threads / 32;
 inline constexpr int norm_pass_columns = norm_threads * 8;  // that the threads take at a time, 8 each
 inline constexpr int norm_passes = 2;                       // whose loads are under way together
+inline constexpr int choices_at_once = 4;                   // and of so many experts
 
 struct Eight {
   float4 low, high;
