@@ -205,15 +205,17 @@ struct Steps {
     return make_uint4(both.x, 0, both.y, 0);
   }
 
-  // This warp's 8 dimensions of the values.
-  __device__ __forceinline__ void load_values(GroupOperand<Kv> (&value)[2], const Place& place,
-                                              int step) const {
+  // This warp's 8 dimensions of the values; on their way until settle_values.
+  __device__ __forceinline__ void load_values(GroupOperand<Kv> (&value)[2], const Place& place) const {
     ring.wait_full(place);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       value[half].load(ring.slot(place) + half * kv_chunk_bytes<Kv> + reader.warp * kv_group_bytes<Kv>,
                        reader.lane);
     }
+  }
+  __device__ __forceinline__ void settle_values(GroupOperand<Kv> (&value)[2], const Place& place,
+                                                int step) const {
     ptx::await_loads(value[0].of_loads() ^ value[1].of_loads());
     __syncwarp();  // all lanes have their values
     if (reader.lane == 0) ring.release(place);
@@ -254,8 +256,9 @@ struct Steps {
     float scales[rows];
     GroupOperand<Kv> value[2];  // of 64 positions each
     await_readers();            // the largest scores are there
-    load_values(value, at.plus(1), step);
+    load_values(value, at.plus(1));
     weigh(split, scales);
+    settle_values(value, at.plus(1), step);
     if (next) load_keys(at.plus(2));
     await_readers();  // weights and their sums are there, and the largest scores have been read
 #pragma unroll

@@ -5,8 +5,8 @@
 
 namespace nibble {
 
-// Beyond, the expert layer has eight teams, which leave no room for such a block, and its own blocks begin
-// later for a norm that waits: 12 and 16 sequences of gpt-oss-120b make 2 % less that way.
+// Beyond, 12 and 16 sequences of gpt-oss-120b make 2 % less that way: the expert layer of eight teams leaves
+// no shared memory for such a block.
 inline constexpr int cluster_norm_rows = 8;
 
 // Whether it is one of few rows after experts, none of whose threads has more than one lane's columns.
