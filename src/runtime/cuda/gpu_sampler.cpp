@@ -83,13 +83,14 @@ void GpuSampler::share_out(const Batch& batch, Brought& step) {
 }
 
 Status GpuSampler::sample(const Batch& batch, const SampleCudaParams* params, const std::int32_t* targets,
-                          const Brought& step, cudaStream_t stream) {
+                          Brought& step, cudaStream_t stream) {
   return sample_cuda({.logits = logits(),
                       .rows = static_cast<int>(batch.logit_rows.size()),
                       .vocabulary = vocabulary_,
                       .stride = vocabulary_,
                       .params = params,
                       .tokens = room_.tokens,
+                      .host_tokens = step.tokens.at<SampledToken>(0),
                       .changed = changed_.rows(),
                       .changed_rows = changed_.of_logit_rows(),
                       .targets = step.scores ? targets : nullptr,
@@ -107,7 +108,6 @@ void GpuSampler::bring_results(const Batch& batch, Brought& step, cudaStream_t s
   };
   const std::size_t rows = batch.logit_rows.size();
   const std::size_t lists = rows * static_cast<std::size_t>(step.likeliest);
-  bring(step.tokens, room_.tokens, rows * sizeof(SampledToken));
   bring(step.targets, room_.target_logprobs, step.scores ? rows * sizeof(float) : 0);
   bring(step.ids, room_.likeliest_ids, lists * sizeof(std::int32_t));
   bring(step.logprobs, room_.likeliest_logprobs, lists * sizeof(float));

@@ -69,7 +69,7 @@ class GpuSampler {
   // Decides of each sequence where it is sampled, and lists what is changed of its logits.
   void share_out(const Batch& batch, Brought& step);
   Status sample(const Batch& batch, const SampleCudaParams* params, const std::int32_t* targets,
-                const Brought& step, cudaStream_t stream);
+                Brought& step, cudaStream_t stream);
   void bring_results(const Batch& batch, Brought& step, cudaStream_t stream);
 
   int vocabulary_;

@@ -33,7 +33,7 @@ struct SampledToken {
   float logprob = 0;
 };
 
-// All pointers are to device memory. Log-probabilities are of the softmax over `logits`.
+// All pointers but one are to device memory. Log-probabilities are of the softmax over `logits`.
 struct SampleCudaArgs {
   const float* logits = nullptr;  // [rows, stride]
   int rows = 0;
@@ -41,6 +41,8 @@ struct SampleCudaArgs {
   int stride = 0;
   const SampleCudaParams* params = nullptr;  // [rows]
   SampledToken* tokens = nullptr;            // [rows]
+  // The same in pinned memory of the host, as a copy behind the kernels would take longer. Null: nowhere.
+  SampledToken* host_tokens = nullptr;  // [rows]
   // What tokens are chosen from where that is not `logits` (change_logits_cuda.h): rows of the same stride,
   // and for each row of logits its number among them, -1: unchanged. Null: no row was changed.
   const float* changed = nullptr;

@@ -8,6 +8,7 @@
 #include "ops/op_test_util.h"
 #include "ops/sample/cuda/sample_cuda.h"
 #include "ops/sample/sample.h"
+#include "tensor/pinned_buffer.h"
 
 namespace nibble {
 namespace {
@@ -55,6 +56,8 @@ Sampled on_gpu(const std::vector<float>& logits, const std::vector<SampleCudaPar
                target_logprobs = device_bytes(rows * 4, 0xee),
                workspace =
                    device_bytes(sample_cuda_workspace_bytes(static_cast<int>(rows), vocabulary), 0xff);
+  Result<PinnedBuffer> of_host = PinnedBuffer::allocate(rows * sizeof(SampledToken));
+  NIBBLE_CHECK(of_host.ok(), of_host.status().message());
   const Status status =
       sample_cuda({.logits = device_logits.as<float>(),
                    .rows = static_cast<int>(rows),
@@ -62,6 +65,7 @@ Sampled on_gpu(const std::vector<float>& logits, const std::vector<SampleCudaPar
                    .stride = static_cast<int>(stride),
                    .params = device_params.as<SampleCudaParams>(),
                    .tokens = tokens.as<SampledToken>(),
+                   .host_tokens = of_host->at<SampledToken>(0),
                    .changed = asked.changed == nullptr ? nullptr : device_changed.as<float>(),
                    .changed_rows = asked.changed == nullptr ? nullptr : device_rows.as<std::int32_t>(),
                    .targets = asked.targets.empty() ? nullptr : device_targets.as<std::int32_t>(),
@@ -73,6 +77,8 @@ Sampled on_gpu(const std::vector<float>& logits, const std::vector<SampleCudaPar
                   nullptr);
   NIBBLE_CHECK(status.ok(), status.message());
   tokens.copy_to(std::span(found.tokens));
+  EXPECT_EQ(std::memcmp(of_host->data(), found.tokens.data(), of_host->size()), 0)
+      << "other tokens on the host";
   ids.copy_to(std::span(found.ids));
   logprobs.copy_to(std::span(found.logprobs));
   target_logprobs.copy_to(std::span(found.target_logprobs));

@@ -424,6 +424,11 @@ __device__ __forceinline__ int choose(const Row& view, int row, int likeliest, c
   return likeliest;
 }
 
+__device__ __forceinline__ void say(const SampleCudaArgs& args, int row, const SampledToken& token) {
+  args.tokens[row] = token;
+  if (args.host_tokens != nullptr) args.host_tokens[row] = token;
+}
+
 // Kernel 3.
 __global__ void __launch_bounds__(row_threads, 2)
     sample_draw(const __grid_constant__ SampleCudaArgs args, int first_row) {
@@ -438,7 +443,7 @@ __global__ void __launch_bounds__(row_threads, 2)
   const std::uint64_t likeliest =
       likeliest_of_row<row_threads>(shared.search.keys, workspace.likeliest, view.parts);
   if (rank_of_key(likeliest) == not_finite) {
-    if (first && view.thread == 0) args.tokens[row] = {0, 0, 0};
+    if (first && view.thread == 0) say(args, row, {0, 0, 0});
     return;
   }
   const std::uint64_t chosen =
@@ -453,7 +458,7 @@ __global__ void __launch_bounds__(row_threads, 2)
   if (!first) return;
   const int token = choose(view, row, id_of_key(chosen), weighing, kept);
   if (view.thread != 0) return;
-  args.tokens[row] = {token, 1, view.logprob(token)};
+  say(args, row, {token, 1, view.logprob(token)});
   if (args.targets != nullptr && args.targets[row] >= 0)
     args.target_logprobs[row] = view.logprob(args.targets[row]);
 }
