@@ -1,5 +1,8 @@
 """What serve does when its GPU fails: on the emulation of one, which fails when it is told to (ops/cuda/emulation/faults.h)."""
 import contextlib
+import os
+import re
+import subprocess
 import threading
 import time
 
@@ -153,3 +156,17 @@ def test_a_gpu_whose_memory_is_still_taken_is_tried_again(gpu):
     log = gpu.server.log()
     assert "memory for a buffer of" in log and log.count("the engine's process ended") == 2
     assert gpu.server.control() == gpu.server.before
+
+
+def test_a_graph_of_other_bits_than_its_launches_is_refused_at_the_start(tmp_path):
+    order = tmp_path / "order"
+    command = [EMULATED, "generate", PARITY / "example", "--prompt", "Once", "--max-tokens", "2", *map(str, SMALL[:6])]
+
+    def generate(*more):
+        order.write_text("graph 2\n")
+        return subprocess.run([*command, *more], env=os.environ | {"EMULATED_GPU_FAULT": str(order)}, capture_output=True, text=True, timeout=120)
+
+    refused = generate()
+    assert refused.returncode != 0 and refused.stdout == ""
+    assert re.search(r"the CUDA graph of 2 sequences gives other bits than its launches one by one in \d+ logits; --enforce-eager runs without", refused.stderr)
+    assert generate("--enforce-eager").returncode == 0

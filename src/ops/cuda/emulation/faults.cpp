@@ -20,11 +20,10 @@ struct Fault {
   Call call;
   Outcome outcome;
 };
-constexpr Fault faults[] = {{"launch", Call::launch, Outcome::dropped},
-                            {"copy", Call::copy, Outcome::dropped},
-                            {"wait", Call::wait, Outcome::lost},
-                            {"hang", Call::wait, Outcome::hangs},
-                            {"allocation", Call::allocation, Outcome::refused}};
+constexpr Fault faults[] = {
+    {"launch", Call::launch, Outcome::dropped}, {"copy", Call::copy, Outcome::dropped},
+    {"wait", Call::wait, Outcome::lost},        {"hang", Call::wait, Outcome::hangs},
+    {"graph", Call::graph, Outcome::cut_short}, {"allocation", Call::allocation, Outcome::refused}};
 
 const char* order_file() { return std::getenv("EMULATED_GPU_FAULT"); }
 

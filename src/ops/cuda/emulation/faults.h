@@ -4,6 +4,7 @@
 //                      is not done, and every later call says that the GPU is lost
 //   wait N             the Nth wait from now on says so, and every later call
 //   hang N             the Nth wait from now on never ends
+//   graph N            the Nth graph that is launched from now on lacks its last kernel; the GPU works on
 //   allocation N       there is no memory for the Nth allocation from now on; the GPU works on
 // and the process that reads it first deletes it: one that is started afterwards has a GPU that works. An
 // order is not read before the one ahead of it has been followed.
@@ -13,13 +14,14 @@
 
 namespace nibble::emulation {
 
-enum class Call : std::uint8_t { launch, copy, wait, allocation, other };
+enum class Call : std::uint8_t { launch, graph, copy, wait, allocation, other };
 enum class Outcome : std::uint8_t {
   works,
   dropped,  // it is not done, and only later calls say so
   refused,
   lost,
   hangs,
+  cut_short,
 };
 
 // What becomes of a call to the runtime.

@@ -222,6 +222,7 @@ namespace nibble::emulation {
 template <class Work>
 cudaError_t attempt(Call call, const Work& work) {
   switch (outcome_of(call)) {
+    case Outcome::cut_short:
     case Outcome::works: return work(), cudaSuccess;
     case Outcome::dropped: return cudaSuccess;
     case Outcome::refused: return cudaErrorMemoryAllocation;
@@ -358,8 +359,10 @@ inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph
 inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
 inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return delete exec, cudaSuccess; }
 inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
-  return nibble::emulation::queue(nibble::emulation::Call::launch, stream, [exec] {
-    for (const std::function<void()>& launch : *exec) launch();
+  using namespace nibble::emulation;
+  const bool cut_short = outcome_of(Call::graph) == Outcome::cut_short;
+  return queue(Call::launch, stream, [exec, cut_short] {
+    for (std::size_t i = 0; i + (cut_short ? 1 : 0) < exec->size(); ++i) (*exec)[i]();
   });
 }
 
