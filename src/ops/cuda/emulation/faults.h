@@ -21,7 +21,7 @@ enum class Outcome : std::uint8_t {
   refused,
   lost,
   hangs,
-  cut_short,
+  cut_short,  // its last part is not done
 };
 
 // What becomes of a call to the runtime.

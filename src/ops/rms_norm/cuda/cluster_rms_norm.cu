@@ -61,6 +61,7 @@ __device__ __forceinline__ float4 expert_sum(const ExpertParts& experts,
   return sum.sum;
 }
 
+// 16 blocks of 128 threads have 32 registers each.
 __global__ void __launch_bounds__(cluster_threads, 16)
     cluster_rms_norm(const __grid_constant__ AddRmsNormCudaArgs args) {
   __shared__ std::uint64_t barriers[2];
