@@ -160,7 +160,7 @@ def test_a_gpu_whose_memory_is_still_taken_is_tried_again(gpu):
 
 def test_a_graph_of_other_bits_than_its_launches_is_refused_at_the_start(tmp_path):
     order = tmp_path / "order"
-    command = [EMULATED, "generate", PARITY / "example", "--prompt", "Once", "--max-tokens", "2", *map(str, SMALL[:6])]
+    command = [EMULATED, "generate", PARITY / "example", "--prompt", "Once", "--max-tokens", "2", *map(str, SMALL)]
 
     def generate(*more):
         order.write_text("graph 2\n")

@@ -54,7 +54,8 @@ class GpuSampler {
     Room(const WorkerLimits& limits, int vocabulary, DeviceArena& arena);
   };
 
-  // What comes back from a step.
+  // What comes back from a step: tokens, which the kernel stores here itself, and copies of what else was
+  // asked for.
   struct Brought {
     PinnedBuffer tokens, targets, ids, logprobs;  // as in Room
     std::vector<char> of_host;                    // [max_sequences]: whether the host samples it
@@ -70,6 +71,7 @@ class GpuSampler {
   void share_out(const Batch& batch, Brought& step);
   Status sample(const Batch& batch, const SampleCudaParams* params, const std::int32_t* targets,
                 Brought& step, cudaStream_t stream);
+  // Queues the copies.
   void bring_results(const Batch& batch, Brought& step, cudaStream_t stream);
 
   int vocabulary_;

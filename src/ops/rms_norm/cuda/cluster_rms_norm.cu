@@ -33,7 +33,8 @@ struct NormShared {
   float4 brought[choices_at_once][cluster_threads];
 };
 
-// What a row's experts add at four columns from `column` on; all has come that the thread asked for before.
+// What a row's experts add at four columns from `column` on. Products come by way of shared memory: there are
+// no registers for all that are under way.
 __device__ __forceinline__ float4 expert_sum(const ExpertParts& experts,
                                              float4 (&brought)[choices_at_once][cluster_threads], int row,
                                              int hidden, int column) {
