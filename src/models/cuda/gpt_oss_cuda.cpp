@@ -111,6 +111,8 @@ class GptOssCuda final : public CudaModel {
   Status attention(const GptOssCudaLayer& layer, const KvCudaLayer& cache, int group,
                    const CudaForwardInput& input, cudaStream_t stream) {
     const int heads = cuda_heads(config_);
+    // Attention's blocks lie beside those of the products before and behind it.
+    const int beside = attention_few_shared_bytes(input.rows, layer.window);
     NIBBLE_RETURN_IF_ERROR(qkv_cuda({.x = {room_.normed_tiles, input.rows},
                                      .weight = layer.qkv,
                                      .bias = layer.qkv_bias,
@@ -120,7 +122,8 @@ class GptOssCuda final : public CudaModel {
                                      .kv_slots = input.kv_slots[group],
                                      .q = room_.q,
                                      .cache = cache,
-                                     .workspace = room_.linear},
+                                     .workspace = room_.linear,
+                                     .beside = beside},
                                     stream));
     int begin = 0;
     for (const int end : input.attention_runs) {
@@ -149,7 +152,8 @@ class GptOssCuda final : public CudaModel {
                         .bias = layer.wo_bias,
                         .y = room_.delta,
                         .y_stride = hidden(),
-                        .workspace = room_.linear},
+                        .workspace = room_.linear,
+                        .beside = beside},
                        stream);
   }
 

@@ -17,12 +17,25 @@ inline int processors_of_device() {
   return processors;
 }
 
-// How much of a multiprocessor's 228 KB for shared memory a kernel asks for, in percent; the rest is
-// first-level cache. The driver takes the next of the sizes it has, which should be 196 KB for 72 and 164 for
-// 71; what it took cannot be asked. A multiprocessor changes it only when nothing runs there, so a kernel
-// that asks for another share does not begin beside the end of the one before: without one share for all a
-// decode step of gpt-oss-120b takes 4 % longer.
-inline constexpr int shared_196_kb = 72, shared_164_kb = 71;
+// How much of a multiprocessor's 256 KB a kernel asks for as shared memory, in percent of the 228 KB there
+// can be; the rest is first-level cache. The driver takes the next of the sizes it has, which should be 196
+// KB for 72 and 164 for 71; what it took cannot be asked. A multiprocessor changes it only when nothing runs
+// there, so a kernel that asks for another share does not begin beside the end of the one before: without one
+// share for all a decode step of gpt-oss-120b takes 4 % longer.
+inline constexpr int shared_228_kb = 100, shared_196_kb = 72, shared_164_kb = 71;
+
+// What the kernels of a step of so many rows ask for: with few, all there is, so that more weights come ahead
+// of their products; with more, whose inputs the expert layer finds in the first-level cache, less.
+inline constexpr int rows_of_all_shared = 4;
+constexpr int shared_percent_of(int rows) {
+  return rows <= rows_of_all_shared ? shared_228_kb : shared_196_kb;
+}
+// The bytes of that; each block takes shared_of_block more than it asks for.
+constexpr int shared_bytes_of(int rows) { return (rows <= rows_of_all_shared ? 228 : 196) * 1024; }
+inline constexpr int shared_of_block = 1024;
+// What a kernel that takes what there is leaves to a block of the launch before or behind it, and of a
+// norm's.
+inline constexpr int shared_beside = 72 * 1024, shared_of_norm = 2048;
 
 struct Launch {
   dim3 blocks;
@@ -39,12 +52,12 @@ struct Launch {
 };
 
 // Runs run(config), of a kernel's launch as the driver wants it.
-template <class Kernel, class Run>
-void with_launch_config(const Launch& launch, Kernel* kernel, const Run& run) {
-  cuda_check(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, launch.shared_percent));
-  cudaLaunchAttribute attributes[2] = {};
+template <class Run>
+void with_launch_config(const Launch& launch, const Run& run) {
+  cudaLaunchAttribute attributes[3] = {};
   unsigned count = 0;
+  attributes[count].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  attributes[count++].val.sharedMemCarveout = static_cast<unsigned>(launch.shared_percent);
   if (launch.overlaps) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
@@ -67,7 +80,7 @@ void with_launch_config(const Launch& launch, Kernel* kernel, const Run& run) {
 
 template <class... Params, class... Args>
 void launch_kernel(const Launch& launch, void (*kernel)(Params...), const Args&... args) {
-  with_launch_config(launch, kernel, [&](const cudaLaunchConfig_t& config) {
+  with_launch_config(launch, [&](const cudaLaunchConfig_t& config) {
     cuda_check(cudaLaunchKernelEx(&config, kernel, args...));
   });
 }
@@ -77,7 +90,7 @@ void launch_kernel(const Launch& launch, void (*kernel)(Params...), const Args&.
 template <class... Params>
 int clusters_at_once(const Launch& launch, void (*kernel)(Params...)) {
   int clusters = 0;
-  with_launch_config(launch, kernel, [&](const cudaLaunchConfig_t& config) {
+  with_launch_config(launch, [&](const cudaLaunchConfig_t& config) {
     cuda_check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
   });
   return clusters;

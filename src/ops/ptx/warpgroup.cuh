@@ -34,6 +34,11 @@ __device__ __forceinline__ std::uint64_t wgmma_operand(const void* shared) {
          (std::uint64_t{group_bytes} >> 4) << 32;
 }
 
+// The operand that lies `bytes` (a multiple of 16) further on.
+__device__ __forceinline__ std::uint64_t wgmma_operand_at(std::uint64_t operand, unsigned bytes) {
+  return (operand & ~std::uint64_t{0xffffffff}) | (static_cast<std::uint32_t>(operand) + bytes / 16);
+}
+
 // Registers that the next product reads or adds to hold what was written to them.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 

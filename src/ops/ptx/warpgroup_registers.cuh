@@ -52,11 +52,6 @@
 
 namespace nibble::ptx {
 
-// The operand that lies `bytes` (a multiple of 16) further on.
-__device__ __forceinline__ std::uint64_t wgmma_operand_at(std::uint64_t operand, unsigned bytes) {
-  return (operand & ~std::uint64_t{0xffffffff}) | (static_cast<std::uint32_t>(operand) + bytes / 16);
-}
-
 // Returns when at most `pending` groups of products are not done with what they read; no sum may be touched
 // yet.
 template <int pending>

@@ -97,6 +97,9 @@ constexpr std::size_t attention_partials(int splits, int kv_heads) {
          attention_partial_floats;
 }
 
+// Shared memory of a block of the kernel for sequences of few rows.
+int attention_few_shared_bytes(int sequences, int window);
+
 // Queues the attention on the stream. A refusal names what the shapes lack.
 Status attention_cuda(const AttentionCudaArgs& args, cudaStream_t stream);
 

@@ -133,6 +133,7 @@ struct RingPlace {
 // next one's keys. Whoever counts slots counts them alike.
 template <class Kv, int slots, int readers>
 struct KvRing {
+  using Format = Kv;
   using Place = RingPlace<slots>;
   std::uint8_t* bytes;   // [slots, attention_slot_bytes<Kv>]
   std::uint64_t* full;   // [slots]

@@ -33,7 +33,9 @@ namespace {
 constexpr int warps = attention_step / 16;
 constexpr int readers = warps * 32;
 constexpr int few_threads = readers + 32;
-constexpr int ring_bytes = 64 * 1024;
+// Of one block's ring; of a window, which ends after two steps, for few sequences: what is spared, the
+// product beside has for its weights.
+constexpr int ring_bytes = 64 * 1024, window_ring_bytes = 32 * 1024;
 // So many sequences' windows, of all layers, stay in the second-level cache from step to step.
 constexpr int kept_sequences = 4;
 constexpr int partial_quads = attention_partial_floats / 4;
@@ -41,26 +43,37 @@ constexpr int total_quads = kv_head_dim / 4 + 1;  // of them: o and l
 constexpr int rows_once = readers / total_quads;
 static_assert(warps * 8 == kv_head_dim);
 
-template <class Kv>
-inline constexpr int ring_slots = ring_bytes / attention_slot_bytes<Kv>;
-template <class Kv>
-using Ring = KvRing<Kv, ring_slots<Kv>, warps>;
+constexpr int most_slots = ring_bytes / attention_slot_bytes<KvE4m3>;
+template <class Kv, int bytes>
+using FewRing = KvRing<Kv, bytes / attention_slot_bytes<Kv>, warps>;
 
+NIBBLE_HOST_DEVICE constexpr int ring_bytes_of(int sequences, int window) {
+  return window > 0 && window <= attention_step && sequences <= kept_sequences ? window_ring_bytes
+                                                                               : ring_bytes;
+}
+
+// A block's shared memory: the ring, in which after the last step lies what was left by other blocks; then
+// this; then of each sequence the steps before it and, in the high bits, splits (add_up_units).
 struct alignas(128) FewShared {
-  std::uint8_t ring[ring_bytes];  // after the last step: what was left by other blocks
-  uint4 weights[warps][32];       // of tiles with one row a lane half of each: uint2
+  uint4 weights[warps][32];  // of tiles with one row a lane half of each: uint2
   float largest[attention_tile][warps];
   float sums[warps][attention_tile][4];
   float factors[attention_tile];
-  std::uint64_t full[ring_slots<KvE4m3>], empty[ring_slots<KvE4m3>];  // as many as the smallest slots ask for
+  std::uint64_t full[most_slots], empty[most_slots];
   Share shares[2];        // of the block's first pair and of its last one
   std::uint64_t planned;  // the shares are there
   std::uint32_t nobodys;
-  long long before[attention_max_sequences + 1];  // steps and, in the high bits, splits
+
+  __device__ long long* before() { return reinterpret_cast<long long*>(this + 1); }
 };
 
+constexpr int shared_bytes(int sequences, int window) {
+  return ring_bytes_of(sequences, window) + static_cast<int>(sizeof(FewShared)) +
+         (sequences + 1) * static_cast<int>(sizeof(long long));
+}
+
 static_assert(
-    2 * (sizeof(FewShared) + 1024 + 128) <= 228 * 1024,
+    2 * (shared_bytes(attention_max_sequences, 0) + shared_of_block + 128) <= 196 * 1024,
     "two blocks fit a multiprocessor: the whole grid runs at once, or with few blocks at work the next "
     "launch's first keys come while this one ends");
 
@@ -96,11 +109,12 @@ struct Reader {
 // A pair's steps on their way into splits' totals, by eight warps, of tiles whose queries are in the first
 // row of every lane, or in both. The scores of a step are made while the values of the one before it are
 // multiplied: two chains of products that the tensor core takes in turn.
-template <class Kv, int rows>
+template <class Ring, int rows>
 struct Steps {
-  using Place = typename Ring<Kv>::Place;
+  using Kv = typename Ring::Format;
+  using Place = typename Ring::Place;
   FewShared& shared;
-  const Ring<Kv>& ring;
+  const Ring& ring;
   const TileQueries q;
   const Reader reader;
   // Positions that are seen, counted from this thread's first of step 0: by its queries; and by the tile.
@@ -110,7 +124,7 @@ struct Steps {
   float s[2][4];
   GroupOperand<Kv> key[2];  // of 8 positions each
 
-  __device__ __forceinline__ Steps(FewShared& shared_, const Ring<Kv>& ring_, const TileQueries& q_,
+  __device__ __forceinline__ Steps(FewShared& shared_, const Ring& ring_, const TileQueries& q_,
                                    const Tile& tile, const Reader& reader_, Place& at_)
       : shared(shared_), ring(ring_), q(q_), reader(reader_), at(at_) {
 #pragma unroll
@@ -380,10 +394,11 @@ __device__ __forceinline__ void fetch_totals(const Share& share, float* from, st
 __device__ __forceinline__ void end_queries(const Work& work, const Share& share, int first, int past,
                                             FewShared& shared, const Reader& reader) {
   const int totals = share.splits - share.skipped, rows = past - first;
-  const int once = static_cast<int>(sizeof shared.ring) / (rows * attention_partial_floats * 4);
+  const int once =
+      ring_bytes_of(work.args.sequence_count, work.args.window) / (rows * attention_partial_floats * 4);
   const std::size_t apart = work.apart();
   float* const from = share.partials + first * attention_partial_floats;
-  float4* const staged = reinterpret_cast<float4*>(shared.ring);
+  float4* const staged = reinterpret_cast<float4*>(ptx::dynamic_shared());
   const int row = reader.thread / total_quads, quad = reader.thread % total_quads;
   const Tile tile{work.args,
                   share.sequence,
@@ -434,10 +449,10 @@ __device__ __forceinline__ void end_share(const Work& work, const Share& share, 
 }
 
 // Steps [first, past) of a pair.
-template <class Kv, int rows>
+template <class Ring, int rows>
 __device__ __forceinline__ void read_pair(const Work& work, const Pair& pair, int first, int past,
-                                          const Ring<Kv>& ring, typename Ring<Kv>::Place& at,
-                                          FewShared& shared, const Reader& reader) {
+                                          const Ring& ring, typename Ring::Place& at, FewShared& shared,
+                                          const Reader& reader) {
   const Tile& tile = pair.tile;
   const bool front = first == pair.first;
   bool has_total = front;
@@ -449,7 +464,7 @@ __device__ __forceinline__ void read_pair(const Work& work, const Pair& pair, in
   }
   const Bf16 *const low = tile.queries(reader.g), *const high = tile.queries(reader.g + 8);
   ptx::grid_dependency_wait();  // queries, and the last launch's use of the workspace
-  Steps<Kv, rows> steps(shared, ring, TileQueries(low, high, reader.t), tile, reader, at);
+  Steps<Ring, rows> steps(shared, ring, TileQueries(low, high, reader.t), tile, reader, at);
   float* left = work.partial(pair, attention_split_of(first) - pair.first_split());
   steps.begin(first);
 #pragma unroll 1
@@ -474,17 +489,17 @@ __device__ __forceinline__ void read_pair(const Work& work, const Pair& pair, in
   }
 }
 
-template <class Kv>
-__device__ __forceinline__ void read(const Work& work, int begin, int end, const Ring<Kv>& ring,
+template <class Ring>
+__device__ __forceinline__ void read(const Work& work, int begin, int end, const Ring& ring,
                                      FewShared& shared) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const Reader reader{thread, ptx::warp_of_block(), lane, lane / 4, lane % 4};
-  typename Ring<Kv>::Place at;
+  typename Ring::Place at;
   work.for_each_pair(begin, end, [&](const Pair& pair, int first, int past) {
     if (pair.tile.count <= 8) {
-      read_pair<Kv, 1>(work, pair, first, past, ring, at, shared, reader);
+      read_pair<Ring, 1>(work, pair, first, past, ring, at, shared, reader);
     } else {
-      read_pair<Kv, 2>(work, pair, first, past, ring, at, shared, reader);
+      read_pair<Ring, 2>(work, pair, first, past, ring, at, shared, reader);
     }
   });
   ptx::mbarrier_wait(&shared.planned, 0);
@@ -501,11 +516,11 @@ __device__ __forceinline__ void touch_queries(const Tile& tile, FewShared& share
 }
 
 // By one warp: asks for the block's keys and values, then finds out what it shares.
-template <class Kv>
-__device__ __forceinline__ void fill(const Work& work, int begin, int end, const Ring<Kv>& ring,
+template <class Ring>
+__device__ __forceinline__ void fill(const Work& work, int begin, int end, const Ring& ring,
                                      FewShared& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  typename Ring<Kv>::Place at;
+  typename Ring::Place at;
   bool waited = !work.args.settled;
   work.for_each_pair(begin, end, [&](const Pair& pair, int first, int past) {
     if (waited) touch_queries(pair.tile, shared, lane);
@@ -520,21 +535,21 @@ __device__ __forceinline__ void fill(const Work& work, int begin, int end, const
   if (lane == 0) ptx::mbarrier_arrive(&shared.planned);
 }
 
-template <class Kv>
+template <class Kv, int ring_bytes_here>
 __global__ void __launch_bounds__(few_threads, 2)
     sm90_attention_few(const __grid_constant__ AttentionCudaArgs args) {
-  FewShared& shared = *reinterpret_cast<FewShared*>(ptx::dynamic_shared());
-  const Ring<Kv> ring{shared.ring, shared.full, shared.empty,
-                      args.window == 0 || args.sequence_count > kept_sequences};
+  FewShared& shared = *reinterpret_cast<FewShared*>(ptx::dynamic_shared() + ring_bytes_here);
+  const FewRing<Kv, ring_bytes_here> ring{ptx::dynamic_shared(), shared.full, shared.empty,
+                                          args.window == 0 || args.sequence_count > kept_sequences};
   ptx::grid_launch_dependents();
   if (!args.settled) ptx::grid_dependency_wait();
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(&shared.planned, 1);
     ring.init();
   }
-  Work work{args, shared.before, group_bits_of(args)};
+  Work work{args, shared.before(), group_bits_of(args)};
   const int longest =
-      add_up_units<few_threads>(shared.before, args.sequence_count, [&](int index) -> long long {
+      add_up_units<few_threads>(shared.before(), args.sequence_count, [&](int index) -> long long {
         const SequenceCuda& sequence = args.sequences[index];
         if (sequence.row_count == 0 || !has_few_rows(sequence, work.group_bits)) return 0;
         const Tile tile = work.tile_of(index, 0);
@@ -557,20 +572,32 @@ __global__ void __launch_bounds__(few_threads, 2)
   }
 }
 
-template <class Kv>
+template <class Kv, int ring_bytes_here>
 void launch(const AttentionCudaArgs& args, cudaStream_t stream) {
+  const auto kernel = sm90_attention_few<Kv, ring_bytes_here>;
   const int processors = processors_of_device();
-  cuda_check(cudaFuncSetAttribute(sm90_attention_few<Kv>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(sizeof(FewShared))));
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  shared_bytes(attention_max_sequences, 0)));
   launch_kernel({.blocks = dim3(2 * static_cast<unsigned>(processors)),
                  .threads = few_threads,
-                 .shared_bytes = sizeof(FewShared),
+                 .shared_bytes = static_cast<std::size_t>(shared_bytes(args.sequence_count, args.window)),
                  .stream = stream,
-                 .overlaps = true},
-                sm90_attention_few<Kv>, args);
+                 .overlaps = true,
+                 .shared_percent = args.rows == AttentionRows::few ? shared_percent_of(args.sequence_count)
+                                                                   : shared_196_kb},
+                kernel, args);
+}
+
+template <class Kv>
+void launch(const AttentionCudaArgs& args, cudaStream_t stream) {
+  ring_bytes_of(args.sequence_count, args.window) == window_ring_bytes
+      ? launch<Kv, window_ring_bytes>(args, stream)
+      : launch<Kv, ring_bytes>(args, stream);
 }
 
 }  // namespace
+
+int attention_few_shared_bytes(int sequences, int window) { return shared_bytes(sequences, window); }
 
 void launch_attention_few(const AttentionCudaArgs& args, cudaStream_t stream) {
   args.cache.dtype == KvE4m3::dtype ? launch<KvE4m3>(args, stream) : launch<KvBf16>(args, stream);

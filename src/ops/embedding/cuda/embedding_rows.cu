@@ -41,7 +41,8 @@ Status embedding_cuda(const EmbeddingCudaArgs& args, cudaStream_t stream) {
   launch_kernel({.blocks = dim3(static_cast<unsigned>(args.rows)),
                  .threads = embedding_threads,
                  .stream = stream,
-                 .overlaps = true},
+                 .overlaps = true,
+                 .shared_percent = shared_percent_of(args.rows)},
                 embedding_rows, args);
   return {};
 }

@@ -260,6 +260,7 @@ struct DenseRun {
   DenseTiles weight;
   LinearCudaWorkspace workspace;
   int blocks;  // at most the multiprocessors
+  int beside;  // bytes of shared memory
 };
 
 // Instances for both outputs are in the kernels' files.

@@ -12,12 +12,11 @@ inline constexpr int stage_blocks = 2;  // k64 blocks of a tile in a stage: copi
 inline constexpr int stage_weight_bytes = stage_blocks * dense_block_bytes;
 
 // A place in a ring.
-template <int stages>
 struct RingTurn {
   int stage = 0;
   unsigned round = 0;
 
-  __device__ void next() {
+  __device__ void next(int stages) {
     if (++stage == stages) stage = 0, ++round;
   }
   __device__ void wait_empty(std::uint64_t* empty) const {
@@ -25,23 +24,34 @@ struct RingTurn {
   }
 };
 
+// The products of so many k64 blocks, as a group that is under way afterwards. Without a branch or a turn
+// inside: ptxas would close the group once more behind it, and who waits for all groups but the last one
+// would wait for these.
+template <int group_bytes, int blocks, int count>
+__device__ __forceinline__ void multiply_blocks(float (&sums)[count], std::uint64_t weights,
+                                                std::uint64_t tokens) {
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < 4 * blocks; ++step) {
+    ptx::wgmma_bf16(sums, ptx::wgmma_operand_at(weights, static_cast<unsigned>(step * dense_step_bytes)),
+                    ptx::wgmma_operand_at(tokens, static_cast<unsigned>(step * token_step_bytes)), true);
+  }
+  ptx::wgmma_commit();
+}
+
 // A stage's products: of the k64 blocks that are left of a chunk as many as it has, with groups of tokens
 // that lie so far apart. They are under way afterwards, and those of the stage before are done.
 template <int group_bytes, int count>
 __device__ __forceinline__ void multiply_stage(float (&sums)[count], const std::uint8_t* weights,
                                                const std::uint8_t* tokens, int left) {
-#pragma unroll 1
-  for (int block = 0; block < min(left, stage_blocks); ++block) {
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      ptx::wgmma_bf16(sums, ptx::wgmma_operand<256>(weights + step * dense_step_bytes),
-                      ptx::wgmma_operand<group_bytes>(tokens + step * token_step_bytes), true);
-    }
-    weights += dense_block_bytes;
-    tokens += token_block_bytes;
+  static_assert(stage_blocks == 2);
+  const std::uint64_t first = ptx::wgmma_operand<256>(weights),
+                      with = ptx::wgmma_operand<group_bytes>(tokens);
+  if (left >= stage_blocks) {
+    multiply_blocks<group_bytes, stage_blocks>(sums, first, with);
+  } else {
+    multiply_blocks<group_bytes, 1>(sums, first, with);
   }
-  ptx::wgmma_commit();
   ptx::wgmma_wait_but_last();
 }
 

@@ -13,6 +13,7 @@ void run_path(DenseRun run, LinearPath path, const Output& output, cudaStream_t 
   if (run.x.tokens == 0) return;
   const int processors = processors_of_device();
   if (run.blocks <= 0 || run.blocks > processors) run.blocks = processors;
+  if (run.beside <= 0) run.beside = shared_beside;
   if (path == LinearPath::many ||
       (path == LinearPath::automatic && linear_takes_many(run.weight.shape, run.x.tokens))) {
     run_many(run, output, stream);
@@ -37,7 +38,11 @@ Status linear_cuda(const LinearCudaArgs& args, cudaStream_t stream) {
     return invalid_argument("a product of " + std::to_string(args.weight.shape.rows) +
                             " outputs needs a stride of as many, not " + std::to_string(args.y_stride));
   }
-  run_path({.x = args.x, .weight = args.weight, .workspace = args.workspace, .blocks = args.blocks},
+  run_path({.x = args.x,
+            .weight = args.weight,
+            .workspace = args.workspace,
+            .blocks = args.blocks,
+            .beside = args.beside},
            args.path,
            RowsOutput{.bias = args.bias,
                       .y = args.y,
@@ -56,7 +61,11 @@ Status qkv_cuda(const QkvCudaArgs& args, cudaStream_t stream) {
                             std::to_string(args.weight.shape.rows));
   }
   if (args.cache.slots % 64 != 0) return invalid_argument("a cache's slots come in chunks of 64");
-  run_path({.x = args.x, .weight = args.weight, .workspace = args.workspace, .blocks = args.blocks},
+  run_path({.x = args.x,
+            .weight = args.weight,
+            .workspace = args.workspace,
+            .blocks = args.blocks,
+            .beside = args.beside},
            args.path,
            QkvOutput{.bias = args.bias,
                      .heads = args.heads,

@@ -71,6 +71,9 @@ struct LinearCudaArgs {
   LinearCudaWorkspace workspace;
   LinearPath path = LinearPath::automatic;
   int blocks = 0;  // at most the multiprocessors; 0: one on each
+  // Bytes of shared memory of a block that should have room beside each of this launch's: of the one before,
+  // to which these come, or of the one behind, which comes to these. 0: shared_beside.
+  int beside = 0;
 };
 
 // Queues what a workspace begins with, for launches of as many blocks and up to as many tokens.
@@ -95,6 +98,7 @@ struct QkvCudaArgs {
   LinearCudaWorkspace workspace;
   LinearPath path = LinearPath::automatic;
   int blocks = 0;  // as above
+  int beside = 0;
 };
 
 Status qkv_cuda(const QkvCudaArgs& args, cudaStream_t stream);

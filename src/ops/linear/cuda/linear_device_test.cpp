@@ -72,7 +72,7 @@ struct Matrix {
         tiles(tiles_of(weights, shape)),
         device_bias(on_device(bias)) {}
 
-  std::vector<float> times(const std::vector<Bf16>& x, LinearPath path, int blocks = 0) {
+  std::vector<float> times(const std::vector<Bf16>& x, LinearPath path, int blocks = 0, int beside = 0) {
     const int tokens = static_cast<int>(x.size()) / shape.cols;
     const DeviceBuffer packed = tokens_of(x, shape.cols);
     std::vector<float> result(static_cast<std::size_t>(tokens * shape.rows));
@@ -85,7 +85,8 @@ struct Matrix {
                                        .y_stride = shape.rows,
                                        .workspace = workspace.get(),
                                        .path = path,
-                                       .blocks = blocks},
+                                       .blocks = blocks,
+                                       .beside = beside},
                                       nullptr);
     NIBBLE_CHECK(status.ok(), status.message());
     y.copy_to(std::span(result));
@@ -215,6 +216,21 @@ TEST_F(LinearOnTheGpu, ARowsBitsDependOnNeitherItsBatchNorItsPlace) {
                        LinearPath::automatic);
       ASSERT_EQ(std::memcmp(part.data(), together.data() + first * c.rows, part.size() * 4), 0)
           << "batches of " << size << ", from token " << first;
+    }
+  }
+}
+
+TEST_F(LinearOnTheGpu, RoomLeftToOthersMovesNoBit) {
+  std::mt19937 random(29);
+  Matrix matrix(random, 200, 1088);
+  for (const int tokens : {1, 4, 5, 12, 20}) {
+    const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(tokens * matrix.shape.cols));
+    const std::vector<float> expected = matrix.times(x, LinearPath::few);
+    // From a ring as long as it gets to one of three stages, in which two blocks go around often.
+    for (const int beside : {1, 40 * 1024, 100 * 1024, 120 * 1024}) {
+      const std::vector<float> found = matrix.times(x, LinearPath::few, 2, beside);
+      EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size() * 4), 0)
+          << tokens << " tokens, " << beside << " bytes beside";
     }
   }
 }

@@ -21,6 +21,7 @@
 // memory's queues hold up the few bytes those grids are waiting for (half a microsecond of a norm's loads).
 #include <algorithm>
 
+#include "base/check.h"
 #include "ops/cuda/absent.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/dense_outputs.cuh"
@@ -37,13 +38,23 @@ constexpr int product_threads = 128;
 constexpr int few_threads = product_threads + 64;
 constexpr int few_columns = 32;                                      // at most
 constexpr int stage_group_bytes = stage_blocks * token_block_bytes;  // of 8 tokens
-constexpr int early_stages = 2;  // on their way together before the first products
 
-// A ring of some 110 to 120 KB: enough bytes on their way, and room for a small kernel's block beside it.
-template <int columns>
-constexpr int ring_stages = columns <= 16 ? 6 : 5;
+// On their way together before the first products: the copies of q, k and v hold up a norm's few bytes.
+template <class Output>
+constexpr int early_stages = 3;
+template <>
+constexpr int early_stages<QkvOutput> = 2;
+constexpr int most_stages = 10;
 template <int columns>
 constexpr int few_stage_bytes = stage_weight_bytes + columns / token_group* stage_group_bytes;
+
+// The stages of the ring: as much as there is beside a block of the launch before or behind, since the
+// product of a step's few rows is a matter of how many weights there are when its activations come.
+template <int columns>
+int ring_stages(int tokens, int beside) {
+  const int room = shared_bytes_of(tokens) - beside - shared_of_norm - 2 * shared_of_block;
+  return std::min(room / few_stage_bytes<columns>, most_stages);
+}
 
 // Sums of a chunk of a tile as blocks leave them, and how many of them a stage of the ring holds.
 template <int columns>
@@ -57,8 +68,8 @@ constexpr int stage_sums = few_stage_bytes<columns> / chunk_sum_bytes<columns>;
 // all of them in flight at once, and that is the shorter way.
 template <int columns>
 constexpr bool brings_sums = columns > 16;
-static_assert((dense_k_chunks - 1) <= ring_stages<few_columns> * stage_sums<few_columns>,
-              "no stage of the ring is needed twice for sums");
+constexpr int least_stages = 3;  // as many sums as there can be have one each
+static_assert((dense_k_chunks - 1) <= least_stages * stage_sums<few_columns>);
 
 template <class Output>
 struct FewParams {
@@ -66,16 +77,17 @@ struct FewParams {
   const std::uint8_t* x;
   DenseShape shape;
   int first_token, tokens;  // those of this launch end with tokens
+  int stages;               // of the ring
   float4* sums;             // [blocks, dense_k_chunks, columns / 8, product_threads]
   Output output;
 };
 
 // Units in order of (tile, chunk); block b has those from border(b) on.
 struct Units {
-  long long all;
+  unsigned all;  // times the blocks they fit 32 bits, whose divisions are a fifth as long
   __device__ int border(unsigned block) const { return static_cast<int>(all * block / gridDim.x); }
   __device__ int owner(int unit) const {  // the block whose range holds it
-    return static_cast<int>(((unit + 1LL) * gridDim.x - 1) / all);
+    return static_cast<int>(((static_cast<unsigned>(unit) + 1) * gridDim.x - 1) / all);
   }
 };
 
@@ -113,13 +125,12 @@ struct Pieces {
 };
 
 // What the warps of a block tell each other of the ring's stages.
-template <int columns>
 struct RingBarriers {
-  std::uint64_t weights[ring_stages<columns>], tokens[ring_stages<columns>];  // that have come
-  std::uint64_t empty[ring_stages<columns>];
+  std::uint64_t weights[most_stages], tokens[most_stages];  // that have come
+  std::uint64_t empty[most_stages];
 
-  __device__ void init() {
-    for (int stage = 0; stage < ring_stages<columns>; ++stage) {
+  __device__ void init(int stages) {
+    for (int stage = 0; stage < stages; ++stage) {
       ptx::mbarrier_init(&weights[stage], 1);
       ptx::mbarrier_init(&tokens[stage], 1);
       ptx::mbarrier_init(&empty[stage], product_threads / 32);
@@ -128,17 +139,13 @@ struct RingBarriers {
   }
 };
 
-// A place in the ring.
-template <int columns>
-using Turn = RingTurn<ring_stages<columns>>;
-
 // Runs fetch(piece, stage, index) for each stage of the range, when its place in the ring is free.
-template <int columns, class Fetch>
-__device__ __forceinline__ Turn<columns> for_each_stage(const DenseShape& shape, RingBarriers<columns>& ring,
-                                                        int begin, int end, const Fetch& fetch) {
-  Turn<columns> turn;
+template <class Fetch>
+__device__ __forceinline__ RingTurn for_each_stage(const DenseShape& shape, RingBarriers& ring, int stages,
+                                                   int begin, int end, const Fetch& fetch) {
+  RingTurn turn;
   int index = 0;
-  for (Pieces piece(shape, begin, end); piece.more(); piece.next(), ++index, turn.next()) {
+  for (Pieces piece(shape, begin, end); piece.more(); piece.next(), ++index, turn.next(stages)) {
     turn.wait_empty(ring.empty);
     fetch(piece, turn.stage, index);
   }
@@ -151,22 +158,31 @@ __device__ __forceinline__ float4* sums_of(float4* sums, int owner, int chunk) {
   return sums + (owner * dense_k_chunks + chunk) * chunk_quads<columns>;
 }
 
-// By one lane. What others have left comes behind the weights, so that it is near when the products are done.
+// A stage's weights.
+template <int columns, class Output>
+__device__ __forceinline__ void order_weights(const FewParams<Output>& params, std::uint8_t* ring,
+                                              RingBarriers& barriers, const Pieces& piece, int stage) {
+  const std::uint32_t bytes = static_cast<std::uint32_t>(piece.count() * dense_block_bytes);
+  ptx::mbarrier_arrive_expecting(&barriers.weights[stage], bytes);
+  ptx::bulk_copy_once_to_shared(ring + stage * few_stage_bytes<columns>,
+                                params.weights +
+                                    static_cast<std::size_t>(piece.tile()) * params.shape.tile_bytes() +
+                                    static_cast<std::size_t>(piece.block) * dense_block_bytes,
+                                bytes, &barriers.weights[stage]);
+}
+
+// By one lane, all but the first stage, which is on its way. What others have left comes behind the weights,
+// so that it is near when the products are done.
 template <int columns, class Output>
 __device__ __forceinline__ void fetch_weights(const FewParams<Output>& params, std::uint8_t* ring,
-                                              RingBarriers<columns>& barriers, int begin, int end) {
+                                              RingBarriers& barriers, int begin, int end) {
   const auto fetch = [&](const Pieces& piece, int stage, int index) {
-    if (index >= early_stages && index < ring_stages<columns>)
-      ptx::mbarrier_wait(&barriers.weights[index - early_stages], 0);
-    const std::uint32_t bytes = static_cast<std::uint32_t>(piece.count() * dense_block_bytes);
-    ptx::mbarrier_arrive_expecting(&barriers.weights[stage], bytes);
-    ptx::bulk_copy_once_to_shared(ring + stage * few_stage_bytes<columns>,
-                                  params.weights +
-                                      static_cast<std::size_t>(piece.tile()) * params.shape.tile_bytes() +
-                                      static_cast<std::size_t>(piece.block) * dense_block_bytes,
-                                  bytes, &barriers.weights[stage]);
+    if (index == 0) return;
+    if (index >= early_stages<Output> && index < params.stages)
+      ptx::mbarrier_wait(&barriers.weights[index - early_stages<Output>], 0);
+    order_weights<columns>(params, ring, barriers, piece, stage);
   };
-  Turn<columns> turn = for_each_stage<columns>(params.shape, barriers, begin, end, fetch);
+  RingTurn turn = for_each_stage(params.shape, barriers, params.stages, begin, end, fetch);
   if constexpr (!brings_sums<columns>) return;
   ptx::grid_dependency_wait();  // until then sums are another launch's
   for (int chunk = first_left_chunk(begin, end); chunk < dense_k_chunks; chunk += stage_sums<columns>) {
@@ -177,14 +193,14 @@ __device__ __forceinline__ void fetch_weights(const FewParams<Output>& params, s
     ptx::bulk_copy_to_shared(ring + turn.stage * few_stage_bytes<columns>,
                              sums_of<columns>(params.sums, static_cast<int>(blockIdx.x), chunk), bytes,
                              &barriers.weights[turn.stage]);
-    turn.next();
+    turn.next(params.stages);
   }
 }
 
 // By a warp, lane i of which brings the i-th group of tokens.
 template <int columns, class Output>
 __device__ __forceinline__ void fetch_tokens(const FewParams<Output>& params, std::uint8_t* ring,
-                                             RingBarriers<columns>& barriers, int begin, int end) {
+                                             RingBarriers& barriers, int begin, int end) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const DenseShape& shape = params.shape;
   const int groups =
@@ -193,7 +209,7 @@ __device__ __forceinline__ void fetch_tokens(const FewParams<Output>& params, st
       params.x + shape.token_bytes(params.first_token) +
       static_cast<std::size_t>(lane) * static_cast<std::size_t>(shape.blocks()) * token_block_bytes;
   ptx::grid_dependency_wait();
-  for_each_stage<columns>(shape, barriers, begin, end, [&](const Pieces& piece, int stage, int) {
+  for_each_stage(shape, barriers, params.stages, begin, end, [&](const Pieces& piece, int stage, int) {
     const int bytes = piece.count() * token_block_bytes;
     if (lane == 0)
       ptx::mbarrier_arrive_expecting(&barriers.tokens[stage], static_cast<std::uint32_t>(groups * bytes));
@@ -211,8 +227,9 @@ __device__ __forceinline__ void fetch_tokens(const FewParams<Output>& params, st
 template <int columns>
 struct Products {
   std::uint8_t* ring;
-  RingBarriers<columns>& barriers;
-  Turn<columns> turn;
+  RingBarriers& barriers;
+  int stages;
+  RingTurn turn;
 
   // A chunk's sums from zero.
   __device__ __forceinline__ void multiply(float (&sums)[columns / 2], int blocks) {
@@ -228,7 +245,7 @@ struct Products {
       multiply_stage<stage_group_bytes>(sums, weights, weights + stage_weight_bytes, left);
       leave_stage(barriers.empty, before);
       before = turn.stage;
-      turn.next();
+      turn.next(stages);
     }
     ptx::wgmma_wait(sums);
     leave_stage(barriers.empty, before);
@@ -250,15 +267,15 @@ __device__ __forceinline__ void leave_sums(float4* place, const float (&sums)[co
 // has brought, or will leave, and makes their places absent again for the next launch.
 template <int columns>
 __device__ __forceinline__ void add_brought_sums(float (&totals)[columns / 2], float4* sums,
-                                                 const std::uint8_t* ring, RingBarriers<columns>& barriers,
-                                                 Turn<columns>& turn, int from) {
+                                                 Products<columns>& products, int from) {
+  RingTurn& turn = products.turn;
   const float nothing = absent_word();
   int in_stage = 0;
 #pragma unroll 1
   for (int chunk = from; chunk < dense_k_chunks; ++chunk) {
-    if (in_stage == 0) ptx::mbarrier_wait(&barriers.weights[turn.stage], turn.round & 1);
+    if (in_stage == 0) ptx::mbarrier_wait(&products.barriers.weights[turn.stage], turn.round & 1);
     const float4* const brought =
-        reinterpret_cast<const float4*>(ring + turn.stage * few_stage_bytes<columns>) +
+        reinterpret_cast<const float4*>(products.ring + turn.stage * few_stage_bytes<columns>) +
         in_stage * chunk_quads<columns> + threadIdx.x;
     float4* const at = sums_of<columns>(sums, static_cast<int>(blockIdx.x), chunk) + threadIdx.x;
     float4 left[columns / 8];
@@ -286,7 +303,7 @@ __device__ __forceinline__ void add_brought_sums(float (&totals)[columns / 2], f
     }
     if (++in_stage == stage_sums<columns>) {
       in_stage = 0;
-      turn.next();
+      turn.next(products.stages);
     }
   }
 }
@@ -354,7 +371,7 @@ __device__ __forceinline__ void multiply_units(const FewParams<Output>& params, 
     if (first > 0) continue;
     if (past < dense_k_chunks) {
       if constexpr (brings_sums<columns>) {
-        add_brought_sums<columns>(totals, params.sums, products.ring, products.barriers, products.turn, past);
+        add_brought_sums<columns>(totals, params.sums, products, past);
       } else {
         add_left_sums<columns>(totals, params.sums, past);
       }
@@ -363,22 +380,31 @@ __device__ __forceinline__ void multiply_units(const FewParams<Output>& params, 
   }
 }
 
+// Registers a thread may have. Of one row's columns, so many that a quarter of a multiprocessor, 512 a lane,
+// holds two of these six warps and three of attention's nine, of 96.
+template <int columns>
+constexpr int most_registers = columns <= 8 ? 104 : 168;
+
 template <int columns, class Output>
-__global__ void __launch_bounds__(few_threads, 1)
+__global__ void __maxnreg__(most_registers<columns>)
     sm90_bf16_linear_few(const __grid_constant__ FewParams<Output> params) {
-  __shared__ RingBarriers<columns> barriers;
+  __shared__ RingBarriers barriers;
   std::uint8_t* const ring = ptx::dynamic_shared();
-  if (threadIdx.x == 0) barriers.init();
-  __syncthreads();  // the barriers are ready
-  ptx::grid_launch_dependents();
-  const Units units{static_cast<long long>(params.shape.tiles()) * dense_k_chunks};
+  const Units units{static_cast<unsigned>(params.shape.tiles()) * dense_k_chunks};
   const int begin = units.border(blockIdx.x), end = units.border(blockIdx.x + 1);
   const int warp = ptx::warp_of_block();
+  if (threadIdx.x == few_threads - 32) {  // who fetches weights: the first are on their way at once
+    barriers.init(params.stages);
+    const Pieces first(params.shape, begin, end);
+    if (first.more()) order_weights<columns>(params, ring, barriers, first, 0);
+  }
+  __syncthreads();  // the barriers are ready
+  ptx::grid_launch_dependents();
   if (warp < product_threads / 32) {
     // What an output reads besides the sums may come from the grid before, and what is left by other blocks
     // was made absent by it.
     ptx::grid_dependency_wait();
-    multiply_units<columns>(params, Products<columns>{ring, barriers}, units, begin, end);
+    multiply_units<columns>(params, Products<columns>{ring, barriers, params.stages, {}}, units, begin, end);
   } else if (warp == product_threads / 32) {
     fetch_tokens<columns>(params, ring, barriers, begin, end);
   } else if (threadIdx.x % 32 == 0) {
@@ -387,15 +413,18 @@ __global__ void __launch_bounds__(few_threads, 1)
 }
 
 template <int columns, class Output>
-void launch_few(const FewParams<Output>& params, int blocks, cudaStream_t stream) {
-  constexpr int shared_bytes = ring_stages<columns> * few_stage_bytes<columns>;
+void launch_few(FewParams<Output> params, const DenseRun& run, cudaStream_t stream) {
+  params.stages = ring_stages<columns>(run.x.tokens, run.beside);
+  NIBBLE_CHECK(params.stages >= least_stages);
+  const int shared_bytes = params.stages * few_stage_bytes<columns>;
   const auto kernel = sm90_bf16_linear_few<columns, Output>;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
-  launch_kernel({.blocks = dim3(static_cast<unsigned>(blocks)),
+  launch_kernel({.blocks = dim3(static_cast<unsigned>(run.blocks)),
                  .threads = few_threads,
-                 .shared_bytes = shared_bytes,
+                 .shared_bytes = static_cast<std::size_t>(shared_bytes),
                  .stream = stream,
-                 .overlaps = true},
+                 .overlaps = true,
+                 .shared_percent = shared_percent_of(run.x.tokens)},
                 kernel, params);
 }
 
@@ -415,12 +444,13 @@ void run_few(const DenseRun& run, const Output& output, cudaStream_t stream) {
                                    .shape = run.weight.shape,
                                    .first_token = first,
                                    .tokens = past,
+                                   .stages = 0,
                                    .sums = reinterpret_cast<float4*>(run.workspace.few_sums),
                                    .output = output};
     switch (linear_columns(past - first)) {
-      case 8: launch_few<8>(params, run.blocks, stream); break;
-      case 16: launch_few<16>(params, run.blocks, stream); break;
-      default: launch_few<few_columns>(params, run.blocks, stream);
+      case 8: launch_few<8>(params, run, stream); break;
+      case 16: launch_few<16>(params, run, stream); break;
+      default: launch_few<few_columns>(params, run, stream);
     }
   }
 }

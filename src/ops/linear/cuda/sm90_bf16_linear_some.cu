@@ -109,12 +109,12 @@ template <int columns, class Output>
 __device__ __forceinline__ void fetch_weights(const SomeParams<Output>& params, const SomeWork& work,
                                               const SomeShared<columns>& shared,
                                               SomeBarriers<columns>& barriers) {
-  RingTurn<ring_stages<columns>> turn;
+  RingTurn turn;
   for (int tile = work.first_tile; tile < work.past_tile; ++tile) {
     const std::uint8_t* const chunk = params.weights +
                                       static_cast<std::size_t>(tile) * params.shape.tile_bytes() +
                                       static_cast<std::size_t>(work.begin) * dense_block_bytes;
-    for (int part = 0; part < work.parts_of_chunk(); ++part, turn.next()) {
+    for (int part = 0; part < work.parts_of_chunk(); ++part, turn.next(ring_stages<columns>)) {
       if (turn.round > 0) {
         ptx::mbarrier_wait(&barriers.empty[turn.stage], (turn.round - 1) & 1);
       } else if (turn.stage >= early_stages<columns>) {
@@ -157,7 +157,7 @@ __device__ __forceinline__ void fetch_tokens(const SomeParams<Output>& params, c
 template <int columns>
 __device__ __forceinline__ void multiply(const SomeWork& work, const SomeShared<columns>& shared,
                                          SomeBarriers<columns>& barriers) {
-  RingTurn<ring_stages<columns>> turn;
+  RingTurn turn;
 #pragma unroll 1
   for (int tile = work.first_tile; tile < work.past_tile; ++tile) {
     float sums[columns / 2];
@@ -174,7 +174,7 @@ __device__ __forceinline__ void multiply(const SomeWork& work, const SomeShared<
                                   work.blocks_of(part));
       leave_stage(barriers.empty, before);
       before = turn.stage;
-      turn.next();
+      turn.next(ring_stages<columns>);
     }
     ptx::wgmma_wait(sums);
     leave_stage(barriers.empty, before);

@@ -473,11 +473,11 @@ constexpr Choice<Layout> choice_of(int shared_percent) {
 // more latency. In a step of gpt-oss-120b six are 6 % faster with 8 sequences (32 slots), eight 3 % with 32,
 // and those gain 9 % with 128 from the larger first-level cache, though they begin later for it.
 template <class Layout>
-Choice<Layout> choose_kernel(int gate_up_blocks, int down_blocks, int slots) {
+Choice<Layout> choose_kernel(int gate_up_blocks, int down_blocks, int tokens, int slots) {
   constexpr int all_blocks = granule_k_chunks * whole_blocks;
   if (gate_up_blocks != all_blocks || down_blocks != all_blocks)
-    return choice_of<Layout, 6, false>(shared_196_kb);
-  return slots <= few_slots ? choice_of<Layout, few_teams, true>(shared_196_kb)
+    return choice_of<Layout, 6, false>(shared_percent_of(tokens));
+  return slots <= few_slots ? choice_of<Layout, few_teams, true>(shared_percent_of(tokens))
                             : choice_of<Layout, 8, true>(shared_164_kb);
 }
 
@@ -504,8 +504,8 @@ Status launch_few(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& 
     return made;
   };
 
-  const Choice<Layout> choice = choose_kernel<Layout>(weights.gate_up.shape.blocks(),
-                                                      weights.down.shape.blocks(), args.tokens * args.top_k);
+  const Choice<Layout> choice = choose_kernel<Layout>(
+      weights.gate_up.shape.blocks(), weights.down.shape.blocks(), args.tokens, args.tokens * args.top_k);
   const int tokens_at_once = moe_cuda_max_slots / args.top_k;
   if (args.out == nullptr && args.tokens > tokens_at_once) {
     return invalid_argument("the outputs of " + std::to_string(args.tokens) +

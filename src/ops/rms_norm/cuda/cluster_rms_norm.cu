@@ -148,7 +148,8 @@ void launch_cluster_norm(const AddRmsNormCudaArgs& args, cudaStream_t stream) {
                  .shared_bytes = sizeof(NormShared),
                  .stream = stream,
                  .overlaps = true,
-                 .cluster = cluster_blocks},
+                 .cluster = cluster_blocks,
+                 .shared_percent = shared_percent_of(args.rows)},
                 cluster_rms_norm, args);
 }
 

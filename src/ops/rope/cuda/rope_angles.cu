@@ -29,7 +29,8 @@ void rope_angles_cuda(const RopeAnglesCudaArgs& args, cudaStream_t stream) {
   launch_kernel({.blocks = dim3(static_cast<unsigned>((angles + angle_threads - 1) / angle_threads)),
                  .threads = angle_threads,
                  .stream = stream,
-                 .overlaps = true},
+                 .overlaps = true,
+                 .shared_percent = shared_percent_of(args.rows)},
                 rope_angles_rows, args);
 }
 

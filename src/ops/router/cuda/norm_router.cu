@@ -304,7 +304,8 @@ Status norm_router_cuda(const NormRouterCudaArgs& args, cudaStream_t stream) {
                  .threads = router_threads,
                  .shared_bytes = bytes,
                  .stream = stream,
-                 .overlaps = true},
+                 .overlaps = true,
+                 .shared_percent = shared_percent_of(args.rows)},
                 norm_router, args);
   return {};
 }

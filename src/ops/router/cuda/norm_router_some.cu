@@ -349,7 +349,8 @@ void launch_norm_router_some(const NormRouterCudaArgs& args, cudaStream_t stream
                  .shared_bytes = static_cast<std::size_t>(bytes),
                  .stream = stream,
                  .overlaps = true,
-                 .cluster = cluster_blocks},
+                 .cluster = cluster_blocks,
+                 .shared_percent = shared_percent_of(args.rows)},
                 norm_router_some, args);
 }
 

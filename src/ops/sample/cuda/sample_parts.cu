@@ -166,7 +166,8 @@ void sampling::run_parts(const SampleCudaArgs& args, int first_row, int rows, cu
       .blocks = dim3(static_cast<unsigned>(part_blocks(rows, args.vocabulary)), static_cast<unsigned>(rows)),
       .threads = part_threads,
       .stream = stream,
-      .overlaps = true};
+      .overlaps = true,
+      .shared_percent = shared_percent_of(args.rows)};
   launch_kernel(parts, sample_scan, args, first_row);
   launch_kernel(parts, sample_weigh, args, first_row);
 }

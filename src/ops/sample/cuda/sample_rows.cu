@@ -484,7 +484,8 @@ Status sample_cuda(const SampleCudaArgs& args, cudaStream_t stream) {
                    .threads = row_threads,
                    .stream = stream,
                    .overlaps = true,
-                   .cluster = blocks},
+                   .cluster = blocks,
+                   .shared_percent = shared_percent_of(args.rows)},
                   sample_draw, args, row);
     row += rows;
   }

@@ -25,6 +25,7 @@
 #define __forceinline__ inline
 #define __noinline__
 #define __launch_bounds__(...)
+#define __maxnreg__(...)
 #define __grid_constant__
 #define __align__(bytes) alignas(bytes)
 #define __shared__ static thread_local
@@ -190,12 +191,12 @@ struct cudaDeviceProp {
 };
 enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize,
-  cudaFuncAttributeNonPortableClusterSizeAllowed,
-  cudaFuncAttributePreferredSharedMemoryCarveout
+  cudaFuncAttributeNonPortableClusterSizeAllowed
 };
 enum cudaLaunchAttributeID {
   cudaLaunchAttributeProgrammaticStreamSerialization,
-  cudaLaunchAttributeClusterDimension
+  cudaLaunchAttributeClusterDimension,
+  cudaLaunchAttributePreferredSharedMemoryCarveout
 };
 using cudaStream_t = nibble::emulation::Stream*;
 using cudaEvent_t = nibble::emulation::Event*;
@@ -207,6 +208,7 @@ struct cudaLaunchAttribute {
   struct {
     int programmaticStreamSerializationAllowed;
     dim3 clusterDim;
+    unsigned sharedMemCarveout;
   } val;
 };
 struct cudaLaunchConfig_t {

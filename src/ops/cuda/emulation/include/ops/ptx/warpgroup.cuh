@@ -17,6 +17,7 @@ std::uint64_t wgmma_operand(const void* shared) {
   if (reinterpret_cast<std::uint64_t>(shared) % 16 != 0) emulation::stop("a misaligned operand of wgmma");
   return reinterpret_cast<std::uint64_t>(shared) | std::uint64_t{group_bytes / 16} << 48;
 }
+inline std::uint64_t wgmma_operand_at(std::uint64_t operand, unsigned bytes) { return operand + bytes; }
 inline void wgmma_fence() {}
 inline void wgmma_commit() { emulation::close_products(); }
 inline void wgmma_wait_but_last() { emulation::await_products(1); }

@@ -7,7 +7,6 @@
 
 namespace nibble::ptx {
 
-inline std::uint64_t wgmma_operand_at(std::uint64_t operand, unsigned bytes) { return operand + bytes; }
 template <int pending>
 void wgmma_wait_but() {
   emulation::await_products(pending);
