@@ -12,13 +12,12 @@
 // a step: in the first product each has 16 positions, in the second 8 dimensions, and the weights between
 // them pass through shared memory as operands.
 //
-// A KV head's steps that lie in one block end there. Where the ends of runs cut them once at most, the block
-// that has the front begins with it and leaves its total, from which the block that has the rest goes on, as
-// the last thing it does. Where they may cut them more often, the block that has the front leaves its total,
-// the others each split's, and the blocks that have splits share out the queries and take in what was left in
-// order. Either way each word is taken as it comes: it says by itself whether it is there, so no fence and no
-// counter lies between a sum and its reader, who makes the word absent again. Blocks wait for each other
-// there: the grid has two for each multiprocessor, which fit, so all of them run.
+// A KV head's steps in one block end there. Where the ends of runs cut them once at most, the block that has
+// the front leaves its total, from which the block that has the rest goes on as the last thing it does. Where
+// they may cut them more often, the others leave each split's, and the blocks that have splits share out the
+// queries and take in what was left in order. Either way each word says by itself whether it is there, so no
+// fence and no counter lies between a sum and its reader, who makes it absent again. Blocks wait for each
+// other there: the grid has two for each multiprocessor, which fit, so all of them run.
 #include <algorithm>
 
 #include "ops/attention/cuda/attention_shares.cuh"
@@ -33,8 +32,7 @@ namespace {
 constexpr int warps = attention_step / 16;
 constexpr int readers = warps * 32;
 constexpr int few_threads = readers + 32;
-// Of one block's ring; of a window, which ends after two steps, for few sequences: what is spared, the
-// product beside has for its weights.
+// A window's ends after two steps; what it spares for few sequences, the product beside has for its weights.
 constexpr int ring_bytes = 64 * 1024, window_ring_bytes = 32 * 1024;
 // So many sequences' windows, of all layers, stay in the second-level cache from step to step.
 constexpr int kept_sequences = 4;
