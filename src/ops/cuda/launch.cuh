@@ -18,20 +18,23 @@ inline int processors_of_device() {
 }
 
 // How much of a multiprocessor's 256 KB a kernel asks for as shared memory, in percent of the 228 KB there
-// can be; the rest is first-level cache. The driver takes the next of the sizes it has, which should be 196
-// KB for 72 and 164 for 71; what it took cannot be asked. A multiprocessor changes it only when nothing runs
-// there, so a kernel that asks for another share does not begin beside the end of the one before: without one
-// share for all a decode step of gpt-oss-120b takes 4 % longer.
-inline constexpr int shared_228_kb = 100, shared_196_kb = 72, shared_164_kb = 71;
+// can be; the rest is first-level cache. The driver takes the next of the sizes it has, which should be these
+// bytes; what it took cannot be asked. A multiprocessor changes it only when nothing runs there, so a kernel
+// that asks for another share does not begin beside the end of the one before: without one share for all a
+// decode step of gpt-oss-120b takes 4 % longer.
+struct SharedShare {
+  int percent, bytes;
+};
+inline constexpr SharedShare shared_228_kb{100, 228 * 1024}, shared_196_kb{72, 196 * 1024},
+    shared_164_kb{71, 164 * 1024};
 
 // What the kernels of a step of so many rows ask for: with few, all there is, so that more weights come ahead
 // of their products; with more, whose inputs the expert layer finds in the first-level cache, less.
 inline constexpr int rows_of_all_shared = 4;
-constexpr int shared_percent_of(int rows) {
+constexpr SharedShare share_of(int rows) {
   return rows <= rows_of_all_shared ? shared_228_kb : shared_196_kb;
 }
-// The bytes of that; each block takes shared_of_block more than it asks for.
-constexpr int shared_bytes_of(int rows) { return (rows <= rows_of_all_shared ? 228 : 196) * 1024; }
+// What each block takes of it beyond what it asks for.
 inline constexpr int shared_of_block = 1024;
 // What a kernel that takes what there is leaves to a block of the launch before or behind it, and of a
 // norm's.
@@ -48,7 +51,7 @@ struct Launch {
   // So many blocks, neighbours in a row of the grid, run at the same time (ptx/cluster.cuh); above 8 the
   // kernel must have been allowed to.
   int cluster = 1;
-  int shared_percent = shared_196_kb;  // more is taken if the blocks need it
+  SharedShare share = shared_196_kb;  // more is taken if the blocks need it
 };
 
 // Runs run(config), of a kernel's launch as the driver wants it.
@@ -57,7 +60,7 @@ void with_launch_config(const Launch& launch, const Run& run) {
   cudaLaunchAttribute attributes[3] = {};
   unsigned count = 0;
   attributes[count].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-  attributes[count++].val.sharedMemCarveout = static_cast<unsigned>(launch.shared_percent);
+  attributes[count++].val.sharedMemCarveout = static_cast<unsigned>(launch.share.percent);
   if (launch.overlaps) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;

@@ -46,8 +46,8 @@ template <class Kv, int bytes>
 using FewRing = KvRing<Kv, bytes / attention_slot_bytes<Kv>, warps>;
 
 NIBBLE_HOST_DEVICE constexpr int ring_bytes_of(int sequences, int window) {
-  return window > 0 && window <= attention_step && sequences <= kept_sequences ? window_ring_bytes
-                                                                               : ring_bytes;
+  return window > 0 && window <= attention_step && sequences <= rows_of_all_shared ? window_ring_bytes
+                                                                                   : ring_bytes;
 }
 
 // A block's shared memory: the ring, in which after the last step lies what was left by other blocks; then
@@ -71,7 +71,7 @@ constexpr int shared_bytes(int sequences, int window) {
 }
 
 static_assert(
-    2 * (shared_bytes(attention_max_sequences, 0) + shared_of_block + 128) <= 196 * 1024,
+    2 * (shared_bytes(attention_max_sequences, 0) + shared_of_block + 128) <= shared_196_kb.bytes,
     "two blocks fit a multiprocessor: the whole grid runs at once, or with few blocks at work the next "
     "launch's first keys come while this one ends");
 
@@ -581,8 +581,7 @@ void launch(const AttentionCudaArgs& args, cudaStream_t stream) {
                  .shared_bytes = static_cast<std::size_t>(shared_bytes(args.sequence_count, args.window)),
                  .stream = stream,
                  .overlaps = true,
-                 .shared_percent = args.rows == AttentionRows::few ? shared_percent_of(args.sequence_count)
-                                                                   : shared_196_kb},
+                 .share = args.rows == AttentionRows::few ? share_of(args.sequence_count) : shared_196_kb},
                 kernel, args);
 }
 

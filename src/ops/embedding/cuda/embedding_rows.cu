@@ -42,7 +42,7 @@ Status embedding_cuda(const EmbeddingCudaArgs& args, cudaStream_t stream) {
                  .threads = embedding_threads,
                  .stream = stream,
                  .overlaps = true,
-                 .shared_percent = shared_percent_of(args.rows)},
+                 .share = share_of(args.rows)},
                 embedding_rows, args);
   return {};
 }

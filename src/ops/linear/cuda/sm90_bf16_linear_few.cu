@@ -52,7 +52,7 @@ constexpr int few_stage_bytes = stage_weight_bytes + columns / token_group* stag
 // product of a step's few rows is a matter of how many weights there are when its activations come.
 template <int columns>
 int ring_stages(int tokens, int beside) {
-  const int room = shared_bytes_of(tokens) - beside - shared_of_norm - 2 * shared_of_block;
+  const int room = share_of(tokens).bytes - beside - shared_of_norm - 2 * shared_of_block;
   return std::min(room / few_stage_bytes<columns>, most_stages);
 }
 
@@ -424,7 +424,7 @@ void launch_few(FewParams<Output> params, const DenseRun& run, cudaStream_t stre
                  .shared_bytes = static_cast<std::size_t>(shared_bytes),
                  .stream = stream,
                  .overlaps = true,
-                 .shared_percent = shared_percent_of(run.x.tokens)},
+                 .share = share_of(run.x.tokens)},
                 kernel, params);
 }
 

@@ -461,12 +461,13 @@ __global__ void __launch_bounds__(BlockOf<Layout, teams>::threads, 1)
 template <class Layout>
 struct Choice {
   void (*kernel)(DecodeParams<Layout>);
-  int threads, fixed_bytes, shared_percent;
+  int threads, fixed_bytes;
+  SharedShare share;
 };
 template <class Layout, int teams, bool whole>
-constexpr Choice<Layout> choice_of(int shared_percent) {
+constexpr Choice<Layout> choice_of(SharedShare share) {
   return {sm90_moe_decode<Layout, teams, whole>, BlockOf<Layout, teams>::threads,
-          BlockOf<Layout, teams>::groups_at, shared_percent};
+          BlockOf<Layout, teams>::groups_at, share};
 }
 
 // One token's granules leave a third of eight teams idle in their last round; of many tokens eight teams hide
@@ -476,8 +477,8 @@ template <class Layout>
 Choice<Layout> choose_kernel(int gate_up_blocks, int down_blocks, int tokens, int slots) {
   constexpr int all_blocks = granule_k_chunks * whole_blocks;
   if (gate_up_blocks != all_blocks || down_blocks != all_blocks)
-    return choice_of<Layout, 6, false>(shared_percent_of(tokens));
-  return slots <= few_slots ? choice_of<Layout, few_teams, true>(shared_percent_of(tokens))
+    return choice_of<Layout, 6, false>(share_of(tokens));
+  return slots <= few_slots ? choice_of<Layout, few_teams, true>(share_of(tokens))
                             : choice_of<Layout, 8, true>(shared_164_kb);
 }
 
@@ -536,7 +537,7 @@ Status launch_few(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& 
                    .shared_bytes = static_cast<std::size_t>(shared_bytes),
                    .stream = stream,
                    .overlaps = true,
-                   .shared_percent = choice.shared_percent},
+                   .share = choice.share},
                   choice.kernel, params);
     if (args.out == nullptr) continue;
     MoeCudaArgs part = args;

@@ -159,7 +159,7 @@ Status add_rms_norm_cuda(const AddRmsNormCudaArgs& args, cudaStream_t stream) {
                  .shared_bytes = static_cast<std::size_t>(args.hidden) * sizeof(float),
                  .stream = stream,
                  .overlaps = true,
-                 .shared_percent = shared_percent_of(args.rows)},
+                 .share = share_of(args.rows)},
                 args.experts.products != nullptr ? add_rms_norm_rows<true> : add_rms_norm_rows<false>, args);
   return {};
 }

@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(cluster_threads, 16)
 
 bool clusters_norm(const AddRmsNormCudaArgs& args) {
   const int columns =
-      std::max((args.hidden + dense_k - 1) / dense_k * dense_k, args.out == nullptr ? 0 : args.out_stride);
+      std::max(DenseShape{0, args.hidden}.padded_cols(), args.out == nullptr ? 0 : args.out_stride);
   return args.experts.products != nullptr && args.rows <= cluster_norm_rows &&
          columns <= norm_passes * norm_pass_columns;
 }
@@ -149,7 +149,7 @@ void launch_cluster_norm(const AddRmsNormCudaArgs& args, cudaStream_t stream) {
                  .stream = stream,
                  .overlaps = true,
                  .cluster = cluster_blocks,
-                 .shared_percent = shared_percent_of(args.rows)},
+                 .share = share_of(args.rows)},
                 cluster_rms_norm, args);
 }
 

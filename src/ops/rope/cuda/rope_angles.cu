@@ -30,7 +30,7 @@ void rope_angles_cuda(const RopeAnglesCudaArgs& args, cudaStream_t stream) {
                  .threads = angle_threads,
                  .stream = stream,
                  .overlaps = true,
-                 .shared_percent = shared_percent_of(args.rows)},
+                 .share = share_of(args.rows)},
                 rope_angles_rows, args);
 }
 

@@ -305,7 +305,7 @@ Status norm_router_cuda(const NormRouterCudaArgs& args, cudaStream_t stream) {
                  .shared_bytes = bytes,
                  .stream = stream,
                  .overlaps = true,
-                 .shared_percent = shared_percent_of(args.rows)},
+                 .share = share_of(args.rows)},
                 norm_router, args);
   return {};
 }

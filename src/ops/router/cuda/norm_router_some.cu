@@ -350,7 +350,7 @@ void launch_norm_router_some(const NormRouterCudaArgs& args, cudaStream_t stream
                  .stream = stream,
                  .overlaps = true,
                  .cluster = cluster_blocks,
-                 .shared_percent = shared_percent_of(args.rows)},
+                 .share = share_of(args.rows)},
                 norm_router_some, args);
 }
 

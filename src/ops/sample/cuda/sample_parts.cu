@@ -167,7 +167,7 @@ void sampling::run_parts(const SampleCudaArgs& args, int first_row, int rows, cu
       .threads = part_threads,
       .stream = stream,
       .overlaps = true,
-      .shared_percent = shared_percent_of(args.rows)};
+      .share = share_of(args.rows)};
   launch_kernel(parts, sample_scan, args, first_row);
   launch_kernel(parts, sample_weigh, args, first_row);
 }

@@ -485,7 +485,7 @@ Status sample_cuda(const SampleCudaArgs& args, cudaStream_t stream) {
                    .stream = stream,
                    .overlaps = true,
                    .cluster = blocks,
-                   .shared_percent = shared_percent_of(args.rows)},
+                   .share = share_of(args.rows)},
                   sample_draw, args, row);
     row += rows;
   }
