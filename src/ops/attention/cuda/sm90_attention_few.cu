@@ -104,9 +104,8 @@ struct Reader {
   __device__ int first() const { return 16 * warp + 2 * t; }  // its first position of a step
 };
 
-// A pair's steps on their way into splits' totals, by eight warps, of tiles whose queries are in the first
-// row of every lane, or in both. The scores of a step are made while the values of the one before it are
-// multiplied: two chains of products that the tensor core takes in turn.
+// A pair's steps on their way into splits' totals, of tiles whose queries are in the first row of every lane,
+// or in both. The scores of a step are made while the values of the one before it are multiplied.
 template <class Ring, int rows>
 struct Steps {
   using Kv = typename Ring::Format;
@@ -156,8 +155,7 @@ struct Steps {
     }
   }
 
-  // Leaves the largest of this warp's scores for the others. Without a branch, so that it runs beside
-  // products.
+  // Leaves the largest of this warp's scores for the others, without a branch: it runs beside products.
   __device__ __forceinline__ void find_largest(int step) {
 #pragma unroll
     for (int i = 0; i < 4 * rows; ++i) {
@@ -560,8 +558,7 @@ __global__ void __launch_bounds__(few_threads, 2)
   const int border = work.begin_of(static_cast<int>(blockIdx.x + threadIdx.x % 2));
   const int begin = __shfl_sync(0xffffffffu, border, 0), end = __shfl_sync(0xffffffffu, border, 1);
   if (begin == end) {
-    // Who waits for this grid waits for the one before it, for which one waiting block is enough. The others
-    // leave their places to the next launch.
+    // Who waits for this grid waits for the one before it: one block is enough, others leave their places.
     if (blockIdx.x == 0) ptx::grid_dependency_wait();
   } else if (threadIdx.x < readers) {
     read(work, begin, end, ring, shared);
