@@ -252,6 +252,7 @@ class Block {
     const auto address = reinterpret_cast<std::uintptr_t>(dynamic_.data());
     return dynamic_.data() + (128 - address % 128) % 128;
   }
+  bool is_dynamic(const void* at) { return at >= dynamic() && at < dynamic() + grid_.shared_bytes; }
   void wait_while(const Wait& wait) {
     current_->wait = wait;
     while (wait.goes_on()) give_way();
@@ -380,8 +381,7 @@ class Block {
   // Beyond what the launch asked for, shared variables are a thread's, each thread's as far from its
   // `anchor_`.
   void* place_in(Block& other, const void* here) {
-    const auto* const at = static_cast<const std::uint8_t*>(here);
-    if (at >= dynamic() && at < dynamic() + grid_.shared_bytes) return other.dynamic() + (at - dynamic());
+    if (is_dynamic(here)) return other.dynamic() + (static_cast<const std::uint8_t*>(here) - dynamic());
     return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(here) - anchor_ + other.anchor_);
   }
   void bring_copies() {

@@ -18,6 +18,10 @@ unsigned block_index(int axis) { return axis == 0 ? running->x_ : running->y_; }
 unsigned grid_size(int axis) { return axis == 0 ? running->grid_.blocks_x : running->grid_.blocks_y; }
 unsigned block_size() { return running->grid_.threads; }
 std::uint8_t* dynamic_shared() { return running->dynamic(); }
+
+void check_global(const void* at) {
+  if (running != nullptr && running->is_dynamic(at)) stop("a load of global memory that is shared");
+}
 void poll() { running->poll(); }
 
 void come_to_barrier(int id, unsigned threads) {

@@ -39,6 +39,9 @@ unsigned grid_size(int axis);
 unsigned block_size();
 std::uint8_t* dynamic_shared();
 
+// A load of the kind that goes to global memory alone.
+void check_global(const void* at);
+
 // Lets the others run, before a look at memory that they write.
 void poll();
 

@@ -182,6 +182,8 @@ TEST(EmulationDeathTest, StopsAKernelThatBreaksTheRules) {
                      ptx::bulk_copy_to_shared(ptx::dynamic_shared(), source, 48, &barrier);
                    }),
                "past shared memory");
+  EXPECT_DEATH(run({.threads = 32, .shared_bytes = 32}, [] { __ldcg(ptx::dynamic_shared() + 8); }),
+               "global memory that is shared");
   EXPECT_DEATH(run({.blocks_x = 2, .threads = 32, .cluster = 2},
                    [] {
                      __shared__ std::uint64_t barrier;

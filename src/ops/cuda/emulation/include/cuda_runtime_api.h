@@ -169,6 +169,7 @@ inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 template <class T>
 T __ldcg(const T* at) {
+  nibble::emulation::check_global(at);
   return *at;
 }
 inline float __expf(float x) { return std::exp(x); }
