@@ -44,16 +44,21 @@ template <class Output>
 constexpr int early_stages = 3;
 template <>
 constexpr int early_stages<QkvOutput> = 2;
-constexpr int most_stages = 10;
+// Of a ring, however much room there is. Beside one more of o's the router's blocks would find no place.
+constexpr int most_stages = 11;
+template <class Output>
+constexpr int longest_ring = 10;
+template <>
+constexpr int longest_ring<QkvOutput> = most_stages;
 template <int columns>
 constexpr int few_stage_bytes = stage_weight_bytes + columns / token_group* stage_group_bytes;
 
 // The stages of the ring: as much as there is beside a block of the launch before or behind, since the
 // product of a step's few rows is a matter of how many weights there are when its activations come.
-template <int columns>
+template <int columns, class Output>
 int ring_stages(int tokens, int beside) {
   const int room = share_of(tokens).bytes - beside - shared_of_norm - 2 * shared_of_block;
-  return std::min(room / few_stage_bytes<columns>, most_stages);
+  return std::min(room / few_stage_bytes<columns>, longest_ring<Output>);
 }
 
 // Sums of a chunk of a tile as blocks leave them, and how many of them a stage of the ring holds.
@@ -414,7 +419,7 @@ __global__ void __maxnreg__(most_registers<columns>)
 
 template <int columns, class Output>
 void launch_few(FewParams<Output> params, const DenseRun& run, cudaStream_t stream) {
-  params.stages = ring_stages<columns>(run.x.tokens, run.beside);
+  params.stages = ring_stages<columns, Output>(run.x.tokens, run.beside);
   NIBBLE_CHECK(params.stages >= least_stages);
   const int shared_bytes = params.stages * few_stage_bytes<columns>;
   const auto kernel = sm90_bf16_linear_few<columns, Output>;
