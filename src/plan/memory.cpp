@@ -177,10 +177,10 @@ std::int64_t workspace_bytes(const ModelTraits& model, const StepLimits& limits)
 }
 
 std::int64_t graph_bytes(int max_num_seqs) {
-  // Every size up to 8, then every eighth. A captured step is some 400 nodes of two kilobytes; what the
-  // driver rounds that up to will be known when it is captured.
+  // Every size up to 8, then every eighth; one sequence's once more, for short contexts. A captured step is
+  // some 400 nodes of two kilobytes; what the driver rounds that up to will be known when it is captured.
   constexpr std::int64_t one_graph = std::int64_t{2} << 20;
-  const int decode = std::min(max_num_seqs, 8) + std::max(max_num_seqs - 8, 0) / 8;
+  const int decode = std::min(max_num_seqs, 8) + std::max(max_num_seqs - 8, 0) / 8 + 1;
   return decode * one_graph;
 }
 

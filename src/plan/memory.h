@@ -61,7 +61,7 @@ constexpr std::int64_t logit_change_room(std::int64_t sequences, std::int64_t po
   return sequences * 8192 + 3 * positions;
 }
 
-// CUDA graphs: one for each size of decode batch up to max_num_seqs.
+// CUDA graphs of decode batches up to max_num_seqs.
 std::int64_t graph_bytes(int max_num_seqs);
 
 }  // namespace nibble

@@ -47,6 +47,7 @@ struct CudaForwardInput {
   const SequenceCuda* sequence_rows[cuda_page_groups] = {};  // [sequences]
   // Sequences in their order, cut so that each run's splits fit the room that attention has for them.
   std::span<const int> attention_runs;  // on the host: where each run ends; the last is `sequences`
+  bool short_contexts = false;          // of all sequences (attention_cuda.h)
   const std::int32_t* page_table = nullptr;
   const std::int32_t* wanted_rows = nullptr;  // [logit_rows], ascending; null: all rows
 };

@@ -111,8 +111,25 @@ class GptOssCuda final : public CudaModel {
   Status attention(const GptOssCudaLayer& layer, const KvCudaLayer& cache, int group,
                    const CudaForwardInput& input, cudaStream_t stream) {
     const int heads = cuda_heads(config_);
+    AttentionCudaArgs args{.q = room_.q,
+                           .heads = heads,
+                           .sequences = input.sequence_rows[group],
+                           .sequence_count = input.sequences,
+                           .page_table = input.page_table,
+                           .page_size = page_size_,
+                           .cache = cache,
+                           .window = layer.window,
+                           .sinks = layer.sinks,
+                           .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                           .out = room_.attended,
+                           .rows = input.one_row_each ? AttentionRows::few : AttentionRows::both,
+                           .short_contexts = input.short_contexts,
+                           .max_splits = attention_splits_room,
+                           // Only this step's rows are new, and the kernel ahead writes those.
+                           .settled = true,
+                           .workspace = room_.attention};
     // Attention's blocks lie beside those of the products before and behind it.
-    const int beside = attention_few_shared_bytes(input.rows, layer.window);
+    const int beside = attention_shared_bytes(args);
     NIBBLE_RETURN_IF_ERROR(qkv_cuda({.x = {room_.normed_tiles, input.rows},
                                      .weight = layer.qkv,
                                      .bias = layer.qkv_bias,
@@ -127,24 +144,9 @@ class GptOssCuda final : public CudaModel {
                                     stream));
     int begin = 0;
     for (const int end : input.attention_runs) {
-      NIBBLE_RETURN_IF_ERROR(
-          attention_cuda({.q = room_.q,
-                          .heads = heads,
-                          .sequences = input.sequence_rows[group] + begin,
-                          .sequence_count = end - begin,
-                          .page_table = input.page_table,
-                          .page_size = page_size_,
-                          .cache = cache,
-                          .window = layer.window,
-                          .sinks = layer.sinks,
-                          .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
-                          .out = room_.attended,
-                          .rows = input.one_row_each ? AttentionRows::few : AttentionRows::both,
-                          .max_splits = attention_splits_room,
-                          // Only this step's rows are new, and the kernel ahead writes those.
-                          .settled = true,
-                          .workspace = room_.attention},
-                         stream));
+      args.sequences = input.sequence_rows[group] + begin;
+      args.sequence_count = end - begin;
+      NIBBLE_RETURN_IF_ERROR(attention_cuda(args, stream));
       begin = end;
     }
     return linear_cuda({.x = {room_.attended, input.rows},

@@ -27,17 +27,31 @@ Status DecodeGraphs::capture(CudaModel& model, const StepInputs& inputs, float* 
     // One run of attention: a step whose splits need more does not run in a graph.
     const int one_run[] = {size};
     input.attention_runs = one_run;
-    cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    const Status queued = model.forward(input, logits, stream);
-    cudaGraph_t captured = nullptr;
-    cuda_check(cudaStreamEndCapture(stream, &captured));
-    const CudaGraph graph(captured);
-    NIBBLE_RETURN_IF_ERROR(queued);
-    cudaGraphExec_t exec = nullptr;
-    cuda_check(cudaGraphInstantiate(&exec, graph.get(), 0));
-    graphs_.push_back({size, CudaGraphExec(exec)});
+    for (const bool short_contexts : {false, true}) {
+      if (short_contexts && size > attention_short_contexts) continue;
+      input.short_contexts = short_contexts;
+      NIBBLE_RETURN_IF_ERROR(capture(model, input, logits, stream));
+    }
   }
   return {};
+}
+
+Status DecodeGraphs::capture(CudaModel& model, const CudaForwardInput& input, float* logits,
+                             cudaStream_t stream) {
+  cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  const Status queued = model.forward(input, logits, stream);
+  cudaGraph_t captured = nullptr;
+  cuda_check(cudaStreamEndCapture(stream, &captured));
+  const CudaGraph graph(captured);
+  NIBBLE_RETURN_IF_ERROR(queued);
+  cudaGraphExec_t exec = nullptr;
+  cuda_check(cudaGraphInstantiate(&exec, graph.get(), 0));
+  graphs_.push_back({input.sequences, input.short_contexts, CudaGraphExec(exec)});
+  return {};
+}
+
+void DecodeGraphs::Captured::launch(cudaStream_t stream) const {
+  cuda_check(cudaGraphLaunch(exec.get(), stream));
 }
 
 int DecodeGraphs::size_for(int sequences) const {
@@ -47,17 +61,13 @@ int DecodeGraphs::size_for(int sequences) const {
   return 0;
 }
 
-void DecodeGraphs::launch(int size, cudaStream_t stream) const {
+const DecodeGraphs::Captured& DecodeGraphs::graph_of(int size, bool short_contexts) const {
+  const Captured* found = nullptr;
   for (const Captured& graph : graphs_) {
-    if (graph.size == size) return cuda_check(cudaGraphLaunch(graph.exec.get(), stream));
+    if (graph.size == size && (short_contexts || !graph.short_contexts)) found = &graph;
   }
-  NIBBLE_CHECK(false, "a graph of that size was captured");
-}
-
-std::vector<int> DecodeGraphs::sizes() const {
-  std::vector<int> sizes;
-  for (const Captured& graph : graphs_) sizes.push_back(graph.size);
-  return sizes;
+  NIBBLE_CHECK(found != nullptr, "a graph of that size was captured");
+  return *found;
 }
 
 }  // namespace nibble

@@ -235,7 +235,8 @@ Result<std::string> check_attention() {
   std::iota(pages.begin(), pages.end(), 0);
   NIBBLE_ASSIGN(DeviceBuffer table, on_device(pages));
   const DenseShape of_heads{0, heads * kv_head_dim};
-  const auto attend = [&](const std::vector<SequenceCuda>& cuts, AttentionRows how) -> Result<DeviceBuffer> {
+  const auto attend = [&](const std::vector<SequenceCuda>& cuts, AttentionRows how,
+                          int window) -> Result<std::vector<std::byte>> {
     const int splits = static_cast<int>(cuts.size()) * attention_splits(slots);
     NIBBLE_ASSIGN(DeviceBuffer sequences, on_device(cuts));
     NIBBLE_ASSIGN(DeviceBuffer out, zeroed(of_heads.token_bytes(rows)));
@@ -249,21 +250,38 @@ Result<std::string> check_attention() {
                                            .page_table = table.as<std::int32_t>(),
                                            .page_size = page_size,
                                            .cache = {keys.data(), values.data(), kv_heads, slots, Kv::dtype},
+                                           .window = window,
                                            .scale = scale,
                                            .out = out.as<std::uint8_t>(),
                                            .rows = how,
+                                           .short_contexts = slots <= attention_lone_positions,
                                            .max_splits = splits,
                                            .workspace = {partials.as<float>()}},
                                           nullptr));
     cuda_check(cudaDeviceSynchronize());
-    return out;
+    return bytes_of(out);
+  };
+  const auto row_of = [&](const std::vector<std::byte>& outputs, int row) {
+    std::vector<std::byte> bytes;
+    for (int column = 0; column < heads * kv_head_dim; column += 8) {  // which lie together
+      const auto at =
+          outputs.begin() + static_cast<std::ptrdiff_t>(token_offset(of_heads.blocks(), row, column));
+      bytes.insert(bytes.end(), at, at + 16);
+    }
+    return bytes;
   };
   std::vector<SequenceCuda> one_by_one;
   for (int row = 0; row < rows; ++row) one_by_one.push_back({row, 1, first + row, 0});
-  NIBBLE_ASSIGN(const DeviceBuffer few, attend(one_by_one, AttentionRows::few));
-  NIBBLE_ASSIGN(const DeviceBuffer many, attend({{0, rows, first, 0}}, AttentionRows::all_as_many));
-  const std::vector<std::byte> outputs = bytes_of(many);
-  if (bytes_of(few) != outputs) return std::string("other bits in a decode than in a prefill");
+  std::vector<std::byte> outputs;
+  for (const int window : {128, 0}) {
+    NIBBLE_ASSIGN(const std::vector<std::byte> few, attend(one_by_one, AttentionRows::few, window));
+    NIBBLE_ASSIGN(const std::vector<std::byte> alone,
+                  attend({one_by_one.back()}, AttentionRows::few, window));
+    NIBBLE_ASSIGN(outputs, attend({{0, rows, first, 0}}, AttentionRows::all_as_many, window));
+    if (few != outputs) return std::string("other bits in a decode than in a prefill");
+    if (row_of(alone, rows - 1) != row_of(outputs, rows - 1))
+      return std::string("other bits alone than among others");
+  }
   std::vector<double> expected;
   std::vector<float> found;
   for (const int row : {0, 47, 95}) {

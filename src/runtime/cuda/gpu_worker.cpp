@@ -125,7 +125,7 @@ bool GpuWorker::may_begin_behind(const Batch&, const Batch& next) const {
 
 Status GpuWorker::queue_forward(const StepShape& shape, bool in_graph) {
   if (!in_graph) return model_->forward(inputs_.forward_input(shape), sampler_.logits(), stream_->get());
-  graphs_.launch(shape.sequences, stream_->get());
+  graphs_.graph_of(shape.sequences, inputs_.has_short_contexts()).launch(stream_->get());
   return {};
 }
 
@@ -134,12 +134,12 @@ Status GpuWorker::hold_graphs_to_eager_bits(const WorkerLimits& limits) {
   const int pages = windowed ? *std::min_element(limits.page_counts.begin(), limits.page_counts.end())
                              : limits.page_counts[full_pages];
   const std::size_t vocabulary = static_cast<std::size_t>(model_->config().vocab_size);
-  const std::vector<int> sizes = graphs_.sizes();
-  std::vector<std::uint32_t> unlike(sizes.size());
+  const std::span<const DecodeGraphs::Captured> graphs = graphs_.all();
+  std::vector<std::uint32_t> unlike(graphs.size());
   NIBBLE_ASSIGN(DeviceBuffer counts, DeviceBuffer::allocate(unlike.size() * sizeof(unlike[0])));
   counts.fill(0);
-  for (std::size_t at = 0; at < sizes.size(); ++at) {
-    const int size = sizes[at];
+  for (std::size_t at = 0; at < graphs.size(); ++at) {
+    const int size = graphs[at].size;
     // Tokens of different ids at the first positions of pages that hold nothing yet.
     Batch batch;
     std::vector<PageId> tables(static_cast<std::size_t>(size));
@@ -162,16 +162,17 @@ Status GpuWorker::hold_graphs_to_eager_bits(const WorkerLimits& limits) {
     inputs_.copy(stream_->get());
     NIBBLE_RETURN_IF_ERROR(
         model_->forward(inputs_.forward_input(decode_shape(size)), sampler_.spare_logits(), stream_->get()));
-    graphs_.launch(size, stream_->get());
+    graphs[at].launch(stream_->get());
     count_unlike_logits_cuda(sampler_.spare_logits(), sampler_.logits(),
                              static_cast<std::size_t>(size) * vocabulary, counts.as<std::uint32_t>() + at,
                              stream_->get());
     stream_->wait();  // the next size's inputs take the place of these
   }
   counts.copy_to(std::span(unlike));
-  for (std::size_t at = 0; at < sizes.size(); ++at) {
+  for (std::size_t at = 0; at < graphs.size(); ++at) {
     if (unlike[at] == 0) continue;
-    return internal_error("the CUDA graph of " + std::to_string(sizes[at]) +
+    return internal_error("the CUDA graph of " + std::to_string(graphs[at].size) +
+                          (graphs[at].short_contexts ? " short" : "") +
                           " sequences gives other bits than its launches one by one in " +
                           std::to_string(unlike[at]) + " logits; --enforce-eager runs without graphs");
   }

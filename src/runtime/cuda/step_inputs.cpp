@@ -92,7 +92,7 @@ void StepInputs::fill(const Batch& batch, const StepShape& shape) {
 
   page_entries_ = 0;
   runs_.clear();
-  run_begin_ = run_splits_ = 0;
+  run_begin_ = run_splits_ = longest_ = 0;
   for (std::size_t i = 0; i < sequences; ++i) fill_sequence(batch.sequences[i], i, layout);
   for (const std::size_t part : layout.sequence_rows) {
     SequenceCuda* const all = host().at<SequenceCuda>(part);
@@ -133,6 +133,7 @@ void StepInputs::fill_sequence(const BatchSequence& sequence, std::size_t index,
   for (int i = 0; i < sequence.row_count; ++i)
     positions[sequence.row_begin + i] = sequence.first_position + i;
   const int past = sequence.first_position + sequence.row_count;
+  longest_ = std::max(longest_, past);
   for (std::size_t group = 0; group < page_groups; ++group) {
     const std::span<const PageId> pages = sequence.pages[group];
     SequenceCuda& rows = host().at<SequenceCuda>(layout.sequence_rows[group])[index];
@@ -184,6 +185,7 @@ CudaForwardInput StepInputs::forward_input(const StepShape& shape) const {
                          .chosen = chosen_,
                          .positions = part(layout.positions),
                          .attention_runs = runs_,
+                         .short_contexts = has_short_contexts(),
                          .page_table = part(layout.page_table),
                          .wanted_rows = shape.one_row_each ? nullptr : part(layout.wanted_rows)};
   for (std::size_t group = 0; group < page_groups; ++group) {

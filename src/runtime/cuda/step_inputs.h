@@ -45,10 +45,13 @@ class StepInputs {
   void fill(const Batch& batch, const StepShape& shape);
   // Whether one run of attention has room for all of the filled step's splits.
   bool is_one_run() const { return runs_.size() == 1; }
+  // Whether all of the filled step's sequences are short ones to attention.
+  bool has_short_contexts() const { return longest_ <= attention_lone_positions; }
   // Queues the copy of what was filled.
   void copy(cudaStream_t stream);
 
-  // Where steps of that shape lie on the device. attention_runs are those of the filled step.
+  // Where steps of that shape lie on the device. attention_runs and short_contexts are those of the filled
+  // step.
   CudaForwardInput forward_input(const StepShape& shape) const;
   const SampleCudaParams* params(const StepShape& shape) const;
   // Of each logit row the id whose log-probability is wanted, -1: none.
@@ -71,6 +74,7 @@ class StepInputs {
   std::size_t bytes_ = 0;         // of the filled step
   std::vector<int> runs_;
   int run_begin_ = 0, run_splits_ = 0;
+  int longest_ = 0;  // positions of a sequence of the filled step
 };
 
 }  // namespace nibble

@@ -3,6 +3,25 @@
 #include "ops/attention/cuda/attention_steps.cuh"
 
 namespace nibble {
+namespace {
+
+// Of so many sequences' windows a block each; of more they lie too close to rehearse beside each other.
+constexpr int most_windows_by_blocks = 8;
+// A warp alone takes longer for a sequence's KV head than eight do together, but many take theirs at once.
+constexpr int many_windows = 32;  // sequences
+
+bool takes_short(const AttentionCudaArgs& args) {
+  return is_short_window(args.window)
+             ? args.sequence_count <= most_windows_by_blocks
+             : args.short_contexts && args.sequence_count <= attention_short_contexts;
+}
+
+}  // namespace
+
+int attention_shared_bytes(const AttentionCudaArgs& args) {
+  return takes_short(args) ? shared_of_attention_short(args.window)
+                           : shared_of_attention_few(args.sequence_count);
+}
 
 Status attention_cuda(const AttentionCudaArgs& args, cudaStream_t stream) {
   const int kv_heads = args.cache.kv_heads, group = kv_heads > 0 ? args.heads / kv_heads : 0;
@@ -27,12 +46,11 @@ Status attention_cuda(const AttentionCudaArgs& args, cudaStream_t stream) {
                             " sequences, not " + std::to_string(args.sequence_count));
   }
   if (args.sequence_count == 0) return {};
-  // A warp alone takes longer for a sequence's KV head than eight do together, but many take theirs at once.
-  constexpr int many_windows = 32;  // sequences
-  const bool by_warps =
-      args.window > 0 && args.window <= attention_step && args.sequence_count >= many_windows;
-  if (args.rows == AttentionRows::few || args.rows == AttentionRows::both)
-    (by_warps ? launch_attention_window : launch_attention_few)(args, stream);
+  const bool by_warps = is_short_window(args.window) && args.sequence_count >= many_windows;
+  const auto of_few_rows = takes_short(args) ? launch_attention_short
+                           : by_warps        ? launch_attention_window
+                                             : launch_attention_few;
+  if (args.rows == AttentionRows::few || args.rows == AttentionRows::both) of_few_rows(args, stream);
   if (args.rows != AttentionRows::few) launch_attention_many(args, stream);
   return {};
 }

@@ -17,7 +17,7 @@
 // 2^(m - m') plus the split's times 2^(its m - m'), rounded once. out = o / l, lanes added as (0 + 1) + (2 +
 // 3). What a query does not see leaves its totals as they are. Powers of two being exact, a row's bits depend
 // on its position, its window and what it sees: not on the batch, nor on the prompt's cutting, nor on which
-// of the two kernels ran.
+// of the kernels ran.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -31,9 +31,12 @@ namespace nibble {
 
 inline constexpr int attention_step = 2 * kv_chunk_slots;  // positions
 inline constexpr int attention_lone_steps = 16;            // from position 0 on, splits of their own
-inline constexpr int attention_split_steps = 4;            // of a later split
+inline constexpr int attention_lone_positions = attention_lone_steps * attention_step;
+inline constexpr int attention_split_steps = 4;  // of a later split
 inline constexpr int attention_tile = 16;  // queries (rows x heads of one KV head) of a sequence of few rows
 inline constexpr int attention_max_sequences = 1024;  // of one launch
+// So many sequences' short contexts have a kernel of their own: clusters of more find no room.
+inline constexpr int attention_short_contexts = 1;
 // Of a query and a split: o, l by lanes, m.
 inline constexpr int attention_partial_floats = kv_head_dim + 8;
 
@@ -81,7 +84,8 @@ struct AttentionCudaArgs {
   float scale = 1.0f;            // above 0
   std::uint8_t* out = nullptr;   // token tiles (ops/linear/cuda/dense_tiles.h) of heads * 64 columns
   AttentionRows rows = AttentionRows::both;
-  int max_splits = 0;  // at least the splits of all sequences of few rows: the room for partials
+  bool short_contexts = false;  // no sequence has positions behind attention_lone_positions
+  int max_splits = 0;           // at least the splits of all sequences of few rows: the room for partials
   // sequences, page_table, and keys and values of positions before each sequence's first_position were in
   // memory before the kernel ahead in the stream began: what may run beside that one may read them.
   bool settled = false;
@@ -97,8 +101,8 @@ constexpr std::size_t attention_partials(int splits, int kv_heads) {
          attention_partial_floats;
 }
 
-// Shared memory of a block of the kernel for sequences of few rows.
-int attention_few_shared_bytes(int sequences, int window);
+// Shared memory of a block of the kernel that takes a launch's sequences of few rows.
+int attention_shared_bytes(const AttentionCudaArgs& args);
 
 // Queues the attention on the stream. A refusal names what the shapes lack.
 Status attention_cuda(const AttentionCudaArgs& args, cudaStream_t stream);

@@ -84,6 +84,7 @@ std::string run(const Case& c, std::mt19937& random) {
                           .scale = 0.125f,
                           .out = out.as<std::uint8_t>(),
                           .rows = which,
+                          .short_contexts = c.positions <= attention_lone_positions,
                           .max_splits = splits,
                           .settled = true,
                           .workspace = {partials.as<float>()}},

@@ -145,6 +145,7 @@ class AttentionLaunch {
         table_(on_device(sequence.pages)) {
     for (const SequenceCuda& cut : cuts) {
       rows_ += cut.row_count;
+      short_contexts_ &= cut.first_position + cut.row_count <= attention_lone_positions;
       splits_ += attention_splits(cut.first_position + cut.row_count);
     }
     std::vector<Bf16> queries(static_cast<std::size_t>(rows_ * width_));
@@ -172,6 +173,7 @@ class AttentionLaunch {
                         .scale = 0.125f,
                         .out = out_.as<std::uint8_t>(),
                         .rows = rows,
+                        .short_contexts = short_contexts_,
                         .max_splits = splits_,
                         .settled = settled,
                         .workspace = {partials_.as<float>()}},
@@ -202,6 +204,7 @@ class AttentionLaunch {
   int sequence_count() const { return static_cast<int>(cuts_.size() / sizeof(SequenceCuda)); }
   const Sequence& sequence_;
   int width_, rows_ = 0, splits_ = 0;
+  bool short_contexts_ = true;
   DeviceBuffer cuts_, keys_, values_, sinks_, table_, q_, out_, partials_;
 };
 
@@ -280,6 +283,44 @@ TEST_F(AttentionOnTheGpu, ARowsBitsDependNeitherOnTheKernelNorOnThePromptsCuttin
     EXPECT_TRUE(same(whole, sequence.in_runs(1, AttentionRows::few))) << name_of(shape, length);
     EXPECT_TRUE(same(whole, sequence.in_runs(tile_rows, AttentionRows::both))) << name_of(shape, length);
     EXPECT_TRUE(same(whole, sequence.in_runs(33, AttentionRows::both))) << name_of(shape, length);
+  }
+}
+
+// Short windows begin and end anywhere in steps that are splits of their own, or (from 2,048 on) in one
+// split, and with many rows of a head lie in three steps. Short contexts are those of up to four sequences.
+TEST_F(AttentionOnTheGpu, GivesFewSequencesThatSeeLittleTheSameBits) {
+  std::mt19937 random(8);
+  for (const DType dtype : {DType::bf16, DType::f8_e4m3}) {
+    for (const Case& c : std::vector<Case>{{{8, 1, 128, 128, true, dtype}, 2780},
+                                           {{16, 1, 64, 20, false, dtype}, 300},
+                                           {{4, 2, 64, 128, true, dtype}, 290},
+                                           {{2, 2, 256, 120, false, dtype}, 2360},
+                                           {{8, 1, 64, 0, true, dtype}, 2048},
+                                           {{16, 1, 64, 300, true, dtype}, 900},
+                                           {{4, 2, 256, 0, false, dtype}, 190}}) {
+      const Sequence sequence(random, c.shape, c.length);
+      const int width = c.shape.heads * 64;
+      const int begin = c.length > 2048 ? c.length - 800 : small_cases ? std::max(0, c.length - 300) : 0;
+      const int tile_rows = attention_tile / (c.shape.heads / c.shape.kv_heads);
+      const std::vector<Bf16> expected =
+          sequence.on_gpu({{0, c.length - begin, begin, 0}}, AttentionRows::all_as_many);
+      for (int launch = 0; launch < (small_cases ? 10 : 200); ++launch) {
+        std::vector<SequenceCuda> cuts;
+        std::vector<Bf16> wanted;
+        int rows = 0;
+        for (unsigned i = random() % 5 + 1; i > 0; --i) {
+          const int count = static_cast<int>(random() % static_cast<unsigned>(tile_rows + 1));
+          const int first =
+              begin + static_cast<int>(random() % static_cast<unsigned>(c.length - begin - count));
+          cuts.push_back({rows, count, first, 0});
+          rows += count;
+          const auto from = expected.begin() + (first - begin) * width;
+          wanted.insert(wanted.end(), from, from + count * width);
+        }
+        EXPECT_TRUE(same(wanted, sequence.on_gpu(cuts, AttentionRows::few, launch % 2 == 0)))
+            << name_of(c.shape, c.length) << ", launch " << launch;
+      }
+    }
   }
 }
 

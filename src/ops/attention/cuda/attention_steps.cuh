@@ -1,4 +1,4 @@
-// What both attention kernels know of their work: which steps a query sees, where its pages lie, how totals
+// What the attention kernels know of their work: which steps a query sees, where its pages lie, how totals
 // are scaled, and which sequence a unit of work belongs to.
 #pragma once
 
@@ -36,6 +36,21 @@ __device__ __forceinline__ Scaling scaling_of(float m, float other) {
 __device__ __forceinline__ float take_in(float total, float other, const Scaling& scaling) {
   return fmaf(other, scaling.add, __fmul_rn(total, scaling.keep));
 }
+
+// A total, a split's or a query's, as a lane has it: its part of l, and pairs of dimensions.
+template <int pairs>
+struct QueryTotal {
+  float m, l, o[pairs][2];
+
+  __device__ __forceinline__ void take_in_all(const QueryTotal& split) {
+    const Scaling scaling = scaling_of(m, split.m);
+    m = scaling.m;
+    l = take_in(l, split.l, scaling);
+#pragma unroll
+    for (int i = 0; i < 2 * pairs; ++i)
+      o[i / 2][i % 2] = take_in(o[i / 2][i % 2], split.o[i / 2][i % 2], scaling);
+  }
+};
 
 // The positions that a query sees: [first, past).
 struct Sight {
@@ -262,9 +277,18 @@ __device__ __forceinline__ bool has_few_rows(const SequenceCuda& sequence, int g
   return sequence.row_count << group_bits <= attention_tile;
 }
 
-// For windows that launch_attention_few would take as well.
+// A window that lies in two steps.
+inline bool is_short_window(int window) { return window > 0 && window <= attention_step; }
+
+// What launch_attention_few would take as well: short windows or short contexts of few sequences, and short
+// windows of many.
+void launch_attention_short(const AttentionCudaArgs& args, cudaStream_t stream);
 void launch_attention_window(const AttentionCudaArgs& args, cudaStream_t stream);
 void launch_attention_few(const AttentionCudaArgs& args, cudaStream_t stream);
 void launch_attention_many(const AttentionCudaArgs& args, cudaStream_t stream);
+
+// Bytes a block.
+int shared_of_attention_short(int window);
+int shared_of_attention_few(int sequences);
 
 }  // namespace nibble

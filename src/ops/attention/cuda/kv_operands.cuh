@@ -24,6 +24,12 @@ struct GroupOperand<KvBf16> {
                          group + half * 512 + lane * 16);
     }
   }
+  // The same from memory, past the first-level cache.
+  __device__ __forceinline__ void load_ahead(const std::uint8_t* group, int lane) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      words[i] = __ldcg(reinterpret_cast<const std::uint32_t*>(group + i * 128) + lane);
+  }
   // Of every load a word (ptx::await_loads).
   __device__ __forceinline__ std::uint32_t of_loads() const { return words[0] ^ words[4]; }
   __device__ __forceinline__ std::uint32_t pair(int i) const { return words[i]; }
@@ -36,7 +42,12 @@ struct GroupOperand<KvE4m3> {
   std::uint32_t words[4];
 
   __device__ __forceinline__ void load(const std::uint8_t* group, int lane) {
-    const uint4 four = *reinterpret_cast<const uint4*>(group + lane * 16);
+    take(*reinterpret_cast<const uint4*>(group + lane * 16));
+  }
+  __device__ __forceinline__ void load_ahead(const std::uint8_t* group, int lane) {
+    take(__ldcg(reinterpret_cast<const uint4*>(group + lane * 16)));
+  }
+  __device__ __forceinline__ void take(const uint4& four) {
     words[0] = four.x;
     words[1] = four.y;
     words[2] = four.z;

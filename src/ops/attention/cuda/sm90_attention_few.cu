@@ -8,9 +8,8 @@
 // same length that begins and ends with splits, with whole heads where it can (Work::deal). A warp asks for
 // keys and values, by bulk copies into a ring: in each multiprocessor two blocks' 128 KB are on their way
 // whatever the arithmetic does. They are the first to leave the second-level cache (5 % sooner done at 32 x
-// 8,192 positions), but for windows of few sequences, which stay there until the next step. Eight warps share
-// a step: in the first product each has 16 positions, in the second 8 dimensions, and the weights between
-// them pass through shared memory as operands.
+// 8,192 positions). Eight warps share a step: in the first product each has 16 positions, in the second 8
+// dimensions, and the weights between them pass through shared memory as operands.
 //
 // A KV head's steps in one block end there. Where the ends of runs cut them once at most, the block that has
 // the front leaves its total, from which the block that has the rest goes on as the last thing it does. Where
@@ -32,23 +31,15 @@ namespace {
 constexpr int warps = attention_step / 16;
 constexpr int readers = warps * 32;
 constexpr int few_threads = readers + 32;
-// A window's ends after two steps; what it spares for few sequences, the product beside has for its weights.
-constexpr int ring_bytes = 64 * 1024, window_ring_bytes = 32 * 1024;
-// So many sequences' windows, of all layers, stay in the second-level cache from step to step.
-constexpr int kept_sequences = 4;
+constexpr int ring_bytes = 64 * 1024;
 constexpr int partial_quads = attention_partial_floats / 4;
 constexpr int total_quads = kv_head_dim / 4 + 1;  // of them: o and l
 constexpr int rows_once = readers / total_quads;
 static_assert(warps * 8 == kv_head_dim);
 
 constexpr int most_slots = ring_bytes / attention_slot_bytes<KvE4m3>;
-template <class Kv, int bytes>
-using FewRing = KvRing<Kv, bytes / attention_slot_bytes<Kv>, warps>;
-
-NIBBLE_HOST_DEVICE constexpr int ring_bytes_of(int sequences, int window) {
-  return window > 0 && window <= attention_step && sequences <= rows_of_all_shared ? window_ring_bytes
-                                                                                   : ring_bytes;
-}
+template <class Kv>
+using FewRing = KvRing<Kv, ring_bytes / attention_slot_bytes<Kv>, warps>;
 
 // A block's shared memory: the ring, in which after the last step lies what was left by other blocks; then
 // this; then of each sequence the steps before it and, in the high bits, splits (add_up_units).
@@ -65,13 +56,13 @@ struct alignas(128) FewShared {
   __device__ long long* before() { return reinterpret_cast<long long*>(this + 1); }
 };
 
-constexpr int shared_bytes(int sequences, int window) {
-  return ring_bytes_of(sequences, window) + static_cast<int>(sizeof(FewShared)) +
+constexpr int shared_bytes(int sequences) {
+  return ring_bytes + static_cast<int>(sizeof(FewShared)) +
          (sequences + 1) * static_cast<int>(sizeof(long long));
 }
 
 static_assert(
-    2 * (shared_bytes(attention_max_sequences, 0) + shared_of_block + 128) <= shared_196_kb.bytes,
+    2 * (shared_bytes(attention_max_sequences) + shared_of_block + 128) <= shared_196_kb.bytes,
     "two blocks fit a multiprocessor: the whole grid runs at once, or with few blocks at work the next "
     "launch's first keys come while this one ends");
 
@@ -390,8 +381,7 @@ __device__ __forceinline__ void fetch_totals(const Share& share, float* from, st
 __device__ __forceinline__ void end_queries(const Work& work, const Share& share, int first, int past,
                                             FewShared& shared, const Reader& reader) {
   const int totals = share.splits - share.skipped, rows = past - first;
-  const int once =
-      ring_bytes_of(work.args.sequence_count, work.args.window) / (rows * attention_partial_floats * 4);
+  const int once = ring_bytes / (rows * attention_partial_floats * 4);
   const std::size_t apart = work.apart();
   float* const from = share.partials + first * attention_partial_floats;
   float4* const staged = reinterpret_cast<float4*>(ptx::dynamic_shared());
@@ -531,12 +521,11 @@ __device__ __forceinline__ void fill(const Work& work, int begin, int end, const
   if (lane == 0) ptx::mbarrier_arrive(&shared.planned);
 }
 
-template <class Kv, int ring_bytes_here>
+template <class Kv>
 __global__ void __launch_bounds__(few_threads, 2)
     sm90_attention_few(const __grid_constant__ AttentionCudaArgs args) {
-  FewShared& shared = *reinterpret_cast<FewShared*>(ptx::dynamic_shared() + ring_bytes_here);
-  const FewRing<Kv, ring_bytes_here> ring{ptx::dynamic_shared(), shared.full, shared.empty,
-                                          args.window == 0 || args.sequence_count > kept_sequences};
+  FewShared& shared = *reinterpret_cast<FewShared*>(ptx::dynamic_shared() + ring_bytes);
+  const FewRing<Kv> ring{ptx::dynamic_shared(), shared.full, shared.empty, true};
   ptx::grid_launch_dependents();
   if (!args.settled) ptx::grid_dependency_wait();
   if (threadIdx.x == 0) {
@@ -567,31 +556,23 @@ __global__ void __launch_bounds__(few_threads, 2)
   }
 }
 
-template <class Kv, int ring_bytes_here>
+template <class Kv>
 void launch(const AttentionCudaArgs& args, cudaStream_t stream) {
-  const auto kernel = sm90_attention_few<Kv, ring_bytes_here>;
   const int processors = processors_of_device();
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  shared_bytes(attention_max_sequences, 0)));
+  cuda_check(cudaFuncSetAttribute(sm90_attention_few<Kv>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  shared_bytes(attention_max_sequences)));
   launch_kernel({.blocks = dim3(2 * static_cast<unsigned>(processors)),
                  .threads = few_threads,
-                 .shared_bytes = static_cast<std::size_t>(shared_bytes(args.sequence_count, args.window)),
+                 .shared_bytes = static_cast<std::size_t>(shared_bytes(args.sequence_count)),
                  .stream = stream,
                  .overlaps = true,
                  .share = args.rows == AttentionRows::few ? share_of(args.sequence_count) : shared_196_kb},
-                kernel, args);
-}
-
-template <class Kv>
-void launch(const AttentionCudaArgs& args, cudaStream_t stream) {
-  ring_bytes_of(args.sequence_count, args.window) == window_ring_bytes
-      ? launch<Kv, window_ring_bytes>(args, stream)
-      : launch<Kv, ring_bytes>(args, stream);
+                sm90_attention_few<Kv>, args);
 }
 
 }  // namespace
 
-int attention_few_shared_bytes(int sequences, int window) { return shared_bytes(sequences, window); }
+int shared_of_attention_few(int sequences) { return shared_bytes(sequences); }
 
 void launch_attention_few(const AttentionCudaArgs& args, cudaStream_t stream) {
   args.cache.dtype == KvE4m3::dtype ? launch<KvE4m3>(args, stream) : launch<KvBf16>(args, stream);

@@ -214,19 +214,8 @@ struct WindowRing {
   }
 };
 
-// A total, a split's or a query's, of query g for a lane: of dimensions 8i + 2t and + 1, and of l lane t's.
-struct QueryTotal {
-  float m, l, o[dimension_groups][2];
-
-  __device__ __forceinline__ void take_in_all(const QueryTotal& split) {
-    const Scaling scaling = scaling_of(m, split.m);
-    m = scaling.m;
-    l = take_in(l, split.l, scaling);
-#pragma unroll
-    for (int i = 0; i < 2 * dimension_groups; ++i)
-      o[i / 2][i % 2] = take_in(o[i / 2][i % 2], split.o[i / 2][i % 2], scaling);
-  }
-};
+// A total of query g: lane t's part of l, and dimensions 8i + 2t and + 1.
+using Total = QueryTotal<dimension_groups>;
 
 // A warp's steps, of up to eight queries.
 template <class Kv>
@@ -277,7 +266,7 @@ struct WindowSteps {
   }
 
   // Scores to weights, packed as operands; returns what the split's sums so far are multiplied by.
-  __device__ __forceinline__ float weigh(QueryTotal& split, const float (&scores)[sixteens][4],
+  __device__ __forceinline__ float weigh(Total& split, const float (&scores)[sixteens][4],
                                          uint2 (&weights)[sixteens]) const {
     float largest[sixteens];
 #pragma unroll
@@ -345,7 +334,7 @@ struct WindowSteps {
     }
   }
 
-  __device__ __forceinline__ void run(QueryTotal& split, int step) {
+  __device__ __forceinline__ void run(Total& split, int step) {
     float scores[sixteens][4];
     multiply_keys(scores, step);
     uint2 weights[sixteens];
@@ -363,7 +352,7 @@ struct WindowSteps {
   }
 };
 
-__device__ __forceinline__ void put_out(const Tile& tile, const QueryTotal& total, int query, int t) {
+__device__ __forceinline__ void put_out(const Tile& tile, const Total& total, int query, int t) {
   float l = total.l;
   l = __fadd_rn(l, __shfl_xor_sync(0xffffffffu, l, 1));
   l = __fadd_rn(l, __shfl_xor_sync(0xffffffffu, l, 2));
@@ -381,14 +370,14 @@ __device__ __forceinline__ void put_out(const Tile& tile, const QueryTotal& tota
 template <class Kv>
 __device__ __forceinline__ void read_queries(const Tile& tile, WindowRing<Kv>& ring, int from) {
   const int query = from + ring.lane / 4, t = ring.lane % 4;
-  QueryTotal total{tile.sink_exponent(query), t == 0 ? tile.sink_weight(query) : 0.0f, {}};
+  Total total{tile.sink_exponent(query), t == 0 ? tile.sink_weight(query) : 0.0f, {}};
   const Bf16* const of_query = tile.queries(query);
   ptx::grid_dependency_wait();  // queries
   const TileQueries q(of_query, of_query, t);
   const Sight sight = tile.sight(query);
   WindowSteps<Kv> steps{ring, q, sight.first - 2 * t, sight.past - 2 * t, __fmul_rn(tile.args.scale, log2_e)};
   const int past = tile.past_step();
-  QueryTotal split{};
+  Total split{};
 #pragma unroll 1
   for (int step = tile.first_step(), of = -1; step < past; ++step) {
     if (attention_split_of(step) != of) split = {attention_nothing, 0, {}};
