@@ -122,7 +122,7 @@ class GptOssCuda final : public CudaModel {
                            .sinks = layer.sinks,
                            .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
                            .out = room_.attended,
-                           .rows = input.one_row_each ? AttentionRows::few : AttentionRows::both,
+                           .rows = input.one_row_each ? AttentionRows::one : AttentionRows::both,
                            .short_contexts = input.short_contexts,
                            .max_splits = attention_splits_room,
                            // Only this step's rows are new, and the kernel ahead writes those.

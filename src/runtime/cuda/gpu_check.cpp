@@ -274,9 +274,9 @@ Result<std::string> check_attention() {
   for (int row = 0; row < rows; ++row) one_by_one.push_back({row, 1, first + row, 0});
   std::vector<std::byte> outputs;
   for (const int window : {128, 0}) {
-    NIBBLE_ASSIGN(const std::vector<std::byte> few, attend(one_by_one, AttentionRows::few, window));
+    NIBBLE_ASSIGN(const std::vector<std::byte> few, attend(one_by_one, AttentionRows::one, window));
     NIBBLE_ASSIGN(const std::vector<std::byte> alone,
-                  attend({one_by_one.back()}, AttentionRows::few, window));
+                  attend({one_by_one.back()}, AttentionRows::one, window));
     NIBBLE_ASSIGN(outputs, attend({{0, rows, first, 0}}, AttentionRows::all_as_many, window));
     if (few != outputs) return std::string("other bits in a decode than in a prefill");
     if (row_of(alone, rows - 1) != row_of(outputs, rows - 1))

@@ -50,8 +50,8 @@ Status attention_cuda(const AttentionCudaArgs& args, cudaStream_t stream) {
   const auto of_few_rows = takes_short(args) ? launch_attention_short
                            : by_warps        ? launch_attention_window
                                              : launch_attention_few;
-  if (args.rows == AttentionRows::few || args.rows == AttentionRows::both) of_few_rows(args, stream);
-  if (args.rows != AttentionRows::few) launch_attention_many(args, stream);
+  if (args.rows == AttentionRows::one || args.rows == AttentionRows::both) of_few_rows(args, stream);
+  if (args.rows != AttentionRows::one) launch_attention_many(args, stream);
   return {};
 }
 

@@ -60,9 +60,10 @@ struct SequenceCuda {
   std::int32_t pages_at = 0;
 };
 
-// Which sequences a call serves. Those whose queries fit one tile (2 rows of gpt-oss) are cut into splits
-// that blocks share; the others have rows enough to give each block a tile of its own.
-enum class AttentionRows { few, many, both, all_as_many };
+// Which sequences a call serves. Those whose queries fit one tile (2 rows of gpt-oss) are of few rows and are
+// cut into splits that blocks share; the others have rows enough to give each block a tile of its own. one:
+// of one row, which all have that have any.
+enum class AttentionRows { one, many, both, all_as_many };
 
 struct AttentionCudaWorkspace {
   // [attention_partials(..)], what blocks leave for each other, read word by word as it comes; all absent

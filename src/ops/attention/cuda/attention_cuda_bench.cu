@@ -65,7 +65,7 @@ std::string run(const Case& c, std::mt19937& random) {
   DeviceBuffer device_table = bench::copied(table), device_sequences = bench::copied(sequences);
   DeviceBuffer sinks = bench::copied(std::vector<float>(heads, 0.5f));
   DeviceBuffer out = bench::zeroed(DenseShape{0, heads * kv_head_dim}.token_bytes(static_cast<int>(rows)));
-  const AttentionRows which = c.rows > 1 ? AttentionRows::many : AttentionRows::few;
+  const AttentionRows which = c.rows > 1 ? AttentionRows::many : AttentionRows::one;
   DeviceBuffer partials = bench::room(c.rows > 1 ? 0 : attention_partials(splits, kv_heads) * 4);
   partials.fill(0xff);
   const bench::Times times = bench::time_graph(layers, c.rows > 1 ? 5 : 25, [&](cudaStream_t stream) {

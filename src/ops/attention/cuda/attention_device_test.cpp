@@ -251,7 +251,7 @@ TEST_F(AttentionOnTheGpu, AgreesWithDoublePrecision) {
   std::mt19937 random(1);
   for (const auto& [shape, length] : cases()) {
     const Sequence sequence(random, shape, length);
-    for (const AttentionRows rows : {AttentionRows::few, AttentionRows::all_as_many}) {
+    for (const AttentionRows rows : {AttentionRows::one, AttentionRows::all_as_many}) {
       std::vector<SequenceCuda> cuts;
       for (int position : {0, 1, 62, 63, 64, 127, length / 2, length - 1})
         cuts.push_back({static_cast<std::int32_t>(cuts.size()), 1, std::min(position, length - 1), 0});
@@ -280,7 +280,7 @@ TEST_F(AttentionOnTheGpu, ARowsBitsDependNeitherOnTheKernelNorOnThePromptsCuttin
     const Sequence sequence(random, shape, length);
     const int tile_rows = attention_tile / (shape.heads / shape.kv_heads);
     const std::vector<Bf16> whole = sequence.whole(AttentionRows::all_as_many);
-    EXPECT_TRUE(same(whole, sequence.in_runs(1, AttentionRows::few))) << name_of(shape, length);
+    EXPECT_TRUE(same(whole, sequence.in_runs(1, AttentionRows::one))) << name_of(shape, length);
     EXPECT_TRUE(same(whole, sequence.in_runs(tile_rows, AttentionRows::both))) << name_of(shape, length);
     EXPECT_TRUE(same(whole, sequence.in_runs(33, AttentionRows::both))) << name_of(shape, length);
   }
@@ -317,7 +317,7 @@ TEST_F(AttentionOnTheGpu, GivesFewSequencesThatSeeLittleTheSameBits) {
           const auto from = expected.begin() + (first - begin) * width;
           wanted.insert(wanted.end(), from, from + count * width);
         }
-        EXPECT_TRUE(same(wanted, sequence.on_gpu(cuts, AttentionRows::few, launch % 2 == 0)))
+        EXPECT_TRUE(same(wanted, sequence.on_gpu(cuts, AttentionRows::both, launch % 2 == 0)))
             << name_of(c.shape, c.length) << ", launch " << launch;
       }
     }
@@ -339,7 +339,7 @@ TEST_F(AttentionOnTheGpu, GivesTheSameBitsEveryTime) {
       AttentionLaunch launch(sequence, cuts);
       int other_bits = 0;
       for (int round = 0; round < rounds; ++round) {
-        launch.queue(AttentionRows::few, false, nullptr);
+        launch.queue(AttentionRows::one, false, nullptr);
         other_bits += !same(expected, launch.result());
       }
       EXPECT_EQ(other_bits, 0) << "of " << rounds << " launches, " << name_of(shape, sequence.length);
@@ -353,14 +353,14 @@ TEST_F(AttentionOnTheGpu, TakesInSplitsByTheDozen) {
   const int length = 256 * (small_cases ? 34 : 70) + 5;  // more splits than are scaled at once
   const Sequence sequence(random, shape, length);
   const std::vector<SequenceCuda> last = {{0, 3, length - 3, 0}};
-  const std::vector<Bf16> few = sequence.on_gpu(last, AttentionRows::few);
+  const std::vector<Bf16> few = sequence.on_gpu(last, AttentionRows::both);
   EXPECT_TRUE(same(few, sequence.on_gpu(last, AttentionRows::all_as_many)));
-  EXPECT_TRUE(same(few, sequence.on_gpu(last, AttentionRows::few, true)));
+  EXPECT_TRUE(same(few, sequence.on_gpu(last, AttentionRows::both, true)));
   // A window that begins within a split, and that blocks share all the same.
   Sequence windowed = sequence;
   windowed.shape.window = 3000;
   EXPECT_TRUE(
-      same(windowed.on_gpu(last, AttentionRows::few), windowed.on_gpu(last, AttentionRows::all_as_many)));
+      same(windowed.on_gpu(last, AttentionRows::both), windowed.on_gpu(last, AttentionRows::all_as_many)));
   const std::vector<double> expected = sequence.exact(length - 1, 1);
   for (int d = 0; d < 64; ++d)
     EXPECT_NEAR(few[static_cast<std::size_t>((2 * 2 + 1) * 64 + d)].to_float(),
@@ -398,13 +398,13 @@ TEST_F(AttentionOnTheGpu, KeepsNotANumberOutOfWindows) {
     std::vector<SequenceCuda> cuts;
     for (int position = 69; position < 160; ++position)
       cuts.push_back({static_cast<std::int32_t>(cuts.size()), 1, position, 0});
-    const std::vector<Bf16> clean = sequence.on_gpu(cuts, AttentionRows::few);
+    const std::vector<Bf16> clean = sequence.on_gpu(cuts, AttentionRows::one);
     const int slot = sequence.pages[1] * 64 + 96 - 64;
     sequence.store(sequence.values, element_of(sequence.shape, sequence.slots, 0, slot, 3, true),
                    Bf16{0x7fc0});
     sequence.store(sequence.keys, element_of(sequence.shape, sequence.slots, 0, slot, 5, false),
                    Bf16{0x7fc0});
-    const std::vector<Bf16> found = sequence.on_gpu(cuts, AttentionRows::few);
+    const std::vector<Bf16> found = sequence.on_gpu(cuts, AttentionRows::one);
     for (const SequenceCuda& cut : cuts) {
       if (cut.first_position >= 96 && cut.first_position < 96 + 20) continue;
       for (int i = 0; i < 512; ++i) {
@@ -426,7 +426,7 @@ TEST_F(AttentionOnTheGpu, ReadsEveryCodeOfE4m3) {
     sequence.values[element_of(shape, sequence.slots, 0, slot, code % 64, true)] =
         static_cast<std::uint8_t>(code);
   }
-  for (const AttentionRows rows : {AttentionRows::few, AttentionRows::all_as_many}) {
+  for (const AttentionRows rows : {AttentionRows::one, AttentionRows::all_as_many}) {
     const std::vector<Bf16> found =
         sequence.on_gpu({{0, 1, 0, 0}, {1, 1, 1, 0}, {2, 1, 2, 0}, {3, 1, 3, 0}}, rows);
     for (int code = 0; code < 256; ++code) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ops/attention/cuda/attention_cuda.h"
+#include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/dense_tiles.h"
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/grid.cuh"
@@ -287,6 +288,10 @@ void launch_attention_window(const AttentionCudaArgs& args, cudaStream_t stream)
 void launch_attention_few(const AttentionCudaArgs& args, cudaStream_t stream);
 void launch_attention_many(const AttentionCudaArgs& args, cudaStream_t stream);
 
+// In a step of decode alone, what all of its kernels ask for.
+inline SharedShare share_of_attention(const AttentionCudaArgs& args) {
+  return args.rows == AttentionRows::one ? share_of(args.sequence_count) : shared_196_kb;
+}
 // Bytes a block.
 int shared_of_attention_short(int window);
 int shared_of_attention_few(int sequences);

@@ -22,7 +22,6 @@
 #include "ops/attention/cuda/attention_shares.cuh"
 #include "ops/attention/cuda/kv_operands.cuh"
 #include "ops/cuda/absent.cuh"
-#include "ops/cuda/launch.cuh"
 #include "tensor/cuda_check.h"
 
 namespace nibble {
@@ -475,17 +474,17 @@ __device__ __forceinline__ void read_pair(const Work& work, const Pair& pair, in
   }
 }
 
-template <class Ring>
+template <class Ring, int most_rows>
 __device__ __forceinline__ void read(const Work& work, int begin, int end, const Ring& ring,
                                      FewShared& shared) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const Reader reader{thread, ptx::warp_of_block(), lane, lane / 4, lane % 4};
   typename Ring::Place at;
   work.for_each_pair(begin, end, [&](const Pair& pair, int first, int past) {
-    if (pair.tile.count <= 8) {
+    if (most_rows == 1 || pair.tile.count <= 8) {
       read_pair<Ring, 1>(work, pair, first, past, ring, at, shared, reader);
     } else {
-      read_pair<Ring, 2>(work, pair, first, past, ring, at, shared, reader);
+      read_pair<Ring, most_rows>(work, pair, first, past, ring, at, shared, reader);
     }
   });
   ptx::mbarrier_wait(&shared.planned, 0);
@@ -521,7 +520,8 @@ __device__ __forceinline__ void fill(const Work& work, int begin, int end, const
   if (lane == 0) ptx::mbarrier_arrive(&shared.planned);
 }
 
-template <class Kv>
+// most_rows: queries of a lane, for 8 or 16 of a tile. Tiles of 8 alone have registers enough.
+template <class Kv, int most_rows>
 __global__ void __launch_bounds__(few_threads, 2)
     sm90_attention_few(const __grid_constant__ AttentionCudaArgs args) {
   FewShared& shared = *reinterpret_cast<FewShared*>(ptx::dynamic_shared() + ring_bytes);
@@ -550,7 +550,7 @@ __global__ void __launch_bounds__(few_threads, 2)
     // Who waits for this grid waits for the one before it: one block is enough, others leave their places.
     if (blockIdx.x == 0) ptx::grid_dependency_wait();
   } else if (threadIdx.x < readers) {
-    read(work, begin, end, ring, shared);
+    read<FewRing<Kv>, most_rows>(work, begin, end, ring, shared);
   } else {
     fill(work, begin, end, ring, shared);
   }
@@ -558,16 +558,17 @@ __global__ void __launch_bounds__(few_threads, 2)
 
 template <class Kv>
 void launch(const AttentionCudaArgs& args, cudaStream_t stream) {
-  const int processors = processors_of_device();
-  cuda_check(cudaFuncSetAttribute(sm90_attention_few<Kv>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+  const bool eights = args.rows == AttentionRows::one && args.heads <= 8 * args.cache.kv_heads;
+  const auto kernel = eights ? sm90_attention_few<Kv, 1> : sm90_attention_few<Kv, 2>;
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   shared_bytes(attention_max_sequences)));
-  launch_kernel({.blocks = dim3(2 * static_cast<unsigned>(processors)),
+  launch_kernel({.blocks = dim3(2 * static_cast<unsigned>(processors_of_device())),
                  .threads = few_threads,
                  .shared_bytes = static_cast<std::size_t>(shared_bytes(args.sequence_count)),
                  .stream = stream,
                  .overlaps = true,
-                 .share = args.rows == AttentionRows::few ? share_of(args.sequence_count) : shared_196_kb},
-                sm90_attention_few<Kv>, args);
+                 .share = share_of_attention(args)},
+                kernel, args);
 }
 
 }  // namespace

@@ -13,7 +13,6 @@
 // with them, with other numbers (a decode step of gpt-oss-120b is 4 % longer without).
 #include "ops/attention/cuda/attention_steps.cuh"
 #include "ops/attention/cuda/kv_operands.cuh"
-#include "ops/cuda/launch.cuh"
 #include "ops/ptx/cluster.cuh"
 
 namespace nibble {
@@ -458,7 +457,7 @@ void launch(const AttentionCudaArgs& args, cudaStream_t stream) {
                  .stream = stream,
                  .overlaps = true,
                  .cluster = in_clusters ? cluster_blocks : 1,
-                 .share = args.rows == AttentionRows::few ? share_of(args.sequence_count) : shared_196_kb},
+                 .share = share_of_attention(args)},
                 in_clusters ? sm90_attention_short_whole<Kv> : sm90_attention_short_window<Kv>, args);
 }
 
