@@ -162,11 +162,12 @@ def test_a_graph_of_other_bits_than_its_launches_is_refused_at_the_start(tmp_pat
     order = tmp_path / "order"
     command = [EMULATED, "generate", PARITY / "example", "--prompt", "Once", "--max-tokens", "2", *map(str, SMALL)]
 
-    def generate(*more):
-        order.write_text("graph 2\n")
+    def generate(graph, *more):
+        order.write_text(f"graph {graph}\n")
         return subprocess.run([*command, *more], env=os.environ | {"EMULATED_GPU_FAULT": str(order)}, capture_output=True, text=True, timeout=120)
 
-    refused = generate()
-    assert refused.returncode != 0 and refused.stdout == ""
-    assert re.search(r"the CUDA graph of 2 sequences gives other bits than its launches one by one in \d+ logits; --enforce-eager runs without", refused.stderr)
-    assert generate("--enforce-eager").returncode == 0
+    for graph, of in enumerate(["1 sequences", "1 sequences with short contexts", "2 sequences"], start=1):
+        refused = generate(graph)
+        assert refused.returncode != 0 and refused.stdout == ""
+        assert re.search(rf"the CUDA graph of {of} gives other bits than its launches one by one in \d+ logits; --enforce-eager runs without", refused.stderr)
+    assert generate(2, "--enforce-eager").returncode == 0

@@ -162,6 +162,9 @@ Status GpuWorker::hold_graphs_to_eager_bits(const WorkerLimits& limits) {
     inputs_.copy(stream_->get());
     NIBBLE_RETURN_IF_ERROR(
         model_->forward(inputs_.forward_input(decode_shape(size)), sampler_.spare_logits(), stream_->get()));
+    // What the graph before this one has left might be right.
+    cuda_check(cudaMemsetAsync(sampler_.logits(), 0xff,
+                               static_cast<std::size_t>(size) * vocabulary * sizeof(float), stream_->get()));
     graphs[at].launch(stream_->get());
     count_unlike_logits_cuda(sampler_.spare_logits(), sampler_.logits(),
                              static_cast<std::size_t>(size) * vocabulary, counts.as<std::uint32_t>() + at,
@@ -171,10 +174,10 @@ Status GpuWorker::hold_graphs_to_eager_bits(const WorkerLimits& limits) {
   counts.copy_to(std::span(unlike));
   for (std::size_t at = 0; at < graphs.size(); ++at) {
     if (unlike[at] == 0) continue;
-    return internal_error("the CUDA graph of " + std::to_string(graphs[at].size) +
-                          (graphs[at].short_contexts ? " short" : "") +
-                          " sequences gives other bits than its launches one by one in " +
-                          std::to_string(unlike[at]) + " logits; --enforce-eager runs without graphs");
+    return internal_error("the CUDA graph of " + std::to_string(graphs[at].size) + " sequences" +
+                          (graphs[at].short_contexts ? " with short contexts" : "") +
+                          " gives other bits than its launches one by one in " + std::to_string(unlike[at]) +
+                          " logits; --enforce-eager runs without graphs");
   }
   return {};
 }
