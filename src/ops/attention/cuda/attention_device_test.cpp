@@ -287,7 +287,8 @@ TEST_F(AttentionOnTheGpu, ARowsBitsDependNeitherOnTheKernelNorOnThePromptsCuttin
 }
 
 // Short windows begin and end anywhere in steps that are splits of their own, or (from 2,048 on) in one
-// split, and with many rows of a head lie in three steps. Short contexts are those of up to four sequences.
+// split, and with many rows of a head lie in three steps. A short context has its own kernel where it is the
+// only one: in a fifth of the launches.
 TEST_F(AttentionOnTheGpu, GivesFewSequencesThatSeeLittleTheSameBits) {
   std::mt19937 random(8);
   for (const DType dtype : {DType::bf16, DType::f8_e4m3}) {

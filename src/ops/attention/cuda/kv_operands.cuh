@@ -24,7 +24,7 @@ struct GroupOperand<KvBf16> {
                          group + half * 512 + lane * 16);
     }
   }
-  // The same from memory, past the first-level cache.
+  // The same from global memory, past the first-level cache; on its way when this returns.
   __device__ __forceinline__ void load_ahead(const std::uint8_t* group, int lane) {
 #pragma unroll
     for (int i = 0; i < 8; ++i)

@@ -386,7 +386,7 @@ __device__ __forceinline__ void multiply_units(const FewParams<Output>& params, 
 }
 
 // Registers a thread may have. Of one row's columns, so many that a quarter of a multiprocessor, 512 a lane,
-// holds two of these six warps and three of attention's nine, of 96.
+// holds two of these six warps and of attention three of nine, of 96, or two of eight, of 128.
 template <int columns>
 constexpr int most_registers = columns <= 8 ? 104 : 168;
 
