@@ -30,8 +30,8 @@ struct OfFours {
   __device__ void set(int i, Bf16 first, Bf16 second) {
     pairs[i] = first.bits | static_cast<std::uint32_t>(second.bits) << 16;
   }
-  __device__ float first(int i) const { return __uint_as_float(pairs[i] << 16); }
-  __device__ float second(int i) const { return __uint_as_float(pairs[i] & 0xffff0000u); }
+  __device__ Bf16 first(int i) const { return {static_cast<std::uint16_t>(pairs[i])}; }
+  __device__ Bf16 second(int i) const { return {static_cast<std::uint16_t>(pairs[i] >> 16)}; }
 };
 
 // bias + sum in rows of y.
@@ -43,7 +43,7 @@ struct RowsOutput {
 
   struct OfRow {
     int row;  // and row + 32
-    float first_bias, second_bias;
+    Bf16 first_bias, second_bias;
   };
   struct OfToken {};
   struct OfTokenFour {};
@@ -51,8 +51,8 @@ struct RowsOutput {
   // Row `low` (0..31) of the tile and row low + 32.
   __device__ OfRow of_row(int tile, int low) const {
     const int row = tile * dense_tile_rows + low;
-    if (bias == nullptr) return {row, 0, 0};
-    return {row, row < rows ? as_float(bias[row]) : 0, row + 32 < rows ? as_float(bias[row + 32]) : 0};
+    if (bias == nullptr) return {row, {}, {}};
+    return {row, row < rows ? bias[row] : Bf16{}, row + 32 < rows ? bias[row + 32] : Bf16{}};
   }
   __device__ OfToken of_token(int, int, int) const { return {}; }
   __device__ OfFours of_fours(int tile, int low) const {
@@ -60,8 +60,8 @@ struct RowsOutput {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = tile * dense_tile_rows + low + i;
-      of.set(i, bias != nullptr && row < rows ? bias[row] : Bf16{0},
-             bias != nullptr && row + 32 < rows ? bias[row + 32] : Bf16{0});
+      of.set(i, bias != nullptr && row < rows ? bias[row] : Bf16{},
+             bias != nullptr && row + 32 < rows ? bias[row + 32] : Bf16{});
     }
     return of;
   }
@@ -79,7 +79,7 @@ struct RowsOutput {
   }
   __device__ float2 finish(const OfRow& of, const OfToken&, int, float first, float second) const {
     if (bias == nullptr) return make_float2(first, second);
-    return make_float2(first + of.first_bias, second + of.second_bias);
+    return make_float2(first + as_float(of.first_bias), second + as_float(of.second_bias));
   }
   __device__ void put(const OfRow& of, const OfToken& token_needs, int tile, int, int token, float first,
                       float second) const {
@@ -126,7 +126,7 @@ struct QkvOutput {
   KvCudaLayer cache;
 
   struct OfRow {
-    float first_bias, second_bias;
+    Bf16 first_bias, second_bias;
   };
   struct OfToken {
     float cos, sin;
@@ -138,8 +138,8 @@ struct QkvOutput {
   };
 
   __device__ OfRow of_row(int tile, int low) const {
-    if (bias == nullptr) return {0, 0};
-    return {as_float(bias[tile * 64 + low]), as_float(bias[tile * 64 + low + 32])};
+    if (bias == nullptr) return {};
+    return {bias[tile * 64 + low], bias[tile * 64 + low + 32]};
   }
   __device__ OfToken of_token(int tile, int low, int token) const {
     OfToken of{0, 0, 0};
@@ -166,8 +166,8 @@ struct QkvOutput {
   }
   __device__ float2 finish(const OfRow& row, const OfToken& of, int tile, float first, float second) const {
     if (bias != nullptr) {
-      first = first + row.first_bias;
-      second = second + row.second_bias;
+      first = first + as_float(row.first_bias);
+      second = second + as_float(row.second_bias);
     }
     if (tile < heads + cache.kv_heads) {
       const float turned = __fsub_rn(__fmul_rn(first, of.cos), __fmul_rn(second, of.sin));
