@@ -11,6 +11,7 @@
 #include "ops/cuda/launch.cuh"
 #include "ops/embedding/cuda/embedding_cuda.h"
 #include "ops/linear/cuda/linear_cuda.h"
+#include "ops/linear/cuda/norm_linear_cuda.h"
 #include "ops/rms_norm/cuda/rms_norm_cuda.h"
 #include "ops/rope/cuda/rope_cuda.h"
 #include "ops/router/cuda/norm_router_cuda.h"
@@ -78,8 +79,7 @@ class GptOssCuda final : public CudaModel {
     Pending pending{.residual = room_.residual};
     for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
       const GptOssCudaLayer& layer = weights_.layers[i];
-      NIBBLE_RETURN_IF_ERROR(norm(layer.attention_norm, pending, nullptr, input.rows, stream));
-      NIBBLE_RETURN_IF_ERROR(attention(layer, caches_[i], groups_[i], input, stream));
+      NIBBLE_RETURN_IF_ERROR(attention(layer, pending, i, input, stream));
       NIBBLE_ASSIGN(const float* const residual, route(layer, input, stream));
       NIBBLE_ASSIGN(pending, experts(layer, residual, input.rows, stream));
     }
@@ -92,25 +92,25 @@ class GptOssCuda final : public CudaModel {
   int top_k() const { return as_int(config_.num_experts_per_tok); }
 
   // residual = pending's; normed_tiles (and normed, if asked for) = norm(residual)
-  Status norm(const Bf16* weight, const Pending& pending, Bf16* normed, int rows, cudaStream_t stream) {
-    return add_rms_norm_cuda({.residual = pending.residual,
-                              .residual_out = room_.residual,
-                              .delta = pending.delta,
-                              .experts = pending.experts,
-                              .weight = weight,
-                              .out = normed,
-                              .out_stride = normed == nullptr ? 0 : padded_hidden(),
-                              .out_tiles = room_.normed_tiles,
-                              .rows = rows,
-                              .hidden = hidden(),
-                              .eps = static_cast<float>(config_.rms_norm_eps)},
-                             stream);
+  AddRmsNormCudaArgs norm(const Bf16* weight, const Pending& pending, Bf16* normed, int rows) const {
+    return {.residual = pending.residual,
+            .residual_out = room_.residual,
+            .delta = pending.delta,
+            .experts = pending.experts,
+            .weight = weight,
+            .out = normed,
+            .out_stride = normed == nullptr ? 0 : padded_hidden(),
+            .out_tiles = room_.normed_tiles,
+            .rows = rows,
+            .hidden = hidden(),
+            .eps = static_cast<float>(config_.rms_norm_eps)};
   }
 
-  // normed_tiles -> delta
-  Status attention(const GptOssCudaLayer& layer, const KvCudaLayer& cache, int group,
+  // residual = pending's; its norm -> delta
+  Status attention(const GptOssCudaLayer& layer, const Pending& pending, std::size_t index,
                    const CudaForwardInput& input, cudaStream_t stream) {
-    const int heads = cuda_heads(config_);
+    const KvCudaLayer& cache = caches_[index];
+    const int group = groups_[index], heads = cuda_heads(config_);
     AttentionCudaArgs args{.q = room_.q,
                            .heads = heads,
                            .sequences = input.sequence_rows[group],
@@ -130,18 +130,24 @@ class GptOssCuda final : public CudaModel {
                            .workspace = room_.attention};
     // Attention's blocks lie beside those of the products before and behind it.
     const int beside = attention_shared_bytes(args);
-    NIBBLE_RETURN_IF_ERROR(qkv_cuda({.x = {room_.normed_tiles, input.rows},
-                                     .weight = layer.qkv,
-                                     .bias = layer.qkv_bias,
-                                     .heads = heads,
-                                     .cos = room_.cos,
-                                     .sin = room_.sin,
-                                     .kv_slots = input.kv_slots[group],
-                                     .q = room_.q,
-                                     .cache = cache,
-                                     .workspace = room_.linear,
-                                     .beside = beside},
-                                    stream));
+    const AddRmsNormCudaArgs of_norm = norm(layer.attention_norm, pending, nullptr, input.rows);
+    const QkvCudaArgs qkv{.x = {room_.normed_tiles, input.rows},
+                          .weight = layer.qkv,
+                          .bias = layer.qkv_bias,
+                          .heads = heads,
+                          .cos = room_.cos,
+                          .sin = room_.sin,
+                          .kv_slots = input.kv_slots[group],
+                          .q = room_.q,
+                          .cache = cache,
+                          .workspace = room_.linear,
+                          .beside = beside};
+    if (norm_linear_takes(of_norm, layer.qkv.shape)) {
+      NIBBLE_RETURN_IF_ERROR(norm_qkv_cuda(of_norm, qkv, stream));
+    } else {
+      NIBBLE_RETURN_IF_ERROR(add_rms_norm_cuda(of_norm, stream));
+      NIBBLE_RETURN_IF_ERROR(qkv_cuda(qkv, stream));
+    }
     int begin = 0;
     for (const int end : input.attention_runs) {
       args.sequences = input.sequence_rows[group] + begin;
@@ -182,8 +188,9 @@ class GptOssCuda final : public CudaModel {
                                               stream));
       return room_.few_residual;
     }
-    NIBBLE_RETURN_IF_ERROR(norm(layer.expert_norm, {.residual = room_.residual, .delta = room_.delta},
-                                room_.normed, input.rows, stream));
+    NIBBLE_RETURN_IF_ERROR(add_rms_norm_cuda(
+        norm(layer.expert_norm, {.residual = room_.residual, .delta = room_.delta}, room_.normed, input.rows),
+        stream));
     NIBBLE_RETURN_IF_ERROR(linear_cuda({.x = {room_.normed_tiles, input.rows},
                                         .weight = layer.router,
                                         .bias = layer.router_bias,
@@ -238,7 +245,16 @@ class GptOssCuda final : public CudaModel {
 
   // The last norm, and the vocabulary for the wanted rows only.
   Status head(const Pending& pending, const CudaForwardInput& input, float* logits, cudaStream_t stream) {
-    NIBBLE_RETURN_IF_ERROR(norm(weights_.final_norm, pending, nullptr, input.rows, stream));
+    const AddRmsNormCudaArgs of_norm = norm(weights_.final_norm, pending, nullptr, input.rows);
+    if (input.logit_rows == input.rows && norm_linear_takes(of_norm, weights_.lm_head.shape))
+      return norm_linear_cuda(of_norm,
+                              {.x = {nullptr, 1},
+                               .weight = weights_.lm_head,
+                               .y = logits,
+                               .y_stride = as_int(config_.vocab_size),
+                               .workspace = room_.linear},
+                              stream);
+    NIBBLE_RETURN_IF_ERROR(add_rms_norm_cuda(of_norm, stream));
     const std::uint8_t* wanted = room_.normed_tiles;
     if (input.wanted_rows != nullptr) {
       NIBBLE_RETURN_IF_ERROR(gather_tokens_cuda({room_.normed_tiles, input.rows}, hidden(), input.wanted_rows,

@@ -34,6 +34,13 @@ __device__ __forceinline__ std::uint64_t wgmma_operand(const void* shared) {
          (std::uint64_t{group_bytes} >> 4) << 32;
 }
 
+// The same for one column of b that lies in memory as it is: the other seven, for which it is read, begin 16
+// bytes further on each and run on as far behind it.
+__device__ __forceinline__ std::uint64_t wgmma_row_operand(const void* shared) {
+  constexpr std::uint64_t along_k = 16;
+  return (shared_address(shared) & 0x3ffffu) >> 4 | (along_k >> 4) << 16;
+}
+
 // The operand that lies `bytes` (a multiple of 16) further on.
 __device__ __forceinline__ std::uint64_t wgmma_operand_at(std::uint64_t operand, unsigned bytes) {
   return (operand & ~std::uint64_t{0xffffffff}) | (static_cast<std::uint32_t>(operand) + bytes / 16);

@@ -376,6 +376,7 @@ std::vector<GpuCheck> check_gpu() {
       {"add_rms_norm", check_norm, "norms: near the CPU's, and its residual"},
       {"route_top_k", check_router, "the choice of experts: the CPU's"},
       {"norm_router", check_norm_router, "norm, router and choice in one: the bits of the three one by one"},
+      {"norm_linear", check_norm_linear, "norm and product in one: the bits of the two one by one"},
       {"embedding", check_embedding, "embeddings: the CPU's bits"},
       {"sample", check_sampling, "sampling and lists of the likeliest: the CPU's tokens"}};
   for (const auto& kernel : kernels) {

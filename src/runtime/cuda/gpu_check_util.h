@@ -72,6 +72,7 @@ Result<std::string> check_embedding();
 Result<std::string> check_sampling();
 // Beside the kernels whose work they do in one launch.
 Result<std::string> check_norm_router();
+Result<std::string> check_norm_linear();
 Result<std::string> check_qkv();
 
 }  // namespace nibble

@@ -4,6 +4,7 @@
 
 #include "ops/cuda/absent.h"
 #include "ops/linear/cuda/linear_cuda.h"
+#include "ops/linear/cuda/norm_linear_cuda.h"
 #include "ops/rms_norm/cuda/rms_norm_cuda.h"
 #include "ops/rope/cuda/rope_cuda.h"
 #include "ops/rope/rope.h"
@@ -97,6 +98,56 @@ Result<std::string> check_norm_router() {
                                           nullptr));
   return in_one.has_bits_of(in_three) ? std::string()
                                       : std::string("other bits than of a norm, a product and a choice");
+}
+
+Result<std::string> check_norm_linear() {
+  constexpr int rows = 512, hidden = 2880, top_k = 4;
+  constexpr DenseShape shape{rows, hidden};
+  Numbers numbers;
+  const auto floats = [&numbers](int count, float most) {
+    std::vector<float> values(static_cast<std::size_t>(count));
+    for (float& value : values) value = numbers.bf16(most).to_float();
+    return values;
+  };
+  NIBBLE_ASSIGN(DeviceBuffer before, on_device(floats(hidden, 3.0f)));
+  NIBBLE_ASSIGN(DeviceBuffer products, on_device(floats(top_k * hidden, 3.0f)));
+  NIBBLE_ASSIGN(DeviceBuffer ids, on_device(std::vector<std::int32_t>{7, 0, 99, 31}));
+  NIBBLE_ASSIGN(DeviceBuffer expert_weights, on_device(floats(top_k, 1.0f)));
+  NIBBLE_ASSIGN(DeviceBuffer norm_weight, on_device(numbers.list(hidden)));
+  NIBBLE_ASSIGN(DeviceBuffer plain, on_device(numbers.list(rows * hidden, 0.1f)));
+  NIBBLE_ASSIGN(DeviceBuffer weight, zeroed(shape.bytes()));
+  NIBBLE_RETURN_IF_ERROR(repack_dense_cuda(plain.as<Bf16>(), shape, weight.as<std::uint8_t>(), nullptr));
+  NIBBLE_ASSIGN(DeviceBuffer tiles, zeroed(shape.token_bytes(1)));
+  NIBBLE_ASSIGN(LinearRoom room, linear_room(1));
+  DeviceBuffer residual[2], y[2];
+  for (int i = 0; i < 2; ++i) {
+    NIBBLE_ASSIGN(residual[i], zeroed(before.size()));
+    NIBBLE_ASSIGN(y[i], zeroed(rows * sizeof(float)));
+    const AddRmsNormCudaArgs norm{.residual = before.as<float>(),
+                                  .residual_out = residual[i].as<float>(),
+                                  .experts = {.products = products.as<float>(),
+                                              .expert_ids = ids.as<std::int32_t>(),
+                                              .expert_weights = expert_weights.as<float>(),
+                                              .top_k = top_k},
+                                  .weight = norm_weight.as<Bf16>(),
+                                  .out_tiles = tiles.as<std::uint8_t>(),
+                                  .rows = 1,
+                                  .hidden = hidden,
+                                  .eps = 1e-5f};
+    const LinearCudaArgs product{.x = {tiles.as<std::uint8_t>(), 1},
+                                 .weight = {weight.as<std::uint8_t>(), shape},
+                                 .y = y[i].as<float>(),
+                                 .y_stride = rows,
+                                 .workspace = room.workspace()};
+    if (i == 0) {
+      NIBBLE_RETURN_IF_ERROR(norm_linear_cuda(norm, product, nullptr));
+    } else {
+      NIBBLE_RETURN_IF_ERROR(add_rms_norm_cuda(norm, nullptr));
+      NIBBLE_RETURN_IF_ERROR(linear_cuda(product, nullptr));
+    }
+  }
+  const bool same = bytes_of(residual[0]) == bytes_of(residual[1]) && bytes_of(y[0]) == bytes_of(y[1]);
+  return same ? std::string() : std::string("other bits than of a norm and a product");
 }
 
 // Two heads of queries and one each of keys and values, whose positions go to slots in falling order.

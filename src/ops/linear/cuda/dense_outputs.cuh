@@ -5,6 +5,7 @@
 
 #include "ops/linear/cuda/linear_cuda.h"
 #include "ops/ptx/tensor_core.cuh"
+#include "ops/rms_norm/cuda/rms_norm_cuda.h"
 
 namespace nibble {
 
@@ -271,6 +272,10 @@ template <class Output>
 void run_some(const DenseRun& run, int first, int past, const Output& output, cudaStream_t stream);
 template <class Output>
 void run_many(const DenseRun& run, const Output& output, cudaStream_t stream);
+// One token, the norm of what norm_linear_takes.
+template <class Output>
+void run_normed(const DenseRun& run, const AddRmsNormCudaArgs& norm, const Output& output,
+                cudaStream_t stream);
 
 // Of a thread's sums of a tile for columns / 8 groups of tokens: their row, and token i's place among all.
 __device__ __forceinline__ int low_row_of_thread() {

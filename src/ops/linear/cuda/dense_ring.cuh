@@ -24,33 +24,44 @@ struct RingTurn {
   }
 };
 
+// Activations as operands: groups of 8 tokens that lie so far apart.
+template <int group_bytes>
+struct TokenGroups {
+  static constexpr int step_bytes = token_step_bytes;
+  static __device__ std::uint64_t operand(const void* step) { return ptx::wgmma_operand<group_bytes>(step); }
+};
+// One row as it is.
+struct OneRow {
+  static constexpr int step_bytes = 16 * 2;
+  static __device__ std::uint64_t operand(const void* step) { return ptx::wgmma_row_operand(step); }
+};
+
 // The products of so many k64 blocks, as a group that is under way afterwards. Without a branch or a turn
 // inside: ptxas would close the group once more behind it, and who waits for all groups but the last one
 // would wait for these.
-template <int group_bytes, int blocks, int count>
+template <class Tokens, int blocks, int count>
 __device__ __forceinline__ void multiply_blocks(float (&sums)[count], std::uint64_t weights,
                                                 std::uint64_t tokens) {
   ptx::wgmma_fence();
 #pragma unroll
   for (int step = 0; step < 4 * blocks; ++step) {
     ptx::wgmma_bf16(sums, ptx::wgmma_operand_at(weights, static_cast<unsigned>(step * dense_step_bytes)),
-                    ptx::wgmma_operand_at(tokens, static_cast<unsigned>(step * token_step_bytes)), true);
+                    ptx::wgmma_operand_at(tokens, static_cast<unsigned>(step * Tokens::step_bytes)), true);
   }
   ptx::wgmma_commit();
 }
 
-// A stage's products: of the k64 blocks that are left of a chunk as many as it has, with groups of tokens
-// that lie so far apart. They are under way afterwards, and those of the stage before are done.
-template <int group_bytes, int count>
+// A stage's products: of the k64 blocks that are left of a chunk as many as it has. They are under way
+// afterwards, and those of the stage before are done.
+template <class Tokens, int count>
 __device__ __forceinline__ void multiply_stage(float (&sums)[count], const std::uint8_t* weights,
                                                const std::uint8_t* tokens, int left) {
   static_assert(stage_blocks == 2);
-  const std::uint64_t first = ptx::wgmma_operand<256>(weights),
-                      with = ptx::wgmma_operand<group_bytes>(tokens);
+  const std::uint64_t first = ptx::wgmma_operand<256>(weights), with = Tokens::operand(tokens);
   if (left >= stage_blocks) {
-    multiply_blocks<group_bytes, stage_blocks>(sums, first, with);
+    multiply_blocks<Tokens, stage_blocks>(sums, first, with);
   } else {
-    multiply_blocks<group_bytes, 1>(sums, first, with);
+    multiply_blocks<Tokens, 1>(sums, first, with);
   }
   ptx::wgmma_wait_but_last();
 }

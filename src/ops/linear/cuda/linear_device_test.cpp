@@ -5,60 +5,15 @@
 #include <cstring>
 #include <string>
 
-#include "ops/cuda/absent.h"
 #include "ops/cuda/device_test_util.h"
-#include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/dense_runs.h"
-#include "ops/linear/cuda/linear_cuda.h"
+#include "ops/linear/cuda/linear_device_test_util.h"
 #include "ops/op_test_util.h"
 
 namespace nibble {
 namespace {
 
 using LinearOnTheGpu = OnTheGpu;
-
-struct Workspace {
-  DeviceBuffer few_sums, many_sums, arrived;
-
-  explicit Workspace(int tokens)
-      : few_sums(device_bytes(linear_few_floats(processors_of_device(), tokens) * 4, 0)),
-        many_sums(device_bytes(linear_many_floats(processors_of_device()) * 4, 0xff)),
-        arrived(device_bytes(static_cast<std::size_t>(processors_of_device()) * 4, 1)) {
-    clear_linear_workspace(get(), processors_of_device(), tokens, nullptr);
-  }
-  LinearCudaWorkspace get() {
-    return {few_sums.as<float>(), many_sums.as<float>(), arrived.as<std::uint32_t>()};
-  }
-  ~Workspace() {
-    std::vector<std::uint32_t> sums(few_sums.size() / 4);
-    few_sums.copy_to(std::span(sums));
-    EXPECT_EQ(std::count(sums.begin(), sums.end(), absent_bits), std::ssize(sums))
-        << "the next launch would take a sum of this one";
-    std::vector<std::uint32_t> counts(static_cast<std::size_t>(processors_of_device()), 1);
-    arrived.copy_to(std::span(counts));
-    for (const std::uint32_t count : counts) EXPECT_EQ(count, 0u) << "the next launch would add too early";
-  }
-};
-
-DeviceBuffer tiles_of(const std::vector<Bf16>& matrix, DenseShape shape) {
-  const DeviceBuffer rows = on_device(matrix);
-  DeviceBuffer tiles = device_bytes(shape.bytes(), 0xff);
-  const Status status =
-      repack_dense_cuda(reinterpret_cast<const Bf16*>(rows.data()), shape, tiles.as<std::uint8_t>(), nullptr);
-  NIBBLE_CHECK(status.ok(), status.message());
-  return tiles;
-}
-
-DeviceBuffer tokens_of(const std::vector<Bf16>& x, int cols) {
-  const DeviceBuffer plain = on_device(x);
-  const int tokens = static_cast<int>(x.size()) / cols;
-  DeviceBuffer packed =
-      device_bytes(DenseShape{0, cols}.token_bytes(tokens), 0xff);  // NaN past the last token
-  const Status status = pack_tokens_cuda(reinterpret_cast<const Bf16*>(plain.data()), tokens, cols, cols,
-                                         packed.as<std::uint8_t>(), nullptr);
-  NIBBLE_CHECK(status.ok(), status.message());
-  return packed;
-}
 
 struct Matrix {
   DenseShape shape;
@@ -77,7 +32,7 @@ struct Matrix {
     const DeviceBuffer packed = tokens_of(x, shape.cols);
     std::vector<float> result(static_cast<std::size_t>(tokens * shape.rows));
     DeviceBuffer y = device_bytes(result.size() * 4, 0xff);
-    Workspace workspace(tokens);
+    LinearWorkspace workspace(tokens);
     const Status status = linear_cuda({.x = {reinterpret_cast<const std::uint8_t*>(packed.data()), tokens},
                                        .weight = {tiles.as<std::uint8_t>(), shape},
                                        .bias = device_bias.as<Bf16>(),
@@ -244,7 +199,7 @@ TEST_F(LinearOnTheGpu, RoundsOnceWhereBfloat16IsAskedFor) {
   const DeviceBuffer packed = tokens_of(x, 96);
   for (const LinearPath path : {LinearPath::few, LinearPath::many}) {
     DeviceBuffer y = device_bytes(static_cast<std::size_t>(tokens * stride) * 2, 0xee);
-    Workspace workspace(tokens);
+    LinearWorkspace workspace(tokens);
     const Status status = linear_cuda({.x = {reinterpret_cast<const std::uint8_t*>(packed.data()), tokens},
                                        .weight = {matrix.tiles.as<std::uint8_t>(), matrix.shape},
                                        .bias = matrix.device_bias.as<Bf16>(),
@@ -322,7 +277,7 @@ void qkv_turns_and_stores() {
       DeviceBuffer q = device_bytes(static_cast<std::size_t>(tokens * heads * 64) * 2, 0xee);
       DeviceBuffer keys = device_bytes(bytes_of(kv_heads * slots * 64), 0xee);
       DeviceBuffer values = device_bytes(bytes_of(kv_heads * slots * 64), 0xee);
-      Workspace workspace(tokens);
+      LinearWorkspace workspace(tokens);
       const Status status = qkv_cuda({.x = {reinterpret_cast<const std::uint8_t*>(packed.data()), tokens},
                                       .weight = {matrix.tiles.as<std::uint8_t>(), matrix.shape},
                                       .bias = matrix.device_bias.as<Bf16>(),

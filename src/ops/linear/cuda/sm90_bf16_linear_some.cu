@@ -169,9 +169,9 @@ __device__ __forceinline__ void multiply(const SomeWork& work, const SomeShared<
       ptx::mbarrier_wait(&barriers.weights[turn.stage], turn.round & 1);
       ptx::mbarrier_wait(&barriers.tokens[part], 0);
       __syncwarp();
-      multiply_stage<group_bytes>(sums, shared.ring + turn.stage * stage_weight_bytes,
-                                  shared.tokens + part * stage_blocks * token_block_bytes,
-                                  work.blocks_of(part));
+      multiply_stage<TokenGroups<group_bytes>>(sums, shared.ring + turn.stage * stage_weight_bytes,
+                                               shared.tokens + part * stage_blocks * token_block_bytes,
+                                               work.blocks_of(part));
       leave_stage(barriers.empty, before);
       before = turn.stage;
       turn.next(ring_stages<columns>);

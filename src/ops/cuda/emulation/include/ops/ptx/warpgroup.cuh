@@ -11,9 +11,15 @@
 
 namespace nibble::ptx {
 
-// An address of 48 bits, and above it group_bytes / 16.
+// An address of 48 bits, and above it group_bytes / 16; or that a row lies there as it is.
+inline constexpr std::uint64_t operand_is_a_row = std::uint64_t{1} << 63;
+inline std::uint64_t wgmma_row_operand(const void* shared) {
+  if (reinterpret_cast<std::uint64_t>(shared) % 16 != 0) emulation::stop("a misaligned operand of wgmma");
+  return reinterpret_cast<std::uint64_t>(shared) | operand_is_a_row;
+}
 template <int group_bytes>
 std::uint64_t wgmma_operand(const void* shared) {
+  static_assert(group_bytes / 16 < 1 << 15);
   if (reinterpret_cast<std::uint64_t>(shared) % 16 != 0) emulation::stop("a misaligned operand of wgmma");
   return reinterpret_cast<std::uint64_t>(shared) | std::uint64_t{group_bytes / 16} << 48;
 }
@@ -29,9 +35,10 @@ void wgmma_wait(float (&)[count]) {
 // Two bfloat16 of row `row`: the pair `pair` (0..3) of the half `half` of 16 k.
 inline std::uint32_t wgmma_pair(std::uint64_t operand, unsigned row, unsigned half, unsigned pair) {
   const auto* shared = reinterpret_cast<const std::uint8_t*>(operand & 0xffffffffffffu);
-  const std::uint64_t group_bytes = operand >> 48 << 4;
-  return emulation::operand_of_products(shared + row / 8 * group_bytes + half * 128 + row % 8 * 16 +
-                                        pair * 4);
+  const bool is_a_row = (operand & operand_is_a_row) != 0;
+  const std::uint64_t group_bytes = is_a_row ? 0 : operand >> 48 << 4;
+  return emulation::operand_of_products(shared + row / 8 * group_bytes + half * (is_a_row ? 16 : 128) +
+                                        row % 8 * 16 + pair * 4);
 }
 
 template <int count>
