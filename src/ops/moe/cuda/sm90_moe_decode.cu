@@ -11,8 +11,9 @@
 // A block a multiprocessor, six or eight teams of three warps in it (choose_kernel). A team takes every sixth
 // or eighth of its block's granules, its warps a chunk of K each. A warp has a ring of its own, filled by
 // bulk copies that it orders itself as it leaves a stage, so that nothing but its own pace and the memory's
-// holds it up. Two stages of 2.7 KB are enough on their way: with three one token takes 4 % longer. Chunks of
-// three whole stages, as gpt-oss's, are taken by code of their own. A warp begins with the second product's
+// holds it up. Two stages are enough on their way: with three one token takes 4 % longer, as the little that
+// is read beside the weights waits behind them. Chunks of 15 k64 blocks, as gpt-oss's, are taken by code of
+// their own. A warp begins with the second product's
 // weights while it still waits for h. The warp with the first chunk takes the others' sums from shared
 // memory, adds them in order and finishes the rows, all a granule later, when they have long come; the chunks
 // go around from granule to granule, and so does that work. Granules are dealt to blocks in equal contiguous
@@ -39,15 +40,31 @@ namespace {
 
 constexpr int team_warps = decode_team_warps;
 constexpr int tile_tokens = group_pass_tokens;  // columns of one tensor-core product
-constexpr int stage_blocks = 5;                 // k64 blocks; gpt-oss's chunks are three stages
-constexpr int whole_stages = 3;                 // of such a chunk
-constexpr int whole_blocks = whole_stages * stage_blocks;
-constexpr int stages = 2;                     // of a warp's ring
-constexpr int few_slots = 32, few_teams = 6;  // as many slots as a warp has lanes; their kernel's, if whole
-template <class Layout>
-constexpr int stage_bytes = stage_blocks* granule_block_bytes<Layout>;
+constexpr int whole_blocks = 15;                // k64 blocks of gpt-oss's chunks
+constexpr int stages = 2;                       // of a warp's ring
+constexpr int few_slots = 32;                   // as many as a warp has lanes
 constexpr int places = team_warps;          // for a team's sums, taken in turn: a warp finds its own in one
 constexpr int place_sums = team_warps - 1;  // the first chunk's stay in registers
+
+// What a kernel is made for: how many teams a block has, how many k64 blocks a stage, and whether every chunk
+// of both products is whole_blocks, so that a stage is known by its place in a chunk.
+template <int teams_of_block, int blocks_of_stage, bool of_whole_chunks>
+struct Plan {
+  static constexpr int teams = teams_of_block, stage_blocks = blocks_of_stage;
+  static constexpr bool whole = of_whole_chunks;
+  static_assert(!whole || whole_blocks % stage_blocks == 0);
+  // Slots are at most few_slots.
+  static constexpr bool few = whole && teams == 6;
+};
+using FewestTokensPlan = Plan<6, 3, true>;
+using FewTokensPlan = Plan<6, 5, true>;
+using MoreTokensPlan = Plan<8, 5, true>;
+using AnyShapesPlan = Plan<6, 5, false>;
+
+template <class Plan>
+constexpr int whole_stages = whole_blocks / Plan::stage_blocks;  // of a chunk
+template <class Layout, class Plan>
+constexpr int stage_bytes = Plan::stage_blocks* granule_block_bytes<Layout>;
 
 // In shared memory. `full`: a warp's stage holds its blocks. `posted`: the sums of a granule's later chunks
 // lie in their place.
@@ -56,11 +73,11 @@ struct Barriers {
   std::uint64_t full[teams * team_warps][stages], posted[teams][places];
 };
 
-// What a block of so many teams has, and where it lies in its shared memory.
-template <class Layout, int teams>
+// What a block has, and where it lies in its shared memory.
+template <class Layout, class Plan>
 struct BlockOf {
-  static constexpr int warps = teams * team_warps, threads = warps * 32;
-  static constexpr int ring_bytes = warps * stages * stage_bytes<Layout>;
+  static constexpr int teams = Plan::teams, warps = teams * team_warps, threads = warps * 32;
+  static constexpr int ring_bytes = warps * stages * stage_bytes<Layout, Plan>;
   static constexpr int sums_bytes = teams * places * place_sums * 32 * static_cast<int>(sizeof(float4));
   static constexpr int nobodys_bytes = threads * 4;  // where touched lines go
   static constexpr int sums_at = ring_bytes;
@@ -153,10 +170,12 @@ struct Unfinished {
   std::uint32_t bias;  // of both rows, low half first
 };
 
-// A warp's part of the layer. `whole`: every chunk of both products is whole_stages, so that a stage is known
-// by its place in a chunk.
-template <class Layout, int teams, bool whole>
+// A warp's part of the layer.
+template <class Layout, class Plan>
 struct Worker {
+  static constexpr int teams = Plan::teams, stage_blocks = Plan::stage_blocks;
+  static constexpr bool whole = Plan::whole;
+
   const DecodeParams<Layout>& params;
   const ExpertGroups& groups;
   std::uint8_t* ring;             // [stages, stage_bytes], the warp's
@@ -175,10 +194,10 @@ struct Worker {
 
   // Fetches what comes next into a stage that the whole warp has left; part: of its chunk, if whole.
   __device__ __forceinline__ void fetch(int into, int part) {
-    constexpr std::uint32_t all = stage_bytes<Layout>;
+    constexpr std::uint32_t all = stage_bytes<Layout, Plan>;
     if constexpr (whole) {
       if (part == 0) ahead = feed.blocks != 0 || feed.next_unit(params, groups, second_walk);
-      if (part == whole_stages - 1) feed.blocks = 0;
+      if (part == whole_stages<Plan> - 1) feed.blocks = 0;
       if (ahead && lane == 0) {
         ptx::mbarrier_arrive_expecting(full + into, all);
         ptx::bulk_copy_once_to_shared(ring + into * all, feed.from + part * all, all, full + into);
@@ -213,8 +232,8 @@ struct Worker {
 #pragma unroll
       for (int into = 0; into < stages; ++into) {
         ptx::mbarrier_arrive_expecting(full + into, bytes);
-        ptx::bulk_copy_once_to_shared(ring + into * stage_bytes<Layout>,
-                                      feed.from + into * stage_bytes<Layout>, bytes, full + into);
+        ptx::bulk_copy_once_to_shared(ring + into * stage_bytes<Layout, Plan>,
+                                      feed.from + into * stage_bytes<Layout, Plan>, bytes, full + into);
       }
     }
     __syncwarp();  // products need all lanes at once
@@ -227,20 +246,20 @@ struct Worker {
     full_phase ^= 1;
   }
 
-  // The sums of a chunk of whole_stages, from zero.
+  // The sums of a chunk of whole_blocks, from zero.
   __device__ __forceinline__ void multiply_whole(float (&chunk_sums)[4], const Bf16* inputs) {
     chunk_sums[0] = chunk_sums[1] = chunk_sums[2] = chunk_sums[3] = 0;
     Inputs next = load_inputs(inputs);
     const int scales_at = granule_code_bytes + granule_lane_scales<Layout>(lane);
 #pragma unroll
-    for (int part = 0; part < whole_stages; ++part) {
-      const std::uint8_t* const at = ring + stage * stage_bytes<Layout>;
+    for (int part = 0; part < whole_stages<Plan>; ++part) {
+      const std::uint8_t* const at = ring + stage * stage_bytes<Layout, Plan>;
       ptx::mbarrier_wait(full + stage, full_phase);
       multiply_stage<Layout, stage_blocks>(chunk_sums, at + lane * 16, at + scales_at,
                                            inputs + part * stage_blocks * granule_k, next, stage_blocks,
-                                           part + 1 < whole_stages);
+                                           part + 1 < whole_stages<Plan>);
       __syncwarp();  // all lanes have read the stage, which one of them is about to have overwritten
-      fetch(stage, (part + stages) % whole_stages);
+      fetch(stage, (part + stages) % whole_stages<Plan>);
       __syncwarp();  // the next products need all lanes at once
       turn();
     }
@@ -255,7 +274,7 @@ struct Worker {
 #pragma unroll 1
     do {
       const int count = min(blocks, stage_blocks);
-      const std::uint8_t* const at = ring + stage * stage_bytes<Layout>;
+      const std::uint8_t* const at = ring + stage * stage_bytes<Layout, Plan>;
       ptx::mbarrier_wait(full + stage, full_phase);
       if (count == stage_blocks) {
         multiply_stage<Layout, stage_blocks>(chunk_sums, at + lane * 16, at + scales_at, inputs, next,
@@ -376,18 +395,18 @@ struct Worker {
   }
 };
 
-template <class Layout, int teams, bool whole>
-__global__ void __launch_bounds__(BlockOf<Layout, teams>::threads, 1)
+template <class Layout, class Plan>
+__global__ void __launch_bounds__(BlockOf<Layout, Plan>::threads, 1)
     sm90_moe_decode(const __grid_constant__ DecodeParams<Layout> params) {
-  using Block = BlockOf<Layout, teams>;
+  using Block = BlockOf<Layout, Plan>;
+  constexpr bool whole = Plan::whole, few = Plan::few;
   std::uint8_t* const shared = ptx::dynamic_shared();
   float4* const sums = reinterpret_cast<float4*>(shared + Block::sums_at);
-  Barriers<teams>& barriers = *reinterpret_cast<Barriers<teams>*>(shared + Block::barriers_at);
+  auto& barriers = *reinterpret_cast<Barriers<Plan::teams>*>(shared + Block::barriers_at);
   std::uint32_t* const nobodys = reinterpret_cast<std::uint32_t*>(shared + Block::nobodys_at);
   const ExpertGroups groups = expert_groups_at(shared + Block::groups_at, params.slots, params.experts);
   const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
   const int team = warp / team_warps, chunk = warp % team_warps;
-  constexpr bool few = whole && teams == few_teams;
   if (lane == 0) {
     for (std::uint64_t& full : barriers.full[warp]) ptx::mbarrier_init(&full, 1);
     if (chunk == 0) {
@@ -396,24 +415,24 @@ __global__ void __launch_bounds__(BlockOf<Layout, teams>::threads, 1)
     ptx::fence_mbarrier_init();
   }
   ptx::grid_launch_dependents();
-  Worker<Layout, teams, whole> worker{.params = params,
-                                      .groups = groups,
-                                      .ring = shared + warp * stages * stage_bytes<Layout>,
-                                      .full = barriers.full[warp],
-                                      .posted = barriers.posted[team],
-                                      .sums = sums + team * places * place_sums * 32 + lane,
-                                      .nobodys = nobodys + threadIdx.x,
-                                      .lane = lane,
-                                      .own_place = chunk == 0 ? 0 : team_warps - chunk,
-                                      .second_walk = {},
-                                      .feed = {}};
-  DecodeWalk<teams> walk;
+  Worker<Layout, Plan> worker{.params = params,
+                              .groups = groups,
+                              .ring = shared + warp * stages * stage_bytes<Layout, Plan>,
+                              .full = barriers.full[warp],
+                              .posted = barriers.posted[team],
+                              .sums = sums + team * places * place_sums * 32 + lane,
+                              .nobodys = nobodys + threadIdx.x,
+                              .lane = lane,
+                              .own_place = chunk == 0 ? 0 : team_warps - chunk,
+                              .second_walk = {},
+                              .feed = {}};
+  DecodeWalk<Plan::teams> walk;
   // All is done once on made-up choices while the kernel before this one still runs, with a few bytes in
   // place of a stage: a kernel's instructions and constants come from memory too, and nothing else happens
   // until they have. So both times must be the same code.
 #pragma unroll 1
   for (int rehearsal = 1; rehearsal >= 0; --rehearsal) {
-    const std::uint32_t bytes = rehearsal ? 16 : stage_bytes<Layout>;
+    const std::uint32_t bytes = rehearsal ? 16 : stage_bytes<Layout, Plan>;
     if constexpr (!few) __syncthreads();  // nobody reads the made-up tables any more
     if (!rehearsal) ptx::grid_dependency_wait();
     const std::int32_t* const expert_ids = rehearsal ? nullptr : params.expert_ids;
@@ -464,22 +483,25 @@ struct Choice {
   int threads, fixed_bytes;
   SharedShare share;
 };
-template <class Layout, int teams, bool whole>
+template <class Layout, class Plan>
 constexpr Choice<Layout> choice_of(SharedShare share) {
-  return {sm90_moe_decode<Layout, teams, whole>, BlockOf<Layout, teams>::threads,
-          BlockOf<Layout, teams>::groups_at, share};
+  return {sm90_moe_decode<Layout, Plan>, BlockOf<Layout, Plan>::threads, BlockOf<Layout, Plan>::groups_at,
+          share};
 }
 
 // One token's granules leave a third of eight teams idle in their last round; of many tokens eight teams hide
 // more latency. In a step of gpt-oss-120b six are 6 % faster with 8 sequences (32 slots), eight 3 % with 32,
-// and those gain 9 % with 128 from the larger first-level cache, though they begin later for it.
+// and those gain 9 % with 128 from the larger first-level cache, though they begin later for it. Up to four
+// tokens, which wait for what passes between multiprocessors, leave more room to it in memory's queues:
+// stages of three blocks make 0.5 % there, and from 8 tokens on, which count instructions, 2 % less.
 template <class Layout>
 Choice<Layout> choose_kernel(int gate_up_blocks, int down_blocks, int tokens, int slots) {
   constexpr int all_blocks = granule_k_chunks * whole_blocks;
   if (gate_up_blocks != all_blocks || down_blocks != all_blocks)
-    return choice_of<Layout, 6, false>(share_of(tokens));
-  return slots <= few_slots ? choice_of<Layout, few_teams, true>(share_of(tokens))
-                            : choice_of<Layout, 8, true>(shared_164_kb);
+    return choice_of<Layout, AnyShapesPlan>(share_of(tokens));
+  if (slots > few_slots) return choice_of<Layout, MoreTokensPlan>(shared_164_kb);
+  return slots <= few_slots / 2 ? choice_of<Layout, FewestTokensPlan>(share_of(tokens))
+                                : choice_of<Layout, FewTokensPlan>(share_of(tokens));
 }
 
 template <class Granules>
