@@ -370,9 +370,10 @@ std::vector<GpuCheck> check_gpu() {
       {"sm90_mxfp4", check_experts,
        "products with mxfp4 weights: near double precision, the bits of few rows and of many"},
       {"sm90_attention", check_attention<KvBf16>,
-       "attention: near double precision, the bits of decode and of prefill"},
+       "attention: near double precision, the bits of decode and prefill, alone and in windows"},
       {"sm90_attention, fp8", check_attention<KvE4m3>,
-       "attention to fp8 keys and values: near double precision, the bits of decode and of prefill"},
+       "attention to fp8 keys and values: near double precision, the bits of decode and prefill, alone and "
+       "in windows"},
       {"add_rms_norm", check_norm, "norms: near the CPU's, and its residual"},
       {"route_top_k", check_router, "the choice of experts: the CPU's"},
       {"norm_router", check_norm_router, "norm, router and choice in one: the bits of the three one by one"},

@@ -25,7 +25,7 @@ struct GroupOperand<KvBf16> {
     }
   }
   // The same from global memory, past the first-level cache; on its way when this returns.
-  __device__ __forceinline__ void load_ahead(const std::uint8_t* group, int lane) {
+  __device__ __forceinline__ void load_from_global(const std::uint8_t* group, int lane) {
 #pragma unroll
     for (int i = 0; i < 8; ++i)
       words[i] = __ldcg(reinterpret_cast<const std::uint32_t*>(group + i * 128) + lane);
@@ -44,7 +44,7 @@ struct GroupOperand<KvE4m3> {
   __device__ __forceinline__ void load(const std::uint8_t* group, int lane) {
     take(*reinterpret_cast<const uint4*>(group + lane * 16));
   }
-  __device__ __forceinline__ void load_ahead(const std::uint8_t* group, int lane) {
+  __device__ __forceinline__ void load_from_global(const std::uint8_t* group, int lane) {
     take(__ldcg(reinterpret_cast<const uint4*>(group + lane * 16)));
   }
   __device__ __forceinline__ void take(const uint4& four) {

@@ -70,12 +70,12 @@ struct StepOperands {
     for (int n = 0; n < 2; ++n) {
       const int eight = 2 * reader.warp + n;
       if (key_chunk >= 0 && is_own(begin + 8 * (eight + 1)) == own)
-        key[n].load_ahead(of_chunk(tile.args.cache.keys, key_chunk, eight % 8), reader.lane);
+        key[n].load_from_global(of_chunk(tile.args.cache.keys, key_chunk, eight % 8), reader.lane);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (chunk[half] >= 0 && is_own(begin + (half + 1) * kv_chunk_slots) == own)
-        value[half].load_ahead(of_chunk(tile.args.cache.values, chunk[half], reader.warp), reader.lane);
+        value[half].load_from_global(of_chunk(tile.args.cache.values, chunk[half], reader.warp), reader.lane);
     }
   }
   // Of what load brought with the same `own`. Weights are zero where the tile sees nothing, but zero times
