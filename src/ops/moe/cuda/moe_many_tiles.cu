@@ -7,9 +7,13 @@
 namespace nibble {
 namespace {
 
-constexpr int group_threads = 1024, group_warps = group_threads / 32;
+constexpr int most_group_threads = 1024;
 constexpr int gather_threads = 256;
 constexpr int ids_at_once = 8;  // loads that a thread of the grouping has on their way
+
+// Threads of the grouping: with few, its scan over warps and its barriers are short, and with many slots each
+// thread still has few loads one after the other.
+constexpr int group_threads_of(int slots) { return slots <= 256 * ids_at_once ? 256 : most_group_threads; }
 
 MoeManyPlaces places_in(std::uint8_t* memory, int slots, int experts, int hidden_blocks) {
   const int tiles = moe_many_tiles(slots, experts), rows = moe_many_rows(slots, experts);
@@ -28,33 +32,35 @@ MoeManyPlaces places_in(std::uint8_t* memory, int slots, int experts, int hidden
 // Calls visit(slot, expert) for the thread's slots of an expert.
 template <class Visit>
 __device__ __forceinline__ void for_slots(const std::int32_t* expert_ids, int slots, const Visit& visit) {
-  for (int first = static_cast<int>(threadIdx.x); first < slots; first += ids_at_once * group_threads) {
+  const int threads = static_cast<int>(blockDim.x);
+  for (int first = static_cast<int>(threadIdx.x); first < slots; first += ids_at_once * threads) {
     std::int32_t ids[ids_at_once];
 #pragma unroll
     for (int i = 0; i < ids_at_once; ++i)
-      ids[i] = first + i * group_threads < slots ? expert_ids[first + i * group_threads] : -1;
+      ids[i] = first + i * threads < slots ? expert_ids[first + i * threads] : -1;
 #pragma unroll
     for (int i = 0; i < ids_at_once; ++i) {
-      if (ids[i] >= 0) visit(first + i * group_threads, ids[i]);
+      if (ids[i] >= 0) visit(first + i * threads, ids[i]);
     }
   }
 }
 
 // One block. Slots of an expert land in order of arrival: which column a token gets moves no bit.
-__global__ void __launch_bounds__(group_threads)
+__global__ void __launch_bounds__(most_group_threads)
     moe_group_many(const std::int32_t* expert_ids, int slots, int experts, MoeManyWidths widths,
                    MoeManyPlaces places) {
   std::int32_t* const next = reinterpret_cast<std::int32_t*>(ptx::dynamic_shared());  // [experts]
-  __shared__ std::int32_t warp_tiles[group_warps], warp_rows[group_warps];
+  __shared__ std::int32_t warp_tiles[most_group_threads / 32], warp_rows[most_group_threads / 32];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int threads = static_cast<int>(blockDim.x);
   ptx::grid_launch_dependents();
-  for (int expert = thread; expert < experts; expert += group_threads) next[expert] = 0;
+  for (int expert = thread; expert < experts; expert += threads) next[expert] = 0;
   ptx::grid_dependency_wait();
   __syncthreads();
   for_slots(expert_ids, slots, [&](int, int expert) { atomicAdd(&next[expert], 1); });
   __syncthreads();
   int tiles_before = 0, rows_before = 0;
-  for (int first = 0; first < experts; first += group_threads) {
+  for (int first = 0; first < experts; first += threads) {
     const int expert = first + thread;
     const int count = expert < experts ? next[expert] : 0;
     int tiles = 0, rows = 0;
@@ -72,7 +78,7 @@ __global__ void __launch_bounds__(group_threads)
     if (lane == 31) warp_tiles[warp] = tile, warp_rows[warp] = row;
     __syncthreads();
     tile += tiles_before - tiles, row += rows_before - rows;
-    for (int w = 0; w < group_warps; ++w) {
+    for (int w = 0; w < threads / 32; ++w) {
       if (w < warp) tile += warp_tiles[w], row += warp_rows[w];
       tiles_before += warp_tiles[w], rows_before += warp_rows[w];
     }
@@ -101,8 +107,8 @@ __global__ void __launch_bounds__(gather_threads)
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
   const int at = static_cast<int>(blockIdx.y);
+  const MoeManyTile tile = places.tiles[at];  // beside the count, though behind the last tile it is none
   if (at >= *places.tile_count) return;
-  const MoeManyTile tile = places.tiles[at];
   std::uint8_t* const out =
       places.x + static_cast<std::size_t>(tile.row) * static_cast<std::size_t>(blocks) * moe_row_bytes;
   const int threads = static_cast<int>(gridDim.x) * gather_threads;
@@ -140,13 +146,15 @@ MoeManyPlaces launch_moe_many_tiles(const MoeCudaArgs& args, int experts, int hi
   const int slots = args.tokens * args.top_k, tiles = moe_many_tiles(slots, experts);
   const MoeManyPlaces places = places_in(args.workspace.many, slots, experts, hidden_blocks);
   launch_kernel({.blocks = dim3(1),
-                 .threads = group_threads,
+                 .threads = group_threads_of(slots),
                  .shared_bytes = static_cast<std::size_t>(experts) * sizeof(std::int32_t),
                  .stream = stream,
                  .overlaps = true},
                 moe_group_many, args.expert_ids, slots, experts, widths, places);
-  // Blocks that share a tile: as many as the mean tile keeps busy.
-  const int shares = std::clamp(slots / tiles * hidden_blocks / gather_threads, 1, 16);
+  // Blocks that share a tile, so many that the mean one, filled up to a width, leaves a thread one pair: what
+  // a pair waits for is three loads, one after the other.
+  const int pairs = (slots / tiles + 8) * hidden_blocks;
+  const int shares = std::clamp((pairs + gather_threads - 1) / gather_threads, 1, 16);
   launch_kernel({.blocks = dim3(static_cast<unsigned>(shares), static_cast<unsigned>(tiles)),
                  .threads = gather_threads,
                  .stream = stream,
