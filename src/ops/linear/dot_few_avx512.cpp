@@ -139,7 +139,7 @@ NIBBLE_512 inline void multiply_groups(const Decoder& decoder, const StepRows& m
   const int steps = static_cast<int>(matrix.row_steps);
   for (int g = from; g < to; ++g) {
 #pragma GCC unroll 4
-    for (int r = 0; r < rows; ++r) ahead.template ask_for_group<Decoder>();
+    for (int r = 0; r < rows; ++r) ahead.template ask_for<Decoder, group_steps>();
     const std::int64_t first = row * matrix.row_steps + g * group_steps;
     const std::uint8_t* codes = matrix.codes + first * Decoder::step_bytes;
     const std::uint8_t* scales = Decoder::scaled ? matrix.scales + first : nullptr;
@@ -179,7 +179,7 @@ NIBBLE_512 void multiply_few(const StepRows& matrix, int begin, int end, const s
   const Decoder decoder;
   constexpr int steps_ahead = bytes_ahead / Decoder::step_bytes;
   Ahead beginning(matrix, begin * matrix.row_steps, Decoder::step_bytes);
-  for (int asked = 0; asked < steps_ahead; asked += group_steps) beginning.ask_for_group<Decoder>();
+  for (int asked = 0; asked < steps_ahead; asked += group_steps) beginning.ask_for<Decoder, group_steps>();
   for (int row = begin; row < end; row += tile_rows) {
     const int rows = std::min(tile_rows, end - row);
     Ahead ahead(matrix, row * matrix.row_steps + steps_ahead, Decoder::step_bytes);

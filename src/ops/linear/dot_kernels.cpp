@@ -21,7 +21,7 @@ constexpr DotKernels kernels[] = {
     {"amx", amx_supported, amx_prepare, amx_multiply},
     {"avx512_bf16", avx512_bf16_supported, avx512_bf16_prepare, avx512_bf16_multiply},
     {"avx512", avx512_supported, prepare_float_inputs, avx512_multiply},
-    {"avx2", avx2_supported, prepare_float_inputs, avx2_multiply},
+    {"avx2", avx2_supported, avx2_prepare, avx2_multiply},
     {"scalar", scalar_supported, prepare_float_inputs, scalar_multiply},
 };
 
@@ -45,9 +45,9 @@ std::size_t prepared_bytes(int cols, int count) {
   const auto round_up = [](int n, int to) {
     return static_cast<std::size_t>(n + to - 1) / static_cast<std::size_t>(to) * static_cast<std::size_t>(to);
   };
-  // As floats in whole steps, or as bfloat16 in whole groups of sixteen steps.
+  // As floats in whole groups of eight steps, or as bfloat16 in those of sixteen.
   const std::size_t one =
-      std::max(round_up(cols, dot_step) * sizeof(float), round_up(cols, 16 * dot_step) * sizeof(Bf16));
+      std::max(round_up(cols, 8 * dot_step) * sizeof(float), round_up(cols, 16 * dot_step) * sizeof(Bf16));
   return round_up(count, input_group) * one;
 }
 

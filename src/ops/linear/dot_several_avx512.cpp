@@ -143,7 +143,7 @@ NIBBLE_512 void multiply_several(const StepRows& matrix, int begin, int end, con
           read_line(matrix, tiles[t], Decoder::step_bytes, at, left * Decoder::step_bytes, lines[t]);
       }
       for (int t = 0; t < 2; ++t) {
-        ahead.ask_for_group<Decoder>();
+        ahead.ask_for<Decoder, 16>();
         multiply_step<Decoder, count>(decoder, lines[t].parts + step % line_steps * part_count, inputs[step],
                                       scales[t].bytes[step % 16], scales[t].plain, totals[t]);
       }

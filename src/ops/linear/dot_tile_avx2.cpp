@@ -1,15 +1,11 @@
 #include "ops/linear/dot_tile_avx2.h"
 
-#include <immintrin.h>
-
 #include <cstring>
 
 #include "base/check.h"
+#include "ops/linear/dot_few_avx2.h"
 #include "ops/linear/dot_tile_scalar.h"
-
-// The target goes on each function, not on the file: a file compiled for AVX2 would also emit inline
-// functions of headers for AVX2, and the linker might pick those for machines without it.
-#define NIBBLE_AVX2 __attribute__((target("avx2,fma")))
+#include "ops/linear/simd256.h"
 
 namespace nibble {
 namespace {
@@ -37,34 +33,12 @@ struct ParityPairs {  // (0, 2), (4, 6), ... and then (1, 3), (5, 7), ...: low n
   static constexpr int high(int word) { return low(word) + 2; }
 };
 
-// Eight rows of eight words, transposed: out[c] holds word c of each row.
-NIBBLE_AVX2 inline void transpose_words(const __m256i (&rows)[lanes], __m256i (&out)[lanes]) {
-  __m256i pairs[lanes], quads[lanes];
-  for (int i = 0; i < lanes; i += 2) {
-    pairs[i] = _mm256_unpacklo_epi32(rows[i], rows[i + 1]);
-    pairs[i + 1] = _mm256_unpackhi_epi32(rows[i], rows[i + 1]);
-  }
-  for (int i = 0; i < lanes; i += 4) {
-    quads[i] = _mm256_unpacklo_epi64(pairs[i], pairs[i + 2]);
-    quads[i + 1] = _mm256_unpackhi_epi64(pairs[i], pairs[i + 2]);
-    quads[i + 2] = _mm256_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
-    quads[i + 3] = _mm256_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
-  }
-  for (int i = 0; i < 4; ++i) {
-    out[i] = _mm256_permute2x128_si256(quads[i], quads[i + 4], 0x20);
-    out[i + 4] = _mm256_permute2x128_si256(quads[i], quads[i + 4], 0x31);
-  }
-}
-
 // Four registers, each with four words of row r in its low and of row r + 4 in its high half, transposed:
 // words[c] holds word c of rows 0 .. 7.
 NIBBLE_AVX2 inline void store_transposed(const __m256i (&pair)[4], std::uint32_t (*words)[tile_rows]) {
-  const __m256i a = _mm256_unpacklo_epi32(pair[0], pair[1]), b = _mm256_unpackhi_epi32(pair[0], pair[1]);
-  const __m256i c = _mm256_unpacklo_epi32(pair[2], pair[3]), d = _mm256_unpackhi_epi32(pair[2], pair[3]);
-  _mm256_store_si256(reinterpret_cast<__m256i*>(words[0]), _mm256_unpacklo_epi64(a, c));
-  _mm256_store_si256(reinterpret_cast<__m256i*>(words[1]), _mm256_unpackhi_epi64(a, c));
-  _mm256_store_si256(reinterpret_cast<__m256i*>(words[2]), _mm256_unpacklo_epi64(b, d));
-  _mm256_store_si256(reinterpret_cast<__m256i*>(words[3]), _mm256_unpackhi_epi64(b, d));
+  __m256i columns[4];
+  transpose_halves(pair, columns);
+  for (int c = 0; c < 4; ++c) _mm256_store_si256(reinterpret_cast<__m256i*>(words[c]), columns[c]);
 }
 
 NIBBLE_AVX2 inline void set_scale(std::uint8_t byte, int row, WeightWords& step) {
@@ -90,35 +64,18 @@ NIBBLE_AVX2 inline void load_words(const Bf16Matrix& matrix, int row, int k, Wei
   }
 }
 
-// A code's bfloat16 is two bytes, each looked up by the code: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
 NIBBLE_AVX2 inline void load_words(const Mxfp4Checkpoint& matrix, int row, int k, WeightWords& step) {
   static_assert(dot_step == mxfp4_block);
-  const __m256i high_bytes = _mm256_broadcastsi128_si256(
-      _mm_setr_epi8(0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, char(0x80), char(0xbf), char(0xbf),
-                    char(0xbf), char(0xc0), char(0xc0), char(0xc0), char(0xc0)));
-  const __m256i low_bytes = _mm256_broadcastsi128_si256(
-      _mm_setr_epi8(0, 0, char(0x80), char(0xc0), 0, 0x40, char(0x80), char(0xc0), 0, 0, char(0x80),
-                    char(0xc0), 0, 0x40, char(0x80), char(0xc0)));
-  const __m256i low_nibbles = _mm256_set1_epi8(15);
+  const Mxfp4Bytes lookup;
   const std::int64_t row_blocks = matrix.cols / mxfp4_block, row_bytes = row_blocks * mxfp4_block_bytes;
   for (int half = 0; half < halves; ++half) {
     const std::int64_t first = (row + half * lanes) * row_blocks + k / mxfp4_block;
     const std::uint8_t* codes = matrix.blocks + first * mxfp4_block_bytes;
     __m256i words[4][4];  // [columns 0, 2 .. 14; 16 .. 30; 1, 3 .. 15; 17 .. 31][row]
     for (int r = 0; r < 4; ++r) {
-      const __m128i upper = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + r * row_bytes));
-      const __m128i lower = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + (r + 4) * row_bytes));
-      const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(upper), lower, 1);
-      const __m256i even = _mm256_and_si256(both, low_nibbles);
-      const __m256i odd = _mm256_and_si256(_mm256_srli_epi16(both, 4), low_nibbles);
-      const __m256i even_low = _mm256_shuffle_epi8(low_bytes, even),
-                    even_high = _mm256_shuffle_epi8(high_bytes, even);
-      const __m256i odd_low = _mm256_shuffle_epi8(low_bytes, odd),
-                    odd_high = _mm256_shuffle_epi8(high_bytes, odd);
-      words[0][r] = _mm256_unpacklo_epi8(even_low, even_high);
-      words[1][r] = _mm256_unpackhi_epi8(even_low, even_high);
-      words[2][r] = _mm256_unpacklo_epi8(odd_low, odd_high);
-      words[3][r] = _mm256_unpackhi_epi8(odd_low, odd_high);
+      const __m256i bytes = two_parts(codes + r * row_bytes, codes + (r + 4) * row_bytes);
+      lookup.look_up(Mxfp4Bytes::lower(bytes), words[0][r], words[1][r]);
+      lookup.look_up(Mxfp4Bytes::upper(bytes), words[2][r], words[3][r]);
     }
     for (int part = 0; part < 4; ++part) {
       store_transposed(words[part],
@@ -151,13 +108,6 @@ NIBBLE_AVX2 inline void load_words(const Q8Matrix& matrix, int row, int k, Weigh
       }
     }
   }
-}
-
-NIBBLE_AVX2 inline __m256 low_halves(__m256i words) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
-}
-NIBBLE_AVX2 inline __m256 high_halves(__m256i words) {
-  return _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
 }
 
 // sum + weight * x. A fused multiply-add rounds once where the contract rounds twice, unless the product is
@@ -320,8 +270,14 @@ void avx2_tile(const Mxfp4Checkpoint& matrix, int row, std::span<const float* co
   tile(matrix, row, inputs, values, totals);
 }
 
+void avx2_prepare(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end) {
+  if (avx2_takes_few(inputs)) return avx2_few_prepare(matrix, inputs, begin, end);
+  prepare_float_inputs(matrix, inputs, begin, end);
+}
+
 void avx2_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
                    const TotalsSink& store) {
+  if (avx2_takes_few(inputs)) return avx2_few_multiply(matrix, begin, end, inputs, store);
   std::visit([&](const auto& each) { multiply_tiles({avx2_tile}, each, begin, end, inputs, store); }, matrix);
 }
 

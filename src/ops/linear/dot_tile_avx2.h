@@ -6,6 +6,7 @@
 namespace nibble {
 
 bool avx2_supported();
+void avx2_prepare(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end);
 void avx2_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
                    const TotalsSink& store);
 
