@@ -201,7 +201,8 @@ std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
   };
   const std::vector<std::pair<std::string_view, FloatType>> float_types = {
       {"auto", FloatType::automatic}, {"float32", FloatType::float32}, {"bfloat16", FloatType::bfloat16}};
-  std::vector<std::pair<std::string_view, FloatType>> kv_types = float_types;
+  std::vector<std::pair<std::string_view, FloatType>> activation_types = float_types, kv_types = float_types;
+  activation_types.push_back({"int8", FloatType::int8});
   kv_types.push_back({"fp8", FloatType::fp8_e4m3});
   std::vector<OptionSpec> specs{
       {.name = "--device",
@@ -235,9 +236,9 @@ std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
        .set = noting(given.max_num_batched_tokens, int_value(options.max_num_batched_tokens, 1, 1 << 20))},
       {.name = "--dtype",
        .value = "TYPE",
-       .help = "activations in products: auto (the model's), float32 or bfloat16",
+       .help = "activations in products: auto (the model's), float32, bfloat16 or int8",
        .default_text = "auto",
-       .set = noting(given.dtype, choice_value<FloatType>(options.dtype, float_types))},
+       .set = noting(given.dtype, choice_value<FloatType>(options.dtype, activation_types))},
       {.name = "--kv-cache-dtype",
        .value = "TYPE",
        .help = "keys and values: auto (as --dtype), float32, bfloat16 or fp8",

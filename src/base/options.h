@@ -73,7 +73,7 @@ Status apply_environment(const Environment& environment, std::span<const OptionS
 
 enum class Device : std::uint8_t { automatic, cpu, cuda };
 enum class Quantization : std::uint8_t { none, q8, mxfp4 };
-enum class FloatType : std::uint8_t { automatic, float32, bfloat16, fp8_e4m3 };
+enum class FloatType : std::uint8_t { automatic, float32, bfloat16, fp8_e4m3, int8 };
 
 // What every command that loads a model lets its user choose. A value the user set is honoured or refused,
 // never changed; `given` tells such a value from a default.

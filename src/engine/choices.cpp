@@ -17,13 +17,18 @@ DenseFormat dense_format(Quantization quantization) {
   return DenseFormat::bf16;
 }
 
+InputValues activations_of(const Plan& plan) {
+  if (plan.int8_products) return InputValues::int8;
+  return plan.dtype == DType::bf16 ? InputValues::bf16 : InputValues::any_float;
+}
+
 WorkerLimits worker_limits(const Plan& plan) {
   return {.threads = plan.threads,
           .max_rows = plan.max_num_batched_tokens,
           .max_logit_rows = plan.max_logit_rows,
           .max_sequences = plan.max_num_seqs,
           .max_positions = plan.max_model_len,
-          .activations = plan.dtype == DType::bf16 ? InputValues::bf16 : InputValues::any_float,
+          .activations = activations_of(plan),
           .kv_dtype = plan.kv_dtype,
           .page_size = plan.page_size,
           .page_counts = {plan.kv_pages, plan.kv_window_pages},

@@ -72,7 +72,7 @@ std::vector<RequestId> differing(const Answers& got, const Answers& expected) {
   return found;
 }
 
-constexpr FloatType dtypes[] = {FloatType::float32, FloatType::bfloat16};
+constexpr FloatType dtypes[] = {FloatType::float32, FloatType::bfloat16, FloatType::int8};
 
 TEST(Determinism, BitsDependOnNeitherBatchNorChunksNorThreads) {
   for (const FloatType dtype : dtypes) {
@@ -147,7 +147,8 @@ TEST(Determinism, TheCheckerSeesKernelsWhoseOrderDependsOnTheBatch) {
   static const DotKernels breaking{.name = "breaking",
                                    .supported = [] { return true; },
                                    .prepare = best_dot_kernels().prepare,
-                                   .multiply = add_as_the_batch_goes};
+                                   .multiply = add_as_the_batch_goes,
+                                   .multiply_int8 = add_as_the_batch_goes};
   const auto load_breaking = [](EngineOptions options) {
     options.model = example.string();
     Result<std::unique_ptr<Engine>> engine =

@@ -37,8 +37,9 @@ TEST(Engine, ComputesTheModelThatTransformersComputes) {
   }
 }
 
-TEST(Engine, Bfloat16ActivationsAndCacheStayNearTheReference) {
+TEST(Engine, NarrowActivationsAndCacheStayNearTheReference) {
   for (const auto& [dtype, kv_dtype] : {std::pair{FloatType::bfloat16, FloatType::float32},
+                                        {FloatType::int8, FloatType::float32},
                                         {FloatType::float32, FloatType::bfloat16},
                                         // The example's config asks for bfloat16.
                                         {FloatType::automatic, FloatType::automatic}}) {

@@ -18,12 +18,13 @@ struct OpContext {
   const AttentionKernels& attention = best_attention_kernels();
   const RowKernels& rows = best_row_kernels();
   // What enters a matrix product: float32 as it was computed, or rounded to bfloat16 once, by the op that
-  // made it.
+  // made it; a product itself rounds to eight bits.
   InputValues activations = InputValues::any_float;
   TimeTable* times = nullptr;  // null: nobody asks where the time goes
 
+  bool rounds_to_bf16() const { return activations != InputValues::any_float; }
   float activation(float value) const {
-    return activations == InputValues::bf16 ? Bf16::from_float(value).to_float() : value;
+    return rounds_to_bf16() ? Bf16::from_float(value).to_float() : value;
   }
 };
 

@@ -137,12 +137,14 @@ void add_benchmarks() {
       for (const DotKernels& kernels : dot_kernels()) {
         if (!kernels.supported() || kernels.name == "scalar") continue;
         for (const int count : {1, 2, 4, 8, 16, 32, 64, 128}) {
-          for (const InputValues values : {InputValues::bf16, InputValues::any_float}) {
-            const bool floats = values == InputValues::any_float;
-            if (floats && count != 1 && count != 64) continue;
+          for (const InputValues values : {InputValues::bf16, InputValues::any_float, InputValues::int8}) {
+            constexpr const char* names[] = {"/float", "/bf16", "/int8"};  // in the order of InputValues
+            if (values == InputValues::any_float && count != 1 && count != 64) continue;
+            if (values == InputValues::int8 && format.bytes_a_weight == 2) continue;
             benchmark::RegisterBenchmark(
-                (std::string(format.name) + "/" + std::string(kernels.name) + (floats ? "/float" : "/bf16") +
-                 "/inputs:" + std::to_string(count) + "/threads:" + std::to_string(threads))
+                (std::string(format.name) + "/" + std::string(kernels.name) +
+                 names[static_cast<std::size_t>(values)] + "/inputs:" + std::to_string(count) +
+                 "/threads:" + std::to_string(threads))
                     .c_str(),
                 [&kernels, &format, values, count, threads](benchmark::State& state) {
                   multiply(state, kernels, format, values, count, threads);

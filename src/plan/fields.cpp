@@ -12,7 +12,7 @@ using Candidates = std::vector<Candidate>;
 std::string text_of(std::int64_t number) { return number == 0 ? std::string() : std::to_string(number); }
 
 std::string float_name(FloatType type) {
-  constexpr const char* names[] = {"", "float32", "bfloat16", "fp8"};
+  constexpr const char* names[] = {"", "float32", "bfloat16", "fp8", "int8"};
   return names[static_cast<std::size_t>(type)];
 }
 
@@ -54,9 +54,10 @@ Candidates expert_ranks(const Situation& s) {
 
 Candidates dtypes(const Situation& s) {
   const std::string why = "what the model's config asks for";
+  const Candidate int8{.value = "int8", .why = "the fastest, but rounds inputs of 4- and 8-bit weights"};
   if (s.model.dtype == DType::bf16)
-    return {{.value = "bfloat16", .why = why}, {.value = "float32", .why = "rounds nothing"}};
-  return {{.value = "float32", .why = why}, {.value = "bfloat16", .why = "half the bytes"}};
+    return {{.value = "bfloat16", .why = why}, {.value = "float32", .why = "rounds nothing"}, int8};
+  return {{.value = "float32", .why = why}, {.value = "bfloat16", .why = "half the bytes"}, int8};
 }
 
 Candidates quantizations(const Situation&) {
@@ -66,7 +67,9 @@ Candidates quantizations(const Situation&) {
 }
 
 Candidates kv_dtypes(const Situation& s) {
-  Candidates list = {{.value = s.at(Field::dtype).value, .why = "the same as dtype"}};
+  const std::string& dtype = s.at(Field::dtype).value;
+  Candidates list = {{.value = dtype, .why = "the same as dtype"}};
+  if (dtype == "int8") list[0] = {.value = "bfloat16", .why = "what int8 is rounded from"};
   for (const char* name : {"bfloat16", "float32", "fp8"}) {
     if (list[0].value != name) list.push_back({.value = name, .why = "for a longer context"});
   }

@@ -79,7 +79,7 @@ void compare(const std::string& family, std::span<const Kernels> list,
   }
 }
 
-// One input alone and several together, float32 and bfloat16 inputs.
+// One input alone and several together, float32, bfloat16 and eight-bit inputs.
 void check_products(const std::string& family, ThreadPool& threads, const DenseMatrix& matrix,
                     std::span<const DotKernels> list, std::vector<KernelCheck>& checks) {
   constexpr int inputs = 19;
@@ -88,9 +88,9 @@ void check_products(const std::string& family, ThreadPool& threads, const DenseM
   AlignedBytes room(linear_workspace_bytes(inputs, cols));
   const auto run = [&](const DotKernels& kernels) {
     std::vector<float> all;
-    for (const InputValues values : {InputValues::any_float, InputValues::bf16}) {
+    for (const InputValues values : {InputValues::any_float, InputValues::bf16, InputValues::int8}) {
       std::vector<float> given = x;
-      if (values == InputValues::bf16) {
+      if (values != InputValues::any_float) {
         for (float& each : given) each = Bf16::from_float(each).to_float();
       }
       for (const int count : {1, inputs}) {

@@ -38,7 +38,8 @@ TEST(KernelCheck, ABrokenProductIsCaughtAndNamed) {
   const DotKernels list[] = {{.name = "broken",
                               .supported = [] { return true; },
                               .prepare = dot_kernels().back().prepare,
-                              .multiply = broken},
+                              .multiply = broken,
+                              .multiply_int8 = dot_kernels().back().multiply_int8},
                              dot_kernels().back()};
   ThreadPool threads(1);
   const auto checks = check_kernels(threads, {}, {.dots = list});

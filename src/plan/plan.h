@@ -107,6 +107,7 @@ struct Plan {
   int tensor_parallel = 1;
   int expert_parallel = 1;
   DType dtype = DType::bf16;
+  bool int8_products = false;  // inputs of weights in blocks are rounded once more
   Quantization quantization = Quantization::none;
   DType kv_dtype = DType::bf16;
   ExpertPath experts;

@@ -288,6 +288,7 @@ void fill(const Situation& s, Plan& plan) {
   plan.tensor_parallel = whole(Field::tensor_parallel);
   plan.expert_parallel = whole(Field::expert_parallel);
   plan.dtype = s.at(Field::dtype).value == "float32" ? DType::f32 : DType::bf16;
+  plan.int8_products = s.at(Field::dtype).value == "int8";
   plan.quantization = quantization_of(s);
   plan.kv_dtype = kv_dtype_of(s);
   plan.experts = s.at(Field::experts).path;

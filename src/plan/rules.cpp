@@ -170,8 +170,8 @@ constexpr Rule rules[] = {
      }},
 
     {"gpu-bfloat16", Field::dtype, Effect::remove,
-     [](const S& s, const C& c) { return s.on_gpu() && c.value == "float32"; },
-     [](const S&, const C&) { return std::string("a GPU's matrix units take bfloat16"); }},
+     [](const S& s, const C& c) { return s.on_gpu() && c.value != "bfloat16"; },
+     [](const S&, const C&) { return std::string("the GPU's kernels take bfloat16"); }},
 
     {"gpu-converts-nothing", Field::quantization, Effect::remove,
      [](const S& s, const C& c) { return s.on_gpu() && c.value != "none"; },

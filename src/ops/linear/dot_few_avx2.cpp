@@ -6,24 +6,19 @@
 #include "ops/linear/dot_few_avx2.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "ops/linear/float_inputs.h"
-#include "ops/linear/simd256.h"
-#include "ops/linear/step_rows.h"
+#include "ops/linear/step_groups256.h"
 
 namespace nibble {
 namespace {
 
 constexpr int most_few_inputs = 4;
-constexpr int group_steps = 8;
 
 // A group of an input, a lane a step. Group g of input i of n is the one at g * n + i.
 struct alignas(32) InputGroup {
   float values[dot_step][group_steps];
 };
-
-constexpr int groups_of(int steps) { return (steps + group_steps - 1) / group_steps; }
 
 // A format's decoder turns eight steps' bytes into words (read), and words part by part, eight k each, into
 // the floats of each k, times weight_factor (for_eight). Those of one parity are visited in order, and right
@@ -181,25 +176,6 @@ NIBBLE_AVX2 void pack_groups(const float* x, int steps, float factor, InputGroup
   }
 }
 
-// Steps' sums times scales, the smallest and the NaN among them.
-[[gnu::noinline]] NIBBLE_AVX2 __m256 scaled_with_care(__m256 sums, __m256i scales) {
-  const __m256i smallest = _mm256_cmpeq_epi32(scales, _mm256_setzero_si256());
-  const __m256i nan = _mm256_cmpeq_epi32(scales, _mm256_set1_epi32(255));
-  // 2^-127 is subnormal and would count as zero, so it comes in two factors.
-  const __m256 half =
-      _mm256_blendv_ps(_mm256_set1_ps(1.0f), _mm256_set1_ps(0.5f), _mm256_castsi256_ps(smallest));
-  const __m256i exponents = _mm256_slli_epi32(_mm256_max_epi32(scales, _mm256_set1_epi32(1)), 23);
-  const __m256i factors = _mm256_blendv_epi8(exponents, _mm256_set1_epi32(0x7fc00000), nan);
-  return _mm256_mul_ps(_mm256_mul_ps(sums, half), _mm256_castsi256_ps(factors));
-}
-
-// Whether one of eight scales is 0 or 255.
-NIBBLE_AVX2 inline bool any_extreme(__m128i scales) {
-  const __m128i shifted = _mm_sub_epi8(scales, _mm_set1_epi8(1));  // they become the largest
-  const __m128i largest = _mm_max_epu8(shifted, _mm_set1_epi8(static_cast<char>(254)));
-  return (_mm_movemask_epi8(_mm_cmpeq_epi8(largest, shifted)) & 0xff) != 0;
-}
-
 // A chain of a group is sixteen products that wait for one another: rows or inputs side by side keep a
 // processor busy.
 constexpr int rows_at_once(int inputs) { return inputs == 1 ? 2 : 1; }
@@ -210,20 +186,6 @@ constexpr int groups_at_once = 4;
 // The sums of a group's steps, of each row with each input.
 template <int inputs>
 using GroupSums = float[inputs][tile_rows][group_steps];
-
-// A group's bytes, of which the last of a row may have fewer steps: the others are zeros.
-template <class Lanes>
-struct LastGroup {
-  alignas(32) std::uint8_t codes[group_steps * Lanes::step_bytes];
-  std::uint8_t scales[group_steps];
-
-  LastGroup(const std::uint8_t* from, const std::uint8_t* scales_from, int steps) {
-    std::memset(codes, 0, sizeof codes);
-    std::memset(scales, 127, sizeof scales);
-    std::memcpy(codes, from, static_cast<std::size_t>(steps * Lanes::step_bytes));
-    if (Lanes::scaled) std::memcpy(scales, scales_from, static_cast<std::size_t>(steps));
-  }
-};
 
 // The sums of one group's steps of `rows` rows with each input.
 template <class Lanes, int rows, int count>
@@ -263,15 +225,13 @@ NIBBLE_AVX2 inline void multiply_group(const Lanes& lanes, const std::uint8_t* c
 #pragma GCC unroll 4
       for (int i = 0; i < count; ++i) _mm256_store_ps(sums[i * tile_rows + r], sum[i]);
     } else {
-      const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales[r]));
-      const __m256i wide = _mm256_cvtepu8_epi32(bytes);
-      const __m256 factors = _mm256_castsi256_ps(_mm256_slli_epi32(wide, 23));
+      const GroupScales scale(scales[r]);
 #pragma GCC unroll 4
       for (int i = 0; i < count; ++i)
-        _mm256_store_ps(sums[i * tile_rows + r], _mm256_mul_ps(sum[i], factors));
-      if (any_extreme(bytes)) {
+        _mm256_store_ps(sums[i * tile_rows + r], _mm256_mul_ps(sum[i], scale.factors));
+      if (scale.extreme) {
         for (int i = 0; i < count; ++i)
-          _mm256_store_ps(sums[i * tile_rows + r], scaled_with_care(sum[i], wide));
+          _mm256_store_ps(sums[i * tile_rows + r], scaled_with_care(sum[i], scale.bytes));
       }
     }
   }
@@ -305,22 +265,10 @@ NIBBLE_AVX2 inline void multiply_groups(const Lanes& lanes, const StepRows& matr
   }
 }
 
-// Adds the first `steps` steps' sums of eight rows to the rows' total, in order.
-NIBBLE_AVX2 inline __m256 add_steps(__m256 total, const float (*sums)[group_steps], int steps) {
-  __m256i rows[8], lanes[8];
-  for (int r = 0; r < 8; ++r) rows[r] = _mm256_load_si256(reinterpret_cast<const __m256i*>(sums[r]));
-  transpose_words(rows, lanes);
-#pragma GCC unroll 8
-  for (int step = 0; step < group_steps; ++step) {
-    if (step < steps) total = _mm256_add_ps(total, _mm256_castsi256_ps(lanes[step]));
-  }
-  return total;
-}
-
 template <class Lanes, int count>
 NIBBLE_AVX2 void multiply_few(const StepRows& matrix, int begin, int end, const std::byte* prepared,
                               const TotalsSink& store) {
-  constexpr int at_once = rows_at_once(count), steps_ahead = 65536 / Lanes::step_bytes;
+  constexpr int at_once = rows_at_once(count), steps_ahead = group_bytes_ahead / Lanes::step_bytes;
   const InputGroup* inputs = reinterpret_cast<const InputGroup*>(prepared);
   const int steps = static_cast<int>(matrix.row_steps), groups = groups_of(steps);
   alignas(32) GroupSums<count> sums[groups_at_once];

@@ -9,6 +9,7 @@
 #include "ops/linear/dot_tile_avx512.h"
 #include "ops/linear/dot_tile_scalar.h"
 #include "ops/linear/float_inputs.h"
+#include "ops/linear/int8_inputs.h"
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -18,11 +19,11 @@ namespace nibble {
 namespace {
 
 constexpr DotKernels kernels[] = {
-    {"amx", amx_supported, amx_prepare, amx_multiply},
-    {"avx512_bf16", avx512_bf16_supported, avx512_bf16_prepare, avx512_bf16_multiply},
-    {"avx512", avx512_supported, prepare_float_inputs, avx512_multiply},
-    {"avx2", avx2_supported, avx2_prepare, avx2_multiply},
-    {"scalar", scalar_supported, prepare_float_inputs, scalar_multiply},
+    {"amx", amx_supported, amx_prepare, amx_multiply, avx2_int8_multiply},
+    {"avx512_bf16", avx512_bf16_supported, avx512_bf16_prepare, avx512_bf16_multiply, avx2_int8_multiply},
+    {"avx512", avx512_supported, prepare_float_inputs, avx512_multiply, avx2_int8_multiply},
+    {"avx2", avx2_supported, avx2_prepare, avx2_multiply, avx2_int8_multiply},
+    {"scalar", scalar_supported, prepare_float_inputs, scalar_multiply, scalar_int8_multiply},
 };
 
 // The compiler does not know that arithmetic depends on the control word; the kernels' code stays on its side
@@ -39,6 +40,12 @@ class FlushSubnormals {
 #endif
 };
 
+// Eight-bit inputs of a matrix that is not in blocks are bfloat16.
+DotInputs without_int8(DotInputs inputs) {
+  if (inputs.values == InputValues::int8) inputs.values = InputValues::bf16;
+  return inputs;
+}
+
 }  // namespace
 
 std::size_t prepared_bytes(int cols, int count) {
@@ -51,12 +58,19 @@ std::size_t prepared_bytes(int cols, int count) {
   return round_up(count, input_group) * one;
 }
 
+void prepare_rows(const DotKernels& chosen, const DenseMatrix& matrix, const DotInputs& inputs, int begin,
+                  int end) {
+  if (takes_int8(matrix, inputs)) return prepare_int8_inputs(matrix, inputs, begin, end);
+  chosen.prepare(matrix, without_int8(inputs), begin, end);
+}
+
 void multiply_rows(const DotKernels& chosen, const DenseMatrix& matrix, int begin, int end,
                    const DotInputs& inputs, const TotalsSink& store) {
   NIBBLE_CHECK(begin % range_rows == 0 && end <= matrix_rows(matrix));
   NIBBLE_CHECK(inputs.rows.cols == matrix_cols(matrix));
   const FlushSubnormals mode;
-  chosen.multiply(matrix, begin, end, inputs, store);
+  if (takes_int8(matrix, inputs)) return chosen.multiply_int8(matrix, begin, end, inputs, store);
+  chosen.multiply(matrix, begin, end, without_int8(inputs), store);
 }
 
 std::span<const DotKernels> dot_kernels() { return kernels; }

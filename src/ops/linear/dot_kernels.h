@@ -68,16 +68,22 @@ class TotalsSink {
   void (*call_)(const void* store, int row, int input, const float* totals);
 };
 
+// Call them through prepare_rows and multiply_rows.
 struct DotKernels {
   std::string_view name;
   bool (*supported)();  // by this machine
   // Inputs [begin, end) of the matrix into their place; begin is a multiple of input_group.
   void (*prepare)(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end);
-  // Rows [begin, end) by all inputs; begin is a multiple of range_rows. Call it through multiply_rows.
+  // Rows [begin, end) by all inputs; begin is a multiple of range_rows.
   void (*multiply)(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
                    const TotalsSink& store);
+  // The same where inputs are eight-bit codes (int8_inputs.h), which all kernels prepare alike.
+  void (*multiply_int8)(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
+                        const TotalsSink& store);
 };
 
+void prepare_rows(const DotKernels& kernels, const DenseMatrix& matrix, const DotInputs& inputs, int begin,
+                  int end);
 // kernels.multiply with subnormal numbers counting as zero, on this thread and for as long as it runs; the
 // sink is called in that mode too.
 void multiply_rows(const DotKernels& kernels, const DenseMatrix& matrix, int begin, int end,

@@ -21,7 +21,7 @@ std::vector<float> multiply(const DotKernels& kernels, const DenseMatrix& matrix
   const DotInputs inputs{
       .rows = {.first = x.data(), .count = count, .cols = cols}, .values = values, .prepared = room.data()};
   for (int i = 0; i < count; i += input_group)
-    kernels.prepare(matrix, inputs, i, std::min(count, i + input_group));
+    prepare_rows(kernels, matrix, inputs, i, std::min(count, i + input_group));
   std::vector<float> out(static_cast<std::size_t>(count * rows), 7);
   const auto store = [&](int row, int input, const float* totals) {
     std::copy_n(totals, std::min(tile_rows, rows - row), out.begin() + input * rows + row);
@@ -35,9 +35,11 @@ std::vector<float> multiply(const DotKernels& kernels, const DenseMatrix& matrix
 
 const DotKernels& scalar() { return dot_kernels().back(); }
 
+constexpr InputValues all_values[] = {InputValues::any_float, InputValues::bf16, InputValues::int8};
+
 std::vector<float> inputs_of(std::mt19937& random, InputValues values, std::size_t count) {
   std::vector<float> x = random_floats(random, count, 100.0f);
-  if (values == InputValues::bf16) {
+  if (values != InputValues::any_float) {
     for (float& value : x) value = Bf16::from_float(value).to_float();
   }
   return x;
@@ -116,7 +118,7 @@ TEST_P(EveryKernel, GivesTheScalarBitsOnBf16) {
     for (int cols : {shape.cols, shape.cols - 13}) {
       const std::vector<Bf16> weights =
           random_bf16(random, static_cast<std::size_t>(shape.rows * cols), 4.0f);
-      for (const InputValues values : {InputValues::any_float, InputValues::bf16}) {
+      for (const InputValues values : all_values) {
         expect_scalar_bits(Bf16Matrix{weights.data(), shape.rows, cols}, values,
                            inputs_of(random, values, static_cast<std::size_t>(shape.count * cols)));
       }
@@ -130,7 +132,7 @@ TEST_P(EveryKernel, GivesTheScalarBitsOnBf16OfEveryMagnitude) {
     std::vector<Bf16> weights;
     for (float value : wild_bf16(random, static_cast<std::size_t>(shape.rows * shape.cols)))
       weights.push_back(Bf16::from_float(value));
-    for (const InputValues values : {InputValues::any_float, InputValues::bf16}) {
+    for (const InputValues values : all_values) {
       expect_scalar_bits(Bf16Matrix{weights.data(), shape.rows, shape.cols}, values,
                          wild_bf16(random, static_cast<std::size_t>(shape.count * shape.cols)));
     }
@@ -158,7 +160,7 @@ TEST_P(EveryKernel, GivesTheScalarBitsOnMxfp4AtEveryScale) {
   std::mt19937 random(2);
   for (const Shape& shape : shapes) {
     RandomMxfp4 weights(random, 1, shape.rows, shape.cols);
-    for (const InputValues values : {InputValues::any_float, InputValues::bf16}) {
+    for (const InputValues values : all_values) {
       for (bool wild : {false, true}) {
         if (wild) {
           for (std::uint8_t& scale : weights.scales)
@@ -176,7 +178,7 @@ TEST_P(EveryKernel, GivesTheScalarBitsOnQ8AtEveryScale) {
   std::mt19937 random(7);
   for (const Shape& shape : shapes) {
     RandomQ8 weights(random, shape.rows, shape.cols);
-    for (const InputValues values : {InputValues::any_float, InputValues::bf16}) {
+    for (const InputValues values : all_values) {
       for (bool wild : {false, true}) {
         if (wild) {
           for (std::uint8_t& scale : weights.scales)
@@ -190,13 +192,95 @@ TEST_P(EveryKernel, GivesTheScalarBitsOnQ8AtEveryScale) {
   }
 }
 
+// dot_tile.h's words on eight-bit inputs, in double precision where they say exact.
+std::vector<float> eight_bit_products(const std::vector<float>& weights,
+                                      const std::vector<std::uint8_t>& scales, const std::vector<float>& x,
+                                      int cols) {
+  const std::size_t steps = static_cast<std::size_t>(cols) / dot_step, rows = scales.size() / steps;
+  std::vector<float> out;
+  for (std::size_t i = 0; i < x.size() / static_cast<std::size_t>(cols); ++i) {
+    for (std::size_t row = 0; row < rows; ++row) {
+      float total = 0;
+      for (std::size_t step = 0; step < steps; ++step) {
+        const float* values = x.data() + (i * steps + step) * dot_step;
+        const float* codes = weights.data() + (row * steps + step) * dot_step;
+        float largest = 0;
+        for (int k = 0; k < dot_step; ++k) largest = std::max(largest, std::fabs(values[k]));
+        double sum = 0;
+        for (int k = 0; k < dot_step; ++k) {
+          const float code = largest == 0 ? 0.0f : values[k] * (127.0f / largest);
+          sum += std::nearbyint(static_cast<double>(code)) * static_cast<double>(codes[k]);
+        }
+        total += static_cast<float>(sum) * (largest / 127.0f) * E8m0{scales[row * steps + step]}.to_float();
+      }
+      out.push_back(total);
+    }
+  }
+  return out;
+}
+
+TEST_P(EveryKernel, RoundsInputsToEightBitsAStepAndAddsStepsInOrder) {
+  std::mt19937 random(11);
+  for (const Shape& shape : shapes) {
+    const std::size_t count = static_cast<std::size_t>(shape.rows * shape.cols);
+    std::vector<float> x =
+        inputs_of(random, InputValues::int8, static_cast<std::size_t>(shape.count * shape.cols));
+    std::fill_n(x.begin(), dot_step, 0.0f);
+    const RandomMxfp4 mxfp4(random, 1, shape.rows, shape.cols);
+    std::vector<float> weights(count);
+    for (std::size_t k = 0; k < count; ++k) {
+      const std::uint8_t codes = mxfp4.blocks[k / 2];
+      weights[k] = E2m1{static_cast<std::uint8_t>(k % 2 == 0 ? codes & 15 : codes >> 4)}.to_float();
+    }
+    EXPECT_TRUE(same_bits(multiply(kernel(), mxfp4.experts[0], InputValues::int8, x),
+                          eight_bit_products(weights, mxfp4.scales, x, shape.cols)));
+    const RandomQ8 q8(random, shape.rows, shape.cols);
+    for (std::size_t k = 0; k < count; ++k) weights[k] = q8.codes[k];
+    EXPECT_TRUE(same_bits(multiply(kernel(), q8.matrix, InputValues::int8, x),
+                          eight_bit_products(weights, q8.scales, x, shape.cols)));
+  }
+}
+
+// The largest sums there can be, where sixteen bits would not do.
+TEST_P(EveryKernel, AddsTheLargestEightBitProductsExactly) {
+  const int rows = 17, cols = 320;
+  const std::size_t count = static_cast<std::size_t>(rows * cols), steps = count / dot_step;
+  const std::vector<std::uint8_t> scales(steps, 127);
+  for (const int code : {-128, -127, 127}) {
+    for (const float sign : {-1.0f, 1.0f}) {
+      const std::vector<std::int8_t> codes(count, static_cast<std::int8_t>(code));
+      const std::vector<float> x(static_cast<std::size_t>(2 * cols), sign);
+      for (const float found :
+           multiply(kernel(), Q8Matrix{codes.data(), scales.data(), rows, cols}, InputValues::int8, x))
+        ASSERT_NEAR(found, static_cast<float>(code * cols) * sign, 0.01f) << code;
+      const std::vector<std::uint8_t> fours(count / 2, code < 0 ? 0xff : 0x77);  // -6 and 6
+      for (const float found :
+           multiply(kernel(), Mxfp4Checkpoint{fours.data(), scales.data(), rows, cols}, InputValues::int8, x))
+        ASSERT_NEAR(found, static_cast<float>((code < 0 ? -6 : 6) * cols) * sign, 0.01f) << code;
+    }
+  }
+}
+
+TEST_P(EveryKernel, AnEightBitInputThatIsNoNumberMakesItsProductsNone) {
+  std::mt19937 random(12);
+  const int rows = 20, cols = 320;
+  const RandomQ8 weights(random, rows, cols);
+  for (const float wrong : {NAN, INFINITY, -INFINITY, 0x1p110f}) {
+    std::vector<float> x = inputs_of(random, InputValues::int8, 3 * cols);
+    x[cols + 77] = wrong;
+    const std::vector<float> found = multiply(kernel(), weights.matrix, InputValues::int8, x);
+    for (int i = 0; i < 3 * rows; ++i)
+      ASSERT_EQ(std::isnan(found[static_cast<std::size_t>(i)]), i / rows == 1) << wrong;
+  }
+}
+
 TEST_P(EveryKernel, AnInputsTotalsDependOnItAloneWhateverTheFormat) {
   std::mt19937 random(3);
   const int rows = 80, cols = 608, count = 41;
   const RandomMxfp4 mxfp4(random, 1, rows, cols);
   const RandomQ8 q8(random, rows, cols);
   const std::vector<Bf16> bf16 = random_bf16(random, static_cast<std::size_t>(rows * cols));
-  for (const InputValues values : {InputValues::any_float, InputValues::bf16}) {
+  for (const InputValues values : all_values) {
     const std::vector<float> x = inputs_of(random, values, static_cast<std::size_t>(count * cols));
     EXPECT_TRUE(independent_of_company(kernel(), mxfp4.experts[0], values, x));
     EXPECT_TRUE(independent_of_company(kernel(), q8.matrix, values, x));

@@ -8,6 +8,11 @@
 //   the step's sum is multiplied by the block's scale first. Each product and each sum is rounded to float32;
 //   where inputs are bfloat16, products are added unrounded (they are exact but for overflow and underflow).
 //
+//   Where inputs are eight-bit, those of a product with MXFP4 or Q8 weights are rounded once more: the 32 of
+//   a step to integers of at most 127, to nearest, ties to even, times a scale, the largest magnitude / 127.
+//   The sum of a step is then an exact integer, and float32 from there: times the input's scale, times the
+//   block's, added to the total, each rounded. What is infinite or no number makes all of its step no number.
+//
 //   Subnormal numbers count as zero, as operands and as results (scales excepted: they keep their value).
 //   Inputs that are bfloat16 by contract count as 0 below 2^-60 and as infinite from 2^100 on.
 //
@@ -34,8 +39,9 @@ struct Bf16Matrix {
 };
 
 // What the floats of an input may be. A product of two bfloat16 values is exact in float32, so a fused
-// multiply-add then gives the contract's bits at half the instructions.
-enum class InputValues : std::uint8_t { any_float, bf16 };
+// multiply-add then gives the contract's bits at half the instructions. int8: bfloat16 too, and eight-bit
+// codes where the weights are in blocks.
+enum class InputValues : std::uint8_t { any_float, bf16, int8 };
 
 inline constexpr float smallest_bf16_input = 0x1p-60f;
 inline constexpr float infinite_bf16_input = 0x1p100f;

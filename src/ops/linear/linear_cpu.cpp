@@ -14,7 +14,8 @@ void linear(OpContext& context, const LinearArgs& args) {
                          .values = context.activations,
                          .prepared = args.workspace.data()};
   context.threads.parallel_for((args.rows + input_group - 1) / input_group, [&](int begin, int end) {
-    context.dots.prepare(args.weight, inputs, begin * input_group, std::min(end * input_group, args.rows));
+    prepare_rows(context.dots, args.weight, inputs, begin * input_group,
+                 std::min(end * input_group, args.rows));
   });
   const auto store = [&](int row, int input, const float* totals) {
     float* y = args.y + static_cast<std::int64_t>(input) * out + row;

@@ -49,7 +49,7 @@ void multiply_routed(OpContext& context, const std::vector<Mxfp4Checkpoint>& mat
   context.threads.parallel_for(experts, [&](int begin, int end) {
     for (int expert = begin; expert < end; ++expert) {
       const DotInputs inputs = inputs_of_expert(context, args, expert, x, slots_a_row, cols);
-      context.dots.prepare(matrices[static_cast<std::size_t>(expert)], inputs, 0, inputs.rows.count);
+      prepare_rows(context.dots, matrices[static_cast<std::size_t>(expert)], inputs, 0, inputs.rows.count);
     }
   });
   context.threads.parallel_for((rows + range_rows - 1) / range_rows, [&](int begin, int end) {

@@ -14,7 +14,7 @@ void add_rms_norm(OpContext& context, const AddRmsNormArgs& args) {
       const float* delta = args.delta == nullptr ? nullptr : args.delta + offset;
       const float mean = context.rows.add_and_square(x, delta, args.hidden) / static_cast<float>(args.hidden);
       const float scale = 1.0f / std::sqrt(mean + args.eps);
-      context.rows.scale(x, scale, args.weight, context.activations == InputValues::bf16, args.hidden, out);
+      context.rows.scale(x, scale, args.weight, context.rounds_to_bf16(), args.hidden, out);
     }
   });
 }
