@@ -17,7 +17,7 @@ constexpr int spins = 4000;
 
 // Few enough that taking them costs nothing beside them, and that each is long enough for a stream of memory
 // to get going.
-constexpr int pieces_a_share = 4;
+constexpr int pieces_a_share = 8;
 constexpr int most_threads = 65535 / pieces_a_share;
 
 // Where part i of `parts` of [0, n) begins.

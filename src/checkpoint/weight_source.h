@@ -50,7 +50,7 @@ class WeightSource {
   // Maps what the page cache holds of the files (MappedFile::map_cached), for as long as map_seconds at most;
   // returns how many bytes that were. In huge pages that is everything in milliseconds. In small ones it is a
   // third of what faults would cost, but of all weights, of which the first token needs a part.
-  static constexpr double map_seconds = 0.1;
+  static constexpr double map_seconds = 0.4;
   std::int64_t map_cached(ThreadPool& threads) const;
 
   // Copies a part of one tensor (MappedFile::read).

@@ -32,7 +32,7 @@ Choice mapping_choice(std::int64_t mapped, std::int64_t all) {
           .from = "default",
           .why = mapped >= all ? "all of the files, which the page cache held"
                                : "what the page cache held of " + megabytes(all) +
-                                     ", as far as a tenth of a second went; steps map the rest"};
+                                     ", as far as four tenths of a second went; steps map the rest"};
 }
 
 Choice device_choice(std::int64_t taken, std::int64_t planned) {

@@ -52,15 +52,23 @@ void multiply_routed(OpContext& context, const std::vector<Mxfp4Checkpoint>& mat
       prepare_rows(context.dots, matrices[static_cast<std::size_t>(expert)], inputs, 0, inputs.rows.count);
     }
   });
-  context.threads.parallel_for((rows + range_rows - 1) / range_rows, [&](int begin, int end) {
-    for (int expert = 0; expert < experts; ++expert) {
+  // Expert by expert, so that a thread's pieces follow one another in memory and a few experts' inputs stay
+  // in its caches.
+  const int ranges = (rows + range_rows - 1) / range_rows;
+  int used = 0;
+  for (int expert = 0; expert < experts; ++expert) used += args.offsets[expert + 1] > args.offsets[expert];
+  context.threads.parallel_for(used * ranges, [&](int begin, int end) {
+    for (int expert = 0, first = 0; expert < experts && first < end; ++expert) {
+      if (args.offsets[expert + 1] == args.offsets[expert]) continue;
+      const int from = std::max(begin, first) - first, to = std::min(end, first + ranges) - first;
+      first += ranges;
+      if (from >= to) continue;
       const DotInputs inputs = inputs_of_expert(context, args, expert, x, slots_a_row, cols);
-      if (inputs.rows.count == 0) continue;
       const auto store_slot = [&](int row, int input, const float* totals) {
         store(expert, row, inputs.rows.slots[input], totals);
       };
-      multiply_rows(context.dots, matrices[static_cast<std::size_t>(expert)], begin * range_rows,
-                    std::min(end * range_rows, rows), inputs, TotalsSink(store_slot));
+      multiply_rows(context.dots, matrices[static_cast<std::size_t>(expert)], from * range_rows,
+                    std::min(to * range_rows, rows), inputs, TotalsSink(store_slot));
     }
   });
 }
