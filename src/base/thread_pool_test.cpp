@@ -36,7 +36,7 @@ TEST(ThreadPool, PiecesAreTheSameRangesEveryTime) {
     ASSERT_EQ(first, again);
   }
   EXPECT_EQ(first.front(), 0);
-  EXPECT_EQ(first.back(), 91);
+  EXPECT_EQ(first.back(), 95);
 }
 
 TEST(ThreadPool, SharesRunSideBySide) {
