@@ -2,7 +2,7 @@
 """nibble beside llama.cpp on one machine, on the same weights, in one run.
 
     bench/cpu_compare.py MODEL_FOLDER MODEL.gguf --peer-library FOLDER --peer-python FOLDER [--nibble PROGRAM]
-                         [--quantization q8] [--items load decode:0 prefill:512 parallel:8 decode:4096]
+                         [--quantization q8] [--dtype int8] [--items load decode:0 prefill:512 parallel:8 decode:4096]
 
 MODEL_FOLDER is the Hugging Face checkpoint and MODEL.gguf the same weights for the peer. The peer is
 llama-cpp-python (PyPI) over a llama.cpp built for this machine: --peer-python is the folder of the package
@@ -25,7 +25,8 @@ DECODED = 24  # tokens of an answer
 
 
 def nibble_bench(arguments, *options) -> dict:
-    command = [arguments.nibble, "bench", arguments.model, "--json", "--quantization", arguments.quantization, *options]
+    command = [arguments.nibble, "bench", arguments.model, "--json", "--quantization", arguments.quantization,
+               "--dtype", arguments.dtype, *options]
     done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, check=True)
     return json.loads(done.stdout)
 
@@ -37,7 +38,7 @@ def nibble_item(arguments, item: str) -> dict:
         for _ in range(3):
             begin = time.perf_counter()
             subprocess.run([arguments.nibble, "generate", arguments.model, "--prompt-ids", "1", "--max-tokens", "1",
-                            "--ignore-eos", "--quantization", arguments.quantization, "--json"],
+                            "--ignore-eos", "--quantization", arguments.quantization, "--dtype", arguments.dtype, "--json"],
                            stdout=subprocess.DEVNULL, check=True)
             times.append(time.perf_counter() - begin)
         return {"first_token_s": statistics.median(times)}
@@ -87,6 +88,7 @@ def main():
     parser.add_argument("--peer-python", required=True)
     parser.add_argument("--nibble", default=str(Path(__file__).parents[1] / "build/release/nibble"))
     parser.add_argument("--quantization", default="none", help="nibble's dense weights: q8 beside a Q8_0 file, none beside bf16")
+    parser.add_argument("--dtype", default="auto", help="nibble's activations")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--items", nargs="+", default=ITEMS)
     arguments = parser.parse_args()

@@ -73,51 +73,45 @@ struct Q8Codes {
   }
 };
 
-// The sums of one group's steps of a row with each input, scaled; row `at` of the sums.
+// One group of a row by `count` inputs: adds the steps' sums to the totals, a lane each.
 template <class Codes>
-NIBBLE_AVX2 inline void multiply_group(const Codes& decoder, const std::uint8_t* codes,
-                                       const std::uint8_t* scales, const Int8Group* inputs, int count,
-                                       float (*sums)[tile_rows][group_steps], int at) {
+NIBBLE_AVX2 inline void add_group(const Codes& decoder, const std::uint8_t* codes, const std::uint8_t* scales,
+                                  const Int8Group* inputs, int count, __m256* totals) {
   __m256i words[8];
   decoder.read(codes, words);
   const GroupScales scale(scales);
   for (int i = 0; i < count; ++i) {
     const __m256 sum =
         _mm256_mul_ps(_mm256_cvtepi32_ps(decoder.sums(words, inputs[i])), _mm256_load_ps(inputs[i].scales));
-    _mm256_store_ps(sums[i][at],
-                    scale.extreme ? scaled_with_care(sum, scale.bytes) : _mm256_mul_ps(sum, scale.factors));
+    totals[i] = _mm256_add_ps(
+        totals[i], scale.extreme ? scaled_with_care(sum, scale.bytes) : _mm256_mul_ps(sum, scale.factors));
   }
 }
 
-// A tile's products with inputs [first, first + count) of n.
+NIBBLE_AVX2 inline float add_lanes(__m256 totals) {
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(totals), _mm256_extractf128_ps(totals, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+// The totals of a row with `count` inputs, group g of which begins at inputs + g * n.
 template <class Codes>
-NIBBLE_AVX2 void multiply_tile(const Codes& decoder, const StepRows& matrix, int row, int rows,
-                               const Int8Group* inputs, int n, int first, int count, Ahead* ahead,
-                               TileTotals* totals) {
-  const int steps = static_cast<int>(matrix.row_steps), groups = groups_of(steps);
-  alignas(32) float sums[inputs_at_once][tile_rows][group_steps];
-  std::fill_n(totals[0], count * tile_rows, 0.0f);
-  for (int g = 0; g < groups; ++g) {
-    const int left = std::min(group_steps, steps - g * group_steps);
-    const Int8Group* const group = inputs + static_cast<std::int64_t>(g) * n + first;
-    for (int r = 0; r < rows; ++r) {
-      if (ahead != nullptr) ahead->ask_for<Codes, group_steps>();
-      const std::int64_t step = (row + r) * matrix.row_steps + g * group_steps;
-      const std::uint8_t* codes = matrix.codes + step * Codes::step_bytes;
-      const std::uint8_t* scales = matrix.scales + step;
-      if (left == group_steps) {
-        multiply_group(decoder, codes, scales, group, count, sums, r);
-      } else {
-        const LastGroup<Codes> last(codes, scales, left);
-        multiply_group(decoder, last.codes, last.scales, group, count, sums, r);
-      }
-    }
-    for (int i = 0; i < count; ++i) {
-      for (int half = 0; half < tile_rows; half += 8) {
-        const __m256 total = add_steps(_mm256_load_ps(totals[i] + half), sums[i] + half, left);
-        _mm256_store_ps(totals[i] + half, total);
-      }
-    }
+NIBBLE_AVX2 inline void multiply_row(const Codes& decoder, const StepRows& matrix, std::int64_t row,
+                                     const Int8Group* inputs, int n, int count, Ahead& ahead,
+                                     __m256* totals) {
+  const int steps = static_cast<int>(matrix.row_steps), whole = steps / group_steps;
+  const std::uint8_t* codes = matrix.codes + row * matrix.row_steps * Codes::step_bytes;
+  const std::uint8_t* scales = matrix.scales + row * matrix.row_steps;
+  for (int i = 0; i < count; ++i) totals[i] = _mm256_setzero_ps();
+  for (int g = 0; g < whole; ++g, inputs += n) {
+    ahead.ask_for<Codes, group_steps>();
+    add_group(decoder, codes, scales, inputs, count, totals);
+    codes += group_steps * Codes::step_bytes;
+    scales += group_steps;
+  }
+  if (whole * group_steps < steps) {
+    const LastGroup<Codes> last(codes, scales, steps - whole * group_steps);
+    add_group(decoder, last.codes, last.scales, inputs, count, totals);
   }
 }
 
@@ -127,17 +121,25 @@ NIBBLE_AVX2 void multiply_rows_of(const StepRows& matrix, int begin, int end, co
   constexpr int steps_ahead = group_bytes_ahead / Codes::step_bytes;
   const Int8Group* const groups = reinterpret_cast<const Int8Group*>(inputs.prepared);
   const int n = inputs.rows.count;
-  alignas(32) TileTotals totals[inputs_at_once];
+  TileTotals totals[inputs_at_once];
+  __m256 lanes[inputs_at_once];
   const Codes decoder;
   Ahead beginning(matrix, begin * matrix.row_steps, Codes::step_bytes);
   for (int asked = 0; asked < steps_ahead; asked += group_steps) beginning.ask_for<Codes, group_steps>();
   for (int row = begin; row < end; row += tile_rows) {
     const int rows = std::min(tile_rows, end - row);
-    Ahead ahead(matrix, row * matrix.row_steps + steps_ahead, Codes::step_bytes);
     for (int first = 0; first < n; first += inputs_at_once) {
       const int count = std::min(inputs_at_once, n - first);
-      multiply_tile(decoder, matrix, row, rows, groups, n, first, count, first == 0 ? &ahead : nullptr,
-                    totals);
+      Ahead ahead(matrix, row * matrix.row_steps + steps_ahead, Codes::step_bytes);
+      for (int r = 0; r < rows; ++r) {
+        // One input has a loop of its own, so that its total stays in a register.
+        if (count == 1) {
+          multiply_row(decoder, matrix, row + r, groups + first, n, 1, ahead, lanes);
+        } else {
+          multiply_row(decoder, matrix, row + r, groups + first, n, count, ahead, lanes);
+        }
+        for (int i = 0; i < count; ++i) totals[i][r] = add_lanes(lanes[i]);
+      }
       for (int i = 0; i < count; ++i) store(row, first + i, totals[i]);
     }
   }

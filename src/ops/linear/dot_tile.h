@@ -11,7 +11,9 @@
 //   Where inputs are eight-bit, those of a product with MXFP4 or Q8 weights are rounded once more: the 32 of
 //   a step to integers of at most 127, to nearest, ties to even, times a scale, the largest magnitude / 127.
 //   The sum of a step is then an exact integer, and float32 from there: times the input's scale, times the
-//   block's, added to the total, each rounded. What is infinite or no number makes all of its step no number.
+//   block's, added to the total of its place among eight steps, each rounded. The eight totals, from 0, are
+//   added at the end, the first to the fifth and so on, those sums alike, and the last two. What is infinite
+//   or no number makes all of its step no number.
 //
 //   Subnormal numbers count as zero, as operands and as results (scales excepted: they keep their value).
 //   Inputs that are bfloat16 by contract count as 0 below 2^-60 and as infinite from 2^100 on.

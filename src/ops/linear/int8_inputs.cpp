@@ -100,6 +100,7 @@ void scalar_int8_multiply(const DenseMatrix& matrix, int begin, int end, const D
           for (int i = 0; i < count; ++i) {
             TileTotals totals = {};
             for (int r = 0; r < std::min(tile_rows, end - row); ++r) {
+              float places[Int8Group::steps] = {};
               for (int step = 0; step < steps; ++step) {
                 const Int8Group& group =
                     groups[static_cast<std::int64_t>(step / Int8Group::steps) * count + i];
@@ -107,8 +108,12 @@ void scalar_int8_multiply(const DenseMatrix& matrix, int begin, int end, const D
                 const std::int64_t block = static_cast<std::int64_t>(row + r) * steps + step;
                 const std::uint8_t scale = scales_of(each)[block];
                 const float sum = static_cast<float>(step_sum(each, block, group, at)) * group.scales[at];
-                totals[r] += scale == 0 ? sum * 0.5f * 0x1p-126f : sum * E8m0{scale}.to_float();
+                places[at] += scale == 0 ? sum * 0.5f * 0x1p-126f : sum * E8m0{scale}.to_float();
               }
+              for (int apart = Int8Group::steps / 2; apart > 0; apart /= 2) {
+                for (int at = 0; at < apart; ++at) places[at] += places[at + apart];
+              }
+              totals[r] = places[0];
             }
             store(row, i, totals);
           }
