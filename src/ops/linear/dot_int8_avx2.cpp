@@ -1,5 +1,5 @@
-// Weights in blocks by inputs in eight bits, by AVX2: a lane is a step of one row, eight steps a group. The
-// sum of a step's products is an integer, so its order is free; what is rounded then goes as for any input.
+// Weights in blocks by inputs in eight bits, by AVX2: a lane is a step of one row, eight steps a group, and
+// keeps its total to the end of the row. A group of MXFP4 takes some 70 instructions for one input, of Q8 90.
 #include <algorithm>
 
 #include "ops/linear/int8_inputs.h"
@@ -8,8 +8,7 @@
 namespace nibble {
 namespace {
 
-constexpr int inputs_at_once =
-    16;  // that share a decoding; what belongs to them has room in the first-level cache
+constexpr int inputs_at_once = 16;  // that share a decoding
 
 // A format's decoder turns a group's bytes into eight registers (read), and those with an input's codes into
 // the sums of the steps.
