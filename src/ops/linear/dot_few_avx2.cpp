@@ -265,6 +265,18 @@ NIBBLE_AVX2 inline void multiply_groups(const Lanes& lanes, const StepRows& matr
   }
 }
 
+// Adds the first `steps` steps' sums of eight rows to the rows' total, in order.
+NIBBLE_AVX2 inline __m256 add_steps(__m256 total, const float (*sums)[group_steps], int steps) {
+  __m256i rows[8], lanes[8];
+  for (int r = 0; r < 8; ++r) rows[r] = _mm256_load_si256(reinterpret_cast<const __m256i*>(sums[r]));
+  transpose_words(rows, lanes);
+#pragma GCC unroll 8
+  for (int step = 0; step < group_steps; ++step) {
+    if (step < steps) total = _mm256_add_ps(total, _mm256_castsi256_ps(lanes[step]));
+  }
+  return total;
+}
+
 template <class Lanes, int count>
 NIBBLE_AVX2 void multiply_few(const StepRows& matrix, int begin, int end, const std::byte* prepared,
                               const TotalsSink& store) {
@@ -274,8 +286,7 @@ NIBBLE_AVX2 void multiply_few(const StepRows& matrix, int begin, int end, const 
   alignas(32) GroupSums<count> sums[groups_at_once];
   alignas(32) TileTotals totals[count];
   const Lanes lanes;
-  Ahead beginning(matrix, begin * matrix.row_steps, Lanes::step_bytes);
-  for (int asked = 0; asked < steps_ahead; asked += group_steps) beginning.ask_for<Lanes, group_steps>();
+  Ahead(matrix, begin * matrix.row_steps, Lanes::step_bytes).ask_for_all<Lanes, group_steps>(steps_ahead);
   for (int row = begin; row < end; row += tile_rows) {
     const int rows = std::min(tile_rows, end - row);
     Ahead ahead(matrix, row * matrix.row_steps + steps_ahead, Lanes::step_bytes);

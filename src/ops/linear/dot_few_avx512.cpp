@@ -178,8 +178,7 @@ NIBBLE_512 void multiply_few(const StepRows& matrix, int begin, int end, const s
   alignas(64) TileTotals totals;
   const Decoder decoder;
   constexpr int steps_ahead = bytes_ahead / Decoder::step_bytes;
-  Ahead beginning(matrix, begin * matrix.row_steps, Decoder::step_bytes);
-  for (int asked = 0; asked < steps_ahead; asked += group_steps) beginning.ask_for<Decoder, group_steps>();
+  Ahead(matrix, begin * matrix.row_steps, Decoder::step_bytes).ask_for_all<Decoder, group_steps>(steps_ahead);
   for (int row = begin; row < end; row += tile_rows) {
     const int rows = std::min(tile_rows, end - row);
     Ahead ahead(matrix, row * matrix.row_steps + steps_ahead, Decoder::step_bytes);

@@ -123,8 +123,7 @@ NIBBLE_AVX2 void multiply_rows_of(const StepRows& matrix, int begin, int end, co
   TileTotals totals[inputs_at_once];
   __m256 lanes[inputs_at_once];
   const Codes decoder;
-  Ahead beginning(matrix, begin * matrix.row_steps, Codes::step_bytes);
-  for (int asked = 0; asked < steps_ahead; asked += group_steps) beginning.ask_for<Codes, group_steps>();
+  Ahead(matrix, begin * matrix.row_steps, Codes::step_bytes).ask_for_all<Codes, group_steps>(steps_ahead);
   for (int row = begin; row < end; row += tile_rows) {
     const int rows = std::min(tile_rows, end - row);
     for (int first = 0; first < n; first += inputs_at_once) {

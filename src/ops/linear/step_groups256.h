@@ -56,16 +56,4 @@ struct GroupScales {
   }
 };
 
-// Adds the first `steps` steps' sums of eight rows to the rows' total, in order.
-NIBBLE_AVX2 inline __m256 add_steps(__m256 total, const float (*sums)[group_steps], int steps) {
-  __m256i rows[8], lanes[8];
-  for (int r = 0; r < 8; ++r) rows[r] = _mm256_load_si256(reinterpret_cast<const __m256i*>(sums[r]));
-  transpose_words(rows, lanes);
-#pragma GCC unroll 8
-  for (int step = 0; step < group_steps; ++step) {
-    if (step < steps) total = _mm256_add_ps(total, _mm256_castsi256_ps(lanes[step]));
-  }
-  return total;
-}
-
 }  // namespace nibble

@@ -26,6 +26,7 @@ inline StepRows steps_of(const Q8Matrix& matrix) {
 inline StepRows steps_of(const Mxfp4Checkpoint& matrix) {
   return {matrix.blocks, matrix.scales, matrix.cols / dot_step};
 }
+
 // run(count) with a count from least to most that the compiler knows.
 template <int least, int most, class Run>
 void with_count(int count, const Run& run) {
@@ -54,6 +55,11 @@ class Ahead {
       _mm_prefetch(reinterpret_cast<const char*>(scales_), _MM_HINT_T1);
       scales_ += steps;
     }
+  }
+  // As many as `wanted` at once: those that the first ask_for of another begins behind.
+  template <class Decoder, int steps>
+  void ask_for_all(int wanted) {
+    for (int asked = 0; asked < wanted; asked += steps) ask_for<Decoder, steps>();
   }
 
  private:
