@@ -31,8 +31,9 @@ Choice mapping_choice(std::int64_t mapped, std::int64_t all) {
           .value = megabytes(mapped),
           .from = "default",
           .why = mapped >= all ? "all of the files, which the page cache held"
-                               : "what the page cache held of " + megabytes(all) +
-                                     ", as far as four tenths of a second went; steps map the rest"};
+                               : "what the page cache held of " + megabytes(all) + ", as far as " +
+                                     std::to_string(static_cast<int>(WeightSource::map_seconds * 1000)) +
+                                     " ms went; steps map the rest"};
 }
 
 Choice device_choice(std::int64_t taken, std::int64_t planned) {
