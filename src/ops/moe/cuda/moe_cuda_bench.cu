@@ -3,8 +3,9 @@
 // logits. Once as it is given its experts, and once with the router's top-k before each layer.
 //
 //   moe_cuda_bench [--format mxfp4|nvfp4] [--experts 128,32] [--tokens 1,2,4,8,...] [--kernels few|many]
-//                  [--json FILE]
+//                  [--blocks N] [--json FILE]
 //
+// --blocks: multiprocessors to run on, each then with a larger share of the memory's speed.
 // Prints a line for each: microseconds a layer (median of the replays), distinct experts, share of 4,650
 // GB/s.
 #include <set>
@@ -79,11 +80,11 @@ struct Inputs {
 template <class Granules>
 struct Bench {
   using Layout = typename Granules::Layout;
-  int experts;
+  int experts, blocks;
   GranuleShapeOf<Layout> up{2 * intermediate, hidden}, down{hidden, intermediate};
   DeviceBuffer weights, tensor_scales, up_bias, down_bias;
 
-  explicit Bench(int experts_, std::mt19937& random) : experts(experts_) {
+  Bench(int experts_, int blocks_, std::mt19937& random) : experts(experts_), blocks(blocks_) {
     const std::size_t layer_bytes = static_cast<std::size_t>(experts) * (up.bytes() + down.bytes());
     weights = bench::room(layer_bytes * layers);
     for (int layer = 0; layer < layers; ++layer) {
@@ -149,7 +150,8 @@ struct Bench {
                                      .expert_ids = ids,
                                      .expert_weights = weights_of_ids,
                                      .out = inputs.out,
-                                     .workspace = inputs.workspace},
+                                     .workspace = inputs.workspace,
+                                     .blocks = blocks},
                                     stream);
     NIBBLE_CHECK(status.ok(), status.message());
   }
@@ -217,6 +219,7 @@ struct Bench {
 int main(int argc, char** argv) {
   using namespace nibble;
   std::vector<int> experts = {128, 32}, tokens = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 8192};
+  int blocks = 0;  // one on each multiprocessor
   const char* json = nullptr;
   std::string kernels;  // empty: those to take
   std::string format = "mxfp4";
@@ -226,6 +229,7 @@ int main(int argc, char** argv) {
     if (option == "--tokens") tokens = bench::numbers(argv[i + 1]);
     if (option == "--format") format = argv[i + 1];
     if (option == "--kernels") kernels = argv[i + 1];
+    if (option == "--blocks") blocks = std::atoi(argv[i + 1]);
     if (option == "--json") json = argv[i + 1];
   }
   if (!bench::has_gpu()) return 77;
@@ -236,9 +240,9 @@ int main(int argc, char** argv) {
   };
   for (const int count : experts) {
     if (format == "nvfp4")
-      run(Bench<Nvfp4Granules>(count, random));
+      run(Bench<Nvfp4Granules>(count, blocks, random));
     else
-      run(Bench<Mxfp4Granules>(count, random));
+      run(Bench<Mxfp4Granules>(count, blocks, random));
   }
   bench::write_json(json, lines);
   return 0;
