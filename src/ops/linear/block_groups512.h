@@ -20,15 +20,6 @@ NIBBLE_512 inline __m512i pair_order_words() {
   return _mm512_load_si512(order);
 }
 
-NIBBLE_512 inline __m128i part_at(const std::uint8_t* at) {
-  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
-}
-
-// Past the last step they read as one.
-NIBBLE_512 inline __m128i read_scales(const std::uint8_t* scales, int steps) {
-  return _mm_mask_loadu_epi8(_mm_set1_epi8(127), static_cast<__mmask16>((1u << steps) - 1), scales);
-}
-
 // Indices that bring bytes of two registers together, for _mm512_permutex2var_epi8: byte b of word w is byte
 // bytes[b] of the 32 words' at(w).
 template <class At>

@@ -107,7 +107,8 @@ NIBBLE_512 void multiply_many(const StepRows& matrix, int begin, int end, int co
 }  // namespace
 
 bool avx512_bf16_supported() {
-  return avx512_supported() && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bf16");
+  return avx512_supported() && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bf16") &&
+         __builtin_cpu_supports("avx512vnni");
 }
 
 NIBBLE_512 void avx512_bf16_prepare(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end) {

@@ -225,7 +225,7 @@ NIBBLE_AVX2 inline void multiply_group(const Lanes& lanes, const std::uint8_t* c
 #pragma GCC unroll 4
       for (int i = 0; i < count; ++i) _mm256_store_ps(sums[i * tile_rows + r], sum[i]);
     } else {
-      const GroupScales scale(scales[r]);
+      const GroupScales scale(eight_at(scales[r]));
 #pragma GCC unroll 4
       for (int i = 0; i < count; ++i)
         _mm256_store_ps(sums[i * tile_rows + r], _mm256_mul_ps(sum[i], scale.factors));

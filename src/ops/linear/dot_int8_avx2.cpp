@@ -10,8 +10,8 @@ namespace {
 
 constexpr int inputs_at_once = 16;  // that share a decoding
 
-// A format's decoder turns a group's bytes into eight registers (read), and those with an input's codes into
-// the sums of the steps.
+// A format's decoder turns a group of a row into words (read): codes[w] is word w of each step as Int8Group
+// has it. And those with an input's codes into the sums of the steps (sums).
 struct Mxfp4Codes {
   static constexpr int step_bytes = mxfp4_block_bytes;
   static constexpr bool scaled = true;
@@ -19,30 +19,36 @@ struct Mxfp4Codes {
   static_assert(int8_mxfp4_added == 12);
   __m256i doubles =
       _mm256_broadcastsi128_si256(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
-  __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
 
   NIBBLE_AVX2 Mxfp4Codes() {}
-  NIBBLE_AVX2 void read(const std::uint8_t* codes, __m256i (&words)[8]) const {
+  NIBBLE_AVX2 void read(const std::uint8_t* from, __m256i (&codes)[8]) const {
+    __m256i steps[4], words[4];  // two steps each
 #pragma GCC unroll 4
-    for (int pair = 0; pair < 4; ++pair) {
-      const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes) + pair);
-      words[2 * pair] = _mm256_shuffle_epi8(doubles, Mxfp4Bytes::lower(bytes));
-      words[2 * pair + 1] = _mm256_shuffle_epi8(doubles, Mxfp4Bytes::upper(bytes));
-    }
-  }
-  NIBBLE_AVX2 __m256i sums(const __m256i (&words)[8], const Int8Group& input) const {
-    const __m256i* const codes = reinterpret_cast<const __m256i*>(input.codes);
-    const __m256i ones = _mm256_set1_epi16(1);
-    __m256i pairs[4];  // of steps, a half each
+    for (int i = 0; i < 4; ++i) steps[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from) + i);
+    transpose_halves(steps, words);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      const __m256i even = _mm256_maddubs_epi16(words[2 * i], _mm256_load_si256(codes + 2 * i));
-      const __m256i odd = _mm256_maddubs_epi16(words[2 * i + 1], _mm256_load_si256(codes + 2 * i + 1));
-      pairs[i] = _mm256_madd_epi16(_mm256_add_epi16(even, odd), ones);
+      codes[2 * i] = _mm256_shuffle_epi8(doubles, Mxfp4Bytes::lower(words[i]));
+      codes[2 * i + 1] = _mm256_shuffle_epi8(doubles, Mxfp4Bytes::upper(words[i]));
     }
-    const __m256i low = _mm256_hadd_epi32(pairs[0], pairs[1]), high = _mm256_hadd_epi32(pairs[2], pairs[3]);
-    const __m256i sums = _mm256_permutevar8x32_epi32(_mm256_hadd_epi32(low, high), order);
-    return _mm256_sub_epi32(sums, _mm256_load_si256(reinterpret_cast<const __m256i*>(input.excess)));
+  }
+  // Pairs of products stay within 24 * 127 * 2 = 6,096, so that four of them, and even five, fit sixteen
+  // bits.
+  NIBBLE_AVX2 static __m256i sums(const __m256i (&codes)[8], const Int8Group& input) {
+    const __m256i* const x = reinterpret_cast<const __m256i*>(input.codes);
+    __m256i fours[2];
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      __m256i pairs[4];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i)
+        pairs[i] = _mm256_maddubs_epi16(codes[4 * half + i], _mm256_load_si256(x + 4 * half + i));
+      fours[half] = _mm256_madd_epi16(
+          _mm256_add_epi16(_mm256_add_epi16(pairs[0], pairs[1]), _mm256_add_epi16(pairs[2], pairs[3])),
+          _mm256_set1_epi16(1));
+    }
+    const __m256i start = _mm256_load_si256(reinterpret_cast<const __m256i*>(input.start));
+    return _mm256_add_epi32(_mm256_add_epi32(fours[0], start), fours[1]);
   }
 };
 
@@ -50,25 +56,31 @@ struct Q8Codes {
   static constexpr int step_bytes = q8_block;
   static constexpr bool scaled = true;
 
-  NIBBLE_AVX2 void read(const std::uint8_t* codes, __m256i (&words)[8]) const {
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) words[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes) + i);
+  NIBBLE_AVX2 void read(const std::uint8_t* from, __m256i (&codes)[8]) const {
+    __m256i lower[4], upper[4], words[4];  // sixteen k each, of two steps
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      lower[i] = two_parts(from + 64 * i, from + 64 * i + 32);
+      upper[i] = two_parts(from + 64 * i + 16, from + 64 * i + 48);
+    }
+    transpose_halves(lower, words);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) codes[i] = words[i];
+    transpose_halves(upper, words);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) codes[4 + i] = words[i];
   }
-  NIBBLE_AVX2 __m256i sums(const __m256i (&words)[8], const Int8Group& input) const {
-    const __m256i* const codes = reinterpret_cast<const __m256i*>(input.codes);
-    const __m256i ones = _mm256_set1_epi16(1);
-    __m256i steps[8];
+  NIBBLE_AVX2 static __m256i sums(const __m256i (&codes)[8], const Int8Group& input) {
+    const __m256i* const x = reinterpret_cast<const __m256i*>(input.codes);
+    __m256i sum = _mm256_setzero_si256();
 #pragma GCC unroll 8
     for (int i = 0; i < 8; ++i) {
-      // A weight's sign goes to the input, which has no -128.
-      const __m256i signed_codes = _mm256_sign_epi8(_mm256_load_si256(codes + i), words[i]);
-      steps[i] = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(words[i]), signed_codes), ones);
+      // A weight's sign goes to the input, which has no -128: two products of 128 * 127 fit sixteen bits.
+      const __m256i signed_codes = _mm256_sign_epi8(_mm256_load_si256(x + i), codes[i]);
+      const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes[i]), signed_codes);
+      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
     }
-    const __m256i a =
-        _mm256_hadd_epi32(_mm256_hadd_epi32(steps[0], steps[1]), _mm256_hadd_epi32(steps[2], steps[3]));
-    const __m256i b =
-        _mm256_hadd_epi32(_mm256_hadd_epi32(steps[4], steps[5]), _mm256_hadd_epi32(steps[6], steps[7]));
-    return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
+    return sum;
   }
 };
 
@@ -78,7 +90,8 @@ NIBBLE_AVX2 inline void add_group(const Codes& decoder, const std::uint8_t* code
                                   const Int8Group* inputs, int count, __m256* totals) {
   __m256i words[8];
   decoder.read(codes, words);
-  const GroupScales scale(scales);
+  const GroupScales scale(_mm_shuffle_epi8(
+      eight_at(scales), _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, -1, -1, -1, -1, -1, -1, -1, -1)));
   for (int i = 0; i < count; ++i) {
     const __m256 sum =
         _mm256_mul_ps(_mm256_cvtepi32_ps(decoder.sums(words, inputs[i])), _mm256_load_ps(inputs[i].scales));
@@ -87,10 +100,11 @@ NIBBLE_AVX2 inline void add_group(const Codes& decoder, const std::uint8_t* code
   }
 }
 
-NIBBLE_AVX2 inline float add_lanes(__m256 totals) {
-  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(totals), _mm256_extractf128_ps(totals, 1));
-  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+// The total of a row, from those of its places.
+NIBBLE_AVX2 inline float add_places(__m256 lanes) {
+  const __m256 four = _mm256_add_ps(lanes, _mm256_permute_ps(lanes, 0x4e));
+  const __m256 two = _mm256_add_ps(four, _mm256_permute_ps(four, 0xb1));
+  return _mm_cvtss_f32(_mm_add_ss(_mm256_castps256_ps128(two), _mm256_extractf128_ps(two, 1)));
 }
 
 // The totals of a row with `count` inputs, group g of which begins at inputs + g * n.
@@ -136,7 +150,7 @@ NIBBLE_AVX2 void multiply_rows_of(const StepRows& matrix, int begin, int end, co
         } else {
           multiply_row(decoder, matrix, row + r, groups + first, n, count, ahead, lanes);
         }
-        for (int i = 0; i < count; ++i) totals[i][r] = add_lanes(lanes[i]);
+        for (int i = 0; i < count; ++i) totals[i][r] = add_places(lanes[i]);
       }
       for (int i = 0; i < count; ++i) store(row, first + i, totals[i]);
     }

@@ -4,74 +4,12 @@
 #include <algorithm>
 
 #include "ops/linear/block_groups512.h"
+#include "ops/linear/tile_lines512.h"
 
 namespace nibble {
 namespace {
 
 constexpr int least_inputs = 2, most_inputs = 8;  // whose sums of both parities fill half the registers
-
-// Where the rows of a tile begin, counted in steps. `rows` of them exist, the others repeat the last one.
-struct TileRows {
-  std::int64_t first_steps[tile_rows];
-
-  TileRows(const StepRows& matrix, int row, int rows) {
-    for (int r = 0; r < tile_rows; ++r) first_steps[r] = (row + (r < rows ? r : rows - 1)) * matrix.row_steps;
-  }
-};
-
-// A line, that is 64 bytes, of each row of a tile: parts[p][r] has part p (16 bytes) of rows r, r + 4, r + 8
-// and r + 12.
-struct alignas(64) TileLine {
-  std::uint8_t parts[4][4][64];
-};
-
-// The line from byte `at` of the rows on; bytes past `left` are zeros.
-NIBBLE_512 inline void read_line(const StepRows& matrix, const TileRows& tile, int step_bytes, int at,
-                                 int left, TileLine& out) {
-  const __mmask16 there = static_cast<__mmask16>((1u << std::min(left / 4, 16)) - 1);
-#pragma GCC unroll 4
-  for (int r = 0; r < 4; ++r) {
-    __m512i rows[4], parts[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i)
-      rows[i] = _mm512_maskz_loadu_epi32(there, matrix.codes + tile.first_steps[r + 4 * i] * step_bytes + at);
-    gather_parts(rows, parts);
-#pragma GCC unroll 4
-    for (int p = 0; p < 4; ++p) _mm512_store_si512(out.parts[p][r], parts[p]);
-  }
-}
-
-// The scales of a tile's rows, sixteen steps at a time.
-struct alignas(64) TileScales {
-  std::uint8_t bytes[16][tile_rows];
-  bool plain = true;  // none is 0 or 255; there are none without scales
-};
-
-NIBBLE_512 inline void read_tile_scales(const StepRows& matrix, const TileRows& tile, int step, int steps,
-                                        TileScales& out) {
-  const auto at = [&](int r) { return matrix.scales + tile.first_steps[r] + step; };
-  __m512i rows[4];
-  __mmask64 extremes = 0;
-#pragma GCC unroll 4
-  for (int r = 0; r < 4; ++r) {
-    rows[r] = _mm512_castsi128_si512(read_scales(at(r), steps));
-    rows[r] = _mm512_inserti32x4(rows[r], read_scales(at(r + 4), steps), 1);
-    rows[r] = _mm512_inserti32x4(rows[r], read_scales(at(r + 8), steps), 2);
-    rows[r] = _mm512_inserti32x4(rows[r], read_scales(at(r + 12), steps), 3);
-    // 0 and 255 become the largest.
-    const __m512i shifted = _mm512_sub_epi8(rows[r], _mm512_set1_epi8(1));
-    extremes |= _mm512_cmpge_epu8_mask(shifted, _mm512_set1_epi8(static_cast<char>(254)));
-  }
-  out.plain = extremes == 0;
-  const __m512i a = _mm512_unpacklo_epi8(rows[0], rows[1]), b = _mm512_unpackhi_epi8(rows[0], rows[1]);
-  const __m512i c = _mm512_unpacklo_epi8(rows[2], rows[3]), d = _mm512_unpackhi_epi8(rows[2], rows[3]);
-  const __m512i fours[4] = {_mm512_unpacklo_epi16(a, c), _mm512_unpackhi_epi16(a, c),
-                            _mm512_unpacklo_epi16(b, d), _mm512_unpackhi_epi16(b, d)};
-  // Word s of part p has step s of rows 4p .. 4p + 3.
-  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) _mm512_store_si512(out.bytes[4 * i], _mm512_permutexvar_epi32(order, fours[i]));
-}
 
 // One step of a tile with each input. A function of its own, so that the compiler does not take what is read
 // of the inputs out of the loop over tiles, to where it has no registers for it.

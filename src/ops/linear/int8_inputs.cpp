@@ -13,17 +13,18 @@ namespace {
 
 constexpr int group_values = Int8Group::steps * dot_step;
 
-// Where code k of a group's step lies.
-constexpr int place_of(bool halves, int step, int k) {
-  if (!halves) return step * dot_step + k;
-  return step / 2 * 2 * dot_step + k % 2 * dot_step + step % 2 * (dot_step / 2) + k / 2;
+// Code k of a group's step.
+template <class Group>
+constexpr auto& code_of(Group& group, bool mxfp4, int step, int k) {
+  const int lane = int8_lane(step);
+  return mxfp4 ? group.codes[k / 8 * 2 + k % 2][lane][k % 8 / 2] : group.codes[k / 4][lane][k % 4];
 }
 
 // To nearest, ties to even, of at most 2^22: what the addition shifts out is rounded so.
 std::int32_t nearest(float x) { return std::bit_cast<std::int32_t>(x + 0x1.8p23f) - 0x4b400000; }
 
 // A step's codes, in their places. What is no number makes all of the step none.
-void encode_step(const float* x, bool halves, int step, Int8Group& group) {
+void encode_step(const float* x, bool mxfp4, int step, Int8Group& group) {
   float bounded[dot_step], largest = 0;
   bool finite = true;
   for (int k = 0; k < dot_step; ++k) {
@@ -37,13 +38,13 @@ void encode_step(const float* x, bool halves, int step, Int8Group& group) {
   std::int32_t codes[dot_step], sum = 0;
   for (int k = 0; k < dot_step; ++k) codes[k] = zero ? 0 : nearest(bounded[k] * to_codes);
   for (int k = 0; k < dot_step; ++k) {
-    group.codes[place_of(halves, step, k)] = static_cast<std::int8_t>(codes[k]);
+    code_of(group, mxfp4, step, k) = static_cast<std::int8_t>(codes[k]);
     sum += codes[k];
   }
   // Weights of MXFP4 count in halves.
-  group.scales[step] =
-      finite ? largest / (halves ? 254.0f : 127.0f) : std::numeric_limits<float>::quiet_NaN();
-  group.excess[step] = sum * int8_mxfp4_added;
+  group.scales[int8_lane(step)] =
+      finite ? largest / (mxfp4 ? 254.0f : 127.0f) : std::numeric_limits<float>::quiet_NaN();
+  group.start[int8_lane(step)] = -sum * (mxfp4 ? int8_mxfp4_added : int8_q8_added);
 }
 
 // The sum of a step's products, in units of the weights' smallest.
@@ -53,14 +54,14 @@ std::int32_t step_sum(const Mxfp4Checkpoint& matrix, std::int64_t block, const I
   std::int32_t sum = 0;
   for (int k = 0; k < dot_step; ++k) {
     const int code = k % 2 == 0 ? codes[k / 2] & 15 : codes[k / 2] >> 4;
-    sum += doubles[code] * group.codes[place_of(true, step, k)];
+    sum += doubles[code] * code_of(group, true, step, k);
   }
   return sum;
 }
 std::int32_t step_sum(const Q8Matrix& matrix, std::int64_t block, const Int8Group& group, int step) {
   const std::int8_t* codes = matrix.codes + block * q8_block;
   std::int32_t sum = 0;
-  for (int k = 0; k < dot_step; ++k) sum += codes[k] * group.codes[place_of(false, step, k)];
+  for (int k = 0; k < dot_step; ++k) sum += codes[k] * code_of(group, false, step, k);
   return sum;
 }
 std::int32_t step_sum(const Bf16Matrix&, std::int64_t, const Int8Group&, int) { return 0; }
@@ -77,7 +78,7 @@ constexpr bool is_mxfp4(const DenseMatrix& matrix) { return std::holds_alternati
 void prepare_int8_inputs(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end) {
   const int cols = inputs.rows.cols, count = inputs.rows.count;
   NIBBLE_CHECK(cols % dot_step == 0);
-  const bool halves = is_mxfp4(matrix);
+  const bool mxfp4 = is_mxfp4(matrix);
   Int8Group* const groups = reinterpret_cast<Int8Group*>(inputs.prepared);
   for (int i = begin; i < end; ++i) {
     const float* x = inputs.rows[i];
@@ -85,7 +86,7 @@ void prepare_int8_inputs(const DenseMatrix& matrix, const DotInputs& inputs, int
       Int8Group& group = groups[static_cast<std::int64_t>(g) * count + i];
       const int steps = std::min(Int8Group::steps, (cols - first) / dot_step);
       if (steps < Int8Group::steps) group = {};
-      for (int step = 0; step < steps; ++step) encode_step(x + first + step * dot_step, halves, step, group);
+      for (int step = 0; step < steps; ++step) encode_step(x + first + step * dot_step, mxfp4, step, group);
     }
   }
 }
@@ -107,7 +108,8 @@ void scalar_int8_multiply(const DenseMatrix& matrix, int begin, int end, const D
                 const int at = step % Int8Group::steps;
                 const std::int64_t block = static_cast<std::int64_t>(row + r) * steps + step;
                 const std::uint8_t scale = scales_of(each)[block];
-                const float sum = static_cast<float>(step_sum(each, block, group, at)) * group.scales[at];
+                const float sum =
+                    static_cast<float>(step_sum(each, block, group, at)) * group.scales[int8_lane(at)];
                 places[at] += scale == 0 ? sum * 0.5f * 0x1p-126f : sum * E8m0{scale}.to_float();
               }
               for (int apart = Int8Group::steps / 2; apart > 0; apart /= 2) {

@@ -13,17 +13,21 @@ inline bool takes_int8(const DenseMatrix& matrix, const DotInputs& inputs) {
   return inputs.values == InputValues::int8 && !std::holds_alternative<Bf16Matrix>(matrix);
 }
 
-// Eight steps of an input. Codes of a step stand as the weights' kernels want them: of MXFP4 those of even k
-// before those of odd k, of two steps in turns (even of step 2i, even of 2i + 1, odd of 2i, odd of 2i + 1);
-// of Q8 as they are. Steps past the last one are zeros.
+// Eight steps of an input, arranged for the instructions that multiply four bytes by four and add the
+// products up: word w of each step, step by step, in the order of int8_lane. A step's words are of MXFP4 the
+// even k of 0 .. 7 and the odd ones, those of 8 .. 15, and so on; of Q8 k = 0 .. 3, 4 .. 7, and so on. Steps
+// past the last one are zeros.
 struct alignas(32) Int8Group {
-  static constexpr int steps = 8;
-  std::int8_t codes[steps * dot_step];
-  float scales[steps];
-  std::int32_t excess[steps];  // what a step's sum has too much if int8_mxfp4_added is added to each weight
+  static constexpr int steps = 8, words = dot_step / 4;
+  std::int8_t codes[words][steps][4];
+  float scales[steps];        // in the order of int8_lane too
+  std::int32_t start[steps];  // of a step's sum, if int8_added of the format is added to each weight's code
 };
-// To twice an MXFP4 weight's value, which is then no longer negative.
-inline constexpr int int8_mxfp4_added = 12;
+// Where a step of eight lies: its parity leads to one half of a register, which is how the weights' words
+// come out of the instructions that transpose them.
+inline constexpr int int8_lane(int step) { return step % 2 * 4 + step / 2; }
+// To twice an MXFP4 weight's value and to a Q8 weight's code, which are then no longer negative.
+inline constexpr int int8_mxfp4_added = 12, int8_q8_added = 128;
 
 // Prepared: group g of input i of n is the one at g * n + i.
 void prepare_int8_inputs(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end);
@@ -33,5 +37,8 @@ void scalar_int8_multiply(const DenseMatrix& matrix, int begin, int end, const D
                           const TotalsSink& store);
 void avx2_int8_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
                         const TotalsSink& store);
+// With VNNI and VBMI.
+void avx512_int8_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
+                          const TotalsSink& store);
 
 }  // namespace nibble

@@ -83,6 +83,15 @@ NIBBLE_512 inline __m512i bf16_step(const float* x, __m512i order) {
   return _mm512_permutex2var_epi16(_mm512_castps_si512(low), order, _mm512_castps_si512(high));
 }
 
+NIBBLE_512 inline __m128i part_at(const std::uint8_t* at) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+}
+
+// E8M0 scales of steps; past the last one they read as one.
+NIBBLE_512 inline __m128i read_scales(const std::uint8_t* scales, int steps) {
+  return _mm_mask_loadu_epi8(_mm_set1_epi8(127), static_cast<__mmask16>((1u << steps) - 1), scales);
+}
+
 // E8M0 scales in two factors, as 2^-127 is subnormal and would count as zero.
 struct Scales512 {
   __m512 half, scale;

@@ -40,14 +40,17 @@ struct LastGroup {
   return _mm256_mul_ps(_mm256_mul_ps(sums, half), _mm256_castsi256_ps(factors));
 }
 
+NIBBLE_AVX2 inline __m128i eight_at(const std::uint8_t* scales) {
+  return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales));
+}
+
 // E8M0 scales of a group as factors, which those of extreme ones are not: 0 and 255.
 struct GroupScales {
   __m256i bytes;
   __m256 factors;
   bool extreme;
 
-  explicit NIBBLE_AVX2 GroupScales(const std::uint8_t* scales) {
-    const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales));
+  explicit NIBBLE_AVX2 GroupScales(__m128i eight) {
     bytes = _mm256_cvtepu8_epi32(eight);
     factors = _mm256_castsi256_ps(_mm256_slli_epi32(bytes, 23));
     const __m128i shifted = _mm_sub_epi8(eight, _mm_set1_epi8(1));  // they become the largest

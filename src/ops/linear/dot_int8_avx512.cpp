@@ -1,0 +1,337 @@
+// Weights in blocks by inputs in eight bits, by AVX-512 with VNNI. Words of weights are transposed once for
+// all inputs, so that four k of sixteen lanes meet in one register; then an input takes eight products, which
+// need no sums across lanes, and four instructions more. For few inputs lanes are eight steps of two rows,
+// which come in as they lie in memory. For more they are sixteen rows, since each product then reads its
+// input as part of the instruction (10.5 cycles for 512 weights by an input, Zen 4, where the other way takes
+// 17).
+#include <algorithm>
+#include <cstring>
+
+#include "ops/linear/int8_inputs.h"
+#include "ops/linear/simd512.h"
+#include "ops/linear/step_rows.h"
+#include "ops/linear/tile_lines512.h"
+
+#define NIBBLE_VNNI \
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,avx512vnni,avx2,fma")))
+
+namespace nibble {
+namespace {
+
+constexpr int group_steps = Int8Group::steps;
+constexpr int few_inputs = 5;  // at most
+constexpr int inputs_at_once =
+    8;  // their sums, their totals and a step's words fill three quarters of the registers
+constexpr int chunk_steps =
+    48;  // of a tile, decoded for many inputs: with eight of those in the first-level cache
+constexpr int most_inputs = 128;  // that share a decoding
+constexpr int group_bytes_ahead = 16384;
+
+// Sixteen lanes of a step each: codes[w] is word w as Int8Group has it, unsigned.
+struct alignas(64) Lanes {
+  __m512i codes[Int8Group::words];
+  __m512 factors;
+  __m128i scales;  // E8M0
+  bool extreme;    // some of them are 0 or 255, whose factors are not theirs
+
+  NIBBLE_VNNI void set_scales(__m128i bytes) {
+    scales = bytes;
+    factors = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), 23));
+    extreme = _mm_cmpge_epu8_mask(_mm_sub_epi8(bytes, _mm_set1_epi8(1)),
+                                  _mm_set1_epi8(static_cast<char>(254))) != 0;
+  }
+};
+
+// A format turns transposed bytes of a step, that is a word of each lane, into codes.
+struct Mxfp4Words {
+  static constexpr int step_bytes = mxfp4_block_bytes;
+  static constexpr bool scaled = true;
+  __m512i doubles;
+
+  // A permutation looks at six bits of a byte, a code has four: what else is there does not matter.
+  NIBBLE_VNNI Mxfp4Words() {
+    static_assert(int8_mxfp4_added == 12);
+    doubles =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+  }
+  NIBBLE_VNNI void decode(const __m512i* words, __m512i (&codes)[8]) const {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      codes[2 * i] = _mm512_permutexvar_epi8(words[i], doubles);
+      codes[2 * i + 1] = _mm512_permutexvar_epi8(_mm512_srli_epi16(words[i], 4), doubles);
+    }
+  }
+};
+
+struct Q8Words {
+  static constexpr int step_bytes = q8_block;
+  static constexpr bool scaled = true;
+
+  NIBBLE_VNNI void decode(const __m512i* words, __m512i (&codes)[8]) const {
+    static_assert(int8_q8_added == 128);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i)
+      codes[i] = _mm512_xor_si512(words[i], _mm512_set1_epi8(static_cast<char>(0x80)));
+  }
+};
+
+// Few inputs. Lane 8 r + l is of row r and of the step of the group whose int8_lane is l.
+
+// Bytes [from, from + 4 * words) of a group's part of a row that has `bytes` of them; others are zeros.
+constexpr std::uint32_t words_within(int bytes, int from, int words) {
+  return (1u << std::clamp((bytes - from) / 4, 0, words)) - 1;
+}
+
+// The words of a group of two rows.
+template <class Words, bool full>
+NIBBLE_VNNI inline void read_words(const std::uint8_t* first, const std::uint8_t* second, int steps,
+                                   __m512i (&words)[8]) {
+  const auto line = [&](const std::uint8_t* row, int i) NIBBLE_VNNI {
+    if constexpr (full) return _mm512_loadu_si512(row + 64 * i);
+    return _mm512_maskz_loadu_epi32(
+        static_cast<__mmask16>(words_within(steps * Words::step_bytes, 64 * i, 16)), row + 64 * i);
+  };
+  if constexpr (Words::step_bytes == 16) {
+    __m512i rows[4];
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      const __m512i a = line(first, i), b = line(second, i);
+      rows[2 * i] = _mm512_shuffle_i32x4(a, b, 0x44);
+      rows[2 * i + 1] = _mm512_shuffle_i32x4(a, b, 0xee);
+    }
+    transpose_parts(rows, words);
+  } else {
+    __m512i lower[4], upper[4];  // sixteen k each
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const __m512i a = line(first, i), b = line(second, i);
+      lower[i] = _mm512_shuffle_i32x4(a, b, 0x88);
+      upper[i] = _mm512_shuffle_i32x4(a, b, 0xdd);
+    }
+    transpose_parts(lower, words);
+    transpose_parts(upper, words + 4);
+  }
+}
+
+template <bool full, class Words>
+NIBBLE_VNNI inline void read_group(const Words& format, const StepRows& matrix, std::int64_t at,
+                                   std::int64_t second, int steps, Lanes& group) {
+  __m512i words[8];
+  read_words<Words, full>(matrix.codes + at * Words::step_bytes,
+                          matrix.codes + (at + second) * Words::step_bytes, steps, words);
+  format.decode(words, group.codes);
+  const auto eight = [&](std::int64_t from) NIBBLE_VNNI {
+    if constexpr (full) return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(matrix.scales + from));
+    return read_scales(matrix.scales + from, steps);
+  };
+  const __m128i in_order = _mm_unpacklo_epi64(eight(at), eight(at + second));
+  group.set_scales(
+      _mm_shuffle_epi8(in_order, _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)));
+}
+
+NIBBLE_VNNI inline __m256i eight_words(const void* from) {
+  return _mm256_load_si256(static_cast<const __m256i*>(from));
+}
+
+// The steps' sums of a group with an input, before the group's scales: in two chains, as one waits too long.
+NIBBLE_VNNI inline __m512 group_sums(const Lanes& group, const Int8Group& input) {
+  __m512i chains[2] = {_mm512_broadcast_i32x8(eight_words(input.start)), _mm512_setzero_si512()};
+#pragma GCC unroll 8
+  for (int word = 0; word < Int8Group::words; ++word)
+    chains[word % 2] = _mm512_dpbusd_epi32(chains[word % 2], group.codes[word],
+                                           _mm512_broadcast_i64x4(eight_words(input.codes[word])));
+  return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_add_epi32(chains[0], chains[1])),
+                       _mm512_broadcast_f32x8(_mm256_load_ps(input.scales)));
+}
+
+[[gnu::noinline]] NIBBLE_VNNI __m512 add_group_with_care(const Lanes& group, const Int8Group& input,
+                                                         __m512 total) {
+  return _mm512_add_ps(total, scaled_with_care(group_sums(group, input), group.scales));
+}
+
+// Adds the steps' sums of a group with `count` inputs to their totals.
+template <int count>
+NIBBLE_VNNI inline void add_group(const Lanes& group, const Int8Group* inputs, __m512 (&totals)[count]) {
+#pragma GCC unroll 4
+  for (int i = 0; i < count; ++i) {
+    totals[i] = group.extreme
+                    ? add_group_with_care(group, inputs[i], totals[i])
+                    : _mm512_add_ps(totals[i], _mm512_mul_ps(group_sums(group, inputs[i]), group.factors));
+  }
+}
+
+// The totals of both rows, from those of their places.
+NIBBLE_VNNI inline void add_places(__m512 lanes, float& first, float& second) {
+  const __m512 four = _mm512_add_ps(lanes, _mm512_permute_ps(lanes, 0x4e));
+  const __m512 two = _mm512_add_ps(four, _mm512_permute_ps(four, 0xb1));
+  const __m512 one = _mm512_add_ps(two, _mm512_shuffle_f32x4(two, two, 0xb1));
+  first = _mm512_cvtss_f32(one);
+  second = _mm_cvtss_f32(_mm512_extractf32x4_ps(one, 2));
+}
+
+template <int count, class Words>
+NIBBLE_VNNI void multiply_few(const Words& format, const StepRows& matrix, int begin, int end,
+                              const Int8Group* inputs, const TotalsSink& store) {
+  constexpr int steps_ahead = group_bytes_ahead / Words::step_bytes;
+  const int steps = static_cast<int>(matrix.row_steps), whole = steps / group_steps;
+  TileTotals totals[count];
+  Ahead(matrix, begin * matrix.row_steps, Words::step_bytes).ask_for_all<Words, 2 * group_steps>(steps_ahead);
+  for (int row = begin; row < end; row += tile_rows) {
+    const int rows = std::min(tile_rows, end - row);
+    Ahead ahead(matrix, row * matrix.row_steps + steps_ahead, Words::step_bytes);
+    for (int r = 0; r < rows; r += 2) {
+      std::int64_t at = (row + r) * matrix.row_steps;
+      const std::int64_t second = r + 1 < rows ? matrix.row_steps : 0;  // the last row comes twice
+      const Int8Group* x = inputs;
+      __m512 lanes[count];
+      Lanes group;
+#pragma GCC unroll 4
+      for (int i = 0; i < count; ++i) lanes[i] = _mm512_setzero_ps();
+      for (int g = 0; g < whole; ++g, at += group_steps, x += count) {
+        ahead.ask_for<Words, 2 * group_steps>();
+        read_group<true>(format, matrix, at, second, group_steps, group);
+        add_group(group, x, lanes);
+      }
+      if (whole * group_steps < steps) {
+        read_group<false>(format, matrix, at, second, steps - whole * group_steps, group);
+        add_group(group, x, lanes);
+      }
+      for (int i = 0; i < count; ++i) add_places(lanes[i], totals[i][r], totals[i][r + 1]);
+    }
+    for (int i = 0; i < count; ++i) store(row, i, totals[i]);
+  }
+}
+
+// More inputs. A lane is a row of a tile.
+
+// A tile's steps [from, from + count); `from` is a multiple of 16.
+template <class Words>
+NIBBLE_VNNI inline void decode_tile(const Words& format, const StepRows& matrix, const TileRows& tile,
+                                    int from, int count, Lanes* out) {
+  constexpr int line_steps = 64 / Words::step_bytes, step_parts = Words::step_bytes / 16;
+  TileScales scales;
+  TileLine line;
+  for (int step = 0; step < count; ++step) {
+    const int at = from + step;
+    if (step % 16 == 0) read_tile_scales(matrix, tile, at, std::min(16, count - step), scales);
+    if (step % line_steps == 0) {
+      read_line(matrix, tile, Words::step_bytes, at * Words::step_bytes,
+                static_cast<int>(matrix.row_steps - at) * Words::step_bytes, line);
+    }
+    __m512i words[4 * step_parts];
+#pragma GCC unroll 2
+    for (int part = 0; part < step_parts; ++part) {
+      const auto& rows_of = line.parts[step % line_steps * step_parts + part];
+      __m512i rows[4];
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r) rows[r] = _mm512_load_si512(rows_of[r]);
+      transpose_parts(rows, words + 4 * part);
+    }
+    format.decode(words, out[step].codes);
+    out[step].set_scales(part_at(scales.bytes[step % 16]));
+  }
+}
+
+// A step's sums with inputs [0, count), added to their totals. lane: of the step, in its group.
+template <int count>
+NIBBLE_VNNI inline void add_step(const Lanes& step, const Int8Group* inputs, int lane,
+                                 __m512 (&totals)[count]) {
+  __m512i sums[count];
+#pragma GCC unroll 8
+  for (int i = 0; i < count; ++i) sums[i] = _mm512_set1_epi32(inputs[i].start[lane]);
+#pragma GCC unroll 8
+  for (int word = 0; word < Int8Group::words; ++word) {
+#pragma GCC unroll 8
+    for (int i = 0; i < count; ++i) {
+      std::int32_t codes;
+      std::memcpy(&codes, inputs[i].codes[word][lane], sizeof codes);
+      sums[i] = _mm512_dpbusd_epi32(sums[i], step.codes[word], _mm512_set1_epi32(codes));
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < count; ++i) {
+    const __m512 sum = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[i]), _mm512_set1_ps(inputs[i].scales[lane]));
+    totals[i] = _mm512_add_ps(
+        totals[i], step.extreme ? scaled_with_care(sum, step.scales) : _mm512_mul_ps(sum, step.factors));
+  }
+}
+
+// By the places among eight steps whose totals they are.
+using PlaceTotals = __m512[group_steps];
+
+// The first `steps` of a decoded tile by inputs [0, count); n inputs lie between a group and the next one.
+template <int count, class Words>
+NIBBLE_VNNI void multiply_chunk(const Lanes* tile, int steps, const Int8Group* inputs, int n, Ahead* ahead,
+                                PlaceTotals* totals) {
+  for (int place = 0; place < group_steps; ++place) {
+    __m512 of_place[count];
+#pragma GCC unroll 8
+    for (int i = 0; i < count; ++i) of_place[i] = totals[i][place];
+    const Int8Group* x = inputs;
+    for (int step = place; step < steps; step += group_steps, x += n) {
+      if (ahead != nullptr) ahead->ask_for<Words, tile_rows>();
+      add_step(tile[step], x, int8_lane(place), of_place);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < count; ++i) totals[i][place] = of_place[i];
+  }
+}
+
+template <class Words>
+NIBBLE_VNNI void multiply_more(const Words& format, const StepRows& matrix, int begin, int end,
+                               const Int8Group* inputs, int n, const TotalsSink& store) {
+  const int steps = static_cast<int>(matrix.row_steps);
+  Lanes tile[chunk_steps];
+  PlaceTotals places[most_inputs];
+  for (int row = begin; row < end; row += tile_rows) {
+    const TileRows rows(matrix, row, std::min(tile_rows, end - row));
+    for (int first = 0; first < n; first += most_inputs) {
+      const int count = std::min(most_inputs, n - first);
+      Ahead ahead(matrix, (row + tile_rows) * matrix.row_steps, Words::step_bytes);
+      for (int i = 0; i < count; ++i) std::fill_n(places[i], group_steps, _mm512_setzero_ps());
+      for (int from = 0; from < steps; from += chunk_steps) {
+        const int length = std::min(chunk_steps, steps - from);
+        decode_tile(format, matrix, rows, from, length, tile);
+        const Int8Group* const x = inputs + static_cast<std::int64_t>(from / group_steps) * n + first;
+        for (int i = 0; i < count; i += inputs_at_once) {
+          with_count<1, inputs_at_once>(std::min(inputs_at_once, count - i), [&](auto together) {
+            multiply_chunk<together, Words>(tile, length, x + i, n, i == 0 ? &ahead : nullptr, places + i);
+          });
+        }
+      }
+      for (int i = 0; i < count; ++i) {
+        const PlaceTotals& t = places[i];
+        const auto four = [&](int a) NIBBLE_VNNI {
+          return _mm512_add_ps(_mm512_add_ps(t[a], t[a + 4]), _mm512_add_ps(t[a + 2], t[a + 6]));
+        };
+        alignas(64) TileTotals totals;
+        _mm512_store_ps(totals, _mm512_add_ps(four(0), four(1)));
+        store(row, first + i, totals);
+      }
+    }
+  }
+}
+
+template <class Words>
+NIBBLE_VNNI void multiply_rows_of(const StepRows& matrix, int begin, int end, const DotInputs& inputs,
+                                  const TotalsSink& store) {
+  const int n = inputs.rows.count;
+  const Int8Group* const groups = reinterpret_cast<const Int8Group*>(inputs.prepared);
+  const Words format;
+  if (n > few_inputs) return multiply_more(format, matrix, begin, end, groups, n, store);
+  with_count<1, few_inputs>(
+      n, [&](auto count) { multiply_few<count>(format, matrix, begin, end, groups, store); });
+}
+
+}  // namespace
+
+void avx512_int8_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
+                          const TotalsSink& store) {
+  if (const auto* mxfp4 = std::get_if<Mxfp4Checkpoint>(&matrix)) {
+    multiply_rows_of<Mxfp4Words>(steps_of(*mxfp4), begin, end, inputs, store);
+  } else if (const auto* q8 = std::get_if<Q8Matrix>(&matrix)) {
+    multiply_rows_of<Q8Words>(steps_of(*q8), begin, end, inputs, store);
+  }
+}
+
+}  // namespace nibble
