@@ -148,6 +148,7 @@ TEST(Determinism, TheCheckerSeesKernelsWhoseOrderDependsOnTheBatch) {
                                    .supported = [] { return true; },
                                    .prepare = best_dot_kernels().prepare,
                                    .multiply = add_as_the_batch_goes,
+                                   .prepare_int8 = best_dot_kernels().prepare_int8,
                                    .multiply_int8 = best_dot_kernels().multiply_int8};
   const auto load_breaking = [](EngineOptions options) {
     options.model = example.string();

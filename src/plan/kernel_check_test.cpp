@@ -39,6 +39,7 @@ TEST(KernelCheck, ABrokenProductIsCaughtAndNamed) {
                               .supported = [] { return true; },
                               .prepare = dot_kernels().back().prepare,
                               .multiply = broken,
+                              .prepare_int8 = dot_kernels().back().prepare_int8,
                               .multiply_int8 = dot_kernels().back().multiply_int8},
                              dot_kernels().back()};
   ThreadPool threads(1);

@@ -19,7 +19,7 @@ namespace nibble {
 namespace {
 
 constexpr int group_steps = Int8Group::steps;
-constexpr int few_inputs = 5;  // at most
+constexpr int few_inputs = 3;  // at most
 constexpr int inputs_at_once =
     8;  // their sums, their totals and a step's words fill three quarters of the registers
 constexpr int chunk_steps =
@@ -27,24 +27,24 @@ constexpr int chunk_steps =
 constexpr int most_inputs = 128;  // that share a decoding
 constexpr int group_bytes_ahead = 16384;
 
-// Sixteen lanes of a step each: codes[w] is word w as Int8Group has it, unsigned.
-struct alignas(64) Lanes {
-  __m512i codes[Int8Group::words];
+// E8M0 scales of sixteen lanes.
+struct alignas(64) LaneScales {
   __m512 factors;
-  __m128i scales;  // E8M0
-  bool extreme;    // some of them are 0 or 255, whose factors are not theirs
+  __m128i bytes;
+  bool extreme;  // some of them are 0 or 255, whose factors are not theirs
 
-  NIBBLE_VNNI void set_scales(__m128i bytes) {
-    scales = bytes;
+  NIBBLE_VNNI void set(__m128i scales) {
+    bytes = scales;
     factors = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), 23));
     extreme = _mm_cmpge_epu8_mask(_mm_sub_epi8(bytes, _mm_set1_epi8(1)),
                                   _mm_set1_epi8(static_cast<char>(254))) != 0;
   }
 };
 
-// A format turns transposed bytes of a step, that is a word of each lane, into codes.
+// A format turns transposed bytes of a step, that is a word of each lane, into codes: codes[w] is word w as
+// Int8Group has it, unsigned.
 struct Mxfp4Words {
-  static constexpr int step_bytes = mxfp4_block_bytes;
+  static constexpr int step_bytes = mxfp4_block_bytes, word_count = 4;
   static constexpr bool scaled = true;
   __m512i doubles;
 
@@ -64,7 +64,7 @@ struct Mxfp4Words {
 };
 
 struct Q8Words {
-  static constexpr int step_bytes = q8_block;
+  static constexpr int step_bytes = q8_block, word_count = 8;
   static constexpr bool scaled = true;
 
   NIBBLE_VNNI void decode(const __m512i* words, __m512i (&codes)[8]) const {
@@ -113,9 +113,15 @@ NIBBLE_VNNI inline void read_words(const std::uint8_t* first, const std::uint8_t
   }
 }
 
+// A group of two rows.
+struct Group {
+  __m512i codes[Int8Group::words];
+  LaneScales scales;
+};
+
 template <bool full, class Words>
 NIBBLE_VNNI inline void read_group(const Words& format, const StepRows& matrix, std::int64_t at,
-                                   std::int64_t second, int steps, Lanes& group) {
+                                   std::int64_t second, int steps, Group& group) {
   __m512i words[8];
   read_words<Words, full>(matrix.codes + at * Words::step_bytes,
                           matrix.codes + (at + second) * Words::step_bytes, steps, words);
@@ -125,38 +131,58 @@ NIBBLE_VNNI inline void read_group(const Words& format, const StepRows& matrix, 
     return read_scales(matrix.scales + from, steps);
   };
   const __m128i in_order = _mm_unpacklo_epi64(eight(at), eight(at + second));
-  group.set_scales(
+  group.scales.set(
       _mm_shuffle_epi8(in_order, _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)));
 }
 
-NIBBLE_VNNI inline __m256i eight_words(const void* from) {
-  return _mm256_load_si256(static_cast<const __m256i*>(from));
+// A group of an input, its words once for each row: so that products read them as parts of their
+// instructions.
+struct alignas(64) PairInput {
+  std::int8_t codes[Int8Group::words][64];
+  float scales[16];
+  std::int32_t start[16];
+};
+
+void write_twice(const Int8Group& group, PairInput& out) {
+  const auto twice = [](const auto* from, auto* to) {
+    constexpr std::size_t bytes = 32;
+    std::memcpy(to, from, bytes);
+    std::memcpy(reinterpret_cast<std::byte*>(to) + bytes, from, bytes);
+  };
+  for (int word = 0; word < Int8Group::words; ++word) twice(group.codes[word][0], out.codes[word]);
+  twice(group.scales, out.scales);
+  twice(group.start, out.start);
 }
 
-// The steps' sums of a group with an input, before the group's scales: in two chains, as one waits too long.
-NIBBLE_VNNI inline __m512 group_sums(const Lanes& group, const Int8Group& input) {
-  __m512i chains[2] = {_mm512_broadcast_i32x8(eight_words(input.start)), _mm512_setzero_si512()};
+// The steps' sums of a group with an input, before the group's scales: in so many chains.
+template <int chains>
+NIBBLE_VNNI inline __m512 group_sums(const Group& group, const PairInput& input) {
+  __m512i sums[2] = {_mm512_load_si512(input.start), _mm512_setzero_si512()};
 #pragma GCC unroll 8
-  for (int word = 0; word < Int8Group::words; ++word)
-    chains[word % 2] = _mm512_dpbusd_epi32(chains[word % 2], group.codes[word],
-                                           _mm512_broadcast_i64x4(eight_words(input.codes[word])));
-  return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_add_epi32(chains[0], chains[1])),
-                       _mm512_broadcast_f32x8(_mm256_load_ps(input.scales)));
+  for (int word = 0; word < Int8Group::words; ++word) {
+    __m512i& sum = sums[word % chains];
+    sum = _mm512_dpbusd_epi32(sum, group.codes[word], _mm512_load_si512(input.codes[word]));
+  }
+  if constexpr (chains == 2) sums[0] = _mm512_add_epi32(sums[0], sums[1]);
+  return _mm512_mul_ps(_mm512_cvtepi32_ps(sums[0]), _mm512_load_ps(input.scales));
 }
 
-[[gnu::noinline]] NIBBLE_VNNI __m512 add_group_with_care(const Lanes& group, const Int8Group& input,
+[[gnu::noinline]] NIBBLE_VNNI __m512 add_group_with_care(const Group& group, const PairInput& input,
                                                          __m512 total) {
-  return _mm512_add_ps(total, scaled_with_care(group_sums(group, input), group.scales));
+  return _mm512_add_ps(total, scaled_with_care(group_sums<1>(group, input), group.scales.bytes));
 }
 
-// Adds the steps' sums of a group with `count` inputs to their totals.
+// Adds the steps' sums of a group with `count` inputs to their totals. One input alone would wait for its
+// chain.
 template <int count>
-NIBBLE_VNNI inline void add_group(const Lanes& group, const Int8Group* inputs, __m512 (&totals)[count]) {
-#pragma GCC unroll 4
+NIBBLE_VNNI inline void add_group(const Group& group, const PairInput* inputs, __m512 (&totals)[count]) {
+  constexpr int chains = count == 1 ? 2 : 1;
+#pragma GCC unroll 8
   for (int i = 0; i < count; ++i) {
-    totals[i] = group.extreme
+    totals[i] = group.scales.extreme
                     ? add_group_with_care(group, inputs[i], totals[i])
-                    : _mm512_add_ps(totals[i], _mm512_mul_ps(group_sums(group, inputs[i]), group.factors));
+                    : _mm512_add_ps(totals[i], _mm512_mul_ps(group_sums<chains>(group, inputs[i]),
+                                                             group.scales.factors));
   }
 }
 
@@ -171,7 +197,7 @@ NIBBLE_VNNI inline void add_places(__m512 lanes, float& first, float& second) {
 
 template <int count, class Words>
 NIBBLE_VNNI void multiply_few(const Words& format, const StepRows& matrix, int begin, int end,
-                              const Int8Group* inputs, const TotalsSink& store) {
+                              const PairInput* inputs, const TotalsSink& store) {
   constexpr int steps_ahead = group_bytes_ahead / Words::step_bytes;
   const int steps = static_cast<int>(matrix.row_steps), whole = steps / group_steps;
   TileTotals totals[count];
@@ -182,9 +208,9 @@ NIBBLE_VNNI void multiply_few(const Words& format, const StepRows& matrix, int b
     for (int r = 0; r < rows; r += 2) {
       std::int64_t at = (row + r) * matrix.row_steps;
       const std::int64_t second = r + 1 < rows ? matrix.row_steps : 0;  // the last row comes twice
-      const Int8Group* x = inputs;
+      const PairInput* x = inputs;
       __m512 lanes[count];
-      Lanes group;
+      Group group;
 #pragma GCC unroll 4
       for (int i = 0; i < count; ++i) lanes[i] = _mm512_setzero_ps();
       for (int g = 0; g < whole; ++g, at += group_steps, x += count) {
@@ -204,55 +230,64 @@ NIBBLE_VNNI void multiply_few(const Words& format, const StepRows& matrix, int b
 
 // More inputs. A lane is a row of a tile.
 
-// A tile's steps [from, from + count); `from` is a multiple of 16.
 template <class Words>
-NIBBLE_VNNI inline void decode_tile(const Words& format, const StepRows& matrix, const TileRows& tile,
-                                    int from, int count, Lanes* out) {
-  constexpr int line_steps = 64 / Words::step_bytes, step_parts = Words::step_bytes / 16;
+struct alignas(64) TileStep {
+  __m512i words[Words::word_count];
+  LaneScales scales;
+};
+
+// The line of 64 bytes of each row that begins with a step: word w of all rows. Past a row's end are zeros.
+NIBBLE_VNNI inline void read_tile_line(const StepRows& matrix, const TileRows& tile, int step_bytes, int step,
+                                       __m512i (&words)[16]) {
+  const int left = static_cast<int>(matrix.row_steps - step) * step_bytes;
+#pragma GCC unroll 16
+  for (int r = 0; r < tile_rows; ++r) {
+    words[r] = _mm512_maskz_loadu_epi32(static_cast<__mmask16>(words_within(left, 0, 16)),
+                                        matrix.codes + (tile.first_steps[r] + step) * step_bytes);
+  }
+  transpose_words(words);
+}
+
+// A tile's steps [from, from + count); `from` is a multiple of 16, and there is room for a multiple of 4.
+template <class Words>
+NIBBLE_VNNI inline void read_tile(const StepRows& matrix, const TileRows& tile, int from, int count,
+                                  TileStep<Words>* out) {
+  constexpr int line_steps = 64 / Words::step_bytes;
   TileScales scales;
-  TileLine line;
   for (int step = 0; step < count; ++step) {
-    const int at = from + step;
-    if (step % 16 == 0) read_tile_scales(matrix, tile, at, std::min(16, count - step), scales);
-    if (step % line_steps == 0) {
-      read_line(matrix, tile, Words::step_bytes, at * Words::step_bytes,
-                static_cast<int>(matrix.row_steps - at) * Words::step_bytes, line);
-    }
-    __m512i words[4 * step_parts];
-#pragma GCC unroll 2
-    for (int part = 0; part < step_parts; ++part) {
-      const auto& rows_of = line.parts[step % line_steps * step_parts + part];
-      __m512i rows[4];
-#pragma GCC unroll 4
-      for (int r = 0; r < 4; ++r) rows[r] = _mm512_load_si512(rows_of[r]);
-      transpose_parts(rows, words + 4 * part);
-    }
-    format.decode(words, out[step].codes);
-    out[step].set_scales(part_at(scales.bytes[step % 16]));
+    if (step % 16 == 0) read_tile_scales(matrix, tile, from + step, std::min(16, count - step), scales);
+    out[step].scales.set(part_at(scales.bytes[step % 16]));
+    if (step % line_steps != 0) continue;
+    __m512i words[16];
+    read_tile_line(matrix, tile, Words::step_bytes, from + step, words);
+#pragma GCC unroll 16
+    for (int w = 0; w < 16; ++w)
+      _mm512_store_si512(out[step + w / Words::word_count].words + w % Words::word_count, words[w]);
   }
 }
 
 // A step's sums with inputs [0, count), added to their totals. lane: of the step, in its group.
-template <int count>
-NIBBLE_VNNI inline void add_step(const Lanes& step, const Int8Group* inputs, int lane,
-                                 __m512 (&totals)[count]) {
-  __m512i sums[count];
+template <int count, class Words>
+NIBBLE_VNNI inline void add_step(const Words& format, const TileStep<Words>& step, const Int8Group* inputs,
+                                 int lane, __m512 (&totals)[count]) {
+  __m512i codes[Int8Group::words], sums[count];
+  format.decode(step.words, codes);
 #pragma GCC unroll 8
   for (int i = 0; i < count; ++i) sums[i] = _mm512_set1_epi32(inputs[i].start[lane]);
 #pragma GCC unroll 8
   for (int word = 0; word < Int8Group::words; ++word) {
 #pragma GCC unroll 8
     for (int i = 0; i < count; ++i) {
-      std::int32_t codes;
-      std::memcpy(&codes, inputs[i].codes[word][lane], sizeof codes);
-      sums[i] = _mm512_dpbusd_epi32(sums[i], step.codes[word], _mm512_set1_epi32(codes));
+      std::int32_t four;
+      std::memcpy(&four, inputs[i].codes[word][lane], sizeof four);
+      sums[i] = _mm512_dpbusd_epi32(sums[i], codes[word], _mm512_set1_epi32(four));
     }
   }
 #pragma GCC unroll 8
   for (int i = 0; i < count; ++i) {
     const __m512 sum = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[i]), _mm512_set1_ps(inputs[i].scales[lane]));
-    totals[i] = _mm512_add_ps(
-        totals[i], step.extreme ? scaled_with_care(sum, step.scales) : _mm512_mul_ps(sum, step.factors));
+    totals[i] = _mm512_add_ps(totals[i], step.scales.extreme ? scaled_with_care(sum, step.scales.bytes)
+                                                             : _mm512_mul_ps(sum, step.scales.factors));
   }
 }
 
@@ -261,8 +296,8 @@ using PlaceTotals = __m512[group_steps];
 
 // The first `steps` of a decoded tile by inputs [0, count); n inputs lie between a group and the next one.
 template <int count, class Words>
-NIBBLE_VNNI void multiply_chunk(const Lanes* tile, int steps, const Int8Group* inputs, int n, Ahead* ahead,
-                                PlaceTotals* totals) {
+NIBBLE_VNNI void multiply_chunk(const Words& format, const TileStep<Words>* tile, int steps,
+                                const Int8Group* inputs, int n, Ahead* ahead, PlaceTotals* totals) {
   for (int place = 0; place < group_steps; ++place) {
     __m512 of_place[count];
 #pragma GCC unroll 8
@@ -270,7 +305,7 @@ NIBBLE_VNNI void multiply_chunk(const Lanes* tile, int steps, const Int8Group* i
     const Int8Group* x = inputs;
     for (int step = place; step < steps; step += group_steps, x += n) {
       if (ahead != nullptr) ahead->ask_for<Words, tile_rows>();
-      add_step(tile[step], x, int8_lane(place), of_place);
+      add_step(format, tile[step], x, int8_lane(place), of_place);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < count; ++i) totals[i][place] = of_place[i];
@@ -281,21 +316,21 @@ template <class Words>
 NIBBLE_VNNI void multiply_more(const Words& format, const StepRows& matrix, int begin, int end,
                                const Int8Group* inputs, int n, const TotalsSink& store) {
   const int steps = static_cast<int>(matrix.row_steps);
-  Lanes tile[chunk_steps];
+  TileStep<Words> tile[chunk_steps];
   PlaceTotals places[most_inputs];
   for (int row = begin; row < end; row += tile_rows) {
     const TileRows rows(matrix, row, std::min(tile_rows, end - row));
     for (int first = 0; first < n; first += most_inputs) {
       const int count = std::min(most_inputs, n - first);
-      Ahead ahead(matrix, (row + tile_rows) * matrix.row_steps, Words::step_bytes);
+      Ahead ahead(matrix, (row + 2 * tile_rows) * matrix.row_steps, Words::step_bytes);
       for (int i = 0; i < count; ++i) std::fill_n(places[i], group_steps, _mm512_setzero_ps());
       for (int from = 0; from < steps; from += chunk_steps) {
         const int length = std::min(chunk_steps, steps - from);
-        decode_tile(format, matrix, rows, from, length, tile);
+        read_tile(matrix, rows, from, length, tile);
         const Int8Group* const x = inputs + static_cast<std::int64_t>(from / group_steps) * n + first;
         for (int i = 0; i < count; i += inputs_at_once) {
           with_count<1, inputs_at_once>(std::min(inputs_at_once, count - i), [&](auto together) {
-            multiply_chunk<together, Words>(tile, length, x + i, n, i == 0 ? &ahead : nullptr, places + i);
+            multiply_chunk<together>(format, tile, length, x + i, n, i == 0 ? &ahead : nullptr, places + i);
           });
         }
       }
@@ -316,14 +351,33 @@ template <class Words>
 NIBBLE_VNNI void multiply_rows_of(const StepRows& matrix, int begin, int end, const DotInputs& inputs,
                                   const TotalsSink& store) {
   const int n = inputs.rows.count;
-  const Int8Group* const groups = reinterpret_cast<const Int8Group*>(inputs.prepared);
   const Words format;
-  if (n > few_inputs) return multiply_more(format, matrix, begin, end, groups, n, store);
-  with_count<1, few_inputs>(
-      n, [&](auto count) { multiply_few<count>(format, matrix, begin, end, groups, store); });
+  if (n > few_inputs) {
+    const Int8Group* const groups = reinterpret_cast<const Int8Group*>(inputs.prepared);
+    return multiply_more(format, matrix, begin, end, groups, n, store);
+  }
+  with_count<1, few_inputs>(n, [&](auto count) {
+    multiply_few<count>(format, matrix, begin, end, reinterpret_cast<const PairInput*>(inputs.prepared),
+                        store);
+  });
 }
 
 }  // namespace
+
+void avx512_int8_prepare(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end) {
+  if (inputs.rows.count > few_inputs) return prepare_int8_inputs(matrix, inputs, begin, end);
+  const int cols = inputs.rows.cols;
+  PairInput* const prepared = reinterpret_cast<PairInput*>(inputs.prepared);
+  for (int i = begin; i < end; ++i) {
+    PairInput* out = prepared + i;
+    for (int first = 0; first < cols; first += group_steps * dot_step, out += inputs.rows.count) {
+      Int8Group group;
+      encode_int8_group(matrix, inputs.rows[i] + first, std::min(group_steps, (cols - first) / dot_step),
+                        group);
+      write_twice(group, *out);
+    }
+  }
+}
 
 void avx512_int8_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
                           const TotalsSink& store) {

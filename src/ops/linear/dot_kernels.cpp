@@ -19,11 +19,14 @@ namespace nibble {
 namespace {
 
 constexpr DotKernels kernels[] = {
-    {"amx", amx_supported, amx_prepare, amx_multiply, avx512_int8_multiply},
-    {"avx512_bf16", avx512_bf16_supported, avx512_bf16_prepare, avx512_bf16_multiply, avx512_int8_multiply},
-    {"avx512", avx512_supported, prepare_float_inputs, avx512_multiply, avx2_int8_multiply},
-    {"avx2", avx2_supported, avx2_prepare, avx2_multiply, avx2_int8_multiply},
-    {"scalar", scalar_supported, prepare_float_inputs, scalar_multiply, scalar_int8_multiply},
+    {"amx", amx_supported, amx_prepare, amx_multiply, avx512_int8_prepare, avx512_int8_multiply},
+    {"avx512_bf16", avx512_bf16_supported, avx512_bf16_prepare, avx512_bf16_multiply, avx512_int8_prepare,
+     avx512_int8_multiply},
+    {"avx512", avx512_supported, prepare_float_inputs, avx512_multiply, prepare_int8_inputs,
+     avx2_int8_multiply},
+    {"avx2", avx2_supported, avx2_prepare, avx2_multiply, prepare_int8_inputs, avx2_int8_multiply},
+    {"scalar", scalar_supported, prepare_float_inputs, scalar_multiply, prepare_int8_inputs,
+     scalar_int8_multiply},
 };
 
 // The compiler does not know that arithmetic depends on the control word; the kernels' code stays on its side
@@ -60,7 +63,7 @@ std::size_t prepared_bytes(int cols, int count) {
 
 void prepare_rows(const DotKernels& chosen, const DenseMatrix& matrix, const DotInputs& inputs, int begin,
                   int end) {
-  if (takes_int8(matrix, inputs)) return prepare_int8_inputs(matrix, inputs, begin, end);
+  if (takes_int8(matrix, inputs)) return chosen.prepare_int8(matrix, inputs, begin, end);
   chosen.prepare(matrix, without_int8(inputs), begin, end);
 }
 

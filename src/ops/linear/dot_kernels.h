@@ -77,7 +77,8 @@ struct DotKernels {
   // Rows [begin, end) by all inputs; begin is a multiple of range_rows.
   void (*multiply)(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
                    const TotalsSink& store);
-  // The same where inputs are eight-bit codes (int8_inputs.h), which all kernels prepare alike.
+  // The same where inputs become eight-bit codes (int8_inputs.h).
+  void (*prepare_int8)(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end);
   void (*multiply_int8)(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
                         const TotalsSink& store);
 };

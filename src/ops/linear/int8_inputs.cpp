@@ -71,22 +71,24 @@ template <class Matrix>
 constexpr const std::uint8_t* scales_of(const Matrix& matrix) {
   return matrix.scales;
 }
-constexpr bool is_mxfp4(const DenseMatrix& matrix) { return std::holds_alternative<Mxfp4Checkpoint>(matrix); }
 
 }  // namespace
+
+void encode_int8_group(const DenseMatrix& matrix, const float* x, int steps, Int8Group& group) {
+  const bool mxfp4 = std::holds_alternative<Mxfp4Checkpoint>(matrix);
+  if (steps < Int8Group::steps) group = {};
+  for (int step = 0; step < steps; ++step) encode_step(x + step * dot_step, mxfp4, step, group);
+}
 
 void prepare_int8_inputs(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end) {
   const int cols = inputs.rows.cols, count = inputs.rows.count;
   NIBBLE_CHECK(cols % dot_step == 0);
-  const bool mxfp4 = is_mxfp4(matrix);
   Int8Group* const groups = reinterpret_cast<Int8Group*>(inputs.prepared);
   for (int i = begin; i < end; ++i) {
     const float* x = inputs.rows[i];
     for (int first = 0, g = 0; first < cols; first += group_values, ++g) {
-      Int8Group& group = groups[static_cast<std::int64_t>(g) * count + i];
-      const int steps = std::min(Int8Group::steps, (cols - first) / dot_step);
-      if (steps < Int8Group::steps) group = {};
-      for (int step = 0; step < steps; ++step) encode_step(x + first + step * dot_step, mxfp4, step, group);
+      encode_int8_group(matrix, x + first, std::min(Int8Group::steps, (cols - first) / dot_step),
+                        groups[static_cast<std::int64_t>(g) * count + i]);
     }
   }
 }

@@ -29,15 +29,20 @@ inline constexpr int int8_lane(int step) { return step % 2 * 4 + step / 2; }
 // To twice an MXFP4 weight's value and to a Q8 weight's code, which are then no longer negative.
 inline constexpr int int8_mxfp4_added = 12, int8_q8_added = 128;
 
+// Up to a group's steps of an input, from x on.
+void encode_int8_group(const DenseMatrix& matrix, const float* x, int steps, Int8Group& group);
+
 // Prepared: group g of input i of n is the one at g * n + i.
 void prepare_int8_inputs(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end);
 
-// The products of DotKernels::multiply, of such inputs.
+// The products of DotKernels::multiply, of inputs so prepared.
 void scalar_int8_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
                           const TotalsSink& store);
 void avx2_int8_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
                         const TotalsSink& store);
-// With VNNI and VBMI.
+
+// With VNNI and VBMI, of inputs as these prepare them.
+void avx512_int8_prepare(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end);
 void avx512_int8_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
                           const TotalsSink& store);
 
