@@ -90,7 +90,11 @@ Status find_rates(BenchReport& report) {
     return {};
   }
   NIBBLE_ASSIGN(report.read_bandwidth, measure_read_bandwidth(report.model.threads));
-  NIBBLE_ASSIGN(report.peak_rate, measure_peak_rate(report.model.threads, report.model.bf16_activations));
+  const Plan& plan = report.model.plan;
+  NIBBLE_ASSIGN(report.peak_rate,
+                measure_peak_rate(report.model.threads, plan.int8_products          ? PeakValues::int8
+                                                        : plan.dtype == DType::bf16 ? PeakValues::bfloat16
+                                                                                    : PeakValues::float32));
   return {};
 }
 

@@ -101,8 +101,9 @@ void print_table(const BenchReport& report, std::FILE* out) {
   const bool gpu = report.model.plan.device == DeviceKind::cuda;
   const std::string machine =
       gpu ? report.model.plan.machine.gpu.model : std::to_string(report.model.threads) + " threads";
-  std::fprintf(out, "machine        %s, reading %.1f GB/s, multiplying %.0f GFLOP/s by %s (%s)\n",
-               machine.c_str(), report.read_bandwidth / 1e9, report.peak_rate.flops / 1e9,
+  std::fprintf(out, "machine        %s, reading %.1f GB/s, multiplying %.0f %s by %s (%s)\n", machine.c_str(),
+               report.read_bandwidth / 1e9, report.peak_rate.flops / 1e9,
+               report.model.plan.int8_products ? "GOP/s" : "GFLOP/s",
                std::string(report.peak_rate.instruction).c_str(),
                gpu ? "known of such a GPU" : "measured now");
   std::fprintf(out, "loaded in      %.2f s, first token after %.2f s\n", report.load_s, report.first_token_s);

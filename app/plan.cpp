@@ -50,8 +50,8 @@ Result<Machine> measured_machine() {
   Machine machine = probe_machine_with_gpus();
   const int threads = std::max(machine.cpu.threads, 1);
   NIBBLE_ASSIGN(machine.cpu.read_bandwidth, measure_read_bandwidth(threads));
-  NIBBLE_ASSIGN(const PeakRate bf16, measure_peak_rate(threads, true));
-  NIBBLE_ASSIGN(const PeakRate f32, measure_peak_rate(threads, false));
+  NIBBLE_ASSIGN(const PeakRate bf16, measure_peak_rate(threads, PeakValues::bfloat16));
+  NIBBLE_ASSIGN(const PeakRate f32, measure_peak_rate(threads, PeakValues::float32));
   machine.cpu.bf16_flops = bf16.flops;
   machine.cpu.f32_flops = f32.flops;
   return machine;

@@ -222,7 +222,6 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
                  .kv_tokens = choices.cache.page_count[full_pages] * choices.cache.page_size,
                  .eos_ids = config.eos_token_ids,
                  .weight_bytes = started.weight_bytes,
-                 .bf16_activations = choices.worker.activations != InputValues::any_float,
                  .threads = started.worker->threads(),
                  .plan = choices.plan,
                  .loaded = device_bytes > 0

@@ -26,7 +26,6 @@ struct ModelInfo {
   int kv_tokens = 0;             // of all sequences together that the KV cache holds
   std::vector<TokenId> eos_ids;  // of config.json and generation_config.json together
   std::int64_t weight_bytes = 0;
-  bool bf16_activations = false;  // what enters a product is bfloat16 or made of it, not float32
   int threads = 0;
   Plan plan;
   Choice loaded;  // what loading found of the files in memory, or took of a GPU's
