@@ -77,7 +77,7 @@ std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
       splits * std::max<std::int64_t>(model.kv_heads / limits.ranks, 1) * 16 * (model.query_dim + 8) * 4;
   // Sums of chunks of shared tiles, of the path for few tokens and of the one for many.
   const std::int64_t linear = processors * 8 * 64 * (std::min<std::int64_t>(rows, 32) + 160) * 4;
-  const bool many = slots >= 6 * model.experts;
+  const bool many = slots >= limits.many_tokens_from * model.experts;
   const std::int64_t tile_rows = many ? slots + empty_rows * std::min(slots, model.experts) : 0;
   const std::int64_t experts = std::min(slots, few_slots) * model.expert_width * 2 +
                                (many ? slots : std::min(slots, few_slots)) * model.hidden * 4 +

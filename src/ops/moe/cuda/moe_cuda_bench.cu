@@ -24,6 +24,14 @@ using bench::zeroed;
 
 constexpr int layers = 36, hidden = 2880, intermediate = 2880, top_k = 4;
 
+// As a plan chooses them (plan/fields.cpp).
+int many_from() {
+  int kilohertz = 0, bits = 0;
+  cuda_check(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, 0));
+  cuda_check(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, 0));
+  return 2e3 * kilohertz * bits / 8 < 4e12 ? 3 : 6;
+}
+
 int replays_of(int tokens) { return tokens > 512 ? 5 : 25; }
 
 // Four scales as they are stored.
@@ -161,7 +169,8 @@ struct Bench {
   // One line of the table, also as JSON.
   std::string run(int tokens, const std::string& kernels, std::mt19937& random) {
     const std::size_t rows = static_cast<std::size_t>(tokens);
-    const bool many = kernels.empty() ? moe_takes_many(tokens * top_k, experts) : kernels == "many";
+    const bool many =
+        kernels.empty() ? moe_takes_many(tokens * top_k, experts, many_from()) : kernels == "many";
     const std::size_t slots = many ? rows * top_k : static_cast<std::size_t>(moe_cuda_slots(tokens, top_k));
     DeviceBuffer x = filled(rows * hidden, normal, random);
     DeviceBuffer room = zeroed(many ? moe_many_bytes(tokens * top_k, experts, up, down) : 0);
