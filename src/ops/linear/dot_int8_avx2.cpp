@@ -8,7 +8,7 @@
 namespace nibble {
 namespace {
 
-constexpr int inputs_at_once = 16;  // that share a decoding
+constexpr int inputs_at_once = Int8Inputs::block;  // share a decoding, and fit the first-level cache
 
 // A format's decoder turns a group of a row into words (read): codes[w] is word w of each step as Int8Group
 // has it. And those with an input's codes into the sums of the steps (sums).
@@ -107,17 +107,16 @@ NIBBLE_AVX2 inline float add_places(__m256 lanes) {
   return _mm_cvtss_f32(_mm_add_ss(_mm256_castps256_ps128(two), _mm256_extractf128_ps(two, 1)));
 }
 
-// The totals of a row with `count` inputs, group g of which begins at inputs + g * n.
+// The totals of a row with a block of `count` inputs.
 template <class Codes>
 NIBBLE_AVX2 inline void multiply_row(const Codes& decoder, const StepRows& matrix, std::int64_t row,
-                                     const Int8Group* inputs, int n, int count, Ahead& ahead,
-                                     __m256* totals) {
+                                     const Int8Group* inputs, int count, Ahead* ahead, __m256* totals) {
   const int steps = static_cast<int>(matrix.row_steps), whole = steps / group_steps;
   const std::uint8_t* codes = matrix.codes + row * matrix.row_steps * Codes::step_bytes;
   const std::uint8_t* scales = matrix.scales + row * matrix.row_steps;
   for (int i = 0; i < count; ++i) totals[i] = _mm256_setzero_ps();
-  for (int g = 0; g < whole; ++g, inputs += n) {
-    ahead.ask_for<Codes, group_steps>();
+  for (int g = 0; g < whole; ++g, inputs += count) {
+    if (ahead != nullptr) ahead->ask_for<Codes, group_steps>();
     add_group(decoder, codes, scales, inputs, count, totals);
     codes += group_steps * Codes::step_bytes;
     scales += group_steps;
@@ -132,23 +131,24 @@ template <class Codes>
 NIBBLE_AVX2 void multiply_rows_of(const StepRows& matrix, int begin, int end, const DotInputs& inputs,
                                   const TotalsSink& store) {
   constexpr int steps_ahead = group_bytes_ahead / Codes::step_bytes;
-  const Int8Group* const groups = reinterpret_cast<const Int8Group*>(inputs.prepared);
-  const int n = inputs.rows.count;
+  const Int8Inputs prepared(inputs);
   TileTotals totals[inputs_at_once];
   __m256 lanes[inputs_at_once];
   const Codes decoder;
   Ahead(matrix, begin * matrix.row_steps, Codes::step_bytes).ask_for_all<Codes, group_steps>(steps_ahead);
   for (int row = begin; row < end; row += tile_rows) {
     const int rows = std::min(tile_rows, end - row);
-    for (int first = 0; first < n; first += inputs_at_once) {
-      const int count = std::min(inputs_at_once, n - first);
-      Ahead ahead(matrix, row * matrix.row_steps + steps_ahead, Codes::step_bytes);
+    Ahead ahead(matrix, row * matrix.row_steps + steps_ahead, Codes::step_bytes);
+    for (int first = 0; first < prepared.count; first += inputs_at_once) {
+      const int count = prepared.block_size(first);
+      const Int8Group* const groups = prepared.group(first, 0);
+      Ahead* const ask = first == 0 ? &ahead : nullptr;
       for (int r = 0; r < rows; ++r) {
         // One input has a loop of its own, so that its total stays in a register.
         if (count == 1) {
-          multiply_row(decoder, matrix, row + r, groups + first, n, 1, ahead, lanes);
+          multiply_row(decoder, matrix, row + r, groups, 1, ask, lanes);
         } else {
-          multiply_row(decoder, matrix, row + r, groups + first, n, count, ahead, lanes);
+          multiply_row(decoder, matrix, row + r, groups, count, ask, lanes);
         }
         for (int i = 0; i < count; ++i) totals[i][r] = add_places(lanes[i]);
       }

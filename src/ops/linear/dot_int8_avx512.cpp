@@ -20,11 +20,10 @@ namespace {
 
 constexpr int group_steps = Int8Group::steps;
 constexpr int few_inputs = 3;  // at most
-constexpr int inputs_at_once =
-    8;  // their sums, their totals and a step's words fill three quarters of the registers
-constexpr int chunk_steps =
-    48;  // of a tile, decoded for many inputs: with eight of those in the first-level cache
-constexpr int most_inputs = 128;  // that share a decoding
+// Their sums, their totals and a step's words fill three quarters of the registers.
+constexpr int inputs_at_once = Int8Inputs::block;
+constexpr int chunk_steps = 48;   // of a tile: in the first-level cache with a block of inputs
+constexpr int most_inputs = 128;  // that share a tile's transposing
 constexpr int group_bytes_ahead = 16384;
 
 // E8M0 scales of sixteen lanes.
@@ -294,16 +293,16 @@ NIBBLE_VNNI inline void add_step(const Words& format, const TileStep<Words>& ste
 // By the places among eight steps whose totals they are.
 using PlaceTotals = __m512[group_steps];
 
-// The first `steps` of a decoded tile by inputs [0, count); n inputs lie between a group and the next one.
+// The first `steps` of a tile by a block of inputs, from a group of theirs on.
 template <int count, class Words>
 NIBBLE_VNNI void multiply_chunk(const Words& format, const TileStep<Words>* tile, int steps,
-                                const Int8Group* inputs, int n, Ahead* ahead, PlaceTotals* totals) {
+                                const Int8Group* inputs, Ahead* ahead, PlaceTotals* totals) {
   for (int place = 0; place < group_steps; ++place) {
     __m512 of_place[count];
 #pragma GCC unroll 8
     for (int i = 0; i < count; ++i) of_place[i] = totals[i][place];
     const Int8Group* x = inputs;
-    for (int step = place; step < steps; step += group_steps, x += n) {
+    for (int step = place; step < steps; step += group_steps, x += count) {
       if (ahead != nullptr) ahead->ask_for<Words, tile_rows>();
       add_step(format, tile[step], x, int8_lane(place), of_place);
     }
@@ -314,23 +313,23 @@ NIBBLE_VNNI void multiply_chunk(const Words& format, const TileStep<Words>* tile
 
 template <class Words>
 NIBBLE_VNNI void multiply_more(const Words& format, const StepRows& matrix, int begin, int end,
-                               const Int8Group* inputs, int n, const TotalsSink& store) {
+                               const Int8Inputs& inputs, const TotalsSink& store) {
   const int steps = static_cast<int>(matrix.row_steps);
   TileStep<Words> tile[chunk_steps];
   PlaceTotals places[most_inputs];
   for (int row = begin; row < end; row += tile_rows) {
     const TileRows rows(matrix, row, std::min(tile_rows, end - row));
-    for (int first = 0; first < n; first += most_inputs) {
-      const int count = std::min(most_inputs, n - first);
+    for (int first = 0; first < inputs.count; first += most_inputs) {
+      const int count = std::min(most_inputs, inputs.count - first);
       Ahead ahead(matrix, (row + 2 * tile_rows) * matrix.row_steps, Words::step_bytes);
       for (int i = 0; i < count; ++i) std::fill_n(places[i], group_steps, _mm512_setzero_ps());
       for (int from = 0; from < steps; from += chunk_steps) {
         const int length = std::min(chunk_steps, steps - from);
         read_tile(matrix, rows, from, length, tile);
-        const Int8Group* const x = inputs + static_cast<std::int64_t>(from / group_steps) * n + first;
         for (int i = 0; i < count; i += inputs_at_once) {
-          with_count<1, inputs_at_once>(std::min(inputs_at_once, count - i), [&](auto together) {
-            multiply_chunk<together>(format, tile, length, x + i, n, i == 0 ? &ahead : nullptr, places + i);
+          with_count<1, inputs_at_once>(inputs.block_size(first + i), [&](auto together) {
+            multiply_chunk<together>(format, tile, length, inputs.group(first + i, from / group_steps),
+                                     i == 0 ? &ahead : nullptr, places + i);
           });
         }
       }
@@ -352,10 +351,7 @@ NIBBLE_VNNI void multiply_rows_of(const StepRows& matrix, int begin, int end, co
                                   const TotalsSink& store) {
   const int n = inputs.rows.count;
   const Words format;
-  if (n > few_inputs) {
-    const Int8Group* const groups = reinterpret_cast<const Int8Group*>(inputs.prepared);
-    return multiply_more(format, matrix, begin, end, groups, n, store);
-  }
+  if (n > few_inputs) return multiply_more(format, matrix, begin, end, Int8Inputs(inputs), store);
   with_count<1, few_inputs>(n, [&](auto count) {
     multiply_few<count>(format, matrix, begin, end, reinterpret_cast<const PairInput*>(inputs.prepared),
                         store);

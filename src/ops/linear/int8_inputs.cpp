@@ -81,14 +81,14 @@ void encode_int8_group(const DenseMatrix& matrix, const float* x, int steps, Int
 }
 
 void prepare_int8_inputs(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end) {
-  const int cols = inputs.rows.cols, count = inputs.rows.count;
+  const int cols = inputs.rows.cols;
   NIBBLE_CHECK(cols % dot_step == 0);
-  Int8Group* const groups = reinterpret_cast<Int8Group*>(inputs.prepared);
+  const Int8Inputs prepared(inputs);
   for (int i = begin; i < end; ++i) {
     const float* x = inputs.rows[i];
     for (int first = 0, g = 0; first < cols; first += group_values, ++g) {
       encode_int8_group(matrix, x + first, std::min(Int8Group::steps, (cols - first) / dot_step),
-                        groups[static_cast<std::int64_t>(g) * count + i]);
+                        prepared.at(i, g));
     }
   }
 }
@@ -96,7 +96,7 @@ void prepare_int8_inputs(const DenseMatrix& matrix, const DotInputs& inputs, int
 void scalar_int8_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
                           const TotalsSink& store) {
   const int count = inputs.rows.count, steps = inputs.rows.cols / dot_step;
-  const Int8Group* const groups = reinterpret_cast<const Int8Group*>(inputs.prepared);
+  const Int8Inputs prepared(inputs);
   std::visit(
       [&](const auto& each) {
         for (int row = begin; row < end; row += tile_rows) {
@@ -105,8 +105,7 @@ void scalar_int8_multiply(const DenseMatrix& matrix, int begin, int end, const D
             for (int r = 0; r < std::min(tile_rows, end - row); ++r) {
               float places[Int8Group::steps] = {};
               for (int step = 0; step < steps; ++step) {
-                const Int8Group& group =
-                    groups[static_cast<std::int64_t>(step / Int8Group::steps) * count + i];
+                const Int8Group& group = prepared.at(i, step / Int8Group::steps);
                 const int at = step % Int8Group::steps;
                 const std::int64_t block = static_cast<std::int64_t>(row + r) * steps + step;
                 const std::uint8_t scale = scales_of(each)[block];

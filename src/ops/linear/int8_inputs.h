@@ -32,7 +32,25 @@ inline constexpr int int8_mxfp4_added = 12, int8_q8_added = 128;
 // Up to a group's steps of an input, from x on.
 void encode_int8_group(const DenseMatrix& matrix, const float* x, int steps, Int8Group& group);
 
-// Prepared: group g of input i of n is the one at g * n + i.
+// Prepared inputs lie in blocks of so many, one block behind the other; of a block the first group of each,
+// then the second, and so on. Only the last block may be short.
+struct Int8Inputs {
+  static constexpr int block = 8;
+  Int8Group* first = nullptr;
+  int count = 0, groups = 0;  // inputs; groups of each
+
+  Int8Inputs(const DotInputs& inputs)
+      : first(reinterpret_cast<Int8Group*>(inputs.prepared)),
+        count(inputs.rows.count),
+        groups((inputs.rows.cols / dot_step + Int8Group::steps - 1) / Int8Group::steps) {}
+  // Of the block that begins with input `begin`.
+  int block_size(int begin) const { return count - begin < block ? count - begin : block; }
+  Int8Group* group(int begin, int g) const {
+    return first + static_cast<std::int64_t>(begin) * groups +
+           static_cast<std::int64_t>(g) * block_size(begin);
+  }
+  Int8Group& at(int input, int g) const { return group(input / block * block, g)[input % block]; }
+};
 void prepare_int8_inputs(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end);
 
 // The products of DotKernels::multiply, of inputs so prepared.
