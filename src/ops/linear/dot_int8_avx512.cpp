@@ -361,15 +361,15 @@ NIBBLE_VNNI void multiply_rows_of(const StepRows& matrix, int begin, int end, co
 }  // namespace
 
 void avx512_int8_prepare(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end) {
-  if (inputs.rows.count > few_inputs) return prepare_int8_inputs(matrix, inputs, begin, end);
+  if (inputs.rows.count > few_inputs) return avx2_int8_prepare(matrix, inputs, begin, end);
   const int cols = inputs.rows.cols;
   PairInput* const prepared = reinterpret_cast<PairInput*>(inputs.prepared);
   for (int i = begin; i < end; ++i) {
     PairInput* out = prepared + i;
     for (int first = 0; first < cols; first += group_steps * dot_step, out += inputs.rows.count) {
       Int8Group group;
-      encode_int8_group(matrix, inputs.rows[i] + first, std::min(group_steps, (cols - first) / dot_step),
-                        group);
+      avx2_encode_int8_group(matrix, inputs.rows[i] + first, std::min(group_steps, (cols - first) / dot_step),
+                             group);
       write_twice(group, *out);
     }
   }

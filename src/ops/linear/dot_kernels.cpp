@@ -22,10 +22,10 @@ constexpr DotKernels kernels[] = {
     {"amx", amx_supported, amx_prepare, amx_multiply, avx512_int8_prepare, avx512_int8_multiply},
     {"avx512_bf16", avx512_bf16_supported, avx512_bf16_prepare, avx512_bf16_multiply, avx512_int8_prepare,
      avx512_int8_multiply},
-    {"avx512", avx512_supported, prepare_float_inputs, avx512_multiply, prepare_int8_inputs,
+    {"avx512", avx512_supported, prepare_float_inputs, avx512_multiply, avx2_int8_prepare,
      avx2_int8_multiply},
-    {"avx2", avx2_supported, avx2_prepare, avx2_multiply, prepare_int8_inputs, avx2_int8_multiply},
-    {"scalar", scalar_supported, prepare_float_inputs, scalar_multiply, prepare_int8_inputs,
+    {"avx2", avx2_supported, avx2_prepare, avx2_multiply, avx2_int8_prepare, avx2_int8_multiply},
+    {"scalar", scalar_supported, prepare_float_inputs, scalar_multiply, scalar_int8_prepare,
      scalar_int8_multiply},
 };
 

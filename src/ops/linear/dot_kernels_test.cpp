@@ -6,7 +6,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "ops/linear/dot_tile_avx2.h"
 #include "ops/linear/float_inputs.h"
+#include "ops/linear/int8_inputs.h"
 #include "ops/op_test_util.h"
 
 namespace nibble {
@@ -287,6 +289,40 @@ TEST_P(EveryKernel, AnInputsTotalsDependOnItAloneWhateverTheFormat) {
     EXPECT_TRUE(independent_of_company(kernel(), mxfp4.experts[0], values, x));
     EXPECT_TRUE(independent_of_company(kernel(), q8.matrix, values, x));
     EXPECT_TRUE(independent_of_company(kernel(), Bf16Matrix{bf16.data(), rows, cols}, values, x));
+  }
+}
+
+TEST(Int8Inputs, EncodersGiveTheSameBytes) {
+  if (!avx2_supported()) GTEST_SKIP() << "this machine lacks AVX2";
+  std::mt19937 random(13);
+  constexpr int values = Int8Group::steps * dot_step;
+  const RandomMxfp4 mxfp4(random, 1, 1, values);
+  const RandomQ8 q8(random, 1, values);
+  const float odd_ones[] = {NAN,      INFINITY, -INFINITY, 0x1p100f, -0x1p99f,
+                            0x1p-60f, 0x1p-61f, -0.0f,     0x1p-140f};
+  for (int round = 0; round < 2000; ++round) {
+    float x[values];
+    for (float& value : x) {
+      // Of bits at random; of few sizes, so that halves of codes come up.
+      const std::uint32_t bits = static_cast<std::uint32_t>(random()) & 0xffff0000u;
+      value = round % 2 == 0 ? std::bit_cast<float>(bits)
+                             : static_cast<float>(static_cast<int>(bits >> 24) - 127);
+    }
+    for (std::size_t i = 0; i < std::size(odd_ones); ++i) {
+      if (random() % 4 == 0) x[random() % values] = odd_ones[i];
+    }
+    const int steps = 1 + static_cast<int>(random() % Int8Group::steps);
+    for (const DenseMatrix& matrix : {DenseMatrix(mxfp4.experts[0]), DenseMatrix(q8.matrix)}) {
+      Int8Group expected, found;
+      scalar_encode_int8_group(matrix, x, steps, expected);
+      avx2_encode_int8_group(matrix, x, steps, found);
+      ASSERT_EQ(std::memcmp(expected.codes, found.codes, sizeof found.codes), 0);
+      ASSERT_EQ(std::memcmp(expected.start, found.start, sizeof found.start), 0);
+      for (int lane = 0; lane < Int8Group::steps; ++lane) {
+        const bool both_none = std::isnan(expected.scales[lane]) && std::isnan(found.scales[lane]);
+        ASSERT_TRUE(both_none || expected.scales[lane] == found.scales[lane]);
+      }
+    }
   }
 }
 

@@ -74,23 +74,27 @@ constexpr const std::uint8_t* scales_of(const Matrix& matrix) {
 
 }  // namespace
 
-void encode_int8_group(const DenseMatrix& matrix, const float* x, int steps, Int8Group& group) {
+void scalar_encode_int8_group(const DenseMatrix& matrix, const float* x, int steps, Int8Group& group) {
   const bool mxfp4 = std::holds_alternative<Mxfp4Checkpoint>(matrix);
   if (steps < Int8Group::steps) group = {};
   for (int step = 0; step < steps; ++step) encode_step(x + step * dot_step, mxfp4, step, group);
 }
 
-void prepare_int8_inputs(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end) {
+void prepare_int8_inputs(EncodeInt8Group encode, const DenseMatrix& matrix, const DotInputs& inputs,
+                         int begin, int end) {
   const int cols = inputs.rows.cols;
   NIBBLE_CHECK(cols % dot_step == 0);
   const Int8Inputs prepared(inputs);
   for (int i = begin; i < end; ++i) {
     const float* x = inputs.rows[i];
     for (int first = 0, g = 0; first < cols; first += group_values, ++g) {
-      encode_int8_group(matrix, x + first, std::min(Int8Group::steps, (cols - first) / dot_step),
-                        prepared.at(i, g));
+      encode(matrix, x + first, std::min(Int8Group::steps, (cols - first) / dot_step), prepared.at(i, g));
     }
   }
+}
+
+void scalar_int8_prepare(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end) {
+  prepare_int8_inputs(scalar_encode_int8_group, matrix, inputs, begin, end);
 }
 
 void scalar_int8_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,

@@ -29,8 +29,10 @@ inline constexpr int int8_lane(int step) { return step % 2 * 4 + step / 2; }
 // To twice an MXFP4 weight's value and to a Q8 weight's code, which are then no longer negative.
 inline constexpr int int8_mxfp4_added = 12, int8_q8_added = 128;
 
-// Up to a group's steps of an input, from x on.
-void encode_int8_group(const DenseMatrix& matrix, const float* x, int steps, Int8Group& group);
+// Up to a group's steps of an input, from x on. All encoders give the same bytes.
+using EncodeInt8Group = void (*)(const DenseMatrix& matrix, const float* x, int steps, Int8Group& group);
+void scalar_encode_int8_group(const DenseMatrix& matrix, const float* x, int steps, Int8Group& group);
+void avx2_encode_int8_group(const DenseMatrix& matrix, const float* x, int steps, Int8Group& group);
 
 // Prepared inputs lie in blocks of so many, one block behind the other; of a block the first group of each,
 // then the second, and so on. Only the last block may be short.
@@ -51,11 +53,14 @@ struct Int8Inputs {
   }
   Int8Group& at(int input, int g) const { return group(input / block * block, g)[input % block]; }
 };
-void prepare_int8_inputs(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end);
+void prepare_int8_inputs(EncodeInt8Group encode, const DenseMatrix& matrix, const DotInputs& inputs,
+                         int begin, int end);
 
-// The products of DotKernels::multiply, of inputs so prepared.
+// What DotKernels has, of inputs so prepared.
+void scalar_int8_prepare(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end);
 void scalar_int8_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
                           const TotalsSink& store);
+void avx2_int8_prepare(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end);
 void avx2_int8_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
                         const TotalsSink& store);
 
