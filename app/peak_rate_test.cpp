@@ -5,14 +5,20 @@
 namespace nibble {
 namespace {
 
-TEST(PeakRate, IsThatOfTheFastestInstructionAndGrowsWithBfloat16) {
-  const Result<PeakRate> single = measure_peak_rate(1, false), half = measure_peak_rate(1, true);
-  ASSERT_TRUE(single.ok() && half.ok());
+TEST(PeakRate, IsThatOfTheFastestInstructionForSuchValues) {
+  const Result<PeakRate> single = measure_peak_rate(1, PeakValues::float32),
+                         half = measure_peak_rate(1, PeakValues::bfloat16),
+                         eight_bits = measure_peak_rate(1, PeakValues::int8);
+  ASSERT_TRUE(single.ok() && half.ok() && eight_bits.ok());
   // No x86-64 CPU of this century multiplies slower, none faster than a few tera a core.
   EXPECT_GT(single->flops, 1e8);
   EXPECT_LT(half->flops, 1e14);
+  EXPECT_LT(eight_bits->flops, 1e14);
   EXPECT_FALSE(single->instruction.empty());
   EXPECT_EQ(single->instruction.find("BF16"), std::string_view::npos);
+  EXPECT_EQ(half->instruction.find("BUS"), std::string_view::npos);
+  const bool bytes = eight_bits->instruction.find("BUS") != std::string_view::npos;
+  EXPECT_EQ(bytes, __builtin_cpu_supports("avx2") != 0);
 }
 
 }  // namespace
