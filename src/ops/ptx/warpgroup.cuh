@@ -8,13 +8,15 @@
 // A sum's registers as operands of an instruction, and their names in its text.
 #define NIBBLE_SUMS_4(s, i) "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3])
 #define NIBBLE_SUMS_8(s, i) NIBBLE_SUMS_4(s, i), NIBBLE_SUMS_4(s, i + 4)
+#define NIBBLE_SUMS_12(s, i) NIBBLE_SUMS_8(s, i), NIBBLE_SUMS_4(s, i + 8)
 #define NIBBLE_SUMS_16(s, i) NIBBLE_SUMS_8(s, i), NIBBLE_SUMS_8(s, i + 8)
 #define NIBBLE_SUMS_32(s, i) NIBBLE_SUMS_16(s, i), NIBBLE_SUMS_16(s, i + 16)
 #define NIBBLE_SUMS_64(s, i) NIBBLE_SUMS_32(s, i), NIBBLE_SUMS_32(s, i + 32)
 #define NIBBLE_SUMS_80(s, i) NIBBLE_SUMS_64(s, i), NIBBLE_SUMS_16(s, i + 64)
 #define NIBBLE_NAMES_4 "%0,%1,%2,%3"
 #define NIBBLE_NAMES_8 NIBBLE_NAMES_4 ",%4,%5,%6,%7"
-#define NIBBLE_NAMES_16 NIBBLE_NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define NIBBLE_NAMES_12 NIBBLE_NAMES_8 ",%8,%9,%10,%11"
+#define NIBBLE_NAMES_16 NIBBLE_NAMES_12 ",%12,%13,%14,%15"
 #define NIBBLE_NAMES_32 NIBBLE_NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define NIBBLE_NAMES_64                                                                                   \
   NIBBLE_NAMES_32                                                                                         \
@@ -67,6 +69,7 @@ __device__ __forceinline__ void wgmma_wait_but_last() {
   }
 NIBBLE_WGMMA_WAIT(4)
 NIBBLE_WGMMA_WAIT(8)
+NIBBLE_WGMMA_WAIT(12)
 NIBBLE_WGMMA_WAIT(16)
 NIBBLE_WGMMA_WAIT(32)
 NIBBLE_WGMMA_WAIT(64)
@@ -93,6 +96,7 @@ NIBBLE_WGMMA_WAIT(80)
   }
 NIBBLE_WGMMA(4, "8", "%4", "%5", "%6")
 NIBBLE_WGMMA(8, "16", "%8", "%9", "%10")
+NIBBLE_WGMMA(12, "24", "%12", "%13", "%14")
 NIBBLE_WGMMA(16, "32", "%16", "%17", "%18")
 NIBBLE_WGMMA(32, "64", "%32", "%33", "%34")
 NIBBLE_WGMMA(64, "128", "%64", "%65", "%66")
@@ -103,12 +107,14 @@ NIBBLE_WGMMA(80, "160", "%80", "%81", "%82")
 
 #undef NIBBLE_SUMS_4
 #undef NIBBLE_SUMS_8
+#undef NIBBLE_SUMS_12
 #undef NIBBLE_SUMS_16
 #undef NIBBLE_SUMS_32
 #undef NIBBLE_SUMS_64
 #undef NIBBLE_SUMS_80
 #undef NIBBLE_NAMES_4
 #undef NIBBLE_NAMES_8
+#undef NIBBLE_NAMES_12
 #undef NIBBLE_NAMES_16
 #undef NIBBLE_NAMES_32
 #undef NIBBLE_NAMES_64

@@ -46,7 +46,9 @@ struct LinearCudaWorkspace {
 };
 
 // The columns of the kernel for few tokens that `tokens` of them take, as many as a launch has of them.
-constexpr int linear_columns(int tokens) { return tokens <= 8 ? 8 : tokens <= 16 ? 16 : 32; }
+constexpr int linear_columns(int tokens) {
+  return tokens <= 8 ? 8 : tokens <= 16 ? 16 : tokens <= 24 ? 24 : 32;
+}
 // Room for sums of tiles that several blocks work on, for up to `tokens`; blocks: the multiprocessors.
 constexpr std::size_t linear_few_floats(int blocks, int tokens) {
   return static_cast<std::size_t>(blocks * dense_k_chunks) *

@@ -63,6 +63,7 @@ constexpr int stage_sums = few_stage_bytes<columns> / chunk_sum_bytes<columns>;
 template <int columns>
 constexpr bool brings_sums = columns > 16;
 constexpr int least_stages = 3;  // as many sums as there can be have one each
+static_assert((dense_k_chunks - 1) <= least_stages * stage_sums<24>);
 static_assert((dense_k_chunks - 1) <= least_stages * stage_sums<few_columns>);
 
 // The first chunk of the last tile of units [begin, end) that other blocks leave sums of, if that tile's
@@ -291,6 +292,7 @@ void run_few(const DenseRun& run, const Output& output, cudaStream_t stream) {
     switch (linear_columns(past - first)) {
       case 8: launch_few<8>(params, run, stream); break;
       case 16: launch_few<16>(params, run, stream); break;
+      case 24: launch_few<24>(params, run, stream); break;
       default: launch_few<few_columns>(params, run, stream);
     }
   }
