@@ -34,14 +34,14 @@ using EncodeInt8Group = void (*)(const DenseMatrix& matrix, const float* x, int 
 void scalar_encode_int8_group(const DenseMatrix& matrix, const float* x, int steps, Int8Group& group);
 void avx2_encode_int8_group(const DenseMatrix& matrix, const float* x, int steps, Int8Group& group);
 
-// Prepared inputs lie in blocks of so many, one block behind the other; of a block the first group of each,
-// then the second, and so on. Only the last block may be short.
+// Prepared inputs, those of the VNNI kernel for few excepted, lie in blocks of so many, one block behind the
+// other; of a block the first group of each, then the second, and so on. Only the last block may be short.
 struct Int8Inputs {
   static constexpr int block = 8;
   Int8Group* first = nullptr;
   int count = 0, groups = 0;  // inputs; groups of each
 
-  Int8Inputs(const DotInputs& inputs)
+  explicit Int8Inputs(const DotInputs& inputs)
       : first(reinterpret_cast<Int8Group*>(inputs.prepared)),
         count(inputs.rows.count),
         groups((inputs.rows.cols / dot_step + Int8Group::steps - 1) / Int8Group::steps) {}
