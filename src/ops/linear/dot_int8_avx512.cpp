@@ -1,9 +1,9 @@
 // Weights in blocks by inputs in eight bits, by AVX-512 with VNNI. Words of weights are transposed once for
 // all inputs, so that four k of sixteen lanes meet in one register; then an input takes eight products, which
-// need no sums across lanes, and four instructions more: 11 cycles for 512 weights (Zen 4), if products read
-// inputs as part of their instructions. For few inputs lanes are eight steps of two rows, which come in as
-// they lie in memory; but inputs must lie there twice, and more than three of them do not fit the first-level
-// cache. For more inputs lanes are sixteen rows, and four codes of an input go to all of them.
+// need no sums across lanes, and four to six instructions more: 11 cycles for 512 weights (Zen 4). For few
+// inputs lanes are sixteen steps of a row, which come in as they lie in memory. For more they are sixteen
+// rows, whose lines take longer to bring together; but then four codes of an input go to all lanes, and
+// totals need not be added up across them.
 #include <algorithm>
 #include <cstring>
 
@@ -19,7 +19,7 @@ namespace nibble {
 namespace {
 
 constexpr int group_steps = Int8Group::steps;
-constexpr int few_inputs = 3;  // at most
+constexpr int few_inputs = 6;  // at most
 // Their sums, their totals and a step's words fill three quarters of the registers.
 constexpr int inputs_at_once = Int8Inputs::block;
 constexpr int chunk_steps = 48;   // of a tile: in the first-level cache with a block of inputs
@@ -75,154 +75,152 @@ struct Q8Words {
   }
 };
 
-// Few inputs. Lane 8 r + l is of row r and of the step of the group whose int8_lane is l.
-
-// Bytes [from, from + 4 * words) of a group's part of a row that has `bytes` of them; others are zeros.
+// Bytes [from, from + 4 * words) of a part of a row that has `bytes` left; others are zeros.
 constexpr std::uint32_t words_within(int bytes, int from, int words) {
   return (1u << std::clamp((bytes - from) / 4, 0, words)) - 1;
 }
 
-// The words of a group of two rows.
-template <class Words, bool full>
-NIBBLE_VNNI inline void read_words(const std::uint8_t* first, const std::uint8_t* second, int steps,
-                                   __m512i (&words)[8]) {
-  const auto line = [&](const std::uint8_t* row, int i) NIBBLE_VNNI {
-    if constexpr (full) return _mm512_loadu_si512(row + 64 * i);
-    return _mm512_maskz_loadu_epi32(
-        static_cast<__mmask16>(words_within(steps * Words::step_bytes, 64 * i, 16)), row + 64 * i);
+// Few inputs. A lane is a step of a row, sixteen steps at a time: two groups, whose sums are added to the
+// places one after the other.
+constexpr int span_steps = 2 * group_steps;
+constexpr int spans_of(int steps) { return (steps + span_steps - 1) / span_steps; }
+// Where a step lies: how the four parts of registers leave transpose_parts.
+constexpr int span_lane(int step) { return step % 4 * 4 + step / 4; }
+
+// A span of an input, in the order of span_lane.
+struct alignas(64) SpanInput {
+  std::int8_t codes[Int8Group::words][64];
+  float scales[span_steps];
+  std::int32_t start[span_steps];
+};
+
+// Of the input's groups, in the order of int8_lane.
+NIBBLE_VNNI void join_groups(const Int8Group (&groups)[2], SpanInput& out) {
+  alignas(64) std::int32_t order[span_steps];
+  for (int step = 0; step < span_steps; ++step)
+    order[span_lane(step)] = step / group_steps * group_steps + int8_lane(step % group_steps);
+  const __m512i lanes = _mm512_load_si512(order);
+  const auto join = [&](const void* first, const void* second, void* to) NIBBLE_VNNI {
+    const __m512i both =
+        _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_load_si256(static_cast<const __m256i*>(first))),
+                           _mm256_load_si256(static_cast<const __m256i*>(second)), 1);
+    _mm512_store_si512(to, _mm512_permutexvar_epi32(lanes, both));
   };
-  if constexpr (Words::step_bytes == 16) {
-    __m512i rows[4];
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; ++i) {
-      const __m512i a = line(first, i), b = line(second, i);
-      rows[2 * i] = _mm512_shuffle_i32x4(a, b, 0x44);
-      rows[2 * i + 1] = _mm512_shuffle_i32x4(a, b, 0xee);
-    }
-    transpose_parts(rows, words);
-  } else {
-    __m512i lower[4], upper[4];  // sixteen k each
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      const __m512i a = line(first, i), b = line(second, i);
-      lower[i] = _mm512_shuffle_i32x4(a, b, 0x88);
-      upper[i] = _mm512_shuffle_i32x4(a, b, 0xdd);
-    }
-    transpose_parts(lower, words);
-    transpose_parts(upper, words + 4);
-  }
+  for (int word = 0; word < Int8Group::words; ++word)
+    join(groups[0].codes[word], groups[1].codes[word], out.codes[word]);
+  join(groups[0].scales, groups[1].scales, out.scales);
+  join(groups[0].start, groups[1].start, out.start);
 }
 
-// A group of two rows.
-struct Group {
+// A span of a row.
+struct Span {
   __m512i codes[Int8Group::words];
   LaneScales scales;
 };
 
+// The span of a row that begins with step `at` of the matrix; of one that is not full `steps` are there.
 template <bool full, class Words>
-NIBBLE_VNNI inline void read_group(const Words& format, const StepRows& matrix, std::int64_t at,
-                                   std::int64_t second, int steps, Group& group) {
-  __m512i words[8];
-  read_words<Words, full>(matrix.codes + at * Words::step_bytes,
-                          matrix.codes + (at + second) * Words::step_bytes, steps, words);
-  format.decode(words, group.codes);
-  const auto eight = [&](std::int64_t from) NIBBLE_VNNI {
-    if constexpr (full) return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(matrix.scales + from));
-    return read_scales(matrix.scales + from, steps);
-  };
-  const __m128i in_order = _mm_unpacklo_epi64(eight(at), eight(at + second));
-  group.scales.set(
-      _mm_shuffle_epi8(in_order, _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)));
+NIBBLE_VNNI inline void read_span(const Words& format, const StepRows& matrix, std::int64_t at, int steps,
+                                  Span& span) {
+  constexpr int line_count = span_steps * Words::step_bytes / 64;
+  const std::uint8_t* const from = matrix.codes + at * Words::step_bytes;
+  __m512i lines[line_count], words[Words::word_count];
+#pragma GCC unroll 8
+  for (int i = 0; i < line_count; ++i) {
+    lines[i] = full ? _mm512_loadu_si512(from + 64 * i)
+                    : _mm512_maskz_loadu_epi32(
+                          static_cast<__mmask16>(words_within(steps * Words::step_bytes, 64 * i, 16)),
+                          from + 64 * i);
+  }
+  if constexpr (line_count == 4) {  // a line has four steps
+    transpose_parts(lines, words);
+  } else {  // or two: first those parts come together that have the same sixteen k
+    __m512i lower[4], upper[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      lower[i] = _mm512_shuffle_i32x4(lines[2 * i], lines[2 * i + 1], 0x88);
+      upper[i] = _mm512_shuffle_i32x4(lines[2 * i], lines[2 * i + 1], 0xdd);
+    }
+    transpose_parts(lower, words);
+    transpose_parts(upper, words + 4);
+  }
+  format.decode(words, span.codes);
+  const __m128i scales = full ? part_at(matrix.scales + at) : read_scales(matrix.scales + at, steps);
+  span.scales.set(
+      _mm_shuffle_epi8(scales, _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)));
 }
 
-// A group of an input, its words once for each row: so that products read them as parts of their
-// instructions.
-struct alignas(64) PairInput {
-  std::int8_t codes[Int8Group::words][64];
-  float scales[16];
-  std::int32_t start[16];
-};
-
-void write_twice(const Int8Group& group, PairInput& out) {
-  const auto twice = [](const auto* from, auto* to) {
-    constexpr std::size_t bytes = 32;
-    std::memcpy(to, from, bytes);
-    std::memcpy(reinterpret_cast<std::byte*>(to) + bytes, from, bytes);
-  };
-  for (int word = 0; word < Int8Group::words; ++word) twice(group.codes[word][0], out.codes[word]);
-  twice(group.scales, out.scales);
-  twice(group.start, out.start);
-}
-
-// The steps' sums of a group with an input, before the group's scales: in so many chains.
+// The steps' sums of a span with an input, before the row's scales: in so many chains.
 template <int chains>
-NIBBLE_VNNI inline __m512 group_sums(const Group& group, const PairInput& input) {
+NIBBLE_VNNI inline __m512 span_sums(const Span& span, const SpanInput& input) {
   __m512i sums[2] = {_mm512_load_si512(input.start), _mm512_setzero_si512()};
 #pragma GCC unroll 8
   for (int word = 0; word < Int8Group::words; ++word) {
     __m512i& sum = sums[word % chains];
-    sum = _mm512_dpbusd_epi32(sum, group.codes[word], _mm512_load_si512(input.codes[word]));
+    sum = _mm512_dpbusd_epi32(sum, span.codes[word], _mm512_load_si512(input.codes[word]));
   }
   if constexpr (chains == 2) sums[0] = _mm512_add_epi32(sums[0], sums[1]);
   return _mm512_mul_ps(_mm512_cvtepi32_ps(sums[0]), _mm512_load_ps(input.scales));
 }
 
-[[gnu::noinline]] NIBBLE_VNNI __m512 add_group_with_care(const Group& group, const PairInput& input,
-                                                         __m512 total) {
-  return _mm512_add_ps(total, scaled_with_care(group_sums<1>(group, input), group.scales.bytes));
+// Lanes 4p and 4p + 1 of the totals are those of places p and p + 4; the others mean nothing.
+NIBBLE_VNNI inline __m512 add_to_places(__m512 totals, __m512 sums) {
+  return _mm512_add_ps(_mm512_add_ps(totals, sums), _mm512_permute_ps(sums, 0x0e));
 }
 
-// Adds the steps' sums of a group with `count` inputs to their totals. One input alone would wait for its
+[[gnu::noinline]] NIBBLE_VNNI __m512 add_span_with_care(const Span& span, const SpanInput& input,
+                                                        __m512 totals) {
+  return add_to_places(totals, scaled_with_care(span_sums<1>(span, input), span.scales.bytes));
+}
+
+// Adds the steps' sums of a span with `count` inputs to their totals. One input alone would wait for its
 // chain.
 template <int count>
-NIBBLE_VNNI inline void add_group(const Group& group, const PairInput* inputs, __m512 (&totals)[count]) {
+NIBBLE_VNNI inline void add_span(const Span& span, const SpanInput* inputs, __m512 (&totals)[count]) {
   constexpr int chains = count == 1 ? 2 : 1;
 #pragma GCC unroll 8
   for (int i = 0; i < count; ++i) {
-    totals[i] = group.scales.extreme
-                    ? add_group_with_care(group, inputs[i], totals[i])
-                    : _mm512_add_ps(totals[i], _mm512_mul_ps(group_sums<chains>(group, inputs[i]),
-                                                             group.scales.factors));
+    totals[i] = span.scales.extreme
+                    ? add_span_with_care(span, inputs[i], totals[i])
+                    : add_to_places(totals[i],
+                                    _mm512_mul_ps(span_sums<chains>(span, inputs[i]), span.scales.factors));
   }
 }
 
-// The totals of both rows, from those of their places.
-NIBBLE_VNNI inline void add_places(__m512 lanes, float& first, float& second) {
-  const __m512 four = _mm512_add_ps(lanes, _mm512_permute_ps(lanes, 0x4e));
-  const __m512 two = _mm512_add_ps(four, _mm512_permute_ps(four, 0xb1));
-  const __m512 one = _mm512_add_ps(two, _mm512_shuffle_f32x4(two, two, 0xb1));
-  first = _mm512_cvtss_f32(one);
-  second = _mm_cvtss_f32(_mm512_extractf32x4_ps(one, 2));
+// The total of a row, from those of its places.
+NIBBLE_VNNI inline float add_places(__m512 totals) {
+  const __m512 four = _mm512_add_ps(totals, _mm512_permute_ps(totals, 0xb1));
+  const __m512 two = _mm512_add_ps(four, _mm512_shuffle_f32x4(four, four, 0x4e));
+  return _mm512_cvtss_f32(_mm512_add_ps(two, _mm512_shuffle_f32x4(two, two, 0xb1)));
 }
 
 template <int count, class Words>
 NIBBLE_VNNI void multiply_few(const Words& format, const StepRows& matrix, int begin, int end,
-                              const PairInput* inputs, const TotalsSink& store) {
+                              const SpanInput* inputs, const TotalsSink& store) {
   constexpr int steps_ahead = group_bytes_ahead / Words::step_bytes;
-  const int steps = static_cast<int>(matrix.row_steps), whole = steps / group_steps;
+  const int steps = static_cast<int>(matrix.row_steps), whole = steps / span_steps;
   TileTotals totals[count];
-  Ahead(matrix, begin * matrix.row_steps, Words::step_bytes).ask_for_all<Words, 2 * group_steps>(steps_ahead);
+  Ahead(matrix, begin * matrix.row_steps, Words::step_bytes).ask_for_all<Words, span_steps>(steps_ahead);
   for (int row = begin; row < end; row += tile_rows) {
     const int rows = std::min(tile_rows, end - row);
     Ahead ahead(matrix, row * matrix.row_steps + steps_ahead, Words::step_bytes);
-    for (int r = 0; r < rows; r += 2) {
+    for (int r = 0; r < rows; ++r) {
       std::int64_t at = (row + r) * matrix.row_steps;
-      const std::int64_t second = r + 1 < rows ? matrix.row_steps : 0;  // the last row comes twice
-      const PairInput* x = inputs;
-      __m512 lanes[count];
-      Group group;
-#pragma GCC unroll 4
-      for (int i = 0; i < count; ++i) lanes[i] = _mm512_setzero_ps();
-      for (int g = 0; g < whole; ++g, at += group_steps, x += count) {
-        ahead.ask_for<Words, 2 * group_steps>();
-        read_group<true>(format, matrix, at, second, group_steps, group);
-        add_group(group, x, lanes);
+      const SpanInput* x = inputs;
+      __m512 places[count];
+      Span span;
+#pragma GCC unroll 8
+      for (int i = 0; i < count; ++i) places[i] = _mm512_setzero_ps();
+      for (int g = 0; g < whole; ++g, at += span_steps, x += count) {
+        ahead.ask_for<Words, span_steps>();
+        read_span<true>(format, matrix, at, span_steps, span);
+        add_span(span, x, places);
       }
-      if (whole * group_steps < steps) {
-        read_group<false>(format, matrix, at, second, steps - whole * group_steps, group);
-        add_group(group, x, lanes);
+      if (whole * span_steps < steps) {
+        read_span<false>(format, matrix, at, steps - whole * span_steps, span);
+        add_span(span, x, places);
       }
-      for (int i = 0; i < count; ++i) add_places(lanes[i], totals[i][r], totals[i][r + 1]);
+      for (int i = 0; i < count; ++i) totals[i][r] = add_places(places[i]);
     }
     for (int i = 0; i < count; ++i) store(row, i, totals[i]);
   }
@@ -354,7 +352,7 @@ NIBBLE_VNNI void multiply_rows_of(const StepRows& matrix, int begin, int end, co
   const Words format;
   if (n > few_inputs) return multiply_more(format, matrix, begin, end, Int8Inputs(inputs), store);
   with_count<1, few_inputs>(n, [&](auto count) {
-    multiply_few<count>(format, matrix, begin, end, reinterpret_cast<const PairInput*>(inputs.prepared),
+    multiply_few<count>(format, matrix, begin, end, reinterpret_cast<const SpanInput*>(inputs.prepared),
                         store);
   });
 }
@@ -363,15 +361,17 @@ NIBBLE_VNNI void multiply_rows_of(const StepRows& matrix, int begin, int end, co
 
 void avx512_int8_prepare(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end) {
   if (inputs.rows.count > few_inputs) return avx2_int8_prepare(matrix, inputs, begin, end);
-  const int cols = inputs.rows.cols;
-  PairInput* const prepared = reinterpret_cast<PairInput*>(inputs.prepared);
+  const int n = inputs.rows.count, steps = inputs.rows.cols / dot_step, spans = spans_of(steps);
+  SpanInput* const prepared = reinterpret_cast<SpanInput*>(inputs.prepared);
   for (int i = begin; i < end; ++i) {
-    PairInput* out = prepared + i;
-    for (int first = 0; first < cols; first += group_steps * dot_step, out += inputs.rows.count) {
-      Int8Group group;
-      avx2_encode_int8_group(matrix, inputs.rows[i] + first, std::min(group_steps, (cols - first) / dot_step),
-                             group);
-      write_twice(group, *out);
+    for (int g = 0; g < spans; ++g) {
+      Int8Group groups[2];
+      for (int half = 0; half < 2; ++half) {
+        const int first = g * span_steps + half * group_steps;
+        avx2_encode_int8_group(matrix, inputs.rows[i] + first * dot_step,
+                               std::clamp(steps - first, 0, group_steps), groups[half]);
+      }
+      join_groups(groups, prepared[g * n + i]);
     }
   }
 }
