@@ -11,9 +11,9 @@ constexpr std::string_view avx2[] = {"avx2", "fma"};
 constexpr std::string_view avx2_f16c[] = {"avx2", "f16c", "fma"};
 constexpr std::string_view avx512[] = {"avx512bw", "avx512dq", "avx512f", "avx512vl"};
 constexpr std::string_view avx512_fma[] = {"avx2", "avx512bw", "avx512dq", "avx512f", "avx512vl", "fma"};
-constexpr std::string_view avx512_bf16[] = {"avx512_bf16", "avx512bw",   "avx512dq",
-                                            "avx512f",     "avx512vbmi", "avx512vl"};
-constexpr std::string_view amx[] = {"amx_bf16", "amx_tile", "avx512_bf16", "avx512bw",
+constexpr std::string_view avx512_bf16[] = {"avx512_bf16", "avx512_vnni", "avx512bw", "avx512dq",
+                                            "avx512f",     "avx512vbmi",  "avx512vl"};
+constexpr std::string_view amx[] = {"amx_bf16", "amx_tile", "avx512_bf16", "avx512_vnni", "avx512bw",
                                     "avx512dq", "avx512f",  "avx512vbmi",  "avx512vl"};
 
 constexpr KernelFacts on_cpu(std::string_view name, std::span<const std::string_view> features) {

@@ -44,8 +44,8 @@ constexpr int most_gpus = 8;
 CpuFacts desktop() {
   return {.model = "8 cores with AVX-512 and two channels of DDR5",
           .threads = 8,
-          .features = {"avx2", "avx512_bf16", "avx512bw", "avx512dq", "avx512f", "avx512vbmi", "avx512vl",
-                       "f16c", "fma"},
+          .features = {"avx2", "avx512_bf16", "avx512_vnni", "avx512bw", "avx512dq", "avx512f", "avx512vbmi",
+                       "avx512vl", "f16c", "fma"},
           .memory_bytes = 64 * GiB,
           .available_bytes = 60 * GiB,
           .read_bandwidth = 60e9,

@@ -1,6 +1,6 @@
-// The contract of dot_tile.h in VDPBF16PS (AVX-512 BF16 and VBMI). The instruction computes, for each lane,
-// fma(a.low, b.low, fma(a.high, b.high, c)) with subnormals as zero: given (k + 2, k) as (low, high), it
-// continues the chain of one parity by two products.
+// The contract of dot_tile.h in VDPBF16PS (AVX-512 BF16 and VBMI; eight-bit inputs want VNNI too). The
+// instruction computes, for each lane, fma(a.low, b.low, fma(a.high, b.high, c)) with subnormals as zero:
+// given (k + 2, k) as (low, high), it continues the chain of one parity by two products.
 #pragma once
 
 #include "ops/linear/dot_kernels.h"

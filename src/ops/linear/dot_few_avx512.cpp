@@ -121,7 +121,7 @@ NIBBLE_512 inline void multiply_group(const Decoder& decoder, const StepRows& ma
   const bool plain = _mm_cmpge_epu8_mask(extremes, _mm_set1_epi8(static_cast<char>(254))) == 0;
 #pragma GCC unroll 4
   for (int r = 0; r < rows; ++r) {
-    const __m512 factors = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(scale[r]), 23));
+    const __m512 factors = plain_factors(scale[r]);
 #pragma GCC unroll 4
     for (int i = 0; i < count; ++i) {
       const __m512 sum = _mm512_add_ps(even[r][i], odd[r][i]);

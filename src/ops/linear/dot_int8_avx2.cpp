@@ -1,5 +1,6 @@
 // Weights in blocks by inputs in eight bits, by AVX2: a lane is a step of one row, eight steps a group, and
-// keeps its total to the end of the row. A group of MXFP4 takes some 70 instructions for one input, of Q8 90.
+// keeps its total to the end of the row. Of MXFP4 an input takes some 20 instructions a group, of Q8 45, and
+// the weights' words, transposed once for all inputs, some 35 and 30.
 #include <algorithm>
 
 #include "ops/linear/int8_inputs.h"
@@ -32,8 +33,7 @@ struct Mxfp4Codes {
       codes[2 * i + 1] = _mm256_shuffle_epi8(doubles, Mxfp4Bytes::upper(words[i]));
     }
   }
-  // Pairs of products stay within 24 * 127 * 2 = 6,096, so that four of them, and even five, fit sixteen
-  // bits.
+  // Pairs of products stay within 24 * 127 * 2 = 6,096, so that four of them fit sixteen bits.
   NIBBLE_AVX2 static __m256i sums(const __m256i (&codes)[8], const Int8Group& input) {
     const __m256i* const x = reinterpret_cast<const __m256i*>(input.codes);
     __m256i fours[2];

@@ -5,15 +5,14 @@
 // rows, whose lines take longer to bring together; but then four codes of an input go to all lanes, and
 // totals need not be added up across them.
 #include <algorithm>
+#include <array>
 #include <cstring>
 
+#include "base/check.h"
 #include "ops/linear/int8_inputs.h"
 #include "ops/linear/simd512.h"
 #include "ops/linear/step_rows.h"
-#include "ops/linear/tile_lines512.h"
-
-#define NIBBLE_VNNI \
-  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,avx512vnni,avx2,fma")))
+#include "ops/linear/tile_rows512.h"
 
 namespace nibble {
 namespace {
@@ -31,13 +30,12 @@ constexpr int group_bytes_ahead = 16384;
 struct alignas(64) LaneScales {
   __m512 factors;
   __m128i bytes;
-  bool extreme;  // some of them are 0 or 255, whose factors are not theirs
+  bool plain;  // none is 0 or 255, whose factors are not theirs
 
-  NIBBLE_VNNI void set(__m128i scales) {
+  NIBBLE_512 void set(__m128i scales, bool are_plain) {
+    factors = plain_factors(scales);
     bytes = scales;
-    factors = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), 23));
-    extreme = _mm_cmpge_epu8_mask(_mm_sub_epi8(bytes, _mm_set1_epi8(1)),
-                                  _mm_set1_epi8(static_cast<char>(254))) != 0;
+    plain = are_plain;
   }
 };
 
@@ -49,12 +47,12 @@ struct Mxfp4Words {
   __m512i doubles;
 
   // A permutation looks at six bits of a byte, a code has four: what else is there does not matter.
-  NIBBLE_VNNI Mxfp4Words() {
+  NIBBLE_512 Mxfp4Words() {
     static_assert(int8_mxfp4_added == 12);
     doubles =
         _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
   }
-  NIBBLE_VNNI void decode(const __m512i* words, __m512i (&codes)[8]) const {
+  NIBBLE_512 void decode(const __m512i* words, __m512i (&codes)[8]) const {
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
       codes[2 * i] = _mm512_permutexvar_epi8(words[i], doubles);
@@ -67,7 +65,7 @@ struct Q8Words {
   static constexpr int step_bytes = q8_block, word_count = 8;
   static constexpr bool scaled = true;
 
-  NIBBLE_VNNI void decode(const __m512i* words, __m512i (&codes)[8]) const {
+  NIBBLE_512 void decode(const __m512i* words, __m512i (&codes)[8]) const {
     static_assert(int8_q8_added == 128);
 #pragma GCC unroll 8
     for (int i = 0; i < 8; ++i)
@@ -93,14 +91,19 @@ struct alignas(64) SpanInput {
   float scales[span_steps];
   std::int32_t start[span_steps];
 };
+static_assert(sizeof(SpanInput) <= span_steps * dot_step * sizeof(Bf16), "what prepared_bytes gives");
 
 // Of the input's groups, in the order of int8_lane.
-NIBBLE_VNNI void join_groups(const Int8Group (&groups)[2], SpanInput& out) {
-  alignas(64) std::int32_t order[span_steps];
-  for (int step = 0; step < span_steps; ++step)
-    order[span_lane(step)] = step / group_steps * group_steps + int8_lane(step % group_steps);
-  const __m512i lanes = _mm512_load_si512(order);
-  const auto join = [&](const void* first, const void* second, void* to) NIBBLE_VNNI {
+NIBBLE_512 void join_groups(const Int8Group (&groups)[2], SpanInput& out) {
+  static constexpr auto order = [] {
+    std::array<std::int32_t, span_steps> from{};
+    for (int step = 0; step < span_steps; ++step)
+      from[static_cast<std::size_t>(span_lane(step))] =
+          step / group_steps * group_steps + int8_lane(step % group_steps);
+    return from;
+  }();
+  const __m512i lanes = _mm512_loadu_si512(order.data());
+  const auto join = [&](const void* first, const void* second, void* to) NIBBLE_512 {
     const __m512i both =
         _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_load_si256(static_cast<const __m256i*>(first))),
                            _mm256_load_si256(static_cast<const __m256i*>(second)), 1);
@@ -120,8 +123,8 @@ struct Span {
 
 // The span of a row that begins with step `at` of the matrix; of one that is not full `steps` are there.
 template <bool full, class Words>
-NIBBLE_VNNI inline void read_span(const Words& format, const StepRows& matrix, std::int64_t at, int steps,
-                                  Span& span) {
+NIBBLE_512 inline void read_span(const Words& format, const StepRows& matrix, std::int64_t at, int steps,
+                                 Span& span) {
   constexpr int line_count = span_steps * Words::step_bytes / 64;
   const std::uint8_t* const from = matrix.codes + at * Words::step_bytes;
   __m512i lines[line_count], words[Words::word_count];
@@ -146,13 +149,15 @@ NIBBLE_VNNI inline void read_span(const Words& format, const StepRows& matrix, s
   }
   format.decode(words, span.codes);
   const __m128i scales = full ? part_at(matrix.scales + at) : read_scales(matrix.scales + at, steps);
+  const __m128i shifted = _mm_sub_epi8(scales, _mm_set1_epi8(1));  // 0 and 255 become the largest
   span.scales.set(
-      _mm_shuffle_epi8(scales, _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)));
+      _mm_shuffle_epi8(scales, _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)),
+      _mm_cmpge_epu8_mask(shifted, _mm_set1_epi8(static_cast<char>(254))) == 0);
 }
 
 // The steps' sums of a span with an input, before the row's scales: in so many chains.
 template <int chains>
-NIBBLE_VNNI inline __m512 span_sums(const Span& span, const SpanInput& input) {
+NIBBLE_512 inline __m512 span_sums(const Span& span, const SpanInput& input) {
   __m512i sums[2] = {_mm512_load_si512(input.start), _mm512_setzero_si512()};
 #pragma GCC unroll 8
   for (int word = 0; word < Int8Group::words; ++word) {
@@ -164,39 +169,39 @@ NIBBLE_VNNI inline __m512 span_sums(const Span& span, const SpanInput& input) {
 }
 
 // Lanes 4p and 4p + 1 of the totals are those of places p and p + 4; the others mean nothing.
-NIBBLE_VNNI inline __m512 add_to_places(__m512 totals, __m512 sums) {
+NIBBLE_512 inline __m512 add_to_places(__m512 totals, __m512 sums) {
   return _mm512_add_ps(_mm512_add_ps(totals, sums), _mm512_permute_ps(sums, 0x0e));
 }
 
-[[gnu::noinline]] NIBBLE_VNNI __m512 add_span_with_care(const Span& span, const SpanInput& input,
-                                                        __m512 totals) {
+[[gnu::noinline]] NIBBLE_512 __m512 add_span_with_care(const Span& span, const SpanInput& input,
+                                                       __m512 totals) {
   return add_to_places(totals, scaled_with_care(span_sums<1>(span, input), span.scales.bytes));
 }
 
 // Adds the steps' sums of a span with `count` inputs to their totals. One input alone would wait for its
 // chain.
 template <int count>
-NIBBLE_VNNI inline void add_span(const Span& span, const SpanInput* inputs, __m512 (&totals)[count]) {
+NIBBLE_512 inline void add_span(const Span& span, const SpanInput* inputs, __m512 (&totals)[count]) {
   constexpr int chains = count == 1 ? 2 : 1;
 #pragma GCC unroll 8
   for (int i = 0; i < count; ++i) {
-    totals[i] = span.scales.extreme
-                    ? add_span_with_care(span, inputs[i], totals[i])
-                    : add_to_places(totals[i],
-                                    _mm512_mul_ps(span_sums<chains>(span, inputs[i]), span.scales.factors));
+    totals[i] =
+        span.scales.plain
+            ? add_to_places(totals[i], _mm512_mul_ps(span_sums<chains>(span, inputs[i]), span.scales.factors))
+            : add_span_with_care(span, inputs[i], totals[i]);
   }
 }
 
 // The total of a row, from those of its places.
-NIBBLE_VNNI inline float add_places(__m512 totals) {
+NIBBLE_512 inline float add_places(__m512 totals) {
   const __m512 four = _mm512_add_ps(totals, _mm512_permute_ps(totals, 0xb1));
   const __m512 two = _mm512_add_ps(four, _mm512_shuffle_f32x4(four, four, 0x4e));
   return _mm512_cvtss_f32(_mm512_add_ps(two, _mm512_shuffle_f32x4(two, two, 0xb1)));
 }
 
 template <int count, class Words>
-NIBBLE_VNNI void multiply_few(const Words& format, const StepRows& matrix, int begin, int end,
-                              const SpanInput* inputs, const TotalsSink& store) {
+NIBBLE_512 void multiply_few(const Words& format, const StepRows& matrix, int begin, int end,
+                             const SpanInput* inputs, const TotalsSink& store) {
   constexpr int steps_ahead = group_bytes_ahead / Words::step_bytes;
   const int steps = static_cast<int>(matrix.row_steps), whole = steps / span_steps;
   TileTotals totals[count];
@@ -235,8 +240,8 @@ struct alignas(64) TileStep {
 };
 
 // The line of 64 bytes of each row that begins with a step: word w of all rows. Past a row's end are zeros.
-NIBBLE_VNNI inline void read_tile_line(const StepRows& matrix, const TileRows& tile, int step_bytes, int step,
-                                       __m512i (&words)[16]) {
+NIBBLE_512 inline void read_tile_line(const StepRows& matrix, const TileRows& tile, int step_bytes, int step,
+                                      __m512i (&words)[16]) {
   const int left = static_cast<int>(matrix.row_steps - step) * step_bytes;
 #pragma GCC unroll 16
   for (int r = 0; r < tile_rows; ++r) {
@@ -248,13 +253,13 @@ NIBBLE_VNNI inline void read_tile_line(const StepRows& matrix, const TileRows& t
 
 // A tile's steps [from, from + count); `from` is a multiple of 16, and there is room for a multiple of 4.
 template <class Words>
-NIBBLE_VNNI inline void read_tile(const StepRows& matrix, const TileRows& tile, int from, int count,
-                                  TileStep<Words>* out) {
+NIBBLE_512 inline void read_tile(const StepRows& matrix, const TileRows& tile, int from, int count,
+                                 TileStep<Words>* out) {
   constexpr int line_steps = 64 / Words::step_bytes;
   TileScales scales;
   for (int step = 0; step < count; ++step) {
     if (step % 16 == 0) read_tile_scales(matrix, tile, from + step, std::min(16, count - step), scales);
-    out[step].scales.set(part_at(scales.bytes[step % 16]));
+    out[step].scales.set(part_at(scales.bytes[step % 16]), scales.plain);
     if (step % line_steps != 0) continue;
     __m512i words[16];
     read_tile_line(matrix, tile, Words::step_bytes, from + step, words);
@@ -266,8 +271,8 @@ NIBBLE_VNNI inline void read_tile(const StepRows& matrix, const TileRows& tile, 
 
 // A step's sums with inputs [0, count), added to their totals. lane: of the step, in its group.
 template <int count, class Words>
-NIBBLE_VNNI inline void add_step(const Words& format, const TileStep<Words>& step, const Int8Group* inputs,
-                                 int lane, __m512 (&totals)[count]) {
+NIBBLE_512 inline void add_step(const Words& format, const TileStep<Words>& step, const Int8Group* inputs,
+                                int lane, __m512 (&totals)[count]) {
   __m512i codes[Int8Group::words], sums[count];
   format.decode(step.words, codes);
 #pragma GCC unroll 8
@@ -284,8 +289,8 @@ NIBBLE_VNNI inline void add_step(const Words& format, const TileStep<Words>& ste
 #pragma GCC unroll 8
   for (int i = 0; i < count; ++i) {
     const __m512 sum = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[i]), _mm512_set1_ps(inputs[i].scales[lane]));
-    totals[i] = _mm512_add_ps(totals[i], step.scales.extreme ? scaled_with_care(sum, step.scales.bytes)
-                                                             : _mm512_mul_ps(sum, step.scales.factors));
+    totals[i] = _mm512_add_ps(totals[i], step.scales.plain ? _mm512_mul_ps(sum, step.scales.factors)
+                                                           : scaled_with_care(sum, step.scales.bytes));
   }
 }
 
@@ -294,8 +299,8 @@ using PlaceTotals = __m512[group_steps];
 
 // The first `steps` of a tile by a block of inputs, from a group of theirs on.
 template <int count, class Words>
-NIBBLE_VNNI void multiply_chunk(const Words& format, const TileStep<Words>* tile, int steps,
-                                const Int8Group* inputs, Ahead* ahead, PlaceTotals* totals) {
+NIBBLE_512 void multiply_chunk(const Words& format, const TileStep<Words>* tile, int steps,
+                               const Int8Group* inputs, Ahead* ahead, PlaceTotals* totals) {
   for (int place = 0; place < group_steps; ++place) {
     __m512 of_place[count];
 #pragma GCC unroll 8
@@ -311,8 +316,8 @@ NIBBLE_VNNI void multiply_chunk(const Words& format, const TileStep<Words>* tile
 }
 
 template <class Words>
-NIBBLE_VNNI void multiply_more(const Words& format, const StepRows& matrix, int begin, int end,
-                               const Int8Inputs& inputs, const TotalsSink& store) {
+NIBBLE_512 void multiply_more(const Words& format, const StepRows& matrix, int begin, int end,
+                              const Int8Inputs& inputs, const TotalsSink& store) {
   const int steps = static_cast<int>(matrix.row_steps);
   TileStep<Words> tile[chunk_steps];
   PlaceTotals places[most_inputs];
@@ -334,7 +339,7 @@ NIBBLE_VNNI void multiply_more(const Words& format, const StepRows& matrix, int 
       }
       for (int i = 0; i < count; ++i) {
         const PlaceTotals& t = places[i];
-        const auto four = [&](int a) NIBBLE_VNNI {
+        const auto four = [&](int a) NIBBLE_512 {
           return _mm512_add_ps(_mm512_add_ps(t[a], t[a + 4]), _mm512_add_ps(t[a + 2], t[a + 6]));
         };
         alignas(64) TileTotals totals;
@@ -346,8 +351,8 @@ NIBBLE_VNNI void multiply_more(const Words& format, const StepRows& matrix, int 
 }
 
 template <class Words>
-NIBBLE_VNNI void multiply_rows_of(const StepRows& matrix, int begin, int end, const DotInputs& inputs,
-                                  const TotalsSink& store) {
+NIBBLE_512 void multiply_rows_of(const StepRows& matrix, int begin, int end, const DotInputs& inputs,
+                                 const TotalsSink& store) {
   const int n = inputs.rows.count;
   const Words format;
   if (n > few_inputs) return multiply_more(format, matrix, begin, end, Int8Inputs(inputs), store);
@@ -362,6 +367,7 @@ NIBBLE_VNNI void multiply_rows_of(const StepRows& matrix, int begin, int end, co
 void avx512_int8_prepare(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end) {
   if (inputs.rows.count > few_inputs) return avx2_int8_prepare(matrix, inputs, begin, end);
   const int n = inputs.rows.count, steps = inputs.rows.cols / dot_step, spans = spans_of(steps);
+  NIBBLE_CHECK(inputs.rows.cols % dot_step == 0);
   SpanInput* const prepared = reinterpret_cast<SpanInput*>(inputs.prepared);
   for (int i = begin; i < end; ++i) {
     for (int g = 0; g < spans; ++g) {

@@ -55,7 +55,7 @@ std::size_t prepared_bytes(int cols, int count) {
   const auto round_up = [](int n, int to) {
     return static_cast<std::size_t>(n + to - 1) / static_cast<std::size_t>(to) * static_cast<std::size_t>(to);
   };
-  // As floats in whole groups of eight steps, or as bfloat16 in those of sixteen.
+  // As floats in whole groups of eight steps, or as bfloat16 in those of sixteen; eight-bit ones take less.
   const std::size_t one =
       std::max(round_up(cols, 8 * dot_step) * sizeof(float), round_up(cols, 16 * dot_step) * sizeof(Bf16));
   return round_up(count, input_group) * one;

@@ -4,12 +4,34 @@
 #include <algorithm>
 
 #include "ops/linear/block_groups512.h"
-#include "ops/linear/tile_lines512.h"
+#include "ops/linear/tile_rows512.h"
 
 namespace nibble {
 namespace {
 
 constexpr int least_inputs = 2, most_inputs = 8;  // whose sums of both parities fill half the registers
+
+// A line, that is 64 bytes, of each row of a tile: parts[p][r] has part p (16 bytes) of rows r, r + 4, r + 8
+// and r + 12.
+struct alignas(64) TileLine {
+  std::uint8_t parts[4][4][64];
+};
+
+// The line from byte `at` of the rows on; bytes past `left` are zeros.
+NIBBLE_512 inline void read_line(const StepRows& matrix, const TileRows& tile, int step_bytes, int at,
+                                 int left, TileLine& out) {
+  const __mmask16 there = static_cast<__mmask16>((1u << std::min(left / 4, 16)) - 1);
+#pragma GCC unroll 4
+  for (int r = 0; r < 4; ++r) {
+    __m512i rows[4], parts[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i)
+      rows[i] = _mm512_maskz_loadu_epi32(there, matrix.codes + tile.first_steps[r + 4 * i] * step_bytes + at);
+    gather_parts(rows, parts);
+#pragma GCC unroll 4
+    for (int p = 0; p < 4; ++p) _mm512_store_si512(out.parts[p][r], parts[p]);
+  }
+}
 
 // One step of a tile with each input. A function of its own, so that the compiler does not take what is read
 // of the inputs out of the loop over tiles, to where it has no registers for it.
@@ -44,7 +66,7 @@ template <class Decoder, int count>
     }
   }
   const __m128i scale = Decoder::scaled ? part_at(scales) : _mm_setzero_si128();
-  const __m512 factors = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(scale), 23));
+  const __m512 factors = plain_factors(scale);
 #pragma GCC unroll 8
   for (int i = 0; i < count; ++i) {
     __m512 sum = _mm512_add_ps(chains[0][i], chains[1][i]);

@@ -21,8 +21,9 @@ struct alignas(32) Int8Group {
   static constexpr int steps = 8, words = dot_step / 4;
   std::int8_t codes[words][steps][4];
   float scales[steps];        // in the order of int8_lane too
-  std::int32_t start[steps];  // of a step's sum, if int8_added of the format is added to each weight's code
+  std::int32_t start[steps];  // of a step's sum, if what is added to the format's weights (below) is
 };
+static_assert(sizeof(Int8Group) <= Int8Group::steps * dot_step * sizeof(float), "what prepared_bytes gives");
 // Where a step of eight lies: its parity leads to one half of a register, which is how the weights' words
 // come out of the instructions that transpose them.
 inline constexpr int int8_lane(int step) { return step % 2 * 4 + step / 2; }

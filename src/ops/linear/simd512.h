@@ -1,4 +1,4 @@
-// Small pieces that the kernels share which want AVX-512 with BF16 and VBMI.
+// Small pieces that the kernels share which want AVX-512 with BF16, VBMI and VNNI.
 #pragma once
 
 #include <immintrin.h>
@@ -9,7 +9,7 @@
 
 // On each function, not on the file; see dot_tile_avx2.cpp.
 #define NIBBLE_512 \
-  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,avx2,fma")))
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,avx512vnni,avx2,fma")))
 
 namespace nibble {
 
@@ -90,6 +90,11 @@ NIBBLE_512 inline __m128i part_at(const std::uint8_t* at) {
 // E8M0 scales of steps; past the last one they read as one.
 NIBBLE_512 inline __m128i read_scales(const std::uint8_t* scales, int steps) {
   return _mm_mask_loadu_epi8(_mm_set1_epi8(127), static_cast<__mmask16>((1u << steps) - 1), scales);
+}
+
+// E8M0 scales as factors, which those of extreme ones are not: 0 and 255.
+NIBBLE_512 inline __m512 plain_factors(__m128i scales) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(scales), 23));
 }
 
 // E8M0 scales in two factors, as 2^-127 is subnormal and would count as zero.

@@ -1,4 +1,4 @@
-// A tile of rows read a line of each row at a time, so that its steps come with a lane a row.
+// A tile of rows whose steps come with a lane a row: where the rows are, and their scales.
 #pragma once
 
 #include <algorithm>
@@ -16,28 +16,6 @@ struct TileRows {
     for (int r = 0; r < tile_rows; ++r) first_steps[r] = (row + (r < rows ? r : rows - 1)) * matrix.row_steps;
   }
 };
-
-// A line, that is 64 bytes, of each row of a tile: parts[p][r] has part p (16 bytes) of rows r, r + 4, r + 8
-// and r + 12.
-struct alignas(64) TileLine {
-  std::uint8_t parts[4][4][64];
-};
-
-// The line from byte `at` of the rows on; bytes past `left` are zeros.
-NIBBLE_512 inline void read_line(const StepRows& matrix, const TileRows& tile, int step_bytes, int at,
-                                 int left, TileLine& out) {
-  const __mmask16 there = static_cast<__mmask16>((1u << std::min(left / 4, 16)) - 1);
-#pragma GCC unroll 4
-  for (int r = 0; r < 4; ++r) {
-    __m512i rows[4], parts[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i)
-      rows[i] = _mm512_maskz_loadu_epi32(there, matrix.codes + tile.first_steps[r + 4 * i] * step_bytes + at);
-    gather_parts(rows, parts);
-#pragma GCC unroll 4
-    for (int p = 0; p < 4; ++p) _mm512_store_si512(out.parts[p][r], parts[p]);
-  }
-}
 
 // The scales of a tile's rows, sixteen steps at a time.
 struct alignas(64) TileScales {
