@@ -43,9 +43,10 @@ __device__ __forceinline__ std::uint64_t wgmma_row_operand(const void* shared) {
   return (shared_address(shared) & 0x3ffffu) >> 4 | (along_k >> 4) << 16;
 }
 
-// The operand that lies `bytes` (a multiple of 16) further on.
+// The operand that lies `bytes` (a multiple of 16) further on. Added to the whole word that is one
+// instruction; to the half that holds the address, three.
 __device__ __forceinline__ std::uint64_t wgmma_operand_at(std::uint64_t operand, unsigned bytes) {
-  return (operand & ~std::uint64_t{0xffffffff}) | (static_cast<std::uint32_t>(operand) + bytes / 16);
+  return operand + bytes / 16;
 }
 
 // Registers that the next product reads or adds to hold what was written to them.

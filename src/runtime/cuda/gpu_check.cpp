@@ -133,6 +133,8 @@ Result<std::string> check_experts() {
   NIBBLE_ASSIGN(DeviceBuffer products, zeroed(slots * hidden * sizeof(float)));
   NIBBLE_ASSIGN(DeviceBuffer arrived, zeroed(4));
   NIBBLE_ASSIGN(DeviceBuffer room, zeroed(moe_many_bytes(slots, experts, up, down)));
+  NIBBLE_ASSIGN(DeviceBuffer counters,
+                zeroed(static_cast<std::size_t>(moe_many_counters(slots, experts)) * sizeof(std::uint32_t)));
   NIBBLE_ASSIGN(DeviceBuffer few, zeroed(tokens * hidden * sizeof(float)));
   NIBBLE_ASSIGN(DeviceBuffer many, zeroed(tokens * hidden * sizeof(float)));
   const MoeCudaWeights layer{.gate_up = {gate_up.as<std::uint8_t>(), experts, up},
@@ -147,7 +149,7 @@ Result<std::string> check_experts() {
                    .expert_weights = device_weights.as<float>(),
                    .out = many.as<float>(),
                    .workspace = {activations.as<Bf16>(), products.as<float>(), arrived.as<std::uint32_t>(),
-                                 room.as<std::uint8_t>()}};
+                                 room.as<std::uint8_t>(), counters.as<std::uint32_t>()}};
   NIBBLE_RETURN_IF_ERROR(moe_mxfp4_many_cuda(layer, args, nullptr));
   args.tokens = 1;
   for (int token = 0; token < tokens; ++token) {

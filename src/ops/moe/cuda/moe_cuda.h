@@ -34,7 +34,9 @@ struct MoeCudaWorkspace {
   Bf16* activations = nullptr;       // [slots, padded intermediate]
   float* products = nullptr;         // [slots, hidden]
   std::uint32_t* arrived = nullptr;  // one counter, 0 between launches
-  std::uint8_t* many = nullptr;      // [moe_many_bytes()], for moe_mxfp4_many_cuda alone
+  // For many tokens alone.
+  std::uint8_t* many = nullptr;            // [moe_many_bytes()], which may hold anything between launches
+  std::uint32_t* many_counters = nullptr;  // [moe_many_counters()], 0 between launches
 };
 
 struct MoeCudaArgs {
@@ -77,15 +79,14 @@ constexpr int moe_many_tiles(int slots, int experts) {  // at most
 constexpr int moe_many_rows(int slots, int experts) {  // of all tiles, at most
   return (slots + moe_many_most_empty * (slots < experts ? slots : experts) + 7) / 8 * 8;
 }
-constexpr std::size_t moe_many_table_bytes(int slots, int experts) {
-  const std::size_t ints = 2 + 5 * static_cast<std::size_t>(moe_many_tiles(slots, experts)) +
-                           static_cast<std::size_t>(moe_many_rows(slots, experts));
-  return (4 * ints + 255) / 256 * 256;
+constexpr int moe_many_counters(int slots, int experts) { return 1 + 2 * moe_many_tiles(slots, experts); }
+constexpr std::size_t moe_many_slot_bytes(int slots, int experts) {
+  return (4 * static_cast<std::size_t>(moe_many_rows(slots, experts)) + 255) / 256 * 256;
 }
-// Room for `slots`: tables, and the activations of both products in tiles.
+// Room for `slots`: which of them each place in a tile has, and the activations of both products in tiles.
 template <class Shape>
 constexpr std::size_t moe_many_bytes(int slots, int experts, const Shape& gate_up, const Shape& down) {
-  return moe_many_table_bytes(slots, experts) +
+  return moe_many_slot_bytes(slots, experts) +
          static_cast<std::size_t>(moe_many_rows(slots, experts)) * 2 *
              static_cast<std::size_t>(gate_up.padded_cols() + down.padded_cols());
 }

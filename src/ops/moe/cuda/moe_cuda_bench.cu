@@ -174,6 +174,7 @@ struct Bench {
     const std::size_t slots = many ? rows * top_k : static_cast<std::size_t>(moe_cuda_slots(tokens, top_k));
     DeviceBuffer x = filled(rows * hidden, normal, random);
     DeviceBuffer room = zeroed(many ? moe_many_bytes(tokens * top_k, experts, up, down) : 0);
+    DeviceBuffer counters = zeroed(static_cast<std::size_t>(moe_many_counters(tokens * top_k, experts)) * 4);
     DeviceBuffer logits = filled(rows * static_cast<std::size_t>(experts) * layers, logit, random);
     DeviceBuffer ids = zeroed(rows * top_k * layers * 4), route_weights = zeroed(rows * top_k * layers * 4);
     DeviceBuffer activations = zeroed(slots * static_cast<std::size_t>(down.padded_cols()) * 2);
@@ -186,7 +187,8 @@ struct Bench {
                         .weights = route_weights.as<float>(),
                         .out = out.as<float>(),
                         .workspace = {activations.as<Bf16>(), products.as<float>(),
-                                      arrived.as<std::uint32_t>(), room.as<std::uint8_t>()}};
+                                      arrived.as<std::uint32_t>(), room.as<std::uint8_t>(),
+                                      counters.as<std::uint32_t>()}};
     const bench::Times routed = time(inputs, true), given = time(inputs, false);
 
     std::vector<std::int32_t> chosen(rows * top_k * layers);

@@ -133,6 +133,8 @@ struct MoeTestLayer {
                  out = device_bytes(tokens * static_cast<std::size_t>(hidden) * 4, 0xff);
     DeviceBuffer room =
         device_bytes(many ? moe_many_bytes(all_slots, experts, gate_up.shape, down.shape) : 0, 0xff);
+    std::vector<std::uint32_t> counts(many ? static_cast<std::size_t>(moe_many_counters(all_slots, experts)) : 0);
+    DeviceBuffer counters = on_device(counts);
     const auto layer = many ? Weights::many : Weights::few;
     const Status status = layer({.gate_up = gate_up.view(),
                                  .down = down.view(),
@@ -146,7 +148,8 @@ struct MoeTestLayer {
                                  .expert_weights = device_weights.as<float>(),
                                  .out = leave_sum ? nullptr : out.as<float>(),
                                  .workspace = {activations.as<Bf16>(), products.as<float>(),
-                                               arrived.as<std::uint32_t>(), room.as<std::uint8_t>()},
+                                               arrived.as<std::uint32_t>(), room.as<std::uint8_t>(),
+                                               counters.as<std::uint32_t>()},
                                  .blocks = blocks},
                                 nullptr);
     NIBBLE_CHECK(status.ok(), status.message());
@@ -156,6 +159,9 @@ struct MoeTestLayer {
     std::uint32_t count = 1;
     arrived.copy_to(std::span(&count, 1));
     EXPECT_EQ(count, 0u) << "the next launch would not wait";
+    counters.copy_to(std::span(counts));
+    EXPECT_EQ(std::count(counts.begin(), counts.end(), 0u), std::ssize(counts))
+        << "the next launch would take other items and not wait";
     return result;
   }
 

@@ -2,9 +2,12 @@
 // them.
 //
 // A tile is some tokens of one expert, its `width` one of the few that the launch's kernel has code for. An
-// expert's tiles lie one after the other, full but for the last. A tile's activations are a matrix
+// expert's tiles lie one after the other, first the wider ones, full but for the last. A tile's activations are a matrix
 // [k64 blocks, 4 steps of 16, width / 8, 2 halves, 8 tokens, 16 bytes], so that any run of k64 blocks is one
 // bulk copy, and each step of it an operand without swizzle.
+//
+// Which tiles there are every block works out for itself, in shared memory: from the experts' numbers of
+// tokens alone, so all agree. Which of an expert's tokens a tile has only matters to those who gather it.
 #pragma once
 
 #include "ops/moe/cuda/moe_cuda.h"
@@ -17,38 +20,79 @@ struct MoeManyWidths {
   int width[5] = {};
 
   __host__ __device__ constexpr int largest() const { return width[count - 1]; }
-  // Whether the tables and the tiles have room for what next() gives.
+  // Whether the tables and the tiles have room for what of() and holding() give.
   __host__ __device__ constexpr bool fit() const {
     for (int i = 0; i < count; ++i) {
       if (width[i] - (i == 0 ? 0 : width[i - 1]) > moe_many_most_empty + 1) return false;
     }
     return largest() >= moe_many_least_tile;
   }
-  // The next tile for what is left of an expert: of as few tiles as will do, equal ones rather than a small
-  // rest.
-  __host__ __device__ constexpr int next(int left) const {
-    const int tiles = (left + largest() - 1) / largest(), each = (left + tiles - 1) / tiles;
+  // The least that has room for so many.
+  __host__ __device__ constexpr int holding(int tokens) const {
     int i = 0;
-    while (width[i] < each) ++i;
+    while (width[i] < tokens) ++i;
     return width[i];
   }
 };
 
-struct MoeManyTile {
-  std::int32_t expert, width;
-  std::int32_t row;  // its first token's among all tiles' tokens
-  std::int32_t unused;
+// How an expert's tokens are cut into tiles: as few as will do, of equal numbers of tokens rather than a small
+// rest, and so of two neighbouring widths at most but for the last, which is as narrow as its tokens allow.
+struct MoeManyCut {
+  std::int32_t tiles = 0, wide = 0;     // all of them; those of `width`, the first
+  std::int32_t width = 0, narrower = 0;  // of the others
+
+  __host__ __device__ constexpr MoeManyCut() = default;
+  __host__ __device__ constexpr MoeManyCut(const MoeManyWidths& widths, int tokens) {
+    if (tokens == 0) return;
+    tiles = (tokens + widths.largest() - 1) / widths.largest();
+    int i = 0;
+    while (widths.width[i] * tiles < tokens) ++i;
+    width = narrower = widths.width[i];
+    wide = tiles;
+    if (i == 0) return;
+    narrower = widths.width[i - 1];
+    wide = (tokens - tiles * narrower + width - narrower - 1) / (width - narrower);
+  }
+  // Places of the tiles before tile `index`.
+  __host__ __device__ constexpr int places_before(int index) const {
+    return index < wide ? index * width : wide * width + (index - wide) * narrower;
+  }
+  __host__ __device__ constexpr int width_of(int index) const { return index < wide ? width : narrower; }
 };
 
-// The tables and the tiles of both products, in MoeCudaWorkspace::many.
+inline constexpr int moe_many_most_experts = 640;
+inline constexpr int max_tile = 160;
+
+// The tokens of a launch.
+struct MoeManyTokens {
+  const Bf16* x;                   // [tokens, x_stride]
+  const std::int32_t* expert_ids;  // [slots], -1: none
+  int x_stride, top_k, slots;
+};
+
+// An expert among the tiles.
+struct alignas(16) MoeManyExpert {
+  std::int32_t tokens;
+  std::int32_t tiles;  // with those of all experts before it
+  std::int32_t row;    // its first place among all tiles' places
+  std::uint16_t wide;  // of its cut
+  std::uint8_t width, narrower;
+};
+
+struct MoeManyTile {
+  int expert, width;
+  int row;            // its first place among all tiles' places
+  int first, tokens;  // which of its expert's
+};
+
+// Tables and tiles in MoeCudaWorkspace::many, counters in ::many_counters.
 struct MoeManyPlaces {
-  MoeManyTile* tiles;   // [moe_many_tiles]
-  std::int32_t* slots;  // [moe_many_rows], -1 where a tile is padded
-  std::int32_t* tile_count;
-  std::int32_t* next_item;  // of the work that blocks take, from 0
-  std::uint32_t* h_ready;   // [moe_many_tiles] items of gate_up whose h is stored
+  std::int32_t* slots;      // [moe_many_rows]: of each place in a tile, -1: nobody's
   std::uint8_t* x;          // the tiles of gate_up's inputs; a tile's begin at row x padded hidden x 2 bytes
   std::uint8_t* h;          // of down's
+  std::uint32_t* next_item;  // of the work that blocks take
+  std::uint32_t* x_ready;    // [moe_many_tiles]: of a tile's x, items done
+  std::uint32_t* h_ready;    // [moe_many_tiles]: of its h; then who has read it
 };
 
 inline constexpr int moe_row_bytes = granule_k * 2;  // of a token in a k64 block
@@ -59,9 +103,5 @@ __host__ __device__ constexpr int moe_tile_offset(int width, int token, int elem
   const int t = element / 16, step = element % 16 / 4, half = element % 4 / 2, value = element % 2;
   return step * width * 32 + token / 8 * 256 + half * 128 + token % 8 * 16 + t * 4 + value * 2;
 }
-
-// Queues what fills the tables and the tiles of x.
-MoeManyPlaces launch_moe_many_tiles(const MoeCudaArgs& args, int experts, int hidden_blocks,
-                                    const MoeManyWidths& widths, cudaStream_t stream);
 
 }  // namespace nibble

@@ -1,15 +1,15 @@
 // The expert layer for many tokens, of weights in granules of any format, on wgmma; the bits are those of the
 // kernel for few tokens, whose order of additions (granules.h) it keeps.
 //
-//   tiles     slots by expert, and the tokens' activations (moe_many_tiles.cuh)
-//   products  gate_up, whose epilogue writes h as such tiles, and down, in one kernel
+//   products  tiles of tokens (moe_many_tiles.cuh), gate_up, whose epilogue writes h as such tiles, and down
 //   combine   a token's experts (moe_steps.cuh)
 //
-// A block a multiprocessor. It takes items, a tile of tokens times 192 or 128 rows of a product, from a
-// common counter: all of gate_up's, then all of down's, which wait for their tile's h. One warp fetches
-// weights, a thread activations, by bulk copies into rings, and run ahead from item to item. Each of the
-// other warps has a granule: it decodes its codes into the registers that wgmma reads its first operand from.
-// So there is no barrier between warps but the rings'.
+// A block a multiprocessor. It takes items from a common counter: first the gathering of tiles, then tiles
+// times 192 or 128 rows of gate_up, then of down; an item waits for its tile to be there. One warp fetches
+// weights, a thread activations, by bulk copies into rings, and run ahead from item to item: weights are on
+// their way while tiles are gathered. Each of the other warps has a granule: it decodes its codes into the
+// registers that wgmma reads its first operand from. So there is no barrier between warps but the rings', and
+// those of who gathers.
 //
 // Why these tiles, for a k64 block of an item in MXFP4, in cycles of a multiprocessor at 1.77 GHz:
 //
@@ -26,8 +26,10 @@
 // rate of the products, near what it can give.
 #pragma once
 
+#include <string>
+
 #include "ops/cuda/launch.cuh"
-#include "ops/moe/cuda/moe_many_work.cuh"
+#include "ops/moe/cuda/moe_many_fetch.cuh"
 #include "ops/moe/cuda/moe_steps.cuh"
 #include "ops/ptx/tensor_core.cuh"
 #include "ops/ptx/warpgroup.cuh"
@@ -57,7 +59,7 @@ __device__ __forceinline__ void store_h(const Item& item, int granule, int lane,
                                         const float (&totals)[width / 2], float even_bias, float odd_bias) {
   const int g = lane / 4, column = lane % 4 * 2 + g % 2;
   const auto place = [&](int element) {
-    return item.h + element / granule_k * (width * moe_row_bytes) +
+    return item.tile + element / granule_k * (width * moe_row_bytes) +
            moe_tile_offset(width, column, element % granule_k);
   };
   std::uint8_t* const to = place(granule * (granule_rows / 2) + g / 2 * 2);
@@ -152,15 +154,15 @@ __device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, 
       };
       ptx::mbarrier_wait(&barriers.weights_full[stage], turns.weights.parity);
       turns.weights.next(Tiles::stages);
+      const std::uint64_t stage_inputs = ptx::wgmma_operand_at(
+          weights_ring, static_cast<unsigned>(stage * Tiles::stage_bytes + Tiles::weight_bytes));
       Codes next = load(0);
       if (!add && block > 0) add_chunk();
 #pragma unroll
       for (int index = 0; index < Tiles::blocks; ++index) {
         std::uint64_t b;
         if constexpr (Tiles::together) {
-          b = ptx::wgmma_operand_at(weights_ring,
-                                    static_cast<unsigned>(stage * Tiles::stage_bytes + Tiles::weight_bytes) +
-                                        static_cast<unsigned>(index) * 4 * step_bytes);
+          b = ptx::wgmma_operand_at(stage_inputs, static_cast<unsigned>(index) * 4 * step_bytes);
         } else {
           ptx::mbarrier_wait(&barriers.inputs_full[turns.inputs.stage], turns.inputs.parity);
           b = ptx::wgmma_operand_at(inputs_ring,
@@ -204,13 +206,12 @@ __device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, 
     const std::uint32_t bias =
         *reinterpret_cast<const std::uint32_t*>(item.bias + warp * granule_rows + lane / 4 * 2);
     const float even_bias = __uint_as_float(bias << 16), odd_bias = __uint_as_float(bias & 0xffff0000u);
-    if (item.second) {
+    if (item.work == Work::down) {
       store_products<width>(item, granule, lane, totals, even_bias, odd_bias);
     } else {
       store_h<width>(item, granule, lane, totals, even_bias, odd_bias);
     }
   }
-  if (!item.second) leave(&barriers.h_stored[slot]);
 }
 
 // The compiler sets registers apart for the sums of each width, which limits how many one kernel can have.
@@ -240,33 +241,58 @@ __global__ void __launch_bounds__(Tiles::threads, 1)
     }
     for (int slot = 0; slot < item_slots; ++slot) {
       ptx::mbarrier_init(&barriers.item_full[slot], 1);
-      ptx::mbarrier_init(&barriers.item_empty[slot], Tiles::granules + 2);
-      ptx::mbarrier_init(&barriers.h_stored[slot], Tiles::granules);
+      ptx::mbarrier_init(&barriers.item_ready[slot], 1);
+      ptx::mbarrier_init(&barriers.item_done[slot], Tiles::granules);
+      ptx::mbarrier_init(&barriers.item_empty[slot], 3);
     }
+    ptx::mbarrier_init(&barriers.item_wanted, 1);
     ptx::fence_mbarrier_init();
   }
+  shared.table.clear(params.experts);
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
-  __syncthreads();  // the barriers are ready
+  int number = 0;  // of the block's first item
+  if (warp == Tiles::granules && lane == 0) number = static_cast<int>(atomicAdd(params.places.next_item, 1u));
+  __syncthreads();  // the barriers are ready, and no expert has tokens
+  const int tiles = shared.table.make(params.tokens, params.experts, params.widths);
   if (warp >= Tiles::granules) {
     ptx::keep_registers<fetch_registers>();
-    if (warp == Tiles::granules) fetch_weights<Tiles>(params, lane);
-    if (warp == Tiles::granules + 1 && lane == 0) fetch_inputs<Tiles>();
-    if (warp == Tiles::granules + 2 && lane == 0) announce_h<Tiles>();
+    if (warp == Tiles::granules) deal_items<Tiles>(params, tiles, number, lane);
+    if (warp == Tiles::granules + 1) fetch_weights<Tiles>(params, lane);
+    if (warp == Tiles::granules + 2 && lane == 0) fetch_inputs<Tiles>();
+    if (warp == Tiles::granules + 3 && lane == 0) announce<Tiles>(params);
   } else {
     ptx::take_registers<Tiles::registers>();
     Turn turn;
     Turns turns;
     while (true) {
       ptx::mbarrier_wait(&barriers.item_full[turn.stage], turn.parity);
-      const int width = shared.items[turn.stage].width;
-      if (width == 0) break;
-      multiply_item_of<Tiles>(width, turns, turn.stage, warp, lane);
+      const Work work = shared.items[turn.stage].work;
+      if (work == Work::none) break;
+      if (work == Work::gather) {
+        const Item& item = shared.items[turn.stage];
+        gather_tile<Tiles::granules>(params.tokens, item.of, item.tile, item.slots_at, item.block,
+                                     item.past_block, shared.gather, warp, lane);
+      } else {
+        multiply_item_of<Tiles>(shared.items[turn.stage].width, turns, turn.stage, warp, lane);
+      }
       __syncwarp();  // all lanes are done with the item
-      if (lane == 0) ptx::mbarrier_arrive(&barriers.item_empty[turn.stage]);
+      if (lane == 0) ptx::mbarrier_arrive(&barriers.item_done[turn.stage]);
       turn.next(item_slots);
     }
   }
+}
+
+inline MoeManyPlaces places_in(const MoeCudaWorkspace& workspace, int slots, int experts, int hidden_blocks) {
+  const std::size_t rows = static_cast<std::size_t>(moe_many_rows(slots, experts));
+  MoeManyPlaces places;
+  places.slots = reinterpret_cast<std::int32_t*>(workspace.many);
+  places.x = workspace.many + moe_many_slot_bytes(slots, experts);
+  places.h = places.x + rows * static_cast<std::size_t>(hidden_blocks) * moe_row_bytes;
+  places.next_item = workspace.many_counters;
+  places.x_ready = places.next_item + 1;
+  places.h_ready = places.x_ready + moe_many_tiles(slots, experts);
+  return places;
 }
 
 template <class Tiles, class Granules>
@@ -275,8 +301,9 @@ Status launch_products(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaA
   using Layout = typename Granules::Layout;
   const int processors = processors_of_device();
   const int blocks = args.blocks > 0 && args.blocks < processors ? args.blocks : processors;
-  const MoeManyPlaces places = launch_moe_many_tiles(args, weights.gate_up.experts,
-                                                     weights.gate_up.shape.blocks(), Tiles::widths, stream);
+  const int slots = args.tokens * args.top_k, experts = weights.gate_up.experts;
+  const MoeManyPlaces places = places_in(args.workspace, slots, experts, weights.gate_up.shape.blocks());
+  const MoeManyTokens tokens{args.x, args.expert_ids, args.x_stride, args.top_k, slots};
   const auto product = [](const Granules& matrix, const Bf16* bias, std::uint8_t* inputs) {
     return Product<Layout>{.weights = matrix.data,
                            .bias = bias,
@@ -298,6 +325,9 @@ Status launch_products(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaA
                 ManyParams<Layout>{.products = {product(weights.gate_up, weights.gate_up_bias, places.x),
                                                 product(weights.down, weights.down_bias, places.h)},
                                    .places = places,
+                                   .tokens = tokens,
+                                   .experts = experts,
+                                   .widths = Tiles::widths,
                                    .out = args.workspace.products,
                                    .swiglu_limit = weights.swiglu_limit});
   return {};
@@ -307,7 +337,12 @@ template <class Granules>
 Status launch_many(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& args, cudaStream_t stream) {
   using Layout = typename Granules::Layout;
   NIBBLE_RETURN_IF_ERROR(check_moe_shapes(weights, args));
-  if (args.workspace.many == nullptr) return invalid_argument("no room for many tokens was given");
+  if (args.workspace.many == nullptr || args.workspace.many_counters == nullptr)
+    return invalid_argument("no room for many tokens was given");
+  if (weights.gate_up.experts > moe_many_most_experts) {
+    return invalid_argument("the kernel for many tokens takes up to " + std::to_string(moe_many_most_experts) +
+                            " experts, not " + std::to_string(weights.gate_up.experts));
+  }
   if (args.tokens == 0) return {};
   const int mean = args.tokens * args.top_k / weights.gate_up.experts;  // tokens of an expert
   NIBBLE_RETURN_IF_ERROR(mean < 28    ? launch_products<FewTokens<Layout>>(weights, args, stream)

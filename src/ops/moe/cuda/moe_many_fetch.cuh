@@ -1,0 +1,258 @@
+// The warps of a block that deal its items out, fetch for them and announce them.
+#pragma once
+
+#include "ops/moe/cuda/moe_many_work.cuh"
+
+namespace nibble::moe_many {
+
+inline constexpr int most_shares = 8;  // of a tile, for those who gather it
+
+// All items of a launch, in the order of their numbers.
+struct Deal {
+  // Of a tile.
+  int shares;  // of its gathering
+  int gate_up_items, down_items;
+  // The first number of each.
+  int gate_up, down;
+  int all;
+
+  template <class Layout>
+  __device__ Deal(const ManyParams<Layout>& params, int tiles)
+      : shares(max(1, min(most_shares, static_cast<int>(gridDim.x) / max(1, tiles)))),
+        gate_up_items(params.products[0].row_items),
+        down_items(params.products[1].row_items),
+        gate_up(tiles * shares),
+        down(gate_up + tiles * gate_up_items),
+        all(down + tiles * down_items) {}
+
+  __device__ Work work(int index) const {
+    return index >= all       ? Work::none
+           : index >= down    ? Work::down
+           : index >= gate_up ? Work::gate_up
+                              : Work::gather;
+  }
+  __device__ int first(Work work) const {
+    return work == Work::down ? down : work == Work::gate_up ? gate_up : 0;
+  }
+  __device__ int parts_of_tile(Work work) const {
+    return work == Work::down ? down_items : work == Work::gate_up ? gate_up_items : shares;
+  }
+};
+
+// Part `part` of a tile, into shared memory; by one thread. Its inputs are there once *ready has come to
+// `awaited`.
+struct Awaited {
+  std::uint32_t* ready;
+  std::uint32_t count;
+};
+template <class Tiles>
+__device__ __forceinline__ Awaited fill_item(const ManyParams<typename Tiles::Layout>& params, const Deal& deal,
+                                             Work work, int tile_index, int part, const MoeManyTile& tile,
+                                             Item& item, std::uint64_t* full) {
+  using Layout = typename Tiles::Layout;
+  const MoeManyPlaces& places = params.places;
+  const Product<Layout>& product = params.products[work == Work::down];
+  const GranuleShapeOf<Layout>& down = params.products[1].shape;
+  const std::size_t row = static_cast<std::size_t>(tile.row);
+  const auto tile_in = [&](std::uint8_t* tiles, int blocks) {
+    return tiles + row * static_cast<std::size_t>(blocks) * moe_row_bytes;
+  };
+  std::uint8_t *const x = tile_in(places.x, params.products[0].shape.blocks()),
+                      *const h = tile_in(places.h, down.blocks());
+  std::uint32_t *const x_ready = places.x_ready + tile_index, *const h_ready = places.h_ready + tile_index;
+  const int blocks = product.shape.blocks(), granule = part * Tiles::granules;
+  const std::size_t matrix_granule =
+      static_cast<std::size_t>(tile.expert) * static_cast<std::size_t>(product.shape.granules()) +
+      static_cast<std::size_t>(granule);
+  item.work = work;
+  item.width = tile.width;
+  item.blocks = blocks;
+  item.granule = granule;
+  item.granules = product.shape.granules();
+  item.h_columns = down.cols;
+  item.scale = product.factor.of(tile.expert);
+  item.swiglu_limit = params.swiglu_limit;
+  item.weights = product.weights + matrix_granule * static_cast<std::size_t>(product.shape.granule_bytes());
+  item.inputs = work == Work::down ? h : x;
+  item.tile = work == Work::gather ? x : h;
+  item.out = params.out;
+  item.out_columns = down.rows;
+  item.done = work == Work::gather ? x_ready : h_ready;
+  item.slots_at = places.slots + row;
+  if (work == Work::gather) {
+    item.of = tile;
+    item.block = part * blocks / deal.shares;
+    item.past_block = (part + 1) * blocks / deal.shares;
+    ptx::mbarrier_arrive(full);
+    return {x_ready, 0};
+  }
+  const std::uint32_t bias_bytes =
+      static_cast<std::uint32_t>(min(Tiles::granules, item.granules - granule)) * granule_rows * 2;
+  ptx::mbarrier_arrive_expecting(full, bias_bytes);
+  ptx::bulk_copy_to_shared(item.bias, product.bias + matrix_granule * granule_rows, bias_bytes, full);
+  if (work == Work::gate_up) return {x_ready, static_cast<std::uint32_t>(deal.shares)};
+  return {h_ready, static_cast<std::uint32_t>(deal.gate_up_items)};
+}
+
+// The warp that takes items from the common counter, one ahead of those who fetch. `number`: of the first, in
+// lane 0.
+template <class Tiles>
+__device__ __forceinline__ void deal_items(const ManyParams<typename Tiles::Layout>& params, int tiles,
+                                           int number, int lane) {
+  Shared<Tiles>& shared = shared_of_block<Tiles>();
+  Barriers<Tiles>& barriers = shared.barriers;
+  const Deal deal(params, tiles);
+  Turn turn;
+  std::uint32_t wanted = 0;
+  while (true) {
+    const int index = __shfl_sync(all_lanes, number, 0);
+    const Work work = deal.work(index);
+    int tile_index = 0, part = 0;
+    MoeManyTile tile{};
+    if (work != Work::none) {
+      const int parts = deal.parts_of_tile(work), of_work = index - deal.first(work);
+      tile_index = of_work / parts, part = of_work - tile_index * parts;
+      tile = shared.table.tile(tile_index, params.experts, params.widths, lane);
+    }
+    if (lane == 0) {
+      Item& item = shared.items[turn.stage];
+      std::uint64_t* const full = &barriers.item_full[turn.stage];
+      ptx::mbarrier_wait(&barriers.item_empty[turn.stage], turn.parity ^ 1);
+      if (work == Work::none) {
+        item.work = work;
+        ptx::mbarrier_arrive(full);
+        ptx::mbarrier_arrive(&barriers.item_ready[turn.stage]);
+        // Each block takes one number too many; who has the last one leaves the counter as it was.
+        const int numbers = deal.all + static_cast<int>(gridDim.x);
+        if (index == numbers - 1) atomicAdd(params.places.next_item, 0u - static_cast<unsigned>(numbers));
+      } else {
+        const Awaited awaited = fill_item<Tiles>(params, deal, work, tile_index, part, tile, item, full);
+        // Whoever stores these inputs has taken its items earlier.
+        while (ptx::load_acquire(awaited.ready) < awaited.count) {
+        }
+        ptx::mbarrier_arrive(&barriers.item_ready[turn.stage]);
+        // No sooner than that: who takes an item must be the first to have time for it.
+        ptx::mbarrier_wait(&barriers.item_wanted, wanted);
+        number = static_cast<int>(atomicAdd(params.places.next_item, 1u));
+      }
+    }
+    if (work == Work::none) return;
+    wanted ^= 1;
+    turn.next(item_slots);
+  }
+}
+
+// The warp that fetches weights, chunk after chunk.
+template <class Tiles>
+__device__ __forceinline__ void fetch_weights(const ManyParams<typename Tiles::Layout>& params, int lane) {
+  using Layout = typename Tiles::Layout;
+  Shared<Tiles>& shared = shared_of_block<Tiles>();
+  Barriers<Tiles>& barriers = shared.barriers;
+  Turn turn, weights;
+  while (true) {
+    ptx::mbarrier_wait(&barriers.item_full[turn.stage], turn.parity);
+    const Item& item = shared.items[turn.stage];
+    const Work work = item.work;
+    if (work == Work::none) return;
+    const GranuleShapeOf<Layout>& shape = params.products[work == Work::down].shape;
+    const int granules = min(Tiles::granules, item.granules - item.granule);
+    const std::uint8_t* const from =
+        item.weights + static_cast<std::size_t>(lane) * static_cast<std::size_t>(shape.granule_bytes());
+    __syncwarp();  // all lanes have looked
+    if (lane == 0) {
+      ptx::mbarrier_arrive(&barriers.item_empty[turn.stage]);
+      if (work == Work::gather) ptx::mbarrier_arrive(&barriers.item_wanted);
+    }
+    turn.next(item_slots);
+    if (work == Work::gather) continue;
+    for_stages<Tiles>(shape, [&](int block, int count) {
+      const std::uint32_t bytes = static_cast<std::uint32_t>(count) * granule_block_bytes<Layout>;
+      std::uint64_t* const come = &barriers.weights_full[weights.stage];
+      if (lane == 0 && block == shape.chunk_begin(granule_k_chunks - 1))
+        ptx::mbarrier_arrive(&barriers.item_wanted);
+      ptx::mbarrier_wait(&barriers.weights_empty[weights.stage], weights.parity ^ 1);
+      if (lane == 0) ptx::mbarrier_arrive_expecting(come, static_cast<std::uint32_t>(granules) * bytes);
+      __syncwarp();  // the bytes are announced before they can come
+      if (lane < granules) {
+        ptx::bulk_copy_to_shared(shared.weights[weights.stage] + lane * Tiles::granule_bytes,
+                                 from + block * granule_block_bytes<Layout>, bytes, come);
+      }
+      weights.next(Tiles::stages);
+    });
+  }
+}
+
+// The thread that fetches activations, and for rows of `out` which they are.
+template <class Tiles>
+__device__ __forceinline__ void fetch_inputs() {
+  Shared<Tiles>& shared = shared_of_block<Tiles>();
+  Barriers<Tiles>& barriers = shared.barriers;
+  Turn turn, inputs;
+  while (true) {
+    ptx::mbarrier_wait(&barriers.item_ready[turn.stage], turn.parity);
+    Item& item = shared.items[turn.stage];
+    const Work work = item.work;
+    if (work == Work::none) return;
+    const int width = item.width, blocks = item.blocks;
+    const std::uint8_t* const from = item.inputs;
+    const std::int32_t* const slots_at = item.slots_at;
+    ptx::await_loads(static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(from)));
+    ptx::mbarrier_arrive(&barriers.item_empty[turn.stage]);
+    turn.next(item_slots);
+    if (work == Work::gather) continue;
+    ptx::fence_bulk_copies();  // they come from other blocks' ordinary stores
+    const std::uint32_t slot_bytes = work == Work::down ? static_cast<std::uint32_t>(width) * 4 : 0;
+    const auto fetch = [&](std::uint64_t* full, std::uint64_t* empty, std::uint8_t* to, int block,
+                           int count) {
+      const std::uint32_t bytes = static_cast<std::uint32_t>(count * width) * moe_row_bytes;
+      ptx::mbarrier_wait(empty, inputs.parity ^ 1);
+      ptx::mbarrier_arrive_expecting(full, bytes + (block == 0 ? slot_bytes : 0));
+      ptx::bulk_copy_to_shared(to, from + block * width * moe_row_bytes, bytes, full);
+      if (block == 0 && slot_bytes > 0) ptx::bulk_copy_to_shared(item.slots, slots_at, slot_bytes, full);
+    };
+    if constexpr (Tiles::together) {
+      for_stages<Tiles>({.rows = 0, .cols = blocks * granule_k}, [&](int block, int count) {
+        fetch(&barriers.weights_full[inputs.stage], &barriers.weights_empty[inputs.stage],
+              shared.weights[inputs.stage] + Tiles::weight_bytes, block, count);
+        inputs.next(Tiles::stages);
+      });
+    } else {
+      for (int block = 0; block < blocks; ++block) {
+        fetch(&barriers.inputs_full[inputs.stage], &barriers.inputs_empty[inputs.stage],
+              shared.inputs[inputs.stage], block, 1);
+        inputs.next(Tiles::input_stages);
+      }
+    }
+  }
+}
+
+// The thread that tells other blocks of what is done of a tile: waiting until it is visible to them would hold
+// up those who do it.
+template <class Tiles>
+__device__ __forceinline__ void announce(const ManyParams<typename Tiles::Layout>& params) {
+  Shared<Tiles>& shared = shared_of_block<Tiles>();
+  Barriers<Tiles>& barriers = shared.barriers;
+  const std::uint32_t stored = static_cast<std::uint32_t>(params.products[0].row_items),
+                      read = static_cast<std::uint32_t>(params.products[1].row_items);
+  Turn turn;
+  while (true) {
+    ptx::mbarrier_wait(&barriers.item_full[turn.stage], turn.parity);
+    const Item& item = shared.items[turn.stage];
+    const Work work = item.work;
+    if (work == Work::none) return;
+    std::uint32_t* const done = item.done;
+    ptx::mbarrier_wait(&barriers.item_done[turn.stage], turn.parity);
+    if (work != Work::down) {
+      ptx::fence_bulk_copies();  // which bring it to other blocks
+      ptx::count_up_release(done);
+    } else if (ptx::add_acquire_release(done, 1) == stored + read - 1) {
+      // Nobody looks at the tile's counters any more.
+      *done = 0;
+      params.places.x_ready[done - params.places.h_ready] = 0;
+    }
+    ptx::mbarrier_arrive(&barriers.item_empty[turn.stage]);
+    turn.next(item_slots);
+  }
+}
+
+}  // namespace nibble::moe_many
