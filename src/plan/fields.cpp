@@ -104,17 +104,6 @@ Candidates pairs(const Situation& s) {
   return list;
 }
 
-// The kernel for many tokens multiplies on the tensor cores what it decodes once, and is bound by decoding;
-// the one for few is bound by bytes, so a slower memory leaves it behind at fewer tokens. Measured on either
-// side.
-Candidates many_tokens_from(const Situation& s) {
-  if (!s.on_gpu()) return {};
-  constexpr double fast_memory = 4e12;
-  if (s.machine.gpu.read_bandwidth > 0 && s.machine.gpu.read_bandwidth < fast_memory)
-    return {number(3, "tokens an expert: at this memory's speed the kernel for few falls behind early")};
-  return {number(6, "tokens an expert: at this memory's speed the kernel for few is ahead until then")};
-}
-
 Candidates attentions(const Situation& s) {
   Candidates list;
   for (const AttentionKernel& kernel : attention_table())
@@ -294,7 +283,6 @@ constexpr FieldSpec specs[] = {
     {Field::quantization, "quantization", "--quantization", quantizations, asked_quantization},
     {Field::kv_cache_dtype, "kv_cache_dtype", "--kv-cache-dtype", kv_dtypes, asked_kv_dtype},
     {Field::experts, "moe_runner", "--moe-runner-backend", pairs, nullptr},
-    {Field::many_tokens_from, "many_tokens_from", "", many_tokens_from, nullptr},
     {Field::attention, "attention", "--attention-backend", attentions, asked_attention},
     {Field::linear_attention, "linear_attention", "", linear_attentions, nullptr},
     {Field::all_reduce, "all_reduce", "--all-reduce", all_reduces, asked_all_reduce},

@@ -33,8 +33,7 @@ enum class Field : std::uint8_t {
   dtype,
   quantization,
   kv_cache_dtype,
-  experts,           // the pair of compute and exchange
-  many_tokens_from,  // tokens an expert from which its kernel for many is taken
+  experts,  // the pair of compute and exchange
   attention,
   linear_attention,
   all_reduce,
@@ -112,7 +111,6 @@ struct Plan {
   Quantization quantization = Quantization::none;
   DType kv_dtype = DType::bf16;
   ExpertPath experts;
-  int many_tokens_from = 0;    // on a GPU: tokens an expert from which its kernel for many is taken
   std::string_view attention;  // a name of attention_table()
   int max_num_batched_tokens = 0;
   int max_num_seqs = 0;

@@ -292,7 +292,6 @@ void fill(const Situation& s, Plan& plan) {
   plan.quantization = quantization_of(s);
   plan.kv_dtype = kv_dtype_of(s);
   plan.experts = s.at(Field::experts).path;
-  plan.many_tokens_from = static_cast<int>(s.number(Field::many_tokens_from));
   plan.attention = find_attention(s.at(Field::attention).value)->facts.name;
   plan.max_num_batched_tokens = whole(Field::max_num_batched_tokens);
   plan.max_num_seqs = whole(Field::max_num_seqs);

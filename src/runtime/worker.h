@@ -31,8 +31,7 @@ struct WorkerLimits {
   const DotKernels* dots = nullptr;
   const AttentionKernels* attention = nullptr;
   DenseFormat dense = DenseFormat::bf16;
-  bool graphs = false;       // on a GPU
-  int many_tokens_from = 6;  // there: tokens an expert from which its kernel for many is taken
+  bool graphs = false;  // on a GPU
 };
 
 class Worker {

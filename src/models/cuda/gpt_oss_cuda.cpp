@@ -230,7 +230,7 @@ class GptOssCuda final : public CudaModel {
                      .expert_weights = room_.expert_weights,
                      .workspace = room_.moe};
     const int slots = rows * top_k();
-    if (moe_takes_many(slots, as_int(config_.num_local_experts), limits_.many_tokens_from)) {
+    if (moe_takes_many(slots, as_int(config_.num_local_experts))) {
       NIBBLE_RETURN_IF_ERROR(moe_mxfp4_many_cuda(layer.experts, args, stream));
       return unadded(residual, nullptr);
     }
@@ -293,7 +293,7 @@ GptOssCudaRoom lay_out_gpt_oss_room(const ModelConfig& config, const CudaForward
       down{hidden, as_int(config.intermediate_size)};
   const std::size_t rows = size(limits.rows), blocks = size(processors);
   const int all_slots = limits.rows * top_k;
-  const bool many = moe_takes_many(all_slots, experts, limits.many_tokens_from);
+  const bool many = moe_takes_many(all_slots, experts);
   const int few_slots = moe_cuda_slots(limits.rows, top_k);
   GptOssCudaRoom room;
   room.residual = arena.take<float>(rows * size(hidden));
@@ -320,8 +320,7 @@ GptOssCudaRoom lay_out_gpt_oss_room(const ModelConfig& config, const CudaForward
   room.moe.products = arena.take<float>(size(many ? all_slots : few_slots) * size(hidden));
   room.moe.arrived = arena.take<std::uint32_t>(1);
   room.moe.many = arena.take<std::uint8_t>(many ? moe_many_bytes(all_slots, experts, up, down) : 0);
-  room.moe.many_counters =
-      arena.take<std::uint32_t>(many ? size(moe_many_counters(all_slots, experts)) : 0);
+  room.moe.many_counters = arena.take<std::uint32_t>(many ? size(moe_many_counters(all_slots, experts)) : 0);
   return room;
 }
 

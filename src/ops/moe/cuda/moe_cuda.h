@@ -67,8 +67,8 @@ constexpr int moe_cuda_slots(int tokens, int top_k) {
 Status moe_mxfp4_many_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream);
 Status moe_nvfp4_many_cuda(const MoeNvfp4CudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream);
 
-// Whether that path is the one to take: from so many tokens an expert on, on average.
-constexpr bool moe_takes_many(int slots, int experts, int from) { return slots >= from * experts; }
+// Whether that path is the one to take: from two tokens an expert on, on average.
+constexpr bool moe_takes_many(int slots, int experts) { return slots >= 2 * experts; }
 
 // An expert's tokens are cut into no more tiles than ones of so many tokens would be, and only the last has
 // empty places, at most so many.

@@ -24,14 +24,6 @@ using bench::zeroed;
 
 constexpr int layers = 36, hidden = 2880, intermediate = 2880, top_k = 4;
 
-// As a plan chooses them (plan/fields.cpp).
-int many_from() {
-  int kilohertz = 0, bits = 0;
-  cuda_check(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, 0));
-  cuda_check(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, 0));
-  return 2e3 * kilohertz * bits / 8 < 4e12 ? 3 : 6;
-}
-
 int replays_of(int tokens) { return tokens > 512 ? 5 : 25; }
 
 // Four scales as they are stored.
@@ -169,8 +161,7 @@ struct Bench {
   // One line of the table, also as JSON.
   std::string run(int tokens, const std::string& kernels, std::mt19937& random) {
     const std::size_t rows = static_cast<std::size_t>(tokens);
-    const bool many =
-        kernels.empty() ? moe_takes_many(tokens * top_k, experts, many_from()) : kernels == "many";
+    const bool many = kernels.empty() ? moe_takes_many(tokens * top_k, experts) : kernels == "many";
     const std::size_t slots = many ? rows * top_k : static_cast<std::size_t>(moe_cuda_slots(tokens, top_k));
     DeviceBuffer x = filled(rows * hidden, normal, random);
     DeviceBuffer room = zeroed(many ? moe_many_bytes(tokens * top_k, experts, up, down) : 0);
@@ -179,16 +170,16 @@ struct Bench {
     DeviceBuffer ids = zeroed(rows * top_k * layers * 4), route_weights = zeroed(rows * top_k * layers * 4);
     DeviceBuffer activations = zeroed(slots * static_cast<std::size_t>(down.padded_cols()) * 2);
     DeviceBuffer products = zeroed(slots * hidden * 4), arrived = zeroed(4), out = zeroed(rows * hidden * 4);
-    const Inputs inputs{.tokens = tokens,
-                        .many = many,
-                        .x = x.as<Bf16>(),
-                        .logits = logits.as<float>(),
-                        .ids = ids.as<std::int32_t>(),
-                        .weights = route_weights.as<float>(),
-                        .out = out.as<float>(),
-                        .workspace = {activations.as<Bf16>(), products.as<float>(),
-                                      arrived.as<std::uint32_t>(), room.as<std::uint8_t>(),
-                                      counters.as<std::uint32_t>()}};
+    const Inputs inputs{
+        .tokens = tokens,
+        .many = many,
+        .x = x.as<Bf16>(),
+        .logits = logits.as<float>(),
+        .ids = ids.as<std::int32_t>(),
+        .weights = route_weights.as<float>(),
+        .out = out.as<float>(),
+        .workspace = {activations.as<Bf16>(), products.as<float>(), arrived.as<std::uint32_t>(),
+                      room.as<std::uint8_t>(), counters.as<std::uint32_t>()}};
     const bench::Times routed = time(inputs, true), given = time(inputs, false);
 
     std::vector<std::int32_t> chosen(rows * top_k * layers);

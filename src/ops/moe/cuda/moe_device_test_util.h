@@ -133,25 +133,26 @@ struct MoeTestLayer {
                  out = device_bytes(tokens * static_cast<std::size_t>(hidden) * 4, 0xff);
     DeviceBuffer room =
         device_bytes(many ? moe_many_bytes(all_slots, experts, gate_up.shape, down.shape) : 0, 0xff);
-    std::vector<std::uint32_t> counts(many ? static_cast<std::size_t>(moe_many_counters(all_slots, experts)) : 0);
+    std::vector<std::uint32_t> counts(many ? static_cast<std::size_t>(moe_many_counters(all_slots, experts))
+                                           : 0);
     DeviceBuffer counters = on_device(counts);
     const auto layer = many ? Weights::many : Weights::few;
-    const Status status = layer({.gate_up = gate_up.view(),
-                                 .down = down.view(),
-                                 .gate_up_bias = device_gate_up_bias.as<Bf16>(),
-                                 .down_bias = device_down_bias.as<Bf16>()},
-                                {.x = device_x.as<Bf16>(),
-                                 .x_stride = stride,
-                                 .tokens = static_cast<int>(tokens),
-                                 .top_k = top_k,
-                                 .expert_ids = device_ids.as<std::int32_t>(),
-                                 .expert_weights = device_weights.as<float>(),
-                                 .out = leave_sum ? nullptr : out.as<float>(),
-                                 .workspace = {activations.as<Bf16>(), products.as<float>(),
-                                               arrived.as<std::uint32_t>(), room.as<std::uint8_t>(),
-                                               counters.as<std::uint32_t>()},
-                                 .blocks = blocks},
-                                nullptr);
+    const Status status =
+        layer({.gate_up = gate_up.view(),
+               .down = down.view(),
+               .gate_up_bias = device_gate_up_bias.as<Bf16>(),
+               .down_bias = device_down_bias.as<Bf16>()},
+              {.x = device_x.as<Bf16>(),
+               .x_stride = stride,
+               .tokens = static_cast<int>(tokens),
+               .top_k = top_k,
+               .expert_ids = device_ids.as<std::int32_t>(),
+               .expert_weights = device_weights.as<float>(),
+               .out = leave_sum ? nullptr : out.as<float>(),
+               .workspace = {activations.as<Bf16>(), products.as<float>(), arrived.as<std::uint32_t>(),
+                             room.as<std::uint8_t>(), counters.as<std::uint32_t>()},
+               .blocks = blocks},
+              nullptr);
     NIBBLE_CHECK(status.ok(), status.message());
     std::vector<float> result(tokens * static_cast<std::size_t>(hidden));
     if (leave_sum) return added_up(products, ids, weights, result.size());

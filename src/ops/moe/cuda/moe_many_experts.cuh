@@ -86,7 +86,7 @@ struct ExpertTable {
     cut.wide = of.wide, cut.width = of.width, cut.narrower = of.narrower;
     const int tile = index - (expert == 0 ? 0 : experts[expert - 1].tiles);
     const int first = cut.places_before(tile), tokens = min(cut.width_of(tile), of.tokens - first);
-    return {expert, widths.holding(tokens), of.row + first, first, tokens};
+    return {expert, widths.holding(tokens), of.row + first, first, tokens, tokens == of.tokens};
   }
 };
 

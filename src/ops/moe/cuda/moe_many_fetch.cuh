@@ -18,7 +18,8 @@ struct Deal {
 
   template <class Layout>
   __device__ Deal(const ManyParams<Layout>& params, int tiles)
-      : shares(max(1, min(most_shares, static_cast<int>(gridDim.x) / max(1, tiles)))),
+      : shares(max(1, min(min(most_shares, params.products[0].shape.blocks()),
+                          static_cast<int>(gridDim.x) / max(1, tiles)))),
         gate_up_items(params.products[0].row_items),
         down_items(params.products[1].row_items),
         gate_up(tiles * shares),
@@ -39,16 +40,17 @@ struct Deal {
   }
 };
 
-// Part `part` of a tile, into shared memory; by one thread. Its inputs are there once *ready has come to
-// `awaited`.
+// What has to be there before an item's inputs are: `count` parts of a tile, of *ready.
 struct Awaited {
   std::uint32_t* ready;
   std::uint32_t count;
 };
+
+// Fills in an item, part `part` of a tile; by one thread.
 template <class Tiles>
-__device__ __forceinline__ Awaited fill_item(const ManyParams<typename Tiles::Layout>& params, const Deal& deal,
-                                             Work work, int tile_index, int part, const MoeManyTile& tile,
-                                             Item& item, std::uint64_t* full) {
+__device__ __forceinline__ Awaited fill_item(const ManyParams<typename Tiles::Layout>& params,
+                                             const Deal& deal, Work work, int tile_index, int part,
+                                             const MoeManyTile& tile, Item& item, std::uint64_t* full) {
   using Layout = typename Tiles::Layout;
   const MoeManyPlaces& places = params.places;
   const Product<Layout>& product = params.products[work == Work::down];
@@ -57,8 +59,8 @@ __device__ __forceinline__ Awaited fill_item(const ManyParams<typename Tiles::La
   const auto tile_in = [&](std::uint8_t* tiles, int blocks) {
     return tiles + row * static_cast<std::size_t>(blocks) * moe_row_bytes;
   };
-  std::uint8_t *const x = tile_in(places.x, params.products[0].shape.blocks()),
-                      *const h = tile_in(places.h, down.blocks());
+  std::uint8_t* const x = tile_in(places.x, params.products[0].shape.blocks());
+  std::uint8_t* const h = tile_in(places.h, down.blocks());
   std::uint32_t *const x_ready = places.x_ready + tile_index, *const h_ready = places.h_ready + tile_index;
   const int blocks = product.shape.blocks(), granule = part * Tiles::granules;
   const std::size_t matrix_granule =
@@ -73,6 +75,7 @@ __device__ __forceinline__ Awaited fill_item(const ManyParams<typename Tiles::La
   item.scale = product.factor.of(tile.expert);
   item.swiglu_limit = params.swiglu_limit;
   item.weights = product.weights + matrix_granule * static_cast<std::size_t>(product.shape.granule_bytes());
+  item.weights_once = tile.is_all;
   item.inputs = work == Work::down ? h : x;
   item.tile = work == Work::gather ? x : h;
   item.out = params.out;
@@ -94,8 +97,8 @@ __device__ __forceinline__ Awaited fill_item(const ManyParams<typename Tiles::La
   return {h_ready, static_cast<std::uint32_t>(deal.gate_up_items)};
 }
 
-// The warp that takes items from the common counter, one ahead of those who fetch. `number`: of the first, in
-// lane 0.
+// The warp that takes items from the common counter, each when the one before is about to be fetched, and
+// waits for their inputs. `number`: of the first item, in lane 0.
 template <class Tiles>
 __device__ __forceinline__ void deal_items(const ManyParams<typename Tiles::Layout>& params, int tiles,
                                            int number, int lane) {
@@ -156,6 +159,7 @@ __device__ __forceinline__ void fetch_weights(const ManyParams<typename Tiles::L
     if (work == Work::none) return;
     const GranuleShapeOf<Layout>& shape = params.products[work == Work::down].shape;
     const int granules = min(Tiles::granules, item.granules - item.granule);
+    const bool once = item.weights_once;
     const std::uint8_t* const from =
         item.weights + static_cast<std::size_t>(lane) * static_cast<std::size_t>(shape.granule_bytes());
     __syncwarp();  // all lanes have looked
@@ -174,8 +178,13 @@ __device__ __forceinline__ void fetch_weights(const ManyParams<typename Tiles::L
       if (lane == 0) ptx::mbarrier_arrive_expecting(come, static_cast<std::uint32_t>(granules) * bytes);
       __syncwarp();  // the bytes are announced before they can come
       if (lane < granules) {
-        ptx::bulk_copy_to_shared(shared.weights[weights.stage] + lane * Tiles::granule_bytes,
-                                 from + block * granule_block_bytes<Layout>, bytes, come);
+        std::uint8_t* const to = shared.weights[weights.stage] + lane * Tiles::granule_bytes;
+        const std::uint8_t* const block_at = from + block * granule_block_bytes<Layout>;
+        if (once) {
+          ptx::bulk_copy_once_to_shared(to, block_at, bytes, come);
+        } else {
+          ptx::bulk_copy_to_shared(to, block_at, bytes, come);
+        }
       }
       weights.next(Tiles::stages);
     });
@@ -226,8 +235,8 @@ __device__ __forceinline__ void fetch_inputs() {
   }
 }
 
-// The thread that tells other blocks of what is done of a tile: waiting until it is visible to them would hold
-// up those who do it.
+// The thread that tells other blocks of what is done of a tile: waiting until it is visible to them would
+// hold up those who do it.
 template <class Tiles>
 __device__ __forceinline__ void announce(const ManyParams<typename Tiles::Layout>& params) {
   Shared<Tiles>& shared = shared_of_block<Tiles>();

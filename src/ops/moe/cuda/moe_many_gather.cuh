@@ -56,9 +56,9 @@ __device__ __forceinline__ void gather_tile(const MoeManyTokens& of, const MoeMa
     const int of_block = i / width, token = i - of_block * width, slot = room.slots[token];
     std::uint32_t words[4][8] = {};  // by lane of the row, then pairs in order
     if (slot >= 0) {
-      const Bf16* const row = of.x +
-                              static_cast<std::size_t>(slot / of.top_k) * static_cast<std::size_t>(of.x_stride) +
-                              of_block * granule_k;
+      const Bf16* const row =
+          of.x + static_cast<std::size_t>(slot / of.top_k) * static_cast<std::size_t>(of.x_stride) +
+          of_block * granule_k;
 #pragma unroll
       for (int t = 0; t < 4; ++t) {
 #pragma unroll

@@ -2,9 +2,9 @@
 // them.
 //
 // A tile is some tokens of one expert, its `width` one of the few that the launch's kernel has code for. An
-// expert's tiles lie one after the other, first the wider ones, full but for the last. A tile's activations are a matrix
-// [k64 blocks, 4 steps of 16, width / 8, 2 halves, 8 tokens, 16 bytes], so that any run of k64 blocks is one
-// bulk copy, and each step of it an operand without swizzle.
+// expert's tiles lie one after the other, first the wider ones, full but for the last. A tile's activations
+// are a matrix [k64 blocks, 4 steps of 16, width / 8, 2 halves, 8 tokens, 16 bytes], so that any run of k64
+// blocks is one bulk copy, and each step of it an operand without swizzle.
 //
 // Which tiles there are every block works out for itself, in shared memory: from the experts' numbers of
 // tokens alone, so all agree. Which of an expert's tokens a tile has only matters to those who gather it.
@@ -20,7 +20,7 @@ struct MoeManyWidths {
   int width[5] = {};
 
   __host__ __device__ constexpr int largest() const { return width[count - 1]; }
-  // Whether the tables and the tiles have room for what of() and holding() give.
+  // Whether the tables and the tiles have room for what a cut takes.
   __host__ __device__ constexpr bool fit() const {
     for (int i = 0; i < count; ++i) {
       if (width[i] - (i == 0 ? 0 : width[i - 1]) > moe_many_most_empty + 1) return false;
@@ -35,10 +35,11 @@ struct MoeManyWidths {
   }
 };
 
-// How an expert's tokens are cut into tiles: as few as will do, of equal numbers of tokens rather than a small
-// rest, and so of two neighbouring widths at most but for the last, which is as narrow as its tokens allow.
+// How an expert's tokens are cut into tiles: as few as will do, of equal numbers of tokens rather than a
+// small rest, and so of two neighbouring widths at most but for the last, which is as narrow as its tokens
+// allow.
 struct MoeManyCut {
-  std::int32_t tiles = 0, wide = 0;     // all of them; those of `width`, the first
+  std::int32_t tiles = 0, wide = 0;      // all of them; those of `width`, the first
   std::int32_t width = 0, narrower = 0;  // of the others
 
   __host__ __device__ constexpr MoeManyCut() = default;
@@ -83,13 +84,14 @@ struct MoeManyTile {
   int expert, width;
   int row;            // its first place among all tiles' places
   int first, tokens;  // which of its expert's
+  bool is_all;        // they are all of them
 };
 
 // Tables and tiles in MoeCudaWorkspace::many, counters in ::many_counters.
 struct MoeManyPlaces {
-  std::int32_t* slots;      // [moe_many_rows]: of each place in a tile, -1: nobody's
-  std::uint8_t* x;          // the tiles of gate_up's inputs; a tile's begin at row x padded hidden x 2 bytes
-  std::uint8_t* h;          // of down's
+  std::int32_t* slots;       // [moe_many_rows]: of each place in a tile, -1: nobody's
+  std::uint8_t* x;           // the tiles of gate_up's inputs; a tile's begin at row x padded hidden x 2 bytes
+  std::uint8_t* h;           // of down's
   std::uint32_t* next_item;  // of the work that blocks take
   std::uint32_t* x_ready;    // [moe_many_tiles]: of a tile's x, items done
   std::uint32_t* h_ready;    // [moe_many_tiles]: of its h; then who has read it

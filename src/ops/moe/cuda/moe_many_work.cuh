@@ -13,7 +13,8 @@ inline constexpr int fetch_registers = 40;
 inline constexpr int most_item_granules = 12;
 inline constexpr int max_stages = 8;
 inline constexpr int item_slots = 2;
-inline constexpr int ring_limit = 213 * 1024;  // of a block's 227 KB; items, barriers and experts take the rest
+inline constexpr int ring_limit =
+    213 * 1024;  // of a block's 227 KB; items, barriers and experts take the rest
 
 constexpr int min_of(int a, int b) { return a < b ? a : b; }
 
@@ -70,8 +71,9 @@ struct alignas(16) Item {
   std::int32_t blocks;             // k64 blocks of the product's K
   std::int32_t granule, granules;  // the first of this item; all of the matrix
   std::int32_t h_columns;
-  float scale, swiglu_limit;   // scale: of the sums
+  float scale, swiglu_limit;    // scale: of the sums
   const std::uint8_t* weights;  // of the first granule
+  bool weights_once;            // nobody else reads them
   const std::uint8_t* inputs;   // the tile's
   std::uint8_t* tile;           // of x, to gather; of h
   float* out;                   // [slots, out_columns]

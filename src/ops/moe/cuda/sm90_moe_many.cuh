@@ -14,10 +14,10 @@
 // Why these tiles, for a k64 block of an item in MXFP4, in cycles of a multiprocessor at 1.77 GHz:
 //
 //   rows x tokens   weights   their share of what   products, 4,096   instructions of each of four
-//                             DRAM gives, 19.9      FLOP a cycle      schedulers, 80 .. 95 a warp
-//   192 x 16        6.5 KB    328                   96                240
-//   192 x 64        6.5 KB    328                   384               285
-//   128 x 160       4.4 KB    218                   640               190
+//                             DRAM gives, 19.9      FLOP a cycle      schedulers, 70 .. 90 a warp
+//   192 x 16        6.5 KB    328                   96                210
+//   192 x 64        6.5 KB    328                   384               270
+//   128 x 160       4.4 KB    218                   640               180
 //
 // Few tokens an expert are bound by bytes and by decoding, which does not depend on the width: the more rows
 // at once the better, and tiles as narrow as the tokens are few. Many are bound by the products: a tile as
@@ -340,8 +340,9 @@ Status launch_many(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs&
   if (args.workspace.many == nullptr || args.workspace.many_counters == nullptr)
     return invalid_argument("no room for many tokens was given");
   if (weights.gate_up.experts > moe_many_most_experts) {
-    return invalid_argument("the kernel for many tokens takes up to " + std::to_string(moe_many_most_experts) +
-                            " experts, not " + std::to_string(weights.gate_up.experts));
+    return invalid_argument("the kernel for many tokens takes up to " +
+                            std::to_string(moe_many_most_experts) + " experts, not " +
+                            std::to_string(weights.gate_up.experts));
   }
   if (args.tokens == 0) return {};
   const int mean = args.tokens * args.top_k / weights.gate_up.experts;  // tokens of an expert

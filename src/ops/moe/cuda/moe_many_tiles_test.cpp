@@ -1,0 +1,51 @@
+#include "ops/moe/cuda/moe_many_tiles.cuh"
+
+#include <gtest/gtest.h>
+
+namespace nibble {
+namespace {
+
+constexpr MoeManyWidths of_few{5, {8, 16, 24, 32, 40}}, of_some{2, {64, 80}}, of_many{2, {128, 160}};
+
+TEST(MoeManyCut, HasEveryTokenInOneTileAndAllTilesFullButTheLast) {
+  for (const MoeManyWidths& widths : {of_few, of_some, of_many}) {
+    for (int tokens = 1; tokens <= 9000; ++tokens) {
+      const MoeManyCut cut(widths, tokens);
+      int placed = 0;
+      for (int tile = 0; tile < cut.tiles; ++tile) {
+        ASSERT_EQ(cut.places_before(tile), placed) << tokens << " tokens, tile " << tile;
+        const int width = cut.width_of(tile);
+        ASSERT_EQ(widths.holding(width), width) << "one that there is code for";
+        placed += width;
+        ASSERT_EQ(placed >= tokens, tile + 1 == cut.tiles) << tokens << " tokens, tile " << tile;
+      }
+    }
+  }
+}
+
+TEST(MoeManyCut, TakesAsFewTilesAsWillDoAndStaysWithinTheRoomForThem) {
+  for (const MoeManyWidths& widths : {of_few, of_some, of_many}) {
+    EXPECT_TRUE(widths.fit());
+    for (int tokens = 1; tokens <= 9000; ++tokens) {
+      const MoeManyCut cut(widths, tokens);
+      ASSERT_EQ(cut.tiles, (tokens + widths.largest() - 1) / widths.largest());
+      ASSERT_LE(cut.tiles, moe_many_tiles(tokens, 1));
+      const int last = cut.places_before(cut.tiles - 1);
+      ASSERT_LE(last + widths.holding(tokens - last), moe_many_rows(tokens, 1));
+    }
+  }
+}
+
+TEST(MoeManyCut, HasEqualTilesRatherThanASmallRest) {
+  const MoeManyCut cut(of_many, 1024);  // not 6 of 160 and one of 64
+  EXPECT_EQ(cut.tiles, 7);
+  EXPECT_EQ(cut.wide, 4);
+  EXPECT_EQ(cut.places_before(7), 1024);
+  const MoeManyCut two(of_few, 41);
+  EXPECT_EQ(two.tiles, 2);
+  EXPECT_EQ(two.width_of(0), 24);
+  EXPECT_EQ(MoeManyCut(of_few, 0).tiles, 0);
+}
+
+}  // namespace
+}  // namespace nibble
