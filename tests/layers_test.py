@@ -95,6 +95,18 @@ def test_a_violation_fails_the_command_and_names_the_line(tmp_path):
     assert done.stdout.startswith("src/base/bad.h:3: base may not include engine (up)")
 
 
+@pytest.mark.parametrize("kind, violates", [("std::uint32_t*", False), ("float*", True), ("int", False), ("float", True)])
+def test_the_type_of_a_member_is_looked_up_in_the_headers_beside_it(tmp_path, kind, violates):
+    folder = tmp_path / "src/ops/moe/cuda"
+    folder.mkdir(parents=True)
+    (folder / "places.cuh").write_text(f"struct Places {{ {kind} next; }};\n")
+    argument = "p[i[0]].places.next" if kind.endswith("*") else "&p[i[0]].places.next"
+    (folder / "k.cuh").write_text(f"template <class P> __device__ void k(P p, int* i) {{ atomicAdd({argument}, 1); }}\n")
+    (folder / "other.cuh").write_text("template <class P> __device__ void k(P next) { atomicAdd(next, 1); }\n")
+    found = layers.check_tree(tmp_path)
+    assert [line.split(":")[0] for line in found] == ["src/ops/moe/cuda/k.cuh"] * violates + ["src/ops/moe/cuda/other.cuh"]
+
+
 def test_this_tree_passes():
     assert layers.check_tree(ROOT) == []
 

@@ -149,20 +149,26 @@ def first_argument(code, begin):
     return code[begin:]
 
 
-def is_integer_target(argument, code):
-    """Whether an atomic's address is certainly an integer's: by a cast, or by a declaration in the same file."""
+def is_integer_target(argument, code, beside):
+    """Whether an atomic's address is certainly an integer's: by a cast, by a declaration in the same file, or, of a
+    member, in a header beside it."""
     if re.search(rf"\b{FLOAT}\s*\*", argument):
         return False
     if re.search(rf"\b{INTEGER}\s*\*", argument):
         return True
-    name = re.search(r"[A-Za-z_]\w*", argument)
-    if not name:
+    while "[" in argument and (shorter := re.sub(r"\[[^\[\]]*\]", "", argument)) != argument:
+        argument = shorter
+    names = re.findall(r"[A-Za-z_]\w*", argument)
+    if not names:
         return False
-    declared = r"\b{}(?:\s+const)?\s*(?:[*&]\s*(?:__restrict__\s*)?)?(?:const\s+)?" + re.escape(name.group()) + r"\b"
-    return not re.search(declared.format(FLOAT), code) and bool(re.search(declared.format(INTEGER), code))
+    declared = r"\b{}(?:\s+const)?\s*(?:[*&]\s*(?:__restrict__\s*)?)?(?:const\s+)?" + re.escape(names[-1]) + r"\b"
+    places = [code] + ([beside] if len(names) > 1 else [])
+    if any(re.search(declared.format(FLOAT), place) for place in places):
+        return False
+    return any(re.search(declared.format(INTEGER), place) for place in places)
 
 
-def check_kernels(path, code, with_strings):
+def check_kernels(path, code, with_strings, beside):
     """Sums of floats in the order of arrival, whose bits would depend on timing; assembly outside its wrappers."""
     for match in CPP_FLOAT_ATOMIC.finditer(code):
         yield match.start(), "an atomic of a float; reductions have a fixed order"
@@ -174,13 +180,13 @@ def check_kernels(path, code, with_strings):
         for match in INLINE_ASSEMBLY.finditer(code):
             yield match.start(), "inline assembly in a kernel; give the instruction a wrapper in src/ops/ptx/"
     for match in ATOMIC_CALL.finditer(code):
-        if not is_integer_target(first_argument(code, match.end()), code):
-            yield match.start(), ("an atomic addition whose target is not plainly an integer in this file; "
+        if not is_integer_target(first_argument(code, match.end()), code, beside):
+            yield match.start(), ("an atomic addition whose target is not plainly an integer here; "
                                   "reductions of floats have a fixed order")
 
 
-def check_text(path, text):
-    """Violations of one file as (line, what)."""
+def check_text(path, text, beside=""):
+    """Violations of one file as (line, what). beside: the headers of its folder."""
     room = room_of(path)
     if room is None:
         return []
@@ -191,7 +197,7 @@ def check_text(path, text):
     found = list(check_includes(path, room, with_strings))
     found += [(match.start(), "std::regex overflows the stack on long input; write a scanner, or use PCRE2 in src/text")
               for match in STD_REGEX.finditer(code)]
-    found += check_kernels(path, code, with_strings)
+    found += check_kernels(path, code, with_strings, blank(beside, strings=True))
     return sorted({(text.count("\n", 0, at) + 1, what) for at, what in found})
 
 
@@ -203,8 +209,14 @@ def check_tree(tree):
             if file.suffix in SOURCES and file.is_file():
                 path = file.relative_to(tree).as_posix()
                 text = file.read_text(encoding="utf-8", errors="replace")
-                lines += [f"{path}:{line}: {what}" for line, what in check_text(path, text)]
+                beside = headers_beside(file) if ATOMIC_CALL.search(text) else ""
+                lines += [f"{path}:{line}: {what}" for line, what in check_text(path, text, beside)]
     return lines
+
+
+def headers_beside(file):
+    return "\n".join(header.read_text(encoding="utf-8", errors="replace") for header in sorted(file.parent.iterdir())
+                     if header.suffix in (".h", ".cuh") and header != file)
 
 
 def main():
