@@ -173,22 +173,34 @@ NIBBLE_512 inline __m512 add_to_places(__m512 totals, __m512 sums) {
   return _mm512_add_ps(_mm512_add_ps(totals, sums), _mm512_permute_ps(sums, 0x0e));
 }
 
-[[gnu::noinline]] NIBBLE_512 __m512 add_span_with_care(const Span& span, const SpanInput& input,
+// The span is read once more, since one that is handed over would have to be stored, whether it is or not.
+template <bool full, class Words>
+[[gnu::noinline]] NIBBLE_512 __m512 add_span_with_care(const Words& format, const StepRows& matrix,
+                                                       std::int64_t at, int steps, const SpanInput& input,
                                                        __m512 totals) {
+  Span span;
+  read_span<full>(format, matrix, at, steps, span);
   return add_to_places(totals, scaled_with_care(span_sums<1>(span, input), span.scales.bytes));
 }
 
-// Adds the steps' sums of a span with `count` inputs to their totals. One input alone would wait for its
-// chain.
-template <int count>
-NIBBLE_512 inline void add_span(const Span& span, const SpanInput* inputs, __m512 (&totals)[count]) {
+// Adds the steps' sums of the span that begins with step `at` with `count` inputs to their totals. One input
+// alone would wait for its chain.
+template <bool full, int count, class Words>
+NIBBLE_512 inline void add_span(const Words& format, const StepRows& matrix, std::int64_t at, int steps,
+                                const SpanInput* inputs, __m512 (&totals)[count]) {
   constexpr int chains = count == 1 ? 2 : 1;
+  Span span;
+  read_span<full>(format, matrix, at, steps, span);
+  if (span.scales.plain) [[likely]] {
 #pragma GCC unroll 8
-  for (int i = 0; i < count; ++i) {
-    totals[i] =
-        span.scales.plain
-            ? add_to_places(totals[i], _mm512_mul_ps(span_sums<chains>(span, inputs[i]), span.scales.factors))
-            : add_span_with_care(span, inputs[i], totals[i]);
+    for (int i = 0; i < count; ++i) {
+      totals[i] =
+          add_to_places(totals[i], _mm512_mul_ps(span_sums<chains>(span, inputs[i]), span.scales.factors));
+    }
+  } else {
+#pragma GCC unroll 8
+    for (int i = 0; i < count; ++i)
+      totals[i] = add_span_with_care<full>(format, matrix, at, steps, inputs[i], totals[i]);
   }
 }
 
@@ -213,18 +225,14 @@ NIBBLE_512 void multiply_few(const Words& format, const StepRows& matrix, int be
       std::int64_t at = (row + r) * matrix.row_steps;
       const SpanInput* x = inputs;
       __m512 places[count];
-      Span span;
 #pragma GCC unroll 8
       for (int i = 0; i < count; ++i) places[i] = _mm512_setzero_ps();
       for (int g = 0; g < whole; ++g, at += span_steps, x += count) {
         ahead.ask_for<Words, span_steps>();
-        read_span<true>(format, matrix, at, span_steps, span);
-        add_span(span, x, places);
+        add_span<true>(format, matrix, at, span_steps, x, places);
       }
-      if (whole * span_steps < steps) {
-        read_span<false>(format, matrix, at, steps - whole * span_steps, span);
-        add_span(span, x, places);
-      }
+      if (whole * span_steps < steps)
+        add_span<false>(format, matrix, at, steps - whole * span_steps, x, places);
       for (int i = 0; i < count; ++i) totals[i][r] = add_places(places[i]);
     }
     for (int i = 0; i < count; ++i) store(row, i, totals[i]);
