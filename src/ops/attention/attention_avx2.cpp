@@ -154,16 +154,24 @@ NIBBLE_AVX2 inline void add_dimensions(const float (*weights)[kv_split], const S
                                        int begin, int end, float* partials) {
   const int head_dim = split.head_dim, stride = partial_floats(head_dim);
   const int half = d % kv_chunk / lanes;
+  const bool begins_line = d * Stored::bytes % 64 == 0;
   __m256 sums[queries][2];
   for (int i = 0; i < queries; ++i) {
     for (int part = 0; part < 2; ++part)
       sums[i][part] = _mm256_loadu_ps(partials + i * stride + d + part * 16);
   }
   for (int position = begin; position < end;) {
-    const std::byte* value = split.values[position / kv_run] +
-                             (position % kv_run * head_dim + d / kv_chunk * kv_chunk) * Stored::bytes;
-    const int run_end = std::min(end, (position / kv_run + 1) * kv_run);
-    for (; position < run_end; ++position, value += head_dim * Stored::bytes) {
+    const int run = position / kv_run,
+              at = (position % kv_run * head_dim + d / kv_chunk * kv_chunk) * Stored::bytes;
+    const std::byte* value = split.values[run] + at;
+    // As many bytes of the next split's keys, so that the memory works while values are added up, too.
+    const std::byte* ahead = split.keys[split_runs + run] + at;
+    const int run_end = std::min(end, (run + 1) * kv_run);
+    for (; position < run_end; ++position) {
+      if (begins_line) {
+        for (int line = 0; line < kv_chunk * Stored::bytes; line += 64)
+          _mm_prefetch(ahead + line, _MM_HINT_T1);
+      }
       __m256 values[2];
       Stored::values(value, half, values);
       for (int i = 0; i < queries; ++i) {
@@ -171,6 +179,8 @@ NIBBLE_AVX2 inline void add_dimensions(const float (*weights)[kv_split], const S
         for (int part = 0; part < 2; ++part)
           sums[i][part] = _mm256_fmadd_ps(weight, values[part], sums[i][part]);
       }
+      value += head_dim * Stored::bytes;
+      ahead += head_dim * Stored::bytes;
     }
   }
   for (int i = 0; i < queries; ++i) {

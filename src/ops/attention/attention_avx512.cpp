@@ -149,16 +149,23 @@ NIBBLE_AVX512 void add_values(const float (*weights)[kv_split], const SplitView&
                               float* partials) {
   const int head_dim = split.head_dim, stride = partial_floats(head_dim);
   for (int d = 0; d < head_dim; d += kv_chunk) {
+    const bool begins_line = d * Stored::bytes % 64 == 0;
     __m512 sums[queries][2];
     for (int i = 0; i < queries; ++i) {
       for (int half = 0; half < 2; ++half)
         sums[i][half] = _mm512_loadu_ps(partials + i * stride + d + half * lanes);
     }
     for (int position = begin; position < end;) {
-      const std::byte* value =
-          split.values[position / kv_run] + (position % kv_run * head_dim + d) * Stored::bytes;
-      const int run_end = std::min(end, (position / kv_run + 1) * kv_run);
-      for (; position < run_end; ++position, value += head_dim * Stored::bytes) {
+      const int run = position / kv_run, at = (position % kv_run * head_dim + d) * Stored::bytes;
+      const std::byte* value = split.values[run] + at;
+      // As many bytes of the next split's keys, so that the memory works while values are added up, too.
+      const std::byte* ahead = split.keys[split_runs + run] + at;
+      const int run_end = std::min(end, (run + 1) * kv_run);
+      for (; position < run_end; ++position) {
+        if (begins_line) {
+          for (int line = 0; line < kv_chunk * Stored::bytes; line += 64)
+            _mm_prefetch(ahead + line, _MM_HINT_T1);
+        }
         __m512 values[2];
         Stored::values(value, values);
         for (int i = 0; i < queries; ++i) {
@@ -166,6 +173,8 @@ NIBBLE_AVX512 void add_values(const float (*weights)[kv_split], const SplitView&
           for (int half = 0; half < 2; ++half)
             sums[i][half] = _mm512_fmadd_ps(weight, values[half], sums[i][half]);
         }
+        value += head_dim * Stored::bytes;
+        ahead += head_dim * Stored::bytes;
       }
     }
     for (int i = 0; i < queries; ++i) {

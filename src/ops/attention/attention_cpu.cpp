@@ -218,13 +218,13 @@ class Attention {
     SplitView view{.dtype = cache.dtype, .head_dim = head_dim_};
     const int first_run = std::max(job.first, split * kv_split) % kv_split / kv_run;
     const int last_run = job.last / kv_run;
-    for (int run = first_run; run < kv_split / kv_run + runs_ahead; ++run) {
-      const int position = std::min(split * (kv_split / kv_run) + run, last_run) * kv_run;
+    for (int run = first_run; run < 2 * split_runs; ++run) {
+      const int position = std::min(split * split_runs + run, last_run) * kv_run;
       const std::int32_t page = job.sequence->pages[static_cast<std::size_t>(position / cache.page_size)];
       const std::size_t at =
           static_cast<std::size_t>(cache.run(page, job.kv_head, position % cache.page_size)) * bytes;
       view.keys[run] = cache.keys + at;
-      view.values[run] = cache.values + at;
+      if (run < split_runs) view.values[run] = cache.values + at;
     }
     return view;
   }

@@ -12,14 +12,13 @@ inline constexpr int max_head_dim = 256;
 // Queries that share each load of a key or value.
 inline constexpr int max_tile_queries = 8;
 
-// Runs that a kernel may ask the memory for before it needs them.
-inline constexpr int runs_ahead = 2;
+inline constexpr int split_runs = kv_split / kv_run;
 
 // One KV head's vectors at the positions of one split, run by run. Past the last run that is seen stand the
-// next split's first ones, for kernels to fetch early, or that last run again.
+// next split's, for kernels to fetch early, or that last run again.
 struct SplitView {
-  const std::byte* keys[kv_split / kv_run + runs_ahead];    // each a run of keys
-  const std::byte* values[kv_split / kv_run + runs_ahead];  // each kv_run values
+  const std::byte* keys[2 * split_runs];  // each a run of keys
+  const std::byte* values[split_runs];    // each kv_run values
   DType dtype = DType::f32;
   int head_dim = 0;
 };
