@@ -161,26 +161,16 @@ NIBBLE_AVX2 inline void add_dimensions(const float (*weights)[kv_split], const S
       sums[i][part] = _mm256_loadu_ps(partials + i * stride + d + part * 16);
   }
   for (int position = begin; position < end;) {
-    const int run = position / kv_run,
-              at = (position % kv_run * head_dim + d / kv_chunk * kv_chunk) * Stored::bytes;
-    const std::byte* value = split.values[run] + at;
-    // As many bytes of the next split's keys, so that the memory works while values are added up, too.
-    const std::byte* ahead = split.keys[split_runs + run] + at;
-    const int run_end = std::min(end, (run + 1) * kv_run);
-    for (; position < run_end; ++position) {
-      if (begins_line) {
-        for (int line = 0; line < kv_chunk * Stored::bytes; line += 64)
-          _mm_prefetch(ahead + line, _MM_HINT_T1);
-      }
+    RunChunks<Stored::bytes> run(split, position, end, d / kv_chunk * kv_chunk);
+    for (; position < run.end; ++position, run.next()) {
+      if (begins_line) run.ask_ahead();
       __m256 values[2];
-      Stored::values(value, half, values);
+      Stored::values(run.value, half, values);
       for (int i = 0; i < queries; ++i) {
         const __m256 weight = _mm256_broadcast_ss(&weights[i][position]);
         for (int part = 0; part < 2; ++part)
           sums[i][part] = _mm256_fmadd_ps(weight, values[part], sums[i][part]);
       }
-      value += head_dim * Stored::bytes;
-      ahead += head_dim * Stored::bytes;
     }
   }
   for (int i = 0; i < queries; ++i) {

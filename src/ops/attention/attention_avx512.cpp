@@ -156,25 +156,16 @@ NIBBLE_AVX512 void add_values(const float (*weights)[kv_split], const SplitView&
         sums[i][half] = _mm512_loadu_ps(partials + i * stride + d + half * lanes);
     }
     for (int position = begin; position < end;) {
-      const int run = position / kv_run, at = (position % kv_run * head_dim + d) * Stored::bytes;
-      const std::byte* value = split.values[run] + at;
-      // As many bytes of the next split's keys, so that the memory works while values are added up, too.
-      const std::byte* ahead = split.keys[split_runs + run] + at;
-      const int run_end = std::min(end, (run + 1) * kv_run);
-      for (; position < run_end; ++position) {
-        if (begins_line) {
-          for (int line = 0; line < kv_chunk * Stored::bytes; line += 64)
-            _mm_prefetch(ahead + line, _MM_HINT_T1);
-        }
+      RunChunks<Stored::bytes> run(split, position, end, d);
+      for (; position < run.end; ++position, run.next()) {
+        if (begins_line) run.ask_ahead();
         __m512 values[2];
-        Stored::values(value, values);
+        Stored::values(run.value, values);
         for (int i = 0; i < queries; ++i) {
           const __m512 weight = _mm512_set1_ps(weights[i][position]);
           for (int half = 0; half < 2; ++half)
             sums[i][half] = _mm512_fmadd_ps(weight, values[half], sums[i][half]);
         }
-        value += head_dim * Stored::bytes;
-        ahead += head_dim * Stored::bytes;
       }
     }
     for (int i = 0; i < queries; ++i) {

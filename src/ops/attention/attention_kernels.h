@@ -1,6 +1,8 @@
 // What an implementation of paged attention has to give.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <span>
 #include <string_view>
 
@@ -21,6 +23,28 @@ struct SplitView {
   const std::byte* values[split_runs];    // each kv_run values
   DType dtype = DType::f32;
   int head_dim = 0;
+};
+
+// A chunk of the values at a run's positions, from `position` on and before `past`, of elements of so many
+// bytes. Beside it as many bytes of the next split's keys, to be asked for while values are added up: what a
+// split needs itself is asked for while its keys are multiplied, as fast as a core's memory gives.
+template <int bytes>
+struct RunChunks {
+  const std::byte* value;
+  const std::byte* ahead;
+  int stride;  // from a position to the next
+  int end;     // behind the last position
+
+  RunChunks(const SplitView& split, int position, int past, int chunk)
+      : stride(split.head_dim * bytes), end(std::min(past, (position / kv_run + 1) * kv_run)) {
+    const int run = position / kv_run, at = position % kv_run * stride + chunk * bytes;
+    value = split.values[run] + at;
+    ahead = split.keys[split_runs + run] + at;
+  }
+  void next() { value += stride, ahead += stride; }
+  void ask_ahead() const {  // to the second-level cache
+    for (int line = 0; line < kv_chunk * bytes; line += 64) __builtin_prefetch(ahead + line, 0, 2);
+  }
 };
 
 // Queries of one KV head, in order of their positions. Query i sees the positions [begin[i], end[i]) of the

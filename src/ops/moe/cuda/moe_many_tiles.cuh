@@ -20,7 +20,7 @@ struct MoeManyWidths {
   int width[5] = {};
 
   __host__ __device__ constexpr int largest() const { return width[count - 1]; }
-  // Whether the tables and the tiles have room for what a cut takes.
+  // Whether moe_many_tiles and moe_many_rows have room for what a cut takes.
   __host__ __device__ constexpr bool fit() const {
     for (int i = 0; i < count; ++i) {
       if (width[i] - (i == 0 ? 0 : width[i - 1]) > moe_many_most_empty + 1) return false;
@@ -87,7 +87,7 @@ struct MoeManyTile {
   bool is_all;        // they are all of them
 };
 
-// Tables and tiles in MoeCudaWorkspace::many, counters in ::many_counters.
+// Where the tiles lie: in MoeCudaWorkspace::many, and their counters in ::many_counters.
 struct MoeManyPlaces {
   std::int32_t* slots;       // [moe_many_rows]: of each place in a tile, -1: nobody's
   std::uint8_t* x;           // the tiles of gate_up's inputs; a tile's begin at row x padded hidden x 2 bytes

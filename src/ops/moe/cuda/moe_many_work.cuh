@@ -13,8 +13,8 @@ inline constexpr int fetch_registers = 40;
 inline constexpr int most_item_granules = 12;
 inline constexpr int max_stages = 8;
 inline constexpr int item_slots = 2;
-inline constexpr int ring_limit =
-    213 * 1024;  // of a block's 227 KB; items, barriers and experts take the rest
+// Of a block's 227 KB; items, barriers and experts take the rest.
+inline constexpr int ring_limit = 213 * 1024;
 
 constexpr int min_of(int a, int b) { return a < b ? a : b; }
 

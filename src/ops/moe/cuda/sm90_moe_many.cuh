@@ -5,11 +5,11 @@
 //   combine   a token's experts (moe_steps.cuh)
 //
 // A block a multiprocessor. It takes items from a common counter: first the gathering of tiles, then tiles
-// times 192 or 128 rows of gate_up, then of down; an item waits for its tile to be there. One warp fetches
-// weights, a thread activations, by bulk copies into rings, and run ahead from item to item: weights are on
-// their way while tiles are gathered. Each of the other warps has a granule: it decodes its codes into the
-// registers that wgmma reads its first operand from. So there is no barrier between warps but the rings', and
-// those of who gathers.
+// times 192 or 128 rows of gate_up, then of down. One warp deals them out and waits for their tiles to be
+// there, one fetches weights, a thread activations, by bulk copies into rings, and run ahead from item to
+// item: weights are on their way while tiles are gathered. A thread tells other blocks what is done. Each of
+// the other warps has a granule: it decodes its codes into the registers that wgmma reads its first operand
+// from. So there is no barrier between these warps but the rings', and two where they gather.
 //
 // Why these tiles, for a k64 block of an item in MXFP4, in cycles of a multiprocessor at 1.77 GHz:
 //
