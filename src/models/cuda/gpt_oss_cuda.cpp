@@ -343,6 +343,10 @@ Status check_gpt_oss_cuda(const ModelConfig& config) {
                   std::to_string(config.intermediate_size) + " is not a multiple of " +
                   std::to_string(mxfp4_block));
   }
+  if (config.num_local_experts > moe_many_most_experts) {
+    return refuse("a layer has " + std::to_string(config.num_local_experts) +
+                  " experts, and the kernels take up to " + std::to_string(moe_many_most_experts));
+  }
   return {};
 }
 

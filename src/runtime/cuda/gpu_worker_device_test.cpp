@@ -526,13 +526,16 @@ TEST_F(GpuWorkerOnTheGpu, WhatAStepTakesIsWhatThePlanSays) {
 }
 
 TEST_F(GpuWorkerOnTheGpu, RefusesAModelItsKernelsDoNotFit) {
-  ModelConfig config = example_config();
-  config.head_dim = 32;
-  RandomWeights random(1);
-  const Result<std::unique_ptr<Worker>> worker = GpuWorker::start(config, random, limits_of(config, false));
-  ASSERT_FALSE(worker.ok());
-  EXPECT_EQ(worker.status().code(), StatusCode::invalid_argument);
-  EXPECT_NE(worker.status().message().find("32 dimensions"), std::string::npos);
+  ModelConfig narrow = example_config(), crowded = example_config();
+  narrow.head_dim = 32;
+  crowded.num_local_experts = 641;
+  for (const auto& [config, what] : {std::pair(narrow, "32 dimensions"), std::pair(crowded, "641 experts")}) {
+    RandomWeights random(1);
+    const Result<std::unique_ptr<Worker>> worker = GpuWorker::start(config, random, limits_of(config, false));
+    ASSERT_FALSE(worker.ok()) << what;
+    EXPECT_EQ(worker.status().code(), StatusCode::invalid_argument);
+    EXPECT_NE(worker.status().message().find(what), std::string::npos) << worker.status().message();
+  }
 }
 
 }  // namespace

@@ -67,6 +67,8 @@ constexpr int moe_cuda_slots(int tokens, int top_k) {
 Status moe_mxfp4_many_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream);
 Status moe_nvfp4_many_cuda(const MoeNvfp4CudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream);
 
+inline constexpr int moe_many_most_experts = 640;  // that it has room for
+
 // Whether that path is the one to take: from two tokens an expert on, on average.
 constexpr bool moe_takes_many(int slots, int experts) { return slots >= 2 * experts; }
 

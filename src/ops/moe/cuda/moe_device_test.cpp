@@ -103,6 +103,7 @@ TYPED_TEST(MoeOnTheGpu, GivesTheSameBitsForManyTokensAsForFew) {
           ? std::vector<Case>{{3, 2, 576, 160, 13}, {2, 1, 96, 224, 131}, {1, 1, 64, 32, 300}}
           : std::vector<Case>{{3, 2, 576, 160, 13},   {6, 3, 96, 160, 700},    {5, 4, 2880, 2880, 10},
                               {2, 1, 2880, 2880, 29}, {5, 4, 2880, 2880, 300}, {3, 2, 2880, 2880, 1900},
+                              {4, 3, 2880, 2880, 64}, {4, 3, 2880, 2880, 92},  {4, 3, 2880, 2880, 130},
                               {32, 4, 576, 160, 200}};
   if (takes_sixteens<TypeParam>) cases.push_back({3, 2, 112, 80, 23});
   for (const Case& c : cases) {
@@ -118,6 +119,25 @@ TYPED_TEST(MoeOnTheGpu, GivesTheSameBitsForManyTokensAsForFew) {
       different += std::memcmp(&few[i], &many[i], sizeof few[i]) != 0;
     EXPECT_EQ(different, 0u) << "of " << few.size() << ", " << c.tokens << " tokens, error "
                              << relative_error(many, few);
+  }
+}
+
+// So with tiles of all widths, full and not.
+TYPED_TEST(MoeOnTheGpu, GivesTheSameBitsForAnyNumberOfAnExpertsTokens) {
+  std::mt19937 random(13);
+  MoeTestLayer<TypeParam> layer(random, 1, 1, 64, 32);
+  layer.upload();
+  const int most = 330;
+  const std::vector<Bf16> x = random_bf16(random, most * 64);
+  const std::vector<std::int32_t> ids(most, 0);
+  const std::vector<float> weights(most, 1.0f);
+  const std::vector<float> few = layer.on_gpu(x, ids, weights);
+  for (int tokens = 1; tokens <= most; tokens += small_cases ? 23 : 1) {
+    const auto first = [&](const auto& all, int width) {
+      return std::vector(all.begin(), all.begin() + tokens * width);
+    };
+    const std::vector<float> many = layer.on_gpu(first(x, 64), first(ids, 1), first(weights, 1), 0, true);
+    ASSERT_EQ(std::memcmp(many.data(), few.data(), many.size() * 4), 0) << tokens << " tokens";
   }
 }
 

@@ -107,5 +107,16 @@ TEST_F(MoeFormatsOnTheGpu, ShapesWithoutGranulesAreRefusedByName) {
   EXPECT_NE(layer.message().find("its columns of 16"), std::string::npos) << layer.message();
 }
 
+TEST_F(MoeFormatsOnTheGpu, ManyTokensOfMoreExpertsThanTheirTableHoldsAreRefused) {
+  std::uint8_t room = 0;
+  std::uint32_t counters = 0;
+  const MoeCudaWeights weights{.gate_up = {nullptr, 641, {64, 32}}, .down = {nullptr, 641, {32, 32}}};
+  const MoeCudaArgs args{
+      .x_stride = 64, .tokens = 1, .top_k = 1, .workspace = {.many = &room, .many_counters = &counters}};
+  const Status status = moe_mxfp4_many_cuda(weights, args, nullptr);
+  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+  EXPECT_NE(status.message().find("up to 640 experts, not 641"), std::string::npos) << status.message();
+}
+
 }  // namespace
 }  // namespace nibble

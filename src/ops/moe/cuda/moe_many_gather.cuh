@@ -9,7 +9,7 @@ namespace nibble::moe_many {
 template <int warps>
 struct GatherRoom {
   std::int32_t found[warps];     // of the expert's tokens, by warp
-  std::int32_t slots[max_tile];  // the tile's
+  std::int32_t slots[moe_many_widest_tile];  // the tile's
 };
 
 // K64 blocks [block, past_block) of a tile of x, by `warps` warps; who has the first block also says which

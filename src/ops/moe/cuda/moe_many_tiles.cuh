@@ -61,8 +61,7 @@ struct MoeManyCut {
   __host__ __device__ constexpr int width_of(int index) const { return index < wide ? width : narrower; }
 };
 
-inline constexpr int moe_many_most_experts = 640;
-inline constexpr int max_tile = 160;
+inline constexpr int moe_many_widest_tile = 160;
 
 // The tokens of a launch.
 struct MoeManyTokens {

@@ -5,7 +5,8 @@
 namespace nibble {
 namespace {
 
-constexpr MoeManyWidths of_few{5, {8, 16, 24, 32, 40}}, of_some{2, {64, 80}}, of_many{2, {128, 160}};
+constexpr MoeManyWidths of_few{5, {8, 16, 24, 32, 40}}, of_some{3, {48, 64, 80}},
+    of_many{4, {112, 128, 144, 160}};
 
 TEST(MoeManyCut, HasEveryTokenInOneTileAndAllTilesFullButTheLast) {
   for (const MoeManyWidths& widths : {of_few, of_some, of_many}) {
@@ -39,7 +40,9 @@ TEST(MoeManyCut, TakesAsFewTilesAsWillDoAndStaysWithinTheRoomForThem) {
 TEST(MoeManyCut, HasEqualTilesRatherThanASmallRest) {
   const MoeManyCut cut(of_many, 1024);  // not 6 of 160 and one of 64
   EXPECT_EQ(cut.tiles, 7);
-  EXPECT_EQ(cut.wide, 4);
+  EXPECT_EQ(cut.wide, 1);
+  EXPECT_EQ(cut.width_of(0), 160);
+  EXPECT_EQ(cut.width_of(6), 144);
   EXPECT_EQ(cut.places_before(7), 1024);
   const MoeManyCut two(of_few, 41);
   EXPECT_EQ(two.tiles, 2);

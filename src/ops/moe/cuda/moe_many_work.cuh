@@ -40,9 +40,9 @@ struct Tiling {
 template <class Layout>
 using FewTokens = Tiling<Layout, 12, 5, 0, 8, 16, 24, 32, 40>;
 template <class Layout>
-using SomeTokens = Tiling<Layout, 12, 5, 10, 64, 80>;
+using SomeTokens = Tiling<Layout, 12, 5, 10, 48, 64, 80>;
 template <class Layout>
-using ManyTokens = Tiling<Layout, 8, 5, 7, 128, 160>;
+using ManyTokens = Tiling<Layout, 8, 5, 7, 112, 128, 144, 160>;
 
 // Calls visit(block, count) for the k64 blocks of each stage in turn; no stage crosses the border of a chunk.
 template <class Tiles, class Visit>
@@ -84,14 +84,13 @@ struct alignas(16) Item {
   MoeManyTile of;
   std::int32_t block, past_block;
   alignas(16) Bf16 bias[most_item_granules * granule_rows];
-  alignas(16) std::int32_t slots[max_tile];
+  alignas(16) std::int32_t slots[moe_many_widest_tile];
 };
 
 template <class Layout>
 struct Product {
   const std::uint8_t* weights;
   const Bf16* bias;  // [experts, rows]
-  std::uint8_t* inputs;
   GranuleShapeOf<Layout> shape;
   typename Layout::SumFactor factor;
   int row_items;  // items over its rows

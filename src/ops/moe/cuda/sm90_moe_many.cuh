@@ -23,7 +23,8 @@
 // at once the better, and tiles as narrow as the tokens are few. Many are bound by the products: a tile as
 // wide as registers allow, which hold a chunk's sums and those of the chunks before it (80 each for 160
 // tokens). Bytes from the second-level cache come with the width: 24 KB for 128 x 160, 38 a cycle at the full
-// rate of the products, near what it can give.
+// rate of the products, near what it can give. A place without a token costs what one with a token does, so
+// there is code for several widths: as many as leave the loops without registers in memory.
 #pragma once
 
 #include <string>
@@ -304,16 +305,16 @@ Status launch_products(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaA
   const int slots = args.tokens * args.top_k, experts = weights.gate_up.experts;
   const MoeManyPlaces places = places_in(args.workspace, slots, experts, weights.gate_up.shape.blocks());
   const MoeManyTokens tokens{args.x, args.expert_ids, args.x_stride, args.top_k, slots};
-  const auto product = [](const Granules& matrix, const Bf16* bias, std::uint8_t* inputs) {
+  const auto product = [](const Granules& matrix, const Bf16* bias) {
     return Product<Layout>{.weights = matrix.data,
                            .bias = bias,
-                           .inputs = inputs,
                            .shape = matrix.shape,
                            .factor = matrix.factor(),
                            .row_items = (matrix.shape.granules() + Tiles::granules - 1) / Tiles::granules};
   };
   constexpr int shared_bytes = static_cast<int>(sizeof(Shared<Tiles>));
-  static_assert(Tiles::widths.fit() && Tiles::stages >= 2 && shared_bytes <= 227 * 1024);
+  static_assert(Tiles::widths.fit() && Tiles::widths.largest() <= moe_many_widest_tile &&
+                Tiles::stages >= 2 && shared_bytes <= 227 * 1024);
   cuda_check(
       cudaFuncSetAttribute(sm90_moe_many<Tiles>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
   launch_kernel({.blocks = dim3(static_cast<unsigned>(blocks)),
@@ -322,8 +323,8 @@ Status launch_products(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaA
                  .stream = stream,
                  .overlaps = true},
                 sm90_moe_many<Tiles>,
-                ManyParams<Layout>{.products = {product(weights.gate_up, weights.gate_up_bias, places.x),
-                                                product(weights.down, weights.down_bias, places.h)},
+                ManyParams<Layout>{.products = {product(weights.gate_up, weights.gate_up_bias),
+                                                product(weights.down, weights.down_bias)},
                                    .places = places,
                                    .tokens = tokens,
                                    .experts = experts,
@@ -346,9 +347,9 @@ Status launch_many(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs&
   }
   if (args.tokens == 0) return {};
   const int mean = args.tokens * args.top_k / weights.gate_up.experts;  // tokens of an expert
-  NIBBLE_RETURN_IF_ERROR(mean < 28    ? launch_products<FewTokens<Layout>>(weights, args, stream)
-                         : mean < 100 ? launch_products<SomeTokens<Layout>>(weights, args, stream)
-                                      : launch_products<ManyTokens<Layout>>(weights, args, stream));
+  NIBBLE_RETURN_IF_ERROR(mean < 36   ? launch_products<FewTokens<Layout>>(weights, args, stream)
+                         : mean < 76 ? launch_products<SomeTokens<Layout>>(weights, args, stream)
+                                     : launch_products<ManyTokens<Layout>>(weights, args, stream));
   if (args.out != nullptr) launch_moe_combine(args, weights.down.shape.rows, stream);
   return {};
 }
