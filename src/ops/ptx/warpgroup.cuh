@@ -11,18 +11,21 @@
 #define NIBBLE_SUMS_12(s, i) NIBBLE_SUMS_8(s, i), NIBBLE_SUMS_4(s, i + 8)
 #define NIBBLE_SUMS_16(s, i) NIBBLE_SUMS_8(s, i), NIBBLE_SUMS_8(s, i + 8)
 #define NIBBLE_SUMS_32(s, i) NIBBLE_SUMS_16(s, i), NIBBLE_SUMS_16(s, i + 16)
+#define NIBBLE_SUMS_48(s, i) NIBBLE_SUMS_32(s, i), NIBBLE_SUMS_16(s, i + 32)
+#define NIBBLE_SUMS_56(s, i) NIBBLE_SUMS_48(s, i), NIBBLE_SUMS_8(s, i + 48)
 #define NIBBLE_SUMS_64(s, i) NIBBLE_SUMS_32(s, i), NIBBLE_SUMS_32(s, i + 32)
+#define NIBBLE_SUMS_72(s, i) NIBBLE_SUMS_64(s, i), NIBBLE_SUMS_8(s, i + 64)
 #define NIBBLE_SUMS_80(s, i) NIBBLE_SUMS_64(s, i), NIBBLE_SUMS_16(s, i + 64)
 #define NIBBLE_NAMES_4 "%0,%1,%2,%3"
 #define NIBBLE_NAMES_8 NIBBLE_NAMES_4 ",%4,%5,%6,%7"
 #define NIBBLE_NAMES_12 NIBBLE_NAMES_8 ",%8,%9,%10,%11"
 #define NIBBLE_NAMES_16 NIBBLE_NAMES_12 ",%12,%13,%14,%15"
 #define NIBBLE_NAMES_32 NIBBLE_NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define NIBBLE_NAMES_64                                                                                   \
-  NIBBLE_NAMES_32                                                                                         \
-  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56," \
-  "%57,%58,%59,%60,%61,%62,%63"
-#define NIBBLE_NAMES_80 NIBBLE_NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
+#define NIBBLE_NAMES_48 NIBBLE_NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define NIBBLE_NAMES_56 NIBBLE_NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55"
+#define NIBBLE_NAMES_64 NIBBLE_NAMES_56 ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define NIBBLE_NAMES_72 NIBBLE_NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71"
+#define NIBBLE_NAMES_80 NIBBLE_NAMES_72 ",%72,%73,%74,%75,%76,%77,%78,%79"
 
 namespace nibble::ptx {
 
@@ -100,7 +103,10 @@ NIBBLE_WGMMA(8, "16", "%8", "%9", "%10")
 NIBBLE_WGMMA(12, "24", "%12", "%13", "%14")
 NIBBLE_WGMMA(16, "32", "%16", "%17", "%18")
 NIBBLE_WGMMA(32, "64", "%32", "%33", "%34")
+NIBBLE_WGMMA(48, "96", "%48", "%49", "%50")
+NIBBLE_WGMMA(56, "112", "%56", "%57", "%58")
 NIBBLE_WGMMA(64, "128", "%64", "%65", "%66")
+NIBBLE_WGMMA(72, "144", "%72", "%73", "%74")
 NIBBLE_WGMMA(80, "160", "%80", "%81", "%82")
 #undef NIBBLE_WGMMA
 

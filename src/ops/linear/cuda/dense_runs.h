@@ -2,7 +2,7 @@
 // multiprocessors.
 //
 // As many tiles as there are clusters are one round; neighbours among them share weights or tokens, which the
-// second-level cache then has. What is left of the last round, if it is little, is dealt in units of (tile,
+// second-level cache then has. The last round's tiles, if they are few, may be dealt in units of (tile,
 // chunk) in contiguous ranges first of all. So rounds and ranges move bytes in time but no bit.
 #pragma once
 
@@ -34,7 +34,7 @@ struct Deal {
 // that the tokens do not change, and what clusters share costs its way through memory. A quarter is for the
 // work itself, since clusters that idle leave power to the others.
 inline long long cost_of(const Deal& deal, int k_blocks, int columns) {
-  constexpr int of_any_tokens = 100, of_sharing = 20;
+  constexpr int of_any_tokens = 100, of_sharing = 32;
   const int tiles = deal.row_tiles * deal.token_tiles;
   const int units = (deal.shared_tiles * dense_k_chunks + deal.clusters - 1) / deal.clusters;
   const long long rounds = static_cast<long long>(deal.rounds) * dense_k_chunks + units;
@@ -43,11 +43,19 @@ inline long long cost_of(const Deal& deal, int k_blocks, int columns) {
   return (3 * busy + work) * (columns + of_any_tokens);
 }
 
-// The last round is dealt in units if it would leave half of the machine idle.
-inline Deal deal_tiles(int row_tiles, int token_tiles, int clusters) {
+// Whole tiles; or, if `may_share`, the last round's in units where that leaves half of the machine idle, more
+// than which there is no room for.
+inline Deal deal_tiles(int row_tiles, int token_tiles, int clusters, bool may_share) {
   const int tiles = row_tiles * token_tiles, rounds = tiles / clusters, left = tiles - rounds * clusters;
-  const bool shares = left > 0 && left * 2 <= clusters;
+  const bool shares = may_share && left > 0 && left * 2 <= clusters;
   return {row_tiles, token_tiles, clusters, shares || left == 0 ? rounds : rounds + 1, shares ? left : 0};
+}
+
+// The cheaper way.
+inline Deal deal_tiles(int row_tiles, int token_tiles, int clusters, int k_blocks, int columns) {
+  const Deal whole = deal_tiles(row_tiles, token_tiles, clusters, false),
+             shared = deal_tiles(row_tiles, token_tiles, clusters, true);
+  return cost_of(shared, k_blocks, columns) < cost_of(whole, k_blocks, columns) ? shared : whole;
 }
 
 // The place of tile number `index`: eight tiles of tokens beside each other, rows after rows.

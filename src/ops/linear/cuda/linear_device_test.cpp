@@ -64,8 +64,8 @@ struct Case {
 
 std::vector<Case> cases() {
   // The last has more tiles than blocks have at once.
-  std::vector<Case> some = {{128, 640, 3},   {70, 200, 12},   {1, 16, 1},
-                            {200, 1088, 21}, {130, 1100, 60}, {520, 160, 140}};
+  std::vector<Case> some = {{128, 640, 3},   {70, 200, 12},  {1, 16, 1},     {200, 1088, 21},
+                            {130, 1100, 60}, {200, 96, 330}, {520, 160, 140}};
   if (!small_cases) {
     some.insert(some.end(), {{5120, 2880, 1},
                              {2880, 4096, 8},
@@ -75,13 +75,19 @@ std::vector<Case> cases() {
                              {5120, 2880, 100},
                              {2880, 4096, 128},
                              {130, 4200, 50},
+                             {5120, 2880, 160},
+                             {5120, 2880, 256},
+                             {5120, 2880, 320},
+                             {5120, 2880, 512},
+                             {5120, 2880, 1280},
+                             {2880, 4096, 256},
                              {25024, 2880, 2}});
   }
   return some;
 }
 
-void deals_every_chunk_once(int row_tiles, int token_tiles, int clusters) {
-  const Deal deal = deal_tiles(row_tiles, token_tiles, clusters);
+void deals_every_chunk_once(int row_tiles, int token_tiles, int clusters, bool may_share) {
+  const Deal deal = deal_tiles(row_tiles, token_tiles, clusters, may_share);
   const auto tiles = static_cast<std::size_t>(row_tiles * token_tiles);
   std::vector<int> chunks(tiles * dense_k_chunks), places(tiles);
   for (int cluster = 0; cluster < clusters; ++cluster) {
@@ -107,7 +113,8 @@ TEST(DenseRuns, DealEveryChunkOfEveryTileOnce) {
       for (const int token_tiles : {1, 3, 17}) {
         SCOPED_TRACE(std::to_string(row_tiles) + " x " + std::to_string(token_tiles) + " tiles, " +
                      std::to_string(clusters) + " clusters");
-        deals_every_chunk_once(row_tiles, token_tiles, clusters);
+        deals_every_chunk_once(row_tiles, token_tiles, clusters, false);
+        deals_every_chunk_once(row_tiles, token_tiles, clusters, true);
       }
     }
   }

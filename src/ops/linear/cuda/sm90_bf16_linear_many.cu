@@ -1,13 +1,15 @@
 // linear for many tokens, with the bits of the path for few (dense_tiles.h has the order of additions).
 //
-// A block computes 128 rows x 128 or 160 tokens at a time, two blocks of a cluster twice the rows or twice
+// A block computes 128 rows x 64 to 160 tokens at a time, two blocks of a cluster twice the rows or twice
 // the tokens. What both want, about half of the bytes, each of them fetches half of for both. A k64 block of
 // 160 tokens is 640 cycles of the tensor cores, 36 KB of shared memory, and 26 KB from the second-level
-// cache, which gives some 40 bytes a cycle; one of 128 is 512, 32 and 24.
+// cache, which gives some 40 bytes a cycle; one of 128 is 512, 32 and 24. The wider the better, but for the
+// tiles' number: a launch is as long as its rounds of one tile a cluster, so of several widths that is taken
+// whose rounds come out best (cost_of).
 //
 // Four warpgroups: two of products, with a tile of 64 rows each; one that brings bytes, a warp for each part
 // of a stage; and one that puts out what the products leave in shared memory, while those are at the next
-// tile. The sums of a chunk and those of the chunks before it take a register for two tokens each; at 128
+// tile. The sums of a chunk and those of the chunks before it take a register for two tokens each; up to 128
 // tokens there is room for two chunks' sums, so that one's are added while the tensor cores are at the
 // other's.
 //
@@ -50,9 +52,9 @@ struct ManyShape {
   static constexpr int totals_bytes = dense_tile_rows * columns * 4;  // of a tile
   static constexpr int stages = (224 * 1024 - block_tiles * totals_bytes) / stage_bytes;
   static constexpr int shared_bytes = stages * stage_bytes + block_tiles * totals_bytes;
+  static constexpr int sums_at_once = columns <= 128 ? 2 : 1;
   static constexpr int product_registers = columns == 128 ? 200 : 192;
   static constexpr int end_registers = columns == 128 ? 80 : 96;
-  static constexpr int sums_at_once = columns == 128 ? 2 : 1;
 };
 
 // The block's place in its cluster, and who shares with it.
@@ -383,7 +385,7 @@ template <class Shape, class Output>
 __device__ __forceinline__ void end_runs(const ManyParams<Output>& params, const float* totals_room,
                                          ManyBarriers<Shape>& barriers) {
   constexpr int apart = 16, times = Shape::columns / apart;
-  constexpr int ahead = Shape::columns == 128 ? 2 : 3;  // tokens whose needs are on their way
+  constexpr int ahead = Shape::end_registers < 96 ? 2 : 3;  // tokens whose needs are on their way
   const Member<Shape> member;
   const Output& output = params.output;
   const int thread = static_cast<int>(threadIdx.x) % group_threads, low = thread % 8 * 4;
@@ -481,7 +483,7 @@ template <class Shape>
 Deal deal_of(const DenseRun& run) {
   constexpr int rows = Shape::cluster_rows * block_tiles, columns = Shape::cluster_tokens * Shape::columns;
   return deal_tiles((run.weight.shape.tiles() + rows - 1) / rows, (run.x.tokens + columns - 1) / columns,
-                    std::max(1, run.blocks / Shape::cluster));
+                    std::max(1, run.blocks / Shape::cluster), run.weight.shape.blocks(), Shape::columns);
 }
 
 template <class Shape, class Output>
@@ -525,7 +527,9 @@ void launch_cheapest(const DenseRun& run, const Output& output, cudaStream_t str
 template <class Output>
 void run_many(const DenseRun& run, const Output& output, cudaStream_t stream) {
   launch_cheapest<Output, ManyShape<linear_many_columns, 2, 1>, ManyShape<linear_many_columns, 1, 2>,
-                  ManyShape<128, 1, 2>, ManyShape<128, 2, 1>>(run, output, stream);
+                  ManyShape<144, 2, 1>, ManyShape<128, 1, 2>, ManyShape<128, 2, 1>, ManyShape<112, 2, 1>,
+                  ManyShape<96, 1, 2>, ManyShape<96, 2, 1>, ManyShape<64, 1, 2>, ManyShape<64, 2, 1>>(
+      run, output, stream);
 }
 
 template void run_many(const DenseRun&, const RowsOutput&, cudaStream_t);

@@ -8,7 +8,7 @@ namespace nibble::moe_many {
 // In shared memory, of those who gather together.
 template <int warps>
 struct GatherRoom {
-  std::int32_t found[warps];     // of the expert's tokens, by warp
+  std::int32_t found[warps];                 // of the expert's tokens, by warp
   std::int32_t slots[moe_many_widest_tile];  // the tile's
 };
 
