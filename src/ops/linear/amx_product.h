@@ -180,11 +180,13 @@ NIBBLE_512 void multiply_scaled_sums(const StepRows& matrix, int row, int rows, 
   const int steps = static_cast<int>(matrix.row_steps);
   Decoder decoder;
   alignas(64) TileTotals totals[input_group];
+  TileSteps<Decoder> tile(matrix, row, rows);
   for (int first = 0; first < count; first += input_group, inputs += steps) {
     std::memset(totals, 0, sizeof totals);
     for (int step = 0; step < steps; ++step) {
       RowsStep weights;
-      decode_rows(decoder, matrix, row, rows, step, weights);
+      tile.read(step);
+      decode_rows(decoder, tile, step, weights);
       for (int i = 0; i < std::min(input_group, count - first); ++i) {
         __m512 sums[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
         for (int c = 0; c < 4; ++c) {
@@ -198,9 +200,7 @@ NIBBLE_512 void multiply_scaled_sums(const StepRows& matrix, int row, int rows, 
           }
         }
         __m512 sum = _mm512_add_ps(sums[0], sums[1]);
-        if constexpr (Decoder::scaled)
-          sum = _mm512_mul_ps(_mm512_mul_ps(sum, _mm512_load_ps(weights.halves)),
-                              _mm512_load_ps(weights.scales));
+        if constexpr (Decoder::scaled) sum = scaled_sums(sum, weights);
         _mm512_store_ps(totals[i], _mm512_add_ps(_mm512_load_ps(totals[i]), sum));
       }
     }

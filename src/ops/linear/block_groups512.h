@@ -5,6 +5,7 @@
 #include "ops/linear/dot_kernels.h"
 #include "ops/linear/simd512.h"
 #include "ops/linear/step_rows.h"
+#include "ops/linear/tile_rows512.h"
 
 namespace nibble {
 
@@ -225,32 +226,26 @@ struct DecoderOf<Mxfp4Checkpoint> {
   using Type = Mxfp4Decoder;
 };
 
-// One step of sixteen rows, a lane a row: pairs[4c + j] as the decoder gives them, the scales of its codes.
+// One step of sixteen rows, a lane a row: pairs[4c + j] as the decoder gives them, and the scales of its
+// codes.
 struct alignas(64) RowsStep {
   std::uint32_t pairs[16][tile_rows];
-  float halves[tile_rows], scales[tile_rows];
-  bool halved;
+  std::uint8_t scales[tile_rows];
+  bool plain;  // none of them is 0 or 255
 };
 
-// `rows` of them exist; the others repeat the last one.
 template <class Decoder>
-NIBBLE_512 inline void decode_rows(const Decoder& decoder, const StepRows& matrix, int row, int rows,
-                                   int step, RowsStep& out) {
-  const auto at = [&](int r) {
-    return matrix.codes + ((row + (r < rows ? r : rows - 1)) * matrix.row_steps + step) * Decoder::step_bytes;
-  };
+NIBBLE_512 inline void decode_rows(const Decoder& decoder, const TileSteps<Decoder>& tile, int step,
+                                   RowsStep& out) {
+  constexpr int part_count = Decoder::step_bytes / 16;
+  const std::uint8_t(*parts)[4][64] = tile.parts(step);
   __m512i words[Decoder::word_count];
 #pragma GCC unroll 4
-  for (int part = 0; part < Decoder::step_bytes; part += 16) {
-    __m512i registers[4];
+  for (int part = 0; part < part_count; ++part) {
+    __m512i rows[4];
 #pragma GCC unroll 4
-    for (int r = 0; r < 4; ++r) {
-      registers[r] = _mm512_castsi128_si512(part_at(at(r) + part));
-      registers[r] = _mm512_inserti32x4(registers[r], part_at(at(r + 4) + part), 1);
-      registers[r] = _mm512_inserti32x4(registers[r], part_at(at(r + 8) + part), 2);
-      registers[r] = _mm512_inserti32x4(registers[r], part_at(at(r + 12) + part), 3);
-    }
-    decoder.take(registers, words + part / 4);
+    for (int r = 0; r < 4; ++r) rows[r] = _mm512_load_si512(parts[part][r]);
+    decoder.take(rows, words + 4 * part);
   }
 #pragma GCC unroll 8
   for (int half = 0; half < 8; ++half) {
@@ -260,14 +255,15 @@ NIBBLE_512 inline void decode_rows(const Decoder& decoder, const StepRows& matri
     _mm512_store_si512(out.pairs[2 * half + 1], pairs[1]);
   }
   if constexpr (Decoder::scaled) {
-    alignas(16) std::uint8_t bytes[tile_rows];
-    for (int r = 0; r < tile_rows; ++r)
-      bytes[r] = matrix.scales[(row + (r < rows ? r : rows - 1)) * matrix.row_steps + step];
-    const Scales512 scale = scales_of(part_at(bytes));
-    out.halved = scale.halved;
-    _mm512_store_ps(out.halves, scale.half);
-    _mm512_store_ps(out.scales, scale.scale);
+    _mm_store_si128(reinterpret_cast<__m128i*>(out.scales), part_at(tile.scales(step)));
+    out.plain = tile.plain();
   }
+}
+
+// A step's sums times its scales.
+NIBBLE_512 inline __m512 scaled_sums(__m512 sums, const RowsStep& weights) {
+  const __m128i scales = part_at(weights.scales);
+  return weights.plain ? _mm512_mul_ps(sums, plain_factors(scales)) : scaled_with_care(sums, scales);
 }
 
 }  // namespace nibble

@@ -44,27 +44,9 @@ NIBBLE_512 void multiply_decoded(const RowsStep* weights, int steps, const Group
 #pragma GCC unroll 8
     for (int i = 0; i < count; ++i) {
       __m512 sum = _mm512_add_ps(sums[0][i], sums[1][i]);
-      if constexpr (scaled) {
-        if (weights[step].halved) sum = _mm512_mul_ps(sum, _mm512_load_ps(weights[step].halves));
-        sum = _mm512_mul_ps(sum, _mm512_load_ps(weights[step].scales));
-      }
+      if constexpr (scaled) sum = scaled_sums(sum, weights[step]);
       _mm512_store_ps(totals[i], _mm512_add_ps(_mm512_load_ps(totals[i]), sum));
     }
-  }
-}
-
-// Has the tile that comes next fetched, a part at each step: of block formats a line of each row where one
-// begins, of bfloat16 as much as lies in a row.
-inline void fetch_tile(const StepRows& matrix, int row, int step, int step_bytes) {
-  const std::int64_t row_bytes = matrix.row_steps * step_bytes;
-  const std::uint8_t* at = matrix.codes + row * row_bytes;
-  const bool whole_lines = step_bytes == 64;
-  if (step * step_bytes % 64 != 0) return;
-#pragma GCC unroll 16
-  for (int line = 0; line < tile_rows; ++line) {
-    const std::int64_t offset =
-        whole_lines ? (step * tile_rows + line) * 64 : line * row_bytes + step * step_bytes;
-    _mm_prefetch(reinterpret_cast<const char*>(at + offset), _MM_HINT_T1);
   }
 }
 
@@ -82,19 +64,24 @@ NIBBLE_512 void multiply_many(const StepRows& matrix, int begin, int end, int co
   alignas(64) TileTotals totals[most_totals];
   const Decoder decoder;
   for (int row = begin; row < end; row += tile_rows) {
+    TileSteps<Decoder> tile(matrix, row, std::min(tile_rows, end - row));
+    Ahead ahead(matrix, (row + tile_rows) * matrix.row_steps, Decoder::step_bytes);
     for (int begin_input = 0; begin_input < count; begin_input += most_totals) {
       const int end_input = std::min(count, begin_input + most_totals);
       std::fill_n(totals[0], (end_input - begin_input) * tile_rows, 0.0f);
       for (int from = 0; from < steps; from += decoded_steps) {
         const int length = std::min(decoded_steps, steps - from);
         for (int step = 0; step < length; ++step) {
-          fetch_tile(matrix, row + tile_rows, from + step, Decoder::step_bytes);
-          decode_rows(decoder, matrix, row, std::min(tile_rows, end - row), from + step, weights[step]);
+          if (begin_input == 0) ahead.ask_for<Decoder, tile_rows>();
+          tile.read(from + step);
+          decode_rows(decoder, tile, from + step, weights[step]);
         }
-        for (int i = begin_input; i < end_input; i += inputs_at_once) {
+        for (int i = begin_input, together; i < end_input; i += together) {
+          // Of a group, in equal parts.
+          const int left = std::min(end_input, (i / input_group + 1) * input_group) - i;
+          together = left > inputs_at_once ? (left + 1) / 2 : left;
           const GroupStep* group = reinterpret_cast<const GroupStep*>(prepared) +
                                    static_cast<std::int64_t>(i / input_group) * steps + from;
-          const int together = std::min(inputs_at_once, end_input - i);
           by_count[static_cast<std::size_t>(together - 1)](weights, length, group, i % input_group,
                                                            totals + (i - begin_input));
         }

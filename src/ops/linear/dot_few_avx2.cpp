@@ -13,9 +13,23 @@
 namespace nibble {
 namespace {
 
-constexpr int most_few_inputs = 4;
+// As many are multiplied at once; twice as many in two batches, the second of which finds the weights in the
+// second-level cache.
+constexpr int most_at_once = 4, most_few_inputs = 2 * most_at_once;
+constexpr int rows_a_batch = 64;
 
-// A group of an input, a lane a step. Group g of input i of n is the one at g * n + i.
+// Inputs [first, first + count) of `inputs`, of equal batches.
+struct Batch {
+  int first, count;
+
+  Batch(int inputs, int index) {
+    const int batches = inputs > most_at_once ? 2 : 1;
+    first = (inputs * index + batches - 1) / batches;
+    count = (inputs * (index + 1) + batches - 1) / batches - first;
+  }
+};
+
+// A group of an input, a lane a step. Group g of input i of a batch of n is the one at g * n + i.
 struct alignas(32) InputGroup {
   float values[dot_step][group_steps];
 };
@@ -240,7 +254,7 @@ NIBBLE_AVX2 inline void multiply_group(const Lanes& lanes, const std::uint8_t* c
 // Groups [from, to) of `rows` rows from `row` on; the first one is row `at` of the sums.
 template <class Lanes, int rows, int count>
 NIBBLE_AVX2 inline void multiply_groups(const Lanes& lanes, const StepRows& matrix, std::int64_t row,
-                                        int from, int to, Ahead& ahead, const InputGroup* inputs,
+                                        int from, int to, Ahead* ahead, const InputGroup* inputs,
                                         GroupSums<count>* sums, int at) {
   const int steps = static_cast<int>(matrix.row_steps);
   for (int g = from; g < to; ++g) {
@@ -248,7 +262,7 @@ NIBBLE_AVX2 inline void multiply_groups(const Lanes& lanes, const StepRows& matr
     const std::uint8_t *codes[rows], *scales[rows];
 #pragma GCC unroll 2
     for (int r = 0; r < rows; ++r) {
-      ahead.template ask_for<Lanes, group_steps>();
+      if (ahead != nullptr) ahead->template ask_for<Lanes, group_steps>();
       const std::int64_t first = (row + r) * matrix.row_steps + g * group_steps;
       codes[r] = matrix.codes + first * Lanes::step_bytes;
       scales[r] = Lanes::scaled ? matrix.scales + first : nullptr;
@@ -277,19 +291,22 @@ NIBBLE_AVX2 inline __m256 add_steps(__m256 total, const float (*sums)[group_step
   return total;
 }
 
+template <class Lanes>
+constexpr int steps_ahead = group_bytes_ahead / Lanes::step_bytes;
+
+// Rows [begin, end) by a batch, whose first input is input `first`; the first batch asks for weights ahead.
 template <class Lanes, int count>
-NIBBLE_AVX2 void multiply_few(const StepRows& matrix, int begin, int end, const std::byte* prepared,
-                              const TotalsSink& store) {
-  constexpr int at_once = rows_at_once(count), steps_ahead = group_bytes_ahead / Lanes::step_bytes;
-  const InputGroup* inputs = reinterpret_cast<const InputGroup*>(prepared);
+NIBBLE_AVX2 void multiply_batch(const StepRows& matrix, int begin, int end, const InputGroup* inputs,
+                                int first, const TotalsSink& store) {
+  constexpr int at_once = rows_at_once(count);
   const int steps = static_cast<int>(matrix.row_steps), groups = groups_of(steps);
   alignas(32) GroupSums<count> sums[groups_at_once];
   alignas(32) TileTotals totals[count];
   const Lanes lanes;
-  Ahead(matrix, begin * matrix.row_steps, Lanes::step_bytes).ask_for_all<Lanes, group_steps>(steps_ahead);
   for (int row = begin; row < end; row += tile_rows) {
     const int rows = std::min(tile_rows, end - row);
-    Ahead ahead(matrix, row * matrix.row_steps + steps_ahead, Lanes::step_bytes);
+    Ahead next(matrix, row * matrix.row_steps + steps_ahead<Lanes>, Lanes::step_bytes);
+    Ahead* const ahead = first == 0 ? &next : nullptr;
     __m256 total[count][2];
     for (auto& each : total) each[0] = each[1] = _mm256_setzero_ps();
     for (int from = 0; from < groups; from += groups_at_once) {
@@ -309,7 +326,27 @@ NIBBLE_AVX2 void multiply_few(const StepRows& matrix, int begin, int end, const 
     }
     for (int i = 0; i < count; ++i) {
       for (int half = 0; half < 2; ++half) _mm256_store_ps(totals[i] + 8 * half, total[i][half]);
-      store(row, i, totals[i]);
+      store(row, first + i, totals[i]);
+    }
+  }
+}
+
+template <class Lanes>
+void multiply_few(const StepRows& matrix, int begin, int end, const DotInputs& inputs,
+                  const TotalsSink& store) {
+  const int count = inputs.rows.count, groups = groups_of(static_cast<int>(matrix.row_steps));
+  const int rows_at_a_time = count > most_at_once ? rows_a_batch : end - begin;
+  Ahead(matrix, begin * matrix.row_steps, Lanes::step_bytes)
+      .ask_for_all<Lanes, group_steps>(steps_ahead<Lanes>);
+  for (int row = begin; row < end; row += rows_at_a_time) {
+    for (int index = 0; index < (count > most_at_once ? 2 : 1); ++index) {
+      const Batch batch(count, index);
+      const InputGroup* groups_at =
+          reinterpret_cast<const InputGroup*>(inputs.prepared) + batch.first * groups;
+      with_count<1, most_at_once>(batch.count, [&](auto inputs_of_batch) {
+        multiply_batch<Lanes, inputs_of_batch>(matrix, row, std::min(end, row + rows_at_a_time), groups_at,
+                                               batch.first, store);
+      });
     }
   }
 }
@@ -324,18 +361,21 @@ bool avx2_takes_few(const DotInputs& inputs) {
 void avx2_few_prepare(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end) {
   const float factor =
       std::visit([](const auto& each) { return 1 / LanesFor<decltype(each)>::weight_factor; }, matrix);
-  for (int i = begin; i < end; ++i)
-    pack_groups(inputs.rows[i], inputs.rows.cols / dot_step, factor,
-                reinterpret_cast<InputGroup*>(inputs.prepared) + i, inputs.rows.count);
+  const int steps = inputs.rows.cols / dot_step, count = inputs.rows.count;
+  for (int i = begin; i < end; ++i) {
+    Batch batch(count, 0);
+    if (i >= batch.count) batch = Batch(count, 1);
+    InputGroup* const groups =
+        reinterpret_cast<InputGroup*>(inputs.prepared) + batch.first * groups_of(steps) + (i - batch.first);
+    pack_groups(inputs.rows[i], steps, factor, groups, batch.count);
+  }
 }
 
 void avx2_few_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
                        const TotalsSink& store) {
   std::visit(
       [&](const auto& each) {
-        with_count<1, most_few_inputs>(inputs.rows.count, [&](auto count) {
-          multiply_few<LanesFor<decltype(each)>, count>(steps_of(each), begin, end, inputs.prepared, store);
-        });
+        multiply_few<LanesFor<decltype(each)>>(steps_of(each), begin, end, inputs, store);
       },
       matrix);
 }

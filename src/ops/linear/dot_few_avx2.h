@@ -1,4 +1,4 @@
-// Few inputs by AVX2: weights are read once and as they lie in memory.
+// Few inputs by AVX2: weights are read as they lie in memory, once or in two batches of inputs.
 #pragma once
 
 #include "ops/linear/dot_kernels.h"

@@ -98,9 +98,9 @@ testing::AssertionResult independent_of_company(const DotKernels& kernels, const
 struct Shape {
   int rows, cols, count;
 };
-constexpr Shape shapes[] = {{16, 32, 1},   {16, 2880, 3}, {40, 96, 70},  {7, 64, 2},
-                            {48, 160, 5},  {80, 544, 9},  {16, 4192, 8}, {33, 512, 6},
-                            {64, 1056, 4}, {96, 96, 33},  {32, 64, 17},  {49, 2880, 16}};
+constexpr Shape shapes[] = {{16, 32, 1},  {16, 2880, 3},  {40, 96, 70},  {7, 64, 2},    {48, 160, 5},
+                            {80, 544, 9}, {16, 4192, 8},  {33, 512, 6},  {64, 1056, 4}, {96, 96, 33},
+                            {32, 64, 17}, {49, 2880, 16}, {150, 352, 7}, {48, 96, 12}};
 
 class EveryKernel : public testing::TestWithParam<std::size_t> {
  protected:

@@ -11,28 +11,6 @@ namespace {
 
 constexpr int least_inputs = 2, most_inputs = 8;  // whose sums of both parities fill half the registers
 
-// A line, that is 64 bytes, of each row of a tile: parts[p][r] has part p (16 bytes) of rows r, r + 4, r + 8
-// and r + 12.
-struct alignas(64) TileLine {
-  std::uint8_t parts[4][4][64];
-};
-
-// The line from byte `at` of the rows on; bytes past `left` are zeros.
-NIBBLE_512 inline void read_line(const StepRows& matrix, const TileRows& tile, int step_bytes, int at,
-                                 int left, TileLine& out) {
-  const __mmask16 there = static_cast<__mmask16>((1u << std::min(left / 4, 16)) - 1);
-#pragma GCC unroll 4
-  for (int r = 0; r < 4; ++r) {
-    __m512i rows[4], parts[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i)
-      rows[i] = _mm512_maskz_loadu_epi32(there, matrix.codes + tile.first_steps[r + 4 * i] * step_bytes + at);
-    gather_parts(rows, parts);
-#pragma GCC unroll 4
-    for (int p = 0; p < 4; ++p) _mm512_store_si512(out.parts[p][r], parts[p]);
-  }
-}
-
 // One step of a tile with each input. A function of its own, so that the compiler does not take what is read
 // of the inputs out of the loop over tiles, to where it has no registers for it.
 template <class Decoder, int count>
@@ -79,33 +57,23 @@ template <class Decoder, int count>
 template <class Decoder, int count>
 NIBBLE_512 void multiply_several(const StepRows& matrix, int begin, int end, const std::byte* prepared,
                                  const TotalsSink& store) {
-  constexpr int most_rows = 2 * tile_rows, line_steps = 64 / Decoder::step_bytes;
-  constexpr int part_count = Decoder::step_bytes / 16;
+  constexpr int most_rows = 2 * tile_rows;
   const GroupStep* inputs = reinterpret_cast<const GroupStep*>(prepared);
   const int steps = static_cast<int>(matrix.row_steps);
   alignas(64) TileTotals totals[2][count];
-  TileScales scales[2];
-  TileLine lines[2];
   const Decoder decoder;
   for (int row = begin; row < end; row += most_rows) {
     const int second = std::min(row + tile_rows, end - 1);
-    const TileRows tiles[2] = {{matrix, row, std::min(tile_rows, end - row)},
-                               {matrix, second, std::min(tile_rows, end - second)}};
+    TileSteps<Decoder> tiles[2] = {{matrix, row, std::min(tile_rows, end - row)},
+                                   {matrix, second, std::min(tile_rows, end - second)}};
     Ahead ahead(matrix, (row + most_rows) * matrix.row_steps, Decoder::step_bytes);
     std::fill_n(totals[0][0], 2 * count * tile_rows, 0.0f);
     for (int step = 0; step < steps; ++step) {
-      const int left = steps - step, at = step * Decoder::step_bytes;
-      if (Decoder::scaled && step % 16 == 0) {
-        for (int t = 0; t < 2; ++t) read_tile_scales(matrix, tiles[t], step, std::min(16, left), scales[t]);
-      }
-      if (step % line_steps == 0) {
-        for (int t = 0; t < 2; ++t)
-          read_line(matrix, tiles[t], Decoder::step_bytes, at, left * Decoder::step_bytes, lines[t]);
-      }
+      for (auto& tile : tiles) tile.read(step);
       for (int t = 0; t < 2; ++t) {
         ahead.ask_for<Decoder, 16>();
-        multiply_step<Decoder, count>(decoder, lines[t].parts + step % line_steps * part_count, inputs[step],
-                                      scales[t].bytes[step % 16], scales[t].plain, totals[t]);
+        multiply_step<Decoder, count>(decoder, tiles[t].parts(step), inputs[step], tiles[t].scales(step),
+                                      tiles[t].plain(), totals[t]);
       }
     }
     for (int t = 0; t < 2 && row + t * tile_rows < end; ++t) {

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "ops/linear/dot_tile_scalar.h"
+#include "ops/linear/step_rows.h"
 
 // On each function, not on the file; see dot_tile_avx2.cpp.
 #define NIBBLE_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
@@ -142,18 +143,21 @@ template <int count, bool exact_products>
 NIBBLE_AVX512 inline void multiply_columns(const WeightColumns& wide, const Scales* scales,
                                            const float* const* inputs, int k, TileTotals* totals) {
   __m512 sums[2][count];
-  for (auto& parity : sums) {
-    for (__m512& sum : parity) sum = _mm512_setzero_ps();
-  }
+#pragma GCC unroll 8
+  for (int i = 0; i < count; ++i) sums[0][i] = sums[1][i] = _mm512_setzero_ps();
+#pragma GCC unroll 4
   for (int c = 0; c < dot_step; c += 2) {
+#pragma GCC unroll 2
     for (int parity = 0; parity < 2; ++parity) {
       const __m512 weights = _mm512_load_ps(wide.columns[c + parity]);
+#pragma GCC unroll 8
       for (int i = 0; i < count; ++i) {
         sums[parity][i] =
             multiply_add<exact_products>(weights, _mm512_set1_ps(inputs[i][k + c + parity]), sums[parity][i]);
       }
     }
   }
+#pragma GCC unroll 8
   for (int i = 0; i < count; ++i) add_to_total(scales, sums[0][i], sums[1][i], totals[i]);
 }
 
@@ -169,9 +173,10 @@ NIBBLE_AVX512 inline void multiply_step(const std::uint8_t* first, std::int64_t 
   int i = 0;
   for (; i + 8 <= count; i += 8)
     multiply_columns<8, exact_products>(wide, scales, inputs.data() + i, k, totals + i);
-  for (; i + 2 <= count; i += 2)
-    multiply_columns<2, exact_products>(wide, scales, inputs.data() + i, k, totals + i);
-  if (i < count) multiply_columns<1, exact_products>(wide, scales, inputs.data() + i, k, totals + i);
+  if (i == count) return;
+  with_count<1, 7>(count - i, [&](auto left) NIBBLE_AVX512 {
+    multiply_columns<left, exact_products>(wide, scales, inputs.data() + i, k, totals + i);
+  });
 }
 
 // Full tiles only.

@@ -1,4 +1,4 @@
-// A tile of rows whose steps come with a lane a row: where the rows are, and their scales.
+// A tile of rows whose steps come with a lane a row: where the rows are, their codes and their scales.
 #pragma once
 
 #include <algorithm>
@@ -48,5 +48,58 @@ NIBBLE_512 inline void read_tile_scales(const StepRows& matrix, const TileRows& 
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) _mm512_store_si512(out.bytes[4 * i], _mm512_permutexvar_epi32(order, fours[i]));
 }
+
+// A line, that is 64 bytes, of each row of a tile: parts[p][r] has part p (16 bytes) of rows r, r + 4, r + 8
+// and r + 12.
+struct alignas(64) TileLine {
+  std::uint8_t parts[4][4][64];
+};
+
+// The line from byte `at` of the rows on; bytes past `left` are zeros.
+NIBBLE_512 inline void read_tile_line(const StepRows& matrix, const TileRows& tile, int step_bytes, int at,
+                                      int left, TileLine& out) {
+  const __mmask16 there = static_cast<__mmask16>((1u << std::min(left / 4, 16)) - 1);
+#pragma GCC unroll 4
+  for (int r = 0; r < 4; ++r) {
+    __m512i rows[4], parts[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i)
+      rows[i] = _mm512_maskz_loadu_epi32(there, matrix.codes + tile.first_steps[r + 4 * i] * step_bytes + at);
+    gather_parts(rows, parts);
+#pragma GCC unroll 4
+    for (int p = 0; p < 4; ++p) _mm512_store_si512(out.parts[p][r], parts[p]);
+  }
+}
+
+// A tile's steps, one after the other.
+template <class Decoder>
+class TileSteps {
+ public:
+  TileSteps(const StepRows& matrix, int row, int rows) : matrix_(matrix), rows_(matrix, row, rows) {}
+
+  // For one step after the other, from the first on or again from there.
+  NIBBLE_512 void read(int step) {
+    const int left = static_cast<int>(matrix_.row_steps) - step;
+    if (Decoder::scaled && step % 16 == 0)
+      read_tile_scales(matrix_, rows_, step, std::min(16, left), scales_);
+    if (step % line_steps == 0) {
+      read_tile_line(matrix_, rows_, Decoder::step_bytes, step * Decoder::step_bytes,
+                     left * Decoder::step_bytes, line_);
+    }
+  }
+  // Of the step that was read last: its codes in parts, as decoders take them, and its rows' scales.
+  const std::uint8_t (*parts(int step) const)[4][64] {
+    return line_.parts + step % line_steps * (Decoder::step_bytes / 16);
+  }
+  const std::uint8_t* scales(int step) const { return scales_.bytes[step % 16]; }
+  bool plain() const { return scales_.plain; }
+
+ private:
+  static constexpr int line_steps = 64 / Decoder::step_bytes;
+  StepRows matrix_;
+  TileRows rows_;
+  TileScales scales_;
+  TileLine line_;
+};
 
 }  // namespace nibble
