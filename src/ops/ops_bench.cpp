@@ -136,7 +136,7 @@ void add_benchmarks() {
     for (const Format& format : formats) {
       for (const DotKernels& kernels : dot_kernels()) {
         if (!kernels.supported() || kernels.name == "scalar") continue;
-        for (const int count : {1, 2, 4, 8, 16, 32, 64, 128}) {
+        for (const int count : {1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 64, 128}) {
           for (const InputValues values : {InputValues::bf16, InputValues::any_float, InputValues::int8}) {
             constexpr const char* names[] = {"/float", "/bf16", "/int8"};  // in the order of InputValues
             if (values == InputValues::any_float && count != 1 && count != 64) continue;

@@ -199,9 +199,7 @@ NIBBLE_512 void multiply_scaled_sums(const StepRows& matrix, int row, int rows, 
                                            (__m512bh)_mm512_set1_epi32(static_cast<int>(pair)));
           }
         }
-        __m512 sum = _mm512_add_ps(sums[0], sums[1]);
-        if constexpr (Decoder::scaled) sum = scaled_sums(sum, weights);
-        _mm512_store_ps(totals[i], _mm512_add_ps(_mm512_load_ps(totals[i]), sum));
+        add_to_totals<Decoder::scaled, 1>({sums[0]}, {sums[1]}, weights.scales, weights.plain, totals + i);
       }
     }
     for (int i = 0; i < std::min(input_group, count - first); ++i) store(row, first + i, totals[i]);

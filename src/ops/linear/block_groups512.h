@@ -260,10 +260,25 @@ NIBBLE_512 inline void decode_rows(const Decoder& decoder, const TileSteps<Decod
   }
 }
 
-// A step's sums times its scales.
-NIBBLE_512 inline __m512 scaled_sums(__m512 sums, const RowsStep& weights) {
-  const __m128i scales = part_at(weights.scales);
-  return weights.plain ? _mm512_mul_ps(sums, plain_factors(scales)) : scaled_with_care(sums, scales);
+// Adds a step's chains, a lane a row, times its scales to the totals of each input. What takes care is apart,
+// so that nothing waits in memory for its calls.
+template <bool scaled, int count>
+NIBBLE_512 inline void add_to_totals(const __m512 (&even)[count], const __m512 (&odd)[count],
+                                     const std::uint8_t* scales, bool plain, TileTotals* totals) {
+  if (scaled && !plain) {
+    for (int i = 0; i < count; ++i) {
+      const __m512 sum = scaled_with_care(_mm512_add_ps(even[i], odd[i]), part_at(scales));
+      _mm512_store_ps(totals[i], _mm512_add_ps(_mm512_load_ps(totals[i]), sum));
+    }
+    return;
+  }
+  const __m512 factors = scaled ? plain_factors(part_at(scales)) : _mm512_setzero_ps();
+#pragma GCC unroll 8
+  for (int i = 0; i < count; ++i) {
+    __m512 sum = _mm512_add_ps(even[i], odd[i]);
+    if constexpr (scaled) sum = _mm512_mul_ps(sum, factors);
+    _mm512_store_ps(totals[i], _mm512_add_ps(_mm512_load_ps(totals[i]), sum));
+  }
 }
 
 }  // namespace nibble

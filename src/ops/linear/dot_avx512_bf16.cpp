@@ -41,12 +41,7 @@ NIBBLE_512 void multiply_decoded(const RowsStep* weights, int steps, const Group
         chain[i] = _mm512_dpbf16_ps(chain[i], pairs, (__m512bh)one);
       }
     }
-#pragma GCC unroll 8
-    for (int i = 0; i < count; ++i) {
-      __m512 sum = _mm512_add_ps(sums[0][i], sums[1][i]);
-      if constexpr (scaled) sum = scaled_sums(sum, weights[step]);
-      _mm512_store_ps(totals[i], _mm512_add_ps(_mm512_load_ps(totals[i]), sum));
-    }
+    add_to_totals<scaled>(sums[0], sums[1], weights[step].scales, weights[step].plain, totals);
   }
 }
 

@@ -43,14 +43,7 @@ template <class Decoder, int count>
       }
     }
   }
-  const __m128i scale = Decoder::scaled ? part_at(scales) : _mm_setzero_si128();
-  const __m512 factors = plain_factors(scale);
-#pragma GCC unroll 8
-  for (int i = 0; i < count; ++i) {
-    __m512 sum = _mm512_add_ps(chains[0][i], chains[1][i]);
-    if constexpr (Decoder::scaled) sum = plain ? _mm512_mul_ps(sum, factors) : scaled_with_care(sum, scale);
-    _mm512_store_ps(totals[i], _mm512_add_ps(_mm512_load_ps(totals[i]), sum));
-  }
+  add_to_totals<Decoder::scaled>(chains[0], chains[1], scales, plain, totals);
 }
 
 // Two tiles go through a step, so that the inputs' part of it comes once for both.

@@ -145,7 +145,6 @@ NIBBLE_AVX512 inline void multiply_columns(const WeightColumns& wide, const Scal
   __m512 sums[2][count];
 #pragma GCC unroll 8
   for (int i = 0; i < count; ++i) sums[0][i] = sums[1][i] = _mm512_setzero_ps();
-#pragma GCC unroll 4
   for (int c = 0; c < dot_step; c += 2) {
 #pragma GCC unroll 2
     for (int parity = 0; parity < 2; ++parity) {
