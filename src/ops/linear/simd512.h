@@ -97,25 +97,17 @@ NIBBLE_512 inline __m512 plain_factors(__m128i scales) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(scales), 23));
 }
 
-// E8M0 scales in two factors, as 2^-127 is subnormal and would count as zero.
-struct Scales512 {
-  __m512 half, scale;
-  bool halved;  // whether any lane has the smallest scale; `half` is one everywhere else
-};
-NIBBLE_512 inline Scales512 scales_of(__m128i bytes) {
-  const __m512i wide = _mm512_cvtepu8_epi32(bytes);
+// Steps' sums times scales, the smallest and the NaN among them: in two factors, as 2^-127 is subnormal and
+// would count as zero.
+[[gnu::noinline]] NIBBLE_512 inline __m512 scaled_with_care(__m512 sums, __m128i scales) {
+  const __m512i wide = _mm512_cvtepu8_epi32(scales);
   const __m512i exponents = _mm512_slli_epi32(_mm512_max_epu32(wide, _mm512_set1_epi32(1)), 23);
   const __mmask16 nan = _mm512_cmpeq_epi32_mask(wide, _mm512_set1_epi32(255));
   const __mmask16 smallest = _mm512_testn_epi32_mask(wide, wide);
-  return {.half = _mm512_mask_mov_ps(_mm512_set1_ps(1.0f), smallest, _mm512_set1_ps(0.5f)),
-          .scale = _mm512_castsi512_ps(_mm512_mask_mov_epi32(exponents, nan, _mm512_set1_epi32(0x7fc00000))),
-          .halved = smallest != 0};
-}
-
-// Steps' sums times scales, the smallest and the NaN among them.
-[[gnu::noinline]] NIBBLE_512 inline __m512 scaled_with_care(__m512 sums, __m128i scales) {
-  const Scales512 scale = scales_of(scales);
-  return _mm512_mul_ps(_mm512_mul_ps(sums, scale.half), scale.scale);
+  const __m512 half = _mm512_mask_mov_ps(_mm512_set1_ps(1.0f), smallest, _mm512_set1_ps(0.5f));
+  const __m512 scale =
+      _mm512_castsi512_ps(_mm512_mask_mov_epi32(exponents, nan, _mm512_set1_epi32(0x7fc00000)));
+  return _mm512_mul_ps(_mm512_mul_ps(sums, half), scale);
 }
 
 }  // namespace nibble
