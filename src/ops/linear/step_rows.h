@@ -43,12 +43,12 @@ class Ahead {
       : codes_(matrix.codes + step * step_bytes),
         scales_(matrix.scales == nullptr ? nullptr : matrix.scales + step) {}
 
-  // So many steps more.
-  template <class Decoder, int steps>
+  // So many steps more, by lines so far apart.
+  template <class Decoder, int steps, int bytes_apart = 64>
   void ask_for() {
     constexpr int bytes = steps * Decoder::step_bytes;
 #pragma GCC unroll 16
-    for (int line = 0; line < bytes; line += 64)
+    for (int line = 0; line < bytes; line += bytes_apart)
       _mm_prefetch(reinterpret_cast<const char*>(codes_ + line), _MM_HINT_T1);
     codes_ += bytes;
     if constexpr (Decoder::scaled) {
