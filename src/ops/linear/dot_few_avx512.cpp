@@ -47,6 +47,10 @@ constexpr int rows_at_once(int inputs) {
   return inputs == 1 ? 16 / Decoder::word_count : 2;
 }
 
+// Of one row after the other a processor asks for lines itself, if it is led over the borders of pages.
+template <class Decoder>
+constexpr int bytes_apart = rows_at_once<Decoder>(1) == 1 ? 256 : 64;
+
 // Groups of a row before those of the next rows, as far as their sums have room in the caches.
 constexpr int groups_at_once = 8;
 
@@ -146,7 +150,7 @@ NIBBLE_512 inline void multiply_groups(const Decoder& decoder, const StepRows& m
   const int steps = static_cast<int>(matrix.row_steps);
   for (int g = from; g < to; ++g) {
 #pragma GCC unroll 4
-    for (int r = 0; r < rows; ++r) ahead.template ask_for<Decoder, group_steps>();
+    for (int r = 0; r < rows; ++r) ahead.template ask_for<Decoder, group_steps, bytes_apart<Decoder>>();
     const std::int64_t first = row * matrix.row_steps + g * group_steps;
     const std::uint8_t* codes = matrix.codes + first * Decoder::step_bytes;
     const std::uint8_t* scales = Decoder::scaled ? matrix.scales + first : nullptr;
