@@ -254,10 +254,9 @@ NIBBLE_512 inline void decode_rows(const Decoder& decoder, const TileSteps<Decod
     _mm512_store_si512(out.pairs[2 * half], pairs[0]);
     _mm512_store_si512(out.pairs[2 * half + 1], pairs[1]);
   }
-  if constexpr (Decoder::scaled) {
+  out.plain = tile.plain();
+  if constexpr (Decoder::scaled)
     _mm_store_si128(reinterpret_cast<__m128i*>(out.scales), part_at(tile.scales(step)));
-    out.plain = tile.plain();
-  }
 }
 
 // Adds a step's chains, a lane a row, times its scales to the totals of each input. What takes care is apart,
