@@ -18,12 +18,14 @@ namespace {
 constexpr int most_at_once = 4, most_few_inputs = 2 * most_at_once;
 constexpr int rows_a_batch = 64;
 
+constexpr int batches_of(int inputs) { return inputs > most_at_once ? 2 : 1; }
+
 // Inputs [first, first + count) of `inputs`, of equal batches.
 struct Batch {
   int first, count;
 
   Batch(int inputs, int index) {
-    const int batches = inputs > most_at_once ? 2 : 1;
+    const int batches = batches_of(inputs);
     first = (inputs * index + batches - 1) / batches;
     count = (inputs * (index + 1) + batches - 1) / batches - first;
   }
@@ -335,11 +337,11 @@ template <class Lanes>
 void multiply_few(const StepRows& matrix, int begin, int end, const DotInputs& inputs,
                   const TotalsSink& store) {
   const int count = inputs.rows.count, groups = groups_of(static_cast<int>(matrix.row_steps));
-  const int rows_at_a_time = count > most_at_once ? rows_a_batch : end - begin;
+  const int batches = batches_of(count), rows_at_a_time = batches > 1 ? rows_a_batch : end - begin;
   Ahead(matrix, begin * matrix.row_steps, Lanes::step_bytes)
       .ask_for_all<Lanes, group_steps>(steps_ahead<Lanes>);
   for (int row = begin; row < end; row += rows_at_a_time) {
-    for (int index = 0; index < (count > most_at_once ? 2 : 1); ++index) {
+    for (int index = 0; index < batches; ++index) {
       const Batch batch(count, index);
       const InputGroup* groups_at =
           reinterpret_cast<const InputGroup*>(inputs.prepared) + batch.first * groups;
@@ -363,8 +365,7 @@ void avx2_few_prepare(const DenseMatrix& matrix, const DotInputs& inputs, int be
       std::visit([](const auto& each) { return 1 / LanesFor<decltype(each)>::weight_factor; }, matrix);
   const int steps = inputs.rows.cols / dot_step, count = inputs.rows.count;
   for (int i = begin; i < end; ++i) {
-    Batch batch(count, 0);
-    if (i >= batch.count) batch = Batch(count, 1);
+    const Batch batch(count, i < Batch(count, 0).count ? 0 : 1);
     InputGroup* const groups =
         reinterpret_cast<InputGroup*>(inputs.prepared) + batch.first * groups_of(steps) + (i - batch.first);
     pack_groups(inputs.rows[i], steps, factor, groups, batch.count);

@@ -47,9 +47,8 @@ constexpr int rows_at_once(int inputs) {
   return inputs == 1 ? 16 / Decoder::word_count : 2;
 }
 
-// Of one row after the other a processor asks for lines itself, if it is led over the borders of pages.
 template <class Decoder>
-constexpr int bytes_apart = rows_at_once<Decoder>(1) == 1 ? 256 : 64;
+constexpr int bytes_apart = rows_at_once<Decoder>(1) == 1 ? over_pages : each_line;
 
 // Groups of a row before those of the next rows, as far as their sums have room in the caches.
 constexpr int groups_at_once = 8;

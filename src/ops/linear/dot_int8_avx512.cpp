@@ -25,11 +25,8 @@ constexpr int chunk_steps = 48;   // of a tile: in the first-level cache with a 
 constexpr int most_inputs = 128;  // that share a tile's transposing
 static_assert(most_inputs % inputs_at_once == 0 && chunk_steps % 16 == 0 && chunk_steps % group_steps == 0);
 constexpr int group_bytes_ahead = 16384;
-// Of one row after the other, as few inputs read them, a processor asks for lines itself, as fast as memory
-// gives them, if it is led over the borders of pages. All lines asked for fill the room that it has for loads
-// that memory has not answered: eight-bit weights by one input then came at four fifths of that speed. More
-// inputs take longer than it looks ahead.
-constexpr int bytes_apart(int inputs) { return inputs <= 4 ? 256 : 64; }
+// With more inputs a row takes longer than a processor looks ahead.
+constexpr int bytes_apart(int inputs) { return inputs <= 4 ? over_pages : each_line; }
 
 // E8M0 scales of sixteen lanes.
 struct alignas(64) LaneScales {

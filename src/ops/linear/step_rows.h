@@ -34,6 +34,12 @@ void with_count(int count, const Run& run) {
   if constexpr (least < most) with_count<least + 1, most>(count, run);
 }
 
+// How far apart the lines are that are asked for ahead: each, or as far as it takes to lead a processor over
+// the borders of pages that asks for lines itself. It does so where one row is read after the other and as
+// fast as memory gives them; then all lines asked for only fill the room that it has for loads which memory
+// has not answered, and eight-bit weights by one input come at four fifths of memory's speed.
+inline constexpr int each_line = 64, over_pages = 256;
+
 // Codes and scales that will be wanted, asked for in the order in which they lie, at the pace of their use:
 // reading several rows at once, a processor's own prefetching reaches a quarter of the memory's speed (EPYC,
 // Zen 4).
@@ -44,7 +50,7 @@ class Ahead {
         scales_(matrix.scales == nullptr ? nullptr : matrix.scales + step) {}
 
   // So many steps more, by lines so far apart.
-  template <class Decoder, int steps, int bytes_apart = 64>
+  template <class Decoder, int steps, int bytes_apart = each_line>
   void ask_for() {
     constexpr int bytes = steps * Decoder::step_bytes;
 #pragma GCC unroll 16

@@ -56,8 +56,8 @@ struct alignas(64) TileLine {
 };
 
 // The line from byte `at` of the rows on; bytes past `left` are zeros.
-NIBBLE_512 inline void read_tile_line(const StepRows& matrix, const TileRows& tile, int step_bytes, int at,
-                                      int left, TileLine& out) {
+NIBBLE_512 inline void read_tile_parts(const StepRows& matrix, const TileRows& tile, int step_bytes, int at,
+                                       int left, TileLine& out) {
   const __mmask16 there = static_cast<__mmask16>((1u << std::min(left / 4, 16)) - 1);
 #pragma GCC unroll 4
   for (int r = 0; r < 4; ++r) {
@@ -83,8 +83,8 @@ class TileSteps {
     if (Decoder::scaled && step % 16 == 0)
       read_tile_scales(matrix_, rows_, step, std::min(16, left), scales_);
     if (step % line_steps == 0) {
-      read_tile_line(matrix_, rows_, Decoder::step_bytes, step * Decoder::step_bytes,
-                     left * Decoder::step_bytes, line_);
+      read_tile_parts(matrix_, rows_, Decoder::step_bytes, step * Decoder::step_bytes,
+                      left * Decoder::step_bytes, line_);
     }
   }
   // Of the step that was read last: its codes in parts, as decoders take them, and its rows' scales.
