@@ -24,9 +24,13 @@ constexpr int inputs_at_once = Int8Inputs::block;
 constexpr int chunk_steps = 48;   // of a tile: in the first-level cache with a block of inputs
 constexpr int most_inputs = 128;  // that share a tile's transposing
 static_assert(most_inputs % inputs_at_once == 0 && chunk_steps % 16 == 0 && chunk_steps % group_steps == 0);
-constexpr int group_bytes_ahead = 16384;
-// With more inputs a row takes longer than a processor looks ahead.
-constexpr int bytes_apart(int inputs) { return inputs <= 4 ? over_pages : each_line; }
+// How far ahead few inputs' weights are asked for: by one input rows go by faster.
+constexpr int steps_ahead(int inputs) { return inputs == 1 ? 512 : 256; }
+// And which of their lines: so far apart that a processor which asks for lines itself is led. By the most
+// inputs a row takes longer than it looks ahead.
+constexpr int bytes_apart(int inputs, int step_bytes) {
+  return inputs < few_inputs ? group_steps * step_bytes : each_line;
+}
 
 // E8M0 scales of sixteen lanes.
 struct alignas(64) LaneScales {
@@ -216,13 +220,13 @@ NIBBLE_512 inline float add_places(__m512 totals) {
 template <int count, class Words>
 NIBBLE_512 void multiply_few(const Words& format, const StepRows& matrix, int begin, int end,
                              const SpanInput* inputs, const TotalsSink& store) {
-  constexpr int steps_ahead = group_bytes_ahead / Words::step_bytes;
   const int steps = static_cast<int>(matrix.row_steps), whole = steps / span_steps;
   TileTotals totals[count];
-  Ahead(matrix, begin * matrix.row_steps, Words::step_bytes).ask_for_all<Words, span_steps>(steps_ahead);
+  Ahead(matrix, begin * matrix.row_steps, Words::step_bytes)
+      .ask_for_all<Words, span_steps>(steps_ahead(count));
   for (int row = begin; row < end; row += tile_rows) {
     const int rows = std::min(tile_rows, end - row);
-    Ahead ahead(matrix, row * matrix.row_steps + steps_ahead, Words::step_bytes);
+    Ahead ahead(matrix, row * matrix.row_steps + steps_ahead(count), Words::step_bytes);
     for (int r = 0; r < rows; ++r) {
       std::int64_t at = (row + r) * matrix.row_steps;
       const SpanInput* x = inputs;
@@ -230,7 +234,7 @@ NIBBLE_512 void multiply_few(const Words& format, const StepRows& matrix, int be
 #pragma GCC unroll 8
       for (int i = 0; i < count; ++i) places[i] = _mm512_setzero_ps();
       for (int g = 0; g < whole; ++g, at += span_steps, x += count) {
-        ahead.ask_for<Words, span_steps, bytes_apart(count)>();
+        ahead.ask_for<Words, span_steps, bytes_apart(count, Words::step_bytes)>();
         add_span<true>(format, matrix, at, span_steps, x, places);
       }
       if (whole * span_steps < steps)
