@@ -5,7 +5,7 @@
 // 160 tokens is 640 cycles of the tensor cores, 36 KB of shared memory, and 26 KB from the second-level
 // cache, which gives some 40 bytes a cycle; one of 128 is 512, 32 and 24. The wider the better, but for the
 // tiles' number: a launch is as long as its rounds of one tile a cluster, so of several widths that is taken
-// whose rounds come out best (cost_of).
+// whose rounds come out best (dense_runs.h).
 //
 // Four warpgroups: two of products, with a tile of 64 rows each; one that brings bytes, a warp for each part
 // of a stage; and one that puts out what the products leave in shared memory, while those are at the next
@@ -19,7 +19,8 @@
 // A cluster stays on its multiprocessors and takes tiles as dense_runs.h deals them. Each chunk's sums of a
 // tile that several clusters share go to memory, and whichever comes last adds them, in order of the chunks
 // like the rest; no cluster waits for another.
-#include <algorithm>
+#include <array>
+#include <utility>
 
 #include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/dense_outputs.cuh"
@@ -35,7 +36,7 @@
 namespace nibble {
 namespace {
 
-constexpr int block_tiles = 2;  // of 64 rows, a warpgroup each
+constexpr int block_tiles = dense_block_tiles;  // a warpgroup each
 constexpr int group_threads = 128, group_warps = 4;
 constexpr int product_warps = block_tiles * group_warps;
 constexpr int many_threads = (block_tiles + 2) * group_threads;  // products, ends, fetching
@@ -43,11 +44,13 @@ constexpr int tokens_at = block_tiles * dense_block_bytes;       // in a stage
 constexpr int stage_boxes = 2;                                   // of its tokens
 static_assert(token_block_bytes == ptx::box_bytes, "a box's row is a group of tokens");
 
-// A block's tile, and the blocks of a cluster: rows x tokens of them.
-template <int columns_, int rows_, int tokens_>
+// One of dense_many_shapes, and what its blocks need of shared memory and registers.
+template <std::size_t index>
 struct ManyShape {
-  static constexpr int columns = columns_, cluster_rows = rows_, cluster_tokens = tokens_;
-  static constexpr int cluster = cluster_rows * cluster_tokens;
+  static constexpr DenseManyShape shape = dense_many_shapes[index];
+  static constexpr int columns = shape.columns;
+  static constexpr int cluster_rows = shape.cluster_rows, cluster_tokens = shape.cluster_tokens;
+  static constexpr int cluster = shape.cluster();
   static constexpr int stage_bytes = tokens_at + columns / token_group * token_block_bytes;
   static constexpr int totals_bytes = dense_tile_rows * columns * 4;  // of a tile
   static constexpr int stages = (224 * 1024 - block_tiles * totals_bytes) / stage_bytes;
@@ -479,19 +482,11 @@ __global__ void __launch_bounds__(many_threads, 1)
   ptx::cluster_barrier();  // nobody reaches into a block that has ended
 }
 
-template <class Shape>
-Deal deal_of(const DenseRun& run) {
-  constexpr int rows = Shape::cluster_rows * block_tiles, columns = Shape::cluster_tokens * Shape::columns;
-  return deal_tiles((run.weight.shape.tiles() + rows - 1) / rows, (run.x.tokens + columns - 1) / columns,
-                    std::max(1, run.blocks / Shape::cluster), run.weight.shape.blocks(), Shape::columns);
-}
-
 template <class Shape, class Output>
-void launch_many(const DenseRun& run, const Output& output, cudaStream_t stream) {
+void launch_many(const DenseRun& run, const Deal& deal, const Output& output, cudaStream_t stream) {
   const auto kernel = sm90_bf16_linear_many<Shape, Output>;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::shared_bytes));
   const DenseShape& shape = run.weight.shape;
-  const Deal deal = deal_of<Shape>(run);
   launch_kernel(
       {.blocks = dim3(static_cast<unsigned>(deal.clusters * Shape::cluster)),
        .threads = many_threads,
@@ -513,23 +508,23 @@ void launch_many(const DenseRun& run, const Output& output, cudaStream_t stream)
           .output = output});
 }
 
-// The first of the shapes that costs least.
-template <class Output, class... Shapes>
-void launch_cheapest(const DenseRun& run, const Output& output, cudaStream_t stream) {
-  using Launch = void (*)(const DenseRun&, const Output&, cudaStream_t);
-  constexpr Launch launches[] = {launch_many<Shapes, Output>...};
-  const long long costs[] = {cost_of(deal_of<Shapes>(run), run.weight.shape.blocks(), Shapes::columns)...};
-  launches[std::min_element(std::begin(costs), std::end(costs)) - std::begin(costs)](run, output, stream);
+template <class Output>
+using LaunchMany = void (*)(const DenseRun&, const Deal&, const Output&, cudaStream_t);
+
+// As dense_many_shapes has them.
+template <class Output, std::size_t... index>
+constexpr std::array<LaunchMany<Output>, sizeof...(index)> launches_of(std::index_sequence<index...>) {
+  return {launch_many<ManyShape<index>, Output>...};
 }
 
 }  // namespace
 
 template <class Output>
 void run_many(const DenseRun& run, const Output& output, cudaStream_t stream) {
-  launch_cheapest<Output, ManyShape<linear_many_columns, 2, 1>, ManyShape<linear_many_columns, 1, 2>,
-                  ManyShape<144, 2, 1>, ManyShape<128, 1, 2>, ManyShape<128, 2, 1>, ManyShape<112, 2, 1>,
-                  ManyShape<96, 1, 2>, ManyShape<96, 2, 1>, ManyShape<64, 1, 2>, ManyShape<64, 2, 1>>(
-      run, output, stream);
+  static constexpr auto launches = launches_of<Output>(std::make_index_sequence<dense_many_shapes.size()>());
+  const DenseManyWork work{run.weight.shape, run.x.tokens, run.blocks};
+  const std::size_t shape = cheapest_shape(work);
+  launches[shape](run, cheapest_deal(work, dense_many_shapes[shape]).deal, output, stream);
 }
 
 template void run_many(const DenseRun&, const RowsOutput&, cudaStream_t);

@@ -5,8 +5,8 @@
 namespace nibble {
 namespace {
 
-constexpr MoeManyWidths of_few{5, {8, 16, 24, 32, 40}}, of_some{3, {48, 64, 80}},
-    of_many{4, {112, 128, 144, 160}};
+constexpr MoeManyWidths of_few = moe_many_widths_of_few, of_some = moe_many_widths_of_some,
+                        of_many = moe_many_widths_of_many;
 
 TEST(MoeManyCut, HasEveryTokenInOneTileAndAllTilesFullButTheLast) {
   for (const MoeManyWidths& widths : {of_few, of_some, of_many}) {

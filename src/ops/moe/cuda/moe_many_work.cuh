@@ -20,7 +20,7 @@ constexpr int min_of(int a, int b) { return a < b ? a : b; }
 
 // What a launch has code for: the widths of tiles, the granules of an item (a warp each), the k64 blocks of a
 // stage, and how activations come: in the stages of the weights, or a block a stage in a ring of their own.
-template <class Layout_, int granules_, int blocks_, int input_stages_, int... widths_>
+template <class Layout_, int granules_, int blocks_, int input_stages_, const MoeManyWidths& widths_>
 struct Tiling {
   using Layout = Layout_;
   static constexpr int granules = granules_, blocks = blocks_;
@@ -28,7 +28,7 @@ struct Tiling {
   // Of a thread that multiplies: what a launch of so many threads leaves when the others keep theirs.
   static constexpr int registers =
       (65536 / threads / 8 * 8 * threads - fetch_threads * fetch_registers) / product_threads / 8 * 8;
-  static constexpr MoeManyWidths widths{sizeof...(widths_), {widths_...}};
+  static constexpr MoeManyWidths widths = widths_;
   static constexpr int input_stages = input_stages_;  // 0: activations lie in the stages of the weights
   static constexpr bool together = input_stages == 0;
   static constexpr int granule_bytes = blocks * granule_block_bytes<Layout>;  // of a stage's granule
@@ -38,11 +38,11 @@ struct Tiling {
   static constexpr int stages = min_of(max_stages, (ring_limit - input_stages * block_bytes) / stage_bytes);
 };
 template <class Layout>
-using FewTokens = Tiling<Layout, 12, 5, 0, 8, 16, 24, 32, 40>;
+using FewTokens = Tiling<Layout, 12, 5, 0, moe_many_widths_of_few>;
 template <class Layout>
-using SomeTokens = Tiling<Layout, 12, 5, 10, 48, 64, 80>;
+using SomeTokens = Tiling<Layout, 12, 5, 10, moe_many_widths_of_some>;
 template <class Layout>
-using ManyTokens = Tiling<Layout, 8, 5, 7, 112, 128, 144, 160>;
+using ManyTokens = Tiling<Layout, 8, 5, 7, moe_many_widths_of_many>;
 
 // Calls visit(block, count) for the k64 blocks of each stage in turn; no stage crosses the border of a chunk.
 template <class Tiles, class Visit>
