@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -189,6 +190,31 @@ TEST_P(EveryKernel, GivesTheScalarBitsOnQ8AtEveryScale) {
         const std::size_t size = static_cast<std::size_t>(shape.count * shape.cols);
         expect_scalar_bits(weights.matrix, values,
                            wild ? wild_bf16(random, size) : inputs_of(random, values, size));
+      }
+    }
+  }
+}
+
+// As in files: not where a line does, nor at a multiple of a step. Nothing lies behind them.
+TEST_P(EveryKernel, GivesTheScalarBitsWhereverWeightsBegin) {
+  std::mt19937 random(13);
+  for (const std::size_t from : {0, 1, 16, 48, 112}) {
+    for (const Shape& shape : {Shape{33, 544, 1}, Shape{18, 2880, 2}, Shape{40, 96, 5}, Shape{16, 352, 20}}) {
+      const auto size = static_cast<std::size_t>(shape.rows * shape.cols);
+      std::vector<std::uint8_t> codes(from + size), halves(from + size / 2), scales(from + size / dot_step);
+      for (std::vector<std::uint8_t>* bytes : {&codes, &halves, &scales}) {
+        for (std::uint8_t& byte : *bytes) byte = static_cast<std::uint8_t>(random());
+      }
+      for (std::uint8_t& scale : scales) scale = static_cast<std::uint8_t>(118 + scale % 8);
+      std::replace(codes.begin(), codes.end(), std::uint8_t{0x80}, std::uint8_t{0});  // no code of q8
+      for (const InputValues values : all_values) {
+        const std::vector<float> x =
+            inputs_of(random, values, static_cast<std::size_t>(shape.count * shape.cols));
+        expect_scalar_bits(
+            Mxfp4Checkpoint{halves.data() + from, scales.data() + from, shape.rows, shape.cols}, values, x);
+        expect_scalar_bits(Q8Matrix{reinterpret_cast<const std::int8_t*>(codes.data() + from),
+                                    scales.data() + from, shape.rows, shape.cols},
+                           values, x);
       }
     }
   }
