@@ -81,30 +81,33 @@ inline long long cost_of(const Deal& deal, int k_blocks, int columns) {
   return (3 * busy + work) * (columns + of_any_tokens);
 }
 
-// By tiles of a shape, whichever way of dealing them costs less.
+// What a product takes by tiles of one of dense_many_shapes.
 struct DenseManyChoice {
-  DenseManyShape shape;
+  std::size_t shape;
   Deal deal;
   long long cost;
 };
-inline DenseManyChoice cheapest_deal(const DenseManyWork& work, const DenseManyShape& shape) {
-  const int rows = shape.cluster_rows * dense_block_tiles, columns = shape.cluster_tokens * shape.columns;
+
+// Whichever way of dealing them costs less.
+inline DenseManyChoice cheapest_deal(const DenseManyWork& work, std::size_t shape) {
+  const DenseManyShape& of = dense_many_shapes[shape];
+  const int rows = of.cluster_rows * dense_block_tiles, columns = of.cluster_tokens * of.columns;
   const auto choice = [&](bool may_share) -> DenseManyChoice {
     const Deal deal =
         deal_tiles((work.weights.tiles() + rows - 1) / rows, (work.tokens + columns - 1) / columns,
-                   std::max(1, work.blocks / shape.cluster()), may_share);
-    return {shape, deal, cost_of(deal, work.weights.blocks(), shape.columns)};
+                   std::max(1, work.blocks / of.cluster()), may_share);
+    return {shape, deal, cost_of(deal, work.weights.blocks(), of.columns)};
   };
   const DenseManyChoice whole = choice(false), shared = choice(true);
   return shared.cost < whole.cost ? shared : whole;
 }
 
-// Which of dense_many_shapes costs least.
-inline std::size_t cheapest_shape(const DenseManyWork& work) {
-  std::size_t best = 0;
-  for (std::size_t i = 1; i < dense_many_shapes.size(); ++i) {
-    if (cheapest_deal(work, dense_many_shapes[i]).cost < cheapest_deal(work, dense_many_shapes[best]).cost)
-      best = i;
+// Of all shapes.
+inline DenseManyChoice cheapest_deal(const DenseManyWork& work) {
+  DenseManyChoice best = cheapest_deal(work, 0);
+  for (std::size_t shape = 1; shape < dense_many_shapes.size(); ++shape) {
+    const DenseManyChoice other = cheapest_deal(work, shape);
+    if (other.cost < best.cost) best = other;
   }
   return best;
 }

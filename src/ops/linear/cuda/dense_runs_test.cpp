@@ -49,9 +49,10 @@ TEST(DenseManyShapes, CostLessThanAnyOtherShapeAndLeaveRoomForWhatIsShared) {
   for (const DenseShape& weights : {qkv, attention_output, router}) {
     for (int tokens = 1; tokens <= 8192; tokens += 31) {
       const DenseManyWork work{weights, tokens, processors};
-      const DenseManyChoice best = cheapest_deal(work, dense_many_shapes[cheapest_shape(work)]);
-      for (const DenseManyShape& shape : dense_many_shapes) {
-        const DenseManyChoice other = cheapest_deal(work, shape);
+      const DenseManyChoice best = cheapest_deal(work);
+      for (std::size_t i = 0; i < dense_many_shapes.size(); ++i) {
+        const DenseManyShape& shape = dense_many_shapes[i];
+        const DenseManyChoice other = cheapest_deal(work, i);
         EXPECT_LE(best.cost, other.cost) << tokens << " tokens, columns " << shape.columns;
         EXPECT_LE(other.deal.shared_tiles * 2, other.deal.clusters);
         EXPECT_GE(other.deal.token_tiles * shape.columns * shape.cluster_tokens, tokens);
@@ -82,14 +83,13 @@ TEST(DenseManyShapes, AreNarrowerWhereWideTilesWouldLeaveARoundHalfEmpty) {
   for (const Chosen& expected : all) {
     SCOPED_TRACE(std::to_string(expected.weights.rows) + " x " + std::to_string(expected.weights.cols) +
                  " by " + std::to_string(expected.tokens));
-    const DenseManyWork work{expected.weights, expected.tokens, processors};
-    const DenseManyShape& shape = dense_many_shapes[cheapest_shape(work)];
-    const Deal deal = cheapest_deal(work, shape).deal;
+    const DenseManyChoice choice = cheapest_deal({expected.weights, expected.tokens, processors});
+    const DenseManyShape& shape = dense_many_shapes[choice.shape];
     EXPECT_EQ(shape.columns, expected.shape.columns);
     EXPECT_EQ(shape.cluster_rows, expected.shape.cluster_rows);
     EXPECT_EQ(shape.cluster_tokens, expected.shape.cluster_tokens);
-    EXPECT_EQ(deal.rounds, expected.rounds);
-    EXPECT_EQ(deal.shared_tiles, expected.shared_tiles);
+    EXPECT_EQ(choice.deal.rounds, expected.rounds);
+    EXPECT_EQ(choice.deal.shared_tiles, expected.shared_tiles);
   }
 }
 

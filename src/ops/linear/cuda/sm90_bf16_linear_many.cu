@@ -522,9 +522,8 @@ constexpr std::array<LaunchMany<Output>, sizeof...(index)> launches_of(std::inde
 template <class Output>
 void run_many(const DenseRun& run, const Output& output, cudaStream_t stream) {
   static constexpr auto launches = launches_of<Output>(std::make_index_sequence<dense_many_shapes.size()>());
-  const DenseManyWork work{run.weight.shape, run.x.tokens, run.blocks};
-  const std::size_t shape = cheapest_shape(work);
-  launches[shape](run, cheapest_deal(work, dense_many_shapes[shape]).deal, output, stream);
+  const DenseManyChoice choice = cheapest_deal({run.weight.shape, run.x.tokens, run.blocks});
+  launches[choice.shape](run, choice.deal, output, stream);
 }
 
 template void run_many(const DenseRun&, const RowsOutput&, cudaStream_t);
