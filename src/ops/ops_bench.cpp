@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <random>
@@ -21,25 +22,25 @@ namespace {
 constexpr int rows = 2880, cols = 2880;
 constexpr std::size_t code_bytes = std::size_t{704} << 20;
 constexpr std::size_t scale_bytes = code_bytes / mxfp4_block_bytes;
-constexpr std::uintptr_t line_pair = 128;
+constexpr int most_past = 112;
 
 struct Weights {
-  std::vector<std::uint16_t> codes;
+  AlignedBytes codes;
   std::vector<std::uint8_t> scales;
 
-  Weights() : codes((code_bytes + 2 * line_pair) / 2), scales(scale_bytes) {
+  Weights() : codes(code_bytes + most_past), scales(scale_bytes) {
     std::mt19937_64 random(1);
-    for (std::size_t i = 0; i < codes.size(); i += 4) {
-      std::uint64_t four =
+    for (std::size_t i = 0; i < code_bytes + most_past; i += 8) {
+      const std::uint64_t four =
           (random() & 0x80ff80ff80ff80ffu) | 0x3f003f003f003f00u;  // ordinary as bfloat16 too
-      for (std::size_t j = 0; j < 4; ++j, four >>= 16) codes[i + j] = static_cast<std::uint16_t>(four);
+      std::memcpy(codes.data() + i, &four, sizeof four);
     }
     for (std::uint8_t& scale : scales) scale = static_cast<std::uint8_t>(118 + random() % 5);
   }
 };
 
-const Weights& weights() {
-  static const Weights all;
+Weights& weights() {
+  static Weights all;
   return all;
 }
 
@@ -53,11 +54,9 @@ struct Format {
 
 const std::uint8_t* codes_at(std::int64_t index, std::int64_t bytes) {
   const std::int64_t count = static_cast<std::int64_t>(code_bytes) / bytes;
-  static_assert(matrix_size / 2 % line_pair == 0);
-  const auto* const begin = reinterpret_cast<const std::uint8_t*>(weights().codes.data());
-  const std::uint8_t* const aligned =
-      begin + (line_pair - reinterpret_cast<std::uintptr_t>(begin) % line_pair) % line_pair;
-  return aligned + index % count * bytes + (index % 2 == 0 ? 48 : 112);
+  static_assert(matrix_size / 2 % 128 == 0 && most_past == 48 + 64);
+  return reinterpret_cast<const std::uint8_t*>(weights().codes.data()) + index % count * bytes +
+         (index % 2 == 0 ? 48 : most_past);
 }
 const std::uint8_t* scales_at(std::int64_t index) {
   constexpr std::int64_t bytes = std::int64_t{rows} * cols / 32;
@@ -84,14 +83,13 @@ constexpr Format formats[] = {
 double read_speed(int threads) {
   static std::map<int, double> known;
   if (const auto found = known.find(threads); found != known.end()) return found->second;
-  const std::vector<std::uint16_t>& all = weights().codes;
+  const auto* const words = reinterpret_cast<const std::uint64_t*>(weights().codes.data());
   ThreadPool pool(threads);
   double best = 0;
   for (int pass = 0; pass < 3; ++pass) {
     const auto start = std::chrono::steady_clock::now();
     pool.parallel_for(threads, [&](int begin, int end) {
-      const std::uint64_t* words = reinterpret_cast<const std::uint64_t*>(all.data());
-      const std::size_t n = all.size() / 4, share = n / static_cast<std::size_t>(threads);
+      const std::size_t n = code_bytes / 8, share = n / static_cast<std::size_t>(threads);
       std::uint64_t sums[16] = {};
       for (std::size_t i = static_cast<std::size_t>(begin) * share;
            i + 16 <= static_cast<std::size_t>(end) * share; i += 16) {

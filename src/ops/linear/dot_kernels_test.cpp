@@ -198,22 +198,23 @@ TEST_P(EveryKernel, GivesTheScalarBitsOnQ8AtEveryScale) {
 // As in files: not where a line does, nor at a multiple of a step. Nothing lies behind them.
 TEST_P(EveryKernel, GivesTheScalarBitsWhereverWeightsBegin) {
   std::mt19937 random(13);
-  for (const std::size_t from : {0, 1, 16, 48, 112}) {
-    for (const Shape& shape : {Shape{33, 544, 1}, Shape{18, 2880, 2}, Shape{40, 96, 5}, Shape{16, 352, 20}}) {
-      const auto size = static_cast<std::size_t>(shape.rows * shape.cols);
-      std::vector<std::uint8_t> codes(from + size), halves(from + size / 2), scales(from + size / dot_step);
-      for (std::vector<std::uint8_t>* bytes : {&codes, &halves, &scales}) {
-        for (std::uint8_t& byte : *bytes) byte = static_cast<std::uint8_t>(random());
-      }
-      for (std::uint8_t& scale : scales) scale = static_cast<std::uint8_t>(118 + scale % 8);
-      std::replace(codes.begin(), codes.end(), std::uint8_t{0x80}, std::uint8_t{0});  // no code of q8
+  for (const Shape& shape : {Shape{33, 544, 1}, Shape{18, 2880, 2}, Shape{40, 96, 5}, Shape{16, 352, 20}}) {
+    RandomMxfp4 mxfp4(random, 1, shape.rows, shape.cols);
+    RandomQ8 q8(random, shape.rows, shape.cols);
+    for (const std::ptrdiff_t from : {0, 1, 16, 48, 112}) {
+      const auto moved = [&](auto bytes) {
+        bytes.insert(bytes.begin(), static_cast<std::size_t>(from), 0);
+        bytes.shrink_to_fit();
+        return bytes;
+      };
+      const auto blocks = moved(mxfp4.blocks), scales = moved(mxfp4.scales), q8_scales = moved(q8.scales);
+      const auto codes = moved(q8.codes);
       for (const InputValues values : all_values) {
         const std::vector<float> x =
             inputs_of(random, values, static_cast<std::size_t>(shape.count * shape.cols));
         expect_scalar_bits(
-            Mxfp4Checkpoint{halves.data() + from, scales.data() + from, shape.rows, shape.cols}, values, x);
-        expect_scalar_bits(Q8Matrix{reinterpret_cast<const std::int8_t*>(codes.data() + from),
-                                    scales.data() + from, shape.rows, shape.cols},
+            Mxfp4Checkpoint{blocks.data() + from, scales.data() + from, shape.rows, shape.cols}, values, x);
+        expect_scalar_bits(Q8Matrix{codes.data() + from, q8_scales.data() + from, shape.rows, shape.cols},
                            values, x);
       }
     }

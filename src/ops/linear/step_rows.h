@@ -39,9 +39,6 @@ void with_count(int count, const Run& run) {
 // fast as memory gives them; then all lines asked for only fill the room that it has for loads which memory
 // has not answered, and eight-bit weights by one input come at four fifths of memory's speed.
 inline constexpr int each_line = 64, over_pages = 256;
-// Such lines are the first of four: of pairs' second lines alone a processor makes nothing, and asks for none
-// itself (Zen 4: 13 GB/s of MXFP4 by one eight-bit input, where first lines give 27).
-inline constexpr std::uintptr_t asked_from = 256;
 
 // Codes and scales that will be wanted, asked for in the order in which they lie, at the pace of their use:
 // reading several rows at once, a processor's own prefetching reaches a quarter of the memory's speed (EPYC,
@@ -72,8 +69,10 @@ class Ahead {
   }
 
  private:
+  // Of the lines over_pages apart. Asked for pairs' second lines alone, a processor makes nothing of them and
+  // asks for none itself (Zen 4: 13 GB/s of MXFP4 by one eight-bit input, where first lines give 27).
   static const std::uint8_t* first_line(const std::uint8_t* at) {
-    return at - reinterpret_cast<std::uintptr_t>(at) % asked_from;
+    return at - reinterpret_cast<std::uintptr_t>(at) % over_pages;
   }
 
   const std::uint8_t* codes_;
