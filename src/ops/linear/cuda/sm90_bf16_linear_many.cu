@@ -5,7 +5,7 @@
 // 160 tokens is 640 cycles of the tensor cores, 36 KB of shared memory, and 26 KB from the second-level
 // cache, which gives some 40 bytes a cycle; one of 128 is 512, 32 and 24. The wider the better, but for the
 // tiles' number: a launch is as long as its rounds of one tile a cluster, so of several widths that is taken
-// whose rounds come out best (dense_runs.h).
+// whose rounds come out best (dense_shapes.h).
 //
 // Four warpgroups: two of products, with a tile of 64 rows each; one that brings bytes, a warp for each part
 // of a stage; and one that puts out what the products leave in shared memory, while those are at the next
@@ -25,6 +25,7 @@
 #include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/dense_outputs.cuh"
 #include "ops/linear/cuda/dense_runs.h"
+#include "ops/linear/cuda/dense_shapes.h"
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/cluster.cuh"
 #include "ops/ptx/grid.cuh"

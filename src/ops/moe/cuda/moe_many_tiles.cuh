@@ -35,11 +35,11 @@ struct MoeManyWidths {
   }
 };
 
-// Of the three kernels, by how many tokens an expert has on average: `some` and `many` from so many on.
+// Of the three kernels, which the mean number of an expert's tokens chooses: the others from so many on.
 inline constexpr MoeManyWidths moe_many_widths_of_few{5, {8, 16, 24, 32, 40}};
 inline constexpr MoeManyWidths moe_many_widths_of_some{3, {48, 64, 80}};
 inline constexpr MoeManyWidths moe_many_widths_of_many{4, {112, 128, 144, 160}};
-inline constexpr int moe_many_some = 36, moe_many_many = 76;
+inline constexpr int moe_many_least_of_some = 36, moe_many_least_of_many = 76;
 
 // How an expert's tokens are cut into tiles: as few as will do, of equal numbers of tokens rather than a
 // small rest, and so of two neighbouring widths at most but for the last, which is as narrow as its tokens

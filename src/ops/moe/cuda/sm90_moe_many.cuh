@@ -347,9 +347,10 @@ Status launch_many(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs&
   }
   if (args.tokens == 0) return {};
   const int mean = args.tokens * args.top_k / weights.gate_up.experts;  // tokens of an expert
-  NIBBLE_RETURN_IF_ERROR(mean < moe_many_some   ? launch_products<FewTokens<Layout>>(weights, args, stream)
-                         : mean < moe_many_many ? launch_products<SomeTokens<Layout>>(weights, args, stream)
-                                                : launch_products<ManyTokens<Layout>>(weights, args, stream));
+  NIBBLE_RETURN_IF_ERROR(
+      mean < moe_many_least_of_some   ? launch_products<FewTokens<Layout>>(weights, args, stream)
+      : mean < moe_many_least_of_many ? launch_products<SomeTokens<Layout>>(weights, args, stream)
+                                      : launch_products<ManyTokens<Layout>>(weights, args, stream));
   if (args.out != nullptr) launch_moe_combine(args, weights.down.shape.rows, stream);
   return {};
 }
