@@ -13,6 +13,8 @@ constexpr std::string_view avx512[] = {"avx512bw", "avx512dq", "avx512f", "avx51
 constexpr std::string_view avx512_fma[] = {"avx2", "avx512bw", "avx512dq", "avx512f", "avx512vl", "fma"};
 constexpr std::string_view avx512_bf16[] = {"avx512_bf16", "avx512_vnni", "avx512bw", "avx512dq",
                                             "avx512f",     "avx512vbmi",  "avx512vl"};
+constexpr std::string_view avx512_vnni[] = {"avx512_vnni", "avx512bw",   "avx512dq",
+                                            "avx512f",     "avx512vbmi", "avx512vl"};
 constexpr std::string_view amx[] = {"amx_bf16", "amx_tile", "avx512_bf16", "avx512_vnni", "avx512bw",
                                     "avx512dq", "avx512f",  "avx512vbmi",  "avx512vl"};
 
@@ -59,6 +61,7 @@ constexpr ExpertKernel experts[] = {
     {.facts = on_sm100("sm100_bf16"), .format = StoredFormat::bf16, .exchanges = true},
     {.facts = on_cpu("cpu_amx", amx)},
     {.facts = on_cpu("cpu_avx512_bf16", avx512_bf16)},
+    {.facts = on_cpu("cpu_avx512_vnni", avx512_vnni)},
     {.facts = on_cpu("cpu_avx512", avx512)},
     {.facts = on_cpu("cpu_avx2", avx2)},
     {.facts = on_cpu("cpu_scalar", {})},

@@ -86,13 +86,14 @@ std::string what_works(const FieldSpec& spec, const std::vector<Judged>& judged)
 }
 
 // Where a choice came from, and why.
-void explain(const std::vector<Judged>& judged, const Judged& chosen, bool asked, Choice& choice) {
+void explain(const std::vector<Judged>& judged, const Judged& chosen, const std::vector<Reason>& preferences,
+             bool asked, Choice& choice) {
   choice.why = asked ? "asked for" : chosen.candidate.why;
   choice.from = asked ? "user" : "default";
   if (asked) return;
-  if (!chosen.preferences.empty()) {
-    choice.from = "rule:" + std::string(chosen.preferences[0].rule);
-    choice.why = chosen.preferences[0].why;
+  if (!preferences.empty()) {
+    choice.from = "rule:" + std::string(preferences[0].rule);
+    choice.why = preferences[0].why;
   } else if (&chosen != judged.data()) {
     // The one before it, which would have been taken otherwise.
     const Judged& before = *(&chosen - 1);
@@ -182,7 +183,7 @@ Status decide(std::span<const Rule> rules, const FieldSpec& spec, Situation& s, 
                   remaining(judged));
   }
   Choice choice{.field = std::string(spec.name), .value = chosen->candidate.value};
-  explain(judged, *chosen, !asked.empty(), choice);
+  explain(judged, *chosen, chosen->preferences, !asked.empty(), choice);
   list_others(judged, *chosen, choice);
   s.decided[static_cast<std::size_t>(spec.field)] = chosen->candidate;
   plan.choices.push_back(std::move(choice));
@@ -242,6 +243,23 @@ Status refuse_pair(const std::vector<Judged>& judged, const AskedPair& asked) {
   return invalid_argument(what + ": " + first->why_not() + "; give " + works);
 }
 
+// A pair's preferences by the row that they explain: its kernel's are those that it has with every exchange.
+struct PairPreferences {
+  std::vector<Reason> runner, exchange;
+};
+PairPreferences preferences_of(const std::vector<Judged>& judged, const Judged& chosen) {
+  PairPreferences found;
+  for (const Reason& preference : chosen.preferences) {
+    const bool of_kernel = std::all_of(judged.begin(), judged.end(), [&](const Judged& each) {
+      return each.candidate.path.kernel != chosen.candidate.path.kernel ||
+             std::any_of(each.preferences.begin(), each.preferences.end(),
+                         [&](const Reason& other) { return other.rule == preference.rule; });
+    });
+    (of_kernel ? found.runner : found.exchange).push_back(preference);
+  }
+  return found;
+}
+
 // Compute and exchange are one choice; the plan shows each in a row of its own.
 Status decide_pair(std::span<const Rule> rules, const FieldSpec& spec, Situation& s, Plan& plan) {
   const std::vector<Judged> judged = judge(rules, spec, s);
@@ -253,13 +271,14 @@ Status decide_pair(std::span<const Rule> rules, const FieldSpec& spec, Situation
   const ExpertPath& path = chosen->candidate.path;
   Choice runner{.field = "moe_runner", .value = std::string(path.kernel)};
   Choice exchange{.field = "token_exchange", .value = std::string(path.exchange)};
-  explain(judged, *chosen, !asked.runner.empty(), runner);
-  explain(judged, *chosen, !asked.exchange.empty(), exchange);
-  if (asked.exchange.empty() && chosen->preferences.empty()) {
+  const PairPreferences preferences = preferences_of(judged, *chosen);
+  explain(judged, *chosen, preferences.runner, !asked.runner.empty(), runner);
+  explain(judged, *chosen, preferences.exchange, !asked.exchange.empty(), exchange);
+  if (asked.exchange.empty() && preferences.exchange.empty()) {
     exchange.why = "every rank has every token";
     exchange.from = "default";
   }
-  if (asked.runner.empty() && !chosen->preferences.empty()) {
+  if (asked.runner.empty() && preferences.runner.empty() && !preferences.exchange.empty()) {
     runner.why = chosen->candidate.why;
     runner.from = "default";
   }

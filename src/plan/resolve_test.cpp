@@ -116,7 +116,7 @@ TEST(Plan, ARefusalNamesTheOptionTheReasonAndWhatWorks) {
   EXPECT_EQ(
       refusal({.moe_runner_backend = "cpu_amx"}),
       "--moe-runner-backend cpu_amx: this CPU lacks what cpu_amx needs: amx_bf16, amx_tile; give auto or "
-      "one of cpu_avx512_bf16, cpu_avx512, cpu_avx2, cpu_scalar");
+      "one of cpu_avx512_bf16, cpu_avx512_vnni, cpu_avx512, cpu_avx2, cpu_scalar");
   EXPECT_EQ(
       refusal({.all_reduce = "nccl", .tensor_parallel = 4}, "h200x4"),
       "--all-reduce nccl: its order of additions depends on the message's size: bits would depend on the "
@@ -124,6 +124,20 @@ TEST(Plan, ARefusalNamesTheOptionTheReasonAndWhatWorks) {
   EXPECT_EQ(refusal({.all_reduce = "fussed"}),
             "--all-reduce fussed: not one of its values, the nearest is fused; give none");
   EXPECT_NE(refusal({.attention_backend = "cpu_avx51"}).find("the nearest is cpu_avx512"), std::string::npos);
+}
+
+TEST(Plan, IntelsCpuWithoutTilesMultipliesSingly) {
+  const auto runner = [](const char* model, std::vector<std::string> more) {
+    Machine cpu = machine("cpu");
+    cpu.cpu.model = model;
+    cpu.cpu.features.insert(cpu.cpu.features.begin(), more.begin(), more.end());
+    const Plan plan = resolve({}, cpu, gpt_oss()).value();
+    EXPECT_EQ(plan.choice("token_exchange").from, "default");
+    return plan.choice("moe_runner").value + " from " + plan.choice("moe_runner").from;
+  };
+  EXPECT_EQ(runner("Intel(R) Xeon(R) Processor", {}), "cpu_avx512_vnni from rule:intel-multiplies-singly");
+  EXPECT_EQ(runner("Intel(R) Xeon(R) Processor", {"amx_bf16", "amx_tile"}), "cpu_amx from default");
+  EXPECT_EQ(runner("AMD EPYC 9R14", {}), "cpu_avx512_bf16 from rule:exchange-needs-ranks");
 }
 
 TEST(Plan, TheSameForAsManyRanksAsHoldTheModel) {

@@ -25,6 +25,7 @@ std::string lacking(const S& s, const KernelFacts& kernel) {
   return "this CPU lacks what " + std::string(kernel.name) +
          " needs: " + missing_features(kernel, s.machine.cpu);
 }
+bool is_intel(const CpuFacts& cpu) { return cpu.model.find("Intel") != std::string::npos; }
 bool other_architecture(const S& s, const KernelFacts& kernel) {
   return s.on_gpu() && kernel.device == DeviceKind::cuda &&
          kernel.compute_capability != s.machine.gpu.compute_capability;
@@ -225,6 +226,13 @@ constexpr Rule rules[] = {
               std::string(dispatch_format_name(c.path.dispatch)) + " ones";
      },
      true},
+    {"intel-multiplies-singly", Field::experts, Effect::prefer,
+     [](const S& s, const C& c) {
+       return c.path.kernel == "cpu_avx512_vnni" && is_intel(s.machine.cpu) && !s.machine.cpu.has("amx_tile");
+     },
+     [](const S&, const C&) {
+       return std::string("an Intel CPU starts four multiply-adds for one VDPBF16PS");
+     }},
     {"spread-experts-exchange", Field::experts, Effect::prefer,
      [](const S& s, const C& c) {
        return c.path.exchange == "normal" && s.number(Field::expert_parallel) > 1;

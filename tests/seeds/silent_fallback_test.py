@@ -6,7 +6,7 @@ import pytest
 from nibble_program import BINARY, PARITY, run
 
 EXAMPLE = PARITY / "example"
-RUNNERS = ("cpu_avx512_bf16", "cpu_amx", "cpu_avx512", "cpu_avx2", "cpu_scalar")
+RUNNERS = ("cpu_avx512_bf16", "cpu_amx", "cpu_avx512_vnni", "cpu_avx512", "cpu_avx2", "cpu_scalar")
 STAND_INS = BINARY.parent / "src/plan"
 
 

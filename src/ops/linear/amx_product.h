@@ -184,7 +184,7 @@ NIBBLE_512 void multiply_scaled_sums(const StepRows& matrix, int row, int rows, 
   for (int first = 0; first < count; first += input_group, inputs += steps) {
     std::memset(totals, 0, sizeof totals);
     for (int step = 0; step < steps; ++step) {
-      RowsStep weights;
+      RowsStep<PairProducts> weights;
       tile.read(step);
       decode_rows(decoder, tile, step, weights);
       for (int i = 0; i < std::min(input_group, count - first); ++i) {
@@ -388,7 +388,7 @@ void multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& in
 }
 
 NIBBLE_512 inline void prepare(const DenseMatrix&, const DotInputs& inputs, int begin, int end) {
-  pack_input_groups(inputs, begin, end, natural_order_words());
+  pack_input_groups<PairProducts>(inputs, begin, end, natural_order_words());
 }
 
 }  // namespace nibble::amx

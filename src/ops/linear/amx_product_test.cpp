@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "ops/linear/dot_avx512_bf16.h"
+#include "ops/linear/dot_avx512.h"
 #include "ops/op_test_util.h"
 
 namespace nibble {

@@ -1,7 +1,8 @@
-// Weights of sixteen steps at once, decoded to bfloat16 in the pairs that VDPBF16PS wants. A lane is a step:
-// of sixteen steps of one row, or the same step of sixteen rows.
+// Weights of sixteen steps at once, decoded to bfloat16 in pairs of k that continue a chain. A lane is a
+// step: of sixteen steps of one row, or the same step of sixteen rows.
 #pragma once
 
+#include "ops/linear/chain_products512.h"
 #include "ops/linear/dot_kernels.h"
 #include "ops/linear/simd512.h"
 #include "ops/linear/step_rows.h"
@@ -188,17 +189,19 @@ struct Q8Decoder {
 };
 
 // A step of a group of inputs, as the decoders pair k.
+template <class Products>
 struct alignas(64) GroupStep {
-  std::uint32_t pairs[16][input_group];
+  typename Products::Stored pairs[16];
 };
 
 // Inputs [begin, end), in groups of input_group: for each step, sixteen words of two k as `order` pairs them,
 // each of all the group's inputs. begin is a multiple of input_group; a short group is filled with zeros.
+template <class Products>
 NIBBLE_512 inline void pack_input_groups(const DotInputs& inputs, int begin, int end, __m512i order) {
   const int steps = inputs.rows.cols / dot_step;
   for (int first = begin; first < end; first += input_group) {
-    std::uint32_t* out = reinterpret_cast<std::uint32_t*>(inputs.prepared) +
-                         static_cast<std::int64_t>(first / input_group) * steps * 16 * input_group;
+    GroupStep<Products>* out = reinterpret_cast<GroupStep<Products>*>(inputs.prepared) +
+                               static_cast<std::int64_t>(first / input_group) * steps;
     for (int step = 0; step < steps; ++step) {
       __m512i words[16];
       for (int i = 0; i < input_group; ++i) {
@@ -206,7 +209,7 @@ NIBBLE_512 inline void pack_input_groups(const DotInputs& inputs, int begin, int
                                    : _mm512_setzero_si512();
       }
       transpose_words(words);
-      for (int j = 0; j < 16; ++j, out += input_group) _mm512_store_si512(out, words[j]);
+      for (int j = 0; j < 16; ++j) Products::store(out[step].pairs[j], words[j]);
     }
   }
 }
@@ -228,15 +231,16 @@ struct DecoderOf<Mxfp4Checkpoint> {
 
 // One step of sixteen rows, a lane a row: pairs[4c + j] as the decoder gives them, and the scales of its
 // codes.
+template <class Products>
 struct alignas(64) RowsStep {
-  std::uint32_t pairs[16][tile_rows];
+  typename Products::Stored pairs[16];
   std::uint8_t scales[tile_rows];
   bool plain;  // none of them is 0 or 255
 };
 
-template <class Decoder>
+template <class Products, class Decoder>
 NIBBLE_512 inline void decode_rows(const Decoder& decoder, const TileSteps<Decoder>& tile, int step,
-                                   RowsStep& out) {
+                                   RowsStep<Products>& out) {
   constexpr int part_count = Decoder::step_bytes / 16;
   const std::uint8_t(*parts)[4][64] = tile.parts(step);
   __m512i words[Decoder::word_count];
@@ -251,8 +255,7 @@ NIBBLE_512 inline void decode_rows(const Decoder& decoder, const TileSteps<Decod
   for (int half = 0; half < 8; ++half) {
     __m512i pairs[2];
     decoder.pairs(words, half / 2, half % 2, pairs);
-    _mm512_store_si512(out.pairs[2 * half], pairs[0]);
-    _mm512_store_si512(out.pairs[2 * half + 1], pairs[1]);
+    for (int j = 0; j < 2; ++j) Products::store(out.pairs[2 * half + j], pairs[j]);
   }
   out.plain = tile.plain();
   if constexpr (Decoder::scaled)
@@ -272,7 +275,7 @@ NIBBLE_512 inline void add_to_totals(const __m512 (&even)[count], const __m512 (
     return;
   }
   const __m512 factors = scaled ? plain_factors(part_at(scales)) : _mm512_setzero_ps();
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int i = 0; i < count; ++i) {
     __m512 sum = _mm512_add_ps(even[i], odd[i]);
     if constexpr (scaled) sum = _mm512_mul_ps(sum, factors);

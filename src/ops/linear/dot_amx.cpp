@@ -8,7 +8,7 @@
 
 #include "ops/linear/amx_product.h"
 #include "ops/linear/amx_tiles.h"
-#include "ops/linear/dot_avx512_bf16.h"
+#include "ops/linear/dot_avx512.h"
 
 namespace nibble {
 namespace {
@@ -44,13 +44,13 @@ bool amx_supported() { return avx512_bf16_supported() && processor_has_tiles() &
 
 void amx_prepare(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end) {
   takes_tiles(inputs) ? amx::prepare(matrix, inputs, begin, end)
-                      : avx512_bf16_prepare(matrix, inputs, begin, end);
+                      : avx512_vnni_prepare(matrix, inputs, begin, end);
 }
 
 void amx_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
                   const TotalsSink& store) {
   takes_tiles(inputs) ? amx::multiply<AmxTiles>(matrix, begin, end, inputs, store)
-                      : avx512_bf16_multiply(matrix, begin, end, inputs, store);
+                      : avx512_vnni_multiply(matrix, begin, end, inputs, store);
 }
 
 }  // namespace nibble

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "ops/linear/block_groups512.h"
+#include "ops/linear/chain_products512.h"
 
 namespace nibble {
 namespace {
@@ -21,13 +22,15 @@ constexpr int group_steps = 16;
 
 // A group of an input: word (lane) of register j is the j-th pair of the lane's step. Group g of input i of n
 // is the one at g * n + i.
+template <class Products>
 struct alignas(64) InputGroup {
-  std::uint32_t pairs[16][group_steps];
+  typename Products::Stored pairs[16];
 };
 
 constexpr int groups_of(int cols) { return (cols + group_steps * dot_step - 1) / (group_steps * dot_step); }
 
-NIBBLE_512 void pack_groups(const float* x, int steps, InputGroup* groups, int stride) {
+template <class Products>
+NIBBLE_512 void pack_groups(const float* x, int steps, InputGroup<Products>* groups, int stride) {
   const __m512i order = pair_order_words();
   for (int first = 0; first < steps; first += group_steps, groups += stride) {
     __m512i lanes[16];
@@ -35,7 +38,7 @@ NIBBLE_512 void pack_groups(const float* x, int steps, InputGroup* groups, int s
       lanes[lane] =
           first + lane < steps ? bf16_step(x + (first + lane) * dot_step, order) : _mm512_setzero_si512();
     transpose_words(lanes);
-    for (int j = 0; j < 16; ++j) _mm512_store_si512(groups->pairs[j], lanes[j]);
+    for (int j = 0; j < 16; ++j) Products::store(groups->pairs[j], lanes[j]);
   }
 }
 
@@ -47,8 +50,9 @@ constexpr int rows_at_once(int inputs) {
   return inputs == 1 ? 16 / Decoder::word_count : 2;
 }
 
-template <class Decoder>
-constexpr int bytes_apart = rows_at_once<Decoder>(1) == 1 ? over_pages : each_line;
+template <class Products, class Decoder>
+constexpr int bytes_apart = Products::asking == Asking::leading&& rows_at_once<Decoder>(1) == 1 ? over_pages
+                                                                                                : each_line;
 
 // Groups of a row before those of the next rows, as far as their sums have room in the caches.
 constexpr int groups_at_once = 8;
@@ -75,10 +79,10 @@ NIBBLE_512 inline void read_group(const Decoder& decoder, const std::uint8_t* co
 }
 
 // The sums of one group's steps of `rows` rows with each input.
-template <class Decoder, int rows, int count, bool full>
+template <class Products, class Decoder, int rows, int count, bool full>
 NIBBLE_512 inline void multiply_group(const Decoder& decoder, const StepRows& matrix,
                                       const std::uint8_t* codes, const std::uint8_t* scales, int steps,
-                                      const InputGroup* inputs, float (*sums)[group_steps]) {
+                                      const InputGroup<Products>* inputs, float (*sums)[group_steps]) {
   __m512i words[rows][Decoder::word_count];
   __m512 even[rows][count], odd[rows][count];
 #pragma GCC unroll 4
@@ -96,11 +100,11 @@ NIBBLE_512 inline void multiply_group(const Decoder& decoder, const StepRows& ma
     for (int i = 0; i < count; ++i) {
 #pragma GCC unroll 2
       for (int j = 0; j < 2; ++j) {
-        const __m512bh input = (__m512bh)_mm512_load_si512(inputs[i].pairs[2 * half + j]);
+        const auto input = Products::load(inputs[i].pairs[2 * half + j]);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; ++r) {
           __m512& chain = half % 2 == 0 ? even[r][i] : odd[r][i];
-          chain = _mm512_dpbf16_ps(chain, (__m512bh)pairs[r][j], input);
+          chain = Products::add(chain, Products::of(pairs[r][j]), input);
         }
       }
     }
@@ -142,25 +146,26 @@ NIBBLE_512 inline void multiply_group(const Decoder& decoder, const StepRows& ma
 }
 
 // Groups [from, to) of `rows` rows from `row` on; the first one is row `at` of the sums.
-template <class Decoder, int rows, int count>
+template <class Products, class Decoder, int rows, int count>
 NIBBLE_512 inline void multiply_groups(const Decoder& decoder, const StepRows& matrix, std::int64_t row,
-                                       int from, int to, Ahead& ahead, const InputGroup* inputs,
+                                       int from, int to, Ahead& ahead, const InputGroup<Products>* inputs,
                                        GroupSums<count>* sums, int at) {
   const int steps = static_cast<int>(matrix.row_steps);
   for (int g = from; g < to; ++g) {
 #pragma GCC unroll 4
-    for (int r = 0; r < rows; ++r) ahead.template ask_for<Decoder, group_steps, bytes_apart<Decoder>>();
+    for (int r = 0; r < rows; ++r)
+      ahead.template ask_for<Decoder, group_steps, bytes_apart<Products, Decoder>>();
     const std::int64_t first = row * matrix.row_steps + g * group_steps;
     const std::uint8_t* codes = matrix.codes + first * Decoder::step_bytes;
     const std::uint8_t* scales = Decoder::scaled ? matrix.scales + first : nullptr;
     const int left = std::min(group_steps, steps - g * group_steps);
     float(*out)[group_steps] = sums[g - from][0] + at;
     if (left == group_steps) {
-      multiply_group<Decoder, rows, count, true>(decoder, matrix, codes, scales, left, inputs + g * count,
-                                                 out);
+      multiply_group<Products, Decoder, rows, count, true>(decoder, matrix, codes, scales, left,
+                                                           inputs + g * count, out);
     } else {
-      multiply_group<Decoder, rows, count, false>(decoder, matrix, codes, scales, left, inputs + g * count,
-                                                  out);
+      multiply_group<Products, Decoder, rows, count, false>(decoder, matrix, codes, scales, left,
+                                                            inputs + g * count, out);
     }
   }
 }
@@ -178,11 +183,11 @@ NIBBLE_512 inline __m512 add_steps(__m512 total, const float (*sums)[group_steps
   return total;
 }
 
-template <class Decoder, int count>
+template <class Products, class Decoder, int count>
 NIBBLE_512 void multiply_few(const StepRows& matrix, int begin, int end, const std::byte* prepared,
                              const TotalsSink& store) {
   constexpr int at_once = rows_at_once<Decoder>(count), bytes_ahead = 16384;
-  const InputGroup* inputs = reinterpret_cast<const InputGroup*>(prepared);
+  const InputGroup<Products>* inputs = reinterpret_cast<const InputGroup<Products>*>(prepared);
   const int steps = static_cast<int>(matrix.row_steps), groups = groups_of(steps * dot_step);
   alignas(64) GroupSums<count> sums[groups_at_once];
   alignas(64) TileTotals totals;
@@ -198,9 +203,11 @@ NIBBLE_512 void multiply_few(const StepRows& matrix, int begin, int end, const s
       const int to = std::min(groups, from + groups_at_once);
       int r = 0;
       for (; r + at_once <= rows; r += at_once)
-        multiply_groups<Decoder, at_once, count>(decoder, matrix, row + r, from, to, ahead, inputs, sums, r);
+        multiply_groups<Products, Decoder, at_once, count>(decoder, matrix, row + r, from, to, ahead, inputs,
+                                                           sums, r);
       for (; r < rows; ++r)
-        multiply_groups<Decoder, 1, count>(decoder, matrix, row + r, from, to, ahead, inputs, sums, r);
+        multiply_groups<Products, Decoder, 1, count>(decoder, matrix, row + r, from, to, ahead, inputs, sums,
+                                                     r);
       for (int g = from; g < to; ++g) {
         const int left = std::min(group_steps, steps - g * group_steps);
         for (int i = 0; i < count; ++i) total[i] = add_steps(total[i], sums[g - from][i], left);
@@ -223,22 +230,31 @@ bool are_few_inputs(const DenseMatrix& matrix, int count) {
                     matrix);
 }
 
+template <class Products>
 void avx512_few_prepare(const DotInputs& inputs, int begin, int end) {
   for (int i = begin; i < end; ++i)
-    pack_groups(inputs.rows[i], inputs.rows.cols / dot_step,
-                reinterpret_cast<InputGroup*>(inputs.prepared) + i, inputs.rows.count);
+    pack_groups<Products>(inputs.rows[i], inputs.rows.cols / dot_step,
+                          reinterpret_cast<InputGroup<Products>*>(inputs.prepared) + i, inputs.rows.count);
 }
 
+template <class Products>
 void avx512_few_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
                          const TotalsSink& store) {
   std::visit(
       [&](const auto& each) {
         using Decoder = DecoderFor<decltype(each)>;
         with_count<1, few_inputs<Decoder>>(inputs.rows.count, [&](auto count) {
-          multiply_few<Decoder, count>(steps_of(each), begin, end, inputs.prepared, store);
+          multiply_few<Products, Decoder, count>(steps_of(each), begin, end, inputs.prepared, store);
         });
       },
       matrix);
 }
+
+template void avx512_few_prepare<PairProducts>(const DotInputs&, int, int);
+template void avx512_few_prepare<SingleProducts>(const DotInputs&, int, int);
+template void avx512_few_multiply<PairProducts>(const DenseMatrix&, int, int, const DotInputs&,
+                                                const TotalsSink&);
+template void avx512_few_multiply<SingleProducts>(const DenseMatrix&, int, int, const DotInputs&,
+                                                  const TotalsSink&);
 
 }  // namespace nibble

@@ -4,12 +4,13 @@
 
 #include "base/check.h"
 #include "ops/linear/dot_amx.h"
-#include "ops/linear/dot_avx512_bf16.h"
+#include "ops/linear/dot_avx512.h"
 #include "ops/linear/dot_tile_avx2.h"
 #include "ops/linear/dot_tile_avx512.h"
 #include "ops/linear/dot_tile_scalar.h"
 #include "ops/linear/float_inputs.h"
 #include "ops/linear/int8_inputs.h"
+#include "ops/linear/step_rows.h"
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -18,10 +19,15 @@
 namespace nibble {
 namespace {
 
+constexpr auto led_int8 = avx512_int8_multiply<Asking::leading>;
+constexpr auto asked_int8 = avx512_int8_multiply<Asking::each_line>;
+
 constexpr DotKernels kernels[] = {
-    {"amx", amx_supported, amx_prepare, amx_multiply, avx512_int8_prepare, avx512_int8_multiply},
+    {"amx", amx_supported, amx_prepare, amx_multiply, avx512_int8_prepare, asked_int8},
     {"avx512_bf16", avx512_bf16_supported, avx512_bf16_prepare, avx512_bf16_multiply, avx512_int8_prepare,
-     avx512_int8_multiply},
+     led_int8},
+    {"avx512_vnni", avx512_vnni_supported, avx512_vnni_prepare, avx512_vnni_multiply, avx512_int8_prepare,
+     asked_int8},
     {"avx512", avx512_supported, prepare_float_inputs, avx512_multiply, avx2_int8_prepare,
      avx2_int8_multiply},
     {"avx2", avx2_supported, avx2_prepare, avx2_multiply, avx2_int8_prepare, avx2_int8_multiply},
@@ -55,10 +61,8 @@ std::size_t prepared_bytes(int cols, int count) {
   const auto round_up = [](int n, int to) {
     return static_cast<std::size_t>(n + to - 1) / static_cast<std::size_t>(to) * static_cast<std::size_t>(to);
   };
-  // As floats in whole groups of eight steps, or as bfloat16 in those of sixteen; eight-bit ones take less.
-  const std::size_t one =
-      std::max(round_up(cols, 8 * dot_step) * sizeof(float), round_up(cols, 16 * dot_step) * sizeof(Bf16));
-  return round_up(count, input_group) * one;
+  // As floats in whole groups of sixteen steps; others take less.
+  return round_up(count, input_group) * round_up(cols, 16 * dot_step) * sizeof(float);
 }
 
 void prepare_rows(const DotKernels& chosen, const DenseMatrix& matrix, const DotInputs& inputs, int begin,

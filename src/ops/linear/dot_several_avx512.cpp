@@ -13,9 +13,9 @@ constexpr int least_inputs = 2, most_inputs = 8;  // whose sums of both parities
 
 // One step of a tile with each input. A function of its own, so that the compiler does not take what is read
 // of the inputs out of the loop over tiles, to where it has no registers for it.
-template <class Decoder, int count>
+template <class Products, class Decoder, int count>
 [[gnu::noinline]] NIBBLE_512 void multiply_step(const Decoder& decoder, const std::uint8_t (*parts)[4][64],
-                                                const GroupStep& inputs, const std::uint8_t* scales,
+                                                const GroupStep<Products>& inputs, const std::uint8_t* scales,
                                                 bool plain, TileTotals* totals) {
   constexpr int part_count = Decoder::step_bytes / 16;
   __m512i words[Decoder::word_count];
@@ -35,11 +35,11 @@ template <class Decoder, int count>
     decoder.pairs(words, half / 2, half % 2, pairs);
 #pragma GCC unroll 2
     for (int j = 0; j < 2; ++j) {
+      const auto weights = Products::of(pairs[j]);
 #pragma GCC unroll 8
       for (int i = 0; i < count; ++i) {
-        const __m512i one = _mm512_set1_epi32(static_cast<int>(inputs.pairs[2 * half + j][i]));
         __m512& chain = chains[half % 2][i];
-        chain = _mm512_dpbf16_ps(chain, (__m512bh)pairs[j], (__m512bh)one);
+        chain = Products::add(chain, weights, Products::spread(inputs.pairs[2 * half + j], i));
       }
     }
   }
@@ -47,11 +47,11 @@ template <class Decoder, int count>
 }
 
 // Two tiles go through a step, so that the inputs' part of it comes once for both.
-template <class Decoder, int count>
+template <class Products, class Decoder, int count>
 NIBBLE_512 void multiply_several(const StepRows& matrix, int begin, int end, const std::byte* prepared,
                                  const TotalsSink& store) {
   constexpr int most_rows = 2 * tile_rows;
-  const GroupStep* inputs = reinterpret_cast<const GroupStep*>(prepared);
+  const GroupStep<Products>* inputs = reinterpret_cast<const GroupStep<Products>*>(prepared);
   const int steps = static_cast<int>(matrix.row_steps);
   alignas(64) TileTotals totals[2][count];
   const Decoder decoder;
@@ -65,8 +65,8 @@ NIBBLE_512 void multiply_several(const StepRows& matrix, int begin, int end, con
       for (auto& tile : tiles) tile.read(step);
       for (int t = 0; t < 2; ++t) {
         ahead.ask_for<Decoder, 16>();
-        multiply_step<Decoder, count>(decoder, tiles[t].parts(step), inputs[step], tiles[t].scales(step),
-                                      tiles[t].plain(), totals[t]);
+        multiply_step<Products, Decoder, count>(decoder, tiles[t].parts(step), inputs[step],
+                                                tiles[t].scales(step), tiles[t].plain(), totals[t]);
       }
     }
     for (int t = 0; t < 2 && row + t * tile_rows < end; ++t) {
@@ -79,16 +79,22 @@ NIBBLE_512 void multiply_several(const StepRows& matrix, int begin, int end, con
 
 bool are_several_inputs(int count) { return count >= least_inputs && count <= most_inputs; }
 
+template <class Products>
 void avx512_several_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
                              const TotalsSink& store) {
   std::visit(
       [&](const auto& each) {
         using Decoder = typename DecoderOf<std::remove_cvref_t<decltype(each)>>::Type;
         with_count<least_inputs, most_inputs>(inputs.rows.count, [&](auto count) {
-          multiply_several<Decoder, count>(steps_of(each), begin, end, inputs.prepared, store);
+          multiply_several<Products, Decoder, count>(steps_of(each), begin, end, inputs.prepared, store);
         });
       },
       matrix);
 }
+
+template void avx512_several_multiply<PairProducts>(const DenseMatrix&, int, int, const DotInputs&,
+                                                    const TotalsSink&);
+template void avx512_several_multiply<SingleProducts>(const DenseMatrix&, int, int, const DotInputs&,
+                                                      const TotalsSink&);
 
 }  // namespace nibble

@@ -34,10 +34,12 @@ void with_count(int count, const Run& run) {
   if constexpr (least < most) with_count<least + 1, most>(count, run);
 }
 
-// How far apart the lines are that are asked for ahead: each, or only enough of them to lead a processor that
-// asks for lines itself over the borders of pages. It does so where one row is read after the other and as
-// fast as memory gives them; then all lines asked for only fill the room that it has for loads which memory
-// has not answered, and eight-bit weights by one input come at four fifths of memory's speed.
+// Which lines of weights by few inputs, read one row after the other, are asked for ahead: each, or only
+// enough of them to lead a processor that asks for the rest itself. All lines asked for fill the room that
+// AMD's (Zen 4) has for loads which memory has not answered, and eight-bit weights by one input then come at
+// four fifths of memory's speed; Intel's (Emerald Rapids) read a fifth more if each is asked for.
+enum class Asking : std::uint8_t { each_line, leading };
+// How far apart such lines are, in bytes.
 inline constexpr int each_line = 64, over_pages = 256;
 
 // Codes and scales that will be wanted, asked for in the order in which they lie, at the pace of their use:
