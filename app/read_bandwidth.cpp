@@ -13,12 +13,17 @@ namespace nibble {
 namespace {
 
 constexpr std::size_t buffer_bytes = std::size_t{1} << 30;
-constexpr int passes = 7;
+constexpr int passes = 8;
 
-// Independent sums, so that the additions never wait for one another and the memory is all that counts.
+// Independent sums, so that the additions never wait for one another and the memory is all that counts. Lines
+// may be asked for ahead: an Intel CPU (Emerald Rapids) then reads a sixth more.
+template <bool asks_ahead>
 std::uint64_t sum_words(const std::uint64_t* words, std::size_t count) {
+  constexpr std::size_t line_words = 64 / sizeof(std::uint64_t), words_ahead = 64 * line_words;
   std::uint64_t sums[16] = {};
   for (std::size_t i = 0; i + 16 <= count; i += 16) {
+    for (std::size_t word = 0; asks_ahead && word < 16; word += line_words)
+      __builtin_prefetch(words + std::min(i + word + words_ahead, count), 0, 2);
     for (std::size_t lane = 0; lane < 16; ++lane) sums[lane] += words[i + lane];
   }
   std::uint64_t total = 0;
@@ -43,9 +48,10 @@ Result<double> measure_read_bandwidth(int threads) {
   std::atomic<std::uint64_t> total = 0;
   for (int pass = 0; pass < passes; ++pass) {
     const auto begin_time = std::chrono::steady_clock::now();
+    const auto sum = pass % 2 == 0 ? sum_words<false> : sum_words<true>;
     pool.parallel_for(shares, [&](int begin, int end) {
-      total += sum_words(words + static_cast<std::size_t>(begin) * words_a_share,
-                         static_cast<std::size_t>(end - begin) * words_a_share);
+      total += sum(words + static_cast<std::size_t>(begin) * words_a_share,
+                   static_cast<std::size_t>(end - begin) * words_a_share);
     });
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_time).count();

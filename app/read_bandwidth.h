@@ -5,8 +5,8 @@
 
 namespace nibble {
 
-// Bytes a second that `threads` threads read together from a buffer far larger than the caches; the best
-// of a few passes.
+// Bytes a second that `threads` threads read together from a buffer far larger than the caches, with lines
+// asked for ahead or without; the best of a few passes.
 Result<double> measure_read_bandwidth(int threads);
 
 }  // namespace nibble
