@@ -15,10 +15,8 @@ namespace nibble {
 //   add               a chain continued by a pair
 //   inputs_at_once    for many inputs, whose chains of `parities_at_once` fill half the registers
 //   asking            which lines processors want to be asked for
-//   plain_inputs      at most: bfloat16 weights by so few go by dot_tile_avx512.h, where rows need no
-//   decoding
-// PairProducts want AVX-512 BF16, and nothing else here does: a compiler makes VDPBF16PS of nothing but its
-// name.
+//   plain_inputs      at most: bfloat16 weights by so few go by dot_tile_avx512.h, which decodes nothing
+// PairProducts alone want AVX-512 BF16: a compiler makes VDPBF16PS of nothing but its name.
 struct PairProducts {
   using Values = __m512bh;
   using Stored = std::uint32_t[16];
