@@ -2,7 +2,7 @@
 // the other. The steps' sums of a tile of rows are then transposed and added in order, a lane a row.
 //
 // For one input the limit is how many 512-bit instructions a processor starts: of MXFP4 a group of 272 bytes
-// takes 16 products, 28 to look its codes up, 8 to turn blocks into lanes and 7 for scales and sums.
+// takes 16 products of pairs, 28 to look its codes up, 8 to turn blocks into lanes and 7 for scales and sums.
 #include "ops/linear/dot_few_avx512.h"
 
 #include <algorithm>

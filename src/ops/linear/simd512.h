@@ -1,4 +1,5 @@
-// Small pieces that the kernels share which want AVX-512 with BF16, VBMI and VNNI.
+// Small pieces that the kernels share which want AVX-512 with VBMI and VNNI. What they are compiled for has
+// BF16, too, of which nothing is used but by name (chain_products512.h).
 #pragma once
 
 #include <immintrin.h>
