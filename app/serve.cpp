@@ -21,6 +21,7 @@
 #include "app/supervisor.h"
 #include "app/terminal.h"
 #include "app/version.h"
+#include "base/thread_name.h"
 #include "server/api/service.h"
 
 namespace nibble {
@@ -127,6 +128,7 @@ class Serving {
 
  private:
   void load() {
+    name_this_thread("loader");
     bar_.announce();
     Result<LoadedModel> loaded = load_model(options_.engine, [&](double done, double total) {
       load_moved_ = clock_.now();

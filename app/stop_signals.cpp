@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 
+#include "base/thread_name.h"
+
 namespace nibble {
 namespace {
 
@@ -24,6 +26,7 @@ StopSignals::~StopSignals() {
 
 void StopSignals::watch(std::function<void(int)> on_signal) {
   thread_ = std::thread([this, on_signal = std::move(on_signal)] {
+    name_this_thread("signals");
     for (int count = 1;; ++count) {
       int number = 0;
       if (sigwait(&set_, &number) != 0 || number == end_of_thread) return;

@@ -18,7 +18,6 @@ import ctypes
 import http.client
 import json
 import multiprocessing
-import os
 import random
 import re
 import shutil
@@ -309,7 +308,7 @@ def end_by_a_failed_check(server, alone, streams):
         thread.start()
     begun.wait(60)
     engine = server.engine()
-    youngest = max(int(task) for task in os.listdir(f"/proc/{engine}/task"))
+    steps = next(task for task in Path(f"/proc/{engine}/task").iterdir() if (task / "comm").read_text() == "engine-steps\n")
     begin, found = time.monotonic(), {}
 
     def until(what, condition):
@@ -326,7 +325,7 @@ def end_by_a_failed_check(server, alone, streams):
             return False
 
     tgkill = 234  # on x86-64: abort() in a thread of another process
-    ctypes.CDLL(None).syscall(tgkill, engine, youngest, signal.SIGABRT)
+    ctypes.CDLL(None).syscall(tgkill, engine, int(steps.name), signal.SIGABRT)
     until("unhealthy", lambda: not healthy())
     until("gone", lambda: not Path(f"/proc/{engine}").exists())
     until("serves_again", healthy)

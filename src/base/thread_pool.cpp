@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/check.h"
+#include "base/thread_name.h"
 
 namespace nibble {
 namespace {
@@ -137,6 +138,7 @@ void ThreadPool::run(const Work& work) {
 }
 
 void ThreadPool::serve(int share) {
+  name_this_thread("engine-worker");
   for (std::uint32_t seen = 0;;) {
     wait_while(ticket_, seen);
     seen = ticket_.load(std::memory_order_acquire);

@@ -4,6 +4,8 @@
 #include <bit>
 #include <utility>
 
+#include "base/thread_name.h"
+
 namespace nibble {
 namespace {
 
@@ -83,6 +85,7 @@ std::chrono::steady_clock::time_point EngineThread::heartbeat() const {
 }
 
 void EngineThread::serve() {
+  name_this_thread("engine-steps");
   while (true) {
     {
       std::unique_lock lock(mutex_);

@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "base/thread_name.h"
+
 namespace nibble {
 namespace {
 
@@ -38,6 +40,7 @@ bool WorkQueue::add(std::function<void()> work) {
 }
 
 void WorkQueue::serve() {
+  name_this_thread("text-reader");
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()),
               getpriority(PRIO_PROCESS, 0) + niceness);  // of this thread alone
   std::unique_lock lock(mutex_);
