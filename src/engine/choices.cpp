@@ -56,6 +56,7 @@ Result<EngineChoices> make_choices(const EngineOptions& options, const ModelConf
     NIBBLE_ASSIGN(const KernelChoice<DotKernels> dots, choose_dot_kernels(plan.experts.kernel));
     NIBBLE_ASSIGN(const KernelChoice<AttentionKernels> attention, choose_attention_kernels(plan.attention));
     choices.worker.dots = dots.kernels;
+    choices.worker.weight_lines = plan.weight_lines;
     choices.worker.attention = attention.kernels;
   } else {
     choices.plan_ahead = true;

@@ -20,6 +20,7 @@ struct OpContext {
   // What enters a matrix product: float32 as it was computed, or rounded to bfloat16 once, by the op that
   // made it; a product itself rounds to eight bits.
   InputValues activations = InputValues::any_float;
+  WeightLines weight_lines = WeightLines::each;
   TimeTable* times = nullptr;  // null: nobody asks where the time goes
 
   bool rounds_to_bf16() const { return activations != InputValues::any_float; }

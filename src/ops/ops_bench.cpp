@@ -1,6 +1,6 @@
 // Speed of the matrix products at gpt-oss-20b's shapes: every kind of kernels the machine has, every format
-// of weights, 1 to 128 inputs, 1 and 2 threads. Weights rotate through more memory than the caches hold, and
-// begin where a checkpoint's do, 48 and 112 bytes past a multiple of 128 in turn.
+// of weights and way to ask for them, 1 to 128 inputs, 1 and 2 threads. Weights rotate through more memory
+// than the caches hold, and begin where a checkpoint's do, 48 and 112 bytes past a multiple of 128 in turn.
 // Beside GB/s of weights and GMAC/s: `of_read`, the share of this machine's read speed on as many threads.
 #include <benchmark/benchmark.h>
 
@@ -106,9 +106,9 @@ double read_speed(int threads) {
 }
 
 void multiply(benchmark::State& state, const DotKernels& kernels, const Format& format, InputValues values,
-              int count, int threads) {
+              WeightLines lines, int count, int threads) {
   ThreadPool pool(threads);
-  OpContext context{.threads = pool, .dots = kernels, .activations = values};
+  OpContext context{.threads = pool, .dots = kernels, .activations = values, .weight_lines = lines};
   std::mt19937 random(2);
   std::vector<float> x = random_floats(random, static_cast<std::size_t>(count) * cols);
   for (float& value : x) value = Bf16::from_float(value).to_float();
@@ -131,6 +131,31 @@ void multiply(benchmark::State& state, const DotKernels& kernels, const Format& 
   state.counters["of_read"] = benchmark::Counter(done * format.bytes_a_weight / read, rate);
 }
 
+void add_benchmarks(const DotKernels& kernels, const Format& format, int threads) {
+  constexpr const char* names[] = {"float", "bf16", "int8"};  // in the order of InputValues
+  for (const InputValues values : {InputValues::bf16, InputValues::any_float, InputValues::int8}) {
+    if (values == InputValues::int8 && format.bytes_a_weight == 2) continue;
+    for (const WeightLines lines : {WeightLines::led, WeightLines::each, WeightLines::each_near}) {
+      for (const int count : {1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 64, 128}) {
+        if (values == InputValues::any_float && count != 1 && count != 64) continue;
+        std::string name;
+        for (const std::string_view part :
+             {std::string_view(format.name), kernels.name,
+              std::string_view(names[static_cast<std::size_t>(values)]), name_of(lines)})
+          name.append(part).append("/");
+        name += "inputs:" + std::to_string(count) + "/threads:" + std::to_string(threads);
+        benchmark::RegisterBenchmark(
+            name.c_str(),
+            [&kernels, &format, values, lines, count, threads](benchmark::State& state) {
+              multiply(state, kernels, format, values, lines, count, threads);
+            })
+            ->UseRealTime()
+            ->Unit(benchmark::kMicrosecond);
+      }
+    }
+  }
+}
+
 void add_benchmarks() {
   for (const int threads : {1, 2}) {
     benchmark::RegisterBenchmark(("read/threads:" + std::to_string(threads)).c_str(),
@@ -140,24 +165,7 @@ void add_benchmarks() {
                                  });
     for (const Format& format : formats) {
       for (const DotKernels& kernels : dot_kernels()) {
-        if (!kernels.supported() || kernels.name == "scalar") continue;
-        for (const int count : {1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 64, 128}) {
-          for (const InputValues values : {InputValues::bf16, InputValues::any_float, InputValues::int8}) {
-            constexpr const char* names[] = {"/float", "/bf16", "/int8"};  // in the order of InputValues
-            if (values == InputValues::any_float && count != 1 && count != 64) continue;
-            if (values == InputValues::int8 && format.bytes_a_weight == 2) continue;
-            benchmark::RegisterBenchmark(
-                (std::string(format.name) + "/" + std::string(kernels.name) +
-                 names[static_cast<std::size_t>(values)] + "/inputs:" + std::to_string(count) +
-                 "/threads:" + std::to_string(threads))
-                    .c_str(),
-                [&kernels, &format, values, count, threads](benchmark::State& state) {
-                  multiply(state, kernels, format, values, count, threads);
-                })
-                ->UseRealTime()
-                ->Unit(benchmark::kMicrosecond);
-          }
-        }
+        if (kernels.supported() && kernels.name != "scalar") add_benchmarks(kernels, format, threads);
       }
     }
   }

@@ -239,6 +239,16 @@ Candidates memory_nodes(const Situation& s) {
                       : "there is one memory node"}};
 }
 
+Candidates weight_lines(const Situation& s) {
+  if (s.on_gpu()) return {};
+  const auto candidate = [](WeightLines lines, std::string why) {
+    return Candidate{.value = std::string(name_of(lines)), .why = std::move(why)};
+  };
+  return {candidate(WeightLines::each, "each line that few inputs will want is asked for ahead"),
+          candidate(WeightLines::each_near, "each line is asked for into the first-level cache"),
+          candidate(WeightLines::led, "only lines that lead the processor are asked for")};
+}
+
 std::string asked_device(const Situation& s) {
   return s.options.device == Device::automatic ? "" : s.options.device == Device::cpu ? "cpu" : "cuda";
 }
@@ -283,6 +293,7 @@ constexpr FieldSpec specs[] = {
     {Field::quantization, "quantization", "--quantization", quantizations, asked_quantization},
     {Field::kv_cache_dtype, "kv_cache_dtype", "--kv-cache-dtype", kv_dtypes, asked_kv_dtype},
     {Field::experts, "moe_runner", "--moe-runner-backend", pairs, nullptr},
+    {Field::weight_lines, "weight_lines", "", weight_lines, nullptr},
     {Field::attention, "attention", "--attention-backend", attentions, asked_attention},
     {Field::linear_attention, "linear_attention", "", linear_attentions, nullptr},
     {Field::all_reduce, "all_reduce", "--all-reduce", all_reduces, asked_all_reduce},

@@ -15,6 +15,8 @@ namespace nibble {
 
 struct CpuFacts {
   std::string model;
+  std::string vendor;                 // GenuineIntel, AuthenticAMD
+  int family = 0;                     // the vendor's number: of AMD's 25 is Zen 3 and 4, 26 is Zen 5
   int threads = 0;                    // that this process may use
   std::vector<std::string> features;  // ascending, as Linux names them: avx2, avx512_bf16, amx_tile
   std::int64_t memory_bytes = 0;

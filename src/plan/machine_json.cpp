@@ -90,7 +90,12 @@ Status read_libraries(std::optional<JsonValue> list, std::vector<FoundLibrary>& 
 void write_machine(const Machine& machine, JsonWriter& json) {
   const CpuFacts& cpu = machine.cpu;
   json.begin_object().member("name", machine.name).member("declared", machine.declared);
-  json.key("cpu").begin_object().member("model", cpu.model).member("threads", cpu.threads);
+  json.key("cpu")
+      .begin_object()
+      .member("model", cpu.model)
+      .member("vendor", cpu.vendor)
+      .member("family", cpu.family)
+      .member("threads", cpu.threads);
   json.key("features").begin_array();
   for (const std::string& feature : cpu.features) json.value(feature);
   json.end_array()
@@ -136,6 +141,8 @@ Result<Machine> read_machine(JsonValue json) {
 
   Reader cpu(json.find("cpu"), "machine.cpu");
   machine.cpu = {.model = cpu.text("model"),
+                 .vendor = cpu.text("vendor"),
+                 .family = static_cast<int>(cpu.integer("family", 1 << 16)),
                  .threads = static_cast<int>(cpu.integer("threads", 1 << 16, 1)),
                  .features = cpu.texts("features"),
                  .memory_bytes = cpu.integer("memory_bytes", most_bytes),
@@ -144,8 +151,9 @@ Result<Machine> read_machine(JsonValue json) {
                  .read_bandwidth = cpu.rate("read_bandwidth"),
                  .bf16_flops = cpu.rate("bf16_flops"),
                  .f32_flops = cpu.rate("f32_flops")};
-  NIBBLE_RETURN_IF_ERROR(cpu.only({"model", "threads", "features", "memory_bytes", "available_bytes",
-                                   "memory_nodes", "read_bandwidth", "bf16_flops", "f32_flops"}));
+  NIBBLE_RETURN_IF_ERROR(
+      cpu.only({"model", "vendor", "family", "threads", "features", "memory_bytes", "available_bytes",
+                "memory_nodes", "read_bandwidth", "bf16_flops", "f32_flops"}));
   if (machine.cpu.threads < 1) return invalid_argument("machine.cpu.threads must be at least 1");
 
   Reader gpu(json.find("gpu"), "machine.gpu");

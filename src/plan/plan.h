@@ -18,6 +18,7 @@
 #include "base/json_writer.h"
 #include "base/options.h"
 #include "base/status.h"
+#include "ops/linear/weight_lines.h"
 #include "plan/gates.h"
 #include "plan/kernel_table.h"
 #include "plan/machine.h"
@@ -34,6 +35,7 @@ enum class Field : std::uint8_t {
   quantization,
   kv_cache_dtype,
   experts,  // the pair of compute and exchange
+  weight_lines,
   attention,
   linear_attention,
   all_reduce,
@@ -111,6 +113,7 @@ struct Plan {
   Quantization quantization = Quantization::none;
   DType kv_dtype = DType::bf16;
   ExpertPath experts;
+  WeightLines weight_lines = WeightLines::each;
   std::string_view attention;  // a name of attention_table()
   int max_num_batched_tokens = 0;
   int max_num_seqs = 0;

@@ -63,6 +63,8 @@ int memory_nodes() {
 Machine probe_machine() {
   Machine machine{.name = "this"};
   machine.cpu.model = line_of("/proc/cpuinfo", "model name");
+  machine.cpu.vendor = line_of("/proc/cpuinfo", "vendor_id");
+  machine.cpu.family = std::atoi(line_of("/proc/cpuinfo", "cpu family").c_str());
   machine.cpu.threads = static_cast<int>(allowed_cpus().size());
   machine.cpu.features = known_features();
   machine.cpu.memory_bytes = kilobytes_of("MemTotal");

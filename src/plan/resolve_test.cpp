@@ -127,17 +127,35 @@ TEST(Plan, ARefusalNamesTheOptionTheReasonAndWhatWorks) {
 }
 
 TEST(Plan, IntelsCpuWithoutTilesMultipliesSingly) {
-  const auto runner = [](const char* model, std::vector<std::string> more) {
+  const auto runner = [](const char* vendor, std::vector<std::string> more) {
     Machine cpu = machine("cpu");
-    cpu.cpu.model = model;
+    cpu.cpu.vendor = vendor;
     cpu.cpu.features.insert(cpu.cpu.features.begin(), more.begin(), more.end());
     const Plan plan = resolve({}, cpu, gpt_oss()).value();
     EXPECT_EQ(plan.choice("token_exchange").from, "default");
     return plan.choice("moe_runner").value + " from " + plan.choice("moe_runner").from;
   };
-  EXPECT_EQ(runner("Intel(R) Xeon(R) Processor", {}), "cpu_avx512_vnni from rule:intel-multiplies-singly");
-  EXPECT_EQ(runner("Intel(R) Xeon(R) Processor", {"amx_bf16", "amx_tile"}), "cpu_amx from default");
-  EXPECT_EQ(runner("AMD EPYC 9R14", {}), "cpu_avx512_bf16 from rule:exchange-needs-ranks");
+  EXPECT_EQ(runner("GenuineIntel", {}), "cpu_avx512_vnni from rule:intel-multiplies-singly");
+  EXPECT_EQ(runner("GenuineIntel", {"amx_bf16", "amx_tile"}), "cpu_amx from default");
+  EXPECT_EQ(runner("AuthenticAMD", {}), "cpu_avx512_bf16 from rule:exchange-needs-ranks");
+}
+
+TEST(Plan, WeightsAreAskedForAsTheProcessorLikesIt) {
+  const auto lines = [](const char* vendor, int family, bool has_avx512 = true) {
+    Machine cpu = machine("cpu");
+    cpu.cpu.vendor = vendor;
+    cpu.cpu.family = family;
+    if (!has_avx512)
+      std::erase_if(cpu.cpu.features, [](const auto& name) { return name.starts_with("avx512"); });
+    const Plan plan = resolve({}, cpu, gpt_oss()).value();
+    EXPECT_EQ(name_of(plan.weight_lines), plan.choice("weight_lines").value);
+    return plan.choice("weight_lines").value + " from " + plan.choice("weight_lines").from;
+  };
+  EXPECT_EQ(lines("AuthenticAMD", 25), "led from rule:zen4-reads-on");
+  EXPECT_EQ(lines("AuthenticAMD", 25, false), "each from default");
+  EXPECT_EQ(lines("AuthenticAMD", 26), "each_near from rule:zen5-reads-near");
+  EXPECT_EQ(lines("GenuineIntel", 6), "each from default");
+  EXPECT_EQ(lines("", 0), "each from default");
 }
 
 TEST(Plan, TheSameForAsManyRanksAsHoldTheModel) {

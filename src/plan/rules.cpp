@@ -25,7 +25,8 @@ std::string lacking(const S& s, const KernelFacts& kernel) {
   return "this CPU lacks what " + std::string(kernel.name) +
          " needs: " + missing_features(kernel, s.machine.cpu);
 }
-bool is_intel(const CpuFacts& cpu) { return cpu.model.find("Intel") != std::string::npos; }
+bool is_intel(const CpuFacts& cpu) { return cpu.vendor == "GenuineIntel"; }
+bool is_amd(const CpuFacts& cpu, int family) { return cpu.vendor == "AuthenticAMD" && cpu.family == family; }
 bool other_architecture(const S& s, const KernelFacts& kernel) {
   return s.on_gpu() && kernel.device == DeviceKind::cuda &&
          kernel.compute_capability != s.machine.gpu.compute_capability;
@@ -239,6 +240,22 @@ constexpr Rule rules[] = {
      },
      [](const S&, const C&) {
        return std::string("a token travels once, to the ranks that hold its experts");
+     }},
+
+    {"zen4-reads-on", Field::weight_lines, Effect::prefer,
+     [](const S& s, const C& c) {
+       return c.value == name_of(WeightLines::led) && is_amd(s.machine.cpu, 25) &&
+              s.machine.cpu.has("avx512f");
+     },
+     [](const S&, const C&) {
+       return std::string("a Zen 4 that is led asks for the rest itself, and has room for few loads more");
+     }},
+    {"zen5-reads-near", Field::weight_lines, Effect::prefer,
+     [](const S& s, const C& c) {
+       return c.value == name_of(WeightLines::each_near) && is_amd(s.machine.cpu, 26);
+     },
+     [](const S&, const C&) {
+       return std::string("a Zen 5 is late with lines that are asked for into its second-level cache");
      }},
 
     {"attention-device", Field::attention, Effect::remove,

@@ -11,6 +11,7 @@ CpuWorker::CpuWorker(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model>
     : threads_(std::move(threads)),
       model_(std::move(model)),
       dots_(*limits.dots),
+      weight_lines_(limits.weight_lines),
       attention_(*limits.attention),
       activations_(limits.activations),
       kv_(std::move(kv)),
@@ -66,6 +67,7 @@ Status CpuWorker::run(const Batch& batch, std::span<StepResult> results) {
                     .dots = dots_,
                     .attention = attention_,
                     .activations = activations_,
+                    .weight_lines = weight_lines_,
                     .times = times_};
   model_->forward(context,
                   {.tokens = batch.tokens, .positions = positions_, .kv = layers_, .logit_rows = logit_rows_},

@@ -34,6 +34,7 @@ class CpuWorker final : public Worker {
   std::unique_ptr<ThreadPool> threads_;
   std::unique_ptr<Model> model_;
   const DotKernels& dots_;
+  const WeightLines weight_lines_;
   const AttentionKernels& attention_;
   InputValues activations_;
   TimeTable* times_ = nullptr;

@@ -29,6 +29,7 @@ struct WorkerLimits {
   int page_size = 0;
   std::array<int, page_groups> page_counts{};
   const DotKernels* dots = nullptr;
+  WeightLines weight_lines = WeightLines::each;
   const AttentionKernels* attention = nullptr;
   DenseFormat dense = DenseFormat::bf16;
   bool graphs = false;  // on a GPU

@@ -380,7 +380,7 @@ void multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& in
   std::visit(
       [&](const auto& each) {
         using Decoder = typename DecoderOf<std::remove_cvref_t<decltype(each)>>::Type;
-        multiply_rows_by_tiles<Tiles, Decoder>(steps_of(each), begin, end, inputs.rows.count,
+        multiply_rows_by_tiles<Tiles, Decoder>(steps_of(each, inputs.lines), begin, end, inputs.rows.count,
                                                reinterpret_cast<const InputTile*>(inputs.prepared), store);
       },
       matrix);

@@ -58,13 +58,13 @@ struct Mxfp4Decoder {
     even_words = two_register_bytes(even, bytes);
     odd_words = two_register_bytes([&](int lane) { return even(lane) + 2; }, bytes);
   }
-  NIBBLE_512 void take(const __m512i (&rows)[4], __m512i* words) const {
+  NIBBLE_512_INLINE void take(const __m512i (&rows)[4], __m512i* words) const {
     __m512i ordered[4];
 #pragma GCC unroll 4
     for (int r = 0; r < 4; ++r) ordered[r] = _mm512_shuffle_epi8(rows[r], order);
     transpose_parts(ordered, words);
   }
-  NIBBLE_512 void read(const __m512i (&lines)[4], __m512i* words) const {
+  NIBBLE_512_INLINE void read(const __m512i (&lines)[4], __m512i* words) const {
     const __m512i a = _mm512_unpacklo_epi32(lines[0], lines[1]),
                   b = _mm512_unpackhi_epi32(lines[0], lines[1]);
     const __m512i c = _mm512_unpacklo_epi32(lines[2], lines[3]),
@@ -74,7 +74,7 @@ struct Mxfp4Decoder {
     words[2] = _mm512_permutex2var_epi8(b, even_words, d);
     words[3] = _mm512_permutex2var_epi8(b, odd_words, d);
   }
-  NIBBLE_512 void pairs(const __m512i* words, int c, int parity, __m512i (&out)[2]) const {
+  NIBBLE_512_INLINE void pairs(const __m512i* words, int c, int parity, __m512i (&out)[2]) const {
     const __m512i first = parity == 0 ? words[c] : _mm512_srli_epi16(words[c], 4);
     const __m512i second = _mm512_srli_epi16(words[c], parity == 0 ? 8 : 12);
     out[0] = _mm512_permutexvar_epi16(first, values);
@@ -90,13 +90,13 @@ struct Bf16Decoder {
   NIBBLE_512 Bf16Decoder() {
     order = _mm512_broadcast_i32x4(_mm_setr_epi8(4, 5, 0, 1, 12, 13, 8, 9, 6, 7, 2, 3, 14, 15, 10, 11));
   }
-  NIBBLE_512 void take(const __m512i (&rows)[4], __m512i* words) const {
+  NIBBLE_512_INLINE void take(const __m512i (&rows)[4], __m512i* words) const {
     __m512i ordered[4];
 #pragma GCC unroll 4
     for (int r = 0; r < 4; ++r) ordered[r] = _mm512_shuffle_epi8(rows[r], order);
     transpose_parts(ordered, words);
   }
-  NIBBLE_512 void read(const __m512i (&lines)[16], __m512i* words) const {
+  NIBBLE_512_INLINE void read(const __m512i (&lines)[16], __m512i* words) const {
     __m512i ordered[16];
 #pragma GCC unroll 16
     for (int w = 0; w < 16; ++w) ordered[w] = _mm512_shuffle_epi8(lines[w], order);
@@ -104,7 +104,7 @@ struct Bf16Decoder {
 #pragma GCC unroll 16
     for (int w = 0; w < 16; ++w) words[w] = ordered[w];
   }
-  NIBBLE_512 void pairs(const __m512i* words, int c, int parity, __m512i (&out)[2]) const {
+  NIBBLE_512_INLINE void pairs(const __m512i* words, int c, int parity, __m512i (&out)[2]) const {
     for (int j = 0; j < 2; ++j) out[j] = words[4 * c + 2 * parity + j];
   }
 };
@@ -146,7 +146,7 @@ struct Q8Decoder {
     even_bytes = _mm512_load_si512(bytes[0]);
     odd_bytes = _mm512_load_si512(bytes[1]);
   }
-  NIBBLE_512 void take(const __m512i (&rows)[4], __m512i* words) const {
+  NIBBLE_512_INLINE void take(const __m512i (&rows)[4], __m512i* words) const {
     __m512i r[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) r[i] = _mm512_shuffle_epi8(rows[i], order);
@@ -158,7 +158,7 @@ struct Q8Decoder {
     words[3] = _mm512_unpackhi_epi32(b, d);
   }
   // Line i has steps 2i and 2i + 1, eight bytes of each c.
-  NIBBLE_512 void read(const __m512i (&lines)[8], __m512i* words) const {
+  NIBBLE_512_INLINE void read(const __m512i (&lines)[8], __m512i* words) const {
 #pragma GCC unroll 2
     for (int h = 0; h < 2; ++h) {
       __m512i eights[4];  // of c = h and c = h + 2
@@ -177,7 +177,7 @@ struct Q8Decoder {
     }
   }
   // A magnitude has seven bits, as many as the permutation looks at; its sign goes to the upper byte.
-  NIBBLE_512 void pairs(const __m512i* words, int c, int parity, __m512i (&out)[2]) const {
+  NIBBLE_512_INLINE void pairs(const __m512i* words, int c, int parity, __m512i (&out)[2]) const {
     const __m512i codes = words[2 * c + parity], magnitudes = _mm512_abs_epi8(codes);
     const __m512i lower = _mm512_permutex2var_epi8(low[0], magnitudes, low[1]);
     const __m512i unsigned_upper = _mm512_permutex2var_epi8(high[0], magnitudes, high[1]);
@@ -238,19 +238,24 @@ struct alignas(64) RowsStep {
   bool plain;  // none of them is 0 or 255
 };
 
-template <class Products, class Decoder>
-NIBBLE_512 inline void decode_rows(const Decoder& decoder, const TileSteps<Decoder>& tile, int step,
-                                   RowsStep<Products>& out) {
-  constexpr int part_count = Decoder::step_bytes / 16;
-  const std::uint8_t(*parts)[4][64] = tile.parts(step);
-  __m512i words[Decoder::word_count];
+// A step's parts, as TileSteps has them, to words.
+template <class Decoder>
+NIBBLE_512_INLINE void take_parts(const Decoder& decoder, const std::uint8_t (*parts)[4][64],
+                                  __m512i (&words)[Decoder::word_count]) {
 #pragma GCC unroll 4
-  for (int part = 0; part < part_count; ++part) {
+  for (int part = 0; part < Decoder::step_bytes / 16; ++part) {
     __m512i rows[4];
 #pragma GCC unroll 4
     for (int r = 0; r < 4; ++r) rows[r] = _mm512_load_si512(parts[part][r]);
     decoder.take(rows, words + 4 * part);
   }
+}
+
+template <class Products, class Decoder>
+NIBBLE_512 inline void decode_rows(const Decoder& decoder, const TileSteps<Decoder>& tile, int step,
+                                   RowsStep<Products>& out) {
+  __m512i words[Decoder::word_count];
+  take_parts(decoder, tile.parts(step), words);
 #pragma GCC unroll 8
   for (int half = 0; half < 8; ++half) {
     __m512i pairs[2];
@@ -265,7 +270,7 @@ NIBBLE_512 inline void decode_rows(const Decoder& decoder, const TileSteps<Decod
 // Adds a step's chains, a lane a row, times its scales to the totals of each input. What takes care is apart,
 // so that nothing waits in memory for its calls.
 template <bool scaled, int count>
-NIBBLE_512 inline void add_to_totals(const __m512 (&even)[count], const __m512 (&odd)[count],
+NIBBLE_512_INLINE void add_to_totals(const __m512 (&even)[count], const __m512 (&odd)[count],
                                      const std::uint8_t* scales, bool plain, TileTotals* totals) {
   if (scaled && !plain) {
     for (int i = 0; i < count; ++i) {

@@ -1,6 +1,6 @@
 // How a chain of products is continued by two k, in lanes: by one VDPBF16PS or by two fused multiply-adds,
-// with the same bits. A processor of AMD (Zen 4) starts a VDPBF16PS as often as a multiply-add, so pairs are
-// twice as fast. One of Intel (Sapphire and Emerald Rapids) starts one every second cycle and four
+// with the same bits. A processor of AMD (Zen 4, Zen 5) starts a VDPBF16PS as often as a multiply-add, so
+// pairs are twice as fast. One of Intel (Sapphire and Emerald Rapids) starts one every second cycle and four
 // multiply-adds meanwhile.
 #pragma once
 
@@ -13,15 +13,12 @@ namespace nibble {
 // the one behind it in the lower half.
 //   Values, Stored    pairs of weights or inputs in lanes, in registers and in memory
 //   add               a chain continued by a pair
-//   inputs_at_once    for many inputs, whose chains of `parities_at_once` fill half the registers
-//   asking            which lines processors want to be asked for
 //   plain_inputs      at most: bfloat16 weights by so few go by dot_tile_avx512.h, which decodes nothing
 // PairProducts alone want AVX-512 BF16: a compiler makes VDPBF16PS of nothing but its name.
 struct PairProducts {
   using Values = __m512bh;
   using Stored = std::uint32_t[16];
-  static constexpr int inputs_at_once = 8, parities_at_once = 2, plain_inputs = 0;
-  static constexpr Asking asking = Asking::leading;
+  static constexpr int plain_inputs = 0;
 
   NIBBLE_512 static Values of(__m512i pairs) { return (__m512bh)pairs; }
   NIBBLE_512 static void store(Stored& to, __m512i pairs) { _mm512_store_si512(to, pairs); }
@@ -40,8 +37,7 @@ struct SingleProducts {
     __m512 first, second;
   };
   using Stored = float[2][16];
-  static constexpr int inputs_at_once = 16, parities_at_once = 1, plain_inputs = 5;
-  static constexpr Asking asking = Asking::each_line;
+  static constexpr int plain_inputs = 5;
 
   NIBBLE_512 static Values of(__m512i pairs) {
     const __m512i upper_halves = _mm512_set1_epi32(static_cast<int>(0xffff0000u));

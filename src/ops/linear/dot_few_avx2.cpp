@@ -376,7 +376,7 @@ void avx2_few_multiply(const DenseMatrix& matrix, int begin, int end, const DotI
                        const TotalsSink& store) {
   std::visit(
       [&](const auto& each) {
-        multiply_few<LanesFor<decltype(each)>>(steps_of(each), begin, end, inputs, store);
+        multiply_few<LanesFor<decltype(each)>>(steps_of(each, inputs.lines), begin, end, inputs, store);
       },
       matrix);
 }

@@ -13,10 +13,8 @@
 namespace nibble {
 namespace {
 
-// More inputs make it worth to bring rows into lanes, whose sums need no transposing. Of bfloat16 it takes
-// little more than a copy.
-template <class Decoder>
-constexpr int few_inputs = Decoder::scaled ? 3 : 1;
+// More inputs make it worth to bring rows into lanes, whose sums need no transposing.
+constexpr int few_inputs = 3;
 
 constexpr int group_steps = 16;
 
@@ -50,9 +48,9 @@ constexpr int rows_at_once(int inputs) {
   return inputs == 1 ? 16 / Decoder::word_count : 2;
 }
 
-template <class Products, class Decoder>
-constexpr int bytes_apart = Products::asking == Asking::leading&& rows_at_once<Decoder>(1) == 1 ? over_pages
-                                                                                                : each_line;
+// Of rows that come one by one a processor can be led.
+template <class Decoder>
+constexpr int led_apart = rows_at_once<Decoder>(1) == 1 ? over_pages : each_line;
 
 // Groups of a row before those of the next rows, as far as their sums have room in the caches.
 constexpr int groups_at_once = 8;
@@ -63,7 +61,7 @@ using GroupSums = float[inputs][tile_rows][group_steps];
 
 // Steps past the last one read as zeros.
 template <class Decoder, bool full>
-NIBBLE_512 inline void read_group(const Decoder& decoder, const std::uint8_t* codes, int steps,
+NIBBLE_512_INLINE void read_group(const Decoder& decoder, const std::uint8_t* codes, int steps,
                                   __m512i* words) {
   __m512i lines[Decoder::line_count];
 #pragma GCC unroll 16
@@ -80,7 +78,7 @@ NIBBLE_512 inline void read_group(const Decoder& decoder, const std::uint8_t* co
 
 // The sums of one group's steps of `rows` rows with each input.
 template <class Products, class Decoder, int rows, int count, bool full>
-NIBBLE_512 inline void multiply_group(const Decoder& decoder, const StepRows& matrix,
+NIBBLE_512_INLINE void multiply_group(const Decoder& decoder, const StepRows& matrix,
                                       const std::uint8_t* codes, const std::uint8_t* scales, int steps,
                                       const InputGroup<Products>* inputs, float (*sums)[group_steps]) {
   __m512i words[rows][Decoder::word_count];
@@ -147,14 +145,13 @@ NIBBLE_512 inline void multiply_group(const Decoder& decoder, const StepRows& ma
 
 // Groups [from, to) of `rows` rows from `row` on; the first one is row `at` of the sums.
 template <class Products, class Decoder, int rows, int count>
-NIBBLE_512 inline void multiply_groups(const Decoder& decoder, const StepRows& matrix, std::int64_t row,
+NIBBLE_512_INLINE void multiply_groups(const Decoder& decoder, const StepRows& matrix, std::int64_t row,
                                        int from, int to, Ahead& ahead, const InputGroup<Products>* inputs,
                                        GroupSums<count>* sums, int at) {
   const int steps = static_cast<int>(matrix.row_steps);
   for (int g = from; g < to; ++g) {
 #pragma GCC unroll 4
-    for (int r = 0; r < rows; ++r)
-      ahead.template ask_for<Decoder, group_steps, bytes_apart<Products, Decoder>>();
+    for (int r = 0; r < rows; ++r) ahead.template ask_for<Decoder, group_steps, led_apart<Decoder>>();
     const std::int64_t first = row * matrix.row_steps + g * group_steps;
     const std::uint8_t* codes = matrix.codes + first * Decoder::step_bytes;
     const std::uint8_t* scales = Decoder::scaled ? matrix.scales + first : nullptr;
@@ -171,7 +168,7 @@ NIBBLE_512 inline void multiply_groups(const Decoder& decoder, const StepRows& m
 }
 
 // Adds the first `steps` steps' sums to the rows' total, in order.
-NIBBLE_512 inline __m512 add_steps(__m512 total, const float (*sums)[group_steps], int steps) {
+NIBBLE_512_INLINE __m512 add_steps(__m512 total, const float (*sums)[group_steps], int steps) {
   __m512i lanes[16];
 #pragma GCC unroll 16
   for (int r = 0; r < 16; ++r) lanes[r] = _mm512_load_si512(sums[r]);
@@ -225,10 +222,7 @@ using DecoderFor = typename DecoderOf<std::remove_cvref_t<Matrix>>::Type;
 
 }  // namespace
 
-bool are_few_inputs(const DenseMatrix& matrix, int count) {
-  return std::visit([&](const auto& each) { return count <= few_inputs<DecoderFor<decltype(each)>>; },
-                    matrix);
-}
+bool are_few_inputs(int count) { return count <= few_inputs; }
 
 template <class Products>
 void avx512_few_prepare(const DotInputs& inputs, int begin, int end) {
@@ -243,8 +237,9 @@ void avx512_few_multiply(const DenseMatrix& matrix, int begin, int end, const Do
   std::visit(
       [&](const auto& each) {
         using Decoder = DecoderFor<decltype(each)>;
-        with_count<1, few_inputs<Decoder>>(inputs.rows.count, [&](auto count) {
-          multiply_few<Products, Decoder, count>(steps_of(each), begin, end, inputs.prepared, store);
+        with_count<1, few_inputs>(inputs.rows.count, [&](auto count) {
+          multiply_few<Products, Decoder, count>(steps_of(each, inputs.lines), begin, end, inputs.prepared,
+                                                 store);
         });
       },
       matrix);

@@ -7,7 +7,7 @@
 namespace nibble {
 
 // Whether a step of a row is better a lane than a row.
-bool are_few_inputs(const DenseMatrix& matrix, int count);
+bool are_few_inputs(int count);
 // As DotKernels has them, by PairProducts or SingleProducts (chain_products512.h), for so few inputs; columns
 // are a whole number of steps and values bfloat16.
 template <class Products>

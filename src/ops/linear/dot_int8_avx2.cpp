@@ -162,9 +162,9 @@ NIBBLE_AVX2 void multiply_rows_of(const StepRows& matrix, int begin, int end, co
 void avx2_int8_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
                         const TotalsSink& store) {
   if (const auto* mxfp4 = std::get_if<Mxfp4Checkpoint>(&matrix)) {
-    multiply_rows_of<Mxfp4Codes>(steps_of(*mxfp4), begin, end, inputs, store);
+    multiply_rows_of<Mxfp4Codes>(steps_of(*mxfp4, inputs.lines), begin, end, inputs, store);
   } else if (const auto* q8 = std::get_if<Q8Matrix>(&matrix)) {
-    multiply_rows_of<Q8Codes>(steps_of(*q8), begin, end, inputs, store);
+    multiply_rows_of<Q8Codes>(steps_of(*q8, inputs.lines), begin, end, inputs, store);
   }
 }
 

@@ -26,10 +26,10 @@ constexpr int most_inputs = 128;  // that share a tile's transposing
 static_assert(most_inputs % inputs_at_once == 0 && chunk_steps % 16 == 0 && chunk_steps % group_steps == 0);
 // How far ahead few inputs' weights are asked for: by one input rows go by faster.
 constexpr int steps_ahead(int inputs) { return inputs == 1 ? 512 : 256; }
-// And how far apart their lines are: where a processor is led, by the most inputs a row takes longer than it
+// And how far apart the lines are by which a processor is led; by the most inputs a row takes longer than it
 // looks ahead.
-constexpr int bytes_apart(Asking asking, int inputs, int step_bytes) {
-  return asking == Asking::leading && inputs < few_inputs ? group_steps * step_bytes : each_line;
+constexpr int led_apart(int inputs, int step_bytes) {
+  return inputs < few_inputs ? group_steps * step_bytes : each_line;
 }
 
 // E8M0 scales of sixteen lanes.
@@ -217,7 +217,7 @@ NIBBLE_512 inline float add_places(__m512 totals) {
   return _mm512_cvtss_f32(_mm512_add_ps(two, _mm512_shuffle_f32x4(two, two, 0xb1)));
 }
 
-template <Asking asking, int count, class Words>
+template <int count, class Words>
 NIBBLE_512 void multiply_few(const Words& format, const StepRows& matrix, int begin, int end,
                              const SpanInput* inputs, const TotalsSink& store) {
   const int steps = static_cast<int>(matrix.row_steps), whole = steps / span_steps;
@@ -234,7 +234,7 @@ NIBBLE_512 void multiply_few(const Words& format, const StepRows& matrix, int be
 #pragma GCC unroll 8
       for (int i = 0; i < count; ++i) places[i] = _mm512_setzero_ps();
       for (int g = 0; g < whole; ++g, at += span_steps, x += count) {
-        ahead.ask_for<Words, span_steps, bytes_apart(asking, count, Words::step_bytes)>();
+        ahead.ask_for<Words, span_steps, led_apart(count, Words::step_bytes)>();
         add_span<true>(format, matrix, at, span_steps, x, places);
       }
       if (whole * span_steps < steps)
@@ -364,15 +364,15 @@ NIBBLE_512 void multiply_more(const Words& format, const StepRows& matrix, int b
   }
 }
 
-template <Asking asking, class Words>
+template <class Words>
 NIBBLE_512 void multiply_rows_of(const StepRows& matrix, int begin, int end, const DotInputs& inputs,
                                  const TotalsSink& store) {
   const int n = inputs.rows.count;
   const Words format;
   if (n > few_inputs) return multiply_more(format, matrix, begin, end, Int8Inputs(inputs), store);
   with_count<1, few_inputs>(n, [&](auto count) {
-    multiply_few<asking, count>(format, matrix, begin, end,
-                                reinterpret_cast<const SpanInput*>(inputs.prepared), store);
+    multiply_few<count>(format, matrix, begin, end, reinterpret_cast<const SpanInput*>(inputs.prepared),
+                        store);
   });
 }
 
@@ -396,19 +396,13 @@ void avx512_int8_prepare(const DenseMatrix& matrix, const DotInputs& inputs, int
   }
 }
 
-template <Asking asking>
 void avx512_int8_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
                           const TotalsSink& store) {
   if (const auto* mxfp4 = std::get_if<Mxfp4Checkpoint>(&matrix)) {
-    multiply_rows_of<asking, Mxfp4Words>(steps_of(*mxfp4), begin, end, inputs, store);
+    multiply_rows_of<Mxfp4Words>(steps_of(*mxfp4, inputs.lines), begin, end, inputs, store);
   } else if (const auto* q8 = std::get_if<Q8Matrix>(&matrix)) {
-    multiply_rows_of<asking, Q8Words>(steps_of(*q8), begin, end, inputs, store);
+    multiply_rows_of<Q8Words>(steps_of(*q8, inputs.lines), begin, end, inputs, store);
   }
 }
-
-template void avx512_int8_multiply<Asking::leading>(const DenseMatrix&, int, int, const DotInputs&,
-                                                    const TotalsSink&);
-template void avx512_int8_multiply<Asking::each_line>(const DenseMatrix&, int, int, const DotInputs&,
-                                                      const TotalsSink&);
 
 }  // namespace nibble

@@ -19,15 +19,12 @@
 namespace nibble {
 namespace {
 
-constexpr auto led_int8 = avx512_int8_multiply<Asking::leading>;
-constexpr auto asked_int8 = avx512_int8_multiply<Asking::each_line>;
-
 constexpr DotKernels kernels[] = {
-    {"amx", amx_supported, amx_prepare, amx_multiply, avx512_int8_prepare, asked_int8},
+    {"amx", amx_supported, amx_prepare, amx_multiply, avx512_int8_prepare, avx512_int8_multiply},
     {"avx512_bf16", avx512_bf16_supported, avx512_bf16_prepare, avx512_bf16_multiply, avx512_int8_prepare,
-     led_int8},
+     avx512_int8_multiply},
     {"avx512_vnni", avx512_vnni_supported, avx512_vnni_prepare, avx512_vnni_multiply, avx512_int8_prepare,
-     asked_int8},
+     avx512_int8_multiply},
     {"avx512", avx512_supported, prepare_float_inputs, avx512_multiply, avx2_int8_prepare,
      avx2_int8_multiply},
     {"avx2", avx2_supported, avx2_prepare, avx2_multiply, avx2_int8_prepare, avx2_int8_multiply},

@@ -13,6 +13,7 @@
 #include "formats/mxfp4.h"
 #include "formats/q8.h"
 #include "ops/linear/dot_tile.h"
+#include "ops/linear/weight_lines.h"
 
 namespace nibble {
 
@@ -42,6 +43,7 @@ struct InputRows {
 struct DotInputs {
   InputRows rows;
   InputValues values = InputValues::any_float;
+  WeightLines lines = WeightLines::each;
   std::byte* prepared = nullptr;  // prepared_bytes(rows.cols, rows.count), at a multiple of 64
 };
 

@@ -6,7 +6,7 @@
 
 namespace nibble {
 
-bool are_several_inputs(int count);
+bool are_several_inputs(const DenseMatrix& matrix, int count);
 // As DotKernels has it, by PairProducts or SingleProducts (chain_products512.h), for so many inputs, prepared
 // as groups; columns are a whole number of steps and values bfloat16.
 template <class Products>

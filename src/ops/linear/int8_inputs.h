@@ -68,7 +68,6 @@ void avx2_int8_multiply(const DenseMatrix& matrix, int begin, int end, const Dot
 
 // With VNNI and VBMI, of inputs as these prepare them.
 void avx512_int8_prepare(const DenseMatrix& matrix, const DotInputs& inputs, int begin, int end);
-template <Asking>
 void avx512_int8_multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
                           const TotalsSink& store);
 

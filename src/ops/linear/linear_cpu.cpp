@@ -12,6 +12,7 @@ void linear(OpContext& context, const LinearArgs& args) {
   NIBBLE_CHECK(args.workspace.size() >= linear_workspace_bytes(args.rows, in));
   const DotInputs inputs{.rows = {.first = args.x, .count = args.rows, .cols = in},
                          .values = context.activations,
+                         .lines = context.weight_lines,
                          .prepared = args.workspace.data()};
   context.threads.parallel_for((args.rows + input_group - 1) / input_group, [&](int begin, int end) {
     prepare_rows(context.dots, args.weight, inputs, begin * input_group,

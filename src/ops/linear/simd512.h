@@ -11,11 +11,13 @@
 // On each function, not on the file; see dot_tile_avx2.cpp.
 #define NIBBLE_512 \
   __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,avx512vnni,avx2,fma")))
+// Of what works on arrays that are registers, which a call would put into memory.
+#define NIBBLE_512_INLINE [[gnu::always_inline]] NIBBLE_512 inline
 
 namespace nibble {
 
 // Sixteen registers of sixteen words, transposed in place.
-NIBBLE_512 inline void transpose_words(__m512i (&v)[16]) {
+NIBBLE_512_INLINE void transpose_words(__m512i (&v)[16]) {
   __m512i t[16];
 #pragma GCC unroll 8
   for (int i = 0; i < 16; i += 2) {
@@ -46,7 +48,7 @@ NIBBLE_512 inline void transpose_words(__m512i (&v)[16]) {
 }
 
 // Four registers of four words in each of four parts, transposed within the parts.
-NIBBLE_512 inline void transpose_parts(const __m512i (&rows)[4], __m512i* words) {
+NIBBLE_512_INLINE void transpose_parts(const __m512i (&rows)[4], __m512i* words) {
   const __m512i a = _mm512_unpacklo_epi32(rows[0], rows[1]), b = _mm512_unpackhi_epi32(rows[0], rows[1]);
   const __m512i c = _mm512_unpacklo_epi32(rows[2], rows[3]), d = _mm512_unpackhi_epi32(rows[2], rows[3]);
   words[0] = _mm512_unpacklo_epi64(a, c);
@@ -56,7 +58,7 @@ NIBBLE_512 inline void transpose_parts(const __m512i (&rows)[4], __m512i* words)
 }
 
 // Four registers of four parts, transposed: part i of out[p] is part p of rows[i].
-NIBBLE_512 inline void gather_parts(const __m512i (&rows)[4], __m512i (&out)[4]) {
+NIBBLE_512_INLINE void gather_parts(const __m512i (&rows)[4], __m512i (&out)[4]) {
   const __m512i a = _mm512_shuffle_i32x4(rows[0], rows[1], 0x88),
                 b = _mm512_shuffle_i32x4(rows[0], rows[1], 0xdd);
   const __m512i c = _mm512_shuffle_i32x4(rows[2], rows[3], 0x88),
@@ -68,7 +70,7 @@ NIBBLE_512 inline void gather_parts(const __m512i (&rows)[4], __m512i (&out)[4])
 }
 
 // dot_tile.h's bounds on bfloat16 inputs; float_inputs.h has them for one.
-NIBBLE_512 inline __m512 bounded_bf16_inputs(__m512 x) {
+NIBBLE_512_INLINE __m512 bounded_bf16_inputs(__m512 x) {
   const __m512 magnitude = _mm512_abs_ps(x);
   const __mmask16 zero = _mm512_cmp_ps_mask(magnitude, _mm512_set1_ps(smallest_bf16_input), _CMP_LT_OQ);
   const __mmask16 infinite = _mm512_cmp_ps_mask(magnitude, _mm512_set1_ps(infinite_bf16_input), _CMP_GE_OQ);
@@ -78,7 +80,7 @@ NIBBLE_512 inline __m512 bounded_bf16_inputs(__m512 x) {
 }
 
 // 32 floats that are bfloat16 values, in the order that `order` gives: its words are 2k + 1.
-NIBBLE_512 inline __m512i bf16_step(const float* x, __m512i order) {
+NIBBLE_512_INLINE __m512i bf16_step(const float* x, __m512i order) {
   const __m512 low = bounded_bf16_inputs(_mm512_loadu_ps(x));
   const __m512 high = bounded_bf16_inputs(_mm512_loadu_ps(x + 16));
   return _mm512_permutex2var_epi16(_mm512_castps_si512(low), order, _mm512_castps_si512(high));

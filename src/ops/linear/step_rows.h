@@ -16,15 +16,16 @@ struct StepRows {
   const std::uint8_t* codes = nullptr;
   const std::uint8_t* scales = nullptr;
   std::int64_t row_steps = 0;
+  WeightLines lines = WeightLines::each;
 };
-inline StepRows steps_of(const Bf16Matrix& matrix) {
-  return {reinterpret_cast<const std::uint8_t*>(matrix.data), nullptr, matrix.cols / dot_step};
+inline StepRows steps_of(const Bf16Matrix& matrix, WeightLines lines) {
+  return {reinterpret_cast<const std::uint8_t*>(matrix.data), nullptr, matrix.cols / dot_step, lines};
 }
-inline StepRows steps_of(const Q8Matrix& matrix) {
-  return {reinterpret_cast<const std::uint8_t*>(matrix.codes), matrix.scales, matrix.cols / dot_step};
+inline StepRows steps_of(const Q8Matrix& matrix, WeightLines lines) {
+  return {reinterpret_cast<const std::uint8_t*>(matrix.codes), matrix.scales, matrix.cols / dot_step, lines};
 }
-inline StepRows steps_of(const Mxfp4Checkpoint& matrix) {
-  return {matrix.blocks, matrix.scales, matrix.cols / dot_step};
+inline StepRows steps_of(const Mxfp4Checkpoint& matrix, WeightLines lines) {
+  return {matrix.blocks, matrix.scales, matrix.cols / dot_step, lines};
 }
 
 // run(count) with a count from least to most that the compiler knows.
@@ -34,12 +35,7 @@ void with_count(int count, const Run& run) {
   if constexpr (least < most) with_count<least + 1, most>(count, run);
 }
 
-// Which lines of weights by few inputs, read one row after the other, are asked for ahead: each, or only
-// enough of them to lead a processor that asks for the rest itself. All lines asked for fill the room that
-// AMD's (Zen 4) has for loads which memory has not answered, and eight-bit weights by one input then come at
-// four fifths of memory's speed; Intel's (Emerald Rapids) read a fifth more if each is asked for.
-enum class Asking : std::uint8_t { each_line, leading };
-// How far apart such lines are, in bytes.
+// How far apart lines are that are asked for, in bytes.
 inline constexpr int each_line = 64, over_pages = 256;
 
 // Codes and scales that will be wanted, asked for in the order in which they lie, at the pace of their use:
@@ -49,20 +45,20 @@ class Ahead {
  public:
   Ahead(const StepRows& matrix, std::int64_t step, int step_bytes)
       : codes_(first_line(matrix.codes + step * step_bytes)),
-        scales_(matrix.scales == nullptr ? nullptr : matrix.scales + step) {}
+        scales_(matrix.scales == nullptr ? nullptr : matrix.scales + step),
+        lines_(matrix.lines) {}
 
-  // So many steps more, by lines so far apart.
-  template <class Decoder, int steps, int bytes_apart = each_line>
+  // So many steps more; led_apart: how far apart lines are by which a processor is led.
+  template <class Decoder, int steps, int led_apart = each_line>
   void ask_for() {
     constexpr int bytes = steps * Decoder::step_bytes;
-#pragma GCC unroll 16
-    for (int line = 0; line < bytes; line += bytes_apart)
-      _mm_prefetch(reinterpret_cast<const char*>(codes_ + line), _MM_HINT_T1);
-    codes_ += bytes;
-    if constexpr (Decoder::scaled) {
-      _mm_prefetch(reinterpret_cast<const char*>(scales_), _MM_HINT_T1);
-      scales_ += steps;
+    switch (lines_) {
+      case WeightLines::led: ask<_MM_HINT_T1, bytes, led_apart, Decoder::scaled>(); break;
+      case WeightLines::each: ask<_MM_HINT_T1, bytes, each_line, Decoder::scaled>(); break;
+      case WeightLines::each_near: ask<_MM_HINT_T0, bytes, each_line, Decoder::scaled>(); break;
     }
+    codes_ += bytes;
+    if constexpr (Decoder::scaled) scales_ += steps;
   }
   // As many as `wanted` at once: those that the first ask_for of another begins behind.
   template <class Decoder, int steps>
@@ -71,6 +67,13 @@ class Ahead {
   }
 
  private:
+  template <_mm_hint hint, int bytes, int bytes_apart, bool scaled>
+  void ask() const {
+#pragma GCC unroll 16
+    for (int line = 0; line < bytes; line += bytes_apart)
+      _mm_prefetch(reinterpret_cast<const char*>(codes_ + line), hint);
+    if constexpr (scaled) _mm_prefetch(reinterpret_cast<const char*>(scales_), hint);
+  }
   // Of the lines over_pages apart. Asked for pairs' second lines alone, a processor makes nothing of them and
   // asks for none itself (Zen 4: 13 GB/s of MXFP4 by one eight-bit input, where first lines give 27).
   static const std::uint8_t* first_line(const std::uint8_t* at) {
@@ -79,6 +82,7 @@ class Ahead {
 
   const std::uint8_t* codes_;
   const std::uint8_t* scales_;
+  WeightLines lines_;
 };
 
 }  // namespace nibble

@@ -56,7 +56,7 @@ struct alignas(64) TileLine {
 };
 
 // The line from byte `at` of the rows on; bytes past `left` are zeros.
-NIBBLE_512 inline void read_tile_parts(const StepRows& matrix, const TileRows& tile, int step_bytes, int at,
+NIBBLE_512_INLINE void read_tile_parts(const StepRows& matrix, const TileRows& tile, int step_bytes, int at,
                                        int left, TileLine& out) {
   const __mmask16 there = static_cast<__mmask16>((1u << std::min(left / 4, 16)) - 1);
 #pragma GCC unroll 4

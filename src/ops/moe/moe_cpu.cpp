@@ -36,6 +36,7 @@ DotInputs inputs_of_expert(const OpContext& context, const MoeMxfp4Args& args, i
                    .count = count,
                    .cols = cols},
           .values = context.activations,
+          .lines = context.weight_lines,
           .prepared = args.workspace.data() + prepared_before(args, expert, cols)};
 }
 
