@@ -49,7 +49,4 @@ std::size_t moe_workspace_bytes(int slots, int experts, int inputs);
 
 void moe_mxfp4(OpContext& context, const MoeMxfp4Weights& weights, const MoeMxfp4Args& args);
 
-// The activation alone, for one pair.
-float clamped_swiglu(float gate, float up, float limit);
-
 }  // namespace nibble

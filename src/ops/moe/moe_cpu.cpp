@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "ops/fixed_math.h"
 #include "ops/linear/dot_kernels.h"
 #include "ops/moe/moe.h"
+#include "ops/row/row_kernels.h"
 
 namespace nibble {
 namespace {
@@ -74,26 +74,7 @@ void multiply_routed(OpContext& context, const std::vector<Mxfp4Checkpoint>& mat
   });
 }
 
-// clamped_swiglu of the pairs of a tile, the same bits: without branches, so that compilers compute lanes at
-// once.
-constexpr int tile_pairs = tile_rows / 2;
-void clamped_swiglu_tile(const float (&gates)[tile_pairs], const float (&ups)[tile_pairs], float limit,
-                         float (&out)[tile_pairs]) {
-  for (int i = 0; i < tile_pairs; ++i) {
-    const float gate = gates[i] > limit ? limit : gates[i];
-    const float low = ups[i] < -limit ? -limit : ups[i];
-    const float up = ups[i] > limit ? limit : low;
-    out[i] = gate * (1.0f / (1.0f + fixed_exp_branchless(-(1.702f * gate)))) * (up + 1.0f);
-  }
-}
-
 }  // namespace
-
-float clamped_swiglu(float gate, float up, float limit) {
-  gate = gate > limit ? limit : gate;
-  up = up > limit ? limit : up < -limit ? -limit : up;
-  return gate * fixed_sigmoid(1.702f * gate) * (up + 1.0f);
-}
 
 std::size_t moe_workspace_bytes(int slots, int experts, int inputs) {
   // Each expert that is used may leave its last group short.
@@ -114,14 +95,8 @@ void moe_mxfp4(OpContext& context, const MoeMxfp4Weights& weights, const MoeMxfp
                     const Bf16* bias =
                         weights.gate_up_bias + static_cast<std::int64_t>(expert) * 2 * intermediate + row;
                     float* h = args.activations + static_cast<std::int64_t>(slot) * intermediate + row / 2;
-                    const int pairs = std::min(tile_pairs, intermediate - row / 2);
-                    float gates[tile_pairs] = {}, ups[tile_pairs] = {}, activated[tile_pairs];
-                    for (int i = 0; i < pairs; ++i) {
-                      gates[i] = totals[2 * i] + bias[2 * i].to_float();
-                      ups[i] = totals[2 * i + 1] + bias[2 * i + 1].to_float();
-                    }
-                    clamped_swiglu_tile(gates, ups, weights.swiglu_limit, activated);
-                    for (int i = 0; i < pairs; ++i) h[i] = context.activation(activated[i]);
+                    context.rows.swiglu(totals, bias, weights.swiglu_limit, context.rounds_to_bf16(),
+                                        std::min(tile_rows / 2, intermediate - row / 2), h);
                   });
 
   multiply_routed(context, weights.down, args, args.activations, 1,

@@ -8,6 +8,7 @@
 #include "ops/moe/moe_reference.h"
 #include "ops/moe/moe_with_room.h"
 #include "ops/op_test_util.h"
+#include "ops/row/clamped_swiglu.h"
 
 namespace nibble {
 namespace {

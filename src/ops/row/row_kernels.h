@@ -31,6 +31,9 @@ struct RowKernels {
   double (*exp_sum)(const float* x, float largest, int n);
   // out = e^((x - largest) / temperature) by fixed_exp.
   void (*weigh)(const float* x, float largest, float temperature, int n, float* out);
+  // out[i] = clamped_swiglu of gate i and up projection i, which alternate in `totals` and `bias`; `narrow`
+  // rounds each to bfloat16.
+  void (*swiglu)(const float* totals, const Bf16* bias, float limit, bool narrow, int n, float* out);
 };
 
 // In order of preference; the last one runs anywhere. All give the same bits.

@@ -7,6 +7,7 @@
 
 #include "ops/fixed_math.h"
 #include "ops/fixed_math_avx2.h"
+#include "ops/row/clamped_swiglu.h"
 
 // On each function, not on the file; see dot_tile_avx2.cpp.
 #define NIBBLE_AVX2 __attribute__((target("avx2")))
@@ -24,6 +25,11 @@ NIBBLE_AVX2 inline __m256 round_to_bf16(__m256 value) {
   const __m256i chosen =
       _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q)));
   return _mm256_castsi256_ps(_mm256_and_si256(chosen, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+}
+
+// Four values of each half, as a shuffle of two registers leaves them: 0 1 4 5 2 3 6 7.
+NIBBLE_AVX2 inline __m256 in_order(__m256 mixed) {
+  return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(mixed), 0xd8));
 }
 
 }  // namespace
@@ -137,6 +143,34 @@ NIBBLE_AVX2 void weigh(const float* x, float largest, float temperature, int n, 
     _mm256_storeu_ps(out + i, fixed_exp_eight(_mm256_div_ps(below, _mm256_set1_ps(temperature))));
   }
   for (; i < n; ++i) out[i] = fixed_exp((x[i] - largest) / temperature);
+}
+
+NIBBLE_AVX2 void swiglu(const float* totals, const Bf16* bias, float limit, bool narrow, int n, float* out) {
+  const __m256 most = _mm256_set1_ps(limit), least = _mm256_set1_ps(-limit), one = _mm256_set1_ps(1.0f);
+  int i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    // A pair's biases are the halves of a word.
+    const __m256i biases = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bias + 2 * i));
+    const __m256 low = _mm256_loadu_ps(totals + 2 * i), high = _mm256_loadu_ps(totals + 2 * i + lanes);
+    __m256 gate = _mm256_add_ps(in_order(_mm256_shuffle_ps(low, high, 0x88)),
+                                _mm256_castsi256_ps(_mm256_slli_epi32(biases, 16)));
+    __m256 up = _mm256_add_ps(
+        in_order(_mm256_shuffle_ps(low, high, 0xdd)),
+        _mm256_castsi256_ps(_mm256_and_si256(biases, _mm256_set1_epi32(static_cast<int>(0xffff0000u)))));
+    // Of a NaN and a limit the second operand comes out, which is the NaN.
+    gate = _mm256_min_ps(most, gate);
+    up = _mm256_min_ps(most, _mm256_max_ps(least, up));
+    const __m256 x = _mm256_mul_ps(_mm256_set1_ps(swiglu_alpha), gate);
+    const __m256 falling = fixed_exp_eight(_mm256_xor_ps(x, _mm256_set1_ps(-0.0f)));
+    const __m256 sigmoid = _mm256_div_ps(one, _mm256_add_ps(one, falling));
+    const __m256 value = _mm256_mul_ps(_mm256_mul_ps(gate, sigmoid), _mm256_add_ps(up, one));
+    _mm256_storeu_ps(out + i, narrow ? round_to_bf16(value) : value);
+  }
+  for (; i < n; ++i) {
+    const float value = clamped_swiglu(totals[2 * i] + bias[2 * i].to_float(),
+                                       totals[2 * i + 1] + bias[2 * i + 1].to_float(), limit);
+    out[i] = narrow ? Bf16::from_float(value).to_float() : value;
+  }
 }
 
 }  // namespace nibble::avx2_rows

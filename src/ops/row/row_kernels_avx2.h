@@ -12,5 +12,6 @@ void rotate(float* x, const float* cos, const float* sin, int half);
 RowScan scan(const float* x, int n);
 double exp_sum(const float* x, float largest, int n);
 void weigh(const float* x, float largest, float temperature, int n, float* out);
+void swiglu(const float* totals, const Bf16* bias, float limit, bool narrow, int n, float* out);
 
 }  // namespace nibble::avx2_rows

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "ops/fixed_math.h"
+#include "ops/row/clamped_swiglu.h"
 #include "ops/row/row_kernels.h"
 #include "ops/row/row_kernels_avx2.h"
 #include "ops/row/row_kernels_avx512.h"
@@ -62,14 +63,23 @@ void weigh(const float* x, float largest, float temperature, int n, float* out) 
   for (int i = 0; i < n; ++i) out[i] = fixed_exp((x[i] - largest) / temperature);
 }
 
+void swiglu(const float* totals, const Bf16* bias, float limit, bool narrow, int n, float* out) {
+  for (int i = 0; i < n; ++i) {
+    const float value = clamped_swiglu(totals[2 * i] + bias[2 * i].to_float(),
+                                       totals[2 * i + 1] + bias[2 * i + 1].to_float(), limit);
+    out[i] = narrow ? Bf16::from_float(value).to_float() : value;
+  }
+}
+
 bool always_supported() { return true; }
 
+// A tile of rows has eight pairs of projections, as many as AVX2 has lanes.
 constexpr RowKernels kernels[] = {
     {"avx512", avx512_rows::supported, avx512_rows::add_and_square, avx512_rows::scale, avx512_rows::rotate,
-     avx512_rows::scan, avx512_rows::exp_sum, avx512_rows::weigh},
+     avx512_rows::scan, avx512_rows::exp_sum, avx512_rows::weigh, avx2_rows::swiglu},
     {"avx2", avx2_rows::supported, avx2_rows::add_and_square, avx2_rows::scale, avx2_rows::rotate,
-     avx2_rows::scan, avx2_rows::exp_sum, avx2_rows::weigh},
-    {"scalar", always_supported, add_and_square, scale, rotate, scan, exp_sum, weigh},
+     avx2_rows::scan, avx2_rows::exp_sum, avx2_rows::weigh, avx2_rows::swiglu},
+    {"scalar", always_supported, add_and_square, scale, rotate, scan, exp_sum, weigh, swiglu},
 };
 
 }  // namespace

@@ -96,6 +96,32 @@ TEST_P(RowKernel, ExpHasTheScalarBitsOverItsWholeRange) {
   }
 }
 
+TEST_P(RowKernel, ActivatesAsTheScalarOne) {
+  std::mt19937 random(4);
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN(),
+                  infinity = std::numeric_limits<float>::infinity();
+  for (const int n : widths) {
+    for (const float spread : {0.5f, 8.0f, 400.0f}) {
+      std::vector<float> totals = random_floats(random, 2 * static_cast<std::size_t>(n), spread);
+      for (const float wild : {nan, infinity, -infinity, 0.0f, -0.0f, 7.0f, -7.0f})
+        totals[random() % totals.size()] = wild;
+      const std::vector<Bf16> bias = random_bf16(random, totals.size());
+      for (const bool narrow : {false, true}) {
+        std::vector<float> a(static_cast<std::size_t>(n)), b = a;
+        tried_.swiglu(totals.data(), bias.data(), 7.0f, narrow, n, a.data());
+        plain_.swiglu(totals.data(), bias.data(), 7.0f, narrow, n, b.data());
+        for (std::size_t i = 0; i < a.size(); ++i) {
+          if (std::isnan(b[i])) {
+            EXPECT_TRUE(std::isnan(a[i])) << i << " of " << n;
+            a[i] = b[i] = 0;
+          }
+        }
+        EXPECT_TRUE(same_bits(a, b)) << n << " by " << spread << (narrow ? " narrow" : "");
+      }
+    }
+  }
+}
+
 TEST_P(RowKernel, ScanSeesANumberThatIsNoneWhereverItIs) {
   for (const int n : widths) {
     for (int at = 0; at < n; at += 1 + n / 40) {
