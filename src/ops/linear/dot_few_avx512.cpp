@@ -52,6 +52,8 @@ constexpr int rows_at_once(int inputs) {
 template <class Decoder>
 constexpr int led_apart = rows_at_once<Decoder>(1) == 1 ? over_pages : each_line;
 
+constexpr int bytes_ahead = 16384;  // into the second-level cache
+
 // Groups of a row before those of the next rows, as far as their sums have room in the caches.
 constexpr int groups_at_once = 8;
 
@@ -183,13 +185,14 @@ NIBBLE_512_INLINE __m512 add_steps(__m512 total, const float (*sums)[group_steps
 template <class Products, class Decoder, int count>
 NIBBLE_512 void multiply_few(const StepRows& matrix, int begin, int end, const std::byte* prepared,
                              const TotalsSink& store) {
-  constexpr int at_once = rows_at_once<Decoder>(count), bytes_ahead = 16384;
+  constexpr int at_once = rows_at_once<Decoder>(count);
   const InputGroup<Products>* inputs = reinterpret_cast<const InputGroup<Products>*>(prepared);
   const int steps = static_cast<int>(matrix.row_steps), groups = groups_of(steps * dot_step);
   alignas(64) GroupSums<count> sums[groups_at_once];
   alignas(64) TileTotals totals;
   const Decoder decoder;
-  constexpr int steps_ahead = bytes_ahead / Decoder::step_bytes;
+  const int steps_ahead =
+      (matrix.lines == WeightLines::each_near ? near_bytes_ahead : bytes_ahead) / Decoder::step_bytes;
   Ahead(matrix, begin * matrix.row_steps, Decoder::step_bytes).ask_for_all<Decoder, group_steps>(steps_ahead);
   for (int row = begin; row < end; row += tile_rows) {
     const int rows = std::min(tile_rows, end - row);

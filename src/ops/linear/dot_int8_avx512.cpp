@@ -25,7 +25,10 @@ constexpr int chunk_steps = 48;   // of a tile: in the first-level cache with a 
 constexpr int most_inputs = 128;  // that share a tile's transposing
 static_assert(most_inputs % inputs_at_once == 0 && chunk_steps % 16 == 0 && chunk_steps % group_steps == 0);
 // How far ahead few inputs' weights are asked for: by one input rows go by faster.
-constexpr int steps_ahead(int inputs) { return inputs == 1 ? 512 : 256; }
+constexpr int steps_ahead(WeightLines lines, int inputs, int step_bytes) {
+  if (lines == WeightLines::each_near) return near_bytes_ahead / step_bytes;
+  return inputs == 1 ? 512 : 256;
+}
 // And how far apart the lines are by which a processor is led; by the most inputs a row takes longer than it
 // looks ahead.
 constexpr int led_apart(int inputs, int step_bytes) {
@@ -222,11 +225,11 @@ NIBBLE_512 void multiply_few(const Words& format, const StepRows& matrix, int be
                              const SpanInput* inputs, const TotalsSink& store) {
   const int steps = static_cast<int>(matrix.row_steps), whole = steps / span_steps;
   TileTotals totals[count];
-  Ahead(matrix, begin * matrix.row_steps, Words::step_bytes)
-      .ask_for_all<Words, span_steps>(steps_ahead(count));
+  const int far = steps_ahead(matrix.lines, count, Words::step_bytes);
+  Ahead(matrix, begin * matrix.row_steps, Words::step_bytes).ask_for_all<Words, span_steps>(far);
   for (int row = begin; row < end; row += tile_rows) {
     const int rows = std::min(tile_rows, end - row);
-    Ahead ahead(matrix, row * matrix.row_steps + steps_ahead(count), Words::step_bytes);
+    Ahead ahead(matrix, row * matrix.row_steps + far, Words::step_bytes);
     for (int r = 0; r < rows; ++r) {
       std::int64_t at = (row + r) * matrix.row_steps;
       const SpanInput* x = inputs;

@@ -17,12 +17,15 @@ namespace {
 
 // Products [count, rows] of all inputs, the rows cut into ranges of `range` as threads would.
 std::vector<float> multiply(const DotKernels& kernels, const DenseMatrix& matrix, InputValues values,
-                            const std::vector<float>& x, int range = 1 << 20) {
+                            const std::vector<float>& x, int range = 1 << 20,
+                            WeightLines lines = WeightLines::each) {
   const int rows = matrix_rows(matrix), cols = matrix_cols(matrix);
   const int count = static_cast<int>(x.size()) / cols;
   AlignedBytes room(prepared_bytes(cols, count));
-  const DotInputs inputs{
-      .rows = {.first = x.data(), .count = count, .cols = cols}, .values = values, .prepared = room.data()};
+  const DotInputs inputs{.rows = {.first = x.data(), .count = count, .cols = cols},
+                         .values = values,
+                         .lines = lines,
+                         .prepared = room.data()};
   for (int i = 0; i < count; i += input_group)
     prepare_rows(kernels, matrix, inputs, i, std::min(count, i + input_group));
   std::vector<float> out(static_cast<std::size_t>(count * rows), 7);
@@ -109,8 +112,10 @@ class EveryKernel : public testing::TestWithParam<std::size_t> {
   void SetUp() override {
     if (!kernel().supported()) GTEST_SKIP() << "this machine has no " << kernel().name;
   }
-  void expect_scalar_bits(const DenseMatrix& matrix, InputValues values, const std::vector<float>& x) const {
-    ASSERT_TRUE(same_bits(multiply(kernel(), matrix, values, x), multiply(scalar(), matrix, values, x)))
+  void expect_scalar_bits(const DenseMatrix& matrix, InputValues values, const std::vector<float>& x,
+                          WeightLines lines = WeightLines::each) const {
+    ASSERT_TRUE(same_bits(multiply(kernel(), matrix, values, x, 1 << 20, lines),
+                          multiply(scalar(), matrix, values, x)))
         << matrix_rows(matrix) << "x" << matrix_cols(matrix) << " by " << x.size();
   }
 };
@@ -196,7 +201,7 @@ TEST_P(EveryKernel, GivesTheScalarBitsOnQ8AtEveryScale) {
 }
 
 // As in files: not where a line does, nor at a multiple of a step. Nothing lies behind them.
-TEST_P(EveryKernel, GivesTheScalarBitsWhereverWeightsBegin) {
+TEST_P(EveryKernel, GivesTheScalarBitsWhereverWeightsBeginAndHoweverTheyAreAskedFor) {
   std::mt19937 random(13);
   for (const Shape& shape : {Shape{33, 544, 1}, Shape{18, 2880, 2}, Shape{40, 96, 5}, Shape{16, 352, 20}}) {
     RandomMxfp4 mxfp4(random, 1, shape.rows, shape.cols);
@@ -212,10 +217,13 @@ TEST_P(EveryKernel, GivesTheScalarBitsWhereverWeightsBegin) {
       for (const InputValues values : all_values) {
         const std::vector<float> x =
             inputs_of(random, values, static_cast<std::size_t>(shape.count * shape.cols));
-        expect_scalar_bits(
-            Mxfp4Checkpoint{blocks.data() + from, scales.data() + from, shape.rows, shape.cols}, values, x);
-        expect_scalar_bits(Q8Matrix{codes.data() + from, q8_scales.data() + from, shape.rows, shape.cols},
-                           values, x);
+        for (const WeightLines lines : {WeightLines::led, WeightLines::each, WeightLines::each_near}) {
+          expect_scalar_bits(
+              Mxfp4Checkpoint{blocks.data() + from, scales.data() + from, shape.rows, shape.cols}, values, x,
+              lines);
+          expect_scalar_bits(Q8Matrix{codes.data() + from, q8_scales.data() + from, shape.rows, shape.cols},
+                             values, x, lines);
+        }
       }
     }
   }
