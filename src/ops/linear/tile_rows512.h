@@ -49,25 +49,38 @@ NIBBLE_512 inline void read_tile_scales(const StepRows& matrix, const TileRows& 
   for (int i = 0; i < 4; ++i) _mm512_store_si512(out.bytes[4 * i], _mm512_permutexvar_epi32(order, fours[i]));
 }
 
-// A line, that is 64 bytes, of each row of a tile: parts[p][r] has part p (16 bytes) of rows r, r + 4, r + 8
-// and r + 12.
-struct alignas(64) TileLine {
-  std::uint8_t parts[4][4][64];
+// Steps that are read of a row before the next row's: rows may lie a power of two apart, so that all of a
+// tile's want the same few places of the first-level cache, and a line that two steps share would be gone
+// when the second one comes.
+inline constexpr int steps_at_once = 4;
+
+// Some steps of each row of a tile: parts[p][r] has part p (16 bytes) of rows r, r + 4, r + 8 and r + 12.
+template <int step_bytes>
+struct alignas(64) TileParts {
+  static constexpr int lines = steps_at_once * step_bytes / 64;
+  std::uint8_t parts[4 * lines][4][64];
 };
 
-// The line from byte `at` of the rows on; bytes past `left` are zeros.
-NIBBLE_512_INLINE void read_tile_parts(const StepRows& matrix, const TileRows& tile, int step_bytes, int at,
-                                       int left, TileLine& out) {
-  const __mmask16 there = static_cast<__mmask16>((1u << std::min(left / 4, 16)) - 1);
+// From byte `at` of the rows on; bytes past `left` are zeros.
+template <int step_bytes>
+NIBBLE_512_INLINE void read_tile_parts(const StepRows& matrix, const TileRows& tile, int at, int left,
+                                       TileParts<step_bytes>& out) {
 #pragma GCC unroll 4
   for (int r = 0; r < 4; ++r) {
-    __m512i rows[4], parts[4];
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i)
-      rows[i] = _mm512_maskz_loadu_epi32(there, matrix.codes + tile.first_steps[r + 4 * i] * step_bytes + at);
-    gather_parts(rows, parts);
+    for (int line = 0; line < TileParts<step_bytes>::lines; ++line) {
+      const int words = std::clamp(left / 4 - 16 * line, 0, 16);
+      const __mmask16 there = static_cast<__mmask16>((1u << words) - 1);
+      __m512i rows[4], parts[4];
 #pragma GCC unroll 4
-    for (int p = 0; p < 4; ++p) _mm512_store_si512(out.parts[p][r], parts[p]);
+      for (int i = 0; i < 4; ++i) {
+        rows[i] = _mm512_maskz_loadu_epi32(
+            there, matrix.codes + tile.first_steps[r + 4 * i] * step_bytes + at + 64 * line);
+      }
+      gather_parts(rows, parts);
+#pragma GCC unroll 4
+      for (int p = 0; p < 4; ++p) _mm512_store_si512(out.parts[4 * line + p][r], parts[p]);
+    }
   }
 }
 
@@ -82,24 +95,21 @@ class TileSteps {
     const int left = static_cast<int>(matrix_.row_steps) - step;
     if (Decoder::scaled && step % 16 == 0)
       read_tile_scales(matrix_, rows_, step, std::min(16, left), scales_);
-    if (step % line_steps == 0) {
-      read_tile_parts(matrix_, rows_, Decoder::step_bytes, step * Decoder::step_bytes,
-                      left * Decoder::step_bytes, line_);
-    }
+    if (step % steps_at_once == 0)
+      read_tile_parts(matrix_, rows_, step * Decoder::step_bytes, left * Decoder::step_bytes, parts_);
   }
   // Of the step that was read last: its codes in parts, as decoders take them, and its rows' scales.
   const std::uint8_t (*parts(int step) const)[4][64] {
-    return line_.parts + step % line_steps * (Decoder::step_bytes / 16);
+    return parts_.parts + step % steps_at_once * (Decoder::step_bytes / 16);
   }
   const std::uint8_t* scales(int step) const { return scales_.bytes[step % 16]; }
   bool plain() const { return scales_.plain; }
 
  private:
-  static constexpr int line_steps = 64 / Decoder::step_bytes;
   StepRows matrix_;
   TileRows rows_;
   TileScales scales_;
-  TileLine line_;
+  TileParts<Decoder::step_bytes> parts_;
 };
 
 }  // namespace nibble
