@@ -6,7 +6,7 @@
 namespace nibble {
 namespace {
 
-constexpr int least_inputs = 2;
+constexpr int least_inputs = 4;  // fewer go by dot_few_avx512.h
 
 // A function of its own, so that the compiler does not take what is read of the inputs out of the loop over
 // tiles, to where it has no registers for it.
