@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/thread_name.h"
 
 namespace nibble {
 namespace {
@@ -81,7 +82,7 @@ class Supervisor {
     // Whatever ends the parent ends its children.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) std::_Exit(1);
-    prctl(PR_SET_NAME, role == ChildRole::engine ? "nibble-engine" : "nibble-standin");
+    role == ChildRole::engine ? name_this_thread("nibble-engine") : name_this_thread("nibble-standin");
     sigset_t child_ended;
     sigemptyset(&child_ended);
     sigaddset(&child_ended, SIGCHLD);

@@ -1,4 +1,5 @@
 // What `top -H`, a debugger and a crash report call a thread; a new thread has its parent's name otherwise.
+// A process is called as its first thread is.
 #pragma once
 
 #include <pthread.h>

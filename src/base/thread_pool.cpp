@@ -138,7 +138,7 @@ void ThreadPool::run(const Work& work) {
 }
 
 void ThreadPool::serve(int share) {
-  name_this_thread("engine-worker");
+  name_this_thread("worker");
   for (std::uint32_t seen = 0;;) {
     wait_while(ticket_, seen);
     seen = ticket_.load(std::memory_order_acquire);

@@ -311,10 +311,7 @@ void fill(const Situation& s, Plan& plan) {
   plan.quantization = quantization_of(s);
   plan.kv_dtype = kv_dtype_of(s);
   plan.experts = s.at(Field::experts).path;
-  for (std::size_t i = 0; i < weight_lines_names.size(); ++i) {
-    if (s.at(Field::weight_lines).value == weight_lines_names[i])
-      plan.weight_lines = WeightLines{static_cast<std::uint8_t>(i)};
-  }
+  plan.weight_lines = find_weight_lines(s.at(Field::weight_lines).value).value_or(plan.weight_lines);
   plan.attention = find_attention(s.at(Field::attention).value)->facts.name;
   plan.max_num_batched_tokens = whole(Field::max_num_batched_tokens);
   plan.max_num_seqs = whole(Field::max_num_seqs);

@@ -4,8 +4,9 @@
 // multiply-adds meanwhile.
 #pragma once
 
+#include <cstdint>
+
 #include "ops/linear/simd512.h"
-#include "ops/linear/step_rows.h"
 
 namespace nibble {
 

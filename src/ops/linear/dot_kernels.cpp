@@ -10,7 +10,6 @@
 #include "ops/linear/dot_tile_scalar.h"
 #include "ops/linear/float_inputs.h"
 #include "ops/linear/int8_inputs.h"
-#include "ops/linear/step_rows.h"
 
 #if defined(__SSE2__)
 #include <immintrin.h>

@@ -2,10 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "ops/linear/dot_kernels.h"
-#include "ops/linear/step_rows.h"
 
 namespace nibble {
 

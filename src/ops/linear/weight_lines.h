@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace nibble {
@@ -17,6 +18,13 @@ inline constexpr std::array<std::string_view, 3> weight_lines_names = {"led", "e
 
 constexpr std::string_view name_of(WeightLines lines) {
   return weight_lines_names[static_cast<std::size_t>(lines)];
+}
+
+constexpr std::optional<WeightLines> find_weight_lines(std::string_view name) {
+  for (const WeightLines each : {WeightLines::led, WeightLines::each, WeightLines::each_near}) {
+    if (name_of(each) == name) return each;
+  }
+  return std::nullopt;
 }
 
 }  // namespace nibble

@@ -1,7 +1,7 @@
-// What is done to one row element by element, or summed over it: the vector work of norms, rotary embedding
-// and sampling. Sums run in sixteen lanes, lane l taking the elements l, l + 16, ... in order; lanes are then
-// added as a fixed tree (l with l + 8, then 4, 2, 1). So bits depend on the width alone, not on the
-// instruction set.
+// What is done to one row element by element, or summed over it: the vector work of norms, rotary embedding,
+// the activation of experts and sampling. Sums run in sixteen lanes, lane l taking the elements l, l + 16,
+// ... in order; lanes are then added as a fixed tree (l with l + 8, then 4, 2, 1). So bits depend on the
+// width alone, not on the instruction set.
 #pragma once
 
 #include <span>

@@ -166,11 +166,7 @@ NIBBLE_AVX2 void swiglu(const float* totals, const Bf16* bias, float limit, bool
     const __m256 value = _mm256_mul_ps(_mm256_mul_ps(gate, sigmoid), _mm256_add_ps(up, one));
     _mm256_storeu_ps(out + i, narrow ? round_to_bf16(value) : value);
   }
-  for (; i < n; ++i) {
-    const float value = clamped_swiglu(totals[2 * i] + bias[2 * i].to_float(),
-                                       totals[2 * i + 1] + bias[2 * i + 1].to_float(), limit);
-    out[i] = narrow ? Bf16::from_float(value).to_float() : value;
-  }
+  for (; i < n; ++i) out[i] = clamped_swiglu(totals + 2 * i, bias + 2 * i, limit, narrow);
 }
 
 }  // namespace nibble::avx2_rows

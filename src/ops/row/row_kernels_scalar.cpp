@@ -64,11 +64,7 @@ void weigh(const float* x, float largest, float temperature, int n, float* out) 
 }
 
 void swiglu(const float* totals, const Bf16* bias, float limit, bool narrow, int n, float* out) {
-  for (int i = 0; i < n; ++i) {
-    const float value = clamped_swiglu(totals[2 * i] + bias[2 * i].to_float(),
-                                       totals[2 * i + 1] + bias[2 * i + 1].to_float(), limit);
-    out[i] = narrow ? Bf16::from_float(value).to_float() : value;
-  }
+  for (int i = 0; i < n; ++i) out[i] = clamped_swiglu(totals + 2 * i, bias + 2 * i, limit, narrow);
 }
 
 bool always_supported() { return true; }
