@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "ops/linear/dot_kernels.h"
+#include "ops/linear/input_parts.h"
 #include "ops/moe/moe.h"
 #include "ops/row/row_kernels.h"
 
@@ -20,24 +20,27 @@ void group_by_expert(const MoeMxfp4Args& args, int experts) {
   args.offsets[0] = 0;
 }
 
-// What is prepared of each expert's inputs begins where the expert's slots do, its group's padding counted.
-std::size_t prepared_before(const MoeMxfp4Args& args, int expert, int cols) {
-  std::size_t bytes = 0;
-  for (int e = 0; e < expert; ++e) bytes += prepared_bytes(cols, args.offsets[e + 1] - args.offsets[e]);
-  return bytes;
-}
-
-DotInputs inputs_of_expert(const OpContext& context, const MoeMxfp4Args& args, int expert, const float* x,
-                           int slots_a_row, int cols) {
-  const int first = args.offsets[expert], count = args.offsets[expert + 1] - first;
-  return {.rows = {.first = x,
-                   .slots = args.slots + first,
-                   .slots_a_row = slots_a_row,
-                   .count = count,
-                   .cols = cols},
-          .values = context.activations,
-          .lines = context.weight_lines,
-          .prepared = args.workspace.data() + prepared_before(args, expert, cols)};
+// run(index, expert, inputs) for each part of each used expert's inputs, one expert after the other; how many
+// there are. What is prepared of an expert's inputs begins where that of the experts before it ends.
+template <class Run>
+int for_each_part(const OpContext& context, const MoeMxfp4Args& args, int experts, const float* x,
+                  int slots_a_row, int cols, const Run& run) {
+  int index = 0;
+  std::byte* prepared = args.workspace.data();
+  for (int expert = 0; expert < experts; ++expert) {
+    const int first = args.offsets[expert], count = args.offsets[expert + 1] - first;
+    const InputParts parts({.rows = {.first = x,
+                                     .slots = args.slots + first,
+                                     .slots_a_row = slots_a_row,
+                                     .count = count,
+                                     .cols = cols},
+                            .values = context.activations,
+                            .lines = context.weight_lines,
+                            .prepared = prepared});
+    for (int part = 0; part < parts.size(); ++part) run(index++, expert, parts[part]);
+    prepared += prepared_bytes(cols, count);
+  }
+  return index;
 }
 
 // Every used expert's matrix times the inputs routed to it: slot s is row s / slots_a_row of x.
@@ -47,30 +50,28 @@ void multiply_routed(OpContext& context, const std::vector<Mxfp4Checkpoint>& mat
                      const MoeMxfp4Args& args, const float* x, int slots_a_row, const Store& store) {
   const int experts = static_cast<int>(matrices.size());
   const int rows = static_cast<int>(matrices[0].rows), cols = static_cast<int>(matrices[0].cols);
-  context.threads.parallel_for(experts, [&](int begin, int end) {
-    for (int expert = begin; expert < end; ++expert) {
-      const DotInputs inputs = inputs_of_expert(context, args, expert, x, slots_a_row, cols);
+  const auto each_part = [&](const auto& run) {
+    return for_each_part(context, args, experts, x, slots_a_row, cols, run);
+  };
+  const int parts = each_part([](int, int, const DotInputs&) {});
+  context.threads.parallel_for(parts, [&](int begin, int end) {
+    each_part([&](int index, int expert, const DotInputs& inputs) {
+      if (index < begin || index >= end) return;
       prepare_rows(context.dots, matrices[static_cast<std::size_t>(expert)], inputs, 0, inputs.rows.count);
-    }
+    });
   });
-  // Expert by expert, so that a thread's pieces follow one another in memory and a few experts' inputs stay
-  // in its caches.
+  // Part by part, so that a thread's pieces follow one another in memory and a few parts stay in its caches.
   const int ranges = (rows + range_rows - 1) / range_rows;
-  int used = 0;
-  for (int expert = 0; expert < experts; ++expert) used += args.offsets[expert + 1] > args.offsets[expert];
-  context.threads.parallel_for(used * ranges, [&](int begin, int end) {
-    for (int expert = 0, first = 0; expert < experts && first < end; ++expert) {
-      if (args.offsets[expert + 1] == args.offsets[expert]) continue;
-      const int from = std::max(begin, first) - first, to = std::min(end, first + ranges) - first;
-      first += ranges;
-      if (from >= to) continue;
-      const DotInputs inputs = inputs_of_expert(context, args, expert, x, slots_a_row, cols);
+  context.threads.parallel_for(parts * ranges, [&](int begin, int end) {
+    each_part([&](int index, int expert, const DotInputs& inputs) {
+      const int from = std::max(begin - index * ranges, 0), to = std::min(end - index * ranges, ranges);
+      if (from >= to) return;
       const auto store_slot = [&](int row, int input, const float* totals) {
         store(expert, row, inputs.rows.slots[input], totals);
       };
       multiply_rows(context.dots, matrices[static_cast<std::size_t>(expert)], from * range_rows,
                     std::min(to * range_rows, rows), inputs, TotalsSink(store_slot));
-    }
+    });
   });
 }
 
