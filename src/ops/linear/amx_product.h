@@ -2,9 +2,9 @@
 // that packing, blocking and decoding are tested where there is no AMX.
 //
 // Weights are the first operand, 16 rows of 32 k, so that rows are decoded as they lie; inputs are packed as
-// the second. A block of 32 rows meets 32 inputs at a time, its sums in tiles over all of K, and while a
-// step's products go on, the rows of a step to come are decoded: a processor does both at once, so decoding
-// anew for each 32 inputs takes less than sums or decoded rows that come and go through the caches.
+// the second. A block of 32 rows meets up to 48 inputs at a time, its sums in tiles over all of K, and while
+// a step's products go on, the rows of a step to come are decoded: a processor does both at once, so decoding
+// anew for each 48 inputs takes less than sums or decoded rows that come and go through the caches.
 //
 // Weights are scaled before they are multiplied, and the running total stays in the sums' tile: a power of
 // two commutes with the step's sum within the bounds of dot_tile.h. A tile of rows with a block outside them,
@@ -15,6 +15,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "ops/linear/block_groups512.h"
 
@@ -151,15 +152,16 @@ class BlockRows {
     }
   }
 
-  // A step's share of the next block's lines, in the order in which they lie.
+  // A step's share of the next block's lines, in the order in which they lie. bfloat16's rows are long enough
+  // for a processor to see them coming, and 32 lines a step would be in their way.
   NIBBLE_512_INLINE void ask_for_next(std::int64_t step) const {
+    if constexpr (!Decoder::scaled) return;
     constexpr int bytes = range_rows * Decoder::step_bytes;
     const std::uint8_t* codes = codes_ + range_rows * row_bytes_ + step * bytes;
 #pragma GCC unroll 32
     for (int line = 0; line < bytes; line += 64)
       _mm_prefetch(reinterpret_cast<const char*>(codes + line), _MM_HINT_T1);
-    if constexpr (Decoder::scaled)
-      _mm_prefetch(reinterpret_cast<const char*>(scales_ + (row_steps_ + step) * range_rows), _MM_HINT_T1);
+    _mm_prefetch(reinterpret_cast<const char*>(scales_ + (row_steps_ + step) * range_rows), _MM_HINT_T1);
   }
 
  private:
@@ -224,43 +226,55 @@ NIBBLE_512 void multiply_scaled_sums(const StepRows& matrix, int row, int rows, 
   }
 }
 
-// A step's products. Tiles 0 .. 3 are sums [tile of rows][group of inputs], 4 and 5 weights, 6 and 7 inputs.
-// between<part>() runs behind each product, of which there are four or, for one group, two.
+// Groups of inputs that a block of rows meets at once.
+constexpr int most_groups = 3;
+
+// Which of the eight tiles is what: sums [tile of rows][group], then weights and inputs. Three groups leave
+// one tile for weights and one for inputs, which then come once for each tile of rows.
+template <int groups>
+struct TileNumbers {
+  static constexpr bool inputs_stay = groups < most_groups;
+  static constexpr int sums(int tile, int group) { return tile * groups + group; }
+  static constexpr int weights(int tile) { return inputs_stay ? 4 + tile : 6; }
+  static constexpr int inputs(int group) { return inputs_stay ? 6 + group : 7; }
+};
+
+// run(tile, i) for each tile of rows and i < groups, as constants.
+template <int groups, class Run>
+NIBBLE_AMX_INLINE void for_each_sum(const Run& run) {
+  [&]<int... index>(std::integer_sequence<int, index...>) __attribute__((always_inline)) NIBBLE_AMX {
+    (run.template operator()<index / groups, index % groups>(), ...);
+  }
+  (std::make_integer_sequence<int, block_tiles * groups>());
+}
+
+// A step's products; between<part>() runs behind each. The second tile of rows takes groups the other way
+// around, as the last one's inputs are there.
 template <class Tiles, int groups, class Between>
 NIBBLE_AMX_INLINE void multiply_step(const StepTiles& weights, const InputTile* const (&inputs)[groups],
                                      std::int64_t step, const Between& between) {
-  Tiles::template load<4>(&weights.tiles[0], 64);
-  Tiles::template load<6>(inputs[0] + step, 64);
-  Tiles::template multiply<0, 4, 6>();
-  between.template part<0>();
-  Tiles::template load<5>(&weights.tiles[1], 64);
-  Tiles::template multiply<2, 5, 6>();
-  between.template part<1>();
-  if constexpr (groups == 2) {
-    Tiles::template load<7>(inputs[1] + step, 64);
-    Tiles::template multiply<1, 4, 7>();
-    between.template part<2>();
-    Tiles::template multiply<3, 5, 7>();
-    between.template part<3>();
-  }
+  using Numbers = TileNumbers<groups>;
+  for_each_sum<groups>([&]<int tile, int i>() __attribute__((always_inline)) NIBBLE_AMX {
+    constexpr int group = tile == 0 ? i : groups - 1 - i;
+    if constexpr (i == 0) Tiles::template load<Numbers::weights(tile)>(&weights.tiles[tile], 64);
+    if constexpr (tile == 0 || (i > 0 && !Numbers::inputs_stay))
+      Tiles::template load<Numbers::inputs(group)>(inputs[group] + step, 64);
+    Tiles::template multiply<Numbers::sums(tile, group), Numbers::weights(tile), Numbers::inputs(group)>();
+    between.template part<tile * groups + i>();
+  });
 }
+
+using BlockSums = SumsTile[block_tiles][most_groups];
 template <class Tiles, int groups>
 NIBBLE_AMX_INLINE void zero_sums() {
-  Tiles::template zero<0>();
-  Tiles::template zero<2>();
-  if constexpr (groups == 2) {
-    Tiles::template zero<1>();
-    Tiles::template zero<3>();
-  }
+  for_each_sum<groups>([]<int tile, int group>() __attribute__((always_inline))
+                       NIBBLE_AMX { Tiles::template zero<TileNumbers<groups>::sums(tile, group)>(); });
 }
 template <class Tiles, int groups>
-NIBBLE_AMX_INLINE void store_sums(SumsTile* const (&sums)[block_tiles]) {
-  Tiles::template store<0>(sums[0], 64);
-  Tiles::template store<2>(sums[1], 64);
-  if constexpr (groups == 2) {
-    Tiles::template store<1>(sums[0] + 1, 64);
-    Tiles::template store<3>(sums[1] + 1, 64);
-  }
+NIBBLE_AMX_INLINE void store_sums(BlockSums& sums) {
+  for_each_sum<groups>([&]<int tile, int group>() __attribute__((always_inline)) NIBBLE_AMX {
+    Tiles::template store<TileNumbers<groups>::sums(tile, group)>(&sums[tile][group], 64);
+  });
 }
 
 // What goes on between a step's products.
@@ -275,15 +289,15 @@ struct Decoding {
   StepTiles& out;
   template <int part_index>
   NIBBLE_512_INLINE void part() const {
-    constexpr int count = range_rows / parts;
-    rows.template decode<part_index * count, count>(step, out);
+    constexpr int first = range_rows * part_index / parts, end = range_rows * (part_index + 1) / parts;
+    rows.template decode<first, end - first>(step, out);
   }
 };
 
-// A block of rows by one or two groups of inputs.
+// A block of rows by up to most_groups groups of inputs.
 template <class Tiles, class Decoder, int groups, bool whole>
 NIBBLE_AMX void multiply_block(const StepRows& matrix, int row, int rows, const InputTile* inputs,
-                               bool ask_for_next, SumsTile* const (&sums)[block_tiles]) {
+                               bool ask_for_next, BlockSums& sums) {
   using Rows = BlockRows<Decoder, whole>;
   const std::int64_t steps = matrix.row_steps;
   const Rows block(matrix, row, rows);
@@ -297,8 +311,9 @@ NIBBLE_AMX void multiply_block(const StepRows& matrix, int row, int rows, const 
   std::int64_t step = 0;
   for (; step < steps - steps_ahead; ++step) {
     const std::int64_t later = step + steps_ahead;
-    multiply_step<Tiles, groups>(decoded[step % decoded_steps], x, step,
-                                 Decoding<Rows, 2 * groups>{block, later, decoded[later % decoded_steps]});
+    multiply_step<Tiles, groups>(
+        decoded[step % decoded_steps], x, step,
+        Decoding<Rows, block_tiles * groups>{block, later, decoded[later % decoded_steps]});
     if (ask_for_next) block.ask_for_next(step);
   }
   for (; step < steps; ++step)
@@ -317,18 +332,19 @@ NIBBLE_512 inline void store_tile(SumsTile& sums, int row, int first_input, int 
 }
 
 template <class Tiles, class Decoder, bool whole>
-NIBBLE_AMX void multiply_rows(const StepRows& matrix, int row, int rows, int count, const InputTile* packed,
-                              const TotalsSink& store) {
-  SumsTile sums[block_tiles][2];
-  SumsTile* const places[block_tiles] = {sums[0], sums[1]};
-  for (int first = 0; first < count; first += 2 * input_group) {
+NIBBLE_AMX void multiply_by_all(const StepRows& matrix, int row, int rows, int count, const InputTile* packed,
+                                const TotalsSink& store) {
+  BlockSums sums;
+  for (int first = 0, together; first < count; first += together * input_group) {
+    const int left = (count - first + input_group - 1) / input_group;
+    // Twice two take less than three and one.
+    together = left == 4 ? 2 : std::min(left, most_groups);
     const InputTile* inputs = packed + first / input_group * matrix.row_steps;
-    const bool ask_for_next = first == 0;
-    count - first > input_group
-        ? multiply_block<Tiles, Decoder, 2, whole>(matrix, row, rows, inputs, ask_for_next, places)
-        : multiply_block<Tiles, Decoder, 1, whole>(matrix, row, rows, inputs, ask_for_next, places);
+    with_count<1, most_groups>(together, [&](auto groups) {
+      multiply_block<Tiles, Decoder, groups, whole>(matrix, row, rows, inputs, first == 0, sums);
+    });
     for (int tile = 0; tile < rows; tile += tile_rows) {
-      for (int g = 0; g < 2 && first + g * input_group < count; ++g) {
+      for (int g = 0; g < together; ++g) {
         const int input = first + g * input_group;
         store_tile(sums[tile / tile_rows][g], row + tile, input, std::min(input_group, count - input), store);
       }
@@ -346,9 +362,9 @@ NIBBLE_AMX void multiply_rows_by_tiles(const StepRows& matrix, int begin, int en
         multiply_scaled_sums<Decoder>(matrix, row + tile, std::min(tile_rows, rows - tile), count, packed,
                                       store);
     } else if (rows == range_rows) {
-      multiply_rows<Tiles, Decoder, true>(matrix, row, rows, count, packed, store);
+      multiply_by_all<Tiles, Decoder, true>(matrix, row, rows, count, packed, store);
     } else {
-      multiply_rows<Tiles, Decoder, false>(matrix, row, rows, count, packed, store);
+      multiply_by_all<Tiles, Decoder, false>(matrix, row, rows, count, packed, store);
     }
   }
 }
