@@ -164,6 +164,18 @@ class BlockRows {
     _mm_prefetch(reinterpret_cast<const char*>(scales_ + (row_steps_ + step) * range_rows), _MM_HINT_T1);
   }
 
+  // Of a block that nobody has asked for: a line of each row some lines ahead, once for the steps of a line.
+  NIBBLE_512_INLINE void ask_ahead(std::int64_t step) const {
+    if constexpr (!Decoder::scaled) return;
+    constexpr int steps_a_line = 64 / Decoder::step_bytes, rows_a_step = range_rows / steps_a_line;
+    constexpr std::int64_t bytes_ahead = 512;
+    const std::int64_t first = step % steps_a_line * rows_a_step;
+    const std::uint8_t* codes = codes_ + first * row_bytes_ + step / steps_a_line * 64 + bytes_ahead;
+#pragma GCC unroll 16
+    for (int r = 0; r < rows_a_step; ++r)
+      _mm_prefetch(reinterpret_cast<const char*>(codes + r * row_bytes_), _MM_HINT_T1);
+  }
+
  private:
   std::int64_t row_bytes_, row_steps_;
   const std::uint8_t* codes_;
@@ -294,10 +306,15 @@ struct Decoding {
   }
 };
 
+// Which lines of weights are asked for.
+struct Asking {
+  bool ahead, next;
+};
+
 // A block of rows by up to most_groups groups of inputs.
 template <class Tiles, class Decoder, int groups, bool whole>
 NIBBLE_AMX void multiply_block(const StepRows& matrix, int row, int rows, const InputTile* inputs,
-                               bool ask_for_next, BlockSums& sums) {
+                               Asking asking, BlockSums& sums) {
   using Rows = BlockRows<Decoder, whole>;
   const std::int64_t steps = matrix.row_steps;
   const Rows block(matrix, row, rows);
@@ -314,7 +331,8 @@ NIBBLE_AMX void multiply_block(const StepRows& matrix, int row, int rows, const 
     multiply_step<Tiles, groups>(
         decoded[step % decoded_steps], x, step,
         Decoding<Rows, block_tiles * groups>{block, later, decoded[later % decoded_steps]});
-    if (ask_for_next) block.ask_for_next(step);
+    if (asking.ahead) block.ask_ahead(step);
+    if (asking.next) block.ask_for_next(step);
   }
   for (; step < steps; ++step)
     multiply_step<Tiles, groups>(decoded[step % decoded_steps], x, step, Nothing());
@@ -332,8 +350,8 @@ NIBBLE_512 inline void store_tile(SumsTile& sums, int row, int first_input, int 
 }
 
 template <class Tiles, class Decoder, bool whole>
-NIBBLE_AMX void multiply_by_all(const StepRows& matrix, int row, int rows, int count, const InputTile* packed,
-                                const TotalsSink& store) {
+NIBBLE_AMX void multiply_by_all(const StepRows& matrix, int row, int rows, bool cold, int count,
+                                const InputTile* packed, const TotalsSink& store) {
   BlockSums sums;
   for (int first = 0, together; first < count; first += together * input_group) {
     const int left = (count - first + input_group - 1) / input_group;
@@ -341,7 +359,8 @@ NIBBLE_AMX void multiply_by_all(const StepRows& matrix, int row, int rows, int c
     together = left == 4 ? 2 : std::min(left, most_groups);
     const InputTile* inputs = packed + first / input_group * matrix.row_steps;
     with_count<1, most_groups>(together, [&](auto groups) {
-      multiply_block<Tiles, Decoder, groups, whole>(matrix, row, rows, inputs, first == 0, sums);
+      multiply_block<Tiles, Decoder, groups, whole>(matrix, row, rows, inputs,
+                                                    {cold && first == 0, first == 0}, sums);
     });
     for (int tile = 0; tile < rows; tile += tile_rows) {
       for (int g = 0; g < together; ++g) {
@@ -362,9 +381,9 @@ NIBBLE_AMX void multiply_rows_by_tiles(const StepRows& matrix, int begin, int en
         multiply_scaled_sums<Decoder>(matrix, row + tile, std::min(tile_rows, rows - tile), count, packed,
                                       store);
     } else if (rows == range_rows) {
-      multiply_by_all<Tiles, Decoder, true>(matrix, row, rows, count, packed, store);
+      multiply_by_all<Tiles, Decoder, true>(matrix, row, rows, row == begin, count, packed, store);
     } else {
-      multiply_by_all<Tiles, Decoder, false>(matrix, row, rows, count, packed, store);
+      multiply_by_all<Tiles, Decoder, false>(matrix, row, rows, row == begin, count, packed, store);
     }
   }
 }
