@@ -128,6 +128,4 @@ constexpr SinCos fixed_sin_cos(double x) {
   }
 }
 
-constexpr float fixed_sigmoid(float x) { return 1.0f / (1.0f + fixed_exp(-x)); }
-
 }  // namespace nibble
