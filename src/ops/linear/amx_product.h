@@ -116,9 +116,18 @@ NIBBLE_512_INLINE __m512i decode_step(const std::uint8_t* codes, const std::uint
   return _mm512_loadu_si512(codes);
 }
 
-// A step of a block of rows as tiles.
+// A step of a block of rows as tiles, and where such are, their rows so many bytes apart.
 struct StepTiles {
   WeightTile tiles[block_tiles];
+};
+struct StepWeights {
+  const void* tiles[block_tiles];
+  std::int64_t stride;
+
+  StepWeights(const void* first, const void* second, std::int64_t apart)
+      : tiles{first, second}, stride(apart) {}
+  explicit StepWeights(const StepTiles& decoded)
+      : StepWeights(&decoded.tiles[0], &decoded.tiles[1], sizeof decoded.tiles[0].rows[0]) {}
 };
 // Steps are decoded so far ahead of their products that what was stored is in the cache by then.
 constexpr int steps_ahead = 2, decoded_steps = 4;
@@ -152,31 +161,34 @@ class BlockRows {
     }
   }
 
-  // A step's share of the next block's lines, in the order in which they lie. bfloat16's rows are long enough
-  // for a processor to see them coming, and 32 lines a step would be in their way.
+  // The next block's lines, and its scales, at the pace of this one's. bfloat16's rows are long enough for a
+  // processor to see them coming.
   NIBBLE_512_INLINE void ask_for_next(std::int64_t step) const {
     if constexpr (!Decoder::scaled) return;
-    constexpr int bytes = range_rows * Decoder::step_bytes;
-    const std::uint8_t* codes = codes_ + range_rows * row_bytes_ + step * bytes;
-#pragma GCC unroll 32
-    for (int line = 0; line < bytes; line += 64)
-      _mm_prefetch(reinterpret_cast<const char*>(codes + line), _MM_HINT_T1);
+    ask_for_lines(step, range_rows * row_bytes_);
     _mm_prefetch(reinterpret_cast<const char*>(scales_ + (row_steps_ + step) * range_rows), _MM_HINT_T1);
   }
-
-  // Of a block that nobody has asked for: a line of each row some lines ahead, once for the steps of a line.
+  // The lines of a block that nobody has asked for.
   NIBBLE_512_INLINE void ask_ahead(std::int64_t step) const {
-    if constexpr (!Decoder::scaled) return;
+    if constexpr (Decoder::scaled) ask_for_lines(step, 512);
+  }
+  // Where a step's tiles are whose weights need no decoding.
+  StepWeights as_stored(std::int64_t step) const {
+    const std::uint8_t* at = codes_ + step * Decoder::step_bytes;
+    return {at, at + tile_rows * row_bytes_, row_bytes_};
+  }
+
+ private:
+  // Of each row the line so many bytes behind the one with this step, some rows for each step of a line.
+  NIBBLE_512_INLINE void ask_for_lines(std::int64_t step, std::int64_t further) const {
     constexpr int steps_a_line = 64 / Decoder::step_bytes, rows_a_step = range_rows / steps_a_line;
-    constexpr std::int64_t bytes_ahead = 512;
-    const std::int64_t first = step % steps_a_line * rows_a_step;
-    const std::uint8_t* codes = codes_ + first * row_bytes_ + step / steps_a_line * 64 + bytes_ahead;
+    const std::int64_t row = step % steps_a_line * rows_a_step, line = step / steps_a_line * 64;
+    const std::uint8_t* codes = codes_ + row * row_bytes_ + line + further;
 #pragma GCC unroll 16
     for (int r = 0; r < rows_a_step; ++r)
       _mm_prefetch(reinterpret_cast<const char*>(codes + r * row_bytes_), _MM_HINT_T1);
   }
 
- private:
   std::int64_t row_bytes_, row_steps_;
   const std::uint8_t* codes_;
   const std::uint8_t* scales_ = nullptr;
@@ -263,12 +275,12 @@ NIBBLE_AMX_INLINE void for_each_sum(const Run& run) {
 // A step's products; between<part>() runs behind each. The second tile of rows takes groups the other way
 // around, as the last one's inputs are there.
 template <class Tiles, int groups, class Between>
-NIBBLE_AMX_INLINE void multiply_step(const StepTiles& weights, const InputTile* const (&inputs)[groups],
+NIBBLE_AMX_INLINE void multiply_step(const StepWeights& weights, const InputTile* const (&inputs)[groups],
                                      std::int64_t step, const Between& between) {
   using Numbers = TileNumbers<groups>;
   for_each_sum<groups>([&]<int tile, int i>() __attribute__((always_inline)) NIBBLE_AMX {
     constexpr int group = tile == 0 ? i : groups - 1 - i;
-    if constexpr (i == 0) Tiles::template load<Numbers::weights(tile)>(&weights.tiles[tile], 64);
+    if constexpr (i == 0) Tiles::template load<Numbers::weights(tile)>(weights.tiles[tile], weights.stride);
     if constexpr (tile == 0 || (i > 0 && !Numbers::inputs_stay))
       Tiles::template load<Numbers::inputs(group)>(inputs[group] + step, 64);
     Tiles::template multiply<Numbers::sums(tile, group), Numbers::weights(tile), Numbers::inputs(group)>();
@@ -320,22 +332,27 @@ NIBBLE_AMX void multiply_block(const StepRows& matrix, int row, int rows, const 
   const Rows block(matrix, row, rows);
   const InputTile* x[groups];
   for (int g = 0; g < groups; ++g) x[g] = inputs + g * steps;
-  StepTiles decoded[decoded_steps];
-  if constexpr (!whole) std::memset(decoded, 0, sizeof decoded);
-  for (std::int64_t step = 0; step < std::min<std::int64_t>(steps, steps_ahead); ++step)
-    block.template decode<0, range_rows>(step, decoded[step]);
   zero_sums<Tiles, groups>();
-  std::int64_t step = 0;
-  for (; step < steps - steps_ahead; ++step) {
-    const std::int64_t later = step + steps_ahead;
-    multiply_step<Tiles, groups>(
-        decoded[step % decoded_steps], x, step,
-        Decoding<Rows, block_tiles * groups>{block, later, decoded[later % decoded_steps]});
-    if (asking.ahead) block.ask_ahead(step);
-    if (asking.next) block.ask_for_next(step);
+  if constexpr (whole && !Decoder::scaled) {
+    for (std::int64_t step = 0; step < steps; ++step)
+      multiply_step<Tiles, groups>(block.as_stored(step), x, step, Nothing());
+  } else {
+    StepTiles decoded[decoded_steps];
+    if constexpr (!whole) std::memset(decoded, 0, sizeof decoded);
+    for (std::int64_t step = 0; step < std::min<std::int64_t>(steps, steps_ahead); ++step)
+      block.template decode<0, range_rows>(step, decoded[step]);
+    std::int64_t step = 0;
+    for (; step < steps - steps_ahead; ++step) {
+      const std::int64_t later = step + steps_ahead;
+      multiply_step<Tiles, groups>(
+          StepWeights(decoded[step % decoded_steps]), x, step,
+          Decoding<Rows, block_tiles * groups>{block, later, decoded[later % decoded_steps]});
+      if (asking.ahead) block.ask_ahead(step);
+      if (asking.next) block.ask_for_next(step);
+    }
+    for (; step < steps; ++step)
+      multiply_step<Tiles, groups>(StepWeights(decoded[step % decoded_steps]), x, step, Nothing());
   }
-  for (; step < steps; ++step)
-    multiply_step<Tiles, groups>(decoded[step % decoded_steps], x, step, Nothing());
   store_sums<Tiles, groups>(sums);
 }
 
