@@ -250,12 +250,15 @@ constexpr Rule rules[] = {
      [](const S&, const C&) {
        return std::string("a Zen 4 that is led asks for the rest itself, and has room for few loads more");
      }},
-    {"zen5-reads-near", Field::weight_lines, Effect::prefer,
+    {"reads-near", Field::weight_lines, Effect::prefer,
      [](const S& s, const C& c) {
-       return c.value == name_of(WeightLines::each_near) && is_amd(s.machine.cpu, 26);
+       const CpuFacts& cpu = s.machine.cpu;
+       return c.value == name_of(WeightLines::each_near) &&
+              (is_amd(cpu, 26) || (is_intel(cpu) && cpu.has("avx512f")));
      },
-     [](const S&, const C&) {
-       return std::string("a Zen 5 is late with lines that are asked for into its second-level cache");
+     [](const S& s, const C&) {
+       return std::string(is_intel(s.machine.cpu) ? "an Intel CPU with AVX-512" : "a Zen 5") +
+              " is late with lines that are asked for into its second-level cache";
      }},
 
     {"attention-device", Field::attention, Effect::remove,
