@@ -33,10 +33,23 @@ NIBBLE_512 inline __m512i natural_order_words() {
   return _mm512_load_si512(order);
 }
 
-// A step of a group of inputs, and of sixteen rows of weights: tiles as they are loaded.
-struct alignas(64) InputTile {
-  std::uint32_t pairs[16][input_group];
+// Prepared inputs: of each group, step by step, sixteen pairs of k of each of `columns` inputs. Fewer inputs
+// than a group make tiles as narrow as they are, which take less room on their way from thread to thread.
+struct PackedInputs {
+  std::uint32_t* pairs;  // [groups, row_steps, 16, columns]
+  std::int64_t row_steps;
+  int columns;
+
+  PackedInputs(const DotInputs& inputs, std::int64_t steps)
+      : pairs(reinterpret_cast<std::uint32_t*>(inputs.prepared)),
+        row_steps(steps),
+        columns(std::min(inputs.rows.count, input_group)) {}
+  std::int64_t step_pairs() const { return std::int64_t{16} * columns; }
+  std::int64_t stride() const { return std::int64_t{4} * columns; }
+  std::uint32_t* group(int index) const { return pairs + index * row_steps * step_pairs(); }
 };
+
+// Sixteen rows of weights of a step, and their sums with a group: tiles as they are loaded.
 struct alignas(64) WeightTile {
   std::uint16_t rows[tile_rows][dot_step];
 };
@@ -220,12 +233,13 @@ NIBBLE_512 bool scales_commute(const StepRows& matrix, int row, int rows) {
 // A tile of rows as the contract says it, sums scaled after they are complete: slower, for any scales.
 template <class Decoder>
 NIBBLE_512 void multiply_scaled_sums(const StepRows& matrix, int row, int rows, int count,
-                                     const InputTile* inputs, const TotalsSink& store) {
+                                     const PackedInputs& inputs, const TotalsSink& store) {
   const int steps = static_cast<int>(matrix.row_steps);
   Decoder decoder;
   alignas(64) TileTotals totals[input_group];
   TileSteps<Decoder> tile(matrix, row, rows);
-  for (int first = 0; first < count; first += input_group, inputs += steps) {
+  for (int first = 0; first < count; first += input_group) {
+    const std::uint32_t* group = inputs.group(first / input_group);
     std::memset(totals, 0, sizeof totals);
     for (int step = 0; step < steps; ++step) {
       RowsStep<PairProducts> weights;
@@ -235,7 +249,8 @@ NIBBLE_512 void multiply_scaled_sums(const StepRows& matrix, int row, int rows, 
         __m512 sums[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
         for (int c = 0; c < 4; ++c) {
           std::uint16_t x[8];
-          for (int j = 0; j < 4; ++j) std::memcpy(x + 2 * j, &inputs[step].pairs[4 * c + j][i], 4);
+          for (int j = 0; j < 4; ++j)
+            std::memcpy(x + 2 * j, group + step * inputs.step_pairs() + (4 * c + j) * inputs.columns + i, 4);
           for (int j = 0; j < 4; ++j) {
             const std::uint32_t pair =
                 x[pair_order[2 * j]] | static_cast<std::uint32_t>(x[pair_order[2 * j + 1]]) << 16;
@@ -263,6 +278,15 @@ struct TileNumbers {
   static constexpr int inputs(int group) { return inputs_stay ? 6 + group : 7; }
 };
 
+// Bytes a row of each tile: one group may have fewer columns than sixteen.
+constexpr std::array<std::uint16_t, 8> tile_row_bytes(int columns) {
+  std::array<std::uint16_t, 8> bytes;
+  bytes.fill(static_cast<std::uint16_t>(4 * columns));
+  for (int tile = 0; tile < block_tiles; ++tile)
+    bytes[static_cast<std::size_t>(TileNumbers<1>::weights(tile))] = 64;
+  return bytes;
+}
+
 // run(tile, i) for each tile of rows and i < groups, as constants.
 template <int groups, class Run>
 NIBBLE_AMX_INLINE void for_each_sum(const Run& run) {
@@ -272,17 +296,24 @@ NIBBLE_AMX_INLINE void for_each_sum(const Run& run) {
   (std::make_integer_sequence<int, block_tiles * groups>());
 }
 
+// Where the tiles of a step's inputs are, their rows so many bytes apart.
+template <int count>
+struct StepInputs {
+  const std::uint32_t* groups[count];
+  std::int64_t stride;
+};
+
 // A step's products; between<part>() runs behind each. The second tile of rows takes groups the other way
 // around, as the last one's inputs are there.
 template <class Tiles, int groups, class Between>
-NIBBLE_AMX_INLINE void multiply_step(const StepWeights& weights, const InputTile* const (&inputs)[groups],
-                                     std::int64_t step, const Between& between) {
+NIBBLE_AMX_INLINE void multiply_step(const StepWeights& weights, const StepInputs<groups>& inputs,
+                                     const Between& between) {
   using Numbers = TileNumbers<groups>;
   for_each_sum<groups>([&]<int tile, int i>() __attribute__((always_inline)) NIBBLE_AMX {
     constexpr int group = tile == 0 ? i : groups - 1 - i;
     if constexpr (i == 0) Tiles::template load<Numbers::weights(tile)>(weights.tiles[tile], weights.stride);
     if constexpr (tile == 0 || (i > 0 && !Numbers::inputs_stay))
-      Tiles::template load<Numbers::inputs(group)>(inputs[group] + step, 64);
+      Tiles::template load<Numbers::inputs(group)>(inputs.groups[group], inputs.stride);
     Tiles::template multiply<Numbers::sums(tile, group), Numbers::weights(tile), Numbers::inputs(group)>();
     between.template part<tile * groups + i>();
   });
@@ -325,17 +356,20 @@ struct Asking {
 
 // A block of rows by up to most_groups groups of inputs.
 template <class Tiles, class Decoder, int groups, bool whole>
-NIBBLE_AMX void multiply_block(const StepRows& matrix, int row, int rows, const InputTile* inputs,
-                               Asking asking, BlockSums& sums) {
+NIBBLE_AMX void multiply_block(const StepRows& matrix, int row, int rows, const PackedInputs& inputs,
+                               int first_group, Asking asking, BlockSums& sums) {
   using Rows = BlockRows<Decoder, whole>;
   const std::int64_t steps = matrix.row_steps;
   const Rows block(matrix, row, rows);
-  const InputTile* x[groups];
-  for (int g = 0; g < groups; ++g) x[g] = inputs + g * steps;
+  const auto inputs_at = [&](std::int64_t step) {
+    StepInputs<groups> x{.stride = inputs.stride()};
+    for (int g = 0; g < groups; ++g) x.groups[g] = inputs.group(first_group + g) + step * inputs.step_pairs();
+    return x;
+  };
   zero_sums<Tiles, groups>();
   if constexpr (whole && !Decoder::scaled) {
     for (std::int64_t step = 0; step < steps; ++step)
-      multiply_step<Tiles, groups>(block.as_stored(step), x, step, Nothing());
+      multiply_step<Tiles, groups>(block.as_stored(step), inputs_at(step), Nothing());
   } else {
     StepTiles decoded[decoded_steps];
     if constexpr (!whole) std::memset(decoded, 0, sizeof decoded);
@@ -345,13 +379,13 @@ NIBBLE_AMX void multiply_block(const StepRows& matrix, int row, int rows, const 
     for (; step < steps - steps_ahead; ++step) {
       const std::int64_t later = step + steps_ahead;
       multiply_step<Tiles, groups>(
-          StepWeights(decoded[step % decoded_steps]), x, step,
+          StepWeights(decoded[step % decoded_steps]), inputs_at(step),
           Decoding<Rows, block_tiles * groups>{block, later, decoded[later % decoded_steps]});
       if (asking.ahead) block.ask_ahead(step);
       if (asking.next) block.ask_for_next(step);
     }
     for (; step < steps; ++step)
-      multiply_step<Tiles, groups>(StepWeights(decoded[step % decoded_steps]), x, step, Nothing());
+      multiply_step<Tiles, groups>(StepWeights(decoded[step % decoded_steps]), inputs_at(step), Nothing());
   }
   store_sums<Tiles, groups>(sums);
 }
@@ -368,15 +402,14 @@ NIBBLE_512 inline void store_tile(SumsTile& sums, int row, int first_input, int 
 
 template <class Tiles, class Decoder, bool whole>
 NIBBLE_AMX void multiply_by_all(const StepRows& matrix, int row, int rows, bool cold, int count,
-                                const InputTile* packed, const TotalsSink& store) {
+                                const PackedInputs& inputs, const TotalsSink& store) {
   BlockSums sums;
   for (int first = 0, together; first < count; first += together * input_group) {
     const int left = (count - first + input_group - 1) / input_group;
     // Twice two take less than three and one.
     together = left == 4 ? 2 : std::min(left, most_groups);
-    const InputTile* inputs = packed + first / input_group * matrix.row_steps;
     with_count<1, most_groups>(together, [&](auto groups) {
-      multiply_block<Tiles, Decoder, groups, whole>(matrix, row, rows, inputs,
+      multiply_block<Tiles, Decoder, groups, whole>(matrix, row, rows, inputs, first / input_group,
                                                     {cold && first == 0, first == 0}, sums);
     });
     for (int tile = 0; tile < rows; tile += tile_rows) {
@@ -390,17 +423,17 @@ NIBBLE_AMX void multiply_by_all(const StepRows& matrix, int row, int rows, bool 
 
 template <class Tiles, class Decoder>
 NIBBLE_AMX void multiply_rows_by_tiles(const StepRows& matrix, int begin, int end, int count,
-                                       const InputTile* packed, const TotalsSink& store) {
+                                       const PackedInputs& inputs, const TotalsSink& store) {
   for (int row = begin; row < end; row += range_rows) {
     const int rows = std::min(range_rows, end - row);
     if (!scales_commute<Decoder>(matrix, row, rows)) {
       for (int tile = 0; tile < rows; tile += tile_rows)
-        multiply_scaled_sums<Decoder>(matrix, row + tile, std::min(tile_rows, rows - tile), count, packed,
+        multiply_scaled_sums<Decoder>(matrix, row + tile, std::min(tile_rows, rows - tile), count, inputs,
                                       store);
     } else if (rows == range_rows) {
-      multiply_by_all<Tiles, Decoder, true>(matrix, row, rows, row == begin, count, packed, store);
+      multiply_by_all<Tiles, Decoder, true>(matrix, row, rows, row == begin, count, inputs, store);
     } else {
-      multiply_by_all<Tiles, Decoder, false>(matrix, row, rows, row == begin, count, packed, store);
+      multiply_by_all<Tiles, Decoder, false>(matrix, row, rows, row == begin, count, inputs, store);
     }
   }
 }
@@ -408,19 +441,40 @@ NIBBLE_AMX void multiply_rows_by_tiles(const StepRows& matrix, int begin, int en
 template <class Tiles>
 void multiply(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
               const TotalsSink& store) {
-  Tiles::begin();
   std::visit(
       [&](const auto& each) {
         using Decoder = typename DecoderOf<std::remove_cvref_t<decltype(each)>>::Type;
-        multiply_rows_by_tiles<Tiles, Decoder>(steps_of(each, inputs.lines), begin, end, inputs.rows.count,
-                                               reinterpret_cast<const InputTile*>(inputs.prepared), store);
+        const StepRows rows = steps_of(each, inputs.lines);
+        const PackedInputs packed(inputs, rows.row_steps);
+        Tiles::begin(tile_row_bytes(packed.columns));
+        multiply_rows_by_tiles<Tiles, Decoder>(rows, begin, end, inputs.rows.count, packed, store);
+        Tiles::end();
       },
       matrix);
-  Tiles::end();
+}
+
+// Fewer inputs than a group.
+NIBBLE_512 inline void pack_narrow(const InputRows& rows, const PackedInputs& packed) {
+  const __m512i order = natural_order_words();
+  const __mmask16 columns = static_cast<__mmask16>((1u << packed.columns) - 1);
+  for (std::int64_t step = 0; step < packed.row_steps; ++step) {
+    std::uint32_t* out = packed.pairs + step * packed.step_pairs();
+    __m512i words[16];
+    for (int i = 0; i < 16; ++i)
+      words[i] = i < packed.columns ? bf16_step(rows[i] + step * dot_step, order) : _mm512_setzero_si512();
+    if (packed.columns == 1) {
+      _mm512_storeu_si512(out, words[0]);
+      continue;
+    }
+    transpose_words(words);
+    for (int j = 0; j < 16; ++j) _mm512_mask_storeu_epi32(out + j * packed.columns, columns, words[j]);
+  }
 }
 
 NIBBLE_512 inline void prepare(const DenseMatrix&, const DotInputs& inputs, int begin, int end) {
-  pack_input_groups<PairProducts>(inputs, begin, end, natural_order_words());
+  const PackedInputs packed(inputs, inputs.rows.cols / dot_step);
+  packed.columns < input_group ? pack_narrow(inputs.rows, packed)
+                               : pack_input_groups<PairProducts>(inputs, begin, end, natural_order_words());
 }
 
 }  // namespace nibble::amx

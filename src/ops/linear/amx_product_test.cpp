@@ -20,27 +20,28 @@ struct PlainTiles {
     std::uint8_t rows[16][64];
   };
   static inline Tile tiles[8];
-  static inline bool configured = false;
+  static inline std::array<std::uint16_t, 8> row_bytes = {};  // of none unless begun
 
-  static void begin() {
-    configured = true;
+  static void begin(const std::array<std::uint16_t, 8>& bytes) {
+    row_bytes = bytes;
     std::memset(tiles, 0, sizeof tiles);
   }
-  static void end() { configured = false; }
+  static void end() { row_bytes.fill(0); }
   template <int tile>
   static void zero() {
     std::memset(&tiles[tile], 0, sizeof(Tile));
   }
   template <int tile>
   static void load(const void* base, std::int64_t stride) {
-    EXPECT_TRUE(configured);
+    EXPECT_GT(row_bytes[tile], 0);
+    std::memset(&tiles[tile], 0, sizeof(Tile));
     for (int r = 0; r < 16; ++r)
-      std::memcpy(tiles[tile].rows[r], static_cast<const std::byte*>(base) + r * stride, 64);
+      std::memcpy(tiles[tile].rows[r], static_cast<const std::byte*>(base) + r * stride, row_bytes[tile]);
   }
   template <int tile>
   static void store(void* base, std::int64_t stride) {
     for (int r = 0; r < 16; ++r)
-      std::memcpy(static_cast<std::byte*>(base) + r * stride, tiles[tile].rows[r], 64);
+      std::memcpy(static_cast<std::byte*>(base) + r * stride, tiles[tile].rows[r], row_bytes[tile]);
   }
   template <int sums, int a, int b>
   static void multiply() {
@@ -49,8 +50,10 @@ struct PlainTiles {
       std::memcpy(&bits, tile.rows[row] + 2 * index, 2);
       return Bf16{bits}.to_float();
     };
+    EXPECT_EQ(row_bytes[a], 64);
+    EXPECT_EQ(row_bytes[sums], row_bytes[b]);
     for (int m = 0; m < 16; ++m) {
-      for (int n = 0; n < 16; ++n) {
+      for (int n = 0; n < row_bytes[b] / 4; ++n) {
         float chains[2] = {0, 0}, total = 0;
         for (int k = 0; k < 16; ++k) {
           for (int parity = 0; parity < 2; ++parity) {
@@ -115,8 +118,9 @@ class AmxProduct : public testing::Test {
 struct Shape {
   int rows, cols, count;
 };
-constexpr Shape shapes[] = {{32, 32, 1},   {64, 160, 16}, {48, 96, 17},   {7, 64, 33},
-                            {80, 192, 50}, {33, 3200, 5}, {32, 3200, 40}, {32, 64, 150}};
+constexpr Shape shapes[] = {{32, 32, 1},   {64, 160, 16},  {48, 96, 17},  {7, 64, 33}, {80, 192, 50},
+                            {33, 3200, 5}, {32, 3200, 40}, {32, 64, 150}, {64, 96, 2}, {40, 96, 9},
+                            {32, 64, 15},  {32, 64, 64},   {32, 64, 112}};
 
 TEST_F(AmxProduct, GivesTheScalarBitsInEveryFormatAndBlocking) {
   std::mt19937 random(1);

@@ -1,24 +1,27 @@
-// The instructions of AMX in thin wrappers. A tile is 16 rows of 64 bytes. They are written out because the
-// compilers' own wrappers want register numbers spelled as digits, and g++ 12's for the configuration tells
-// of 8 of its 64 bytes, so that stores to the rest may be dropped.
+// The instructions of AMX in thin wrappers. A tile is 16 rows of up to 64 bytes. They are written out because
+// the compilers' own wrappers want register numbers spelled as digits, and g++ 12's for the configuration
+// tells of 8 of its 64 bytes, so that stores to the rest may be dropped.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 
 namespace nibble {
 
 struct AmxTiles {
-  // Palette 1: eight tiles, all whole.
+  // Palette 1: eight tiles of sixteen rows.
   struct alignas(64) Configuration {
     std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    std::uint16_t row_bytes[16] = {};
     std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
   };
   static_assert(sizeof(Configuration) == 64);
 
   // For the calling thread; tiles hold zeros.
-  __attribute__((target("amx-tile"))) static void begin() {
-    const Configuration configuration;
+  __attribute__((target("amx-tile"))) static void begin(const std::array<std::uint16_t, 8>& row_bytes) {
+    Configuration configuration;
+    std::copy(row_bytes.begin(), row_bytes.end(), configuration.row_bytes);
     asm volatile("ldtilecfg %0" ::"m"(configuration));
   }
   // Unused tiles need not be saved at a context switch.

@@ -13,13 +13,8 @@
 namespace nibble {
 namespace {
 
-// One input is multiplied at the memory's speed without tiles; for two, tiles are a quarter faster, though
-// where other machines of a host use the core's one tile unit they may be a quarter slower.
-constexpr int fewest_inputs = 2;
-
 bool takes_tiles(const DotInputs& inputs) {
-  return inputs.values == InputValues::bf16 && inputs.rows.cols % dot_step == 0 &&
-         inputs.rows.count >= fewest_inputs;
+  return inputs.values == InputValues::bf16 && inputs.rows.cols % dot_step == 0;
 }
 
 bool processor_has_tiles() {

@@ -1,5 +1,5 @@
-// The contract of dot_tile.h in AMX tiles. Where there are few inputs, decoding the weights is most of the
-// work and the AVX-512 BF16 kernels do it.
+// The contract of dot_tile.h in AMX tiles, for bfloat16 inputs of whole steps. Others go by the kernels of
+// avx512_vnni.
 #pragma once
 
 #include "ops/linear/dot_kernels.h"
