@@ -239,8 +239,16 @@ Candidates memory_nodes(const Situation& s) {
                       : "there is one memory node"}};
 }
 
+// Tiles ask for lines in a way of their own, plain floats and the scalar kernels for none.
+bool kernels_ask_as_told(const Situation& s) {
+  const std::string_view kernel = s.at(Field::experts).path.kernel, dtype = s.at(Field::dtype).value;
+  if (kernel == "cpu_scalar") return false;
+  if (kernel == "cpu_avx2" || dtype == "int8") return true;
+  return dtype == "bfloat16" && (kernel == "cpu_avx512_bf16" || kernel == "cpu_avx512_vnni");
+}
+
 Candidates weight_lines(const Situation& s) {
-  if (s.on_gpu()) return {};
+  if (s.on_gpu() || !kernels_ask_as_told(s)) return {};
   const auto candidate = [](WeightLines lines, std::string why) {
     return Candidate{.value = std::string(name_of(lines)), .why = std::move(why)};
   };

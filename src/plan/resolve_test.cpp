@@ -159,6 +159,22 @@ TEST(Plan, WeightsAreAskedForAsTheProcessorLikesIt) {
   EXPECT_EQ(lines("", 0), "each from default");
 }
 
+TEST(Plan, SaysHowWeightsAreAskedForOnlyWhereKernelsAskAsTheyAreTold) {
+  const auto says = [](const char* runner, FloatType dtype) {
+    Machine cpu = machine("cpu");
+    cpu.cpu.features.insert(cpu.cpu.features.end(), {"amx_bf16", "amx_tile"});
+    const Plan plan = resolve({.dtype = dtype, .moe_runner_backend = runner}, cpu, gpt_oss()).value();
+    return std::ranges::any_of(plan.choices, [](const Choice& each) { return each.field == "weight_lines"; });
+  };
+  EXPECT_TRUE(says("cpu_avx512_bf16", FloatType::bfloat16));
+  EXPECT_TRUE(says("cpu_avx2", FloatType::bfloat16));
+  EXPECT_TRUE(says("cpu_amx", FloatType::int8)) << "eight-bit inputs do not go by tiles";
+  EXPECT_FALSE(says("cpu_amx", FloatType::bfloat16));
+  EXPECT_FALSE(says("cpu_avx512", FloatType::bfloat16));
+  EXPECT_FALSE(says("cpu_avx512_bf16", FloatType::float32));
+  EXPECT_FALSE(says("cpu_scalar", FloatType::int8));
+}
+
 TEST(Plan, TheSameForAsManyRanksAsHoldTheModel) {
   ModelTraits large = gpt_oss();
   large.weights.push_back({.name = "more", .values = 0, .bytes = std::int64_t{200} << 30});
