@@ -29,6 +29,7 @@ int for_each_part(const OpContext& context, const MoeMxfp4Args& args, int expert
   std::byte* prepared = args.workspace.data();
   for (int expert = 0; expert < experts; ++expert) {
     const int first = args.offsets[expert], count = args.offsets[expert + 1] - first;
+    if (count == 0) continue;
     const InputParts parts({.rows = {.first = x,
                                      .slots = args.slots + first,
                                      .slots_a_row = slots_a_row,
