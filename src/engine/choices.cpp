@@ -33,7 +33,8 @@ WorkerLimits worker_limits(const Plan& plan) {
           .page_size = plan.page_size,
           .page_counts = {plan.kv_pages, plan.kv_window_pages},
           .dense = dense_format(plan.quantization),
-          .graphs = plan.cuda_graphs};
+          .graphs = plan.cuda_graphs,
+          .many_tokens_from = plan.many_tokens_from};
 }
 
 }  // namespace

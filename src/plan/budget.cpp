@@ -55,7 +55,8 @@ StepLimits step_limits(const Situation& s, std::int64_t positions) {
           .positions = positions,
           .threads = s.on_gpu() ? 1 : static_cast<int>(s.number(Field::threads)),
           .ranks = ranks_of(s),
-          .on_gpu = s.on_gpu()};
+          .on_gpu = s.on_gpu(),
+          .many_tokens_from = static_cast<int>(s.number(Field::many_tokens_from))};
 }
 
 std::int64_t memory_budget(const Situation& s) {

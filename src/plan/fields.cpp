@@ -1,6 +1,7 @@
 // What each field may be, in order of preference, and what the user gave for it.
 #include <algorithm>
 
+#include "ops/moe/many_tokens.h"
 #include "plan/budget.h"
 #include "plan/rules.h"
 
@@ -102,6 +103,15 @@ Candidates pairs(const Situation& s) {
            std::pair(at_home(s, right->facts), of_format[1]);
   });
   return list;
+}
+
+Candidates many_tokens_from(const Situation& s) {
+  if (!s.on_gpu()) return {};
+  const double reading = s.machine.gpu.read_bandwidth;
+  return {number(moe_many_tokens_from(reading),
+                 reading < moe_fast_memory
+                     ? "tokens an expert: memory this slow keeps the kernel for few waiting from there on"
+                     : "tokens an expert: memory this fast keeps the kernel for few ahead until then")};
 }
 
 Candidates attentions(const Situation& s) {
@@ -301,6 +311,7 @@ constexpr FieldSpec specs[] = {
     {Field::quantization, "quantization", "--quantization", quantizations, asked_quantization},
     {Field::kv_cache_dtype, "kv_cache_dtype", "--kv-cache-dtype", kv_dtypes, asked_kv_dtype},
     {Field::experts, "moe_runner", "--moe-runner-backend", pairs, nullptr},
+    {Field::many_tokens_from, "many_tokens_from", "", many_tokens_from, nullptr},
     {Field::weight_lines, "weight_lines", "", weight_lines, nullptr},
     {Field::attention, "attention", "--attention-backend", attentions, asked_attention},
     {Field::linear_attention, "linear_attention", "", linear_attentions, nullptr},

@@ -6,6 +6,7 @@
 #include "formats/q8.h"
 #include "ops/attention/attention.h"
 #include "ops/linear/linear.h"
+#include "ops/moe/many_tokens.h"
 #include "ops/moe/moe.h"
 #include "ops/sample/sample.h"
 
@@ -63,7 +64,7 @@ std::int64_t forward_bytes(const ModelTraits& model, const StepLimits& limits) {
 // What models/cuda/ lays out for a forward, and runtime/cuda/ for logits and sampling; gpu_worker_device_test
 // holds it to this.
 std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
-  constexpr std::int64_t splits = 8192, processors = 132, few_slots = 1024, many_slots = 2, empty_rows = 127;
+  constexpr std::int64_t splits = 8192, processors = 132, few_slots = 1024, empty_rows = 127;
   const std::int64_t rows = limits.rows, slots = rows * model.experts_per_token;
   const std::int64_t q_width = model.heads * model.query_dim / limits.ranks;
   const std::int64_t forward = rows * model.hidden * (4 + 4 + 2 + 2)   // residual, delta, normed twice
@@ -77,7 +78,7 @@ std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
       splits * std::max<std::int64_t>(model.kv_heads / limits.ranks, 1) * 16 * (model.query_dim + 8) * 4;
   // Sums of chunks of shared tiles, of the path for few tokens and of the one for many.
   const std::int64_t linear = processors * 8 * 64 * (std::min<std::int64_t>(rows, 32) + 160) * 4;
-  const bool many = slots >= many_slots * model.experts;
+  const bool many = moe_takes_many(slots, model.experts, limits.many_tokens_from);
   const std::int64_t tile_rows = many ? slots + empty_rows * std::min(slots, model.experts) : 0;
   const std::int64_t experts = std::min(slots, few_slots) * model.expert_width * 2 +
                                (many ? slots : std::min(slots, few_slots)) * model.hidden * 4 +

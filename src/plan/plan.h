@@ -34,7 +34,8 @@ enum class Field : std::uint8_t {
   dtype,
   quantization,
   kv_cache_dtype,
-  experts,  // the pair of compute and exchange
+  experts,           // the pair of compute and exchange
+  many_tokens_from,  // tokens an expert from which its kernel for many is taken
   weight_lines,
   attention,
   linear_attention,
@@ -113,6 +114,7 @@ struct Plan {
   Quantization quantization = Quantization::none;
   DType kv_dtype = DType::bf16;
   ExpertPath experts;
+  int many_tokens_from = 0;  // on a GPU: tokens an expert from which its kernel for many is taken
   WeightLines weight_lines = WeightLines::each;
   std::string_view attention;  // a name of attention_table()
   int max_num_batched_tokens = 0;

@@ -311,6 +311,7 @@ void fill(const Situation& s, Plan& plan) {
   plan.quantization = quantization_of(s);
   plan.kv_dtype = kv_dtype_of(s);
   plan.experts = s.at(Field::experts).path;
+  plan.many_tokens_from = static_cast<int>(s.number(Field::many_tokens_from));
   plan.weight_lines = find_weight_lines(s.at(Field::weight_lines).value).value_or(plan.weight_lines);
   plan.attention = find_attention(s.at(Field::attention).value)->facts.name;
   plan.max_num_batched_tokens = whole(Field::max_num_batched_tokens);

@@ -32,7 +32,8 @@ struct WorkerLimits {
   WeightLines weight_lines = WeightLines::each;
   const AttentionKernels* attention = nullptr;
   DenseFormat dense = DenseFormat::bf16;
-  bool graphs = false;  // on a GPU
+  bool graphs = false;       // on a GPU
+  int many_tokens_from = 6;  // there: tokens an expert from which its kernel for many is taken
 };
 
 class Worker {

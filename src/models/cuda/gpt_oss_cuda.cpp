@@ -230,7 +230,7 @@ class GptOssCuda final : public CudaModel {
                      .expert_weights = room_.expert_weights,
                      .workspace = room_.moe};
     const int slots = rows * top_k();
-    if (moe_takes_many(slots, as_int(config_.num_local_experts))) {
+    if (moe_takes_many(slots, as_int(config_.num_local_experts), limits_.many_tokens_from)) {
       NIBBLE_RETURN_IF_ERROR(moe_mxfp4_many_cuda(layer.experts, args, stream));
       return unadded(residual, nullptr);
     }
@@ -293,7 +293,7 @@ GptOssCudaRoom lay_out_gpt_oss_room(const ModelConfig& config, const CudaForward
       down{hidden, as_int(config.intermediate_size)};
   const std::size_t rows = size(limits.rows), blocks = size(processors);
   const int all_slots = limits.rows * top_k;
-  const bool many = moe_takes_many(all_slots, experts);
+  const bool many = moe_takes_many(all_slots, experts, limits.many_tokens_from);
   const int few_slots = moe_cuda_slots(limits.rows, top_k);
   GptOssCudaRoom room;
   room.residual = arena.take<float>(rows * size(hidden));

@@ -15,8 +15,6 @@
 
 namespace nibble::bench {
 
-inline constexpr double read_peak = 4650e9;  // bytes a second that an H200 reads at most
-
 inline Bf16 normal(std::mt19937& random) {
   return Bf16::from_float(std::normal_distribution<float>()(random));
 }

@@ -52,8 +52,10 @@ Result<std::unique_ptr<Worker>> GpuWorker::start(const ModelConfig& config, Weig
                                                  const WorkerLimits& limits) {
   auto stream = std::make_unique<CudaStream>();
   const std::int64_t free_before = free_device_bytes();
-  const CudaForwardLimits forward{
-      .rows = limits.max_rows, .logit_rows = limits.max_logit_rows, .sequences = limits.max_sequences};
+  const CudaForwardLimits forward{.rows = limits.max_rows,
+                                  .logit_rows = limits.max_logit_rows,
+                                  .sequences = limits.max_sequences,
+                                  .many_tokens_from = limits.many_tokens_from};
   NIBBLE_ASSIGN(std::unique_ptr<CudaModel> model, load_cuda_model(config, forward, feed, stream->get()));
   NIBBLE_ASSIGN(CudaKvStore kv,
                 CudaKvStore::allocate(config, limits.kv_dtype, limits.page_size, limits.page_counts));

@@ -4,11 +4,12 @@
 //   attention_cuda_bench [--batch 1,8,32] [--positions 1024,8192,65536] [--kv bfloat16|fp8] [--json FILE]
 //
 // Prints a line for each case: decode (one row a sequence) by batch and positions, whole and with a window of
-// 128 that ends anywhere in its step, in microseconds and share of 4,650 GB/s on the bytes that are seen;
+// 128 that ends anywhere in its step, in microseconds and share, on the bytes that are seen, of
+// what a kernel that only reads gets from this GPU;
 // prefill of one prompt in microseconds and TFLOP/s, counting 4 x 64 a query and position seen. As in a
 // forward, tables and earlier keys and values are settled before the kernel ahead begins.
 #include "ops/attention/cuda/attention_cuda.h"
-#include "ops/cuda/bench_util.cuh"
+#include "ops/cuda/read_peak.cuh"
 #include "ops/linear/cuda/dense_tiles.h"
 
 namespace nibble {
@@ -40,7 +41,7 @@ DeviceBuffer random_cache(std::size_t elements, DType dtype, std::uint32_t seed)
   return buffer;
 }
 
-std::string run(const Case& c, std::mt19937& random) {
+std::string run(const Case& c, double read_peak, std::mt19937& random) {
   const int pages = (c.positions + page_size - 1) / page_size, slots = c.batch * pages * page_size;
   const std::size_t layer_elements = static_cast<std::size_t>(slots) * kv_heads * kv_head_dim;
   const std::size_t element_bytes = dtype_bytes(c.dtype);
@@ -95,21 +96,21 @@ std::string run(const Case& c, std::mt19937& random) {
   for (int row = c.positions - c.rows + 1; row <= c.positions; ++row)
     seen += static_cast<double>(c.batch) * (c.window > 0 ? std::min(c.window, row) : row);
   const double seconds = times.median * 1e-6;
-  const double share = bytes_seen / seconds / bench::read_peak;
+  const double share = bytes_seen / seconds / read_peak;
   const double tflops = 4.0 * kv_head_dim * heads * seen / seconds / 1e12;
   std::printf(
-      "%s %4d x %4d rows, %6d positions, window %4d: %9.2f us (%.2f .. %.2f)  %5.1f %% of 4,650 GB/s  %6.1f "
+      "%s %4d x %4d rows, %6d positions, window %4d: %9.2f us (%.2f .. %.2f)  %5.1f %% of %.0f GB/s  %6.1f "
       "TFLOP/s\n",
       c.dtype == DType::bf16 ? "bfloat16" : "     fp8", c.batch, c.rows, c.positions, c.window, times.median,
-      times.least, times.most, 100 * share, tflops);
+      times.least, times.most, 100 * share, read_peak * 1e-9, tflops);
   std::fflush(stdout);
   char line[288];
   std::snprintf(line, sizeof line,
                 "{\"kv\": \"%s\", \"batch\": %d, \"rows\": %d, \"positions\": %d, \"window\": %d, \"us\": "
                 "%.2f, \"us_min\": %.2f, "
-                "\"us_max\": %.2f, \"share_of_read_peak\": %.4f, \"tflops\": %.1f}",
+                "\"us_max\": %.2f, \"share_of_read_peak\": %.4f, \"read_peak\": %.4g, \"tflops\": %.1f}",
                 c.dtype == DType::bf16 ? "bfloat16" : "fp8", c.batch, c.rows, c.positions, c.window,
-                times.median, times.least, times.most, share, tflops);
+                times.median, times.least, times.most, share, read_peak, tflops);
   return line;
 }
 
@@ -130,6 +131,7 @@ int main(int argc, char** argv) {
   }
   if (!bench::has_gpu()) return 77;
   std::mt19937 random(1);
+  const double read_peak = bench::measure_read_peak();
   std::vector<std::string> lines;
   for (const DType dtype : dtypes) {
     for (const int batch : batches) {
@@ -137,14 +139,14 @@ int main(int argc, char** argv) {
         if (batch == 8 && positions == 65536) continue;
         for (const int window : {0, 128}) {
           if (window > 0 && positions != 8192) continue;
-          lines.push_back(run({batch, positions, window, 1, dtype}, random));
+          lines.push_back(run({batch, positions, window, 1, dtype}, read_peak, random));
         }
       }
     }
     for (const int window : {0, 128}) {
       for (const int positions : lengths) {
         if (positions > 8192) continue;
-        lines.push_back(run({1, positions, window, positions, dtype}, random));
+        lines.push_back(run({1, positions, window, positions, dtype}, read_peak, random));
       }
     }
   }

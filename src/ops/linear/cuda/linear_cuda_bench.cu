@@ -4,10 +4,10 @@
 //   linear_cuda_bench [--tokens 1,2,4,8,...] [--json FILE]
 //
 // Prints a line for each product and number of tokens, with the path that linear_cuda chooses (where it
-// changes, with the other one too): microseconds (median of the replays), share of 4,650 GB/s on the bytes of
-// the weights, TFLOP/s.
-#include "ops/cuda/bench_util.cuh"
+// changes, with the other one too): microseconds (median of the replays), share, on the bytes
+// of the weights, of what a kernel that only reads gets from this GPU, TFLOP/s.
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/read_peak.cuh"
 #include "ops/linear/cuda/linear_cuda.h"
 
 namespace nibble {
@@ -87,7 +87,7 @@ void queue(const Product& product, Buffers& room, const std::uint8_t* weights, i
 }
 
 std::string run(const Product& product, const DeviceBuffer& weights, int tokens, LinearPath path,
-                std::mt19937& random) {
+                double read_peak, std::mt19937& random) {
   Buffers room = buffers_for(product, tokens, random);
   clear_linear_workspace(workspace_of(room), processors_of_device(), tokens, nullptr);
   const auto* at = reinterpret_cast<const std::uint8_t*>(weights.data());
@@ -98,18 +98,19 @@ std::string run(const Product& product, const DeviceBuffer& weights, int tokens,
                 stream);
       });
   const double seconds = times.median * 1e-6;
-  const double share = static_cast<double>(product.shape.bytes()) / seconds / bench::read_peak;
+  const double share = static_cast<double>(product.shape.bytes()) / seconds / read_peak;
   const double tflops = 2.0 * product.shape.rows * product.shape.cols * tokens / seconds / 1e12;
   const bool many = path == LinearPath::many;
   const char* const name = many ? "many" : "few";
-  std::printf("%-8s %5d tokens (%s) %9.2f us (%.2f .. %.2f)  %5.1f %% of 4,650 GB/s  %6.1f TFLOP/s\n",
-              product.name, tokens, name, times.median, times.least, times.most, 100 * share, tflops);
+  std::printf("%-8s %5d tokens (%s) %9.2f us (%.2f .. %.2f)  %5.1f %% of %.0f GB/s  %6.1f TFLOP/s\n",
+              product.name, tokens, name, times.median, times.least, times.most, 100 * share,
+              read_peak * 1e-9, tflops);
   std::fflush(stdout);
   char line[256];
   std::snprintf(line, sizeof line,
                 "{\"product\": \"%s\", \"tokens\": %d, \"path\": \"%s\", \"us\": %.2f, \"us_min\": %.2f, "
-                "\"us_max\": %.2f, \"share_of_read_peak\": %.4f, \"tflops\": %.1f}",
-                product.name, tokens, name, times.median, times.least, times.most, share, tflops);
+                "\"us_max\": %.2f, \"share_of_read_peak\": %.4f, \"read_peak\": %.4g, \"tflops\": %.1f}",
+                product.name, tokens, name, times.median, times.least, times.most, share, read_peak, tflops);
   return line;
 }
 
@@ -127,14 +128,17 @@ int main(int argc, char** argv) {
   }
   if (!bench::has_gpu()) return 77;
   std::mt19937 random(1);
+  const double read_peak = bench::measure_read_peak();
   std::vector<std::string> lines;
   for (const Product& product : products) {
     const DeviceBuffer weights =
         bench::random_weights(product.shape.bytes() * static_cast<std::size_t>(product.layers), 3);
     for (const int count : tokens) {
       if (count > product.most_tokens) continue;
-      if (count <= linear_few_tokens) lines.push_back(run(product, weights, count, LinearPath::few, random));
-      if (count >= linear_few_tokens) lines.push_back(run(product, weights, count, LinearPath::many, random));
+      if (count <= linear_few_tokens)
+        lines.push_back(run(product, weights, count, LinearPath::few, read_peak, random));
+      if (count >= linear_few_tokens)
+        lines.push_back(run(product, weights, count, LinearPath::many, read_peak, random));
     }
   }
   bench::write_json(json, lines);

@@ -14,6 +14,7 @@
 #include "formats/bf16.h"
 #include "ops/moe/cuda/mxfp4_granules.h"
 #include "ops/moe/cuda/nvfp4_granules.h"
+#include "ops/moe/many_tokens.h"
 
 namespace nibble {
 
@@ -68,9 +69,6 @@ Status moe_mxfp4_many_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& arg
 Status moe_nvfp4_many_cuda(const MoeNvfp4CudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream);
 
 inline constexpr int moe_many_most_experts = 640;  // that it has room for
-
-// Whether that path is the one to take: from two tokens an expert on, on average.
-constexpr bool moe_takes_many(int slots, int experts) { return slots >= 2 * experts; }
 
 // An expert's tokens are cut into no more tiles than ones of so many tokens would be, and only the last has
 // empty places, at most so many.

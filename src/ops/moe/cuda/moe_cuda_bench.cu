@@ -6,11 +6,11 @@
 //                  [--blocks N] [--json FILE]
 //
 // --blocks: multiprocessors to run on, each then with a larger share of the memory's speed.
-// Prints a line for each: microseconds a layer (median of the replays), distinct experts, share of 4,650
-// GB/s.
+// Prints a line for each: microseconds a layer (median of the replays), distinct experts, share of
+// what a kernel that only reads gets from this GPU.
 #include <set>
 
-#include "ops/cuda/bench_util.cuh"
+#include "ops/cuda/read_peak.cuh"
 #include "ops/moe/cuda/moe_cuda.h"
 #include "ops/router/cuda/router_cuda.h"
 
@@ -81,10 +81,12 @@ template <class Granules>
 struct Bench {
   using Layout = typename Granules::Layout;
   int experts, blocks;
+  double read_peak;
   GranuleShapeOf<Layout> up{2 * intermediate, hidden}, down{hidden, intermediate};
   DeviceBuffer weights, tensor_scales, up_bias, down_bias;
 
-  Bench(int experts_, int blocks_, std::mt19937& random) : experts(experts_), blocks(blocks_) {
+  Bench(int experts_, int blocks_, double read_peak_, std::mt19937& random)
+      : experts(experts_), blocks(blocks_), read_peak(read_peak_) {
     const std::size_t layer_bytes = static_cast<std::size_t>(experts) * (up.bytes() + down.bytes());
     weights = bench::room(layer_bytes * layers);
     for (int layer = 0; layer < layers; ++layer) {
@@ -161,7 +163,9 @@ struct Bench {
   // One line of the table, also as JSON.
   std::string run(int tokens, const std::string& kernels, std::mt19937& random) {
     const std::size_t rows = static_cast<std::size_t>(tokens);
-    const bool many = kernels.empty() ? moe_takes_many(tokens * top_k, experts) : kernels == "many";
+    const bool many = kernels.empty()
+                          ? moe_takes_many(tokens * top_k, experts, moe_many_tokens_from(read_peak))
+                          : kernels == "many";
     const std::size_t slots = many ? rows * top_k : static_cast<std::size_t>(moe_cuda_slots(tokens, top_k));
     DeviceBuffer x = filled(rows * hidden, normal, random);
     DeviceBuffer room = zeroed(many ? moe_many_bytes(tokens * top_k, experts, up, down) : 0);
@@ -193,14 +197,14 @@ struct Bench {
           layers;
     }
     const double share =
-        distinct * static_cast<double>(up.bytes() + down.bytes()) / (given.median * 1e-6) / bench::read_peak;
+        distinct * static_cast<double>(up.bytes() + down.bytes()) / (given.median * 1e-6) / read_peak;
     const double tflops = 6.0 * hidden * intermediate * tokens * top_k / (given.median * 1e-6) / 1e12;
     std::printf(
         "%s %4d experts %5d tokens (%s) %9.2f us a layer (%.2f .. %.2f), %9.2f with the router  %6.1f "
         "distinct  "
-        "%5.1f %% of 4,650 GB/s  %6.1f TFLOP/s\n",
+        "%5.1f %% of %.0f GB/s  %6.1f TFLOP/s\n",
         name, experts, tokens, many ? "many" : "few", given.median, given.least, given.most, routed.median,
-        distinct, 100 * share, tflops);
+        distinct, 100 * share, read_peak * 1e-9, tflops);
     std::fflush(stdout);
     char line[320];
     std::snprintf(
@@ -208,9 +212,9 @@ struct Bench {
         "{\"format\": \"%s\", \"experts\": %d, \"tokens\": %d, \"kernels\": \"%s\", \"us\": %.2f, "
         "\"us_min\": %.2f, "
         "\"us_max\": %.2f, \"us_with_router\": %.2f, \"distinct\": %.2f, \"share_of_read_peak\": %.4f, "
-        "\"tflops\": %.1f}",
+        "\"read_peak\": %.4g, \"tflops\": %.1f}",
         name, experts, tokens, many ? "many" : "few", given.median, given.least, given.most, routed.median,
-        distinct, share, tflops);
+        distinct, share, read_peak, tflops);
     return line;
   }
 };
@@ -236,15 +240,16 @@ int main(int argc, char** argv) {
   }
   if (!bench::has_gpu()) return 77;
   std::mt19937 random(1);
+  const double read_peak = bench::measure_read_peak();
   std::vector<std::string> lines;
   const auto run = [&](auto&& layers_of) {
     for (const int batch : tokens) lines.push_back(layers_of.run(batch, kernels, random));
   };
   for (const int count : experts) {
     if (format == "nvfp4")
-      run(Bench<Nvfp4Granules>(count, blocks, random));
+      run(Bench<Nvfp4Granules>(count, blocks, read_peak, random));
     else
-      run(Bench<Mxfp4Granules>(count, blocks, random));
+      run(Bench<Mxfp4Granules>(count, blocks, read_peak, random));
   }
   bench::write_json(json, lines);
   return 0;

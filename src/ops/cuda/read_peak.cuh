@@ -1,0 +1,37 @@
+// How fast a kernel that does nothing else reads this GPU's memory: what benchmarks' shares are of. GPUs of
+// one name differ by a few hundredths, those of two names by half, so it is measured where it is used.
+#pragma once
+
+#include "ops/cuda/bench_util.cuh"
+
+namespace nibble::bench {
+
+// Each thread reads four times 16 bytes, a quarter of the memory apart.
+constexpr int read_loads = 4, read_threads = 256;
+static __global__ void read_once(const uint4* from, std::size_t quarter, std::uint32_t* unlikely) {
+  const std::size_t at = static_cast<std::size_t>(blockIdx.x) * read_threads + threadIdx.x;
+  uint4 found[read_loads];
+#pragma unroll
+  for (int i = 0; i < read_loads; ++i) found[i] = __ldcs(from + at + static_cast<std::size_t>(i) * quarter);
+  std::uint32_t mixed_bits = 0;
+#pragma unroll
+  for (const uint4& words : found) mixed_bits ^= words.x ^ words.y ^ words.z ^ words.w;
+  // Once in 2^32, harmlessly: without a use there would be no loads.
+  if (mixed_bits == 0x7fc1a5b3u) *unlikely = mixed_bits;
+}
+
+// Bytes a second: the best of 20 passes over 16 GiB of random bits.
+inline double measure_read_peak() {
+  constexpr std::size_t bytes = std::size_t{16} << 30, quarter = bytes / sizeof(uint4) / read_loads;
+  const DeviceBuffer memory = random_weights(bytes, 1), unlikely = zeroed(4);
+  const Times times = time_graph(1, 20, [&](cudaStream_t stream) {
+    read_once<<<quarter / read_threads, read_threads, 0, stream>>>(memory.as<uint4>(), quarter,
+                                                                   unlikely.as<std::uint32_t>());
+    cuda_check(cudaGetLastError());
+  });
+  const double peak = static_cast<double>(bytes) / (times.least * 1e-6);
+  std::printf("memory: %.0f GB/s at most, by a kernel that only reads\n", peak * 1e-9);
+  return peak;
+}
+
+}  // namespace nibble::bench
