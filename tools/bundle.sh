@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 
 cmake --preset release -DNIBBLE_TESTS=ON >/dev/null
 programs=(nibble every_test gpu_emulation_test gpu_emulation_worker_test)
-cmake --build build/release --target "${programs[@]}" >/dev/null
+cmake --build build/release --target "${programs[@]}" -- --quiet  # but for errors
 
 rm -rf build/bundle
 mkdir -p build/bundle

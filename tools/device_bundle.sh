@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cmake --preset cuda -DNIBBLE_TESTS=ON >/dev/null
-cmake --build build/cuda --target device_programs nibble >/dev/null
+cmake --build build/cuda --target device_programs nibble -- --quiet  # but for errors
 rm -rf build/device_bundle
 mkdir -p build/device_bundle
 for program in build/cuda/src/ops/device_test build/cuda/src/ops/*_cuda_bench build/cuda/nibble; do

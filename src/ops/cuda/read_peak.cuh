@@ -23,7 +23,7 @@ static __global__ void read_once(const uint4* from, std::size_t quarter, std::ui
 // Bytes a second: the best of 20 passes over 16 GiB of random bits.
 inline double measure_read_peak() {
   constexpr std::size_t bytes = std::size_t{16} << 30, quarter = bytes / sizeof(uint4) / read_loads;
-  const DeviceBuffer memory = random_weights(bytes, 1), unlikely = zeroed(4);
+  DeviceBuffer memory = random_weights(bytes, 1), unlikely = zeroed(4);
   const Times times = time_graph(1, 20, [&](cudaStream_t stream) {
     read_once<<<quarter / read_threads, read_threads, 0, stream>>>(memory.as<uint4>(), quarter,
                                                                    unlikely.as<std::uint32_t>());
