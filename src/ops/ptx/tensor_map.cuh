@@ -37,6 +37,11 @@ inline TensorMap box_map(const void* matrix, std::size_t row_bytes, int rows, in
   return map;
 }
 
+// Asks for the map itself, which a first copy would wait for.
+__device__ __forceinline__ void prefetch_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
 // The box that begins at KB `column` of row `row`, its rows one after the other; rows past the matrix are
 // zeros, and count. `shared` is a multiple of 128.
 __device__ __forceinline__ void box_copy_to_shared(void* shared, const TensorMap& map, int column, int row,

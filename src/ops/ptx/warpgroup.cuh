@@ -16,6 +16,7 @@
 #define NIBBLE_SUMS_64(s, i) NIBBLE_SUMS_32(s, i), NIBBLE_SUMS_32(s, i + 32)
 #define NIBBLE_SUMS_72(s, i) NIBBLE_SUMS_64(s, i), NIBBLE_SUMS_8(s, i + 64)
 #define NIBBLE_SUMS_80(s, i) NIBBLE_SUMS_64(s, i), NIBBLE_SUMS_16(s, i + 64)
+#define NIBBLE_SUMS_88(s, i) NIBBLE_SUMS_80(s, i), NIBBLE_SUMS_8(s, i + 80)
 #define NIBBLE_NAMES_4 "%0,%1,%2,%3"
 #define NIBBLE_NAMES_8 NIBBLE_NAMES_4 ",%4,%5,%6,%7"
 #define NIBBLE_NAMES_12 NIBBLE_NAMES_8 ",%8,%9,%10,%11"
@@ -26,6 +27,7 @@
 #define NIBBLE_NAMES_64 NIBBLE_NAMES_56 ",%56,%57,%58,%59,%60,%61,%62,%63"
 #define NIBBLE_NAMES_72 NIBBLE_NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71"
 #define NIBBLE_NAMES_80 NIBBLE_NAMES_72 ",%72,%73,%74,%75,%76,%77,%78,%79"
+#define NIBBLE_NAMES_88 NIBBLE_NAMES_80 ",%80,%81,%82,%83,%84,%85,%86,%87"
 
 namespace nibble::ptx {
 
@@ -108,6 +110,7 @@ NIBBLE_WGMMA(56, "112", "%56", "%57", "%58")
 NIBBLE_WGMMA(64, "128", "%64", "%65", "%66")
 NIBBLE_WGMMA(72, "144", "%72", "%73", "%74")
 NIBBLE_WGMMA(80, "160", "%80", "%81", "%82")
+NIBBLE_WGMMA(88, "176", "%88", "%89", "%90")
 #undef NIBBLE_WGMMA
 
 }  // namespace nibble::ptx
@@ -119,6 +122,7 @@ NIBBLE_WGMMA(80, "160", "%80", "%81", "%82")
 #undef NIBBLE_SUMS_32
 #undef NIBBLE_SUMS_64
 #undef NIBBLE_SUMS_80
+#undef NIBBLE_SUMS_88
 #undef NIBBLE_NAMES_4
 #undef NIBBLE_NAMES_8
 #undef NIBBLE_NAMES_12
@@ -126,3 +130,4 @@ NIBBLE_WGMMA(80, "160", "%80", "%81", "%82")
 #undef NIBBLE_NAMES_32
 #undef NIBBLE_NAMES_64
 #undef NIBBLE_NAMES_80
+#undef NIBBLE_NAMES_88

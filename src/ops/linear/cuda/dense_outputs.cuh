@@ -66,7 +66,9 @@ struct RowsOutput {
     }
     return of;
   }
-  __device__ OfTokenFour of_token_four(int, int, int, int) const { return {}; }
+  __device__ OfTokenFour of_token_four(int, int, int) const { return {}; }
+  __device__ static bool takes_eights(int) { return false; }
+  __device__ void put_eight(int, int, int, int, const float (&)[token_group]) const {}
 
   __device__ void store(int row, int token, float value) const {
     if (row >= rows) return;
@@ -155,14 +157,13 @@ struct QkvOutput {
     for (int i = 0; i < 4; ++i) of.set(i, bias[tile * 64 + low + i], bias[tile * 64 + low + i + 32]);
     return of;
   }
-  // What any of these tiles needs.
-  __device__ OfTokenFour of_token_four(int first_tile, int past_tile, int low, int token) const {
+  __device__ OfTokenFour of_token_four(int tile, int low, int token) const {
     OfTokenFour of{{0, 0, 0, 0}, {0, 0, 0, 0}, 0};
-    if (first_tile < heads + cache.kv_heads) {
+    if (tile < heads + cache.kv_heads) {
       of.cos = *reinterpret_cast<const float4*>(cos + token * 32 + low);
       of.sin = *reinterpret_cast<const float4*>(sin + token * 32 + low);
     }
-    if (past_tile > heads) of.slot = kv_slots[token];
+    if (tile >= heads) of.slot = kv_slots[token];
     return of;
   }
   __device__ float2 finish(const OfRow& row, const OfToken& of, int tile, float first, float second) const {
@@ -213,6 +214,40 @@ struct QkvOutput {
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i) store_in_cache(tile, low + i, of.slot, pairs[i]);
+    }
+  }
+  // Values of eight slots in a row lie together for each dimension, where those begin at a multiple of eight.
+  __device__ bool takes_eights(int tile) const {
+    return tile >= heads + cache.kv_heads && cache.dtype == KvBf16::dtype;
+  }
+  // Dimension `row` of a value tile for eight tokens.
+  __device__ void put_eight(int tile, int row, int token, int tokens,
+                            const float (&sums)[token_group]) const {
+    const float of_row = bias != nullptr ? as_float(bias[tile * 64 + row]) : 0;
+    float values[token_group];
+#pragma unroll
+    for (int i = 0; i < token_group; ++i) values[i] = bias != nullptr ? sums[i] + of_row : sums[i];
+    const int head = tile - heads - cache.kv_heads, first = kv_slots[token];
+    int slots[token_group];
+    bool in_row = first >= 0 && first % token_group == 0 && token + token_group <= tokens;
+#pragma unroll
+    for (int i = 0; i < token_group; ++i) {
+      slots[i] = token + i < tokens ? kv_slots[token + i] : -1;
+      in_row = in_row && slots[i] == first + i;
+    }
+    Bf16* const layer = static_cast<Bf16*>(cache.values);
+    if (in_row) {
+      *reinterpret_cast<uint4*>(layer + element<KvBf16>(chunk_at(head, first), true, first, row)) =
+          make_uint4(ptx::pack_bf16x2(values[0], values[1]), ptx::pack_bf16x2(values[2], values[3]),
+                     ptx::pack_bf16x2(values[4], values[5]), ptx::pack_bf16x2(values[6], values[7]));
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < token_group; ++i) {
+      if (slots[i] < 0) continue;
+      reinterpret_cast<__nv_bfloat16*>(
+          layer)[element<KvBf16>(chunk_at(head, slots[i]), true, slots[i], row)] =
+          __float2bfloat16_rn(values[i]);
     }
   }
 

@@ -18,6 +18,8 @@ struct Deal {
   int rounds;        // of one whole tile a cluster
   int shared_tiles;  // the others, dealt in units
 
+  // Whether no cluster has more than one run.
+  NIBBLE_HOST_DEVICE bool lone() const { return rounds <= 1 && shared_tiles == 0; }
   NIBBLE_HOST_DEVICE int units() const { return shared_tiles * dense_k_chunks; }
   NIBBLE_HOST_DEVICE int border(int cluster) const {
     return static_cast<int>(static_cast<long long>(units()) * cluster / clusters);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <limits>
 
 #include "ops/linear/cuda/dense_runs.h"
 #include "ops/linear/cuda/linear_cuda.h"
@@ -15,13 +16,17 @@ namespace nibble {
 // of them.
 struct DenseManyShape {
   int columns, cluster_rows, cluster_tokens;
+  bool lone =
+      false;  // for one tile a cluster alone: there is no room to put it out beside the next one's products
 
   NIBBLE_HOST_DEVICE constexpr int cluster() const { return cluster_rows * cluster_tokens; }
 };
 inline constexpr int dense_block_tiles = 2;
 
 // Those that there is code for; of equal costs the first is taken.
-inline constexpr std::array<DenseManyShape, 10> dense_many_shapes = {{{linear_many_columns, 2, 1},
+inline constexpr std::array<DenseManyShape, 12> dense_many_shapes = {{{176, 2, 1, true},
+                                                                      {176, 1, 2, true},
+                                                                      {linear_many_columns, 2, 1},
                                                                       {linear_many_columns, 1, 2},
                                                                       {144, 2, 1},
                                                                       {128, 1, 2},
@@ -66,6 +71,7 @@ inline DenseManyChoice cheapest_deal(const DenseManyWork& work, std::size_t shap
     const Deal deal =
         deal_tiles((work.weights.tiles() + rows - 1) / rows, (work.tokens + columns - 1) / columns,
                    std::max(1, work.blocks / of.cluster()), may_share);
+    if (of.lone && !deal.lone()) return {shape, deal, std::numeric_limits<long long>::max()};
     return {shape, deal, cost_of(deal, work.weights.blocks(), of.columns)};
   };
   const DenseManyChoice whole = choice(false), shared = choice(true);
@@ -74,8 +80,8 @@ inline DenseManyChoice cheapest_deal(const DenseManyWork& work, std::size_t shap
 
 // Of all shapes.
 inline DenseManyChoice cheapest_deal(const DenseManyWork& work) {
-  DenseManyChoice best = cheapest_deal(work, 0);
-  for (std::size_t shape = 1; shape < dense_many_shapes.size(); ++shape) {
+  DenseManyChoice best{.shape = 0, .deal = {}, .cost = std::numeric_limits<long long>::max()};
+  for (std::size_t shape = 0; shape < dense_many_shapes.size(); ++shape) {
     const DenseManyChoice other = cheapest_deal(work, shape);
     if (other.cost < best.cost) best = other;
   }

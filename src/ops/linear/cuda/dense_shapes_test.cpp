@@ -36,7 +36,8 @@ struct Chosen {
 TEST(DenseManyShapes, AreNarrowerWhereWideTilesWouldLeaveARoundHalfEmpty) {
   const Chosen all[] = {
       {qkv, 160, {64, 2, 1}, 1, 0},
-      {qkv, 512, {96, 1, 2}, 2, 0},
+      {qkv, 512, {176, 2, 1, true}, 1, 0},
+      {qkv, 640, {112, 2, 1}, 2, 0},
       {qkv, 1024, {128, 1, 2}, 3, 0},
       {qkv, 1280, {144, 2, 1}, 3, 0},
       {qkv, 8192, {160, 2, 1}, 16, 0},

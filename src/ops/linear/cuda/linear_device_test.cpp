@@ -220,6 +220,23 @@ TEST_F(LinearOnTheGpu, RefusesAStrideTooShort) {
   EXPECT_NE(status.message().find("64"), std::string::npos);
 }
 
+// Where tokens' keys and values go: scattered, one of them nowhere; or, of many tokens, eight at a time in a
+// row at a multiple of eight, beside one, with one of them nowhere, and backwards, and again.
+std::vector<std::int32_t> some_places(int tokens, int slots) {
+  std::vector<std::int32_t> places;
+  for (int token = 0; token < tokens; ++token) {
+    const int in_eight = token % 8, eight = token / 8;
+    if (tokens < 32) {
+      places.push_back(token == 1 ? -1 : (token * 67 + 60) % slots);
+    } else if (eight % 4 == 2 && in_eight == 5) {
+      places.push_back(-1);
+    } else {
+      places.push_back(eight * 16 + (eight % 4 == 1 ? 3 : 0) + (eight % 4 == 3 ? 7 - in_eight : in_eight));
+    }
+  }
+  return places;
+}
+
 // q, k and v as two kernels would make them: the product in float32, then the embedding.
 template <class Kv>
 void qkv_turns_and_stores() {
@@ -228,7 +245,7 @@ void qkv_turns_and_stores() {
   constexpr Element untouched{static_cast<decltype(Element::bits)>(0xeeee)};
   std::mt19937 random(6);
   const int heads = 2, kv_heads = 1, cols = 96, slots = 192;
-  for (const int tokens : {3, 11}) {
+  for (const int tokens : {3, 11, 43}) {
     Matrix matrix(random, (heads + 2 * kv_heads) * 64, cols);
     const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(tokens * cols));
     const std::vector<float> products = matrix.times(x, LinearPath::few);
@@ -240,9 +257,7 @@ void qkv_turns_and_stores() {
       cos[i] *= sizes[i / 32 % 4];
       sin[i] *= sizes[i / 32 % 4];
     }
-    std::vector<std::int32_t> places;
-    for (int token = 0; token < tokens; ++token)
-      places.push_back(token == 1 ? -1 : (token * 67 + 60) % slots);
+    const std::vector<std::int32_t> places = some_places(tokens, slots);
     for (const LinearPath path : {LinearPath::few, LinearPath::many}) {
       const DeviceBuffer packed = tokens_of(x, cols);
       DeviceBuffer device_cos = on_device(cos), device_sin = on_device(sin),

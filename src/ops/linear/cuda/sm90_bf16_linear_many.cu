@@ -1,20 +1,20 @@
 // linear for many tokens, with the bits of the path for few (dense_tiles.h has the order of additions).
 //
-// A block computes 128 rows x 64 to 160 tokens at a time, two blocks of a cluster twice the rows or twice
-// the tokens. What both want, about half of the bytes, each of them fetches half of for both. A k64 block of
-// 160 tokens is 640 cycles of the tensor cores, 36 KB of shared memory, and 26 KB from the second-level
-// cache, which gives some 40 bytes a cycle; one of 128 is 512, 32 and 24. The wider the better, but for the
-// tiles' number: a launch is as long as its rounds of one tile a cluster, so of several widths that is taken
-// whose rounds come out best (dense_shapes.h).
+// A block computes 128 rows x 64 to 176 tokens at a time, two blocks of a cluster twice the rows or twice
+// the tokens. What both want, about half of the bytes, each of them fetches half of for both. The wider the
+// better, but for the tiles' number: a launch is as long as its rounds of one tile a cluster, so of several
+// widths that is taken whose rounds come out best (dense_shapes.h).
 //
 // Four warpgroups: two of products, with a tile of 64 rows each; one that brings bytes, a warp for each part
 // of a stage; and one that puts out what the products leave in shared memory, while those are at the next
-// tile. The sums of a chunk and those of the chunks before it take a register for two tokens each; up to 128
-// tokens there is room for two chunks' sums, so that one's are added while the tensor cores are at the
-// other's.
+// tile. What is last they put out themselves, which takes half the time. The sums of a chunk and those of the
+// chunks before it take a register for two tokens each. Weights are on their way before the kernels ahead
+// have ended.
 //
-// Bound: 790 TFLOP/s; q, k and v of 8,192 tokens are 242 GFLOP, 306 us. What holds it back is power: the
-// clock falls to 1.3 to 1.4 GHz.
+// Bound: 790 TFLOP/s; q, k and v of 8,192 tokens are 242 GFLOP, 306 us. What holds it back is shared memory,
+// which gives 128 bytes a cycle: a k16 step of n tokens is n cycles of the tensor cores, but reads 4 KB + 64
+// n bytes and writes 4 KB + 32 n, together 64 + 0.75 n cycles. And power, from some 2,000 tokens on: the
+// clock falls to 1.3 to 1.6 GHz.
 //
 // A cluster stays on its multiprocessors and takes tiles as dense_runs.h deals them. Each chunk's sums of a
 // tile that several clusters share go to memory, and whichever comes last adds them, in order of the chunks
@@ -53,12 +53,13 @@ struct ManyShape {
   static constexpr int cluster_rows = shape.cluster_rows, cluster_tokens = shape.cluster_tokens;
   static constexpr int cluster = shape.cluster();
   static constexpr int stage_bytes = tokens_at + columns / token_group * token_block_bytes;
-  static constexpr int totals_bytes = dense_tile_rows * columns * 4;  // of a tile
-  static constexpr int stages = (224 * 1024 - block_tiles * totals_bytes) / stage_bytes;
-  static constexpr int shared_bytes = stages * stage_bytes + block_tiles * totals_bytes;
-  static constexpr int sums_at_once = columns <= 128 ? 2 : 1;
-  static constexpr int product_registers = columns == 128 ? 200 : 192;
-  static constexpr int end_registers = columns == 128 ? 80 : 96;
+  static constexpr bool lone = shape.lone;
+  // Totals of both tiles lie behind the ring; or in it, where a block's only run is over when it has any.
+  static constexpr int totals_bytes = dense_tile_rows * columns * 4;
+  static constexpr int shared_bytes = 224 * 1024;
+  static constexpr int stages = (shared_bytes - (lone ? 0 : block_tiles * totals_bytes)) / stage_bytes;
+  static constexpr int totals_at = lone ? 0 : stages * stage_bytes;
+  static constexpr int product_registers = lone ? 208 : 192, end_registers = lone ? 64 : 96;
 };
 
 // The block's place in its cluster, and who shares with it.
@@ -122,6 +123,10 @@ __device__ __forceinline__ void fetch_runs(const ManyParams<Output>& params, std
   barriers = ptx::held(barriers);
   int stage = 0;
   unsigned round = 0;  // of the ring
+  if (tokens) {        // weights are there before the kernels ahead have ended
+    ptx::prefetch_map(params.x);
+    ptx::grid_dependency_wait();
+  }
   ChunkRuns runs(params.deal, static_cast<int>(blockIdx.x) / Shape::cluster);
   for (ChunkRun run; runs.next(run);) {
     const Place place(params.deal, run.tile);
@@ -197,17 +202,11 @@ struct ManyProducts {
     before = stage;
     if (++stage == Shape::stages) stage = 0, ++round;
   }
-  // A chunk's sums from zero, under way when it returns; of one block at least. `meanwhile` comes when all
-  // products before are done.
-  template <class Meanwhile>
-  __device__ __forceinline__ void multiply(float (&sums)[Shape::columns / 2], int blocks,
-                                           const Meanwhile& meanwhile) {
+  // A chunk's sums, of one block at least.
+  __device__ __forceinline__ void multiply(float (&sums)[Shape::columns / 2], int blocks) {
     multiply_block(sums, false);
-    meanwhile();
 #pragma unroll 1
     for (int block = 1; block < blocks; ++block) multiply_block(sums, true);
-  }
-  __device__ __forceinline__ void finish(float (&sums)[Shape::columns / 2]) {
     ptx::wgmma_wait_all(sums);
     leave();
     before = -1;
@@ -227,72 +226,40 @@ __device__ __forceinline__ void add_to(float (&totals)[count], const float (&sum
 #pragma unroll
   for (int i = 0; i < count; ++i) totals[i] = totals[i] + sums[i];
 }
+// What a chunk of no blocks has.
+template <int count>
+__device__ __forceinline__ void add_zero_to(float (&totals)[count]) {
+#pragma unroll
+  for (float& total : totals) total = total + 0.0f;
+}
 
-// The sums of a warpgroup, of two chunks where there is room, so that those of one are added to the totals
-// while the tensor cores are at the next.
+// The sums of a warpgroup.
 template <class Shape>
 struct ManySums {
-  float chunk[Shape::sums_at_once][Shape::columns / 2], totals[Shape::columns / 2];
+  float chunk[Shape::columns / 2], totals[Shape::columns / 2];
 
   __device__ ManySums() {
-    for (auto& sums : chunk) {
 #pragma unroll
-      for (float& sum : sums) sum = 0;
-    }
+    for (float& sum : chunk) sum = 0;
   }
 };
-
-template <class Shape>
-__device__ __forceinline__ void multiply_tile(const DenseShape& shape, ManyProducts<Shape>& products,
-                                              ManySums<Shape>& sums) {
-  constexpr int at_once = Shape::sums_at_once;
-#pragma unroll(at_once == 1 ? 1 : dense_k_chunks)
-  for (int chunk = 0; chunk < dense_k_chunks; chunk += at_once) {
-#pragma unroll
-    for (int i = 0; i < at_once; ++i) {
-      const int blocks = shape.chunk_begin(chunk + i + 1) - shape.chunk_begin(chunk + i);
-      auto& before = sums.chunk[(i + at_once - 1) % at_once];
-      products.multiply(sums.chunk[i], blocks, [&] {
-        if (at_once == 1 || chunk + i == 0) return;
-        ptx::wgmma_wait_but<1>(before);
-        add_to(sums.totals, before);
-        ptx::computed_before(sums.totals);
-      });
-      if (at_once == 1) {
-        products.finish(sums.chunk[0]);
-        add_to(sums.totals, sums.chunk[0]);
-      }
-    }
-  }
-  if (at_once > 1) {
-    products.finish(sums.chunk[at_once - 1]);
-    add_to(sums.totals, sums.chunk[at_once - 1]);
-  }
-}
 
 // Adds the chunks' sums of a shared tile, the first of which are those of its first run. They are read past
 // the first-level cache, which may hold what an earlier launch left there.
 template <class Shape>
 __device__ __forceinline__ void add_many_chunks(ManySums<Shape>& sums, float4* from, int tile, int first) {
-  constexpr int at_once = Shape::sums_at_once;
 #pragma unroll
   for (float& total : sums.totals) total = -0.0f;
 #pragma unroll 1
-  for (int chunk = first; chunk < dense_k_chunks; chunk += at_once) {
+  for (int chunk = first; chunk < dense_k_chunks; ++chunk) {
+    const float4* const at = many_sums_of<Shape>(from, tile, chunk);
 #pragma unroll
-    for (int i = 0; i < at_once; ++i) {
-      const float4* const at = many_sums_of<Shape>(from, tile, min(chunk + i, dense_k_chunks - 1));
-#pragma unroll
-      for (int j = 0; j < Shape::columns / 2; j += 4) {
-        const float4 four = __ldcg(at + j / 4 * group_threads);
-        float* const to = &sums.chunk[i][j];
-        to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
-      }
+    for (int j = 0; j < Shape::columns / 2; j += 4) {
+      const float4 four = __ldcg(at + j / 4 * group_threads);
+      float* const to = &sums.chunk[j];
+      to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
     }
-#pragma unroll
-    for (int i = 0; i < at_once; ++i) {
-      if (chunk + i < dense_k_chunks) add_to(sums.totals, sums.chunk[i]);
-    }
+    add_to(sums.totals, sums.chunk);
   }
 }
 
@@ -314,24 +281,25 @@ __device__ __forceinline__ bool multiply_run(const ManyParams<Output>& params, c
   const DenseShape& shape = params.shape;
 #pragma unroll
   for (float& total : sums.totals) total = -0.0f;  // which added to anything leaves it as it is
+  const int tile = (shared_tile * Shape::cluster + Member<Shape>().rank()) * block_tiles + part;
   if (run.whole() && shape.blocks() >= dense_k_chunks) {
-    multiply_tile<Shape>(shape, products, sums);
+#pragma unroll 1
+    for (int chunk = 0; chunk < dense_k_chunks; ++chunk) {
+      products.multiply(sums.chunk, shape.chunk_begin(chunk + 1) - shape.chunk_begin(chunk));
+      add_to(sums.totals, sums.chunk);
+    }
     return true;
   }
-  const int tile = (shared_tile * Shape::cluster + Member<Shape>().rank()) * block_tiles + part;
 #pragma unroll 1
   for (int chunk = run.first; chunk < run.past; ++chunk) {
     const int blocks = shape.chunk_begin(chunk + 1) - shape.chunk_begin(chunk);
-    if (blocks > 0) {
-      products.multiply(sums.chunk[0], blocks, [] {});
-      products.finish(sums.chunk[0]);
-    }
+    if (blocks > 0) products.multiply(sums.chunk, blocks);
     if (run.first > 0) {
-      store_fours(many_sums_of<Shape>(params.sums, tile, chunk), sums.chunk[0], blocks > 0);
+      store_fours(many_sums_of<Shape>(params.sums, tile, chunk), sums.chunk, blocks > 0);
+    } else if (blocks > 0) {
+      add_to(sums.totals, sums.chunk);
     } else {
-#pragma unroll
-      for (int i = 0; i < Shape::columns / 2; ++i)
-        sums.totals[i] = sums.totals[i] + (blocks > 0 ? sums.chunk[0][i] : 0);
+      add_zero_to(sums.totals);
     }
   }
   if (run.whole()) return true;
@@ -355,7 +323,88 @@ __device__ __forceinline__ int total_at(int token, int row) {
   return token * dense_tile_rows + (row ^ token / 2 % 4 * 8);
 }
 
-// A warpgroup of products leaves each run's totals in shared memory and goes on.
+// A tile's totals for this thread's warpgroup: where they lie in shared memory, and of which tile and tokens.
+struct TileTotals {
+  const float* at;
+  int tile, first_token;
+};
+
+// Puts out a tile by its rows: a thread takes four of them and those 32 further on, of every 16th token, so
+// that 8 lanes write 32 rows of a token in one piece. `come` returns when the totals are there and says
+// whether they are to be put out; what they need is read meanwhile.
+template <class Shape, class Output, class Come>
+__device__ __forceinline__ void put_rows(const Output& output, int tokens, const TileTotals& totals,
+                                         const Come& come) {
+  constexpr int apart = 16, times = Shape::columns / apart;
+  constexpr int ahead = Shape::end_registers < 96 ? 2 : 3;  // tokens whose needs are on their way
+  const int thread = static_cast<int>(threadIdx.x) % group_threads, low = thread % 8 * 4;
+  const int token = totals.first_token + thread / 8;
+  const OfFours of_fours = output.of_fours(totals.tile, low);
+  typename Output::OfTokenFour next[ahead]{};
+  const auto read = [&](typename Output::OfTokenFour& of, int time) {
+    const int at = token + time * apart;
+    if (time < times && at < tokens) of = output.of_token_four(totals.tile, low, at);
+  };
+#pragma unroll
+  for (int time = 0; time < ahead; ++time) read(next[time], time);
+  if (!come()) return;
+  const float* const fours = totals.at + total_at(thread / 8, low);
+#pragma unroll 1
+  for (int time = 0; time < times; ++time) {
+    const typename Output::OfTokenFour of_token = next[0];
+#pragma unroll
+    for (int i = 0; i + 1 < ahead; ++i) next[i] = next[i + 1];
+    read(next[ahead - 1], time + ahead);
+    const int at = token + time * apart;
+    if (at >= tokens) break;
+    const float* const from = fours + time * (apart * dense_tile_rows);
+    output.put_fours(of_fours, of_token, totals.tile, low, at, *reinterpret_cast<const float4*>(from),
+                     *reinterpret_cast<const float4*>(from + 32));
+  }
+}
+
+// Puts out a tile of which eight tokens of a row lie together: a warp takes 32 rows of eight tokens at a
+// time.
+template <class Shape, class Output, class Come>
+__device__ __forceinline__ void put_columns(const Output& output, int tokens, const TileTotals& totals,
+                                            const Come& come) {
+  constexpr int groups = Shape::columns / token_group, groups_at_once = group_warps / 2;
+  const int warp = static_cast<int>(threadIdx.x) / 32 % group_warps;
+  const int row = warp % 2 * 32 + static_cast<int>(threadIdx.x) % 32;
+  if (!come()) return;
+#pragma unroll 1
+  for (int group = warp / 2; group < groups; group += groups_at_once) {
+    const int token = totals.first_token + group * token_group;
+    if (token >= tokens) break;
+    float eight[token_group];
+#pragma unroll
+    for (int i = 0; i < token_group; ++i) eight[i] = totals.at[total_at(group * token_group + i, row)];
+    output.put_eight(totals.tile, row, token, tokens, eight);
+  }
+}
+
+template <class Shape, class Output, class Come>
+__device__ __forceinline__ void put_tile(const Output& output, int tokens, const TileTotals& totals,
+                                         const Come& come) {
+  if (output.takes_eights(totals.tile)) {
+    put_columns<Shape>(output, tokens, totals, come);
+  } else {
+    put_rows<Shape>(output, tokens, totals, come);
+  }
+}
+
+template <class Shape, class Output>
+__device__ __forceinline__ TileTotals totals_of(const ManyParams<Output>& params, const float* totals_room,
+                                                const ChunkRun& run, int part) {
+  const Member<Shape> member;
+  const Place place(params.deal, run.tile);
+  return {totals_room + part * (Shape::totals_bytes / 4),
+          (place.row_tile * Shape::cluster_rows + member.row) * block_tiles + part,
+          (place.token_tile * Shape::cluster_tokens + member.token) * Shape::columns};
+}
+
+// A warpgroup of products leaves each run's totals in shared memory and goes on; those of its last run it
+// puts out itself, while the other one does the same.
 template <class Shape, class Output>
 __device__ __forceinline__ void multiply_runs(const ManyParams<Output>& params, std::uint8_t* ring,
                                               float* totals_room, ManyBarriers<Shape>& barriers, int part) {
@@ -363,12 +412,17 @@ __device__ __forceinline__ void multiply_runs(const ManyParams<Output>& params, 
   ManySums<Shape> sums;
   ChunkRuns runs(params.deal, static_cast<int>(blockIdx.x) / Shape::cluster);
   unsigned count = 0;
-  for (ChunkRun run; runs.next(run); ++count) {
+  ChunkRun run, next;
+  for (bool more = runs.next(run); more; run = next, ++count) {
+    more = runs.next(next);
     const bool all = multiply_run<Shape>(params, run, runs.shared_tile(run), part, barriers, products, sums);
     if (count > 0) ptx::mbarrier_wait(&barriers.taken[part], (count - 1) & 1);
     __syncwarp();
+    // Totals that lie in the ring, which all have read by then.
+    if constexpr (Shape::lone) ptx::named_barrier(1 + block_tiles, block_tiles * group_threads);
     if (all) {
-      float* const to = totals_room + total_at(token_of_thread(0), low_row_of_thread());
+      float* const to =
+          totals_room + part * (Shape::totals_bytes / 4) + total_at(token_of_thread(0), low_row_of_thread());
 #pragma unroll
       for (int i = 0; i < Shape::columns / 4; ++i) {
         const int sum = i / 2 * 4 + i % 2, at = (i / 2 * 8 + i % 2) * dense_tile_rows;
@@ -376,73 +430,47 @@ __device__ __forceinline__ void multiply_runs(const ManyParams<Output>& params, 
         to[at + 32] = sums.totals[sum + 2];
       }
     }
-    // By one thread; those who read it wait for all four warps' arrivals.
-    if (threadIdx.x % group_threads == 0) barriers.is_whole[part] = all;
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&barriers.left[part]);
+    if (more) {
+      // By one thread; those who read it wait for all four warps' arrivals.
+      if (threadIdx.x % group_threads == 0) barriers.is_whole[part] = all;
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&barriers.left[part]);
+    } else if (all) {
+      const TileTotals totals = totals_of<Shape>(params, totals_room, run, part);
+      if (totals.tile < params.shape.tiles()) {
+        put_tile<Shape>(params.output, params.tokens, totals, [&] {
+          ptx::named_barrier(1 + part, group_threads);  // all of its totals are there
+          return true;
+        });
+      }
+    }
   }
 }
 
-// The warpgroup that puts out what those of products leave, while they are at their next run. A thread takes
-// four rows and those 32 further on, of every 16th token: 8 lanes write 32 rows of a token in one piece.
+// The warpgroup that puts out what those of products leave, while they are at their next run.
 template <class Shape, class Output>
 __device__ __forceinline__ void end_runs(const ManyParams<Output>& params, const float* totals_room,
                                          ManyBarriers<Shape>& barriers) {
-  constexpr int apart = 16, times = Shape::columns / apart;
-  constexpr int ahead = Shape::end_registers < 96 ? 2 : 3;  // tokens whose needs are on their way
-  const Member<Shape> member;
-  const Output& output = params.output;
-  const int thread = static_cast<int>(threadIdx.x) % group_threads, low = thread % 8 * 4;
-  totals_room += total_at(thread / 8, low);
+  if constexpr (Shape::lone) return;  // no run has another behind it
   ChunkRuns runs(params.deal, static_cast<int>(blockIdx.x) / Shape::cluster);
   unsigned count = 0;
-  for (ChunkRun run; runs.next(run); ++count) {
-    const Place place(params.deal, run.tile);
-    const int first_tile = (place.row_tile * Shape::cluster_rows + member.row) * block_tiles;
-    const int token = (place.token_tile * Shape::cluster_tokens + member.token) * Shape::columns + thread / 8;
-    const int tiles = max(0, min(block_tiles, params.shape.tiles() - first_tile));
-    OfFours of_fours[block_tiles];
-#pragma unroll
-    for (int part = 0; part < block_tiles; ++part) {
-      if (part < tiles) of_fours[part] = output.of_fours(first_tile + part, low);
-    }
-    typename Output::OfTokenFour next[ahead]{};
-    const auto read = [&](typename Output::OfTokenFour& of, int time) {
-      const int at = token + time * apart;
-      if (time < times && at < params.tokens)
-        of = output.of_token_four(first_tile, first_tile + tiles, low, at);
-    };
-    if (tiles > 0) {
-#pragma unroll
-      for (int time = 0; time < ahead; ++time) read(next[time], time);
-    }
-    int there[block_tiles];
-#pragma unroll
-    for (int part = 0; part < block_tiles; ++part) {
-      ptx::mbarrier_wait(&barriers.left[part], count & 1);
-      __syncwarp();
-      there[part] = part < tiles && barriers.is_whole[part] != 0;
-    }
+  ChunkRun run, next;
+  for (bool more = runs.next(run) && runs.next(next); more; run = next, more = runs.next(next), ++count) {
 #pragma unroll 1
-    for (int time = 0; time < times && (there[0] != 0 || there[1] != 0); ++time) {
-      const typename Output::OfTokenFour of_token = next[0];
-#pragma unroll
-      for (int i = 0; i + 1 < ahead; ++i) next[i] = next[i + 1];
-      read(next[ahead - 1], time + ahead);
-      const int at = token + time * apart;
-      const float* const totals = totals_room + time * (apart * dense_tile_rows);
-#pragma unroll
-      for (int part = 0; part < block_tiles; ++part) {
-        if (at >= params.tokens || there[part] == 0) continue;
-        const float* const fours = totals + part * (Shape::totals_bytes / 4);
-        output.put_fours(of_fours[part], of_token, first_tile + part, low, at,
-                         *reinterpret_cast<const float4*>(fours),
-                         *reinterpret_cast<const float4*>(fours + 32));
+    for (int part = 0; part < block_tiles; ++part) {
+      const TileTotals totals = totals_of<Shape>(params, totals_room, run, part);
+      const auto come = [&] {
+        ptx::mbarrier_wait(&barriers.left[part], count & 1);
+        __syncwarp();
+        return barriers.is_whole[part] != 0;
+      };
+      if (totals.tile < params.shape.tiles()) {
+        put_tile<Shape>(params.output, params.tokens, totals, come);
+      } else {
+        come();
       }
-    }
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) {
-      for (int part = 0; part < block_tiles; ++part) ptx::mbarrier_arrive(&barriers.taken[part]);
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&barriers.taken[part]);
     }
   }
 }
@@ -452,7 +480,7 @@ __global__ void __launch_bounds__(many_threads, 1)
     sm90_bf16_linear_many(const __grid_constant__ ManyParams<Output> params) {
   __shared__ ManyBarriers<Shape> barriers;
   std::uint8_t* const ring = ptx::dynamic_shared();
-  float* const totals_room = reinterpret_cast<float*>(ring + Shape::stages * Shape::stage_bytes);
+  float* const totals_room = reinterpret_cast<float*>(ring + Shape::totals_at);
   const int group = ptx::warp_of_block() / group_warps;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Shape::stages; ++stage) {
@@ -468,12 +496,13 @@ __global__ void __launch_bounds__(many_threads, 1)
   }
   ptx::cluster_barrier();  // the barriers are ready
   ptx::grid_launch_dependents();
-  ptx::grid_dependency_wait();
   if (group < block_tiles) {
     ptx::take_registers<Shape::product_registers>();
-    multiply_runs<Shape>(params, ring, totals_room + group * (Shape::totals_bytes / 4), barriers, group);
+    ptx::grid_dependency_wait();
+    multiply_runs<Shape>(params, ring, totals_room, barriers, group);
   } else if (group == block_tiles) {
     ptx::keep_registers<Shape::end_registers>();
+    ptx::grid_dependency_wait();
     end_runs<Shape>(params, totals_room, barriers);
   } else {
     ptx::keep_registers<32>();

@@ -27,6 +27,7 @@ inline TensorMap box_map(const void* matrix, std::size_t row_bytes, int rows, in
   return {static_cast<const std::uint8_t*>(matrix), row_bytes, rows, box_rows};
 }
 
+inline void prefetch_map(const TensorMap&) {}
 inline void box_copy_to_shared(void* shared, const TensorMap& map, int column, int row,
                                std::uint64_t* barrier) {
   for (int i = 0; i < map.box_rows; ++i) {
