@@ -12,15 +12,15 @@ namespace {
 constexpr std::int64_t MiB = 1 << 20;
 constexpr std::int64_t GiB = 1 << 30;
 
-// Reading rates are what a kernel that only reads reaches, where it was measured (H200), and otherwise what
-// the vendor states. Arithmetic: what matrix products were measured to reach on an H200 in bfloat16, and the
-// vendor's ratio to it.
+// Reading rates are what a kernel that only reads reaches, where it was measured (H100, H200), and otherwise
+// what the vendor states. Arithmetic: what matrix products were measured to reach on an H200 in bfloat16, and
+// the vendor's ratio to it.
 const GpuFacts gpus[] = {
     {.model = "NVIDIA H100",
      .count = 1,
      .compute_capability = 90,
      .memory_bytes = 81559 * MiB,
-     .read_bandwidth = 3.35e12,
+     .read_bandwidth = 3.19e12,
      .bf16_flops = 790e12,
      .link_bandwidth = 370e9},
     {.model = "NVIDIA H200",
