@@ -131,7 +131,7 @@ int main(int argc, char** argv) {
   }
   if (!bench::has_gpu()) return 77;
   std::mt19937 random(1);
-  const double read_peak = bench::measure_read_peak();
+  const bench::ReadPeak memory = bench::measure_read_peak();
   std::vector<std::string> lines;
   for (const DType dtype : dtypes) {
     for (const int batch : batches) {
@@ -139,14 +139,14 @@ int main(int argc, char** argv) {
         if (batch == 8 && positions == 65536) continue;
         for (const int window : {0, 128}) {
           if (window > 0 && positions != 8192) continue;
-          lines.push_back(run({batch, positions, window, 1, dtype}, read_peak, random));
+          lines.push_back(run({batch, positions, window, 1, dtype}, memory.rate, random));
         }
       }
     }
     for (const int window : {0, 128}) {
       for (const int positions : lengths) {
         if (positions > 8192) continue;
-        lines.push_back(run({1, positions, window, positions, dtype}, read_peak, random));
+        lines.push_back(run({1, positions, window, positions, dtype}, memory.rate, random));
       }
     }
   }

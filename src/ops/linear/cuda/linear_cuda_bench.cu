@@ -128,7 +128,7 @@ int main(int argc, char** argv) {
   }
   if (!bench::has_gpu()) return 77;
   std::mt19937 random(1);
-  const double read_peak = bench::measure_read_peak();
+  const bench::ReadPeak memory = bench::measure_read_peak();
   std::vector<std::string> lines;
   for (const Product& product : products) {
     const DeviceBuffer weights =
@@ -136,9 +136,9 @@ int main(int argc, char** argv) {
     for (const int count : tokens) {
       if (count > product.most_tokens) continue;
       if (count <= linear_few_tokens)
-        lines.push_back(run(product, weights, count, LinearPath::few, read_peak, random));
+        lines.push_back(run(product, weights, count, LinearPath::few, memory.rate, random));
       if (count >= linear_few_tokens)
-        lines.push_back(run(product, weights, count, LinearPath::many, read_peak, random));
+        lines.push_back(run(product, weights, count, LinearPath::many, memory.rate, random));
     }
   }
   bench::write_json(json, lines);

@@ -240,16 +240,16 @@ int main(int argc, char** argv) {
   }
   if (!bench::has_gpu()) return 77;
   std::mt19937 random(1);
-  const double read_peak = bench::measure_read_peak();
+  const bench::ReadPeak memory = bench::measure_read_peak();
   std::vector<std::string> lines;
   const auto run = [&](auto&& layers_of) {
     for (const int batch : tokens) lines.push_back(layers_of.run(batch, kernels, random));
   };
   for (const int count : experts) {
     if (format == "nvfp4")
-      run(Bench<Nvfp4Granules>(count, blocks, read_peak, random));
+      run(Bench<Nvfp4Granules>(count, blocks, memory.rate, random));
     else
-      run(Bench<Mxfp4Granules>(count, blocks, read_peak, random));
+      run(Bench<Mxfp4Granules>(count, blocks, memory.rate, random));
   }
   bench::write_json(json, lines);
   return 0;
