@@ -13,11 +13,11 @@
 namespace nibble {
 
 // Tokens that a block takes at a time, with two tiles of 64 rows, and the blocks of a cluster: rows x tokens
-// of them.
+// of them. A lone shape is for launches of one tile a cluster at most: it leaves no room to put a tile out
+// beside the next one's products.
 struct DenseManyShape {
   int columns, cluster_rows, cluster_tokens;
-  bool lone =
-      false;  // for one tile a cluster alone: there is no room to put it out beside the next one's products
+  bool lone = false;
 
   NIBBLE_HOST_DEVICE constexpr int cluster() const { return cluster_rows * cluster_tokens; }
 };

@@ -336,7 +336,7 @@ template <class Shape, class Output, class Come>
 __device__ __forceinline__ void put_rows(const Output& output, int tokens, const TileTotals& totals,
                                          const Come& come) {
   constexpr int apart = 16, times = Shape::columns / apart;
-  constexpr int ahead = Shape::end_registers < 96 ? 2 : 3;  // tokens whose needs are on their way
+  constexpr int ahead = 3;  // tokens whose needs are on their way
   const int thread = static_cast<int>(threadIdx.x) % group_threads, low = thread % 8 * 4;
   const int token = totals.first_token + thread / 8;
   const OfFours of_fours = output.of_fours(totals.tile, low);
