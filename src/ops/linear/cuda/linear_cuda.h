@@ -25,9 +25,11 @@ inline constexpr int linear_many_columns = 160;  // of tokens that the path for 
 
 enum class LinearPath { automatic, few, many };
 
-// Which path is the faster one on an H200: through the 3,142 tiles of lm_head 64 tokens go in 354 us on the
-// one for few, and 128 in 311 on the one for many; through gpt-oss's q, k and v and attention's output, of 80
-// tiles at most, 128 go in 34 and 21 us on the one for many, in 17 and 13 on the other.
+// Which path is the faster one on an H200: through the 3,142 tiles of lm_head 72 tokens go in 381 us on the
+// one for few and in 293 on the one for many; through gpt-oss's q, k and v and attention's output, of 80
+// tiles at most, 96 in 15.7 and 10.9 on the one for few, in 16.3 and 15.8 on the other. q, k and v of 128
+// take 17.8 and 16.3, but steps of 128 sequences as long, since the one for few begins sooner beside what is
+// ahead.
 constexpr bool linear_takes_many(const DenseShape& shape, int tokens) {
   return tokens > (shape.tiles() >= 1024 ? linear_few_tokens / 4 : linear_few_tokens);
 }
