@@ -10,11 +10,12 @@ of sums depends on how many tokens there are.
 """
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from graph_time import graph_time
 
 # As linear_cuda_bench has them: rows, columns, layers, most tokens.
 PRODUCTS = {"qkv": (5120, 2880, 36, 8192), "o": (2880, 4096, 36, 8192), "router": (128, 2880, 36, 8192),
@@ -50,21 +51,8 @@ def peer(torch, weights, tokens):
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         torch.mm(x, weights[0].t(), out=y)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            for layer in range(count):
-                torch.mm(x, weights[layer].t(), out=y)
-        times = []
-        for replay in range(3 + (25 if tokens <= 512 else 7)):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record(stream)
-            graph.replay()
-            end.record(stream)
-            end.synchronize()
-            if replay >= 3:
-                times.append(begin.elapsed_time(end) * 1e3 / count)
-    return statistics.median(times)
+        return graph_time(torch, stream, count, 25 if tokens <= 512 else 7,
+                          lambda layer: torch.mm(x, weights[layer].t(), out=y))
 
 
 def main():

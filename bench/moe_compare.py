@@ -17,6 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from graph_time import graph_time
+
 HIDDEN = INTERMEDIATE = 2880
 CHOSEN = 4
 LIMIT = 7.0
@@ -116,22 +118,10 @@ class Peer:
                 self.layer(index, xs[index], logits[index], between, out)
             if tokens == 4:
                 error = self.error(xs[0], logits[0], self.layer(0, xs[0], logits[0], between, out).float())
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=stream):
-                for index in range(calls):
-                    self.layer(index, xs[index], logits[index], between, out)
-            times = []
-            for replay in range(14):
-                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                begin.record(stream)
-                graph.replay()
-                end.record(stream)
-                end.synchronize()
-                if replay >= 3:
-                    times.append(begin.elapsed_time(end) * 1e3 / calls)
+            us = graph_time(torch, stream, calls, 11,
+                            lambda index: self.layer(index, xs[index], logits[index], between, out))
         distinct = statistics.mean(len(torch.unique(one.float().topk(CHOSEN, -1)[1])) for one in logits)
-        return {"us": statistics.median(times), "distinct": distinct, "error": error}
+        return {"us": us, "distinct": distinct, "error": error}
 
 
 def main():
