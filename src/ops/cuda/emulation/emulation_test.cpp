@@ -82,7 +82,8 @@ TEST(Emulation, BringsACopysBytesToTheBlocksThatItNames) {
   std::iota(source.begin(), source.end(), 0u);
   std::uint32_t* const from = source.data() + (16 - reinterpret_cast<std::uintptr_t>(source.data()) % 16) / 4;
   const std::uint32_t first = *from;
-  const ptx::TensorMap map = ptx::box_map(from, 1024, blocks * rounds, 1);
+  const ptx::TensorMap map =
+      ptx::box_map({.matrix = from, .block_bytes = 1024, .blocks = 1, .rows = blocks * rounds});
   std::vector<std::vector<std::uint32_t>> seen(blocks);
   run({.blocks_x = blocks, .threads = 32, .cluster = cluster, .shared_bytes = cluster * 1024}, [&] {
     __shared__ std::uint64_t full, empty;

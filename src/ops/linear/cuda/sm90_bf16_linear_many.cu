@@ -43,7 +43,6 @@ constexpr int product_warps = block_tiles * group_warps;
 constexpr int many_threads = (block_tiles + 2) * group_threads;  // products, ends, fetching
 constexpr int tokens_at = block_tiles * dense_block_bytes;       // in a stage
 constexpr int stage_boxes = 2;                                   // of its tokens
-static_assert(token_block_bytes == ptx::box_bytes, "a box's row is a group of tokens");
 
 // One of dense_many_shapes, and what its blocks need of shared memory and registers.
 template <std::size_t index>
@@ -525,17 +524,18 @@ void launch_many(const DenseRun& run, const Deal& deal, const Output& output, cu
        .overlaps = true,
        .cluster = Shape::cluster},
       kernel,
-      ManyParams<Output>{
-          .x = ptx::box_map(run.x.data, static_cast<std::size_t>(shape.blocks()) * token_block_bytes,
-                            (run.x.tokens + token_group - 1) / token_group,
-                            Shape::columns / token_group / stage_boxes),
-          .weights = run.weight.data,
-          .shape = shape,
-          .tokens = run.x.tokens,
-          .deal = deal,
-          .sums = reinterpret_cast<float4*>(run.workspace.many_sums),
-          .arrived = run.workspace.arrived,
-          .output = output});
+      ManyParams<Output>{.x = ptx::box_map({.matrix = run.x.data,
+                                            .block_bytes = token_block_bytes,
+                                            .blocks = shape.blocks(),
+                                            .rows = (run.x.tokens + token_group - 1) / token_group,
+                                            .box_rows = Shape::columns / token_group / stage_boxes}),
+                         .weights = run.weight.data,
+                         .shape = shape,
+                         .tokens = run.x.tokens,
+                         .deal = deal,
+                         .sums = reinterpret_cast<float4*>(run.workspace.many_sums),
+                         .arrived = run.workspace.arrived,
+                         .output = output});
 }
 
 template <class Output>

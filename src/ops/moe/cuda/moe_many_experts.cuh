@@ -56,7 +56,7 @@ struct ExpertTable {
       if (lane == 31) warp_tiles[warp] = tiles_in_warp, warp_rows[warp] = rows_in_warp;
       __syncthreads();  // the warps' sums are there
       int tile = tiles_before + tiles_in_warp, row = rows_before + rows_in_warp - rows;
-      for (int w = 0; w < threads / 32; ++w) {
+      for (int w = 0; w < min(threads, count - first + 31) / 32; ++w) {
         if (w < warp) tile += warp_tiles[w], row += warp_rows[w];
         tiles_before += warp_tiles[w], rows_before += warp_rows[w];
       }

@@ -7,36 +7,34 @@ namespace nibble::moe_many {
 
 inline constexpr int most_shares = 8;  // of a tile, for those who gather it
 
-// All items of a launch, in the order of their numbers.
+// All items of a launch, in the order of their numbers, and what is gathered before: a block's shares and its
+// first item follow from its own number, so that nobody asks for them.
 struct Deal {
-  // Of a tile.
-  int shares;  // of its gathering
-  int gate_up_items, down_items;
-  // The first number of each.
-  int gate_up, down;
+  int tiles;
+  int shares;                     // of a tile's gathering
+  int gate_up_items, down_items;  // of a tile
+  int down;                       // the first of down's
   int all;
 
   template <class Layout>
-  __device__ Deal(const ManyParams<Layout>& params, int tiles)
-      : shares(max(1, min(min(most_shares, params.products[0].shape.blocks()),
+  __device__ Deal(const ManyParams<Layout>& params, int tiles_)
+      : tiles(tiles_),
+        shares(max(1, min(min(most_shares, params.products[0].shape.blocks()),
                           static_cast<int>(gridDim.x) / max(1, tiles)))),
         gate_up_items(params.products[0].row_items),
         down_items(params.products[1].row_items),
-        gate_up(tiles * shares),
-        down(gate_up + tiles * gate_up_items),
+        down(tiles * gate_up_items),
         all(down + tiles * down_items) {}
 
   __device__ Work work(int index) const {
-    return index >= all       ? Work::none
-           : index >= down    ? Work::down
-           : index >= gate_up ? Work::gate_up
-                              : Work::gather;
+    return index >= all ? Work::none : index >= down ? Work::down : Work::gate_up;
   }
-  __device__ int first(Work work) const {
-    return work == Work::down ? down : work == Work::gate_up ? gate_up : 0;
-  }
-  __device__ int parts_of_tile(Work work) const {
-    return work == Work::down ? down_items : work == Work::gate_up ? gate_up_items : shares;
+  // Calls gather(tile, part) for each of the block's shares.
+  template <class Gather>
+  __device__ __forceinline__ void for_shares(const Gather& gather) const {
+    for (int share = static_cast<int>(blockIdx.x); share < tiles * shares;
+         share += static_cast<int>(gridDim.x))
+      gather(share / shares, share % shares);
   }
 };
 
@@ -45,6 +43,10 @@ struct Awaited {
   std::uint32_t* ready;
   std::uint32_t count;
 };
+
+__device__ __forceinline__ std::uint8_t* tile_in(std::uint8_t* tiles, const MoeManyTile& tile, int blocks) {
+  return tiles + static_cast<std::size_t>(tile.row) * static_cast<std::size_t>(blocks) * moe_row_bytes;
+}
 
 // Fills in an item, part `part` of a tile; by one thread.
 template <class Tiles>
@@ -55,56 +57,44 @@ __device__ __forceinline__ Awaited fill_item(const ManyParams<typename Tiles::La
   const MoeManyPlaces& places = params.places;
   const Product<Layout>& product = params.products[work == Work::down];
   const GranuleShapeOf<Layout>& down = params.products[1].shape;
-  const std::size_t row = static_cast<std::size_t>(tile.row);
-  const auto tile_in = [&](std::uint8_t* tiles, int blocks) {
-    return tiles + row * static_cast<std::size_t>(blocks) * moe_row_bytes;
-  };
-  std::uint8_t* const x = tile_in(places.x, params.products[0].shape.blocks());
-  std::uint8_t* const h = tile_in(places.h, down.blocks());
+  std::uint8_t* const x = tile_in(places.x, tile, params.products[0].shape.blocks());
+  std::uint8_t* const h = tile_in(places.h, tile, down.blocks());
   std::uint32_t *const x_ready = places.x_ready + tile_index, *const h_ready = places.h_ready + tile_index;
-  const int blocks = product.shape.blocks(), granule = part * Tiles::granules;
-  const std::size_t matrix_granule =
-      static_cast<std::size_t>(tile.expert) * static_cast<std::size_t>(product.shape.granules()) +
-      static_cast<std::size_t>(granule);
+  const int granule = part * Tiles::granules;
   item.work = work;
   item.width = tile.width;
-  item.blocks = blocks;
+  item.blocks = product.shape.blocks();
   item.granule = granule;
   item.granules = product.shape.granules();
   item.h_columns = down.cols;
   item.scale = product.factor.of(tile.expert);
   item.swiglu_limit = params.swiglu_limit;
-  item.weights = product.weights + matrix_granule * static_cast<std::size_t>(product.shape.granule_bytes());
+  item.row = tile.expert * product.shape.granules() + granule;
   item.weights_once = tile.is_all;
   item.inputs = work == Work::down ? h : x;
-  item.tile = work == Work::gather ? x : h;
+  item.tile = h;
   item.out = params.out;
   item.out_columns = down.rows;
-  item.done = work == Work::gather ? x_ready : h_ready;
-  item.slots_at = places.slots + row;
-  if (work == Work::gather) {
-    item.of = tile;
-    item.block = part * blocks / deal.shares;
-    item.past_block = (part + 1) * blocks / deal.shares;
-    ptx::mbarrier_arrive(full);
-    return {x_ready, 0};
-  }
+  item.done = h_ready;
+  item.slots_at = places.slots + tile.row;
   const std::uint32_t bias_bytes =
       static_cast<std::uint32_t>(min(Tiles::granules, item.granules - granule)) * granule_rows * 2;
   ptx::mbarrier_arrive_expecting(full, bias_bytes);
-  ptx::bulk_copy_to_shared(item.bias, product.bias + matrix_granule * granule_rows, bias_bytes, full);
+  ptx::bulk_copy_to_shared(item.bias, product.bias + static_cast<std::size_t>(item.row) * granule_rows,
+                           bias_bytes, full);
   if (work == Work::gate_up) return {x_ready, static_cast<std::uint32_t>(deal.shares)};
   return {h_ready, static_cast<std::uint32_t>(deal.gate_up_items)};
 }
 
 // The warp that takes items from the common counter, each when the one before is about to be fetched, and
-// waits for their inputs. `number`: of the first item, in lane 0.
+// waits for their inputs.
 template <class Tiles>
-__device__ __forceinline__ void deal_items(const ManyParams<typename Tiles::Layout>& params, int tiles,
-                                           int number, int lane) {
+__device__ __forceinline__ void deal_items(const ManyParams<typename Tiles::Layout>& params, const Deal& deal,
+                                           int lane) {
   Shared<Tiles>& shared = shared_of_block<Tiles>();
   Barriers<Tiles>& barriers = shared.barriers;
-  const Deal deal(params, tiles);
+  const int first_counted = static_cast<int>(gridDim.x);  // items before it are their blocks' first
+  int number = static_cast<int>(blockIdx.x);              // in lane 0
   Turn turn;
   std::uint32_t wanted = 0;
   while (true) {
@@ -113,7 +103,8 @@ __device__ __forceinline__ void deal_items(const ManyParams<typename Tiles::Layo
     int tile_index = 0, part = 0;
     MoeManyTile tile{};
     if (work != Work::none) {
-      const int parts = deal.parts_of_tile(work), of_work = index - deal.first(work);
+      const int parts = work == Work::down ? deal.down_items : deal.gate_up_items;
+      const int of_work = work == Work::down ? index - deal.down : index;
       tile_index = of_work / parts, part = of_work - tile_index * parts;
       tile = shared.table.tile(tile_index, params.experts, params.widths, lane);
     }
@@ -125,9 +116,10 @@ __device__ __forceinline__ void deal_items(const ManyParams<typename Tiles::Layo
         item.work = work;
         ptx::mbarrier_arrive(full);
         ptx::mbarrier_arrive(&barriers.item_ready[turn.stage]);
-        // Each block takes one number too many; who has the last one leaves the counter as it was.
-        const int numbers = deal.all + static_cast<int>(gridDim.x);
-        if (index == numbers - 1) atomicAdd(params.places.next_item, 0u - static_cast<unsigned>(numbers));
+        // Blocks that had a first item count one too many each, so as many as there are items; who counts
+        // last leaves the counter as it was.
+        if (index - first_counted == deal.all - 1)
+          atomicAdd(params.places.next_item, 0u - static_cast<unsigned>(deal.all));
       } else {
         const Awaited awaited = fill_item<Tiles>(params, deal, work, tile_index, part, tile, item, full);
         // Whoever stores these inputs has taken its items earlier.
@@ -136,7 +128,7 @@ __device__ __forceinline__ void deal_items(const ManyParams<typename Tiles::Layo
         ptx::mbarrier_arrive(&barriers.item_ready[turn.stage]);
         // No sooner than that: who takes an item must be the first to have time for it.
         ptx::mbarrier_wait(&barriers.item_wanted, wanted);
-        number = static_cast<int>(atomicAdd(params.places.next_item, 1u));
+        number = first_counted + static_cast<int>(atomicAdd(params.places.next_item, 1u));
       }
     }
     if (work == Work::none) return;
@@ -145,10 +137,10 @@ __device__ __forceinline__ void deal_items(const ManyParams<typename Tiles::Layo
   }
 }
 
-// The warp that fetches weights, chunk after chunk.
+// The thread that fetches weights, chunk after chunk: a box a stage. What a chunk's last stage has no use
+// for, and the granules past the matrix's last, are brought and not looked at.
 template <class Tiles>
-__device__ __forceinline__ void fetch_weights(const ManyParams<typename Tiles::Layout>& params, int lane) {
-  using Layout = typename Tiles::Layout;
+__device__ __forceinline__ void fetch_weights(const ManyParams<typename Tiles::Layout>& params) {
   Shared<Tiles>& shared = shared_of_block<Tiles>();
   Barriers<Tiles>& barriers = shared.barriers;
   Turn turn, weights;
@@ -157,34 +149,22 @@ __device__ __forceinline__ void fetch_weights(const ManyParams<typename Tiles::L
     const Item& item = shared.items[turn.stage];
     const Work work = item.work;
     if (work == Work::none) return;
-    const GranuleShapeOf<Layout>& shape = params.products[work == Work::down].shape;
-    const int granules = min(Tiles::granules, item.granules - item.granule);
+    const Product<typename Tiles::Layout>& product = params.products[work == Work::down];
+    const int row = item.row;
     const bool once = item.weights_once;
-    const std::uint8_t* const from =
-        item.weights + static_cast<std::size_t>(lane) * static_cast<std::size_t>(shape.granule_bytes());
-    __syncwarp();  // all lanes have looked
-    if (lane == 0) {
-      ptx::mbarrier_arrive(&barriers.item_empty[turn.stage]);
-      if (work == Work::gather) ptx::mbarrier_arrive(&barriers.item_wanted);
-    }
+    ptx::await_loads(static_cast<std::uint32_t>(row) + once);
+    ptx::mbarrier_arrive(&barriers.item_empty[turn.stage]);
     turn.next(item_slots);
-    if (work == Work::gather) continue;
-    for_stages<Tiles>(shape, [&](int block, int count) {
-      const std::uint32_t bytes = static_cast<std::uint32_t>(count) * granule_block_bytes<Layout>;
+    for_stages<Tiles>(product.shape, [&](int block, int) {
       std::uint64_t* const come = &barriers.weights_full[weights.stage];
-      if (lane == 0 && block == shape.chunk_begin(granule_k_chunks - 1))
+      if (block == product.shape.chunk_begin(granule_k_chunks - 1))
         ptx::mbarrier_arrive(&barriers.item_wanted);
       ptx::mbarrier_wait(&barriers.weights_empty[weights.stage], weights.parity ^ 1);
-      if (lane == 0) ptx::mbarrier_arrive_expecting(come, static_cast<std::uint32_t>(granules) * bytes);
-      __syncwarp();  // the bytes are announced before they can come
-      if (lane < granules) {
-        std::uint8_t* const to = shared.weights[weights.stage] + lane * Tiles::granule_bytes;
-        const std::uint8_t* const block_at = from + block * granule_block_bytes<Layout>;
-        if (once) {
-          ptx::bulk_copy_once_to_shared(to, block_at, bytes, come);
-        } else {
-          ptx::bulk_copy_to_shared(to, block_at, bytes, come);
-        }
+      ptx::mbarrier_arrive_expecting(come, Tiles::weight_bytes);
+      if (once) {
+        ptx::box_copy_once_to_shared(shared.weights[weights.stage], product.weights, block, row, come);
+      } else {
+        ptx::box_copy_to_shared(shared.weights[weights.stage], product.weights, block, row, come);
       }
       weights.next(Tiles::stages);
     });
@@ -208,7 +188,6 @@ __device__ __forceinline__ void fetch_inputs() {
     ptx::await_loads(static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(from)));
     ptx::mbarrier_arrive(&barriers.item_empty[turn.stage]);
     turn.next(item_slots);
-    if (work == Work::gather) continue;
     ptx::fence_bulk_copies();  // they come from other blocks' ordinary stores
     const std::uint32_t slot_bytes = work == Work::down ? static_cast<std::uint32_t>(width) * 4 : 0;
     const auto fetch = [&](std::uint64_t* full, std::uint64_t* empty, std::uint8_t* to, int block,
@@ -238,11 +217,21 @@ __device__ __forceinline__ void fetch_inputs() {
 // The thread that tells other blocks of what is done of a tile: waiting until it is visible to them would
 // hold up those who do it.
 template <class Tiles>
-__device__ __forceinline__ void announce(const ManyParams<typename Tiles::Layout>& params) {
+__device__ __forceinline__ void announce(const ManyParams<typename Tiles::Layout>& params, const Deal& deal) {
   Shared<Tiles>& shared = shared_of_block<Tiles>();
   Barriers<Tiles>& barriers = shared.barriers;
-  const std::uint32_t stored = static_cast<std::uint32_t>(params.products[0].row_items),
-                      read = static_cast<std::uint32_t>(params.products[1].row_items);
+  const auto tell = [](std::uint32_t* done) {
+    ptx::fence_bulk_copies();  // which bring it to other blocks
+    ptx::count_up_release(done);
+  };
+  std::uint32_t share = 0;
+  deal.for_shares([&](int tile, int) {
+    ptx::mbarrier_wait(&barriers.gathered, share);
+    share ^= 1;
+    tell(params.places.x_ready + tile);
+  });
+  const std::uint32_t stored = static_cast<std::uint32_t>(deal.gate_up_items),
+                      read = static_cast<std::uint32_t>(deal.down_items);
   Turn turn;
   while (true) {
     ptx::mbarrier_wait(&barriers.item_full[turn.stage], turn.parity);
@@ -251,9 +240,8 @@ __device__ __forceinline__ void announce(const ManyParams<typename Tiles::Layout
     if (work == Work::none) return;
     std::uint32_t* const done = item.done;
     ptx::mbarrier_wait(&barriers.item_done[turn.stage], turn.parity);
-    if (work != Work::down) {
-      ptx::fence_bulk_copies();  // which bring it to other blocks
-      ptx::count_up_release(done);
+    if (work == Work::gate_up) {
+      tell(done);
     } else if (ptx::add_acquire_release(done, 1) == stored + read - 1) {
       // Nobody looks at the tile's counters any more.
       *done = 0;

@@ -5,6 +5,7 @@
 #include "ops/moe/cuda/moe_many_gather.cuh"
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/grid.cuh"
+#include "ops/ptx/tensor_map.cuh"
 
 namespace nibble::moe_many {
 
@@ -55,11 +56,10 @@ __device__ __forceinline__ void for_stages(const GranuleShapeOf<typename Tiles::
   }
 }
 
-// What a block does next. All gathering is dealt out first, then all of gate_up, then down, so that what an
-// item waits for is done by blocks that wait for nobody's later items.
+// What a block does next. All of gate_up is dealt out before down, so that what an item waits for is done by
+// blocks that wait for nobody's later items.
 enum class Work : std::int32_t {
   none,     // there is nothing left
-  gather,   // some k64 blocks of a tile of x
   gate_up,  // a tile of x times some rows, to a tile of h
   down,     // a tile of h times some rows, to rows of `out`
 };
@@ -71,26 +71,23 @@ struct alignas(16) Item {
   std::int32_t blocks;             // k64 blocks of the product's K
   std::int32_t granule, granules;  // the first of this item; all of the matrix
   std::int32_t h_columns;
-  float scale, swiglu_limit;    // scale: of the sums
-  const std::uint8_t* weights;  // of the first granule
-  bool weights_once;            // nobody else reads them
-  const std::uint8_t* inputs;   // the tile's
-  std::uint8_t* tile;           // of x, to gather; of h
-  float* out;                   // [slots, out_columns]
+  float scale, swiglu_limit;   // scale: of the sums
+  std::int32_t row;            // of the first granule among all experts'
+  bool weights_once;           // nobody else reads them
+  const std::uint8_t* inputs;  // the tile's
+  std::uint8_t* tile;          // of h
+  float* out;                  // [slots, out_columns]
   std::int32_t out_columns;
   std::uint32_t* done;     // counts what is done of the tile that this is a part of
   std::int32_t* slots_at;  // the tile's
-  // Of a gathering.
-  MoeManyTile of;
-  std::int32_t block, past_block;
   alignas(16) Bf16 bias[most_item_granules * granule_rows];
   alignas(16) std::int32_t slots[moe_many_widest_tile];
 };
 
 template <class Layout>
 struct Product {
-  const std::uint8_t* weights;
-  const Bf16* bias;  // [experts, rows]
+  ptx::TensorMap weights;  // of all experts' granules; a box is a stage's
+  const Bf16* bias;        // [experts, rows]
   GranuleShapeOf<Layout> shape;
   typename Layout::SumFactor factor;
   int row_items;  // items over its rows
@@ -110,12 +107,13 @@ struct ManyParams {
 // Of a stage, `full` says that its bytes have come, `empty` that all who read it have done so. Of an item,
 // `full` that it has been dealt, `ready` that its inputs are there, `done` that all warps that multiply have,
 // `empty` that all who fetch and announce have looked at it; `wanted` that it is time for the next.
+// `gathered`: that a share of a tile is.
 template <class Tiles>
 struct Barriers {
   std::uint64_t weights_full[Tiles::stages], weights_empty[Tiles::stages];
   std::uint64_t inputs_full[Tiles::input_stages + 1], inputs_empty[Tiles::input_stages + 1];
   std::uint64_t item_full[item_slots], item_ready[item_slots], item_done[item_slots], item_empty[item_slots];
-  std::uint64_t item_wanted;
+  std::uint64_t item_wanted, gathered;
 };
 
 // The stage of a ring that comes next, and the parity of the phase that fills it.

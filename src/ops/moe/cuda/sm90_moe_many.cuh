@@ -4,12 +4,13 @@
 //   products  tiles of tokens (moe_many_tiles.cuh), gate_up, whose epilogue writes h as such tiles, and down
 //   combine   a token's experts (moe_steps.cuh)
 //
-// A block a multiprocessor. It takes items from a common counter: first the gathering of tiles, then tiles
-// times 192 or 128 rows of gate_up, then of down. One warp deals them out and waits for their tiles to be
-// there, one fetches weights, a thread activations, by bulk copies into rings, and run ahead from item to
-// item: weights are on their way while tiles are gathered. A thread tells other blocks what is done. Each of
-// the other warps has a granule: it decodes its codes into the registers that wgmma reads its first operand
-// from. So there is no barrier between these warps but the rings', and two where they gather.
+// A block a multiprocessor, and all of them resident, since they wait for one another. Each gathers its
+// shares of the tiles, then takes items, the first by its own number and the others from a common counter:
+// tiles times 192 or 128 rows of gate_up, then of down. One warp deals them out and waits for their tiles to
+// be there, a thread fetches weights, another activations, by bulk copies into rings, and run ahead from item
+// to item: weights are on their way while tiles are gathered. A thread tells other blocks what is done. Each
+// of the other warps has a granule: it decodes its codes into the registers that wgmma reads its first
+// operand from. So there is no barrier between these warps but the rings', and two where they gather.
 //
 // Why these tiles, for a k64 block of an item in MXFP4, in cycles of a multiprocessor at 1.77 GHz:
 //
@@ -247,36 +248,38 @@ __global__ void __launch_bounds__(Tiles::threads, 1)
       ptx::mbarrier_init(&barriers.item_empty[slot], 3);
     }
     ptx::mbarrier_init(&barriers.item_wanted, 1);
+    ptx::mbarrier_init(&barriers.gathered, Tiles::granules);
     ptx::fence_mbarrier_init();
   }
   shared.table.clear(params.experts);
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
-  int number = 0;  // of the block's first item
-  if (warp == Tiles::granules && lane == 0) number = static_cast<int>(atomicAdd(params.places.next_item, 1u));
   __syncthreads();  // the barriers are ready, and no expert has tokens
-  const int tiles = shared.table.make(params.tokens, params.experts, params.widths);
+  const Deal deal(params, shared.table.make(params.tokens, params.experts, params.widths));
   if (warp >= Tiles::granules) {
     ptx::keep_registers<fetch_registers>();
-    if (warp == Tiles::granules) deal_items<Tiles>(params, tiles, number, lane);
-    if (warp == Tiles::granules + 1) fetch_weights<Tiles>(params, lane);
+    if (warp == Tiles::granules) deal_items<Tiles>(params, deal, lane);
+    if (warp == Tiles::granules + 1 && lane == 0) fetch_weights<Tiles>(params);
     if (warp == Tiles::granules + 2 && lane == 0) fetch_inputs<Tiles>();
-    if (warp == Tiles::granules + 3 && lane == 0) announce<Tiles>(params);
+    if (warp == Tiles::granules + 3 && lane == 0) announce<Tiles>(params, deal);
   } else {
     ptx::take_registers<Tiles::registers>();
+    const int blocks = params.products[0].shape.blocks();
+    deal.for_shares([&](int tile_index, int part) {
+      const MoeManyTile tile = shared.table.tile(tile_index, params.experts, params.widths, lane);
+      gather_tile<Tiles::granules>(params.tokens, tile, tile_in(params.places.x, tile, blocks),
+                                   params.places.slots + tile.row, part * blocks / deal.shares,
+                                   (part + 1) * blocks / deal.shares, shared.gather, warp, lane);
+      __syncwarp();  // all lanes are done with the share
+      if (lane == 0) ptx::mbarrier_arrive(&barriers.gathered);
+    });
     Turn turn;
     Turns turns;
     while (true) {
       ptx::mbarrier_wait(&barriers.item_full[turn.stage], turn.parity);
-      const Work work = shared.items[turn.stage].work;
-      if (work == Work::none) break;
-      if (work == Work::gather) {
-        const Item& item = shared.items[turn.stage];
-        gather_tile<Tiles::granules>(params.tokens, item.of, item.tile, item.slots_at, item.block,
-                                     item.past_block, shared.gather, warp, lane);
-      } else {
-        multiply_item_of<Tiles>(shared.items[turn.stage].width, turns, turn.stage, warp, lane);
-      }
+      const Item& item = shared.items[turn.stage];
+      if (item.work == Work::none) break;
+      multiply_item_of<Tiles>(item.width, turns, turn.stage, warp, lane);
       __syncwarp();  // all lanes are done with the item
       if (lane == 0) ptx::mbarrier_arrive(&barriers.item_done[turn.stage]);
       turn.next(item_slots);
@@ -306,7 +309,13 @@ Status launch_products(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaA
   const MoeManyPlaces places = places_in(args.workspace, slots, experts, weights.gate_up.shape.blocks());
   const MoeManyTokens tokens{args.x, args.expert_ids, args.x_stride, args.top_k, slots};
   const auto product = [](const Granules& matrix, const Bf16* bias) {
-    return Product<Layout>{.weights = matrix.data,
+    const ptx::Boxes stages{.matrix = matrix.data,
+                            .block_bytes = granule_block_bytes<Layout>,
+                            .blocks = matrix.shape.blocks(),
+                            .rows = matrix.experts * matrix.shape.granules(),
+                            .box_blocks = Tiles::blocks,
+                            .box_rows = Tiles::granules};
+    return Product<Layout>{.weights = ptx::box_map(stages),
                            .bias = bias,
                            .shape = matrix.shape,
                            .factor = matrix.factor(),
