@@ -10,7 +10,7 @@ namespace nibble {
 // at a time, waits less; where it is fast the one for few, with more warps to decode them, is ahead until its
 // experts need a second pass. Measured on an H100 and an H200.
 inline constexpr double moe_fast_memory = 4e12;
-constexpr int moe_many_tokens_from(double read_bandwidth) { return read_bandwidth < moe_fast_memory ? 2 : 5; }
+constexpr int moe_many_tokens_from(double read_bandwidth) { return read_bandwidth < moe_fast_memory ? 2 : 3; }
 
 // slots: a step's tokens, each as often as it has experts.
 constexpr bool moe_takes_many(std::int64_t slots, std::int64_t experts, int from) {
