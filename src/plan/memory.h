@@ -51,7 +51,7 @@ struct StepLimits {
   int threads = 1;
   int ranks = 1;
   bool on_gpu = false;
-  int many_tokens_from = 5;  // an expert
+  int many_tokens_from = 3;  // an expert
 };
 // Everything a step writes: activations, logits, sampling.
 std::int64_t workspace_bytes(const ModelTraits& model, const StepLimits& limits);

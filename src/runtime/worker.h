@@ -33,7 +33,7 @@ struct WorkerLimits {
   const AttentionKernels* attention = nullptr;
   DenseFormat dense = DenseFormat::bf16;
   bool graphs = false;       // on a GPU
-  int many_tokens_from = 5;  // there: tokens an expert from which its kernel for many is taken
+  int many_tokens_from = 3;  // there: tokens an expert from which its kernel for many is taken
 };
 
 class Worker {

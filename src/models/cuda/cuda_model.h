@@ -26,7 +26,7 @@ struct CudaForwardLimits {
   int rows = 0;
   int logit_rows = 0;
   int sequences = 0;
-  int many_tokens_from = 6;  // an expert, for its kernel for many
+  int many_tokens_from = 3;  // an expert, for its kernel for many
 };
 
 // Layers that look back equally far share page tables (core/batch.h).

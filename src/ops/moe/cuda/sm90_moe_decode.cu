@@ -30,6 +30,7 @@
 #include "ops/cuda/launch.cuh"
 #include "ops/moe/cuda/moe_decode_work.cuh"
 #include "ops/moe/cuda/moe_steps.cuh"
+#include "ops/moe/many_tokens.h"
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/grid.cuh"
 #include "ops/ptx/tensor_core.cuh"
@@ -42,7 +43,7 @@ constexpr int team_warps = decode_team_warps;
 constexpr int tile_tokens = group_pass_tokens;  // columns of one tensor-core product
 constexpr int whole_blocks = 15;                // k64 blocks of gpt-oss's chunks
 constexpr int stages = 2;                       // of a warp's ring
-constexpr int few_slots = 32;                   // as many as a warp has lanes
+constexpr int few_slots = moe_fewest_slots;     // as many as a warp has lanes
 constexpr int places = team_warps;          // for a team's sums, taken in turn: a warp finds its own in one
 constexpr int place_sums = team_warps - 1;  // the first chunk's stay in registers
 
