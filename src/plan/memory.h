@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/options.h"
+#include "ops/moe/many_tokens.h"
 #include "plan/kernel_table.h"
 #include "plan/model_traits.h"
 
@@ -51,7 +52,7 @@ struct StepLimits {
   int threads = 1;
   int ranks = 1;
   bool on_gpu = false;
-  int many_tokens_from = 3;  // an expert
+  int many_tokens_from = moe_many_tokens_unplanned;  // an expert
 };
 // Everything a step writes: activations, logits, sampling.
 std::int64_t workspace_bytes(const ModelTraits& model, const StepLimits& limits);

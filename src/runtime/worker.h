@@ -13,6 +13,7 @@
 #include "checkpoint/weight_source.h"
 #include "core/batch.h"
 #include "models/dense_conversion.h"
+#include "ops/moe/many_tokens.h"
 #include "runtime/kernel_choice.h"
 #include "tensor/dtype.h"
 
@@ -32,8 +33,9 @@ struct WorkerLimits {
   WeightLines weight_lines = WeightLines::each;
   const AttentionKernels* attention = nullptr;
   DenseFormat dense = DenseFormat::bf16;
-  bool graphs = false;       // on a GPU
-  int many_tokens_from = 3;  // there: tokens an expert from which its kernel for many is taken
+  bool graphs = false;  // on a GPU
+  int many_tokens_from =
+      moe_many_tokens_unplanned;  // there: tokens an expert from which its kernel for many is taken
 };
 
 class Worker {

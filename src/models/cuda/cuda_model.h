@@ -17,6 +17,7 @@
 #include "models/cuda/weight_feed.h"
 #include "ops/attention/cuda/attention_cuda.h"
 #include "ops/attention/cuda/kv_cuda.h"
+#include "ops/moe/many_tokens.h"
 #include "ops/sample/cuda/sample_cuda.h"
 
 namespace nibble {
@@ -26,7 +27,7 @@ struct CudaForwardLimits {
   int rows = 0;
   int logit_rows = 0;
   int sequences = 0;
-  int many_tokens_from = 3;  // an expert, for its kernel for many
+  int many_tokens_from = moe_many_tokens_unplanned;  // an expert, for its kernel for many
 };
 
 // Layers that look back equally far share page tables (core/batch.h).

@@ -12,6 +12,9 @@ namespace nibble {
 inline constexpr double moe_fast_memory = 4e12;
 constexpr int moe_many_tokens_from(double read_bandwidth) { return read_bandwidth < moe_fast_memory ? 1 : 3; }
 
+// Where no plan says from how many.
+inline constexpr int moe_many_tokens_unplanned = moe_many_tokens_from(moe_fast_memory);
+
 // So many slots are always for the kernel for few, which finds its way through them without tables.
 inline constexpr int moe_fewest_slots = 32;
 

@@ -214,22 +214,18 @@ __device__ __forceinline__ void fetch_inputs() {
   }
 }
 
+// Tells other blocks that one more part of a tile is stored, by whom this thread has met since.
+__device__ __forceinline__ void tell_of_tile(std::uint32_t* done) {
+  ptx::fence_bulk_copies();  // which bring it to them
+  ptx::count_up_release(done);
+}
+
 // The thread that tells other blocks of what is done of a tile: waiting until it is visible to them would
 // hold up those who do it.
 template <class Tiles>
 __device__ __forceinline__ void announce(const ManyParams<typename Tiles::Layout>& params, const Deal& deal) {
   Shared<Tiles>& shared = shared_of_block<Tiles>();
   Barriers<Tiles>& barriers = shared.barriers;
-  const auto tell = [](std::uint32_t* done) {
-    ptx::fence_bulk_copies();  // which bring it to other blocks
-    ptx::count_up_release(done);
-  };
-  std::uint32_t share = 0;
-  deal.for_shares([&](int tile, int) {
-    ptx::mbarrier_wait(&barriers.gathered, share);
-    share ^= 1;
-    tell(params.places.x_ready + tile);
-  });
   const std::uint32_t stored = static_cast<std::uint32_t>(deal.gate_up_items),
                       read = static_cast<std::uint32_t>(deal.down_items);
   Turn turn;
@@ -241,7 +237,7 @@ __device__ __forceinline__ void announce(const ManyParams<typename Tiles::Layout
     std::uint32_t* const done = item.done;
     ptx::mbarrier_wait(&barriers.item_done[turn.stage], turn.parity);
     if (work == Work::gate_up) {
-      tell(done);
+      tell_of_tile(done);
     } else if (ptx::add_acquire_release(done, 1) == stored + read - 1) {
       // Nobody looks at the tile's counters any more.
       *done = 0;

@@ -107,13 +107,12 @@ struct ManyParams {
 // Of a stage, `full` says that its bytes have come, `empty` that all who read it have done so. Of an item,
 // `full` that it has been dealt, `ready` that its inputs are there, `done` that all warps that multiply have,
 // `empty` that all who fetch and announce have looked at it; `wanted` that it is time for the next.
-// `gathered`: that a share of a tile is.
 template <class Tiles>
 struct Barriers {
   std::uint64_t weights_full[Tiles::stages], weights_empty[Tiles::stages];
   std::uint64_t inputs_full[Tiles::input_stages + 1], inputs_empty[Tiles::input_stages + 1];
   std::uint64_t item_full[item_slots], item_ready[item_slots], item_done[item_slots], item_empty[item_slots];
-  std::uint64_t item_wanted, gathered;
+  std::uint64_t item_wanted;
 };
 
 // The stage of a ring that comes next, and the parity of the phase that fills it.

@@ -248,7 +248,6 @@ __global__ void __launch_bounds__(Tiles::threads, 1)
       ptx::mbarrier_init(&barriers.item_empty[slot], 3);
     }
     ptx::mbarrier_init(&barriers.item_wanted, 1);
-    ptx::mbarrier_init(&barriers.gathered, Tiles::granules);
     ptx::fence_mbarrier_init();
   }
   shared.table.clear(params.experts);
@@ -270,8 +269,9 @@ __global__ void __launch_bounds__(Tiles::threads, 1)
       gather_tile<Tiles::granules>(params.tokens, tile, tile_in(params.places.x, tile, blocks),
                                    params.places.slots + tile.row, part * blocks / deal.shares,
                                    (part + 1) * blocks / deal.shares, shared.gather, warp, lane);
-      __syncwarp();  // all lanes are done with the share
-      if (lane == 0) ptx::mbarrier_arrive(&barriers.gathered);
+      ptx::named_barrier(1, Tiles::product_threads);  // all of the share is stored
+      if (threadIdx.x == 0) tell_of_tile(params.places.x_ready + tile_index);
+      __syncwarp();  // exchanges need all lanes at once
     });
     Turn turn;
     Turns turns;
