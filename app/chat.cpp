@@ -1,6 +1,7 @@
 // nibble chat: talk in the terminal; in a pipe, a line in is a message and text comes out.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <memory>

@@ -1,3 +1,5 @@
+#include <vector>
+
 #include "app/display_text.h"
 
 #include <gtest/gtest.h>

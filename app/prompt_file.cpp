@@ -1,5 +1,6 @@
 #include "app/prompt_file.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "base/quote.h"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
 
 #include "engine/choices.h"
 #include "engine/engine_test_util.h"

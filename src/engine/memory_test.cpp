@@ -5,6 +5,7 @@
 #include <malloc.h>
 
 #include <cmath>
+#include <cstdio>
 #include <memory>
 
 #include "engine/engine_test_util.h"

@@ -1,6 +1,7 @@
 // Linux's own words about this machine. What a kernel refuses although the CPU names its instructions (tiles
 // that the system does not grant) is left out of the features.
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 

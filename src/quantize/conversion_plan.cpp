@@ -1,6 +1,7 @@
 #include "quantize/conversion_plan.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <optional>

@@ -1,6 +1,7 @@
 // Which modules of a checkpoint are quantized: by what they are, and by patterns on their names.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>

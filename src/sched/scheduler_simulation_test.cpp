@@ -5,6 +5,7 @@
 // SIMULATIONS sets how many interleavings run, SIMULATION_SEED the first one.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <random>

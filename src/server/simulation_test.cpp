@@ -7,6 +7,7 @@
 // SIMULATIONS sets how many interleavings run, SIMULATION_SEED the first one.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <deque>
 #include <map>

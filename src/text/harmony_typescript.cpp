@@ -1,5 +1,6 @@
 // A tool's JSON schema as TypeScript, byte for byte as openai-harmony writes it: the model was trained on
 // this text, its oddities included.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 

@@ -1,4 +1,5 @@
 // Rank files of tiktoken, and the two encodings that the models we serve use them with.
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdint>

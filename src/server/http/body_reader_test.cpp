@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "server/http/body_reader.h"
 
 #include <gtest/gtest.h>

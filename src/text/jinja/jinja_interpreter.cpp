@@ -1,6 +1,8 @@
 // Statements, scopes and calls. Expressions are in jinja_expressions.cpp.
 #include "text/jinja/jinja_interpreter.h"
 
+#include <algorithm>
+
 #include "text/jinja/jinja_filters.h"
 
 namespace nibble::jinja {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <tuple>
 
 #include "ops/cuda/device_test_util.h"
 #include "ops/op_test_util.h"
