@@ -10,6 +10,7 @@ mkdir -p build/device_bundle
 for program in build/cuda/src/ops/device_test build/cuda/src/ops/*_cuda_bench build/cuda/nibble; do
   strip -o "build/device_bundle/$(basename "$program")" "$program"
 done
+git describe --always --dirty >build/device_bundle/COMMIT
 # Each must start here, and say that there is no GPU where there is none.
 build/device_bundle/device_test --gtest_list_tests >/dev/null
 for program in build/device_bundle/*_cuda_bench; do

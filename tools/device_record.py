@@ -107,6 +107,12 @@ def said_by(*command):
         return ""
 
 
+def commit_of(programs):
+    """The commit that the programs were built from: a bundle says so itself, since where it runs there may be another tree."""
+    said = programs / "COMMIT"
+    return (said.read_text() if said.exists() else said_by("git", "describe", "--always", "--dirty")).strip() or "unknown"
+
+
 def run_in_time(command, seconds, deadline):
     """How the command ended; None if it was by itself."""
     left = min(seconds, deadline - time.monotonic())
@@ -172,11 +178,10 @@ def run(programs, seconds):
         if (programs / "nibble").exists():
             figures["nibble_bench"] = run_engine(programs, deadline)
     driver = said_by("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split("\n")[0].strip()
-    commit = said_by("git", "describe", "--always", "--dirty").strip()
     failed = sorted(name for name, case in found.items() if case.get("failures"))
     skipped = sorted(name for name, case in found.items() if case.get("result") == "SKIPPED")
     write({"time": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "gpu": facts["gpu"], "driver": driver,
-           "cuda": facts["cuda_runtime"], "commit": commit or "unknown", "sources": facts["sources"],
+           "cuda": facts["cuda_runtime"], "commit": commit_of(programs), "sources": facts["sources"],
            "passed": len(found) - len(failed) - len(skipped), "failed": failed, "skipped": skipped,
            "tests": {name: {"seconds": float(case.get("time", "0s").rstrip("s"))} for name, case in sorted(found.items())},
            "figures": figures, "benchmarks_without_figures": missing})
