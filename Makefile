@@ -3,7 +3,7 @@
 #   make                build/release/nibble
 #   make demo           install what is missing, build, and hear a story; STORY="..." SEED=n ask for another
 #   make test           install what is missing, build and run every test (at most 20 minutes on 2 cores)
-#   make test-extended  what takes longer, with its results in docs/test-extended.md
+#   make test-extended  what takes longer, with its results in docs/internals/test-extended.md
 #   make check          the inner loop: build what changed, fast tests, format, layers
 #   make layers         the layer check alone
 #   make tidy           clang-tidy over every source (an hour on 2 cores)
@@ -41,7 +41,7 @@ test:
 
 test-extended:
 	@tools/setup.sh build test optional extended --python
-	@tools/run_tests.py --extended --record docs/test-extended.md
+	@tools/run_tests.py --extended --record docs/internals/test-extended.md
 
 check:
 	@tools/run_tests.py --check

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The layer check: what a file may include and use, by the room it lives in (docs/architecture.md).
+"""The layer check: what a file may include and use, by the room it lives in (docs/internals/architecture.md).
 
     tools/layers.py [TREE]     prints every violation as path:line: what, and exits 1 if there is one
 
@@ -191,7 +191,7 @@ def check_text(path, text, beside=""):
     if room is None:
         return []
     if room not in ARROWS:
-        return [(1, f"{room} is no room of docs/architecture.md; a new one gets its arrows in tools/layers.py")]
+        return [(1, f"{room} is no room of docs/internals/architecture.md; a new one gets its arrows in tools/layers.py")]
     with_strings = blank(text, strings=False)
     code = blank(text, strings=True)
     found = list(check_includes(path, room, with_strings))

@@ -1,4 +1,4 @@
-"""Cases of other servers' tests that no other file here asks; docs/api_checklist.md has them all."""
+"""Cases of other servers' tests that no other file here asks; docs/internals/api_checklist.md has them all."""
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 SYSTEM = {"role": "system", "content": "Tell short stories."}
 

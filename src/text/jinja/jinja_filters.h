@@ -1,4 +1,4 @@
-// The filters and tests that a template may name (docs/text.md lists them).
+// The filters and tests that a template may name (docs/internals/text.md lists them).
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // A template's source to its tree. What is refused is refused here, by line: unknown filters and tests, tags
-// outside of the subset (docs/text.md), nesting beyond what the interpreter's stack is made for.
+// outside of the subset (docs/internals/text.md), nesting beyond what the interpreter's stack is made for.
 #pragma once
 
 #include <string_view>
