@@ -45,6 +45,7 @@ class ArgumentReader {
   ArgumentReader(std::span<const std::string_view> arguments, const CommandLine& line)
       : arguments_(arguments), line_(line) {}
 
+  // Sorts the arguments out; nothing is set yet.
   Status read() {
     bool options_ended = false;
     while (next_ < arguments_.size()) {
@@ -57,6 +58,15 @@ class ArgumentReader {
         NIBBLE_RETURN_IF_ERROR(read_option(argument));
       }
     }
+    return {};
+  }
+
+  bool has(const OptionSpec& option) const {
+    return std::ranges::any_of(given_,
+                               [&](const GivenOption& given) { return given.option->name == option.name; });
+  }
+
+  Status set() const {
     NIBBLE_RETURN_IF_ERROR(set_positionals());
     for (const GivenOption& given : given_) {
       const std::string where =
@@ -101,7 +111,7 @@ class ArgumentReader {
     return {};
   }
 
-  Status set_positionals() {
+  Status set_positionals() const {
     for (std::size_t i = 0; i < line_.positionals.size(); ++i) {
       const PositionalSpec& spec = line_.positionals[i];
       if (i < positionals_.size()) {
@@ -158,8 +168,17 @@ Status run_command(const Command& command, std::span<const Command* const> comma
     every.push_back(other->declare());
     known.insert(known.end(), every.back().options.begin(), every.back().options.end());
   }
-  NIBBLE_RETURN_IF_ERROR(apply_environment(environment, line.options, known));
-  NIBBLE_RETURN_IF_ERROR(parse_arguments(arguments, line));
+  ArgumentReader reader(arguments, line);
+  NIBBLE_RETURN_IF_ERROR(reader.read());
+  // What the command line gives is not looked at in the environment, however it reads there.
+  std::vector<OptionSpec> open;
+  std::ranges::copy_if(line.options, std::back_inserter(open),
+                       [&](const OptionSpec& option) { return !reader.has(option); });
+  std::vector<std::string> warnings;
+  const Status applied = apply_environment(environment, open, known, warnings);
+  for (const std::string& warning : warnings) print(console.err, "warning: " + warning + "\n");
+  NIBBLE_RETURN_IF_ERROR(applied);
+  NIBBLE_RETURN_IF_ERROR(reader.set());
   return line.run(console);
 }
 
@@ -188,10 +207,6 @@ Status dispatch(std::span<const Command* const> commands, std::span<const std::s
 
 void CommandLine::add(std::vector<OptionSpec> more) {
   options.insert(options.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
-}
-
-Status parse_arguments(std::span<const std::string_view> arguments, const CommandLine& line) {
-  return ArgumentReader(arguments, line).read();
 }
 
 int run_program(std::span<const Command* const> commands, std::span<const std::string_view> arguments,

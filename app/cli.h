@@ -58,15 +58,14 @@ struct Command {
   CommandLine (*declare)() = nullptr;
 };
 
-// Sets what the arguments name. An option is `--name value`, `--name=value` or a switch; everything after a
-// `--` is positional, and so is a lone `-`.
-Status parse_arguments(std::span<const std::string_view> arguments, const CommandLine& line);
-
 std::string command_help(const Command& command);
 std::string program_help(std::span<const Command* const> commands);
 std::string version_text();
 
-// nibble with these arguments (without the program's name); returns the exit code.
+// nibble with these arguments (without the program's name); returns the exit code. An option is `--name
+// value`,
+// `--name=value` or a switch; everything after a `--` is positional, and so is a lone `-`. An option that is
+// not among the arguments is set by its variable, if that is in the environment.
 int run_program(std::span<const Command* const> commands, std::span<const std::string_view> arguments,
                 const Environment& environment, Console& console);
 

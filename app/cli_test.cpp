@@ -148,13 +148,28 @@ TEST(CommandLine, AFlagWinsOverTheEnvironment) {
 TEST(CommandLine, TheEnvironmentIsCheckedAgainstTheOptionsOfAllCommands) {
   EXPECT_EQ(nibble({"echo", "m"}, {{"NIBBLE_PORT", "80"}}).code, 0);
   const Outcome unknown = nibble({"echo", "m"}, {{"NIBBLE_PORTS", "80"}});
-  EXPECT_EQ(unknown.code, 2);
+  EXPECT_EQ(unknown.code, 0);
   EXPECT_EQ(
       unknown.err,
-      "error: the environment variable \"NIBBLE_PORTS\" is unknown; the nearest known one is NIBBLE_PORT\n");
-  // A malformed value is an error even where a flag would win.
-  EXPECT_EQ(nibble({"echo", "m", "-t", "1"}, {{"NIBBLE_THREADS", "x"}}).err,
+      "warning: the environment variable \"NIBBLE_PORTS\" is unknown and has no effect; the nearest known "
+      "one is NIBBLE_PORT\n");
+  EXPECT_EQ(nibble({"echo", "m"}, {{"NIBBLE_THREADS", "x"}}).err,
             "error: NIBBLE_THREADS \"x\": not a whole number in range; give one from 0 to 1024\n");
+}
+
+TEST(CommandLine, AFlagWinsOverAVariableOfAnyText) {
+  for (const char* text : {"x", "", "tcp://10.0.0.1:8000", "7"}) {
+    const Outcome outcome = nibble({"echo", "m", "-t", "5"}, {{"NIBBLE_THREADS", text}});
+    EXPECT_EQ(outcome.out, "model=m file=- threads=5 len=0 seqs=16 t=1 json=0") << text;
+    EXPECT_EQ(outcome.err, "") << text;
+  }
+}
+
+TEST(CommandLine, AServiceNamedNibbleStopsNoCommand) {
+  const Outcome outcome =
+      nibble({"echo", "m"}, {{"NIBBLE_PORT", "tcp://10.0.0.1:8000"}, {"NIBBLE_SERVICE_HOST", "10.0.0.1"}});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.err, "");
 }
 
 TEST(CommandLine, AFailureOfTheCommandDecidesTheExitCode) {

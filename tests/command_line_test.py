@@ -37,14 +37,27 @@ def test_an_error_is_one_line_on_standard_error(arguments, code, named):
     assert err.startswith("error: ") and err.count("\n") == 1 and "; " in err and named in err, err
 
 
+def test_a_bad_variable_is_named():
+    code, out, err = run("generate", "demo", "--prompt", "x", NIBBLE_TEMPERATURE="warm")
+    assert (code, out) == (2, "") and 'NIBBLE_TEMPERATURE "warm"' in err, err
+
+
 @pytest.mark.parametrize("variable, named", [
     ("NIBBLE_THREDS", "the nearest known one is NIBBLE_THREADS"),
     ("NIBBLE_CONTEXT_LENGTH", "the nearest known one is NIBBLE_MAX_MODEL_LEN"),
-    ("NIBBLE_TEMPERATURE", 'NIBBLE_TEMPERATURE "warm"'),
 ])
-def test_a_bad_variable_is_named(variable, named):
-    code, out, err = run("generate", "demo", "--prompt", "x", **{variable: "warm"})
-    assert (code, out) == (2, "") and named in err, err
+def test_an_unknown_variable_is_warned_of_once(variable, named):
+    code, out, err = run("tokenize", "demo", "--text", "x", **{variable: "warm"})
+    assert code == 0 and out and err.startswith("warning: ") and err.count("\n") == 1 and named in err, err
+
+
+def test_every_command_starts_beside_a_service_named_nibble():
+    injected = {"NIBBLE_PORT": "tcp://10.0.0.1:8000", "NIBBLE_SERVICE_HOST": "10.0.0.1",
+                "NIBBLE_SERVICE_PORT": "8000", "NIBBLE_SERVICE_PORT_HTTP": "8000",
+                "NIBBLE_PORT_8000_TCP": "tcp://10.0.0.1:8000", "NIBBLE_PORT_8000_TCP_ADDR": "10.0.0.1"}
+    for arguments in (["tokenize", "demo", "--text", "x"], ["plan", "demo"], ["inspect", "demo"]):
+        code, out, err = run(*arguments, **injected)
+        assert (code, err) == (0, "") and out, err
 
 
 def test_results_that_cannot_be_written_are_a_failure():

@@ -33,7 +33,7 @@ std::string variable_name(std::string_view option) {
   return name;
 }
 
-Status unknown_variable(std::string_view variable, std::span<const OptionSpec> known) {
+std::string unknown_variable(std::string_view variable, std::span<const OptionSpec> known) {
   // A twin of an alias is not read, but whoever sets one means the option.
   std::vector<std::pair<std::string, std::string>> meant;  // spelling, the variable that works
   for (const OptionSpec& option : known) {
@@ -45,13 +45,18 @@ Status unknown_variable(std::string_view variable, std::span<const OptionSpec> k
   std::vector<std::string_view> spellings;
   for (const auto& entry : meant) spellings.push_back(entry.first);
   const std::string_view near = nearest_name(variable, spellings);
-  const std::string what = "the environment variable " + quote(variable) + " is unknown; ";
-  if (near.empty())
-    return invalid_argument(what + "unset it, or name it after an option (--seed: NIBBLE_SEED)");
+  const std::string what = "the environment variable " + quote(variable) + " is unknown and has no effect; ";
   for (const auto& entry : meant) {
-    if (entry.first == near) return invalid_argument(what + "the nearest known one is " + entry.second);
+    if (entry.first == near) return what + "the nearest known one is " + entry.second;
   }
-  return invalid_argument(what + "unset it");
+  return what + "an option's variable is named after it (--seed: NIBBLE_SEED)";
+}
+
+// Takes `prefix` off the front of `text`, if it is there.
+bool take(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
 }
 
 }  // namespace
@@ -173,16 +178,31 @@ Environment process_environment() {
   return environment;
 }
 
+bool is_service_variable(std::string_view variable, std::string_view value) {
+  std::string_view name = variable;
+  if (!take(name, kPrefix)) return false;
+  if (name == "SERVICE_HOST" || name == "SERVICE_PORT" || name.starts_with("SERVICE_PORT_")) return true;
+  if ((name == "PORT" || name.ends_with("_PORT")) &&
+      (value.starts_with("tcp://") || value.starts_with("udp://") || value.starts_with("sctp://")))
+    return true;
+  if (!take(name, "PORT_")) return false;
+  const std::size_t digits = std::min(name.find_first_not_of("0123456789"), name.size());
+  if (digits == 0) return false;
+  name.remove_prefix(digits);
+  if (!take(name, "_TCP") && !take(name, "_UDP") && !take(name, "_SCTP")) return false;
+  return name.empty() || name == "_PROTO" || name == "_PORT" || name == "_ADDR";
+}
+
 Status apply_environment(const Environment& environment, std::span<const OptionSpec> options,
-                         std::span<const OptionSpec> known) {
+                         std::span<const OptionSpec> known, std::vector<std::string>& warnings) {
   for (const auto& [variable, value] : environment) {
-    if (!variable.starts_with(kPrefix)) continue;
+    if (!variable.starts_with(kPrefix) || is_service_variable(variable, value)) continue;
     const auto is_named = [&name = variable](const OptionSpec& option) { return option.variable() == name; };
     if (const auto option = std::ranges::find_if(options, is_named); option != options.end()) {
       const std::string_view values[] = {value};
       NIBBLE_RETURN_IF_ERROR(option->set(values).with_context(variable + " " + quote(value)));
     } else if (std::ranges::none_of(known, is_named)) {
-      return unknown_variable(variable, known);
+      warnings.push_back(unknown_variable(variable, known));
     }
   }
   return {};

@@ -1,5 +1,6 @@
 // Options as data: a row an option, read alike from the command line (app/cli.h) and from its twin in the
-// environment, NIBBLE_<NAME>. A malformed value or an unknown NIBBLE_ variable is an error that names it.
+// environment, NIBBLE_<NAME>. A malformed value is an error that names it. An unknown NIBBLE_ variable has no
+// effect and is warned of; the variables that Kubernetes sets for a Service named nibble are passed over.
 #pragma once
 
 #include <cstdint>
@@ -66,10 +67,17 @@ std::string_view nearest_name(std::string_view word, std::span<const std::string
 using Environment = std::vector<std::pair<std::string, std::string>>;
 Environment process_environment();
 
+// Whether Kubernetes (or Docker, for a link) sets such a variable for a Service named nibble:
+// NIBBLE_SERVICE_HOST, NIBBLE_SERVICE_PORT and NIBBLE_SERVICE_PORT_<NAME>, NIBBLE_PORT_<number>_TCP and what
+// begins so, and NIBBLE_PORT (or any name that ends in _PORT) where its value begins with tcp://, udp:// or
+// sctp://.
+bool is_service_variable(std::string_view variable, std::string_view value);
+
 // Sets the options that have a variable. `known` are the options of every command: what is set for one
-// command is no error while another runs, but any other NIBBLE_ variable is.
+// command means nothing to another. A service's variables are passed over; any other NIBBLE_ variable is
+// unknown, and `warnings` gets a sentence about it.
 Status apply_environment(const Environment& environment, std::span<const OptionSpec> options,
-                         std::span<const OptionSpec> known);
+                         std::span<const OptionSpec> known, std::vector<std::string>& warnings);
 
 enum class Device : std::uint8_t { automatic, cpu, cuda };
 enum class Quantization : std::uint8_t { none, q8, mxfp4 };

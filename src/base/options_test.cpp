@@ -12,7 +12,16 @@ Status set(const OptionSetter& setter, std::string_view text) {
 
 Status apply(const Environment& environment, EngineOptions& options) {
   const std::vector<OptionSpec> specs = engine_option_specs(options);
-  return apply_environment(environment, specs, specs);
+  std::vector<std::string> warnings;
+  return apply_environment(environment, specs, specs, warnings);
+}
+
+std::vector<std::string> warnings_about(const Environment& environment) {
+  EngineOptions options;
+  const std::vector<OptionSpec> specs = engine_option_specs(options);
+  std::vector<std::string> warnings;
+  EXPECT_TRUE(apply_environment(environment, specs, specs, warnings).ok());
+  return warnings;
 }
 
 TEST(OptionValue, AWholeNumberIsReadWholeAndInRange) {
@@ -158,17 +167,48 @@ TEST(Environment, AMalformedValueIsNamed) {
   EXPECT_FALSE(options.given.threads);
 }
 
-TEST(Environment, AnUnknownVariableIsNamedWithTheNearestKnownOne) {
-  EngineOptions options;
-  EXPECT_EQ(apply({{"NIBBLE_THREAD", "2"}}, options).message(),
-            "the environment variable \"NIBBLE_THREAD\" is unknown; the nearest known one is NIBBLE_THREADS");
+TEST(Environment, AnUnknownVariableIsWarnedOfWithTheNearestKnownOne) {
+  using Warnings = std::vector<std::string>;
+  EXPECT_EQ(
+      warnings_about({{"NIBBLE_THREAD", "2"}}),
+      Warnings{"the environment variable \"NIBBLE_THREAD\" is unknown and has no effect; the nearest known "
+               "one is NIBBLE_THREADS"});
   // The twin of an alias leads to the option's own.
-  EXPECT_EQ(apply({{"NIBBLE_CONTEXT_LENGTH", "2"}}, options).message(),
-            "the environment variable \"NIBBLE_CONTEXT_LENGTH\" is unknown; the nearest known one is "
-            "NIBBLE_MAX_MODEL_LEN");
-  EXPECT_EQ(apply({{"NIBBLE_", "2"}}, options).exit_code(), 2);
-  EXPECT_EQ(apply({{"NIBBLE_QQQQQQQQQQQQQQQQQQQQ", "2"}}, options).exit_code(), 2);
-  EXPECT_TRUE(apply({{"NIBBLER", "2"}, {"nibble_x", "1"}}, options).ok());
+  EXPECT_EQ(warnings_about({{"NIBBLE_CONTEXT_LENGTH", "2"}}),
+            Warnings{"the environment variable \"NIBBLE_CONTEXT_LENGTH\" is unknown and has no effect; the "
+                     "nearest known one is NIBBLE_MAX_MODEL_LEN"});
+  EXPECT_EQ(warnings_about({{"NIBBLE_QQQQQQQQQQQQQQQQQQQQ", "2"}, {"NIBBLE_", "2"}}).size(), 2u);
+  EXPECT_EQ(warnings_about({{"NIBBLER", "2"}, {"nibble_x", "1"}}), Warnings{});
+}
+
+TEST(Environment, AServicesVariablesArePassedOver) {
+  const Environment injected{{"NIBBLE_SERVICE_HOST", "10.0.0.1"},
+                             {"NIBBLE_SERVICE_PORT", "8000"},
+                             {"NIBBLE_SERVICE_PORT_HTTP_METRICS", "8000"},
+                             {"NIBBLE_PORT", "tcp://10.0.0.1:8000"},
+                             {"NIBBLE_PORT_8000_TCP", "tcp://10.0.0.1:8000"},
+                             {"NIBBLE_PORT_8000_TCP_PROTO", "tcp"},
+                             {"NIBBLE_PORT_8000_TCP_PORT", "8000"},
+                             {"NIBBLE_PORT_8000_TCP_ADDR", "10.0.0.1"},
+                             {"NIBBLE_PORT_53_UDP", "udp://10.0.0.1:53"},
+                             {"NIBBLE_GPU_PORT", "sctp://[::1]:80"}};
+  EXPECT_EQ(warnings_about(injected), std::vector<std::string>{});
+  int port = 8000;
+  const OptionSpec option{.name = "--port", .value = "N", .set = int_value(port, 0, 65535)};
+  const std::span<const OptionSpec> options(&option, 1);
+  std::vector<std::string> warnings;
+  EXPECT_TRUE(apply_environment(injected, options, options, warnings).ok());
+  EXPECT_EQ(port, 8000);
+  EXPECT_TRUE(apply_environment({{"NIBBLE_PORT", "81"}}, options, options, warnings).ok());
+  EXPECT_EQ(port, 81);
+  EXPECT_EQ(apply_environment({{"NIBBLE_PORT", "10.0.0.1:8000"}}, options, options, warnings).exit_code(), 2);
+}
+
+TEST(Environment, OnlyWhatAServiceSetsIsTakenForIts) {
+  for (const char* name : {"NIBBLE_PORT", "NIBBLE_PORTS", "NIBBLE_PORT_", "NIBBLE_PORT__TCP",
+                           "NIBBLE_PORT_80", "NIBBLE_PORT_80_TCPX", "NIBBLE_PORT_80_TCP_NAME",
+                           "NIBBLE_SERVICE", "SERVICE_HOST", "NIBBLE_MY_SERVICE_HOST"})
+    EXPECT_FALSE(is_service_variable(name, "80")) << name;
 }
 
 TEST(Environment, AnotherCommandsVariableIsNoErrorAndSetsNothing) {
@@ -176,7 +216,11 @@ TEST(Environment, AnotherCommandsVariableIsNoErrorAndSetsNothing) {
   const OptionSpec my_option{.name = "--mine", .value = "N", .set = int_value(mine, 0, 9)};
   const OptionSpec their_option{.name = "--theirs", .value = "N", .set = int_value(theirs, 0, 9)};
   const OptionSpec known[] = {my_option, their_option};
-  EXPECT_TRUE(apply_environment({{"NIBBLE_THEIRS", "5"}, {"NIBBLE_MINE", "4"}}, {&my_option, 1}, known).ok());
+  std::vector<std::string> warnings;
+  EXPECT_TRUE(
+      apply_environment({{"NIBBLE_THEIRS", "5"}, {"NIBBLE_MINE", "4"}}, {&my_option, 1}, known, warnings)
+          .ok());
+  EXPECT_TRUE(warnings.empty());
   EXPECT_EQ(mine, 4);
   EXPECT_EQ(theirs, 0);
 }
