@@ -1,8 +1,8 @@
-#include <vector>
-
 #include "app/display_text.h"
 
 #include <gtest/gtest.h>
+
+#include <vector>
 
 namespace nibble {
 namespace {

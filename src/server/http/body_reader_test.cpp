@@ -1,8 +1,8 @@
-#include <algorithm>
-
 #include "server/http/body_reader.h"
 
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 namespace nibble::http {
 namespace {
