@@ -1,0 +1,139 @@
+#include "comm/communicator.h"
+
+#include <cstring>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace nibble {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A peer is mostly a few microseconds away; where ranks outnumber CPUs, spinning keeps it from running.
+class Patience {
+ public:
+  void pause() {
+    ++turns_;
+    if (turns_ < 64) {
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#endif
+    } else if (turns_ < 4096) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+  bool looks_at_the_clock() const { return turns_ % 64 == 0; }
+
+ private:
+  unsigned turns_ = 0;
+};
+
+std::string call_text(const Call& call) {
+  std::string text = std::string(algorithm_name(call.algorithm)) + " " + call_name(call.kind) + " of " +
+                     std::to_string(call.count);
+  return call.width == 0 ? text : text + " rows of " + std::to_string(call.width);
+}
+
+Status fault_status(const Fault& fault) {
+  const std::string rank = "rank " + std::to_string(fault.rank), peer = "rank " + std::to_string(fault.peer);
+  const std::string step = "step " + std::to_string(fault.step);
+  if (fault.differs != 0) {
+    return internal_error("ranks disagree in " + step + ": " + rank + " calls " + call_text(fault.call) +
+                          ", " + peer + " calls " + call_text(fault.peer_call) +
+                          "; all ranks must make the same calls in the same order");
+  }
+  return internal_error(rank + " waited " + std::to_string(fault.waited_ms) + " ms in " +
+                        call_name(fault.call.kind) + ", " + step + ", for " + peer +
+                        ", which did not come; all ranks of the group have stopped");
+}
+
+}  // namespace
+
+Communicator::Communicator(std::shared_ptr<GroupMemory> memory, Group group, int member,
+                           const Options& options)
+    : memory_(std::move(memory)), group_(std::move(group)), member_(member), options_(options) {
+  NIBBLE_CHECK(group_.size() == memory_->members() && member >= 0 && member < group_.size());
+}
+
+Status Communicator::failure() const {
+  const Fault& fault = memory_->fault();
+  if (fault.state.load(std::memory_order_acquire) != Fault::written) return {};
+  return fault_status(fault);
+}
+
+Status Communicator::fail(int peer, const Call& call, const Call* peer_call,
+                          std::chrono::milliseconds waited) {
+  Fault& fault = memory_->fault();
+  std::uint32_t expected = Fault::none;
+  if (fault.state.compare_exchange_strong(expected, Fault::being_written)) {
+    fault.rank = static_cast<std::uint32_t>(group_.members[static_cast<std::size_t>(member_)]);
+    fault.peer = static_cast<std::uint32_t>(group_.members[static_cast<std::size_t>(peer)]);
+    fault.step = step_;
+    fault.call = call;
+    fault.differs = peer_call != nullptr ? 1 : 0;
+    if (peer_call != nullptr) fault.peer_call = *peer_call;
+    fault.waited_ms = static_cast<std::uint64_t>(waited.count());
+    fault.state.store(Fault::written, std::memory_order_release);
+  }
+  while (fault.state.load(std::memory_order_acquire) != Fault::written) std::this_thread::yield();
+  return fault_status(fault);
+}
+
+Status Communicator::wait_for(int peer, const Call& call) {
+  const GroupMemory::Seat& seat = memory_->seat(peer);
+  const auto deadline = step_ == 1 ? options_.first_deadline : options_.deadline;
+  const Clock::time_point begin = Clock::now();
+  Patience patience;
+  while (seat.step.load(std::memory_order_acquire) < step_) {
+    patience.pause();
+    if (!patience.looks_at_the_clock()) continue;
+    NIBBLE_RETURN_IF_ERROR(failure());
+    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
+    if (waited >= deadline) return fail(peer, call, nullptr, waited);
+  }
+  // The peer may be a step ahead, never two, so this parity still holds what it said of this step.
+  const Call& theirs = seat.calls[step_ % 2];
+  if (theirs != call) return fail(peer, call, &theirs, {});
+  return {};
+}
+
+Result<Communicator::Shares> Communicator::share(const Call& call, std::span<const std::byte> mine) {
+  NIBBLE_CHECK(mine.size() <= memory_->slot_bytes(), "a collective is cut into what slots hold");
+  NIBBLE_RETURN_IF_ERROR(failure());
+  ++step_;
+  if (!mine.empty()) std::memcpy(memory_->slot(member_, step_), mine.data(), mine.size());
+  GroupMemory::Seat& seat = memory_->seat(member_);
+  seat.calls[step_ % 2] = call;
+  seat.step.store(step_, std::memory_order_release);
+  for (int i = 1; i < size(); ++i) NIBBLE_RETURN_IF_ERROR(wait_for((member_ + i) % size(), call));
+  return Shares(*memory_, step_);
+}
+
+Result<std::vector<Communicator>> communicators_of(const Group& group, std::size_t slot_bytes,
+                                                   const Communicator::Options& options) {
+  NIBBLE_ASSIGN(const std::shared_ptr<GroupMemory> memory, GroupMemory::make(group.size(), slot_bytes));
+  std::vector<Communicator> members;
+  for (int i = 0; i < group.size(); ++i) members.emplace_back(memory, group, i, options);
+  return Result<std::vector<Communicator>>(std::move(members));
+}
+
+Status vote(Communicator& communicator, std::string_view what, std::uint64_t digest) {
+  NIBBLE_ASSIGN(const Communicator::Shares votes,
+                communicator.share({.kind = Call::Kind::vote, .count = sizeof digest},
+                                   std::as_bytes(std::span(&digest, 1))));
+  Group others;
+  for (int i = 1; i < communicator.size(); ++i) {
+    if (*votes.of<std::uint64_t>(i) != *votes.of<std::uint64_t>(0))
+      others.members.push_back(communicator.group().members[static_cast<std::size_t>(i)]);
+  }
+  if (others.members.empty()) return {};
+  return invalid_argument("rank " + std::to_string(communicator.group().members[0]) + " and " +
+                          group_text(others) + " hold different " + std::string(what) +
+                          "; start all ranks from the same program, model and options");
+}
+
+}  // namespace nibble

@@ -1,0 +1,83 @@
+// A member's end of a group, on a CPU. Every collective is made of one operation: each member puts some bytes
+// down and sees those of all others.
+//
+// Order. All members make the same calls in the same order; a member that makes another call is found out and
+// named. There is no barrier: two slots a member take turns. A member puts down step n + 2 over step n after
+// it has seen everybody's step n + 1, and a member that has put step n + 1 down no longer reads step n. The
+// step's release store and acquire load are the only synchronisation.
+//
+// Every wait has a deadline. When one passes, or when members' calls differ, the first who notices writes
+// down who waited for whom, in what and when; from then on every call of every member returns that.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "base/status.h"
+#include "comm/group_memory.h"
+#include "comm/rank.h"
+
+namespace nibble {
+
+class Communicator {
+ public:
+  struct Options {
+    std::chrono::milliseconds deadline{2000};
+    std::chrono::milliseconds first_deadline{10000};  // of the first step, when members may still be loading
+  };
+
+  // What everybody put down in a step; valid until this member's next call.
+  class Shares {
+   public:
+    Shares(GroupMemory& memory, std::uint64_t step) : memory_(&memory), step_(step) {}
+    template <class T>
+    const T* of(int member) const {
+      return reinterpret_cast<const T*>(memory_->slot(member, step_));
+    }
+
+   private:
+    GroupMemory* memory_;
+    std::uint64_t step_;
+  };
+
+  // One object a member and group, used by one thread at a time.
+  Communicator(std::shared_ptr<GroupMemory> memory, Group group, int member, const Options& options);
+  Communicator(std::shared_ptr<GroupMemory> memory, Group group, int member)
+      : Communicator(std::move(memory), std::move(group), member, Options{}) {}
+
+  int size() const { return group_.size(); }
+  int member() const { return member_; }
+  const Group& group() const { return group_; }
+  std::size_t slot_bytes() const { return memory_->slot_bytes(); }
+  std::uint64_t steps() const { return step_; }
+
+  // Puts `mine` down, at most slot_bytes() and as many of each member, and waits for all others.
+  Result<Shares> share(const Call& call, std::span<const std::byte> mine);
+
+  // The group's failure, or ok. Another thread may ask.
+  Status failure() const;
+
+ private:
+  Status wait_for(int peer, const Call& call);
+  Status fail(int peer, const Call& call, const Call* peer_call, std::chrono::milliseconds waited);
+
+  std::shared_ptr<GroupMemory> memory_;
+  const Group group_;
+  const int member_;
+  const Options options_;
+  std::uint64_t step_ = 0;
+};
+
+// A group's members, with slots of so many bytes each.
+Result<std::vector<Communicator>> communicators_of(const Group& group, std::size_t slot_bytes,
+                                                   const Communicator::Options& options);
+
+// Ok where all members hold the same digest of `what` (a version, a plan, a choice of algorithm); otherwise
+// names the members that differ from the first.
+Status vote(Communicator& communicator, std::string_view what, std::uint64_t digest);
+
+}  // namespace nibble

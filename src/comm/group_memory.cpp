@@ -1,0 +1,54 @@
+#include "comm/group_memory.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <string>
+
+namespace nibble {
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "processes share these");
+
+const char* call_name(Call::Kind kind) {
+  switch (kind) {
+    case Call::Kind::all_reduce: return "all_reduce";
+    case Call::Kind::all_reduce_norm: return "all_reduce_norm";
+    case Call::Kind::reduce_scatter: return "reduce_scatter";
+    case Call::Kind::all_gather: return "all_gather";
+    case Call::Kind::vote: return "vote";
+  }
+  return "unknown";
+}
+
+const char* algorithm_name(Algorithm algorithm) {
+  return algorithm == Algorithm::one_shot ? "one-shot" : "two-shot";
+}
+
+Result<std::shared_ptr<GroupMemory>> GroupMemory::make(int members, std::size_t slot_bytes) {
+  if (members < 1 || members > most_ranks) {
+    return invalid_argument("a group of " + std::to_string(members) + " ranks; it takes 1 to " +
+                            std::to_string(most_ranks));
+  }
+  slot_bytes = (slot_bytes + 4095) / 4096 * 4096;
+  const std::size_t bytes = slots_begin + 2 * static_cast<std::size_t>(members) * slot_bytes;
+  // Shared, so that a process forked later sees the same bytes; pages are taken as they are used.
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    return resource_exhausted("no " + std::to_string(bytes) + " bytes for what " + std::to_string(members) +
+                              " ranks share: " + std::strerror(errno));
+  }
+  return std::shared_ptr<GroupMemory>(
+      new GroupMemory(static_cast<std::byte*>(memory), bytes, members, slot_bytes));
+}
+
+GroupMemory::GroupMemory(std::byte* memory, std::size_t bytes, int members, std::size_t slot_bytes)
+    : memory_(memory), bytes_(bytes), members_(members), slot_bytes_(slot_bytes) {
+  new (memory_) Fault;
+  for (int i = 0; i < members; ++i) new (&seat(i)) Seat;
+}
+
+GroupMemory::~GroupMemory() { munmap(memory_, bytes_); }
+
+}  // namespace nibble
