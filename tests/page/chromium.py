@@ -100,10 +100,13 @@ class Chromium:
     def type(self, text):
         self.call("Input.insertText", text=text)
 
-    def press(self, key, shift=False):
-        codes = {"Enter": 13, "Escape": 27, "Tab": 9, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39}
-        more = {"text": "\r"} if key == "Enter" else {}
-        about = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key], "modifiers": 8 if shift else 0}
+    def press(self, key, shift=False, alt=False):
+        """A key by its name, or a letter or sign."""
+        codes = {"Enter": 13, "Escape": 27, "Tab": 9, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40,
+                 "Delete": 46, "F2": 113, "/": 191, "?": 191}
+        more = {"text": "\r"} if key == "Enter" else {"text": key} if len(key) == 1 and not alt else {}
+        code = f"Key{key.upper()}" if key.isalpha() and len(key) == 1 else "Slash" if key in "/?" else key
+        about = {"key": key, "code": code, "windowsVirtualKeyCode": codes.get(key) or ord(key.upper()), "modifiers": (8 if shift else 0) + (1 if alt else 0)}
         self.call("Input.dispatchKeyEvent", type="keyDown", **about, **more)
         self.call("Input.dispatchKeyEvent", type="keyUp", **about)
 

@@ -1,140 +1,15 @@
 """The web page in a browser: it talks to the demo model, and to answers that mean it harm."""
-import base64
-import contextlib
 import json
 import shutil
-import signal
 import subprocess
 import urllib.request
 
 import pytest
 
 import chromium
-from nibble_program import BINARY, ROOT, environment
-
-PICTURES = ROOT / "build/page"  # for whoever wants to look
-LAST = "document.querySelector('.answer:last-child')"
-WHOLE = f"{LAST} && !{LAST}.hasAttribute('aria-busy')"
-
-
-@contextlib.contextmanager
-def serving(*arguments, port=0):
-    """A server's URL; at the end, however the test ends, it is told to go."""
-    process = subprocess.Popen([str(part) for part in (BINARY, "serve", "demo", "--port", port, *arguments)], stdout=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL, text=True, env=environment())
-    url = process.stdout.readline().strip()
-    try:
-        assert url.startswith("http://"), "it did not start"
-        yield url
-    finally:
-        process.send_signal(signal.SIGTERM)
-        code = process.wait(timeout=60)
-    assert code == 0
-
-
-@pytest.fixture(scope="module")
-def url():
-    with serving() as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    if chromium.PROGRAM is None:
-        pytest.skip("chromium is not installed")
-    try:
-        browser = chromium.Chromium(tmp_path_factory.mktemp("chromium"))
-    except (AssertionError, OSError) as error:  # a packaged stub, or a machine that forbids it
-        pytest.skip(f"chromium does not start here: {error}")
-    browser.call("Page.addScriptToEvaluateOnNewDocument", source="""
-        window.violations = [];
-        document.addEventListener("securitypolicyviolation", (event) => violations.push(event.violatedDirective + " " + event.blockedURI));""")
-    yield browser
-    browser.close()
-
-
-@pytest.fixture
-def page(browser, url):
-    """The page, open and connected, of an own server; afterwards nothing foreign was asked for and no script failed."""
-    asked, failures = [], []
-    browser.handlers = {
-        "Network.requestWillBeSent": lambda event: asked.append(event["request"]["url"]),
-        "Runtime.exceptionThrown": lambda event: failures.append(event["exceptionDetails"]),
-        "Log.entryAdded": lambda event: event["entry"]["source"] != "network" and failures.append(event["entry"]),
-    }
-    open_page(browser, url)
-    yield browser
-    assert browser.run("violations") == []
-    assert failures == []
-    assert [address for address in asked if not address.startswith(url) and address != "about:blank"] == []
-    browser.call("Fetch.disable")
-
-
-def open_page(browser, url):
-    browser.window(1280, 800)
-    browser.call("Page.navigate", url=url)
-    browser.wait(f"location.href === '{url}/' && document.querySelector('#connection')?.dataset.state === 'ready'")
-    browser.run("localStorage.clear()")
-
-
-def answers_with(browser, text, pieces=7, tokens=(), ended=True, reasoning=""):
-    """From now on a chat is answered by this text, without asking the server."""
-    step = max(1, len(text) // pieces)
-    parts = [text[at:at + step] for at in range(0, len(text), step)]
-    chunks = [{"choices": [{"index": 0, "delta": {"content": part}, "finish_reason": None}]} for part in parts]
-    if reasoning:
-        chunks.insert(0, {"choices": [{"index": 0, "delta": {"role": "assistant", "reasoning_content": reasoning, "reasoning": reasoning}}]})
-    if tokens:
-        chunks[0]["choices"][0]["logprobs"] = {"content": list(tokens)}
-    lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks] + ["data: [DONE]\n\n"] * ended
-
-    def answer(event):
-        browser.send("Fetch.fulfillRequest", requestId=event["requestId"], responseCode=200,
-                     responseHeaders=[{"name": "Content-Type", "value": "text/event-stream"}],
-                     body=base64.b64encode("".join(lines).encode()).decode())
-
-    browser.handlers["Fetch.requestPaused"] = answer
-    browser.call("Fetch.enable", patterns=[{"urlPattern": "*/v1/chat/completions"}])
-
-
-def answers_json(browser, pattern, body):
-    """From now on requests for this are answered by this."""
-    def answer(event):
-        browser.send("Fetch.fulfillRequest", requestId=event["requestId"], responseCode=200,
-                     responseHeaders=[{"name": "Content-Type", "value": "application/json"}], body=base64.b64encode(json.dumps(body).encode()).decode())
-
-    browser.handlers["Fetch.requestPaused"] = answer
-    browser.call("Fetch.enable", patterns=[{"urlPattern": pattern}])
-
-
-def say(browser, text):
-    browser.run("document.querySelector('#prompt').focus()")
-    browser.type(text)
-    browser.press("Enter")
-
-
-def on_each_change(browser, script):
-    """Runs it in the page whenever the conversation there changes."""
-    browser.run(f"new MutationObserver(() => {{ {script}; }}).observe(document.querySelector('#turns'), {{childList: true, subtree: true}}), 0")
-
-
-def set_parameters(browser, **values):
-    for name, value in values.items():
-        browser.run(f"""(() => {{
-            const field = document.querySelector("#{name}");
-            field.value = {json.dumps(str(value))};
-            field.dispatchEvent(new Event("input", {{bubbles: true}}));
-        }})()""")
-
-
-def last_text(browser):
-    return browser.run(f"{LAST}.querySelector('.prose:not(.reasoning .prose)').textContent")
-
-
-def scrolls_sideways(browser):
-    return browser.run("""[...document.querySelectorAll("html, body, main, #scroll, #side")].filter(
-        (box) => box.scrollWidth > box.clientWidth).map((box) => box.id || box.tagName)""")
-
+from nibble_program import ROOT
+from page_actions import (LAST, MARKDOWN, PICTURES, WHOLE, answers_json, answers_with, last_text, on_each_change, open_page, reload, say, scrolls_sideways, serving,
+                          set_parameters)
 
 def test_a_story_streams_and_its_tokens_tell_what_else_they_might_have_been(page):
     set_parameters(page, max_tokens=120, seed=7)
@@ -244,31 +119,6 @@ def test_what_a_model_writes_never_becomes_markup(page):
     assert page.run("window.hacked") is None
 
 
-MARKDOWN = """# Title
-
-First *line* with **bold** and `code`,
-second line.
-
-1. one
-   - inner
-2. two
-
-```python
-def f(x):
-    return "a very long line that has to scroll inside its own box and must not widen the page at all, ever"
-```
-
-| column | another column with a long heading | and a third one that is wide |
-| --- | --- | --- |
-| 1 | 2 | averyveryveryveryveryverylongwordwithoutanyspacesatall |
-
-averyveryveryveryveryveryveryveryveryveryveryveryveryveryveryverylongwordoutsideofanytable
-
-> quoted
-
-Last words."""
-
-
 def test_markdown_is_the_same_however_it_arrives(page):
     shapes = []
     for pieces in (1, 9, len(MARKDOWN)):
@@ -285,7 +135,7 @@ def test_no_text_hangs_the_page(page):
     # Each makes some part of the reader try as much as it can; a hang is the browser's silence.
     units = ["**a ", "*", "_a ", "`a ``b ", "[", "[a](", "~~a", "> ", "- ", "|", "|-", "1. a\n", "- a\n  ", "```\n", "#", "|a|b|\n|-|-|\n", "https://a "]
     for unit in units:
-        assert page.run(f"""import("/markdown.js").then(({{MarkdownView}}) => {{
+        assert page.run(f"""import("./markdown.js").then(({{MarkdownView}}) => {{
             const root = document.createElement("div");
             const view = new MarkdownView(root);
             view.append({json.dumps(unit * (20000 // len(unit)))});
@@ -326,11 +176,11 @@ def test_the_keyboard_reaches_everything(page):
     assert page.run("document.querySelectorAll('.turn').length") == 0
     page.run("document.activeElement.blur(); document.querySelector('.skip').focus()")
     reached = []
-    for _ in range(14):
+    for _ in range(18):
         page.press("Tab")
         reached.append(page.run("document.activeElement.id || document.activeElement.textContent"))
         assert page.run("document.activeElement === document.body || getComputedStyle(document.activeElement).outlineStyle !== 'none' || document.activeElement.id === 'scroll'"), reached[-1]
-    assert {"side-toggle", "prompt", "send", "tab-live", "live"} <= set(reached)
+    assert {"side-toggle", "list-toggle", "list-new", "prompt", "send", "keys-open", "tab-live", "live"} <= set(reached)
     page.run("document.querySelector('#tab-live').focus()")
     page.press("ArrowRight")
     assert page.run("document.activeElement.id") == "tab-parameters"
@@ -338,16 +188,13 @@ def test_the_keyboard_reaches_everything(page):
     assert unnamed == []
 
 
-def test_parameters_are_kept_and_a_conversation_is_not(page, url):
-    answers_with(page, "Hello.")
-    say(page, "Hi")
-    page.wait(WHOLE)
+def test_what_was_not_sent_yet_outlives_a_reload(page):
     set_parameters(page, temperature=0.3, system="Be brief")
-    page.call("Page.reload")
-    page.wait("document.querySelector('#connection').dataset.state === 'ready' && document.querySelector('#system').value === 'Be brief'")
-    assert page.run("document.querySelector('#temperature').value") == "0.3"
-    assert page.run("document.querySelectorAll('.turn').length") == 0
-    page.run("localStorage.clear()")
+    page.run("document.querySelector('#prompt').focus()")
+    page.type("Once upon")
+    reload(page)
+    assert page.run("['temperature', 'system', 'prompt'].map((id) => document.querySelector('#' + id).value)") == ["0.3", "Be brief", "Once upon"]
+    assert page.run("document.querySelectorAll('.turn, #conversations li').length") == 0
 
 
 def test_reasoning_is_folded_and_not_sent_back(page):

@@ -1,61 +1,112 @@
-// One answer on the page: grows while it streams, then says how it went.
-import { button, element } from "./dom.js";
+// One answer on the page: grows while it streams, then says how it went. What it shows is in its record
+// (conversation.js), from which a kept answer is shown again.
+import { seconds } from "./conversation.js";
+import { button, copyWith, element } from "./dom.js";
 import { MarkdownView } from "./markdown.js";
 import { tokenView } from "./tokens.js";
 
-const seconds = (ms) => `${(ms / 1000).toFixed(ms < 9950 ? 2 : 0)} s`;
-
-const endings = { length: "cut off at the limit of tokens", abort: "ended by the server", stopped: "stopped" };
+const endings = {
+  length: "cut off at the token limit", abort: "ended by the server", stopped: "stopped", interrupted: "interrupted by a reload",
+};
 
 export class Answer {
   // `again`: what a press of Regenerate does. `around` is given each change of the page to carry out.
-  constructor(seed, again, around) {
-    this.around = around;
-    this.text = "";
-    this.tokens = [];  // with their probabilities, where they were asked for
-    this.seed = seed;
+  constructor(record, again, around) {
+    this.record = record;
     this.again = again;
+    this.around = around;
     this.begun = performance.now();
-    this.first = this.last = 0;  // when text came
+    this.first = this.last = this.thought = 0;  // when text came, and when thinking began
     this.chunks = 0;
-    this.usage = null;
-    this.finish = "";
     this.drawing = 0;
+    this.drawn = 0;
 
     this.reasoningText = element("div", { class: "prose" });
-    this.reasoningSummary = element("summary", {}, "Thinking");
+    this.reasoningSummary = element("summary", {});
     this.reasoning = element("details", { class: "reasoning", hidden: true }, this.reasoningSummary, this.reasoningText);
     this.body = element("div", { class: "prose" });
     this.tokensPlace = element("div", { hidden: true });
     this.foot = element("div", { class: "foot" });
-    this.root = element("li", { class: "turn answer", "aria-busy": "true" }, element("h3", { class: "unseen" }, "Answer"),
+    this.root = element("li", { class: "turn answer pending", "aria-busy": "true" }, element("h3", { class: "unseen" }, "Answer"),
       this.reasoning, this.body, this.tokensPlace, this.foot);
     this.bodyView = new MarkdownView(this.body);
     this.reasoningView = new MarkdownView(this.reasoningText);
-    this.root.classList.add("pending");
+  }
+
+  // One that is over already.
+  static kept(record, again) {
+    const answer = new Answer(record, again, (change) => change());
+    if (!record.details.finish_reason && !record.details.error) record.details.finish_reason = "interrupted";
+    answer.bodyView.append(record.content);
+    answer.reasoningView.append(record.reasoning);
+    answer.reasoning.hidden = record.reasoning === "";
+    answer.show();
+    return answer;
   }
 
   take(chunk) {
-    if (chunk.usage) this.usage = chunk.usage;
+    const { details } = this.record;
+    if (chunk.usage) this.takeUsage(chunk.usage);
     const choice = chunk.choices?.[0];
     if (!choice) return;
     const { content, reasoning_content: reasoning } = choice.delta ?? {};
-    if (choice.logprobs?.content) this.tokens.push(...choice.logprobs.content);
-    if (choice.finish_reason) this.finish = choice.finish_reason;
+    if (choice.logprobs?.content) this.record.tokens.push(...choice.logprobs.content);
+    if (choice.finish_reason) details.finish_reason = choice.finish_reason;
     if (!content && !reasoning) return;
     this.last = performance.now();
     this.first ||= this.last;
+    details.first_ms ??= Math.round(this.first - this.begun);
     ++this.chunks;
     if (reasoning) {
-      this.reasoning.hidden = false;
+      if (!this.thought) this.startThinking();
+      this.record.reasoning += reasoning;
       this.reasoningView.append(reasoning);
     }
     if (content) {
-      this.text += content;
+      this.stopThinking();
+      this.record.content += content;
       this.bodyView.append(content);
     }
     this.drawSoon();
   }
+
+  takeUsage(usage) {
+    const { details } = this.record;
+    details.tokens = usage.completion_tokens;
+    details.prompt_tokens = usage.prompt_tokens;
+    details.cached_tokens = usage.prompt_tokens_details?.cached_tokens;
+    details.reasoning_tokens = usage.completion_tokens_details?.reasoning_tokens;
+    for (const [name, value] of Object.entries(details)) if (value === undefined) delete details[name];
+  }
+
+  // --- The timer of its reasoning ---
+
+  startThinking() {
+    this.thought = this.last;
+    this.reasoning.hidden = false;
+    this.reasoning.classList.add("thinking");
+    const show = () => (this.reasoningSummary.textContent = `Thinking for ${Math.floor((performance.now() - this.thought) / 1000)} s`);
+    show();
+    this.ticking = setInterval(show, 250);
+  }
+
+  stopThinking() {
+    if (!this.ticking) return;
+    clearInterval(this.ticking);
+    this.ticking = 0;
+    this.record.details.reasoning_ms = Math.round(performance.now() - this.thought);
+    this.reasoning.classList.remove("thinking");
+    this.showThought();
+  }
+
+  showThought() {
+    const { reasoning_ms: time, reasoning_tokens: tokens } = this.record.details;
+    const parts = [time === undefined ? "Thoughts" : `Thought for ${time < 50 ? "a moment" : seconds(time)}`];
+    if (tokens) parts.push(`${tokens} tokens`);
+    this.reasoningSummary.textContent = parts.join(" · ");
+  }
+
+  // --- Drawing ---
 
   // Once a frame, and with rests in proportion when a long text takes long to lay out.
   drawSoon() {
@@ -84,64 +135,58 @@ export class Answer {
     });
   }
 
+  // --- Its end ---
+
   tokenCount() {
-    return this.usage?.completion_tokens ?? (this.tokens.length || this.chunks);
+    return this.record.details.tokens ?? (this.record.tokens.length || this.chunks);
+  }
+
+  // The answer is whole, was stopped, or `error` says why neither.
+  end({ stopped = false, error = "" }) {
+    clearTimeout(this.drawing);
+    cancelAnimationFrame(this.drawing);
+    this.stopThinking();
+    const { details } = this.record;
+    if (stopped) details.finish_reason = "stopped";
+    if (error) details.error = error;
+    details.tokens = this.tokenCount();
+    // Of what came at once nobody knows the rate.
+    if (this.last - this.first > 100 && details.tokens > 1) {
+      details.rate = Number((((details.tokens - 1) * 1000) / (this.last - this.first)).toFixed(1));
+    }
+    this.show();
   }
 
   summary() {
-    const count = this.tokenCount();
-    const parts = [`${count} token${count === 1 ? "" : "s"}`];
-    // Of what came at once nobody knows the rate.
-    if (this.last - this.first > 100 && count > 1) {
-      parts.push(`${(((count - 1) * 1000) / (this.last - this.first)).toFixed(1)} a second`);
-    }
-    if (this.first) parts.push(`the first after ${seconds(this.first - this.begun)}`);
-    if (this.usage?.prompt_tokens_details?.cached_tokens) {
-      parts.push(`${this.usage.prompt_tokens_details.cached_tokens} of ${this.usage.prompt_tokens} prompt tokens reused`);
-    }
-    parts.push(`seed ${this.seed}`);
-    if (endings[this.finish]) parts.push(endings[this.finish]);
+    const { tokens = 0, rate, first_ms: first, cached_tokens: cached, prompt_tokens: prompt, seed, finish_reason: finish } = this.record.details;
+    const parts = [`${tokens} token${tokens === 1 ? "" : "s"}`];
+    if (rate) parts.push(`${rate.toFixed(1)} a second`);
+    if (first !== undefined) parts.push(`the first after ${(first / 1000).toFixed(first < 9950 ? 2 : 0)} s`);
+    if (cached) parts.push(`${cached} of ${prompt} prompt tokens reused`);
+    if (seed !== undefined) parts.push(`seed ${seed}`);
+    if (endings[finish]) parts.push(endings[finish]);
     return parts.join(" · ");
   }
 
-  // The answer is whole, was stopped (finish "stopped"), or `error` says why neither.
-  end(error) {
-    clearTimeout(this.drawing);
-    cancelAnimationFrame(this.drawing);
+  show() {
+    const { record } = this;
     this.draw();
     this.root.classList.remove("pending");
     this.root.removeAttribute("aria-busy");
-    if (this.usage?.completion_tokens_details?.reasoning_tokens) {
-      this.reasoningSummary.textContent = `Thought for ${this.usage.completion_tokens_details.reasoning_tokens} tokens`;
-    } else {
-      this.reasoningSummary.textContent = "Thoughts";
-    }
+    this.showThought();
     const actions = element("div", { class: "actions" });
-    if (this.text) actions.append(this.copyButton());
-    if (this.tokens.length) actions.append(this.tokensButton());
-    actions.append(button(error ? "Try again" : "Regenerate", this.again, { class: "quiet again" }));
-    if (error) this.foot.append(element("p", { class: "error", role: "alert" }, error));
-    if (this.first || !error) this.foot.append(element("p", { class: "summary" }, this.summary()));
+    if (record.content) actions.append(button("Copy", () => copyWith(actions.firstElementChild, record.content)));
+    if (record.tokens.length) actions.append(this.tokensButton());
+    actions.append(button(record.details.error ? "Try again" : "Regenerate", this.again, { class: "quiet again" }));
+    if (record.details.error) this.foot.append(element("p", { class: "error", role: "alert" }, record.details.error));
+    if (record.details.first_ms !== undefined || !record.details.error) this.foot.append(element("p", { class: "summary" }, this.summary()));
     this.foot.append(actions);
-  }
-
-  copyButton() {
-    const made = button("Copy", async () => {
-      try {
-        await navigator.clipboard.writeText(this.text);
-        made.textContent = "Copied";
-      } catch {
-        made.textContent = "Copying is not allowed here";
-      }
-      setTimeout(() => (made.textContent = "Copy"), 1500);
-    });
-    return made;
   }
 
   tokensButton() {
     const made = button("Tokens", () => {
       const shown = this.tokensPlace.hidden;
-      if (shown && !this.tokensPlace.firstChild) this.tokensPlace.append(tokenView(this.tokens));
+      if (shown && !this.tokensPlace.firstChild) this.tokensPlace.append(tokenView(this.record.tokens));
       this.tokensPlace.hidden = !shown;
       this.body.hidden = shown;
       made.setAttribute("aria-pressed", String(shown));

@@ -1,5 +1,8 @@
 // Talks to the server that this page came from, and says in words what went wrong.
 
+// Paths are relative to this file, so that a proxy may serve the page under any prefix.
+const root = new URL(".", import.meta.url);
+
 let key = "";  // in memory only: it goes with the page
 
 export function setKey(value) {
@@ -32,7 +35,7 @@ async function ask(path, options = {}) {
   if (key) headers.Authorization = `Bearer ${key}`;
   let response;
   try {
-    response = await fetch(path, { ...options, headers, cache: "no-store" });
+    response = await fetch(new URL(path, root), { ...options, headers, cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ServerError("The server does not answer.");
@@ -56,14 +59,14 @@ async function* events(body) {
     const whole = held.split("\n\n");
     held = whole.pop();
     for (const event of whole) {
-      if (event.startsWith("data: ")) yield event.slice(6);
+      for (const line of event.split("\n")) if (line.startsWith("data: ")) yield line.slice(6);  // others are comments
     }
   }
 }
 
 // Gives each chunk of a streamed answer to `take`; resolves when the answer is whole.
 export async function streamChat(request, signal, take) {
-  const response = await ask("/v1/chat/completions", {
+  const response = await ask("v1/chat/completions", {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify({ ...request, stream: true, stream_options: { include_usage: true } }),

@@ -1,15 +1,21 @@
-// Joins the parts: keys and buttons, tabs, and the watch over the server.
+// Joins the parts: keys and buttons, the list and the panel, and the watch over the server.
 import { getJson, setKey } from "./api.js";
-import { answering, ask, forgetAll, resizePrompt, setErrorHandler, setModel, stop } from "./chat.js";
+import {
+  answering, ask, cancelEdit, editLast, opened, resizePrompt, restore, setErrorHandler, setModel, startNew, stop,
+} from "./chat.js";
 import { byId, button, element } from "./dom.js";
+import { listenToKeys, showShortcuts } from "./keys.js";
+import * as library from "./library.js";
+import { draw, focusList, onChosen, step } from "./list.js";
+import { closeMenu } from "./menu.js";
 import { showLive, showPlan } from "./panel.js";
-import { restoreParameters } from "./settings.js";
+import { keepDefaults } from "./store.js";
 import { hideCard } from "./tokens.js";
 
 const prompt = byId("prompt");
-const side = byId("side");
-const sideToggle = byId("side-toggle");
-const wide = matchMedia("(min-width: 62rem)");  // where the panel has its own column, as in style.css
+// Where the list and the panel have their own columns, as in style.css.
+const listFits = matchMedia("(min-width: 52rem)");
+const panelFits = matchMedia("(min-width: 75rem)");
 
 const suggestions = {
   demo: ["Tell me a story about a brave little mouse", "Tell me a story about a fox and a lonely bear"],
@@ -34,7 +40,7 @@ function showModel(model) {
   known = true;
   setModel(model.id);
   byId("model").textContent = model.id;
-  document.title = `${model.id} · nibble`;
+  if (opened().exchanges.length === 0) document.title = `${model.id} · nibble`;
   const offered = suggestions[model.id] ?? suggestions.other;
   byId("suggestions").replaceChildren(...offered.map((text) => element("li", {}, button(text, () => ask(text)))));
 }
@@ -55,8 +61,8 @@ async function watch() {
   clearTimeout(timer);
   if (document.hidden || byId("key-dialog").open) return;
   try {
-    if (!known) showModel((await getJson("/v1/models")).data[0]);
-    showLive(await getJson("/live"));
+    if (!known) showModel((await getJson("v1/models")).data[0]);
+    showLive(await getJson("live"));
     showConnection("ready", "ready");
     wait = patience.first;
   } catch (error) {
@@ -84,27 +90,69 @@ function submit() {
   if (!ask(prompt.value)) return;
   prompt.value = "";
   resizePrompt();
-  if (!wide.matches) prompt.blur();  // a phone's keyboard would cover the answer
+  if (!listFits.matches) prompt.blur();  // a phone's keyboard would cover the answer
 }
 
 byId("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   if (answering()) stop();
   else submit();
-  if (wide.matches) prompt.focus();
+  if (listFits.matches) prompt.focus();
 });
 prompt.addEventListener("input", resizePrompt);
 prompt.addEventListener("keydown", (event) => {
+  if (event.key === "ArrowUp" && prompt.value === "" && !event.altKey) {
+    event.preventDefault();
+    editLast();
+  }
   // Enter may also end a word of an input method.
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();
   if (!answering()) submit();
 });
-byId("new").addEventListener("click", forgetAll);
+byId("editing-cancel").addEventListener("click", cancelEdit);
+byId("keys-open").addEventListener("click", showShortcuts);
+byId("new").addEventListener("click", () => {
+  startNew();
+  draw();
+});
 
-// --- The panel ---
+// --- The list and the panel ---
 
-const tabs = [...side.querySelectorAll("[role=tab]")];
+// Beside the conversation where there is room; else it lies over the conversation, which then is out of reach.
+class Drawer {
+  constructor(name, fits, focus) {
+    this.name = name;
+    this.fits = fits;
+    this.focus = focus;
+    this.toggle = byId(`${name}-toggle`);
+    this.toggle.addEventListener("click", () => this.press());
+    byId(`${name}-close`).addEventListener("click", () => this.leave());
+    fits.addEventListener("change", () => this.set(fits.matches));
+    this.set(fits.matches);
+  }
+  set(open) {
+    this.open = open;
+    document.body.classList.toggle(`${this.name}-open`, open);
+    this.toggle.setAttribute("aria-expanded", String(open));
+    document.querySelector("main").inert = drawers.some((drawer) => drawer.covers) || this.covers;
+  }
+  get covers() {
+    return this.open && !this.fits.matches;
+  }
+  press() {
+    const open = !this.open;
+    for (const other of drawers) if (other !== this && other.covers) other.set(false);
+    this.set(open);
+    if (open) this.focus();
+  }
+  leave() {
+    this.set(false);
+    this.toggle.focus();
+  }
+}
+
+const tabs = [...byId("side").querySelectorAll("[role=tab]")];
 
 function select(tab) {
   for (const other of tabs) {
@@ -119,42 +167,67 @@ function select(tab) {
 for (const [i, tab] of tabs.entries()) {
   tab.addEventListener("click", () => select(tab));
   tab.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
-    const next = tabs[(i + step + tabs.length) % tabs.length];
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!by) return;
+    const next = tabs[(i + by + tabs.length) % tabs.length];
     select(next);
     next.focus();
   });
 }
 
-// On a narrow window the panel lies over the conversation, which then is out of reach.
-function openSide(open) {
-  document.body.classList.toggle("side-open", open);
-  document.body.classList.toggle("side-closed", !open);
-  sideToggle.setAttribute("aria-expanded", String(open));
-  document.querySelector("main").inert = open && !wide.matches;
-}
+const drawers = [];
+drawers.push(new Drawer("list", listFits, focusList));
+drawers.push(new Drawer("side", panelFits, () => tabs.find((tab) => tab.tabIndex === 0).focus()));
+const [list, panel] = drawers;
+onChosen(() => {
+  if (!list.covers) return;
+  list.set(false);
+  prompt.focus();
+});
 
-sideToggle.addEventListener("click", () => {
-  const open = sideToggle.getAttribute("aria-expanded") !== "true";
-  openSide(open);
-  if (open && !wide.matches) tabs.find((tab) => tab.tabIndex === 0).focus();
+// --- Notes, keys ---
+
+byId("use-for-new").addEventListener("click", ({ target }) => {
+  const { seed, ...parameters } = opened().parameters;
+  target.textContent = keepDefaults(parameters) ? "New chats begin with these" : "This browser keeps nothing";
+  setTimeout(() => (target.textContent = "Use for new chats"), 1500);
 });
-byId("side-close").addEventListener("click", () => {
-  openSide(false);
-  sideToggle.focus();
+
+let dismissed = "";
+library.onStoreTrouble((sentence) => {
+  if (sentence === "") dismissed = "";
+  byId("notice").hidden = sentence === "" || sentence === dismissed;
+  if (byId("notice").firstElementChild.textContent !== sentence) byId("notice").firstElementChild.textContent = sentence;
 });
-wide.addEventListener("change", () => openSide(wide.matches));
+byId("notice-close").addEventListener("click", () => {
+  dismissed = byId("notice").firstElementChild.textContent;
+  byId("notice").hidden = true;
+  prompt.focus();
+});
 
 document.addEventListener("keydown", (event) => {
-  if (event.key !== "Escape") return;
+  if (event.key !== "Escape" || document.querySelector("dialog[open]") || closeMenu(true)) return;
   hideCard();
   if (answering()) stop();
-  else if (!wide.matches && document.body.classList.contains("side-open")) byId("side-close").click();
+  else if (!cancelEdit()) drawers.find((drawer) => drawer.covers)?.leave();
+});
+listenToKeys({
+  "/": () => {
+    for (const drawer of drawers) if (drawer.covers) drawer.set(false);
+    prompt.focus();
+  },
+  KeyN: () => {
+    startNew();
+    draw();
+  },
+  ArrowDown: () => step(1),
+  ArrowUp: () => step(-1),
+  KeyL: () => list.press(),
+  KeyP: () => panel.press(),
 });
 byId("scroll").addEventListener("scroll", hideCard, { passive: true });
 
-openSide(wide.matches);
-restoreParameters();
-if (wide.matches) prompt.focus({ preventScroll: true });
+restore();
+draw();
+if (listFits.matches) prompt.focus({ preventScroll: true });
 watch();

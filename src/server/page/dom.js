@@ -28,3 +28,35 @@ export function button(label, press, attributes = {}) {
 export function announce(text) {
   byId("announcer").textContent = text;
 }
+
+// Works over plain HTTP too, where there is no navigator.clipboard.
+export async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const area = element("textarea", { class: "unseen", "aria-hidden": "true", tabindex: "-1" });
+    const focused = document.activeElement;
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const copied = document.execCommand("copy");
+    area.remove();
+    focused?.focus();
+    return copied;
+  }
+}
+
+// Copies and says so on the button for a moment.
+export async function copyWith(made, text) {
+  const copied = await copyText(text);
+  made.textContent = copied ? "Copied" : "Copying is not allowed here";
+  announce(made.textContent);
+  setTimeout(() => (made.textContent = "Copy"), 1500);
+}
+
+export function download(name, type, text) {
+  const href = URL.createObjectURL(new Blob([text], { type }));
+  element("a", { href, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(href), 60_000);
+}

@@ -1,6 +1,7 @@
 // A small Markdown made of DOM nodes. What a model writes becomes text nodes and nothing else, so it cannot
 // become markup; what is not understood stays as it was written. Images are never fetched.
 import { element } from "./dom.js";
+import { highlight } from "./highlight.js";
 
 const deepest = 6;  // of quotes, lists and emphasis within each other; deeper stays text
 
@@ -68,6 +69,15 @@ function inline(text, parent, depth = 0) {
     }
   }
   parent.append(text.slice(end));
+}
+
+// A box with the language, a button (chat.js acts on it) and the code.
+function codeBlock(language, text) {
+  const parts = highlight(language, text).map(([kind, part]) => (kind ? element("span", { class: `code-${kind}` }, part) : part));
+  return element("figure", { class: "code", "data-language": language },
+    element("figcaption", {}, element("span", {}, language || "code"),
+      element("button", { type: "button", class: "quiet copy-code", "aria-label": "Copy this code" }, "Copy")),
+    element("pre", { tabindex: "0", "aria-label": language ? `Code, ${language}` : "Code" }, element("code", {}, ...parts)));
 }
 
 function cells(line) {
@@ -138,8 +148,7 @@ function blocks(lines, depth = 0) {
     } else if ((found = fence.exec(line))) {
       const begin = ++at;
       while (at < lines.length && !(lines[at].trim().startsWith(found[1]) && /^[`~\s]*$/.test(lines[at]))) ++at;
-      const code = element("code", {}, lines.slice(begin, at++).join("\n"));
-      made.push(element("pre", { tabindex: "0", "aria-label": found[2] ? `Code, ${found[2]}` : "Code" }, code));
+      made.push(codeBlock(found[2], lines.slice(begin, at++).join("\n")));
     } else if ((found = heading.exec(line))) {
       const block = element(`h${Math.min(found[1].length + 2, 6)}`);
       inline(found[2], block);
@@ -169,6 +178,20 @@ function blocks(lines, depth = 0) {
   return made;
 }
 
+// Whether the node `shown` now shows what `fresh` does. A block of code that grows keeps its node, so that
+// scrolling, selecting and copying go on while it streams.
+function adopts(shown, fresh) {
+  if (shown.isEqualNode(fresh)) return true;
+  if (shown.className !== "code" || fresh.className !== "code" || shown.dataset.language !== fresh.dataset.language) return false;
+  const code = shown.querySelector("code");
+  const parts = [...fresh.querySelector("code").childNodes];
+  let same = 0;
+  while (same < parts.length && code.childNodes[same]?.isEqualNode(parts[same])) ++same;
+  while (code.childNodes.length > same) code.lastChild.remove();
+  code.append(...parts.slice(same));
+  return true;
+}
+
 // A text that grows. What can no longer change is rendered once; only the last blocks are rendered again.
 export class MarkdownView {
   constructor(root) {
@@ -183,14 +206,18 @@ export class MarkdownView {
   }
 
   render() {
-    for (const node of this.open) node.remove();
     const boundary = this.lastBoundary();
-    if (boundary > this.settled) {
-      this.root.append(...blocks(this.text.slice(this.settled, boundary).split("\n")));
-      this.settled = boundary;
+    const settled = boundary > this.settled ? blocks(this.text.slice(this.settled, boundary).split("\n")) : [];
+    this.settled = boundary;
+    const nodes = [...settled, ...blocks(this.text.slice(boundary).split("\n"))];
+    let kept = 0;
+    while (kept < nodes.length && kept < this.open.length && adopts(this.open[kept], nodes[kept])) {
+      nodes[kept] = this.open[kept];
+      ++kept;
     }
-    this.open = blocks(this.text.slice(this.settled).split("\n"));
-    this.root.append(...this.open);
+    for (const node of this.open.slice(kept)) node.remove();
+    this.root.append(...nodes.slice(kept));
+    this.open = nodes.slice(settled.length);
   }
 
   // After the last empty line outside a fence that no list goes over.

@@ -37,6 +37,17 @@ TEST(Page, IsTheFilesOfItsFolder) {
   EXPECT_EQ(file_answer("/style.css", "")->content_type, "text/css; charset=utf-8");
 }
 
+// A proxy may serve the page under a prefix, so no file of it names a path from the root.
+TEST(Page, NamesItsFilesRelatively) {
+  const std::string index = std::string(file_answer("/", "")->body);
+  EXPECT_EQ(index.find("=\"/"), index.npos);
+  for (const char* name : {"api.js", "app.js", "chat.js", "list.js", "panel.js", "style.css"}) {
+    const std::string text = source(name);
+    for (const char* absolute : {"from \"/", "import \"/", "ask(\"/", "getJson(\"/", "fetch(\"/", "url(/"})
+      EXPECT_EQ(text.find(absolute), text.npos) << name << ": " << absolute;
+  }
+}
+
 TEST(Page, HasNoOtherPaths) {
   for (const char* path :
        {"", "app.js", "//", "/page.cpp", "/../app.js", "/app.js/", "/APP.JS", "/v1/models"})

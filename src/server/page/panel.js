@@ -83,7 +83,7 @@ function choiceRow({ field, value, from = "", why = "", rejected = [] }) {
 export async function showPlan() {
   const place = byId("choices");
   try {
-    const plan = await getJson("/plan");
+    const plan = await getJson("plan");
     const choices = Array.isArray(plan) ? plan : plan.choices ?? [];
     place.replaceChildren(element("dl", {}, ...choices.map(choiceRow)));
   } catch (error) {

@@ -1,15 +1,26 @@
-// The parameters of a request, as the form has them; kept in this browser.
+// The form of a conversation's parameters, and what of them goes into a request.
 import { byId } from "./dom.js";
 
-const place = "nibble.parameters";
 const form = byId("parameter-form");
-
 const fields = () => [...form.elements].filter((field) => field.name);
-const read = (field) => (field.type === "checkbox" ? field.checked : field.value);
+const blank = new Map(fields().map((field) => [field.name, field.type === "checkbox" ? field.defaultChecked : field.defaultValue ?? ""]));
+
+// A line is a text; \n, \t and \\ in it stand for a line break, a tab and a backslash.
+const marks = { n: "\n", t: "\t", "\\": "\\" };
+const stopTexts = (lines) => lines.split("\n").filter((line) => line !== "").map((line) => line.replace(/\\([nt\\])/g, (_, mark) => marks[mark]));
+const stopLines = (texts) => texts.map((text) => text.replace(/\\/g, "\\\\").replace(/\n/g, "\\n").replace(/\t/g, "\\t")).join("\n");
+
+function read(field) {
+  if (field.type === "checkbox") return field.checked;
+  if (field.type === "range" || field.type === "number") return field.value === "" ? undefined : Number(field.value);
+  if (field.name === "stop") return field.value === "" ? undefined : stopTexts(field.value);
+  return field.value === "" ? undefined : field.value;
+}
 
 function write(field, value) {
-  if (field.type === "checkbox") field.checked = value === true;
-  else field.value = String(value);
+  if (field.type === "checkbox") field.checked = value ?? blank.get(field.name);
+  else if (value === undefined) field.value = blank.get(field.name);
+  else field.value = Array.isArray(value) ? stopLines(value) : String(value);
 }
 
 function showValues() {
@@ -18,39 +29,30 @@ function showValues() {
   }
 }
 
-function keep() {
+export function showParameters(parameters) {
+  for (const field of fields()) write(field, parameters[field.name]);
   showValues();
-  try {
-    localStorage.setItem(place, JSON.stringify(Object.fromEntries(fields().map((field) => [field.name, read(field)]))));
-  } catch {
-    // A browser may forbid it; then the parameters last as long as the page.
-  }
 }
 
-export function restoreParameters() {
-  try {
-    const kept = JSON.parse(localStorage.getItem(place) ?? "{}");
-    for (const field of fields()) if (field.name in kept) write(field, kept[field.name]);
-  } catch {
-    form.reset();
-  }
-  showValues();
-  form.addEventListener("input", keep);
+export function shownParameters() {
+  return Object.fromEntries(fields().map((field) => [field.name, read(field)]).filter(([, value]) => value !== undefined));
+}
+
+// `take` is given the parameters after each change.
+export function onParameters(take) {
+  const tell = () => {
+    showValues();
+    take(shownParameters());
+  };
+  form.addEventListener("input", tell);
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("reset", () => setTimeout(keep));  // once the fields have their defaults again
+  form.addEventListener("reset", () => setTimeout(tell));  // once the fields have their defaults again
 }
-
-export const systemMessage = () => form.elements.system.value.trim();
 
 // Without a seed of the user's the page draws one, so that an answer can be had again.
-export function requestParameters() {
-  const parameters = {
-    temperature: Number(form.elements.temperature.value),
-    top_p: Number(form.elements.top_p.value),
-    seed: form.elements.seed.value === "" ? Math.floor(Math.random() * 1e6) : Number(form.elements.seed.value),
-  };
-  if (form.elements.max_tokens.value !== "") parameters.max_tokens = Number(form.elements.max_tokens.value);
-  if (form.elements.reasoning_effort.value) parameters.reasoning_effort = form.elements.reasoning_effort.value;
-  if (form.elements.logprobs.checked) Object.assign(parameters, { logprobs: true, top_logprobs: 5 });
-  return parameters;
+export function requestParameters(parameters) {
+  const { system, logprobs, seed, ...rest } = parameters;
+  const request = { seed: seed ?? Math.floor(Math.random() * 1e6), ...rest };
+  if (logprobs) Object.assign(request, { logprobs: true, top_logprobs: 5 });
+  return request;
 }
