@@ -16,6 +16,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, field
@@ -44,30 +45,75 @@ THREADED = {"engine": "Engine.*:EngineThread*"}
 
 
 @dataclass
+class Cost:
+    """What work took: by the clock, and of all CPUs together, which other work on the machine hardly changes."""
+    wall: float = 0
+    cpu: float = 0
+
+    def __str__(self):
+        return f"{self.wall:.0f} s ({self.cpu:.0f} CPU s)"
+
+
+@dataclass
 class Outcome:
     """What a part found out."""
     passed: int = 0
     failed: list = field(default_factory=list)   # names
     skipped: list = field(default_factory=list)  # (name, reason)
-    seconds: float = 0
+    built: Cost = field(default_factory=Cost)
+    ran: Cost = field(default_factory=Cost)
+    waited: float = 0  # for its build, while nothing ran
 
     def add(self, other):
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
+        self.built.cpu += other.built.cpu
+        self.ran.cpu += other.ran.cpu
 
     def line(self):
         return f"{self.passed} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"
 
 
-def run(command, timeout=None, **environment):
-    """(exit code, output) of a command; a timeout reads as a failure that says so."""
-    try:
-        done = subprocess.run([str(part) for part in command], cwd=ROOT, env=os.environ | environment, timeout=timeout,
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        return done.returncode, done.stdout.decode(errors="backslashreplace")
-    except subprocess.TimeoutExpired as expired:
-        return 124, (expired.stdout or b"").decode(errors="backslashreplace") + f"\nstopped after {timeout} s\n"
+class CpuTime:
+    """The CPU time of finished commands, added up by any thread."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.seconds = 0.0
+
+    def add(self, usage):
+        with self.lock:
+            self.seconds += usage.ru_utime + usage.ru_stime
+
+
+BUILDING, RUNNING = CpuTime(), CpuTime()
+
+
+def run(command, timeout=None, cpu=RUNNING, **environment):
+    """(exit code, output) of a command; a timeout reads as a failure that says so. Its CPU time, with that of all that
+    it started and waited for, goes to `cpu`."""
+    process = subprocess.Popen([str(part) for part in command], cwd=ROOT, env=os.environ | environment,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    expired = threading.Event()
+
+    def stop():
+        expired.set()
+        process.kill()
+
+    timer = threading.Timer(timeout, stop) if timeout else None
+    if timer:
+        timer.start()
+    output = process.stdout.read().decode(errors="backslashreplace")
+    process.stdout.close()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if timer:
+        timer.cancel()
+    cpu.add(usage)
+    if expired.is_set():
+        return 124, output + f"\nstopped after {timeout} s\n"
+    return process.returncode, output
 
 
 def one(name, command, **options):
@@ -103,16 +149,19 @@ def build(recipe):
     """Configures and builds; a failure is one failed test with the compiler's words."""
     if recipe.needs and not shutil.which(recipe.needs):
         return Outcome()
-    begin = time.monotonic()
-    outcome = one(f"configure {recipe.preset}", ["cmake", "--preset", recipe.preset, *recipe.options])
+    begin, cpu = time.monotonic(), BUILDING.seconds
+    outcome = one(f"configure {recipe.preset}", ["cmake", "--preset", recipe.preset, *recipe.options], cpu=BUILDING)
     if not outcome.failed:
         targets = recipe.targets()
         chosen = ["--target", *targets] if targets else []
         # Tests of the part before run meanwhile, and go first.
         command = ["nice", "-n", "10", "cmake", "--build", BUILD / recipe.preset, *chosen]
-        outcome = one(f"build {recipe.preset}", command)
-    print(f"   built {recipe.preset} in {time.monotonic() - begin:.0f} s", flush=True)
-    return outcome if outcome.failed else Outcome()
+        outcome = one(f"build {recipe.preset}", command, cpu=BUILDING)
+    if not outcome.failed:
+        outcome = Outcome()
+    outcome.built = Cost(time.monotonic() - begin, BUILDING.seconds - cpu)  # one build at a time
+    print(f"   built {recipe.preset} in {outcome.built}", flush=True)
+    return outcome
 
 
 class Builds:
@@ -349,11 +398,13 @@ def machine():
 def record(file, outcomes, total):
     lines = ["# Results of `make test-extended`", "", "Written by `tools/run_tests.py --extended --record`; not edited by hand.",
              "", "| | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in machine()),
-             "", "| part | passed | failed | skipped | seconds |", "| --- | ---: | ---: | ---: | ---: |"]
+             "", "| part | passed | failed | skipped | build s | its CPU s | run s | its CPU s |", "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
     for name, outcome in outcomes.items():
-        lines.append(f"| {name} | {outcome.passed} | {len(outcome.failed)} | {len(outcome.skipped)} | {outcome.seconds:.0f} |")
+        lines.append(f"| {name} | {outcome.passed} | {len(outcome.failed)} | {len(outcome.skipped)} | {outcome.built.wall:.0f} | {outcome.built.cpu:.0f} | "
+                     f"{outcome.ran.wall:.0f} | {outcome.ran.cpu:.0f} |")
     left_out = [name for name in EXTENDED if name not in outcomes]
-    lines += [f"| all | {total.passed} | {len(total.failed)} | {len(total.skipped)} | {total.seconds:.0f} |", ""]
+    lines += [f"| all | {total.passed} | {len(total.failed)} | {len(total.skipped)} | | {total.built.cpu:.0f} | | {total.ran.cpu:.0f} |", "",
+              f"By the clock all of it took {total.ran.wall:.0f} s: builds go on while tests run.", ""]
     lines += [f"- not part of this run: {', '.join(left_out)}"] if left_out else []
     lines += [f"- failed: {name}" for name in total.failed]
     lines += [f"- skipped: {name}: {reason}" for name, reason in total.skipped]
@@ -379,11 +430,13 @@ def main():
         print(f"== {name}", flush=True)
         begin = time.monotonic()
         built = builds.wait(name)
+        begun, cpu = time.monotonic(), RUNNING.seconds
         outcome = outcomes[name] = built if built.failed else PARTS[name](args)
-        outcome.seconds = time.monotonic() - begin
-        print(f"   {outcome.line()} in {outcome.seconds:.0f} s", flush=True)
+        outcome.built, outcome.waited = built.built, begun - begin
+        outcome.ran = Cost(time.monotonic() - begun, RUNNING.seconds - cpu)
+        print(f"   {outcome.line()}; ran {outcome.ran}, waited {outcome.waited:.0f} s for its build", flush=True)
         total.add(outcome)
-    total.seconds = time.monotonic() - start
+    total.ran.wall = time.monotonic() - start
     for name, reason in total.skipped:
         print(f"skipped: {name}: {reason}")
     for name in total.failed:
@@ -391,7 +444,10 @@ def main():
     if args.record:
         record(args.record, outcomes, total)
     SUMMARY.write_text(total.line() + "\n")
-    print(f"all parts took {total.seconds:.0f} s")
+    print(f"{'part':14} {'build s':>8} {'CPU s':>8} {'run s':>8} {'CPU s':>8}")
+    for name, outcome in outcomes.items():
+        print(f"{name:14} {outcome.built.wall:8.0f} {outcome.built.cpu:8.0f} {outcome.ran.wall:8.0f} {outcome.ran.cpu:8.0f}")
+    print(f"all parts took {total.ran.wall:.0f} s by the clock and {total.built.cpu + total.ran.cpu:.0f} CPU s")
     print(total.line(), flush=True)
     return 1 if total.failed else 0
 
