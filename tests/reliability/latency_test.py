@@ -1,7 +1,6 @@
 """What others notice of an attack: the time between the tokens of streams that run meanwhile."""
 import contextlib
 import json
-import math
 import multiprocessing
 import selectors
 import threading
@@ -104,15 +103,14 @@ def giant_words(server):
         thread.join()
 
 
+@pytest.mark.extended  # it measures how times are distributed, which on a shared machine says little in a minute
 @pytest.mark.skipif(SANITIZED, reason="times of a sanitized program are no times")
-@pytest.mark.parametrize("rounds, tokens", [(2, 150), pytest.param(4, 1900, marks=pytest.mark.extended)])
-def test_giant_words_do_not_slow_others_down(rounds, tokens):
+def test_giant_words_do_not_slow_others_down():
     with serving() as server, server.survives(growth_mib=300):
         begin = time.monotonic()
         assert server.ask("POST", "/tokenize", {"prompt": "abcdefghij" * 100_000}).status == 200
         assert time.monotonic() - begin < 2
-        limits = 2, 2 if rounds > 2 else math.inf  # a percentile of few tokens says nothing
-        check_slower_by_less(limits, server, rounds, tokens, nobody, giant_words)
+        check_slower_by_less((2, 2), server, 4, 1900, nobody, giant_words)
 
 
 class Crowd:
@@ -168,10 +166,10 @@ def such_that_do_not(server):
     crowd.close()
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(SANITIZED, reason="times of a sanitized program are no times")
-@pytest.mark.parametrize("rounds, tokens, readers, drips", [(2, 150, 40, 60), pytest.param(4, 1900, 1000, 2100, marks=pytest.mark.extended)])
-def test_clients_that_never_read_slow_others_down_no_more_than_such_that_do(rounds, tokens, readers, drips):
+def test_clients_that_never_read_slow_others_down_no_more_than_such_that_do():
+    readers, drips = 1000, 2100
     with serving("--max-queue", 900, "--max-connections", readers + drips + 100) as server:
         server.readers, server.drips = readers, drips
-        limits = 2, 1.1 if rounds > 2 else math.inf
-        check_slower_by_less(limits, server, rounds, tokens, such_that_read, such_that_do_not)
+        check_slower_by_less((2, 1.1), server, 4, 1900, such_that_read, such_that_do_not)
