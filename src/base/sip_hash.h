@@ -59,7 +59,9 @@ class SipHash {
   static std::uint64_t word_of(std::string_view bytes) {
     static_assert(std::endian::native == std::endian::little);
     std::uint64_t word = 0;
-    if (!bytes.empty()) std::memcpy(&word, bytes.data(), bytes.size());  // no bytes may be nowhere
+    if (!bytes.empty())
+      std::memcpy(&word, bytes.data(),
+                  bytes.size());  // an empty span may hold a null pointer, which memcpy must not get
     return word;
   }
 

@@ -248,7 +248,9 @@ constexpr Rule rules[] = {
               s.machine.cpu.has("avx512f");
      },
      [](const S&, const C&) {
-       return std::string("a Zen 4 that is led asks for the rest itself, and has room for few loads more");
+       return std::string(
+           "on a Zen 4 one prefetch in eight steps starts the hardware prefetcher, and more would fill its "
+           "miss buffers");
      }},
     {"reads-near", Field::weight_lines, Effect::prefer,
      [](const S& s, const C& c) {

@@ -110,7 +110,7 @@ const Batch& Scheduler::plan(Time now, std::vector<Event>& events) {
     (void)preempt_youngest(true);
     fill(step, now);
   }
-  NIBBLE_CHECK(!step.batch.empty() || requests_.empty(), "who waits, waits for somebody");
+  NIBBLE_CHECK(!step.batch.empty() || requests_.empty(), "a request waits although no sequence runs");
   if (step.batch.empty()) return step.batch;
   ++planned_;
   ++plans_;
@@ -165,7 +165,7 @@ bool Scheduler::awaits_token(const Entry& entry) const {
   return slot >= 0 && steps_[first_].batch.sequences[static_cast<std::size_t>(slot)].samples;
 }
 
-int Scheduler::known(const Entry& entry) const {
+int Scheduler::token_count(const Entry& entry) const {
   return static_cast<int>(entry.tokens.size()) + (awaits_token(entry) ? 1 : 0);
 }
 
@@ -176,7 +176,7 @@ bool Scheduler::goes_on(const Entry& entry) const {
 
 bool Scheduler::decodes(const Entry& entry) const {
   const Running* state = std::get_if<Running>(&entry.state);
-  return state != nullptr && state->planned >= entry.prompt && state->planned + 1 == known(entry) &&
+  return state != nullptr && state->planned >= entry.prompt && state->planned + 1 == token_count(entry) &&
          goes_on(entry);
 }
 
@@ -258,12 +258,12 @@ bool Scheduler::admit(Entry& entry, Time now) {
   const bool alone = running_ == 0;
   const int available = pages_.available(full_pages);
   // Looking its prefix up again each step would cost more than it tells.
-  if (!alone && available < queued.retry_at) return false;
+  if (!alone && available < queued.pages_needed) return false;
   if (!alone && pages_.has_windows() && pages_.available(window_pages) <= running_) return false;
 
   SequencePages pages = std::move(queued.pages);
   const int tokens = static_cast<int>(entry.tokens.size());
-  const int most = entry.scores ? std::min(entry.scored, tokens - 1) : tokens - 1;
+  const int most = entry.scores ? std::min(entry.prompt_logprobs_ready, tokens - 1) : tokens - 1;
   const int adopted = pages_.adopt(pages, prefix_of(entry), most);
   // Alone it takes what it needs; in company it leaves the others a page each, and comes back from a
   // preemption only to stay.
@@ -272,7 +272,7 @@ bool Scheduler::admit(Entry& entry, Time now) {
   const int missing = alone ? pages_.missing(pages, full_pages, tokens)
                             : pages_.missing(pages, full_pages, wished) + running_;
   if (missing > pages_.available(full_pages)) {
-    queued.retry_at = missing + available - pages_.available(full_pages);
+    queued.pages_needed = missing + available - pages_.available(full_pages);
     pages.release();
     queued.pages = std::move(pages);
     return false;
@@ -304,7 +304,7 @@ bool Scheduler::plan_rows(Step& step, Entries::iterator entry) {
   const int room = limits_.max_num_batched_tokens - static_cast<int>(step.batch.tokens.size());
   const int logit_room = limits_.max_logit_rows - static_cast<int>(step.batch.logit_rows.size());
   if (room <= 0 || logit_room <= 0) return false;
-  int rows = std::min(room, known(*entry) - state.planned);
+  int rows = std::min(room, token_count(*entry) - state.planned);
   if (entry->scores) rows = std::min(rows, logit_room);
   rows = room_in_window(*entry, rows);
   if (rows > 0) add_sequence(step, entry, rows);
@@ -328,7 +328,7 @@ void Scheduler::add_sequence(Step& step, Entries::iterator entry, int rows) {
                          .top = entry->top[index],
                          .logit_begin = static_cast<int>(batch.logit_rows.size()),
                          .prefill = first < entry->prompt,
-                         .samples = end == known(*entry) && entry->request.sampling.max_tokens > 0};
+                         .samples = end == token_count(*entry) && entry->request.sampling.max_tokens > 0};
   for (int position = first; position < end; ++position) {
     const std::size_t at = static_cast<std::size_t>(position);
     batch.tokens.push_back(at < entry->tokens.size() ? entry->tokens[at] : -1);
@@ -358,11 +358,11 @@ void Scheduler::add_logit_rows(Batch& batch, Entry& entry, BatchSequence& sequen
   sequence.logit_count = static_cast<int>(batch.logit_rows.size()) - sequence.logit_begin;
   if (targets == 0) return;
   // The row at position p tells of prompt[p + 1].
-  const std::size_t told = static_cast<std::size_t>(sequence.first_position) + 1;
+  const std::size_t first_target = static_cast<std::size_t>(sequence.first_position) + 1;
   const std::size_t count = static_cast<std::size_t>(targets);
   const std::size_t top = static_cast<std::size_t>(entry.request.sampling.prompt_top_logprobs);
-  sequence.target_logprobs = std::span(entry.prompt_logprobs).subspan(told, count);
-  sequence.target_top = std::span(entry.prompt_top).subspan(told * top, count * top);
+  sequence.target_logprobs = std::span(entry.prompt_logprobs).subspan(first_target, count);
+  sequence.target_top = std::span(entry.prompt_top).subspan(first_target * top, count * top);
 }
 
 void Scheduler::commit(std::span<const StepResult> results, std::vector<Event>& events) {
@@ -395,7 +395,7 @@ void Scheduler::commit_sequence(Entries::iterator entry, const BatchSequence& pl
     store(*entry, planned.row_count);
     if (planned.samples) {
       take_token(*entry, result, event);
-    } else if (entry->request.sampling.max_tokens > 0 || entry->scored < entry->prompt) {
+    } else if (entry->request.sampling.max_tokens > 0 || entry->prompt_logprobs_ready < entry->prompt) {
       return;
     } else {
       event.finish = FinishReason::length;  // nothing but the prompt was asked for
@@ -415,7 +415,7 @@ void Scheduler::store(Entry& entry, int rows) {
   Running& state = std::get<Running>(entry.state);
   state.stored += rows;
   entry.computed = std::max(entry.computed, state.stored);
-  entry.scored = std::max(entry.scored, std::min(state.stored, entry.prompt));
+  entry.prompt_logprobs_ready = std::max(entry.prompt_logprobs_ready, std::min(state.stored, entry.prompt));
   pages_.store(state.pages, prefix_of(entry), state.stored);
   pages_.leave_window(state.pages, state.stored);
 }
@@ -443,11 +443,11 @@ void Scheduler::take_token(Entry& entry, const StepResult& result, Event& event)
 }
 
 void Scheduler::tell(Entry& entry, Event event, std::vector<Event>& events) {
-  if (!entry.told) {
+  if (!entry.first_event_sent) {
     event.cached_tokens = std::max(entry.cached_tokens, 0);
     event.begun = entry.begun;
   }
-  entry.told = true;
+  entry.first_event_sent = true;
   events.push_back(std::move(event));
 }
 

@@ -1,10 +1,11 @@
 // Requests in, batches out: continuous batching with chunked prefill over a bounded page cache. Host only;
 // knows tokens and pages, never a tensor.
 //
-// A step is planned, run by somebody else, and committed. One more may be planned while one runs
-// (plan_ahead): tokens that the running step will give are place-holders then, which its commit fills in, and
-// sequences that turn out to have ended drop their rows. It may even begin before that commit (begin_ahead),
-// by somebody who finds those tokens himself: then its rows stay, and what comes of ended ones is nobody's.
+// The caller plans a step, runs it, and commits its results. While one step runs, one more may be planned
+// (plan_ahead). Tokens that the running step will produce are placeholders (-1) in it; the running step's
+// commit fills them in, and sequences that turn out to have ended lose their rows. The caller may even start
+// the planned step before that commit (begin_ahead), if its worker can read those tokens by itself. Then the
+// rows of ended sequences stay in the batch, and their results are dropped.
 #pragma once
 
 #include <array>
@@ -32,8 +33,8 @@ struct SchedulerLimits {
 
 // A request is a state, and the state owns its pages: whatever ends it gives them back.
 struct Queued {
-  SequencePages pages;  // none yet, but the room to note them
-  int retry_at = 0;     // available pages without which it does not fit, as far as is known
+  SequencePages pages;   // no pages yet, but capacity for their ids
+  int pages_needed = 0;  // estimate: with fewer available pages the request does not fit
 };
 struct Running {
   SequencePages pages;
@@ -49,13 +50,13 @@ struct SchedulerTotals {
   std::uint64_t recomputed_tokens = 0;
 };
 
-// Order of service is order of arrival: decoding sequences first, one row each, then prompt chunks. Who
-// arrived last makes room when pages run out and goes on where it was once its tokens are computed again,
-// with the same bits; it comes back when there is room for it to grow twofold, so that little work is
-// lost. Requests whose prompt begins like one that is being computed wait for it.
+// Order of service is order of arrival: decoding sequences first, one row each, then prompt chunks. When
+// pages run out, the youngest sequence is preempted: it gives its pages back and later recomputes its tokens,
+// with the same bits. It is admitted again when it has room to grow twofold, which bounds the recomputation.
+// A request whose prompt begins like one that is being computed waits for it.
 //
-// Submitting a request takes all the memory that its steps need: planning and committing allocate nothing,
-// but for the vector of events and the text of an error.
+// submit() allocates all that a request's steps need. Planning and committing allocate nothing but the vector
+// of events and the text of an error.
 class Scheduler {
  public:
   using Time = std::chrono::nanoseconds;  // of base/clock.h
@@ -74,16 +75,16 @@ class Scheduler {
   const SchedulerTotals& totals() const { return totals_; }
   const PageCache& pages() const { return pages_; }
 
-  // The next step. The batch refers into the scheduler until its commit(). Cancelled requests and those whose
-  // deadline has passed end here. What earlier events refer to is gone. Empty only if nothing is left.
+  // The next step. The batch points into the scheduler until its commit(). Cancelled requests and those past
+  // their deadline end here. Invalidates what earlier events point to. Empty only if no request is left.
   const Batch& plan(Time now, std::vector<Event>& events);
-  // The step after the one that runs; its place-holders (-1) are filled by that one's commit. Empty where
-  // that cannot be known yet, then it is planned after the commit.
+  // The step after the running one; the running step's commit fills in its placeholders (-1). Empty where it
+  // depends on results that are not known yet; then the caller plans it after the commit.
   const Batch& plan_ahead(Time now, std::vector<Event>& events);
-  // The step planned ahead begins now. Rows of a sequence that ends from here on are computed and belong to
-  // nobody: in the batch that sequence is empty then.
+  // Call when the worker starts the step planned ahead. Rows of a sequence that ends from here on are
+  // computed and dropped; in the batch that sequence is then empty.
   void begin_ahead();
-  // What the oldest step gave, in the order of its sequences.
+  // Results of the oldest planned step, in the order of its sequences.
   void commit(std::span<const StepResult> results, std::vector<Event>& events);
 
   // CHECKs the accounting of pages. For tests.
@@ -98,12 +99,12 @@ class Scheduler {
     std::vector<PageHash> hashes;  // of their whole pages
     Salt salt;
     int prompt = 0;
-    int computed = 0;        // most tokens ever stored at once; computing one of them again is recomputing
-    int preempted_at = 0;    // tokens that were stored when it last had to make room; 0: it never had to
-    int scored = 0;          // prompt tokens whose log-probabilities are here
-    int cached_tokens = -1;  // -1: not begun
+    int computed = 0;      // most tokens ever stored at once; computing one of them again is recomputing
+    int preempted_at = 0;  // tokens that were stored when it last had to make room; 0: it never had to
+    int prompt_logprobs_ready = 0;  // prompt tokens whose log-probabilities have been computed
+    int cached_tokens = -1;         // -1: not begun
     std::optional<Time> begun;
-    bool told = false;    // the first event is out
+    bool first_event_sent = false;
     bool scores = false;  // prompt log-probabilities are wanted and not all here: their rows must be computed
     Ending ending = Ending::none;
     // Where it stands in each planned step; -1: nowhere.
@@ -151,10 +152,10 @@ class Scheduler {
   void finish(Entries::iterator entry);
   void drop_ended(std::size_t index);
 
-  bool awaits_token(const Entry& entry) const;  // of the step that runs
-  int known(const Entry& entry) const;          // tokens, a place-holder included
+  bool awaits_token(const Entry& entry) const;  // from the running step
+  int token_count(const Entry& entry) const;    // including a placeholder
   bool decodes(const Entry& entry) const;
-  bool goes_on(const Entry& entry) const;  // as far as can be known while a step runs
+  bool goes_on(const Entry& entry) const;  // unless the running step's result ends it
   int most_stored(const Entry& entry) const;
   TokenPrefix prefix_of(const Entry& entry) const { return {entry.tokens, entry.hashes, entry.salt}; }
   void add_hashes(Entry& entry);

@@ -1,5 +1,5 @@
-// Which lines of weights that go by few inputs, one row after the other, are asked for ahead of their use.
-// What is best is a processor's own, and changes no bit.
+// Software prefetch of weights that meet few inputs, one row after the other. Which form is fastest depends
+// on the processor; it changes no bit.
 #pragma once
 
 #include <array>
@@ -10,9 +10,9 @@
 namespace nibble {
 
 enum class WeightLines : std::uint8_t {
-  led,        // as many as lead a processor that asks for the rest itself
-  each,       // into the second-level cache
-  each_near,  // into the first
+  led,        // one line in eight steps, which starts the hardware prefetcher
+  each,       // every line, into L2
+  each_near,  // every line, into L1
 };
 inline constexpr std::array<std::string_view, 3> weight_lines_names = {"led", "each", "each_near"};
 

@@ -1,4 +1,4 @@
-// moe_mxfp4 with room of its own, for tests and checks.
+// moe_mxfp4 with a workspace of its own, for tests and checks.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ inline std::vector<float> moe_with_room(OpContext& context, const MoeMxfp4Weight
   const std::size_t hidden = static_cast<std::size_t>(weights.down.front().rows),
                     width = static_cast<std::size_t>(weights.down.front().cols),
                     experts = weights.down.size(), rows = x.size() / hidden, slots = ids.size();
-  // What nobody writes is seen.
+  // NaN and -1 show what the op left unwritten.
   std::vector<float> out(x.size(), NAN), activations(slots * width, NAN), products(slots * hidden, NAN);
   std::vector<std::int32_t> order(slots, -1), offsets(experts + 1, -1);
   AlignedBytes room(moe_workspace_bytes(static_cast<int>(slots), static_cast<int>(experts),

@@ -1,6 +1,6 @@
-// Chat templates: the subset of Jinja that models ship (docs/internals/text.md says which), rendered as transformers
-// renders it (ImmutableSandboxedEnvironment, trim_blocks, lstrip_blocks, loopcontrols) but with limits, and
-// with the knowledge of which bytes the template wrote and which came with the request.
+// Chat templates: the subset of Jinja that models ship (docs/internals/text.md says which), rendered as
+// transformers renders it (ImmutableSandboxedEnvironment, trim_blocks, lstrip_blocks, loopcontrols) but with
+// limits, and with the knowledge of which bytes the template wrote and which came with the request.
 #pragma once
 
 #include <ctime>
