@@ -111,7 +111,11 @@ def test_an_answer_goes_on_while_another_conversation_is_open(page):
     page.wait("document.querySelector('#send').textContent === 'Stop'")
     choose(page, "Quick")
     assert last_text(page) == "Done." and page.run("document.querySelector('#send').textContent") == "Send"
-    assert page.run("document.querySelectorAll('#conversations .busy').length") == 1
+    page.wait("document.querySelectorAll('#conversations .busy').length === 1")
+    page.run("document.querySelector('#conversations .open').pressed = true")
+    set_parameters(page, temperature=0.4)  # keeps the conversation again, and changes nothing in the list
+    page.run("new Promise(requestAnimationFrame)")
+    assert page.run("document.querySelector('#conversations .open').pressed"), "who was about to press it would have missed"
     fulfil(held[0])
     page.wait("document.querySelectorAll('#conversations .busy').length === 0")
     assert last_text(page) == "Done."
@@ -331,6 +335,7 @@ def test_damaged_entries_stop_nothing_and_can_be_saved(page, tmp_path):
     reload(page)
     choose(page, "Odd")
     assert last_text(page) == "A" and page.run("document.querySelector('#system').value") == "s"
+    assert page.run("document.querySelector('.summary')") is None  # nobody knows how it went
 
 
 def test_a_full_browser_is_told_and_loses_nothing_on_the_page(page):

@@ -36,7 +36,8 @@ export class Answer {
   // One that is over already.
   static kept(record, again) {
     const answer = new Answer(record, again, (change) => change());
-    if (!record.details.finish_reason && !record.details.error) record.details.finish_reason = "interrupted";
+    const { seed, finish_reason: finish, error } = record.details;
+    if (seed !== undefined && !finish && !error) record.details.finish_reason = "interrupted";  // it began here
     answer.bodyView.append(record.content);
     answer.reasoningView.append(record.reasoning);
     answer.reasoning.hidden = record.reasoning === "";
@@ -179,7 +180,8 @@ export class Answer {
     if (record.tokens.length) actions.append(this.tokensButton());
     actions.append(button(record.details.error ? "Try again" : "Regenerate", this.again, { class: "quiet again" }));
     if (record.details.error) this.foot.append(element("p", { class: "error", role: "alert" }, record.details.error));
-    if (record.details.first_ms !== undefined || !record.details.error) this.foot.append(element("p", { class: "summary" }, this.summary()));
+    const { seed, first_ms: first, error } = record.details;
+    if (seed !== undefined && (first !== undefined || !error)) this.foot.append(element("p", { class: "summary" }, this.summary()));
     this.foot.append(actions);
   }
 

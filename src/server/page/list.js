@@ -92,11 +92,12 @@ function row(conversation) {
     type: "button", class: "open", "data-id": conversation.id, "aria-current": current ? "page" : false, tabindex: "-1", title,
   }, element("span", {}, title));
   if (conversation.control) choose.append(element("span", { class: "busy" }, element("span", { class: "unseen" }, ", answering")));
-  choose.addEventListener("click", () => openChosen(conversation));
+  // Looked up when pressed: another tab may have changed it meanwhile.
+  choose.addEventListener("click", () => openChosen(library.find(conversation.id)));
   const more = element("button", {
     type: "button", class: "quiet more", "aria-haspopup": "menu", "aria-label": `Rename, export or delete “${title}”`, tabindex: "-1",
   }, "•••");
-  more.addEventListener("click", () => openMenu(more, actions(conversation)));
+  more.addEventListener("click", () => openMenu(more, actions(library.find(conversation.id))));
   return element("li", current ? { class: "current" } : {}, choose, more);
 }
 
@@ -130,13 +131,16 @@ function drawRoom() {
 }
 
 let drawing = 0;
+let drawn = "";  // what the rows show
 
-export function draw() {
-  cancelAnimationFrame(drawing);
-  drawing = 0;
+function drawRows(conversations) {
+  // Rows that show the same stay, for someone may be about to press one.
+  const shows = JSON.stringify(conversations.map((each) =>
+    [each.id, titleOf(each), ageOf(each), each === opened(), each.control !== null]));
+  if (shows === drawn) return;
+  drawn = shows;
   const focused = place.contains(document.activeElement) ? document.activeElement : null;
   const focusedId = focused?.closest("li")?.firstElementChild.dataset.id;
-  const conversations = library.search(search.value);
   const groups = [];
   for (const conversation of conversations) {
     const age = ageOf(conversation);
@@ -147,14 +151,21 @@ export function draw() {
   place.replaceChildren(...groups.map(({ age, rows }) =>
     element("section", {}, element("h2", {}, age), element("ul", {}, ...rows))));
   place.scrollTop = top;
+  const again = focusedId && place.querySelector(`[data-id="${focusedId}"]`);
+  setTabStop(again || place.querySelector("[aria-current]") || place.querySelector(".open"));
+  if (again) (focused.classList.contains("more") ? again.nextElementSibling : again).focus();
+}
+
+export function draw() {
+  cancelAnimationFrame(drawing);
+  drawing = 0;
+  const conversations = library.search(search.value);
+  drawRows(conversations);
   const all = library.sorted();
   search.hidden = all.length < searchFrom && search.value === "";
   byId("no-conversations").hidden = conversations.length > 0;
   byId("no-conversations").textContent = search.value ? "Nothing has these words." : "No conversations yet. They are kept in this browser and nowhere else.";
   for (const name of ["export-all", "delete-all"]) byId(name).hidden = all.length === 0;
-  const again = focusedId && place.querySelector(`[data-id="${focusedId}"]`);
-  setTabStop(again || place.querySelector("[aria-current]") || place.querySelector(".open"));
-  if (again) (focused.classList.contains("more") ? again.nextElementSibling : again).focus();
   drawRoom();
 }
 
