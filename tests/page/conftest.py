@@ -30,6 +30,8 @@ def browser(tmp_path_factory):
 def page(browser, url):
     """The page, open and connected, of an own server; afterwards nothing foreign was asked for and no script failed."""
     asked, failures = [], []
+    browser.handlers = {}
+    browser.call("Page.navigate", url="about:blank")  # a page of another server may still look for it
     browser.handlers = {
         "Network.requestWillBeSent": lambda event: asked.append(event["request"]["url"]),
         "Runtime.exceptionThrown": lambda event: failures.append(event["exceptionDetails"]),
