@@ -20,7 +20,9 @@
 namespace nibble {
 
 struct WorkerLimits {
-  int threads = 0;  // 0: one for each CPU the process may use
+  int device = 0;   // on a GPU: which of this process's
+  int threads = 0;  // 0: as many as can run at the same time
+  bool pin_threads = false;
   int max_rows = 0;
   int max_logit_rows = 0;
   int max_sequences = 0;

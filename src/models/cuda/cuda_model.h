@@ -28,6 +28,7 @@ struct CudaForwardLimits {
   int logit_rows = 0;
   int sequences = 0;
   int many_tokens_from = moe_many_tokens_unplanned;  // an expert, for its kernel for many
+  std::uint32_t* stuck = nullptr;  // one word of pinned host memory (ops/cuda/stuck.h); null: nobody reads it
 };
 
 // Layers that look back equally far share page tables (core/batch.h).

@@ -321,6 +321,7 @@ GptOssCudaRoom lay_out_gpt_oss_room(const ModelConfig& config, const CudaForward
   room.moe.arrived = arena.take<std::uint32_t>(1);
   room.moe.many = arena.take<std::uint8_t>(many ? moe_many_bytes(all_slots, experts, up, down) : 0);
   room.moe.many_counters = arena.take<std::uint32_t>(many ? size(moe_many_counters(all_slots, experts)) : 0);
+  room.attention.stuck = room.linear.stuck = room.router.stuck = room.moe.stuck = limits.stuck;
   return room;
 }
 

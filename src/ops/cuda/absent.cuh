@@ -5,8 +5,6 @@
 
 namespace nibble {
 
-inline constexpr unsigned absent_give_up = 1u << 23;  // polls, which take seconds: a block is missing
-
 __device__ __forceinline__ float absent_word() { return __uint_as_float(absent_bits); }
 __device__ __forceinline__ bool is_absent(float sum) { return __float_as_uint(sum) == absent_bits; }
 __device__ __forceinline__ bool is_absent(const float4& sums) {

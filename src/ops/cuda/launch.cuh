@@ -89,13 +89,20 @@ void launch_kernel(const Launch& launch, void (*kernel)(Params...), const Args&.
 }
 
 // How many of such a launch's clusters the device in use runs at the same time: they lie in groups of
-// multiprocessors that are not all of one size, nor the same on every device of a kind.
+// multiprocessors that are not all of one size, nor the same on every device of a kind. 0: it can run none,
+// because a group is too small (a slice of a GPU) or because it knows no clusters of this size.
 template <class... Params>
 int clusters_at_once(const Launch& launch, void (*kernel)(Params...)) {
   int clusters = 0;
+  cudaError_t error = cudaSuccess;
   with_launch_config(launch, [&](const cudaLaunchConfig_t& config) {
-    cuda_check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+    error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
   });
+  if (error == cudaErrorInvalidClusterSize || error == cudaErrorInvalidConfiguration) {
+    (void)cudaGetLastError();  // later calls must not find it
+    return 0;
+  }
+  cuda_check(error);
   return clusters;
 }
 

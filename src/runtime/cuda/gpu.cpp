@@ -10,6 +10,7 @@
 #include "models/cuda/random_weights.h"
 #include "runtime/cuda/gpu_worker.h"
 #include "runtime/cuda/weight_upload.h"
+#include "tensor/cuda_check.h"
 
 namespace nibble {
 
@@ -41,6 +42,7 @@ void probe_gpus(Machine& machine) {
 
 Result<std::unique_ptr<Worker>> start_gpu_worker(const ModelConfig& config, GpuWeights weights,
                                                  const WorkerLimits& limits) {
+  cuda_check(cudaSetDevice(limits.device));
   if (!weights.source) {
     RandomWeights random(weights.seed);
     return GpuWorker::start(config, random, limits);

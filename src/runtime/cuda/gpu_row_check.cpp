@@ -148,7 +148,8 @@ Result<std::string> check_sampling() {
                                       .likeliest = listed,
                                       .likeliest_ids = device_ids.as<std::int32_t>(),
                                       .likeliest_logprobs = device_logprobs.as<float>(),
-                                      .workspace = workspace.as<std::uint8_t>()},
+                                      .workspace = workspace.as<std::uint8_t>(),
+                                      .most_row_blocks = sample_cuda_cluster()},
                                      nullptr));
   std::vector<SampledToken> tokens(params.size());
   std::vector<std::int32_t> ids(params.size() * listed);

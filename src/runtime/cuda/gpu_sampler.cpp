@@ -18,6 +18,7 @@ GpuSampler::Room::Room(const WorkerLimits& limits, int vocabulary, DeviceArena& 
 GpuSampler::GpuSampler(const WorkerLimits& limits, int vocabulary, ChangedRows changed,
                        DeviceBuffer room_memory, DeviceArena room)
     : vocabulary_(vocabulary),
+      cluster_(sample_cuda_cluster()),
       on_host_(vocabulary),
       changed_(std::move(changed)),
       room_memory_(std::move(room_memory)),
@@ -98,7 +99,8 @@ Status GpuSampler::sample(const Batch& batch, const SampleCudaParams* params, co
                       .likeliest = step.likeliest,
                       .likeliest_ids = room_.likeliest_ids,
                       .likeliest_logprobs = room_.likeliest_logprobs,
-                      .workspace = room_.workspace},
+                      .workspace = room_.workspace,
+                      .most_row_blocks = cluster_},
                      stream);
 }
 

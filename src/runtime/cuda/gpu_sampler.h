@@ -75,6 +75,7 @@ class GpuSampler {
   void bring_results(const Batch& batch, Brought& step, cudaStream_t stream);
 
   int vocabulary_;
+  int cluster_;  // blocks that share a row
   RowSampler on_host_;
   ChangedRows changed_;
   DeviceBuffer logits_;  // [max_logit_rows, vocabulary]

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "ops/cuda/stuck.h"
 #include "ops/sample/cuda/unlike_logits_cuda.h"
 #include "tensor/cuda_check.h"
 
@@ -37,9 +38,11 @@ std::int64_t free_device_bytes() {
 
 }  // namespace
 
-GpuWorker::GpuWorker(std::unique_ptr<CudaModel> model, CudaKvStore kv, StepInputs inputs, GpuSampler sampler,
-                     std::unique_ptr<CudaStream> stream)
-    : stream_(std::move(stream)),
+GpuWorker::GpuWorker(int device, PinnedBuffer stuck, std::unique_ptr<CudaModel> model, CudaKvStore kv,
+                     StepInputs inputs, GpuSampler sampler, std::unique_ptr<CudaStream> stream)
+    : device_(device),
+      stuck_(std::move(stuck)),
+      stream_(std::move(stream)),
       model_(std::move(model)),
       kv_(std::move(kv)),
       inputs_(std::move(inputs)),
@@ -50,20 +53,25 @@ GpuWorker::GpuWorker(std::unique_ptr<CudaModel> model, CudaKvStore kv, StepInput
 
 Result<std::unique_ptr<Worker>> GpuWorker::start(const ModelConfig& config, WeightFeed& feed,
                                                  const WorkerLimits& limits) {
+  cuda_check(cudaSetDevice(limits.device));
+  NIBBLE_ASSIGN(PinnedBuffer stuck, PinnedBuffer::allocate(sizeof(std::uint32_t)));
+  *stuck.at<std::uint32_t>(0) = static_cast<std::uint32_t>(Stuck::nobody);
   auto stream = std::make_unique<CudaStream>();
   const std::int64_t free_before = free_device_bytes();
   const CudaForwardLimits forward{.rows = limits.max_rows,
                                   .logit_rows = limits.max_logit_rows,
                                   .sequences = limits.max_sequences,
-                                  .many_tokens_from = limits.many_tokens_from};
+                                  .many_tokens_from = limits.many_tokens_from,
+                                  .stuck = stuck.at<std::uint32_t>(0)};
   NIBBLE_ASSIGN(std::unique_ptr<CudaModel> model, load_cuda_model(config, forward, feed, stream->get()));
   NIBBLE_ASSIGN(CudaKvStore kv,
                 CudaKvStore::allocate(config, limits.kv_dtype, limits.page_size, limits.page_counts));
   const int group = model->query_heads_a_key_head();
   NIBBLE_ASSIGN(GpuSampler sampler, GpuSampler::allocate(limits, static_cast<int>(config.vocab_size)));
   NIBBLE_ASSIGN(StepInputs inputs, StepInputs::allocate(limits, group, sampler.chosen()));
-  std::unique_ptr<GpuWorker> worker(new GpuWorker(std::move(model), std::move(kv), std::move(inputs),
-                                                  std::move(sampler), std::move(stream)));
+  std::unique_ptr<GpuWorker> worker(new GpuWorker(limits.device, std::move(stuck), std::move(model),
+                                                  std::move(kv), std::move(inputs), std::move(sampler),
+                                                  std::move(stream)));
   if (limits.graphs) {
     NIBBLE_RETURN_IF_ERROR(worker->graphs_.capture(*worker->model_, worker->inputs_,
                                                    worker->sampler_.logits(), limits.max_sequences,
@@ -82,6 +90,8 @@ Status GpuWorker::run(const Batch& batch, std::span<StepResult> results) {
 
 Status GpuWorker::begin(const Batch& batch) {
   NIBBLE_CHECK(begun_ < 2, "a third step begins once the first is finished");
+  // Every thread begins with device 0, and steps may run on another one than the worker was started on.
+  cuda_check(cudaSetDevice(device_));
   const int sequences = static_cast<int>(batch.sequences.size());
   const bool one_row_each = has_one_row_each(batch);
   const int graph = one_row_each ? graphs_.size_for(sequences) : 0;
@@ -110,11 +120,20 @@ Status GpuWorker::finish(const Batch& batch, std::span<StepResult> results) {
   const GpuSampler::Place oldest = begun_ == 2 ? other(newest_) : newest_;
   {
     const TimedScope scope(times_, "waiting for the GPU");
-    cuda_check(cudaEventSynchronize(done_[oldest].get()));
+    require(cudaEventSynchronize(done_[oldest].get()));
   }
   sampler_.collect(batch, oldest, results);
   --begun_;
   return {};
+}
+
+void GpuWorker::require(cudaError_t error) const {
+  if (error == cudaSuccess) return;
+  const std::string_view stuck = stuck_name(*reinterpret_cast<const Stuck*>(stuck_.data()));
+  check_failed("the GPU's step ended",
+               std::string(cudaGetErrorName(error)) + ": " + cudaGetErrorString(error) +
+                   (stuck.empty() ? "" : "; a kernel gave up waiting for " + std::string(stuck)),
+               SourceLocation::current());
 }
 
 bool GpuWorker::may_begin_behind(const Batch&, const Batch& next) const {

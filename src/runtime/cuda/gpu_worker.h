@@ -20,6 +20,7 @@ namespace nibble {
 
 class GpuWorker final : public Worker {
  public:
+  // On the device that the limits name, which it makes the calling thread's. Steps may run on another thread.
   static Result<std::unique_ptr<Worker>> start(const ModelConfig& config, WeightFeed& feed,
                                                const WorkerLimits& limits);
 
@@ -35,13 +36,17 @@ class GpuWorker final : public Worker {
   std::int64_t device_bytes() const override { return device_bytes_; }
 
  private:
-  GpuWorker(std::unique_ptr<CudaModel> model, CudaKvStore kv, StepInputs inputs, GpuSampler sampler,
-            std::unique_ptr<CudaStream> stream);
+  GpuWorker(int device, PinnedBuffer stuck, std::unique_ptr<CudaModel> model, CudaKvStore kv,
+            StepInputs inputs, GpuSampler sampler, std::unique_ptr<CudaStream> stream);
 
   // One step of each size with its graph and without: refused where a bit differs.
   Status hold_graphs_to_eager_bits(const WorkerLimits& limits);
   Status queue_forward(const StepShape& shape, bool in_graph);
+  // A call that waited for the GPU: stops the process where that failed, and says which kernel gave up.
+  void require(cudaError_t error) const;
 
+  int device_;
+  PinnedBuffer stuck_;                  // one word (ops/cuda/stuck.h)
   std::unique_ptr<CudaStream> stream_;  // what runs on it is waited for before memory goes
   std::unique_ptr<CudaModel> model_;
   CudaKvStore kv_;

@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "models/cuda/gpt_oss_cuda.h"
@@ -487,6 +488,22 @@ TEST_F(GpuWorkerOnTheGpu, NoStepBeginsBehindOneThatTheHostSamplesNorOneThatDepen
   ASSERT_TRUE(gpu->run(lists, results).ok());
   EXPECT_FALSE(gpu->may_begin_behind(lists, plains));
 }
+
+#ifdef NIBBLE_GPU_EMULATION
+TEST_F(GpuWorkerOnTheGpu, StepsUseItsDeviceWhicheverThreadRunsThem) {
+  const ModelConfig config = example_config();
+  WorkerLimits limits = limits_of(config, false);
+  limits.device = 1;
+  RandomWeights random(1);
+  const std::unique_ptr<Worker> worker = must(GpuWorker::start(config, random, limits));
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  const Heard here = run_alone(*worker, sequence_of(random_prompt(4, 30), 30, {0}), 3);
+  Heard there;
+  std::thread([&] { there = run_alone(*worker, sequence_of(random_prompt(4, 30), 30, {0}), 3); }).join();
+  EXPECT_TRUE(here == there);
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+}
+#endif
 
 TEST_F(GpuWorkerOnTheGpu, RandomWeightsFollowFromTheirSeed) {
   const ModelConfig config = example_config();

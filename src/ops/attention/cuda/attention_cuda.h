@@ -69,6 +69,7 @@ struct AttentionCudaWorkspace {
   // [attention_partials(..)], what blocks leave for each other, read word by word as it comes; all absent
   // before and after a launch (absent.h).
   float* partials = nullptr;
+  std::uint32_t* stuck = nullptr;  // one word of pinned host memory (ops/cuda/stuck.h); null: nobody reads it
 };
 
 // All pointers are to device memory.

@@ -22,6 +22,7 @@
 #include "ops/attention/cuda/attention_shares.cuh"
 #include "ops/attention/cuda/kv_operands.cuh"
 #include "ops/cuda/absent.cuh"
+#include "ops/ptx/give_up.cuh"
 #include "tensor/cuda_check.h"
 
 namespace nibble {
@@ -295,7 +296,8 @@ __device__ __forceinline__ void leave(float* partial, const Total& total, int co
 // A total of this thread's rows from where another block leaves it, in the order of leave(); its place is
 // absent afterwards. l is there in the warps whose it is.
 template <int rows>
-__device__ __forceinline__ void adopt(float* partial, Total& total, int count, const Reader& reader) {
+__device__ __forceinline__ void adopt(float* partial, Total& total, int count, const Reader& reader,
+                                      std::uint32_t* stuck) {
   const float nothing = absent_word();
 #pragma unroll
   for (int row = 0; row < rows; ++row) {
@@ -304,7 +306,7 @@ __device__ __forceinline__ void adopt(float* partial, Total& total, int count, c
     const float* const at = partial + query * attention_partial_floats;
     const float2* const o = reinterpret_cast<const float2*>(at + 8 * reader.warp + 2 * reader.t);
     for (unsigned polls = 0;; ++polls) {
-      if (polls == absent_give_up) __trap();
+      if (polls == ptx::give_up_polls) ptx::give_up(stuck, Stuck::attention_totals);
       const float2 both = ptx::load_relaxed(o);
       const float m = ptx::load_relaxed(at + kv_head_dim + 4 + reader.t);
       const float l = reader.warp == row ? ptx::load_relaxed(at + kv_head_dim + reader.t) : 0.0f;
@@ -346,7 +348,8 @@ __device__ __forceinline__ void put_out(const Tile& tile, const Total& total, Fe
 // Brings `count` totals near, from `begin` of a share's on: the front's, then the splits behind the front. Of
 // each `quads` of four words, from `from` on; they are absent afterwards.
 __device__ __forceinline__ void fetch_totals(const Share& share, float* from, std::size_t apart, int begin,
-                                             int count, int quads, float4* staged, int thread) {
+                                             int count, int quads, float4* staged, int thread,
+                                             std::uint32_t* stuck) {
   constexpr int once = 4;
   const unsigned inverse = (1u << 21) / static_cast<unsigned>(quads) + 1;  // exact up to 6,144 / quads
   const float nothing = absent_word();
@@ -367,7 +370,7 @@ __device__ __forceinline__ void fetch_totals(const Share& share, float* from, st
     for (int i = 0; i < once; ++i) {
       if (first + i * readers >= count * quads) continue;
       for (unsigned polls = 0; is_absent(found[i]); ++polls) {
-        if (polls == absent_give_up) __trap();
+        if (polls == ptx::give_up_polls) ptx::give_up(stuck, Stuck::attention_totals);
         found[i] = ptx::load_relaxed(places[i]);
       }
       staged[first + i * readers] = found[i];
@@ -398,7 +401,8 @@ __device__ __forceinline__ void end_queries(const Work& work, const Share& share
   for (int begin = 0; begin < totals; begin += once) {
     const int count = min(once, totals - begin);
     await_readers();  // what was staged before has been read, and the last of the ring
-    fetch_totals(share, from, apart, begin, count, rows * partial_quads, staged, reader.thread);
+    fetch_totals(share, from, apart, begin, count, rows * partial_quads, staged, reader.thread,
+                 work.args.workspace.stuck);
     await_readers();  // it is staged
     if (row >= rows) continue;
 #pragma unroll 4
@@ -459,7 +463,8 @@ __device__ __forceinline__ void read_pair(const Work& work, const Pair& pair, in
 #pragma unroll 1
     for (; step < split_past; ++step) steps.run(of_split, step, step + 1 < past);
     if (front || work.hands_on) {
-      if (!has_total) adopt<rows>(work.partial(pair, 0), total, tile.count, reader);
+      if (!has_total)
+        adopt<rows>(work.partial(pair, 0), total, tile.count, reader, work.args.workspace.stuck);
       has_total = true;
       total.template take_in_all<rows>(of_split, reader.warp);
     } else {

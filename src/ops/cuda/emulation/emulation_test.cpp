@@ -10,6 +10,7 @@
 
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/cluster.cuh"
+#include "ops/ptx/give_up.cuh"
 #include "ops/ptx/grid.cuh"
 #include "ops/ptx/tensor_map.cuh"
 #include "ops/ptx/warpgroup.cuh"
@@ -203,6 +204,17 @@ TEST(EmulationDeathTest, StopsAKernelThatBreaksTheRules) {
         emulation::finish_launches();
       },
       "a launch that has not waited");
+}
+
+TEST(EmulationDeathTest, NamesWhatAKernelGaveUpWaitingFor) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  static unsigned arrived = 0;
+  EXPECT_DEATH(run({.blocks_x = 1, .threads = 1},
+                   [] {
+                     ptx::count_up_release(&arrived);  // the second block never comes
+                     ptx::await_count(&arrived, 2, nullptr, Stuck::expert_grid);
+                   }),
+               "gave up waiting for the other blocks of the experts' decode kernel");
 }
 
 }  // namespace

@@ -21,6 +21,8 @@ class Stream {
   void wait();
   void wait_for(std::uint64_t count);
 
+  int device = 0;  // of the thread that made it
+
  private:
   void run_until(std::uint64_t count);
 

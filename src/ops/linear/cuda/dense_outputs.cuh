@@ -302,9 +302,10 @@ struct DenseRun {
 // Instances for both outputs are in the kernels' files.
 template <class Output>
 void run_few(const DenseRun& run, const Output& output, cudaStream_t stream);
-// Tokens [first, past), at most linear_few_tokens, of a K that linear_takes_some.
+// Tokens [first, past), at most linear_few_tokens, of a K that linear_takes_some. False, and nothing queued,
+// if the device runs no cluster of the kernel's blocks.
 template <class Output>
-void run_some(const DenseRun& run, int first, int past, const Output& output, cudaStream_t stream);
+bool run_some(const DenseRun& run, int first, int past, const Output& output, cudaStream_t stream);
 template <class Output>
 void run_many(const DenseRun& run, const Output& output, cudaStream_t stream);
 // One token, the norm of what norm_linear_takes.

@@ -11,6 +11,7 @@
 #include "ops/cuda/absent.cuh"
 #include "ops/linear/cuda/dense_outputs.cuh"
 #include "ops/linear/cuda/dense_ring.cuh"
+#include "ops/ptx/give_up.cuh"
 #include "ops/ptx/grid.cuh"
 
 namespace nibble {
@@ -25,6 +26,7 @@ struct FewParams {
   int first_token, tokens;  // those of this launch end with tokens
   int stages;               // of the ring
   float4* sums;             // [blocks, dense_k_chunks, columns / 8, product_threads]
+  std::uint32_t* stuck;     // LinearCudaWorkspace's
   Output output;
 };
 
@@ -113,7 +115,8 @@ __device__ __forceinline__ void leave_sums(float4* place, const float (&sums)[co
 // Adds the sums of chunks [from, 8) of the block's last tile, which other blocks leave, and makes their
 // places absent again for the next launch. All of a thread's are asked for together.
 template <int columns>
-__device__ __forceinline__ void add_left_sums(float (&totals)[columns / 2], float4* sums, int from) {
+__device__ __forceinline__ void add_left_sums(float (&totals)[columns / 2], float4* sums, int from,
+                                              std::uint32_t* stuck) {
   const float nothing = absent_word();
   const auto place = [&](int chunk, int group) {
     return sums_of<columns>(sums, static_cast<int>(blockIdx.x), chunk) + threadIdx.x +
@@ -135,7 +138,7 @@ __device__ __forceinline__ void add_left_sums(float (&totals)[columns / 2], floa
       if (chunk < from) continue;
       // All lanes go around together: what diverges here would have later products one by one.
       for (unsigned polls = 0; __ballot_sync(0xffffffffu, is_absent(left[i][chunk])) != 0; ++polls) {
-        if (polls == absent_give_up) __trap();
+        if (polls == ptx::give_up_polls) ptx::give_up(stuck, Stuck::dense_sums);
         left[i][chunk] = ptx::load_relaxed(place(chunk, i));
       }
       ptx::store_relaxed(place(chunk, i), make_float4(nothing, nothing, nothing, nothing));
@@ -174,7 +177,7 @@ __device__ __forceinline__ void multiply_units(const FewParams<Output>& params, 
       }
     }
     if (first > 0) continue;
-    if (past < dense_k_chunks) products.add_others(totals, params.sums, past);
+    if (past < dense_k_chunks) products.add_others(totals, params.sums, past, params.stuck);
     put_out<columns>(params.output, tile, params.first_token, params.tokens, totals, needs);
   }
 }

@@ -45,6 +45,7 @@ struct LinearCudaWorkspace {
   float* few_sums = nullptr;   // [linear_few_floats(blocks, tokens)], all absent between launches (absent.h)
   float* many_sums = nullptr;  // [linear_many_floats(blocks)]
   std::uint32_t* arrived = nullptr;  // [blocks], 0 between launches
+  std::uint32_t* stuck = nullptr;  // one word of pinned host memory (ops/cuda/stuck.h); null: nobody reads it
 };
 
 // The columns of the kernel for few tokens that `tokens` of them take, as many as a launch has of them.

@@ -154,14 +154,30 @@ TEST_F(LinearOnTheGpu, RoomLeftToOthersMovesNoBit) {
   for (const int tokens : {1, 4, 5, 12, 20}) {
     const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(tokens * matrix.shape.cols));
     const std::vector<float> expected = matrix.times(x, LinearPath::few);
-    // From a ring as long as it gets to one of three stages, in which two blocks go around often.
-    for (const int beside : {1, 40 * 1024, 100 * 1024, 120 * 1024}) {
+    // From a ring as long as it gets to one of three stages, in which two blocks go around often; and beside
+    // a block that leaves no room at all.
+    for (const int beside : {1, 40 * 1024, 100 * 1024, 120 * 1024, 1024 * 1024}) {
       const std::vector<float> found = matrix.times(x, LinearPath::few, 2, beside);
       EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size() * 4), 0)
           << tokens << " tokens, " << beside << " bytes beside";
     }
   }
 }
+
+#ifdef NIBBLE_GPU_EMULATION
+TEST_F(LinearOnTheGpu, ADeviceWithoutLargeClustersGivesTheSameBits) {
+  std::mt19937 random(31);
+  Matrix matrix(random, 130, 448);
+  for (const int tokens : {33, 70, 140}) {
+    const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(tokens * matrix.shape.cols));
+    const std::vector<float> expected = matrix.times(x, LinearPath::few);
+    emulation::largest_cluster = 4;
+    const std::vector<float> found = matrix.times(x, LinearPath::few);
+    emulation::largest_cluster = 16;
+    EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size() * 4), 0) << tokens << " tokens";
+  }
+}
+#endif
 
 TEST_F(LinearOnTheGpu, RoundsOnceWhereBfloat16IsAskedFor) {
   std::mt19937 random(4);

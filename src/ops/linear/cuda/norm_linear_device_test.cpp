@@ -106,6 +106,7 @@ TEST_F(NormLinearOnTheGpu, HasTheBitsOfTheNormAndTheProduct) {
     norm.tiles.fill(0xff);
     for (const int blocks : small_cases ? std::vector<int>{0, 1, 2} : std::vector<int>{0, 1, 5, 131, 0, 0}) {
       y.fill(0xff);
+      product.beside = blocks == 1 ? 1024 * 1024 : 0;  // a block that leaves no room, and the usual one
       product.blocks = blocks;
       const Status status = norm_linear_cuda(norm.args(), product, nullptr);
       ASSERT_TRUE(status.ok()) << status.message();

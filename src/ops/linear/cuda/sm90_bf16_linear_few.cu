@@ -17,7 +17,6 @@
 // memory's queues hold up the few bytes those grids are waiting for (half a microsecond of a norm's loads).
 #include <algorithm>
 
-#include "base/check.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/dense_units.cuh"
 #include "ops/ptx/async_copy.cuh"
@@ -44,14 +43,6 @@ constexpr int longest_ring<QkvOutput> = most_stages;
 template <int columns>
 constexpr int few_stage_bytes = stage_weight_bytes + columns / token_group* stage_group_bytes;
 
-// The stages of the ring: as much as there is beside a block of the launch before or behind, since the
-// product of a step's few rows is a matter of how many weights there are when its activations come.
-template <int columns, class Output>
-int ring_stages(int tokens, int beside) {
-  const int room = share_of(tokens).bytes - beside - shared_of_norm - 2 * shared_of_block;
-  return std::min(room / few_stage_bytes<columns>, longest_ring<Output>);
-}
-
 // Sums of a chunk as the ring brings them, and how many of them a stage holds.
 template <int columns>
 constexpr int chunk_sum_bytes = chunk_quads<columns>* static_cast<int>(sizeof(float4));
@@ -65,6 +56,16 @@ constexpr bool brings_sums = columns > 16;
 constexpr int least_stages = 3;  // as many sums as there can be have one each
 static_assert((dense_k_chunks - 1) <= least_stages * stage_sums<24>);
 static_assert((dense_k_chunks - 1) <= least_stages * stage_sums<few_columns>);
+
+// The stages of the ring: as many as fit beside a block of the launch before or behind, because a step of few
+// rows takes as long as its weights, and those in the ring come before the activations do. Where that block
+// leaves too little, the ring has its least size and the two blocks run one after the other.
+template <int columns, class Output>
+int ring_stages(int tokens, int beside) {
+  static_assert(least_stages * few_stage_bytes<columns> + shared_of_block <= shared_196_kb.bytes);
+  const int room = share_of(tokens).bytes - beside - shared_of_norm - 2 * shared_of_block;
+  return std::clamp(room / few_stage_bytes<columns>, least_stages, longest_ring<Output>);
+}
 
 // The first chunk of the last tile of units [begin, end) that other blocks leave sums of, if that tile's
 // first chunk is among the units; or dense_k_chunks.
@@ -145,7 +146,7 @@ __device__ __forceinline__ void fetch_tokens(const FewParams<Output>& params, st
 // has brought, or will leave, and makes their places absent again for the next launch.
 template <int columns, class Products>
 __device__ __forceinline__ void add_brought_sums(float (&totals)[columns / 2], float4* sums,
-                                                 Products& products, int from) {
+                                                 Products& products, int from, std::uint32_t* stuck) {
   RingTurn& turn = products.turn;
   const float nothing = absent_word();
   int in_stage = 0;
@@ -165,7 +166,7 @@ __device__ __forceinline__ void add_brought_sums(float (&totals)[columns / 2], f
     }
     // All lanes go around together: what diverges here would have later products one by one.
     for (unsigned polls = 0; __ballot_sync(0xffffffffu, absent) != 0; ++polls) {
-      if (polls == absent_give_up) __trap();
+      if (polls == ptx::give_up_polls) ptx::give_up(stuck, Stuck::dense_sums);
       absent = false;
 #pragma unroll
       for (int i = 0; i < columns / 8; ++i) {
@@ -213,11 +214,12 @@ struct Products {
     ptx::wgmma_wait(sums);
     leave_stage(barriers.empty, before);
   }
-  __device__ __forceinline__ void add_others(float (&totals)[columns / 2], float4* left, int from) {
+  __device__ __forceinline__ void add_others(float (&totals)[columns / 2], float4* left, int from,
+                                             std::uint32_t* stuck) {
     if constexpr (brings_sums<columns>) {
-      add_brought_sums<columns>(totals, left, *this, from);
+      add_brought_sums<columns>(totals, left, *this, from, stuck);
     } else {
-      add_left_sums<columns>(totals, left, from);
+      add_left_sums<columns>(totals, left, from, stuck);
     }
   }
 };
@@ -257,7 +259,6 @@ __global__ void __maxnreg__(most_registers<columns>)
 template <int columns, class Output>
 void launch_few(FewParams<Output> params, const DenseRun& run, cudaStream_t stream) {
   params.stages = ring_stages<columns, Output>(run.x.tokens, run.beside);
-  NIBBLE_CHECK(params.stages >= least_stages);
   const int shared_bytes = params.stages * few_stage_bytes<columns>;
   const auto kernel = sm90_bf16_linear_few<columns, Output>;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
@@ -274,13 +275,11 @@ void launch_few(FewParams<Output> params, const DenseRun& run, cudaStream_t stre
 
 template <class Output>
 void run_few(const DenseRun& run, const Output& output, cudaStream_t stream) {
-  const int most = linear_takes_some(run.weight.shape, run.x.tokens) ? linear_few_tokens : few_columns;
-  for (int first = 0; first < run.x.tokens; first += most) {
-    const int past = std::min(first + most, run.x.tokens);
-    if (linear_takes_some(run.weight.shape, past - first)) {
-      run_some(run, first, past, output, stream);
+  for (int first = 0, past = 0; first < run.x.tokens; first = past) {
+    past = std::min(first + linear_few_tokens, run.x.tokens);
+    if (linear_takes_some(run.weight.shape, past - first) && run_some(run, first, past, output, stream))
       continue;
-    }
+    past = std::min(first + few_columns, run.x.tokens);
     const FewParams<Output> params{.weights = run.weight.data,
                                    .x = run.x.data,
                                    .shape = run.weight.shape,
@@ -288,6 +287,7 @@ void run_few(const DenseRun& run, const Output& output, cudaStream_t stream) {
                                    .tokens = past,
                                    .stages = 0,
                                    .sums = reinterpret_cast<float4*>(run.workspace.few_sums),
+                                   .stuck = run.workspace.stuck,
                                    .output = output};
     switch (linear_columns(past - first)) {
       case 8: launch_few<8>(params, run, stream); break;

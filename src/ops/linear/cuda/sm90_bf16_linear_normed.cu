@@ -245,8 +245,9 @@ struct Products {
     ptx::wgmma_wait(sums);
     leave_stage(barriers.empty, before);
   }
-  __device__ __forceinline__ void add_others(float (&totals)[token_group / 2], float4* left, int from) const {
-    add_left_sums<token_group>(totals, left, from);
+  __device__ __forceinline__ void add_others(float (&totals)[token_group / 2], float4* left, int from,
+                                             std::uint32_t* stuck) const {
+    add_left_sums<token_group>(totals, left, from, stuck);
   }
 };
 
@@ -300,9 +301,11 @@ void run_normed(const DenseRun& run, const AddRmsNormCudaArgs& norm, const Outpu
   const SharedShare share = share_of(1);
   const int row_bytes = run.weight.shape.padded_cols() * 2 + row_bytes_past;
   const int room = share.bytes - run.beside - 2 * shared_of_block - row_bytes;
-  const int stages = std::min(room / stage_weight_bytes, most_stages);
-  const int landing = stages - (landing_bytes(norm) + stage_weight_bytes - 1) / stage_weight_bytes;
-  NIBBLE_CHECK(landing >= early_stages);
+  // The residual and the products land in the last stages, behind the early ones. Where the block beside this
+  // one leaves too little for both, the ring has its least size and the two run one after the other.
+  const int landed = (landing_bytes(norm) + stage_weight_bytes - 1) / stage_weight_bytes;
+  const int stages = std::clamp(room / stage_weight_bytes, early_stages + landed, most_stages);
+  const int landing = stages - landed;
   const int shared_bytes = stages * stage_weight_bytes + row_bytes;
   // One for up to 3,072 columns, as gpt-oss has, and one for all.
   constexpr int few_eights = most_eights - 1;
@@ -323,6 +326,7 @@ void run_normed(const DenseRun& run, const AddRmsNormCudaArgs& norm, const Outpu
                                                  .tokens = 1,
                                                  .stages = stages,
                                                  .sums = reinterpret_cast<float4*>(run.workspace.few_sums),
+                                                 .stuck = run.workspace.stuck,
                                                  .output = output},
                                      .norm = norm,
                                      .landing = landing});

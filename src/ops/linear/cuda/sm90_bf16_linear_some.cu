@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(some_threads, 1)
 }
 
 template <int columns, class Output>
-void launch_some(const SomeParams<Output>& params, int blocks, cudaStream_t stream) {
+bool launch_some(const SomeParams<Output>& params, int blocks, cudaStream_t stream) {
   const auto kernel = sm90_bf16_linear_some<columns, Output>;
   constexpr int bytes = SomeShared<columns>::bytes;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
@@ -281,26 +281,29 @@ void launch_some(const SomeParams<Output>& params, int blocks, cudaStream_t stre
                 .stream = stream,
                 .overlaps = true,
                 .cluster = cluster_blocks};
-  const int most = clusters_at_once(launch, kernel) * blocks / processors_of_device();
+  const int at_once = clusters_at_once(launch, kernel);
+  if (at_once == 0) return false;
+  const int most = at_once * blocks / processors_of_device();
   launch.blocks = dim3(static_cast<unsigned>(std::clamp(most, 1, params.shape.tiles()) * cluster_blocks));
   launch_kernel(launch, kernel, params);
+  return true;
 }
 
 }  // namespace
 
 template <class Output>
-void run_some(const DenseRun& run, int first, int past, const Output& output, cudaStream_t stream) {
+bool run_some(const DenseRun& run, int first, int past, const Output& output, cudaStream_t stream) {
   const SomeParams<Output> params{.weights = run.weight.data,
                                   .x = run.x.data,
                                   .shape = run.weight.shape,
                                   .first_token = first,
                                   .tokens = past,
                                   .output = output};
-  past - first <= 64 ? launch_some<64>(params, run.blocks, stream)
-                     : launch_some<128>(params, run.blocks, stream);
+  return past - first <= 64 ? launch_some<64>(params, run.blocks, stream)
+                            : launch_some<128>(params, run.blocks, stream);
 }
 
-template void run_some(const DenseRun&, int, int, const RowsOutput&, cudaStream_t);
-template void run_some(const DenseRun&, int, int, const QkvOutput&, cudaStream_t);
+template bool run_some(const DenseRun&, int, int, const RowsOutput&, cudaStream_t);
+template bool run_some(const DenseRun&, int, int, const QkvOutput&, cudaStream_t);
 
 }  // namespace nibble

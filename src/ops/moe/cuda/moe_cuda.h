@@ -38,6 +38,7 @@ struct MoeCudaWorkspace {
   // For many tokens alone.
   std::uint8_t* many = nullptr;            // [moe_many_bytes()], which may hold anything between launches
   std::uint32_t* many_counters = nullptr;  // [moe_many_counters()], 0 between launches
+  std::uint32_t* stuck = nullptr;  // one word of pinned host memory (ops/cuda/stuck.h); null: nobody reads it
 };
 
 struct MoeCudaArgs {

@@ -39,6 +39,7 @@ struct DecodeParams {
   Bf16* activations;  // [slots, padded intermediate], the second product's inputs
   float* out;         // [slots, hidden]
   std::uint32_t* arrived;
+  std::uint32_t* stuck;    // MoeCudaWorkspace's
   std::uint32_t of_block;  // 2^32 / blocks, rounded down
   float swiglu_limit;
 };

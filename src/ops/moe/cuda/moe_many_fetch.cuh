@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ops/moe/cuda/moe_many_work.cuh"
+#include "ops/ptx/give_up.cuh"
 
 namespace nibble::moe_many {
 
@@ -123,8 +124,7 @@ __device__ __forceinline__ void deal_items(const ManyParams<typename Tiles::Layo
       } else {
         const Awaited awaited = fill_item<Tiles>(params, deal, work, tile_index, part, tile, item, full);
         // Whoever stores these inputs has taken its items earlier.
-        while (ptx::load_acquire(awaited.ready) < awaited.count) {
-        }
+        ptx::await_count(awaited.ready, awaited.count, params.places.stuck, Stuck::expert_tile);
         ptx::mbarrier_arrive(&barriers.item_ready[turn.stage]);
         // No sooner than that: who takes an item must be the first to have time for it.
         ptx::mbarrier_wait(&barriers.item_wanted, wanted);

@@ -100,6 +100,7 @@ struct MoeManyPlaces {
   std::uint32_t* next_item;  // of the work that blocks take
   std::uint32_t* x_ready;    // [moe_many_tiles]: of a tile's x, items done
   std::uint32_t* h_ready;    // [moe_many_tiles]: of its h; then who has read it
+  std::uint32_t* stuck;      // MoeCudaWorkspace's
 };
 
 inline constexpr int moe_row_bytes = granule_k * 2;  // of a token in a k64 block

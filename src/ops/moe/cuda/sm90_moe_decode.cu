@@ -32,6 +32,7 @@
 #include "ops/moe/cuda/moe_steps.cuh"
 #include "ops/moe/many_tokens.h"
 #include "ops/ptx/async_copy.cuh"
+#include "ops/ptx/give_up.cuh"
 #include "ops/ptx/grid.cuh"
 #include "ops/ptx/tensor_core.cuh"
 #include "tensor/cuda_check.h"
@@ -150,14 +151,11 @@ __device__ __forceinline__ void finish(const DecodeParams<Layout>& params, int s
 }
 
 // Every block's h is visible to every block's threads afterwards.
-__device__ void meet_grid(std::uint32_t* arrived) {
+__device__ void meet_grid(std::uint32_t* arrived, std::uint32_t* stuck) {
   __syncthreads();  // this block's h is stored
   if (threadIdx.x == 0) {
     ptx::count_up_release(arrived);
-    constexpr unsigned give_up = 1u << 23;  // polls, which take seconds: a block is missing
-    for (unsigned polls = 0; ptx::load_acquire(arrived) < gridDim.x; ++polls) {
-      if (polls == give_up) __trap();
-    }
+    ptx::await_count(arrived, gridDim.x, stuck, Stuck::expert_grid);
   }
   __syncthreads();  // the others read h after thread 0 has seen it
 }
@@ -358,7 +356,7 @@ struct Worker {
               static_cast<std::size_t>(row));
         }
       }
-      if (to_meet) meet_grid(params.arrived);
+      if (to_meet) meet_grid(params.arrived, params.stuck);
       to_meet = false;
       if (!any) break;
       const Bf16* const chunk_inputs = inputs + first_block * granule_k;
@@ -550,6 +548,7 @@ Status launch_few(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& 
         .activations = args.workspace.activations,
         .out = args.workspace.products,
         .arrived = args.workspace.arrived,
+        .stuck = args.workspace.stuck,
         .of_block = static_cast<std::uint32_t>((1ull << 32) / static_cast<unsigned>(blocks)),
         .swiglu_limit = weights.swiglu_limit};
     const int shared_bytes = choice.fixed_bytes + expert_groups_bytes(params.slots, params.experts);

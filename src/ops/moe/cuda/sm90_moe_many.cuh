@@ -296,6 +296,7 @@ inline MoeManyPlaces places_in(const MoeCudaWorkspace& workspace, int slots, int
   places.next_item = workspace.many_counters;
   places.x_ready = places.next_item + 1;
   places.h_ready = places.x_ready + moe_many_tiles(slots, experts);
+  places.stuck = workspace.stuck;
   return places;
 }
 

@@ -16,6 +16,7 @@
 #include "ops/cuda/absent.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/ptx/async_copy.cuh"
+#include "ops/ptx/give_up.cuh"
 #include "ops/ptx/grid.cuh"
 #include "ops/ptx/load.cuh"
 #include "ops/ptx/tensor_core.cuh"
@@ -182,7 +183,7 @@ __device__ __forceinline__ void add_sums(const NormRouterCudaArgs& args, const P
     float of_chunk[dense_k_chunks];
     bool all_there = false;
     for (unsigned polls = 0; !all_there; ++polls) {
-      if (polls == absent_give_up) __trap();
+      if (polls == ptx::give_up_polls) ptx::give_up(args.workspace.stuck, Stuck::router_sums);
 #pragma unroll
       for (int chunk = 0; chunk < dense_k_chunks; ++chunk)
         of_chunk[chunk] = ptx::load_relaxed(sums + chunk * experts);

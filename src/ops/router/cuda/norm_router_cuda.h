@@ -19,6 +19,7 @@ inline constexpr std::int32_t no_expert = -1;
 // What the kernel's blocks share between launches; one launch at a time may use it.
 struct NormRouterCudaWorkspace {
   float* sums = nullptr;  // [norm_router_sums(experts)], all absent before and after a launch (absent.h)
+  std::uint32_t* stuck = nullptr;  // one word of pinned host memory (ops/cuda/stuck.h); null: nobody reads it
 };
 constexpr std::size_t norm_router_sums(int experts) {
   return dense_k_chunks * static_cast<std::size_t>(experts);

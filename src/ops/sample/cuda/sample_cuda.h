@@ -56,6 +56,9 @@ struct SampleCudaArgs {
   float* likeliest_logprobs = nullptr;    // [rows, likeliest]
   // [sample_cuda_workspace_bytes], aligned to 16; what it holds before and after means nothing.
   std::uint8_t* workspace = nullptr;
+  // Blocks that share a row, at most: what the device runs as one cluster (sample_cuda_cluster). A power of
+  // two. No bit depends on it.
+  int most_row_blocks = 8;
 };
 
 constexpr int sample_cuda_blocks(int vocabulary) {
@@ -69,9 +72,11 @@ struct SampleCudaShares {
   static constexpr int levels = 7, bins = 2048;  // histograms of a row
   static constexpr int gathered = 1024;          // ids of a row whose order decides
 
-  // Blocks a row, a power of two up to 16.
-  static constexpr int blocks(int rows, int vocabulary) {
-    int count = 16;
+  static constexpr int most_row_blocks = 16;
+
+  // Blocks a row, a power of two up to `most`, or what the vocabulary needs at least.
+  static constexpr int blocks(int rows, int vocabulary, int most) {
+    int count = most;
     while (count > 1 && (count * rows > most_blocks || count > sample_cuda_blocks(vocabulary))) count /= 2;
     while (count * most_ids < vocabulary) count *= 2;
     return count;
@@ -89,6 +94,10 @@ constexpr std::size_t sample_cuda_workspace_bytes(int rows, int vocabulary) {
   return static_cast<std::size_t>(std::min(rows, SampleCudaShares::most_blocks)) *
          SampleCudaShares::row_bytes(vocabulary);
 }
+
+// The largest cluster of a row's blocks that the device in use can run, asked once when memory is taken: 16
+// is more than every device with clusters promises.
+int sample_cuda_cluster();
 
 Status sample_cuda(const SampleCudaArgs& args, cudaStream_t stream);
 

@@ -41,6 +41,7 @@ std::string run_sample(const Filter& filter, int rows, std::mt19937& random) {
   DeviceBuffer device_params = bench::copied(params), tokens = bench::zeroed(count * sizeof(SampledToken));
   DeviceBuffer ids = bench::zeroed(count * 32 * 4), logprobs = bench::zeroed(count * 32 * 4);
   DeviceBuffer workspace = bench::zeroed(sample_cuda_workspace_bytes(rows, vocabulary));
+  const int cluster = sample_cuda_cluster();
   return line_of(filter.name, rows, bench::time_graph(calls, 25, [&](cudaStream_t stream) {
                    for (int call = 0; call < calls; ++call) {
                      bench::require(sample_cuda({.logits = logits.as<float>(),
@@ -52,7 +53,8 @@ std::string run_sample(const Filter& filter, int rows, std::mt19937& random) {
                                                  .likeliest = filter.likeliest,
                                                  .likeliest_ids = ids.as<std::int32_t>(),
                                                  .likeliest_logprobs = logprobs.as<float>(),
-                                                 .workspace = workspace.as<std::uint8_t>()},
+                                                 .workspace = workspace.as<std::uint8_t>(),
+                                                 .most_row_blocks = cluster},
                                                 stream));
                    }
                  }));

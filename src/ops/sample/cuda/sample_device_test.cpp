@@ -25,6 +25,7 @@ struct Asked {
   int likeliest = 0;
   const std::vector<float>* changed = nullptr;  // what every other row is chosen from
   std::vector<std::int32_t> targets = {};
+  int most_row_blocks = sample_cuda_cluster();
 };
 bool is_changed(std::size_t row) { return row % 2 == 1; }
 
@@ -73,7 +74,8 @@ Sampled on_gpu(const std::vector<float>& logits, const std::vector<SampleCudaPar
                    .likeliest = asked.likeliest,
                    .likeliest_ids = ids.as<std::int32_t>(),
                    .likeliest_logprobs = logprobs.as<float>(),
-                   .workspace = workspace.as<std::uint8_t>()},
+                   .workspace = workspace.as<std::uint8_t>(),
+                   .most_row_blocks = asked.most_row_blocks},
                   nullptr);
   NIBBLE_CHECK(status.ok(), status.message());
   tokens.copy_to(std::span(found.tokens));
@@ -182,6 +184,28 @@ TEST_F(SampleOnTheGpu, ARowsTokenDoesNotDependOnHowManyRowsThereAre) {
     }
   }
 }
+
+TEST_F(SampleOnTheGpu, ARowsTokenDoesNotDependOnTheBlocksThatShareIt) {
+  std::mt19937 random(6);
+  const std::vector<float> logits = random_floats(random, small_cases ? 17000 : 201088, 3.0f);
+  const std::vector<SampleCudaParams> params = {
+      {.temperature = 0}, {.seed = 1}, {.top_k = 700, .top_p = 0.7f, .seed = 2}, {.top_p = 0.9f, .seed = 3}};
+  for (int blocks = sample_cuda_cluster(); blocks >= 1; blocks /= 2) {
+    const Sampled found = on_gpu(logits, params, {.likeliest = 3, .most_row_blocks = blocks});
+    for (std::size_t row = 0; row < params.size(); ++row)
+      ASSERT_EQ(found.tokens[row].token, on_cpu(logits, params[row])) << blocks << " blocks, row " << row;
+  }
+}
+
+#ifdef NIBBLE_GPU_EMULATION
+TEST_F(SampleOnTheGpu, TakesNoLargerClusterThanTheDeviceRuns) {
+  for (unsigned largest : {16u, 8u, 4u, 1u}) {
+    emulation::largest_cluster = largest;
+    EXPECT_EQ(sample_cuda_cluster(), static_cast<int>(largest));
+  }
+  emulation::largest_cluster = 16;
+}
+#endif
 
 TEST_F(SampleOnTheGpu, ChoosesFromChangedLogitsAndReportsTheOriginals) {
   std::mt19937 random(5);

@@ -465,6 +465,20 @@ __global__ void __launch_bounds__(row_threads, 2)
 
 }  // namespace
 
+int sample_cuda_cluster() {
+  cuda_check(cudaFuncSetAttribute(sample_draw, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  int blocks = Shares::most_row_blocks;
+  const auto runs = [](int cluster) {
+    return clusters_at_once({.blocks = dim3(static_cast<unsigned>(cluster)),
+                             .threads = row_threads,
+                             .overlaps = true,
+                             .cluster = cluster},
+                            sample_draw) > 0;
+  };
+  while (blocks > 1 && !runs(blocks)) blocks /= 2;
+  return blocks;
+}
+
 Status sample_cuda(const SampleCudaArgs& args, cudaStream_t stream) {
   if (args.vocabulary < 1 || args.vocabulary > sample_cuda_max_vocabulary) {
     return invalid_argument("sampling takes a vocabulary of up to " +
@@ -477,7 +491,7 @@ Status sample_cuda(const SampleCudaArgs& args, cudaStream_t stream) {
   }
   cuda_check(cudaFuncSetAttribute(sample_draw, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
   for (int row = 0; row < args.rows;) {
-    const int blocks = Shares::blocks(args.rows - row, args.vocabulary);
+    const int blocks = Shares::blocks(args.rows - row, args.vocabulary, args.most_row_blocks);
     const int rows = std::min(args.rows - row, Shares::most_blocks / blocks);
     run_parts(args, row, rows, stream);
     launch_kernel({.blocks = dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(rows)),

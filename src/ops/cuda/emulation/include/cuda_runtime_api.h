@@ -178,7 +178,14 @@ inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits);
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 inline void __trap() { nibble::emulation::stop("a kernel gave up"); }
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorIllegalAddress = 700 };
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidConfiguration = 9,
+  cudaErrorInvalidDevice = 101,
+  cudaErrorIllegalAddress = 700,
+  cudaErrorInvalidClusterSize = 912
+};
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal };
 enum cudaEventFlags { cudaEventDisableTiming };
@@ -259,7 +266,16 @@ inline cudaError_t cudaDeviceSynchronize() {
     nibble::emulation::finish_launches();
   });
 }
-inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+namespace nibble::emulation {
+inline thread_local int current_device = 0;  // as every thread begins
+}
+inline cudaError_t cudaGetDevice(int* device) {
+  return *device = nibble::emulation::current_device, cudaSuccess;
+}
+inline cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device > 1) return cudaErrorInvalidDevice;
+  return nibble::emulation::current_device = device, cudaSuccess;
+}
 inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 inline cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSuccess; }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
@@ -322,7 +338,9 @@ inline cudaError_t cudaMemGetInfo(std::size_t* available, std::size_t* all) {
   return *available = *all = cudaDeviceProp().totalGlobalMem, cudaSuccess;
 }
 inline cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  return *stream = new nibble::emulation::Stream, cudaSuccess;
+  *stream = new nibble::emulation::Stream;
+  (*stream)->device = nibble::emulation::current_device;
+  return cudaSuccess;
 }
 inline cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
@@ -369,24 +387,38 @@ inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   });
 }
 
+namespace nibble::emulation {
+// Blocks that the emulated GPU can run as one cluster, at most; a test's to lower for a while.
+inline unsigned largest_cluster = 16;
+
+inline unsigned cluster_of(const cudaLaunchConfig_t& config) {
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    if (config.attrs[i].id == cudaLaunchAttributeClusterDimension) return config.attrs[i].val.clusterDim.x;
+  }
+  return 1;
+}
+}  // namespace nibble::emulation
+
 template <class Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int bytes) {
   if (bytes > 227 * 1024) nibble::emulation::stop("more shared memory than a block can have");
   return cudaSuccess;
 }
 template <class Kernel>
-cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, Kernel, const cudaLaunchConfig_t*) {
-  *clusters = 2;
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, Kernel, const cudaLaunchConfig_t* config) {
+  *clusters = nibble::emulation::cluster_of(*config) <= nibble::emulation::largest_cluster ? 2 : 0;
   return cudaSuccess;
 }
 template <class... Params, class... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...),
                                const Args&... args) {
-  unsigned cluster = 1;
+  const unsigned cluster = nibble::emulation::cluster_of(*config);
+  if (cluster > nibble::emulation::largest_cluster)
+    nibble::emulation::stop("a cluster larger than the GPU runs");
+  if (config->stream != nullptr && config->stream->device != nibble::emulation::current_device)
+    nibble::emulation::stop("a launch by a thread that uses another device than its stream");
   bool overlaps = false;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
-    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension)
-      cluster = config->attrs[i].val.clusterDim.x;
     if (config->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization)
       overlaps = config->attrs[i].val.programmaticStreamSerializationAllowed != 0;
   }

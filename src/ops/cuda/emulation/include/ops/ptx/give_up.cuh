@@ -1,0 +1,25 @@
+// The twin of src/ops/ptx/give_up.cuh on the emulation.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ops/cuda/emulation/emulation.h"
+#include "ops/cuda/stuck.h"
+#include "ops/ptx/grid.cuh"
+
+namespace nibble::ptx {
+
+inline constexpr unsigned give_up_polls = 1u << 20;  // each lets all other threads of the block run
+
+[[noreturn, gnu::noinline]] inline void give_up(std::uint32_t*, Stuck waiting_for) {
+  emulation::stop(("a kernel gave up waiting for " + std::string(stuck_name(waiting_for))).c_str());
+}
+
+inline void await_count(unsigned* counter, unsigned count, std::uint32_t* note, Stuck waiting_for) {
+  for (unsigned polls = 0; load_acquire(counter) < count; ++polls) {
+    if (polls == give_up_polls) give_up(note, waiting_for);
+  }
+}
+
+}  // namespace nibble::ptx

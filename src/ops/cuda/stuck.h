@@ -1,0 +1,32 @@
+// What blocks of a launch may wait for that other blocks bring. A block that waits for one that never comes
+// gives up after some seconds and traps, which ends the process's use of the GPU. CUDA then says no more than
+// that a launch failed, so the block that gave up first leaves one of these in a word of pinned host memory.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace nibble {
+
+enum class Stuck : std::uint32_t {
+  nobody,
+  dense_sums,        // of a dense product for few tokens
+  attention_totals,  // of attention for few rows
+  router_sums,       // of the norm and router in one
+  expert_grid,       // the meeting between both products of the experts' decode kernel
+  expert_tile,       // a tile's inputs, of the experts' kernel for many tokens
+};
+
+constexpr std::string_view stuck_name(Stuck stuck) {
+  switch (stuck) {
+    case Stuck::nobody: break;
+    case Stuck::dense_sums: return "another block's sums of a dense product";
+    case Stuck::attention_totals: return "another block's totals of attention";
+    case Stuck::router_sums: return "another block's sums of the router";
+    case Stuck::expert_grid: return "the other blocks of the experts' decode kernel";
+    case Stuck::expert_tile: return "the inputs of a tile of the experts' kernel for many tokens";
+  }
+  return {};
+}
+
+}  // namespace nibble
