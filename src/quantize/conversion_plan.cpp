@@ -39,7 +39,9 @@ Result<SourceConfig> read_config(const std::string& text) {
   if (!document.ok()) return broken_model("config.json: " + document.status().message());
   const JsonValue root = document->root();
   if (!root.is_object()) return broken_model("config.json is no JSON object");
-  if (const std::optional<JsonValue> given = root.find("quantization_config")) {
+  // null says what its absence says.
+  if (const std::optional<JsonValue> given = root.find("quantization_config"); given && !given->is_null()) {
+    if (!given->is_object()) return broken_model("config.json: quantization_config must be an object");
     const std::optional<JsonValue> method = given->find("quant_method");
     const std::string name = method && method->is_string() ? quote(method->as_string()) : "unnamed";
     return invalid_argument("SRC is quantized already (quant_method " + name +
@@ -53,7 +55,31 @@ Result<SourceConfig> read_config(const std::string& text) {
   return config;
 }
 
+// Where the null of a "quantization_config" among the members of the whole text's object stands, a JSON
+// object that was read without an error; npos: there is none.
+std::size_t null_quantization(std::string_view config) {
+  constexpr std::string_view name = "\"quantization_config\"";
+  const auto next = [&](std::size_t at) {
+    return std::min(config.find_first_not_of(" \t\r\n", at), config.size());
+  };
+  int depth = 0;
+  for (std::size_t at = 0; at < config.size(); ++at) {
+    const char c = config[at];
+    depth += c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0;
+    if (c != '"') continue;
+    if (const std::size_t colon = next(at + name.size());
+        depth == 1 && config.substr(at).starts_with(name) && config.substr(colon).starts_with(":")) {
+      const std::size_t null = next(colon + 1);
+      return config.substr(null).starts_with("null") ? null : std::string_view::npos;
+    }
+    for (++at; config[at] != '"'; ++at) at += config[at] == '\\' ? 1 : 0;
+  }
+  return std::string_view::npos;
+}
+
 std::string with_quantization(const std::string& config, const std::string& value) {
+  if (const std::size_t null = null_quantization(config); null != std::string::npos)
+    return config.substr(0, null) + value + config.substr(null + 4);
   // The text is a JSON object, so its last brace closes it; what stands before it stays as it was written.
   const std::size_t brace = config.rfind('}');
   const std::size_t last = config.find_last_not_of(" \t\r\n", brace - 1);

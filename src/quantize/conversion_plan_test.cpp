@@ -104,6 +104,25 @@ TEST(ConversionPlan, GateAndUpShareAScaleGroup) {
   EXPECT_EQ(plan->scale_groups, 1);
 }
 
+TEST(ConversionPlan, ANullQuantizationConfigIsNone) {
+  const Source source(mixture);
+  for (const char* config : {R"({"quantization_config": null})",
+                             "{\"a\": {\"quantization_config\": null}, \"b\": \"{\\\"\",\n"
+                             " \"quantization_config\" :\n null,\n \"c\": [1]}",
+                             R"({"b": "\"quantization_config\": null", "quantization_config":null})"}) {
+    const Result<ConversionPlan> plan =
+        plan_conversion(*source.weights, config, with_format(WeightFormat::nvfp4));
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    const Result<JsonDocument> written = JsonDocument::parse(plan->config);
+    ASSERT_TRUE(written.ok()) << plan->config;
+    EXPECT_TRUE(written->root().find("quantization_config")->find("quant_method")->is_string());
+  }
+  const Status number =
+      plan_conversion(*source.weights, R"({"quantization_config": 4})", with_format(WeightFormat::nvfp4))
+          .status();
+  EXPECT_NE(number.message().find("must be an object"), std::string::npos) << number.message();
+}
+
 TEST(ConversionPlan, QuantizedSourcesAreRefused) {
   const Source source(mixture);
   const Status status =
