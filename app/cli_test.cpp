@@ -8,6 +8,7 @@
 
 #include "app/cli_test_util.h"
 #include "app/commands.h"
+#include "plan/kernel_table.h"
 
 namespace nibble {
 namespace {
@@ -251,7 +252,8 @@ TEST(RealCommands, SpellNoOptionTwice) {
 TEST(Version, NamesTheCommitAndTheTargetsCompiledIn) {
   const Outcome outcome = nibble({"--version"});
   EXPECT_EQ(outcome.code, 0);
-  for (const char* part : {"nibble ", "\ncommit: ", "\nCPU targets: ", "scalar\n", "\nGPU targets: none\n"}) {
+  for (const char* part : {"nibble ", "\ncommit: ", "\nCPU targets: ", "scalar\n",
+                           has_device_code() ? "\nGPU targets: sm_90a\n" : "\nGPU targets: none\n"}) {
     EXPECT_NE(outcome.out.find(part), std::string::npos) << outcome.out;
   }
 }
