@@ -1,8 +1,10 @@
 #include "checkpoint/expected_tensors.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <functional>
+#include <span>
 #include <string_view>
 
 #include "base/quote.h"
@@ -95,9 +97,12 @@ Status check_scales(std::string_view name, const ConstTensor& scales) {
                       index_text(scales.shape, position));
 }
 
-Status compare_one(const ModelConfig& config, const ExpectedTensor& expected, const WeightSource& source) {
+// scales_are_read: somebody has looked at them, and none is NaN.
+Status compare_one(const ModelConfig& config, const ExpectedTensor& expected, const WeightSource& source,
+                   bool scales_are_read) {
   Result<ConstTensor> tensor = source.required(expected.name, expected.dtype, expected.shape);
-  if (tensor.ok()) return expected.e8m0_scales ? check_scales(expected.name, *tensor) : Status();
+  if (tensor.ok())
+    return expected.e8m0_scales && !scales_are_read ? check_scales(expected.name, *tensor) : Status();
   const StoredTensor* stored = source.find(expected.name);
   if (stored != nullptr && expected.by_expert && stored->tensor.dtype == expected.dtype &&
       stored->tensor.shape.rank() == expected.shape.rank() && stored->tensor.shape[0] != expected.shape[0]) {
@@ -132,10 +137,36 @@ std::int64_t active_bytes_per_token(const ModelConfig& config) {
   return bytes;
 }
 
-void compare_tensors(const ModelConfig& config, const WeightSource& source, Problems& problems) {
+namespace {
+
+// Whether no scale of any tensor is NaN; the threads take pieces of all of them.
+bool scales_are_numbers(const ModelConfig& config, const WeightSource& source, ThreadPool& threads) {
+  constexpr std::size_t piece = std::size_t{1} << 20;
+  std::vector<std::span<const std::uint8_t>> pieces;
+  visit_expected(config, [&](const ExpectedTensor& expected) {
+    if (!expected.e8m0_scales) return;
+    const Result<ConstTensor> tensor = source.required(expected.name, expected.dtype, expected.shape);
+    if (!tensor.ok()) return;
+    const auto bytes = tensor->as<std::uint8_t>();
+    for (std::size_t at = 0; at < bytes.size(); at += piece)
+      pieces.push_back(bytes.subspan(at, std::min(piece, bytes.size() - at)));
+  });
+  std::atomic<bool> numbers = true;
+  threads.parallel_for(static_cast<int>(pieces.size()), [&](int begin, int end) {
+    for (int i = begin; i < end; ++i) {
+      const std::span<const std::uint8_t> bytes = pieces[static_cast<std::size_t>(i)];
+      if (std::memchr(bytes.data(), E8m0::nan_bits, bytes.size()) != nullptr) numbers = false;
+    }
+  });
+  return numbers;
+}
+
+void compare(const ModelConfig& config, const WeightSource& source, bool scales_are_read,
+             Problems& problems) {
   std::vector<bool> known(source.tensors().size());
   visit_expected(config, [&](const ExpectedTensor& expected) {
-    if (Status status = compare_one(config, expected, source); !status.ok()) problems.add(std::move(status));
+    if (Status status = compare_one(config, expected, source, scales_are_read); !status.ok())
+      problems.add(std::move(status));
     if (const StoredTensor* stored = source.find(expected.name)) {
       known[static_cast<std::size_t>(stored - source.tensors().data())] = true;
     }
@@ -147,9 +178,15 @@ void compare_tensors(const ModelConfig& config, const WeightSource& source, Prob
   }
 }
 
-Status check_tensors(const ModelConfig& config, const WeightSource& source) {
+}  // namespace
+
+void compare_tensors(const ModelConfig& config, const WeightSource& source, Problems& problems) {
+  compare(config, source, false, problems);
+}
+
+Status check_tensors(const ModelConfig& config, const WeightSource& source, ThreadPool& threads) {
   Problems problems;
-  compare_tensors(config, source, problems);
+  compare(config, source, scales_are_numbers(config, source, threads), problems);
   return problems.first();
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/thread_pool.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/problems.h"
 #include "checkpoint/weight_source.h"
@@ -42,7 +43,7 @@ std::int64_t active_bytes_per_token(const ModelConfig& config);
 // What is missing, extra, of another dtype or shape, or holds a scale that is NaN. Reads every scale.
 void compare_tensors(const ModelConfig& config, const WeightSource& source, Problems& problems);
 
-// The same for loading: the first problem.
-Status check_tensors(const ModelConfig& config, const WeightSource& source);
+// The same for loading: the first problem. The threads read the scales together.
+Status check_tensors(const ModelConfig& config, const WeightSource& source, ThreadPool& threads);
 
 }  // namespace nibble

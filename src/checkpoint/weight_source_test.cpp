@@ -22,7 +22,10 @@ const std::string gate_up = "model.layers.1.mlp.experts.gate_up_proj";
 Status load(const std::filesystem::path& folder) {
   NIBBLE_ASSIGN(const ModelConfig config, read_model_config(folder));
   NIBBLE_ASSIGN(const WeightSource source, WeightSource::open(folder));
-  return check_tensors(config, source);
+  ThreadPool one(1), three(3);
+  const Status status = check_tensors(config, source, one);
+  EXPECT_EQ(check_tensors(config, source, three).message(), status.message());
+  return status;
 }
 
 std::uint64_t size_of(const std::filesystem::path& folder) {

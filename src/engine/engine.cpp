@@ -61,7 +61,10 @@ Result<StartedWorker> start_worker(const std::filesystem::path& folder, const En
     return started;
   }
   NIBBLE_ASSIGN(WeightSource weights, WeightSource::open(folder));
-  NIBBLE_RETURN_IF_ERROR(check_tensors(config, weights));
+  {
+    ThreadPool threads(choices.worker.threads);  // the worker makes its own
+    NIBBLE_RETURN_IF_ERROR(check_tensors(config, weights, threads));
+  }
   started.weight_bytes = weights.bytes();
   if (on_gpu) {
     NIBBLE_ASSIGN(
@@ -93,6 +96,9 @@ class SteppedEngine final : public Engine {
       load.pages += pages_.page_count(group);
       load.pages_used += pages_.used(group);
       load.pages_cached += pages_.idle(group);
+      if (pages_.page_count(group) > 0)
+        load.used_share =
+            std::max(load.used_share, static_cast<double>(pages_.used(group)) / pages_.page_count(group));
     }
     return load;
   }
