@@ -22,7 +22,7 @@ void Activity::report(const EngineCounts& counts, double seconds) {
              {"generation_tokens_per_s", rate(counts.generated_tokens, last.generated_tokens)},
              {"running", load.running},
              {"waiting", load.queued},
-             {"kv_usage_percent", percent(load.pages_used, load.pages)},
+             {"kv_usage_percent", percent(load.used_share, 1)},
              {"prefix_hit_percent", percent(static_cast<double>(found), static_cast<double>(asked))}});
 }
 

@@ -15,7 +15,7 @@ TEST(Activity, SaysWhatHappenedSinceTheLastLineAndNothingOfIdleTime) {
   Activity activity(*log);
   activity.report({}, 10);
   EngineCounts counts{.steps = 5, .prompt_tokens = 100, .generated_tokens = 45};
-  counts.load = {.queued = 1, .running = 3, .pages_used = 25, .pages = 200};
+  counts.load = {.queued = 1, .running = 3, .pages_used = 25, .pages = 200, .used_share = 0.125};
   counts.totals = {.prefix_query_tokens = 80, .prefix_hit_tokens = 20};
   activity.report(counts, 10);
   counts.load = {.pages = 200};

@@ -14,6 +14,9 @@ namespace nibble {
 
 using HashKey = std::array<std::uint64_t, 2>;
 
+// A key that nobody else knows, from the kernel's random numbers. The process ends where there are none.
+HashKey drawn_key();
+
 struct KeyedHash {
   std::uint64_t low = 0;
   std::uint64_t high = 0;

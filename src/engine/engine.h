@@ -46,6 +46,9 @@ struct EngineLoad {
   int pages_used = 0;    // of the KV cache, held by running requests
   int pages_cached = 0;  // held by none, and kept for requests that begin alike
   int pages = 0;
+  // Of the KV cache's fuller pool, from 0 to 1: where a model has full layers and layers with windows,
+  // requests wait for pages as soon as one of both pools has none left.
+  double used_share = 0;
 };
 
 // What happened since the start.

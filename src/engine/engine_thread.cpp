@@ -126,6 +126,11 @@ void EngineThread::take_commands() {
   for (const RequestId id : cancelled) {
     if (live_.contains(id)) engine_->cancel(id);
   }
+  if (!refused.empty()) {
+    // No step may follow to count anew.
+    const std::lock_guard lock(mutex_);
+    counts_.load.queued -= static_cast<int>(refused.size());
+  }
   if (!refused.empty()) deliver_(std::move(refused));
 }
 

@@ -10,12 +10,15 @@ namespace {
 // One token a step for each request until its max_tokens; no model behind it.
 class FakeEngine final : public Engine {
  public:
+  static constexpr RequestId first_refused = 1000;  // by submit()
+
   explicit FakeEngine(int fail_at_step = -1) : fail_at_step_(fail_at_step) {
     info_.vocabulary = 100;
     info_.max_model_len = 64;
   }
   const ModelInfo& model() const override { return info_; }
   Status submit(Request request) override {
+    if (request.id >= first_refused) return invalid_argument("the engine takes no such request");
     live_[request.id] = request.sampling.max_tokens;
     return {};
   }
@@ -92,6 +95,16 @@ class Mailbox {
   std::map<RequestId, int> ends_;
   std::map<RequestId, FinishReason> reasons_;
 };
+
+TEST(EngineThread, ARequestThatTheIdleEngineRefusesLeavesTheQueue) {
+  Mailbox mailbox;
+  EngineThread thread(std::make_unique<FakeEngine>(), 2, mailbox.deliver());
+  for (RequestId id = FakeEngine::first_refused; id < FakeEngine::first_refused + 5; ++id) {
+    ASSERT_TRUE(thread.submit({request(id, 1)}).ok()) << "the queue holds two, and none wait";
+    mailbox.wait_for_ends(id - FakeEngine::first_refused + 1);
+    EXPECT_EQ(thread.counts().load.queued, 0);
+  }
+}
 
 TEST(EngineThread, EveryAcceptedRequestEndsExactlyOnce) {
   Mailbox mailbox;

@@ -80,6 +80,42 @@ TEST(Reuse, PromptsCutFromOneAnotherKeepTheirBits) {
   EXPECT_EQ(engine->load_now().pages_used, 0);
 }
 
+// Whoever knows the key can make prompts whose pages have one name, which makes looking them up slow.
+TEST(Reuse, ThePrefixCachesKeyIsDrawnAtEachStartAndMovesNoBit) {
+  std::vector<HashKey> keys;
+  const auto note = [&](EngineChoices& choices) { keys.push_back(choices.cache.key); };
+  const std::vector<Request> requests = cut_from_one_text({17, 33, 200});
+  const auto answers_twice = [&](const Change& change) {
+    std::unique_ptr<Engine> engine = load_changed(change, {.threads = 2, .max_num_seqs = 3});
+    submit(*engine, requests);
+    run(*engine);
+    submit(*engine, requests);
+    return run(*engine);
+  };
+  const auto drawn = answers_twice(note), again = answers_twice(note);
+  ASSERT_EQ(keys.size(), 2u);
+  EXPECT_NE(keys[0], keys[1]);
+  for (const HashKey& key : keys) EXPECT_NE(key, HashKey{});
+  EXPECT_EQ(drawn, again);
+  EXPECT_EQ(drawn, answers_twice([](EngineChoices& choices) { choices.cache.key = {1, 2}; }));
+}
+
+TEST(Reuse, TheFullerPoolOfPagesSaysHowFullTheCacheIs) {
+  std::unique_ptr<Engine> engine = load_changed(
+      [](EngineChoices& choices) {
+        choices.worker.page_counts = choices.cache.page_count = {3, 60};
+      },
+      {.threads = 1, .max_num_seqs = 1});
+  Request asked = cut_from_one_text({40})[0];
+  asked.sampling.max_tokens = 4;
+  submit(*engine, {asked});
+  std::vector<Event> events;
+  ASSERT_TRUE(engine->step(events).ok());
+  EXPECT_EQ(engine->load_now().used_share, 1.0);
+  run(*engine);
+  EXPECT_EQ(engine->load_now().used_share, 0.0);
+}
+
 TEST(Reuse, ChoicesOfOnePromptAreWhatEachIsAlone) {
   std::vector<Request> requests = cut_from_one_text({100, 128, 300});
   std::vector<Request> choices;

@@ -175,8 +175,7 @@ void Metrics::write_engine(MetricsText& text, const EngineCounts& counts) const 
   const EngineLoad& load = counts.load;
   text.gauge("vllm:num_requests_running", "Number of requests in model execution batches.", load.running);
   text.gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed.", load.queued);
-  text.gauge("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.",
-             load.pages > 0 ? static_cast<double>(load.pages_used) / load.pages : 0);
+  text.gauge("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", load.used_share);
   const EngineTotals& totals = counts.totals;
   text.counter("vllm:num_preemptions_total", "Cumulative number of preemption from the engine.",
                number(totals.preemptions));

@@ -1,16 +1,12 @@
 #include "server/suspects.h"
 
-#include <sys/random.h>
-
 #include <utility>
 
 #include "base/check.h"
 
 namespace nibble {
 
-Suspects::Suspects() {
-  NIBBLE_CHECK(getrandom(key_.data(), sizeof key_, 0) == static_cast<ssize_t>(sizeof key_));
-}
+Suspects::Suspects() : key_(drawn_key()) {}
 
 Fingerprint Suspects::fingerprint(std::string_view path, std::string_view body) const {
   SipHash hash(key_);

@@ -39,7 +39,8 @@ class FakeEngine final : public Engine {
     return {.queued = static_cast<int>(waiting_.size()),
             .running = running_,
             .pages_used = running_,
-            .pages = pace_.sequences};
+            .pages = pace_.sequences,
+            .used_share = static_cast<double>(running_) / pace_.sequences};
   }
 
   Result<StepTimes> step(std::vector<Event>& events) override {
