@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/check.h"
+#include "base/container_limits.h"
 #include "base/thread_name.h"
 
 namespace nibble {
@@ -65,17 +66,25 @@ std::vector<int> allowed_cpus() {
   return cpus;
 }
 
-ThreadPool::ThreadPool(int threads)
-    : shares_(threads > 0 ? static_cast<std::size_t>(threads) : allowed_cpus().size()) {
-  const std::vector<int> cpus = allowed_cpus();
+int usable_threads() { return usable_threads(static_cast<int>(allowed_cpus().size()), container_limits()); }
+
+ThreadPool::ThreadPool(int threads, Pinning pinning)
+    : shares_(static_cast<std::size_t>(threads > 0 ? threads : usable_threads())) {
   const std::size_t count = shares_.size();
   NIBBLE_CHECK(count <= most_threads);
+  if (pinning == Pinning::one_cpu_each) {
+    // The first CPU comes last: where the others are enough it is left to the calling thread.
+    std::vector<int> cpus = allowed_cpus();
+    std::erase_if(cpus, [](int cpu) { return cpu >= CPU_SETSIZE; });
+    if (!cpus.empty()) std::rotate(cpus.begin(), cpus.begin() + 1, cpus.end());
+    if (count <= cpus.size()) claims_ = CpuClaims::take(cpus, count - 1);
+  }
   for (std::size_t share = 1; share < count; ++share) {
     workers_.emplace_back([this, share] { serve(static_cast<int>(share)); });
-    if (count > cpus.size() || cpus[share] >= CPU_SETSIZE) continue;
+    if (pinned_to().empty()) continue;
     cpu_set_t one;
     CPU_ZERO(&one);
-    CPU_SET(static_cast<std::size_t>(cpus[share]), &one);
+    CPU_SET(static_cast<std::size_t>(pinned_to()[share - 1]), &one);
     // Best effort: a sandbox may forbid it, and nothing but speed depends on it.
     (void)pthread_setaffinity_np(workers_.back().native_handle(), sizeof(one), &one);
   }

@@ -11,21 +11,30 @@
 #include <thread>
 #include <vector>
 
+#include "base/cpu_claims.h"
+
 namespace nibble {
 
 // The CPUs this process may run on, ascending (containers and taskset narrow them).
 std::vector<int> allowed_cpus();
+// Threads that can run at the same time: one for each of those CPUs, or what a container's quota lets run.
+int usable_threads();
 
 class ThreadPool {
  public:
-  // `threads` counts the calling thread, which takes the first share; 0 means one for each allowed CPU. The
-  // others are pinned, one a CPU, unless there are more of them than CPUs; the caller stays where it is.
-  explicit ThreadPool(int threads);
+  enum class Pinning : std::uint8_t { none, one_cpu_each };
+
+  // `threads` counts the calling thread, which takes the first share; 0 means usable_threads(). Pinned are
+  // the others, each to an allowed CPU that no other pool of any process claims (base/cpu_claims.h); where
+  // there are too few of those, none is.
+  explicit ThreadPool(int threads, Pinning pinning = Pinning::none);
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
   ~ThreadPool();
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
+  // Of the threads beside the calling one, in order; empty: they are not pinned.
+  const std::vector<int>& pinned_to() const { return claims_.cpus(); }
 
   // body(begin, end) for contiguous pieces of [0, n), some for each thread; returns when all are done, and
   // then everything they wrote is visible. One caller at a time; never from inside a body.
@@ -67,6 +76,7 @@ class ThreadPool {
   std::atomic<int> unfinished_ = 0;  // pieces of the current ticket
   std::atomic<bool> busy_ = false;
   std::atomic<bool> stopping_ = false;
+  CpuClaims claims_;
   std::vector<std::thread> workers_;
 };
 

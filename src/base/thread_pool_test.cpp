@@ -90,8 +90,25 @@ TEST(ThreadPool, SleepingWorkersWakeUp) {
   }
 }
 
-TEST(ThreadPool, ZeroMeansOneForEachAllowedCpu) {
-  EXPECT_EQ(ThreadPool(0).size(), static_cast<int>(allowed_cpus().size()));
+TEST(ThreadPool, ZeroMeansAsManyAsCanRun) {
+  EXPECT_EQ(ThreadPool(0).size(), usable_threads());
+  EXPECT_GE(usable_threads(), 1);
+  EXPECT_LE(usable_threads(), static_cast<int>(allowed_cpus().size()));
+}
+
+TEST(ThreadPool, PinsOnlyWhereItIsAskedToAndNoOtherPoolHasPinned) {
+  const int cpus = static_cast<int>(allowed_cpus().size());
+  EXPECT_TRUE(ThreadPool(cpus).pinned_to().empty());
+  EXPECT_TRUE(ThreadPool(cpus + 1, ThreadPool::Pinning::one_cpu_each).pinned_to().empty())
+      << "more than CPUs";
+  if (cpus < 2 || !claimed_cpus().empty())
+    GTEST_SKIP() << "needs two CPUs that no other process of nibble claims";
+  const ThreadPool first(2, ThreadPool::Pinning::one_cpu_each), second(2, ThreadPool::Pinning::one_cpu_each);
+  ASSERT_EQ(first.pinned_to().size(), 1u);
+  ASSERT_EQ(second.pinned_to().size(), 1u);
+  EXPECT_NE(first.pinned_to(), second.pinned_to());
+  const ThreadPool all(cpus, ThreadPool::Pinning::one_cpu_each);
+  EXPECT_TRUE(all.pinned_to().empty()) << "two CPUs are claimed, and " << cpus - 1 << " were wanted";
 }
 
 TEST(ThreadPoolDeathTest, NestedUseIsABrokenInvariant) {

@@ -1,5 +1,6 @@
 #include "engine/choices.h"
 
+#include "base/sip_hash.h"
 #include "models/model_traits.h"
 #include "runtime/gpu.h"
 #include "runtime/kernel_choice.h"
@@ -24,6 +25,7 @@ InputValues activations_of(const Plan& plan) {
 
 WorkerLimits worker_limits(const Plan& plan) {
   return {.threads = plan.threads,
+          .pin_threads = plan.pin_threads,
           .max_rows = plan.max_num_batched_tokens,
           .max_logit_rows = plan.max_logit_rows,
           .max_sequences = plan.max_num_seqs,
@@ -51,7 +53,8 @@ Result<EngineChoices> make_choices(const EngineOptions& options, const ModelConf
                         .cache = {.page_size = plan.page_size,
                                   .page_count = {plan.kv_pages, plan.kv_window_pages},
                                   .window = page_window(config),
-                                  .keep_prefixes = plan.prefix_cache},
+                                  .keep_prefixes = plan.prefix_cache,
+                                  .key = drawn_key()},
                         .worker = worker_limits(plan)};
   if (plan.device == DeviceKind::cpu) {
     NIBBLE_ASSIGN(const KernelChoice<DotKernels> dots, choose_dot_kernels(plan.experts.kernel));

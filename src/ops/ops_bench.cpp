@@ -84,7 +84,7 @@ double read_speed(int threads) {
   static std::map<int, double> known;
   if (const auto found = known.find(threads); found != known.end()) return found->second;
   const auto* const words = reinterpret_cast<const std::uint64_t*>(weights().codes.data());
-  ThreadPool pool(threads);
+  ThreadPool pool(threads, ThreadPool::Pinning::one_cpu_each);
   double best = 0;
   for (int pass = 0; pass < 3; ++pass) {
     const auto start = std::chrono::steady_clock::now();
@@ -107,7 +107,7 @@ double read_speed(int threads) {
 
 void multiply(benchmark::State& state, const DotKernels& kernels, const Format& format, InputValues values,
               WeightLines lines, int count, int threads) {
-  ThreadPool pool(threads);
+  ThreadPool pool(threads, ThreadPool::Pinning::one_cpu_each);
   OpContext context{.threads = pool, .dots = kernels, .activations = values, .weight_lines = lines};
   std::mt19937 random(2);
   std::vector<float> x = random_floats(random, static_cast<std::size_t>(count) * cols);

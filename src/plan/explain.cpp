@@ -68,7 +68,8 @@ std::string machine_text(const Plan& plan, int columns) {
   return text +
          row("",
              cpu.model + ", " + std::to_string(cpu.threads) + " threads: " + grouped(cpu.memory_bytes >> 20) +
-                 " MiB, " + grouped(cpu.available_bytes >> 20) + " of them free, reading " +
+                 " MiB, " + grouped(cpu.available_bytes >> 20) + " of them free" +
+                 (cpu.memory_limit_from.empty() ? "" : " (by " + cpu.memory_limit_from + ")") + ", reading " +
                  rate(cpu.read_bandwidth) + ", " + arithmetic(cpu.bf16_flops) + " in bfloat16",
              columns);
 }

@@ -36,8 +36,14 @@ Candidates devices(const Situation&) {
 }
 
 Candidates threads(const Situation& s) {
-  return numbers(s.options.threads,
-                 {number(std::max(s.machine.cpu.threads, 1), "one for each CPU that this process may use")});
+  const CpuFacts& cpu = s.machine.cpu;
+  std::string why = "one for each CPU that this process may use";
+  if (cpu.cpus > cpu.threads) {
+    why = "of " + std::to_string(cpu.cpus) +
+          " CPUs, what the container's limit of CPU time leaves, rounded down";
+    if (!cpu.cpu_quota_from.empty()) why += " (" + cpu.cpu_quota_from + ")";
+  }
+  return numbers(s.options.threads, {number(std::max(cpu.threads, 1), std::move(why))});
 }
 
 Candidates tensor_ranks(const Situation& s) {
@@ -128,8 +134,11 @@ Candidates attentions(const Situation& s) {
 
 Candidates linear_attentions(const Situation& s) {
   if (s.model.linear_layers == 0) return {};
-  return {{.value = "sm90_gated_delta", .why = "the state of the layers without keys and values, in float32"},
-          {.value = "cpu_gated_delta", .why = "the state of the layers without keys and values, in float32"}};
+  // number: the GPU's architecture, 0 a CPU.
+  const std::string why = "the state of the layers without keys and values, in float32";
+  return {{.value = "sm90_gated_delta", .number = 90, .why = why},
+          {.value = "sm100_gated_delta", .number = 100, .why = why},
+          {.value = "cpu_gated_delta", .why = why}};
 }
 
 Candidates all_reduces(const Situation&) {
@@ -153,19 +162,14 @@ Candidates cuda_graphs(const Situation&) {
 }
 
 Candidates step_tokens(const Situation& s) {
-  const EngineOptions defaults;
-  const bool asked = s.options.given.max_num_batched_tokens ||
-                     s.options.max_num_batched_tokens != defaults.max_num_batched_tokens;
-  return numbers(asked ? s.options.max_num_batched_tokens : 0,
+  return numbers(asked_step_tokens(s.options),
                  {s.on_gpu() ? number(usual_gpu_rows, "chunks that keep the matrix units busy")
                              : number(512, "chunks that let others' tokens through soon")});
 }
 
 Candidates sequences(const Situation& s) {
-  const EngineOptions defaults;
-  const bool asked = s.options.given.max_num_seqs || s.options.max_num_seqs != defaults.max_num_seqs;
   return numbers(
-      asked ? s.options.max_num_seqs : 0,
+      asked_step_sequences(s.options),
       {s.on_gpu() ? number(usual_gpu_sequences, "nearly all experts are read by then, so more gain little")
                   : number(16, "each takes its keys and values")});
 }
@@ -233,22 +237,6 @@ Candidates pinnings(const Situation& s) {
           {.value = "none", .why = "threads share CPUs"}};
 }
 
-Candidates huge_pages(const Situation& s) {
-  if (s.on_gpu()) return {};
-  return {{.value = "weights",
-           .why = "the files' mapping and converted weights ask for them; keys and values do not, for "
-                  "clearing one a layer would delay the first token"}};
-}
-
-Candidates memory_nodes(const Situation& s) {
-  if (s.on_gpu()) return {};
-  return {{.value = "none",
-           .why = s.machine.cpu.memory_nodes > 1
-                      ? "weights lie where the page cache put them, the rest where the threads that first "
-                        "write it run"
-                      : "there is one memory node"}};
-}
-
 // Tiles ask for lines in a way of their own, plain floats and the scalar kernels for none.
 bool kernels_ask_as_told(const Situation& s) {
   const std::string_view kernel = s.at(Field::experts).path.kernel, dtype = s.at(Field::dtype).value;
@@ -285,17 +273,8 @@ std::string asked_all_reduce(const Situation& s) { return given_name(s.options.a
 std::string asked_graphs(const Situation& s) {
   return s.options.enforce_eager ? "off" : s.options.given.enforce_eager ? "on" : "";
 }
-std::string asked_rows(const Situation& s) {
-  const EngineOptions defaults;
-  const bool asked = s.options.given.max_num_batched_tokens ||
-                     s.options.max_num_batched_tokens != defaults.max_num_batched_tokens;
-  return asked ? std::to_string(s.options.max_num_batched_tokens) : std::string();
-}
-std::string asked_sequences(const Situation& s) {
-  const EngineOptions defaults;
-  const bool asked = s.options.given.max_num_seqs || s.options.max_num_seqs != defaults.max_num_seqs;
-  return asked ? std::to_string(s.options.max_num_seqs) : std::string();
-}
+std::string asked_rows(const Situation& s) { return text_of(asked_step_tokens(s.options)); }
+std::string asked_sequences(const Situation& s) { return text_of(asked_step_sequences(s.options)); }
 std::string asked_prefix_cache(const Situation& s) {
   return s.options.no_prefix_cache ? "off" : s.options.given.no_prefix_cache ? "on" : "";
 }
@@ -328,11 +307,19 @@ constexpr FieldSpec specs[] = {
     {Field::kv_window_pages, "kv_window_pages", "", kv_window_pages, nullptr},
     {Field::tuning, "tuning_table", "", tunings, nullptr},
     {Field::pinning, "pinning", "", pinnings, nullptr},
-    {Field::huge_pages, "huge_pages", "", huge_pages, nullptr},
-    {Field::memory_nodes, "numa", "", memory_nodes, nullptr},
 };
 
 }  // namespace
+
+int asked_step_tokens(const EngineOptions& options) {
+  const bool asked = options.given.max_num_batched_tokens ||
+                     options.max_num_batched_tokens != EngineOptions().max_num_batched_tokens;
+  return asked ? options.max_num_batched_tokens : 0;
+}
+int asked_step_sequences(const EngineOptions& options) {
+  const bool asked = options.given.max_num_seqs || options.max_num_seqs != EngineOptions().max_num_seqs;
+  return asked ? options.max_num_seqs : 0;
+}
 
 std::span<const FieldSpec> field_specs() { return specs; }
 

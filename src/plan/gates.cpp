@@ -123,10 +123,13 @@ std::optional<FoundLibrary> fact_of(const VersionGate& gate, const Machine& mach
                         .problem = {}};
   }
   if (gate.name == "peer_access") {
-    FoundLibrary found{.name = "peer_access", .version = "0", .problem = {}};
-    if (machine.gpu.count > 1 && machine.gpu.link_bandwidth <= 0)
-      found = {.name = "peer_access", .version = {}, .problem = "the GPUs cannot reach one another"};
-    return found;
+    const GpuFacts& gpu = machine.gpu;
+    if (gpu.count == 1) return FoundLibrary{.name = "peer_access", .version = "0", .problem = {}};
+    std::string problem = gpu.peer_problem;
+    if (!gpu.peers_probed && !machine.declared) problem = "nobody asked the driver";
+    if (!gpu.peers_probed && machine.declared && gpu.link_bandwidth <= 0)
+      problem = "the GPUs cannot reach one another";
+    return FoundLibrary{.name = "peer_access", .version = problem.empty() ? "0" : "", .problem = problem};
   }
   return std::nullopt;
 }

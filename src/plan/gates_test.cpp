@@ -79,6 +79,28 @@ TEST(Gates, WhateverNeedsAClosedGateIsRefusedByName) {
       << refused;
 }
 
+TEST(Gates, PeerAccessIsWhatTheDriverSaid) {
+  Machine machine = with({});
+  machine.declared = false;
+  ASSERT_GT(machine.gpu.count, 1);
+  const auto status = [&] {
+    for (const GateResult& result : check_gates(machine, "")) {
+      if (result.name == "peer_access") return result.status;
+    }
+    return GateStatus::unprobed;
+  };
+  EXPECT_EQ(status(), GateStatus::incompatible) << "nobody asked";
+  machine.gpu.peers_probed = true;
+  machine.gpu.link_bandwidth = 0;
+  EXPECT_EQ(status(), GateStatus::ok) << "over the bus";
+  machine.gpu.peer_problem = "GPU 0 cannot reach GPU 1";
+  EXPECT_EQ(status(), GateStatus::incompatible);
+  machine.gpu.count = 1;
+  EXPECT_EQ(status(), GateStatus::ok) << "there is no other";
+  machine.gpu = {};
+  EXPECT_EQ(status(), GateStatus::unprobed);
+}
+
 TEST(Gates, AnOverrideIsHonouredAndRemembered) {
   const Machine machine = with({{"cuda_driver", "14.0.0", ""}, {"nccl", "2.28.9", ""}});
   EXPECT_FALSE(resolve({.device = Device::cuda}, machine, small_model()).ok());

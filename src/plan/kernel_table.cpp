@@ -82,7 +82,7 @@ constexpr AttentionKernel attention[] = {
 };
 
 constexpr Exchange exchange_list[] = {
-    {"none", DispatchFormat::in_place, CombineFormat::top_k_order},
+    {"none", DispatchFormat::in_place, CombineFormat::top_k_order, true},
     {"normal", DispatchFormat::contiguous, CombineFormat::summed},
     {"low_latency", DispatchFormat::masked, CombineFormat::weighted},
 };
@@ -165,6 +165,11 @@ std::string_view dispatch_format_name(DispatchFormat format) {
 std::string_view combine_format_name(CombineFormat format) {
   constexpr std::string_view names[] = {"top_k_order", "summed", "weighted"};
   return names[static_cast<std::size_t>(format)];
+}
+
+bool is_built(const ExpertKernel& kernel, const Exchange& exchange) {
+  const bool takes_tokens = exchange.dispatch == DispatchFormat::in_place || kernel.exchanges_built;
+  return kernel.facts.built && exchange.built && takes_tokens;
 }
 
 bool has_device_code() { return device_code; }

@@ -48,6 +48,11 @@ struct ExpertPath {
   bool operator==(const ExpertPath&) const = default;
 };
 
+struct ExpertKernel;
+struct Exchange;
+// Whether this program runs the kernel with tokens that come by the exchange.
+bool is_built(const ExpertKernel& kernel, const Exchange& exchange);
+
 // Whether this program has device code, of whatever kernels are built.
 bool has_device_code();
 
@@ -63,7 +68,8 @@ struct ExpertKernel {
   KernelFacts facts;
   StoredFormat format = StoredFormat::mxfp4;
   WeightLayout layout = WeightLayout::checkpoint;
-  bool exchanges = false;  // takes contiguous and masked tokens, not only tokens in place
+  bool exchanges = false;        // declared to take contiguous and masked tokens, not only tokens in place
+  bool exchanges_built = false;  // and does so in this program
 };
 
 struct AttentionKernel {
@@ -78,6 +84,7 @@ struct Exchange {
   std::string_view name;
   DispatchFormat dispatch;
   CombineFormat combine;
+  bool built = false;  // into this program
 };
 
 std::span<const ExpertKernel> expert_kernels();      // in order of preference on their device

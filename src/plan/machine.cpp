@@ -72,7 +72,25 @@ void add_known_rates(GpuFacts& gpu) {
     if (!gpu.model.starts_with(known.model)) continue;
     gpu.read_bandwidth = known.read_bandwidth;
     gpu.bf16_flops = known.bf16_flops;
-    gpu.link_bandwidth = known.link_bandwidth;
+  }
+}
+
+void add_peers(GpuFacts& gpu, const std::function<PeerLink(int from, int to)>& link) {
+  gpu.link_bandwidth = 0;
+  gpu.peers_probed = true;
+  bool nvlink = true;
+  for (int from = 0; from < gpu.count; ++from) {
+    for (int to = 0; to < gpu.count; ++to) {
+      if (from == to) continue;
+      const PeerLink found = link(from, to);
+      nvlink = nvlink && found.nvlink;
+      if (!found.access && gpu.peer_problem.empty())
+        gpu.peer_problem = "GPU " + std::to_string(from) + " cannot reach GPU " + std::to_string(to);
+    }
+  }
+  if (gpu.count < 2 || !gpu.peer_problem.empty() || !nvlink) return;
+  for (const GpuFacts& known : gpus) {
+    if (gpu.model.starts_with(known.model)) gpu.link_bandwidth = known.link_bandwidth;
   }
 }
 

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/container_limits.h"
 #include "base/json.h"
 #include "base/json_writer.h"
 #include "base/status.h"
@@ -15,12 +17,20 @@ namespace nibble {
 
 struct CpuFacts {
   std::string model;
-  std::string vendor;                 // GenuineIntel, AuthenticAMD
-  int family = 0;                     // the vendor's number: of AMD's 25 is Zen 3 and 4, 26 is Zen 5
-  int threads = 0;                    // that this process may use
+  std::string vendor;  // GenuineIntel, AuthenticAMD
+  int family = 0;      // the vendor's number: of AMD's 25 is Zen 3 and 4, 26 is Zen 5
+  int threads = 0;     // that can run at the same time
+  // CPUs that this process may run on; 0: as many as threads. A container's quota leaves fewer threads than
+  // those.
+  int cpus = 0;
+  int claimed_cpus = 0;        // of those, that pools of nibble have pinned threads to (base/cpu_claims.h)
+  double cpu_quota = 0;        // CPUs' worth of time that a container has; 0: no limit
+  std::string cpu_quota_from;  // the file that says so
   std::vector<std::string> features;  // ascending, as Linux names them: avx2, avx512_bf16, amx_tile
+  // The machine's, or what a container's limit leaves.
   std::int64_t memory_bytes = 0;
   std::int64_t available_bytes = 0;  // without pushing others out
+  std::string memory_limit_from;     // the file that limits them; empty: none does
   int memory_nodes = 1;
   double read_bandwidth = 0;  // bytes/s, all threads together
   double bf16_flops = 0;      // a second, all threads together; a multiply-add is two
@@ -39,7 +49,11 @@ struct GpuFacts {
   double read_bandwidth = 0;      // bytes/s of each
   double bf16_flops = 0;          // a second of each, dense
   double link_bandwidth = 0;      // bytes/s between two of them, one way
-  std::string problem;            // why there is none, where one was looked for
+  // Of several: whether the driver was asked which of them reach which, and what it said of those that do
+  // not.
+  bool peers_probed = false;
+  std::string peer_problem;
+  std::string problem;  // why there is none, where one was looked for
   bool operator==(const GpuFacts&) const = default;
 };
 
@@ -65,11 +79,22 @@ struct Machine {
 // what there is.
 Result<Machine> declared_machine(std::string_view name);
 
+// Takes a container's limits into account: the CPUs are known, threads follow, memory becomes less.
+void limit(CpuFacts& cpu, const ContainerLimits& limits);
+
 // What this process finds, without measuring: rates are 0. GPUs are found by the runtime (probe_gpus).
 Machine probe_machine();
 
-// The rates of a declared GPU of that model, where there is one.
+// The rates of a declared GPU of that model, where there is one; of several, but for what joins them.
 void add_known_rates(GpuFacts& gpu);
+
+// What the driver says of one GPU's way to another's memory.
+struct PeerLink {
+  bool access = false;
+  bool nvlink = false;
+};
+// Notes which GPUs reach which. The model's rate of links counts only where NVLink joins all of them.
+void add_peers(GpuFacts& gpu, const std::function<PeerLink(int from, int to)>& link);
 
 // "machine" of `nibble plan --json`, which read_machine takes back.
 void write_machine(const Machine& machine, JsonWriter& json);

@@ -28,6 +28,12 @@ class Reader {
     }
     return value->as_integer();
   }
+  bool boolean(std::string_view name) {
+    const std::optional<JsonValue> value = find(name);
+    if (!value) return false;
+    if (!value->is_bool()) return refuse(name, "true or false"), false;
+    return value->as_bool();
+  }
   double rate(std::string_view name) {
     const std::optional<JsonValue> value = find(name);
     if (!value) return 0;
@@ -95,12 +101,17 @@ void write_machine(const Machine& machine, JsonWriter& json) {
       .member("model", cpu.model)
       .member("vendor", cpu.vendor)
       .member("family", cpu.family)
-      .member("threads", cpu.threads);
+      .member("threads", cpu.threads)
+      .member("cpus", cpu.cpus)
+      .member("claimed_cpus", cpu.claimed_cpus)
+      .member("cpu_quota", cpu.cpu_quota)
+      .member("cpu_quota_from", cpu.cpu_quota_from);
   json.key("features").begin_array();
   for (const std::string& feature : cpu.features) json.value(feature);
   json.end_array()
       .member("memory_bytes", cpu.memory_bytes)
       .member("available_bytes", cpu.available_bytes)
+      .member("memory_limit_from", cpu.memory_limit_from)
       .member("memory_nodes", cpu.memory_nodes)
       .member("read_bandwidth", cpu.read_bandwidth)
       .member("bf16_flops", cpu.bf16_flops)
@@ -117,6 +128,8 @@ void write_machine(const Machine& machine, JsonWriter& json) {
         .member("read_bandwidth", gpu.read_bandwidth)
         .member("bf16_flops", gpu.bf16_flops)
         .member("link_bandwidth", gpu.link_bandwidth)
+        .member("peers_probed", gpu.peers_probed)
+        .member("peer_problem", gpu.peer_problem)
         .end_object();
   }
   if (!machine.libraries.empty()) {
@@ -144,16 +157,22 @@ Result<Machine> read_machine(JsonValue json) {
                  .vendor = cpu.text("vendor"),
                  .family = static_cast<int>(cpu.integer("family", 1 << 16)),
                  .threads = static_cast<int>(cpu.integer("threads", 1 << 16, 1)),
+                 .cpus = static_cast<int>(cpu.integer("cpus", 1 << 16)),
+                 .claimed_cpus = static_cast<int>(cpu.integer("claimed_cpus", 1 << 16)),
+                 .cpu_quota = cpu.rate("cpu_quota"),
+                 .cpu_quota_from = cpu.text("cpu_quota_from"),
                  .features = cpu.texts("features"),
                  .memory_bytes = cpu.integer("memory_bytes", most_bytes),
                  .available_bytes = cpu.integer("available_bytes", most_bytes),
+                 .memory_limit_from = cpu.text("memory_limit_from"),
                  .memory_nodes = static_cast<int>(cpu.integer("memory_nodes", 1024, 1)),
                  .read_bandwidth = cpu.rate("read_bandwidth"),
                  .bf16_flops = cpu.rate("bf16_flops"),
                  .f32_flops = cpu.rate("f32_flops")};
   NIBBLE_RETURN_IF_ERROR(
-      cpu.only({"model", "vendor", "family", "threads", "features", "memory_bytes", "available_bytes",
-                "memory_nodes", "read_bandwidth", "bf16_flops", "f32_flops"}));
+      cpu.only({"model", "vendor", "family", "threads", "cpus", "claimed_cpus", "cpu_quota", "cpu_quota_from",
+                "features", "memory_bytes", "available_bytes", "memory_limit_from", "memory_nodes",
+                "read_bandwidth", "bf16_flops", "f32_flops"}));
   if (machine.cpu.threads < 1) return invalid_argument("machine.cpu.threads must be at least 1");
 
   Reader gpu(json.find("gpu"), "machine.gpu");
@@ -163,9 +182,11 @@ Result<Machine> read_machine(JsonValue json) {
                  .memory_bytes = gpu.integer("memory_bytes", most_bytes),
                  .read_bandwidth = gpu.rate("read_bandwidth"),
                  .bf16_flops = gpu.rate("bf16_flops"),
-                 .link_bandwidth = gpu.rate("link_bandwidth")};
+                 .link_bandwidth = gpu.rate("link_bandwidth"),
+                 .peers_probed = gpu.boolean("peers_probed"),
+                 .peer_problem = gpu.text("peer_problem")};
   NIBBLE_RETURN_IF_ERROR(gpu.only({"model", "count", "compute_capability", "memory_bytes", "read_bandwidth",
-                                   "bf16_flops", "link_bandwidth"}));
+                                   "bf16_flops", "link_bandwidth", "peers_probed", "peer_problem"}));
   NIBBLE_RETURN_IF_ERROR(read_libraries(json.find("libraries"), machine.libraries));
   return machine;
 }

@@ -62,6 +62,49 @@ TEST(Machine, AFilesMistakeIsNamed) {
   EXPECT_NE(refusal(R"([])").find("must be an object"), std::string::npos);
 }
 
+TEST(Machine, AContainersLimitsLeaveFewerThreadsAndLessMemory) {
+  CpuFacts cpu{
+      .cpus = 64, .memory_bytes = std::int64_t{256} << 30, .available_bytes = std::int64_t{200} << 30};
+  CpuFacts unlimited = cpu;
+  limit(unlimited, {});
+  EXPECT_EQ(unlimited.threads, 64);
+  EXPECT_EQ(unlimited.memory_bytes, cpu.memory_bytes);
+  EXPECT_EQ(unlimited.memory_limit_from, "");
+  limit(cpu, {.cpu_quota = 2.5,
+              .cpu_quota_from = "/sys/fs/cgroup/cpu.max",
+              .cpuset_from = {},
+              .memory = std::int64_t{8} << 30,
+              .memory_from = "/sys/fs/cgroup/memory.max",
+              .memory_free = std::int64_t{7} << 30});
+  EXPECT_EQ(cpu.threads, 2);
+  EXPECT_EQ(cpu.memory_bytes, std::int64_t{8} << 30);
+  EXPECT_EQ(cpu.available_bytes, std::int64_t{7} << 30);
+  EXPECT_EQ(cpu.memory_limit_from, "/sys/fs/cgroup/memory.max");
+}
+
+TEST(Machine, TheRateOfLinksIsTheModelsOnlyWhereNvlinkJoinsAllGpus) {
+  GpuFacts four;
+  four.model = "NVIDIA H100 80GB HBM3";
+  four.count = 4;
+  four.compute_capability = 90;
+  const auto probed = [&](const std::function<PeerLink(int, int)>& link) {
+    GpuFacts gpu = four;
+    add_known_rates(gpu);
+    EXPECT_EQ(gpu.link_bandwidth, 0) << "a name says nothing of what joins two of them";
+    add_peers(gpu, link);
+    return gpu;
+  };
+  const GpuFacts joined = probed([](int, int) { return PeerLink{true, true}; });
+  EXPECT_GT(joined.link_bandwidth, 0);
+  EXPECT_EQ(joined.peer_problem, "");
+  const GpuFacts by_bus = probed([](int from, int to) { return PeerLink{true, from + to != 3}; });
+  EXPECT_EQ(by_bus.link_bandwidth, 0);
+  EXPECT_EQ(by_bus.peer_problem, "");
+  const GpuFacts apart = probed([](int from, int to) { return PeerLink{!(from == 1 && to == 2), true}; });
+  EXPECT_EQ(apart.link_bandwidth, 0);
+  EXPECT_EQ(apart.peer_problem, "GPU 1 cannot reach GPU 2");
+}
+
 TEST(Machine, ThisOneHasThreadsAndMemory) {
   const Machine here = probe_machine();
   EXPECT_FALSE(here.declared);

@@ -51,8 +51,6 @@ enum class Field : std::uint8_t {
   kv_window_pages,
   tuning,
   pinning,
-  huge_pages,
-  memory_nodes,
   count,
 };
 
@@ -107,6 +105,7 @@ struct Plan {
 
   DeviceKind device = DeviceKind::cpu;
   int threads = 1;
+  bool pin_threads = false;
   int tensor_parallel = 1;
   int expert_parallel = 1;
   DType dtype = DType::bf16;

@@ -61,16 +61,32 @@ int memory_nodes() {
 
 }  // namespace
 
+void limit(CpuFacts& cpu, const ContainerLimits& limits) {
+  cpu.threads = usable_threads(cpu.cpus, limits);
+  cpu.cpu_quota = limits.cpu_quota;
+  cpu.cpu_quota_from = limits.cpu_quota_from;
+  if (limits.memory == 0) return;
+  if (limits.memory < cpu.memory_bytes || limits.memory_free < cpu.available_bytes)
+    cpu.memory_limit_from = limits.memory_from;
+  cpu.memory_bytes = std::min(cpu.memory_bytes, limits.memory);
+  cpu.available_bytes = std::min(cpu.available_bytes, limits.memory_free);
+}
+
 Machine probe_machine() {
   Machine machine{.name = "this"};
   machine.cpu.model = line_of("/proc/cpuinfo", "model name");
   machine.cpu.vendor = line_of("/proc/cpuinfo", "vendor_id");
   machine.cpu.family = std::atoi(line_of("/proc/cpuinfo", "cpu family").c_str());
-  machine.cpu.threads = static_cast<int>(allowed_cpus().size());
+  const std::vector<int> cpus = allowed_cpus();
+  machine.cpu.cpus = static_cast<int>(cpus.size());
+  const std::vector<int> claimed = claimed_cpus();
+  machine.cpu.claimed_cpus = static_cast<int>(std::count_if(
+      cpus.begin(), cpus.end(), [&](int cpu) { return std::ranges::count(claimed, cpu) != 0; }));
   machine.cpu.features = known_features();
   machine.cpu.memory_bytes = kilobytes_of("MemTotal");
   machine.cpu.available_bytes = kilobytes_of("MemAvailable");
   machine.cpu.memory_nodes = memory_nodes();
+  limit(machine.cpu, container_limits());
   return machine;
 }
 

@@ -304,6 +304,7 @@ void fill(const Situation& s, Plan& plan) {
   const auto whole = [&](Field field) { return static_cast<int>(s.number(field)); };
   plan.device = s.on_gpu() ? DeviceKind::cuda : DeviceKind::cpu;
   plan.threads = whole(Field::threads);
+  plan.pin_threads = s.at(Field::pinning).value == "one CPU a thread";
   plan.tensor_parallel = whole(Field::tensor_parallel);
   plan.expert_parallel = whole(Field::expert_parallel);
   plan.dtype = s.at(Field::dtype).value == "float32" ? DType::f32 : DType::bf16;
@@ -384,12 +385,15 @@ Result<std::vector<JudgedPair>> judge_pairs(const EngineOptions& options, const 
       NIBBLE_RETURN_IF_ERROR(decide(plan_rules(), spec, situation, plan));
       continue;
     }
+    const bool one_rank = situation.number(Field::tensor_parallel) == 1;  // several are not built
     std::vector<JudgedPair> pairs;
     for (const Judged& each : judge(plan_rules(), spec, situation)) {
       JudgedPair pair{.path = each.candidate.path,
                       .rules = {},
                       .why = each.why_not(),
-                      .built = find_expert_kernel(each.candidate.path.kernel)->facts.built};
+                      .built = is_built(*find_expert_kernel(each.candidate.path.kernel),
+                                        *find_exchange(each.candidate.path.exchange)) &&
+                               one_rank};
       for (const Reason& reason : each.reasons) pair.rules.emplace_back(reason.rule);
       pairs.push_back(std::move(pair));
     }

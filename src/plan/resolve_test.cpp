@@ -184,6 +184,87 @@ TEST(Plan, TheSameForAsManyRanksAsHoldTheModel) {
   EXPECT_EQ(plan.experts.exchange, "none");
 }
 
+TEST(Plan, AnExplicitDefaultCountsAsGivenWhereWeightsMustFit) {
+  // With 16 sequences of 512 tokens a rank needs less than with the 128 of 8,192 that a GPU takes otherwise.
+  EngineOptions options;
+  options.given.max_num_seqs = options.given.max_num_batched_tokens = true;
+  Machine two = machine("h100x2");
+  for (const std::int64_t most : {std::int64_t{0}, std::int64_t{1} << 50}) {
+    two.gpu.memory_bytes = most;
+    const Result<Plan> open = resolve({}, two, gpt_oss()), given = resolve(options, two, gpt_oss());
+    EXPECT_EQ(open.ok(), given.ok());
+  }
+  int differ = 0;
+  for (std::int64_t mebibytes = 10 << 10; mebibytes < 30 << 10; mebibytes += 256) {
+    two.gpu.memory_bytes = mebibytes << 20;
+    EngineOptions one_more = options;
+    one_more.max_num_seqs += 1;
+    const Result<Plan> given = resolve(options, two, gpt_oss()), more = resolve(one_more, two, gpt_oss()),
+                       open = resolve({}, two, gpt_oss());
+    const auto ranks = [](const Result<Plan>& plan) { return plan.ok() ? plan->tensor_parallel : 99; };
+    EXPECT_LE(ranks(given), ranks(more)) << mebibytes << " MiB";
+    differ += ranks(given) < ranks(open);
+  }
+  EXPECT_GT(differ, 0);
+}
+
+TEST(Matrix, SaysOfNoPairThatItRunsHereUnlessAllOfItIsBuilt) {
+  EngineOptions spread{.tensor_parallel = 4, .expert_parallel = 4};
+  for (const auto& [options, name] : {std::pair(EngineOptions{}, "cpu"),
+                                      {EngineOptions{}, "h200x1"},
+                                      {EngineOptions{}, "h200x4"},
+                                      {spread, "h200x4"}}) {
+    const Result<std::vector<JudgedPair>> pairs = judge_pairs(options, machine(name), gpt_oss());
+    ASSERT_TRUE(pairs.ok()) << pairs.status().message();
+    for (const JudgedPair& pair : *pairs) {
+      const bool alone = options.tensor_parallel <= 1 && pair.path.exchange == "none";
+      EXPECT_EQ(pair.built, alone && find_expert_kernel(pair.path.kernel)->facts.built)
+          << pair.path.kernel << " with " << pair.path.exchange << " on " << name;
+    }
+  }
+}
+
+TEST(Plan, ThreadsArePinnedWhereTheCpusAreNobodyElses) {
+  struct Case {
+    int cpus, claimed;
+    double quota;
+    int threads;
+    bool pinned;
+  };
+  for (const Case& c : {Case{8, 0, 0, 0, true},
+                        {8, 0, 0, 9, false},
+                        {8, 3, 0, 4, true},
+                        {8, 4, 0, 5, true},
+                        {8, 4, 0, 6, false},
+                        {8, 1, 0, 8, true},
+                        {8, 2, 0, 8, false},
+                        {8, 0, 4, 0, false},
+                        {8, 0, 8, 0, true}}) {
+    Machine own = machine("cpu");
+    own.cpu.cpus = c.cpus;
+    own.cpu.claimed_cpus = c.claimed;
+    own.cpu.cpu_quota = c.quota;
+    own.cpu.threads = c.quota > 0 ? static_cast<int>(c.quota) : c.cpus;
+    const Plan plan = resolve({.threads = c.threads}, own, gpt_oss()).value();
+    EXPECT_EQ(plan.pin_threads, c.pinned)
+        << c.threads << " threads, " << c.claimed << " claimed, quota " << c.quota;
+    EXPECT_EQ(plan.choice("pinning").value, c.pinned ? "one CPU a thread" : "none");
+  }
+}
+
+TEST(Plan, LinearAttentionIsMadeForTheGpu) {
+  ModelTraits hybrid = gpt_oss();
+  hybrid.linear_layers = 6;
+  for (const auto& [name, kernel] : {std::pair("h100x1", "sm90_gated_delta"),
+                                     {"h200x1", "sm90_gated_delta"},
+                                     {"b200x1", "sm100_gated_delta"},
+                                     {"cpu", "cpu_gated_delta"}}) {
+    const Result<Plan> plan = resolve({}, machine(name), hybrid);
+    ASSERT_TRUE(plan.ok()) << name << ": " << plan.status().message();
+    EXPECT_EQ(plan->choice("linear_attention").value, kernel) << name;
+  }
+}
+
 TEST(Plan, NeitherKernelNorExchangeIsChosenWithoutTheOther) {
   const Plan none = planned({.tensor_parallel = 4}, "h200x4");
   EXPECT_EQ(none.experts.exchange, "none");

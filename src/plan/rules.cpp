@@ -38,6 +38,10 @@ std::string made_for(const S& s, const KernelFacts& kernel) {
 std::string other_device(const KernelFacts& kernel) {
   return "it runs on a " + std::string(kernel.device == DeviceKind::cpu ? "CPU" : "GPU");
 }
+// CPUs that the process may run on.
+std::int64_t cpus_of(const S& s) {
+  return s.machine.cpu.cpus > 0 ? s.machine.cpu.cpus : s.machine.cpu.threads;
+}
 std::string only_declared() { return "it is declared but not built into this program"; }
 
 // What the attention that is built for GPUs takes.
@@ -64,11 +68,9 @@ std::int64_t rank_number(const C& candidate) { return std::max<std::int64_t>(can
 std::int64_t least_bytes(const S& s, std::int64_t ranks) {
   constexpr std::int64_t some_length = 8192;
   const EngineOptions& options = s.options;
-  const EngineOptions defaults;
-  const bool rows_asked = options.max_num_batched_tokens != defaults.max_num_batched_tokens;
-  const bool sequences_asked = options.max_num_seqs != defaults.max_num_seqs;
-  const int sequences = sequences_asked ? options.max_num_seqs : usual_gpu_sequences;
-  const StepLimits limits{.rows = rows_asked ? options.max_num_batched_tokens : usual_gpu_rows,
+  const int rows = asked_step_tokens(options);
+  const int sequences = asked_step_sequences(options) > 0 ? options.max_num_seqs : usual_gpu_sequences;
+  const StepLimits limits{.rows = rows > 0 ? rows : usual_gpu_rows,
                           .logit_rows = std::max(sequences, scoring_rows),
                           .sequences = sequences,
                           .positions = s.model.max_positions,
@@ -284,9 +286,15 @@ constexpr Rule rules[] = {
      [](const S&, const C&) { return only_declared(); }},
 
     {"linear-attention-device", Field::linear_attention, Effect::remove,
-     [](const S& s, const C& c) { return c.value.starts_with("sm90") != s.on_gpu(); },
-     [](const S&, const C& c) {
-       return "it runs on a " + std::string(c.value.starts_with("sm90") ? "GPU" : "CPU");
+     [](const S& s, const C& c) { return (c.number > 0) != s.on_gpu(); },
+     [](const S&, const C& c) { return "it runs on a " + std::string(c.number > 0 ? "GPU" : "CPU"); }, true},
+    {"linear-attention-architecture", Field::linear_attention, Effect::remove,
+     [](const S& s, const C& c) {
+       return s.on_gpu() && c.number > 0 && c.number != s.machine.gpu.compute_capability;
+     },
+     [](const S& s, const C& c) {
+       return "it is for SM" + number(c.number) + "; this GPU is SM" +
+              number(s.machine.gpu.compute_capability);
      },
      true},
     {"linear-attention-not-built", Field::linear_attention, Effect::remove,
@@ -340,12 +348,27 @@ constexpr Rule rules[] = {
      },
      [](const S& s, const C&) { return number(affordable_tokens(s)) + " positions fit"; }},
     {"more-threads-than-cpus", Field::pinning, Effect::remove,
+     [](const S& s, const C& c) { return c.value != "none" && s.number(Field::threads) > cpus_of(s); },
+     [](const S& s, const C&) {
+       return "there are more threads than the " + number(cpus_of(s)) + " CPUs that this process may use";
+     }},
+    {"quota-shares-cpus", Field::pinning, Effect::remove,
      [](const S& s, const C& c) {
-       return c.value != "none" && s.number(Field::threads) > s.machine.cpu.threads;
+       return c.value != "none" && s.machine.cpu.cpu_quota > 0 &&
+              s.machine.cpu.cpu_quota < static_cast<double>(cpus_of(s));
+     },
+     [](const S&, const C&) {
+       return std::string("a container with a quota of CPU time shares its CPUs with others");
+     }},
+    // The calling thread is not pinned.
+    {"cpus-are-claimed", Field::pinning, Effect::remove,
+     [](const S& s, const C& c) {
+       return c.value != "none" && s.machine.cpu.claimed_cpus > 0 &&
+              s.number(Field::threads) - 1 > cpus_of(s) - s.machine.cpu.claimed_cpus;
      },
      [](const S& s, const C&) {
-       return "there are more threads than the " + number(s.machine.cpu.threads) +
-              " CPUs that this process may use";
+       return "others of nibble have pinned threads to " + number(s.machine.cpu.claimed_cpus) + " of the " +
+              number(cpus_of(s)) + " CPUs";
      }},
 };
 

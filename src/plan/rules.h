@@ -31,6 +31,12 @@ struct Situation {
   bool on_gpu() const { return at(Field::device).value == "cuda"; }
 };
 
+// What the user gave for --max-num-batched-tokens and --max-num-seqs, an explicit default included; 0:
+// nothing. A caller without a command line only sets the value, which then counts where it is not the
+// default.
+int asked_step_tokens(const EngineOptions& options);
+int asked_step_sequences(const EngineOptions& options);
+
 enum class Effect : std::uint8_t { remove, prefer };
 
 struct Rule {
@@ -66,7 +72,7 @@ struct JudgedPair {
   ExpertPath path;
   std::vector<std::string> rules;
   std::string why;
-  bool built = false;
+  bool built = false;  // kernel, exchange and as many ranks
 };
 Result<std::vector<JudgedPair>> judge_pairs(const EngineOptions& options, const Machine& machine,
                                             const ModelTraits& model);

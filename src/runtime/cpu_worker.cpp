@@ -27,7 +27,8 @@ CpuWorker::CpuWorker(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model>
 Result<std::unique_ptr<Worker>> CpuWorker::start(std::unique_ptr<Model> model, const WorkerLimits& limits,
                                                  const ConversionProgress& progress) {
   const ModelConfig& config = model->config();
-  auto threads = std::make_unique<ThreadPool>(limits.threads);
+  auto threads = std::make_unique<ThreadPool>(
+      limits.threads, limits.pin_threads ? ThreadPool::Pinning::one_cpu_each : ThreadPool::Pinning::none);
   NIBBLE_RETURN_IF_ERROR(model->reserve({.rows = limits.max_rows,
                                          .logit_rows = limits.max_logit_rows,
                                          .positions = limits.max_positions,

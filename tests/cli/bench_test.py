@@ -18,7 +18,7 @@ def test_json_names_the_bounds_the_choices_and_a_run_for_each_level():
         assert report[name] > 0, name
     assert report["load_s"] < report["first_token_s"]
     choices = {choice["field"]: choice for choice in report["choices"]}
-    assert {"moe_runner", "attention", "dtype", "kv_cache_dtype", "threads", "pinning", "quantization", "huge_pages", "numa", "mapped_at_load"} <= set(choices)
+    assert {"moe_runner", "attention", "dtype", "kv_cache_dtype", "threads", "pinning", "quantization", "mapped_at_load"} <= set(choices)
     assert choices["dtype"]["value"] == "bfloat16" and choices["dtype"]["from"] == "default" and choices["dtype"]["why"]
     assert [run["concurrency"] for run in report["runs"]] == [1, 3]
     for level in report["runs"]:

@@ -23,7 +23,7 @@ struct Step {
   SequenceRows rows;
 
   Step(const AttentionKernels& kernel, int threads, DType dtype, int first_position, int row_count)
-      : pool(threads), context{.threads = pool, .attention = kernel} {
+      : pool(threads, ThreadPool::Pinning::one_cpu_each), context{.threads = pool, .attention = kernel} {
     const int positions = first_position + row_count;
     const std::int32_t page_count = (positions + page_size - 1) / page_size;
     const std::size_t half =

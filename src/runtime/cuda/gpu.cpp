@@ -38,6 +38,15 @@ void probe_gpus(Machine& machine) {
   machine.gpu.compute_capability = properties.major * 10 + properties.minor;
   machine.gpu.memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem);
   add_known_rates(machine.gpu);
+  // What the driver cannot answer counts as no way. Only NVLink carries atomic operations of another GPU.
+  add_peers(machine.gpu, [](int from, int to) {
+    int access = 0, atomics = 0;
+    const bool asked =
+        cudaDeviceCanAccessPeer(&access, from, to) == cudaSuccess &&
+        cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, from, to) == cudaSuccess;
+    if (!asked) (void)cudaGetLastError();  // the next check must not find it
+    return PeerLink{.access = asked && access != 0, .nvlink = asked && atomics != 0};
+  });
 }
 
 Result<std::unique_ptr<Worker>> start_gpu_worker(const ModelConfig& config, GpuWeights weights,

@@ -277,6 +277,11 @@ inline cudaError_t cudaSetDevice(int device) {
   return nibble::emulation::current_device = device, cudaSuccess;
 }
 inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
+enum cudaDeviceP2PAttr { cudaDevP2PAttrNativeAtomicSupported };
+inline cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 1, cudaSuccess; }
+inline cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr, int, int) {
+  return *value = 1, cudaSuccess;
+}
 inline cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSuccess; }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   return *properties = {}, cudaSuccess;
