@@ -46,6 +46,19 @@ def test_headers_and_request_ids_are_there(client):
     assert raw.headers["x-request-id"] == "mine" and raw.headers["x-nibble-ignored"] == "zebra" and raw.parse()._request_id == "mine"
 
 
+def test_a_model_with_a_slash_in_its_name_is_found():
+    server = Server("--served-model-name", "org/name v1?#%")
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+    assert client.models.retrieve("org/name v1?#%").id == "org/name v1?#%"  # sent as org%2Fname%20v1%3F%23%25
+    for other in ("org/name", "org%2Fname v1?#%", "name v1?#%"):
+        with pytest.raises(openai.NotFoundError):
+            client.models.retrieve(other)
+    assert server.get("/v1/models/org/name%20v1%3f%23%25")[0] == 200
+    assert server.get("/v1%2Fmodels")[0] == 404, "an escaped slash separates nothing"
+    assert server.get("/v1/models/%")[0] == 400 and server.get("/v1/models/%00")[0] == 400
+    assert server.stop() == 0
+
+
 @pytest.mark.parametrize("kind, call", [
     (openai.BadRequestError, lambda c: chat(c, temperature=9)),
     (openai.BadRequestError, lambda c: chat(c, tools=[{"type": "function", "function": {"name": "f"}}])),

@@ -16,10 +16,12 @@ struct RouteInfo {
   std::string_view answer = {};  // likewise; empty: text
   bool streams = false;          // may answer with events instead
 
-  bool matches(std::string_view asked) const {
+  // `escaped_slash`: where `asked` has its first slash that was sent as %2F. Only a name in braces may hold
+  // one.
+  bool matches(std::string_view asked, std::size_t escaped_slash = std::string_view::npos) const {
     const std::size_t brace = path.find('{');
-    if (brace == path.npos) return asked == path;
-    return asked.size() > brace && asked.substr(0, brace) == path.substr(0, brace);
+    if (brace == path.npos) return asked == path && escaped_slash == path.npos;
+    return escaped_slash >= brace && asked.size() > brace && asked.substr(0, brace) == path.substr(0, brace);
   }
 };
 

@@ -209,7 +209,7 @@ void Service::handle(Exchange exchange) {
     allowed = "GET, HEAD";
   }
   for (const Route& route : routes) {
-    if (!route.info.matches(request.head.path)) continue;
+    if (!route.info.matches(request.head.path, request.head.escaped_slash)) continue;
     if (route.info.method != method) {
       allowed = route.info.method == "GET" ? "GET, HEAD" : std::string(route.info.method);
       continue;

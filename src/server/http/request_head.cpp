@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/utf8.h"
+
 namespace nibble::http {
 namespace {
 
@@ -61,6 +63,36 @@ bool is_host(std::string_view text) {
 
 Refusal bad_request(std::string message) { return {400, std::move(message)}; }
 
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  const char letter = lower(c);
+  return letter >= 'a' && letter <= 'f' ? letter - 'a' + 10 : -1;
+}
+
+// Decodes every %XX once. What no name of ours could hold is refused here, so that routes and the log need
+// not look again.
+std::optional<Refusal> decode_path(std::string_view sent, RequestHead& head) {
+  head.path.reserve(sent.size());
+  for (std::size_t at = 0; at < sent.size(); ++at) {
+    if (sent[at] != '%') {
+      head.path += sent[at];
+      continue;
+    }
+    const int high = at + 2 < sent.size() ? hex_digit(sent[at + 1]) : -1;
+    const int low = high >= 0 ? hex_digit(sent[at + 2]) : -1;
+    if (low < 0)
+      return bad_request("the path has a % without two hexadecimal digits after it; write %25 for a %");
+    const char decoded = static_cast<char>(high * 16 + low);
+    if (static_cast<unsigned char>(decoded) < ' ' || decoded == 0x7f)
+      return bad_request("the path has an escaped control character");
+    if (decoded == '/') head.escaped_slash = std::min(head.escaped_slash, head.path.size());
+    head.path += decoded;
+    at += 2;
+  }
+  if (!is_valid_utf8(head.path)) return bad_request("the path's escapes are not UTF-8");
+  return {};
+}
+
 // Reads the target into path, query and, for the absolute form, the host it names.
 std::optional<Refusal> read_target(std::string_view target, RequestHead& head, std::string& authority) {
   if (!std::all_of(target.begin(), target.end(), is_visible))
@@ -80,12 +112,12 @@ std::optional<Refusal> read_target(std::string_view target, RequestHead& head, s
   }
   if (target.find('#') != std::string_view::npos) return bad_request("the request target has a fragment");
   const std::size_t question = target.find('?');
-  head.path = target.substr(0, question);
+  std::string_view path = target.substr(0, question);
   if (question != std::string_view::npos) head.query = target.substr(question + 1);
-  if (head.path.empty() && !authority.empty()) head.path = "/";
-  if (head.path.empty() || head.path.front() != '/')
+  if (path.empty() && !authority.empty()) path = "/";
+  if (path.empty() || path.front() != '/')
     return bad_request("the request target is neither a path nor a URL");
-  return {};
+  return decode_path(path, head);
 }
 
 std::optional<Refusal> read_request_line(std::string_view line, const HeadLimits& limits, RequestHead& head,

@@ -35,8 +35,13 @@ enum class BodyFraming : std::uint8_t { none, length, chunked };
 
 struct RequestHead {
   std::string method;  // a token, known or not
-  std::string path;    // begins with '/', as sent: nothing is decoded
-  std::string query;   // after '?', as sent
+  static constexpr std::size_t none = std::string::npos;
+
+  std::string path;   // begins with '/'; escapes are decoded once, so it is UTF-8 without control characters
+  std::string query;  // after '?', as sent
+  // Where the path has its first slash that was sent as %2F, or none. Such a slash belongs to a name and
+  // separates no segments; proxies tell the two apart, so a route must too.
+  std::size_t escaped_slash = none;
   int minor_version = 1;
   std::string host;  // with its port, as sent; empty only from an HTTP/1.0 client
   std::vector<Field> fields;
@@ -44,6 +49,7 @@ struct RequestHead {
   std::uint64_t content_length = 0;
   bool keep_alive = true;
   bool expects_continue = false;
+  std::string client;  // the sender's address, which the connection knows; empty where there is none
 
   // The value of a field that was sent once, by its lower-case name; nothing if it is absent or repeated.
   std::optional<std::string_view> field(std::string_view name) const;

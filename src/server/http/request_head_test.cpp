@@ -45,6 +45,37 @@ TEST(RequestHead, AnOrdinaryRequestIsReadWhole) {
   EXPECT_FALSE(head.field("cookie").has_value());
 }
 
+TEST(RequestHead, APathIsDecodedOnce) {
+  for (const auto& [sent, path] :
+       std::vector<std::pair<std::string, std::string>>{{"/%68ealth", "/health"},
+                                                        {"/a%20b", "/a b"},
+                                                        {"/100%2525", "/100%25"},
+                                                        {"/%e2%82%aC", "/\xe2\x82\xac"},
+                                                        {"/v1/models/a%3Fb%23c", "/v1/models/a?b#c"},
+                                                        {"/%2e%2E/metrics", "/../metrics"},
+                                                        {"/a+b", "/a+b"},
+                                                        {"http://h/%61?%zz=%", "/a"}}) {
+    const Outcome outcome = with_line("GET " + sent + " HTTP/1.1");
+    ASSERT_EQ(outcome.status, 0) << sent;
+    EXPECT_EQ(outcome.head.path, path) << sent;
+    EXPECT_EQ(outcome.head.escaped_slash, RequestHead::none) << sent;
+  }
+  EXPECT_EQ(with_line("GET /a?%zz=%20% HTTP/1.1").head.query, "%zz=%20%") << "a query stays as it was sent";
+}
+
+TEST(RequestHead, AnEscapedSlashIsTellableFromOneThatSeparatesSegments) {
+  const Outcome outcome = with_line("GET /v1/models/org%2Fname%2fx HTTP/1.1");
+  EXPECT_EQ(outcome.head.path, "/v1/models/org/name/x");
+  EXPECT_EQ(outcome.head.escaped_slash, 14u);
+  EXPECT_EQ(with_line("GET %2Fhealth HTTP/1.1").status, 400);
+}
+
+TEST(RequestHead, BadEscapesAreRefused) {
+  for (const char* path : {"/%", "/%4", "/%4g", "/%g4", "/a%%41", "/% 41", "/%+1", "/%00", "/a%0d%0ab",
+                           "/%1f", "/%7F", "/%ff", "/%e2%82", "/%c0%80", "/%ed%a0%80"})
+    EXPECT_EQ(with_line(std::string("GET ") + path + " HTTP/1.1").status, 400) << path;
+}
+
 TEST(RequestHead, AnIncompleteHeadWaitsAndNeverReads) {
   const std::string whole = "GET /health HTTP/1.1\r\nHost: a\r\n\r\n";
   for (std::size_t size = 0; size < whole.size(); ++size)
