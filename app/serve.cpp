@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -31,17 +33,50 @@ namespace {
 constexpr std::chrono::milliseconds farewell{1000};
 constexpr std::chrono::milliseconds look_again{20};
 
-// As many descriptors as the system grants, for each connection takes one.
-void raise_descriptor_limit() {
+// Takes as many descriptors as the system grants, because each connection needs one, and leaves some for
+// files, so that accepting does not fail. The default number of connections adapts to what is granted.
+Status fit_connections(int& connections) {
+  constexpr rlim_t for_files = 64;
+  constexpr int usual = 4096;
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = limit.rlim_max = 1024;
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
+  const rlim_t room = limit.rlim_cur > 2 * for_files ? limit.rlim_cur - for_files : limit.rlim_cur / 2;
+  if (connections == 0) {
+    connections = static_cast<int>(std::clamp<rlim_t>(room, 1, usual));
+  } else if (static_cast<rlim_t>(connections) > room) {
+    return invalid_argument("--max-connections " + std::to_string(connections) + " is more than the " +
+                            std::to_string(room) + " that the limit of " + std::to_string(limit.rlim_cur) +
+                            " open files allows; give less, or raise the limit (ulimit -Hn)");
+  }
+  return {};
+}
+
+// Reads keys and certificate again. What cannot be read leaves the old ones in place.
+void reload(const ServeOptions& options, http::SocketServer& server, Gate& gate, Log& log) {
+  if (!options.api_key_file.empty()) {
+    Result<ApiKeys> keys = ApiKeys::load(options.api_key, options.api_key_file);
+    if (keys.ok()) {
+      log.info("the API keys were read again", {{"keys", keys->size()}});
+      gate.set_keys(*std::move(keys));
+    } else {
+      log.error("the API keys could not be read again; the old ones stay",
+                {{"why", keys.status().message()}});
+    }
+  }
+  if (options.tls.certificate.empty()) return;
+  if (const Status status = server.replace_certificate(options.tls); status.ok()) {
+    log.info("the certificate was read again");
+  } else {
+    log.error("the certificate could not be read again; the old one stays", {{"why", status.message()}});
+  }
 }
 
 // Answers that there is no engine, while one is started again.
-Status stand_in(const ServeOptions& options, http::ListeningSocket socket) {
+Status stand_in(const ServeOptions& options, const ApiKeys& keys, http::ListeningSocket socket) {
   StopSignals signals({stop_order()});
+  StopSignals reloads({reload_order()});
   NIBBLE_ASSIGN(const std::unique_ptr<http::SocketServer> server,
                 http::SocketServer::over(std::move(socket), options.limits(), options.tls));
   signals.watch([&](int) { server->stop(std::chrono::milliseconds(100)); });
@@ -59,9 +94,11 @@ Status stand_in(const ServeOptions& options, http::ListeningSocket socket) {
             if (exchange->request().head.path == "/health") answer.body = R"({"status":"restarting"})";
             exchange->answer(std::move(answer));
           },
-      .refusal = [&](const http::Refusal& refusal) { return response(refusal.status, refusal.message, ""); },
+      .refusal = [&](const http::Refusal& refusal,
+                     const http::RequestHead&) { return response(refusal.status, refusal.message, ""); },
       .screen = {}};
-  Gate gate(options.gate(), nobody, nullptr, log, clock);
+  Gate gate(options.gate(keys), nobody, nullptr, log, clock);
+  reloads.watch([&](int) { server->post([&] { reload(options, *server, gate, log); }); });
   server->run(gate.handler());
   return {};
 }
@@ -69,9 +106,11 @@ Status stand_in(const ServeOptions& options, http::ListeningSocket socket) {
 // One life of the engine's process: load, serve, drain.
 class Serving {
  public:
-  Serving(const ServeOptions& options, std::unique_ptr<http::SocketServer> server, SharedState* shared,
-          Console& console)
+  // `at_end` runs when the process ends where it stands.
+  Serving(const ServeOptions& options, const ApiKeys& keys, std::unique_ptr<http::SocketServer> server,
+          SharedState* shared, std::function<void()> at_end, Console& console)
       : options_(options),
+        at_end_(std::move(at_end)),
         console_(console),
         shared_(shared),
         bar_("loading " + options.engine.model),
@@ -84,7 +123,7 @@ class Serving {
                   .seed = options.engine.seed,
                   .request_time = std::chrono::seconds(options.request_timeout)},
                  clock_),
-        gate_(options.gate(), service_.handler(), shared != nullptr ? &shared->suspects : nullptr, *log_,
+        gate_(options.gate(keys), service_.handler(), shared != nullptr ? &shared->suspects : nullptr, *log_,
               clock_),
         activity_(*log_) {}
 
@@ -98,6 +137,7 @@ class Serving {
     if (abandoned_) {
       // A load or a step of the engine may take long, and nobody waits for what comes of it.
       log_.reset();
+      if (at_end_) at_end_();
       std::fflush(nullptr);
       std::_Exit(outcome_.exit_code());
     }
@@ -115,6 +155,11 @@ class Serving {
       service_.drain();
       drain();
     });
+  }
+
+  // From any thread.
+  void reread() {
+    server_->post([this] { reload(options_, *server_, gate_, *log_); });
   }
 
   // From any thread: another one failed a check, and waits.
@@ -240,6 +285,7 @@ class Serving {
   }
 
   const ServeOptions& options_;
+  const std::function<void()> at_end_;
   Console& console_;
   SharedState* const shared_;
   const SystemClock clock_;
@@ -261,34 +307,68 @@ class Serving {
   std::chrono::nanoseconds drain_until_{0};
 };
 
-Status run(const ServeOptions& options, Console& console) {
+// Between the start of the processes and their end.
+Status serve(const ServeOptions& options, const Child& self, const ApiKeys& keys,
+             http::ListeningSocket socket, const std::function<void()>& at_end, Console& console) {
+  if (self.role == ChildRole::stand_in) return stand_in(options, keys, std::move(socket));
+  std::optional<LastWords> last_words;  // without a parent a debugger may want the failure itself
+  if (self.shared != nullptr) last_words.emplace();
+  std::optional<StopSignals> signals, reloads;
+  if (self.shared != nullptr) {
+    signals.emplace({stop_order()});
+    reloads.emplace({reload_order()});
+  } else if (options.can_reload()) {
+    signals.emplace({SIGINT, SIGTERM});
+    reloads.emplace({SIGHUP});
+  } else {
+    signals.emplace({SIGINT, SIGTERM, SIGHUP});
+  }
+  NIBBLE_ASSIGN(std::unique_ptr<http::SocketServer> server,
+                http::SocketServer::over(std::move(socket), options.limits(), options.tls));
+  Serving serving(options, keys, std::move(server), self.shared, at_end, console);
+  signals->watch([&](int orders) { serving.stop(orders); });
+  if (reloads) reloads->watch([&](int) { serving.reread(); });
+  if (last_words) last_words->watch([&] { serving.fail_check(); });
+  const Status outcome = serving.run();
+  last_words.reset();  // like the next, before what they order about
+  reloads.reset();
+  signals.reset();
+  return outcome;
+}
+
+Status run(ServeOptions& options, Console& console) {
   NIBBLE_RETURN_IF_ERROR(check(options));
-  if (!is_loopback(options.host) && options.api_key.empty()) {
-    std::fprintf(console.err, "warning: %s is reachable by others and --api-key is not set\n",
+  NIBBLE_ASSIGN(ApiKeys keys, ApiKeys::load(options.api_key, options.api_key_file));
+  if (!is_loopback(options.host) && !keys.asked_for()) {
+    std::fprintf(console.err,
+                 "warning: %s is reachable by others and neither --api-key nor --api-key-file is set\n",
                  options.host.c_str());
   }
   std::signal(SIGPIPE, SIG_IGN);  // a broken pipe is an error of the write
-  raise_descriptor_limit();
-  NIBBLE_ASSIGN(http::ListeningSocket socket, http::ListeningSocket::open(options.host, options.port));
-  Child self;
-  if (!options.no_supervise) {
-    self =
-        supervise({.shutdown_timeout = std::chrono::seconds(options.shutdown_timeout), .log = options.log()});
+  NIBBLE_RETURN_IF_ERROR(fit_connections(options.max_connections));
+  NIBBLE_ASSIGN(http::ListeningSocket socket,
+                http::ListeningSocket::open(options.host, options.port, options.socket_mode));
+  const std::optional<http::SocketFile> file = socket.file();
+  const auto remove_file = [&] {
+    if (file) file->remove();
+  };
+  if (options.no_supervise) {
+    const Status outcome = serve(options, {}, keys, std::move(socket), remove_file, console);
+    remove_file();
+    return outcome;
   }
-  if (self.role == ChildRole::stand_in) return stand_in(options, std::move(socket));
-  std::optional<LastWords> last_words;  // without a parent a debugger may want the failure itself
-  if (self.shared != nullptr) last_words.emplace();
-  std::optional<StopSignals> signals;
-  self.shared != nullptr ? signals.emplace({stop_order()}) : signals.emplace({SIGINT, SIGTERM});
-  NIBBLE_ASSIGN(std::unique_ptr<http::SocketServer> server,
-                http::SocketServer::over(std::move(socket), options.limits(), options.tls));
-  Serving serving(options, std::move(server), self.shared, console);
-  signals->watch([&](int orders) { serving.stop(orders); });
-  if (last_words) last_words->watch([&] { serving.fail_check(); });
-  const Status outcome = serving.run();
-  last_words.reset();  // like the next, before what it orders to stop
-  signals.reset();
-  return outcome;
+  SupervisorOptions supervisor{.shutdown_timeout = std::chrono::seconds(options.shutdown_timeout),
+                               .log = options.log(),
+                               .reload = {},
+                               .at_end = remove_file};
+  if (options.can_reload()) {
+    supervisor.reload = [&] {
+      Result<ApiKeys> read = ApiKeys::load(options.api_key, options.api_key_file);
+      if (read.ok()) keys = *std::move(read);  // the children say what is wrong
+    };
+  }
+  const Child self = supervise(supervisor);
+  return serve(options, self, keys, std::move(socket), {}, console);
 }
 
 CommandLine declare() {

@@ -1,5 +1,11 @@
 #include "app/serve_options.h"
 
+#include <unistd.h>
+
+#include <charconv>
+
+#include "base/quote.h"
+
 namespace nibble {
 namespace {
 
@@ -18,6 +24,33 @@ OptionSetter list_value(std::vector<std::string>& target) {
   });
 }
 
+OptionSetter mode_value(mode_t& target) {
+  return text_value([&target](std::string_view text) -> Status {
+    unsigned mode = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mode, 8);
+    if (error != std::errc() || end != text.data() + text.size() || mode > 0777)
+      return invalid_argument("must be permissions in octal, as 600 or 660");
+    target = mode;
+    return {};
+  });
+}
+
+// What this machine calls itself, and what it is called in its own network.
+std::vector<std::string> own_names() {
+  char name[256] = {};
+  if (gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return {};
+  return {name, std::string(name) + ".local"};
+}
+
+// As browsers send it: a scheme and a host, perhaps a port, and nothing behind.
+bool is_origin(const std::string& text) {
+  if (text == "*" || text == "null") return true;
+  const std::size_t scheme = text.find("://");
+  if (scheme == std::string::npos || scheme == 0) return false;
+  const std::string host = text.substr(scheme + 3);
+  return !host.empty() && host.find_first_of("/?#@ ") == std::string::npos;
+}
+
 // Sizes and times, which few people set: the help lists them in short.
 std::vector<OptionSpec> limit_specs(ServeOptions& options) {
   const auto limit = [](std::string_view name, int& target, int min, int max) {
@@ -27,18 +60,28 @@ std::vector<OptionSpec> limit_specs(ServeOptions& options) {
                       .set = int_value(target, min, max),
                       .group = "Limits"};
   };
-  return {limit("--max-connections", options.max_connections, 1, 1 << 20),
+  return {{.name = "--max-connections",
+           .value = "N",
+           .default_text = "4096",
+           .set = int_value(options.max_connections, 1, 1 << 20),
+           .group = "Limits"},
           limit("--max-header-bytes", options.max_header_bytes, 1 << 10, 1 << 20),
           limit("--max-body-bytes", options.max_body_bytes, 1 << 10, 1 << 30),
           limit("--max-unsent-bytes", options.max_unsent_bytes, 16 << 10, 1 << 30),
           limit("--client-timeout", options.client_timeout, 1, 3600),
           limit("--keep-alive-timeout", options.keep_alive_timeout, 1, 86400),
+          limit("--sse-keep-alive", options.sse_keep_alive, 0, 3600),
           limit("--request-timeout", options.request_timeout, 0, 86400),
           limit("--load-timeout", options.load_timeout, 0, 86400),
           {.name = "--step-timeout",
            .value = "N",
            .default_text = "30 on a GPU",
            .set = int_value(options.step_timeout, 0, 86400),
+           .group = "Limits"},
+          {.name = "--socket-mode",
+           .value = "OCTAL",
+           .default_text = "600",
+           .set = mode_value(options.socket_mode),
            .group = "Limits"}};
 }
 
@@ -48,7 +91,7 @@ std::vector<OptionSpec> serve_option_specs(ServeOptions& options) {
   std::vector<OptionSpec> specs = {
       {.name = "--host",
        .value = "ADDRESS",
-       .help = "where to listen",
+       .help = "where to listen; unix:/PATH: a Unix socket",
        .default_text = options.host,
        .set = string_value(options.host)},
       {.name = "--port",
@@ -65,6 +108,10 @@ std::vector<OptionSpec> serve_option_specs(ServeOptions& options) {
        .value = "KEY",
        .help = "asked of every client, but for /health and /ready",
        .set = string_value(options.api_key)},
+      {.name = "--api-key-file",
+       .value = "FILE",
+       .help = "keys with names, `name: key` a line; reread on SIGHUP",
+       .set = string_value(options.api_key_file)},
       {.name = "--allow-origins",
        .aliases = {"--allowed-origins"},
        .value = "URL,...",
@@ -72,7 +119,7 @@ std::vector<OptionSpec> serve_option_specs(ServeOptions& options) {
        .set = list_value(options.allowed_origins)},
       {.name = "--allowed-hosts",
        .value = "NAME,...",
-       .help = "names of this machine, on loopback, that Host may hold",
+       .help = "more names that Host may hold; *.NAME, or *: any",
        .set = list_value(options.allowed_hosts)},
       {.name = "--ssl-certfile",
        .value = "FILE",
@@ -114,11 +161,16 @@ Status check(const ServeOptions& options) {
   if (options.tls.certificate.empty() != options.tls.key.empty()) {
     return invalid_argument("--ssl-certfile and --ssl-keyfile belong together; give both, or none");
   }
+  for (const std::string& origin : options.allowed_origins) {
+    if (!is_origin(origin))
+      return invalid_argument("--allow-origins " + quote(origin) +
+                              " is no origin; write it as https://host or https://host:port, or * for any");
+  }
   return {};
 }
 
 bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
+  return http::is_unix_host(host) || host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
 http::ServerLimits ServeOptions::limits() const {
@@ -129,15 +181,23 @@ http::ServerLimits ServeOptions::limits() const {
   limits.session.request_time = limits.write_time = std::chrono::seconds(client_timeout);
   limits.session.idle_time = std::chrono::seconds(keep_alive_timeout);
   limits.connections = max_connections;
+  limits.keep_alive_comment = std::chrono::seconds(sse_keep_alive);
   limits.unsent_bytes = static_cast<std::size_t>(max_unsent_bytes);
   return limits;
 }
 
-GateOptions ServeOptions::gate() const {
-  return {.api_key = api_key,
+GateOptions ServeOptions::gate(ApiKeys keys) const {
+  std::vector<std::string> hosts = allowed_hosts;
+  hosts.push_back(host);
+  for (const std::string& name : own_names()) hosts.push_back(name);
+  // A page that got here by its own name has no key.
+  // A browser does not speak to Unix sockets.
+  const bool check_host =
+      !allowed_hosts.empty() || (!http::is_unix_host(host) && (!keys.asked_for() || is_loopback(host)));
+  return {.keys = std::move(keys),
           .allowed_origins = allowed_origins,
-          .allowed_hosts = allowed_hosts,
-          .check_host = is_loopback(host) || !allowed_hosts.empty()};
+          .allowed_hosts = std::move(hosts),
+          .check_host = check_host};
 }
 
 LogOptions ServeOptions::log() const {
@@ -152,6 +212,7 @@ std::chrono::seconds ServeOptions::step_limit(DeviceKind device) const {
 }
 
 std::string ServeOptions::url(int bound_port) const {
+  if (http::is_unix_host(host)) return host;
   const std::string name = host.find(':') == std::string::npos ? host : "[" + host + "]";
   return (tls.certificate.empty() ? "http://" : "https://") + name + ":" + std::to_string(bound_port);
 }

@@ -1,5 +1,6 @@
 #include "app/supervisor.h"
 
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -40,13 +41,32 @@ void say(const LogOptions& options, LogLevel level, std::string_view message, Lo
   Log(options, clock).write(level, message, fields);
 }
 
+// The terminal that the program was started from, if it was.
+class Terminal {
+ public:
+  Terminal() {
+    for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+      if (isatty(descriptor)) descriptor_ = descriptor;
+    }
+  }
+  bool is_gone() const {
+    pollfd look{.fd = descriptor_, .events = 0, .revents = 0};  // a negative one is passed over
+    return poll(&look, 1, 0) > 0 && (look.revents & (POLLHUP | POLLERR)) != 0;
+  }
+
+ private:
+  int descriptor_ = -1;
+};
+
 class Supervisor {
  public:
   explicit Supervisor(const SupervisorOptions& options) : options_(options), shared_(make_shared_state()) {
     sigemptyset(&signals_);
-    for (const int number : {SIGCHLD, SIGTERM, SIGINT, stop_order()}) sigaddset(&signals_, number);
+    for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, stop_order(), reload_order()})
+      sigaddset(&signals_, number);
     sigprocmask(SIG_BLOCK, &signals_, nullptr);
     sigdelset(&signals_, stop_order());
+    sigdelset(&signals_, reload_order());
   }
 
   Child run() {
@@ -109,10 +129,15 @@ class Supervisor {
     while (true) {
       int status = 0;
       const pid_t ended = waitpid(engine_, &status, WNOHANG);
-      if (ended == engine_) return status;
+      if (ended == engine_) {
+        engine_ = 0;
+        return status;
+      }
       if (stand_in_ > 0 && waitpid(stand_in_, nullptr, WNOHANG) == stand_in_) stand_in_ = 0;
       const int number = next_signal(stops_ > 0 ? kill_at_ : steady_clock::time_point::max());
-      if (number == SIGTERM || number == SIGINT) {
+      if (number == SIGHUP && reloads()) {
+        reload();
+      } else if (is_stop(number)) {
         ++stops_;
         kill(engine_, stop_order());
         kill_at_ = steady_clock::now() + patience;
@@ -132,7 +157,21 @@ class Supervisor {
     const auto until = steady_clock::now() + pause;
     while (steady_clock::now() < until) {
       const int number = next_signal(until);
-      if (number == SIGTERM || number == SIGINT) leave(0);
+      if (number == SIGHUP && reloads()) {
+        reload();
+      } else if (is_stop(number)) {
+        leave(0);
+      }
+    }
+  }
+
+  // SIGHUP also says that the terminal is gone, and then the program goes with it.
+  bool reloads() const { return options_.reload && !terminal_.is_gone(); }
+  static bool is_stop(int number) { return number == SIGTERM || number == SIGINT || number == SIGHUP; }
+  void reload() {
+    options_.reload();
+    for (const pid_t child : {engine_, stand_in_}) {
+      if (child > 0) kill(child, reload_order());
     }
   }
 
@@ -153,11 +192,13 @@ class Supervisor {
 
   [[noreturn]] void leave(int code) {
     end_stand_in(SIGKILL);
+    if (options_.at_end) options_.at_end();
     std::fflush(nullptr);
     std::_Exit(code);
   }
 
   const SupervisorOptions options_;
+  const Terminal terminal_;
   SharedState* const shared_;
   sigset_t signals_;
   pid_t engine_ = 0;

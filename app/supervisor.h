@@ -24,6 +24,10 @@ struct SupervisorOptions {
   std::chrono::milliseconds first_pause{100};  // before a restart; it doubles up to
   std::chrono::milliseconds longest_pause{30'000};
   LogOptions log;
+  // What SIGHUP does in the parent, before it tells the engine: children that come later find what was read.
+  // Empty: SIGHUP ends the program, as it does where nobody asks for it.
+  std::function<void()> reload;
+  std::function<void()> at_end;  // once, when the program ends in whatever way but SIGKILL
 };
 
 enum class ChildRole : std::uint8_t {
@@ -39,6 +43,8 @@ struct Child {
 // What a child gets for each request to end. Not SIGTERM or SIGINT, which a terminal or a service manager
 // sends to parent and child alike, so that one request would count twice.
 inline int stop_order() { return SIGRTMIN; }
+// What a child gets to read its keys and certificates again. LastWords has the signal between.
+inline int reload_order() { return SIGRTMIN + 2; }
 
 // Like fork(): returns in every child. The parent stays inside until its last child has ended, and then ends
 // the process as that child did. What died after it had served is started again; what dies before, or says

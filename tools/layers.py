@@ -46,7 +46,7 @@ ASSEMBLY_WRAPPERS = re.compile(r"src/ops/ptx/")
 CONFINED = (
     ("spdlog/", re.compile(r"src/base/log[^/]*\.cpp$")),
     ("fmt/", re.compile(r"src/base/log[^/]*\.cpp$")),
-    ("asio", re.compile(r"src/server/http/socket_(server\.cpp|stream\.(cpp|h))$|app/http_client\.cpp$")),
+    ("asio", re.compile(r"src/server/http/(connection\.(cpp|h)|socket_(server\.cpp|stream\.(cpp|h)))$|app/http_client\.cpp$")),
     ("openssl/", re.compile(r"src/server/http/socket_stream\.cpp$")),
     ("pcre2", re.compile(r"src/text/.*\.cpp$")),
     ("utf8proc", re.compile(r"src/text/.*\.cpp$|app/display_text\.cpp$")),

@@ -56,6 +56,12 @@ struct LogField {
   LogField(std::string_view field, std::optional<std::string_view> text) : name(field) {
     if (text) value = *text;
   }
+  LogField(std::string_view field, std::optional<int> number) : name(field) {
+    if (number) value = std::int64_t{*number};
+  }
+  LogField(std::string_view field, std::optional<double> number) : name(field) {
+    if (number) value = *number;
+  }
 
   std::string_view name;
   std::optional<std::variant<std::int64_t, std::uint64_t, bool, double, std::string_view>> value;

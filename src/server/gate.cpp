@@ -17,31 +17,22 @@ constexpr std::chrono::seconds leaving_time{2};
 // What needs no key: probes, and the page, which has nothing secret and asks for the key.
 bool is_open(std::string_view path) { return path == "/health" || path == "/ready" || page::is_file(path); }
 
-// Takes as long for a wrong key as for the right one.
-bool same_secret(std::string_view given, std::string_view secret) {
-  unsigned difference = given.size() == secret.size() ? 0 : 1;
-  for (std::size_t i = 0; i < given.size(); ++i)
-    difference |= static_cast<unsigned>(given[i] ^ secret[i % secret.size()]);
-  return difference == 0;
-}
-
 std::string lowered(std::string_view text) {
   std::string out(text);
   for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c;
   return out;
 }
 
-// Without its port, brackets and the dot that ends a full name.
-std::string host_name(std::string_view host) {
-  if (host.starts_with('[')) return lowered(host.substr(1, host.find(']') - 1));
-  std::string name = lowered(host.substr(0, host.find(':')));
-  if (name.ends_with('.')) name.pop_back();
-  return name;
+// Asked by programs at intervals, so that their lines would hide the others.
+bool is_probe(std::string_view path) {
+  return path == "/health" || path == "/ready" || path == "/metrics" || path == "/live";
 }
 
-bool is_ipv4(std::string_view name) {
-  return name.find_first_not_of("0123456789.") == std::string_view::npos &&
-         std::count(name.begin(), name.end(), '.') == 3;
+using Given = std::optional<std::string_view>;
+Given if_any(std::string_view text) { return text.empty() ? Given() : Given(text); }
+
+http::Response error_response(const ApiError& error) {
+  return {.status = error.status, .body = error.json()};
 }
 
 // What every answer has, whoever made it.
@@ -55,39 +46,96 @@ void complete(http::Response& response, const Clock& clock) {
 
 }  // namespace
 
-bool is_local_name(std::string_view host) {
-  const std::string name = host_name(host);
-  if (host.starts_with('[') || is_ipv4(name)) return true;
-  return name.find('.') == std::string::npos || name.ends_with(".localhost");
-}
-
-// The exchange as those behind the gate see it.
-class Gate::Passage final : public http::Exchange {
+// By which ids a request is known, who sent it, and what every answer to it says of that.
+class Gate::Caller {
  public:
-  Passage(Gate& gate, std::shared_ptr<http::Exchange> inner)
-      : gate_(gate), inner_(std::move(inner)), id_(api::new_request_id()), start_(gate.clock_.now()) {
-    ++gate_.open_;
-    const http::RequestHead& head = request().head;
-    origin_ = gate_.allowed_origin(head);
+  Caller(const Gate& gate, const http::RequestHead& head)
+      : gate_(gate), id_(api::new_request_id()), start_(gate.clock_.now()) {
     if (const auto given = head.field("x-request-id"); given && api::may_echo(*given)) client_id_ = *given;
     if (const auto given = head.field("traceparent")) {
       trace_ = parse_traceparent(*given);
       if (trace_) traceparent_ = *given;
     }
+    if (const auto name = gate.key_name(head)) key_ = *name;
+  }
+
+  void sign(const http::RequestHead& head, http::Response& response) const {
+    complete(response, gate_.clock_);
+    response.fields.emplace_back("X-Request-Id", client_id_.empty() ? "req-" + id_ : client_id_);
+    if (trace_) {
+      response.fields.emplace_back("traceparent", traceparent_);
+      response.fields.emplace_back(
+          "traceresponse", "00-" + trace_->trace_id + "-" + span_ + (trace_->sampled ? "-01" : "-00"));
+    }
+    gate_.origins_.mark(head, response);
+  }
+
+  // The line of the access log.
+  void log(const http::RequestHead& head, int status, std::size_t bytes, std::string_view error,
+           const http::AnswerFacts& facts) const {
+    const bool refused = status == 401 || status == 403;
+    const LogLevel level = is_probe(head.path) && !refused ? LogLevel::debug
+                           : status >= 500                 ? LogLevel::warning
+                                                           : LogLevel::info;
+    gate_.log_.write(
+        level, "request",
+        {{"id", id_},
+         {"client_id", if_any(client_id_)},
+         {"client", if_any(head.client)},
+         {"key", if_any(key_)},
+         {"method", if_any(head.method)},
+         {"path", if_any(head.path)},
+         {"status", status},
+         {"error", if_any(error)},
+         {"bytes", bytes},
+         {"seconds", seconds_until(gate_.clock_.now())},
+         {"model", if_any(facts.model)},
+         {"prompt_tokens", facts.prompt_tokens},
+         {"cached_tokens", facts.cached_tokens},
+         {"completion_tokens", facts.completion_tokens},
+         {"first_token_seconds",
+          facts.first_token ? std::optional(seconds_until(*facts.first_token)) : std::optional<double>()},
+         {"finish_reason", if_any(facts.finish_reason)},
+         {"trace_id", trace_ ? Given(trace_->trace_id) : Given()},
+         {"parent_id", trace_ ? Given(trace_->parent_id) : Given()},
+         {"span_id", trace_ ? Given(span_) : Given()}});
+  }
+
+ private:
+  double seconds_until(std::chrono::nanoseconds time) const {
+    return std::chrono::duration<double>(time - start_).count();
+  }
+
+  const Gate& gate_;
+  std::string id_;
+  std::string client_id_;  // echoed, and never used
+  std::string key_;        // the name of the key that was given
+  std::optional<TraceContext> trace_;
+  std::string traceparent_;
+  const std::string span_ = api::new_request_id().substr(0, 16);
+  std::chrono::nanoseconds start_;
+};
+
+// The exchange as those behind the gate see it.
+class Gate::Passage final : public http::Exchange {
+ public:
+  Passage(Gate& gate, std::shared_ptr<http::Exchange> inner)
+      : gate_(gate), inner_(std::move(inner)), caller_(gate, request().head) {
+    ++gate_.open_;
   }
   ~Passage() override { end(499, false); }  // nobody answered, so the connection was closed
 
   const http::HttpRequest& request() const override { return inner_->request(); }
 
   void answer(http::Response response) override {
-    sign(response);
+    caller_.sign(request().head, response);
     const int status = response.status;
     bytes_ = response.body.size();
     inner_->answer(std::move(response));
     end(status, true);
   }
   void begin_stream(http::Response head) override {
-    sign(head);
+    caller_.sign(request().head, head);
     status_ = head.status;
     inner_->begin_stream(std::move(head));
   }
@@ -101,8 +149,10 @@ class Gate::Passage final : public http::Exchange {
   }
   void break_stream() override {
     inner_->break_stream();
-    end(status_, true);
+    // The client has read 200 and then the error; the log has the error's status.
+    end(facts_ && facts_->failed_status != 0 ? facts_->failed_status : 500, true);
   }
+  void describe(std::shared_ptr<const http::AnswerFacts> facts) override { facts_ = std::move(facts); }
   void on_gone(std::function<void()> gone) override {
     if (client_gone_) return gone();
     gone_ = std::move(gone);
@@ -111,7 +161,7 @@ class Gate::Passage final : public http::Exchange {
   // Whether it may go on; else it is answered.
   bool admitted() {
     if (const std::optional<ApiError> error = gate_.enter(request(), slot_)) {
-      http::Response response{.status = error->status, .body = error->json()};
+      http::Response response = error_response(*error);
       if (error->status == 403) response.fields.emplace_back("X-Should-Retry", "false");
       answer(std::move(response));
       return false;
@@ -130,50 +180,21 @@ class Gate::Passage final : public http::Exchange {
   }
 
  private:
-  void sign(http::Response& response) {
-    complete(response, gate_.clock_);
-    response.fields.emplace_back("X-Request-Id", client_id_.empty() ? "req-" + id_ : client_id_);
-    if (trace_) {
-      response.fields.emplace_back("traceparent", traceparent_);
-      response.fields.emplace_back(
-          "traceresponse", "00-" + trace_->trace_id + "-" + span_ + (trace_->sampled ? "-01" : "-00"));
-    }
-    if (gate_.options_.allowed_origins.empty()) return;
-    response.fields.emplace_back("Vary", "Origin");
-    if (!origin_.empty()) response.fields.emplace_back("Access-Control-Allow-Origin", origin_);
-  }
-
   // The line in the log. 499, as nginx has it: the client went before its answer was whole.
   void end(int status, bool answered) {
     if (std::exchange(ended_, true)) return;
     --gate_.open_;
     gone_ = nullptr;
     gate_.leave(slot_, answered);
-    const http::RequestHead& head = request().head;
-    if (head.path == "/live" && status == 200) return;  // an open page asks every second
-    const double seconds = std::chrono::duration<double>(gate_.clock_.now() - start_).count();
-    using Given = std::optional<std::string_view>;
-    gate_.log_.info("request", {{"id", id_},
-                                {"client_id", client_id_.empty() ? Given() : Given(client_id_)},
-                                {"method", head.method},
-                                {"path", head.path},
-                                {"status", status},
-                                {"bytes", bytes_},
-                                {"seconds", seconds},
-                                {"trace_id", trace_ ? Given(trace_->trace_id) : Given()},
-                                {"parent_id", trace_ ? Given(trace_->parent_id) : Given()},
-                                {"span_id", trace_ ? Given(span_) : Given()}});
+    const http::AnswerFacts none;
+    const http::AnswerFacts& facts = facts_ ? *facts_ : none;
+    caller_.log(request().head, status, bytes_, facts.error, facts);
   }
 
   Gate& gate_;
   std::shared_ptr<http::Exchange> inner_;
-  std::string id_;
-  std::string client_id_;  // echoed, and never used
-  std::string origin_;
-  std::optional<TraceContext> trace_;
-  std::string traceparent_;
-  const std::string span_ = api::new_request_id().substr(0, 16);
-  std::chrono::nanoseconds start_;
+  const Caller caller_;
+  std::shared_ptr<const http::AnswerFacts> facts_;
   std::function<void()> gone_;
   int slot_ = -1;
   int status_ = 0;
@@ -183,25 +204,20 @@ class Gate::Passage final : public http::Exchange {
 };
 
 Gate::Gate(GateOptions options, http::Handler inner, Suspects* suspects, Log& log, const Clock& clock)
-    : options_(std::move(options)), inner_(std::move(inner)), suspects_(suspects), log_(log), clock_(clock) {
-  for (std::string& host : options_.allowed_hosts) host = lowered(host);
-}
+    : keys_(std::move(options.keys)),
+      origins_(std::move(options.allowed_origins)),
+      hosts_(std::move(options.allowed_hosts)),
+      check_host_(options.check_host),
+      inner_(std::move(inner)),
+      suspects_(suspects),
+      log_(log),
+      clock_(clock) {}
 
 http::Handler Gate::handler() {
   return {.request = [this](std::shared_ptr<http::Exchange> exchange) { pass(std::move(exchange)); },
-          .refusal =
-              [this](const http::Refusal& refusal) {
-                http::Response response = inner_.refusal(refusal);
-                complete(response, clock_);
-                log_.info("request refused", {{"status", refusal.status}, {"why", refusal.message}});
-                return response;
-              },
-          .screen =
-              [this](const http::RequestHead& head) {
-                std::optional<http::Response> response = screen(head);
-                if (response) complete(*response, clock_);
-                return response;
-              }};
+          .refusal = [this](const http::Refusal& refusal,
+                            const http::RequestHead& head) { return refuse(refusal, head); },
+          .screen = [this](const http::RequestHead& head) { return screen(head); }};
 }
 
 void Gate::pass(std::shared_ptr<http::Exchange> exchange) {
@@ -210,67 +226,49 @@ void Gate::pass(std::shared_ptr<http::Exchange> exchange) {
   if (passage->admitted()) inner_.request(passage);
 }
 
-http::Response Gate::answer_for(const http::RequestHead& head, const ApiError& error) {
-  log_.info("request", {{"id", api::new_request_id()},
-                        {"method", head.method},
-                        {"path", head.path},
-                        {"status", error.status},
-                        {"why", error.message}});
-  return {.status = error.status, .body = error.json()};
+http::Response Gate::refuse(const http::Refusal& refusal, const http::RequestHead& head) {
+  http::Response response = inner_.refusal(refusal, head);
+  const Caller caller(*this, head);
+  caller.sign(head, response);
+  caller.log(head, response.status, response.body.size(), refusal.message, {});
+  return response;
 }
 
 std::optional<http::Response> Gate::screen(const http::RequestHead& head) {
-  if (options_.check_host && !head.host.empty() && !allowed_host(head.host)) {
-    return answer_for(head,
-                      {.status = 403,
-                       .type = "permission_error",
-                       .message = "this server is not known by the name in Host; --allowed-hosts adds names",
-                       .code = "host_not_allowed"});
+  std::string why;
+  std::optional<http::Response> response = judge(head, why);
+  if (!response) return {};
+  const Caller caller(*this, head);
+  // A preflight names the origin itself.
+  response->status == 204 ? complete(*response, clock_) : caller.sign(head, *response);
+  caller.log(head, response->status, response->body.size(), why, {});
+  return response;
+}
+
+// The answer to whoever may not ask, with why; and to a browser that wants to know whether a page may.
+std::optional<http::Response> Gate::judge(const http::RequestHead& head, std::string& why) const {
+  if (check_host_ && !head.host.empty() && !hosts_.allows(head.host)) {
+    why = "this server is not known by the name in Host; --allowed-hosts adds names, or use its address";
+    return error_response(
+        {.status = 403, .type = "permission_error", .message = why, .code = "host_not_allowed"});
   }
-  if (head.method == "OPTIONS" && head.count("origin") > 0 &&
-      head.count("access-control-request-method") > 0) {
-    if (const std::string origin = allowed_origin(head); !origin.empty()) {
-      return http::Response{.status = 204,
-                            .content_type = "",
-                            .fields = {{"Access-Control-Allow-Origin", origin},
-                                       {"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
-                                       {"Access-Control-Allow-Headers",
-                                        "authorization, content-type, traceparent, x-request-id"},
-                                       {"Access-Control-Max-Age", "600"},
-                                       {"Vary", "Origin"}}};
-    }
-  }
-  if (!is_open(head.path) && !has_key(head)) {
-    http::Response response = answer_for(head, {.status = 401,
-                                                .type = "authentication_error",
-                                                .message = "give the API key as Authorization: Bearer KEY",
-                                                .code = "invalid_api_key"});
+  if (std::optional<http::Response> preflight = origins_.preflight(head)) return preflight;
+  if (!is_open(head.path) && !key_name(head)) {
+    why = "give the API key as Authorization: Bearer KEY";
+    http::Response response = error_response(
+        {.status = 401, .type = "authentication_error", .message = why, .code = "invalid_api_key"});
     response.fields.emplace_back("WWW-Authenticate", "Bearer");
     return response;
   }
   return {};
 }
 
-bool Gate::allowed_host(std::string_view host) const {
-  return is_local_name(host) || std::find(options_.allowed_hosts.begin(), options_.allowed_hosts.end(),
-                                          host_name(host)) != options_.allowed_hosts.end();
-}
-
-bool Gate::has_key(const http::RequestHead& head) const {
-  if (options_.api_key.empty()) return true;
+std::optional<std::string_view> Gate::key_name(const http::RequestHead& head) const {
+  if (!keys_.asked_for()) return "";
   constexpr std::string_view scheme = "bearer ";
   const std::string_view given = head.field("authorization").value_or("");
-  return lowered(given.substr(0, scheme.size())) == scheme &&
-         same_secret(given.substr(scheme.size()), options_.api_key);
-}
-
-std::string Gate::allowed_origin(const http::RequestHead& head) const {
-  const std::string_view origin = head.field("origin").value_or("");
-  for (const std::string& allowed : options_.allowed_origins) {
-    if (allowed == "*") return "*";
-    if (allowed == origin) return allowed;
-  }
-  return {};
+  if (lowered(given.substr(0, scheme.size())) != scheme) return {};
+  return keys_.find(given.substr(scheme.size()));
 }
 
 std::optional<ApiError> Gate::enter(const http::HttpRequest& request, int& slot) {

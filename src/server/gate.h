@@ -12,16 +12,19 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/api/api_error.h"
+#include "server/gate_hosts.h"
+#include "server/gate_keys.h"
+#include "server/gate_origins.h"
 #include "server/http/exchange.h"
 #include "server/suspects.h"
 
 namespace nibble {
 
 struct GateOptions {
-  std::string api_key;                       // empty: none is asked for
-  std::vector<std::string> allowed_origins;  // of pages whose scripts may ask; "*": any
-  std::vector<std::string> allowed_hosts;    // names beyond this machine's own
-  bool check_host = true;                    // refuse names that only a page of a stranger's would use
+  ApiKeys keys;
+  std::vector<std::string> allowed_origins;  // AllowedOrigins
+  std::vector<std::string> allowed_hosts;    // AllowedHosts
+  bool check_host = true;                    // refuse other names in Host
 };
 
 class Gate {
@@ -30,6 +33,8 @@ class Gate {
   Gate(GateOptions options, http::Handler inner, Suspects* suspects, Log& log, const Clock& clock);
 
   http::Handler handler();
+  // From now on. On the I/O thread.
+  void set_keys(ApiKeys keys) { keys_ = std::move(keys); }
   // Requests that are not answered yet.
   int open() const { return open_; }
   // The process is about to die, and any of those that are being served may be why: what is noted of them
@@ -37,19 +42,22 @@ class Gate {
   void keep_notes() { keeps_notes_ = true; }
 
  private:
+  class Caller;
   class Passage;
 
   std::optional<http::Response> screen(const http::RequestHead& head);
+  std::optional<http::Response> judge(const http::RequestHead& head, std::string& why) const;
+  http::Response refuse(const http::Refusal& refusal, const http::RequestHead& head);
   void pass(std::shared_ptr<http::Exchange> exchange);
-  http::Response answer_for(const http::RequestHead& head, const api::ApiError& error);
   std::optional<api::ApiError> enter(const http::HttpRequest& request, int& slot);
   void leave(int slot, bool answered);
-  bool allowed_host(std::string_view host) const;
-  bool has_key(const http::RequestHead& head) const;
-  // The origin to name in an answer; empty: none.
-  std::string allowed_origin(const http::RequestHead& head) const;
+  // The name of the key that was given, empty if none is asked for; nothing: it is missing or wrong.
+  std::optional<std::string_view> key_name(const http::RequestHead& head) const;
 
-  GateOptions options_;
+  ApiKeys keys_;
+  const AllowedOrigins origins_;
+  const AllowedHosts hosts_;
+  const bool check_host_;
   http::Handler inner_;
   Suspects* suspects_;
   Log& log_;
@@ -59,9 +67,5 @@ class Gate {
   // Slots of requests whose clients went: the engine may still be at them for a moment.
   std::deque<std::pair<int, std::chrono::nanoseconds>> leaving_;
 };
-
-// A name or address that reaches this machine only because it is meant: an address, a name without dots,
-// localhost and what lies below it. A page of a stranger's that has its own name point here has another.
-bool is_local_name(std::string_view host);
 
 }  // namespace nibble

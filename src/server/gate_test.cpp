@@ -33,6 +33,8 @@ class FakeExchange final : public http::Exchange {
   Told& told_;
 };
 
+ApiKeys one_key() { return ApiKeys(std::vector<ApiKey>{{.name = "alice", .secret = "secret"}}); }
+
 // What is behind the gate keeps exchanges until the test answers them.
 struct Scene {
   explicit Scene(GateOptions options = {}) {
@@ -45,7 +47,8 @@ struct Scene {
     const http::Handler inner{
         .request =
             [this](std::shared_ptr<http::Exchange> exchange) { inside.push_back(std::move(exchange)); },
-        .refusal = [](const http::Refusal& refusal) { return http::Response{.status = refusal.status}; },
+        .refusal = [](const http::Refusal& refusal,
+                      const http::RequestHead&) { return http::Response{.status = refusal.status}; },
         .screen = {}};
     gate.emplace(std::move(options), inner, suspects.get(), *log, clock);
   }
@@ -89,7 +92,7 @@ http::HttpRequest post(std::string body, std::vector<http::Field> fields = {}) {
 }
 
 TEST(Gate, AsksForTheKeyEverywhereButAtProbes) {
-  Scene scene({.api_key = "secret"});
+  Scene scene({.keys = one_key()});
   EXPECT_EQ(scene.screened("GET", "/metrics", {}), 401);
   EXPECT_EQ(scene.screened("GET", "/metrics", {{"authorization", "Bearer secret"}}), 0);
   EXPECT_EQ(scene.screened("GET", "/metrics", {{"authorization", "bearer secret"}}), 0);
@@ -102,15 +105,86 @@ TEST(Gate, AsksForTheKeyEverywhereButAtProbes) {
   EXPECT_EQ(scene.screened("GET", "/healthy", {}), 401);
 }
 
-TEST(Gate, KnowsItsOwnNamesFromThoseOfStrangers) {
-  for (const char* name :
-       {"localhost", "LOCALHOST:80", "127.0.0.1:8000", "[::1]", "[::1]:80", "a.localhost", "server"})
-    EXPECT_TRUE(is_local_name(name)) << name;
-  for (const char* name : {"evil.com", "localhost.evil.com", "evil.com.", "1.2.3.4.evil", "1.2.3"})
-    EXPECT_FALSE(is_local_name(name)) << name;
+TEST(Gate, RefusesNamesOfStrangers) {
   Scene scene({.allowed_hosts = {"Models.Example"}});
   EXPECT_EQ(scene.screened("GET", "/", {}, "models.example:8000"), 0);
   EXPECT_EQ(scene.screened("GET", "/", {}, "evil.com"), 403);
+}
+
+TEST(Gate, WhoeverIsRefusedCanReadWhy) {
+  Scene scene({.keys = one_key(), .allowed_origins = {"https://a.example"}});
+  const std::vector<http::Field> fields = {{"origin", "https://a.example"}, {"x-request-id", "mine"}};
+  const http::Handler handler = scene.gate->handler();
+  const RequestHead head{.method = "GET", .path = "/metrics", .host = "localhost", .fields = fields};
+  const RequestHead stranger{.method = "GET", .path = "/metrics", .host = "evil.com", .fields = fields};
+  for (const http::Response& response : {*handler.screen(head), *handler.screen(stranger),
+                                         handler.refusal({.status = 413, .message = ""}, head)}) {
+    EXPECT_EQ(field(response, "Access-Control-Allow-Origin"), "https://a.example") << response.status;
+    EXPECT_EQ(field(response, "X-Request-Id"), "mine") << response.status;
+  }
+  EXPECT_EQ(field(handler.refusal({.status = 400, .message = ""}, {}), "X-Request-Id").substr(0, 4), "req-");
+}
+
+TEST(Gate, NewKeysTakeThePlaceOfOldOnes) {
+  Scene scene({.keys = one_key()});
+  scene.gate->set_keys(ApiKeys(std::vector<ApiKey>{{.name = "bob", .secret = "other"}}));
+  EXPECT_EQ(scene.screened("GET", "/metrics", {{"authorization", "Bearer secret"}}), 401);
+  EXPECT_EQ(scene.screened("GET", "/metrics", {{"authorization", "Bearer other"}}), 0);
+}
+
+TEST(Gate, TheLogSaysWhoAskedForWhatAndHowItEnded) {
+  Scene scene({.keys = one_key()});
+  Told told;
+  http::HttpRequest request = post("{}", {{"authorization", "Bearer secret"}});
+  request.head.client = "192.0.2.7";
+  scene.ask(std::move(request), told);
+  const auto facts = std::make_shared<http::AnswerFacts>();
+  scene.inside[0]->describe(facts);
+  scene.clock.advance(std::chrono::milliseconds(250));
+  *facts = {.model = "demo",
+            .prompt_tokens = 12,
+            .cached_tokens = 8,
+            .completion_tokens = 3,
+            .first_token = scene.clock.now(),
+            .finish_reason = "stop",
+            .error = ""};
+  scene.clock.advance(std::chrono::milliseconds(250));
+  scene.inside[0]->answer({});
+  scene.inside.clear();
+  const std::string line = scene.logged();
+  EXPECT_NE(line.find(" client=\"192.0.2.7\" key=\"alice\" method=\"POST\""), line.npos) << line;
+  EXPECT_NE(line.find("seconds=0.5 model=\"demo\" prompt_tokens=12 cached_tokens=8 completion_tokens=3 "
+                      "first_token_seconds=0.25 finish_reason=\"stop\""),
+            line.npos)
+      << line;
+  EXPECT_EQ(line.find("secret"), line.npos) << line;
+}
+
+TEST(Gate, AStreamThatFailedIsLoggedAsWhatItWas) {
+  Scene scene;
+  Told told;
+  scene.ask(post("{}"), told);
+  const auto facts = std::make_shared<http::AnswerFacts>();
+  scene.inside[0]->describe(facts);
+  scene.inside[0]->begin_stream({});
+  facts->failed_status = 504;
+  facts->error = "took too long";
+  scene.inside[0]->break_stream();
+  scene.inside.clear();
+  const std::string line = scene.logged();
+  EXPECT_NE(line.find("warning request"), line.npos) << line;
+  EXPECT_NE(line.find("status=504 error=\"took too long\""), line.npos) << line;
+}
+
+TEST(Gate, ProbesAndScrapesAreLoggedForDebuggersOnly) {
+  Scene scene;
+  Told told;
+  for (const char* path : {"/health", "/ready", "/metrics", "/live"}) {
+    scene.ask({.head = {.method = "GET", .path = path, .host = "localhost"}, .body = ""}, told);
+    scene.inside.back()->answer({.status = 503});
+  }
+  scene.inside.clear();
+  EXPECT_EQ(scene.logged(), "");
 }
 
 TEST(Gate, NamesAnOriginOnlyWhereItIsAllowed) {
@@ -153,7 +227,7 @@ TEST(Gate, LogsEachRequestOnceHoweverItEnds) {
 }
 
 TEST(Gate, EveryAnswerHasItsDate) {
-  Scene scene({.api_key = "secret"});
+  Scene scene({.keys = one_key()});
   scene.clock.advance(std::chrono::seconds(784'111'777));
   constexpr const char* now = "Sun, 06 Nov 1994 08:49:37 GMT";
   Told answered, streamed;
@@ -163,7 +237,7 @@ TEST(Gate, EveryAnswerHasItsDate) {
   EXPECT_EQ(field(*answered.answer, "Date"), now);
   EXPECT_EQ(field(*streamed.answer, "Date"), now);
   const http::Handler handler = scene.gate->handler();
-  EXPECT_EQ(field(handler.refusal({.status = 400, .message = ""}), "Date"), now);
+  EXPECT_EQ(field(handler.refusal({.status = 400, .message = ""}, {}), "Date"), now);
   EXPECT_EQ(field(*handler.screen({.method = "GET", .path = "/metrics", .host = "localhost"}), "Date"), now);
   scene.inside.clear();  // exchanges end before those they tell, and before the gate
 }

@@ -221,11 +221,13 @@ void Metrics::write_plan_info(MetricsText& text) const {
   }
 }
 
-std::string Metrics::text(const EngineCounts& counts, int connections) const {
+std::string Metrics::text(const EngineCounts& counts, const Clients& clients) const {
   MetricsText text({{"model_name", served_name_}, {"engine", "0"}});
   write_engine(text, counts);
   write_requests(text);
-  text.gauge("nibble:connections", "Open connections of clients.", connections);
+  text.gauge("nibble:connections", "Open connections of clients.", clients.connections);
+  text.counter("nibble:connections_displaced_total", "Connections closed because others needed their places.",
+               static_cast<double>(clients.displaced));
   MetricsText process({});
   write_process(process);
   return text.take() + process.take();

@@ -40,7 +40,11 @@ class Metrics {
   // says of it afterwards counts nothing.
   void end(RequestId id, Outcome outcome);
 
-  std::string text(const EngineCounts& counts, int connections) const;
+  struct Clients {
+    int connections = 0;          // open now
+    std::uint64_t displaced = 0;  // closed so far because others needed their places
+  };
+  std::string text(const EngineCounts& counts, const Clients& clients) const;
 
  private:
   using Time = std::chrono::nanoseconds;

@@ -30,7 +30,7 @@ TEST(Metrics, ARequestsTimeIsCutWhereItLeavesTheQueueAndWhereItsFirstTokenComes)
   metrics.take({.request = 1, .token = 5});
   clock.advance(milliseconds(2000));
   metrics.take({.request = 1, .token = 5, .finish = FinishReason::length});
-  const std::string text = metrics.text({}, 0);
+  const std::string text = metrics.text({}, {});
   EXPECT_EQ(value_of(text, "vllm:request_queue_time_seconds_sum"), "1");
   EXPECT_EQ(value_of(text, "vllm:request_prefill_time_seconds_sum"), "0.5");
   EXPECT_EQ(value_of(text, "vllm:request_decode_time_seconds_sum"), "2.25");
@@ -47,7 +47,7 @@ TEST(Metrics, WhoLeavesInTheQueueHasNoTimeButItsWhole) {
   metrics.accept({.first = 1, .prompt_tokens = prompt, .max_tokens = 3});
   clock.advance(milliseconds(4000));
   metrics.end(1, Metrics::Outcome::abort);
-  const std::string text = metrics.text({}, 0);
+  const std::string text = metrics.text({}, {});
   for (const char* name : {"queue", "prefill", "decode", "inference"})
     EXPECT_EQ(value_of(text, "vllm:request_" + std::string(name) + "_time_seconds_count"), "0") << name;
   EXPECT_EQ(value_of(text, "vllm:e2e_request_latency_seconds_sum"), "4");
@@ -60,7 +60,7 @@ TEST(Metrics, ThePlanStandsInLabels) {
   model.plan.prefix_cache = true;
   model.plan.choices = {{.field = "attention", .value = "cpu \"paged\"", .from = "default"}};
   const ManualClock clock;
-  const std::string text = Metrics("m", model, clock).text({}, 0);
+  const std::string text = Metrics("m", model, clock).text({}, {});
   EXPECT_NE(
       text.find("vllm:cache_config_info{model_name=\"m\",engine=\"0\",block_size=\"16\",cache_dtype=\"bf16\","
                 "enable_prefix_caching=\"True\",num_gpu_blocks=\"512\"} 1\n"),

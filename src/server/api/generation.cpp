@@ -22,6 +22,8 @@ std::string_view reason_name(FinishReason reason) {
 Generation::Generation(std::shared_ptr<http::Exchange> exchange, PreparedRequest prepared, AnswerHead head,
                        const Tokenizer& tokenizer)
     : exchange_(std::move(exchange)),
+      facts_(std::make_shared<http::AnswerFacts>(
+          http::AnswerFacts{.model = head.model, .finish_reason = "", .error = ""})),
       prepared_(std::move(prepared)),
       writer_(std::move(head), form_of(prepared_.request), tokenizer) {
   for (std::size_t i = 0; i < prepared_.stop.size(); ++i) {
@@ -34,6 +36,9 @@ Generation::Generation(std::shared_ptr<http::Exchange> exchange, PreparedRequest
   for (const PreparedPrompt& prompt : prepared_.prompts)
     usage_.prompt_tokens += static_cast<int>(prompt.ids.size());
   open_ = choices();
+  facts_->prompt_tokens = usage_.prompt_tokens;
+  facts_->completion_tokens = 0;
+  exchange_->describe(facts_);
 }
 
 const PreparedPrompt& Generation::prompt_of(int choice) const {
@@ -87,6 +92,7 @@ Generation::After Generation::take(int number, const DeliveredEvent& event) {
   if (choice.generated == 0) {
     // The choices of a prompt share its tokens, which count once.
     if (number % prepared_.request.n == 0) usage_.cached_tokens += event.cached_tokens;
+    facts_->cached_tokens = usage_.cached_tokens;
     if (prepared_.request.echo) echo(choice, prompt_of(number), event);
   }
   if (event.token >= 0) take_token(choice, event);
@@ -122,7 +128,7 @@ void Generation::echo(Choice& choice, const PreparedPrompt& prompt, const Delive
 
 void Generation::take_token(Choice& choice, const DeliveredEvent& event) {
   const GenerationRequest& request = prepared_.request;
-  ++usage_.completion_tokens;
+  facts_->completion_tokens = ++usage_.completion_tokens;
   ++choice.generated;
   if (request.sampling.logprobs >= 0)
     choice.part.tokens.push_back({.token = event.token, .logprob = event.logprob, .top = event.top});
@@ -148,6 +154,7 @@ void Generation::end(Choice& choice, FinishReason reason) {
   choice.ended = true;
   --open_;
   choice.part.finish_reason = reason_name(reason);
+  facts_->finish_reason = *choice.part.finish_reason;
   if (prepared_.request.stream) send_chunk(choice);
   if (done()) finish();
 }
@@ -184,6 +191,8 @@ void Generation::finish() {
 void Generation::fail(const ApiError& error) {
   failed_ = true;
   open_ = 0;
+  facts_->failed_status = error.status;
+  facts_->error = error.message;
   if (prepared_.request.stream) {
     exchange_->stream(sse(error.json()));
     exchange_->break_stream();

@@ -2,6 +2,7 @@
 // Lives on the I/O thread.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -42,6 +43,10 @@ class Generation {
   After take(int choice, const DeliveredEvent& event);
   // Ends the answer with an error, whatever is missing of it.
   void fail(const ApiError& error);
+  // The engine gave the first token at this time.
+  void note_first_token(std::chrono::nanoseconds now) {
+    if (!facts_->first_token) facts_->first_token = now;
+  }
   // Whether every choice has ended and the answer is complete.
   bool done() const { return open_ == 0; }
 
@@ -63,6 +68,7 @@ class Generation {
   void finish();
 
   std::shared_ptr<http::Exchange> exchange_;
+  std::shared_ptr<http::AnswerFacts> facts_;  // for the log
   PreparedRequest prepared_;
   AnswerWriter writer_;
   std::vector<Choice> choices_;

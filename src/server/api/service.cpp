@@ -151,7 +151,7 @@ http::Handler Service::handler() {
               [this](std::shared_ptr<http::Exchange> inner) {
                 handle(std::make_shared<TaggedExchange>(std::move(inner)));
               },
-          .refusal = [](const http::Refusal& refusal) -> http::Response {
+          .refusal = [](const http::Refusal& refusal, const http::RequestHead&) -> http::Response {
             const ApiError error{.status = refusal.status, .message = refusal.message};
             return {.status = refusal.status, .body = error.json()};
           }};
@@ -277,7 +277,8 @@ void Service::live(Exchange exchange) {
 
 void Service::metrics(Exchange exchange) {
   exchange->answer({.content_type = "text/plain; version=0.0.4; charset=utf-8",
-                    .body = metrics_->text(engine_->counts(), server_.connections())});
+                    .body = metrics_->text(engine_->counts(), {.connections = server_.connections(),
+                                                               .displaced = server_.displaced()})});
 }
 
 void Service::models(Exchange exchange) {
@@ -394,6 +395,7 @@ void Service::take(std::vector<DeliveredEvent> events) {
     if (found == running_.end()) continue;
     const Running running = found->second;
     metrics_->take(event);
+    if (event.token >= 0) running.generation->note_first_token(clock_.now());
     // The next engine may well answer what this one did not; a request that ends engines is found out.
     if (event.finish == FinishReason::error && engine_->failed() && !running.generation->done())
       running.generation->fail(unavailable(event.error, "engine_stopped"));

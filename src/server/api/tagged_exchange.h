@@ -25,6 +25,9 @@ class TaggedExchange final : public http::Exchange {
   void end_stream() override { inner_->end_stream(); }
   void break_stream() override { inner_->break_stream(); }
   void on_gone(std::function<void()> gone) override { inner_->on_gone(std::move(gone)); }
+  void describe(std::shared_ptr<const http::AnswerFacts> facts) override {
+    inner_->describe(std::move(facts));
+  }
 
  private:
   http::Response tagged(http::Response response) const {

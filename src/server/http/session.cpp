@@ -28,11 +28,11 @@ void Session::receive_end() {
 Session::Next Session::refuse(Refusal refusal) {
   empty(received_);
   keep_alive_ = false;
-  head_.reset();
+  if (!head_) head_.emplace().client = client_;
   body_.reset();
   screened_.reset();
   answering_ = true;
-  head_only_ = false;
+  head_only_ = head_->method == "HEAD";
   chunked_ = true;
   return refusal;
 }
@@ -67,6 +67,8 @@ Session::Next Session::next(Time now) {
                                limits_.head);
       if (const auto* refusal = std::get_if<Refusal>(&parsed)) return refuse(*refusal);
       head_ = std::get<RequestHead>(std::move(parsed));
+      head_->client = client_;
+      asked_ = true;
       received_.erase(0, extent.end);
       if (auto refusal = begin_body()) return refuse(*std::move(refusal));
     }
@@ -137,6 +139,7 @@ void Session::break_stream() {
 
 void Session::finish(Time now) {
   answering_ = false;
+  head_.reset();
   since_ = now;
   begun_ = !received_.empty();
   if (!keeps_alive()) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -41,8 +42,9 @@ class Session {
 
   // `screen`, if any, outlives the session. What it answers is sent when the body has been read, and its
   // client may then go on with the next request; a client that waits for `100 Continue` gets it at once.
-  Session(const SessionLimits& limits, Time now, const Screen* screen = nullptr)
-      : limits_(limits), screen_(screen), since_(now) {}
+  // `client` is the address that requests' heads name.
+  Session(const SessionLimits& limits, Time now, const Screen* screen = nullptr, std::string client = {})
+      : limits_(limits), screen_(screen), client_(std::move(client)), since_(now) {}
 
   // Whether more of the socket should be read now.
   bool wants_bytes() const {
@@ -57,6 +59,15 @@ class Session {
   using Next = std::variant<std::monostate, HttpRequest, Refusal>;
   Next next(Time now);
   bool answering() const { return answering_; }
+  // What the client is to send next, while nothing is answered. A client that has sent no whole head yet is
+  // waited for as for a head, even if it has sent nothing.
+  enum class Awaits : std::uint8_t { head, body, request };
+  Awaits awaits() const {
+    if (head_) return Awaits::body;
+    return begun_ || !asked_ ? Awaits::head : Awaits::request;
+  }
+  // What is known of a refused request until it is answered: its head, or only the client.
+  const RequestHead& refused_head() const { return *head_; }
 
   // The answer to the request that next() gave, whole or as a stream of pieces.
   void answer(const Response& response, Time now);
@@ -95,13 +106,15 @@ class Session {
 
   SessionLimits limits_;
   const Screen* screen_;
+  std::string client_;
   std::string received_;
   std::string output_;
   std::size_t sending_ = 0;
   Time since_;                       // of the request's first byte, or of the silence
-  std::optional<RequestHead> head_;  // whose body is arriving
+  std::optional<RequestHead> head_;  // whose body is arriving, or of a request that was refused
   std::optional<BodyReader> body_;
   std::optional<Response> screened_;  // the answer, once the body is over
+  bool asked_ = false;                // a whole head has come
   bool begun_ = false;                // a request's first byte is here
   bool answering_ = false;
   bool streaming_ = false;

@@ -1,9 +1,12 @@
 // Sessions over sockets, on one I/O thread.
 //
 // A client that neither reads nor sends is dropped: a request has its time (SessionLimits), and so has every
-// write.
+// write. When connections run out, clients that have not sent a whole request go first (places.h).
 #pragma once
 
+#include <chrono>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -15,11 +18,13 @@ namespace nibble::http {
 
 struct ServerLimits {
   SessionLimits session;
-  int connections = 4096;                // the one that was silent longest makes room for one more
+  int connections = 4096;
   std::chrono::seconds write_time{30};   // without one byte taken by the client
   std::size_t unsent_bytes = 256 << 10;  // of one stream; a client that far behind is dropped
   std::size_t held_bytes = 512 << 20;    // of all requests that arrive or are served; more get 503
   std::chrono::seconds linger_time{2};   // reading on after the last answer, so that it is not lost
+  // A stream of server-sent events that says nothing for so long gets a comment; 0: never.
+  std::chrono::milliseconds keep_alive_comment{15'000};
 };
 
 // PEM files; both empty: no TLS.
@@ -48,6 +53,10 @@ class SocketServer {
   // deadline. Called again, the newer deadline counts.
   virtual void stop(std::chrono::milliseconds deadline) = 0;
   virtual int connections() const = 0;
+  // On the I/O thread: connections from now on get this certificate. On an error the old one stays.
+  virtual Status replace_certificate(const TlsFiles& tls) = 0;
+  // Connections that were closed so far because others needed their places.
+  virtual std::uint64_t displaced() const = 0;
 };
 
 }  // namespace nibble::http

@@ -5,15 +5,15 @@
 namespace nibble::http {
 namespace {
 
-using asio::ip::tcp;
+using Socket = StreamProtocol::socket;
 
-void watch_socket(tcp::socket& socket, std::shared_ptr<StreamUser> user) {
-  socket.async_wait(tcp::socket::wait_error, [user = std::move(user)](asio::error_code error) {
+void watch_socket(Socket& socket, std::shared_ptr<StreamUser> user) {
+  socket.async_wait(Socket::wait_error, [user = std::move(user)](asio::error_code error) {
     if (error != asio::error::operation_aborted) user->broken();
   });
 }
 
-void close_socket(tcp::socket& socket) {
+void close_socket(Socket& socket) {
   asio::error_code ignored;
   socket.close(ignored);
 }
@@ -21,8 +21,7 @@ void close_socket(tcp::socket& socket) {
 // Waits without a buffer of its own, so that ten thousand idle clients cost none.
 class PlainStream final : public SocketStream {
  public:
-  PlainStream(tcp::socket socket, std::vector<char>& incoming)
-      : socket_(std::move(socket)), incoming_(incoming) {
+  PlainStream(Socket socket, std::vector<char>& incoming) : socket_(std::move(socket)), incoming_(incoming) {
     asio::error_code ignored;
     socket_.non_blocking(true, ignored);
   }
@@ -30,13 +29,12 @@ class PlainStream final : public SocketStream {
   void open(std::shared_ptr<StreamUser> user) override { user->opened({}); }
 
   void read(std::shared_ptr<StreamUser> user) override {
-    socket_.async_wait(tcp::socket::wait_read,
-                       [this, user = std::move(user)](asio::error_code error) mutable {
-                         if (error) return user->received(error, {});
-                         const std::size_t size = socket_.read_some(asio::buffer(incoming_), error);
-                         if (error == asio::error::would_block) return read(std::move(user));
-                         user->received(error, {incoming_.data(), size});
-                       });
+    socket_.async_wait(Socket::wait_read, [this, user = std::move(user)](asio::error_code error) mutable {
+      if (error) return user->received(error, {});
+      const std::size_t size = socket_.read_some(asio::buffer(incoming_), error);
+      if (error == asio::error::would_block) return read(std::move(user));
+      user->received(error, {incoming_.data(), size});
+    });
   }
 
   void write(std::shared_ptr<StreamUser> user, const char* data, std::size_t size) override {
@@ -48,18 +46,18 @@ class PlainStream final : public SocketStream {
   void watch(std::shared_ptr<StreamUser> user) override { watch_socket(socket_, std::move(user)); }
   void end_writing(std::shared_ptr<StreamUser>) override {
     asio::error_code ignored;
-    socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    socket_.shutdown(Socket::shutdown_send, ignored);
   }
   void close() override { close_socket(socket_); }
 
  private:
-  tcp::socket socket_;
+  Socket socket_;
   std::vector<char>& incoming_;
 };
 
 class SecureStream final : public SocketStream {
  public:
-  SecureStream(tcp::socket socket, asio::ssl::context& context) : stream_(std::move(socket), context) {}
+  SecureStream(Socket socket, asio::ssl::context& context) : stream_(std::move(socket), context) {}
 
   void open(std::shared_ptr<StreamUser> user) override {
     stream_.async_handshake(asio::ssl::stream_base::server,
@@ -90,7 +88,7 @@ class SecureStream final : public SocketStream {
   void close() override { close_socket(stream_.next_layer()); }
 
  private:
-  asio::ssl::stream<tcp::socket> stream_;
+  asio::ssl::stream<Socket> stream_;
   std::array<char, 16 << 10> incoming_;
 };
 
@@ -118,7 +116,7 @@ Result<asio::ssl::context> load_certificate(const std::string& certificate_file,
   return context;
 }
 
-std::unique_ptr<SocketStream> make_stream(tcp::socket socket, StreamContext& context) {
+std::unique_ptr<SocketStream> make_stream(Socket socket, StreamContext& context) {
   if (context.secure) return std::make_unique<SecureStream>(std::move(socket), *context.secure);
   return std::make_unique<PlainStream>(std::move(socket), context.incoming);
 }

@@ -14,6 +14,9 @@
 
 namespace nibble::http {
 
+// TCP over IPv4 or IPv6, and Unix sockets.
+using StreamProtocol = asio::generic::stream_protocol;
+
 // Who is told of what happened. An operation under way keeps its user alive.
 class StreamUser {
  public:
@@ -50,7 +53,7 @@ struct StreamContext {
 // Reads a certificate with its chain and its key, both PEM.
 Result<asio::ssl::context> load_certificate(const std::string& certificate_file, const std::string& key_file);
 
-// The context outlives the stream.
-std::unique_ptr<SocketStream> make_stream(asio::ip::tcp::socket socket, StreamContext& context);
+// The context's buffer outlives the stream; its certificate may be replaced meanwhile.
+std::unique_ptr<SocketStream> make_stream(StreamProtocol::socket socket, StreamContext& context);
 
 }  // namespace nibble::http
