@@ -38,6 +38,7 @@ class Server:
                 text = broken.partial.decode()
         events = text.split("\n\n")
         assert events.pop() == "" and "\r" not in text
+        events = [event for event in events if not event.startswith(":")]  # comments of a stream that waits
         assert all(event.startswith("data: ") and "\n" not in event for event in events)
         done = events[-1] == "data: [DONE]"
         return [json.loads(event[6:]) for event in (events[:-1] if done else events)], done

@@ -29,7 +29,7 @@ def test_every_path_but_probes_and_the_pages_own_files_asks_for_the_key(locked):
     assert {"/v1/chat/completions", "/metrics", "/health"} <= set(paths)
     asked = [(method.upper(), path.replace("{model}", "x")) for path, methods in paths.items() for method in methods]
     asked += [("GET", path) for path in ("/nothing", "/index.html/../metrics", "/v2/embed", "/v1/../metrics", "//metrics", "/health/", "/health/x",
-                                         "/HEALTH", "/%68ealth", "/metrics?path=/health", "/openapi.json?x=/health")]
+                                         "/HEALTH", "/%2568ealth", "/health%2f", "/%6detrics", "/metrics?path=/health", "/openapi.json?x=/health")]
     asked += [("OPTIONS", "/v1/models"), ("DELETE", "/v1/models"), ("POST", "/nothing")]
     for method, path in asked:
         for given in ({}, {"Authorization": "Bearer wrong!"}, {"Authorization": "Bearer secre"}, {"Authorization": "Bearer secret2"},
@@ -38,6 +38,7 @@ def test_every_path_but_probes_and_the_pages_own_files_asks_for_the_key(locked):
             status = locked.ask(method, path, {} if method == "POST" else None, **given).status
             assert status == (200 if path in ("/health", "/ready") and method == "GET" else 401), (method, path, given)
         assert locked.ask(method, path, {} if method == "POST" else None, **key).status != 401
+    assert locked.ask("GET", "/%68ealth").status == 200, "the same path, spelled otherwise"
 
 
 def test_a_host_that_looks_like_another_path_opens_none(locked):
@@ -83,6 +84,9 @@ def test_no_page_reads_answers_unless_it_is_named(server):
         answer = preflight(named, "https://b.example")
         assert answer.status == 204 and answer.headers["access-control-allow-origin"] == "https://b.example" and answer.body == b""
         assert "authorization" in answer.headers["access-control-allow-headers"]
+        answer = named.ask("OPTIONS", "/v1/chat/completions", Origin="https://a.example",
+                           **{"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,x-stainless-os"})
+        assert answer.headers["access-control-allow-headers"] == "authorization, x-stainless-os"
         assert named.ask("GET", "/v1/models", Origin="https://a.example").headers["access-control-allow-origin"] == "https://a.example"
         for origin in ("https://evil.com", "https://a.example.evil.com", "null", "https://a.exampl"):
             assert "access-control-allow-origin" not in named.ask("GET", "/v1/models", Origin=origin).headers
@@ -210,4 +214,41 @@ def test_a_certificate_that_cannot_be_used_is_refused_at_the_start(tmp_path):
 def test_binding_to_strangers_without_a_key_is_warned_of():
     with serving("--host", "0.0.0.0") as server:
         assert server.log().count("warning:") == 1 and "--api-key" in server.log()
-        assert server.ask("GET", "/health", Host="anything.example").status == 200  # its names are not known here
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::"])
+def test_without_a_key_host_is_checked_whatever_address_is_bound(address):
+    with serving("--host", address) as server:
+        for host in ("evil.com", "evil.com:80", "localhost.evil.com"):
+            assert server.ask("GET", "/v1/models", Host=host).status == 403, host
+        names = ["127.0.0.1", "192.168.1.5:8000", "[fe80::1]", "localhost", "nibble", socket.gethostname(), socket.gethostname() + ".local:80"]
+        for host in names:
+            assert server.ask("GET", "/v1/models", Host=host).status == 200, host
+    with serving("--host", address, "--allowed-hosts", "*") as server:
+        assert server.ask("GET", "/v1/models", Host="evil.com").status == 200
+    with serving("--host", address, "--allowed-hosts", "*.svc.cluster.local") as server:
+        assert server.ask("GET", "/v1/models", Host="nibble.default.svc.cluster.local").status == 200
+        assert server.ask("GET", "/v1/models", Host="evil.com").status == 403
+    server = Server("--host", address, "--api-key", "secret", ready=False)  # whoever has the key is no page of a stranger's
+    server.port = int(server.process.stdout.readline().strip().rsplit(":", 1)[1])
+    assert server.ask("GET", "/v1/models", Host="evil.com", Authorization="Bearer secret").status == 200
+    assert server.stop() == 0
+
+
+def test_every_get_is_answered_to_head_without_a_body(server):
+    paths = json.loads(server.ask("GET", "/openapi.json").body)["paths"]
+    asked = [path.replace("{model}", "demo") for path, methods in paths.items() if "get" in methods] + ["/", "/app.js", "/v1/models/none", "/nothing"]
+    assert len(asked) > 10
+    for path in asked:
+        get, head = server.ask("GET", path), server.ask("HEAD", path)
+        assert (head.status, head.body) == (get.status, b""), path
+        assert head.headers["content-type"] == get.headers["content-type"], path
+        if path not in ("/metrics", "/live"):  # which change
+            assert head.headers["content-length"] == get.headers["content-length"], path
+
+
+def test_an_origin_that_is_none_is_refused_at_the_start():
+    for origin in ("a.example", "https://a.example/", "https://", "https://a.example/x"):
+        server = Server("--allow-origins", origin, ready=False)
+        assert server.process.wait(timeout=60) == 2 and "--allow-origins" in server.log()
+        server.process.stdout.close()

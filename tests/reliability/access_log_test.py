@@ -1,0 +1,84 @@
+"""What the log says of a request, and what keeps a silent stream open."""
+import json
+import time
+
+from watched_server import Answer, eventually, read_all, request_bytes, serving
+
+LONG = {"prompt": "Once upon a time", "max_tokens": 1900, "ignore_eos": True, "stream": True}
+
+
+def lines(server, path):
+    return [line for line in map(json.loads, server.log().splitlines()) if line.get("path") == path]
+
+
+def test_the_access_line_tells_who_asked_for_what_and_how_it_ended():
+    with serving("--log-json") as server:
+        before = len(eventually(lambda: lines(server, "/v1/completions")))  # the control request
+        body = {"prompt": "Once upon a time " * 8, "max_tokens": 5, "ignore_eos": True}
+        for more in ({}, {"stream": True}):
+            assert server.ask("POST", "/v1/completions", body | more).status == 200
+        first, second = eventually(lambda: len(lines(server, "/v1/completions")) == before + 2 and lines(server, "/v1/completions")[before:])
+        for line in (first, second):
+            assert (line["client"], line["model"], line["status"], line["finish_reason"]) == ("127.0.0.1", "demo", 200, "length")
+            assert line["completion_tokens"] == 5 and line["prompt_tokens"] > 16
+            assert 0 < line["first_token_seconds"] <= line["seconds"]
+        assert first["cached_tokens"] == 0 and second["cached_tokens"] >= 16
+        server.ask("POST", "/v1/completions", body | {"temperature": -1})
+        refused = eventually(lambda: lines(server, "/v1/completions")[before + 2:])[0]
+        assert refused["status"] == 400 and "model" not in refused and refused["client"] == "127.0.0.1"
+
+
+def test_probes_and_scrapes_are_logged_for_debuggers_only():
+    for level, expected in (("info", 0), ("debug", 1)):
+        with serving("--log-json", "--log-level", level) as server:
+            for path in ("/health", "/ready", "/metrics", "/live"):
+                assert server.ask("GET", path).status == 200
+                time.sleep(0.05)
+                assert len(lines(server, path)) == expected, (level, path)
+
+
+def test_a_stream_that_failed_is_logged_as_what_it_was():
+    with serving("--log-json", "--request-timeout", 1) as server:
+        answer = server.ask("POST", "/v1/completions", LONG | {"n": 8})
+        assert answer.status == 200 and answer.events()[-1]["error"]["code"] == "timeout"
+        [line] = eventually(lambda: [line for line in lines(server, "/v1/completions") if line["status"] != 200])
+        assert line["status"] == 504 and line["error"] and line["level"] == "warning" and line["completion_tokens"] > 0
+
+
+def test_a_client_that_goes_leaves_how_far_it_got():
+    with serving("--log-json") as server:
+        with server.connect() as connection:
+            connection.sendall(request_bytes("POST", "/v1/completions", LONG))
+            connection.recv(1000)
+        [line] = eventually(lambda: [line for line in lines(server, "/v1/completions") if line["status"] == 499])
+        assert line["completion_tokens"] >= 1 and line["first_token_seconds"] > 0 and "finish_reason" not in line
+
+
+def waited_stream(*options):
+    """The bytes of a stream that waited for another to end; how long it was until its first event."""
+    with serving("--max-num-seqs", 1, *options) as server:
+        with server.connect() as first, server.connect() as second:
+            first.sendall(request_bytes("POST", "/v1/completions", LONG | {"n": 4}, Connection="close"))
+            first.recv(1000)
+            begin = time.monotonic()
+            second.sendall(request_bytes("POST", "/v1/completions", LONG | {"max_tokens": 3}, Connection="close"))
+            data = b""
+            while b"data: " not in data:
+                data += second.recv(1000)
+            waited = time.monotonic() - begin
+            data += read_all(second)
+            read_all(first)
+    return data, waited
+
+
+def test_a_stream_that_waits_says_that_it_is_alive():
+    data, waited = waited_stream("--sse-keep-alive", 1)
+    comments = data.count(b": keep-alive\n\n")
+    print(f"{comments} comments in {waited:.1f} s")
+    assert waited > 2 and waited / 2 - 1 <= comments <= waited
+    assert len([event for event in Answer(data).events() if event]) == 4 and Answer(data).events()[-1] is None
+
+
+def test_comments_can_be_turned_off():
+    data, waited = waited_stream("--sse-keep-alive", 0)
+    assert waited > 2 and b"keep-alive\n\n" not in data
