@@ -5,6 +5,8 @@ import httpx2 as httpx
 import openai
 import pytest
 
+from serving import Server
+
 MESSAGES = [{"role": "user", "content": "Tell me a story about a frog"}]
 
 
