@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/config_file.h"
 #include "base/quote.h"
 
 namespace nibble {
@@ -61,11 +62,17 @@ class ArgumentReader {
     return {};
   }
 
-  bool has(const OptionSpec& option) const {
-    return std::ranges::any_of(given_,
-                               [&](const GivenOption& given) { return given.option->name == option.name; });
+  bool has(const OptionSpec& option) const { return value_of(option.name).has_value(); }
+
+  // The last value given for an option.
+  std::optional<std::string_view> value_of(std::string_view name) const {
+    const auto given =
+        std::ranges::find(given_, name, [](const GivenOption& each) { return each.option->name; });
+    if (given == given_.end()) return {};
+    return given->values.back();
   }
 
+  // A positional argument that is missing here may have its value already.
   Status set() const {
     NIBBLE_RETURN_IF_ERROR(set_positionals());
     for (const GivenOption& given : given_) {
@@ -116,7 +123,7 @@ class ArgumentReader {
       const PositionalSpec& spec = line_.positionals[i];
       if (i < positionals_.size()) {
         *spec.target = positionals_[i];
-      } else if (spec.required) {
+      } else if (spec.required && spec.target->empty()) {
         return invalid_argument("no " + std::string(spec.name) + " given; it is " + std::string(spec.help));
       }
     }
@@ -158,18 +165,56 @@ bool asks_for_help(std::span<const std::string_view> arguments) {
 
 void print(std::FILE* file, std::string_view text) { std::fwrite(text.data(), 1, text.size(), file); }
 
+using Variable = Environment::value_type;
+
+OptionSpec config_option(std::string& file) {
+  return {.name = "--config",
+          .value = "FILE",
+          .help = "lines of name = value, in these options' names",
+          .set = string_value(file)};
+}
+
+// What a configuration file may set: the options, and the arguments by their names.
+std::vector<OptionSpec> config_settings(const CommandLine& line) {
+  std::vector<OptionSpec> rows;
+  for (const PositionalSpec& spec : line.positionals) {
+    rows.push_back({.name = spec.name, .value = spec.name, .set = string_value(*spec.target)});
+  }
+  rows.insert(rows.end(), line.options.begin(), line.options.end());
+  return rows;
+}
+
 Status run_command(const Command& command, std::span<const Command* const> commands,
                    std::span<const std::string_view> arguments, const Environment& environment,
                    Console& console) {
-  const CommandLine line = command.declare();
+  CommandLine line = command.declare();
   std::vector<CommandLine> every;  // keeps alive what the rows point to
-  std::vector<OptionSpec> known;
+  std::vector<OptionSpec> known, known_settings;
   for (const Command* other : commands) {
     every.push_back(other->declare());
     known.insert(known.end(), every.back().options.begin(), every.back().options.end());
+    const std::vector<OptionSpec> rows = config_settings(every.back());
+    known_settings.insert(known_settings.end(), rows.begin(), rows.end());
   }
+  const std::vector<OptionSpec> settings = config_settings(line);
+  std::string config;
+  const OptionSpec config_row = config_option(config);
+  line.options.push_back(config_row);
+  known.push_back(config_row);
+
+  // The weakest first: the file, the environment, the arguments.
   ArgumentReader reader(arguments, line);
   NIBBLE_RETURN_IF_ERROR(reader.read());
+  if (const auto given = reader.value_of(config_row.name)) {
+    config = *given;
+  } else if (const auto found = std::ranges::find(environment, config_row.variable(), &Variable::first);
+             found != environment.end()) {
+    config = found->second;
+  }
+  if (!config.empty()) {
+    NIBBLE_ASSIGN(const ConfigFile file, read_config(config));
+    NIBBLE_RETURN_IF_ERROR(apply_config(file, settings, known_settings));
+  }
   // What the command line gives is not looked at in the environment, however it reads there.
   std::vector<OptionSpec> open;
   std::ranges::copy_if(line.options, std::back_inserter(open),

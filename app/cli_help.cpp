@@ -100,9 +100,9 @@ std::string command_help(const Command& command) {
     text += limits.text(0).substr(2);
   }
   if (!line.options.empty()) {
-    const std::string variable = line.options[0].variable();
-    text += "Each option is also read from the environment (" + std::string(line.options[0].name) + ": " +
-            variable + "); a flag wins.\n";
+    const OptionSpec& first = line.options[0];
+    text += "Also read from the environment (" + std::string(first.name) + ": " + first.variable() +
+            ") and from --config FILE (" + std::string(first.name.substr(2)) + " = ...); a flag wins.\n";
   }
   text += "example: " + std::string(command.example) + "\n";
   return text;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -195,6 +196,58 @@ TEST(CommandLine, AFullDiskIsAFailureNotSilence) {
   free(text);
 }
 
+class ConfigOption : public testing::Test {
+ protected:
+  void write(std::string_view text) {
+    std::FILE* file = std::fopen(path_.c_str(), "w");
+    std::fwrite(text.data(), 1, text.size(), file);
+    std::fclose(file);
+  }
+  void TearDown() override { std::remove(path_.c_str()); }
+
+  const std::string path_ = testing::TempDir() + "nibble_cli_test_" + std::to_string(getpid()) + ".conf";
+};
+
+TEST_F(ConfigOption, SetsOptionsAndArgumentsThatNothingElseSets) {
+  write(
+      "# a model and its limits\nmodel = demo\nthreads = 3\nmax-num-seqs = 5\nprompt = a\nprompt = b\nport = "
+      "1\n");
+  EXPECT_EQ(nibble({"echo", "--config", path_}).out,
+            "model=demo file=- threads=3 len=0 seqs=5 t=1 json=0 <a> <b>");
+  const std::string with_equals = "--config=" + path_;
+  EXPECT_EQ(nibble({"echo", "other", "--prompt", "c", with_equals}).out,
+            "model=other file=- threads=3 len=0 seqs=5 t=1 json=0 <c>");
+}
+
+TEST_F(ConfigOption, IsWeakerThanTheEnvironmentWhichIsWeakerThanAFlag) {
+  write("threads = 1\nmax-num-seqs = 1\nmax-model-len = 1\n");
+  const Environment environment{
+      {"NIBBLE_MAX_NUM_SEQS", "2"}, {"NIBBLE_MAX_MODEL_LEN", "2"}, {"NIBBLE_CONFIG", path_}};
+  EXPECT_EQ(nibble({"echo", "demo", "-c", "3"}, environment).out,
+            "model=demo file=- threads=1 len=3 seqs=2 t=1 json=0");
+  EXPECT_EQ(nibble({"echo", "demo", "--config", ""}, environment).out,
+            "model=demo file=- threads=0 len=2 seqs=2 t=1 json=0")
+      << "an empty name is no file";
+}
+
+TEST_F(ConfigOption, AMistakeInTheFileIsRefusedWithItsPlace) {
+  write("threads = 3\n\ntemperature = warm\n");
+  expect_refused({"echo", "demo", "--config", path_},
+                 path_ + ":3: temperature \"warm\": not a number in range; give one from 0 to 2");
+  write("confg = x\n");
+  expect_refused(
+      {"echo", "demo", "--config", path_},
+      path_ + ":1: there is no option \"confg\"; write an option of the command line without its dashes");
+  write("config = other.conf\n");
+  EXPECT_EQ(nibble({"echo", "demo", "--config", path_}).code, 2) << "a file names no other";
+  expect_refused(
+      {"echo", "demo", "--config", "/no/such.conf"},
+      "--config: cannot open \"/no/such.conf\": No such file or directory; give a file of lines such as "
+      "port = 8000");
+  write("");
+  expect_refused({"echo", "--config", path_}, "no MODEL given; it is a model");
+}
+
 void expect_fits_a_screen(const std::string& help) {
   EXPECT_LE(std::ranges::count(help, '\n'), 40) << help;
   for (std::size_t begin = 0; begin < help.size();) {
@@ -211,7 +264,8 @@ TEST(Help, ShowsUsageDefaultsAliasesTheTwinsAndAnExample) {
   EXPECT_EQ(outcome.err, "");
   for (const char* part : {"usage: nibble echo MODEL [FILE] [options]", "--temperature T", "0: greedy [1]\n",
                            "sequences in one step [16] (also --max-running-requests, -np)\n", "a text [-]\n",
-                           "Engine options:\n", "NIBBLE_PROMPT", "example: nibble echo demo\n"}) {
+                           "Engine options:\n", "NIBBLE_PROMPT", "--config FILE (prompt = ...)",
+                           "example: nibble echo demo\n"}) {
     EXPECT_NE(outcome.out.find(part), std::string::npos) << part << outcome.out;
   }
   EXPECT_EQ(nibble({"echo", "-h"}).out, outcome.out);
