@@ -370,7 +370,9 @@ Status run_url_bench(const UrlBenchOptions& options, Console& console) {
   Result<HttpTarget> target = read_url(options.url);
   if (!target.ok()) return target.status().with_context("--url " + quote(options.url));
   target->api_key = options.api_key;
-  NIBBLE_ASSIGN(const std::unique_ptr<HttpClient> client, HttpClient::make(*std::move(target)));
+  Result<std::unique_ptr<HttpClient>> made = HttpClient::make(*std::move(target));
+  if (!made.ok()) return made.status().with_context("--url");
+  const std::unique_ptr<HttpClient> client = std::move(made).value();
   exit_on_interrupt();
   UrlReport report{.url = options.url,
                    .model = {},

@@ -9,8 +9,10 @@ namespace nibble {
 
 extern const Command bench_command;
 extern const Command chat_command;
+extern const Command completions_command;
 extern const Command doctor_command;
 extern const Command generate_command;
+extern const Command health_command;
 extern const Command inspect_command;
 extern const Command plan_command;
 extern const Command quantize_command;

@@ -63,7 +63,7 @@ class Client final : public HttpClient {
     tcp::resolver resolver(io_);
     const auto found = resolver.resolve(target_.host, target_.port, error);
     if (error || found.empty())
-      return io_error("--url: there is no host " + quote(target_.host) + " (" + error.message() + ")");
+      return io_error("there is no host " + quote(target_.host) + " (" + error.message() + ")");
     endpoint_ = found.begin()->endpoint();
     return {};
   }
@@ -72,7 +72,7 @@ class Client final : public HttpClient {
     const bool bracketed = target_.host.find(':') != std::string::npos;
     const std::string host = bracketed ? "[" + target_.host + "]" : target_.host;
     std::string bytes = request.method + " " + target_.prefix + request.path + " HTTP/1.1\r\nHost: " + host +
-                        ":" + target_.port + "\r\nAccept: */*\r\nUser-Agent: nibble-bench\r\n";
+                        ":" + target_.port + "\r\nAccept: */*\r\nUser-Agent: nibble\r\n";
     if (!target_.api_key.empty()) bytes += "Authorization: Bearer " + target_.api_key + "\r\n";
     if (!request.body.empty()) {
       bytes +=

@@ -19,6 +19,7 @@
 #include "app/loaded_model.h"
 #include "app/progress.h"
 #include "app/serve_options.h"
+#include "app/service_manager.h"
 #include "app/stop_signals.h"
 #include "app/supervisor.h"
 #include "app/terminal.h"
@@ -151,6 +152,7 @@ class Serving {
       if (orders > 1 || !begun_) return give_up();
       if (std::exchange(draining_, true)) return;
       log_->info("draining", {{"requests", gate_.open()}, {"seconds", options_.shutdown_timeout}});
+      notify_service_manager("STOPPING=1");
       drain_until_ = clock_.now() + std::chrono::seconds(options_.shutdown_timeout);
       service_.drain();
       drain();
@@ -206,6 +208,7 @@ class Serving {
       service_.begin(std::move(model->engine),
                      {.tokenizer = std::move(model->tokenizer), .chat = std::move(chat)});
       if (!first) log_->info("the engine serves again");
+      notify_service_manager("READY=1");
     });
   }
 
