@@ -101,8 +101,8 @@ std::string command_help(const Command& command) {
   }
   if (!line.options.empty()) {
     const OptionSpec& first = line.options[0];
-    text += "Also read from the environment (" + std::string(first.name) + ": " + first.variable() +
-            ") and from --config FILE (" + std::string(first.name.substr(2)) + " = ...); a flag wins.\n";
+    text += "Also read from the environment (" + first.variable() + ") and --config FILE (" +
+            std::string(first.name.substr(2)) + " = ...); a flag wins.\n";
   }
   text += "example: " + std::string(command.example) + "\n";
   return text;
