@@ -15,13 +15,13 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class TerminalSession:
-    def __init__(self, *arguments, columns=100, **more):
+    def __init__(self, *arguments, columns=100, program=BINARY, **more):
         self.written = ""
         self.closed = False
         self.seen = 0  # expect() looks behind what it found before
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.execve(BINARY, [str(BINARY), *map(str, arguments)], environment(**more))
+            os.execve(program, [str(program), *map(str, arguments)], environment(**more))
         self.resize(columns)
         self.modes = termios.tcgetattr(self.fd)
 
