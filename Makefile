@@ -12,6 +12,8 @@
 #   make device-test    build the device code, test and time it on this machine's GPU, and record that in docs/device
 #   make device-record-check   does the newest record speak of this device code?
 #   make install        to PREFIX (/usr/local), under DESTDIR if set
+#   make deb            build/deb/nibble_VERSION_ARCH.deb: program, demo model, man pages, completions, systemd unit
+#   make image          a container image, by podman or docker, of the Containerfile; IMAGE=name:tag
 #   make bundle         the stripped program and test programs in build/bundle; with the toolkit also those for a
 #                       GPU in build/device_bundle
 #   make clean          remove build/
@@ -19,13 +21,14 @@
 PREFIX ?= /usr/local
 STORY = Tell me a story about a fox and a lonely bear
 SEED = 7
+IMAGE = nibble:latest
 
-.PHONY: nibble cuda demo test test-extended check layers tidy format device-test device-record-check install bundle clean
+.PHONY: nibble cuda demo test test-extended check layers tidy format device-test device-record-check install deb image bundle clean
 .DEFAULT_GOAL := nibble
 
 # Built without its tests until something asks for them, so that nibble alone needs fewer packages.
 build/release/build.ninja:
-	@cmake --preset release -DNIBBLE_TESTS=OFF -DNIBBLE_BENCHMARKS=OFF
+	@cmake --preset release -DNIBBLE_TESTS=OFF -DNIBBLE_BENCHMARKS=OFF -DNIBBLE_WERROR=OFF
 
 nibble: build/release/build.ninja
 	@cmake --build build/release --target nibble
@@ -56,7 +59,7 @@ format:
 	@tools/format.sh
 
 cuda:
-	@cmake --preset cuda -DNIBBLE_TESTS=OFF -DNIBBLE_BENCHMARKS=OFF
+	@cmake --preset cuda -DNIBBLE_TESTS=OFF -DNIBBLE_BENCHMARKS=OFF -DNIBBLE_WERROR=OFF
 	@cmake --build build/cuda --target nibble
 
 device-test:
@@ -69,6 +72,14 @@ device-record-check:
 
 install: nibble
 	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)" --strip
+
+deb:
+	@tools/setup.sh build package
+	@$(MAKE) --no-print-directory nibble
+	@tools/make_deb.sh
+
+image:
+	@tools/make_image.sh "$(IMAGE)"
 
 bundle:
 	@tools/bundle.sh
