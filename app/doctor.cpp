@@ -88,16 +88,18 @@ void check_machine(const Machine& machine, Report& report) {
   for (const std::string& feature : cpu.features) features += (features.empty() ? "" : " ") + feature;
   report.add({.name = "cpu",
               .verdict = cpu.has("avx2") ? Verdict::ok : Verdict::warn,
-              .found = cpu.model + ", " + std::to_string(cpu.threads) + " threads, " +
+              .found = cpu.model + ", " + std::to_string(cpu.threads) + " threads" +
+                       (cpu.cpus > cpu.threads ? " of " + std::to_string(cpu.cpus) + " CPUs" : "") +
+                       (cpu.cpu_quota_from.empty() ? "" : " (" + cpu.cpu_quota_from + ")") + ", " +
                        (features.empty() ? "no instructions that a kernel uses" : features),
               .advice = cpu.has("avx2") ? "" : "every product will run in plain C++, slowly"});
   constexpr std::int64_t little = std::int64_t{2} << 30;
   report.add(
       {.name = "memory",
        .verdict = cpu.available_bytes >= little ? Verdict::ok : Verdict::warn,
-       .found = grouped(cpu.available_bytes >> 20) + " of " + grouped(cpu.memory_bytes >> 20) +
-                " MiB free, " + std::to_string(cpu.memory_nodes) +
-                (cpu.memory_nodes == 1 ? " node" : " nodes"),
+       .found = grouped(cpu.available_bytes >> 20) + " of " + grouped(cpu.memory_bytes >> 20) + " MiB free" +
+                (cpu.memory_limit_from.empty() ? "" : " (" + cpu.memory_limit_from + ")") + ", " +
+                std::to_string(cpu.memory_nodes) + (cpu.memory_nodes == 1 ? " node" : " nodes"),
        .advice = cpu.available_bytes >= little ? "" : "end what else holds memory before loading a model"});
   std::string pages;
   std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
