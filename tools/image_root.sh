@@ -16,6 +16,7 @@ done
 
 echo 'nibble:x:65532:65532:nibble:/var/cache/nibble:/nonexistent' >"$root/etc/passwd"
 echo 'nibble:x:65532:' >"$root/etc/group"
+echo '127.0.0.1 localhost' >"$root/etc/hosts"  # an engine puts its own in place
 echo 'hosts: files dns' >"$root/etc/nsswitch.conf"
 if [ -e /etc/ssl/certs/ca-certificates.crt ]; then
   install -m 644 /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"

@@ -359,6 +359,28 @@ def device_record(args):
     return Outcome(passed=1)
 
 
+# What a stranger with a fresh Debian types, and the compilers that newer systems bring: (name, options of bare_root.sh).
+ALL_OF_IT = ("--", "bash", "-ec", "tools/setup.sh build test && cmake --preset release -DNIBBLE_TESTS=ON -DNIBBLE_BENCHMARKS=ON"
+             " && cmake --build build/release")
+BARE_ROOTS = (
+    ("make demo on Debian 12", ("--suite", "bookworm")),
+    ("make demo on Debian 13", ("--suite", "trixie")),
+    ("everything by g++ 14", ("--suite", "trixie", *ALL_OF_IT)),
+    ("everything by g++ 13", ("--suite", "trixie", "--compiler", "g++-13", *ALL_OF_IT)),
+    ("everything by clang 19", ("--suite", "trixie", "--compiler", "clang-19", *ALL_OF_IT)),
+)
+
+
+def bare_roots(args):
+    """The tree in bare roots of Debian, an hour of two quiet CPUs."""
+    if os.geteuid() != 0 or not shutil.which("debootstrap"):
+        return Outcome(skipped=[("bare roots", "debootstrap and root are needed")])
+    outcome = Outcome()
+    for name, options in BARE_ROOTS:
+        outcome.add(one(f"bare root: {name}", [ROOT / "tools/bare_root.sh", *options], timeout=7200))
+    return outcome
+
+
 PARTS = {
     "layers": layer_check,
     "format": format_check,
@@ -373,6 +395,7 @@ PARTS = {
     "tsan": thread_sanitizer_tests,
     "served": served_tests,
     "threads": short_thread_sanitizer_tests,
+    "bare-roots": bare_roots,
 }
 CHECK = ("layers", "format", "release")
 EXTENDED = tuple(name for name in PARTS if name != "threads")  # which is a selection of tsan
