@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from page_test import browser, serving  # noqa: F401 - a fixture
+from page_actions import serving
 
 # openai-node 6 in a browser (dangerouslyAllowBrowser).
 HEADERS = {"Accept": "application/json", "Content-Type": "application/json", "Authorization": "Bearer secret", "X-Stainless-Lang": "js",

@@ -152,7 +152,7 @@ def test_a_unix_socket_is_served_and_goes_with_the_server(tmp_path, more):
         ask = ["curl", "-s", "--unix-socket", path, "http://anything.example/v1/completions", "-H", "Content-Type: application/json", "-d",
                '{"prompt": "Once", "max_tokens": 4}']
         assert json.loads(subprocess.run(ask, check=True, capture_output=True, timeout=60).stdout)["usage"]["completion_tokens"] == 4
-        assert f'client="unix:uid={os.getuid()}"' in eventually(server.log)
+        eventually(lambda: f'client="unix:uid={os.getuid()}"' in server.log())
         second = Server("--host", f"unix:{path}", ready=False)
         assert second.process.wait(timeout=60) == 1 and "another server listens" in second.log()
         second.process.stdout.close()
