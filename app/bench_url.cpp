@@ -7,13 +7,13 @@
 #include <cmath>
 #include <random>
 
-#include "app/http_answer.h"
 #include "app/http_client.h"
 #include "app/interrupt.h"
 #include "app/progress.h"
 #include "base/json.h"
 #include "base/json_writer.h"
 #include "base/quote.h"
+#include "net/http_answer.h"
 
 namespace nibble {
 namespace {

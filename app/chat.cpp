@@ -16,6 +16,7 @@
 #include "app/line_editor.h"
 #include "app/loaded_model.h"
 #include "app/progress.h"
+#include "app/pull_model.h"
 #include "app/terminal.h"
 #include "app/word_wrap.h"
 #include "text/chat_prompt.h"
@@ -356,6 +357,7 @@ class Chat {
 };
 
 Status run(const Options& options, Console& console) {
+  NIBBLE_RETURN_IF_ERROR(offer_pull(options.engine.model, console));
   exit_on_interrupt();
   ProgressBar loading("loading " + options.engine.model);
   loading.announce();

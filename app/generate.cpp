@@ -15,6 +15,7 @@
 #include "app/loaded_model.h"
 #include "app/progress.h"
 #include "app/prompt_file.h"
+#include "app/pull_model.h"
 #include "app/terminal.h"
 #include "app/word_wrap.h"
 #include "text/chat_prompt.h"
@@ -243,6 +244,7 @@ Status check_results(const std::vector<GenerationResult>& results, const Prompts
 
 Status run(const Options& options, Console& console) {
   NIBBLE_ASSIGN(std::vector<PromptSpec> specs, collect(options, console));
+  NIBBLE_RETURN_IF_ERROR(offer_pull(options.engine.model, console));
   exit_on_interrupt();
   ProgressBar loading("loading " + options.engine.model);
   loading.announce();

@@ -5,8 +5,8 @@
 #include <asio.hpp>
 #include <vector>
 
-#include "app/http_answer.h"
 #include "base/quote.h"
+#include "net/http_answer.h"
 
 namespace nibble {
 namespace {

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cinttypes>
 #include <memory>
-#include <span>
 #include <string>
 
+#include "app/amount.h"
 #include "app/commands.h"
 #include "base/json_writer.h"
 #include "base/quote.h"
@@ -19,29 +19,6 @@ struct Options {
   std::string model;
   bool json = false;
 };
-
-// Three digits and the unit of the nearest power of a thousand below: 3.71 GB, as disks and bandwidths count.
-std::string scaled(std::int64_t count, std::span<const char* const> units) {
-  double value = static_cast<double>(count);
-  std::size_t unit = 0;
-  while (value >= 999.5 && unit + 1 < units.size()) {
-    value /= 1000;
-    ++unit;
-  }
-  char text[48];
-  std::snprintf(text, sizeof text, unit == 0 ? "%.0f%s" : "%.3g%s", value, units[unit]);
-  return text;
-}
-
-std::string scaled_bytes(std::int64_t bytes) {
-  static constexpr const char* units[] = {" B", " kB", " MB", " GB", " TB", " PB", " EB"};
-  return scaled(bytes, units);
-}
-
-std::string scaled_count(std::int64_t count) {
-  static constexpr const char* units[] = {"", " thousand", " million", " billion", " trillion"};
-  return scaled(count, units);
-}
 
 // A name from a file: as it is where it is plain, quoted and escaped where it is not.
 std::string shown(const std::string& name) {

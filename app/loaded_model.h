@@ -7,6 +7,7 @@
 #include "base/options.h"
 #include "base/status.h"
 #include "engine/engine.h"
+#include "hub/file_lock.h"
 #include "text/tokenizer.h"
 
 namespace nibble {
@@ -14,6 +15,7 @@ namespace nibble {
 struct LoadedModel {
   std::unique_ptr<Engine> engine;
   Tokenizer tokenizer;
+  FileLock in_use;  // of the model's folder: nibble rm leaves it alone while this lives
 };
 
 // progress(done, total) as of Engine::load.

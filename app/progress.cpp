@@ -24,11 +24,12 @@ std::string time_left(double done, double total, double elapsed) {
 }  // namespace
 
 std::string progress_line(std::string_view what, double done, double total, double elapsed_seconds,
-                          int columns) {
+                          int columns, std::string_view given_rest) {
   const double share = total > 0 ? std::clamp(done / total, 0.0, 1.0) : 0.0;
   std::string percent = std::to_string(static_cast<int>(share * 100));
   percent = "  " + std::string(percent.size() < 3 ? 3 - percent.size() : 0, ' ') + percent + " %";
-  const std::string rest = percent + time_left(done, total, elapsed_seconds);
+  const std::string rest =
+      percent + (given_rest.empty() ? time_left(done, total, elapsed_seconds) : std::string(given_rest));
   std::string line(what);
   if (text_columns(what) + 2 + kBarColumns + 2 + static_cast<int>(rest.size()) < columns) {
     const int filled = static_cast<int>(share * kBarColumns);
@@ -45,12 +46,12 @@ ProgressBar::ProgressBar(std::string what, int fd)
 
 ProgressBar::~ProgressBar() { erase(); }
 
-void ProgressBar::update(double done, double total) {
+void ProgressBar::update(double done, double total, std::string_view rest) {
   const auto now = Clock::now();
   if (!enabled_ || now - start_ < kPatience || now - last_ < kInterval) return;
   last_ = now;
   const double elapsed = std::chrono::duration<double>(now - start_).count();
-  draw(progress_line(what_, done, total, elapsed, terminal_columns(fd_)));
+  draw(progress_line(what_, done, total, elapsed, terminal_columns(fd_), rest));
 }
 
 void ProgressBar::announce() {

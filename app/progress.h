@@ -18,7 +18,8 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  void update(double done, double total);
+  // `rest` stands behind the share in place of the time left, which else follows from the time so far.
+  void update(double done, double total, std::string_view rest = {});
   // Draws the name alone, at once: for work that cannot say how far it is.
   void announce();
   void erase();
@@ -41,6 +42,6 @@ class ProgressBar {
 // "what  [=====>     ]  45 %  12 s left" in at most `columns` columns; the bar goes first where room is
 // short.
 std::string progress_line(std::string_view what, double done, double total, double elapsed_seconds,
-                          int columns);
+                          int columns, std::string_view rest = {});
 
 }  // namespace nibble

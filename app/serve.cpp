@@ -18,6 +18,7 @@
 #include "app/last_words.h"
 #include "app/loaded_model.h"
 #include "app/progress.h"
+#include "app/pull_model.h"
 #include "app/serve_options.h"
 #include "app/service_manager.h"
 #include "app/stop_signals.h"
@@ -202,6 +203,7 @@ class Serving {
     server_->post([this, model, chat = std::move(chat)]() mutable {
       if (abandoned_) return;
       begun_ = true;
+      in_use_ = std::move(model->in_use);
       step_limit_ = options_.step_limit(model->engine->model().plan.device);
       const bool first = shared_ == nullptr || !shared_->served.exchange(true);
       if (first) print_ready(model->engine->model());
@@ -307,6 +309,7 @@ class Serving {
   bool abandoned_ = false;
   bool failed_check_ = false;
   std::chrono::seconds step_limit_{0};
+  FileLock in_use_;  // of the model's folder
   std::chrono::nanoseconds drain_until_{0};
 };
 
@@ -341,6 +344,7 @@ Status serve(const ServeOptions& options, const Child& self, const ApiKeys& keys
 
 Status run(ServeOptions& options, Console& console) {
   NIBBLE_RETURN_IF_ERROR(check(options));
+  NIBBLE_RETURN_IF_ERROR(offer_pull(options.engine.model, console));
   NIBBLE_ASSIGN(ApiKeys keys, ApiKeys::load(options.api_key, options.api_key_file));
   if (!is_loopback(options.host) && !keys.asked_for()) {
     std::fprintf(console.err,

@@ -1,7 +1,7 @@
 #include "checkpoint/model_location.h"
 
 #include <algorithm>
-#include <cstdlib>
+#include <optional>
 #include <system_error>
 #include <vector>
 
@@ -23,56 +23,17 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, ignored);
 }
 
-std::optional<std::string> variable(const char* name) {
-  const char* value = std::getenv(name);
-  if (value == nullptr || *value == '\0') return std::nullopt;
-  return value;
+// How to get a model that is not there, or not whole.
+std::string how_to_get(const HubName& model, const LocationEnvironment& environment) {
+  return "; get it with \"nibble pull " + model.text() + "\"" +
+         (environment.hf_hub_offline ? " (with HF_HUB_OFFLINE unset)" : "") + ", or give a directory";
 }
 
-// The values huggingface_hub takes as true.
-bool is_true(std::string value) {
-  std::transform(value.begin(), value.end(), value.begin(),
-                 [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; });
-  return value == "1" || value == "ON" || value == "YES" || value == "TRUE";
-}
-
-// "~" and "~/x" as huggingface_hub expands them.
-fs::path expand_home(const std::string& path, const LocationEnvironment& environment) {
-  if (path.starts_with("~") && environment.home && (path.size() == 1 || path[1] == '/')) {
-    return fs::path(*environment.home + path.substr(1));
-  }
-  return path;
-}
-
-std::optional<fs::path> hub_cache(const LocationEnvironment& environment) {
-  for (const std::optional<std::string>* direct :
-       {&environment.hf_hub_cache, &environment.huggingface_hub_cache}) {
-    if (*direct) return expand_home(**direct, environment);
-  }
-  if (environment.hf_home) return expand_home(*environment.hf_home, environment) / "hub";
-  if (environment.xdg_cache_home)
-    return expand_home(*environment.xdg_cache_home, environment) / "huggingface" / "hub";
-  if (environment.home) return fs::path(*environment.home) / ".cache" / "huggingface" / "hub";
-  return std::nullopt;
-}
-
-// "org/name" in the characters the hub allows: no path can hide in it.
-bool is_hub_name(std::string_view model) {
-  const std::size_t slash = model.find('/');
-  if (slash == model.npos || model.find('/', slash + 1) != model.npos) return false;
-  for (const std::string_view part : {model.substr(0, slash), model.substr(slash + 1)}) {
-    const bool plain = std::all_of(part.begin(), part.end(), [](char c) {
-      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
-             c == '_' || c == '.';
-    });
-    if (part.empty() || !plain || part == "." || part == "..") return false;
-  }
-  return true;
-}
-
-// The snapshot that refs/main names; where the cache has no refs/main, its only snapshot.
-Result<fs::path> find_snapshot(const fs::path& repository, std::string_view model) {
-  const fs::path reference = repository / "refs" / "main";
+// The snapshot of a revision: a commit's own folder, or the one that the reference of this name holds. Where
+// the cache has no refs/main and none was asked for, its only snapshot.
+Result<fs::path> find_snapshot(const RepositoryPaths& paths, const HubName& model, const std::string& get) {
+  if (is_commit(model.revision)) return paths.snapshots / model.revision;
+  const fs::path reference = paths.refs / model.revision;
   if (is_there(reference)) {
     NIBBLE_ASSIGN(std::string commit, read_text_file(reference, 256));
     while (!commit.empty() && (commit.back() == '\n' || commit.back() == '\r')) commit.pop_back();
@@ -81,45 +42,45 @@ Result<fs::path> find_snapshot(const fs::path& repository, std::string_view mode
     });
     if (!hexadecimal)
       return broken_model(quote(reference.native()) + " holds " + quote(commit) + ", not a commit");
-    return repository / "snapshots" / commit;
+    return paths.snapshots / commit;
   }
+  if (model.revision_given)
+    return not_found("the cache has no revision " + quote(model.revision) + " of " + quote(model.name) + get);
   std::vector<fs::path> snapshots;
   std::error_code error;
-  for (fs::directory_iterator entry(repository / "snapshots", error), end; !error && entry != end;
+  for (fs::directory_iterator entry(paths.snapshots, error), end; !error && entry != end;
        entry.increment(error)) {
     snapshots.push_back(entry->path());
   }
   if (snapshots.size() == 1) return snapshots.front();
-  return not_found("the cache of " + quote(model) + " at " + quote(repository.native()) +
+  if (snapshots.empty())
+    return not_found("the download of " + quote(model.name) + " is incomplete: there is no snapshot in " +
+                     quote(paths.folder.native()) + get);
+  return not_found("the cache of " + quote(model.name) + " at " + quote(paths.folder.native()) +
                    " has no refs/main and " + std::to_string(snapshots.size()) +
                    " snapshots; give the folder of a snapshot as MODEL");
 }
 
-Result<ModelLocation> locate_in_cache(std::string_view model, const LocationEnvironment& environment) {
-  const std::string download = "; nibble never downloads: get it with \"hf download " + std::string(model) +
-                               "\"" + (environment.hf_hub_offline ? " (with HF_HUB_OFFLINE unset)" : "") +
-                               ", or give a directory";
+Result<ModelLocation> locate_in_cache(const HubName& model, const LocationEnvironment& environment) {
+  const std::string get = how_to_get(model, environment);
   const std::optional<fs::path> cache = hub_cache(environment);
   if (!cache) {
     return not_found(
-        "there is no model " + quote(model) +
+        "there is no model " + quote(model.name) +
         " here, and no Hugging Face cache to look in: none of HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME "
-        "and HOME is set" +
-        download);
+        "and HOME is set; set one, or give a directory");
   }
-  std::string folder = "models--" + std::string(model);
-  folder.replace(folder.find('/'), 1, "--");
-  const fs::path repository = *cache / folder;
-  if (!is_folder(repository)) {
-    return not_found("model " + quote(model) + " is neither a directory nor in the Hugging Face cache " +
-                     quote(cache->native()) + download);
+  const RepositoryPaths paths(*cache, model.name);
+  if (!is_folder(paths.folder)) {
+    return not_found("model " + quote(model.name) + " is neither a directory nor in the Hugging Face cache " +
+                     quote(cache->native()) + get);
   }
-  NIBBLE_ASSIGN(const fs::path snapshot, find_snapshot(repository, model));
+  NIBBLE_ASSIGN(const fs::path snapshot, find_snapshot(paths, model, get));
   if (!is_there(snapshot / "config.json")) {
-    return not_found("the download of " + quote(model) + " is incomplete: there is no config.json in " +
-                     quote(snapshot.native()) + download);
+    return not_found("the download of " + quote(model.name) + " is incomplete: there is no config.json in " +
+                     quote(snapshot.native()) + get);
   }
-  return ModelLocation{.folder = snapshot, .name = std::string(model)};
+  return ModelLocation{.folder = snapshot, .name = model.text()};
 }
 
 Result<ModelLocation> locate_demo(const LocationEnvironment& environment) {
@@ -141,12 +102,7 @@ Result<ModelLocation> locate_demo(const LocationEnvironment& environment) {
 
 LocationEnvironment LocationEnvironment::of_this_process() {
   LocationEnvironment environment;
-  environment.hf_hub_cache = variable("HF_HUB_CACHE");
-  environment.huggingface_hub_cache = variable("HUGGINGFACE_HUB_CACHE");
-  environment.hf_home = variable("HF_HOME");
-  environment.xdg_cache_home = variable("XDG_CACHE_HOME");
-  environment.home = variable("HOME");
-  environment.hf_hub_offline = is_true(variable("HF_HUB_OFFLINE").value_or(""));
+  static_cast<HubEnvironment&>(environment) = HubEnvironment::of_this_process();
   std::error_code ignored;
   environment.executable = fs::read_symlink("/proc/self/exe", ignored);
   return environment;
@@ -164,7 +120,7 @@ Result<ModelLocation> locate_model(std::string_view model, const LocationEnviron
     return invalid_argument(quote(model) +
                             " is a file; MODEL is the folder that holds config.json and the weights");
   }
-  if (is_hub_name(model)) return locate_in_cache(model, environment);
+  if (const std::optional<HubName> name = parse_hub_name(model)) return locate_in_cache(*name, environment);
   return not_found(
       "there is no model at " + quote(model) +
       "; MODEL is a directory, a name in the local Hugging Face cache such as openai/gpt-oss-20b, or "

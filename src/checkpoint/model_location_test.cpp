@@ -92,8 +92,7 @@ TEST_F(ModelLocationTest, TheCacheIsWhereHuggingFacePutsIt) {
   EXPECT_EQ(refused("openai/gpt-oss-20b"),
             "there is no model \"openai/gpt-oss-20b\" here, and no Hugging Face cache to look in: none of "
             "HF_HUB_CACHE, "
-            "HF_HOME, XDG_CACHE_HOME and HOME is set; nibble never downloads: get it with \"hf download "
-            "openai/gpt-oss-20b\", or give a directory");
+            "HF_HOME, XDG_CACHE_HOME and HOME is set; set one, or give a directory");
 }
 
 TEST_F(ModelLocationTest, ADirectoryWinsOverACachedName) {
@@ -108,8 +107,7 @@ TEST_F(ModelLocationTest, AMissingModelSaysWhereItLookedAndWhatWouldWork) {
   EXPECT_EQ(refused("openai/gpt-oss-120b"),
             "model \"openai/gpt-oss-120b\" is neither a directory nor in the Hugging Face cache \"" +
                 (root() / "hub").native() +
-                "\"; nibble never downloads: get it with \"hf download "
-                "openai/gpt-oss-120b\", or give a directory");
+                "\"; get it with \"nibble pull openai/gpt-oss-120b\", or give a directory");
   environment.hf_hub_offline = true;
   EXPECT_NE(refused("openai/gpt-oss-120b").find("(with HF_HUB_OFFLINE unset)"), std::string::npos);
 }
@@ -130,12 +128,27 @@ TEST_F(ModelLocationTest, WithoutRefsMainTheOnlySnapshotIsTaken) {
                 "\" has no refs/main and 2 snapshots; give the folder of a snapshot as MODEL");
 }
 
+TEST_F(ModelLocationTest, ARevisionIsAReferenceOrACommit) {
+  const std::string other(40, '7');
+  const std::string repository = "hub/models--openai--gpt-oss-20b/";
+  folder.write(repository + "refs/refs/pr/3", other);
+  folder.write(repository + "snapshots/" + other + "/config.json", "{}");
+  for (const std::string& revision : {std::string("refs/pr/3"), other}) {
+    const ModelLocation location = *locate_model("openai/gpt-oss-20b@" + revision, environment);
+    EXPECT_EQ(location.folder, root() / repository / "snapshots" / other);
+    EXPECT_EQ(location.name, "openai/gpt-oss-20b@" + revision);
+  }
+  EXPECT_EQ(refused("openai/gpt-oss-20b@v2"),
+            "the cache has no revision \"v2\" of \"openai/gpt-oss-20b\"; get it with \"nibble pull "
+            "openai/gpt-oss-20b@v2\", or give a directory");
+}
+
 TEST_F(ModelLocationTest, NamesAndReferencesCannotLeaveTheCache) {
   folder.write("hub/models--a--b/refs/main", "../../../../etc");
   EXPECT_EQ(refused("a/b"), "\"" + (root() / "hub/models--a--b/refs/main").native() +
                                 "\" holds \"../../../../etc\", not a commit");
-  for (const char* name :
-       {"../nibble-has-no-such-model", "a/..", "a/b/c", "a/", "/b", "a/b\x1b[31m", "nothing"}) {
+  for (const char* name : {"../nibble-has-no-such-model", "a/b@../x", "a/b@", "a/b@x/.lock", "a--b/c", "a/..",
+                           "a/b/c", "a/", "/b", "a/b\x1b[31m", "nothing"}) {
     EXPECT_TRUE(refused(name).starts_with("there is no model at ")) << name;
   }
   EXPECT_NE(refused("a\x1b[31m").find("\"a\\x1b[31m\""), std::string::npos);

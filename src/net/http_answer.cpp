@@ -1,4 +1,4 @@
-#include "app/http_answer.h"
+#include "net/http_answer.h"
 
 #include <algorithm>
 #include <charconv>
@@ -10,6 +10,8 @@ namespace {
 
 constexpr std::size_t kMostHead = 64 << 10;
 constexpr std::size_t kMostLine = 8 << 10;
+constexpr std::size_t kMostTrailers = 64 << 10;
+constexpr int kMostInterim = 16;
 constexpr std::size_t kMostEvent = 16 << 20;
 
 std::string lower(std::string_view text) {
@@ -45,28 +47,51 @@ Status HttpAnswer::take_head() {
   if (!first.starts_with("HTTP/1.") || first.size() < 12 || !read_number(first.substr(9, 3), status_))
     return io_error("it does not speak HTTP/1.1: it began with " + quote(first, 60));
   keeps_alive_ = first[7] == '1';
+  headers_.clear();
+  length_.reset();
   state_ = State::until_close;
   while (!head.empty()) {
     const std::string_view line = line_of();
     const std::size_t colon = line.find(':');
     if (colon == std::string_view::npos) continue;
-    const std::string name = lower(line.substr(0, colon));
-    const std::string value = lower(trim(line.substr(colon + 1)));
-    if (name == "connection") keeps_alive_ = value.find("close") == std::string::npos;
-    if (name == "transfer-encoding" && value == "chunked") state_ = State::chunk_size;
-    if (name == "content-length" && state_ != State::chunk_size) {
-      if (!read_number(std::string_view(value), left_)) return io_error("its Content-Length is no number");
-      state_ = left_ > 0 ? State::body : State::complete;
-    }
+    NIBBLE_RETURN_IF_ERROR(take_header(lower(line.substr(0, colon)), trim(line.substr(colon + 1))));
   }
   held_.clear();
+  if (state_ == State::until_close && length_) {
+    left_ = *length_;
+    state_ = left_ > 0 ? State::body : State::complete;
+  }
   if (status_ >= 100 && status_ < 200) {
+    if (++interim_ > kMostInterim) return io_error("it sends one interim answer after the other");
     state_ = State::head;  // the answer itself follows
   } else if (status_ == 204 || status_ == 304) {
     state_ = State::complete;
   }
   if (state_ == State::until_close) keeps_alive_ = false;
   return {};
+}
+
+Status HttpAnswer::take_header(const std::string& name, std::string_view value) {
+  headers_.emplace_back(name, value);
+  if (name == "connection") keeps_alive_ = lower(value).find("close") == std::string::npos;
+  if (name == "transfer-encoding") {
+    if (lower(value) != "chunked") return io_error("it sends its answer in a coding that is not known here");
+    state_ = State::chunk_size;
+  }
+  if (name == "content-length") {
+    std::uint64_t length = 0;
+    if (!read_number(value, length)) return io_error("its Content-Length is no number");
+    if (length_ && *length_ != length) return io_error("it says two lengths of one answer");
+    length_ = length;
+  }
+  return {};
+}
+
+std::optional<std::string_view> HttpAnswer::header(std::string_view name) const {
+  const auto found = std::find_if(headers_.begin(), headers_.end(),
+                                  [name](const auto& header) { return header.first == name; });
+  if (found == headers_.end()) return std::nullopt;
+  return found->second;
 }
 
 // Moves bytes up to the end of a line into held_; whole: its end is there.
@@ -84,6 +109,8 @@ Status HttpAnswer::take_line(std::string_view line) {
     if (!line.empty()) return io_error("a chunk of its answer does not end where it should");
     state_ = State::chunk_size;
   } else if (state_ == State::trailers) {
+    trailers_ += line.size() + 2;
+    if (trailers_ > kMostTrailers) return io_error("its answer has no end: 64 KB of trailers");
     if (line.empty()) state_ = State::complete;
   } else {
     if (!read_number(trim(line.substr(0, line.find(';'))), left_, 16))

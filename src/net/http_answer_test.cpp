@@ -1,4 +1,4 @@
-#include "app/http_answer.h"
+#include "net/http_answer.h"
 
 #include <gtest/gtest.h>
 
@@ -42,6 +42,37 @@ TEST(HttpAnswer, IsTheSameHoweverItsBytesArrive) {
       EXPECT_EQ(read.body, body);
     }
   }
+}
+
+TEST(HttpAnswer, KeepsItsHeaders) {
+  HttpAnswer answer;
+  ASSERT_TRUE(
+      answer.take("HTTP/1.1 302 Found\r\nLocation:  /x \r\nX-A: 1\r\nx-a: 2\r\nContent-Length: 0\r\n\r\n", {})
+          .ok());
+  EXPECT_EQ(answer.header("location"), "/x");
+  EXPECT_EQ(answer.header("x-a"), "1");
+  EXPECT_EQ(answer.header("x-b"), std::nullopt);
+}
+
+TEST(HttpAnswer, ThatHasNoEndIsAnError) {
+  const std::string interim = "HTTP/1.1 100 Continue\r\n\r\n";
+  std::string many;
+  for (int i = 0; i < 100; ++i) many += interim;
+  EXPECT_FALSE(read_in_pieces(many, 10).status.ok());
+  std::string trailers = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n";
+  for (int i = 0; i < 10000; ++i) trailers += "A: bbbbbbbbbb\r\n";
+  EXPECT_FALSE(read_in_pieces(trailers, 1000).status.ok());
+}
+
+TEST(HttpAnswer, WhoseLengthIsTwofoldOrCodedIsAnError) {
+  for (const std::string_view bytes :
+       {"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\na",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 1,1\r\n\r\na",
+        "HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\na"})
+    EXPECT_FALSE(read_in_pieces(bytes, 7).status.ok()) << bytes;
+  EXPECT_TRUE(
+      read_in_pieces("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\na", 7).complete);
 }
 
 TEST(HttpAnswer, OfAnOldServerEndsWithTheConnection) {

@@ -4,8 +4,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
 
@@ -23,6 +26,8 @@ class HttpAnswer {
 
   bool complete() const { return state_ == State::complete; }
   int status() const { return status_; }  // 0 before it is known
+  // The value of the first header of this name, which is in lower case; nothing where there is none.
+  std::optional<std::string_view> header(std::string_view name) const;
   bool keeps_alive() const { return keeps_alive_; }
 
  private:
@@ -38,12 +43,17 @@ class HttpAnswer {
   };
 
   Status take_head();
+  Status take_header(const std::string& name, std::string_view value);
   Status take_line(std::string_view line);
   bool next_line(std::string_view& bytes, bool& whole);
 
   State state_ = State::head;
-  std::string held_;        // of a head or a line that is not whole
-  std::uint64_t left_ = 0;  // of a body or a chunk
+  std::string held_;                                          // of a head or a line that is not whole
+  std::vector<std::pair<std::string, std::string>> headers_;  // names in lower case
+  std::optional<std::uint64_t> length_;                       // as Content-Length has it
+  int interim_ = 0;                                           // answers of 1xx so far
+  std::size_t trailers_ = 0;                                  // bytes of them so far
+  std::uint64_t left_ = 0;                                    // of a body or a chunk
   int status_ = 0;
   bool keeps_alive_ = true;
 };
