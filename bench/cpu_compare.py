@@ -6,9 +6,13 @@
 
 MODEL_FOLDER is the Hugging Face checkpoint and MODEL.gguf the same weights for the peer. The peer is
 llama-cpp-python (PyPI) over a llama.cpp built for this machine: --peer-python is the folder of the package
-llama_cpp, --peer-library that of libllama.so. nibble runs before and after the peer, so that a change of the
-machine's mood shows, and with the file in the page cache; the better of its two runs is beside the peer's, and both are
-printed. Every figure is the median of the clean steps, those in which the process had its cores.
+llama_cpp, --peer-library that of libllama.so.
+
+The two programs take short turns, item by item: nibble, the peer, nibble, the peer, ... (--turns of each). A shared machine's
+memory changes its speed within seconds, so both meet the same weather. The weights of both do not fit a small machine at
+once, so each turn starts its program anew with the file in the page cache. A figure is the mean over turns on either side; the range of
+the turns' ratios stands beside the ratio of the means. A turn's figure is the median of its clean steps, those in which the process had
+its cores. The peer loads as it does by default, by mapping the file; what --no-mmap changes in time and memory is measured too.
 """
 import argparse
 import json
@@ -34,14 +38,11 @@ def nibble_bench(arguments, *options) -> dict:
 def nibble_item(arguments, item: str) -> dict:
     kind, _, size = item.partition(":")
     if kind == "load":
-        times = []
-        for _ in range(3):
-            begin = time.perf_counter()
-            subprocess.run([arguments.nibble, "generate", arguments.model, "--prompt-ids", "1", "--max-tokens", "1",
-                            "--ignore-eos", "--quantization", arguments.quantization, "--dtype", arguments.dtype, "--json"],
-                           stdout=subprocess.DEVNULL, check=True)
-            times.append(time.perf_counter() - begin)
-        return {"first_token_s": statistics.median(times)}
+        begin = time.perf_counter()
+        subprocess.run([arguments.nibble, "generate", arguments.model, "--prompt-ids", "1", "--max-tokens", "1",
+                        "--ignore-eos", "--quantization", arguments.quantization, "--dtype", arguments.dtype, "--json"],
+                       stdout=subprocess.DEVNULL, check=True)
+        return {"first_token_s": time.perf_counter() - begin}
     if kind == "prefill":
         report = nibble_bench(arguments, "--input-len", size, "--output-len", 1, "--concurrency", 1, "--requests", 4,
                               "--max-num-batched-tokens", size)
@@ -58,26 +59,58 @@ def nibble_item(arguments, item: str) -> dict:
             "peak_flops": report["peak_flops"]}
 
 
-def read_all(folder: Path):
-    """Brings the files into the page cache, which the other program's memory has pushed them out of."""
-    for file in sorted(folder.glob("*.safetensors")):
+def read_all(files: list[Path]):
+    """Brings files into the page cache, which the other program's memory has pushed them out of."""
+    for file in files:
         with open(file, "rb", buffering=0) as opened:
             while opened.read(1 << 26):
                 pass
 
 
-def peer_items(arguments) -> dict[str, dict]:
+def peer_run(arguments, item: str, mapped: bool = True) -> dict:
+    """One item by the peer in a process of its own, with its peak memory."""
     environment = os.environ | {"LLAMA_CPP_LIB_PATH": arguments.peer_library, "PYTHONPATH": arguments.peer_python}
-    command = [sys.executable, STEPS, arguments.gguf, *arguments.items]
+    command = [sys.executable, STEPS, arguments.gguf, item]
     if arguments.threads:
         command += ["--threads", arguments.threads]
+    if not mapped:
+        command.append("--no-mmap")
     done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, env=environment, check=True)
-    return {row["item"]: row for row in map(json.loads, done.stdout.splitlines())}
+    rows = {row["item"]: row for row in map(json.loads, done.stdout.splitlines())}
+    return rows[item] | {"peak_memory": rows["end"]["peak_memory"]}
 
 
 def note(text: str):
     if sys.stderr.isatty():
         print(text, file=sys.stderr, flush=True)
+
+
+def take_turns(arguments, item: str) -> tuple[list[dict], list[dict]]:
+    ours, theirs = [], []
+    for turn in range(arguments.turns):
+        note(f"{item}, turn {turn + 1} of {arguments.turns}: nibble")
+        read_all(sorted(Path(arguments.model).glob("*.safetensors")))
+        ours.append(nibble_item(arguments, item))
+        note(f"{item}, turn {turn + 1} of {arguments.turns}: llama.cpp")
+        read_all([Path(arguments.gguf)])
+        theirs.append(peer_run(arguments, item))
+    return ours, theirs
+
+
+def mean(rows: list[dict], key: str) -> float:
+    return statistics.fmean(row[key] for row in rows)
+
+
+def row(item: str, ours: list[dict], theirs: list[dict]) -> str:
+    """A line of the table. Of times the lesser is the better, so their ratio is turned over."""
+    key, unit, digits = ("first_token_s", "s", 2) if item == "load" else ("tokens_per_s", "tokens/s", 2)
+    ratios = [other[key] / own[key] if key == "first_token_s" else own[key] / other[key] for own, other in zip(ours, theirs)]
+    of_means = mean(theirs, key) / mean(ours, key) if key == "first_token_s" else mean(ours, key) / mean(theirs, key)
+    each = ", ".join(f"{own[key]:.{digits}f}" for own in ours), ", ".join(f"{other[key]:.{digits}f}" for other in theirs)
+    share = f"{100 * max(own['share'] for own in ours):.0f} %" if "share" in ours[0] else ""
+    clean = "" if item == "load" else " ".join(f"{own['clean_steps']}/{own['steps']}" for own in ours)
+    return (f"| {item}, {unit} | {mean(ours, key):.{digits}f} ({each[0]}) | {mean(theirs, key):.{digits}f} ({each[1]}) | "
+            f"{of_means:.2f} ({min(ratios):.2f} to {max(ratios):.2f}) | {clean} | {share} |")
 
 
 def main():
@@ -90,39 +123,30 @@ def main():
     parser.add_argument("--quantization", default="none", help="nibble's dense weights: q8 beside a Q8_0 file, none beside bf16")
     parser.add_argument("--dtype", default="auto", help="nibble's activations")
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--turns", type=int, default=3, help="of each program, for each item")
     parser.add_argument("--items", nargs="+", default=ITEMS)
     arguments = parser.parse_args()
 
-    runs = []
-    for turn in ("before", "after"):
-        if turn == "after":
-            note("llama.cpp")
-            peer = peer_items(arguments)
-        note(f"nibble, {turn}")
-        read_all(Path(arguments.model))
-        runs.append({item: nibble_item(arguments, item) for item in arguments.items})
-
-    print("| item | nibble before / after | llama.cpp | ratio | clean steps | nibble's share |")
+    print("| item | nibble, mean (turns) | llama.cpp, mean (turns) | ratio (turns) | nibble's clean steps | nibble's best share |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    all_ours, all_theirs = [], []
     for item in arguments.items:
-        before, after, other = runs[0][item], runs[1][item], peer[item]
-        if item == "load":
-            ratio = other["first_token_s"] / min(before["first_token_s"], after["first_token_s"])
-            print(f"| first token, s | {before['first_token_s']:.2f} / {after['first_token_s']:.2f} | "
-                  f"{other['first_token_s']:.1f} | {ratio:.1f} | | |")
-            continue
-        best = max(before, after, key=lambda result: result["tokens_per_s"])
-        print(f"| {item}, tokens/s | {before['tokens_per_s']:.2f} / {after['tokens_per_s']:.2f} | {other['tokens_per_s']:.2f} | "
-              f"{best['tokens_per_s'] / other['tokens_per_s']:.2f} | {best['clean_steps']}/{best['steps']}, "
-              f"{other['clean_steps']}/{other['steps']} | {best['share'] * 100:.0f} % |")
-    measured = [result for run in runs for result in run.values() if "peak_memory" in result]
-    if measured:
-        memory = max(result["peak_memory"] for result in measured)
-        print(f"| peak memory, GB | {memory / 1e9:.2f} | {peer['end']['peak_memory'] / 1e9:.2f} | "
-              f"{peer['end']['peak_memory'] / memory:.2f} | | |")
-        print(f"\nRead speed {max(result['read_bandwidth'] for result in measured) / 1e9:.1f} GB/s, multiply rate "
-              f"{max(result['peak_flops'] for result in measured) / 1e9:.0f} GFLOP/s; decode's share is of the first, "
-              f"prefill's of the second.")
+        ours, theirs = take_turns(arguments, item)
+        print(row(item, ours, theirs), flush=True)
+        all_ours += [result for result in ours if "peak_memory" in result]
+        all_theirs += theirs
+    read_all([Path(arguments.gguf)])
+    unmapped = peer_run(arguments, "load", mapped=False)
+    peak = max(result["peak_memory"] for result in all_theirs)
+    print(f"| the peer without mmap: first token, s; peak memory, GB | | {unmapped['first_token_s']:.2f}; "
+          f"{unmapped['peak_memory'] / 1e9:.2f} | | | |")
+    if all_ours:
+        memory = max(result["peak_memory"] for result in all_ours)
+        print(f"| peak memory, GB | {memory / 1e9:.2f} | {peak / 1e9:.2f} | {peak / memory:.2f} | | |")
+        print(f"\nRead speed {min(result['read_bandwidth'] for result in all_ours) / 1e9:.1f} to "
+              f"{max(result['read_bandwidth'] for result in all_ours) / 1e9:.1f} GB/s, multiply rate "
+              f"{max(result['peak_flops'] for result in all_ours) / 1e9:.0f} GFLOP/s; decode's share is of the first, "
+              f"prefill's of the second, each as measured in its turn.")
 
 
 if __name__ == "__main__":

@@ -23,13 +23,14 @@ MICRO_BATCH = 512
 
 
 class Peer:
-    def __init__(self, path: str, threads: int):
+    def __init__(self, path: str, threads: int, mapped: bool):
         callback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
         self.silence = callback(lambda level, text, data: None)
         llama_cpp.llama_log_set(self.silence, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
         parameters = llama_cpp.llama_model_default_params()
         parameters.n_gpu_layers = 0
+        parameters.use_mmap = mapped
         begin = time.perf_counter()
         self.model = llama_cpp.llama_model_load_from_file(path.encode(), parameters)
         if not self.model:
@@ -94,9 +95,10 @@ def main():
     parser.add_argument("items", nargs="+")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--steps", type=int, default=20, help="clean steps wanted of an item")
+    parser.add_argument("--no-mmap", action="store_true", help="read the file instead of mapping it; the library maps by default")
     parser.add_argument("--budget", type=float, default=40, help="seconds an item may take")
     arguments = parser.parse_args()
-    peer = Peer(arguments.model, arguments.threads)
+    peer = Peer(arguments.model, arguments.threads, not arguments.no_mmap)
     for item in arguments.items:
         kind, _, size = item.partition(":")
         size = int(size or 0)
