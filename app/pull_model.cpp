@@ -161,7 +161,9 @@ Status offer_pull(const std::string& model, Console& console) {
     NIBBLE_ASSIGN(const PullPlan plan, plan_pull(setup->options, observer));
     std::fprintf(console.err, "%s is not in the Hugging Face cache %s.\n", model.c_str(),
                  quote(setup->options.cache.native()).c_str());
-    if (!ask("Pull it now, " + scaled_bytes(plan.missing) + "?", console))
+    const bool wanted = ask("Pull it now, " + scaled_bytes(plan.missing) + "?", console);
+    if (guard.interrupted()) return {StatusCode::cancelled, "interrupted; nothing was pulled"};
+    if (!wanted)
       return not_found("model " + quote(model) + " was not pulled; get it with \"nibble pull " +
                        name->text() + "\"");
   }

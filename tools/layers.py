@@ -33,7 +33,7 @@ ARROWS = {
 }
 
 # Rooms that build and test in seconds on any machine.
-HOST_ONLY = ("base", "core", "cache", "sched", "text", "server", "plan")
+HOST_ONLY = ("base", "net", "hub", "core", "cache", "sched", "text", "server", "plan")
 
 CUDA_HEADER = re.compile(
     r"(^|/)(cuda|cublas|cudnn|cufft|curand|cusparse|cusolver|nccl|nvrtc|nvml|nvtx|nvToolsExt|device_launch_parameters"

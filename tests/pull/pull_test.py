@@ -592,6 +592,14 @@ def test_a_terminal_is_asked_whether_to_pull(hub, puller, command):
         assert terminal.wait() in (0, 130)
 
 
+def test_ctrl_c_at_the_question_ends_it(puller):
+    with session(puller, "generate", "org/name", "--prompt", "x") as terminal:
+        terminal.expect("[y/N] ")
+        terminal.send("\x03")
+        assert terminal.wait() == 130
+    assert not puller.cache.exists()
+
+
 def test_elsewhere_the_command_is_said(hub, puller):
     for command in ("generate", "serve", "chat", "score", "inspect"):
         arguments = {"generate": ["--prompt", "x"], "score": ["/dev/null"], "serve": ["--port", "0"]}.get(command, [])
