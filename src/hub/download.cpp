@@ -49,6 +49,7 @@ struct Download::Arrival {
   bool begun = false;        // the head has been judged
   bool content = false;
   bool gave_whole = false;  // though a part was asked for
+  bool new_blocks = false;
 };
 
 Status Download::add(const HubFile& file) {
@@ -227,6 +228,7 @@ Status Download::take(const HttpAnswer& head, std::string_view bytes, Arrival& a
     const std::int64_t size = block_end - block * PartialBlob::kBlock;
     done_ += size;
     fresh_ += size;
+    arrival.new_blocks = true;
     if (queue_.finish(arrival.index, block)) NIBBLE_RETURN_IF_ERROR(complete(arrival.index));
   }
   return {};
@@ -248,7 +250,7 @@ NetFailure Download::judge_fruitless(const HttpAnswer& head, Arrival& arrival) c
     if (Status bad = begin_body(head, arrival); !bad.ok())
       return {.status = std::move(bad), .may_pass = false};
   }
-  return {.status = io_error("the answer to " + quote(file.path) + " has no content")};
+  return {.status = io_error("the answer to " + quote(file.path) + " ends before its end")};
 }
 
 // False ends the thread.
@@ -259,13 +261,14 @@ bool Download::fetch(HttpFetcher& fetcher, const BlockRun& run, int& failures, u
   queue_.give_back(run, arrival.at / PartialBlob::kBlock, arrival.at % PartialBlob::kBlock);
   if (arrival.gave_whole) return true;  // the next take() gives the whole file
   const bool answered = outcome.failure.status.ok();
-  const std::int64_t came = arrival.at - arrival.first;
-  if (answered && arrival.content && came > 0) {
+  const int status = outcome.answer.status();
+  if (answered && arrival.content && arrival.at == arrival.end) {
     failures = 0;
     return true;
   }
-  failures = came >= kSomeProgress ? 1 : failures + 1;
-  const int status = outcome.answer.status();
+  // What came of a block stays for the next try, but not where the server begins at the first byte each time.
+  const bool progress = arrival.new_blocks || (status == 206 && arrival.at - arrival.first >= kSomeProgress);
+  failures = progress ? 1 : failures + 1;
   const NetFailure failure = answered ? judge_fruitless(outcome.answer, arrival) : outcome.failure;
   const Status& refused = failure.status;
   if (refused.code() == StatusCode::cancelled || stopped()) return false;

@@ -305,6 +305,21 @@ def test_silence_and_drips_end(hub, puller):
 
 
 @pytest.mark.extended
+def test_an_answer_that_ends_early_each_time_is_given_up(hub, puller):
+    files = shards([3 * MiB])
+    set_files(hub, files)
+    hub.no_ranges = True
+    part = files["model-00001-of-00001.safetensors"][:MiB + 200_000]
+    hub.fail("^cdn/", raw(b"HTTP/1.0 200 OK\r\n\r\n" + part), times=999)
+    assert "ends before its end" in puller.refused(code=1, timeout=200)
+    assert len(hub.asked("cdn")) < 40
+    hub.faults.clear()
+    hub.fail("resolve/.*/tokenizer.json", raw(b"HTTP/1.0 200 OK\r\n\r\n{"), times=999)
+    (puller.cache / "models--org--name/blobs" / hub.repositories["org/name"].blob("tokenizer.json", files["tokenizer.json"])).unlink()
+    assert '"tokenizer.json" ends before its end' in puller.refused(code=1, timeout=200)
+
+
+@pytest.mark.extended
 def test_endless_answers_are_bounded(hub, puller):
     def endless(handler):
         handler.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
