@@ -67,6 +67,7 @@ void reload(const ServeOptions& options, http::SocketServer& server, Gate& gate,
                 {{"why", keys.status().message()}});
     }
   }
+  if (!options.can_reload()) log.info("SIGHUP: there is no key file and no certificate to read again");
   if (options.tls.certificate.empty()) return;
   if (const Status status = server.replace_certificate(options.tls); status.ok()) {
     log.info("the certificate was read again");
@@ -323,17 +324,16 @@ Status serve(const ServeOptions& options, const Child& self, const ApiKeys& keys
   if (self.shared != nullptr) {
     signals.emplace({stop_order()});
     reloads.emplace({reload_order()});
-  } else if (options.can_reload()) {
+  } else {
     signals.emplace({SIGINT, SIGTERM});
     reloads.emplace({SIGHUP});
-  } else {
-    signals.emplace({SIGINT, SIGTERM, SIGHUP});
   }
+  const StartTerminal terminal;
   NIBBLE_ASSIGN(std::unique_ptr<http::SocketServer> server,
                 http::SocketServer::over(std::move(socket), options.limits(), options.tls));
   Serving serving(options, keys, std::move(server), self.shared, at_end, console);
   signals->watch([&](int orders) { serving.stop(orders); });
-  if (reloads) reloads->watch([&](int) { serving.reread(); });
+  reloads->watch([&](int) { terminal.is_gone() ? serving.stop(1) : serving.reread(); });
   if (last_words) last_words->watch([&] { serving.fail_check(); });
   const Status outcome = serving.run();
   last_words.reset();  // like the next, before what they order about

@@ -1,6 +1,5 @@
 #include "app/supervisor.h"
 
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -14,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "app/terminal.h"
 #include "base/check.h"
 #include "base/thread_name.h"
 
@@ -40,23 +40,6 @@ void say(const LogOptions& options, LogLevel level, std::string_view message, Lo
   const SystemClock clock;
   Log(options, clock).write(level, message, fields);
 }
-
-// The terminal that the program was started from, if it was.
-class Terminal {
- public:
-  Terminal() {
-    for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-      if (isatty(descriptor)) descriptor_ = descriptor;
-    }
-  }
-  bool is_gone() const {
-    pollfd look{.fd = descriptor_, .events = 0, .revents = 0};  // a negative one is passed over
-    return poll(&look, 1, 0) > 0 && (look.revents & (POLLHUP | POLLERR)) != 0;
-  }
-
- private:
-  int descriptor_ = -1;
-};
 
 class Supervisor {
  public:
@@ -166,10 +149,10 @@ class Supervisor {
   }
 
   // SIGHUP also says that the terminal is gone, and then the program goes with it.
-  bool reloads() const { return options_.reload && !terminal_.is_gone(); }
+  bool reloads() const { return !terminal_.is_gone(); }
   static bool is_stop(int number) { return number == SIGTERM || number == SIGINT || number == SIGHUP; }
   void reload() {
-    options_.reload();
+    if (options_.reload) options_.reload();
     for (const pid_t child : {engine_, stand_in_}) {
       if (child > 0) kill(child, reload_order());
     }
@@ -198,7 +181,7 @@ class Supervisor {
   }
 
   const SupervisorOptions options_;
-  const Terminal terminal_;
+  const StartTerminal terminal_;
   SharedState* const shared_;
   sigset_t signals_;
   pid_t engine_ = 0;

@@ -24,8 +24,7 @@ struct SupervisorOptions {
   std::chrono::milliseconds first_pause{100};  // before a restart; it doubles up to
   std::chrono::milliseconds longest_pause{30'000};
   LogOptions log;
-  // What SIGHUP does in the parent, before it tells the engine: children that come later find what was read.
-  // Empty: SIGHUP ends the program, as it does where nobody asks for it.
+  // What SIGHUP does in the parent, before it tells the children: those that come later find what was read.
   std::function<void()> reload;
   std::function<void()> at_end;  // once, when the program ends in whatever way but SIGKILL
 };

@@ -52,6 +52,17 @@ bool moves_cursor(int fd) {
 
 bool wants_color(int fd) { return moves_cursor(fd) && environment("NO_COLOR").empty(); }
 
+StartTerminal::StartTerminal() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (is_terminal(fd)) fd_ = fd;
+  }
+}
+
+bool StartTerminal::is_gone() const {
+  pollfd look{.fd = fd_, .events = 0, .revents = 0};  // poll() passes over a negative one
+  return poll(&look, 1, 0) > 0 && (look.revents & (POLLHUP | POLLERR)) != 0;
+}
+
 bool write_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(fd, bytes.data(), bytes.size());

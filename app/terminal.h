@@ -19,6 +19,17 @@ bool moves_cursor(int fd);
 // moves_cursor, and no NO_COLOR in the environment.
 bool wants_color(int fd);
 
+// The terminal that the program was started from, if it was: on standard input, output or error.
+class StartTerminal {
+ public:
+  StartTerminal();
+  // Its window was closed, or its connection.
+  bool is_gone() const;
+
+ private:
+  int fd_ = -1;
+};
+
 // Writes all of it, through short writes and interrupted calls; false when the other end is gone.
 bool write_all(int fd, std::string_view bytes);
 

@@ -2,6 +2,7 @@
 import http.client
 import json
 import os
+import pty
 import shutil
 import signal
 import socket
@@ -11,7 +12,7 @@ import subprocess
 
 import pytest
 
-from nibble_program import ROOT
+from nibble_program import BINARY, ROOT, environment
 from watched_server import Answer, Server, eventually, read_all, request_bytes, serving
 
 TLS = ROOT / "tests/data/tls"
@@ -86,12 +87,27 @@ def test_a_broken_key_file_is_refused_at_the_start(tmp_path):
     server.process.stdout.close()
 
 
-def test_sighup_ends_a_server_that_has_nothing_to_read_again():
-    for more in ([], ["--no-supervise"]):
-        server = started(*more)
-        server.signal(signal.SIGHUP)
-        assert server.process.wait(timeout=60) == 0
-        server.process.stdout.close()
+@pytest.mark.parametrize("more", [[], ["--no-supervise"]])
+def test_sighup_harms_no_server_that_has_nothing_to_read_again(more):
+    server = started(*more)
+    server.signal(signal.SIGHUP)
+    eventually(lambda: "to read again" in server.log())
+    assert server.ask("GET", "/health").status == 200 and server.stop() == 0
+
+
+@pytest.mark.parametrize("more", [[], ["--no-supervise"]])
+def test_a_server_ends_with_its_terminal(tmp_path, more):
+    ours, theirs = pty.openpty()
+    command = [BINARY, "serve", "demo", "--host", f"unix:{tmp_path}/s", *more]
+    process = subprocess.Popen(list(map(str, command)), stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment())
+    os.close(theirs)
+    assert process.stdout.readline().startswith("unix:")
+    process.send_signal(signal.SIGHUP)  # of somebody's, while the terminal is there
+    assert ask_file(tmp_path / "s", request_bytes("GET", "/health", Connection="close")).status == 200
+    os.close(ours)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(timeout=60) == 0 and list(tmp_path.iterdir()) == []
+    process.stdout.close()
 
 
 def test_sighup_to_parent_and_child_alike_reads_once(tmp_path):
