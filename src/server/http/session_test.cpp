@@ -151,6 +151,44 @@ TEST(Session, HeadHasTheLengthAndNotTheBody) {
   EXPECT_TRUE(output.ends_with("\r\n\r\n"));
 }
 
+TEST(Session, ARefusalOfABodyIsMadeKnowingTheHead) {
+  Session session({.body_bytes = 10}, start, nullptr, "192.0.2.7");
+  session.receive("HEAD /x HTTP/1.1\r\nHost: a\r\nOrigin: https://a.example\r\nContent-Length: 11\r\n\r\n",
+                  start);
+  EXPECT_EQ(std::get<Refusal>(session.next(start)).status, 413);
+  EXPECT_EQ(session.refused_head().field("origin"), "https://a.example");
+  EXPECT_EQ(session.refused_head().client, "192.0.2.7");
+  session.answer({.status = 413, .body = "12345"}, start);
+  EXPECT_TRUE(session.take_output().ends_with("\r\n\r\n")) << "the answer to a HEAD has no body";
+  EXPECT_TRUE(session.closing());
+}
+
+TEST(Session, OfARequestThatCannotBeReadOnlyTheClientIsKnown) {
+  Session session({}, start, nullptr, "192.0.2.7");
+  session.receive("GET /x\r\n\r\n", start);
+  EXPECT_EQ(std::get<Refusal>(session.next(start)).status, 400);
+  EXPECT_EQ(session.refused_head().path, "");
+  EXPECT_EQ(session.refused_head().client, "192.0.2.7");
+}
+
+TEST(Session, SaysWhatItAwaits) {
+  using Awaits = Session::Awaits;
+  Session session({}, start);
+  EXPECT_EQ(session.awaits(), Awaits::head) << "who has sent nothing yet is waited for as for a head";
+  session.receive("POST / HTTP/1.1\r\nHost: a\r\nContent-Le", start);
+  session.next(start);
+  EXPECT_EQ(session.awaits(), Awaits::head);
+  session.receive("ngth: 2\r\n\r\na", start);
+  session.next(start);
+  EXPECT_EQ(session.awaits(), Awaits::body);
+  session.receive("b", start);
+  ASSERT_TRUE(std::holds_alternative<HttpRequest>(session.next(start)));
+  session.answer({}, start);
+  EXPECT_EQ(session.awaits(), Awaits::request);
+  session.receive("G", start);
+  EXPECT_EQ(session.awaits(), Awaits::head);
+}
+
 TEST(Session, AnAnswerWithoutBodySaysNoLength) {
   Session session({}, start);
   only_request(session, "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
