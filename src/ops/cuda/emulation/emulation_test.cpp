@@ -209,12 +209,15 @@ TEST(EmulationDeathTest, StopsAKernelThatBreaksTheRules) {
 TEST(EmulationDeathTest, NamesWhatAKernelGaveUpWaitingFor) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   static unsigned arrived = 0;
-  EXPECT_DEATH(run({.blocks_x = 1, .threads = 1},
-                   [] {
-                     ptx::count_up_release(&arrived);  // the second block never comes
-                     ptx::await_count(&arrived, 2, nullptr, Stuck::expert_grid);
-                   }),
-               "gave up waiting for the other blocks of the experts' decode kernel");
+  EXPECT_DEATH(
+      {
+        ptx::give_up_polls = 1000;
+        run({.blocks_x = 1, .threads = 1}, [] {
+          ptx::count_up_release(&arrived);  // the second block never comes
+          ptx::await_count(&arrived, 2, nullptr, Stuck::expert_grid);
+        });
+      },
+      "gave up waiting for the other blocks of the experts' decode kernel");
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 
 namespace nibble::ptx {
 
-inline constexpr unsigned give_up_polls = 1u << 18;  // each lets all other threads of the block run
+inline unsigned give_up_polls = 1u << 23;  // a test's to lower, before it launches
 
 [[noreturn, gnu::noinline]] inline void give_up(std::uint32_t*, Stuck waiting_for) {
   emulation::stop(("a kernel gave up waiting for " + std::string(stuck_name(waiting_for))).c_str());
