@@ -215,7 +215,7 @@ def test_reasoning_is_folded_and_not_sent_back(page):
     page.wait(f"document.querySelectorAll('.answer').length === 2 && {WHOLE}")
     assert [message["role"] for message in sent[1]["messages"]] == ["system", "user", "assistant", "user"]
     assert sent[1]["messages"][2]["content"] == "So it is **42**." and sent[1]["messages"][0]["content"] == "Be brief"
-    assert sent[1]["reasoning_effort"] == "high" and sent[1]["top_p"] == 0.9 and sent[1]["temperature"] == 0.7 and "max_tokens" not in sent[1]
+    assert sent[1]["reasoning_effort"] == "high" and sent[1]["top_p"] == 0.9 and sent[1]["temperature"] == 0.4 and "max_tokens" not in sent[1]
 
 
 def test_the_panel_draws_what_the_server_does(page):
@@ -310,3 +310,21 @@ def test_its_files_are_the_trees_and_are_asked_for_by_their_tags(url):
     with pytest.raises(urllib.error.HTTPError) as error:
         urllib.request.urlopen(urllib.request.Request(f"{url}/app.js", headers={"If-None-Match": tag}))
     assert error.value.code == 304 and error.value.headers["Content-Length"] is None
+
+
+def test_the_demo_model_begins_with_its_own_temperature_and_stories(page):
+    assert page.run("document.querySelector('#temperature').value") == "0.4"
+    assert page.run("[...document.querySelectorAll('#suggestions button')].every((each) => each.textContent.startsWith('Tell me a story'))")
+    set_parameters(page, temperature=0.9)
+    page.run("document.querySelector('#parameter-form').reset()")
+    page.wait("document.querySelector('#temperature').value === '0.4'")
+    set_parameters(page, temperature=0.9)
+    page.run("document.querySelector('#use-for-new').click()")
+    sent = []
+    answers_with(page, "Yes.")
+    fulfil = page.handlers["Fetch.requestPaused"]
+    page.handlers["Fetch.requestPaused"] = lambda event: (sent.append(json.loads(event["request"]["postData"])), fulfil(event))
+    page.run("document.querySelector('#suggestions button').click()")
+    page.wait(WHOLE)
+    page.run("document.querySelector('#list-new').click()")
+    assert sent[0]["temperature"] == 0.9 and page.run("document.querySelector('#temperature').value") == "0.9"

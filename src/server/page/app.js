@@ -17,9 +17,14 @@ const prompt = byId("prompt");
 const listFits = matchMedia("(min-width: 52rem)");
 const panelFits = matchMedia("(min-width: 75rem)");
 
-const suggestions = {
-  demo: ["Tell me a story about a brave little mouse", "Tell me a story about a fox and a lonely bear"],
-  other: ["Explain mixture-of-experts models to a curious child", "Write a haiku about four-bit weights",
+// What is offered to begin with. The demo model tells stories. It confuses characters less when one of them has a name
+// and the temperature is low.
+const demo = {
+  suggestions: ["Tell me a story about a girl named Lily who helps a lost puppy", "Tell me a story about a girl named Lucy and a little bird"],
+  temperature: 0.4,
+};
+const other = {
+  suggestions: ["Explain mixture-of-experts models to a curious child", "Write a haiku about four-bit weights",
     "What is a KV cache, and why is it paged?"],
 };
 
@@ -38,11 +43,11 @@ function showConnection(state, words) {
 
 function showModel(model) {
   known = true;
-  setModel(model.id);
+  const start = model.id === "demo" ? demo : other;
+  setModel(model.id, start.temperature);
   byId("model").textContent = model.id;
   if (opened().exchanges.length === 0) document.title = `${model.id} · nibble`;
-  const offered = suggestions[model.id] ?? suggestions.other;
-  byId("suggestions").replaceChildren(...offered.map((text) => element("li", {}, button(text, () => ask(text)))));
+  byId("suggestions").replaceChildren(...start.suggestions.map((text) => element("li", {}, button(text, () => ask(text)))));
 }
 
 function showTrouble(error) {

@@ -5,7 +5,7 @@ import { streamChat } from "./api.js";
 import { newConversation, newRecord, requestMessages, titleOf } from "./conversation.js";
 import { announce, button, byId, copyWith, element } from "./dom.js";
 import * as library from "./library.js";
-import { onParameters, requestParameters, showParameters, shownParameters } from "./settings.js";
+import { onParameters, requestParameters, setDefaultTemperature, showParameters, shownParameters } from "./settings.js";
 import { defaults, keepTab, tab } from "./store.js";
 import { hideCard } from "./tokens.js";
 
@@ -20,8 +20,15 @@ let editing = null;  // the exchange that the next question replaces, with all a
 let model = "";
 let onError = () => {};
 
-export function setModel(name) {
+// `temperature`: the model's own default, if it has one; a conversation that nobody has touched begins with it.
+export function setModel(name, temperature) {
   model = name;
+  if (temperature === undefined) return;
+  setDefaultTemperature(temperature);
+  if (open.exchanges.length > 0 || open.touched) return;
+  open.parameters = defaults();
+  showParameters(open.parameters);
+  open.parameters = shownParameters();
 }
 
 // Told of each error once it is shown.
@@ -97,7 +104,8 @@ function forgetFrom(conversation, exchange) {
 
 function keepForReload() {
   open.draft = prompt.value;
-  keepTab(library.find(open.id) ? { open: open.id, draft: open.draft } : { draft: open.draft, parameters: open.parameters });
+  const { id, draft, touched, parameters } = open;
+  keepTab(library.find(id) ? { open: id, draft } : touched ? { draft, parameters } : { draft });
 }
 
 export function show(conversation) {
@@ -124,7 +132,9 @@ export function startNew() {
 export function restore() {
   const { open: id, draft, parameters } = tab();
   const kept = typeof id === "string" ? library.find(id) : undefined;
-  const conversation = kept ?? newConversation(parameters !== null && typeof parameters === "object" ? parameters : defaults());
+  const typed = parameters !== null && typeof parameters === "object";
+  const conversation = kept ?? newConversation(typed ? parameters : defaults());
+  conversation.touched = typed;
   if (typeof draft === "string") conversation.draft = prompt.value = draft;
   open = conversation;
   show(conversation);
@@ -132,6 +142,7 @@ export function restore() {
 
 onParameters((parameters) => {
   open.parameters = parameters;
+  open.touched = true;
   if (library.find(open.id)) library.keep(open);
   else keepForReload();
 });

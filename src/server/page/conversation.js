@@ -1,7 +1,8 @@
 // A conversation as data: what is kept, imported and exported, and the messages of its next request. No DOM,
 // no storage. One exchange is a question and its answer's record:
 //   {question, record: {content, reasoning, details, tokens}, view}
-// `tokens` and `view` belong to the open page and are never kept.
+// `tokens` and `view` belong to the open page and are never kept; nor are a conversation's `draft`, `touched` (somebody
+// set its parameters) and `control` (of the answer that streams).
 
 const longestText = 2_000_000;  // characters of one message
 const mostMessages = 10_000;
@@ -19,7 +20,7 @@ export const newRecord = () => ({ content: "", reasoning: "", details: {}, token
 
 export function newConversation(parameters = {}) {
   const now = Date.now();
-  return { id: newId(), title: "", created: now, updated: now, model: "", parameters, exchanges: [], draft: "", control: null };
+  return { id: newId(), title: "", created: now, updated: now, model: "", parameters, exchanges: [], draft: "", touched: false, control: null };
 }
 
 export function titleOf(conversation) {

@@ -5,6 +5,12 @@ const form = byId("parameter-form");
 const fields = () => [...form.elements].filter((field) => field.name);
 const blank = new Map(fields().map((field) => [field.name, field.type === "checkbox" ? field.defaultChecked : field.defaultValue ?? ""]));
 
+// A model's own default in place of the page's.
+export function setDefaultTemperature(value) {
+  blank.set("temperature", String(value));
+  form.elements.temperature.defaultValue = String(value);  // what a reset gives
+}
+
 // A line is a text; \n, \t and \\ in it stand for a line break, a tab and a backslash.
 const marks = { n: "\n", t: "\t", "\\": "\\" };
 const stopTexts = (lines) => lines.split("\n").filter((line) => line !== "").map((line) => line.replace(/\\([nt\\])/g, (_, mark) => marks[mark]));
