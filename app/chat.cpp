@@ -5,10 +5,12 @@
 #include <cerrno>
 #include <charconv>
 #include <memory>
+#include <optional>
 #include <random>
 
 #include "app/commands.h"
 #include "app/conversation_memory.h"
+#include "app/date_option.h"
 #include "app/display_text.h"
 #include "app/generation.h"
 #include "app/history.h"
@@ -27,6 +29,7 @@ namespace {
 struct Options {
   EngineOptions engine;
   GenerationParams params = default_generation_params();
+  std::optional<Day> date;
   std::string system;
 };
 
@@ -268,7 +271,8 @@ class Chat {
   Status answer(std::string text, const InterruptGuard& guard) {
     memory_.add_user(std::move(text));
     NIBBLE_ASSIGN(ChatPrompt prompt, fit());
-    GenerationInput input{.ids = std::move(prompt.ids), .params = params_, .format = prompt.format};
+    GenerationInput input{
+        .ids = std::move(prompt.ids), .params = params_, .answer = std::move(prompt.answer)};
     input.params.sampling.seed = seed_ + turn_++;
 
     ProgressBar reading("reading");
@@ -368,7 +372,8 @@ Status run(const Options& options, Console& console) {
                 load_model(engine_options, [&](double done, double total) { loading.update(done, total); }));
   const std::unique_ptr<Engine>& engine = loaded.engine;
   const Tokenizer& tokenizer = loaded.tokenizer;
-  NIBBLE_ASSIGN(const ChatPrompter prompter, ChatPrompter::load(engine->model().folder, tokenizer));
+  NIBBLE_ASSIGN(const ChatPrompter prompter,
+                ChatPrompter::load(engine->model().folder, tokenizer, options.date));
   loading.erase();
   return Chat(options, console, *engine, tokenizer, prompter).run();
 }
@@ -395,6 +400,7 @@ CommandLine declare() {
        .default_text = "what the context leaves",
        .set = int_value(sampling.max_tokens, 1, 1 << 30)},
   };
+  line.options.push_back(date_option_spec(options->date));
   line.add(sampling_option_specs(options->params));
   line.add(engine_option_specs(options->engine));
   for (OptionSpec& option : line.options) {

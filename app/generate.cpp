@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "app/commands.h"
+#include "app/date_option.h"
 #include "app/display_text.h"
 #include "app/generation.h"
 #include "app/generation_json.h"
@@ -26,6 +27,7 @@ namespace {
 struct Options {
   EngineOptions engine;
   GenerationParams params = default_generation_params();
+  std::optional<Day> date;
   std::vector<std::string> prompts;
   std::vector<std::string> prompt_ids;
   std::string prompts_file;
@@ -106,12 +108,12 @@ Result<Prompts> encode(const Options& options, std::vector<PromptSpec> specs, co
         break;
       case PromptSpec::Kind::messages: {
         if (!prompter) {
-          NIBBLE_ASSIGN(prompter, ChatPrompter::load(model.folder, tokenizer));
+          NIBBLE_ASSIGN(prompter, ChatPrompter::load(model.folder, tokenizer, options.date));
         }
         Result<ChatPrompt> prompt = prompter->render(std::move(spec.messages));
         if (!prompt.ok()) return prompt.status().with_context(spec.where);
         input.ids = std::move(prompt->ids);
-        input.format = prompt->format;
+        input.answer = std::move(prompt->answer);
         shown = std::move(prompt->text);
         break;
       }
@@ -322,6 +324,7 @@ CommandLine declare() {
        .help = "a line of JSON a prompt, in input order",
        .set = switch_value(options->json)},
   };
+  line.options.push_back(date_option_spec(options->date));
   line.add(sampling_option_specs(options->params));
   line.add(engine_option_specs(options->engine));
   line.run = [options](Console& console) { return run(*options, console); };

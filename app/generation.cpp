@@ -68,7 +68,7 @@ class GenerationRun {
       const std::vector<TokenId>& ends = engine_.model().eos_ids;
       request.sampling.stop_ids.insert(request.sampling.stop_ids.end(), ends.begin(), ends.end());
     }
-    running_.push_back({.reader = AnswerReader(tokenizer, input.format, std::move(stop)),
+    running_.push_back({.reader = AnswerReader(tokenizer, input.answer, std::move(stop)),
                         .result = {},
                         .first_token = start_});
     running_.back().result.timings.prefill_tokens = static_cast<int>(input.ids.size());

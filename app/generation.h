@@ -17,7 +17,7 @@ namespace nibble {
 struct GenerationInput {
   std::vector<TokenId> ids;
   GenerationParams params;
-  AnswerFormat format = AnswerFormat::plain;
+  AnswerStart answer;
 };
 
 struct GenerationTimings {

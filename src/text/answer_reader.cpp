@@ -1,59 +1,116 @@
 #include "text/answer_reader.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace nibble {
-namespace {
 
-void append(std::vector<AnswerPiece>& pieces, AnswerPart part, std::string text) {
-  if (!text.empty()) pieces.push_back({part, std::move(text)});
+AnswerStart answer_start(const Tokenizer& tokenizer, std::span<const TokenId> prompt) {
+  const auto tokens = HarmonyTokens::find(tokenizer);
+  if (!tokens) return {};
+  const auto last = std::find(prompt.rbegin(), prompt.rend(), tokens->start);
+  if (last == prompt.rend()) return {};
+  const std::span<const TokenId> message = prompt.subspan(static_cast<std::size_t>(prompt.rend() - last) - 1);
+  AnswerStart start{.format = AnswerFormat::harmony, .header = {}};
+  for (const TokenId token : message) {
+    if (tokens->ends_message(token)) return {.format = AnswerFormat::harmony, .header = {}};
+    const bool begun = !start.header.empty() && start.header.back() == tokens->message;
+    if (!begun) start.header.push_back(token);
+  }
+  return start;
 }
 
-}  // namespace
-
-AnswerReader::AnswerReader(const Tokenizer& tokenizer, AnswerFormat format, StopStrings stop)
-    : decoder_(tokenizer, /*show_control=*/false), stop_(std::move(stop)) {
-  if (format != AnswerFormat::harmony) return;
-  if (const auto tokens = HarmonyTokens::find(tokenizer)) parser_.emplace(tokenizer, *tokens);
+AnswerReader::AnswerReader(const Tokenizer& tokenizer, const AnswerStart& start, StopStrings stop,
+                           Shares shares)
+    : tokenizer_(tokenizer), decoder_(tokenizer, /*show_hidden=*/false), stop_(std::move(stop)) {
+  if (shares == Shares::kept) shares_.emplace();
+  if (start.format != AnswerFormat::harmony) return;
+  const auto tokens = HarmonyTokens::find(tokenizer);
+  if (!tokens) return;
+  parser_.emplace(tokenizer, *tokens, std::nullopt);
+  for (const TokenId token : start.header) parser_->push(token, events_);
+  parser_->prompt_ended();
+  for (const HarmonyEvent& event : events_) {
+    if (event.kind != HarmonyEvent::Kind::begin) continue;
+    part_ = harmony_part(event.header);
+    open_ = true;
+  }
+  events_.clear();
 }
 
-std::string AnswerReader::past_stops(std::string text) {
-  return stops_ == Stops::count ? stop_.push(text) : text;
+void AnswerReader::show(std::string text, std::vector<AnswerPiece>& pieces) {
+  if (text.empty()) return;
+  if (shares_) shares_->shown(text);
+  pieces.push_back({AnswerPart::answer, std::move(text)});
+}
+
+void AnswerReader::take_answer(std::string text, std::vector<AnswerPiece>& pieces) {
+  if (shares_) shares_->decoded(text.size());
+  show(stops_ == Stops::count ? stop_.push(text) : std::move(text), pieces);
 }
 
 void AnswerReader::push(TokenId token, std::vector<AnswerPiece>& pieces, Stops stops) {
   stops_ = stops;
-  if (parser_) {
-    parser_->push(token, events_);
-    take_events(pieces);
-  } else {
-    append(pieces, AnswerPart::answer, past_stops(decoder_.push(token)));
+  const int number = tokens_++;
+  const bool visible = !tokenizer_.is_hidden(token);
+  if (!parser_) {
+    take_answer(decoder_.push(token), pieces);
+    if (shares_ && visible) shares_->token(number, decoder_.waiting());
+    return;
   }
+  const bool in_header = parser_->in_header();
+  if (in_header && visible && shares_)
+    header_.push_back({.token = number, .bytes = tokenizer_.bytes(token).size()});
+  parser_->push(token, events_);
+  take_events(pieces, in_header);
+  if (!parser_->in_header()) header_.clear();
+  const bool content = !in_header && parser_->in_content() && part_ != HarmonyPart::reasoning;
+  if (shares_ && content && visible) shares_->token(number, parser_->waiting());
 }
 
 void AnswerReader::finish(std::vector<AnswerPiece>& pieces) {
+  over_ = true;
   if (parser_) {
+    const bool in_header = parser_->in_header();
     parser_->finish(events_);
-    take_events(pieces);
+    take_events(pieces, in_header);
   } else if (!stopped()) {
-    append(pieces, AnswerPart::answer, past_stops(decoder_.flush()));
+    take_answer(decoder_.flush(), pieces);
+    if (shares_) shares_->message_ended();
   }
-  if (!stopped()) append(pieces, AnswerPart::answer, stop_.flush());
+  if (!stopped()) show(stop_.flush(), pieces);
 }
 
-void AnswerReader::take_events(std::vector<AnswerPiece>& pieces) {
+// What a header's tokens say surfaces where it turns out to be none.
+void AnswerReader::take_events(std::vector<AnswerPiece>& pieces, bool from_header) {
   for (HarmonyEvent& event : events_) {
     if (stopped()) break;
-    if (event.kind == HarmonyEvent::Kind::begin) part_ = harmony_part(event.header);
-    if (event.kind != HarmonyEvent::Kind::content) open_ = event.kind == HarmonyEvent::Kind::begin;
-    if (event.kind != HarmonyEvent::Kind::content) continue;
-    if (part_ == HarmonyPart::reasoning) {
-      append(pieces, AnswerPart::reasoning, std::move(event.text));
+    const bool answers = part_ != HarmonyPart::reasoning;
+    if (event.kind == HarmonyEvent::Kind::begin) {
+      part_ = harmony_part(event.header);
+      open_ = true;
+    } else if (event.kind == HarmonyEvent::Kind::end) {
+      open_ = false;
+      from_header = false;
+      if (answers && shares_) shares_->message_ended();
+    } else if (answers) {
+      const std::size_t bytes = event.text.size();
+      take_answer(std::move(event.text), pieces);
+      if (from_header && shares_) shares_->spread(std::exchange(header_, {}), bytes);
     } else {
-      append(pieces, AnswerPart::answer, past_stops(std::move(event.text)));
+      pieces.push_back({AnswerPart::reasoning, std::move(event.text)});
     }
   }
   events_.clear();
+}
+
+void AnswerReader::take_shares(std::vector<AnswerShare>& shares) {
+  if (shares_) shares_->settle(over_, shares);
+}
+
+int AnswerReader::first_open() const {
+  const int next = header_.empty() ? tokens_ : header_.front().token;
+  return shares_ ? shares_->first_open(next) : next;
 }
 
 }  // namespace nibble

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/token_id.h"
+#include "text/answer_shares.h"
 #include "text/harmony_parser.h"
 #include "text/stop_strings.h"
 #include "text/stream_decoder.h"
@@ -15,11 +17,24 @@
 namespace nibble {
 
 // Harmony answers come as messages in channels: analysis is reasoning, and all else is the answer, calls of
-// tools that nobody offered among it. Other answers are text from the first token to the last.
+// tools that nobody offered among it. Other answers are text from the first token to the last. No answer
+// shows a hidden token.
 enum class AnswerFormat { plain, harmony };
+
+// Which reader an answer needs, and the state in which the prompt leaves it.
+struct AnswerStart {
+  AnswerFormat format = AnswerFormat::plain;
+  // Of harmony: the header of the message that the prompt leaves open, from <|start|> on, <|message|>
+  // included where it is there. Empty: the answer begins a message of its own.
+  std::vector<TokenId> header;
+};
+
+// Of a rendered prompt: only its template can have put <|start|> there as a token.
+AnswerStart answer_start(const Tokenizer& tokenizer, std::span<const TokenId> prompt);
 
 enum class AnswerPart { answer, reasoning };
 
+// An event: more of one part.
 struct AnswerPiece {
   AnswerPart part = AnswerPart::answer;
   std::string text;
@@ -27,9 +42,11 @@ struct AnswerPiece {
 
 class AnswerReader {
  public:
-  // Harmony needs its control tokens in the vocabulary; without them the answer is plain. Stop strings are
-  // looked for in the answer, not in the reasoning.
-  AnswerReader(const Tokenizer& tokenizer, AnswerFormat format, StopStrings stop);
+  // Stop strings are looked for in the answer, not in the reasoning. With `Shares::kept` take_shares() tells
+  // which token brought which bytes of the answer.
+  enum class Shares : bool { none, kept };
+  AnswerReader(const Tokenizer& tokenizer, const AnswerStart& start, StopStrings stop,
+               Shares shares = Shares::none);
 
   // Appends what the token completes. Its text may be let past the stop strings; that must not come after
   // text that was not.
@@ -42,10 +59,17 @@ class AnswerReader {
   // Inside a message of reasoning: between the token that opened it and the one that will end it.
   bool reasoning() const { return open_ && part_ == HarmonyPart::reasoning; }
 
- private:
-  void take_events(std::vector<AnswerPiece>& pieces);
-  std::string past_stops(std::string text);
+  // Appends the shares of the answer's text that are settled since the last call.
+  void take_shares(std::vector<AnswerShare>& shares);
+  // Tokens before this one have no share to come.
+  int first_open() const;
 
+ private:
+  void take_events(std::vector<AnswerPiece>& pieces, bool from_header);
+  void take_answer(std::string text, std::vector<AnswerPiece>& pieces);
+  void show(std::string text, std::vector<AnswerPiece>& pieces);
+
+  Tokenizer tokenizer_;
   StreamDecoder decoder_;
   std::optional<HarmonyParser> parser_;
   std::vector<HarmonyEvent> events_;
@@ -53,6 +77,10 @@ class AnswerReader {
   bool open_ = false;                       // that message has not ended
   StopStrings stop_;
   Stops stops_ = Stops::count;
+  int tokens_ = 0;  // pushed so far
+  std::optional<AnswerShares> shares_;
+  std::vector<AnswerShares::Held> header_;  // tokens of the open header, which may surface
+  bool over_ = false;
 };
 
 }  // namespace nibble

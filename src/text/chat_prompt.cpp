@@ -1,23 +1,24 @@
 #include "text/chat_prompt.h"
 
-#include <ctime>
 #include <utility>
 
 namespace nibble {
-namespace {
-
-std::tm local_time() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local = {};
-  ::localtime_r(&now, &local);
-  return local;
+Result<ChatPrompter> ChatPrompter::load(const std::filesystem::path& folder, const Tokenizer& tokenizer,
+                                        std::optional<Day> day) {
+  NIBBLE_ASSIGN(ChatTemplate chat_template, ChatTemplate::load(folder));
+  return ChatPrompter(std::move(chat_template), tokenizer, day);
 }
 
-}  // namespace
-
-Result<ChatPrompter> ChatPrompter::load(const std::filesystem::path& folder, const Tokenizer& tokenizer) {
-  NIBBLE_ASSIGN(ChatTemplate chat_template, ChatTemplate::load(folder));
-  return ChatPrompter(std::move(chat_template), tokenizer);
+Result<std::tm> ChatPrompter::time_of(const ChatRequest& request) const {
+  const auto named = request.template_variables ? request.template_variables->find("date") : std::nullopt;
+  if (named && !named->is_null()) {
+    constexpr const char* field = "chat_template_kwargs.date";
+    if (!named->is_string()) return invalid_argument(std::string(field) + " must be a day as \"YYYY-MM-DD\"");
+    const Result<Day> day = parse_day(named->as_string());
+    if (!day.ok()) return invalid_argument(std::string(field) + ": " + day.status().message());
+    return day->begin();
+  }
+  return day_ ? day_->begin() : local_time();
 }
 
 Result<ChatPrompt> ChatPrompter::render(std::vector<Message> messages) const {
@@ -27,11 +28,11 @@ Result<ChatPrompt> ChatPrompter::render(std::vector<Message> messages) const {
 }
 
 Result<ChatPrompt> ChatPrompter::render(const ChatRequest& request) const {
-  NIBBLE_ASSIGN(RenderedPrompt rendered, template_.render(request, local_time()));
+  NIBBLE_ASSIGN(const std::tm now, time_of(request));
+  NIBBLE_ASSIGN(RenderedPrompt rendered, template_.render(request, now));
   ChatPrompt prompt;
   prompt.ids = tokenizer_.encode(rendered.text, rendered.trusted);
-  // Whatever wrote it, a prompt that ends so is answered in harmony: the header of the message is open.
-  if (rendered.text.ends_with("<|start|>assistant")) prompt.format = AnswerFormat::harmony;
+  prompt.answer = answer_start(tokenizer_, prompt.ids);
   prompt.text = std::move(rendered.text);
   return prompt;
 }

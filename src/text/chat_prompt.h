@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "text/answer_reader.h"
 #include "text/chat_template.h"
 #include "text/conversation.h"
+#include "text/day.h"
 #include "text/tokenizer.h"
 
 namespace nibble {
@@ -17,24 +19,28 @@ namespace nibble {
 struct ChatPrompt {
   std::string text;
   std::vector<TokenId> ids;
-  AnswerFormat format = AnswerFormat::plain;  // how the model will answer
+  AnswerStart answer;  // how the answer will read
 };
 
 class ChatPrompter {
  public:
-  // The folder is the model's.
-  static Result<ChatPrompter> load(const std::filesystem::path& folder, const Tokenizer& tokenizer);
+  // The folder is the model's. `day`: what templates are told of the date; nothing: what the clock says.
+  static Result<ChatPrompter> load(const std::filesystem::path& folder, const Tokenizer& tokenizer,
+                                   std::optional<Day> day = {});
 
-  // Ends where the assistant begins to speak.
+  // Ends where the assistant begins to speak. The template variable `date` of a request, "2026-01-31", wins
+  // over the day.
   Result<ChatPrompt> render(const ChatRequest& request) const;
   Result<ChatPrompt> render(std::vector<Message> messages) const;
 
  private:
-  ChatPrompter(ChatTemplate chat_template, const Tokenizer& tokenizer)
-      : template_(std::move(chat_template)), tokenizer_(tokenizer) {}
+  ChatPrompter(ChatTemplate chat_template, const Tokenizer& tokenizer, std::optional<Day> day)
+      : template_(std::move(chat_template)), tokenizer_(tokenizer), day_(day) {}
+  Result<std::tm> time_of(const ChatRequest& request) const;
 
   ChatTemplate template_;
   Tokenizer tokenizer_;
+  std::optional<Day> day_;
 };
 
 }  // namespace nibble

@@ -153,7 +153,22 @@ HarmonyParser::HarmonyParser(const Tokenizer& tokenizer, const HarmonyTokens& to
       tokens_(tokens),
       state_(role ? State::header : State::between),
       role_(role),
-      decoder_(tokenizer) {}
+      decoder_(tokenizer, /*show_hidden=*/false) {}
+
+void HarmonyParser::prompt_ended() {
+  if (state_ != State::header || role_ || !header_controls_.empty()) return;
+  role_ = parse_role(header_);
+  if (role_) header_.clear();
+}
+
+// What surfaces of a header, less the control tokens in it.
+std::string HarmonyParser::without_controls(std::string text) const {
+  for (const TokenId control : header_controls_) {
+    const std::string_view spelling = tokenizer_.bytes(control);
+    if (const std::size_t at = text.find(spelling); at != text.npos) text.erase(at, spelling.size());
+  }
+  return trimmed(text);
+}
 
 void HarmonyParser::begin(HarmonyHeader header, std::string_view content, std::vector<HarmonyEvent>& events) {
   events.push_back({.kind = HarmonyEvent::Kind::begin, .header = std::move(header)});
@@ -161,6 +176,7 @@ void HarmonyParser::begin(HarmonyHeader header, std::string_view content, std::v
   state_ = State::content;
   role_.reset();
   header_.clear();
+  header_controls_.clear();
 }
 
 void HarmonyParser::end(TokenId token, std::vector<HarmonyEvent>& events) {
@@ -180,9 +196,9 @@ void HarmonyParser::take_content(TokenId token, std::vector<HarmonyEvent>& event
 void HarmonyParser::header_is_complete(std::vector<HarmonyEvent>& events) {
   const std::string text = to_valid_utf8(header_);
   if (auto read = read_header(text, role_, true)) {
-    begin(std::move(read->header), read->rest, events);
+    begin(std::move(read->header), without_controls(std::move(read->rest)), events);
   } else {
-    begin({.role = role_.value_or(Role::assistant)}, trimmed(text), events);
+    begin({.role = role_.value_or(Role::assistant)}, without_controls(text), events);
   }
 }
 
@@ -196,9 +212,9 @@ void HarmonyParser::header_is_cut_off(TokenId token, std::vector<HarmonyEvent>& 
   }
   const std::string text = to_valid_utf8(header_);
   if (auto read = read_header(text, role_, false)) {
-    begin(std::move(read->header), read->rest, events);
+    begin(std::move(read->header), without_controls(std::move(read->rest)), events);
   } else {
-    begin({.role = role_.value_or(Role::assistant)}, trimmed(text), events);
+    begin({.role = role_.value_or(Role::assistant)}, without_controls(text), events);
   }
   end(token, events);
 }
@@ -220,8 +236,9 @@ void HarmonyParser::push(TokenId token, std::vector<HarmonyEvent>& events) {
         header_is_cut_off(token, events);
       } else {
         header_ += tokenizer_.bytes(token);
+        if (tokenizer_.is_hidden(token)) header_controls_.push_back(token);
         if (header_.size() > kMaxHeaderBytes) {
-          begin({.role = role_.value_or(Role::assistant)}, to_valid_utf8(header_), events);
+          begin({.role = role_.value_or(Role::assistant)}, without_controls(to_valid_utf8(header_)), events);
         }
       }
       break;

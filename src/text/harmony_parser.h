@@ -1,9 +1,10 @@
 // What a model answers in harmony, token by token: the state machine of openai-harmony's StreamableParser,
-// except that nothing a model says is ever an error. Where that parser would give up (no <|start|>, an
+// with two differences. Nothing a model says is an error: where that parser would give up (no <|start|>, an
 // unreadable header, a header that ends without <|message|>), the text surfaces as content of an assistant's
-// message.
+// message. And content never shows a control token, wherever the model put it.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -61,6 +62,13 @@ class HarmonyParser {
 
   // Appends what the token brings about.
   void push(TokenId token, std::vector<HarmonyEvent>& events);
+  // What was pushed so far is the end of the prompt, not of the answer: a header of which nothing but the
+  // role is there has the prompt's word for it.
+  void prompt_ended();
+  bool in_header() const { return state_ == State::header; }
+  bool in_content() const { return state_ == State::content; }
+  // Bytes of content that wait for the rest of their character.
+  std::size_t waiting() const { return decoder_.waiting(); }
   // The stream is over: appends what was held back and the end of a message that had none.
   void finish(std::vector<HarmonyEvent>& events);
 
@@ -72,12 +80,14 @@ class HarmonyParser {
   void header_is_complete(std::vector<HarmonyEvent>& events);
   void header_is_cut_off(TokenId token, std::vector<HarmonyEvent>& events);
   void take_content(TokenId token, std::vector<HarmonyEvent>& events);
+  std::string without_controls(std::string text) const;
 
   Tokenizer tokenizer_;
   HarmonyTokens tokens_;
   State state_;
-  std::optional<Role> role_;  // of the open header, where the prompt gave it
-  std::string header_;        // its bytes so far
+  std::optional<Role> role_;              // of the open header, where the prompt gave it
+  std::string header_;                    // its bytes so far
+  std::vector<TokenId> header_controls_;  // the control tokens among them
   StreamDecoder decoder_;
 };
 

@@ -54,6 +54,16 @@ std::string read(std::string_view stream, std::optional<Role> role = Role::assis
   return lines_of(events);
 }
 
+// openai-harmony shows a control token that stands in content; nobody here is shown one.
+std::string without_markers(std::string text) {
+  for (const std::string_view name : {"start", "end", "message", "channel", "constrain", "return", "call"}) {
+    const std::string marker = "<|" + std::string(name) + "|>";
+    for (std::size_t at = text.find(marker); at != text.npos; at = text.find(marker, at))
+      text.erase(at, marker.size());
+  }
+  return text;
+}
+
 std::string text_of(const JsonValue& object, std::string_view name) {
   const auto member = object.find(name);
   return member && member->is_string() ? std::string(member->as_string()) : std::string();
@@ -99,7 +109,7 @@ TEST(Harmony, RendersAndReadsEveryGoldenAsOpenaiHarmonyDid) {
                            .recipient = text_of(each, "recipient"),
                            .channel = text_of(each, "channel"),
                            .content_type = text_of(each, "content_type")},
-                          text_of(each, "content"));
+                          without_markers(text_of(each, "content")));
       }
       // A header that was cut off where its role is not from the prompt: openai-harmony drops it, we show it.
       const std::string got = read(text_of(golden, "stream"));
@@ -226,11 +236,11 @@ TEST(HarmonyParser, WhatIsNoHarmonySurfacesAsContent) {
   EXPECT_EQ(read("<|channel|>final some words<|end|>"), "assistant |final|: some words\n");
   EXPECT_EQ(read("<|channel|>final many words here<|message|>and text<|end|>"),
             "assistant to=words |final| here: manyand text\n");
-  EXPECT_EQ(read("<|channel|><|message|>nameless<|end|>"), "assistant: <|channel|>nameless\n");
+  EXPECT_EQ(read("<|channel|><|message|>nameless<|end|>"), "assistant: nameless\n");
   EXPECT_EQ(read("<|start|>stranger<|message|>hello<|end|>", std::nullopt), "assistant: strangerhello\n");
   EXPECT_EQ(read("text first<|end|>", std::nullopt), "assistant: text first\n");
   EXPECT_EQ(read("<|channel|>final<|message|>a<|end|>stray<|start|>assistant<|channel|>final<|message|>b"),
-            "assistant |final|: a\nassistant: stray<|start|>assistant<|channel|>final<|message|>b\n");
+            "assistant |final|: a\nassistant: strayassistantfinalb\n");
   EXPECT_EQ(read("<|end|><|end|><|return|>"), "");
   EXPECT_EQ(read(""), "");
   EXPECT_EQ(read("<|start|>assistant<|channel|>final<|message|>cut o", std::nullopt),

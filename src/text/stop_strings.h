@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,17 +29,19 @@ class StopStrings {
 
   bool stopped() const { return matched_ != kNone; }
   // The stop string that was found; empty if none was.
-  std::string_view matched() const { return stopped() ? std::string_view(automata_[matched_].text) : ""; }
+  std::string_view matched() const { return stopped() ? std::string_view((*automata_)[matched_].text) : ""; }
 
  private:
-  // Knuth-Morris-Pratt: the automaton of one string and how many of its bytes the text now ends with.
+  // Knuth-Morris-Pratt: the automaton of one string, and how many of its bytes the text now ends with. Copies
+  // share the strings.
   struct Automaton {
     std::string text;
-    std::vector<std::size_t> fallback;  // [i] length of the longest proper border of text[0, i]
-    std::size_t held = 0;
-    bool advance(char byte);  // true when the whole string has been seen
+    std::vector<std::uint32_t> fallback;  // [i] length of the longest proper border of text[0, i]
+    // True when the whole string has been seen.
+    bool advance(char byte, std::size_t& held) const;
   };
-  std::vector<Automaton> automata_;
+  std::shared_ptr<const std::vector<Automaton>> automata_;
+  std::vector<std::size_t> lengths_;  // [automata_]
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
   std::size_t matched_ = kNone;  // index of the automaton that saw its whole string
   std::string held_;             // the longest end of the text that could begin a stop string

@@ -2,6 +2,7 @@
 // the rest, and everything pushed out joins to exactly what Tokenizer::decode gives for all tokens at once.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -13,17 +14,19 @@ namespace nibble {
 class StreamDecoder {
  public:
   // Holds on to the tokenizer's data, not to `tokenizer` itself.
-  explicit StreamDecoder(Tokenizer tokenizer, bool show_control = true)
-      : tokenizer_(std::move(tokenizer)), show_control_(show_control) {}
+  explicit StreamDecoder(Tokenizer tokenizer, bool show_hidden = true)
+      : tokenizer_(std::move(tokenizer)), show_hidden_(show_hidden) {}
 
   // The text that this token completes; may be empty.
   std::string push(TokenId token);
   // What is still waiting: a character that was cut off, which is U+FFFD now.
   std::string flush();
+  // Bytes that wait for the rest of their character.
+  std::size_t waiting() const { return waiting_.size(); }
 
  private:
   Tokenizer tokenizer_;
-  bool show_control_;
+  bool show_hidden_;
   std::string waiting_;  // the first bytes of one character, at most three
 };
 

@@ -29,7 +29,7 @@ TEST(StreamDecoder, JoinsToWhatDecodeGivesForAnyTokens) {
   const Tokenizer tokenizer = example();
   std::mt19937 random(5);
   for (int round = 0; round < 4000; ++round) {
-    const bool show_control = round % 2 == 0;
+    const bool show_hidden = round % 2 == 0;
     std::vector<TokenId> ids;
     for (std::size_t length = random() % 20; length > 0; --length) {
       // Half of them tokens of one byte beyond ASCII, which make and break characters.
@@ -37,7 +37,7 @@ TEST(StreamDecoder, JoinsToWhatDecodeGivesForAnyTokens) {
       ids.push_back(static_cast<TokenId>(
           byte ? 94 + random() % 162 : random() % static_cast<unsigned>(tokenizer.vocabulary_size())));
     }
-    StreamDecoder decoder(tokenizer, show_control);
+    StreamDecoder decoder(tokenizer, show_hidden);
     std::string joined;
     for (const TokenId id : ids) {
       const std::string part = decoder.push(id);
@@ -45,7 +45,7 @@ TEST(StreamDecoder, JoinsToWhatDecodeGivesForAnyTokens) {
       joined += part;
     }
     joined += decoder.flush();
-    ASSERT_EQ(joined, tokenizer.decode(ids, show_control));
+    ASSERT_EQ(joined, tokenizer.decode(ids, show_hidden));
   }
 }
 

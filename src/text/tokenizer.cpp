@@ -73,12 +73,18 @@ struct Tokenizer::State {
       : vocabulary(std::move(from.vocabulary)),
         controls(std::move(from.controls)),
         control_finder(controls),
+        before_text(std::move(from.before_text)),
+        behind_text(std::move(from.behind_text)),
         normalize_nfc(from.normalize_nfc),
         prefix_space(from.prefix_space),
         pre_tokenizer(std::move(from.pre_tokenizer)),
         bpe(*vocabulary, std::move(from.bpe)),
-        control_ids(static_cast<std::size_t>(vocabulary->size())) {
-    for (const ControlToken& control : controls) control_ids[static_cast<std::size_t>(control.id)] = true;
+        control_ids(static_cast<std::size_t>(vocabulary->size())),
+        hidden_ids(control_ids.size()) {
+    for (const ControlToken& control : controls) {
+      control_ids[static_cast<std::size_t>(control.id)] = true;
+      hidden_ids[static_cast<std::size_t>(control.id)] = control.hidden;
+    }
   }
 
   // Appends the ids of text in which nothing is a control token.
@@ -113,11 +119,13 @@ struct Tokenizer::State {
   std::unique_ptr<const Vocabulary> vocabulary;
   std::vector<ControlToken> controls;
   ControlFinder control_finder;
+  std::vector<TokenId> before_text, behind_text;
   bool normalize_nfc;
   bool prefix_space;
   PreTokenizer pre_tokenizer;
   BpeModel bpe;
   std::vector<bool> control_ids;  // [vocabulary size]
+  std::vector<bool> hidden_ids;   // [vocabulary size]
 };
 
 Tokenizer::Tokenizer(std::shared_ptr<const State> state) : state_(std::move(state)) {}
@@ -175,18 +183,26 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, std::span<const Te
   return ids;
 }
 
+std::span<const TokenId> Tokenizer::before_text() const { return state_->before_text; }
+
+std::span<const TokenId> Tokenizer::behind_text() const { return state_->behind_text; }
+
 std::string_view Tokenizer::bytes(TokenId id) const { return state_->vocabulary->bytes(id); }
 
-std::string Tokenizer::decode(std::span<const TokenId> ids, bool show_control) const {
+std::string Tokenizer::decode(std::span<const TokenId> ids, bool show_hidden) const {
   std::string joined;
   for (const TokenId id : ids) {
-    if (show_control || !is_control(id)) joined.append(bytes(id));
+    if (show_hidden || !is_hidden(id)) joined.append(bytes(id));
   }
   return to_valid_utf8(joined);
 }
 
 bool Tokenizer::is_control(TokenId id) const {
   return id >= 0 && id < vocabulary_size() && state_->control_ids[static_cast<std::size_t>(id)];
+}
+
+bool Tokenizer::is_hidden(TokenId id) const {
+  return id >= 0 && id < vocabulary_size() && state_->hidden_ids[static_cast<std::size_t>(id)];
 }
 
 std::optional<TokenId> Tokenizer::control_id(std::string_view spelling) const {

@@ -2,7 +2,9 @@
 //
 // Control tokens are all the added tokens of a tokenizer.json, "special" or not: <think> and <tool_call>
 // steer a model no less than <|im_end|> does. Byte-pair encoding never makes one, so a user's text can never
-// become one. Text that is not UTF-8 is read as decode() would show it, with U+FFFD for what is ill-formed.
+// become one. Which of them a reader of an answer sees is another question: those that the file calls special
+// are hidden, the others are part of the text. Text that is not UTF-8 is read as decode() would show it, with
+// U+FFFD for what is ill-formed.
 #pragma once
 
 #include <cstddef>
@@ -44,13 +46,19 @@ class Tokenizer {
   std::vector<TokenId> encode(std::string_view text, std::span<const TextSpan> trusted) const;
   std::vector<TokenId> encode_trusted(std::string_view text) const;
 
+  // The control tokens that the tokenizer's file puts before and behind a text that is given as it is, such
+  // as <s>. No encode() adds them: chat templates spell them out.
+  std::span<const TokenId> before_text() const;
+  std::span<const TokenId> behind_text() const;
+
   // The exact bytes of a token (a control token's are its spelling); empty for an id outside the vocabulary.
   // A token need not be valid UTF-8 by itself: StreamDecoder joins tokens to text.
   std::string_view bytes(TokenId id) const;
   // Bytes of all tokens joined, with what is not UTF-8 replaced by U+FFFD.
-  std::string decode(std::span<const TokenId> ids, bool show_control = true) const;
+  std::string decode(std::span<const TokenId> ids, bool show_hidden = true) const;
 
   bool is_control(TokenId id) const;
+  bool is_hidden(TokenId id) const;  // a control token that no answer shows
   std::optional<TokenId> control_id(std::string_view spelling) const;
   // One more than the largest id.
   TokenId vocabulary_size() const;

@@ -1,10 +1,11 @@
 // tokenizer.json, the file of the Hugging Face tokenizers library: byte-level BPE models. What the file says
 // is honoured or refused by name; ignored, because it does not concern the ids of a text, are "truncation"
-// and "padding" (the engine has its own limits), "dropout" of 0, "unk_token" (every byte has a token), and
-// "post_processor", whose TemplateProcessing would put control tokens around a text: chat templates spell
-// those out, and prompts given as they are stay as they are. An added token is looked for in the text as it
-// is spelled, before normalization, whether or not it is "normalized": so no text around it can undo it.
+// and "padding" (the engine has its own limits), "dropout" of 0, and "unk_token" (every byte has a token).
+// The control tokens that the "post_processor" puts around a single text are kept beside it, for whoever
+// wants them: chat templates spell them out. An added token is looked for in the text as it is spelled,
+// before normalization, whether or not it is "normalized": so no text around it can undo it.
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -181,13 +182,44 @@ Status check_decoder(JsonValue decoder, int depth) {
   return refuse("the decoder " + quote(type) + " is not supported; ByteLevel is");
 }
 
-Status check_post_processor(JsonValue post_processor, int depth) {
+// {"single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}], "special_tokens": {"<s>": {"ids":
+// [1]}}}
+Status read_template_processing(JsonValue processor, TokenizerParts& parts) {
+  NIBBLE_ASSIGN(const JsonValue single, read_array(processor, "TemplateProcessing", "single"));
+  const std::optional<JsonValue> known = member(processor, "special_tokens");
+  std::vector<TokenId>* around = &parts.before_text;
+  for (const JsonValue piece : single.elements()) {
+    if (piece.find("Sequence")) {
+      if (around == &parts.behind_text) return refuse("TemplateProcessing.single has the text twice");
+      around = &parts.behind_text;
+      continue;
+    }
+    const std::optional<JsonValue> special = piece.find("SpecialToken");
+    const std::optional<JsonValue> name = special ? special->find("id") : std::nullopt;
+    if (!name || !name->is_string())
+      return refuse("TemplateProcessing.single has a piece that is neither the text nor a special token");
+    const std::optional<JsonValue> token = known ? known->find(name->as_string()) : std::nullopt;
+    const std::optional<JsonValue> ids = token ? token->find("ids") : std::nullopt;
+    if (!ids || !ids->is_array())
+      return refuse("TemplateProcessing.special_tokens gives " + quote(name->as_string()) + " no ids");
+    for (const JsonValue id : ids->elements()) {
+      if (!id.is_integer() || id.as_integer() < 0 || id.as_integer() > INT32_MAX)
+        return refuse("TemplateProcessing.special_tokens gives " + quote(name->as_string()) +
+                      " an id that is none");
+      around->push_back(static_cast<TokenId>(id.as_integer()));
+    }
+  }
+  return {};
+}
+
+Status read_post_processor(JsonValue post_processor, int depth, TokenizerParts& parts) {
   NIBBLE_ASSIGN(const std::string_view type, read_type(post_processor, "post_processor"));
-  if (type == "ByteLevel" || type == "TemplateProcessing") return {};
+  if (type == "ByteLevel") return {};
+  if (type == "TemplateProcessing") return read_template_processing(post_processor, parts);
   if (type == "Sequence" && depth < 4) {
     NIBBLE_ASSIGN(const JsonValue steps, read_array(post_processor, "post_processor", "processors"));
     for (const JsonValue step : steps.elements())
-      NIBBLE_RETURN_IF_ERROR(check_post_processor(step, depth + 1));
+      NIBBLE_RETURN_IF_ERROR(read_post_processor(step, depth + 1, parts));
     return {};
   }
   return refuse("the post_processor " + quote(type) +
@@ -252,7 +284,8 @@ Status ModelReader::read_added(JsonValue token) {
   if (Status status = builder_.add(id->as_integer(), content); !status.ok()) {
     return status.with_context("added token " + quote(content));
   }
-  parts_.controls.push_back({static_cast<TokenId>(id->as_integer()), std::string(content)});
+  NIBBLE_ASSIGN(const bool special, read_bool(token, "an added token", "special", true));
+  parts_.controls.push_back({static_cast<TokenId>(id->as_integer()), std::string(content), special});
   return {};
 }
 
@@ -383,6 +416,20 @@ Status ModelReader::read_merge(JsonValue merge, std::size_t index) {
   return {};
 }
 
+// What stands around a text is told of the file alone, so it is made of control tokens.
+Status check_around_text(const TokenizerParts& parts) {
+  for (const std::vector<TokenId>* ids : {&parts.before_text, &parts.behind_text}) {
+    for (const TokenId id : *ids) {
+      const bool control = std::any_of(parts.controls.begin(), parts.controls.end(),
+                                       [id](const ControlToken& each) { return each.id == id; });
+      if (!control)
+        return refuse("TemplateProcessing puts token " + std::to_string(id) +
+                      " around a text, which is none of the added tokens");
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<TokenizerParts> read_tokenizer_json(std::string json) {
@@ -406,10 +453,11 @@ Result<TokenizerParts> read_tokenizer_json(std::string json) {
   if (!decoder) return refuse("it has no decoder; ByteLevel is supported");
   NIBBLE_RETURN_IF_ERROR(check_decoder(*decoder, 0));
   if (const std::optional<JsonValue> post_processor = member(root, "post_processor")) {
-    NIBBLE_RETURN_IF_ERROR(check_post_processor(*post_processor, 0));
+    NIBBLE_RETURN_IF_ERROR(read_post_processor(*post_processor, 0, parts));
   }
   ModelReader model(parts, json_bytes);
   NIBBLE_RETURN_IF_ERROR(model.read(root));
+  NIBBLE_RETURN_IF_ERROR(check_around_text(parts));
   return parts;
 }
 

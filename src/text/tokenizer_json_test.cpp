@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/json.h"
 #include "base/json_writer.h"
 #include "base/utf8.h"
 #include "text/tokenizer_parts.h"
@@ -35,6 +36,43 @@ void expect_refused(std::string json, std::string_view message) {
 }
 
 TEST(TokenizerJson, TheExampleIsRead) { EXPECT_TRUE(read_tokenizer_json(example_json()).ok()); }
+
+TEST(TokenizerJson, WhatStandsAroundATextIsKeptBesideIt) {
+  const auto with = [](std::string_view processor) {
+    return read_tokenizer_json(
+        changed("\"post_processor\": {", "\"post_processor\": " + std::string(processor) + ", \"old\": {"));
+  };
+  const std::string example = example_json();
+  const JsonDocument document = JsonDocument::parse(example).value();
+  const JsonValue first = *document.root().find("added_tokens")->elements().begin();
+  const std::string id = std::to_string(first.find("id")->as_integer());
+  const std::string special = R"("special_tokens": {"<s>": {"id": "<s>", "ids": [)" + id + "]}}";
+  const std::string text = R"({"Sequence": {"id": "A", "type_id": 0}})",
+                    token = R"({"SpecialToken": {"id": "<s>"}})";
+  const auto processing = [&](const std::string& single) {
+    return R"({"type": "TemplateProcessing", "single": [)" + single + "], " + special + "}";
+  };
+  auto parts = with(processing(token + "," + text + "," + token + "," + token));
+  ASSERT_TRUE(parts.ok()) << parts.status().message();
+  EXPECT_EQ(parts->before_text.size(), 1u);
+  EXPECT_EQ(parts->behind_text.size(), 2u);
+  parts = with(R"({"type": "Sequence", "processors": [{"type": "ByteLevel"}, )" + processing(text) + "]}");
+  ASSERT_TRUE(parts.ok()) << parts.status().message();
+  EXPECT_TRUE(parts->before_text.empty() && parts->behind_text.empty());
+  EXPECT_FALSE(with(processing(text + "," + text)).ok());
+  EXPECT_FALSE(
+      with(R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "</s>"}}], )" + special + "}")
+          .ok());
+  EXPECT_FALSE(with(R"({"type": "TemplateProcessing", "single": [{"Other": 1}]})").ok());
+}
+
+TEST(TokenizerJson, WhichControlTokensAreHiddenIsTheFilesWord) {
+  const auto parts = read_tokenizer_json(changed("\"special\": true", "\"special\": false"));
+  ASSERT_TRUE(parts.ok()) << parts.status().message();
+  int shown = 0;
+  for (const ControlToken& control : parts->controls) shown += control.hidden ? 0 : 1;
+  EXPECT_EQ(shown, 1);
+}
 
 TEST(TokenizerJson, TruncatedAnywhereIsRefused) {
   const std::string json = example_json();

@@ -18,11 +18,13 @@ namespace nibble {
 struct ControlToken {
   TokenId id;
   std::string spelling;
+  bool hidden = true;  // from readers of an answer: what tokenizer.json calls "special"
 };
 
 struct TokenizerParts {
   std::unique_ptr<const Vocabulary> vocabulary;  // control tokens included
   std::vector<ControlToken> controls;
+  std::vector<TokenId> before_text, behind_text;  // control tokens around a text that is given as it is
   BpeModel::Parts bpe;
   bool normalize_nfc = false;
   bool prefix_space = false;  // text that does not begin with a space is given one

@@ -2,6 +2,8 @@
 import json
 import math
 import os
+import re
+import shutil
 import signal
 import subprocess
 
@@ -280,3 +282,19 @@ def test_a_text_without_anything_to_score_is_refused(text):
 def test_a_missing_text_is_refused():
     code, _, err = run("score", EXAMPLE, "/nonexistent.txt")
     assert code == 2 and "/nonexistent.txt" in err
+
+
+def test_the_day_that_a_template_shows_can_be_pinned(tmp_path):
+    """A gpt_oss model without a template speaks harmony, whose system message has the date."""
+    for name in ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json"):
+        shutil.copy(PARITY / "example" / name, tmp_path)
+    ask = ("--chat", "--prompt", "Hi", "--max-tokens", 4, "--temperature", 0)
+    [pinned] = generate(tmp_path, *ask, "--date", "2026-01-31")
+    assert "Current date: 2026-01-31" in pinned["prompt"]
+    [twin] = generate(tmp_path, *ask, NIBBLE_DATE="2026-01-31")
+    assert {**twin, "timings": None} == {**pinned, "timings": None}
+    [today] = generate(tmp_path, *ask)
+    assert re.search(r"Current date: \d{4}-\d\d-\d\d\n", today["prompt"])
+    for day in ("2026-02-29", "31.1.2026", ""):
+        code, _, err = run("generate", tmp_path, *ask, "--date", day)
+        assert code == 2 and "--date" in err and "YYYY-MM-DD" in err

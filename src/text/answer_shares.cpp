@@ -1,0 +1,43 @@
+#include "text/answer_shares.h"
+
+#include <algorithm>
+
+namespace nibble {
+
+void AnswerShares::shown(std::string_view text) {
+  shown_ += text.size();
+  unsettled_ += text;
+}
+
+void AnswerShares::token(int token, std::size_t waiting) {
+  pending_.push_back({.token = token, .end = decoded_ + waiting});
+}
+
+void AnswerShares::spread(std::span<const Held> tokens, std::size_t bytes) {
+  std::size_t end = decoded_ - bytes;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    end = i + 1 == tokens.size() ? decoded_ : std::min(decoded_, end + tokens[i].bytes);
+    pending_.push_back({.token = tokens[i].token, .end = end});
+  }
+}
+
+void AnswerShares::message_ended() {
+  if (!pending_.empty()) pending_.back().end = std::max(pending_.back().end, decoded_);
+}
+
+void AnswerShares::settle(bool over, std::vector<AnswerShare>& shares) {
+  std::size_t taken = 0;  // of unsettled_
+  while (!pending_.empty()) {
+    const Pending& next = pending_.front();
+    if (next.end > shown_ && (!over || shown_ == settled_)) break;
+    const std::size_t end = std::min(next.end, shown_);
+    shares.push_back({.token = next.token, .bytes = unsettled_.substr(taken, end - settled_)});
+    taken += end - settled_;
+    settled_ = end;
+    pending_.pop_front();
+  }
+  unsettled_.erase(0, taken);
+  if (over) pending_.clear();
+}
+
+}  // namespace nibble
