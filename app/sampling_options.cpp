@@ -1,150 +1,158 @@
 #include "app/sampling_options.h"
 
-#include <array>
+#include <algorithm>
 #include <charconv>
-#include <cmath>
-#include <limits>
+#include <cstdint>
+#include <optional>
 
-#include "base/quote.h"
+#include "core/sampling_fields.h"
 #include "text/stop_strings.h"
 
 namespace nibble {
 namespace {
 
-constexpr int kMostTokens = 1 << 30;
-constexpr int kMostLogprobs = 1 << 20;  // the vocabulary's own bound is checked once the model is known
-constexpr float kMostTemperature = 2.0f;
-// The smallest top_p: zero would leave no token at all.
-constexpr float kLeastTopP = 1e-6f;
-constexpr float kMostPenalty = 2.0f;
-constexpr float kLeastRepetitionPenalty = 1e-3f;  // it divides
-constexpr float kMostBias = 100.0f;
+constexpr IntegerRange kLogprobs{0,
+                                 1 << 20};  // the vocabulary's own bound is checked once the model is known
 
-Status out_of_range(std::string_view name, std::string_view range) {
-  return invalid_argument(std::string(name) + " must be " + std::string(range));
+Status not_wanted(std::string_view name, std::string_view wanted) {
+  return invalid_argument(std::string(name) + std::string(wanted));
 }
 
-Status read_int(std::string_view name, JsonValue value, std::int64_t min, std::int64_t max, int& target) {
-  if (!value.is_integer() || value.as_integer() < min || value.as_integer() > max) {
-    return out_of_range(name, "a whole number from " + std::to_string(min) + " to " + std::to_string(max));
-  }
-  target = static_cast<int>(value.as_integer());
-  return {};
-}
+// What is beyond an int says the same as the largest one; below zero is vLLM's way to say "all".
+int as_count(std::int64_t number) { return static_cast<int>(std::clamp<std::int64_t>(number, 0, INT32_MAX)); }
 
-Status read_float(std::string_view name, JsonValue value, float min, float max, std::string_view range,
-                  float& target) {
-  if (!value.is_number() || !(value.as_double() >= min && value.as_double() <= max))
-    return out_of_range(name, range);
-  target = static_cast<float>(value.as_double());
+Status read_integer(std::string_view name, IntegerRange range, JsonValue value, int& target) {
+  const std::optional<std::int64_t> number = integer_in(range, value);
+  if (!number) return not_wanted(name, wanted(range));
+  target = as_count(*number);
   return {};
 }
 
 Status read_bool(std::string_view name, JsonValue value, bool& target) {
-  if (!value.is_bool()) return out_of_range(name, "true or false");
+  if (!value.is_bool()) return not_wanted(name, " must be true or false");
   target = value.as_bool();
   return {};
 }
 
-Status read_seed(JsonValue value, std::uint64_t& target) {
-  if (!value.is_integer() || value.as_integer() < 0)
-    return out_of_range("seed", "a whole number from 0 to 2^63 - 1");
-  target = static_cast<std::uint64_t>(value.as_integer());
+// The readers of a member each: of the field's row, into its place.
+template <const sampling::Number& field, float SamplingParams::*target>
+Status number(JsonValue value, GenerationParams& params) {
+  const std::optional<double> number = number_in(field.range, value);
+  if (!number) return not_wanted(field.name, wanted(field.range));
+  params.sampling.*target = field.as_float(*number);
   return {};
 }
 
-Status read_stop(JsonValue value, std::vector<std::string>& target) {
-  target.clear();
-  if (value.is_string()) target.emplace_back(value.as_string());
-  if (value.is_array()) {
+template <const sampling::Integer& field, int SamplingParams::*target>
+Status integer(JsonValue value, GenerationParams& params) {
+  return read_integer(field.name, field.range, value, params.sampling.*target);
+}
+
+Status read_seed(JsonValue value, GenerationParams& params) {
+  const std::optional<std::int64_t> number = integer_in(sampling::seed.range, value);
+  if (!number) return not_wanted(sampling::seed.name, wanted(sampling::seed.range));
+  params.sampling.seed = static_cast<std::uint64_t>(*number);
+  return {};
+}
+
+Status read_logprobs(JsonValue value, GenerationParams& params) {
+  return read_integer("logprobs", kLogprobs, value, params.sampling.logprobs);
+}
+
+Status read_prompt_logprobs(JsonValue value, GenerationParams& params) {
+  return read_bool("prompt_logprobs", value, params.sampling.prompt_logprobs);
+}
+
+Status read_ignore_eos(JsonValue value, GenerationParams& params) {
+  return read_bool(sampling::ignore_eos.name, value, params.ignore_eos);
+}
+
+Status read_stop(JsonValue value, GenerationParams& params) {
+  constexpr std::string_view kWanted = " must be a string or an array of strings";
+  params.stop.clear();
+  if (value.is_string()) {
+    params.stop.emplace_back(value.as_string());
+  } else if (value.is_array()) {
     for (const JsonValue element : value.elements()) {
-      if (!element.is_string()) return out_of_range("stop", "a string or an array of strings");
-      target.emplace_back(element.as_string());
+      if (!element.is_string()) return not_wanted(sampling::stop, kWanted);
+      params.stop.emplace_back(element.as_string());
     }
-  } else if (!value.is_string()) {
-    return out_of_range("stop", "a string or an array of strings");
+  } else {
+    return not_wanted(sampling::stop, kWanted);
   }
-  const Result<StopStrings> checked = StopStrings::make(target);
-  return checked.ok() ? Status() : checked.status().with_context("stop");
-}
-
-// -1 is vLLM's way to say "all".
-Status read_top_k(JsonValue value, int& target) {
-  NIBBLE_RETURN_IF_ERROR(read_int("top_k", value, -1, kMostTokens, target));
-  if (target < 0) target = 0;
-  return {};
+  const Result<StopStrings> checked = StopStrings::make(params.stop);
+  return checked.ok() ? Status() : checked.status().with_context(std::string(sampling::stop));
 }
 
 // Ids beyond the vocabulary end nothing.
-Status read_ids(std::string_view name, JsonValue value, std::vector<TokenId>& target) {
-  constexpr std::string_view kWanted = "an array of token ids";
-  if (!value.is_array()) return out_of_range(name, kWanted);
-  target.clear();
+Status read_stop_ids(JsonValue value, GenerationParams& params) {
+  constexpr std::string_view kWanted = " must be an array of token ids";
+  if (!value.is_array()) return not_wanted(sampling::stop_token_ids, kWanted);
+  params.sampling.stop_ids.clear();
   for (const JsonValue element : value.elements()) {
-    if (!element.is_integer() || element.as_integer() < 0 || element.as_integer() > INT32_MAX)
-      return out_of_range(name, kWanted);
-    target.push_back(static_cast<TokenId>(element.as_integer()));
+    const std::optional<std::int64_t> id = integer_in({0, INT32_MAX}, element);
+    if (!id) return not_wanted(sampling::stop_token_ids, kWanted);
+    params.sampling.stop_ids.push_back(static_cast<TokenId>(*id));
   }
   return {};
 }
 
 // {"17": 2.5, ...}; the engine checks that the ids are in the vocabulary.
-Status read_bias(JsonValue value, std::vector<TokenBias>& target) {
-  constexpr std::string_view kWanted = "an object from token ids to numbers from -100 to 100";
-  if (!value.is_object()) return out_of_range("logit_bias", kWanted);
+Status read_bias(JsonValue value, GenerationParams& params) {
+  const sampling::Number& field = sampling::logit_bias;
+  constexpr std::string_view kWanted = " must be an object from token ids to numbers from -100 to 100";
+  if (!value.is_object()) return not_wanted(field.name, kWanted);
+  std::vector<TokenBias>& target = params.sampling.logit_bias;
   target.clear();
-  for (const auto& [name, number] : value.members()) {
+  for (const auto& [name, given] : value.members()) {
     TokenBias bias;
     const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), bias.id);
-    if (error != std::errc() || end != name.data() + name.size()) return out_of_range("logit_bias", kWanted);
-    NIBBLE_RETURN_IF_ERROR(read_float("logit_bias", number, -kMostBias, kMostBias, kWanted, bias.bias));
+    const std::optional<double> number = number_in(field.range, given);
+    if (error != std::errc() || end != name.data() + name.size() || !number)
+      return not_wanted(field.name, kWanted);
+    bias.bias = static_cast<float>(*number);
     target.push_back(bias);
   }
   return {};
 }
 
-constexpr std::array<std::string_view, 16> kMembers = {"max_tokens",
-                                                       "temperature",
-                                                       "top_p",
-                                                       "top_k",
-                                                       "min_p",
-                                                       "seed",
-                                                       "stop",
-                                                       "logprobs",
-                                                       "prompt_logprobs",
-                                                       "ignore_eos",
-                                                       "min_tokens",
-                                                       "logit_bias",
-                                                       "frequency_penalty",
-                                                       "presence_penalty",
-                                                       "repetition_penalty",
-                                                       "stop_token_ids"};
+struct Member {
+  std::string_view name;
+  Status (*read)(JsonValue value, GenerationParams& params);
+};
 
-Status read_member(std::string_view name, JsonValue value, GenerationParams& params) {
-  SamplingParams& sampling = params.sampling;
-  if (name == "max_tokens") return read_int(name, value, 0, kMostTokens, sampling.max_tokens);
-  if (name == "temperature")
-    return read_float(name, value, 0, kMostTemperature, "a number from 0 to 2", sampling.temperature);
-  if (name == "top_p")
-    return read_float(name, value, kLeastTopP, 1, "a number above 0 and at most 1", sampling.top_p);
-  if (name == "top_k") return read_top_k(value, sampling.top_k);
-  if (name == "min_p") return read_float(name, value, 0, 1, "a number from 0 to 1", sampling.min_p);
-  if (name == "seed") return read_seed(value, sampling.seed);
-  if (name == "stop") return read_stop(value, params.stop);
-  if (name == "logprobs") return read_int(name, value, 0, kMostLogprobs, sampling.logprobs);
-  constexpr std::string_view kPenalty = "a number from -2 to 2";
-  if (name == "frequency_penalty")
-    return read_float(name, value, -kMostPenalty, kMostPenalty, kPenalty, sampling.frequency_penalty);
-  if (name == "presence_penalty")
-    return read_float(name, value, -kMostPenalty, kMostPenalty, kPenalty, sampling.presence_penalty);
-  if (name == "repetition_penalty")
-    return read_float(name, value, kLeastRepetitionPenalty, kMostPenalty, "a number above 0 and at most 2",
-                      sampling.repetition_penalty);
-  if (name == "min_tokens") return read_int(name, value, 0, kMostTokens, sampling.min_tokens);
-  if (name == "logit_bias") return read_bias(value, sampling.logit_bias);
-  if (name == "stop_token_ids") return read_ids(name, value, sampling.stop_ids);
-  if (name == "prompt_logprobs") return read_bool(name, value, sampling.prompt_logprobs);
-  return read_bool(name, value, params.ignore_eos);
+constexpr Member kMembers[] = {
+    {sampling::max_tokens.name, integer<sampling::max_tokens, &SamplingParams::max_tokens>},
+    {sampling::temperature.name, number<sampling::temperature, &SamplingParams::temperature>},
+    {sampling::top_p.name, number<sampling::top_p, &SamplingParams::top_p>},
+    {sampling::top_k.name, integer<sampling::top_k, &SamplingParams::top_k>},
+    {sampling::min_p.name, number<sampling::min_p, &SamplingParams::min_p>},
+    {sampling::seed.name, read_seed},
+    {sampling::stop, read_stop},
+    {"logprobs", read_logprobs},
+    {"prompt_logprobs", read_prompt_logprobs},
+    {sampling::ignore_eos.name, read_ignore_eos},
+    {sampling::min_tokens.name, integer<sampling::min_tokens, &SamplingParams::min_tokens>},
+    {sampling::logit_bias.name, read_bias},
+    {sampling::frequency_penalty.name,
+     number<sampling::frequency_penalty, &SamplingParams::frequency_penalty>},
+    {sampling::presence_penalty.name, number<sampling::presence_penalty, &SamplingParams::presence_penalty>},
+    {sampling::repetition_penalty.name,
+     number<sampling::repetition_penalty, &SamplingParams::repetition_penalty>},
+    {sampling::stop_token_ids, read_stop_ids}};
+
+// A number of the field's range; the words are those of the other options'.
+OptionSetter number_option(const sampling::Number& field, float& target) {
+  return text_value([&field, &target](std::string_view text) -> Status {
+    double number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc() || end != text.data() + text.size() || !contains(field.range, number)) {
+      const std::string words = wanted(field.range);  // " must be a number from 0 to 2"
+      return invalid_argument("not a number in range; give one" + words.substr(words.find(" number ") + 7));
+    }
+    target = field.as_float(number);
+    return {};
+  });
 }
 
 }  // namespace
@@ -156,39 +164,40 @@ GenerationParams default_generation_params() {
 }
 
 std::vector<OptionSpec> sampling_option_specs(GenerationParams& params) {
-  SamplingParams& sampling = params.sampling;
+  SamplingParams& chosen = params.sampling;
   constexpr std::string_view kGroup = "Sampling";
-  const OptionSetter top_k = int_value(sampling.top_k, -1, kMostTokens);
+  const OptionSetter top_k =
+      int_value(chosen.top_k, static_cast<int>(sampling::top_k.range.least), INT32_MAX);
   const OptionSetter stop = strings_value(params.stop);
   return {
       {.name = "--temperature",
        .aliases = {"--temp"},
        .value = "T",
-       .help = "0: always the likeliest token; up to 2",
+       .help = sampling::temperature.about,
        .default_text = "0.7",
-       .set = float_value(sampling.temperature, 0, kMostTemperature),
+       .set = number_option(sampling::temperature, chosen.temperature),
        .group = kGroup},
       {.name = "--top-p",
        .value = "P",
-       .help = "from the likeliest tokens that hold this share",
+       .help = sampling::top_p.about,
        .default_text = "1",
-       .set = float_value(sampling.top_p, kLeastTopP, 1),
+       .set = number_option(sampling::top_p, chosen.top_p),
        .group = kGroup},
       {.name = "--top-k",
        .value = "N",
-       .help = "from the N likeliest tokens; 0: all",
+       .help = sampling::top_k.about,
        .default_text = "0",
-       .set = [top_k, &sampling](std::span<const std::string_view> values) -> Status {
+       .set = [top_k, &chosen](std::span<const std::string_view> values) -> Status {
          NIBBLE_RETURN_IF_ERROR(top_k(values));
-         if (sampling.top_k < 0) sampling.top_k = 0;
+         chosen.top_k = as_count(chosen.top_k);
          return {};
        },
        .group = kGroup},
       {.name = "--min-p",
        .value = "P",
-       .help = "from tokens at least this likely beside the likeliest",
+       .help = sampling::min_p.about,
        .default_text = "0",
-       .set = float_value(sampling.min_p, 0, 1),
+       .set = number_option(sampling::min_p, chosen.min_p),
        .group = kGroup},
       {.name = "--stop",
        .value = "TEXT",
@@ -203,9 +212,9 @@ std::vector<OptionSpec> sampling_option_specs(GenerationParams& params) {
 }
 
 Result<bool> read_sampling_member(std::string_view name, JsonValue value, GenerationParams& params) {
-  for (const std::string_view member : kMembers) {
-    if (member != name) continue;
-    NIBBLE_RETURN_IF_ERROR(read_member(name, value, params));
+  for (const Member& member : kMembers) {
+    if (member.name != name) continue;
+    NIBBLE_RETURN_IF_ERROR(member.read(value, params));
     return true;
   }
   return false;
@@ -213,7 +222,7 @@ Result<bool> read_sampling_member(std::string_view name, JsonValue value, Genera
 
 std::string sampling_member_names() {
   std::string names;
-  for (const std::string_view member : kMembers) names += (names.empty() ? "" : ", ") + std::string(member);
+  for (const Member& member : kMembers) names += (names.empty() ? "" : ", ") + std::string(member.name);
   return names;
 }
 
