@@ -27,6 +27,7 @@
 #include "app/version.h"
 #include "base/thread_name.h"
 #include "server/api/service.h"
+#include "text/tokenizer_info.h"
 
 namespace nibble {
 namespace {
@@ -185,8 +186,12 @@ class Serving {
     });
     bar_.erase();
     std::optional<ChatPrompter> chat;
+    std::string info;
     if (loaded.ok()) {
-      Result<ChatPrompter> prompter = ChatPrompter::load(loaded->engine->model().folder, loaded->tokenizer);
+      if (Result<std::string> told = tokenizer_info(loaded->engine->model().folder); told.ok())
+        info = std::move(told).value();
+      Result<ChatPrompter> prompter =
+          ChatPrompter::load(loaded->engine->model().folder, loaded->tokenizer, options_.date);
       if (prompter.ok()) {
         chat = std::move(prompter).value();
       } else if (prompter.status().code() != StatusCode::not_found) {
@@ -201,7 +206,7 @@ class Serving {
       return;
     }
     auto model = std::make_shared<LoadedModel>(std::move(*loaded));
-    server_->post([this, model, chat = std::move(chat)]() mutable {
+    server_->post([this, model, chat = std::move(chat), info = std::move(info)]() mutable {
       if (abandoned_) return;
       begun_ = true;
       in_use_ = std::move(model->in_use);
@@ -209,7 +214,10 @@ class Serving {
       const bool first = shared_ == nullptr || !shared_->served.exchange(true);
       if (first) print_ready(model->engine->model());
       service_.begin(std::move(model->engine),
-                     {.tokenizer = std::move(model->tokenizer), .chat = std::move(chat)});
+                     {.tokenizer = std::move(model->tokenizer),
+                      .chat = std::move(chat),
+                      .tokenizer_info = std::move(info)},
+                     step_limit_);
       if (!first) log_->info("the engine serves again");
       notify_service_manager("READY=1");
     });

@@ -4,6 +4,7 @@
 
 #include <charconv>
 
+#include "app/date_option.h"
 #include "base/quote.h"
 
 namespace nibble {
@@ -134,6 +135,7 @@ std::vector<OptionSpec> serve_option_specs(ServeOptions& options) {
        .help = "generations that may wait; more get 429",
        .default_text = "256",
        .set = int_value(options.max_queue, 1, 900)},
+      date_option_spec(options.date),
       {.name = "--shutdown-timeout",
        .value = "SECONDS",
        .help = "for what runs when told to end; told twice: none",

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "plan/kernel_table.h"
 #include "server/gate.h"
 #include "server/http/socket_server.h"
+#include "text/day.h"
 
 namespace nibble {
 
@@ -26,6 +28,7 @@ struct ServeOptions {
   std::vector<std::string> allowed_hosts;
   mode_t socket_mode = 0600;  // of a Unix socket
   http::TlsFiles tls;
+  std::optional<Day> date;
   int max_queue = 256;
   int shutdown_timeout = 30;  // seconds, like those below
   int client_timeout = 30;

@@ -126,6 +126,7 @@ class Gate::Passage final : public http::Exchange {
   ~Passage() override { end(499, false); }  // nobody answered, so the connection was closed
 
   const http::HttpRequest& request() const override { return inner_->request(); }
+  std::string take_body() override { return inner_->take_body(); }
 
   void answer(http::Response response) override {
     caller_.sign(request().head, response);

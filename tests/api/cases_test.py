@@ -38,7 +38,7 @@ def test_log_probabilities_of_none_some_and_all_sizes(server):
     for count in (0, 1, 5, 20):
         told = logprobs(logprobs=count)
         assert all(count <= len(top) <= count + 1 and token in top for top, token in zip(told["top_logprobs"], told["tokens"]))
-    chat = server.ask(CHAT, {"messages": [SYSTEM, {"role": "user", "content": "a"}], "max_tokens": 2, "logprobs": True, "top_logprobs": 0})[1]
+    chat = server.ask(CHAT, {"messages": [SYSTEM, {"role": "user", "content": "a"}], "max_tokens": 12, "logprobs": True, "top_logprobs": 0})[1]
     assert chat["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []
     assert server.ask(CHAT, {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2, "logprobs": False, "top_logprobs": 0})[1]["choices"][0]["logprobs"] is None
 

@@ -46,12 +46,10 @@ void AnswerWriter::begin(JsonWriter& json, bool stream) const {
       .begin_array();
 }
 
-void AnswerWriter::add_token(JsonWriter& json, TokenId token, std::optional<float> logprob) const {
-  json.member("token", std::string_view(spelling(token))).key("logprob");
-  logprob ? json.value(*logprob) : json.null();
+void AnswerWriter::add_token(JsonWriter& json, TokenId token, std::string_view bytes, float logprob) const {
+  json.member("token", std::string_view(spelling(token))).member("logprob", logprob);
   json.key("bytes").begin_array();
-  for (const char byte : tokenizer_.bytes(token))
-    json.value(static_cast<int>(static_cast<unsigned char>(byte)));
+  for (const char byte : bytes) json.value(static_cast<int>(static_cast<unsigned char>(byte)));
   json.end_array();
 }
 
@@ -59,11 +57,11 @@ void AnswerWriter::add_chat_logprobs(JsonWriter& json, const ChoicePart& part) c
   json.key("logprobs").begin_object().key("content").begin_array();
   for (const TokenRecord& record : part.tokens) {
     json.begin_object();
-    add_token(json, record.token, record.logprob);
+    add_token(json, record.token, record.shown, record.logprob.value_or(0));
     json.key("top_logprobs").begin_array();
     for (const TokenLogprob& other : record.top) {
       json.begin_object();
-      add_token(json, other.id, other.logprob);
+      add_token(json, other.id, tokenizer_.bytes(other.id), other.logprob);
       json.end_object();
     }
     json.end_array().end_object();

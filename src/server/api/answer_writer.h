@@ -34,6 +34,7 @@ struct Usage {
 // One token with what was asked to be known of it.
 struct TokenRecord {
   TokenId token = -1;
+  std::string shown;             // of a chat: its bytes of the content
   std::optional<float> logprob;  // of a prompt's first token there is none
   std::vector<TokenLogprob> top;
 };
@@ -77,7 +78,7 @@ class AnswerWriter {
   void add_chat_logprobs(JsonWriter& json, const ChoicePart& part) const;
   void add_completion_logprobs(JsonWriter& json, const ChoicePart& part) const;
   void add_ids(JsonWriter& json, std::string_view name, std::span<const TokenId> ids) const;
-  void add_token(JsonWriter& json, TokenId token, std::optional<float> logprob) const;
+  void add_token(JsonWriter& json, TokenId token, std::string_view bytes, float logprob) const;
   void add_choice_end(JsonWriter& json, const ChoicePart& part) const;
   std::string spelling(TokenId token) const;
 

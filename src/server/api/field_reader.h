@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/json.h"
+#include "base/json_range.h"
 #include "server/api/api_error.h"
 
 namespace nibble::api {
@@ -13,13 +14,9 @@ using Refused = std::optional<ApiError>;  // nothing: it was read
 
 Refused read_bool(const std::string& field, JsonValue value, bool& target);
 Refused read_text(const std::string& field, JsonValue value, std::string& target);
-// A whole number in [least, most]; 2.0 is one, true is not.
 Refused read_integer(const std::string& field, JsonValue value, std::int64_t least, std::int64_t most,
                      std::int64_t& target);
-// A number in [least, most], or in (least, most] where `above` says so.
-enum class Bound : bool { inclusive, above };
-Refused read_number(const std::string& field, JsonValue value, double least, double most, double& target,
-                    Bound bound = Bound::inclusive);
+Refused read_number(const std::string& field, JsonValue value, NumberRange range, double& target);
 
 template <class Integer>
 Refused read_integer(const std::string& field, JsonValue value, std::int64_t least, std::int64_t most,

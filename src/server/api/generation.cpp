@@ -1,9 +1,12 @@
 #include "server/api/generation.h"
 
 #include "base/check.h"
+#include "core/sampling_fields.h"
 
 namespace nibble::api {
 namespace {
+
+constexpr std::size_t bytes_of_a_token = 8;  // its id and its text
 
 AnswerForm form_of(const GenerationRequest& request) {
   return {.logprobs = request.sampling.logprobs >= 0, .token_ids = request.return_token_ids};
@@ -26,12 +29,15 @@ Generation::Generation(std::shared_ptr<http::Exchange> exchange, PreparedRequest
           http::AnswerFacts{.model = head.model, .finish_reason = "", .error = ""})),
       prepared_(std::move(prepared)),
       writer_(std::move(head), form_of(prepared_.request), tokenizer) {
-  for (std::size_t i = 0; i < prepared_.stop.size(); ++i) {
+  const std::size_t count = prepared_.prompts.size() * static_cast<std::size_t>(prepared_.request.n);
+  for (std::size_t i = 0; i < count; ++i) {
     const PreparedPrompt& prompt = prompt_of(static_cast<int>(i));
-    choices_.push_back(
-        {.reader = AnswerReader(tokenizer, prompt.format, std::move(prepared_.stop[i])), .part = {}});
+    const auto shares = wants_content_tokens() ? AnswerReader::Shares::kept : AnswerReader::Shares::none;
+    choices_.push_back({.reader = AnswerReader(tokenizer, prompt.answer, prepared_.stop, shares),
+                        .part = {},
+                        .records = {}});
     choices_.back().part.index = static_cast<int>(i);
-    choices_.back().part.prompt_ids = prompt.ids;
+    if (prepared_.request.return_token_ids) choices_.back().part.prompt_ids = prompt.ids;
   }
   for (const PreparedPrompt& prompt : prepared_.prompts)
     usage_.prompt_tokens += static_cast<int>(prompt.ids.size());
@@ -41,39 +47,50 @@ Generation::Generation(std::shared_ptr<http::Exchange> exchange, PreparedRequest
   exchange_->describe(facts_);
 }
 
+bool Generation::tells_prompts() const {
+  return prepared_.request.return_token_ids ||
+         (prepared_.request.echo && prepared_.request.sampling.logprobs >= 0);
+}
+
+bool Generation::wants_content_tokens() const {
+  return prepared_.request.endpoint == Endpoint::chat && prepared_.request.sampling.logprobs >= 0;
+}
+
 const PreparedPrompt& Generation::prompt_of(int choice) const {
   return prepared_.prompts[static_cast<std::size_t>(choice / prepared_.request.n)];
 }
 
 std::vector<Request> Generation::engine_requests(RequestId first_id, std::uint64_t seed,
-                                                 const ModelInfo& model) const {
+                                                 const ModelInfo& model) {
   const Sampling& asked = prepared_.request.sampling;
   std::vector<Request> requests;
   for (int i = 0; i < choices(); ++i) {
     Request request{.id = first_id + static_cast<RequestId>(i), .prompt = prompt_of(i).ids};
     request.cache_salt = prepared_.request.cache_salt;
-    SamplingParams& sampling = request.sampling;
-    sampling.max_tokens = asked.max_tokens.value_or(model.max_model_len);
-    sampling.temperature = static_cast<float>(asked.temperature.value_or(1.0));
-    sampling.top_p = static_cast<float>(asked.top_p.value_or(1.0));
-    sampling.min_p = static_cast<float>(asked.min_p.value_or(0.0));
-    sampling.top_k = asked.top_k.value_or(0);
-    sampling.repetition_penalty = static_cast<float>(asked.repetition_penalty);
-    sampling.frequency_penalty = static_cast<float>(asked.frequency_penalty);
-    sampling.presence_penalty = static_cast<float>(asked.presence_penalty);
-    sampling.logit_bias = asked.logit_bias;
-    sampling.min_tokens = asked.min_tokens;
-    sampling.seed = asked.seed ? static_cast<std::uint64_t>(*asked.seed) : seed;
-    sampling.choice = static_cast<std::uint32_t>(i % prepared_.request.n);
-    sampling.logprobs = asked.logprobs;
+    SamplingParams& params = request.sampling;
+    params.max_tokens = asked.max_tokens.value_or(model.max_model_len);
+    params.temperature = sampling::temperature.as_float(asked.temperature.value_or(1.0));
+    params.top_p = sampling::top_p.as_float(asked.top_p.value_or(1.0));
+    params.min_p = sampling::min_p.as_float(asked.min_p.value_or(0.0));
+    params.top_k = asked.top_k.value_or(0);
+    params.repetition_penalty = sampling::repetition_penalty.as_float(asked.repetition_penalty);
+    params.frequency_penalty = sampling::frequency_penalty.as_float(asked.frequency_penalty);
+    params.presence_penalty = sampling::presence_penalty.as_float(asked.presence_penalty);
+    params.logit_bias = asked.logit_bias;
+    params.min_tokens = asked.min_tokens;
+    params.seed = asked.seed ? static_cast<std::uint64_t>(*asked.seed) : seed;
+    params.choice = static_cast<std::uint32_t>(i % prepared_.request.n);
+    params.logprobs = asked.logprobs;
     if (prepared_.request.echo && asked.logprobs >= 0) {
-      sampling.prompt_logprobs = true;
-      sampling.prompt_top_logprobs = asked.logprobs;
+      params.prompt_logprobs = true;
+      params.prompt_top_logprobs = asked.logprobs;
     }
-    if (!asked.ignore_eos) sampling.stop_ids = model.eos_ids;
-    sampling.stop_ids.insert(sampling.stop_ids.end(), asked.stop_token_ids.begin(),
-                             asked.stop_token_ids.end());
+    if (!asked.ignore_eos) params.stop_ids = model.eos_ids;
+    params.stop_ids.insert(params.stop_ids.end(), asked.stop_token_ids.begin(), asked.stop_token_ids.end());
     requests.push_back(std::move(request));
+  }
+  if (!tells_prompts()) {
+    for (PreparedPrompt& prompt : prepared_.prompts) std::vector<TokenId>().swap(prompt.ids);
   }
   return requests;
 }
@@ -116,7 +133,7 @@ void Generation::echo(Choice& choice, const PreparedPrompt& prompt, const Delive
   if (event.prompt_logprobs.empty()) return;
   const std::size_t top = static_cast<std::size_t>(prepared_.request.sampling.logprobs);
   for (std::size_t i = 0; i < prompt.ids.size(); ++i) {
-    TokenRecord record{.token = prompt.ids[i], .logprob = {}, .top = {}};
+    TokenRecord record{.token = prompt.ids[i], .shown = {}, .logprob = {}, .top = {}};
     if (i > 0) {
       record.logprob = event.prompt_logprobs[i];
       const auto row = event.prompt_top.begin() + static_cast<std::ptrdiff_t>(i * top);
@@ -130,9 +147,20 @@ void Generation::take_token(Choice& choice, const DeliveredEvent& event) {
   const GenerationRequest& request = prepared_.request;
   facts_->completion_tokens = ++usage_.completion_tokens;
   ++choice.generated;
-  if (request.sampling.logprobs >= 0)
-    choice.part.tokens.push_back({.token = event.token, .logprob = event.logprob, .top = event.top});
+  if (request.sampling.logprobs >= 0) {
+    TokenRecord record{.token = event.token, .shown = {}, .logprob = event.logprob, .top = event.top};
+    if (wants_content_tokens()) {
+      choice.records.push_back(std::move(record));
+    } else {
+      choice.part.tokens.push_back(std::move(record));
+    }
+  }
   if (request.return_token_ids) choice.part.token_ids.push_back(event.token);
+  if (!request.stream) {
+    // A whole answer is held until it ends, a stream's parts go as they come.
+    const std::size_t known = request.sampling.logprobs < 0 ? 0 : sizeof(TokenRecord);
+    prepared_.memory.grow(known + event.top.size() * sizeof(TokenLogprob) + bytes_of_a_token);
+  }
   if (event.finish == FinishReason::stop) return;  // the end token is counted and not shown
   const bool reasoned = choice.reader.reasoning();
   choice.reader.push(event.token, pieces_,
@@ -143,9 +171,33 @@ void Generation::take_token(Choice& choice, const DeliveredEvent& event) {
 }
 
 void Generation::add_pieces(Choice& choice) {
-  for (const AnswerPiece& piece : pieces_)
-    (piece.part == AnswerPart::answer ? choice.part.text : choice.part.reasoning) += piece.text;
+  for (const AnswerPiece& piece : pieces_) {
+    if (piece.part == AnswerPart::answer) {
+      choice.part.text += piece.text;
+    } else if (prepared_.request.include_reasoning) {
+      choice.part.reasoning += piece.text;
+    }
+  }
   pieces_.clear();
+  if (wants_content_tokens()) add_content_tokens(choice);
+}
+
+// A chat tells the log-probabilities of its content alone: not of reasoning, nor of what only steers.
+void Generation::add_content_tokens(Choice& choice) {
+  const auto take_first = [&choice] {
+    TokenRecord record = std::move(choice.records.front());
+    choice.records.pop_front();
+    ++choice.first_record;
+    return record;
+  };
+  shares_.clear();
+  choice.reader.take_shares(shares_);
+  for (AnswerShare& share : shares_) {
+    while (choice.first_record < share.token) take_first();
+    choice.part.tokens.push_back(take_first());
+    choice.part.tokens.back().shown = std::move(share.bytes);
+  }
+  while (choice.first_record < choice.reader.first_open()) take_first();
 }
 
 void Generation::end(Choice& choice, FinishReason reason) {

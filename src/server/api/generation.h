@@ -3,12 +3,14 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <memory>
 #include <vector>
 
 #include "engine/engine_thread.h"
 #include "server/api/answer_writer.h"
 #include "server/api/api_error.h"
+#include "server/api/request_memory.h"
 #include "server/http/exchange.h"
 #include "text/answer_reader.h"
 
@@ -17,7 +19,7 @@ namespace nibble::api {
 // A prompt as token ids, and how its answer reads.
 struct PreparedPrompt {
   std::vector<TokenId> ids;
-  AnswerFormat format = AnswerFormat::plain;
+  AnswerStart answer;
   std::string text;  // for an echo
 };
 
@@ -25,7 +27,8 @@ struct PreparedPrompt {
 struct PreparedRequest {
   GenerationRequest request;
   std::vector<PreparedPrompt> prompts;
-  std::vector<StopStrings> stop;  // one a choice: prompts x n
+  StopStrings stop;
+  RequestMemory::Share memory;  // what all of this holds, and what comes of it
 };
 
 class Generation {
@@ -34,7 +37,8 @@ class Generation {
              const Tokenizer& tokenizer);
 
   // The engine's requests, one a choice, with ids from `first_id` on; and the seed for those that named none.
-  std::vector<Request> engine_requests(RequestId first_id, std::uint64_t seed, const ModelInfo& model) const;
+  // Asked for once: prompts that the answer does not tell are the engine's from then on.
+  std::vector<Request> engine_requests(RequestId first_id, std::uint64_t seed, const ModelInfo& model);
   int choices() const { return static_cast<int>(choices_.size()); }
 
   // What the engine need not go on with: a choice that a stop string ended before the engine knew, or all of
@@ -53,16 +57,23 @@ class Generation {
  private:
   struct Choice {
     AnswerReader reader;
-    ChoicePart part;     // all of a whole answer; of a stream, what came since its last chunk
+    ChoicePart part;  // all of a whole answer; of a stream, what came since its last chunk
+    // Of a chat with log-probabilities: the tokens that may yet turn out to be of the content, from the
+    // answer's token number `first_record` on.
+    std::deque<TokenRecord> records;
+    int first_record = 0;
     int generated = 0;   // tokens
     bool begun = false;  // its first chunk is out
     bool ended = false;
   };
 
+  bool wants_content_tokens() const;
+  bool tells_prompts() const;
   const PreparedPrompt& prompt_of(int choice) const;
   void echo(Choice& choice, const PreparedPrompt& prompt, const DeliveredEvent& event);
   void take_token(Choice& choice, const DeliveredEvent& event);
   void add_pieces(Choice& choice);
+  void add_content_tokens(Choice& choice);
   void end(Choice& choice, FinishReason reason);
   void send_chunk(Choice& choice);
   void finish();
@@ -73,6 +84,7 @@ class Generation {
   AnswerWriter writer_;
   std::vector<Choice> choices_;
   std::vector<AnswerPiece> pieces_;
+  std::vector<AnswerShare> shares_;
   Usage usage_;
   int open_;
   bool failed_ = false;

@@ -23,6 +23,7 @@ Refused check_together(const Reading& reading) {
   if (chat && reading.wants_logprobs) sampling.logprobs = reading.top_logprobs.value_or(0);
   if (reading.max_completion_tokens)
     sampling.max_tokens = reading.max_completion_tokens;  // the newer name wins
+  if (!chat && !sampling.max_tokens) sampling.max_tokens = default_completion_tokens;
   if (sampling.max_tokens == 0 && !request.echo)
     return bad_field("max_tokens", " may be 0 only with echo: true");
   if (sampling.max_tokens && sampling.min_tokens > *sampling.max_tokens)
@@ -45,7 +46,9 @@ std::variant<GenerationRequest, ApiError> parse_generation_request(Endpoint endp
   for (const auto& [name, value] : request.body.root().members()) {
     const FieldRule* rule = find_field(endpoint, name);
     if (rule == nullptr) {
-      request.ignored.emplace_back(name);
+      constexpr std::size_t most_names = 64, longest_name = 256;  // that are worth naming
+      if (request.ignored.size() < most_names && name.size() <= longest_name)
+        request.ignored.emplace_back(name);
       continue;
     }
     if (value.is_null()) continue;  // as if it were absent

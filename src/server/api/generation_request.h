@@ -20,7 +20,7 @@ enum class Endpoint : std::uint8_t { chat, completions };
 
 inline constexpr int most_choices = 128;
 inline constexpr int most_top_logprobs = 20;
-inline constexpr int most_stop_strings = 16;
+inline constexpr int default_completion_tokens = 16;  // of /v1/completions without max_tokens
 
 // What the client set; the rest is the server's default.
 struct Sampling {
@@ -37,6 +37,12 @@ struct Sampling {
   int logprobs = -1;  // likeliest tokens beside the chosen one; -1: not even that one's
 };
 
+// How a text becomes tokens where no template makes the prompt.
+struct TextTokens {
+  bool add_special = true;     // those that the tokenizer's file puts around a text
+  bool parse_special = false;  // control tokens spelled in the text count as such
+};
+
 using Prompt = std::variant<std::string, std::vector<TokenId>>;
 
 struct GenerationRequest {
@@ -47,6 +53,7 @@ struct GenerationRequest {
   std::string reasoning_effort;  // empty: the template's default
   std::optional<JsonValue> chat_template_kwargs;
   std::vector<Prompt> prompts;  // of completions, at least one
+  TextTokens text_tokens;
   bool echo = false;
   int n = 1;
   bool stream = false;
@@ -54,6 +61,7 @@ struct GenerationRequest {
   bool continuous_usage = false;  // with include_usage: what was used so far, in every chunk
   bool include_usage = false;     // one more chunk at the stream's end
   bool return_token_ids = false;
+  bool include_reasoning = true;
   std::string cache_salt;
   Sampling sampling;
   std::vector<std::string> ignored;  // fields that no one here knows, in order

@@ -50,7 +50,7 @@ TEST(GenerationRequest, EverySamplingFieldIsRead) {
          "stream_options":{"include_usage":true},"max_tokens":5,"max_completion_tokens":9,"min_tokens":2,"presence_penalty":-2,
          "frequency_penalty":2,"repetition_penalty":1.5,"logit_bias":{"7":-100,"9":1.5},"stop":["a","b"],"stop_token_ids":[3,4],
          "ignore_eos":true,"logprobs":true,"top_logprobs":3,"return_token_ids":true,"cache_salt":"s","reasoning_effort":"low",
-         "chat_template_kwargs":{"x":1},"user":"u","store":false,"metadata":{},"service_tier":"auto","verbosity":"low")");
+         "chat_template_kwargs":{"x":1},"include_reasoning":false,"user":"u","store":false,"metadata":{},"service_tier":"auto","verbosity":"low")");
   const Sampling& sampling = request.sampling;
   EXPECT_EQ(request.model, "demo");
   EXPECT_EQ(sampling.temperature, 0.5);
@@ -75,13 +75,14 @@ TEST(GenerationRequest, EverySamplingFieldIsRead) {
   EXPECT_TRUE(request.return_token_ids);
   EXPECT_EQ(request.cache_salt, "s");
   EXPECT_EQ(request.reasoning_effort, "low");
+  EXPECT_FALSE(request.include_reasoning);
   ASSERT_TRUE(request.chat_template_kwargs);
   EXPECT_EQ(request.chat_template_kwargs->find("x")->as_integer(), 1);  // the view survives the move
   EXPECT_TRUE(request.ignored.empty());
 }
 
 TEST(GenerationRequest, ACountBeyondAnyRoomMeansAllOfIt) {
-  for (const char* count : {"2147483648", "9223372036854775807", "1e15"}) {
+  for (const char* count : {"2147483648", "9223372036854775807", "1e15", "1e18"}) {
     const GenerationRequest request =
         accepted(Endpoint::completions,
                  "\"max_tokens\":" + std::string(count) + ",\"top_k\":" + count + ",\"min_tokens\":" + count);
@@ -189,6 +190,65 @@ TEST(GenerationRequest, FieldsMustFitTogether) {
   accepted(Endpoint::completions, "\"max_tokens\":0,\"echo\":true");
   EXPECT_EQ(refused(Endpoint::chat, "\"min_tokens\":5,\"max_tokens\":4").param, "min_tokens");
   EXPECT_EQ(refused_body(Endpoint::completions, R"({"prompt":["a","b","c"],"n":100})").param, "n");
+}
+
+TEST(GenerationRequest, BothNamesOfTheLongestAnswerAreJudgedAlike) {
+  for (const Endpoint endpoint : {Endpoint::chat, Endpoint::completions}) {
+    for (const char* value : {"1", "5.0", "1e18", "1000000000000000000", "9223372036854775807"}) {
+      const auto most = [&](const char* name) {
+        return accepted(endpoint, "\"" + std::string(name) + "\":" + value).sampling.max_tokens;
+      };
+      EXPECT_EQ(most("max_tokens"), most("max_completion_tokens")) << value;
+    }
+    for (const char* value : {"-1", "1.5", "1e19", "9223372036854775808", "\"5\"", "true", "[]", "-1e18"}) {
+      for (const std::string name : {"max_tokens", "max_completion_tokens"})
+        EXPECT_EQ(refused(endpoint, "\"" + name + "\":" + value).param, name) << value;
+    }
+  }
+}
+
+TEST(GenerationRequest, ACompletionWithoutALimitHasSixteenTokens) {
+  EXPECT_EQ(accepted(Endpoint::completions, "").sampling.max_tokens, 16);
+  EXPECT_EQ(accepted(Endpoint::completions, "\"max_tokens\":null").sampling.max_tokens, 16);
+  EXPECT_FALSE(accepted(Endpoint::chat, "").sampling.max_tokens.has_value());
+}
+
+TEST(GenerationRequest, FieldsWithoutEffectStillHaveTheirTypes) {
+  for (const char* field : {"user", "service_tier", "prompt_cache_key", "prompt_cache_retention",
+                            "safety_identifier", "request_id"}) {
+    accepted(Endpoint::chat, "\"" + std::string(field) + "\":\"a\"");
+    for (const char* wrong : {"5", "true", "[]", "{}"})
+      EXPECT_EQ(refused(Endpoint::chat, "\"" + std::string(field) + "\":" + wrong).param, field);
+  }
+  for (const char* wrong :
+       {"\"store\":1", "\"metadata\":\"a\"", "\"verbosity\":\"loud\"", "\"parallel_tool_calls\":\"yes\""})
+    refused(Endpoint::chat, wrong);
+}
+
+TEST(GenerationRequest, AnEmptyModelIsNoModel) {
+  for (const Endpoint endpoint : {Endpoint::chat, Endpoint::completions})
+    EXPECT_EQ(refused(endpoint, "\"model\":\"\"").param, "model");
+}
+
+// What clients of other servers send: none of it may pass unheard where it would have changed the answer.
+TEST(GenerationRequest, SamplersOfOtherServersAreNeutralOrRefused) {
+  for (const char* neutral :
+       {"\"repeat_penalty\":1.0", "\"typical_p\":1", "\"dry_multiplier\":0", "\"xtc_probability\":0.0",
+        "\"mirostat\":0", "\"lora\":[]", "\"tfs_z\":1", "\"top_n_sigma\":-1", "\"n_probs\":0",
+        "\"dry_base\":1.75,\"dry_sequence_breakers\":[\"a\"]", "\"priority\":0", "\"length_penalty\":1"}) {
+    EXPECT_TRUE(accepted(Endpoint::completions, neutral).ignored.empty()) << neutral;
+  }
+  for (const char* field :
+       {"repeat_penalty", "typical_p", "dry_multiplier", "xtc_probability", "mirostat", "lora", "tfs_z",
+        "top_n_sigma", "n_probs", "priority", "length_penalty", "n_predict", "max_new_tokens"}) {
+    const ApiError error = refused(Endpoint::completions, "\"" + std::string(field) + "\":1.5");
+    EXPECT_EQ(error.param, field);
+  }
+  EXPECT_NE(refused(Endpoint::chat, "\"repeat_penalty\":1.1").message.find("repetition_penalty"),
+            std::string::npos);
+  for (const char* field : {"\"enable_thinking\":false", "\"thinking\":{\"type\":\"disabled\"}",
+                            "\"reasoning\":{\"effort\":\"low\"}"})
+    EXPECT_NE(refused(Endpoint::chat, field).message.find("reasoning_effort"), std::string::npos);
 }
 
 TEST(GenerationRequest, NullIsAbsentAndTheUnknownIsNamed) {

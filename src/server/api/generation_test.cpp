@@ -44,8 +44,10 @@ class RecordingExchange final : public http::Exchange {
 
 struct Asked {
   std::string fields;
-  AnswerFormat format = AnswerFormat::harmony;
 };
+
+// The prompt of a chat with a harmony model ends so.
+AnswerStart begun() { return answer_start(tokenizer(), tokenizer().encode_trusted("<|start|>assistant")); }
 
 struct Answering {
   std::shared_ptr<RecordingExchange> exchange = std::make_shared<RecordingExchange>();
@@ -56,10 +58,10 @@ struct Answering {
                              (asked.fields.empty() ? "" : "," + asked.fields) + "}";
     PreparedRequest prepared{.request = std::get<GenerationRequest>(parse_generation_request(
                                  Endpoint::chat, body, tokenizer().vocabulary_size())),
-                             .prompts = {{.ids = {1, 2, 3}, .format = asked.format, .text = "abc"}},
-                             .stop = {}};
-    for (int i = 0; i < prepared.request.n; ++i)
-      prepared.stop.push_back(StopStrings::make(prepared.request.sampling.stop).value());
+                             .prompts = {{.ids = {1, 2, 3}, .answer = begun(), .text = "abc"}},
+                             .stop = {},
+                             .memory = {}};
+    prepared.stop = StopStrings::make(prepared.request.sampling.stop).value();
     generation = std::make_unique<Generation>(exchange, std::move(prepared),
                                               AnswerHead{.id = "chatcmpl-x", .model = "m"}, tokenizer());
   }
@@ -170,6 +172,20 @@ TEST(Generation, ReasoningIsCountedAndToldApart) {
   EXPECT_EQ(usage.find("completion_tokens_details")->find("reasoning_tokens")->as_integer(),
             static_cast<std::int64_t>(tokenizer().encode("abc").size()));
   EXPECT_EQ(usage.find("completion_tokens")->as_integer(), static_cast<std::int64_t>(tokens.size()));
+}
+
+TEST(Generation, ReasoningIsLeftOutWhereItIsNotWanted) {
+  const std::vector<TokenId> tokens = tokenizer().encode_trusted(
+      "<|channel|>analysis<|message|>abc<|end|><|start|>assistant<|channel|>final<|message|>de<|return|>");
+  for (const bool stream : {false, true}) {
+    Answering answering(
+        {.fields = std::string(R"("include_reasoning":false)") + (stream ? R"(,"stream":true)" : "")});
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+      answering.give(0, tokens[i], i + 1 == tokens.size() ? FinishReason::stop : FinishReason::none);
+    const Read read = stream ? read_stream(answering.exchange->body) : read_whole(answering.exchange->body);
+    EXPECT_EQ(read.reasoning, "");
+    EXPECT_EQ(read.content, "de");
+  }
 }
 
 TEST(Generation, OneFailedChoiceEndsTheAnswerAndItsSiblings) {

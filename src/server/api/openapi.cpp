@@ -31,6 +31,8 @@ constexpr Schema answers[] = {
     {"Tokens", R"({"type":"object","required":["count","tokens","max_model_len"],"additionalProperties":false,
       "properties":{"count":{"type":"integer","minimum":0},"tokens":{"type":"array","items":{"type":"integer"}},
       "token_strs":{"type":"array","items":{"type":"string"}},"max_model_len":{"type":"integer"}}})"},
+    {"TokenizerInfo", R"({"type":"object","required":["tokenizer_class"],"properties":{
+      "tokenizer_class":{"type":"string"},"chat_template":{"type":["string","array","null"]}}})"},
     {"Text", R"({"type":"object","required":["prompt"],"additionalProperties":false,
       "properties":{"prompt":{"type":"string"}}})"},
     {"Usage", R"({"type":"object","additionalProperties":false,
@@ -79,8 +81,9 @@ constexpr Schema small_requests[] = {
     {"TokenizeRequest",
      R"({"type":"object","anyOf":[{"required":["prompt"]},{"required":["messages"]}],"properties":{
       "prompt":{"type":["string","null"]},"messages":{"type":["array","null"],"minItems":1,"items":{"type":"object"}},
-      "add_special_tokens":{"type":["boolean","null"]},"return_token_strs":{"type":["boolean","null"]},"add_generation_prompt":{"type":["boolean","null"]},
-      "model":{"type":["string","null"]}}})"},
+      "add_special_tokens":{"type":["boolean","null"]},"parse_special":{"type":["boolean","null"]},
+      "chat_template_kwargs":{"type":["object","null"]},"return_token_strs":{"type":["boolean","null"]},"add_generation_prompt":{"type":["boolean","null"]},
+      "model":{"type":["string","null"],"minLength":1}}})"},
     {"DetokenizeRequest", R"({"type":"object","required":["tokens"],"properties":{"tokens":{"type":"array",
       "items":{"type":"integer","minimum":0}}}})"},
 };

@@ -1,5 +1,6 @@
 #include "server/api/prepare.h"
 
+#include "base/json_copy.h"
 #include "base/json_writer.h"
 #include "base/quote.h"
 #include "server/api/chat_messages.h"
@@ -15,6 +16,38 @@ ApiError no_such_model(std::string_view served) {
           .code = "model_not_found"};
 }
 
+namespace {
+
+// While a body is read: itself, a text in it and that text's tokens; and its values, of which an object's
+// keys are sorted and an array's numbers copied.
+std::size_t bytes_to_read(std::string_view body) {
+  constexpr std::size_t of_a_byte = 6, of_a_value = 24;
+  return body.size() * of_a_byte + most_json_values(body) * of_a_value;
+}
+
+// What a prepared request holds, and its requests to the engine.
+std::size_t bytes_to_run(const PreparedRequest& prepared) {
+  const Sampling& sampling = prepared.request.sampling;
+  constexpr std::size_t of_a_choice = 4096;  // its state here and in the engine
+  std::size_t choice = of_a_choice + sampling.logit_bias.size() * sizeof(TokenBias) +
+                       sampling.stop_token_ids.size() * sizeof(TokenId);
+  std::size_t bytes = sampling.logit_bias.size() * sizeof(TokenBias);
+  for (const std::string& stop : sampling.stop) bytes += 6 * stop.size();  // with its automaton
+  const auto n = static_cast<std::size_t>(prepared.request.n);
+  for (const PreparedPrompt& prompt : prepared.prompts) {
+    const std::size_t ids = prompt.ids.size() * sizeof(TokenId);
+    bytes += ids + prompt.text.size() + n * (choice + ids + prompt.text.size());
+  }
+  return bytes;
+}
+
+// The message begins with the variable's place.
+ApiError bad_template_variable(const std::string& message) {
+  return {.message = message, .param = message.substr(0, message.find_first_of(": "))};
+}
+
+}  // namespace
+
 Refused Preparer::check_model(std::string_view name) const {
   if (name.empty() || name == served_name) return {};
   return no_such_model(served_name);
@@ -28,7 +61,38 @@ std::variant<ChatPrompt, ApiError> Preparer::render(ChatRequest chat,
   if (rendered.ok()) return std::move(*rendered);
   const std::string& message = rendered.status().message();
   if (message.starts_with("reasoning_effort")) return bad_field("reasoning_effort", ": " + message);
+  if (message.starts_with("chat_template_kwargs")) return bad_template_variable(message);
   return bad_field("messages", ": " + message);
+}
+
+ApiError no_room() {
+  return {.status = 503,
+          .type = "server_error",
+          .message = "the requests that are being served hold as much memory as they may; try again later",
+          .code = "no_room"};
+}
+
+std::vector<TokenId> Preparer::encode(std::string_view prompt, TextTokens how) const {
+  const Tokenizer& tokenizer = text.tokenizer;
+  std::vector<TokenId> ids = how.parse_special ? tokenizer.encode_trusted(prompt) : tokenizer.encode(prompt);
+  if (how.add_special) {
+    const auto before = tokenizer.before_text(), behind = tokenizer.behind_text();
+    ids.insert(ids.begin(), before.begin(), before.end());
+    ids.insert(ids.end(), behind.begin(), behind.end());
+  }
+  return ids;
+}
+
+PreparedPrompt Preparer::prepared_prompt(Prompt prompt, const GenerationRequest& request) const {
+  PreparedPrompt made;
+  if (auto* given = std::get_if<std::string>(&prompt)) {
+    made.ids = encode(*given, request.text_tokens);
+    if (request.echo) made.text = std::move(*given);
+  } else {
+    made.ids = std::get<std::vector<TokenId>>(std::move(prompt));
+    if (request.echo) made.text = text.tokenizer.decode(made.ids);
+  }
+  return made;
 }
 
 Refused Preparer::check_room(const PreparedPrompt& prompt, const GenerationRequest& request) const {
@@ -43,11 +107,13 @@ Refused Preparer::check_room(const PreparedPrompt& prompt, const GenerationReque
                   .code = "context_length_exceeded"};
 }
 
-std::variant<PreparedRequest, ApiError> Preparer::generation(Endpoint endpoint, std::string body) const {
+std::variant<PreparedRequest, ApiError> Preparer::generation(Endpoint endpoint, std::string body,
+                                                             RequestMemory::Share memory) const {
+  if (!memory.hold_to_read(bytes_to_read(body))) return no_room();
   auto parsed = parse_generation_request(endpoint, std::move(body), model.vocabulary);
   if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
   PreparedRequest prepared{
-      .request = std::get<GenerationRequest>(std::move(parsed)), .prompts = {}, .stop = {}};
+      .request = std::get<GenerationRequest>(std::move(parsed)), .prompts = {}, .stop = {}, .memory = {}};
   GenerationRequest& request = prepared.request;
   if (Refused refused = check_model(request.model)) return std::move(*refused);
   if (endpoint == Endpoint::chat) {
@@ -57,75 +123,95 @@ std::variant<PreparedRequest, ApiError> Preparer::generation(Endpoint endpoint, 
                            request.reasoning_effort);
     if (auto* error = std::get_if<ApiError>(&rendered)) return std::move(*error);
     ChatPrompt& prompt = std::get<ChatPrompt>(rendered);
-    prepared.prompts.push_back({.ids = std::move(prompt.ids), .format = prompt.format, .text = {}});
+    prepared.prompts.push_back(
+        {.ids = std::move(prompt.ids), .answer = std::move(prompt.answer), .text = {}});
   }
-  for (const Prompt& prompt : request.prompts) {
-    PreparedPrompt made;
-    if (const auto* given = std::get_if<std::string>(&prompt)) {
-      made.ids = text.tokenizer.encode(*given);
-      made.text = *given;
-    } else {
-      made.ids = std::get<std::vector<TokenId>>(prompt);
-      if (request.echo) made.text = text.tokenizer.decode(made.ids);
-    }
-    prepared.prompts.push_back(std::move(made));
-  }
+  // Nothing looks into the JSON any more.
+  request.chat_template_kwargs.reset();
+  request.body = {};
+  for (Prompt& prompt : request.prompts)
+    prepared.prompts.push_back(prepared_prompt(std::move(prompt), request));
+  std::vector<Prompt>().swap(request.prompts);
   for (const PreparedPrompt& prompt : prepared.prompts) {
     if (Refused refused = check_room(prompt, request)) return std::move(*refused);
   }
-  for (std::size_t i = 0; i < prepared.prompts.size() * static_cast<std::size_t>(request.n); ++i) {
-    Result<StopStrings> stop = StopStrings::make(request.sampling.stop);
-    if (!stop.ok()) return bad_field("stop", ": " + stop.status().message());
-    prepared.stop.push_back(std::move(*stop));
-  }
+  Result<StopStrings> stop = StopStrings::make(request.sampling.stop);
+  if (!stop.ok()) return bad_field("stop", ": " + stop.status().message());
+  prepared.stop = std::move(*stop);
+  if (!memory.hold_to_run(bytes_to_run(prepared))) return no_room();
+  prepared.memory = std::move(memory);
   return prepared;
 }
 
-// {"prompt"} or {"messages"}, which wins. `add_special_tokens` changes nothing: this tokenizer adds none of
-// its own. Every field is checked, also where another one makes it idle.
-std::variant<std::string, ApiError> Preparer::tokenize(std::string body) const {
+namespace {
+
+// {"prompt"} or {"messages"}, which wins.
+struct TokenizeRequest {
+  std::string model, prompt;
+  bool has_prompt = false;
+  std::optional<JsonValue> messages;
+  ChatRequest chat;
+  TextTokens how;
+  bool return_token_strs = false;
+};
+
+// Every field is checked, also where another one makes it idle.
+Refused read_tokenize_request(JsonValue root, TokenizeRequest& request) {
+  for (const auto& [name, value] : root.members()) {
+    if (value.is_null()) continue;
+    const std::string field(name);
+    Refused refused;
+    if (name == "model") {
+      refused = read_text(field, value, request.model);
+      if (!refused && request.model.empty()) return bad_field(field, " must not be empty");
+    } else if (name == "prompt") {
+      refused = read_text(field, value, request.prompt);
+      request.has_prompt = true;
+    } else if (name == "messages") {
+      request.messages = value;
+    } else if (name == "add_special_tokens") {
+      refused = read_bool(field, value, request.how.add_special);
+    } else if (name == "parse_special") {
+      refused = read_bool(field, value, request.how.parse_special);
+    } else if (name == "return_token_strs") {
+      refused = read_bool(field, value, request.return_token_strs);
+    } else if (name == "add_generation_prompt") {
+      refused = read_bool(field, value, request.chat.add_generation_prompt);
+    } else if (name == "chat_template_kwargs") {
+      if (!value.is_object()) return bad_field(field, " must be an object");
+      request.chat.template_variables = value;
+    }
+    if (refused) return refused;
+  }
+  if (!request.messages && !request.has_prompt) return bad_field("prompt", " must be a string");
+  return {};
+}
+
+}  // namespace
+
+std::variant<std::string, ApiError> Preparer::tokenize(std::string body, RequestMemory::Share memory) const {
+  if (!memory.hold_to_read(bytes_to_read(body))) return no_room();
   const Result<JsonDocument> document = JsonDocument::parse(std::move(body));
   if (!document.ok()) return bad_request(document.status().message(), "invalid_json");
-  const JsonValue root = document->root();
-  if (!root.is_object()) return bad_request("the body must be a JSON object", "invalid_json");
-  const auto given = [&](std::string_view name) {
-    const auto value = root.find(name);
-    return value && !value->is_null() ? value : std::nullopt;
-  };
-  std::string model_name, prompt;
-  ChatRequest chat;
-  bool add_special_tokens = true, return_token_strs = false;
-  for (const auto& [name, target] : {std::pair<const char*, std::string*>{"model", &model_name},
-                                     std::pair<const char*, std::string*>{"prompt", &prompt}}) {
-    if (const auto value = given(name)) {
-      if (Refused refused = read_text(name, *value, *target)) return std::move(*refused);
-    }
-  }
-  for (const auto& [name, target] :
-       {std::pair<const char*, bool*>{"add_special_tokens", &add_special_tokens},
-        std::pair<const char*, bool*>{"return_token_strs", &return_token_strs},
-        std::pair<const char*, bool*>{"add_generation_prompt", &chat.add_generation_prompt}}) {
-    if (const auto value = given(name)) {
-      if (Refused refused = read_bool(name, *value, *target)) return std::move(*refused);
-    }
-  }
-  if (Refused refused = check_model(model_name)) return std::move(*refused);
+  if (!document->root().is_object()) return bad_request("the body must be a JSON object", "invalid_json");
+  TokenizeRequest request;
+  if (Refused refused = read_tokenize_request(document->root(), request)) return std::move(*refused);
+  if (Refused refused = check_model(request.model)) return std::move(*refused);
   std::vector<TokenId> ids;
-  if (const auto messages = given("messages")) {
-    if (Refused refused = read_messages(*messages, chat.messages)) return std::move(*refused);
-    auto rendered = render(std::move(chat), {});
+  if (request.messages) {
+    if (Refused refused = read_messages(*request.messages, request.chat.messages)) return std::move(*refused);
+    auto rendered = render(std::move(request.chat), {});
     if (auto* error = std::get_if<ApiError>(&rendered)) return std::move(*error);
     ids = std::move(std::get<ChatPrompt>(rendered).ids);
   } else {
-    if (!given("prompt")) return bad_field("prompt", " must be a string");
-    ids = text.tokenizer.encode(prompt);
+    ids = encode(request.prompt, request.how);
   }
   std::string answer;
   JsonWriter json(answer);
   json.begin_object().member("count", ids.size()).key("tokens").begin_array();
   for (const TokenId id : ids) json.value(id);
   json.end_array();
-  if (return_token_strs) {
+  if (request.return_token_strs) {
     json.key("token_strs").begin_array();
     for (const TokenId id : ids) json.value(text.tokenizer.bytes(id));
     json.end_array();
@@ -134,7 +220,9 @@ std::variant<std::string, ApiError> Preparer::tokenize(std::string body) const {
   return answer;
 }
 
-std::variant<std::string, ApiError> Preparer::detokenize(std::string body) const {
+std::variant<std::string, ApiError> Preparer::detokenize(std::string body,
+                                                         RequestMemory::Share memory) const {
+  if (!memory.hold_to_read(bytes_to_read(body))) return no_room();
   const Result<JsonDocument> document = JsonDocument::parse(std::move(body));
   if (!document.ok()) return bad_request(document.status().message(), "invalid_json");
   const auto tokens = document->root().find("tokens");

@@ -4,11 +4,13 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include "engine/engine.h"
 #include "server/api/field_reader.h"
 #include "server/api/generation.h"
+#include "server/api/request_memory.h"
 #include "text/chat_prompt.h"
 
 namespace nibble::api {
@@ -17,6 +19,7 @@ namespace nibble::api {
 struct ServedText {
   Tokenizer tokenizer;
   std::optional<ChatPrompter> chat;  // nothing: the model has no chat template
+  std::string tokenizer_info;        // JSON (text/tokenizer_info.h)
 };
 
 struct Preparer {
@@ -24,17 +27,23 @@ struct Preparer {
   const ModelInfo& model;
   const std::string& served_name;
 
-  std::variant<PreparedRequest, ApiError> generation(Endpoint endpoint, std::string body) const;
+  // Of a body and its share of the memory, which the prepared request takes over.
+  std::variant<PreparedRequest, ApiError> generation(Endpoint endpoint, std::string body,
+                                                     RequestMemory::Share memory) const;
   // The answer's JSON.
-  std::variant<std::string, ApiError> tokenize(std::string body) const;
-  std::variant<std::string, ApiError> detokenize(std::string body) const;
+  std::variant<std::string, ApiError> tokenize(std::string body, RequestMemory::Share memory) const;
+  std::variant<std::string, ApiError> detokenize(std::string body, RequestMemory::Share memory) const;
 
  private:
   Refused check_model(std::string_view name) const;
   std::variant<ChatPrompt, ApiError> render(ChatRequest chat, const std::string& reasoning_effort) const;
+  std::vector<TokenId> encode(std::string_view prompt, TextTokens how) const;
+  PreparedPrompt prepared_prompt(Prompt prompt, const GenerationRequest& request) const;
   Refused check_room(const PreparedPrompt& prompt, const GenerationRequest& request) const;
 };
 
+// 503: too much is held already.
+ApiError no_room();
 ApiError no_such_model(std::string_view served);
 
 }  // namespace nibble::api

@@ -6,13 +6,12 @@
 #include <vector>
 
 #include "base/quote.h"
+#include "core/sampling_fields.h"
 #include "server/api/characters.h"
 #include "server/api/chat_messages.h"
 
 namespace nibble::api {
 namespace {
-
-constexpr std::size_t most_stop_characters = 4096;  // of one stop string
 
 using Kind = FieldType::Kind;
 
@@ -23,12 +22,20 @@ constexpr FieldType integer(std::int64_t least, std::int64_t most) {
 constexpr FieldType number(double low, double high, Bound bound = Bound::inclusive) {
   return {.kind = Kind::number, .low = low, .high = high, .bound = bound};
 }
-constexpr FieldType text(std::size_t most_characters = 0) {
-  return {.kind = Kind::text, .most_characters = most_characters};
+constexpr FieldType text(std::size_t least_characters, std::size_t most_characters) {
+  return {.kind = Kind::text, .least_characters = least_characters, .most_characters = most_characters};
 }
 constexpr FieldType other(std::string_view schema) { return {.kind = Kind::other, .schema = schema}; }
 
-constexpr std::int64_t any_count = INT64_MAX;  // what is beyond the room there is means all of it
+// Of a field that every way to ask for tokens knows.
+constexpr FieldType type_of(const sampling::Integer& field) {
+  return integer(field.range.least, field.range.most);
+}
+constexpr FieldType type_of(const sampling::Number& field) {
+  return number(field.range.low, field.range.high, field.range.bound);
+}
+
+using sampling::any_count;
 
 Refused read_tokens(const Reading& reading, const std::string& field, JsonValue value,
                     std::vector<TokenId>& tokens) {
@@ -49,14 +56,15 @@ Refused take_stop(Reading& reading, const std::string& field, const FieldValue& 
   const auto add = [&](const std::string& where, JsonValue text) -> Refused {
     if (!text.is_string() || text.as_string().empty())
       return bad_field(where, " must be a string that is not empty");
-    if (characters(text.as_string()) > most_stop_characters)
-      return bad_field(where, " must be at most " + std::to_string(most_stop_characters) + " characters");
+    if (characters(text.as_string()) > sampling::most_stop_characters)
+      return bad_field(where,
+                       " must be at most " + std::to_string(sampling::most_stop_characters) + " characters");
     stop.emplace_back(text.as_string());
     return {};
   };
   if (!value.json.is_array()) return add(field, value.json);
-  if (value.json.size() > most_stop_strings)
-    return bad_field(field, " takes at most " + std::to_string(most_stop_strings) + " strings");
+  if (value.json.size() > sampling::most_stop_strings)
+    return bad_field(field, " takes at most " + std::to_string(sampling::most_stop_strings) + " strings");
   for (const JsonValue element : value.json.elements()) {
     if (Refused refused = add(field + "[" + std::to_string(stop.size()) + "]", element)) return refused;
   }
@@ -82,7 +90,8 @@ Refused take_logit_bias(Reading& reading, const std::string& field, const FieldV
       return bad_field(field, " has the key " + quote(name) + ", which is no token id of this model");
     }
     double number = 0;
-    if (Refused refused = read_number(field + "." + std::string(name), bias, -100, 100, number))
+    if (Refused refused =
+            read_number(field + "." + std::string(name), bias, sampling::logit_bias.range, number))
       return refused;
     reading.request.sampling.logit_bias.push_back({token, static_cast<float>(number)});
   }
@@ -168,6 +177,10 @@ Target& place(Reading& reading, Target Sampling::*member) {
   return reading.request.sampling.*member;
 }
 template <class Target>
+Target& place(Reading& reading, Target TextTokens::*member) {
+  return reading.request.text_tokens.*member;
+}
+template <class Target>
 Target& place(Reading& reading, Target Reading::*member) {
   return reading.*member;
 }
@@ -187,47 +200,6 @@ Refused take_messages(Reading& reading, const std::string&, const FieldValue& va
   return read_messages(value.json, reading.request.messages);
 }
 
-Refused no_effect(Reading&, const std::string&, const FieldValue&) { return {}; }
-
-// Refused unless it asks for nothing: an empty list, an empty text, "none", "auto" or false.
-Refused not_served(Reading&, const std::string& field, const FieldValue& value) {
-  const JsonValue json = value.json;
-  const bool nothing = (json.is_array() && json.size() == 0) ||
-                       (json.is_string() && json.as_string().empty()) || (json.is_bool() && !json.as_bool());
-  if (nothing) return {};
-  return bad_field(field, " is not served; leave it out");
-}
-
-Refused no_tool_choice(Reading&, const std::string& field, const FieldValue& value) {
-  if (value.json.is_string() && (value.json.as_string() == "none" || value.json.as_string() == "auto"))
-    return {};
-  return bad_field(field, " is not served; leave tools out");
-}
-
-Refused only_true(Reading&, const std::string& field, const FieldValue& value) {
-  if (value.json.is_bool() && value.json.as_bool()) return {};
-  return bad_field(field, " is always true here; leave it out");
-}
-
-Refused text_format_only(Reading&, const std::string& field, const FieldValue& value) {
-  const auto type = value.json.find("type");
-  if (type && type->is_string() && type->as_string() == "text") return {};
-  return bad_field(field, R"( other than {"type":"text"} is not served)");
-}
-
-Refused text_modality_only(Reading&, const std::string& field, const FieldValue& value) {
-  const JsonValue json = value.json;
-  if (json.is_array() && json.size() == 1 && (*json.elements().begin()).is_string() &&
-      (*json.elements().begin()).as_string() == "text")
-    return {};
-  return bad_field(field, R"( must be ["text"]: this model writes text alone)");
-}
-
-constexpr FieldType anything = other("{}");
-constexpr FieldType nothing = other(R"({"enum":[null,[],"",false]})");
-constexpr std::string_view not_served_about = "Not served: refused unless it is empty.";
-constexpr std::string_view no_effect_about = "Accepted without effect.";
-
 constexpr FieldType stop_type =
     other(R"({"anyOf":[{"type":"string","minLength":1,"maxLength":4096},{"type":"array","maxItems":16,)"
           R"("items":{"type":"string","minLength":1,"maxLength":4096}}]})");
@@ -238,11 +210,6 @@ constexpr FieldType bias_type =
 constexpr FieldType stream_options_type = other(
     R"({"type":"object","properties":{"include_usage":{"type":["boolean","null"]},"continuous_usage_stats":{"type":["boolean","null"]}}})");
 constexpr FieldType effort_type = other(R"({"enum":["none","minimal","low","medium","high"]})");
-constexpr FieldType tool_choice_type = other(R"({"enum":["none","auto"]})");
-constexpr FieldType text_format_type =
-    other(R"({"type":"object","required":["type"],"properties":{"type":{"const":"text"}}})");
-constexpr FieldType modalities_type = other(R"({"const":["text"]})");
-constexpr FieldType true_type = other(R"({"const":true})");
 constexpr FieldType object_type = other(R"({"type":"object"})");
 constexpr FieldType prompt_type = other(
     R"({"anyOf":[{"type":"string"},{"type":"array","minItems":1,"maxItems":128,"items":{"type":"string"}},)"
@@ -261,97 +228,70 @@ constexpr FieldType messages_type = other(
 
 constexpr Where both = Where::both, chat = Where::chat, completions = Where::completions;
 
+// A row of the shared table, for both endpoints.
+template <auto member, class Field>
+constexpr FieldRule shared(const Field& field) {
+  return {field.name, Where::both, type_of(field), field.about, keep<member>};
+}
+
 constexpr FieldRule rules[] = {
     {"add_generation_prompt", chat, boolean(), "false: the prompt ends with the last message.",
      keep<&GenerationRequest::add_generation_prompt>},
-    {"allowed_token_ids", both, nothing, not_served_about, not_served},
-    {"audio", both, nothing, not_served_about, not_served},
-    {"bad_words", both, nothing, not_served_about, not_served},
+    {"add_special_tokens", completions, boolean(),
+     "false: the tokens that the tokenizer's file puts around a text, such as <s>, are left out.",
+     keep<&TextTokens::add_special>},
     {"best_of", completions, integer(1, most_choices), "Must be equal to n.", keep<&Reading::best_of>},
-    {"cache_salt", both, text(256),
+    {"cache_salt", both, text(0, 256),
      "Prefixes are shared only with requests of the same salt; 256 characters at most.",
      keep<&GenerationRequest::cache_salt>},
-    {"chat_template", chat, nothing, not_served_about, not_served},
     {"chat_template_kwargs", chat, object_type, "Further variables of the model's chat template.",
      take_template_variables},
-    {"continue_final_message", chat, nothing, not_served_about, not_served},
-    {"documents", chat, nothing, not_served_about, not_served},
     {"echo", completions, boolean(),
      "The prompt stands before the answer, with its log-probabilities if asked.",
      keep<&GenerationRequest::echo>},
-    {"frequency_penalty", both, number(-2, 2), "Taken from a token's logit for each time the answer has it.",
-     keep<&Sampling::frequency_penalty>},
-    {"function_call", chat, nothing, not_served_about, not_served},
-    {"functions", chat, nothing, not_served_about, not_served},
-    {"grammar", both, nothing, not_served_about, not_served},
-    {"guided_choice", both, nothing, not_served_about, not_served},
-    {"guided_grammar", both, nothing, not_served_about, not_served},
-    {"guided_json", both, nothing, not_served_about, not_served},
-    {"guided_regex", both, nothing, not_served_about, not_served},
-    {"ignore_eos", both, boolean(), "Go on after the end token.", keep<&Sampling::ignore_eos>},
-    {"include_stop_str_in_output", both, nothing, not_served_about, not_served},
-    {"json_schema", both, nothing, not_served_about, not_served},
-    {"logit_bias", both, bias_type, "Added to the logits of token ids, before penalties.", take_logit_bias},
+    shared<&Sampling::frequency_penalty>(sampling::frequency_penalty),
+    {sampling::ignore_eos.name, both, boolean(), sampling::ignore_eos.about, keep<&Sampling::ignore_eos>},
+    {"include_reasoning", chat, boolean(), "false: the answer comes without its reasoning.",
+     keep<&GenerationRequest::include_reasoning>},
+    {sampling::logit_bias.name, both, bias_type, sampling::logit_bias.about, take_logit_bias},
     {"logprobs", chat, boolean(), "Log-probabilities of the answer's tokens, of the raw distribution.",
      keep<&Reading::wants_logprobs>},
     {"logprobs", completions, integer(0, most_top_logprobs),
      "Log-probabilities of the tokens and of as many likeliest ones, of the raw distribution.",
      keep<&Sampling::logprobs>},
-    {"max_completion_tokens", chat, integer(1, any_count), "Longest answer; wins over max_tokens.",
+    {"max_completion_tokens", both, integer(1, any_count), "Longest answer; wins over max_tokens.",
      keep<&Reading::max_completion_tokens>},
     {"max_tokens", chat, integer(1, any_count), "Longest answer; cut to the room that the context leaves.",
      keep<&Sampling::max_tokens>},
     {"max_tokens", completions, integer(0, any_count),
-     "Longest answer; cut to the room that the context leaves. 0 goes with echo.",
+     "Longest answer; cut to the room that the context leaves. 16 if absent; 0 goes with echo.",
      keep<&Sampling::max_tokens>},
     {"messages", chat, messages_type, "The conversation so far.", take_messages},
-    {"metadata", both, anything, no_effect_about, no_effect},
-    {"min_p", both, number(0, 1), "Tokens at least this likely beside the likeliest.",
-     keep<&Sampling::min_p>},
-    {"min_tokens", both, integer(0, any_count), "Nothing ends the answer before it has as many tokens.",
-     keep<&Sampling::min_tokens>},
-    {"modalities", chat, modalities_type, "Text alone.", text_modality_only},
-    {"model", both, text(), "The served model, or absent.", keep<&GenerationRequest::model>},
+    shared<&Sampling::min_p>(sampling::min_p),
+    shared<&Sampling::min_tokens>(sampling::min_tokens),
+    {"model", both, text(1, 0), "The served model, or absent.", keep<&GenerationRequest::model>},
     {"n", both, integer(1, most_choices), "Choices of each prompt.", keep<&GenerationRequest::n>},
-    {"parallel_tool_calls", chat, anything, no_effect_about, no_effect},
-    {"prediction", chat, nothing, not_served_about, not_served},
-    {"presence_penalty", both, number(-2, 2), "Taken from a token's logit once the answer has it.",
-     keep<&Sampling::presence_penalty>},
+    {"parse_special", completions, boolean(),
+     "true: control tokens spelled in the prompt's text count as such. Only for texts that nobody else "
+     "wrote.",
+     keep<&TextTokens::parse_special>},
+    shared<&Sampling::presence_penalty>(sampling::presence_penalty),
     {"prompt", completions, prompt_type, "Text, token ids, or a list of either.", take_prompts},
-    {"prompt_logprobs", both, nothing, "Not served: use echo with logprobs.", not_served},
     {"reasoning_effort", chat, effort_type, "How long a reasoning model thinks.", take_reasoning_effort},
-    {"repetition_penalty", both, number(0, 2, Bound::above),
-     "Divides the logit of tokens that prompt or answer have, or multiplies it where it is negative.",
-     keep<&Sampling::repetition_penalty>},
-    {"response_format", both, text_format_type, "Text alone.", text_format_only},
+    shared<&Sampling::repetition_penalty>(sampling::repetition_penalty),
     {"return_token_ids", both, boolean(), "Token ids of prompt and answer.",
      keep<&GenerationRequest::return_token_ids>},
-    {"seed", both, integer(INT64_MIN, INT64_MAX), "The same seed draws the same tokens.",
-     keep<&Sampling::seed>},
-    {"service_tier", both, anything, no_effect_about, no_effect},
-    {"skip_special_tokens", both, true_type, "Control tokens are never shown.", only_true},
+    shared<&Sampling::seed>(sampling::seed),
     {"stop", both, stop_type, "At most 16 texts of up to 4096 characters that end the answer; not shown.",
      take_stop},
     {"stop_token_ids", both, ids_type, "Token ids that end the answer.", take_stop_token_ids},
-    {"store", both, anything, no_effect_about, no_effect},
     {"stream", both, boolean(), "Server-sent events, as tokens come.", keep<&GenerationRequest::stream>},
     {"stream_options", both, stream_options_type, "Only with stream.", take_stream_options},
-    {"structured_outputs", both, nothing, not_served_about, not_served},
-    {"suffix", completions, nothing, not_served_about, not_served},
-    {"temperature", both, number(0, 2), "0: the likeliest token.", keep<&Sampling::temperature>},
-    {"tool_choice", chat, tool_choice_type, "Tools are not served.", no_tool_choice},
-    {"tools", chat, nothing, not_served_about, not_served},
-    {"top_k", both, integer(-1, any_count), "From as many likeliest tokens; 0 and -1: all.",
-     keep<&Sampling::top_k>},
+    shared<&Sampling::temperature>(sampling::temperature),
+    shared<&Sampling::top_k>(sampling::top_k),
     {"top_logprobs", chat, integer(0, most_top_logprobs),
      "Likeliest tokens reported beside each; needs logprobs.", keep<&Reading::top_logprobs>},
-    {"top_p", both, number(0, 1, Bound::above), "From the likeliest tokens that hold this share.",
-     keep<&Sampling::top_p>},
-    {"truncate_prompt_tokens", both, nothing, not_served_about, not_served},
-    {"use_beam_search", both, nothing, not_served_about, not_served},
-    {"user", both, anything, no_effect_about, no_effect},
-    {"verbosity", both, anything, no_effect_about, no_effect},
-    {"web_search_options", chat, nothing, not_served_about, not_served},
+    shared<&Sampling::top_p>(sampling::top_p),
 };
 
 bool belongs(const FieldRule& rule, Endpoint endpoint) {
@@ -366,6 +306,7 @@ void write_type(const FieldType& type, JsonWriter& json) {
     case Kind::boolean: named("boolean"); break;
     case Kind::text:
       named("string");
+      if (type.least_characters > 0) json.member("minLength", type.least_characters);
       if (type.most_characters > 0) json.member("maxLength", type.most_characters);
       break;
     case Kind::integer:
@@ -382,11 +323,25 @@ void write_type(const FieldType& type, JsonWriter& json) {
   }
 }
 
+void write_property(const FieldRule& rule, bool required, JsonWriter& json) {
+  json.key(rule.name).begin_object();
+  if (rule.type.kind != Kind::other) {
+    write_type(rule.type, json);
+  } else if (required) {
+    json.key("allOf").begin_array().raw(rule.type.schema).end_array();
+  } else {
+    json.key("anyOf").begin_array().raw(rule.type.schema).raw(R"({"type":"null"})").end_array();
+  }
+  json.member("description", rule.about).end_object();
+}
+
 }  // namespace
 
 const FieldRule* find_field(Endpoint endpoint, std::string_view name) {
-  for (const FieldRule& rule : rules) {
-    if (rule.name == name && belongs(rule, endpoint)) return &rule;
+  for (const std::span<const FieldRule> rows : {std::span<const FieldRule>(rules), unserved_fields()}) {
+    for (const FieldRule& rule : rows) {
+      if (rule.name == name && belongs(rule, endpoint)) return &rule;
+    }
   }
   return nullptr;
 }
@@ -400,11 +355,12 @@ Refused read_field(const FieldRule& rule, Reading& reading, JsonValue value) {
     case Kind::boolean: refused = read_bool(field, value, read.boolean); break;
     case Kind::integer: refused = read_integer(field, value, type.least, type.most, read.integer); break;
     case Kind::number:
-      refused = read_number(field, value, type.low, type.high, read.number, type.bound);
+      refused = read_number(field, value, {type.low, type.high, type.bound}, read.number);
       break;
     case Kind::text:
       if (!value.is_string()) return bad_field(field, " must be a string");
       read.text = value.as_string();
+      if (characters(read.text) < type.least_characters) return bad_field(field, " must not be empty");
       if (type.most_characters > 0 && characters(read.text) > type.most_characters)
         return bad_field(field, " must be at most " + std::to_string(type.most_characters) + " characters");
       break;
@@ -419,17 +375,10 @@ void write_request_schema(Endpoint endpoint, JsonWriter& json) {
   json.begin_object().member("type", "object");
   json.key("required").begin_array().value(required).end_array();
   json.key("properties").begin_object();
-  for (const FieldRule& rule : rules) {
-    if (!belongs(rule, endpoint)) continue;
-    json.key(rule.name).begin_object();
-    if (rule.type.kind != Kind::other) {
-      write_type(rule.type, json);
-    } else if (rule.name == required) {
-      json.key("allOf").begin_array().raw(rule.type.schema).end_array();
-    } else {
-      json.key("anyOf").begin_array().raw(rule.type.schema).raw(R"({"type":"null"})").end_array();
+  for (const std::span<const FieldRule> rows : {std::span<const FieldRule>(rules), unserved_fields()}) {
+    for (const FieldRule& rule : rows) {
+      if (belongs(rule, endpoint)) write_property(rule, rule.name == required, json);
     }
-    json.member("description", rule.about).end_object();
   }
   json.end_object().end_object();
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -29,8 +30,8 @@ struct FieldType {
   std::int64_t least = 0, most = 0;  // of an integer
   double low = 0, high = 0;          // of a number
   Bound bound = Bound::inclusive;
-  std::size_t most_characters = 0;  // of a text; 0: any
-  std::string_view schema = {};     // of the other kind: JSON
+  std::size_t least_characters = 0, most_characters = 0;  // of a text; most 0: any
+  std::string_view schema = {};                           // of the other kind: JSON
 };
 
 // What was read of a value of one of the plain kinds; `json` is the value itself.
@@ -52,7 +53,10 @@ struct FieldRule {
   Refused (*take)(Reading& reading, const std::string& field, const FieldValue& value);
 };
 
-// Nothing: no one here knows the field.
+// The rows of fields that are refused or have no effect (unserved_fields.cpp).
+std::span<const FieldRule> unserved_fields();
+
+// Nothing: no row has the name.
 const FieldRule* find_field(Endpoint endpoint, std::string_view name);
 
 // Checks the value against the rule's type and hands it over.

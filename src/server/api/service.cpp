@@ -7,6 +7,7 @@
 
 #include "base/json_writer.h"
 #include "base/quote.h"
+#include "server/api/health.h"
 #include "server/api/openapi.h"
 #include "server/api/request_id.h"
 #include "server/page/page.h"
@@ -14,12 +15,12 @@
 namespace nibble::api {
 namespace {
 
-constexpr auto overdue = std::chrono::seconds(30);  // a step that takes longer is stuck
 constexpr int work_threads = 2;
 constexpr int least_work = 64;  // requests that may always wait for these threads
 
 void answer_error(const std::shared_ptr<TaggedExchange>& exchange, const ApiError& error,
                   std::vector<std::pair<std::string, std::string>> fields = {}) {
+  if (error.code == no_room().code) fields.emplace_back("Retry-After", "1");
   exchange->answer({.status = error.status, .fields = std::move(fields), .body = error.json()});
 }
 
@@ -103,6 +104,11 @@ const Service::Route Service::routes[] = {
      [](Service& s, Exchange e) { s.live(std::move(e)); }},
     {{.method = "GET", .path = "/plan", .about = "What was chosen, by whom and why.", .answer = "Plan"},
      [](Service& s, Exchange e) { s.plan(std::move(e)); }},
+    {{.method = "GET",
+      .path = "/tokenizer_info",
+      .about = "The tokenizer's configuration and the chat template.",
+      .answer = "TokenizerInfo"},
+     [](Service& s, Exchange e) { s.tokenizer_info(std::move(e)); }},
     {{.method = "GET", .path = "/v1/models", .about = "The models served.", .answer = "ModelList"},
      [](Service& s, Exchange e) { s.models(std::move(e)); }},
     {{.method = "GET", .path = "/v1/models/{model}", .about = "One of them.", .answer = "Model"},
@@ -139,6 +145,7 @@ Service::Service(http::SocketServer& server, ServiceOptions options, const Clock
     : server_(server),
       options_(std::move(options)),
       clock_(clock),
+      memory_(options_.request_bytes),
       work_(std::make_unique<WorkQueue>(work_threads, std::max(options_.most_waiting, least_work))) {}
 
 Service::~Service() {
@@ -157,7 +164,8 @@ http::Handler Service::handler() {
           }};
 }
 
-void Service::begin(std::unique_ptr<Engine> engine, ServedText text) {
+void Service::begin(std::unique_ptr<Engine> engine, ServedText text, std::chrono::nanoseconds step_limit) {
+  step_limit_ = step_limit;
   text_ = std::move(text);
   created_ = written_at(engine->model().folder);
   metrics_.emplace(options_.served_name, engine->model(), clock_);
@@ -238,15 +246,13 @@ std::optional<ApiError> Service::refused(const http::HttpRequest& request) const
 }
 
 void Service::health(Exchange exchange) {
-  const auto say = [&](int status, std::string_view state) {
-    exchange->answer({.status = status, .body = "{\"status\":\"" + std::string(state) + "\"}"});
-  };
-  if (!engine_) return say(503, "loading");
-  if (failed()) return say(503, "failed");
-  if (draining_) return say(503, "draining");
-  if (since_a_step() > overdue) return say(503, "stuck");
-  // Something runs over a library that a gate refuses, because the user said so.
-  say(200, engine_->model().plan.degraded_by().empty() ? "ok" : "degraded");
+  const Health health = health_of({.loaded = engine_ != nullptr,
+                                   .failed = failed(),
+                                   .draining = draining_,
+                                   .degraded = engine_ && !engine_->model().plan.degraded_by().empty(),
+                                   .since_a_step = since_a_step(),
+                                   .step_limit = step_limit_});
+  exchange->answer({.status = health.status, .body = "{\"status\":\"" + std::string(health.state) + "\"}"});
 }
 
 void Service::version(Exchange exchange) {
@@ -304,6 +310,15 @@ void Service::models(Exchange exchange) {
 
 void Service::plan(Exchange exchange) { exchange->answer({.body = plan_json(engine_->model().plan)}); }
 
+// Nothing that /tokenize would not tell of a conversation too, so it is as open as that is.
+void Service::tokenizer_info(Exchange exchange) {
+  if (text_->tokenizer_info.empty()) {
+    return answer_error(
+        exchange, {.status = 404, .message = "this model has no tokenizer_config.json that can be read"});
+  }
+  exchange->answer({.body = text_->tokenizer_info});
+}
+
 void Service::openapi(Exchange exchange) {
   std::vector<RouteInfo> infos;
   for (const Route& route : routes) infos.push_back(route.info);
@@ -314,21 +329,35 @@ Preparer Service::preparer() const {
   return {.text = *text_, .model = engine_->model(), .served_name = options_.served_name};
 }
 
-// A request is never written again, so the work's thread may read it; answering is the I/O thread's.
-void Service::prepare(const Exchange& exchange, std::function<void()> work) {
-  if (!work_->add(std::move(work)))
-    answer_full(exchange, "too many requests wait to be read; try again later");
+template <class Made>
+void Service::work_on(Exchange exchange, Make<Made> make, std::function<void(Made made)> finish) {
+  std::string body = exchange->take_body();
+  std::optional<RequestMemory::Share> memory = memory_.admit(body.capacity());
+  if (!memory) return answer_error(exchange, no_room());
+  struct Work {
+    std::string body;
+    RequestMemory::Share memory;
+    std::optional<std::variant<Made, ApiError>> made;
+  };
+  const auto work =
+      std::make_shared<Work>(Work{.body = std::move(body), .memory = *std::move(memory), .made = {}});
+  const bool taken = work_->add([this, work, exchange, make = std::move(make), finish = std::move(finish)] {
+    work->made.emplace(make(std::move(work->body), std::move(work->memory)));
+    server_.post([work, exchange, finish] {
+      if (const auto* error = std::get_if<ApiError>(&*work->made)) return answer_error(exchange, *error);
+      finish(std::get<Made>(*std::move(work->made)));
+    });
+  });
+  if (!taken) answer_full(exchange, "too many requests wait to be read; try again later");
 }
 
 void Service::generate(Exchange exchange, Endpoint endpoint) {
-  prepare(exchange, [this, exchange, endpoint]() mutable {
-    auto prepared = std::make_shared<std::variant<PreparedRequest, ApiError>>(
-        preparer().generation(endpoint, exchange->request().body));
-    server_.post([this, exchange = std::move(exchange), prepared] {
-      if (const auto* error = std::get_if<ApiError>(prepared.get())) return answer_error(exchange, *error);
-      start(exchange, std::get<PreparedRequest>(std::move(*prepared)));
-    });
-  });
+  work_on<PreparedRequest>(
+      exchange,
+      [this, endpoint](std::string body, RequestMemory::Share memory) {
+        return preparer().generation(endpoint, std::move(body), std::move(memory));
+      },
+      [this, exchange](PreparedRequest prepared) { start(exchange, std::move(prepared)); });
 }
 
 void Service::start(Exchange exchange, PreparedRequest prepared) {
@@ -414,15 +443,14 @@ void Service::take(std::vector<DeliveredEvent> events) {
 }
 
 void Service::work(Exchange exchange,
-                   std::variant<std::string, ApiError> (Preparer::*make)(std::string body) const) {
-  prepare(exchange, [this, exchange, make]() mutable {
-    auto made =
-        std::make_shared<std::variant<std::string, ApiError>>((preparer().*make)(exchange->request().body));
-    server_.post([exchange = std::move(exchange), made] {
-      if (const auto* error = std::get_if<ApiError>(made.get())) return answer_error(exchange, *error);
-      exchange->answer({.body = std::get<std::string>(std::move(*made))});
-    });
-  });
+                   std::variant<std::string, ApiError> (Preparer::*make)(std::string body,
+                                                                         RequestMemory::Share memory) const) {
+  work_on<std::string>(
+      exchange,
+      [this, make](std::string body, RequestMemory::Share memory) {
+        return (preparer().*make)(std::move(body), std::move(memory));
+      },
+      [exchange](std::string answer) { exchange->answer({.body = std::move(answer)}); });
 }
 
 }  // namespace nibble::api

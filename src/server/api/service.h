@@ -13,6 +13,7 @@
 #include "engine/engine_thread.h"
 #include "server/api/generation.h"
 #include "server/api/prepare.h"
+#include "server/api/request_memory.h"
 #include "server/api/tagged_exchange.h"
 #include "server/http/socket_server.h"
 #include "server/metrics.h"
@@ -27,6 +28,7 @@ struct ServiceOptions {
   std::uint64_t seed = 0;   // of requests that name none
   std::chrono::seconds request_time{
       0};  // for an answer, from when its prompt is ready; 0: as long as it takes
+  std::size_t request_bytes = std::size_t{256} << 20;  // that all requests may hold (request_memory.h)
 };
 
 class Service {
@@ -37,8 +39,9 @@ class Service {
   ~Service();
 
   http::Handler handler();
-  // On the I/O thread.
-  void begin(std::unique_ptr<Engine> engine, ServedText text);
+  // On the I/O thread. `step_limit`: how long a step may take before /health calls the engine stuck; 0: as
+  // long as it takes.
+  void begin(std::unique_ptr<Engine> engine, ServedText text, std::chrono::nanoseconds step_limit = {});
   // No more generations are taken; those that run end by themselves.
   void drain() { draining_ = true; }
   // Those that run end now, each with an error that says so.
@@ -60,17 +63,25 @@ class Service {
 
   void handle(Exchange exchange);
   std::optional<ApiError> refused(const http::HttpRequest& request) const;
-  void prepare(const Exchange& exchange, std::function<void()> work);
+  // Takes the request's body to another thread, where `make` makes something of it and of its share of the
+  // memory; `finish` gets that back here. An error is answered here too, one for want of room among them.
+  template <class Made>
+  using Make = std::function<std::variant<Made, ApiError>(std::string body, RequestMemory::Share memory)>;
+  template <class Made>
+  void work_on(Exchange exchange, Make<Made> make, std::function<void(Made made)> finish);
   void health(Exchange exchange);
   void version(Exchange exchange);
   void metrics(Exchange exchange);
   void models(Exchange exchange);
   void live(Exchange exchange);
   void plan(Exchange exchange);
+  void tokenizer_info(Exchange exchange);
   void openapi(Exchange exchange);
   void generate(Exchange exchange, Endpoint endpoint);
   // An answer that takes time, made on the work queue.
-  void work(Exchange exchange, std::variant<std::string, ApiError> (Preparer::*make)(std::string body) const);
+  void work(Exchange exchange,
+            std::variant<std::string, ApiError> (Preparer::*make)(std::string body,
+                                                                  RequestMemory::Share memory) const);
   void start(Exchange exchange, PreparedRequest prepared);
   Preparer preparer() const;
   void take(std::vector<DeliveredEvent> events);
@@ -84,7 +95,9 @@ class Service {
   http::SocketServer& server_;
   const ServiceOptions options_;
   const Clock& clock_;
+  RequestMemory memory_;  // before all that holds shares of it
   std::optional<ServedText> text_;
+  std::chrono::nanoseconds step_limit_{0};
   std::unordered_map<RequestId, Running> running_;
   RequestId next_id_ = 1;
   bool draining_ = false;

@@ -19,6 +19,7 @@ class TaggedExchange final : public http::Exchange {
   void tag(std::string name, std::string value) { fields_.emplace_back(std::move(name), std::move(value)); }
 
   const http::HttpRequest& request() const override { return inner_->request(); }
+  std::string take_body() override { return inner_->take_body(); }
   void answer(http::Response response) override { inner_->answer(tagged(std::move(response))); }
   void begin_stream(http::Response head) override { inner_->begin_stream(tagged(std::move(head))); }
   void stream(std::string_view data) override { inner_->stream(data); }

@@ -26,6 +26,10 @@ class Connection::Turn final : public Exchange {
   }
 
   const HttpRequest& request() const override { return request_; }
+  std::string take_body() override {
+    connection_->owner_.let_go(std::exchange(held_, 0));
+    return std::exchange(request_.body, {});
+  }
 
   void answer(Response response) override {
     if (!here()) return;

@@ -28,6 +28,8 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
   virtual const HttpRequest& request() const = 0;
+  // The request's body, which is no longer counted as held by the server: its taker counts it, or lets it go.
+  virtual std::string take_body() { return request().body; }
   // A whole answer, or a stream. Once the client has gone all of these do nothing.
   virtual void answer(Response response) = 0;
   virtual void begin_stream(Response head) = 0;

@@ -21,7 +21,7 @@ struct ServerLimits {
   int connections = 4096;
   std::chrono::seconds write_time{30};   // without one byte taken by the client
   std::size_t unsent_bytes = 256 << 10;  // of one stream; a client that far behind is dropped
-  std::size_t held_bytes = 512 << 20;    // of all requests that arrive or are served; more get 503
+  std::size_t held_bytes = 256 << 20;    // of all requests that arrive; more get 503
   std::chrono::seconds linger_time{2};   // reading on after the last answer, so that it is not lost
   // A stream of server-sent events that says nothing for so long gets a comment; 0: never.
   std::chrono::milliseconds keep_alive_comment{15'000};

@@ -17,7 +17,8 @@ Result<std::unique_ptr<FrontEnd>> FrontEnd::start(const std::string& tokenizer, 
   NIBBLE_ASSIGN(std::unique_ptr<http::SocketServer> server,
                 http::SocketServer::listen("127.0.0.1", 0, limits));
   std::unique_ptr<FrontEnd> front(new FrontEnd(std::move(server), most_waiting));
-  front->service_.begin(make_fake_engine(pace, word, times), {.tokenizer = std::move(text), .chat = {}});
+  front->service_.begin(make_fake_engine(pace, word, times),
+                        {.tokenizer = std::move(text), .chat = {}, .tokenizer_info = {}});
   front->thread_ = std::thread([self = front.get()] { self->server_->run(self->gate_.handler()); });
   return front;
 }
