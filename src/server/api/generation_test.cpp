@@ -74,7 +74,19 @@ struct Answering {
 struct Read {
   std::string content, reasoning, finish;
   int finishes = 0;
+  std::string told;  // the bytes of the log-probabilities' tokens, joined
+  bool tells = false;
 };
+
+void read_logprobs(JsonValue choice, Read& read) {
+  const JsonValue logprobs = *choice.find("logprobs");
+  if (!logprobs.is_object()) return;
+  read.tells = true;
+  for (const JsonValue token : logprobs.find("content")->elements()) {
+    for (const JsonValue byte : token.find("bytes")->elements())
+      read.told += static_cast<char>(byte.as_integer());
+  }
+}
 
 // A stream's chunks joined; each must be a line of server-sent events with JSON in it.
 Read read_stream(const std::string& body) {
@@ -95,6 +107,7 @@ Read read_stream(const std::string& body) {
     EXPECT_TRUE(event.ok()) << data;
     const JsonValue choice = *event->root().find("choices")->elements().begin();
     const JsonValue delta = *choice.find("delta");
+    read_logprobs(choice, read);
     if (const auto text = delta.find("content")) read.content += text->as_string();
     if (const auto text = delta.find("reasoning_content")) read.reasoning += text->as_string();
     if (const auto finish = choice.find("finish_reason"); finish->is_string()) {
@@ -114,6 +127,7 @@ Read read_whole(const std::string& body) {
             .finish = std::string(choice.find("finish_reason")->as_string()),
             .finishes = 1};
   if (const auto text = message.find("reasoning_content")) read.reasoning = text->as_string();
+  read_logprobs(choice, read);
   return read;
 }
 
@@ -136,7 +150,7 @@ TEST(Generation, WhateverAModelSaysIsAnAnswerWithOneEndStreamedOrWhole) {
   const int rounds = count != nullptr ? std::atoi(count) : 4000;
   std::mt19937 random(3);
   const std::string fields[] = {"", R"("stop":["a","to="])", R"("logprobs":true,"top_logprobs":1)",
-                                R"("min_tokens":4,"stop":"e")"};
+                                R"("logprobs":true,"stop":["a","to="])", R"("min_tokens":4,"stop":"e")"};
   for (int round = 0; round < rounds; ++round) {
     const std::vector<TokenId> tokens = babble(random);
     const std::string& asked = fields[random() % std::size(fields)];
@@ -151,6 +165,9 @@ TEST(Generation, WhateverAModelSaysIsAnAnswerWithOneEndStreamedOrWhole) {
       ASSERT_EQ(answering.exchange->status, 200);
       reads[stream] = stream ? read_stream(answering.exchange->body) : read_whole(answering.exchange->body);
       ASSERT_EQ(reads[stream].finishes, 1);
+      if (reads[stream].tells) {
+        ASSERT_EQ(reads[stream].told, reads[stream].content);
+      }
     }
     ASSERT_EQ(reads[0].content, reads[1].content);
     ASSERT_EQ(reads[0].reasoning, reads[1].reasoning);
