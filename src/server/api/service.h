@@ -28,7 +28,7 @@ struct ServiceOptions {
   std::uint64_t seed = 0;   // of requests that name none
   std::chrono::seconds request_time{
       0};  // for an answer, from when its prompt is ready; 0: as long as it takes
-  std::size_t request_bytes = std::size_t{256} << 20;  // that all requests may hold (request_memory.h)
+  std::size_t request_bytes = std::size_t{384} << 20;  // that all requests may hold (request_memory.h)
 };
 
 class Service {
