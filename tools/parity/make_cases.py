@@ -187,22 +187,26 @@ def make_weights(spec, rng):
 
 
 def save_checkpoint(spec, tensors, folder):
+    save_files(config_of(spec), tensors, folder, spec.shards)
+
+
+def save_files(config, tensors, folder, shards=1):
     folder.mkdir(parents=True)
     def write(name, value):
         (folder / name).write_text(json.dumps(value, indent=2) + "\n")
-    write("config.json", config_of(spec))
+    write("config.json", config)
     write("generation_config.json", {"bos_token_id": BOS, "do_sample": True, "eos_token_id": [EOS, PAD, CALL],
                                      "pad_token_id": PAD, "transformers_version": "4.55.0"})
     example = ROOT / "tests/data/parity/example"
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copyfile(example / name, folder / name)
-    if spec.shards == 1:
+    if shards == 1:
         save_file(tensors, folder / "model.safetensors", {"format": "pt"})
         return
     names, where = list(tensors), {}
-    for s in range(spec.shards):
-        file = f"model-{s + 1:05}-of-{spec.shards:05}.safetensors"
-        part = names[s * len(names) // spec.shards:(s + 1) * len(names) // spec.shards]
+    for s in range(shards):
+        file = f"model-{s + 1:05}-of-{shards:05}.safetensors"
+        part = names[s * len(names) // shards:(s + 1) * len(names) // shards]
         save_file({n: tensors[n] for n in part}, folder / file, {"format": "pt"})
         where |= dict.fromkeys(part, file)
     total = sum(t.numel() * t.element_size() for t in tensors.values())
@@ -237,9 +241,9 @@ def router_modules(model):
 
 class RouterWatch:
     """Smallest distance between a chosen and a rejected expert, and which experts were hit, over all passes."""
-    def __init__(self, model, top_k):
+    def __init__(self, routers, top_k):
         self.margin, self.hit, self.top_k = math.inf, {}, top_k
-        self.handles = [r.register_forward_hook(self.hook(i)) for i, r in enumerate(router_modules(model))]
+        self.handles = [r.register_forward_hook(self.hook(i)) for i, r in enumerate(routers)]
     def hook(self, layer):
         def see(_, __, result):
             logits, _, chosen = result
@@ -393,38 +397,39 @@ def mistakes(spec):
     return found
 
 
-def sensitivity(spec, tensors, prompts):
+def sensitivity(family, spec, tensors, prompts):
     found = {}
-    for name, (change, rewrite) in mistakes(spec).items():
+    for name, (change, rewrite) in family.mistakes(spec).items():
         wrong = {n: rewrite(n, t) for n, t in tensors.items()} if rewrite else tensors
-        d = difference(load_reference(config_of(spec) | change, wrong), prompts)
+        d = difference(family.load_reference(family.config_of(spec) | change, wrong), prompts)
         found[name] = round(max(float(x.max()) for x in d.values()), 4)
     return found
 
 
-def make_case(name, spec, out):
+def make_case(name, spec, out, family=sys.modules[__name__]):
+    """`family` is a module with the config, weights, reference, routers and mistakes of one architecture."""
     torch.manual_seed(spec.seed)
     rng = np.random.default_rng([spec.seed, 20])
-    tensors = make_weights(spec, rng)
+    tensors = family.make_weights(spec, rng)
     folder = out / name
     shutil.rmtree(folder, ignore_errors=True)
-    save_checkpoint(spec, tensors, folder)
+    family.save_checkpoint(spec, tensors, folder)
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     template = jinja2.Template((folder / "chat_template.jinja").read_text())
 
-    model = load_reference(config_of(spec), tensors)
+    model = family.load_reference(family.config_of(spec), tensors)
     prompts = choose_prompts(model, rng, tokenizer, template)
-    watch, cached_vs_whole = RouterWatch(model, spec.top_k), 0.0
+    watch, cached_vs_whole = RouterWatch(family.router_modules(model), spec.top_k), 0.0
     answers = []
     for p in prompts:
         a, d = answer(model, p)
         answers.append(a)
         cached_vs_whole = max(cached_vs_whole, d)
     watch.close()
-    bf16 = yardstick(load_reference(config_of(spec), tensors, torch.bfloat16), answers)
+    bf16 = yardstick(family.load_reference(family.config_of(spec), tensors, torch.bfloat16), answers)
     entropy = [e for p in answers for e in p["entropy"]]
     margins = [m for p in answers for m in p["margins"]]
-    wrong = sensitivity(spec, tensors, answers)
+    wrong = sensitivity(family, spec, tensors, answers)
     statistics = {
         "entropy_mean": round(float(np.mean(entropy)), 3), "entropy_min": min(entropy), "entropy_uniform": round(math.log(spec.vocab), 3),
         "margin_min": round(min(margins), 4), "margin_median": round(float(np.median(margins)), 4),
@@ -438,7 +443,7 @@ def make_case(name, spec, out):
     problems += [f"layer {k} uses {len(v)} experts" for k, v in watch.hit.items() if len(v) < spec.experts]
 
     expected = {
-        "case": name, "model_type": "gpt_oss", "vocab_size": spec.vocab, "steps": STEPS, "top": TOP,
+        "case": name, "model_type": family.config_of(spec)["model_type"], "vocab_size": spec.vocab, "steps": STEPS, "top": TOP,
         "reference": {"transformers": transformers.__version__, "torch": torch.__version__, "dtype": "float32", "attention": "eager", "experts": "eager"},
         "weights_in_checkpoint": True,
         "sha256": {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in sorted(folder.glob("*.safetensors"))},
