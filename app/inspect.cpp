@@ -27,8 +27,8 @@ std::string shown(const std::string& name) {
 }
 
 void print_config(const ModelConfig& config, Console& console) {
-  const auto sliding =
-      std::count(config.layer_types.begin(), config.layer_types.end(), LayerType::sliding_attention);
+  const auto sliding = std::count_if(config.layers.begin(), config.layers.end(),
+                                     [](const LayerDescription& layer) { return layer.window > 0; });
   std::fprintf(console.out, "architecture   %s\n", config.architecture.c_str());
   std::fprintf(console.out, "layers         %" PRId64 " of width %" PRId64 "\n", config.num_hidden_layers,
                config.hidden_size);
@@ -99,7 +99,8 @@ void write_config(const ModelConfig& config, JsonWriter& json) {
       .member("intermediate_size", config.intermediate_size)
       .member("swiglu_limit", config.swiglu_limit);
   json.key("layer_types").begin_array();
-  for (const LayerType type : config.layer_types) json.value(layer_type_name(type));
+  for (const LayerDescription& layer : config.layers)
+    json.value(layer.window > 0 ? "sliding_attention" : "full_attention");
   json.end_array().key("yarn");
   if (config.yarn) {
     json.begin_object()

@@ -1,13 +1,14 @@
-// One parse function an architecture, from config.json's fields; model_config.cpp lists them. The eos ids
-// and the architecture's name are filled in by the caller.
+// What architecture.cpp lists: an architecture's reader and its weights.
 #pragma once
 
-#include "base/status.h"
-#include "checkpoint/config_fields.h"
-#include "checkpoint/model_config.h"
+#include "checkpoint/architecture.h"
 
 namespace nibble {
 
-Result<ModelConfig> parse_gpt_oss_config(const ConfigFields& fields);
+Result<ModelConfig> parse_gpt_oss_config(const ConfigFields& fields, QuantizationScheme quantization);
+void visit_gpt_oss_weights(const ModelConfig& config, const VisitWeight& visit);
+
+Result<ModelConfig> parse_qwen3_moe_config(const ConfigFields& fields, QuantizationScheme quantization);
+void visit_qwen3_moe_weights(const ModelConfig& config, const VisitWeight& visit);
 
 }  // namespace nibble

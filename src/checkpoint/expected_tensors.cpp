@@ -2,77 +2,33 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
-#include <functional>
 #include <span>
 #include <string_view>
 
 #include "base/quote.h"
+#include "formats/bf16.h"
+#include "formats/e4m3.h"
 #include "formats/e8m0.h"
+#include "formats/fp8_block.h"
 #include "formats/mxfp4.h"
+#include "formats/nvfp4.h"
 
 namespace nibble {
 namespace {
 
-using Visit = std::function<void(ExpectedTensor)>;
-
-// A linear layer [rows, cols] in bf16, with its bias where there is one.
-void visit_linear(const std::string& name, std::int64_t rows, std::int64_t cols, bool bias,
-                  const Visit& visit) {
-  visit({.name = name + ".weight", .shape = {rows, cols}});
-  if (bias) visit({.name = name + ".bias", .shape = {rows}});
+// run(name) for each module that a weight stands for.
+template <class Run>
+void for_each_module(const Weight& weight, const Run& run) {
+  if (weight.own_experts == 0) return run(weight.name);
+  for (std::int64_t expert = 0; expert < weight.own_experts; ++expert) run(weight.name_of(expert));
 }
 
-// Every expert's matrix [rows, cols] in MXFP4, with a bias in bf16.
-void visit_experts(const std::string& name, std::int64_t experts, std::int64_t rows, std::int64_t cols,
-                   const Visit& visit) {
-  const std::int64_t blocks = cols / mxfp4_block;
-  visit({.name = name + "_blocks",
-         .dtype = DType::u8,
-         .shape = {experts, rows, blocks, mxfp4_block_bytes},
-         .use = TensorUse::experts,
-         .by_expert = true});
-  visit({.name = name + "_scales",
-         .dtype = DType::u8,
-         .shape = {experts, rows, blocks},
-         .use = TensorUse::experts,
-         .by_expert = true,
-         .e8m0_scales = true});
-  visit({.name = name + "_bias", .shape = {experts, rows}, .use = TensorUse::experts, .by_expert = true});
-}
-
-// One layer of gpt-oss.
-void visit_gpt_oss_layer(const ModelConfig& config, std::int64_t layer, const Visit& visit) {
-  const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-  const std::int64_t hidden = config.hidden_size;
-  const std::int64_t q_rows = config.num_attention_heads * config.head_dim;
-  const std::int64_t kv_rows = config.num_key_value_heads * config.head_dim;
-  const bool bias = config.attention_bias;
-  visit({.name = prefix + "input_layernorm.weight", .shape = {hidden}});
-  visit_linear(prefix + "self_attn.q_proj", q_rows, hidden, bias, visit);
-  visit_linear(prefix + "self_attn.k_proj", kv_rows, hidden, bias, visit);
-  visit_linear(prefix + "self_attn.v_proj", kv_rows, hidden, bias, visit);
-  visit({.name = prefix + "self_attn.sinks", .shape = {config.num_attention_heads}});
-  visit_linear(prefix + "self_attn.o_proj", hidden, q_rows, bias, visit);
-  visit({.name = prefix + "post_attention_layernorm.weight", .shape = {hidden}});
-  const std::int64_t experts = config.num_local_experts;
-  visit({.name = prefix + "mlp.router.weight", .shape = {experts, hidden}, .by_expert = true});
-  visit({.name = prefix + "mlp.router.bias", .shape = {experts}, .by_expert = true});
-  visit_experts(prefix + "mlp.experts.gate_up_proj", experts, 2 * config.intermediate_size, hidden, visit);
-  visit_experts(prefix + "mlp.experts.down_proj", experts, hidden, config.intermediate_size, visit);
-}
-
-// Visits instead of returning a list, so that a small file with a configuration of a thousand layers
-// costs no memory before it is refused.
-void visit_expected(const ModelConfig& config, const Visit& visit) {
-  visit({.name = "model.embed_tokens.weight",
-         .shape = {config.vocab_size, config.hidden_size},
-         .use = TensorUse::one_row});
-  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
-    visit_gpt_oss_layer(config, layer, visit);
-  visit({.name = "model.norm.weight", .shape = {config.hidden_size}});
-  if (!config.tie_word_embeddings)
-    visit({.name = "lm_head.weight", .shape = {config.vocab_size, config.hidden_size}});
+void visit_expected(const ModelConfig& config, const VisitTensor& visit) {
+  visit_weights(config, [&](const Weight& weight) {
+    for_each_module(weight, [&](const std::string& name) { visit_stored(weight, name, visit); });
+  });
 }
 
 // The index of element `position` of a tensor, "[3, 17, 2]".
@@ -85,24 +41,70 @@ std::string index_text(const Shape& shape, std::int64_t position) {
   return "[" + text + "]";
 }
 
-Status check_scales(std::string_view name, const ConstTensor& scales) {
-  const auto bytes = scales.as<std::uint8_t>();
+// Where the first value of `bad` lies, and how many there are.
+struct Found {
+  std::int64_t first = -1, count = 0;
+};
+template <class T, class Bad>
+Found find_values(const ConstTensor& tensor, const Bad& bad) {
+  Found found;
+  const auto values = tensor.as<T>();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!bad(values[i])) continue;
+    if (found.count++ == 0) found.first = static_cast<std::int64_t>(i);
+  }
+  return found;
+}
+
+bool is_no_multiple(float value) { return !(value > 0 && std::isfinite(value)); }
+
+Status check_e8m0(std::string_view name, const ConstTensor& scales) {
+  const std::span<const std::uint8_t> bytes{reinterpret_cast<const std::uint8_t*>(scales.data),
+                                            scales.bytes()};
   if (bytes.empty()) return {};
-  const void* found = std::memchr(bytes.data(), E8m0::nan_bits, bytes.size());
-  if (found == nullptr) return {};
-  const std::int64_t position = static_cast<const std::uint8_t*>(found) - bytes.data();
+  const void* first = std::memchr(bytes.data(), E8m0::nan_bits, bytes.size());
+  if (first == nullptr) return {};
+  const std::int64_t position = static_cast<const std::uint8_t*>(first) - bytes.data();
   const auto count = std::count(bytes.begin(), bytes.end(), E8m0::nan_bits);
   return broken_model("tensor " + quote(name) + " holds " + std::to_string(count) +
                       " scale bytes of 255, which is NaN, the first at " +
                       index_text(scales.shape, position));
 }
 
-// scales_are_read: somebody has looked at them, and none is NaN.
+Status check_scales(const ExpectedTensor& expected, const ConstTensor& scales) {
+  Found found;
+  switch (expected.scales) {
+    case ScaleKind::none: return {};
+    case ScaleKind::e8m0: return check_e8m0(expected.name, scales);
+    case ScaleKind::e4m3:
+      found = find_values<E4m3>(scales, [](E4m3 value) { return (value.bits & 0x7f) == 0x7f; });
+      break;
+    case ScaleKind::multiple:
+      found = scales.dtype == DType::f32
+                  ? find_values<float>(scales, is_no_multiple)
+                  : find_values<Bf16>(scales, [](Bf16 value) { return is_no_multiple(value.to_float()); });
+      break;
+  }
+  if (found.count == 0) return {};
+  return broken_model("tensor " + quote(expected.name) + " holds " + std::to_string(found.count) +
+                      (expected.scales == ScaleKind::e4m3
+                           ? " scales that are NaN"
+                           : " scales that are NaN, zero, infinite or negative") +
+                      ", the first at " + index_text(scales.shape, found.first));
+}
+
+// Scales of which a checkpoint has many, a byte a block.
+bool has_block_scales(const ExpectedTensor& expected) {
+  return expected.scales == ScaleKind::e8m0 || expected.scales == ScaleKind::e4m3;
+}
+
+// block_scales_are_read: somebody has looked at them, and none is NaN.
 Status compare_one(const ModelConfig& config, const ExpectedTensor& expected, const WeightSource& source,
-                   bool scales_are_read) {
-  Result<ConstTensor> tensor = source.required(expected.name, expected.dtype, expected.shape);
-  if (tensor.ok())
-    return expected.e8m0_scales && !scales_are_read ? check_scales(expected.name, *tensor) : Status();
+                   bool block_scales_are_read) {
+  if (expected.optional) return {};
+  Result<ConstTensor> tensor = required_tensor(expected, source);
+  if (tensor.ok() && block_scales_are_read && has_block_scales(expected)) return {};
+  if (tensor.ok()) return check_scales(expected, *tensor);
   const StoredTensor* stored = source.find(expected.name);
   if (stored != nullptr && expected.by_expert && stored->tensor.dtype == expected.dtype &&
       stored->tensor.shape.rank() == expected.shape.rank() && stored->tensor.shape[0] != expected.shape[0]) {
@@ -113,28 +115,112 @@ Status compare_one(const ModelConfig& config, const ExpectedTensor& expected, co
   return tensor.status();
 }
 
+// Why a tensor that no weight has may lie there after all: exporters leave scales for keys and values.
+bool is_left_over(std::string_view name) { return name.ends_with(".k_scale") || name.ends_with(".v_scale"); }
+
 }  // namespace
+
+void visit_stored(const Weight& weight, const std::string& name, const VisitTensor& visit) {
+  ExpectedTensor tensor{
+      .name = name, .shape = weight.shape, .use = weight.use, .by_expert = weight.by_expert};
+  if (!weight.is_matrix()) return visit(tensor);
+  const int rank = weight.shape.rank();
+  const std::int64_t rows = weight.shape[rank - 2], cols = weight.shape[rank - 1];
+  // One of the tensors beside the codes.
+  const auto part = [&](const char* suffix, DType dtype, const Shape& shape, ScaleKind scales) {
+    ExpectedTensor made = tensor;
+    made.name = name + suffix;
+    made.dtype = made.other_dtype = dtype;
+    made.shape = shape;
+    made.scales = scales;
+    return made;
+  };
+  const auto one = [&](const char* suffix, bool optional) {
+    ExpectedTensor made = part(suffix, DType::f32, {1}, ScaleKind::multiple);
+    made.one_value = true;
+    made.optional = optional;
+    visit(made);
+  };
+  switch (weight.format) {
+    case TensorFormat::bf16: return visit(part(".weight", DType::bf16, weight.shape, ScaleKind::none));
+    case TensorFormat::mxfp4_blocks: {
+      const std::int64_t experts = weight.shape[0], blocks = cols / mxfp4_block;
+      visit(part("_blocks", DType::u8, {experts, rows, blocks, mxfp4_block_bytes}, ScaleKind::none));
+      return visit(part("_scales", DType::u8, {experts, rows, blocks}, ScaleKind::e8m0));
+    }
+    case TensorFormat::mxfp4_packed: {
+      visit(part(".weight_packed", DType::u8, {rows, cols / 2}, ScaleKind::none));
+      ExpectedTensor scales = part(".weight_scale", DType::u8, {rows, cols / mxfp4_block}, ScaleKind::e8m0);
+      scales.other_dtype = DType::f8_e8m0;
+      return visit(scales);
+    }
+    case TensorFormat::fp8_block: {
+      visit(part(".weight", DType::f8_e4m3, {rows, cols}, ScaleKind::none));
+      ExpectedTensor scales =
+          part(".weight_scale_inv", DType::f32, {fp8_tiles(rows), fp8_tiles(cols)}, ScaleKind::multiple);
+      scales.other_dtype = DType::bf16;
+      return visit(scales);
+    }
+    case TensorFormat::nvfp4:
+      visit(part(".weight", DType::u8, {rows, cols / 2}, ScaleKind::none));
+      visit(part(".weight_scale", DType::f8_e4m3, {rows, cols / nvfp4_block}, ScaleKind::e4m3));
+      one(".weight_scale_2", false);
+      return one(".input_scale", true);
+    case TensorFormat::nvfp4_packed:
+      visit(part(".weight_packed", DType::u8, {rows, cols / 2}, ScaleKind::none));
+      visit(part(".weight_scale", DType::f8_e4m3, {rows, cols / nvfp4_block}, ScaleKind::e4m3));
+      one(".weight_global_scale", false);
+      return one(".input_global_scale", true);
+  }
+}
+
+Result<ConstTensor> required_tensor(const ExpectedTensor& expected, const WeightSource& source) {
+  const StoredTensor* stored = source.find(expected.name);
+  DType dtype = expected.dtype;
+  Shape shape = expected.shape;
+  if (stored != nullptr) {
+    if (stored->tensor.dtype == expected.other_dtype) dtype = expected.other_dtype;
+    if (expected.one_value && stored->tensor.shape.rank() <= 1 && stored->tensor.count() == 1)
+      shape = stored->tensor.shape;
+  }
+  return source.required(expected.name, dtype, shape);
+}
 
 std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
   std::vector<ExpectedTensor> tensors;
-  visit_expected(config, [&](ExpectedTensor tensor) { tensors.push_back(std::move(tensor)); });
+  visit_expected(config, [&](ExpectedTensor tensor) {
+    if (!tensor.optional) tensors.push_back(std::move(tensor));
+  });
   return tensors;
 }
 
 std::int64_t active_bytes_per_token(const ModelConfig& config) {
-  std::int64_t bytes = 0;
+  std::int64_t bytes = 0, expert_bytes = 0;
   visit_expected(config, [&](const ExpectedTensor& tensor) {
+    if (tensor.optional) return;
     switch (tensor.use) {
       case TensorUse::whole: bytes += tensor.bytes(); break;
       case TensorUse::one_row: bytes += tensor.bytes() / config.vocab_size; break;
-      case TensorUse::experts:
-        bytes += tensor.bytes() / config.num_local_experts * config.num_experts_per_tok;
-        break;
+      case TensorUse::experts: expert_bytes += tensor.bytes(); break;
     }
   });
+  bytes += expert_bytes / config.num_local_experts * config.num_experts_per_tok;
   // A tied embedding is read whole as lm_head.
   if (config.tie_word_embeddings) bytes += config.vocab_size * config.hidden_size * 2;
   return bytes;
+}
+
+void read_stored_formats(ModelConfig& config, const WeightSource& source) {
+  std::vector<std::pair<std::string, TensorFormat>> plain;
+  visit_weights(config, [&](const Weight& weight) {
+    if (!weight.is_matrix() || weight.own_experts > 0 || weight.format == TensorFormat::bf16 ||
+        weight.format == TensorFormat::mxfp4_blocks)
+      return;
+    const StoredTensor* stored = source.find(weight.name + ".weight");
+    if (stored != nullptr && stored->tensor.dtype == DType::bf16)
+      plain.emplace_back(weight.name, TensorFormat::bf16);
+  });
+  config.quantization.set_formats(plain);
 }
 
 namespace {
@@ -142,20 +228,28 @@ namespace {
 // Whether no scale of any tensor is NaN; the threads take pieces of all of them.
 bool scales_are_numbers(const ModelConfig& config, const WeightSource& source, ThreadPool& threads) {
   constexpr std::size_t piece = std::size_t{1} << 20;
-  std::vector<std::span<const std::uint8_t>> pieces;
+  struct Piece {
+    ScaleKind kind;
+    std::span<const std::uint8_t> bytes;
+    bool has_nan() const {
+      if (kind == ScaleKind::e8m0) return std::memchr(bytes.data(), E8m0::nan_bits, bytes.size()) != nullptr;
+      return std::any_of(bytes.begin(), bytes.end(), [](std::uint8_t byte) { return (byte & 0x7f) == 0x7f; });
+    }
+  };
+  std::vector<Piece> pieces;
   visit_expected(config, [&](const ExpectedTensor& expected) {
-    if (!expected.e8m0_scales) return;
-    const Result<ConstTensor> tensor = source.required(expected.name, expected.dtype, expected.shape);
+    if (!has_block_scales(expected)) return;
+    const Result<ConstTensor> tensor = required_tensor(expected, source);
     if (!tensor.ok()) return;
-    const auto bytes = tensor->as<std::uint8_t>();
+    const std::span<const std::uint8_t> bytes(reinterpret_cast<const std::uint8_t*>(tensor->data),
+                                              tensor->bytes());
     for (std::size_t at = 0; at < bytes.size(); at += piece)
-      pieces.push_back(bytes.subspan(at, std::min(piece, bytes.size() - at)));
+      pieces.push_back({expected.scales, bytes.subspan(at, std::min(piece, bytes.size() - at))});
   });
   std::atomic<bool> numbers = true;
   threads.parallel_for(static_cast<int>(pieces.size()), [&](int begin, int end) {
     for (int i = begin; i < end; ++i) {
-      const std::span<const std::uint8_t> bytes = pieces[static_cast<std::size_t>(i)];
-      if (std::memchr(bytes.data(), E8m0::nan_bits, bytes.size()) != nullptr) numbers = false;
+      if (pieces[static_cast<std::size_t>(i)].has_nan()) numbers = false;
     }
   });
   return numbers;
@@ -172,7 +266,7 @@ void compare(const ModelConfig& config, const WeightSource& source, bool scales_
     }
   });
   for (std::size_t i = 0; i < known.size(); ++i) {
-    if (known[i]) continue;
+    if (known[i] || is_left_over(source.tensors()[i].name)) continue;
     problems.add(broken_model("tensor " + quote(source.tensors()[i].name) + " is extra: " +
                               config.architecture + " with this configuration has no such tensor"));
   }

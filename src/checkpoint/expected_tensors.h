@@ -2,12 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "base/thread_pool.h"
-#include "checkpoint/model_config.h"
+#include "checkpoint/architecture.h"
 #include "checkpoint/problems.h"
 #include "checkpoint/weight_source.h"
 #include "tensor/dtype.h"
@@ -15,23 +16,34 @@
 
 namespace nibble {
 
-// How much of a tensor one token reads.
-enum class TensorUse : std::uint8_t {
-  whole,    // attention, norms, router, lm_head
-  one_row,  // the embedding
-  experts,  // num_experts_per_tok of num_local_experts
+// What a tensor of scales must not hold.
+enum class ScaleKind : std::uint8_t {
+  none,      // no scales
+  e8m0,      // bytes of which 255 means NaN
+  e4m3,      // NaN
+  multiple,  // of many values: NaN, infinity, zero, or less
 };
 
 struct ExpectedTensor {
   std::string name;
   DType dtype = DType::bf16;
+  DType other_dtype = DType::bf16;  // that it may have as well; dtype again where there is none
   Shape shape;
   TensorUse use = TensorUse::whole;
-  bool by_expert = false;    // its first axis counts experts
-  bool e8m0_scales = false;  // bytes of which 255 means NaN
+  bool by_expert = false;  // its first axis counts experts
+  bool one_value = false;  // of the shape [1] or []
+  bool optional = false;   // read by others, not by nibble: may be absent, and of any shape
+  ScaleKind scales = ScaleKind::none;
 
   std::int64_t bytes() const { return shape.count() * static_cast<std::int64_t>(dtype_bytes(dtype)); }
 };
+
+// The tensors that hold a weight in its format, codes first; `name` is the module's, or a vector's tensor.
+using VisitTensor = std::function<void(ExpectedTensor)>;
+void visit_stored(const Weight& weight, const std::string& name, const VisitTensor& visit);
+
+// The stored one, or what is wrong with it.
+Result<ConstTensor> required_tensor(const ExpectedTensor& expected, const WeightSource& source);
 
 // In the order of the forward pass.
 std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config);
@@ -40,7 +52,11 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config);
 // the experts, and one row of the embedding.
 std::int64_t active_bytes_per_token(const ModelConfig& config);
 
-// What is missing, extra, of another dtype or shape, or holds a scale that is NaN. Reads every scale.
+// Lets the config say of each module what the files have: one that a scheme quantizes may have stayed in
+// bf16, if it is not an expert's.
+void read_stored_formats(ModelConfig& config, const WeightSource& source);
+
+// What is missing, extra, of another dtype or shape, or holds a scale that is no scale. Reads every scale.
 void compare_tensors(const ModelConfig& config, const WeightSource& source, Problems& problems);
 
 // The same for loading: the first problem. The threads read the scales together.

@@ -1,6 +1,7 @@
 #include "checkpoint/inspect.h"
 
 #include <algorithm>
+#include <map>
 #include <string_view>
 
 #include "checkpoint/expected_tensors.h"
@@ -36,6 +37,27 @@ Format format_of(const WeightSource& source, const StoredTensor& stored) {
   return {name, name, 1};
 }
 
+// The tensors of weights that are not stored as they are multiplied, by name: codes and scales.
+std::map<std::string, Format> quantized_tensors(const ModelConfig& config, const WeightSource& source) {
+  std::map<std::string, Format> formats;
+  visit_weights(config, [&](const Weight& weight) {
+    if (!weight.is_matrix() || weight.format == TensorFormat::bf16) return;
+    const std::string name(tensor_format_name(weight.format));
+    const std::int64_t a_byte = weight.format == TensorFormat::fp8_block ? 1 : 2;
+    for (std::int64_t expert = 0; expert < std::max<std::int64_t>(weight.own_experts, 1); ++expert) {
+      bool codes = true;
+      visit_stored(
+          weight, weight.own_experts > 0 ? weight.name_of(expert) : weight.name,
+          [&](const ExpectedTensor& tensor) {
+            if (source.find(tensor.name) != nullptr)
+              formats[tensor.name] = {name + (codes ? " codes" : " scales"), name, codes ? a_byte : 0};
+            codes = false;
+          });
+    }
+  });
+  return formats;
+}
+
 void add_to(FormatTotal& total, const Format& format, const ConstTensor& tensor) {
   ++total.tensors;
   total.parameters += tensor.count() * format.values_per_element;
@@ -49,14 +71,20 @@ Inspection inspect_model(const std::filesystem::path& folder) {
   report.folder = folder;
   Result<ModelConfig> config = read_model_config(folder);
   if (config.ok()) {
-    report.active_bytes = active_bytes_per_token(*config);
     report.config = std::move(config).value();
   } else {
     report.problems.add(config.status());
   }
   const WeightSource source = WeightSource::open(folder, FileAccess::map_or_read, report.problems);
+  std::map<std::string, Format> formats;
+  if (report.config) {
+    read_stored_formats(*report.config, source);
+    report.active_bytes = active_bytes_per_token(*report.config);
+    formats = quantized_tensors(*report.config, source);
+  }
   for (const StoredTensor& stored : source.tensors()) {
-    const Format format = format_of(source, stored);
+    const auto known = formats.find(stored.name);
+    const Format format = known != formats.end() ? known->second : format_of(source, stored);
     report.tensors.push_back({.name = stored.name,
                               .file = source.files()[stored.file].path().filename().native(),
                               .format = format.label,

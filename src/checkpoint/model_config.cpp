@@ -1,24 +1,15 @@
 #include "checkpoint/model_config.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/json.h"
 #include "base/quote.h"
-#include "checkpoint/architectures.h"
+#include "checkpoint/architecture.h"
 #include "checkpoint/config_fields.h"
 #include "checkpoint/text_file.h"
 
 namespace nibble {
 namespace {
-
-struct Architecture {
-  std::string_view name;
-  Result<ModelConfig> (*parse)(const ConfigFields& fields);
-};
-constexpr std::array architectures = {
-    Architecture{"GptOssForCausalLM", parse_gpt_oss_config},
-};
 
 // Generous for a config.json, far below what could hurt.
 constexpr JsonLimits config_limits{.max_bytes = std::size_t{4} << 20, .max_depth = 32, .max_values = 1 << 18};
@@ -30,19 +21,31 @@ Result<JsonDocument> parse_object(std::string text) {
   return document;
 }
 
-Result<const Architecture*> find_architecture(const ConfigFields& fields) {
+Result<const Architecture*> architecture_of(const ConfigFields& fields) {
   const std::optional<JsonValue> names = fields.find("architectures");
   if (!names) return fields.missing("architectures");
   if (!names->is_array() || names->size() != 1 || !(*names->elements().begin()).is_string()) {
     return fields.must_be("architectures", "a list of one name", *names);
   }
   const std::string_view name = (*names->elements().begin()).as_string();
-  std::string supported;
-  for (const Architecture& architecture : architectures) {
-    if (architecture.name == name) return &architecture;
-    supported += (supported.empty() ? "" : ", ") + std::string(architecture.name);
+  if (const Architecture* architecture = find_architecture(name)) return architecture;
+  return broken_model("the architecture " + quote(name) +
+                      " is not supported; supported are: " + architecture_names());
+}
+
+// What an object says of formats; a scheme without a method where there is none.
+Result<QuantizationScheme> quantization_in(const ConfigFields& fields, const char* name,
+                                           std::string_view only_method) {
+  const std::optional<JsonValue> object = fields.find(name);
+  if (!object) return QuantizationScheme{};
+  if (!object->is_object()) return fields.must_be(name, "an object", *object);
+  const ConfigFields inner(*object, name);
+  const std::optional<JsonValue> method = inner.find("quant_method");
+  if (!only_method.empty() && method && method->is_string() && method->as_string() != only_method) {
+    return broken_model(std::string(name) + ".quant_method must be " + quote(only_method) + ", not " +
+                        quote(method->as_string()));
   }
-  return broken_model("the architecture " + quote(name) + " is not supported; supported are: " + supported);
+  return read_quantization(inner);
 }
 
 // Adds the ids of eos_token_id: one, or a list of them.
@@ -68,18 +71,25 @@ Status add_eos_ids(const ConfigFields& fields, ModelConfig& config) {
 
 }  // namespace
 
-std::string_view layer_type_name(LayerType type) {
-  return type == LayerType::full_attention ? "full_attention" : "sliding_attention";
-}
-
-Result<ModelConfig> parse_model_config(std::string config_text, std::string generation_text) {
+Result<ModelConfig> parse_model_config(std::string config_text, std::string generation_text,
+                                       std::string quantization_text) {
   const auto in_file = [](const char* file, const Status& status) { return status.with_context(file); };
   Result<JsonDocument> document = parse_object(std::move(config_text));
   if (!document.ok()) return in_file("config.json", document.status());
   const ConfigFields fields(document->root());
-  const Result<const Architecture*> architecture = find_architecture(fields);
+  const Result<const Architecture*> architecture = architecture_of(fields);
   if (!architecture.ok()) return in_file("config.json", architecture.status());
-  Result<ModelConfig> config = (*architecture)->parse(fields);
+  Result<QuantizationScheme> quantization =
+      quantization_in(fields, "quantization_config", (*architecture)->only_method);
+  if (!quantization.ok()) return in_file("config.json", quantization.status());
+  if (quantization->method.empty() && !quantization_text.empty()) {
+    const Result<JsonDocument> beside = parse_object(std::move(quantization_text));
+    if (!beside.ok()) return in_file("hf_quant_config.json", beside.status());
+    quantization =
+        quantization_in(ConfigFields(beside->root()), "quantization", (*architecture)->only_method);
+    if (!quantization.ok()) return in_file("hf_quant_config.json", quantization.status());
+  }
+  Result<ModelConfig> config = (*architecture)->parse(fields, std::move(quantization).value());
   if (!config.ok()) return in_file("config.json", config.status());
   config->architecture = (*architecture)->name;
   if (const Status status = add_eos_ids(fields, *config); !status.ok()) return in_file("config.json", status);
@@ -102,12 +112,15 @@ Result<ModelConfig> parse_model_config(std::string config_text, std::string gene
 
 Result<ModelConfig> read_model_config(const std::filesystem::path& folder) {
   NIBBLE_ASSIGN(std::string config, read_text_file(folder / "config.json", config_limits.max_bytes));
-  std::string generation;
-  std::error_code ignored;
-  if (std::filesystem::exists(folder / "generation_config.json", ignored)) {
-    NIBBLE_ASSIGN(generation, read_text_file(folder / "generation_config.json", config_limits.max_bytes));
-  }
-  Result<ModelConfig> parsed = parse_model_config(std::move(config), std::move(generation));
+  const auto read_if_there = [&](const char* name) -> Result<std::string> {
+    std::error_code ignored;
+    if (!std::filesystem::exists(folder / name, ignored)) return std::string();
+    return read_text_file(folder / name, config_limits.max_bytes);
+  };
+  NIBBLE_ASSIGN(std::string generation, read_if_there("generation_config.json"));
+  NIBBLE_ASSIGN(std::string quantization, read_if_there("hf_quant_config.json"));
+  Result<ModelConfig> parsed =
+      parse_model_config(std::move(config), std::move(generation), std::move(quantization));
   if (!parsed.ok()) return parsed.status().with_context(quote(folder.native()));
   return parsed;
 }

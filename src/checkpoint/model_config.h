@@ -1,9 +1,11 @@
-// What a model's config.json says of its shape and arithmetic, read strictly into plain numbers: a field
-// that is missing, contradictory, absurd, or that would change the arithmetic in a way nibble does not
-// compute is refused by name. Nothing is guessed.
+// A model as its config.json describes it, read strictly into plain numbers: a field that is missing,
+// contradictory, absurd, or that would change the arithmetic in a way nibble does not compute is refused by
+// name. Nothing is guessed.
 //
-// To add an architecture: one parse function in <architecture>_config.cpp and its line in the list of
-// model_config.cpp.
+// This is the one description of a model. Which tensors it has follows from it (architecture.h), and from
+// those the checks of a checkpoint, what `inspect` prints, the plan's traits and memory, the binding of
+// weights and the KV cache. A layer names its parts (LayerDescription); the numbers of a part, which are the
+// same in all layers that have it, stand once.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +17,25 @@
 
 #include "base/status.h"
 #include "base/token_id.h"
+#include "checkpoint/quantization.h"
 #include "tensor/dtype.h"
 
 namespace nibble {
 
-enum class LayerType : std::uint8_t { full_attention, sliding_attention };
-std::string_view layer_type_name(LayerType type);
+enum class Mixer : std::uint8_t {
+  attention,  // keys and values by head, one for some heads of queries
+};
+
+enum class FeedForward : std::uint8_t {
+  experts,
+};
+
+struct LayerDescription {
+  Mixer mixer = Mixer::attention;
+  std::int64_t window = 0;  // keys a query sees, itself included; 0: all before it
+  FeedForward feed_forward = FeedForward::experts;
+  bool operator==(const LayerDescription&) const = default;
+};
 
 struct YarnScaling {
   double factor = 0;
@@ -31,40 +46,60 @@ struct YarnScaling {
   double attention_factor = 1;  // on cos and sin of q and k alike; 0.1 ln(factor) + 1 where not given
 };
 
+// How a router's logits become experts and their weights.
+enum class RouterScore : std::uint8_t {
+  softmax_of_chosen,  // the largest logits, a softmax over those alone
+  softmax_of_all,     // a softmax over all experts, its largest
+};
+
+// h of an expert from its gate and up projections.
+enum class ExpertActivation : std::uint8_t {
+  silu,            // silu(gate) * up
+  clamped_swiglu,  // gpt-oss: min(gate, limit) * sigmoid(1.702 gate) * (clamp(up) + 1)
+};
+
 struct ModelConfig {
   std::string architecture;  // "GptOssForCausalLM"
   std::int64_t vocab_size = 0;
   std::int64_t hidden_size = 0;
   std::int64_t num_hidden_layers = 0;
+  std::vector<LayerDescription> layers;  // [num_hidden_layers]
   std::int64_t max_position_embeddings = 0;
   double rms_norm_eps = 0;
   bool tie_word_embeddings = false;  // the embedding is lm_head as well
   DType dtype = DType::bf16;         // what the model was made to compute with
+  QuantizationScheme quantization;
 
-  // Attention
+  // Mixer::attention
   std::int64_t num_attention_heads = 0;
   std::int64_t num_key_value_heads = 0;  // divides num_attention_heads
   std::int64_t head_dim = 0;             // even
   bool attention_bias = false;           // on q, k, v and o
-  std::vector<LayerType> layer_types;    // [num_hidden_layers]
-  std::int64_t sliding_window = 0;  // keys a query of a sliding layer sees, itself included; 0: no such layer
+  bool attention_sinks = false;          // a logit a head that takes weight and gives nothing
+  bool query_key_norm = false;           // of each head, before it is rotated
+  std::int64_t sliding_window = 0;       // of the layers that have one; 0: no such layer
   double rope_theta = 0;
   std::optional<YarnScaling> yarn;  // absent: plain RoPE
 
-  // Experts
+  // FeedForward::experts
   std::int64_t num_local_experts = 0;
   std::int64_t num_experts_per_tok = 0;  // at most num_local_experts
   std::int64_t intermediate_size = 0;    // of one expert
-  double swiglu_limit = 0;
+  RouterScore router_score = RouterScore::softmax_of_chosen;
+  bool router_renormalises = false;  // softmax_of_all: the chosen experts' weights are made to sum to 1
+  ExpertActivation activation = ExpertActivation::silu;
+  double swiglu_limit = 0;  // clamped_swiglu alone
 
   // Ids that end an answer: config.json's and generation_config.json's together, ascending.
   std::vector<TokenId> eos_token_ids;
 };
 
-// Reads config.json and, where there is one, generation_config.json of a model's folder.
+// Reads config.json and, where there is one, generation_config.json of a model's folder. What
+// hf_quant_config.json says of formats is read where config.json says nothing of them.
 Result<ModelConfig> read_model_config(const std::filesystem::path& folder);
 
-// The same from the files' text; generation_config is empty where there is no such file.
-Result<ModelConfig> parse_model_config(std::string config, std::string generation_config = {});
+// The same from the files' text; empty where there is no such file.
+Result<ModelConfig> parse_model_config(std::string config, std::string generation_config = {},
+                                       std::string hf_quant_config = {});
 
 }  // namespace nibble

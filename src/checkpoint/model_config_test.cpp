@@ -47,7 +47,7 @@ TEST(ModelConfig, ReadsEveryField) {
   EXPECT_EQ(config.num_key_value_heads, 2);
   EXPECT_EQ(config.head_dim, 16);
   EXPECT_TRUE(config.attention_bias);
-  EXPECT_EQ(config.layer_types, (std::vector{LayerType::sliding_attention, LayerType::full_attention}));
+  EXPECT_EQ(config.layers, (std::vector<LayerDescription>{{.window = 8}, {}}));
   EXPECT_EQ(config.sliding_window, 8);
   EXPECT_EQ(config.rope_theta, 150000);
   ASSERT_TRUE(config.yarn.has_value());
@@ -89,8 +89,7 @@ TEST(ModelConfig, WhatIsAbsentHasItsDocumentedDefault) {
   EXPECT_EQ(config.swiglu_limit, 7);
   EXPECT_TRUE(config.attention_bias);
   EXPECT_FALSE(config.tie_word_embeddings);
-  EXPECT_EQ(config.layer_types, (std::vector{LayerType::sliding_attention, LayerType::full_attention,
-                                             LayerType::sliding_attention}));
+  EXPECT_EQ(config.layers, (std::vector<LayerDescription>{{.window = 8}, {}, {.window = 8}}));
   EXPECT_TRUE(config.yarn->truncate) << "absent means true";
   EXPECT_EQ(config.yarn->beta_fast, 32);
 }
@@ -147,7 +146,7 @@ TEST(ModelConfig, EosIdsAreOneOrAListAndMergedWithTheGenerationConfig) {
 TEST(ModelConfig, AnUnknownArchitectureIsRefusedByNameWithTheListOfSupportedOnes) {
   EXPECT_EQ(refused_with("architectures", "[\"LlamaForCausalLM\"]"),
             "config.json: the architecture \"LlamaForCausalLM\" is not supported; supported are: "
-            "GptOssForCausalLM");
+            "GptOssForCausalLM, Qwen3MoeForCausalLM");
   EXPECT_EQ(refused_with("architectures", "[\"a\",\"b\"]"),
             "config.json: architectures must be a list of one name, not an array");
   EXPECT_EQ(refused_without("architectures"), "config.json: architectures is missing");
@@ -269,7 +268,8 @@ TEST(ExpectedTensors, CountTheBytesOfTheRealModels) {
   const auto parameters = [](const ModelConfig& config) {
     std::int64_t count = 0;
     for (const ExpectedTensor& tensor : expected_tensors(config)) {
-      if (!tensor.e8m0_scales) count += tensor.shape.count() * (tensor.dtype == DType::u8 ? 2 : 1);
+      if (tensor.scales == ScaleKind::none)
+        count += tensor.shape.count() * (tensor.dtype == DType::u8 ? 2 : 1);
     }
     return count;
   };

@@ -49,7 +49,7 @@ struct StartedWorker {
 };
 
 Result<StartedWorker> start_worker(const std::filesystem::path& folder, const EngineOptions& options,
-                                   const ModelConfig& config, const EngineChoices& choices,
+                                   ModelConfig config, const EngineChoices& choices,
                                    const std::function<void(double, double)>& progress) {
   StartedWorker started;
   const bool on_gpu = choices.plan.device == DeviceKind::cuda;
@@ -61,6 +61,7 @@ Result<StartedWorker> start_worker(const std::filesystem::path& folder, const En
     return started;
   }
   NIBBLE_ASSIGN(WeightSource weights, WeightSource::open(folder));
+  read_stored_formats(config, weights);
   {
     ThreadPool threads(choices.worker.threads);  // the worker makes its own
     NIBBLE_RETURN_IF_ERROR(check_tensors(config, weights, threads));

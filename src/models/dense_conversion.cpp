@@ -35,7 +35,7 @@ void encode_mxfp4(const Bf16Matrix& from, std::int64_t row, std::uint8_t* codes,
                codes + first / 2, scales + first / block);
 }
 
-DenseMatrix convert(const Bf16Matrix& from, DenseFormat format, std::byte* at, ThreadPool& threads) {
+WeightMatrix convert(const Bf16Matrix& from, DenseFormat format, std::byte* at, ThreadPool& threads) {
   const Room room = room_of(from, format);
   std::uint8_t* codes = reinterpret_cast<std::uint8_t*>(at);
   std::uint8_t* scales = reinterpret_cast<std::uint8_t*>(at + aligned(room.codes));
@@ -55,13 +55,13 @@ DenseMatrix convert(const Bf16Matrix& from, DenseFormat format, std::byte* at, T
 
 }  // namespace
 
-Result<Buffer> convert_dense(std::span<DenseMatrix* const> matrices, DenseFormat format,
+Result<Buffer> convert_dense(std::span<WeightMatrix* const> matrices, DenseFormat format,
                              const WeightSource& source, ThreadPool& threads,
                              const ConversionProgress& progress) {
   NIBBLE_CHECK(format != DenseFormat::bf16);
   std::size_t bytes = 0;
   double total = 0, done = 0;
-  for (const DenseMatrix* matrix : matrices) {
+  for (const WeightMatrix* matrix : matrices) {
     const Bf16Matrix& from = std::get<Bf16Matrix>(*matrix);
     NIBBLE_CHECK(from.cols % block == 0);
     bytes += room_of(from, format).bytes();
@@ -69,7 +69,7 @@ Result<Buffer> convert_dense(std::span<DenseMatrix* const> matrices, DenseFormat
   }
   NIBBLE_ASSIGN(Buffer memory, Buffer::allocate_huge(bytes));
   std::byte* at = memory.data();
-  for (DenseMatrix* matrix : matrices) {
+  for (WeightMatrix* matrix : matrices) {
     const Bf16Matrix from = std::get<Bf16Matrix>(*matrix);
     *matrix = convert(from, format, at, threads);
     at += room_of(from, format).bytes();

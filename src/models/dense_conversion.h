@@ -9,7 +9,7 @@
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "checkpoint/weight_source.h"
-#include "ops/linear/dot_kernels.h"
+#include "ops/linear/weight_matrix.h"
 #include "tensor/buffer.h"
 
 namespace nibble {
@@ -21,7 +21,7 @@ using ConversionProgress = std::function<void(double done, double total)>;
 
 // Replaces each matrix, bfloat16 from `source`, by its form in q8 or mxfp4, all threads on one matrix at a
 // time, and gives the mapped pages of the original back. Returns the memory that the new ones lie in.
-Result<Buffer> convert_dense(std::span<DenseMatrix* const> matrices, DenseFormat format,
+Result<Buffer> convert_dense(std::span<WeightMatrix* const> matrices, DenseFormat format,
                              const WeightSource& source, ThreadPool& threads,
                              const ConversionProgress& progress);
 

@@ -49,8 +49,8 @@ TEST(ConvertDense, KeepsShapesAndValuesWithinTheFormatsStep) {
   for (const int threads : {1, 2, 3}) {
     ThreadPool pool(threads);
     for (const DenseFormat format : {DenseFormat::q8, DenseFormat::mxfp4}) {
-      DenseMatrix a = first.view(), b = second.view();
-      DenseMatrix* const matrices[] = {&a, &b};
+      WeightMatrix a = first.view(), b = second.view();
+      WeightMatrix* const matrices[] = {&a, &b};
       std::vector<double> seen;
       const Result<Buffer> memory =
           convert_dense(matrices, format, source, pool, [&](double done, double total) {
@@ -60,8 +60,8 @@ TEST(ConvertDense, KeepsShapesAndValuesWithinTheFormatsStep) {
       ASSERT_TRUE(memory.ok());
       EXPECT_EQ(seen, (std::vector<double>{37 * 96, 37 * 96 + 5 * 64}));
       for (const auto& [weights, matrix] : {std::pair(&first, &a), std::pair(&second, &b)}) {
-        EXPECT_EQ(matrix_rows(*matrix), weights->rows);
-        EXPECT_EQ(matrix_cols(*matrix), weights->cols);
+        EXPECT_EQ(weight_rows(*matrix), weights->rows);
+        EXPECT_EQ(weight_cols(*matrix), weights->cols);
         if (format == DenseFormat::q8) {
           // Half of a step, which is up to a 64th of the largest value.
           EXPECT_LE(worst_error(*weights, std::get<Q8Matrix>(*matrix), q8_decode_row), 1.0 / 127);
@@ -76,8 +76,8 @@ TEST(ConvertDense, KeepsShapesAndValuesWithinTheFormatsStep) {
 
 TEST(ConvertDense, AProgressMayBeMissing) {
   const Weights weights = random_weights(3, 32, 3);
-  DenseMatrix matrix = weights.view();
-  DenseMatrix* const matrices[] = {&matrix};
+  WeightMatrix matrix = weights.view();
+  WeightMatrix* const matrices[] = {&matrix};
   ThreadPool pool(1);
   const Result<Buffer> memory = convert_dense(matrices, DenseFormat::q8, WeightSource(), pool, {});
   ASSERT_TRUE(memory.ok());

@@ -1,25 +1,26 @@
 #include <string>
 
-#include "models/gpt_oss.h"
+#include "models/decoder.h"
 #include "models/model.h"
 
 namespace nibble {
 namespace {
 
-struct Architecture {
+struct ModelEntry {
   std::string_view name;  // as in config.json's "architectures"
   Result<std::unique_ptr<Model>> (*bind)(const ModelConfig& config, WeightSource weights);
 };
 
-constexpr Architecture architectures[] = {
-    {"GptOssForCausalLM", bind_gpt_oss},
+constexpr ModelEntry models[] = {
+    {"GptOssForCausalLM", bind_decoder},
+    {"Qwen3MoeForCausalLM", bind_decoder},
 };
 
 }  // namespace
 
 Result<std::unique_ptr<Model>> bind_model(const ModelConfig& config, WeightSource weights) {
   std::string known;
-  for (const Architecture& architecture : architectures) {
+  for (const ModelEntry& architecture : models) {
     if (architecture.name == config.architecture) return architecture.bind(config, std::move(weights));
     known += (known.empty() ? "" : ", ") + std::string(architecture.name);
   }

@@ -1,9 +1,12 @@
 #include "models/model_traits.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/quote.h"
+#include "checkpoint/architecture.h"
 #include "checkpoint/config_fields.h"
+#include "checkpoint/expected_tensors.h"
 #include "checkpoint/text_file.h"
 #include "formats/mxfp4.h"
 
@@ -116,7 +119,7 @@ void add_norms(ModelTraits& traits, std::int64_t values) {
   traits.weights.push_back(group("norms", Matrices{}.vector(values), WeightUse::every_token, false));
 }
 
-// Qwen3-MoE and the attention layers of Qwen3-Next, whose q has a gate beside it.
+// The attention layers of Qwen3-Next, whose q has a gate beside it.
 Matrices grouped_attention(const ModelTraits& traits, std::int64_t layers, std::int64_t q_factor) {
   const std::int64_t q = traits.heads * traits.query_dim, kv = traits.kv_heads * traits.query_dim;
   return Matrices{.format = traits.dense_format, .times = layers}
@@ -136,28 +139,6 @@ Status read_qwen_experts(const ConfigFields& fields, ModelTraits& traits) {
     return broken_model("layers without experts are not planned for: mlp_only_layers must be empty");
   traits.expert_layers = traits.layers;
   return {};
-}
-
-Result<ModelTraits> read_qwen3_moe(const ConfigFields& fields) {
-  ModelTraits traits;
-  NIBBLE_RETURN_IF_ERROR(read_shape(fields, traits));
-  NIBBLE_RETURN_IF_ERROR(read_heads(fields, traits));
-  NIBBLE_RETURN_IF_ERROR(read_dense_format(fields, traits));
-  NIBBLE_RETURN_IF_ERROR(read_qwen_experts(fields, traits));
-  NIBBLE_RETURN_IF_ERROR(check_size(traits));
-  traits.full_layers = traits.layers;
-  WeightGroup attention =
-      group("attention", grouped_attention(traits, traits.layers, 1), WeightUse::every_token, true);
-  attention.convertible = traits.dense_format == StoredFormat::bf16;
-  traits.weights = {
-      attention,
-      group("router", Matrices{.times = traits.layers}.add(traits.experts, traits.hidden),
-            WeightUse::every_token, false),
-      group("experts", expert_matrices(traits, traits.experts, traits.expert_width, traits.expert_format),
-            WeightUse::by_expert, true)};
-  add_norms(traits, traits.layers * (2 * traits.hidden + 2 * traits.query_dim) + traits.hidden);
-  add_vocabulary(traits, traits.dense_format == StoredFormat::bf16);
-  return traits;
 }
 
 // Layers with a state instead of keys and values: a gated delta rule on heads of key_dim x value_dim.
@@ -267,12 +248,42 @@ Result<ModelTraits> read_deepseek_v3(const ConfigFields& fields) {
   return traits;
 }
 
-struct Architecture {
+// Of a config whose weights are listed (checkpoint/architecture.h), in the order of WeightPart.
+constexpr std::array<std::string_view, 6> part_names = {"attention", "router",    "experts",
+                                                        "norms",     "embedding", "lm_head"};
+constexpr std::array<WeightUse, 6> part_uses = {WeightUse::every_token, WeightUse::every_token,
+                                                WeightUse::by_expert,   WeightUse::every_token,
+                                                WeightUse::one_row,     WeightUse::last_token};
+
+StoredFormat stored_format(TensorFormat format) {
+  switch (format) {
+    case TensorFormat::bf16: return StoredFormat::bf16;
+    case TensorFormat::mxfp4_blocks:
+    case TensorFormat::mxfp4_packed: return StoredFormat::mxfp4;
+    case TensorFormat::fp8_block: return StoredFormat::fp8_block;
+    case TensorFormat::nvfp4:
+    case TensorFormat::nvfp4_packed: return StoredFormat::nvfp4;
+  }
+  return StoredFormat::bf16;
+}
+
+void add_weight(const Weight& weight, WeightGroup& group) {
+  const std::int64_t times = std::max<std::int64_t>(weight.own_experts, 1);
+  if (weight.is_matrix()) group.values += times * weight.shape.count();
+  visit_stored(weight, weight.own_experts > 0 ? weight.name_of(0) : weight.name,
+               [&](const ExpectedTensor& tensor) {
+                 if (!tensor.optional) group.bytes += times * tensor.bytes();
+               });
+  group.split = group.split || (weight.is_matrix() && weight.split != SplitAxis::none);
+  if (weight.role == WeightRole::query || weight.role == WeightRole::lm_head)
+    group.convertible = weight.format == TensorFormat::bf16;
+}
+
+struct PlannedArchitecture {
   std::string_view name;
   Result<ModelTraits> (*read)(const ConfigFields& fields);
 };
-constexpr Architecture planned[] = {
-    {"Qwen3MoeForCausalLM", read_qwen3_moe},
+constexpr PlannedArchitecture planned[] = {
     {"Qwen3NextForCausalLM", read_qwen3_next},
     {"DeepseekV3ForCausalLM", read_deepseek_v3},
 };
@@ -286,8 +297,8 @@ Result<std::string> architecture_of(const ConfigFields& fields) {
 }
 
 Result<ModelTraits> read_planned(const ConfigFields& fields, const std::string& architecture) {
-  std::string known = "GptOssForCausalLM";
-  for (const Architecture& each : planned) {
+  std::string known = architecture_names();
+  for (const PlannedArchitecture& each : planned) {
     if (each.name == architecture) return each.read(fields);
     known += ", " + std::string(each.name);
   }
@@ -297,8 +308,6 @@ Result<ModelTraits> read_planned(const ConfigFields& fields, const std::string& 
 }  // namespace
 
 Result<ModelTraits> traits_of(const ModelConfig& config, std::string name) {
-  const std::int64_t sliding =
-      std::count(config.layer_types.begin(), config.layer_types.end(), LayerType::sliding_attention);
   ModelTraits traits{.name = std::move(name),
                      .architecture = config.architecture,
                      .runs = true,
@@ -308,35 +317,40 @@ Result<ModelTraits> traits_of(const ModelConfig& config, std::string name) {
                      .vocabulary = config.vocab_size,
                      .max_positions = config.max_position_embeddings,
                      .tied = config.tie_word_embeddings,
-                     .full_layers = config.num_hidden_layers - sliding,
-                     .window_layers = sliding,
-                     .window = config.sliding_window,
                      .heads = config.num_attention_heads,
                      .kv_heads = config.num_key_value_heads,
                      .query_dim = config.head_dim,
                      .value_dim = config.head_dim,
-                     .kv_values = 2 * config.num_key_value_heads * config.head_dim,
                      .experts = config.num_local_experts,
                      .experts_per_token = config.num_experts_per_tok,
                      .expert_width = config.intermediate_size,
-                     .expert_layers = config.num_hidden_layers,
-                     .expert_format = StoredFormat::mxfp4};
+                     .expert_layers = config.num_hidden_layers};
+  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const LayerCache cache = layer_cache(config, layer);
+    traits.kv_values = cache.values;
+    traits.window = std::max(traits.window, cache.window);
+    ++(cache.window > 0 ? traits.window_layers : traits.full_layers);
+  }
   NIBBLE_RETURN_IF_ERROR(check_size(traits));
-  const std::int64_t q = traits.heads * traits.query_dim, kv = traits.kv_heads * traits.query_dim;
-  Matrices attention = grouped_attention(traits, traits.layers, 1);
-  if (config.attention_bias) attention.vector(q + 2 * kv + traits.hidden);
-  WeightGroup attention_group = group("attention", attention, WeightUse::every_token, true);
-  attention_group.convertible = true;
-  Matrices experts{.format = StoredFormat::mxfp4, .times = traits.layers * traits.experts};
-  experts.add(2 * traits.expert_width, traits.hidden)
-      .add(traits.hidden, traits.expert_width)
-      .vector(2 * traits.expert_width + traits.hidden);
-  Matrices router{.times = traits.layers};
-  router.add(traits.experts, traits.hidden).vector(traits.experts);
-  traits.weights = {attention_group, group("router", router, WeightUse::every_token, false),
-                    group("experts", experts, WeightUse::by_expert, true)};
-  add_norms(traits, traits.layers * (2 * traits.hidden + traits.heads) + traits.hidden);
-  add_vocabulary(traits, true);
+  std::array<WeightGroup, part_names.size()> groups = {};
+  for (WeightGroup& each : groups) each.split = false;
+  visit_weights(config, [&](const Weight& weight) {
+    add_weight(weight, groups[static_cast<std::size_t>(weight.part)]);
+    if (weight.role == WeightRole::query) traits.dense_format = stored_format(weight.format);
+    if (weight.role == WeightRole::expert_down) traits.expert_format = stored_format(weight.format);
+  });
+  for (std::size_t part = 0; part < groups.size(); ++part) {
+    if (groups[part].bytes == 0) continue;
+    groups[part].name = part_names[part];
+    groups[part].use = part_uses[part];
+    traits.weights.push_back(groups[part]);
+  }
+  if (config.tie_word_embeddings) {
+    WeightGroup& head = traits.weights.back();
+    head.name = "embedding, lm_head";
+    head.use = WeightUse::last_token;
+    head.convertible = true;
+  }
   return traits;
 }
 
@@ -352,7 +366,7 @@ Result<ModelTraits> read_model_traits(const std::filesystem::path& folder, std::
   const ConfigFields fields(document->root());
   const Result<std::string> architecture = architecture_of(fields);
   if (!architecture.ok()) return in_file(architecture.status());
-  if (*architecture == "GptOssForCausalLM") {
+  if (find_architecture(*architecture) != nullptr) {
     NIBBLE_ASSIGN(const ModelConfig config, read_model_config(folder));
     return traits_of(config, std::move(name));
   }

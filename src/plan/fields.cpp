@@ -3,6 +3,7 @@
 
 #include "ops/moe/many_tokens.h"
 #include "plan/budget.h"
+#include "plan/kernel_formats.h"
 #include "plan/rules.h"
 
 namespace nibble {
@@ -104,7 +105,8 @@ Candidates pairs(const Situation& s) {
   }
   std::stable_sort(list.begin(), list.end(), [&](const Candidate& a, const Candidate& b) {
     const ExpertKernel *left = find_expert_kernel(a.path.kernel), *right = find_expert_kernel(b.path.kernel);
-    const bool of_format[] = {left->format == s.model.expert_format, right->format == s.model.expert_format};
+    const bool of_format[] = {takes_format(*left, s.model.expert_format),
+                              takes_format(*right, s.model.expert_format)};
     return std::pair(at_home(s, left->facts), of_format[0]) >
            std::pair(at_home(s, right->facts), of_format[1]);
   });

@@ -80,10 +80,10 @@ void compare(const std::string& family, std::span<const Kernels> list,
 }
 
 // One input alone and several together, float32, bfloat16 and eight-bit inputs.
-void check_products(const std::string& family, ThreadPool& threads, const DenseMatrix& matrix,
+void check_products(const std::string& family, ThreadPool& threads, const WeightMatrix& matrix,
                     std::span<const DotKernels> list, std::vector<KernelCheck>& checks) {
   constexpr int inputs = 19;
-  const int cols = matrix_cols(matrix), rows = matrix_rows(matrix);
+  const int cols = weight_cols(matrix), rows = weight_rows(matrix);
   const std::vector<float> x = Numbers(7).floats(product(inputs, cols));
   AlignedBytes room(linear_workspace_bytes(inputs, cols));
   const auto run = [&](const DotKernels& kernels) {
@@ -141,12 +141,13 @@ void check_experts(ThreadPool& threads, const CheckShapes& shapes, std::span<con
                                   down_scales = numbers.scales(count * down / mxfp4_block);
   const std::vector<Bf16> up_bias = numbers.bf16s(count * static_cast<std::size_t>(2 * width)),
                           down_bias = numbers.bf16s(count * static_cast<std::size_t>(hidden));
-  MoeMxfp4Weights weights{.gate_up_bias = up_bias.data(), .down_bias = down_bias.data()};
+  MoeWeights weights{
+      .gate_up_bias = up_bias.data(), .down_bias = down_bias.data(), .unit = gpt_oss_unit(7.0f)};
   for (std::size_t e = 0; e < count; ++e) {
-    weights.gate_up.push_back(
-        {up_codes.data() + e * up / 2, up_scales.data() + e * up / mxfp4_block, 2 * width, hidden});
-    weights.down.push_back(
-        {down_codes.data() + e * down / 2, down_scales.data() + e * down / mxfp4_block, hidden, width});
+    weights.gate_up.emplace_back(Mxfp4Checkpoint{up_codes.data() + e * up / 2,
+                                                 up_scales.data() + e * up / mxfp4_block, 2 * width, hidden});
+    weights.down.emplace_back(Mxfp4Checkpoint{down_codes.data() + e * down / 2,
+                                              down_scales.data() + e * down / mxfp4_block, hidden, width});
   }
   const int slots = rows * top_k;
   const std::vector<float> x = numbers.floats(product(rows, hidden));

@@ -4,11 +4,9 @@
 
 #include "formats/mxfp4.h"
 #include "formats/q8.h"
-#include "ops/attention/attention.h"
-#include "ops/linear/linear.h"
 #include "ops/moe/many_tokens.h"
-#include "ops/moe/moe.h"
 #include "ops/sample/sample.h"
+#include "plan/forward_room.h"
 
 namespace nibble {
 namespace {
@@ -16,50 +14,6 @@ namespace {
 std::int64_t share(std::int64_t bytes, int ranks) { return (bytes + ranks - 1) / ranks; }
 
 std::int64_t aligned(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
-// The parts of a forward's workspace in models/gpt_oss.cpp, each at a multiple of 64 bytes.
-std::int64_t forward_bytes(const ModelTraits& model, const StepLimits& limits) {
-  const std::int64_t rows = limits.rows, slots = rows * model.experts_per_token;
-  const std::int64_t q_width = model.heads * model.query_dim / limits.ranks;
-  const std::int64_t kv_width = std::max<std::int64_t>(model.kv_values / 2 / limits.ranks, 1);
-  const auto prepared = [](std::int64_t count, std::int64_t in) {
-    return static_cast<std::int64_t>(linear_workspace_bytes(static_cast<int>(count), static_cast<int>(in)));
-  };
-  const std::int64_t shared = std::max({prepared(rows, model.hidden), prepared(rows, q_width),
-                                        prepared(limits.logit_rows, model.hidden),
-                                        static_cast<std::int64_t>(moe_workspace_bytes(
-                                            static_cast<int>(slots), static_cast<int>(model.experts),
-                                            static_cast<int>(std::max(model.hidden, model.expert_width))))});
-  const std::int64_t attention =
-      attention_room(limits.threads, static_cast<int>(model.heads), static_cast<int>(model.kv_heads),
-                     static_cast<int>(model.query_dim), static_cast<int>(limits.positions));
-  const std::int64_t floats[] = {
-      rows * model.hidden,  // residual, normed, delta
-      rows * model.hidden,
-      rows * model.hidden,
-      rows * q_width,  // q, attended
-      rows * q_width,
-      rows * kv_width,  // k, v
-      rows * kv_width,
-      rows * model.query_dim / 2,  // cos, sin
-      rows * model.query_dim / 2,
-      attention,
-      rows * model.experts,  // router's logits
-      slots,                 // expert weights, ids and slots
-      slots,
-      slots,
-      slots * model.expert_width,  // activations, products
-      slots * model.hidden,
-      model.experts + 1,
-      shared / 4,
-      limits.logit_rows * model.hidden,  // the last residual, delta, normed
-      limits.logit_rows * model.hidden,
-      limits.logit_rows * model.hidden,
-  };
-  std::int64_t bytes = 0;
-  for (const std::int64_t count : floats) bytes += aligned(count * 4);
-  return bytes;
-}
 
 // What models/cuda/ lays out for a forward, and runtime/cuda/ for logits and sampling; gpu_worker_device_test
 // holds it to this.
@@ -173,8 +127,13 @@ std::int64_t whole_pages_in(const ModelTraits& model, const KvShape& shape, std:
 
 std::int64_t workspace_bytes(const ModelTraits& model, const StepLimits& limits) {
   if (limits.on_gpu) return gpu_bytes(model, limits);
-  return forward_bytes(model, limits) + limits.logit_rows * model.vocabulary * 4 +
-         sampling_bytes(model, limits);
+  const ForwardRoomLimits room{.rows = limits.rows,
+                               .logit_rows = limits.logit_rows,
+                               .positions = limits.positions,
+                               .threads = limits.threads,
+                               .ranks = limits.ranks};
+  return static_cast<std::int64_t>(place_forward_room(model, room, nullptr).bytes) +
+         limits.logit_rows * model.vocabulary * 4 + sampling_bytes(model, limits);
 }
 
 std::int64_t graph_bytes(int max_num_seqs) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "plan/budget.h"
+#include "plan/kernel_formats.h"
 
 namespace nibble {
 namespace {
@@ -51,14 +52,18 @@ bool fits_gpu_attention(const ModelTraits& model) {
          group > 0 && group <= 16;
 }
 
+// Architectures with a forward in models/cuda/.
+constexpr std::string_view gpu_forwards[] = {"GptOssForCausalLM"};
+
 // Whether some kernel that is built runs the model's experts on the GPU that was found.
 bool runs_on_this_gpu(const S& s) {
   const std::span<const ExpertKernel> kernels = expert_kernels();
-  return fits_gpu_attention(s.model) &&
+  return std::count(std::begin(gpu_forwards), std::end(gpu_forwards), s.model.architecture) != 0 &&
+         fits_gpu_attention(s.model) &&
          std::any_of(kernels.begin(), kernels.end(), [&](const ExpertKernel& kernel) {
            return kernel.facts.device == DeviceKind::cuda && kernel.facts.built &&
                   kernel.facts.compute_capability == s.machine.gpu.compute_capability &&
-                  kernel.format == s.model.expert_format;
+                  takes_format(kernel, s.model.expert_format);
          });
 }
 
@@ -200,7 +205,7 @@ constexpr Rule rules[] = {
      [](const S& s, const C& c) { return kernel_of(c).facts.device != device_of(s); },
      [](const S&, const C& c) { return other_device(kernel_of(c).facts); }, true},
     {"runner-format", Field::experts, Effect::remove,
-     [](const S& s, const C& c) { return kernel_of(c).format != s.model.expert_format; },
+     [](const S& s, const C& c) { return !takes_format(kernel_of(c), s.model.expert_format); },
      [](const S& s, const C& c) {
        return "it takes experts in " + std::string(stored_format_name(kernel_of(c).format)) +
               "; this model's are in " + std::string(stored_format_name(s.model.expert_format));

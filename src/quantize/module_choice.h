@@ -6,12 +6,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/glob.h"
 #include "base/status.h"
 
 namespace nibble {
-
-// `pattern` with * for any text and ? for one character, against the whole name.
-bool matches(std::string_view pattern, std::string_view name);
 
 // What a linear module is, by its name.
 enum class ModuleKind : std::uint8_t {

@@ -1,35 +1,38 @@
 #include "runtime/kv_store.h"
 
+#include <algorithm>
+
+#include "checkpoint/architecture.h"
+
 namespace nibble {
 namespace {
 
-std::int64_t layer_page_bytes(const ModelConfig& config, DType dtype, int page_size) {
-  return 2 * config.num_key_value_heads * config.head_dim * page_size *
-         static_cast<std::int64_t>(dtype_bytes(dtype));
-}
-
-bool has_window(const ModelConfig& config, std::int64_t layer) {
-  return config.layer_types[static_cast<std::size_t>(layer)] == LayerType::sliding_attention;
+std::int64_t layer_page_bytes(const ModelConfig& config, std::int64_t layer, DType dtype, int page_size) {
+  return layer_cache(config, layer).values * page_size * static_cast<std::int64_t>(dtype_bytes(dtype));
 }
 
 }  // namespace
 
 PageGroup page_group_of_layer(const ModelConfig& config, std::int64_t layer) {
-  return page_window(config) > 0 && has_window(config, layer) ? window_pages : full_pages;
+  return page_window(config) > 0 && layer_cache(config, layer).window > 0 ? window_pages : full_pages;
 }
 
 int page_window(const ModelConfig& config) {
-  std::int64_t windows = 0;
-  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
-    windows += has_window(config, layer);
-  return windows > 0 && windows < config.num_hidden_layers ? static_cast<int>(config.sliding_window) : 0;
+  std::int64_t window = 0, layers = 0;
+  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    window = std::max(window, layer_cache(config, layer).window);
+    layers += layer_cache(config, layer).window > 0;
+  }
+  return layers < config.num_hidden_layers ? static_cast<int>(window) : 0;
 }
 
 std::int64_t kv_page_bytes(const ModelConfig& config, DType dtype, int page_size, PageGroup group) {
-  std::int64_t layers = 0;
-  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
-    layers += page_group_of_layer(config, layer) == group;
-  return layers * layer_page_bytes(config, dtype, page_size);
+  std::int64_t bytes = 0;
+  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (page_group_of_layer(config, layer) == group)
+      bytes += layer_page_bytes(config, layer, dtype, page_size);
+  }
+  return bytes;
 }
 
 Result<KvStore> KvStore::allocate(const ModelConfig& config, DType dtype, int page_size,
@@ -43,7 +46,8 @@ Result<KvStore> KvStore::allocate(const ModelConfig& config, DType dtype, int pa
   std::byte* at = store.memory_.data();
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const PageGroup group = page_group_of_layer(config, layer);
-    const std::int64_t half_layer = layer_page_bytes(config, dtype, page_size) / 2 * page_counts[group];
+    const std::int64_t half_layer =
+        layer_page_bytes(config, layer, dtype, page_size) / 2 * page_counts[group];
     store.groups_.push_back(group);
     store.layers_.push_back({.keys = at,
                              .values = at + half_layer,

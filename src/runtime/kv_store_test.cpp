@@ -5,22 +5,22 @@
 namespace nibble {
 namespace {
 
-ModelConfig config_of(std::vector<LayerType> layers) {
+ModelConfig config_of(std::initializer_list<std::int64_t> windows) {
   ModelConfig config;
-  config.num_hidden_layers = static_cast<std::int64_t>(layers.size());
-  config.layer_types = std::move(layers);
-  config.sliding_window = 128;
+  config.num_hidden_layers = static_cast<std::int64_t>(windows.size());
+  for (const std::int64_t window : windows) config.layers.push_back({.window = window});
   config.num_key_value_heads = 2;
   config.head_dim = 64;
   return config;
 }
 
-constexpr LayerType slides = LayerType::sliding_attention, full = LayerType::full_attention;
+constexpr std::int64_t slides = 128, full = 0;
 
 TEST(KvStore, LayersOfAGroupHaveItsPages) {
   const ModelConfig config = config_of({slides, full, full});
   const auto store = KvStore::allocate(config, DType::bf16, 16, {100, 20});
   ASSERT_TRUE(store.ok());
+  EXPECT_EQ(page_window(config), 128);
   EXPECT_EQ(store->group_of(0), window_pages);
   EXPECT_EQ(store->group_of(1), full_pages);
   EXPECT_EQ(store->layers()[0].pages, 20);
@@ -31,7 +31,7 @@ TEST(KvStore, LayersOfAGroupHaveItsPages) {
 }
 
 TEST(KvStore, AModelWithOneKindOfLayersHasOneGroup) {
-  for (const LayerType type : {slides, full}) {
+  for (const std::int64_t type : {slides, full}) {
     const ModelConfig config = config_of({type, type});
     EXPECT_EQ(page_window(config), 0);
     EXPECT_EQ(kv_page_bytes(config, DType::f32, 16, window_pages), 0);

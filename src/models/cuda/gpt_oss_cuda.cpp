@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "models/gpt_oss.h"
+#include "models/rope_frequencies.h"
 #include "ops/cuda/absent.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/embedding/cuda/embedding_cuda.h"
@@ -42,7 +42,7 @@ class GptOssCuda final : public CudaModel {
         weights_(std::move(weights)),
         room_memory_(std::move(room_memory)),
         room_(room),
-        concentration_(gpt_oss_rope(config_).concentration) {}
+        concentration_(rope_frequencies(config_).concentration) {}
 
   const ModelConfig& config() const override { return config_; }
   std::size_t weight_bytes() const override { return weight_memory_.size(); }

@@ -2,7 +2,7 @@
 #include <string>
 
 #include "models/cuda/gpt_oss_cuda.h"
-#include "models/gpt_oss.h"
+#include "models/rope_frequencies.h"
 #include "tensor/cuda_check.h"
 
 namespace nibble {
@@ -44,8 +44,7 @@ GptOssCudaWeights lay_out_gpt_oss_weights(const ModelConfig& config, DeviceArena
       layer.wo_bias = arena.take<Bf16>(size(hidden));
     }
     layer.sinks = arena.take<float>(size(cuda_heads(config)));
-    if (config.layer_types[size(index)] == LayerType::sliding_attention)
-      layer.window = static_cast<int>(config.sliding_window);
+    layer.window = static_cast<int>(config.layers[size(index)].window);
     layer.expert_norm = arena.take<Bf16>(size(hidden));
     layer.router = tiles(arena, experts, hidden);
     layer.router_bias = arena.take<Bf16>(size(experts));
@@ -112,7 +111,7 @@ Status place_gpt_oss_weights(const ModelConfig& config, GptOssCudaWeights& weigh
   NIBBLE_RETURN_IF_ERROR(
       placing.dense(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight",
                     config.vocab_size, hidden, weights.lm_head));
-  const RopeFrequencies rope = gpt_oss_rope(config);
+  const RopeFrequencies rope = rope_frequencies(config);
   cuda_check(cudaMemcpy(weights.inv_freq, rope.inv_freq.data(), rope.inv_freq.size() * sizeof(float),
                         cudaMemcpyHostToDevice));
   return placing.finish();

@@ -5,6 +5,7 @@
 
 #include "formats/bf16.h"
 #include "ops/linear/dot_kernels.h"
+#include "ops/linear/weight_matrix.h"
 #include "ops/op_context.h"
 
 namespace nibble {
@@ -12,7 +13,7 @@ namespace nibble {
 struct LinearArgs {
   const float* x = nullptr;  // [rows, in], as context.activations says
   int rows = 0;
-  DenseMatrix weight;          // [out, in]
+  WeightMatrix weight;         // [out, in]
   const Bf16* bias = nullptr;  // [out]; null: none
   float* y = nullptr;          // [rows, out]
   // At least linear_workspace_bytes(rows, in), at a multiple of 64. Lost when the next op uses it.

@@ -9,7 +9,7 @@ namespace nibble {
 std::size_t linear_workspace_bytes(int rows, int in) { return prepared_bytes(in, rows); }
 
 void linear(OpContext& context, const LinearArgs& args) {
-  const int in = matrix_cols(args.weight), out = matrix_rows(args.weight);
+  const int in = weight_cols(args.weight), out = weight_rows(args.weight);
   NIBBLE_CHECK(args.workspace.size() >= linear_workspace_bytes(args.rows, in));
   const InputParts parts({.rows = {.first = args.x, .count = args.rows, .cols = in},
                           .values = context.activations,
@@ -19,8 +19,8 @@ void linear(OpContext& context, const LinearArgs& args) {
     for (int group = begin; group < end; ++group) {
       const DotInputs inputs = parts[group / parts.groups_a_part()];
       const int first = group % parts.groups_a_part() * input_group;
-      prepare_rows(context.dots, args.weight, inputs, first,
-                   std::min(first + input_group, inputs.rows.count));
+      prepare_weight_inputs(context.dots, args.weight, inputs, first,
+                            std::min(first + input_group, inputs.rows.count));
     }
   });
   // Part by part, so that a thread has the same inputs for most of its rows.
@@ -37,8 +37,8 @@ void linear(OpContext& context, const LinearArgs& args) {
           for (int r = 0; r < rows; ++r) y[r] = totals[r] + args.bias[row + r].to_float();
         }
       };
-      multiply_rows(context.dots, args.weight, from * range_rows, std::min(to * range_rows, out), parts[part],
-                    TotalsSink(store));
+      multiply_weight_rows(context.dots, args.weight, from * range_rows, std::min(to * range_rows, out),
+                           parts[part], TotalsSink(store));
     }
   });
 }

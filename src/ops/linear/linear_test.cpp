@@ -15,7 +15,7 @@ struct Case {
 
 // linear with room of its own.
 void run(OpContext& context, LinearArgs args) {
-  AlignedBytes room(linear_workspace_bytes(args.rows, matrix_cols(args.weight)));
+  AlignedBytes room(linear_workspace_bytes(args.rows, weight_cols(args.weight)));
   args.workspace = room.span();
   linear(context, args);
 }

@@ -1,12 +1,13 @@
-// moe_mxfp4: gpt-oss's expert layer on MXFP4 weights, for routed rows.
+// moe: a layer of gated experts for routed rows.
 //
-//   h = swiglu(x W1^T + b1)     W1 [2I, hidden], rows interleaved: 2i is the gate, 2i + 1 the up projection
-//   swiglu: gate = min(gate, limit); up = clamp(up, -limit, limit); gate * sigmoid(1.702 gate) * (up + 1)
-//   y_j = h W2^T + b2           for the row's j-th expert
+//   h = unit(x G^T + b, x U^T + b)   G, U [width, hidden]: the gate and the up projection, as matrices of
+//   their
+//                                    own or as rows 2i and 2i + 1 of one; unit is gated_unit.h's
+//   y_j = h W^T + b                  W [hidden, width], for the row's j-th expert
 //   out = ((w_0 y_0 + w_1 y_1) + w_2 y_2) + ...   in the order of the row's top-k
 //
-// Inner products add in the order of dot_tile.h, then the bias; the sum over experts starts with the first
-// product. Nothing depends on which rows share an expert.
+// Inner products add in the order of dot_tile.h or weight_matrix.h, then the bias where there is one; the sum
+// over experts starts with the first product. Nothing depends on which rows share an expert.
 #pragma once
 
 #include <cstddef>
@@ -15,20 +16,27 @@
 #include <vector>
 
 #include "formats/bf16.h"
-#include "formats/mxfp4.h"
+#include "ops/linear/weight_matrix.h"
 #include "ops/op_context.h"
+#include "ops/row/gated_unit.h"
 
 namespace nibble {
 
-struct MoeMxfp4Weights {
-  std::vector<Mxfp4Checkpoint> gate_up;  // an expert: [2 * intermediate, hidden]
-  std::vector<Mxfp4Checkpoint> down;     // an expert: [hidden, intermediate]
-  const Bf16* gate_up_bias = nullptr;    // [experts, 2 * intermediate]
-  const Bf16* down_bias = nullptr;       // [experts, hidden]
-  float swiglu_limit = 7.0f;
+// A matrix an expert. Either gate_up or gate and up; these two are of one format.
+struct MoeWeights {
+  std::vector<WeightMatrix> gate_up;   // [2 * width, hidden], gate and up alternating
+  std::vector<WeightMatrix> gate, up;  // [width, hidden]
+  std::vector<WeightMatrix> down;      // [hidden, width]
+  const Bf16* gate_up_bias = nullptr;  // [experts, 2 * width], alternating; null: without
+  const Bf16* down_bias = nullptr;     // [experts, hidden]; null: without
+  GatedUnit unit;
+
+  int experts() const { return static_cast<int>(down.size()); }
+  int hidden() const { return weight_rows(down[0]); }
+  int width() const { return weight_cols(down[0]); }
 };
 
-struct MoeMxfp4Args {
+struct MoeArgs {
   const float* x = nullptr;  // [rows, hidden]
   int rows = 0;
   int top_k = 0;
@@ -36,7 +44,7 @@ struct MoeMxfp4Args {
   const float* expert_weights = nullptr;     // [rows, top_k]
   float* out = nullptr;                      // [rows, hidden]
   // Room for intermediate results.
-  float* activations = nullptr;     // [rows * top_k, intermediate]
+  float* activations = nullptr;     // [rows * top_k, width]
   float* products = nullptr;        // [rows * top_k, hidden]
   std::int32_t* slots = nullptr;    // [rows * top_k]: (row, choice) pairs grouped by expert
   std::int32_t* offsets = nullptr;  // [experts + 1]: where each expert's slots begin
@@ -44,9 +52,9 @@ struct MoeMxfp4Args {
   std::span<std::byte> workspace;
 };
 
-// For `slots` = rows * top_k; inputs is the wider of hidden and intermediate.
+// For `slots` = rows * top_k; inputs is the wider of hidden and width.
 std::size_t moe_workspace_bytes(int slots, int experts, int inputs);
 
-void moe_mxfp4(OpContext& context, const MoeMxfp4Weights& weights, const MoeMxfp4Args& args);
+void moe(OpContext& context, const MoeWeights& weights, const MoeArgs& args);
 
 }  // namespace nibble

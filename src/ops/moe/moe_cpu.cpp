@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <tuple>
 
 #include "base/check.h"
 #include "ops/linear/input_parts.h"
@@ -9,7 +10,7 @@ namespace nibble {
 namespace {
 
 // Slot s = row * top_k + choice. Counting sort: within an expert the slots stay in order of the rows.
-void group_by_expert(const MoeMxfp4Args& args, int experts) {
+void group_by_expert(const MoeArgs& args, int experts) {
   const int slots = args.rows * args.top_k;
   std::fill_n(args.offsets, experts + 1, 0);
   for (int s = 0; s < slots; ++s) ++args.offsets[args.expert_ids[s] + 1];
@@ -23,8 +24,8 @@ void group_by_expert(const MoeMxfp4Args& args, int experts) {
 // run(index, expert, inputs) for each part of each used expert's inputs, one expert after the other; how many
 // there are. What is prepared of an expert's inputs begins where that of the experts before it ends.
 template <class Run>
-int for_each_part(const OpContext& context, const MoeMxfp4Args& args, int experts, const float* x,
-                  int slots_a_row, int cols, const Run& run) {
+int for_each_part(const OpContext& context, const MoeArgs& args, int experts, const float* x, int slots_a_row,
+                  int cols, const Run& run) {
   int index = 0;
   std::byte* prepared = args.workspace.data();
   for (int expert = 0; expert < experts; ++expert) {
@@ -44,13 +45,21 @@ int for_each_part(const OpContext& context, const MoeMxfp4Args& args, int expert
   return index;
 }
 
-// Every used expert's matrix times the inputs routed to it: slot s is row s / slots_a_row of x.
-// store(expert, row, slot, totals) takes tile_rows products.
+// A matrix an expert, and what takes its products: store(expert, row, slot, totals) gets tile_rows of them.
 template <class Store>
-void multiply_routed(OpContext& context, const std::vector<Mxfp4Checkpoint>& matrices,
-                     const MoeMxfp4Args& args, const float* x, int slots_a_row, const Store& store) {
-  const int experts = static_cast<int>(matrices.size());
-  const int rows = static_cast<int>(matrices[0].rows), cols = static_cast<int>(matrices[0].cols);
+struct Product {
+  const std::vector<WeightMatrix>& matrices;
+  const Store& store;
+};
+
+// Every used expert's matrices times the inputs routed to it: slot s is row s / slots_a_row of x. The
+// products are of matrices of one shape and format, and follow one another for each range of rows.
+template <class... Stores>
+void multiply_routed(OpContext& context, const MoeArgs& args, const float* x, int slots_a_row,
+                     const Product<Stores>&... products) {
+  const std::vector<WeightMatrix>& first = std::get<0>(std::tie(products...)).matrices;
+  const int experts = static_cast<int>(first.size());
+  const int rows = weight_rows(first[0]), cols = weight_cols(first[0]);
   const auto each_part = [&](const auto& run) {
     return for_each_part(context, args, experts, x, slots_a_row, cols, run);
   };
@@ -58,7 +67,8 @@ void multiply_routed(OpContext& context, const std::vector<Mxfp4Checkpoint>& mat
   context.threads.parallel_for(parts, [&](int begin, int end) {
     each_part([&](int index, int expert, const DotInputs& inputs) {
       if (index < begin || index >= end) return;
-      prepare_rows(context.dots, matrices[static_cast<std::size_t>(expert)], inputs, 0, inputs.rows.count);
+      prepare_weight_inputs(context.dots, first[static_cast<std::size_t>(expert)], inputs, 0,
+                            inputs.rows.count);
     });
   });
   // Part by part, so that a thread's pieces follow one another in memory and a few parts stay in its caches.
@@ -67,13 +77,68 @@ void multiply_routed(OpContext& context, const std::vector<Mxfp4Checkpoint>& mat
     each_part([&](int index, int expert, const DotInputs& inputs) {
       const int from = std::max(begin - index * ranges, 0), to = std::min(end - index * ranges, ranges);
       if (from >= to) return;
-      const auto store_slot = [&](int row, int input, const float* totals) {
-        store(expert, row, inputs.rows.slots[input], totals);
+      const auto multiply = [&](const auto& product) {
+        const auto store_slot = [&](int row, int input, const float* totals) {
+          product.store(expert, row, inputs.rows.slots[input], totals);
+        };
+        multiply_weight_rows(context.dots, product.matrices[static_cast<std::size_t>(expert)],
+                             from * range_rows, std::min(to * range_rows, rows), inputs,
+                             TotalsSink(store_slot));
       };
-      multiply_rows(context.dots, matrices[static_cast<std::size_t>(expert)], from * range_rows,
-                    std::min(to * range_rows, rows), inputs, TotalsSink(store_slot));
+      (multiply(products), ...);
     });
   });
+}
+
+// h of gate and up as rows of one matrix.
+void multiply_pairs(OpContext& context, const MoeWeights& weights, const MoeArgs& args) {
+  static_assert(tile_rows % 2 == 0, "a gate and its up projection lie in one tile");
+  const int width = weights.width();
+  const bool in_one = weights.gate_up_bias != nullptr && weights.unit == gpt_oss_unit(weights.unit.limit);
+  const auto store = [&](int expert, int row, int slot, const float* totals) {
+    const Bf16* bias = weights.gate_up_bias == nullptr
+                           ? nullptr
+                           : weights.gate_up_bias + static_cast<std::int64_t>(expert) * 2 * width + row;
+    float* h = args.activations + static_cast<std::int64_t>(slot) * width + row / 2;
+    const int pairs = std::min(tile_rows / 2, width - row / 2);
+    if (in_one)
+      return context.rows.swiglu(totals, bias, weights.unit.limit, context.rounds_to_bf16(), pairs, h);
+    float gate[tile_rows / 2], up[tile_rows / 2];
+    for (int i = 0; i < pairs; ++i) {
+      gate[i] = totals[2 * i] + (bias == nullptr ? 0.0f : bias[2 * i].to_float());
+      up[i] = totals[2 * i + 1] + (bias == nullptr ? 0.0f : bias[2 * i + 1].to_float());
+    }
+    context.rows.gate(gate, up, weights.unit, context.rounds_to_bf16(), pairs, h);
+  };
+  multiply_routed(context, args, args.x, args.top_k, Product<decltype(store)>{weights.gate_up, store});
+}
+
+// The same of two matrices: a range's gates wait in h for its up projections.
+void multiply_halves(OpContext& context, const MoeWeights& weights, const MoeArgs& args) {
+  const int width = weights.width();
+  const auto h_of = [&](int row, int slot) {
+    return args.activations + static_cast<std::int64_t>(slot) * width + row;
+  };
+  const auto with_bias = [&](int expert, int row, int which, const float* totals, int count, float* to) {
+    if (weights.gate_up_bias == nullptr) {
+      std::copy_n(totals, count, to);
+      return;
+    }
+    const Bf16* bias = weights.gate_up_bias + (static_cast<std::int64_t>(expert) * width + row) * 2 + which;
+    for (int r = 0; r < count; ++r) to[r] = totals[r] + bias[2 * r].to_float();
+  };
+  const auto store_gate = [&](int expert, int row, int slot, const float* totals) {
+    with_bias(expert, row, 0, totals, std::min(tile_rows, width - row), h_of(row, slot));
+  };
+  const auto store_up = [&](int expert, int row, int slot, const float* totals) {
+    const int count = std::min(tile_rows, width - row);
+    float up[tile_rows];
+    with_bias(expert, row, 1, totals, count, up);
+    float* h = h_of(row, slot);
+    context.rows.gate(h, up, weights.unit, context.rounds_to_bf16(), count, h);
+  };
+  multiply_routed(context, args, args.x, args.top_k, Product<decltype(store_gate)>{weights.gate, store_gate},
+                  Product<decltype(store_up)>{weights.up, store_up});
 }
 
 }  // namespace
@@ -83,31 +148,26 @@ std::size_t moe_workspace_bytes(int slots, int experts, int inputs) {
   return prepared_bytes(inputs, slots + (input_group - 1) * std::min(slots, experts));
 }
 
-void moe_mxfp4(OpContext& context, const MoeMxfp4Weights& weights, const MoeMxfp4Args& args) {
-  const int experts = static_cast<int>(weights.gate_up.size());
-  const int hidden = static_cast<int>(weights.down[0].rows);
-  const int intermediate = static_cast<int>(weights.down[0].cols);
-  static_assert(tile_rows % 2 == 0, "a gate and its up projection lie in one tile");
+void moe(OpContext& context, const MoeWeights& weights, const MoeArgs& args) {
+  const int experts = weights.experts(), hidden = weights.hidden();
+  NIBBLE_CHECK(weights.gate_up.empty() != weights.gate.empty(), "gate and up are in one matrix or in two");
   NIBBLE_CHECK(args.workspace.size() >=
-               moe_workspace_bytes(args.rows * args.top_k, experts, std::max(hidden, intermediate)));
+               moe_workspace_bytes(args.rows * args.top_k, experts, std::max(hidden, weights.width())));
   group_by_expert(args, experts);
+  weights.gate.empty() ? multiply_pairs(context, weights, args) : multiply_halves(context, weights, args);
 
-  multiply_routed(context, weights.gate_up, args, args.x, args.top_k,
-                  [&](int expert, int row, int slot, const float* totals) {
-                    const Bf16* bias =
-                        weights.gate_up_bias + static_cast<std::int64_t>(expert) * 2 * intermediate + row;
-                    float* h = args.activations + static_cast<std::int64_t>(slot) * intermediate + row / 2;
-                    context.rows.swiglu(totals, bias, weights.swiglu_limit, context.rounds_to_bf16(),
-                                        std::min(tile_rows / 2, intermediate - row / 2), h);
-                  });
-
-  multiply_routed(context, weights.down, args, args.activations, 1,
-                  [&](int expert, int row, int slot, const float* totals) {
-                    const Bf16* bias = weights.down_bias + static_cast<std::int64_t>(expert) * hidden + row;
-                    float* y = args.products + static_cast<std::int64_t>(slot) * hidden + row;
-                    const int rows = std::min(tile_rows, hidden - row);
-                    for (int r = 0; r < rows; ++r) y[r] = totals[r] + bias[r].to_float();
-                  });
+  const auto store_down = [&](int expert, int row, int slot, const float* totals) {
+    float* y = args.products + static_cast<std::int64_t>(slot) * hidden + row;
+    const int count = std::min(tile_rows, hidden - row);
+    if (weights.down_bias == nullptr) {
+      std::copy_n(totals, count, y);
+      return;
+    }
+    const Bf16* bias = weights.down_bias + static_cast<std::int64_t>(expert) * hidden + row;
+    for (int r = 0; r < count; ++r) y[r] = totals[r] + bias[r].to_float();
+  };
+  multiply_routed(context, args, args.activations, 1,
+                  Product<decltype(store_down)>{weights.down, store_down});
 
   context.threads.parallel_for(args.rows, [&](int begin, int end) {
     for (int row = begin; row < end; ++row) {

@@ -26,8 +26,12 @@ struct Layer {
         gate_up_bias(random_bf16(random, static_cast<std::size_t>(experts * 2 * intermediate))),
         down_bias(random_bf16(random, static_cast<std::size_t>(experts * hidden))) {}
 
-  MoeMxfp4Weights weights() const {
-    return {gate_up.experts, down.experts, gate_up_bias.data(), down_bias.data(), 7.0f};
+  MoeWeights weights() const {
+    return {.gate_up = {gate_up.experts.begin(), gate_up.experts.end()},
+            .down = {down.experts.begin(), down.experts.end()},
+            .gate_up_bias = gate_up_bias.data(),
+            .down_bias = down_bias.data(),
+            .unit = gpt_oss_unit(7.0f)};
   }
 
   std::vector<float> run(OpContext& context, const std::vector<float>& x,
@@ -45,7 +49,7 @@ TEST(ClampedSwiglu, ClampsAsGptOssDoes) {
   EXPECT_TRUE(std::isnan(clamped_swiglu(1, NAN, 7)));
 }
 
-TEST(MoeMxfp4, AgreesWithDoublePrecision) {
+TEST(Moe, AgreesWithDoublePrecision) {
   std::mt19937 random(1);
   ThreadPool threads(2);
   OpContext context{threads};
@@ -73,7 +77,7 @@ TEST(MoeMxfp4, AgreesWithDoublePrecision) {
   }
 }
 
-TEST(MoeMxfp4, ARowsBitsDependOnNeitherItsBatchNorItsPlaceNorTheThreads) {
+TEST(Moe, ARowsBitsDependOnNeitherItsBatchNorItsPlaceNorTheThreads) {
   std::mt19937 random(2);
   const Layer layer(random, 3, 2, 64, 32);
   const int rows = 220;  // so many an expert that they go in parts
@@ -90,7 +94,7 @@ TEST(MoeMxfp4, ARowsBitsDependOnNeitherItsBatchNorItsPlaceNorTheThreads) {
   }
 }
 
-TEST(MoeMxfp4, HasTheSameBitsWithEveryKernelAndNumberOfThreads) {
+TEST(Moe, HasTheSameBitsWithEveryKernelAndNumberOfThreads) {
   std::mt19937 random(5);
   const Layer layer(random, 4, 2, 160, 96);
   const std::vector<float> x = random_floats(random, 37 * 160);
@@ -115,7 +119,107 @@ TEST(MoeMxfp4, HasTheSameBitsWithEveryKernelAndNumberOfThreads) {
   }
 }
 
-TEST(MoeMxfp4, AScaleOfNotANumberReachesOnlyTheRowsRoutedToIt) {
+// Rows of one parity of a matrix.
+struct Parity {
+  std::vector<std::uint8_t> blocks, scales;
+  Mxfp4Checkpoint matrix;
+
+  Parity(const Mxfp4Checkpoint& from, int parity) {
+    const std::int64_t of_row = from.cols / mxfp4_block;
+    for (std::int64_t row = parity; row < from.rows; row += 2) {
+      blocks.insert(blocks.end(), from.blocks + row * of_row * mxfp4_block_bytes,
+                    from.blocks + (row + 1) * of_row * mxfp4_block_bytes);
+      scales.insert(scales.end(), from.scales + row * of_row, from.scales + (row + 1) * of_row);
+    }
+    matrix = {blocks.data(), scales.data(), from.rows / 2, from.cols};
+  }
+};
+
+TEST(Moe, GateAndUpApartGiveTheBitsOfPairs) {
+  std::mt19937 random(8);
+  const Layer layer(random, 3, 2, 96, 80);
+  const std::vector<float> x = random_floats(random, 21 * 96);
+  const auto [ids, weights] = MoeRouting(random, 21, layer.experts, layer.top_k);
+  ThreadPool threads(2);
+  OpContext context{threads};
+  std::vector<Parity> gates, ups;
+  for (const Mxfp4Checkpoint& each : layer.gate_up.experts) {
+    gates.emplace_back(each, 0);
+    ups.emplace_back(each, 1);
+  }
+  for (const GatedUnit& unit : {gpt_oss_unit(7.0f), silu_unit, clamped_silu_unit(2.0f)}) {
+    for (const bool biased : {true, false}) {
+      MoeWeights pairs = layer.weights();
+      pairs.unit = unit;
+      if (!biased) pairs.gate_up_bias = pairs.down_bias = nullptr;
+      MoeWeights apart = pairs;
+      apart.gate_up.clear();
+      for (const Parity& each : gates) apart.gate.emplace_back(each.matrix);
+      for (const Parity& each : ups) apart.up.emplace_back(each.matrix);
+      EXPECT_EQ(moe_with_room(context, apart, x, ids, weights),
+                moe_with_room(context, pairs, x, ids, weights));
+    }
+  }
+}
+
+// SiLU and no biases, as most models have it, in every format that experts come in.
+TEST(Moe, PlainExpertsAgreeWithDoublePrecisionInEveryFormat) {
+  std::mt19937 random(9);
+  constexpr int experts = 3, top_k = 2, hidden = 160, width = 96, rows = 11;
+  std::vector<RandomNvfp4> nvfp4;
+  for (int i = 0; i < 3 * experts; ++i)
+    nvfp4.emplace_back(random, 1, i % 3 == 2 ? hidden : width, i % 3 == 2 ? width : hidden);
+  std::vector<std::vector<Bf16>> bf16;
+  for (int i = 0; i < 3 * experts; ++i) bf16.push_back(random_bf16(random, hidden * width, 0.1f));
+  const std::vector<float> x = random_floats(random, rows * hidden);
+  const auto [ids, weights] = MoeRouting(random, rows, experts, top_k);
+  ThreadPool threads(2);
+  OpContext context{threads};
+  for (const bool four_bits : {false, true}) {
+    const auto matrix = [&](int expert, int which) -> WeightMatrix {
+      const std::size_t i = static_cast<std::size_t>(3 * expert + which);
+      const int matrix_rows_ = which == 2 ? hidden : width, cols = which == 2 ? width : hidden;
+      if (!four_bits) return Bf16Matrix{bf16[i].data(), matrix_rows_, cols};
+      return Nvfp4Matrix{nvfp4[i].codes_of(0), reinterpret_cast<const E4m3*>(nvfp4[i].scales_of(0)),
+                         nvfp4[i].tensor_scales[0], matrix_rows_, cols};
+    };
+    MoeWeights layer;
+    for (int e = 0; e < experts; ++e) {
+      layer.gate.push_back(matrix(e, 0));
+      layer.up.push_back(matrix(e, 1));
+      layer.down.push_back(matrix(e, 2));
+    }
+    const auto exact_row = [&](const WeightMatrix& of, int row, const std::vector<double>& in) {
+      std::vector<float> values(in.size());
+      decode_weight_row(of, row, values.data());
+      double sum = 0;
+      for (std::size_t i = 0; i < in.size(); ++i) sum += double{values[i]} * in[i];
+      return sum;
+    };
+    const std::vector<float> out = moe_with_room(context, layer, x, ids, weights);
+    for (int row = 0; row < rows; ++row) {
+      const std::vector<double> in(x.begin() + row * hidden, x.begin() + (row + 1) * hidden);
+      std::vector<double> expected(hidden, 0.0);
+      for (int choice = 0; choice < top_k; ++choice) {
+        const std::size_t slot = static_cast<std::size_t>(row * top_k + choice);
+        const std::size_t e = static_cast<std::size_t>(ids[slot]);
+        std::vector<double> h;
+        for (int i = 0; i < width; ++i) {
+          const double gate = exact_row(layer.gate[e], i, in), up = exact_row(layer.up[e], i, in);
+          h.push_back(gate / (1 + std::exp(-gate)) * up);
+        }
+        for (int i = 0; i < hidden; ++i)
+          expected[static_cast<std::size_t>(i)] += weights[slot] * exact_row(layer.down[e], i, h);
+      }
+      for (int i = 0; i < hidden; ++i) {
+        const double want = expected[static_cast<std::size_t>(i)];
+        ASSERT_NEAR(out[static_cast<std::size_t>(row * hidden + i)], want, 2e-4 * (1 + std::fabs(want)));
+      }
+    }
+  }
+}
+
+TEST(Moe, AScaleOfNotANumberReachesOnlyTheRowsRoutedToIt) {
   std::mt19937 random(3);
   Layer layer(random, 3, 1, 32, 32);
   layer.down.scales[0] = 255;  // expert 0, output 0

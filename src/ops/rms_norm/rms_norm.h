@@ -23,4 +23,18 @@ struct AddRmsNormArgs {
 
 void add_rms_norm(OpContext& context, const AddRmsNormArgs& args);
 
+// Each head by itself, in place and left in float32: what is rotated next is rounded when it is used.
+//
+//   x = x * (1 / sqrt(mean(x^2) + eps)) * weight
+struct HeadRmsNormArgs {
+  float* x = nullptr;            // [rows, heads, head_dim], updated
+  const Bf16* weight = nullptr;  // [head_dim]
+  int rows = 0;
+  int heads = 0;
+  int head_dim = 0;
+  float eps = 0;
+};
+
+void head_rms_norm(OpContext& context, const HeadRmsNormArgs& args);
+
 }  // namespace nibble

@@ -5,6 +5,7 @@
 #include "ops/row/row_kernels.h"
 
 namespace nibble {
+
 void add_rms_norm(OpContext& context, const AddRmsNormArgs& args) {
   context.threads.parallel_for(args.rows, [&](int begin, int end) {
     for (int row = begin; row < end; ++row) {
@@ -15,6 +16,17 @@ void add_rms_norm(OpContext& context, const AddRmsNormArgs& args) {
       const float mean = context.rows.add_and_square(x, delta, args.hidden) / static_cast<float>(args.hidden);
       const float scale = 1.0f / std::sqrt(mean + args.eps);
       context.rows.scale(x, scale, args.weight, context.rounds_to_bf16(), args.hidden, out);
+    }
+  });
+}
+
+void head_rms_norm(OpContext& context, const HeadRmsNormArgs& args) {
+  context.threads.parallel_for(args.rows, [&](int begin, int end) {
+    for (int head = begin * args.heads; head < end * args.heads; ++head) {
+      float* x = args.x + static_cast<std::int64_t>(head) * args.head_dim;
+      const float mean =
+          context.rows.add_and_square(x, nullptr, args.head_dim) / static_cast<float>(args.head_dim);
+      context.rows.scale(x, 1.0f / std::sqrt(mean + args.eps), args.weight, false, args.head_dim, x);
     }
   });
 }

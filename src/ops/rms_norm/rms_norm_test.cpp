@@ -72,5 +72,31 @@ TEST(AddRmsNorm, EpsKeepsARowOfZerosFinite) {
   for (float value : out) EXPECT_EQ(value, 0.0f);
 }
 
+TEST(HeadRmsNorm, NormsEachHeadByItself) {
+  std::mt19937 random(5);
+  constexpr int rows = 3, heads = 4, head_dim = 64;
+  const std::vector<float> given = random_floats(random, rows * heads * head_dim);
+  const std::vector<Bf16> weight = random_bf16(random, head_dim);
+  std::vector<float> x = given;
+  ThreadPool threads(2);
+  OpContext context{.threads = threads, .activations = InputValues::bf16};
+  head_rms_norm(context, {.x = x.data(),
+                          .weight = weight.data(),
+                          .rows = rows,
+                          .heads = heads,
+                          .head_dim = head_dim,
+                          .eps = 1e-6f});
+  for (std::size_t head = 0; head < rows * heads; ++head) {
+    double square = 0;
+    for (std::size_t i = 0; i < head_dim; ++i)
+      square += double{given[head * head_dim + i]} * given[head * head_dim + i];
+    for (std::size_t i = 0; i < head_dim; ++i) {
+      const double exact =
+          given[head * head_dim + i] / std::sqrt(square / head_dim + 1e-6) * weight[i].to_float();
+      ASSERT_NEAR(x[head * head_dim + i], exact, 1e-5 * (1 + std::fabs(exact)));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace nibble

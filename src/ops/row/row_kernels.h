@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "formats/bf16.h"
+#include "ops/row/gated_unit.h"
 
 namespace nibble {
 
@@ -34,6 +35,8 @@ struct RowKernels {
   // out[i] = clamped_swiglu of gate i and up projection i, which alternate in `totals` and `bias`; `narrow`
   // rounds each to bfloat16.
   void (*swiglu)(const float* totals, const Bf16* bias, float limit, bool narrow, int n, float* out);
+  // out[i] = gated(gate[i], up[i], unit), which may lie where the gates do; `narrow` as above.
+  void (*gate)(const float* gate, const float* up, const GatedUnit& unit, bool narrow, int n, float* out);
 };
 
 // In order of preference; the last one runs anywhere. All give the same bits.

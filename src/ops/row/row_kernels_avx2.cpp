@@ -145,28 +145,51 @@ NIBBLE_AVX2 void weigh(const float* x, float largest, float temperature, int n, 
   for (; i < n; ++i) out[i] = fixed_exp((x[i] - largest) / temperature);
 }
 
+namespace {
+
+// Eight at once. Of a NaN and a limit the second operand of a minimum or maximum comes out, which is the NaN.
+NIBBLE_AVX2 inline __m256 gated_eight(__m256 gate, __m256 up, const GatedUnit& unit, bool narrow) {
+  const __m256 most = _mm256_set1_ps(unit.limit), least = _mm256_set1_ps(-unit.limit),
+               one = _mm256_set1_ps(1.0f);
+  gate = _mm256_min_ps(most, gate);
+  up = _mm256_min_ps(most, _mm256_max_ps(least, up));
+  const __m256 x = _mm256_mul_ps(_mm256_set1_ps(unit.alpha), gate);
+  const __m256 falling = fixed_exp_eight(_mm256_xor_ps(x, _mm256_set1_ps(-0.0f)));
+  const __m256 sigmoid = _mm256_div_ps(one, _mm256_add_ps(one, falling));
+  const __m256 value =
+      _mm256_mul_ps(_mm256_mul_ps(gate, sigmoid), _mm256_add_ps(up, _mm256_set1_ps(unit.offset)));
+  return narrow ? round_to_bf16(value) : value;
+}
+
+}  // namespace
+
 NIBBLE_AVX2 void swiglu(const float* totals, const Bf16* bias, float limit, bool narrow, int n, float* out) {
-  const __m256 most = _mm256_set1_ps(limit), least = _mm256_set1_ps(-limit), one = _mm256_set1_ps(1.0f);
+  const GatedUnit unit = gpt_oss_unit(limit);
   int i = 0;
   for (; i + lanes <= n; i += lanes) {
     // A pair's biases are the halves of a word.
     const __m256i biases = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bias + 2 * i));
     const __m256 low = _mm256_loadu_ps(totals + 2 * i), high = _mm256_loadu_ps(totals + 2 * i + lanes);
-    __m256 gate = _mm256_add_ps(in_order(_mm256_shuffle_ps(low, high, 0x88)),
-                                _mm256_castsi256_ps(_mm256_slli_epi32(biases, 16)));
-    __m256 up = _mm256_add_ps(
+    const __m256 gates = _mm256_add_ps(in_order(_mm256_shuffle_ps(low, high, 0x88)),
+                                       _mm256_castsi256_ps(_mm256_slli_epi32(biases, 16)));
+    const __m256 ups = _mm256_add_ps(
         in_order(_mm256_shuffle_ps(low, high, 0xdd)),
         _mm256_castsi256_ps(_mm256_and_si256(biases, _mm256_set1_epi32(static_cast<int>(0xffff0000u)))));
-    // Of a NaN and a limit the second operand comes out, which is the NaN.
-    gate = _mm256_min_ps(most, gate);
-    up = _mm256_min_ps(most, _mm256_max_ps(least, up));
-    const __m256 x = _mm256_mul_ps(_mm256_set1_ps(swiglu_alpha), gate);
-    const __m256 falling = fixed_exp_eight(_mm256_xor_ps(x, _mm256_set1_ps(-0.0f)));
-    const __m256 sigmoid = _mm256_div_ps(one, _mm256_add_ps(one, falling));
-    const __m256 value = _mm256_mul_ps(_mm256_mul_ps(gate, sigmoid), _mm256_add_ps(up, one));
-    _mm256_storeu_ps(out + i, narrow ? round_to_bf16(value) : value);
+    _mm256_storeu_ps(out + i, gated_eight(gates, ups, unit, narrow));
   }
   for (; i < n; ++i) out[i] = clamped_swiglu(totals + 2 * i, bias + 2 * i, limit, narrow);
+}
+
+NIBBLE_AVX2 void gate(const float* gates, const float* ups, const GatedUnit& unit, bool narrow, int n,
+                      float* out) {
+  int i = 0;
+  for (; i + lanes <= n; i += lanes)
+    _mm256_storeu_ps(out + i,
+                     gated_eight(_mm256_loadu_ps(gates + i), _mm256_loadu_ps(ups + i), unit, narrow));
+  for (; i < n; ++i) {
+    const float value = gated(gates[i], ups[i], unit);
+    out[i] = narrow ? Bf16::from_float(value).to_float() : value;
+  }
 }
 
 }  // namespace nibble::avx2_rows

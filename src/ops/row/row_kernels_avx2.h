@@ -13,5 +13,6 @@ RowScan scan(const float* x, int n);
 double exp_sum(const float* x, float largest, int n);
 void weigh(const float* x, float largest, float temperature, int n, float* out);
 void swiglu(const float* totals, const Bf16* bias, float limit, bool narrow, int n, float* out);
+void gate(const float* gates, const float* ups, const GatedUnit& unit, bool narrow, int n, float* out);
 
 }  // namespace nibble::avx2_rows

@@ -67,15 +67,22 @@ void swiglu(const float* totals, const Bf16* bias, float limit, bool narrow, int
   for (int i = 0; i < n; ++i) out[i] = clamped_swiglu(totals + 2 * i, bias + 2 * i, limit, narrow);
 }
 
+void gate_rows(const float* gate, const float* up, const GatedUnit& unit, bool narrow, int n, float* out) {
+  for (int i = 0; i < n; ++i) {
+    const float value = gated(gate[i], up[i], unit);
+    out[i] = narrow ? Bf16::from_float(value).to_float() : value;
+  }
+}
+
 bool always_supported() { return true; }
 
 // A tile of rows has eight pairs of projections, as many as AVX2 has lanes.
 constexpr RowKernels kernels[] = {
     {"avx512", avx512_rows::supported, avx512_rows::add_and_square, avx512_rows::scale, avx512_rows::rotate,
-     avx512_rows::scan, avx512_rows::exp_sum, avx512_rows::weigh, avx2_rows::swiglu},
+     avx512_rows::scan, avx512_rows::exp_sum, avx512_rows::weigh, avx2_rows::swiglu, avx2_rows::gate},
     {"avx2", avx2_rows::supported, avx2_rows::add_and_square, avx2_rows::scale, avx2_rows::rotate,
-     avx2_rows::scan, avx2_rows::exp_sum, avx2_rows::weigh, avx2_rows::swiglu},
-    {"scalar", always_supported, add_and_square, scale, rotate, scan, exp_sum, weigh, swiglu},
+     avx2_rows::scan, avx2_rows::exp_sum, avx2_rows::weigh, avx2_rows::swiglu, avx2_rows::gate},
+    {"scalar", always_supported, add_and_square, scale, rotate, scan, exp_sum, weigh, swiglu, gate_rows},
 };
 
 }  // namespace

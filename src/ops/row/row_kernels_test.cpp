@@ -10,6 +10,7 @@
 
 #include "ops/fixed_math.h"
 #include "ops/op_test_util.h"
+#include "ops/row/clamped_swiglu.h"
 
 namespace nibble {
 namespace {
@@ -120,6 +121,25 @@ TEST_P(RowKernel, ActivatesAsTheScalarOne) {
       }
     }
   }
+}
+
+TEST_P(RowKernel, GatesAnyUnitAsTheScalarOneDoes) {
+  std::mt19937 random(11);
+  for (const GatedUnit& unit : {silu_unit, clamped_silu_unit(1.5f), gpt_oss_unit(7.0f)}) {
+    for (const int n : {1, 7, 8, 16, 23}) {
+      for (const bool narrow : {false, true}) {
+        std::vector<float> gates = random_floats(random, static_cast<std::size_t>(n), 20.0f);
+        const std::vector<float> ups = random_floats(random, static_cast<std::size_t>(n), 20.0f);
+        std::vector<float> expected(static_cast<std::size_t>(n));
+        plain_.gate(gates.data(), ups.data(), unit, narrow, n, expected.data());
+        tried_.gate(gates.data(), ups.data(), unit, narrow, n, gates.data());
+        EXPECT_TRUE(same_bits(gates, expected)) << n << (narrow ? " narrow" : "");
+      }
+    }
+  }
+  EXPECT_NEAR(gated(2, 3, silu_unit), 2 / (1 + std::exp(-2.0)) * 3, 1e-6);
+  EXPECT_EQ(gated(1.5f, 2, gpt_oss_unit(7)), clamped_swiglu(1.5f, 2, 7));
+  EXPECT_TRUE(std::isnan(gated(NAN, 1, silu_unit)));
 }
 
 TEST_P(RowKernel, ScanSeesANumberThatIsNoneWhereverItIs) {

@@ -208,9 +208,13 @@ struct MoeTestLayer {
       return {exact.begin(), exact.end()};
     } else {
       OpContext context{.threads = threads, .activations = InputValues::bf16};
-      return moe_with_room(
-          context, {gate_up.host.experts, down.host.experts, gate_up_bias.data(), down_bias.data(), 7.0f},
-          floats, ids, weights);
+      return moe_with_room(context,
+                           {.gate_up = {gate_up.host.experts.begin(), gate_up.host.experts.end()},
+                            .down = {down.host.experts.begin(), down.host.experts.end()},
+                            .gate_up_bias = gate_up_bias.data(),
+                            .down_bias = down_bias.data(),
+                            .unit = gpt_oss_unit(7.0f)},
+                           floats, ids, weights);
     }
   }
 };

@@ -1,0 +1,50 @@
+#include "checkpoint/architecture.h"
+
+#include <array>
+
+#include "base/check.h"
+#include "checkpoint/architectures.h"
+
+namespace nibble {
+namespace {
+
+constexpr std::array list = {
+    Architecture{"GptOssForCausalLM", parse_gpt_oss_config, visit_gpt_oss_weights, "mxfp4"},
+    Architecture{"Qwen3MoeForCausalLM", parse_qwen3_moe_config, visit_qwen3_moe_weights, {}},
+};
+
+}  // namespace
+
+std::string Weight::name_of(std::int64_t expert) const {
+  const std::size_t at = name.find("{}");
+  NIBBLE_CHECK(at != name.npos && own_experts > 0);
+  return name.substr(0, at) + std::to_string(expert) + name.substr(at + 2);
+}
+
+std::span<const Architecture> architectures() { return list; }
+
+const Architecture* find_architecture(std::string_view name) {
+  for (const Architecture& each : list) {
+    if (each.name == name) return &each;
+  }
+  return nullptr;
+}
+
+std::string architecture_names() {
+  std::string names;
+  for (const Architecture& each : list) names += (names.empty() ? "" : ", ") + std::string(each.name);
+  return names;
+}
+
+void visit_weights(const ModelConfig& config, const VisitWeight& visit) {
+  const Architecture* architecture = find_architecture(config.architecture);
+  NIBBLE_CHECK(architecture != nullptr, "a config is read by an architecture of the list");
+  architecture->visit_weights(config, visit);
+}
+
+LayerCache layer_cache(const ModelConfig& config, std::int64_t layer) {
+  return {.values = 2 * config.num_key_value_heads * config.head_dim,
+          .window = config.layers[static_cast<std::size_t>(layer)].window};
+}
+
+}  // namespace nibble

@@ -1,0 +1,120 @@
+#include "checkpoint/decoder_fields.h"
+
+#include <cmath>
+
+#include "base/quote.h"
+
+namespace nibble {
+namespace {
+
+Status check_activation(const ConfigFields& fields) {
+  const std::optional<JsonValue> activation = fields.find("hidden_act");
+  if (activation && (!activation->is_string() || activation->as_string() != "silu")) {
+    return fields.must_be("hidden_act", "\"silu\"", *activation);
+  }
+  return {};
+}
+
+// ModelConfig::dtype has the one value that is taken; a file that names none was made with it too.
+Status check_dtype(const ConfigFields& fields) {
+  for (const char* name : {"dtype", "torch_dtype"}) {
+    const std::optional<JsonValue> dtype = fields.find(name);
+    if (dtype && (!dtype->is_string() || dtype->as_string() != "bfloat16")) {
+      return fields.must_be(name, "\"bfloat16\"", *dtype);
+    }
+  }
+  return {};
+}
+
+Result<YarnScaling> read_yarn(const ConfigFields& rope) {
+  YarnScaling yarn;
+  NIBBLE_ASSIGN(yarn.factor, rope.positive("factor"));
+  NIBBLE_ASSIGN(yarn.beta_fast, rope.positive_or("beta_fast", 32));
+  NIBBLE_ASSIGN(yarn.beta_slow, rope.positive_or("beta_slow", 1));
+  NIBBLE_ASSIGN(yarn.original_max_position_embeddings,
+                rope.integer("original_max_position_embeddings", 1, max_positions));
+  NIBBLE_ASSIGN(yarn.truncate, rope.boolean_or("truncate", true));
+  const double usual = yarn.factor <= 1 ? 1.0 : 0.1 * std::log(yarn.factor) + 1.0;
+  NIBBLE_ASSIGN(yarn.attention_factor, rope.positive_or("attention_factor", usual));
+  if (yarn.beta_fast < yarn.beta_slow) return broken_model("beta_fast of RoPE scaling is below beta_slow");
+  return yarn;
+}
+
+Status read_rope_object(const JsonValue& object, const std::string& name, ModelConfig& config) {
+  const ConfigFields rope(object, name);
+  NIBBLE_RETURN_IF_ERROR(rope.only({"rope_type", "type", "rope_theta", "factor", "beta_fast", "beta_slow",
+                                    "original_max_position_embeddings", "truncate", "attention_factor"}));
+  NIBBLE_ASSIGN(const std::string type,
+                rope.string(rope.find("type") && !rope.find("rope_type") ? "type" : "rope_type"));
+  if (type != "yarn" && type != "default") {
+    return broken_model(name + ".rope_type must be \"yarn\" or \"default\", not " + quote(type));
+  }
+  if (rope.find("rope_theta")) {
+    NIBBLE_ASSIGN(const double theta, rope.positive("rope_theta"));
+    if (config.rope_theta != 0 && config.rope_theta != theta) {
+      return broken_model("rope_theta and " + name + ".rope_theta contradict each other");
+    }
+    config.rope_theta = theta;
+  }
+  if (type == "yarn") {
+    NIBBLE_ASSIGN(config.yarn, read_yarn(rope));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status read_decoder(const ConfigFields& fields, ModelConfig& config) {
+  NIBBLE_RETURN_IF_ERROR(check_activation(fields));
+  NIBBLE_RETURN_IF_ERROR(check_dtype(fields));
+  NIBBLE_ASSIGN(config.vocab_size, fields.integer("vocab_size", 1, max_vocab));
+  NIBBLE_ASSIGN(config.hidden_size, fields.integer("hidden_size", 1, max_width));
+  NIBBLE_ASSIGN(config.num_hidden_layers, fields.integer("num_hidden_layers", 1, max_layers));
+  config.layers.resize(static_cast<std::size_t>(config.num_hidden_layers));
+  NIBBLE_ASSIGN(config.max_position_embeddings, fields.integer("max_position_embeddings", 1, max_positions));
+  NIBBLE_ASSIGN(config.rms_norm_eps, fields.positive("rms_norm_eps"));
+  NIBBLE_ASSIGN(config.tie_word_embeddings, fields.boolean_or("tie_word_embeddings", false));
+  return {};
+}
+
+Status read_heads(const ConfigFields& fields, ModelConfig& config) {
+  NIBBLE_ASSIGN(config.num_attention_heads, fields.integer("num_attention_heads", 1, max_heads));
+  NIBBLE_ASSIGN(config.num_key_value_heads, fields.integer("num_key_value_heads", 1, max_heads));
+  if (config.num_attention_heads % config.num_key_value_heads != 0) {
+    return broken_model("num_attention_heads (" + std::to_string(config.num_attention_heads) +
+                        ") must be a multiple of num_key_value_heads (" +
+                        std::to_string(config.num_key_value_heads) + ")");
+  }
+  NIBBLE_ASSIGN(config.head_dim, fields.integer("head_dim", 2, max_head_dim));
+  if (config.head_dim % 2 != 0) {
+    return broken_model("head_dim (" + std::to_string(config.head_dim) +
+                        ") must be even: RoPE rotates pairs");
+  }
+  return {};
+}
+
+Status read_rope(const ConfigFields& fields, ModelConfig& config) {
+  if (fields.find("rope_theta")) {
+    NIBBLE_ASSIGN(config.rope_theta, fields.positive("rope_theta"));
+  }
+  const std::optional<JsonValue> older = fields.find("rope_scaling");
+  const std::optional<JsonValue> newer = fields.find("rope_parameters");
+  if (older && newer) return broken_model("rope_scaling and rope_parameters are both given; keep one");
+  const std::string name = older ? "rope_scaling" : "rope_parameters";
+  const std::optional<JsonValue> object = older ? older : newer;
+  if (object) {
+    if (!object->is_object()) return fields.must_be(name, "an object", *object);
+    NIBBLE_RETURN_IF_ERROR(read_rope_object(*object, name, config));
+  }
+  if (config.rope_theta == 0) return fields.missing("rope_theta");
+  return {};
+}
+
+Status check_experts(const ModelConfig& config, const char* chosen, const char* all) {
+  if (config.num_experts_per_tok <= config.num_local_experts) return {};
+  return broken_model(std::string(chosen) + " (" + std::to_string(config.num_experts_per_tok) +
+                      ") is above " + all + " (" + std::to_string(config.num_local_experts) +
+                      "): a token cannot visit more experts than there are");
+}
+
+}  // namespace nibble

@@ -1,0 +1,31 @@
+// What the config readers of decoders share: limits, and fields that most of them have.
+#pragma once
+
+#include <cstdint>
+
+#include "checkpoint/config_fields.h"
+#include "checkpoint/model_config.h"
+
+namespace nibble {
+
+// No product of these limits that sizes a tensor can overflow 63 bits.
+inline constexpr std::int64_t max_width = 1 << 20;
+inline constexpr std::int64_t max_layers = 1024;
+inline constexpr std::int64_t max_heads = 4096;
+inline constexpr std::int64_t max_head_dim = 4096;
+inline constexpr std::int64_t max_vocab = 1 << 24;
+inline constexpr std::int64_t max_experts = 1 << 14;
+// Positions and windows are 32-bit integers.
+inline constexpr std::int64_t max_positions = (std::int64_t{1} << 31) - 1;
+
+// vocab_size, hidden_size, num_hidden_layers (with as many plain layers), max_position_embeddings,
+// rms_norm_eps, tie_word_embeddings; hidden_act and dtype are checked.
+Status read_decoder(const ConfigFields& fields, ModelConfig& config);
+// num_attention_heads, num_key_value_heads, head_dim.
+Status read_heads(const ConfigFields& fields, ModelConfig& config);
+// rope_theta with rope_scaling, or rope_parameters: plain or YaRN.
+Status read_rope(const ConfigFields& fields, ModelConfig& config);
+// Whether a token visits at most as many experts as there are; `names` of the two fields for the message.
+Status check_experts(const ModelConfig& config, const char* chosen, const char* all);
+
+}  // namespace nibble

@@ -1,0 +1,86 @@
+#include "checkpoint/decoder_weights.h"
+
+namespace nibble {
+
+LayerWeights::LayerWeights(const ModelConfig& config, std::int64_t layer, const VisitWeight& visit)
+    : config_(config), layer_(layer), visit_(visit), prefix_("model.layers." + std::to_string(layer) + ".") {}
+
+void LayerWeights::vector(WeightRole role, WeightPart part, const std::string& name, std::int64_t size) {
+  visit_({.role = role, .part = part, .layer = layer_, .name = prefix_ + name, .shape = {size}});
+}
+
+void LayerWeights::matrix(WeightRole role, WeightPart part, const std::string& name, std::int64_t rows,
+                          std::int64_t cols, SplitAxis split) {
+  const std::string module = prefix_ + name;
+  const bool quantizes = role != WeightRole::router;
+  visit_({.role = role,
+          .part = part,
+          .layer = layer_,
+          .name = module,
+          .shape = {rows, cols},
+          .format = quantizes ? config_.quantization.format_of(module) : TensorFormat::bf16,
+          .split = split,
+          .by_expert = role == WeightRole::router});
+}
+
+void LayerWeights::attention() {
+  const std::int64_t hidden = config_.hidden_size;
+  const std::int64_t q = config_.num_attention_heads * config_.head_dim;
+  const std::int64_t kv = config_.num_key_value_heads * config_.head_dim;
+  const auto projection = [&](WeightRole role, WeightRole bias, const std::string& name, std::int64_t rows,
+                              std::int64_t cols, SplitAxis split) {
+    matrix(role, WeightPart::attention, name, rows, cols, split);
+    if (config_.attention_bias) vector(bias, WeightPart::attention, name + ".bias", rows);
+  };
+  projection(WeightRole::query, WeightRole::query_bias, "self_attn.q_proj", q, hidden, SplitAxis::rows);
+  projection(WeightRole::key, WeightRole::key_bias, "self_attn.k_proj", kv, hidden, SplitAxis::rows);
+  projection(WeightRole::value, WeightRole::value_bias, "self_attn.v_proj", kv, hidden, SplitAxis::rows);
+  if (config_.query_key_norm) {
+    vector(WeightRole::query_norm, WeightPart::norms, "self_attn.q_norm.weight", config_.head_dim);
+    vector(WeightRole::key_norm, WeightPart::norms, "self_attn.k_norm.weight", config_.head_dim);
+  }
+  if (config_.attention_sinks)
+    vector(WeightRole::sinks, WeightPart::norms, "self_attn.sinks", config_.num_attention_heads);
+  projection(WeightRole::attention_output, WeightRole::attention_output_bias, "self_attn.o_proj", hidden, q,
+             SplitAxis::columns);
+}
+
+void LayerWeights::expert_matrix(WeightRole role, const std::string& name, std::int64_t rows,
+                                 std::int64_t cols, SplitAxis split) {
+  Weight weight{.role = role,
+                .part = WeightPart::experts,
+                .layer = layer_,
+                .name = prefix_ + name,
+                .shape = {rows, cols},
+                .use = TensorUse::experts,
+                .split = split,
+                .own_experts = config_.num_local_experts};
+  // The experts of a layer have one format; the first one's is looked up.
+  weight.format = config_.quantization.format_of(weight.name_of(0));
+  visit_(weight);
+}
+
+void visit_embedding(const ModelConfig& config, const VisitWeight& visit) {
+  visit({.role = WeightRole::embedding,
+         .part = WeightPart::embedding,
+         .name = "model.embed_tokens",
+         .shape = {config.vocab_size, config.hidden_size},
+         .use = TensorUse::one_row,
+         .split = SplitAxis::rows});
+}
+
+void visit_head(const ModelConfig& config, const VisitWeight& visit) {
+  visit({.role = WeightRole::final_norm,
+         .part = WeightPart::norms,
+         .name = "model.norm.weight",
+         .shape = {config.hidden_size}});
+  if (config.tie_word_embeddings) return;
+  visit({.role = WeightRole::lm_head,
+         .part = WeightPart::lm_head,
+         .name = "lm_head",
+         .shape = {config.vocab_size, config.hidden_size},
+         .format = config.quantization.format_of("lm_head"),
+         .split = SplitAxis::rows});
+}
+
+}  // namespace nibble

@@ -1,0 +1,41 @@
+// What the lists of weights of decoders share: the names that most checkpoints have for embedding, attention
+// and head.
+#pragma once
+
+#include <string>
+
+#include "checkpoint/architecture.h"
+
+namespace nibble {
+
+// One layer's prefix, and a shorthand for each kind of weight.
+class LayerWeights {
+ public:
+  LayerWeights(const ModelConfig& config, std::int64_t layer, const VisitWeight& visit);
+
+  // A vector of so many values, a tensor "<layer>.<name>".
+  void vector(WeightRole role, WeightPart part, const std::string& name, std::int64_t size);
+  // A matrix that may be quantized, a module "<layer>.<name>"; a router's may not.
+  void matrix(WeightRole role, WeightPart part, const std::string& name, std::int64_t rows, std::int64_t cols,
+              SplitAxis split);
+  // q, k and v with their biases, norms and sinks, and the output, as the config has them: the tensors
+  // "self_attn.*".
+  void attention();
+  // Each expert's matrix for itself; "{}" stands in `name` for its number.
+  void expert_matrix(WeightRole role, const std::string& name, std::int64_t rows, std::int64_t cols,
+                     SplitAxis split);
+
+  const std::string& prefix() const { return prefix_; }
+
+ private:
+  const ModelConfig& config_;
+  std::int64_t layer_;
+  const VisitWeight& visit_;
+  std::string prefix_;
+};
+
+void visit_embedding(const ModelConfig& config, const VisitWeight& visit);
+// The last norm and lm_head, where it is not the embedding.
+void visit_head(const ModelConfig& config, const VisitWeight& visit);
+
+}  // namespace nibble

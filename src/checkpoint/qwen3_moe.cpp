@@ -1,0 +1,158 @@
+// Qwen3-MoE: attention whose q and k are normed by head, without biases, and experts of which each has its
+// gate, up and down for itself. Weights come in bf16, FP8 blocks or 4 bits.
+#include "base/quote.h"
+#include "checkpoint/architectures.h"
+#include "checkpoint/decoder_fields.h"
+#include "checkpoint/decoder_weights.h"
+
+namespace nibble {
+namespace {
+
+// More matrices than any model has, and few enough to be looked up one by one.
+constexpr std::int64_t most_experts_in_all = 1 << 17;
+
+// Fields that would change the arithmetic to something that is not computed here.
+Status check_variants(const ConfigFields& fields) {
+  struct Fixed {
+    const char* name;
+    bool value;
+  };
+  for (const Fixed& fixed : {Fixed{"attention_bias", false}, Fixed{"use_sliding_window", false},
+                             Fixed{"qkv_bias", false}, Fixed{"use_qk_norm", true}}) {
+    NIBBLE_ASSIGN(const bool value, fields.boolean_or(fixed.name, fixed.value));
+    if (value == fixed.value) continue;
+    return broken_model(std::string(fixed.name) + " must be " + (fixed.value ? "true" : "false") +
+                        " in a Qwen3-MoE that nibble runs");
+  }
+  // What other architectures have; a file that says so describes another forward.
+  for (const char* name : {"attn_output_gate", "first_k_dense_replace", "full_attention_interval",
+                           "kv_lora_rank", "n_group", "n_shared_experts", "partial_rotary_factor",
+                           "routed_scaling_factor", "scoring_func", "swiglu_limit", "topk_method"}) {
+    if (const std::optional<JsonValue> value = fields.find(name)) {
+      return broken_model(
+          std::string(name) + " (" + shown(*value) +
+          ") is no field of Qwen3-MoE and would change its arithmetic; remove it, or name the "
+          "architecture that has it");
+    }
+  }
+  NIBBLE_ASSIGN(const std::int64_t shared,
+                fields.integer_or("shared_expert_intermediate_size", 0, max_width, 0));
+  if (shared != 0)
+    return broken_model("shared_expert_intermediate_size must be 0: Qwen3-MoE has no shared expert");
+  NIBBLE_ASSIGN(const std::int64_t step, fields.integer_or("decoder_sparse_step", 1, max_layers, 1));
+  const std::optional<JsonValue> dense = fields.find("mlp_only_layers");
+  if (step != 1 || (dense && (!dense->is_array() || dense->size() != 0))) {
+    return broken_model(
+        "layers without experts are not supported: mlp_only_layers must be empty and decoder_sparse_step 1");
+  }
+  return {};
+}
+
+Status check_layer_types(const ConfigFields& fields, const ModelConfig& config) {
+  const std::optional<JsonValue> types = fields.find("layer_types");
+  if (!types) return {};
+  if (!types->is_array() || static_cast<std::int64_t>(types->size()) != config.num_hidden_layers)
+    return fields.must_be("layer_types", "a list of num_hidden_layers names", *types);
+  for (const JsonValue& type : types->elements()) {
+    if (!type.is_string() || type.as_string() != "full_attention")
+      return fields.must_be("layer_types", "a list of \"full_attention\"", type);
+  }
+  return {};
+}
+
+Status read_experts(const ConfigFields& fields, ModelConfig& config) {
+  NIBBLE_ASSIGN(config.num_local_experts, fields.integer("num_experts", 1, max_experts));
+  NIBBLE_ASSIGN(config.num_experts_per_tok, fields.integer("num_experts_per_tok", 1, max_experts));
+  NIBBLE_RETURN_IF_ERROR(check_experts(config, "num_experts_per_tok", "num_experts"));
+  NIBBLE_ASSIGN(config.intermediate_size, fields.integer("moe_intermediate_size", 1, max_width));
+  config.router_score = RouterScore::softmax_of_all;
+  NIBBLE_ASSIGN(config.router_renormalises, fields.boolean("norm_topk_prob"));
+  config.activation = ExpertActivation::silu;
+  if (config.num_local_experts * config.num_hidden_layers > most_experts_in_all) {
+    return broken_model("num_experts (" + std::to_string(config.num_local_experts) + ") in each of " +
+                        std::to_string(config.num_hidden_layers) + " layers are more than " +
+                        std::to_string(most_experts_in_all) + " experts");
+  }
+  return {};
+}
+
+// An expert layer is one op: its matrices have one format.
+Status check_expert_formats(const ModelConfig& config) {
+  if (!config.quantization.tells_experts_apart()) return {};
+  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const std::string prefix = "model.layers." + std::to_string(layer) + ".mlp.experts.";
+    const TensorFormat first = config.quantization.format_of(prefix + "0.gate_proj");
+    for (std::int64_t expert = 0; expert < config.num_local_experts; ++expert) {
+      for (const char* name : {".gate_proj", ".up_proj", ".down_proj"}) {
+        const std::string module = prefix + std::to_string(expert) + name;
+        const TensorFormat format = config.quantization.format_of(module);
+        if (format == first) continue;
+        return broken_model("quantization_config gives " + quote(module) + " the format " +
+                            std::string(tensor_format_name(format)) + " and " +
+                            quote(prefix + "0.gate_proj") + " " + std::string(tensor_format_name(first)) +
+                            "; the experts of a layer must have one format");
+      }
+    }
+  }
+  return {};
+}
+
+// Blocks of a 4-bit format are whole.
+Status check_columns(const ModelConfig& config) {
+  Status status;
+  visit_qwen3_moe_weights(config, [&](const Weight& weight) {
+    if (!status.ok() || !weight.is_matrix()) return;
+    const std::int64_t block = block_columns(weight.format), cols = weight.shape[weight.shape.rank() - 1];
+    if (cols % block == 0) return;
+    status = broken_model(quote(weight.own_experts > 0 ? weight.name_of(0) : weight.name) + " has " +
+                          std::to_string(cols) + " columns, which are not whole blocks of " +
+                          std::to_string(block) + ", as " + std::string(tensor_format_name(weight.format)) +
+                          " has them");
+  });
+  return status;
+}
+
+}  // namespace
+
+Result<ModelConfig> parse_qwen3_moe_config(const ConfigFields& fields, QuantizationScheme quantization) {
+  NIBBLE_RETURN_IF_ERROR(check_variants(fields));
+  if (quantization.method == "mxfp4") {
+    return broken_model(
+        "quantization_config.quant_method \"mxfp4\" is that of gpt-oss, which has all experts of a layer in "
+        "one "
+        "tensor; Qwen3-MoE in MXFP4 is compressed-tensors' mxfp4-pack-quantized");
+  }
+  ModelConfig config;
+  NIBBLE_RETURN_IF_ERROR(read_decoder(fields, config));
+  NIBBLE_RETURN_IF_ERROR(check_layer_types(fields, config));
+  NIBBLE_RETURN_IF_ERROR(read_heads(fields, config));
+  config.query_key_norm = true;
+  NIBBLE_RETURN_IF_ERROR(read_rope(fields, config));
+  NIBBLE_RETURN_IF_ERROR(read_experts(fields, config));
+  config.quantization = std::move(quantization);
+  NIBBLE_RETURN_IF_ERROR(check_expert_formats(config));
+  NIBBLE_RETURN_IF_ERROR(check_columns(config));
+  return config;
+}
+
+void visit_qwen3_moe_weights(const ModelConfig& config, const VisitWeight& visit) {
+  const std::int64_t hidden = config.hidden_size, width = config.intermediate_size;
+  visit_embedding(config, visit);
+  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    LayerWeights weights(config, layer, visit);
+    weights.vector(WeightRole::mixer_norm, WeightPart::norms, "input_layernorm.weight", hidden);
+    weights.attention();
+    weights.vector(WeightRole::feed_forward_norm, WeightPart::norms, "post_attention_layernorm.weight",
+                   hidden);
+    weights.matrix(WeightRole::router, WeightPart::router, "mlp.gate", config.num_local_experts, hidden,
+                   SplitAxis::none);
+    weights.expert_matrix(WeightRole::expert_gate, "mlp.experts.{}.gate_proj", width, hidden,
+                          SplitAxis::rows);
+    weights.expert_matrix(WeightRole::expert_up, "mlp.experts.{}.up_proj", width, hidden, SplitAxis::rows);
+    weights.expert_matrix(WeightRole::expert_down, "mlp.experts.{}.down_proj", hidden, width,
+                          SplitAxis::columns);
+  }
+  visit_head(config, visit);
+}
+
+}  // namespace nibble

@@ -1,0 +1,257 @@
+#include "models/decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "base/check.h"
+#include "models/model_traits.h"
+#include "models/rope_frequencies.h"
+#include "ops/attention/attention.h"
+#include "ops/embedding/embedding.h"
+#include "ops/linear/linear.h"
+#include "ops/rms_norm/rms_norm.h"
+#include "ops/rope/rope.h"
+#include "ops/router/router.h"
+#include "plan/forward_room.h"
+#include "tensor/buffer.h"
+
+namespace nibble {
+namespace {
+
+RouterRule router_rule(const ModelConfig& config) {
+  const bool of_all = config.router_score == RouterScore::softmax_of_all;
+  return {.kind = of_all ? RouterKind::softmax_of_all : RouterKind::softmax_of_chosen,
+          .renormalise = config.router_renormalises};
+}
+
+class Decoder final : public Model {
+ public:
+  Decoder(ModelConfig config, WeightSource source, DecoderWeights weights)
+      : config_(std::move(config)),
+        source_(std::move(source)),
+        weights_(std::move(weights)),
+        rope_(rope_frequencies(config_)) {}
+
+  const ModelConfig& config() const override { return config_; }
+  Status convert_dense(DenseFormat format, ThreadPool& threads, const ConversionProgress& progress) override {
+    std::vector<WeightMatrix*> matrices;
+    const auto add = [&](WeightMatrix& matrix) {
+      if (std::holds_alternative<Bf16Matrix>(matrix)) matrices.push_back(&matrix);
+    };
+    for (DecoderLayer& layer : weights_.layers) {
+      for (WeightMatrix* each : {&layer.wq, &layer.wk, &layer.wv, &layer.wo}) add(*each);
+    }
+    add(weights_.lm_head);
+    for (const WeightMatrix* matrix : matrices) {
+      if (weight_cols(*matrix) % q8_block == 0) continue;
+      return invalid_argument("--quantization takes matrices of whole blocks of " + std::to_string(q8_block) +
+                              " columns, and this model has one of " + std::to_string(weight_cols(*matrix)));
+    }
+    NIBBLE_ASSIGN(converted_, nibble::convert_dense(matrices, format, source_, threads, progress));
+    return {};
+  }
+
+  Status intact() const override { return source_.intact(); }
+  std::int64_t mapped_bytes() const override { return mapped_bytes_; }
+
+  Status reserve(const ForwardLimits& limits, ThreadPool& threads) override {
+    mapped_bytes_ = source_.map_cached(threads);
+    NIBBLE_ASSIGN(const ModelTraits traits, traits_of(config_, {}));
+    const ForwardRoomLimits room{.rows = limits.rows,
+                                 .logit_rows = limits.logit_rows,
+                                 .positions = limits.positions,
+                                 .threads = limits.threads};
+    NIBBLE_ASSIGN(memory_, Buffer::allocate(place_forward_room(traits, room, nullptr).bytes));
+    room_ = place_forward_room(traits, room, memory_.data()).room;
+    limits_ = limits;
+    return {};
+  }
+
+  void forward(OpContext& context, const ForwardInput& input, float* logits) override {
+    const int rows = static_cast<int>(input.tokens.size());
+    NIBBLE_CHECK(rows <= limits_.rows && static_cast<int>(input.logit_rows.size()) <= limits_.logit_rows);
+
+    {
+      const TimedScope scope(context.times, "embedding");
+      embedding(context, input.tokens, weights_.embedding, room_.residual);
+      rope_angles(context, rope_, input.positions, room_.cos, room_.sin);
+    }
+    const float* delta = nullptr;
+    for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
+      const DecoderLayer& layer = weights_.layers[i];
+      norm(context, layer.attention_norm, delta, rows);
+      attention(context, layer, input.kv[i], rows);
+      norm(context, layer.expert_norm, room_.delta, rows);
+      experts(context, layer, rows);
+      delta = room_.delta;
+    }
+    head(context, input.logit_rows, logits);
+  }
+
+ private:
+  // residual += delta; normed = norm(residual)
+  void norm(OpContext& context, const Bf16* weight, const float* delta, int rows) {
+    const TimedScope scope(context.times, "norm");
+    add_rms_norm(context, {.residual = room_.residual,
+                           .delta = delta,
+                           .weight = weight,
+                           .out = room_.normed,
+                           .rows = rows,
+                           .hidden = hidden(),
+                           .eps = eps()});
+  }
+
+  // normed -> delta
+  void attention(OpContext& context, const DecoderLayer& layer, const LayerKv& kv, int rows) {
+    project(context, layer, rows);
+    attend(context, layer, kv);
+    const TimedScope scope(context.times, "attention output");
+    linear(context, {.x = room_.attended,
+                     .rows = rows,
+                     .weight = layer.wo,
+                     .bias = layer.bo,
+                     .y = room_.delta,
+                     .workspace = shared()});
+  }
+
+  // normed -> q, k, v, the first two turned
+  void project(OpContext& context, const DecoderLayer& layer, int rows) {
+    const TimedScope scope(context.times, "q, k, v");
+    linear(context, {.x = room_.normed,
+                     .rows = rows,
+                     .weight = layer.wq,
+                     .bias = layer.bq,
+                     .y = room_.q,
+                     .workspace = shared()});
+    linear(context, {.x = room_.normed,
+                     .rows = rows,
+                     .weight = layer.wk,
+                     .bias = layer.bk,
+                     .y = room_.k,
+                     .workspace = shared()});
+    linear(context, {.x = room_.normed,
+                     .rows = rows,
+                     .weight = layer.wv,
+                     .bias = layer.bv,
+                     .y = room_.v,
+                     .workspace = shared()});
+    turn(context, room_.q, layer.q_norm, rows, static_cast<int>(config_.num_attention_heads));
+    turn(context, room_.k, layer.k_norm, rows, static_cast<int>(config_.num_key_value_heads));
+  }
+
+  // Heads of q or k, normed where the model does that, and rotated.
+  void turn(OpContext& context, float* x, const Bf16* weight, int rows, int heads) {
+    const int head_dim = static_cast<int>(config_.head_dim);
+    if (weight != nullptr) {
+      head_rms_norm(
+          context,
+          {.x = x, .weight = weight, .rows = rows, .heads = heads, .head_dim = head_dim, .eps = eps()});
+    }
+    rope(context,
+         {.x = x, .cos = room_.cos, .sin = room_.sin, .rows = rows, .heads = heads, .head_dim = head_dim});
+  }
+
+  // q, k, v -> attended
+  void attend(OpContext& context, const DecoderLayer& layer, const LayerKv& kv) {
+    const TimedScope scope(context.times, "attention");
+    kv_append(context, {.keys = room_.k, .values = room_.v, .sequences = kv.sequences, .cache = kv.cache});
+    paged_attention(context, {.q = room_.q,
+                              .heads = static_cast<int>(config_.num_attention_heads),
+                              .sequences = kv.sequences,
+                              .cache = kv.cache,
+                              .window = layer.window,
+                              .sinks = layer.sinks.empty() ? nullptr : layer.sinks.data(),
+                              .scale = 1.0f / std::sqrt(static_cast<float>(kv.cache.head_dim)),
+                              .out = room_.attended,
+                              .room = {room_.attention, static_cast<std::size_t>(room_.attention_floats)}});
+  }
+
+  // normed -> delta
+  void experts(OpContext& context, const DecoderLayer& layer, int rows) {
+    const int top_k = static_cast<int>(config_.num_experts_per_tok);
+    route(context, layer, rows, top_k);
+    const TimedScope scope(context.times, "experts");
+    moe(context, layer.experts,
+        {.x = room_.normed,
+         .rows = rows,
+         .top_k = top_k,
+         .expert_ids = room_.expert_ids,
+         .expert_weights = room_.expert_weights,
+         .out = room_.delta,
+         .activations = room_.activations,
+         .products = room_.products,
+         .slots = room_.slots,
+         .offsets = room_.offsets,
+         .workspace = shared()});
+  }
+
+  // normed -> expert_ids, expert_weights
+  void route(OpContext& context, const DecoderLayer& layer, int rows, int top_k) {
+    const TimedScope scope(context.times, "router");
+    linear(context, {.x = room_.normed,
+                     .rows = rows,
+                     .weight = layer.router,
+                     .bias = layer.router_bias,
+                     .y = room_.router_logits,
+                     .workspace = shared()});
+    route_top_k(context, {.logits = room_.router_logits,
+                          .rows = rows,
+                          .experts = static_cast<int>(config_.num_local_experts),
+                          .top_k = top_k,
+                          .expert_ids = room_.expert_ids,
+                          .expert_weights = room_.expert_weights,
+                          .rule = router_rule(config_)});
+  }
+
+  // The last norm and the vocabulary, for the wanted rows only.
+  void head(OpContext& context, std::span<const int> logit_rows, float* logits) {
+    const TimedScope scope(context.times, "lm_head");
+    const int rows = static_cast<int>(logit_rows.size());
+    const std::int64_t width = config_.hidden_size;
+    for (int i = 0; i < rows; ++i) {
+      const std::int64_t from = logit_rows[static_cast<std::size_t>(i)] * width;
+      std::copy_n(room_.residual + from, width, room_.last_residual + i * width);
+      std::copy_n(room_.delta + from, width, room_.last_delta + i * width);
+    }
+    add_rms_norm(context, {.residual = room_.last_residual,
+                           .delta = room_.last_delta,
+                           .weight = weights_.final_norm,
+                           .out = room_.last_normed,
+                           .rows = rows,
+                           .hidden = hidden(),
+                           .eps = eps()});
+    linear(context, {.x = room_.last_normed,
+                     .rows = rows,
+                     .weight = weights_.lm_head,
+                     .y = logits,
+                     .workspace = shared()});
+  }
+
+  std::span<std::byte> shared() const { return {room_.shared, room_.shared_bytes}; }
+  int hidden() const { return static_cast<int>(config_.hidden_size); }
+  float eps() const { return static_cast<float>(config_.rms_norm_eps); }
+
+  ModelConfig config_;
+  WeightSource source_;  // owns the bytes that weights_ points into
+  Buffer converted_;     // what of weights_ is not in the source's format
+  DecoderWeights weights_;
+  RopeFrequencies rope_;
+  std::int64_t mapped_bytes_ = 0;
+  ForwardLimits limits_;
+  Buffer memory_;  // of room_
+  ForwardRoom room_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> bind_decoder(const ModelConfig& config, WeightSource source) {
+  if (!attention_takes_head_dim(config.head_dim)) {
+    return broken_model("config.json: head_dim " + std::to_string(config.head_dim) +
+                        " is not supported; attention takes multiples of 32 up to 256");
+  }
+  NIBBLE_ASSIGN(DecoderWeights weights, bind_decoder_weights(config, source));
+  return std::unique_ptr<Model>(std::make_unique<Decoder>(config, std::move(source), std::move(weights)));
+}
+
+}  // namespace nibble

@@ -1,0 +1,187 @@
+#include <string>
+
+#include "checkpoint/architecture.h"
+#include "checkpoint/expected_tensors.h"
+#include "models/decoder.h"
+
+namespace nibble {
+namespace {
+
+GatedUnit unit_of(const ModelConfig& config) {
+  switch (config.activation) {
+    case ExpertActivation::silu: return silu_unit;
+    case ExpertActivation::clamped_swiglu: return gpt_oss_unit(static_cast<float>(config.swiglu_limit));
+  }
+  return silu_unit;
+}
+
+// Takes weights as an architecture lists them to their places, and remembers the first thing that went wrong.
+class Binder {
+ public:
+  Binder(const ModelConfig& config, const WeightSource& source, DecoderWeights& weights)
+      : config_(config), source_(source), weights_(weights) {
+    weights_.layers.resize(static_cast<std::size_t>(config.num_hidden_layers));
+    for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
+      weights_.layers[i].window = static_cast<int>(config.layers[i].window);
+      weights_.layers[i].experts.unit = unit_of(config);
+    }
+  }
+
+  void bind(const Weight& weight) {
+    if (!status_.ok()) return;
+    if (weight.layer < 0) return bind_model(weight);
+    bind_layer(weight, weights_.layers[static_cast<std::size_t>(weight.layer)]);
+  }
+
+  const Status& status() const { return status_; }
+
+ private:
+  void bind_model(const Weight& weight) {
+    switch (weight.role) {
+      case WeightRole::embedding:
+        weights_.embedding = bf16_matrix(weight);
+        if (config_.tie_word_embeddings) weights_.lm_head = weights_.embedding;
+        return;
+      case WeightRole::final_norm: weights_.final_norm = vector(weight); return;
+      case WeightRole::lm_head: weights_.lm_head = matrix(weight); return;
+      default: NIBBLE_CHECK(false, weight.name);
+    }
+  }
+
+  void bind_layer(const Weight& weight, DecoderLayer& layer) {
+    switch (weight.role) {
+      case WeightRole::mixer_norm: layer.attention_norm = vector(weight); return;
+      case WeightRole::query: layer.wq = matrix(weight); return;
+      case WeightRole::key: layer.wk = matrix(weight); return;
+      case WeightRole::value: layer.wv = matrix(weight); return;
+      case WeightRole::query_bias: layer.bq = vector(weight); return;
+      case WeightRole::key_bias: layer.bk = vector(weight); return;
+      case WeightRole::value_bias: layer.bv = vector(weight); return;
+      case WeightRole::query_norm: layer.q_norm = vector(weight); return;
+      case WeightRole::key_norm: layer.k_norm = vector(weight); return;
+      case WeightRole::sinks: layer.sinks = floats(weight); return;
+      case WeightRole::attention_output: layer.wo = matrix(weight); return;
+      case WeightRole::attention_output_bias: layer.bo = vector(weight); return;
+      case WeightRole::feed_forward_norm: layer.expert_norm = vector(weight); return;
+      case WeightRole::router: layer.router = bf16_matrix(weight); return;
+      case WeightRole::router_bias: layer.router_bias = vector(weight); return;
+      case WeightRole::expert_gate_up: layer.experts.gate_up = experts(weight); return;
+      case WeightRole::expert_gate: layer.experts.gate = experts(weight); return;
+      case WeightRole::expert_up: layer.experts.up = experts(weight); return;
+      case WeightRole::expert_down: layer.experts.down = experts(weight); return;
+      case WeightRole::expert_gate_up_bias: layer.experts.gate_up_bias = vector(weight); return;
+      case WeightRole::expert_down_bias: layer.experts.down_bias = vector(weight); return;
+      default: NIBBLE_CHECK(false, weight.name);
+    }
+  }
+
+  // A vector, or one for each expert.
+  const Bf16* vector(const Weight& weight) { return data<Bf16>(tensors_of(weight, weight.name)[0]); }
+
+  std::vector<float> floats(const Weight& weight) {
+    std::vector<float> values;
+    const Bf16* stored = vector(weight);
+    for (std::int64_t i = 0; stored != nullptr && i < weight.shape.count(); ++i)
+      values.push_back(stored[i].to_float());
+    return values;
+  }
+
+  Bf16Matrix bf16_matrix(const Weight& weight) {
+    NIBBLE_CHECK(weight.format == TensorFormat::bf16, weight.name);
+    return {data<Bf16>(tensors_of(weight, weight.name)[0]), static_cast<int>(weight.shape[0]),
+            static_cast<int>(weight.shape[1])};
+  }
+
+  WeightMatrix matrix(const Weight& weight) { return matrix_of(weight, weight.name); }
+
+  WeightMatrix matrix_of(const Weight& weight, const std::string& name) {
+    const std::vector<ExpectedTensor> parts = tensors_of(weight, name);
+    const std::int64_t rows = weight.shape[0], cols = weight.shape[1];
+    switch (weight.format) {
+      case TensorFormat::bf16:
+        return Bf16Matrix{data<Bf16>(parts[0]), static_cast<int>(rows), static_cast<int>(cols)};
+      case TensorFormat::mxfp4_packed: return Mxfp4Checkpoint{bytes(parts[0]), bytes(parts[1]), rows, cols};
+      case TensorFormat::fp8_block:
+        return Fp8BlockMatrix{data<E4m3>(parts[0]), tile_scales(parts[1]), rows, cols};
+      case TensorFormat::nvfp4:
+        return Nvfp4Matrix{bytes(parts[0]), data<E4m3>(parts[1]), one_float(parts[2]), rows, cols};
+      case TensorFormat::nvfp4_packed:
+        return Nvfp4Matrix{bytes(parts[0]), data<E4m3>(parts[1]), 1.0f / one_float(parts[2]), rows, cols};
+      case TensorFormat::mxfp4_blocks: break;
+    }
+    NIBBLE_CHECK(false, weight.name);
+    return {};
+  }
+
+  // All experts', each for itself or in one tensor.
+  std::vector<WeightMatrix> experts(const Weight& weight) {
+    std::vector<WeightMatrix> views;
+    for (std::int64_t expert = 0; expert < weight.own_experts; ++expert)
+      views.push_back(matrix_of(weight, weight.name_of(expert)));
+    if (weight.own_experts > 0) return views;
+    NIBBLE_CHECK(weight.format == TensorFormat::mxfp4_blocks, weight.name);
+    const std::vector<ExpectedTensor> parts = tensors_of(weight, weight.name);
+    const std::uint8_t* blocks = data<std::uint8_t>(parts[0]);
+    const std::uint8_t* scales = data<std::uint8_t>(parts[1]);
+    if (!status_.ok()) return views;
+    const std::int64_t rows = weight.shape[1], cols = weight.shape[2], of_expert = rows * cols / mxfp4_block;
+    for (std::int64_t expert = 0; expert < weight.shape[0]; ++expert) {
+      views.emplace_back(Mxfp4Checkpoint{blocks + expert * of_expert * mxfp4_block_bytes,
+                                         scales + expert * of_expert, rows, cols});
+    }
+    return views;
+  }
+
+  TileScales tile_scales(const ExpectedTensor& expected) {
+    const ConstTensor tensor = found(expected);
+    if (tensor.dtype == DType::bf16) return {.narrow = reinterpret_cast<const Bf16*>(tensor.data)};
+    return {.floats = reinterpret_cast<const float*>(tensor.data)};
+  }
+
+  // 1 once something is wrong.
+  float one_float(const ExpectedTensor& expected) {
+    const float* value = data<float>(expected);
+    return value == nullptr ? 1.0f : *value;
+  }
+
+  static std::vector<ExpectedTensor> tensors_of(const Weight& weight, const std::string& name) {
+    std::vector<ExpectedTensor> tensors;
+    visit_stored(weight, name, [&](ExpectedTensor tensor) { tensors.push_back(std::move(tensor)); });
+    return tensors;
+  }
+
+  // Empty once something is wrong, as what follows points to nothing.
+  ConstTensor found(const ExpectedTensor& expected) {
+    if (!status_.ok()) return {};
+    const Result<ConstTensor> tensor = required_tensor(expected, source_);
+    if (tensor.ok()) return *tensor;
+    status_ = tensor.status();
+    return {};
+  }
+  template <class T>
+  const T* data(const ExpectedTensor& expected) {
+    const ConstTensor tensor = found(expected);
+    return status_.ok() ? tensor.as<T>().data() : nullptr;
+  }
+  // Of codes and scales that come in more than one type of a byte.
+  const std::uint8_t* bytes(const ExpectedTensor& expected) {
+    return reinterpret_cast<const std::uint8_t*>(found(expected).data);
+  }
+
+  const ModelConfig& config_;
+  const WeightSource& source_;
+  DecoderWeights& weights_;
+  Status status_;
+};
+
+}  // namespace
+
+Result<DecoderWeights> bind_decoder_weights(const ModelConfig& config, const WeightSource& source) {
+  DecoderWeights weights;
+  Binder binder(config, source, weights);
+  visit_weights(config, [&](const Weight& weight) { binder.bind(weight); });
+  NIBBLE_RETURN_IF_ERROR(binder.status());
+  return weights;
+}
+
+}  // namespace nibble

@@ -1,0 +1,184 @@
+#include "ops/linear/weight_matrix.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "formats/fp8_block.h"
+#include "formats/nvfp4.h"
+#include "ops/linear/input_parts.h"
+
+namespace nibble {
+namespace {
+
+static_assert(weight_block == fp8_tile && weight_block % nvfp4_block == 0 && weight_block % dot_step == 0);
+
+int blocks_of(const DotInputs& inputs) { return (inputs.rows.cols + weight_block - 1) / weight_block; }
+
+int block_width(const DotInputs& inputs, int block) {
+  return std::min(weight_block, inputs.rows.cols - block * weight_block);
+}
+
+// The inputs as one block of columns meets them, with room of its own: floats of 128 columns, whole groups of
+// inputs, which is the most that kernels prepare. Where their values lie is told when they are prepared.
+DotInputs block_inputs(const DotInputs& inputs, int block) {
+  const std::size_t groups = static_cast<std::size_t>((inputs.rows.count + input_group - 1) / input_group);
+  DotInputs part = inputs;
+  part.rows = {.count = inputs.rows.count, .cols = block_width(inputs, block)};
+  part.values = inputs.values == InputValues::int8 ? InputValues::bf16 : inputs.values;
+  part.prepared += static_cast<std::size_t>(block) * groups * input_group * weight_block * sizeof(float);
+  return part;
+}
+
+// The kernels' choice of a form goes by the kind of matrix alone.
+Bf16Matrix shape_of_block(const DotInputs& part) { return {nullptr, range_rows, part.rows.cols}; }
+
+// Inputs [begin, end) of a group, their columns of one block side by side as the kernels read them.
+void prepare_group(const DotKernels& kernels, const DotInputs& inputs, int block, int begin, int end) {
+  DotInputs part = block_inputs(inputs, block);
+  const int width = part.rows.cols;
+  float values[input_group * weight_block];
+  std::int32_t places[most_inputs_of_part];
+  for (int i = begin; i < end; ++i) {
+    places[i] = i - begin;
+    std::copy_n(inputs.rows[i] + block * weight_block, width, values + (i - begin) * width);
+  }
+  part.rows.first = values;
+  part.rows.slots = places;
+  prepare_rows(kernels, shape_of_block(part), part, begin, end);
+}
+
+constexpr std::array<Bf16, 256> e4m3_values = [] {
+  std::array<Bf16, 256> values{};
+  for (std::size_t code = 0; code < 256; ++code)
+    values[code] = Bf16::from_float(E4m3{static_cast<std::uint8_t>(code)}.to_float());
+  return values;
+}();
+constexpr std::array<float, 16> e2m1_values = [] {
+  std::array<float, 16> values{};
+  for (std::size_t code = 0; code < 16; ++code)
+    values[code] = E2m1{static_cast<std::uint8_t>(code)}.to_float();
+  return values;
+}();
+
+// A piece [rows, cols] from row and column on, without the outer scale.
+void decode_piece(const Fp8BlockMatrix& matrix, int row, int rows, int col, int cols, Bf16* to) {
+  for (int r = 0; r < rows; ++r) {
+    const E4m3* codes = matrix.codes + (row + r) * matrix.cols + col;
+    for (int c = 0; c < cols; ++c) *to++ = e4m3_values[codes[c].bits];
+  }
+}
+void decode_piece(const Nvfp4Matrix& matrix, int row, int rows, int col, int cols, Bf16* to) {
+  for (int r = 0; r < rows; ++r) {
+    const std::int64_t first = (row + r) * matrix.cols + col;
+    for (int c = 0; c < cols; c += nvfp4_block) {
+      const float scale = matrix.scales[(first + c) / nvfp4_block].to_float();
+      // Exact, so that cutting a float in two rounds nothing.
+      std::array<Bf16, 16> values;
+      for (std::size_t code = 0; code < 16; ++code)
+        values[code] = Bf16::from_float(e2m1_values[code] * scale);
+      const std::uint8_t* codes = matrix.codes + (first + c) / 2;
+      for (int pair = 0; pair < nvfp4_block / 2; ++pair) {
+        *to++ = values[codes[pair] & 15];
+        *to++ = values[codes[pair] >> 4];
+      }
+    }
+  }
+}
+
+float outer_scale(const Fp8BlockMatrix& matrix, int row, int block) {
+  return matrix.scales[row / fp8_tile * fp8_tiles(matrix.cols) + block];
+}
+float outer_scale(const Nvfp4Matrix& matrix, int, int) { return matrix.scale; }
+
+// Rows [row, row + rows) of one range by at most most_inputs_of_part inputs.
+template <class Matrix>
+void multiply_range(const DotKernels& kernels, const Matrix& matrix, int row, int rows,
+                    const DotInputs& inputs, const TotalsSink& store) {
+  constexpr int tiles = range_rows / tile_rows;
+  alignas(64) Bf16 piece[range_rows * weight_block];
+  alignas(64) TileTotals totals[tiles][most_inputs_of_part];
+  const int count = inputs.rows.count;
+  for (auto& tile : totals) std::fill_n(tile[0], count * tile_rows, 0.0f);
+  for (int block = 0; block < blocks_of(inputs); ++block) {
+    const DotInputs part = block_inputs(inputs, block);
+    decode_piece(matrix, row, rows, block * weight_block, part.rows.cols, piece);
+    // A range begins at a multiple of 32, so it lies in one tile of 128 rows.
+    const float scale = outer_scale(matrix, row, block);
+    const auto add = [&](int from, int input, const float* sums) {
+      float* to = totals[from / tile_rows][input];
+      for (int r = 0; r < tile_rows; ++r) to[r] += sums[r] * scale;
+    };
+    multiply_rows(kernels, Bf16Matrix{piece, rows, part.rows.cols}, 0, rows, part, TotalsSink(add));
+  }
+  for (int from = 0; from < rows; from += tile_rows) {
+    for (int input = 0; input < count; ++input) store(row + from, input, totals[from / tile_rows][input]);
+  }
+}
+
+template <class Matrix>
+constexpr bool is_decoded = std::is_same_v<Matrix, Fp8BlockMatrix> || std::is_same_v<Matrix, Nvfp4Matrix>;
+
+}  // namespace
+
+void prepare_weight_inputs(const DotKernels& kernels, const WeightMatrix& matrix, const DotInputs& inputs,
+                           int begin, int end) {
+  std::visit(
+      [&](const auto& each) {
+        if constexpr (!is_decoded<std::remove_cvref_t<decltype(each)>>) {
+          prepare_rows(kernels, each, inputs, begin, end);
+        } else {
+          NIBBLE_CHECK(inputs.rows.count <= most_inputs_of_part);
+          for (int block = 0; block < blocks_of(inputs); ++block) {
+            for (int first = begin; first < end; first += input_group)
+              prepare_group(kernels, inputs, block, first, std::min(first + input_group, end));
+          }
+        }
+      },
+      matrix);
+}
+
+void multiply_weight_rows(const DotKernels& kernels, const WeightMatrix& matrix, int begin, int end,
+                          const DotInputs& inputs, const TotalsSink& store) {
+  std::visit(
+      [&](const auto& each) {
+        if constexpr (!is_decoded<std::remove_cvref_t<decltype(each)>>) {
+          multiply_rows(kernels, each, begin, end, inputs, store);
+        } else {
+          NIBBLE_CHECK(begin % range_rows == 0 && inputs.rows.count <= most_inputs_of_part);
+          for (int row = begin; row < end; row += range_rows)
+            multiply_range(kernels, each, row, std::min(range_rows, end - row), inputs, store);
+        }
+      },
+      matrix);
+}
+
+void decode_weight_row(const WeightMatrix& matrix, std::int64_t row, float* values) {
+  std::visit(
+      [&](const auto& each) {
+        using Matrix = std::remove_cvref_t<decltype(each)>;
+        const std::size_t cols = static_cast<std::size_t>(each.cols);
+        if constexpr (std::is_same_v<Matrix, Bf16Matrix>) {
+          for (int c = 0; c < each.cols; ++c) values[c] = each.data[row * each.cols + c].to_float();
+        } else if constexpr (std::is_same_v<Matrix, Q8Matrix>) {
+          for (std::int64_t c = 0; c < each.cols; ++c) {
+            const E8m0 scale{each.scales[(row * each.cols + c) / q8_block]};
+            values[c] = static_cast<float>(each.codes[row * each.cols + c]) * scale.to_float();
+          }
+        } else if constexpr (std::is_same_v<Matrix, Mxfp4Checkpoint>) {
+          mxfp4_decode_row(each, row, {values, cols});
+        } else {
+          Bf16 piece[weight_block];
+          for (std::int64_t col = 0; col < each.cols; col += weight_block) {
+            const int width = static_cast<int>(std::min<std::int64_t>(weight_block, each.cols - col));
+            decode_piece(each, static_cast<int>(row), 1, static_cast<int>(col), width, piece);
+            const float scale =
+                outer_scale(each, static_cast<int>(row), static_cast<int>(col) / weight_block);
+            for (int c = 0; c < width; ++c) values[col + c] = piece[c].to_float() * scale;
+          }
+        }
+      },
+      matrix);
+}
+
+}  // namespace nibble

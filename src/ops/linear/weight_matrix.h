@@ -1,0 +1,66 @@
+// Weights in any format a checkpoint may have, and their products by rows.
+//
+// bf16, Q8 and MXFP4 are multiplied as they lie (dot_kernels.h). FP8 blocks and NVFP4 are decoded a piece at
+// a time, 32 rows by 128 columns, into bfloat16, which holds their values without their outer scales exactly:
+// an E4M3 code has four significant bits, the product of an E2M1 code and an E4M3 scale six. The piece's
+// products are those of a bfloat16 matrix of 128 columns, by whichever kernels. So the order of additions is
+//
+//   total = ((0 + s_0 T_0) + s_1 T_1) + ...   over blocks of 128 columns, the last one maybe shorter,
+//
+// T_b as dot_tile.h says for bfloat16 weights over the block's columns, s_b the scale of the tile of 128 x
+// 128 (FP8), or the matrix's one scale (NVFP4), each product and each sum rounded to float32.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+
+#include "formats/bf16.h"
+#include "formats/e4m3.h"
+#include "ops/linear/dot_kernels.h"
+
+namespace nibble {
+
+inline constexpr int weight_block = 128;  // columns
+
+// A float32 or a bfloat16 a tile of 128 x 128; checkpoints have either.
+struct TileScales {
+  const float* floats = nullptr;  // [tiles of rows, tiles of columns]; or
+  const Bf16* narrow = nullptr;   // the same
+
+  float operator[](std::int64_t i) const { return floats != nullptr ? floats[i] : narrow[i].to_float(); }
+};
+
+struct Fp8BlockMatrix {
+  const E4m3* codes = nullptr;  // [rows, cols]
+  TileScales scales;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+};
+
+struct Nvfp4Matrix {
+  const std::uint8_t* codes = nullptr;  // [rows, cols / 2], the low nibble first
+  const E4m3* scales = nullptr;         // [rows, cols / 16]
+  float scale = 1;                      // of all values
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;  // a multiple of 16
+};
+
+using WeightMatrix = std::variant<Bf16Matrix, Q8Matrix, Mxfp4Checkpoint, Fp8BlockMatrix, Nvfp4Matrix>;
+
+inline int weight_rows(const WeightMatrix& matrix) {
+  return static_cast<int>(std::visit([](const auto& each) { return std::int64_t{each.rows}; }, matrix));
+}
+inline int weight_cols(const WeightMatrix& matrix) {
+  return static_cast<int>(std::visit([](const auto& each) { return std::int64_t{each.cols}; }, matrix));
+}
+
+// As prepare_rows and multiply_rows (dot_kernels.h), in the same room.
+void prepare_weight_inputs(const DotKernels& kernels, const WeightMatrix& matrix, const DotInputs& inputs,
+                           int begin, int end);
+void multiply_weight_rows(const DotKernels& kernels, const WeightMatrix& matrix, int begin, int end,
+                          const DotInputs& inputs, const TotalsSink& store);
+
+// One row as floats, each value rounded once: code * scale.
+void decode_weight_row(const WeightMatrix& matrix, std::int64_t row, float* values);  // [cols]
+
+}  // namespace nibble

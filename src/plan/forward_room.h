@@ -1,0 +1,50 @@
+// Everything a forward on a CPU writes, in one block taken at the start. A plan counts it and a model lies it
+// out by the same list, so that the two cannot differ.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "plan/model_traits.h"
+
+namespace nibble {
+
+struct ForwardRoom {
+  float* residual = nullptr;                // [rows, hidden]
+  float* normed = nullptr;                  // [rows, hidden]
+  float* delta = nullptr;                   // [rows, hidden]: what the last block adds to the residual
+  float *q = nullptr, *attended = nullptr;  // [rows, heads * head_dim]
+  float *k = nullptr, *v = nullptr;         // [rows, kv_heads * head_dim]
+  float *cos = nullptr, *sin = nullptr;     // [rows, head_dim / 2]
+  float* attention = nullptr;               // [attention_floats], for paged_attention
+  std::int64_t attention_floats = 0;
+  float* router_logits = nullptr;      // [rows, experts]
+  float* expert_weights = nullptr;     // [rows, top_k]
+  float* activations = nullptr;        // [rows * top_k, expert_width]
+  float* products = nullptr;           // [rows * top_k, hidden]
+  std::int32_t* expert_ids = nullptr;  // [rows, top_k]
+  std::int32_t* slots = nullptr;       // [rows * top_k]
+  std::int32_t* offsets = nullptr;     // [experts + 1]
+  std::byte* shared = nullptr;         // [shared_bytes], each op's in turn
+  std::size_t shared_bytes = 0;
+  float *last_residual = nullptr, *last_delta = nullptr, *last_normed = nullptr;  // [logit_rows, hidden]
+};
+
+// Of one rank: it has its share of the heads.
+struct ForwardRoomLimits {
+  std::int64_t rows = 0;
+  std::int64_t logit_rows = 0;
+  std::int64_t positions = 0;  // of one sequence
+  int threads = 1;
+  int ranks = 1;
+};
+
+// Lays the room out from `begin` on, at a multiple of 64, each part at another; null: it is only counted.
+struct PlacedForwardRoom {
+  ForwardRoom room;
+  std::size_t bytes = 0;
+};
+PlacedForwardRoom place_forward_room(const ModelTraits& model, const ForwardRoomLimits& limits,
+                                     std::byte* begin);
+
+}  // namespace nibble
