@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "docs/device"
-SOURCES = ("src/ops/ptx/*", "src/ops/cuda/*", "src/ops/*/cuda/*", "src/ops/fixed_math.h",
+SOURCES = ("src/comm/cuda/*", "src/comm/ptx/*", "src/comm/leaves.h", "src/ops/ptx/*", "src/ops/cuda/*", "src/ops/*/cuda/*", "src/ops/fixed_math.h",
            "src/ops/sample/uniform_draw.h", "src/models/cuda/*", "src/runtime/cuda/*", "src/tensor/cuda_check.h",
            "src/tensor/device_*.h", "src/tensor/pinned_buffer.h", "cmake/nibble_cuda.cmake")
 # What nibble bench is asked for, by the folder in tests/data/models.
@@ -180,7 +180,8 @@ def run(programs, seconds):
     driver = said_by("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split("\n")[0].strip()
     failed = sorted(name for name, case in found.items() if case.get("failures"))
     skipped = sorted(name for name, case in found.items() if case.get("result") == "SKIPPED")
-    write({"time": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "gpu": facts["gpu"], "driver": driver,
+    write({"time": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "gpu": facts["gpu"],
+           "gpus": int(facts.get("gpus", 1)), "driver": driver,
            "cuda": facts["cuda_runtime"], "commit": commit_of(programs), "sources": facts["sources"],
            "passed": len(found) - len(failed) - len(skipped), "failed": failed, "skipped": skipped,
            "tests": {name: {"seconds": float(case.get("time", "0s").rstrip("s"))} for name, case in sorted(found.items())},
@@ -191,7 +192,8 @@ def run(programs, seconds):
 def write(record):
     RECORDS.mkdir(parents=True, exist_ok=True)
     stamp = record["time"].replace(":", "").replace("-", "")
-    file = RECORDS / f"{stamp}-{record['gpu'].lower().replace(' ', '-')}.json"
+    several = f"-x{record['gpus']}" if record["gpus"] > 1 else ""
+    file = RECORDS / f"{stamp}-{record['gpu'].lower().replace(' ', '-')}{several}.json"
     file.write_text(json.dumps(record, indent=1) + "\n")
     print(f"{file.relative_to(ROOT)}: {record['passed']} passed, {len(record['failed'])} failed, {len(record['skipped'])} skipped")
 

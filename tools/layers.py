@@ -42,7 +42,7 @@ CUDA_HEADER = re.compile(
 # Where device code lives in the other rooms.
 DEVICE_CODE = re.compile(r"src/tensor/(cuda_check|device_buffer|pinned_buffer)\.h$|src/ops/(ptx|cuda|[^/]+/cuda)/|src/(models|runtime)/cuda/|src/comm/")
 # The only place for instructions that the language lacks.
-ASSEMBLY_WRAPPERS = re.compile(r"src/ops/ptx/")
+ASSEMBLY_WRAPPERS = re.compile(r"src/(ops|comm)/ptx/")
 
 # A library that we chose to see in few files: prefix of the header, and where it may be included.
 CONFINED = (

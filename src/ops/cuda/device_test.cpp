@@ -19,10 +19,12 @@ using Device = OnTheGpu;
 TEST_F(Device, IsOneTheKernelsWereWrittenFor) {
   cudaDeviceProp properties{};
   cuda_check(cudaGetDeviceProperties(&properties, 0));
-  int runtime = 0, driver = 0;
+  int devices = 0, runtime = 0, driver = 0;
+  cuda_check(cudaGetDeviceCount(&devices));
   cuda_check(cudaRuntimeGetVersion(&runtime));
   cuda_check(cudaDriverGetVersion(&driver));
   RecordProperty("gpu", properties.name);
+  RecordProperty("gpus", devices);
   RecordProperty("cuda_runtime", version_text(runtime));
   RecordProperty("cuda_of_driver", version_text(driver));
   RecordProperty("sources", NIBBLE_DEVICE_SOURCES_HASH);

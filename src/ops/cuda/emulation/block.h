@@ -22,13 +22,15 @@
 
 #include "ops/cuda/emulation/emulation.h"
 #include "ops/cuda/emulation/races.h"
+#include "ops/cuda/emulation/streams.h"
 
 namespace nibble::emulation {
 
 inline constexpr std::size_t stack_bytes = 64 * 1024;
 inline constexpr unsigned most_at_once = 16;
-inline constexpr int longest_copy = 40;  // turns
-inline constexpr int early_turns = 60;   // of a launch beside the one ahead of it: by then it waits
+inline constexpr int longest_copy = 40;   // turns
+inline constexpr int longest_store = 20;  // turns
+inline constexpr int early_turns = 60;    // of a launch beside the one ahead of it: by then it waits
 inline constexpr std::chrono::minutes deadline{5};
 inline constexpr std::uint8_t rubbish = 0xee;
 
@@ -91,6 +93,14 @@ struct Message {
 
 struct Copy {
   Message message;
+  int turns;
+};
+
+// A store on its way to memory that other ranks read.
+struct Store {
+  std::uint32_t* to;
+  std::uint32_t words[4];
+  unsigned count;
   int turns;
 };
 
@@ -165,6 +175,7 @@ class Launch {
 
   const Grid grid;
   const std::function<void()> kernel;
+  const unsigned seed = schedule_seed + 31 * static_cast<unsigned>(current_device);
 
  private:
   unsigned at_once() const { return grid.blocks_x <= most_at_once ? grid.blocks_x : grid.cluster; }
@@ -190,7 +201,7 @@ class Block {
         x_(x),
         y_(y),
         come_(come),
-        random_(x + 1),
+        random_(x + 1 + 7919 * launch.seed),
         fibers_(grid_.threads),
         warps_((grid_.threads + 31) / 32),
         dynamic_(grid_.shared_bytes + 128, rubbish) {
@@ -223,6 +234,7 @@ class Block {
       }
       take_messages();
       bring_copies();
+      bring_stores();
       if (std::exchange(idle_, true)) std::this_thread::yield();
       if (come_ != nullptr && ++turns == early_turns) {
         std::exchange(come_, nullptr)->count_down();
@@ -233,6 +245,7 @@ class Block {
     }
     enlist(nullptr);
     take_messages();
+    while (!stores_.empty()) bring_stores();
     if (!copies_.empty()) stop("a block ended before its copies came");
     for (const auto& [address, barrier] : barriers_) {
       if (barrier.bytes != 0) stop("a block ended while a barrier waits for bytes");
@@ -295,6 +308,16 @@ class Block {
       watch_->bulk_write(*past, message.to, bytes, end.strand, end.phase + 1, message.place);
     std::memset(message.to, rubbish, bytes);
     copies_.push_back({message, static_cast<int>(random_() % longest_copy)});
+  }
+
+  void store_later(std::uint32_t* to, const std::uint32_t* words, unsigned count) {
+    Store store{to, {}, count, static_cast<int>(random_() % longest_store)};
+    std::copy_n(words, count, store.words);
+    // Stores to one place arrive in their order.
+    const auto found = places_.find(to);
+    if (found != places_.end()) store.turns = std::max(store.turns, found->second - turn_ + 1);
+    places_[to] = turn_ + store.turns;
+    stores_.push_back(store);
   }
 
   void arrive(const void* at, std::uint32_t bytes_to_come) {
@@ -384,6 +407,18 @@ class Block {
     if (is_dynamic(here)) return other.dynamic() + (static_cast<const std::uint8_t*>(here) - dynamic());
     return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(here) - anchor_ + other.anchor_);
   }
+  // The words of a store one by one, the last ones first.
+  void bring_stores() {
+    ++turn_;
+    if (stores_.empty()) return;
+    for (Store& store : stores_) {
+      if (--store.turns >= 0) continue;
+      for (unsigned i = store.count; i-- > 0;)
+        std::atomic_ref<std::uint32_t>(store.to[i]).store(store.words[i], std::memory_order_release);
+    }
+    std::erase_if(stores_, [](const Store& store) { return store.turns < 0; });
+    if (stores_.empty()) places_.clear();
+  }
   void bring_copies() {
     for (auto& [message, turns] : copies_) {
       if (--turns >= 0) continue;
@@ -401,6 +436,9 @@ class Block {
   std::vector<Warp> warps_;
   std::vector<Copy> copies_;
   std::vector<Message> messages_;  // under the cluster's mutex
+  std::vector<Store> stores_;
+  std::map<const void*, int> places_;  // of stores under way, and when the last to each arrives
+  int turn_ = 0;
   const std::uintptr_t anchor_ = reinterpret_cast<std::uintptr_t>(&running);
   std::vector<std::uint8_t> dynamic_;
   jmp_buf scheduler_;

@@ -1,5 +1,6 @@
 #include "ops/cuda/emulation/emulation.h"
 
+#include <atomic>
 #include <limits>
 
 #include "base/check.h"
@@ -23,6 +24,10 @@ void check_global(const void* at) {
   if (running != nullptr && running->is_dynamic(at)) stop("a load of global memory that is shared");
 }
 void poll() { running->poll(); }
+void fence_system() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+void store_later(void* at, const std::uint32_t* words, unsigned count) {
+  running->store_later(static_cast<std::uint32_t*>(at), words, count);
+}
 
 void come_to_barrier(int id, unsigned threads) {
   Meeting& meeting = running->meetings_[id];

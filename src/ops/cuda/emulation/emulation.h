@@ -25,12 +25,16 @@ struct Grid {
   std::size_t shared_bytes = 0;  // beyond what the kernel declares
 };
 
+// Whose turn it is follows from it, from a block's number and its device; tests try several.
+inline unsigned schedule_seed = 0;
+
 // Runs a kernel. Blocks of one row of a grid of at most 16 a row run at the same time, others in turn. One
 // that overlaps others runs its first blocks for some turns before the launch ahead has done anything behind
 // its own wait, so that what it reads too early is not there; and it ends when the next has begun, or by
 // finish_launches.
 void run(const Grid& grid, std::function<void()> kernel);
 void finish_launches();
+void finish_launches_of(int device);
 
 // What follows is called by a running kernel's threads.
 unsigned thread_index();
@@ -44,6 +48,10 @@ void check_global(const void* at);
 
 // Lets the others run, before a look at memory that they write.
 void poll();
+// A store that other ranks see. It is under way for some turns, and stores to other places may arrive before
+// it; all have arrived when the block ends.
+void store_later(void* at, const std::uint32_t* words, unsigned count);
+void fence_system();
 
 // Ends when `threads` of the block have come to it.
 void block_barrier(int id, unsigned threads);

@@ -1,9 +1,10 @@
 #include "ops/cuda/emulation/block.h"
+#include "ops/cuda/emulation/streams.h"
 
 namespace nibble::emulation {
 namespace {
 
-// The last launch, if it may still run when the next one begins.
+// A device's last launch, if it may still run when the next one begins.
 struct Last {
   std::mutex mutex;
   std::unique_ptr<Launch> launch;
@@ -14,10 +15,11 @@ struct Last {
   ~Last() { finish(); }
 };
 
-Last& last() {
-  static Last only;
-  return only;
+Last& last_of(int device) {
+  static Last of_devices[most_devices];
+  return of_devices[device];
 }
+Last& last() { return last_of(current_device); }
 
 }  // namespace
 
@@ -66,9 +68,10 @@ void run(const Grid& grid, std::function<void()> kernel) {
   grid.overlaps ? static_cast<void>(last().launch = std::move(launch)) : launch->finish();
 }
 
-void finish_launches() {
-  const std::lock_guard lock(last().mutex);
-  last().finish();
+void finish_launches() { finish_launches_of(current_device); }
+void finish_launches_of(int device) {
+  const std::lock_guard lock(last_of(device).mutex);
+  last_of(device).finish();
 }
 
 }  // namespace nibble::emulation

@@ -53,12 +53,15 @@ void Stream::wait_for(std::uint64_t count) {
 }
 
 void Stream::run_until(std::uint64_t count) {
+  // What is queued runs on the stream's device, whichever the waiting thread has chosen.
+  const int chosen = std::exchange(current_device, device);
   while (done_ < count) {
     const std::function<void()> work = std::move(waiting_.front());
     waiting_.pop_front();
     ++done_;
     work();
   }
+  current_device = chosen;
 }
 
 void wait_for_all_streams() {
@@ -67,7 +70,9 @@ void wait_for_all_streams() {
     const std::lock_guard lock(streams().mutex);
     all = streams().all;
   }
-  for (Stream* stream : all) stream->wait();
+  for (Stream* stream : all) {
+    if (stream->device == current_device) stream->wait();
+  }
 }
 
 }  // namespace nibble::emulation

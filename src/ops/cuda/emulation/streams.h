@@ -2,6 +2,10 @@
 // is filled again too early is read as a GPU would read it. An event that is waited for brings what was
 // queued behind it too, or does not: a GPU may have come as far. Where faults may be ordered it does not, for
 // steps are held to a time there.
+//
+// Devices are told apart by their streams and launches alone: each has its own, and a host thread that waits
+// runs only what is queued on the device it has chosen. So ranks run beside each other where each has a host
+// thread. Memory is the host's, seen by all.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +16,11 @@
 
 namespace nibble::emulation {
 
+inline constexpr int most_devices = 8;
+inline thread_local int current_device = 0;
+// That a program finds; tests of several set it.
+inline int device_count = 1;
+
 class Stream {
  public:
   Stream();
@@ -21,7 +30,7 @@ class Stream {
   void wait();
   void wait_for(std::uint64_t count);
 
-  int device = 0;  // of the thread that made it
+  const int device = current_device;  // of the thread that made it
 
  private:
   void run_until(std::uint64_t count);
@@ -38,7 +47,7 @@ struct Event {
   std::uint64_t count = 0;
 };
 
-// Until no stream has anything left, as whatever is on no stream does first.
+// Until no stream of the current device has anything left, as whatever is on no stream does first.
 void wait_for_all_streams();
 
 }  // namespace nibble::emulation

@@ -266,17 +266,17 @@ inline cudaError_t cudaDeviceSynchronize() {
     nibble::emulation::finish_launches();
   });
 }
-namespace nibble::emulation {
-inline thread_local int current_device = 0;  // as every thread begins
-}
 inline cudaError_t cudaGetDevice(int* device) {
   return *device = nibble::emulation::current_device, cudaSuccess;
 }
+// A second device is there even where a program finds one.
 inline cudaError_t cudaSetDevice(int device) {
-  if (device < 0 || device > 1) return cudaErrorInvalidDevice;
+  if (device < 0 || device >= std::max(2, nibble::emulation::device_count)) return cudaErrorInvalidDevice;
   return nibble::emulation::current_device = device, cudaSuccess;
 }
-inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
+inline cudaError_t cudaGetDeviceCount(int* count) {
+  return *count = nibble::emulation::device_count, cudaSuccess;
+}
 enum cudaDeviceP2PAttr { cudaDevP2PAttrNativeAtomicSupported };
 inline cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 1, cudaSuccess; }
 inline cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr, int, int) {
@@ -343,16 +343,14 @@ inline cudaError_t cudaMemGetInfo(std::size_t* available, std::size_t* all) {
   return *available = *all = cudaDeviceProp().totalGlobalMem, cudaSuccess;
 }
 inline cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  *stream = new nibble::emulation::Stream;
-  (*stream)->device = nibble::emulation::current_device;
-  return cudaSuccess;
+  return *stream = new nibble::emulation::Stream, cudaSuccess;
 }
 inline cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (stream == nullptr) return cudaDeviceSynchronize();
   return nibble::emulation::attempt(nibble::emulation::Call::wait, [=] {
     stream->wait();
-    nibble::emulation::finish_launches();
+    nibble::emulation::finish_launches_of(stream->device);
   });
 }
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
@@ -365,8 +363,9 @@ inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return nibble::emulation::attempt(nibble::emulation::Call::wait, [=] {
-    if (event->stream != nullptr) event->stream->wait_for(event->count);
-    nibble::emulation::finish_launches();
+    if (event->stream == nullptr) return nibble::emulation::finish_launches();
+    event->stream->wait_for(event->count);
+    nibble::emulation::finish_launches_of(event->stream->device);
   });
 }
 
@@ -407,6 +406,11 @@ inline unsigned cluster_of(const cudaLaunchConfig_t& config) {
 template <class Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int bytes) {
   if (bytes > 227 * 1024) nibble::emulation::stop("more shared memory than a block can have");
+  return cudaSuccess;
+}
+struct cudaFuncAttributes {};
+template <class Kernel>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel) {
   return cudaSuccess;
 }
 template <class Kernel>

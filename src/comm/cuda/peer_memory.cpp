@@ -1,0 +1,155 @@
+#include "comm/cuda/peer_memory.h"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <string>
+
+#include "tensor/cuda_check.h"
+
+namespace nibble {
+namespace {
+
+// The driver's own functions: the runtime has none for this, and the program does not link the driver.
+struct Driver {
+  decltype(&cuMemCreate) create = nullptr;
+  decltype(&cuMemRelease) release = nullptr;
+  decltype(&cuMemAddressReserve) reserve = nullptr;
+  decltype(&cuMemAddressFree) free_address = nullptr;
+  decltype(&cuMemMap) map = nullptr;
+  decltype(&cuMemUnmap) unmap = nullptr;
+  decltype(&cuMemSetAccess) set_access = nullptr;
+  decltype(&cuMemGetAllocationGranularity) granularity = nullptr;
+
+  Status find_all() {
+    NIBBLE_RETURN_IF_ERROR(find("cuMemCreate", create));
+    NIBBLE_RETURN_IF_ERROR(find("cuMemRelease", release));
+    NIBBLE_RETURN_IF_ERROR(find("cuMemAddressReserve", reserve));
+    NIBBLE_RETURN_IF_ERROR(find("cuMemAddressFree", free_address));
+    NIBBLE_RETURN_IF_ERROR(find("cuMemMap", map));
+    NIBBLE_RETURN_IF_ERROR(find("cuMemUnmap", unmap));
+    NIBBLE_RETURN_IF_ERROR(find("cuMemSetAccess", set_access));
+    return find("cuMemGetAllocationGranularity", granularity);
+  }
+
+ private:
+  template <class Function>
+  static Status find(const char* name, Function& function) {
+    constexpr unsigned version = 12000;
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    if (cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &result) != cudaSuccess ||
+        found == nullptr) {
+      cudaGetLastError();
+      return internal_error(std::string("the driver has no ") + name +
+                            ", which several GPUs need; a driver for CUDA 12 or later has it");
+    }
+    function = reinterpret_cast<Function>(found);
+    return {};
+  }
+};
+
+Status check(CUresult result, const char* what, int device) {
+  if (result == CUDA_SUCCESS) return {};
+  const std::string where = std::string(what) + " on GPU " + std::to_string(device) +
+                            " failed with CUDA error " + std::to_string(static_cast<int>(result));
+  return result == CUDA_ERROR_OUT_OF_MEMORY ? resource_exhausted("no memory that GPUs share: " + where)
+                                            : internal_error("memory that GPUs share: " + where);
+}
+
+CUmemAllocationProp properties_of(int device) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = device;
+  return properties;
+}
+
+class MappedWindows : public PeerMemory {
+ public:
+  ~MappedWindows() override {
+    for (const Allocation& allocation : allocations_) {
+      if (allocation.mapped) driver_.unmap(allocation.address, bytes_);
+      if (allocation.address != 0) driver_.free_address(allocation.address, bytes_);
+      driver_.release(allocation.handle);
+    }
+  }
+
+  Status map(std::span<const int> devices, std::size_t bytes) {
+    NIBBLE_RETURN_IF_ERROR(driver_.find_all());
+    std::size_t granularity = 1;
+    for (const int device : devices) {
+      const CUmemAllocationProp properties = properties_of(device);
+      std::size_t own = 0;
+      NIBBLE_RETURN_IF_ERROR(
+          check(driver_.granularity(&own, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+                "cuMemGetAllocationGranularity", device));
+      granularity = std::max(granularity, own);
+    }
+    bytes_ = (bytes + granularity - 1) / granularity * granularity;
+    for (const int device : devices) NIBBLE_RETURN_IF_ERROR(add(device, devices));
+    return {};
+  }
+
+ private:
+  struct Allocation {
+    CUmemGenericAllocationHandle handle = 0;
+    CUdeviceptr address = 0;
+    bool mapped = false;
+  };
+
+  Status add(int device, std::span<const int> devices) {
+    const CUmemAllocationProp properties = properties_of(device);
+    CUmemGenericAllocationHandle handle = 0;
+    NIBBLE_RETURN_IF_ERROR(check(driver_.create(&handle, bytes_, &properties, 0), "cuMemCreate", device));
+    Allocation& allocation = allocations_.emplace_back(Allocation{.handle = handle});
+    NIBBLE_RETURN_IF_ERROR(
+        check(driver_.reserve(&allocation.address, bytes_, 0, 0, 0), "cuMemAddressReserve", device));
+    NIBBLE_RETURN_IF_ERROR(check(driver_.map(allocation.address, bytes_, 0, handle, 0), "cuMemMap", device));
+    allocation.mapped = true;
+    std::vector<CUmemAccessDesc> access;
+    for (const int other : devices) {
+      access.push_back({.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = other},
+                        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+    }
+    NIBBLE_RETURN_IF_ERROR(check(driver_.set_access(allocation.address, bytes_, access.data(), access.size()),
+                                 "cuMemSetAccess", device));
+    windows_.push_back(reinterpret_cast<std::byte*>(allocation.address));
+    return {};
+  }
+
+  Driver driver_;
+  std::vector<Allocation> allocations_;
+};
+
+// Contexts exist once something is asked of the runtime; the driver's functions need one.
+void wake(std::span<const int> devices) {
+  int current = 0;
+  cuda_check(cudaGetDevice(&current));
+  for (const int device : devices) {
+    cuda_check(cudaSetDevice(device));
+    cuda_check(cudaFree(nullptr));
+  }
+  cuda_check(cudaSetDevice(current));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PeerMemory>> map_peer_memory(std::span<const int> devices, std::size_t bytes) {
+  for (const int from : devices) {
+    for (const int to : devices) {
+      int can = 1;
+      if (from != to) cuda_check(cudaDeviceCanAccessPeer(&can, from, to));
+      if (can != 0) continue;
+      return invalid_argument("GPU " + std::to_string(from) + " cannot write the memory of GPU " +
+                              std::to_string(to) + "; choose GPUs with peer access (nvidia-smi topo -p2p w)");
+    }
+  }
+  wake(devices);
+  auto windows = std::make_unique<MappedWindows>();
+  NIBBLE_RETURN_IF_ERROR(windows->map(devices, bytes));
+  return Result<std::unique_ptr<PeerMemory>>(std::move(windows));
+}
+
+}  // namespace nibble

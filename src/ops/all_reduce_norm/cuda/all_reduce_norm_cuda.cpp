@@ -1,0 +1,88 @@
+#include "ops/all_reduce_norm/cuda/all_reduce_norm_cuda.h"
+
+#include <algorithm>
+#include <string>
+
+#include "ops/all_reduce_norm/cuda/peer_norm_kernels.h"
+
+namespace nibble {
+namespace {
+
+// Rows up to which clusters are sooner than a block a row, on two members and on more.
+constexpr int cluster_rows_of_two = 32, cluster_rows_of_more = 32, cluster_rows_two_shot = 128;
+// Up to how many bytes that leave a member one-shot is the sooner one.
+constexpr std::int64_t one_shot_bytes_of_two = 450 * 1024, one_shot_bytes_of_more = 340 * 1024;
+
+Status check(const PeerGroup& group, const AllReduceNormCudaArgs& args) {
+  constexpr int most_rows = 8192, most_columns = 12256;  // what shared memory holds without asking for more
+  if (args.hidden != group.layout.hidden || args.hidden > most_columns) {
+    return invalid_argument("all_reduce_norm over a group for rows of " +
+                            std::to_string(group.layout.hidden) + " columns takes just those, up to " +
+                            std::to_string(most_columns) + ", not " + std::to_string(args.hidden));
+  }
+  if (args.rows < 0 || args.rows > most_rows)
+    return invalid_argument("all_reduce_norm takes up to " + std::to_string(most_rows) + " rows, not " +
+                            std::to_string(args.rows));
+  if (args.rows > 0 && args.weight == nullptr && args.residual == nullptr)
+    return invalid_argument("all_reduce_norm has nothing to do without a residual and without a weight");
+  if (args.out != nullptr && (args.out_stride < args.hidden || args.out_stride % 8 != 0)) {
+    return invalid_argument("a norm of " + std::to_string(args.hidden) +
+                            " columns needs a stride of as many, a multiple of 8, not " +
+                            std::to_string(args.out_stride));
+  }
+  if (args.parts == nullptr && args.algorithm != Algorithm::one_shot)
+    return invalid_argument("parts that the kernel ahead has pushed to all are added one-shot");
+  if (args.rows > group.layout.most_rows && (args.parts == nullptr || args.out_tiles != nullptr)) {
+    return invalid_argument("pushed parts and token tiles take the " +
+                            std::to_string(group.layout.most_rows) + " rows of one launch at most, not " +
+                            std::to_string(args.rows));
+  }
+  return {};
+}
+
+bool takes_clusters(const PeerGroup& group, const AllReduceNormCudaArgs& args) {
+  if (std::max(args.hidden, args.out == nullptr ? 0 : args.out_stride) > peer_cluster_columns) return false;
+  if (args.algorithm == Algorithm::two_shot) return args.rows <= cluster_rows_two_shot;
+  return args.rows <= (group.layout.members == 2 ? cluster_rows_of_two : cluster_rows_of_more);
+}
+
+void launch(const PeerGroup& group, const AllReduceNormCudaArgs& args, cudaStream_t stream) {
+  const bool clusters = takes_clusters(group, args);
+  if (args.algorithm == Algorithm::two_shot)
+    return clusters ? launch_two_shot_clusters(group, args, stream)
+                    : launch_two_shot_rows(group, args, stream);
+  clusters ? launch_one_shot_clusters(group, args, stream) : launch_one_shot_rows(group, args, stream);
+}
+
+}  // namespace
+
+void load_all_reduce_norm_kernels(int members) {
+  load_one_shot_clusters(members);
+  load_one_shot_rows(members);
+  load_two_shot_clusters(members);
+  load_two_shot_rows(members);
+  load_push_parts();
+}
+
+Algorithm all_reduce_norm_algorithm(int members, int rows, int hidden) {
+  const std::int64_t sent = std::int64_t{4} * rows * hidden * (members - 1);
+  const std::int64_t most = members == 2 ? one_shot_bytes_of_two : one_shot_bytes_of_more;
+  return sent <= most ? Algorithm::one_shot : Algorithm::two_shot;
+}
+
+Status all_reduce_norm_cuda(const PeerGroup& group, const AllReduceNormCudaArgs& args, cudaStream_t stream) {
+  NIBBLE_RETURN_IF_ERROR(check(group, args));
+  for (int begin = 0; begin < args.rows; begin += group.layout.most_rows) {
+    AllReduceNormCudaArgs piece = args;
+    const std::size_t at = static_cast<std::size_t>(begin) * static_cast<std::size_t>(args.hidden);
+    piece.rows = std::min(group.layout.most_rows, args.rows - begin);
+    if (args.parts != nullptr) piece.parts = args.parts + at;
+    if (args.residual != nullptr) piece.residual = args.residual + at;
+    if (args.out != nullptr)
+      piece.out = args.out + static_cast<std::size_t>(begin) * static_cast<std::size_t>(args.out_stride);
+    launch(group, piece, stream);
+  }
+  return {};
+}
+
+}  // namespace nibble

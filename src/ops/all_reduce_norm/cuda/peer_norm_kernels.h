@@ -1,0 +1,42 @@
+// The kernels of all_reduce_norm, a file each; all_reduce_norm_cuda chooses.
+#pragma once
+
+#include "ops/all_reduce_norm/cuda/all_reduce_norm_cuda.h"
+#include "tensor/cuda_check.h"
+
+namespace nibble {
+
+// A kernel's instances for 2, 4 and 8 members.
+template <class Kernel>
+struct OfMembers {
+  Kernel two, four, eight;
+
+  Kernel of(int members) const { return members == 2 ? two : members == 4 ? four : eight; }
+  void load(int members) const {
+    cudaFuncAttributes attributes{};
+    cuda_check(cudaFuncGetAttributes(&attributes, of(members)));
+  }
+};
+template <class Kernel>
+OfMembers(Kernel, Kernel, Kernel) -> OfMembers<Kernel>;
+
+// Whether a two-shot launch sends back float32 rows, of which each member makes the norm.
+inline bool gives_sums(const AllReduceNormCudaArgs& args) {
+  return args.weight == nullptr || (args.residual != nullptr && !args.residual_at_owner);
+}
+
+// One-shot with a cluster of eight blocks a row, for few rows of up to 4,096 columns.
+inline constexpr int peer_cluster_columns = 4096;
+void launch_one_shot_clusters(const PeerGroup& group, const AllReduceNormCudaArgs& args, cudaStream_t stream);
+// One-shot with a block a row.
+void load_one_shot_clusters(int members);
+void launch_one_shot_rows(const PeerGroup& group, const AllReduceNormCudaArgs& args, cudaStream_t stream);
+void load_one_shot_rows(int members);
+// Two-shot, in the same two ways.
+void launch_two_shot_clusters(const PeerGroup& group, const AllReduceNormCudaArgs& args, cudaStream_t stream);
+void load_two_shot_clusters(int members);
+void launch_two_shot_rows(const PeerGroup& group, const AllReduceNormCudaArgs& args, cudaStream_t stream);
+void load_two_shot_rows(int members);
+void load_push_parts();
+
+}  // namespace nibble

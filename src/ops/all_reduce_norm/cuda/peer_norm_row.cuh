@@ -1,0 +1,200 @@
+// Parts of a norm over a row that came in parts, for the kernels of all_reduce_norm. A thread has the columns
+// that norm_row.cuh gives it: eight at a time, 2,048 further on each pass.
+#pragma once
+
+#include "comm/cuda/peer_slots.cuh"
+#include "ops/all_reduce_norm/cuda/all_reduce_norm_cuda.h"
+#include "ops/linear/cuda/dense_tiles.h"
+#include "ops/rms_norm/cuda/norm_row.cuh"
+
+namespace nibble {
+
+__device__ __forceinline__ float weight_of(std::uint32_t bits, bool less_one) {
+  const float weight = __uint_as_float(bits);
+  return less_one ? __fadd_rn(1.0f, weight) : weight;
+}
+__device__ __forceinline__ std::uint32_t weighted_pair(float a, float b, float scale, std::uint32_t weights,
+                                                       bool less_one) {
+  return ptx::pack_bf16x2(__fmul_rn(__fmul_rn(a, scale), weight_of(weights << 16, less_one)),
+                          __fmul_rn(__fmul_rn(b, scale), weight_of(weights & 0xffff0000u, less_one)));
+}
+__device__ __forceinline__ uint4 weighted(const Eight& eight, float scale, const uint4& weights,
+                                          bool less_one) {
+  return make_uint4(weighted_pair(eight.low.x, eight.low.y, scale, weights.x, less_one),
+                    weighted_pair(eight.low.z, eight.low.w, scale, weights.y, less_one),
+                    weighted_pair(eight.high.x, eight.high.y, scale, weights.z, less_one),
+                    weighted_pair(eight.high.z, eight.high.w, scale, weights.w, less_one));
+}
+
+// Columns up to here are written: those of the row, and zeros in what pads it.
+__device__ __forceinline__ int columns_written(const AllReduceNormCudaArgs& args) {
+  const int tiled = args.out_tiles == nullptr ? 0 : DenseShape{0, args.hidden}.padded_cols();
+  return max(tiled, args.out == nullptr ? 0 : args.out_stride);
+}
+
+// `Words`: uint4 for eight columns of the norm, uint2 for four.
+template <class Words>
+__device__ __forceinline__ void put_norm(const AllReduceNormCudaArgs& args, int row, int column,
+                                         const Words& words) {
+  if (args.out != nullptr && column < args.out_stride) {
+    *reinterpret_cast<Words*>(
+        args.out + static_cast<std::size_t>(row) * static_cast<std::size_t>(args.out_stride) + column) =
+        words;
+  }
+  const DenseShape shape{0, args.hidden};
+  if (args.out_tiles != nullptr && column < shape.padded_cols())
+    *reinterpret_cast<Words*>(args.out_tiles + token_offset(shape.blocks(), row, column)) = words;
+}
+
+__device__ __forceinline__ std::size_t row_begin(const AllReduceNormCudaArgs& args, int row) {
+  return static_cast<std::size_t>(row) * static_cast<std::size_t>(args.hidden);
+}
+
+// The balanced tree over members (comm/leaves.h); parts have been canonical since they were sent.
+template <int members, int places>
+__device__ __forceinline__ float4 tree_of(const uint4 (&words)[places], int first) {
+  float4 sums[members];
+#pragma unroll
+  for (int i = 0; i < members; ++i) sums[i] = floats_of(words[first + i]);
+#pragma unroll
+  for (int apart = 1; apart < members; apart *= 2) {
+#pragma unroll
+    for (int i = 0; i + apart < members; i += 2 * apart) sums[i] = add(sums[i], sums[i + apart]);
+  }
+  return sums[0];
+}
+
+// How many groups of four columns a thread awaits at once, from all members.
+template <int members>
+inline constexpr int fours_at_once = members == 8 ? 2 : 4;
+inline constexpr int fours_of_passes = 2 * norm_passes;
+
+// The column of the four `piece` of a thread that begins at `first`.
+__device__ __forceinline__ int column_of_four(int first, int piece) {
+  return first + piece / 2 * norm_pass_columns + piece % 2 * 4;
+}
+
+// Sums of a row over members in this member's window, armed again; the residual takes them in. x: [hidden] of
+// the block's shared memory, where each thread reads back what it wrote itself. The thread's sum of squares.
+template <int members>
+__device__ __forceinline__ float take_row(const PeerGroup& group, const AllReduceNormCudaArgs& args,
+                                          std::uint32_t step, int row, float* x, PeerWait& wait) {
+  constexpr int at_once = fours_at_once<members>;
+  const int first = static_cast<int>(threadIdx.x) * 8, hidden = args.hidden;
+  const std::size_t at = row_begin(args, row);
+  float own = 0;
+#pragma unroll 1
+  for (int column = first; column < hidden; column += norm_passes * norm_pass_columns) {
+#pragma unroll
+    for (int piece = 0; piece < fours_of_passes; piece += at_once) {
+      uint4 words[at_once * members];
+      float4 before[at_once];
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) {
+        const int here = column_of_four(column, piece + i);
+        before[i] = make_float4(0, 0, 0, 0);
+        if (args.residual != nullptr && here < hidden)
+          before[i] = __ldcg(reinterpret_cast<const float4*>(args.residual + at + here));
+      }
+      const auto slot = [&](int i) -> uint4* {
+        const int here = column_of_four(column, piece + i / members);
+        if (here >= hidden) return nullptr;
+        return part_slot(group, group.member, step, i % members, row, here);
+      };
+      await(
+          words, armed_sum, slot, [](int i) { return i % members; }, wait, step, row);
+#pragma unroll
+      for (int i = 0; i < at_once * members; ++i) {
+        if (slot(i) != nullptr) ptx::store_peer(slot(i), four_times(armed_sum));
+      }
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) {
+        const int here = column_of_four(column, piece + i);
+        if (here >= hidden) continue;
+        float4 four = tree_of<members>(words, i * members);
+        if (args.residual != nullptr) {
+          four = add(before[i], four);
+          *reinterpret_cast<float4*>(args.residual + at + here) = four;
+        }
+        *reinterpret_cast<float4*>(x + here) = four;
+        own = squares(own, four);
+      }
+    }
+  }
+  return own;
+}
+
+// This member's part of a row, to holder(i) for each i < count.
+template <class Holder>
+__device__ __forceinline__ void push_row(const PeerGroup& group, const AllReduceNormCudaArgs& args,
+                                         std::uint32_t step, int row, int count, const Holder& holder) {
+  const std::size_t at = row_begin(args, row);
+#pragma unroll 1
+  for (int column = static_cast<int>(threadIdx.x) * 8; column < args.hidden;
+       column += norm_passes * norm_pass_columns) {
+    float4 parts[fours_of_passes];
+#pragma unroll
+    for (int i = 0; i < fours_of_passes; ++i) {
+      const int here = column_of_four(column, i);
+      if (here < args.hidden) parts[i] = __ldcg(reinterpret_cast<const float4*>(args.parts + at + here));
+    }
+    for (int to = 0; to < count; ++to) {
+#pragma unroll
+      for (int i = 0; i < fours_of_passes; ++i) {
+        const int here = column_of_four(column, i);
+        if (here < args.hidden) push_part(group, holder(to), step, row, here, parts[i]);
+      }
+    }
+  }
+}
+
+// The row's scale, when every warp has handed in its sum of squares; a barrier of the block.
+__device__ __forceinline__ float scale_of_row(const AllReduceNormCudaArgs& args, float own,
+                                              float (&of_warp)[norm_warps]) {
+  own = sum_of_warp(own);
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = own;
+  __syncthreads();  // every warp's sum is there, and every thread has read the row's step
+  return norm_scale(of_warp, args.hidden, args.eps);
+}
+
+// The weights of a thread's first passes, fetched before the row is there.
+struct FirstWeights {
+  uint4 of_pass[norm_passes];
+};
+__device__ __forceinline__ FirstWeights first_weights(const AllReduceNormCudaArgs& args) {
+  FirstWeights weights{};
+#pragma unroll
+  for (int pass = 0; pass < norm_passes; ++pass) {
+    const int column = static_cast<int>(threadIdx.x) * 8 + pass * norm_pass_columns;
+    if (args.weight != nullptr && column < args.hidden)
+      weights.of_pass[pass] = *reinterpret_cast<const uint4*>(args.weight + column);
+  }
+  return weights;
+}
+
+// The norm of a row that lies in x, `also` told of each eight columns.
+template <class Also>
+__device__ __forceinline__ void norm_row(const AllReduceNormCudaArgs& args, int row, const float* x,
+                                         float scale, const FirstWeights& weights, const Also& also) {
+  const int first = static_cast<int>(threadIdx.x) * 8, past = max(columns_written(args), args.hidden);
+  const auto put = [&](int column, const uint4& of_columns) {
+    uint4 words = make_uint4(0, 0, 0, 0);
+    if (column < args.hidden) {
+      words = weighted(eight_of_shared(x + column), scale, of_columns, args.weight_less_one);
+      also(column, words);
+    }
+    put_norm(args, row, column, words);
+  };
+#pragma unroll
+  for (int pass = 0; pass < norm_passes; ++pass) {
+    const int column = first + pass * norm_pass_columns;
+    if (column < past) put(column, weights.of_pass[pass]);
+  }
+#pragma unroll 1
+  for (int column = first + norm_passes * norm_pass_columns; column < past; column += norm_pass_columns) {
+    put(column, column < args.hidden ? *reinterpret_cast<const uint4*>(args.weight + column)
+                                     : make_uint4(0, 0, 0, 0));
+  }
+}
+
+}  // namespace nibble

@@ -1,0 +1,150 @@
+// Two-shot, a block some rows: each row has an owner. Everybody sends the owner its part; the owner adds,
+// takes the sum into the residual and norms it; then it sends to all either the normed row, 2 x hidden bytes,
+// or, where all keep the residual (or there is no norm), the new residual, 4 x hidden bytes, from which each
+// norms the row itself. Bytes out of a member, a row: 4 x hidden x (members - 1) / members, and as many times
+// the row that goes back.
+//
+// A block has several rows. It sends all its parts first, then adds the rows it owns, then takes in the
+// others': no wait comes before a send that somebody else's wait depends on, other than an owner's for parts.
+#include <algorithm>
+
+#include "ops/all_reduce_norm/cuda/peer_norm_kernels.h"
+#include "ops/all_reduce_norm/cuda/peer_norm_row.cuh"
+#include "ops/cuda/launch.cuh"
+#include "ops/ptx/grid.cuh"
+
+namespace nibble {
+namespace {
+
+// A row that its owner has normed: out of the window, which is armed again.
+template <int members>
+__device__ __forceinline__ void take_normed(const PeerGroup& group, const AllReduceNormCudaArgs& args,
+                                            std::uint32_t step, int row, PeerWait& wait) {
+  const int first = static_cast<int>(threadIdx.x) * 8, hidden = args.hidden, past = columns_written(args);
+  const int owner = owner_of_row(row, members);
+#pragma unroll 1
+  for (int column = first; column < max(past, hidden); column += norm_passes * norm_pass_columns) {
+    uint4 words[norm_passes];
+    const auto slot = [&](int i) -> uint4* {
+      const int here = column + i * norm_pass_columns;
+      return here < hidden ? row_slot(group, group.member, row, here) : nullptr;
+    };
+    await(
+        words, armed_row, slot, [&](int) { return owner; }, wait, step, row);
+#pragma unroll
+    for (int i = 0; i < norm_passes; ++i) {
+      if (slot(i) != nullptr) ptx::store_peer(slot(i), four_times(armed_row));
+      put_norm(args, row, column + i * norm_pass_columns, words[i]);
+    }
+  }
+}
+
+// A row's new residual, or its sum, from its owner. The thread's sum of squares.
+template <int members>
+__device__ __forceinline__ float take_sums(const PeerGroup& group, const AllReduceNormCudaArgs& args,
+                                           std::uint32_t step, int row, float* x, PeerWait& wait) {
+  const int first = static_cast<int>(threadIdx.x) * 8, hidden = args.hidden;
+  const int owner = owner_of_row(row, members);
+  float own = 0;
+#pragma unroll 1
+  for (int column = first; column < hidden; column += norm_passes * norm_pass_columns) {
+    uint4 words[fours_of_passes];
+    const auto slot = [&](int i) -> uint4* {
+      const int here = column_of_four(column, i);
+      return here < hidden ? sum_slot(group, group.member, row, here) : nullptr;
+    };
+    await(
+        words, armed_sum, slot, [&](int) { return owner; }, wait, step, row);
+#pragma unroll
+    for (int i = 0; i < fours_of_passes; ++i) {
+      const int here = column_of_four(column, i);
+      if (here >= hidden) continue;
+      ptx::store_peer(slot(i), four_times(armed_sum));
+      const float4 four = floats_of(words[i]);
+      if (args.residual != nullptr)
+        *reinterpret_cast<float4*>(args.residual + row_begin(args, row) + here) = four;
+      *reinterpret_cast<float4*>(x + here) = four;
+      own = squares(own, four);
+    }
+  }
+  return own;
+}
+
+template <int members>
+__device__ __forceinline__ void give_sums(const PeerGroup& group, const AllReduceNormCudaArgs& args, int row,
+                                          const float* x) {
+  for (int column = static_cast<int>(threadIdx.x) * 8; column < args.hidden; column += norm_pass_columns) {
+    const Eight eight = eight_of_shared(x + column);
+#pragma unroll
+    for (int i = 1; i < members; ++i) {
+      const int holder = (group.member + i) % members;
+      // The residual of -0.0f and a sum of +0.0f is +0.0f, so this is never the armed value either.
+      ptx::store_peer(sum_slot(group, holder, row, column), words_of(eight.low));
+      ptx::store_peer(sum_slot(group, holder, row, column + 4), words_of(eight.high));
+    }
+  }
+}
+
+template <int members>
+__global__ void __launch_bounds__(norm_threads, 2)
+    two_shot_rows(const __grid_constant__ PeerGroup group, const __grid_constant__ AllReduceNormCudaArgs args,
+                  const bool sums_go_back) {
+  float* const x = reinterpret_cast<float*>(ptx::dynamic_shared());  // [hidden]
+  __shared__ float of_warp[2][norm_warps];                           // rows take turns
+  ptx::grid_launch_dependents();
+  const FirstWeights weights = first_weights(args);
+  ptx::grid_dependency_wait();
+  const int begin = static_cast<int>(blockIdx.x), rows = args.rows;
+  for (int row = begin; row < rows; row += two_shot_blocks)
+    push_row(group, args, __ldcg(group.steps + row), row, 1, [&](int) { return owner_of_row(row, members); });
+  PeerWait wait(group, PeerWait::For::parts), owners(group, PeerWait::For::owner);
+  int turn = 0;
+  for (int row = begin; row < rows; row += two_shot_blocks) {
+    if (owner_of_row(row, members) != group.member) continue;
+    const float own = take_row<members>(group, args, __ldcg(group.steps + row), row, x, wait);
+    if (sums_go_back) give_sums<members>(group, args, row, x);
+    if (args.weight == nullptr) continue;
+    const float scale = scale_of_row(args, own, of_warp[turn]);
+    turn ^= 1;
+    norm_row(args, row, x, scale, weights, [&](int column, const uint4& words) {
+      if (sums_go_back) return;
+#pragma unroll
+      for (int i = 1; i < members; ++i)
+        ptx::store_peer(row_slot(group, (group.member + i) % members, row, column), words);
+    });
+  }
+  for (int row = begin; row < rows; row += two_shot_blocks) {
+    if (owner_of_row(row, members) == group.member) continue;
+    const std::uint32_t step = __ldcg(group.steps + row);
+    if (!sums_go_back) {
+      take_normed<members>(group, args, step, row, owners);
+      continue;
+    }
+    const float own = take_sums<members>(group, args, step, row, x, owners);
+    if (args.weight == nullptr) continue;
+    const float scale = scale_of_row(args, own, of_warp[turn]);
+    turn ^= 1;
+    norm_row(args, row, x, scale, weights, [](int, const uint4&) {});
+  }
+  __syncthreads();  // every thread has read the rows' steps
+  if (threadIdx.x != 0) return;
+  for (int row = begin; row < rows; row += two_shot_blocks) group.steps[row] = __ldcg(group.steps + row) + 1;
+}
+
+constexpr OfMembers kernels_two_shot_rows{two_shot_rows<2>, two_shot_rows<4>, two_shot_rows<8>};
+
+}  // namespace
+
+void load_two_shot_rows(int members) { kernels_two_shot_rows.load(members); }
+
+void launch_two_shot_rows(const PeerGroup& group, const AllReduceNormCudaArgs& args, cudaStream_t stream) {
+  const Launch launch{.blocks = dim3(static_cast<unsigned>(std::min(args.rows, two_shot_blocks))),
+                      .threads = norm_threads,
+                      .shared_bytes = static_cast<std::size_t>(args.hidden) * sizeof(float),
+                      .stream = stream,
+                      .overlaps = true,
+                      .share = share_of(args.rows)};
+  launch_kernel(launch, kernels_two_shot_rows.of(group.layout.members), group, args, gives_sums(args));
+}
+
+}  // namespace nibble
