@@ -63,7 +63,8 @@ TEST_F(AddRmsNormOnTheGpu, AgreesWithTheCpu) {
   std::mt19937 random(1);
   ThreadPool threads(1);
   OpContext context{.threads = threads, .activations = InputValues::bf16};
-  for (const NormCase& c : {NormCase{3, 2880, 2880}, {9, 72, 128}, {1, 8, 8}, {2, 4096, 4104}}) {
+  for (const NormCase& c :
+       {NormCase{3, 2880, 2880}, {9, 72, 128}, {1, 8, 8}, {2, 4096, 4104}, {1, 12256, 12256}}) {
     const std::size_t n = static_cast<std::size_t>(c.rows * c.hidden);
     const std::vector<float> residual = random_floats(random, n, 3.0f), delta = random_floats(random, n);
     const std::vector<Bf16> weight = random_bf16(random, static_cast<std::size_t>(c.hidden));
@@ -242,6 +243,7 @@ TEST_F(AddRmsNormOnTheGpu, ManyRowsHaveTheBitsOfEachAlone) {
 
 TEST_F(AddRmsNormOnTheGpu, RefusesWidthsItCannotLoad) {
   EXPECT_NE(add_rms_norm_cuda({.rows = 1, .hidden = 100}, nullptr).message().find("100"), std::string::npos);
+  EXPECT_FALSE(add_rms_norm_cuda({.rows = 1, .hidden = 12264}, nullptr).ok());
 }
 
 TEST_F(RopeAnglesOnTheGpu, HaveTheCpusBits) {

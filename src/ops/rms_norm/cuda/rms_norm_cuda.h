@@ -38,7 +38,7 @@ struct AddRmsNormCudaArgs {
   int out_stride = 0;                 // at least hidden, a multiple of 8
   std::uint8_t* out_tiles = nullptr;  // token tiles (ops/linear/cuda/dense_tiles.h)
   int rows = 0;
-  int hidden = 0;  // a multiple of 8, at most 12,280
+  int hidden = 0;  // a multiple of 8, at most 12,256
   float eps = 0;
 };
 
