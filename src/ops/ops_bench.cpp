@@ -49,7 +49,7 @@ constexpr std::int64_t matrix_size = std::int64_t{rows} * cols;
 struct Format {
   const char* name;
   double bytes_a_weight;
-  DenseMatrix (*matrix)(std::int64_t index);
+  WeightMatrix (*matrix)(std::int64_t index);
 };
 
 const std::uint8_t* codes_at(std::int64_t index, std::int64_t bytes) {
@@ -65,16 +65,16 @@ const std::uint8_t* scales_at(std::int64_t index) {
 
 constexpr Format formats[] = {
     {"mxfp4", 17.0 / 32,
-     [](std::int64_t i) -> DenseMatrix {
+     [](std::int64_t i) -> WeightMatrix {
        return Mxfp4Checkpoint{codes_at(i, matrix_size / 2), scales_at(i), rows, cols};
      }},
     {"q8", 33.0 / 32,
-     [](std::int64_t i) -> DenseMatrix {
+     [](std::int64_t i) -> WeightMatrix {
        return Q8Matrix{reinterpret_cast<const std::int8_t*>(codes_at(i, matrix_size)), scales_at(i), rows,
                        cols};
      }},
     {"bf16", 2,
-     [](std::int64_t i) -> DenseMatrix {
+     [](std::int64_t i) -> WeightMatrix {
        return Bf16Matrix{reinterpret_cast<const Bf16*>(codes_at(i, 2 * matrix_size)), rows, cols};
      }},
 };
