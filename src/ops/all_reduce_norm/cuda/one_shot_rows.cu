@@ -22,8 +22,8 @@ __global__ void __launch_bounds__(norm_threads, 2)
     push_row(group, args, step, row, members, [&](int i) { return (group.member + 1 + i) % members; });
   }
   PeerWait wait(group, PeerWait::For::parts);
-  const float own = take_row<members>(group, args, step, row, x, wait);
-  const float scale = scale_of_row(args, own, of_warp);
+  take_row<members>(group, args, step, row, x, wait);
+  const float scale = scale_of_row(args, x, of_warp);
   if (threadIdx.x == 0) group.steps[row] = step + 1;
   if (args.weight != nullptr) norm_row(args, row, x, scale, weights, [](int, const uint4&) {});
 }

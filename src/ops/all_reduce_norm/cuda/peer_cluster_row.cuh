@@ -1,5 +1,6 @@
-// What the kernels with a cluster of eight blocks a row share: a thread has four columns, the block those of
-// one warp where a block has a whole row (norm_row.cuh), and sums of squares go from block to block.
+// What the kernels with a cluster of eight blocks a row share: the block has the columns of one warp where a
+// block has a whole row (norm_row.cuh), 256 side by side in each pass, a thread four of them, neighbours side
+// by side so that stores to peers fill whole lines. Sums of squares go from block to block.
 #pragma once
 
 #include "ops/all_reduce_norm/cuda/peer_norm_row.cuh"
@@ -9,23 +10,24 @@
 namespace nibble {
 
 inline constexpr int peer_cluster_blocks = norm_warps;
-inline constexpr int peer_cluster_pieces = fours_of_passes;  // of four columns, that a lane has there
-inline constexpr int peer_cluster_threads = 32 * peer_cluster_pieces;
+inline constexpr int columns_of_warp = 32 * 8;  // in a pass
+inline constexpr int threads_of_pass = columns_of_warp / 4;
+inline constexpr int peer_cluster_threads = norm_passes * threads_of_pass;
 
 // In shared memory beyond what the kernel declares.
 struct PeerClusterShared {
   float4 sums[peer_cluster_blocks];  // of squares, the first of four
-  float4 x[peer_cluster_pieces][32];
+  float x[norm_passes][columns_of_warp];
 };
 
 struct ClusterPlace {
-  int lane, piece, block, row, column;
+  int block, row, pass, in_pass, column;
 };
 __device__ __forceinline__ ClusterPlace cluster_place() {
   const int thread = static_cast<int>(threadIdx.x), block = ptx::cluster_rank();
-  const int lane = thread % 32, piece = thread / 32;
-  return {lane, piece, block, static_cast<int>(blockIdx.x) / peer_cluster_blocks,
-          column_of_four((block * 32 + lane) * 8, piece)};
+  const int pass = thread / threads_of_pass, in_pass = thread % threads_of_pass * 4;
+  return {block, static_cast<int>(blockIdx.x) / peer_cluster_blocks, pass, in_pass,
+          pass * norm_pass_columns + block * columns_of_warp + in_pass};
 }
 
 // `norms`: the block will ask for cluster_scale.
@@ -40,17 +42,20 @@ __device__ __forceinline__ void init_cluster_barrier(std::uint64_t* barrier, boo
 __device__ __forceinline__ float cluster_scale(PeerClusterShared& shared, std::uint64_t* barrier,
                                                const ClusterPlace& at, int hidden, float eps,
                                                const float4& four) {
-  shared.x[at.piece][at.lane] = four;
+  *reinterpret_cast<float4*>(&shared.x[at.pass][at.in_pass]) = four;
   __syncthreads();  // the block's part of the row is there
-  if (at.piece == 0) {
+  if (threadIdx.x < 32) {
+    const int lane = static_cast<int>(threadIdx.x);
     float own = 0;
 #pragma unroll
-    for (int i = 0; i < peer_cluster_pieces; ++i) {
-      if (column_of_four((at.block * 32 + at.lane) * 8, i) < hidden) own = squares(own, shared.x[i][at.lane]);
+    for (int pass = 0; pass < norm_passes; ++pass) {
+      // Eight columns, or none: widths are multiples of eight.
+      if (pass * norm_pass_columns + at.block * columns_of_warp + lane * 8 < hidden)
+        own = squares(own, eight_of_shared(&shared.x[pass][lane * 8]));
     }
     own = sum_of_warp(own);
-    if (at.lane < peer_cluster_blocks)
-      ptx::store_to_block(&shared.sums[at.block], make_float4(own, 0, 0, 0), barrier, at.lane);
+    if (lane < peer_cluster_blocks)
+      ptx::store_to_block(&shared.sums[at.block], make_float4(own, 0, 0, 0), barrier, lane);
     __syncwarp();
   }
   ptx::mbarrier_wait(barrier, 0);

@@ -1,5 +1,6 @@
-// Parts of a norm over a row that came in parts, for the kernels of all_reduce_norm. A thread has the columns
-// that norm_row.cuh gives it: eight at a time, 2,048 further on each pass.
+// Parts of a norm over a row that came in parts, for the kernels of all_reduce_norm. Sums travel and are
+// added four columns a thread, neighbours side by side, so that a warp's store to a peer fills whole lines;
+// then the row lies in shared memory, and for its norm a thread has the columns that norm_row.cuh gives it.
 #pragma once
 
 #include "comm/cuda/peer_slots.cuh"
@@ -69,35 +70,35 @@ template <int members>
 inline constexpr int fours_at_once = members == 8 ? 2 : 4;
 inline constexpr int fours_of_passes = 2 * norm_passes;
 
-// The column of the four `piece` of a thread that begins at `first`.
-__device__ __forceinline__ int column_of_four(int first, int piece) {
-  return first + piece / 2 * norm_pass_columns + piece % 2 * 4;
+// The thread's four columns number `i` of those from `base` on.
+inline constexpr int columns_of_fours = fours_of_passes * norm_threads * 4;
+__device__ __forceinline__ int column_of_four(int base, int i) {
+  return base + (i * norm_threads + static_cast<int>(threadIdx.x)) * 4;
 }
 
-// Sums of a row over members in this member's window, armed again; the residual takes them in. x: [hidden] of
-// the block's shared memory, where each thread reads back what it wrote itself. The thread's sum of squares.
+// Sums of a row over members in this member's window, armed again; the residual takes them in, and x,
+// [hidden] of the block's shared memory, has them behind a barrier of the block.
 template <int members>
-__device__ __forceinline__ float take_row(const PeerGroup& group, const AllReduceNormCudaArgs& args,
-                                          std::uint32_t step, int row, float* x, PeerWait& wait) {
+__device__ __forceinline__ void take_row(const PeerGroup& group, const AllReduceNormCudaArgs& args,
+                                         std::uint32_t step, int row, float* x, PeerWait& wait) {
   constexpr int at_once = fours_at_once<members>;
-  const int first = static_cast<int>(threadIdx.x) * 8, hidden = args.hidden;
+  const int hidden = args.hidden;
   const std::size_t at = row_begin(args, row);
-  float own = 0;
 #pragma unroll 1
-  for (int column = first; column < hidden; column += norm_passes * norm_pass_columns) {
+  for (int base = 0; base < hidden; base += columns_of_fours) {
 #pragma unroll
-    for (int piece = 0; piece < fours_of_passes; piece += at_once) {
+    for (int first = 0; first < fours_of_passes; first += at_once) {
       uint4 words[at_once * members];
       float4 before[at_once];
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
-        const int here = column_of_four(column, piece + i);
+        const int here = column_of_four(base, first + i);
         before[i] = make_float4(0, 0, 0, 0);
         if (args.residual != nullptr && here < hidden)
           before[i] = __ldcg(reinterpret_cast<const float4*>(args.residual + at + here));
       }
       const auto slot = [&](int i) -> uint4* {
-        const int here = column_of_four(column, piece + i / members);
+        const int here = column_of_four(base, first + i / members);
         if (here >= hidden) return nullptr;
         return part_slot(group, group.member, step, i % members, row, here);
       };
@@ -109,7 +110,7 @@ __device__ __forceinline__ float take_row(const PeerGroup& group, const AllReduc
       }
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
-        const int here = column_of_four(column, piece + i);
+        const int here = column_of_four(base, first + i);
         if (here >= hidden) continue;
         float4 four = tree_of<members>(words, i * members);
         if (args.residual != nullptr) {
@@ -117,10 +118,17 @@ __device__ __forceinline__ float take_row(const PeerGroup& group, const AllReduc
           *reinterpret_cast<float4*>(args.residual + at + here) = four;
         }
         *reinterpret_cast<float4*>(x + here) = four;
-        own = squares(own, four);
       }
     }
   }
+  __syncthreads();  // the row is there
+}
+
+// The thread's sum of squares of the row in x.
+__device__ __forceinline__ float squares_of_row(const float* x, int hidden) {
+  float own = 0;
+  for (int column = static_cast<int>(threadIdx.x) * 8; column < hidden; column += norm_pass_columns)
+    own = squares(own, eight_of_shared(x + column));
   return own;
 }
 
@@ -130,28 +138,27 @@ __device__ __forceinline__ void push_row(const PeerGroup& group, const AllReduce
                                          std::uint32_t step, int row, int count, const Holder& holder) {
   const std::size_t at = row_begin(args, row);
 #pragma unroll 1
-  for (int column = static_cast<int>(threadIdx.x) * 8; column < args.hidden;
-       column += norm_passes * norm_pass_columns) {
+  for (int base = 0; base < args.hidden; base += columns_of_fours) {
     float4 parts[fours_of_passes];
 #pragma unroll
     for (int i = 0; i < fours_of_passes; ++i) {
-      const int here = column_of_four(column, i);
+      const int here = column_of_four(base, i);
       if (here < args.hidden) parts[i] = __ldcg(reinterpret_cast<const float4*>(args.parts + at + here));
     }
     for (int to = 0; to < count; ++to) {
 #pragma unroll
       for (int i = 0; i < fours_of_passes; ++i) {
-        const int here = column_of_four(column, i);
+        const int here = column_of_four(base, i);
         if (here < args.hidden) push_part(group, holder(to), step, row, here, parts[i]);
       }
     }
   }
 }
 
-// The row's scale, when every warp has handed in its sum of squares; a barrier of the block.
-__device__ __forceinline__ float scale_of_row(const AllReduceNormCudaArgs& args, float own,
+// The scale of the row in x; a barrier of the block.
+__device__ __forceinline__ float scale_of_row(const AllReduceNormCudaArgs& args, const float* x,
                                               float (&of_warp)[norm_warps]) {
-  own = sum_of_warp(own);
+  const float own = sum_of_warp(squares_of_row(x, args.hidden));
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = own;
   __syncthreads();  // every warp's sum is there, and every thread has read the row's step
   return norm_scale(of_warp, args.hidden, args.eps);

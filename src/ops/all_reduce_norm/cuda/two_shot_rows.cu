@@ -39,49 +39,43 @@ __device__ __forceinline__ void take_normed(const PeerGroup& group, const AllRed
   }
 }
 
-// A row's new residual, or its sum, from its owner. The thread's sum of squares.
+// A row's new residual, or its sum, from its owner, to x; behind a barrier of the block.
 template <int members>
-__device__ __forceinline__ float take_sums(const PeerGroup& group, const AllReduceNormCudaArgs& args,
-                                           std::uint32_t step, int row, float* x, PeerWait& wait) {
-  const int first = static_cast<int>(threadIdx.x) * 8, hidden = args.hidden;
-  const int owner = owner_of_row(row, members);
-  float own = 0;
+__device__ __forceinline__ void take_sums(const PeerGroup& group, const AllReduceNormCudaArgs& args,
+                                          std::uint32_t step, int row, float* x, PeerWait& wait) {
+  const int hidden = args.hidden, owner = owner_of_row(row, members);
 #pragma unroll 1
-  for (int column = first; column < hidden; column += norm_passes * norm_pass_columns) {
+  for (int base = 0; base < hidden; base += columns_of_fours) {
     uint4 words[fours_of_passes];
     const auto slot = [&](int i) -> uint4* {
-      const int here = column_of_four(column, i);
+      const int here = column_of_four(base, i);
       return here < hidden ? sum_slot(group, group.member, row, here) : nullptr;
     };
     await(
         words, armed_sum, slot, [&](int) { return owner; }, wait, step, row);
 #pragma unroll
     for (int i = 0; i < fours_of_passes; ++i) {
-      const int here = column_of_four(column, i);
+      const int here = column_of_four(base, i);
       if (here >= hidden) continue;
       ptx::store_peer(slot(i), four_times(armed_sum));
       const float4 four = floats_of(words[i]);
       if (args.residual != nullptr)
         *reinterpret_cast<float4*>(args.residual + row_begin(args, row) + here) = four;
       *reinterpret_cast<float4*>(x + here) = four;
-      own = squares(own, four);
     }
   }
-  return own;
+  __syncthreads();  // the row is there
 }
 
 template <int members>
 __device__ __forceinline__ void give_sums(const PeerGroup& group, const AllReduceNormCudaArgs& args, int row,
                                           const float* x) {
-  for (int column = static_cast<int>(threadIdx.x) * 8; column < args.hidden; column += norm_pass_columns) {
-    const Eight eight = eight_of_shared(x + column);
+  for (int column = static_cast<int>(threadIdx.x) * 4; column < args.hidden; column += norm_threads * 4) {
+    const float4 four = *reinterpret_cast<const float4*>(x + column);
+    // The residual of -0.0f and a sum of +0.0f is +0.0f, so this is never the armed value either.
 #pragma unroll
-    for (int i = 1; i < members; ++i) {
-      const int holder = (group.member + i) % members;
-      // The residual of -0.0f and a sum of +0.0f is +0.0f, so this is never the armed value either.
-      ptx::store_peer(sum_slot(group, holder, row, column), words_of(eight.low));
-      ptx::store_peer(sum_slot(group, holder, row, column + 4), words_of(eight.high));
-    }
+    for (int i = 1; i < members; ++i)
+      ptx::store_peer(sum_slot(group, (group.member + i) % members, row, column), words_of(four));
   }
 }
 
@@ -90,7 +84,7 @@ __global__ void __launch_bounds__(norm_threads, 2)
     two_shot_rows(const __grid_constant__ PeerGroup group, const __grid_constant__ AllReduceNormCudaArgs args,
                   const bool sums_go_back) {
   float* const x = reinterpret_cast<float*>(ptx::dynamic_shared());  // [hidden]
-  __shared__ float of_warp[2][norm_warps];                           // rows take turns
+  __shared__ float of_warp[norm_warps];
   ptx::grid_launch_dependents();
   const FirstWeights weights = first_weights(args);
   ptx::grid_dependency_wait();
@@ -98,20 +92,19 @@ __global__ void __launch_bounds__(norm_threads, 2)
   for (int row = begin; row < rows; row += two_shot_blocks)
     push_row(group, args, __ldcg(group.steps + row), row, 1, [&](int) { return owner_of_row(row, members); });
   PeerWait wait(group, PeerWait::For::parts), owners(group, PeerWait::For::owner);
-  int turn = 0;
   for (int row = begin; row < rows; row += two_shot_blocks) {
     if (owner_of_row(row, members) != group.member) continue;
-    const float own = take_row<members>(group, args, __ldcg(group.steps + row), row, x, wait);
+    take_row<members>(group, args, __ldcg(group.steps + row), row, x, wait);
     if (sums_go_back) give_sums<members>(group, args, row, x);
-    if (args.weight == nullptr) continue;
-    const float scale = scale_of_row(args, own, of_warp[turn]);
-    turn ^= 1;
-    norm_row(args, row, x, scale, weights, [&](int column, const uint4& words) {
-      if (sums_go_back) return;
+    if (args.weight != nullptr) {
+      norm_row(args, row, x, scale_of_row(args, x, of_warp), weights, [&](int column, const uint4& words) {
+        if (sums_go_back) return;
 #pragma unroll
-      for (int i = 1; i < members; ++i)
-        ptx::store_peer(row_slot(group, (group.member + i) % members, row, column), words);
-    });
+        for (int i = 1; i < members; ++i)
+          ptx::store_peer(row_slot(group, (group.member + i) % members, row, column), words);
+      });
+    }
+    __syncthreads();  // x and the warps' sums have been read
   }
   for (int row = begin; row < rows; row += two_shot_blocks) {
     if (owner_of_row(row, members) == group.member) continue;
@@ -120,11 +113,10 @@ __global__ void __launch_bounds__(norm_threads, 2)
       take_normed<members>(group, args, step, row, owners);
       continue;
     }
-    const float own = take_sums<members>(group, args, step, row, x, owners);
-    if (args.weight == nullptr) continue;
-    const float scale = scale_of_row(args, own, of_warp[turn]);
-    turn ^= 1;
-    norm_row(args, row, x, scale, weights, [](int, const uint4&) {});
+    take_sums<members>(group, args, step, row, x, owners);
+    if (args.weight != nullptr)
+      norm_row(args, row, x, scale_of_row(args, x, of_warp), weights, [](int, const uint4&) {});
+    __syncthreads();  // x and the warps' sums have been read
   }
   __syncthreads();  // every thread has read the rows' steps
   if (threadIdx.x != 0) return;
