@@ -8,10 +8,12 @@
 namespace nibble {
 namespace {
 
-// Rows up to which clusters are sooner than a block a row, on two members and on more.
-constexpr int cluster_rows_of_two = 32, cluster_rows_of_more = 32, cluster_rows_two_shot = 128;
-// Up to how many bytes that leave a member one-shot is the sooner one.
-constexpr std::int64_t one_shot_bytes_of_two = 450 * 1024, one_shot_bytes_of_more = 340 * 1024;
+// Rows up to which clusters are sooner than a block a row, and how many bytes may leave a member for one-shot
+// to be sooner than two-shot: measured on H200s with NVLink (docs/performance/several_gpus.md). Eight members
+// take what four do; they have not been measured.
+constexpr int cluster_rows_one_shot = 128;
+constexpr int cluster_rows_two_shot_of_two = 128, cluster_rows_two_shot_of_more = 256;
+constexpr std::int64_t one_shot_bytes_of_two = 1500 * 1024, one_shot_bytes_of_more = 700 * 1024;
 
 Status check(const PeerGroup& group, const AllReduceNormCudaArgs& args) {
   constexpr int most_rows = 8192, most_columns = 12256;  // what shared memory holds without asking for more
@@ -42,8 +44,9 @@ Status check(const PeerGroup& group, const AllReduceNormCudaArgs& args) {
 
 bool takes_clusters(const PeerGroup& group, const AllReduceNormCudaArgs& args) {
   if (std::max(args.hidden, args.out == nullptr ? 0 : args.out_stride) > peer_cluster_columns) return false;
-  if (args.algorithm == Algorithm::two_shot) return args.rows <= cluster_rows_two_shot;
-  return args.rows <= (group.layout.members == 2 ? cluster_rows_of_two : cluster_rows_of_more);
+  if (args.algorithm == Algorithm::one_shot) return args.rows <= cluster_rows_one_shot;
+  return args.rows <=
+         (group.layout.members == 2 ? cluster_rows_two_shot_of_two : cluster_rows_two_shot_of_more);
 }
 
 void launch(const PeerGroup& group, const AllReduceNormCudaArgs& args, cudaStream_t stream) {
