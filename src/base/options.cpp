@@ -275,7 +275,7 @@ std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
       {.name = "--moe-runner-backend",
        .aliases = {"--moe-runner"},
        .value = "NAME",
-       .help = "kernels of products: auto, cpu_amx, cpu_avx512, ...",
+       .help = "kernels: auto, cpu_amx, cpu_avx512, ...",
        .default_text = options.moe_runner_backend,
        .set = noting(given.moe_runner_backend, string_value(options.moe_runner_backend))},
       {.name = "--attention-backend",

@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       parse_model_config(std::string(text.substr(0, split)), std::string(generation));
   if (!config.ok()) return 0;
   NIBBLE_CHECK(config->num_experts_per_tok >= 1 && config->num_experts_per_tok <= config->num_local_experts);
-  NIBBLE_CHECK(static_cast<std::int64_t>(config->layer_types.size()) == config->num_hidden_layers);
+  NIBBLE_CHECK(static_cast<std::int64_t>(config->layers.size()) == config->num_hidden_layers);
   NIBBLE_CHECK(!config->eos_token_ids.empty());
   NIBBLE_CHECK(active_bytes_per_token(*config) > 0);
   for (const ExpectedTensor& tensor : expected_tensors(*config)) NIBBLE_CHECK(tensor.bytes() > 0);
