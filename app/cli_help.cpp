@@ -101,7 +101,7 @@ std::string command_help(const Command& command) {
   }
   if (!line.options.empty()) {
     const OptionSpec& first = line.options[0];
-    text += "Also read from the environment (" + first.variable() + ") and --config FILE (" +
+    text += "Also from the environment (" + first.variable() + ") and --config FILE (" +
             std::string(first.name.substr(2)) + " = ...); a flag wins.\n";
   }
   text += "example: " + std::string(command.example) + "\n";
