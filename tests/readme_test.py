@@ -33,5 +33,6 @@ def test_the_memory_that_a_model_needs_is_what_plan_prints(model, gpu):
 
 def test_the_first_screen_shows_commands_that_exist():
     commands = {line.split()[0] for line in run("--help")[1].splitlines() if line.startswith("  ")}
-    shown = set(re.findall(r"^nibble (\w+)", README, re.M))
+    code = "\n".join(re.findall(r"^```\n(.*?)^```", README, re.M | re.S))
+    shown = set(re.findall(r"^nibble (\w+)", code, re.M))
     assert {"pull", "serve", "list"} <= shown <= commands

@@ -297,7 +297,7 @@ def python_tests(args):
     xml.unlink(missing_ok=True)
     marker = [] if args.extended else ["-m", "not extended"]
     code, output = run([python, "-m", "pytest", "tests", "-q", "--junitxml", xml, *marker],
-                       timeout=None if args.extended else 900)
+                       timeout=None if args.extended else 2400)
     outcome = read_xml(xml, "") if xml.exists() else Outcome()
     if code != 0:
         print(output)

@@ -69,7 +69,7 @@ def test_every_number_of_the_description_is_held_to_its_range(server, line, path
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             whole = number and value == int(value)
             fits = number and ("integer" not in field["type"] or whole) and (
-                field.get("minimum", value) <= value <= field.get("maximum", value)) and value > field.get("exclusiveMinimum", value - 1 if value > -1e300 else -1e309)
+                field.get("minimum", value) <= value <= field.get("maximum", value)) and value > field.get("exclusiveMinimum", -float("inf"))
             assert status in (200, 400), (name, value, answer)
             if not fits:
                 assert status == 400 and answer["error"]["param"].startswith(name), (name, value, answer)

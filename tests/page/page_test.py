@@ -24,9 +24,9 @@ def test_a_story_streams_and_its_tokens_tell_what_else_they_might_have_been(page
     page.screenshot(PICTURES / "story-light.png")
 
     page.click(".answer:last-child [aria-pressed]")
-    assert page.run("document.querySelectorAll('.token').length") == 120
-    # All that the model made is there, the marks of its channels too.
-    assert page.run("[...document.querySelectorAll('.token')].map((token) => token.textContent).join('')").replace("\n", "").endswith(story)
+    # The answer's tokens are there; the words of its header are not.
+    assert 100 < page.run("document.querySelectorAll('.token').length") <= 120
+    assert page.run("[...document.querySelectorAll('.token')].map((token) => token.textContent).join('')").replace("\n", "") == story.replace("\n", "")
     page.run("document.querySelector('.token').focus()")
     for _ in range(4):
         page.press("ArrowRight")
