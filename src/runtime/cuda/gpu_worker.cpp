@@ -38,11 +38,11 @@ std::int64_t free_device_bytes() {
 
 }  // namespace
 
-GpuWorker::GpuWorker(int device, PinnedBuffer stuck, std::unique_ptr<CudaModel> model, CudaKvStore kv,
-                     StepInputs inputs, GpuSampler sampler, std::unique_ptr<CudaStream> stream)
-    : device_(device),
-      stuck_(std::move(stuck)),
-      stream_(std::move(stream)),
+GpuWorker::GpuWorker(Place place, std::unique_ptr<CudaModel> model, CudaKvStore kv, StepInputs inputs,
+                     GpuSampler sampler)
+    : device_(place.device),
+      stuck_(std::move(place.stuck)),
+      stream_(std::move(place.stream)),
       model_(std::move(model)),
       kv_(std::move(kv)),
       inputs_(std::move(inputs)),
@@ -69,9 +69,9 @@ Result<std::unique_ptr<Worker>> GpuWorker::start(const ModelConfig& config, Weig
   const int group = model->query_heads_a_key_head();
   NIBBLE_ASSIGN(GpuSampler sampler, GpuSampler::allocate(limits, static_cast<int>(config.vocab_size)));
   NIBBLE_ASSIGN(StepInputs inputs, StepInputs::allocate(limits, group, sampler.chosen()));
-  std::unique_ptr<GpuWorker> worker(new GpuWorker(limits.device, std::move(stuck), std::move(model),
-                                                  std::move(kv), std::move(inputs), std::move(sampler),
-                                                  std::move(stream)));
+  Place place{.device = limits.device, .stuck = std::move(stuck), .stream = std::move(stream)};
+  std::unique_ptr<GpuWorker> worker(new GpuWorker(std::move(place), std::move(model), std::move(kv),
+                                                  std::move(inputs), std::move(sampler)));
   if (limits.graphs) {
     NIBBLE_RETURN_IF_ERROR(worker->graphs_.capture(*worker->model_, worker->inputs_,
                                                    worker->sampler_.logits(), limits.max_sequences,

@@ -36,8 +36,14 @@ class GpuWorker final : public Worker {
   std::int64_t device_bytes() const override { return device_bytes_; }
 
  private:
-  GpuWorker(int device, PinnedBuffer stuck, std::unique_ptr<CudaModel> model, CudaKvStore kv,
-            StepInputs inputs, GpuSampler sampler, std::unique_ptr<CudaStream> stream);
+  // Where the worker's kernels run, and the word in which one that gives up leaves its name.
+  struct Place {
+    int device = 0;
+    PinnedBuffer stuck;
+    std::unique_ptr<CudaStream> stream;
+  };
+  GpuWorker(Place place, std::unique_ptr<CudaModel> model, CudaKvStore kv, StepInputs inputs,
+            GpuSampler sampler);
 
   // One step of each size with its graph and without: refused where a bit differs.
   Status hold_graphs_to_eager_bits(const WorkerLimits& limits);
