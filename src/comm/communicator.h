@@ -2,9 +2,9 @@
 // down and sees those of all others.
 //
 // Order. All members make the same calls in the same order; a member that makes another call is found out and
-// named. There is no barrier: two slots a member take turns. A member puts down step n + 2 over step n after
-// it has seen everybody's step n + 1, and a member that has put step n + 1 down no longer reads step n. The
-// step's release store and acquire load are the only synchronisation.
+// named. There is no barrier: each member has two slots, used in turn. Step n + 2 overwrites step n. A member
+// writes it only after it has read every member's step n + 1. Who has written step n + 1 is done with step n.
+// The step's release store and acquire load are the only synchronisation.
 //
 // Every wait has a deadline. When one passes, or when members' calls differ, the first who notices writes
 // down who waited for whom, in what and when; from then on every call of every member returns that.

@@ -153,7 +153,7 @@ class Scheduler {
   void drop_ended(std::size_t index);
 
   bool awaits_token(const Entry& entry) const;  // from the running step
-  int token_count(const Entry& entry) const;    // including a placeholder
+  int token_count(const Entry& entry) const;    // tokens that are not known yet included
   bool decodes(const Entry& entry) const;
   bool goes_on(const Entry& entry) const;  // unless the running step's result ends it
   int most_stored(const Entry& entry) const;

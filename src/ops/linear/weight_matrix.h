@@ -7,8 +7,9 @@
 //
 //   total = ((0 + s_0 T_0) + s_1 T_1) + ...   over blocks of 128 columns, the last one maybe shorter,
 //
-// T_b as dot_tile.h says for bfloat16 weights over the block's columns, s_b the scale of the tile of 128 x
-// 128 (FP8), or the matrix's one scale (NVFP4), each product and each sum rounded to float32.
+// T_b is the sum over the block's columns, in the order of dot_tile.h for bfloat16 weights. s_b is the scale
+// of the tile of 128 x 128 (FP8), or the matrix's one scale (NVFP4). Each product and each sum is rounded to
+// float32.
 #pragma once
 
 #include <cstdint>
