@@ -16,7 +16,10 @@ nibble_static_library(pcre2_static libpcre2-8.a pcre2.h)
 nibble_static_library(utf8proc_static libutf8proc.a utf8proc.h)
 nibble_static_library(openssl_static libssl.a openssl/ssl.h)
 find_library(crypto_ARCHIVE libcrypto.a REQUIRED)
-target_link_libraries(openssl_static INTERFACE ${crypto_ARCHIVE} Threads::Threads)
+# From OpenSSL 3.2 on Debian's libcrypto compresses certificates with these; an older one does not ask for them.
+find_library(z_ARCHIVE libz.a REQUIRED)
+find_library(zstd_ARCHIVE libzstd.a REQUIRED)
+target_link_libraries(openssl_static INTERFACE ${crypto_ARCHIVE} ${z_ARCHIVE} ${zstd_ARCHIVE} Threads::Threads)
 
 if(NIBBLE_TESTS)
   find_package(GTest REQUIRED)
