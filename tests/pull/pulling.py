@@ -1,10 +1,15 @@
 """The program with a cache and an environment of its own, and the small checkpoint that a stand-in hub has."""
+import json
 import os
+import random
 import signal
 import subprocess
 
+from hub import Repository
+
 from nibble_program import BINARY, ROOT, environment
 
+MiB = 1 << 20
 COMMIT = "6cee5e81ee83917806bbde320786a8fb61efebee"
 EXAMPLE = ROOT / "tests/data/parity/example"
 WANTED = ["chat_template.jinja", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
@@ -16,6 +21,21 @@ def example_files():
     files = {name: (EXAMPLE / name).read_bytes() for name in WANTED}
     return files | {"README.md": b"# read me", "original/model.safetensors": b"o" * 100_000, "metal/model.bin": b"m",
                     "pytorch_model.bin": b"p" * 100, "model.gguf": b"g", ".gitattributes": b"* text"}
+
+
+def shards(sizes, seed=1):
+    """The example's small files beside weights of random bytes in several files with an index."""
+    source = random.Random(seed)
+    files = {name: data for name, data in example_files().items() if name != "model.safetensors"}
+    names = [f"model-{i + 1:05}-of-{len(sizes):05}.safetensors" for i in range(len(sizes))]
+    files |= {name: source.randbytes(size) for name, size in zip(names, sizes)}
+    files["consolidated.safetensors"] = b"c" * 100
+    files["model.safetensors.index.json"] = json.dumps({"weight_map": {f"t{i}": name for i, name in enumerate(names)}}).encode()
+    return files
+
+
+def set_files(hub, files, commit=COMMIT):
+    hub.repositories["org/name"] = Repository({commit: files}, {"main": commit})
 
 
 class Puller:
