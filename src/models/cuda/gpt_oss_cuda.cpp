@@ -231,15 +231,15 @@ class GptOssCuda final : public CudaModel {
                      .workspace = room_.moe};
     const int slots = rows * top_k();
     if (moe_takes_many(slots, as_int(config_.num_local_experts), limits_.many_tokens_from)) {
-      NIBBLE_RETURN_IF_ERROR(moe_mxfp4_many_cuda(layer.experts, args, stream));
+      NIBBLE_RETURN_IF_ERROR(moe_many_cuda(layer.experts, args, stream));
       return unadded(residual, nullptr);
     }
     if (slots <= moe_cuda_max_slots) {
-      NIBBLE_RETURN_IF_ERROR(moe_mxfp4_cuda(layer.experts, args, stream));
+      NIBBLE_RETURN_IF_ERROR(moe_few_cuda(layer.experts, args, stream));
       return unadded(residual, room_.moe.arrived);
     }
     args.out = room_.delta;
-    NIBBLE_RETURN_IF_ERROR(moe_mxfp4_cuda(layer.experts, args, stream));
+    NIBBLE_RETURN_IF_ERROR(moe_few_cuda(layer.experts, args, stream));
     return Pending{.residual = residual, .delta = room_.delta};
   }
 

@@ -29,7 +29,7 @@ struct GptOssCudaLayer {
   Bf16* expert_norm = nullptr;  // [hidden]
   DenseTiles router;            // [experts, hidden]
   Bf16* router_bias = nullptr;  // [experts]
-  MoeCudaWeights experts;
+  MoeMxfp4CudaWeights experts;
 };
 
 struct GptOssCudaWeights {

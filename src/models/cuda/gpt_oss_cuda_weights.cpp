@@ -52,7 +52,7 @@ GptOssCudaWeights lay_out_gpt_oss_weights(const ModelConfig& config, DeviceArena
     layer.experts.down = granules(arena, experts, hidden, config.intermediate_size);
     layer.experts.gate_up_bias = arena.take<Bf16>(size(experts * 2 * config.intermediate_size));
     layer.experts.down_bias = arena.take<Bf16>(size(experts * hidden));
-    layer.experts.swiglu_limit = static_cast<float>(config.swiglu_limit);
+    layer.experts.unit = gpt_oss_unit(static_cast<float>(config.swiglu_limit));
     weights.layers.push_back(layer);
   }
   weights.final_norm = arena.take<Bf16>(size(hidden));

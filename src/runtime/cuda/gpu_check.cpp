@@ -137,10 +137,11 @@ Result<std::string> check_experts() {
                 zeroed(static_cast<std::size_t>(moe_many_counters(slots, experts)) * sizeof(std::uint32_t)));
   NIBBLE_ASSIGN(DeviceBuffer few, zeroed(tokens * hidden * sizeof(float)));
   NIBBLE_ASSIGN(DeviceBuffer many, zeroed(tokens * hidden * sizeof(float)));
-  const MoeCudaWeights layer{.gate_up = {gate_up.as<std::uint8_t>(), experts, up},
-                             .down = {second.as<std::uint8_t>(), experts, down},
-                             .gate_up_bias = up_bias.as<Bf16>(),
-                             .down_bias = down_bias.as<Bf16>()};
+  const MoeMxfp4CudaWeights layer{.gate_up = {gate_up.as<std::uint8_t>(), experts, up},
+                                  .down = {second.as<std::uint8_t>(), experts, down},
+                                  .gate_up_bias = up_bias.as<Bf16>(),
+                                  .down_bias = down_bias.as<Bf16>(),
+                                  .unit = gpt_oss_unit(7.0f)};
   MoeCudaArgs args{.x = x.as<Bf16>(),
                    .x_stride = hidden,
                    .tokens = tokens,
@@ -150,14 +151,14 @@ Result<std::string> check_experts() {
                    .out = many.as<float>(),
                    .workspace = {activations.as<Bf16>(), products.as<float>(), arrived.as<std::uint32_t>(),
                                  room.as<std::uint8_t>(), counters.as<std::uint32_t>()}};
-  NIBBLE_RETURN_IF_ERROR(moe_mxfp4_many_cuda(layer, args, nullptr));
+  NIBBLE_RETURN_IF_ERROR(moe_many_cuda(layer, args, nullptr));
   args.tokens = 1;
   for (int token = 0; token < tokens; ++token) {
     args.x = x.as<Bf16>() + token * hidden;
     args.expert_ids = device_ids.as<std::int32_t>() + token * top_k;
     args.expert_weights = device_weights.as<float>() + token * top_k;
     args.out = few.as<float>() + token * hidden;
-    NIBBLE_RETURN_IF_ERROR(moe_mxfp4_cuda(layer, args, nullptr));
+    NIBBLE_RETURN_IF_ERROR(moe_few_cuda(layer, args, nullptr));
   }
   if (bytes_of(few) != bytes_of(many)) return std::string("other bits alone than among others");
 

@@ -1,34 +1,38 @@
-// moe_mxfp4 (ops/moe/moe.h), and the same layer with weights in NVFP4, on a GPU of compute capability 9.0,
+// moe (ops/moe/moe.h) with weights in granules of one of several formats, on a GPU of compute capability 9.0,
 // for bfloat16 activations.
 //
-// Every product adds as granules.h says, then the bias; h is rounded to bfloat16 once; out adds its
-// experts in order of the top-k, each product and each sum rounded. A row's bits depend on nothing else:
-// neither on the rows beside it and its place among them, nor on the number of blocks.
+// Every product adds as granules.h says, then the bias if there is one; h is rounded to bfloat16 once; out
+// adds its experts in order of the top-k, each product and each sum rounded. A row's bits depend on nothing
+// else: neither on the rows beside it and its place among them, nor on the number of blocks.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <variant>
 
 #include "base/status.h"
 #include "formats/bf16.h"
 #include "ops/moe/cuda/mxfp4_granules.h"
 #include "ops/moe/cuda/nvfp4_granules.h"
 #include "ops/moe/many_tokens.h"
+#include "ops/row/gated_unit.h"
 
 namespace nibble {
 
 // All pointers are to device memory.
 template <class Granules>
 struct MoeCudaWeightsOf {
-  Granules gate_up;  // [experts] of [2 * intermediate, hidden], rows interleaved as in moe.h
-  Granules down;     // [experts] of [hidden, intermediate]
-  const Bf16* gate_up_bias = nullptr;  // [experts, 2 * intermediate]
-  const Bf16* down_bias = nullptr;     // [experts, hidden]
-  float swiglu_limit = 7.0f;
+  Granules gate_up;                    // [experts] of [2 * intermediate, hidden], gate and up alternating
+  Granules down;                       // [experts] of [hidden, intermediate]
+  const Bf16* gate_up_bias = nullptr;  // [experts, 2 * intermediate]; null: without
+  const Bf16* down_bias = nullptr;     // [experts, hidden]; null: without
+  GatedUnit unit;
 };
-using MoeCudaWeights = MoeCudaWeightsOf<Mxfp4Granules>;
+using MoeMxfp4CudaWeights = MoeCudaWeightsOf<Mxfp4Granules>;
 using MoeNvfp4CudaWeights = MoeCudaWeightsOf<Nvfp4Granules>;
+// What a model's layer holds: the layer in whichever format its checkpoint has.
+using MoeCudaWeights = std::variant<MoeMxfp4CudaWeights, MoeNvfp4CudaWeights>;
 
 // What the kernels share between launches, zeroed once before the first; one launch at a time may use it.
 struct MoeCudaWorkspace {
@@ -45,7 +49,7 @@ struct MoeCudaArgs {
   const Bf16* x = nullptr;  // [tokens, x_stride], zeros (or anything finite) past hidden
   int x_stride = 0;         // at least hidden rounded up to 64, a multiple of 8
   int tokens = 0;
-  int top_k = 0;
+  int top_k = 0;                             // 1 .. moe_cuda_max_top_k
   const std::int32_t* expert_ids = nullptr;  // [tokens, top_k]; -1: none
   const float* expert_weights = nullptr;     // [tokens, top_k]
   // [tokens, hidden]; null: workspace.products and the counter are left to the next kernel, which adds a
@@ -56,6 +60,8 @@ struct MoeCudaArgs {
   int blocks = 0;  // at most the multiprocessors; 0: one on each
 };
 
+inline constexpr int moe_cuda_max_top_k = 16;
+
 // Slots (tokens x top_k) of one launch of the kernel for few tokens; more are taken in turns.
 inline constexpr int moe_cuda_max_slots = 1024;
 
@@ -65,9 +71,20 @@ constexpr int moe_cuda_slots(int tokens, int top_k) {
   return tokens * top_k < most ? tokens * top_k : most;
 }
 
+// Queues the layer on the stream, for few tokens. A refusal names what the shapes lack.
+template <class Granules>
+Status moe_few_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& args, cudaStream_t stream);
+
 // The same layer for many tokens, with the same bits. Its products need room for all of tokens x top_k slots.
-Status moe_mxfp4_many_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream);
-Status moe_nvfp4_many_cuda(const MoeNvfp4CudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream);
+template <class Granules>
+Status moe_many_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& args, cudaStream_t stream);
+
+inline Status moe_few_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream) {
+  return std::visit([&](const auto& of_format) { return moe_few_cuda(of_format, args, stream); }, weights);
+}
+inline Status moe_many_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream) {
+  return std::visit([&](const auto& of_format) { return moe_many_cuda(of_format, args, stream); }, weights);
+}
 
 inline constexpr int moe_many_most_experts = 640;  // that it has room for
 
@@ -91,10 +108,6 @@ constexpr std::size_t moe_many_bytes(int slots, int experts, const Shape& gate_u
          static_cast<std::size_t>(moe_many_rows(slots, experts)) * 2 *
              static_cast<std::size_t>(gate_up.padded_cols() + down.padded_cols());
 }
-
-// Queues the layer on the stream, for few tokens. A refusal names what the shapes lack.
-Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream);
-Status moe_nvfp4_cuda(const MoeNvfp4CudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream);
 
 // Queues the re-laying of `experts` matrices from the checkpoint's layout: blocks [experts, rows, cols / 32,
 // 16], scales [experts, rows, cols / 32], out [experts, shape.bytes()]. *largest_scale (on the device, zeroed

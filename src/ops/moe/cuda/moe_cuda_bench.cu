@@ -57,14 +57,6 @@ __global__ void fill_granules(std::uint32_t* words, GranuleShapeOf<Layout> shape
 float tensor_scale(std::mt19937&) { return 0.001f; }
 float logit(std::mt19937& random) { return std::normal_distribution<float>()(random); }
 
-Status run_layer(bool many, const MoeCudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream) {
-  return many ? moe_mxfp4_many_cuda(weights, args, stream) : moe_mxfp4_cuda(weights, args, stream);
-}
-Status run_layer(bool many, const MoeNvfp4CudaWeights& weights, const MoeCudaArgs& args,
-                 cudaStream_t stream) {
-  return many ? moe_nvfp4_many_cuda(weights, args, stream) : moe_nvfp4_cuda(weights, args, stream);
-}
-
 // What 36 layers work on; inputs, outputs and the workspace are the same for all.
 struct Inputs {
   int tokens;
@@ -119,7 +111,8 @@ struct Bench {
     return {.gate_up = granules(at, up),
             .down = granules(at + up_bytes, down),
             .gate_up_bias = up_bias.as<Bf16>(),
-            .down_bias = down_bias.as<Bf16>()};
+            .down_bias = down_bias.as<Bf16>(),
+            .unit = gpt_oss_unit(7.0f)};
   }
 
   // Of a layer. route: the router's choice before each layer.
@@ -144,17 +137,17 @@ struct Bench {
                            stream);
       NIBBLE_CHECK(status.ok(), status.message());
     }
-    const Status status = run_layer(inputs.many, layer(index),
-                                    {.x = inputs.x,
-                                     .x_stride = hidden,
-                                     .tokens = inputs.tokens,
-                                     .top_k = top_k,
-                                     .expert_ids = ids,
-                                     .expert_weights = weights_of_ids,
-                                     .out = inputs.out,
-                                     .workspace = inputs.workspace,
-                                     .blocks = blocks},
-                                    stream);
+    const MoeCudaArgs args{.x = inputs.x,
+                           .x_stride = hidden,
+                           .tokens = inputs.tokens,
+                           .top_k = top_k,
+                           .expert_ids = ids,
+                           .expert_weights = weights_of_ids,
+                           .out = inputs.out,
+                           .workspace = inputs.workspace,
+                           .blocks = blocks};
+    const Status status =
+        inputs.many ? moe_many_cuda(layer(index), args, stream) : moe_few_cuda(layer(index), args, stream);
     NIBBLE_CHECK(status.ok(), status.message());
   }
 

@@ -10,7 +10,7 @@ namespace nibble {
 inline constexpr int decode_team_warps = granule_k_chunks;
 
 // A slot's row of the inputs without a division: 2^16 over the row's slots, rounded up, is too large by at
-// most 1, which for fewer slots than 2^16 / 8 (moe_cuda_max_slots is 1,024) and at most 8 a row carries
+// most 1, which for fewer slots than 2^16 / 16 (moe_cuda_max_slots is 1,024) and at most 16 a row carries
 // nothing over.
 constexpr std::uint32_t of_slots_a_row(int slots) { return 65536u / static_cast<unsigned>(slots) + 1; }
 __host__ __device__ constexpr int row_of_slot(int slot, std::uint32_t of_slots_a_row) {
@@ -21,7 +21,7 @@ __host__ __device__ constexpr int row_of_slot(int slot, std::uint32_t of_slots_a
 template <class Layout>
 struct DecodeProduct {
   const std::uint8_t* weights;
-  const Bf16* bias;    // [experts, rows]
+  const Bf16* bias;    // [experts, rows]; null: without
   const Bf16* inputs;  // [.., input_stride]
   int input_stride;
   std::uint32_t of_slots_a_row;  // of the inputs: of top_k for x, of 1 for h
@@ -41,7 +41,7 @@ struct DecodeParams {
   std::uint32_t* arrived;
   std::uint32_t* stuck;    // MoeCudaWorkspace's
   std::uint32_t of_block;  // 2^32 / blocks, rounded down
-  float swiglu_limit;
+  GatedUnit unit;
 };
 
 // A unit of work is one pass over one granule; an expert's passes over a granule follow one another. Where a

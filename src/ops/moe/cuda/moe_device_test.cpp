@@ -65,6 +65,33 @@ TYPED_TEST(MoeOnTheGpu, AgreesWithTheScalarForm) {
   }
 }
 
+// Of other families: without biases, with another unit, and with more choices than a launch of eight adds up.
+TYPED_TEST(MoeOnTheGpu, TakesLayersWithoutBiasesAndOtherUnits) {
+  std::mt19937 random(14);
+  for (const GatedUnit& unit : {silu_unit, clamped_silu_unit(0.5f), gpt_oss_unit(7.0f)}) {
+    MoeTestLayer<TypeParam> layer(random, 20, 13, 64, 64);
+    layer.unit = unit;
+    layer.upload();
+    const std::vector<Bf16> x = random_bf16(random, 9 * 64);
+    const MoeRouting routing(random, 9, 20, 13);
+    for (const bool biased : {false, true}) {
+      layer.biased = biased;
+      const std::vector<float> few = layer.on_gpu(x, routing.ids, routing.weights);
+      EXPECT_LT(relative_error(few, layer.on_cpu(x, routing.ids, routing.weights)), 1e-3)
+          << unit.alpha << ", offset " << unit.offset << ", biased " << biased;
+      EXPECT_EQ(layer.on_gpu(x, routing.ids, routing.weights, 0, true), few);
+    }
+  }
+}
+
+TYPED_TEST(MoeOnTheGpu, MoreChoicesThanItAddsUpAreRefused) {
+  const MoeCudaWeightsOf<typename TypeParam::Granules> weights{.gate_up = {nullptr, 32, {64, 64}},
+                                                               .down = {nullptr, 32, {64, 32}}};
+  const Status refusal = moe_few_cuda(weights, {.x_stride = 64, .tokens = 1, .top_k = 17}, nullptr);
+  EXPECT_NE(refusal.message().find("a top-k from 1 to 16 is supported, not 17"), std::string::npos)
+      << refusal.message();
+}
+
 TYPED_TEST(MoeOnTheGpu, ARowsBitsDependOnNeitherItsBatchNorItsPlaceNorTheBlocks) {
   std::mt19937 random(3);
   const std::vector<Case> cases = small_cases
@@ -184,7 +211,7 @@ TYPED_TEST(MoeOnTheGpu, LeavesTheSumOfATokensExpertsToTheNextKernelIfAsked) {
   const MoeCudaWeightsOf<typename TypeParam::Granules> weights{.gate_up = {nullptr, 3, layer.gate_up.shape},
                                                                .down = {nullptr, 3, layer.down.shape}};
   const Status refusal =
-      TypeParam::few(weights, {.x_stride = 64, .tokens = static_cast<int>(too_many), .top_k = 2}, nullptr);
+      moe_few_cuda(weights, {.x_stride = 64, .tokens = static_cast<int>(too_many), .top_k = 2}, nullptr);
   EXPECT_EQ(refusal.code(), StatusCode::invalid_argument);
   EXPECT_NE(refusal.message().find("only those of 512"), std::string::npos) << refusal.message();
 }

@@ -19,7 +19,6 @@ namespace nibble {
 struct Mxfp4Weights {
   using Granules = Mxfp4Granules;
   using Shape = Mxfp4GranuleShape;
-  static constexpr auto few = moe_mxfp4_cuda, many = moe_mxfp4_many_cuda;
 
   RandomMxfp4 host;
   Shape shape;
@@ -57,7 +56,6 @@ struct Mxfp4Weights {
 struct Nvfp4Weights {
   using Granules = Nvfp4Granules;
   using Shape = Nvfp4GranuleShape;
-  static constexpr auto few = moe_nvfp4_cuda, many = moe_nvfp4_many_cuda;
 
   RandomNvfp4 host;
   Shape shape;
@@ -93,6 +91,8 @@ struct MoeTestLayer {
   Weights gate_up, down;
   std::vector<Bf16> gate_up_bias, down_bias;
   DeviceBuffer device_gate_up_bias, device_down_bias;
+  GatedUnit unit = gpt_oss_unit(7.0f);
+  bool biased = true;
   bool leave_sum = false;  // to the host, in the order of the kernel that would follow
 
   MoeTestLayer(std::mt19937& random, int experts_, int top_k_, int hidden_, int intermediate_)
@@ -136,23 +136,24 @@ struct MoeTestLayer {
     std::vector<std::uint32_t> counts(many ? static_cast<std::size_t>(moe_many_counters(all_slots, experts))
                                            : 0);
     DeviceBuffer counters = on_device(counts);
-    const auto layer = many ? Weights::many : Weights::few;
-    const Status status =
-        layer({.gate_up = gate_up.view(),
-               .down = down.view(),
-               .gate_up_bias = device_gate_up_bias.as<Bf16>(),
-               .down_bias = device_down_bias.as<Bf16>()},
-              {.x = device_x.as<Bf16>(),
-               .x_stride = stride,
-               .tokens = static_cast<int>(tokens),
-               .top_k = top_k,
-               .expert_ids = device_ids.as<std::int32_t>(),
-               .expert_weights = device_weights.as<float>(),
-               .out = leave_sum ? nullptr : out.as<float>(),
-               .workspace = {activations.as<Bf16>(), products.as<float>(), arrived.as<std::uint32_t>(),
-                             room.as<std::uint8_t>(), counters.as<std::uint32_t>()},
-               .blocks = blocks},
-              nullptr);
+    const MoeCudaWeights layer = MoeCudaWeightsOf<typename Weights::Granules>{
+        .gate_up = gate_up.view(),
+        .down = down.view(),
+        .gate_up_bias = biased ? device_gate_up_bias.as<Bf16>() : nullptr,
+        .down_bias = biased ? device_down_bias.as<Bf16>() : nullptr,
+        .unit = unit};
+    const MoeCudaArgs args{
+        .x = device_x.as<Bf16>(),
+        .x_stride = stride,
+        .tokens = static_cast<int>(tokens),
+        .top_k = top_k,
+        .expert_ids = device_ids.as<std::int32_t>(),
+        .expert_weights = device_weights.as<float>(),
+        .out = leave_sum ? nullptr : out.as<float>(),
+        .workspace = {activations.as<Bf16>(), products.as<float>(), arrived.as<std::uint32_t>(),
+                      room.as<std::uint8_t>(), counters.as<std::uint32_t>()},
+        .blocks = blocks};
+    const Status status = many ? moe_many_cuda(layer, args, nullptr) : moe_few_cuda(layer, args, nullptr);
     NIBBLE_CHECK(status.ok(), status.message());
     std::vector<float> result(tokens * static_cast<std::size_t>(hidden));
     if (leave_sum) return added_up(products, ids, weights, result.size());
@@ -201,8 +202,9 @@ struct MoeTestLayer {
                         {.top_k = top_k,
                          .hidden = hidden,
                          .intermediate = intermediate,
-                         .gate_up_bias = gate_up_bias.data(),
-                         .down_bias = down_bias.data(),
+                         .gate_up_bias = biased ? gate_up_bias.data() : nullptr,
+                         .down_bias = biased ? down_bias.data() : nullptr,
+                         .unit = unit,
                          .bf16_h = true},
                         floats, ids, weights, product_of(gate_up), product_of(down));
       return {exact.begin(), exact.end()};
@@ -211,9 +213,9 @@ struct MoeTestLayer {
       return moe_with_room(context,
                            {.gate_up = {gate_up.host.experts.begin(), gate_up.host.experts.end()},
                             .down = {down.host.experts.begin(), down.host.experts.end()},
-                            .gate_up_bias = gate_up_bias.data(),
-                            .down_bias = down_bias.data(),
-                            .unit = gpt_oss_unit(7.0f)},
+                            .gate_up_bias = biased ? gate_up_bias.data() : nullptr,
+                            .down_bias = biased ? down_bias.data() : nullptr,
+                            .unit = unit},
                            floats, ids, weights);
     }
   }

@@ -103,17 +103,17 @@ TEST_F(MoeFormatsOnTheGpu, ShapesWithoutGranulesAreRefusedByName) {
   EXPECT_EQ(nvfp4.code(), StatusCode::invalid_argument);
   EXPECT_NE(nvfp4.message().find("an NVFP4 matrix of 16 x 24"), std::string::npos) << nvfp4.message();
   const MoeNvfp4CudaWeights weights{.gate_up = {nullptr, 1, {48, 32}}, .down = {nullptr, 1, {32, 24}}};
-  const Status layer = moe_nvfp4_cuda(weights, {.x_stride = 64, .tokens = 1, .top_k = 1}, nullptr);
+  const Status layer = moe_few_cuda(weights, {.x_stride = 64, .tokens = 1, .top_k = 1}, nullptr);
   EXPECT_NE(layer.message().find("its columns of 16"), std::string::npos) << layer.message();
 }
 
 TEST_F(MoeFormatsOnTheGpu, ManyTokensOfMoreExpertsThanTheirTableHoldsAreRefused) {
   std::uint8_t room = 0;
   std::uint32_t counters = 0;
-  const MoeCudaWeights weights{.gate_up = {nullptr, 641, {64, 32}}, .down = {nullptr, 641, {32, 32}}};
+  const MoeMxfp4CudaWeights weights{.gate_up = {nullptr, 641, {64, 32}}, .down = {nullptr, 641, {32, 32}}};
   const MoeCudaArgs args{
       .x_stride = 64, .tokens = 1, .top_k = 1, .workspace = {.many = &room, .many_counters = &counters}};
-  const Status status = moe_mxfp4_many_cuda(weights, args, nullptr);
+  const Status status = moe_many_cuda(weights, args, nullptr);
   EXPECT_EQ(status.code(), StatusCode::invalid_argument);
   EXPECT_NE(status.message().find("up to 640 experts, not 641"), std::string::npos) << status.message();
 }

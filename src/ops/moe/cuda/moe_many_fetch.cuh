@@ -69,7 +69,8 @@ __device__ __forceinline__ Awaited fill_item(const ManyParams<typename Tiles::La
   item.granules = product.shape.granules();
   item.h_columns = down.cols;
   item.scale = product.factor.of(tile.expert);
-  item.swiglu_limit = params.swiglu_limit;
+  item.unit = params.unit;
+  item.biased = product.bias != nullptr;
   item.row = tile.expert * product.shape.granules() + granule;
   item.weights_once = tile.is_all;
   item.inputs = work == Work::down ? h : x;
@@ -78,11 +79,15 @@ __device__ __forceinline__ Awaited fill_item(const ManyParams<typename Tiles::La
   item.out_columns = down.rows;
   item.done = h_ready;
   item.slots_at = places.slots + tile.row;
-  const std::uint32_t bias_bytes =
-      static_cast<std::uint32_t>(min(Tiles::granules, item.granules - granule)) * granule_rows * 2;
-  ptx::mbarrier_arrive_expecting(full, bias_bytes);
-  ptx::bulk_copy_to_shared(item.bias, product.bias + static_cast<std::size_t>(item.row) * granule_rows,
-                           bias_bytes, full);
+  if (item.biased) {
+    const std::uint32_t bytes =
+        static_cast<std::uint32_t>(min(Tiles::granules, item.granules - granule)) * granule_rows * 2;
+    ptx::mbarrier_arrive_expecting(full, bytes);
+    ptx::bulk_copy_to_shared(item.bias, product.bias + static_cast<std::size_t>(item.row) * granule_rows,
+                             bytes, full);
+  } else {
+    ptx::mbarrier_arrive(full);
+  }
   if (work == Work::gate_up) return {x_ready, static_cast<std::uint32_t>(deal.shares)};
   return {h_ready, static_cast<std::uint32_t>(deal.gate_up_items)};
 }

@@ -71,7 +71,9 @@ struct alignas(16) Item {
   std::int32_t blocks;             // k64 blocks of the product's K
   std::int32_t granule, granules;  // the first of this item; all of the matrix
   std::int32_t h_columns;
-  float scale, swiglu_limit;   // scale: of the sums
+  float scale;  // of the sums
+  GatedUnit unit;
+  bool biased;                 // else there is nothing in `bias`
   std::int32_t row;            // of the first granule among all experts'
   bool weights_once;           // nobody else reads them
   const std::uint8_t* inputs;  // the tile's
@@ -87,7 +89,7 @@ struct alignas(16) Item {
 template <class Layout>
 struct Product {
   ptx::TensorMap weights;  // of all experts' granules; a box is a stage's
-  const Bf16* bias;        // [experts, rows]
+  const Bf16* bias;        // [experts, rows]; null: without
   GranuleShapeOf<Layout> shape;
   typename Layout::SumFactor factor;
   int row_items;  // items over its rows
@@ -101,7 +103,7 @@ struct ManyParams {
   int experts;
   MoeManyWidths widths;
   float* out;  // [slots, hidden]
-  float swiglu_limit;
+  GatedUnit unit;
 };
 
 // Of a stage, `full` says that its bytes have come, `empty` that all who read it have done so. Of an item,

@@ -8,10 +8,11 @@
 namespace nibble {
 namespace {
 
-constexpr int combine_threads = 128, most_choices = 8;
+constexpr int combine_threads = 128;
 
 // out[token] = the sum over its experts, four columns a thread. Bytes: 4 x hidden x (top_k + 1) a token. It
-// also resets the counter at which the blocks met.
+// also resets the counter at which the blocks met. most_choices: as many rows' loads are on their way.
+template <int most_choices>
 __global__ void __launch_bounds__(combine_threads)
     moe_combine(const float* products, const std::int32_t* expert_ids, const float* expert_weights, int top_k,
                 int hidden, float* out, std::uint32_t* arrived) {
@@ -62,8 +63,9 @@ Status check_moe_shapes(const MoeMatrices& matrices, const MoeCudaArgs& args) {
     return invalid_argument("activations need a stride of at least " + std::to_string(padded_cols) +
                             ", a multiple of 8, not " + std::to_string(args.x_stride));
   }
-  if (args.top_k < 1 || args.top_k > most_choices) {
-    return invalid_argument("a top-k from 1 to 8 is supported, not " + std::to_string(args.top_k));
+  if (args.top_k < 1 || args.top_k > moe_cuda_max_top_k) {
+    return invalid_argument("a top-k from 1 to " + std::to_string(moe_cuda_max_top_k) +
+                            " is supported, not " + std::to_string(args.top_k));
   }
   return {};
 }
@@ -75,8 +77,9 @@ void launch_moe_combine(const MoeCudaArgs& args, int hidden, cudaStream_t stream
        .threads = combine_threads,
        .stream = stream,
        .overlaps = true},
-      moe_combine, static_cast<const float*>(args.workspace.products), args.expert_ids, args.expert_weights,
-      args.top_k, hidden, args.out, args.workspace.arrived);
+      args.top_k <= 8 ? moe_combine<8> : moe_combine<moe_cuda_max_top_k>,
+      static_cast<const float*>(args.workspace.products), args.expert_ids, args.expert_weights, args.top_k,
+      hidden, args.out, args.workspace.arrived);
 }
 
 }  // namespace nibble

@@ -5,11 +5,11 @@
 
 namespace nibble {
 
-// As clamped_swiglu (ops/moe/moe.h), with the device's exponential.
-__device__ __forceinline__ float swiglu_on_device(float gate, float up, float limit) {
-  gate = gate > limit ? limit : gate;  // keeps a NaN, which fminf would not
-  up = up > limit ? limit : up < -limit ? -limit : up;
-  return gate * __fdividef(1.0f, 1.0f + __expf(-1.702f * gate)) * (up + 1.0f);
+// As gated (ops/row/gated_unit.h), with the device's exponential.
+__device__ __forceinline__ float gated_on_device(float gate, float up, const GatedUnit& unit) {
+  gate = gate > unit.limit ? unit.limit : gate;  // keeps a NaN, which fminf would not
+  up = up > unit.limit ? unit.limit : up < -unit.limit ? -unit.limit : up;
+  return gate * __fdividef(1.0f, 1.0f + __expf(-unit.alpha * gate)) * (up + unit.offset);
 }
 
 // A layer's matrices: `experts` of [rows, cols] each; columns come in groups that share a scale.

@@ -146,7 +146,7 @@ __device__ __forceinline__ void finish(const DecodeParams<Layout>& params, int s
     const std::size_t at =
         static_cast<std::size_t>(slot) * static_cast<std::size_t>(params.products[1].input_stride);
     reinterpret_cast<__nv_bfloat16*>(params.activations)[at + static_cast<std::size_t>(row / 2)] =
-        __float2bfloat16_rn(swiglu_on_device(even, odd, params.swiglu_limit));
+        __float2bfloat16_rn(gated_on_device(even, odd, params.unit));
   }
 }
 
@@ -350,7 +350,7 @@ struct Worker {
           known_pass = pass;
           untouched = g < end - begin;
         }
-        if (chunk == 0) {
+        if (chunk == 0 && product.bias != nullptr) {
           bias = *reinterpret_cast<const std::uint32_t*>(
               product.bias + static_cast<std::size_t>(expert) * static_cast<std::size_t>(product.rows) +
               static_cast<std::size_t>(row));
@@ -503,8 +503,10 @@ Choice<Layout> choose_kernel(int gate_up_blocks, int down_blocks, int tokens, in
                                 : choice_of<Layout, FewTokensPlan>(share_of(tokens));
 }
 
+}  // namespace
+
 template <class Granules>
-Status launch_few(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& args, cudaStream_t stream) {
+Status moe_few_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& args, cudaStream_t stream) {
   using Layout = typename Granules::Layout;
   NIBBLE_RETURN_IF_ERROR(check_moe_shapes(weights, args));
   const int processors = processors_of_device();
@@ -550,7 +552,7 @@ Status launch_few(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& 
         .arrived = args.workspace.arrived,
         .stuck = args.workspace.stuck,
         .of_block = static_cast<std::uint32_t>((1ull << 32) / static_cast<unsigned>(blocks)),
-        .swiglu_limit = weights.swiglu_limit};
+        .unit = weights.unit};
     const int shared_bytes = choice.fixed_bytes + expert_groups_bytes(params.slots, params.experts);
     cuda_check(
         cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
@@ -572,14 +574,7 @@ Status launch_few(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& 
   return {};
 }
 
-}  // namespace
-
-Status moe_mxfp4_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream) {
-  return launch_few(weights, args, stream);
-}
-
-Status moe_nvfp4_cuda(const MoeNvfp4CudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream) {
-  return launch_few(weights, args, stream);
-}
+template Status moe_few_cuda(const MoeMxfp4CudaWeights&, const MoeCudaArgs&, cudaStream_t);
+template Status moe_few_cuda(const MoeNvfp4CudaWeights&, const MoeCudaArgs&, cudaStream_t);
 
 }  // namespace nibble

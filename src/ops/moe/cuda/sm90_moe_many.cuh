@@ -65,14 +65,15 @@ __device__ __forceinline__ void store_h(const Item& item, int granule, int lane,
            moe_tile_offset(width, column, element % granule_k);
   };
   std::uint8_t* const to = place(granule * (granule_rows / 2) + g / 2 * 2);
-  const float scale = item.scale, limit = item.swiglu_limit;
+  const float scale = item.scale;
+  const GatedUnit unit = item.unit;
 #pragma unroll
   for (int j = 0; j < width / 8; ++j) {
     float h[2];
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      h[c] = swiglu_on_device(__fmul_rn(totals[4 * j + c], scale) + even_bias,
-                              __fmul_rn(totals[4 * j + 2 + c], scale) + odd_bias, limit);
+      h[c] = gated_on_device(__fmul_rn(totals[4 * j + c], scale) + even_bias,
+                             __fmul_rn(totals[4 * j + 2 + c], scale) + odd_bias, unit);
     }
     const float other = __shfl_xor_sync(0xffffffffu, g % 2 ? h[0] : h[1], 4);
     *reinterpret_cast<std::uint32_t*>(to + j * 256) =
@@ -206,7 +207,8 @@ __device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, 
   const int granule = item.granule + warp;
   if (granule < item.granules) {
     const std::uint32_t bias =
-        *reinterpret_cast<const std::uint32_t*>(item.bias + warp * granule_rows + lane / 4 * 2);
+        item.biased ? *reinterpret_cast<const std::uint32_t*>(item.bias + warp * granule_rows + lane / 4 * 2)
+                    : 0;
     const float even_bias = __uint_as_float(bias << 16), odd_bias = __uint_as_float(bias & 0xffff0000u);
     if (item.work == Work::down) {
       store_products<width>(item, granule, lane, totals, even_bias, odd_bias);
@@ -340,12 +342,17 @@ Status launch_products(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaA
                                    .experts = experts,
                                    .widths = Tiles::widths,
                                    .out = args.workspace.products,
-                                   .swiglu_limit = weights.swiglu_limit});
+                                   .unit = weights.unit});
   return {};
 }
 
+}  // namespace nibble::moe_many
+
+namespace nibble {
+
 template <class Granules>
-Status launch_many(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& args, cudaStream_t stream) {
+Status moe_many_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& args,
+                     cudaStream_t stream) {
   using Layout = typename Granules::Layout;
   NIBBLE_RETURN_IF_ERROR(check_moe_shapes(weights, args));
   if (args.workspace.many == nullptr || args.workspace.many_counters == nullptr)
@@ -358,11 +365,13 @@ Status launch_many(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs&
   if (args.tokens == 0) return {};
   const int mean = args.tokens * args.top_k / weights.gate_up.experts;  // tokens of an expert
   NIBBLE_RETURN_IF_ERROR(
-      mean < moe_many_least_of_some   ? launch_products<FewTokens<Layout>>(weights, args, stream)
-      : mean < moe_many_least_of_many ? launch_products<SomeTokens<Layout>>(weights, args, stream)
-                                      : launch_products<ManyTokens<Layout>>(weights, args, stream));
+      mean < moe_many_least_of_some
+          ? moe_many::launch_products<moe_many::FewTokens<Layout>>(weights, args, stream)
+      : mean < moe_many_least_of_many
+          ? moe_many::launch_products<moe_many::SomeTokens<Layout>>(weights, args, stream)
+          : moe_many::launch_products<moe_many::ManyTokens<Layout>>(weights, args, stream));
   if (args.out != nullptr) launch_moe_combine(args, weights.down.shape.rows, stream);
   return {};
 }
 
-}  // namespace nibble::moe_many
+}  // namespace nibble

@@ -2,8 +2,6 @@
 
 namespace nibble {
 
-Status moe_mxfp4_many_cuda(const MoeCudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream) {
-  return moe_many::launch_many(weights, args, stream);
-}
+template Status moe_many_cuda(const MoeMxfp4CudaWeights&, const MoeCudaArgs&, cudaStream_t);
 
 }  // namespace nibble

@@ -2,8 +2,6 @@
 
 namespace nibble {
 
-Status moe_nvfp4_many_cuda(const MoeNvfp4CudaWeights& weights, const MoeCudaArgs& args, cudaStream_t stream) {
-  return moe_many::launch_many(weights, args, stream);
-}
+template Status moe_many_cuda(const MoeNvfp4CudaWeights&, const MoeCudaArgs&, cudaStream_t);
 
 }  // namespace nibble
