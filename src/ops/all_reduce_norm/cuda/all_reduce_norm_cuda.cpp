@@ -8,11 +8,12 @@
 namespace nibble {
 namespace {
 
-// Rows up to which clusters are sooner than a block a row, and how many bytes may leave a member for one-shot
-// to be sooner than two-shot: measured on H200s with NVLink (docs/performance/several_gpus.md). Eight members
-// take what four do; they have not been measured.
-constexpr int cluster_rows_one_shot = 128;
-constexpr int cluster_rows_two_shot_of_two = 128, cluster_rows_two_shot_of_more = 256;
+// Measured on H200s with NVLink (docs/performance/several_gpus.md): rows up to which a cluster of eight
+// blocks a row is sooner than a pair, rows up to which a pair is sooner than one block, and how many bytes
+// may leave a member for one-shot to be sooner than two-shot. Eight members take what four do; they have not
+// been measured.
+constexpr int cluster_rows = 96;
+constexpr int pair_rows_one_shot = 132, pair_rows_two_shot_of_two = 384, pair_rows_two_shot_of_more = 8192;
 constexpr std::int64_t one_shot_bytes_of_two = 1500 * 1024, one_shot_bytes_of_more = 700 * 1024;
 
 Status check(const PeerGroup& group, const AllReduceNormCudaArgs& args) {
@@ -42,19 +43,18 @@ Status check(const PeerGroup& group, const AllReduceNormCudaArgs& args) {
   return {};
 }
 
-bool takes_clusters(const PeerGroup& group, const AllReduceNormCudaArgs& args) {
-  if (std::max(args.hidden, args.out == nullptr ? 0 : args.out_stride) > peer_cluster_columns) return false;
-  if (args.algorithm == Algorithm::one_shot) return args.rows <= cluster_rows_one_shot;
-  return args.rows <=
-         (group.layout.members == 2 ? cluster_rows_two_shot_of_two : cluster_rows_two_shot_of_more);
-}
+using LaunchKernel = void (*)(const PeerGroup&, const AllReduceNormCudaArgs&, cudaStream_t);
 
-void launch(const PeerGroup& group, const AllReduceNormCudaArgs& args, cudaStream_t stream) {
-  const bool clusters = takes_clusters(group, args);
-  if (args.algorithm == Algorithm::two_shot)
-    return clusters ? launch_two_shot_clusters(group, args, stream)
-                    : launch_two_shot_rows(group, args, stream);
-  clusters ? launch_one_shot_clusters(group, args, stream) : launch_one_shot_rows(group, args, stream);
+LaunchKernel kernel_for(int members, const AllReduceNormCudaArgs& args) {
+  const bool one_shot = args.algorithm == Algorithm::one_shot;
+  const int pair_rows = one_shot       ? pair_rows_one_shot
+                        : members == 2 ? pair_rows_two_shot_of_two
+                                       : pair_rows_two_shot_of_more;
+  if (std::max(args.hidden, args.out == nullptr ? 0 : args.out_stride) <= peer_cluster_columns) {
+    if (args.rows <= cluster_rows) return one_shot ? launch_one_shot_clusters : launch_two_shot_clusters;
+    if (args.rows <= pair_rows) return one_shot ? launch_one_shot_pairs : launch_two_shot_pairs;
+  }
+  return one_shot ? launch_one_shot_rows : launch_two_shot_rows;
 }
 
 }  // namespace
@@ -63,6 +63,7 @@ void load_all_reduce_norm_kernels(int members) {
   load_one_shot_clusters(members);
   load_one_shot_rows(members);
   load_two_shot_clusters(members);
+  load_two_shot_pairs(members);
   load_two_shot_rows(members);
   load_push_parts();
 }
@@ -83,7 +84,7 @@ Status all_reduce_norm_cuda(const PeerGroup& group, const AllReduceNormCudaArgs&
     if (args.residual != nullptr) piece.residual = args.residual + at;
     if (args.out != nullptr)
       piece.out = args.out + static_cast<std::size_t>(begin) * static_cast<std::size_t>(args.out_stride);
-    launch(group, piece, stream);
+    kernel_for(group.layout.members, piece)(group, piece, stream);
   }
   return {};
 }

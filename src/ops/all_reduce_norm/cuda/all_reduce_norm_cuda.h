@@ -49,11 +49,11 @@ void load_all_reduce_norm_kernels(int members);
 // Whichever is sooner for so many rows.
 Algorithm all_reduce_norm_algorithm(int members, int rows, int hidden);
 
-// Blocks of a two-shot launch. Block i has the rows i, i + two_shot_blocks, ...
-inline constexpr int two_shot_blocks = 256;
-// The member that adds the row in a two-shot launch: neighbours have different ones, and so have a block's.
+// The member that adds the row in a two-shot launch: neighbours have different ones, and so have the rows i,
+// i + two_shot_turn, ... that one pair of blocks has.
+inline constexpr int two_shot_turn = 128;
 NIBBLE_HOST_DEVICE constexpr int owner_of_row(int row, int members) {
-  return (row + row / two_shot_blocks) % members;
+  return (row + row / two_shot_turn) % members;
 }
 
 // Sends this member's parts, [rows, hidden], to all members' windows, for an all_reduce_norm_cuda of as many

@@ -182,9 +182,15 @@ void expect_as_one_gpu(const PeerWorkspace& workspace, int ranks, const Shape& s
 TEST_F(AllReduceNormOnGpus, GivesTheBitsOfOneGpuInEveryVariantAndSize) {
   std::vector<Shape> shapes = {{1, 2880}, {3, 72}, {2, 4104}};
   if (!small_cases)
-    shapes.insert(
-        shapes.end(),
-        {{8, 2880}, {17, 2880}, {40, 2880}, {128, 2880}, {300, 2880}, {5, 8}, {512, 2880}, {33, 12256}});
+    shapes.insert(shapes.end(), {{8, 2880},
+                                 {17, 2880},
+                                 {40, 2880},
+                                 {128, 2880},
+                                 {300, 2880},
+                                 {5, 8},
+                                 {512, 2880},
+                                 {300, 4104},
+                                 {33, 12256}});
   for (const int ranks : group_sizes()) {
     for (const Shape& shape : shapes) {
       const auto workspace = workspace_of(first_ranks(ranks), shape.rows, shape.hidden);
@@ -195,6 +201,15 @@ TEST_F(AllReduceNormOnGpus, GivesTheBitsOfOneGpuInEveryVariantAndSize) {
       }
     }
   }
+}
+
+// By pairs of blocks, of which some have one row and some two.
+TEST_F(AllReduceNormOnGpus, PairsOfBlocksTakeSeveralRowsEach) {
+  const Shape shape{136, 128};
+  const auto workspace = workspace_of(first_ranks(2), shape.rows, shape.hidden);
+  for (const Variant& variant : variants)
+    expect_as_one_gpu(*workspace, 2, shape, variant, Algorithm::two_shot, Push::by_norm);
+  expect_as_one_gpu(*workspace, 2, {104, 128}, variants[0], Algorithm::one_shot, Push::by_norm);
 }
 
 // More rows than a launch takes: in several.

@@ -1,6 +1,7 @@
-// What the kernels with a cluster of eight blocks a row share: the block has the columns of one warp where a
-// block has a whole row (norm_row.cuh), 256 side by side in each pass, a thread four of them, neighbours side
-// by side so that stores to peers fill whole lines. Sums of squares go from block to block.
+// What the kernels with a cluster of blocks a row share. Where a block has a whole row (norm_row.cuh), each
+// of its eight warps has 256 columns side by side in each pass; here a block has the columns of some of those
+// warps, its parts. A thread has four columns, neighbours side by side so that stores to peers fill whole
+// lines. Sums of squares, one a part, go from block to block.
 #pragma once
 
 #include "ops/all_reduce_norm/cuda/peer_norm_row.cuh"
@@ -9,61 +10,75 @@
 
 namespace nibble {
 
-inline constexpr int peer_cluster_blocks = norm_warps;
-inline constexpr int columns_of_warp = 32 * 8;  // in a pass
-inline constexpr int threads_of_pass = columns_of_warp / 4;
-inline constexpr int peer_cluster_threads = norm_passes * threads_of_pass;
-
-// In shared memory beyond what the kernel declares.
-struct PeerClusterShared {
-  float4 sums[peer_cluster_blocks];  // of squares, the first of four
-  float x[norm_passes][columns_of_warp];
-};
+inline constexpr int columns_of_part = 32 * 8;  // in a pass
+inline constexpr int threads_of_part = columns_of_part / 4;
 
 struct ClusterPlace {
-  int block, row, pass, in_pass, column;
+  int block, cluster, pass, part, in_part, column;
 };
-__device__ __forceinline__ ClusterPlace cluster_place() {
-  const int thread = static_cast<int>(threadIdx.x), block = ptx::cluster_rank();
-  const int pass = thread / threads_of_pass, in_pass = thread % threads_of_pass * 4;
-  return {block, static_cast<int>(blockIdx.x) / peer_cluster_blocks, pass, in_pass,
-          pass * norm_pass_columns + block * columns_of_warp + in_pass};
-}
 
-// `norms`: the block will ask for cluster_scale.
-__device__ __forceinline__ void init_cluster_barrier(std::uint64_t* barrier, bool norms) {
-  if (threadIdx.x != 0) return;
-  ptx::mbarrier_init(barrier, 1);
-  ptx::fence_mbarrier_init();
-  if (norms) ptx::mbarrier_arrive_expecting(barrier, peer_cluster_blocks * sizeof(float4));
-}
+template <int blocks>
+struct PeerCluster {
+  static constexpr int parts = norm_warps / blocks;  // of a block
+  static constexpr int threads = norm_passes * parts * threads_of_part;
 
-// The row's scale, from each thread's four columns (nothing past the row's end).
-__device__ __forceinline__ float cluster_scale(PeerClusterShared& shared, std::uint64_t* barrier,
-                                               const ClusterPlace& at, int hidden, float eps,
-                                               const float4& four) {
-  *reinterpret_cast<float4*>(&shared.x[at.pass][at.in_pass]) = four;
-  __syncthreads();  // the block's part of the row is there
-  if (threadIdx.x < 32) {
-    const int lane = static_cast<int>(threadIdx.x);
-    float own = 0;
-#pragma unroll
-    for (int pass = 0; pass < norm_passes; ++pass) {
-      // Eight columns, or none: widths are multiples of eight.
-      if (pass * norm_pass_columns + at.block * columns_of_warp + lane * 8 < hidden)
-        own = squares(own, eight_of_shared(&shared.x[pass][lane * 8]));
-    }
-    own = sum_of_warp(own);
-    if (lane < peer_cluster_blocks)
-      ptx::store_to_block(&shared.sums[at.block], make_float4(own, 0, 0, 0), barrier, lane);
-    __syncwarp();
+  // In shared memory beyond what the kernel declares.
+  struct Shared {
+    float4 sums[2][norm_warps];  // of squares, the first of four
+    float x[norm_passes][parts][columns_of_part];
+  };
+  // Told of the sums' arrival. A block may be one row ahead of another, so they and the sums are there twice,
+  // used in turns.
+  struct Barriers {
+    std::uint64_t of_turn[2];
+  };
+
+  static __device__ __forceinline__ ClusterPlace place() {
+    const int thread = static_cast<int>(threadIdx.x), block = ptx::cluster_rank();
+    const int pass = thread / (parts * threads_of_part), part = thread / threads_of_part % parts;
+    const int in_part = thread % threads_of_part * 4;
+    return {block,   static_cast<int>(blockIdx.x) / blocks,
+            pass,    part,
+            in_part, pass * norm_pass_columns + (block * parts + part) * columns_of_part + in_part};
   }
-  ptx::mbarrier_wait(barrier, 0);
-  float of_warp[norm_warps];
+
+  static __device__ __forceinline__ void init(Barriers& barriers) {
+    if (threadIdx.x != 0) return;
+    for (std::uint64_t& barrier : barriers.of_turn) ptx::mbarrier_init(&barrier, 1);
+    ptx::fence_mbarrier_init();
+  }
+
+  // The scale of the kernel's row number `turn`, from each thread's four columns (nothing past the row's
+  // end).
+  static __device__ __forceinline__ float scale(Shared& shared, Barriers& barriers, int turn,
+                                                const ClusterPlace& at, int hidden, float eps,
+                                                const float4& four) {
+    float4* const sums = shared.sums[turn % 2];
+    std::uint64_t* const barrier = &barriers.of_turn[turn % 2];
+    if (threadIdx.x == 0) ptx::mbarrier_arrive_expecting(barrier, norm_warps * sizeof(float4));
+    *reinterpret_cast<float4*>(&shared.x[at.pass][at.part][at.in_part]) = four;
+    __syncthreads();  // the block's parts of the row are there
+    if (threadIdx.x < 32 * parts) {
+      const int lane = static_cast<int>(threadIdx.x) % 32, part = static_cast<int>(threadIdx.x) / 32;
+      const int warp = at.block * parts + part;
+      float own = 0;
 #pragma unroll
-  for (int warp = 0; warp < norm_warps; ++warp) of_warp[warp] = shared.sums[warp].x;
-  return norm_scale(of_warp, hidden, eps);
-}
+      for (int pass = 0; pass < norm_passes; ++pass) {
+        // Eight columns, or none: widths are multiples of eight.
+        if (pass * norm_pass_columns + warp * columns_of_part + lane * 8 < hidden)
+          own = squares(own, eight_of_shared(&shared.x[pass][part][lane * 8]));
+      }
+      own = sum_of_warp(own);
+      if (lane < blocks) ptx::store_to_block(&sums[warp], make_float4(own, 0, 0, 0), barrier, lane);
+      __syncwarp();
+    }
+    ptx::mbarrier_wait(barrier, static_cast<std::uint32_t>(turn / 2 % 2));
+    float of_warp[norm_warps];
+#pragma unroll
+    for (int warp = 0; warp < norm_warps; ++warp) of_warp[warp] = sums[warp].x;
+    return norm_scale(of_warp, hidden, eps);
+  }
+};
 
 // The norm of four columns.
 __device__ __forceinline__ uint2 weighted_four(const float4& four, float scale, const uint2& weights,
@@ -76,15 +91,15 @@ __device__ __forceinline__ uint2 weighted_four(const float4& four, float scale, 
 // in.
 template <int members>
 __device__ __forceinline__ float4 take_four(const PeerGroup& group, const AllReduceNormCudaArgs& args,
-                                            std::uint32_t step, const ClusterPlace& at) {
-  const std::size_t in_row = row_begin(args, at.row) + static_cast<std::size_t>(at.column);
+                                            std::uint32_t step, int row, int column) {
+  const std::size_t in_row = row_begin(args, row) + static_cast<std::size_t>(column);
   float4 before = make_float4(0, 0, 0, 0);
   if (args.residual != nullptr) before = __ldcg(reinterpret_cast<const float4*>(args.residual + in_row));
-  const auto slot = [&](int i) { return part_slot(group, group.member, step, i, at.row, at.column); };
+  const auto slot = [&](int i) { return part_slot(group, group.member, step, i, row, column); };
   uint4 words[members];
   PeerWait wait(group, PeerWait::For::parts);
   await(
-      words, armed_sum, slot, [](int i) { return i; }, wait, step, at.row);
+      words, armed_sum, slot, [](int i) { return i; }, wait, step, row);
 #pragma unroll
   for (int i = 0; i < members; ++i) ptx::store_peer(slot(i), four_times(armed_sum));
   float4 four = tree_of<members>(words, 0);
@@ -93,6 +108,63 @@ __device__ __forceinline__ float4 take_four(const PeerGroup& group, const AllRed
     *reinterpret_cast<float4*>(args.residual + in_row) = four;
   }
   return four;
+}
+
+// Four columns of this member's part.
+__device__ __forceinline__ float4 part_of(const AllReduceNormCudaArgs& args, int row, int column) {
+  return __ldcg(
+      reinterpret_cast<const float4*>(args.parts + row_begin(args, row) + static_cast<std::size_t>(column)));
+}
+
+__device__ __forceinline__ uint2* four_of_row_slot(const PeerGroup& group, int holder, int row, int column) {
+  return reinterpret_cast<uint2*>(row_slot(group, holder, row, column));
+}
+
+// Four columns of a new residual, or of a sum, from the row's owner.
+__device__ __forceinline__ float4 take_four_of_owner(const PeerGroup& group,
+                                                     const AllReduceNormCudaArgs& args, std::uint32_t step,
+                                                     int owner, int row, int column) {
+  uint4 words[1];
+  PeerWait wait(group, PeerWait::For::owner);
+  const auto slot = [&](int) { return sum_slot(group, group.member, row, column); };
+  await(
+      words, armed_sum, slot, [&](int) { return owner; }, wait, step, row);
+  ptx::store_peer(slot(0), four_times(armed_sum));
+  const float4 four = floats_of(words[0]);
+  if (args.residual != nullptr) {
+    *reinterpret_cast<float4*>(args.residual + row_begin(args, row) + static_cast<std::size_t>(column)) =
+        four;
+  }
+  return four;
+}
+
+// Of a normed row.
+__device__ __forceinline__ uint2 take_normed_four(const PeerGroup& group, std::uint32_t step, int owner,
+                                                  int row, int column) {
+  uint2 words[1];
+  PeerWait wait(group, PeerWait::For::owner);
+  const auto slot = [&](int) { return four_of_row_slot(group, group.member, row, column); };
+  await(
+      words, armed_row, slot, [&](int) { return owner; }, wait, step, row);
+  ptx::store_peer(slot(0), make_uint2(armed_row, armed_row));
+  return words[0];
+}
+
+// Four columns that this member owns, to all others: a new residual, or a sum.
+template <int members>
+__device__ __forceinline__ void give_four(const PeerGroup& group, int row, int column, const float4& four) {
+  // The residual of -0.0f and a sum of +0.0f is +0.0f, so this is never the armed value.
+#pragma unroll
+  for (int i = 1; i < members; ++i)
+    ptx::store_peer(sum_slot(group, (group.member + i) % members, row, column), words_of(four));
+}
+// Of a normed row.
+template <int members>
+__device__ __forceinline__ void give_normed_four(const PeerGroup& group, int row, int column,
+                                                 const uint2& words) {
+#pragma unroll
+  for (int i = 1; i < members; ++i)
+    ptx::store_peer(four_of_row_slot(group, (group.member + i) % members, row, column), words);
 }
 
 }  // namespace nibble

@@ -25,16 +25,19 @@ inline bool gives_sums(const AllReduceNormCudaArgs& args) {
   return args.weight == nullptr || (args.residual != nullptr && !args.residual_at_owner);
 }
 
-// One-shot with a cluster of eight blocks a row, for few rows of up to 4,096 columns.
+// One-shot with a cluster of eight blocks or a pair a row, for few rows of up to 4,096 columns.
 inline constexpr int peer_cluster_columns = 4096;
 void launch_one_shot_clusters(const PeerGroup& group, const AllReduceNormCudaArgs& args, cudaStream_t stream);
+void launch_one_shot_pairs(const PeerGroup& group, const AllReduceNormCudaArgs& args, cudaStream_t stream);
 // One-shot with a block a row.
 void load_one_shot_clusters(int members);
 void launch_one_shot_rows(const PeerGroup& group, const AllReduceNormCudaArgs& args, cudaStream_t stream);
 void load_one_shot_rows(int members);
-// Two-shot, in the same two ways.
+// Two-shot, in the same three ways.
 void launch_two_shot_clusters(const PeerGroup& group, const AllReduceNormCudaArgs& args, cudaStream_t stream);
 void load_two_shot_clusters(int members);
+void launch_two_shot_pairs(const PeerGroup& group, const AllReduceNormCudaArgs& args, cudaStream_t stream);
+void load_two_shot_pairs(int members);
 void launch_two_shot_rows(const PeerGroup& group, const AllReduceNormCudaArgs& args, cudaStream_t stream);
 void load_two_shot_rows(int members);
 void load_push_parts();

@@ -16,6 +16,8 @@
 namespace nibble {
 namespace {
 
+constexpr int two_shot_blocks = 256;  // at most, two on each multiprocessor
+
 // A row that its owner has normed: out of the window, which is armed again.
 template <int members>
 __device__ __forceinline__ void take_normed(const PeerGroup& group, const AllReduceNormCudaArgs& args,
@@ -88,11 +90,13 @@ __global__ void __launch_bounds__(norm_threads, 2)
   ptx::grid_launch_dependents();
   const FirstWeights weights = first_weights(args);
   ptx::grid_dependency_wait();
-  const int begin = static_cast<int>(blockIdx.x), rows = args.rows;
-  for (int row = begin; row < rows; row += two_shot_blocks)
+  // Neighbours, which have different owners.
+  const int each = (args.rows + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
+  const int begin = static_cast<int>(blockIdx.x) * each, end = min(begin + each, args.rows);
+  for (int row = begin; row < end; ++row)
     push_row(group, args, __ldcg(group.steps + row), row, 1, [&](int) { return owner_of_row(row, members); });
   PeerWait wait(group, PeerWait::For::parts), owners(group, PeerWait::For::owner);
-  for (int row = begin; row < rows; row += two_shot_blocks) {
+  for (int row = begin; row < end; ++row) {
     if (owner_of_row(row, members) != group.member) continue;
     take_row<members>(group, args, __ldcg(group.steps + row), row, x, wait);
     if (sums_go_back) give_sums<members>(group, args, row, x);
@@ -106,7 +110,7 @@ __global__ void __launch_bounds__(norm_threads, 2)
     }
     __syncthreads();  // x and the warps' sums have been read
   }
-  for (int row = begin; row < rows; row += two_shot_blocks) {
+  for (int row = begin; row < end; ++row) {
     if (owner_of_row(row, members) == group.member) continue;
     const std::uint32_t step = __ldcg(group.steps + row);
     if (!sums_go_back) {
@@ -120,7 +124,7 @@ __global__ void __launch_bounds__(norm_threads, 2)
   }
   __syncthreads();  // every thread has read the rows' steps
   if (threadIdx.x != 0) return;
-  for (int row = begin; row < rows; row += two_shot_blocks) group.steps[row] = __ldcg(group.steps + row) + 1;
+  for (int row = begin; row < end; ++row) group.steps[row] = __ldcg(group.steps + row) + 1;
 }
 
 constexpr OfMembers kernels_two_shot_rows{two_shot_rows<2>, two_shot_rows<4>, two_shot_rows<8>};
