@@ -56,6 +56,8 @@ class AnswerReader {
   void finish(std::vector<AnswerPiece>& pieces);
   // A stop string was found; nothing more will come out.
   bool stopped() const { return stop_.stopped(); }
+  // That stop string; empty if none was.
+  std::string_view matched() const { return stop_.matched(); }
   // Inside a message of reasoning: between the token that opened it and the one that will end it.
   bool reasoning() const { return open_ && part_ == HarmonyPart::reasoning; }
 

@@ -8,10 +8,7 @@ namespace {
 
 constexpr std::size_t bytes_of_a_token = 8;  // its id and its text
 
-AnswerForm form_of(const GenerationRequest& request) {
-  return {.logprobs = request.sampling.logprobs >= 0, .token_ids = request.return_token_ids};
-}
-
+// As the log names it.
 std::string_view reason_name(FinishReason reason) {
   switch (reason) {
     case FinishReason::length: return "length";
@@ -20,15 +17,25 @@ std::string_view reason_name(FinishReason reason) {
   }
 }
 
+// Behind what is there, as one piece with it where both are of one kind.
+void append(std::vector<AnswerPiece>& pieces, AnswerPiece piece) {
+  if (!pieces.empty() && pieces.back().part == piece.part) {
+    pieces.back().text += piece.text;
+  } else {
+    pieces.push_back(std::move(piece));
+  }
+}
+
 }  // namespace
 
-Generation::Generation(std::shared_ptr<http::Exchange> exchange, PreparedRequest prepared, AnswerHead head,
-                       const Tokenizer& tokenizer)
+Generation::Generation(std::shared_ptr<http::Exchange> exchange, PreparedRequest prepared,
+                       std::unique_ptr<AnswerEncoder> encoder, const Tokenizer& tokenizer)
     : exchange_(std::move(exchange)),
       facts_(std::make_shared<http::AnswerFacts>(
-          http::AnswerFacts{.model = head.model, .finish_reason = "", .error = ""})),
+          http::AnswerFacts{.model = encoder->head().model, .finish_reason = "", .error = ""})),
       prepared_(std::move(prepared)),
-      writer_(std::move(head), form_of(prepared_.request), tokenizer) {
+      encoder_(std::move(encoder)),
+      tokenizer_(tokenizer) {
   const std::size_t count = prepared_.prompts.size() * static_cast<std::size_t>(prepared_.request.n);
   for (std::size_t i = 0; i < count; ++i) {
     const PreparedPrompt& prompt = prompt_of(static_cast<int>(i));
@@ -45,6 +52,13 @@ Generation::Generation(std::shared_ptr<http::Exchange> exchange, PreparedRequest
   facts_->prompt_tokens = usage_.prompt_tokens;
   facts_->completion_tokens = 0;
   exchange_->describe(facts_);
+}
+
+void Generation::begin() {
+  if (!prepared_.request.stream) return;
+  exchange_->begin_stream({.content_type = "text/event-stream",
+                           .fields = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}});
+  if (const std::string events = encoder_->begin(usage_); !events.empty()) exchange_->stream(events);
 }
 
 bool Generation::tells_prompts() const {
@@ -121,15 +135,14 @@ Generation::After Generation::take(int number, const DeliveredEvent& event) {
     end(choice, event.finish);
   } else if (prepared_.request.stream) {
     const ChoicePart& part = choice.part;
-    const bool anything =
-        !part.text.empty() || !part.reasoning.empty() || !part.tokens.empty() || !part.token_ids.empty();
+    const bool anything = !part.pieces.empty() || !part.tokens.empty() || !part.token_ids.empty();
     if (anything) send_chunk(choice);
   }
   return After::nothing;
 }
 
 void Generation::echo(Choice& choice, const PreparedPrompt& prompt, const DeliveredEvent& event) {
-  choice.part.text = prompt.text;
+  if (!prompt.text.empty()) append(choice.part.pieces, {AnswerPart::answer, prompt.text});
   if (event.prompt_logprobs.empty()) return;
   const std::size_t top = static_cast<std::size_t>(prepared_.request.sampling.logprobs);
   for (std::size_t i = 0; i < prompt.ids.size(); ++i) {
@@ -171,12 +184,9 @@ void Generation::take_token(Choice& choice, const DeliveredEvent& event) {
 }
 
 void Generation::add_pieces(Choice& choice) {
-  for (const AnswerPiece& piece : pieces_) {
-    if (piece.part == AnswerPart::answer) {
-      choice.part.text += piece.text;
-    } else if (prepared_.request.include_reasoning) {
-      choice.part.reasoning += piece.text;
-    }
+  for (AnswerPiece& piece : pieces_) {
+    if (piece.part != AnswerPart::reasoning || prepared_.request.include_reasoning)
+      append(choice.part.pieces, std::move(piece));
   }
   pieces_.clear();
   if (wants_content_tokens()) add_content_tokens(choice);
@@ -205,24 +215,20 @@ void Generation::end(Choice& choice, FinishReason reason) {
   add_pieces(choice);
   choice.ended = true;
   --open_;
-  choice.part.finish_reason = reason_name(reason);
-  facts_->finish_reason = *choice.part.finish_reason;
+  choice.part.finish = reason;
+  choice.part.stop_string = choice.reader.matched();
+  facts_->finish_reason = reason_name(reason);
   if (prepared_.request.stream) send_chunk(choice);
   if (done()) finish();
 }
 
 void Generation::send_chunk(Choice& choice) {
   ChoicePart& part = choice.part;
-  const GenerationRequest& request = prepared_.request;
-  const AnswerWriter::ChunkUsage usage = !request.include_usage     ? AnswerWriter::ChunkUsage::none
-                                         : request.continuous_usage ? AnswerWriter::ChunkUsage::so_far
-                                                                    : AnswerWriter::ChunkUsage::null;
-  exchange_->stream(sse(writer_.chunk(part, !choice.begun, usage, usage_)));
-  choice.begun = true;
+  if (const std::string events = encoder_->part(part, usage_); !events.empty()) exchange_->stream(events);
+  part.first = false;
   // By the tokens, not by the text: some of that may be held back.
-  part.text_offset += writer_.spelled_characters(part.tokens);
-  part.text.clear();
-  part.reasoning.clear();
+  part.text_offset += spelled_characters(tokenizer_, part.tokens);
+  part.pieces.clear();
   part.tokens.clear();
   part.token_ids.clear();
   part.prompt_ids = {};
@@ -232,11 +238,10 @@ void Generation::finish() {
   if (!prepared_.request.stream) {
     std::vector<ChoicePart> parts;
     for (Choice& choice : choices_) parts.push_back(std::move(choice.part));
-    exchange_->answer({.body = writer_.whole(parts, usage_)});
+    exchange_->answer({.body = encoder_->whole(parts, usage_)});
     return;
   }
-  if (prepared_.request.include_usage) exchange_->stream(sse(writer_.usage_chunk(usage_)));
-  exchange_->stream(sse_done);
+  exchange_->stream(encoder_->end(usage_));
   exchange_->end_stream();
 }
 
@@ -246,10 +251,10 @@ void Generation::fail(const ApiError& error) {
   facts_->failed_status = error.status;
   facts_->error = error.message;
   if (prepared_.request.stream) {
-    exchange_->stream(sse(error.json()));
+    exchange_->stream(encoder_->stream_failure(error));
     exchange_->break_stream();
   } else {
-    http::Response response{.status = error.status, .body = error.json()};
+    http::Response response{.status = error.status, .body = encoder_->failure(error)};
     // What was too slow once, or gave no number, is not made better by being asked twice more, as clients do
     // after any 5xx.
     if (error.status == 500 || error.status == 504) response.fields.emplace_back("X-Should-Retry", "false");

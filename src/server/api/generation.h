@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "engine/engine_thread.h"
-#include "server/api/answer_writer.h"
+#include "server/api/answer_encoder.h"
 #include "server/api/api_error.h"
+#include "server/api/generation_request.h"
 #include "server/api/request_memory.h"
 #include "server/http/exchange.h"
 #include "text/answer_reader.h"
@@ -33,8 +34,11 @@ struct PreparedRequest {
 
 class Generation {
  public:
-  Generation(std::shared_ptr<http::Exchange> exchange, PreparedRequest prepared, AnswerHead head,
-             const Tokenizer& tokenizer);
+  Generation(std::shared_ptr<http::Exchange> exchange, PreparedRequest prepared,
+             std::unique_ptr<AnswerEncoder> encoder, const Tokenizer& tokenizer);
+
+  // The engine has it: opens the stream, if it is one.
+  void begin();
 
   // The engine's requests, one a choice, with ids from `first_id` on; and the seed for those that named none.
   // Asked for once: prompts that the answer does not tell are the engine's from then on.
@@ -62,8 +66,7 @@ class Generation {
     // answer's token number `first_record` on.
     std::deque<TokenRecord> records;
     int first_record = 0;
-    int generated = 0;   // tokens
-    bool begun = false;  // its first chunk is out
+    int generated = 0;  // tokens
     bool ended = false;
   };
 
@@ -81,9 +84,10 @@ class Generation {
   std::shared_ptr<http::Exchange> exchange_;
   std::shared_ptr<http::AnswerFacts> facts_;  // for the log
   PreparedRequest prepared_;
-  AnswerWriter writer_;
+  std::unique_ptr<AnswerEncoder> encoder_;
+  const Tokenizer& tokenizer_;
   std::vector<Choice> choices_;
-  std::vector<AnswerPiece> pieces_;
+  std::vector<AnswerPiece> pieces_;  // what the last token completed
   std::vector<AnswerShare> shares_;
   Usage usage_;
   int open_;

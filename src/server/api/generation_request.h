@@ -45,10 +45,31 @@ struct TextTokens {
 
 using Prompt = std::variant<std::string, std::vector<TokenId>>;
 
+// The tools that an answer may call, and whether it may, must or must not.
+struct ToolUse {
+  enum class Choice : std::uint8_t { automatic, none, required, named };
+  // OpenAI's array of {"type":"function","function":{...}}, whichever endpoint's form they came in.
+  std::optional<JsonValue> tools;
+  Choice choice = Choice::automatic;
+  std::string name;      // of the one that is to be called
+  bool parallel = true;  // several calls in one answer
+};
+
+// What the text of the answer is to be.
+struct TextFormat {
+  enum class Kind : std::uint8_t { text, json_object, json_schema };
+  Kind kind = Kind::text;
+  std::string name;
+  std::optional<JsonValue> schema;
+  bool strict = false;
+};
+
 struct GenerationRequest {
   Endpoint endpoint = Endpoint::chat;
   std::string model;              // empty: the served one
   std::vector<Message> messages;  // of a chat
+  ToolUse tool_use;
+  TextFormat format;
   bool add_generation_prompt = true;
   std::string reasoning_effort;  // empty: the template's default
   std::optional<JsonValue> chat_template_kwargs;

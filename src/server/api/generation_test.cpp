@@ -62,8 +62,8 @@ struct Answering {
                              .stop = {},
                              .memory = {}};
     prepared.stop = StopStrings::make(prepared.request.sampling.stop).value();
-    generation = std::make_unique<Generation>(exchange, std::move(prepared),
-                                              AnswerHead{.id = "chatcmpl-x", .model = "m"}, tokenizer());
+    auto encoder = make_encoder(prepared.request, AnswerHead{.id = "chatcmpl-x", .model = "m"}, tokenizer());
+    generation = std::make_unique<Generation>(exchange, std::move(prepared), std::move(encoder), tokenizer());
   }
 
   Generation::After give(int choice, TokenId token, FinishReason finish = FinishReason::none) {

@@ -118,6 +118,7 @@ std::variant<PreparedRequest, ApiError> Preparer::generation(Endpoint endpoint, 
   if (Refused refused = check_model(request.model)) return std::move(*refused);
   if (endpoint == Endpoint::chat) {
     auto rendered = render({.messages = std::move(request.messages),
+                            .tools = request.tool_use.tools,
                             .add_generation_prompt = request.add_generation_prompt,
                             .template_variables = request.chat_template_kwargs},
                            request.reasoning_effort);
@@ -128,6 +129,8 @@ std::variant<PreparedRequest, ApiError> Preparer::generation(Endpoint endpoint, 
   }
   // Nothing looks into the JSON any more.
   request.chat_template_kwargs.reset();
+  request.tool_use.tools.reset();
+  request.format.schema.reset();
   request.body = {};
   for (Prompt& prompt : request.prompts)
     prepared.prompts.push_back(prepared_prompt(std::move(prompt), request));

@@ -6,35 +6,14 @@
 #include <vector>
 
 #include "base/quote.h"
-#include "core/sampling_fields.h"
 #include "server/api/characters.h"
 #include "server/api/chat_messages.h"
+#include "server/api/field_rules.h"
 
 namespace nibble::api {
 namespace {
 
 using Kind = FieldType::Kind;
-
-constexpr FieldType boolean() { return {.kind = Kind::boolean}; }
-constexpr FieldType integer(std::int64_t least, std::int64_t most) {
-  return {.kind = Kind::integer, .least = least, .most = most};
-}
-constexpr FieldType number(double low, double high, Bound bound = Bound::inclusive) {
-  return {.kind = Kind::number, .low = low, .high = high, .bound = bound};
-}
-constexpr FieldType text(std::size_t least_characters, std::size_t most_characters) {
-  return {.kind = Kind::text, .least_characters = least_characters, .most_characters = most_characters};
-}
-constexpr FieldType other(std::string_view schema) { return {.kind = Kind::other, .schema = schema}; }
-
-// Of a field that every way to ask for tokens knows.
-constexpr FieldType type_of(const sampling::Integer& field) {
-  return integer(field.range.least, field.range.most);
-}
-constexpr FieldType type_of(const sampling::Number& field) {
-  return number(field.range.low, field.range.high, field.range.bound);
-}
-
 using sampling::any_count;
 
 Refused read_tokens(const Reading& reading, const std::string& field, JsonValue value,
@@ -157,39 +136,6 @@ Refused take_reasoning_effort(Reading& reading, const std::string& field, const 
   return {};
 }
 
-// A plain value goes where it belongs; what is beyond an int says the same as the largest one.
-void store(const FieldValue& value, bool& target) { target = value.boolean; }
-void store(const FieldValue& value, double& target) { target = value.number; }
-void store(const FieldValue& value, std::optional<double>& target) { target = value.number; }
-void store(const FieldValue& value, std::optional<std::int64_t>& target) { target = value.integer; }
-void store(const FieldValue& value, int& target) {
-  target = static_cast<int>(std::clamp<std::int64_t>(value.integer, 0, INT32_MAX));
-}
-void store(const FieldValue& value, std::optional<int>& target) { store(value, target.emplace()); }
-void store(const FieldValue& value, std::string& target) { target = value.text; }
-
-template <class Target>
-Target& place(Reading& reading, Target GenerationRequest::*member) {
-  return reading.request.*member;
-}
-template <class Target>
-Target& place(Reading& reading, Target Sampling::*member) {
-  return reading.request.sampling.*member;
-}
-template <class Target>
-Target& place(Reading& reading, Target TextTokens::*member) {
-  return reading.request.text_tokens.*member;
-}
-template <class Target>
-Target& place(Reading& reading, Target Reading::*member) {
-  return reading.*member;
-}
-template <auto member>
-Refused keep(Reading& reading, const std::string&, const FieldValue& value) {
-  store(value, place(reading, member));
-  return {};
-}
-
 Refused take_template_variables(Reading& reading, const std::string& field, const FieldValue& value) {
   if (!value.json.is_object()) return bad_field(field, " must be an object");
   reading.request.chat_template_kwargs = value.json;
@@ -227,12 +173,6 @@ constexpr FieldType messages_type = other(
     R"("tool_call_id":{"enum":[null,[]]},"audio":{"type":"null"}}}})");
 
 constexpr Where both = Where::both, chat = Where::chat, completions = Where::completions;
-
-// A row of the shared table, for both endpoints.
-template <auto member, class Field>
-constexpr FieldRule shared(const Field& field) {
-  return {field.name, Where::both, type_of(field), field.about, keep<member>};
-}
 
 constexpr FieldRule rules[] = {
     {"add_generation_prompt", chat, boolean(), "false: the prompt ends with the last message.",

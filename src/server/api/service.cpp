@@ -365,17 +365,16 @@ void Service::start(Exchange exchange, PreparedRequest prepared) {
   if (aborted_) return answer_error(exchange, unavailable("the server goes down", "draining"));
   const int n = prepared.request.n;
   const bool chat = prepared.request.endpoint == Endpoint::chat;
-  const bool stream = prepared.request.stream;
   if (std::string ignored = ignored_fields(prepared.request.ignored); !ignored.empty())
     exchange->tag("X-Nibble-Ignored", std::move(ignored));
   AnswerHead head{
-      .endpoint = prepared.request.endpoint,
       .id = (chat ? "chatcmpl-" : "cmpl-") + new_request_id(),
       .created =
           std::chrono::duration_cast<std::chrono::seconds>(clock_.wall_time().time_since_epoch()).count(),
       .model = options_.served_name};
+  auto encoder = make_encoder(prepared.request, std::move(head), text_->tokenizer);
   const auto generation =
-      std::make_shared<Generation>(exchange, std::move(prepared), std::move(head), text_->tokenizer);
+      std::make_shared<Generation>(exchange, std::move(prepared), std::move(encoder), text_->tokenizer);
   const RequestId first = next_id_;
   const int choices = generation->choices();
   if (choices > options_.most_waiting) {  // to ask again would not help
@@ -404,9 +403,7 @@ void Service::start(Exchange exchange, PreparedRequest prepared) {
   metrics_->accept({.first = first, .prompt_tokens = prompt_tokens, .n = n, .max_tokens = max_tokens});
   for (int i = 0; i < choices; ++i) running_[first + static_cast<RequestId>(i)] = {generation, i};
   exchange->on_gone([this, first, choices] { forget(first, choices); });
-  if (!stream) return;
-  exchange->begin_stream({.content_type = "text/event-stream",
-                          .fields = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}});
+  generation->begin();
 }
 
 void Service::forget(RequestId first, int choices) {

@@ -1,14 +1,13 @@
 // Fields of other servers and of OpenAI that this server does not act on. A field that asks for something is
 // refused by name, unless its value asks for nothing; one whose absence nobody could tell from the answer is
 // taken without effect, and still has to be of its type.
-#include "server/api/request_fields.h"
+#include "server/api/field_rules.h"
 
 namespace nibble::api {
 namespace {
 
 using Kind = FieldType::Kind;
 
-constexpr FieldType other(std::string_view schema) { return {.kind = Kind::other, .schema = schema}; }
 constexpr FieldType any_text = {.kind = Kind::text};
 constexpr FieldType any_boolean = {.kind = Kind::boolean};
 constexpr FieldType any_number = {.kind = Kind::number, .low = -1e308, .high = 1e308};
