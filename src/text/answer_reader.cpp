@@ -5,11 +5,21 @@
 
 namespace nibble {
 
+namespace {
+
+AnswerStart start_without_channels(const Tokenizer& tokenizer, std::span<const TokenId> prompt) {
+  const auto tokens = ThinkTokens::find(tokenizer);
+  if (!tokens) return {};
+  return {.format = AnswerFormat::thinking, .header = {}, .think = think_state_behind(*tokens, prompt)};
+}
+
+}  // namespace
+
 AnswerStart answer_start(const Tokenizer& tokenizer, std::span<const TokenId> prompt) {
   const auto tokens = HarmonyTokens::find(tokenizer);
-  if (!tokens) return {};
+  if (!tokens) return start_without_channels(tokenizer, prompt);
   const auto last = std::find(prompt.rbegin(), prompt.rend(), tokens->start);
-  if (last == prompt.rend()) return {};
+  if (last == prompt.rend()) return start_without_channels(tokenizer, prompt);
   const std::span<const TokenId> message = prompt.subspan(static_cast<std::size_t>(prompt.rend() - last) - 1);
   AnswerStart start{.format = AnswerFormat::harmony, .header = {}};
   for (const TokenId token : message) {
@@ -24,6 +34,9 @@ AnswerReader::AnswerReader(const Tokenizer& tokenizer, const AnswerStart& start,
                            Shares shares)
     : tokenizer_(tokenizer), decoder_(tokenizer, /*show_hidden=*/false), stop_(std::move(stop)) {
   if (shares == Shares::kept) shares_.emplace();
+  if (start.format == AnswerFormat::thinking) {
+    if (const auto tokens = ThinkTokens::find(tokenizer)) thinking_.emplace(*tokens, start.think);
+  }
   if (start.format != AnswerFormat::harmony) return;
   const auto tokens = HarmonyTokens::find(tokenizer);
   if (!tokens) return;
@@ -52,13 +65,8 @@ void AnswerReader::take_answer(std::string text, std::vector<AnswerPiece>& piece
 void AnswerReader::push(TokenId token, std::vector<AnswerPiece>& pieces, Stops stops) {
   stops_ = stops;
   const int number = tokens_++;
-  const bool visible = !tokenizer_.is_hidden(token);
-  if (!parser_) {
-    take_answer(decoder_.push(token), pieces);
-    if (shares_ && visible) shares_->token(number, decoder_.waiting());
-    return;
-  }
-  const bool in_header = parser_->in_header();
+  if (!parser_) return take_text(token, number, pieces);
+  const bool in_header = parser_->in_header(), visible = !tokenizer_.is_hidden(token);
   if (in_header && visible && shares_)
     header_.push_back({.token = number, .bytes = tokenizer_.bytes(token).size()});
   parser_->push(token, events_);
@@ -68,6 +76,33 @@ void AnswerReader::push(TokenId token, std::vector<AnswerPiece>& pieces, Stops s
   if (shares_ && content && visible) shares_->token(number, parser_->waiting());
 }
 
+// Of an answer without channels.
+void AnswerReader::take_text(TokenId token, int number, std::vector<AnswerPiece>& pieces) {
+  if (thinking_ && thinking_->turns_at(token)) {
+    take_side(decoder_.flush(), pieces);
+    thinking_->turn();
+    return;
+  }
+  const bool answers = take_side(decoder_.push(token), pieces);
+  if (shares_ && answers && !tokenizer_.is_hidden(token)) shares_->token(number, decoder_.waiting());
+}
+
+// Whether the text is the answer's; a token that brought none but newlines around reasoning is nobody's.
+bool AnswerReader::take_side(std::string text, std::vector<AnswerPiece>& pieces) {
+  if (!thinking_) {
+    take_answer(std::move(text), pieces);
+    return true;
+  }
+  const bool answers = !thinking_->reasons(), had_text = !text.empty();
+  text = thinking_->trim(std::move(text));
+  if (answers && (!had_text || !text.empty())) {
+    take_answer(std::move(text), pieces);
+    return true;
+  }
+  if (!text.empty()) pieces.push_back({AnswerPart::reasoning, std::move(text)});
+  return false;
+}
+
 void AnswerReader::finish(std::vector<AnswerPiece>& pieces) {
   over_ = true;
   if (parser_) {
@@ -75,7 +110,7 @@ void AnswerReader::finish(std::vector<AnswerPiece>& pieces) {
     parser_->finish(events_);
     take_events(pieces, in_header);
   } else if (!stopped()) {
-    take_answer(decoder_.flush(), pieces);
+    take_side(decoder_.flush(), pieces);
     if (shares_) shares_->message_ended();
   }
   if (!stopped()) show(stop_.flush(), pieces);

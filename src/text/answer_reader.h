@@ -12,14 +12,15 @@
 #include "text/harmony_parser.h"
 #include "text/stop_strings.h"
 #include "text/stream_decoder.h"
+#include "text/thinking.h"
 #include "text/tokenizer.h"
 
 namespace nibble {
 
 // Harmony answers come as messages in channels: analysis is reasoning, and all else is the answer, calls of
-// tools that nobody offered among it. Other answers are text from the first token to the last. No answer
-// shows a hidden token.
-enum class AnswerFormat { plain, harmony };
+// tools that nobody offered among it. Thinking answers reason up to </think>. Plain ones are text from the
+// first token to the last. No answer shows a hidden token.
+enum class AnswerFormat { plain, thinking, harmony };
 
 // Which reader an answer needs, and the state in which the prompt leaves it.
 struct AnswerStart {
@@ -27,9 +28,10 @@ struct AnswerStart {
   // Of harmony: the header of the message that the prompt leaves open, from <|start|> on, <|message|>
   // included where it is there. Empty: the answer begins a message of its own.
   std::vector<TokenId> header;
+  ThinkState think = ThinkState::undecided;  // of thinking
 };
 
-// Of a rendered prompt: only its template can have put <|start|> there as a token.
+// Of a rendered prompt: only its template can have put <|start|> or <think> there as tokens.
 AnswerStart answer_start(const Tokenizer& tokenizer, std::span<const TokenId> prompt);
 
 enum class AnswerPart { answer, reasoning };
@@ -59,7 +61,9 @@ class AnswerReader {
   // That stop string; empty if none was.
   std::string_view matched() const { return stop_.matched(); }
   // Inside a message of reasoning: between the token that opened it and the one that will end it.
-  bool reasoning() const { return open_ && part_ == HarmonyPart::reasoning; }
+  bool reasoning() const {
+    return thinking_ ? thinking_->reasons() : open_ && part_ == HarmonyPart::reasoning;
+  }
 
   // Appends the shares of the answer's text that are settled since the last call.
   void take_shares(std::vector<AnswerShare>& shares);
@@ -69,11 +73,14 @@ class AnswerReader {
  private:
   void take_events(std::vector<AnswerPiece>& pieces, bool from_header);
   void take_answer(std::string text, std::vector<AnswerPiece>& pieces);
+  void take_text(TokenId token, int number, std::vector<AnswerPiece>& pieces);
+  bool take_side(std::string text, std::vector<AnswerPiece>& pieces);
   void show(std::string text, std::vector<AnswerPiece>& pieces);
 
   Tokenizer tokenizer_;
   StreamDecoder decoder_;
   std::optional<HarmonyParser> parser_;
+  std::optional<Thinking> thinking_;
   std::vector<HarmonyEvent> events_;
   HarmonyPart part_ = HarmonyPart::answer;  // of the message that began last
   bool open_ = false;                       // that message has not ended
