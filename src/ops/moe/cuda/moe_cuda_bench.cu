@@ -1,13 +1,15 @@
-// How fast the expert layer of gpt-oss runs: a CUDA graph of 36 layers with weights of their own, so that the
-// second-level cache holds none of the next one's; random codes, random inputs, and experts chosen by random
-// logits. Once as it is given its experts, and once with the router's top-k before each layer.
+// How fast the expert layer of gpt-oss, or of another shape, runs: a CUDA graph of 36 layers with weights of
+// their own, so that the second-level cache holds none of the next one's; random codes, random inputs, and
+// experts chosen by random logits. Once as it is given its experts, and once with the router's top-k before
+// each layer.
 //
 //   moe_cuda_bench [--format mxfp4|nvfp4] [--experts 128,32] [--tokens 1,2,4,8,...] [--kernels few|many]
-//                  [--blocks N] [--json FILE]
+//                  [--hidden 2880] [--intermediate 2880] [--top-k 4] [--unit gpt-oss|silu] [--blocks N]
+//                  [--json FILE]
 //
-// --blocks: multiprocessors to run on, each then with a larger share of the memory's speed.
-// Prints a line for each: microseconds a layer (median of the replays), distinct experts, share of
-// what a kernel that only reads gets from this GPU.
+// --unit silu: without biases. --blocks: multiprocessors to run on, each then with a larger share of the
+// memory's speed. Prints a line for each: microseconds a layer (median of the replays), distinct experts,
+// share of what a kernel that only reads gets from this GPU.
 #include <set>
 
 #include "ops/cuda/read_peak.cuh"
@@ -22,7 +24,13 @@ using bench::normal;
 using bench::small;
 using bench::zeroed;
 
-constexpr int layers = 36, hidden = 2880, intermediate = 2880, top_k = 4;
+constexpr int layers = 36;
+
+struct LayerShape {
+  int hidden = 2880, intermediate = 2880, top_k = 4;
+  bool biased = true;
+  GatedUnit unit = gpt_oss_unit(7.0f);
+};
 
 int replays_of(int tokens) { return tokens > 512 ? 5 : 25; }
 
@@ -72,13 +80,14 @@ struct Inputs {
 template <class Granules>
 struct Bench {
   using Layout = typename Granules::Layout;
+  LayerShape of;
   int experts, blocks;
   double read_peak;
-  GranuleShapeOf<Layout> up{2 * intermediate, hidden}, down{hidden, intermediate};
+  GranuleShapeOf<Layout> up{2 * of.intermediate, of.hidden}, down{of.hidden, of.intermediate};
   DeviceBuffer weights, tensor_scales, up_bias, down_bias;
 
-  Bench(int experts_, int blocks_, double read_peak_, std::mt19937& random)
-      : experts(experts_), blocks(blocks_), read_peak(read_peak_) {
+  Bench(const LayerShape& shape, int experts_, int blocks_, double read_peak_, std::mt19937& random)
+      : of(shape), experts(experts_), blocks(blocks_), read_peak(read_peak_) {
     const std::size_t layer_bytes = static_cast<std::size_t>(experts) * (up.bytes() + down.bytes());
     weights = bench::room(layer_bytes * layers);
     for (int layer = 0; layer < layers; ++layer) {
@@ -110,9 +119,9 @@ struct Bench {
         (up_bytes + static_cast<std::size_t>(experts) * down.bytes()) * static_cast<std::size_t>(index);
     return {.gate_up = granules(at, up),
             .down = granules(at + up_bytes, down),
-            .gate_up_bias = up_bias.as<Bf16>(),
-            .down_bias = down_bias.as<Bf16>(),
-            .unit = gpt_oss_unit(7.0f)};
+            .gate_up_bias = of.biased ? up_bias.as<Bf16>() : nullptr,
+            .down_bias = of.biased ? down_bias.as<Bf16>() : nullptr,
+            .unit = of.unit};
   }
 
   // Of a layer. route: the router's choice before each layer.
@@ -124,23 +133,24 @@ struct Bench {
 
   void queue(const Inputs& inputs, int index, bool route, cudaStream_t stream) {
     const std::size_t row = static_cast<std::size_t>(index) * static_cast<std::size_t>(inputs.tokens);
-    std::int32_t* ids = inputs.ids + row * top_k;
-    float* weights_of_ids = inputs.weights + row * top_k;
+    const std::size_t first_slot = row * static_cast<std::size_t>(of.top_k);
+    std::int32_t* ids = inputs.ids + first_slot;
+    float* weights_of_ids = inputs.weights + first_slot;
     if (route) {
       const Status status =
           route_top_k_cuda({.logits = inputs.logits + row * static_cast<std::size_t>(experts),
                             .rows = inputs.tokens,
                             .experts = experts,
-                            .top_k = top_k,
+                            .top_k = of.top_k,
                             .expert_ids = ids,
                             .expert_weights = weights_of_ids},
                            stream);
       NIBBLE_CHECK(status.ok(), status.message());
     }
     const MoeCudaArgs args{.x = inputs.x,
-                           .x_stride = hidden,
+                           .x_stride = up.padded_cols(),
                            .tokens = inputs.tokens,
-                           .top_k = top_k,
+                           .top_k = of.top_k,
                            .expert_ids = ids,
                            .expert_weights = weights_of_ids,
                            .out = inputs.out,
@@ -155,14 +165,16 @@ struct Bench {
 
   // One line of the table, also as JSON.
   std::string run(int tokens, const std::string& kernels, std::mt19937& random) {
-    const std::size_t rows = static_cast<std::size_t>(tokens);
-    const bool many = kernels.empty()
-                          ? moe_takes_many(tokens * top_k, experts, moe_many_tokens_from(read_peak))
-                          : kernels == "many";
-    const std::size_t slots = many ? rows * top_k : static_cast<std::size_t>(moe_cuda_slots(tokens, top_k));
-    DeviceBuffer x = filled(rows * hidden, normal, random);
-    DeviceBuffer room = zeroed(many ? moe_many_bytes(tokens * top_k, experts, up, down) : 0);
-    DeviceBuffer counters = zeroed(static_cast<std::size_t>(moe_many_counters(tokens * top_k, experts)) * 4);
+    const std::size_t rows = static_cast<std::size_t>(tokens), hidden = static_cast<std::size_t>(of.hidden),
+                      top_k = static_cast<std::size_t>(of.top_k);
+    const int all_slots = tokens * of.top_k;
+    const bool many = kernels.empty() ? moe_takes_many(all_slots, experts, moe_many_tokens_from(read_peak))
+                                      : kernels == "many";
+    const std::size_t slots =
+        many ? rows * top_k : static_cast<std::size_t>(moe_cuda_slots(tokens, of.top_k));
+    DeviceBuffer x = filled(rows * static_cast<std::size_t>(up.padded_cols()), normal, random);
+    DeviceBuffer room = zeroed(many ? moe_many_bytes(all_slots, experts, up, down) : 0);
+    DeviceBuffer counters = zeroed(static_cast<std::size_t>(moe_many_counters(all_slots, experts)) * 4);
     DeviceBuffer logits = filled(rows * static_cast<std::size_t>(experts) * layers, logit, random);
     DeviceBuffer ids = zeroed(rows * top_k * layers * 4), route_weights = zeroed(rows * top_k * layers * 4);
     DeviceBuffer activations = zeroed(slots * static_cast<std::size_t>(down.padded_cols()) * 2);
@@ -191,23 +203,25 @@ struct Bench {
     }
     const double share =
         distinct * static_cast<double>(up.bytes() + down.bytes()) / (given.median * 1e-6) / read_peak;
-    const double tflops = 6.0 * hidden * intermediate * tokens * top_k / (given.median * 1e-6) / 1e12;
+    const double tflops = 6.0 * of.hidden * of.intermediate * all_slots / (given.median * 1e-6) / 1e12;
     std::printf(
-        "%s %4d experts %5d tokens (%s) %9.2f us a layer (%.2f .. %.2f), %9.2f with the router  %6.1f "
+        "%s %d x %d top %d %4d experts %5d tokens (%s) %9.2f us a layer (%.2f .. %.2f), %9.2f with the "
+        "router  %6.1f "
         "distinct  "
         "%5.1f %% of %.0f GB/s  %6.1f TFLOP/s\n",
-        name, experts, tokens, many ? "many" : "few", given.median, given.least, given.most, routed.median,
-        distinct, 100 * share, read_peak * 1e-9, tflops);
+        name, of.hidden, of.intermediate, of.top_k, experts, tokens, many ? "many" : "few", given.median,
+        given.least, given.most, routed.median, distinct, 100 * share, read_peak * 1e-9, tflops);
     std::fflush(stdout);
-    char line[320];
+    char line[400];
     std::snprintf(
         line, sizeof line,
-        "{\"format\": \"%s\", \"experts\": %d, \"tokens\": %d, \"kernels\": \"%s\", \"us\": %.2f, "
+        "{\"format\": \"%s\", \"hidden\": %d, \"intermediate\": %d, \"top_k\": %d, \"experts\": %d, "
+        "\"tokens\": %d, \"kernels\": \"%s\", \"us\": %.2f, "
         "\"us_min\": %.2f, "
         "\"us_max\": %.2f, \"us_with_router\": %.2f, \"distinct\": %.2f, \"share_of_read_peak\": %.4f, "
         "\"read_peak\": %.4g, \"tflops\": %.1f}",
-        name, experts, tokens, many ? "many" : "few", given.median, given.least, given.most, routed.median,
-        distinct, share, read_peak, tflops);
+        name, of.hidden, of.intermediate, of.top_k, experts, tokens, many ? "many" : "few", given.median,
+        given.least, given.most, routed.median, distinct, share, read_peak, tflops);
     return line;
   }
 };
@@ -219,6 +233,7 @@ int main(int argc, char** argv) {
   using namespace nibble;
   std::vector<int> experts = {128, 32}, tokens = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 8192};
   int blocks = 0;  // one on each multiprocessor
+  LayerShape shape;
   const char* json = nullptr;
   std::string kernels;  // empty: those to take
   std::string format = "mxfp4";
@@ -228,6 +243,11 @@ int main(int argc, char** argv) {
     if (option == "--tokens") tokens = bench::numbers(argv[i + 1]);
     if (option == "--format") format = argv[i + 1];
     if (option == "--kernels") kernels = argv[i + 1];
+    if (option == "--hidden") shape.hidden = std::atoi(argv[i + 1]);
+    if (option == "--intermediate") shape.intermediate = std::atoi(argv[i + 1]);
+    if (option == "--top-k") shape.top_k = std::atoi(argv[i + 1]);
+    if (option == "--unit" && std::string(argv[i + 1]) == "silu")
+      shape.unit = silu_unit, shape.biased = false;
     if (option == "--blocks") blocks = std::atoi(argv[i + 1]);
     if (option == "--json") json = argv[i + 1];
   }
@@ -240,9 +260,9 @@ int main(int argc, char** argv) {
   };
   for (const int count : experts) {
     if (format == "nvfp4")
-      run(Bench<Nvfp4Granules>(count, blocks, memory.rate, random));
+      run(Bench<Nvfp4Granules>(shape, count, blocks, memory.rate, random));
     else
-      run(Bench<Mxfp4Granules>(count, blocks, memory.rate, random));
+      run(Bench<Mxfp4Granules>(shape, count, blocks, memory.rate, random));
   }
   bench::write_json(json, lines);
   return 0;
