@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ops/moe/cuda/expert_groups.cuh"
+#include "ops/moe/cuda/k_stages.h"
 #include "ops/moe/cuda/moe_cuda.h"
 
 namespace nibble {
@@ -27,7 +28,7 @@ struct DecodeProduct {
   std::uint32_t of_slots_a_row;  // of the inputs: of top_k for x, of 1 for h
   int rows, granules;
   int granule_bytes;
-  int borders[granule_k_chunks + 1];  // of the chunks, in k64 blocks
+  KChunks chunks;
   typename Layout::SumFactor factor;
 };
 
@@ -128,7 +129,8 @@ struct DecodeFeed {
   DecodeWalk<teams> walk;
   int second;
   const std::uint8_t* from;
-  int blocks;  // of the unit, that are still to be fetched
+  int blocks;         // of the unit, that are still to be fetched
+  int stage, longer;  // KChunk's; of the stages that are still to be fetched
 
   template <class Layout>
   __device__ void point(const DecodeParams<Layout>& params, int expert) {
@@ -136,9 +138,20 @@ struct DecodeFeed {
     int pass;
     const int granule = walk.granule(pass);
     const unsigned index = static_cast<unsigned>(expert * product.granules + granule);
+    const KChunk& chunk = product.chunks.chunk[walk.chunk];
     from = product.weights + std::uint64_t{index} * static_cast<unsigned>(product.granule_bytes) +
-           product.borders[walk.chunk] * granule_block_bytes<Layout>;
-    blocks = product.borders[walk.chunk + 1] - product.borders[walk.chunk];
+           chunk.begin * granule_block_bytes<Layout>;
+    blocks = chunk.blocks;
+    stage = chunk.stage;
+    longer = chunk.longer;
+  }
+
+  // How many blocks the next stage has, which counts as fetched.
+  __device__ int take_stage() {
+    const int count = stage + (longer > 0 ? 1 : 0);
+    --longer;
+    blocks -= count;
+    return count;
   }
 
   // To the next unit that has blocks, in the second product too; whether there is one.

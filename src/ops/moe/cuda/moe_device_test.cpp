@@ -46,10 +46,12 @@ TYPED_TEST(MoeOnTheGpu, RepacksAsTheHostDoes) {
 TYPED_TEST(MoeOnTheGpu, AgreesWithTheScalarForm) {
   std::mt19937 random(2);
   // The last one's chunks fill a warp's ring in the kernel for few tokens.
-  std::vector<Case> cases = {
-      {1, 1, 32, 32, 1}, {6, 3, 96, 96, 9}, {2, 1, 576, 64, 21}, {40, 4, 64, 32, 20}, {1, 1, 2880, 2880, 2}};
-  const std::vector<Case> large = {{5, 1, 160, 64, 40},  {3, 2, 576, 320, 70},  {9, 8, 128, 256, 130},
-                                   {600, 4, 64, 32, 50}, {4, 4, 2880, 2880, 1}, {8, 4, 2880, 2880, 20}};
+  std::vector<Case> cases = {{1, 1, 32, 32, 1},   {6, 3, 96, 96, 9},     {2, 1, 576, 64, 21},
+                             {40, 4, 64, 32, 20}, {1, 1, 2880, 2880, 2}, {3, 2, 2048, 768, 3}};
+  const std::vector<Case> large = {{5, 1, 160, 64, 40},   {3, 2, 576, 320, 70},   {9, 8, 128, 256, 130},
+                                   {600, 4, 64, 32, 50},  {4, 4, 2880, 2880, 1},  {8, 4, 2880, 2880, 20},
+                                   {16, 8, 2048, 768, 4}, {16, 8, 4096, 1536, 9}, {12, 10, 2048, 512, 40},
+                                   {9, 8, 7168, 2048, 3}, {9, 8, 6144, 1024, 7}};
   if (takes_sixteens<TypeParam>) cases.push_back({3, 2, 112, 80, 11});
   if (!small_cases) cases.insert(cases.end(), large.begin(), large.end());
   for (const Case& c : cases) {
@@ -127,11 +129,16 @@ TYPED_TEST(MoeOnTheGpu, GivesTheSameBitsForManyTokensAsForFew) {
   std::mt19937 random(8);
   std::vector<Case> cases =
       small_cases
-          ? std::vector<Case>{{3, 2, 576, 160, 13}, {2, 1, 96, 224, 131}, {1, 1, 64, 32, 300}}
-          : std::vector<Case>{{3, 2, 576, 160, 13},   {6, 3, 96, 160, 700},    {5, 4, 2880, 2880, 10},
-                              {2, 1, 2880, 2880, 29}, {5, 4, 2880, 2880, 300}, {3, 2, 2880, 2880, 1900},
-                              {4, 3, 2880, 2880, 64}, {4, 3, 2880, 2880, 92},  {4, 3, 2880, 2880, 130},
-                              {32, 4, 576, 160, 200}};
+          ? std::vector<Case>{{3, 2, 576, 160, 13},
+                              {2, 1, 96, 224, 131},
+                              {1, 1, 64, 32, 300},
+                              {2, 2, 704, 768, 3}}
+          : std::vector<Case>{{3, 2, 576, 160, 13},    {6, 3, 96, 160, 700},     {5, 4, 2880, 2880, 10},
+                              {2, 1, 2880, 2880, 29},  {5, 4, 2880, 2880, 300},  {3, 2, 2880, 2880, 1900},
+                              {4, 3, 2880, 2880, 64},  {4, 3, 2880, 2880, 92},   {4, 3, 2880, 2880, 130},
+                              {32, 4, 576, 160, 200},  {16, 8, 2048, 768, 4},    {16, 8, 2048, 768, 90},
+                              {16, 8, 4096, 1536, 30}, {16, 8, 4096, 1536, 300}, {12, 10, 2048, 512, 300},
+                              {9, 8, 7168, 2048, 30},  {9, 8, 6144, 1024, 200}};
   if (takes_sixteens<TypeParam>) cases.push_back({3, 2, 112, 80, 23});
   for (const Case& c : cases) {
     MoeTestLayer<TypeParam> layer(random, c.experts, c.top_k, c.hidden, c.intermediate);

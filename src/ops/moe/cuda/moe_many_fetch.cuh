@@ -17,8 +17,8 @@ struct Deal {
   int down;                       // the first of down's
   int all;
 
-  template <class Layout>
-  __device__ Deal(const ManyParams<Layout>& params, int tiles_)
+  template <class Tiles>
+  __device__ Deal(const ManyParams<Tiles>& params, int tiles_)
       : tiles(tiles_),
         shares(max(1, min(min(most_shares, params.products[0].shape.blocks()),
                           static_cast<int>(gridDim.x) / max(1, tiles)))),
@@ -51,12 +51,12 @@ __device__ __forceinline__ std::uint8_t* tile_in(std::uint8_t* tiles, const MoeM
 
 // Fills in an item, part `part` of a tile; by one thread.
 template <class Tiles>
-__device__ __forceinline__ Awaited fill_item(const ManyParams<typename Tiles::Layout>& params,
-                                             const Deal& deal, Work work, int tile_index, int part,
-                                             const MoeManyTile& tile, Item& item, std::uint64_t* full) {
+__device__ __forceinline__ Awaited fill_item(const ManyParams<Tiles>& params, const Deal& deal, Work work,
+                                             int tile_index, int part, const MoeManyTile& tile, Item& item,
+                                             std::uint64_t* full) {
   using Layout = typename Tiles::Layout;
   const MoeManyPlaces& places = params.places;
-  const Product<Layout>& product = params.products[work == Work::down];
+  const Product<Tiles>& product = params.products[work == Work::down];
   const GranuleShapeOf<Layout>& down = params.products[1].shape;
   std::uint8_t* const x = tile_in(places.x, tile, params.products[0].shape.blocks());
   std::uint8_t* const h = tile_in(places.h, tile, down.blocks());
@@ -65,6 +65,7 @@ __device__ __forceinline__ Awaited fill_item(const ManyParams<typename Tiles::La
   item.work = work;
   item.width = tile.width;
   item.blocks = product.shape.blocks();
+  item.chunks = product.chunks;
   item.granule = granule;
   item.granules = product.shape.granules();
   item.h_columns = down.cols;
@@ -95,8 +96,7 @@ __device__ __forceinline__ Awaited fill_item(const ManyParams<typename Tiles::La
 // The warp that takes items from the common counter, each when the one before is about to be fetched, and
 // waits for their inputs.
 template <class Tiles>
-__device__ __forceinline__ void deal_items(const ManyParams<typename Tiles::Layout>& params, const Deal& deal,
-                                           int lane) {
+__device__ __forceinline__ void deal_items(const ManyParams<Tiles>& params, const Deal& deal, int lane) {
   Shared<Tiles>& shared = shared_of_block<Tiles>();
   Barriers<Tiles>& barriers = shared.barriers;
   const int first_counted = static_cast<int>(gridDim.x);  // items before it are their blocks' first
@@ -142,10 +142,10 @@ __device__ __forceinline__ void deal_items(const ManyParams<typename Tiles::Layo
   }
 }
 
-// The thread that fetches weights, chunk after chunk: a box a stage. What a chunk's last stage has no use
-// for, and the granules past the matrix's last, are brought and not looked at.
+// The thread that fetches weights, chunk after chunk: a box a stage. The granules past the matrix's last are
+// brought and not looked at.
 template <class Tiles>
-__device__ __forceinline__ void fetch_weights(const ManyParams<typename Tiles::Layout>& params) {
+__device__ __forceinline__ void fetch_weights(const ManyParams<Tiles>& params) {
   Shared<Tiles>& shared = shared_of_block<Tiles>();
   Barriers<Tiles>& barriers = shared.barriers;
   Turn turn, weights;
@@ -154,22 +154,23 @@ __device__ __forceinline__ void fetch_weights(const ManyParams<typename Tiles::L
     const Item& item = shared.items[turn.stage];
     const Work work = item.work;
     if (work == Work::none) return;
-    const Product<typename Tiles::Layout>& product = params.products[work == Work::down];
+    const Product<Tiles>& product = params.products[work == Work::down];
     const int row = item.row;
     const bool once = item.weights_once;
     ptx::await_loads(static_cast<std::uint32_t>(row) + once);
     ptx::mbarrier_arrive(&barriers.item_empty[turn.stage]);
     turn.next(item_slots);
-    for_stages<Tiles>(product.shape, [&](int block, int) {
+    for_stages(product.chunks, [&](int block, int count) {
+      const ptx::TensorMap& map = product.weights[count - 1];
       std::uint64_t* const come = &barriers.weights_full[weights.stage];
       if (block == product.shape.chunk_begin(granule_k_chunks - 1))
         ptx::mbarrier_arrive(&barriers.item_wanted);
       ptx::mbarrier_wait(&barriers.weights_empty[weights.stage], weights.parity ^ 1);
-      ptx::mbarrier_arrive_expecting(come, Tiles::weight_bytes);
+      ptx::mbarrier_arrive_expecting(come, static_cast<std::uint32_t>(count * Tiles::box_bytes));
       if (once) {
-        ptx::box_copy_once_to_shared(shared.weights[weights.stage], product.weights, block, row, come);
+        ptx::box_copy_once_to_shared(shared.weights[weights.stage], map, block, row, come);
       } else {
-        ptx::box_copy_to_shared(shared.weights[weights.stage], product.weights, block, row, come);
+        ptx::box_copy_to_shared(shared.weights[weights.stage], map, block, row, come);
       }
       weights.next(Tiles::stages);
     });
@@ -178,7 +179,7 @@ __device__ __forceinline__ void fetch_weights(const ManyParams<typename Tiles::L
 
 // The thread that fetches activations, and for rows of `out` which they are.
 template <class Tiles>
-__device__ __forceinline__ void fetch_inputs() {
+__device__ __forceinline__ void fetch_inputs(const ManyParams<Tiles>& params) {
   Shared<Tiles>& shared = shared_of_block<Tiles>();
   Barriers<Tiles>& barriers = shared.barriers;
   Turn turn, inputs;
@@ -204,7 +205,7 @@ __device__ __forceinline__ void fetch_inputs() {
       if (block == 0 && slot_bytes > 0) ptx::bulk_copy_to_shared(item.slots, slots_at, slot_bytes, full);
     };
     if constexpr (Tiles::together) {
-      for_stages<Tiles>({.rows = 0, .cols = blocks * granule_k}, [&](int block, int count) {
+      for_stages(params.products[work == Work::down].chunks, [&](int block, int count) {
         fetch(&barriers.weights_full[inputs.stage], &barriers.weights_empty[inputs.stage],
               shared.weights[inputs.stage] + Tiles::weight_bytes, block, count);
         inputs.next(Tiles::stages);
@@ -228,7 +229,7 @@ __device__ __forceinline__ void tell_of_tile(std::uint32_t* done) {
 // The thread that tells other blocks of what is done of a tile: waiting until it is visible to them would
 // hold up those who do it.
 template <class Tiles>
-__device__ __forceinline__ void announce(const ManyParams<typename Tiles::Layout>& params, const Deal& deal) {
+__device__ __forceinline__ void announce(const ManyParams<Tiles>& params, const Deal& deal) {
   Shared<Tiles>& shared = shared_of_block<Tiles>();
   Barriers<Tiles>& barriers = shared.barriers;
   const std::uint32_t stored = static_cast<std::uint32_t>(deal.gate_up_items),

@@ -1,6 +1,7 @@
 // What the kernel for many tokens works on: its tiles, and what lies in a block's shared memory.
 #pragma once
 
+#include "ops/moe/cuda/k_stages.h"
 #include "ops/moe/cuda/moe_cuda.h"
 #include "ops/moe/cuda/moe_many_gather.cuh"
 #include "ops/ptx/async_copy.cuh"
@@ -32,9 +33,9 @@ struct Tiling {
   static constexpr MoeManyWidths widths = widths_;
   static constexpr int input_stages = input_stages_;  // 0: activations lie in the stages of the weights
   static constexpr bool together = input_stages == 0;
-  static constexpr int granule_bytes = blocks * granule_block_bytes<Layout>;  // of a stage's granule
-  static constexpr int weight_bytes = granules * granule_bytes;               // of a stage
-  static constexpr int block_bytes = widths.largest() * moe_row_bytes;  // of the widest tile's k64 block
+  static constexpr int box_bytes = granules * granule_block_bytes<Layout>;  // of a stage's k64 block
+  static constexpr int weight_bytes = blocks * box_bytes;                   // of a stage
+  static constexpr int block_bytes = widths.largest() * moe_row_bytes;      // of the widest tile's k64 block
   static constexpr int stage_bytes = weight_bytes + (together ? blocks * block_bytes : 0);
   static constexpr int stages = min_of(max_stages, (ring_limit - input_stages * block_bytes) / stage_bytes);
 };
@@ -46,13 +47,15 @@ template <class Layout>
 using ManyTokens = Tiling<Layout, 8, 5, 7, moe_many_widths_of_many>;
 
 // Calls visit(block, count) for the k64 blocks of each stage in turn; no stage crosses the border of a chunk.
-template <class Tiles, class Visit>
-__device__ __forceinline__ void for_stages(const GranuleShapeOf<typename Tiles::Layout>& shape,
-                                           const Visit& visit) {
-  for (int chunk = 0; chunk < granule_k_chunks; ++chunk) {
-    const int end = shape.chunk_begin(chunk + 1);
-    for (int block = shape.chunk_begin(chunk); block < end; block += Tiles::blocks)
-      visit(block, min(Tiles::blocks, end - block));
+template <class Visit>
+__host__ __device__ __forceinline__ void for_stages(const KChunks& chunks, const Visit& visit) {
+  for (const KChunk& chunk : chunks.chunk) {
+    int block = chunk.begin;
+    for (int stage = 0; block < chunk.begin + chunk.blocks; ++stage) {
+      const int count = chunk.stage_blocks(stage);
+      visit(block, count);
+      block += count;
+    }
   }
 }
 
@@ -67,8 +70,9 @@ enum class Work : std::int32_t {
 // Lies in shared memory.
 struct alignas(16) Item {
   Work work;
-  std::int32_t width;              // of the tile
-  std::int32_t blocks;             // k64 blocks of the product's K
+  std::int32_t width;   // of the tile
+  std::int32_t blocks;  // k64 blocks of the product's K
+  KChunks chunks;
   std::int32_t granule, granules;  // the first of this item; all of the matrix
   std::int32_t h_columns;
   float scale;  // of the sums
@@ -86,18 +90,21 @@ struct alignas(16) Item {
   alignas(16) std::int32_t slots[moe_many_widest_tile];
 };
 
-template <class Layout>
+template <class Tiles>
 struct Product {
-  ptx::TensorMap weights;  // of all experts' granules; a box is a stage's
-  const Bf16* bias;        // [experts, rows]; null: without
+  using Layout = typename Tiles::Layout;
+  // Of all experts' granules; a box is a stage's: of one block, of two, .. Those of no stage are not there.
+  ptx::TensorMap weights[Tiles::blocks];
+  const Bf16* bias;  // [experts, rows]; null: without
   GranuleShapeOf<Layout> shape;
+  KChunks chunks;
   typename Layout::SumFactor factor;
   int row_items;  // items over its rows
 };
 
-template <class Layout>
+template <class Tiles>
 struct ManyParams {
-  Product<Layout> products[2];  // gate_up, down
+  Product<Tiles> products[2];  // gate_up, down
   MoeManyPlaces places;
   MoeManyTokens tokens;
   int experts;

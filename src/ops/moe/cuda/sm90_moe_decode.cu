@@ -48,20 +48,26 @@ constexpr int few_slots = moe_fewest_slots;     // as many as a warp has lanes
 constexpr int places = team_warps;          // for a team's sums, taken in turn: a warp finds its own in one
 constexpr int place_sums = team_warps - 1;  // the first chunk's stay in registers
 
-// What a kernel is made for: how many teams a block has, how many k64 blocks a stage, and whether every chunk
-// of both products is whole_blocks, so that a stage is known by its place in a chunk.
-template <int teams_of_block, int blocks_of_stage, bool of_whole_chunks>
+enum class Chunks {
+  whole,  // every chunk of both products is whole_blocks, so that a stage is known by its place in a chunk
+  any,
+};
+enum class Slots {
+  few,  // at most few_slots
+  any,
+};
+// What a kernel is made for: how many teams a block has, and how many k64 blocks a stage at most.
+template <int teams_of_block, int blocks_of_stage, Chunks chunks, Slots slots>
 struct Plan {
   static constexpr int teams = teams_of_block, stage_blocks = blocks_of_stage;
-  static constexpr bool whole = of_whole_chunks;
+  static constexpr bool whole = chunks == Chunks::whole, few = slots == Slots::few;
   static_assert(!whole || whole_blocks % stage_blocks == 0);
-  // Slots are at most few_slots.
-  static constexpr bool few = whole && teams == 6;
 };
-using FewestTokensPlan = Plan<6, 3, true>;
-using FewTokensPlan = Plan<6, 5, true>;
-using MoreTokensPlan = Plan<8, 5, true>;
-using AnyShapesPlan = Plan<6, 5, false>;
+using FewestTokensPlan = Plan<6, 3, Chunks::whole, Slots::few>;
+using FewTokensPlan = Plan<6, 5, Chunks::whole, Slots::few>;
+using MoreTokensPlan = Plan<8, 5, Chunks::whole, Slots::any>;
+using FewTokensOfAnyShapePlan = Plan<6, 6, Chunks::any, Slots::few>;
+using MoreTokensOfAnyShapePlan = Plan<8, 5, Chunks::any, Slots::any>;
 
 template <class Plan>
 constexpr int whole_stages = whole_blocks / Plan::stage_blocks;  // of a chunk
@@ -122,17 +128,29 @@ __device__ __forceinline__ void multiply_block(float (&sums)[4], const std::uint
 }
 
 // A stage's blocks. `next`: the first one's inputs, then those of the block after the last, if there is one.
-template <class Layout, int unrolled>
+template <class Layout, int blocks>
 __device__ __forceinline__ void multiply_stage(float (&sums)[4], const std::uint8_t* codes,
                                                const std::uint8_t* scales, const Bf16* inputs, Inputs& next,
-                                               int blocks, bool more) {
-#pragma unroll unrolled
+                                               bool more) {
+#pragma unroll
   for (int block = 0; block < blocks; ++block) {
     const Inputs now = next;
     if (block + 1 < blocks || more) next = load_inputs(inputs + (block + 1) * granule_k);
     multiply_block<Layout>(sums, codes + block * granule_block_bytes<Layout>,
                            scales + block * granule_block_bytes<Layout>, now);
   }
+}
+
+// The same of a number of blocks, at most `most`, that the compiler does not know: there is code for each.
+template <class Layout, int most>
+__device__ __forceinline__ void multiply_stage_of(int blocks, float (&sums)[4], const std::uint8_t* codes,
+                                                  const std::uint8_t* scales, const Bf16* inputs,
+                                                  Inputs& next, bool more) {
+  if constexpr (most > 1) {
+    if (blocks < most)
+      return multiply_stage_of<Layout, most - 1>(blocks, sums, codes, scales, inputs, next, more);
+  }
+  multiply_stage<Layout, most>(sums, codes, scales, inputs, next, more);
 }
 
 // Stores what became of two rows' sums: h of a gate and its up projection, or two outputs.
@@ -186,6 +204,7 @@ struct Worker {
   DecodeWalk<teams> second_walk;  // where the second product begins
   DecodeFeed<teams> feed;
   bool ahead = false;  // whether there is a unit that is fetched, if whole
+  int ordered = 0;     // stages of the first unit, if not whole
   int stage = 0;
   std::uint32_t full_phase = 0, posted_phase = 0;
   int place = 0;  // of the unit's sums
@@ -203,15 +222,15 @@ struct Worker {
       }
     } else {
       if (feed.blocks == 0 && !feed.next_unit(params, groups, second_walk)) return;
-      const int count = min(feed.blocks, stage_blocks);
-      const std::uint32_t bytes = static_cast<std::uint32_t>(count * granule_block_bytes<Layout>);
-      if (lane == 0) {
-        ptx::mbarrier_arrive_expecting(full + into, bytes);
-        ptx::bulk_copy_once_to_shared(ring + into * all, feed.from, bytes, full + into);
-      }
-      feed.from += bytes;
-      feed.blocks -= count;
+      fetch_stage(into, static_cast<std::uint32_t>(feed.take_stage() * granule_block_bytes<Layout>));
     }
+  }
+  __device__ __forceinline__ void fetch_stage(int into, std::uint32_t bytes) {
+    if (lane == 0) {
+      ptx::mbarrier_arrive_expecting(full + into, bytes);
+      ptx::bulk_copy_once_to_shared(ring + into * stage_bytes<Layout, Plan>, feed.from, bytes, full + into);
+    }
+    feed.from += bytes;
   }
   // The ring's next stage.
   __device__ __forceinline__ void turn() {
@@ -221,23 +240,38 @@ struct Worker {
 
   __device__ __forceinline__ void fill_ring() {
 #pragma unroll
-    for (int into = 0; into < stages; ++into) fetch(into, into);
+    for (int into = 0; into < stages; ++into) {
+      if (whole || into >= ordered) fetch(into, into);
+    }
     __syncwarp();  // products need all lanes at once
   }
-  // The same for the first unit if whole: its first stages, or so much of them.
-  __device__ __forceinline__ void order_first(std::uint32_t bytes) {
+  // The same for the first unit's own stages; rehearsal: a few bytes in place of each.
+  __device__ __forceinline__ void order_first(bool rehearsal) {
+    constexpr std::uint32_t few_bytes = 16, all = stage_bytes<Layout, Plan>;
     ahead = feed.walk.left > 0;
-    if (ahead && lane == 0) {
+    if constexpr (whole) {
+      const std::uint32_t bytes = rehearsal ? few_bytes : all;
+      if (ahead && lane == 0) {
+#pragma unroll
+        for (int into = 0; into < stages; ++into) {
+          ptx::mbarrier_arrive_expecting(full + into, bytes);
+          ptx::bulk_copy_once_to_shared(ring + into * all, feed.from + into * all, bytes, full + into);
+        }
+      }
+    } else {
+      ordered = 0;
 #pragma unroll
       for (int into = 0; into < stages; ++into) {
-        ptx::mbarrier_arrive_expecting(full + into, bytes);
-        ptx::bulk_copy_once_to_shared(ring + into * stage_bytes<Layout, Plan>,
-                                      feed.from + into * stage_bytes<Layout, Plan>, bytes, full + into);
+        if (!ahead || (!rehearsal && feed.blocks == 0)) break;
+        const std::uint32_t bytes =
+            static_cast<std::uint32_t>(feed.take_stage() * granule_block_bytes<Layout>);
+        fetch_stage(into, rehearsal ? few_bytes : bytes);
+        ++ordered;
       }
     }
     __syncwarp();  // products need all lanes at once
   }
-  // Leaves the ring as it was before order_first.
+  // Leaves the ring as it was before a rehearsal.
   __device__ __forceinline__ void await_first() {
     if (!ahead) return;
 #pragma unroll
@@ -255,7 +289,7 @@ struct Worker {
       const std::uint8_t* const at = ring + stage * stage_bytes<Layout, Plan>;
       ptx::mbarrier_wait(full + stage, full_phase);
       multiply_stage<Layout, stage_blocks>(chunk_sums, at + lane * 16, at + scales_at,
-                                           inputs + part * stage_blocks * granule_k, next, stage_blocks,
+                                           inputs + part * stage_blocks * granule_k, next,
                                            part + 1 < whole_stages<Plan>);
       __syncwarp();  // all lanes have read the stage, which one of them is about to have overwritten
       fetch(stage, (part + stages) % whole_stages<Plan>);
@@ -265,29 +299,28 @@ struct Worker {
   }
 
   // A chunk's sums from zero, in the ring's next stages.
-  __device__ __forceinline__ void multiply_chunk(float (&chunk_sums)[4], const Bf16* inputs, int blocks) {
+  __device__ __forceinline__ void multiply_chunk(float (&chunk_sums)[4], const Bf16* inputs,
+                                                 const KChunk& chunk) {
     chunk_sums[0] = chunk_sums[1] = chunk_sums[2] = chunk_sums[3] = 0;
-    if (blocks == 0) return;
+    if (chunk.blocks == 0) return;
     Inputs next = load_inputs(inputs);
     const int scales_at = granule_code_bytes + granule_lane_scales<Layout>(lane);
+    int left = chunk.blocks, longer = chunk.longer;
 #pragma unroll 1
     do {
-      const int count = min(blocks, stage_blocks);
+      const int count = chunk.stage + (longer > 0 ? 1 : 0);
       const std::uint8_t* const at = ring + stage * stage_bytes<Layout, Plan>;
       ptx::mbarrier_wait(full + stage, full_phase);
-      if (count == stage_blocks) {
-        multiply_stage<Layout, stage_blocks>(chunk_sums, at + lane * 16, at + scales_at, inputs, next,
-                                             stage_blocks, blocks > stage_blocks);
-      } else {
-        multiply_stage<Layout, 1>(chunk_sums, at + lane * 16, at + scales_at, inputs, next, count, false);
-      }
+      --longer;
+      left -= count;
+      multiply_stage_of<Layout, stage_blocks>(count, chunk_sums, at + lane * 16, at + scales_at, inputs, next,
+                                              left > 0);
       __syncwarp();  // all lanes have read the stage, which one of them is about to have overwritten
       fetch(stage, 0);
       __syncwarp();  // the next products need all lanes at once
       turn();
-      inputs += stage_blocks * granule_k;
-      blocks -= count;
-    } while (blocks > 0);
+      inputs += count * granule_k;
+    } while (left > 0);
   }
 
   // By the warp of the first chunk: the other chunks' sums in order, then bias and store.
@@ -334,8 +367,8 @@ struct Worker {
       if (any) {
         int pass;
         row = walk.granule(pass) * granule_rows + 2 * g;
-        first_block = whole ? chunk * whole_blocks : product.borders[chunk];
-        blocks = whole ? whole_blocks : product.borders[chunk + 1] - first_block;
+        first_block = whole ? chunk * whole_blocks : product.chunks.chunk[chunk].begin;
+        blocks = whole ? whole_blocks : product.chunks.chunk[chunk].blocks;
         if (walk.active != known_active || pass != known_pass) {
           expert = groups.experts[walk.active];
           begin = groups.begin[walk.active] + pass * tile_tokens;
@@ -375,7 +408,7 @@ struct Worker {
       if constexpr (whole) {
         multiply_whole(chunk_sums, chunk_inputs);
       } else {
-        multiply_chunk(chunk_sums, chunk_inputs, blocks);
+        multiply_chunk(chunk_sums, chunk_inputs, product.chunks.chunk[chunk]);
       }
       const float4 own = make_float4(chunk_sums[0], chunk_sums[1], chunk_sums[2], chunk_sums[3]);
       if (unfinished.any) finish_unit(second);
@@ -431,7 +464,6 @@ __global__ void __launch_bounds__(BlockOf<Layout, Plan>::threads, 1)
   // until they have. So both times must be the same code.
 #pragma unroll 1
   for (int rehearsal = 1; rehearsal >= 0; --rehearsal) {
-    const std::uint32_t bytes = rehearsal ? 16 : stage_bytes<Layout, Plan>;
     if constexpr (!few) __syncthreads();  // nobody reads the made-up tables any more
     if (!rehearsal) ptx::grid_dependency_wait();
     const std::int32_t* const expert_ids = rehearsal ? nullptr : params.expert_ids;
@@ -441,9 +473,9 @@ __global__ void __launch_bounds__(BlockOf<Layout, Plan>::threads, 1)
           group_lanes(lane < params.slots ? expert_of_slot(expert_ids, lane, params.experts) : -1);
       walk = {.chunk = chunk};
       const int expert = walk.enter(lanes, params.products[0].granules, params.of_block, team);
-      worker.feed = {.walk = walk, .second = 0, .from = nullptr, .blocks = 0};
+      worker.feed = {.walk = walk, .second = 0, .from = nullptr, .blocks = 0, .stage = 0, .longer = 0};
       if (walk.left > 0) worker.feed.point(params, expert);
-      worker.order_first(bytes);
+      worker.order_first(rehearsal != 0);
       worker.second_walk.enter(lanes, params.products[1].granules, params.of_block, team);
       if (warp == 0) write_groups(groups, lanes);
       __syncthreads();  // the tables are there; all have initialised their barriers
@@ -452,14 +484,12 @@ __global__ void __launch_bounds__(BlockOf<Layout, Plan>::threads, 1)
                   params.experts);
       walk = {.chunk = chunk};
       walk.enter(groups, params.products[0].granules, params.of_block, team);
-      worker.feed = {.walk = walk, .second = 0, .from = nullptr, .blocks = 0};
+      worker.feed = {.walk = walk, .second = 0, .from = nullptr, .blocks = 0, .stage = 0, .longer = 0};
       if (walk.left > 0) worker.feed.point(params, groups.experts[walk.active]);
-      if constexpr (whole) worker.order_first(bytes);
+      worker.order_first(rehearsal != 0);
       worker.second_walk.enter(groups, params.products[1].granules, params.of_block, team);
     }
-    if constexpr (whole) {
-      if (rehearsal) worker.await_first();
-    }
+    if (rehearsal) worker.await_first();
   }
   // Not of an own unit alone, unless whole: what follows the first may be of the second product.
   if (!whole || !worker.ahead) worker.fill_ring();
@@ -479,13 +509,13 @@ __global__ void __launch_bounds__(BlockOf<Layout, Plan>::threads, 1)
 template <class Layout>
 struct Choice {
   void (*kernel)(DecodeParams<Layout>);
-  int threads, fixed_bytes;
+  int threads, fixed_bytes, stage_blocks;
   SharedShare share;
 };
 template <class Layout, class Plan>
 constexpr Choice<Layout> choice_of(SharedShare share) {
   return {sm90_moe_decode<Layout, Plan>, BlockOf<Layout, Plan>::threads, BlockOf<Layout, Plan>::groups_at,
-          share};
+          Plan::stage_blocks, share};
 }
 
 // One token's granules leave a third of eight teams idle in their last round; of many tokens eight teams hide
@@ -496,8 +526,10 @@ constexpr Choice<Layout> choice_of(SharedShare share) {
 template <class Layout>
 Choice<Layout> choose_kernel(int gate_up_blocks, int down_blocks, int tokens, int slots) {
   constexpr int all_blocks = granule_k_chunks * whole_blocks;
-  if (gate_up_blocks != all_blocks || down_blocks != all_blocks)
-    return choice_of<Layout, AnyShapesPlan>(share_of(tokens));
+  if (gate_up_blocks != all_blocks || down_blocks != all_blocks) {
+    return slots > few_slots ? choice_of<Layout, MoreTokensOfAnyShapePlan>(shared_164_kb)
+                             : choice_of<Layout, FewTokensOfAnyShapePlan>(share_of(tokens));
+  }
   if (slots > few_slots) return choice_of<Layout, MoreTokensPlan>(shared_164_kb);
   return slots <= few_slots / 2 ? choice_of<Layout, FewestTokensPlan>(share_of(tokens))
                                 : choice_of<Layout, FewTokensPlan>(share_of(tokens));
@@ -511,25 +543,23 @@ Status moe_few_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs
   NIBBLE_RETURN_IF_ERROR(check_moe_shapes(weights, args));
   const int processors = processors_of_device();
   const int blocks = args.blocks > 0 && args.blocks < processors ? args.blocks : processors;
-  const auto product = [](const Granules& matrix, const Bf16* bias, const Bf16* inputs, int stride,
-                          int slots) {  // of a row
-    DecodeProduct<Layout> made{.weights = matrix.data,
-                               .bias = bias,
-                               .inputs = inputs,
-                               .input_stride = stride,
-                               .of_slots_a_row = of_slots_a_row(slots),
-                               .rows = matrix.shape.rows,
-                               .granules = matrix.shape.granules(),
-                               .granule_bytes = matrix.shape.granule_bytes(),
-                               .borders = {},
-                               .factor = matrix.factor()};
-    for (int chunk = 0; chunk <= granule_k_chunks; ++chunk)
-      made.borders[chunk] = matrix.shape.chunk_begin(chunk);
-    return made;
-  };
-
   const Choice<Layout> choice = choose_kernel<Layout>(
       weights.gate_up.shape.blocks(), weights.down.shape.blocks(), args.tokens, args.tokens * args.top_k);
+  const int stage_blocks = choice.stage_blocks;
+  const auto product = [stage_blocks](const Granules& matrix, const Bf16* bias, const Bf16* inputs,
+                                      int stride,
+                                      int slots) {  // of a row
+    return DecodeProduct<Layout>{.weights = matrix.data,
+                                 .bias = bias,
+                                 .inputs = inputs,
+                                 .input_stride = stride,
+                                 .of_slots_a_row = of_slots_a_row(slots),
+                                 .rows = matrix.shape.rows,
+                                 .granules = matrix.shape.granules(),
+                                 .granule_bytes = matrix.shape.granule_bytes(),
+                                 .chunks = k_chunks(matrix.shape, stage_blocks),
+                                 .factor = matrix.factor()};
+  };
   const int tokens_at_once = moe_cuda_max_slots / args.top_k;
   if (args.out == nullptr && args.tokens > tokens_at_once) {
     return invalid_argument("the outputs of " + std::to_string(args.tokens) +

@@ -117,12 +117,11 @@ __device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, 
   Shared<Tiles>& shared = shared_of_block<Tiles>();
   Barriers<Tiles>& barriers = shared.barriers;
   const Item& item = shared.items[slot];
-  const int blocks = item.blocks;
-  const int codes_at = warp * Tiles::granule_bytes + lane * 16;
-  const int scales_at = warp * Tiles::granule_bytes + granule_code_bytes + granule_lane_scales<Layout>(lane);
+  constexpr int block_bytes = granule_block_bytes<Layout>;
+  const int scales_at = granule_code_bytes + granule_lane_scales<Layout>(lane) - lane * 16;
   float sums[width / 2], totals[width / 2];
   // A chunk without blocks adds a zero, and only to a minus zero does that matter.
-  const float nothing = blocks < granule_k_chunks ? 0.0f : -0.0f;
+  const float nothing = item.blocks < granule_k_chunks ? 0.0f : -0.0f;
 #pragma unroll
   for (int i = 0; i < width / 2; ++i) sums[i] = 0, totals[i] = nothing;
   const auto add_chunk = [&] {
@@ -139,28 +138,30 @@ __device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, 
   std::uint32_t a[2][2][4];
   const std::uint64_t inputs_ring = ptx::wgmma_operand<256>(shared.inputs);
   const std::uint64_t weights_ring = ptx::wgmma_operand<256>(shared.weights);
-  int end = 0;
+  bool begun = false;
 #pragma unroll 1
-  for (int chunk = 1; chunk <= granule_k_chunks; ++chunk) {
-    int block = end;
-    end = chunk * blocks / granule_k_chunks;
-    if (block == end) continue;
+  for (int chunk = 0; chunk < granule_k_chunks; ++chunk) {
+    const KChunk& cut = item.chunks.chunk[chunk];
+    int left = cut.blocks, longer = cut.longer;
+    const int least = cut.stage;
+    if (left == 0) continue;
     bool add = false;
 #pragma unroll 1
     do {
-      const int stage = turns.weights.stage, count = min(end - block, Tiles::blocks);
-      const std::uint8_t* const codes = shared.weights[stage] + codes_at;
-      const std::uint8_t* const scales = shared.weights[stage] + scales_at;
+      const int stage = turns.weights.stage, count = least + (longer > 0 ? 1 : 0);
+      const std::uint8_t* const codes = shared.weights[stage] + warp * count * block_bytes + lane * 16;
+      const std::uint8_t* const scales = codes + scales_at;
       const auto load = [&](int index) {
-        return Codes{*reinterpret_cast<const uint4*>(codes + index * granule_block_bytes<Layout>),
-                     *reinterpret_cast<const std::uint16_t*>(scales + index * granule_block_bytes<Layout>)};
+        return Codes{*reinterpret_cast<const uint4*>(codes + index * block_bytes),
+                     *reinterpret_cast<const std::uint16_t*>(scales + index * block_bytes)};
       };
       ptx::mbarrier_wait(&barriers.weights_full[stage], turns.weights.parity);
       turns.weights.next(Tiles::stages);
       const std::uint64_t stage_inputs = ptx::wgmma_operand_at(
           weights_ring, static_cast<unsigned>(stage * Tiles::stage_bytes + Tiles::weight_bytes));
       Codes next = load(0);
-      if (!add && block > 0) add_chunk();
+      if (!add && begun) add_chunk();
+      begun = true;
 #pragma unroll
       for (int index = 0; index < Tiles::blocks; ++index) {
         std::uint64_t b;
@@ -197,8 +198,9 @@ __device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, 
         if (last) break;
       }
       left_stage = stage;
-      block += count;
-    } while (block < end);
+      left -= count;
+      --longer;
+    } while (left > 0);
   }
   add_chunk();
   leave(&barriers.weights_empty[left_stage]);
@@ -230,7 +232,7 @@ __device__ __forceinline__ void multiply_item_of(int width, Turns& turns, int sl
 
 template <class Tiles>
 __global__ void __launch_bounds__(Tiles::threads, 1)
-    sm90_moe_many(const __grid_constant__ ManyParams<typename Tiles::Layout> params) {
+    sm90_moe_many(const __grid_constant__ ManyParams<Tiles> params) {
   Shared<Tiles>& shared = shared_of_block<Tiles>();
   Barriers<Tiles>& barriers = shared.barriers;
   const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
@@ -261,7 +263,7 @@ __global__ void __launch_bounds__(Tiles::threads, 1)
     ptx::keep_registers<fetch_registers>();
     if (warp == Tiles::granules) deal_items<Tiles>(params, deal, lane);
     if (warp == Tiles::granules + 1 && lane == 0) fetch_weights<Tiles>(params);
-    if (warp == Tiles::granules + 2 && lane == 0) fetch_inputs<Tiles>();
+    if (warp == Tiles::granules + 2 && lane == 0) fetch_inputs<Tiles>(params);
     if (warp == Tiles::granules + 3 && lane == 0) announce<Tiles>(params, deal);
   } else {
     ptx::take_registers<Tiles::registers>();
@@ -305,24 +307,30 @@ inline MoeManyPlaces places_in(const MoeCudaWorkspace& workspace, int slots, int
 template <class Tiles, class Granules>
 Status launch_products(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& args,
                        cudaStream_t stream) {
-  using Layout = typename Granules::Layout;
   const int processors = processors_of_device();
   const int blocks = args.blocks > 0 && args.blocks < processors ? args.blocks : processors;
   const int slots = args.tokens * args.top_k, experts = weights.gate_up.experts;
   const MoeManyPlaces places = places_in(args.workspace, slots, experts, weights.gate_up.shape.blocks());
   const MoeManyTokens tokens{args.x, args.expert_ids, args.x_stride, args.top_k, slots};
   const auto product = [](const Granules& matrix, const Bf16* bias) {
-    const ptx::Boxes stages{.matrix = matrix.data,
-                            .block_bytes = granule_block_bytes<Layout>,
-                            .blocks = matrix.shape.blocks(),
-                            .rows = matrix.experts * matrix.shape.granules(),
-                            .box_blocks = Tiles::blocks,
-                            .box_rows = Tiles::granules};
-    return Product<Layout>{.weights = ptx::box_map(stages),
-                           .bias = bias,
-                           .shape = matrix.shape,
-                           .factor = matrix.factor(),
-                           .row_items = (matrix.shape.granules() + Tiles::granules - 1) / Tiles::granules};
+    Product<Tiles> made{.weights = {},
+                        .bias = bias,
+                        .shape = matrix.shape,
+                        .chunks = k_chunks(matrix.shape, Tiles::blocks),
+                        .factor = matrix.factor(),
+                        .row_items = (matrix.shape.granules() + Tiles::granules - 1) / Tiles::granules};
+    bool has_map[Tiles::blocks] = {};
+    for_stages(made.chunks, [&](int, int count) {
+      if (has_map[count - 1]) return;
+      has_map[count - 1] = true;
+      made.weights[count - 1] = ptx::box_map({.matrix = matrix.data,
+                                              .block_bytes = granule_block_bytes<typename Tiles::Layout>,
+                                              .blocks = matrix.shape.blocks(),
+                                              .rows = matrix.experts * matrix.shape.granules(),
+                                              .box_blocks = count,
+                                              .box_rows = Tiles::granules});
+    });
+    return made;
   };
   constexpr int shared_bytes = static_cast<int>(sizeof(Shared<Tiles>));
   static_assert(Tiles::widths.fit() && Tiles::widths.largest() <= moe_many_widest_tile &&
@@ -335,14 +343,14 @@ Status launch_products(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaA
                  .stream = stream,
                  .overlaps = true},
                 sm90_moe_many<Tiles>,
-                ManyParams<Layout>{.products = {product(weights.gate_up, weights.gate_up_bias),
-                                                product(weights.down, weights.down_bias)},
-                                   .places = places,
-                                   .tokens = tokens,
-                                   .experts = experts,
-                                   .widths = Tiles::widths,
-                                   .out = args.workspace.products,
-                                   .unit = weights.unit});
+                ManyParams<Tiles>{.products = {product(weights.gate_up, weights.gate_up_bias),
+                                               product(weights.down, weights.down_bias)},
+                                  .places = places,
+                                  .tokens = tokens,
+                                  .experts = experts,
+                                  .widths = Tiles::widths,
+                                  .out = args.workspace.products,
+                                  .unit = weights.unit});
   return {};
 }
 
