@@ -210,13 +210,12 @@ class GptOssCuda final : public CudaModel {
   }
 
   // The experts' products, for the next norm to add up.
-  Pending unadded(const float* residual, std::uint32_t* arrived) const {
+  Pending unadded(const float* residual) const {
     return {.residual = residual,
             .experts = {.products = room_.moe.products,
                         .expert_ids = room_.expert_ids,
                         .expert_weights = room_.expert_weights,
-                        .top_k = top_k(),
-                        .arrived = arrived}};
+                        .top_k = top_k()}};
   }
 
   // normed -> what the next norm adds to `residual`
@@ -232,11 +231,11 @@ class GptOssCuda final : public CudaModel {
     const int slots = rows * top_k();
     if (moe_takes_many(slots, as_int(config_.num_local_experts), limits_.many_tokens_from)) {
       NIBBLE_RETURN_IF_ERROR(moe_many_cuda(layer.experts, args, stream));
-      return unadded(residual, nullptr);
+      return unadded(residual);
     }
     if (slots <= moe_cuda_max_slots) {
       NIBBLE_RETURN_IF_ERROR(moe_few_cuda(layer.experts, args, stream));
-      return unadded(residual, room_.moe.arrived);
+      return unadded(residual);
     }
     args.out = room_.delta;
     NIBBLE_RETURN_IF_ERROR(moe_few_cuda(layer.experts, args, stream));

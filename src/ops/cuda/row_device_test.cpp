@@ -139,19 +139,15 @@ TEST_F(AddRmsNormOnTheGpu, AddsTheExpertsInOrderOfTheTopK) {
   }
   const std::vector<Bf16> weight = random_bf16(random, hidden);
   DeviceBuffer device_products = on_device(products), device_ids = on_device(ids),
-               device_weights = on_device(weights), arrived = device_bytes(4, 0x7f);
+               device_weights = on_device(weights);
   const Norm found = on_gpu({rows, hidden, hidden}, residual, nullptr, weight,
                             {.products = device_products.as<float>(),
                              .expert_ids = device_ids.as<std::int32_t>(),
                              .expert_weights = device_weights.as<float>(),
-                             .top_k = top_k,
-                             .arrived = arrived.as<std::uint32_t>()});
+                             .top_k = top_k});
   const Norm expected = on_gpu({rows, hidden, hidden}, residual, &delta, weight);
   EXPECT_TRUE(found.residual == expected.residual);
   EXPECT_TRUE(found.out == expected.out);
-  std::uint32_t count = 1;
-  arrived.copy_to(std::span(&count, 1));
-  EXPECT_EQ(count, 0u);
 }
 
 // Up to 8 rows after experts, of at most 4,096 columns, are another kernel's than 9.

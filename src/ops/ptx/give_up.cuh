@@ -27,4 +27,18 @@ __device__ __forceinline__ void await_count(const unsigned* counter, unsigned co
   }
 }
 
+// Where all blocks of a grid meet once: a word, zeroed once, that needs no resetting, so that no kernel has
+// to know of another's meetings. Its top bit turns when the last block has come, and the bits below are zero
+// then. By one thread of each block; what any block's thread wrote before is visible to this one afterwards.
+__device__ __forceinline__ void meet_blocks(unsigned* word, unsigned blocks, bool first_block,
+                                            std::uint32_t* note, Stuck waiting_for) {
+  constexpr unsigned turn = 1u << 31;
+  const unsigned own = first_block ? turn - (blocks - 1) : 1, before = add_acquire_release(word, own);
+  unsigned now = before + own;
+  for (unsigned polls = 0; ((now ^ before) & turn) == 0; ++polls) {
+    if (polls == give_up_polls) give_up(note, waiting_for);
+    now = load_acquire(word);
+  }
+}
+
 }  // namespace nibble::ptx

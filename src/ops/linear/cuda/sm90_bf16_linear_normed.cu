@@ -281,7 +281,6 @@ __global__ void __maxnreg__(most_registers)
   } else if (warp == product_threads / 32) {
     if (threadIdx.x % 32 == 0) {
       land(params.norm, landed, &barriers.landed);
-      if (blockIdx.x == 0 && params.norm.experts.arrived != nullptr) *params.norm.experts.arrived = 0;
     }
   } else if (threadIdx.x % 32 == 0) {
     fetch_weights(params, ring, barriers, begin, end);

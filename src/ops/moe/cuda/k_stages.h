@@ -17,6 +17,14 @@ struct KChunk {
 
 struct KChunks {
   KChunk chunk[granule_k_chunks];
+
+  constexpr bool has_stage_of(int count) const {
+    for (const KChunk& of : chunk) {
+      if (count == of.stage + 1 && of.longer > 0) return true;
+      if (count == of.stage && of.blocks > of.longer * (of.stage + 1)) return true;
+    }
+    return false;
+  }
 };
 
 // most: blocks that a stage has room for.

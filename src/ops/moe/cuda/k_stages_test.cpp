@@ -15,12 +15,14 @@ TEST(KChunks, HaveEveryBlockOnceInStagesOfNearlyEqualNumbers) {
     for (int cols = 32; cols <= 8192; cols += 32) {
       const Mxfp4GranuleShape shape{16, cols};
       int block = 0;
-      for (const KChunk& chunk : k_chunks(shape, most).chunk) {
+      const KChunks chunks = k_chunks(shape, most);
+      for (const KChunk& chunk : chunks.chunk) {
         ASSERT_EQ(chunk.begin, block) << cols << " columns";
         int least = most, largest = 0, stages = 0;
         while (block < chunk.begin + chunk.blocks) {
           const int count = chunk.stage_blocks(stages++);
           ASSERT_GT(count, 0);
+          ASSERT_TRUE(chunks.has_stage_of(count));
           least = std::min(least, count);
           largest = std::max(largest, count);
           block += count;

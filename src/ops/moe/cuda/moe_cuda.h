@@ -38,7 +38,7 @@ using MoeCudaWeights = std::variant<MoeMxfp4CudaWeights, MoeNvfp4CudaWeights>;
 struct MoeCudaWorkspace {
   Bf16* activations = nullptr;       // [slots, padded intermediate]
   float* products = nullptr;         // [slots, hidden]
-  std::uint32_t* arrived = nullptr;  // one counter, 0 between launches
+  std::uint32_t* arrived = nullptr;  // one word, where blocks meet (ptx::meet_blocks)
   // For many tokens alone.
   std::uint8_t* many = nullptr;            // [moe_many_bytes()], which may hold anything between launches
   std::uint32_t* many_counters = nullptr;  // [moe_many_counters()], 0 between launches
@@ -52,9 +52,8 @@ struct MoeCudaArgs {
   int top_k = 0;                             // 1 .. moe_cuda_max_top_k
   const std::int32_t* expert_ids = nullptr;  // [tokens, top_k]; -1: none
   const float* expert_weights = nullptr;     // [tokens, top_k]
-  // [tokens, hidden]; null: workspace.products and the counter are left to the next kernel, which adds a
-  // token's experts itself (ExpertParts of ops/rms_norm/cuda). The path for few tokens then takes one
-  // launch's.
+  // [tokens, hidden]; null: workspace.products are left to the next kernel, which adds a token's experts
+  // itself (ExpertParts of ops/rms_norm/cuda). The path for few tokens then takes one launch's.
   float* out = nullptr;
   MoeCudaWorkspace workspace;
   int blocks = 0;  // at most the multiprocessors; 0: one on each

@@ -48,7 +48,7 @@ using ManyTokens = Tiling<Layout, 8, 5, 7, moe_many_widths_of_many>;
 
 // Calls visit(block, count) for the k64 blocks of each stage in turn; no stage crosses the border of a chunk.
 template <class Visit>
-__host__ __device__ __forceinline__ void for_stages(const KChunks& chunks, const Visit& visit) {
+__device__ __forceinline__ void for_stages(const KChunks& chunks, const Visit& visit) {
   for (const KChunk& chunk : chunks.chunk) {
     int block = chunk.begin;
     for (int stage = 0; block < chunk.begin + chunk.blocks; ++stage) {

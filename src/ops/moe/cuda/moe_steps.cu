@@ -10,17 +10,16 @@ namespace {
 
 constexpr int combine_threads = 128;
 
-// out[token] = the sum over its experts, four columns a thread. Bytes: 4 x hidden x (top_k + 1) a token. It
-// also resets the counter at which the blocks met. most_choices: as many rows' loads are on their way.
+// out[token] = the sum over its experts, four columns a thread. Bytes: 4 x hidden x (top_k + 1) a token.
+// most_choices: as many rows' loads are on their way.
 template <int most_choices>
 __global__ void __launch_bounds__(combine_threads)
     moe_combine(const float* products, const std::int32_t* expert_ids, const float* expert_weights, int top_k,
-                int hidden, float* out, std::uint32_t* arrived) {
+                int hidden, float* out) {
   ptx::grid_launch_dependents();
   const int token = static_cast<int>(blockIdx.y);
   const int column = (static_cast<int>(blockIdx.x) * combine_threads + static_cast<int>(threadIdx.x)) * 4;
   ptx::grid_dependency_wait();
-  if (blockIdx.x == 0 && token == 0 && threadIdx.x == 0) *arrived = 0;
   if (column >= hidden) return;
   // All loads before the first sum, so that their latencies are one; a choice of no expert has a row too.
   std::int32_t ids[most_choices];
@@ -79,7 +78,7 @@ void launch_moe_combine(const MoeCudaArgs& args, int hidden, cudaStream_t stream
        .overlaps = true},
       args.top_k <= 8 ? moe_combine<8> : moe_combine<moe_cuda_max_top_k>,
       static_cast<const float*>(args.workspace.products), args.expert_ids, args.expert_weights, args.top_k,
-      hidden, args.out, args.workspace.arrived);
+      hidden, args.out);
 }
 
 }  // namespace nibble

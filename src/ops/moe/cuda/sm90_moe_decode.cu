@@ -172,8 +172,7 @@ __device__ __forceinline__ void finish(const DecodeParams<Layout>& params, int s
 __device__ void meet_grid(std::uint32_t* arrived, std::uint32_t* stuck) {
   __syncthreads();  // this block's h is stored
   if (threadIdx.x == 0) {
-    ptx::count_up_release(arrived);
-    ptx::await_count(arrived, gridDim.x, stuck, Stuck::expert_grid);
+    ptx::meet_blocks(arrived, gridDim.x, blockIdx.x == 0, stuck, Stuck::expert_grid);
   }
   __syncthreads();  // the others read h after thread 0 has seen it
 }

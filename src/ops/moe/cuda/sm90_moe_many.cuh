@@ -319,17 +319,16 @@ Status launch_products(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaA
                         .chunks = k_chunks(matrix.shape, Tiles::blocks),
                         .factor = matrix.factor(),
                         .row_items = (matrix.shape.granules() + Tiles::granules - 1) / Tiles::granules};
-    bool has_map[Tiles::blocks] = {};
-    for_stages(made.chunks, [&](int, int count) {
-      if (has_map[count - 1]) return;
-      has_map[count - 1] = true;
-      made.weights[count - 1] = ptx::box_map({.matrix = matrix.data,
-                                              .block_bytes = granule_block_bytes<typename Tiles::Layout>,
-                                              .blocks = matrix.shape.blocks(),
-                                              .rows = matrix.experts * matrix.shape.granules(),
-                                              .box_blocks = count,
-                                              .box_rows = Tiles::granules});
-    });
+    for (int count = 1; count <= Tiles::blocks; ++count) {
+      if (!made.chunks.has_stage_of(count)) continue;
+      const ptx::Boxes stages{.matrix = matrix.data,
+                              .block_bytes = granule_block_bytes<typename Tiles::Layout>,
+                              .blocks = matrix.shape.blocks(),
+                              .rows = matrix.experts * matrix.shape.granules(),
+                              .box_blocks = count,
+                              .box_rows = Tiles::granules};
+      made.weights[count - 1] = ptx::box_map(stages);
+    }
     return made;
   };
   constexpr int shared_bytes = static_cast<int>(sizeof(Shared<Tiles>));

@@ -77,7 +77,6 @@ __global__ void __launch_bounds__(norm_threads, of_experts ? 1 : 3)
     if (column < hidden) weights[pass] = *reinterpret_cast<const uint4*>(args.weight + column);
   }
   if (real) ptx::grid_dependency_wait();
-  if (real && row == 0 && threadIdx.x == 0 && args.experts.arrived != nullptr) *args.experts.arrived = 0;
   float own = 0;
 #pragma unroll 1
   for (int column = first; column < hidden; column += norm_passes * norm_pass_columns) {

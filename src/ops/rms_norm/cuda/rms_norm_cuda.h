@@ -23,7 +23,6 @@ struct ExpertParts {
   const std::int32_t* expert_ids = nullptr;  // [rows, top_k]; -1: none
   const float* expert_weights = nullptr;     // [rows, top_k]
   int top_k = 0;
-  std::uint32_t* arrived = nullptr;  // of the expert layer's workspace; set to 0 for its next launch
 };
 
 // All pointers are to device memory.

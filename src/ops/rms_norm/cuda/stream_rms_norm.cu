@@ -96,7 +96,6 @@ __global__ void __launch_bounds__(norm_threads, 3)
   __syncthreads();  // the barriers are ready
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
-  if (blockIdx.x == 0 && thread == 0 && args.experts.arrived != nullptr) *args.experts.arrived = 0;
   if (thread == 0) {
     int row = first_row;
     for (int i = 0; i < stages && row < args.rows; ++i, row = next_row(row))

@@ -22,4 +22,15 @@ inline void await_count(unsigned* counter, unsigned count, std::uint32_t* note, 
   }
 }
 
+inline void meet_blocks(unsigned* word, unsigned blocks, bool first_block, std::uint32_t* note,
+                        Stuck waiting_for) {
+  constexpr unsigned turn = 1u << 31;
+  const unsigned own = first_block ? turn - (blocks - 1) : 1, before = add_acquire_release(word, own);
+  unsigned now = before + own;
+  for (unsigned polls = 0; ((now ^ before) & turn) == 0; ++polls) {
+    if (polls == give_up_polls) give_up(note, waiting_for);
+    now = load_acquire(word);
+  }
+}
+
 }  // namespace nibble::ptx
