@@ -19,8 +19,8 @@ constexpr std::size_t most_experts = 1024;  // tensors of experts, two a layer
 Result<WeightPlacing> WeightPlacing::begin(WeightFeed& feed, cudaStream_t stream) {
   WeightPlacing placing(feed, stream);
   NIBBLE_ASSIGN(placing.staging_, DeviceBuffer::allocate(staging_bytes));
-  NIBBLE_ASSIGN(placing.largest_, DeviceBuffer::allocate(most_experts * sizeof(std::uint32_t)));
-  placing.largest_.fill(0);
+  NIBBLE_ASSIGN(placing.ranges_, DeviceBuffer::allocate(most_experts * sizeof(Mxfp4ScaleRange)));
+  placing.ranges_.fill(0);
   return placing;
 }
 
@@ -133,21 +133,31 @@ Status WeightPlacing::place_experts(const PlacedExperts& placed, std::size_t ind
                      first * block_bytes, count * block_bytes, blocks, stream_));
     NIBBLE_RETURN_IF_ERROR(feed_->queue({placed.name + "_scales", DType::u8, {experts, rows, groups}},
                                         first * scale_bytes, count * scale_bytes, scales, stream_));
-    NIBBLE_RETURN_IF_ERROR(repack_mxfp4_cuda(reinterpret_cast<const std::uint8_t*>(blocks),
-                                             reinterpret_cast<const std::uint8_t*>(scales),
-                                             static_cast<int>(count), to.shape, to.exponent_shift,
-                                             const_cast<std::uint8_t*>(to.data) + first * to.shape.bytes(),
-                                             largest_.as<std::uint32_t>() + index, stream_));
+    NIBBLE_RETURN_IF_ERROR(
+        repack_mxfp4_cuda({.blocks = reinterpret_cast<const std::uint8_t*>(blocks),
+                           .scales = reinterpret_cast<const std::uint8_t*>(scales),
+                           .experts = static_cast<int>(count),
+                           .shape = to.shape,
+                           .exponent_shift = to.exponent_shift,
+                           .out = const_cast<std::uint8_t*>(to.data) + first * to.shape.bytes(),
+                           .range = ranges_.as<Mxfp4ScaleRange>() + index},
+                          stream_));
   }
   return {};
 }
 
 Status WeightPlacing::finish() {
   cuda_check(cudaStreamSynchronize(stream_));
-  std::vector<std::uint32_t> largest(most_experts);
-  largest_.copy_to(std::span(largest));
+  std::vector<Mxfp4ScaleRange> ranges(most_experts);
+  ranges_.copy_to(std::span(ranges));
   for (std::size_t i = 0; i < experts_.size(); ++i) {
-    const int shift = granule_exponent_shift(static_cast<std::uint8_t>(largest[i]));
+    if (!granule_scales_fit(ranges[i])) {
+      return invalid_argument("the scales of " + experts_[i].name + "_scales go from 2^" +
+                              std::to_string(ranges[i].least() - 127) + " to 2^" +
+                              std::to_string(static_cast<int>(ranges[i].largest) - 127) +
+                              ", too far apart for the GPU's kernels; give --device cpu");
+    }
+    const int shift = granule_exponent_shift(ranges[i]);
     if (shift == experts_[i].to->exponent_shift) continue;
     experts_[i].to->exponent_shift = shift;
     NIBBLE_RETURN_IF_ERROR(place_experts(experts_[i], i));

@@ -35,7 +35,8 @@ class WeightPlacing {
   // Parts of `part` columns, each `apart` columns behind the one before, with zeros between them.
   Status spread_columns(const std::string& name, std::int64_t rows, std::int64_t cols, std::int64_t part,
                         std::int64_t apart, const DenseTiles& to);
-  // Tensors name_blocks and name_scales. `to` lives until finish(), which may set its exponent_shift.
+  // Tensors name_blocks and name_scales. `to` lives until finish(), which may set its exponent_shift, or
+  // refuse scales that lie too far apart for the kernels.
   Status experts(const std::string& name, Mxfp4Granules& to);
   // Returns when everything is where it belongs.
   Status finish();
@@ -50,13 +51,13 @@ class WeightPlacing {
   // Rows [first, first + count) of a matrix [rows, cols] to row to_row of the tiles.
   Status place_rows(const StoredShape& tensor, std::int64_t first, std::int64_t count, const DenseTiles& to,
                     std::int64_t to_row);
-  // With the largest scale to `index` of largest_.
+  // With the range of scales to `index` of ranges_.
   Status place_experts(const PlacedExperts& placed, std::size_t index);
 
   WeightFeed* feed_;
   cudaStream_t stream_;
   DeviceBuffer staging_;
-  DeviceBuffer largest_;  // [most_experts] largest scale bytes
+  DeviceBuffer ranges_;  // [most_experts] of Mxfp4ScaleRange
   std::vector<PlacedExperts> experts_;
 };
 

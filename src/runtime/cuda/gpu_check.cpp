@@ -103,11 +103,15 @@ Result<std::string> check_experts() {
     for (std::uint8_t& scale : scales) scale = static_cast<std::uint8_t>(119 + (numbers.next() >> 30));
     NIBBLE_ASSIGN(DeviceBuffer device_blocks, on_device(blocks));
     NIBBLE_ASSIGN(DeviceBuffer device_scales, on_device(scales));
-    NIBBLE_ASSIGN(DeviceBuffer largest, zeroed(4));
+    NIBBLE_ASSIGN(DeviceBuffer range, zeroed(sizeof(Mxfp4ScaleRange)));
     NIBBLE_ASSIGN(DeviceBuffer out, DeviceBuffer::allocate(experts * shape.bytes()));
-    NIBBLE_RETURN_IF_ERROR(repack_mxfp4_cuda(device_blocks.as<std::uint8_t>(),
-                                             device_scales.as<std::uint8_t>(), experts, shape, 0,
-                                             out.as<std::uint8_t>(), largest.as<std::uint32_t>(), nullptr));
+    NIBBLE_RETURN_IF_ERROR(repack_mxfp4_cuda({.blocks = device_blocks.as<std::uint8_t>(),
+                                              .scales = device_scales.as<std::uint8_t>(),
+                                              .experts = experts,
+                                              .shape = shape,
+                                              .out = out.as<std::uint8_t>(),
+                                              .range = range.as<Mxfp4ScaleRange>()},
+                                             nullptr));
     cuda_check(cudaDeviceSynchronize());
     return out;
   };

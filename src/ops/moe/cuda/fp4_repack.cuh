@@ -32,16 +32,18 @@ struct Fp4Repack {
   }
 };
 
-// A lane's codes in a row, zeros past the end of K.
-template <class Layout>
+// A lane's codes in a row, zeros past the end of K. Calls see(scale) if one of them is not a zero.
+template <class Layout, class See>
 __device__ __forceinline__ void load_codes_of_row(const Fp4Repack<Layout>& repack, std::size_t row, int col,
-                                                  std::uint8_t (&codes)[8]) {
+                                                  std::uint8_t (&codes)[8], const See& see) {
   uint2 bytes = make_uint2(0, 0);
   if (col < repack.shape.cols) {
     const int groups = repack.shape.cols / Layout::scale_group;
-    const CodeChange change = repack.packing.change(repack.scales[row * groups + col / Layout::scale_group]);
+    const std::uint8_t scale = repack.scales[row * groups + col / Layout::scale_group];
+    const CodeChange change = repack.packing.change(scale);
     const std::uint32_t keep = change.keep * 0x01010101u, flip = change.flip * 0x01010101u;
     bytes = *reinterpret_cast<const uint2*>(repack.codes + (row * repack.shape.cols + col) / 2);
+    if (((bytes.x | bytes.y) & 0x77777777u) != 0) see(scale);
     bytes = make_uint2((bytes.x & keep) ^ flip, (bytes.y & keep) ^ flip);
   }
 #pragma unroll
@@ -51,7 +53,7 @@ __device__ __forceinline__ void load_codes_of_row(const Fp4Repack<Layout>& repac
   }
 }
 
-// A warp a k64 block of a granule. Calls see(scale) for each of the checkpoint's scales.
+// A warp a k64 block of a granule. Calls see(scale) for each scale over codes that are not all zero.
 template <class Layout, class See>
 __device__ __forceinline__ void repack_blocks(const Fp4Repack<Layout>& repack, const See& see) {
   constexpr int scales = granule_scales<Layout>, pair_scales = 2 * scales;
@@ -68,8 +70,8 @@ __device__ __forceinline__ void repack_blocks(const Fp4Repack<Layout>& repack, c
     const std::size_t first_row = granule * granule_rows, row = first_row + 2 * g;
     const int col = block * granule_k + t * 16;
     std::uint8_t even[8], odd[8];
-    load_codes_of_row(repack, repack.from_row(expert, row), col, even);
-    load_codes_of_row(repack, repack.from_row(expert, row + 1), col, odd);
+    load_codes_of_row(repack, repack.from_row(expert, row), col, even, see);
+    load_codes_of_row(repack, repack.from_row(expert, row + 1), col, odd, see);
     const LaneCodes codes = pack_lane(even, odd);
     std::uint8_t* base = repack.out + expert * shape.bytes() + granule * shape.granule_bytes();
     const GranulePlace place = granule_place<Layout>(block);
@@ -81,7 +83,6 @@ __device__ __forceinline__ void repack_blocks(const Fp4Repack<Layout>& repack, c
       const std::size_t of_row = repack.from_row(expert, first_row + i / pair_scales * 2 + i % 2);
       const std::uint8_t scale = group < groups ? repack.scales[of_row * groups + group] : 0;
       base[place.scales + i] = repack.packing.stored(scale);
-      see(scale);
     }
   }
 }

@@ -43,11 +43,16 @@ inline constexpr int granule_k = 64;  // of K, in a block
 inline constexpr int granule_k_chunks = 3;
 inline constexpr int granule_code_bytes = 512;  // of a k64 block
 
+// Of a granule's even rows and of its odd ones: gates and up projections may differ.
+struct alignas(8) PairFactors {
+  float even, odd;
+};
+
 // A layout is a type with
 //   scale_group          weights along K that share a scale: 16 or 32
 //   multiplier(stored)   of a stored scale byte: the bfloat16, in both halves, that placed pairs are
 //                        multiplied by; that product is exact
-//   SumFactor            what the sums are multiplied by, of(expert)
+//   SumFactor            what the sums are multiplied by, PairFactors of(expert)
 //   ScalePacking         stored(scale) of a checkpoint's scale, change(scale) of the codes it belongs to
 template <class Layout>
 inline constexpr int granule_scales = granule_k / Layout::scale_group;  // of a row in a k64 block

@@ -108,15 +108,22 @@ constexpr std::size_t moe_many_bytes(int slots, int experts, const Shape& gate_u
              static_cast<std::size_t>(gate_up.padded_cols() + down.padded_cols());
 }
 
-// Queues the re-laying of `experts` matrices from the checkpoint's layout: blocks [experts, rows, cols / 32,
-// 16], scales [experts, rows, cols / 32], out [experts, shape.bytes()]. *largest_scale (on the device, zeroed
-// before) becomes the largest scale byte below 255: where granule_exponent_shift of it differs from
-// exponent_shift, pack again with that.
-Status repack_mxfp4_cuda(const std::uint8_t* blocks, const std::uint8_t* scales, int experts,
-                         Mxfp4GranuleShape shape, int exponent_shift, std::uint8_t* out,
-                         std::uint32_t* largest_scale, cudaStream_t stream);
+// Queues the re-laying of matrices from a checkpoint's rows into granules; all pointers are to device memory.
+struct Mxfp4Repack {
+  const std::uint8_t* blocks = nullptr;  // [experts, rows, cols / 32, 16]; at a multiple of 8
+  const std::uint8_t* scales = nullptr;  // [experts, rows, cols / 32]
+  int experts = 0;
+  Mxfp4GranuleShape shape;
+  // The rows of gate_proj lie before those of up_proj, which become the even and the odd ones.
+  bool halves = false;
+  int exponent_shift = 0;
+  std::uint8_t* out = nullptr;  // [experts, shape.bytes()]
+  // Zeroed before the first of a matrix's parts. Where granule_exponent_shift of it differs from
+  // exponent_shift, pack again with that; where granule_scales_fit says no, it cannot be packed.
+  Mxfp4ScaleRange* range = nullptr;
+};
+Status repack_mxfp4_cuda(const Mxfp4Repack& repack, cudaStream_t stream);
 
-// Matrices of NVFP4 in a checkpoint's rows, all pointers to device memory.
 struct Nvfp4Repack {
   const std::uint8_t* codes = nullptr;   // [experts, rows, cols / 2]: weight_packed; at a multiple of 8
   const std::uint8_t* scales = nullptr;  // E4M3 [experts, rows, cols / 16]: weight_scale

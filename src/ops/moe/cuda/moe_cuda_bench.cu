@@ -62,7 +62,7 @@ __global__ void fill_granules(std::uint32_t* words, GranuleShapeOf<Layout> shape
   }
 }
 
-float tensor_scale(std::mt19937&) { return 0.001f; }
+PairFactors tensor_scale(std::mt19937&) { return {0.001f, 0.001f}; }
 float logit(std::mt19937& random) { return std::normal_distribution<float>()(random); }
 
 // What 36 layers work on; inputs, outputs and the workspace are the same for all.
@@ -108,7 +108,8 @@ struct Bench {
 
   Granules granules(const std::uint8_t* at, const GranuleShapeOf<Layout>& shape) {
     Granules made{at, experts, shape};
-    if constexpr (std::is_same_v<Granules, Nvfp4Granules>) made.tensor_scales = tensor_scales.as<float>();
+    if constexpr (std::is_same_v<Granules, Nvfp4Granules>)
+      made.tensor_scales = tensor_scales.as<PairFactors>();
     return made;
   }
 

@@ -24,6 +24,7 @@ struct Mxfp4Weights {
   Shape shape;
   int exponent_shift = 0;
   DeviceBuffer granules;
+  Mxfp4ScaleRange range;  // as the device found it
 
   Mxfp4Weights(std::mt19937& random, int experts, int rows, int cols)
       : host(random, experts, rows, cols), shape{rows, cols} {}
@@ -31,18 +32,28 @@ struct Mxfp4Weights {
   void upload() {
     const DeviceBuffer blocks = on_device(host.blocks), scales = on_device(host.scales);
     granules = device_bytes(shape.bytes() * host.experts.size(), 0xcd);
-    DeviceBuffer largest = device_bytes(4, 0);
-    const Status status = repack_mxfp4_cuda(
-        reinterpret_cast<const std::uint8_t*>(blocks.data()),
-        reinterpret_cast<const std::uint8_t*>(scales.data()), static_cast<int>(host.experts.size()), shape,
-        exponent_shift, granules.as<std::uint8_t>(), largest.as<std::uint32_t>(), nullptr);
+    DeviceBuffer found = device_bytes(sizeof range, 0);
+    const Status status = repack_mxfp4_cuda({.blocks = reinterpret_cast<const std::uint8_t*>(blocks.data()),
+                                             .scales = reinterpret_cast<const std::uint8_t*>(scales.data()),
+                                             .experts = static_cast<int>(host.experts.size()),
+                                             .shape = shape,
+                                             .exponent_shift = exponent_shift,
+                                             .out = granules.as<std::uint8_t>(),
+                                             .range = found.as<Mxfp4ScaleRange>()},
+                                            nullptr);
     NIBBLE_CHECK(status.ok(), status.message());
-    std::uint32_t found = 0, expected = 0;
-    largest.copy_to(std::span(&found, 1));
-    for (const std::uint8_t scale : host.scales) {
-      if (scale != E8m0::nan_bits) expected = std::max(expected, std::uint32_t{scale});
+    found.copy_to(std::span(&range, 1));
+    Mxfp4ScaleRange expected;
+    for (std::size_t i = 0; i < host.scales.size(); ++i) {
+      const auto codes = host.blocks.begin() + static_cast<std::ptrdiff_t>(i * mxfp4_block_bytes);
+      if (host.scales[i] == E8m0::nan_bits) continue;
+      if (std::all_of(codes, codes + mxfp4_block_bytes, [](std::uint8_t two) { return (two & 0x77) == 0; }))
+        continue;
+      expected.largest = std::max(expected.largest, std::uint32_t{host.scales[i]});
+      expected.below_nan = std::max(expected.below_nan, 255u - host.scales[i]);
     }
-    EXPECT_EQ(found, expected);
+    EXPECT_EQ(range.largest, expected.largest);
+    EXPECT_EQ(range.below_nan, expected.below_nan);
   }
   Granules view() {
     return {granules.as<std::uint8_t>(), static_cast<int>(host.experts.size()), shape, exponent_shift};
@@ -59,6 +70,7 @@ struct Nvfp4Weights {
 
   RandomNvfp4 host;
   Shape shape;
+  float of_odd_rows = 0.37f;  // their tensor scale, of that of the even ones
   DeviceBuffer granules, tensor_scales;
 
   Nvfp4Weights(std::mt19937& random, int experts, int rows, int cols)
@@ -66,7 +78,9 @@ struct Nvfp4Weights {
 
   void upload(bool halves = false) {
     DeviceBuffer codes = on_device(host.codes), scales = on_device(host.scales);
-    tensor_scales = on_device(host.tensor_scales);
+    std::vector<PairFactors> factors;
+    for (const float scale : host.tensor_scales) factors.push_back({scale, scale * of_odd_rows});
+    tensor_scales = on_device(factors);
     granules = device_bytes(shape.bytes() * host.tensor_scales.size(), 0xcd);
     const Status status = repack_nvfp4_cuda({.codes = codes.as<std::uint8_t>(),
                                              .scales = scales.as<std::uint8_t>(),
@@ -77,7 +91,9 @@ struct Nvfp4Weights {
                                             nullptr);
     NIBBLE_CHECK(status.ok(), status.message());
   }
-  Granules view() { return {granules.as<std::uint8_t>(), host.experts(), shape, tensor_scales.as<float>()}; }
+  Granules view() {
+    return {granules.as<std::uint8_t>(), host.experts(), shape, tensor_scales.as<PairFactors>()};
+  }
   void pack(int expert, std::span<std::uint8_t> out) const {
     pack_nvfp4_granules(host.codes_of(expert), host.scales_of(expert), shape, out);
   }
@@ -194,7 +210,8 @@ struct MoeTestLayer {
     if constexpr (std::is_same_v<Weights, Nvfp4Weights>) {
       const auto product_of = [](const Weights& matrices) {
         return [&](int expert, int row, const float* inputs) {
-          return exact_product(matrices.host, expert, row, inputs);
+          return exact_product(matrices.host, expert, row, inputs) *
+                 (row % 2 == 0 ? 1 : double{matrices.of_odd_rows});
         };
       };
       const std::vector<double> exact =

@@ -13,7 +13,7 @@ TEST_F(MoeFormatsOnTheGpu, Mxfp4HoldsAtTheExtremesOfTheScale) {
     for (std::uint8_t& scale : layer.down.host.scales)
       scale = static_cast<std::uint8_t>(top - static_cast<int>(random() % 100));
     layer.down.exponent_shift = layer.gate_up.exponent_shift =
-        granule_exponent_shift(static_cast<std::uint8_t>(top));
+        granule_exponent_shift({.largest = static_cast<unsigned>(top), .below_nan = 255});
     layer.upload();
     const std::vector<Bf16> x = random_bf16(random, 4 * 64);
     const MoeRouting routing(random, 4, 2, 1);
@@ -21,6 +21,31 @@ TEST_F(MoeFormatsOnTheGpu, Mxfp4HoldsAtTheExtremesOfTheScale) {
                              layer.on_cpu(x, routing.ids, routing.weights)),
               3e-3);
   }
+}
+
+// As a checkpoint may have it: what a scale over zeros is says nothing.
+TEST_F(MoeFormatsOnTheGpu, AScaleOverZerosMovesNoOtherWeightsBits) {
+  std::mt19937 random(15);
+  MoeTestLayer<Mxfp4Weights> layer(random, 2, 1, 64, 64);
+  for (Mxfp4Weights* matrix : {&layer.gate_up, &layer.down}) {
+    for (int i = 0; i < mxfp4_block_bytes; ++i)  // zeros of both signs
+      matrix->host.blocks[static_cast<std::size_t>(5 * mxfp4_block_bytes + i)] = i % 2 == 0 ? 0x80 : 0x08;
+  }
+  const std::vector<Bf16> x = random_bf16(random, 4 * 64);
+  const MoeRouting routing(random, 4, 2, 1);
+  std::vector<float> found[2];
+  for (const bool wild : {false, true}) {
+    for (Mxfp4Weights* matrix : {&layer.gate_up, &layer.down}) matrix->host.scales[5] = wild ? 254 : 120;
+    layer.upload();
+    for (Mxfp4Weights* matrix : {&layer.gate_up, &layer.down}) {
+      EXPECT_EQ(granule_exponent_shift(matrix->range), 0);
+      EXPECT_LT(matrix->range.largest, 128u);
+    }
+    found[wild] = layer.on_gpu(x, routing.ids, routing.weights);
+    EXPECT_EQ(layer.on_gpu(x, routing.ids, routing.weights, 0, true), found[wild]);
+  }
+  EXPECT_EQ(found[0], found[1]);
+  EXPECT_LT(relative_error(found[1], layer.on_cpu(x, routing.ids, routing.weights)), 1e-3);
 }
 
 // h is 7 x_i where x is one of the unit vectors, so that outputs are columns of `down`: gate_up's gates are
@@ -34,6 +59,7 @@ TEST_F(MoeFormatsOnTheGpu, Nvfp4MultipliesAllCodesByAllScalesExactly) {
     std::fill(up.codes.begin(), up.codes.end(), std::uint8_t{0});
     std::fill(up.scales.begin(), up.scales.end(), E4m3::from_float(1).bits);
     up.tensor_scales = {1};
+    layer.gate_up.of_odd_rows = layer.down.of_odd_rows = 1;
     down.tensor_scales = {0.0123f};
     const std::uint8_t one = E2m1::from_float(1).bits;
     for (std::size_t i = 0; i < width; ++i) {

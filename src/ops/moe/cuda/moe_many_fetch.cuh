@@ -69,7 +69,7 @@ __device__ __forceinline__ Awaited fill_item(const ManyParams<Tiles>& params, co
   item.granule = granule;
   item.granules = product.shape.granules();
   item.h_columns = down.cols;
-  item.scale = product.factor.of(tile.expert);
+  item.factors = product.factor.of(tile.expert);
   item.unit = params.unit;
   item.biased = product.bias != nullptr;
   item.row = tile.expert * product.shape.granules() + granule;

@@ -75,7 +75,7 @@ struct alignas(16) Item {
   KChunks chunks;
   std::int32_t granule, granules;  // the first of this item; all of the matrix
   std::int32_t h_columns;
-  float scale;  // of the sums
+  PairFactors factors;  // of the sums
   GatedUnit unit;
   bool biased;                 // else there is nothing in `bias`
   std::int32_t row;            // of the first granule among all experts'

@@ -21,10 +21,26 @@ NIBBLE_HOST_DEVICE constexpr std::uint8_t granule_scale_byte(std::uint8_t scale,
   return static_cast<std::uint8_t>(field < 0 ? 0 : field > 254 ? 254 : field);
 }
 
-// The shift that keeps a matrix's largest scale within a bfloat16 multiplier: 0 for scales up to 2. Weights
-// whose scale is below 2^-133 of the largest then lose bits; no others do.
-constexpr int granule_exponent_shift(std::uint8_t largest_scale) {
-  return largest_scale > 128 ? int{largest_scale} - 128 : 0;
+// Of scales over codes that are not all zero, and not NaN: over zeros any scale says the same. All zero where
+// none was seen.
+struct Mxfp4ScaleRange {
+  std::uint32_t largest = 0;
+  std::uint32_t below_nan = 0;  // 255 less the least
+
+  constexpr int least() const { return 255 - static_cast<int>(below_nan); }
+};
+
+// The shift that keeps a matrix's largest scale within a bfloat16 multiplier: 0 for scales up to 2.
+constexpr int granule_exponent_shift(const Mxfp4ScaleRange& range) {
+  return range.largest > 128 ? static_cast<int>(range.largest) - 128 : 0;
+}
+
+// Shifted weights are smaller than what they stand for by up to 2^126. As far below the largest as this no
+// bit of theirs or of their products' sums is lost, unless activations are below 2^-40.
+inline constexpr int granule_scale_span = 86;
+constexpr bool granule_scales_fit(const Mxfp4ScaleRange& range) {
+  return granule_exponent_shift(range) == 0 ||
+         static_cast<int>(range.largest) - range.least() <= granule_scale_span;
 }
 
 struct Mxfp4GranuleLayout {
@@ -37,7 +53,7 @@ struct Mxfp4GranuleLayout {
 
   struct SumFactor {  // 2^exponent_shift
     float value;
-    NIBBLE_HOST_DEVICE constexpr float of(int) const { return value; }
+    NIBBLE_HOST_DEVICE constexpr PairFactors of(int) const { return {value, value}; }
   };
 
   struct ScalePacking {

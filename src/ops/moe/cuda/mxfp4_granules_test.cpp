@@ -113,7 +113,7 @@ TEST(Mxfp4Granules, ShiftTheExponentsOfAMatrixWithLargerScales) {
   RandomMxfp4 matrices(random, 1, 16, 64);
   for (std::uint8_t& scale : matrices.scales) scale = static_cast<std::uint8_t>(121 + random() % 80);
   matrices.scales[3] = 254;
-  const int shift = granule_exponent_shift(254);
+  const int shift = granule_exponent_shift({.largest = 254, .below_nan = 255 - 121});
   const Packed packed(matrices, shift);
   std::vector<float> exact(64);
   for (int row = 0; row < 16; ++row) {
@@ -128,6 +128,18 @@ TEST(Mxfp4Granules, ShiftTheExponentsOfAMatrixWithLargerScales) {
       }
     }
   }
+}
+
+TEST(Mxfp4Granules, TakeScalesUpToTwoAsTheyAreAndLargerOnesNotTooFarFromTheOthers) {
+  const auto range = [](unsigned least, unsigned largest) {
+    return Mxfp4ScaleRange{.largest = largest, .below_nan = 255 - least};
+  };
+  EXPECT_EQ(granule_exponent_shift(range(0, 128)), 0);
+  EXPECT_TRUE(granule_scales_fit(range(0, 128)));
+  EXPECT_TRUE(granule_scales_fit({}));  // of nothing but zeros
+  EXPECT_EQ(granule_exponent_shift(range(120, 200)), 72);
+  EXPECT_TRUE(granule_scales_fit(range(120, 200)));
+  EXPECT_FALSE(granule_scales_fit(range(120, 254)));
 }
 
 TEST(Mxfp4Granules, KeepANotANumberOfTheScale) {

@@ -5,29 +5,33 @@ namespace nibble {
 namespace {
 
 __global__ void __launch_bounds__(repack_threads)
-    mxfp4_repack(const __grid_constant__ Fp4Repack<Mxfp4GranuleLayout> repack, std::uint32_t* largest_scale) {
-  std::uint32_t largest = 0;
+    mxfp4_repack(const __grid_constant__ Fp4Repack<Mxfp4GranuleLayout> repack, Mxfp4ScaleRange* range) {
+  std::uint32_t largest = 0, below_nan = 0;
   repack_blocks(repack, [&](std::uint8_t scale) {
-    if (scale != E8m0::nan_bits) largest = max(largest, static_cast<std::uint32_t>(scale));
+    if (scale == E8m0::nan_bits) return;
+    largest = max(largest, static_cast<std::uint32_t>(scale));
+    below_nan = max(below_nan, 255u - scale);
   });
   largest = __reduce_max_sync(0xffffffffu, largest);
-  if (threadIdx.x % 32 == 0) atomicMax(largest_scale, largest);
+  below_nan = __reduce_max_sync(0xffffffffu, below_nan);
+  if (threadIdx.x % 32 == 0) {
+    atomicMax(&range->largest, largest);
+    atomicMax(&range->below_nan, below_nan);
+  }
 }
 
 }  // namespace
 
-Status repack_mxfp4_cuda(const std::uint8_t* blocks, const std::uint8_t* scales, int experts,
-                         Mxfp4GranuleShape shape, int exponent_shift, std::uint8_t* out,
-                         std::uint32_t* largest_scale, cudaStream_t stream) {
-  NIBBLE_RETURN_IF_ERROR(check_granule_shape(shape, "MXFP4"));
-  const Fp4Repack<Mxfp4GranuleLayout> repack{.codes = blocks,
-                                             .scales = scales,
-                                             .experts = experts,
-                                             .shape = shape,
-                                             .halves = false,
-                                             .packing = {exponent_shift},
-                                             .out = out};
-  launch_kernel(repack_launch(repack, stream), mxfp4_repack, repack, largest_scale);
+Status repack_mxfp4_cuda(const Mxfp4Repack& repack, cudaStream_t stream) {
+  NIBBLE_RETURN_IF_ERROR(check_granule_shape(repack.shape, "MXFP4"));
+  const Fp4Repack<Mxfp4GranuleLayout> args{.codes = repack.blocks,
+                                           .scales = repack.scales,
+                                           .experts = repack.experts,
+                                           .shape = repack.shape,
+                                           .halves = repack.halves,
+                                           .packing = {repack.exponent_shift},
+                                           .out = repack.out};
+  launch_kernel(repack_launch(args, stream), mxfp4_repack, args, repack.range);
   return {};
 }
 

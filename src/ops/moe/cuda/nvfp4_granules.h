@@ -30,8 +30,10 @@ struct Nvfp4GranuleLayout {
   }
 
   struct SumFactor {
-    const float* tensor_scales;  // [experts]
-    NIBBLE_HOST_DEVICE constexpr float of(int expert) const { return 128.0f * tensor_scales[expert]; }
+    const PairFactors* tensor_scales;  // [experts]
+    NIBBLE_HOST_DEVICE constexpr PairFactors of(int expert) const {
+      return {128.0f * tensor_scales[expert].even, 128.0f * tensor_scales[expert].odd};
+    }
   };
 
   // What a stored scale lacks, the codes have: a negative scale turns their signs, one of zero leaves nothing
@@ -62,9 +64,9 @@ struct Nvfp4Granules {
   const std::uint8_t* data = nullptr;  // [experts, shape.bytes()]
   int experts = 0;
   Nvfp4GranuleShape shape;
-  // [experts]: what a value is multiplied by, below 2^120. 1 / weight_global_scale of compressed-tensors,
-  // weight_scale_2 of ModelOpt.
-  const float* tensor_scales = nullptr;
+  // [experts]: what a value is multiplied by, below 2^120; of gates and up projections, or twice the same.
+  // 1 / weight_global_scale of compressed-tensors, weight_scale_2 of ModelOpt.
+  const PairFactors* tensor_scales = nullptr;
 
   Layout::SumFactor factor() const { return {tensor_scales}; }
 };

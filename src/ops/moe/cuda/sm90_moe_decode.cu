@@ -336,13 +336,14 @@ struct Worker {
     }
     const float even_bias = __uint_as_float(unfinished.bias << 16),
                 odd_bias = __uint_as_float(unfinished.bias & 0xffff0000u);
+    const PairFactors factors = product.factor.of(unfinished.expert);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int column = lane % 4 * 2 + half;
       if (column >= unfinished.tokens) break;
       finish(params, second, groups.slots[unfinished.first_slot + column], unfinished.row,
-             __fmul_rn(half == 0 ? total.x : total.y, product.factor.of(unfinished.expert)) + even_bias,
-             __fmul_rn(half == 0 ? total.z : total.w, product.factor.of(unfinished.expert)) + odd_bias);
+             __fmul_rn(half == 0 ? total.x : total.y, factors.even) + even_bias,
+             __fmul_rn(half == 0 ? total.z : total.w, factors.odd) + odd_bias);
     }
     __syncwarp();  // the next products need all lanes at once
   }

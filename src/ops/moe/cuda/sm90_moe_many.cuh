@@ -65,15 +65,15 @@ __device__ __forceinline__ void store_h(const Item& item, int granule, int lane,
            moe_tile_offset(width, column, element % granule_k);
   };
   std::uint8_t* const to = place(granule * (granule_rows / 2) + g / 2 * 2);
-  const float scale = item.scale;
+  const PairFactors factors = item.factors;
   const GatedUnit unit = item.unit;
 #pragma unroll
   for (int j = 0; j < width / 8; ++j) {
     float h[2];
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      h[c] = gated_on_device(__fmul_rn(totals[4 * j + c], scale) + even_bias,
-                             __fmul_rn(totals[4 * j + 2 + c], scale) + odd_bias, unit);
+      h[c] = gated_on_device(__fmul_rn(totals[4 * j + c], factors.even) + even_bias,
+                             __fmul_rn(totals[4 * j + 2 + c], factors.odd) + odd_bias, unit);
     }
     const float other = __shfl_xor_sync(0xffffffffu, g % 2 ? h[0] : h[1], 4);
     *reinterpret_cast<std::uint32_t*>(to + j * 256) =
@@ -92,7 +92,7 @@ template <int width>
 __device__ __forceinline__ void store_products(const Item& item, int granule, int lane,
                                                const float (&totals)[width / 2], float even_bias,
                                                float odd_bias) {
-  const float scale = item.scale;
+  const PairFactors factors = item.factors;
   float* const out = item.out + granule * granule_rows + lane / 4 * 2;
   const std::size_t columns = static_cast<std::size_t>(item.out_columns);
 #pragma unroll
@@ -102,8 +102,8 @@ __device__ __forceinline__ void store_products(const Item& item, int granule, in
       const int slot = item.slots[8 * j + lane % 4 * 2 + c];
       if (slot < 0) continue;
       *reinterpret_cast<float2*>(out + static_cast<std::size_t>(slot) * columns) =
-          make_float2(__fmul_rn(totals[4 * j + c], scale) + even_bias,
-                      __fmul_rn(totals[4 * j + 2 + c], scale) + odd_bias);
+          make_float2(__fmul_rn(totals[4 * j + c], factors.even) + even_bias,
+                      __fmul_rn(totals[4 * j + 2 + c], factors.odd) + odd_bias);
     }
   }
 }
