@@ -27,4 +27,23 @@ Status reduce_scatter(Communicator& communicator, std::span<const float> values,
 // all = every member's bytes, in their order; each gives as many.
 Status all_gather(Communicator& communicator, std::span<const std::byte> mine, std::span<std::byte> all);
 
+// Columns of a matrix, of which member m has [begins[m], begins[m + 1]), maybe none. `mine` holds this
+// member's columns, row after row. `all` gets everybody's side by side; null: this member only gives its own.
+struct ColumnParts {
+  int rows = 0;
+  std::span<const std::int64_t> begins;  // [members + 1]
+  const float* mine = nullptr;           // [rows, its columns]
+  float* all = nullptr;                  // [rows, begins[members]]
+};
+Status gather_columns(Communicator& communicator, const ColumnParts& parts);
+
+// Rows of a matrix that every member has room for: owners[i] says which member has row i; of another number
+// nobody has it, and it is left as it is. Each row travels once.
+struct RowParts {
+  std::span<const std::uint8_t> owners;  // [rows]
+  std::int64_t width = 0;
+  float* rows = nullptr;  // [rows, width]
+};
+Status gather_rows(Communicator& communicator, const RowParts& parts);
+
 }  // namespace nibble

@@ -103,9 +103,14 @@ Status Communicator::wait_for(int peer, const Call& call) {
 
 Result<Communicator::Shares> Communicator::share(const Call& call, std::span<const std::byte> mine) {
   NIBBLE_CHECK(mine.size() <= memory_->slot_bytes(), "a collective is cut into what slots hold");
-  NIBBLE_RETURN_IF_ERROR(failure());
+  return share_with(call, [&](std::byte* slot) {
+    if (!mine.empty()) std::memcpy(slot, mine.data(), mine.size());
+  });
+}
+
+Result<Communicator::Shares> Communicator::publish(const Call& call) {
   ++step_;
-  if (!mine.empty()) std::memcpy(memory_->slot(member_, step_), mine.data(), mine.size());
+  ++counts_[static_cast<std::size_t>(call.kind)];
   GroupMemory::Seat& seat = memory_->seat(member_);
   seat.calls[step_ % 2] = call;
   seat.step.store(step_, std::memory_order_release);

@@ -10,6 +10,7 @@
 // down who waited for whom, in what and when; from then on every call of every member returns that.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -57,11 +58,24 @@ class Communicator {
 
   // Puts `mine` down, at most slot_bytes() and as many of each member, and waits for all others.
   Result<Shares> share(const Call& call, std::span<const std::byte> mine);
+  // The same, where write(slot) puts down what is not in one piece.
+  template <class Write>
+  Result<Shares> share_with(const Call& call, const Write& write) {
+    NIBBLE_RETURN_IF_ERROR(failure());
+    write(memory_->slot(member_, step_ + 1));
+    return publish(call);
+  }
+
+  // Steps of each kind that this member has taken part in.
+  using Counts = std::array<std::uint64_t, Call::kinds>;
+  const Counts& counts() const { return counts_; }
 
   // The group's failure, or ok. Another thread may ask.
   Status failure() const;
 
  private:
+  // What is in this member's slot of the next step, to everybody.
+  Result<Shares> publish(const Call& call);
   Status wait_for(int peer, const Call& call);
   Status fail(int peer, const Call& call, const Call* peer_call, std::chrono::milliseconds waited);
 
@@ -70,6 +84,7 @@ class Communicator {
   const int member_;
   const Options options_;
   std::uint64_t step_ = 0;
+  Counts counts_{};
 };
 
 // A group's members, with slots of so many bytes each.

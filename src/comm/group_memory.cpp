@@ -18,6 +18,10 @@ const char* call_name(Call::Kind kind) {
     case Call::Kind::reduce_scatter: return "reduce_scatter";
     case Call::Kind::all_gather: return "all_gather";
     case Call::Kind::vote: return "vote";
+    case Call::Kind::gather_columns: return "gather_columns";
+    case Call::Kind::gather_rows: return "gather_rows";
+    case Call::Kind::dispatch: return "dispatch";
+    case Call::Kind::combine: return "combine";
   }
   return "unknown";
 }

@@ -19,7 +19,18 @@ const char* algorithm_name(Algorithm algorithm);
 
 // What a member is doing in a step; all members must be doing the same.
 struct Call {
-  enum class Kind : std::uint32_t { all_reduce, all_reduce_norm, reduce_scatter, all_gather, vote };
+  enum class Kind : std::uint32_t {
+    all_reduce,
+    all_reduce_norm,
+    reduce_scatter,
+    all_gather,
+    vote,
+    gather_columns,
+    gather_rows,
+    dispatch,
+    combine,
+  };
+  static constexpr int kinds = 9;
   Kind kind = Kind::all_reduce;
   Algorithm algorithm = Algorithm::one_shot;
   std::uint64_t count = 0;  // of what is shared, as the kind counts it: rows, elements or bytes

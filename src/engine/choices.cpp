@@ -26,6 +26,8 @@ InputValues activations_of(const Plan& plan) {
 WorkerLimits worker_limits(const Plan& plan) {
   return {.threads = plan.threads,
           .pin_threads = plan.pin_threads,
+          .ranks = plan.tensor_parallel,
+          .expert_ranks = plan.expert_parallel,
           .max_rows = plan.max_num_batched_tokens,
           .max_logit_rows = plan.max_logit_rows,
           .max_sequences = plan.max_num_seqs,

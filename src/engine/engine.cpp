@@ -11,7 +11,6 @@
 #include "checkpoint/expected_tensors.h"
 #include "checkpoint/model_location.h"
 #include "engine/choices.h"
-#include "models/model.h"
 #include "runtime/cpu_worker.h"
 #include "runtime/gpu.h"
 #include "sched/scheduler.h"
@@ -73,8 +72,7 @@ Result<StartedWorker> start_worker(const std::filesystem::path& folder, const En
         start_gpu_worker(config, {.source = std::move(weights), .progress = progress}, choices.worker));
     return started;
   }
-  NIBBLE_ASSIGN(std::unique_ptr<Model> model, bind_model(config, std::move(weights)));
-  NIBBLE_ASSIGN(started.worker, CpuWorker::start(std::move(model), choices.worker, progress));
+  NIBBLE_ASSIGN(started.worker, CpuWorker::start(config, std::move(weights), choices.worker, progress));
   return started;
 }
 

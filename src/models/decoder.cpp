@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "comm/collectives.h"
 #include "models/model_traits.h"
 #include "models/rope_frequencies.h"
 #include "ops/attention/attention.h"
@@ -27,9 +28,12 @@ RouterRule router_rule(const ModelConfig& config) {
 
 class Decoder final : public Model {
  public:
-  Decoder(ModelConfig config, WeightSource source, DecoderWeights weights)
+  Decoder(ModelConfig config, std::shared_ptr<const WeightSource> source, const RankPart& part,
+          DecoderWeights weights)
       : config_(std::move(config)),
         source_(std::move(source)),
+        part_(part),
+        query_columns_(part.heads.times(config_.head_dim)),
         weights_(std::move(weights)),
         rope_(rope_frequencies(config_)) {}
 
@@ -48,29 +52,33 @@ class Decoder final : public Model {
       return invalid_argument("--quantization takes matrices of whole blocks of " + std::to_string(q8_block) +
                               " columns, and this model has one of " + std::to_string(weight_cols(*matrix)));
     }
-    NIBBLE_ASSIGN(converted_, nibble::convert_dense(matrices, format, source_, threads, progress));
+    NIBBLE_ASSIGN(converted_, nibble::convert_dense(matrices, format, *source_, threads, progress));
     return {};
   }
 
-  Status intact() const override { return source_.intact(); }
+  Status intact() const override { return source_->intact(); }
   std::int64_t mapped_bytes() const override { return mapped_bytes_; }
 
   Status reserve(const ForwardLimits& limits, ThreadPool& threads) override {
-    mapped_bytes_ = source_.map_cached(threads);
+    if (part_.rank == 0) mapped_bytes_ = source_->map_cached(threads);  // one mapping serves all ranks
     NIBBLE_ASSIGN(const ModelTraits traits, traits_of(config_, {}));
     const ForwardRoomLimits room{.rows = limits.rows,
                                  .logit_rows = limits.logit_rows,
                                  .positions = limits.positions,
-                                 .threads = limits.threads};
+                                 .threads = limits.threads,
+                                 .ranks = part_.ranks,
+                                 .expert_ranks = part_.whole_experts ? part_.ranks : 1};
     NIBBLE_ASSIGN(memory_, Buffer::allocate(place_forward_room(traits, room, nullptr).bytes));
     room_ = place_forward_room(traits, room, memory_.data()).room;
     limits_ = limits;
     return {};
   }
 
-  void forward(OpContext& context, const ForwardInput& input, float* logits) override {
+  Status forward(OpContext& context, const ForwardInput& input, float* logits) override {
     const int rows = static_cast<int>(input.tokens.size());
     NIBBLE_CHECK(rows <= limits_.rows && static_cast<int>(input.logit_rows.size()) <= limits_.logit_rows);
+    NIBBLE_CHECK((input.ranks == nullptr ? 1 : input.ranks->size()) == part_.ranks);
+    ranks_ = input.ranks;
 
     {
       const TimedScope scope(context.times, "embedding");
@@ -81,12 +89,12 @@ class Decoder final : public Model {
     for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
       const DecoderLayer& layer = weights_.layers[i];
       norm(context, layer.attention_norm, delta, rows);
-      attention(context, layer, input.kv[i], rows);
+      NIBBLE_RETURN_IF_ERROR(attention(context, layer, input.kv[i], rows));
       norm(context, layer.expert_norm, room_.delta, rows);
-      experts(context, layer, rows);
+      NIBBLE_RETURN_IF_ERROR(experts(context, layer, rows));
       delta = room_.delta;
     }
-    head(context, input.logit_rows, logits);
+    return head(context, input.logit_rows, logits);
   }
 
  private:
@@ -103,16 +111,22 @@ class Decoder final : public Model {
   }
 
   // normed -> delta
-  void attention(OpContext& context, const DecoderLayer& layer, const LayerKv& kv, int rows) {
-    project(context, layer, rows);
-    attend(context, layer, kv);
-    const TimedScope scope(context.times, "attention output");
-    linear(context, {.x = room_.attended,
-                     .rows = rows,
-                     .weight = layer.wo,
-                     .bias = layer.bo,
-                     .y = room_.delta,
-                     .workspace = shared()});
+  Status attention(OpContext& context, const DecoderLayer& layer, const LayerKv& kv, int rows) {
+    if (own(part_.heads) > 0) {
+      project(context, layer, rows);
+      attend(context, layer, kv);
+    }
+    NIBBLE_RETURN_IF_ERROR(gather(context, query_columns_, rows, room_.attended_part, room_.attended));
+    {
+      const TimedScope scope(context.times, "attention output");
+      linear(context, {.x = room_.attended,
+                       .rows = rows,
+                       .weight = layer.wo,
+                       .bias = layer.bo,
+                       .y = room_.delta_part,
+                       .workspace = shared()});
+    }
+    return gather(context, part_.hidden, rows, room_.delta_part, room_.delta);
   }
 
   // normed -> q, k, v, the first two turned
@@ -136,8 +150,8 @@ class Decoder final : public Model {
                      .bias = layer.bv,
                      .y = room_.v,
                      .workspace = shared()});
-    turn(context, room_.q, layer.q_norm, rows, static_cast<int>(config_.num_attention_heads));
-    turn(context, room_.k, layer.k_norm, rows, static_cast<int>(config_.num_key_value_heads));
+    turn(context, room_.q, layer.q_norm, rows, own(part_.heads));
+    turn(context, room_.k, layer.k_norm, rows, static_cast<int>(part_.kv_heads.count));
   }
 
   // Heads of q or k, normed where the model does that, and rotated.
@@ -157,33 +171,85 @@ class Decoder final : public Model {
     const TimedScope scope(context.times, "attention");
     kv_append(context, {.keys = room_.k, .values = room_.v, .sequences = kv.sequences, .cache = kv.cache});
     paged_attention(context, {.q = room_.q,
-                              .heads = static_cast<int>(config_.num_attention_heads),
+                              .heads = own(part_.heads),
                               .sequences = kv.sequences,
                               .cache = kv.cache,
                               .window = layer.window,
                               .sinks = layer.sinks.empty() ? nullptr : layer.sinks.data(),
                               .scale = 1.0f / std::sqrt(static_cast<float>(kv.cache.head_dim)),
-                              .out = room_.attended,
+                              .out = room_.attended_part,
                               .room = {room_.attention, static_cast<std::size_t>(room_.attention_floats)}});
   }
 
   // normed -> delta
-  void experts(OpContext& context, const DecoderLayer& layer, int rows) {
+  Status experts(OpContext& context, const DecoderLayer& layer, int rows) {
     const int top_k = static_cast<int>(config_.num_experts_per_tok);
     route(context, layer, rows, top_k);
+    const MoeArgs args{.x = room_.normed,
+                       .rows = rows,
+                       .top_k = top_k,
+                       .expert_ids = room_.expert_ids,
+                       .expert_weights = room_.expert_weights,
+                       .out = room_.delta,
+                       .activations = room_.activations,
+                       .products = room_.products,
+                       .slots = room_.slots,
+                       .offsets = room_.offsets,
+                       .workspace = shared()};
+    if (part_.whole_experts) return own_experts(context, layer.experts, args);
+    if (part_.ranks > 1) return rows_of_experts(context, layer.experts, args);
     const TimedScope scope(context.times, "experts");
-    moe(context, layer.experts,
-        {.x = room_.normed,
-         .rows = rows,
-         .top_k = top_k,
-         .expert_ids = room_.expert_ids,
-         .expert_weights = room_.expert_weights,
-         .out = room_.delta,
-         .activations = room_.activations,
-         .products = room_.products,
-         .slots = room_.slots,
-         .offsets = room_.offsets,
-         .workspace = shared()});
+    moe(context, layer.experts, args);
+    return {};
+  }
+
+  // Every rank has some rows of each expert: of h, which all need whole, and then of the sum.
+  Status rows_of_experts(OpContext& context, const MoeWeights& weights, MoeArgs args) {
+    args.out = room_.delta_part;
+    args.activations = room_.activations_part;
+    {
+      const TimedScope scope(context.times, "experts");
+      expert_activations(context, weights, args);
+    }
+    NIBBLE_RETURN_IF_ERROR(
+        gather(context, part_.width, args.rows * args.top_k, room_.activations_part, room_.activations));
+    args.activations = room_.activations;
+    {
+      const TimedScope scope(context.times, "experts");
+      expert_products(context, weights, args);
+      sum_choices(context, args, own(part_.hidden));
+    }
+    return gather(context, part_.hidden, args.rows, room_.delta_part, room_.delta);
+  }
+
+  // Every rank has other experts, and all rows: products travel as (row, choice), and each rank adds them in
+  // the order of choices.
+  Status own_experts(OpContext& context, const MoeWeights& weights, MoeArgs args) {
+    args.first_expert = static_cast<int>(part_.experts.begin(part_.rank));
+    {
+      const TimedScope scope(context.times, "experts");
+      expert_activations(context, weights, args);
+      expert_products(context, weights, args);
+    }
+    {
+      const TimedScope scope(context.times, "ranks");
+      const int slots = args.rows * args.top_k;
+      for (int slot = 0; slot < slots; ++slot) room_.owners[slot] = owner_of(args.expert_ids[slot]);
+      NIBBLE_RETURN_IF_ERROR(gather_rows(*ranks_, {.owners = {room_.owners, static_cast<std::size_t>(slots)},
+                                                   .width = hidden(),
+                                                   .rows = args.products}));
+    }
+    const TimedScope scope(context.times, "experts");
+    sum_choices(context, args, hidden());
+    return {};
+  }
+
+  std::uint8_t owner_of(std::int32_t expert) const {
+    for (int rank = 0; rank < part_.ranks; ++rank) {
+      if (expert >= part_.experts.begin(rank) && expert < part_.experts.end(rank))
+        return static_cast<std::uint8_t>(rank);
+    }
+    return most_ranks;  // nobody
   }
 
   // normed -> expert_ids, expert_weights
@@ -205,7 +271,13 @@ class Decoder final : public Model {
   }
 
   // The last norm and the vocabulary, for the wanted rows only.
-  void head(OpContext& context, std::span<const int> logit_rows, float* logits) {
+  Status head(OpContext& context, std::span<const int> logit_rows, float* logits) {
+    float* part = part_.ranks == 1 ? logits : room_.logits_part;
+    project_to_vocabulary(context, logit_rows, part);
+    return gather(context, part_.vocabulary, static_cast<int>(logit_rows.size()), part, logits);
+  }
+
+  void project_to_vocabulary(OpContext& context, std::span<const int> logit_rows, float* logits) {
     const TimedScope scope(context.times, "lm_head");
     const int rows = static_cast<int>(logit_rows.size());
     const std::int64_t width = config_.hidden_size;
@@ -228,13 +300,28 @@ class Decoder final : public Model {
                      .workspace = shared()});
   }
 
+  // Every rank's columns of `rows` rows, side by side; `all` may be null where this rank needs none.
+  Status gather(OpContext& context, const Cuts& columns, int rows, const float* mine, float* all) {
+    if (part_.ranks == 1) return {};
+    const TimedScope scope(context.times, "ranks");
+    return gather_columns(*ranks_,
+                          {.rows = rows,
+                           .begins = std::span(columns.at).first(static_cast<std::size_t>(part_.ranks) + 1),
+                           .mine = mine,
+                           .all = all});
+  }
+
+  int own(const Cuts& cuts) const { return static_cast<int>(cuts.count(part_.rank)); }
   std::span<std::byte> shared() const { return {room_.shared, room_.shared_bytes}; }
   int hidden() const { return static_cast<int>(config_.hidden_size); }
   float eps() const { return static_cast<float>(config_.rms_norm_eps); }
 
   ModelConfig config_;
-  WeightSource source_;  // owns the bytes that weights_ points into
-  Buffer converted_;     // what of weights_ is not in the source's format
+  std::shared_ptr<const WeightSource> source_;  // owns the bytes that weights_ points into
+  RankPart part_;
+  Cuts query_columns_;
+  Communicator* ranks_ = nullptr;  // of the running forward
+  Buffer converted_;               // what of weights_ is not in the source's format
   DecoderWeights weights_;
   RopeFrequencies rope_;
   std::int64_t mapped_bytes_ = 0;
@@ -245,13 +332,16 @@ class Decoder final : public Model {
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> bind_decoder(const ModelConfig& config, WeightSource source) {
+Result<std::unique_ptr<Model>> bind_decoder(const ModelConfig& config,
+                                            std::shared_ptr<const WeightSource> source,
+                                            const RankPart& part) {
   if (!attention_takes_head_dim(config.head_dim)) {
     return broken_model("config.json: head_dim " + std::to_string(config.head_dim) +
                         " is not supported; attention takes multiples of 32 up to 256");
   }
-  NIBBLE_ASSIGN(DecoderWeights weights, bind_decoder_weights(config, source));
-  return std::unique_ptr<Model>(std::make_unique<Decoder>(config, std::move(source), std::move(weights)));
+  NIBBLE_ASSIGN(DecoderWeights weights, bind_decoder_weights(config, *source, part));
+  return std::unique_ptr<Model>(
+      std::make_unique<Decoder>(config, std::move(source), part, std::move(weights)));
 }
 
 }  // namespace nibble

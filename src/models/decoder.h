@@ -36,7 +36,11 @@ struct DecoderWeights {
 };
 
 // Refuses a tensor that is missing or of another shape, and a shape that no kernel takes.
-Result<DecoderWeights> bind_decoder_weights(const ModelConfig& config, const WeightSource& source);
-Result<std::unique_ptr<Model>> bind_decoder(const ModelConfig& config, WeightSource weights);
+// Of a rank's part, the rows of that; biases and sinks point to or are its own.
+Result<DecoderWeights> bind_decoder_weights(const ModelConfig& config, const WeightSource& source,
+                                            const RankPart& part);
+Result<std::unique_ptr<Model>> bind_decoder(const ModelConfig& config,
+                                            std::shared_ptr<const WeightSource> weights,
+                                            const RankPart& part);
 
 }  // namespace nibble

@@ -18,8 +18,8 @@ GatedUnit unit_of(const ModelConfig& config) {
 // Takes weights as an architecture lists them to their places, and remembers the first thing that went wrong.
 class Binder {
  public:
-  Binder(const ModelConfig& config, const WeightSource& source, DecoderWeights& weights)
-      : config_(config), source_(source), weights_(weights) {
+  Binder(const ModelConfig& config, const WeightSource& source, const RankPart& part, DecoderWeights& weights)
+      : config_(config), source_(source), part_(part), weights_(weights) {
     weights_.layers.resize(static_cast<std::size_t>(config.num_hidden_layers));
     for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
       weights_.layers[i].window = static_cast<int>(config.layers[i].window);
@@ -40,10 +40,11 @@ class Binder {
     switch (weight.role) {
       case WeightRole::embedding:
         weights_.embedding = bf16_matrix(weight);
-        if (config_.tie_word_embeddings) weights_.lm_head = weights_.embedding;
+        if (config_.tie_word_embeddings)
+          weights_.lm_head = own_rows(weights_.embedding, rank_rows(part_.vocabulary));
         return;
       case WeightRole::final_norm: weights_.final_norm = vector(weight); return;
-      case WeightRole::lm_head: weights_.lm_head = matrix(weight); return;
+      case WeightRole::lm_head: weights_.lm_head = own_matrix(weight, rank_rows(part_.vocabulary)); return;
       default: NIBBLE_CHECK(false, weight.name);
     }
   }
@@ -51,37 +52,81 @@ class Binder {
   void bind_layer(const Weight& weight, DecoderLayer& layer) {
     switch (weight.role) {
       case WeightRole::mixer_norm: layer.attention_norm = vector(weight); return;
-      case WeightRole::query: layer.wq = matrix(weight); return;
-      case WeightRole::key: layer.wk = matrix(weight); return;
-      case WeightRole::value: layer.wv = matrix(weight); return;
-      case WeightRole::query_bias: layer.bq = vector(weight); return;
-      case WeightRole::key_bias: layer.bk = vector(weight); return;
-      case WeightRole::value_bias: layer.bv = vector(weight); return;
+      case WeightRole::query: layer.wq = own_matrix(weight, query_rows()); return;
+      case WeightRole::key: layer.wk = own_matrix(weight, kv_rows()); return;
+      case WeightRole::value: layer.wv = own_matrix(weight, kv_rows()); return;
+      case WeightRole::query_bias: layer.bq = own_vector(weight, query_rows().begin); return;
+      case WeightRole::key_bias: layer.bk = own_vector(weight, kv_rows().begin); return;
+      case WeightRole::value_bias: layer.bv = own_vector(weight, kv_rows().begin); return;
       case WeightRole::query_norm: layer.q_norm = vector(weight); return;
       case WeightRole::key_norm: layer.k_norm = vector(weight); return;
       case WeightRole::sinks: layer.sinks = floats(weight); return;
-      case WeightRole::attention_output: layer.wo = matrix(weight); return;
-      case WeightRole::attention_output_bias: layer.bo = vector(weight); return;
+      case WeightRole::attention_output: layer.wo = own_matrix(weight, rank_rows(part_.hidden)); return;
+      case WeightRole::attention_output_bias:
+        layer.bo = own_vector(weight, part_.hidden.begin(part_.rank));
+        return;
       case WeightRole::feed_forward_norm: layer.expert_norm = vector(weight); return;
       case WeightRole::router: layer.router = bf16_matrix(weight); return;
       case WeightRole::router_bias: layer.router_bias = vector(weight); return;
-      case WeightRole::expert_gate_up: layer.experts.gate_up = experts(weight); return;
-      case WeightRole::expert_gate: layer.experts.gate = experts(weight); return;
-      case WeightRole::expert_up: layer.experts.up = experts(weight); return;
-      case WeightRole::expert_down: layer.experts.down = experts(weight); return;
-      case WeightRole::expert_gate_up_bias: layer.experts.gate_up_bias = vector(weight); return;
-      case WeightRole::expert_down_bias: layer.experts.down_bias = vector(weight); return;
+      case WeightRole::expert_gate_up: layer.experts.gate_up = experts(weight, width_rows().times(2)); return;
+      case WeightRole::expert_gate: layer.experts.gate = experts(weight, width_rows()); return;
+      case WeightRole::expert_up: layer.experts.up = experts(weight, width_rows()); return;
+      case WeightRole::expert_down: layer.experts.down = experts(weight, down_rows()); return;
+      case WeightRole::expert_gate_up_bias:
+        layer.experts.gate_up_bias_stride = weight.shape[1];
+        layer.experts.gate_up_bias =
+            own_vector(weight, first_expert() * weight.shape[1] + 2 * width_rows().begin);
+        return;
+      case WeightRole::expert_down_bias:
+        layer.experts.down_bias_stride = weight.shape[1];
+        layer.experts.down_bias = own_vector(weight, first_expert() * weight.shape[1] + down_rows().begin);
+        return;
       default: NIBBLE_CHECK(false, weight.name);
     }
+  }
+
+  // Rows of a matrix that are this rank's.
+  struct Rows {
+    std::int64_t begin = 0, end = 0;
+    Rows times(std::int64_t factor) const { return {begin * factor, end * factor}; }
+  };
+  Rows rank_rows(const Cuts& cuts) const { return {cuts.begin(part_.rank), cuts.end(part_.rank)}; }
+  Rows query_rows() const { return rank_rows(part_.heads).times(config_.head_dim); }
+  Rows kv_rows() const {
+    return Rows{part_.kv_heads.begin, part_.kv_heads.begin + part_.kv_heads.count}.times(config_.head_dim);
+  }
+  Rows width_rows() const {
+    return part_.whole_experts ? Rows{0, part_.own_width()} : rank_rows(part_.width);
+  }
+  Rows down_rows() const {
+    return part_.whole_experts ? Rows{0, part_.own_expert_rows()} : rank_rows(part_.hidden);
+  }
+  std::int64_t first_expert() const { return part_.whole_experts ? part_.experts.begin(part_.rank) : 0; }
+  std::int64_t end_expert(std::int64_t all) const {
+    return part_.whole_experts ? part_.experts.end(part_.rank) : all;
+  }
+
+  WeightMatrix own_rows(const WeightMatrix& matrix, const Rows& rows) {
+    return status_.ok() ? rows_of(matrix, rows.begin, rows.end) : matrix;
+  }
+  WeightMatrix own_matrix(const Weight& weight, const Rows& rows) {
+    NIBBLE_CHECK(weight.split != SplitAxis::none, weight.name);
+    return own_rows(matrix_of(weight, weight.name), rows);
+  }
+  const Bf16* own_vector(const Weight& weight, std::int64_t first) {
+    const Bf16* whole = vector(weight);
+    return whole == nullptr ? nullptr : whole + first;
   }
 
   // A vector, or one for each expert.
   const Bf16* vector(const Weight& weight) { return data<Bf16>(tensors_of(weight, weight.name)[0]); }
 
+  // One a head.
   std::vector<float> floats(const Weight& weight) {
     std::vector<float> values;
     const Bf16* stored = vector(weight);
-    for (std::int64_t i = 0; stored != nullptr && i < weight.shape.count(); ++i)
+    const Rows heads = rank_rows(part_.heads);
+    for (std::int64_t i = heads.begin; stored != nullptr && i < heads.end; ++i)
       values.push_back(stored[i].to_float());
     return values;
   }
@@ -91,8 +136,6 @@ class Binder {
     return {data<Bf16>(tensors_of(weight, weight.name)[0]), static_cast<int>(weight.shape[0]),
             static_cast<int>(weight.shape[1])};
   }
-
-  WeightMatrix matrix(const Weight& weight) { return matrix_of(weight, weight.name); }
 
   WeightMatrix matrix_of(const Weight& weight, const std::string& name) {
     const std::vector<ExpectedTensor> parts = tensors_of(weight, name);
@@ -113,11 +156,12 @@ class Binder {
     return {};
   }
 
-  // All experts', each for itself or in one tensor.
-  std::vector<WeightMatrix> experts(const Weight& weight) {
+  // This rank's experts', each for itself or in one tensor; of each, the rank's rows.
+  std::vector<WeightMatrix> experts(const Weight& weight, const Rows& own) {
     std::vector<WeightMatrix> views;
-    for (std::int64_t expert = 0; expert < weight.own_experts; ++expert)
-      views.push_back(matrix_of(weight, weight.name_of(expert)));
+    const std::int64_t last = end_expert(weight.own_experts > 0 ? weight.own_experts : weight.shape[0]);
+    for (std::int64_t expert = first_expert(); weight.own_experts > 0 && expert < last; ++expert)
+      views.push_back(own_rows(matrix_of(weight, weight.name_of(expert)), own));
     if (weight.own_experts > 0) return views;
     NIBBLE_CHECK(weight.format == TensorFormat::mxfp4_blocks, weight.name);
     const std::vector<ExpectedTensor> parts = tensors_of(weight, weight.name);
@@ -125,9 +169,10 @@ class Binder {
     const std::uint8_t* scales = data<std::uint8_t>(parts[1]);
     if (!status_.ok()) return views;
     const std::int64_t rows = weight.shape[1], cols = weight.shape[2], of_expert = rows * cols / mxfp4_block;
-    for (std::int64_t expert = 0; expert < weight.shape[0]; ++expert) {
-      views.emplace_back(Mxfp4Checkpoint{blocks + expert * of_expert * mxfp4_block_bytes,
-                                         scales + expert * of_expert, rows, cols});
+    for (std::int64_t expert = first_expert(); expert < last; ++expert) {
+      const Mxfp4Checkpoint whole{blocks + expert * of_expert * mxfp4_block_bytes,
+                                  scales + expert * of_expert, rows, cols};
+      views.push_back(own_rows(whole, own));
     }
     return views;
   }
@@ -170,15 +215,17 @@ class Binder {
 
   const ModelConfig& config_;
   const WeightSource& source_;
+  const RankPart& part_;
   DecoderWeights& weights_;
   Status status_;
 };
 
 }  // namespace
 
-Result<DecoderWeights> bind_decoder_weights(const ModelConfig& config, const WeightSource& source) {
+Result<DecoderWeights> bind_decoder_weights(const ModelConfig& config, const WeightSource& source,
+                                            const RankPart& part) {
   DecoderWeights weights;
-  Binder binder(config, source, weights);
+  Binder binder(config, source, part, weights);
   visit_weights(config, [&](const Weight& weight) { binder.bind(weight); });
   NIBBLE_RETURN_IF_ERROR(binder.status());
   return weights;

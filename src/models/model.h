@@ -9,9 +9,11 @@
 #include "base/token_id.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/weight_source.h"
+#include "comm/communicator.h"
 #include "models/dense_conversion.h"
 #include "ops/attention/paged_kv.h"
 #include "ops/op_context.h"
+#include "plan/rank_part.h"
 
 namespace nibble {
 
@@ -28,6 +30,7 @@ struct ForwardInput {
   std::span<const int> positions;   // [rows]
   std::span<const LayerKv> kv;      // [layers]
   std::span<const int> logit_rows;  // ascending rows whose logits are wanted
+  Communicator* ranks = nullptr;    // through which parts are gathered; null: there is one rank
 };
 
 // What a forward may be asked at most; memory is taken for it once.
@@ -50,9 +53,10 @@ class Model {
                                const ConversionProgress& progress) = 0;
   // Of the weights' files, mapped by reserve().
   virtual std::int64_t mapped_bytes() const = 0;
-  // logits: [logit_rows, vocab_size]. Row for row the result depends on the sequence alone: not on the batch,
-  // the chunks its prompt came in, or the threads.
-  virtual void forward(OpContext& context, const ForwardInput& input, float* logits) = 0;
+  // logits: [logit_rows, vocab_size]; of several ranks, null for those that only give their part. All ranks
+  // are given the same input; an error is one of the ranks' meeting. Row for row the result depends on the
+  // sequence alone: not on the batch, the chunks its prompt came in, or the threads.
+  virtual Status forward(OpContext& context, const ForwardInput& input, float* logits) = 0;
   // Whether the weights still are what was loaded (their files may have been cut while mapped).
   virtual Status intact() const = 0;
 };
@@ -60,5 +64,8 @@ class Model {
 // The architecture named by the config, from the list in model_list.cpp; the weights' shapes are checked
 // against the config before any is used.
 Result<std::unique_ptr<Model>> bind_model(const ModelConfig& config, WeightSource weights);
+// One rank's part of it. Ranks of a process share the source, and each reads its own part of it.
+Result<std::unique_ptr<Model>> bind_model(const ModelConfig& config,
+                                          std::shared_ptr<const WeightSource> weights, const RankPart& part);
 
 }  // namespace nibble

@@ -23,6 +23,9 @@ double held_bytes(const Plan& plan, const WeightGroup& group) {
   return biases + (plan.quantization == Quantization::q8 ? values : values / 2) + values / 32;
 }
 
+// Whose rates the machine's are: a CPU's ranks share it.
+int devices(const Plan& plan) { return plan.device == DeviceKind::cuda ? plan.tensor_parallel : 1; }
+
 double weight_read(const Plan& plan, double batch, int ranks) {
   double bytes = 0;
   for (const WeightGroup& group : plan.model.weights) {
@@ -36,16 +39,15 @@ double weight_read(const Plan& plan, double batch, int ranks) {
   return bytes;
 }
 
-// Keys and values that one token reads after `context` positions, on one rank, and its states.
+// Keys and values that one token reads after `context` positions, on one device, and its states.
 double kv_read(const Plan& plan, double context) {
   const ModelTraits& model = plan.model;
   const double seen =
       static_cast<double>(model.full_layers) * context +
       static_cast<double>(model.window_layers) * std::min(context, static_cast<double>(model.window));
-  const double layer_bytes =
-      static_cast<double>(kv_position_bytes(model, plan.kv_dtype, plan.tensor_parallel)) /
-      static_cast<double>(std::max<std::int64_t>(model.attention_layers(), 1));
-  return seen * layer_bytes + 2.0 * static_cast<double>(model.state_bytes) / plan.tensor_parallel;
+  const double layer_bytes = static_cast<double>(kv_position_bytes(model, plan.kv_dtype, devices(plan))) /
+                             static_cast<double>(std::max<std::int64_t>(model.attention_layers(), 1));
+  return seen * layer_bytes + 2.0 * static_cast<double>(model.state_bytes) / devices(plan);
 }
 
 // Two for each weight that meets a token; lm_head only where logits are wanted.
@@ -73,7 +75,7 @@ double sum_floor(int ranks) { return ranks <= 1 ? 0 : ranks == 2 ? 3.0e-6 : rank
 
 // Two sums a layer, of bfloat16 rows that each rank sends to all others.
 double sum_seconds(const Plan& plan, double rows) {
-  const int ranks = plan.tensor_parallel;
+  const int ranks = devices(plan);
   if (ranks <= 1) return 0;
   const double rate = plan.machine.gpu.link_bandwidth;
   const double bytes = rows * 2.0 * static_cast<double>(plan.model.hidden) * (ranks - 1);
@@ -84,18 +86,18 @@ double sum_seconds(const Plan& plan, double rows) {
 
 StepCost decode_cost(const Plan& plan, double batch, double context) {
   const double window = std::min(context, static_cast<double>(plan.model.window));
-  return {.bytes = weight_read(plan, batch, plan.tensor_parallel) + batch * kv_read(plan, context),
+  return {.bytes = weight_read(plan, batch, devices(plan)) + batch * kv_read(plan, context),
           .flops = batch * (weight_flops(plan.model, true) + attention_flops(plan.model, context, window)) /
-                   plan.tensor_parallel,
+                   devices(plan),
           .sums = sum_seconds(plan, batch)};
 }
 
 StepCost prefill_cost(const Plan& plan, double tokens) {
   const double window = std::min(tokens / 2, static_cast<double>(plan.model.window));
-  return {.bytes = weight_read(plan, tokens, plan.tensor_parallel),
+  return {.bytes = weight_read(plan, tokens, devices(plan)),
           .flops = tokens *
                    (weight_flops(plan.model, false) + attention_flops(plan.model, tokens / 2, window)) /
-                   plan.tensor_parallel,
+                   devices(plan),
           .sums = sum_seconds(plan, tokens)};
 }
 
@@ -112,7 +114,7 @@ double least_seconds(const Plan& plan, const StepCost& cost) {
 BoundPlan plan_bound(const Plan& plan) {
   BoundPlan bound;
   bound.bytes_per_token = weight_read(plan, 1, 1);
-  bound.kv_bytes_per_token = kv_read(plan, BoundPlan::context) * plan.tensor_parallel;
+  bound.kv_bytes_per_token = kv_read(plan, BoundPlan::context) * devices(plan);
   bound.flops_per_token = weight_flops(plan.model, false);
   for (std::size_t i = 0; i < std::size(BoundPlan::batches); ++i) {
     const double batch = BoundPlan::batches[i];

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "plan/rank_part.h"
+
 namespace nibble {
 namespace {
 
@@ -23,9 +25,10 @@ std::int64_t states_of(const Situation& s) {
 }
 
 // As the kernel's own estimate may be short of what a small model needs anyway.
+// Of one rank, where several share the machine.
 std::int64_t free_beside_weights(const Situation& s) {
   constexpr std::int64_t least = 256 << 20;
-  return std::max(s.machine.cpu.available_bytes - weights_of(s), least);
+  return std::max(s.machine.cpu.available_bytes / ranks_of(s) - weights_of(s), least);
 }
 
 KvShape kv_shape_of(const Situation& s) {
@@ -49,14 +52,16 @@ int page_size_of(const Situation& s) { return find_attention(s.at(Field::attenti
 StepLimits step_limits(const Situation& s, std::int64_t positions) {
   const std::int64_t rows = s.number(Field::max_num_batched_tokens),
                      sequences = s.number(Field::max_num_seqs);
-  return {.rows = rows,
-          .logit_rows = std::max(sequences, std::min<std::int64_t>(scoring_rows, rows)),
-          .sequences = sequences,
-          .positions = positions,
-          .threads = s.on_gpu() ? 1 : static_cast<int>(s.number(Field::threads)),
-          .ranks = ranks_of(s),
-          .on_gpu = s.on_gpu(),
-          .many_tokens_from = static_cast<int>(s.number(Field::many_tokens_from))};
+  return {
+      .rows = rows,
+      .logit_rows = std::max(sequences, std::min<std::int64_t>(scoring_rows, rows)),
+      .sequences = sequences,
+      .positions = positions,
+      .threads = s.on_gpu() ? 1 : threads_of_rank(static_cast<int>(s.number(Field::threads)), ranks_of(s), 0),
+      .ranks = ranks_of(s),
+      .expert_ranks = static_cast<int>(std::max<std::int64_t>(s.number(Field::expert_parallel), 1)),
+      .on_gpu = s.on_gpu(),
+      .many_tokens_from = static_cast<int>(s.number(Field::many_tokens_from))};
 }
 
 std::int64_t memory_budget(const Situation& s) {
@@ -65,7 +70,8 @@ std::int64_t memory_budget(const Situation& s) {
     return static_cast<std::int64_t>(static_cast<double>(s.machine.gpu.memory_bytes) *
                                      (asked > 0 ? asked : usual_gpu_share));
   }
-  if (asked > 0) return static_cast<std::int64_t>(static_cast<double>(s.machine.cpu.memory_bytes) * asked);
+  if (asked > 0)
+    return static_cast<std::int64_t>(static_cast<double>(s.machine.cpu.memory_bytes / ranks_of(s)) * asked);
   return weights_of(s) + free_beside_weights(s);
 }
 
@@ -96,7 +102,7 @@ MemoryPlan plan_memory(const Situation& s) {
       .workspace = workspace_bytes(s.model, step_limits(s, context)),
       .graphs = graphs_of(s),
       .budget = memory_budget(s),
-      .capacity = s.on_gpu() ? s.machine.gpu.memory_bytes : s.machine.cpu.memory_bytes,
+      .capacity = s.on_gpu() ? s.machine.gpu.memory_bytes : s.machine.cpu.memory_bytes / ranks_of(s),
       .kv_tokens = pages * page_size_of(s)};
   memory.total = memory.weights + memory.kv + memory.workspace + memory.graphs;
   memory.max_concurrency =

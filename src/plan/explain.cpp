@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "plan/plan.h"
+#include "plan/rank_part.h"
 #include "plan/text_layout.h"
 
 namespace nibble {
@@ -117,6 +118,31 @@ std::string experts_text(const Plan& plan, int columns) {
                  name_width, columns);
 }
 
+std::string range(const Cuts& cuts, int rank) {
+  if (cuts.count(rank) == 0) return "none";
+  return std::to_string(cuts.begin(rank)) + " to " + std::to_string(cuts.end(rank) - 1);
+}
+
+// Which heads, experts and rows each rank has.
+std::string ranks_text(const Plan& plan, int columns) {
+  std::string text;
+  for (const RankPart& part : rank_parts(plan)) {
+    const int rank = part.rank;
+    std::string parts = "heads " + range(part.heads, rank);
+    if (part.kv_heads.count > 0) {
+      parts += " with keys of " + std::to_string(part.kv_heads.begin) + " to " +
+               std::to_string(part.kv_heads.begin + part.kv_heads.count - 1);
+    }
+    parts += part.whole_experts ? "; experts " + range(part.experts, rank)
+                                : "; of each expert rows " + range(part.width, rank);
+    text += wrapped(padded("rank " + std::to_string(rank), name_width),
+                    parts + "; columns of sums " + range(part.hidden, rank) + "; tokens of the vocabulary " +
+                        range(part.vocabulary, rank),
+                    name_width, columns);
+  }
+  return text;
+}
+
 std::string memory_text(const Plan& plan) {
   const MemoryPlan& memory = plan.memory;
   const auto line = [](const char* name, std::int64_t bytes, const std::string& note) {
@@ -210,16 +236,19 @@ std::string startup_text(const Plan& plan, int columns) {
     text += wrapped(padded(choice.field, name_width - 1) + " ",
                     choice.value + " (" + choice.from + ": " + choice.why + ")", name_width, columns);
   const MemoryPlan& memory = plan.memory;
-  return text + wrapped(padded("memory", name_width),
-                        grouped(memory.total) + " bytes: weights " + grouped(memory.weights) + ", kv " +
-                            grouped(memory.kv) + ", workspace " + grouped(memory.workspace),
-                        name_width, columns);
+  return text + ranks_text(plan, columns) +
+         wrapped(padded("memory", name_width),
+                 (plan.tensor_parallel > 1 ? "on each rank " : "") + grouped(memory.total) +
+                     " bytes: weights " + grouped(memory.weights) + ", kv " + grouped(memory.kv) +
+                     ", workspace " + grouped(memory.workspace),
+                 name_width, columns);
 }
 
 std::string plan_text(const Plan& plan, int columns) {
   return model_text(plan.model, columns) + machine_text(plan, columns) + "\n" +
-         not_built_text(plan, columns) + choices_text(plan, columns) + experts_text(plan, columns) + "\n" +
-         memory_text(plan) + "\n" + bound_text(plan, columns) + "\n" + gates_text(plan, columns);
+         not_built_text(plan, columns) + choices_text(plan, columns) + experts_text(plan, columns) +
+         ranks_text(plan, columns) + "\n" + memory_text(plan) + "\n" + bound_text(plan, columns) + "\n" +
+         gates_text(plan, columns);
 }
 
 }  // namespace nibble

@@ -55,8 +55,10 @@ Candidates tensor_ranks(const Situation& s) {
 
 Candidates expert_ranks(const Situation& s) {
   Candidates list;
-  for (const int ranks : {1, 2, 4, 8})
-    list.push_back(number(ranks, "each rank has its part of every expert"));
+  for (const int ranks : {1, 2, 4, 8}) {
+    list.push_back(number(
+        ranks, ranks == 1 ? "each rank has its part of every expert" : "each rank has experts of its own"));
+  }
   return numbers(s.options.expert_parallel, std::move(list));
 }
 
@@ -148,6 +150,7 @@ Candidates all_reduces(const Situation&) {
           {.value = "fused", .why = "one kernel for sum, residual and norm: ranks are added in order"},
           {.value = "one_shot", .why = "ranks are added in order"},
           {.value = "two_shot", .why = "ranks are added in order"},
+          {.value = "gather", .why = "ranks have whole sums of different rows, so nothing is left to add"},
           {.value = "nccl"},
           {.value = "ring"}};
 }

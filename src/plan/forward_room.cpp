@@ -5,6 +5,7 @@
 #include "ops/attention/attention.h"
 #include "ops/linear/linear.h"
 #include "ops/moe/moe.h"
+#include "plan/rank_part.h"
 
 namespace nibble {
 namespace {
@@ -29,24 +30,31 @@ std::int64_t shared_bytes(const ModelTraits& model, const ForwardRoomLimits& lim
 PlacedForwardRoom place_forward_room(const ModelTraits& model, const ForwardRoomLimits& limits,
                                      std::byte* begin) {
   const std::int64_t rows = limits.rows, slots = rows * model.experts_per_token;
-  const std::int64_t q_width = model.heads * model.query_dim / limits.ranks;
-  const std::int64_t kv_width = std::max<std::int64_t>(model.kv_values / 2 / limits.ranks, 1);
+  const bool several = limits.ranks > 1;
+  const RankPart part = several ? rank_part(model, limits.ranks, limits.expert_ranks, 0) : RankPart();
+  const auto most = [&](const Cuts& cuts, std::int64_t whole) {
+    return several ? cuts.most(limits.ranks) : whole;
+  };
+  const std::int64_t all_q = model.heads * model.query_dim,
+                     q_width = most(part.heads.times(model.query_dim), all_q);
+  const std::int64_t kv_width = several ? most_kv_heads(model.kv_heads, limits.ranks) * model.query_dim
+                                        : std::max<std::int64_t>(model.kv_values / 2, 1);
   PlacedForwardRoom placed;
   ForwardRoom& room = placed.room;
-  room.shared_bytes = static_cast<std::size_t>(shared_bytes(model, limits, q_width));
+  room.shared_bytes = static_cast<std::size_t>(shared_bytes(model, limits, all_q));
   room.attention_floats =
       attention_room(limits.threads, static_cast<int>(model.heads), static_cast<int>(model.kv_heads),
                      static_cast<int>(model.query_dim), static_cast<int>(limits.positions));
-  const auto place = [&](auto*& part, std::int64_t count) {
+  const auto place = [&](auto*& at, std::int64_t count) {
     static_assert(sizeof(float) == 4 && sizeof(std::int32_t) == 4);
-    if (begin != nullptr)
-      part = reinterpret_cast<std::remove_reference_t<decltype(part)>>(begin + placed.bytes);
+    if (begin != nullptr) at = reinterpret_cast<std::remove_reference_t<decltype(at)>>(begin + placed.bytes);
     placed.bytes += (static_cast<std::size_t>(count) * 4 + alignment - 1) / alignment * alignment;
   };
-  for (float** part : {&room.residual, &room.normed, &room.delta}) place(*part, rows * model.hidden);
-  for (float** part : {&room.q, &room.attended}) place(*part, rows * q_width);
-  for (float** part : {&room.k, &room.v}) place(*part, rows * kv_width);
-  for (float** part : {&room.cos, &room.sin}) place(*part, rows * model.query_dim / 2);
+  for (float** each : {&room.residual, &room.normed, &room.delta}) place(*each, rows * model.hidden);
+  place(room.q, rows * q_width);
+  place(room.attended, rows * all_q);
+  for (float** each : {&room.k, &room.v}) place(*each, rows * kv_width);
+  for (float** each : {&room.cos, &room.sin}) place(*each, rows * model.query_dim / 2);
   place(room.attention, room.attention_floats);
   place(room.router_logits, rows * model.experts);
   place(room.expert_weights, slots);
@@ -56,8 +64,20 @@ PlacedForwardRoom place_forward_room(const ModelTraits& model, const ForwardRoom
   place(room.slots, slots);
   place(room.offsets, model.experts + 1);
   place(room.shared, static_cast<std::int64_t>(room.shared_bytes / 4));
-  for (float** part : {&room.last_residual, &room.last_delta, &room.last_normed})
-    place(*part, limits.logit_rows * model.hidden);
+  for (float** each : {&room.last_residual, &room.last_delta, &room.last_normed})
+    place(*each, limits.logit_rows * model.hidden);
+  room.attended_part = room.attended;
+  room.delta_part = room.delta;
+  room.activations_part = room.activations;
+  if (!several) return placed;
+  place(room.attended_part, rows * q_width);
+  place(room.delta_part, rows * most(part.hidden, model.hidden));
+  place(room.logits_part, limits.logit_rows * most(part.vocabulary, model.vocabulary));
+  if (part.whole_experts) {
+    place(room.owners, (slots + 3) / 4);
+  } else {
+    place(room.activations_part, slots * most(part.width, model.expert_width));
+  }
   return placed;
 }
 

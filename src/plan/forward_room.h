@@ -27,16 +27,23 @@ struct ForwardRoom {
   std::int32_t* offsets = nullptr;     // [experts + 1]
   std::byte* shared = nullptr;         // [shared_bytes], each op's in turn
   std::size_t shared_bytes = 0;
+  // A rank's own columns of what ranks gather; of one rank, the whole itself.
+  float* attended_part = nullptr;     // [rows, its heads * head_dim]
+  float* delta_part = nullptr;        // [rows, its columns of hidden]
+  float* activations_part = nullptr;  // [rows * top_k, its rows of expert_width]
+  float* logits_part = nullptr;       // [logit_rows, its rows of the vocabulary]; null of one rank
+  std::uint8_t* owners = nullptr;     // [rows * top_k]; null where experts are not spread
   float *last_residual = nullptr, *last_delta = nullptr, *last_normed = nullptr;  // [logit_rows, hidden]
 };
 
-// Of one rank: it has its share of the heads.
+// Of one rank, with room for the largest part that any rank has.
 struct ForwardRoomLimits {
   std::int64_t rows = 0;
   std::int64_t logit_rows = 0;
   std::int64_t positions = 0;  // of one sequence
   int threads = 1;
   int ranks = 1;
+  int expert_ranks = 1;  // that experts are spread over
 };
 
 // Lays the room out from `begin` on, at a multiple of 64, each part at another; null: it is only counted.

@@ -7,6 +7,7 @@
 #include "ops/moe/many_tokens.h"
 #include "ops/sample/sample.h"
 #include "plan/forward_room.h"
+#include "plan/rank_part.h"
 
 namespace nibble {
 namespace {
@@ -87,9 +88,9 @@ std::int64_t weight_bytes(const ModelTraits& model, Quantization quantization, i
 std::int64_t kv_position_bytes(const ModelTraits& model, DType dtype, int ranks) {
   const std::int64_t one = model.kv_values * static_cast<std::int64_t>(dtype_bytes(dtype));
   // A latent vector is one for all heads, and a KV head is whole on a rank.
-  const std::int64_t shares =
-      model.attention == AttentionKind::latent ? 1 : std::min<std::int64_t>(ranks, model.kv_heads);
-  return model.attention_layers() * one / std::max<std::int64_t>(shares, 1);
+  if (ranks == 1 || model.attention == AttentionKind::latent || model.kv_heads == 0)
+    return model.attention_layers() * one;
+  return model.attention_layers() * one / model.kv_heads * most_kv_heads(model.kv_heads, ranks);
 }
 
 bool has_window_pages(const ModelTraits& model) { return model.window_layers > 0 && model.full_layers > 0; }
@@ -131,8 +132,10 @@ std::int64_t workspace_bytes(const ModelTraits& model, const StepLimits& limits)
                                .logit_rows = limits.logit_rows,
                                .positions = limits.positions,
                                .threads = limits.threads,
-                               .ranks = limits.ranks};
-  return static_cast<std::int64_t>(place_forward_room(model, room, nullptr).bytes) +
+                               .ranks = limits.ranks,
+                               .expert_ranks = limits.expert_ranks};
+  const std::int64_t between = limits.ranks > 1 ? 2 * rank_slot_bytes(model) : 0;
+  return static_cast<std::int64_t>(place_forward_room(model, room, nullptr).bytes) + between +
          limits.logit_rows * model.vocabulary * 4 + sampling_bytes(model, limits);
 }
 

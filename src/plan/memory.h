@@ -51,6 +51,7 @@ struct StepLimits {
   std::int64_t positions = 0;  // of one sequence
   int threads = 1;
   int ranks = 1;
+  int expert_ranks = 1;
   bool on_gpu = false;
   int many_tokens_from = moe_many_tokens_unplanned;  // an expert
 };

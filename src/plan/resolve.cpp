@@ -4,6 +4,7 @@
 #include "base/quote.h"
 #include "plan/bound.h"
 #include "plan/budget.h"
+#include "plan/rank_part.h"
 #include "plan/rules.h"
 
 namespace nibble {
@@ -335,7 +336,7 @@ void list_not_built(const Situation& s, Plan& plan) {
   if (s.model.linear_layers > 0) plan.not_built.push_back(s.at(Field::linear_attention).value);
   if (plan.experts.exchange != "none")
     plan.not_built.push_back("exchange " + std::string(plan.experts.exchange));
-  if (s.at(Field::all_reduce).value != "none")
+  if (const std::string& sum = s.at(Field::all_reduce).value; sum != "none" && sum != "gather")
     plan.not_built.push_back("all-reduce " + s.at(Field::all_reduce).value);
   if (plan.cuda_graphs && !has_device_code()) plan.not_built.emplace_back("CUDA graphs");
 }
@@ -356,6 +357,14 @@ std::vector<std::string> Plan::degraded_by() const {
     if (gate.overridden) names.push_back(gate.name);
   }
   return names;
+}
+
+std::vector<RankPart> rank_parts(const Plan& plan) {
+  std::vector<RankPart> parts;
+  const int ranks = plan.tensor_parallel, expert_ranks = plan.expert_parallel;
+  if (ranks == 1 || plan.device != DeviceKind::cpu) return parts;
+  for (int rank = 0; rank < ranks; ++rank) parts.push_back(rank_part(plan.model, ranks, expert_ranks, rank));
+  return parts;
 }
 
 Result<Plan> resolve_by(std::span<const Rule> rules, const EngineOptions& options, const Machine& machine,
@@ -385,7 +394,8 @@ Result<std::vector<JudgedPair>> judge_pairs(const EngineOptions& options, const 
       NIBBLE_RETURN_IF_ERROR(decide(plan_rules(), spec, situation, plan));
       continue;
     }
-    const bool one_rank = situation.number(Field::tensor_parallel) == 1;  // several are not built
+    // Several GPUs are not built.
+    const bool ranks_are_built = situation.number(Field::tensor_parallel) == 1 || !situation.on_gpu();
     std::vector<JudgedPair> pairs;
     for (const Judged& each : judge(plan_rules(), spec, situation)) {
       JudgedPair pair{.path = each.candidate.path,
@@ -393,7 +403,7 @@ Result<std::vector<JudgedPair>> judge_pairs(const EngineOptions& options, const 
                       .why = each.why_not(),
                       .built = is_built(*find_expert_kernel(each.candidate.path.kernel),
                                         *find_exchange(each.candidate.path.exchange)) &&
-                               one_rank};
+                               ranks_are_built};
       for (const Reason& reason : each.reasons) pair.rules.emplace_back(reason.rule);
       pairs.push_back(std::move(pair));
     }

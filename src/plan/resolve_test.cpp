@@ -9,6 +9,7 @@
 #include "plan/bound.h"
 #include "plan/memory.h"
 #include "plan/plan.h"
+#include "plan/rank_part.h"
 #include "plan/rules.h"
 
 namespace nibble {
@@ -110,7 +111,13 @@ TEST(Plan, WhatTheUserSetIsTakenAndSaysSo) {
 TEST(Plan, ARefusalNamesTheOptionTheReasonAndWhatWorks) {
   EXPECT_EQ(refusal({.max_model_len = 200000}),
             "--max-model-len 200000: the model holds 131072 tokens; give at most 131072");
-  EXPECT_EQ(refusal({.tensor_parallel = 2}), "--tp 2: ranks as threads of a CPU are not built yet; give 1");
+  EXPECT_EQ(refusal({.tensor_parallel = 3}), "--tp 3: ranks are 1, 2, 4 or 8; give 1, 2, 4, 8");
+  EXPECT_EQ(refusal({.tensor_parallel = 4, .expert_parallel = 2}),
+            "--ep 2: a CPU's ranks have experts of their own all or none, and --tp is 4; give 1, 4");
+  EXPECT_EQ(refusal({.tensor_parallel = 1, .expert_parallel = 2}),
+            "--ep 2: a CPU's ranks have experts of their own all or none, and --tp is 1; give 1");
+  EXPECT_EQ(refusal({.all_reduce = "fused", .tensor_parallel = 2}),
+            "--all-reduce fused: a CPU's ranks have whole sums and gather them; give gather");
   EXPECT_EQ(refusal({.tensor_parallel = 8}, "h200x4"), "--tp 8: there are 4 GPUs; give 1, 2, 4");
   EXPECT_EQ(refusal({.device = Device::cuda}), "--device cuda: this machine has no GPU; give cpu");
   EXPECT_EQ(
@@ -124,6 +131,33 @@ TEST(Plan, ARefusalNamesTheOptionTheReasonAndWhatWorks) {
   EXPECT_EQ(refusal({.all_reduce = "fussed"}),
             "--all-reduce fussed: not one of its values, the nearest is fused; give none");
   EXPECT_NE(refusal({.attention_backend = "cpu_avx51"}).find("the nearest is cpu_avx512"), std::string::npos);
+}
+
+TEST(Plan, RanksOfACpuHavePartsThatFitItsMemoryTogether) {
+  const Plan one = planned({}), four = planned({.tensor_parallel = 4});
+  EXPECT_EQ(four.choice("all_reduce").value, "gather");
+  EXPECT_TRUE(four.not_built.empty());
+  EXPECT_EQ(rank_parts(four).size(), 4u);
+  EXPECT_TRUE(rank_parts(one).empty());
+  EXPECT_LT(four.memory.weights, one.memory.weights / 2);
+  EXPECT_EQ(four.memory.capacity, one.memory.capacity / 4);
+  EXPECT_NE(plan_text(four, 100).find("rank 3"), std::string::npos);
+  const Plan spread = planned({.expert_parallel = 2});
+  EXPECT_EQ(spread.tensor_parallel, 2);
+  EXPECT_EQ(spread.choice("tp").from, "rule:ranks-for-experts");
+  EXPECT_EQ(rank_parts(spread)[1].experts.begin(1), 16);
+}
+
+TEST(Plan, SeveralGpusAreRefusedByWhateverOptionAsksForThem) {
+  Machine real = machine("h200x4");
+  real.declared = false;
+  for (const EngineOptions& options : {EngineOptions{.device = Device::cuda, .tensor_parallel = 2},
+                                       EngineOptions{.device = Device::cuda, .expert_parallel = 2}}) {
+    const std::string why = resolve(options, real, gpt_oss()).status().message();
+    EXPECT_TRUE(why.find("not built yet") != std::string::npos ||
+                why.find("without CUDA") != std::string::npos)
+        << why;
+  }
 }
 
 TEST(Plan, IntelsCpuWithoutTilesMultipliesSingly) {

@@ -148,11 +148,21 @@ constexpr Rule rules[] = {
     {"gpu-ranks-not-built", Field::tensor_parallel, Effect::remove,
      [](const S& s, const C& c) { return s.on_gpu() && !s.machine.declared && c.number > 1; },
      [](const S&, const C&) { return std::string("several GPUs for one model are not built yet"); }, true},
-    {"cpu-ranks-not-built", Field::tensor_parallel, Effect::remove,
-     [](const S& s, const C& c) { return !s.on_gpu() && c.number > 1; },
-     [](const S&, const C&) { return std::string("ranks as threads of a CPU are not built yet"); }, true},
+    {"cpu-ranks-run-models", Field::tensor_parallel, Effect::remove,
+     [](const S& s, const C& c) { return !s.on_gpu() && c.number > 1 && !s.model.runs; },
+     [](const S& s, const C&) { return "ranks of a CPU are not built for " + s.model.architecture; }, true},
+    {"ranks-join-in-halves", Field::tensor_parallel, Effect::remove,
+     [](const S&, const C& c) { return c.number != 1 && c.number != 2 && c.number != 4 && c.number != 8; },
+     [](const S&, const C&) { return std::string("ranks are 1, 2, 4 or 8"); }, true},
+    {"ranks-for-experts", Field::tensor_parallel, Effect::prefer,
+     [](const S& s, const C& c) {
+       return s.options.expert_parallel > 1 && c.number == s.options.expert_parallel;
+     },
+     [](const S& s, const C&) {
+       return "--ep " + number(s.options.expert_parallel) + " needs as many ranks";
+     }},
     {"heads-divide", Field::tensor_parallel, Effect::remove,
-     [](const S& s, const C& c) { return !heads_divide(s, rank_number(c)); },
+     [](const S& s, const C& c) { return s.on_gpu() && !heads_divide(s, rank_number(c)); },
      [](const S& s, const C& c) {
        return number(s.model.heads) + " heads of queries and " + number(s.model.kv_heads) +
               " of keys do not divide among " + c.value + " ranks";
@@ -164,11 +174,20 @@ constexpr Rule rules[] = {
               mebibytes(memory_budget(s)) + " of a GPU may be taken";
      }},
 
-    {"cpu-experts-not-spread", Field::expert_parallel, Effect::remove,
-     [](const S& s, const C& c) { return !s.on_gpu() && c.number > 1; },
-     [](const S&, const C&) { return std::string("ranks as threads of a CPU are not built yet"); }, true},
+    {"gpu-experts-not-spread", Field::expert_parallel, Effect::remove,
+     [](const S& s, const C& c) { return s.on_gpu() && !s.machine.declared && c.number > 1; },
+     [](const S&, const C&) { return std::string("several GPUs for one model are not built yet"); }, true},
+    {"cpu-experts-on-all-ranks", Field::expert_parallel, Effect::remove,
+     [](const S& s, const C& c) {
+       return !s.on_gpu() && c.number > 1 && c.number != s.number(Field::tensor_parallel);
+     },
+     [](const S& s, const C&) {
+       return "a CPU's ranks have experts of their own all or none, and --tp is " +
+              s.at(Field::tensor_parallel).value;
+     },
+     true},
     {"experts-divide", Field::expert_parallel, Effect::remove,
-     [](const S& s, const C& c) { return s.model.experts % rank_number(c) != 0; },
+     [](const S& s, const C& c) { return s.on_gpu() && s.model.experts % rank_number(c) != 0; },
      [](const S& s, const C& c) {
        return number(s.model.experts) + " experts do not divide among " + c.value + " ranks";
      }},
@@ -312,6 +331,16 @@ constexpr Rule rules[] = {
     {"several-ranks", Field::all_reduce, Effect::remove,
      [](const S& s, const C& c) { return c.value == "none" && s.number(Field::tensor_parallel) > 1; },
      [](const S&, const C&) { return std::string("the ranks' parts must be summed"); }},
+    {"gathered-on-a-cpu", Field::all_reduce, Effect::remove,
+     [](const S& s, const C& c) {
+       return s.on_gpu() && c.value == "gather" && s.number(Field::tensor_parallel) > 1;
+     },
+     [](const S&, const C&) { return std::string("it is of a CPU's ranks"); }},
+    {"cpu-ranks-gather", Field::all_reduce, Effect::remove,
+     [](const S& s, const C& c) {
+       return !s.on_gpu() && c.value != "none" && c.value != "gather" && s.number(Field::tensor_parallel) > 1;
+     },
+     [](const S&, const C&) { return std::string("a CPU's ranks have whole sums and gather them"); }, true},
     {"ranks-in-order", Field::all_reduce, Effect::remove,
      [](const S& s, const C& c) {
        return (c.value == "nccl" || c.value == "ring") && s.number(Field::tensor_parallel) > 1;

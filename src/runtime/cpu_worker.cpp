@@ -3,82 +3,106 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "models/model_traits.h"
 
 namespace nibble {
 
-CpuWorker::CpuWorker(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> model,
-                     const WorkerLimits& limits, KvStore kv, Buffer logits)
-    : threads_(std::move(threads)),
-      model_(std::move(model)),
-      dots_(*limits.dots),
-      weight_lines_(limits.weight_lines),
-      attention_(*limits.attention),
-      activations_(limits.activations),
-      kv_(std::move(kv)),
-      logits_(std::move(logits)) {
-  positions_.reserve(static_cast<std::size_t>(limits.max_rows));
-  logit_rows_.reserve(static_cast<std::size_t>(limits.max_logit_rows));
-  for (std::vector<SequenceRows>& rows : sequences_)
-    rows.reserve(static_cast<std::size_t>(limits.max_sequences));
-  for (const KvLayer& layer : kv_.layers()) layers_.push_back({.cache = layer});
-  for (int i = 0; i < threads_->size(); ++i) samplers_.emplace_back(model_->config().vocab_size);
+namespace {
+
+// Parts of the model with a place among the ranks each; none of one rank.
+Result<std::vector<std::optional<Communicator>>> places_of(const ModelTraits& traits,
+                                                           const WorkerLimits& limits) {
+  std::vector<std::optional<Communicator>> places(static_cast<std::size_t>(limits.ranks));
+  if (limits.ranks == 1) return places;
+  NIBBLE_ASSIGN(const std::vector<Group> world,
+                groups_of_world(limits.ranks, limits.ranks, GroupShape::neighbours));
+  // Steps come when requests do, so a first step has no deadline of its own.
+  NIBBLE_ASSIGN(std::vector<Communicator> members,
+                communicators_of(world[0], static_cast<std::size_t>(rank_slot_bytes(traits)),
+                                 {.deadline = limits.rank_deadline, .first_deadline = limits.rank_deadline}));
+  for (std::size_t i = 0; i < places.size(); ++i) places[i].emplace(std::move(members[i]));
+  return places;
+}
+
+}  // namespace
+
+CpuWorker::CpuWorker(std::vector<std::unique_ptr<CpuRank>> ranks, const WorkerLimits& limits, Buffer logits)
+    : ranks_(std::move(ranks)), logits_(std::move(logits)) {
+  for (int i = 0; i < first().threads().size(); ++i)
+    samplers_.emplace_back(first().model().config().vocab_size);
+  if (ranks_.size() == 1) return;
+  rank_threads_.emplace(static_cast<int>(ranks_.size()), limits.rank_deadline + std::chrono::seconds(1),
+                        [this](int rank) {
+                          float* whole = rank == 0 ? reinterpret_cast<float*>(logits_.data()) : nullptr;
+                          return ranks_[static_cast<std::size_t>(rank)]->forward(*batch_, whole);
+                        });
+}
+
+Result<std::unique_ptr<Worker>> CpuWorker::start(const ModelConfig& config, WeightSource weights,
+                                                 const WorkerLimits& limits,
+                                                 const ConversionProgress& progress) {
+  NIBBLE_ASSIGN(const ModelTraits traits, traits_of(config, {}));
+  NIBBLE_ASSIGN(std::vector<std::optional<Communicator>> places, places_of(traits, limits));
+  const auto source = std::make_shared<const WeightSource>(std::move(weights));
+  WorkerLimits own = limits;
+  std::vector<std::unique_ptr<CpuRank>> ranks;
+  for (int rank = 0; rank < limits.ranks; ++rank) {
+    const RankPart part = rank_part(traits, limits.ranks, limits.expert_ranks, rank);
+    if (limits.ranks > 1) own.threads = threads_of_rank(limits.threads, limits.ranks, rank);
+    NIBBLE_ASSIGN(std::unique_ptr<Model> model, bind_model(config, source, part));
+    NIBBLE_ASSIGN(
+        std::unique_ptr<CpuRank> started,
+        CpuRank::start(std::move(model), part, own, std::move(places[static_cast<std::size_t>(rank)]),
+                       rank == 0 ? progress : ConversionProgress()));
+    ranks.push_back(std::move(started));
+  }
+  return of(std::move(ranks), limits);
 }
 
 Result<std::unique_ptr<Worker>> CpuWorker::start(std::unique_ptr<Model> model, const WorkerLimits& limits,
                                                  const ConversionProgress& progress) {
-  const ModelConfig& config = model->config();
-  auto threads = std::make_unique<ThreadPool>(
-      limits.threads, limits.pin_threads ? ThreadPool::Pinning::one_cpu_each : ThreadPool::Pinning::none);
-  NIBBLE_RETURN_IF_ERROR(model->reserve({.rows = limits.max_rows,
-                                         .logit_rows = limits.max_logit_rows,
-                                         .positions = limits.max_positions,
-                                         .threads = limits.threads},
-                                        *threads));
-  if (limits.dense != DenseFormat::bf16)
-    NIBBLE_RETURN_IF_ERROR(model->convert_dense(limits.dense, *threads, progress));
-  NIBBLE_ASSIGN(KvStore kv, KvStore::allocate(config, limits.kv_dtype, limits.page_size, limits.page_counts));
+  NIBBLE_CHECK(limits.ranks == 1);
+  NIBBLE_ASSIGN(const ModelTraits traits, traits_of(model->config(), {}));
+  std::vector<std::unique_ptr<CpuRank>> ranks;
+  NIBBLE_ASSIGN(std::unique_ptr<CpuRank> started,
+                CpuRank::start(std::move(model), rank_part(traits, 1, 1, 0), limits, std::nullopt, progress));
+  ranks.push_back(std::move(started));
+  return of(std::move(ranks), limits);
+}
+
+Result<std::unique_ptr<Worker>> CpuWorker::of(std::vector<std::unique_ptr<CpuRank>> ranks,
+                                              const WorkerLimits& limits) {
   const std::size_t logit_bytes =
-      static_cast<std::size_t>(limits.max_logit_rows * config.vocab_size) * sizeof(float);
+      static_cast<std::size_t>(limits.max_logit_rows * ranks[0]->model().config().vocab_size) * sizeof(float);
   NIBBLE_ASSIGN(Buffer logits, Buffer::allocate(logit_bytes));
-  return std::unique_ptr<Worker>(
-      new CpuWorker(std::move(threads), std::move(model), limits, std::move(kv), std::move(logits)));
+  return std::unique_ptr<Worker>(new CpuWorker(std::move(ranks), limits, std::move(logits)));
+}
+
+int CpuWorker::threads() const {
+  int all = 0;
+  for (const std::unique_ptr<CpuRank>& rank : ranks_) all += rank->threads().size();
+  return all;
 }
 
 const float* CpuWorker::logits_of(int logit_row) const {
-  return reinterpret_cast<const float*>(logits_.data()) + logit_row * model_->config().vocab_size;
+  return reinterpret_cast<const float*>(logits_.data()) + logit_row * first().model().config().vocab_size;
+}
+
+Status CpuWorker::forward(const Batch& batch) {
+  batch_ = &batch;
+  if (rank_threads_) return rank_threads_->run();
+  return first().forward(batch, reinterpret_cast<float*>(logits_.data()));
 }
 
 Status CpuWorker::run(const Batch& batch, std::span<StepResult> results) {
   NIBBLE_CHECK(results.size() == batch.sequences.size(), "one result a sequence");
-  positions_.clear();
-  logit_rows_.clear();
-  for (std::vector<SequenceRows>& rows : sequences_) rows.clear();
-  for (const BatchSequence& sequence : batch.sequences) {
-    for (std::size_t group = 0; group < sequences_.size(); ++group) {
-      sequences_[group].push_back(
-          {sequence.row_begin, sequence.row_count, sequence.first_position, sequence.pages[group]});
-    }
-    for (int i = 0; i < sequence.row_count; ++i) positions_.push_back(sequence.first_position + i);
-  }
-  for (std::size_t layer = 0; layer < layers_.size(); ++layer)
-    layers_[layer].sequences = sequences_[static_cast<std::size_t>(kv_.group_of(layer))];
-  for (const LogitRow& wanted : batch.logit_rows) logit_rows_.push_back(wanted.row);
+  NIBBLE_RETURN_IF_ERROR(forward(batch));
+  NIBBLE_RETURN_IF_ERROR(first().model().intact());
 
-  OpContext context{.threads = *threads_,
-                    .dots = dots_,
-                    .attention = attention_,
-                    .activations = activations_,
-                    .weight_lines = weight_lines_,
-                    .times = times_};
-  model_->forward(context,
-                  {.tokens = batch.tokens, .positions = positions_, .kv = layers_, .logit_rows = logit_rows_},
-                  reinterpret_cast<float*>(logits_.data()));
-  NIBBLE_RETURN_IF_ERROR(model_->intact());
-
-  const TimedScope scope(times_, "sampling");
+  const TimedScope scope(first().times(), "sampling");
   // Sequences are few and rooms are large, so each thread has a room and takes an equal run of sequences.
-  const int shares = threads_->size(), sequences = static_cast<int>(results.size());
-  threads_->parallel_for(shares, [&](int share_begin, int share_end) {
+  const int shares = first().threads().size(), sequences = static_cast<int>(results.size());
+  first().threads().parallel_for(shares, [&](int share_begin, int share_end) {
     for (int share = share_begin; share < share_end; ++share) {
       for (int i = sequences * share / shares; i < sequences * (share + 1) / shares; ++i) {
         const BatchSequence& sequence = batch.sequences[static_cast<std::size_t>(i)];

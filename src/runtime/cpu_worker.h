@@ -2,11 +2,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
-#include "base/thread_pool.h"
-#include "models/model.h"
-#include "runtime/kv_store.h"
+#include "runtime/cpu_rank.h"
+#include "runtime/rank_threads.h"
 #include "runtime/row_sampler.h"
 #include "runtime/worker.h"
 
@@ -18,32 +18,33 @@ class CpuWorker final : public Worker {
   // `progress`, which may be empty, tells of a conversion of weights.
   static Result<std::unique_ptr<Worker>> start(std::unique_ptr<Model> model, const WorkerLimits& limits,
                                                const ConversionProgress& progress);
+  // The same with limits.ranks ranks, each with its part of the weights.
+  static Result<std::unique_ptr<Worker>> start(const ModelConfig& config, WeightSource weights,
+                                               const WorkerLimits& limits,
+                                               const ConversionProgress& progress);
 
   Status run(const Batch& batch, std::span<StepResult> results) override;
-  void time_ops(TimeTable* table) override { times_ = table; }
-  int threads() const override { return threads_->size(); }
-  std::int64_t mapped_bytes() const override { return model_->mapped_bytes(); }
+  // Of the first rank: the others do the same work beside it.
+  void time_ops(TimeTable* table) override { first().time_ops(table); }
+  int threads() const override;
+  std::int64_t mapped_bytes() const override { return first().model().mapped_bytes(); }
   std::int64_t device_bytes() const override { return 0; }
 
  private:
-  CpuWorker(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> model, const WorkerLimits& limits,
-            KvStore kv, Buffer logits);
+  static Result<std::unique_ptr<Worker>> of(std::vector<std::unique_ptr<CpuRank>> ranks,
+                                            const WorkerLimits& limits);
+  CpuWorker(std::vector<std::unique_ptr<CpuRank>> ranks, const WorkerLimits& limits, Buffer logits);
 
+  CpuRank& first() { return *ranks_[0]; }
+  const CpuRank& first() const { return *ranks_[0]; }
+  Status forward(const Batch& batch);
   const float* logits_of(int logit_row) const;
 
-  std::unique_ptr<ThreadPool> threads_;
-  std::unique_ptr<Model> model_;
-  const DotKernels& dots_;
-  const WeightLines weight_lines_;
-  const AttentionKernels& attention_;
-  InputValues activations_;
-  TimeTable* times_ = nullptr;
-  KvStore kv_;
-  Buffer logits_;  // [max_logit_rows, vocab] float32
-  std::vector<int> positions_, logit_rows_;
-  std::array<std::vector<SequenceRows>, page_groups> sequences_;  // with each group's page tables
-  std::vector<LayerKv> layers_;
-  std::vector<RowSampler> samplers_;  // [threads]
+  std::vector<std::unique_ptr<CpuRank>> ranks_;
+  Buffer logits_;                            // [max_logit_rows, vocab] float32
+  std::vector<RowSampler> samplers_;         // [threads of the first rank]
+  const Batch* batch_ = nullptr;             // of the running step
+  std::optional<RankThreads> rank_threads_;  // none of one rank; they end before what they use
 };
 
 }  // namespace nibble

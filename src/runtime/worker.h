@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -23,6 +24,10 @@ struct WorkerLimits {
   int device = 0;   // on a GPU: which of this process's
   int threads = 0;  // 0: as many as can run at the same time
   bool pin_threads = false;
+  int ranks = 1;         // on a CPU: threads of this process that share the model, and `threads`
+  int expert_ranks = 1;  // ranks that the experts are spread over
+  // For a rank that does not come to a meeting: ranks may share CPUs with other programs.
+  std::chrono::milliseconds rank_deadline{20000};
   int max_rows = 0;
   int max_logit_rows = 0;
   int max_sequences = 0;

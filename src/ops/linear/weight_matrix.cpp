@@ -87,7 +87,7 @@ void decode_piece(const Nvfp4Matrix& matrix, int row, int rows, int col, int col
 }
 
 float outer_scale(const Fp8BlockMatrix& matrix, int row, int block) {
-  return matrix.scales[row / fp8_tile * fp8_tiles(matrix.cols) + block];
+  return matrix.scales[(matrix.first_row + row) / fp8_tile * fp8_tiles(matrix.cols) + block];
 }
 float outer_scale(const Nvfp4Matrix& matrix, int, int) { return matrix.scale; }
 
@@ -116,10 +116,46 @@ void multiply_range(const DotKernels& kernels, const Matrix& matrix, int row, in
   }
 }
 
+template <class T>
+const T* moved(const T* pointer, std::int64_t by) {
+  return pointer == nullptr ? nullptr : pointer + by;
+}
+
+WeightMatrix piece_of(const Bf16Matrix& matrix, std::int64_t begin, std::int64_t rows) {
+  return Bf16Matrix{moved(matrix.data, begin * matrix.cols), static_cast<int>(rows), matrix.cols};
+}
+WeightMatrix piece_of(const Q8Matrix& matrix, std::int64_t begin, std::int64_t rows) {
+  return Q8Matrix{moved(matrix.codes, begin * matrix.cols),
+                  moved(matrix.scales, begin * matrix.cols / q8_block), rows, matrix.cols};
+}
+WeightMatrix piece_of(const Mxfp4Checkpoint& matrix, std::int64_t begin, std::int64_t rows) {
+  return Mxfp4Checkpoint{moved(matrix.blocks, begin * matrix.cols / 2),
+                         moved(matrix.scales, begin * matrix.cols / mxfp4_block), rows, matrix.cols};
+}
+WeightMatrix piece_of(const Fp8BlockMatrix& matrix, std::int64_t begin, std::int64_t rows) {
+  NIBBLE_CHECK(begin % range_rows == 0, "a range of rows lies in one tile");
+  const std::int64_t first = matrix.first_row + begin, tiles = first / fp8_tile * fp8_tiles(matrix.cols);
+  return Fp8BlockMatrix{.codes = moved(matrix.codes, begin * matrix.cols),
+                        .scales = {moved(matrix.scales.floats, tiles), moved(matrix.scales.narrow, tiles)},
+                        .rows = rows,
+                        .cols = matrix.cols,
+                        .first_row = first % fp8_tile};
+}
+WeightMatrix piece_of(const Nvfp4Matrix& matrix, std::int64_t begin, std::int64_t rows) {
+  return Nvfp4Matrix{moved(matrix.codes, begin * matrix.cols / 2),
+                     moved(matrix.scales, begin * matrix.cols / nvfp4_block), matrix.scale, rows,
+                     matrix.cols};
+}
+
 template <class Matrix>
 constexpr bool is_decoded = std::is_same_v<Matrix, Fp8BlockMatrix> || std::is_same_v<Matrix, Nvfp4Matrix>;
 
 }  // namespace
+
+WeightMatrix rows_of(const WeightMatrix& matrix, std::int64_t begin, std::int64_t end) {
+  NIBBLE_CHECK(begin >= 0 && begin <= end && end <= weight_rows(matrix));
+  return std::visit([&](const auto& each) { return piece_of(each, begin, end - begin); }, matrix);
+}
 
 void prepare_weight_inputs(const DotKernels& kernels, const WeightMatrix& matrix, const DotInputs& inputs,
                            int begin, int end) {

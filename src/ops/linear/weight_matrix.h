@@ -36,6 +36,7 @@ struct Fp8BlockMatrix {
   TileScales scales;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
+  std::int64_t first_row = 0;  // in its tile, of the first row here; a multiple of 32
 };
 
 struct Nvfp4Matrix {
@@ -54,6 +55,10 @@ inline int weight_rows(const WeightMatrix& matrix) {
 inline int weight_cols(const WeightMatrix& matrix) {
   return static_cast<int>(std::visit([](const auto& each) { return std::int64_t{each.cols}; }, matrix));
 }
+
+// Rows [begin, end) as a matrix of its own, where they lie. `begin` is a multiple of 32 where scales are
+// those of tiles.
+WeightMatrix rows_of(const WeightMatrix& matrix, std::int64_t begin, std::int64_t end);
 
 // As prepare_rows and multiply_rows (dot_kernels.h), in the same room.
 void prepare_weight_inputs(const DotKernels& kernels, const WeightMatrix& matrix, const DotInputs& inputs,

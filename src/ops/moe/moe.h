@@ -31,16 +31,23 @@ struct MoeWeights {
   const Bf16* down_bias = nullptr;     // [experts, hidden]; null: without
   GatedUnit unit;
 
+  // Of biases, from one expert's to the next; 0: the experts' rows above.
+  std::int64_t gate_up_bias_stride = 0, down_bias_stride = 0;
+
   int experts() const { return static_cast<int>(down.size()); }
-  int hidden() const { return weight_rows(down[0]); }
+  int hidden() const { return weight_cols(gate.empty() ? gate_up[0] : gate[0]); }
   int width() const { return weight_cols(down[0]); }
+  // A rank may have only some rows of every expert.
+  int width_rows() const { return gate.empty() ? weight_rows(gate_up[0]) / 2 : weight_rows(gate[0]); }
+  int hidden_rows() const { return weight_rows(down[0]); }
 };
 
 struct MoeArgs {
   const float* x = nullptr;  // [rows, hidden]
   int rows = 0;
   int top_k = 0;
-  const std::int32_t* expert_ids = nullptr;  // [rows, top_k]
+  const std::int32_t* expert_ids = nullptr;  // [rows, top_k]; other experts than the weights' are left out
+  int first_expert = 0;                      // the id of the weights' first
   const float* expert_weights = nullptr;     // [rows, top_k]
   float* out = nullptr;                      // [rows, hidden]
   // Room for intermediate results.
@@ -56,5 +63,15 @@ struct MoeArgs {
 std::size_t moe_workspace_bytes(int slots, int experts, int inputs);
 
 void moe(OpContext& context, const MoeWeights& weights, const MoeArgs& args);
+
+// The same in its three steps, for ranks that have some of the experts, or some rows of each. Slot s is
+// choice s % top_k of row s / top_k. Of experts that are left out, nothing is read or written.
+//   activations[s] = h, of the weights' rows only: [rows * top_k, width_rows()]
+void expert_activations(OpContext& context, const MoeWeights& weights, const MoeArgs& args);
+//   products[s] = y of activations[s], which are whole: [rows * top_k, width()] to [.., hidden_rows()].
+// Groups of slots are those that expert_activations left behind.
+void expert_products(OpContext& context, const MoeWeights& weights, const MoeArgs& args);
+//   out = the weighted sum over choices, of `width` columns
+void sum_choices(OpContext& context, const MoeArgs& args, int width);
 
 }  // namespace nibble

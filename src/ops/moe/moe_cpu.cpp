@@ -12,10 +12,16 @@ namespace {
 // Slot s = row * top_k + choice. Counting sort: within an expert the slots stay in order of the rows.
 void group_by_expert(const MoeArgs& args, int experts) {
   const int slots = args.rows * args.top_k;
+  const auto expert_of = [&](int slot) { return args.expert_ids[slot] - args.first_expert; };
+  const auto is_here = [&](int slot) { return expert_of(slot) >= 0 && expert_of(slot) < experts; };
   std::fill_n(args.offsets, experts + 1, 0);
-  for (int s = 0; s < slots; ++s) ++args.offsets[args.expert_ids[s] + 1];
+  for (int s = 0; s < slots; ++s) {
+    if (is_here(s)) ++args.offsets[expert_of(s) + 1];
+  }
   for (int e = 0; e < experts; ++e) args.offsets[e + 1] += args.offsets[e];
-  for (int s = 0; s < slots; ++s) args.slots[args.offsets[args.expert_ids[s]]++] = s;
+  for (int s = 0; s < slots; ++s) {
+    if (is_here(s)) args.slots[args.offsets[expert_of(s)]++] = s;
+  }
   // Filling moved each beginning to its end, which is the next one's beginning.
   for (int e = experts; e > 0; --e) args.offsets[e] = args.offsets[e - 1];
   args.offsets[0] = 0;
@@ -93,12 +99,12 @@ void multiply_routed(OpContext& context, const MoeArgs& args, const float* x, in
 // h of gate and up as rows of one matrix.
 void multiply_pairs(OpContext& context, const MoeWeights& weights, const MoeArgs& args) {
   static_assert(tile_rows % 2 == 0, "a gate and its up projection lie in one tile");
-  const int width = weights.width();
+  const int width = weights.width_rows();
+  const std::int64_t stride = weights.gate_up_bias_stride > 0 ? weights.gate_up_bias_stride : 2 * width;
   const bool in_one = weights.gate_up_bias != nullptr && weights.unit == gpt_oss_unit(weights.unit.limit);
   const auto store = [&](int expert, int row, int slot, const float* totals) {
-    const Bf16* bias = weights.gate_up_bias == nullptr
-                           ? nullptr
-                           : weights.gate_up_bias + static_cast<std::int64_t>(expert) * 2 * width + row;
+    const Bf16* bias =
+        weights.gate_up_bias == nullptr ? nullptr : weights.gate_up_bias + expert * stride + row;
     float* h = args.activations + static_cast<std::int64_t>(slot) * width + row / 2;
     const int pairs = std::min(tile_rows / 2, width - row / 2);
     if (in_one)
@@ -115,7 +121,8 @@ void multiply_pairs(OpContext& context, const MoeWeights& weights, const MoeArgs
 
 // The same of two matrices: a range's gates wait in h for its up projections.
 void multiply_halves(OpContext& context, const MoeWeights& weights, const MoeArgs& args) {
-  const int width = weights.width();
+  const int width = weights.width_rows();
+  const std::int64_t stride = weights.gate_up_bias_stride > 0 ? weights.gate_up_bias_stride : 2 * width;
   const auto h_of = [&](int row, int slot) {
     return args.activations + static_cast<std::int64_t>(slot) * width + row;
   };
@@ -124,7 +131,7 @@ void multiply_halves(OpContext& context, const MoeWeights& weights, const MoeArg
       std::copy_n(totals, count, to);
       return;
     }
-    const Bf16* bias = weights.gate_up_bias + (static_cast<std::int64_t>(expert) * width + row) * 2 + which;
+    const Bf16* bias = weights.gate_up_bias + expert * stride + std::int64_t{2} * row + which;
     for (int r = 0; r < count; ++r) to[r] = totals[r] + bias[2 * r].to_float();
   };
   const auto store_gate = [&](int expert, int row, int slot, const float* totals) {
@@ -148,39 +155,56 @@ std::size_t moe_workspace_bytes(int slots, int experts, int inputs) {
   return prepared_bytes(inputs, slots + (input_group - 1) * std::min(slots, experts));
 }
 
-void moe(OpContext& context, const MoeWeights& weights, const MoeArgs& args) {
-  const int experts = weights.experts(), hidden = weights.hidden();
+void expert_activations(OpContext& context, const MoeWeights& weights, const MoeArgs& args) {
+  group_by_expert(args, weights.experts());
+  if (weights.experts() == 0) return;
   NIBBLE_CHECK(weights.gate_up.empty() != weights.gate.empty(), "gate and up are in one matrix or in two");
   NIBBLE_CHECK(args.workspace.size() >=
-               moe_workspace_bytes(args.rows * args.top_k, experts, std::max(hidden, weights.width())));
-  group_by_expert(args, experts);
+               moe_workspace_bytes(args.rows * args.top_k, weights.experts(), weights.hidden()));
   weights.gate.empty() ? multiply_pairs(context, weights, args) : multiply_halves(context, weights, args);
+}
 
+void expert_products(OpContext& context, const MoeWeights& weights, const MoeArgs& args) {
+  if (weights.experts() == 0) return;
+  NIBBLE_CHECK(args.workspace.size() >=
+               moe_workspace_bytes(args.rows * args.top_k, weights.experts(), weights.width()));
+  const int rows = weights.hidden_rows();
+  const std::int64_t stride = weights.down_bias_stride > 0 ? weights.down_bias_stride : rows;
   const auto store_down = [&](int expert, int row, int slot, const float* totals) {
-    float* y = args.products + static_cast<std::int64_t>(slot) * hidden + row;
-    const int count = std::min(tile_rows, hidden - row);
+    float* y = args.products + static_cast<std::int64_t>(slot) * rows + row;
+    const int count = std::min(tile_rows, rows - row);
     if (weights.down_bias == nullptr) {
       std::copy_n(totals, count, y);
       return;
     }
-    const Bf16* bias = weights.down_bias + static_cast<std::int64_t>(expert) * hidden + row;
+    const Bf16* bias = weights.down_bias + expert * stride + row;
     for (int r = 0; r < count; ++r) y[r] = totals[r] + bias[r].to_float();
   };
   multiply_routed(context, args, args.activations, 1,
                   Product<decltype(store_down)>{weights.down, store_down});
+}
 
+void sum_choices(OpContext& context, const MoeArgs& args, int width) {
   context.threads.parallel_for(args.rows, [&](int begin, int end) {
     for (int row = begin; row < end; ++row) {
-      float* out = args.out + static_cast<std::int64_t>(row) * hidden;
+      float* out = args.out + static_cast<std::int64_t>(row) * width;
       const float* weight = args.expert_weights + static_cast<std::int64_t>(row) * args.top_k;
-      const float* y = args.products + static_cast<std::int64_t>(row) * args.top_k * hidden;
-      for (int i = 0; i < hidden; ++i) out[i] = weight[0] * y[i];
+      const float* y = args.products + static_cast<std::int64_t>(row) * args.top_k * width;
+      for (int i = 0; i < width; ++i) out[i] = weight[0] * y[i];
       for (int choice = 1; choice < args.top_k; ++choice) {
-        y += hidden;
-        for (int i = 0; i < hidden; ++i) out[i] += weight[choice] * y[i];
+        y += width;
+        for (int i = 0; i < width; ++i) out[i] += weight[choice] * y[i];
       }
     }
   });
+}
+
+void moe(OpContext& context, const MoeWeights& weights, const MoeArgs& args) {
+  NIBBLE_CHECK(weights.width_rows() == weights.width() && weights.hidden_rows() == weights.hidden(),
+               "parts of experts take the three steps");
+  expert_activations(context, weights, args);
+  expert_products(context, weights, args);
+  sum_choices(context, args, weights.hidden());
 }
 
 }  // namespace nibble

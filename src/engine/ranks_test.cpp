@@ -1,0 +1,165 @@
+// Ranks of a CPU give the bits of one rank: tokens and log-probabilities, whatever is split over how many, in
+// every batch and chunking. A control with a rank that adds in another order shows that the test would see
+// it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "engine/choices.h"
+#include "engine/engine_test_util.h"
+
+namespace nibble {
+namespace {
+
+using Answers = std::map<RequestId, Answer>;
+const std::filesystem::path checkpoints = std::filesystem::path(NIBBLE_SOURCE_DIR) / "tests/data/parity";
+
+std::unique_ptr<Engine> engine_of(const std::string& checkpoint, EngineOptions options) {
+  options.model = (checkpoints / checkpoint).string();
+  Result<std::unique_ptr<Engine>> engine = Engine::load(options);
+  EXPECT_TRUE(engine.ok()) << engine.status().message();
+  return engine.ok() ? std::move(engine).value() : nullptr;
+}
+
+// Prompts of several lengths, two of which begin alike; greedy and drawn, one with its prompt's
+// log-probabilities.
+void submit_all(Engine& engine) {
+  constexpr int lengths[] = {1, 5, 17, 40, 40, 75};
+  for (int i = 0; i < static_cast<int>(std::size(lengths)); ++i) {
+    std::vector<TokenId> prompt;
+    for (int t = 0; t < lengths[i]; ++t) prompt.push_back((t * 37 + 11 + (i == 4 ? 3 : i)) % 440);
+    SamplingParams sampling{.max_tokens = 8, .temperature = 0, .logprobs = 3};
+    if (i % 2 == 1) {
+      sampling.temperature = 1.2f;
+      sampling.seed = static_cast<std::uint64_t>(i);
+    }
+    sampling.prompt_logprobs = i == 2;
+    ASSERT_TRUE(engine.submit(request(static_cast<RequestId>(i), prompt, sampling)).ok());
+  }
+}
+
+Answers answers_of(const std::string& checkpoint, const EngineOptions& options) {
+  const std::unique_ptr<Engine> engine = engine_of(checkpoint, options);
+  if (engine == nullptr) return {};
+  submit_all(*engine);
+  return run(*engine);
+}
+
+struct Split {
+  int tp, ep;
+  std::string exchange = "auto";
+};
+std::string name_of(const std::string& checkpoint, const Split& split) {
+  return checkpoint + ", --tp " + std::to_string(split.tp) + " --ep " + std::to_string(split.ep) +
+         " --moe-a2a-backend " + split.exchange;
+}
+
+EngineOptions with(EngineOptions options, const Split& split) {
+  options.tensor_parallel = split.tp;
+  options.expert_parallel = split.ep;
+  options.moe_a2a_backend = split.exchange;
+  return options;
+}
+
+const std::vector<Split> splits = {{2, 1}, {4, 1}, {2, 2, "none"}, {4, 4, "none"}};
+
+// Heads, widths and experts that divide and that do not; fewer heads of keys than ranks; every format.
+const std::vector<std::string> models = {"example",       "gqa8_all_experts", "mha_top1",
+                                         "tied_full",     "deep_shards",      "qwen3_moe_bf16",
+                                         "qwen3_moe_fp8", "qwen3_moe_nvfp4",  "qwen3_moe_nvfp4_packed"};
+
+TEST(Ranks, GiveTheBitsOfOneRank) {
+  for (const std::string& model : models) {
+    const EngineOptions alone{.threads = 1, .max_num_seqs = 1};
+    const Answers expected = answers_of(model, alone);
+    ASSERT_EQ(expected.size(), 6u);
+    for (const Split& split : splits) {
+      EngineOptions batched = with({.max_num_seqs = 5, .max_num_batched_tokens = 48}, split);
+      batched.threads = split.tp == 2 ? 3 : 4;
+      EXPECT_EQ(answers_of(model, batched), expected) << name_of(model, split);
+    }
+  }
+}
+
+TEST(Ranks, GiveTheBitsOfOneRankInEveryTypeBatchAndChunking) {
+  for (const FloatType dtype : {FloatType::float32, FloatType::bfloat16, FloatType::int8}) {
+    const Answers expected = answers_of("example", {.threads = 1, .max_num_seqs = 1, .dtype = dtype});
+    for (const Split& split : splits) {
+      for (const auto& [rows, sequences] : {std::pair{1, 1}, {7, 3}, {200, 7}}) {
+        const EngineOptions options{
+            .threads = 2, .max_num_seqs = sequences, .max_num_batched_tokens = rows, .dtype = dtype};
+        EXPECT_EQ(answers_of("example", with(options, split)), expected) << name_of("example", split) << rows;
+      }
+    }
+  }
+}
+
+TEST(Ranks, ConvertTheirPartsOfWeightsToTheSameBits) {
+  for (const Quantization quantization : {Quantization::q8, Quantization::mxfp4}) {
+    const EngineOptions options{.threads = 2, .quantization = quantization};
+    const Answers expected = answers_of("example", options);
+    for (const Split& split : splits)
+      EXPECT_EQ(answers_of("example", with(options, split)), expected) << name_of("example", split);
+  }
+}
+
+// Kernels that keep the contract for whole matrices and add in another order for parts of them, as those do
+// that choose how to split K by the shape they are given.
+void add_as_the_part_goes(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
+                          const TotalsSink& store) {
+  best_dot_kernels().multiply(matrix, begin, end, inputs, store);
+  constexpr int whole[] = {256, 128, 160, 448, 6};  // queries, keys, hidden, vocabulary, experts
+  const Bf16Matrix* dense = std::get_if<Bf16Matrix>(&matrix);
+  if (dense == nullptr || std::count(std::begin(whole), std::end(whole), dense->rows) > 0) return;
+  for (int row = begin; row < end; row += tile_rows) {
+    for (int input = 0; input < inputs.rows.count; ++input) {
+      float totals[tile_rows] = {};
+      for (int r = 0; r < std::min(tile_rows, dense->rows - row); ++r) {
+        const Bf16* weights = dense->data + static_cast<std::int64_t>(row + r) * dense->cols;
+        for (int k = dense->cols; k-- > 0;) totals[r] += weights[k].to_float() * inputs.rows[input][k];
+      }
+      store(row, input, totals);
+    }
+  }
+}
+
+TEST(Ranks, TheTestSeesKernelsWhoseOrderDependsOnARanksShape) {
+  static const DotKernels breaking{.name = "breaking",
+                                   .supported = [] { return true; },
+                                   .prepare = best_dot_kernels().prepare,
+                                   .multiply = add_as_the_part_goes,
+                                   .prepare_int8 = best_dot_kernels().prepare_int8,
+                                   .multiply_int8 = best_dot_kernels().multiply_int8};
+  const Answers expected = answers_of("example", {.threads = 1});
+  for (const Split& split : {Split{1, 1}, Split{2, 1}, Split{4, 1}}) {
+    EngineOptions options = with({.threads = 1}, split);
+    options.model = (checkpoints / "example").string();
+    Result<std::unique_ptr<Engine>> engine =
+        load_engine(options, [](EngineChoices& choices) { choices.worker.dots = &breaking; }, {});
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    submit_all(**engine);
+    EXPECT_EQ(run(**engine) == expected, split.tp == 1) << name_of("example", split);
+  }
+}
+
+TEST(Ranks, ReuseAPrefixWithTheSameBits) {
+  const std::vector<TokenId> prompt(70, 21);
+  const auto ask_twice = [&](const EngineOptions& options) {
+    const std::unique_ptr<Engine> engine = engine_of("example", options);
+    std::vector<Answer> answers;
+    for (const RequestId id : {1u, 2u}) {
+      EXPECT_TRUE(engine->submit(request(id, prompt, {.max_tokens = 6, .temperature = 0})).ok());
+      answers.push_back(run(*engine)[id]);
+    }
+    EXPECT_GT(answers[1].cached_tokens, 0);
+    EXPECT_EQ(answers[0], answers[1]);
+    return answers[1];
+  };
+  const Answer expected = ask_twice({.threads = 1});
+  for (const Split& split : splits) EXPECT_EQ(ask_twice(with({.threads = 1}, split)), expected);
+}
+
+}  // namespace
+}  // namespace nibble

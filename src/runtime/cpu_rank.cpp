@@ -1,0 +1,72 @@
+#include "runtime/cpu_rank.h"
+
+namespace nibble {
+
+CpuRank::CpuRank(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> model,
+                 const WorkerLimits& limits, KvStore kv, std::optional<Communicator> communicator)
+    : threads_(std::move(threads)),
+      model_(std::move(model)),
+      dots_(*limits.dots),
+      weight_lines_(limits.weight_lines),
+      attention_(*limits.attention),
+      activations_(limits.activations),
+      kv_(std::move(kv)),
+      communicator_(std::move(communicator)) {
+  positions_.reserve(static_cast<std::size_t>(limits.max_rows));
+  logit_rows_.reserve(static_cast<std::size_t>(limits.max_logit_rows));
+  for (std::vector<SequenceRows>& rows : sequences_)
+    rows.reserve(static_cast<std::size_t>(limits.max_sequences));
+  for (const KvLayer& layer : kv_.layers()) layers_.push_back({.cache = layer});
+}
+
+Result<std::unique_ptr<CpuRank>> CpuRank::start(std::unique_ptr<Model> model, const RankPart& part,
+                                                const WorkerLimits& limits,
+                                                std::optional<Communicator> communicator,
+                                                const ConversionProgress& progress) {
+  auto threads = std::make_unique<ThreadPool>(
+      limits.threads, limits.pin_threads ? ThreadPool::Pinning::one_cpu_each : ThreadPool::Pinning::none);
+  NIBBLE_RETURN_IF_ERROR(model->reserve({.rows = limits.max_rows,
+                                         .logit_rows = limits.max_logit_rows,
+                                         .positions = limits.max_positions,
+                                         .threads = limits.threads},
+                                        *threads));
+  if (limits.dense != DenseFormat::bf16)
+    NIBBLE_RETURN_IF_ERROR(model->convert_dense(limits.dense, *threads, progress));
+  ModelConfig own = model->config();
+  own.num_key_value_heads = part.kv_heads.count;
+  NIBBLE_ASSIGN(KvStore kv, KvStore::allocate(own, limits.kv_dtype, limits.page_size, limits.page_counts));
+  return std::unique_ptr<CpuRank>(
+      new CpuRank(std::move(threads), std::move(model), limits, std::move(kv), std::move(communicator)));
+}
+
+Status CpuRank::forward(const Batch& batch, float* logits) {
+  positions_.clear();
+  logit_rows_.clear();
+  for (std::vector<SequenceRows>& rows : sequences_) rows.clear();
+  for (const BatchSequence& sequence : batch.sequences) {
+    for (std::size_t group = 0; group < sequences_.size(); ++group) {
+      sequences_[group].push_back(
+          {sequence.row_begin, sequence.row_count, sequence.first_position, sequence.pages[group]});
+    }
+    for (int i = 0; i < sequence.row_count; ++i) positions_.push_back(sequence.first_position + i);
+  }
+  for (std::size_t layer = 0; layer < layers_.size(); ++layer)
+    layers_[layer].sequences = sequences_[static_cast<std::size_t>(kv_.group_of(layer))];
+  for (const LogitRow& wanted : batch.logit_rows) logit_rows_.push_back(wanted.row);
+
+  OpContext context{.threads = *threads_,
+                    .dots = dots_,
+                    .attention = attention_,
+                    .activations = activations_,
+                    .weight_lines = weight_lines_,
+                    .times = times_};
+  return model_->forward(context,
+                         {.tokens = batch.tokens,
+                          .positions = positions_,
+                          .kv = layers_,
+                          .logit_rows = logit_rows_,
+                          .ranks = communicator_ ? &*communicator_ : nullptr},
+                         logits);
+}
+
+}  // namespace nibble

@@ -1,0 +1,55 @@
+// A rank of a CPU's worker: its part of the model, its heads' keys and values, its threads, and its place
+// among the other ranks.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "comm/communicator.h"
+#include "core/batch.h"
+#include "models/model.h"
+#include "runtime/kv_store.h"
+#include "runtime/worker.h"
+
+namespace nibble {
+
+class CpuRank {
+ public:
+  // Takes all memory that steps within the limits need. limits.threads are this rank's. `progress`, which may
+  // be empty, tells of a conversion of weights. Without a communicator there is one rank.
+  static Result<std::unique_ptr<CpuRank>> start(std::unique_ptr<Model> model, const RankPart& part,
+                                                const WorkerLimits& limits,
+                                                std::optional<Communicator> communicator,
+                                                const ConversionProgress& progress);
+
+  // logits: [batch.logit_rows, vocabulary], or null.
+  Status forward(const Batch& batch, float* logits);
+
+  void time_ops(TimeTable* table) { times_ = table; }
+  ThreadPool& threads() { return *threads_; }
+  const ThreadPool& threads() const { return *threads_; }
+  const Model& model() const { return *model_; }
+  TimeTable* times() const { return times_; }
+
+ private:
+  CpuRank(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> model, const WorkerLimits& limits,
+          KvStore kv, std::optional<Communicator> communicator);
+
+  std::unique_ptr<ThreadPool> threads_;
+  std::unique_ptr<Model> model_;
+  const DotKernels& dots_;
+  const WeightLines weight_lines_;
+  const AttentionKernels& attention_;
+  const InputValues activations_;
+  TimeTable* times_ = nullptr;
+  KvStore kv_;
+  std::optional<Communicator> communicator_;
+  std::vector<int> positions_, logit_rows_;
+  std::array<std::vector<SequenceRows>, page_groups> sequences_;  // with each group's page tables
+  std::vector<LayerKv> layers_;
+};
+
+}  // namespace nibble

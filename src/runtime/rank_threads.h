@@ -1,0 +1,44 @@
+// A thread a rank. The calling thread is rank 0; the others wait for it between steps.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "base/status.h"
+
+namespace nibble {
+
+class RankThreads {
+ public:
+  // body(rank) is a rank's step. `patience`: how long the others may stay away once rank 0 is done; longer
+  // than any wait of theirs.
+  RankThreads(int ranks, std::chrono::milliseconds patience, std::function<Status(int)> body);
+  RankThreads(const RankThreads&) = delete;
+  RankThreads& operator=(const RankThreads&) = delete;
+  // Waits for ranks that are still away.
+  ~RankThreads();
+
+  // A step on every rank; the first rank's error where any has one. A rank that does not come back is named,
+  // and nothing can be run after that.
+  Status run();
+
+ private:
+  void serve(int rank);
+
+  const std::chrono::milliseconds patience_;
+  const std::function<Status(int)> body_;
+  std::mutex mutex_;
+  std::condition_variable begun_, done_;
+  std::uint64_t step_ = 0;
+  std::vector<std::uint64_t> finished_;  // [ranks]: the last step each has finished
+  std::vector<Status> results_;          // [ranks]
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace nibble
