@@ -1,0 +1,34 @@
+// A set of byte values.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace nibble {
+
+struct ByteSet {
+  std::array<std::uint64_t, 4> words{};
+
+  static ByteSet range(unsigned first, unsigned last) {
+    ByteSet set;
+    for (unsigned byte = first; byte <= last; ++byte) set.add(byte);
+    return set;
+  }
+  void add(unsigned byte) { words[byte / 64] |= std::uint64_t{1} << byte % 64; }
+  void remove(unsigned byte) { words[byte / 64] &= ~(std::uint64_t{1} << byte % 64); }
+  bool has(unsigned byte) const { return words[byte / 64] >> byte % 64 & 1; }
+  bool empty() const { return !(words[0] | words[1] | words[2] | words[3]); }
+  ByteSet operator|(const ByteSet& other) const {
+    ByteSet out;
+    for (std::size_t i = 0; i < 4; ++i) out.words[i] = words[i] | other.words[i];
+    return out;
+  }
+  ByteSet operator&(const ByteSet& other) const {
+    ByteSet out;
+    for (std::size_t i = 0; i < 4; ++i) out.words[i] = words[i] & other.words[i];
+    return out;
+  }
+  bool operator==(const ByteSet&) const = default;
+};
+
+}  // namespace nibble

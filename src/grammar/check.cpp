@@ -1,0 +1,92 @@
+#include "grammar/check.h"
+
+#include <chrono>
+
+#include "base/json_copy.h"
+#include "base/json_writer.h"
+
+namespace nibble {
+namespace {
+
+constexpr int kShownTokens = 12;
+
+void indent(JsonValue value, int level, std::string& out) {
+  const auto line = [&](int depth) { out.append("\n").append(static_cast<std::size_t>(depth) * 2, ' '); };
+  if ((!value.is_object() && !value.is_array()) || value.size() == 0) {
+    out += compact_json(value);
+    return;
+  }
+  out.push_back(value.is_object() ? '{' : '[');
+  bool first = true;
+  const auto separate = [&] {
+    if (!first) out.push_back(',');
+    first = false;
+    line(level + 1);
+  };
+  if (value.is_object()) {
+    for (const auto [name, member] : value.members()) {
+      separate();
+      JsonWriter(out).value(name);
+      out.append(": ");
+      indent(member, level + 1, out);
+    }
+  } else {
+    for (const JsonValue each : value.elements()) {
+      separate();
+      indent(each, level + 1, out);
+    }
+  }
+  line(level);
+  out.push_back(value.is_object() ? '}' : ']');
+}
+
+}  // namespace
+
+std::string compact_json(JsonValue value) {
+  std::string out;
+  JsonWriter writer(out);
+  copy_json(value, writer);
+  return out;
+}
+
+std::string indented_json(JsonValue value) {
+  std::string out;
+  indent(value, 0, out);
+  return out;
+}
+
+TextCheck check_text(const std::shared_ptr<const Grammar>& grammar,
+                     const std::shared_ptr<const GrammarVocabulary>& vocabulary, const Tokenizer& tokenizer,
+                     std::string_view text) {
+  const std::vector<TokenId> ids = tokenizer.encode(text);
+  TextCheck out;
+  out.tokens = ids.size();
+  const auto constraint = start(grammar, vocabulary);
+  std::vector<std::uint32_t> mask(token_mask_words(vocabulary->size()));
+  for (std::size_t i = 0; i <= ids.size(); ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    constraint->fill(mask);
+    out.mask_us.push_back(
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+    const bool fits = i < ids.size() ? (mask[static_cast<std::size_t>(ids[i]) / 32] >> ids[i] % 32 & 1) != 0
+                                     : constraint->complete();
+    if (fits && i < ids.size()) {
+      constraint->accept(ids[i]);
+      continue;
+    }
+    out.taken = fits;
+    out.refused_at = i;
+    out.may_end = constraint->complete();
+    if (i < ids.size()) out.refused = tokenizer.bytes(ids[i]);
+    int shown = 0;
+    for (TokenId token = 0; token < vocabulary->size() && shown < kShownTokens; ++token) {
+      if (!(mask[static_cast<std::size_t>(token) / 32] >> token % 32 & 1) || vocabulary->is_end(token))
+        continue;
+      out.allowed.append(shown++ == 0 ? "" : " ").append(tokenizer.bytes(token));
+    }
+    return out;
+  }
+  return out;
+}
+
+}  // namespace nibble

@@ -1,0 +1,79 @@
+// What an answer may be, compiled once and followed token by token: JSON schemas, GBNF grammars,
+// regular expressions and lists of choices. How it works: docs/internals/grammar.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+#include "base/status.h"
+#include "base/token_id.h"
+#include "core/token_constraint.h"
+#include "text/tokenizer.h"
+
+namespace nibble {
+
+// A stranger's grammar is refused once it is beyond one of these.
+struct CompileLimits {
+  std::size_t max_bytes = std::size_t{1} << 20;  // of a grammar's or a pattern's text
+  int max_depth = 64;                            // of nesting in schemas, patterns and grammars
+  std::size_t max_states = 400'000;              // expressions, symbols and members together
+  int max_milliseconds = 1000;
+};
+
+enum class JsonWhitespace : std::uint8_t {
+  compact,   // none
+  flexible,  // any, wherever JSON has it
+};
+
+struct SchemaOptions {
+  JsonWhitespace whitespace = JsonWhitespace::flexible;
+};
+
+// Immutable; any number of threads may start constraints from it at once.
+class Grammar;
+
+// Errors name the keyword or the place: "#/properties/a: uniqueItems is not supported ...".
+Result<std::shared_ptr<const Grammar>> compile_json_schema(JsonValue schema,
+                                                           const SchemaOptions& options = {},
+                                                           const CompileLimits& limits = {});
+// Any JSON object: what response_format json_object asks for.
+Result<std::shared_ptr<const Grammar>> compile_json_object(const SchemaOptions& options = {});
+Result<std::shared_ptr<const Grammar>> compile_gbnf(std::string_view text, const CompileLimits& limits = {});
+// The whole answer matches, whether or not the pattern has anchors.
+Result<std::shared_ptr<const Grammar>> compile_regex(std::string_view pattern,
+                                                     const CompileLimits& limits = {});
+Result<std::shared_ptr<const Grammar>> compile_choice(std::span<const std::string> choices,
+                                                      const CompileLimits& limits = {});
+
+// A model's tokens as a trie of their bytes, without control tokens. Made once a model; immutable.
+class GrammarVocabulary {
+ public:
+  // `ends` are the tokens that may come where the text is complete. Masks have a bit for each of `size`
+  // tokens.
+  static std::shared_ptr<const GrammarVocabulary> make(const Tokenizer& tokenizer,
+                                                       std::span<const TokenId> ends, TokenId size);
+  virtual ~GrammarVocabulary() = default;
+  virtual TokenId size() const = 0;
+  virtual bool is_end(TokenId token) const = 0;
+};
+
+// One answer's place in a grammar.
+class GrammarConstraint : public TokenConstraint {
+ public:
+  // Whether the token may come next; cheaper than a mask.
+  virtual bool allows(TokenId token) = 0;
+  // Whether the text may end here.
+  virtual bool complete() = 0;
+  // The bytes that must come next whatever is chosen, at most `limit`; empty where there is a choice.
+  virtual std::string forced_bytes(std::size_t limit) = 0;
+};
+
+std::unique_ptr<GrammarConstraint> start(std::shared_ptr<const Grammar> grammar,
+                                         std::shared_ptr<const GrammarVocabulary> vocabulary);
+
+}  // namespace nibble

@@ -1,0 +1,203 @@
+#include "grammar/grammar.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "grammar/check.h"
+
+namespace nibble {
+namespace {
+
+struct DemoVocabulary {
+  Tokenizer tokenizer = Tokenizer::load(NIBBLE_SOURCE_DIR "/models/demo").value();
+  std::vector<TokenId> ends{0};
+  std::shared_ptr<const GrammarVocabulary> vocabulary =
+      GrammarVocabulary::make(tokenizer, ends, tokenizer.vocabulary_size());
+};
+
+const DemoVocabulary& demo() {
+  static const DemoVocabulary the;
+  return the;
+}
+
+Result<std::shared_ptr<const Grammar>> schema(std::string_view text) {
+  const auto document = JsonDocument::parse(std::string(text)).value();
+  return compile_json_schema(document.root());
+}
+
+bool takes(const std::shared_ptr<const Grammar>& grammar, std::string_view text) {
+  return check_text(grammar, demo().vocabulary, demo().tokenizer, text).taken;
+}
+
+struct Case {
+  const char* schema;
+  std::vector<const char*> valid, invalid;
+};
+
+TEST(JsonSchemaGrammar, TakesExactlyTheValuesThatFit) {
+  const Case cases[] = {
+      {R"({"type":"integer","minimum":-5,"maximum":120})",
+       {"0", "-5", "120", "99"},
+       {"-6", "121", "1.5", "01", "1000"}},
+      {R"({"type":"number","exclusiveMinimum":0,"maximum":2.5})",
+       {"0.1", "2.5", "1"},
+       {"0", "-1", "2.51", "3"}},
+      {R"({"type":"number","multipleOf":0.25})", {"0.5", "1.75", "-3"}, {"0.3", "0.125"}},
+      {R"({"type":"string","minLength":2,"maxLength":3})",
+       {R"("ab")", R"("äöü")", R"("\n\t")"},
+       {R"("a")", R"("abcd")"}},
+      {R"({"type":"string","pattern":"^a+b$","minLength":3})",
+       {R"("aab")"},
+       {R"("ab")", R"("aabc")", R"("a")"}},
+      {R"({"pattern":"^(?!foo)[a-z]+$","type":"string"})",
+       {R"("bar")", R"("fo")"},
+       {R"("foo")", R"("foobar")"}},
+      {R"({"type":"string","format":"date"})", {R"("2024-02-29")"}, {R"("2023-02-29")", R"("2024-13-01")"}},
+      {R"({"type":"string","format":"ipv6"})",
+       {R"("::1")", R"("1:2:3:4:5:6:7:8")"},
+       {R"("1:2")", R"("::g")"}},
+      {R"({"enum":[1,"a",null,{"x":[1]}]})",
+       {"1", R"("a")", "null", R"({"x":[1]})"},
+       {"2", R"("b")", R"({"x":[2]})"}},
+      {R"({"type":"object","properties":{"a":{"type":"integer"},"b":{}},"required":["b"],"additionalProperties":false})",
+       {R"({"a":1,"b":2})", R"({"b":[true]})"},
+       {R"({"a":1})", R"({"a":"x","b":1})", R"({"b":1,"c":2})", R"({"b":1,"a":1})"}},
+      {R"({"type":"object","patternProperties":{"^n":{"type":"integer"}},"additionalProperties":{"type":"string"}})",
+       {R"({"n1":1,"x":"y"})", "{}"},
+       {R"({"n1":"y"})", R"({"x":1})"}},
+      {R"({"type":"object","propertyNames":{"maxLength":2},"minProperties":1,"maxProperties":2})",
+       {R"({"a":1})", R"({"a":1,"bc":2})"},
+       {"{}", R"({"abc":1})", R"({"a":1,"b":2,"c":3})"}},
+      {R"({"type":"array","prefixItems":[{"type":"integer"}],"items":{"type":"string"},"minItems":1,"maxItems":3})",
+       {"[1]", R"([1,"a","b"])"},
+       {"[]", R"(["a"])", R"([1,"a","b","c"])", "[1,2]"}},
+      {R"({"$defs":{"t":{"type":"object","properties":{"c":{"type":"array","items":{"$ref":"#/$defs/t"}}},"additionalProperties":false}},"$ref":"#/$defs/t"})",
+       {R"({"c":[{"c":[]},{}]})"},
+       {R"({"c":[1]})", R"({"c":[{"d":1}]})"}},
+      {R"({"allOf":[{"properties":{"a":{"type":"integer"}}},{"properties":{"a":{"minimum":3}},"required":["a"]}],"type":"object"})",
+       {R"({"a":3})"},
+       {R"({"a":2})", R"({"a":"x"})", "{}"}},
+      {R"({"oneOf":[{"type":"integer","minimum":5},{"type":"integer","maximum":10}]})",
+       {"4", "11"},
+       {"5", "10", "7"}},
+      {R"({"not":{"type":"string"}})", {"1", "[]"}, {R"("a")"}},
+      {R"({"type":"object","if":{"properties":{"k":{"const":1}},"required":["k"]},"then":{"required":["v"]}})",
+       {R"({"k":2})", R"({"k":1,"v":0})", "{}"},
+       {R"({"k":1})"}},
+      {R"({"type":"object","dependentRequired":{"a":["b"]}})",
+       {R"({"b":1})", R"({"a":1,"b":1})"},
+       {R"({"a":1})"}},
+      {R"({"type":["string","null"]})", {"null", R"("x")"}, {"1"}},
+  };
+  for (const Case& each : cases) {
+    const auto grammar = schema(each.schema);
+    ASSERT_TRUE(grammar.ok()) << each.schema << grammar.status().message();
+    for (const char* text : each.valid) EXPECT_TRUE(takes(*grammar, text)) << each.schema << " " << text;
+    for (const char* text : each.invalid) EXPECT_FALSE(takes(*grammar, text)) << each.schema << " " << text;
+  }
+}
+
+TEST(JsonSchemaGrammar, NamesWhatItRefuses) {
+  for (const auto& [text, part] : std::vector<std::pair<const char*, const char*>>{
+           {R"({"properties":{"a":{"type":"array","uniqueItems":true}}})", "#/properties/a/uniqueItems"},
+           {R"({"items":{"format":"iri"}})", "#/items/format"},
+           {R"({"$ref":"http://example.com/x.json"})", "nothing is fetched"},
+           {R"({"$ref":"#"})", "leads back to itself"},
+           {R"({"type":"strin"})", "#/type"},
+           {R"({"type":"object","properties":{"a":false},"required":["a"]})", "no text at all"},
+           {R"([1])", "a schema is an object"}}) {
+    const auto grammar = schema(text);
+    ASSERT_FALSE(grammar.ok()) << text;
+    EXPECT_NE(grammar.status().message().find(part), std::string::npos) << grammar.status().message();
+  }
+}
+
+TEST(RegexGrammar, TakesTheWholeText) {
+  const auto grammar = compile_regex("(ab|c){2,3}x?").value();
+  EXPECT_TRUE(takes(grammar, "abcx"));
+  EXPECT_FALSE(takes(grammar, "ab"));
+  EXPECT_FALSE(takes(grammar, "abcabcx"));
+}
+
+TEST(RegexGrammar, BrokenPatternsAreErrorsAndNothingMore) {
+  for (const char* pattern : {"foo**", "^+", "(?<=x)", "{2}", "(", ")", "[", "[z-a]", "\\", "a{3,2}", "(?",
+                              "\\1", "x{999999999}", "(?i)a", "\\p{Zz}", "[\\"})
+    EXPECT_FALSE(compile_regex(pattern).ok()) << pattern;
+}
+
+TEST(GbnfGrammar, FollowsRulesThatNest) {
+  const auto grammar = compile_gbnf("root ::= \"(\" root \")\" | [a-z]+ # nested\n").value();
+  EXPECT_TRUE(takes(grammar, "((ab))"));
+  EXPECT_FALSE(takes(grammar, "((ab)"));
+}
+
+TEST(GbnfGrammar, NamesWhatIsWrong) {
+  EXPECT_NE(compile_gbnf("root ::= root \"a\" | \"b\"").status().message().find("begin with itself"),
+            std::string::npos);
+  EXPECT_NE(compile_gbnf("root ::= x").status().message().find("not defined"), std::string::npos);
+  EXPECT_FALSE(compile_gbnf("root ::= \"a").ok());
+}
+
+TEST(HostileGrammars, DeepNestingIsRefusedWithAFlatStack) {
+  for (const std::size_t depth : {100u, 10'000u, 1'000'000u}) {
+    EXPECT_FALSE(compile_regex(std::string(depth, '(')).ok());
+    EXPECT_FALSE(compile_gbnf("root ::= " + std::string(depth, '(')).ok());
+    std::string text;
+    for (std::size_t i = 0; i < depth; ++i) text += "{\"not\":";
+    EXPECT_FALSE(JsonDocument::parse(text).ok());
+  }
+}
+
+TEST(HostileGrammars, CompileTimeIsBounded) {
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_FALSE(compile_regex("(a{1,100000}){1,100001}").ok());
+  std::string conditions = R"({"type":"object","dependentRequired":{)";
+  for (int i = 0; i < 40; ++i) conditions += (i ? "," : "") + ("\"k" + std::to_string(i) + "\":[\"z\"]");
+  EXPECT_FALSE(schema(conditions + "}}").ok());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
+TEST(GrammarConstraint, MaskSaysWhatAllowsSays) {
+  const auto grammar =
+      schema(
+          R"({"type":"object","properties":{"name":{"type":"string","maxLength":9},"n":{"type":"number"}}})")
+          .value();
+  const auto constraint = start(grammar, demo().vocabulary);
+  std::vector<std::uint32_t> mask(token_mask_words(demo().vocabulary->size()));
+  for (const TokenId id :
+       demo().tokenizer.encode(R"({ "name": "Ada", "n": -1.5, "other": {"x": [1, null]}})")) {
+    constraint->fill(mask);
+    for (TokenId token = 0; token < demo().vocabulary->size(); ++token)
+      ASSERT_EQ(mask[static_cast<std::size_t>(token) / 32] >> token % 32 & 1, constraint->allows(token))
+          << token;
+    constraint->accept(id);
+  }
+  EXPECT_TRUE(constraint->complete());
+}
+
+TEST(GrammarConstraint, RollsBackToWhereItWas) {
+  const auto constraint = start(compile_regex("[ab]{3}").value(), demo().vocabulary);
+  std::vector<std::uint32_t> before(token_mask_words(demo().vocabulary->size())), after = before;
+  constraint->fill(before);
+  const std::vector<TokenId> ids = demo().tokenizer.encode("aba");
+  for (const TokenId id : ids) constraint->accept(id);
+  EXPECT_TRUE(constraint->complete());
+  constraint->accept(demo().ends[0]);
+  constraint->roll_back(static_cast<int>(ids.size()) + 1);
+  constraint->fill(after);
+  EXPECT_EQ(before, after);
+}
+
+TEST(GrammarConstraint, SaysWhichBytesMustCome) {
+  const auto constraint =
+      start(compile_choice(std::vector<std::string>{"forward", "fortune"}).value(), demo().vocabulary);
+  EXPECT_EQ(constraint->forced_bytes(100), "for");
+  EXPECT_EQ(constraint->forced_bytes(2), "fo");
+}
+
+}  // namespace
+}  // namespace nibble

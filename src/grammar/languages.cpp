@@ -1,0 +1,546 @@
+#include "grammar/languages.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace nibble {
+namespace {
+
+constexpr std::size_t kEffort = 20'000;
+
+std::uint64_t mix(std::uint64_t value) {
+  value ^= value >> 32;
+  value *= 0x9E3779B97F4A7C15ull;
+  value ^= value >> 29;
+  value *= 0xBF58476D1CE4E5B9ull;
+  return value ^ value >> 32;
+}
+
+}  // namespace
+
+std::uint32_t& WordMap::at(std::uint64_t key) {
+  if (used_ * 2 >= slots_.size()) grow();
+  const std::size_t last = slots_.size() - 1;
+  for (std::size_t i = mix(key) & last;; i = (i + 1) & last) {
+    if (slots_[i].key == key) return slots_[i].value;
+    if (slots_[i].key == ~std::uint64_t{0}) {
+      slots_[i].key = key;
+      ++used_;
+      return slots_[i].value;
+    }
+  }
+}
+
+void WordMap::grow() {
+  std::vector<Slot> old(std::max<std::size_t>(64, slots_.size() * 2));
+  old.swap(slots_);
+  const std::size_t last = slots_.size() - 1;
+  for (const Slot& slot : old) {
+    if (slot.key == ~std::uint64_t{0}) continue;
+    std::size_t i = mix(slot.key) & last;
+    while (slots_[i].key != ~std::uint64_t{0}) i = (i + 1) & last;
+    slots_[i] = slot;
+  }
+}
+
+Languages::Languages() {
+  table_.assign(256, kUnbounded);
+  NIBBLE_CHECK(intern({.kind = Kind::nothing}) == kNothing);
+  NIBBLE_CHECK(intern({.kind = Kind::empty_text, .nullable = true}) == kEmptyText);
+  // kEverything is (any byte)*; the byte's own expression comes behind it.
+  NIBBLE_CHECK(intern({.kind = Kind::repeat, .nullable = true, .a = kAnyByte, .b = 0, .c = kUnbounded}) ==
+               kEverything);
+  NIBBLE_CHECK(bytes(ByteSet::range(0, 255)) == kAnyByte);
+  digit_set_ = intern_set(ByteSet::range('0', '9'));
+  point_set_ = intern_set(ByteSet::range('.', '.'));
+}
+
+bool Languages::same_list(const Node& node, std::span<const Language> parts) const {
+  return node.b == parts.size() && std::equal(parts.begin(), parts.end(), lists_.begin() + node.a);
+}
+
+std::uint64_t Languages::hash_of(const Node& node) const {
+  std::uint64_t hash = static_cast<std::uint64_t>(node.kind);
+  if (node.kind == Kind::any_of || node.kind == Kind::all_of) {
+    for (const Language part : list(node)) hash = mix(hash ^ part);
+    return hash;
+  }
+  hash = mix(hash << 56 ^ static_cast<std::uint64_t>(node.a) << 20 ^ node.c);
+  return mix(hash ^ node.b);
+}
+
+Language Languages::append(const Node& node, std::size_t slot) {
+  const auto made = static_cast<Language>(nodes_.size());
+  table_[slot] = made;
+  nodes_.push_back(node);
+  emptiness_.push_back(node.plain ? (node.kind == Kind::nothing ? kIsEmpty : kIsNot) : kUnknown);
+  if (nodes_.size() * 2 <= table_.size()) return made;
+  table_.assign(table_.size() * 2, kUnbounded);
+  const std::size_t last = table_.size() - 1;
+  for (Language each = 0; each < nodes_.size(); ++each) {
+    std::size_t i = hash_of(nodes_[each]) & last;
+    while (table_[i] != kUnbounded) i = (i + 1) & last;
+    table_[i] = each;
+  }
+  return made;
+}
+
+Language Languages::intern(const Node& node) {
+  const std::size_t last = table_.size() - 1;
+  std::size_t i = hash_of(node) & last;
+  for (; table_[i] != kUnbounded; i = (i + 1) & last) {
+    const Node& other = nodes_[table_[i]];
+    if (other.kind == node.kind && other.a == node.a && other.b == node.b && other.c == node.c)
+      return table_[i];
+  }
+  return append(node, i);
+}
+
+Language Languages::intern_list(Kind kind, std::span<const Language> parts) {
+  Node node{.kind = kind, .nullable = kind == Kind::all_of, .plain = kind == Kind::any_of};
+  std::uint64_t hash = static_cast<std::uint64_t>(kind);
+  for (const Language part : parts) hash = mix(hash ^ part);
+  const std::size_t last = table_.size() - 1;
+  std::size_t i = hash & last;
+  for (; table_[i] != kUnbounded; i = (i + 1) & last) {
+    const Node& other = nodes_[table_[i]];
+    if (other.kind == kind && same_list(other, parts)) return table_[i];
+  }
+  for (const Language part : parts) {
+    if (kind == Kind::any_of) {
+      node.nullable |= nodes_[part].nullable;
+      node.plain &= nodes_[part].plain;
+    } else {
+      node.nullable &= nodes_[part].nullable;
+    }
+  }
+  node.a = static_cast<std::uint32_t>(lists_.size());
+  node.b = static_cast<std::uint32_t>(parts.size());
+  lists_.insert(lists_.end(), parts.begin(), parts.end());
+  return append(node, i);
+}
+
+std::uint32_t Languages::intern_set(const ByteSet& set) {
+  for (std::size_t i = 0; i < sets_.size(); ++i)
+    if (sets_[i] == set) return static_cast<std::uint32_t>(i);
+  sets_.push_back(set);
+  return static_cast<std::uint32_t>(sets_.size() - 1);
+}
+
+Language Languages::bytes(const ByteSet& set) {
+  if (set.empty()) return kNothing;
+  return intern({.kind = Kind::bytes, .a = intern_set(set)});
+}
+
+Language Languages::literal(std::string_view text) {
+  Language made = kEmptyText;
+  for (std::size_t i = text.size(); i-- > 0;) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    made = concat(bytes(ByteSet::range(byte, byte)), made);
+  }
+  return made;
+}
+
+Language Languages::concat(Language first, Language second) {
+  if (first == kNothing || second == kNothing) return kNothing;
+  if (first == kEmptyText) return second;
+  if (second == kEmptyText) return first;
+  const Node node = nodes_[first];
+  // Kept in one shape, a list to the right, so that equal texts are one expression.
+  if (node.kind == Kind::concat) return concat(node.a, concat(node.b, second));
+  return intern({.kind = Kind::concat,
+                 .nullable = node.nullable && nodes_[second].nullable,
+                 .plain = node.plain && nodes_[second].plain,
+                 .a = first,
+                 .b = second});
+}
+
+Language Languages::concat(std::initializer_list<Language> parts) {
+  Language made = kEmptyText;
+  for (auto part = std::rbegin(parts); part != std::rend(parts); ++part) made = concat(*part, made);
+  return made;
+}
+
+Language Languages::any_of(std::span<const Language> choices) {
+  std::vector<Language> parts;
+  ByteSet single;
+  const auto add = [&](Language part) {
+    if (part == kNothing) return;
+    if (nodes_[part].kind == Kind::bytes) {
+      single = single | sets_[nodes_[part].a];
+    } else {
+      parts.push_back(part);
+    }
+  };
+  for (const Language choice : choices) {
+    if (choice == kEverything) return kEverything;
+    if (nodes_[choice].kind == Kind::any_of) {
+      for (const Language part : list(nodes_[choice])) add(part);
+    } else {
+      add(choice);
+    }
+  }
+  if (!single.empty()) parts.push_back(bytes(single));
+  std::sort(parts.begin(), parts.end());
+  parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
+  // Of x{0,m} y with several m the largest says all.
+  if (parts.size() > 1) {
+    struct Counted {
+      std::uint32_t part, rest, most;
+      Language language;
+    };
+    std::vector<Counted> counted;
+    for (const Language part : parts) {
+      const Node& node = nodes_[part];
+      const bool tail = node.kind == Kind::concat;
+      const Node& head = tail ? nodes_[node.a] : node;
+      if (head.kind == Kind::repeat && head.b == 0)
+        counted.push_back({head.a, tail ? node.b : kEmptyText, head.c, part});
+    }
+    if (counted.size() > 1) {
+      std::sort(counted.begin(), counted.end(), [](const Counted& x, const Counted& y) {
+        return std::pair(x.part, x.rest) != std::pair(y.part, y.rest)
+                   ? std::pair(x.part, x.rest) < std::pair(y.part, y.rest)
+                   : x.most > y.most;
+      });
+      for (std::size_t i = 1; i < counted.size(); ++i)
+        if (counted[i].part == counted[i - 1].part && counted[i].rest == counted[i - 1].rest)
+          std::erase(parts, counted[i].language);
+    }
+  }
+  if (parts.empty()) return kNothing;
+  if (parts.size() == 1) return parts.front();
+  return intern_list(Kind::any_of, parts);
+}
+
+Language Languages::all_of(std::span<const Language> choices) {
+  std::vector<Language> parts;
+  for (const Language choice : choices) {
+    if (choice == kNothing) return kNothing;
+    if (choice == kEverything) continue;
+    if (nodes_[choice].kind == Kind::all_of) {
+      const auto inner = list(nodes_[choice]);
+      parts.insert(parts.end(), inner.begin(), inner.end());
+    } else {
+      parts.push_back(choice);
+    }
+  }
+  std::sort(parts.begin(), parts.end());
+  parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
+  if (parts.empty()) return kEverything;
+  if (parts.size() == 1) return parts.front();
+  for (const Language part : parts) {
+    if (part == kEmptyText) {
+      for (const Language other : parts)
+        if (!nodes_[other].nullable) return kNothing;
+      return kEmptyText;
+    }
+  }
+  return intern_list(Kind::all_of, parts);
+}
+
+Language Languages::except(Language excluded) {
+  if (excluded == kNothing) return kEverything;
+  if (excluded == kEverything) return kNothing;
+  if (nodes_[excluded].kind == Kind::except) return nodes_[excluded].a;
+  return intern(
+      {.kind = Kind::except, .nullable = !nodes_[excluded].nullable, .plain = false, .a = excluded});
+}
+
+Language Languages::repeat(Language part, std::uint32_t least, std::uint32_t most) {
+  if (most == 0 || part == kEmptyText) return kEmptyText;
+  if (part == kNothing) return least == 0 ? kEmptyText : kNothing;
+  if (least == 1 && most == 1) return part;
+  if (part == kAnyByte && least == 0 && most == kUnbounded) return kEverything;
+  const Node node = nodes_[part];
+  if (node.nullable) least = 0;
+  if (node.kind == Kind::repeat && node.b == 0 && node.c == kUnbounded && least <= 1) return part;
+  return intern(
+      {.kind = Kind::repeat, .nullable = least == 0, .plain = node.plain, .a = part, .b = least, .c = most});
+}
+
+Language Languages::derivative(Language language, std::uint8_t byte) {
+  switch (nodes_[language].kind) {
+    case Kind::nothing:
+    case Kind::empty_text: return kNothing;
+    case Kind::bytes: return sets_[nodes_[language].a].has(byte) ? kEmptyText : kNothing;
+    default: break;
+  }
+  const std::uint64_t key = static_cast<std::uint64_t>(language) << 8 | byte;
+  if (const std::uint32_t known = derivatives_.at(key); known != kUnbounded) return known;
+  const Language made = derive(language, byte);
+  derivatives_.at(key) = made;
+  return made;
+}
+
+Language Languages::derive(Language language, std::uint8_t byte) {
+  const Node node = nodes_[language];  // a copy: nodes_ grows below
+  switch (node.kind) {
+    case Kind::nothing:
+    case Kind::empty_text:
+    case Kind::bytes: return derivative(language, byte);
+    case Kind::concat: {
+      const Language first = concat(derivative(node.a, byte), node.b);
+      if (!nodes_[node.a].nullable) return first;
+      return any_of({first, derivative(node.b, byte)});
+    }
+    case Kind::any_of:
+    case Kind::all_of: {
+      std::vector<Language> parts(list(node).begin(), list(node).end());
+      for (Language& part : parts) part = derivative(part, byte);
+      return node.kind == Kind::any_of ? any_of(parts) : all_of(parts);
+    }
+    case Kind::except: return except(derivative(node.a, byte));
+    case Kind::repeat: {
+      const std::uint32_t least = node.b == 0 ? 0 : node.b - 1;
+      const std::uint32_t most = node.c == kUnbounded ? kUnbounded : node.c - 1;
+      const Language first = derivative(node.a, byte);
+      if (first == kNothing) return kNothing;
+      return concat(first, repeat(node.a, least, most));
+    }
+    case Kind::compared: return derive_compared(node, byte);
+    case Kind::multiple: return derive_multiple(node, byte);
+  }
+  return kNothing;
+}
+
+namespace {
+
+// What Kind::compared keeps in c: how the digits read so far compare with the limit's, and whether the point
+// has been read.
+constexpr std::uint32_t kEqualSoFar = 0, kLess = 1, kGreater = 2, kAfterPoint = 4;
+
+std::pair<std::string, std::string> decimal_parts(std::string_view number) {
+  const std::size_t point = std::min(number.find('.'), number.size());
+  std::string whole(number.substr(0, point));
+  std::string fraction(number.substr(std::min(point + 1, number.size())));
+  whole.erase(0, std::min(whole.find_first_not_of('0'), whole.size()));
+  if (whole.empty()) whole = "0";
+  while (!fraction.empty() && fraction.back() == '0') fraction.pop_back();
+  return {whole, fraction};
+}
+
+}  // namespace
+
+Language Languages::compared(std::string_view limit, bool at_most, bool or_equal) {
+  auto [whole, fraction] = decimal_parts(limit);
+  const Limit wanted{std::move(whole), std::move(fraction), at_most, or_equal};
+  auto at = std::find(limits_.begin(), limits_.end(), wanted);
+  if (at == limits_.end()) at = limits_.insert(limits_.end(), wanted);
+  Node node{.kind = Kind::compared, .plain = false, .a = static_cast<std::uint32_t>(at - limits_.begin())};
+  node.nullable = nullable_compared(node);
+  return intern(node);
+}
+
+bool Languages::nullable_compared(const Node& node) const {
+  const Limit& limit = limits_[node.a];
+  std::uint32_t relation = node.c & 3;
+  if (!(node.c & kAfterPoint)) {
+    if (node.b == 0) return false;
+    if (node.b < limit.whole.size()) relation = kLess;
+    if (relation == kEqualSoFar && !limit.fraction.empty()) relation = kLess;
+  } else if (relation == kEqualSoFar && node.b < limit.fraction.size()) {
+    relation = kLess;
+  }
+  if (relation == kEqualSoFar) return limit.or_equal;
+  return (relation == kLess) == limit.at_most;
+}
+
+Language Languages::derive_compared(Node node, std::uint8_t byte) {
+  const Limit& limit = limits_[node.a];
+  std::uint32_t relation = node.c & 3;
+  if (byte == '.' && !(node.c & kAfterPoint)) {
+    if (node.b == 0) return kNothing;
+    if (node.b < limit.whole.size()) relation = kLess;
+    node.c = relation | kAfterPoint;
+    node.b = 0;
+  } else if (byte >= '0' && byte <= '9') {
+    const bool fraction = node.c & kAfterPoint;
+    const std::string& digits = fraction ? limit.fraction : limit.whole;
+    if (node.b < digits.size()) {
+      const auto digit = static_cast<std::uint8_t>(digits[node.b]);
+      if (relation == kEqualSoFar && byte != digit) relation = byte < digit ? kLess : kGreater;
+      ++node.b;
+    } else if (!fraction) {
+      relation = kGreater;  // more digits than the limit has
+    } else if (relation == kEqualSoFar && byte != '0') {
+      relation = kGreater;
+    }
+    node.c = relation | (node.c & kAfterPoint);
+  } else {
+    return kNothing;
+  }
+  node.nullable = nullable_compared(node);
+  return intern(node);
+}
+
+Language Languages::multiple_of(std::uint64_t unit, std::uint32_t digits) {
+  const Unit wanted{unit, digits};
+  auto at = std::find(units_.begin(), units_.end(), wanted);
+  if (at == units_.end()) at = units_.insert(units_.end(), wanted);
+  Node node{.kind = Kind::multiple, .plain = false, .a = static_cast<std::uint32_t>(at - units_.begin())};
+  node.nullable = nullable_multiple(node);
+  return intern(node);
+}
+
+// b is the number read so far modulo the unit; c is 0 before the point, else one more than the digits behind
+// it.
+bool Languages::nullable_multiple(const Node& node) const {
+  const Unit& unit = units_[node.a];
+  std::uint64_t rest = node.b;
+  for (std::uint32_t digit = node.c == 0 ? 0 : node.c - 1; digit < unit.digits; ++digit)
+    rest = rest * 10 % unit.unit;
+  return rest == 0;
+}
+
+Language Languages::derive_multiple(Node node, std::uint8_t byte) {
+  const Unit& unit = units_[node.a];
+  if (byte == '.' && node.c == 0) {
+    node.c = 1;
+  } else if (byte >= '0' && byte <= '9') {
+    const std::uint32_t digit = byte - '0';
+    if (node.c == unit.digits + 1) {
+      if (digit != 0) return kNothing;  // finer than the unit
+    } else {
+      node.b = static_cast<std::uint32_t>((node.b * std::uint64_t{10} + digit) % unit.unit);
+      if (node.c > 0) ++node.c;
+    }
+  } else {
+    return kNothing;
+  }
+  node.nullable = nullable_multiple(node);
+  return intern(node);
+}
+
+void Languages::find_sets(Language language, std::vector<std::uint32_t>& sets, int depth) {
+  const Node node = nodes_[language];
+  switch (node.kind) {
+    case Kind::bytes: sets.push_back(node.a); return;
+    case Kind::concat:
+      find_sets(node.a, sets, depth + 1);
+      if (nodes_[node.a].nullable) find_sets(node.b, sets, depth + 1);
+      return;
+    case Kind::any_of:
+    case Kind::all_of:
+      for (std::uint32_t i = 0; i < node.b; ++i) find_sets(lists_[node.a + i], sets, depth + 1);
+      return;
+    case Kind::except:
+    case Kind::repeat: find_sets(node.a, sets, depth + 1); return;
+    case Kind::compared:
+    case Kind::multiple:
+      for (unsigned digit = '0'; digit <= '9'; ++digit)
+        sets.push_back(intern_set(ByteSet::range(digit, digit)));
+      sets.push_back(point_set_);
+      return;
+    default: return;
+  }
+}
+
+// A byte for each way in which bytes differ to the language.
+std::vector<std::uint8_t> Languages::representatives(Language language) {
+  std::vector<std::uint32_t> sets;
+  find_sets(language, sets, 0);
+  std::sort(sets.begin(), sets.end());
+  sets.erase(std::unique(sets.begin(), sets.end()), sets.end());
+  std::array<std::uint64_t, 256> signature{};
+  for (const std::uint32_t set : sets)
+    for (unsigned byte = 0; byte < 256; ++byte)
+      signature[byte] = mix(signature[byte] * 2 + 1 + sets_[set].has(byte));
+  std::vector<std::uint8_t> out;
+  std::vector<std::uint64_t> seen;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    if (std::find(seen.begin(), seen.end(), signature[byte]) != seen.end()) continue;
+    seen.push_back(signature[byte]);
+    out.push_back(static_cast<std::uint8_t>(byte));
+  }
+  return out;
+}
+
+bool Languages::is_empty(Language language) {
+  if (emptiness_[language] != kUnknown) return emptiness_[language] == kIsEmpty;
+  const Node node = nodes_[language];
+  bool empty = false;
+  if (node.nullable) {
+    empty = false;
+  } else if (node.kind == Kind::concat) {
+    empty = is_empty(node.a) || is_empty(node.b);
+  } else if (node.kind == Kind::any_of) {
+    empty = true;
+    for (std::uint32_t i = 0; i < node.b && empty; ++i) empty = is_empty(lists_[node.a + i]);
+  } else if (node.kind == Kind::repeat) {
+    empty = is_empty(node.a);
+  } else {
+    // Its derivatives are searched for one that has the empty text.
+    std::vector<Language> found{language};
+    std::vector<std::uint32_t> parent{0};
+    WordMap seen;
+    seen.at(language) = 1;
+    empty = true;
+    for (std::size_t i = 0; i < found.size() && empty; ++i) {
+      for (const std::uint8_t byte : representatives(found[i])) {
+        const Language next = derivative(found[i], byte);
+        if (next == kNothing || emptiness_[next] == kIsEmpty) continue;
+        std::uint32_t& mark = seen.at(next);
+        if (mark != kUnbounded) continue;
+        mark = 1;
+        found.push_back(next);
+        parent.push_back(static_cast<std::uint32_t>(i));
+        if (nodes_[next].nullable || emptiness_[next] == kIsNot || found.size() > kEffort) {
+          for (std::size_t up = found.size() - 1; up != 0; up = parent[up]) emptiness_[found[up]] = kIsNot;
+          empty = false;
+          break;
+        }
+      }
+    }
+    if (empty)
+      for (const Language each : found) emptiness_[each] = kIsEmpty;
+  }
+  emptiness_[language] = empty ? kIsEmpty : kIsNot;
+  return empty;
+}
+
+void Languages::add_plain_character(Language character) {
+  if (std::find(plain_characters_.begin(), plain_characters_.end(), character) == plain_characters_.end())
+    plain_characters_.push_back(character);
+}
+
+PlainPrefix Languages::plain_prefix(Language language) const {
+  const Node& node = nodes_[language];
+  switch (node.kind) {
+    case Kind::nothing:
+    case Kind::empty_text: return {0, true};
+    case Kind::bytes: {
+      // Of the bytes that begin no plain character, those that matter: a string's end and escapes.
+      ByteSet plain = sets_[node.a];
+      plain.remove('"');
+      plain.remove('\\');
+      for (unsigned byte = 0; byte < 0x20; ++byte) plain.remove(byte);
+      return {0, plain.empty()};
+    }
+    case Kind::repeat:
+      if (std::find(plain_characters_.begin(), plain_characters_.end(), node.a) == plain_characters_.end())
+        return {};
+      return {node.c, true};
+    case Kind::concat: {
+      PlainPrefix first = plain_prefix(node.a);
+      if (first.length == kUnbounded || nodes_[node.a].kind == Kind::bytes) return first;
+      const PlainPrefix rest = plain_prefix(node.b);
+      first.ends = first.ends && rest.ends && rest.length == 0;
+      return first;
+    }
+    case Kind::any_of: {
+      PlainPrefix all{0, true};
+      for (const Language part : list(node)) {
+        const PlainPrefix each = plain_prefix(part);
+        all.length = std::max(all.length, each.length);
+        all.ends &= each.ends;
+      }
+      return all;
+    }
+    default: return {};
+  }
+}
+
+}  // namespace nibble

@@ -1,0 +1,148 @@
+// Regular languages of bytes as expressions that are stored once each, and their derivatives: what may follow
+// a byte. Intersection and complement are expressions like any other, so that a key that is none of the
+// declared ones, or a string that has a pattern and a length, is exact. An automaton is never built: of its
+// states, which are the derivatives, only those exist that some text has reached.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "grammar/byte_set.h"
+
+namespace nibble {
+
+// An expression, by its place in a Languages. Equal numbers mean equal languages.
+using Language = std::uint32_t;
+
+inline constexpr Language kNothing = 0;     // no text at all
+inline constexpr Language kEmptyText = 1;   // the text of no bytes
+inline constexpr Language kEverything = 2;  // every text
+inline constexpr std::uint32_t kUnbounded = 0xFFFFFFFF;
+
+// Keys and values are integers; the key of all ones is not allowed.
+class WordMap {
+ public:
+  // The place of the key's value; kUnbounded if it was not there.
+  std::uint32_t& at(std::uint64_t key);
+  std::size_t size() const { return used_; }
+
+ private:
+  struct Slot {
+    std::uint64_t key = ~std::uint64_t{0};
+    std::uint32_t value = kUnbounded;
+  };
+  void grow();
+  std::vector<Slot> slots_;
+  std::size_t used_ = 0;
+};
+
+// What a language knows about texts of a JSON string's plain characters: those that stand for themselves.
+struct PlainPrefix {
+  std::uint32_t length = 0;  // every one of at most so many characters begins a text of the language
+  bool ends = false;         // no longer one does
+};
+
+class Languages {
+ public:
+  Languages();
+
+  Language bytes(const ByteSet& set);
+  Language literal(std::string_view text);
+  Language concat(Language first, Language second);
+  Language concat(std::initializer_list<Language> parts);
+  Language any_of(std::span<const Language> choices);
+  Language any_of(std::initializer_list<Language> choices) {
+    return any_of(std::span(choices.begin(), choices.size()));
+  }
+  Language all_of(std::span<const Language> parts);
+  Language all_of(std::initializer_list<Language> parts) {
+    return all_of(std::span(parts.begin(), parts.size()));
+  }
+  Language except(Language excluded);
+  Language repeat(Language part, std::uint32_t least, std::uint32_t most);
+  // Unsigned decimal numbers ("12", "0.50") at most, or at least, `limit`, itself an unsigned decimal number.
+  // Texts that are no such numbers may or may not be among them: intersect with the numbers that are meant.
+  Language compared(std::string_view limit, bool at_most, bool or_equal);
+  // Unsigned decimal numbers that are a multiple of unit / 10^digits.
+  Language multiple_of(std::uint64_t unit, std::uint32_t digits);
+
+  Language derivative(Language language, std::uint8_t byte);
+  bool has_empty_text(Language language) const { return nodes_[language].nullable; }
+  // Whether there is no text in it, decided exactly unless it took `kEffort` states to find out.
+  bool is_empty(Language language);
+
+  PlainPrefix plain_prefix(Language language) const;
+  // An expression of one character, of which every plain one is a text.
+  bool is_complement(Language language) const { return nodes_[language].kind == Kind::except; }
+  void add_plain_character(Language character);
+
+  std::size_t size() const { return nodes_.size(); }
+
+ private:
+  enum class Kind : std::uint8_t {
+    nothing,
+    empty_text,
+    bytes,
+    concat,
+    any_of,
+    all_of,
+    except,
+    repeat,
+    compared,
+    multiple
+  };
+  // a, b, c: bytes: set; concat: first, second; any_of, all_of: begin, count in lists_; except: a;
+  // repeat: part, least, most; compared: limit, digits read, relation and place; multiple: unit, rest, digits
+  // after the point.
+  struct Node {
+    Kind kind = Kind::nothing;
+    bool nullable = false;
+    bool plain = true;  // no intersection, complement or number inside: empty only if it is kNothing
+    std::uint32_t a = 0, b = 0, c = 0;
+  };
+  struct Limit {
+    std::string whole, fraction;
+    bool at_most = false, or_equal = false;
+    bool operator==(const Limit&) const = default;
+  };
+  struct Unit {
+    std::uint64_t unit = 1;
+    std::uint32_t digits = 0;
+    bool operator==(const Unit&) const = default;
+  };
+  static constexpr Language kAnyByte = 3;
+  enum Emptiness : std::uint8_t { kUnknown, kIsEmpty, kIsNot };
+  std::uint64_t hash_of(const Node& node) const;
+  Language append(const Node& node, std::size_t slot);
+  Language intern(const Node& node);
+  Language intern_list(Kind kind, std::span<const Language> parts);
+  std::uint32_t intern_set(const ByteSet& set);
+  bool same_list(const Node& node, std::span<const Language> parts) const;
+  Language derive(Language language, std::uint8_t byte);
+  Language derive_compared(Node node, std::uint8_t byte);
+  Language derive_multiple(Node node, std::uint8_t byte);
+  bool nullable_compared(const Node& node) const;
+  bool nullable_multiple(const Node& node) const;
+  void find_sets(Language language, std::vector<std::uint32_t>& sets, int depth);
+  std::vector<std::uint8_t> representatives(Language language);
+  std::span<const Language> list(const Node& node) const { return {lists_.data() + node.a, node.b}; }
+
+  std::vector<Node> nodes_;
+  std::vector<Language> lists_;
+  std::vector<ByteSet> sets_;
+  std::vector<Limit> limits_;
+  std::vector<Unit> units_;
+  std::vector<std::uint32_t> table_;  // open addressing over nodes_
+  WordMap derivatives_;
+  std::vector<Emptiness> emptiness_;
+  std::uint32_t digit_set_ = 0;
+  std::uint32_t point_set_ = 0;
+  std::vector<Language> plain_characters_;
+};
+
+}  // namespace nibble

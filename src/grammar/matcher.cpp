@@ -1,0 +1,242 @@
+#include "grammar/matcher.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace nibble {
+namespace {
+
+std::uint64_t mix(std::uint64_t value) {
+  value ^= value >> 32;
+  value *= 0x9E3779B97F4A7C15ull;
+  return value ^ value >> 29;
+}
+
+// How far an object is: 0 before its brace, else one more than this.
+struct ObjectPlace {
+  std::uint32_t member = 0;  // the first that may still come
+  std::uint32_t count = 0;   // members so far, no more than matter
+  static ObjectPlace of(std::uint32_t at) { return {(at - 1) >> 16, (at - 1) & 0xFFFF}; }
+  std::uint32_t pack() const { return (member << 16 | count) + 1; }
+};
+
+}  // namespace
+
+Matcher::Matcher(std::shared_ptr<const Symbols> symbols, std::shared_ptr<const std::vector<bool>> usable)
+    : symbols_(std::move(symbols)), usable_(std::move(usable)), languages_(symbols_->languages) {
+  reset();
+}
+
+void Matcher::reset() {
+  languages_ = symbols_->languages;
+  frames_.assign(1, Frame{kNoSymbol, 0, 0});
+  entered_.assign(1, 0);
+  frame_table_.assign(256, kUnbounded);
+  state_table_.assign(256, kUnbounded);
+  ways_.clear();
+  states_.assign(1, Place{});
+  rows_.clear();
+  rows_.emplace_back().fill(kDead);
+  states_[kDead].row = 0;
+  step_ = 1;
+  complete_ = false;
+  made_.clear();
+  if ((*usable_)[symbols_->root]) enter(frame(symbols_->root, 0, 0));
+  enter_all();
+  start_ = intern();
+}
+
+std::size_t Matcher::memory() const {
+  return rows_.capacity() * sizeof(rows_[0]) + states_.capacity() * sizeof(Place) +
+         ways_.capacity() * sizeof(Way) + frames_.capacity() * (sizeof(Frame) + 12) + languages_.size() * 96;
+}
+
+std::uint32_t Matcher::frame(SymbolId symbol, std::uint32_t at, std::uint32_t next) {
+  const std::uint64_t hash = mix(mix(static_cast<std::uint64_t>(symbol) << 32 | at) ^ next);
+  const std::size_t last = frame_table_.size() - 1;
+  std::size_t i = hash & last;
+  for (; frame_table_[i] != kUnbounded; i = (i + 1) & last) {
+    const Frame& f = frames_[frame_table_[i]];
+    if (f.symbol == symbol && f.at == at && f.next == next) return frame_table_[i];
+  }
+  const auto made = static_cast<std::uint32_t>(frames_.size());
+  frame_table_[i] = made;
+  frames_.push_back({symbol, at, next});
+  entered_.push_back(0);
+  if (frames_.size() * 2 > frame_table_.size()) {
+    frame_table_.assign(frame_table_.size() * 2, kUnbounded);
+    for (std::uint32_t each = 1; each < frames_.size(); ++each) {
+      const Frame& f = frames_[each];
+      std::size_t k =
+          mix(mix(static_cast<std::uint64_t>(f.symbol) << 32 | f.at) ^ f.next) & (frame_table_.size() - 1);
+      while (frame_table_[k] != kUnbounded) k = (k + 1) & (frame_table_.size() - 1);
+      frame_table_[k] = each;
+    }
+  }
+  return made;
+}
+
+void Matcher::add(Language language, std::uint32_t next) {
+  if (language == kNothing) return;
+  if (language != kEmptyText) made_.push_back({language, next});
+  if (languages_.has_empty_text(language)) enter(next);
+}
+
+void Matcher::enter(std::uint32_t frame) {
+  if (entered_[frame] == step_) return;
+  entered_[frame] = step_;
+  open_.push_back(frame);
+}
+
+void Matcher::enter_all() {
+  while (!open_.empty()) {
+    const Frame at = frames_[open_.back()];
+    open_.pop_back();
+    if (at.symbol == kNoSymbol) {
+      complete_ = true;
+      continue;
+    }
+    const Symbol& symbol = symbols_->symbols[at.symbol];
+    const auto usable = [&](SymbolId each) { return (*usable_)[each]; };
+    switch (symbol.kind) {
+      case Symbol::Kind::text: add(symbol.a, at.next); break;
+      case Symbol::Kind::sequence: {
+        const std::uint32_t rest = at.at + 1 < symbol.b ? frame(at.symbol, at.at + 1, at.next) : at.next;
+        enter(frame(symbols_->parts[symbol.a + at.at], 0, rest));
+        break;
+      }
+      case Symbol::Kind::choice:
+        for (std::uint32_t i = 0; i < symbol.b; ++i) {
+          const SymbolId part = symbols_->parts[symbol.a + i];
+          if (usable(part)) enter(frame(part, 0, at.next));
+        }
+        break;
+      case Symbol::Kind::repeat: {
+        if (at.at >= symbol.b) enter(at.next);
+        if ((symbol.c != kUnbounded && at.at >= symbol.c) || !usable(symbol.a)) break;
+        const std::uint32_t times = symbol.c == kUnbounded ? std::min(at.at + 1, symbol.b) : at.at + 1;
+        enter(frame(symbol.a, 0, frame(at.symbol, times, at.next)));
+        break;
+      }
+      case Symbol::Kind::object: enter_object(at); break;
+      case Symbol::Kind::array: enter_array(at); break;
+      case Symbol::Kind::undefined: break;
+    }
+  }
+}
+
+void Matcher::enter_object(const Frame& at) {
+  const ObjectShape& object = symbols_->objects[symbols_->symbols[at.symbol].a];
+  if (at.at == 0) {
+    add(object.open, frame(at.symbol, ObjectPlace{}.pack(), at.next));
+    return;
+  }
+  const ObjectPlace place = ObjectPlace::of(at.at);
+  const std::uint32_t matters = object.most != kUnbounded ? object.most : std::max(object.least, 1u);
+  const std::uint32_t count = std::min(place.count + 1, matters);
+  const auto member = [&](const ObjectShape::Member& each, std::uint32_t next_member) {
+    if (!(*usable_)[each.value]) return;
+    const std::uint32_t behind = frame(at.symbol, ObjectPlace{next_member, count}.pack(), at.next);
+    add(place.count == 0 ? each.first : each.later, frame(each.value, 0, behind));
+  };
+  const bool room = object.most == kUnbounded || place.count < object.most;
+  const auto members = static_cast<std::uint32_t>(object.members.size());
+  std::uint32_t i = place.member;
+  for (; i < members; ++i) {
+    if (room) member(object.members[i], i + 1);
+    if (object.members[i].required) break;
+  }
+  if (room)
+    for (const auto& other : object.others) member(other, place.member);
+  if (i == members && place.count >= object.least) add(object.close, at.next);
+}
+
+void Matcher::enter_array(const Frame& at) {
+  const ArrayShape& array = symbols_->arrays[symbols_->symbols[at.symbol].a];
+  if (at.at == 0) {
+    add(array.open, frame(at.symbol, 1, at.next));
+    return;
+  }
+  const std::uint32_t count = at.at - 1;
+  if (count >= array.least) add(array.close, at.next);
+  if (array.most != kUnbounded && count >= array.most) return;
+  const SymbolId item = count < array.first.size() ? array.first[count] : array.rest;
+  if (item == kNoSymbol || !(*usable_)[item]) return;
+  const auto matters = array.most != kUnbounded
+                           ? array.most
+                           : std::max({array.least, static_cast<std::uint32_t>(array.first.size()), 1u});
+  const std::uint32_t behind = frame(at.symbol, std::min(count + 1, matters) + 1, at.next);
+  add(count == 0 ? array.before_first : array.comma, frame(item, 0, behind));
+}
+
+Matcher::State Matcher::intern() {
+  std::sort(made_.begin(), made_.end(), [](const Way& x, const Way& y) {
+    return std::pair(x.language, x.frame) < std::pair(y.language, y.frame);
+  });
+  made_.erase(std::unique(made_.begin(), made_.end()), made_.end());
+  if (made_.empty() && !complete_) return kDead;
+  std::uint64_t hash = complete_;
+  for (const Way& way : made_)
+    hash = mix(hash ^ (static_cast<std::uint64_t>(way.language) << 32 | way.frame));
+  std::size_t last = state_table_.size() - 1;
+  std::size_t i = hash & last;
+  for (; state_table_[i] != kUnbounded; i = (i + 1) & last) {
+    const Place& place = states_[state_table_[i]];
+    if (place.count == made_.size() && place.complete == complete_ &&
+        std::equal(made_.begin(), made_.end(), ways_.begin() + place.begin))
+      return state_table_[i];
+  }
+  const auto made = static_cast<State>(states_.size());
+  state_table_[i] = made;
+  Place place{.begin = static_cast<std::uint32_t>(ways_.size()),
+              .count = static_cast<std::uint32_t>(made_.size())};
+  place.complete = complete_;
+  place.plain_ends = true;
+  for (const Way& way : made_) {
+    const PlainPrefix prefix = languages_.plain_prefix(way.language);
+    place.plain = std::max(place.plain, prefix.length);
+    place.plain_ends &= prefix.ends;
+  }
+  ways_.insert(ways_.end(), made_.begin(), made_.end());
+  states_.push_back(place);
+  if (states_.size() * 2 > state_table_.size()) {
+    state_table_.assign(state_table_.size() * 2, kUnbounded);
+    last = state_table_.size() - 1;
+    for (State each = 1; each < states_.size(); ++each) {
+      std::uint64_t h = states_[each].complete;
+      for (std::uint32_t w = 0; w < states_[each].count; ++w) {
+        const Way& way = ways_[states_[each].begin + w];
+        h = mix(h ^ (static_cast<std::uint64_t>(way.language) << 32 | way.frame));
+      }
+      std::size_t k = h & last;
+      while (state_table_[k] != kUnbounded) k = (k + 1) & last;
+      state_table_[k] = each;
+    }
+  }
+  return made;
+}
+
+Matcher::State Matcher::make_step(State state, std::uint8_t byte) {
+  if (states_[state].row == kUnbounded) {
+    states_[state].row = static_cast<std::uint32_t>(rows_.size());
+    rows_.emplace_back().fill(kUnbounded);
+  }
+  made_.clear();
+  complete_ = false;
+  ++step_;
+  const Place place = states_[state];
+  for (std::uint32_t i = 0; i < place.count; ++i) {
+    const Way way = ways_[place.begin + i];
+    const Language next = languages_.derivative(way.language, byte);
+    if (next == kNothing || languages_.is_empty(next)) continue;
+    add(next, way.frame);
+    enter_all();
+  }
+  const State made = intern();
+  rows_[place.row][byte] = made;
+  return made;
+}
+
+}  // namespace nibble

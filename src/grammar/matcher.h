@@ -1,0 +1,89 @@
+// Follows a text byte by byte: every way in which the grammar could have made it so far, as one state. A way
+// is what is left of a regular language and the stack of symbols behind it. Stacks, states and the steps
+// between them are stored once each, so that a place that was seen before costs one look-up.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "grammar/symbols.h"
+
+namespace nibble {
+
+class Matcher {
+ public:
+  using State = std::uint32_t;
+  static constexpr State kDead = 0;
+
+  // `usable` are the symbols that have texts; the others are never entered.
+  Matcher(std::shared_ptr<const Symbols> symbols, std::shared_ptr<const std::vector<bool>> usable);
+
+  State start() const { return start_; }
+  State step(State state, std::uint8_t byte) {
+    const std::uint32_t row = states_[state].row;
+    if (row != kUnbounded) {
+      const State next = rows_[row][byte];
+      if (next != kUnbounded) return next;
+    }
+    return make_step(state, byte);
+  }
+  bool complete(State state) const { return states_[state].complete; }
+  // Any text of at most so many plain JSON string characters may come next.
+  std::uint32_t plain_prefix(State state) const { return states_[state].plain; }
+  // A text of more plain characters than plain_prefix() may not come next.
+  bool plain_ends(State state) const { return states_[state].plain_ends; }
+  std::size_t memory() const;
+  std::size_t states() const { return states_.size(); }
+  // Everything but the start is forgotten.
+  void reset();
+
+ private:
+  struct Frame {
+    SymbolId symbol;
+    std::uint32_t at;    // how far the symbol is: parts, times, members or elements
+    std::uint32_t next;  // 0: the text's end
+  };
+  struct Way {
+    Language language;
+    std::uint32_t frame;
+    bool operator==(const Way&) const = default;
+  };
+  struct Place {
+    std::uint32_t begin = 0, count = 0;
+    std::uint32_t row = kUnbounded;
+    std::uint32_t plain = 0;
+    bool complete = false;
+    bool plain_ends = false;
+  };
+  State make_step(State state, std::uint8_t byte);
+  std::uint32_t frame(SymbolId symbol, std::uint32_t at, std::uint32_t next);
+  void add(Language language, std::uint32_t next);
+  void enter(std::uint32_t frame);
+  void enter_all();
+  void enter_object(const Frame& frame);
+  void enter_array(const Frame& frame);
+  State intern();
+
+  std::shared_ptr<const Symbols> symbols_;
+  std::shared_ptr<const std::vector<bool>> usable_;
+  Languages languages_;
+  std::vector<Frame> frames_;
+  std::vector<std::uint32_t> frame_table_;
+  std::vector<Way> ways_;
+  std::vector<Place> states_;
+  std::vector<std::uint32_t> state_table_;
+  std::vector<std::array<State, 256>> rows_;
+  State start_ = kDead;
+
+  // Of the state that is being made.
+  std::vector<Way> made_;
+  std::vector<std::uint32_t> open_;
+  std::vector<std::uint32_t> entered_;  // [frames] the number of the step that entered the frame last
+  std::uint32_t step_ = 0;
+  bool complete_ = false;
+};
+
+}  // namespace nibble

@@ -1,0 +1,464 @@
+#include "grammar/schema_facts.h"
+
+#include <algorithm>
+
+#include "base/quote.h"
+#include "grammar/characters.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr std::size_t kMostAlternatives = 2000;
+
+}  // namespace
+
+void add_term(Terms& terms, Term term) {
+  const auto at = std::lower_bound(terms.begin(), terms.end(), term);
+  if (at == terms.end() || *at != term) terms.insert(at, term);
+}
+
+SchemaReader::SchemaReader(JsonValue root, Languages& languages, const CompileLimits& limits)
+    : languages_(languages), limits_(limits), document_(root) {
+  schemas_.push_back({std::nullopt, "#"});
+  const auto draft = root.find("$schema");
+  if (draft && draft->is_string()) legacy_ = draft->as_string().find("draft-0") != std::string_view::npos;
+  schema_at(root, "#");
+  find_identifiers(root, "#", 0);
+}
+
+Status SchemaReader::check_budget() {
+  if (std::chrono::steady_clock::now() - begin_ > std::chrono::milliseconds(limits_.max_milliseconds))
+    return invalid_argument("the schema took more than " + std::to_string(limits_.max_milliseconds) +
+                            " ms to compile; give a simpler one");
+  if (languages_.size() > limits_.max_states)
+    return invalid_argument("the schema has more than " + std::to_string(limits_.max_states) +
+                            " states; give a simpler one");
+  return {};
+}
+
+Term SchemaReader::schema_at(JsonValue value, std::string path) {
+  if (value.type() == JsonType::boolean) return value.as_bool() ? kTrue : kFalse;
+  const auto [at, added] = by_path_.try_emplace(path, static_cast<std::uint32_t>(schemas_.size()));
+  if (added) schemas_.push_back({value, std::move(path)});
+  return {at->second, false};
+}
+
+Result<std::vector<Facts>> SchemaReader::alternatives(const Terms& terms) {
+  Alternatives all(1);
+  for (const Term term : terms) {
+    NIBBLE_ASSIGN(const Alternatives each, expand(term, 0));
+    NIBBLE_ASSIGN(all, both(std::move(all), each, schemas_[term.schema].path));
+  }
+  return all;
+}
+
+Result<SchemaReader::Alternatives> SchemaReader::both(Alternatives a, const Alternatives& b,
+                                                      const std::string& path) {
+  NIBBLE_RETURN_IF_ERROR(check_budget());
+  Alternatives out;
+  for (const Facts& x : a) {
+    for (const Facts& y : b) {
+      if (auto merged = merge(x, y)) out.push_back(std::move(*merged));
+      if (out.size() > kMostAlternatives)
+        return invalid_argument(path + ": more than " + std::to_string(kMostAlternatives) +
+                                " ways to satisfy it; give a simpler schema");
+    }
+  }
+  return out;
+}
+
+std::optional<Facts> SchemaReader::merge(const Facts& a, const Facts& b) {
+  Facts out = a;
+  out.types = a.types & b.types;
+  if (out.types == 0) return std::nullopt;
+  if (b.values) {
+    if (!a.values) {
+      out.values = b.values;
+    } else {
+      std::erase_if(*out.values, [&](JsonValue value) {
+        return std::none_of(b.values->begin(), b.values->end(),
+                            [&](JsonValue other) { return equal(value, other); });
+      });
+    }
+  }
+  if (out.values && out.values->empty()) return std::nullopt;
+  const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+  append(out.excluded, b.excluded);
+  append(out.strings, b.strings);
+  append(out.limits, b.limits);
+  append(out.multiples, b.multiples);
+  append(out.members, b.members);
+  append(out.elements, b.elements);
+  for (const std::string_view name : b.required)
+    if (std::find(out.required.begin(), out.required.end(), name) == out.required.end())
+      out.required.push_back(name);
+  for (const Term term : b.names) add_term(out.names, term);
+  out.least_length = std::max(a.least_length, b.least_length);
+  out.most_length = std::min(a.most_length, b.most_length);
+  out.least_members = std::max(a.least_members, b.least_members);
+  out.most_members = std::min(a.most_members, b.most_members);
+  out.least_elements = std::max(a.least_elements, b.least_elements);
+  out.most_elements = std::min(a.most_elements, b.most_elements);
+  if (out.unique_path.empty()) out.unique_path = b.unique_path;
+  if (out.contains_path.empty()) out.contains_path = b.contains_path;
+  if (out.least_length > out.most_length) out.types &= static_cast<JsonTypes>(~kString);
+  if (out.least_members > out.most_members) out.types &= static_cast<JsonTypes>(~kObject);
+  if (out.least_elements > out.most_elements) out.types &= static_cast<JsonTypes>(~kArray);
+  if (out.types == 0) return std::nullopt;
+  return out;
+}
+
+Result<SchemaReader::Alternatives> SchemaReader::expand(Term term, int depth) {
+  if (term.schema == kTrue.schema) return Alternatives(term.negated ? 0 : 1);
+  const std::uint64_t key = static_cast<std::uint64_t>(term.schema) << 1 | term.negated;
+  if (const auto known = known_.find(key); known != known_.end()) return known->second;
+  const std::string path = schemas_[term.schema].path;
+  if (std::find(open_.begin(), open_.end(), term) != open_.end())
+    return invalid_argument(path + ": a $ref that leads back to itself without a value in between");
+  if (depth > limits_.max_depth)
+    return invalid_argument(path + ": more than " + std::to_string(limits_.max_depth) +
+                            " schemas inside each other");
+  NIBBLE_RETURN_IF_ERROR(check_budget());
+  const JsonValue schema = *schemas_[term.schema].value;
+  if (!schema.is_object())
+    return invalid_argument(path + ": a schema is an object, true or false, not " +
+                            std::string(json_type_name(schema.type())));
+  open_.push_back(term);
+  Result<Alternatives> made =
+      term.negated ? expand_negative(schema, path, depth) : expand_positive(schema, path, depth);
+  open_.pop_back();
+  if (made.ok()) known_.emplace(key, *made);
+  return made;
+}
+
+Result<SchemaReader::Alternatives> SchemaReader::expand_positive(JsonValue schema, const std::string& path,
+                                                                 int depth) {
+  const auto ref = schema.find("$ref");
+  if (ref && ref->is_string() && legacy_) {
+    NIBBLE_ASSIGN(const Term target, reference(ref->as_string(), path));
+    return expand(target, depth + 1);
+  }
+  NIBBLE_RETURN_IF_ERROR(refuse_unsupported(schema, path));
+  NIBBLE_ASSIGN(Facts local, local_facts(schema, path));
+  Alternatives all;
+  if (local.types != 0) all.push_back(std::move(local));
+  if (ref) {
+    if (!ref->is_string()) return invalid_argument(path + "/$ref: must be a string");
+    NIBBLE_ASSIGN(const Term target, reference(ref->as_string(), path));
+    NIBBLE_ASSIGN(const Alternatives there, expand(target, depth + 1));
+    NIBBLE_ASSIGN(all, both(std::move(all), there, path));
+  }
+  for (const std::string_view keyword : {"allOf", "anyOf", "oneOf"}) {
+    const auto list = schema.find(keyword);
+    if (!list) continue;
+    const std::string at = path + "/" + std::string(keyword);
+    if (!list->is_array() || list->size() == 0)
+      return invalid_argument(at + ": must be a list of at least one schema");
+    if (keyword == "oneOf") {
+      NIBBLE_ASSIGN(const Alternatives one, one_of(*list, at, depth));
+      NIBBLE_ASSIGN(all, both(std::move(all), one, at));
+      continue;
+    }
+    Alternatives any;
+    std::size_t i = 0;
+    for (const JsonValue each : list->elements()) {
+      NIBBLE_ASSIGN(Alternatives branch, expand(schema_at(each, at + "/" + std::to_string(i++)), depth + 1));
+      if (keyword == "allOf") {
+        NIBBLE_ASSIGN(all, both(std::move(all), branch, at));
+      } else {
+        any.insert(any.end(), branch.begin(), branch.end());
+      }
+    }
+    if (keyword == "anyOf") {
+      NIBBLE_ASSIGN(all, both(std::move(all), any, at));
+    }
+  }
+  if (const auto inner = schema.find("not")) {
+    Term term = schema_at(*inner, path + "/not");
+    term.negated = !term.negated;
+    NIBBLE_ASSIGN(const Alternatives none, expand(term, depth + 1));
+    NIBBLE_ASSIGN(all, both(std::move(all), none, path + "/not"));
+  }
+  if (const auto condition = schema.find("if"); condition && (schema.find("then") || schema.find("else"))) {
+    const Term is = schema_at(*condition, path + "/if");
+    const auto branch = [&](std::string_view name) {
+      const auto value = schema.find(name);
+      return value ? schema_at(*value, path + "/" + std::string(name)) : kTrue;
+    };
+    NIBBLE_ASSIGN(Alternatives yes, alternatives_of(is, branch("then"), depth));
+    NIBBLE_ASSIGN(const Alternatives no, alternatives_of({is.schema, !is.negated}, branch("else"), depth));
+    yes.insert(yes.end(), no.begin(), no.end());
+    NIBBLE_ASSIGN(all, both(std::move(all), yes, path + "/if"));
+  }
+  return dependents(schema, path, std::move(all), depth);
+}
+
+Result<SchemaReader::Alternatives> SchemaReader::alternatives_of(Term a, Term b, int depth) {
+  NIBBLE_ASSIGN(Alternatives first, expand(a, depth + 1));
+  NIBBLE_ASSIGN(const Alternatives second, expand(b, depth + 1));
+  return both(std::move(first), second, schemas_[a.schema].path);
+}
+
+Result<SchemaReader::Alternatives> SchemaReader::dependents(JsonValue schema, const std::string& path,
+                                                            Alternatives all, int depth) {
+  for (const std::string_view keyword : {"dependentRequired", "dependentSchemas", "dependencies"}) {
+    const auto list = schema.find(keyword);
+    if (!list) continue;
+    const std::string at = path + "/" + std::string(keyword);
+    if (!list->is_object()) return invalid_argument(at + ": must be an object");
+    for (const auto [name, needs] : list->members()) {
+      Alternatives ways(1);
+      ways[0].members.push_back({.properties = {{name, kFalse}}, .patterns = {}, .additional = kTrue});
+      Facts has;
+      has.types = kObject;
+      has.required.push_back(name);
+      if (needs.is_array()) {
+        for (const JsonValue other : needs.elements()) {
+          if (!other.is_string()) return invalid_argument(at + ": must list names");
+          has.required.push_back(other.as_string());
+        }
+        ways.push_back(std::move(has));
+      } else {
+        NIBBLE_ASSIGN(const Alternatives then,
+                      expand(schema_at(needs, at + "/" + std::string(name)), depth + 1));
+        NIBBLE_ASSIGN(const Alternatives with, both({has}, then, at));
+        ways.insert(ways.end(), with.begin(), with.end());
+      }
+      NIBBLE_ASSIGN(all, both(std::move(all), ways, at));
+    }
+  }
+  return all;
+}
+
+// The values that fit none of the keywords' whole: those that break one of them.
+Result<SchemaReader::Alternatives> SchemaReader::expand_negative(JsonValue schema, const std::string& path,
+                                                                 int depth) {
+  const auto refuse = [&](std::string_view keyword) {
+    return invalid_argument(
+        path + "/" + std::string(keyword) +
+        ": is not supported where its opposite is needed (inside not, if or an overlapping oneOf)");
+  };
+  Alternatives out;
+  const auto add = [&](Facts facts) { out.push_back(std::move(facts)); };
+  const auto ref = schema.find("$ref");
+  if (ref && ref->is_string()) {
+    NIBBLE_ASSIGN(Term target, reference(ref->as_string(), path));
+    target.negated = !target.negated;
+    NIBBLE_ASSIGN(out, expand(target, depth + 1));
+    if (legacy_) return out;
+  }
+  NIBBLE_RETURN_IF_ERROR(refuse_unsupported(schema, path));
+  NIBBLE_ASSIGN(const Facts local, local_facts(schema, path));
+  if (local.types != kAllTypes) {
+    Facts facts;
+    facts.types = static_cast<JsonTypes>(kAllTypes & ~local.types);
+    add(std::move(facts));
+  }
+  if (local.values) {
+    Facts facts;
+    facts.excluded = *local.values;
+    add(std::move(facts));
+  }
+  const auto typed = [](JsonTypes types) {
+    Facts facts;
+    facts.types = types;
+    return facts;
+  };
+  for (const Language language : local.strings) {
+    Facts facts = typed(kString);
+    facts.strings.push_back(languages_.except(language));
+    add(std::move(facts));
+  }
+  if (local.least_length > 0) {
+    Facts facts = typed(kString);
+    facts.most_length = local.least_length - 1;
+    add(std::move(facts));
+  }
+  if (local.most_length != kUnbounded) {
+    Facts facts = typed(kString);
+    facts.least_length = local.most_length + 1;
+    add(std::move(facts));
+  }
+  for (NumberLimit limit : local.limits) {
+    Facts facts = typed(kInteger | kFraction);
+    limit.at_most = !limit.at_most;
+    limit.or_equal = !limit.or_equal;
+    facts.limits.push_back(std::move(limit));
+    add(std::move(facts));
+  }
+  for (NumberFacts::Multiple multiple : local.multiples) {
+    Facts facts = typed(kInteger | kFraction);
+    multiple.not_of = true;
+    facts.multiples.push_back(multiple);
+    add(std::move(facts));
+  }
+  for (const std::string_view name : local.required) {
+    Facts facts = typed(kObject);
+    facts.members.push_back({.properties = {{name, kFalse}}, .patterns = {}, .additional = kTrue});
+    add(std::move(facts));
+  }
+  for (const Facts::Members& members : local.members) {
+    if (!members.patterns.empty()) return refuse("patternProperties");
+    for (const auto& [name, term] : members.properties) {
+      if (term == kTrue) continue;
+      Facts facts = typed(kObject);
+      facts.required.push_back(name);
+      facts.members.push_back(
+          {.properties = {{name, {term.schema, !term.negated}}}, .patterns = {}, .additional = kTrue});
+      add(std::move(facts));
+    }
+    if (members.additional != kTrue) return refuse("additionalProperties");
+  }
+  if (!local.names.empty()) return refuse("propertyNames");
+  if (local.least_members > 0) {
+    Facts facts = typed(kObject);
+    facts.most_members = local.least_members - 1;
+    add(std::move(facts));
+  }
+  if (local.most_members != kUnbounded) {
+    Facts facts = typed(kObject);
+    facts.least_members = local.most_members + 1;
+    add(std::move(facts));
+  }
+  if (!local.elements.empty()) return refuse("items");
+  if (!local.unique_path.empty()) return refuse("uniqueItems");
+  if (!local.contains_path.empty()) return refuse("contains");
+  if (local.least_elements > 0) {
+    Facts facts = typed(kArray);
+    facts.most_elements = local.least_elements - 1;
+    add(std::move(facts));
+  }
+  if (local.most_elements != kUnbounded) {
+    Facts facts = typed(kArray);
+    facts.least_elements = local.most_elements + 1;
+    add(std::move(facts));
+  }
+  for (const std::string_view keyword :
+       {"oneOf", "if", "dependentRequired", "dependentSchemas", "dependencies"})
+    if (schema.find(keyword)) return refuse(keyword);
+  for (const std::string_view keyword : {"allOf", "anyOf"}) {
+    const auto list = schema.find(keyword);
+    if (!list) continue;
+    const std::string at = path + "/" + std::string(keyword);
+    if (!list->is_array() || list->size() == 0)
+      return invalid_argument(at + ": must be a list of at least one schema");
+    Alternatives all(1);
+    std::size_t i = 0;
+    for (const JsonValue each : list->elements()) {
+      Term term = schema_at(each, at + "/" + std::to_string(i++));
+      term.negated = !term.negated;
+      NIBBLE_ASSIGN(const Alternatives branch, expand(term, depth + 1));
+      if (keyword == "allOf") {
+        out.insert(out.end(), branch.begin(), branch.end());
+      } else {
+        NIBBLE_ASSIGN(all, both(std::move(all), branch, at));
+      }
+    }
+    if (keyword == "anyOf") out.insert(out.end(), all.begin(), all.end());
+  }
+  if (const auto inner = schema.find("not")) {
+    NIBBLE_ASSIGN(const Alternatives is, expand(schema_at(*inner, path + "/not"), depth + 1));
+    out.insert(out.end(), is.begin(), is.end());
+  }
+  return out;
+}
+
+// Each branch without the values of those that it overlaps.
+Result<SchemaReader::Alternatives> SchemaReader::one_of(JsonValue list, const std::string& path, int depth) {
+  std::vector<Term> terms;
+  std::vector<Alternatives> branches;
+  for (const JsonValue each : list.elements()) {
+    terms.push_back(schema_at(each, path + "/" + std::to_string(terms.size())));
+    NIBBLE_ASSIGN(Alternatives branch, expand(terms.back(), depth + 1));
+    branches.push_back(std::move(branch));
+  }
+  Alternatives out;
+  for (std::size_t i = 0; i < branches.size(); ++i) {
+    Alternatives mine = branches[i];
+    for (std::size_t j = 0; j < branches.size(); ++j) {
+      if (i == j) continue;
+      bool apart = true;
+      for (const Facts& a : branches[i]) {
+        for (const Facts& b : branches[j]) {
+          NIBBLE_RETURN_IF_ERROR(check_budget());
+          NIBBLE_ASSIGN(apart, disjoint(a, b, 0));
+          if (!apart) break;
+        }
+        if (!apart) break;
+      }
+      if (apart) continue;
+      const Result<Alternatives> others = expand({terms[j].schema, !terms[j].negated}, depth + 1);
+      if (!others.ok())
+        return invalid_argument(path + ": branches " + std::to_string(i) + " and " + std::to_string(j) +
+                                " overlap, and " + others.status().message());
+      NIBBLE_ASSIGN(mine, both(std::move(mine), *others, path));
+    }
+    out.insert(out.end(), mine.begin(), mine.end());
+  }
+  return out;
+}
+
+Result<bool> SchemaReader::disjoint(const Facts& a, const Facts& b, int depth) {
+  const std::optional<Facts> common = merge(a, b);
+  if (!common) return true;
+  if (common->values) {
+    for (const JsonValue value : *common->values) {
+      NIBBLE_ASSIGN(const bool fits, holds(value, *common));
+      if (fits) return false;
+    }
+    return true;
+  }
+  JsonTypes left = common->types;
+  if (left & (kInteger | kFraction)) {
+    if (languages_.is_empty(numbers(languages_, number_facts(*common, left))))
+      left &= static_cast<JsonTypes>(~(kInteger | kFraction));
+  }
+  if (left & kString && languages_.is_empty(string_inside(*common))) left &= static_cast<JsonTypes>(~kString);
+  if (left & kObject && depth < 4) {
+    for (const std::string_view name : common->required) {
+      const Terms terms = terms_of(*common, name);
+      if (std::binary_search(terms.begin(), terms.end(), kFalse)) {
+        left &= static_cast<JsonTypes>(~kObject);
+        break;
+      }
+      const Result<Alternatives> ways = alternatives(terms);
+      // A member's schema that is being read itself, or is not supported, is taken as one that something
+      // fits.
+      if (!ways.ok()) continue;
+      bool possible = false;
+      for (const Facts& way : *ways) {
+        NIBBLE_ASSIGN(const bool none, disjoint(way, way, depth + 1));
+        possible |= !none;
+      }
+      if (!possible) {
+        left &= static_cast<JsonTypes>(~kObject);
+        break;
+      }
+    }
+  }
+  return left == 0;
+}
+
+Terms SchemaReader::terms_of(const Facts& facts, std::string_view member) {
+  Terms out;
+  std::optional<std::string> text;
+  for (const Facts::Members& members : facts.members) {
+    bool found = false;
+    for (const auto& [name, term] : members.properties) {
+      if (name != member) continue;
+      found = true;
+      if (term != kTrue) add_term(out, term);
+    }
+    for (const auto& [language, term] : members.patterns) {
+      if (!text) text = json_inside(member);
+      if (!accepts(language, *text)) continue;
+      found = true;
+      if (term != kTrue) add_term(out, term);
+    }
+    if (!found && members.additional != kTrue) add_term(out, members.additional);
+  }
+  return out;
+}
+
+}  // namespace nibble

@@ -1,0 +1,135 @@
+// What a JSON schema says, with its ands and ors carried out: a list of alternatives, each of which is a
+// plain conjunction of facts about a value. Schemas of members and elements are named, not looked into, so
+// that recursion ends.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "base/status.h"
+#include "grammar/grammar.h"
+#include "grammar/languages.h"
+#include "grammar/number_text.h"
+
+namespace nibble {
+
+// A schema of the document by its number, or its negation.
+struct Term {
+  std::uint32_t schema = 0;
+  bool negated = false;
+  auto operator<=>(const Term&) const = default;
+};
+// All of them hold; ascending and distinct.
+using Terms = std::vector<Term>;
+void add_term(Terms& terms, Term term);
+
+using JsonTypes = std::uint8_t;
+inline constexpr JsonTypes kNull = 1, kBoolean = 2, kInteger = 4, kFraction = 8, kString = 16, kArray = 32,
+                           kObject = 64, kAllTypes = 127;
+
+struct Facts {
+  JsonTypes types = kAllTypes;
+  std::optional<std::vector<JsonValue>> values;  // the only ones
+  std::vector<JsonValue> excluded;
+
+  std::vector<Language> strings;  // of a string's inside, in TextForm::json
+  std::uint32_t least_length = 0, most_length = kUnbounded;
+
+  std::vector<NumberLimit> limits;
+  std::vector<NumberFacts::Multiple> multiples;
+
+  // What one schema says about members: those without a property or a pattern are `additional`.
+  struct Members {
+    std::vector<std::pair<std::string_view, Term>> properties;
+    std::vector<std::pair<Language, Term>> patterns;
+    Term additional;
+  };
+  std::vector<Members> members;
+  std::vector<std::string_view> required;
+  Terms names;
+  std::uint32_t least_members = 0, most_members = kUnbounded;
+
+  struct Elements {
+    std::vector<Term> first;
+    Term rest;
+  };
+  std::vector<Elements> elements;
+  std::uint32_t least_elements = 0, most_elements = kUnbounded;
+  std::string unique_path;    // of the keyword that asks for elements that differ; empty: none does
+  std::string contains_path;  // likewise
+};
+
+// A text as it stands between a JSON string's quotes.
+std::string json_inside(std::string_view text);
+
+class SchemaReader {
+ public:
+  SchemaReader(JsonValue root, Languages& languages, const CompileLimits& limits);
+
+  static constexpr Term kTrue{0, false};
+  static constexpr Term kFalse{0, true};
+  Term root() const { return {1, false}; }
+
+  // An empty list: nothing fits.
+  Result<std::vector<Facts>> alternatives(const Terms& terms);
+  Result<bool> holds(JsonValue value, const Terms& terms);
+  Result<bool> holds(JsonValue value, const Facts& facts);
+  // What the value of a member of this name must satisfy.
+  Terms terms_of(const Facts& facts, std::string_view member);
+  // Whether propertyNames allow it.
+  Result<bool> name_fits(std::string_view name, const Facts& facts);
+  bool accepts(Language language, std::string_view text);
+  Language string_inside(const Facts& facts);
+  NumberFacts number_facts(const Facts& facts, JsonTypes types) const;
+  Status check_budget();
+
+  static bool equal(JsonValue a, JsonValue b);
+
+ private:
+  struct Schema {
+    std::optional<JsonValue> value;  // none: true
+    std::string path;
+  };
+  using Alternatives = std::vector<Facts>;
+
+  Term schema_at(JsonValue value, std::string path);
+  void find_identifiers(JsonValue value, const std::string& path, int depth);
+  Result<Term> reference(std::string_view target, const std::string& path);
+  Result<Alternatives> expand(Term term, int depth);
+  Result<Alternatives> expand_positive(JsonValue schema, const std::string& path, int depth);
+  Result<Alternatives> expand_negative(JsonValue schema, const std::string& path, int depth);
+  Result<Facts> local_facts(JsonValue schema, const std::string& path);
+  Status type_facts(JsonValue schema, const std::string& path, Facts& facts);
+  Status string_facts(JsonValue schema, const std::string& path, Facts& facts);
+  Status number_facts_of(JsonValue schema, const std::string& path, Facts& facts);
+  Status object_facts(JsonValue schema, const std::string& path, Facts& facts);
+  Status array_facts(JsonValue schema, const std::string& path, Facts& facts);
+  Status refuse_unsupported(JsonValue schema, const std::string& path);
+  Result<Alternatives> alternatives_of(Term a, Term b, int depth);
+  Result<Alternatives> dependents(JsonValue schema, const std::string& path, Alternatives all, int depth);
+  Result<Alternatives> one_of(JsonValue list, const std::string& path, int depth);
+  Result<bool> disjoint(const Facts& a, const Facts& b, int depth);
+  Result<Alternatives> both(Alternatives a, const Alternatives& b, const std::string& path);
+  static std::optional<Facts> merge(const Facts& a, const Facts& b);
+  Result<std::uint32_t> count(JsonValue value, const std::string& path, std::string_view keyword) const;
+
+  Languages& languages_;
+  const CompileLimits& limits_;
+  JsonValue document_;
+  bool legacy_ = false;  // a draft before 2019-09: what stands beside $ref says nothing
+  std::vector<Schema> schemas_;
+  std::unordered_map<std::string, std::uint32_t> by_path_;
+  std::unordered_map<std::string, std::pair<JsonValue, std::string>> by_name_;
+  std::unordered_map<std::uint64_t, Alternatives> known_;
+  std::vector<Term> open_;  // being expanded, to find a $ref that leads to itself
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace nibble

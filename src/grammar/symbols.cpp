@@ -1,0 +1,125 @@
+#include "grammar/symbols.h"
+
+#include <algorithm>
+
+namespace nibble {
+
+SymbolId Symbols::add(const Symbol& symbol) {
+  symbols.push_back(symbol);
+  return static_cast<SymbolId>(symbols.size() - 1);
+}
+
+SymbolId Symbols::text(Language language) { return add({.kind = Symbol::Kind::text, .a = language}); }
+
+SymbolId Symbols::sequence(std::span<const SymbolId> of) {
+  if (of.size() == 1) return of.front();
+  if (std::all_of(of.begin(), of.end(), [&](SymbolId part) { return is_text(part); })) {
+    Language made = kEmptyText;
+    for (std::size_t i = of.size(); i-- > 0;) made = languages.concat(symbols[of[i]].a, made);
+    return text(made);
+  }
+  const auto begin = static_cast<std::uint32_t>(parts.size());
+  parts.insert(parts.end(), of.begin(), of.end());
+  return add({.kind = Symbol::Kind::sequence, .a = begin, .b = static_cast<std::uint32_t>(of.size())});
+}
+
+SymbolId Symbols::choice(std::span<const SymbolId> of) {
+  if (of.size() == 1) return of.front();
+  std::vector<Language> texts;
+  std::vector<SymbolId> others;
+  for (const SymbolId part : of) {
+    if (is_text(part)) {
+      texts.push_back(symbols[part].a);
+    } else {
+      others.push_back(part);
+    }
+  }
+  const Language all = languages.any_of(texts);
+  if (others.empty()) return text(all);
+  if (all != kNothing) others.push_back(text(all));
+  if (others.size() == 1) return others.front();
+  const auto begin = static_cast<std::uint32_t>(parts.size());
+  parts.insert(parts.end(), others.begin(), others.end());
+  return add({.kind = Symbol::Kind::choice, .a = begin, .b = static_cast<std::uint32_t>(others.size())});
+}
+
+SymbolId Symbols::repeat(SymbolId part, std::uint32_t least, std::uint32_t most) {
+  if (is_text(part)) return text(languages.repeat(symbols[part].a, least, most));
+  return add({.kind = Symbol::Kind::repeat, .a = part, .b = least, .c = most});
+}
+
+std::vector<bool> Symbols::productive() {
+  std::vector<bool> is(symbols.size());
+  const auto all = [&](auto& list) {
+    return std::all_of(list.begin(), list.end(), [&](SymbolId s) { return is[s]; });
+  };
+  const auto now = [&](const Symbol& symbol) {
+    const std::span<const SymbolId> of(
+        parts.data() + symbol.a,
+        symbol.kind == Symbol::Kind::sequence || symbol.kind == Symbol::Kind::choice ? symbol.b : 0);
+    switch (symbol.kind) {
+      case Symbol::Kind::text: return !languages.is_empty(symbol.a);
+      case Symbol::Kind::sequence: return all(of);
+      case Symbol::Kind::choice: return std::any_of(of.begin(), of.end(), [&](SymbolId s) { return is[s]; });
+      case Symbol::Kind::repeat: return symbol.b == 0 || is[symbol.a];
+      case Symbol::Kind::object: {
+        const ObjectShape& object = objects[symbol.a];
+        std::size_t possible = 0;
+        for (const auto& member : object.members) {
+          const bool can = is[member.value];
+          if (member.required && !can) return false;
+          possible += can;
+        }
+        for (const auto& other : object.others)
+          if (is[other.value]) return object.most >= object.least;
+        return possible >= object.least && object.most >= object.least;
+      }
+      case Symbol::Kind::array: {
+        const ArrayShape& array = arrays[symbol.a];
+        if (array.least > array.most) return false;
+        for (std::size_t i = 0; i < std::min<std::size_t>(array.least, array.first.size()); ++i)
+          if (!is[array.first[i]]) return false;
+        return array.least <= array.first.size() || (array.rest != kNoSymbol && is[array.rest]);
+      }
+      case Symbol::Kind::undefined: return false;
+    }
+    return false;
+  };
+  for (bool changed = true; changed;) {
+    changed = false;
+    // What a symbol is made of mostly stands before it or behind it: both ways settle most in a pass or two.
+    for (std::size_t i = 0; i < symbols.size(); ++i)
+      if (!is[i] && now(symbols[i])) is[i] = changed = true;
+    for (std::size_t i = symbols.size(); i-- > 0;)
+      if (!is[i] && now(symbols[i])) is[i] = changed = true;
+  }
+  return is;
+}
+
+std::vector<bool> Symbols::nullable() {
+  std::vector<bool> is(symbols.size());
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (std::size_t i = 0; i < symbols.size(); ++i) {
+      if (is[i]) continue;
+      const Symbol& symbol = symbols[i];
+      bool now = false;
+      switch (symbol.kind) {
+        case Symbol::Kind::text: now = languages.has_empty_text(symbol.a); break;
+        case Symbol::Kind::repeat: now = symbol.b == 0 || is[symbol.a]; break;
+        case Symbol::Kind::sequence:
+          now = true;
+          for (std::uint32_t p = 0; p < symbol.b; ++p) now = now && is[parts[symbol.a + p]];
+          break;
+        case Symbol::Kind::choice:
+          for (std::uint32_t p = 0; p < symbol.b; ++p) now = now || is[parts[symbol.a + p]];
+          break;
+        default: break;
+      }
+      if (now) is[i] = changed = true;
+    }
+  }
+  return is;
+}
+
+}  // namespace nibble

@@ -1,0 +1,76 @@
+// A compiled grammar: symbols whose leaves are regular languages. Objects and arrays are symbols of their
+// own, so that a hundred optional members cost a hundred members and not the ways to choose among them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "grammar/languages.h"
+
+namespace nibble {
+
+using SymbolId = std::uint32_t;
+inline constexpr SymbolId kNoSymbol = 0xFFFFFFFF;
+
+struct Symbol {
+  enum class Kind : std::uint8_t {
+    text,       // a: Language
+    sequence,   // a, b: parts [a, a + b) in Symbols::parts
+    choice,     // the same
+    repeat,     // a: symbol; b, c: least and most times
+    object,     // a: in Symbols::objects
+    array,      // a: in Symbols::arrays
+    undefined,  // a rule that is being read
+  };
+  Kind kind = Kind::undefined;
+  std::uint32_t a = 0, b = 0, c = 0;
+};
+
+// Members come in the order of `members`; those of `others` come anywhere, any number of times.
+struct ObjectShape {
+  struct Member {
+    Language first = kNothing;  // the key up to its value, as first member
+    Language later = kNothing;  // the same behind a comma
+    SymbolId value = kNoSymbol;
+    bool required = false;
+  };
+  std::vector<Member> members;
+  std::vector<Member> others;
+  Language open = kNothing;
+  Language close = kNothing;
+  std::uint32_t least = 0, most = kUnbounded;
+};
+
+struct ArrayShape {
+  std::vector<SymbolId> first;  // of the first elements
+  SymbolId rest = kNoSymbol;    // of those behind them; none may come where it is kNoSymbol
+  Language open = kNothing;
+  Language before_first = kNothing;
+  Language comma = kNothing;
+  Language close = kNothing;
+  std::uint32_t least = 0, most = kUnbounded;
+};
+
+struct Symbols {
+  Languages languages;
+  std::vector<Symbol> symbols;
+  std::vector<SymbolId> parts;
+  std::vector<ObjectShape> objects;
+  std::vector<ArrayShape> arrays;
+  SymbolId root = kNoSymbol;
+
+  SymbolId add(const Symbol& symbol);
+  SymbolId text(Language language);
+  // One of texts stays a text: the language of all of them.
+  SymbolId sequence(std::span<const SymbolId> of);
+  SymbolId choice(std::span<const SymbolId> of);
+  SymbolId repeat(SymbolId part, std::uint32_t least, std::uint32_t most);
+  bool is_text(SymbolId symbol) const { return symbols[symbol].kind == Symbol::Kind::text; }
+
+  // Which symbols have a text at all, and which have the empty one.
+  std::vector<bool> productive();
+  std::vector<bool> nullable();
+};
+
+}  // namespace nibble

@@ -1,0 +1,135 @@
+#include "grammar/token_trie.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "base/check.h"
+#include "base/utf8.h"
+
+namespace nibble {
+namespace {
+
+constexpr std::array<std::uint32_t, 7> kLengths{1, 2, 4, 8, 16, 32, 0xFFFFFFFF};
+
+// Longer tokens (runs of blanks and dashes) are never chosen: each has shorter ways to be written.
+constexpr std::size_t kLongest = 255;
+
+bool is_plain(std::string_view bytes) {
+  return is_valid_utf8(bytes) && std::none_of(bytes.begin(), bytes.end(), [](char byte) {
+           return static_cast<unsigned char>(byte) < 0x20 || byte == '"' || byte == '\\';
+         });
+}
+
+std::uint16_t characters_of(std::string_view bytes) {
+  return static_cast<std::uint16_t>(std::count_if(bytes.begin(), bytes.end(), [](char byte) {
+    return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
+  }));
+}
+
+// `sorted` are distinct.
+std::vector<TrieNode> make_trie(const std::vector<std::pair<std::string_view, TokenId>>& sorted, bool plain) {
+  std::vector<TrieNode> nodes;
+  std::vector<std::size_t> path;
+  std::string_view previous;
+  const auto close = [&](std::size_t depth) {
+    for (; path.size() > depth; path.pop_back())
+      nodes[path.back()].end = static_cast<std::uint32_t>(nodes.size());
+  };
+  for (const auto& [bytes, token] : sorted) {
+    const std::size_t shared = static_cast<std::size_t>(
+        std::mismatch(bytes.begin(), bytes.end(), previous.begin(), previous.end()).first - bytes.begin());
+    close(shared);
+    for (std::size_t i = shared; i < bytes.size(); ++i) {
+      path.push_back(nodes.size());
+      nodes.push_back({0, i + 1 == bytes.size() ? token : -1, static_cast<std::uint8_t>(bytes[i]),
+                       static_cast<std::uint8_t>(i), 0});
+    }
+    std::uint16_t characters = 0;
+    for (std::size_t i = plain ? bytes.size() : 0; i-- > 0;) {
+      characters += (static_cast<unsigned char>(bytes[i]) & 0xC0) != 0x80;
+      TrieNode& node = nodes[path[i]];
+      node.characters = std::max(node.characters, characters);
+    }
+    previous = bytes;
+  }
+  close(0);
+  return nodes;
+}
+
+}  // namespace
+
+TokenTrie::TokenTrie(const Tokenizer& tokenizer, std::span<const TokenId> ends, TokenId size)
+    : size_(size), ends_(ends.begin(), ends.end()) {
+  std::sort(ends_.begin(), ends_.end());
+  begin_.reserve(static_cast<std::size_t>(size) + 1);
+  for (TokenId token = 0; token < size; ++token) {
+    begin_.push_back(static_cast<std::uint32_t>(all_bytes_.size()));
+    if (token >= tokenizer.vocabulary_size() || tokenizer.is_control(token) || is_end(token)) continue;
+    const std::string_view bytes = tokenizer.bytes(token);
+    if (bytes.size() <= kLongest) all_bytes_.append(bytes);
+  }
+  begin_.push_back(static_cast<std::uint32_t>(all_bytes_.size()));
+
+  std::vector<std::pair<std::string_view, TokenId>> sorted;
+  for (TokenId token = 0; token < size; ++token)
+    if (!bytes(token).empty()) sorted.emplace_back(bytes(token), token);
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<std::pair<std::string_view, TokenId>> plain, other;
+  up_to_.assign(kLengths.size(), std::vector<std::uint32_t>(token_mask_words(size)));
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    const auto& [bytes, token] = sorted[i];
+    if (i > 0 && bytes == sorted[i - 1].first) {
+      twins_.emplace_back(sorted[i - 1].second, token);
+      continue;
+    }
+    if (!is_plain(bytes)) {
+      other.push_back(sorted[i]);
+      continue;
+    }
+    plain.push_back(sorted[i]);
+    const std::uint16_t characters = characters_of(bytes);
+    of_length_.resize(std::max<std::size_t>(of_length_.size(), characters + std::size_t{1}));
+    of_length_[characters].push_back(token);
+    for (std::size_t l = 0; l < kLengths.size(); ++l)
+      if (characters <= kLengths[l]) up_to_[l][static_cast<std::size_t>(token) / 32] |= 1u << token % 32;
+  }
+  plain_ = make_trie(plain, true);
+  other_ = make_trie(other, false);
+}
+
+std::shared_ptr<const GrammarVocabulary> GrammarVocabulary::make(const Tokenizer& tokenizer,
+                                                                 std::span<const TokenId> ends,
+                                                                 TokenId size) {
+  return std::make_shared<const TokenTrie>(tokenizer, ends, size);
+}
+
+bool TokenTrie::is_end(TokenId token) const { return std::binary_search(ends_.begin(), ends_.end(), token); }
+
+std::string_view TokenTrie::bytes(TokenId token) const {
+  NIBBLE_CHECK(token >= 0 && token < size_);
+  const auto i = static_cast<std::size_t>(token);
+  return std::string_view(all_bytes_).substr(begin_[i], begin_[i + 1] - begin_[i]);
+}
+
+bool TokenTrie::add_plain(TokenMask mask, std::uint32_t characters) const {
+  if (characters == 0) return of_length_.size() <= 1;
+  std::size_t set = kLengths.size() - 1;
+  if (characters < of_length_.size())
+    while (kLengths[set] > characters) --set;
+  const std::vector<std::uint32_t>& bits = up_to_[set];
+  for (std::size_t i = 0; i < bits.size(); ++i) mask[i] |= bits[i];
+  if (set + 1 == kLengths.size()) return true;
+  for (std::size_t length = kLengths[set] + 1; length <= characters; ++length)
+    for (const TokenId token : of_length_[length])
+      mask[static_cast<std::size_t>(token) / 32] |= 1u << token % 32;
+  return false;
+}
+
+void TokenTrie::add_twins(TokenMask mask) const {
+  for (const auto& [first, second] : twins_)
+    if (mask[static_cast<std::size_t>(first) / 32] >> first % 32 & 1)
+      mask[static_cast<std::size_t>(second) / 32] |= 1u << second % 32;
+}
+
+}  // namespace nibble
