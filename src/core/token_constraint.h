@@ -15,13 +15,14 @@ constexpr std::size_t token_mask_words(TokenId vocabulary) {
   return (static_cast<std::size_t>(vocabulary) + 31) / 32;
 }
 
-// One answer's; used by one thread at a time. The scheduler asks for a mask before a token is chosen, and tells
-// which token was.
+// One answer's; used by one thread at a time. The scheduler asks for a mask before a token is chosen, and
+// tells which token was.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
 
-  // Whether anything is forbidden at this place; while it is not (the answer still reasons), no mask is needed.
+  // Whether anything is forbidden at this place; while it is not (the answer still reasons), no mask is
+  // needed.
   virtual bool binds() const = 0;
   // Writes every word. At least one bit is set: where the text is complete, those of the tokens that end it.
   virtual void fill(TokenMask mask) = 0;

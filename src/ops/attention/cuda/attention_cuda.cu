@@ -10,7 +10,9 @@ constexpr int most_windows_by_blocks = 8;
 // A warp alone takes longer for a sequence's KV head than eight do together, but many take theirs at once.
 constexpr int many_windows = 32;  // sequences
 
+// Of heads of 64 alone. Wider ones have the kernel for few rows in every case, whose bits are the same.
 bool takes_short(const AttentionCudaArgs& args) {
+  if (args.cache.head_dim != kv_head_dim) return false;
   return is_short_window(args.window)
              ? args.sequence_count <= most_windows_by_blocks
              : args.short_contexts && args.sequence_count <= attention_short_contexts;
@@ -38,6 +40,10 @@ Status attention_cuda(const AttentionCudaArgs& args, cudaStream_t stream) {
     return invalid_argument("attention reads keys and values in bf16 or e4m3, not in " +
                             std::string(dtype_name(args.cache.dtype)));
   }
+  if (!attention_takes_heads_of(args.cache.head_dim)) {
+    return invalid_argument("attention takes heads of 64 or 128 dimensions, not of " +
+                            std::to_string(args.cache.head_dim));
+  }
   if (!(args.scale > 0)) {
     return invalid_argument("scores must be scaled by more than 0, not " + std::to_string(args.scale));
   }
@@ -46,7 +52,8 @@ Status attention_cuda(const AttentionCudaArgs& args, cudaStream_t stream) {
                             " sequences, not " + std::to_string(args.sequence_count));
   }
   if (args.sequence_count == 0) return {};
-  const bool by_warps = is_short_window(args.window) && args.sequence_count >= many_windows;
+  const bool by_warps = args.cache.head_dim == kv_head_dim && is_short_window(args.window) &&
+                        args.sequence_count >= many_windows;
   const auto of_few_rows = takes_short(args) ? launch_attention_short
                            : by_warps        ? launch_attention_window
                                              : launch_attention_few;

@@ -1,8 +1,8 @@
 // paged_attention (ops/attention/attention.h) on a GPU of compute capability 9.0, for bfloat16 queries, keys
-// and values in heads of 64 dimensions.
+// and values in heads of 64 or 128 dimensions.
 //
-// Order, a contract. Positions are cut into steps of 128 counted from position 0. Of the first 2,048
-// positions each step is a split of its own, behind them four steps are one. A total (m, l, o) of a query has
+// Order, a contract, for heads of 64. Positions are cut into steps of 128 counted from position 0. Of the
+// first 16 steps each is a split of its own, behind them four are one. A total (m, l, o) of a query has
 // a whole number m, of powers of two; a split's begins at (-inf, 0, 0) and takes in its steps in order:
 //
 //   scores s: the tensor core's chain over the dimensions in 4 steps of 16; not seen: -inf
@@ -18,6 +18,10 @@
 // 3). What a query does not see leaves its totals as they are. Powers of two being exact, a row's bits depend
 // on its position, its window and what it sees: not on the batch, nor on the prompt's cutting, nor on which
 // of the kernels ran.
+//
+// For heads of 128 a step is 64 positions, whose keys are as many bytes: scores are chains of 8 steps of 16
+// dimensions, lane t's sums take positions 8i + 2t and 8i + 2t + 1 of each eight, eight of them added as a
+// balanced tree, and the chain with values goes over 4 steps of 16 positions.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -29,8 +33,13 @@
 
 namespace nibble {
 
-inline constexpr int attention_step = 2 * kv_chunk_slots;  // positions
-inline constexpr int attention_lone_steps = 16;            // from position 0 on, splits of their own
+constexpr bool attention_takes_heads_of(int head_dim) { return head_dim == 64 || head_dim == 128; }
+// Positions of a step.
+NIBBLE_HOST_DEVICE constexpr int attention_step_of(int head_dim) {
+  return 2 * kv_chunk_slots * kv_head_dim / head_dim;
+}
+inline constexpr int attention_step = attention_step_of(kv_head_dim);
+inline constexpr int attention_lone_steps = 16;  // from position 0 on, splits of their own
 inline constexpr int attention_lone_positions = attention_lone_steps * attention_step;
 inline constexpr int attention_split_steps = 4;  // of a later split
 inline constexpr int attention_tile = 16;  // queries (rows x heads of one KV head) of a sequence of few rows
@@ -38,7 +47,8 @@ inline constexpr int attention_max_sequences = 1024;  // of one launch
 // So many sequences' short contexts have a kernel of their own: clusters of more find no room.
 inline constexpr int attention_short_contexts = 1;
 // Of a query and a split: o, l by lanes, m.
-inline constexpr int attention_partial_floats = kv_head_dim + 8;
+NIBBLE_HOST_DEVICE constexpr int attention_partial_floats_of(int head_dim) { return head_dim + 8; }
+inline constexpr int attention_partial_floats = attention_partial_floats_of(kv_head_dim);
 
 NIBBLE_HOST_DEVICE constexpr int attention_split_of(int step) {
   return step < attention_lone_steps
@@ -74,7 +84,7 @@ struct AttentionCudaWorkspace {
 
 // All pointers are to device memory.
 struct AttentionCudaArgs {
-  const Bf16* q = nullptr;  // [rows, heads, 64], rotated
+  const Bf16* q = nullptr;  // [rows, heads, cache.head_dim], rotated
   int heads = 0;            // kv_heads x 1, 2, 4, 8 or 16; head h reads kv head h / (heads / kv_heads)
   const SequenceCuda* sequences = nullptr;
   int sequence_count = 0;
@@ -84,7 +94,7 @@ struct AttentionCudaArgs {
   int window = 0;                // keys a query sees, itself included; 0: all
   const float* sinks = nullptr;  // [heads] logits; null: none
   float scale = 1.0f;            // above 0
-  std::uint8_t* out = nullptr;   // token tiles (ops/linear/cuda/dense_tiles.h) of heads * 64 columns
+  std::uint8_t* out = nullptr;   // token tiles (ops/linear/cuda/dense_tiles.h) of heads * head_dim columns
   AttentionRows rows = AttentionRows::both;
   bool short_contexts = false;  // no sequence has positions behind attention_lone_positions
   int max_splits = 0;           // at least the splits of all sequences of few rows: the room for partials
@@ -94,13 +104,13 @@ struct AttentionCudaArgs {
   AttentionCudaWorkspace workspace;
 };
 
-constexpr int attention_splits(int positions) {
-  return positions <= 0 ? 0 : attention_split_of((positions - 1) / attention_step) + 1;
+constexpr int attention_splits(int positions, int head_dim = kv_head_dim) {
+  return positions <= 0 ? 0 : attention_split_of((positions - 1) / attention_step_of(head_dim)) + 1;
 }
 // Floats for as many splits.
-constexpr std::size_t attention_partials(int splits, int kv_heads) {
+constexpr std::size_t attention_partials(int splits, int kv_heads, int head_dim = kv_head_dim) {
   return static_cast<std::size_t>(splits) * static_cast<std::size_t>(kv_heads) * attention_tile *
-         attention_partial_floats;
+         static_cast<std::size_t>(attention_partial_floats_of(head_dim));
 }
 
 // Shared memory of a block of the kernel that takes a launch's sequences of few rows.

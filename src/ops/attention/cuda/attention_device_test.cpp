@@ -21,16 +21,17 @@ struct Shape {
   int heads, kv_heads, page_size, window;
   bool sinks;
   DType dtype = DType::bf16;  // of keys and values
+  int head_dim = 64;
 
   std::size_t element_bytes() const { return dtype_bytes(dtype); }
 };
 
 // Which element of a layer has a dimension of a position's key, or value.
 std::size_t element_of(const Shape& shape, int slots, int head, int slot, int d, bool value) {
-  const int chunk = head * slots * 64 + slot / 64 * 4096;
+  const int dims = shape.head_dim, chunk = head * slots * dims + slot / 64 * (64 * dims);
   const bool e4m3 = shape.dtype == DType::f8_e4m3;
   const int at = value ? (e4m3 ? KvE4m3::value_at(slot % 64, d) : KvBf16::value_at(slot % 64, d))
-                       : (e4m3 ? KvE4m3::key_at(slot % 64, d) : KvBf16::key_at(slot % 64, d));
+                       : (e4m3 ? KvE4m3::key_at(slot % 64, d, dims) : KvBf16::key_at(slot % 64, d, dims));
   return static_cast<std::size_t>(chunk + at);
 }
 
@@ -44,7 +45,7 @@ struct Sequence {
   std::vector<std::int32_t> pages;
 
   Sequence(std::mt19937& random, const Shape& shape_, int length_) : shape(shape_), length(length_) {
-    const std::size_t n = static_cast<std::size_t>(length * 64);
+    const std::size_t n = static_cast<std::size_t>(length * shape.head_dim);
     q = random_bf16(random, n * static_cast<std::size_t>(shape.heads), 2.0f);
     k = random_bf16(random, n * static_cast<std::size_t>(shape.kv_heads));
     v = random_bf16(random, n * static_cast<std::size_t>(shape.kv_heads));
@@ -58,14 +59,16 @@ struct Sequence {
     std::iota(pages.begin(), pages.end(), 1);
     std::shuffle(pages.begin(), pages.end(), random);
     slots = (static_cast<int>(pages.size()) + 1) * shape.page_size;
-    keys.assign(static_cast<std::size_t>(shape.kv_heads * slots * 64) * shape.element_bytes(), 0xff);
+    keys.assign(static_cast<std::size_t>(shape.kv_heads * slots * shape.head_dim) * shape.element_bytes(),
+                0xff);
     values = keys;
     for (int position = 0; position < length; ++position) {
       const int slot = pages[static_cast<std::size_t>(position / shape.page_size)] * shape.page_size +
                        position % shape.page_size;
       for (int head = 0; head < shape.kv_heads; ++head) {
-        for (int d = 0; d < 64; ++d) {
-          const std::size_t from = static_cast<std::size_t>((position * shape.kv_heads + head) * 64 + d);
+        for (int d = 0; d < shape.head_dim; ++d) {
+          const std::size_t from =
+              static_cast<std::size_t>((position * shape.kv_heads + head) * shape.head_dim + d);
           store(keys, element_of(shape, slots, head, slot, d, false), k[from]);
           store(values, element_of(shape, slots, head, slot, d, true), v[from]);
         }
@@ -81,7 +84,7 @@ struct Sequence {
   }
 
   // What the device gives for queries at these positions: rows i of q, cut into sequences of some rows each.
-  // [rows, heads, 64].
+  // [rows, heads, head_dim].
   std::vector<Bf16> on_gpu(const std::vector<SequenceCuda>& cuts, AttentionRows rows,
                            bool settled = false) const;
 
@@ -106,14 +109,15 @@ struct Sequence {
   std::vector<double> exact(int position, int head) const {
     const int kv_head = head / (shape.heads / shape.kv_heads);
     const int first = shape.window > 0 ? std::max(0, position - shape.window + 1) : 0;
-    std::vector<double> out(64), scores;
+    const int dims = shape.head_dim;
+    std::vector<double> out(static_cast<std::size_t>(dims)), scores;
     double largest = shape.sinks ? sinks[static_cast<std::size_t>(head)] : -INFINITY;
     for (int j = first; j <= position; ++j) {
       double score = 0;
-      for (int d = 0; d < 64; ++d) {
+      for (int d = 0; d < dims; ++d) {
         score += static_cast<double>(
-                     q[static_cast<std::size_t>((position * shape.heads + head) * 64 + d)].to_float()) *
-                 k[static_cast<std::size_t>((j * shape.kv_heads + kv_head) * 64 + d)].to_float() / 8;
+                     q[static_cast<std::size_t>((position * shape.heads + head) * dims + d)].to_float()) *
+                 k[static_cast<std::size_t>((j * shape.kv_heads + kv_head) * dims + d)].to_float() / 8;
       }
       scores.push_back(score);
       largest = std::max(largest, score);
@@ -122,9 +126,9 @@ struct Sequence {
     for (int j = first; j <= position; ++j) {
       const double weight = std::exp(scores[static_cast<std::size_t>(j - first)] - largest);
       sum += weight;
-      for (int d = 0; d < 64; ++d) {
+      for (int d = 0; d < dims; ++d) {
         out[static_cast<std::size_t>(d)] +=
-            weight * v[static_cast<std::size_t>((j * shape.kv_heads + kv_head) * 64 + d)].to_float();
+            weight * v[static_cast<std::size_t>((j * shape.kv_heads + kv_head) * dims + d)].to_float();
       }
     }
     for (double& each : out) each /= sum;
@@ -137,7 +141,7 @@ class AttentionLaunch {
  public:
   AttentionLaunch(const Sequence& sequence, const std::vector<SequenceCuda>& cuts)
       : sequence_(sequence),
-        width_(sequence.shape.heads * 64),
+        width_(sequence.shape.heads * sequence.shape.head_dim),
         cuts_(on_device(cuts)),
         keys_(on_device(sequence.keys)),
         values_(on_device(sequence.values)),
@@ -146,7 +150,7 @@ class AttentionLaunch {
     for (const SequenceCuda& cut : cuts) {
       rows_ += cut.row_count;
       short_contexts_ &= cut.first_position + cut.row_count <= attention_lone_positions;
-      splits_ += attention_splits(cut.first_position + cut.row_count);
+      splits_ += attention_splits(cut.first_position + cut.row_count, sequence.shape.head_dim);
     }
     std::vector<Bf16> queries(static_cast<std::size_t>(rows_ * width_));
     for (const SequenceCuda& cut : cuts) {
@@ -155,33 +159,34 @@ class AttentionLaunch {
     }
     q_ = on_device(queries);
     out_ = device_bytes(DenseShape{0, width_}.token_bytes(rows_), 0xff);
-    partials_ = device_bytes(attention_partials(splits_, sequence.shape.kv_heads) * 4, 0xff);
+    partials_ =
+        device_bytes(attention_partials(splits_, sequence.shape.kv_heads, sequence.shape.head_dim) * 4, 0xff);
   }
 
   void queue(AttentionRows rows, bool settled, cudaStream_t stream) {
     const Shape& shape = sequence_.shape;
-    const Status status =
-        attention_cuda({.q = q_.as<Bf16>(),
-                        .heads = shape.heads,
-                        .sequences = cuts_.as<SequenceCuda>(),
-                        .sequence_count = sequence_count(),
-                        .page_table = table_.as<std::int32_t>(),
-                        .page_size = shape.page_size,
-                        .cache = {keys_.data(), values_.data(), shape.kv_heads, sequence_.slots, shape.dtype},
-                        .window = shape.window,
-                        .sinks = shape.sinks ? sinks_.as<float>() : nullptr,
-                        .scale = 0.125f,
-                        .out = out_.as<std::uint8_t>(),
-                        .rows = rows,
-                        .short_contexts = short_contexts_,
-                        .max_splits = splits_,
-                        .settled = settled,
-                        .workspace = {partials_.as<float>()}},
-                       stream);
+    const Status status = attention_cuda({.q = q_.as<Bf16>(),
+                                          .heads = shape.heads,
+                                          .sequences = cuts_.as<SequenceCuda>(),
+                                          .sequence_count = sequence_count(),
+                                          .page_table = table_.as<std::int32_t>(),
+                                          .page_size = shape.page_size,
+                                          .cache = {keys_.data(), values_.data(), shape.kv_heads,
+                                                    sequence_.slots, shape.dtype, shape.head_dim},
+                                          .window = shape.window,
+                                          .sinks = shape.sinks ? sinks_.as<float>() : nullptr,
+                                          .scale = 0.125f,
+                                          .out = out_.as<std::uint8_t>(),
+                                          .rows = rows,
+                                          .short_contexts = short_contexts_,
+                                          .max_splits = splits_,
+                                          .settled = settled,
+                                          .workspace = {partials_.as<float>()}},
+                                         stream);
     NIBBLE_CHECK(status.ok(), status.message());
   }
 
-  // Waits for what is queued. [rows, heads, 64].
+  // Waits for what is queued. [rows, heads, head_dim].
   std::vector<Bf16> result() const {
     const DenseShape o{0, width_};
     std::vector<std::uint8_t> tiles(o.token_bytes(rows_));
@@ -223,7 +228,7 @@ std::string name_of(const Shape& s, int length) {
   return std::to_string(s.heads) + "/" + std::to_string(s.kv_heads) + ", pages of " +
          std::to_string(s.page_size) + ", window " + std::to_string(s.window) +
          (s.sinks ? ", sinks, " : ", ") + std::to_string(length) + " positions in " +
-         std::string(dtype_name(s.dtype));
+         std::string(dtype_name(s.dtype)) + ", heads of " + std::to_string(s.head_dim);
 }
 
 struct Case {
@@ -233,14 +238,17 @@ struct Case {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const DType dtype : {DType::bf16, DType::f8_e4m3}) {
-    const std::vector<Case> small = {{{8, 1, 64, 0, true, dtype}, 150},
-                                     {{4, 2, 128, 40, false, dtype}, 70},
-                                     {{8, 1, 128, 128, true, dtype}, 300},
-                                     {{16, 1, 64, 128, true, dtype}, 200}};
+    const std::vector<Case> small = {
+        {{8, 1, 64, 0, true, dtype}, 150},       {{4, 2, 128, 40, false, dtype}, 70},
+        {{8, 1, 128, 128, true, dtype}, 300},    {{16, 1, 64, 128, true, dtype}, 200},
+        {{8, 1, 64, 0, false, dtype, 128}, 200}, {{16, 1, 128, 0, true, dtype, 128}, 150},
+        {{4, 2, 64, 70, false, dtype, 128}, 230}};
     const std::vector<Case> large = {
-        {{64, 8, 64, 0, true, dtype}, 700},   {{64, 8, 256, 128, true, dtype}, 700},
-        {{4, 2, 128, 40, false, dtype}, 333}, {{16, 1, 64, 0, false, dtype}, 257},
-        {{3, 3, 64, 0, true, dtype}, 130},    {{64, 8, 128, 0, true, dtype}, 2100}};
+        {{64, 8, 64, 0, true, dtype}, 700},        {{64, 8, 256, 128, true, dtype}, 700},
+        {{4, 2, 128, 40, false, dtype}, 333},      {{16, 1, 64, 0, false, dtype}, 257},
+        {{3, 3, 64, 0, true, dtype}, 130},         {{64, 8, 128, 0, true, dtype}, 2100},
+        {{32, 4, 64, 0, false, dtype, 128}, 1500}, {{64, 4, 128, 0, false, dtype, 128}, 700},
+        {{6, 3, 64, 100, true, dtype, 128}, 450}};
     const std::vector<Case>& some = small_cases ? small : large;
     all.insert(all.end(), some.begin(), some.end());
   }
@@ -260,10 +268,10 @@ TEST_F(AttentionOnTheGpu, AgreesWithDoublePrecision) {
       for (const SequenceCuda& cut : cuts) {
         for (int head = 0; head < shape.heads; ++head) {
           const std::vector<double> expected = sequence.exact(cut.first_position, head);
-          for (int d = 0; d < 64; ++d) {
-            const double error =
-                found[static_cast<std::size_t>((cut.row_begin * shape.heads + head) * 64 + d)].to_float() -
-                expected[static_cast<std::size_t>(d)];
+          for (int d = 0; d < shape.head_dim; ++d) {
+            const auto at =
+                static_cast<std::size_t>((cut.row_begin * shape.heads + head) * shape.head_dim + d);
+            const double error = found[at].to_float() - expected[static_cast<std::size_t>(d)];
             difference += error * error;
             norm += expected[static_cast<std::size_t>(d)] * expected[static_cast<std::size_t>(d)];
           }
@@ -298,9 +306,11 @@ TEST_F(AttentionOnTheGpu, GivesFewSequencesThatSeeLittleTheSameBits) {
                                            {{2, 2, 256, 120, false, dtype}, 2360},
                                            {{8, 1, 64, 0, true, dtype}, 2048},
                                            {{16, 1, 64, 300, true, dtype}, 900},
-                                           {{4, 2, 256, 0, false, dtype}, 190}}) {
+                                           {{4, 2, 256, 0, false, dtype}, 190},
+                                           {{8, 1, 64, 0, false, dtype, 128}, 1000},
+                                           {{2, 1, 64, 40, true, dtype, 128}, 400}}) {
       const Sequence sequence(random, c.shape, c.length);
-      const int width = c.shape.heads * 64;
+      const int width = c.shape.heads * c.shape.head_dim;
       const int begin = c.length > 2048 ? c.length - 800 : small_cases ? std::max(0, c.length - 300) : 0;
       const int tile_rows = attention_tile / (c.shape.heads / c.shape.kv_heads);
       const std::vector<Bf16> expected =
@@ -348,10 +358,14 @@ TEST_F(AttentionOnTheGpu, GivesTheSameBitsEveryTime) {
   }
 }
 
-TEST_F(AttentionOnTheGpu, TakesInSplitsByTheDozen) {
+class AttentionOfManySplits : public OnTheGpu, public testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(HeadDims, AttentionOfManySplits, testing::Values(64, 128));
+
+TEST_P(AttentionOfManySplits, TakesThemInByTheDozen) {
   std::mt19937 random(3);
-  const Shape shape{2, 1, 64, 0, true};
-  const int length = 256 * (small_cases ? 34 : 70) + 5;  // more splits than are scaled at once
+  const int dims = GetParam();
+  const Shape shape{2, 1, 64, 0, true, DType::bf16, dims};
+  const int length = 256 * (small_cases ? 34 : 70) * 64 / dims + 5;  // more splits than are scaled at once
   const Sequence sequence(random, shape, length);
   const std::vector<SequenceCuda> last = {{0, 3, length - 3, 0}};
   const std::vector<Bf16> few = sequence.on_gpu(last, AttentionRows::both);
@@ -359,13 +373,13 @@ TEST_F(AttentionOnTheGpu, TakesInSplitsByTheDozen) {
   EXPECT_TRUE(same(few, sequence.on_gpu(last, AttentionRows::both, true)));
   // A window that begins within a split, and that blocks share all the same.
   Sequence windowed = sequence;
-  windowed.shape.window = 3000;
+  windowed.shape.window = 3000 * 64 / dims;
   EXPECT_TRUE(
       same(windowed.on_gpu(last, AttentionRows::both), windowed.on_gpu(last, AttentionRows::all_as_many)));
   const std::vector<double> expected = sequence.exact(length - 1, 1);
-  for (int d = 0; d < 64; ++d)
-    EXPECT_NEAR(few[static_cast<std::size_t>((2 * 2 + 1) * 64 + d)].to_float(),
-                expected[static_cast<std::size_t>(d)], 2e-3);
+  for (int d = 0; d < dims; ++d)
+    EXPECT_NEAR(few[static_cast<std::size_t>((2 * 2 + 1) * dims + d)].to_float(),
+                expected[static_cast<std::size_t>(d)], 3e-3);
 }
 
 TEST_F(AttentionOnTheGpu, LeavesOutPaddingAndKeepsNotANumberToItsSequence) {

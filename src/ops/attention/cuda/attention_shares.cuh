@@ -11,8 +11,9 @@ inline constexpr int attention_uncut_steps = 2;  // a pair of so few stays in on
 inline constexpr int attention_double_steps = 3;
 
 // All steps of one sequence and KV head, the first of which is unit `unit` of the launch.
+template <int head_dim>
 struct Pair {
-  Tile tile;
+  HeadTile<head_dim> tile;
   int sequence, unit, first, past;
 
   __device__ int first_split() const { return attention_split_of(first); }
@@ -20,7 +21,11 @@ struct Pair {
 };
 
 // The steps of a launch: of one sequence after the other, of one KV head after the other.
+template <int head_dim>
 struct Work {
+  using Tile = HeadTile<head_dim>;
+  using Pair = nibble::Pair<head_dim>;
+  static constexpr int partial_floats = attention_partial_floats_of(head_dim);
   const AttentionCudaArgs& args;
   const long long* before;  // of each sequence: steps and, in the high bits, splits (add_up_units)
   int group_bits;
@@ -85,10 +90,10 @@ struct Work {
   __device__ float* partial(const Pair& pair, int split) const {
     const int at = static_cast<int>(before[pair.sequence] >> 32) + split;
     return args.workspace.partials + static_cast<std::size_t>(at) * apart() +
-           static_cast<std::size_t>(pair.tile.kv_head * attention_tile * attention_partial_floats);
+           static_cast<std::size_t>(pair.tile.kv_head * attention_tile * partial_floats);
   }
   __device__ std::size_t apart() const {
-    return static_cast<std::size_t>(args.cache.kv_heads * attention_tile * attention_partial_floats);
+    return static_cast<std::size_t>(args.cache.kv_heads * attention_tile * partial_floats);
   }
 
   // Runs run(pair, first, past) for each pair that units [begin, end), at least one, have steps [first, past)
@@ -124,8 +129,9 @@ struct Share {
 
 // Of the first pair of a block's run [begin, end), or of the last one; nothing of a last one that is the
 // first.
-__device__ __forceinline__ Share share_of(const Work& work, int begin, int end, bool last) {
-  const Pair pair = work.pair_at(last ? end - 1 : begin);
+template <int head_dim>
+__device__ __forceinline__ Share share_of(const Work<head_dim>& work, int begin, int end, bool last) {
+  const Pair<head_dim> pair = work.pair_at(last ? end - 1 : begin);
   if (last && pair.unit <= begin) return {};
   Share share{};
   share.sequence = pair.tile.sequence;

@@ -63,7 +63,9 @@ struct Sight {
 
 // A tile: `count` queries of one sequence and KV head, query i being head i % group of row first_row + i /
 // group, for groups of 1 << group_bits heads. A query past the last one repeats it.
-struct Tile {
+template <int head_dim>
+struct HeadTile {
+  static constexpr int step = attention_step_of(head_dim);
   const AttentionCudaArgs& args;
   SequenceCuda sequence;
   int kv_head, group_bits, first_row, count;  // first_row: counted from the sequence's first
@@ -76,14 +78,14 @@ struct Tile {
   // What the tile as a whole sees: positions and steps.
   __device__ int first() const { return sight(0).first; }
   __device__ int past() const { return sight(count - 1).past; }
-  __device__ int first_step() const { return first() / attention_step; }
-  __device__ int past_step() const { return (past() - 1) / attention_step + 1; }
+  __device__ int first_step() const { return first() / step; }
+  __device__ int past_step() const { return (past() - 1) / step + 1; }
 
   __device__ const Bf16* queries(int query) const {
     return args.q + (static_cast<std::size_t>(sequence.row_begin + row_of(query)) *
                          static_cast<std::size_t>(args.heads) +
                      static_cast<std::size_t>(head_of(query))) *
-                        kv_head_dim;
+                        head_dim;
   }
   // Which chunk of the layer has the KV head's positions from `position` on, a multiple of 64.
   __device__ int chunk_of(int position) const {
@@ -103,19 +105,22 @@ struct Tile {
     return ptx::exp2_fast(__fsub_rn(logit, finite_exponent(exponent_of(logit))));
   }
   __device__ std::uint8_t* out(int query, int dimension) const {
-    return args.out + token_offset(args.heads, sequence.row_begin + row_of(query),
-                                   head_of(query) * kv_head_dim + dimension);
+    return args.out + token_offset(args.heads * (head_dim / dense_k), sequence.row_begin + row_of(query),
+                                   head_of(query) * head_dim + dimension);
   }
 };
+using Tile = HeadTile<kv_head_dim>;
 
-// Two queries' 64 dimensions as operands of the tensor core: of k16 step s a lane has what mma_m16n8k16_bf16
+// Two queries' dimensions as operands of the tensor core: of k16 step s a lane has what mma_m16n8k16_bf16
 // wants of rows g and g + 8.
-struct TileQueries {
-  std::uint32_t step[4][4];
+template <int head_dim>
+struct HeadQueries {
+  static constexpr int steps = head_dim / 16;
+  std::uint32_t step[steps][4];
 
-  __device__ __forceinline__ TileQueries(const Bf16* low, const Bf16* high, int t) {
+  __device__ __forceinline__ HeadQueries(const Bf16* low, const Bf16* high, int t) {
 #pragma unroll
-    for (int s = 0; s < 4; ++s) {
+    for (int s = 0; s < steps; ++s) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int at = 16 * s + 8 * half + 2 * t;
@@ -128,10 +133,11 @@ struct TileQueries {
   __device__ __forceinline__ std::uint32_t of_loads() const {
     std::uint32_t words = 0;
 #pragma unroll
-    for (int s = 0; s < 4; ++s) words ^= step[s][0] ^ step[s][1] ^ step[s][2] ^ step[s][3];
+    for (int s = 0; s < steps; ++s) words ^= step[s][0] ^ step[s][1] ^ step[s][2] ^ step[s][3];
     return words;
   }
 };
+using TileQueries = HeadQueries<kv_head_dim>;
 
 // A place in a ring, and the parity of its turn there.
 template <int slots>
@@ -147,9 +153,11 @@ struct RingPlace {
 
 // The keys and values of steps, coming into a ring of slots in shared memory: a step's keys, its values, the
 // next one's keys. Whoever counts slots counts them alike.
-template <class Kv, int slots, int readers>
+template <class Kv, int slots, int readers, int head_dim = kv_head_dim>
 struct KvRing {
   using Format = Kv;
+  using OfTile = HeadTile<head_dim>;
+  static constexpr int dims = head_dim, step_chunks = OfTile::step / kv_chunk_slots;
   using Place = RingPlace<slots>;
   std::uint8_t* bytes;   // [slots, attention_slot_bytes<Kv>]
   std::uint64_t* full;   // [slots]
@@ -172,18 +180,18 @@ struct KvRing {
   // By a whole warp: asks for steps [begin, end) of a tile, those chunks of them that it sees. A table's
   // entries are fetched 32 at a time. before(position): called before positions up to that one are asked for.
   template <class Before>
-  __device__ void fill(Place& at, const Tile& tile, int begin, int end, int lane,
+  __device__ void fill(Place& at, const OfTile& tile, int begin, int end, int lane,
                        const Before& before) const {
     const int first = tile.first(), past = tile.past();
 #pragma unroll 1
-    for (int step = begin; step < end; step += 16) {
-      const int own = (2 * step + lane) * kv_chunk_slots;
+    for (int step = begin; step < end; step += 32 / step_chunks) {
+      const int own = (step_chunks * step + lane) * kv_chunk_slots;
       const int chunk = own + kv_chunk_slots > first && own < past ? tile.chunk_of(own) : -1;
 #pragma unroll 1
-      for (int i = 0; i < min(16, end - step); ++i) {
-        const int low = __shfl_sync(0xffffffffu, chunk, 2 * i);
-        const int high = __shfl_sync(0xffffffffu, chunk, 2 * i + 1);
-        before(min((step + i + 1) * attention_step, past));
+      for (int i = 0; i < min(32 / step_chunks, end - step); ++i) {
+        const int low = __shfl_sync(0xffffffffu, chunk, step_chunks * i);
+        const int high = step_chunks == 1 ? -1 : __shfl_sync(0xffffffffu, chunk, step_chunks * i + 1);
+        before(min((step + i + 1) * OfTile::step, past));
         if (lane == 0) {
           ask(at, tile.args.cache.keys, low, high);
           ask(at.plus(1), tile.args.cache.values, low, high);
@@ -193,13 +201,13 @@ struct KvRing {
       }
     }
   }
-  // Two chunks' keys or values; -1: not seen.
+  // Up to two chunks' keys or values; -1: not seen.
   __device__ void ask(const Place& at, const void* layer, int low, int high) const {
     wait_empty(at);
-    constexpr int bytes_of_chunk = kv_chunk_bytes<Kv>;
+    constexpr int bytes_of_chunk = kv_chunk_bytes<Kv> * (head_dim / kv_head_dim);
     const int chunks = (low >= 0) + (high >= 0);
     ptx::mbarrier_arrive_expecting(&full[at.slot], static_cast<std::uint32_t>(chunks * bytes_of_chunk));
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < step_chunks; ++half) {
       const int chunk = half == 0 ? low : high;
       if (chunk < 0) continue;
       std::uint8_t* const to = slot(at) + half * bytes_of_chunk;

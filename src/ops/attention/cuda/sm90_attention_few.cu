@@ -9,7 +9,8 @@
 // keys and values, by bulk copies into a ring: in each multiprocessor two blocks' 128 KB are on their way
 // whatever the arithmetic does. They are the first to leave the second-level cache (5 % sooner done at 32 x
 // 8,192 positions). Eight warps share a step: in the first product each has 16 positions, in the second 8
-// dimensions, and the weights between them pass through shared memory as operands.
+// dimensions (of heads of 128: 8 and 16), and the weights between them pass through shared memory as
+// operands.
 //
 // A KV head's steps in one block end there. Where the ends of runs cut them once at most, the block that has
 // the front leaves its total, from which the block that has the rest goes on as the last thing it does. Where
@@ -28,18 +29,27 @@
 namespace nibble {
 namespace {
 
-constexpr int warps = attention_step / 16;
+constexpr int warps = 8;  // that share a step
 constexpr int readers = warps * 32;
 constexpr int few_threads = readers + 32;
 constexpr int ring_bytes = 64 * 1024;
-constexpr int partial_quads = attention_partial_floats / 4;
-constexpr int total_quads = kv_head_dim / 4 + 1;  // of them: o and l
-constexpr int rows_once = readers / total_quads;
-static_assert(warps * 8 == kv_head_dim);
+// What a warp has of a step: two groups (kv_cuda.h) of its keys and two of its values.
+template <int dims>
+struct Part {
+  static constexpr int step = attention_step_of(dims);
+  static constexpr int eights = step / warps / 8;      // of positions, of the scores
+  static constexpr int dim_eights = dims / warps / 8;  // of dimensions, of the outputs
+  static constexpr int sixteens = step / 16;           // of positions, of the whole step
+  static constexpr int partial_floats = attention_partial_floats_of(dims);
+  static constexpr int partial_quads = partial_floats / 4;
+  static constexpr int total_quads = dims / 4 + 1;  // of them: o and l
+  static constexpr int rows_once = readers / total_quads;
+  static_assert(eights * dim_eights == 2);
+};
 
 constexpr int most_slots = ring_bytes / attention_slot_bytes<KvE4m3>;
-template <class Kv>
-using FewRing = KvRing<Kv, ring_bytes / attention_slot_bytes<Kv>, warps>;
+template <class Kv, int dims>
+using FewRing = KvRing<Kv, ring_bytes / attention_slot_bytes<Kv>, warps, dims>;
 
 // A block's shared memory: the ring, in which after the last step lies what was left by other blocks; then
 // this; then of each sequence the steps before it and, in the high bits, splits (add_up_units).
@@ -66,21 +76,25 @@ static_assert(
     "two blocks fit a multiprocessor: the whole grid runs at once, or with few blocks at work the next "
     "launch's first keys come while this one ends");
 
-// A total, a split's or a query's, for a lane's two rows; of row r dimensions 8w + 2t and + 1 are o[2r] and
-// o[2r + 1]. l is lane t's, of row g in warp 0 and of row g + 8 in warp 1.
-struct Total {
-  float m[2], l, o[4];
+// A total, a split's or a query's, for a lane's two rows; of row r dimensions 2t and 2t + 1 of the warp's
+// eight i are o[i][2r] and o[i][2r + 1]. l is lane t's, of row g in warp 0 and of row g + 8 in warp 1.
+template <int dims>
+struct StepTotal {
+  static constexpr int eights = Part<dims>::dim_eights;
+  float m[2], l, o[eights][4];
 
   template <int rows>
-  __device__ void take_in_all(const Total& split, int warp) {
+  __device__ void take_in_all(const StepTotal& split, int warp) {
     Scaling scalings[rows];
 #pragma unroll
     for (int row = 0; row < rows; ++row) {
       scalings[row] = scaling_of(m[row], split.m[row]);
       m[row] = scalings[row].m;
 #pragma unroll
-      for (int e = 0; e < 2; ++e)
-        o[2 * row + e] = take_in(o[2 * row + e], split.o[2 * row + e], scalings[row]);
+      for (int i = 0; i < 2 * eights; ++i) {
+        float& sum = o[i / 2][2 * row + i % 2];
+        sum = take_in(sum, split.o[i / 2][2 * row + i % 2], scalings[row]);
+      }
     }
     l = take_in(l, split.l, warp % rows == 0 ? scalings[0] : scalings[rows - 1]);
   }
@@ -92,7 +106,14 @@ __device__ __forceinline__ void await_readers() { ptx::named_barrier(1, readers)
 struct Reader {
   int thread, warp, lane, g, t;
 
-  __device__ int first() const { return 16 * warp + 2 * t; }  // its first position of a step
+  template <int dims>
+  __device__ int first() const {  // its first position of a step
+    return 8 * Part<dims>::eights * warp + 2 * t;
+  }
+  template <int dims>
+  __device__ int dimension(int eight) const {  // its first one of its warp's eight
+    return 8 * (Part<dims>::dim_eights * warp + eight) + 2 * t;
+  }
 };
 
 // A pair's steps on their way into splits' totals, of tiles whose queries are in the first row of every lane,
@@ -101,32 +122,34 @@ template <class Ring, int rows>
 struct Steps {
   using Kv = typename Ring::Format;
   using Place = typename Ring::Place;
+  static constexpr int dims = Ring::dims, eights = Part<dims>::eights, step_positions = Part<dims>::step;
+  using Total = StepTotal<dims>;
   FewShared& shared;
   const Ring& ring;
-  const TileQueries q;
+  const HeadQueries<dims> q;
   const Reader reader;
   // Positions that are seen, counted from this thread's first of step 0: by its queries; and by the tile.
   int first[rows], past[rows], first_of_all, past_of_all;
   float exponents;  // a score's
   Place& at;
-  float s[2][4];
-  GroupOperand<Kv> key[2];  // of 8 positions each
+  float s[eights][4];
+  GroupOperand<Kv> key[2];  // of 8 positions each, or of 64 dimensions
 
-  __device__ __forceinline__ Steps(FewShared& shared_, const Ring& ring_, const TileQueries& q_,
-                                   const Tile& tile, const Reader& reader_, Place& at_)
+  __device__ __forceinline__ Steps(FewShared& shared_, const Ring& ring_, const HeadQueries<dims>& q_,
+                                   const HeadTile<dims>& tile, const Reader& reader_, Place& at_)
       : shared(shared_), ring(ring_), q(q_), reader(reader_), at(at_) {
 #pragma unroll
     for (int row = 0; row < rows; ++row) {
       const Sight sight = tile.sight(reader.g + 8 * row);
-      first[row] = sight.first - reader.first();
-      past[row] = sight.past - reader.first();
+      first[row] = sight.first - reader.template first<dims>();
+      past[row] = sight.past - reader.template first<dims>();
     }
     first_of_all = tile.first();
     past_of_all = tile.past();
     exponents = __fmul_rn(tile.args.scale, log2_e);
   }
 
-  // This warp's 16 positions.
+  // This warp's positions.
   __device__ __forceinline__ void load_keys(const Place& place) {
     ring.wait_full(place);
 #pragma unroll
@@ -137,26 +160,32 @@ struct Steps {
     if (reader.lane == 0) ring.release(place);
   }
 
+  // A quarter k of the scores' chains.
   __device__ __forceinline__ void multiply_keys(int k) {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      if (k == 0) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
-      ptx::mma_m16n8k16_bf16(s[n], q.step[k][0], rows > 1 ? q.step[k][1] : 0, q.step[k][2],
-                             rows > 1 ? q.step[k][3] : 0, key[n].pair(2 * k), key[n].pair(2 * k + 1));
+      float(&scores)[4] = s[n % eights];
+      const int sixteen = eights == 2 ? k : 2 * k + n;  // of dimensions
+      const GroupOperand<Kv>& from = key[eights == 2 ? n : sixteen / 4];
+      if (sixteen == 0) scores[0] = scores[1] = scores[2] = scores[3] = 0;
+      const auto& query = q.step[sixteen];
+      ptx::mma_m16n8k16_bf16(scores, query[0], rows > 1 ? query[1] : 0, query[2], rows > 1 ? query[3] : 0,
+                             from.pair(sixteen % 4 * 2), from.pair(sixteen % 4 * 2 + 1));
     }
   }
 
   // Leaves the largest of this warp's scores for the others, without a branch: it runs beside products.
   __device__ __forceinline__ void find_largest(int step) {
 #pragma unroll
-    for (int i = 0; i < 4 * rows; ++i) {
-      const int position = step * attention_step + i / 2 % 2 * 8 + i % 2, row = i / 4;
-      float& score = s[i / 2 % 2][2 * row + i % 2];
+    for (int i = 0; i < 2 * eights * rows; ++i) {
+      const int position = step * step_positions + i / 2 % eights * 8 + i % 2, row = i / (2 * eights);
+      float& score = s[i / 2 % eights][2 * row + i % 2];
       score = position < first[row] || position >= past[row] ? attention_nothing : score;
     }
 #pragma unroll
     for (int row = 0; row < rows; ++row) {
-      float largest = fmaxf(fmaxf(s[0][2 * row], s[0][2 * row + 1]), fmaxf(s[1][2 * row], s[1][2 * row + 1]));
+      float largest = fmaxf(s[0][2 * row], s[0][2 * row + 1]);
+      if constexpr (eights == 2) largest = fmaxf(largest, fmaxf(s[1][2 * row], s[1][2 * row + 1]));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
       if (reader.t == 0) shared.largest[reader.g + 8 * row][reader.warp] = largest;
@@ -172,7 +201,7 @@ struct Steps {
       low[row] = largest[0];
       high[row] = largest[1];
     }
-    std::uint32_t packed[2][2] = {};
+    std::uint32_t packed[eights][2] = {};
 #pragma unroll
     for (int row = 0; row < rows; ++row) {
       const float most = fmaxf(fmaxf(fmaxf(low[row].x, low[row].y), fmaxf(low[row].z, low[row].w)),
@@ -181,38 +210,54 @@ struct Steps {
       const float from = finite_exponent(m);
       scales[row] = power_of_two(__fsub_rn(split.m[row], m));
       split.m[row] = m;
-      float weights[4];
+      float weights[2 * eights];
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
+      for (int i = 0; i < 2 * eights; ++i)
         weights[i] = ptx::exp2_fast(fmaf(s[i / 2][2 * row + i % 2], exponents, -from));
-      shared.sums[reader.warp][reader.g + 8 * row][reader.t] =
-          __fadd_rn(__fadd_rn(__fadd_rn(weights[0], weights[1]), weights[2]), weights[3]);
-      packed[0][row] = ptx::pack_bf16x2(weights[0], weights[1]);
-      packed[1][row] = ptx::pack_bf16x2(weights[2], weights[3]);
+      float sum = __fadd_rn(weights[0], weights[1]);
+#pragma unroll
+      for (int i = 2; i < 2 * eights; ++i) sum = __fadd_rn(sum, weights[i]);
+      shared.sums[reader.warp][reader.g + 8 * row][reader.t] = sum;
+#pragma unroll
+      for (int i = 0; i < eights; ++i) packed[i][row] = ptx::pack_bf16x2(weights[2 * i], weights[2 * i + 1]);
     }
-    if constexpr (rows == 1) {
-      one_row_weights()[reader.warp * 32 + reader.lane] = make_uint2(packed[0][0], packed[1][0]);
+    leave_weights(packed);
+  }
+  // As the operand of a sixteen of positions, all of it or its half.
+  __device__ __forceinline__ void leave_weights(const std::uint32_t (&packed)[eights][2]) const {
+    if constexpr (eights == 2) {
+      if constexpr (rows == 1) {
+        one_row_weights()[reader.warp * 32 + reader.lane] = make_uint2(packed[0][0], packed[1][0]);
+      } else {
+        shared.weights[reader.warp][reader.lane] =
+            make_uint4(packed[0][0], packed[0][1], packed[1][0], packed[1][1]);
+      }
     } else {
-      shared.weights[reader.warp][reader.lane] =
-          make_uint4(packed[0][0], packed[0][1], packed[1][0], packed[1][1]);
+      const int half = 2 * (reader.warp / 2 * 32 + reader.lane) + reader.warp % 2;
+      if constexpr (rows == 1) {
+        reinterpret_cast<std::uint32_t*>(shared.weights)[half] = packed[0][0];
+      } else {
+        one_row_weights()[half] = make_uint2(packed[0][0], packed[0][1]);
+      }
     }
   }
   __device__ __forceinline__ uint2* one_row_weights() const {
     return reinterpret_cast<uint2*>(shared.weights);
   }
-  __device__ __forceinline__ uint4 weights_of(int warp) const {
-    if constexpr (rows > 1) return shared.weights[warp][reader.lane];
-    const uint2 both = one_row_weights()[warp * 32 + reader.lane];
+  __device__ __forceinline__ uint4 weights_of(int sixteen) const {
+    if constexpr (rows > 1) return shared.weights[sixteen][reader.lane];
+    const uint2 both = one_row_weights()[sixteen * 32 + reader.lane];
     return make_uint4(both.x, 0, both.y, 0);
   }
 
-  // This warp's 8 dimensions of the values; on their way until settle_values.
+  // This warp's dimensions of the values; on their way until settle_values.
   __device__ __forceinline__ void load_values(GroupOperand<Kv> (&value)[2], const Place& place) const {
     ring.wait_full(place);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      value[half].load(ring.slot(place) + half * kv_chunk_bytes<Kv> + reader.warp * kv_group_bytes<Kv>,
-                       reader.lane);
+    for (int i = 0; i < 2; ++i) {
+      const int offset = eights == 2 ? i * kv_chunk_bytes<Kv> + reader.warp * kv_group_bytes<Kv>
+                                     : (2 * reader.warp + i) * kv_group_bytes<Kv>;
+      value[i].load(ring.slot(place) + offset, reader.lane);
     }
   }
   __device__ __forceinline__ void settle_values(GroupOperand<Kv> (&value)[2], const Place& place,
@@ -221,11 +266,11 @@ struct Steps {
     __syncwarp();  // all lanes have their values
     if (reader.lane == 0) ring.release(place);
     // Weights are zero where the tile sees nothing, but zero times what is no number is none.
-    const int begin = first_of_all - step * attention_step, end = past_of_all - step * attention_step;
-    if (begin <= 0 && end >= attention_step) return;
+    const int begin = first_of_all - step * step_positions, end = past_of_all - step * step_positions;
+    if (begin <= 0 && end >= step_positions) return;
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
-      const int position = 8 * (i / 2) + 2 * reader.t + i % 2;
+      const int position = 8 * (i / 2 % (step_positions / 8)) + 2 * reader.t + i % 2;
       if (position < begin || position >= end) value[i / 16].clear(i % 16);
     }
   }
@@ -255,7 +300,7 @@ struct Steps {
   // A step whose scores have begun, and the beginning of the next one if there is one.
   __device__ __forceinline__ void run(Total& split, int step, bool next) {
     float scales[rows];
-    GroupOperand<Kv> value[2];  // of 64 positions each
+    GroupOperand<Kv> value[2];  // of 64 positions each, or of 8 dimensions
     await_readers();            // the largest scores are there
     load_values(value, at.plus(1));
     weigh(split, scales);
@@ -263,12 +308,19 @@ struct Steps {
     if (next) load_keys(at.plus(2));
     await_readers();  // weights and their sums are there, and the largest scores have been read
 #pragma unroll
-    for (int i = 0; i < 2 * rows; ++i) split.o[i] = __fmul_rn(split.o[i], scales[i / 2]);
+    for (int i = 0; i < 2 * rows * Total::eights; ++i) {
+      float& sum = split.o[i / (2 * rows)][i % (2 * rows)];
+      sum = __fmul_rn(sum, scales[i % (2 * rows) / 2]);
+    }
 #pragma unroll
-    for (int k = 0; k < warps; ++k) {
+    for (int k = 0; k < Part<dims>::sixteens; ++k) {
       const uint4 weights = weights_of(k);
-      ptx::mma_m16n8k16_bf16(split.o, weights.x, weights.y, weights.z, weights.w,
-                             value[k / 4].pair(k % 4 * 2), value[k / 4].pair(k % 4 * 2 + 1));
+#pragma unroll
+      for (int n = 0; n < Total::eights; ++n) {
+        const GroupOperand<Kv>& from = value[eights == 2 ? k / 4 : n];
+        ptx::mma_m16n8k16_bf16(split.o[n], weights.x, weights.y, weights.z, weights.w, from.pair(k % 4 * 2),
+                               from.pair(k % 4 * 2 + 1));
+      }
       if (k < 4) multiply_keys(k);  // without a next step: of what is not looked at
     }
     find_largest(step + 1);
@@ -278,58 +330,68 @@ struct Steps {
 };
 
 // A total of this thread's rows to its place, for other blocks.
-template <int rows>
-__device__ __forceinline__ void leave(float* partial, const Total& total, int count, const Reader& reader) {
+template <int rows, int dims>
+__device__ __forceinline__ void leave(float* partial, const StepTotal<dims>& total, int count,
+                                      const Reader& reader) {
 #pragma unroll
   for (int row = 0; row < rows; ++row) {
     const int query = reader.g + 8 * row;
     if (query >= count) continue;
-    float* const at = partial + query * attention_partial_floats;
-    ptx::store_relaxed(reinterpret_cast<float2*>(at + 8 * reader.warp + 2 * reader.t),
-                       make_float2(total.o[2 * row], total.o[2 * row + 1]));
+    float* const at = partial + query * Part<dims>::partial_floats;
+#pragma unroll
+    for (int i = 0; i < Part<dims>::dim_eights; ++i)
+      ptx::store_relaxed(reinterpret_cast<float2*>(at + reader.dimension<dims>(i)),
+                         make_float2(total.o[i][2 * row], total.o[i][2 * row + 1]));
     if (reader.warp != row) continue;
-    ptx::store_relaxed(at + kv_head_dim + reader.t, total.l);
-    ptx::store_relaxed(at + kv_head_dim + 4 + reader.t, total.m[row]);
+    ptx::store_relaxed(at + dims + reader.t, total.l);
+    ptx::store_relaxed(at + dims + 4 + reader.t, total.m[row]);
   }
 }
 
 // A total of this thread's rows from where another block leaves it, in the order of leave(); its place is
 // absent afterwards. l is there in the warps whose it is.
-template <int rows>
-__device__ __forceinline__ void adopt(float* partial, Total& total, int count, const Reader& reader,
+template <int rows, int dims>
+__device__ __forceinline__ void adopt(float* partial, StepTotal<dims>& total, int count, const Reader& reader,
                                       std::uint32_t* stuck) {
   const float nothing = absent_word();
 #pragma unroll
   for (int row = 0; row < rows; ++row) {
     const int query = reader.g + 8 * row;
     if (query >= count) continue;
-    const float* const at = partial + query * attention_partial_floats;
-    const float2* const o = reinterpret_cast<const float2*>(at + 8 * reader.warp + 2 * reader.t);
+    const float* const at = partial + query * Part<dims>::partial_floats;
     for (unsigned polls = 0;; ++polls) {
       if (polls == ptx::give_up_polls) ptx::give_up(stuck, Stuck::attention_totals);
-      const float2 both = ptx::load_relaxed(o);
-      const float m = ptx::load_relaxed(at + kv_head_dim + 4 + reader.t);
-      const float l = reader.warp == row ? ptx::load_relaxed(at + kv_head_dim + reader.t) : 0.0f;
-      if (is_absent(both.x) || is_absent(both.y) || is_absent(m) || is_absent(l)) continue;
-      total.o[2 * row] = both.x;
-      total.o[2 * row + 1] = both.y;
+      const float m = ptx::load_relaxed(at + dims + 4 + reader.t);
+      const float l = reader.warp == row ? ptx::load_relaxed(at + dims + reader.t) : 0.0f;
+      bool absent = is_absent(m) || is_absent(l);
+#pragma unroll
+      for (int i = 0; i < Part<dims>::dim_eights; ++i) {
+        const float2 both =
+            ptx::load_relaxed(reinterpret_cast<const float2*>(at + reader.dimension<dims>(i)));
+        absent = absent || is_absent(both.x) || is_absent(both.y);
+        total.o[i][2 * row] = both.x;
+        total.o[i][2 * row + 1] = both.y;
+      }
+      if (absent) continue;
       total.m[row] = m;
       if (reader.warp == row) total.l = l;
       break;
     }
   }
   await_readers();  // every warp has m
-  leave<rows>(partial, Total{{nothing, nothing}, nothing, {nothing, nothing, nothing, nothing}}, count,
-              reader);
+  StepTotal<dims> absent;
+  absent.m[0] = absent.m[1] = absent.l = nothing;
+#pragma unroll
+  for (int i = 0; i < 4 * Part<dims>::dim_eights; ++i) absent.o[i / 4][i % 4] = nothing;
+  leave<rows>(partial, absent, count, reader);
 }
 
-template <int rows>
-__device__ __forceinline__ void put_out(const Tile& tile, const Total& total, FewShared& shared,
-                                        const Reader& reader) {
+template <int rows, int dims>
+__device__ __forceinline__ void put_out(const HeadTile<dims>& tile, const StepTotal<dims>& total,
+                                        FewShared& shared, const Reader& reader) {
   std::uint8_t* out[rows];
 #pragma unroll
-  for (int row = 0; row < rows; ++row)
-    out[row] = tile.out(reader.g + 8 * row, 8 * reader.warp + 2 * reader.t);
+  for (int row = 0; row < rows; ++row) out[row] = tile.out(reader.g + 8 * row, reader.dimension<dims>(0));
   float l = total.l;
   l = __fadd_rn(l, __shfl_xor_sync(0xffffffffu, l, 1));
   l = __fadd_rn(l, __shfl_xor_sync(0xffffffffu, l, 2));
@@ -340,8 +402,12 @@ __device__ __forceinline__ void put_out(const Tile& tile, const Total& total, Fe
     const int query = reader.g + 8 * row;
     if (query >= tile.count) continue;
     const float factor = shared.factors[query];
-    *reinterpret_cast<std::uint32_t*>(out[row]) =
-        ptx::pack_bf16x2(__fmul_rn(total.o[2 * row], factor), __fmul_rn(total.o[2 * row + 1], factor));
+#pragma unroll
+    for (int i = 0; i < Part<dims>::dim_eights; ++i) {
+      // Eight columns further on are 128 bytes (token_offset).
+      *reinterpret_cast<std::uint32_t*>(out[row] + 128 * i) = ptx::pack_bf16x2(
+          __fmul_rn(total.o[i][2 * row], factor), __fmul_rn(total.o[i][2 * row + 1], factor));
+    }
   }
 }
 
@@ -380,20 +446,22 @@ __device__ __forceinline__ void fetch_totals(const Share& share, float* from, st
 }
 
 // Queries [first, past) of a pair, at most rows_once, from what all blocks have left of it.
-__device__ __forceinline__ void end_queries(const Work& work, const Share& share, int first, int past,
+template <int dims>
+__device__ __forceinline__ void end_queries(const Work<dims>& work, const Share& share, int first, int past,
                                             FewShared& shared, const Reader& reader) {
+  constexpr int total_quads = Part<dims>::total_quads, partial_quads = Part<dims>::partial_quads;
   const int totals = share.splits - share.skipped, rows = past - first;
-  const int once = ring_bytes / (rows * attention_partial_floats * 4);
+  const int once = ring_bytes / (rows * Part<dims>::partial_floats * 4);
   const std::size_t apart = work.apart();
-  float* const from = share.partials + first * attention_partial_floats;
+  float* const from = share.partials + first * Part<dims>::partial_floats;
   float4* const staged = reinterpret_cast<float4*>(ptx::dynamic_shared());
   const int row = reader.thread / total_quads, quad = reader.thread % total_quads;
-  const Tile tile{work.args,
-                  share.sequence,
-                  share.kv_head,
-                  work.group_bits,
-                  0,
-                  share.sequence.row_count << work.group_bits};
+  const HeadTile<dims> tile{work.args,
+                            share.sequence,
+                            share.kv_head,
+                            work.group_bits,
+                            0,
+                            share.sequence.row_count << work.group_bits};
   std::uint8_t* const out = tile.out(first + min(row, rows - 1), 4 * min(quad, total_quads - 2));
   float m = attention_nothing;
   float4 sums = make_float4(0, 0, 0, 0);
@@ -429,20 +497,23 @@ __device__ __forceinline__ void end_queries(const Work& work, const Share& share
   await_readers();  // the factors have been read
 }
 
-__device__ __forceinline__ void end_share(const Work& work, const Share& share, FewShared& shared,
+template <int dims>
+__device__ __forceinline__ void end_share(const Work<dims>& work, const Share& share, FewShared& shared,
                                           const Reader& reader) {
   if (!share.is_cut()) return;
 #pragma unroll 1
-  for (int begin = share.first_query; begin < share.past_query; begin += rows_once)
-    end_queries(work, share, begin, min(begin + rows_once, share.past_query), shared, reader);
+  for (int begin = share.first_query; begin < share.past_query; begin += Part<dims>::rows_once)
+    end_queries(work, share, begin, min(begin + Part<dims>::rows_once, share.past_query), shared, reader);
 }
 
 // Steps [first, past) of a pair.
 template <class Ring, int rows>
-__device__ __forceinline__ void read_pair(const Work& work, const Pair& pair, int first, int past,
-                                          const Ring& ring, typename Ring::Place& at, FewShared& shared,
-                                          const Reader& reader) {
-  const Tile& tile = pair.tile;
+__device__ __forceinline__ void read_pair(const Work<Ring::dims>& work, const Pair<Ring::dims>& pair,
+                                          int first, int past, const Ring& ring, typename Ring::Place& at,
+                                          FewShared& shared, const Reader& reader) {
+  constexpr int dims = Ring::dims;
+  using Total = StepTotal<dims>;
+  const HeadTile<dims>& tile = pair.tile;
   const bool front = first == pair.first;
   bool has_total = front;
   Total total{};
@@ -453,7 +524,7 @@ __device__ __forceinline__ void read_pair(const Work& work, const Pair& pair, in
   }
   const Bf16 *const low = tile.queries(reader.g), *const high = tile.queries(reader.g + 8);
   ptx::grid_dependency_wait();  // queries, and the last launch's use of the workspace
-  Steps<Ring, rows> steps(shared, ring, TileQueries(low, high, reader.t), tile, reader, at);
+  Steps<Ring, rows> steps(shared, ring, HeadQueries<dims>(low, high, reader.t), tile, reader, at);
   float* left = work.partial(pair, attention_split_of(first) - pair.first_split());
   steps.begin(first);
 #pragma unroll 1
@@ -480,12 +551,12 @@ __device__ __forceinline__ void read_pair(const Work& work, const Pair& pair, in
 }
 
 template <class Ring, int most_rows>
-__device__ __forceinline__ void read(const Work& work, int begin, int end, const Ring& ring,
+__device__ __forceinline__ void read(const Work<Ring::dims>& work, int begin, int end, const Ring& ring,
                                      FewShared& shared) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const Reader reader{thread, ptx::warp_of_block(), lane, lane / 4, lane % 4};
   typename Ring::Place at;
-  work.for_each_pair(begin, end, [&](const Pair& pair, int first, int past) {
+  work.for_each_pair(begin, end, [&](const Pair<Ring::dims>& pair, int first, int past) {
     if (most_rows == 1 || pair.tile.count <= 8) {
       read_pair<Ring, 1>(work, pair, first, past, ring, at, shared, reader);
     } else {
@@ -498,8 +569,9 @@ __device__ __forceinline__ void read(const Work& work, int begin, int end, const
 }
 
 // By one warp: brings a tile's queries near, which its readers will want after the tile before it.
-__device__ __forceinline__ void touch_queries(const Tile& tile, FewShared& shared, int lane) {
-  constexpr int sectors = kv_head_dim * 2 / 32;  // of a query
+template <int dims>
+__device__ __forceinline__ void touch_queries(const HeadTile<dims>& tile, FewShared& shared, int lane) {
+  constexpr int sectors = dims * 2 / 32;  // of a query
 #pragma unroll
   for (int i = lane; i < attention_tile * sectors; i += 32)
     ptx::touch_sector(&shared.nobodys, tile.queries(i / sectors) + i % sectors * 16);
@@ -507,12 +579,12 @@ __device__ __forceinline__ void touch_queries(const Tile& tile, FewShared& share
 
 // By one warp: asks for the block's keys and values, then finds out what it shares.
 template <class Ring>
-__device__ __forceinline__ void fill(const Work& work, int begin, int end, const Ring& ring,
+__device__ __forceinline__ void fill(const Work<Ring::dims>& work, int begin, int end, const Ring& ring,
                                      FewShared& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   typename Ring::Place at;
   bool waited = !work.args.settled;
-  work.for_each_pair(begin, end, [&](const Pair& pair, int first, int past) {
+  work.for_each_pair(begin, end, [&](const Pair<Ring::dims>& pair, int first, int past) {
     if (waited) touch_queries(pair.tile, shared, lane);
     ring.fill(at, pair.tile, first, past, lane, [&](int position) {
       if (waited || position <= pair.tile.sequence.first_position) return;
@@ -526,23 +598,24 @@ __device__ __forceinline__ void fill(const Work& work, int begin, int end, const
 }
 
 // most_rows: queries of a lane, for 8 or 16 of a tile. Tiles of 8 alone have registers enough.
-template <class Kv, int most_rows>
+template <class Kv, int dims, int most_rows>
 __global__ void __launch_bounds__(few_threads, 2)
     sm90_attention_few(const __grid_constant__ AttentionCudaArgs args) {
   FewShared& shared = *reinterpret_cast<FewShared*>(ptx::dynamic_shared() + ring_bytes);
-  const FewRing<Kv> ring{ptx::dynamic_shared(), shared.full, shared.empty, true};
+  using Ring = FewRing<Kv, dims>;
+  const Ring ring{ptx::dynamic_shared(), shared.full, shared.empty, true};
   ptx::grid_launch_dependents();
   if (!args.settled) ptx::grid_dependency_wait();
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(&shared.planned, 1);
     ring.init();
   }
-  Work work{args, shared.before(), group_bits_of(args)};
+  Work<dims> work{args, shared.before(), group_bits_of(args)};
   const int longest =
       add_up_units<few_threads>(shared.before(), args.sequence_count, [&](int index) -> long long {
         const SequenceCuda& sequence = args.sequences[index];
         if (sequence.row_count == 0 || !has_few_rows(sequence, work.group_bits)) return 0;
-        const Tile tile = work.tile_of(index, 0);
+        const HeadTile<dims> tile = work.tile_of(index, 0);
         const int first = tile.first_step(), past = tile.past_step();
         const long long splits = attention_split_of(past - 1) + 1 - attention_split_of(first);
         return splits << 32 | (past - first);
@@ -555,16 +628,16 @@ __global__ void __launch_bounds__(few_threads, 2)
     // Who waits for this grid waits for the one before it: one block is enough, others leave their places.
     if (blockIdx.x == 0) ptx::grid_dependency_wait();
   } else if (threadIdx.x < readers) {
-    read<FewRing<Kv>, most_rows>(work, begin, end, ring, shared);
+    read<Ring, most_rows>(work, begin, end, ring, shared);
   } else {
     fill(work, begin, end, ring, shared);
   }
 }
 
-template <class Kv>
+template <class Kv, int dims>
 void launch(const AttentionCudaArgs& args, cudaStream_t stream) {
   const bool eights = args.rows == AttentionRows::one && args.heads <= 8 * args.cache.kv_heads;
-  const auto kernel = eights ? sm90_attention_few<Kv, 1> : sm90_attention_few<Kv, 2>;
+  const auto kernel = eights ? sm90_attention_few<Kv, dims, 1> : sm90_attention_few<Kv, dims, 2>;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   shared_bytes(attention_max_sequences)));
   launch_kernel({.blocks = dim3(2 * static_cast<unsigned>(processors_of_device())),
@@ -581,7 +654,12 @@ void launch(const AttentionCudaArgs& args, cudaStream_t stream) {
 int shared_of_attention_few(int sequences) { return shared_bytes(sequences); }
 
 void launch_attention_few(const AttentionCudaArgs& args, cudaStream_t stream) {
-  args.cache.dtype == KvE4m3::dtype ? launch<KvE4m3>(args, stream) : launch<KvBf16>(args, stream);
+  const bool e4m3 = args.cache.dtype == KvE4m3::dtype;
+  if (args.cache.head_dim == kv_head_dim) {
+    e4m3 ? launch<KvE4m3, 64>(args, stream) : launch<KvBf16, 64>(args, stream);
+  } else {
+    e4m3 ? launch<KvE4m3, 128>(args, stream) : launch<KvBf16, 128>(args, stream);
+  }
 }
 
 }  // namespace nibble
