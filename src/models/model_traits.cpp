@@ -321,6 +321,7 @@ Result<ModelTraits> traits_of(const ModelConfig& config, std::string name) {
                      .kv_heads = config.num_key_value_heads,
                      .query_dim = config.head_dim,
                      .value_dim = config.head_dim,
+                     .normed_heads = config.query_key_norm,
                      .experts = config.num_local_experts,
                      .experts_per_token = config.num_experts_per_tok,
                      .expert_width = config.intermediate_size,

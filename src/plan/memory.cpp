@@ -22,7 +22,12 @@ std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
   constexpr std::int64_t splits = 8192, processors = 132, few_slots = 1024, empty_rows = 127;
   const std::int64_t rows = limits.rows, slots = rows * model.experts_per_token;
   const std::int64_t q_width = model.heads * model.query_dim / limits.ranks;
-  const std::int64_t forward = rows * model.hidden * (4 + 4 + 2 + 2)   // residual, delta, normed twice
+  // Rows of q, k and v between their product and what norms and turns them, where the product does not.
+  const bool turns_apart = model.normed_heads || model.query_dim != 64;
+  const std::int64_t turned =
+      turns_apart ? rows * (q_width + 2 * model.kv_heads * model.query_dim / limits.ranks) * 4 : 0;
+  const std::int64_t forward = turned +
+                               rows * model.hidden * (4 + 4 + 2 + 2)   // residual, delta, normed twice
                                + limits.logit_rows * model.hidden * 2  // rows for lm_head
                                + rows * model.query_dim * 4            // cos, sin
                                + rows * q_width * (2 + 2)              // q, attended

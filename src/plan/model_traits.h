@@ -57,6 +57,7 @@ struct ModelTraits {
   std::int64_t kv_heads = 0;
   std::int64_t query_dim = 0;     // of one head: what a score sums over
   std::int64_t value_dim = 0;     // of one head
+  bool normed_heads = false;      // q and k, each head by itself
   std::int64_t kv_values = 0;     // of one position in one layer with keys and values
   std::int64_t state_bytes = 0;   // of one sequence, over all linear layers
   std::int64_t linear_flops = 0;  // of one token in the state's recurrence, over all linear layers

@@ -48,18 +48,18 @@ std::string only_declared() { return "it is declared but not built into this pro
 // What the attention that is built for GPUs takes.
 bool fits_gpu_attention(const ModelTraits& model) {
   const std::int64_t group = model.heads / std::max<std::int64_t>(model.kv_heads, 1);
-  return model.attention == AttentionKind::grouped && model.linear_layers == 0 && model.query_dim == 64 &&
-         group > 0 && group <= 16;
+  return model.attention == AttentionKind::grouped && model.linear_layers == 0 &&
+         (model.query_dim == 64 || model.query_dim == 128) && group > 0 && group <= 16;
 }
 
 // Architectures with a forward in models/cuda/.
-constexpr std::string_view gpu_forwards[] = {"GptOssForCausalLM"};
+constexpr std::string_view gpu_forwards[] = {"GptOssForCausalLM", "Qwen3MoeForCausalLM"};
 
 // Whether some kernel that is built runs the model's experts on the GPU that was found.
 bool runs_on_this_gpu(const S& s) {
   const std::span<const ExpertKernel> kernels = expert_kernels();
   return std::count(std::begin(gpu_forwards), std::end(gpu_forwards), s.model.architecture) != 0 &&
-         fits_gpu_attention(s.model) &&
+         fits_gpu_attention(s.model) && s.model.dense_format == StoredFormat::bf16 &&
          std::any_of(kernels.begin(), kernels.end(), [&](const ExpertKernel& kernel) {
            return kernel.facts.device == DeviceKind::cuda && kernel.facts.built &&
                   kernel.facts.compute_capability == s.machine.gpu.compute_capability &&

@@ -55,14 +55,19 @@ struct CudaForwardInput {
   const std::int32_t* wanted_rows = nullptr;  // [logit_rows], ascending; null: all rows
 };
 
+// As attention's kernels take them.
+struct CudaHeads {
+  int a_key_head = 1;  // of queries
+  int dim = kv_head_dim;
+};
+
 class CudaModel {
  public:
   virtual ~CudaModel() = default;
   virtual const ModelConfig& config() const = 0;
   virtual std::size_t weight_bytes() const = 0;
   virtual std::size_t workspace_bytes() const = 0;
-  // As attention's kernels take them.
-  virtual int query_heads_a_key_head() const = 0;
+  virtual CudaHeads heads() const = 0;
   // Each layer's keys and values, and which group of pages they are of. Called once, before the first
   // forward.
   virtual void use_cache(std::span<const KvCudaLayer> layers, std::span<const int> groups, int page_size) = 0;

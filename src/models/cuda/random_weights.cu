@@ -64,7 +64,7 @@ std::uint64_t hash_of(std::string_view name, std::uint64_t seed) {
 struct Values {
   float center, deviation;
 };
-Values values_of(const StoredShape& tensor) {
+Values values_of(const ExpectedTensor& tensor) {
   const std::string_view name = tensor.name;
   if (name.ends_with("norm.weight")) return {1.0f, 0.06f};
   if (name.ends_with("bias") || name.ends_with("sinks")) return {0.0f, 0.06f};
@@ -74,7 +74,7 @@ Values values_of(const StoredShape& tensor) {
 
 }  // namespace
 
-Status RandomWeights::queue(const StoredShape& tensor, std::size_t begin, std::size_t count, void* to,
+Status RandomWeights::queue(const ExpectedTensor& tensor, std::size_t begin, std::size_t count, void* to,
                             cudaStream_t stream) {
   const std::uint64_t numbers = hash_of(tensor.name, seed_);
   const std::size_t element = dtype_bytes(tensor.dtype), first = begin / element, elements = count / element;
@@ -87,7 +87,7 @@ Status RandomWeights::queue(const StoredShape& tensor, std::size_t begin, std::s
     const Values values = values_of(tensor);
     launch_kernel(launch, random_bf16, numbers, first, elements, values.center, values.deviation,
                   static_cast<std::uint16_t*>(to));
-  } else if (tensor.name.ends_with("_scales")) {
+  } else if (tensor.scales == ScaleKind::e8m0) {
     // A code's mean square is 9.2: with scales of about 1 / (3 sqrt(columns)) a sum's variance is the
     // input's.
     const float columns = 32.0f * static_cast<float>(tensor.shape[tensor.shape.rank() - 1]);

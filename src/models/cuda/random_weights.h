@@ -16,7 +16,7 @@ namespace nibble {
 class RandomWeights final : public WeightFeed {
  public:
   explicit RandomWeights(std::uint64_t seed) : seed_(seed) {}
-  Status queue(const StoredShape& tensor, std::size_t begin, std::size_t count, void* to,
+  Status queue(const ExpectedTensor& tensor, std::size_t begin, std::size_t count, void* to,
                cudaStream_t stream) override;
 
  private:

@@ -4,27 +4,18 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
-#include <string>
 
 #include "base/status.h"
-#include "tensor/dtype.h"
-#include "tensor/tensor.h"
+#include "checkpoint/expected_tensors.h"
 
 namespace nibble {
-
-// A tensor as a checkpoint has it.
-struct StoredShape {
-  std::string name;
-  DType dtype = DType::bf16;
-  Shape shape;
-};
 
 class WeightFeed {
  public:
   virtual ~WeightFeed() = default;
   // Queues bytes [begin, begin + count) of a tensor's rows to device memory at `to`. Refused where the tensor
   // is missing or of another dtype or shape.
-  virtual Status queue(const StoredShape& tensor, std::size_t begin, std::size_t count, void* to,
+  virtual Status queue(const ExpectedTensor& tensor, std::size_t begin, std::size_t count, void* to,
                        cudaStream_t stream) = 0;
 };
 

@@ -1,6 +1,8 @@
 #include "models/cuda/weight_placing.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include "base/check.h"
 #include "formats/mxfp4.h"
@@ -24,26 +26,24 @@ Result<WeightPlacing> WeightPlacing::begin(WeightFeed& feed, cudaStream_t stream
   return placing;
 }
 
-Status WeightPlacing::plain(const std::string& name, const Shape& shape, Bf16* to) {
-  const std::size_t bytes = static_cast<std::size_t>(shape.count()) * sizeof(Bf16);
-  return feed_->queue({name, DType::bf16, shape}, 0, bytes, to, stream_);
+Status WeightPlacing::plain(const ExpectedTensor& tensor, Bf16* to) {
+  return feed_->queue(tensor, 0, static_cast<std::size_t>(tensor.bytes()), to, stream_);
 }
 
-Status WeightPlacing::spread(const std::string& name, std::int64_t count, std::int64_t part,
-                             std::int64_t apart, Bf16* to) {
-  for (std::int64_t at = 0; at < count; at += part) {
-    NIBBLE_RETURN_IF_ERROR(
-        feed_->queue({name, DType::bf16, {count}}, static_cast<std::size_t>(at) * sizeof(Bf16),
-                     static_cast<std::size_t>(part) * sizeof(Bf16), to + at / part * apart, stream_));
+Status WeightPlacing::spread(const ExpectedTensor& tensor, std::int64_t part, std::int64_t apart, Bf16* to) {
+  for (std::int64_t at = 0; at < tensor.shape.count(); at += part) {
+    NIBBLE_RETURN_IF_ERROR(feed_->queue(tensor, static_cast<std::size_t>(at) * sizeof(Bf16),
+                                        static_cast<std::size_t>(part) * sizeof(Bf16), to + at / part * apart,
+                                        stream_));
   }
   return {};
 }
 
-Status WeightPlacing::spread_floats(const std::string& name, std::int64_t count, std::int64_t part,
-                                    std::int64_t apart, float* to) {
+Status WeightPlacing::spread_floats(const ExpectedTensor& tensor, std::int64_t part, std::int64_t apart,
+                                    float* to) {
+  const std::int64_t count = tensor.shape.count();
   const std::size_t size = static_cast<std::size_t>(count);
-  NIBBLE_RETURN_IF_ERROR(
-      feed_->queue({name, DType::bf16, {count}}, 0, size * sizeof(Bf16), staging_.data(), stream_));
+  NIBBLE_RETURN_IF_ERROR(feed_->queue(tensor, 0, size * sizeof(Bf16), staging_.data(), stream_));
   std::vector<Bf16> stored(size);
   cuda_check(cudaStreamSynchronize(stream_));
   cuda_check(cudaMemcpy(stored.data(), staging_.data(), size * sizeof(Bf16), cudaMemcpyDeviceToHost));
@@ -56,20 +56,19 @@ Status WeightPlacing::spread_floats(const std::string& name, std::int64_t count,
   return {};
 }
 
-Status WeightPlacing::dense(const std::string& name, std::int64_t rows, std::int64_t cols,
-                            const DenseTiles& to, int to_row) {
-  return place_rows({name, DType::bf16, {rows, cols}}, 0, rows, to, to_row);
+Status WeightPlacing::dense(const ExpectedTensor& tensor, const DenseTiles& to, int to_row) {
+  return place_rows(tensor, 0, tensor.shape[0], to, to_row);
 }
 
-Status WeightPlacing::spread_rows(const std::string& name, std::int64_t rows, std::int64_t cols,
-                                  std::int64_t part, std::int64_t apart, const DenseTiles& to) {
-  if (part == apart) return dense(name, rows, cols, to);
-  for (std::int64_t row = 0; row < rows; row += part)
-    NIBBLE_RETURN_IF_ERROR(place_rows({name, DType::bf16, {rows, cols}}, row, part, to, row / part * apart));
+Status WeightPlacing::spread_rows(const ExpectedTensor& tensor, std::int64_t part, std::int64_t apart,
+                                  const DenseTiles& to) {
+  if (part == apart) return dense(tensor, to);
+  for (std::int64_t row = 0; row < tensor.shape[0]; row += part)
+    NIBBLE_RETURN_IF_ERROR(place_rows(tensor, row, part, to, row / part * apart));
   return {};
 }
 
-Status WeightPlacing::place_rows(const StoredShape& tensor, std::int64_t first, std::int64_t count,
+Status WeightPlacing::place_rows(const ExpectedTensor& tensor, std::int64_t first, std::int64_t count,
                                  const DenseTiles& to, std::int64_t to_row) {
   const std::int64_t cols = tensor.shape[1];
   NIBBLE_CHECK(to_row % dense_tile_rows == 0 && cols == to.shape.cols && to_row + count <= to.shape.rows);
@@ -90,14 +89,15 @@ Status WeightPlacing::place_rows(const StoredShape& tensor, std::int64_t first, 
   return {};
 }
 
-Status WeightPlacing::spread_columns(const std::string& name, std::int64_t rows, std::int64_t cols,
-                                     std::int64_t part, std::int64_t apart, const DenseTiles& to) {
-  if (part == apart) return dense(name, rows, cols, to);
+Status WeightPlacing::spread_columns(const ExpectedTensor& tensor, std::int64_t part, std::int64_t apart,
+                                     const DenseTiles& to) {
+  if (part == apart) return dense(tensor, to);
+  const std::int64_t rows = tensor.shape[0], cols = tensor.shape[1];
   const std::size_t bytes = static_cast<std::size_t>(rows * cols) * sizeof(Bf16);
   const std::size_t wide_bytes = static_cast<std::size_t>(rows * to.shape.cols) * sizeof(Bf16);
   NIBBLE_CHECK(cols / part * apart == to.shape.cols && rows == to.shape.rows);
-  if (bytes + wide_bytes > staging_bytes) return invalid_argument(name + " is too large to be spread");
-  NIBBLE_RETURN_IF_ERROR(feed_->queue({name, DType::bf16, {rows, cols}}, 0, bytes, staging_.data(), stream_));
+  if (bytes + wide_bytes > staging_bytes) return invalid_argument(tensor.name + " is too large to be spread");
+  NIBBLE_RETURN_IF_ERROR(feed_->queue(tensor, 0, bytes, staging_.data(), stream_));
   std::byte* const wide = staging_.data() + bytes;
   const auto width = [](std::int64_t columns) { return static_cast<std::size_t>(columns) * sizeof(Bf16); };
   cuda_check(cudaMemsetAsync(wide, 0, wide_bytes, stream_));
@@ -110,38 +110,66 @@ Status WeightPlacing::spread_columns(const std::string& name, std::int64_t rows,
                            stream_);
 }
 
-Status WeightPlacing::experts(const std::string& name, Mxfp4Granules& to) {
+Status WeightPlacing::experts(std::vector<Weight> from, Mxfp4Granules& to) {
   if (experts_.size() == most_experts) return invalid_argument("a model has too many layers of experts");
   to.exponent_shift = 0;
-  experts_.push_back({name, &to});
+  experts_.push_back({std::move(from), &to});
   return place_experts(experts_.back(), experts_.size() - 1);
+}
+
+Status WeightPlacing::stage_fused(const Weight& from, const ExpertPiece& piece) {
+  Status status;
+  visit_stored(from, from.name, [&](const ExpectedTensor& tensor) {
+    if (!status.ok()) return;
+    const std::size_t expert = static_cast<std::size_t>(tensor.bytes() / tensor.shape[0]);
+    std::byte* const to = tensor.scales == ScaleKind::none ? piece.codes : piece.scales;
+    status = feed_->queue(tensor, static_cast<std::size_t>(piece.first) * expert,
+                          static_cast<std::size_t>(piece.count) * expert, to, stream_);
+  });
+  return status;
+}
+
+Status WeightPlacing::stage_experts(const PlacedExperts& placed, const ExpertPiece& piece) {
+  if (placed.from.front().own_experts == 0) return stage_fused(placed.from.front(), piece);
+  const std::size_t parts = placed.from.size();
+  Status status;
+  for (std::int64_t i = 0; i < piece.count; ++i) {
+    for (std::size_t part = 0; part < parts; ++part) {
+      const Weight& weight = placed.from[part];
+      visit_stored(weight, weight.name_of(piece.first + i), [&](const ExpectedTensor& tensor) {
+        if (!status.ok()) return;
+        const std::size_t bytes = static_cast<std::size_t>(tensor.bytes());
+        std::byte* const to = (tensor.scales == ScaleKind::none ? piece.codes : piece.scales) +
+                              (static_cast<std::size_t>(i) * parts + part) * bytes;
+        status = feed_->queue(tensor, 0, bytes, to, stream_);
+      });
+    }
+  }
+  return status;
 }
 
 Status WeightPlacing::place_experts(const PlacedExperts& placed, std::size_t index) {
   const Mxfp4Granules& to = *placed.to;
-  const std::int64_t rows = to.shape.rows, groups = to.shape.cols / mxfp4_block, experts = to.experts;
-  const std::size_t scale_bytes = static_cast<std::size_t>(rows * groups);
+  const std::size_t scale_bytes =
+      static_cast<std::size_t>(to.shape.rows) * static_cast<std::size_t>(to.shape.cols / mxfp4_block);
   const std::size_t block_bytes = scale_bytes * mxfp4_block_bytes;
-  const std::size_t once = staging_bytes / (scale_bytes + block_bytes);
-  if (once == 0) return invalid_argument(placed.name + " has experts too large to be re-laid");
-  for (std::size_t first = 0; first < static_cast<std::size_t>(experts); first += once) {
-    const std::size_t count = std::min(once, static_cast<std::size_t>(experts) - first);
+  const std::int64_t once = static_cast<std::int64_t>(staging_bytes / (scale_bytes + block_bytes));
+  if (once == 0) return invalid_argument(placed.from[0].name + " has experts too large to be re-laid");
+  for (std::int64_t first = 0; first < to.experts; first += once) {
+    const std::int64_t count = std::min(once, to.experts - first);
     std::byte* const blocks = staging_.data();
-    std::byte* const scales = blocks + count * block_bytes;
-    NIBBLE_RETURN_IF_ERROR(
-        feed_->queue({placed.name + "_blocks", DType::u8, {experts, rows, groups, mxfp4_block_bytes}},
-                     first * block_bytes, count * block_bytes, blocks, stream_));
-    NIBBLE_RETURN_IF_ERROR(feed_->queue({placed.name + "_scales", DType::u8, {experts, rows, groups}},
-                                        first * scale_bytes, count * scale_bytes, scales, stream_));
-    NIBBLE_RETURN_IF_ERROR(
-        repack_mxfp4_cuda({.blocks = reinterpret_cast<const std::uint8_t*>(blocks),
-                           .scales = reinterpret_cast<const std::uint8_t*>(scales),
-                           .experts = static_cast<int>(count),
-                           .shape = to.shape,
-                           .exponent_shift = to.exponent_shift,
-                           .out = const_cast<std::uint8_t*>(to.data) + first * to.shape.bytes(),
-                           .range = ranges_.as<Mxfp4ScaleRange>() + index},
-                          stream_));
+    const ExpertPiece piece{first, count, blocks, blocks + static_cast<std::size_t>(count) * block_bytes};
+    NIBBLE_RETURN_IF_ERROR(stage_experts(placed, piece));
+    NIBBLE_RETURN_IF_ERROR(repack_mxfp4_cuda(
+        {.blocks = reinterpret_cast<const std::uint8_t*>(piece.codes),
+         .scales = reinterpret_cast<const std::uint8_t*>(piece.scales),
+         .experts = static_cast<int>(count),
+         .shape = to.shape,
+         .halves = placed.from.size() == 2,
+         .exponent_shift = to.exponent_shift,
+         .out = const_cast<std::uint8_t*>(to.data) + static_cast<std::size_t>(first) * to.shape.bytes(),
+         .range = ranges_.as<Mxfp4ScaleRange>() + index},
+        stream_));
   }
   return {};
 }
@@ -152,7 +180,7 @@ Status WeightPlacing::finish() {
   ranges_.copy_to(std::span(ranges));
   for (std::size_t i = 0; i < experts_.size(); ++i) {
     if (!granule_scales_fit(ranges[i])) {
-      return invalid_argument("the scales of " + experts_[i].name + "_scales go from 2^" +
+      return invalid_argument("the scales of " + experts_[i].from[0].name + " go from 2^" +
                               std::to_string(ranges[i].least() - 127) + " to 2^" +
                               std::to_string(static_cast<int>(ranges[i].largest) - 127) +
                               ", too far apart for the GPU's kernels; give --device cpu");

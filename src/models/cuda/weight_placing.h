@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -15,42 +14,54 @@
 
 namespace nibble {
 
+// Formats of experts that can be placed.
+constexpr bool placing_takes_experts(TensorFormat format) {
+  return format == TensorFormat::mxfp4_blocks || format == TensorFormat::mxfp4_packed;
+}
+
 class WeightPlacing {
  public:
   // `feed` outlives it; all work is queued on the stream.
   static Result<WeightPlacing> begin(WeightFeed& feed, cudaStream_t stream);
 
-  // As it is stored.
-  Status plain(const std::string& name, const Shape& shape, Bf16* to);
+  // Tensors of bfloat16. As it is stored.
+  Status plain(const ExpectedTensor& tensor, Bf16* to);
   // A vector's parts of `part` elements, each `apart` elements behind the one before; likewise as float32.
-  Status spread(const std::string& name, std::int64_t count, std::int64_t part, std::int64_t apart, Bf16* to);
-  Status spread_floats(const std::string& name, std::int64_t count, std::int64_t part, std::int64_t apart,
-                       float* to);
+  Status spread(const ExpectedTensor& tensor, std::int64_t part, std::int64_t apart, Bf16* to);
+  Status spread_floats(const ExpectedTensor& tensor, std::int64_t part, std::int64_t apart, float* to);
   // A matrix from row `to_row` of the tiles on, a multiple of 64.
-  Status dense(const std::string& name, std::int64_t rows, std::int64_t cols, const DenseTiles& to,
-               int to_row = 0);
+  Status dense(const ExpectedTensor& tensor, const DenseTiles& to, int to_row = 0);
   // The same for parts of `part` of its rows, multiples of 64, each `apart` rows behind the one before.
-  Status spread_rows(const std::string& name, std::int64_t rows, std::int64_t cols, std::int64_t part,
-                     std::int64_t apart, const DenseTiles& to);
+  Status spread_rows(const ExpectedTensor& tensor, std::int64_t part, std::int64_t apart,
+                     const DenseTiles& to);
   // Parts of `part` columns, each `apart` columns behind the one before, with zeros between them.
-  Status spread_columns(const std::string& name, std::int64_t rows, std::int64_t cols, std::int64_t part,
-                        std::int64_t apart, const DenseTiles& to);
-  // Tensors name_blocks and name_scales. `to` lives until finish(), which may set its exponent_shift, or
-  // refuse scales that lie too far apart for the kernels.
-  Status experts(const std::string& name, Mxfp4Granules& to);
+  Status spread_columns(const ExpectedTensor& tensor, std::int64_t part, std::int64_t apart,
+                        const DenseTiles& to);
+  // All experts of a layer: of one weight, or of two whose rows take turns, gate and up, as each expert has
+  // them for itself. `to` lives until finish(), which may set its exponent_shift, or refuse scales that lie
+  // too far apart for the kernels.
+  Status experts(std::vector<Weight> from, Mxfp4Granules& to);
   // Returns when everything is where it belongs.
   Status finish();
 
  private:
   struct PlacedExperts {
-    std::string name;
+    std::vector<Weight> from;
     Mxfp4Granules* to;
+  };
+  // Experts [first, first + count), at `codes` and `scales` one after the other, of two weights the first's rows
+  // before the second's.
+  struct ExpertPiece {
+    std::int64_t first, count;
+    std::byte *codes, *scales;
   };
 
   WeightPlacing(WeightFeed& feed, cudaStream_t stream) : feed_(&feed), stream_(stream) {}
   // Rows [first, first + count) of a matrix [rows, cols] to row to_row of the tiles.
-  Status place_rows(const StoredShape& tensor, std::int64_t first, std::int64_t count, const DenseTiles& to,
-                    std::int64_t to_row);
+  Status place_rows(const ExpectedTensor& tensor, std::int64_t first, std::int64_t count,
+                    const DenseTiles& to, std::int64_t to_row);
+  Status stage_experts(const PlacedExperts& placed, const ExpertPiece& piece);
+  Status stage_fused(const Weight& from, const ExpertPiece& piece);
   // With the range of scales to `index` of ranges_.
   Status place_experts(const PlacedExperts& placed, std::size_t index);
 

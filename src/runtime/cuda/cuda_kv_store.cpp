@@ -10,13 +10,15 @@ void lay_out(const ModelConfig& config, DType dtype, int page_size, const KvStor
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const int slots = page_counts[page_group_of_layer(config, layer)] * page_size;
     const std::size_t bytes = static_cast<std::size_t>(config.num_key_value_heads) *
-                              static_cast<std::size_t>(slots) * kv_head_dim * dtype_bytes(dtype);
+                              static_cast<std::size_t>(slots) * static_cast<std::size_t>(config.head_dim) *
+                              dtype_bytes(dtype);
     void* const keys = arena.take<std::byte>(bytes);
     layers.push_back({.keys = keys,
                       .values = arena.take<std::byte>(bytes),
                       .kv_heads = static_cast<int>(config.num_key_value_heads),
                       .slots = slots,
-                      .dtype = dtype});
+                      .dtype = dtype,
+                      .head_dim = static_cast<int>(config.head_dim)});
   }
 }
 

@@ -66,9 +66,8 @@ Result<std::unique_ptr<Worker>> GpuWorker::start(const ModelConfig& config, Weig
   NIBBLE_ASSIGN(std::unique_ptr<CudaModel> model, load_cuda_model(config, forward, feed, stream->get()));
   NIBBLE_ASSIGN(CudaKvStore kv,
                 CudaKvStore::allocate(config, limits.kv_dtype, limits.page_size, limits.page_counts));
-  const int group = model->query_heads_a_key_head();
   NIBBLE_ASSIGN(GpuSampler sampler, GpuSampler::allocate(limits, static_cast<int>(config.vocab_size)));
-  NIBBLE_ASSIGN(StepInputs inputs, StepInputs::allocate(limits, group, sampler.chosen()));
+  NIBBLE_ASSIGN(StepInputs inputs, StepInputs::allocate(limits, model->heads(), sampler.chosen()));
   Place place{.device = limits.device, .stuck = std::move(stuck), .stream = std::move(stream)};
   std::unique_ptr<GpuWorker> worker(new GpuWorker(std::move(place), std::move(model), std::move(kv),
                                                   std::move(inputs), std::move(sampler)));

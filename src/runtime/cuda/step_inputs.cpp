@@ -52,10 +52,11 @@ StepLayout::StepLayout(const StepShape& shape) {
   page_table = at;
 }
 
-Result<StepInputs> StepInputs::allocate(const WorkerLimits& limits, int group, const SampledToken* chosen) {
+Result<StepInputs> StepInputs::allocate(const WorkerLimits& limits, const CudaHeads& heads,
+                                        const SampledToken* chosen) {
   StepInputs inputs;
   inputs.page_size_ = limits.page_size;
-  inputs.group_ = group;
+  inputs.heads_ = heads;
   inputs.chosen_ = chosen;
   inputs.sampled_rows_.resize(static_cast<std::size_t>(limits.max_sequences));
   const StepLayout layout(
@@ -153,7 +154,8 @@ void StepInputs::fill_sequence(const BatchSequence& sequence, std::size_t index,
       slots[sequence.row_begin + i] = page < 0 ? -1 : page * page_size_ + position % page_size_;
     }
   }
-  if (sequence.row_count * group_ <= attention_tile) add_run(static_cast<int>(index), attention_splits(past));
+  if (sequence.row_count * heads_.a_key_head <= attention_tile)
+    add_run(static_cast<int>(index), attention_splits(past, heads_.dim));
 }
 
 // Sequence `index` has so many splits: it ends the run before it where that has no room for them.

@@ -36,9 +36,10 @@ struct StepLayout {
 
 class StepInputs {
  public:
-  // For steps within the limits of a model whose heads of keys have `group` query heads each. `chosen`, on
-  // the device: the tokens that the step before this one gives its logit rows.
-  static Result<StepInputs> allocate(const WorkerLimits& limits, int group, const SampledToken* chosen);
+  // For steps within the limits of a model with such heads. `chosen`, on the device: the tokens that the step
+  // before this one gives its logit rows.
+  static Result<StepInputs> allocate(const WorkerLimits& limits, const CudaHeads& heads,
+                                     const SampledToken* chosen);
 
   // The batch, filled up to `shape` with rows that belong to nobody. It may follow one whose copy is still
   // waiting; before a third is filled the first has been copied.
@@ -69,7 +70,7 @@ class StepInputs {
   const SampledToken* chosen_ = nullptr;
   std::vector<std::int32_t> sampled_rows_;  // [max_sequences]: where the filled step's tokens will be
   int page_size_ = 0;
-  int group_ = 1;
+  CudaHeads heads_;
   std::size_t page_entries_ = 0;  // of the filled step's tables
   std::size_t bytes_ = 0;         // of the filled step
   std::vector<int> runs_;

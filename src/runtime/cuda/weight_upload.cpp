@@ -15,9 +15,9 @@ Result<WeightUpload> WeightUpload::begin(const WeightSource& source, ThreadPool&
   return upload;
 }
 
-Status WeightUpload::queue(const StoredShape& tensor, std::size_t begin, std::size_t count, void* to,
+Status WeightUpload::queue(const ExpectedTensor& tensor, std::size_t begin, std::size_t count, void* to,
                            cudaStream_t stream) {
-  NIBBLE_ASSIGN(const ConstTensor stored, source_->required(tensor.name, tensor.dtype, tensor.shape));
+  NIBBLE_ASSIGN(const ConstTensor stored, required_tensor(tensor, *source_));
   NIBBLE_CHECK(begin <= stored.bytes() && count <= stored.bytes() - begin);
   const std::span<const std::byte> wanted(stored.data + begin, count);
   for (std::size_t at = 0; at < count; at += slot_bytes) {

@@ -25,7 +25,7 @@ class WeightUpload final : public WeightFeed {
   // Source and threads outlive it.
   static Result<WeightUpload> begin(const WeightSource& source, ThreadPool& threads, Progress progress = {});
 
-  Status queue(const StoredShape& tensor, std::size_t begin, std::size_t count, void* to,
+  Status queue(const ExpectedTensor& tensor, std::size_t begin, std::size_t count, void* to,
                cudaStream_t stream) override;
 
  private:

@@ -246,7 +246,8 @@ __global__ void __launch_bounds__(router_threads, 6)
         if (real && rows <= 0) {
           if (lane < args.top_k) args.expert_ids[lane] = no_expert;
         } else {
-          route_row(places.logits, shape.rows, args.top_k, args.expert_ids, args.expert_weights, real);
+          route_row(places.logits, {shape.rows, args.top_k, args.of_all}, args.expert_ids,
+                    args.expert_weights, real);
         }
       } else if (real) {  // the sums make place for the next launch's
         for (int i = thread - 32; i < dense_k_chunks * shape.rows; i += router_threads - 32)

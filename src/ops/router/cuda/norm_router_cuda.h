@@ -40,6 +40,7 @@ struct NormRouterCudaArgs {
   int rows = 0;                             // at most norm_router_max_rows
   const std::int32_t* row_limit = nullptr;  // as route_top_k_cuda's
   int top_k = 0;                            // 1..32, at most experts
+  bool of_all = false;                      // as route_top_k_cuda's
   std::int32_t* expert_ids = nullptr;       // [rows, top_k]
   float* expert_weights = nullptr;          // [rows, top_k]
   NormRouterCudaWorkspace workspace;

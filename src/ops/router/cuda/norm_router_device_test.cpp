@@ -24,6 +24,7 @@ struct Shape {
   int rows, hidden, experts, top_k;
   bool bias = true;
   int row_limit = -1;
+  bool of_all = false;
 };
 
 struct Inputs {
@@ -122,6 +123,7 @@ Outputs in_one(const Shape& shape, const Inputs& inputs, int first = 0) {
                                 .rows = shape.rows,
                                 .row_limit = room.row_limit(),
                                 .top_k = shape.top_k,
+                                .of_all = shape.of_all,
                                 .expert_ids = room.ids.as<std::int32_t>(),
                                 .expert_weights = room.weights.as<float>(),
                                 .workspace = {sums.as<float>()}};
@@ -168,6 +170,7 @@ Outputs in_three(const Shape& shape, const Inputs& inputs) {
                                                .row_limit = room.row_limit(),
                                                .experts = shape.experts,
                                                .top_k = shape.top_k,
+                                               .of_all = shape.of_all,
                                                .expert_ids = room.ids.as<std::int32_t>(),
                                                .expert_weights = room.weights.as<float>()},
                                               nullptr)};
@@ -185,6 +188,8 @@ TEST_F(NormRouterOnTheGpu, GivesTheBitsOfThreeKernels) {
                              {75, 136, 40, 4},
                              {17, 136, 200, 8, false},
                              {1, 136, 200, 8, false},
+                             {1, 2048, 128, 8, false, -1, true},
+                             {11, 2048, 128, 8, false, -1, true},
                              {1, 32, 3, 1}}) {
     const Inputs inputs = inputs_of(shape, 1);
     EXPECT_TRUE(in_one(shape, inputs) == in_three(shape, inputs))

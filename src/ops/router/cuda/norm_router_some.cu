@@ -307,7 +307,8 @@ __device__ __forceinline__ void choose(const NormRouterCudaArgs& args, const Som
     if (lane < args.top_k) args.expert_ids[chosen + static_cast<std::size_t>(lane)] = no_expert;
     return;
   }
-  route_row(logits, experts, args.top_k, args.expert_ids + chosen, args.expert_weights + chosen);
+  route_row(logits, {experts, args.top_k, args.of_all}, args.expert_ids + chosen,
+            args.expert_weights + chosen);
 }
 
 __global__ void __launch_bounds__(most_groups* norm_threads, 1)

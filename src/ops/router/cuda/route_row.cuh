@@ -85,10 +85,11 @@ struct ManyOfLane {
   }
 };
 
-// Lane i's choice i < top_k, as it enters the softmax, and the softmax's sum.
+// Lane i's choice i < top_k, as it enters the softmax, and the softmax's sum over the chosen; the largest
+// logit, which powers are taken from.
 struct LaneChoice {
   int expert = 0;
-  float power = 0, sum = 0;
+  float power = 0, sum = 0, first = 0;
 };
 
 // A choice's logit is known from its rank to all lanes at once, so powers and sum come along with the
@@ -98,7 +99,6 @@ __device__ __forceinline__ LaneChoice choose(OfLane own, int top_k) {
   constexpr unsigned all_lanes = 0xffffffffu;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   LaneChoice mine;
-  float first = 0;
 #pragma unroll 1
   for (int choice = 0; choice < top_k; ++choice) {
     const std::uint32_t rank = __reduce_max_sync(all_lanes, own.best_rank());
@@ -106,8 +106,8 @@ __device__ __forceinline__ LaneChoice choose(OfLane own, int top_k) {
         all_lanes, own.best_rank() == rank ? static_cast<unsigned>(own.best_expert()) : all_lanes));
     if (own.best_expert() == expert) own.take_best();
     const float logit = logit_of(rank);
-    if (choice == 0) first = logit;
-    const float power = __expf(logit - first);
+    if (choice == 0) mine.first = logit;
+    const float power = __expf(logit - mine.first);
     mine.sum += power;
     if (lane == choice) {
       mine.expert = expert;
@@ -117,13 +117,30 @@ __device__ __forceinline__ LaneChoice choose(OfLane own, int top_k) {
   return mine;
 }
 
+// The softmax's sum over all experts: a lane's in order, then lanes as a butterfly (16, 8, 4, 2, 1 apart).
+__device__ __forceinline__ float sum_of_all(const float* logits, int experts, float first) {
+  float sum = 0;
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x) % 32; i < experts; i += 32) sum += __expf(logits[i] - first);
+#pragma unroll
+  for (int apart = 16; apart > 0; apart /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, apart);
+  return sum;
+}
+
+// Which experts, and what their weights are shares of.
+struct RowChoice {
+  int experts, top_k;
+  bool of_all;  // a softmax over all experts, not over the chosen
+};
+
 // Lane i < top_k stores choice i, if the row's choices are to be stored.
-__device__ __forceinline__ void route_row(const float* logits, int experts, int top_k,
+__device__ __forceinline__ void route_row(const float* logits, const RowChoice& choice,
                                           std::int32_t* expert_ids, float* expert_weights,
                                           bool stores = true) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const LaneChoice mine = experts <= FewOfLane::most ? choose(FewOfLane(logits, experts), top_k)
-                                                     : choose(ManyOfLane(logits, experts), top_k);
+  const int lane = static_cast<int>(threadIdx.x) % 32, experts = choice.experts, top_k = choice.top_k;
+  LaneChoice mine = experts <= FewOfLane::most ? choose(FewOfLane(logits, experts), top_k)
+                                               : choose(ManyOfLane(logits, experts), top_k);
+  if (choice.of_all) mine.sum = sum_of_all(logits, experts, mine.first);
   if (!stores || lane >= top_k) return;
   expert_ids[lane] = mine.expert;
   expert_weights[lane] = mine.power / mine.sum;

@@ -25,8 +25,8 @@ __global__ void __launch_bounds__(route_warps * 32)
     return;
   }
   const std::size_t chosen = static_cast<std::size_t>(row) * static_cast<std::size_t>(top_k);
-  route_row(args.logits + static_cast<std::size_t>(row) * static_cast<std::size_t>(experts), experts, top_k,
-            args.expert_ids + chosen, args.expert_weights + chosen);
+  route_row(args.logits + static_cast<std::size_t>(row) * static_cast<std::size_t>(experts),
+            {experts, top_k, args.of_all}, args.expert_ids + chosen, args.expert_weights + chosen);
 }
 
 }  // namespace

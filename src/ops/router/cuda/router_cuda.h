@@ -1,5 +1,8 @@
 // route_top_k (ops/router/router.h) on a GPU: the k largest logits of a row, a tie going to the lower index,
-// and a softmax over those alone, added in descending order. A NaN ranks below everything.
+// and a softmax over those alone, added in descending order, or over all: lane i of 32 adds experts i, i +
+// 32,
+// ... in order, then lanes are added as a butterfly (16, 8, 4, 2, 1 apart). A softmax over all whose chosen
+// weights are made to sum to 1 is one over the chosen. A NaN ranks below everything.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,7 +20,9 @@ struct RouteTopKCudaArgs {
   // One number; rows from it on choose no expert (-1): they fill a launch of fixed size up. Null: all count.
   const std::int32_t* row_limit = nullptr;
   int experts = 0;
-  int top_k = 0;                       // 1..32, at most experts
+  int top_k = 0;  // 1..32, at most experts
+  // Weights are those of a softmax over all experts, not made to sum to 1 over the chosen.
+  bool of_all = false;
   std::int32_t* expert_ids = nullptr;  // [rows, top_k]
   float* expert_weights = nullptr;     // [rows, top_k]
 };

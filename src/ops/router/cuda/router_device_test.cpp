@@ -21,7 +21,8 @@ struct Routes {
   std::vector<float> weights;
 };
 
-Routes on_gpu(const std::vector<float>& logits, int rows, int experts, int top_k, int row_limit = -1) {
+Routes on_gpu(const std::vector<float>& logits, int rows, int experts, int top_k, int row_limit = -1,
+              bool of_all = false) {
   Routes routes;
   routes.ids.resize(static_cast<std::size_t>(rows * top_k), -1);
   routes.weights.resize(static_cast<std::size_t>(rows * top_k), NAN);
@@ -32,6 +33,7 @@ Routes on_gpu(const std::vector<float>& logits, int rows, int experts, int top_k
                                           .row_limit = row_limit < 0 ? nullptr : limit.as<std::int32_t>(),
                                           .experts = experts,
                                           .top_k = top_k,
+                                          .of_all = of_all,
                                           .expert_ids = ids.as<std::int32_t>(),
                                           .expert_weights = weights.as<float>()},
                                          nullptr);
@@ -50,17 +52,22 @@ TEST_F(RouteTopKOnTheGpu, ChoosesAsTheCpuDoes) {
     std::vector<float> logits = random_floats(random, static_cast<std::size_t>(rows * experts));
     // Many ties, of both zeros too: the lower index wins.
     for (float& logit : logits) logit = std::round(logit * 4) / 4;
-    const Routes found = on_gpu(logits, rows, experts, top_k);
-    Routes expected = found;
-    route_top_k(context, {.logits = logits.data(),
-                          .rows = rows,
-                          .experts = experts,
-                          .top_k = top_k,
-                          .expert_ids = expected.ids.data(),
-                          .expert_weights = expected.weights.data()});
-    EXPECT_EQ(found.ids, expected.ids) << rows << " x " << experts << ", top " << top_k;
-    for (std::size_t i = 0; i < found.weights.size(); ++i)
-      EXPECT_NEAR(found.weights[i], expected.weights[i], 2e-6);
+    for (const RouterRule& rule : {RouterRule{}, RouterRule{.kind = RouterKind::softmax_of_all},
+                                   RouterRule{.kind = RouterKind::softmax_of_all, .renormalise = true}}) {
+      const bool of_all = rule.kind == RouterKind::softmax_of_all && !rule.renormalise;
+      const Routes found = on_gpu(logits, rows, experts, top_k, -1, of_all);
+      Routes expected = found;
+      route_top_k(context, {.logits = logits.data(),
+                            .rows = rows,
+                            .experts = experts,
+                            .top_k = top_k,
+                            .expert_ids = expected.ids.data(),
+                            .expert_weights = expected.weights.data(),
+                            .rule = rule});
+      EXPECT_EQ(found.ids, expected.ids) << rows << " x " << experts << ", top " << top_k;
+      for (std::size_t i = 0; i < found.weights.size(); ++i)
+        EXPECT_NEAR(found.weights[i], expected.weights[i], 2e-6);
+    }
   }
 }
 

@@ -1,0 +1,183 @@
+#include "models/cuda/attention_block.h"
+
+#include <bit>
+#include <cmath>
+#include <string>
+
+#include "models/rope_frequencies.h"
+#include "ops/cuda/absent.h"
+#include "ops/linear/cuda/norm_linear_cuda.h"
+#include "ops/rope/cuda/rope_cuda.h"
+#include "ops/rope/cuda/turn_heads_cuda.h"
+
+namespace nibble {
+namespace {
+
+std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
+
+bool products_turn(const ModelConfig& config) {
+  return config.head_dim == kv_head_dim && !config.query_key_norm;
+}
+
+}  // namespace
+
+int cuda_heads(const ModelConfig& config) {
+  const std::int64_t group = config.num_attention_heads / config.num_key_value_heads;
+  return static_cast<int>(config.num_key_value_heads) *
+         static_cast<int>(std::bit_ceil(static_cast<unsigned>(group)));
+}
+
+AttentionBlockWeights lay_out_attention_weights(const ModelConfig& config, std::int64_t layer,
+                                                DeviceArena& arena) {
+  const std::int64_t hidden = config.hidden_size, q_width = cuda_heads(config) * config.head_dim;
+  const std::int64_t qkv_width = q_width + 2 * config.num_key_value_heads * config.head_dim;
+  AttentionBlockWeights weights;
+  weights.norm = arena.take<Bf16>(size(hidden));
+  weights.qkv = lay_out_tiles(arena, qkv_width, hidden);
+  weights.wo = lay_out_tiles(arena, hidden, q_width);
+  if (config.attention_bias) {
+    weights.qkv_bias = arena.take<Bf16>(size(qkv_width));
+    weights.wo_bias = arena.take<Bf16>(size(hidden));
+  }
+  if (config.query_key_norm) {
+    weights.q_norm = arena.take<Bf16>(size(config.head_dim));
+    weights.k_norm = arena.take<Bf16>(size(config.head_dim));
+  }
+  if (config.attention_sinks) weights.sinks = arena.take<float>(size(cuda_heads(config)));
+  weights.window = static_cast<int>(config.layers[size(layer)].window);
+  return weights;
+}
+
+Status check_attention_block(const ModelConfig& config) {
+  if (config.head_dim > 256 || !attention_takes_heads_of(static_cast<int>(config.head_dim))) {
+    return invalid_argument("its heads have " + std::to_string(config.head_dim) +
+                            " dimensions, and the kernels take 64 or 128");
+  }
+  const std::int64_t group = config.num_attention_heads / config.num_key_value_heads;
+  if (group > attention_tile) {
+    return invalid_argument("it has " + std::to_string(group) +
+                            " query heads for a head of keys, and the kernels take up to " +
+                            std::to_string(attention_tile));
+  }
+  return {};
+}
+
+AttentionBlock::AttentionBlock(const ModelConfig& config, const CudaForwardLimits& limits,
+                               const DecoderStream& stream, DeviceArena& arena)
+    : stream_(stream),
+      heads_(cuda_heads(config)),
+      kv_heads_(static_cast<int>(config.num_key_value_heads)),
+      head_dim_(static_cast<int>(config.head_dim)),
+      turns_in_product_(products_turn(config)),
+      concentration_(rope_frequencies(config).concentration) {
+  const std::size_t rows = size(limits.rows), half = size(head_dim_ / 2);
+  cos_ = arena.take<float>(rows * half);
+  sin_ = arena.take<float>(rows * half);
+  qkv_ = turns_in_product_ ? nullptr : arena.take<float>(rows * size((heads_ + 2 * kv_heads_) * head_dim_));
+  q_ = arena.take<Bf16>(rows * size(heads_ * head_dim_));
+  attended_ = arena.take<std::uint8_t>(DenseShape{0, heads_ * head_dim_}.token_bytes(limits.rows));
+  workspace_.partials =
+      arena.take<float>(attention_partials(CudaModel::attention_splits_room, kv_heads_, head_dim_));
+  workspace_.stuck = limits.stuck;
+}
+
+void AttentionBlock::clear_room(cudaStream_t stream) const {
+  make_absent(workspace_.partials, attention_partials(CudaModel::attention_splits_room, kv_heads_, head_dim_),
+              stream);
+}
+
+void AttentionBlock::turn(const CudaForwardInput& input, const float* inv_freq, cudaStream_t stream) const {
+  rope_angles_cuda({.inv_freq = inv_freq,
+                    .concentration = concentration_,
+                    .positions = input.positions,
+                    .rows = input.rows,
+                    .half = head_dim_ / 2,
+                    .cos = cos_,
+                    .sin = sin_},
+                   stream);
+}
+
+Status AttentionBlock::project(const AttentionBlockWeights& weights, const Cache& cache,
+                               const PendingSum& pending, const CudaForwardInput& input, int beside,
+                               cudaStream_t stream) const {
+  const AddRmsNormCudaArgs of_norm = stream_.norm(weights.norm, pending, nullptr, input.rows);
+  const bool in_one = norm_linear_takes(of_norm, weights.qkv.shape);
+  if (!in_one) NIBBLE_RETURN_IF_ERROR(add_rms_norm_cuda(of_norm, stream));
+  const TokenTiles x{stream_.normed_tiles, input.rows};
+  if (turns_in_product_) {
+    const QkvCudaArgs qkv{.x = x,
+                          .weight = weights.qkv,
+                          .bias = weights.qkv_bias,
+                          .heads = heads_,
+                          .cos = cos_,
+                          .sin = sin_,
+                          .kv_slots = input.kv_slots[cache.group],
+                          .q = q_,
+                          .cache = cache.layer,
+                          .workspace = stream_.linear,
+                          .beside = beside};
+    return in_one ? norm_qkv_cuda(of_norm, qkv, stream) : qkv_cuda(qkv, stream);
+  }
+  const LinearCudaArgs product{.x = x,
+                               .weight = weights.qkv,
+                               .bias = weights.qkv_bias,
+                               .y = qkv_,
+                               .y_stride = weights.qkv.shape.rows,
+                               .workspace = stream_.linear,
+                               .beside = beside};
+  NIBBLE_RETURN_IF_ERROR(in_one ? norm_linear_cuda(of_norm, product, stream) : linear_cuda(product, stream));
+  return turn_heads_cuda({.qkv = qkv_,
+                          .rows = input.rows,
+                          .heads = heads_,
+                          .q_norm = weights.q_norm,
+                          .k_norm = weights.k_norm,
+                          .eps = stream_.eps,
+                          .cos = cos_,
+                          .sin = sin_,
+                          .kv_slots = input.kv_slots[cache.group],
+                          .q = q_,
+                          .cache = cache.layer},
+                         stream);
+}
+
+Status AttentionBlock::run(const AttentionBlockWeights& weights, const Cache& cache,
+                           const PendingSum& pending, const CudaForwardInput& input,
+                           cudaStream_t stream) const {
+  AttentionCudaArgs args{.q = q_,
+                         .heads = heads_,
+                         .sequences = input.sequence_rows[cache.group],
+                         .sequence_count = input.sequences,
+                         .page_table = input.page_table,
+                         .page_size = cache.page_size,
+                         .cache = cache.layer,
+                         .window = weights.window,
+                         .sinks = weights.sinks,
+                         .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_)),
+                         .out = attended_,
+                         .rows = input.one_row_each ? AttentionRows::one : AttentionRows::both,
+                         .short_contexts = input.short_contexts,
+                         .max_splits = CudaModel::attention_splits_room,
+                         // Only this step's rows are new, and the kernel ahead writes those.
+                         .settled = true,
+                         .workspace = workspace_};
+  // Attention's blocks lie beside those of the products before and behind it.
+  const int beside = attention_shared_bytes(args);
+  NIBBLE_RETURN_IF_ERROR(project(weights, cache, pending, input, beside, stream));
+  int begin = 0;
+  for (const int end : input.attention_runs) {
+    args.sequences = input.sequence_rows[cache.group] + begin;
+    args.sequence_count = end - begin;
+    NIBBLE_RETURN_IF_ERROR(attention_cuda(args, stream));
+    begin = end;
+  }
+  return linear_cuda({.x = {attended_, input.rows},
+                      .weight = weights.wo,
+                      .bias = weights.wo_bias,
+                      .y = stream_.delta,
+                      .y_stride = stream_.hidden,
+                      .workspace = stream_.linear,
+                      .beside = beside},
+                     stream);
+}
+
+}  // namespace nibble

@@ -1,0 +1,71 @@
+// Attention of a decoder on one GPU: grouped heads of 64 or 128 dimensions, with or without norms of q and k,
+// biases, sinks and a window.
+//
+// Heads of 64 that are not normed are rotated and put into the cache where their product ends (qkv_cuda).
+// Others take a kernel more behind a plain product (turn_heads_cuda).
+#pragma once
+
+#include "models/cuda/decoder_stream.h"
+
+namespace nibble {
+
+// All pointers are to device memory, and null for what the model is without.
+struct AttentionBlockWeights {
+  Bf16* norm = nullptr;      // [hidden]
+  DenseTiles qkv;            // [(cuda_heads + 2 kv_heads) * head_dim, hidden]
+  Bf16* qkv_bias = nullptr;  // one a row of qkv
+  Bf16* q_norm = nullptr;    // [head_dim]
+  Bf16* k_norm = nullptr;    // [head_dim]
+  DenseTiles wo;             // [hidden, cuda_heads * head_dim]
+  Bf16* wo_bias = nullptr;   // [hidden]
+  float* sinks = nullptr;    // [cuda_heads]
+  int window = 0;            // 0: full attention
+};
+
+// Query heads as the kernels take them, a power of two for each head of keys: heads that fill a group up have
+// weights of zero on both sides.
+int cuda_heads(const ModelConfig& config);
+
+AttentionBlockWeights lay_out_attention_weights(const ModelConfig& config, std::int64_t layer,
+                                                DeviceArena& arena);
+
+// What kernels lack of a model's attention.
+Status check_attention_block(const ModelConfig& config);
+
+class AttentionBlock {
+ public:
+  // The cache of one layer, and the group that its pages are of.
+  struct Cache {
+    KvCudaLayer layer;
+    int group = 0;
+    int page_size = 0;
+  };
+
+  // Takes its room. Without memory it only counts.
+  AttentionBlock(const ModelConfig& config, const CudaForwardLimits& limits, const DecoderStream& stream,
+                 DeviceArena& arena);
+  void clear_room(cudaStream_t stream) const;
+
+  // Once a step: the angles that all layers turn by. inv_freq: [head_dim / 2]
+  void turn(const CudaForwardInput& input, const float* inv_freq, cudaStream_t stream) const;
+  // residual = pending's; its norm -> delta
+  Status run(const AttentionBlockWeights& weights, const Cache& cache, const PendingSum& pending,
+             const CudaForwardInput& input, cudaStream_t stream) const;
+
+ private:
+  // Norm and product of a row of queries, keys and values.
+  Status project(const AttentionBlockWeights& weights, const Cache& cache, const PendingSum& pending,
+                 const CudaForwardInput& input, int beside, cudaStream_t stream) const;
+
+  DecoderStream stream_;
+  int heads_, kv_heads_, head_dim_;
+  bool turns_in_product_;
+  float concentration_;
+  float *cos_, *sin_;       // [rows, head_dim / 2]
+  float* qkv_;              // [rows, (heads + 2 kv_heads) * head_dim]; null where products turn
+  Bf16* q_;                 // [rows, heads, head_dim]
+  std::uint8_t* attended_;  // token tiles of heads * head_dim columns
+  AttentionCudaWorkspace workspace_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,29 @@
+#include "models/cuda/decoder_cuda.h"
+
+namespace nibble {
+namespace {
+
+struct CudaModelLoader {
+  std::string_view architecture;
+  Result<std::unique_ptr<CudaModel>> (*load)(const ModelConfig&, const CudaForwardLimits&, WeightFeed&,
+                                             cudaStream_t);
+};
+
+// plan/rules.cpp has the same names for plans without a GPU.
+constexpr CudaModelLoader loaders[] = {
+    {"GptOssForCausalLM", load_decoder_cuda},
+    {"Qwen3MoeForCausalLM", load_decoder_cuda},
+};
+
+}  // namespace
+
+Result<std::unique_ptr<CudaModel>> load_cuda_model(const ModelConfig& config, const CudaForwardLimits& limits,
+                                                   WeightFeed& feed, cudaStream_t stream) {
+  for (const CudaModelLoader& loader : loaders) {
+    if (loader.architecture == config.architecture) return loader.load(config, limits, feed, stream);
+  }
+  return invalid_argument("no GPU kernels are built for the architecture " + config.architecture +
+                          "; give --device cpu");
+}
+
+}  // namespace nibble

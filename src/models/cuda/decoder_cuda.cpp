@@ -1,0 +1,139 @@
+#include "models/cuda/decoder_cuda.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "checkpoint/architecture.h"
+#include "ops/cuda/launch.cuh"
+#include "ops/embedding/cuda/embedding_cuda.h"
+#include "tensor/device_buffer.h"
+
+namespace nibble {
+namespace {
+
+class DecoderCuda final : public CudaModel {
+ public:
+  struct Memory {
+    DeviceBuffer weights, room;
+  };
+
+  DecoderCuda(ModelConfig config, CudaForwardLimits limits, Memory memory, DecoderCudaWeights weights,
+              const DecoderCudaBlocks& blocks)
+      : config_(std::move(config)),
+        limits_(limits),
+        memory_(std::move(memory)),
+        weights_(std::move(weights)),
+        blocks_(blocks) {}
+
+  const ModelConfig& config() const override { return config_; }
+  std::size_t weight_bytes() const override { return memory_.weights.size(); }
+  std::size_t workspace_bytes() const override { return memory_.room.size(); }
+  CudaHeads heads() const override {
+    return {.a_key_head = cuda_heads(config_) / static_cast<int>(config_.num_key_value_heads),
+            .dim = static_cast<int>(config_.head_dim)};
+  }
+
+  void use_cache(std::span<const KvCudaLayer> layers, std::span<const int> groups, int page_size) override {
+    NIBBLE_CHECK(layers.size() == weights_.layers.size() && groups.size() == layers.size());
+    caches_.clear();
+    for (std::size_t i = 0; i < layers.size(); ++i)
+      caches_.push_back({.layer = layers[i], .group = groups[i], .page_size = page_size});
+  }
+
+  Status forward(const CudaForwardInput& input, float* logits, cudaStream_t stream) override {
+    NIBBLE_CHECK(input.rows <= limits_.rows && input.logit_rows <= limits_.logit_rows &&
+                 input.sequences <= limits_.sequences);
+    NIBBLE_RETURN_IF_ERROR(embedding_cuda({.table = weights_.embedding,
+                                           .ids = input.tokens,
+                                           .chosen = input.chosen,
+                                           .rows = input.rows,
+                                           .hidden = blocks_.stream.hidden,
+                                           .out = blocks_.stream.residual},
+                                          stream));
+    blocks_.attention.turn(input, weights_.inv_freq, stream);
+    PendingSum pending{.residual = blocks_.stream.residual};
+    for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
+      const DecoderCudaLayer& layer = weights_.layers[i];
+      NIBBLE_RETURN_IF_ERROR(blocks_.attention.run(layer.attention, caches_[i], pending, input, stream));
+      NIBBLE_ASSIGN(pending, blocks_.experts.run(layer.experts, input, stream));
+    }
+    return blocks_.head.run(weights_.head, pending, input, logits, stream);
+  }
+
+ private:
+  ModelConfig config_;
+  CudaForwardLimits limits_;
+  Memory memory_;
+  DecoderCudaWeights weights_;
+  DecoderCudaBlocks blocks_;
+  std::vector<AttentionBlock::Cache> caches_;  // [layers]
+};
+
+Status refused(const std::string& what) {
+  return invalid_argument("this model cannot run on a GPU: " + what + "; give --device cpu");
+}
+
+bool is_expert_matrix(const Weight& weight) {
+  return weight.is_matrix() && weight.part == WeightPart::experts;
+}
+
+// A matrix in a format that no kernel multiplies.
+Status check_formats(const ModelConfig& config) {
+  Status status;
+  visit_weights(config, [&](const Weight& weight) {
+    if (!status.ok() || !weight.is_matrix()) return;
+    const bool of_expert = is_expert_matrix(weight);
+    const bool taken = of_expert ? placing_takes_experts(weight.format) : weight.format == TensorFormat::bf16;
+    if (taken) return;
+    status = refused((weight.own_experts > 0 ? weight.name_of(0) : weight.name) + " is in " +
+                     std::string(tensor_format_name(weight.format)) + ", and its kernels take " +
+                     (of_expert ? std::string("experts in mxfp4") : std::string("bf16")));
+  });
+  return status;
+}
+
+}  // namespace
+
+DecoderCudaBlocks::DecoderCudaBlocks(const ModelConfig& config, const CudaForwardLimits& limits,
+                                     int processors, DeviceArena& arena)
+    : stream(DecoderStream::lay_out(config, limits, processors, arena)),
+      attention(config, limits, stream, arena),
+      experts(config, limits, stream, arena),
+      head(limits, stream, arena) {}
+
+Status check_decoder_cuda(const ModelConfig& config) {
+  for (const auto& check : {check_attention_block, check_experts_block}) {
+    if (const Status status = check(config); !status.ok()) return refused(std::string(status.message()));
+  }
+  return check_formats(config);
+}
+
+Result<std::unique_ptr<CudaModel>> load_decoder_cuda(const ModelConfig& config,
+                                                     const CudaForwardLimits& limits, WeightFeed& feed,
+                                                     cudaStream_t stream) {
+  NIBBLE_RETURN_IF_ERROR(check_decoder_cuda(config));
+  const int processors = processors_of_device();
+  DeviceArena counted_weights, counted_room;
+  DecoderCudaWeights::lay_out(config, counted_weights);
+  const DecoderCudaBlocks counted(config, limits, processors, counted_room);
+  NIBBLE_ASSIGN(DeviceBuffer weight_memory, DeviceBuffer::allocate(counted_weights.used()));
+  NIBBLE_ASSIGN(DeviceBuffer room_memory, DeviceBuffer::allocate(counted_room.used()));
+  // Counters begin at 0, and what pads activations must be finite, as must heads that fill a group up.
+  room_memory.fill(0);
+  if (cuda_heads(config) != config.num_attention_heads) weight_memory.fill(0);
+  DeviceArena weight_arena(weight_memory.data()), room_arena(room_memory.data());
+  DecoderCudaWeights weights = DecoderCudaWeights::lay_out(config, weight_arena);
+  const DecoderCudaBlocks blocks(config, limits, processors, room_arena);
+  clear_linear_workspace(blocks.stream.linear, processors, std::max(limits.rows, limits.logit_rows), stream);
+  blocks.experts.clear_room(stream);
+  blocks.attention.clear_room(stream);
+  NIBBLE_ASSIGN(WeightPlacing placing, WeightPlacing::begin(feed, stream));
+  NIBBLE_RETURN_IF_ERROR(place_decoder_weights(config, weights, placing));
+  return std::unique_ptr<CudaModel>(std::make_unique<DecoderCuda>(
+      config, limits, DecoderCuda::Memory{std::move(weight_memory), std::move(room_memory)},
+      std::move(weights), blocks));
+}
+
+}  // namespace nibble

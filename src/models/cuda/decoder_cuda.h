@@ -1,0 +1,51 @@
+// A decoder of pre-norm layers, each attention and a mixture of experts, on one GPU: models/decoder.h's twin,
+// from the same description. Its blocks (attention, experts, head) have weights and room of their own.
+#pragma once
+
+#include <vector>
+
+#include "models/cuda/attention_block.h"
+#include "models/cuda/experts_block.h"
+#include "models/cuda/head_block.h"
+#include "models/cuda/weight_placing.h"
+
+namespace nibble {
+
+struct DecoderCudaLayer {
+  AttentionBlockWeights attention;
+  ExpertsBlockWeights experts;
+};
+
+// All pointers are to device memory.
+struct DecoderCudaWeights {
+  Bf16* embedding = nullptr;  // [vocab, hidden]
+  std::vector<DecoderCudaLayer> layers;
+  HeadBlockWeights head;
+  float* inv_freq = nullptr;  // [head_dim / 2]
+
+  // Where everything lies; an arena without memory says how much that is.
+  static DecoderCudaWeights lay_out(const ModelConfig& config, DeviceArena& arena);
+};
+
+// What a forward writes, by blocks; laid out by making them.
+struct DecoderCudaBlocks {
+  DecoderStream stream;
+  AttentionBlock attention;
+  ExpertsBlock experts;
+  HeadBlock head;
+
+  DecoderCudaBlocks(const ModelConfig& config, const CudaForwardLimits& limits, int processors,
+                    DeviceArena& arena);
+};
+
+// Fills what was laid out, each weight by its role.
+Status place_decoder_weights(const ModelConfig& config, DecoderCudaWeights& weights, WeightPlacing& placing);
+
+// What the kernels cannot compute of a model; refused before memory is taken.
+Status check_decoder_cuda(const ModelConfig& config);
+
+Result<std::unique_ptr<CudaModel>> load_decoder_cuda(const ModelConfig& config,
+                                                     const CudaForwardLimits& limits, WeightFeed& feed,
+                                                     cudaStream_t stream);
+
+}  // namespace nibble

@@ -1,0 +1,186 @@
+#include <optional>
+#include <string>
+
+#include "base/check.h"
+#include "checkpoint/architecture.h"
+#include "models/cuda/decoder_cuda.h"
+#include "models/rope_frequencies.h"
+#include "tensor/cuda_check.h"
+
+namespace nibble {
+namespace {
+
+std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
+
+GatedUnit unit_of(const ModelConfig& config) {
+  return config.activation == ExpertActivation::clamped_swiglu
+             ? gpt_oss_unit(static_cast<float>(config.swiglu_limit))
+             : silu_unit;
+}
+
+Mxfp4Granules granules(DeviceArena& arena, std::int64_t experts, std::int64_t rows, std::int64_t cols) {
+  const Mxfp4GranuleShape shape{static_cast<int>(rows), static_cast<int>(cols)};
+  return {arena.take<std::uint8_t>(size(experts) * shape.bytes()), static_cast<int>(experts), shape};
+}
+
+// Takes weights as an architecture lists them to their places, and remembers the first thing that went wrong.
+class Placer {
+ public:
+  Placer(const ModelConfig& config, DecoderCudaWeights& weights, WeightPlacing& placing)
+      : config_(config), weights_(weights), placing_(placing) {
+    // Query heads of one head of keys, in the checkpoint and here.
+    const std::int64_t kv_heads = config.num_key_value_heads;
+    group_ = config.num_attention_heads / kv_heads;
+    wide_group_ = cuda_heads(config) / kv_heads;
+  }
+
+  void place(const Weight& weight) {
+    if (!status_.ok()) return;
+    status_ = weight.layer < 0 ? place_in_model(weight)
+                               : place_in_layer(weight, weights_.layers[size(weight.layer)]);
+  }
+  const Status& status() const { return status_; }
+
+ private:
+  Status place_in_model(const Weight& weight) {
+    const ExpectedTensor tensor = placed_tensor(weight);
+    switch (weight.role) {
+      case WeightRole::embedding:
+        NIBBLE_RETURN_IF_ERROR(placing_.plain(tensor, weights_.embedding));
+        if (!config_.tie_word_embeddings) return {};
+        return placing_.dense(tensor, weights_.head.lm_head);
+      case WeightRole::final_norm: return placing_.plain(tensor, weights_.head.norm);
+      case WeightRole::lm_head: return placing_.dense(tensor, weights_.head.lm_head);
+      default: NIBBLE_CHECK(false, weight.name);
+    }
+    return {};
+  }
+
+  Status place_in_layer(const Weight& weight, DecoderCudaLayer& layer) {
+    return weight.part == WeightPart::experts ? place_expert(weight, layer.experts)
+                                              : place_dense(weight, layer);
+  }
+
+  // q's heads, k's and v's lie one after the other in one matrix.
+  int key_row() const { return cuda_heads(config_) * static_cast<int>(config_.head_dim); }
+  int value_row() const {
+    return key_row() + static_cast<int>(config_.num_key_value_heads * config_.head_dim);
+  }
+
+  Status place_dense(const Weight& weight, DecoderCudaLayer& layer) {
+    AttentionBlockWeights& attention = layer.attention;
+    const std::int64_t part = group_ * config_.head_dim, apart = wide_group_ * config_.head_dim;
+    const ExpectedTensor tensor = placed_tensor(weight);
+    switch (weight.role) {
+      case WeightRole::mixer_norm: return placing_.plain(tensor, attention.norm);
+      case WeightRole::query: return placing_.spread_rows(tensor, part, apart, attention.qkv);
+      case WeightRole::key: return placing_.dense(tensor, attention.qkv, key_row());
+      case WeightRole::value: return placing_.dense(tensor, attention.qkv, value_row());
+      case WeightRole::query_bias: return placing_.spread(tensor, part, apart, attention.qkv_bias);
+      case WeightRole::key_bias: return placing_.plain(tensor, attention.qkv_bias + key_row());
+      case WeightRole::value_bias: return placing_.plain(tensor, attention.qkv_bias + value_row());
+      case WeightRole::query_norm: return placing_.plain(tensor, attention.q_norm);
+      case WeightRole::key_norm: return placing_.plain(tensor, attention.k_norm);
+      case WeightRole::sinks: return placing_.spread_floats(tensor, group_, wide_group_, attention.sinks);
+      case WeightRole::attention_output: return placing_.spread_columns(tensor, part, apart, attention.wo);
+      case WeightRole::attention_output_bias: return placing_.plain(tensor, attention.wo_bias);
+      case WeightRole::feed_forward_norm: return placing_.plain(tensor, layer.experts.norm);
+      case WeightRole::router: return placing_.dense(tensor, layer.experts.router);
+      case WeightRole::router_bias: return placing_.plain(tensor, layer.experts.router_bias);
+      default: NIBBLE_CHECK(false, weight.name);
+    }
+    return {};
+  }
+
+  Status place_expert(const Weight& weight, ExpertsBlockWeights& layer) {
+    auto& experts = std::get<MoeMxfp4CudaWeights>(layer.experts);
+    switch (weight.role) {
+      case WeightRole::expert_gate_up: return placing_.experts({weight}, experts.gate_up);
+      case WeightRole::expert_gate: gate_ = weight; return {};
+      case WeightRole::expert_up:
+        NIBBLE_CHECK(gate_ && gate_->layer == weight.layer, "a gate comes before its up");
+        return placing_.experts({*gate_, weight}, experts.gate_up);
+      case WeightRole::expert_down: return placing_.experts({weight}, experts.down);
+      case WeightRole::expert_gate_up_bias:
+        return placing_.plain(placed_tensor(weight), const_cast<Bf16*>(experts.gate_up_bias));
+      case WeightRole::expert_down_bias:
+        return placing_.plain(placed_tensor(weight), const_cast<Bf16*>(experts.down_bias));
+      default: NIBBLE_CHECK(false, weight.name);
+    }
+    return {};
+  }
+
+  // The one that holds a vector, or a matrix in bf16.
+  static ExpectedTensor placed_tensor(const Weight& weight) {
+    NIBBLE_CHECK(!weight.is_matrix() || weight.format == TensorFormat::bf16, weight.name);
+    ExpectedTensor found;
+    visit_stored(weight, weight.name, [&](ExpectedTensor tensor) { found = std::move(tensor); });
+    return found;
+  }
+
+  const ModelConfig& config_;
+  DecoderCudaWeights& weights_;
+  WeightPlacing& placing_;
+  std::int64_t group_ = 0, wide_group_ = 0;
+  std::optional<Weight> gate_;  // of the layer whose experts come
+  Status status_;
+};
+
+// What of a layer the list of weights names, besides attention's and matrices.
+struct Biases {
+  bool router = false, gate_up = false, down = false;
+};
+Biases biases_of(const ModelConfig& config) {
+  Biases biases;
+  visit_weights(config, [&](const Weight& weight) {
+    biases.router |= weight.role == WeightRole::router_bias;
+    biases.gate_up |= weight.role == WeightRole::expert_gate_up_bias;
+    biases.down |= weight.role == WeightRole::expert_down_bias;
+  });
+  return biases;
+}
+
+ExpertsBlockWeights lay_out_experts(const ModelConfig& config, const Biases& biases, DeviceArena& arena) {
+  const std::int64_t hidden = config.hidden_size, experts = config.num_local_experts,
+                     width = config.intermediate_size;
+  ExpertsBlockWeights weights;
+  weights.norm = arena.take<Bf16>(size(hidden));
+  weights.router = lay_out_tiles(arena, experts, hidden);
+  if (biases.router) weights.router_bias = arena.take<Bf16>(size(experts));
+  MoeMxfp4CudaWeights layer{.gate_up = granules(arena, experts, 2 * width, hidden),
+                            .down = granules(arena, experts, hidden, width),
+                            .unit = unit_of(config)};
+  if (biases.gate_up) layer.gate_up_bias = arena.take<Bf16>(size(experts * 2 * width));
+  if (biases.down) layer.down_bias = arena.take<Bf16>(size(experts * hidden));
+  weights.experts = layer;
+  return weights;
+}
+
+}  // namespace
+
+DecoderCudaWeights DecoderCudaWeights::lay_out(const ModelConfig& config, DeviceArena& arena) {
+  const std::int64_t hidden = config.hidden_size;
+  const Biases biases = biases_of(config);
+  DecoderCudaWeights weights;
+  weights.embedding = arena.take<Bf16>(size(config.vocab_size * hidden));
+  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    weights.layers.push_back({.attention = lay_out_attention_weights(config, layer, arena),
+                              .experts = lay_out_experts(config, biases, arena)});
+  }
+  weights.head.norm = arena.take<Bf16>(size(hidden));
+  weights.head.lm_head = lay_out_tiles(arena, config.vocab_size, hidden);
+  weights.inv_freq = arena.take<float>(size(config.head_dim / 2));
+  return weights;
+}
+
+Status place_decoder_weights(const ModelConfig& config, DecoderCudaWeights& weights, WeightPlacing& placing) {
+  Placer placer(config, weights, placing);
+  visit_weights(config, [&](const Weight& weight) { placer.place(weight); });
+  NIBBLE_RETURN_IF_ERROR(placer.status());
+  const RopeFrequencies rope = rope_frequencies(config);
+  cuda_check(cudaMemcpy(weights.inv_freq, rope.inv_freq.data(), rope.inv_freq.size() * sizeof(float),
+                        cudaMemcpyHostToDevice));
+  return placing.finish();
+}
+
+}  // namespace nibble

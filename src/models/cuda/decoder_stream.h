@@ -1,0 +1,43 @@
+// The residual stream of a decoder on one GPU: what passes from block to block.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "models/cuda/cuda_model.h"
+#include "ops/linear/cuda/linear_cuda.h"
+#include "ops/rms_norm/cuda/rms_norm_cuda.h"
+#include "tensor/device_arena.h"
+
+namespace nibble {
+
+// What a block leaves for the next norm: the residual, and what to add to it, one row a token or the products
+// of its experts.
+struct PendingSum {
+  const float* residual = nullptr;
+  const float* delta = nullptr;
+  ExpertParts experts;
+};
+
+// Pointers are to device memory.
+struct DecoderStream {
+  int hidden = 0;
+  float eps = 0;
+  float* residual = nullptr;             // [rows, hidden]
+  float* delta = nullptr;                // [rows, hidden]: what the last block adds to the residual
+  Bf16* normed = nullptr;                // [rows, padded()]
+  std::uint8_t* normed_tiles = nullptr;  // token tiles of hidden columns
+  LinearCudaWorkspace linear;
+
+  static DecoderStream lay_out(const ModelConfig& config, const CudaForwardLimits& limits, int processors,
+                               DeviceArena& arena);
+  // Columns of a row of `normed`.
+  int padded() const { return DenseShape{0, hidden}.padded_cols(); }
+  // residual = pending's; normed_tiles (and `plain`, if given) = norm(residual)
+  AddRmsNormCudaArgs norm(const Bf16* weight, const PendingSum& pending, Bf16* plain, int rows) const;
+};
+
+// Where a matrix lies, of as many rows and columns.
+DenseTiles lay_out_tiles(DeviceArena& arena, std::int64_t rows, std::int64_t cols);
+
+}  // namespace nibble

@@ -1,0 +1,139 @@
+#include "models/cuda/experts_block.h"
+
+#include <algorithm>
+#include <string>
+
+#include "ops/cuda/absent.h"
+#include "ops/router/cuda/router_cuda.h"
+
+namespace nibble {
+namespace {
+
+std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
+
+}  // namespace
+
+Status check_experts_block(const ModelConfig& config) {
+  if (config.hidden_size % mxfp4_block != 0 || config.intermediate_size % mxfp4_block != 0) {
+    return invalid_argument("its width of " + std::to_string(config.hidden_size) + " or its experts' of " +
+                            std::to_string(config.intermediate_size) + " is not a multiple of " +
+                            std::to_string(mxfp4_block));
+  }
+  if (config.num_local_experts > moe_many_most_experts) {
+    return invalid_argument("a layer has " + std::to_string(config.num_local_experts) +
+                            " experts, and the kernels take up to " + std::to_string(moe_many_most_experts));
+  }
+  if (config.num_experts_per_tok > moe_cuda_max_top_k) {
+    return invalid_argument("a token has " + std::to_string(config.num_experts_per_tok) +
+                            " experts, and the kernels take up to " + std::to_string(moe_cuda_max_top_k));
+  }
+  return {};
+}
+
+ExpertsBlock::ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& limits,
+                           const DecoderStream& stream, DeviceArena& arena)
+    : stream_(stream),
+      experts_(static_cast<int>(config.num_local_experts)),
+      top_k_(static_cast<int>(config.num_experts_per_tok)),
+      many_tokens_from_(limits.many_tokens_from),
+      of_all_(config.router_score == RouterScore::softmax_of_all && !config.router_renormalises) {
+  const Mxfp4GranuleShape up{2 * static_cast<int>(config.intermediate_size), stream.hidden},
+      down{stream.hidden, static_cast<int>(config.intermediate_size)};
+  const std::size_t rows = size(limits.rows), hidden = size(stream.hidden);
+  const int slots = limits.rows * top_k_, few_slots = moe_cuda_slots(limits.rows, top_k_);
+  const bool many = moe_takes_many(slots, experts_, limits.many_tokens_from);
+  few_residual_ = arena.take<float>(size(std::min(limits.rows, norm_router_max_rows)) * hidden);
+  router_.sums = arena.take<float>(norm_router_sums(experts_));
+  router_logits_ = arena.take<float>(rows * size(experts_));
+  expert_ids_ = arena.take<std::int32_t>(size(slots));
+  expert_weights_ = arena.take<float>(size(slots));
+  moe_.activations = arena.take<Bf16>(size(few_slots) * size(down.padded_cols()));
+  moe_.products = arena.take<float>(size(many ? slots : few_slots) * hidden);
+  moe_.arrived = arena.take<std::uint32_t>(1);
+  moe_.many = arena.take<std::uint8_t>(many ? moe_many_bytes(slots, experts_, up, down) : 0);
+  moe_.many_counters = arena.take<std::uint32_t>(many ? size(moe_many_counters(slots, experts_)) : 0);
+  router_.stuck = moe_.stuck = limits.stuck;
+}
+
+void ExpertsBlock::clear_room(cudaStream_t stream) const {
+  make_absent(router_.sums, norm_router_sums(experts_), stream);
+}
+
+Result<const float*> ExpertsBlock::route(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
+                                         cudaStream_t stream) const {
+  if (norm_router_takes(weights.router.shape, input.rows)) {
+    NIBBLE_RETURN_IF_ERROR(norm_router_cuda({.residual = stream_.residual,
+                                             .delta = stream_.delta,
+                                             .norm_weight = weights.norm,
+                                             .eps = stream_.eps,
+                                             .residual_out = few_residual_,
+                                             .norm = stream_.normed,
+                                             .norm_stride = stream_.padded(),
+                                             .router = weights.router,
+                                             .router_bias = weights.router_bias,
+                                             .rows = input.rows,
+                                             .row_limit = input.row_limit,
+                                             .top_k = top_k_,
+                                             .of_all = of_all_,
+                                             .expert_ids = expert_ids_,
+                                             .expert_weights = expert_weights_,
+                                             .workspace = router_},
+                                            stream));
+    return few_residual_;
+  }
+  const PendingSum pending{.residual = stream_.residual, .delta = stream_.delta};
+  NIBBLE_RETURN_IF_ERROR(
+      add_rms_norm_cuda(stream_.norm(weights.norm, pending, stream_.normed, input.rows), stream));
+  NIBBLE_RETURN_IF_ERROR(linear_cuda({.x = {stream_.normed_tiles, input.rows},
+                                      .weight = weights.router,
+                                      .bias = weights.router_bias,
+                                      .y = router_logits_,
+                                      .y_stride = experts_,
+                                      .workspace = stream_.linear},
+                                     stream));
+  NIBBLE_RETURN_IF_ERROR(route_top_k_cuda({.logits = router_logits_,
+                                           .rows = input.rows,
+                                           .row_limit = input.row_limit,
+                                           .experts = experts_,
+                                           .top_k = top_k_,
+                                           .of_all = of_all_,
+                                           .expert_ids = expert_ids_,
+                                           .expert_weights = expert_weights_},
+                                          stream));
+  return stream_.residual;
+}
+
+PendingSum ExpertsBlock::unadded(const float* residual, std::uint32_t* arrived) const {
+  return {.residual = residual,
+          .experts = {.products = moe_.products,
+                      .expert_ids = expert_ids_,
+                      .expert_weights = expert_weights_,
+                      .top_k = top_k_,
+                      .arrived = arrived}};
+}
+
+Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
+                                     cudaStream_t stream) const {
+  NIBBLE_ASSIGN(const float* const residual, route(weights, input, stream));
+  MoeCudaArgs args{.x = stream_.normed,
+                   .x_stride = stream_.padded(),
+                   .tokens = input.rows,
+                   .top_k = top_k_,
+                   .expert_ids = expert_ids_,
+                   .expert_weights = expert_weights_,
+                   .workspace = moe_};
+  const int slots = input.rows * top_k_;
+  if (moe_takes_many(slots, experts_, many_tokens_from_)) {
+    NIBBLE_RETURN_IF_ERROR(moe_many_cuda(weights.experts, args, stream));
+    return unadded(residual, nullptr);
+  }
+  if (slots <= moe_cuda_max_slots) {
+    NIBBLE_RETURN_IF_ERROR(moe_few_cuda(weights.experts, args, stream));
+    return unadded(residual, moe_.arrived);
+  }
+  args.out = stream_.delta;
+  NIBBLE_RETURN_IF_ERROR(moe_few_cuda(weights.experts, args, stream));
+  return PendingSum{.residual = residual, .delta = stream_.delta};
+}
+
+}  // namespace nibble

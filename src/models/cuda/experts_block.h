@@ -1,0 +1,50 @@
+// Router and experts of a decoder's layer on one GPU.
+#pragma once
+
+#include "models/cuda/decoder_stream.h"
+#include "ops/moe/cuda/moe_cuda.h"
+#include "ops/router/cuda/norm_router_cuda.h"
+
+namespace nibble {
+
+// All pointers are to device memory, and null for what the model is without.
+struct ExpertsBlockWeights {
+  Bf16* norm = nullptr;         // [hidden]
+  DenseTiles router;            // [experts, hidden]
+  Bf16* router_bias = nullptr;  // [experts]
+  MoeCudaWeights experts;
+};
+
+// What kernels lack of a model's experts.
+Status check_experts_block(const ModelConfig& config);
+
+class ExpertsBlock {
+ public:
+  // Takes its room. Without memory it only counts.
+  ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& limits, const DecoderStream& stream,
+               DeviceArena& arena);
+  void clear_room(cudaStream_t stream) const;
+
+  // residual + delta and its norm -> what the next norm adds to which residual.
+  Result<PendingSum> run(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
+                         cudaStream_t stream) const;
+
+ private:
+  // -> normed, expert_ids, expert_weights; returns where the new residual is.
+  Result<const float*> route(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
+                             cudaStream_t stream) const;
+  // The experts' products, for the next norm to add up.
+  PendingSum unadded(const float* residual, std::uint32_t* arrived) const;
+
+  DecoderStream stream_;
+  int experts_, top_k_, many_tokens_from_;
+  bool of_all_;               // as route_top_k_cuda's
+  float* few_residual_;       // [few rows, hidden]: between norm and router in one and the next norm
+  float* router_logits_;      // [rows, experts]
+  std::int32_t* expert_ids_;  // [rows, top_k]
+  float* expert_weights_;     // [rows, top_k]
+  NormRouterCudaWorkspace router_;
+  MoeCudaWorkspace moe_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,129 @@
+// A warp a head of a row. Bytes: 4 in and 2 out a value; in decode latency is all that counts.
+#include <cuda_bf16.h>
+
+#include <string>
+
+#include "ops/cuda/launch.cuh"
+#include "ops/ptx/grid.cuh"
+#include "ops/ptx/tensor_core.cuh"
+#include "ops/rope/cuda/turn_heads_cuda.h"
+
+namespace nibble {
+namespace {
+
+constexpr int turn_warps = 4;
+
+// A lane's values of a head: dimension lane + 32 i is value i.
+template <int dims>
+struct HeadValues {
+  static constexpr int count = dims / 32;
+  float x[count];
+
+  __device__ __forceinline__ void norm(const Bf16* weight, float eps, int lane) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < count; ++i) sum = __fadd_rn(sum, __fmul_rn(x[i], x[i]));
+#pragma unroll
+    for (int apart = 16; apart > 0; apart /= 2)
+      sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, apart));
+    const float scale = 1.0f / sqrtf(sum / static_cast<float>(dims) + eps);
+#pragma unroll
+    for (int i = 0; i < count; ++i)
+      x[i] = __fmul_rn(__fmul_rn(x[i], scale), weight[lane + 32 * i].to_float());
+  }
+  __device__ __forceinline__ void turn(const float* cos, const float* sin, int lane) {
+#pragma unroll
+    for (int i = 0; i < count / 2; ++i) {
+      const float first = x[i], second = x[i + count / 2], c = cos[lane + 32 * i], s = sin[lane + 32 * i];
+      x[i] = __fsub_rn(__fmul_rn(first, c), __fmul_rn(second, s));
+      x[i + count / 2] = __fadd_rn(__fmul_rn(second, c), __fmul_rn(first, s));
+    }
+  }
+};
+
+__device__ __forceinline__ void store(Bf16* at, float value) {
+  *reinterpret_cast<__nv_bfloat16*>(at) = __float2bfloat16_rn(value);
+}
+__device__ __forceinline__ void store(E4m3* at, float value) {
+  *reinterpret_cast<std::uint8_t*>(at) = ptx::e4m3_of(value);
+}
+
+template <class Kv, int dims>
+__device__ __forceinline__ void keep(const HeadValues<dims>& head, const KvCudaLayer& cache, int kv_head,
+                                     bool value, int slot, int lane) {
+  using Element = typename Kv::Element;
+  const std::size_t chunk =
+      static_cast<std::size_t>(kv_head) * static_cast<std::size_t>(cache.slots / kv_chunk_slots) +
+      static_cast<std::size_t>(slot / kv_chunk_slots);
+  Element* const to =
+      static_cast<Element*>(value ? cache.values : cache.keys) + chunk * (kv_chunk_slots * dims);
+  const int in_chunk = slot % kv_chunk_slots;
+#pragma unroll
+  for (int i = 0; i < head.count; ++i) {
+    const int dimension = lane + 32 * i;
+    store(to + (value ? Kv::value_at(in_chunk, dimension) : Kv::key_at(in_chunk, dimension, dims)),
+          head.x[i]);
+  }
+}
+
+template <class Kv, int dims>
+__global__ void __launch_bounds__(turn_warps * 32)
+    turn_heads(const __grid_constant__ TurnHeadsCudaArgs args) {
+  ptx::grid_launch_dependents();
+  const int heads = args.heads + 2 * args.cache.kv_heads, lane = static_cast<int>(threadIdx.x) % 32;
+  const int at = static_cast<int>(blockIdx.x) * turn_warps + static_cast<int>(threadIdx.x) / 32;
+  const int row = at / heads, head = at - row * heads;
+  ptx::grid_dependency_wait();
+  if (row >= args.rows) return;
+  const bool of_queries = head < args.heads, of_values = head >= args.heads + args.cache.kv_heads;
+  HeadValues<dims> values;
+  const float* const from = args.qkv + static_cast<std::size_t>(at) * dims + lane;
+#pragma unroll
+  for (int i = 0; i < values.count; ++i) values.x[i] = from[32 * i];
+  if (!of_values) {
+    const Bf16* const weight = of_queries ? args.q_norm : args.k_norm;
+    if (weight != nullptr) values.norm(weight, args.eps, lane);
+    const std::size_t angles = static_cast<std::size_t>(row) * (dims / 2);
+    values.turn(args.cos + angles, args.sin + angles, lane);
+  }
+  if (of_queries) {
+    Bf16* const to = args.q + (static_cast<std::size_t>(row) * static_cast<std::size_t>(args.heads) +
+                               static_cast<std::size_t>(head)) *
+                                  dims;
+#pragma unroll
+    for (int i = 0; i < values.count; ++i) store(to + lane + 32 * i, values.x[i]);
+    return;
+  }
+  const int slot = args.kv_slots[row];
+  if (slot < 0) return;
+  const int kv_head = head - args.heads - (of_values ? args.cache.kv_heads : 0);
+  keep<Kv>(values, args.cache, kv_head, of_values, slot, lane);
+}
+
+template <class Kv>
+auto kernel_of(int head_dim) {
+  return head_dim == 64 ? turn_heads<Kv, 64> : turn_heads<Kv, 128>;
+}
+
+}  // namespace
+
+Status turn_heads_cuda(const TurnHeadsCudaArgs& args, cudaStream_t stream) {
+  const KvCudaLayer& cache = args.cache;
+  if (cache.head_dim != 64 && cache.head_dim != 128)
+    return invalid_argument("heads of 64 or 128 dimensions are turned, not of " +
+                            std::to_string(cache.head_dim));
+  if (cache.slots % kv_chunk_slots != 0) return invalid_argument("a cache's slots come in chunks of 64");
+  if (args.rows == 0) return {};
+  const int heads = args.rows * (args.heads + 2 * cache.kv_heads);
+  launch_kernel(
+      {.blocks = dim3(static_cast<unsigned>((heads + turn_warps - 1) / turn_warps)),
+       .threads = turn_warps * 32,
+       .stream = stream,
+       .overlaps = true,
+       .share = share_of(args.rows)},
+      cache.dtype == KvE4m3::dtype ? kernel_of<KvE4m3>(cache.head_dim) : kernel_of<KvBf16>(cache.head_dim),
+      args);
+  return {};
+}
+
+}  // namespace nibble

@@ -1,0 +1,39 @@
+// For heads of which a tile of the product for q, k and v is no whole one, or whose q and k are normed: what
+// qkv_cuda does at its end, as a kernel of its own behind a plain product. It is apart because a head of 128
+// lies in two tiles of the product, which two blocks may have.
+//
+// Heads of q and k are normed if there are weights, then rotated (ops/rope/rope.h); q is rounded to bfloat16
+// in rows, k and v into their places in the cache.
+//
+// Order. Of a head's squares lane i of 32 adds dimensions i, i + 32, ... in order, then lanes are added as a
+// butterfly (16, 8, 4, 2, 1 apart); x * (1 / sqrt(sum / head_dim + eps)) * weight, one rounding a step.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "formats/bf16.h"
+#include "ops/attention/cuda/kv_cuda.h"
+
+namespace nibble {
+
+// All pointers are to device memory.
+struct TurnHeadsCudaArgs {
+  const float* qkv = nullptr;  // [rows, (heads + 2 kv_heads) * head_dim]: q's heads, k's, v's
+  int rows = 0;
+  int heads = 0;
+  const Bf16* q_norm = nullptr;  // [head_dim]; null: not normed
+  const Bf16* k_norm = nullptr;  // [head_dim]; null: not normed
+  float eps = 0;
+  const float* cos = nullptr;              // [rows, head_dim / 2]
+  const float* sin = nullptr;              // [rows, head_dim / 2]
+  const std::int32_t* kv_slots = nullptr;  // [rows]: where each row's key goes; -1: nowhere
+  Bf16* q = nullptr;                       // [rows, heads, head_dim]
+  KvCudaLayer cache;                       // of heads of 64 or 128
+};
+
+Status turn_heads_cuda(const TurnHeadsCudaArgs& args, cudaStream_t stream);
+
+}  // namespace nibble

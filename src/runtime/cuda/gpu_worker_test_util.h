@@ -1,0 +1,234 @@
+// What the tests of a GPU's worker share: workers on a checkpoint, sequences on their way through one, and
+// what they must have in common.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "models/model.h"
+#include "ops/cuda/device_test_util.h"
+#include "runtime/cpu_worker.h"
+#include "runtime/cuda/gpu_worker.h"
+#include "runtime/cuda/weight_upload.h"
+
+namespace nibble {
+
+inline const std::filesystem::path root = NIBBLE_SOURCE_DIR;
+inline const std::filesystem::path example = root / "tests/data/parity/example";
+inline constexpr int page_size = 64;
+
+struct Size {
+  int rows, sequences, positions, pages;
+};
+inline constexpr Size small_size{160, 12, 512, 24};
+
+inline WorkerLimits limits_of(const ModelConfig& config, bool graphs, const Size& size = small_size,
+                              DType kv_dtype = DType::bf16) {
+  return {.threads = 1,
+          .max_rows = size.rows,
+          .max_logit_rows = size.rows,
+          .max_sequences = size.sequences,
+          .max_positions = size.positions,
+          .activations = InputValues::bf16,
+          .kv_dtype = kv_dtype,
+          .page_size = page_size,
+          .page_counts = {size.pages, page_window(config) > 0 ? size.pages : 0},
+          .dots = choose_dot_kernels("auto").value().kernels,
+          .attention = choose_attention_kernels("auto").value().kernels,
+          .graphs = graphs};
+}
+
+inline ModelConfig example_config() { return read_model_config(example).value(); }
+
+template <class T>
+T must(Result<T> result) {
+  NIBBLE_CHECK(result.ok(), result.ok() ? "" : result.status().message());
+  return std::move(result).value();
+}
+
+inline std::unique_ptr<Worker> gpu_worker(bool graphs, const std::filesystem::path& folder = example,
+                                          DType kv_dtype = DType::bf16) {
+  const ModelConfig config = must(read_model_config(folder));
+  const WeightSource source = must(WeightSource::open(folder));
+  ThreadPool threads(2);
+  WeightUpload upload = must(WeightUpload::begin(source, threads));
+  return must(GpuWorker::start(config, upload, limits_of(config, graphs, small_size, kv_dtype)));
+}
+
+inline std::unique_ptr<Worker> cpu_worker(const std::filesystem::path& folder = example,
+                                          DType kv_dtype = DType::bf16) {
+  const ModelConfig config = must(read_model_config(folder));
+  std::unique_ptr<Model> model = must(bind_model(config, must(WeightSource::open(folder))));
+  return must(CpuWorker::start(std::move(model), limits_of(config, false, small_size, kv_dtype), {}));
+}
+
+inline std::vector<TokenId> random_prompt(unsigned seed, std::size_t length, unsigned vocabulary = 448) {
+  std::mt19937 random(seed);
+  std::vector<TokenId> prompt(length);
+  for (TokenId& id : prompt) id = static_cast<TokenId>(random() % vocabulary);
+  return prompt;
+}
+
+// What a sequence gave: the log-probability of each token of its prompt, then its answer's.
+struct Heard {
+  std::vector<float> prompt_logprobs;
+  std::vector<TokenId> tokens;
+  std::vector<float> logprobs;
+  std::vector<TokenLogprob> top;
+  bool operator==(const Heard& other) const {
+    return prompt_logprobs == other.prompt_logprobs && tokens == other.tokens && logprobs == other.logprobs;
+  }
+};
+
+// A sequence on its way through a worker, with pages of its own.
+struct Sequence {
+  std::vector<TokenId> tokens;
+  std::size_t prompt = 0, chunk = 0;  // tokens of the prompt, all and in one step
+  SamplingParams sampling;
+  std::vector<PageId> table;
+  bool scores = true;  // whether the prompt's log-probabilities are asked for
+
+  std::size_t done = 0;
+  Heard heard;
+  std::vector<float> target_logprobs{std::vector<float>(2048)};
+  std::vector<TokenLogprob> top;
+};
+
+inline Sequence sequence_of(std::vector<TokenId> prompt, std::size_t chunk, std::vector<PageId> table,
+                            SamplingParams sampling = {.temperature = 0}) {
+  const std::size_t length = prompt.size();
+  return {.tokens = std::move(prompt),
+          .prompt = length,
+          .chunk = chunk,
+          .sampling = std::move(sampling),
+          .table = std::move(table)};
+}
+
+// One step over all sequences: decode rows and chunks of prompts mixed.
+inline Batch batch_of(const std::vector<Sequence*>& sequences) {
+  Batch batch;
+  for (Sequence* sequence : sequences) {
+    const std::size_t left = sequence->tokens.size() - sequence->done;
+    const bool prefill = sequence->done < sequence->prompt;
+    const std::size_t rows = prefill ? std::min(left, sequence->chunk) : 1;
+    BatchSequence planned{.row_begin = static_cast<int>(batch.tokens.size()),
+                          .row_count = static_cast<int>(rows),
+                          .first_position = static_cast<int>(sequence->done),
+                          .pages = {sequence->table, sequence->table},
+                          .sampling = &sequence->sampling,
+                          .prompt = std::span(sequence->tokens).first(sequence->prompt),
+                          .answer = std::span(sequence->tokens).subspan(sequence->prompt),
+                          .top = sequence->top,
+                          .target_logprobs = sequence->target_logprobs,
+                          .logit_begin = static_cast<int>(batch.logit_rows.size()),
+                          .prefill = prefill,
+                          .samples = sequence->done + rows == sequence->tokens.size()};
+    for (std::size_t i = 0; i < rows; ++i) {
+      const std::size_t position = sequence->done + i;
+      const int row = static_cast<int>(batch.tokens.size());
+      batch.tokens.push_back(sequence->tokens[position]);
+      const bool has_target = sequence->scores && position + 1 < sequence->prompt;
+      const bool last = planned.samples && i + 1 == rows;
+      if (has_target || last) {
+        batch.logit_rows.push_back(
+            {.row = row, .target = has_target ? sequence->tokens[position + 1] : TokenId{-1}});
+        ++planned.logit_count;
+      }
+    }
+    batch.sequences.push_back(planned);
+  }
+  return batch;
+}
+
+inline void step(Worker& worker, const std::vector<Sequence*>& sequences) {
+  const Batch batch = batch_of(sequences);
+  std::vector<StepResult> results(sequences.size());
+  const Status status = worker.run(batch, results);
+  ASSERT_TRUE(status.ok()) << status.message();
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    Sequence& sequence = *sequences[i];
+    const BatchSequence& planned = batch.sequences[i];
+    const int scored = planned.logit_count - (planned.samples ? 1 : 0);
+    for (int j = 0; j < scored; ++j)
+      sequence.heard.prompt_logprobs.push_back(sequence.target_logprobs[static_cast<std::size_t>(j)]);
+    sequence.done += static_cast<std::size_t>(planned.row_count);
+    ASSERT_TRUE(results[i].finite);
+    if (!planned.samples) continue;
+    sequence.tokens.push_back(results[i].token);
+    sequence.heard.tokens.push_back(results[i].token);
+    sequence.heard.logprobs.push_back(results[i].logprob);
+    sequence.heard.top = sequence.top;
+  }
+}
+
+inline Heard run_alone(Worker& worker, Sequence sequence, std::size_t answer) {
+  while (sequence.heard.tokens.size() < answer) step(worker, {&sequence});
+  return sequence.heard;
+}
+
+// How far log-probabilities may be apart.
+struct Apart {
+  double most, mean;
+  bool same_answer = false;  // whether all of the answer's tokens must be the same, not its first alone
+};
+
+inline void expect_the_cpus_answer(const std::filesystem::path& folder, DType kv_dtype,
+                                   const Apart& allowed) {
+  const std::unique_ptr<Worker> gpu = gpu_worker(false, folder, kv_dtype), cpu = cpu_worker(folder, kv_dtype);
+  const std::vector<TokenId> prompt = random_prompt(1, 90);
+  const Heard found = run_alone(*gpu, sequence_of(prompt, 64, {3, 7}), 6);
+  const Heard expected = run_alone(*cpu, sequence_of(prompt, 64, {3, 7}), 6);
+  ASSERT_EQ(found.prompt_logprobs.size(), 89u);
+  double most = 0, sum = 0;
+  for (std::size_t i = 0; i < 89; ++i) {
+    const double apart = std::fabs(double{found.prompt_logprobs[i]} - double{expected.prompt_logprobs[i]});
+    most = std::max(most, apart);
+    sum += apart;
+  }
+  EXPECT_LT(most, allowed.most);
+  EXPECT_LT(sum / 89, allowed.mean);
+  EXPECT_EQ(found.tokens[0], expected.tokens[0]);
+  if (allowed.same_answer) {
+    EXPECT_EQ(found.tokens, expected.tokens);
+  }
+}
+
+inline void expect_the_same_bits_in_chunks_in_company_and_in_graphs(const std::filesystem::path& folder,
+                                                                    DType kv_dtype) {
+  const std::unique_ptr<Worker> eager = gpu_worker(false, folder, kv_dtype),
+                                graphs = gpu_worker(true, folder, kv_dtype);
+  const std::size_t length = small_cases ? 66 : 150;  // in two pages, or three
+  const std::vector<TokenId> prompt = random_prompt(2, length);
+  const SamplingParams drawn{.temperature = 0.8f, .top_k = 20, .top_p = 0.9f, .seed = 5};
+  const Heard alone = run_alone(*eager, sequence_of(prompt, length, {0, 1, 2}, drawn), 5);
+  ASSERT_EQ(alone.prompt_logprobs.size(), length - 1);
+  for (Worker* worker : {eager.get(), graphs.get()}) {
+    for (const std::size_t chunk : {1, 16, 64, 33}) {
+      if (small_cases && (chunk < 64 || kv_dtype != DType::bf16) && worker == eager.get()) continue;
+      if (small_cases && chunk == 1) continue;
+      EXPECT_TRUE(run_alone(*worker, sequence_of(prompt, chunk, {5, 2, 3}, drawn), 5) == alone) << chunk;
+    }
+    // Among others: prompts of other lengths, some of them decoding already.
+    std::vector<Sequence> company;
+    for (int i = 0; i < 4; ++i) {
+      company.push_back(
+          sequence_of(random_prompt(10 + static_cast<unsigned>(i), 3 + 9 * static_cast<std::size_t>(i)), 20,
+                      {6 + 2 * i, 7 + 2 * i}));
+      company.back().scores = false;
+    }
+    Sequence own = sequence_of(prompt, 25, {20, 21, 22}, drawn);
+    while (own.heard.tokens.size() < 5)
+      step(*worker, {&company[0], &company[1], &own, &company[2], &company[3]});
+    EXPECT_TRUE(own.heard == alone);
+  }
+}
+
+}  // namespace nibble

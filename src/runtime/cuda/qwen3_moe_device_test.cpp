@@ -1,0 +1,95 @@
+// Qwen3-MoE on a GPU, or on its emulation: beside the CPU's worker on the same checkpoint, and its bits
+// alone, in batches, in chunks and in graphs.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "models/cuda/decoder_cuda.h"
+#include "models/cuda/random_weights.h"
+#include "models/model_traits.h"
+#include "plan/memory.h"
+#include "runtime/cuda/gpu_sampler.h"
+#include "runtime/cuda/gpu_worker_test_util.h"
+#include "runtime/cuda/random_checkpoint.h"
+
+namespace nibble {
+namespace {
+
+using Qwen3MoeOnTheGpu = OnTheGpu;
+
+struct Kind {
+  int head_dim, heads, kv_heads;
+  bool renormalises, tied;
+};
+
+std::string config_json(const Kind& kind) {
+  const auto field = [](const char* name, int value) {
+    return std::string("\"") + name + "\": " + std::to_string(value) + ", ";
+  };
+  return R"({"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_act": "silu",
+      "attention_bias": false, "decoder_sparse_step": 1, "mlp_only_layers": [], "use_sliding_window": false,
+      "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "rope_scaling": null, "max_position_embeddings": 40960,
+      "torch_dtype": "bfloat16", "eos_token_id": 2, "vocab_size": 448, "hidden_size": 192,
+      "num_hidden_layers": 2, "num_experts": 12, "num_experts_per_tok": 5, "moe_intermediate_size": 96, )" +
+         field("head_dim", kind.head_dim) + field("num_attention_heads", kind.heads) +
+         field("num_key_value_heads", kind.kv_heads) +
+         "\"norm_topk_prob\": " + (kind.renormalises ? "true" : "false") +
+         ", \"tie_word_embeddings\": " + (kind.tied ? "true" : "false") +
+         R"(, "quantization_config": {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized",
+      "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "float",
+      "strategy": "group", "group_size": 32, "symmetric": true, "dynamic": false}, "input_activations": null}},
+      "ignore": ["lm_head", "re:.*mlp.gate$", "re:.*self_attn.*"]}})";
+}
+
+// In a model of random weights experts are chosen by logits that lie close together, and the two forwards,
+// whose sums have other orders, choose differently here and there.
+TEST_F(Qwen3MoeOnTheGpu, AgreesWithTheCpu) {
+  for (const Kind& kind : {Kind{128, 4, 2, true, false}, Kind{64, 6, 2, false, true}}) {
+    const RandomCheckpoint checkpoint(config_json(kind), 1);
+    expect_the_cpus_answer(checkpoint.folder(), DType::bf16, {0.3, 0.02});
+  }
+}
+
+TEST_F(Qwen3MoeOnTheGpu, AgreesWithTheCpuOnKeysAndValuesInE4m3) {
+  const RandomCheckpoint checkpoint(config_json({128, 4, 1, true, false}), 2);
+  expect_the_cpus_answer(checkpoint.folder(), DType::f8_e4m3, {0.3, 0.05});
+}
+
+TEST_F(Qwen3MoeOnTheGpu, ASequencesBitsDependNeitherOnChunksNorOnCompanyNorOnGraphs) {
+  const RandomCheckpoint checkpoint(config_json({128, 8, 1, false, false}), 3);
+  expect_the_same_bits_in_chunks_in_company_and_in_graphs(checkpoint.folder(), DType::bf16);
+}
+
+TEST_F(Qwen3MoeOnTheGpu, WhatAStepTakesIsWhatThePlanSays) {
+  constexpr int processors = 132, rows = 8192, sequences = 128;
+  const std::filesystem::path model = root / "tests/data/models/Qwen3-30B-A3B";
+  const ModelConfig config = must(read_model_config(model));
+  const ModelTraits traits = must(traits_of(config, "Qwen3-30B-A3B"));
+  DeviceArena arena;
+  const DecoderCudaBlocks blocks(config, {.rows = rows, .logit_rows = sequences, .sequences = sequences},
+                                 processors, arena);
+  WorkerLimits limits = limits_of(config, true, {rows, sequences, 40960, 0});
+  limits.max_logit_rows = sequences;
+  const std::size_t taken =
+      arena.used() + GpuSampler::device_bytes(limits, static_cast<int>(config.vocab_size));
+  const double planned = static_cast<double>(workspace_bytes(traits, {.rows = rows,
+                                                                      .logit_rows = sequences,
+                                                                      .sequences = sequences,
+                                                                      .positions = limits.max_positions,
+                                                                      .on_gpu = true}));
+  EXPECT_NEAR(planned / static_cast<double>(taken), 1.0, 0.01);
+}
+
+TEST_F(Qwen3MoeOnTheGpu, RefusesAFormatThatNoKernelMultiplies) {
+  for (const auto& [name, what] : {std::pair("qwen3_moe_bf16", "mlp.experts.0.gate_proj is in bf16"),
+                                   std::pair("qwen3_moe_nvfp4", "32 dimensions")}) {
+    const ModelConfig config = must(read_model_config(root / "tests/data/parity" / name));
+    RandomWeights random(1);
+    const Result<std::unique_ptr<Worker>> worker = GpuWorker::start(config, random, limits_of(config, false));
+    ASSERT_FALSE(worker.ok()) << what;
+    EXPECT_NE(worker.status().message().find(what), std::string::npos) << worker.status().message();
+  }
+}
+
+}  // namespace
+}  // namespace nibble
