@@ -135,7 +135,7 @@ constexpr Rule rules[] = {
      [](const S& s, const C&) {
        if (!has_device_code()) return std::string("this nibble was built without CUDA");
        return "no kernel in this nibble is for this GPU's SM" + number(s.machine.gpu.compute_capability) +
-              " and this model's shapes";
+              " and this model's shapes and formats";
      },
      true},
 

@@ -103,13 +103,12 @@ Result<const float*> ExpertsBlock::route(const ExpertsBlockWeights& weights, con
   return stream_.residual;
 }
 
-PendingSum ExpertsBlock::unadded(const float* residual, std::uint32_t* arrived) const {
+PendingSum ExpertsBlock::unadded(const float* residual) const {
   return {.residual = residual,
           .experts = {.products = moe_.products,
                       .expert_ids = expert_ids_,
                       .expert_weights = expert_weights_,
-                      .top_k = top_k_,
-                      .arrived = arrived}};
+                      .top_k = top_k_}};
 }
 
 Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
@@ -125,11 +124,11 @@ Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const C
   const int slots = input.rows * top_k_;
   if (moe_takes_many(slots, experts_, many_tokens_from_)) {
     NIBBLE_RETURN_IF_ERROR(moe_many_cuda(weights.experts, args, stream));
-    return unadded(residual, nullptr);
+    return unadded(residual);
   }
   if (slots <= moe_cuda_max_slots) {
     NIBBLE_RETURN_IF_ERROR(moe_few_cuda(weights.experts, args, stream));
-    return unadded(residual, moe_.arrived);
+    return unadded(residual);
   }
   args.out = stream_.delta;
   NIBBLE_RETURN_IF_ERROR(moe_few_cuda(weights.experts, args, stream));

@@ -34,7 +34,7 @@ class ExpertsBlock {
   Result<const float*> route(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
                              cudaStream_t stream) const;
   // The experts' products, for the next norm to add up.
-  PendingSum unadded(const float* residual, std::uint32_t* arrived) const;
+  PendingSum unadded(const float* residual) const;
 
   DecoderStream stream_;
   int experts_, top_k_, many_tokens_from_;

@@ -49,8 +49,8 @@ class WeightPlacing {
     std::vector<Weight> from;
     Mxfp4Granules* to;
   };
-  // Experts [first, first + count), at `codes` and `scales` one after the other, of two weights the first's rows
-  // before the second's.
+  // Experts [first, first + count), at `codes` and `scales` one after the other, of two weights the first's
+  // rows before the second's.
   struct ExpertPiece {
     std::int64_t first, count;
     std::byte *codes, *scales;

@@ -30,8 +30,12 @@ enum class LinearPath { automatic, few, many };
 // tiles at most, 96 in 15.7 and 10.9 on the one for few, in 16.3 and 15.8 on the other. q, k and v of 128
 // take 17.8 and 16.3, but steps of 128 sequences as long, since the one for few begins sooner beside what is
 // ahead.
+//
+// Of a K whose activations fit beside no ring the path for few takes 32 tokens at a time and reads the
+// weights each time anew; the one for many reads them once.
 constexpr bool linear_takes_many(const DenseShape& shape, int tokens) {
-  return tokens > (shape.tiles() >= 1024 ? linear_few_tokens / 4 : linear_few_tokens);
+  const bool reads_once = shape.blocks() <= linear_some_blocks;
+  return tokens > (shape.tiles() >= 1024 || !reads_once ? linear_few_tokens / 4 : linear_few_tokens);
 }
 
 // Whether the path for few has a launch's tokens in clusters of blocks, which leave no sums in memory.
