@@ -23,7 +23,7 @@ std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
   const std::int64_t rows = limits.rows, slots = rows * model.experts_per_token;
   const std::int64_t q_width = model.heads * model.query_dim / limits.ranks;
   // Rows of q, k and v between their product and what norms and turns them, where the product does not.
-  const bool turns_apart = model.normed_heads || model.query_dim != 64;
+  const bool turns_apart = model.normed_heads || model.query_dim == 128;
   const std::int64_t turned =
       turns_apart ? rows * (q_width + 2 * model.kv_heads * model.query_dim / limits.ranks) * 4 : 0;
   const std::int64_t forward = turned +
