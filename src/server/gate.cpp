@@ -31,8 +31,8 @@ bool is_probe(std::string_view path) {
 using Given = std::optional<std::string_view>;
 Given if_any(std::string_view text) { return text.empty() ? Given() : Given(text); }
 
-http::Response error_response(const ApiError& error) {
-  return {.status = error.status, .body = error.json()};
+http::Response error_response(const http::RequestHead& head, const ApiError& error) {
+  return {.status = error.status, .body = api::error_body(head.path, error)};
 }
 
 // What every answer has, whoever made it.
@@ -162,7 +162,7 @@ class Gate::Passage final : public http::Exchange {
   // Whether it may go on; else it is answered.
   bool admitted() {
     if (const std::optional<ApiError> error = gate_.enter(request(), slot_)) {
-      http::Response response = error_response(*error);
+      http::Response response = error_response(request().head, *error);
       if (error->status == 403) response.fields.emplace_back("X-Should-Retry", "false");
       answer(std::move(response));
       return false;
@@ -251,13 +251,13 @@ std::optional<http::Response> Gate::judge(const http::RequestHead& head, std::st
   if (check_host_ && !head.host.empty() && !hosts_.allows(head.host)) {
     why = "this server is not known by the name in Host; --allowed-hosts adds names, or use its address";
     return error_response(
-        {.status = 403, .type = "permission_error", .message = why, .code = "host_not_allowed"});
+        head, {.status = 403, .type = "permission_error", .message = why, .code = "host_not_allowed"});
   }
   if (std::optional<http::Response> preflight = origins_.preflight(head)) return preflight;
   if (!is_open(head.path) && !key_name(head)) {
-    why = "give the API key as Authorization: Bearer KEY";
+    why = "give the API key as Authorization: Bearer KEY, or as X-Api-Key: KEY";
     http::Response response = error_response(
-        {.status = 401, .type = "authentication_error", .message = why, .code = "invalid_api_key"});
+        head, {.status = 401, .type = "authentication_error", .message = why, .code = "invalid_api_key"});
     response.fields.emplace_back("WWW-Authenticate", "Bearer");
     return response;
   }
@@ -268,6 +268,8 @@ std::optional<std::string_view> Gate::key_name(const http::RequestHead& head) co
   if (!keys_.asked_for()) return "";
   constexpr std::string_view scheme = "bearer ";
   const std::string_view given = head.field("authorization").value_or("");
+  // Anthropic's clients have a header of their own. Where both are sent, as some do, the first one counts.
+  if (given.empty() && head.count("x-api-key") == 1) return keys_.find(*head.field("x-api-key"));
   if (lowered(given.substr(0, scheme.size())) != scheme) return {};
   return keys_.find(given.substr(scheme.size()));
 }

@@ -10,7 +10,7 @@ namespace {
 constexpr std::string_view exposed_fields =
     "X-Request-Id, X-Nibble-Ignored, X-Should-Retry, Retry-After, Traceparent, Traceresponse";
 constexpr std::string_view usual_request_fields =
-    "authorization, content-type, traceparent, x-api-key, x-request-id";
+    "anthropic-beta, anthropic-version, authorization, content-type, traceparent, x-api-key, x-request-id";
 constexpr std::size_t most_request_fields_bytes = 4096;
 
 std::string_view trimmed(std::string_view text) {

@@ -116,7 +116,7 @@ def test_what_comes_later_is_refused_by_name(server):
         assert error["param"].startswith("messages[0].content[1]")
     for role in ({"role": "tool", "content": "x", "tool_call_id": "1"}, {"role": "assistant", "tool_calls": [{"id": "1"}]}):
         assert refusal(server, CHAT, chat(messages=[*MESSAGES, role]))["param"].startswith("messages[1]")
-    for path in ("/v1/responses", "/v1/embeddings", "/v1/audio/speech", "/v1/images/generations"):
+    for path in ("/v1/embeddings", "/v1/audio/speech", "/v1/images/generations"):
         error = refusal(server, path, {}, status=404)
         assert path.rsplit("/", 1)[0] in error["message"] or path in error["message"]
 

@@ -67,7 +67,7 @@ def test_a_model_with_a_slash_in_its_name_is_found():
     (openai.BadRequestError, lambda c: c.completions.create(model="demo", prompt="word " * 2000)),
     (openai.BadRequestError, lambda c: list(chat(c, stream=True, n=200))),
     (openai.NotFoundError, lambda c: c.chat.completions.create(model="gpt-4", messages=MESSAGES)),
-    (openai.NotFoundError, lambda c: c.responses.create(model="demo", input="hi")),
+    (openai.NotFoundError, lambda c: c.responses.create(model="gpt-4", input="hi")),
     (openai.NotFoundError, lambda c: c.embeddings.create(model="demo", input="hi")),
 ])
 def test_a_clients_fault_is_its_exception_and_is_sent_once(server, kind, call):

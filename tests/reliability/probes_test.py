@@ -84,9 +84,9 @@ KEYS = {"": False, "Authorization: Bearer wrong!": False, "Authorization: Bearer
         "Authorization: Bearer secretsecret": False, "Authorization: Bearer": False, "Authorization: Bearer  x secret": False, "Authorization: secret": False,
         "Authorization: Basic OnNlY3JldA==": False, "Authorization: Bearer SECRET": False, "Authorization: Bearer \"secret\"": False,
         "Authorization: Bearer secret, Bearer secret": False, "Authorization: Bearer x\r\nAuthorization: Bearer secret": False,
-        "Authorization: Bearer secret\r\nAuthorization: Bearer secret": False, "X-Api-Key: secret": False, "Proxy-Authorization: Bearer secret": False,
+        "Authorization: Bearer secret\r\nAuthorization: Bearer secret": False, "X-Api-Key: secret2": False, "X-Api-Key: secret\r\nX-Api-Key: secret": False, "Authorization: Bearer x\r\nX-Api-Key: secret": False, "Proxy-Authorization: Bearer secret": False,
         "Cookie: api_key=secret": False, "X-Original-URL: /health": False, "X-Forwarded-For: 127.0.0.1": False,
-        "Authorization: Bearer secret": True, "authorization:bearer secret": True}
+        "Authorization: Bearer secret": True, "authorization:bearer secret": True, "X-Api-Key: secret": True}
 
 
 @pytest.fixture(scope="module")

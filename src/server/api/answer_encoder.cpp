@@ -6,6 +6,7 @@
 #include "server/api/chat_encoder.h"
 #include "server/api/completion_encoder.h"
 #include "server/api/generation_request.h"
+#include "server/api/message_encoder.h"
 
 namespace nibble::api {
 
@@ -21,6 +22,9 @@ std::unique_ptr<AnswerEncoder> make_encoder(const GenerationRequest& request, An
                                             const Tokenizer& tokenizer) {
   if (request.endpoint == Endpoint::chat)
     return std::make_unique<ChatEncoder>(std::move(head), openai_form(request), tokenizer);
+  if (request.endpoint == Endpoint::messages)
+    return std::make_unique<MessageEncoder>(std::move(head), request.sampling.max_tokens.value_or(0));
+  NIBBLE_CHECK(request.endpoint == Endpoint::completions);
   return std::make_unique<CompletionEncoder>(std::move(head), openai_form(request), tokenizer);
 }
 

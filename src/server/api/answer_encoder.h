@@ -83,7 +83,8 @@ class AnswerEncoder {
   AnswerHead head_;
 };
 
-// The tokenizer spells tokens; it outlives the encoder.
+// Of chat, completions and messages; a response's has its own owner (response_encoder.h). The tokenizer
+// spells tokens; it outlives the encoder.
 std::unique_ptr<AnswerEncoder> make_encoder(const GenerationRequest& request, AnswerHead head,
                                             const Tokenizer& tokenizer);
 

@@ -11,15 +11,51 @@ void member_or_null(JsonWriter& json, std::string_view name, const std::string& 
   text.empty() ? json.null() : json.value(std::string_view(text));
 }
 
-}  // namespace
-
-std::string ApiError::json() const {
+std::string_view shown_message(const std::string& message) {
   std::string_view shown = message;
   if (shown.size() > most_error_message_bytes) {
     shown = shown.substr(0, most_error_message_bytes);
     while (!shown.empty() && (static_cast<unsigned char>(message[shown.size()]) & 0xC0) == 0x80)
       shown.remove_suffix(1);
   }
+  return shown;
+}
+
+std::string_view anthropic_type(int status) {
+  switch (status) {
+    case 401: return "authentication_error";
+    case 403: return "permission_error";
+    case 404: return "not_found_error";
+    case 413: return "request_too_large";
+    case 429: return "rate_limit_error";
+    case 500: return "api_error";
+    case 503: return "overloaded_error";
+    case 504: return "timeout_error";
+    default: return "invalid_request_error";
+  }
+}
+
+}  // namespace
+
+std::string error_body(std::string_view path, const ApiError& error) {
+  constexpr std::string_view messages = "/v1/messages";
+  const bool anthropic =
+      path.starts_with(messages) && (path.size() == messages.size() || path[messages.size()] == '/');
+  return anthropic ? error.anthropic_json() : error.json();
+}
+
+std::string ApiError::anthropic_json() const {
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object().member("type", "error").key("error").begin_object();
+  json.member("type", anthropic_type(status)).member("message", shown_message(message));
+  if (!code.empty()) json.key("details").begin_object().member("error_code", code).end_object();
+  json.end_object().end_object();
+  return text;
+}
+
+std::string ApiError::json() const {
+  const std::string_view shown = shown_message(message);
   std::string text;
   JsonWriter json(text);
   json.begin_object()

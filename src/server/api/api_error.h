@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace nibble::api {
 
@@ -14,8 +15,12 @@ struct ApiError {
   std::string param;  // begins with the name of the field at fault; empty: null
   std::string code;   // empty: null
 
-  std::string json() const;
+  std::string json() const;            // as OpenAI has it
+  std::string anthropic_json() const;  // as Anthropic has it; the code stands in its details
 };
+
+// In the form of the API that has the path.
+std::string error_body(std::string_view path, const ApiError& error);
 
 // `message` goes on after the field's name: "temperature" + " must be a number".
 ApiError bad_field(std::string field, std::string_view message);

@@ -67,7 +67,7 @@ bool Generation::tells_prompts() const {
 }
 
 bool Generation::wants_content_tokens() const {
-  return prepared_.request.endpoint == Endpoint::chat && prepared_.request.sampling.logprobs >= 0;
+  return prepared_.request.endpoint != Endpoint::completions && prepared_.request.sampling.logprobs >= 0;
 }
 
 const PreparedPrompt& Generation::prompt_of(int choice) const {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "server/api/messages_request.h"
 #include "server/api/request_fields.h"
+#include "server/api/responses_request.h"
 
 namespace nibble::api {
 namespace {
@@ -10,6 +12,8 @@ namespace {
 // What holds between fields.
 Refused check_together(const Reading& reading) {
   GenerationRequest& request = reading.request;
+  if (request.endpoint == Endpoint::responses) return check_responses(reading);
+  if (request.endpoint == Endpoint::messages) return check_messages(reading);
   Sampling& sampling = request.sampling;
   const bool chat = request.endpoint == Endpoint::chat;
   if (chat && request.messages.empty())
@@ -42,6 +46,8 @@ std::variant<GenerationRequest, ApiError> parse_generation_request(Endpoint endp
   if (!document.ok()) return bad_request(document.status().message(), "invalid_json");
   if (!document->root().is_object()) return bad_request("the body must be a JSON object", "invalid_json");
   GenerationRequest request{.endpoint = endpoint, .body = std::move(*document)};
+  // A message's reasoning is shown where it is asked for.
+  request.include_reasoning = endpoint != Endpoint::messages;
   Reading reading{.request = request, .vocabulary = vocabulary};
   for (const auto& [name, value] : request.body.root().members()) {
     const FieldRule* rule = find_field(endpoint, name);

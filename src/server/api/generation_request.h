@@ -1,4 +1,4 @@
-// What a client asks of /v1/chat/completions or /v1/completions, read from its JSON and checked: every value
+// What a client asks of an endpoint that generates, read from its JSON and checked: every value
 // is in its range, and what this server does not do is refused by name. Nothing here knows the model beyond
 // the size of its vocabulary.
 #pragma once
@@ -12,11 +12,12 @@
 #include "base/json.h"
 #include "base/token_id.h"
 #include "server/api/api_error.h"
+#include "server/api/response_options.h"
 #include "text/conversation.h"
 
 namespace nibble::api {
 
-enum class Endpoint : std::uint8_t { chat, completions };
+enum class Endpoint : std::uint8_t { chat, completions, responses, messages };
 
 inline constexpr int most_choices = 128;
 inline constexpr int most_top_logprobs = 20;
@@ -50,6 +51,7 @@ struct ToolUse {
   enum class Choice : std::uint8_t { automatic, none, required, named };
   // OpenAI's array of {"type":"function","function":{...}}, whichever endpoint's form they came in.
   std::optional<JsonValue> tools;
+  std::optional<JsonDocument> own;  // what `tools` looks into where the body has another form
   Choice choice = Choice::automatic;
   std::string name;      // of the one that is to be called
   bool parallel = true;  // several calls in one answer
@@ -66,8 +68,9 @@ struct TextFormat {
 
 struct GenerationRequest {
   Endpoint endpoint = Endpoint::chat;
-  std::string model;              // empty: the served one
-  std::vector<Message> messages;  // of a chat
+  std::string model;                        // empty: the served one
+  std::optional<std::string> instructions;  // before all messages
+  std::vector<Message> messages;            // of all but completions
   ToolUse tool_use;
   TextFormat format;
   bool add_generation_prompt = true;
@@ -85,6 +88,7 @@ struct GenerationRequest {
   bool include_reasoning = true;
   std::string cache_salt;
   Sampling sampling;
+  ResponseOptions response;
   std::vector<std::string> ignored;  // fields that no one here knows, in order
 
   JsonDocument body;  // what the views above look into

@@ -60,6 +60,31 @@ constexpr Schema answers[] = {
       "logprobs":{"anyOf":[{"type":"null"},{"type":"object","additionalProperties":false,"required":["content","refusal"],
       "properties":{"content":{"type":"array","items":{"$ref":"#/components/schemas/TokenLogprob"}},
       "refusal":{"type":"null"}}}]}}}}}})"},
+    {"Response",
+     R"({"type":"object","required":["id","object","created_at","status","error","incomplete_details",
+      "output","model","usage","store","tools","tool_choice"],"properties":{
+      "id":{"type":"string","pattern":"^resp_[0-9a-f]{32}$"},"object":{"const":"response"},"created_at":{"type":"integer"},
+      "status":{"enum":["completed","incomplete","queued","in_progress","cancelled","failed"]},"model":{"type":"string"},
+      "output":{"type":"array","items":{"type":"object","required":["id","type"],"properties":{
+      "type":{"enum":["message","reasoning"]}}}}}})"},
+    {"DeletedResponse", R"({"type":"object","required":["id","object","deleted"],"properties":{
+      "deleted":{"const":true}}})"},
+    {"InputItems",
+     R"({"type":"object","required":["object","data","first_id","last_id","has_more"],"properties":{
+      "object":{"const":"list"},"data":{"type":"array","items":{"type":"object","required":["id","type"]}}}})"},
+    {"InputTokens", R"({"type":"object","required":["input_tokens"],"properties":{
+      "input_tokens":{"type":"integer","minimum":1}}})"},
+    {"Message",
+     R"({"type":"object","additionalProperties":false,"required":["id","type","role","model","content",
+      "stop_reason","stop_sequence","usage"],"properties":{"id":{"type":"string","pattern":"^msg_[0-9a-f]{32}$"},
+      "type":{"const":"message"},"role":{"const":"assistant"},"model":{"type":"string"},
+      "content":{"type":"array","items":{"type":"object","required":["type"],"properties":{"type":{"enum":["text","thinking"]}}}},
+      "stop_reason":{"enum":["end_turn","max_tokens","stop_sequence","model_context_window_exceeded"]},
+      "stop_sequence":{"type":["string","null"]},"usage":{"type":"object","required":["input_tokens","output_tokens",
+      "cache_creation_input_tokens","cache_read_input_tokens"]}}})"},
+    {"MessageError", R"({"type":"object","required":["type","error"],"properties":{"type":{"const":"error"},
+      "error":{"type":"object","required":["type","message"],"properties":{"type":{"type":"string"},
+      "message":{"type":"string","maxLength":1000}}}}})"},
     {"Completion", R"({"type":"object","additionalProperties":false,
       "required":["id","object","created","model","choices","usage"],"properties":{
       "id":{"type":"string","pattern":"^cmpl-[0-9a-f]{32}$"},"object":{"const":"text_completion"},
@@ -84,6 +109,9 @@ constexpr Schema small_requests[] = {
       "add_special_tokens":{"type":["boolean","null"]},"parse_special":{"type":["boolean","null"]},
       "chat_template_kwargs":{"type":["object","null"]},"return_token_strs":{"type":["boolean","null"]},"add_generation_prompt":{"type":["boolean","null"]},
       "model":{"type":["string","null"],"minLength":1}}})"},
+    {"MessageCountRequest",
+     R"({"type":"object","required":["messages"],"properties":{"messages":{"type":"array",
+      "minItems":1,"items":{"type":"object","required":["role","content"]}},"model":{"type":["string","null"],"minLength":1}}})"},
     {"DetokenizeRequest", R"({"type":"object","required":["tokens"],"properties":{"tokens":{"type":"array",
       "items":{"type":"integer","minimum":0}}}})"},
 };
@@ -134,9 +162,10 @@ void write_content(JsonWriter& json, std::string_view type, std::string_view sch
 }
 
 void write_route(JsonWriter& json, const RouteInfo& route) {
-  json.key(route.method == "GET" ? "get" : "post").begin_object().member("summary", route.about);
+  const std::string_view method = route.method == "GET" ? "get" : route.method == "POST" ? "post" : "delete";
+  json.key(method).begin_object().member("summary", route.about);
   if (const std::size_t brace = route.path.find('{'); brace != route.path.npos) {
-    const std::string_view name = route.path.substr(brace + 1, route.path.size() - brace - 2);
+    const std::string_view name = route.path.substr(brace + 1, route.path.find('}') - brace - 1);
     json.key("parameters").begin_array().begin_object();
     json.member("name", name).member("in", "path").member("required", true);
     json.key("schema").begin_object().member("type", "string").end_object().end_object().end_array();
@@ -156,7 +185,9 @@ void write_route(JsonWriter& json, const RouteInfo& route) {
     if (error.of_posts && route.body.empty()) continue;
     json.key(error.status).begin_object().member("description", error.about).key("content").begin_object();
     write_content(json, "application/json",
-                  route.answer == "Health" && error.status == "503" ? "Health" : "Error");
+                  route.answer == "Health" && error.status == "503" ? "Health"
+                  : route.path.starts_with("/v1/messages")          ? "MessageError"
+                                                                    : "Error");
     json.end_object().end_object();
   }
   json.end_object().end_object();
@@ -174,15 +205,21 @@ std::string openapi_description(std::span<const RouteInfo> routes, std::string_v
               "header X-Nibble-Ignored; null is as if a field were absent.");
   json.end_object().key("paths").begin_object();
   for (std::size_t i = 0; i < routes.size(); ++i) {
-    json.key(routes[i].path).begin_object();
+    const bool first = i == 0 || routes[i - 1].path != routes[i].path;
+    const bool last = i + 1 == routes.size() || routes[i + 1].path != routes[i].path;
+    if (first) json.key(routes[i].path).begin_object();
     write_route(json, routes[i]);
-    json.end_object();
+    if (last) json.end_object();
   }
   json.end_object().key("components").begin_object().key("schemas").begin_object();
   json.key("ChatCompletionRequest");
   write_request_schema(Endpoint::chat, json);
   json.key("CompletionRequest");
   write_request_schema(Endpoint::completions, json);
+  json.key("ResponseRequest");
+  write_request_schema(Endpoint::responses, json);
+  json.key("MessageRequest");
+  write_request_schema(Endpoint::messages, json);
   for (const Schema& schema : small_requests) json.key(schema.name).raw(one_line(schema.json));
   for (const Schema& schema : answers) json.key(schema.name).raw(one_line(schema.json));
   json.end_object().key("securitySchemes").begin_object().key("key").begin_object();

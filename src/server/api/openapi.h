@@ -10,7 +10,7 @@ namespace nibble::api {
 
 struct RouteInfo {
   std::string_view method;
-  std::string_view path;  // a last segment in braces stands for the rest, slashes included
+  std::string_view path;  // a segment in braces stands for what is there, slashes included
   std::string_view about;
   std::string_view body = {};    // the name of its schema; empty: none
   std::string_view answer = {};  // likewise; empty: text
@@ -21,7 +21,9 @@ struct RouteInfo {
   bool matches(std::string_view asked, std::size_t escaped_slash = std::string_view::npos) const {
     const std::size_t brace = path.find('{');
     if (brace == path.npos) return asked == path && escaped_slash == path.npos;
-    return escaped_slash >= brace && asked.size() > brace && asked.substr(0, brace) == path.substr(0, brace);
+    const std::string_view end = path.substr(path.find('}') + 1);
+    return escaped_slash >= brace && asked.size() > brace + end.size() &&
+           asked.substr(0, brace) == path.substr(0, brace) && asked.ends_with(end);
   }
 };
 

@@ -33,12 +33,35 @@ std::size_t bytes_to_run(const PreparedRequest& prepared) {
                        sampling.stop_token_ids.size() * sizeof(TokenId);
   std::size_t bytes = sampling.logit_bias.size() * sizeof(TokenBias);
   for (const std::string& stop : sampling.stop) bytes += 6 * stop.size();  // with its automaton
+  const ResponseOptions& response = prepared.request.response;
+  for (const std::string& item : response.input_items) bytes += 2 * item.size();
+  if (response.conversation) {
+    for (const Message& message : *response.conversation)
+      bytes += sizeof(Message) + message.content.value_or("").size() + message.reasoning.size();
+  }
   const auto n = static_cast<std::size_t>(prepared.request.n);
   for (const PreparedPrompt& prompt : prepared.prompts) {
     const std::size_t ids = prompt.ids.size() * sizeof(TokenId);
     bytes += ids + prompt.text.size() + n * (choice + ids + prompt.text.size());
   }
   return bytes;
+}
+
+// What the names of fields are where an endpoint has its own.
+std::string_view conversation_field(Endpoint endpoint) {
+  switch (endpoint) {
+    case Endpoint::completions: return "prompt";
+    case Endpoint::responses: return "input";
+    default: return "messages";
+  }
+}
+
+std::string_view effort_field(Endpoint endpoint) {
+  switch (endpoint) {
+    case Endpoint::responses: return "reasoning.effort";
+    case Endpoint::messages: return "output_config.effort";
+    default: return "reasoning_effort";
+  }
 }
 
 // The message begins with the variable's place.
@@ -54,15 +77,17 @@ Refused Preparer::check_model(std::string_view name) const {
 }
 
 std::variant<ChatPrompt, ApiError> Preparer::render(ChatRequest chat,
-                                                    const std::string& reasoning_effort) const {
-  if (!text.chat) return bad_field("messages", ": this model has no chat template; use /v1/completions");
-  chat.reasoning_effort = reasoning_effort;
+                                                    const GenerationRequest& request) const {
+  const std::string field(conversation_field(request.endpoint));
+  if (!text.chat) return bad_field(field, ": this model has no chat template; use /v1/completions");
+  chat.reasoning_effort = request.reasoning_effort;
   Result<ChatPrompt> rendered = text.chat->render(chat);
   if (rendered.ok()) return std::move(*rendered);
   const std::string& message = rendered.status().message();
-  if (message.starts_with("reasoning_effort")) return bad_field("reasoning_effort", ": " + message);
+  if (message.starts_with("reasoning_effort"))
+    return bad_field(std::string(effort_field(request.endpoint)), ": " + message);
   if (message.starts_with("chat_template_kwargs")) return bad_template_variable(message);
-  return bad_field("messages", ": " + message);
+  return bad_field(field, ": " + message);
 }
 
 ApiError no_room() {
@@ -96,7 +121,7 @@ PreparedPrompt Preparer::prepared_prompt(Prompt prompt, const GenerationRequest&
 }
 
 Refused Preparer::check_room(const PreparedPrompt& prompt, const GenerationRequest& request) const {
-  const std::string field = request.endpoint == Endpoint::chat ? "messages" : "prompt";
+  const std::string field(conversation_field(request.endpoint));
   const int tokens = static_cast<int>(prompt.ids.size());
   if (tokens == 0) return bad_field(field, " has no tokens");
   const int most = model.max_model_len - (request.sampling.max_tokens == 0 ? 0 : 1);
@@ -107,21 +132,61 @@ Refused Preparer::check_room(const PreparedPrompt& prompt, const GenerationReque
                   .code = "context_length_exceeded"};
 }
 
-std::variant<PreparedRequest, ApiError> Preparer::generation(Endpoint endpoint, std::string body,
-                                                             RequestMemory::Share memory) const {
+namespace {
+
+// What cannot be held to yet is refused, rather than hoped for.
+Refused check_promises(const GenerationRequest& request) {
+  if (request.tool_use.tools && request.tool_use.choice != ToolUse::Choice::none)
+    return bad_field("tools", " are not served yet, unless tool_choice is none");
+  if (request.format.kind != TextFormat::Kind::text)
+    return bad_field(request.endpoint == Endpoint::messages ? "output_config.format" : "text.format",
+                     " other than text is not served yet");
+  return {};
+}
+
+}  // namespace
+
+std::variant<ChatPrompt, ApiError> Preparer::render_conversation(GenerationRequest& request,
+                                                                 const std::vector<Message>* before) const {
+  std::vector<Message> messages;
+  if (before != nullptr) messages = *before;
+  messages.insert(messages.end(), std::make_move_iterator(request.messages.begin()),
+                  std::make_move_iterator(request.messages.end()));
+  request.messages.clear();
+  if (request.endpoint == Endpoint::responses && request.response.store)
+    request.response.conversation = std::make_shared<const std::vector<Message>>(messages);
+  if (request.instructions) {
+    messages.insert(messages.begin(),
+                    Message{.role = Role::system, .content = std::move(*request.instructions)});
+    if (request.endpoint == Endpoint::responses) request.instructions = messages.front().content;
+  }
+  return render({.messages = std::move(messages),
+                 .tools = request.tool_use.tools,
+                 .add_generation_prompt = request.add_generation_prompt,
+                 .template_variables = request.chat_template_kwargs},
+                request);
+}
+
+std::variant<ParsedRequest, ApiError> Preparer::parse(Endpoint endpoint, std::string body,
+                                                      RequestMemory::Share memory) const {
   if (!memory.hold_to_read(bytes_to_read(body))) return no_room();
   auto parsed = parse_generation_request(endpoint, std::move(body), model.vocabulary);
   if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
-  PreparedRequest prepared{
-      .request = std::get<GenerationRequest>(std::move(parsed)), .prompts = {}, .stop = {}, .memory = {}};
+  ParsedRequest made{.request = std::get<GenerationRequest>(std::move(parsed)), .memory = std::move(memory)};
+  if (Refused refused = check_model(made.request.model)) return std::move(*refused);
+  return made;
+}
+
+std::variant<PreparedRequest, ApiError> Preparer::prepare(ParsedRequest parsed,
+                                                          const std::vector<Message>* before) const {
+  PreparedRequest prepared{.request = std::move(parsed.request), .prompts = {}, .stop = {}, .memory = {}};
+  RequestMemory::Share memory = std::move(parsed.memory);
   GenerationRequest& request = prepared.request;
-  if (Refused refused = check_model(request.model)) return std::move(*refused);
-  if (endpoint == Endpoint::chat) {
-    auto rendered = render({.messages = std::move(request.messages),
-                            .tools = request.tool_use.tools,
-                            .add_generation_prompt = request.add_generation_prompt,
-                            .template_variables = request.chat_template_kwargs},
-                           request.reasoning_effort);
+  if (Refused refused = check_promises(request)) return std::move(*refused);
+  if (request.endpoint == Endpoint::messages && !request.sampling.max_tokens)
+    return bad_field("max_tokens", " must be there");
+  if (request.endpoint != Endpoint::completions) {
+    auto rendered = render_conversation(request, before);
     if (auto* error = std::get_if<ApiError>(&rendered)) return std::move(*error);
     ChatPrompt& prompt = std::get<ChatPrompt>(rendered);
     prepared.prompts.push_back(
@@ -130,6 +195,7 @@ std::variant<PreparedRequest, ApiError> Preparer::generation(Endpoint endpoint, 
   // Nothing looks into the JSON any more.
   request.chat_template_kwargs.reset();
   request.tool_use.tools.reset();
+  request.tool_use.own.reset();
   request.format.schema.reset();
   request.body = {};
   for (Prompt& prompt : request.prompts)
@@ -144,6 +210,35 @@ std::variant<PreparedRequest, ApiError> Preparer::generation(Endpoint endpoint, 
   if (!memory.hold_to_run(bytes_to_run(prepared))) return no_room();
   prepared.memory = std::move(memory);
   return prepared;
+}
+
+std::variant<std::string, ApiError> Preparer::count_tokens(Endpoint endpoint, std::string_view name,
+                                                           std::string body,
+                                                           RequestMemory::Share memory) const {
+  auto parsed = parse(endpoint, std::move(body), std::move(memory));
+  if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
+  GenerationRequest& request = std::get<ParsedRequest>(parsed).request;
+  if (!request.response.previous.empty())
+    return bad_field("previous_response_id", " is not counted: send the whole conversation as input");
+  if (Refused refused = check_promises(request)) return std::move(*refused);
+  auto rendered = render_conversation(request, nullptr);
+  if (auto* error = std::get_if<ApiError>(&rendered)) return std::move(*error);
+  std::string answer;
+  JsonWriter json(answer);
+  json.begin_object();
+  if (!name.empty()) json.member("object", name);
+  json.member("input_tokens", std::get<ChatPrompt>(rendered).ids.size()).end_object();
+  return answer;
+}
+
+std::variant<std::string, ApiError> Preparer::count_message_tokens(std::string body,
+                                                                   RequestMemory::Share memory) const {
+  return count_tokens(Endpoint::messages, "", std::move(body), std::move(memory));
+}
+
+std::variant<std::string, ApiError> Preparer::count_input_tokens(std::string body,
+                                                                 RequestMemory::Share memory) const {
+  return count_tokens(Endpoint::responses, "response.input_tokens", std::move(body), std::move(memory));
 }
 
 namespace {
@@ -203,7 +298,7 @@ std::variant<std::string, ApiError> Preparer::tokenize(std::string body, Request
   std::vector<TokenId> ids;
   if (request.messages) {
     if (Refused refused = read_messages(*request.messages, request.chat.messages)) return std::move(*refused);
-    auto rendered = render(std::move(request.chat), {});
+    auto rendered = render(std::move(request.chat), GenerationRequest());
     if (auto* error = std::get_if<ApiError>(&rendered)) return std::move(*error);
     ids = std::move(std::get<ChatPrompt>(rendered).ids);
   } else {

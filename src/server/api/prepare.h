@@ -22,21 +22,37 @@ struct ServedText {
   std::string tokenizer_info;        // JSON (text/tokenizer_info.h)
 };
 
+// A request that was read, and what it holds until it is prepared.
+struct ParsedRequest {
+  GenerationRequest request;
+  RequestMemory::Share memory;
+};
+
 struct Preparer {
   const ServedText& text;
   const ModelInfo& model;
   const std::string& served_name;
 
-  // Of a body and its share of the memory, which the prepared request takes over.
-  std::variant<PreparedRequest, ApiError> generation(Endpoint endpoint, std::string body,
-                                                     RequestMemory::Share memory) const;
+  // Of a body and its share of the memory, which the request takes over.
+  std::variant<ParsedRequest, ApiError> parse(Endpoint endpoint, std::string body,
+                                              RequestMemory::Share memory) const;
+  // `before`: the conversation that a response goes on from; may be null.
+  std::variant<PreparedRequest, ApiError> prepare(ParsedRequest parsed,
+                                                  const std::vector<Message>* before = nullptr) const;
   // The answer's JSON.
   std::variant<std::string, ApiError> tokenize(std::string body, RequestMemory::Share memory) const;
+  std::variant<std::string, ApiError> count_message_tokens(std::string body,
+                                                           RequestMemory::Share memory) const;
+  std::variant<std::string, ApiError> count_input_tokens(std::string body, RequestMemory::Share memory) const;
   std::variant<std::string, ApiError> detokenize(std::string body, RequestMemory::Share memory) const;
 
  private:
   Refused check_model(std::string_view name) const;
-  std::variant<ChatPrompt, ApiError> render(ChatRequest chat, const std::string& reasoning_effort) const;
+  std::variant<ChatPrompt, ApiError> render(ChatRequest chat, const GenerationRequest& request) const;
+  std::variant<ChatPrompt, ApiError> render_conversation(GenerationRequest& request,
+                                                         const std::vector<Message>* before) const;
+  std::variant<std::string, ApiError> count_tokens(Endpoint endpoint, std::string_view name, std::string body,
+                                                   RequestMemory::Share memory) const;
   std::vector<TokenId> encode(std::string_view prompt, TextTokens how) const;
   PreparedPrompt prepared_prompt(Prompt prompt, const GenerationRequest& request) const;
   Refused check_room(const PreparedPrompt& prompt, const GenerationRequest& request) const;

@@ -9,6 +9,8 @@
 #include "server/api/characters.h"
 #include "server/api/chat_messages.h"
 #include "server/api/field_rules.h"
+#include "server/api/messages_request.h"
+#include "server/api/responses_request.h"
 
 namespace nibble::api {
 namespace {
@@ -26,26 +28,6 @@ Refused read_tokens(const Reading& reading, const std::string& field, JsonValue 
                                        reading.vocabulary - 1, token))
       return refused;
     tokens.push_back(token);
-  }
-  return {};
-}
-
-Refused take_stop(Reading& reading, const std::string& field, const FieldValue& value) {
-  std::vector<std::string>& stop = reading.request.sampling.stop;
-  const auto add = [&](const std::string& where, JsonValue text) -> Refused {
-    if (!text.is_string() || text.as_string().empty())
-      return bad_field(where, " must be a string that is not empty");
-    if (characters(text.as_string()) > sampling::most_stop_characters)
-      return bad_field(where,
-                       " must be at most " + std::to_string(sampling::most_stop_characters) + " characters");
-    stop.emplace_back(text.as_string());
-    return {};
-  };
-  if (!value.json.is_array()) return add(field, value.json);
-  if (value.json.size() > sampling::most_stop_strings)
-    return bad_field(field, " takes at most " + std::to_string(sampling::most_stop_strings) + " strings");
-  for (const JsonValue element : value.json.elements()) {
-    if (Refused refused = add(field + "[" + std::to_string(stop.size()) + "]", element)) return refused;
   }
   return {};
 }
@@ -235,7 +217,13 @@ constexpr FieldRule rules[] = {
 };
 
 bool belongs(const FieldRule& rule, Endpoint endpoint) {
-  return rule.where == both || (rule.where == chat) == (endpoint == Endpoint::chat);
+  switch (endpoint) {
+    case Endpoint::chat: return rule.where == both || rule.where == chat;
+    case Endpoint::completions: return rule.where == both || rule.where == completions;
+    case Endpoint::responses: return rule.where == Where::responses;
+    case Endpoint::messages: return rule.where == Where::messages;
+  }
+  return false;
 }
 
 void write_type(const FieldType& type, JsonWriter& json) {
@@ -275,10 +263,49 @@ void write_property(const FieldRule& rule, bool required, JsonWriter& json) {
   json.member("description", rule.about).end_object();
 }
 
+// The tables with an endpoint's fields.
+std::vector<std::span<const FieldRule>> tables_of(Endpoint endpoint) {
+  switch (endpoint) {
+    case Endpoint::responses: return {responses_fields()};
+    case Endpoint::messages: return {messages_fields()};
+    default: return {rules, unserved_fields()};
+  }
+}
+
+std::vector<std::string_view> required_fields(Endpoint endpoint) {
+  switch (endpoint) {
+    case Endpoint::chat: return {"messages"};
+    case Endpoint::completions: return {"prompt"};
+    case Endpoint::responses: return {"input"};
+    case Endpoint::messages: return {"max_tokens", "messages"};
+  }
+  return {};
+}
+
 }  // namespace
 
+Refused take_stop(Reading& reading, const std::string& field, const FieldValue& value) {
+  std::vector<std::string>& stop = reading.request.sampling.stop;
+  const auto add = [&](const std::string& where, JsonValue text) -> Refused {
+    if (!text.is_string() || text.as_string().empty())
+      return bad_field(where, " must be a string that is not empty");
+    if (characters(text.as_string()) > sampling::most_stop_characters)
+      return bad_field(where,
+                       " must be at most " + std::to_string(sampling::most_stop_characters) + " characters");
+    stop.emplace_back(text.as_string());
+    return {};
+  };
+  if (!value.json.is_array()) return add(field, value.json);
+  if (value.json.size() > sampling::most_stop_strings)
+    return bad_field(field, " takes at most " + std::to_string(sampling::most_stop_strings) + " strings");
+  for (const JsonValue element : value.json.elements()) {
+    if (Refused refused = add(field + "[" + std::to_string(stop.size()) + "]", element)) return refused;
+  }
+  return {};
+}
+
 const FieldRule* find_field(Endpoint endpoint, std::string_view name) {
-  for (const std::span<const FieldRule> rows : {std::span<const FieldRule>(rules), unserved_fields()}) {
+  for (const std::span<const FieldRule> rows : tables_of(endpoint)) {
     for (const FieldRule& rule : rows) {
       if (rule.name == name && belongs(rule, endpoint)) return &rule;
     }
@@ -311,13 +338,16 @@ Refused read_field(const FieldRule& rule, Reading& reading, JsonValue value) {
 }
 
 void write_request_schema(Endpoint endpoint, JsonWriter& json) {
-  const std::string_view required = endpoint == Endpoint::chat ? "messages" : "prompt";
+  const std::vector<std::string_view> required = required_fields(endpoint);
   json.begin_object().member("type", "object");
-  json.key("required").begin_array().value(required).end_array();
+  json.key("required").begin_array();
+  for (const std::string_view name : required) json.value(name);
+  json.end_array();
   json.key("properties").begin_object();
-  for (const std::span<const FieldRule> rows : {std::span<const FieldRule>(rules), unserved_fields()}) {
+  for (const std::span<const FieldRule> rows : tables_of(endpoint)) {
     for (const FieldRule& rule : rows) {
-      if (belongs(rule, endpoint)) write_property(rule, rule.name == required, json);
+      if (!belongs(rule, endpoint)) continue;
+      write_property(rule, std::find(required.begin(), required.end(), rule.name) != required.end(), json);
     }
   }
   json.end_object().end_object();

@@ -43,7 +43,8 @@ struct FieldValue {
   std::string_view text = {};
 };
 
-enum class Where : std::uint8_t { both, chat, completions };
+// Which endpoints have the field; `both`: chat and completions.
+enum class Where : std::uint8_t { both, chat, completions, responses, messages };
 
 struct FieldRule {
   std::string_view name;
@@ -53,7 +54,10 @@ struct FieldRule {
   Refused (*take)(Reading& reading, const std::string& field, const FieldValue& value);
 };
 
-// The rows of fields that are refused or have no effect (unserved_fields.cpp).
+// Of stop strings: one, or an array of them.
+Refused take_stop(Reading& reading, const std::string& field, const FieldValue& value);
+
+// The rows of chat's and completions' fields that are refused or have no effect (unserved_fields.cpp).
 std::span<const FieldRule> unserved_fields();
 
 // Nothing: no row has the name.

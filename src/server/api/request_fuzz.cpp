@@ -9,11 +9,13 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace nibble;
   const std::string body(reinterpret_cast<const char*>(data), size);
-  for (const api::Endpoint endpoint : {api::Endpoint::chat, api::Endpoint::completions}) {
+  for (const api::Endpoint endpoint :
+       {api::Endpoint::chat, api::Endpoint::completions, api::Endpoint::responses, api::Endpoint::messages}) {
     const auto parsed = api::parse_generation_request(endpoint, body, 1000);
     if (const auto* error = std::get_if<api::ApiError>(&parsed)) {
       NIBBLE_CHECK(error->status == 400 && !error->message.empty());
       NIBBLE_CHECK(JsonDocument::parse(error->json()).ok());
+      NIBBLE_CHECK(JsonDocument::parse(error->anthropic_json()).ok());
     } else {
       const auto& request = std::get<api::GenerationRequest>(parsed);
       NIBBLE_CHECK(request.n >= 1 && request.n <= api::most_choices);

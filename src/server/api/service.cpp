@@ -10,18 +10,21 @@
 #include "server/api/health.h"
 #include "server/api/openapi.h"
 #include "server/api/request_id.h"
+#include "server/api/unheard_exchange.h"
 #include "server/page/page.h"
 
 namespace nibble::api {
 namespace {
 
 constexpr int work_threads = 2;
-constexpr int least_work = 64;  // requests that may always wait for these threads
+constexpr std::size_t stored_part = 8;  // of the memory of requests may stored responses hold one of so many
+constexpr int least_work = 64;          // requests that may always wait for these threads
 
 void answer_error(const std::shared_ptr<TaggedExchange>& exchange, const ApiError& error,
                   std::vector<std::pair<std::string, std::string>> fields = {}) {
   if (error.code == no_room().code) fields.emplace_back("Retry-After", "1");
-  exchange->answer({.status = error.status, .fields = std::move(fields), .body = error.json()});
+  std::string body = error_body(exchange->request().head.path, error);
+  exchange->answer({.status = error.status, .fields = std::move(fields), .body = std::move(body)});
 }
 
 void answer_full(const std::shared_ptr<TaggedExchange>& exchange, std::string message) {
@@ -62,9 +65,19 @@ std::string ignored_fields(const std::vector<std::string>& names) {
 
 // Paths of OpenAI's API that are refused by name, whatever follows.
 constexpr std::string_view unserved[] = {
-    "/v1/responses", "/v1/embeddings", "/v1/audio",       "/v1/images",     "/v1/moderations",
-    "/v1/files",     "/v1/batches",    "/v1/fine_tuning", "/v1/assistants", "/v1/threads",
-    "/v1/messages",  "/v1/rerank",     "/v1/score",       "/v1/realtime",   "/v1/vector_stores"};
+    "/v1/embeddings", "/v1/audio",       "/v1/images",       "/v1/moderations", "/v1/files",
+    "/v1/batches",    "/v1/fine_tuning", "/v1/assistants",   "/v1/threads",     "/v1/rerank",
+    "/v1/score",      "/v1/realtime",    "/v1/vector_stores"};
+
+std::string_view id_prefix(Endpoint endpoint) {
+  switch (endpoint) {
+    case Endpoint::chat: return "chatcmpl-";
+    case Endpoint::completions: return "cmpl-";
+    case Endpoint::responses: return "resp_";
+    case Endpoint::messages: return "msg_";
+  }
+  return "";
+}
 
 ApiError no_such_path(std::string_view path) {
   ApiError error{.status = 404,
@@ -73,6 +86,10 @@ ApiError no_such_path(std::string_view path) {
   for (const std::string_view name : unserved) {
     if (!path.starts_with(name) || (path.size() > name.size() && path[name.size()] != '/')) continue;
     error.message = std::string(name) + " is not served; use /v1/chat/completions or /v1/completions";
+    if (name == "/v1/embeddings")
+      error.message =
+          "/v1/embeddings is not served: these models are made to write, and what their layers hold "
+          "is no embedding of a text";
     error.code = "not_served";
   }
   return error;
@@ -128,6 +145,52 @@ const Service::Route Service::routes[] = {
       .streams = true},
      [](Service& s, Exchange e) { s.generate(std::move(e), Endpoint::completions); }},
     {{.method = "POST",
+      .path = "/v1/responses",
+      .about = "Goes on with a conversation, in items.",
+      .body = "ResponseRequest",
+      .answer = "Response",
+      .streams = true},
+     [](Service& s, Exchange e) { s.generate(std::move(e), Endpoint::responses); }},
+    {{.method = "POST",
+      .path = "/v1/responses/input_tokens",
+      .about = "How many tokens such a request has.",
+      .body = "ResponseRequest",
+      .answer = "InputTokens"},
+     [](Service& s, Exchange e) { s.work(std::move(e), &Preparer::count_input_tokens); }},
+    {{.method = "POST",
+      .path = "/v1/responses/{response}/cancel",
+      .about = "Ends a response that is made in the background.",
+      .answer = "Response"},
+     [](Service& s, Exchange e) { s.cancel_response(std::move(e)); }},
+    {{.method = "GET",
+      .path = "/v1/responses/{response}/input_items",
+      .about = "What a stored response was asked.",
+      .answer = "InputItems"},
+     [](Service& s, Exchange e) { s.response_input_items(std::move(e)); }},
+    {{.method = "GET",
+      .path = "/v1/responses/{response}",
+      .about = "A stored response.",
+      .answer = "Response"},
+     [](Service& s, Exchange e) { s.stored_response(std::move(e)); }},
+    {{.method = "DELETE",
+      .path = "/v1/responses/{response}",
+      .about = "Forgets a stored response.",
+      .answer = "DeletedResponse"},
+     [](Service& s, Exchange e) { s.delete_response(std::move(e)); }},
+    {{.method = "POST",
+      .path = "/v1/messages",
+      .about = "Goes on with a conversation, as Anthropic's API does.",
+      .body = "MessageRequest",
+      .answer = "Message",
+      .streams = true},
+     [](Service& s, Exchange e) { s.generate(std::move(e), Endpoint::messages); }},
+    {{.method = "POST",
+      .path = "/v1/messages/count_tokens",
+      .about = "How many tokens such a request has.",
+      .body = "MessageCountRequest",
+      .answer = "InputTokens"},
+     [](Service& s, Exchange e) { s.work(std::move(e), &Preparer::count_message_tokens); }},
+    {{.method = "POST",
       .path = "/tokenize",
       .about = "Text or a conversation to token ids.",
       .body = "TokenizeRequest",
@@ -146,6 +209,7 @@ Service::Service(http::SocketServer& server, ServiceOptions options, const Clock
       options_(std::move(options)),
       clock_(clock),
       memory_(options_.request_bytes),
+      stored_(memory_, options_.request_bytes / stored_part, clock_),
       work_(std::make_unique<WorkQueue>(work_threads, std::max(options_.most_waiting, least_work))) {}
 
 Service::~Service() {
@@ -158,9 +222,9 @@ http::Handler Service::handler() {
               [this](std::shared_ptr<http::Exchange> inner) {
                 handle(std::make_shared<TaggedExchange>(std::move(inner)));
               },
-          .refusal = [](const http::Refusal& refusal, const http::RequestHead&) -> http::Response {
+          .refusal = [](const http::Refusal& refusal, const http::RequestHead& head) -> http::Response {
             const ApiError error{.status = refusal.status, .message = refusal.message};
-            return {.status = refusal.status, .body = error.json()};
+            return {.status = refusal.status, .body = error_body(head.path, error)};
           }};
 }
 
@@ -219,11 +283,14 @@ void Service::handle(Exchange exchange) {
   for (const Route& route : routes) {
     if (!route.info.matches(request.head.path, request.head.escaped_slash)) continue;
     if (route.info.method != method) {
-      allowed = route.info.method == "GET" ? "GET, HEAD" : std::string(route.info.method);
+      if (!allowed.empty()) allowed += ", ";
+      allowed += route.info.method == "GET" ? "GET, HEAD" : std::string(route.info.method);
       continue;
     }
     if (!route.open) {
-      if (const std::optional<ApiError> error = refused(request)) return answer_error(exchange, *error);
+      const bool takes_body = !route.info.body.empty();
+      if (const std::optional<ApiError> error = refused(request, takes_body))
+        return answer_error(exchange, *error);
     }
     return route.serve(*this, std::move(exchange));
   }
@@ -231,11 +298,12 @@ void Service::handle(Exchange exchange) {
   answer_error(exchange, {.status = 405, .message = "this path takes " + allowed}, {{"Allow", allowed}});
 }
 
-std::optional<ApiError> Service::refused(const http::HttpRequest& request) const {
+std::optional<ApiError> Service::refused(const http::HttpRequest& request, bool takes_body) const {
   if (!engine_) return unavailable("the model is loading", "loading");
   if (failed()) return unavailable("the engine has stopped", "engine_stopped");
   if (request.head.method != "POST") return {};
   if (draining_) return unavailable("the server is going down", "draining");
+  if (!takes_body) return {};
   if (request.head.count("content-encoding") > 0 && request.head.field("content-encoding") != "identity") {
     return ApiError{.status = 415, .message = "a compressed body is not served"};
   }
@@ -330,6 +398,20 @@ Preparer Service::preparer() const {
 }
 
 template <class Made>
+void Service::in_background(Exchange exchange, std::function<std::variant<Made, ApiError>()> make,
+                            std::function<void(Made made)> finish) {
+  const auto made = std::make_shared<std::optional<std::variant<Made, ApiError>>>();
+  const bool taken = work_->add([this, made, exchange, make = std::move(make), finish = std::move(finish)] {
+    made->emplace(make());
+    server_.post([made, exchange, finish] {
+      if (const auto* error = std::get_if<ApiError>(&**made)) return answer_error(exchange, *error);
+      finish(std::get<Made>(*std::move(*made)));
+    });
+  });
+  if (!taken) answer_full(exchange, "too many requests wait to be read; try again later");
+}
+
+template <class Made>
 void Service::work_on(Exchange exchange, Make<Made> make, std::function<void(Made made)> finish) {
   std::string body = exchange->take_body();
   std::optional<RequestMemory::Share> memory = memory_.admit(body.capacity());
@@ -337,26 +419,52 @@ void Service::work_on(Exchange exchange, Make<Made> make, std::function<void(Mad
   struct Work {
     std::string body;
     RequestMemory::Share memory;
-    std::optional<std::variant<Made, ApiError>> made;
   };
-  const auto work =
-      std::make_shared<Work>(Work{.body = std::move(body), .memory = *std::move(memory), .made = {}});
-  const bool taken = work_->add([this, work, exchange, make = std::move(make), finish = std::move(finish)] {
-    work->made.emplace(make(std::move(work->body), std::move(work->memory)));
-    server_.post([work, exchange, finish] {
-      if (const auto* error = std::get_if<ApiError>(&*work->made)) return answer_error(exchange, *error);
-      finish(std::get<Made>(*std::move(work->made)));
-    });
-  });
-  if (!taken) answer_full(exchange, "too many requests wait to be read; try again later");
+  const auto work = std::make_shared<Work>(Work{.body = std::move(body), .memory = *std::move(memory)});
+  in_background<Made>(
+      exchange,
+      [work, make = std::move(make)] { return make(std::move(work->body), std::move(work->memory)); },
+      std::move(finish));
 }
 
 void Service::generate(Exchange exchange, Endpoint endpoint) {
+  if (endpoint == Endpoint::responses) {
+    return work_on<ParsedRequest>(
+        exchange,
+        [this](std::string body, RequestMemory::Share memory) {
+          return preparer().parse(Endpoint::responses, std::move(body), std::move(memory));
+        },
+        [this, exchange](ParsedRequest parsed) { prepare_response(exchange, std::move(parsed)); });
+  }
   work_on<PreparedRequest>(
       exchange,
-      [this, endpoint](std::string body, RequestMemory::Share memory) {
-        return preparer().generation(endpoint, std::move(body), std::move(memory));
+      [this, endpoint](std::string body,
+                       RequestMemory::Share memory) -> std::variant<PreparedRequest, ApiError> {
+        auto parsed = preparer().parse(endpoint, std::move(body), std::move(memory));
+        if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
+        return preparer().prepare(std::get<ParsedRequest>(std::move(parsed)));
       },
+      [this, exchange](PreparedRequest prepared) { start(exchange, std::move(prepared)); });
+}
+
+void Service::prepare_response(Exchange exchange, ParsedRequest parsed) {
+  std::shared_ptr<const std::vector<Message>> before;
+  if (const std::string& previous = parsed.request.response.previous; !previous.empty()) {
+    const StoredResponse* found = stored_.find(previous);
+    if (found == nullptr || !found->conversation) {
+      return answer_error(
+          exchange,
+          {.message = found == nullptr ? "there is no stored response " + quote(previous) +
+                                             "; send the conversation as input"
+                                       : "the response " + quote(previous) + " has no answer to go on from",
+           .param = "previous_response_id",
+           .code = "previous_response_not_found"});
+    }
+    before = found->conversation;
+  }
+  const auto held = std::make_shared<ParsedRequest>(std::move(parsed));
+  in_background<PreparedRequest>(
+      exchange, [this, held, before] { return preparer().prepare(std::move(*held), before.get()); },
       [this, exchange](PreparedRequest prepared) { start(exchange, std::move(prepared)); });
 }
 
@@ -364,21 +472,39 @@ void Service::start(Exchange exchange, PreparedRequest prepared) {
   if (failed_) return answer_error(exchange, unavailable("the engine has stopped", "engine_stopped"));
   if (aborted_) return answer_error(exchange, unavailable("the server goes down", "draining"));
   const int n = prepared.request.n;
-  const bool chat = prepared.request.endpoint == Endpoint::chat;
+  const bool background = prepared.request.response.background;
   if (std::string ignored = ignored_fields(prepared.request.ignored); !ignored.empty())
     exchange->tag("X-Nibble-Ignored", std::move(ignored));
   AnswerHead head{
-      .id = (chat ? "chatcmpl-" : "cmpl-") + new_request_id(),
+      .id = std::string(id_prefix(prepared.request.endpoint)) + new_request_id(),
       .created =
           std::chrono::duration_cast<std::chrono::seconds>(clock_.wall_time().time_since_epoch()).count(),
       .model = options_.served_name};
-  auto encoder = make_encoder(prepared.request, std::move(head), text_->tokenizer);
+  std::unique_ptr<AnswerEncoder> encoder;
+  std::optional<StoredResponse> unfinished;
+  std::string begun;
+  if (prepared.request.endpoint == Endpoint::responses) {
+    auto response = response_encoder(prepared.request, head);
+    if (background) {
+      begun = response->unfinished("queued");
+      unfinished = StoredResponse{.json = response->unfinished("in_progress"),
+                                  .input_items = prepared.request.response.input_items,
+                                  .conversation = {},
+                                  .running = next_id_,
+                                  .if_cancelled = response->unfinished("cancelled")};
+    }
+    encoder = std::move(response);
+  } else {
+    encoder = make_encoder(prepared.request, head, text_->tokenizer);
+  }
+  const Exchange waiting = exchange;
+  if (background) exchange = std::make_shared<TaggedExchange>(std::make_shared<UnheardExchange>());
   const auto generation =
       std::make_shared<Generation>(exchange, std::move(prepared), std::move(encoder), text_->tokenizer);
   const RequestId first = next_id_;
   const int choices = generation->choices();
   if (choices > options_.most_waiting) {  // to ask again would not help
-    return answer_error(exchange,
+    return answer_error(waiting,
                         {.message = "n times the number of prompts must be at most " +
                                     std::to_string(options_.most_waiting) + ", as many as may wait here",
                          .param = "n"});
@@ -394,15 +520,19 @@ void Service::start(Exchange exchange, PreparedRequest prepared) {
   const int max_tokens = requests.front().sampling.max_tokens;
   if (const Status status = engine_->submit(std::move(requests)); !status.ok()) {
     if (status.code() == StatusCode::resource_exhausted) {
-      return answer_full(exchange, status.message());
+      return answer_full(waiting, status.message());
     }
-    return answer_error(exchange, status.code() == StatusCode::invalid_argument
-                                      ? bad_request(status.message())
-                                      : unavailable(status.message(), "engine_stopped"));
+    return answer_error(waiting, status.code() == StatusCode::invalid_argument
+                                     ? bad_request(status.message())
+                                     : unavailable(status.message(), "engine_stopped"));
   }
   metrics_->accept({.first = first, .prompt_tokens = prompt_tokens, .n = n, .max_tokens = max_tokens});
   for (int i = 0; i < choices; ++i) running_[first + static_cast<RequestId>(i)] = {generation, i};
   exchange->on_gone([this, first, choices] { forget(first, choices); });
+  if (unfinished) {
+    stored_.put(head.id, *std::move(unfinished));
+    waiting->answer({.body = std::move(begun)});
+  }
   generation->begin();
 }
 

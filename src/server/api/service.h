@@ -14,6 +14,8 @@
 #include "server/api/generation.h"
 #include "server/api/prepare.h"
 #include "server/api/request_memory.h"
+#include "server/api/response_encoder.h"
+#include "server/api/response_store.h"
 #include "server/api/tagged_exchange.h"
 #include "server/http/socket_server.h"
 #include "server/metrics.h"
@@ -62,11 +64,15 @@ class Service {
   using Exchange = std::shared_ptr<TaggedExchange>;
 
   void handle(Exchange exchange);
-  std::optional<ApiError> refused(const http::HttpRequest& request) const;
+  std::optional<ApiError> refused(const http::HttpRequest& request, bool takes_body) const;
   // Takes the request's body to another thread, where `make` makes something of it and of its share of the
   // memory; `finish` gets that back here. An error is answered here too, one for want of room among them.
   template <class Made>
   using Make = std::function<std::variant<Made, ApiError>(std::string body, RequestMemory::Share memory)>;
+  // Makes something on another thread, and answers its error or hands it to `finish` here.
+  template <class Made>
+  void in_background(Exchange exchange, std::function<std::variant<Made, ApiError>()> make,
+                     std::function<void(Made made)> finish);
   template <class Made>
   void work_on(Exchange exchange, Make<Made> make, std::function<void(Made made)> finish);
   void health(Exchange exchange);
@@ -78,6 +84,14 @@ class Service {
   void tokenizer_info(Exchange exchange);
   void openapi(Exchange exchange);
   void generate(Exchange exchange, Endpoint endpoint);
+  // Of /v1/responses: from a stored response on, if it names one.
+  void prepare_response(Exchange exchange, ParsedRequest parsed);
+  void stored_response(Exchange exchange);
+  void delete_response(Exchange exchange);
+  void cancel_response(Exchange exchange);
+  void response_input_items(Exchange exchange);
+  // The encoder of a response that keeps what it is asked to keep.
+  std::unique_ptr<ResponseEncoder> response_encoder(const GenerationRequest& request, AnswerHead head);
   // An answer that takes time, made on the work queue.
   void work(Exchange exchange,
             std::variant<std::string, ApiError> (Preparer::*make)(std::string body,
@@ -96,6 +110,7 @@ class Service {
   const ServiceOptions options_;
   const Clock& clock_;
   RequestMemory memory_;  // before all that holds shares of it
+  ResponseStore stored_;
   std::optional<ServedText> text_;
   std::chrono::nanoseconds step_limit_{0};
   std::unordered_map<RequestId, Running> running_;

@@ -2,39 +2,10 @@
 // refused by name, unless its value asks for nothing; one whose absence nobody could tell from the answer is
 // taken without effect, and still has to be of its type.
 #include "server/api/field_rules.h"
+#include "server/api/unserved_rules.h"
 
 namespace nibble::api {
 namespace {
-
-using Kind = FieldType::Kind;
-
-constexpr FieldType any_text = {.kind = Kind::text};
-constexpr FieldType any_boolean = {.kind = Kind::boolean};
-constexpr FieldType any_number = {.kind = Kind::number, .low = -1e308, .high = 1e308};
-constexpr FieldType any_object = other(R"({"type":"object"})");
-constexpr FieldType any_list = other(R"({"type":"array"})");
-
-Refused no_effect(Reading&, const std::string&, const FieldValue&) { return {}; }
-
-Refused no_effect_object(Reading&, const std::string& field, const FieldValue& value) {
-  if (value.json.is_object()) return {};
-  return bad_field(field, " must be an object");
-}
-
-Refused no_effect_list(Reading&, const std::string& field, const FieldValue& value) {
-  if (value.json.is_array()) return {};
-  return bad_field(field, " must be an array");
-}
-
-bool asks_for_nothing(JsonValue json) {
-  return ((json.is_array() || json.is_object()) && json.size() == 0) ||
-         (json.is_string() && json.as_string().empty()) || (json.is_bool() && !json.as_bool());
-}
-
-Refused not_served(Reading&, const std::string& field, const FieldValue& value) {
-  if (asks_for_nothing(value.json)) return {};
-  return bad_field(field, " is not served; leave it out");
-}
 
 // Samplers of other servers: their neutral value asks for nothing.
 bool is_number(JsonValue json, int neutral) { return json.is_number() && json.as_double() == neutral; }
@@ -89,14 +60,10 @@ Refused effect_free_verbosity(Reading&, const std::string& field, const FieldVal
 
 constexpr Where both = Where::both, chat = Where::chat, completions = Where::completions;
 
-constexpr FieldType nothing = other(R"({"enum":[null,[],{},"",false]})");
-constexpr FieldType never = other(R"({"type":"null"})");
 constexpr FieldType zero = other(R"({"const":0})");
 constexpr FieldType one = other(R"({"const":1})");
 constexpr FieldType true_type = other(R"({"const":true})");
-constexpr std::string_view not_served_about = "Not served: refused unless it is empty.";
 constexpr std::string_view neutral_about = "Not served: refused unless it is neutral.";
-constexpr std::string_view no_effect_about = "Accepted without effect.";
 
 constexpr std::string_view max_tokens = "max_tokens";
 constexpr std::string_view repetition_penalty = "repetition_penalty";
