@@ -62,7 +62,11 @@ class Constraint final : public GrammarConstraint {
         walk<false>(trie_->plain(), state, mask);
       }
     }
-    walk<false>(trie_->other(), state, mask);
+    if (matcher_->uniform(state)) {
+      walk_endings(state, mask);
+    } else {
+      walk<false>(trie_->other(), state, mask);
+    }
     trie_->add_twins(mask);
     if (matcher_->complete(state))
       for (const TokenId token : trie_->ends()) set_bit(mask, token);
@@ -158,6 +162,28 @@ class Constraint final : public GrammarConstraint {
         continue;
       }
       if (!kClears && node.token >= 0) set_bit(mask, node.token);
+      path[node.depth + 1u] = state;
+      ++i;
+    }
+  }
+
+  // Inside a string a token's plain beginning changes nothing but the length that is left: only what stands
+  // behind it is tried, once for all tokens that have it.
+  void walk_endings(Matcher::State root, TokenMask mask) {
+    const std::span<const TrieNode> nodes = trie_->endings();
+    const std::uint32_t left = matcher_->plain_prefix(root);
+    std::array<Matcher::State, 257> path;
+    path[0] = root;
+    for (std::uint32_t i = 0; i < nodes.size();) {
+      const TrieNode node = nodes[i];
+      const Matcher::State state = matcher_->step(path[node.depth], node.byte);
+      if (state == Matcher::kDead) {
+        i = node.end;
+        continue;
+      }
+      if (node.token >= 0)
+        for (const auto& [token, characters] : trie_->ended(node.token))
+          if (characters <= left || after(root, token) != Matcher::kDead) set_bit(mask, token);
       path[node.depth + 1u] = state;
       ++i;
     }

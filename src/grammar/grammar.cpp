@@ -10,7 +10,7 @@ namespace nibble {
 namespace {
 
 constexpr std::size_t kIdle = 4;
-constexpr std::size_t kIdleBytes = std::size_t{8} << 20;
+constexpr std::size_t kIdleBytes = std::size_t{32} << 20;
 
 }  // namespace
 

@@ -44,6 +44,7 @@ Result<std::shared_ptr<const Grammar>> compile_json_schema(JsonValue schema,
 // Any JSON object: what response_format json_object asks for.
 Result<std::shared_ptr<const Grammar>> compile_json_object(const SchemaOptions& options = {});
 Result<std::shared_ptr<const Grammar>> compile_gbnf(std::string_view text, const CompileLimits& limits = {});
+Result<std::shared_ptr<const Grammar>> compile_lark(std::string_view text, const CompileLimits& limits = {});
 // The whole answer matches, whether or not the pattern has anchors.
 Result<std::shared_ptr<const Grammar>> compile_regex(std::string_view pattern,
                                                      const CompileLimits& limits = {});

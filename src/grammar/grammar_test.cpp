@@ -101,6 +101,29 @@ TEST(JsonSchemaGrammar, TakesExactlyTheValuesThatFit) {
   }
 }
 
+// The mask's short cuts inside strings against trying each token.
+TEST(GrammarConstraint, ShortCutsInsideStringsAreExact) {
+  for (const char* text :
+       {R"({"type":"string"})", R"({"type":"string","maxLength":5})",
+        R"({"type":"string","minLength":3,"maxLength":40})", R"({"type":"string","pattern":"the"})",
+        R"({"type":"string","not":{"enum":["the","a"]}})",
+        R"({"anyOf":[{"type":"string","maxLength":2},{"type":"string","maxLength":7}]})",
+        R"({"type":"object","properties":{"there":{},"then":{}},"additionalProperties":{"type":"null"}})"}) {
+    const auto constraint = start(schema(text).value(), demo().vocabulary);
+    std::vector<std::uint32_t> mask(token_mask_words(demo().vocabulary->size()));
+    for (const char* begin : {"\"", "th", "e"}) {
+      for (const TokenId id :
+           demo().tokenizer.encode(begin == std::string_view("\"") && text[9] == 'o' ? "{\"" : begin)) {
+        if (constraint->allows(id)) constraint->accept(id);
+        constraint->fill(mask);
+        for (TokenId token = 0; token < demo().vocabulary->size(); ++token)
+          ASSERT_EQ(mask[static_cast<std::size_t>(token) / 32] >> token % 32 & 1, constraint->allows(token))
+              << text << " " << begin << " " << demo().tokenizer.bytes(token);
+      }
+    }
+  }
+}
+
 TEST(JsonSchemaGrammar, NamesWhatItRefuses) {
   for (const auto& [text, part] : std::vector<std::pair<const char*, const char*>>{
            {R"({"properties":{"a":{"type":"array","uniqueItems":true}}})", "#/properties/a/uniqueItems"},
@@ -140,6 +163,23 @@ TEST(GbnfGrammar, NamesWhatIsWrong) {
             std::string::npos);
   EXPECT_NE(compile_gbnf("root ::= x").status().message().find("not defined"), std::string::npos);
   EXPECT_FALSE(compile_gbnf("root ::= \"a").ok());
+}
+
+TEST(LarkGrammar, FollowsRulesTerminalsAndPatterns) {
+  const auto grammar = compile_lark(R"(
+// a list of words and numbers
+start: item ("," item)~1..2
+?item: WORD | "no"i NUMBER   // two kinds
+WORD: /[a-m]+/
+    | "x".."z"
+NUMBER: "1" [".5"]
+)")
+                           .value();
+  for (const char* text : {"abc,y", "No1,no1.5,abc"}) EXPECT_TRUE(takes(grammar, text)) << text;
+  for (const char* text : {"abc", "abc,q", "no,a", "a,a,a,a"}) EXPECT_FALSE(takes(grammar, text)) << text;
+  EXPECT_NE(compile_lark("start: start \"a\" | \"b\"").status().message().find("begin with itself"),
+            std::string::npos);
+  EXPECT_NE(compile_lark("%import common.WS").status().message().find("not supported"), std::string::npos);
 }
 
 TEST(HostileGrammars, DeepNestingIsRefusedWithAFlatStack) {

@@ -522,12 +522,13 @@ PlainPrefix Languages::plain_prefix(Language language) const {
     case Kind::repeat:
       if (std::find(plain_characters_.begin(), plain_characters_.end(), node.a) == plain_characters_.end())
         return {};
-      return {node.c, true};
+      return {node.c, true, node.b == 0};
     case Kind::concat: {
       PlainPrefix first = plain_prefix(node.a);
-      if (first.length == kUnbounded || nodes_[node.a].kind == Kind::bytes) return first;
+      if (nodes_[node.a].kind == Kind::bytes) return first;
       const PlainPrefix rest = plain_prefix(node.b);
       first.ends = first.ends && rest.ends && rest.length == 0;
+      first.uniform = first.uniform && first.ends;
       return first;
     }
     case Kind::any_of: {

@@ -45,6 +45,8 @@ class WordMap {
 struct PlainPrefix {
   std::uint32_t length = 0;  // every one of at most so many characters begins a text of the language
   bool ends = false;         // no longer one does
+  // Behind any of them the language is what it was, but for the length: a string's inside without a pattern.
+  bool uniform = false;
 };
 
 class Languages {

@@ -194,8 +194,10 @@ Matcher::State Matcher::intern() {
               .count = static_cast<std::uint32_t>(made_.size())};
   place.complete = complete_;
   place.plain_ends = true;
+  place.uniform = !made_.empty() && !complete_;
   for (const Way& way : made_) {
     const PlainPrefix prefix = languages_.plain_prefix(way.language);
+    place.uniform &= prefix.uniform && (&way == made_.data() || prefix.length == place.plain);
     place.plain = std::max(place.plain, prefix.length);
     place.plain_ends &= prefix.ends;
   }

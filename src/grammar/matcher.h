@@ -35,6 +35,8 @@ class Matcher {
   std::uint32_t plain_prefix(State state) const { return states_[state].plain; }
   // A text of more plain characters than plain_prefix() may not come next.
   bool plain_ends(State state) const { return states_[state].plain_ends; }
+  // As PlainPrefix::uniform, of every way.
+  bool uniform(State state) const { return states_[state].uniform; }
   std::size_t memory() const;
   std::size_t states() const { return states_.size(); }
   // Everything but the start is forgotten.
@@ -57,6 +59,7 @@ class Matcher {
     std::uint32_t plain = 0;
     bool complete = false;
     bool plain_ends = false;
+    bool uniform = false;
   };
   State make_step(State state, std::uint8_t byte);
   std::uint32_t frame(SymbolId symbol, std::uint32_t at, std::uint32_t next);

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
+#include <map>
+#include <utility>
 
 #include "base/check.h"
 #include "base/utf8.h"
@@ -15,11 +16,15 @@ constexpr std::array<std::uint32_t, 7> kLengths{1, 2, 4, 8, 16, 32, 0xFFFFFFFF};
 // Longer tokens (runs of blanks and dashes) are never chosen: each has shorter ways to be written.
 constexpr std::size_t kLongest = 255;
 
-bool is_plain(std::string_view bytes) {
-  return is_valid_utf8(bytes) && std::none_of(bytes.begin(), bytes.end(), [](char byte) {
-           return static_cast<unsigned char>(byte) < 0x20 || byte == '"' || byte == '\\';
-         });
+// Bytes of the whole plain characters at the front.
+std::size_t plain_beginning(std::string_view bytes) {
+  const auto first = std::find_if(bytes.begin(), bytes.end(), [](char byte) {
+    return static_cast<unsigned char>(byte) < 0x20 || byte == '"' || byte == '\\';
+  });
+  return valid_utf8_prefix(bytes.substr(0, static_cast<std::size_t>(first - bytes.begin())));
 }
+
+bool is_plain(std::string_view bytes) { return plain_beginning(bytes) == bytes.size(); }
 
 std::uint16_t characters_of(std::string_view bytes) {
   return static_cast<std::uint16_t>(std::count_if(bytes.begin(), bytes.end(), [](char byte) {
@@ -96,6 +101,16 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer, std::span<const TokenId> ends, 
   }
   plain_ = make_trie(plain, true);
   other_ = make_trie(other, false);
+
+  std::map<std::string_view, std::vector<Ended>> by_ending;
+  for (const auto& [bytes, token] : other)
+    by_ending[bytes.substr(plain_beginning(bytes))].push_back({token, characters_of(bytes)});
+  std::vector<std::pair<std::string_view, TokenId>> endings;
+  for (auto& [ending, group] : by_ending) {
+    endings.emplace_back(ending, static_cast<TokenId>(groups_.size()));
+    groups_.push_back(std::move(group));
+  }
+  endings_ = make_trie(endings, false);
 }
 
 std::shared_ptr<const GrammarVocabulary> GrammarVocabulary::make(const Tokenizer& tokenizer,

@@ -36,6 +36,14 @@ class TokenTrie final : public GrammarVocabulary {
   // Tokens of nothing but plain characters of a JSON string, and the others.
   std::span<const TrieNode> plain() const { return plain_; }
   std::span<const TrieNode> other() const { return other_; }
+  // The others by what stands behind their plain beginning: a trie of those endings, whose `token` is a
+  // group.
+  struct Ended {
+    TokenId token;
+    std::uint32_t characters;  // of the whole token, at most
+  };
+  std::span<const TrieNode> endings() const { return endings_; }
+  std::span<const Ended> ended(TokenId group) const { return groups_[static_cast<std::size_t>(group)]; }
   // Adds the plain tokens of at most so many characters; returns whether those are all.
   bool add_plain(TokenMask mask, std::uint32_t characters) const;
   // Adds those whose bytes another token has that is in the mask.
@@ -46,7 +54,8 @@ class TokenTrie final : public GrammarVocabulary {
   std::vector<TokenId> ends_;
   std::string all_bytes_;
   std::vector<std::uint32_t> begin_;  // [size + 1] in all_bytes_; a token without text has no bytes
-  std::vector<TrieNode> plain_, other_;
+  std::vector<TrieNode> plain_, other_, endings_;
+  std::vector<std::vector<Ended>> groups_;
   std::vector<std::pair<TokenId, TokenId>> twins_;
   // Plain tokens by length: of up to kLengths[i] characters as bits, and each length's own.
   std::vector<std::vector<std::uint32_t>> up_to_;
