@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""nibble's expert layer beside triton_kernels' on one GPU, on MXFP4 weights of gpt-oss's shapes, in one run.
+"""nibble's expert layer beside triton_kernels' on one GPU, on MXFP4 weights of gpt-oss's shapes or of another's, in one run.
 
     bench/moe_compare.py MOE_CUDA_BENCH --peer FOLDER [--experts 128,32] [--tokens 1,2,..] [--json FILE]
+                         [--hidden 2880] [--intermediate 2880] [--top-k 4]
 
 FOLDER has the package triton_kernels, as vLLM's wheel carries it in vllm/third_party; PyTorch and Triton must be there.
 Both sides are timed by replays of CUDA graphs of at least 24 layer calls over weights that do not fit the cache, each call with
@@ -10,7 +11,9 @@ before and after the peer; the slower of its two runs counts. The peer is set as
 result for four tokens is held to float32, so that what is timed is what was meant.
 """
 import argparse
+import dataclasses
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -19,23 +22,29 @@ from pathlib import Path
 
 from graph_time import graph_time
 
-HIDDEN = INTERMEDIATE = 2880
-CHOSEN = 4
 LIMIT = 7.0
 TOKENS = "1,2,4,8,16,32,64,128,256,512,2048,8192"
 
 
-def nibble(program, experts, tokens):
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    hidden: int
+    intermediate: int
+    top_k: int
+
+
+def nibble(program, shape, experts, tokens):
     """Microseconds by (experts, tokens)."""
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "found.json"
-        subprocess.run([program, "--experts", experts, "--tokens", tokens, "--json", found], check=True,
+        subprocess.run([program, "--experts", experts, "--tokens", tokens, "--hidden", str(shape.hidden), "--intermediate",
+                        str(shape.intermediate), "--top-k", str(shape.top_k), "--json", found], check=True,
                        stdout=sys.stderr)
         return {(row["experts"], row["tokens"]): row for row in json.loads(found.read_text())}
 
 
 class Peer:
-    def __init__(self, folder, experts):
+    def __init__(self, folder, shape, experts):
         sys.path.insert(0, folder)
         import torch
         from triton_kernels import matmul_ogs as products, swiglu
@@ -47,14 +56,16 @@ class Peer:
 
         opt_flags.update_opt_flags_constraints({"split_k": 1})
         self.torch, self.products, self.routing, self.experts = torch, products, routing, experts
+        self.shape = shape
         self.activation = products.FusedActivation(
             products.FnSpecs("swiglu", swiglu.swiglu_fn, ("alpha", "limit")), (1.702, LIMIT), 2)
-        # Six layers of 128 experts, or twice as many of 32: at least 5 GB.
+        # So many layers that weights do not fit the cache: at least 5 GB, and of gpt-oss six of 128 experts.
         self.layers, self.raw = [], None
-        for index in range(6 if experts > 32 else 12):
+        stored = 3 * experts * shape.hidden * shape.intermediate * 17 / 32
+        for index in range(max(6, math.ceil(5e9 / stored))):
             generator = torch.Generator(device="cuda").manual_seed(index)
             layer, raw = [], []
-            for rows, columns in ((2 * INTERMEDIATE, HIDDEN), (HIDDEN, INTERMEDIATE)):
+            for rows, columns in ((2 * shape.intermediate, shape.hidden), (shape.hidden, shape.intermediate)):
                 codes = torch.randint(0, 256, (experts, rows, columns // 2), dtype=torch.uint8, device="cuda",
                                       generator=generator)
                 scales = torch.randint(119, 122, (experts, rows, columns // 32), dtype=torch.uint8, device="cuda",
@@ -75,14 +86,14 @@ class Peer:
                 self.raw = raw
 
     def layer(self, index, x, logits, between, out):
-        routed, gather, scatter = self.routing(logits, CHOSEN, sm_first=False)
+        routed, gather, scatter = self.routing(logits, self.shape.top_k, sm_first=False)
         (up, up_bias, up_precision), (down, down_bias, down_precision) = self.layers[index % len(self.layers)]
         multiply = self.products.matmul_ogs
         multiply(x, up, up_bias, routed, gather_indx=gather, precision_config=up_precision, gammas=None,
                  fused_activation=self.activation, y=between)
-        multiply(between.view(-1, INTERMEDIATE), down, down_bias, routed, scatter_indx=scatter,
+        multiply(between.view(-1, self.shape.intermediate), down, down_bias, routed, scatter_indx=scatter,
                  precision_config=down_precision, gammas=routed.gate_scal, y=out)
-        return out.view(-1, HIDDEN)
+        return out.view(-1, self.shape.hidden)
 
     def error(self, x, logits, found):
         """Of a result from the first layer, relative to float32."""
@@ -96,7 +107,7 @@ class Peer:
             weights = weights * torch.exp2(scales.float() - 127).repeat_interleave(32, -1)
             return weights @ row + bias
 
-        chosen, experts = logits.float().topk(CHOSEN, -1)
+        chosen, experts = logits.float().topk(self.shape.top_k, -1)
         expected = torch.zeros_like(found)
         for token, shares in enumerate(torch.softmax(chosen, -1)):
             for share, expert in zip(shares, experts[token]):
@@ -106,12 +117,12 @@ class Peer:
         return ((found - expected).norm() / expected.norm()).item()
 
     def time(self, tokens):
-        torch, layers = self.torch, len(self.layers)
+        torch, layers, shape = self.torch, len(self.layers), self.shape
         calls = layers if tokens >= 2048 else max(24, layers)
-        xs = [torch.randn(tokens, HIDDEN, device="cuda", dtype=torch.bfloat16) for _ in range(calls)]
+        xs = [torch.randn(tokens, shape.hidden, device="cuda", dtype=torch.bfloat16) for _ in range(calls)]
         logits = [torch.randn(tokens, self.experts, device="cuda", dtype=torch.bfloat16) for _ in range(calls)]
-        between = torch.empty(1, tokens * CHOSEN, INTERMEDIATE, device="cuda", dtype=torch.bfloat16)
-        out = torch.empty(1, tokens, HIDDEN, device="cuda", dtype=torch.bfloat16)
+        between = torch.empty(1, tokens * shape.top_k, shape.intermediate, device="cuda", dtype=torch.bfloat16)
+        out = torch.empty(1, tokens, shape.hidden, device="cuda", dtype=torch.bfloat16)
         stream, error = torch.cuda.Stream(), None
         with torch.cuda.stream(stream):
             for index in range(2):  # compiles
@@ -120,7 +131,7 @@ class Peer:
                 error = self.error(xs[0], logits[0], self.layer(0, xs[0], logits[0], between, out).float())
             us = graph_time(torch, stream, calls, 11,
                             lambda index: self.layer(index, xs[index], logits[index], between, out))
-        distinct = statistics.mean(len(torch.unique(one.float().topk(CHOSEN, -1)[1])) for one in logits)
+        distinct = statistics.mean(len(torch.unique(one.float().topk(shape.top_k, -1)[1])) for one in logits)
         return {"us": us, "distinct": distinct, "error": error}
 
 
@@ -130,19 +141,23 @@ def main():
     parser.add_argument("--peer", required=True, metavar="FOLDER")
     parser.add_argument("--experts", default="128,32")
     parser.add_argument("--tokens", default=TOKENS)
+    parser.add_argument("--hidden", type=int, default=2880)
+    parser.add_argument("--intermediate", type=int, default=2880)
+    parser.add_argument("--top-k", type=int, default=4)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
+    shape = Shape(options.hidden, options.intermediate, options.top_k)
     program = options.program.resolve()
-    before = nibble(program, options.experts, options.tokens)
+    before = nibble(program, shape, options.experts, options.tokens)
     peer = {}
     for experts in map(int, options.experts.split(",")):
-        layers = Peer(options.peer, experts)
+        layers = Peer(options.peer, shape, experts)
         for tokens in map(int, options.tokens.split(",")):
             peer[experts, tokens] = layers.time(tokens)
             print(experts, tokens, peer[experts, tokens], file=sys.stderr, flush=True)
         del layers
         sys.modules["torch"].cuda.empty_cache()
-    after = nibble(program, options.experts, options.tokens)
+    after = nibble(program, shape, options.experts, options.tokens)
     rows = []
     print(f"{'experts':>7} {'tokens':>6} {'nibble, us before / after':>26} {'peer, us':>9} {'ratio':>6} "
           f"{'distinct, nibble and peer':>26}")
