@@ -43,7 +43,7 @@ inline constexpr int granule_k = 64;  // of K, in a block
 inline constexpr int granule_k_chunks = 3;
 inline constexpr int granule_code_bytes = 512;  // of a k64 block
 
-// Of a granule's even rows and of its odd ones: gates and up projections may differ.
+// Numbers of a granule's even rows and of its odd ones: gates and up projections may differ.
 struct alignas(8) PairFactors {
   float even, odd;
 };

@@ -65,12 +65,12 @@ __device__ __forceinline__ Awaited fill_item(const ManyParams<Tiles>& params, co
   item.work = work;
   item.width = tile.width;
   item.blocks = product.shape.blocks();
-  item.chunks = product.chunks;
+  for (int chunk = 0; chunk < granule_k_chunks; ++chunk)
+    item.chunks[chunk] = PackedChunk::of(product.chunks.chunk[chunk]);
   item.granule = granule;
   item.granules = product.shape.granules();
   item.h_columns = down.cols;
   item.factors = product.factor.of(tile.expert);
-  item.unit = params.unit;
   item.biased = product.bias != nullptr;
   item.row = tile.expert * product.shape.granules() + granule;
   item.weights_once = tile.is_all;

@@ -67,16 +67,27 @@ enum class Work : std::int32_t {
   down,     // a tile of h times some rows, to rows of `out`
 };
 
+// A chunk's stages in a word: a warp has the next chunk's before it needs it.
+struct PackedChunk {
+  std::uint32_t word;
+
+  __device__ static PackedChunk of(const KChunk& chunk) {
+    return {static_cast<std::uint32_t>(chunk.blocks | chunk.stage << 16 | chunk.longer << 24)};
+  }
+  __device__ int blocks() const { return static_cast<int>(word & 0xffffu); }
+  __device__ int stage() const { return static_cast<int>(word >> 16 & 0xffu); }
+  __device__ int longer() const { return static_cast<int>(word >> 24); }
+};
+
 // Lies in shared memory.
 struct alignas(16) Item {
   Work work;
   std::int32_t width;   // of the tile
   std::int32_t blocks;  // k64 blocks of the product's K
-  KChunks chunks;
+  PackedChunk chunks[granule_k_chunks];
   std::int32_t granule, granules;  // the first of this item; all of the matrix
   std::int32_t h_columns;
-  PairFactors factors;  // of the sums
-  GatedUnit unit;
+  PairFactors factors;         // of the sums
   bool biased;                 // else there is nothing in `bias`
   std::int32_t row;            // of the first granule among all experts'
   bool weights_once;           // nobody else reads them

@@ -58,7 +58,8 @@ __device__ __forceinline__ void decode_steps(std::uint32_t (&a)[2][4], std::uint
 // word in lanes 4 apart.
 template <int width>
 __device__ __forceinline__ void store_h(const Item& item, int granule, int lane,
-                                        const float (&totals)[width / 2], float even_bias, float odd_bias) {
+                                        const float (&totals)[width / 2], const PairFactors& bias,
+                                        const GatedUnit& unit) {
   const int g = lane / 4, column = lane % 4 * 2 + g % 2;
   const auto place = [&](int element) {
     return item.tile + element / granule_k * (width * moe_row_bytes) +
@@ -66,14 +67,13 @@ __device__ __forceinline__ void store_h(const Item& item, int granule, int lane,
   };
   std::uint8_t* const to = place(granule * (granule_rows / 2) + g / 2 * 2);
   const PairFactors factors = item.factors;
-  const GatedUnit unit = item.unit;
 #pragma unroll
   for (int j = 0; j < width / 8; ++j) {
     float h[2];
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      h[c] = gated_on_device(__fmul_rn(totals[4 * j + c], factors.even) + even_bias,
-                             __fmul_rn(totals[4 * j + 2 + c], factors.odd) + odd_bias, unit);
+      h[c] = gated_on_device(__fmul_rn(totals[4 * j + c], factors.even) + bias.even,
+                             __fmul_rn(totals[4 * j + 2 + c], factors.odd) + bias.odd, unit);
     }
     const float other = __shfl_xor_sync(0xffffffffu, g % 2 ? h[0] : h[1], 4);
     *reinterpret_cast<std::uint32_t*>(to + j * 256) =
@@ -90,8 +90,7 @@ __device__ __forceinline__ void store_h(const Item& item, int granule, int lane,
 
 template <int width>
 __device__ __forceinline__ void store_products(const Item& item, int granule, int lane,
-                                               const float (&totals)[width / 2], float even_bias,
-                                               float odd_bias) {
+                                               const float (&totals)[width / 2], const PairFactors& bias) {
   const PairFactors factors = item.factors;
   float* const out = item.out + granule * granule_rows + lane / 4 * 2;
   const std::size_t columns = static_cast<std::size_t>(item.out_columns);
@@ -102,8 +101,8 @@ __device__ __forceinline__ void store_products(const Item& item, int granule, in
       const int slot = item.slots[8 * j + lane % 4 * 2 + c];
       if (slot < 0) continue;
       *reinterpret_cast<float2*>(out + static_cast<std::size_t>(slot) * columns) =
-          make_float2(__fmul_rn(totals[4 * j + c], factors.even) + even_bias,
-                      __fmul_rn(totals[4 * j + 2 + c], factors.odd) + odd_bias);
+          make_float2(__fmul_rn(totals[4 * j + c], factors.even) + bias.even,
+                      __fmul_rn(totals[4 * j + 2 + c], factors.odd) + bias.odd);
     }
   }
 }
@@ -111,7 +110,8 @@ __device__ __forceinline__ void store_products(const Item& item, int granule, in
 // A warp's granule of an item. A block's steps are queued in twos, and the codes of two are decoded while the
 // two before are multiplied.
 template <class Tiles, int width>
-__device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, int lane) {
+__device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, int lane,
+                                              const GatedUnit& unit) {
   using Layout = typename Tiles::Layout;
   constexpr unsigned step_bytes = width * 32;
   Shared<Tiles>& shared = shared_of_block<Tiles>();
@@ -139,11 +139,12 @@ __device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, 
   const std::uint64_t inputs_ring = ptx::wgmma_operand<256>(shared.inputs);
   const std::uint64_t weights_ring = ptx::wgmma_operand<256>(shared.weights);
   bool begun = false;
+  PackedChunk cut = item.chunks[0];
 #pragma unroll 1
   for (int chunk = 0; chunk < granule_k_chunks; ++chunk) {
-    const KChunk& cut = item.chunks.chunk[chunk];
-    int left = cut.blocks, longer = cut.longer;
-    const int least = cut.stage;
+    int left = cut.blocks(), longer = cut.longer();
+    const int least = cut.stage();
+    if (chunk + 1 < granule_k_chunks) cut = item.chunks[chunk + 1];
     if (left == 0) continue;
     bool add = false;
 #pragma unroll 1
@@ -208,26 +209,27 @@ __device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, 
 
   const int granule = item.granule + warp;
   if (granule < item.granules) {
-    const std::uint32_t bias =
-        item.biased ? *reinterpret_cast<const std::uint32_t*>(item.bias + warp * granule_rows + lane / 4 * 2)
-                    : 0;
-    const float even_bias = __uint_as_float(bias << 16), odd_bias = __uint_as_float(bias & 0xffff0000u);
+    const std::uint32_t stored =
+        *reinterpret_cast<const std::uint32_t*>(item.bias + warp * granule_rows + lane / 4 * 2);
+    const std::uint32_t both = item.biased ? stored : 0;
+    const PairFactors bias{__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u)};
     if (item.work == Work::down) {
-      store_products<width>(item, granule, lane, totals, even_bias, odd_bias);
+      store_products<width>(item, granule, lane, totals, bias);
     } else {
-      store_h<width>(item, granule, lane, totals, even_bias, odd_bias);
+      store_h<width>(item, granule, lane, totals, bias, unit);
     }
   }
 }
 
 // The compiler sets registers apart for the sums of each width, which limits how many one kernel can have.
 template <class Tiles, int index = 0>
-__device__ __forceinline__ void multiply_item_of(int width, Turns& turns, int slot, int warp, int lane) {
+__device__ __forceinline__ void multiply_item_of(int width, Turns& turns, int slot, int warp, int lane,
+                                                 const GatedUnit& unit) {
   constexpr int this_width = Tiles::widths.width[index];
   if constexpr (index + 1 < Tiles::widths.count) {
-    if (width != this_width) return multiply_item_of<Tiles, index + 1>(width, turns, slot, warp, lane);
+    if (width != this_width) return multiply_item_of<Tiles, index + 1>(width, turns, slot, warp, lane, unit);
   }
-  multiply_item<Tiles, this_width>(turns, slot, warp, lane);
+  multiply_item<Tiles, this_width>(turns, slot, warp, lane, unit);
 }
 
 template <class Tiles>
@@ -283,7 +285,7 @@ __global__ void __launch_bounds__(Tiles::threads, 1)
       ptx::mbarrier_wait(&barriers.item_full[turn.stage], turn.parity);
       const Item& item = shared.items[turn.stage];
       if (item.work == Work::none) break;
-      multiply_item_of<Tiles>(item.width, turns, turn.stage, warp, lane);
+      multiply_item_of<Tiles>(item.width, turns, turn.stage, warp, lane, params.unit);
       __syncwarp();  // all lanes are done with the item
       if (lane == 0) ptx::mbarrier_arrive(&barriers.item_done[turn.stage]);
       turn.next(item_slots);
