@@ -1,10 +1,7 @@
 #include <algorithm>
-#include <cmath>
-#include <string_view>
 
-#include "base/check.h"
 #include "formats/bf16.h"
-#include "models/cuda/random_weights.h"
+#include "models/cuda/random_numbers.h"
 #include "ops/cuda/launch.cuh"
 
 namespace nibble {
@@ -54,50 +51,26 @@ __global__ void __launch_bounds__(random_threads)
   }
 }
 
-// FNV-1a
-std::uint64_t hash_of(std::string_view name, std::uint64_t seed) {
-  std::uint64_t hash = 0xcbf29ce484222325ULL ^ seed;
-  for (const char letter : name) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3ULL;
-  return hash;
-}
-
-struct Values {
-  float center, deviation;
-};
-Values values_of(const ExpectedTensor& tensor) {
-  const std::string_view name = tensor.name;
-  if (name.ends_with("norm.weight")) return {1.0f, 0.06f};
-  if (name.ends_with("bias") || name.ends_with("sinks")) return {0.0f, 0.06f};
-  if (name.ends_with("embed_tokens.weight")) return {0.0f, 1.0f};
-  return {0.0f, 1.0f / std::sqrt(static_cast<float>(tensor.shape[tensor.shape.rank() - 1]))};
+Launch launch_of(const RandomPlaces& places, cudaStream_t stream) {
+  const std::size_t blocks = (places.count + random_threads - 1) / random_threads;
+  return {.blocks = dim3(static_cast<unsigned>(std::clamp<std::size_t>(blocks, 1, 4096))),
+          .threads = random_threads,
+          .stream = stream};
 }
 
 }  // namespace
 
-Status RandomWeights::queue(const ExpectedTensor& tensor, std::size_t begin, std::size_t count, void* to,
-                            cudaStream_t stream) {
-  const std::uint64_t numbers = hash_of(tensor.name, seed_);
-  const std::size_t element = dtype_bytes(tensor.dtype), first = begin / element, elements = count / element;
-  const Launch launch{.blocks = dim3(static_cast<unsigned>(std::clamp<std::size_t>(
-                          (elements + random_threads - 1) / random_threads, 1, 4096))),
-                      .threads = random_threads,
-                      .stream = stream};
-  if (elements == 0) return {};
-  if (tensor.dtype == DType::bf16) {
-    const Values values = values_of(tensor);
-    launch_kernel(launch, random_bf16, numbers, first, elements, values.center, values.deviation,
-                  static_cast<std::uint16_t*>(to));
-  } else if (tensor.scales == ScaleKind::e8m0) {
-    // A code's mean square is 9.2: with scales of about 1 / (3 sqrt(columns)) a sum's variance is the
-    // input's.
-    const float columns = 32.0f * static_cast<float>(tensor.shape[tensor.shape.rank() - 1]);
-    const int exponent = static_cast<int>(std::lround(-std::log2(3.0f * std::sqrt(columns))));
-    launch_kernel(launch, random_scales, numbers, first, elements, exponent, static_cast<std::uint8_t*>(to));
-  } else {
-    NIBBLE_CHECK(tensor.dtype == DType::u8);
-    launch_kernel(launch, random_bytes, numbers, first, elements, static_cast<std::uint8_t*>(to));
-  }
-  return {};
+void random_bf16_cuda(const RandomPlaces& places, float center, float deviation, std::uint16_t* to,
+                      cudaStream_t stream) {
+  launch_kernel(launch_of(places, stream), random_bf16, places.stream, places.first, places.count, center,
+                deviation, to);
+}
+void random_bytes_cuda(const RandomPlaces& places, std::uint8_t* to, cudaStream_t stream) {
+  launch_kernel(launch_of(places, stream), random_bytes, places.stream, places.first, places.count, to);
+}
+void random_scales_cuda(const RandomPlaces& places, int exponent, std::uint8_t* to, cudaStream_t stream) {
+  launch_kernel(launch_of(places, stream), random_scales, places.stream, places.first, places.count, exponent,
+                to);
 }
 
 }  // namespace nibble

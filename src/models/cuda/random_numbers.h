@@ -1,0 +1,25 @@
+// Numbers out of a seed, made on the GPU: each depends on its stream and its place there alone.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace nibble {
+
+// Places [first, first + count) of a stream.
+struct RandomPlaces {
+  std::uint64_t stream = 0;
+  std::size_t first = 0, count = 0;
+};
+
+// All write to device memory. center + deviation x a number of mean 0 and variance 1, as bfloat16.
+void random_bf16_cuda(const RandomPlaces& places, float center, float deviation, std::uint16_t* to,
+                      cudaStream_t stream);
+// Any byte, as often as any other.
+void random_bytes_cuda(const RandomPlaces& places, std::uint8_t* to, cudaStream_t stream);
+// E8M0: 2^exponent, or (a quarter each) the power above or below.
+void random_scales_cuda(const RandomPlaces& places, int exponent, std::uint8_t* to, cudaStream_t stream);
+
+}  // namespace nibble

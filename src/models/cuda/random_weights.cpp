@@ -1,0 +1,54 @@
+#include "models/cuda/random_weights.h"
+
+#include <cmath>
+#include <string_view>
+
+#include "base/check.h"
+#include "models/cuda/random_numbers.h"
+
+namespace nibble {
+namespace {
+
+// FNV-1a
+std::uint64_t hash_of(std::string_view name, std::uint64_t seed) {
+  std::uint64_t hash = 0xcbf29ce484222325ULL ^ seed;
+  for (const char letter : name) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3ULL;
+  return hash;
+}
+
+struct Values {
+  float center, deviation;
+};
+Values values_of(const ExpectedTensor& tensor) {
+  const std::string_view name = tensor.name;
+  if (name.ends_with("norm.weight")) return {1.0f, 0.06f};
+  if (name.ends_with("bias") || name.ends_with("sinks")) return {0.0f, 0.06f};
+  if (name.ends_with("embed_tokens.weight")) return {0.0f, 1.0f};
+  return {0.0f, 1.0f / std::sqrt(static_cast<float>(tensor.shape[tensor.shape.rank() - 1]))};
+}
+
+}  // namespace
+
+Status RandomWeights::queue(const ExpectedTensor& tensor, std::size_t begin, std::size_t count, void* to,
+                            cudaStream_t stream) {
+  const std::size_t element = dtype_bytes(tensor.dtype);
+  const RandomPlaces places{
+      .stream = hash_of(tensor.name, seed_), .first = begin / element, .count = count / element};
+  if (places.count == 0) return {};
+  if (tensor.dtype == DType::bf16) {
+    const Values values = values_of(tensor);
+    random_bf16_cuda(places, values.center, values.deviation, static_cast<std::uint16_t*>(to), stream);
+  } else if (tensor.scales == ScaleKind::e8m0) {
+    // A code's mean square is 9.2: with scales of about 1 / (3 sqrt(columns)) a sum's variance is the
+    // input's.
+    const float columns = 32.0f * static_cast<float>(tensor.shape[tensor.shape.rank() - 1]);
+    const int exponent = static_cast<int>(std::lround(-std::log2(3.0f * std::sqrt(columns))));
+    random_scales_cuda(places, exponent, static_cast<std::uint8_t*>(to), stream);
+  } else {
+    NIBBLE_CHECK(tensor.dtype == DType::u8);
+    random_bytes_cuda(places, static_cast<std::uint8_t*>(to), stream);
+  }
+  return {};
+}
+
+}  // namespace nibble
