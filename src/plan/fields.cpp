@@ -181,9 +181,12 @@ Candidates sequences(const Situation& s) {
 
 Candidates attention_splits(const Situation& s) {
   const AttentionKernel* kernel = find_attention(s.at(Field::attention).value);
-  const std::string longer =
-      kernel == nullptr || kernel->longer_splits.empty() ? "" : std::string(kernel->longer_splits) + ", ";
-  return {number(kernel == nullptr ? 0 : kernel->split,
+  if (kernel == nullptr) return {number(0, "positions, counted from a context's start: never by the batch")};
+  // Of heads of 128 a step is half as long (ops/attention/cuda/attention_cuda.h).
+  const bool wide = kernel->facts.name == "sm90_attention" && s.model.query_dim == 128;
+  const std::string_view words = wide ? "256 behind the first 1,024" : kernel->longer_splits;
+  const std::string longer = words.empty() ? "" : std::string(words) + ", ";
+  return {number(wide ? kernel->split / 2 : kernel->split,
                  "positions, " + longer + "counted from a context's start: never by the batch")};
 }
 

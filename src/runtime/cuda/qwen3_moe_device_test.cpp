@@ -80,9 +80,10 @@ TEST_F(Qwen3MoeOnTheGpu, WhatAStepTakesIsWhatThePlanSays) {
   EXPECT_NEAR(planned / static_cast<double>(taken), 1.0, 0.01);
 }
 
-TEST_F(Qwen3MoeOnTheGpu, RefusesAFormatThatNoKernelMultiplies) {
-  for (const auto& [name, what] : {std::pair("qwen3_moe_bf16", "mlp.experts.0.gate_proj is in bf16"),
-                                   std::pair("qwen3_moe_nvfp4", "32 dimensions")}) {
+TEST_F(Qwen3MoeOnTheGpu, RefusesWhatNoKernelTakes) {
+  for (const auto& [name, what] :
+       {std::pair("qwen3_moe_fp8", "model.layers.0.self_attn.q_proj is in "),
+        std::pair("qwen3_moe_bf16", "experts' of 48"), std::pair("qwen3_moe_nvfp4", "32 dimensions")}) {
     const ModelConfig config = must(read_model_config(root / "tests/data/parity" / name));
     RandomWeights random(1);
     const Result<std::unique_ptr<Worker>> worker = GpuWorker::start(config, random, limits_of(config, false));
