@@ -2,6 +2,7 @@
 
 #include "base/sip_hash.h"
 #include "models/model_traits.h"
+#include "plan/exchange_shape.h"
 #include "runtime/gpu.h"
 #include "runtime/kernel_choice.h"
 #include "runtime/kv_store.h"
@@ -28,6 +29,7 @@ WorkerLimits worker_limits(const Plan& plan) {
           .pin_threads = plan.pin_threads,
           .ranks = plan.tensor_parallel,
           .expert_ranks = plan.expert_parallel,
+          .exchange = exchange_kind(plan.experts.exchange),
           .max_rows = plan.max_num_batched_tokens,
           .max_logit_rows = plan.max_logit_rows,
           .max_sequences = plan.max_num_seqs,

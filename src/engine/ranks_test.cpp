@@ -4,11 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/choices.h"
 #include "engine/engine_test_util.h"
+#include "models/model_traits.h"
+#include "plan/rules.h"
 
 namespace nibble {
 namespace {
@@ -63,7 +67,9 @@ EngineOptions with(EngineOptions options, const Split& split) {
   return options;
 }
 
-const std::vector<Split> splits = {{2, 1}, {4, 1}, {2, 2, "none"}, {4, 4, "none"}};
+const std::vector<Split> splits = {
+    {2, 1},           {4, 1},           {2, 2, "none"},        {4, 4, "none"},
+    {2, 2, "normal"}, {4, 4, "normal"}, {2, 2, "low_latency"}, {4, 4, "low_latency"}};
 
 // Heads, widths and experts that divide and that do not; fewer heads of keys than ranks; every format.
 const std::vector<std::string> models = {"example",       "gqa8_all_experts", "mha_top1",
@@ -87,13 +93,39 @@ TEST(Ranks, GiveTheBitsOfOneRankInEveryTypeBatchAndChunking) {
   for (const FloatType dtype : {FloatType::float32, FloatType::bfloat16, FloatType::int8}) {
     const Answers expected = answers_of("example", {.threads = 1, .max_num_seqs = 1, .dtype = dtype});
     for (const Split& split : splits) {
-      for (const auto& [rows, sequences] : {std::pair{1, 1}, {7, 3}, {200, 7}}) {
+      for (const auto& [rows, sequences] : {std::pair{5, 2}, {200, 7}}) {
         const EngineOptions options{
             .threads = 2, .max_num_seqs = sequences, .max_num_batched_tokens = rows, .dtype = dtype};
         EXPECT_EQ(answers_of("example", with(options, split)), expected) << name_of("example", split) << rows;
       }
     }
   }
+}
+
+// What `plan --matrix` says of this machine is so.
+TEST(Ranks, EveryPairThatThePlanSaysRunsHereGivesTheBitsOfOneRank) {
+  const ModelTraits traits = traits_of(read_model_config(checkpoints / "example").value(), "example").value();
+  const Answers expected = answers_of("example", {.threads = 1});
+  int pairs = 0;
+  for (const int ranks : {2, 4}) {
+    const EngineOptions base{.threads = 2, .tensor_parallel = ranks, .expert_parallel = ranks};
+    const Result<std::vector<JudgedPair>> judged = judge_pairs(base, probe_machine(), traits);
+    ASSERT_TRUE(judged.ok()) << judged.status().message();
+    for (const JudgedPair& pair : *judged) {
+      EngineOptions options = base;
+      options.moe_runner_backend = std::string(pair.path.kernel);
+      options.moe_a2a_backend = std::string(pair.path.exchange);
+      if (!pair.built || !pair.rules.empty()) {
+        options.model = (checkpoints / "example").string();
+        const Status refused = Engine::load(options).status();
+        EXPECT_NE(refused.message().find("; give "), std::string::npos) << refused.message();
+        continue;
+      }
+      EXPECT_EQ(answers_of("example", options), expected) << pair.path.kernel << " + " << pair.path.exchange;
+      ++pairs;
+    }
+  }
+  EXPECT_GE(pairs, 6);
 }
 
 TEST(Ranks, ConvertTheirPartsOfWeightsToTheSameBits) {
@@ -142,6 +174,35 @@ TEST(Ranks, TheTestSeesKernelsWhoseOrderDependsOnARanksShape) {
     submit_all(**engine);
     EXPECT_EQ(run(**engine) == expected, split.tp == 1) << name_of("example", split);
   }
+}
+
+// Of four ranks the last alone has so few rows of the experts.
+void stall_in_the_last_rank(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
+                            const TotalsSink& store) {
+  const Mxfp4Checkpoint* experts = std::get_if<Mxfp4Checkpoint>(&matrix);
+  if (experts != nullptr && experts->rows == 64) std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  best_dot_kernels().multiply(matrix, begin, end, inputs, store);
+}
+
+TEST(Ranks, ARankThatStallsEndsTheStepAndIsNamed) {
+  static const DotKernels stalling{.name = "stalling",
+                                   .supported = [] { return true; },
+                                   .prepare = best_dot_kernels().prepare,
+                                   .multiply = stall_in_the_last_rank,
+                                   .prepare_int8 = best_dot_kernels().prepare_int8,
+                                   .multiply_int8 = best_dot_kernels().multiply_int8};
+  const auto change = [](EngineChoices& choices) {
+    choices.worker.dots = &stalling;
+    choices.worker.rank_deadline = std::chrono::milliseconds(200);
+  };
+  EngineOptions options{.threads = 4, .tensor_parallel = 4};
+  options.model = (checkpoints / "example").string();
+  Result<std::unique_ptr<Engine>> engine = load_engine(options, change, {});
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  ASSERT_TRUE((*engine)->submit(request(1, {5, 6, 7}, {.max_tokens = 2})).ok());
+  std::vector<Event> events;
+  const Status failed = (*engine)->step(events).status();
+  EXPECT_NE(failed.message().find("for rank 3, which did not come"), std::string::npos) << failed.message();
 }
 
 TEST(Ranks, ReuseAPrefixWithTheSameBits) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 
 #include "base/check.h"
@@ -14,6 +15,7 @@
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rope/rope.h"
 #include "ops/router/router.h"
+#include "plan/exchange_shape.h"
 #include "plan/forward_room.h"
 #include "tensor/buffer.h"
 
@@ -67,10 +69,15 @@ class Decoder final : public Model {
                                  .positions = limits.positions,
                                  .threads = limits.threads,
                                  .ranks = part_.ranks,
-                                 .expert_ranks = part_.whole_experts ? part_.ranks : 1};
+                                 .expert_ranks = part_.whole_experts ? part_.ranks : 1,
+                                 .exchange = limits.exchange};
     NIBBLE_ASSIGN(memory_, Buffer::allocate(place_forward_room(traits, room, nullptr).bytes));
     room_ = place_forward_room(traits, room, memory_.data()).room;
     limits_ = limits;
+    if (limits.exchange != ExchangeKind::none) {
+      exchange_shape_ = exchange_shape(traits, part_, limits.exchange, limits.rows);
+      exchange_.emplace(exchange_shape_, room_.arrived);
+    }
     return {};
   }
 
@@ -196,6 +203,7 @@ class Decoder final : public Model {
                        .slots = room_.slots,
                        .offsets = room_.offsets,
                        .workspace = shared()};
+    if (exchange_) return exchanged_experts(context, layer.experts, args);
     if (part_.whole_experts) return own_experts(context, layer.experts, args);
     if (part_.ranks > 1) return rows_of_experts(context, layer.experts, args);
     const TimedScope scope(context.times, "experts");
@@ -243,6 +251,60 @@ class Decoder final : public Model {
     sum_choices(context, args, hidden());
     return {};
   }
+
+  // Every rank sends its share of the rows to the ranks that have their experts, adds what comes back, and
+  // all gather the sums.
+  Status exchanged_experts(OpContext& context, const MoeWeights& weights, const MoeArgs& all) {
+    const int begin = share_begin(all.rows, part_.rank), end = share_begin(all.rows, part_.rank + 1);
+    const int longest = (all.rows + part_.ranks - 1) / part_.ranks;
+    for (int done = 0; done < longest; done += exchange_shape_.most_rows) {
+      const int first = std::min(begin + done, end), count = std::min(exchange_shape_.most_rows, end - first);
+      NIBBLE_RETURN_IF_ERROR(
+          exchange_round(context, weights, all,
+                         {.rows = count,
+                          .x = all.x + std::int64_t{first} * hidden(),
+                          .ids = all.expert_ids + first * all.top_k},
+                         room_.results + std::int64_t{first - begin} * all.top_k * hidden()));
+    }
+    MoeArgs own = all;
+    own.rows = end - begin;
+    own.expert_weights = all.expert_weights + begin * all.top_k;
+    own.products = room_.results;
+    own.out = room_.delta + std::int64_t{begin} * hidden();
+    {
+      const TimedScope scope(context.times, "experts");
+      sum_choices(context, own, hidden());
+    }
+    const TimedScope scope(context.times, "ranks");
+    for (int rank = 0; rank < part_.ranks; ++rank) {
+      std::fill(room_.owners + share_begin(all.rows, rank), room_.owners + share_begin(all.rows, rank + 1),
+                static_cast<std::uint8_t>(rank));
+    }
+    return gather_rows(*ranks_, {.owners = {room_.owners, static_cast<std::size_t>(all.rows)},
+                                 .width = hidden(),
+                                 .rows = room_.delta});
+  }
+
+  Status exchange_round(OpContext& context, const MoeWeights& weights, MoeArgs args, const TokenRows& mine,
+                        float* results) {
+    {
+      const TimedScope scope(context.times, "ranks");
+      NIBBLE_ASSIGN(args.rows, exchange_->dispatch(*ranks_, mine));
+    }
+    args.x = room_.arrived.x;
+    args.expert_ids = room_.arrived.ids;
+    args.top_k = exchange_shape_.ids_a_place();
+    args.first_expert = static_cast<int>(part_.experts.begin(part_.rank));
+    {
+      const TimedScope scope(context.times, "experts");
+      expert_activations(context, weights, args);
+      expert_products(context, weights, args);
+    }
+    const TimedScope scope(context.times, "ranks");
+    return exchange_->combine(*ranks_, args.products, results);
+  }
+
+  int share_begin(int rows, int rank) const { return rows * rank / part_.ranks; }
 
   std::uint8_t owner_of(std::int32_t expert) const {
     for (int rank = 0; rank < part_.ranks; ++rank) {
@@ -328,6 +390,8 @@ class Decoder final : public Model {
   ForwardLimits limits_;
   Buffer memory_;  // of room_
   ForwardRoom room_;
+  ExchangeShape exchange_shape_;
+  std::optional<TokenExchange> exchange_;  // of ranks that send tokens
 };
 
 }  // namespace

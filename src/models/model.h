@@ -9,7 +9,7 @@
 #include "base/token_id.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/weight_source.h"
-#include "comm/communicator.h"
+#include "comm/token_exchange.h"
 #include "models/dense_conversion.h"
 #include "ops/attention/paged_kv.h"
 #include "ops/op_context.h"
@@ -39,6 +39,7 @@ struct ForwardLimits {
   int logit_rows = 0;
   int positions = 0;  // of one sequence
   int threads = 0;
+  ExchangeKind exchange = ExchangeKind::none;  // of ranks with experts of their own
 };
 
 class Model {

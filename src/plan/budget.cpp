@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "plan/rank_part.h"
+#include "plan/exchange_shape.h"
 
 namespace nibble {
 namespace {
@@ -60,6 +60,7 @@ StepLimits step_limits(const Situation& s, std::int64_t positions) {
       .threads = s.on_gpu() ? 1 : threads_of_rank(static_cast<int>(s.number(Field::threads)), ranks_of(s), 0),
       .ranks = ranks_of(s),
       .expert_ranks = static_cast<int>(std::max<std::int64_t>(s.number(Field::expert_parallel), 1)),
+      .exchange = s.on_gpu() ? ExchangeKind::none : exchange_kind(s.at(Field::experts).path.exchange),
       .on_gpu = s.on_gpu(),
       .many_tokens_from = static_cast<int>(s.number(Field::many_tokens_from))};
 }

@@ -5,16 +5,29 @@
 #include "ops/attention/attention.h"
 #include "ops/linear/linear.h"
 #include "ops/moe/moe.h"
-#include "plan/rank_part.h"
+#include "plan/exchange_shape.h"
 
 namespace nibble {
 namespace {
 
 constexpr std::size_t alignment = 64;
 
+ExchangeShape shape_of(const ModelTraits& model, const ForwardRoomLimits& limits) {
+  return exchange_shape(model, rank_part(model, limits.ranks, limits.expert_ranks, 0), limits.exchange,
+                        limits.rows);
+}
+
+// (row, choice) pairs that experts take in one call at most.
+std::int64_t expert_slots(const ModelTraits& model, const ForwardRoomLimits& limits) {
+  const std::int64_t slots = limits.rows * model.experts_per_token;
+  if (limits.exchange == ExchangeKind::none) return slots;
+  const ExchangeShape shape = shape_of(model, limits);
+  return std::max(slots, shape.places() * shape.ids_a_place());
+}
+
 // The widest of what the ops prepare.
 std::int64_t shared_bytes(const ModelTraits& model, const ForwardRoomLimits& limits, std::int64_t q_width) {
-  const std::int64_t slots = limits.rows * model.experts_per_token;
+  const std::int64_t slots = expert_slots(model, limits);
   const auto prepared = [](std::int64_t count, std::int64_t in) {
     return static_cast<std::int64_t>(linear_workspace_bytes(static_cast<int>(count), static_cast<int>(in)));
   };
@@ -29,7 +42,7 @@ std::int64_t shared_bytes(const ModelTraits& model, const ForwardRoomLimits& lim
 
 PlacedForwardRoom place_forward_room(const ModelTraits& model, const ForwardRoomLimits& limits,
                                      std::byte* begin) {
-  const std::int64_t rows = limits.rows, slots = rows * model.experts_per_token;
+  const std::int64_t rows = limits.rows, slots = expert_slots(model, limits);
   const bool several = limits.ranks > 1;
   const RankPart part = several ? rank_part(model, limits.ranks, limits.expert_ranks, 0) : RankPart();
   const auto most = [&](const Cuts& cuts, std::int64_t whole) {
@@ -75,6 +88,12 @@ PlacedForwardRoom place_forward_room(const ModelTraits& model, const ForwardRoom
   place(room.logits_part, limits.logit_rows * most(part.vocabulary, model.vocabulary));
   if (part.whole_experts) {
     place(room.owners, (slots + 3) / 4);
+    if (limits.exchange != ExchangeKind::none) {
+      const ExchangeShape shape = shape_of(model, limits);
+      place(room.arrived.x, shape.places() * model.hidden);
+      place(room.arrived.ids, shape.places() * shape.ids_a_place());
+      place(room.results, (rows + limits.ranks - 1) / limits.ranks * model.experts_per_token * model.hidden);
+    }
   } else {
     place(room.activations_part, slots * most(part.width, model.expert_width));
   }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "comm/token_exchange.h"
 #include "plan/model_traits.h"
 
 namespace nibble {
@@ -32,7 +33,10 @@ struct ForwardRoom {
   float* delta_part = nullptr;        // [rows, its columns of hidden]
   float* activations_part = nullptr;  // [rows * top_k, its rows of expert_width]
   float* logits_part = nullptr;       // [logit_rows, its rows of the vocabulary]; null of one rank
-  std::uint8_t* owners = nullptr;     // [rows * top_k]; null where experts are not spread
+  // Of ranks that exchange tokens (comm/token_exchange.h): what arrives, and what comes back of own rows.
+  ExchangeRoom arrived;
+  float* results = nullptr;        // [rows of this rank * top_k, hidden]
+  std::uint8_t* owners = nullptr;  // [rows * top_k]; null where experts are not spread
   float *last_residual = nullptr, *last_delta = nullptr, *last_normed = nullptr;  // [logit_rows, hidden]
 };
 
@@ -44,6 +48,7 @@ struct ForwardRoomLimits {
   int threads = 1;
   int ranks = 1;
   int expert_ranks = 1;  // that experts are spread over
+  ExchangeKind exchange = ExchangeKind::none;
 };
 
 // Lays the room out from `begin` on, at a multiple of 64, each part at another; null: it is only counted.

@@ -59,12 +59,12 @@ constexpr ExpertKernel experts[] = {
     {.facts = on_sm100("sm100_nvfp4"), .format = StoredFormat::nvfp4, .exchanges = true},
     {.facts = on_sm100("sm100_fp8_block"), .format = StoredFormat::fp8_block, .exchanges = true},
     {.facts = on_sm100("sm100_bf16"), .format = StoredFormat::bf16, .exchanges = true},
-    {.facts = on_cpu("cpu_amx", amx)},
-    {.facts = on_cpu("cpu_avx512_bf16", avx512_bf16)},
-    {.facts = on_cpu("cpu_avx512_vnni", avx512_vnni)},
-    {.facts = on_cpu("cpu_avx512", avx512)},
-    {.facts = on_cpu("cpu_avx2", avx2)},
-    {.facts = on_cpu("cpu_scalar", {})},
+    {.facts = on_cpu("cpu_amx", amx), .exchanges = true, .exchanges_built = true},
+    {.facts = on_cpu("cpu_avx512_bf16", avx512_bf16), .exchanges = true, .exchanges_built = true},
+    {.facts = on_cpu("cpu_avx512_vnni", avx512_vnni), .exchanges = true, .exchanges_built = true},
+    {.facts = on_cpu("cpu_avx512", avx512), .exchanges = true, .exchanges_built = true},
+    {.facts = on_cpu("cpu_avx2", avx2), .exchanges = true, .exchanges_built = true},
+    {.facts = on_cpu("cpu_scalar", {}), .exchanges = true, .exchanges_built = true},
 };
 
 constexpr AttentionKernel attention[] = {
@@ -83,8 +83,8 @@ constexpr AttentionKernel attention[] = {
 
 constexpr Exchange exchange_list[] = {
     {"none", DispatchFormat::in_place, CombineFormat::top_k_order, true},
-    {"normal", DispatchFormat::contiguous, CombineFormat::summed},
-    {"low_latency", DispatchFormat::masked, CombineFormat::weighted},
+    {"normal", DispatchFormat::contiguous, CombineFormat::top_k_order, true},
+    {"low_latency", DispatchFormat::masked, CombineFormat::top_k_order, true},
 };
 
 constexpr std::string_view own_layout = "its weights are reordered, [up; gate] interleaved by 16 rows";
@@ -111,11 +111,12 @@ constexpr ForeignName runners[] = {
     {"aiter", "vLLM, SGLang", "", "it is for AMD GPUs", "auto"},
 };
 constexpr ForeignName exchange_names[] = {
-    {"deepep", "SGLang", "normal", "tokens contiguous by expert, summed by the exchange, both", ""},
-    {"deepep_high_throughput", "vLLM", "normal", "tokens contiguous by expert, summed by the exchange, both",
-     ""},
-    {"deepep_low_latency", "vLLM", "low_latency", "masked tokens with counts, weighted by the exchange, both",
-     ""},
+    {"deepep", "SGLang", "normal",
+     "tokens contiguous, once a rank, both; results are added in the order of the top-k here", ""},
+    {"deepep_high_throughput", "vLLM", "normal",
+     "tokens contiguous, once a rank, both; results are added in the order of the top-k here", ""},
+    {"deepep_low_latency", "vLLM", "low_latency",
+     "masked tokens of a fixed number, both; results are added in the order of the top-k here", ""},
     {"flashinfer", "SGLang", "", "its dispatch quantizes tokens to FP4", "normal"},
     {"mooncake", "SGLang", "", "it is for several hosts with RDMA", "low_latency"},
     {"deepep_v2", "SGLang", "", "it expands tokens on the host's order of arrival", "normal"},

@@ -138,7 +138,8 @@ std::int64_t workspace_bytes(const ModelTraits& model, const StepLimits& limits)
                                .positions = limits.positions,
                                .threads = limits.threads,
                                .ranks = limits.ranks,
-                               .expert_ranks = limits.expert_ranks};
+                               .expert_ranks = limits.expert_ranks,
+                               .exchange = limits.exchange};
   const std::int64_t between = limits.ranks > 1 ? 2 * rank_slot_bytes(model) : 0;
   return static_cast<std::int64_t>(place_forward_room(model, room, nullptr).bytes) + between +
          limits.logit_rows * model.vocabulary * 4 + sampling_bytes(model, limits);

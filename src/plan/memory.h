@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/options.h"
+#include "comm/token_exchange.h"
 #include "ops/moe/many_tokens.h"
 #include "plan/kernel_table.h"
 #include "plan/model_traits.h"
@@ -52,6 +53,7 @@ struct StepLimits {
   int threads = 1;
   int ranks = 1;
   int expert_ranks = 1;
+  ExchangeKind exchange = ExchangeKind::none;
   bool on_gpu = false;
   int many_tokens_from = moe_many_tokens_unplanned;  // an expert
 };

@@ -28,7 +28,8 @@ Result<std::unique_ptr<CpuRank>> CpuRank::start(std::unique_ptr<Model> model, co
   NIBBLE_RETURN_IF_ERROR(model->reserve({.rows = limits.max_rows,
                                          .logit_rows = limits.max_logit_rows,
                                          .positions = limits.max_positions,
-                                         .threads = limits.threads},
+                                         .threads = limits.threads,
+                                         .exchange = limits.exchange},
                                         *threads));
   if (limits.dense != DenseFormat::bf16)
     NIBBLE_RETURN_IF_ERROR(model->convert_dense(limits.dense, *threads, progress));

@@ -12,6 +12,7 @@
 #include "base/time_table.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/weight_source.h"
+#include "comm/token_exchange.h"
 #include "core/batch.h"
 #include "models/dense_conversion.h"
 #include "ops/moe/many_tokens.h"
@@ -26,6 +27,7 @@ struct WorkerLimits {
   bool pin_threads = false;
   int ranks = 1;         // on a CPU: threads of this process that share the model, and `threads`
   int expert_ranks = 1;  // ranks that the experts are spread over
+  ExchangeKind exchange = ExchangeKind::none;
   // For a rank that does not come to a meeting: ranks may share CPUs with other programs.
   std::chrono::milliseconds rank_deadline{20000};
   int max_rows = 0;

@@ -1,0 +1,57 @@
+"""Ranks of a CPU as a user asks for them: the same answers, a plan that says who has what, and refusals that say what works."""
+import json
+
+import pytest
+
+from nibble_program import ROOT, generate, run
+
+QWEN = ROOT / "tests/data/parity/qwen3_moe_bf16"
+CPU = ("--device", "cpu")
+SPLITS = [("--tp", 2), ("--tp", 4), ("--tp", 8), ("--ep", 2), ("--ep", 4), ("--tp", 4, "--ep", 4, "--moe-a2a-backend", "none"),
+          ("--ep", 2, "--moe-a2a-backend", "deepep"), ("--ep", 4, "--moe-a2a-backend", "deepep_low_latency")]
+
+
+def answer(*split):
+    lines = generate("demo", *CPU, "--prompt", "One day the old clock", "--temperature", 0, "--max-tokens", 12, "--logprobs", 2,
+                     *split)
+    for line in lines:
+        del line["timings"]
+    return lines
+
+
+def test_the_demo_answers_alike_over_any_ranks():
+    alone = answer()
+    for split in SPLITS:
+        assert answer(*split) == alone, split
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_plan_says_which_part_each_rank_has(ranks):
+    code, out, err = run("plan", QWEN, *CPU, "--tp", ranks)
+    assert code == 0, err
+    assert [f"rank {rank} " in out for rank in range(ranks)] == [True] * ranks
+    assert "memory, bytes on each rank" in out
+    code, out, _ = run("plan", QWEN, *CPU, "--ep", ranks, "--json")
+    choices = {choice["field"]: choice["value"] for choice in json.loads(out)["choices"]}
+    assert (choices["tp"], choices["ep"], choices["all_reduce"]) == (str(ranks), str(ranks), "gather")
+    assert choices["token_exchange"] == "normal" and json.loads(out)["not_built"] == []
+
+
+@pytest.mark.parametrize("options, says", [
+    (["--tp", 3], "--tp 3: ranks are 1, 2, 4 or 8; give 1, 2, 4, 8"),
+    (["--tp", 4, "--ep", 2], "a CPU's ranks have experts of their own all or none, and --tp is 4; give 1, 4"),
+    (["--tp", 2, "--all-reduce", "nccl"], "a CPU's ranks have whole sums and gather them; give gather"),
+    (["--tp", 2, "--moe-a2a-backend", "normal"], "needs experts on several ranks, --ep 2 or more"),
+    (["--ep", 2, "--moe-a2a-backend", "mooncake"], "it is for several hosts with RDMA"),
+])
+def test_what_does_not_run_is_refused_before_weights_load(options, says):
+    code, out, err = run("generate", "demo", *CPU, "--prompt", "x", *options)
+    assert (code, out) == (2, "") and says in err
+
+
+def test_every_pair_of_the_matrix_is_judged_for_these_ranks():
+    code, out, err = run("plan", "demo", *CPU, "--ep", 2, "--matrix", "--json")
+    assert code == 0, err
+    here = [pair for pair in json.loads(out)["pairs"] if pair["verdict"] == "runs here"]
+    assert {"none", "normal", "low_latency"} <= {pair["token_exchange"] for pair in here}
+    assert not [pair for pair in json.loads(out)["pairs"] if pair["verdict"] == "not built" and pair["moe_runner"].startswith("cpu")]
