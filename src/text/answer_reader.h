@@ -14,12 +14,14 @@
 #include "text/stream_decoder.h"
 #include "text/thinking.h"
 #include "text/tokenizer.h"
+#include "text/tool_calls.h"
 
 namespace nibble {
 
-// Harmony answers come as messages in channels: analysis is reasoning, and all else is the answer, calls of
-// tools that nobody offered among it. Thinking answers reason up to </think>. Plain ones are text from the
-// first token to the last. No answer shows a hidden token.
+// Harmony answers come as messages in channels: analysis is reasoning, messages to functions are calls where
+// tools were offered, and all else is the answer. Others may hold calls between <tool_call> and </tool_call>.
+// Thinking answers reason up to </think>. Plain ones are text from the first token to the last. No answer
+// shows a hidden token.
 enum class AnswerFormat { plain, thinking, harmony };
 
 // Which reader an answer needs, and the state in which the prompt leaves it.
@@ -29,14 +31,18 @@ struct AnswerStart {
   // included where it is there. Empty: the answer begins a message of its own.
   std::vector<TokenId> header;
   ThinkState think = ThinkState::undecided;  // of thinking
+  // Whether tools were offered; otherwise what looks like a call is text.
+  enum class Calls : std::uint8_t { none, one, several };
+  Calls calls = Calls::none;
 };
 
 // Of a rendered prompt: only its template can have put <|start|> or <think> there as tokens.
 AnswerStart answer_start(const Tokenizer& tokenizer, std::span<const TokenId> prompt);
 
-enum class AnswerPart { answer, reasoning };
+enum class AnswerPart { answer, reasoning, call, arguments };
 
-// An event: more of one part.
+// An event: more of one part. A call begins with its function's name, whole; its arguments, JSON text,
+// follow.
 struct AnswerPiece {
   AnswerPart part = AnswerPart::answer;
   std::string text;
@@ -56,8 +62,8 @@ class AnswerReader {
   void push(TokenId token, std::vector<AnswerPiece>& pieces, Stops stops = Stops::count);
   // The answer is over: appends what was held back.
   void finish(std::vector<AnswerPiece>& pieces);
-  // A stop string was found; nothing more will come out.
-  bool stopped() const { return stop_.stopped(); }
+  // A stop string was found, or the one call that was asked for is complete; nothing more will come out.
+  bool stopped() const { return stop_.stopped() || called_; }
   // That stop string; empty if none was.
   std::string_view matched() const { return stop_.matched(); }
   // Inside a message of reasoning: between the token that opened it and the one that will end it.
@@ -75,12 +81,19 @@ class AnswerReader {
   void take_answer(std::string text, std::vector<AnswerPiece>& pieces);
   void take_text(TokenId token, int number, std::vector<AnswerPiece>& pieces);
   bool take_side(std::string text, std::vector<AnswerPiece>& pieces);
+  bool take_call(TokenId token, int number, std::vector<AnswerPiece>& pieces);
+  void end_call(std::string_view end, std::vector<AnswerPiece>& pieces);
   void show(std::string text, std::vector<AnswerPiece>& pieces);
 
   Tokenizer tokenizer_;
   StreamDecoder decoder_;
   std::optional<HarmonyParser> parser_;
   std::optional<Thinking> thinking_;
+  AnswerStart::Calls calls_;
+  std::optional<CallTokens> call_tokens_;  // where calls stand between markers
+  std::optional<std::string> call_;        // the text of the open one
+  bool behind_call_ = false;               // newlines there are nobody's
+  bool called_ = false;                    // the one call is complete
   std::vector<HarmonyEvent> events_;
   HarmonyPart part_ = HarmonyPart::answer;  // of the message that began last
   bool open_ = false;                       // that message has not ended
@@ -88,7 +101,7 @@ class AnswerReader {
   Stops stops_ = Stops::count;
   int tokens_ = 0;  // pushed so far
   std::optional<AnswerShares> shares_;
-  std::vector<AnswerShares::Held> header_;  // tokens of the open header, which may surface
+  std::vector<AnswerShares::Held> header_;  // tokens of the open header or call, which may surface
   bool over_ = false;
 };
 

@@ -53,8 +53,12 @@ struct ChoicePart {
   std::string stop_string;      // that ended it; empty: none did
   std::size_t text_offset = 0;  // characters of the tokens before this part, as they are spelled
 
+  int calls_before = 0;  // that parts before this one began
+
   // All that the pieces have of one kind.
   std::string text_of(AnswerPart part) const;
+  // That begin in this part.
+  int calls() const;
 };
 
 // One answer's. What the calls return are events of a stream as they are sent, several or none, but for
@@ -87,6 +91,9 @@ class AnswerEncoder {
 // spells tokens; it outlives the encoder.
 std::unique_ptr<AnswerEncoder> make_encoder(const GenerationRequest& request, AnswerHead head,
                                             const Tokenizer& tokenizer);
+
+// A call's id, which no other call of ours has: `kind`, the answer's own id, and the call's place in it.
+std::string call_id(std::string_view kind, const AnswerHead& head, int choice, int call);
 
 // How tokens are told: bytes that are no UTF-8 by themselves become U+FFFD.
 std::string spelling(const Tokenizer& tokenizer, TokenId token);

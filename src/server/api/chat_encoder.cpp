@@ -13,6 +13,33 @@ void add_reasoning(JsonWriter& json, std::string_view reasoning) {
 
 }  // namespace
 
+// A call's beginning has its id, type and name; what adds to it has its index and more of its arguments.
+void ChatEncoder::add_calls(JsonWriter& json, const ChoicePart& part, bool streamed) const {
+  bool any = false;
+  int call = part.calls_before - 1;
+  for (std::size_t i = 0; i < part.pieces.size(); ++i) {
+    const AnswerPiece& piece = part.pieces[i];
+    if (piece.part != AnswerPart::call && piece.part != AnswerPart::arguments) continue;
+    if (!any) json.key("tool_calls").begin_array();
+    any = true;
+    if (piece.part == AnswerPart::call) ++call;
+    json.begin_object();
+    if (streamed) json.member("index", call);
+    if (piece.part == AnswerPart::call)
+      json.member("id", call_id("call_", head(), part.index, call)).member("type", "function");
+    json.key("function").begin_object();
+    std::string_view arguments = piece.part == AnswerPart::arguments ? std::string_view(piece.text) : "";
+    if (piece.part == AnswerPart::call) {
+      json.member("name", piece.text);
+      if (i + 1 < part.pieces.size() && part.pieces[i + 1].part == AnswerPart::arguments)
+        arguments = part.pieces[++i].text;
+    }
+    json.member("arguments", arguments);
+    json.end_object().end_object();
+  }
+  if (any) json.end_array();
+}
+
 void ChatEncoder::add_choice_end(JsonWriter& json, const ChoicePart& part) const {
   json.key("logprobs");
   if (form_.logprobs) {
@@ -34,8 +61,11 @@ std::string ChatEncoder::whole(std::span<const ChoicePart> choices, const Usage&
   for (const ChoicePart& choice : choices) {
     NIBBLE_CHECK(choice.finish.has_value());
     json.begin_object().member("index", choice.index).key("message").begin_object();
-    json.member("role", "assistant").member("content", choice.text_of(AnswerPart::answer));
+    const std::string content = choice.text_of(AnswerPart::answer);
+    json.member("role", "assistant").key("content");
+    content.empty() && choice.calls() > 0 ? json.null() : json.value(content);
     json.key("refusal").null();
+    add_calls(json, choice, /*streamed=*/false);
     const std::string reasoning = choice.text_of(AnswerPart::reasoning);
     if (!reasoning.empty()) add_reasoning(json, reasoning);
     json.end_object();
@@ -59,6 +89,7 @@ std::string ChatEncoder::part(const ChoicePart& part, const Usage& usage) {
   if (part.first) json.member("role", "assistant");
   if (!reasoning.empty()) add_reasoning(json, reasoning);
   if (!content.empty() || (part.first && reasoning.empty())) json.member("content", content);
+  add_calls(json, part, /*streamed=*/true);
   json.end_object();
   add_choice_end(json, part);
   json.end_array();

@@ -1,6 +1,7 @@
 #include "server/api/chat_messages.h"
 
 #include "base/quote.h"
+#include "server/api/tool_fields.h"
 
 namespace nibble::api {
 namespace {
@@ -39,8 +40,7 @@ Refused read_message(const std::string& where, JsonValue value, Message& message
   const auto role = value.find("role");
   if (!role || !role->is_string()) return bad_field(where + ".role", " must be a string");
   const std::optional<Role> known = parse_role(role->as_string());
-  if (!known) return bad_field(where + ".role", " must be system, developer, user or assistant");
-  if (*known == Role::tool) return bad_field(where + ".role", ": tools are not served yet");
+  if (!known) return bad_field(where + ".role", " must be system, developer, user, assistant or tool");
   message.role = *known;
   for (const auto& [name, member] : value.members()) {
     const std::string field = where + "." + std::string(name);
@@ -51,13 +51,21 @@ Refused read_message(const std::string& where, JsonValue value, Message& message
       if (Refused refused = read_text(field, member, message.name)) return refused;
     } else if (name == "reasoning_content" || name == "reasoning") {
       if (Refused refused = read_text(field, member, message.reasoning)) return refused;
-    } else if (name == "tool_calls" || name == "function_call" || name == "tool_call_id") {
-      if (member.is_array() && member.size() == 0) continue;
-      return bad_field(field, " is not served yet: leave tools out");
+    } else if (name == "tool_calls") {
+      if (Refused refused = read_tool_calls(field, member, message.tool_calls)) return refused;
+      if (!message.tool_calls.empty() && message.role != Role::assistant)
+        return bad_field(field, " belongs to an assistant's message");
+    } else if (name == "tool_call_id") {
+      if (message.role != Role::tool) return bad_field(field, " belongs to a tool's message");
+      if (Refused refused = read_text(field, member, message.tool_call_id)) return refused;
+    } else if (name == "function_call") {
+      return bad_field(field, " is not served; use tool_calls");
     } else if (name == "audio") {
       return bad_field(field, " is not served: this model reads text alone");
     }
   }
+  if (message.role == Role::tool && message.tool_call_id.empty())
+    return bad_field(where + ".tool_call_id", " must be the id of the call that this answers");
   if (!message.content && message.role != Role::assistant)
     return bad_field(where + ".content", " must be a string or an array of text parts");
   return {};

@@ -17,9 +17,9 @@ std::string_view reason_name(FinishReason reason) {
   }
 }
 
-// Behind what is there, as one piece with it where both are of one kind.
+// Behind what is there, as one piece with it where both are of one kind and it begins no call.
 void append(std::vector<AnswerPiece>& pieces, AnswerPiece piece) {
-  if (!pieces.empty() && pieces.back().part == piece.part) {
+  if (!pieces.empty() && pieces.back().part == piece.part && piece.part != AnswerPart::call) {
     pieces.back().text += piece.text;
   } else {
     pieces.push_back(std::move(piece));
@@ -228,6 +228,7 @@ void Generation::send_chunk(Choice& choice) {
   part.first = false;
   // By the tokens, not by the text: some of that may be held back.
   part.text_offset += spelled_characters(tokenizer_, part.tokens);
+  part.calls_before += part.calls();
   part.pieces.clear();
   part.tokens.clear();
   part.token_ids.clear();

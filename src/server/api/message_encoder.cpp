@@ -1,6 +1,8 @@
 #include "server/api/message_encoder.h"
 
 #include "base/check.h"
+#include "base/json.h"
+#include "base/json_copy.h"
 
 namespace nibble::api {
 namespace {
@@ -32,6 +34,25 @@ void add_block(JsonWriter& json, AnswerPart part, std::string_view text) {
   json.end_object();
 }
 
+struct DeltaNames {
+  std::string_view type, member;
+};
+DeltaNames delta_names(AnswerPart part) {
+  switch (part) {
+    case AnswerPart::reasoning: return {"thinking_delta", "thinking"};
+    case AnswerPart::arguments: return {"input_json_delta", "partial_json"};
+    default: return {"text_delta", "text"};
+  }
+}
+
+// What a tool gets must be an object; arguments that are none are told as they came.
+void add_input(JsonWriter& json, const std::string& arguments) {
+  json.key("input");
+  const Result<JsonDocument> document = JsonDocument::parse(arguments.empty() ? "{}" : arguments);
+  if (document.ok() && document->root().is_object()) return copy_json(document->root(), json);
+  json.begin_object().member("arguments", arguments).end_object();
+}
+
 void begin_message(JsonWriter& json, const AnswerHead& head) {
   json.begin_object()
       .member("id", std::string_view(head.id))
@@ -49,6 +70,8 @@ void MessageEncoder::add_stop(JsonWriter& json, const ChoicePart& part, const Us
     reason = "stop_sequence";
   } else if (part.finish == FinishReason::length) {
     reason = usage.completion_tokens < max_tokens_ ? "model_context_window_exceeded" : "max_tokens";
+  } else if (part.calls_before + part.calls() > 0) {
+    reason = "tool_use";
   }
   json.member("stop_reason", reason).key("stop_sequence");
   part.stop_string.empty() ? json.null() : json.value(part.stop_string);
@@ -60,12 +83,29 @@ std::string MessageEncoder::whole(std::span<const ChoicePart> choices, const Usa
   JsonWriter json(text);
   begin_message(json, head());
   json.key("content").begin_array();
-  for (const AnswerPiece& piece : choice.pieces) add_block(json, piece.part, piece.text);
+  int call = 0;
+  for (std::size_t i = 0; i < choice.pieces.size(); ++i) {
+    const AnswerPiece& piece = choice.pieces[i];
+    if (piece.part != AnswerPart::call) {
+      add_block(json, piece.part, piece.text);
+      continue;
+    }
+    const bool has_arguments =
+        i + 1 < choice.pieces.size() && choice.pieces[i + 1].part == AnswerPart::arguments;
+    begin_call(json, piece.text, call++);
+    add_input(json, has_arguments ? choice.pieces[++i].text : std::string());
+    json.end_object();
+  }
   json.end_array();
   add_stop(json, choice, usage);
   add_usage(json, usage);
   json.end_object();
   return text;
+}
+
+void MessageEncoder::begin_call(JsonWriter& json, std::string_view name, int call) const {
+  json.begin_object().member("type", "tool_use").member("id", call_id("toolu_", head(), 0, call));
+  json.member("name", name);
 }
 
 std::string MessageEncoder::close_block() {
@@ -92,25 +132,34 @@ std::string MessageEncoder::part(const ChoicePart& part, const Usage& usage) {
     events += event("message_start", text) + event("ping", R"({"type":"ping"})");
   }
   for (const AnswerPiece& piece : part.pieces) {
-    if (open_ != piece.part) {
+    const bool calls = piece.part == AnswerPart::call;
+    // A call's block goes on with its arguments.
+    const AnswerPart kind = piece.part == AnswerPart::arguments ? AnswerPart::call : piece.part;
+    if (open_ != kind || calls) {
       events += close_block();
-      open_ = piece.part;
+      open_ = kind;
       std::string text;
       JsonWriter json(text);
       json.begin_object().member("type", "content_block_start").member("index", block_).key("content_block");
-      add_block(json, piece.part, "");
+      if (calls) {
+        begin_call(json, piece.text, calls_++);
+        json.key("input").begin_object().end_object().end_object();
+      } else {
+        add_block(json, piece.part, "");
+      }
       json.end_object();
       events += event("content_block_start", text);
     }
-    const bool reasoning = piece.part == AnswerPart::reasoning;
+    if (calls) continue;
+    const DeltaNames names = delta_names(piece.part);
     std::string text;
     JsonWriter json(text);
     json.begin_object().member("type", "content_block_delta").member("index", block_).key("delta");
-    json.begin_object().member("type", reasoning ? "thinking_delta" : "text_delta");
-    json.member(reasoning ? "thinking" : "text", piece.text).end_object().end_object();
+    json.begin_object().member("type", names.type).member(names.member, piece.text).end_object().end_object();
     events += event("content_block_delta", text);
   }
   if (part.finish) {
+    last_.calls_before = calls_;
     last_.finish = part.finish;
     last_.stop_string = part.stop_string;
   }

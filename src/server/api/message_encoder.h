@@ -23,12 +23,14 @@ class MessageEncoder final : public AnswerEncoder {
 
  private:
   void add_stop(JsonWriter& json, const ChoicePart& part, const Usage& usage) const;
+  void begin_call(JsonWriter& json, std::string_view name, int call) const;
   std::string close_block();
 
   int max_tokens_;
   bool begun_ = false;              // message_start is out
   std::optional<AnswerPart> open_;  // the kind of the block that is open
   int block_ = 0;                   // its index, or the next one's
+  int calls_ = 0;                   // that have begun
   ChoicePart last_;                 // how the answer ended
 };
 

@@ -12,11 +12,11 @@ void add_token(JsonWriter& json, std::string_view spelled, std::string_view byte
   json.end_array();
 }
 
-std::string_view reason_name(FinishReason reason) {
-  switch (reason) {
+std::string_view reason_name(const ChoicePart& part) {
+  switch (*part.finish) {
     case FinishReason::length: return "length";
     case FinishReason::cancelled: return "abort";
-    default: return "stop";
+    default: return part.calls_before + part.calls() > 0 ? "tool_calls" : "stop";
   }
 }
 
@@ -62,7 +62,7 @@ void add_chunk_usage(JsonWriter& json, OpenAiForm::ChunkUsage shown, const Usage
 
 void add_finish_reason(JsonWriter& json, const ChoicePart& part) {
   json.key("finish_reason");
-  part.finish ? json.value(reason_name(*part.finish)) : json.null();
+  part.finish ? json.value(reason_name(part)) : json.null();
 }
 
 void add_ids(JsonWriter& json, std::string_view name, std::span<const TokenId> ids) {

@@ -134,10 +134,20 @@ Refused Preparer::check_room(const PreparedPrompt& prompt, const GenerationReque
 
 namespace {
 
+// With "none" the model is not told of the tools.
+bool offers_tools(const GenerationRequest& request) {
+  return request.tool_use.tools && request.tool_use.choice != ToolUse::Choice::none;
+}
+
 // What cannot be held to yet is refused, rather than hoped for.
 Refused check_promises(const GenerationRequest& request) {
-  if (request.tool_use.tools && request.tool_use.choice != ToolUse::Choice::none)
-    return bad_field("tools", " are not served yet, unless tool_choice is none");
+  using enum ToolUse::Choice;
+  const ToolUse::Choice choice = request.tool_use.choice;
+  if (choice == required || choice == named) {
+    return bad_field("tool_choice",
+                     ": a call cannot be forced here yet; auto leaves it to the model, none "
+                     "forbids it");
+  }
   if (request.format.kind != TextFormat::Kind::text)
     return bad_field(request.endpoint == Endpoint::messages ? "output_config.format" : "text.format",
                      " other than text is not served yet");
@@ -161,7 +171,7 @@ std::variant<ChatPrompt, ApiError> Preparer::render_conversation(GenerationReque
     if (request.endpoint == Endpoint::responses) request.instructions = messages.front().content;
   }
   return render({.messages = std::move(messages),
-                 .tools = request.tool_use.tools,
+                 .tools = offers_tools(request) ? request.tool_use.tools : std::nullopt,
                  .add_generation_prompt = request.add_generation_prompt,
                  .template_variables = request.chat_template_kwargs},
                 request);
@@ -189,6 +199,8 @@ std::variant<PreparedRequest, ApiError> Preparer::prepare(ParsedRequest parsed,
     auto rendered = render_conversation(request, before);
     if (auto* error = std::get_if<ApiError>(&rendered)) return std::move(*error);
     ChatPrompt& prompt = std::get<ChatPrompt>(rendered);
+    if (offers_tools(request))
+      prompt.answer.calls = request.tool_use.parallel ? AnswerStart::Calls::several : AnswerStart::Calls::one;
     prepared.prompts.push_back(
         {.ids = std::move(prompt.ids), .answer = std::move(prompt.answer), .text = {}});
   }

@@ -67,6 +67,11 @@ void ResponseEncoder::add_text_part(JsonWriter& json, const Item& item) const {
 void ResponseEncoder::add_item(JsonWriter& json, const Item& item, std::string_view status) const {
   json.begin_object().member("id", item.id);
   const bool begun = status != "in_progress";
+  if (item.part == AnswerPart::call) {
+    json.member("type", "function_call").member("status", status).member("call_id", item.call_id);
+    json.member("name", item.name).member("arguments", item.text).end_object();
+    return;
+  }
   if (item.part == AnswerPart::answer) {
     json.member("type", "message").member("status", status).member("role", "assistant");
     json.key("content").begin_array();
@@ -146,8 +151,13 @@ std::string ResponseEncoder::unfinished(std::string_view status) const {
 void ResponseEncoder::give(const std::string& json, bool failed) {
   if (!keep_) return;
   EndedResponse ended{.json = json, .answer = {.role = Role::assistant, .content = ""}, .failed = failed};
-  for (const Item& item : items_)
-    (item.part == AnswerPart::answer ? *ended.answer.content : ended.answer.reasoning) += item.text;
+  for (const Item& item : items_) {
+    if (item.part == AnswerPart::call) {
+      ended.answer.tool_calls.push_back({.id = item.call_id, .name = item.name, .arguments = item.text});
+    } else {
+      (item.part == AnswerPart::answer ? *ended.answer.content : ended.answer.reasoning) += item.text;
+    }
+  }
   keep_(std::move(ended));
 }
 
@@ -175,7 +185,7 @@ std::string ResponseEncoder::place_event(std::string_view type,
   const bool summary = item.part == AnswerPart::reasoning && asked_.options.summary;
   return event(type, [&](JsonWriter& json) {
     json.member("item_id", item.id).member("output_index", items_.size() - 1);
-    json.member(summary ? "summary_index" : "content_index", 0);
+    if (item.part != AnswerPart::call) json.member(summary ? "summary_index" : "content_index", 0);
     members(json);
   });
 }
@@ -194,6 +204,8 @@ std::string ResponseEncoder::open_item(AnswerPart part) {
   items_.push_back({.part = part,
                     .id = std::string(kind) + own + "_" + std::to_string(items_.size()),
                     .text = {},
+                    .name = {},
+                    .call_id = {},
                     .tokens = {}});
   open_ = true;
   const bool summary = part == AnswerPart::reasoning && asked_.options.summary;
@@ -206,10 +218,26 @@ std::string ResponseEncoder::open_item(AnswerPart part) {
                      });
 }
 
+// A call has no parts.
+std::string ResponseEncoder::open_call(const std::string& name) {
+  const std::string own = head().id.substr(head().id.find('_') + 1);
+  const std::string place = std::to_string(items_.size());
+  items_.push_back({.part = AnswerPart::call,
+                    .id = "fc_" + own + "_" + place,
+                    .text = {},
+                    .name = name,
+                    .call_id = "call_" + own + "_" + place,
+                    .tokens = {}});
+  open_ = true;
+  return item_event("response.output_item.added", "in_progress");
+}
+
 namespace {
 
 std::string_view text_event(AnswerPart part, bool summary, bool done) {
   if (part == AnswerPart::answer) return done ? "response.output_text.done" : "response.output_text.delta";
+  if (part == AnswerPart::call)
+    return done ? "response.function_call_arguments.done" : "response.function_call_arguments.delta";
   if (summary) return done ? "response.reasoning_summary_text.done" : "response.reasoning_summary_text.delta";
   return done ? "response.reasoning_text.done" : "response.reasoning_text.delta";
 }
@@ -232,6 +260,13 @@ std::string ResponseEncoder::close_item() {
   if (!open_) return {};
   open_ = false;
   const Item& item = items_.back();
+  const std::string_view left = finish_ == FinishReason::length ? "incomplete" : "completed";
+  if (item.part == AnswerPart::call) {
+    const std::string done = place_event(text_event(item.part, false, true), [&](JsonWriter& json) {
+      json.member("name", item.name).member("arguments", item.text);
+    });
+    return done + item_event("response.output_item.done", left);
+  }
   const bool summary = item.part == AnswerPart::reasoning && asked_.options.summary;
   std::string events = place_event(text_event(item.part, summary, true), [&](JsonWriter& json) {
     json.member("text", item.text);
@@ -244,15 +279,20 @@ std::string ResponseEncoder::close_item() {
                           json.key("part");
                           add_text_part(json, item);
                         });
-  return events + item_event("response.output_item.done",
-                             finish_ == FinishReason::length ? "incomplete" : "completed");
+  return events + item_event("response.output_item.done", left);
 }
 
 std::string ResponseEncoder::part(const ChoicePart& part, const Usage&) {
   std::string events;
   std::span<const TokenRecord> tokens = part.tokens;
   for (const AnswerPiece& piece : part.pieces) {
-    if (!open_ || items_.back().part != piece.part) {
+    if (piece.part == AnswerPart::call) {
+      events += close_item();
+      events += open_call(piece.text);
+      continue;
+    }
+    const AnswerPart kind = piece.part == AnswerPart::arguments ? AnswerPart::call : piece.part;
+    if (!open_ || items_.back().part != kind) {
       events += close_item();
       events += open_item(piece.part);
     }

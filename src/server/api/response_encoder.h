@@ -42,7 +42,9 @@ class ResponseEncoder final : public AnswerEncoder {
   struct Item {
     AnswerPart part = AnswerPart::answer;
     std::string id;
-    std::string text;
+    std::string text;                 // of a call: its arguments
+    std::string name;                 // of a call: its function's
+    std::string call_id;              // of a call
     std::vector<TokenRecord> tokens;  // of a message, with log-probabilities
   };
   // The members that only say what was asked.
@@ -65,6 +67,7 @@ class ResponseEncoder final : public AnswerEncoder {
   std::string item_event(std::string_view type, std::string_view status);
   std::string place_event(std::string_view type, const std::function<void(JsonWriter& json)>& members);
   std::string open_item(AnswerPart part);
+  std::string open_call(const std::string& name);
   std::string add_text(const std::string& text, std::span<const TokenRecord> tokens);
   std::string close_item();
   void give(const std::string& json, bool failed);

@@ -31,12 +31,6 @@ Refused only_true(Reading&, const std::string& field, const FieldValue& value) {
   return bad_field(field, " is always true here; leave it out");
 }
 
-Refused no_tool_choice(Reading&, const std::string& field, const FieldValue& value) {
-  if (value.json.is_string() && (value.json.as_string() == "none" || value.json.as_string() == "auto"))
-    return {};
-  return bad_field(field, " is not served; leave tools out");
-}
-
 Refused text_format_only(Reading&, const std::string& field, const FieldValue& value) {
   const auto type = value.json.find("type");
   if (type && type->is_string() && type->as_string() == "text") return {};
@@ -78,7 +72,6 @@ constexpr FieldRule rules[] = {
     {"functions", chat, nothing, not_served_about, not_served},
     {"metadata", both, any_object, no_effect_about, no_effect_object},
     {"modalities", chat, other(R"({"const":["text"]})"), "Text alone.", text_modality_only},
-    {"parallel_tool_calls", chat, any_boolean, no_effect_about, no_effect},
     {"prediction", chat, nothing, not_served_about, not_served},
     {"prompt_cache_key", both, any_text, "Accepted without effect: equal beginnings are always shared.",
      no_effect},
@@ -90,8 +83,6 @@ constexpr FieldRule rules[] = {
     {"service_tier", both, any_text, no_effect_about, no_effect},
     {"store", both, any_boolean, no_effect_about, no_effect},
     {"suffix", completions, nothing, not_served_about, not_served},
-    {"tool_choice", chat, other(R"({"enum":["none","auto"]})"), "Tools are not served.", no_tool_choice},
-    {"tools", chat, nothing, not_served_about, not_served},
     {"user", both, any_text, no_effect_about, no_effect},
     {"verbosity", both, other(R"({"enum":["low","medium","high"]})"), no_effect_about, effect_free_verbosity},
     {"web_search_options", chat, nothing, not_served_about, not_served},
