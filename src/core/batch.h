@@ -32,6 +32,9 @@ struct BatchSequence {
   const SamplingParams* sampling = nullptr;  // lives in the scheduler until the step is committed
   // In the scheduler: what penalties look at. `answer` holds all tokens before the one this step samples.
   std::span<const TokenId> prompt, answer;
+  // In the scheduler, where the token that this step samples is constrained. Its mask is found between the
+  // commit of the step before and the choice; null: every token may come.
+  ConstrainedAnswer* constrained = nullptr;
   // Room for results, in the scheduler, until the next step is planned.
   std::span<TokenLogprob> top;       // the likeliest tokens, as many as were asked for; filled if it samples
   std::span<float> target_logprobs;  // one a logit row that names a target
@@ -43,6 +46,11 @@ struct BatchSequence {
   int awaits = -1;
   bool prefill = false;  // rows of the prompt, not of the answer
   bool samples = false;  // the last logit row yields a token
+
+  // What may come; empty: everything.
+  std::span<const std::uint32_t> mask() const {
+    return constrained == nullptr ? std::span<const std::uint32_t>() : constrained->mask();
+  }
 };
 
 // A row whose logits are wanted.

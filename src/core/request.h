@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "base/token_id.h"
+#include "core/token_constraint.h"
 
 namespace nibble {
 
@@ -49,6 +51,8 @@ struct Request {
   std::string cache_salt;
   // When the request ends with `timeout`, on the clock of base/clock.h; nothing: never.
   std::optional<std::chrono::nanoseconds> deadline;
+  // What its answer may be, and no other request's; null: anything.
+  std::shared_ptr<TokenConstraint> constraint;
 };
 
 enum class FinishReason : std::uint8_t { none, stop, length, cancelled, error, timeout };

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <vector>
 
 #include "base/token_id.h"
 
@@ -15,8 +17,8 @@ constexpr std::size_t token_mask_words(TokenId vocabulary) {
   return (static_cast<std::size_t>(vocabulary) + 31) / 32;
 }
 
-// One answer's; used by one thread at a time. The scheduler asks for a mask before a token is chosen, and
-// tells which token was.
+// One answer's; used by one thread at a time. The engine asks for a mask before a token is chosen, and the
+// scheduler tells which token was.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
@@ -30,6 +32,20 @@ class TokenConstraint {
   virtual void accept(TokenId token) = 0;
   // Takes back the last `tokens` that were accepted.
   virtual void roll_back(int tokens) = 0;
+};
+
+// A constraint with the mask of the token that is to be chosen next.
+struct ConstrainedAnswer {
+  std::shared_ptr<TokenConstraint> constraint;
+  std::vector<std::uint32_t> bits;  // [token_mask_words(vocabulary)]
+  bool binds = false;               // whether `bits` hold; else every token may come
+
+  // Once all tokens before that one have been accepted. Allocates nothing of its own.
+  void find_mask() {
+    binds = constraint->binds();
+    if (binds) constraint->fill(bits);
+  }
+  std::span<const std::uint32_t> mask() const { return binds ? bits : std::span<const std::uint32_t>(); }
 };
 
 }  // namespace nibble

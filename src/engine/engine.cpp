@@ -11,6 +11,7 @@
 #include "checkpoint/expected_tensors.h"
 #include "checkpoint/model_location.h"
 #include "engine/choices.h"
+#include "engine/mask_finder.h"
 #include "runtime/cpu_worker.h"
 #include "runtime/gpu.h"
 #include "sched/scheduler.h"
@@ -84,6 +85,7 @@ class SteppedEngine final : public Engine {
         pages_(choices.cache),
         scheduler_(choices.scheduler, pages_),
         plans_ahead_(choices.plan_ahead),
+        masks_(choices.scheduler.max_num_seqs),
         results_(static_cast<std::size_t>(choices.scheduler.max_num_seqs)) {}
 
   const ModelInfo& model() const override { return info_; }
@@ -148,32 +150,53 @@ class SteppedEngine final : public Engine {
     const Batch& batch = scheduler_.plan(clock_.now(), events);
     if (batch.empty()) return {};
     count_tokens(batch, times);
-    NIBBLE_RETURN_IF_ERROR(worker_->run(batch, results_of(batch)));
-    scheduler_.commit(results_of(batch), events);
-    return {};
+    masks_.begin(batch);
+    NIBBLE_RETURN_IF_ERROR(worker_->forward(batch));
+    NIBBLE_RETURN_IF_ERROR(choose(batch));
+    return commit(batch, events);
   }
 
-  // Each step is planned while the one before it runs. It begins by then too where the worker lets it, else
-  // once that one's results are in it.
+  // Each step is planned while the one before it runs. Its forward begins by then too where the worker lets
+  // it, else once that one's results are in it. Its tokens are chosen likewise; where the choice looks at
+  // that one's tokens, masks are found while the forward runs.
   Status overlapped_step(std::vector<Event>& events, StepTimes& times) {
     if (begun_ == nullptr) NIBBLE_RETURN_IF_ERROR(begin(scheduler_.plan(clock_.now(), events)));
     if (begun_ == nullptr) return {};
     const Batch& batch = *std::exchange(begun_, nullptr);
+    if (!std::exchange(chosen_, false)) NIBBLE_RETURN_IF_ERROR(choose(batch));
     count_tokens(batch, times);
     const Batch& ahead = scheduler_.plan_ahead(clock_.now(), events);
-    if (!ahead.empty() && worker_->may_begin_behind(batch, ahead)) {
+    if (!ahead.empty() && worker_->may_begin_behind(ahead)) {
       scheduler_.begin_ahead();
-      NIBBLE_RETURN_IF_ERROR(begin(ahead));
+      begun_ = &ahead;
+      NIBBLE_RETURN_IF_ERROR(worker_->forward(ahead));
+      chosen_ = worker_->may_choose_behind(ahead);
+      if (chosen_) NIBBLE_RETURN_IF_ERROR(worker_->choose(ahead));
     }
-    NIBBLE_RETURN_IF_ERROR(worker_->finish(batch, results_of(batch)));
-    scheduler_.commit(results_of(batch), events);
-    return begun_ == nullptr ? begin(ahead) : Status();
+    NIBBLE_RETURN_IF_ERROR(commit(batch, events));
+    if (begun_ == nullptr) return begin(ahead);
+    if (!chosen_) masks_.begin(ahead);
+    return {};
   }
 
   Status begin(const Batch& batch) {
     if (batch.empty()) return {};
     begun_ = &batch;
-    return worker_->begin(batch);
+    masks_.begin(batch);
+    NIBBLE_RETURN_IF_ERROR(worker_->forward(batch));
+    chosen_ = worker_->may_choose_behind(batch);
+    return chosen_ ? worker_->choose(batch) : Status();
+  }
+
+  Status choose(const Batch& batch) {
+    masks_.finish();
+    return worker_->choose(batch);
+  }
+
+  Status commit(const Batch& batch, std::vector<Event>& events) {
+    NIBBLE_RETURN_IF_ERROR(worker_->finish(batch, results_of(batch)));
+    scheduler_.commit(results_of(batch), events);
+    return {};
   }
 
   std::span<StepResult> results_of(const Batch& batch) {
@@ -196,8 +219,10 @@ class SteppedEngine final : public Engine {
   PageCache pages_;
   Scheduler scheduler_;              // its requests hold pages, so it goes first
   bool plans_ahead_;                 // else each step is planned, run and committed in turn
+  MaskFinder masks_;                 // looks into the requests, so it goes before them
   std::vector<StepResult> results_;  // [max_num_seqs]
   const Batch* begun_ = nullptr;     // the step that begun last and is not finished
+  bool chosen_ = false;              // its tokens
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "engine/choices.h"
+#include "engine/constraint_test_util.h"
 #include "engine/damaged_example_test_util.h"
 #include "runtime/gpu.h"
 
@@ -102,6 +103,37 @@ TEST_F(GpuEngine, AStepBegunBehindAnotherChangesNoBit) {
   EXPECT_EQ(got, expected);
   EXPECT_EQ(expected.at(0).finish, FinishReason::stop);
   for (const auto& [id, answer] : got) EXPECT_EQ(answer.finish, expected.at(id).finish) << id;
+}
+
+TEST_F(GpuEngine, AConstrainedAnswerIsTheSameInEveryLoopAndItsMatesKeepTheirBits) {
+  const TokenId end = 290;
+  const auto answers_of = [&](bool plans_ahead, bool alone) {
+    std::unique_ptr<Engine> engine = gpu_engine(example, {.max_num_seqs = 4}, [&](EngineChoices& choices) {
+      choices.plan_ahead = choices.worker.graphs = plans_ahead;
+    });
+    const auto ask = [&](RequestId id, SamplingParams sampling, int length, int free) {
+      Request asked = request(id, {7, 8, static_cast<TokenId>(id)}, std::move(sampling));
+      if (length > 0) asked.constraint = std::make_shared<Remainders>(length, end, free);
+      EXPECT_TRUE(engine->submit(std::move(asked)).ok());
+    };
+    ask(1, {.max_tokens = 9, .temperature = 1, .seed = 4, .logprobs = 3}, 0, 0);
+    if (alone) return run(*engine);
+    ask(2, {.max_tokens = 9, .temperature = 1, .top_k = 3, .seed = 5, .stop_ids = {end}}, 6, 0);
+    ask(3, {.max_tokens = 9, .temperature = 1, .top_p = 0.4f, .presence_penalty = 1, .stop_ids = {end}}, 6,
+        2);
+    ask(4, {.max_tokens = 9, .temperature = 0, .stop_ids = {end}, .logprobs = 40}, 6, 1);  // the host's
+    return run(*engine);
+  };
+  const auto plain = answers_of(false, false), ahead = answers_of(true, false);
+  EXPECT_EQ(ahead, plain);
+  EXPECT_TRUE(answers_of(true, true).at(1) == ahead.at(1));
+  for (const RequestId id : {2, 3, 4}) {
+    const std::vector<TokenId>& tokens = ahead.at(id).tokens;
+    ASSERT_EQ(tokens.size(), 7u) << id;
+    for (int i = id == 2 ? 0 : static_cast<int>(5 - id); i < 6; ++i)
+      EXPECT_TRUE(Remainders::allows(i, tokens[static_cast<std::size_t>(i)], end)) << id;
+    EXPECT_EQ(tokens.back(), end);
+  }
 }
 
 TEST_F(GpuEngine, WhatIsCancelledWhileTwoStepsHaveBegunEndsAndLeavesItsMatesBitsAlone) {

@@ -30,6 +30,7 @@ CpuWorker::CpuWorker(std::vector<std::unique_ptr<CpuRank>> ranks, const WorkerLi
     : ranks_(std::move(ranks)), logits_(std::move(logits)) {
   for (int i = 0; i < first().threads().size(); ++i)
     samplers_.emplace_back(first().model().config().vocab_size);
+  results_.reserve(static_cast<std::size_t>(limits.max_sequences));
   if (ranks_.size() == 1) return;
   rank_threads_.emplace(static_cast<int>(ranks_.size()), limits.rank_deadline + std::chrono::seconds(1),
                         [this](int rank) {
@@ -90,27 +91,32 @@ const float* CpuWorker::logits_of(int logit_row) const {
 
 Status CpuWorker::forward(const Batch& batch) {
   batch_ = &batch;
-  if (rank_threads_) return rank_threads_->run();
-  return first().forward(batch, reinterpret_cast<float*>(logits_.data()));
+  NIBBLE_RETURN_IF_ERROR(rank_threads_ ? rank_threads_->run()
+                                       : first().forward(batch, reinterpret_cast<float*>(logits_.data())));
+  return first().model().intact();
 }
 
-Status CpuWorker::run(const Batch& batch, std::span<StepResult> results) {
-  NIBBLE_CHECK(results.size() == batch.sequences.size(), "one result a sequence");
-  NIBBLE_RETURN_IF_ERROR(forward(batch));
-  NIBBLE_RETURN_IF_ERROR(first().model().intact());
-
+Status CpuWorker::choose(const Batch& batch) {
+  results_.resize(batch.sequences.size());
   const TimedScope scope(first().times(), "sampling");
   // Sequences are few and rooms are large, so each thread has a room and takes an equal run of sequences.
-  const int shares = first().threads().size(), sequences = static_cast<int>(results.size());
+  const int shares = first().threads().size(), sequences = static_cast<int>(results_.size());
   first().threads().parallel_for(shares, [&](int share_begin, int share_end) {
     for (int share = share_begin; share < share_end; ++share) {
       for (int i = sequences * share / shares; i < sequences * (share + 1) / shares; ++i) {
         const BatchSequence& sequence = batch.sequences[static_cast<std::size_t>(i)];
-        results[static_cast<std::size_t>(i)] = samplers_[static_cast<std::size_t>(share)].sample(
+        results_[static_cast<std::size_t>(i)] = samplers_[static_cast<std::size_t>(share)].sample(
             batch, sequence, logits_of(sequence.logit_begin));
       }
     }
   });
+  return {};
+}
+
+Status CpuWorker::finish(const Batch& batch, std::span<StepResult> results) {
+  NIBBLE_CHECK(results.size() == batch.sequences.size() && results.size() == results_.size(),
+               "one result a sequence");
+  std::copy(results_.begin(), results_.end(), results.begin());
   return {};
 }
 

@@ -23,7 +23,9 @@ class CpuWorker final : public Worker {
                                                const WorkerLimits& limits,
                                                const ConversionProgress& progress);
 
-  Status run(const Batch& batch, std::span<StepResult> results) override;
+  Status forward(const Batch& batch) override;
+  Status choose(const Batch& batch) override;
+  Status finish(const Batch& batch, std::span<StepResult> results) override;
   // Of the first rank: the others do the same work beside it.
   void time_ops(TimeTable* table) override { first().time_ops(table); }
   int threads() const override;
@@ -37,12 +39,12 @@ class CpuWorker final : public Worker {
 
   CpuRank& first() { return *ranks_[0]; }
   const CpuRank& first() const { return *ranks_[0]; }
-  Status forward(const Batch& batch);
   const float* logits_of(int logit_row) const;
 
   std::vector<std::unique_ptr<CpuRank>> ranks_;
   Buffer logits_;                            // [max_logit_rows, vocab] float32
   std::vector<RowSampler> samplers_;         // [threads of the first rank]
+  std::vector<StepResult> results_;          // of the step that was chosen last
   const Batch* batch_ = nullptr;             // of the running step
   std::optional<RankThreads> rank_threads_;  // none of one rank; they end before what they use
 };

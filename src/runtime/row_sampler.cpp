@@ -14,7 +14,8 @@ LogitChanges logit_changes_of(const BatchSequence& sequence) {
           .presence_penalty = asked.presence_penalty,
           .prompt = sequence.prompt,
           .answer = sequence.answer,
-          .banned = may_end ? std::span<const TokenId>() : asked.stop_ids};
+          .banned = may_end ? std::span<const TokenId>() : asked.stop_ids,
+          .mask = sequence.mask()};
 }
 
 SampleParams sample_params_of(const BatchSequence& sequence) {

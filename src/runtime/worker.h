@@ -51,18 +51,26 @@ class Worker {
  public:
   virtual ~Worker() = default;
 
-  // results: one a sequence of the batch; what else a sequence asked for goes to its rooms. An error means
-  // that the weights are no longer what was loaded; nothing may be run after it.
-  virtual Status run(const Batch& batch, std::span<StepResult> results) = 0;
+  // A step in three calls, for each batch in this order: its forward begins; its tokens are chosen, once the
+  // masks and the tokens that the choice looks at are known; its results are taken. On a device the first two
+  // only queue. Then the next step's forward may begin before the results of this one are there: at most two
+  // steps have begun, and finish() takes the results of the older. An error means that the weights are no
+  // longer what was loaded; nothing may be run after it.
+  virtual Status forward(const Batch& batch) = 0;
+  virtual Status choose(const Batch& batch) = 0;
+  // results: one a sequence of the batch; what else a sequence asked for goes to its rooms.
+  virtual Status finish(const Batch& batch, std::span<StepResult> results) = 0;
+  Status run(const Batch& batch, std::span<StepResult> results) {
+    NIBBLE_RETURN_IF_ERROR(forward(batch));
+    NIBBLE_RETURN_IF_ERROR(choose(batch));
+    return finish(batch, results);
+  }
 
-  // The same in two halves, for steps that wait on a device behind the one that runs there: at most two have
-  // begun, and finish() takes the results of the older. A worker without such a queue runs a step when it is
-  // asked for its results.
-  virtual Status begin(const Batch&) { return {}; }
-  virtual Status finish(const Batch& batch, std::span<StepResult> results) { return run(batch, results); }
-  // Whether `next`, planned while `running` runs, may begin before that is finished. Of its sequences those
-  // that ended meanwhile are empty by the time it is finished.
-  virtual bool may_begin_behind(const Batch& /*running*/, const Batch& /*next*/) const { return false; }
+  // Whether the forward of `next`, planned while the step that was chosen last runs, may begin before that is
+  // finished. Of its sequences those that ended meanwhile are empty by the time it is finished.
+  virtual bool may_begin_behind(const Batch& /*next*/) const { return false; }
+  // Whether its tokens may be chosen by then too: nothing about the choice depends on tokens to come.
+  virtual bool may_choose_behind(const Batch& /*next*/) const { return false; }
 
   // From now on each run adds its ops' times to the table, which outlives that; null: to none.
   virtual void time_ops(TimeTable* table) = 0;

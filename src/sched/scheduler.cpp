@@ -54,6 +54,10 @@ Status Scheduler::submit(Request request) {
   if (request.sampling.logprobs > 0) {
     for (auto& top : entry.top) top.resize(static_cast<std::size_t>(request.sampling.logprobs));
   }
+  if (request.constraint) {
+    entry.constrained.constraint = std::move(request.constraint);
+    entry.constrained.bits.resize(token_mask_words(limits_.vocabulary));
+  }
   if (!request.cache_salt.empty()) entry.salt = std::make_shared<const std::string>(request.cache_salt);
   entry.request = std::move(request);
   const int pages = pages_.pages_for(most_stored(entry));
@@ -333,6 +337,7 @@ void Scheduler::add_sequence(Step& step, Entries::iterator entry, int rows) {
     const std::size_t at = static_cast<std::size_t>(position);
     batch.tokens.push_back(at < entry->tokens.size() ? entry->tokens[at] : -1);
   }
+  if (sequence.samples && entry->constrained.constraint) sequence.constrained = &entry->constrained;
   if (batch.tokens.back() < 0) sequence.awaits = entry->slot[first_];
   add_logit_rows(batch, *entry, sequence);
   totals_.recomputed_tokens +=
@@ -424,6 +429,7 @@ void Scheduler::take_token(Entry& entry, const StepResult& result, Event& event)
   const SamplingParams& sampling = entry.request.sampling;
   entry.tokens.push_back(result.token);
   add_hashes(entry);
+  if (entry.constrained.constraint) entry.constrained.constraint->accept(result.token);
   event.token = result.token;
   event.logprob = result.logprob;
   event.top = entry.top[first_];

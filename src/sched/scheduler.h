@@ -27,6 +27,7 @@ struct SchedulerLimits {
   int max_num_batched_tokens = 0;  // rows in one step
   int max_logit_rows = 0;          // rows of one step whose logits are computed; at least max_num_seqs
   int max_model_len = 0;           // tokens of prompt and answer together
+  int vocabulary = 0;              // bits of a constrained request's masks
   // For tests: the youngest request that may be makes room every so many steps, wanted or not; 0: never.
   int preempt_every = 0;
 };
@@ -93,7 +94,8 @@ class Scheduler {
  private:
   enum class Ending : std::uint8_t { none, cancelled, timeout };
   struct Entry {
-    Request request;  // its prompt is in `tokens`
+    Request request;  // its prompt is in `tokens`, its constraint in `constrained`
+    ConstrainedAnswer constrained;
     std::variant<Queued, Running, Finished> state;
     std::vector<TokenId> tokens;   // of prompt and answer
     std::vector<PageHash> hashes;  // of their whole pages

@@ -63,6 +63,10 @@ std::span<const float> change_logits(std::span<const float> logits, const LogitC
     if (id >= 0 && static_cast<std::size_t>(id) < changed.size())
       changed[static_cast<std::size_t>(id)] = -largest_changed_logit;
   }
+  if (!changes.mask.empty()) {
+    for (std::size_t id = 0; id < changed.size(); ++id)
+      changed[id] = changes.mask[id / 32] >> id % 32 & 1 ? changed[id] : masked_logit;
+  }
   return changed;
 }
 

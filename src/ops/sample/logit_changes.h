@@ -5,6 +5,8 @@
 //   3. frequency_penalty f       logit -= f * (times the token stands in the answer)
 //   4. presence_penalty p        logit -= p, if it stands there at all
 //   5. banned tokens             the lowest logit there is
+//   6. a mask's other tokens     below the lowest: none of them is chosen while one of the mask's is there,
+//                                even where all of those are banned
 // in single precision, each operation rounded. What is chosen from stays within +-largest_changed_logit, so
 // that no penalty, however small or large, makes a NaN or an infinity.
 #pragma once
@@ -18,6 +20,9 @@
 namespace nibble {
 
 inline constexpr float largest_changed_logit = 1e30f;
+// Of a token that a mask leaves out: a number, as samplers want, and no weight is left of it at any
+// temperature beside a logit that stays within the above.
+inline constexpr float masked_logit = -3.4e38f;
 
 struct LogitChanges {
   std::span<const TokenBias> bias;  // ids of the vocabulary; of one named twice, both count
@@ -26,11 +31,13 @@ struct LogitChanges {
   float presence_penalty = 0.0f;
   std::span<const TokenId> prompt, answer;  // what the penalties look at; ids of the vocabulary
   std::span<const TokenId> banned;          // ids outside the vocabulary are passed over
+  // A bit an id (core/token_constraint.h), at least one of them set; empty: every token may come.
+  std::span<const std::uint32_t> mask;
 
   bool penalizes() const {
     return repetition_penalty != 1.0f || frequency_penalty != 0.0f || presence_penalty != 0.0f;
   }
-  bool none() const { return bias.empty() && banned.empty() && !penalizes(); }
+  bool none() const { return bias.empty() && banned.empty() && mask.empty() && !penalizes(); }
 };
 
 // Room that a worker keeps: once it is reserved for the vocabulary, changing a row allocates nothing.

@@ -99,6 +99,18 @@ TEST(LogitChanges, AgreeWithTheirDefinitionBitForBit) {
   }
 }
 
+TEST(LogitChanges, WhatAMaskLeavesOutIsBelowAllThatMayCome) {
+  const std::vector<std::uint32_t> mask = {0b1010};
+  const LogitChanges changes{.banned = std::span<const TokenId>(), .mask = mask};
+  EXPECT_EQ(changed({9, 1, 8, -2}, changes), (std::vector<float>{masked_logit, 1, masked_logit, -2}));
+  EXPECT_FALSE(changes.none());
+  // Even where all that may come is banned.
+  const std::vector<TokenId> banned = {1, 3};
+  const std::vector<float> row = changed({9, 1, 8, -2}, {.banned = banned, .mask = mask});
+  EXPECT_EQ(row[1], -largest_changed_logit);
+  EXPECT_LT(row[0], row[1]);
+}
+
 TEST(LogitChanges, AskedForNothingThereAreNone) {
   EXPECT_TRUE(LogitChanges{}.none());
   EXPECT_FALSE(LogitChanges{.presence_penalty = 0.1f}.none());

@@ -1,6 +1,7 @@
 #include "runtime/cuda/changed_rows.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "ops/sample/cuda/change_logits_cuda.h"
 #include "plan/memory.h"
@@ -31,7 +32,7 @@ std::size_t changed_bytes(const WorkerLimits& limits, int vocabulary) {
 
 }  // namespace
 
-ChangedRows::Layout::Layout(const WorkerLimits& limits, std::size_t room) {
+ChangedRows::Layout::Layout(const WorkerLimits& limits, int vocabulary, std::size_t room) {
   std::size_t at = 0;
   const auto part = [&at](std::size_t size) {
     const std::size_t begin = at;
@@ -42,18 +43,20 @@ ChangedRows::Layout::Layout(const WorkerLimits& limits, std::size_t room) {
   of_logit_rows = part(static_cast<std::size_t>(limits.max_logit_rows) * sizeof(std::int32_t));
   logit_rows = part(sequences * sizeof(std::int32_t));
   starts = part((sequences + 1) * sizeof(std::int32_t));
+  mask_rows = part(sequences * sizeof(std::int32_t));
   changes = part(room * sizeof(LogitChange));
+  masks = part(sequences * token_mask_words(vocabulary) * sizeof(std::uint32_t));
   bytes = at;
 }
 
 ChangedRows::ChangedRows(const WorkerLimits& limits, int vocabulary)
-    : vocabulary_(vocabulary), room_(room_of(limits)), layout_(limits, room_) {
+    : vocabulary_(vocabulary), room_(room_of(limits)), layout_(limits, vocabulary, room_) {
   changes_.reserve(room_);
   counts_.resize(static_cast<std::size_t>(vocabulary));
 }
 
 std::size_t ChangedRows::device_bytes(const WorkerLimits& limits, int vocabulary) {
-  return changed_bytes(limits, vocabulary) + Layout(limits, room_of(limits)).bytes;
+  return changed_bytes(limits, vocabulary) + Layout(limits, vocabulary, room_of(limits)).bytes;
 }
 
 Result<ChangedRows> ChangedRows::allocate(const WorkerLimits& limits, int vocabulary) {
@@ -66,9 +69,11 @@ Result<ChangedRows> ChangedRows::allocate(const WorkerLimits& limits, int vocabu
 
 void ChangedRows::begin(std::size_t logit_rows) {
   logit_rows_ = logit_rows;
-  count_ = 0;
+  count_ = masked_ = 0;
   changes_.clear();
 }
+
+std::size_t ChangedRows::mask_bytes() const { return token_mask_words(vocabulary_) * sizeof(std::uint32_t); }
 
 bool ChangedRows::add(const BatchSequence& sequence) {
   const LogitChanges changes = logit_changes_of(sequence);
@@ -82,6 +87,11 @@ bool ChangedRows::add(const BatchSequence& sequence) {
   const int row = sequence.logit_begin + sequence.logit_count - 1;
   host_.at<std::int32_t>(layout_.of_logit_rows)[row] = static_cast<std::int32_t>(count_);
   host_.at<std::int32_t>(layout_.logit_rows)[count_] = row;
+  host_.at<std::int32_t>(layout_.mask_rows)[count_] = -1;
+  if (!changes.mask.empty()) {
+    std::memcpy(host_.data() + layout_.masks + masked_ * mask_bytes(), changes.mask.data(), mask_bytes());
+    host_.at<std::int32_t>(layout_.mask_rows)[count_] = static_cast<std::int32_t>(masked_++);
+  }
   host_.at<std::int32_t>(layout_.starts)[++count_] = static_cast<std::int32_t>(changes_.size());
   return true;
 }
@@ -92,6 +102,10 @@ Status ChangedRows::queue(const float* logits, cudaStream_t stream) {
   cuda_check(cudaMemcpyAsync(device_.data(), host_.data(),
                              layout_.changes + changes_.size() * sizeof(LogitChange), cudaMemcpyHostToDevice,
                              stream));
+  if (masked_ > 0) {
+    cuda_check(cudaMemcpyAsync(device_.data() + layout_.masks, host_.data() + layout_.masks,
+                               masked_ * mask_bytes(), cudaMemcpyHostToDevice, stream));
+  }
   const auto part = [this](std::size_t offset) {
     return reinterpret_cast<const std::int32_t*>(device_.data() + offset);
   };
@@ -103,6 +117,8 @@ Status ChangedRows::queue(const float* logits, cudaStream_t stream) {
        .logit_rows = part(layout_.logit_rows),
        .starts = part(layout_.starts),
        .changes = reinterpret_cast<const LogitChange*>(device_.data() + layout_.changes),
+       .mask_rows = part(layout_.mask_rows),
+       .masks = reinterpret_cast<const std::uint32_t*>(device_.data() + layout_.masks),
        .changed = changed_.as<float>()},
       stream);
 }

@@ -1,5 +1,6 @@
 // Copies on the GPU of those rows of a step's logits that a token is chosen from after changes: penalties,
-// biases, tokens that may not come yet. Their lists are put together on the host while the forward runs.
+// biases, masks, tokens that may not come yet. Their lists are put together on the host while the forward
+// runs.
 #pragma once
 
 #include <cstdint>
@@ -36,21 +37,24 @@ class ChangedRows {
  private:
   // Byte offsets within the lists.
   struct Layout {
-    std::size_t of_logit_rows, logit_rows, starts, changes, bytes;
-    Layout(const WorkerLimits& limits, std::size_t room);
+    std::size_t of_logit_rows, logit_rows, starts, mask_rows, changes, masks, bytes;
+    Layout(const WorkerLimits& limits, int vocabulary, std::size_t room);
   };
 
   ChangedRows(const WorkerLimits& limits, int vocabulary);
 
+  std::size_t mask_bytes() const;  // of one
+
   int vocabulary_;
   std::size_t room_;  // changes of a step
   Layout layout_;
-  DeviceBuffer changed_;                    // [max_sequences, vocabulary]
-  DeviceBuffer device_;                     // the lists
-  PinnedBuffer host_;                       // likewise
-  std::vector<LogitChange> changes_;        // [room_]
-  std::vector<std::uint32_t> counts_;       // [vocabulary], all 0 between calls
-  std::size_t logit_rows_ = 0, count_ = 0;  // of the step: all of them, those that are changed
+  DeviceBuffer changed_;               // [max_sequences, vocabulary]
+  DeviceBuffer device_;                // the lists
+  PinnedBuffer host_;                  // likewise
+  std::vector<LogitChange> changes_;   // [room_]
+  std::vector<std::uint32_t> counts_;  // [vocabulary], all 0 between calls
+  // Of the step: all of them, those that are changed, of those the ones with a mask.
+  std::size_t logit_rows_ = 0, count_ = 0, masked_ = 0;
 };
 
 }  // namespace nibble

@@ -29,9 +29,8 @@ class GpuSampler {
   // On the device: the tokens of the last step's logit rows, until the next one's are there.
   const SampledToken* chosen() const { return room_.tokens; }
 
-  // Two steps may be on their way: what comes back from them lies apart. A step that the host samples of, or
-  // that changes logits, is begun only once the one before it was collected, and the next one after the
-  // former likewise.
+  // Two steps may be on their way: what comes back from them lies apart. A step that changes logits is
+  // queued only once the one before it was collected, and so is a step after one that the host samples of.
   enum Place : int { first, second };
   // Queues what the GPU does for the logit rows of `batch`.
   Status queue(const Batch& batch, const SampleCudaParams* params, const std::int32_t* targets, Place place,

@@ -82,13 +82,9 @@ Result<std::unique_ptr<Worker>> GpuWorker::start(const ModelConfig& config, Weig
   return std::unique_ptr<Worker>(std::move(worker));
 }
 
-Status GpuWorker::run(const Batch& batch, std::span<StepResult> results) {
-  NIBBLE_RETURN_IF_ERROR(begin(batch));
-  return finish(batch, results);
-}
-
-Status GpuWorker::begin(const Batch& batch) {
-  NIBBLE_CHECK(begun_ < 2, "a third step begins once the first is finished");
+Status GpuWorker::forward(const Batch& batch) {
+  NIBBLE_CHECK(begun_ < 2 && chosen_,
+               "a step begins once the one before it is chosen and the one before that finished");
   // Every thread begins with device 0, and steps may run on another one than the worker was started on.
   cuda_check(cudaSetDevice(device_));
   const int sequences = static_cast<int>(batch.sequences.size());
@@ -106,16 +102,26 @@ Status GpuWorker::begin(const Batch& batch) {
   }
   const TimedScope scope(times_, graph > 0 ? "launch of a decode graph" : "launches without graph");
   newest_ = other(newest_);
-  NIBBLE_RETURN_IF_ERROR(queue_forward(shape, graph > 0 && inputs_.is_one_run()));
-  NIBBLE_RETURN_IF_ERROR(
-      sampler_.queue(batch, inputs_.params(shape), inputs_.targets(shape), newest_, stream_->get()));
-  cuda_check(cudaEventRecord(done_[newest_].get(), stream_->get()));
+  newest_shape_ = shape;
+  chosen_ = false;
   ++begun_;
+  return queue_forward(shape, graph > 0 && inputs_.is_one_run());
+}
+
+Status GpuWorker::choose(const Batch& batch) {
+  NIBBLE_CHECK(!chosen_, "a step's tokens are chosen once");
+  cuda_check(cudaSetDevice(device_));
+  const TimedScope scope(times_, "launches of sampling");
+  NIBBLE_RETURN_IF_ERROR(sampler_.queue(batch, inputs_.params(newest_shape_), inputs_.targets(newest_shape_),
+                                        newest_, stream_->get()));
+  cuda_check(cudaEventRecord(done_[newest_].get(), stream_->get()));
+  chosen_ = true;
   return {};
 }
 
 Status GpuWorker::finish(const Batch& batch, std::span<StepResult> results) {
-  NIBBLE_CHECK(begun_ > 0 && results.size() == batch.sequences.size(), "one result a sequence");
+  NIBBLE_CHECK(begun_ > (chosen_ ? 0 : 1) && results.size() == batch.sequences.size(),
+               "one result a sequence");
   const GpuSampler::Place oldest = begun_ == 2 ? other(newest_) : newest_;
   {
     const TimedScope scope(times_, "waiting for the GPU");
@@ -135,11 +141,13 @@ void GpuWorker::require(cudaError_t error) const {
                SourceLocation::current());
 }
 
-bool GpuWorker::may_begin_behind(const Batch&, const Batch& next) const {
-  // What the host samples it must have sampled, and penalties look at the tokens themselves.
-  if (!sampler_.is_gpus_alone(newest_)) return false;
+// A token that the host samples is nowhere on the device.
+bool GpuWorker::may_begin_behind(const Batch&) const { return sampler_.is_gpus_alone(newest_); }
+
+// Penalties and masks look at the tokens themselves.
+bool GpuWorker::may_choose_behind(const Batch& next) const {
   return std::none_of(next.sequences.begin(), next.sequences.end(), [](const BatchSequence& sequence) {
-    return sequence.samples && !logit_changes_of(sequence).none();
+    return sequence.samples && (sequence.constrained != nullptr || !logit_changes_of(sequence).none());
   });
 }
 

@@ -2,8 +2,9 @@
 //
 // A step: its inputs are put together in pinned memory and copied in one piece; the forward is a captured
 // graph where every sequence has one row, and a list of launches otherwise; sampling follows on the GPU; a
-// few numbers a sequence come back. All of it is queued on one stream, and the next step behind it may be
-// before its results are read: it takes its tokens where this one's sampling left them.
+// few numbers a sequence come back. All of it is queued on one stream, the sampling once masks are there,
+// while the forward runs. The next step's forward may be queued behind it before its results are read: that
+// takes its tokens where this one's sampling left them.
 #pragma once
 
 #include <memory>
@@ -26,10 +27,11 @@ class GpuWorker final : public Worker {
 
   ~GpuWorker() override { stream_->wait(); }
 
-  Status run(const Batch& batch, std::span<StepResult> results) override;
-  Status begin(const Batch& batch) override;
+  Status forward(const Batch& batch) override;
+  Status choose(const Batch& batch) override;
   Status finish(const Batch& batch, std::span<StepResult> results) override;
-  bool may_begin_behind(const Batch& running, const Batch& next) const override;
+  bool may_begin_behind(const Batch& next) const override;
+  bool may_choose_behind(const Batch& next) const override;
   void time_ops(TimeTable* table) override { times_ = table; }
   int threads() const override { return 1; }
   std::int64_t mapped_bytes() const override { return 0; }
@@ -62,6 +64,8 @@ class GpuWorker final : public Worker {
   CudaEvent done_[2];  // by GpuSampler::Place: that its step is done
   GpuSampler::Place newest_ = GpuSampler::first;
   int begun_ = 0;  // steps, and not finished
+  StepShape newest_shape_;
+  bool chosen_ = true;  // the newest step's tokens
   TimeTable* times_ = nullptr;
   std::int64_t device_bytes_ = 0;
 };

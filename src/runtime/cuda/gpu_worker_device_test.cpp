@@ -257,9 +257,10 @@ TEST_F(GpuWorkerOnTheGpu, AStepBegunBehindAnotherTakesTheTokensThatOneChose) {
     Batch& batch = batches[i % 2] = batch_of(in_step(i));
     if (i > 0) {
       for (int j = 0; j < 2; ++j) batch.sequences[static_cast<std::size_t>(j)].awaits = 1 - j;
-      EXPECT_TRUE(gpu->may_begin_behind(batches[1 - i % 2], batch));
+      EXPECT_TRUE(gpu->may_begin_behind(batch) && gpu->may_choose_behind(batch));
     }
-    ASSERT_TRUE(gpu->begin(batch).ok());
+    ASSERT_TRUE(gpu->forward(batch).ok());
+    ASSERT_TRUE(gpu->choose(batch).ok());
     if (i > 0) finish(i - 1);
     for (Sequence& sequence : sequences) {
       sequence.done = sequence.tokens.size();
@@ -270,7 +271,7 @@ TEST_F(GpuWorkerOnTheGpu, AStepBegunBehindAnotherTakesTheTokensThatOneChose) {
   for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(sequences[i].heard == alone[i]) << i;
 }
 
-TEST_F(GpuWorkerOnTheGpu, NoStepBeginsBehindOneThatTheHostSamplesNorOneThatDependsOnTokensToCome) {
+TEST_F(GpuWorkerOnTheGpu, NoForwardBeginsBehindAStepThatTheHostSamplesAndNothingIsChosenBeforeWhatItLooksAt) {
   const std::unique_ptr<Worker> gpu = gpu_worker(false);
   const auto plan = [](Sequence& sequence) {
     sequence.scores = false;
@@ -282,11 +283,12 @@ TEST_F(GpuWorkerOnTheGpu, NoStepBeginsBehindOneThatTheHostSamplesNorOneThatDepen
   const Batch plains = plan(plain), penalties = plan(penalized), lists = plan(listed);
   std::vector<StepResult> results(1);
   ASSERT_TRUE(gpu->run(penalties, results).ok());
-  EXPECT_TRUE(gpu->may_begin_behind(penalties, plains));
-  EXPECT_TRUE(gpu->may_begin_behind(penalties, lists));
-  EXPECT_FALSE(gpu->may_begin_behind(penalties, penalties));
+  for (const Batch* next : {&plains, &lists, &penalties}) EXPECT_TRUE(gpu->may_begin_behind(*next));
+  EXPECT_TRUE(gpu->may_choose_behind(plains));
+  EXPECT_TRUE(gpu->may_choose_behind(lists));
+  EXPECT_FALSE(gpu->may_choose_behind(penalties));
   ASSERT_TRUE(gpu->run(lists, results).ok());
-  EXPECT_FALSE(gpu->may_begin_behind(lists, plains));
+  EXPECT_FALSE(gpu->may_begin_behind(plains));
 }
 
 #ifdef NIBBLE_GPU_EMULATION

@@ -39,6 +39,17 @@ __device__ __forceinline__ int first_from(const LogitChange* changes, int begin,
   return begin;
 }
 
+// The row's mask; null: every id may come.
+__device__ __forceinline__ const std::uint32_t* mask_of(const ChangeLogitsCudaArgs& args, int row) {
+  if (args.mask_rows == nullptr || args.mask_rows[row] < 0) return nullptr;
+  return args.masks + static_cast<std::size_t>(args.mask_rows[row]) *
+                          static_cast<std::size_t>((args.vocabulary + 31) / 32);
+}
+
+__device__ __forceinline__ bool may_come(const std::uint32_t* mask, int id) {
+  return mask == nullptr || (mask[id / 32] >> id % 32 & 1) != 0;
+}
+
 __global__ void __launch_bounds__(change_threads)
     change_logits_rows(const __grid_constant__ ChangeLogitsCudaArgs args) {
   ptx::grid_launch_dependents();
@@ -48,10 +59,11 @@ __global__ void __launch_bounds__(change_threads)
   const std::size_t stride = static_cast<std::size_t>(args.stride);
   const float* const from = args.logits + static_cast<std::size_t>(args.logit_rows[row]) * stride;
   float* const to = args.changed + static_cast<std::size_t>(row) * stride;
+  const std::uint32_t* const mask = mask_of(args, row);
 #pragma unroll
   for (int i = 0; i < piece_ids; i += change_threads) {
     const int id = first + i + thread;
-    if (id < past) to[id] = kept_within(from[id]);
+    if (id < past) to[id] = may_come(mask, id) ? kept_within(from[id]) : masked_logit;
   }
   const int end = args.starts[row + 1];
   const int begin = first_from(args.changes, args.starts[row], end, first);
@@ -60,6 +72,7 @@ __global__ void __launch_bounds__(change_threads)
   for (int i = begin + thread; i < past_end; i += change_threads) {
     const int id = args.changes[i].id;
     if (i > begin && args.changes[i - 1].id == id) continue;  // the thread of the id's first change has it
+    if (!may_come(mask, id)) continue;
     float logit = from[id];
     for (int next = i; next < past_end && args.changes[next].id == id; ++next)
       logit = changed_by(logit, args.changes[next]);

@@ -21,7 +21,10 @@ struct ChangeLogitsCudaArgs {
   const std::int32_t* logit_rows = nullptr;  // [rows]: where among the logits each is
   const std::int32_t* starts = nullptr;      // [rows + 1]: of each row's changes
   const LogitChange* changes = nullptr;      // [starts[rows]], each row's as list_logit_changes makes them
-  float* changed = nullptr;                  // [rows, stride]; past the vocabulary it is left alone
+  // Of each row its place among the masks (LogitChanges::mask), -1: none. Null: no row has one.
+  const std::int32_t* mask_rows = nullptr;  // [rows]
+  const std::uint32_t* masks = nullptr;     // [any, ceil(vocabulary / 32)]
+  float* changed = nullptr;                 // [rows, stride]; past the vocabulary it is left alone
 };
 
 Status change_logits_cuda(const ChangeLogitsCudaArgs& args, cudaStream_t stream);

@@ -18,6 +18,7 @@ struct Request {
   std::vector<TokenBias> bias;
   float repetition = 1, frequency = 0, presence = 0;
   std::vector<TokenId> prompt, answer, banned;
+  std::vector<std::uint32_t> mask;
 
   LogitChanges changes() const {
     return {.bias = bias,
@@ -26,7 +27,8 @@ struct Request {
             .presence_penalty = presence,
             .prompt = prompt,
             .answer = answer,
-            .banned = banned};
+            .banned = banned,
+            .mask = mask};
   }
 };
 
@@ -35,8 +37,12 @@ std::vector<float> on_gpu(const std::vector<float>& logits, int vocabulary, int 
                           const std::vector<std::int32_t>& rows, const std::vector<Request>& requests) {
   std::vector<std::uint32_t> counts(static_cast<std::size_t>(vocabulary));
   std::vector<LogitChange> list;
-  std::vector<std::int32_t> starts = {0};
+  std::vector<std::int32_t> starts = {0}, mask_rows;
+  std::vector<std::uint32_t> masks;
+  const std::size_t words = (static_cast<std::size_t>(vocabulary) + 31) / 32;
   for (const Request& request : requests) {
+    mask_rows.push_back(request.mask.empty() ? -1 : static_cast<std::int32_t>(masks.size() / words));
+    masks.insert(masks.end(), request.mask.begin(), request.mask.end());
     list_logit_changes(request.changes(), counts, list);
     starts.push_back(static_cast<std::int32_t>(list.size()));
   }
@@ -46,6 +52,7 @@ std::vector<float> on_gpu(const std::vector<float>& logits, int vocabulary, int 
   list.emplace_back();  // no buffer is empty
   DeviceBuffer device_logits = on_device(logits), device_rows = on_device(rows),
                device_starts = on_device(starts), device_changes = on_device(list),
+               device_mask_rows = on_device(mask_rows), device_masks = on_device(masks),
                changed = device_bytes(found.size() * 4, 0xee);
   const Status status = change_logits_cuda({.logits = device_logits.as<float>(),
                                             .vocabulary = vocabulary,
@@ -54,11 +61,19 @@ std::vector<float> on_gpu(const std::vector<float>& logits, int vocabulary, int 
                                             .logit_rows = device_rows.as<std::int32_t>(),
                                             .starts = device_starts.as<std::int32_t>(),
                                             .changes = device_changes.as<LogitChange>(),
+                                            .mask_rows = device_mask_rows.as<std::int32_t>(),
+                                            .masks = device_masks.as<std::uint32_t>(),
                                             .changed = changed.as<float>()},
                                            nullptr);
   NIBBLE_CHECK(status.ok(), status.message());
   changed.copy_to(std::span(found));
   return found;
+}
+
+std::vector<std::uint32_t> random_mask(std::mt19937& random, int vocabulary) {
+  std::vector<std::uint32_t> mask((static_cast<std::size_t>(vocabulary) + 31) / 32);
+  for (std::uint32_t& word : mask) word = static_cast<std::uint32_t>(random() & random());
+  return mask;
 }
 
 std::vector<TokenId> random_ids(std::mt19937& random, int vocabulary, int count) {
@@ -89,8 +104,14 @@ TEST_F(ChangeLogitsOnTheGpu, GivesTheCpusBits) {
          .presence = 1.9f,
          .prompt = {1, 1, 4},
          .answer = random_ids(random, vocabulary, 40),
-         .banned = {5, 6, 6, vocabulary, -1}}};
-    const std::vector<std::int32_t> rows = {1, 0, 5, 2, 2};
+         .banned = {5, 6, 6, vocabulary, -1}},
+        {.mask = random_mask(random, vocabulary)},
+        {.bias = {{1, -2.5f}, {5, 4.0f}},
+         .repetition = 1.1f,
+         .answer = random_ids(random, vocabulary, 40),
+         .banned = {5, 6},
+         .mask = random_mask(random, vocabulary)}};
+    const std::vector<std::int32_t> rows = {1, 0, 5, 2, 2, 3, 1};
     const std::vector<float> found = on_gpu(logits, vocabulary, stride, rows, requests);
     LogitChangeRoom room;
     for (std::size_t i = 0; i < rows.size(); ++i) {

@@ -1,0 +1,66 @@
+#include "engine/mask_finder.h"
+
+#include "base/thread_name.h"
+
+namespace nibble {
+
+MaskFinder::MaskFinder(int max_sequences) {
+  answers_.reserve(static_cast<std::size_t>(max_sequences));
+  thread_ = std::thread([this] { serve(); });
+}
+
+MaskFinder::~MaskFinder() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void MaskFinder::begin(const Batch& batch) {
+  finish();  // of a step that was dropped
+  for (const BatchSequence& sequence : batch.sequences) {
+    if (sequence.constrained != nullptr) answers_.push_back(sequence.constrained);
+  }
+  if (answers_.empty()) return;
+  next_ = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    wanted_ = true;
+  }
+  wake_.notify_one();
+}
+
+void MaskFinder::finish() {
+  if (answers_.empty()) return;
+  find();
+  {
+    std::unique_lock lock(mutex_);
+    wanted_ = false;
+    done_.wait(lock, [this] { return !finding_; });
+  }
+  answers_.clear();
+}
+
+void MaskFinder::find() {
+  for (std::size_t i = next_++; i < answers_.size(); i = next_++) answers_[i]->find_mask();
+}
+
+void MaskFinder::serve() {
+  name_this_thread("engine-masks");
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [this] { return wanted_ || stopping_; });
+    if (stopping_) return;
+    wanted_ = false;
+    finding_ = true;
+    lock.unlock();
+    find();
+    lock.lock();
+    finding_ = false;
+    done_.notify_one();
+  }
+}
+
+}  // namespace nibble
