@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "core/sampling_fields.h"
+#include "server/api/answer_constraint.h"
 
 namespace nibble::api {
 namespace {
@@ -75,7 +76,8 @@ const PreparedPrompt& Generation::prompt_of(int choice) const {
 }
 
 std::vector<Request> Generation::engine_requests(RequestId first_id, std::uint64_t seed,
-                                                 const ModelInfo& model) {
+                                                 const ModelInfo& model,
+                                                 const std::shared_ptr<const GrammarVocabulary>& vocabulary) {
   const Sampling& asked = prepared_.request.sampling;
   std::vector<Request> requests;
   for (int i = 0; i < choices(); ++i) {
@@ -100,6 +102,12 @@ std::vector<Request> Generation::engine_requests(RequestId first_id, std::uint64
       params.prompt_top_logprobs = asked.logprobs;
     }
     if (!asked.ignore_eos) params.stop_ids = model.eos_ids;
+    if (prepared_.format) {
+      // That it can hold in this prompt's answer was found when that was prepared.
+      request.constraint = constrain_answer(tokenizer_, prompt_of(i).answer, model.eos_ids,
+                                            nibble::start(prepared_.format, vocabulary))
+                               .value();
+    }
     params.stop_ids.insert(params.stop_ids.end(), asked.stop_token_ids.begin(), asked.stop_token_ids.end());
     requests.push_back(std::move(request));
   }

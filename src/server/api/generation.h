@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/engine_thread.h"
+#include "grammar/grammar.h"
 #include "server/api/answer_encoder.h"
 #include "server/api/api_error.h"
 #include "server/api/generation_request.h"
@@ -29,7 +30,8 @@ struct PreparedRequest {
   GenerationRequest request;
   std::vector<PreparedPrompt> prompts;
   StopStrings stop;
-  RequestMemory::Share memory;  // what all of this holds, and what comes of it
+  std::shared_ptr<const Grammar> format;  // null: any text
+  RequestMemory::Share memory;            // what all of this holds, and what comes of it
 };
 
 class Generation {
@@ -42,7 +44,9 @@ class Generation {
 
   // The engine's requests, one a choice, with ids from `first_id` on; and the seed for those that named none.
   // Asked for once: prompts that the answer does not tell are the engine's from then on.
-  std::vector<Request> engine_requests(RequestId first_id, std::uint64_t seed, const ModelInfo& model);
+  // Answers of a format need the vocabulary.
+  std::vector<Request> engine_requests(RequestId first_id, std::uint64_t seed, const ModelInfo& model,
+                                       const std::shared_ptr<const GrammarVocabulary>& vocabulary);
   int choices() const { return static_cast<int>(choices_.size()); }
 
   // What the engine need not go on with: a choice that a stop string ended before the engine knew, or all of

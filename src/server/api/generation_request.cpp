@@ -28,6 +28,10 @@ Refused check_together(const Reading& reading) {
   if (reading.max_completion_tokens)
     sampling.max_tokens = reading.max_completion_tokens;  // the newer name wins
   if (!chat && !sampling.max_tokens) sampling.max_tokens = default_completion_tokens;
+  if (request.format.kind != TextFormat::Kind::text && sampling.ignore_eos) {
+    return bad_field("ignore_eos",
+                     " cannot be had beside " + request.format.field + ", which says where the answer ends");
+  }
   if (sampling.max_tokens == 0 && !request.echo)
     return bad_field("max_tokens", " may be 0 only with echo: true");
   if (sampling.max_tokens && sampling.min_tokens > *sampling.max_tokens)

@@ -59,11 +59,15 @@ struct ToolUse {
 
 // What the text of the answer is to be.
 struct TextFormat {
-  enum class Kind : std::uint8_t { text, json_object, json_schema };
+  enum class Kind : std::uint8_t { text, json_object, json_schema, regex, choice, grammar };
   Kind kind = Kind::text;
   std::string name;
   std::optional<JsonValue> schema;
   bool strict = false;
+  std::string field;                        // where it stands, for errors
+  std::optional<JsonDocument> text_schema;  // of a schema that came as a text: what it looks into
+  std::string pattern;                      // a regular expression, or a grammar
+  std::vector<std::string> choices;
 };
 
 struct GenerationRequest {

@@ -260,14 +260,61 @@ TEST(GenerationRequest, NullIsAbsentAndTheUnknownIsNamed) {
 }
 
 TEST(GenerationRequest, WhatIsNotServedIsRefusedByName) {
-  for (const char* field : {"tools", "functions", "audio", "prediction", "guided_json"}) {
+  for (const char* field : {"tools", "functions", "audio", "prediction"}) {
     EXPECT_EQ(refused(Endpoint::chat, "\"" + std::string(field) + "\":[{\"a\":1}]").param, field);
   }
-  EXPECT_EQ(refused(Endpoint::chat, R"("response_format":{"type":"json_object"})").param, "response_format");
   EXPECT_EQ(refused(Endpoint::chat, R"("modalities":["text","audio"])").param, "modalities");
   EXPECT_EQ(refused(Endpoint::completions, R"("suffix":"x")").param, "suffix");
   accepted(Endpoint::chat,
            R"("tools":[],"tool_choice":"none","response_format":{"type":"text"},"modalities":["text"])");
+}
+
+TEST(GenerationRequest, AFormatIsReadUnderAllItsNames) {
+  using Kind = TextFormat::Kind;
+  const std::vector<std::pair<std::string, Kind>> all = {
+      {R"("response_format":{"type":"text"})", Kind::text},
+      {R"("response_format":{"type":"json_object"})", Kind::json_object},
+      {R"("response_format":{"type":"json_schema","json_schema":{"name":"a","strict":true,"schema":{}}})",
+       Kind::json_schema},
+      {R"("response_format":{"type":"json_object","schema":{"type":"object"}})", Kind::json_schema},
+      {R"("guided_json":{"type":"object"})", Kind::json_schema},
+      {R"("guided_json":"{\"type\":\"object\"}")", Kind::json_schema},
+      {R"("guided_json":{})", Kind::text},
+      {R"("json_schema":{"const":1})", Kind::json_schema},
+      {R"("guided_regex":"a+")", Kind::regex},
+      {R"("guided_regex":"")", Kind::text},
+      {R"("guided_choice":["a","b"])", Kind::choice},
+      {R"("guided_grammar":"root ::= \"a\"")", Kind::grammar},
+      {R"("grammar":"root ::= \"a\"")", Kind::grammar},
+      {R"("structured_outputs":{"regex":"a"})", Kind::regex},
+      {R"("structured_outputs":{"json":{"type":"object"}})", Kind::json_schema},
+      {R"("structured_outputs":{"choice":["a"],"json":null})", Kind::choice},
+      {R"("structured_outputs":{"json_object":true})", Kind::json_object}};
+  for (const auto& [fields, kind] : all) {
+    for (const Endpoint endpoint : {Endpoint::chat, Endpoint::completions})
+      EXPECT_EQ(accepted(endpoint, fields).format.kind, kind) << fields;
+  }
+}
+
+TEST(GenerationRequest, ABadFormatIsNamedByItsPlace) {
+  const std::vector<std::pair<std::string, std::string>> all = {
+      {R"("response_format":"text")", "response_format.type"},
+      {R"("response_format":{"type":"xml"})", "response_format.type"},
+      {R"("response_format":{"type":"json_schema"})", "response_format.json_schema"},
+      {R"("response_format":{"type":"json_schema","json_schema":{"name":"a"}})",
+       "response_format.json_schema.schema"},
+      {R"("response_format":{"type":"json_schema","json_schema":{"schema":5}})",
+       "response_format.json_schema.schema"},
+      {R"("guided_json":"{")", "guided_json"},
+      {R"("guided_json":5)", "guided_json"},
+      {R"("guided_choice":["a",5])", "guided_choice[1]"},
+      {R"("guided_regex":5)", "guided_regex"},
+      {R"("structured_outputs":{"structural_tag":"x"})", "structured_outputs.structural_tag"},
+      {R"("guided_regex":"a","guided_choice":["a"])", "guided_choice"},
+      {R"("structured_outputs":{"regex":"a","choice":["a"]})", "structured_outputs.choice"},
+      {R"("guided_regex":"a","ignore_eos":true)", "ignore_eos"}};
+  for (const auto& [fields, place] : all)
+    EXPECT_EQ(refused(Endpoint::completions, fields).param, place) << fields;
 }
 
 TEST(GenerationRequest, MessagesAreTextInEveryForm) {

@@ -240,7 +240,11 @@ Refused take_output_config(Reading& reading, const std::string& field, const Fie
         return bad_field(where + ".type", " must be json_schema");
       const auto schema = member.find("schema");
       if (!schema || !schema->is_object()) return bad_field(where + ".schema", " must be an object");
-      request.format = {.kind = TextFormat::Kind::json_schema, .name = {}, .schema = *schema, .strict = true};
+      request.format = {.kind = TextFormat::Kind::json_schema,
+                        .name = {},
+                        .schema = *schema,
+                        .strict = true,
+                        .field = "output_config.format"};
     } else {
       return bad_field(where, " is not served; leave it out");
     }

@@ -3,6 +3,7 @@
 #include "base/json_copy.h"
 #include "base/json_writer.h"
 #include "base/quote.h"
+#include "server/api/answer_constraint.h"
 #include "server/api/chat_messages.h"
 #include "server/api/field_reader.h"
 
@@ -28,7 +29,8 @@ std::size_t bytes_to_read(std::string_view body) {
 // What a prepared request holds, and its requests to the engine.
 std::size_t bytes_to_run(const PreparedRequest& prepared) {
   const Sampling& sampling = prepared.request.sampling;
-  constexpr std::size_t of_a_choice = 4096;  // its state here and in the engine
+  constexpr std::size_t of_a_choice = 4096;                       // its state here and in the engine
+  constexpr std::size_t of_a_constraint = std::size_t{64} << 10;  // its mask, and its place in the grammar
   std::size_t choice = of_a_choice + sampling.logit_bias.size() * sizeof(TokenBias) +
                        sampling.stop_token_ids.size() * sizeof(TokenId);
   std::size_t bytes = sampling.logit_bias.size() * sizeof(TokenBias);
@@ -43,6 +45,7 @@ std::size_t bytes_to_run(const PreparedRequest& prepared) {
   for (const PreparedPrompt& prompt : prepared.prompts) {
     const std::size_t ids = prompt.ids.size() * sizeof(TokenId);
     bytes += ids + prompt.text.size() + n * (choice + ids + prompt.text.size());
+    if (prepared.format) bytes += n * of_a_constraint;
   }
   return bytes;
 }
@@ -148,13 +151,23 @@ Refused check_promises(const GenerationRequest& request) {
                      ": a call cannot be forced here yet; auto leaves it to the model, none "
                      "forbids it");
   }
-  if (request.format.kind != TextFormat::Kind::text)
-    return bad_field(request.endpoint == Endpoint::messages ? "output_config.format" : "text.format",
-                     " other than text is not served yet");
+  if (offers_tools(request) && request.format.kind != TextFormat::Kind::text)
+    return bad_field(request.format.field, " cannot be had beside tools yet: set tool_choice to none");
   return {};
 }
 
 }  // namespace
+
+Refused Preparer::compile_format(const TextFormat& asked, PreparedRequest& prepared) const {
+  for (const PreparedPrompt& prompt : prepared.prompts) {
+    if (const Status status = may_constrain(text.tokenizer, prompt.answer); !status.ok())
+      return bad_field(asked.field, ": " + status.message());
+  }
+  Result<std::shared_ptr<const Grammar>> grammar = grammars.get(asked);
+  if (!grammar.ok()) return bad_field(asked.field, ": " + grammar.status().message());
+  prepared.format = *std::move(grammar);
+  return {};
+}
 
 std::variant<ChatPrompt, ApiError> Preparer::render_conversation(GenerationRequest& request,
                                                                  const std::vector<Message>* before) const {
@@ -203,6 +216,10 @@ std::variant<PreparedRequest, ApiError> Preparer::prepare(ParsedRequest parsed,
       prompt.answer.calls = request.tool_use.parallel ? AnswerStart::Calls::several : AnswerStart::Calls::one;
     prepared.prompts.push_back(
         {.ids = std::move(prompt.ids), .answer = std::move(prompt.answer), .text = {}});
+  }
+  if (request.format.kind != TextFormat::Kind::text) {
+    if (Refused refused = compile_format(request.format, prepared)) return std::move(*refused);
+    request.format = {};
   }
   // Nothing looks into the JSON any more.
   request.chat_template_kwargs.reset();

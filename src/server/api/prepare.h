@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "server/api/field_reader.h"
 #include "server/api/generation.h"
+#include "server/api/grammar_cache.h"
 #include "server/api/request_memory.h"
 #include "text/chat_prompt.h"
 
@@ -32,6 +33,7 @@ struct Preparer {
   const ServedText& text;
   const ModelInfo& model;
   const std::string& served_name;
+  GrammarCache& grammars;
 
   // Of a body and its share of the memory, which the request takes over.
   std::variant<ParsedRequest, ApiError> parse(Endpoint endpoint, std::string body,
@@ -55,6 +57,7 @@ struct Preparer {
                                                    RequestMemory::Share memory) const;
   std::vector<TokenId> encode(std::string_view prompt, TextTokens how) const;
   PreparedPrompt prepared_prompt(Prompt prompt, const GenerationRequest& request) const;
+  Refused compile_format(const TextFormat& asked, PreparedRequest& prepared) const;
   Refused check_room(const PreparedPrompt& prompt, const GenerationRequest& request) const;
 };
 

@@ -292,7 +292,7 @@ std::vector<std::span<const FieldRule>> tables_of(Endpoint endpoint) {
   switch (endpoint) {
     case Endpoint::responses: return {responses_fields()};
     case Endpoint::messages: return {messages_fields()};
-    default: return {rules, unserved_fields()};
+    default: return {rules, format_fields(), unserved_fields()};
   }
 }
 

@@ -57,7 +57,9 @@ struct FieldRule {
 // Of stop strings: one, or an array of them.
 Refused take_stop(Reading& reading, const std::string& field, const FieldValue& value);
 
-// The rows of chat's and completions' fields that are refused or have no effect (unserved_fields.cpp).
+// The rows of chat's and completions' fields that say what an answer looks like (format_fields.cpp).
+std::span<const FieldRule> format_fields();
+// The rows of theirs that are refused or have no effect (unserved_fields.cpp).
 std::span<const FieldRule> unserved_fields();
 
 // Nothing: no row has the name.

@@ -111,6 +111,7 @@ Refused take_format(Reading& reading, const std::string& field, JsonValue format
   const auto named = format.find("type");
   const std::string_view type = named && named->is_string() ? named->as_string() : "";
   TextFormat& wanted = reading.request.format;
+  wanted.field = "text.format";
   if (type == "text") {
     wanted.kind = TextFormat::Kind::text;
   } else if (type == "json_object") {

@@ -231,6 +231,8 @@ http::Handler Service::handler() {
 void Service::begin(std::unique_ptr<Engine> engine, ServedText text, std::chrono::nanoseconds step_limit) {
   step_limit_ = step_limit;
   text_ = std::move(text);
+  vocabulary_ =
+      GrammarVocabulary::make(text_->tokenizer, engine->model().eos_ids, engine->model().vocabulary);
   created_ = written_at(engine->model().folder);
   metrics_.emplace(options_.served_name, engine->model(), clock_);
   engine_ = std::make_unique<EngineThread>(
@@ -393,8 +395,9 @@ void Service::openapi(Exchange exchange) {
   exchange->answer({.body = openapi_description(infos, options_.version)});
 }
 
-Preparer Service::preparer() const {
-  return {.text = *text_, .model = engine_->model(), .served_name = options_.served_name};
+Preparer Service::preparer() {
+  return {
+      .text = *text_, .model = engine_->model(), .served_name = options_.served_name, .grammars = grammars_};
 }
 
 template <class Made>
@@ -510,7 +513,8 @@ void Service::start(Exchange exchange, PreparedRequest prepared) {
                          .param = "n"});
   }
   next_id_ += static_cast<RequestId>(choices);
-  std::vector<Request> requests = generation->engine_requests(first, options_.seed, engine_->model());
+  std::vector<Request> requests =
+      generation->engine_requests(first, options_.seed, engine_->model(), vocabulary_);
   if (options_.request_time.count() > 0) {
     for (Request& request : requests) request.deadline = clock_.now() + options_.request_time;
   }

@@ -97,7 +97,7 @@ class Service {
             std::variant<std::string, ApiError> (Preparer::*make)(std::string body,
                                                                   RequestMemory::Share memory) const);
   void start(Exchange exchange, PreparedRequest prepared);
-  Preparer preparer() const;
+  Preparer preparer();
   void take(std::vector<DeliveredEvent> events);
   void forget(RequestId first, int choices);
 
@@ -112,6 +112,8 @@ class Service {
   RequestMemory memory_;  // before all that holds shares of it
   ResponseStore stored_;
   std::optional<ServedText> text_;
+  std::shared_ptr<const GrammarVocabulary> vocabulary_;  // of text_
+  GrammarCache grammars_;
   std::chrono::nanoseconds step_limit_{0};
   std::unordered_map<RequestId, Running> running_;
   RequestId next_id_ = 1;

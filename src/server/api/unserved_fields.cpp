@@ -31,12 +31,6 @@ Refused only_true(Reading&, const std::string& field, const FieldValue& value) {
   return bad_field(field, " is always true here; leave it out");
 }
 
-Refused text_format_only(Reading&, const std::string& field, const FieldValue& value) {
-  const auto type = value.json.find("type");
-  if (type && type->is_string() && type->as_string() == "text") return {};
-  return bad_field(field, R"( other than {"type":"text"} is not served)");
-}
-
 Refused text_modality_only(Reading&, const std::string& field, const FieldValue& value) {
   const JsonValue json = value.json;
   if (json.is_array() && json.size() == 1 && (*json.elements().begin()).is_string() &&
@@ -76,9 +70,6 @@ constexpr FieldRule rules[] = {
     {"prompt_cache_key", both, any_text, "Accepted without effect: equal beginnings are always shared.",
      no_effect},
     {"prompt_cache_retention", both, any_text, no_effect_about, no_effect},
-    {"response_format", both,
-     other(R"({"type":"object","required":["type"],"properties":{"type":{"const":"text"}}})"), "Text alone.",
-     text_format_only},
     {"safety_identifier", both, any_text, no_effect_about, no_effect},
     {"service_tier", both, any_text, no_effect_about, no_effect},
     {"store", both, any_boolean, no_effect_about, no_effect},
@@ -93,12 +84,7 @@ constexpr FieldRule rules[] = {
     {"chat_template", chat, nothing, not_served_about, not_served},
     {"continue_final_message", chat, nothing, not_served_about, not_served},
     {"documents", chat, nothing, not_served_about, not_served},
-    {"ebnf", both, nothing, not_served_about, not_served},
-    {"guided_choice", both, nothing, not_served_about, not_served},
     {"guided_decoding_backend", both, any_text, no_effect_about, no_effect},
-    {"guided_grammar", both, nothing, not_served_about, not_served},
-    {"guided_json", both, nothing, not_served_about, not_served},
-    {"guided_regex", both, nothing, not_served_about, not_served},
     {"guided_whitespace_pattern", both, nothing, not_served_about, not_served},
     {"include_stop_str_in_output", both, nothing, not_served_about, not_served},
     {"kv_transfer_params", both, nothing, not_served_about, not_served},
@@ -112,7 +98,6 @@ constexpr FieldRule rules[] = {
     {"priority", both, zero, neutral_about, only<0>},
     {"prompt_embeds", both, nothing, not_served_about, not_served},
     {"prompt_logprobs", both, nothing, "Not served: use echo with logprobs.", not_served},
-    {"regex", both, nothing, not_served_about, not_served},
     {"request_id", both, any_text, "Accepted without effect: ids are the server's.", no_effect},
     {"return_tokens_as_token_ids", both, nothing, not_served_about, not_served},
     {"separate_reasoning", chat, true_type, "Reasoning is always apart.", only_true},
@@ -120,7 +105,6 @@ constexpr FieldRule rules[] = {
     {"spaces_between_special_tokens", both, any_boolean, no_effect_about, no_effect},
     {"stop_regex", both, nothing, not_served_about, not_served},
     {"stream_reasoning", chat, true_type, "Reasoning is always streamed.", only_true},
-    {"structured_outputs", both, nothing, not_served_about, not_served},
     {"thinking_token_budget", both, nothing, not_served_about, not_served},
     {"truncate_prompt_tokens", both, nothing, not_served_about, not_served},
     {"use_beam_search", both, nothing, not_served_about, not_served},
@@ -134,9 +118,7 @@ constexpr FieldRule rules[] = {
     {"dry_sequence_breakers", both, any_list, no_effect_about, no_effect_list},
     {"dynatemp_exponent", both, any_number, no_effect_about, no_effect},
     {"dynatemp_range", both, zero, neutral_about, only<0>},
-    {"grammar", both, nothing, not_served_about, not_served},
     {"id_slot", both, any_number, no_effect_about, no_effect},
-    {"json_schema", both, nothing, not_served_about, not_served},
     {"lora", both, nothing, not_served_about, not_served},
     {"mirostat", both, zero, neutral_about, only<0>},
     {"mirostat_eta", both, any_number, no_effect_about, no_effect},

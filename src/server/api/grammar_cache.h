@@ -1,0 +1,40 @@
+// Formats that clients ask for, compiled; those asked for lately are kept, by their content.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "base/status.h"
+#include "grammar/grammar.h"
+#include "server/api/generation_request.h"
+
+namespace nibble::api {
+
+class GrammarCache {
+ public:
+  struct Counts {
+    std::uint64_t compiled = 0, refused = 0, found = 0;
+    double seconds = 0;  // of compiling
+  };
+
+  // From any thread; takes as long as compiling takes. An error says what of the format is at fault.
+  Result<std::shared_ptr<const Grammar>> get(const TextFormat& asked);
+  Counts counts() const;
+
+ private:
+  // A grammar may take some hundred times its text, so what is long is not kept.
+  static constexpr std::size_t most_kept = 64, longest_kept = std::size_t{32} << 10;
+  struct Kept {
+    std::string content;
+    std::shared_ptr<const Grammar> grammar;
+  };
+
+  mutable std::mutex mutex_;
+  std::list<Kept> kept_;  // guarded by mutex_; the one asked for last is first
+  Counts counts_;         // guarded by mutex_
+};
+
+}  // namespace nibble::api
