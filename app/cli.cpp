@@ -101,6 +101,10 @@ class ArgumentReader {
       given = given_.insert(given_.end(), {.option = option, .spelling = {}, .values = {}});
     given->spelling = name;
     given->values.push_back(value);
+    // "FILE...": what follows is its values too, up to the next option.
+    if (option->value.ends_with("...") && equals == std::string_view::npos)
+      while (next_ < arguments_.size() && !arguments_[next_].starts_with('-'))
+        given->values.push_back(arguments_[next_++]);
     return {};
   }
 

@@ -12,6 +12,7 @@ extern const Command chat_command;
 extern const Command completions_command;
 extern const Command doctor_command;
 extern const Command generate_command;
+extern const Command grammar_command;
 extern const Command health_command;
 extern const Command inspect_command;
 extern const Command list_command;
