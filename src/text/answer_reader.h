@@ -1,6 +1,7 @@
 // Tokens of one answer to the text that a person reads, as they come.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -8,20 +9,20 @@
 #include <vector>
 
 #include "base/token_id.h"
+#include "text/answer_piece.h"
 #include "text/answer_shares.h"
+#include "text/call_reader.h"
 #include "text/harmony_parser.h"
 #include "text/stop_strings.h"
 #include "text/stream_decoder.h"
 #include "text/thinking.h"
 #include "text/tokenizer.h"
-#include "text/tool_calls.h"
 
 namespace nibble {
 
-// Harmony answers come as messages in channels: analysis is reasoning, messages to functions are calls where
-// tools were offered, and all else is the answer. Others may hold calls between <tool_call> and </tool_call>.
-// Thinking answers reason up to </think>. Plain ones are text from the first token to the last. No answer
-// shows a hidden token.
+// Harmony answers come as messages in channels: analysis is reasoning, messages to functions that the request
+// offers are calls, and all else is the answer. Thinking answers reason up to </think>. Plain ones are text
+// from the first token to the last. No answer shows a hidden token.
 enum class AnswerFormat { plain, thinking, harmony };
 
 // Which reader an answer needs, and the state in which the prompt leaves it.
@@ -31,22 +32,13 @@ struct AnswerStart {
   // included where it is there. Empty: the answer begins a message of its own.
   std::vector<TokenId> header;
   ThinkState think = ThinkState::undecided;  // of thinking
-  // Whether tools were offered; otherwise what looks like a call is text.
-  enum class Calls : std::uint8_t { none, one, several };
-  Calls calls = Calls::none;
+  // How calls are written, and the functions that may be called; none: what looks like a call is text.
+  CallForm calls = CallForm::none;
+  std::shared_ptr<const OfferedTools> tools = {};
 };
 
 // Of a rendered prompt: only its template can have put <|start|> or <think> there as tokens.
 AnswerStart answer_start(const Tokenizer& tokenizer, std::span<const TokenId> prompt);
-
-enum class AnswerPart { answer, reasoning, call, arguments };
-
-// An event: more of one part. A call begins with its function's name, whole; its arguments, JSON text,
-// follow.
-struct AnswerPiece {
-  AnswerPart part = AnswerPart::answer;
-  std::string text;
-};
 
 class AnswerReader {
  public:
@@ -62,8 +54,8 @@ class AnswerReader {
   void push(TokenId token, std::vector<AnswerPiece>& pieces, Stops stops = Stops::count);
   // The answer is over: appends what was held back.
   void finish(std::vector<AnswerPiece>& pieces);
-  // A stop string was found, or the one call that was asked for is complete; nothing more will come out.
-  bool stopped() const { return stop_.stopped() || called_; }
+  // A stop string was found; nothing more will come out.
+  bool stopped() const { return stop_.stopped(); }
   // That stop string; empty if none was.
   std::string_view matched() const { return stop_.matched(); }
   // Inside a message of reasoning: between the token that opened it and the one that will end it.
@@ -79,21 +71,22 @@ class AnswerReader {
  private:
   void take_events(std::vector<AnswerPiece>& pieces, bool from_header);
   void take_answer(std::string text, std::vector<AnswerPiece>& pieces);
+  void take_pieces(std::vector<AnswerPiece>& pieces);
+  void take_content(std::string text, std::vector<AnswerPiece>& pieces);
+  void begin_message(const HarmonyHeader& header, std::vector<AnswerPiece>& pieces);
   void take_text(TokenId token, int number, std::vector<AnswerPiece>& pieces);
   bool take_side(std::string text, std::vector<AnswerPiece>& pieces);
-  bool take_call(TokenId token, int number, std::vector<AnswerPiece>& pieces);
-  void end_call(std::string_view end, std::vector<AnswerPiece>& pieces);
   void show(std::string text, std::vector<AnswerPiece>& pieces);
 
   Tokenizer tokenizer_;
   StreamDecoder decoder_;
   std::optional<HarmonyParser> parser_;
   std::optional<Thinking> thinking_;
-  AnswerStart::Calls calls_;
-  std::optional<CallTokens> call_tokens_;  // where calls stand between markers
-  std::optional<std::string> call_;        // the text of the open one
-  bool behind_call_ = false;               // newlines there are nobody's
-  bool called_ = false;                    // the one call is complete
+  std::optional<CallReader> calls_;            // of an answer without channels
+  std::vector<AnswerPiece> read_;              // by it, just now
+  std::shared_ptr<const OfferedTools> tools_;  // of harmony
+  bool calls_function_ = false;                // the message that began last
+  bool has_arguments_ = false;                 // it told something
   std::vector<HarmonyEvent> events_;
   HarmonyPart part_ = HarmonyPart::answer;  // of the message that began last
   bool open_ = false;                       // that message has not ended
@@ -101,7 +94,7 @@ class AnswerReader {
   Stops stops_ = Stops::count;
   int tokens_ = 0;  // pushed so far
   std::optional<AnswerShares> shares_;
-  std::vector<AnswerShares::Held> header_;  // tokens of the open header or call, which may surface
+  std::vector<AnswerShares::Held> header_;  // tokens of the open header, which may surface
   bool over_ = false;
 };
 

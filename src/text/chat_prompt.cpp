@@ -33,6 +33,10 @@ Result<ChatPrompt> ChatPrompter::render(const ChatRequest& request) const {
   ChatPrompt prompt;
   prompt.ids = tokenizer_.encode(rendered.text, rendered.trusted);
   prompt.answer = answer_start(tokenizer_, prompt.ids);
+  if (request.tools && template_.call_form() != CallForm::none) {
+    prompt.answer.calls = template_.call_form();
+    prompt.answer.tools = std::make_shared<const OfferedTools>(OfferedTools::of(*request.tools));
+  }
   prompt.text = std::move(rendered.text);
   return prompt;
 }

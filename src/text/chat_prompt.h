@@ -32,6 +32,8 @@ class ChatPrompter {
   // over the day.
   Result<ChatPrompt> render(const ChatRequest& request) const;
   Result<ChatPrompt> render(std::vector<Message> messages) const;
+  // Whether requests may offer tools: the template has a form for calls that is known here.
+  bool reads_calls() const { return template_.call_form() != CallForm::none; }
 
  private:
   ChatPrompter(ChatTemplate chat_template, const Tokenizer& tokenizer, std::optional<Day> day)

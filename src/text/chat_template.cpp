@@ -73,6 +73,7 @@ bool is_openai_harmony_template(const JinjaTemplate& parsed) {
 ChatTemplate ChatTemplate::harmony(std::string why) {
   ChatTemplate chat;
   chat.kind_ = Kind::harmony;
+  chat.call_form_ = CallForm::harmony;
   chat.why_ = std::move(why);
   return chat;
 }
@@ -88,6 +89,9 @@ Result<ChatTemplate> ChatTemplate::from_source(std::string_view source, std::str
   chat.jinja_.push_back(std::move(parsed));
   chat.choose_tool_call_form();
   chat.why_ = "the model's own template";
+  chat.call_form_ = call_form_of(source);
+  if (chat.call_form_ != CallForm::none)
+    chat.why_ += "; calls of tools: " + std::string(call_form_name(chat.call_form_));
   return chat;
 }
 

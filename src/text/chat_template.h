@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "text/call_form.h"
 #include "text/conversation.h"
 #include "text/jinja/jinja.h"
 
@@ -35,6 +36,8 @@ class ChatTemplate {
   Kind kind() const { return kind_; }
   // What was chosen and why, as a sentence for logs and plans.
   const std::string& why() const { return why_; }
+  // How it has the model write calls of tools.
+  CallForm call_form() const { return call_form_; }
 
  private:
   ChatTemplate() = default;
@@ -50,6 +53,7 @@ class ChatTemplate {
 
   Kind kind_ = Kind::jinja;
   std::string why_;
+  CallForm call_form_ = CallForm::none;
   std::vector<JinjaTemplate> jinja_;  // the one, unless harmony
   // bos_token and the others of tokenizer_config.json: the model's own text, so trusted.
   std::vector<std::pair<std::string, std::string>> special_tokens_;

@@ -106,15 +106,16 @@ def test_limits_of_a_completion(server, field, wrong):
 
 
 def test_what_comes_later_is_refused_by_name(server):
-    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
-    for field, value in (("tools", [tool]), ("tool_choice", "required"), ("functions", [{"name": "f"}]), ("prompt_logprobs", 1),
+    for field, value in (("tool_choice", "required"), ("tool_choice", {"type": "function", "function": {"name": "f"}}), ("functions", [{"name": "f"}]), ("prompt_logprobs", 1),
                          ("chat_template", "{{ 1 }}"), ("prediction", {"type": "content", "content": "x"})):
         assert refusal(server, CHAT, chat() | {field: value})["param"] == field
     for part in ({"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}, {"type": "input_audio", "input_audio": {}}):
         error = refusal(server, CHAT, chat(messages=[{"role": "user", "content": [{"type": "text", "text": "a"}, part]}]))
         assert error["param"].startswith("messages[0].content[1]")
-    for role in ({"role": "tool", "content": "x", "tool_call_id": "1"}, {"role": "assistant", "tool_calls": [{"id": "1"}]}):
+    for role in ({"role": "tool", "content": "x"}, {"role": "assistant", "tool_calls": [{"id": "1"}]}):
         assert refusal(server, CHAT, chat(messages=[*MESSAGES, role]))["param"].startswith("messages[1]")
+    for tool in ({"type": "browser"}, {"type": "python"}, {"type": "function", "function": {"name": "f", "strict": True}}):
+        assert refusal(server, CHAT, chat(tools=[tool]))["param"].startswith("tools[0]")
     for path in ("/v1/embeddings", "/v1/audio/speech", "/v1/images/generations"):
         error = refusal(server, path, {}, status=404)
         assert path.rsplit("/", 1)[0] in error["message"] or path in error["message"]

@@ -63,7 +63,7 @@ def test_a_model_with_a_slash_in_its_name_is_found():
 
 @pytest.mark.parametrize("kind, call", [
     (openai.BadRequestError, lambda c: chat(c, temperature=9)),
-    (openai.BadRequestError, lambda c: chat(c, tools=[{"type": "function", "function": {"name": "f"}}])),
+    (openai.BadRequestError, lambda c: chat(c, tools=[{"type": "browser"}])),
     (openai.BadRequestError, lambda c: c.completions.create(model="demo", prompt="word " * 2000)),
     (openai.BadRequestError, lambda c: list(chat(c, stream=True, n=200))),
     (openai.NotFoundError, lambda c: c.chat.completions.create(model="gpt-4", messages=MESSAGES)),

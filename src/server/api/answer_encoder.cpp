@@ -1,7 +1,5 @@
 #include "server/api/answer_encoder.h"
 
-#include <algorithm>
-
 #include "base/check.h"
 #include "base/utf8.h"
 #include "server/api/characters.h"
@@ -20,9 +18,10 @@ std::string ChoicePart::text_of(AnswerPart part) const {
   return text;
 }
 
-int ChoicePart::calls() const {
-  return static_cast<int>(std::count_if(
-      pieces.begin(), pieces.end(), [](const AnswerPiece& piece) { return piece.part == AnswerPart::call; }));
+int ChoicePart::new_calls() const {
+  int count = 0;
+  for (const AnswerPiece& piece : pieces) count += piece.part == AnswerPart::call ? 1 : 0;
+  return count;
 }
 
 std::unique_ptr<AnswerEncoder> make_encoder(const GenerationRequest& request, AnswerHead head,
@@ -33,11 +32,6 @@ std::unique_ptr<AnswerEncoder> make_encoder(const GenerationRequest& request, An
     return std::make_unique<MessageEncoder>(std::move(head), request.sampling.max_tokens.value_or(0));
   NIBBLE_CHECK(request.endpoint == Endpoint::completions);
   return std::make_unique<CompletionEncoder>(std::move(head), openai_form(request), tokenizer);
-}
-
-std::string call_id(std::string_view kind, const AnswerHead& head, int choice, int call) {
-  const std::size_t own = head.id.find_first_of("-_") + 1;  // behind "chatcmpl-"
-  return std::string(kind) + head.id.substr(own) + "_" + std::to_string(choice) + "_" + std::to_string(call);
 }
 
 std::string spelling(const Tokenizer& tokenizer, TokenId token) {

@@ -50,15 +50,14 @@ struct ChoicePart {
   std::vector<TokenId> token_ids;       // when those are asked for; never the prompt's
   std::span<const TokenId> prompt_ids;  // likewise, in a choice's first part
   std::optional<FinishReason> finish;
+  int calls = 0;                // of tools that began before this part
   std::string stop_string;      // that ended it; empty: none did
   std::size_t text_offset = 0;  // characters of the tokens before this part, as they are spelled
 
-  int calls_before = 0;  // that parts before this one began
-
   // All that the pieces have of one kind.
   std::string text_of(AnswerPart part) const;
-  // That begin in this part.
-  int calls() const;
+  // Calls that begin in it.
+  int new_calls() const;
 };
 
 // One answer's. What the calls return are events of a stream as they are sent, several or none, but for
@@ -91,9 +90,6 @@ class AnswerEncoder {
 // spells tokens; it outlives the encoder.
 std::unique_ptr<AnswerEncoder> make_encoder(const GenerationRequest& request, AnswerHead head,
                                             const Tokenizer& tokenizer);
-
-// A call's id, which no other call of ours has: `kind`, the answer's own id, and the call's place in it.
-std::string call_id(std::string_view kind, const AnswerHead& head, int choice, int call);
 
 // How tokens are told: bytes that are no UTF-8 by themselves become U+FFFD.
 std::string spelling(const Tokenizer& tokenizer, TokenId token);

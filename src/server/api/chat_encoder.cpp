@@ -11,34 +11,33 @@ void add_reasoning(JsonWriter& json, std::string_view reasoning) {
   json.member("reasoning_content", reasoning).member("reasoning", reasoning);  // both names are in use
 }
 
-}  // namespace
-
-// A call's beginning has its id, type and name; what adds to it has its index and more of its arguments.
-void ChatEncoder::add_calls(JsonWriter& json, const ChoicePart& part, bool streamed) const {
+// The calls that begin in these pieces, and what they add to those begun before; `first` is the number of the
+// first new one. Of a stream each has its number, and its id and name only where it begins.
+enum class Calls : bool { whole, streamed };
+void add_calls(JsonWriter& json, std::span<const AnswerPiece> pieces, int first, Calls how) {
+  int number = first - 1;
   bool any = false;
-  int call = part.calls_before - 1;
-  for (std::size_t i = 0; i < part.pieces.size(); ++i) {
-    const AnswerPiece& piece = part.pieces[i];
-    if (piece.part != AnswerPart::call && piece.part != AnswerPart::arguments) continue;
+  for (std::size_t at = 0; at < pieces.size(); ++at) {
+    const AnswerPiece& piece = pieces[at];
+    const bool begins = piece.part == AnswerPart::call;
+    if (!begins && piece.part != AnswerPart::arguments) continue;
     if (!any) json.key("tool_calls").begin_array();
     any = true;
-    if (piece.part == AnswerPart::call) ++call;
     json.begin_object();
-    if (streamed) json.member("index", call);
-    if (piece.part == AnswerPart::call)
-      json.member("id", call_id("call_", head(), part.index, call)).member("type", "function");
+    if (begins) ++number;
+    if (how == Calls::streamed) json.member("index", number);
+    if (begins) json.member("id", std::string_view(piece.id)).member("type", "function");
     json.key("function").begin_object();
-    std::string_view arguments = piece.part == AnswerPart::arguments ? std::string_view(piece.text) : "";
-    if (piece.part == AnswerPart::call) {
-      json.member("name", piece.text);
-      if (i + 1 < part.pieces.size() && part.pieces[i + 1].part == AnswerPart::arguments)
-        arguments = part.pieces[++i].text;
-    }
-    json.member("arguments", arguments);
-    json.end_object().end_object();
+    if (begins) json.member("name", std::string_view(piece.text));
+    std::string arguments = begins ? std::string() : piece.text;
+    for (; at + 1 < pieces.size() && pieces[at + 1].part == AnswerPart::arguments; ++at)
+      arguments += pieces[at + 1].text;
+    json.member("arguments", std::string_view(arguments)).end_object().end_object();
   }
   if (any) json.end_array();
 }
+
+}  // namespace
 
 void ChatEncoder::add_choice_end(JsonWriter& json, const ChoicePart& part) const {
   json.key("logprobs");
@@ -63,11 +62,11 @@ std::string ChatEncoder::whole(std::span<const ChoicePart> choices, const Usage&
     json.begin_object().member("index", choice.index).key("message").begin_object();
     const std::string content = choice.text_of(AnswerPart::answer);
     json.member("role", "assistant").key("content");
-    content.empty() && choice.calls() > 0 ? json.null() : json.value(content);
+    content.empty() && choice.new_calls() > 0 ? json.null() : json.value(content);
     json.key("refusal").null();
-    add_calls(json, choice, /*streamed=*/false);
     const std::string reasoning = choice.text_of(AnswerPart::reasoning);
     if (!reasoning.empty()) add_reasoning(json, reasoning);
+    add_calls(json, choice.pieces, 0, Calls::whole);
     json.end_object();
     add_choice_end(json, choice);
   }
@@ -88,8 +87,9 @@ std::string ChatEncoder::part(const ChoicePart& part, const Usage& usage) {
   json.begin_object().member("index", part.index).key("delta").begin_object();
   if (part.first) json.member("role", "assistant");
   if (!reasoning.empty()) add_reasoning(json, reasoning);
-  if (!content.empty() || (part.first && reasoning.empty())) json.member("content", content);
-  add_calls(json, part, /*streamed=*/true);
+  if (!content.empty() || (part.first && reasoning.empty() && part.new_calls() == 0))
+    json.member("content", content);
+  add_calls(json, part.pieces, part.calls, Calls::streamed);
   json.end_object();
   add_choice_end(json, part);
   json.end_array();

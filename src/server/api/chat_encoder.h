@@ -20,7 +20,6 @@ class ChatEncoder final : public AnswerEncoder {
   std::string stream_failure(const ApiError& error) override { return sse(error.json()); }
 
  private:
-  void add_calls(JsonWriter& json, const ChoicePart& part, bool streamed) const;
   void add_choice_end(JsonWriter& json, const ChoicePart& part) const;
 
   OpenAiForm form_;

@@ -52,22 +52,24 @@ Refused read_message(const std::string& where, JsonValue value, Message& message
     } else if (name == "reasoning_content" || name == "reasoning") {
       if (Refused refused = read_text(field, member, message.reasoning)) return refused;
     } else if (name == "tool_calls") {
+      if (member.is_array() && member.size() == 0) continue;
+      if (message.role != Role::assistant) return bad_field(field, " is for an assistant's messages");
       if (Refused refused = read_tool_calls(field, member, message.tool_calls)) return refused;
-      if (!message.tool_calls.empty() && message.role != Role::assistant)
-        return bad_field(field, " belongs to an assistant's message");
     } else if (name == "tool_call_id") {
-      if (message.role != Role::tool) return bad_field(field, " belongs to a tool's message");
+      if (member.is_array() && member.size() == 0) continue;
+      if (message.role != Role::tool) return bad_field(field, " is for a tool's messages");
       if (Refused refused = read_text(field, member, message.tool_call_id)) return refused;
     } else if (name == "function_call") {
+      if (member.is_array() && member.size() == 0) continue;
       return bad_field(field, " is not served; use tool_calls");
     } else if (name == "audio") {
       return bad_field(field, " is not served: this model reads text alone");
     }
   }
-  if (message.role == Role::tool && message.tool_call_id.empty())
-    return bad_field(where + ".tool_call_id", " must be the id of the call that this answers");
   if (!message.content && message.role != Role::assistant)
     return bad_field(where + ".content", " must be a string or an array of text parts");
+  if (message.role == Role::tool && message.tool_call_id.empty())
+    return bad_field(where + ".tool_call_id", " must be the id of the call that this answers");
   return {};
 }
 

@@ -1,5 +1,5 @@
-// The `messages` of a chat request: text in, structs out. Parts that are no text and what belongs to tools
-// are refused by name.
+// The `messages` of a chat request: text in, structs out. Parts that are no text are
+// refused by name.
 #pragma once
 
 #include <vector>

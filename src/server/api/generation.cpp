@@ -18,7 +18,7 @@ std::string_view reason_name(FinishReason reason) {
   }
 }
 
-// Behind what is there, as one piece with it where both are of one kind and it begins no call.
+// Behind what is there, as one piece with it where both are of one kind.
 void append(std::vector<AnswerPiece>& pieces, AnswerPiece piece) {
   if (!pieces.empty() && pieces.back().part == piece.part && piece.part != AnswerPart::call) {
     pieces.back().text += piece.text;
@@ -135,7 +135,7 @@ Generation::After Generation::take(int number, const DeliveredEvent& event) {
     if (prepared_.request.echo) echo(choice, prompt_of(number), event);
   }
   if (event.token >= 0) take_token(choice, event);
-  if (choice.reader.stopped()) {
+  if (choice.reader.stopped() || choice.calls_over) {
     end(choice, FinishReason::stop);
     return event.finish == FinishReason::none ? After::cancel : After::nothing;
   }
@@ -191,8 +191,19 @@ void Generation::take_token(Choice& choice, const DeliveredEvent& event) {
   add_pieces(choice);
 }
 
+void Generation::take_call(Choice& choice, AnswerPiece& call) {
+  choice.calls_over = choice.calls > 0 && !prepared_.request.tool_use.parallel;
+  const int number = choice.calls++;
+  if (!call.id.empty()) return;
+  const std::string& id = encoder_->head().id;
+  call.id = "call_" + id.substr(id.find('-') + 1) + "_" + std::to_string(choice.part.index) + "_" +
+            std::to_string(number);
+}
+
 void Generation::add_pieces(Choice& choice) {
   for (AnswerPiece& piece : pieces_) {
+    if (piece.part == AnswerPart::call) take_call(choice, piece);
+    if (choice.calls_over) break;
     if (piece.part != AnswerPart::reasoning || prepared_.request.include_reasoning)
       append(choice.part.pieces, std::move(piece));
   }
@@ -234,9 +245,9 @@ void Generation::send_chunk(Choice& choice) {
   ChoicePart& part = choice.part;
   if (const std::string events = encoder_->part(part, usage_); !events.empty()) exchange_->stream(events);
   part.first = false;
+  part.calls += part.new_calls();
   // By the tokens, not by the text: some of that may be held back.
   part.text_offset += spelled_characters(tokenizer_, part.tokens);
-  part.calls_before += part.calls();
   part.pieces.clear();
   part.tokens.clear();
   part.token_ids.clear();

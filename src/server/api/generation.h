@@ -70,7 +70,9 @@ class Generation {
     // answer's token number `first_record` on.
     std::deque<TokenRecord> records;
     int first_record = 0;
-    int generated = 0;  // tokens
+    int generated = 0;        // tokens
+    int calls = 0;            // of tools
+    bool calls_over = false;  // a second one began, and one was asked for
     bool ended = false;
   };
 
@@ -80,6 +82,7 @@ class Generation {
   void echo(Choice& choice, const PreparedPrompt& prompt, const DeliveredEvent& event);
   void take_token(Choice& choice, const DeliveredEvent& event);
   void add_pieces(Choice& choice);
+  void take_call(Choice& choice, AnswerPiece& call);
   void add_content_tokens(Choice& choice);
   void end(Choice& choice, FinishReason reason);
   void send_chunk(Choice& choice);

@@ -260,9 +260,12 @@ TEST(GenerationRequest, NullIsAbsentAndTheUnknownIsNamed) {
 }
 
 TEST(GenerationRequest, WhatIsNotServedIsRefusedByName) {
-  for (const char* field : {"tools", "functions", "audio", "prediction"}) {
+  for (const char* field : {"functions", "audio", "prediction"}) {
     EXPECT_EQ(refused(Endpoint::chat, "\"" + std::string(field) + "\":[{\"a\":1}]").param, field);
   }
+  EXPECT_EQ(refused(Endpoint::chat, R"("tool_choice":"required")").param, "tool_choice");
+  EXPECT_EQ(refused(Endpoint::chat, R"("tool_choice":{"type":"function","function":{"name":"f"}})").param,
+            "tool_choice");
   EXPECT_EQ(refused(Endpoint::chat, R"("modalities":["text","audio"])").param, "modalities");
   EXPECT_EQ(refused(Endpoint::completions, R"("suffix":"x")").param, "suffix");
   accepted(Endpoint::chat,
@@ -317,6 +320,43 @@ TEST(GenerationRequest, ABadFormatIsNamedByItsPlace) {
     EXPECT_EQ(refused(Endpoint::completions, fields).param, place) << fields;
 }
 
+TEST(GenerationRequest, ToolsAreFunctionsOrRefusedByTheirPlace) {
+  const auto param = [](const std::string& tool) {
+    return refused(Endpoint::chat, "\"tools\":[" + tool + "]").param;
+  };
+  EXPECT_EQ(param("1"), "tools[0]");
+  EXPECT_EQ(param(R"({"a":1})"), "tools[0].type");
+  EXPECT_EQ(param(R"({"type":"browser"})"), "tools[0].type");
+  EXPECT_EQ(param(R"({"type":"function"})"), "tools[0].function");
+  EXPECT_EQ(param(R"({"type":"function","function":{"name":"a b"}})"), "tools[0].function.name");
+  EXPECT_EQ(param(R"({"type":"function","function":{"name":"a","parameters":[]}})"),
+            "tools[0].function.parameters");
+  EXPECT_EQ(param(R"({"type":"function","function":{"name":"a","strict":true}})"),
+            "tools[0].function.strict");
+  accepted(Endpoint::chat,
+           R"("tools":[{"type":"function","function":{"name":"a.b-c_1","description":null,"parameters":{}}}],
+              "tool_choice":"auto","parallel_tool_calls":false)");
+  accepted(Endpoint::chat, R"("tools":{})");
+}
+
+TEST(GenerationRequest, CallsAndTheirResultsAreMessages) {
+  auto parsed = parse_generation_request(
+      Endpoint::chat,
+      R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[
+        {"id":"1","type":"function","function":{"name":"f","arguments":"{\"x\": 1}"}},
+        {"id":"2","type":"function","function":{"name":"g","arguments":{"y":2}}}]},
+        {"role":"tool","tool_call_id":"1","content":"one"},
+        {"role":"tool","tool_call_id":"2","content":[{"type":"text","text":"two"}]}]})",
+      vocabulary);
+  const GenerationRequest& request = std::get<GenerationRequest>(parsed);
+  ASSERT_EQ(request.messages.size(), 4u);
+  ASSERT_EQ(request.messages[1].tool_calls.size(), 2u);
+  EXPECT_EQ(request.messages[1].tool_calls[0].arguments, R"({"x": 1})");
+  EXPECT_EQ(request.messages[1].tool_calls[1].arguments, R"({"y":2})");
+  EXPECT_EQ(request.messages[2].tool_call_id, "1");
+  EXPECT_EQ(request.messages[3].content, "two");
+}
+
 TEST(GenerationRequest, MessagesAreTextInEveryForm) {
   auto parsed = parse_generation_request(
       Endpoint::chat,
@@ -343,7 +383,9 @@ TEST(GenerationRequest, BadMessagesAreNamedByTheirPlace) {
   EXPECT_EQ(param("[1]"), "messages[0]");
   EXPECT_EQ(param(R"([{"content":"x"}])"), "messages[0].role");
   EXPECT_EQ(param(R"([{"role":"wizard","content":"x"}])"), "messages[0].role");
-  EXPECT_EQ(param(R"([{"role":"tool","content":"x"}])"), "messages[0].role");
+  EXPECT_EQ(param(R"([{"role":"tool","content":"x"}])"), "messages[0].tool_call_id");
+  EXPECT_EQ(param(R"([{"role":"user","content":"x","tool_calls":[{}]}])"), "messages[0].tool_calls");
+  EXPECT_EQ(param(R"([{"role":"user","content":"x","tool_call_id":"1"}])"), "messages[0].tool_call_id");
   EXPECT_EQ(param(R"([{"role":"user"}])"), "messages[0].content");
   EXPECT_EQ(param(R"([{"role":"user","content":1}])"), "messages[0].content");
   EXPECT_EQ(param(R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])"),
@@ -353,7 +395,7 @@ TEST(GenerationRequest, BadMessagesAreNamedByTheirPlace) {
   EXPECT_EQ(
       param(
           R"([{"role":"user","content":"x"},{"role":"assistant","content":"y","tool_calls":[{"id":"1"}]}])"),
-      "messages[1].tool_calls");
+      "messages[1].tool_calls[0].function");
 }
 
 TEST(GenerationRequest, PromptsComeInFourForms) {

@@ -44,6 +44,7 @@ class RecordingExchange final : public http::Exchange {
 
 struct Asked {
   std::string fields;
+  std::string tools = {};  // that the answer may call
 };
 
 // The prompt of a chat with a harmony model ends so.
@@ -61,6 +62,11 @@ struct Answering {
                              .prompts = {{.ids = {1, 2, 3}, .answer = begun(), .text = "abc"}},
                              .stop = {},
                              .memory = {}};
+    if (!asked.tools.empty()) {
+      const JsonDocument tools = JsonDocument::parse(asked.tools).value();
+      prepared.prompts[0].answer.calls = CallForm::harmony;
+      prepared.prompts[0].answer.tools = std::make_shared<const OfferedTools>(OfferedTools::of(tools.root()));
+    }
     prepared.stop = StopStrings::make(prepared.request.sampling.stop).value();
     auto encoder = make_encoder(prepared.request, AnswerHead{.id = "chatcmpl-x", .model = "m"}, tokenizer());
     generation = std::make_unique<Generation>(exchange, std::move(prepared), std::move(encoder), tokenizer());
@@ -203,6 +209,80 @@ TEST(Generation, ReasoningIsLeftOutWhereItIsNotWanted) {
     EXPECT_EQ(read.reasoning, "");
     EXPECT_EQ(read.content, "de");
   }
+}
+
+constexpr std::string_view two_tools =
+    R"([{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}])";
+
+// Two calls in one answer; gives the tokens until the answer ends, and returns what was to be done with the
+// engine's request.
+Generation::After give_two_calls(Answering& answering) {
+  const std::vector<TokenId> tokens = tokenizer().encode_trusted(
+      "<|channel|>commentary "
+      "to=functions.f<|message|>{\"a\":1}<|end|><|start|>assistant<|channel|>commentary "
+      "to=functions.g<|message|>{}<|call|>");
+  auto after = Generation::After::nothing;
+  for (std::size_t i = 0; i < tokens.size() && !answering.exchange->ended; ++i)
+    after = answering.give(0, tokens[i], i + 1 == tokens.size() ? FinishReason::stop : FinishReason::none);
+  EXPECT_TRUE(answering.exchange->ended);
+  return after;
+}
+
+TEST(Generation, CallsOfToolsAreToldAsOpenAiTellsThem) {
+  Answering answering({.fields = {}, .tools = std::string(two_tools)});
+  give_two_calls(answering);
+  const JsonDocument answer = JsonDocument::parse(answering.exchange->body).value();
+  const JsonValue choice = *answer.root().find("choices")->elements().begin();
+  EXPECT_EQ(choice.find("finish_reason")->as_string(), "tool_calls");
+  EXPECT_TRUE(choice.find("message")->find("content")->is_null());
+  std::vector<std::string> calls, ids;
+  for (const JsonValue call : choice.find("message")->find("tool_calls")->elements()) {
+    EXPECT_EQ(call.find("type")->as_string(), "function");
+    EXPECT_FALSE(call.find("index"));
+    ids.emplace_back(call.find("id")->as_string());
+    const JsonValue function = *call.find("function");
+    calls.push_back(std::string(function.find("name")->as_string()) +
+                    std::string(function.find("arguments")->as_string()));
+  }
+  EXPECT_EQ(calls, (std::vector<std::string>{R"(f{"a":1})", "g{}"}));
+  ASSERT_EQ(ids.size(), 2u);
+  EXPECT_TRUE(ids[0].starts_with("call_") && ids[1].starts_with("call_") && ids[0] != ids[1]);
+}
+
+TEST(Generation, AStreamTellsACallsIdAndNameOnceAndItsArgumentsAsTheyCome) {
+  Answering answering({.fields = R"("stream":true)", .tools = std::string(two_tools)});
+  give_two_calls(answering);
+  std::string told, finish;
+  int pieces = 0;
+  for (std::string_view left = answering.exchange->body; left.starts_with("data: {");) {
+    const std::size_t end = left.find("\n\n");
+    const JsonDocument event = JsonDocument::parse(std::string(left.substr(6, end - 6))).value();
+    left.remove_prefix(end + 2);
+    const JsonValue choice = *event.root().find("choices")->elements().begin();
+    if (choice.find("finish_reason")->is_string()) finish = choice.find("finish_reason")->as_string();
+    const auto calls = choice.find("delta")->find("tool_calls");
+    if (!calls) continue;
+    for (const JsonValue call : calls->elements()) {
+      ++pieces;
+      const JsonValue function = *call.find("function");
+      EXPECT_EQ(call.find("id").has_value(), function.find("name").has_value());
+      if (const auto name = function.find("name"))
+        told += "[" + std::to_string(call.find("index")->as_integer()) + std::string(name->as_string());
+      told += function.find("arguments")->as_string();
+    }
+  }
+  EXPECT_EQ(told, R"([0f{"a":1}[1g{})");
+  EXPECT_GT(pieces, 3);
+  EXPECT_EQ(finish, "tool_calls");
+}
+
+TEST(Generation, AnAnswerThatIsToCallOnceEndsBeforeASecondCall) {
+  Answering answering({.fields = R"("parallel_tool_calls":false)", .tools = std::string(two_tools)});
+  EXPECT_EQ(give_two_calls(answering), Generation::After::cancel);
+  const JsonDocument answer = JsonDocument::parse(answering.exchange->body).value();
+  const JsonValue choice = *answer.root().find("choices")->elements().begin();
+  EXPECT_EQ(choice.find("message")->find("tool_calls")->size(), 1u);
+  EXPECT_EQ(choice.find("finish_reason")->as_string(), "tool_calls");
 }
 
 TEST(Generation, OneFailedChoiceEndsTheAnswerAndItsSiblings) {

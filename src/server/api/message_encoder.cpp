@@ -34,6 +34,11 @@ void add_block(JsonWriter& json, AnswerPart part, std::string_view text) {
   json.end_object();
 }
 
+void begin_call(JsonWriter& json, const AnswerPiece& call) {
+  json.begin_object().member("type", "tool_use").member("id", std::string_view(call.id));
+  json.member("name", std::string_view(call.text));
+}
+
 struct DeltaNames {
   std::string_view type, member;
 };
@@ -70,7 +75,7 @@ void MessageEncoder::add_stop(JsonWriter& json, const ChoicePart& part, const Us
     reason = "stop_sequence";
   } else if (part.finish == FinishReason::length) {
     reason = usage.completion_tokens < max_tokens_ ? "model_context_window_exceeded" : "max_tokens";
-  } else if (part.calls_before + part.calls() > 0) {
+  } else if (part.calls + part.new_calls() > 0) {
     reason = "tool_use";
   }
   json.member("stop_reason", reason).key("stop_sequence");
@@ -83,7 +88,6 @@ std::string MessageEncoder::whole(std::span<const ChoicePart> choices, const Usa
   JsonWriter json(text);
   begin_message(json, head());
   json.key("content").begin_array();
-  int call = 0;
   for (std::size_t i = 0; i < choice.pieces.size(); ++i) {
     const AnswerPiece& piece = choice.pieces[i];
     if (piece.part != AnswerPart::call) {
@@ -92,7 +96,7 @@ std::string MessageEncoder::whole(std::span<const ChoicePart> choices, const Usa
     }
     const bool has_arguments =
         i + 1 < choice.pieces.size() && choice.pieces[i + 1].part == AnswerPart::arguments;
-    begin_call(json, piece.text, call++);
+    begin_call(json, piece);
     add_input(json, has_arguments ? choice.pieces[++i].text : std::string());
     json.end_object();
   }
@@ -101,11 +105,6 @@ std::string MessageEncoder::whole(std::span<const ChoicePart> choices, const Usa
   add_usage(json, usage);
   json.end_object();
   return text;
-}
-
-void MessageEncoder::begin_call(JsonWriter& json, std::string_view name, int call) const {
-  json.begin_object().member("type", "tool_use").member("id", call_id("toolu_", head(), 0, call));
-  json.member("name", name);
 }
 
 std::string MessageEncoder::close_block() {
@@ -142,7 +141,8 @@ std::string MessageEncoder::part(const ChoicePart& part, const Usage& usage) {
       JsonWriter json(text);
       json.begin_object().member("type", "content_block_start").member("index", block_).key("content_block");
       if (calls) {
-        begin_call(json, piece.text, calls_++);
+        begin_call(json, piece);
+        ++calls_;
         json.key("input").begin_object().end_object().end_object();
       } else {
         add_block(json, piece.part, "");
@@ -159,7 +159,7 @@ std::string MessageEncoder::part(const ChoicePart& part, const Usage& usage) {
     events += event("content_block_delta", text);
   }
   if (part.finish) {
-    last_.calls_before = calls_;
+    last_.calls = calls_;
     last_.finish = part.finish;
     last_.stop_string = part.stop_string;
   }

@@ -23,7 +23,6 @@ class MessageEncoder final : public AnswerEncoder {
 
  private:
   void add_stop(JsonWriter& json, const ChoicePart& part, const Usage& usage) const;
-  void begin_call(JsonWriter& json, std::string_view name, int call) const;
   std::string close_block();
 
   int max_tokens_;

@@ -12,11 +12,11 @@ void add_token(JsonWriter& json, std::string_view spelled, std::string_view byte
   json.end_array();
 }
 
-std::string_view reason_name(const ChoicePart& part) {
-  switch (*part.finish) {
+std::string_view reason_name(FinishReason reason) {
+  switch (reason) {
     case FinishReason::length: return "length";
     case FinishReason::cancelled: return "abort";
-    default: return part.calls_before + part.calls() > 0 ? "tool_calls" : "stop";
+    default: return "stop";
   }
 }
 
@@ -62,7 +62,8 @@ void add_chunk_usage(JsonWriter& json, OpenAiForm::ChunkUsage shown, const Usage
 
 void add_finish_reason(JsonWriter& json, const ChoicePart& part) {
   json.key("finish_reason");
-  part.finish ? json.value(reason_name(part)) : json.null();
+  const bool calls = part.finish == FinishReason::stop && part.calls + part.new_calls() > 0;
+  part.finish ? json.value(calls ? "tool_calls" : reason_name(*part.finish)) : json.null();
 }
 
 void add_ids(JsonWriter& json, std::string_view name, std::span<const TokenId> ids) {

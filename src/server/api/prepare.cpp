@@ -44,6 +44,7 @@ std::size_t bytes_to_run(const PreparedRequest& prepared) {
   const auto n = static_cast<std::size_t>(prepared.request.n);
   for (const PreparedPrompt& prompt : prepared.prompts) {
     const std::size_t ids = prompt.ids.size() * sizeof(TokenId);
+    if (prompt.answer.tools) bytes += prompt.answer.tools->bytes();
     bytes += ids + prompt.text.size() + n * (choice + ids + prompt.text.size());
     if (prepared.format) bytes += n * of_a_constraint;
   }
@@ -151,6 +152,8 @@ Refused check_promises(const GenerationRequest& request) {
                      ": a call cannot be forced here yet; auto leaves it to the model, none "
                      "forbids it");
   }
+  if (offers_tools(request) && request.sampling.logprobs >= 0)
+    return bad_field("logprobs", " is not served together with tools");
   if (offers_tools(request) && request.format.kind != TextFormat::Kind::text)
     return bad_field(request.format.field, " cannot be had beside tools yet: set tool_choice to none");
   return {};
@@ -206,14 +209,14 @@ std::variant<PreparedRequest, ApiError> Preparer::prepare(ParsedRequest parsed,
   RequestMemory::Share memory = std::move(parsed.memory);
   GenerationRequest& request = prepared.request;
   if (Refused refused = check_promises(request)) return std::move(*refused);
+  if (offers_tools(request) && text.chat && !text.chat->reads_calls())
+    return bad_field("tools", ": this model's chat template writes calls in no form that is known here");
   if (request.endpoint == Endpoint::messages && !request.sampling.max_tokens)
     return bad_field("max_tokens", " must be there");
   if (request.endpoint != Endpoint::completions) {
     auto rendered = render_conversation(request, before);
     if (auto* error = std::get_if<ApiError>(&rendered)) return std::move(*error);
     ChatPrompt& prompt = std::get<ChatPrompt>(rendered);
-    if (offers_tools(request))
-      prompt.answer.calls = request.tool_use.parallel ? AnswerStart::Calls::several : AnswerStart::Calls::one;
     prepared.prompts.push_back(
         {.ids = std::move(prompt.ids), .answer = std::move(prompt.answer), .text = {}});
   }

@@ -152,17 +152,8 @@ constexpr FieldType messages_type = other(
     R"({"type":"object","required":["type","text"],"properties":{"type":{"const":"text"},"text":{"type":"string"}}},)"
     R"({"type":"object","required":["type","refusal"],"properties":{"type":{"const":"refusal"},"refusal":{"type":"string"}}})"
     R"(]}}]},"name":{"type":["string","null"]},"reasoning_content":{"type":["string","null"]},)"
-    R"("reasoning":{"type":["string","null"]},"function_call":{"type":"null"},)"
-    R"("tool_calls":{"anyOf":[{"type":"null"},{"type":"array","items":{"type":"object","required":["type","function"],)"
-    R"("properties":{"id":{"type":["string","null"]},"type":{"const":"function"},"function":{"type":"object",)"
-    R"("required":["name","arguments"],"properties":{"name":{"type":"string","pattern":"^[a-zA-Z0-9_.-]{1,64}$"},)"
-    R"("arguments":{"type":"string"}}}}}}]},"tool_call_id":{"type":["string","null"]},"audio":{"type":"null"}}}})");
-constexpr FieldType tools_type = other(
-    R"({"type":"array","maxItems":1024,"items":{"type":"object","required":["type","function"],"properties":{)"
-    R"("type":{"const":"function"},"function":{"type":"object","required":["name"],"properties":{)"
-    R"("name":{"type":"string","pattern":"^[a-zA-Z0-9_.-]{1,64}$"},"description":{"type":["string","null"]},)"
-    R"("parameters":{"type":["object","null"]},"strict":{"type":["boolean","null"]}}}}}})");
-constexpr FieldType tool_choice_type = other(R"({"enum":["none","auto"]})");
+    R"("reasoning":{"type":["string","null"]},"tool_calls":{"anyOf":[{"enum":[null,[]]},{"type":"array","items":{"type":"object"}}]},"function_call":{"enum":[null,[]]},)"
+    R"("tool_call_id":{"anyOf":[{"type":["string","null"]},{"enum":[[]]}]},"audio":{"type":"null"}}}})");
 
 constexpr Where both = Where::both, chat = Where::chat, completions = Where::completions;
 
@@ -207,11 +198,8 @@ constexpr FieldRule rules[] = {
      "true: control tokens spelled in the prompt's text count as such. Only for texts that nobody else "
      "wrote.",
      keep<&TextTokens::parse_special>},
-    {"parallel_tool_calls", chat, boolean(), "false: the answer ends with its first call.",
-     [](Reading& reading, const std::string&, const FieldValue& value) {
-       reading.request.tool_use.parallel = value.boolean;
-       return Refused();
-     }},
+    {"parallel_tool_calls", chat, boolean(), "false: the answer ends before a second call.",
+     take_parallel_tool_calls},
     shared<&Sampling::presence_penalty>(sampling::presence_penalty),
     {"prompt", completions, prompt_type, "Text, token ids, or a list of either.", take_prompts},
     {"reasoning_effort", chat, effort_type, "How long a reasoning model thinks.", take_reasoning_effort},
@@ -226,15 +214,9 @@ constexpr FieldRule rules[] = {
     {"stream_options", both, stream_options_type, "Only with stream.", take_stream_options},
     shared<&Sampling::temperature>(sampling::temperature),
     shared<&Sampling::top_k>(sampling::top_k),
-    {"tool_choice", chat, tool_choice_type,
-     "auto: the model may call a tool. none: it is told of none. A call cannot be forced.",
-     [](Reading& reading, const std::string& field, const FieldValue& value) {
-       return read_tool_choice(field, value.json, reading.request.tool_use);
-     }},
-    {"tools", chat, tools_type, "Functions of the client's that the model may call.",
-     [](Reading& reading, const std::string& field, const FieldValue& value) {
-       return read_tools(field, value.json, reading.request.tool_use);
-     }},
+    {"tool_choice", chat, tool_choice_type, "auto: the answer may call tools; none: it may not.",
+     take_tool_choice},
+    {"tools", chat, tools_type, "Functions that the answer may call.", take_tools},
     {"top_logprobs", chat, integer(0, most_top_logprobs),
      "Likeliest tokens reported beside each; needs logprobs.", keep<&Reading::top_logprobs>},
     shared<&Sampling::top_p>(sampling::top_p),

@@ -219,14 +219,14 @@ std::string ResponseEncoder::open_item(AnswerPart part) {
 }
 
 // A call has no parts.
-std::string ResponseEncoder::open_call(const std::string& name) {
+std::string ResponseEncoder::open_call(const AnswerPiece& call) {
   const std::string own = head().id.substr(head().id.find('_') + 1);
   const std::string place = std::to_string(items_.size());
   items_.push_back({.part = AnswerPart::call,
                     .id = "fc_" + own + "_" + place,
                     .text = {},
-                    .name = name,
-                    .call_id = "call_" + own + "_" + place,
+                    .name = call.text,
+                    .call_id = call.id,
                     .tokens = {}});
   open_ = true;
   return item_event("response.output_item.added", "in_progress");
@@ -288,7 +288,7 @@ std::string ResponseEncoder::part(const ChoicePart& part, const Usage&) {
   for (const AnswerPiece& piece : part.pieces) {
     if (piece.part == AnswerPart::call) {
       events += close_item();
-      events += open_call(piece.text);
+      events += open_call(piece);
       continue;
     }
     const AnswerPart kind = piece.part == AnswerPart::arguments ? AnswerPart::call : piece.part;

@@ -67,7 +67,7 @@ class ResponseEncoder final : public AnswerEncoder {
   std::string item_event(std::string_view type, std::string_view status);
   std::string place_event(std::string_view type, const std::function<void(JsonWriter& json)>& members);
   std::string open_item(AnswerPart part);
-  std::string open_call(const std::string& name);
+  std::string open_call(const AnswerPiece& call);
   std::string add_text(const std::string& text, std::span<const TokenRecord> tokens);
   std::string close_item();
   void give(const std::string& json, bool failed);

@@ -1,104 +1,117 @@
 #include "server/api/tool_fields.h"
 
-#include <algorithm>
-#include <set>
-
+#include "base/json_copy.h"
 #include "base/quote.h"
-#include "server/api/field_reader.h"
 
 namespace nibble::api {
 namespace {
 
-constexpr std::size_t most_tools = 1024, most_name = 64;
+constexpr std::size_t most_tools = 512, longest_name = 64;
 
-bool is_function_name(std::string_view name) {
-  const auto fits = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '-' || c == '.';
-  };
-  return !name.empty() && name.size() <= most_name && std::all_of(name.begin(), name.end(), fits);
+bool is_name(std::string_view name) {
+  constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
+  return !name.empty() && name.size() <= longest_name &&
+         name.find_first_not_of(letters) == std::string_view::npos;
 }
 
-std::string place(const std::string& field, std::size_t number) {
-  return field + "[" + std::to_string(number) + "]";
-}
-
-// The "function" of a tool, a choice or a call.
-Refused find_function(const std::string& where, JsonValue value, JsonValue& function) {
-  if (!value.is_object()) return bad_field(where, " must be an object");
-  const auto type = value.find("type");
-  if (!type || !type->is_string()) return bad_field(where + ".type", " must be a string");
-  if (type->as_string() != "function") {
-    return bad_field(where + ".type",
-                     " " + quote(type->as_string()) +
-                         " is not served: this server runs nothing itself, so tools are functions "
-                         "of the client's");
-  }
-  const auto found = value.find("function");
-  if (!found || !found->is_object()) return bad_field(where + ".function", " must be an object");
-  function = *found;
+Refused check_function(const std::string& where, JsonValue function) {
   const auto name = function.find("name");
-  if (!name || !name->is_string() || !is_function_name(name->as_string())) {
-    return bad_field(where + ".function.name",
-                     " must be 1 to 64 letters, digits, underscores, dots or hyphens");
+  if (!name || !name->is_string() || !is_name(name->as_string())) {
+    return bad_field(where + ".name", " must be 1 to 64 letters, digits, _, . or -");
   }
-  return {};
+  const auto description = function.find("description");
+  if (description && !description->is_null() && !description->is_string())
+    return bad_field(where + ".description", " must be a string");
+  const auto parameters = function.find("parameters");
+  if (parameters && !parameters->is_null() && !parameters->is_object())
+    return bad_field(where + ".parameters", " must be a JSON schema, which is an object");
+  const auto strict = function.find("strict");
+  if (!strict || strict->is_null()) return {};
+  if (!strict->is_bool()) return bad_field(where + ".strict", " must be true or false");
+  if (!strict->as_bool()) return {};
+  return bad_field(where + ".strict", " is not served yet: arguments are as the model writes them");
+}
+
+Refused check_tool(const std::string& where, JsonValue tool) {
+  if (!tool.is_object()) return bad_field(where, " must be an object");
+  const auto type = tool.find("type");
+  if (!type || !type->is_string()) return bad_field(where + ".type", " must be \"function\"");
+  if (type->as_string() != "function") {
+    return bad_field(where + ".type", " " + quote(type->as_string()) +
+                                          " is not served: this server runs no tools; offer functions, "
+                                          "which the client runs");
+  }
+  const auto function = tool.find("function");
+  if (!function || !function->is_object()) return bad_field(where + ".function", " must be an object");
+  return check_function(where + ".function", *function);
 }
 
 }  // namespace
 
-Refused read_tools(const std::string& field, JsonValue value, ToolUse& use) {
-  if (!value.is_array()) return bad_field(field, " must be an array");
-  if (value.size() > most_tools)
-    return bad_field(field, " takes at most " + std::to_string(most_tools) + " tools");
-  std::set<std::string, std::less<>> names;
-  std::size_t number = 0;
-  for (const JsonValue tool : value.elements()) {
-    const std::string where = place(field, number++);
-    JsonValue function = tool;
-    if (Refused refused = find_function(where, tool, function)) return refused;
-    const std::string name(function.find("name")->as_string());
-    if (!names.insert(name).second)
-      return bad_field(where + ".function.name", " " + quote(name) + " is there twice");
-    for (const auto& [member, given] : function.members()) {
-      const std::string at = where + ".function." + std::string(member);
-      if (given.is_null()) continue;
-      if (member == "description" && !given.is_string()) return bad_field(at, " must be a string");
-      if (member == "parameters" && !given.is_object()) return bad_field(at, " must be an object");
-      if (member == "strict" && !given.is_bool()) return bad_field(at, " must be true or false");
-    }
+Refused take_tools(Reading& reading, const std::string& field, const FieldValue& value) {
+  const JsonValue json = value.json;
+  const bool nothing = (json.is_object() && json.size() == 0) ||
+                       (json.is_string() && json.as_string().empty()) || (json.is_bool() && !json.as_bool());
+  if (nothing) return {};
+  if (!json.is_array()) return bad_field(field, " must be an array of functions");
+  if (json.size() > most_tools)
+    return bad_field(field, " takes at most " + std::to_string(most_tools) + " functions");
+  int number = 0;
+  for (const JsonValue tool : json.elements()) {
+    if (Refused refused = check_tool(field + "[" + std::to_string(number++) + "]", tool)) return refused;
   }
-  if (number > 0) use.tools = value;
+  if (json.size() > 0) reading.request.tool_use.tools = json;
   return {};
 }
 
-Refused read_tool_choice(const std::string& field, JsonValue value, ToolUse& use) {
-  const std::string_view choice = value.is_string() ? value.as_string() : std::string_view();
-  if (choice == "auto" || choice == "none") {
-    use.choice = choice == "auto" ? ToolUse::Choice::automatic : ToolUse::Choice::none;
-    return {};
+Refused take_tool_choice(Reading& reading, const std::string& field, const FieldValue& value) {
+  using Choice = ToolUse::Choice;
+  if (value.json.is_string()) {
+    const std::string_view choice = value.json.as_string();
+    if (choice == "auto" || choice == "none") {
+      reading.request.tool_use.choice = choice == "none" ? Choice::none : Choice::automatic;
+      return {};
+    }
+    if (choice != "required") return bad_field(field, " must be auto or none");
+  } else if (!value.json.is_object()) {
+    return bad_field(field, " must be auto or none");
   }
-  if (choice == "required" || value.is_object()) {
-    return bad_field(field,
-                     R"(: a call cannot be forced here; "auto" leaves it to the model, "none" forbids it)");
-  }
-  return bad_field(field, R"( must be "auto" or "none")");
+  return bad_field(field, " cannot force a call yet: use auto, or none");
+}
+
+Refused take_parallel_tool_calls(Reading& reading, const std::string&, const FieldValue& value) {
+  reading.request.tool_use.parallel = value.boolean;
+  return {};
 }
 
 Refused read_tool_calls(const std::string& field, JsonValue value, std::vector<ToolCall>& calls) {
-  if (!value.is_array()) return bad_field(field, " must be an array");
+  if (!value.is_array()) return bad_field(field, " must be an array of calls");
   for (const JsonValue element : value.elements()) {
-    const std::string where = place(field, calls.size());
-    JsonValue function = element;
-    if (Refused refused = find_function(where, element, function)) return refused;
-    ToolCall call{.id = {}, .name = std::string(function.find("name")->as_string()), .arguments = {}};
+    const std::string where = field + "[" + std::to_string(calls.size()) + "]";
+    if (!element.is_object()) return bad_field(where, " must be an object");
+    const auto type = element.find("type");
+    if (type && !type->is_null() && (!type->is_string() || type->as_string() != "function"))
+      return bad_field(where + ".type", " must be \"function\"");
+    ToolCall call;
     if (const auto id = element.find("id"); id && !id->is_null()) {
       if (Refused refused = read_text(where + ".id", *id, call.id)) return refused;
     }
-    const auto arguments = function.find("arguments");
-    if (!arguments || !arguments->is_string())
-      return bad_field(where + ".function.arguments", " must be a string that holds JSON");
-    call.arguments = arguments->as_string();
+    const auto function = element.find("function");
+    if (!function || !function->is_object()) return bad_field(where + ".function", " must be an object");
+    const auto name = function->find("name");
+    if (!name || !name->is_string() || !is_name(name->as_string()))
+      return bad_field(where + ".function.name", " must be 1 to 64 letters, digits, _, . or -");
+    call.name = name->as_string();
+    const auto arguments = function->find("arguments");
+    if (arguments && arguments->is_string()) {
+      call.arguments = arguments->as_string();
+    } else if (arguments && arguments->is_object()) {
+      JsonWriter json(call.arguments);
+      copy_json(*arguments, json);
+    } else if (arguments && !arguments->is_null()) {
+      return bad_field(where + ".function.arguments", " must be the text of a JSON object");
+    }
+    if (call.arguments.empty()) call.arguments = "{}";
     calls.push_back(std::move(call));
   }
   return {};

@@ -1,21 +1,27 @@
-// The fields by which a client offers tools, and messages of and about calls.
+// The fields by which a chat offers tools, and the calls that its messages tell of.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "base/json.h"
-#include "server/api/api_error.h"
-#include "server/api/generation_request.h"
+#include "server/api/field_rules.h"
 #include "text/conversation.h"
 
 namespace nibble::api {
 
-// [{"type":"function","function":{"name", "description"?, "parameters"?, "strict"?}}, ...]
-Refused read_tools(const std::string& field, JsonValue value, ToolUse& use);
-// "auto", "none"; what would have to force a call is refused.
-Refused read_tool_choice(const std::string& field, JsonValue value, ToolUse& use);
-// An assistant's: [{"id", "type":"function", "function":{"name", "arguments"}}, ...]
+Refused take_tools(Reading& reading, const std::string& field, const FieldValue& value);
+Refused take_tool_choice(Reading& reading, const std::string& field, const FieldValue& value);
+Refused take_parallel_tool_calls(Reading& reading, const std::string& field, const FieldValue& value);
+
+inline constexpr FieldType tools_type = other(
+    R"({"anyOf":[{"enum":[{},"",false]},{"type":"array","maxItems":512,"items":{"type":"object",)"
+    R"("required":["type","function"],"properties":{"type":{"const":"function"},"function":{"type":"object",)"
+    R"("required":["name"],"properties":{"name":{"type":"string","pattern":"^[a-zA-Z0-9_.-]{1,64}$"},)"
+    R"("description":{"type":["string","null"]},"parameters":{"type":["object","null"]},)"
+    R"("strict":{"enum":[false,null]}}}}}}]})");
+inline constexpr FieldType tool_choice_type = other(R"({"enum":["none","auto"]})");
+
+// The `tool_calls` of an assistant's message.
 Refused read_tool_calls(const std::string& field, JsonValue value, std::vector<ToolCall>& calls);
 
 }  // namespace nibble::api

@@ -1,0 +1,213 @@
+#include "text/call_form.h"
+
+#include <array>
+
+#include "base/json_copy.h"
+#include "base/json_writer.h"
+
+namespace nibble {
+namespace {
+
+using Reader = std::optional<ReadCall> (*)(std::string_view body, const OfferedTools& tools);
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view white = " \t\r\n";
+  const std::size_t begin = text.find_first_not_of(white);
+  if (begin == text.npos) return {};
+  return text.substr(begin, text.find_last_not_of(white) + 1 - begin);
+}
+
+// Takes the text up to the mark and the mark itself; nothing, and nothing taken, if there is none.
+std::optional<std::string_view> take_until(std::string_view& text, std::string_view mark) {
+  const std::size_t at = text.find(mark);
+  if (at == text.npos) return std::nullopt;
+  const std::string_view before = text.substr(0, at);
+  text.remove_prefix(at + mark.size());
+  return before;
+}
+
+bool take(std::string_view& text, std::string_view mark) {
+  if (!text.starts_with(mark)) return false;
+  text.remove_prefix(mark.size());
+  return true;
+}
+
+std::optional<std::string> object_text(JsonValue value) {
+  if (!value.is_object()) return std::nullopt;
+  std::string text;
+  JsonWriter json(text);
+  copy_json(value, json);
+  return text;
+}
+
+std::optional<std::string> object_text(std::string_view text) {
+  const auto document = JsonDocument::parse(std::string(text));
+  return document.ok() ? object_text(document->root()) : std::nullopt;
+}
+
+// {"name": N, "arguments": {...}}; some models write the arguments as a JSON string.
+std::optional<ReadCall> read_json(std::string_view body, const OfferedTools&) {
+  const auto document = JsonDocument::parse(std::string(body));
+  if (!document.ok() || !document->root().is_object()) return std::nullopt;
+  const auto name = document->root().find("name"), arguments = document->root().find("arguments");
+  if (!name || !name->is_string()) return std::nullopt;
+  std::optional<std::string> text = !arguments || arguments->is_null() ? "{}"
+                                    : arguments->is_string()           ? object_text(arguments->as_string())
+                                                                       : object_text(*arguments);
+  if (!text) return std::nullopt;
+  return ReadCall{.name = std::string(name->as_string()), .arguments = std::move(*text), .id = {}};
+}
+
+void write_typed(JsonWriter& json, std::string_view text, ParameterKind kind) {
+  if (kind == ParameterKind::text_or_null && text == "null") {
+    json.null();
+    return;
+  }
+  if (kind == ParameterKind::json) {
+    if (const auto document = JsonDocument::parse(std::string(text)); document.ok()) {
+      copy_json(document->root(), json);
+      return;
+    }
+  }
+  json.value(text);
+}
+
+// <function=N>, then <parameter=K>, a value between one newline and another, </parameter> for each, and
+// </function>, which models forget at times.
+std::optional<ReadCall> read_xml(std::string_view body, const OfferedTools& tools) {
+  if (!take(body, "<function=")) return std::nullopt;
+  const auto name = take_until(body, ">");
+  if (!name) return std::nullopt;
+  ReadCall call{.name = std::string(trimmed(*name)), .arguments = {}, .id = {}};
+  JsonWriter json(call.arguments);
+  json.begin_object();
+  for (body = trimmed(body); take(body, "<parameter="); body = trimmed(body)) {
+    const auto parameter = take_until(body, ">");
+    auto value = parameter ? take_until(body, "</parameter>") : std::nullopt;
+    if (!value) return std::nullopt;
+    if (value->starts_with('\n')) value->remove_prefix(1);
+    if (value->ends_with('\n')) value->remove_suffix(1);
+    json.key(trimmed(*parameter));
+    write_typed(json, *value, tools.kind(call.name, trimmed(*parameter)));
+  }
+  json.end_object();
+  take(body, "</function>");
+  if (!trimmed(body).empty()) return std::nullopt;
+  return call;
+}
+
+// N, then <arg_key>K</arg_key><arg_value>V</arg_value> for each argument, with or without newlines.
+std::optional<ReadCall> read_arguments(std::string_view body, const OfferedTools& tools) {
+  const std::size_t end = std::min(body.find("<arg_key>"), body.size());
+  ReadCall call{.name = std::string(trimmed(body.substr(0, end))), .arguments = {}, .id = {}};
+  body.remove_prefix(end);
+  JsonWriter json(call.arguments);
+  json.begin_object();
+  for (; take(body, "<arg_key>"); body = trimmed(body)) {
+    const auto key = take_until(body, "</arg_key>");
+    if (!key) return std::nullopt;
+    body = trimmed(body);
+    if (!take(body, "<arg_value>")) return std::nullopt;
+    const auto value = take_until(body, "</arg_value>");
+    if (!value) return std::nullopt;
+    json.key(trimmed(*key));
+    write_typed(json, *value, tools.kind(call.name, trimmed(*key)));
+  }
+  json.end_object();
+  if (!body.empty()) return std::nullopt;
+  return call;
+}
+
+// V3 and R1: function<sep>N and a fenced block of JSON. V3.1: N<sep> and the bare JSON.
+std::optional<ReadCall> read_deepseek(std::string_view body, const OfferedTools&) {
+  const auto before = take_until(body, "<｜tool▁sep｜>");
+  if (!before) return std::nullopt;
+  std::string_view name = trimmed(*before);
+  if (std::string_view fenced = body; name == "function") {
+    if (const auto spelled = take_until(fenced, "```json")) {
+      const std::size_t end = fenced.rfind("```");
+      if (end == fenced.npos) return std::nullopt;
+      name = trimmed(*spelled);
+      body = fenced.substr(0, end);
+    }
+  }
+  auto arguments = object_text(body);
+  if (!arguments) return std::nullopt;
+  return ReadCall{.name = std::string(name), .arguments = std::move(*arguments), .id = {}};
+}
+
+// functions.N:IDX, which is also the call's id; the model wants it back unchanged.
+std::optional<ReadCall> read_kimi(std::string_view body, const OfferedTools&) {
+  const auto head = take_until(body, "<|tool_call_argument_begin|>");
+  if (!head) return std::nullopt;
+  const std::string_view id = trimmed(*head);
+  std::string_view name = id.substr(0, id.rfind(':'));
+  take(name, "functions.");
+  auto arguments = object_text(body);
+  if (!arguments) return std::nullopt;
+  return ReadCall{.name = std::string(name), .arguments = std::move(*arguments), .id = std::string(id)};
+}
+
+struct Row {
+  CallForm form;
+  std::string_view name;
+  std::string_view sign;  // that only templates of this form spell, of the rows from here on
+  CallMarks marks;
+  Reader read;
+};
+
+constexpr CallMarks tags = {
+    .open = "<tool_call>", .close = "</tool_call>", .section_open = {}, .section_close = {}};
+
+constexpr std::array<Row, 5> rows = {{
+    {CallForm::kimi,
+     "Kimi's sections",
+     "<|tool_call_argument_begin|>",
+     {"<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_calls_section_begin|>",
+      "<|tool_calls_section_end|>"},
+     read_kimi},
+    {CallForm::deepseek,
+     "DeepSeek's sections",
+     "<｜tool▁call▁begin｜>",
+     {"<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"},
+     read_deepseek},
+    {CallForm::arguments_in_tags, "names and arguments in <tool_call>", "<arg_key>", tags, read_arguments},
+    {CallForm::xml_in_tags, "<function=...> in <tool_call>", "<function=", tags, read_xml},
+    {CallForm::json_in_tags, "JSON in <tool_call>", "<tool_call>", tags, read_json},
+}};
+
+const Row* row_of(CallForm form) {
+  for (const Row& row : rows) {
+    if (row.form == form) return &row;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::string_view call_form_name(CallForm form) {
+  if (form == CallForm::harmony) return "harmony's messages to functions";
+  const Row* row = row_of(form);
+  return row == nullptr ? "none" : row->name;
+}
+
+CallForm call_form_of(std::string_view template_source) {
+  for (const Row& row : rows) {
+    if (template_source.find(row.sign) != template_source.npos) return row.form;
+  }
+  return CallForm::none;
+}
+
+CallMarks call_marks(CallForm form) {
+  const Row* row = row_of(form);
+  return row == nullptr ? CallMarks() : row->marks;
+}
+
+std::optional<ReadCall> read_call(CallForm form, std::string_view body, const OfferedTools& tools) {
+  const Row* row = row_of(form);
+  std::optional<ReadCall> call = row == nullptr ? std::nullopt : row->read(trimmed(body), tools);
+  if (call && !tools.has(call->name)) return std::nullopt;
+  return call;
+}
+
+}  // namespace nibble

@@ -1,0 +1,36 @@
+// How a model's template has it write calls of tools, one row a form.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "text/offered_tools.h"
+
+namespace nibble {
+
+// none: the template knows no calls, or none that is known here.
+enum class CallForm { none, harmony, json_in_tags, xml_in_tags, arguments_in_tags, deepseek, kimi };
+
+// As logs name it.
+std::string_view call_form_name(CallForm form);
+// Told from the markers that a template's source spells.
+CallForm call_form_of(std::string_view template_source);
+
+// The text around calls. Harmony's stand in messages of their own and have no such marks.
+struct CallMarks {
+  std::string_view open, close;                  // around one call
+  std::string_view section_open, section_close;  // around all of them; empty: nothing is
+};
+CallMarks call_marks(CallForm form);
+
+struct ReadCall {
+  std::string name;
+  std::string arguments;  // a JSON object
+  std::string id;         // where the form has one of its own; else empty
+};
+// Of the text between the marks. Nothing: it is no call of a function that is offered.
+std::optional<ReadCall> read_call(CallForm form, std::string_view body, const OfferedTools& tools);
+
+}  // namespace nibble

@@ -1,0 +1,177 @@
+#include "text/call_reader.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "text/answer_reader.h"
+
+namespace nibble {
+namespace {
+
+constexpr std::string_view offered = R"([
+  {"type":"function","function":{"name":"look","parameters":{"type":"object","properties":{
+    "where":{"type":"string"},"count":{"type":"integer"},"deep":{"type":"boolean"},
+    "note":{"anyOf":[{"type":"string"},{"type":"null"}]},"list":{"type":"array"}}}}},
+  {"type":"function","function":{"name":"stop"}}])";
+
+std::shared_ptr<const OfferedTools> tools() {
+  const JsonDocument document = JsonDocument::parse(std::string(offered)).value();
+  return std::make_shared<const OfferedTools>(OfferedTools::of(document.root()));
+}
+
+// Events as one text: answer as it is, a call as {name#id|arguments}.
+std::string told(const std::vector<AnswerPiece>& pieces) {
+  std::string text;
+  bool open = false;
+  for (const AnswerPiece& piece : pieces) {
+    if (open && piece.part != AnswerPart::arguments) text += "}";
+    if (piece.part != AnswerPart::arguments) open = piece.part == AnswerPart::call;
+    if (piece.part == AnswerPart::call) text += "{" + piece.text + "#" + piece.id + "|";
+    if (piece.part != AnswerPart::call) text += piece.text;
+  }
+  return open ? text + "}" : text;
+}
+
+std::string read(CallForm form, std::string_view text, std::size_t step = 1000000) {
+  CallReader reader(form, tools());
+  std::vector<AnswerPiece> pieces;
+  for (std::size_t at = 0; at < text.size(); at += step) reader.push(text.substr(at, step), pieces);
+  reader.finish(pieces);
+  return told(pieces);
+}
+
+struct Case {
+  CallForm form;
+  std::string_view answer, events;
+};
+
+// Calls as the authors' templates write them.
+const Case calls[] = {
+    {CallForm::json_in_tags,
+     "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"where\": \"a <b>\", \"count\": "
+     "1.50}}\n</tool_call>",
+     R"({look#|{"where":"a <b>","count":1.5}})"},
+    {CallForm::json_in_tags,
+     "I look.\n\n<tool_call>\n{\"name\":\"look\",\"arguments\":\"{}\"}\n</tool_call>\n<tool_call>\n"
+     "{\"name\":\"stop\"}\n</tool_call>\n",
+     "I look.{look#|{}}{stop#|{}}"},
+    {CallForm::json_in_tags, "<tool_call>{\"name\":\"stop\",\"arguments\":{}}", "{stop#|{}}"},
+    {CallForm::xml_in_tags,
+     "<tool_call>\n<function=look>\n<parameter=where>\n "
+     "12\n\n</parameter>\n<parameter=count>\n12\n</parameter>\n"
+     "<parameter=deep>\ntrue\n</parameter>\n<parameter=note>\nnull\n</parameter>\n<parameter=list>\n[1, "
+     "\"x\"]\n"
+     "</parameter>\n<parameter=other>\n1\n</parameter>\n</function>\n</tool_call>",
+     R"({look#|{"where":" 12\n","count":12,"deep":true,"note":null,"list":[1,"x"],"other":"1"}})"},
+    {CallForm::xml_in_tags, "<tool_call>\n<function=stop>\n</function>\n</tool_call>", "{stop#|{}}"},
+    {CallForm::xml_in_tags,
+     "<tool_call>\n<function=look>\n<parameter=count>\nmany\n</parameter>\n</tool_call>",
+     R"({look#|{"count":"many"}})"},
+    {CallForm::arguments_in_tags,
+     "So:\n<tool_call>look\n<arg_key>where</arg_key>\n<arg_value>7</arg_value>\n<arg_key>count</arg_key>\n"
+     "<arg_value>7</arg_value>\n</tool_call>",
+     R"(So:{look#|{"where":"7","count":7}})"},
+    {CallForm::arguments_in_tags,
+     "<tool_call>stop</tool_call><tool_call>look<arg_key>where</arg_key><arg_value>a</arg_value></tool_call>",
+     R"({stop#|{}}{look#|{"where":"a"}})"},
+    {CallForm::deepseek,
+     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>look\n```json\n{\"where\": \"a\"}\n"
+     "```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>stop\n```json\n{}\n"
+     "```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+     R"({look#|{"where":"a"}}{stop#|{}})"},
+    {CallForm::deepseek,
+     "Well<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>look<｜tool▁sep｜>{\"where\": "
+     "\"```\"}<｜tool▁call▁end｜>"
+     "<｜tool▁calls▁end｜>",
+     R"(Well{look#|{"where":"```"}})"},
+    {CallForm::kimi,
+     "<|tool_calls_section_begin|><|tool_call_begin|>functions.look:0<|tool_call_argument_begin|>"
+     "{\"count\": 1}<|tool_call_end|><|tool_call_begin|>functions.stop:1<|tool_call_argument_begin|>{}"
+     "<|tool_call_end|><|tool_calls_section_end|>",
+     R"({look#functions.look:0|{"count":1}}{stop#functions.stop:1|{}})"},
+};
+
+TEST(CallReader, CallsComeOutAsEveryFormWritesThem) {
+  for (const Case& one : calls) EXPECT_EQ(read(one.form, one.answer), one.events) << one.answer;
+}
+
+TEST(CallReader, EventsAreTheSameHoweverTheTextIsCut) {
+  for (const Case& one : calls) {
+    for (std::size_t step = 1; step <= one.answer.size(); ++step)
+      ASSERT_EQ(read(one.form, one.answer, step), one.events) << step << " " << one.answer;
+  }
+}
+
+TEST(CallReader, WhatIsNoCallIsTextAsItStood) {
+  for (const std::string_view text :
+       {"<tool_call>\n{\"name\": \"look\", \"arguments\": {\"where\"\n</tool_call>", "<tool_call>",
+        "a <tool_", "<tool_call>[1]</tool_call>\n",
+        "<tool_call>{\"name\":\"unknown\",\"arguments\":{}}</tool_call> so",
+        "<tool_call>{\"name\":\"look\",\"arguments\":[]}</tool_call>", "</tool_call>", " \n", "",
+        "<tool_call>{\"name\":1}</tool_call>", "<tool_call><function=look><parameter=</tool_call>",
+        "<tool_call>look<arg_key>a</tool_call>"}) {
+    for (const CallForm form : {CallForm::json_in_tags, CallForm::xml_in_tags, CallForm::arguments_in_tags}) {
+      for (const std::size_t step : {1u, 3u, 1000u}) EXPECT_EQ(read(form, text, step), text);
+    }
+  }
+}
+
+// Without a call that counts, the pieces join to the text, whatever it is.
+TEST(CallReader, NoTextIsLostOrChangedByLookingForCalls) {
+  std::mt19937 random(5);
+  const std::string_view parts[] = {"<tool_call>", "</tool_call>", "<tool",    "_call>", "\n",
+                                    " ",           "{\"name\":",   "\"none\"", "}",      "<function=none>",
+                                    "</function>", "<arg_key>",    "x"};
+  for (int round = 0; round < 5000; ++round) {
+    std::string text;
+    for (unsigned i = random() % 12; i > 0; --i) text += parts[random() % std::size(parts)];
+    for (const CallForm form : {CallForm::json_in_tags, CallForm::xml_in_tags, CallForm::arguments_in_tags})
+      ASSERT_EQ(read(form, text, 1 + random() % 9), text);
+  }
+}
+
+TEST(CallReader, ATemplateSpellsItsForm) {
+  EXPECT_EQ(call_form_of("{{ '<tool_call>\\n{\"name\": ' }}"), CallForm::json_in_tags);
+  EXPECT_EQ(call_form_of("<tool_call>\n<function=' + name"), CallForm::xml_in_tags);
+  EXPECT_EQ(call_form_of("<tool_call>{{ name }}<arg_key>"), CallForm::arguments_in_tags);
+  EXPECT_EQ(call_form_of("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>"), CallForm::deepseek);
+  EXPECT_EQ(call_form_of("<|tool_call_argument_begin|>"), CallForm::kimi);
+  EXPECT_EQ(call_form_of("{{ messages }}"), CallForm::none);
+}
+
+std::string read_harmony(std::string_view spelled, const std::vector<std::string>& stop = {}) {
+  static const Tokenizer tokenizer = Tokenizer::load(NIBBLE_SOURCE_DIR "/tests/data/parity/example").value();
+  AnswerStart start = answer_start(
+      tokenizer, tokenizer.encode_trusted("<|start|>user<|message|>Hi<|end|><|start|>assistant"));
+  start.calls = CallForm::harmony;
+  start.tools = tools();
+  AnswerReader reader(tokenizer, start, StopStrings::make(stop).value());
+  std::vector<AnswerPiece> pieces;
+  for (const TokenId token : tokenizer.encode_trusted(spelled)) reader.push(token, pieces);
+  reader.finish(pieces);
+  std::erase_if(pieces, [](const AnswerPiece& piece) { return piece.part == AnswerPart::reasoning; });
+  return told(pieces);
+}
+
+TEST(CallReader, AHarmonyMessageToAnOfferedFunctionIsACall) {
+  EXPECT_EQ(read_harmony("<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary "
+                         "to=functions.look <|constrain|>json<|message|>{\"where\": \"a\"}<|call|>"),
+            R"({look#|{"where": "a"}})");
+  EXPECT_EQ(read_harmony("<|channel|>commentary to=functions.stop<|message|>"), "{stop#|{}}");
+  EXPECT_EQ(read_harmony(" to=functions.look<|channel|>commentary<|message|>{}<|call|>"), "{look#|{}}");
+  EXPECT_EQ(read_harmony("<|channel|>commentary to=functions.other<|message|>{}<|call|>"), "{}");
+  EXPECT_EQ(
+      read_harmony("<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>commentary "
+                   "to=functions.look<|message|>{\"where\":\"st"),
+      R"(I look.{look#|{"where":"st})");
+}
+
+TEST(CallReader, StopStringsAreNotSoughtInArguments) {
+  EXPECT_EQ(
+      read_harmony("<|channel|>commentary to=functions.look<|message|>{\"where\":\"x\"}<|call|>", {"x"}),
+      R"({look#|{"where":"x"}})");
+}
+
+}  // namespace
+}  // namespace nibble
