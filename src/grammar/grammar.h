@@ -26,8 +26,10 @@ struct CompileLimits {
 };
 
 enum class JsonWhitespace : std::uint8_t {
-  compact,   // none
-  flexible,  // any, wherever JSON has it
+  compact,  // none
+  // A blank, or a new line with an indent of up to 80, wherever JSON has white space. Any amount of it would
+  // let a model go on with nothing else.
+  flexible,
 };
 
 struct SchemaOptions {

@@ -124,6 +124,16 @@ TEST(GrammarConstraint, ShortCutsInsideStringsAreExact) {
   }
 }
 
+TEST(JsonSchemaGrammar, WhiteSpaceIsThatOfWritersAndEnds) {
+  const auto grammar =
+      schema(R"({"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]})").value();
+  for (const char* text :
+       {R"({"a":1})", R"({"a": 1})", R"({ "a" : 1 })", "{\n  \"a\": 1\n}", "{\r\n\t\"a\": 1\r\n}"})
+    EXPECT_TRUE(takes(grammar, text)) << text;
+  for (const char* text : {R"({"a":  1})", "{\n\n\"a\":1}", "{\"a\":1 \n}"})
+    EXPECT_FALSE(takes(grammar, text)) << text;
+}
+
 TEST(JsonSchemaGrammar, NamesWhatItRefuses) {
   for (const auto& [text, part] : std::vector<std::pair<const char*, const char*>>{
            {R"({"properties":{"a":{"type":"array","uniqueItems":true}}})", "#/properties/a/uniqueItems"},

@@ -13,16 +13,21 @@ namespace {
 
 constexpr std::uint32_t kMostCounted = 0xFFF0;
 constexpr std::size_t kMostPatterns = 6;
+constexpr std::uint32_t kMostIndent = 80;
 
 class SchemaCompiler {
  public:
   SchemaCompiler(JsonValue schema, const SchemaOptions& options, const CompileLimits& limits)
       : reader_(schema, symbols_.languages, limits) {
     Languages& languages = symbols_.languages;
-    ByteSet blanks;
-    for (const unsigned blank : {' ', '\t', '\n', '\r'}) blanks.add(blank);
-    if (options.whitespace == JsonWhitespace::flexible)
-      blank_ = languages.repeat(languages.bytes(blanks), 0, kUnbounded);
+    if (options.whitespace == JsonWhitespace::flexible) {
+      ByteSet indent;
+      for (const unsigned blank : {' ', '\t'}) indent.add(blank);
+      const Language line =
+          languages.concat({languages.repeat(languages.literal("\r"), 0, 1), languages.literal("\n"),
+                            languages.repeat(languages.bytes(indent), 0, kMostIndent)});
+      blank_ = languages.any_of({languages.repeat(languages.literal(" "), 0, 1), line});
+    }
     quote_ = languages.literal("\"");
     comma_ = languages.concat({blank_, languages.literal(","), blank_});
     colon_ = languages.concat({quote_, blank_, languages.literal(":"), blank_});
