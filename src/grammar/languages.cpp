@@ -324,7 +324,8 @@ std::pair<std::string, std::string> decimal_parts(std::string_view number) {
 
 }  // namespace
 
-Language Languages::compared(std::string_view limit, bool at_most, bool or_equal) {
+Language Languages::compared(std::string_view limit, Than than, Equal equal) {
+  const bool at_most = than == Than::less, or_equal = equal == Equal::included;
   auto [whole, fraction] = decimal_parts(limit);
   const Limit wanted{std::move(whole), std::move(fraction), at_most, or_equal};
   auto at = std::find(limits_.begin(), limits_.end(), wanted);

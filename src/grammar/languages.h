@@ -69,7 +69,9 @@ class Languages {
   Language repeat(Language part, std::uint32_t least, std::uint32_t most);
   // Unsigned decimal numbers ("12", "0.50") at most, or at least, `limit`, itself an unsigned decimal number.
   // Texts that are no such numbers may or may not be among them: intersect with the numbers that are meant.
-  Language compared(std::string_view limit, bool at_most, bool or_equal);
+  enum class Than : std::uint8_t { less, greater };
+  enum class Equal : bool { excluded, included };
+  Language compared(std::string_view limit, Than than, Equal equal);
   // Unsigned decimal numbers that are a multiple of unit / 10^digits.
   Language multiple_of(std::uint64_t unit, std::uint32_t digits);
 

@@ -13,6 +13,10 @@ struct Sides {
 
 bool is_zero(std::string_view digits) { return digits.find_first_not_of("0.") == std::string_view::npos; }
 
+Languages::Equal equal_of(const NumberLimit& limit) {
+  return limit.or_equal ? Languages::Equal::included : Languages::Equal::excluded;
+}
+
 void add_limit(Languages& languages, const NumberLimit& limit, Sides& sides) {
   const bool below = limit.number.starts_with('-');
   const std::string_view digits = std::string_view(limit.number).substr(below);
@@ -21,17 +25,19 @@ void add_limit(Languages& languages, const NumberLimit& limit, Sides& sides) {
     // At most a number below zero, or at least one above it: one side is out, the other is cut towards zero.
     auto& open = limit.at_most ? sides.negative : sides.positive;
     (limit.at_most ? sides.any_positive : sides.any_negative) = false;
-    if (!(zero && limit.or_equal)) open.push_back(languages.compared(digits, false, limit.or_equal));
+    if (!(zero && limit.or_equal))
+      open.push_back(languages.compared(digits, Languages::Than::greater, equal_of(limit)));
     return;
   }
   // The limit is on the side that it cuts away from zero.
   auto& cut = limit.at_most ? sides.positive : sides.negative;
   if (!limit.at_most && zero && !limit.or_equal) {
     sides.any_negative = false;
-    sides.positive.push_back(languages.compared(digits, false, false));
+    sides.positive.push_back(
+        languages.compared(digits, Languages::Than::greater, Languages::Equal::excluded));
     return;
   }
-  cut.push_back(languages.compared(digits, true, limit.or_equal));
+  cut.push_back(languages.compared(digits, Languages::Than::less, equal_of(limit)));
 }
 
 }  // namespace

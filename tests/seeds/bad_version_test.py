@@ -31,7 +31,8 @@ def test_a_version_between_minimum_and_maximum_can_be_bad(tmp_path, version, wor
 def test_a_gate_covers_every_user_of_its_library(tmp_path):
     old = machine(tmp_path, ("cuda_driver", "12.4"))
     code, out, err = run("plan", OSS, "--as", old, "--tp", 4)
-    assert code == 2 and "cuda_driver" not in out, "a model that needs GPUs is not planned for a driver that is too old"
+    fields = dict(line.split()[:2] for line in out.splitlines() if len(line.split()) > 1)
+    assert code == 0 and fields["device"] == "cpu", "a driver that is too old leaves the CPU's ranks"
     code, out, err = run("plan", OSS, "--as", old, "--device", "cuda")
     assert code == 2 and "cuda_driver 12.4 is too old" in err and "install a driver" in err
 

@@ -79,8 +79,7 @@ std::string run_norm(bool experts, int rows, std::mt19937& random) {
                           .rows = rows,
                           .hidden = hidden,
                           .eps = 1e-5f};
-  if (experts)
-    args.experts = {delta.as<float>(), ids.as<std::int32_t>(), weights.as<float>(), top_k, nullptr};
+  if (experts) args.experts = {delta.as<float>(), ids.as<std::int32_t>(), weights.as<float>(), top_k};
   return line_of(experts ? "norm after experts" : "norm", rows,
                  bench::time_graph(calls, 25, [&](cudaStream_t stream) {
                    for (int call = 0; call < calls; ++call) bench::require(add_rms_norm_cuda(args, stream));
