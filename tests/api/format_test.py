@@ -33,6 +33,6 @@ def test_json_is_of_its_schema(server):
 
 
 def test_what_cannot_be_compiled_is_named(server):
-    for field, value in (("guided_regex", "("), ("grammar", "root ::="), ("guided_json", {"type": "thing"})):
+    for field, value in (("guided_regex", "("), ("grammar", "root ::= ("), ("guided_json", {"type": "thing"})):
         status, answer, _ = server.ask(TEXT, {"prompt": "a", field: value})
         assert status == 400 and answer["error"]["param"] == field, answer
