@@ -3,14 +3,11 @@
 #include <utility>
 
 #include "base/quote.h"
-#include "server/api/request_fields.h"
+#include "server/api/unserved_rules.h"
 
 namespace nibble::api {
 namespace {
 
-constexpr FieldType other(std::string_view schema) {
-  return {.kind = FieldType::Kind::other, .schema = schema};
-}
 constexpr FieldType grammar_text = other(R"({"type":"string"})");
 
 Refused ask(Reading& reading, TextFormat format) {
@@ -53,12 +50,7 @@ Refused ask_for_choice(Reading& reading, const std::string& field, JsonValue val
   return ask(reading, std::move(format));
 }
 
-// Other servers' own fields, which their clients send empty where they want nothing.
-bool asks_for_nothing(JsonValue json) {
-  return ((json.is_array() || json.is_object()) && json.size() == 0) ||
-         (json.is_string() && json.as_string().empty()) || (json.is_bool() && !json.as_bool());
-}
-
+// Clients of other servers send these fields empty where they want nothing.
 Refused take_schema(Reading& reading, const std::string& field, const FieldValue& value) {
   if (asks_for_nothing(value.json)) return {};
   return ask_for_schema(reading, field, value.json);

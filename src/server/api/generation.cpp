@@ -76,8 +76,7 @@ const PreparedPrompt& Generation::prompt_of(int choice) const {
 }
 
 std::vector<Request> Generation::engine_requests(RequestId first_id, std::uint64_t seed,
-                                                 const ModelInfo& model,
-                                                 const std::shared_ptr<const GrammarVocabulary>& vocabulary) {
+                                                 const ModelInfo& model) {
   const Sampling& asked = prepared_.request.sampling;
   std::vector<Request> requests;
   for (int i = 0; i < choices(); ++i) {
@@ -105,7 +104,7 @@ std::vector<Request> Generation::engine_requests(RequestId first_id, std::uint64
     if (prepared_.format) {
       // That it can hold in this prompt's answer was found when that was prepared.
       request.constraint = constrain_answer(tokenizer_, prompt_of(i).answer, model.eos_ids,
-                                            nibble::start(prepared_.format, vocabulary))
+                                            nibble::start(prepared_.format, prepared_.vocabulary))
                                .value();
     }
     params.stop_ids.insert(params.stop_ids.end(), asked.stop_token_ids.begin(), asked.stop_token_ids.end());

@@ -30,8 +30,9 @@ struct PreparedRequest {
   GenerationRequest request;
   std::vector<PreparedPrompt> prompts;
   StopStrings stop;
-  std::shared_ptr<const Grammar> format;  // null: any text
-  RequestMemory::Share memory;            // what all of this holds, and what comes of it
+  std::shared_ptr<const Grammar> format;                // null: any text
+  std::shared_ptr<const GrammarVocabulary> vocabulary;  // with a format
+  RequestMemory::Share memory;                          // what all of this holds, and what comes of it
 };
 
 class Generation {
@@ -44,9 +45,7 @@ class Generation {
 
   // The engine's requests, one a choice, with ids from `first_id` on; and the seed for those that named none.
   // Asked for once: prompts that the answer does not tell are the engine's from then on.
-  // Answers of a format need the vocabulary.
-  std::vector<Request> engine_requests(RequestId first_id, std::uint64_t seed, const ModelInfo& model,
-                                       const std::shared_ptr<const GrammarVocabulary>& vocabulary);
+  std::vector<Request> engine_requests(RequestId first_id, std::uint64_t seed, const ModelInfo& model);
   int choices() const { return static_cast<int>(choices_.size()); }
 
   // What the engine need not go on with: a choice that a stop string ended before the engine knew, or all of

@@ -339,6 +339,18 @@ TEST(GenerationRequest, ToolsAreFunctionsOrRefusedByTheirPlace) {
   accepted(Endpoint::chat, R"("tools":{})");
 }
 
+TEST(GenerationRequest, AStrictToolIsRefusedInEveryEndpointsForm) {
+  const auto param = [](Endpoint endpoint, const std::string& fields) {
+    return std::get<ApiError>(parse_generation_request(endpoint, "{" + fields + "}", vocabulary)).param;
+  };
+  EXPECT_EQ(
+      param(Endpoint::responses, R"("input":"a","tools":[{"type":"function","name":"f","strict":true}])"),
+      "tools[0].strict");
+  EXPECT_EQ(param(Endpoint::messages, R"("messages":[{"role":"user","content":"a"}],"max_tokens":1,
+                                         "tools":[{"name":"f","input_schema":{},"strict":true}])"),
+            "tools[0].strict");
+}
+
 TEST(GenerationRequest, CallsAndTheirResultsAreMessages) {
   auto parsed = parse_generation_request(
       Endpoint::chat,

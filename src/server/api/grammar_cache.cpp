@@ -34,6 +34,13 @@ Result<std::shared_ptr<const Grammar>> compile(const TextFormat& asked) {
 
 }  // namespace
 
+std::shared_ptr<const GrammarVocabulary> GrammarCache::vocabulary(const Tokenizer& tokenizer,
+                                                                  const ModelInfo& model) {
+  std::call_once(made_vocabulary_,
+                 [&] { vocabulary_ = GrammarVocabulary::make(tokenizer, model.eos_ids, model.vocabulary); });
+  return vocabulary_;
+}
+
 Result<std::shared_ptr<const Grammar>> GrammarCache::get(const TextFormat& asked) {
   std::string content = content_of(asked);
   {

@@ -8,8 +8,10 @@
 #include <string>
 
 #include "base/status.h"
+#include "engine/engine.h"
 #include "grammar/grammar.h"
 #include "server/api/generation_request.h"
+#include "text/tokenizer.h"
 
 namespace nibble::api {
 
@@ -20,6 +22,9 @@ class GrammarCache {
     double seconds = 0;  // of compiling
   };
 
+  // The model's, made when a format is asked for first: it takes some tenths of a second of a large
+  // vocabulary. The same tokenizer and model each time; from any thread.
+  std::shared_ptr<const GrammarVocabulary> vocabulary(const Tokenizer& tokenizer, const ModelInfo& model);
   // From any thread; takes as long as compiling takes. An error says what of the format is at fault.
   Result<std::shared_ptr<const Grammar>> get(const TextFormat& asked);
   Counts counts() const;
@@ -31,6 +36,9 @@ class GrammarCache {
     std::string content;
     std::shared_ptr<const Grammar> grammar;
   };
+
+  std::once_flag made_vocabulary_;
+  std::shared_ptr<const GrammarVocabulary> vocabulary_;
 
   mutable std::mutex mutex_;
   std::list<Kept> kept_;  // guarded by mutex_; the one asked for last is first

@@ -6,6 +6,7 @@
 #include "server/api/answer_constraint.h"
 #include "server/api/chat_messages.h"
 #include "server/api/field_reader.h"
+#include "server/api/response_store.h"
 
 namespace nibble::api {
 
@@ -37,10 +38,7 @@ std::size_t bytes_to_run(const PreparedRequest& prepared) {
   for (const std::string& stop : sampling.stop) bytes += 6 * stop.size();  // with its automaton
   const ResponseOptions& response = prepared.request.response;
   for (const std::string& item : response.input_items) bytes += 2 * item.size();
-  if (response.conversation) {
-    for (const Message& message : *response.conversation)
-      bytes += sizeof(Message) + message.content.value_or("").size() + message.reasoning.size();
-  }
+  if (response.conversation) bytes += bytes_of(*response.conversation);
   const auto n = static_cast<std::size_t>(prepared.request.n);
   for (const PreparedPrompt& prompt : prepared.prompts) {
     const std::size_t ids = prompt.ids.size() * sizeof(TokenId);
@@ -169,6 +167,7 @@ Refused Preparer::compile_format(const TextFormat& asked, PreparedRequest& prepa
   Result<std::shared_ptr<const Grammar>> grammar = grammars.get(asked);
   if (!grammar.ok()) return bad_field(asked.field, ": " + grammar.status().message());
   prepared.format = *std::move(grammar);
+  prepared.vocabulary = grammars.vocabulary(text.tokenizer, model);
   return {};
 }
 

@@ -5,6 +5,8 @@ namespace {
 
 constexpr std::size_t of_an_entry = 512, of_a_message = sizeof(Message) + 64;
 
+}  // namespace
+
 std::size_t bytes_of(const std::vector<Message>& messages) {
   std::size_t bytes = 0;
   for (const Message& message : messages) {
@@ -15,8 +17,6 @@ std::size_t bytes_of(const std::vector<Message>& messages) {
   }
   return bytes;
 }
-
-}  // namespace
 
 std::size_t StoredResponse::bytes() const {
   std::size_t bytes = of_an_entry + json.size() + if_cancelled.size();

@@ -19,6 +19,9 @@
 
 namespace nibble::api {
 
+// What a conversation holds.
+std::size_t bytes_of(const std::vector<Message>& messages);
+
 struct StoredResponse {
   std::string json;
   std::vector<std::string> input_items;  // JSON each, in the order they were sent

@@ -231,8 +231,6 @@ http::Handler Service::handler() {
 void Service::begin(std::unique_ptr<Engine> engine, ServedText text, std::chrono::nanoseconds step_limit) {
   step_limit_ = step_limit;
   text_ = std::move(text);
-  vocabulary_ =
-      GrammarVocabulary::make(text_->tokenizer, engine->model().eos_ids, engine->model().vocabulary);
   created_ = written_at(engine->model().folder);
   metrics_.emplace(options_.served_name, engine->model(), clock_);
   engine_ = std::make_unique<EngineThread>(
@@ -401,7 +399,7 @@ Preparer Service::preparer() {
 }
 
 template <class Made>
-void Service::in_background(Exchange exchange, std::function<std::variant<Made, ApiError>()> make,
+void Service::on_work_queue(Exchange exchange, std::function<std::variant<Made, ApiError>()> make,
                             std::function<void(Made made)> finish) {
   const auto made = std::make_shared<std::optional<std::variant<Made, ApiError>>>();
   const bool taken = work_->add([this, made, exchange, make = std::move(make), finish = std::move(finish)] {
@@ -424,7 +422,7 @@ void Service::work_on(Exchange exchange, Make<Made> make, std::function<void(Mad
     RequestMemory::Share memory;
   };
   const auto work = std::make_shared<Work>(Work{.body = std::move(body), .memory = *std::move(memory)});
-  in_background<Made>(
+  on_work_queue<Made>(
       exchange,
       [work, make = std::move(make)] { return make(std::move(work->body), std::move(work->memory)); },
       std::move(finish));
@@ -466,7 +464,7 @@ void Service::prepare_response(Exchange exchange, ParsedRequest parsed) {
     before = found->conversation;
   }
   const auto held = std::make_shared<ParsedRequest>(std::move(parsed));
-  in_background<PreparedRequest>(
+  on_work_queue<PreparedRequest>(
       exchange, [this, held, before] { return preparer().prepare(std::move(*held), before.get()); },
       [this, exchange](PreparedRequest prepared) { start(exchange, std::move(prepared)); });
 }
@@ -513,8 +511,7 @@ void Service::start(Exchange exchange, PreparedRequest prepared) {
                          .param = "n"});
   }
   next_id_ += static_cast<RequestId>(choices);
-  std::vector<Request> requests =
-      generation->engine_requests(first, options_.seed, engine_->model(), vocabulary_);
+  std::vector<Request> requests = generation->engine_requests(first, options_.seed, engine_->model());
   if (options_.request_time.count() > 0) {
     for (Request& request : requests) request.deadline = clock_.now() + options_.request_time;
   }

@@ -71,7 +71,7 @@ class Service {
   using Make = std::function<std::variant<Made, ApiError>(std::string body, RequestMemory::Share memory)>;
   // Makes something on another thread, and answers its error or hands it to `finish` here.
   template <class Made>
-  void in_background(Exchange exchange, std::function<std::variant<Made, ApiError>()> make,
+  void on_work_queue(Exchange exchange, std::function<std::variant<Made, ApiError>()> make,
                      std::function<void(Made made)> finish);
   template <class Made>
   void work_on(Exchange exchange, Make<Made> make, std::function<void(Made made)> finish);
@@ -112,7 +112,6 @@ class Service {
   RequestMemory memory_;  // before all that holds shares of it
   ResponseStore stored_;
   std::optional<ServedText> text_;
-  std::shared_ptr<const GrammarVocabulary> vocabulary_;  // of text_
   GrammarCache grammars_;
   std::chrono::nanoseconds step_limit_{0};
   std::unordered_map<RequestId, Running> running_;

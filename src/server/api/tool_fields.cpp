@@ -6,30 +6,13 @@
 namespace nibble::api {
 namespace {
 
-constexpr std::size_t most_tools = 512, longest_name = 64;
+constexpr std::size_t longest_name = 128;
+constexpr std::string_view name_wanted = " must be 1 to 128 letters, digits, _, . or -";
 
 bool is_name(std::string_view name) {
   constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
   return !name.empty() && name.size() <= longest_name &&
          name.find_first_not_of(letters) == std::string_view::npos;
-}
-
-Refused check_function(const std::string& where, JsonValue function) {
-  const auto name = function.find("name");
-  if (!name || !name->is_string() || !is_name(name->as_string())) {
-    return bad_field(where + ".name", " must be 1 to 64 letters, digits, _, . or -");
-  }
-  const auto description = function.find("description");
-  if (description && !description->is_null() && !description->is_string())
-    return bad_field(where + ".description", " must be a string");
-  const auto parameters = function.find("parameters");
-  if (parameters && !parameters->is_null() && !parameters->is_object())
-    return bad_field(where + ".parameters", " must be a JSON schema, which is an object");
-  const auto strict = function.find("strict");
-  if (!strict || strict->is_null()) return {};
-  if (!strict->is_bool()) return bad_field(where + ".strict", " must be true or false");
-  if (!strict->as_bool()) return {};
-  return bad_field(where + ".strict", " is not served yet: arguments are as the model writes them");
 }
 
 Refused check_tool(const std::string& where, JsonValue tool) {
@@ -43,10 +26,27 @@ Refused check_tool(const std::string& where, JsonValue tool) {
   }
   const auto function = tool.find("function");
   if (!function || !function->is_object()) return bad_field(where + ".function", " must be an object");
-  return check_function(where + ".function", *function);
+  return check_function(where + ".function", *function, "parameters");
 }
 
 }  // namespace
+
+Refused check_function(const std::string& where, JsonValue function, std::string_view schema) {
+  const auto name = function.find("name");
+  if (!name || !name->is_string() || !is_name(name->as_string()))
+    return bad_field(where + ".name", name_wanted);
+  const auto description = function.find("description");
+  if (description && !description->is_null() && !description->is_string())
+    return bad_field(where + ".description", " must be a string");
+  const auto parameters = function.find(schema);
+  if (parameters && !parameters->is_null() && !parameters->is_object())
+    return bad_field(where + "." + std::string(schema), " must be a JSON schema, which is an object");
+  const auto strict = function.find("strict");
+  if (!strict || strict->is_null()) return {};
+  if (!strict->is_bool()) return bad_field(where + ".strict", " must be true or false");
+  if (!strict->as_bool()) return {};
+  return bad_field(where + ".strict", " is not served yet: arguments are as the model writes them");
+}
 
 Refused take_tools(Reading& reading, const std::string& field, const FieldValue& value) {
   const JsonValue json = value.json;
@@ -100,7 +100,7 @@ Refused read_tool_calls(const std::string& field, JsonValue value, std::vector<T
     if (!function || !function->is_object()) return bad_field(where + ".function", " must be an object");
     const auto name = function->find("name");
     if (!name || !name->is_string() || !is_name(name->as_string()))
-      return bad_field(where + ".function.name", " must be 1 to 64 letters, digits, _, . or -");
+      return bad_field(where + ".function.name", name_wanted);
     call.name = name->as_string();
     const auto arguments = function->find("arguments");
     if (arguments && arguments->is_string()) {

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "base/json_copy.h"
 #include "base/quote.h"
+#include "server/api/tool_fields.h"
 
 namespace nibble::api {
 namespace {
@@ -18,24 +19,14 @@ Refused read_tool(const std::string& where, JsonValue tool, const ToolForm& form
                                           std::string(form.own_type) +
                                           ", which the client runs, can be offered");
   }
-  const auto name = tool.find("name");
-  if (!name || !name->is_string() || name->as_string().empty())
-    return bad_field(where + ".name", " must be a string that is not empty");
+  if (Refused refused = check_function(where, tool, form.schema)) return refused;
   json.begin_object().member("type", "function").key("function").begin_object();
-  json.member("name", name->as_string());
-  if (const auto about = tool.find("description"); about && !about->is_null()) {
-    if (!about->is_string()) return bad_field(where + ".description", " must be a string");
+  json.member("name", tool.find("name")->as_string());
+  if (const auto about = tool.find("description"); about && !about->is_null())
     json.member("description", about->as_string());
-  }
   if (const auto schema = tool.find(form.schema); schema && !schema->is_null()) {
-    if (!schema->is_object())
-      return bad_field(where + "." + std::string(form.schema), " must be an object: a JSON schema");
     json.key("parameters");
     copy_json(*schema, json);
-  }
-  if (const auto strict = tool.find("strict"); strict && !strict->is_null()) {
-    if (!strict->is_bool()) return bad_field(where + ".strict", " must be true or false");
-    json.member("strict", strict->as_bool());
   }
   json.end_object().end_object();
   return {};
@@ -46,6 +37,8 @@ Refused read_tool(const std::string& where, JsonValue tool, const ToolForm& form
 Refused read_tools(const std::string& field, JsonValue value, const ToolForm& form, ToolUse& use) {
   if (!value.is_array()) return bad_field(field, " must be an array of tools");
   if (value.size() == 0) return {};
+  if (value.size() > most_tools)
+    return bad_field(field, " takes at most " + std::to_string(most_tools) + " tools");
   std::string text;
   JsonWriter json(text);
   json.begin_array();
