@@ -1,15 +1,12 @@
 // Grammars in the manner of Lark: start: item ("," item)*, terminals in capitals, "text"i, /pattern/,
 // [optional], x~2..3, comments behind //. All blanks count: %ignore and %import are refused.
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/quote.h"
-#include "base/utf8.h"
 #include "grammar/grammar_data.h"
+#include "grammar/grammar_text.h"
 #include "grammar/pattern.h"
-#include "grammar/rules.h"
 
 namespace nibble {
 namespace {
@@ -18,9 +15,9 @@ bool is_name(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-class LarkParser {
+class LarkParser : GrammarText {
  public:
-  LarkParser(std::string_view text, const CompileLimits& limits) : text_(text), limits_(limits) {}
+  LarkParser(std::string_view text, const CompileLimits& limits) : GrammarText(text, limits) {}
 
   Result<Symbols> parse() {
     blanks(true);
@@ -40,16 +37,6 @@ class LarkParser {
   }
 
  private:
-  Status wrong(std::string_view expected) const {
-    const auto line = std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(at_), '\n') + 1;
-    return invalid_argument("the grammar's line " + std::to_string(line) + " at " +
-                            quote(text_.substr(at_, 20)) + ": expected " + std::string(expected));
-  }
-  bool take(std::string_view what) {
-    if (!text_.substr(at_).starts_with(what)) return false;
-    at_ += what.size();
-    return true;
-  }
   std::string_view read_name() {
     const std::size_t begin = at_;
     while (at_ < text_.size() && is_name(text_[at_])) ++at_;
@@ -69,8 +56,7 @@ class LarkParser {
   }
 
   Result<SymbolId> choice(int depth) {
-    if (depth > limits_.max_depth)
-      return wrong("at most " + std::to_string(limits_.max_depth) + " nested groups");
+    if (depth > limits_.max_depth) return too_deep();
     std::vector<SymbolId> parts;
     while (true) {
       NIBBLE_ASSIGN(const SymbolId part, sequence(depth));
@@ -132,15 +118,6 @@ class LarkParser {
     return symbols.repeat(part, least, most);
   }
 
-  Result<std::uint32_t> number() {
-    std::uint32_t value = 0;
-    const std::size_t begin = at_;
-    while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9')
-      value = std::min<std::uint32_t>(value * 10 + static_cast<std::uint32_t>(text_[at_++] - '0'), 1'000'000);
-    if (at_ == begin || value > 100'000) return wrong("a number of repetitions, at most 100000");
-    return value;
-  }
-
   // What stands between two marks, with its backslashes.
   Result<std::string_view> between(char mark) {
     const std::size_t begin = ++at_;
@@ -198,20 +175,12 @@ class LarkParser {
                                                             .max_depth = limits_.max_depth}));
     return rules_.symbols().text(language);
   }
-
-  std::string_view text_;
-  const CompileLimits& limits_;
-  std::size_t at_ = 0;
-  Rules rules_;
 };
 
 }  // namespace
 
 Result<std::shared_ptr<const Grammar>> compile_lark(std::string_view text, const CompileLimits& limits) {
-  if (text.size() > limits.max_bytes)
-    return invalid_argument("a grammar of " + std::to_string(text.size()) + " bytes is longer than " +
-                            std::to_string(limits.max_bytes));
-  if (!is_valid_utf8(text)) return invalid_argument("the grammar is not UTF-8");
+  NIBBLE_RETURN_IF_ERROR(check_grammar_text(text, limits));
   LarkParser parser(text, limits);
   NIBBLE_ASSIGN(Symbols symbols, parser.parse());
   return finish_grammar(std::move(symbols), limits);
