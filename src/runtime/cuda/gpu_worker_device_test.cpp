@@ -321,22 +321,9 @@ TEST_F(GpuWorkerOnTheGpu, RandomWeightsFollowFromTheirSeed) {
 }
 
 TEST_F(GpuWorkerOnTheGpu, WhatAStepTakesIsWhatThePlanSays) {
-  constexpr int processors = 132, rows = 8192, sequences = 128;
   const ModelConfig config = must(read_model_config(root / "tests/data/models/gpt-oss-120b"));
   const ModelTraits traits = must(traits_of(config, "gpt-oss-120b"));
-  DeviceArena arena;
-  const DecoderCudaBlocks blocks(config, {.rows = rows, .logit_rows = sequences, .sequences = sequences},
-                                 processors, arena);
-  WorkerLimits limits = limits_of(config, true, {rows, sequences, 131072, 0});
-  limits.max_logit_rows = sequences;
-  const std::size_t taken =
-      arena.used() + GpuSampler::device_bytes(limits, static_cast<int>(config.vocab_size));
-  const double planned = static_cast<double>(workspace_bytes(traits, {.rows = rows,
-                                                                      .logit_rows = sequences,
-                                                                      .sequences = sequences,
-                                                                      .positions = limits.max_positions,
-                                                                      .on_gpu = true}));
-  EXPECT_NEAR(planned / static_cast<double>(taken), 1.0, 0.01);
+  expect_a_step_to_take_what_is_planned(config, traits, 131072);
   DeviceArena weights;
   DecoderCudaWeights::lay_out(config, weights);
   EXPECT_NEAR(

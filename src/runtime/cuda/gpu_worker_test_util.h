@@ -13,9 +13,12 @@
 #include <thread>
 #include <vector>
 
+#include "models/cuda/decoder_cuda.h"
 #include "models/model.h"
 #include "ops/cuda/device_test_util.h"
+#include "plan/memory.h"
 #include "runtime/cpu_worker.h"
+#include "runtime/cuda/gpu_sampler.h"
 #include "runtime/cuda/gpu_worker.h"
 #include "runtime/cuda/weight_upload.h"
 
@@ -44,6 +47,25 @@ inline WorkerLimits limits_of(const ModelConfig& config, bool graphs, const Size
           .dots = choose_dot_kernels("auto").value().kernels,
           .attention = choose_attention_kernels("auto").value().kernels,
           .graphs = graphs};
+}
+
+// Steps of 8,192 rows and 128 sequences, on an H100 or H200.
+inline void expect_a_step_to_take_what_is_planned(const ModelConfig& config, const ModelTraits& traits,
+                                                  int positions) {
+  constexpr int processors = 132, rows = 8192, sequences = 128;
+  DeviceArena arena;
+  const DecoderCudaBlocks blocks(config, {.rows = rows, .logit_rows = sequences, .sequences = sequences},
+                                 processors, arena);
+  WorkerLimits limits = limits_of(config, true, {rows, sequences, positions, 0});
+  limits.max_logit_rows = sequences;
+  const std::size_t taken =
+      arena.used() + GpuSampler::device_bytes(limits, static_cast<int>(config.vocab_size));
+  const double planned = static_cast<double>(workspace_bytes(traits, {.rows = rows,
+                                                                      .logit_rows = sequences,
+                                                                      .sequences = sequences,
+                                                                      .positions = limits.max_positions,
+                                                                      .on_gpu = true}));
+  EXPECT_NEAR(planned / static_cast<double>(taken), 1.0, 0.01);
 }
 
 inline ModelConfig example_config() { return read_model_config(example).value(); }

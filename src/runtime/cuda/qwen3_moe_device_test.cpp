@@ -4,11 +4,8 @@
 
 #include <string>
 
-#include "models/cuda/decoder_cuda.h"
 #include "models/cuda/random_weights.h"
 #include "models/model_traits.h"
-#include "plan/memory.h"
-#include "runtime/cuda/gpu_sampler.h"
 #include "runtime/cuda/gpu_worker_test_util.h"
 #include "runtime/cuda/random_checkpoint.h"
 
@@ -61,23 +58,8 @@ TEST_F(Qwen3MoeOnTheGpu, ASequencesBitsDependNeitherOnChunksNorOnCompanyNorOnGra
 }
 
 TEST_F(Qwen3MoeOnTheGpu, WhatAStepTakesIsWhatThePlanSays) {
-  constexpr int processors = 132, rows = 8192, sequences = 128;
-  const std::filesystem::path model = root / "tests/data/models/Qwen3-30B-A3B";
-  const ModelConfig config = must(read_model_config(model));
-  const ModelTraits traits = must(traits_of(config, "Qwen3-30B-A3B"));
-  DeviceArena arena;
-  const DecoderCudaBlocks blocks(config, {.rows = rows, .logit_rows = sequences, .sequences = sequences},
-                                 processors, arena);
-  WorkerLimits limits = limits_of(config, true, {rows, sequences, 40960, 0});
-  limits.max_logit_rows = sequences;
-  const std::size_t taken =
-      arena.used() + GpuSampler::device_bytes(limits, static_cast<int>(config.vocab_size));
-  const double planned = static_cast<double>(workspace_bytes(traits, {.rows = rows,
-                                                                      .logit_rows = sequences,
-                                                                      .sequences = sequences,
-                                                                      .positions = limits.max_positions,
-                                                                      .on_gpu = true}));
-  EXPECT_NEAR(planned / static_cast<double>(taken), 1.0, 0.01);
+  const ModelConfig config = must(read_model_config(root / "tests/data/models/Qwen3-30B-A3B"));
+  expect_a_step_to_take_what_is_planned(config, must(traits_of(config, "Qwen3-30B-A3B")), 40960);
 }
 
 TEST_F(Qwen3MoeOnTheGpu, RefusesWhatNoKernelTakes) {
