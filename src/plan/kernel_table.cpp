@@ -164,7 +164,7 @@ std::string_view dispatch_format_name(DispatchFormat format) {
   return names[static_cast<std::size_t>(format)];
 }
 std::string_view combine_format_name(CombineFormat format) {
-  constexpr std::string_view names[] = {"top_k_order", "summed", "weighted"};
+  constexpr std::string_view names[] = {"top_k_order"};
   return names[static_cast<std::size_t>(format)];
 }
 

@@ -31,8 +31,6 @@ enum class DispatchFormat : std::uint8_t {
 // How results come back.
 enum class CombineFormat : std::uint8_t {
   top_k_order,  // summed where they are, in the order of the token's top-k
-  summed,       // the exchange sums what it gets
-  weighted,     // the exchange applies the router's weights
 };
 std::string_view weight_layout_name(WeightLayout layout);
 std::string_view dispatch_format_name(DispatchFormat format);
