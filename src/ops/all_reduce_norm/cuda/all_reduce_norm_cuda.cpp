@@ -8,12 +8,12 @@
 namespace nibble {
 namespace {
 
-// Measured on H200s with NVLink (docs/performance/several_gpus.md): rows up to which a cluster of eight
-// blocks a row is sooner than a pair, rows up to which a pair is sooner than one block, and how many bytes
-// may leave a member for one-shot to be sooner than two-shot. Eight members take what four do; they have not
-// been measured.
+// Measured on H200s with NVLink (docs/performance/several_gpus.md). Eight members take what four do; they
+// have not been measured. Up to so many rows a cluster of eight blocks a row is sooner than a pair of blocks.
 constexpr int cluster_rows = 96;
+// Up to so many a pair is sooner than one block.
 constexpr int pair_rows_one_shot = 132, pair_rows_two_shot_of_two = 384, pair_rows_two_shot_of_more = 8192;
+// Up to so many bytes that leave a member one-shot is sooner than two-shot.
 constexpr std::int64_t one_shot_bytes_of_two = 1500 * 1024, one_shot_bytes_of_more = 700 * 1024;
 
 Status check(const PeerGroup& group, const AllReduceNormCudaArgs& args) {

@@ -19,9 +19,9 @@
 // on its position, its window and what it sees: not on the batch, nor on the prompt's cutting, nor on which
 // of the kernels ran.
 //
-// For heads of 128 a step is 64 positions, whose keys are as many bytes: scores are chains of 8 steps of 16
-// dimensions, lane t's sums take positions 8i + 2t and 8i + 2t + 1 of each eight, eight of them added as a
-// balanced tree, and the chain with values goes over 4 steps of 16 positions.
+// For heads of 128 a step is 64 positions, whose keys are as many bytes. A score is a chain of 8 steps of 16
+// dimensions. Lane t's sums take positions 8i + 2t and 8i + 2t + 1 of each eight; eight of them are added as
+// a balanced tree. The chain with values goes over 4 steps of 16 positions.
 #pragma once
 
 #include <cuda_runtime_api.h>

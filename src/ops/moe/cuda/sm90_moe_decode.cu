@@ -1,27 +1,17 @@
-// The expert layer for few tokens, of weights in granules of any format: both products in one kernel that
-// streams every used expert's weights once, then a kernel that adds a token's experts (moe_steps.cuh).
+// The expert layer for few tokens, of weights in granules of any format. One kernel has both products and
+// streams every used expert's weights once; another adds a token's experts (moe_steps.cuh). docs/performance/
+// limits.md says what bounds it.
 //
-// Bytes, of MXFP4: 17/32 a weight, (3 x hidden x intermediate) weights an expert in use: 13.2 MB for
-// gpt-oss, 2.85 us at 4,650 GB/s. FLOPs: 2 a weight and token, on tensor cores whose 8 columns are the
-// expert's tokens. Instructions bound it as much: 15 a warp and k16 step of 16 rows (8 to place the codes, 4
-// to scale them, the product and its operands), 20 with what is done once a stage or a granule: 2.1 us an
-// expert of gpt-oss on 132 multiprocessors that issue four a cycle, and 18 warps find one to issue in seven
-// cycles of ten. From 8 tokens on power is a bound of its own: at 700 W the clock falls to 1.4 to 1.9 GHz.
+// A block a multiprocessor has six or eight teams of three warps (choose_kernel). A team takes every sixth or
+// eighth of its block's granules; each of its warps has a chunk of K and a ring of its own, which it fills
+// with bulk copies as it leaves a stage. Two stages are enough on their way: with three one token takes 4 %
+// longer, as the little that is read beside the weights waits behind them. The warp with the first chunk adds
+// the others' sums, from shared memory and in order, and finishes the rows a granule later. The chunks go
+// around from granule to granule, and so does that work. Blocks have equal contiguous ranges of granules. Of
+// an expert with more tokens than columns they are passed over once for every 8.
 //
-// A block a multiprocessor, six or eight teams of three warps in it (choose_kernel). A team takes every sixth
-// or eighth of its block's granules, its warps a chunk of K each. A warp has a ring of its own, filled by
-// bulk copies that it orders itself as it leaves a stage, so that nothing but its own pace and the memory's
-// holds it up. Two stages are enough on their way: with three one token takes 4 % longer, as the little that
-// is read beside the weights waits behind them. Chunks of 15 k64 blocks, as gpt-oss's, are taken by code of
-// their own. A warp begins with the second product's
-// weights while it still waits for h. The warp with the first chunk takes the others' sums from shared
-// memory, adds them in order and finishes the rows, all a granule later, when they have long come; the chunks
-// go around from granule to granule, and so does that work. Granules are dealt to blocks in equal contiguous
-// ranges, which moves bytes in time but no bit. An expert of more tokens than columns has its granules passed
-// over once for every 8.
-//
-// The second product needs all of h, so the grid meets once. Blocks wait for one another: all must be
-// resident, so there are at most as many as multiprocessors.
+// The second product needs all of h, so the grid meets once; a warp's ring has that product's first weights
+// by then. Blocks wait for one another, so all must be resident: at most one a multiprocessor.
 #include <cuda_bf16.h>
 
 #include <algorithm>
