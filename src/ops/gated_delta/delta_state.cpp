@@ -1,0 +1,42 @@
+#include "ops/gated_delta/delta_state.h"
+
+namespace nibble {
+namespace {
+
+struct Placer {
+  std::byte* begin = nullptr;  // null: only counted
+  std::int64_t bytes = 0;
+
+  template <class T>
+  T* place(std::int64_t count) {
+    constexpr std::int64_t alignment = 64;
+    T* at = begin == nullptr ? nullptr : reinterpret_cast<T*>(begin + bytes);
+    bytes += (count * static_cast<std::int64_t>(sizeof(T)) + alignment - 1) / alignment * alignment;
+    return at;
+  }
+};
+
+DeltaState place(const DeltaShape& shape, Placer& placer) {
+  DeltaState state;
+  state.decays = placer.place<double>(std::int64_t{delta_chunk} * shape.value_heads);
+  state.state = placer.place<float>(std::int64_t{shape.value_heads} * shape.key_dim * shape.value_dim);
+  state.keys = placer.place<float>(std::int64_t{delta_chunk} * shape.keys());
+  state.updates = placer.place<float>(std::int64_t{delta_chunk} * shape.values());
+  state.inputs = placer.place<float>(std::int64_t{shape.taps - 1} * shape.channels());
+  return state;
+}
+
+}  // namespace
+
+std::int64_t delta_state_bytes(const DeltaShape& shape) {
+  Placer counter;
+  place(shape, counter);
+  return counter.bytes;
+}
+
+DeltaState delta_state_at(const DeltaShape& shape, std::byte* memory) {
+  Placer placer{.begin = memory};
+  return place(shape, placer);
+}
+
+}  // namespace nibble

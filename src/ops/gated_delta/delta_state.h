@@ -1,0 +1,64 @@
+// What a layer with a gated delta rule keeps of one sequence, however long that is: its state at the last
+// border of a chunk, the rows of the chunk that is open, and the last inputs of the short convolution.
+//
+// Borders are the positions 0, 64, 128, ... of the sequence, wherever steps begin or end. So what a position
+// gives depends on the sequence alone, and a state that lies at a border can be taken up by any step.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace nibble {
+
+inline constexpr int delta_chunk = 64;  // positions
+
+struct DeltaShape {
+  int key_heads = 0;
+  int value_heads = 0;  // a multiple of key_heads; value head j reads key head j * key_heads / value_heads
+  int key_dim = 0;
+  int value_dim = 0;
+  int taps = 0;  // of the convolution, its own position included; at least 1
+
+  int keys() const { return key_heads * key_dim; }
+  int values() const { return value_heads * value_dim; }
+  // What is convolved: the queries of all heads, their keys, and the values.
+  int channels() const { return 2 * keys() + values(); }
+  int key_head_of(int value_head) const { return value_head / (value_heads / key_heads); }
+  bool operator==(const DeltaShape&) const = default;
+};
+
+// Bytes of one sequence's state in one layer; a multiple of 64.
+std::int64_t delta_state_bytes(const DeltaShape& shape);
+
+// Where the parts of a state lie. Nothing of it is read before it is written: positions below the first
+// border have no state before them, and the first position has no inputs before it.
+struct DeltaState {
+  double* decays = nullptr;  // [delta_chunk, value_heads]: sums of g from the chunk's first position on
+  float* state = nullptr;    // [value_heads, key_dim, value_dim], at the last border
+  float* keys = nullptr;     // [delta_chunk, key_heads, key_dim], normalised
+  float* updates = nullptr;  // [value_heads, delta_chunk, value_dim]
+  float* inputs = nullptr;   // [taps - 1, channels]: position p lies at p % (taps - 1)
+};
+DeltaState delta_state_at(const DeltaShape& shape, std::byte* memory);
+
+// One layer's states: slot i begins at memory + i * delta_state_bytes, a multiple of 64.
+struct DeltaLayer {
+  DeltaShape shape;
+  std::byte* memory = nullptr;
+
+  DeltaState slot(int index) const {
+    return delta_state_at(shape, memory + index * delta_state_bytes(shape));
+  }
+};
+
+// Rows [row_begin, row_begin + row_count) of the step are positions first_position, ... of the sequence whose
+// state lies in `slot`; its earlier positions were given before.
+struct StateRows {
+  int row_begin = 0;
+  int row_count = 0;
+  int first_position = 0;
+  int slot = 0;
+};
+
+}  // namespace nibble
