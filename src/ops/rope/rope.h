@@ -1,4 +1,5 @@
-// rope: rotary position embedding in halves (dimension i turns with i + head_dim / 2), in place.
+// rope: rotary position embedding in halves, in place: dimension i turns with i + turned / 2, where `turned`
+// is a head's width or, of a head that is turned in part, that of its first dimensions.
 //
 //   angle = position * inv_freq[i] in float32;  (a, b) -> (a cos - b sin, b cos + a sin)
 //
@@ -41,11 +42,12 @@ void rope_angles(OpContext& context, const RopeFrequencies& frequencies, std::sp
 
 struct RopeArgs {
   float* x = nullptr;          // [rows, heads, head_dim], rotated in place
-  const float* cos = nullptr;  // [rows, head_dim / 2]
+  const float* cos = nullptr;  // [rows, turned / 2]
   const float* sin = nullptr;
   int rows = 0;
   int heads = 0;
   int head_dim = 0;
+  int turned = 0;  // of a head's dimensions; 0: all
 };
 
 void rope(OpContext& context, const RopeArgs& args);

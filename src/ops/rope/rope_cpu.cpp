@@ -69,7 +69,7 @@ void rope_angles(OpContext& context, const RopeFrequencies& frequencies, std::sp
 }
 
 void rope(OpContext& context, const RopeArgs& args) {
-  const int half = args.head_dim / 2;
+  const int half = (args.turned > 0 ? args.turned : args.head_dim) / 2;
   context.threads.parallel_for(args.rows, [&](int begin, int end) {
     for (int row = begin; row < end; ++row) {
       const float* cos = args.cos + static_cast<std::int64_t>(row) * half;

@@ -58,5 +58,37 @@ TEST(Rope, TurnsHalvesNotNeighbours) {
   }
 }
 
+TEST(Rope, TurnsTheFirstDimensionsOfAHeadAsAHeadOfThatWidth) {
+  ThreadPool threads(1);
+  OpContext context{threads};
+  constexpr int turned = 64, head_dim = 256, heads = 2;
+  const RopeFrequencies plain = default_rope(turned, 1e7);
+  const std::vector<int> positions = {262143};
+  std::vector<float> cos(turned / 2), sin(turned / 2);
+  rope_angles(context, plain, positions, cos.data(), sin.data());
+  std::mt19937 random(2);
+  const std::vector<float> before = random_floats(random, heads * head_dim);
+  std::vector<float> x = before;
+  rope(context, {.x = x.data(),
+                 .cos = cos.data(),
+                 .sin = sin.data(),
+                 .rows = 1,
+                 .heads = heads,
+                 .head_dim = head_dim,
+                 .turned = turned});
+  for (std::size_t head = 0; head < heads; ++head) {
+    const auto first = before.begin() + static_cast<std::ptrdiff_t>(head * head_dim);
+    std::vector<float> narrow(first, first + turned);
+    rope(context, {.x = narrow.data(),
+                   .cos = cos.data(),
+                   .sin = sin.data(),
+                   .rows = 1,
+                   .heads = 1,
+                   .head_dim = turned});
+    for (std::size_t i = 0; i < head_dim; ++i)
+      EXPECT_EQ(x[head * head_dim + i], i < turned ? narrow[i] : before[head * head_dim + i]);
+  }
+}
+
 }  // namespace
 }  // namespace nibble
