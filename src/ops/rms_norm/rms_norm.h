@@ -3,7 +3,8 @@
 //   residual += delta;  out = residual * (1 / sqrt(mean(residual^2) + eps)) * weight
 //
 // all in float32, rounded once a step as written (gpt-oss multiplies by the weight before any rounding to a
-// narrower type). The sum of squares is taken as ops/row/row_kernels.h says; it depends on the width alone.
+// narrower type). A zero-centred weight (Qwen3-Next) stands for 1 + weight. The sum of squares is taken as
+// ops/row/row_kernels.h says; it depends on the width alone.
 #pragma once
 
 #include "formats/bf16.h"
@@ -19,6 +20,7 @@ struct AddRmsNormArgs {
   int rows = 0;
   int hidden = 0;
   float eps = 0;
+  bool zero_centred = false;
 };
 
 void add_rms_norm(OpContext& context, const AddRmsNormArgs& args);
@@ -33,6 +35,7 @@ struct HeadRmsNormArgs {
   int heads = 0;
   int head_dim = 0;
   float eps = 0;
+  bool zero_centred = false;
 };
 
 void head_rms_norm(OpContext& context, const HeadRmsNormArgs& args);

@@ -98,5 +98,41 @@ TEST(HeadRmsNorm, NormsEachHeadByItself) {
   }
 }
 
+TEST(RmsNorm, AZeroCentredWeightStandsForOneMore) {
+  std::mt19937 random(6);
+  ThreadPool threads(2);
+  constexpr int heads = 3, head_dim = 40;
+  const std::vector<float> given = random_floats(random, heads * head_dim);
+  const std::vector<Bf16> weight = random_bf16(random, head_dim);
+  std::vector<float> by_head = given, residual = given, by_row(given.size());
+  OpContext context{.threads = threads, .activations = InputValues::bf16};
+  head_rms_norm(context, {.x = by_head.data(),
+                          .weight = weight.data(),
+                          .rows = 1,
+                          .heads = heads,
+                          .head_dim = head_dim,
+                          .eps = 1e-6f,
+                          .zero_centred = true});
+  add_rms_norm(context, {.residual = residual.data(),
+                         .weight = weight.data(),
+                         .out = by_row.data(),
+                         .rows = heads,
+                         .hidden = head_dim,
+                         .eps = 1e-6f,
+                         .zero_centred = true});
+  for (std::size_t head = 0; head < heads; ++head) {
+    double square = 0;
+    for (std::size_t i = 0; i < head_dim; ++i)
+      square += double{given[head * head_dim + i]} * given[head * head_dim + i];
+    for (std::size_t i = 0; i < head_dim; ++i) {
+      const std::size_t at = head * head_dim + i;
+      const double exact =
+          given[at] / std::sqrt(square / head_dim + 1e-6) * (1.0 + double{weight[i].to_float()});
+      ASSERT_NEAR(by_head[at], exact, 1e-5 * (1 + std::fabs(exact)));
+      ASSERT_EQ(by_row[at], context.activation(by_head[at])) << "rounded for the next product";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace nibble
