@@ -49,13 +49,16 @@ struct RunChunks {
 
 // Queries of one KV head, in order of their positions. Query i sees the positions [begin[i], end[i]) of the
 // split, counted from its first; both ascend with i and no range is empty.
-struct QueryTile {
+template <int most_queries>
+struct QueryTileOf {
+  static constexpr int most = most_queries;
   int count = 0;
-  const float* q[max_tile_queries];  // [head_dim] each
-  int begin[max_tile_queries];
-  int end[max_tile_queries];
+  const float* q[most];  // [head_dim] each
+  int begin[most];
+  int end[most];
   float scale = 1.0f;
 };
+using QueryTile = QueryTileOf<max_tile_queries>;
 
 // A query's result over some splits: sum of w v [head_dim], then their maximum and the sum of w.
 constexpr int partial_floats(int head_dim) { return head_dim + 16; }

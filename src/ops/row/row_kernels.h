@@ -37,6 +37,10 @@ struct RowKernels {
   void (*swiglu)(const float* totals, const Bf16* bias, float limit, bool narrow, int n, float* out);
   // out[i] = gated(gate[i], up[i], unit), which may lie where the gates do; `narrow` as above.
   void (*gate)(const float* gate, const float* up, const GatedUnit& unit, bool narrow, int n, float* out);
+  // Sum of a[i] b[i]: fused multiply-adds from 0 in each lane.
+  float (*dot)(const float* a, const float* b, int n);
+  // sum[i] += factor * x[i], fused.
+  void (*add_scaled)(float* sum, float factor, const float* x, int n);
 };
 
 // In order of preference; the last one runs anywhere. All give the same bits.

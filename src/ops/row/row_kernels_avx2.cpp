@@ -10,7 +10,7 @@
 #include "ops/row/clamped_swiglu.h"
 
 // On each function, not on the file; see dot_tile_avx2.cpp.
-#define NIBBLE_AVX2 __attribute__((target("avx2")))
+#define NIBBLE_AVX2 __attribute__((target("avx2,fma")))
 
 namespace nibble::avx2_rows {
 namespace {
@@ -32,9 +32,17 @@ NIBBLE_AVX2 inline __m256 in_order(__m256 mixed) {
   return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(mixed), 0xd8));
 }
 
+// The fixed tree over lanes 0..7 and 8..15.
+NIBBLE_AVX2 inline float tree_sum(__m256 low, __m256 high) {
+  const __m256 eight = _mm256_add_ps(low, high);
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+
 }  // namespace
 
-bool supported() { return __builtin_cpu_supports("avx2"); }
+bool supported() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 NIBBLE_AVX2 float add_and_square(float* x, const float* delta, int n) {
   __m256 sums[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};  // lanes 0..7 and 8..15
@@ -57,10 +65,7 @@ NIBBLE_AVX2 float add_and_square(float* x, const float* delta, int n) {
     if (delta != nullptr) x[i + lane] += delta[i + lane];
     all[lane] += x[i + lane] * x[i + lane];
   }
-  const __m256 eight = _mm256_add_ps(_mm256_load_ps(all), _mm256_load_ps(all + lanes));
-  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+  return tree_sum(_mm256_load_ps(all), _mm256_load_ps(all + lanes));
 }
 
 NIBBLE_AVX2 void scale(const float* x, float factor, const Bf16* weight, bool narrow, int n, float* out) {
@@ -190,6 +195,31 @@ NIBBLE_AVX2 void gate(const float* gates, const float* ups, const GatedUnit& uni
     const float value = gated(gates[i], ups[i], unit);
     out[i] = narrow ? Bf16::from_float(value).to_float() : value;
   }
+}
+
+NIBBLE_AVX2 float dot(const float* a, const float* b, int n) {
+  __m256 sums[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};  // lanes 0..7 and 8..15
+  int i = 0;
+  for (; i + lane_count <= n; i += lane_count) {
+    for (int half = 0; half < 2; ++half) {
+      const int at = i + half * lanes;
+      sums[half] = _mm256_fmadd_ps(_mm256_loadu_ps(a + at), _mm256_loadu_ps(b + at), sums[half]);
+    }
+  }
+  if (i == n) return tree_sum(sums[0], sums[1]);
+  alignas(32) float all[lane_count];
+  _mm256_store_ps(all, sums[0]);
+  _mm256_store_ps(all + lanes, sums[1]);
+  for (int lane = 0; i + lane < n; ++lane) all[lane] = std::fma(a[i + lane], b[i + lane], all[lane]);
+  return tree_sum(_mm256_load_ps(all), _mm256_load_ps(all + lanes));
+}
+
+NIBBLE_AVX2 void add_scaled(float* sum, float factor, const float* x, int n) {
+  const __m256 factors = _mm256_set1_ps(factor);
+  int i = 0;
+  for (; i + lanes <= n; i += lanes)
+    _mm256_storeu_ps(sum + i, _mm256_fmadd_ps(factors, _mm256_loadu_ps(x + i), _mm256_loadu_ps(sum + i)));
+  for (; i < n; ++i) sum[i] = std::fma(factor, x[i], sum[i]);
 }
 
 }  // namespace nibble::avx2_rows

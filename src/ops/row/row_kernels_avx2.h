@@ -14,5 +14,7 @@ double exp_sum(const float* x, float largest, int n);
 void weigh(const float* x, float largest, float temperature, int n, float* out);
 void swiglu(const float* totals, const Bf16* bias, float limit, bool narrow, int n, float* out);
 void gate(const float* gates, const float* ups, const GatedUnit& unit, bool narrow, int n, float* out);
+float dot(const float* a, const float* b, int n);
+void add_scaled(float* sum, float factor, const float* x, int n);
 
 }  // namespace nibble::avx2_rows

@@ -110,4 +110,24 @@ NIBBLE_AVX512 void weigh(const float* x, float largest, float temperature, int n
   }
 }
 
+NIBBLE_AVX512 float dot(const float* a, const float* b, int n) {
+  __m512 sums = _mm512_setzero_ps();
+  for (int i = 0; i < n; i += lanes) {
+    const __mmask16 mask = rest(i, n);
+    sums = _mm512_mask3_fmadd_ps(_mm512_maskz_loadu_ps(mask, a + i), _mm512_maskz_loadu_ps(mask, b + i), sums,
+                                 mask);
+  }
+  return tree_sum(sums);
+}
+
+NIBBLE_AVX512 void add_scaled(float* sum, float factor, const float* x, int n) {
+  const __m512 factors = _mm512_set1_ps(factor);
+  for (int i = 0; i < n; i += lanes) {
+    const __mmask16 mask = rest(i, n);
+    const __m512 added =
+        _mm512_fmadd_ps(factors, _mm512_maskz_loadu_ps(mask, x + i), _mm512_maskz_loadu_ps(mask, sum + i));
+    _mm512_mask_storeu_ps(sum + i, mask, added);
+  }
+}
+
 }  // namespace nibble::avx512_rows

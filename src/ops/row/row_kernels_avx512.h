@@ -12,5 +12,7 @@ void rotate(float* x, const float* cos, const float* sin, int half);
 RowScan scan(const float* x, int n);
 double exp_sum(const float* x, float largest, int n);
 void weigh(const float* x, float largest, float temperature, int n, float* out);
+float dot(const float* a, const float* b, int n);
+void add_scaled(float* sum, float factor, const float* x, int n);
 
 }  // namespace nibble::avx512_rows

@@ -74,15 +74,28 @@ void gate_rows(const float* gate, const float* up, const GatedUnit& unit, bool n
   }
 }
 
+float dot(const float* a, const float* b, int n) {
+  float lanes[lane_count] = {};
+  for (int i = 0; i < n; ++i) lanes[i % lane_count] = std::fma(a[i], b[i], lanes[i % lane_count]);
+  return tree_sum(lanes);
+}
+
+void add_scaled(float* sum, float factor, const float* x, int n) {
+  for (int i = 0; i < n; ++i) sum[i] = std::fma(factor, x[i], sum[i]);
+}
+
 bool always_supported() { return true; }
 
 // A tile of rows has eight pairs of projections, as many as AVX2 has lanes.
 constexpr RowKernels kernels[] = {
     {"avx512", avx512_rows::supported, avx512_rows::add_and_square, avx512_rows::scale, avx512_rows::rotate,
-     avx512_rows::scan, avx512_rows::exp_sum, avx512_rows::weigh, avx2_rows::swiglu, avx2_rows::gate},
+     avx512_rows::scan, avx512_rows::exp_sum, avx512_rows::weigh, avx2_rows::swiglu, avx2_rows::gate,
+     avx512_rows::dot, avx512_rows::add_scaled},
     {"avx2", avx2_rows::supported, avx2_rows::add_and_square, avx2_rows::scale, avx2_rows::rotate,
-     avx2_rows::scan, avx2_rows::exp_sum, avx2_rows::weigh, avx2_rows::swiglu, avx2_rows::gate},
-    {"scalar", always_supported, add_and_square, scale, rotate, scan, exp_sum, weigh, swiglu, gate_rows},
+     avx2_rows::scan, avx2_rows::exp_sum, avx2_rows::weigh, avx2_rows::swiglu, avx2_rows::gate,
+     avx2_rows::dot, avx2_rows::add_scaled},
+    {"scalar", always_supported, add_and_square, scale, rotate, scan, exp_sum, weigh, swiglu, gate_rows, dot,
+     add_scaled},
 };
 
 }  // namespace

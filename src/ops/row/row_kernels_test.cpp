@@ -65,6 +65,24 @@ TEST_P(RowKernel, RotatesAsTheScalarOne) {
   }
 }
 
+TEST_P(RowKernel, MultipliesAndAddsAsTheScalarOne) {
+  std::mt19937 random(5);
+  for (const int n : widths) {
+    const std::vector<float> x = random_floats(random, static_cast<std::size_t>(n), 3.0f);
+    std::vector<float> a = random_floats(random, x.size()), b = a;
+    const float product = tried_.dot(x.data(), a.data(), n);
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(product),
+              std::bit_cast<std::uint32_t>(plain_.dot(x.data(), a.data(), n)))
+        << n;
+    double exact = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) exact += double{x[i]} * a[i];
+    EXPECT_NEAR(product, exact, 1e-6 * n + 1e-5) << n;
+    tried_.add_scaled(a.data(), -0.73f, x.data(), n);
+    plain_.add_scaled(b.data(), -0.73f, x.data(), n);
+    EXPECT_TRUE(same_bits(a, b)) << n;
+  }
+}
+
 TEST_P(RowKernel, SumsAndWeighsAsTheScalarOne) {
   std::mt19937 random(3);
   for (const int n : widths) {
