@@ -61,7 +61,9 @@ class Gate::Caller {
 
   void sign(const http::RequestHead& head, http::Response& response) const {
     complete(response, gate_.clock_);
-    response.fields.emplace_back("X-Request-Id", client_id_.empty() ? "req-" + id_ : client_id_);
+    std::string id = client_id_.empty() ? "req-" + id_ : client_id_;
+    if (api::speaks_anthropic(head.path)) response.fields.emplace_back("Request-Id", id);
+    response.fields.emplace_back("X-Request-Id", std::move(id));
     if (trace_) {
       response.fields.emplace_back("traceparent", traceparent_);
       response.fields.emplace_back(

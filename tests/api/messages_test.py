@@ -62,6 +62,32 @@ def test_results_of_tools_and_thinking_stand_in_the_conversation(claude):
     assert count(turns) > count(turns[:2]) > count(turns[:1])
 
 
+def test_thinking_that_another_server_alone_can_read_is_left_out(claude):
+    turns = lambda *blocks: [*STORY, {"role": "assistant", "content": [*blocks, {"type": "text", "text": "A frog."}]}, {"role": "user", "content": "Go on"}]
+    count = lambda messages: claude.messages.count_tokens(model="demo", messages=messages).input_tokens
+    assert count(turns({"type": "redacted_thinking", "data": "EmwKAh"})) == count(turns())
+
+
+def test_what_is_to_leave_the_conversation_is_the_templates_choice(claude):
+    ask = lambda kind: claude.beta.messages.create(model="demo", max_tokens=4, messages=STORY, betas=["context-management-2025-06-27"],
+                                                   context_management={"edits": [{"type": kind}]})
+    assert ask("clear_thinking_20251015").stop_reason == "max_tokens"
+    with pytest.raises(anthropic.BadRequestError) as error:
+        ask("clear_tool_uses_20250919")
+    assert "context_management.edits[0].type" in error.value.body["error"]["message"]
+
+
+def test_ids_and_models_are_told_as_anthropic_tells_them(claude, server):
+    assert message(claude)._request_id.startswith("req-")
+    assert message(claude, extra_headers={"X-Request-Id": "mine"})._request_id == "mine"
+    with pytest.raises(anthropic.NotFoundError) as error:
+        claude.models.retrieve("claude")
+    assert error.value.body["type"] == "error"
+    [model] = claude.models.list()
+    assert model.id == model.display_name == "demo" and model.created_at.year > 2000 and claude.models.retrieve("demo") == model
+    assert "request-id" not in server.ask("/v1/completions", {"prompt": "a", "max_tokens": 1})[2]
+
+
 @pytest.mark.parametrize("kind, fields, text", [
     (anthropic.BadRequestError, {"messages": []}, "messages"), (anthropic.BadRequestError, {"max_tokens": 0}, "max_tokens"),
     (anthropic.BadRequestError, {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0].type"),

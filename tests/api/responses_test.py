@@ -80,13 +80,80 @@ def test_a_response_in_the_background_is_asked_for_later(client):
             break
         time.sleep(0.05)
     assert later.output_text == whole.output_text and later.status == whole.status
+    assert client.responses.cancel(queued.id) == later, "it has ended: it is told as it is"
     with pytest.raises(openai.BadRequestError):
-        client.responses.cancel(queued.id)  # it has ended
+        client.responses.cancel(whole.id)  # it was not made in the background
     long = respond(client, background=True, max_output_tokens=200)
-    try:
-        assert client.responses.cancel(long.id).status == "cancelled" and client.responses.retrieve(long.id).status == "cancelled"
-    except openai.BadRequestError:
-        assert client.responses.retrieve(long.id).status in ("completed", "incomplete")  # it was faster
+    left = client.responses.cancel(long.id)
+    assert left.status in ("cancelled", "completed", "incomplete") and client.responses.retrieve(long.id) == left == client.responses.cancel(long.id)
+
+
+def test_a_background_stream_is_told_again_from_any_event_on(client):
+    stream = respond(client, background=True, stream=True)
+    first = next(stream)
+    stream.close()  # the response goes on
+    events = list(client.responses.retrieve(first.response.id, stream=True))
+    assert events[0] == first and first.response.status == "queued"
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert [event.type for event in events[:3]] == ["response.created", "response.queued", "response.in_progress"]
+    assert events[-1].response == client.responses.retrieve(first.response.id) and events[-1].type == "response.incomplete"
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == respond(client).output_text
+    for seen in (0, 4, len(events) - 1, 10**6):
+        assert list(client.responses.retrieve(first.response.id, stream=True, starting_after=seen)) == events[seen + 1:]
+    with pytest.raises(openai.BadRequestError) as error:
+        client.responses.retrieve(respond(client).id, stream=True)
+    assert error.value.param == "stream"
+    running = respond(client, background=True, stream=True, max_output_tokens=200)
+    client.responses.cancel(next(running).response.id)
+    assert all(event.sequence_number for event in running), "the stream ends"
+
+
+def test_input_items_come_in_pages(client):
+    texts = [f"part {number}" for number in range(7)]
+    id = respond(client, input=[{"role": "user", "content": text} for text in texts]).id
+    for order in ("asc", "desc"):
+        pages = client.responses.input_items.list(id, limit=3, order=order)
+        assert len(pages.data) == 3 and pages.has_more
+        assert [item.content[0].text for item in pages] == (texts if order == "asc" else texts[::-1])  # asks for the others
+    for wrong in ({"limit": 0}, {"limit": 101}, {"after": "msg_x"}, {"order": "up"}):
+        with pytest.raises(openai.BadRequestError) as error:
+            client.responses.input_items.list(id, **wrong)
+        assert error.value.param == next(iter(wrong))
+
+
+def test_an_item_may_be_referred_to(client):
+    first = respond(client)
+    turns = lambda item: [{"role": "user", "content": STORY}, item, {"role": "user", "content": "And a bear?"}]
+    sent = respond(client, input=turns({"role": "assistant", "content": first.output_text}))
+    for reference in ({"type": "item_reference", "id": first.output[-1].id}, {"id": first.output[-1].id}):
+        referred = respond(client, input=turns(reference))
+        assert referred.output_text == sent.output_text and referred.usage.input_tokens == sent.usage.input_tokens
+    told = client.responses.input_items.list(referred.id, order="asc").data
+    assert told[1].id == first.output[-1].id and told[1].content[0].text == first.output_text
+    for unknown in ("msg_1", "msg_0_0", first.output[-1].id + "9", first.id):
+        with pytest.raises(openai.BadRequestError) as error:
+            respond(client, input=turns({"type": "item_reference", "id": unknown}))
+        assert error.value.param == "input[1].id"
+
+
+def test_the_oldest_turns_fall_away_where_truncation_is_auto(client):
+    turns = [{"role": "user" if number % 2 == 0 else "assistant", "content": f"{number} " + "word " * 20} for number in range(21)]
+    with pytest.raises(openai.BadRequestError) as error:
+        respond(client, input=turns)
+    assert error.value.code == "context_length_exceeded"
+    cut = respond(client, input=turns, truncation="auto", instructions="Be short.")
+    count = lambda first: client.responses.input_tokens.count(model="demo", input=turns[first:], instructions="Be short.").input_tokens
+    assert cut.truncation == "auto" and cut.usage.input_tokens == max(tokens for tokens in map(count, range(10, 21, 2)) if tokens + 8 <= 256)
+    short = respond(client, truncation="auto")
+    assert short.output_text == respond(client).output_text and short.truncation == "auto"
+    with pytest.raises(openai.BadRequestError):
+        respond(client, input="word " * 300, truncation="auto")  # nothing may go
+
+
+@pytest.mark.parametrize("path", ["/v1/responses/compact", "/v1/conversations", "/v1/conversations/conv_1/items", "/v1/messages/batches"])
+def test_paths_that_are_not_served_are_named(server, path):
+    status, answer, _ = server.ask(path, {"model": "demo"})
+    assert status == 404 and path.startswith(answer["error"]["message"].split(" is not served")[0])
 
 
 def test_input_tokens_are_counted_as_they_are_used(client):
@@ -99,8 +166,8 @@ def test_input_tokens_are_counted_as_they_are_used(client):
     ("input[0].encrypted_content", {"input": [{"type": "reasoning", "summary": [], "encrypted_content": "of another server"}]}),
     ("tools[0].type", {"tools": [{"type": "web_search"}]}), ("tools[0].type", {"tools": [{"type": "file_search", "vector_store_ids": []}]}),
     ("tools[0].type", {"tools": [{"type": "code_interpreter", "container": "a"}]}), ("tools[0].type", {"tools": [{"type": "computer_use_preview"}]}),
-    ("tools[0].type", {"tools": [{"type": "mcp", "server_label": "a"}]}), ("conversation", {"conversation": "conv_1"}), ("truncation", {"truncation": "auto"}),
-    ("background", {"background": True, "store": False}), ("background", {"background": True, "stream": True}), ("include[0]", {"include": ["x"]}),
+    ("tools[0].type", {"tools": [{"type": "mcp", "server_label": "a"}]}), ("conversation", {"conversation": "conv_1"}), ("truncation", {"truncation": "middle"}), ("input[0].id", {"input": [{"type": "item_reference", "id": "msg_1"}]}),
+    ("background", {"background": True, "store": False}), ("include[0]", {"include": ["x"]}),
     ("max_output_tokens", {"max_output_tokens": 0}), ("text.format.type", {"text": {"format": {"type": "x"}}}),
 ])
 def test_what_is_not_served_is_refused_by_name(server, param, fields):

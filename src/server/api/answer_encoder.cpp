@@ -44,6 +44,11 @@ std::size_t spelled_characters(const Tokenizer& tokenizer, std::span<const Token
   return count;
 }
 
+http::Response event_stream_head() {
+  return {.content_type = "text/event-stream",
+          .fields = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}};
+}
+
 std::string sse(std::string_view json) {
   NIBBLE_CHECK(json.find_first_of("\r\n") == std::string_view::npos);
   std::string text = "data: ";

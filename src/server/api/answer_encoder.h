@@ -12,6 +12,7 @@
 
 #include "core/request.h"
 #include "server/api/api_error.h"
+#include "server/http/response.h"
 #include "text/answer_reader.h"
 #include "text/tokenizer.h"
 
@@ -96,6 +97,8 @@ std::string spelling(const Tokenizer& tokenizer, TokenId token);
 // Characters of the tokens as they are spelled: how far text offsets go on by them.
 std::size_t spelled_characters(const Tokenizer& tokenizer, std::span<const TokenRecord> tokens);
 
+// How a stream of server-sent events begins.
+http::Response event_stream_head();
 // A server-sent event without a name, and with one.
 std::string sse(std::string_view json);
 std::string sse(std::string_view name, std::string_view json);

@@ -37,11 +37,13 @@ std::string_view anthropic_type(int status) {
 
 }  // namespace
 
-std::string error_body(std::string_view path, const ApiError& error) {
+bool speaks_anthropic(std::string_view path) {
   constexpr std::string_view messages = "/v1/messages";
-  const bool anthropic =
-      path.starts_with(messages) && (path.size() == messages.size() || path[messages.size()] == '/');
-  return anthropic ? error.anthropic_json() : error.json();
+  return path.starts_with(messages) && (path.size() == messages.size() || path[messages.size()] == '/');
+}
+
+std::string error_body(std::string_view path, const ApiError& error) {
+  return speaks_anthropic(path) ? error.anthropic_json() : error.json();
 }
 
 std::string ApiError::anthropic_json() const {

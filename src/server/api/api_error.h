@@ -20,6 +20,8 @@ struct ApiError {
 };
 
 // In the form of the API that has the path.
+// Whether the path is one of Anthropic's API.
+bool speaks_anthropic(std::string_view path);
 std::string error_body(std::string_view path, const ApiError& error);
 
 // `message` goes on after the field's name: "temperature" + " must be a number".

@@ -57,8 +57,7 @@ Generation::Generation(std::shared_ptr<http::Exchange> exchange, PreparedRequest
 
 void Generation::begin() {
   if (!prepared_.request.stream) return;
-  exchange_->begin_stream({.content_type = "text/event-stream",
-                           .fields = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}});
+  exchange_->begin_stream(event_stream_head());
   if (const std::string events = encoder_->begin(usage_); !events.empty()) exchange_->stream(events);
 }
 

@@ -70,6 +70,13 @@ struct TextFormat {
   std::vector<std::string> choices;
 };
 
+// The input of /v1/responses where it refers to items of earlier responses.
+struct ResponseInput {
+  std::optional<JsonValue> value;     // as it was sent
+  std::vector<std::string> referred;  // ids of those items
+  std::vector<JsonDocument> sources;  // the responses that have them in their output
+};
+
 struct GenerationRequest {
   Endpoint endpoint = Endpoint::chat;
   std::string model;                        // empty: the served one
@@ -93,6 +100,7 @@ struct GenerationRequest {
   std::string cache_salt;
   Sampling sampling;
   ResponseOptions response;
+  ResponseInput response_input;
   std::vector<std::string> ignored;  // fields that no one here knows, in order
 
   JsonDocument body;  // what the views above look into

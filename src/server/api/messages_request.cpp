@@ -115,6 +115,8 @@ Refused read_assistant_blocks(const std::string& field, JsonValue value, Message
     } else if (type == "thinking") {
       if (Refused refused = member_text(where, block, "thinking", text)) return refused;
       message.reasoning += text;
+    } else if (type == "redacted_thinking") {
+      continue;  // what another server alone can read
     } else if (type == "tool_use") {
       if (Refused refused = read_tool_use(where, block, message)) return refused;
     } else {
@@ -252,6 +254,25 @@ Refused take_output_config(Reading& reading, const std::string& field, const Fie
   return {};
 }
 
+// Thinking of earlier turns stays or goes as the model's template has it; nothing else leaves the
+// conversation.
+Refused take_context_management(Reading&, const std::string& field, const FieldValue& value) {
+  if (!value.json.is_object()) return bad_field(field, " must be an object");
+  const auto edits = value.json.find("edits");
+  if (!edits || edits->is_null()) return {};
+  if (!edits->is_array()) return bad_field(field + ".edits", " must be an array");
+  int number = 0;
+  for (const JsonValue edit : edits->elements()) {
+    const std::string where = field + ".edits[" + std::to_string(number++) + "]";
+    std::string_view type;
+    if (Refused refused = block_type(where, edit, type)) return refused;
+    if (!type.starts_with("clear_thinking"))
+      return bad_field(where + ".type",
+                       " " + quote(type) + " is not served: shorten the conversation before it is sent");
+  }
+  return {};
+}
+
 // A thread is kept by the server; its client goes on without one when it is told so.
 Refused refuse_thread(Reading&, const std::string& field, const FieldValue&) {
   ApiError error = bad_field(field, " is not served: send the whole conversation each time");
@@ -271,7 +292,7 @@ constexpr FieldType messages_type = other(
     R"({"type":"array","minItems":1,"items":{"type":"object","required":["role","content"],"properties":{)"
     R"("role":{"enum":["user","assistant","system"]},"content":{"anyOf":[{"type":"string"},)"
     R"({"type":"array","items":{"type":"object","required":["type"],"properties":{)"
-    R"("type":{"enum":["text","thinking","tool_use","tool_result"]}}}}]}}}})");
+    R"("type":{"enum":["text","thinking","redacted_thinking","tool_use","tool_result"]}}}}]}}}})");
 constexpr FieldType stops_type =
     other(R"({"type":"array","maxItems":16,"items":{"type":"string","minLength":1,"maxLength":4096}})");
 constexpr FieldType tools_type =
@@ -284,6 +305,9 @@ constexpr FieldType thinking_type = other(
     R"({"type":"object","required":["type"],"properties":{)"
     R"("type":{"enum":["enabled","adaptive","between_tools","disabled"]},)"
     R"("budget_tokens":{"type":"integer","minimum":1024},"display":{"enum":["summarized","omitted",null]}}})");
+constexpr FieldType context_type = other(
+    R"({"type":"object","properties":{"edits":{"type":["array","null"],"items":{"type":"object","required":["type"],)"
+    R"("properties":{"type":{"type":"string","pattern":"^clear_thinking"}}}}}})");
 constexpr FieldType output_type = other(
     R"({"type":"object","additionalProperties":false,"properties":{)"
     R"("effort":{"enum":["low","medium","high","xhigh","max",null]},"format":{"type":["object","null"]}}})");
@@ -292,7 +316,8 @@ constexpr FieldRule rules[] = {
     {"cache_control", here, any_object, "Accepted without effect: equal beginnings are always shared.",
      no_effect_object},
     {"container", here, nothing, not_served_about, not_served},
-    {"context_management", here, nothing, not_served_about, not_served},
+    {"context_management", here, context_type,
+     "Which thinking of earlier turns stays is the template's choice.", take_context_management},
     {"diagnostics", here, any_object, no_effect_about, no_effect_object},
     {"inference_geo", here, nothing, not_served_about, not_served},
     {"max_tokens", here, integer(1, sampling::any_count),

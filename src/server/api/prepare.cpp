@@ -6,7 +6,9 @@
 #include "server/api/answer_constraint.h"
 #include "server/api/chat_messages.h"
 #include "server/api/field_reader.h"
+#include "server/api/response_items.h"
 #include "server/api/response_store.h"
+#include "server/api/truncation.h"
 
 namespace nibble::api {
 
@@ -122,9 +124,9 @@ PreparedPrompt Preparer::prepared_prompt(Prompt prompt, const GenerationRequest&
   return made;
 }
 
-Refused Preparer::check_room(const PreparedPrompt& prompt, const GenerationRequest& request) const {
+Refused Preparer::check_room(std::size_t prompt_tokens, const GenerationRequest& request) const {
   const std::string field(conversation_field(request.endpoint));
-  const int tokens = static_cast<int>(prompt.ids.size());
+  const int tokens = static_cast<int>(prompt_tokens);
   if (tokens == 0) return bad_field(field, " has no tokens");
   const int most = model.max_model_len - (request.sampling.max_tokens == 0 ? 0 : 1);
   if (tokens <= most) return {};
@@ -139,6 +141,21 @@ namespace {
 // With "none" the model is not told of the tools.
 bool offers_tools(const GenerationRequest& request) {
   return request.tool_use.tools && request.tool_use.choice != ToolUse::Choice::none;
+}
+
+// Items of earlier responses stand where the input refers to them.
+Refused read_referring_input(GenerationRequest& request) {
+  const ResponseInput& input = request.response_input;
+  if (input.referred.empty()) return {};
+  const auto find = [&input](std::string_view id) -> std::optional<JsonValue> {
+    for (const JsonDocument& source : input.sources) {
+      for (const JsonValue item : source.root().find("output")->elements()) {
+        if (item.find("id")->as_string() == id) return item;
+      }
+    }
+    return {};
+  };
+  return read_input_items("input", *input.value, request.messages, request.response.input_items, find);
 }
 
 // What cannot be held to yet is refused, rather than hoped for.
@@ -185,11 +202,38 @@ std::variant<ChatPrompt, ApiError> Preparer::render_conversation(GenerationReque
                     Message{.role = Role::system, .content = std::move(*request.instructions)});
     if (request.endpoint == Endpoint::responses) request.instructions = messages.front().content;
   }
+  const std::vector<Message> whole = request.response.truncate ? messages : std::vector<Message>();
+  auto rendered = render_messages(std::move(messages), request);
+  const auto* prompt = std::get_if<ChatPrompt>(&rendered);
+  if (prompt == nullptr || !request.response.truncate || !check_room(prompt->ids.size(), request))
+    return rendered;
+  auto shorter = render_later_turns(whole, request);
+  return shorter ? *std::move(shorter) : std::move(rendered);
+}
+
+std::variant<ChatPrompt, ApiError> Preparer::render_messages(std::vector<Message> messages,
+                                                             const GenerationRequest& request) const {
   return render({.messages = std::move(messages),
                  .tools = offers_tools(request) ? request.tool_use.tools : std::nullopt,
                  .add_generation_prompt = request.add_generation_prompt,
                  .template_variables = request.chat_template_kwargs},
                 request);
+}
+
+// With room for the answer that is asked for, if any turn leaves that much; else with what the last turn
+// leaves.
+std::optional<std::variant<ChatPrompt, ApiError>> Preparer::render_later_turns(
+    const std::vector<Message>& messages, const GenerationRequest& request) const {
+  const std::vector<std::size_t> turns = later_turns(messages);
+  if (turns.empty()) return {};
+  const int context = model.max_model_len;
+  const int answer = std::min(request.sampling.max_tokens.value_or(context / 8), context - 1);
+  const std::size_t found = earliest_that_fits(turns, [&](std::size_t turn) {
+    const auto rendered = render_messages(from_turn(messages, turn), request);
+    const auto* prompt = std::get_if<ChatPrompt>(&rendered);
+    return prompt != nullptr && static_cast<int>(prompt->ids.size()) + answer <= context;
+  });
+  return render_messages(from_turn(messages, turns[std::min(found, turns.size() - 1)]), request);
 }
 
 std::variant<ParsedRequest, ApiError> Preparer::parse(Endpoint endpoint, std::string body,
@@ -208,6 +252,7 @@ std::variant<PreparedRequest, ApiError> Preparer::prepare(ParsedRequest parsed,
   RequestMemory::Share memory = std::move(parsed.memory);
   GenerationRequest& request = prepared.request;
   if (Refused refused = check_promises(request)) return std::move(*refused);
+  if (Refused refused = read_referring_input(request)) return std::move(*refused);
   if (offers_tools(request) && text.chat && !text.chat->reads_calls())
     return bad_field("tools", ": this model's chat template writes calls in no form that is known here");
   if (request.endpoint == Endpoint::messages && !request.sampling.max_tokens)
@@ -227,13 +272,14 @@ std::variant<PreparedRequest, ApiError> Preparer::prepare(ParsedRequest parsed,
   request.chat_template_kwargs.reset();
   request.tool_use.tools.reset();
   request.tool_use.own.reset();
+  request.response_input = {};
   request.format.schema.reset();
   request.body = {};
   for (Prompt& prompt : request.prompts)
     prepared.prompts.push_back(prepared_prompt(std::move(prompt), request));
   std::vector<Prompt>().swap(request.prompts);
   for (const PreparedPrompt& prompt : prepared.prompts) {
-    if (Refused refused = check_room(prompt, request)) return std::move(*refused);
+    if (Refused refused = check_room(prompt.ids.size(), request)) return std::move(*refused);
   }
   Result<StopStrings> stop = StopStrings::make(request.sampling.stop);
   if (!stop.ok()) return bad_field("stop", ": " + stop.status().message());
@@ -251,6 +297,7 @@ std::variant<std::string, ApiError> Preparer::count_tokens(Endpoint endpoint, st
   GenerationRequest& request = std::get<ParsedRequest>(parsed).request;
   if (!request.response.previous.empty())
     return bad_field("previous_response_id", " is not counted: send the whole conversation as input");
+  if (Refused refused = read_referring_input(request)) return std::move(*refused);
   if (Refused refused = check_promises(request)) return std::move(*refused);
   auto rendered = render_conversation(request, nullptr);
   if (auto* error = std::get_if<ApiError>(&rendered)) return std::move(*error);

@@ -58,7 +58,12 @@ struct Preparer {
   std::vector<TokenId> encode(std::string_view prompt, TextTokens how) const;
   PreparedPrompt prepared_prompt(Prompt prompt, const GenerationRequest& request) const;
   Refused compile_format(const TextFormat& asked, PreparedRequest& prepared) const;
-  Refused check_room(const PreparedPrompt& prompt, const GenerationRequest& request) const;
+  std::variant<ChatPrompt, ApiError> render_messages(std::vector<Message> messages,
+                                                     const GenerationRequest& request) const;
+  // Without the oldest turns, as few of them as must go. Nothing: there is one turn alone.
+  std::optional<std::variant<ChatPrompt, ApiError>> render_later_turns(
+      const std::vector<Message>& messages, const GenerationRequest& request) const;
+  Refused check_room(std::size_t prompt_tokens, const GenerationRequest& request) const;
 };
 
 // 503: too much is held already.

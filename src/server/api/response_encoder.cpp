@@ -110,7 +110,7 @@ void ResponseEncoder::add_asked(JsonWriter& json) const {
   json.member("temperature", asked_.temperature).key("text").raw(options.text);
   json.key("tool_choice").raw(options.tool_choice).key("tools").raw(options.tools);
   json.member("top_logprobs", std::max(asked_.logprobs, 0)).member("top_p", asked_.top_p);
-  json.member("truncation", "disabled");
+  json.member("truncation", options.truncate ? "auto" : "disabled");
 }
 
 std::string ResponseEncoder::response(std::string_view status, const Usage* usage,
@@ -190,12 +190,17 @@ std::string ResponseEncoder::place_event(std::string_view type,
   });
 }
 
+// Of the response as a whole, before it has ended.
+std::string ResponseEncoder::state_event(std::string_view type, std::string_view status) {
+  told_progress_ = type == "response.in_progress";
+  return event(type, [&](JsonWriter& json) { json.key("response").raw(unfinished(status)); });
+}
+
 std::string ResponseEncoder::begin(const Usage&) {
-  std::string events;
-  for (const std::string_view type : {"response.created", "response.in_progress"}) {
-    events += event(type, [&](JsonWriter& json) { json.key("response").raw(unfinished("in_progress")); });
-  }
-  return events;
+  const bool waits = asked_.options.background;
+  std::string events = state_event("response.created", waits ? "queued" : "in_progress");
+  return events += waits ? state_event("response.queued", "queued")
+                         : state_event("response.in_progress", "in_progress");
 }
 
 std::string ResponseEncoder::open_item(AnswerPart part) {
@@ -284,6 +289,7 @@ std::string ResponseEncoder::close_item() {
 
 std::string ResponseEncoder::part(const ChoicePart& part, const Usage&) {
   std::string events;
+  if (next_event_ > 0 && !told_progress_) events += state_event("response.in_progress", "in_progress");
   std::span<const TokenRecord> tokens = part.tokens;
   for (const AnswerPiece& piece : part.pieces) {
     if (piece.part == AnswerPart::call) {
@@ -322,8 +328,9 @@ std::string ResponseEncoder::whole(std::span<const ChoicePart> choices, const Us
 }
 
 std::string ResponseEncoder::stream_failure(const ApiError& error) {
-  return event("response.failed",
-               [&](JsonWriter& json) { json.key("response").raw(response("failed", nullptr, &error)); });
+  const std::string json = response("failed", nullptr, &error);
+  give(json, true);
+  return event("response.failed", [&](JsonWriter& writer) { writer.key("response").raw(json); });
 }
 
 std::string ResponseEncoder::failure(const ApiError& error) {

@@ -64,6 +64,7 @@ class ResponseEncoder final : public AnswerEncoder {
   void add_text_part(JsonWriter& json, const Item& item) const;
   // An event with its number; `members` writes the rest.
   std::string event(std::string_view type, const std::function<void(JsonWriter& json)>& members);
+  std::string state_event(std::string_view type, std::string_view status);
   std::string item_event(std::string_view type, std::string_view status);
   std::string place_event(std::string_view type, const std::function<void(JsonWriter& json)>& members);
   std::string open_item(AnswerPart part);
@@ -79,6 +80,7 @@ class ResponseEncoder final : public AnswerEncoder {
   std::vector<Item> items_;
   bool open_ = false;  // the last item is
   std::int64_t next_event_ = 0;
+  bool told_progress_ = false;  // an event said that the answer is being made
   std::optional<FinishReason> finish_;
 };
 

@@ -8,28 +8,54 @@
 namespace nibble::api {
 namespace {
 
+// An id alone is one too.
+bool is_reference(JsonValue item) {
+  if (!item.is_object()) return false;
+  const auto type = item.find("type");
+  if (type && type->is_string()) return type->as_string() == "item_reference";
+  return (!type || type->is_null()) && item.find("id") && !item.find("role");
+}
+
 // Reads one list of items into messages. Reasoning belongs to the assistant's message or call behind it, and
 // calls that follow each other to one message.
 class ItemReader {
  public:
-  explicit ItemReader(std::vector<Message>& messages) : messages_(messages) {}
+  ItemReader(std::vector<Message>& messages, const ItemLookup& lookup)
+      : messages_(messages), lookup_(lookup) {}
 
-  Refused read(const std::string& where, JsonValue item) {
+  // `item` becomes what it refers to, where it is a reference.
+  Refused read(const std::string& where, JsonValue& item) {
     if (!item.is_object()) return bad_field(where, " must be an object");
     std::string type = "message";
     if (const auto named = item.find("type"); named && !named->is_null()) {
       if (Refused refused = read_text(where + ".type", *named, type)) return refused;
+    }
+    if (is_reference(item)) {
+      if (Refused refused = follow(where, item)) return refused;
+      type = item.find("type")->as_string();
     }
     if (type == "message") return read_message(where, item);
     if (type == "function_call") return read_call(where, item);
     if (type == "function_call_output") return read_output(where, item);
     if (type == "reasoning") return read_reasoning(where, item);
     return bad_field(where + ".type", " " + quote(type) +
-                                          " is not served; message, function_call, function_call_output and "
-                                          "reasoning are");
+                                          " is not served; message, function_call, function_call_output, "
+                                          "reasoning and item_reference are");
   }
 
  private:
+  Refused follow(const std::string& where, JsonValue& item) {
+    std::string id;
+    if (Refused refused = member_text(where, item, "id", id)) return refused;
+    const std::optional<JsonValue> found = lookup_(id);
+    if (!found)
+      return bad_field(
+          where + ".id",
+          " " + quote(id) + " names no item of a stored response's output; send the item itself");
+    item = *found;
+    return {};
+  }
+
   static Refused member_text(const std::string& where, JsonValue item, std::string_view name,
                              std::string& text) {
     const auto member = item.find(name);
@@ -125,6 +151,7 @@ class ItemReader {
   }
 
   std::vector<Message>& messages_;
+  const ItemLookup& lookup_;
   std::string reasoning_;  // that no message has yet
 };
 
@@ -176,8 +203,24 @@ std::string told_text(std::string_view input) {
 
 }  // namespace
 
+std::optional<std::string> response_of_item(std::string_view item_id) {
+  const std::size_t begin = item_id.find('_'), end = item_id.rfind('_');
+  if (begin == item_id.npos || begin == end) return {};
+  return "resp_" + std::string(item_id.substr(begin + 1, end - begin - 1));
+}
+
+std::vector<std::string> referred_items(JsonValue input) {
+  std::vector<std::string> ids;
+  if (!input.is_array()) return ids;
+  for (const JsonValue item : input.elements()) {
+    if (!is_reference(item)) continue;
+    if (const auto id = item.find("id"); id && id->is_string()) ids.emplace_back(id->as_string());
+  }
+  return ids;
+}
+
 Refused read_input_items(const std::string& field, JsonValue value, std::vector<Message>& messages,
-                         std::vector<std::string>& told) {
+                         std::vector<std::string>& told, const ItemLookup& lookup) {
   if (value.is_string()) {
     messages.push_back({.role = Role::user, .content = std::string(value.as_string())});
     told.push_back(told_text(value.as_string()));
@@ -185,9 +228,9 @@ Refused read_input_items(const std::string& field, JsonValue value, std::vector<
   }
   if (!value.is_array() || value.size() == 0)
     return bad_field(field, " must be a string or an array of at least one item");
-  ItemReader reader(messages);
+  ItemReader reader(messages, lookup);
   int number = 0;
-  for (const JsonValue item : value.elements()) {
+  for (JsonValue item : value.elements()) {
     if (Refused refused = reader.read(field + "[" + std::to_string(number++) + "]", item)) return refused;
     told.push_back(told_item(item));
   }

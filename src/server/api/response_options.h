@@ -21,6 +21,7 @@ struct ResponseOptions {
   std::string tool_choice = R"("auto")";
   std::string text = R"({"format":{"type":"text"}})";
   std::string summary_kind = "null";
+  bool truncate = false;                 // the oldest turns fall away where there is no room
   std::vector<std::string> input_items;  // as /input_items tells them
   // With store: the whole conversation but for the instructions.
   std::shared_ptr<const std::vector<Message>> conversation;

@@ -21,6 +21,8 @@ std::size_t bytes_of(const std::vector<Message>& messages) {
 std::size_t StoredResponse::bytes() const {
   std::size_t bytes = of_an_entry + json.size() + if_cancelled.size();
   for (const std::string& item : input_items) bytes += sizeof(std::string) + item.size();
+  // Its last event, which may still be to come, has the response once more.
+  if (events) bytes += events->bytes() + json.size();
   return bytes + (conversation ? bytes_of(*conversation) : 0);
 }
 

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "core/request.h"
+#include "server/api/event_log.h"
 #include "server/api/request_memory.h"
 #include "text/conversation.h"
 
@@ -30,6 +31,8 @@ struct StoredResponse {
   // While it is made in the background: the engine's first request, and what is left if it is cancelled.
   std::optional<RequestId> running;
   std::string if_cancelled;
+  bool background = false;
+  std::shared_ptr<EventLog> events;  // of one that is made in the background and streamed
 
   std::size_t bytes() const;
 };

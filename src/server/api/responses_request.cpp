@@ -30,7 +30,11 @@ Refused keep_option(Reading& reading, const std::string&, const FieldValue& valu
 
 Refused take_input(Reading& reading, const std::string& field, const FieldValue& value) {
   GenerationRequest& request = reading.request;
-  return read_input_items(field, value.json, request.messages, request.response.input_items);
+  request.response_input = {.value = value.json, .referred = referred_items(value.json), .sources = {}};
+  // What it refers to is found where responses are stored, and read then.
+  if (!request.response_input.referred.empty()) return {};
+  return read_input_items(field, value.json, request.messages, request.response.input_items,
+                          [](std::string_view) { return std::nullopt; });
 }
 
 Refused take_instructions(Reading& reading, const std::string&, const FieldValue& value) {
@@ -191,14 +195,16 @@ Refused take_parallel(Reading& reading, const std::string&, const FieldValue& va
   return {};
 }
 
-Refused take_truncation(Reading&, const std::string& field, const FieldValue& value) {
-  if (value.text == "disabled") return {};
-  return bad_field(field, " other than disabled is not served: a prompt that is too long is refused");
+Refused take_truncation(Reading& reading, const std::string& field, const FieldValue& value) {
+  const std::string_view word = value.json.is_string() ? value.json.as_string() : "";
+  reading.request.response.truncate = word == "auto";
+  if (word == "auto" || word == "disabled") return {};
+  return bad_field(field, " must be auto or disabled");
 }
 
 constexpr FieldType input_type = other(
     R"({"anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":{"type":"object","properties":{)"
-    R"("type":{"enum":["message","function_call","function_call_output","reasoning",null]}}}}]})");
+    R"("type":{"enum":["message","function_call","function_call_output","reasoning","item_reference",null]}}}}]})");
 constexpr FieldType include_type = other(R"({"type":"array","items":{"type":"string"}})");
 constexpr FieldType metadata_type =
     other(R"({"type":"object","maxProperties":16,"additionalProperties":{"type":"string","maxLength":512}})");
@@ -259,7 +265,8 @@ constexpr FieldRule rules[] = {
     {"top_logprobs", here, integer(0, most_top_logprobs), "Likeliest tokens reported beside each.",
      keep<&Reading::top_logprobs>},
     shared<&Sampling::top_p>(sampling::top_p, here),
-    {"truncation", here, any_text, "Disabled alone: a prompt beyond the context is refused.",
+    {"truncation", here, other(R"({"enum":["auto","disabled"]})"),
+     "auto: the oldest turns of a conversation beyond the context fall away; else it is refused.",
      take_truncation},
     {"user", here, any_text, no_effect_about, no_effect},
 };
@@ -270,13 +277,12 @@ std::span<const FieldRule> responses_fields() { return rules; }
 
 Refused check_responses(const Reading& reading) {
   GenerationRequest& request = reading.request;
-  if (request.messages.empty()) return bad_field("input", " must be a string or an array of items");
+  if (request.messages.empty() && request.response_input.referred.empty())
+    return bad_field("input", " must be a string or an array of items");
   if (reading.wants_logprobs || reading.top_logprobs.value_or(0) > 0)
     request.sampling.logprobs = reading.top_logprobs.value_or(0);
   if (request.response.background && !request.response.store)
     return bad_field("background", " needs store: the response has to be asked for later");
-  if (request.response.background && request.stream)
-    return bad_field("background", " cannot be streamed; ask for the response instead");
   return {};
 }
 

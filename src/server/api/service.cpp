@@ -7,10 +7,11 @@
 
 #include "base/json_writer.h"
 #include "base/quote.h"
+#include "server/api/event_log.h"
 #include "server/api/health.h"
 #include "server/api/openapi.h"
 #include "server/api/request_id.h"
-#include "server/api/unheard_exchange.h"
+#include "server/api/served_model.h"
 #include "server/page/page.h"
 
 namespace nibble::api {
@@ -64,10 +65,25 @@ std::string ignored_fields(const std::vector<std::string>& names) {
 }
 
 // Paths of OpenAI's API that are refused by name, whatever follows.
-constexpr std::string_view unserved[] = {
-    "/v1/embeddings", "/v1/audio",       "/v1/images",       "/v1/moderations", "/v1/files",
-    "/v1/batches",    "/v1/fine_tuning", "/v1/assistants",   "/v1/threads",     "/v1/rerank",
-    "/v1/score",      "/v1/realtime",    "/v1/vector_stores"};
+constexpr std::string_view unserved[] = {"/v1/embeddings",
+                                         "/v1/audio",
+                                         "/v1/images",
+                                         "/v1/moderations",
+                                         "/v1/files",
+                                         "/v1/batches",
+                                         "/v1/fine_tuning",
+                                         "/v1/assistants",
+                                         "/v1/threads",
+                                         "/v1/rerank",
+                                         "/v1/score",
+                                         "/v1/realtime",
+                                         "/v1/vector_stores",
+                                         "/v1/conversations",
+                                         "/v1/containers",
+                                         "/v1/evals",
+                                         "/v1/responses/compact",
+                                         "/v1/messages/batches",
+                                         "/v1/complete"};
 
 std::string_view id_prefix(Endpoint endpoint) {
   switch (endpoint) {
@@ -79,12 +95,19 @@ std::string_view id_prefix(Endpoint endpoint) {
   return "";
 }
 
+// Its name, if the path is one of those.
+std::string_view unserved_name(std::string_view path) {
+  for (const std::string_view name : unserved) {
+    if (path.starts_with(name) && (path.size() == name.size() || path[name.size()] == '/')) return name;
+  }
+  return {};
+}
+
 ApiError no_such_path(std::string_view path) {
   ApiError error{.status = 404,
                  .type = "not_found_error",
                  .message = "there is no such path; GET /openapi.json lists those there are"};
-  for (const std::string_view name : unserved) {
-    if (!path.starts_with(name) || (path.size() > name.size() && path[name.size()] != '/')) continue;
+  if (const std::string_view name = unserved_name(path); !name.empty()) {
     error.message = std::string(name) + " is not served; use /v1/chat/completions or /v1/completions";
     if (name == "/v1/embeddings")
       error.message =
@@ -280,6 +303,8 @@ void Service::handle(Exchange exchange) {
     if (method == "GET") return exchange->answer(*std::move(file));
     allowed = "GET, HEAD";
   }
+  if (!unserved_name(request.head.path).empty())
+    return answer_error(exchange, no_such_path(request.head.path));
   for (const Route& route : routes) {
     if (!route.info.matches(request.head.path, request.head.escaped_slash)) continue;
     if (route.info.method != method) {
@@ -356,24 +381,18 @@ void Service::metrics(Exchange exchange) {
 }
 
 void Service::models(Exchange exchange) {
-  const std::string& path = exchange->request().head.path;
+  const http::RequestHead& head = exchange->request().head;
+  const bool anthropic = head.count("anthropic-version") > 0;
   constexpr std::string_view all = "/v1/models";
-  const bool one = path.size() > all.size();
-  if (one && path.substr(all.size() + 1) != options_.served_name) {
-    return answer_error(exchange, no_such_model(options_.served_name));
+  const bool one = head.path.size() > all.size();
+  if (one && head.path.substr(all.size() + 1) != options_.served_name) {
+    const ApiError error = no_such_model(options_.served_name);
+    return exchange->answer(
+        {.status = error.status, .body = anthropic ? error.anthropic_json() : error.json()});
   }
-  std::string body;
-  JsonWriter json(body);
-  if (!one) json.begin_object().member("object", "list").key("data").begin_array();
-  json.begin_object()
-      .member("id", std::string_view(options_.served_name))
-      .member("object", "model")
-      .member("created", created_)
-      .member("owned_by", "nibble")
-      .member("max_model_len", engine_->model().max_model_len)
-      .end_object();
-  if (!one) json.end_array().end_object();
-  exchange->answer({.body = std::move(body)});
+  const ServedModel model{
+      .name = options_.served_name, .created = created_, .max_model_len = engine_->model().max_model_len};
+  exchange->answer({.body = anthropic ? model.anthropic_json(!one) : model.openai_json(!one)});
 }
 
 void Service::plan(Exchange exchange) { exchange->answer({.body = plan_json(engine_->model().plan)}); }
@@ -463,6 +482,7 @@ void Service::prepare_response(Exchange exchange, ParsedRequest parsed) {
     }
     before = found->conversation;
   }
+  if (!find_referred(parsed)) return answer_error(exchange, no_room());
   const auto held = std::make_shared<ParsedRequest>(std::move(parsed));
   on_work_queue<PreparedRequest>(
       exchange, [this, held, before] { return preparer().prepare(std::move(*held), before.get()); },
@@ -483,23 +503,30 @@ void Service::start(Exchange exchange, PreparedRequest prepared) {
       .model = options_.served_name};
   std::unique_ptr<AnswerEncoder> encoder;
   std::optional<StoredResponse> unfinished;
+  std::shared_ptr<EventLog> log;
   std::string begun;
   if (prepared.request.endpoint == Endpoint::responses) {
-    auto response = response_encoder(prepared.request, head);
+    if (background && prepared.request.stream) {
+      if (auto share = memory_.admit(0)) log = std::make_shared<EventLog>(*std::move(share));
+      if (!log) return answer_error(exchange, no_room());
+    }
+    auto response = response_encoder(prepared.request, head, log);
     if (background) {
       begun = response->unfinished("queued");
       unfinished = StoredResponse{.json = response->unfinished("in_progress"),
                                   .input_items = prepared.request.response.input_items,
                                   .conversation = {},
                                   .running = next_id_,
-                                  .if_cancelled = response->unfinished("cancelled")};
+                                  .if_cancelled = response->unfinished("cancelled"),
+                                  .background = true,
+                                  .events = log};
     }
     encoder = std::move(response);
   } else {
     encoder = make_encoder(prepared.request, head, text_->tokenizer);
   }
   const Exchange waiting = exchange;
-  if (background) exchange = std::make_shared<TaggedExchange>(std::make_shared<UnheardExchange>());
+  if (background) exchange = std::make_shared<TaggedExchange>(std::make_shared<BackgroundExchange>(log));
   const auto generation =
       std::make_shared<Generation>(exchange, std::move(prepared), std::move(encoder), text_->tokenizer);
   const RequestId first = next_id_;
@@ -532,7 +559,7 @@ void Service::start(Exchange exchange, PreparedRequest prepared) {
   exchange->on_gone([this, first, choices] { forget(first, choices); });
   if (unfinished) {
     stored_.put(head.id, *std::move(unfinished));
-    waiting->answer({.body = std::move(begun)});
+    log ? log->tell(waiting, 0) : waiting->answer({.body = std::move(begun)});
   }
   generation->begin();
 }

@@ -86,12 +86,15 @@ class Service {
   void generate(Exchange exchange, Endpoint endpoint);
   // Of /v1/responses: from a stored response on, if it names one.
   void prepare_response(Exchange exchange, ParsedRequest parsed);
+  // The stored responses that its input refers to items of. False: there is no room for them.
+  bool find_referred(ParsedRequest& parsed);
   void stored_response(Exchange exchange);
   void delete_response(Exchange exchange);
   void cancel_response(Exchange exchange);
   void response_input_items(Exchange exchange);
   // The encoder of a response that keeps what it is asked to keep.
-  std::unique_ptr<ResponseEncoder> response_encoder(const GenerationRequest& request, AnswerHead head);
+  std::unique_ptr<ResponseEncoder> response_encoder(const GenerationRequest& request, AnswerHead head,
+                                                    std::shared_ptr<EventLog> log);
   // An answer that takes time, made on the work queue.
   void work(Exchange exchange,
             std::variant<std::string, ApiError> (Preparer::*make)(std::string body,
