@@ -68,7 +68,7 @@ constexpr std::pair<std::string_view, StringFormat> kFormats[] = {
 
 }  // namespace
 
-std::optional<StringFormat> find_format(std::string_view name) {
+std::optional<StringFormat> find_string_format(std::string_view name) {
   for (const auto& [known, format] : kFormats)
     if (known == name) return format;
   return std::nullopt;

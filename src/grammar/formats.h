@@ -11,6 +11,6 @@ struct StringFormat {
 };
 
 // Nothing for a name that JSON schema does not define: it says nothing about a text.
-std::optional<StringFormat> find_format(std::string_view name);
+std::optional<StringFormat> find_string_format(std::string_view name);
 
 }  // namespace nibble

@@ -192,7 +192,7 @@ Status SchemaReader::string_facts(JsonValue schema, const std::string& path, Fac
     facts.strings.push_back(*language);
   }
   if (const auto name = schema.find("format"); name && name->is_string()) {
-    const auto format = find_format(name->as_string());
+    const auto format = find_string_format(name->as_string());
     if (format && format->pattern.empty())
       return invalid_argument(path + "/format: " + quote(name->as_string()) + " is not supported");
     if (format) {

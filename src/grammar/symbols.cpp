@@ -50,17 +50,12 @@ SymbolId Symbols::repeat(SymbolId part, std::uint32_t least, std::uint32_t most)
 
 std::vector<bool> Symbols::productive() {
   std::vector<bool> is(symbols.size());
-  const auto all = [&](auto& list) {
-    return std::all_of(list.begin(), list.end(), [&](SymbolId s) { return is[s]; });
-  };
+  const auto is_productive = [&](SymbolId s) { return is[s]; };
   const auto now = [&](const Symbol& symbol) {
-    const std::span<const SymbolId> of(
-        parts.data() + symbol.a,
-        symbol.kind == Symbol::Kind::sequence || symbol.kind == Symbol::Kind::choice ? symbol.b : 0);
     switch (symbol.kind) {
       case Symbol::Kind::text: return !languages.is_empty(symbol.a);
-      case Symbol::Kind::sequence: return all(of);
-      case Symbol::Kind::choice: return std::any_of(of.begin(), of.end(), [&](SymbolId s) { return is[s]; });
+      case Symbol::Kind::sequence: return std::ranges::all_of(parts_of(symbol), is_productive);
+      case Symbol::Kind::choice: return std::ranges::any_of(parts_of(symbol), is_productive);
       case Symbol::Kind::repeat: return symbol.b == 0 || is[symbol.a];
       case Symbol::Kind::object: {
         const ObjectShape& object = objects[symbol.a];
@@ -98,6 +93,7 @@ std::vector<bool> Symbols::productive() {
 
 std::vector<bool> Symbols::nullable() {
   std::vector<bool> is(symbols.size());
+  const auto is_nullable = [&](SymbolId s) { return is[s]; };
   for (bool changed = true; changed;) {
     changed = false;
     for (std::size_t i = 0; i < symbols.size(); ++i) {
@@ -107,13 +103,8 @@ std::vector<bool> Symbols::nullable() {
       switch (symbol.kind) {
         case Symbol::Kind::text: now = languages.has_empty_text(symbol.a); break;
         case Symbol::Kind::repeat: now = symbol.b == 0 || is[symbol.a]; break;
-        case Symbol::Kind::sequence:
-          now = true;
-          for (std::uint32_t p = 0; p < symbol.b; ++p) now = now && is[parts[symbol.a + p]];
-          break;
-        case Symbol::Kind::choice:
-          for (std::uint32_t p = 0; p < symbol.b; ++p) now = now || is[parts[symbol.a + p]];
-          break;
+        case Symbol::Kind::sequence: now = std::ranges::all_of(parts_of(symbol), is_nullable); break;
+        case Symbol::Kind::choice: now = std::ranges::any_of(parts_of(symbol), is_nullable); break;
         default: break;
       }
       if (now) is[i] = changed = true;

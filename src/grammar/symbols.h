@@ -66,6 +66,10 @@ struct Symbols {
   SymbolId sequence(std::span<const SymbolId> of);
   SymbolId choice(std::span<const SymbolId> of);
   SymbolId repeat(SymbolId part, std::uint32_t least, std::uint32_t most);
+  // Of a sequence or a choice.
+  std::span<const SymbolId> parts_of(const Symbol& symbol) const {
+    return std::span<const SymbolId>(parts).subspan(symbol.a, symbol.b);
+  }
   bool is_text(SymbolId symbol) const { return symbols[symbol].kind == Symbol::Kind::text; }
 
   // Which symbols have a text at all, and which have the empty one.

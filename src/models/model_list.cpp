@@ -18,23 +18,29 @@ constexpr ModelEntry models[] = {
     {"Qwen3MoeForCausalLM", bind_decoder},
 };
 
+Result<const ModelEntry*> entry_of(const ModelConfig& config) {
+  std::string known;
+  for (const ModelEntry& entry : models) {
+    if (entry.name == config.architecture) return &entry;
+    known += (known.empty() ? "" : ", ") + std::string(entry.name);
+  }
+  return broken_model("no model is built for the architecture " + config.architecture + "; there is " +
+                      known);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Model>> bind_model(const ModelConfig& config, WeightSource weights) {
+  NIBBLE_ASSIGN(const ModelEntry* entry, entry_of(config));
   NIBBLE_ASSIGN(const ModelTraits traits, traits_of(config, {}));
-  return bind_model(config, std::make_shared<const WeightSource>(std::move(weights)),
-                    rank_part(traits, 1, 1, 0));
+  return entry->bind(config, std::make_shared<const WeightSource>(std::move(weights)),
+                     rank_part(traits, 1, 1, 0));
 }
 
 Result<std::unique_ptr<Model>> bind_model(const ModelConfig& config,
                                           std::shared_ptr<const WeightSource> weights, const RankPart& part) {
-  std::string known;
-  for (const ModelEntry& architecture : models) {
-    if (architecture.name == config.architecture) return architecture.bind(config, std::move(weights), part);
-    known += (known.empty() ? "" : ", ") + std::string(architecture.name);
-  }
-  return broken_model("no model is built for the architecture " + config.architecture + "; there is " +
-                      known);
+  NIBBLE_ASSIGN(const ModelEntry* entry, entry_of(config));
+  return entry->bind(config, std::move(weights), part);
 }
 
 }  // namespace nibble

@@ -14,7 +14,7 @@
 namespace nibble::emulation {
 namespace {
 
-constexpr unsigned most_barriers = 64;  // of a block
+constexpr unsigned most_barriers = 128;  // of a block
 
 // The program, as it lies in memory.
 struct Image {
