@@ -26,6 +26,13 @@ std::string shown(const std::string& name) {
   return quoted == "\"" + name + "\"" ? name : quoted;
 }
 
+bool keeps_state(const LayerDescription& layer) { return layer.mixer == Mixer::gated_delta; }
+
+const char* layer_type(const LayerDescription& layer) {
+  if (keeps_state(layer)) return "linear_attention";
+  return layer.window > 0 ? "sliding_attention" : "full_attention";
+}
+
 void print_config(const ModelConfig& config, Console& console) {
   const auto sliding = std::count_if(config.layers.begin(), config.layers.end(),
                                      [](const LayerDescription& layer) { return layer.window > 0; });
@@ -38,8 +45,21 @@ void print_config(const ModelConfig& config, Console& console) {
     std::fprintf(console.out, "; a window of %" PRId64 " on %td of %" PRId64 " layers", config.sliding_window,
                  sliding, config.num_hidden_layers);
   }
-  std::fprintf(console.out, "\nexperts        %" PRId64 " of width %" PRId64 ", %" PRId64 " a token\n",
+  const auto states = std::count_if(config.layers.begin(), config.layers.end(), keeps_state);
+  if (states > 0) {
+    std::fprintf(console.out, "; a state instead on %td of %" PRId64 " layers", states,
+                 config.num_hidden_layers);
+    std::fprintf(console.out,
+                 "\nstates         %" PRId64 " heads of %" PRId64 " x %" PRId64 ", %" PRId64
+                 " heads of keys, a convolution over %" PRId64,
+                 config.delta.value_heads, config.delta.key_dim, config.delta.value_dim,
+                 config.delta.key_heads, config.delta.taps);
+  }
+  std::fprintf(console.out, "\nexperts        %" PRId64 " of width %" PRId64 ", %" PRId64 " a token",
                config.num_local_experts, config.intermediate_size, config.num_experts_per_tok);
+  if (config.shared_width > 0)
+    std::fprintf(console.out, "; one of width %" PRId64 " for all", config.shared_width);
+  std::fprintf(console.out, "\n");
   std::fprintf(console.out, "vocabulary     %" PRId64 " tokens\n", config.vocab_size);
   std::fprintf(console.out, "context        %" PRId64 " tokens\n", config.max_position_embeddings);
 }
@@ -69,6 +89,10 @@ void print_report(const Inspection& report, const ModelLocation& location, Conso
   if (report.active_bytes) {
     std::fprintf(console.out, "a token reads  %s\n", scaled_bytes(*report.active_bytes).c_str());
   }
+  for (const LeftAlone& each : report.left_alone) {
+    std::fprintf(console.out, "left alone     %s: %" PRId64 " tensors, %s\n", each.what.c_str(), each.tensors,
+                 scaled_bytes(each.bytes).c_str());
+  }
   if (!report.tensors.empty()) print_tables(report, console);
   const auto hidden = report.problems.count() - static_cast<std::int64_t>(report.problems.kept().size());
   std::fprintf(console.out, "\nproblems       %s\n",
@@ -97,10 +121,11 @@ void write_config(const ModelConfig& config, JsonWriter& json) {
       .member("num_local_experts", config.num_local_experts)
       .member("num_experts_per_tok", config.num_experts_per_tok)
       .member("intermediate_size", config.intermediate_size)
-      .member("swiglu_limit", config.swiglu_limit);
+      .member("swiglu_limit", config.swiglu_limit)
+      .member("shared_width", config.shared_width)
+      .member("rotary_dim", config.rotary_dim);
   json.key("layer_types").begin_array();
-  for (const LayerDescription& layer : config.layers)
-    json.value(layer.window > 0 ? "sliding_attention" : "full_attention");
+  for (const LayerDescription& layer : config.layers) json.value(layer_type(layer));
   json.end_array().key("yarn");
   if (config.yarn) {
     json.begin_object()
@@ -143,7 +168,15 @@ std::string json_text(const Inspection& report, const ModelLocation& location) {
   } else {
     json.null();
   }
-  json.key("formats").begin_array();
+  json.key("left_alone").begin_array();
+  for (const LeftAlone& each : report.left_alone) {
+    json.begin_object()
+        .member("what", each.what)
+        .member("tensors", each.tensors)
+        .member("bytes", each.bytes)
+        .end_object();
+  }
+  json.end_array().key("formats").begin_array();
   for (const FormatTotal& total : report.formats) write_total(total, json);
   json.end_array().key("tensors").begin_array();
   for (const InspectedTensor& tensor : report.tensors) {

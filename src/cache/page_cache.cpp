@@ -24,7 +24,8 @@ SequencePages::SequencePages(SequencePages&& other) noexcept
     : cache_(std::exchange(other.cache_, nullptr)),
       tables_(std::exchange(other.tables_, {})),
       nodes_(std::exchange(other.nodes_, {})),
-      window_begin_(std::exchange(other.window_begin_, 0)) {}
+      window_begin_(std::exchange(other.window_begin_, 0)),
+      state_(std::exchange(other.state_, no_page)) {}
 
 SequencePages& SequencePages::operator=(SequencePages&& other) noexcept {
   if (this != &other) {
@@ -33,6 +34,7 @@ SequencePages& SequencePages::operator=(SequencePages&& other) noexcept {
     tables_ = std::exchange(other.tables_, {});
     nodes_ = std::exchange(other.nodes_, {});
     window_begin_ = std::exchange(other.window_begin_, 0);
+    state_ = std::exchange(other.state_, no_page);
   }
   return *this;
 }
@@ -50,12 +52,15 @@ void SequencePages::release() {
 PageCache::PageCache(const PageCacheOptions& options)
     : options_(options),
       pools_{PagePool(options.page_count[full_pages]), PagePool(options.page_count[window_pages])},
+      states_(options.states),
       tree_(options.keep_prefixes ? options.page_count[full_pages] : 0, options.page_size) {
   NIBBLE_CHECK(options.page_size > 0 && options.page_count[full_pages] > 0);
   NIBBLE_CHECK(!has_windows() || options.window > 0);
+  NIBBLE_CHECK(options.states == 0 || !options.keep_prefixes, "a prefix has no state to go on from");
 }
 
 PageCache::~PageCache() {
+  NIBBLE_CHECK(states_.free_count() == states_.page_count(), "every sequence gives its state back likewise");
   for (int group = 0; group < page_groups; ++group) {
     NIBBLE_CHECK(used(group) == 0, "every sequence gives its pages back before the cache goes");
     while (idle(group) > 0) pools_[at(group)].give_back(evict(group));
@@ -148,7 +153,10 @@ bool PageCache::grow(SequencePages& sequence, int full, int windowed) {
   for (int group = 0; group < page_groups; ++group) {
     if (wanted[at(group)] > available(group)) return false;
   }
+  const bool wants_state = options_.states > 0 && sequence.state_ == no_page;
+  if (wants_state && states_.free_count() == 0) return false;
   sequence.cache_ = this;
+  if (wants_state) sequence.state_ = states_.take();
   for (int group = 0; group < page_groups; ++group) {
     for (int i = 0; i < wanted[at(group)]; ++i) sequence.tables_[at(group)].push_back(take(group));
   }
@@ -224,6 +232,7 @@ void PageCache::release(SequencePages& sequence) {
   for (std::vector<PageId>& each : sequence.tables_) each.clear();
   sequence.nodes_.clear();
   sequence.window_begin_ = 0;
+  if (sequence.state_ != no_page) states_.give_back(std::exchange(sequence.state_, no_page));
 }
 
 void PageCache::check(std::span<const SequencePages* const> sequences) const {

@@ -37,6 +37,8 @@ class SequencePages {
   ~SequencePages() { release(); }
 
   PageTables tables() const { return {tables_[full_pages], tables_[window_pages]}; }
+  // The slot of its state; -1: none.
+  int state() const { return state_; }
   // The first of its window pages that it still holds.
   int window_begin() const { return window_begin_; }
   // Pages from the start that are in the tree.
@@ -51,6 +53,7 @@ class SequencePages {
   std::array<std::vector<PageId>, page_groups> tables_;
   std::vector<NodeId> nodes_;  // of the first pages; what lies behind is this sequence's alone
   int window_begin_ = 0;
+  PageId state_ = -1;
 };
 
 // A sequence's tokens as the cache knows them; views into the scheduler's memory.
@@ -64,6 +67,7 @@ struct PageCacheOptions {
   int page_size = 16;
   std::array<int, page_groups> page_count{};  // of a model without windows the second is 0
   int window = 0;                             // positions that window layers see, the own one included
+  int states = 0;                             // slots for states, one a sequence; 0: the model keeps none
   bool keep_prefixes = true;                  // false: nothing is shared or kept
   HashKey key{};
   int hash_bits = 128;  // fewer in tests that want collisions
@@ -92,8 +96,8 @@ class PageCache {
   int adopt(SequencePages& sequence, const TokenPrefix& prefix, int most_tokens);
   // Pages of the group that growing to `tokens` tokens takes.
   int missing(const SequencePages& sequence, int group, int tokens) const;
-  // Room for `full` tokens in full layers and for tokens up to `windowed` in windows; evicts idle pages for
-  // it. Takes nothing and returns false when that is not enough.
+  // Room for `full` tokens in full layers and for tokens up to `windowed` in windows, and for a state; evicts
+  // idle pages for it. Takes nothing and returns false when that is not enough.
   bool grow(SequencePages& sequence, int full, int windowed);
   // The first `count` tokens' keys and values are stored now: whole pages of them serve others.
   void store(SequencePages& sequence, const TokenPrefix& prefix, int count);
@@ -123,6 +127,7 @@ class PageCache {
 
   PageCacheOptions options_;
   std::array<PagePool, page_groups> pools_;
+  PagePool states_;
   PrefixTree tree_;
   std::array<IdleList, page_groups> idle_{IdleList(full_pages), IdleList(window_pages)};
   std::uint64_t evicted_ = 0;

@@ -11,6 +11,21 @@ namespace {
 constexpr std::array list = {
     Architecture{"GptOssForCausalLM", parse_gpt_oss_config, visit_gpt_oss_weights, "mxfp4"},
     Architecture{"Qwen3MoeForCausalLM", parse_qwen3_moe_config, visit_qwen3_moe_weights, {}},
+    Architecture{"Qwen3NextForCausalLM",
+                 parse_qwen3_next_config,
+                 visit_qwen3_next_weights,
+                 {},
+                 left_alone_by_qwen3_next},
+    Architecture{"Qwen3_5MoeForConditionalGeneration",
+                 parse_qwen3_5_moe_config,
+                 visit_qwen3_next_weights,
+                 {},
+                 left_alone_by_qwen3_next},
+    Architecture{"Qwen3_5MoeForCausalLM",
+                 parse_qwen3_5_moe_config,
+                 visit_qwen3_next_weights,
+                 {},
+                 left_alone_by_qwen3_next},
 };
 
 }  // namespace
@@ -43,8 +58,9 @@ void visit_weights(const ModelConfig& config, const VisitWeight& visit) {
 }
 
 LayerCache layer_cache(const ModelConfig& config, std::int64_t layer) {
-  return {.values = 2 * config.num_key_value_heads * config.head_dim,
-          .window = config.layers[static_cast<std::size_t>(layer)].window};
+  const LayerDescription& described = config.layers[static_cast<std::size_t>(layer)];
+  if (described.mixer == Mixer::gated_delta) return {};
+  return {.values = 2 * config.num_key_value_heads * config.head_dim, .window = described.window};
 }
 
 }  // namespace nibble

@@ -38,7 +38,23 @@ enum class WeightRole : std::uint8_t {
   feed_forward_norm,
   router,
   router_bias,
-  expert_gate_up,  // rows alternate: gate, up
+  delta_qkv_z,        // by head of keys: [q, k, its v, its z]
+  delta_b_a,          // by head of keys: [its b, its a]
+  delta_qkv,          // q of all heads, k of all heads, v
+  delta_z,            // the gate of the output
+  delta_b,            // how much of an update is taken
+  delta_a,            // how much is forgotten
+  delta_convolution,  // [channels, 1, taps]
+  delta_bias,         // on a
+  delta_log_rate,     // the logarithm of what is forgotten by
+  delta_norm,
+  delta_output,
+  shared_gate,
+  shared_up,
+  shared_down,
+  shared_share,      // [1, hidden]
+  expert_gate_up,    // rows alternate: gate, up
+  expert_gates_ups,  // rows of gates before those of ups
   expert_gate,
   expert_up,
   expert_down,
@@ -49,7 +65,16 @@ enum class WeightRole : std::uint8_t {
 };
 
 // What is counted together in a plan.
-enum class WeightPart : std::uint8_t { attention, router, experts, norms, embedding, lm_head };
+enum class WeightPart : std::uint8_t {
+  attention,
+  linear_attention,
+  router,
+  shared_expert,
+  experts,
+  norms,
+  embedding,
+  lm_head
+};
 
 // How much of a tensor one token reads.
 enum class TensorUse : std::uint8_t {
@@ -76,7 +101,9 @@ struct Weight {
   std::int64_t own_experts = 0;  // that each have this matrix for themselves; 0: it is one
 
   bool is_matrix() const { return shape.rank() >= 2 && !is_list; }
-  bool is_list = false;  // of vectors, one an expert: [experts, size]
+  bool is_list = false;     // of vectors: one an expert, [experts, size], or a channel
+  bool is_bare = false;     // a matrix whose tensor has the module's name and nothing behind it
+  bool may_be_f32 = false;  // a vector
   // Of a matrix that an expert has for itself.
   std::string name_of(std::int64_t expert) const;
 };
@@ -90,6 +117,9 @@ struct Architecture {
   Result<ModelConfig> (*parse)(const ConfigFields& fields, QuantizationScheme quantization);
   void (*visit_weights)(const ModelConfig& config, const VisitWeight& visit);
   std::string_view only_method;  // the one quant_method that it comes with; empty: several
+  // What a tensor is that such checkpoints have and nibble leaves alone ("vision"); empty for others. Null:
+  // there are none.
+  std::string_view (*left_alone)(std::string_view tensor) = nullptr;
 };
 
 std::span<const Architecture> architectures();
@@ -102,9 +132,9 @@ std::string architecture_names();
 // memory before it is refused. config.architecture is one of the list.
 void visit_weights(const ModelConfig& config, const VisitWeight& visit);
 
-// What a layer keeps of a sequence's positions.
+// What a layer keeps of a sequence.
 struct LayerCache {
-  std::int64_t values = 0;  // of one position: keys and values
+  std::int64_t values = 0;  // of one position: keys and values; 0: a state of the whole sequence instead
   std::int64_t window = 0;  // positions that are kept; 0: all
 };
 LayerCache layer_cache(const ModelConfig& config, std::int64_t layer);

@@ -40,10 +40,49 @@ Result<YarnScaling> read_yarn(const ConfigFields& rope) {
   return yarn;
 }
 
-Status read_rope_object(const JsonValue& object, const std::string& name, ModelConfig& config) {
+enum class Rotated : std::uint8_t { heads, parts_of_heads };
+
+Status set_rotary_dim(double factor, ModelConfig& config) {
+  const double width = factor * static_cast<double>(config.head_dim);
+  config.rotary_dim = static_cast<std::int64_t>(width);
+  if (factor > 0 && factor <= 1 && config.rotary_dim > 0 && config.rotary_dim % 2 == 0) return {};
+  return broken_model("partial_rotary_factor must leave an even part of head_dim (" +
+                      std::to_string(config.head_dim) + ") to rotate, at least 2 and at most all of it");
+}
+
+// How many pairs of dimensions turn by each of three positions; in a text the three are equal.
+Status check_sections(const ConfigFields& rope, const ModelConfig& config) {
+  const std::optional<JsonValue> sections = rope.find("mrope_section");
+  if (!sections) return {};
+  const std::string what = "a list of integers that add up to " + std::to_string(config.rotary_dim / 2) +
+                           ", the pairs that are rotated";
+  if (!sections->is_array() || sections->size() > 8) return rope.must_be("mrope_section", what, *sections);
+  std::int64_t sum = 0;
+  for (const JsonValue& each : sections->elements()) {
+    if (!each.is_integer() || each.as_integer() < 0 || each.as_integer() > max_head_dim)
+      return rope.must_be("mrope_section", what, each);
+    sum += each.as_integer();
+  }
+  if (sum != config.rotary_dim / 2) return rope.must_be("mrope_section", what, *sections);
+  return {};
+}
+
+Status read_rope_object(const JsonValue& object, const std::string& name, Rotated rotated,
+                        ModelConfig& config) {
   const ConfigFields rope(object, name);
-  NIBBLE_RETURN_IF_ERROR(rope.only({"rope_type", "type", "rope_theta", "factor", "beta_fast", "beta_slow",
-                                    "original_max_position_embeddings", "truncate", "attention_factor"}));
+  if (rotated == Rotated::heads) {
+    NIBBLE_RETURN_IF_ERROR(rope.only({"rope_type", "type", "rope_theta", "factor", "beta_fast", "beta_slow",
+                                      "original_max_position_embeddings", "truncate", "attention_factor"}));
+  } else {
+    NIBBLE_RETURN_IF_ERROR(rope.only({"rope_type", "type", "rope_theta", "factor", "beta_fast", "beta_slow",
+                                      "original_max_position_embeddings", "truncate", "attention_factor",
+                                      "partial_rotary_factor", "mrope_section", "mrope_interleaved"}));
+    if (rope.find("partial_rotary_factor")) {
+      NIBBLE_ASSIGN(const double factor, rope.positive("partial_rotary_factor"));
+      NIBBLE_RETURN_IF_ERROR(set_rotary_dim(factor, config));
+    }
+    NIBBLE_RETURN_IF_ERROR(check_sections(rope, config));
+  }
   NIBBLE_ASSIGN(const std::string type,
                 rope.string(rope.find("type") && !rope.find("rope_type") ? "type" : "rope_type"));
   if (type != "yarn" && type != "default") {
@@ -59,6 +98,23 @@ Status read_rope_object(const JsonValue& object, const std::string& name, ModelC
   if (type == "yarn") {
     NIBBLE_ASSIGN(config.yarn, read_yarn(rope));
   }
+  return {};
+}
+
+Status read_any_rope(const ConfigFields& fields, Rotated rotated, ModelConfig& config) {
+  if (fields.find("rope_theta")) {
+    NIBBLE_ASSIGN(config.rope_theta, fields.positive("rope_theta"));
+  }
+  const std::optional<JsonValue> older = fields.find("rope_scaling");
+  const std::optional<JsonValue> newer = fields.find("rope_parameters");
+  if (older && newer) return broken_model("rope_scaling and rope_parameters are both given; keep one");
+  const std::string name = older ? "rope_scaling" : "rope_parameters";
+  const std::optional<JsonValue> object = older ? older : newer;
+  if (object) {
+    if (!object->is_object()) return fields.must_be(name, "an object", *object);
+    NIBBLE_RETURN_IF_ERROR(read_rope_object(*object, name, rotated, config));
+  }
+  if (config.rope_theta == 0) return fields.missing("rope_theta");
   return {};
 }
 
@@ -90,24 +146,20 @@ Status read_heads(const ConfigFields& fields, ModelConfig& config) {
     return broken_model("head_dim (" + std::to_string(config.head_dim) +
                         ") must be even: RoPE rotates pairs");
   }
+  config.rotary_dim = config.head_dim;
   return {};
 }
 
 Status read_rope(const ConfigFields& fields, ModelConfig& config) {
-  if (fields.find("rope_theta")) {
-    NIBBLE_ASSIGN(config.rope_theta, fields.positive("rope_theta"));
+  return read_any_rope(fields, Rotated::heads, config);
+}
+
+Status read_partial_rope(const ConfigFields& fields, ModelConfig& config) {
+  if (fields.find("partial_rotary_factor")) {
+    NIBBLE_ASSIGN(const double factor, fields.positive("partial_rotary_factor"));
+    NIBBLE_RETURN_IF_ERROR(set_rotary_dim(factor, config));
   }
-  const std::optional<JsonValue> older = fields.find("rope_scaling");
-  const std::optional<JsonValue> newer = fields.find("rope_parameters");
-  if (older && newer) return broken_model("rope_scaling and rope_parameters are both given; keep one");
-  const std::string name = older ? "rope_scaling" : "rope_parameters";
-  const std::optional<JsonValue> object = older ? older : newer;
-  if (object) {
-    if (!object->is_object()) return fields.must_be(name, "an object", *object);
-    NIBBLE_RETURN_IF_ERROR(read_rope_object(*object, name, config));
-  }
-  if (config.rope_theta == 0) return fields.missing("rope_theta");
-  return {};
+  return read_any_rope(fields, Rotated::parts_of_heads, config);
 }
 
 Status check_experts(const ModelConfig& config, const char* chosen, const char* all) {

@@ -23,8 +23,11 @@ inline constexpr std::int64_t max_positions = (std::int64_t{1} << 31) - 1;
 Status read_decoder(const ConfigFields& fields, ModelConfig& config);
 // num_attention_heads, num_key_value_heads, head_dim.
 Status read_heads(const ConfigFields& fields, ModelConfig& config);
-// rope_theta with rope_scaling, or rope_parameters: plain or YaRN.
+// rope_theta with rope_scaling, or rope_parameters: plain or YaRN, of whole heads.
 Status read_rope(const ConfigFields& fields, ModelConfig& config);
+// The same of the part of a head that partial_rotary_factor says, here or in the object. Its sections of
+// several positions are those of one position in a text.
+Status read_partial_rope(const ConfigFields& fields, ModelConfig& config);
 // Whether a token visits at most as many experts as there are; `names` of the two fields for the message.
 Status check_experts(const ModelConfig& config, const char* chosen, const char* all);
 

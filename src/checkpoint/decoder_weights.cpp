@@ -1,18 +1,45 @@
 #include "checkpoint/decoder_weights.h"
 
 namespace nibble {
+namespace {
+
+// Matrices that decide where tokens go, or are of a few rows, stay as they are in all checkpoints.
+bool quantizes_role(WeightRole role) {
+  switch (role) {
+    case WeightRole::router:
+    case WeightRole::shared_share:
+    case WeightRole::delta_b_a:
+    case WeightRole::delta_b:
+    case WeightRole::delta_a: return false;
+    default: return true;
+  }
+}
+
+}  // namespace
 
 LayerWeights::LayerWeights(const ModelConfig& config, std::int64_t layer, const VisitWeight& visit)
-    : config_(config), layer_(layer), visit_(visit), prefix_("model.layers." + std::to_string(layer) + ".") {}
+    : config_(config),
+      layer_(layer),
+      visit_(visit),
+      prefix_(config.trunk + "layers." + std::to_string(layer) + ".") {}
 
 void LayerWeights::vector(WeightRole role, WeightPart part, const std::string& name, std::int64_t size) {
   visit_({.role = role, .part = part, .layer = layer_, .name = prefix_ + name, .shape = {size}});
 }
 
+void LayerWeights::wide_vector(WeightRole role, WeightPart part, const std::string& name, std::int64_t size) {
+  visit_({.role = role,
+          .part = part,
+          .layer = layer_,
+          .name = prefix_ + name,
+          .shape = {size},
+          .may_be_f32 = true});
+}
+
 void LayerWeights::matrix(WeightRole role, WeightPart part, const std::string& name, std::int64_t rows,
                           std::int64_t cols, SplitAxis split) {
   const std::string module = prefix_ + name;
-  const bool quantizes = role != WeightRole::router;
+  const bool quantizes = quantizes_role(role);
   visit_({.role = role,
           .part = part,
           .layer = layer_,
@@ -26,13 +53,15 @@ void LayerWeights::matrix(WeightRole role, WeightPart part, const std::string& n
 void LayerWeights::attention() {
   const std::int64_t hidden = config_.hidden_size;
   const std::int64_t q = config_.num_attention_heads * config_.head_dim;
+  const std::int64_t gates = config_.attention_output_gate ? q : 0;
   const std::int64_t kv = config_.num_key_value_heads * config_.head_dim;
   const auto projection = [&](WeightRole role, WeightRole bias, const std::string& name, std::int64_t rows,
                               std::int64_t cols, SplitAxis split) {
     matrix(role, WeightPart::attention, name, rows, cols, split);
     if (config_.attention_bias) vector(bias, WeightPart::attention, name + ".bias", rows);
   };
-  projection(WeightRole::query, WeightRole::query_bias, "self_attn.q_proj", q, hidden, SplitAxis::rows);
+  projection(WeightRole::query, WeightRole::query_bias, "self_attn.q_proj", q + gates, hidden,
+             SplitAxis::rows);
   projection(WeightRole::key, WeightRole::key_bias, "self_attn.k_proj", kv, hidden, SplitAxis::rows);
   projection(WeightRole::value, WeightRole::value_bias, "self_attn.v_proj", kv, hidden, SplitAxis::rows);
   if (config_.query_key_norm) {
@@ -60,10 +89,33 @@ void LayerWeights::expert_matrix(WeightRole role, const std::string& name, std::
   visit_(weight);
 }
 
+void LayerWeights::stacked_experts(WeightRole role, const std::string& name, std::int64_t rows,
+                                   std::int64_t cols, SplitAxis split) {
+  visit_({.role = role,
+          .part = WeightPart::experts,
+          .layer = layer_,
+          .name = prefix_ + name,
+          .shape = {config_.num_local_experts, rows, cols},
+          .use = TensorUse::experts,
+          .split = split,
+          .by_expert = true,
+          .is_bare = true});
+}
+
+void LayerWeights::filters(WeightRole role, const std::string& name, std::int64_t channels,
+                           std::int64_t taps) {
+  visit_({.role = role,
+          .part = WeightPart::linear_attention,
+          .layer = layer_,
+          .name = prefix_ + name,
+          .shape = {channels, 1, taps},
+          .is_list = true});
+}
+
 void visit_embedding(const ModelConfig& config, const VisitWeight& visit) {
   visit({.role = WeightRole::embedding,
          .part = WeightPart::embedding,
-         .name = "model.embed_tokens",
+         .name = config.trunk + "embed_tokens",
          .shape = {config.vocab_size, config.hidden_size},
          .use = TensorUse::one_row,
          .split = SplitAxis::rows});
@@ -72,7 +124,7 @@ void visit_embedding(const ModelConfig& config, const VisitWeight& visit) {
 void visit_head(const ModelConfig& config, const VisitWeight& visit) {
   visit({.role = WeightRole::final_norm,
          .part = WeightPart::norms,
-         .name = "model.norm.weight",
+         .name = config.trunk + "norm.weight",
          .shape = {config.hidden_size}});
   if (config.tie_word_embeddings) return;
   visit({.role = WeightRole::lm_head,

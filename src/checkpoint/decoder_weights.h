@@ -15,7 +15,10 @@ class LayerWeights {
 
   // A vector of so many values, a tensor "<layer>.<name>".
   void vector(WeightRole role, WeightPart part, const std::string& name, std::int64_t size);
-  // A matrix that may be quantized, a module "<layer>.<name>"; a router's may not.
+  // The same where files have it in bf16 or in f32.
+  void wide_vector(WeightRole role, WeightPart part, const std::string& name, std::int64_t size);
+  // A matrix that may be quantized, a module "<layer>.<name>"; a router's may not, nor may those of few rows
+  // beside it.
   void matrix(WeightRole role, WeightPart part, const std::string& name, std::int64_t rows, std::int64_t cols,
               SplitAxis split);
   // q, k and v with their biases, norms and sinks, and the output, as the config has them: the tensors
@@ -24,6 +27,11 @@ class LayerWeights {
   // Each expert's matrix for itself; "{}" stands in `name` for its number.
   void expert_matrix(WeightRole role, const std::string& name, std::int64_t rows, std::int64_t cols,
                      SplitAxis split);
+  // All experts' matrices [rows, cols] in one tensor "<layer>.<name>", in bf16.
+  void stacked_experts(WeightRole role, const std::string& name, std::int64_t rows, std::int64_t cols,
+                       SplitAxis split);
+  // Of a convolution, one a channel.
+  void filters(WeightRole role, const std::string& name, std::int64_t channels, std::int64_t taps);
 
   const std::string& prefix() const { return prefix_; }
 

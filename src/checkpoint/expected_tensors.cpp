@@ -120,10 +120,16 @@ bool is_left_over(std::string_view name) { return name.ends_with(".k_scale") || 
 
 }  // namespace
 
+std::string_view left_alone(const ModelConfig& config, std::string_view tensor) {
+  const Architecture* architecture = find_architecture(config.architecture);
+  return architecture->left_alone == nullptr ? std::string_view() : architecture->left_alone(tensor);
+}
+
 void visit_stored(const Weight& weight, const std::string& name, const VisitTensor& visit) {
   ExpectedTensor tensor{
       .name = name, .shape = weight.shape, .use = weight.use, .by_expert = weight.by_expert};
-  if (!weight.is_matrix()) return visit(tensor);
+  if (weight.may_be_f32) tensor.other_dtype = DType::f32;
+  if (!weight.is_matrix() || weight.is_bare) return visit(tensor);
   const int rank = weight.shape.rank();
   const std::int64_t rows = weight.shape[rank - 2], cols = weight.shape[rank - 1];
   // One of the tensors beside the codes.
@@ -210,7 +216,23 @@ std::int64_t active_bytes_per_token(const ModelConfig& config) {
   return bytes;
 }
 
+namespace {
+
+// Whether the experts of a layer lie in one tensor, where the architecture has both ways.
+void read_stacking(ModelConfig& config, const WeightSource& source) {
+  ModelConfig stacked = config;
+  stacked.stacked_experts = true;
+  bool there = false;
+  visit_weights(stacked, [&](const Weight& weight) {
+    there = there || (weight.role == WeightRole::expert_gates_ups && source.find(weight.name) != nullptr);
+  });
+  config.stacked_experts = there;
+}
+
+}  // namespace
+
 void read_stored_formats(ModelConfig& config, const WeightSource& source) {
+  read_stacking(config, source);
   std::vector<std::pair<std::string, TensorFormat>> plain;
   visit_weights(config, [&](const Weight& weight) {
     if (!weight.is_matrix() || weight.own_experts > 0 || weight.format == TensorFormat::bf16 ||
@@ -267,6 +289,7 @@ void compare(const ModelConfig& config, const WeightSource& source, bool scales_
   });
   for (std::size_t i = 0; i < known.size(); ++i) {
     if (known[i] || is_left_over(source.tensors()[i].name)) continue;
+    if (!left_alone(config, source.tensors()[i].name).empty()) continue;
     problems.add(broken_model("tensor " + quote(source.tensors()[i].name) + " is extra: " +
                               config.architecture + " with this configuration has no such tensor"));
   }

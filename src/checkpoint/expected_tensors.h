@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -45,6 +46,9 @@ void visit_stored(const Weight& weight, const std::string& name, const VisitTens
 // The stored one, or what is wrong with it.
 Result<ConstTensor> required_tensor(const ExpectedTensor& expected, const WeightSource& source);
 
+// What a tensor is that the architecture's checkpoints have and nibble leaves alone; empty for others.
+std::string_view left_alone(const ModelConfig& config, std::string_view tensor);
+
 // In the order of the forward pass.
 std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config);
 
@@ -53,7 +57,7 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config);
 std::int64_t active_bytes_per_token(const ModelConfig& config);
 
 // Lets the config say of each module what the files have: one that a scheme quantizes may have stayed in
-// bf16, if it is not an expert's.
+// bf16, if it is not an expert's. So it is with experts that may lie in one tensor or each for itself.
 void read_stored_formats(ModelConfig& config, const WeightSource& source);
 
 // What is missing, extra, of another dtype or shape, or holds a scale that is no scale. Reads every scale.

@@ -64,6 +64,17 @@ void add_to(FormatTotal& total, const Format& format, const ConstTensor& tensor)
   total.bytes += static_cast<std::int64_t>(tensor.bytes());
 }
 
+void add_left_alone(Inspection& report, const StoredTensor& stored) {
+  const std::string_view what = left_alone(*report.config, stored.name);
+  if (what.empty()) return;
+  auto found = std::find_if(report.left_alone.begin(), report.left_alone.end(),
+                            [&](const LeftAlone& each) { return each.what == what; });
+  if (found == report.left_alone.end())
+    found = report.left_alone.insert(found, LeftAlone{.what = std::string(what)});
+  ++found->tensors;
+  found->bytes += static_cast<std::int64_t>(stored.tensor.bytes());
+}
+
 }  // namespace
 
 Inspection inspect_model(const std::filesystem::path& folder) {
@@ -96,6 +107,7 @@ Inspection inspect_model(const std::filesystem::path& folder) {
       total = report.formats.insert(total, FormatTotal{.format = format.name});
     add_to(*total, format, stored.tensor);
     add_to(report.total, format, stored.tensor);
+    if (report.config) add_left_alone(report, stored);
   }
   std::stable_sort(report.formats.begin(), report.formats.end(),
                    [](const FormatTotal& a, const FormatTotal& b) { return a.bytes > b.bytes; });

@@ -29,12 +29,20 @@ struct FormatTotal {
   std::int64_t bytes = 0;
 };
 
+// Tensors of a kind that nibble leaves alone: "vision".
+struct LeftAlone {
+  std::string what;
+  std::int64_t tensors = 0;
+  std::int64_t bytes = 0;
+};
+
 struct Inspection {
   std::filesystem::path folder;
-  std::optional<ModelConfig> config;         // absent when config.json cannot be used
-  std::vector<InspectedTensor> tensors;      // ascending by name
-  std::vector<FormatTotal> formats;          // most bytes first
-  FormatTotal total;                         // of all formats
+  std::optional<ModelConfig> config;     // absent when config.json cannot be used
+  std::vector<InspectedTensor> tensors;  // ascending by name
+  std::vector<FormatTotal> formats;      // most bytes first
+  FormatTotal total;                     // of all formats
+  std::vector<LeftAlone> left_alone;
   std::optional<std::int64_t> active_bytes;  // a token reads at batch 1; absent without a configuration
   Problems problems;
 };

@@ -48,6 +48,13 @@ Result<QuantizationScheme> quantization_in(const ConfigFields& fields, const cha
   return read_quantization(inner);
 }
 
+// Configs of models that see as well as read keep the text's fields in an object of their own.
+std::optional<ConfigFields> text_fields(const ConfigFields& fields) {
+  const std::optional<JsonValue> text = fields.find("text_config");
+  if (!text || !text->is_object()) return std::nullopt;
+  return ConfigFields(*text, "text_config");
+}
+
 // Adds the ids of eos_token_id: one, or a list of them.
 Status add_eos_ids(const ConfigFields& fields, ModelConfig& config) {
   const std::optional<JsonValue> value = fields.find("eos_token_id");
@@ -82,6 +89,11 @@ Result<ModelConfig> parse_model_config(std::string config_text, std::string gene
   Result<QuantizationScheme> quantization =
       quantization_in(fields, "quantization_config", (*architecture)->only_method);
   if (!quantization.ok()) return in_file("config.json", quantization.status());
+  const std::optional<ConfigFields> text = text_fields(fields);
+  if (quantization->method.empty() && text) {
+    quantization = quantization_in(*text, "quantization_config", (*architecture)->only_method);
+    if (!quantization.ok()) return in_file("config.json", quantization.status());
+  }
   if (quantization->method.empty() && !quantization_text.empty()) {
     const Result<JsonDocument> beside = parse_object(std::move(quantization_text));
     if (!beside.ok()) return in_file("hf_quant_config.json", beside.status());
@@ -93,6 +105,10 @@ Result<ModelConfig> parse_model_config(std::string config_text, std::string gene
   if (!config.ok()) return in_file("config.json", config.status());
   config->architecture = (*architecture)->name;
   if (const Status status = add_eos_ids(fields, *config); !status.ok()) return in_file("config.json", status);
+  if (text) {
+    if (const Status status = add_eos_ids(*text, *config); !status.ok())
+      return in_file("config.json", status);
+  }
 
   if (!generation_text.empty()) {
     Result<JsonDocument> generation = parse_object(std::move(generation_text));

@@ -23,7 +23,8 @@
 namespace nibble {
 
 enum class Mixer : std::uint8_t {
-  attention,  // keys and values by head, one for some heads of queries
+  attention,    // keys and values by head, one for some heads of queries
+  gated_delta,  // a state of the sequence instead (ops/gated_delta/gated_delta.h)
 };
 
 enum class FeedForward : std::uint8_t {
@@ -58,6 +59,18 @@ enum class ExpertActivation : std::uint8_t {
   clamped_swiglu,  // gpt-oss: min(gate, limit) * sigmoid(1.702 gate) * (clamp(up) + 1)
 };
 
+// Mixer::gated_delta. Heads of keys serve as many neighbouring heads of values each.
+struct DeltaNumbers {
+  std::int64_t key_heads = 0;
+  std::int64_t value_heads = 0;  // a multiple of key_heads
+  std::int64_t key_dim = 0;
+  std::int64_t value_dim = 0;
+  std::int64_t taps = 0;  // of the short convolution
+  // Projections lie by head of keys, [q, k, its v, its z] and [its b, its a]; else q, k and v of all heads in
+  // one, and z, b and a apart.
+  bool by_key_head = false;
+};
+
 struct ModelConfig {
   std::string architecture;  // "GptOssForCausalLM"
   std::int64_t vocab_size = 0;
@@ -69,6 +82,8 @@ struct ModelConfig {
   bool tie_word_embeddings = false;  // the embedding is lm_head as well
   DType dtype = DType::bf16;         // what the model was made to compute with
   QuantizationScheme quantization;
+  std::string trunk = "model.";     // what names of tensors begin with, those of lm_head apart
+  bool zero_centred_norms = false;  // a norm's weight w stands for 1 + w
 
   // Mixer::attention
   std::int64_t num_attention_heads = 0;
@@ -77,9 +92,13 @@ struct ModelConfig {
   bool attention_bias = false;           // on q, k, v and o
   bool attention_sinks = false;          // a logit a head that takes weight and gives nothing
   bool query_key_norm = false;           // of each head, before it is rotated
+  bool attention_output_gate = false;    // beside each head's queries, on what the head gives
+  std::int64_t rotary_dim = 0;           // of head_dim, the first that are rotated; even
   std::int64_t sliding_window = 0;       // of the layers that have one; 0: no such layer
   double rope_theta = 0;
   std::optional<YarnScaling> yarn;  // absent: plain RoPE
+
+  DeltaNumbers delta;
 
   // FeedForward::experts
   std::int64_t num_local_experts = 0;
@@ -88,7 +107,10 @@ struct ModelConfig {
   RouterScore router_score = RouterScore::softmax_of_chosen;
   bool router_renormalises = false;  // softmax_of_all: the chosen experts' weights are made to sum to 1
   ExpertActivation activation = ExpertActivation::silu;
-  double swiglu_limit = 0;  // clamped_swiglu alone
+  double swiglu_limit = 0;          // clamped_swiglu alone
+  bool stacked_experts = false;     // all of a layer in one tensor, gates before ups; the files decide
+  std::int64_t shared_width = 0;    // of an expert that every token visits beside those; 0: none
+  bool shared_expert_gate = false;  // a row whose sigmoid is the share it has
 
   // Ids that end an answer: config.json's and generation_config.json's together, ascending.
   std::vector<TokenId> eos_token_ids;

@@ -4,12 +4,10 @@
 #include "checkpoint/architectures.h"
 #include "checkpoint/decoder_fields.h"
 #include "checkpoint/decoder_weights.h"
+#include "checkpoint/expert_formats.h"
 
 namespace nibble {
 namespace {
-
-// More matrices than any model has, and few enough to be looked up one by one.
-constexpr std::int64_t most_experts_in_all = 1 << 17;
 
 // Fields that would change the arithmetic to something that is not computed here.
 Status check_variants(const ConfigFields& fields) {
@@ -68,48 +66,7 @@ Status read_experts(const ConfigFields& fields, ModelConfig& config) {
   config.router_score = RouterScore::softmax_of_all;
   NIBBLE_ASSIGN(config.router_renormalises, fields.boolean("norm_topk_prob"));
   config.activation = ExpertActivation::silu;
-  if (config.num_local_experts * config.num_hidden_layers > most_experts_in_all) {
-    return broken_model("num_experts (" + std::to_string(config.num_local_experts) + ") in each of " +
-                        std::to_string(config.num_hidden_layers) + " layers are more than " +
-                        std::to_string(most_experts_in_all) + " experts");
-  }
-  return {};
-}
-
-// An expert layer is one op: its matrices have one format.
-Status check_expert_formats(const ModelConfig& config) {
-  if (!config.quantization.tells_experts_apart()) return {};
-  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    const std::string prefix = "model.layers." + std::to_string(layer) + ".mlp.experts.";
-    const TensorFormat first = config.quantization.format_of(prefix + "0.gate_proj");
-    for (std::int64_t expert = 0; expert < config.num_local_experts; ++expert) {
-      for (const char* name : {".gate_proj", ".up_proj", ".down_proj"}) {
-        const std::string module = prefix + std::to_string(expert) + name;
-        const TensorFormat format = config.quantization.format_of(module);
-        if (format == first) continue;
-        return broken_model("quantization_config gives " + quote(module) + " the format " +
-                            std::string(tensor_format_name(format)) + " and " +
-                            quote(prefix + "0.gate_proj") + " " + std::string(tensor_format_name(first)) +
-                            "; the experts of a layer must have one format");
-      }
-    }
-  }
-  return {};
-}
-
-// Blocks of a 4-bit format are whole.
-Status check_columns(const ModelConfig& config) {
-  Status status;
-  visit_qwen3_moe_weights(config, [&](const Weight& weight) {
-    if (!status.ok() || !weight.is_matrix()) return;
-    const std::int64_t block = block_columns(weight.format), cols = weight.shape[weight.shape.rank() - 1];
-    if (cols % block == 0) return;
-    status = broken_model(quote(weight.own_experts > 0 ? weight.name_of(0) : weight.name) + " has " +
-                          std::to_string(cols) + " columns, which are not whole blocks of " +
-                          std::to_string(block) + ", as " + std::string(tensor_format_name(weight.format)) +
-                          " has them");
-  });
-  return status;
+  return check_experts_in_all(config);
 }
 
 }  // namespace
@@ -131,7 +88,7 @@ Result<ModelConfig> parse_qwen3_moe_config(const ConfigFields& fields, Quantizat
   NIBBLE_RETURN_IF_ERROR(read_experts(fields, config));
   config.quantization = std::move(quantization);
   NIBBLE_RETURN_IF_ERROR(check_expert_formats(config));
-  NIBBLE_RETURN_IF_ERROR(check_columns(config));
+  NIBBLE_RETURN_IF_ERROR(check_columns(config, visit_qwen3_moe_weights));
   return config;
 }
 

@@ -29,6 +29,8 @@ struct BatchSequence {
   int row_count = 0;
   int first_position = 0;  // position of the first row in the sequence
   PageTables pages;
+  int state = -1;  // the slot of its state, of models whose layers keep one; what a slot held before counts
+                   // for nothing at position 0
   const SamplingParams* sampling = nullptr;  // lives in the scheduler until the step is committed
   // In the scheduler: what penalties look at. `answer` holds all tokens before the one this step samples.
   std::span<const TokenId> prompt, answer;

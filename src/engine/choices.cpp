@@ -58,6 +58,7 @@ Result<EngineChoices> make_choices(const EngineOptions& options, const ModelConf
                         .cache = {.page_size = plan.page_size,
                                   .page_count = {plan.kv_pages, plan.kv_window_pages},
                                   .window = page_window(config),
+                                  .states = traits.linear_layers > 0 ? plan.max_num_seqs : 0,
                                   .keep_prefixes = plan.prefix_cache,
                                   .key = drawn_key()},
                         .worker = worker_limits(plan)};

@@ -12,6 +12,7 @@
 #include "ops/attention/attention.h"
 #include "ops/embedding/embedding.h"
 #include "ops/linear/linear.h"
+#include "ops/output_gate/output_gate.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rope/rope.h"
 #include "ops/router/router.h"
@@ -96,7 +97,19 @@ class Decoder final : public Model {
     for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
       const DecoderLayer& layer = weights_.layers[i];
       norm(context, layer.attention_norm, delta, rows);
-      NIBBLE_RETURN_IF_ERROR(attention(context, layer, input.kv[i], rows));
+      if (layer.delta) {
+        mix_by_delta(context, *layer.delta,
+                     {.x = room_.normed,
+                      .rows = rows,
+                      .eps = eps(),
+                      .sequences = input.state_rows,
+                      .layer = input.states[i],
+                      .room = room_.delta_rule,
+                      .y = room_.delta,
+                      .workspace = shared()});
+      } else {
+        NIBBLE_RETURN_IF_ERROR(attention(context, layer, input.kv[i], rows));
+      }
       norm(context, layer.expert_norm, room_.delta, rows);
       NIBBLE_RETURN_IF_ERROR(experts(context, layer, rows));
       delta = room_.delta;
@@ -114,7 +127,8 @@ class Decoder final : public Model {
                            .out = room_.normed,
                            .rows = rows,
                            .hidden = hidden(),
-                           .eps = eps()});
+                           .eps = eps(),
+                           .zero_centred = config_.zero_centred_norms});
   }
 
   // normed -> delta
@@ -122,6 +136,12 @@ class Decoder final : public Model {
     if (own(part_.heads) > 0) {
       project(context, layer, rows);
       attend(context, layer, kv);
+      if (config_.attention_output_gate) {
+        gate_outputs(context, {.out = room_.attended_part,
+                               .gates = room_.gates,
+                               .rows = rows,
+                               .width = own(part_.heads) * static_cast<int>(config_.head_dim)});
+      }
     }
     NIBBLE_RETURN_IF_ERROR(gather(context, query_columns_, rows, room_.attended_part, room_.attended));
     {
@@ -139,12 +159,21 @@ class Decoder final : public Model {
   // normed -> q, k, v, the first two turned
   void project(OpContext& context, const DecoderLayer& layer, int rows) {
     const TimedScope scope(context.times, "q, k, v");
+    const bool gated = config_.attention_output_gate;
     linear(context, {.x = room_.normed,
                      .rows = rows,
                      .weight = layer.wq,
                      .bias = layer.bq,
-                     .y = room_.q,
+                     .y = gated ? room_.q_gates : room_.q,
                      .workspace = shared()});
+    if (gated) {
+      split_gates(context, {.projected = room_.q_gates,
+                            .rows = rows,
+                            .heads = own(part_.heads),
+                            .head_dim = static_cast<int>(config_.head_dim),
+                            .q = room_.q,
+                            .gates = room_.gates});
+    }
     linear(context, {.x = room_.normed,
                      .rows = rows,
                      .weight = layer.wk,
@@ -165,12 +194,21 @@ class Decoder final : public Model {
   void turn(OpContext& context, float* x, const Bf16* weight, int rows, int heads) {
     const int head_dim = static_cast<int>(config_.head_dim);
     if (weight != nullptr) {
-      head_rms_norm(
-          context,
-          {.x = x, .weight = weight, .rows = rows, .heads = heads, .head_dim = head_dim, .eps = eps()});
+      head_rms_norm(context, {.x = x,
+                              .weight = weight,
+                              .rows = rows,
+                              .heads = heads,
+                              .head_dim = head_dim,
+                              .eps = eps(),
+                              .zero_centred = config_.zero_centred_norms});
     }
-    rope(context,
-         {.x = x, .cos = room_.cos, .sin = room_.sin, .rows = rows, .heads = heads, .head_dim = head_dim});
+    rope(context, {.x = x,
+                   .cos = room_.cos,
+                   .sin = room_.sin,
+                   .rows = rows,
+                   .heads = heads,
+                   .head_dim = head_dim,
+                   .turned = static_cast<int>(config_.rotary_dim)});
   }
 
   // q, k, v -> attended
@@ -208,7 +246,32 @@ class Decoder final : public Model {
     if (part_.ranks > 1) return rows_of_experts(context, layer.experts, args);
     const TimedScope scope(context.times, "experts");
     moe(context, layer.experts, args);
+    if (layer.shared) shared_expert(context, layer, rows);
     return {};
+  }
+
+  // delta += share * expert(normed), of one rank
+  void shared_expert(OpContext& context, const DecoderLayer& layer, int rows) {
+    gated_mlp(context, *layer.shared,
+              {.x = room_.normed,
+               .rows = rows,
+               .y = room_.shared_out,
+               .gate = room_.shared_gate,
+               .up = room_.shared_up,
+               .workspace = shared()});
+    const bool shares = layer.shared_share.rows > 0;
+    if (shares) {
+      linear(context, {.x = room_.normed,
+                       .rows = rows,
+                       .weight = layer.shared_share,
+                       .y = room_.shared_logits,
+                       .workspace = shared()});
+    }
+    add_shared(context, {.sum = room_.delta,
+                         .shared = room_.shared_out,
+                         .logits = shares ? room_.shared_logits : nullptr,
+                         .rows = rows,
+                         .hidden = hidden()});
   }
 
   // Every rank has some rows of each expert: of h, which all need whole, and then of the sum.
@@ -354,7 +417,8 @@ class Decoder final : public Model {
                            .out = room_.last_normed,
                            .rows = rows,
                            .hidden = hidden(),
-                           .eps = eps()});
+                           .eps = eps(),
+                           .zero_centred = config_.zero_centred_norms});
     linear(context, {.x = room_.last_normed,
                      .rows = rows,
                      .weight = weights_.lm_head,
@@ -402,6 +466,13 @@ Result<std::unique_ptr<Model>> bind_decoder(const ModelConfig& config,
   if (!attention_takes_head_dim(config.head_dim)) {
     return broken_model("config.json: head_dim " + std::to_string(config.head_dim) +
                         " is not supported; attention takes multiples of 32 up to 256");
+  }
+  const bool states =
+      std::any_of(config.layers.begin(), config.layers.end(),
+                  [](const LayerDescription& layer) { return layer.mixer == Mixer::gated_delta; });
+  if (part.ranks > 1 && (states || config.attention_output_gate || config.shared_width > 0)) {
+    return invalid_argument(config.architecture +
+                            " is not divided among ranks of a CPU yet; run it on one, without --tp");
   }
   NIBBLE_ASSIGN(DecoderWeights weights, bind_decoder_weights(config, *source, part));
   return std::unique_ptr<Model>(

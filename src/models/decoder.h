@@ -1,11 +1,15 @@
-// A decoder of pre-norm layers, each attention and a mixture of experts: gpt-oss, Qwen3-MoE. What differs
-// between them (norms of q and k, sinks, windows, biases, router, activation, formats) its config describes.
+// A decoder of pre-norm layers, each a mixer and a mixture of experts: gpt-oss, Qwen3-MoE, Qwen3-Next,
+// Qwen3.5. What differs between them (attention or a delta rule, norms of q and k, gates, sinks, windows,
+// biases, router, activation, a shared expert, formats) its config describes.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "models/delta_mixer.h"
 #include "models/model.h"
+#include "ops/gated_mlp/gated_mlp.h"
 #include "ops/linear/weight_matrix.h"
 #include "ops/moe/moe.h"
 
@@ -13,18 +17,22 @@ namespace nibble {
 
 struct DecoderLayer {
   const Bf16* attention_norm = nullptr;                                   // [hidden]
-  WeightMatrix wq;                                                        // [heads * head_dim, hidden]
+  WeightMatrix wq;                                                        // [heads * head_dim, hidden]; with
+                                                                          // gates, twice as many rows
   WeightMatrix wk, wv;                                                    // [kv_heads * head_dim, hidden]
   WeightMatrix wo;                                                        // [hidden, heads * head_dim]
   const Bf16 *bq = nullptr, *bk = nullptr, *bv = nullptr, *bo = nullptr;  // null: without biases
   const Bf16 *q_norm = nullptr, *k_norm = nullptr;                        // [head_dim]; null: not normed
   std::vector<float> sinks;                                               // [heads]; empty: without
   int window = 0;                                                         // 0: full attention
+  std::optional<DeltaMixerWeights> delta;  // instead of all that is attention's
 
   const Bf16* expert_norm = nullptr;  // [hidden]
   Bf16Matrix router;                  // [experts, hidden]
   const Bf16* router_bias = nullptr;  // [experts]
   MoeWeights experts;
+  std::optional<GatedMlpWeights> shared;  // an expert of all rows
+  Bf16Matrix shared_share;                // [1, hidden]; without rows: its share is 1
 };
 
 // Pointers into the weight source's bytes, which must outlive it.

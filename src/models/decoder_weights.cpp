@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <string>
 
 #include "checkpoint/architecture.h"
 #include "checkpoint/expected_tensors.h"
 #include "models/decoder.h"
+#include "ops/fixed_math.h"
 
 namespace nibble {
 namespace {
@@ -24,6 +26,12 @@ class Binder {
     for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
       weights_.layers[i].window = static_cast<int>(config.layers[i].window);
       weights_.layers[i].experts.unit = unit_of(config);
+      if (config.layers[i].mixer == Mixer::gated_delta) {
+        weights_.layers[i].delta.emplace();
+        weights_.layers[i].delta->shape = delta_shape(config);
+        weights_.layers[i].delta->by_key_head = config.delta.by_key_head;
+      }
+      if (config.shared_width > 0) weights_.layers[i].shared.emplace().unit = unit_of(config);
     }
   }
 
@@ -50,9 +58,12 @@ class Binder {
   }
 
   void bind_layer(const Weight& weight, DecoderLayer& layer) {
+    if (weight.part == WeightPart::linear_attention) return bind_delta(weight, *layer.delta);
     switch (weight.role) {
       case WeightRole::mixer_norm: layer.attention_norm = vector(weight); return;
-      case WeightRole::query: layer.wq = own_matrix(weight, query_rows()); return;
+      case WeightRole::query:
+        layer.wq = own_matrix(weight, query_rows().times(config_.attention_output_gate ? 2 : 1));
+        return;
       case WeightRole::key: layer.wk = own_matrix(weight, kv_rows()); return;
       case WeightRole::value: layer.wv = own_matrix(weight, kv_rows()); return;
       case WeightRole::query_bias: layer.bq = own_vector(weight, query_rows().begin); return;
@@ -71,6 +82,16 @@ class Binder {
       case WeightRole::expert_gate_up: layer.experts.gate_up = experts(weight, width_rows().times(2)); return;
       case WeightRole::expert_gate: layer.experts.gate = experts(weight, width_rows()); return;
       case WeightRole::expert_up: layer.experts.up = experts(weight, width_rows()); return;
+      case WeightRole::expert_gates_ups: {
+        const std::int64_t width = weight.shape[1] / 2, first = width_rows().begin, last = width_rows().end;
+        layer.experts.gate = experts(weight, {first, last});
+        layer.experts.up = experts(weight, {width + first, width + last});
+        return;
+      }
+      case WeightRole::shared_gate: layer.shared->gate = matrix_of(weight, weight.name); return;
+      case WeightRole::shared_up: layer.shared->up = matrix_of(weight, weight.name); return;
+      case WeightRole::shared_down: layer.shared->down = matrix_of(weight, weight.name); return;
+      case WeightRole::shared_share: layer.shared_share = bf16_matrix(weight); return;
       case WeightRole::expert_down: layer.experts.down = experts(weight, down_rows()); return;
       case WeightRole::expert_gate_up_bias:
         layer.experts.gate_up_bias_stride = weight.shape[1];
@@ -80,6 +101,27 @@ class Binder {
       case WeightRole::expert_down_bias:
         layer.experts.down_bias_stride = weight.shape[1];
         layer.experts.down_bias = own_vector(weight, first_expert() * weight.shape[1] + down_rows().begin);
+        return;
+      default: NIBBLE_CHECK(false, weight.name);
+    }
+  }
+
+  // Of one rank.
+  void bind_delta(const Weight& weight, DeltaMixerWeights& delta) {
+    switch (weight.role) {
+      case WeightRole::delta_qkv_z: delta.qkv_z = matrix_of(weight, weight.name); return;
+      case WeightRole::delta_b_a: delta.b_a = matrix_of(weight, weight.name); return;
+      case WeightRole::delta_qkv: delta.qkv = matrix_of(weight, weight.name); return;
+      case WeightRole::delta_z: delta.z = matrix_of(weight, weight.name); return;
+      case WeightRole::delta_b: delta.b = matrix_of(weight, weight.name); return;
+      case WeightRole::delta_a: delta.a = matrix_of(weight, weight.name); return;
+      case WeightRole::delta_output: delta.out = matrix_of(weight, weight.name); return;
+      case WeightRole::delta_convolution: delta.convolution = filters(weight); return;
+      case WeightRole::delta_bias: delta.bias = wide_floats(weight); return;
+      case WeightRole::delta_norm: delta.norm = wide_floats(weight); return;
+      case WeightRole::delta_log_rate:
+        for (const float log : wide_floats(weight))
+          delta.rate.push_back(static_cast<float>(fixed_exp_double(std::clamp(double{log}, -80.0, 80.0))));
         return;
       default: NIBBLE_CHECK(false, weight.name);
     }
@@ -131,6 +173,32 @@ class Binder {
     return values;
   }
 
+  // All of a vector that files have in bf16 or f32.
+  std::vector<float> wide_floats(const Weight& weight) {
+    const ConstTensor tensor = found(tensors_of(weight, weight.name)[0]);
+    std::vector<float> values;
+    if (!status_.ok()) return values;
+    if (tensor.dtype == DType::f32) {
+      const auto stored = tensor.as<float>();
+      values.assign(stored.begin(), stored.end());
+    } else {
+      for (const Bf16 value : tensor.as<Bf16>()) values.push_back(value.to_float());
+    }
+    return values;
+  }
+
+  // [channels, 1, taps] as [taps, channels].
+  std::vector<float> filters(const Weight& weight) {
+    const Bf16* stored = vector(weight);
+    std::vector<float> values;
+    if (stored == nullptr) return values;
+    for (std::int64_t tap = 0; tap < weight.shape[2]; ++tap) {
+      for (std::int64_t channel = 0; channel < weight.shape[0]; ++channel)
+        values.push_back(stored[channel * weight.shape[2] + tap].to_float());
+    }
+    return values;
+  }
+
   Bf16Matrix bf16_matrix(const Weight& weight) {
     NIBBLE_CHECK(weight.format == TensorFormat::bf16, weight.name);
     return {data<Bf16>(tensors_of(weight, weight.name)[0]), static_cast<int>(weight.shape[0]),
@@ -163,8 +231,17 @@ class Binder {
     for (std::int64_t expert = first_expert(); weight.own_experts > 0 && expert < last; ++expert)
       views.push_back(own_rows(matrix_of(weight, weight.name_of(expert)), own));
     if (weight.own_experts > 0) return views;
-    NIBBLE_CHECK(weight.format == TensorFormat::mxfp4_blocks, weight.name);
     const std::vector<ExpectedTensor> parts = tensors_of(weight, weight.name);
+    if (weight.is_bare) {
+      const Bf16* stacked = data<Bf16>(parts[0]);
+      const std::int64_t rows = weight.shape[1], cols = weight.shape[2];
+      for (std::int64_t expert = first_expert(); status_.ok() && expert < last; ++expert) {
+        views.push_back(own_rows(
+            Bf16Matrix{stacked + expert * rows * cols, static_cast<int>(rows), static_cast<int>(cols)}, own));
+      }
+      return views;
+    }
+    NIBBLE_CHECK(weight.format == TensorFormat::mxfp4_blocks, weight.name);
     const std::uint8_t* blocks = data<std::uint8_t>(parts[0]);
     const std::uint8_t* scales = data<std::uint8_t>(parts[1]);
     if (!status_.ok()) return views;

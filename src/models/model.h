@@ -12,6 +12,7 @@
 #include "comm/token_exchange.h"
 #include "models/dense_conversion.h"
 #include "ops/attention/paged_kv.h"
+#include "ops/gated_delta/delta_state.h"
 #include "ops/op_context.h"
 #include "plan/rank_part.h"
 
@@ -24,13 +25,18 @@ struct LayerKv {
   std::span<const SequenceRows> sequences;  // cover all rows
 };
 
+// The states of one layer that keeps no keys and values; without memory of the others.
+using LayerState = DeltaLayer;
+
 // Rows of all sequences of a step, one after the other; a sequence's rows are consecutive positions.
 struct ForwardInput {
-  std::span<const TokenId> tokens;  // [rows]
-  std::span<const int> positions;   // [rows]
-  std::span<const LayerKv> kv;      // [layers]
-  std::span<const int> logit_rows;  // ascending rows whose logits are wanted
-  Communicator* ranks = nullptr;    // through which parts are gathered; null: there is one rank
+  std::span<const TokenId> tokens;        // [rows]
+  std::span<const int> positions;         // [rows]
+  std::span<const LayerKv> kv;            // [layers]
+  std::span<const LayerState> states;     // [layers]; empty where no layer has any
+  std::span<const StateRows> state_rows;  // cover all rows likewise
+  std::span<const int> logit_rows;        // ascending rows whose logits are wanted
+  Communicator* ranks = nullptr;          // through which parts are gathered; null: there is one rank
 };
 
 // What a forward may be asked at most; memory is taken for it once.

@@ -9,6 +9,7 @@
 #include "checkpoint/expected_tensors.h"
 #include "checkpoint/text_file.h"
 #include "formats/mxfp4.h"
+#include "models/delta_mixer.h"
 
 namespace nibble {
 namespace {
@@ -94,13 +95,6 @@ Status read_shape(const ConfigFields& fields, ModelTraits& traits) {
   return {};
 }
 
-Status read_heads(const ConfigFields& fields, ModelTraits& traits) {
-  NIBBLE_ASSIGN(traits.query_dim, fields.integer("head_dim", 2, 4096));
-  traits.value_dim = traits.query_dim;
-  traits.kv_values = 2 * traits.kv_heads * traits.query_dim;
-  return {};
-}
-
 Status read_dense_format(const ConfigFields& fields, ModelTraits& traits) {
   const std::optional<JsonValue> quantization = fields.find("quantization_config");
   if (!quantization) return {};
@@ -117,80 +111,6 @@ Status read_dense_format(const ConfigFields& fields, ModelTraits& traits) {
 
 void add_norms(ModelTraits& traits, std::int64_t values) {
   traits.weights.push_back(group("norms", Matrices{}.vector(values), WeightUse::every_token, false));
-}
-
-// The attention layers of Qwen3-Next, whose q has a gate beside it.
-Matrices grouped_attention(const ModelTraits& traits, std::int64_t layers, std::int64_t q_factor) {
-  const std::int64_t q = traits.heads * traits.query_dim, kv = traits.kv_heads * traits.query_dim;
-  return Matrices{.format = traits.dense_format, .times = layers}
-      .add(q_factor * q, traits.hidden)
-      .add(kv, traits.hidden)
-      .add(kv, traits.hidden)
-      .add(traits.hidden, q);
-}
-
-Status read_qwen_experts(const ConfigFields& fields, ModelTraits& traits) {
-  NIBBLE_ASSIGN(traits.experts, fields.integer("num_experts", 1, max_experts));
-  NIBBLE_ASSIGN(traits.experts_per_token, fields.integer("num_experts_per_tok", 1, traits.experts));
-  NIBBLE_ASSIGN(traits.expert_width, fields.integer("moe_intermediate_size", 1, max_width));
-  const std::optional<JsonValue> dense = fields.find("mlp_only_layers");
-  NIBBLE_ASSIGN(const std::int64_t step, fields.integer_or("decoder_sparse_step", 1, 1, 1));
-  if (step != 1 || (dense && (!dense->is_array() || dense->size() != 0)))
-    return broken_model("layers without experts are not planned for: mlp_only_layers must be empty");
-  traits.expert_layers = traits.layers;
-  return {};
-}
-
-// Layers with a state instead of keys and values: a gated delta rule on heads of key_dim x value_dim.
-Status add_delta_layers(const ConfigFields& fields, ModelTraits& traits) {
-  NIBBLE_ASSIGN(const std::int64_t key_heads, fields.integer("linear_num_key_heads", 1, 4096));
-  NIBBLE_ASSIGN(const std::int64_t value_heads, fields.integer("linear_num_value_heads", 1, 4096));
-  NIBBLE_ASSIGN(const std::int64_t key_dim, fields.integer("linear_key_head_dim", 1, 4096));
-  NIBBLE_ASSIGN(const std::int64_t value_dim, fields.integer("linear_value_head_dim", 1, 4096));
-  NIBBLE_ASSIGN(const std::int64_t kernel, fields.integer("linear_conv_kernel_dim", 1, 64));
-  const std::int64_t keys = key_heads * key_dim, values = value_heads * value_dim;
-  const Matrices matrices = Matrices{.format = traits.dense_format, .times = traits.linear_layers}
-                                .add(2 * keys + 2 * values, traits.hidden)
-                                .add(2 * value_heads, traits.hidden)
-                                .add(traits.hidden, values)
-                                .vector((2 * keys + values) * kernel)
-                                .vector(2 * value_heads + value_dim);
-  traits.weights.push_back(group("linear attention", matrices, WeightUse::every_token, true));
-  const std::int64_t state = value_heads * key_dim * value_dim;
-  // The state in float32, and the convolution's last inputs in bfloat16.
-  traits.state_bytes = traits.linear_layers * (4 * state + 2 * (2 * keys + values) * (kernel - 1));
-  traits.linear_flops = traits.linear_layers * 6 * state;
-  return {};
-}
-
-Result<ModelTraits> read_qwen3_next(const ConfigFields& fields) {
-  ModelTraits traits;
-  NIBBLE_RETURN_IF_ERROR(read_shape(fields, traits));
-  NIBBLE_RETURN_IF_ERROR(read_heads(fields, traits));
-  NIBBLE_RETURN_IF_ERROR(read_dense_format(fields, traits));
-  NIBBLE_RETURN_IF_ERROR(read_qwen_experts(fields, traits));
-  NIBBLE_RETURN_IF_ERROR(check_size(traits));
-  NIBBLE_ASSIGN(const std::int64_t interval, fields.integer("full_attention_interval", 1, max_layers));
-  NIBBLE_ASSIGN(const std::int64_t shared_width,
-                fields.integer("shared_expert_intermediate_size", 1, max_width));
-  traits.full_layers = traits.layers / interval;
-  traits.linear_layers = traits.layers - traits.full_layers;
-  traits.weights = {
-      group("attention", grouped_attention(traits, traits.full_layers, 2), WeightUse::every_token, true)};
-  NIBBLE_RETURN_IF_ERROR(add_delta_layers(fields, traits));
-  const Matrices router =
-      Matrices{.times = traits.layers}.add(traits.experts, traits.hidden).add(1, traits.hidden);
-  traits.weights.push_back(group("router", router, WeightUse::every_token, false));
-  traits.weights.push_back(group("shared expert",
-                                 expert_matrices(traits, 1, shared_width, traits.dense_format),
-                                 WeightUse::every_token, true));
-  traits.weights.push_back(
-      group("experts", expert_matrices(traits, traits.experts, traits.expert_width, traits.expert_format),
-            WeightUse::by_expert, true));
-  add_norms(traits,
-            traits.layers * 2 * traits.hidden + traits.full_layers * 2 * traits.query_dim + traits.hidden);
-  add_vocabulary(traits, false);
-  return traits;
 }
 
 // Multi-head latent attention: queries through one bottleneck, keys and values through another.
@@ -249,11 +169,18 @@ Result<ModelTraits> read_deepseek_v3(const ConfigFields& fields) {
 }
 
 // Of a config whose weights are listed (checkpoint/architecture.h), in the order of WeightPart.
-constexpr std::array<std::string_view, 6> part_names = {"attention", "router",    "experts",
-                                                        "norms",     "embedding", "lm_head"};
-constexpr std::array<WeightUse, 6> part_uses = {WeightUse::every_token, WeightUse::every_token,
-                                                WeightUse::by_expert,   WeightUse::every_token,
-                                                WeightUse::one_row,     WeightUse::last_token};
+struct PartTraits {
+  std::string_view name;
+  WeightUse use;
+};
+constexpr std::array<PartTraits, 8> part_traits = {{{"attention", WeightUse::every_token},
+                                                    {"linear attention", WeightUse::every_token},
+                                                    {"router", WeightUse::every_token},
+                                                    {"shared expert", WeightUse::every_token},
+                                                    {"experts", WeightUse::by_expert},
+                                                    {"norms", WeightUse::every_token},
+                                                    {"embedding", WeightUse::one_row},
+                                                    {"lm_head", WeightUse::last_token}}};
 
 StoredFormat stored_format(TensorFormat format) {
   switch (format) {
@@ -279,12 +206,25 @@ void add_weight(const Weight& weight, WeightGroup& group) {
     group.convertible = weight.format == TensorFormat::bf16;
 }
 
+// Of layers with a gated delta rule.
+void add_states(const ModelConfig& config, ModelTraits& traits) {
+  traits.delta = delta_shape(config);
+  const DeltaShape& shape = traits.delta;
+  const std::int64_t state = std::int64_t{shape.value_heads} * shape.key_dim * shape.value_dim;
+  // In the mean half of a chunk is open: its rows are read, and a state is brought forward once a chunk.
+  const std::int64_t open_row = shape.keys() + shape.values() + 2 * std::int64_t{shape.value_heads};
+  traits.state_bytes = traits.linear_layers * delta_state_bytes(shape);
+  traits.state_token_bytes = traits.linear_layers * 4 *
+                             (state + 2 * state / delta_chunk + (delta_chunk / 2 + 1) * open_row +
+                              std::int64_t{shape.taps} * shape.channels());
+  traits.linear_flops = traits.linear_layers * 6 * state;
+}
+
 struct PlannedArchitecture {
   std::string_view name;
   Result<ModelTraits> (*read)(const ConfigFields& fields);
 };
 constexpr PlannedArchitecture planned[] = {
-    {"Qwen3NextForCausalLM", read_qwen3_next},
     {"DeepseekV3ForCausalLM", read_deepseek_v3},
 };
 
@@ -322,18 +262,25 @@ Result<ModelTraits> traits_of(const ModelConfig& config, std::string name) {
                      .query_dim = config.head_dim,
                      .value_dim = config.head_dim,
                      .normed_heads = config.query_key_norm,
+                     .gated_heads = config.attention_output_gate,
                      .experts = config.num_local_experts,
                      .experts_per_token = config.num_experts_per_tok,
                      .expert_width = config.intermediate_size,
-                     .expert_layers = config.num_hidden_layers};
+                     .expert_layers = config.num_hidden_layers,
+                     .shared_width = config.shared_width};
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const LayerCache cache = layer_cache(config, layer);
+    if (cache.values == 0) {
+      ++traits.linear_layers;
+      continue;
+    }
     traits.kv_values = cache.values;
     traits.window = std::max(traits.window, cache.window);
     ++(cache.window > 0 ? traits.window_layers : traits.full_layers);
   }
   NIBBLE_RETURN_IF_ERROR(check_size(traits));
-  std::array<WeightGroup, part_names.size()> groups = {};
+  if (traits.linear_layers > 0) add_states(config, traits);
+  std::array<WeightGroup, part_traits.size()> groups = {};
   for (WeightGroup& each : groups) each.split = false;
   visit_weights(config, [&](const Weight& weight) {
     add_weight(weight, groups[static_cast<std::size_t>(weight.part)]);
@@ -342,8 +289,8 @@ Result<ModelTraits> traits_of(const ModelConfig& config, std::string name) {
   });
   for (std::size_t part = 0; part < groups.size(); ++part) {
     if (groups[part].bytes == 0) continue;
-    groups[part].name = part_names[part];
-    groups[part].use = part_uses[part];
+    groups[part].name = part_traits[part].name;
+    groups[part].use = part_traits[part].use;
     traits.weights.push_back(groups[part]);
   }
   if (config.tie_word_embeddings) {

@@ -47,7 +47,7 @@ double kv_read(const Plan& plan, double context) {
       static_cast<double>(model.window_layers) * std::min(context, static_cast<double>(model.window));
   const double layer_bytes = static_cast<double>(kv_position_bytes(model, plan.kv_dtype, devices(plan))) /
                              static_cast<double>(std::max<std::int64_t>(model.attention_layers(), 1));
-  return seen * layer_bytes + 2.0 * static_cast<double>(model.state_bytes) / devices(plan);
+  return seen * layer_bytes + static_cast<double>(model.state_token_bytes) / devices(plan);
 }
 
 // Two for each weight that meets a token; lm_head only where logits are wanted.

@@ -32,6 +32,7 @@ std::int64_t shared_bytes(const ModelTraits& model, const ForwardRoomLimits& lim
     return static_cast<std::int64_t>(linear_workspace_bytes(static_cast<int>(count), static_cast<int>(in)));
   };
   return std::max({prepared(limits.rows, model.hidden), prepared(limits.rows, q_width),
+                   prepared(limits.rows, model.delta.values()), prepared(limits.rows, model.shared_width),
                    prepared(limits.logit_rows, model.hidden),
                    static_cast<std::int64_t>(
                        moe_workspace_bytes(static_cast<int>(slots), static_cast<int>(model.experts),
@@ -67,8 +68,25 @@ PlacedForwardRoom place_forward_room(const ModelTraits& model, const ForwardRoom
   place(room.q, rows * q_width);
   place(room.attended, rows * all_q);
   for (float** each : {&room.k, &room.v}) place(*each, rows * kv_width);
+  if (model.gated_heads) {
+    place(room.q_gates, rows * 2 * q_width);
+    place(room.gates, rows * q_width);
+  }
   for (float** each : {&room.cos, &room.sin}) place(*each, rows * model.query_dim / 2);
   place(room.attention, room.attention_floats);
+  if (model.linear_layers > 0) {
+    const DeltaShape& shape = model.delta;
+    place(room.delta_rule.projected, rows * (shape.channels() + shape.values()));
+    place(room.delta_rule.qkv, rows * shape.channels());
+    for (float** each : {&room.delta_rule.z, &room.delta_rule.mixed}) place(*each, rows * shape.values());
+    place(room.delta_rule.b_a, rows * 2 * shape.value_heads);
+    for (float** each : {&room.delta_rule.b, &room.delta_rule.a}) place(*each, rows * shape.value_heads);
+  }
+  if (model.shared_width > 0) {
+    for (float** each : {&room.shared_gate, &room.shared_up}) place(*each, rows * model.shared_width);
+    place(room.shared_out, rows * model.hidden);
+    place(room.shared_logits, rows);
+  }
   place(room.router_logits, rows * model.experts);
   place(room.expert_weights, slots);
   place(room.activations, slots * model.expert_width);

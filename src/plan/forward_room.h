@@ -10,23 +10,40 @@
 
 namespace nibble {
 
+// Of layers with a gated delta rule; null where there are none.
+struct DeltaRoom {
+  float* projected =
+      nullptr;           // [rows, channels + values], as a matrix gave them; then [rows, channels] convolved
+  float* qkv = nullptr;  // [rows, channels]
+  float* z = nullptr;    // [rows, values]
+  float* b_a = nullptr;  // [rows, 2 * value_heads]
+  float *b = nullptr, *a = nullptr;  // [rows, value_heads]
+  float* mixed = nullptr;            // [rows, values]
+};
+
 struct ForwardRoom {
   float* residual = nullptr;                // [rows, hidden]
   float* normed = nullptr;                  // [rows, hidden]
   float* delta = nullptr;                   // [rows, hidden]: what the last block adds to the residual
   float *q = nullptr, *attended = nullptr;  // [rows, heads * head_dim]
   float *k = nullptr, *v = nullptr;         // [rows, kv_heads * head_dim]
-  float *cos = nullptr, *sin = nullptr;     // [rows, head_dim / 2]
-  float* attention = nullptr;               // [attention_floats], for paged_attention
+  float *q_gates = nullptr,
+        *gates = nullptr;                // [rows, 2 * q's width], [rows, q's]; null: heads have no gates
+  float *cos = nullptr, *sin = nullptr;  // [rows, head_dim / 2]
+  float* attention = nullptr;            // [attention_floats], for paged_attention
   std::int64_t attention_floats = 0;
-  float* router_logits = nullptr;      // [rows, experts]
-  float* expert_weights = nullptr;     // [rows, top_k]
-  float* activations = nullptr;        // [rows * top_k, expert_width]
-  float* products = nullptr;           // [rows * top_k, hidden]
-  std::int32_t* expert_ids = nullptr;  // [rows, top_k]
-  std::int32_t* slots = nullptr;       // [rows * top_k]
-  std::int32_t* offsets = nullptr;     // [experts + 1]
-  std::byte* shared = nullptr;         // [shared_bytes], each op's in turn
+  DeltaRoom delta_rule;
+  float *shared_gate = nullptr,
+        *shared_up = nullptr;  // [rows, shared_width]; null: there is no shared expert
+  float *shared_out = nullptr, *shared_logits = nullptr;  // [rows, hidden], [rows]
+  float* router_logits = nullptr;                         // [rows, experts]
+  float* expert_weights = nullptr;                        // [rows, top_k]
+  float* activations = nullptr;                           // [rows * top_k, expert_width]
+  float* products = nullptr;                              // [rows * top_k, hidden]
+  std::int32_t* expert_ids = nullptr;                     // [rows, top_k]
+  std::int32_t* slots = nullptr;                          // [rows * top_k]
+  std::int32_t* offsets = nullptr;                        // [experts + 1]
+  std::byte* shared = nullptr;                            // [shared_bytes], each op's in turn
   std::size_t shared_bytes = 0;
   // A rank's own columns of what ranks gather; of one rank, the whole itself.
   float* attended_part = nullptr;     // [rows, its heads * head_dim]

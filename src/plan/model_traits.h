@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ops/gated_delta/delta_state.h"
 #include "tensor/dtype.h"
 
 namespace nibble {
@@ -55,17 +56,21 @@ struct ModelTraits {
   std::int64_t linear_layers = 0;  // with a state instead (Gated DeltaNet)
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
-  std::int64_t query_dim = 0;     // of one head: what a score sums over
-  std::int64_t value_dim = 0;     // of one head
-  bool normed_heads = false;      // q and k, each head by itself
-  std::int64_t kv_values = 0;     // of one position in one layer with keys and values
-  std::int64_t state_bytes = 0;   // of one sequence, over all linear layers
-  std::int64_t linear_flops = 0;  // of one token in the state's recurrence, over all linear layers
+  std::int64_t query_dim = 0;          // of one head: what a score sums over
+  std::int64_t value_dim = 0;          // of one head
+  bool normed_heads = false;           // q and k, each head by itself
+  bool gated_heads = false;            // each head's queries have a gate beside them
+  std::int64_t kv_values = 0;          // of one position in one layer with keys and values
+  DeltaShape delta;                    // of the linear layers
+  std::int64_t state_bytes = 0;        // of one sequence, over all linear layers
+  std::int64_t state_token_bytes = 0;  // of it, what a token reads and writes, in the mean over positions
+  std::int64_t linear_flops = 0;       // of one token in the state's recurrence, over all linear layers
 
   std::int64_t experts = 0;  // of one layer; 0: none
   std::int64_t experts_per_token = 0;
   std::int64_t expert_width = 0;
   std::int64_t expert_layers = 0;
+  std::int64_t shared_width = 0;  // of an expert that every token visits; 0: none
   StoredFormat expert_format = StoredFormat::bf16;
   StoredFormat dense_format = StoredFormat::bf16;
 

@@ -333,7 +333,7 @@ void list_not_built(const Situation& s, Plan& plan) {
   };
   note(find_expert_kernel(plan.experts.kernel)->facts);
   note(find_attention(plan.attention)->facts);
-  if (s.model.linear_layers > 0) plan.not_built.push_back(s.at(Field::linear_attention).value);
+  if (s.model.linear_layers > 0 && s.on_gpu()) plan.not_built.push_back(s.at(Field::linear_attention).value);
   if (!is_built(*find_expert_kernel(plan.experts.kernel), *find_exchange(plan.experts.exchange)) &&
       plan.experts.exchange != "none")
     plan.not_built.push_back("exchange " + std::string(plan.experts.exchange));

@@ -151,6 +151,12 @@ constexpr Rule rules[] = {
     {"cpu-ranks-run-models", Field::tensor_parallel, Effect::remove,
      [](const S& s, const C& c) { return !s.on_gpu() && c.number > 1 && !s.model.runs; },
      [](const S& s, const C&) { return "ranks of a CPU are not built for " + s.model.architecture; }, true},
+    {"cpu-ranks-keep-no-states", Field::tensor_parallel, Effect::remove,
+     [](const S& s, const C& c) { return !s.on_gpu() && c.number > 1 && s.model.linear_layers > 0; },
+     [](const S&, const C&) {
+       return std::string("layers with a state are not divided among ranks of a CPU yet");
+     },
+     true},
     {"ranks-join-in-halves", Field::tensor_parallel, Effect::remove,
      [](const S&, const C& c) { return c.number != 1 && c.number != 2 && c.number != 4 && c.number != 8; },
      [](const S&, const C&) { return std::string("ranks are 1, 2, 4 or 8"); }, true},
@@ -322,7 +328,7 @@ constexpr Rule rules[] = {
      },
      true},
     {"linear-attention-not-built", Field::linear_attention, Effect::remove,
-     [](const S& s, const C&) { return !s.machine.declared; },
+     [](const S& s, const C& c) { return !s.machine.declared && c.number > 0; },
      [](const S&, const C&) { return only_declared(); }},
 
     {"one-rank", Field::all_reduce, Effect::remove,
@@ -350,6 +356,13 @@ constexpr Rule rules[] = {
            "its order of additions depends on the message's size: bits would depend on the batch");
      }},
 
+    {"states-are-not-kept", Field::prefix_cache, Effect::remove,
+     [](const S& s, const C& c) { return c.value == "on" && s.model.linear_layers > 0; },
+     [](const S&, const C&) {
+       return std::string(
+           "layers with a state would go on from it as it was where a prompt leaves another, and no such "
+           "state is kept yet");
+     }},
     {"kernels-are-invariant", Field::batch_invariance, Effect::remove,
      [](const S&, const C& c) { return c.value == "off"; },
      [](const S&, const C&) {

@@ -3,7 +3,8 @@
 namespace nibble {
 
 CpuRank::CpuRank(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> model,
-                 const WorkerLimits& limits, KvStore kv, std::optional<Communicator> communicator)
+                 const WorkerLimits& limits, KvStore kv, StateStore states,
+                 std::optional<Communicator> communicator)
     : threads_(std::move(threads)),
       model_(std::move(model)),
       dots_(*limits.dots),
@@ -11,11 +12,13 @@ CpuRank::CpuRank(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> mod
       attention_(*limits.attention),
       activations_(limits.activations),
       kv_(std::move(kv)),
+      states_(std::move(states)),
       communicator_(std::move(communicator)) {
   positions_.reserve(static_cast<std::size_t>(limits.max_rows));
   logit_rows_.reserve(static_cast<std::size_t>(limits.max_logit_rows));
   for (std::vector<SequenceRows>& rows : sequences_)
     rows.reserve(static_cast<std::size_t>(limits.max_sequences));
+  state_rows_.reserve(static_cast<std::size_t>(limits.max_sequences));
   for (const KvLayer& layer : kv_.layers()) layers_.push_back({.cache = layer});
 }
 
@@ -36,19 +39,22 @@ Result<std::unique_ptr<CpuRank>> CpuRank::start(std::unique_ptr<Model> model, co
   ModelConfig own = model->config();
   own.num_key_value_heads = part.kv_heads.count;
   NIBBLE_ASSIGN(KvStore kv, KvStore::allocate(own, limits.kv_dtype, limits.page_size, limits.page_counts));
-  return std::unique_ptr<CpuRank>(
-      new CpuRank(std::move(threads), std::move(model), limits, std::move(kv), std::move(communicator)));
+  NIBBLE_ASSIGN(StateStore states, StateStore::allocate(own, limits.max_sequences));
+  return std::unique_ptr<CpuRank>(new CpuRank(std::move(threads), std::move(model), limits, std::move(kv),
+                                              std::move(states), std::move(communicator)));
 }
 
 Status CpuRank::forward(const Batch& batch, float* logits) {
   positions_.clear();
   logit_rows_.clear();
   for (std::vector<SequenceRows>& rows : sequences_) rows.clear();
+  state_rows_.clear();
   for (const BatchSequence& sequence : batch.sequences) {
     for (std::size_t group = 0; group < sequences_.size(); ++group) {
       sequences_[group].push_back(
           {sequence.row_begin, sequence.row_count, sequence.first_position, sequence.pages[group]});
     }
+    state_rows_.push_back({sequence.row_begin, sequence.row_count, sequence.first_position, sequence.state});
     for (int i = 0; i < sequence.row_count; ++i) positions_.push_back(sequence.first_position + i);
   }
   for (std::size_t layer = 0; layer < layers_.size(); ++layer)
@@ -65,6 +71,8 @@ Status CpuRank::forward(const Batch& batch, float* logits) {
                          {.tokens = batch.tokens,
                           .positions = positions_,
                           .kv = layers_,
+                          .states = states_.layers(),
+                          .state_rows = state_rows_,
                           .logit_rows = logit_rows_,
                           .ranks = communicator_ ? &*communicator_ : nullptr},
                          logits);

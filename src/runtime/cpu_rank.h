@@ -12,6 +12,7 @@
 #include "core/batch.h"
 #include "models/model.h"
 #include "runtime/kv_store.h"
+#include "runtime/state_store.h"
 #include "runtime/worker.h"
 
 namespace nibble {
@@ -36,7 +37,7 @@ class CpuRank {
 
  private:
   CpuRank(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> model, const WorkerLimits& limits,
-          KvStore kv, std::optional<Communicator> communicator);
+          KvStore kv, StateStore states, std::optional<Communicator> communicator);
 
   std::unique_ptr<ThreadPool> threads_;
   std::unique_ptr<Model> model_;
@@ -46,9 +47,11 @@ class CpuRank {
   const InputValues activations_;
   TimeTable* times_ = nullptr;
   KvStore kv_;
+  StateStore states_;
   std::optional<Communicator> communicator_;
   std::vector<int> positions_, logit_rows_;
   std::array<std::vector<SequenceRows>, page_groups> sequences_;  // with each group's page tables
+  std::vector<StateRows> state_rows_;
   std::vector<LayerKv> layers_;
 };
 

@@ -326,6 +326,7 @@ void Scheduler::add_sequence(Step& step, Entries::iterator entry, int rows) {
                          .row_count = rows,
                          .first_position = first,
                          .pages = state.pages.tables(),
+                         .state = state.pages.state(),
                          .sampling = &entry->request.sampling,
                          .prompt = entry->prompt_tokens(),
                          .answer = entry->answer(),

@@ -1,5 +1,5 @@
-// The mixer of Qwen3-Next and Qwen3.5 in three ops: a short causal convolution, the gated delta rule, and a
-// norm by head with a gate.
+// The mixer of Qwen3-Next and Qwen3.5: a short causal convolution, the gated delta rule, and a norm by head
+// with a gate.
 //
 // Every head of values has a state S [key_dim, value_dim], zero before position 0. At each position
 //
@@ -28,6 +28,18 @@
 #include "ops/op_context.h"
 
 namespace nibble {
+
+// Projections that lie by head of keys (Qwen3-Next), as the ops below want them.
+struct SplitByKeyHeadArgs {
+  DeltaShape shape;
+  int rows = 0;
+  const float* qkv_z = nullptr;      // [rows, key_heads, q and k of one, then v and z of those it serves]
+  const float* b_a = nullptr;        // [rows, key_heads, b and a of those it serves]
+  float* qkv = nullptr;              // [rows, channels]
+  float* z = nullptr;                // [rows, value_heads, value_dim]
+  float *b = nullptr, *a = nullptr;  // [rows, value_heads]
+};
+void split_by_key_head(OpContext& context, const SplitByKeyHeadArgs& args);
 
 // out[c] = silu(w[0][c] x_(p - taps + 1)[c] + ... + w[taps - 1][c] x_p[c]), taps in this order; positions
 // below 0 are left out.

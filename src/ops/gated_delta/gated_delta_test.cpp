@@ -197,6 +197,29 @@ TEST(GatedDelta, AHeadOfKeysServesNeighbouringHeadsOfValues) {
   EXPECT_EQ(shape.key_head_of(3), 1);
 }
 
+TEST(SplitByKeyHead, PutsHeadsOfAKindSideBySide) {
+  constexpr DeltaShape shape{.key_heads = 2, .value_heads = 4, .key_dim = 1, .value_dim = 2, .taps = 1};
+  ThreadPool threads(1);
+  OpContext context{threads};
+  // By head of keys: q, k, two heads' v, two heads' z.
+  const std::vector<float> qkv_z = {1, 2, 10, 11, 12, 13, 20, 21, 22, 23,
+                                    3, 4, 14, 15, 16, 17, 24, 25, 26, 27};
+  const std::vector<float> b_a = {30, 31, 40, 41, 32, 33, 42, 43};
+  std::vector<float> qkv(12), z(8), b(4), a(4);
+  split_by_key_head(context, {.shape = shape,
+                              .rows = 1,
+                              .qkv_z = qkv_z.data(),
+                              .b_a = b_a.data(),
+                              .qkv = qkv.data(),
+                              .z = z.data(),
+                              .b = b.data(),
+                              .a = a.data()});
+  EXPECT_EQ(qkv, (std::vector<float>{1, 3, 2, 4, 10, 11, 12, 13, 14, 15, 16, 17}));
+  EXPECT_EQ(z, (std::vector<float>{20, 21, 22, 23, 24, 25, 26, 27}));
+  EXPECT_EQ(b, (std::vector<float>{30, 31, 32, 33}));
+  EXPECT_EQ(a, (std::vector<float>{40, 41, 42, 43}));
+}
+
 TEST(ShortConvolution, SumsTheLastInputsOfEachChannel) {
   std::mt19937 random(14);
   ThreadPool threads(2);

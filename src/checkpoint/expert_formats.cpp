@@ -1,0 +1,50 @@
+#include "checkpoint/expert_formats.h"
+
+#include "base/quote.h"
+
+namespace nibble {
+
+Status check_experts_in_all(const ModelConfig& config) {
+  constexpr std::int64_t most = 1 << 17;
+  if (config.num_local_experts * config.num_hidden_layers <= most) return {};
+  return broken_model("num_experts (" + std::to_string(config.num_local_experts) + ") in each of " +
+                      std::to_string(config.num_hidden_layers) + " layers are more than " +
+                      std::to_string(most) + " experts");
+}
+
+Status check_expert_formats(const ModelConfig& config) {
+  if (!config.quantization.tells_experts_apart()) return {};
+  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const std::string prefix = config.trunk + "layers." + std::to_string(layer) + ".mlp.experts.";
+    const TensorFormat first = config.quantization.format_of(prefix + "0.gate_proj");
+    for (std::int64_t expert = 0; expert < config.num_local_experts; ++expert) {
+      for (const char* name : {".gate_proj", ".up_proj", ".down_proj"}) {
+        const std::string module = prefix + std::to_string(expert) + name;
+        const TensorFormat format = config.quantization.format_of(module);
+        if (format == first) continue;
+        return broken_model("quantization_config gives " + quote(module) + " the format " +
+                            std::string(tensor_format_name(format)) + " and " +
+                            quote(prefix + "0.gate_proj") + " " + std::string(tensor_format_name(first)) +
+                            "; the experts of a layer must have one format");
+      }
+    }
+  }
+  return {};
+}
+
+Status check_columns(const ModelConfig& config,
+                     void (*visit_weights)(const ModelConfig& config, const VisitWeight& visit)) {
+  Status status;
+  visit_weights(config, [&](const Weight& weight) {
+    if (!status.ok() || !weight.is_matrix()) return;
+    const std::int64_t block = block_columns(weight.format), cols = weight.shape[weight.shape.rank() - 1];
+    if (cols % block == 0) return;
+    status = broken_model(quote(weight.own_experts > 0 ? weight.name_of(0) : weight.name) + " has " +
+                          std::to_string(cols) + " columns, which are not whole blocks of " +
+                          std::to_string(block) + ", as " + std::string(tensor_format_name(weight.format)) +
+                          " has them");
+  });
+  return status;
+}
+
+}  // namespace nibble
