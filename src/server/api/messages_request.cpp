@@ -281,7 +281,7 @@ Refused refuse_thread(Reading&, const std::string& field, const FieldValue&) {
 }
 
 Refused take_speed(Reading&, const std::string& field, const FieldValue& value) {
-  if (value.text == "standard") return {};
+  if (value.json.is_string() && value.json.as_string() == "standard") return {};
   return bad_field(field, " other than standard is not served");
 }
 
@@ -330,7 +330,7 @@ constexpr FieldRule rules[] = {
     {"output_config", here, output_type, "How much a reasoning model thinks (effort).", take_output_config},
     shared<&Sampling::seed>(sampling::seed, here),
     {"service_tier", here, any_text, no_effect_about, no_effect},
-    {"speed", here, any_text, "Standard alone.", take_speed},
+    {"speed", here, other(R"({"enum":["standard"]})"), "Standard alone.", take_speed},
     {"stop_sequences", here, stops_type,
      "At most 16 texts of up to 4096 characters that end the answer; not shown.", take_stop_sequences},
     {"stream", here, boolean(), "Server-sent events, as tokens come.", keep<&GenerationRequest::stream>},

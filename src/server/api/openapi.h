@@ -8,13 +8,19 @@
 
 namespace nibble::api {
 
+struct QueryParameter {
+  std::string_view name;
+  std::string_view schema;  // JSON
+};
+
 struct RouteInfo {
   std::string_view method;
   std::string_view path;  // a segment in braces stands for what is there, slashes included
   std::string_view about;
-  std::string_view body = {};    // the name of its schema; empty: none
-  std::string_view answer = {};  // likewise; empty: text
-  bool streams = false;          // may answer with events instead
+  std::string_view body = {};                  // the name of its schema; empty: none
+  std::string_view answer = {};                // likewise; empty: text
+  bool streams = false;                        // may answer with events instead
+  std::span<const QueryParameter> query = {};  // of a path with a name in it
 
   // `escaped_slash`: where `asked` has its first slash that was sent as %2F. Only a name in braces may hold
   // one.

@@ -343,8 +343,9 @@ Refused read_field(const FieldRule& rule, Reading& reading, JsonValue value) {
   return rule.take(reading, field, read);
 }
 
-void write_request_schema(Endpoint endpoint, JsonWriter& json) {
-  const std::vector<std::string_view> required = required_fields(endpoint);
+void write_request_schema(Endpoint endpoint, JsonWriter& json, RequestUse use) {
+  std::vector<std::string_view> required = required_fields(endpoint);
+  if (use == RequestUse::count) std::erase(required, "max_tokens");
   json.begin_object().member("type", "object");
   json.key("required").begin_array();
   for (const std::string_view name : required) json.value(name);

@@ -69,6 +69,8 @@ const FieldRule* find_field(Endpoint endpoint, std::string_view name);
 Refused read_field(const FieldRule& rule, Reading& reading, JsonValue value);
 
 // The JSON schema of a request's body. Null is as if the field were absent, so all but the prompt may be it.
-void write_request_schema(Endpoint endpoint, JsonWriter& json);
+// What is only counted need not say how long its answer may be.
+enum class RequestUse : bool { answer, count };
+void write_request_schema(Endpoint endpoint, JsonWriter& json, RequestUse use = RequestUse::answer);
 
 }  // namespace nibble::api

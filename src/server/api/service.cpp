@@ -12,6 +12,7 @@
 #include "server/api/openapi.h"
 #include "server/api/request_id.h"
 #include "server/api/served_model.h"
+#include "server/api/unserved_paths.h"
 #include "server/page/page.h"
 
 namespace nibble::api {
@@ -64,27 +65,6 @@ std::string ignored_fields(const std::vector<std::string>& names) {
   return text;
 }
 
-// Paths of OpenAI's API that are refused by name, whatever follows.
-constexpr std::string_view unserved[] = {"/v1/embeddings",
-                                         "/v1/audio",
-                                         "/v1/images",
-                                         "/v1/moderations",
-                                         "/v1/files",
-                                         "/v1/batches",
-                                         "/v1/fine_tuning",
-                                         "/v1/assistants",
-                                         "/v1/threads",
-                                         "/v1/rerank",
-                                         "/v1/score",
-                                         "/v1/realtime",
-                                         "/v1/vector_stores",
-                                         "/v1/conversations",
-                                         "/v1/containers",
-                                         "/v1/evals",
-                                         "/v1/responses/compact",
-                                         "/v1/messages/batches",
-                                         "/v1/complete"};
-
 std::string_view id_prefix(Endpoint endpoint) {
   switch (endpoint) {
     case Endpoint::chat: return "chatcmpl-";
@@ -95,28 +75,15 @@ std::string_view id_prefix(Endpoint endpoint) {
   return "";
 }
 
-// Its name, if the path is one of those.
-std::string_view unserved_name(std::string_view path) {
-  for (const std::string_view name : unserved) {
-    if (path.starts_with(name) && (path.size() == name.size() || path[name.size()] == '/')) return name;
-  }
-  return {};
-}
-
-ApiError no_such_path(std::string_view path) {
-  ApiError error{.status = 404,
-                 .type = "not_found_error",
-                 .message = "there is no such path; GET /openapi.json lists those there are"};
-  if (const std::string_view name = unserved_name(path); !name.empty()) {
-    error.message = std::string(name) + " is not served; use /v1/chat/completions or /v1/completions";
-    if (name == "/v1/embeddings")
-      error.message =
-          "/v1/embeddings is not served: these models are made to write, and what their layers hold "
-          "is no embedding of a text";
-    error.code = "not_served";
-  }
-  return error;
-}
+constexpr QueryParameter items_query[] = {
+    {"order", R"({"enum":["asc","desc"]})"},
+    {"limit", R"({"type":"integer","minimum":1,"maximum":100})"},
+    {"after", R"({"type":"string"})"},
+};
+constexpr QueryParameter response_query[] = {
+    {"stream", R"({"type":"boolean"})"},
+    {"starting_after", R"({"type":"integer","minimum":0})"},
+};
 
 }  // namespace
 
@@ -188,12 +155,15 @@ const Service::Route Service::routes[] = {
     {{.method = "GET",
       .path = "/v1/responses/{response}/input_items",
       .about = "What a stored response was asked.",
-      .answer = "InputItems"},
+      .answer = "InputItems",
+      .query = items_query},
      [](Service& s, Exchange e) { s.response_input_items(std::move(e)); }},
     {{.method = "GET",
       .path = "/v1/responses/{response}",
       .about = "A stored response.",
-      .answer = "Response"},
+      .answer = "Response",
+      .streams = true,
+      .query = response_query},
      [](Service& s, Exchange e) { s.stored_response(std::move(e)); }},
     {{.method = "DELETE",
       .path = "/v1/responses/{response}",
@@ -303,8 +273,7 @@ void Service::handle(Exchange exchange) {
     if (method == "GET") return exchange->answer(*std::move(file));
     allowed = "GET, HEAD";
   }
-  if (!unserved_name(request.head.path).empty())
-    return answer_error(exchange, no_such_path(request.head.path));
+  if (is_unserved(request.head.path)) return answer_error(exchange, no_such_path(request.head.path));
   for (const Route& route : routes) {
     if (!route.info.matches(request.head.path, request.head.escaped_slash)) continue;
     if (route.info.method != method) {
