@@ -11,7 +11,7 @@
 namespace nibble {
 namespace {
 
-constexpr std::uint32_t kMostCounted = 0xFFF0;
+constexpr std::uint32_t kMostCounted = 0x7FF0;
 constexpr std::size_t kMostPatterns = 6;
 constexpr std::uint32_t kMostIndent = 80;
 
@@ -179,18 +179,12 @@ class SchemaCompiler {
     return languages.concat({quote_, text_of(languages, name, TextForm::json), colon_});
   }
 
-  ObjectShape::Member member(Language key_text, SymbolId value, bool required) {
-    Languages& languages = symbols_.languages;
-    return {.first = languages.concat(blank_, key_text),
-            .later = languages.concat(comma_, key_text),
-            .value = value,
-            .required = required};
-  }
-
   Status add_object(const Facts& facts, std::vector<SymbolId>& others) {
     Languages& languages = symbols_.languages;
     ObjectShape object;
     object.open = languages.literal("{");
+    object.before_first = blank_;
+    object.comma = comma_;
     object.close = languages.concat({blank_, languages.literal("}")});
     if (std::max(facts.least_members, facts.most_members == kUnbounded ? 0 : facts.most_members) >
         kMostCounted)
@@ -218,7 +212,7 @@ class SchemaCompiler {
         if (seen[name]) return {};  // required and not allowed: no object fits
         continue;
       }
-      object.members.push_back(member(key(name), symbol(terms), seen[name]));
+      object.members.push_back({.key = key(name), .value = symbol(terms), .required = seen[name]});
     }
     if (object.members.size() > kMostCounted)
       return invalid_argument("more than " + std::to_string(kMostCounted) + " properties are not supported");
@@ -281,7 +275,7 @@ class SchemaCompiler {
         name = languages.all_of({name, languages.repeat(canonical_, 0, kUnbounded)});
       }
       if (languages.is_empty(name)) continue;
-      object.others.push_back(member(languages.concat({quote_, name, colon_}), symbol(terms), false));
+      object.others.push_back({.key = languages.concat({quote_, name, colon_}), .value = symbol(terms)});
     }
     return {};
   }

@@ -75,6 +75,7 @@ Language Languages::append(const Node& node, std::size_t slot) {
   const auto made = static_cast<Language>(nodes_.size());
   table_[slot] = made;
   nodes_.push_back(node);
+  first_.push_back(made == kEverything ? ByteSet::range(0, 255) : first_of(node));
   emptiness_.push_back(node.plain ? (node.kind == Kind::nothing ? kIsEmpty : kIsNot) : kUnknown);
   if (nodes_.size() * 2 <= table_.size()) return made;
   table_.assign(table_.size() * 2, kUnbounded);
@@ -261,13 +262,29 @@ Language Languages::repeat(Language part, std::uint32_t least, std::uint32_t mos
       {.kind = Kind::repeat, .nullable = least == 0, .plain = node.plain, .a = part, .b = least, .c = most});
 }
 
-Language Languages::derivative(Language language, std::uint8_t byte) {
-  switch (nodes_[language].kind) {
+ByteSet Languages::first_of(const Node& node) const {
+  ByteSet first;
+  switch (node.kind) {
     case Kind::nothing:
-    case Kind::empty_text: return kNothing;
-    case Kind::bytes: return sets_[nodes_[language].a].has(byte) ? kEmptyText : kNothing;
-    default: break;
+    case Kind::empty_text: return first;
+    case Kind::bytes: return sets_[node.a];
+    case Kind::concat: return nodes_[node.a].nullable ? first_[node.a] | first_[node.b] : first_[node.a];
+    case Kind::any_of:
+      for (const Language part : list(node)) first = first | first_[part];
+      return first;
+    case Kind::all_of:
+      first = ByteSet::range(0, 255);
+      for (const Language part : list(node)) first = first & first_[part];
+      return first;
+    case Kind::except: return ByteSet::range(0, 255);
+    case Kind::repeat: return first_[node.a];
+    case Kind::compared:
+    case Kind::multiple: return sets_[digit_set_] | sets_[point_set_];
   }
+  return first;
+}
+
+Language Languages::remembered_derivative(Language language, std::uint8_t byte) {
   const std::uint64_t key = static_cast<std::uint64_t>(language) << 8 | byte;
   if (const std::uint32_t known = derivatives_.at(key); known != kUnbounded) return known;
   const Language made = derive(language, byte);
@@ -279,8 +296,8 @@ Language Languages::derive(Language language, std::uint8_t byte) {
   const Node node = nodes_[language];  // a copy: nodes_ grows below
   switch (node.kind) {
     case Kind::nothing:
-    case Kind::empty_text:
-    case Kind::bytes: return derivative(language, byte);
+    case Kind::empty_text: return kNothing;
+    case Kind::bytes: return kEmptyText;
     case Kind::concat: {
       const Language first = concat(derivative(node.a, byte), node.b);
       if (!nodes_[node.a].nullable) return first;

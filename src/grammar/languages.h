@@ -75,7 +75,16 @@ class Languages {
   // Unsigned decimal numbers that are a multiple of unit / 10^digits.
   Language multiple_of(std::uint64_t unit, std::uint32_t digits);
 
-  Language derivative(Language language, std::uint8_t byte);
+  Language derivative(Language language, std::uint8_t byte) {
+    if (!first_[language].has(byte)) return kNothing;
+    // Literals, most of what there is, need no memory of their derivatives.
+    const Node& node = nodes_[language];
+    if (node.kind == Kind::bytes) return kEmptyText;
+    if (node.kind == Kind::concat && nodes_[node.a].kind == Kind::bytes) return node.b;
+    return remembered_derivative(language, byte);
+  }
+  // No text begins with another byte; one may begin with each of these.
+  const ByteSet& first_bytes(Language language) const { return first_[language]; }
   bool has_empty_text(Language language) const { return nodes_[language].nullable; }
   // Whether there is no text in it, decided exactly unless it took `kEffort` states to find out.
   bool is_empty(Language language);
@@ -127,6 +136,8 @@ class Languages {
   Language intern_list(Kind kind, std::span<const Language> parts);
   std::uint32_t intern_set(const ByteSet& set);
   bool same_list(const Node& node, std::span<const Language> parts) const;
+  ByteSet first_of(const Node& node) const;
+  Language remembered_derivative(Language language, std::uint8_t byte);
   Language derive(Language language, std::uint8_t byte);
   Language derive_compared(Node node, std::uint8_t byte);
   Language derive_multiple(Node node, std::uint8_t byte);
@@ -137,6 +148,7 @@ class Languages {
   std::span<const Language> list(const Node& node) const { return {lists_.data() + node.a, node.b}; }
 
   std::vector<Node> nodes_;
+  std::vector<ByteSet> first_;  // [nodes] the bytes that a text may begin with
   std::vector<Language> lists_;
   std::vector<ByteSet> sets_;
   std::vector<Limit> limits_;

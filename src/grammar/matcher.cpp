@@ -14,12 +14,18 @@ std::uint64_t mix(std::uint64_t value) {
   return value ^ value >> 29;
 }
 
+// Frames that open into fewer ways are opened at once: most of them are one text.
+constexpr std::uint32_t kFewWays = 5;
+
 // How far an object is: 0 before its brace, else one more than this.
 struct ObjectPlace {
   std::uint32_t member = 0;  // the first that may still come
   std::uint32_t count = 0;   // members so far, no more than matter
-  static ObjectPlace of(std::uint32_t at) { return {(at - 1) >> 16, (at - 1) & 0xFFFF}; }
-  std::uint32_t pack() const { return (member << 16 | count) + 1; }
+  bool at_key = false;       // a key comes next; else a comma, the first key's white space, or the end
+  static ObjectPlace of(std::uint32_t at) {
+    return {(at - 1) >> 17, (at - 1) >> 1 & 0xFFFF, ((at - 1) & 1) != 0};
+  }
+  std::uint32_t pack() const { return (member << 17 | count << 1 | at_key) + 1; }
 };
 
 }  // namespace
@@ -33,6 +39,7 @@ void Matcher::reset() {
   languages_ = symbols_->languages;
   frames_.assign(1, Frame{kNoSymbol, 0, 0});
   entered_.assign(1, 0);
+  opened_.assign(1, kUnbounded);
   frame_table_.assign(256, kUnbounded);
   state_table_.assign(256, kUnbounded);
   ways_.clear();
@@ -40,17 +47,13 @@ void Matcher::reset() {
   rows_.clear();
   rows_.emplace_back().fill(kDead);
   states_[kDead].row = 0;
-  step_ = 1;
-  complete_ = false;
-  made_.clear();
-  if ((*usable_)[symbols_->root]) enter(frame(symbols_->root, 0, 0));
-  enter_all();
-  start_ = intern();
+  opening_ = 0;
+  start_ = (*usable_)[symbols_->root] ? opened(frame(symbols_->root, 0, 0)) : kDead;
 }
 
 std::size_t Matcher::memory() const {
   return rows_.capacity() * sizeof(rows_[0]) + states_.capacity() * sizeof(Place) +
-         ways_.capacity() * sizeof(Way) + frames_.capacity() * (sizeof(Frame) + 12) + languages_.size() * 96;
+         ways_.capacity() * sizeof(Way) + frames_.capacity() * (sizeof(Frame) + 16) + languages_.size() * 128;
 }
 
 std::uint32_t Matcher::frame(SymbolId symbol, std::uint32_t at, std::uint32_t next) {
@@ -65,6 +68,7 @@ std::uint32_t Matcher::frame(SymbolId symbol, std::uint32_t at, std::uint32_t ne
   frame_table_[i] = made;
   frames_.push_back({symbol, at, next});
   entered_.push_back(0);
+  opened_.push_back(kUnbounded);
   if (frames_.size() * 2 > frame_table_.size()) {
     frame_table_.assign(frame_table_.size() * 2, kUnbounded);
     for (std::uint32_t each = 1; each < frames_.size(); ++each) {
@@ -80,22 +84,32 @@ std::uint32_t Matcher::frame(SymbolId symbol, std::uint32_t at, std::uint32_t ne
 
 void Matcher::add(Language language, std::uint32_t next) {
   if (language == kNothing) return;
-  if (language != kEmptyText) made_.push_back({language, next});
+  if (language != kEmptyText) found_.push_back({language, next});
   if (languages_.has_empty_text(language)) enter(next);
 }
 
 void Matcher::enter(std::uint32_t frame) {
-  if (entered_[frame] == step_) return;
-  entered_[frame] = step_;
+  if (entered_[frame] == opening_) return;
+  entered_[frame] = opening_;
   open_.push_back(frame);
 }
 
-void Matcher::enter_all() {
+Matcher::State Matcher::opened(std::uint32_t frame) {
+  if (opened_[frame] != kUnbounded) return opened_[frame];
+  ++opening_;
+  found_.clear();
+  found_end_ = false;
+  enter(frame);
+  open_frames();
+  return opened_[frame] = intern(found_, found_end_);
+}
+
+void Matcher::open_frames() {
   while (!open_.empty()) {
     const Frame at = frames_[open_.back()];
     open_.pop_back();
     if (at.symbol == kNoSymbol) {
-      complete_ = true;
+      found_end_ = true;
       continue;
     }
     const Symbol& symbol = symbols_->symbols[at.symbol];
@@ -134,23 +148,40 @@ void Matcher::enter_object(const Frame& at) {
     return;
   }
   const ObjectPlace place = ObjectPlace::of(at.at);
+  const auto members = static_cast<std::uint32_t>(object.members.size());
+  if (!place.at_key) {
+    const auto required = [](const ObjectShape::Member& member) { return member.required; };
+    const bool all = std::none_of(object.members.begin() + place.member, object.members.end(), required);
+    if (all && place.count >= object.least) add(object.close, at.next);
+    if ((object.most == kUnbounded || place.count < object.most) && member_may_come(object, place.member)) {
+      const ObjectPlace key{.member = place.member, .count = place.count, .at_key = true};
+      add(place.count == 0 ? object.before_first : object.comma, frame(at.symbol, key.pack(), at.next));
+    }
+    return;
+  }
   const std::uint32_t matters = object.most != kUnbounded ? object.most : std::max(object.least, 1u);
   const std::uint32_t count = std::min(place.count + 1, matters);
   const auto member = [&](const ObjectShape::Member& each, std::uint32_t next_member) {
     if (!(*usable_)[each.value]) return;
-    const std::uint32_t behind = frame(at.symbol, ObjectPlace{next_member, count}.pack(), at.next);
-    add(place.count == 0 ? each.first : each.later, frame(each.value, 0, behind));
+    const std::uint32_t behind =
+        frame(at.symbol, ObjectPlace{.member = next_member, .count = count}.pack(), at.next);
+    add(each.key, frame(each.value, 0, behind));
   };
-  const bool room = object.most == kUnbounded || place.count < object.most;
-  const auto members = static_cast<std::uint32_t>(object.members.size());
-  std::uint32_t i = place.member;
-  for (; i < members; ++i) {
-    if (room) member(object.members[i], i + 1);
+  for (std::uint32_t i = place.member; i < members; ++i) {
+    member(object.members[i], i + 1);
     if (object.members[i].required) break;
   }
-  if (room)
-    for (const auto& other : object.others) member(other, place.member);
-  if (i == members && place.count >= object.least) add(object.close, at.next);
+  for (const auto& other : object.others) member(other, place.member);
+}
+
+bool Matcher::member_may_come(const ObjectShape& object, std::uint32_t first) const {
+  const auto can = [&](const ObjectShape::Member& member) { return (*usable_)[member.value]; };
+  if (std::any_of(object.others.begin(), object.others.end(), can)) return true;
+  for (std::size_t i = first; i < object.members.size(); ++i) {
+    if (can(object.members[i])) return true;
+    if (object.members[i].required) break;
+  }
+  return false;
 }
 
 void Matcher::enter_array(const Frame& at) {
@@ -171,37 +202,48 @@ void Matcher::enter_array(const Frame& at) {
   add(count == 0 ? array.before_first : array.comma, frame(item, 0, behind));
 }
 
-Matcher::State Matcher::intern() {
-  std::sort(made_.begin(), made_.end(), [](const Way& x, const Way& y) {
-    return std::pair(x.language, x.frame) < std::pair(y.language, y.frame);
-  });
-  made_.erase(std::unique(made_.begin(), made_.end()), made_.end());
-  if (made_.empty() && !complete_) return kDead;
-  std::uint64_t hash = complete_;
-  for (const Way& way : made_)
-    hash = mix(hash ^ (static_cast<std::uint64_t>(way.language) << 32 | way.frame));
+Matcher::State Matcher::intern(std::vector<Way>& ways, bool complete) {
+  if (ways.size() > 1) {
+    std::sort(ways.begin(), ways.end(), [](const Way& x, const Way& y) {
+      return std::pair(x.language, x.frame) < std::pair(y.language, y.frame);
+    });
+    ways.erase(std::unique(ways.begin(), ways.end()), ways.end());
+  }
+  if (ways.empty() && !complete) return kDead;
+  if (ways.size() == 1 && ways.front().unopened()) {
+    const State state = opened_[ways.front().frame];
+    if (states_[state].complete == complete) return state;
+  }
+  std::uint64_t hash = complete;
+  for (const Way& way : ways) hash = mix(hash ^ (static_cast<std::uint64_t>(way.language) << 32 | way.frame));
   std::size_t last = state_table_.size() - 1;
   std::size_t i = hash & last;
   for (; state_table_[i] != kUnbounded; i = (i + 1) & last) {
     const Place& place = states_[state_table_[i]];
-    if (place.count == made_.size() && place.complete == complete_ &&
-        std::equal(made_.begin(), made_.end(), ways_.begin() + place.begin))
+    if (place.count == ways.size() && place.complete == complete &&
+        std::equal(ways.begin(), ways.end(), ways_.begin() + place.begin))
       return state_table_[i];
   }
   const auto made = static_cast<State>(states_.size());
   state_table_[i] = made;
   Place place{.begin = static_cast<std::uint32_t>(ways_.size()),
-              .count = static_cast<std::uint32_t>(made_.size())};
-  place.complete = complete_;
+              .count = static_cast<std::uint32_t>(ways.size())};
+  place.complete = complete;
   place.plain_ends = true;
-  place.uniform = !made_.empty() && !complete_;
-  for (const Way& way : made_) {
-    const PlainPrefix prefix = languages_.plain_prefix(way.language);
-    place.uniform &= prefix.uniform && (&way == made_.data() || prefix.length == place.plain);
+  place.uniform = !ways.empty() && !complete;
+  for (const Way& way : ways) {
+    PlainPrefix prefix;
+    if (way.unopened()) {
+      const Place& behind = states_[opened_[way.frame]];
+      prefix = {.length = behind.plain, .ends = behind.plain_ends, .uniform = behind.uniform};
+    } else {
+      prefix = languages_.plain_prefix(way.language);
+    }
+    place.uniform &= prefix.uniform && (&way == ways.data() || prefix.length == place.plain);
     place.plain = std::max(place.plain, prefix.length);
     place.plain_ends &= prefix.ends;
   }
-  ways_.insert(ways_.end(), made_.begin(), made_.end());
+  ways_.insert(ways_.end(), ways.begin(), ways.end());
   states_.push_back(place);
   if (states_.size() * 2 > state_table_.size()) {
     state_table_.assign(state_table_.size() * 2, kUnbounded);
@@ -220,23 +262,42 @@ Matcher::State Matcher::intern() {
   return made;
 }
 
+void Matcher::join(State state, std::vector<Way>& ways, bool& complete) const {
+  const Place& place = states_[state];
+  complete |= place.complete;
+  ways.insert(ways.end(), ways_.begin() + place.begin, ways_.begin() + place.begin + place.count);
+}
+
 Matcher::State Matcher::make_step(State state, std::uint8_t byte) {
   if (states_[state].row == kUnbounded) {
     states_[state].row = static_cast<std::uint32_t>(rows_.size());
     rows_.emplace_back().fill(kUnbounded);
   }
-  made_.clear();
-  complete_ = false;
-  ++step_;
   const Place place = states_[state];
+  // What stands behind unopened ways is stepped first: their steps use the same space.
+  for (std::uint32_t i = 0; i < place.count; ++i)
+    if (const Way way = ways_[place.begin + i]; way.unopened()) step(opened_[way.frame], byte);
+  made_.clear();
+  bool complete = false;
   for (std::uint32_t i = 0; i < place.count; ++i) {
     const Way way = ways_[place.begin + i];
+    if (way.unopened()) {
+      join(step(opened_[way.frame], byte), made_, complete);
+      continue;
+    }
     const Language next = languages_.derivative(way.language, byte);
     if (next == kNothing || languages_.is_empty(next)) continue;
-    add(next, way.frame);
-    enter_all();
+    if (next != kEmptyText) made_.push_back({next, way.frame});
+    if (!languages_.has_empty_text(next)) continue;
+    const State behind = opened(way.frame);
+    if (states_[behind].count < kFewWays) {
+      join(behind, made_, complete);
+    } else {
+      complete |= states_[behind].complete;
+      made_.push_back({kEmptyText, way.frame});
+    }
   }
-  const State made = intern();
+  const State made = intern(made_, complete);
   rows_[place.row][byte] = made;
   return made;
 }

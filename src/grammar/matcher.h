@@ -1,6 +1,8 @@
 // Follows a text byte by byte: every way in which the grammar could have made it so far, as one state. A way
 // is what is left of a regular language and the stack of symbols behind it. Stacks, states and the steps
-// between them are stored once each, so that a place that was seen before costs one look-up.
+// between them are stored once each, so that a place that was seen before costs one look-up. A stack that opens
+// into many ways (an object's keys) stays one way until a byte is read, and the states that hold it share what
+// that byte leads to.
 #pragma once
 
 #include <array>
@@ -48,9 +50,12 @@ class Matcher {
     std::uint32_t at;    // how far the symbol is: parts, times, members or elements
     std::uint32_t next;  // 0: the text's end
   };
+  // The text of `language`, then `frame`. Where nothing is left of the text the way stands for all that the
+  // frame opens into.
   struct Way {
     Language language;
     std::uint32_t frame;
+    bool unopened() const { return language == kEmptyText; }
     bool operator==(const Way&) const = default;
   };
   struct Place {
@@ -63,12 +68,16 @@ class Matcher {
   };
   State make_step(State state, std::uint8_t byte);
   std::uint32_t frame(SymbolId symbol, std::uint32_t at, std::uint32_t next);
+  // The state of a text behind which the frame comes.
+  State opened(std::uint32_t frame);
+  void open_frames();
   void add(Language language, std::uint32_t next);
   void enter(std::uint32_t frame);
-  void enter_all();
   void enter_object(const Frame& frame);
   void enter_array(const Frame& frame);
-  State intern();
+  bool member_may_come(const ObjectShape& object, std::uint32_t first) const;
+  State intern(std::vector<Way>& ways, bool complete);
+  void join(State state, std::vector<Way>& ways, bool& complete) const;
 
   std::shared_ptr<const Symbols> symbols_;
   std::shared_ptr<const std::vector<bool>> usable_;
@@ -81,12 +90,15 @@ class Matcher {
   std::vector<std::array<State, 256>> rows_;
   State start_ = kDead;
 
-  // Of the state that is being made.
-  std::vector<Way> made_;
+  std::vector<State> opened_;  // [frames] kUnbounded where nobody asked
+  // Of the frame that is being opened.
+  std::vector<Way> found_;
   std::vector<std::uint32_t> open_;
-  std::vector<std::uint32_t> entered_;  // [frames] the number of the step that entered the frame last
-  std::uint32_t step_ = 0;
-  bool complete_ = false;
+  std::vector<std::uint32_t> entered_;  // [frames] the number of the opening that entered the frame last
+  std::uint32_t opening_ = 0;
+  bool found_end_ = false;
+
+  std::vector<Way> made_;  // of the state that is being made
 };
 
 }  // namespace nibble

@@ -30,14 +30,15 @@ struct Symbol {
 // Members come in the order of `members`; those of `others` come anywhere, any number of times.
 struct ObjectShape {
   struct Member {
-    Language first = kNothing;  // the key up to its value, as first member
-    Language later = kNothing;  // the same behind a comma
+    Language key = kNothing;  // up to the value
     SymbolId value = kNoSymbol;
     bool required = false;
   };
   std::vector<Member> members;
   std::vector<Member> others;
   Language open = kNothing;
+  Language before_first = kNothing;
+  Language comma = kNothing;
   Language close = kNothing;
   std::uint32_t least = 0, most = kUnbounded;
 };
