@@ -2,6 +2,8 @@
 #pragma once
 
 #include <array>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 
 namespace nibble {
@@ -27,6 +29,23 @@ struct ByteSet {
     ByteSet out;
     for (std::size_t i = 0; i < 4; ++i) out.words[i] = words[i] & other.words[i];
     return out;
+  }
+  ByteSet operator~() const {
+    ByteSet out;
+    for (std::size_t i = 0; i < 4; ++i) out.words[i] = ~words[i];
+    return out;
+  }
+  // The least byte; 256 of an empty set.
+  unsigned first() const {
+    for (unsigned i = 0; i < 4; ++i)
+      if (words[i] != 0) return i * 64 + static_cast<unsigned>(std::countr_zero(words[i]));
+    return 256;
+  }
+  template <typename Function>
+  void for_each(const Function& function) const {
+    for (unsigned i = 0; i < 4; ++i)
+      for (std::uint64_t word = words[i]; word != 0; word &= word - 1)
+        function(i * 64 + static_cast<unsigned>(std::countr_zero(word)));
   }
   bool operator==(const ByteSet&) const = default;
 };

@@ -1,6 +1,5 @@
 // A grammar's place in one answer, and the masks of tokens.
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "base/check.h"
@@ -13,6 +12,7 @@ namespace {
 // Beyond it what was found is forgotten and found again.
 constexpr std::size_t kMatcherBytes = std::size_t{48} << 20;
 constexpr std::size_t kMaskBytes = std::size_t{8} << 20;
+constexpr ByteKindMask kNotAsked = 0xFFFF;
 
 void set_bit(TokenMask mask, TokenId token) {
   mask[static_cast<std::size_t>(token) / 32] |= 1u << token % 32;
@@ -57,15 +57,17 @@ class Constraint final : public GrammarConstraint {
     if (!all_plain && !matcher_->plain_ends(state)) {
       if (mostly_plain(state)) {
         trie_->add_plain(mask, kUnbounded);
-        walk<true>(trie_->plain(), state, mask);
+        clear_walked(trie_->plain(), state, mask);
       } else {
-        walk<false>(trie_->plain(), state, mask);
+        const ByteKindMask looping = loops(state);
+        if (looping != 0) trie_->add_kinds(mask, looping);
+        set_walked(trie_->plain(), state, looping, mask);
       }
     }
     if (matcher_->uniform(state)) {
       walk_endings(state, mask);
     } else {
-      walk<false>(trie_->other(), state, mask);
+      set_walked(trie_->other(), state, 0, mask);
     }
     trie_->add_twins(mask);
     if (matcher_->complete(state))
@@ -133,60 +135,142 @@ class Constraint final : public GrammarConstraint {
   // Whether most plain tokens may come next, told from their first bytes: a key that is none of the declared
   // ones.
   bool mostly_plain(Matcher::State state) {
-    const std::span<const TrieNode> nodes = trie_->plain();
+    const Trie& trie = trie_->plain();
     std::size_t free = 0;
-    for (std::uint32_t i = 0; i < nodes.size(); i = nodes[i].end) {
-      const Matcher::State next = matcher_->step(state, nodes[i].byte);
-      if (next != Matcher::kDead && matcher_->plain_prefix(next) >= nodes[i].characters)
-        free += nodes[i].end - i;
+    for (const TrieNode& node : trie.children(0)) {
+      const Matcher::State next = matcher_->step(state, node.byte);
+      if (next != Matcher::kDead && matcher_->plain_prefix(next) >= node.characters)
+        free += node.end - node.begin;
     }
-    return free * 2 > nodes.size();
+    return free * 2 > trie.tokens.size();
   }
 
-  // Sets the bits of the tokens that may come; or, where all bits are set, clears the others'. Below a place
-  // where any plain text may come nothing needs to be tried: in the other trie that is never so.
-  template <bool kClears>
-  void walk(std::span<const TrieNode> nodes, Matcher::State root, TokenMask mask) {
-    std::array<Matcher::State, 257> path;
-    path[0] = root;
-    for (std::uint32_t i = 0; i < nodes.size();) {
-      const TrieNode node = nodes[i];
-      const Matcher::State state = matcher_->step(path[node.depth], node.byte);
-      const bool free =
-          node.characters > 0 && state != Matcher::kDead && matcher_->plain_prefix(state) >= node.characters;
-      if (free || state == Matcher::kDead) {
-        if (free != kClears)
-          for (std::uint32_t each = i; each < node.end; ++each)
-            if (nodes[each].token >= 0) (free ? set_bit : clear_bit)(mask, nodes[each].token);
-        i = node.end;
-        continue;
+  // Goes down the trie with the matcher, level by level. `dead` is called with a node that no text goes on
+  // with, `free` with one below which every text may come (and the kinds of the characters above it), `alive`
+  // with each other one.
+  template <typename Dead, typename Free, typename Alive>
+  void walk(const Trie& trie, Matcher::State root, const Dead& dead, const Free& free, const Alive& alive) {
+    level_.assign(1, {.node = 0, .state = root, .above = 0});
+    while (!level_.empty()) {
+      next_level_.clear();
+      for (const auto& [place, state, above] : level_) {
+        ByteKindMask looping = 0;
+        bool asked = false;
+        for (const TrieNode& node : trie.children(place)) {
+          const Matcher::State next = matcher_->step(state, node.byte);
+          if (next == Matcher::kDead) {
+            dead(node);
+            continue;
+          }
+          if (!asked && (next == state || node.byte >= 0x80)) {
+            looping = loops(state);
+            asked = true;
+          }
+          if ((node.characters > 0 && matcher_->plain_prefix(next) >= node.characters) ||
+              (node.kinds & ~looping) == 0) {
+            free(node, above);
+          } else {
+            alive(node);
+            next_level_.push_back({.node = trie.place(node),
+                                   .state = next,
+                                   .above = static_cast<ByteKindMask>(above | trie_->kinds().of(node.byte))});
+          }
+        }
       }
-      if (!kClears && node.token >= 0) set_bit(mask, node.token);
-      path[node.depth + 1u] = state;
-      ++i;
+      level_.swap(next_level_);
     }
+  }
+
+  // `known` are kinds of characters of which all tokens are set already.
+  void set_walked(const Trie& trie, Matcher::State root, ByteKindMask known, TokenMask mask) {
+    walk(
+        trie, root, [](const TrieNode&) {},
+        [&](const TrieNode& node, ByteKindMask above) {
+          if (((node.kinds | above) & ~known) == 0) return;
+          for (const TokenId token : trie.below(node)) set_bit(mask, token);
+        },
+        [&](const TrieNode& node) {
+          if (node.has_token) set_bit(mask, trie.tokens[node.begin]);
+        });
+  }
+
+  // Where all bits are set: clears those of tokens that may not come.
+  void clear_walked(const Trie& trie, Matcher::State root, TokenMask mask) {
+    walk(
+        trie, root,
+        [&](const TrieNode& node) {
+          for (const TokenId token : trie.below(node)) clear_bit(mask, token);
+        },
+        [](const TrieNode&, ByteKindMask) {}, [](const TrieNode&) {});
   }
 
   // Inside a string a token's plain beginning changes nothing but the length that is left: only what stands
   // behind it is tried, once for all tokens that have it.
   void walk_endings(Matcher::State root, TokenMask mask) {
-    const std::span<const TrieNode> nodes = trie_->endings();
+    const Trie& trie = trie_->endings();
     const std::uint32_t left = matcher_->plain_prefix(root);
-    std::array<Matcher::State, 257> path;
-    path[0] = root;
-    for (std::uint32_t i = 0; i < nodes.size();) {
-      const TrieNode node = nodes[i];
-      const Matcher::State state = matcher_->step(path[node.depth], node.byte);
-      if (state == Matcher::kDead) {
-        i = node.end;
-        continue;
-      }
-      if (node.token >= 0)
-        for (const auto& [token, characters] : trie_->ended(node.token))
-          if (characters <= left || after(root, token) != Matcher::kDead) set_bit(mask, token);
-      path[node.depth + 1u] = state;
-      ++i;
+    const auto set = [&](TokenId group) {
+      for (const auto& [token, characters] : trie_->ended(group))
+        if (characters <= left || after(root, token) != Matcher::kDead) set_bit(mask, token);
+    };
+    walk(
+        trie, root, [](const TrieNode&) {},
+        [&](const TrieNode& node, ByteKindMask) {
+          for (const TokenId group : trie.below(node)) set(group);
+        },
+        [&](const TrieNode& node) {
+          if (node.has_token) set(trie.tokens[node.begin]);
+        });
+  }
+
+  // The kinds of characters that leave the state as it is.
+  ByteKindMask loops(Matcher::State state) {
+    std::vector<ByteKindMask>& known = findings_->loops;
+    if (known.size() <= state) known.resize(std::max<std::size_t>(state + 1, matcher_->states()), kNotAsked);
+    if (known[state] != kNotAsked) return known[state];
+    ByteSet same;
+    for (unsigned byte = 0; byte < 0x80; ++byte)
+      if (matcher_->step(state, static_cast<std::uint8_t>(byte)) == state) same.add(byte);
+    if (long_characters_loop(state)) same = same | ByteSet::range(0x80, 0xFF);
+    return known[state] = trie_->kinds().within(same);
+  }
+
+  // Whether every character of two bytes and more leaves the state as it is.
+  bool long_characters_loop(Matcher::State state) {
+    struct Lead {
+      std::uint8_t first, last;    // lead bytes
+      std::uint8_t least, most;    // of the second byte
+      std::uint8_t continuations;  // bytes behind the first
+    };
+    constexpr Lead kLeads[] = {{0xC2, 0xDF, 0x80, 0xBF, 1}, {0xE0, 0xE0, 0xA0, 0xBF, 2},
+                               {0xE1, 0xEC, 0x80, 0xBF, 2}, {0xED, 0xED, 0x80, 0x9F, 2},
+                               {0xEE, 0xEF, 0x80, 0xBF, 2}, {0xF0, 0xF0, 0x90, 0xBF, 3},
+                               {0xF1, 0xF3, 0x80, 0xBF, 3}, {0xF4, 0xF4, 0x80, 0x8F, 3}};
+    for (const Lead& lead : kLeads) {
+      std::vector<Matcher::State> at = steps(state, lead.first, lead.last);
+      at = steps_of_all(at, lead.least, lead.most);
+      for (int i = 1; i < lead.continuations; ++i) at = steps_of_all(at, 0x80, 0xBF);
+      if (at.size() != 1 || at.front() != state) return false;
     }
+    return true;
+  }
+
+  // Where the bytes lead, each place once.
+  std::vector<Matcher::State> steps(Matcher::State from, unsigned first, unsigned last) {
+    std::vector<Matcher::State> to;
+    for (unsigned byte = first; byte <= last; ++byte) {
+      const Matcher::State next = matcher_->step(from, static_cast<std::uint8_t>(byte));
+      if (std::find(to.begin(), to.end(), next) == to.end()) to.push_back(next);
+    }
+    return to;
+  }
+  std::vector<Matcher::State> steps_of_all(const std::vector<Matcher::State>& from, unsigned first,
+                                           unsigned last) {
+    std::vector<Matcher::State> to;
+    for (const Matcher::State each : from)
+      for (const Matcher::State next : steps(each, first, last))
+        if (std::find(to.begin(), to.end(), next) == to.end()) to.push_back(next);
+    return to;
   }
 
   // A state's number is the matcher's: when that forgets, the answer so far is read again.
@@ -195,6 +279,7 @@ class Constraint final : public GrammarConstraint {
     if (matcher_->memory() < kMatcherBytes) return;
     matcher_->reset();
     findings_->masks.clear();
+    findings_->loops.clear();
     states_.assign(1, matcher_->start());
     for (const TokenId token : tokens_)
       states_.push_back(trie_->is_end(token) ? states_.back() : after(states_.back(), token));
@@ -206,6 +291,13 @@ class Constraint final : public GrammarConstraint {
   Matcher* matcher_;                    // findings_'s
   std::vector<Matcher::State> states_;  // [tokens + 1]
   std::vector<TokenId> tokens_;
+  // Of a walk.
+  struct Step {
+    std::uint32_t node;
+    Matcher::State state;
+    ByteKindMask above;  // of the bytes that led here
+  };
+  std::vector<Step> level_, next_level_;
   bool ended_ = false;
 };
 

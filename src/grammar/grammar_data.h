@@ -18,6 +18,7 @@ struct Findings {
   Matcher matcher;
   std::shared_ptr<const GrammarVocabulary> vocabulary;  // that the masks are of
   std::unordered_map<Matcher::State, std::vector<std::uint32_t>> masks = {};
+  std::vector<std::uint16_t> loops = {};  // [states] the kinds of characters that leave the state as it is
 };
 
 class Grammar {

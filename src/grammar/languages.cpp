@@ -1,6 +1,8 @@
 #include "grammar/languages.h"
 
 #include <algorithm>
+#include <functional>
+#include <queue>
 #include <utility>
 
 #include "base/check.h"
@@ -76,6 +78,7 @@ Language Languages::append(const Node& node, std::size_t slot) {
   table_[slot] = made;
   nodes_.push_back(node);
   first_.push_back(made == kEverything ? ByteSet::range(0, 255) : first_of(node));
+  least_length_.push_back(node.nullable ? 0 : least_length_of(node));
   emptiness_.push_back(node.plain ? (node.kind == Kind::nothing ? kIsEmpty : kIsNot) : kUnknown);
   if (nodes_.size() * 2 <= table_.size()) return made;
   table_.assign(table_.size() * 2, kUnbounded);
@@ -432,48 +435,51 @@ Language Languages::derive_multiple(Node node, std::uint8_t byte) {
   return intern(node);
 }
 
-void Languages::find_sets(Language language, std::vector<std::uint32_t>& sets, int depth) {
-  const Node node = nodes_[language];
+ByteSet Languages::alike(Language language, std::uint8_t byte) const {
+  if (!first_[language].has(byte)) return ~first_[language];
+  const Node& node = nodes_[language];
   switch (node.kind) {
-    case Kind::bytes: sets.push_back(node.a); return;
+    case Kind::nothing:
+    case Kind::empty_text: break;
+    case Kind::bytes: return first_[language];
     case Kind::concat:
-      find_sets(node.a, sets, depth + 1);
-      if (nodes_[node.a].nullable) find_sets(node.b, sets, depth + 1);
-      return;
+      return nodes_[node.a].nullable ? alike(node.a, byte) & alike(node.b, byte) : alike(node.a, byte);
     case Kind::any_of:
-    case Kind::all_of:
-      for (std::uint32_t i = 0; i < node.b; ++i) find_sets(lists_[node.a + i], sets, depth + 1);
-      return;
+    case Kind::all_of: {
+      ByteSet all = ByteSet::range(0, 255);
+      for (const Language part : list(node)) all = all & alike(part, byte);
+      return all;
+    }
     case Kind::except:
-    case Kind::repeat: find_sets(node.a, sets, depth + 1); return;
+    case Kind::repeat: return alike(node.a, byte);
     case Kind::compared:
-    case Kind::multiple:
-      for (unsigned digit = '0'; digit <= '9'; ++digit)
-        sets.push_back(intern_set(ByteSet::range(digit, digit)));
-      sets.push_back(point_set_);
-      return;
-    default: return;
+    case Kind::multiple: break;
   }
+  return ByteSet::range(byte, byte);
 }
 
-// A byte for each way in which bytes differ to the language.
-std::vector<std::uint8_t> Languages::representatives(Language language) {
-  std::vector<std::uint32_t> sets;
-  find_sets(language, sets, 0);
-  std::sort(sets.begin(), sets.end());
-  sets.erase(std::unique(sets.begin(), sets.end()), sets.end());
-  std::array<std::uint64_t, 256> signature{};
-  for (const std::uint32_t set : sets)
-    for (unsigned byte = 0; byte < 256; ++byte)
-      signature[byte] = mix(signature[byte] * 2 + 1 + sets_[set].has(byte));
-  std::vector<std::uint8_t> out;
-  std::vector<std::uint64_t> seen;
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    if (std::find(seen.begin(), seen.end(), signature[byte]) != seen.end()) continue;
-    seen.push_back(signature[byte]);
-    out.push_back(static_cast<std::uint8_t>(byte));
+// A lower bound, by which a search for a text knows where to look first.
+std::uint32_t Languages::least_length_of(const Node& node) const {
+  constexpr std::uint64_t kMost = 0xFFFFFF;
+  std::uint64_t least = 0;
+  switch (node.kind) {
+    case Kind::nothing: return kMost;
+    case Kind::bytes: return 1;
+    case Kind::concat: least = std::uint64_t{least_length_[node.a]} + least_length_[node.b]; break;
+    case Kind::any_of:
+      least = kMost;
+      for (const Language part : list(node)) least = std::min<std::uint64_t>(least, least_length_[part]);
+      break;
+    case Kind::all_of:
+      for (const Language part : list(node)) least = std::max<std::uint64_t>(least, least_length_[part]);
+      break;
+    case Kind::repeat: least = std::uint64_t{least_length_[node.a]} * node.b; break;
+    case Kind::empty_text:
+    case Kind::except:
+    case Kind::compared:
+    case Kind::multiple: break;
   }
-  return out;
+  return static_cast<std::uint32_t>(std::min(least, kMost));
 }
 
 bool Languages::is_empty(Language language) {
@@ -490,33 +496,44 @@ bool Languages::is_empty(Language language) {
   } else if (node.kind == Kind::repeat) {
     empty = is_empty(node.a);
   } else {
-    // Its derivatives are searched for one that has the empty text.
-    std::vector<Language> found{language};
-    std::vector<std::uint32_t> parent{0};
-    WordMap seen;
-    seen.at(language) = 1;
-    empty = true;
-    for (std::size_t i = 0; i < found.size() && empty; ++i) {
-      for (const std::uint8_t byte : representatives(found[i])) {
-        const Language next = derivative(found[i], byte);
-        if (next == kNothing || emptiness_[next] == kIsEmpty) continue;
-        std::uint32_t& mark = seen.at(next);
-        if (mark != kUnbounded) continue;
-        mark = 1;
-        found.push_back(next);
-        parent.push_back(static_cast<std::uint32_t>(i));
-        if (nodes_[next].nullable || emptiness_[next] == kIsNot || found.size() > kEffort) {
-          for (std::size_t up = found.size() - 1; up != 0; up = parent[up]) emptiness_[found[up]] = kIsNot;
-          empty = false;
-          break;
-        }
-      }
-    }
-    if (empty)
-      for (const Language each : found) emptiness_[each] = kIsEmpty;
+    empty = !search_text(language);
   }
   emptiness_[language] = empty ? kIsEmpty : kIsNot;
   return empty;
+}
+
+// Derivatives are searched for one that has the empty text, those first from which it seems nearest.
+bool Languages::search_text(Language language) {
+  std::vector<Language> found{language};
+  std::vector<std::uint32_t> parent{0};
+  WordMap seen;
+  seen.at(language) = 1;
+  using Open = std::pair<std::uint32_t, std::uint32_t>;  // least length, place in `found`
+  std::priority_queue<Open, std::vector<Open>, std::greater<>> open;
+  open.emplace(0, 0);
+  while (!open.empty()) {
+    const std::uint32_t at = open.top().second;
+    open.pop();
+    ByteSet left = first_[found[at]];
+    while (!left.empty()) {
+      const auto byte = static_cast<std::uint8_t>(left.first());
+      left = left & ~alike(found[at], byte);
+      const Language next = derivative(found[at], byte);
+      if (next == kNothing || emptiness_[next] == kIsEmpty) continue;
+      std::uint32_t& mark = seen.at(next);
+      if (mark != kUnbounded) continue;
+      mark = 1;
+      found.push_back(next);
+      parent.push_back(at);
+      if (nodes_[next].nullable || emptiness_[next] == kIsNot || found.size() > kEffort) {
+        for (std::size_t up = found.size() - 1; up != 0; up = parent[up]) emptiness_[found[up]] = kIsNot;
+        return true;
+      }
+      open.emplace(least_length_[next], static_cast<std::uint32_t>(found.size() - 1));
+    }
+  }
+  for (const Language each : found) emptiness_[each] = kIsEmpty;
+  return false;
 }
 
 void Languages::add_plain_character(Language character) {

@@ -85,6 +85,8 @@ class Languages {
   }
   // No text begins with another byte; one may begin with each of these.
   const ByteSet& first_bytes(Language language) const { return first_[language]; }
+  // Bytes that have the same derivative as this one, itself among them.
+  ByteSet alike(Language language, std::uint8_t byte) const;
   bool has_empty_text(Language language) const { return nodes_[language].nullable; }
   // Whether there is no text in it, decided exactly unless it took `kEffort` states to find out.
   bool is_empty(Language language);
@@ -143,12 +145,13 @@ class Languages {
   Language derive_multiple(Node node, std::uint8_t byte);
   bool nullable_compared(const Node& node) const;
   bool nullable_multiple(const Node& node) const;
-  void find_sets(Language language, std::vector<std::uint32_t>& sets, int depth);
-  std::vector<std::uint8_t> representatives(Language language);
+  std::uint32_t least_length_of(const Node& node) const;
+  bool search_text(Language language);
   std::span<const Language> list(const Node& node) const { return {lists_.data() + node.a, node.b}; }
 
   std::vector<Node> nodes_;
-  std::vector<ByteSet> first_;  // [nodes] the bytes that a text may begin with
+  std::vector<ByteSet> first_;               // [nodes] the bytes that a text may begin with
+  std::vector<std::uint32_t> least_length_;  // [nodes] no text has fewer bytes
   std::vector<Language> lists_;
   std::vector<ByteSet> sets_;
   std::vector<Limit> limits_;

@@ -16,6 +16,7 @@ std::uint64_t mix(std::uint64_t value) {
 
 // Frames that open into fewer ways are opened at once: most of them are one text.
 constexpr std::uint32_t kFewWays = 5;
+constexpr std::uint32_t kManyWays = 12;
 
 // How far an object is: 0 before its brace, else one more than this.
 struct ObjectPlace {
@@ -45,15 +46,17 @@ void Matcher::reset() {
   ways_.clear();
   states_.assign(1, Place{});
   rows_.clear();
+  crossings_.clear();
   rows_.emplace_back().fill(kDead);
-  states_[kDead].row = 0;
+  states_[kDead].row = &rows_.back();
   opening_ = 0;
   start_ = (*usable_)[symbols_->root] ? opened(frame(symbols_->root, 0, 0)) : kDead;
 }
 
 std::size_t Matcher::memory() const {
-  return rows_.capacity() * sizeof(rows_[0]) + states_.capacity() * sizeof(Place) +
-         ways_.capacity() * sizeof(Way) + frames_.capacity() * (sizeof(Frame) + 16) + languages_.size() * 128;
+  return rows_.size() * sizeof(Row) + crossings_.size() * 2 * sizeof(Crossing) +
+         states_.capacity() * sizeof(Place) + ways_.capacity() * sizeof(Way) +
+         frames_.capacity() * (sizeof(Frame) + 16) + languages_.size() * 128;
 }
 
 std::uint32_t Matcher::frame(SymbolId symbol, std::uint32_t at, std::uint32_t next) {
@@ -268,18 +271,74 @@ void Matcher::join(State state, std::vector<Way>& ways, bool& complete) const {
   ways.insert(ways.end(), ways_.begin() + place.begin, ways_.begin() + place.begin + place.count);
 }
 
-Matcher::State Matcher::make_step(State state, std::uint8_t byte) {
-  if (states_[state].row == kUnbounded) {
-    states_[state].row = static_cast<std::uint32_t>(rows_.size());
-    rows_.emplace_back().fill(kUnbounded);
+std::span<const std::uint32_t> Matcher::going_on(State state, std::uint8_t byte) {
+  const Place& place = states_[state];
+  if (place.count < kManyWays) {
+    while (all_ways_.size() < place.count) all_ways_.push_back(static_cast<std::uint32_t>(all_ways_.size()));
+    return {all_ways_.data(), place.count};
   }
+  if (place.crossing == kUnbounded) {
+    states_[state].crossing = static_cast<std::uint32_t>(crossings_.size());
+    Crossing& made = crossings_.emplace_back();
+    const auto first = [&](std::uint32_t way) {
+      const Way& at = ways_[place.begin + way];
+      return at.unopened() ? ByteSet::range(0, 255) : languages_.first_bytes(at.language);
+    };
+    for (std::uint32_t way = 0; way < place.count; ++way)
+      first(way).for_each([&](unsigned at) { ++made.begin[at + 1]; });
+    for (std::size_t at = 0; at < 256; ++at) made.begin[at + 1] += made.begin[at];
+    made.ways.resize(made.begin[256]);
+    std::array<std::uint32_t, 257> end = made.begin;
+    for (std::uint32_t way = 0; way < place.count; ++way) {
+      first(way).for_each([&](unsigned at) {
+        made.ways[end[at]++] = way;
+        made.which[at] = mix(made.which[at] ^ (way + 1));
+      });
+    }
+  }
+  const Crossing& crossing = crossings_[states_[state].crossing];
+  return std::span(crossing.ways)
+      .subspan(crossing.begin[byte], crossing.begin[byte + 1u] - crossing.begin[byte]);
+}
+
+// Bytes that lead where this one leads.
+ByteSet Matcher::alike(const Place& place, std::span<const std::uint32_t> ways, std::uint8_t byte) {
+  ByteSet alike = ByteSet::range(0, 255);
+  if (place.crossing != kUnbounded) {
+    const Crossing& crossing = crossings_[place.crossing];
+    for (unsigned other = 0; other < 256; ++other)
+      if (crossing.which[other] != crossing.which[byte]) alike.remove(other);
+  }
+  for (const std::uint32_t i : ways) {
+    const Way way = ways_[place.begin + i];
+    if (!way.unopened()) {
+      alike = alike & languages_.alike(way.language, byte);
+      continue;
+    }
+    const State behind = opened_[way.frame];
+    const State next = step(behind, byte);
+    const Row& row = *states_[behind].row;
+    ByteSet same;
+    for (unsigned other = 0; other < 256; ++other)
+      same.words[other / 64] |= std::uint64_t{row[other] == next} << other % 64;
+    alike = alike & same;
+  }
+  return alike;
+}
+
+Matcher::State Matcher::make_step(State state, std::uint8_t byte) {
+  if (states_[state].row == nullptr) {
+    rows_.emplace_back().fill(kUnbounded);
+    states_[state].row = &rows_.back();
+  }
+  // What stands behind unopened ways is stepped before anything is made: those steps use the same space.
+  for (std::uint32_t i = 0; i < states_[state].count; ++i)
+    if (const Way way = ways_[states_[state].begin + i]; way.unopened()) step(opened_[way.frame], byte);
+  const std::span<const std::uint32_t> ways = going_on(state, byte);
   const Place place = states_[state];
-  // What stands behind unopened ways is stepped first: their steps use the same space.
-  for (std::uint32_t i = 0; i < place.count; ++i)
-    if (const Way way = ways_[place.begin + i]; way.unopened()) step(opened_[way.frame], byte);
   made_.clear();
   bool complete = false;
-  for (std::uint32_t i = 0; i < place.count; ++i) {
+  for (const std::uint32_t i : ways) {
     const Way way = ways_[place.begin + i];
     if (way.unopened()) {
       join(step(opened_[way.frame], byte), made_, complete);
@@ -298,7 +357,7 @@ Matcher::State Matcher::make_step(State state, std::uint8_t byte) {
     }
   }
   const State made = intern(made_, complete);
-  rows_[place.row][byte] = made;
+  alike(place, ways, byte).for_each([&](unsigned other) { (*place.row)[other] = made; });
   return made;
 }
 

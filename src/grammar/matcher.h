@@ -1,12 +1,13 @@
 // Follows a text byte by byte: every way in which the grammar could have made it so far, as one state. A way
 // is what is left of a regular language and the stack of symbols behind it. Stacks, states and the steps
-// between them are stored once each, so that a place that was seen before costs one look-up. A stack that opens
-// into many ways (an object's keys) stays one way until a byte is read, and the states that hold it share what
-// that byte leads to.
+// between them are stored once each, so that a place that was seen before costs one look-up. A stack that
+// opens into many ways (an object's keys) stays one way until a byte is read, and the states that hold it
+// share what that byte leads to.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <vector>
@@ -25,9 +26,8 @@ class Matcher {
 
   State start() const { return start_; }
   State step(State state, std::uint8_t byte) {
-    const std::uint32_t row = states_[state].row;
-    if (row != kUnbounded) {
-      const State next = rows_[row][byte];
+    if (const Row* row = states_[state].row) {
+      const State next = (*row)[byte];
       if (next != kUnbounded) return next;
     }
     return make_step(state, byte);
@@ -58,15 +58,25 @@ class Matcher {
     bool unopened() const { return language == kEmptyText; }
     bool operator==(const Way&) const = default;
   };
+  using Row = std::array<State, 256>;
+  // Of a state of many ways: those that go on at a byte.
+  struct Crossing {
+    std::array<std::uint32_t, 257> begin = {};
+    std::vector<std::uint32_t> ways;
+    std::array<std::uint64_t, 256> which = {};  // a hash of them
+  };
   struct Place {
     std::uint32_t begin = 0, count = 0;
-    std::uint32_t row = kUnbounded;
+    Row* row = nullptr;  // in rows_
+    std::uint32_t crossing = kUnbounded;
     std::uint32_t plain = 0;
     bool complete = false;
     bool plain_ends = false;
     bool uniform = false;
   };
   State make_step(State state, std::uint8_t byte);
+  std::span<const std::uint32_t> going_on(State state, std::uint8_t byte);
+  ByteSet alike(const Place& place, std::span<const std::uint32_t> ways, std::uint8_t byte);
   std::uint32_t frame(SymbolId symbol, std::uint32_t at, std::uint32_t next);
   // The state of a text behind which the frame comes.
   State opened(std::uint32_t frame);
@@ -87,7 +97,8 @@ class Matcher {
   std::vector<Way> ways_;
   std::vector<Place> states_;
   std::vector<std::uint32_t> state_table_;
-  std::vector<std::array<State, 256>> rows_;
+  std::deque<Row> rows_;  // a row never moves
+  std::vector<Crossing> crossings_;
   State start_ = kDead;
 
   std::vector<State> opened_;  // [frames] kUnbounded where nobody asked
@@ -98,7 +109,9 @@ class Matcher {
   std::uint32_t opening_ = 0;
   bool found_end_ = false;
 
-  std::vector<Way> made_;  // of the state that is being made
+  // Of the state that is being made.
+  std::vector<Way> made_;
+  std::vector<std::uint32_t> all_ways_;
 };
 
 }  // namespace nibble

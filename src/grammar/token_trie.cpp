@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -13,8 +14,22 @@ namespace {
 
 constexpr std::array<std::uint32_t, 7> kLengths{1, 2, 4, 8, 16, 32, 0xFFFFFFFF};
 
+// The kinds of bytes. kRest: quotes, backslashes and what is no printable character; kLong: parts of
+// characters of two bytes and more; kPart: those of tokens that may have a part of one only.
+constexpr std::array<std::string_view, 12> kGroups{"abcdef",     "ghijklmnopqrstuvwxyz",
+                                                   "ABCDEF",     "GHIJKLMNOPQRSTUVWXYZ",
+                                                   "0123456789", "_",
+                                                   "-",          ".",
+                                                   " ",          "/",
+                                                   ":",          "!#$%&'()*+,;<=>?@[]^`{|}~"};
+constexpr unsigned kRest = kGroups.size(), kLong = kRest + 1, kPart = kRest + 2;
+static_assert(kPart < 15);
+
 // Longer tokens (runs of blanks and dashes) are never chosen: each has shorter ways to be written.
 constexpr std::size_t kLongest = 255;
+
+// Of a 200,000 tokens' vocabulary 1.6 MB.
+constexpr std::size_t kMostKindMasks = 64;
 
 // Bytes of the whole plain characters at the front.
 std::size_t plain_beginning(std::string_view bytes) {
@@ -33,36 +48,62 @@ std::uint16_t characters_of(std::string_view bytes) {
 }
 
 // `sorted` are distinct.
-std::vector<TrieNode> make_trie(const std::vector<std::pair<std::string_view, TokenId>>& sorted, bool plain) {
-  std::vector<TrieNode> nodes;
-  std::vector<std::size_t> path;
-  std::string_view previous;
-  const auto close = [&](std::size_t depth) {
-    for (; path.size() > depth; path.pop_back())
-      nodes[path.back()].end = static_cast<std::uint32_t>(nodes.size());
-  };
-  for (const auto& [bytes, token] : sorted) {
-    const std::size_t shared = static_cast<std::size_t>(
-        std::mismatch(bytes.begin(), bytes.end(), previous.begin(), previous.end()).first - bytes.begin());
-    close(shared);
-    for (std::size_t i = shared; i < bytes.size(); ++i) {
-      path.push_back(nodes.size());
-      nodes.push_back({0, i + 1 == bytes.size() ? token : -1, static_cast<std::uint8_t>(bytes[i]),
-                       static_cast<std::uint8_t>(i), 0});
+Trie make_trie(const std::vector<std::pair<std::string_view, TokenId>>& sorted, const ByteKinds& kinds,
+               bool plain) {
+  Trie trie;
+  trie.tokens.reserve(sorted.size());
+  for (const auto& [bytes, token] : sorted) trie.tokens.push_back(token);
+  std::vector<std::uint8_t> depths{0};
+  trie.nodes.push_back({.children = 1, .end = static_cast<std::uint32_t>(sorted.size())});
+  for (std::size_t at = 0; at < trie.nodes.size(); ++at) {
+    const TrieNode node = trie.nodes[at];
+    const std::size_t depth = depths[at];
+    trie.nodes[at].children = static_cast<std::uint32_t>(trie.nodes.size());
+    for (std::uint32_t i = node.begin + node.has_token; i < node.end;) {
+      const char byte = sorted[i].first[depth];
+      std::uint32_t end = i;
+      while (end < node.end && sorted[end].first[depth] == byte) ++end;
+      trie.nodes.push_back({.children = 0,
+                            .begin = i,
+                            .end = end,
+                            .byte = static_cast<std::uint8_t>(byte),
+                            .has_token = sorted[i].first.size() == depth + 1});
+      depths.push_back(static_cast<std::uint8_t>(depth + 1));
+      i = end;
     }
-    std::uint16_t characters = 0;
-    for (std::size_t i = plain ? bytes.size() : 0; i-- > 0;) {
-      characters += (static_cast<unsigned char>(bytes[i]) & 0xC0) != 0x80;
-      TrieNode& node = nodes[path[i]];
-      node.characters = std::max(node.characters, characters);
-    }
-    previous = bytes;
   }
-  close(0);
-  return nodes;
+  trie.nodes.push_back({.children = static_cast<std::uint32_t>(trie.nodes.size())});
+  for (std::uint32_t at = static_cast<std::uint32_t>(trie.nodes.size()) - 1; at-- > 0;) {
+    TrieNode& node = trie.nodes[at];
+    node.kinds = at == 0                     ? ByteKindMask{0}
+                 : plain || node.byte < 0x80 ? kinds.of(node.byte)
+                                             : ByteKindMask{1u << kPart};
+    for (const TrieNode& child : trie.children(at)) {
+      node.kinds |= child.kinds;
+      node.characters = std::max(node.characters, child.characters);
+    }
+    if (plain && at != 0) node.characters += (node.byte & 0xC0) != 0x80;
+  }
+  return trie;
 }
 
 }  // namespace
+
+ByteKinds::ByteKinds() {
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    unsigned kind = byte < 0x80 ? kRest : kLong;
+    for (unsigned group = 0; group < kGroups.size(); ++group)
+      if (kGroups[group].find(static_cast<char>(byte)) != std::string_view::npos) kind = group;
+    kind_[byte] = static_cast<ByteKindMask>(1u << kind);
+  }
+}
+
+ByteKindMask ByteKinds::within(const ByteSet& set) const {
+  unsigned inside = (1u << kPart) - 1;
+  for (unsigned byte = 0; byte < 256; ++byte)
+    if (!set.has(byte)) inside &= ~unsigned{kind_[byte]};
+  return static_cast<ByteKindMask>(inside);
+}
 
 TokenTrie::TokenTrie(const Tokenizer& tokenizer, std::span<const TokenId> ends, TokenId size)
     : size_(size), ends_(ends.begin(), ends.end()) {
@@ -99,8 +140,13 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer, std::span<const TokenId> ends, 
     for (std::size_t l = 0; l < kLengths.size(); ++l)
       if (characters <= kLengths[l]) up_to_[l][static_cast<std::size_t>(token) / 32] |= 1u << token % 32;
   }
-  plain_ = make_trie(plain, true);
-  other_ = make_trie(other, false);
+  plain_ = make_trie(plain, kinds_, true);
+  for (const auto& [bytes, token] : plain) {
+    ByteKindMask used = 0;
+    for (const char byte : bytes) used |= kinds_.of(static_cast<std::uint8_t>(byte));
+    plain_kinds_.push_back(used);
+  }
+  other_ = make_trie(other, kinds_, false);
 
   std::map<std::string_view, std::vector<Ended>> by_ending;
   for (const auto& [bytes, token] : other)
@@ -110,7 +156,7 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer, std::span<const TokenId> ends, 
     endings.emplace_back(ending, static_cast<TokenId>(groups_.size()));
     groups_.push_back(std::move(group));
   }
-  endings_ = make_trie(endings, false);
+  endings_ = make_trie(endings, kinds_, false);
 }
 
 std::shared_ptr<const GrammarVocabulary> GrammarVocabulary::make(const Tokenizer& tokenizer,
@@ -125,6 +171,20 @@ std::string_view TokenTrie::bytes(TokenId token) const {
   NIBBLE_CHECK(token >= 0 && token < size_);
   const auto i = static_cast<std::size_t>(token);
   return std::string_view(all_bytes_).substr(begin_[i], begin_[i + 1] - begin_[i]);
+}
+
+void TokenTrie::add_kinds(TokenMask mask, ByteKindMask kinds) const {
+  const std::lock_guard lock(mutex_);
+  if (of_kinds_.size() >= kMostKindMasks) of_kinds_.clear();
+  std::vector<std::uint32_t>& bits = of_kinds_[kinds];
+  if (bits.empty()) {
+    bits.resize(mask.size());
+    for (std::size_t i = 0; i < plain_.tokens.size(); ++i) {
+      const auto token = static_cast<std::size_t>(plain_.tokens[i]);
+      if ((plain_kinds_[i] & ~kinds) == 0) bits[token / 32] |= 1u << token % 32;
+    }
+  }
+  for (std::size_t i = 0; i < bits.size(); ++i) mask[i] |= bits[i];
 }
 
 bool TokenTrie::add_plain(TokenMask mask, std::uint32_t characters) const {

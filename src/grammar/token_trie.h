@@ -1,27 +1,63 @@
-// A vocabulary as tries of its tokens' bytes, laid out so that a walk over one is a walk over an array.
+// A vocabulary as tries of its tokens' bytes. Nodes stand level by level, the children of each side by side
+// and behind those of the node before it, so that a walk level by level reads forward.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "base/token_id.h"
 #include "core/token_constraint.h"
+#include "grammar/byte_set.h"
 #include "grammar/grammar.h"
 
 namespace nibble {
 
+// Kinds of bytes, as bits, by which a walk knows a whole subtree: see ByteKinds.
+using ByteKindMask = std::uint16_t;
+
+// Letters, digits and the marks of which patterns are made each apart, so that a language that goes on with
+// `[a-z0-9-]` for ever takes whole subtrees.
+class ByteKinds {
+ public:
+  ByteKinds();
+  ByteKindMask of(std::uint8_t byte) const { return kind_[byte]; }
+  // The kinds all of whose bytes are in the set.
+  ByteKindMask within(const ByteSet& set) const;
+
+ private:
+  std::array<ByteKindMask, 256> kind_{};
+};
+
 struct TrieNode {
-  std::uint32_t end;  // behind the last node below this one; nodes stand in the order of a walk
-  TokenId token;      // that ends here, or -1
+  std::uint32_t children;  // the first; the next node's first is the end
+  std::uint32_t begin;     // [begin, end) in Trie::tokens: the tokens at and below
+  std::uint32_t end;
   std::uint8_t byte;
-  std::uint8_t depth;  // bytes above this one's; at most 255
+  bool has_token;  // that ends here: the first of those
   std::uint16_t
-      characters;  // of the longest token at or below, counted from here; 0 in the trie of the others
+      characters;      // of the longest token at or below, counted from here; 0 in the trie of the others
+  ByteKindMask kinds;  // of this byte and those below
+};
+
+struct Trie {
+  std::vector<TrieNode> nodes;  // the first is the root; one more stands behind the last
+  std::vector<TokenId> tokens;  // in the order of their bytes
+
+  std::span<const TrieNode> children(std::uint32_t node) const {
+    return std::span(nodes).subspan(nodes[node].children, nodes[node + 1].children - nodes[node].children);
+  }
+  std::uint32_t place(const TrieNode& node) const { return static_cast<std::uint32_t>(&node - nodes.data()); }
+  std::span<const TokenId> below(const TrieNode& node) const {
+    return std::span(tokens).subspan(node.begin, node.end - node.begin);
+  }
 };
 
 class TokenTrie final : public GrammarVocabulary {
@@ -34,18 +70,21 @@ class TokenTrie final : public GrammarVocabulary {
   std::string_view bytes(TokenId token) const;
 
   // Tokens of nothing but plain characters of a JSON string, and the others.
-  std::span<const TrieNode> plain() const { return plain_; }
-  std::span<const TrieNode> other() const { return other_; }
-  // The others by what stands behind their plain beginning: a trie of those endings, whose `token` is a
-  // group.
+  const Trie& plain() const { return plain_; }
+  const Trie& other() const { return other_; }
+  const ByteKinds& kinds() const { return kinds_; }
+  // The others by what stands behind their plain beginning: a trie of those endings, whose tokens are
+  // groups.
   struct Ended {
     TokenId token;
     std::uint32_t characters;  // of the whole token, at most
   };
-  std::span<const TrieNode> endings() const { return endings_; }
+  const Trie& endings() const { return endings_; }
   std::span<const Ended> ended(TokenId group) const { return groups_[static_cast<std::size_t>(group)]; }
   // Adds the plain tokens of at most so many characters; returns whether those are all.
   bool add_plain(TokenMask mask, std::uint32_t characters) const;
+  // Adds the plain tokens of nothing but these kinds of characters.
+  void add_kinds(TokenMask mask, ByteKindMask kinds) const;
   // Adds those whose bytes another token has that is in the mask.
   void add_twins(TokenMask mask) const;
 
@@ -54,12 +93,17 @@ class TokenTrie final : public GrammarVocabulary {
   std::vector<TokenId> ends_;
   std::string all_bytes_;
   std::vector<std::uint32_t> begin_;  // [size + 1] in all_bytes_; a token without text has no bytes
-  std::vector<TrieNode> plain_, other_, endings_;
+  ByteKinds kinds_;
+  Trie plain_, other_, endings_;
+  std::vector<ByteKindMask> plain_kinds_;  // [plain_.tokens]
   std::vector<std::vector<Ended>> groups_;
   std::vector<std::pair<TokenId, TokenId>> twins_;
   // Plain tokens by length: of up to kLengths[i] characters as bits, and each length's own.
   std::vector<std::vector<std::uint32_t>> up_to_;
   std::vector<std::vector<TokenId>> of_length_;
+  mutable std::mutex mutex_;
+  mutable std::unordered_map<ByteKindMask, std::vector<std::uint32_t>>
+      of_kinds_;  // those that were asked for
 };
 
 }  // namespace nibble
