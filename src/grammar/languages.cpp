@@ -49,6 +49,7 @@ void WordMap::grow() {
 
 Languages::Languages() {
   table_.assign(256, kUnbounded);
+  single_sets_.fill(kUnbounded);
   NIBBLE_CHECK(intern({.kind = Kind::nothing}) == kNothing);
   NIBBLE_CHECK(intern({.kind = Kind::empty_text, .nullable = true}) == kEmptyText);
   // kEverything is (any byte)*; the byte's own expression comes behind it.
@@ -126,11 +127,20 @@ Language Languages::intern_list(Kind kind, std::span<const Language> parts) {
   return append(node, i);
 }
 
+std::size_t Languages::SetHash::operator()(const ByteSet& set) const {
+  std::uint64_t hash = 0;
+  for (const std::uint64_t word : set.words) hash = mix(hash ^ word);
+  return hash;
+}
+
 std::uint32_t Languages::intern_set(const ByteSet& set) {
-  for (std::size_t i = 0; i < sets_.size(); ++i)
-    if (sets_[i] == set) return static_cast<std::uint32_t>(i);
-  sets_.push_back(set);
-  return static_cast<std::uint32_t>(sets_.size() - 1);
+  const unsigned first = set.first();
+  const bool single = first < 256 && set == ByteSet::range(first, first);
+  if (single && single_sets_[first] != kUnbounded) return single_sets_[first];
+  const auto [at, added] = set_places_.try_emplace(set, static_cast<std::uint32_t>(sets_.size()));
+  if (added) sets_.push_back(set);
+  if (single) single_sets_[first] = at->second;
+  return at->second;
 }
 
 Language Languages::bytes(const ByteSet& set) {

@@ -4,12 +4,14 @@
 // states, which are the derivatives, only those exist that some text has reached.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "grammar/byte_set.h"
@@ -154,6 +156,11 @@ class Languages {
   std::vector<std::uint32_t> least_length_;  // [nodes] no text has fewer bytes
   std::vector<Language> lists_;
   std::vector<ByteSet> sets_;
+  struct SetHash {
+    std::size_t operator()(const ByteSet& set) const;
+  };
+  std::unordered_map<ByteSet, std::uint32_t, SetHash> set_places_;
+  std::array<std::uint32_t, 256> single_sets_;  // of one byte, most of all; kUnbounded where there is none
   std::vector<Limit> limits_;
   std::vector<Unit> units_;
   std::vector<std::uint32_t> table_;  // open addressing over nodes_

@@ -306,8 +306,9 @@ ByteSet Matcher::alike(const Place& place, std::span<const std::uint32_t> ways, 
   ByteSet alike = ByteSet::range(0, 255);
   if (place.crossing != kUnbounded) {
     const Crossing& crossing = crossings_[place.crossing];
+    alike = ByteSet{};
     for (unsigned other = 0; other < 256; ++other)
-      if (crossing.which[other] != crossing.which[byte]) alike.remove(other);
+      alike.words[other / 64] |= std::uint64_t{crossing.which[other] == crossing.which[byte]} << other % 64;
   }
   for (const std::uint32_t i : ways) {
     const Way way = ways_[place.begin + i];
