@@ -254,5 +254,27 @@ TEST(PageCacheDeathTest, PagesThatOutliveTheirCacheAreABrokenInvariant) {
       "gives its pages back");
 }
 
+TEST(PageCache, ASequenceHasASlotForItsStateUntilItGoes) {
+  PageCacheOptions options = small(16);
+  options.states = 2;
+  options.keep_prefixes = false;
+  PageCache cache(options);
+  Sequence first(cache, counting(0, 5)), second(cache, counting(0, 5)), third(cache, counting(0, 5));
+  EXPECT_EQ(first.pages.state(), -1);
+  ASSERT_TRUE(first.compute(cache, 3));
+  const PageId slot = first.pages.state();
+  ASSERT_TRUE(first.compute(cache, 5));
+  EXPECT_EQ(first.pages.state(), slot) << "it stays where it is";
+  ASSERT_TRUE(second.compute(cache, 5));
+  EXPECT_NE(second.pages.state(), slot);
+  EXPECT_FALSE(cache.grow(third.pages, 5, 5)) << "there are pages, and no slot";
+  EXPECT_EQ(third.pages.state(), -1);
+  SequencePages moved = std::move(first.pages);
+  EXPECT_EQ(first.pages.state(), -1);
+  moved.release();
+  ASSERT_TRUE(third.compute(cache, 5));
+  EXPECT_EQ(third.pages.state(), slot);
+}
+
 }  // namespace
 }  // namespace nibble

@@ -177,7 +177,7 @@ def make_weights(spec, rng):
     last = rng.normal(0, 3.6 / math.sqrt(hidden), hidden) if spec.tied else rng.normal(1, 0.15, hidden)
     bf16(trunk + "norm.weight", last - 1)
     if not spec.tied:
-        bf16("lm_head.weight", rng.normal(0, 2.8 / math.sqrt(hidden), (spec.vocab, hidden)))
+        bf16("lm_head.weight", rng.normal(0, 4.0 / math.sqrt(hidden), (spec.vocab, hidden)))
     if spec.newer:   # what is left alone
         bf16("mtp.fc.weight", rng.normal(0, 1, (hidden, 2 * hidden)))
         bf16("model.visual.patch_embed.proj.bias", rng.normal(0, 1, 16))
