@@ -30,7 +30,20 @@ bool keeps_state(const LayerDescription& layer) { return layer.mixer == Mixer::g
 
 const char* layer_type(const LayerDescription& layer) {
   if (keeps_state(layer)) return "linear_attention";
+  if (layer.mixer == Mixer::latent) return "latent_attention";
   return layer.window > 0 ? "sliding_attention" : "full_attention";
+}
+
+void print_attention(const ModelConfig& config, Console& console) {
+  std::fprintf(console.out, "attention      %" PRId64 " heads of %" PRId64, config.num_attention_heads,
+               config.head_dim);
+  if (config.latent.rank > 0) {
+    std::fprintf(console.out,
+                 ", values of %" PRId64 "; a latent of %" PRId64 " + %" PRId64 " a position for all heads",
+                 config.latent.value_dim, config.latent.rank, config.latent.rotated_dim);
+    return;
+  }
+  std::fprintf(console.out, ", %" PRId64 " key-value heads", config.num_key_value_heads);
 }
 
 void print_config(const ModelConfig& config, Console& console) {
@@ -39,8 +52,7 @@ void print_config(const ModelConfig& config, Console& console) {
   std::fprintf(console.out, "architecture   %s\n", config.architecture.c_str());
   std::fprintf(console.out, "layers         %" PRId64 " of width %" PRId64 "\n", config.num_hidden_layers,
                config.hidden_size);
-  std::fprintf(console.out, "attention      %" PRId64 " heads of %" PRId64 ", %" PRId64 " key-value heads",
-               config.num_attention_heads, config.head_dim, config.num_key_value_heads);
+  print_attention(config, console);
   if (sliding > 0) {
     std::fprintf(console.out, "; a window of %" PRId64 " on %td of %" PRId64 " layers", config.sliding_window,
                  sliding, config.num_hidden_layers);
@@ -59,6 +71,13 @@ void print_config(const ModelConfig& config, Console& console) {
                config.num_local_experts, config.intermediate_size, config.num_experts_per_tok);
   if (config.shared_width > 0)
     std::fprintf(console.out, "; one of width %" PRId64 " for all", config.shared_width);
+  const auto dense =
+      std::count_if(config.layers.begin(), config.layers.end(),
+                    [](const LayerDescription& layer) { return layer.feed_forward == FeedForward::dense; });
+  if (dense > 0) {
+    std::fprintf(console.out, "; %td of %" PRId64 " layers have one of width %" PRId64 " instead", dense,
+                 config.num_hidden_layers, config.dense_width);
+  }
   std::fprintf(console.out, "\n");
   std::fprintf(console.out, "vocabulary     %" PRId64 " tokens\n", config.vocab_size);
   std::fprintf(console.out, "context        %" PRId64 " tokens\n", config.max_position_embeddings);
@@ -123,7 +142,20 @@ void write_config(const ModelConfig& config, JsonWriter& json) {
       .member("intermediate_size", config.intermediate_size)
       .member("swiglu_limit", config.swiglu_limit)
       .member("shared_width", config.shared_width)
-      .member("rotary_dim", config.rotary_dim);
+      .member("rotary_dim", config.rotary_dim)
+      .member("dense_width", config.dense_width);
+  json.key("latent");
+  if (config.latent.rank > 0) {
+    json.begin_object()
+        .member("query_rank", config.latent.query_rank)
+        .member("rank", config.latent.rank)
+        .member("plain_dim", config.latent.plain_dim)
+        .member("rotated_dim", config.latent.rotated_dim)
+        .member("value_dim", config.latent.value_dim)
+        .end_object();
+  } else {
+    json.null();
+  }
   json.key("layer_types").begin_array();
   for (const LayerDescription& layer : config.layers) json.value(layer_type(layer));
   json.end_array().key("yarn");

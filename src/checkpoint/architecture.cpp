@@ -26,6 +26,16 @@ constexpr std::array list = {
                  visit_qwen3_next_weights,
                  {},
                  left_alone_by_qwen3_next},
+    Architecture{"DeepseekV3ForCausalLM",
+                 parse_deepseek_v3_config,
+                 visit_deepseek_v3_weights,
+                 {},
+                 left_alone_by_deepseek_v3},
+    Architecture{"Glm4MoeLiteForCausalLM",
+                 parse_deepseek_v3_config,
+                 visit_deepseek_v3_weights,
+                 {},
+                 left_alone_by_deepseek_v3},
 };
 
 }  // namespace
@@ -60,6 +70,7 @@ void visit_weights(const ModelConfig& config, const VisitWeight& visit) {
 LayerCache layer_cache(const ModelConfig& config, std::int64_t layer) {
   const LayerDescription& described = config.layers[static_cast<std::size_t>(layer)];
   if (described.mixer == Mixer::gated_delta) return {};
+  if (described.mixer == Mixer::latent) return {.values = config.latent.rank + config.latent.rotated_dim};
   return {.values = 2 * config.num_key_value_heads * config.head_dim, .window = described.window};
 }
 

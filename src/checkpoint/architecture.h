@@ -33,11 +33,17 @@ enum class WeightRole : std::uint8_t {
   query_norm,
   key_norm,
   sinks,
+  query_down,  // to latent.query_rank
+  query_down_norm,
+  latent_down,  // to the latent, and behind it the rotated key
+  latent_norm,
+  latent_heads,  // from the latent: each head's plain keys, then its values
   attention_output,
   attention_output_bias,
   feed_forward_norm,
   router,
   router_bias,
+  router_correction,  // added to what experts are chosen by
   delta_qkv_z,        // by head of keys: [q, k, its v, its z]
   delta_b_a,          // by head of keys: [its b, its a]
   delta_qkv,          // q of all heads, k of all heads, v
@@ -49,6 +55,9 @@ enum class WeightRole : std::uint8_t {
   delta_log_rate,     // the logarithm of what is forgotten by
   delta_norm,
   delta_output,
+  dense_gate,
+  dense_up,
+  dense_down,
   shared_gate,
   shared_up,
   shared_down,
@@ -68,6 +77,7 @@ enum class WeightRole : std::uint8_t {
 enum class WeightPart : std::uint8_t {
   attention,
   linear_attention,
+  dense_layers,
   router,
   shared_expert,
   experts,
@@ -119,7 +129,7 @@ struct Architecture {
   std::string_view only_method;  // the one quant_method that it comes with; empty: several
   // What a tensor is that such checkpoints have and nibble leaves alone ("vision"); empty for others. Null:
   // there are none.
-  std::string_view (*left_alone)(std::string_view tensor) = nullptr;
+  std::string_view (*left_alone)(const ModelConfig& config, std::string_view tensor) = nullptr;
 };
 
 std::span<const Architecture> architectures();

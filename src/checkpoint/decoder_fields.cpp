@@ -40,7 +40,34 @@ Result<YarnScaling> read_yarn(const ConfigFields& rope) {
   return yarn;
 }
 
-enum class Rotated : std::uint8_t { heads, parts_of_heads };
+// DeepSeek's two factors: one on cos and sin, which the other takes away again and puts on the whole score.
+Status read_score_factor(const ConfigFields& rope, YarnScaling& yarn) {
+  const auto read = [&](const char* name) -> Result<double> {
+    const std::optional<JsonValue> value = rope.find(name);
+    if (!value) return 0.0;
+    if (!value->is_number() || !(value->as_double() >= 0 && value->as_double() < 1000))
+      return rope.must_be(name, "a number from 0 to below 1000", *value);
+    return value->as_double();
+  };
+  NIBBLE_ASSIGN(const double turns, read("mscale"));
+  NIBBLE_ASSIGN(const double all, read("mscale_all_dim"));
+  const auto factor = [&](double scale) {
+    return yarn.factor <= 1 ? 1.0 : 0.1 * scale * std::log(yarn.factor) + 1.0;
+  };
+  if (turns > 0 && all > 0 && !rope.find("attention_factor"))
+    yarn.attention_factor = factor(turns) / factor(all);
+  if (all > 0) yarn.score_factor = factor(all) * factor(all);
+  return {};
+}
+
+Status check_whole(const ConfigFields& fields) {
+  const std::optional<JsonValue> part = fields.find("partial_rotary_factor");
+  if (part && (!part->is_number() || part->as_double() != 1))
+    return fields.must_be("partial_rotary_factor", "1: qk_rope_head_dim is what is rotated", *part);
+  return {};
+}
+
+enum class Rotated : std::uint8_t { heads, parts_of_heads, latent_keys };
 
 Status set_rotary_dim(double factor, ModelConfig& config) {
   const double width = factor * static_cast<double>(config.head_dim);
@@ -70,7 +97,12 @@ Status check_sections(const ConfigFields& rope, const ModelConfig& config) {
 Status read_rope_object(const JsonValue& object, const std::string& name, Rotated rotated,
                         ModelConfig& config) {
   const ConfigFields rope(object, name);
-  if (rotated == Rotated::heads) {
+  if (rotated == Rotated::latent_keys) {
+    NIBBLE_RETURN_IF_ERROR(rope.only({"rope_type", "type", "rope_theta", "factor", "beta_fast", "beta_slow",
+                                      "original_max_position_embeddings", "truncate", "attention_factor",
+                                      "mscale", "mscale_all_dim", "partial_rotary_factor"}));
+    NIBBLE_RETURN_IF_ERROR(check_whole(rope));
+  } else if (rotated == Rotated::heads) {
     NIBBLE_RETURN_IF_ERROR(rope.only({"rope_type", "type", "rope_theta", "factor", "beta_fast", "beta_slow",
                                       "original_max_position_embeddings", "truncate", "attention_factor"}));
   } else {
@@ -97,6 +129,7 @@ Status read_rope_object(const JsonValue& object, const std::string& name, Rotate
   }
   if (type == "yarn") {
     NIBBLE_ASSIGN(config.yarn, read_yarn(rope));
+    if (rotated == Rotated::latent_keys) NIBBLE_RETURN_IF_ERROR(read_score_factor(rope, *config.yarn));
   }
   return {};
 }
@@ -160,6 +193,11 @@ Status read_partial_rope(const ConfigFields& fields, ModelConfig& config) {
     NIBBLE_RETURN_IF_ERROR(set_rotary_dim(factor, config));
   }
   return read_any_rope(fields, Rotated::parts_of_heads, config);
+}
+
+Status read_latent_rope(const ConfigFields& fields, ModelConfig& config) {
+  NIBBLE_RETURN_IF_ERROR(check_whole(fields));
+  return read_any_rope(fields, Rotated::latent_keys, config);
 }
 
 Status check_experts(const ModelConfig& config, const char* chosen, const char* all) {

@@ -28,6 +28,8 @@ Status read_rope(const ConfigFields& fields, ModelConfig& config);
 // The same of the part of a head that partial_rotary_factor says, here or in the object. Its sections of
 // several positions are those of one position in a text.
 Status read_partial_rope(const ConfigFields& fields, ModelConfig& config);
+// The same of latent attention's rotated key, which is whole, with DeepSeek's `mscale` and `mscale_all_dim`.
+Status read_latent_rope(const ConfigFields& fields, ModelConfig& config);
 // Whether a token visits at most as many experts as there are; `names` of the two fields for the message.
 Status check_experts(const ModelConfig& config, const char* chosen, const char* all);
 

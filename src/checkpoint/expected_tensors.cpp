@@ -122,7 +122,7 @@ bool is_left_over(std::string_view name) { return name.ends_with(".k_scale") || 
 
 std::string_view left_alone(const ModelConfig& config, std::string_view tensor) {
   const Architecture* architecture = find_architecture(config.architecture);
-  return architecture->left_alone == nullptr ? std::string_view() : architecture->left_alone(tensor);
+  return architecture->left_alone == nullptr ? std::string_view() : architecture->left_alone(config, tensor);
 }
 
 void visit_stored(const Weight& weight, const std::string& name, const VisitTensor& visit) {

@@ -25,10 +25,12 @@ namespace nibble {
 enum class Mixer : std::uint8_t {
   attention,    // keys and values by head, one for some heads of queries
   gated_delta,  // a state of the sequence instead (ops/gated_delta/gated_delta.h)
+  latent,       // one vector a position for all heads (ops/latent_attention/latent_attention.h)
 };
 
 enum class FeedForward : std::uint8_t {
   experts,
+  dense,  // one, of `dense_width`, that every token visits
 };
 
 struct LayerDescription {
@@ -45,12 +47,14 @@ struct YarnScaling {
   std::int64_t original_max_position_embeddings = 0;
   bool truncate = true;         // whether the ramp's bounds are rounded to whole dimensions
   double attention_factor = 1;  // on cos and sin of q and k alike; 0.1 ln(factor) + 1 where not given
+  double score_factor = 1;      // on all of a score, of latent attention alone
 };
 
 // How a router's logits become experts and their weights.
 enum class RouterScore : std::uint8_t {
   softmax_of_chosen,  // the largest logits, a softmax over those alone
   softmax_of_all,     // a softmax over all experts, its largest
+  sigmoid,            // of each, chosen with a bias that does not weigh, among the best groups
 };
 
 // h of an expert from its gate and up projections.
@@ -69,6 +73,15 @@ struct DeltaNumbers {
   // Projections lie by head of keys, [q, k, its v, its z] and [its b, its a]; else q, k and v of all heads in
   // one, and z, b and a apart.
   bool by_key_head = false;
+};
+
+// Mixer::latent.
+struct LatentNumbers {
+  std::int64_t query_rank = 0;   // of the vector that queries come from; 0: they come from the row itself
+  std::int64_t rank = 0;         // of the vector that plain keys and values come from
+  std::int64_t plain_dim = 0;    // of a head's key that is not rotated
+  std::int64_t rotated_dim = 0;  // of the key that all heads share; even
+  std::int64_t value_dim = 0;    // of a head
 };
 
 struct ModelConfig {
@@ -99,18 +112,27 @@ struct ModelConfig {
   std::optional<YarnScaling> yarn;  // absent: plain RoPE
 
   DeltaNumbers delta;
+  // Heads of queries are head_dim = plain_dim + rotated_dim wide, and num_key_value_heads is 1.
+  LatentNumbers latent;
 
   // FeedForward::experts
   std::int64_t num_local_experts = 0;
   std::int64_t num_experts_per_tok = 0;  // at most num_local_experts
   std::int64_t intermediate_size = 0;    // of one expert
   RouterScore router_score = RouterScore::softmax_of_chosen;
-  bool router_renormalises = false;  // softmax_of_all: the chosen experts' weights are made to sum to 1
+  bool router_renormalises = false;  // the chosen experts' weights are made to sum to 1
+  // RouterScore::sigmoid
+  std::int64_t router_groups = 1;      // of neighbouring experts; divides their number
+  std::int64_t router_top_groups = 1;  // that are chosen from
+  double router_scale = 1;             // on weights
   ExpertActivation activation = ExpertActivation::silu;
   double swiglu_limit = 0;          // clamped_swiglu alone
   bool stacked_experts = false;     // all of a layer in one tensor, gates before ups; the files decide
   std::int64_t shared_width = 0;    // of an expert that every token visits beside those; 0: none
   bool shared_expert_gate = false;  // a row whose sigmoid is the share it has
+
+  std::int64_t dense_width = 0;   // FeedForward::dense
+  std::int64_t draft_layers = 0;  // behind the others in the files, which draft tokens ahead; left alone
 
   // Ids that end an answer: config.json's and generation_config.json's together, ascending.
   std::vector<TokenId> eos_token_ids;

@@ -223,7 +223,7 @@ void visit_qwen3_next_weights(const ModelConfig& config, const VisitWeight& visi
   visit_head(config, visit);
 }
 
-std::string_view left_alone_by_qwen3_next(std::string_view tensor) {
+std::string_view left_alone_by_qwen3_next(const ModelConfig&, std::string_view tensor) {
   if (tensor.starts_with("mtp.")) return "multi-token prediction";
   if (tensor.starts_with("model.visual.") || tensor.starts_with("visual.")) return "vision";
   return {};

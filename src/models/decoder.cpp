@@ -23,10 +23,29 @@
 namespace nibble {
 namespace {
 
-RouterRule router_rule(const ModelConfig& config) {
-  const bool of_all = config.router_score == RouterScore::softmax_of_all;
-  return {.kind = of_all ? RouterKind::softmax_of_all : RouterKind::softmax_of_chosen,
-          .renormalise = config.router_renormalises};
+RouterKind router_kind(RouterScore score) {
+  switch (score) {
+    case RouterScore::softmax_of_chosen: return RouterKind::softmax_of_chosen;
+    case RouterScore::softmax_of_all: return RouterKind::softmax_of_all;
+    case RouterScore::sigmoid: return RouterKind::sigmoid;
+  }
+  return RouterKind::softmax_of_chosen;
+}
+
+RouterRule router_rule(const ModelConfig& config, const DecoderLayer& layer) {
+  return {.kind = router_kind(config.router_score),
+          .renormalise = config.router_renormalises,
+          .bias = layer.correction.empty() ? nullptr : layer.correction.data(),
+          .groups = static_cast<int>(config.router_groups),
+          .top_groups = static_cast<int>(config.router_top_groups),
+          .scale = static_cast<float>(config.router_scale)};
+}
+
+bool has_latents(const ModelConfig& config) { return config.latent.rank > 0; }
+
+// What a head gives.
+std::int64_t value_dim(const ModelConfig& config) {
+  return has_latents(config) ? config.latent.value_dim : config.head_dim;
 }
 
 class Decoder final : public Model {
@@ -36,7 +55,7 @@ class Decoder final : public Model {
       : config_(std::move(config)),
         source_(std::move(source)),
         part_(part),
-        query_columns_(part.heads.times(config_.head_dim)),
+        value_columns_(part.heads.times(value_dim(config_))),
         weights_(std::move(weights)),
         rope_(rope_frequencies(config_)) {}
 
@@ -111,7 +130,11 @@ class Decoder final : public Model {
         NIBBLE_RETURN_IF_ERROR(attention(context, layer, input.kv[i], rows));
       }
       norm(context, layer.expert_norm, room_.delta, rows);
-      NIBBLE_RETURN_IF_ERROR(experts(context, layer, rows));
+      if (layer.dense) {
+        feed_forward(context, *layer.dense, rows, room_.delta);
+      } else {
+        NIBBLE_RETURN_IF_ERROR(experts(context, layer, rows));
+      }
       delta = room_.delta;
     }
     return head(context, input.logit_rows, logits);
@@ -133,7 +156,9 @@ class Decoder final : public Model {
 
   // normed -> delta
   Status attention(OpContext& context, const DecoderLayer& layer, const LayerKv& kv, int rows) {
-    if (own(part_.heads) > 0) {
+    if (layer.latent) {
+      attend_to_latents(context, *layer.latent, kv, rows);
+    } else if (own(part_.heads) > 0) {
       project(context, layer, rows);
       attend(context, layer, kv);
       if (config_.attention_output_gate) {
@@ -143,7 +168,7 @@ class Decoder final : public Model {
                                .width = own(part_.heads) * static_cast<int>(config_.head_dim)});
       }
     }
-    NIBBLE_RETURN_IF_ERROR(gather(context, query_columns_, rows, room_.attended_part, room_.attended));
+    NIBBLE_RETURN_IF_ERROR(gather(context, value_columns_, rows, room_.attended_part, room_.attended));
     {
       const TimedScope scope(context.times, "attention output");
       linear(context, {.x = room_.attended,
@@ -154,6 +179,22 @@ class Decoder final : public Model {
                        .workspace = shared()});
     }
     return gather(context, part_.hidden, rows, room_.delta_part, room_.delta);
+  }
+
+  // normed -> attended, of one rank
+  void attend_to_latents(OpContext& context, const LatentMixerWeights& weights, const LayerKv& kv, int rows) {
+    mix_by_latents(context, weights,
+                   {.x = room_.normed,
+                    .rows = rows,
+                    .cos = room_.cos,
+                    .sin = room_.sin,
+                    .sequences = kv.sequences,
+                    .cache = kv.latent,
+                    .q = room_.q,
+                    .room = room_.latent,
+                    .attention = {room_.attention, static_cast<std::size_t>(room_.attention_floats)},
+                    .out = room_.attended,
+                    .workspace = shared()});
   }
 
   // normed -> q, k, v, the first two turned
@@ -244,21 +285,29 @@ class Decoder final : public Model {
     if (exchange_) return exchanged_experts(context, layer.experts, args);
     if (part_.whole_experts) return own_experts(context, layer.experts, args);
     if (part_.ranks > 1) return rows_of_experts(context, layer.experts, args);
-    const TimedScope scope(context.times, "experts");
-    moe(context, layer.experts, args);
+    {
+      const TimedScope scope(context.times, "experts");
+      moe(context, layer.experts, args);
+    }
     if (layer.shared) shared_expert(context, layer, rows);
     return {};
   }
 
-  // delta += share * expert(normed), of one rank
-  void shared_expert(OpContext& context, const DecoderLayer& layer, int rows) {
-    gated_mlp(context, *layer.shared,
+  // normed -> y, of one rank
+  void feed_forward(OpContext& context, const GatedMlpWeights& weights, int rows, float* y) {
+    const TimedScope scope(context.times, "feed-forward");
+    gated_mlp(context, weights,
               {.x = room_.normed,
                .rows = rows,
-               .y = room_.shared_out,
+               .y = y,
                .gate = room_.shared_gate,
                .up = room_.shared_up,
                .workspace = shared()});
+  }
+
+  // delta += share * expert(normed), of one rank
+  void shared_expert(OpContext& context, const DecoderLayer& layer, int rows) {
+    feed_forward(context, *layer.shared, rows, room_.shared_out);
     const bool shares = layer.shared_share.rows > 0;
     if (shares) {
       linear(context, {.x = room_.normed,
@@ -392,7 +441,7 @@ class Decoder final : public Model {
                           .top_k = top_k,
                           .expert_ids = room_.expert_ids,
                           .expert_weights = room_.expert_weights,
-                          .rule = router_rule(config_)});
+                          .rule = router_rule(config_, layer)});
   }
 
   // The last norm and the vocabulary, for the wanted rows only.
@@ -445,7 +494,7 @@ class Decoder final : public Model {
   ModelConfig config_;
   std::shared_ptr<const WeightSource> source_;  // owns the bytes that weights_ points into
   RankPart part_;
-  Cuts query_columns_;
+  Cuts value_columns_;             // of what heads give
   Communicator* ranks_ = nullptr;  // of the running forward
   Buffer converted_;               // what of weights_ is not in the source's format
   DecoderWeights weights_;
@@ -463,14 +512,23 @@ class Decoder final : public Model {
 Result<std::unique_ptr<Model>> bind_decoder(const ModelConfig& config,
                                             std::shared_ptr<const WeightSource> source,
                                             const RankPart& part) {
-  if (!attention_takes_head_dim(config.head_dim)) {
+  if (has_latents(config)) {
+    if (!latent_attention_takes(config.latent.rank, config.latent.rotated_dim)) {
+      return broken_model("config.json: kv_lora_rank " + std::to_string(config.latent.rank) +
+                          " with qk_rope_head_dim " + std::to_string(config.latent.rotated_dim) +
+                          " is not supported; attention takes multiples of " + std::to_string(kv_run) +
+                          " up to " + std::to_string(max_latent_rank) + " and " +
+                          std::to_string(max_latent_rotated));
+    }
+  } else if (!attention_takes_head_dim(config.head_dim)) {
     return broken_model("config.json: head_dim " + std::to_string(config.head_dim) +
                         " is not supported; attention takes multiples of 32 up to 256");
   }
   const bool states =
       std::any_of(config.layers.begin(), config.layers.end(),
                   [](const LayerDescription& layer) { return layer.mixer == Mixer::gated_delta; });
-  if (part.ranks > 1 && (states || config.attention_output_gate || config.shared_width > 0)) {
+  if (part.ranks > 1 &&
+      (states || has_latents(config) || config.attention_output_gate || config.shared_width > 0)) {
     return invalid_argument(config.architecture +
                             " is not divided among ranks of a CPU yet; run it on one, without --tp");
   }

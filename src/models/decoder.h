@@ -1,6 +1,7 @@
 // A decoder of pre-norm layers, each a mixer and a mixture of experts: gpt-oss, Qwen3-MoE, Qwen3-Next,
-// Qwen3.5. What differs between them (attention or a delta rule, norms of q and k, gates, sinks, windows,
-// biases, router, activation, a shared expert, formats) its config describes.
+// Qwen3.5, DeepSeek-V3. What differs between them (attention, on latents or not, or a delta rule, norms of q
+// and k, gates, sinks, windows, biases, dense layers, router, activation, a shared expert, formats) its
+// config describes.
 #pragma once
 
 #include <memory>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "models/delta_mixer.h"
+#include "models/latent_mixer.h"
 #include "models/model.h"
 #include "ops/gated_mlp/gated_mlp.h"
 #include "ops/linear/weight_matrix.h"
@@ -25,12 +27,15 @@ struct DecoderLayer {
   const Bf16 *q_norm = nullptr, *k_norm = nullptr;                        // [head_dim]; null: not normed
   std::vector<float> sinks;                                               // [heads]; empty: without
   int window = 0;                                                         // 0: full attention
-  std::optional<DeltaMixerWeights> delta;  // instead of all that is attention's
+  std::optional<DeltaMixerWeights> delta;    // instead of all that is attention's
+  std::optional<LatentMixerWeights> latent;  // instead of what is attention's but wo
 
   const Bf16* expert_norm = nullptr;  // [hidden]
   Bf16Matrix router;                  // [experts, hidden]
   const Bf16* router_bias = nullptr;  // [experts]
+  std::vector<float> correction;      // [experts], on what they are chosen by; empty: without
   MoeWeights experts;
+  std::optional<GatedMlpWeights> dense;   // instead of all that is experts'
   std::optional<GatedMlpWeights> shared;  // an expert of all rows
   Bf16Matrix shared_share;                // [1, hidden]; without rows: its share is 1
 };

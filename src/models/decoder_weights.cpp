@@ -31,7 +31,18 @@ class Binder {
         weights_.layers[i].delta->shape = delta_shape(config);
         weights_.layers[i].delta->by_key_head = config.delta.by_key_head;
       }
-      if (config.shared_width > 0) weights_.layers[i].shared.emplace().unit = unit_of(config);
+      if (config.layers[i].mixer == Mixer::latent) {
+        LatentMixerWeights& latent = weights_.layers[i].latent.emplace();
+        latent.scale = latent_score_scale(config);
+        latent.heads = {.heads = static_cast<int>(config.num_attention_heads),
+                        .plain = static_cast<int>(config.latent.plain_dim),
+                        .value_dim = static_cast<int>(config.latent.value_dim)};
+      }
+      if (config.layers[i].feed_forward == FeedForward::dense) {
+        weights_.layers[i].dense.emplace().unit = unit_of(config);
+      } else if (config.shared_width > 0) {
+        weights_.layers[i].shared.emplace().unit = unit_of(config);
+      }
     }
   }
 
@@ -61,7 +72,16 @@ class Binder {
     if (weight.part == WeightPart::linear_attention) return bind_delta(weight, *layer.delta);
     switch (weight.role) {
       case WeightRole::mixer_norm: layer.attention_norm = vector(weight); return;
+      case WeightRole::query_down: layer.latent->query_down = matrix_of(weight, weight.name); return;
+      case WeightRole::query_down_norm: layer.latent->query_norm = vector(weight); return;
+      case WeightRole::latent_down: layer.latent->latent_down = matrix_of(weight, weight.name); return;
+      case WeightRole::latent_norm: layer.latent->latent_norm = vector(weight); return;
+      case WeightRole::latent_heads: layer.latent->heads.kv = matrix_of(weight, weight.name); return;
       case WeightRole::query:
+        if (layer.latent) {
+          layer.latent->query = matrix_of(weight, weight.name);
+          return;
+        }
         layer.wq = own_matrix(weight, query_rows().times(config_.attention_output_gate ? 2 : 1));
         return;
       case WeightRole::key: layer.wk = own_matrix(weight, kv_rows()); return;
@@ -88,6 +108,10 @@ class Binder {
         layer.experts.up = experts(weight, {width + first, width + last});
         return;
       }
+      case WeightRole::router_correction: layer.correction = wide_floats(weight); return;
+      case WeightRole::dense_gate: layer.dense->gate = matrix_of(weight, weight.name); return;
+      case WeightRole::dense_up: layer.dense->up = matrix_of(weight, weight.name); return;
+      case WeightRole::dense_down: layer.dense->down = matrix_of(weight, weight.name); return;
       case WeightRole::shared_gate: layer.shared->gate = matrix_of(weight, weight.name); return;
       case WeightRole::shared_up: layer.shared->up = matrix_of(weight, weight.name); return;
       case WeightRole::shared_down: layer.shared->down = matrix_of(weight, weight.name); return;

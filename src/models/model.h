@@ -13,15 +13,17 @@
 #include "models/dense_conversion.h"
 #include "ops/attention/paged_kv.h"
 #include "ops/gated_delta/delta_state.h"
+#include "ops/latent_attention/latent_cache.h"
 #include "ops/op_context.h"
 #include "plan/rank_part.h"
 
 namespace nibble {
 
-// One layer's keys and values, and which of its pages are whose. Layers with a window have other page tables
-// than those without.
+// One layer's keys and values, or latents, and which of its pages are whose. Layers with a window have other
+// page tables than those without.
 struct LayerKv {
   KvLayer cache;
+  LatentLayer latent;
   std::span<const SequenceRows> sequences;  // cover all rows
 };
 

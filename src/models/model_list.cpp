@@ -14,9 +14,10 @@ struct ModelEntry {
 };
 
 constexpr ModelEntry models[] = {
-    {"GptOssForCausalLM", bind_decoder},     {"Qwen3MoeForCausalLM", bind_decoder},
-    {"Qwen3NextForCausalLM", bind_decoder},  {"Qwen3_5MoeForConditionalGeneration", bind_decoder},
-    {"Qwen3_5MoeForCausalLM", bind_decoder},
+    {"GptOssForCausalLM", bind_decoder},      {"Qwen3MoeForCausalLM", bind_decoder},
+    {"Qwen3NextForCausalLM", bind_decoder},   {"Qwen3_5MoeForConditionalGeneration", bind_decoder},
+    {"Qwen3_5MoeForCausalLM", bind_decoder},  {"DeepseekV3ForCausalLM", bind_decoder},
+    {"Glm4MoeLiteForCausalLM", bind_decoder},
 };
 
 Result<const ModelEntry*> entry_of(const ModelConfig& config) {

@@ -25,6 +25,11 @@ TEST(BindModel, RefusesByNameWhatItWasNotBuiltFor) {
   narrow.head_dim = 16;
   EXPECT_NE(bind_example(narrow).message().find("head_dim 16"), std::string::npos);
 
+  ModelConfig latent = config;
+  latent.latent = {.rank = 40, .plain_dim = 8, .rotated_dim = 16, .value_dim = 8};
+  EXPECT_NE(bind_example(latent).message().find("kv_lora_rank 40 with qk_rope_head_dim 16"),
+            std::string::npos);
+
   ModelConfig wide = config;
   wide.hidden_size = 192;
   EXPECT_NE(bind_example(wide).message().find("model.embed_tokens.weight"), std::string::npos);

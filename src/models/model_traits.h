@@ -1,5 +1,4 @@
-// A model's traits for planning, from its config.json alone. More architectures can be planned for than run:
-// what the engine has is in model_list.cpp, and ModelTraits::runs says so.
+// A model's traits for planning, from its config.json alone.
 #pragma once
 
 #include <filesystem>
@@ -15,7 +14,7 @@ namespace nibble {
 // Of a model that the engine reads.
 Result<ModelTraits> traits_of(const ModelConfig& config, std::string name);
 
-// Of a folder with a config.json, of any architecture that is known here.
+// Of a folder with a config.json.
 Result<ModelTraits> read_model_traits(const std::filesystem::path& folder, std::string name);
 
 }  // namespace nibble

@@ -41,6 +41,10 @@ TEST(ModelTraits, KnowWhatATokenKeeps) {
   EXPECT_EQ(deepseek.kv_values, 576) << "one latent vector and the rotated key";
   EXPECT_EQ(deepseek.expert_format, StoredFormat::fp8_block);
   EXPECT_EQ(deepseek.expert_layers, 58);
+  EXPECT_EQ(deepseek.attention, AttentionKind::latent);
+  EXPECT_EQ(deepseek.query_dim, 192);
+  EXPECT_EQ(deepseek.value_dim, 128);
+  EXPECT_TRUE(deepseek.runs);
   const ModelTraits next = traits("Qwen3-Next-80B-A3B");
   EXPECT_EQ(next.full_layers, 12);
   EXPECT_EQ(next.linear_layers, 36);

@@ -65,7 +65,11 @@ double weight_flops(const ModelTraits& model, bool logits) {
 
 // A token that sees `context` positions: scores and their weighted sum.
 double attention_flops(const ModelTraits& model, double full_context, double window_context) {
-  const double pair = 2.0 * static_cast<double>(model.heads * (model.query_dim + model.value_dim));
+  // Queries meet latents as they lie in the cache, and the sum is one of latents.
+  const std::int64_t dims = model.attention == AttentionKind::latent
+                                ? model.latent.width() + model.latent.rank
+                                : model.query_dim + model.value_dim;
+  const double pair = 2.0 * static_cast<double>(model.heads * dims);
   return pair * (static_cast<double>(model.full_layers) * full_context +
                  static_cast<double>(model.window_layers) * window_context);
 }

@@ -130,7 +130,7 @@ Candidates attentions(const Situation& s) {
     list.push_back({.value = std::string(kernel.facts.name), .why = "the first in order of preference"});
   std::stable_sort(list.begin(), list.end(), [&](const Candidate& a, const Candidate& b) {
     const AttentionKernel *left = find_attention(a.value), *right = find_attention(b.value);
-    const bool of_kind[] = {left->kind == s.model.attention, right->kind == s.model.attention};
+    const bool of_kind[] = {left->takes(s.model.attention), right->takes(s.model.attention)};
     return std::pair(at_home(s, left->facts), of_kind[0]) > std::pair(at_home(s, right->facts), of_kind[1]);
   });
   return list;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/attention/attention.h"
+#include "ops/latent_attention/latent_attention.h"
 #include "ops/linear/linear.h"
 #include "ops/moe/moe.h"
 #include "plan/exchange_shape.h"
@@ -26,17 +27,27 @@ std::int64_t expert_slots(const ModelTraits& model, const ForwardRoomLimits& lim
 }
 
 // The widest of what the ops prepare.
-std::int64_t shared_bytes(const ModelTraits& model, const ForwardRoomLimits& limits, std::int64_t q_width) {
+std::int64_t shared_bytes(const ModelTraits& model, const ForwardRoomLimits& limits) {
   const std::int64_t slots = expert_slots(model, limits);
   const auto prepared = [](std::int64_t count, std::int64_t in) {
     return static_cast<std::int64_t>(linear_workspace_bytes(static_cast<int>(count), static_cast<int>(in)));
   };
-  return std::max({prepared(limits.rows, model.hidden), prepared(limits.rows, q_width),
-                   prepared(limits.rows, model.delta.values()), prepared(limits.rows, model.shared_width),
+  return std::max({prepared(limits.rows, model.hidden), prepared(limits.rows, model.heads * model.value_dim),
+                   prepared(limits.rows, model.latent.query_rank),
+                   prepared(limits.rows, model.delta.values()),
+                   prepared(limits.rows, std::max(model.shared_width, model.dense_width)),
                    prepared(limits.logit_rows, model.hidden),
                    static_cast<std::int64_t>(
                        moe_workspace_bytes(static_cast<int>(slots), static_cast<int>(model.experts),
                                            static_cast<int>(std::max(model.hidden, model.expert_width))))});
+}
+
+std::int64_t attention_floats(const ModelTraits& model, const ForwardRoomLimits& limits) {
+  const int heads = static_cast<int>(model.heads), positions = static_cast<int>(limits.positions);
+  if (model.attention == AttentionKind::latent)
+    return latent_attention_room(limits.threads, heads, static_cast<int>(model.latent.rank), positions);
+  return attention_room(limits.threads, heads, static_cast<int>(model.kv_heads),
+                        static_cast<int>(model.query_dim), positions);
 }
 
 }  // namespace
@@ -50,15 +61,14 @@ PlacedForwardRoom place_forward_room(const ModelTraits& model, const ForwardRoom
     return several ? cuts.most(limits.ranks) : whole;
   };
   const std::int64_t all_q = model.heads * model.query_dim,
-                     q_width = most(part.heads.times(model.query_dim), all_q);
+                     q_width = most(part.heads.times(model.query_dim), all_q),
+                     all_values = model.heads * model.value_dim;
   const std::int64_t kv_width = several ? most_kv_heads(model.kv_heads, limits.ranks) * model.query_dim
                                         : std::max<std::int64_t>(model.kv_values / 2, 1);
   PlacedForwardRoom placed;
   ForwardRoom& room = placed.room;
-  room.shared_bytes = static_cast<std::size_t>(shared_bytes(model, limits, all_q));
-  room.attention_floats =
-      attention_room(limits.threads, static_cast<int>(model.heads), static_cast<int>(model.kv_heads),
-                     static_cast<int>(model.query_dim), static_cast<int>(limits.positions));
+  room.shared_bytes = static_cast<std::size_t>(shared_bytes(model, limits));
+  room.attention_floats = attention_floats(model, limits);
   const auto place = [&](auto*& at, std::int64_t count) {
     static_assert(sizeof(float) == 4 && sizeof(std::int32_t) == 4);
     if (begin != nullptr) at = reinterpret_cast<std::remove_reference_t<decltype(at)>>(begin + placed.bytes);
@@ -66,8 +76,16 @@ PlacedForwardRoom place_forward_room(const ModelTraits& model, const ForwardRoom
   };
   for (float** each : {&room.residual, &room.normed, &room.delta}) place(*each, rows * model.hidden);
   place(room.q, rows * q_width);
-  place(room.attended, rows * all_q);
-  for (float** each : {&room.k, &room.v}) place(*each, rows * kv_width);
+  place(room.attended, rows * all_values);
+  if (model.attention == AttentionKind::latent) {
+    const LatentTraits& latent = model.latent;
+    place(room.latent.query_latent, rows * latent.query_rank);
+    place(room.latent.latents, rows * latent.width());
+    place(room.latent.absorbed, rows * model.heads * latent.width());
+    place(room.latent.sums, rows * model.heads * latent.rank);
+  } else {
+    for (float** each : {&room.k, &room.v}) place(*each, rows * kv_width);
+  }
   if (model.gated_heads) {
     place(room.q_gates, rows * 2 * q_width);
     place(room.gates, rows * q_width);
@@ -82,8 +100,8 @@ PlacedForwardRoom place_forward_room(const ModelTraits& model, const ForwardRoom
     place(room.delta_rule.b_a, rows * 2 * shape.value_heads);
     for (float** each : {&room.delta_rule.b, &room.delta_rule.a}) place(*each, rows * shape.value_heads);
   }
-  if (model.shared_width > 0) {
-    for (float** each : {&room.shared_gate, &room.shared_up}) place(*each, rows * model.shared_width);
+  if (const std::int64_t width = std::max(model.shared_width, model.dense_width); width > 0) {
+    for (float** each : {&room.shared_gate, &room.shared_up}) place(*each, rows * width);
     place(room.shared_out, rows * model.hidden);
     place(room.shared_logits, rows);
   }
@@ -101,7 +119,7 @@ PlacedForwardRoom place_forward_room(const ModelTraits& model, const ForwardRoom
   room.delta_part = room.delta;
   room.activations_part = room.activations;
   if (!several) return placed;
-  place(room.attended_part, rows * q_width);
+  place(room.attended_part, rows * most(part.heads.times(model.value_dim), all_values));
   place(room.delta_part, rows * most(part.hidden, model.hidden));
   place(room.logits_part, limits.logit_rows * most(part.vocabulary, model.vocabulary));
   if (part.whole_experts) {

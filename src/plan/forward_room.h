@@ -21,20 +21,29 @@ struct DeltaRoom {
   float* mixed = nullptr;            // [rows, values]
 };
 
+// Of layers with latent attention; null where there are none.
+struct LatentRoom {
+  float* query_latent = nullptr;  // [rows, query_rank]
+  float* latents = nullptr;       // [rows, rank + rotated]
+  float* absorbed = nullptr;      // [rows, heads * (rank + rotated)]
+  float* sums = nullptr;          // [rows, heads * rank]
+};
+
 struct ForwardRoom {
   float* residual = nullptr;                // [rows, hidden]
   float* normed = nullptr;                  // [rows, hidden]
   float* delta = nullptr;                   // [rows, hidden]: what the last block adds to the residual
-  float *q = nullptr, *attended = nullptr;  // [rows, heads * head_dim]
+  float *q = nullptr, *attended = nullptr;  // [rows, heads * head_dim], [rows, heads * value_dim]
   float *k = nullptr, *v = nullptr;         // [rows, kv_heads * head_dim]
   float *q_gates = nullptr,
         *gates = nullptr;                // [rows, 2 * q's width], [rows, q's]; null: heads have no gates
   float *cos = nullptr, *sin = nullptr;  // [rows, head_dim / 2]
   float* attention = nullptr;            // [attention_floats], for paged_attention
   std::int64_t attention_floats = 0;
+  LatentRoom latent;
   DeltaRoom delta_rule;
   float *shared_gate = nullptr,
-        *shared_up = nullptr;  // [rows, shared_width]; null: there is no shared expert
+        *shared_up = nullptr;  // [rows, shared_width], and of dense layers; null: there are neither
   float *shared_out = nullptr, *shared_logits = nullptr;  // [rows, hidden], [rows]
   float* router_logits = nullptr;                         // [rows, experts]
   float* expert_weights = nullptr;                        // [rows, top_k]

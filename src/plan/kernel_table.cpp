@@ -76,9 +76,9 @@ constexpr AttentionKernel attention[] = {
     {.facts = on_sm90("sm90_mla"), .kind = AttentionKind::latent, .split = 512, .page_size = 64},
     {.facts = on_sm100("sm100_attention"), .kind = AttentionKind::grouped, .split = 512, .page_size = 64},
     {.facts = on_sm100("sm100_mla"), .kind = AttentionKind::latent, .split = 512, .page_size = 64},
-    {.facts = on_cpu("cpu_avx512", avx512_fma), .split = kv_split},
-    {.facts = on_cpu("cpu_avx2", avx2_f16c), .split = kv_split},
-    {.facts = on_cpu("cpu_scalar", {}), .split = kv_split},
+    {.facts = on_cpu("cpu_avx512", avx512_fma), .takes_both = true, .split = kv_split},
+    {.facts = on_cpu("cpu_avx2", avx2_f16c), .takes_both = true, .split = kv_split},
+    {.facts = on_cpu("cpu_scalar", {}), .takes_both = true, .split = kv_split},
 };
 
 constexpr Exchange exchange_list[] = {

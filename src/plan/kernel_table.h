@@ -73,9 +73,12 @@ struct ExpertKernel {
 struct AttentionKernel {
   KernelFacts facts;
   AttentionKind kind = AttentionKind::grouped;
+  bool takes_both = false;           // kinds
   std::int64_t split = 0;            // positions
   std::string_view longer_splits{};  // where they are longer, in words; empty: nowhere
   int page_size = 16;                // of keys and values; a divisor of the split
+
+  bool takes(AttentionKind asked) const { return takes_both || kind == asked; }
 };
 
 struct Exchange {

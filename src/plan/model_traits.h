@@ -38,6 +38,16 @@ enum class AttentionKind : std::uint8_t {
   latent
 };  // keys and values by head; one latent vector (MLA)
 
+// Of latent attention: queries through one bottleneck, keys and values through another.
+struct LatentTraits {
+  std::int64_t query_rank = 0;  // 0: queries have none
+  std::int64_t rank = 0;
+  std::int64_t rotated_dim = 0;  // of the key that all heads share
+
+  std::int64_t width() const { return rank + rotated_dim; }  // of a position's vector
+  bool operator==(const LatentTraits&) const = default;
+};
+
 struct ModelTraits {
   std::string name;
   std::string architecture;
@@ -61,6 +71,7 @@ struct ModelTraits {
   bool normed_heads = false;           // q and k, each head by itself
   bool gated_heads = false;            // each head's queries have a gate beside them
   std::int64_t kv_values = 0;          // of one position in one layer with keys and values
+  LatentTraits latent;                 // where attention is latent
   DeltaShape delta;                    // of the linear layers
   std::int64_t state_bytes = 0;        // of one sequence, over all linear layers
   std::int64_t state_token_bytes = 0;  // of it, what a token reads and writes, in the mean over positions
@@ -71,6 +82,7 @@ struct ModelTraits {
   std::int64_t expert_width = 0;
   std::int64_t expert_layers = 0;
   std::int64_t shared_width = 0;  // of an expert that every token visits; 0: none
+  std::int64_t dense_width = 0;   // of layers with one feed-forward instead; 0: none
   StoredFormat expert_format = StoredFormat::bf16;
   StoredFormat dense_format = StoredFormat::bf16;
 

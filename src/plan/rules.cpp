@@ -151,6 +151,14 @@ constexpr Rule rules[] = {
     {"cpu-ranks-run-models", Field::tensor_parallel, Effect::remove,
      [](const S& s, const C& c) { return !s.on_gpu() && c.number > 1 && !s.model.runs; },
      [](const S& s, const C&) { return "ranks of a CPU are not built for " + s.model.architecture; }, true},
+    {"cpu-ranks-share-no-latents", Field::tensor_parallel, Effect::remove,
+     [](const S& s, const C& c) {
+       return !s.on_gpu() && c.number > 1 && s.model.attention == AttentionKind::latent;
+     },
+     [](const S&, const C&) {
+       return std::string("latent attention is not divided among ranks of a CPU yet");
+     },
+     true},
     {"cpu-ranks-keep-no-states", Field::tensor_parallel, Effect::remove,
      [](const S& s, const C& c) { return !s.on_gpu() && c.number > 1 && s.model.linear_layers > 0; },
      [](const S&, const C&) {
@@ -299,7 +307,7 @@ constexpr Rule rules[] = {
      [](const S& s, const C& c) { return attention_of(c).device != device_of(s); },
      [](const S&, const C& c) { return other_device(attention_of(c)); }, true},
     {"attention-kind", Field::attention, Effect::remove,
-     [](const S& s, const C& c) { return find_attention(c.value)->kind != s.model.attention; },
+     [](const S& s, const C& c) { return !find_attention(c.value)->takes(s.model.attention); },
      [](const S& s, const C&) {
        return std::string(s.model.attention == AttentionKind::latent
                               ? "this model's keys and values are one latent vector"

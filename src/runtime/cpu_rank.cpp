@@ -19,7 +19,8 @@ CpuRank::CpuRank(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> mod
   for (std::vector<SequenceRows>& rows : sequences_)
     rows.reserve(static_cast<std::size_t>(limits.max_sequences));
   state_rows_.reserve(static_cast<std::size_t>(limits.max_sequences));
-  for (const KvLayer& layer : kv_.layers()) layers_.push_back({.cache = layer});
+  for (std::size_t layer = 0; layer < kv_.layers().size(); ++layer)
+    layers_.push_back({.cache = kv_.layers()[layer], .latent = kv_.latents()[layer]});
 }
 
 Result<std::unique_ptr<CpuRank>> CpuRank::start(std::unique_ptr<Model> model, const RankPart& part,

@@ -46,9 +46,21 @@ Result<KvStore> KvStore::allocate(const ModelConfig& config, DType dtype, int pa
   std::byte* at = store.memory_.data();
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const PageGroup group = page_group_of_layer(config, layer);
-    const std::int64_t half_layer =
-        layer_page_bytes(config, layer, dtype, page_size) / 2 * page_counts[group];
+    const std::int64_t bytes = layer_page_bytes(config, layer, dtype, page_size) * page_counts[group];
     store.groups_.push_back(group);
+    if (config.layers[static_cast<std::size_t>(layer)].mixer == Mixer::latent) {
+      store.layers_.emplace_back();
+      store.latents_.push_back({.vectors = at,
+                                .dtype = dtype,
+                                .pages = page_counts[group],
+                                .page_size = page_size,
+                                .rank = static_cast<int>(config.latent.rank),
+                                .rotated = static_cast<int>(config.latent.rotated_dim)});
+      at += bytes;
+      continue;
+    }
+    const std::int64_t half_layer = bytes / 2;
+    store.latents_.emplace_back();
     store.layers_.push_back({.keys = at,
                              .values = at + half_layer,
                              .dtype = dtype,

@@ -30,6 +30,18 @@ TEST(KvStore, LayersOfAGroupHaveItsPages) {
   EXPECT_EQ(kv_page_bytes(config, DType::bf16, 16, window_pages), 16 * 2 * 2 * 64 * 2);
 }
 
+TEST(KvStore, ALatentIsOneVectorAPosition) {
+  ModelConfig config = config_of({full, full});
+  for (LayerDescription& layer : config.layers) layer.mixer = Mixer::latent;
+  config.latent = {.rank = 48, .plain_dim = 8, .rotated_dim = 16, .value_dim = 8};
+  const auto store = KvStore::allocate(config, DType::bf16, 16, {10, 0});
+  ASSERT_TRUE(store.ok());
+  EXPECT_EQ(kv_page_bytes(config, DType::bf16, 16, full_pages), 2 * 16 * 64 * 2) << "of two layers";
+  EXPECT_EQ(store->latents()[0].width(), 64);
+  EXPECT_EQ(store->latents()[1].vectors - store->latents()[0].vectors, 10 * 16 * 64 * 2);
+  EXPECT_EQ(store->layers()[0].keys, nullptr);
+}
+
 TEST(KvStore, AModelWithOneKindOfLayersHasOneGroup) {
   for (const std::int64_t type : {slides, full}) {
     const ModelConfig config = config_of({type, type});

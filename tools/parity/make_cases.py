@@ -8,6 +8,7 @@ follows from its seed alone. What is made, why it is made so, and what is refuse
 """
 import argparse
 import copy
+import functools
 import hashlib
 import json
 import math
@@ -239,18 +240,23 @@ def router_modules(model):
     return [layer.mlp.router for layer in model.model.layers]
 
 
+def router_margin(spec, router, logits):
+    if spec.top_k == logits.shape[-1]:
+        return math.inf
+    best = logits.sort(-1, descending=True).values
+    return float((best[:, spec.top_k - 1] - best[:, spec.top_k]).min())
+
+
 class RouterWatch:
     """Smallest distance between a chosen and a rejected expert, and which experts were hit, over all passes."""
-    def __init__(self, routers, top_k):
-        self.margin, self.hit, self.top_k = math.inf, {}, top_k
+    def __init__(self, routers, margin_of):
+        self.margin, self.hit, self.margin_of = math.inf, {}, margin_of
         self.handles = [r.register_forward_hook(self.hook(i)) for i, r in enumerate(routers)]
     def hook(self, layer):
-        def see(_, __, result):
+        def see(router, __, result):
             logits, _, chosen = result
             self.hit.setdefault(layer, set()).update(chosen.flatten().tolist())
-            if self.top_k < logits.shape[-1]:
-                best = logits.sort(-1, descending=True).values
-                self.margin = min(self.margin, float((best[:, self.top_k - 1] - best[:, self.top_k]).min()))
+            self.margin = min(self.margin, self.margin_of(router, logits))
         return see
     def close(self):
         for h in self.handles:
@@ -419,7 +425,7 @@ def make_case(name, spec, out, family=sys.modules[__name__]):
 
     model = family.load_reference(family.config_of(spec), tensors)
     prompts = choose_prompts(model, rng, tokenizer, template)
-    watch, cached_vs_whole = RouterWatch(family.router_modules(model), spec.top_k), 0.0
+    watch, cached_vs_whole = RouterWatch(family.router_modules(model), functools.partial(getattr(family, "router_margin", router_margin), spec)), 0.0
     answers = []
     for p in prompts:
         a, d = answer(model, p)
@@ -437,7 +443,7 @@ def make_case(name, spec, out, family=sys.modules[__name__]):
         "experts_hit": {str(k): len(v) for k, v in watch.hit.items()}, "cached_vs_full_max": cached_vs_whole, "sensitivity": wrong}
     print(name, json.dumps(statistics), f"bf16 {bf16['max']:.3f}", f"{sum(f.stat().st_size for f in folder.iterdir()) // 1000} KB", flush=True)
     problems = [f"greedy margin {min(margins):.3f}"] if min(margins) < MIN_GREEDY_MARGIN else []
-    problems += [f"router margin {watch.margin:.3f}"] if watch.margin < MIN_ROUTER_MARGIN else []
+    problems += [f"router margin {watch.margin:.3f}"] if watch.margin < getattr(family, "MIN_ROUTER_MARGIN", MIN_ROUTER_MARGIN) else []
     problems += [f"cached and whole passes differ by {cached_vs_whole:.1e}"] if cached_vs_whole > 1e-4 else []
     problems += [f"{k} changes only {v}" for k, v in wrong.items() if v < 4 * FP32["max_abs"]]
     problems += [f"layer {k} uses {len(v)} experts" for k, v in watch.hit.items() if len(v) < spec.experts]

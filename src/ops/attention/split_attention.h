@@ -38,10 +38,11 @@ struct SplitWork {
   std::span<const SequenceRows> sequences;
   int heads = 0;
   int kv_heads = 0;
-  int window = 0;                // keys a query sees, itself included; 0: all
-  int value_dim = 0;             // of a query's result
-  const float* sinks = nullptr;  // [heads] logits; null: none
-  std::span<float> room;         // for splits of one row that run on different threads
+  int most_job_heads = max_job_queries;  // fewer: threads share a row without cutting it
+  int window = 0;                        // keys a query sees, itself included; 0: all
+  int value_dim = 0;                     // of a query's result
+  const float* sinks = nullptr;          // [heads] logits; null: none
+  std::span<float> room;                 // for splits of one row that run on different threads
 };
 
 // All jobs of a step on a line, one unit of cost for each query and position. The threads take equal
@@ -71,7 +72,7 @@ class SplitLine {
     for (const SequenceRows& sequence : work_.sequences) {
       for (int head = 0; head < work_.heads;) {
         const int kv_head = head / group;
-        const int heads = std::min(max_job_queries, (kv_head + 1) * group - head);
+        const int heads = std::min(work_.most_job_heads, (kv_head + 1) * group - head);
         const int most_rows = static_cast<int>(std::min<std::int64_t>(most_rows_, max_job_queries / heads));
         for (int row = 0; row < sequence.row_count; row += most_rows) {
           const int rows = std::min(most_rows, sequence.row_count - row);

@@ -11,6 +11,11 @@
 namespace nibble {
 namespace {
 
+// All heads read one latent: in jobs of a few, threads share a row without cutting it between splits.
+constexpr int job_heads = 16;
+// Rows of more positions are not cut beside.
+constexpr int most_cut_positions = 32768;
+
 constexpr int max_width = max_latent_rank + max_latent_rotated;
 
 // The vectors of one run, widened once for all queries of a tile.
@@ -133,7 +138,7 @@ bool latent_attention_takes(std::int64_t rank, std::int64_t rotated) {
 }
 
 std::int64_t latent_attention_room(int threads, int heads, int rank, int max_positions) {
-  return split_room(threads, heads, rank, max_positions);
+  return split_room(threads, std::min(heads, job_heads), rank, std::min(max_positions, most_cut_positions));
 }
 
 void latent_attention(OpContext& context, const LatentAttentionArgs& args) {
@@ -144,6 +149,7 @@ void latent_attention(OpContext& context, const LatentAttentionArgs& args) {
                  {.sequences = args.sequences,
                   .heads = args.heads,
                   .kv_heads = 1,
+                  .most_job_heads = job_heads,
                   .value_dim = args.cache.rank,
                   .room = args.room},
                  latents)
