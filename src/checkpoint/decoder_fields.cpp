@@ -1,5 +1,6 @@
 #include "checkpoint/decoder_fields.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/quote.h"
@@ -70,9 +71,9 @@ Status check_whole(const ConfigFields& fields) {
 enum class Rotated : std::uint8_t { heads, parts_of_heads, latent_keys };
 
 Status set_rotary_dim(double factor, ModelConfig& config) {
-  const double width = factor * static_cast<double>(config.head_dim);
+  const double width = std::min(factor, 2.0) * static_cast<double>(config.head_dim);
   config.rotary_dim = static_cast<std::int64_t>(width);
-  if (factor > 0 && factor <= 1 && config.rotary_dim > 0 && config.rotary_dim % 2 == 0) return {};
+  if (factor <= 1 && config.rotary_dim > 0 && config.rotary_dim % 2 == 0) return {};
   return broken_model("partial_rotary_factor must leave an even part of head_dim (" +
                       std::to_string(config.head_dim) + ") to rotate, at least 2 and at most all of it");
 }

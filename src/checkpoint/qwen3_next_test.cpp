@@ -206,6 +206,7 @@ TEST(Qwen3Next, ContradictionsAreRefusedByName) {
   EXPECT_TRUE(contains(refused_with("linear_key_head_dim", "0"), "linear_key_head_dim"));
   EXPECT_TRUE(contains(refused_with("partial_rotary_factor", "0.1"), "partial_rotary_factor must leave"));
   EXPECT_TRUE(contains(refused_with("partial_rotary_factor", "1.5"), "partial_rotary_factor must leave"));
+  EXPECT_TRUE(contains(refused_with("partial_rotary_factor", "1e300"), "partial_rotary_factor must leave"));
   EXPECT_TRUE(contains(refused_with("attn_output_gate", "false"), "attn_output_gate must be true"));
   EXPECT_TRUE(contains(refused_with("shared_expert_intermediate_size", "0"), "shared_expert_intermediate"));
   EXPECT_TRUE(contains(refused_with("full_attention_interval", "5"), "none of the 4 layers has attention"));
