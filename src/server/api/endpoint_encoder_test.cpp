@@ -95,8 +95,18 @@ TEST(MessageEncoder, ReasoningIsABlockBeforeTheText) {
   events += encoder.end({});
   EXPECT_EQ(types_of(events),
             (std::vector<std::string>{"message_start", "ping", "content_block_start", "content_block_delta",
-                                      "content_block_stop", "content_block_start", "content_block_delta",
-                                      "content_block_stop", "message_delta", "message_stop"}));
+                                      "content_block_delta", "content_block_stop", "content_block_start",
+                                      "content_block_delta", "content_block_stop", "message_delta",
+                                      "message_stop"}));
+}
+
+TEST(MessageEncoder, ThinkingEndsWithASignatureThatIsEmpty) {
+  MessageEncoder encoder({.id = "msg_1", .model = "m"}, 5);
+  const std::string events = encoder.part(reasoned(), {});
+  const std::size_t thinking = events.find("thinking_delta"), signature = events.find("signature_delta");
+  EXPECT_LT(thinking, signature);
+  EXPECT_LT(signature, events.find("content_block_stop"));
+  EXPECT_EQ(events.find("signature_delta", signature + 1), events.npos) << "a text has none";
 }
 
 TEST(MessageEncoder, AnAnswerWithoutATokenStillHasItsBeginning) {

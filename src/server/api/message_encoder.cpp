@@ -109,10 +109,21 @@ std::string MessageEncoder::whole(std::span<const ChoicePart> choices, const Usa
 
 std::string MessageEncoder::close_block() {
   if (!open_) return {};
+  std::string events;
+  // Clients wait for a signature at the end of thinking; it is as empty as the block's.
+  if (open_ == AnswerPart::reasoning) events = delta(R"({"type":"signature_delta","signature":""})");
   open_.reset();
   std::string text;
   JsonWriter(text).begin_object().member("type", "content_block_stop").member("index", block_++).end_object();
-  return event("content_block_stop", text);
+  return events + event("content_block_stop", text);
+}
+
+std::string MessageEncoder::delta(std::string_view delta) const {
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object().member("type", "content_block_delta").member("index", block_);
+  json.key("delta").raw(delta).end_object();
+  return event("content_block_delta", text);
 }
 
 std::string MessageEncoder::part(const ChoicePart& part, const Usage& usage) {
@@ -153,10 +164,8 @@ std::string MessageEncoder::part(const ChoicePart& part, const Usage& usage) {
     if (calls) continue;
     const DeltaNames names = delta_names(piece.part);
     std::string text;
-    JsonWriter json(text);
-    json.begin_object().member("type", "content_block_delta").member("index", block_).key("delta");
-    json.begin_object().member("type", names.type).member(names.member, piece.text).end_object().end_object();
-    events += event("content_block_delta", text);
+    JsonWriter(text).begin_object().member("type", names.type).member(names.member, piece.text).end_object();
+    events += delta(text);
   }
   if (part.finish) {
     last_.calls = calls_;

@@ -24,6 +24,8 @@ class MessageEncoder final : public AnswerEncoder {
  private:
   void add_stop(JsonWriter& json, const ChoicePart& part, const Usage& usage) const;
   std::string close_block();
+  // Of the open block; JSON.
+  std::string delta(std::string_view delta) const;
 
   int max_tokens_;
   bool begun_ = false;              // message_start is out
