@@ -41,6 +41,11 @@ struct ByteSet {
       if (words[i] != 0) return i * 64 + static_cast<unsigned>(std::countr_zero(words[i]));
     return 256;
   }
+  std::uint32_t count() const {
+    int bytes = 0;
+    for (const std::uint64_t word : words) bytes += std::popcount(word);
+    return static_cast<std::uint32_t>(bytes);
+  }
   template <typename Function>
   void for_each(const Function& function) const {
     for (unsigned i = 0; i < 4; ++i)

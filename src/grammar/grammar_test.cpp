@@ -92,6 +92,21 @@ TEST(JsonSchemaGrammar, TakesExactlyTheValuesThatFit) {
        {R"({"b":1})", R"({"a":1,"b":1})"},
        {R"({"a":1})"}},
       {R"({"type":["string","null"]})", {"null", R"("x")"}, {"1"}},
+      {R"({"type":"array","items":{"type":"string"},"uniqueItems":true})",
+       {"[]", R"(["a"])", R"(["a","aa","b"])"},
+       {R"(["a","a"])", R"(["a","b","a"])"}},
+      {R"({"type":"array","items":{"type":["number","boolean"]},"uniqueItems":true,"minItems":2})",
+       {"[1,2]", "[1,11,12]", "[0,-1]", "[1.5,1,true]"},
+       {"[1]", "[1,1]", "[1,2,1]", "[-0,0]", "[1.5,1.50]", "[true,true]"}},
+      {R"({"type":"array","items":{"enum":["x","y",1,null]},"uniqueItems":true,"minItems":2})",
+       {R"(["x","y"])", R"([1,"x",null,"y"])"},
+       {R"(["x"])", R"(["x","x"])", "[1,1]"}},
+      {R"({"type":"object","minProperties":2})",
+       {R"({"a":1,"b":2})", R"({"a":1,"ab":{"a":1}})"},
+       {"{}", R"({"a":1})", R"({"a":1,"a":2})"}},
+      {R"({"type":"object","propertyNames":{"enum":["p","q","r"]},"minProperties":2})",
+       {R"({"p":1,"q":2})", R"({"r":1,"q":2,"p":0})"},
+       {R"({"p":1})", R"({"p":1,"p":2})"}},
   };
   for (const Case& each : cases) {
     const auto grammar = schema(each.schema);
@@ -132,6 +147,28 @@ TEST(JsonSchemaGrammar, WhiteSpaceIsThatOfWritersAndEnds) {
     EXPECT_TRUE(takes(grammar, text)) << text;
   for (const char* text : {R"({"a":  1})", "{\n\n\"a\":1}", "{\"a\":1 \n}"})
     EXPECT_FALSE(takes(grammar, text)) << text;
+}
+
+// What leads nowhere is refused where it begins.
+TEST(JsonSchemaGrammar, LimitsOnMembersLeaveNoDeadEnd) {
+  const auto begins = [](const char* text, std::string_view beginning) {
+    const auto grammar = schema(text);
+    EXPECT_TRUE(grammar.ok());
+    const auto constraint = start(*grammar, demo().vocabulary);
+    for (const TokenId id : demo().tokenizer.encode(beginning)) {
+      if (!constraint->allows(id)) return false;
+      constraint->accept(id);
+    }
+    return true;
+  };
+  const char* both =
+      R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"integer"}},"minProperties":2,"additionalProperties":false})";
+  EXPECT_TRUE(begins(both, R"({"a")"));
+  EXPECT_FALSE(begins(both, R"({"b")"));
+  const char* one =
+      R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"integer"}},"required":["b"],"maxProperties":1})";
+  EXPECT_TRUE(begins(one, R"({"b")"));
+  EXPECT_FALSE(begins(one, R"({"a")"));
 }
 
 TEST(JsonSchemaGrammar, NamesWhatItRefuses) {

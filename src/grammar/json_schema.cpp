@@ -14,6 +14,8 @@ namespace {
 constexpr std::uint32_t kMostCounted = 0x7FF0;
 constexpr std::size_t kMostPatterns = 6;
 constexpr std::uint32_t kMostIndent = 80;
+// Of elements that differ: so many are counted to learn whether there are as many as are asked for.
+constexpr std::uint32_t kMostGivenElements = 1000;
 
 class SchemaCompiler {
  public:
@@ -30,7 +32,7 @@ class SchemaCompiler {
     }
     quote_ = languages.literal("\"");
     comma_ = languages.concat({blank_, languages.literal(","), blank_});
-    colon_ = languages.concat({quote_, blank_, languages.literal(":"), blank_});
+    colon_ = languages.concat({blank_, languages.literal(":"), blank_});
     any_character_ = any_json_character(languages);
     canonical_ = characters(languages, CharacterSet::all(), TextForm::json);
     languages.add_plain_character(any_character_);
@@ -145,6 +147,7 @@ class SchemaCompiler {
           for (const auto [name, member] : value.members()) {
             separate();
             parts.push_back(key(name));
+            parts.push_back(colon_);
             parts.push_back(given(member));
           }
         } else {
@@ -173,10 +176,10 @@ class SchemaCompiler {
     return kNothing;
   }
 
-  // A name in its quotes up to the value.
+  // A name in its quotes.
   Language key(std::string_view name) {
     Languages& languages = symbols_.languages;
-    return languages.concat({quote_, text_of(languages, name, TextForm::json), colon_});
+    return languages.concat({quote_, text_of(languages, name, TextForm::json), quote_});
   }
 
   Status add_object(const Facts& facts, std::vector<SymbolId>& others) {
@@ -185,6 +188,7 @@ class SchemaCompiler {
     object.open = languages.literal("{");
     object.before_first = blank_;
     object.comma = comma_;
+    object.colon = colon_;
     object.close = languages.concat({blank_, languages.literal("}")});
     if (std::max(facts.least_members, facts.most_members == kUnbounded ? 0 : facts.most_members) >
         kMostCounted)
@@ -192,6 +196,8 @@ class SchemaCompiler {
                               " is not supported");
     object.least = facts.least_members;
     object.most = facts.most_members;
+    // One name alone is never twice.
+    object.distinct = object.least > 1;
 
     std::vector<std::string_view> names;
     std::unordered_map<std::string_view, bool> seen;
@@ -269,21 +275,23 @@ class SchemaCompiler {
       for (std::size_t i = 0; i < patterns.size(); ++i)
         parts.push_back(chosen >> i & 1 ? patterns[i] : languages.except(patterns[i]));
       Language name = languages.all_of(parts);
-      if (name == kEverything) {
+      if (name == kEverything && !object.distinct) {
         name = languages.repeat(any_character_, 0, kUnbounded);
       } else {
         name = languages.all_of({name, languages.repeat(canonical_, 0, kUnbounded)});
       }
       if (languages.is_empty(name)) continue;
-      object.others.push_back({.key = languages.concat({quote_, name, colon_}), .value = symbol(terms)});
+      object.others.push_back({.key = languages.concat({quote_, name, quote_}), .value = symbol(terms)});
+      if (object.distinct) {
+        const std::uint32_t names = languages.count_texts(name, object.least);
+        if (names < object.least) object.others.back().names = names;
+      }
     }
     return {};
   }
 
   Status add_array(const Facts& facts, std::vector<SymbolId>& others) {
     Languages& languages = symbols_.languages;
-    if (!facts.unique_path.empty() && facts.most_elements > 1)
-      return invalid_argument(facts.unique_path + ": is not supported; leave it out or give maxItems 1");
     if (!facts.contains_path.empty()) return invalid_argument(facts.contains_path + ": is not supported");
     ArrayShape array;
     array.open = languages.literal("[");
@@ -312,11 +320,73 @@ class SchemaCompiler {
         array.first.push_back(element);
       }
     }
+    if (!facts.unique_path.empty() && array.most > 1) NIBBLE_RETURN_IF_ERROR(keep_apart(facts, array));
     if (array.least > array.most) return {};
     symbols_.arrays.push_back(std::move(array));
     others.push_back(symbols_.add(
         {.kind = Symbol::Kind::array, .a = static_cast<std::uint32_t>(symbols_.arrays.size() - 1)}));
     return {};
+  }
+
+  // Elements that differ are told apart by their texts, so each value must have one.
+  Status keep_apart(const Facts& facts, ArrayShape& array) {
+    Languages& languages = symbols_.languages;
+    const auto refuse = [&](std::string_view why) {
+      return invalid_argument(facts.unique_path + ": is supported where all elements are strings, numbers, " +
+                              "booleans, null or given ones of these; " + std::string(why));
+    };
+    if (!array.first.empty()) return refuse("prefixItems stand beside it");
+    if (array.rest == kNoSymbol) return {};
+    Terms terms;
+    for (const Facts::Elements& elements : facts.elements)
+      if (elements.rest != SchemaReader::kTrue) add_term(terms, elements.rest);
+    NIBBLE_ASSIGN(const std::vector<Facts> ways, reader_.alternatives(terms));
+    std::vector<Language> texts;
+    for (const Facts& way : ways) {
+      if (way.values) {
+        for (const JsonValue each : *way.values) {
+          NIBBLE_ASSIGN(const bool fits, reader_.holds(each, way));
+          if (!fits) continue;
+          if (each.is_array() || each.is_object()) return refuse("a given one is a list or an object");
+          texts.push_back(each.is_number() ? languages.literal(decimal_of(each)) : given(each));
+        }
+        continue;
+      }
+      if (way.types & (kArray | kObject)) return refuse("an element may be a list or an object");
+      std::vector<SymbolId> none;
+      Facts scalar = way;
+      scalar.types = static_cast<JsonTypes>(way.types & (kNull | kBoolean));
+      NIBBLE_RETURN_IF_ERROR(add(scalar, texts, none));
+      if (way.types & kString) {
+        const Language inside =
+            languages.all_of({reader_.string_inside(way), languages.repeat(canonical_, 0, kUnbounded)});
+        texts.push_back(languages.concat({quote_, inside, quote_}));
+      }
+      if (way.types & (kInteger | kFraction))
+        texts.push_back(languages.all_of({number(way), one_spelling_of_numbers()}));
+    }
+    const Language element = languages.any_of(texts);
+    array.rest = symbols_.text(element);
+    array.distinct = true;
+    const std::uint32_t asked = array.most == kUnbounded ? std::max(array.least, kMostGivenElements) : array.most;
+    const std::uint32_t values = languages.count_texts(element, std::min(asked, kMostGivenElements));
+    if (values < std::min(asked, kMostGivenElements)) array.most = values;
+    if (array.least > kMostGivenElements)
+      return refuse("minItems of more than " + std::to_string(kMostGivenElements) + " stands beside it");
+    return {};
+  }
+
+  // No exponent, no zeros at a fraction's end, no minus before 0.
+  Language one_spelling_of_numbers() {
+    Languages& languages = symbols_.languages;
+    const Language digit = languages.bytes(ByteSet::range('0', '9'));
+    const Language fraction =
+        languages.concat({languages.literal("."), languages.repeat(digit, 0, kUnbounded),
+                          languages.bytes(ByteSet::range('1', '9'))});
+    const Language spelled =
+        languages.concat({languages.repeat(languages.literal("-"), 0, 1),
+                          languages.repeat(digit, 1, kUnbounded), languages.repeat(fraction, 0, 1)});
+    return languages.all_of({spelled, languages.except(languages.literal("-0"))});
   }
 
   Symbols symbols_;

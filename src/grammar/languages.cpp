@@ -546,6 +546,52 @@ bool Languages::search_text(Language language) {
   return false;
 }
 
+std::uint32_t Languages::choices(Language language) const {
+  if (language == kNothing) return 0;
+  return nodes_[language].kind == Kind::any_of ? nodes_[language].b : 1;
+}
+
+// Only derivatives that have texts are followed, so one that leads back to itself has no end of them.
+std::uint32_t Languages::count_texts(Language language, std::uint32_t most) {
+  constexpr std::uint32_t kOpen = kUnbounded - 1;
+  struct Open {
+    Language at;
+    std::uint32_t times;  // bytes that lead here
+    ByteSet left;
+    std::uint64_t texts;
+  };
+  if (most == 0 || is_empty(language)) return 0;
+  WordMap known;
+  std::vector<Open> path{{language, 1, first_[language], has_empty_text(language)}};
+  known.at(language) = kOpen;
+  while (true) {
+    Open& top = path.back();
+    if (top.texts >= most || known.size() > kEffort) return most;
+    if (top.left.empty()) {
+      const Open done = top;
+      known.at(done.at) = static_cast<std::uint32_t>(done.texts);
+      path.pop_back();
+      if (path.empty()) return static_cast<std::uint32_t>(done.texts);
+      path.back().texts += done.texts * done.times;
+      continue;
+    }
+    const auto byte = static_cast<std::uint8_t>(top.left.first());
+    const ByteSet same = top.left & alike(top.at, byte);
+    top.left = top.left & ~same;
+    const Language next = derivative(top.at, byte);
+    if (next == kNothing || is_empty(next)) continue;
+    const std::uint32_t times = same.count();
+    const std::uint32_t texts = known.at(next);
+    if (texts == kOpen) return most;
+    if (texts != kUnbounded) {
+      top.texts += std::uint64_t{texts} * times;
+      continue;
+    }
+    known.at(next) = kOpen;
+    path.push_back({next, times, first_[next], has_empty_text(next)});
+  }
+}
+
 void Languages::add_plain_character(Language character) {
   if (std::find(plain_characters_.begin(), plain_characters_.end(), character) == plain_characters_.end())
     plain_characters_.push_back(character);

@@ -93,6 +93,11 @@ class Languages {
   // Whether there is no text in it, decided exactly unless it took `kEffort` states to find out.
   bool is_empty(Language language);
 
+  // How many languages a choice is made of; of anything else 1, of kNothing 0.
+  std::uint32_t choices(Language language) const;
+  // How many texts a language has, but no more than `most`.
+  std::uint32_t count_texts(Language language, std::uint32_t most);
+
   PlainPrefix plain_prefix(Language language) const;
   // An expression of one character, of which every plain one is a text.
   bool is_complement(Language language) const { return nodes_[language].kind == Kind::except; }

@@ -18,6 +18,10 @@ std::uint64_t mix(std::uint64_t value) {
 constexpr std::uint32_t kFewWays = 5;
 constexpr std::uint32_t kManyWays = 12;
 
+constexpr SymbolId kCopied = kNoSymbol - 1;
+// Of an array's `at` that keeps its elements apart: an element comes next.
+constexpr std::uint32_t kAtElement = 0x80000000;
+
 // How far an object is: 0 before its brace, else one more than this.
 struct ObjectPlace {
   std::uint32_t member = 0;  // the first that may still come
@@ -38,7 +42,9 @@ Matcher::Matcher(std::shared_ptr<const Symbols> symbols, std::shared_ptr<const s
 
 void Matcher::reset() {
   languages_ = symbols_->languages;
-  frames_.assign(1, Frame{kNoSymbol, 0, 0});
+  frames_.assign(1, Frame{kNoSymbol, 0, 0, kNothing});
+  copies_.clear();
+  copy_places_.clear();
   entered_.assign(1, 0);
   opened_.assign(1, kUnbounded);
   frame_table_.assign(256, kUnbounded);
@@ -56,34 +62,43 @@ void Matcher::reset() {
 std::size_t Matcher::memory() const {
   return rows_.size() * sizeof(Row) + crossings_.size() * 2 * sizeof(Crossing) +
          states_.capacity() * sizeof(Place) + ways_.capacity() * sizeof(Way) +
-         frames_.capacity() * (sizeof(Frame) + 16) + languages_.size() * 128;
+         frames_.capacity() * (sizeof(Frame) + 16) + copies_.size() * 160 + languages_.size() * 128;
 }
 
-std::uint32_t Matcher::frame(SymbolId symbol, std::uint32_t at, std::uint32_t next) {
-  const std::uint64_t hash = mix(mix(static_cast<std::uint64_t>(symbol) << 32 | at) ^ next);
+std::uint32_t Matcher::frame(SymbolId symbol, std::uint32_t at, std::uint32_t next, Language seen) {
+  const Frame wanted{.symbol = symbol, .at = at, .next = next, .seen = seen};
+  const auto hash = [](const Frame& f) {
+    return mix(mix(static_cast<std::uint64_t>(f.symbol) << 32 | f.at) ^
+               (static_cast<std::uint64_t>(f.seen) << 32 | f.next));
+  };
   const std::size_t last = frame_table_.size() - 1;
-  std::size_t i = hash & last;
-  for (; frame_table_[i] != kUnbounded; i = (i + 1) & last) {
-    const Frame& f = frames_[frame_table_[i]];
-    if (f.symbol == symbol && f.at == at && f.next == next) return frame_table_[i];
-  }
+  std::size_t i = hash(wanted) & last;
+  for (; frame_table_[i] != kUnbounded; i = (i + 1) & last)
+    if (frames_[frame_table_[i]] == wanted) return frame_table_[i];
   const auto made = static_cast<std::uint32_t>(frames_.size());
   frame_table_[i] = made;
-  frames_.push_back({symbol, at, next});
+  frames_.push_back(wanted);
   entered_.push_back(0);
   opened_.push_back(kUnbounded);
   if (frames_.size() * 2 > frame_table_.size()) {
     frame_table_.assign(frame_table_.size() * 2, kUnbounded);
     for (std::uint32_t each = 1; each < frames_.size(); ++each) {
-      const Frame& f = frames_[each];
-      std::size_t k =
-          mix(mix(static_cast<std::uint64_t>(f.symbol) << 32 | f.at) ^ f.next) & (frame_table_.size() - 1);
+      std::size_t k = hash(frames_[each]) & (frame_table_.size() - 1);
       while (frame_table_[k] != kUnbounded) k = (k + 1) & (frame_table_.size() - 1);
       frame_table_[k] = each;
     }
   }
   return made;
 }
+
+std::uint32_t Matcher::copy(std::string text) {
+  const auto [at, added] =
+      copy_places_.try_emplace(std::move(text), static_cast<std::uint32_t>(copies_.size()));
+  if (added) copies_.push_back(at->first);
+  return at->second;
+}
+
+bool Matcher::copies(const Way& way) const { return frames_[way.frame].symbol == kCopied; }
 
 void Matcher::add(Language language, std::uint32_t next) {
   if (language == kNothing) return;
@@ -109,10 +124,15 @@ Matcher::State Matcher::opened(std::uint32_t frame) {
 
 void Matcher::open_frames() {
   while (!open_.empty()) {
-    const Frame at = frames_[open_.back()];
+    const std::uint32_t place = open_.back();
+    const Frame at = frames_[place];
     open_.pop_back();
     if (at.symbol == kNoSymbol) {
       found_end_ = true;
+      continue;
+    }
+    if (at.symbol == kCopied) {
+      enter_copied(at);
       continue;
     }
     const Symbol& symbol = symbols_->symbols[at.symbol];
@@ -137,14 +157,41 @@ void Matcher::open_frames() {
         enter(frame(symbol.a, 0, frame(at.symbol, times, at.next)));
         break;
       }
-      case Symbol::Kind::object: enter_object(at); break;
-      case Symbol::Kind::array: enter_array(at); break;
+      case Symbol::Kind::object: enter_object(at, place); break;
+      case Symbol::Kind::array: enter_array(at, place); break;
       case Symbol::Kind::undefined: break;
     }
   }
 }
 
-void Matcher::enter_object(const Frame& at) {
+// The key or the element has been read: what comes behind it knows it.
+void Matcher::enter_copied(const Frame& copied) {
+  const Frame& before = frames_[copied.next];
+  const Symbol& symbol = symbols_->symbols[before.symbol];
+  const Language seen = languages_.any_of({before.seen, languages_.literal(copies_[copied.at])});
+  if (symbol.kind == Symbol::Kind::array) {
+    enter(frame(before.symbol, before.at & ~kAtElement, before.next, seen));
+    return;
+  }
+  const ObjectShape& object = symbols_->objects[symbol.a];
+  ObjectPlace behind = ObjectPlace::of(before.at);
+  behind.at_key = false;
+  ++behind.count;
+  const SymbolId value = object.others[copied.seen].value;
+  const std::uint32_t next = frames_[copied.next].next;
+  add(object.colon, frame(value, 0, frame(frames_[copied.next].symbol, behind.pack(), next, seen)));
+}
+
+// How many more names the others can have: kUnbounded where nothing asks.
+std::uint32_t Matcher::others_left(const ObjectShape& object, const Frame& at) const {
+  std::uint64_t names = 0;
+  for (const auto& other : object.others)
+    if ((*usable_)[other.value]) names += other.names;
+  if (names >= kUnbounded) return kUnbounded;
+  return static_cast<std::uint32_t>(names - std::min<std::uint64_t>(names, languages_.choices(at.seen)));
+}
+
+void Matcher::enter_object(const Frame& at, std::uint32_t place_of_frame) {
   const ObjectShape& object = symbols_->objects[symbols_->symbols[at.symbol].a];
   if (at.at == 0) {
     add(object.open, frame(at.symbol, ObjectPlace{}.pack(), at.next));
@@ -152,45 +199,65 @@ void Matcher::enter_object(const Frame& at) {
   }
   const ObjectPlace place = ObjectPlace::of(at.at);
   const auto members = static_cast<std::uint32_t>(object.members.size());
+  const std::uint32_t others = others_left(object, at);
+  std::uint32_t declared = 0, required = 0;  // of the members that may still come
+  for (std::uint32_t i = place.member; i < members; ++i) {
+    declared += (*usable_)[object.members[i].value];
+    required += object.members[i].required;
+  }
+  const bool room = object.most == kUnbounded || place.count < object.most;
   if (!place.at_key) {
-    const auto required = [](const ObjectShape::Member& member) { return member.required; };
-    const bool all = std::none_of(object.members.begin() + place.member, object.members.end(), required);
-    if (all && place.count >= object.least) add(object.close, at.next);
-    if ((object.most == kUnbounded || place.count < object.most) && member_may_come(object, place.member)) {
-      const ObjectPlace key{.member = place.member, .count = place.count, .at_key = true};
-      add(place.count == 0 ? object.before_first : object.comma, frame(at.symbol, key.pack(), at.next));
-    }
+    if (required == 0 && place.count >= object.least) add(object.close, at.next);
+    if (!room || (declared == 0 && others == 0)) return;
+    if (required == 0 && others == 0 && place.count + declared < object.least) return;
+    const ObjectPlace key{.member = place.member, .count = place.count, .at_key = true};
+    add(place.count == 0 ? object.before_first : object.comma, frame(at.symbol, key.pack(), at.next, at.seen));
     return;
   }
   const std::uint32_t matters = object.most != kUnbounded ? object.most : std::max(object.least, 1u);
   const std::uint32_t count = std::min(place.count + 1, matters);
+  // An optional member leaves room for those that must come.
+  const auto fits = [&](std::uint32_t still_required) {
+    return object.most == kUnbounded || place.count + 1 + still_required <= object.most;
+  };
+  const auto enough = [&](std::uint32_t behind) {
+    return std::uint64_t{place.count} + 1 + behind + others >= object.least;
+  };
   const auto member = [&](const ObjectShape::Member& each, std::uint32_t next_member) {
-    if (!(*usable_)[each.value]) return;
     const std::uint32_t behind =
-        frame(at.symbol, ObjectPlace{.member = next_member, .count = count}.pack(), at.next);
-    add(each.key, frame(each.value, 0, behind));
+        frame(at.symbol, ObjectPlace{.member = next_member, .count = count}.pack(), at.next, at.seen);
+    add(languages_.concat(each.key, object.colon), frame(each.value, 0, behind));
   };
   for (std::uint32_t i = place.member; i < members; ++i) {
-    member(object.members[i], i + 1);
-    if (object.members[i].required) break;
+    const ObjectShape::Member& each = object.members[i];
+    if ((*usable_)[each.value]) {
+      --declared;
+      if (fits(required - each.required) && enough(declared)) member(each, i + 1);
+    }
+    if (each.required) break;
   }
-  for (const auto& other : object.others) member(other, place.member);
+  if (others == 0 || !fits(required)) return;
+  for (std::uint32_t i = 0; i < object.others.size(); ++i) {
+    const ObjectShape::Member& other = object.others[i];
+    if (!(*usable_)[other.value]) continue;
+    if (!object.distinct || place.count >= object.least) {
+      member(other, place.member);
+      continue;
+    }
+    const Language key = languages_.all_of({other.key, languages_.except(at.seen)});
+    if (!languages_.is_empty(key)) add(key, frame(kCopied, copy(""), place_of_frame, i));
+  }
 }
 
-bool Matcher::member_may_come(const ObjectShape& object, std::uint32_t first) const {
-  const auto can = [&](const ObjectShape::Member& member) { return (*usable_)[member.value]; };
-  if (std::any_of(object.others.begin(), object.others.end(), can)) return true;
-  for (std::size_t i = first; i < object.members.size(); ++i) {
-    if (can(object.members[i])) return true;
-    if (object.members[i].required) break;
-  }
-  return false;
-}
-
-void Matcher::enter_array(const Frame& at) {
+void Matcher::enter_array(const Frame& at, std::uint32_t place_of_frame) {
   const ArrayShape& array = symbols_->arrays[symbols_->symbols[at.symbol].a];
   if (at.at == 0) {
     add(array.open, frame(at.symbol, 1, at.next));
+    return;
+  }
+  if (at.at & kAtElement) {
+    const Language element = symbols_->symbols[array.rest].a;
+    add(languages_.all_of({element, languages_.except(at.seen)}), frame(kCopied, copy(""), place_of_frame));
     return;
   }
   const std::uint32_t count = at.at - 1;
@@ -201,8 +268,13 @@ void Matcher::enter_array(const Frame& at) {
   const auto matters = array.most != kUnbounded
                            ? array.most
                            : std::max({array.least, static_cast<std::uint32_t>(array.first.size()), 1u});
-  const std::uint32_t behind = frame(at.symbol, std::min(count + 1, matters) + 1, at.next);
-  add(count == 0 ? array.before_first : array.comma, frame(item, 0, behind));
+  const std::uint32_t at_behind = std::min(count + 1, matters) + 1;
+  const Language before = count == 0 ? array.before_first : array.comma;
+  if (array.distinct) {
+    add(before, frame(at.symbol, at_behind | kAtElement, at.next, at.seen));
+  } else {
+    add(before, frame(item, 0, frame(at.symbol, at_behind, at.next)));
+  }
 }
 
 Matcher::State Matcher::intern(std::vector<Way>& ways, bool complete) {
@@ -241,6 +313,7 @@ Matcher::State Matcher::intern(std::vector<Way>& ways, bool complete) {
       prefix = {.length = behind.plain, .ends = behind.plain_ends, .uniform = behind.uniform};
     } else {
       prefix = languages_.plain_prefix(way.language);
+      prefix.uniform &= !copies(way);
     }
     place.uniform &= prefix.uniform && (&way == ways.data() || prefix.length == place.plain);
     place.plain = std::max(place.plain, prefix.length);
@@ -314,6 +387,8 @@ ByteSet Matcher::alike(const Place& place, std::span<const std::uint32_t> ways, 
     const Way way = ways_[place.begin + i];
     if (!way.unopened()) {
       alike = alike & languages_.alike(way.language, byte);
+      if (copies(way) && languages_.derivative(way.language, byte) != kNothing)
+        alike = alike & ByteSet::range(byte, byte);
       continue;
     }
     const State behind = opened_[way.frame];
@@ -340,13 +415,18 @@ Matcher::State Matcher::make_step(State state, std::uint8_t byte) {
   made_.clear();
   bool complete = false;
   for (const std::uint32_t i : ways) {
-    const Way way = ways_[place.begin + i];
+    Way way = ways_[place.begin + i];
     if (way.unopened()) {
       join(step(opened_[way.frame], byte), made_, complete);
       continue;
     }
     const Language next = languages_.derivative(way.language, byte);
     if (next == kNothing || languages_.is_empty(next)) continue;
+    if (copies(way)) {
+      const Frame copied = frames_[way.frame];
+      const std::uint32_t text = copy(copies_[copied.at] + static_cast<char>(byte));
+      way.frame = frame(kCopied, text, copied.next, copied.seen);
+    }
     if (next != kEmptyText) made_.push_back({next, way.frame});
     if (!languages_.has_empty_text(next)) continue;
     const State behind = opened(way.frame);

@@ -10,6 +10,8 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "grammar/symbols.h"
@@ -45,10 +47,14 @@ class Matcher {
   void reset();
 
  private:
+  // A frame of kCopied stands behind a key or an element whose text is copied while it is read: `at` is the
+  // copy, `next` the frame of the object or array before it, `seen` which of an object's others it is.
   struct Frame {
     SymbolId symbol;
     std::uint32_t at;    // how far the symbol is: parts, times, members or elements
     std::uint32_t next;  // 0: the text's end
+    Language seen;       // keys or elements so far that may not come again
+    bool operator==(const Frame&) const = default;
   };
   // The text of `language`, then `frame`. Where nothing is left of the text the way stands for all that the
   // frame opens into.
@@ -77,15 +83,18 @@ class Matcher {
   State make_step(State state, std::uint8_t byte);
   std::span<const std::uint32_t> going_on(State state, std::uint8_t byte);
   ByteSet alike(const Place& place, std::span<const std::uint32_t> ways, std::uint8_t byte);
-  std::uint32_t frame(SymbolId symbol, std::uint32_t at, std::uint32_t next);
+  std::uint32_t frame(SymbolId symbol, std::uint32_t at, std::uint32_t next, Language seen = kNothing);
+  std::uint32_t copy(std::string text);
+  bool copies(const Way& way) const;
+  void enter_copied(const Frame& frame);
   // The state of a text behind which the frame comes.
   State opened(std::uint32_t frame);
   void open_frames();
   void add(Language language, std::uint32_t next);
   void enter(std::uint32_t frame);
-  void enter_object(const Frame& frame);
-  void enter_array(const Frame& frame);
-  bool member_may_come(const ObjectShape& object, std::uint32_t first) const;
+  void enter_object(const Frame& frame, std::uint32_t place);
+  void enter_array(const Frame& frame, std::uint32_t place);
+  std::uint32_t others_left(const ObjectShape& object, const Frame& frame) const;
   State intern(std::vector<Way>& ways, bool complete);
   void join(State state, std::vector<Way>& ways, bool& complete) const;
 
@@ -94,6 +103,8 @@ class Matcher {
   Languages languages_;
   std::vector<Frame> frames_;
   std::vector<std::uint32_t> frame_table_;
+  std::vector<std::string> copies_;
+  std::unordered_map<std::string, std::uint32_t> copy_places_;
   std::vector<Way> ways_;
   std::vector<Place> states_;
   std::vector<std::uint32_t> state_table_;

@@ -83,6 +83,20 @@ Result<bool> SchemaReader::holds(JsonValue value, const Terms& terms) {
   return false;
 }
 
+namespace {
+
+bool has_equal_elements(JsonValue list) {
+  std::vector<JsonValue> before;
+  for (const JsonValue each : list.elements()) {
+    if (std::any_of(before.begin(), before.end(), [&](JsonValue one) { return SchemaReader::equal(one, each); }))
+      return true;
+    before.push_back(each);
+  }
+  return false;
+}
+
+}  // namespace
+
 Result<bool> SchemaReader::holds(JsonValue value, const Facts& facts) {
   const auto is_value = [&](JsonValue other) { return equal(value, other); };
   if (facts.values && std::none_of(facts.values->begin(), facts.values->end(), is_value)) return false;
@@ -105,8 +119,7 @@ Result<bool> SchemaReader::holds(JsonValue value, const Facts& facts) {
     }
     case JsonType::array: {
       if (!(facts.types & kArray)) return false;
-      if (!facts.unique_path.empty())
-        return invalid_argument(facts.unique_path + ": is not supported beside given lists");
+      if (!facts.unique_path.empty() && has_equal_elements(value)) return false;
       if (!facts.contains_path.empty())
         return invalid_argument(facts.contains_path + ": is not supported beside given lists");
       if (value.size() < facts.least_elements || value.size() > facts.most_elements) return false;

@@ -59,15 +59,16 @@ std::vector<bool> Symbols::productive() {
       case Symbol::Kind::repeat: return symbol.b == 0 || is[symbol.a];
       case Symbol::Kind::object: {
         const ObjectShape& object = objects[symbol.a];
-        std::size_t possible = 0;
+        std::size_t possible = 0, required = 0;
         for (const auto& member : object.members) {
           const bool can = is[member.value];
           if (member.required && !can) return false;
           possible += can;
+          required += member.required;
         }
         for (const auto& other : object.others)
-          if (is[other.value]) return object.most >= object.least;
-        return possible >= object.least && object.most >= object.least;
+          if (is[other.value]) possible += other.names;
+        return possible >= object.least && object.most >= std::max<std::size_t>(object.least, required);
       }
       case Symbol::Kind::array: {
         const ArrayShape& array = arrays[symbol.a];

@@ -30,17 +30,21 @@ struct Symbol {
 // Members come in the order of `members`; those of `others` come anywhere, any number of times.
 struct ObjectShape {
   struct Member {
-    Language key = kNothing;  // up to the value
+    Language key = kNothing;  // in its quotes
     SymbolId value = kNoSymbol;
     bool required = false;
+    std::uint32_t names = kUnbounded;  // that the key can be, where `distinct` asks for a number
   };
   std::vector<Member> members;
   std::vector<Member> others;
   Language open = kNothing;
   Language before_first = kNothing;
   Language comma = kNothing;
+  Language colon = kNothing;
   Language close = kNothing;
   std::uint32_t least = 0, most = kUnbounded;
+  // No member of `others` comes twice before there are `least` members. Each name has one spelling then.
+  bool distinct = false;
 };
 
 struct ArrayShape {
@@ -51,6 +55,8 @@ struct ArrayShape {
   Language comma = kNothing;
   Language close = kNothing;
   std::uint32_t least = 0, most = kUnbounded;
+  // No element comes twice: all are `rest`, a text in which each value has one spelling.
+  bool distinct = false;
 };
 
 struct Symbols {
