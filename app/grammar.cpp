@@ -288,7 +288,9 @@ CommandLine declare() {
        .value = "NAME",
        .help = "o200k_base or o200k_harmony, for a .tiktoken file",
        .set = string_value(options->encoding)},
-      {.name = "--json", .help = "print one JSON object; for --maskbench with each mask's time", .set = switch_value(options->json)},
+      {.name = "--json",
+       .help = "print one JSON object; for --maskbench with each mask's time",
+       .set = switch_value(options->json)},
   };
   line.run = [options](Console& console) { return run(*options, console); };
   return line;

@@ -368,7 +368,8 @@ class SchemaCompiler {
     const Language element = languages.any_of(texts);
     array.rest = symbols_.text(element);
     array.distinct = true;
-    const std::uint32_t asked = array.most == kUnbounded ? std::max(array.least, kMostGivenElements) : array.most;
+    const std::uint32_t asked =
+        array.most == kUnbounded ? std::max(array.least, kMostGivenElements) : array.most;
     const std::uint32_t values = languages.count_texts(element, std::min(asked, kMostGivenElements));
     if (values < std::min(asked, kMostGivenElements)) array.most = values;
     if (array.least > kMostGivenElements)

@@ -211,7 +211,8 @@ void Matcher::enter_object(const Frame& at, std::uint32_t place_of_frame) {
     if (!room || (declared == 0 && others == 0)) return;
     if (required == 0 && others == 0 && place.count + declared < object.least) return;
     const ObjectPlace key{.member = place.member, .count = place.count, .at_key = true};
-    add(place.count == 0 ? object.before_first : object.comma, frame(at.symbol, key.pack(), at.next, at.seen));
+    add(place.count == 0 ? object.before_first : object.comma,
+        frame(at.symbol, key.pack(), at.next, at.seen));
     return;
   }
   const std::uint32_t matters = object.most != kUnbounded ? object.most : std::max(object.least, 1u);

@@ -88,7 +88,8 @@ namespace {
 bool has_equal_elements(JsonValue list) {
   std::vector<JsonValue> before;
   for (const JsonValue each : list.elements()) {
-    if (std::any_of(before.begin(), before.end(), [&](JsonValue one) { return SchemaReader::equal(one, each); }))
+    if (std::any_of(before.begin(), before.end(),
+                    [&](JsonValue one) { return SchemaReader::equal(one, each); }))
       return true;
     before.push_back(each);
   }
