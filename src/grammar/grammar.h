@@ -27,6 +27,7 @@ struct CompileLimits {
 
 enum class JsonWhitespace : std::uint8_t {
   compact,  // none
+  blanks,   // none, or one blank
   // A blank, or a new line with an indent of up to 80, wherever JSON has white space. Any amount of it would
   // let a model go on with nothing else.
   flexible,
@@ -57,12 +58,15 @@ Result<std::shared_ptr<const Grammar>> compile_choice(std::span<const std::strin
 class GrammarVocabulary {
  public:
   // `ends` are the tokens that may come where the text is complete. Masks have a bit for each of `size`
-  // tokens.
+  // tokens. Those of `marks` that are control tokens come where a grammar has the mark, and nowhere else.
   static std::shared_ptr<const GrammarVocabulary> make(const Tokenizer& tokenizer,
-                                                       std::span<const TokenId> ends, TokenId size);
+                                                       std::span<const TokenId> ends, TokenId size,
+                                                       std::span<const std::string_view> marks = {});
   virtual ~GrammarVocabulary() = default;
   virtual TokenId size() const = 0;
   virtual bool is_end(TokenId token) const = 0;
+  // What a mark is in a grammar's text: bytes that no text has, or its spelling where it is no token.
+  virtual std::string mark(std::string_view spelling) const = 0;
 };
 
 // One answer's place in a grammar.

@@ -1,12 +1,11 @@
 // A JSON schema's facts to symbols.
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "base/json_writer.h"
 #include "grammar/characters.h"
 #include "grammar/grammar_data.h"
-#include "grammar/schema_facts.h"
+#include "grammar/schema_compiler.h"
 
 namespace nibble {
 namespace {
@@ -17,400 +16,404 @@ constexpr std::uint32_t kMostIndent = 80;
 // Of elements that differ: so many are counted to learn whether there are as many as are asked for.
 constexpr std::uint32_t kMostGivenElements = 1000;
 
-class SchemaCompiler {
- public:
-  SchemaCompiler(JsonValue schema, const SchemaOptions& options, const CompileLimits& limits)
-      : reader_(schema, symbols_.languages, limits) {
-    Languages& languages = symbols_.languages;
-    if (options.whitespace == JsonWhitespace::flexible) {
-      ByteSet indent;
-      for (const unsigned blank : {' ', '\t'}) indent.add(blank);
-      const Language line =
-          languages.concat({languages.repeat(languages.literal("\r"), 0, 1), languages.literal("\n"),
-                            languages.repeat(languages.bytes(indent), 0, kMostIndent)});
-      blank_ = languages.any_of({languages.repeat(languages.literal(" "), 0, 1), line});
-    }
-    quote_ = languages.literal("\"");
-    comma_ = languages.concat({blank_, languages.literal(","), blank_});
-    colon_ = languages.concat({blank_, languages.literal(":"), blank_});
-    any_character_ = any_json_character(languages);
-    canonical_ = characters(languages, CharacterSet::all(), TextForm::json);
-    languages.add_plain_character(any_character_);
-    languages.add_plain_character(canonical_);
-  }
+}  // namespace
 
-  Result<Symbols> compile(Term root) {
-    symbols_.root = symbol({root});
-    // Schemas of members and elements wait in line, so that a deep schema is no deep recursion.
-    while (done_ < waiting_.size()) {
-      const auto [terms, place] = waiting_[done_++];
-      NIBBLE_RETURN_IF_ERROR(reader_.check_budget());
-      NIBBLE_ASSIGN(const SymbolId made, value(terms));
-      symbols_.symbols[place] = symbols_.symbols[made];
-    }
-    return std::move(symbols_);
+SchemaCompiler::SchemaCompiler(Symbols& symbols, JsonValue schema, const SchemaOptions& options,
+                               const CompileLimits& limits)
+    : symbols_(symbols), reader_(schema, symbols.languages, limits) {
+  Languages& languages = symbols_.languages;
+  if (options.whitespace != JsonWhitespace::compact) blank_ = languages.repeat(languages.literal(" "), 0, 1);
+  if (options.whitespace == JsonWhitespace::flexible) {
+    ByteSet indent;
+    for (const unsigned blank : {' ', '\t'}) indent.add(blank);
+    const Language line =
+        languages.concat({languages.repeat(languages.literal("\r"), 0, 1), languages.literal("\n"),
+                          languages.repeat(languages.bytes(indent), 0, kMostIndent)});
+    blank_ = languages.any_of({blank_, line});
   }
+  quote_ = languages.literal("\"");
+  comma_ = languages.concat({blank_, languages.literal(","), blank_});
+  colon_ = languages.concat({blank_, languages.literal(":"), blank_});
+  any_character_ = any_json_character(languages);
+  canonical_ = characters(languages, CharacterSet::all(), TextForm::json);
+  languages.add_plain_character(any_character_);
+  languages.add_plain_character(canonical_);
+}
 
- private:
-  SymbolId symbol(Terms terms) {
-    const auto [at, added] = known_.try_emplace(std::move(terms), kNoSymbol);
-    if (added) {
-      at->second = symbols_.add({});
-      waiting_.emplace_back(at->first, at->second);
-    }
-    return at->second;
+Result<SymbolId> SchemaCompiler::compile(const Terms& terms, JsonTypes types) {
+  if (types == kAllTypes) {
+    const SymbolId made = symbol(terms);
+    NIBBLE_RETURN_IF_ERROR(compile_waiting());
+    return made;
   }
+  // A $ref to the schema means all of its values.
+  NIBBLE_ASSIGN(const SymbolId made, value(terms, types));
+  NIBBLE_RETURN_IF_ERROR(compile_waiting());
+  return made;
+}
 
-  Result<SymbolId> value(const Terms& terms) {
-    NIBBLE_ASSIGN(const std::vector<Facts> ways, reader_.alternatives(terms));
-    std::vector<Language> texts;
-    std::vector<SymbolId> others;
-    for (const Facts& facts : ways) NIBBLE_RETURN_IF_ERROR(add(facts, texts, others));
-    others.push_back(symbols_.text(symbols_.languages.any_of(texts)));
-    return symbols_.choice(others);
+// Schemas of members and elements wait in line, so that a deep schema is no deep recursion.
+Status SchemaCompiler::compile_waiting() {
+  while (done_ < waiting_.size()) {
+    const auto [terms, place] = waiting_[done_++];
+    NIBBLE_RETURN_IF_ERROR(reader_.check_budget());
+    NIBBLE_ASSIGN(const SymbolId made, value(terms, kAllTypes));
+    symbols_.symbols[place] = symbols_.symbols[made];
   }
+  return {};
+}
 
-  Status add(const Facts& facts, std::vector<Language>& texts, std::vector<SymbolId>& others) {
-    Languages& languages = symbols_.languages;
-    if (facts.values) {
-      for (const JsonValue each : *facts.values) {
-        NIBBLE_ASSIGN(const bool fits, reader_.holds(each, facts));
-        if (fits) texts.push_back(given(each));
-      }
-      return {};
-    }
-    const auto excluded = [&](JsonType type) {
-      return std::any_of(facts.excluded.begin(), facts.excluded.end(),
-                         [&](JsonValue v) { return v.type() == type; });
-    };
-    if (facts.types & kNull && !excluded(JsonType::null)) texts.push_back(languages.literal("null"));
-    if (facts.types & kBoolean) {
-      for (const bool truth : {true, false}) {
-        const bool out = std::any_of(facts.excluded.begin(), facts.excluded.end(),
-                                     [&](JsonValue v) { return v.is_bool() && v.as_bool() == truth; });
-        if (!out) texts.push_back(languages.literal(truth ? "true" : "false"));
-      }
-    }
-    if (facts.types & (kInteger | kFraction)) texts.push_back(number(facts));
-    if (facts.types & kString)
-      texts.push_back(languages.concat({quote_, reader_.string_inside(facts), quote_}));
-    if (facts.types & kArray) {
-      if (excluded(JsonType::array))
-        return invalid_argument("not with a list as enum or const is not supported");
-      NIBBLE_RETURN_IF_ERROR(add_array(facts, others));
-    }
-    if (facts.types & kObject) {
-      if (excluded(JsonType::object))
-        return invalid_argument("not with an object as enum or const is not supported");
-      NIBBLE_RETURN_IF_ERROR(add_object(facts, others));
+SymbolId SchemaCompiler::symbol(Terms terms) {
+  const auto [at, added] = known_.try_emplace(std::move(terms), kNoSymbol);
+  if (added) {
+    at->second = symbols_.add({});
+    waiting_.emplace_back(at->first, at->second);
+  }
+  return at->second;
+}
+
+Result<SymbolId> SchemaCompiler::value(const Terms& terms, JsonTypes types) {
+  NIBBLE_ASSIGN(std::vector<Facts> ways, reader_.alternatives(terms));
+  std::vector<Language> texts;
+  std::vector<SymbolId> others;
+  for (Facts& facts : ways) {
+    facts.types &= types;
+    NIBBLE_RETURN_IF_ERROR(add(facts, texts, others));
+  }
+  others.push_back(symbols_.text(symbols_.languages.any_of(texts)));
+  return symbols_.choice(others);
+}
+
+Status SchemaCompiler::add(const Facts& facts, std::vector<Language>& texts, std::vector<SymbolId>& others) {
+  Languages& languages = symbols_.languages;
+  if (facts.values) {
+    for (const JsonValue each : *facts.values) {
+      NIBBLE_ASSIGN(const bool fits, reader_.holds(each, facts));
+      if (fits) texts.push_back(given(each));
     }
     return {};
   }
-
-  Language number(const Facts& facts) {
-    Languages& languages = symbols_.languages;
-    NumberFacts asked = reader_.number_facts(facts, facts.types);
-    std::vector<Language> parts;
-    for (const JsonValue value : facts.excluded) {
-      if (!value.is_number()) continue;
-      // Other spellings of the number are left out with it: a limit on both sides keeps exponents away.
-      const Language zeros = languages.repeat(languages.literal("0"), 0, kUnbounded);
-      const std::string text = decimal_of(value);
-      const Language tail = text.find('.') == std::string::npos
-                                ? languages.repeat(languages.concat(languages.literal("."), zeros), 0, 1)
-                                : zeros;
-      Language spelled = languages.concat(languages.literal(text), tail);
-      if (value.as_double() == 0)
-        spelled = languages.any_of({spelled, languages.concat(languages.literal("-"), spelled)});
-      parts.push_back(languages.except(spelled));
+  const auto excluded = [&](JsonType type) {
+    return std::any_of(facts.excluded.begin(), facts.excluded.end(),
+                       [&](JsonValue v) { return v.type() == type; });
+  };
+  if (facts.types & kNull && !excluded(JsonType::null)) texts.push_back(languages.literal("null"));
+  if (facts.types & kBoolean) {
+    for (const bool truth : {true, false}) {
+      const bool out = std::any_of(facts.excluded.begin(), facts.excluded.end(),
+                                   [&](JsonValue v) { return v.is_bool() && v.as_bool() == truth; });
+      if (!out) texts.push_back(languages.literal(truth ? "true" : "false"));
     }
-    if (!parts.empty()) asked.plain_decimals = true;
-    parts.push_back(numbers(languages, asked));
-    return languages.all_of(parts);
   }
+  if (facts.types & (kInteger | kFraction)) texts.push_back(number(facts));
+  if (facts.types & kString)
+    texts.push_back(languages.concat({quote_, held(reader_.string_inside(facts)), quote_}));
+  if (facts.types & kArray) {
+    if (excluded(JsonType::array))
+      return invalid_argument("not with a list as enum or const is not supported");
+    NIBBLE_RETURN_IF_ERROR(add_array(facts, others));
+  }
+  if (facts.types & kObject) {
+    if (excluded(JsonType::object))
+      return invalid_argument("not with an object as enum or const is not supported");
+    NIBBLE_RETURN_IF_ERROR(add_object(facts, others));
+  }
+  return {};
+}
 
-  // The one value, its members in their order.
-  Language given(JsonValue value) {
-    Languages& languages = symbols_.languages;
-    std::string text;
-    switch (value.type()) {
-      case JsonType::array:
-      case JsonType::object: {
-        const bool object = value.is_object();
-        std::vector<Language> parts{languages.literal(object ? "{" : "["), blank_};
-        bool first = true;
-        const auto separate = [&] {
-          if (!first) parts.push_back(comma_);
-          first = false;
-        };
-        if (object) {
-          for (const auto [name, member] : value.members()) {
-            separate();
-            parts.push_back(key(name));
-            parts.push_back(colon_);
-            parts.push_back(given(member));
-          }
-        } else {
-          for (const JsonValue each : value.elements()) {
-            separate();
-            parts.push_back(given(each));
-          }
+Language SchemaCompiler::number(const Facts& facts) {
+  Languages& languages = symbols_.languages;
+  NumberFacts asked = reader_.number_facts(facts, facts.types);
+  std::vector<Language> parts;
+  for (const JsonValue value : facts.excluded) {
+    if (!value.is_number()) continue;
+    // Other spellings of the number are left out with it: a limit on both sides keeps exponents away.
+    const Language zeros = languages.repeat(languages.literal("0"), 0, kUnbounded);
+    const std::string text = decimal_of(value);
+    const Language tail = text.find('.') == std::string::npos
+                              ? languages.repeat(languages.concat(languages.literal("."), zeros), 0, 1)
+                              : zeros;
+    Language spelled = languages.concat(languages.literal(text), tail);
+    if (value.as_double() == 0)
+      spelled = languages.any_of({spelled, languages.concat(languages.literal("-"), spelled)});
+    parts.push_back(languages.except(spelled));
+  }
+  if (!parts.empty()) asked.plain_decimals = true;
+  parts.push_back(numbers(languages, asked));
+  return languages.all_of(parts);
+}
+
+// The one value, its members in their order.
+Language SchemaCompiler::given(JsonValue value) {
+  Languages& languages = symbols_.languages;
+  std::string text;
+  switch (value.type()) {
+    case JsonType::array:
+    case JsonType::object: {
+      const bool object = value.is_object();
+      std::vector<Language> parts{languages.literal(object ? "{" : "["), blank_};
+      bool first = true;
+      const auto separate = [&] {
+        if (!first) parts.push_back(comma_);
+        first = false;
+      };
+      if (object) {
+        for (const auto [name, member] : value.members()) {
+          separate();
+          parts.push_back(key(name));
+          parts.push_back(colon_);
+          parts.push_back(given(member));
         }
-        if (!first) parts.push_back(blank_);
-        parts.push_back(languages.literal(object ? "}" : "]"));
-        Language made = kEmptyText;
-        for (std::size_t i = parts.size(); i-- > 0;) made = languages.concat(parts[i], made);
-        return made;
-      }
-      case JsonType::string:
-        return languages.concat({quote_, text_of(languages, value.as_string(), TextForm::json), quote_});
-      case JsonType::real: {
-        JsonWriter(text).value(value.as_double());
-        const std::string plain = decimal_of(value);
-        return languages.any_of({languages.literal(text), languages.literal(plain)});
-      }
-      case JsonType::integer: return languages.literal(std::to_string(value.as_integer()));
-      case JsonType::boolean: return languages.literal(value.as_bool() ? "true" : "false");
-      case JsonType::null: return languages.literal("null");
-    }
-    return kNothing;
-  }
-
-  // A name in its quotes.
-  Language key(std::string_view name) {
-    Languages& languages = symbols_.languages;
-    return languages.concat({quote_, text_of(languages, name, TextForm::json), quote_});
-  }
-
-  Status add_object(const Facts& facts, std::vector<SymbolId>& others) {
-    Languages& languages = symbols_.languages;
-    ObjectShape object;
-    object.open = languages.literal("{");
-    object.before_first = blank_;
-    object.comma = comma_;
-    object.colon = colon_;
-    object.close = languages.concat({blank_, languages.literal("}")});
-    if (std::max(facts.least_members, facts.most_members == kUnbounded ? 0 : facts.most_members) >
-        kMostCounted)
-      return invalid_argument("minProperties or maxProperties of more than " + std::to_string(kMostCounted) +
-                              " is not supported");
-    object.least = facts.least_members;
-    object.most = facts.most_members;
-    // One name alone is never twice.
-    object.distinct = object.least > 1;
-
-    std::vector<std::string_view> names;
-    std::unordered_map<std::string_view, bool> seen;
-    for (const Facts::Members& members : facts.members)
-      for (const auto& [name, term] : members.properties)
-        if (seen.try_emplace(name, false).second) names.push_back(name);
-    for (const std::string_view name : facts.required) {
-      bool& required = seen.try_emplace(name, false).first->second;
-      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
-      required = true;
-    }
-    std::vector<Language> declared;
-    for (const std::string_view name : names) {
-      declared.push_back(text_of(languages, name, TextForm::json));
-      NIBBLE_ASSIGN(const bool fits, reader_.name_fits(name, facts));
-      const Terms terms = fits ? reader_.terms_of(facts, name) : Terms{SchemaReader::kFalse};
-      if (std::binary_search(terms.begin(), terms.end(), SchemaReader::kFalse)) {
-        if (seen[name]) return {};  // required and not allowed: no object fits
-        continue;
-      }
-      object.members.push_back({.key = key(name), .value = symbol(terms), .required = seen[name]});
-    }
-    if (object.members.size() > kMostCounted)
-      return invalid_argument("more than " + std::to_string(kMostCounted) + " properties are not supported");
-    NIBBLE_RETURN_IF_ERROR(add_others(facts, languages.any_of(declared), object));
-    symbols_.objects.push_back(std::move(object));
-    others.push_back(symbols_.add(
-        {.kind = Symbol::Kind::object, .a = static_cast<std::uint32_t>(symbols_.objects.size() - 1)}));
-    return {};
-  }
-
-  // Members that are not declared, by which of the patterns their names have.
-  Status add_others(const Facts& facts, Language declared, ObjectShape& object) {
-    Languages& languages = symbols_.languages;
-    std::vector<Language> patterns;
-    for (const Facts::Members& members : facts.members)
-      for (const auto& [language, term] : members.patterns)
-        if (std::find(patterns.begin(), patterns.end(), language) == patterns.end())
-          patterns.push_back(language);
-    if (patterns.size() > kMostPatterns)
-      return invalid_argument("more than " + std::to_string(kMostPatterns) +
-                              " patternProperties that meet are not supported");
-    Language allowed = kEverything;
-    if (!facts.names.empty()) {
-      NIBBLE_ASSIGN(const std::vector<Facts> ways, reader_.alternatives(facts.names));
-      std::vector<Language> texts;
-      for (const Facts& way : ways) {
-        if (!(way.types & kString)) continue;
-        if (way.values) {
-          for (const JsonValue each : *way.values) {
-            NIBBLE_ASSIGN(const bool fits, reader_.holds(each, way));
-            if (fits && each.is_string())
-              texts.push_back(text_of(languages, each.as_string(), TextForm::json));
-          }
-        } else {
-          texts.push_back(reader_.string_inside(way));
-        }
-      }
-      allowed = languages.any_of(texts);
-    }
-    for (std::uint32_t chosen = 0; chosen < 1u << patterns.size(); ++chosen) {
-      Terms terms;
-      for (const Facts::Members& members : facts.members) {
-        bool found = false;
-        for (const auto& [language, term] : members.patterns) {
-          const auto i = std::find(patterns.begin(), patterns.end(), language) - patterns.begin();
-          if (!(chosen >> i & 1)) continue;
-          found = true;
-          if (term != SchemaReader::kTrue) add_term(terms, term);
-        }
-        if (!found && members.additional != SchemaReader::kTrue) add_term(terms, members.additional);
-      }
-      if (std::binary_search(terms.begin(), terms.end(), SchemaReader::kFalse)) continue;
-      std::vector<Language> parts{allowed, languages.except(declared)};
-      for (std::size_t i = 0; i < patterns.size(); ++i)
-        parts.push_back(chosen >> i & 1 ? patterns[i] : languages.except(patterns[i]));
-      Language name = languages.all_of(parts);
-      if (name == kEverything && !object.distinct) {
-        name = languages.repeat(any_character_, 0, kUnbounded);
       } else {
-        name = languages.all_of({name, languages.repeat(canonical_, 0, kUnbounded)});
+        for (const JsonValue each : value.elements()) {
+          separate();
+          parts.push_back(given(each));
+        }
       }
-      if (languages.is_empty(name)) continue;
-      object.others.push_back({.key = languages.concat({quote_, name, quote_}), .value = symbol(terms)});
-      if (object.distinct) {
-        const std::uint32_t names = languages.count_texts(name, object.least);
-        if (names < object.least) object.others.back().names = names;
-      }
+      if (!first) parts.push_back(blank_);
+      parts.push_back(languages.literal(object ? "}" : "]"));
+      Language made = kEmptyText;
+      for (std::size_t i = parts.size(); i-- > 0;) made = languages.concat(parts[i], made);
+      return made;
     }
-    return {};
-  }
-
-  Status add_array(const Facts& facts, std::vector<SymbolId>& others) {
-    Languages& languages = symbols_.languages;
-    if (!facts.contains_path.empty()) return invalid_argument(facts.contains_path + ": is not supported");
-    ArrayShape array;
-    array.open = languages.literal("[");
-    array.before_first = blank_;
-    array.comma = comma_;
-    array.close = languages.concat({blank_, languages.literal("]")});
-    array.least = facts.least_elements;
-    array.most = facts.most_elements;
-    std::size_t first = 0;
-    for (const Facts::Elements& elements : facts.elements) first = std::max(first, elements.first.size());
-    first = std::min<std::size_t>(first, facts.most_elements);
-    for (std::size_t i = 0; i <= first; ++i) {
-      Terms terms;
-      for (const Facts::Elements& elements : facts.elements) {
-        const Term term = i < elements.first.size() ? elements.first[i] : elements.rest;
-        if (term != SchemaReader::kTrue) add_term(terms, term);
-      }
-      const SymbolId element =
-          std::binary_search(terms.begin(), terms.end(), SchemaReader::kFalse) ? kNoSymbol : symbol(terms);
-      if (i == first) {
-        array.rest = element;
-      } else if (element == kNoSymbol) {
-        array.most = std::min<std::uint32_t>(array.most, static_cast<std::uint32_t>(i));
-        break;
-      } else {
-        array.first.push_back(element);
-      }
+    case JsonType::string:
+      return languages.concat({quote_, held(text_of(languages, value.as_string(), TextForm::json)), quote_});
+    case JsonType::real: {
+      JsonWriter(text).value(value.as_double());
+      const std::string plain = decimal_of(value);
+      return languages.any_of({languages.literal(text), languages.literal(plain)});
     }
-    if (!facts.unique_path.empty() && array.most > 1) NIBBLE_RETURN_IF_ERROR(keep_apart(facts, array));
-    if (array.least > array.most) return {};
-    symbols_.arrays.push_back(std::move(array));
-    others.push_back(symbols_.add(
-        {.kind = Symbol::Kind::array, .a = static_cast<std::uint32_t>(symbols_.arrays.size() - 1)}));
-    return {};
+    case JsonType::integer: return languages.literal(std::to_string(value.as_integer()));
+    case JsonType::boolean: return languages.literal(value.as_bool() ? "true" : "false");
+    case JsonType::null: return languages.literal("null");
   }
+  return kNothing;
+}
 
-  // Elements that differ are told apart by their texts, so each value must have one.
-  Status keep_apart(const Facts& facts, ArrayShape& array) {
-    Languages& languages = symbols_.languages;
-    const auto refuse = [&](std::string_view why) {
-      return invalid_argument(facts.unique_path + ": is supported where all elements are strings, numbers, " +
-                              "booleans, null or given ones of these; " + std::string(why));
-    };
-    if (!array.first.empty()) return refuse("prefixItems stand beside it");
-    if (array.rest == kNoSymbol) return {};
-    Terms terms;
-    for (const Facts::Elements& elements : facts.elements)
-      if (elements.rest != SchemaReader::kTrue) add_term(terms, elements.rest);
-    NIBBLE_ASSIGN(const std::vector<Facts> ways, reader_.alternatives(terms));
+// A name in its quotes.
+Language SchemaCompiler::key(std::string_view name) {
+  Languages& languages = symbols_.languages;
+  return languages.concat({quote_, text_of(languages, name, TextForm::json), quote_});
+}
+
+Status SchemaCompiler::add_object(const Facts& facts, std::vector<SymbolId>& others) {
+  Languages& languages = symbols_.languages;
+  ObjectShape object;
+  object.open = languages.literal("{");
+  object.before_first = blank_;
+  object.comma = comma_;
+  object.colon = colon_;
+  object.close = languages.concat({blank_, languages.literal("}")});
+  if (std::max(facts.least_members, facts.most_members == kUnbounded ? 0 : facts.most_members) > kMostCounted)
+    return invalid_argument("minProperties or maxProperties of more than " + std::to_string(kMostCounted) +
+                            " is not supported");
+  object.least = facts.least_members;
+  object.most = facts.most_members;
+  // One name alone is never twice.
+  object.distinct = object.least > 1;
+
+  std::vector<std::string_view> names;
+  std::unordered_map<std::string_view, bool> seen;
+  for (const Facts::Members& members : facts.members)
+    for (const auto& [name, term] : members.properties)
+      if (seen.try_emplace(name, false).second) names.push_back(name);
+  for (const std::string_view name : facts.required) {
+    bool& required = seen.try_emplace(name, false).first->second;
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    required = true;
+  }
+  std::vector<Language> declared;
+  for (const std::string_view name : names) {
+    declared.push_back(text_of(languages, name, TextForm::json));
+    NIBBLE_ASSIGN(bool fits, reader_.name_fits(name, facts));
+    fits = fits && (inside_ == kEverything || reader_.accepts(inside_, json_inside(name)));
+    const Terms terms = fits ? reader_.terms_of(facts, name) : Terms{SchemaReader::kFalse};
+    if (std::binary_search(terms.begin(), terms.end(), SchemaReader::kFalse)) {
+      if (seen[name]) return {};  // required and not allowed: no object fits
+      continue;
+    }
+    object.members.push_back({.key = key(name), .value = symbol(terms), .required = seen[name]});
+  }
+  if (object.members.size() > kMostCounted)
+    return invalid_argument("more than " + std::to_string(kMostCounted) + " properties are not supported");
+  NIBBLE_RETURN_IF_ERROR(add_others(facts, languages.any_of(declared), object));
+  symbols_.objects.push_back(std::move(object));
+  others.push_back(symbols_.add(
+      {.kind = Symbol::Kind::object, .a = static_cast<std::uint32_t>(symbols_.objects.size() - 1)}));
+  return {};
+}
+
+// Members that are not declared, by which of the patterns their names have.
+Status SchemaCompiler::add_others(const Facts& facts, Language declared, ObjectShape& object) {
+  Languages& languages = symbols_.languages;
+  std::vector<Language> patterns;
+  for (const Facts::Members& members : facts.members)
+    for (const auto& [language, term] : members.patterns)
+      if (std::find(patterns.begin(), patterns.end(), language) == patterns.end())
+        patterns.push_back(language);
+  if (patterns.size() > kMostPatterns)
+    return invalid_argument("more than " + std::to_string(kMostPatterns) +
+                            " patternProperties that meet are not supported");
+  Language allowed = kEverything;
+  if (!facts.names.empty()) {
+    NIBBLE_ASSIGN(const std::vector<Facts> ways, reader_.alternatives(facts.names));
     std::vector<Language> texts;
     for (const Facts& way : ways) {
+      if (!(way.types & kString)) continue;
       if (way.values) {
         for (const JsonValue each : *way.values) {
           NIBBLE_ASSIGN(const bool fits, reader_.holds(each, way));
-          if (!fits) continue;
-          if (each.is_array() || each.is_object()) return refuse("a given one is a list or an object");
-          texts.push_back(each.is_number() ? languages.literal(decimal_of(each)) : given(each));
+          if (fits && each.is_string()) texts.push_back(text_of(languages, each.as_string(), TextForm::json));
         }
-        continue;
+      } else {
+        texts.push_back(reader_.string_inside(way));
       }
-      if (way.types & (kArray | kObject)) return refuse("an element may be a list or an object");
-      std::vector<SymbolId> none;
-      Facts scalar = way;
-      scalar.types = static_cast<JsonTypes>(way.types & (kNull | kBoolean));
-      NIBBLE_RETURN_IF_ERROR(add(scalar, texts, none));
-      if (way.types & kString) {
-        const Language inside =
-            languages.all_of({reader_.string_inside(way), languages.repeat(canonical_, 0, kUnbounded)});
-        texts.push_back(languages.concat({quote_, inside, quote_}));
-      }
-      if (way.types & (kInteger | kFraction))
-        texts.push_back(languages.all_of({number(way), one_spelling_of_numbers()}));
     }
-    const Language element = languages.any_of(texts);
-    array.rest = symbols_.text(element);
-    array.distinct = true;
-    const std::uint32_t asked =
-        array.most == kUnbounded ? std::max(array.least, kMostGivenElements) : array.most;
-    const std::uint32_t values = languages.count_texts(element, std::min(asked, kMostGivenElements));
-    if (values < std::min(asked, kMostGivenElements)) array.most = values;
-    if (array.least > kMostGivenElements)
-      return refuse("minItems of more than " + std::to_string(kMostGivenElements) + " stands beside it");
-    return {};
+    allowed = languages.any_of(texts);
   }
-
-  // No exponent, no zeros at a fraction's end, no minus before 0.
-  Language one_spelling_of_numbers() {
-    Languages& languages = symbols_.languages;
-    const Language digit = languages.bytes(ByteSet::range('0', '9'));
-    const Language fraction =
-        languages.concat({languages.literal("."), languages.repeat(digit, 0, kUnbounded),
-                          languages.bytes(ByteSet::range('1', '9'))});
-    const Language spelled =
-        languages.concat({languages.repeat(languages.literal("-"), 0, 1),
-                          languages.repeat(digit, 1, kUnbounded), languages.repeat(fraction, 0, 1)});
-    return languages.all_of({spelled, languages.except(languages.literal("-0"))});
+  for (std::uint32_t chosen = 0; chosen < 1u << patterns.size(); ++chosen) {
+    Terms terms;
+    for (const Facts::Members& members : facts.members) {
+      bool found = false;
+      for (const auto& [language, term] : members.patterns) {
+        const auto i = std::find(patterns.begin(), patterns.end(), language) - patterns.begin();
+        if (!(chosen >> i & 1)) continue;
+        found = true;
+        if (term != SchemaReader::kTrue) add_term(terms, term);
+      }
+      if (!found && members.additional != SchemaReader::kTrue) add_term(terms, members.additional);
+    }
+    if (std::binary_search(terms.begin(), terms.end(), SchemaReader::kFalse)) continue;
+    std::vector<Language> parts{allowed, languages.except(declared)};
+    for (std::size_t i = 0; i < patterns.size(); ++i)
+      parts.push_back(chosen >> i & 1 ? patterns[i] : languages.except(patterns[i]));
+    Language name = languages.all_of(parts);
+    if (name == kEverything && !object.distinct) {
+      name = languages.repeat(any_character_, 0, kUnbounded);
+    } else {
+      name = languages.all_of({name, languages.repeat(canonical_, 0, kUnbounded)});
+    }
+    name = held(name);
+    if (languages.is_empty(name)) continue;
+    object.others.push_back({.key = languages.concat({quote_, name, quote_}), .value = symbol(terms)});
+    if (object.distinct) {
+      const std::uint32_t names = languages.count_texts(name, object.least);
+      if (names < object.least) object.others.back().names = names;
+    }
   }
+  return {};
+}
 
-  Symbols symbols_;
-  SchemaReader reader_;
-  Language blank_ = kEmptyText;
-  Language quote_ = kNothing, comma_ = kNothing, colon_ = kNothing;
-  Language any_character_ = kNothing, canonical_ = kNothing;
-  std::map<Terms, SymbolId> known_;
-  std::vector<std::pair<Terms, SymbolId>> waiting_;
-  std::size_t done_ = 0;
-};
+Status SchemaCompiler::add_array(const Facts& facts, std::vector<SymbolId>& others) {
+  Languages& languages = symbols_.languages;
+  if (!facts.contains_path.empty()) return invalid_argument(facts.contains_path + ": is not supported");
+  ArrayShape array;
+  array.open = languages.literal("[");
+  array.before_first = blank_;
+  array.comma = comma_;
+  array.close = languages.concat({blank_, languages.literal("]")});
+  array.least = facts.least_elements;
+  array.most = facts.most_elements;
+  std::size_t first = 0;
+  for (const Facts::Elements& elements : facts.elements) first = std::max(first, elements.first.size());
+  first = std::min<std::size_t>(first, facts.most_elements);
+  for (std::size_t i = 0; i <= first; ++i) {
+    Terms terms;
+    for (const Facts::Elements& elements : facts.elements) {
+      const Term term = i < elements.first.size() ? elements.first[i] : elements.rest;
+      if (term != SchemaReader::kTrue) add_term(terms, term);
+    }
+    const SymbolId element =
+        std::binary_search(terms.begin(), terms.end(), SchemaReader::kFalse) ? kNoSymbol : symbol(terms);
+    if (i == first) {
+      array.rest = element;
+    } else if (element == kNoSymbol) {
+      array.most = std::min<std::uint32_t>(array.most, static_cast<std::uint32_t>(i));
+      break;
+    } else {
+      array.first.push_back(element);
+    }
+  }
+  if (!facts.unique_path.empty() && array.most > 1) NIBBLE_RETURN_IF_ERROR(keep_apart(facts, array));
+  if (array.least > array.most) return {};
+  symbols_.arrays.push_back(std::move(array));
+  others.push_back(symbols_.add(
+      {.kind = Symbol::Kind::array, .a = static_cast<std::uint32_t>(symbols_.arrays.size() - 1)}));
+  return {};
+}
 
-}  // namespace
+// Elements that differ are told apart by their texts, so each value must have one.
+Status SchemaCompiler::keep_apart(const Facts& facts, ArrayShape& array) {
+  Languages& languages = symbols_.languages;
+  const auto refuse = [&](std::string_view why) {
+    return invalid_argument(facts.unique_path + ": is supported where all elements are strings, numbers, " +
+                            "booleans, null or given ones of these; " + std::string(why));
+  };
+  if (!array.first.empty()) return refuse("prefixItems stand beside it");
+  if (array.rest == kNoSymbol) return {};
+  Terms terms;
+  for (const Facts::Elements& elements : facts.elements)
+    if (elements.rest != SchemaReader::kTrue) add_term(terms, elements.rest);
+  NIBBLE_ASSIGN(const std::vector<Facts> ways, reader_.alternatives(terms));
+  std::vector<Language> texts;
+  for (const Facts& way : ways) {
+    if (way.values) {
+      for (const JsonValue each : *way.values) {
+        NIBBLE_ASSIGN(const bool fits, reader_.holds(each, way));
+        if (!fits) continue;
+        if (each.is_array() || each.is_object()) return refuse("a given one is a list or an object");
+        texts.push_back(each.is_number() ? languages.literal(decimal_of(each)) : given(each));
+      }
+      continue;
+    }
+    if (way.types & (kArray | kObject)) return refuse("an element may be a list or an object");
+    std::vector<SymbolId> none;
+    Facts scalar = way;
+    scalar.types = static_cast<JsonTypes>(way.types & (kNull | kBoolean));
+    NIBBLE_RETURN_IF_ERROR(add(scalar, texts, none));
+    if (way.types & kString) {
+      const Language inside =
+          held(languages.all_of({reader_.string_inside(way), languages.repeat(canonical_, 0, kUnbounded)}));
+      texts.push_back(languages.concat({quote_, inside, quote_}));
+    }
+    if (way.types & (kInteger | kFraction))
+      texts.push_back(languages.all_of({number(way), one_spelling_of_numbers()}));
+  }
+  const Language element = languages.any_of(texts);
+  array.rest = symbols_.text(element);
+  array.distinct = true;
+  const std::uint32_t asked =
+      array.most == kUnbounded ? std::max(array.least, kMostGivenElements) : array.most;
+  const std::uint32_t values = languages.count_texts(element, std::min(asked, kMostGivenElements));
+  if (values < std::min(asked, kMostGivenElements)) array.most = values;
+  if (array.least > kMostGivenElements)
+    return refuse("minItems of more than " + std::to_string(kMostGivenElements) + " stands beside it");
+  return {};
+}
+
+// No exponent, no zeros at a fraction's end, no minus before 0.
+Language SchemaCompiler::one_spelling_of_numbers() {
+  Languages& languages = symbols_.languages;
+  const Language digit = languages.bytes(ByteSet::range('0', '9'));
+  const Language fraction = languages.concat({languages.literal("."), languages.repeat(digit, 0, kUnbounded),
+                                              languages.bytes(ByteSet::range('1', '9'))});
+  const Language spelled =
+      languages.concat({languages.repeat(languages.literal("-"), 0, 1),
+                        languages.repeat(digit, 1, kUnbounded), languages.repeat(fraction, 0, 1)});
+  return languages.all_of({spelled, languages.except(languages.literal("-0"))});
+}
 
 Result<std::shared_ptr<const Grammar>> compile_json_schema(JsonValue schema, const SchemaOptions& options,
                                                            const CompileLimits& limits) {
   if (!schema.is_object() && !schema.is_bool())
     return invalid_argument("#: a schema is an object, true or false, not " +
                             std::string(json_type_name(schema.type())));
-  SchemaCompiler compiler(schema, options, limits);
-  NIBBLE_ASSIGN(Symbols symbols, compiler.compile(schema.is_bool() ? schema.as_bool() ? SchemaReader::kTrue
-                                                                                      : SchemaReader::kFalse
-                                                                   : Term{1, false}));
+  Symbols symbols;
+  SchemaCompiler compiler(symbols, schema, options, limits);
+  const Term root = schema.is_object() ? compiler.reader().root()
+                    : schema.as_bool() ? SchemaReader::kTrue
+                                       : SchemaReader::kFalse;
+  NIBBLE_ASSIGN(symbols.root, compiler.compile({root}));
   return finish_grammar(std::move(symbols), limits);
 }
 

@@ -86,6 +86,7 @@ std::optional<Facts> SchemaReader::merge(const Facts& a, const Facts& b) {
   const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
   append(out.excluded, b.excluded);
   append(out.strings, b.strings);
+  append(out.texts, b.texts);
   append(out.limits, b.limits);
   append(out.multiples, b.multiples);
   append(out.members, b.members);
@@ -265,9 +266,10 @@ Result<SchemaReader::Alternatives> SchemaReader::expand_negative(JsonValue schem
     facts.types = types;
     return facts;
   };
-  for (const Language language : local.strings) {
+  for (std::size_t i = 0; i < local.strings.size(); ++i) {
     Facts facts = typed(kString);
-    facts.strings.push_back(languages_.except(language));
+    facts.strings.push_back(languages_.except(local.strings[i]));
+    if (plain_) facts.texts.push_back(languages_.except(local.texts[i]));
     add(std::move(facts));
   }
   if (local.least_length > 0) {

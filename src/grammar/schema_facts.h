@@ -40,6 +40,7 @@ struct Facts {
   std::vector<JsonValue> excluded;
 
   std::vector<Language> strings;  // of a string's inside, in TextForm::json
+  std::vector<Language> texts;    // the same in TextForm::plain, where the reader was asked for both
   std::uint32_t least_length = 0, most_length = kUnbounded;
 
   std::vector<NumberLimit> limits;
@@ -87,6 +88,10 @@ class SchemaReader {
   Result<bool> name_fits(std::string_view name, const Facts& facts);
   bool accepts(Language language, std::string_view text);
   Language string_inside(const Facts& facts);
+  // A string as a text that stands for itself; needs also_plain().
+  Language plain_string(const Facts& facts);
+  // What is read from now on says of strings what they are as plain texts, too.
+  void also_plain() { plain_ = true; }
   NumberFacts number_facts(const Facts& facts, JsonTypes types) const;
   Status check_budget();
 
@@ -123,6 +128,7 @@ class SchemaReader {
   Languages& languages_;
   const CompileLimits& limits_;
   JsonValue document_;
+  bool plain_ = false;   // strings are asked for as plain texts
   bool legacy_ = false;  // a draft before 2019-09: what stands beside $ref says nothing
   std::vector<Schema> schemas_;
   std::unordered_map<std::string, std::uint32_t> by_path_;

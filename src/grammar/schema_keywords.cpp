@@ -184,21 +184,26 @@ Status SchemaReader::string_facts(JsonValue schema, const std::string& path, Fac
   if (const auto length = schema.find("maxLength")) {
     NIBBLE_ASSIGN(facts.most_length, count(*length, path, "maxLength"));
   }
-  PatternOptions options{.form = TextForm::json, .search = true, .max_depth = limits_.max_depth};
+  const auto add = [&](std::string_view pattern) -> Status {
+    PatternOptions options{.form = TextForm::json, .search = true, .max_depth = limits_.max_depth};
+    NIBBLE_ASSIGN(const Language language, compile_pattern(languages_, pattern, options));
+    facts.strings.push_back(language);
+    if (!plain_) return {};
+    options.form = TextForm::plain;
+    NIBBLE_ASSIGN(const Language text, compile_pattern(languages_, pattern, options));
+    facts.texts.push_back(text);
+    return {};
+  };
   if (const auto pattern = schema.find("pattern")) {
     if (!pattern->is_string()) return must_be(path, "pattern", "a string");
-    const Result<Language> language = compile_pattern(languages_, pattern->as_string(), options);
-    if (!language.ok()) return invalid_argument(path + "/pattern: " + language.status().message());
-    facts.strings.push_back(*language);
+    const Status status = add(pattern->as_string());
+    if (!status.ok()) return invalid_argument(path + "/pattern: " + status.message());
   }
   if (const auto name = schema.find("format"); name && name->is_string()) {
     const auto format = find_string_format(name->as_string());
     if (format && format->pattern.empty())
       return invalid_argument(path + "/format: " + quote(name->as_string()) + " is not supported");
-    if (format) {
-      NIBBLE_ASSIGN(const Language language, compile_pattern(languages_, format->pattern, options));
-      facts.strings.push_back(language);
-    }
+    if (format) return add(format->pattern);
   }
   return {};
 }

@@ -67,6 +67,16 @@ Language SchemaReader::string_inside(const Facts& facts) {
   return languages_.all_of(parts);
 }
 
+Language SchemaReader::plain_string(const Facts& facts) {
+  if (facts.least_length > facts.most_length) return kNothing;
+  std::vector<Language> parts = facts.texts;
+  parts.push_back(languages_.repeat(characters(languages_, CharacterSet::all(), TextForm::plain),
+                                    facts.least_length, facts.most_length));
+  for (const JsonValue value : facts.excluded)
+    if (value.is_string()) parts.push_back(languages_.except(languages_.literal(value.as_string())));
+  return languages_.all_of(parts);
+}
+
 NumberFacts SchemaReader::number_facts(const Facts& facts, JsonTypes types) const {
   return {.integers = (types & kInteger) != 0,
           .fractions = (types & kFraction) != 0,

@@ -25,6 +25,9 @@ constexpr std::array<std::string_view, 12> kGroups{"abcdef",     "ghijklmnopqrst
 constexpr unsigned kRest = kGroups.size(), kLong = kRest + 1, kPart = kRest + 2;
 static_assert(kPart < 15);
 
+// The byte that begins a mark: no UTF-8 has it, so no text needs tokens that do.
+constexpr char kMark = '\xFF';
+
 // Longer tokens (runs of blanks and dashes) are never chosen: each has shorter ways to be written.
 constexpr std::size_t kLongest = 255;
 
@@ -105,15 +108,22 @@ ByteKindMask ByteKinds::within(const ByteSet& set) const {
   return static_cast<ByteKindMask>(inside);
 }
 
-TokenTrie::TokenTrie(const Tokenizer& tokenizer, std::span<const TokenId> ends, TokenId size)
+TokenTrie::TokenTrie(const Tokenizer& tokenizer, std::span<const TokenId> ends, TokenId size,
+                     std::span<const std::string_view> marks)
     : size_(size), ends_(ends.begin(), ends.end()) {
   std::sort(ends_.begin(), ends_.end());
+  for (const std::string_view mark : marks)
+    if (const auto token = tokenizer.control_id(mark)) marks_.emplace_back(mark, *token);
   begin_.reserve(static_cast<std::size_t>(size) + 1);
   for (TokenId token = 0; token < size; ++token) {
     begin_.push_back(static_cast<std::uint32_t>(all_bytes_.size()));
+    const auto is_this = [token](const auto& mark) { return mark.second == token; };
+    const auto mark = std::find_if(marks_.begin(), marks_.end(), is_this);
+    if (mark != marks_.end()) all_bytes_ += this->mark(mark->first);
     if (token >= tokenizer.vocabulary_size() || tokenizer.is_control(token) || is_end(token)) continue;
     const std::string_view bytes = tokenizer.bytes(token);
-    if (bytes.size() <= kLongest) all_bytes_.append(bytes);
+    const bool like_mark = !marks_.empty() && bytes.find(kMark) != bytes.npos;
+    if (bytes.size() <= kLongest && !like_mark) all_bytes_.append(bytes);
   }
   begin_.push_back(static_cast<std::uint32_t>(all_bytes_.size()));
 
@@ -160,9 +170,15 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer, std::span<const TokenId> ends, 
 }
 
 std::shared_ptr<const GrammarVocabulary> GrammarVocabulary::make(const Tokenizer& tokenizer,
-                                                                 std::span<const TokenId> ends,
-                                                                 TokenId size) {
-  return std::make_shared<const TokenTrie>(tokenizer, ends, size);
+                                                                 std::span<const TokenId> ends, TokenId size,
+                                                                 std::span<const std::string_view> marks) {
+  return std::make_shared<const TokenTrie>(tokenizer, ends, size, marks);
+}
+
+std::string TokenTrie::mark(std::string_view spelling) const {
+  for (std::size_t i = 0; i < marks_.size(); ++i)
+    if (marks_[i].first == spelling) return {kMark, static_cast<char>(i)};
+  return std::string(spelling);
 }
 
 bool TokenTrie::is_end(TokenId token) const { return std::binary_search(ends_.begin(), ends_.end(), token); }

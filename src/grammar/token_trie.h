@@ -62,10 +62,12 @@ struct Trie {
 
 class TokenTrie final : public GrammarVocabulary {
  public:
-  TokenTrie(const Tokenizer& tokenizer, std::span<const TokenId> ends, TokenId size);
+  TokenTrie(const Tokenizer& tokenizer, std::span<const TokenId> ends, TokenId size,
+            std::span<const std::string_view> marks);
 
   TokenId size() const override { return size_; }
   bool is_end(TokenId token) const override;
+  std::string mark(std::string_view spelling) const override;
   std::span<const TokenId> ends() const { return ends_; }
   std::string_view bytes(TokenId token) const;
 
@@ -91,6 +93,7 @@ class TokenTrie final : public GrammarVocabulary {
  private:
   TokenId size_;
   std::vector<TokenId> ends_;
+  std::vector<std::pair<std::string, TokenId>> marks_;
   std::string all_bytes_;
   std::vector<std::uint32_t> begin_;  // [size + 1] in all_bytes_; a token without text has no bytes
   ByteKinds kinds_;

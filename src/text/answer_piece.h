@@ -1,6 +1,7 @@
 // Events of an answer, in the order they come.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 namespace nibble {
@@ -13,6 +14,8 @@ struct AnswerPiece {
   AnswerPart part = AnswerPart::answer;
   std::string text;
   std::string id = {};  // of a call that has one of its own; empty: whoever tells it makes one
+  // Bytes of the model's text that come next and that nobody sees: a call's spelling, marks around it.
+  std::size_t dropped = 0;
 };
 
 }  // namespace nibble

@@ -38,7 +38,8 @@ AnswerReader::AnswerReader(const Tokenizer& tokenizer, const AnswerStart& start,
     if (const auto tokens = ThinkTokens::find(tokenizer)) thinking_.emplace(*tokens, start.think);
   }
   if (start.format != AnswerFormat::harmony) {
-    if (start.tools && !call_marks(start.calls).open.empty()) calls_.emplace(start.calls, start.tools);
+    if (start.tools && !call_marks(start.calls).open.empty())
+      calls_.emplace(start.calls, start.tools, start.binding);
     return;
   }
   if (start.calls == CallForm::harmony) tools_ = start.tools;
@@ -62,6 +63,7 @@ void AnswerReader::show(std::string text, std::vector<AnswerPiece>& pieces) {
 }
 
 void AnswerReader::take_answer(std::string text, std::vector<AnswerPiece>& pieces) {
+  if (shares_) shares_->decoded(text.size());
   if (!calls_) return take_content(std::move(text), pieces);
   calls_->push(text, read_);
   take_pieces(pieces);
@@ -71,6 +73,7 @@ void AnswerReader::take_answer(std::string text, std::vector<AnswerPiece>& piece
 void AnswerReader::take_pieces(std::vector<AnswerPiece>& pieces) {
   for (AnswerPiece& piece : read_) {
     if (stopped()) break;
+    const std::size_t dropped = std::exchange(piece.dropped, 0);
     if (piece.part == AnswerPart::answer) {
       take_content(std::move(piece.text), pieces);
     } else {
@@ -78,12 +81,13 @@ void AnswerReader::take_pieces(std::vector<AnswerPiece>& pieces) {
       if (piece.part == AnswerPart::call) show(stop_.flush(), pieces);
       pieces.push_back(std::move(piece));
     }
+    if (shares_) shares_->dropped(dropped);
   }
   read_.clear();
 }
 
 void AnswerReader::take_content(std::string text, std::vector<AnswerPiece>& pieces) {
-  if (shares_) shares_->decoded(text.size());
+  if (shares_) shares_->content(text.size());
   show(stops_ == Stops::count ? stop_.push(text) : std::move(text), pieces);
 }
 
@@ -110,7 +114,8 @@ void AnswerReader::take_text(TokenId token, int number, std::vector<AnswerPiece>
     return;
   }
   if (calls_ && tokenizer_.is_hidden(token) && calls_->needs(tokenizer_.bytes(token))) {
-    take_side(decoder_.flush() + std::string(tokenizer_.bytes(token)), pieces);
+    const bool answers = take_side(decoder_.flush() + std::string(tokenizer_.bytes(token)), pieces);
+    if (shares_ && answers) shares_->token(number, 0);
     return;
   }
   const bool answers = take_side(decoder_.push(token), pieces);

@@ -35,6 +35,7 @@ struct AnswerStart {
   // How calls are written, and the functions that may be called; none: what looks like a call is text.
   CallForm calls = CallForm::none;
   std::shared_ptr<const OfferedTools> tools = {};
+  CallBinding binding = CallBinding::free;  // of those calls
 };
 
 // Of a rendered prompt: only its template can have put <|start|> or <think> there as tokens.

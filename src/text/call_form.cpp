@@ -1,14 +1,13 @@
 #include "text/call_form.h"
 
-#include <array>
-
 #include "base/json_copy.h"
 #include "base/json_writer.h"
 
 namespace nibble {
 namespace {
 
-using Reader = std::optional<ReadCall> (*)(std::string_view body, const OfferedTools& tools);
+using Reader = std::optional<ReadCall> (*)(std::string_view body, const OfferedTools& tools,
+                                           CallBinding binding);
 
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view white = " \t\r\n";
@@ -40,25 +39,43 @@ std::optional<std::string> object_text(JsonValue value) {
   return text;
 }
 
-std::optional<std::string> object_text(std::string_view text) {
+std::optional<std::string> object_text(std::string_view text, CallBinding binding) {
   const auto document = JsonDocument::parse(std::string(text));
+  if (!document.ok() && binding != CallBinding::free) return std::string(trimmed(text));
   return document.ok() ? object_text(document->root()) : std::nullopt;
 }
 
+// As grammar/call_grammar.cpp has it written: the call with all that follows the arguments' beginning.
+std::optional<ReadCall> begin_bound_json(std::string_view body) {
+  if (!take(body, "{\"name\": \"")) return std::nullopt;
+  const auto name = take_until(body, "\", \"arguments\": ");
+  if (!name) return std::nullopt;
+  return ReadCall{.name = std::string(*name), .arguments = std::string(body), .id = {}};
+}
+
+std::optional<ReadCall> read_bound_json(std::string_view body) {
+  auto call = begin_bound_json(body);
+  if (!call || !call->arguments.ends_with('}')) return std::nullopt;
+  call->arguments.pop_back();
+  return call;
+}
+
 // {"name": N, "arguments": {...}}; some models write the arguments as a JSON string.
-std::optional<ReadCall> read_json(std::string_view body, const OfferedTools&) {
+std::optional<ReadCall> read_json(std::string_view body, const OfferedTools&, CallBinding binding) {
   const auto document = JsonDocument::parse(std::string(body));
+  if (!document.ok() && binding != CallBinding::free) return read_bound_json(body);
   if (!document.ok() || !document->root().is_object()) return std::nullopt;
   const auto name = document->root().find("name"), arguments = document->root().find("arguments");
   if (!name || !name->is_string()) return std::nullopt;
   std::optional<std::string> text = !arguments || arguments->is_null() ? "{}"
-                                    : arguments->is_string()           ? object_text(arguments->as_string())
-                                                                       : object_text(*arguments);
+                                    : arguments->is_string()
+                                        ? object_text(arguments->as_string(), CallBinding::free)
+                                        : object_text(*arguments);
   if (!text) return std::nullopt;
   return ReadCall{.name = std::string(name->as_string()), .arguments = std::move(*text), .id = {}};
 }
 
-void write_typed(JsonWriter& json, std::string_view text, ParameterKind kind) {
+void write_typed(JsonWriter& json, std::string_view text, ParameterKind kind, CallBinding binding) {
   if (kind == ParameterKind::text_or_null && text == "null") {
     json.null();
     return;
@@ -68,13 +85,21 @@ void write_typed(JsonWriter& json, std::string_view text, ParameterKind kind) {
       copy_json(document->root(), json);
       return;
     }
+    if (binding != CallBinding::free) {
+      json.raw(trimmed(text));
+      return;
+    }
   }
   json.value(text);
 }
 
+// Arguments are written one by one; whole: to the body's end, or it is no call. cut: as many as are there.
+enum class Extent : bool { whole, cut };
+
 // <function=N>, then <parameter=K>, a value between one newline and another, </parameter> for each, and
 // </function>, which models forget at times.
-std::optional<ReadCall> read_xml(std::string_view body, const OfferedTools& tools) {
+std::optional<ReadCall> read_xml(std::string_view body, const OfferedTools& tools, CallBinding binding,
+                                 Extent extent) {
   if (!take(body, "<function=")) return std::nullopt;
   const auto name = take_until(body, ">");
   if (!name) return std::nullopt;
@@ -84,20 +109,27 @@ std::optional<ReadCall> read_xml(std::string_view body, const OfferedTools& tool
   for (body = trimmed(body); take(body, "<parameter="); body = trimmed(body)) {
     const auto parameter = take_until(body, ">");
     auto value = parameter ? take_until(body, "</parameter>") : std::nullopt;
+    if (!value && extent == Extent::cut) return call;
     if (!value) return std::nullopt;
     if (value->starts_with('\n')) value->remove_prefix(1);
     if (value->ends_with('\n')) value->remove_suffix(1);
     json.key(trimmed(*parameter));
-    write_typed(json, *value, tools.kind(call.name, trimmed(*parameter)));
+    write_typed(json, *value, tools.kind(call.name, trimmed(*parameter)), binding);
   }
+  if (extent == Extent::cut) return call;
   json.end_object();
   take(body, "</function>");
   if (!trimmed(body).empty()) return std::nullopt;
   return call;
 }
 
+std::optional<ReadCall> read_xml(std::string_view body, const OfferedTools& tools, CallBinding binding) {
+  return read_xml(body, tools, binding, Extent::whole);
+}
+
 // N, then <arg_key>K</arg_key><arg_value>V</arg_value> for each argument, with or without newlines.
-std::optional<ReadCall> read_arguments(std::string_view body, const OfferedTools& tools) {
+std::optional<ReadCall> read_arguments(std::string_view body, const OfferedTools& tools, CallBinding binding,
+                                       Extent extent) {
   const std::size_t end = std::min(body.find("<arg_key>"), body.size());
   ReadCall call{.name = std::string(trimmed(body.substr(0, end))), .arguments = {}, .id = {}};
   body.remove_prefix(end);
@@ -105,21 +137,27 @@ std::optional<ReadCall> read_arguments(std::string_view body, const OfferedTools
   json.begin_object();
   for (; take(body, "<arg_key>"); body = trimmed(body)) {
     const auto key = take_until(body, "</arg_key>");
-    if (!key) return std::nullopt;
     body = trimmed(body);
-    if (!take(body, "<arg_value>")) return std::nullopt;
-    const auto value = take_until(body, "</arg_value>");
+    const bool begun = key && take(body, "<arg_value>");
+    const auto value = begun ? take_until(body, "</arg_value>") : std::nullopt;
+    if (!value && extent == Extent::cut) return call;
     if (!value) return std::nullopt;
     json.key(trimmed(*key));
-    write_typed(json, *value, tools.kind(call.name, trimmed(*key)));
+    write_typed(json, *value, tools.kind(call.name, trimmed(*key)), binding);
   }
+  if (extent == Extent::cut) return call;
   json.end_object();
   if (!body.empty()) return std::nullopt;
   return call;
 }
 
+std::optional<ReadCall> read_arguments(std::string_view body, const OfferedTools& tools,
+                                       CallBinding binding) {
+  return read_arguments(body, tools, binding, Extent::whole);
+}
+
 // V3 and R1: function<sep>N and a fenced block of JSON. V3.1: N<sep> and the bare JSON.
-std::optional<ReadCall> read_deepseek(std::string_view body, const OfferedTools&) {
+std::optional<ReadCall> read_deepseek(std::string_view body, const OfferedTools&, CallBinding binding) {
   const auto before = take_until(body, "<｜tool▁sep｜>");
   if (!before) return std::nullopt;
   std::string_view name = trimmed(*before);
@@ -131,19 +169,19 @@ std::optional<ReadCall> read_deepseek(std::string_view body, const OfferedTools&
       body = fenced.substr(0, end);
     }
   }
-  auto arguments = object_text(body);
+  auto arguments = object_text(body, binding);
   if (!arguments) return std::nullopt;
   return ReadCall{.name = std::string(name), .arguments = std::move(*arguments), .id = {}};
 }
 
 // functions.N:IDX, which is also the call's id; the model wants it back unchanged.
-std::optional<ReadCall> read_kimi(std::string_view body, const OfferedTools&) {
+std::optional<ReadCall> read_kimi(std::string_view body, const OfferedTools&, CallBinding binding) {
   const auto head = take_until(body, "<|tool_call_argument_begin|>");
   if (!head) return std::nullopt;
   const std::string_view id = trimmed(*head);
   std::string_view name = id.substr(0, id.rfind(':'));
   take(name, "functions.");
-  auto arguments = object_text(body);
+  auto arguments = object_text(body, binding);
   if (!arguments) return std::nullopt;
   return ReadCall{.name = std::string(name), .arguments = std::move(*arguments), .id = std::string(id)};
 }
@@ -152,28 +190,44 @@ struct Row {
   CallForm form;
   std::string_view name;
   std::string_view sign;  // that only templates of this form spell, of the rows from here on
+  std::string_view also;  // and this with it
   CallMarks marks;
   Reader read;
 };
 
 constexpr CallMarks tags = {
-    .open = "<tool_call>", .close = "</tool_call>", .section_open = {}, .section_close = {}};
+    .open = "<tool_call>", .close = "</tool_call>", .section_open = {}, .section_close = {}, .inside = {}};
+constexpr CallMarks argument_tags = {.open = "<tool_call>",
+                                     .close = "</tool_call>",
+                                     .section_open = {},
+                                     .section_close = {},
+                                     .inside = {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"}};
+constexpr CallMarks deepseek = {.open = "<｜tool▁call▁begin｜>",
+                                .close = "<｜tool▁call▁end｜>",
+                                .section_open = "<｜tool▁calls▁begin｜>",
+                                .section_close = "<｜tool▁calls▁end｜>",
+                                .inside = {"<｜tool▁sep｜>"}};
+constexpr CallMarks kimi = {.open = "<|tool_call_begin|>",
+                            .close = "<|tool_call_end|>",
+                            .section_open = "<|tool_calls_section_begin|>",
+                            .section_close = "<|tool_calls_section_end|>",
+                            .inside = {"<|tool_call_argument_begin|>"}};
 
-constexpr std::array<Row, 5> rows = {{
-    {CallForm::kimi,
-     "Kimi's sections",
-     "<|tool_call_argument_begin|>",
-     {"<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_calls_section_begin|>",
-      "<|tool_calls_section_end|>"},
-     read_kimi},
-    {CallForm::deepseek,
-     "DeepSeek's sections",
-     "<｜tool▁call▁begin｜>",
-     {"<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"},
-     read_deepseek},
-    {CallForm::arguments_in_tags, "names and arguments in <tool_call>", "<arg_key>", tags, read_arguments},
-    {CallForm::xml_in_tags, "<function=...> in <tool_call>", "<function=", tags, read_xml},
-    {CallForm::json_in_tags, "JSON in <tool_call>", "<tool_call>", tags, read_json},
+// A message to a function, which the harmony parser finds.
+std::optional<ReadCall> read_no_text(std::string_view, const OfferedTools&, CallBinding) {
+  return std::nullopt;
+}
+
+constexpr std::array<Row, 7> rows = {{
+    {CallForm::kimi, "Kimi's sections", "<|tool_call_argument_begin|>", "", kimi, read_kimi},
+    {CallForm::deepseek_fenced, "DeepSeek's sections with fences", "<｜tool▁call▁begin｜>", "```json",
+     deepseek, read_deepseek},
+    {CallForm::deepseek, "DeepSeek's sections", "<｜tool▁call▁begin｜>", "", deepseek, read_deepseek},
+    {CallForm::arguments_in_tags, "names and arguments in <tool_call>", "<arg_key>", "", argument_tags,
+     read_arguments},
+    {CallForm::xml_in_tags, "<function=...> in <tool_call>", "<function=", "", tags, read_xml},
+    {CallForm::harmony, "harmony's messages to functions", "<|channel|>", "to=functions.", {}, read_no_text},
+    {CallForm::json_in_tags, "JSON in <tool_call>", "<tool_call>", "", tags, read_json},
 }};
 
 const Row* row_of(CallForm form) {
@@ -186,14 +240,15 @@ const Row* row_of(CallForm form) {
 }  // namespace
 
 std::string_view call_form_name(CallForm form) {
-  if (form == CallForm::harmony) return "harmony's messages to functions";
   const Row* row = row_of(form);
   return row == nullptr ? "none" : row->name;
 }
 
 CallForm call_form_of(std::string_view template_source) {
   for (const Row& row : rows) {
-    if (template_source.find(row.sign) != template_source.npos) return row.form;
+    if (template_source.find(row.sign) != template_source.npos &&
+        template_source.find(row.also) != template_source.npos)
+      return row.form;
   }
   return CallForm::none;
 }
@@ -203,9 +258,43 @@ CallMarks call_marks(CallForm form) {
   return row == nullptr ? CallMarks() : row->marks;
 }
 
-std::optional<ReadCall> read_call(CallForm form, std::string_view body, const OfferedTools& tools) {
+std::optional<ReadCall> read_call(CallForm form, std::string_view body, const OfferedTools& tools,
+                                  CallBinding binding) {
   const Row* row = row_of(form);
-  std::optional<ReadCall> call = row == nullptr ? std::nullopt : row->read(trimmed(body), tools);
+  std::optional<ReadCall> call = row == nullptr ? std::nullopt : row->read(trimmed(body), tools, binding);
+  if (call && !tools.has(call->name)) return std::nullopt;
+  return call;
+}
+
+namespace {
+
+// JSON, of which the end may be missing, as whole arguments are told.
+std::string without_blanks(std::string_view json) {
+  std::string text;
+  bool in_string = false, escaped = false;
+  for (const char byte : json) {
+    const bool blank = byte == ' ' || byte == '\t' || byte == '\r' || byte == '\n';
+    if (in_string || !blank) text += byte;
+    in_string ^= byte == '"' && !escaped;
+    escaped = in_string && byte == '\\' && !escaped;
+  }
+  return text;
+}
+
+}  // namespace
+
+std::optional<ReadCall> read_cut_call(CallForm form, std::string_view body, const OfferedTools& tools) {
+  body = body.substr(std::min(body.find_first_not_of(" \t\r\n"), body.size()));
+  std::optional<ReadCall> call;
+  switch (form) {
+    case CallForm::json_in_tags: call = begin_bound_json(body); break;
+    case CallForm::xml_in_tags: call = read_xml(body, tools, CallBinding::bound, Extent::cut); break;
+    case CallForm::arguments_in_tags:
+      call = read_arguments(body, tools, CallBinding::bound, Extent::cut);
+      break;
+    default: call = read_call(form, body, tools, CallBinding::bound);
+  }
+  if (call) call->arguments = without_blanks(call->arguments);
   if (call && !tools.has(call->name)) return std::nullopt;
   return call;
 }

@@ -1,6 +1,8 @@
 // How a model's template has it write calls of tools, one row a form.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,7 +13,16 @@
 namespace nibble {
 
 // none: the template knows no calls, or none that is known here.
-enum class CallForm { none, harmony, json_in_tags, xml_in_tags, arguments_in_tags, deepseek, kimi };
+enum class CallForm {
+  none,
+  harmony,
+  json_in_tags,
+  xml_in_tags,
+  arguments_in_tags,
+  deepseek,
+  deepseek_fenced,
+  kimi
+};
 
 // As logs name it.
 std::string_view call_form_name(CallForm form);
@@ -22,6 +33,7 @@ CallForm call_form_of(std::string_view template_source);
 struct CallMarks {
   std::string_view open, close;                  // around one call
   std::string_view section_open, section_close;  // around all of them; empty: nothing is
+  std::array<std::string_view, 4> inside;        // of a call, as many as there are
 };
 CallMarks call_marks(CallForm form);
 
@@ -30,7 +42,17 @@ struct ReadCall {
   std::string arguments;  // a JSON object
   std::string id;         // where the form has one of its own; else empty
 };
+
+// free: the model wrote calls as it pleased. bound: a grammar held them to their form and to the functions'
+// schemas, so that a value is what it is read as, even if it is JSON that no reader here takes (a name twice,
+// a number beyond all numbers). bound_first: bound, and there are calls only where no text came before them.
+enum class CallBinding : std::uint8_t { free, bound, bound_first };
+
 // Of the text between the marks. Nothing: it is no call of a function that is offered.
-std::optional<ReadCall> read_call(CallForm form, std::string_view body, const OfferedTools& tools);
+std::optional<ReadCall> read_call(CallForm form, std::string_view body, const OfferedTools& tools,
+                                  CallBinding binding = CallBinding::free);
+// Of the beginning of a bound call that the answer's end cut: the name, and as much of the arguments' JSON as
+// is certain. Nothing: the name is not complete.
+std::optional<ReadCall> read_cut_call(CallForm form, std::string_view body, const OfferedTools& tools);
 
 }  // namespace nibble

@@ -12,10 +12,9 @@ constexpr std::string_view white = " \t\r\n";
 }  // namespace
 
 bool CallReader::needs(std::string_view spelling) const {
-  const bool inner = spelling == "<｜tool▁sep｜>" || spelling == "<|tool_call_argument_begin|>" ||
-                     spelling.starts_with("<arg_") || spelling.starts_with("</arg_");
-  return inner || spelling == marks_.open || spelling == marks_.close || spelling == marks_.section_open ||
-         spelling == marks_.section_close;
+  const auto& inside = marks_.inside;
+  return std::find(inside.begin(), inside.end(), spelling) != inside.end() || spelling == marks_.open ||
+         spelling == marks_.close || spelling == marks_.section_open || spelling == marks_.section_close;
 }
 
 // The first mark in text_ that counts outside of a call; at npos: none.
@@ -46,17 +45,20 @@ void CallReader::show(std::string_view text, std::vector<AnswerPiece>& pieces) {
   white_ += text;
   const std::size_t last = white_.find_last_not_of(white);
   if (last == std::string::npos) return;
+  all_text_ = binding_ == CallBinding::bound_first && !called_;
   std::string rest = white_.substr(last + 1);
   white_.resize(last + 1);
   pieces.push_back({AnswerPart::answer, std::exchange(white_, std::move(rest))});
 }
 
-bool CallReader::take_call(std::string_view body, std::vector<AnswerPiece>& pieces) {
-  std::optional<ReadCall> call = read_call(form_, body, *tools_);
+// `spelled`: the bytes between the marks and of the marks.
+bool CallReader::take_call(std::optional<ReadCall> call, std::size_t spelled,
+                           std::vector<AnswerPiece>& pieces) {
   if (!call) return false;
+  const std::size_t dropped = white_.size() + spelled;
   white_.clear();
   called_ = true;
-  pieces.push_back({AnswerPart::call, std::move(call->name), std::move(call->id)});
+  pieces.push_back({AnswerPart::call, std::move(call->name), std::move(call->id), dropped});
   pieces.push_back({AnswerPart::arguments, std::move(call->arguments)});
   return true;
 }
@@ -64,6 +66,10 @@ bool CallReader::take_call(std::string_view body, std::vector<AnswerPiece>& piec
 void CallReader::push(std::string_view text, std::vector<AnswerPiece>& pieces) {
   text_ += text;
   for (;;) {
+    if (all_text_) {
+      show(std::exchange(text_, {}), pieces);
+      return;
+    }
     if (inside_) {
       const std::size_t end = text_.find(marks_.close, searched_);
       if (end == std::string::npos) {
@@ -71,7 +77,8 @@ void CallReader::push(std::string_view text, std::vector<AnswerPiece>& pieces) {
         return;
       }
       const std::size_t behind = end + marks_.close.size();
-      if (!take_call(std::string_view(text_).substr(0, end), pieces)) {
+      const std::string_view body = std::string_view(text_).substr(0, end);
+      if (!take_call(read_call(form_, body, *tools_, binding_), marks_.open.size() + behind, pieces)) {
         show(marks_.open, pieces);
         show(std::string_view(text_).substr(0, behind), pieces);
       }
@@ -84,6 +91,8 @@ void CallReader::push(std::string_view text, std::vector<AnswerPiece>& pieces) {
       show(std::string_view(text_).substr(0, end), pieces);
       text_.erase(0, end + mark.spelling.size());
       if (!found) return;
+      if (mark.spelling != marks_.open)
+        pieces.push_back({.part = AnswerPart::answer, .text = {}, .dropped = mark.spelling.size()});
       inside_ = mark.spelling == marks_.open;
       searched_ = 0;
     }
@@ -91,11 +100,18 @@ void CallReader::push(std::string_view text, std::vector<AnswerPiece>& pieces) {
 }
 
 void CallReader::finish(std::vector<AnswerPiece>& pieces) {
-  // A call whose closing mark alone is missing is one.
-  if (!inside_ || !take_call(text_, pieces)) {
-    if (inside_) show(marks_.open, pieces);
-    show(text_, pieces);
+  // A call whose closing mark alone is missing is one. A bound one is a call from its beginning on.
+  if (inside_ && !take_call(read_call(form_, text_, *tools_, CallBinding::free), text_.size(), pieces)) {
+    if (binding_ != CallBinding::free) {
+      take_call(read_cut_call(form_, text_, *tools_), text_.size(), pieces);
+      text_.clear();
+    } else {
+      show(marks_.open, pieces);
+    }
+  } else if (inside_) {
+    text_.clear();
   }
+  show(text_, pieces);
   text_.clear();
   inside_ = false;
   if (!called_ && !white_.empty()) pieces.push_back({AnswerPart::answer, std::exchange(white_, {})});

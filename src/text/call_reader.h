@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,8 +15,9 @@ namespace nibble {
 
 class CallReader {
  public:
-  CallReader(CallForm form, std::shared_ptr<const OfferedTools> tools)
-      : form_(form), marks_(call_marks(form)), tools_(std::move(tools)) {}
+  CallReader(CallForm form, std::shared_ptr<const OfferedTools> tools,
+             CallBinding binding = CallBinding::free)
+      : form_(form), binding_(binding), marks_(call_marks(form)), tools_(std::move(tools)) {}
 
   // Whether a token spelled like this is to be read although it is a control token.
   bool needs(std::string_view spelling) const;
@@ -31,9 +33,10 @@ class CallReader {
   Mark next_mark() const;
   std::size_t begun_mark() const;
   void show(std::string_view text, std::vector<AnswerPiece>& pieces);
-  bool take_call(std::string_view body, std::vector<AnswerPiece>& pieces);
+  bool take_call(std::optional<ReadCall> call, std::size_t spelled, std::vector<AnswerPiece>& pieces);
 
   CallForm form_;
+  CallBinding binding_;
   CallMarks marks_;
   std::shared_ptr<const OfferedTools> tools_;
   std::string text_;          // not told yet; inside a call, what stands behind its opening mark
@@ -41,6 +44,7 @@ class CallReader {
   std::size_t searched_ = 0;  // of text_, inside a call: the closing mark does not begin before this
   bool inside_ = false;       // a call
   bool called_ = false;       // some call came
+  bool all_text_ = false;     // no call can come any more
 };
 
 }  // namespace nibble

@@ -137,6 +137,8 @@ TEST(CallReader, ATemplateSpellsItsForm) {
   EXPECT_EQ(call_form_of("<tool_call>{{ name }}<arg_key>"), CallForm::arguments_in_tags);
   EXPECT_EQ(call_form_of("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>"), CallForm::deepseek);
   EXPECT_EQ(call_form_of("<|tool_call_argument_begin|>"), CallForm::kimi);
+  EXPECT_EQ(call_form_of("<｜tool▁call▁begin｜>{{ name }}```json"), CallForm::deepseek_fenced);
+  EXPECT_EQ(call_form_of("<|channel|>commentary to=functions.{{ name }}"), CallForm::harmony);
   EXPECT_EQ(call_form_of("{{ messages }}"), CallForm::none);
 }
 

@@ -1,5 +1,7 @@
 #include "text/offered_tools.h"
 
+#include <algorithm>
+
 namespace nibble {
 namespace {
 
@@ -56,6 +58,12 @@ OfferedTools OfferedTools::of(JsonValue tools) {
       made.parameters.push_back({std::string(parameter), kind_of(type)});
   }
   return offered;
+}
+
+void OfferedTools::keep(std::span<const std::string> names) {
+  std::erase_if(functions_, [&](const Function& function) {
+    return std::find(names.begin(), names.end(), function.name) == names.end();
+  });
 }
 
 std::size_t OfferedTools::bytes() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,8 @@ class OfferedTools {
   // Of the API's array of {"type":"function","function":{...}}; what has no name there is left out.
   static OfferedTools of(JsonValue tools);
 
+  // The others are offered no more.
+  void keep(std::span<const std::string> names);
   bool has(std::string_view function) const { return find(function) != nullptr; }
   // That it holds.
   std::size_t bytes() const;

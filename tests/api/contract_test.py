@@ -114,7 +114,7 @@ def test_what_comes_later_is_refused_by_name(server):
         assert error["param"].startswith("messages[0].content[1]")
     for role in ({"role": "tool", "content": "x"}, {"role": "assistant", "tool_calls": [{"id": "1"}]}):
         assert refusal(server, CHAT, chat(messages=[*MESSAGES, role]))["param"].startswith("messages[1]")
-    for tool in ({"type": "browser"}, {"type": "python"}, {"type": "function", "function": {"name": "f", "strict": True}}):
+    for tool in ({"type": "browser"}, {"type": "python"}, {"type": "function", "function": {"name": "f", "strict": 1}}):
         assert refusal(server, CHAT, chat(tools=[tool]))["param"].startswith("tools[0]")
     for path in ("/v1/embeddings", "/v1/audio/speech", "/v1/images/generations"):
         error = refusal(server, path, {}, status=404)

@@ -98,8 +98,8 @@ def test_mistakes_are_named_and_never_the_servers(server, client):
         chat(client, temperature=3)
     assert error.value.body["param"] == "temperature"
     with pytest.raises(openai.BadRequestError) as error:
-        chat(client, tools=[{"type": "function", "function": {"name": "f"}}])
-    assert error.value.body["param"] == "tools"
+        chat(client, tools=[{"type": "python"}])
+    assert error.value.body["param"] == "tools[0].type"
     with pytest.raises(openai.BadRequestError) as error:
         client.completions.create(model="demo", prompt="word " * 5000)
     assert error.value.body["code"] == "context_length_exceeded"

@@ -5,111 +5,16 @@
 #include <vector>
 
 #include "base/check.h"
+#include "server/api/call_constraint.h"
+#include "server/api/harmony_constraint.h"
+#include "server/api/mask_bits.h"
 #include "text/harmony_parser.h"
 
 namespace nibble::api {
 namespace {
 
-void allow(TokenMask mask, TokenId token) { mask[static_cast<std::size_t>(token) / 32] |= 1u << token % 32; }
-void forbid(TokenMask mask, TokenId token) {
-  mask[static_cast<std::size_t>(token) / 32] &= ~(1u << token % 32);
-}
-
-// What a message may begin with, from <|start|> to <|message|>.
-struct Headers {
-  std::vector<TokenId> analysis, final;
-};
-
-std::vector<TokenId> header_of(const Tokenizer& tokenizer, const HarmonyTokens& tokens,
-                               std::string_view channel) {
-  std::vector<TokenId> header = {tokens.start};
-  const auto add = [&](std::string_view text) {
-    const std::vector<TokenId> ids = tokenizer.encode(text);
-    header.insert(header.end(), ids.begin(), ids.end());
-  };
-  add("assistant");
-  header.push_back(tokens.channel);
-  add(channel);
-  header.push_back(tokens.message);
-  return header;
-}
-
-bool begins_with(const std::vector<TokenId>& all, const std::vector<TokenId>& beginning) {
-  return beginning.size() <= all.size() && std::equal(beginning.begin(), beginning.end(), all.begin());
-}
-
-class HarmonyConstraint final : public TokenConstraint {
- public:
-  struct Place {
-    enum class Phase : std::uint8_t { header, reasoning, format } phase = Phase::header;
-    bool may_reason = true;  // in a header: that of a message of reasoning is possible
-    bool may_answer = true;
-    std::uint16_t at = 0;  // tokens of the header that are there
-  };
-
-  HarmonyConstraint(const HarmonyTokens& tokens, Headers headers, Place place,
-                    std::unique_ptr<TokenConstraint> format)
-      : tokens_(tokens), headers_(std::move(headers)), place_(place), format_(std::move(format)) {}
-
-  bool binds() const override { return place_.phase != Place::Phase::format || format_->binds(); }
-
-  void fill(TokenMask mask) override {
-    switch (place_.phase) {
-      case Place::Phase::header:
-        std::fill(mask.begin(), mask.end(), 0u);
-        if (place_.may_reason) allow(mask, headers_.analysis[place_.at]);
-        if (place_.may_answer) allow(mask, headers_.final[place_.at]);
-        break;
-      case Place::Phase::reasoning:
-        // Whatever would leave the message other than by its end is a way around the format.
-        std::fill(mask.begin(), mask.end(), ~0u);
-        for (const TokenId token : {tokens_.start, tokens_.channel, tokens_.constrain, tokens_.message,
-                                    tokens_.return_, tokens_.call})
-          forbid(mask, token);
-        break;
-      case Place::Phase::format: format_->fill(mask); break;
-    }
-  }
-
-  void accept(TokenId token) override {
-    before_.push_back(place_);
-    switch (place_.phase) {
-      case Place::Phase::header: accept_in_header(token); break;
-      case Place::Phase::reasoning:
-        if (token == tokens_.end) place_ = {.may_reason = false};
-        break;
-      case Place::Phase::format: format_->accept(token); break;
-    }
-  }
-
-  void roll_back(int tokens) override {
-    NIBBLE_CHECK(tokens <= static_cast<int>(before_.size()), "no more is taken back than was accepted");
-    for (; tokens > 0; --tokens) {
-      place_ = before_.back();
-      before_.pop_back();
-      if (place_.phase == Place::Phase::format) format_->roll_back(1);
-    }
-  }
-
- private:
-  void accept_in_header(TokenId token) {
-    place_.may_reason = place_.may_reason && headers_.analysis[place_.at] == token;
-    place_.may_answer = place_.may_answer && headers_.final[place_.at] == token;
-    NIBBLE_CHECK(place_.may_reason || place_.may_answer, "the token that was chosen was allowed");
-    const std::vector<TokenId>& header = place_.may_answer ? headers_.final : headers_.analysis;
-    if (++place_.at == header.size())
-      place_.phase = place_.may_answer ? Place::Phase::format : Place::Phase::reasoning;
-  }
-
-  HarmonyTokens tokens_;
-  Headers headers_;
-  Place place_;
-  std::vector<Place> before_;  // each accepted token
-  std::unique_ptr<TokenConstraint> format_;
-};
-
-// Reasoning between <think> and </think>, where there is any, may be anything but an end; newlines that part
-// it from the answer belong to neither.
+// Reasoning between <think> and </think>, where there is any, may be anything but one of `ends`; newlines
+// that part it from the answer belong to neither.
 class ThinkingConstraint final : public TokenConstraint {
  public:
   enum class Phase : std::uint8_t { undecided, reasoning, parted, format };
@@ -123,7 +28,7 @@ class ThinkingConstraint final : public TokenConstraint {
     }
   }
 
-  bool binds() const override { return phase_ == Phase::reasoning || format_->binds(); }
+  bool binds() const override { return phase_ == Phase::reasoning ? !ends_.empty() : format_->binds(); }
 
   void fill(TokenMask mask) override {
     if (phase_ == Phase::reasoning) {
@@ -177,25 +82,51 @@ class ThinkingConstraint final : public TokenConstraint {
   std::unique_ptr<TokenConstraint> format_;
 };
 
-std::shared_ptr<TokenConstraint> thinking_constraint(const Tokenizer& tokenizer, ThinkState state,
-                                                     std::span<const TokenId> ends,
-                                                     std::unique_ptr<TokenConstraint> format) {
+std::unique_ptr<TokenConstraint> behind_thinking(const Tokenizer& tokenizer, ThinkState state,
+                                                 std::span<const TokenId> ends,
+                                                 std::unique_ptr<TokenConstraint> answer) {
   const auto tokens = ThinkTokens::find(tokenizer);
-  if (!tokens || state == ThinkState::answer) return format;
+  if (!tokens || state == ThinkState::answer) return answer;
   using Phase = ThinkingConstraint::Phase;
-  return std::make_shared<ThinkingConstraint>(
+  return std::make_unique<ThinkingConstraint>(
       tokenizer, *tokens, state == ThinkState::reasoning ? Phase::reasoning : Phase::undecided, ends,
-      std::move(format));
+      std::move(answer));
+}
+
+BoundCalls::Place place_of(const AnswerRules& rules) {
+  return rules.calls == nullptr ? BoundCalls::Place::none : rules.calls->place;
+}
+
+std::unique_ptr<TokenConstraint> constrain_text(const Tokenizer& tokenizer, AnswerRules rules) {
+  using enum BoundCalls::Place;
+  const BoundCalls::Place place = place_of(rules);
+  if (place == none) return std::move(rules.format);
+  if (place == anywhere) return free_until_calls(tokenizer, *rules.calls);
+  auto calls = nibble::start(rules.calls->grammar, rules.calls->vocabulary);
+  return place == alone ? std::move(calls) : either(std::move(rules.format), std::move(calls));
+}
+
+// Where reasoning ends the answer, none may come before calls.
+HarmonyHeaders headers_of(const Tokenizer& tokenizer, const HarmonyTokens& tokens,
+                          std::span<const TokenId> ends, const AnswerRules& rules) {
+  using enum BoundCalls::Place;
+  const BoundCalls::Place place = place_of(rules);
+  const bool last = std::find(ends.begin(), ends.end(), tokens.end) != ends.end();
+  HarmonyHeaders::Allowed allowed{.reasons = place == none || !last, .answers = place != alone};
+  if (place != none) allowed.calls = rules.calls->arguments;
+  return HarmonyHeaders(tokenizer, tokens, allowed);
 }
 
 }  // namespace
 
-Status may_constrain(const Tokenizer& tokenizer, const AnswerStart& start) {
+Status may_constrain(const Tokenizer& tokenizer, const AnswerStart& start, std::span<const TokenId> ends,
+                     const AnswerRules& rules) {
   const auto tokens = HarmonyTokens::find(tokenizer);
-  if (start.format != AnswerFormat::harmony || !tokens) return {};
-  if (begins_with(header_of(tokenizer, *tokens, "analysis"), start.header) ||
-      begins_with(header_of(tokenizer, *tokens, "final"), start.header))
+  if (start.format != AnswerFormat::harmony || !tokens || place_of(rules) == BoundCalls::Place::anywhere)
     return {};
+  if (open_header(headers_of(tokenizer, *tokens, ends, rules), start)) return {};
+  if (place_of(rules) == BoundCalls::Place::alone)
+    return invalid_argument("the prompt ends inside a message, and a call is a message of its own");
   return invalid_argument(
       "the prompt ends inside a message that is neither reasoning nor an answer, and a format holds in an "
       "answer alone");
@@ -203,24 +134,23 @@ Status may_constrain(const Tokenizer& tokenizer, const AnswerStart& start) {
 
 Result<std::shared_ptr<TokenConstraint>> constrain_answer(const Tokenizer& tokenizer,
                                                           const AnswerStart& start,
-                                                          std::span<const TokenId> ends,
-                                                          std::unique_ptr<TokenConstraint> format) {
-  NIBBLE_RETURN_IF_ERROR(may_constrain(tokenizer, start));
+                                                          std::span<const TokenId> ends, AnswerRules rules) {
+  NIBBLE_RETURN_IF_ERROR(may_constrain(tokenizer, start, ends, rules));
+  using Made = std::shared_ptr<TokenConstraint>;
+  const bool anywhere = place_of(rules) == BoundCalls::Place::anywhere;
   const auto tokens = HarmonyTokens::find(tokenizer);
-  if (start.format == AnswerFormat::thinking)
-    return thinking_constraint(tokenizer, start.think, ends, std::move(format));
+  if (start.format == AnswerFormat::thinking) {
+    // Free text may end in its reasoning.
+    return Made(behind_thinking(tokenizer, start.think, anywhere ? std::span<const TokenId>() : ends,
+                                constrain_text(tokenizer, std::move(rules))));
+  }
   if (start.format == AnswerFormat::plain || !tokens)
-    return std::shared_ptr<TokenConstraint>(std::move(format));
-  Headers headers{.analysis = header_of(tokenizer, *tokens, "analysis"),
-                  .final = header_of(tokenizer, *tokens, "final")};
-  using Place = HarmonyConstraint::Place;
-  Place place{.may_reason = begins_with(headers.analysis, start.header),
-              .may_answer = begins_with(headers.final, start.header),
-              .at = static_cast<std::uint16_t>(start.header.size())};
-  if (place.may_answer && place.at == headers.final.size()) place.phase = Place::Phase::format;
-  if (place.may_reason && place.at == headers.analysis.size()) place.phase = Place::Phase::reasoning;
-  return std::shared_ptr<TokenConstraint>(
-      std::make_shared<HarmonyConstraint>(*tokens, std::move(headers), place, std::move(format)));
+    return Made(constrain_text(tokenizer, std::move(rules)));
+  if (anywhere) return Made(free_harmony(tokenizer, *tokens, start, ends, *rules.calls));
+  HarmonyHeaders headers = headers_of(tokenizer, *tokens, ends, rules);
+  const HarmonyHeaders::Node begin = *open_header(headers, start);
+  return Made(bound_harmony(*tokens, std::move(headers), begin, ends,
+                            {.format = std::move(rules.format), .calls = rules.calls}));
 }
 
 }  // namespace nibble::api

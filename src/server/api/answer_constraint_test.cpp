@@ -10,7 +10,7 @@ namespace nibble::api {
 namespace {
 
 // A format of one token, again and again.
-class Only final : public TokenConstraint {
+class Only final : public GrammarConstraint {
  public:
   explicit Only(TokenId token) : token_(token) {}
   bool binds() const override { return true; }
@@ -20,6 +20,9 @@ class Only final : public TokenConstraint {
   }
   void accept(TokenId token) override { EXPECT_EQ(token, token_); }
   void roll_back(int) override {}
+  bool allows(TokenId token) override { return token == token_; }
+  bool complete() override { return false; }
+  std::string forced_bytes(std::size_t) override { return {}; }
 
  private:
   TokenId token_;
@@ -37,7 +40,7 @@ class AnswerConstraint : public ::testing::Test {
   void start(std::string_view prompt) {
     const std::vector<TokenId> ids = tokenizer().encode_trusted(prompt);
     constraint_ =
-        constrain_answer(tokenizer(), answer_start(tokenizer(), ids), {}, std::make_unique<Only>(word()))
+        constrain_answer(tokenizer(), answer_start(tokenizer(), ids), {}, {std::make_unique<Only>(word())})
             .value();
   }
   std::vector<TokenId> allowed() {
@@ -104,7 +107,7 @@ TEST_F(AnswerConstraint, AMessageThatThePromptLeavesOpenGoesOn) {
   start(std::string(chat) + "<|channel|>analysis<|message|>Well");
   EXPECT_TRUE(allows(control("<|end|>")));
   const std::vector<TokenId> call = tokenizer().encode_trusted(std::string(chat) + "<|channel|>commentary");
-  EXPECT_FALSE(may_constrain(tokenizer(), answer_start(tokenizer(), call)).ok());
+  EXPECT_FALSE(may_constrain(tokenizer(), answer_start(tokenizer(), call), {}, {}).ok());
 }
 
 TEST_F(AnswerConstraint, RolledBackItIsWhereItWas) {

@@ -48,7 +48,7 @@ void ChatEncoder::add_choice_end(JsonWriter& json, const ChoicePart& part) const
   } else {
     json.null();
   }
-  add_finish_reason(json, part);
+  add_finish_reason(json, part, form_);
   if (form_.token_ids) add_ids(json, "token_ids", part.token_ids);
   json.end_object();
 }

@@ -50,7 +50,7 @@ void CompletionEncoder::add_choice(JsonWriter& json, const ChoicePart& part) con
   json.begin_object().member("index", part.index).member("text", part.text_of(AnswerPart::answer));
   json.key("logprobs");
   form_.logprobs ? add_logprobs(json, part) : static_cast<void>(json.null());
-  add_finish_reason(json, part);
+  add_finish_reason(json, part, form_);
   if (form_.token_ids) {
     if (!part.prompt_ids.empty()) add_ids(json, "prompt_token_ids", part.prompt_ids);
     add_ids(json, "token_ids", part.token_ids);

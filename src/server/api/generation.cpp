@@ -100,11 +100,14 @@ std::vector<Request> Generation::engine_requests(RequestId first_id, std::uint64
       params.prompt_top_logprobs = asked.logprobs;
     }
     if (!asked.ignore_eos) params.stop_ids = model.eos_ids;
-    if (prepared_.format) {
-      // That it can hold in this prompt's answer was found when that was prepared.
-      request.constraint = constrain_answer(tokenizer_, prompt_of(i).answer, model.eos_ids,
-                                            nibble::start(prepared_.format, prepared_.vocabulary))
-                               .value();
+    const bool calls = prepared_.calls.place != BoundCalls::Place::none;
+    if (prepared_.format || calls) {
+      AnswerRules rules;
+      if (prepared_.format) rules.format = nibble::start(prepared_.format, prepared_.vocabulary);
+      if (calls) rules.calls = &prepared_.calls;
+      // That they can hold in this prompt's answer was found when that was prepared.
+      request.constraint =
+          constrain_answer(tokenizer_, prompt_of(i).answer, model.eos_ids, std::move(rules)).value();
     }
     params.stop_ids.insert(params.stop_ids.end(), asked.stop_token_ids.begin(), asked.stop_token_ids.end());
     requests.push_back(std::move(request));

@@ -11,6 +11,7 @@
 #include "grammar/grammar.h"
 #include "server/api/answer_encoder.h"
 #include "server/api/api_error.h"
+#include "server/api/bound_calls.h"
 #include "server/api/generation_request.h"
 #include "server/api/request_memory.h"
 #include "server/http/exchange.h"
@@ -32,7 +33,8 @@ struct PreparedRequest {
   StopStrings stop;
   std::shared_ptr<const Grammar> format;                // null: any text
   std::shared_ptr<const GrammarVocabulary> vocabulary;  // with a format
-  RequestMemory::Share memory;                          // what all of this holds, and what comes of it
+  BoundCalls calls;
+  RequestMemory::Share memory;  // what all of this holds, and what comes of it
 };
 
 class Generation {

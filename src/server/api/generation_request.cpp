@@ -5,6 +5,7 @@
 #include "server/api/messages_request.h"
 #include "server/api/request_fields.h"
 #include "server/api/responses_request.h"
+#include "server/api/tool_fields.h"
 
 namespace nibble::api {
 namespace {
@@ -65,6 +66,7 @@ std::variant<GenerationRequest, ApiError> parse_generation_request(Endpoint endp
     if (Refused refused = read_field(*rule, reading, value)) return *refused;
   }
   if (Refused refused = check_together(reading)) return *refused;
+  if (Refused refused = check_tool_choice(request)) return *refused;
   return request;
 }
 

@@ -53,8 +53,9 @@ struct ToolUse {
   std::optional<JsonValue> tools;
   std::optional<JsonDocument> own;  // what `tools` looks into where the body has another form
   Choice choice = Choice::automatic;
-  std::string name;      // of the one that is to be called
-  bool parallel = true;  // several calls in one answer
+  std::vector<std::string> allowed;  // the only ones that may be called; empty: all
+  std::vector<std::string> strict;   // those whose arguments always fit their schema
+  bool parallel = true;              // several calls in one answer
 };
 
 // What the text of the answer is to be.

@@ -331,24 +331,88 @@ TEST(GenerationRequest, ToolsAreFunctionsOrRefusedByTheirPlace) {
   EXPECT_EQ(param(R"({"type":"function","function":{"name":"a b"}})"), "tools[0].function.name");
   EXPECT_EQ(param(R"({"type":"function","function":{"name":"a","parameters":[]}})"),
             "tools[0].function.parameters");
-  EXPECT_EQ(param(R"({"type":"function","function":{"name":"a","strict":true}})"),
-            "tools[0].function.strict");
+  EXPECT_EQ(param(R"({"type":"function","function":{"name":"a","strict":1}})"), "tools[0].function.strict");
   accepted(Endpoint::chat,
            R"("tools":[{"type":"function","function":{"name":"a.b-c_1","description":null,"parameters":{}}}],
               "tool_choice":"auto","parallel_tool_calls":false)");
   accepted(Endpoint::chat, R"("tools":{})");
 }
 
-TEST(GenerationRequest, AStrictToolIsRefusedInEveryEndpointsForm) {
-  const auto param = [](Endpoint endpoint, const std::string& fields) {
-    return std::get<ApiError>(parse_generation_request(endpoint, "{" + fields + "}", vocabulary)).param;
+constexpr std::string_view chat_tools = R"("tools":[{"type":"function","function":{"name":"f","strict":true}},
+                                                   {"type":"function","function":{"name":"g"}}])";
+constexpr std::string_view responses_tools_field =
+    R"("input":"a","tools":[{"type":"function","name":"f","strict":true},{"type":"function","name":"g"}])";
+constexpr std::string_view messages_tools_field =
+    R"("messages":[{"role":"user","content":"a"}],"max_tokens":1,
+       "tools":[{"name":"f","input_schema":{},"strict":true},{"name":"g","input_schema":{}}])";
+
+ToolUse tool_use(Endpoint endpoint, std::string_view tools, const std::string& choice) {
+  std::string body = "{" + std::string(tools);
+  if (endpoint == Endpoint::chat) body += R"(,"messages":[{"role":"user","content":"a"}])";
+  if (!choice.empty()) body += ",\"tool_choice\":" + choice;
+  auto parsed = parse_generation_request(endpoint, body + "}", vocabulary);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) ADD_FAILURE() << error->message;
+  return std::move(std::get<GenerationRequest>(parsed).tool_use);
+}
+
+TEST(GenerationRequest, AStrictFunctionIsNotedInEveryEndpointsForm) {
+  for (const auto& [endpoint, tools] : {std::pair{Endpoint::chat, chat_tools},
+                                        {Endpoint::responses, responses_tools_field},
+                                        {Endpoint::messages, messages_tools_field}}) {
+    EXPECT_EQ(tool_use(endpoint, tools, "").strict, std::vector<std::string>{"f"});
+  }
+}
+
+TEST(GenerationRequest, ACallIsAskedForInEveryEndpointsForm) {
+  using Choice = ToolUse::Choice;
+  struct Case {
+    Endpoint endpoint;
+    std::string_view tools;
+    const char* choice;
+    Choice asked;
+    std::vector<std::string> allowed;
   };
-  EXPECT_EQ(
-      param(Endpoint::responses, R"("input":"a","tools":[{"type":"function","name":"f","strict":true}])"),
-      "tools[0].strict");
-  EXPECT_EQ(param(Endpoint::messages, R"("messages":[{"role":"user","content":"a"}],"max_tokens":1,
-                                         "tools":[{"name":"f","input_schema":{},"strict":true}])"),
-            "tools[0].strict");
+  const Case cases[] = {
+      {Endpoint::chat, chat_tools, R"("required")", Choice::required, {}},
+      {Endpoint::chat, chat_tools, R"({"type":"function","function":{"name":"g"}})", Choice::named, {"g"}},
+      {Endpoint::chat,
+       chat_tools,
+       R"({"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[{"type":"function","function":{"name":"f"}}]}})",
+       Choice::required,
+       {"f"}},
+      {Endpoint::responses, responses_tools_field, R"("required")", Choice::required, {}},
+      {Endpoint::responses, responses_tools_field, R"({"type":"function","name":"g"})", Choice::named, {"g"}},
+      {Endpoint::responses,
+       responses_tools_field,
+       R"({"type":"allowed_tools","mode":"auto","tools":[{"type":"function","name":"g"}]})",
+       Choice::automatic,
+       {"g"}},
+      {Endpoint::messages, messages_tools_field, R"({"type":"any"})", Choice::required, {}},
+      {Endpoint::messages, messages_tools_field, R"({"type":"tool","name":"f"})", Choice::named, {"f"}},
+  };
+  for (const Case& each : cases) {
+    const ToolUse use = tool_use(each.endpoint, each.tools, each.choice);
+    EXPECT_EQ(use.choice, each.asked) << each.choice;
+    EXPECT_EQ(use.allowed, each.allowed) << each.choice;
+  }
+}
+
+TEST(GenerationRequest, AChoiceAmongToolsThatCannotBeMadeIsRefusedByItsPlace) {
+  const std::string tools = std::string(chat_tools) + ",";
+  for (const auto& [fields, place] :
+       {std::pair{R"("tool_choice":"any")", "tool_choice"},
+        {R"("tool_choice":{"type":"custom","custom":{"name":"f"}})", "tool_choice"},
+        {R"("tool_choice":{"type":"function"})", "tool_choice.function.name"},
+        {R"("tool_choice":{"type":"function","function":{"name":"h"}})", "tool_choice"},
+        {R"("tool_choice":{"type":"allowed_tools"})", "tool_choice.allowed_tools"},
+        {R"("tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"none","tools":[]}})",
+         "tool_choice.allowed_tools.mode"},
+        {R"("tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[]}})",
+         "tool_choice.allowed_tools.tools"},
+        {R"("tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"mcp"}]}})",
+         "tool_choice.allowed_tools.tools[0].type"},
+        {R"("tool_choice":"required","ignore_eos":true)", "ignore_eos"}})
+    EXPECT_EQ(refused(Endpoint::chat, tools + fields).param, place) << fields;
 }
 
 TEST(GenerationRequest, CallsAndTheirResultsAreMessages) {

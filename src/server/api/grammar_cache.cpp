@@ -20,6 +20,19 @@ std::string content_of(const TextFormat& asked) {
   return content;
 }
 
+// Of grammars of calls; no format's content begins so.
+std::string content_of(std::string_view kind, std::span<const BoundFunction> functions) {
+  std::string content(kind);
+  JsonWriter json(content);
+  json.begin_array();
+  for (const BoundFunction& function : functions) {
+    json.value(function.name).value(function.strict);
+    if (function.schema) copy_json(*function.schema, json);
+  }
+  json.end_array();
+  return content;
+}
+
 Result<std::shared_ptr<const Grammar>> compile(const TextFormat& asked) {
   switch (asked.kind) {
     case TextFormat::Kind::json_object: return compile_json_object();
@@ -42,7 +55,39 @@ std::shared_ptr<const GrammarVocabulary> GrammarCache::vocabulary(const Tokenize
 }
 
 Result<std::shared_ptr<const Grammar>> GrammarCache::get(const TextFormat& asked) {
-  std::string content = content_of(asked);
+  return find_or(content_of(asked), [&] { return compile(asked); });
+}
+
+const GrammarCache::CallVocabulary& GrammarCache::call_vocabulary(const Tokenizer& tokenizer,
+                                                                  const ModelInfo& model, CallForm form) {
+  std::call_once(made_call_vocabulary_, [&] {
+    call_vocabulary_.vocabulary =
+        GrammarVocabulary::make(tokenizer, model.eos_ids, model.vocabulary, marks_of(form));
+    const std::string_view open = call_marks(form).open;
+    for (TokenId token = 0; token < tokenizer.vocabulary_size(); ++token) {
+      const std::size_t at = tokenizer.bytes(token).find(open);
+      if (at != std::string_view::npos && at + open.size() < tokenizer.bytes(token).size())
+        call_vocabulary_.hides_mark = true;
+    }
+  });
+  return call_vocabulary_;
+}
+
+Result<std::shared_ptr<const Grammar>> GrammarCache::calls(std::span<const BoundFunction> functions,
+                                                           const CallRules& rules, const OfferedTools& tools,
+                                                           const GrammarVocabulary& vocabulary) {
+  const std::string kind = rules.text == CallRules::Text::call ? "call" : rules.several ? "calls" : "one";
+  return find_or(content_of(kind, functions),
+                 [&] { return compile_calls(functions, rules, tools, vocabulary); });
+}
+
+Result<std::shared_ptr<const Grammar>> GrammarCache::arguments(const BoundFunction& function,
+                                                               const CompileLimits& limits) {
+  return find_or(content_of("arguments", {&function, 1}),
+                 [&] { return compile_arguments(function, limits); });
+}
+
+Result<std::shared_ptr<const Grammar>> GrammarCache::find_or(std::string content, const Compile& compile) {
   {
     const std::lock_guard lock(mutex_);
     const auto found =
@@ -54,7 +99,7 @@ Result<std::shared_ptr<const Grammar>> GrammarCache::get(const TextFormat& asked
     }
   }
   const auto begin = std::chrono::steady_clock::now();
-  Result<std::shared_ptr<const Grammar>> grammar = compile(asked);
+  Result<std::shared_ptr<const Grammar>> grammar = compile();
   const std::lock_guard lock(mutex_);
   counts_.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   ++(grammar.ok() ? counts_.compiled : counts_.refused);

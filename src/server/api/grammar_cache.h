@@ -2,13 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 
 #include "base/status.h"
 #include "engine/engine.h"
+#include "grammar/call_grammar.h"
 #include "grammar/grammar.h"
 #include "server/api/generation_request.h"
 #include "text/tokenizer.h"
@@ -27,6 +30,18 @@ class GrammarCache {
   std::shared_ptr<const GrammarVocabulary> vocabulary(const Tokenizer& tokenizer, const ModelInfo& model);
   // From any thread; takes as long as compiling takes. An error says what of the format is at fault.
   Result<std::shared_ptr<const Grammar>> get(const TextFormat& asked);
+
+  // The vocabulary for grammars of calls in the model's form, made when it is asked for first.
+  struct CallVocabulary {
+    std::shared_ptr<const GrammarVocabulary> vocabulary;
+    bool hides_mark = false;  // some token spells a call's opening mark and more behind it
+  };
+  const CallVocabulary& call_vocabulary(const Tokenizer& tokenizer, const ModelInfo& model, CallForm form);
+  Result<std::shared_ptr<const Grammar>> calls(std::span<const BoundFunction> functions,
+                                               const CallRules& rules, const OfferedTools& tools,
+                                               const GrammarVocabulary& vocabulary);
+  Result<std::shared_ptr<const Grammar>> arguments(const BoundFunction& function,
+                                                   const CompileLimits& limits);
   Counts counts() const;
 
  private:
@@ -37,6 +52,11 @@ class GrammarCache {
     std::shared_ptr<const Grammar> grammar;
   };
 
+  using Compile = std::function<Result<std::shared_ptr<const Grammar>>()>;
+  Result<std::shared_ptr<const Grammar>> find_or(std::string content, const Compile& compile);
+
+  std::once_flag made_call_vocabulary_;
+  CallVocabulary call_vocabulary_;
   std::once_flag made_vocabulary_;
   std::shared_ptr<const GrammarVocabulary> vocabulary_;
 

@@ -189,7 +189,7 @@ Refused take_tool_choice(Reading& reading, const std::string& field, const Field
     use.choice = ToolUse::Choice::required;
   } else if (type == "tool") {
     use.choice = ToolUse::Choice::named;
-    if (Refused refused = member_text(field, value.json, "name", use.name)) return refused;
+    if (Refused refused = member_text(field, value.json, "name", use.allowed.emplace_back())) return refused;
   } else {
     return bad_field(field + ".type", " must be auto, any, tool or none");
   }

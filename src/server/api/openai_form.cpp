@@ -26,6 +26,7 @@ OpenAiForm openai_form(const GenerationRequest& request) {
   using enum OpenAiForm::ChunkUsage;
   return {.logprobs = request.sampling.logprobs >= 0,
           .token_ids = request.return_token_ids,
+          .named_call = request.tool_use.choice == ToolUse::Choice::named,
           .usage = !request.include_usage     ? none
                    : request.continuous_usage ? so_far
                                               : null};
@@ -60,9 +61,10 @@ void add_chunk_usage(JsonWriter& json, OpenAiForm::ChunkUsage shown, const Usage
   if (shown == OpenAiForm::ChunkUsage::so_far) add_usage(json, usage);
 }
 
-void add_finish_reason(JsonWriter& json, const ChoicePart& part) {
+void add_finish_reason(JsonWriter& json, const ChoicePart& part, const OpenAiForm& form) {
   json.key("finish_reason");
-  const bool calls = part.finish == FinishReason::stop && part.calls + part.new_calls() > 0;
+  const bool calls =
+      part.finish == FinishReason::stop && part.calls + part.new_calls() > 0 && !form.named_call;
   part.finish ? json.value(calls ? "tool_calls" : reason_name(*part.finish)) : json.null();
 }
 

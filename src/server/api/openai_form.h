@@ -15,6 +15,7 @@ struct OpenAiForm {
   enum class ChunkUsage : std::uint8_t { none, null, so_far };
   bool logprobs = false;
   bool token_ids = false;
+  bool named_call = false;  // the request named the function, so that its call is the answer and no turn
   ChunkUsage usage = ChunkUsage::none;
 };
 
@@ -24,7 +25,7 @@ OpenAiForm openai_form(const GenerationRequest& request);
 void begin_openai(JsonWriter& json, const AnswerHead& head, std::string_view object);
 void add_usage(JsonWriter& json, const Usage& usage);
 void add_chunk_usage(JsonWriter& json, OpenAiForm::ChunkUsage shown, const Usage& usage);
-void add_finish_reason(JsonWriter& json, const ChoicePart& part);
+void add_finish_reason(JsonWriter& json, const ChoicePart& part, const OpenAiForm& form);
 void add_ids(JsonWriter& json, std::string_view name, std::span<const TokenId> ids);
 // {"token", "logprob", "bytes", "top_logprobs"} of each.
 void add_token_logprobs(JsonWriter& json, std::span<const TokenRecord> tokens, const Tokenizer& tokenizer);

@@ -46,7 +46,7 @@ std::size_t bytes_to_run(const PreparedRequest& prepared) {
     const std::size_t ids = prompt.ids.size() * sizeof(TokenId);
     if (prompt.answer.tools) bytes += prompt.answer.tools->bytes();
     bytes += ids + prompt.text.size() + n * (choice + ids + prompt.text.size());
-    if (prepared.format) bytes += n * of_a_constraint;
+    if (prepared.format || prepared.calls.place != BoundCalls::Place::none) bytes += n * of_a_constraint;
   }
   return bytes;
 }
@@ -158,29 +158,32 @@ Refused read_referring_input(GenerationRequest& request) {
   return read_input_items("input", *input.value, request.messages, request.response.input_items, find);
 }
 
-// What cannot be held to yet is refused, rather than hoped for.
-Refused check_promises(const GenerationRequest& request) {
-  using enum ToolUse::Choice;
-  const ToolUse::Choice choice = request.tool_use.choice;
-  if (choice == required || choice == named) {
-    return bad_field("tool_choice",
-                     ": a call cannot be forced here yet; auto leaves it to the model, none "
-                     "forbids it");
+}  // namespace
+
+// What the answer is held to: a format, calls of tools.
+Refused Preparer::compile_rules(PreparedRequest& prepared) const {
+  const GenerationRequest& request = prepared.request;
+  const bool formatted = request.format.kind != TextFormat::Kind::text;
+  // With a call forced there is no answer that could have the format.
+  if (formatted && bound_place(request) != BoundCalls::Place::alone) {
+    if (Refused refused = compile_format(request.format, prepared)) return refused;
   }
-  if (offers_tools(request) && request.sampling.logprobs >= 0)
-    return bad_field("logprobs", " is not served together with tools");
-  if (offers_tools(request) && request.format.kind != TextFormat::Kind::text)
-    return bad_field(request.format.field, " cannot be had beside tools yet: set tool_choice to none");
+  if (request.tool_use.tools) {
+    const CallBinder binder{.tokenizer = text.tokenizer, .model = model, .grammars = grammars};
+    if (Refused refused = binder.bind(request, prepared.prompts.front().answer, prepared.calls))
+      return refused;
+  }
+  if (!prepared.format && prepared.calls.place == BoundCalls::Place::none) return {};
+  const AnswerRules rules{.format = nullptr, .calls = &prepared.calls};
+  for (const PreparedPrompt& prompt : prepared.prompts) {
+    const Status status = may_constrain(text.tokenizer, prompt.answer, model.eos_ids, rules);
+    if (!status.ok())
+      return bad_field(formatted ? request.format.field : "tool_choice", ": " + status.message());
+  }
   return {};
 }
 
-}  // namespace
-
 Refused Preparer::compile_format(const TextFormat& asked, PreparedRequest& prepared) const {
-  for (const PreparedPrompt& prompt : prepared.prompts) {
-    if (const Status status = may_constrain(text.tokenizer, prompt.answer); !status.ok())
-      return bad_field(asked.field, ": " + status.message());
-  }
   Result<std::shared_ptr<const Grammar>> grammar = grammars.get(asked);
   if (!grammar.ok()) return bad_field(asked.field, ": " + grammar.status().message());
   prepared.format = *std::move(grammar);
@@ -251,7 +254,6 @@ std::variant<PreparedRequest, ApiError> Preparer::prepare(ParsedRequest parsed,
   PreparedRequest prepared{.request = std::move(parsed.request), .prompts = {}, .stop = {}, .memory = {}};
   RequestMemory::Share memory = std::move(parsed.memory);
   GenerationRequest& request = prepared.request;
-  if (Refused refused = check_promises(request)) return std::move(*refused);
   if (Refused refused = read_referring_input(request)) return std::move(*refused);
   if (offers_tools(request) && text.chat && !text.chat->reads_calls())
     return bad_field("tools", ": this model's chat template writes calls in no form that is known here");
@@ -264,10 +266,8 @@ std::variant<PreparedRequest, ApiError> Preparer::prepare(ParsedRequest parsed,
     prepared.prompts.push_back(
         {.ids = std::move(prompt.ids), .answer = std::move(prompt.answer), .text = {}});
   }
-  if (request.format.kind != TextFormat::Kind::text) {
-    if (Refused refused = compile_format(request.format, prepared)) return std::move(*refused);
-    request.format = {};
-  }
+  if (Refused refused = compile_rules(prepared)) return std::move(*refused);
+  request.format = {};
   // Nothing looks into the JSON any more.
   request.chat_template_kwargs.reset();
   request.tool_use.tools.reset();
@@ -298,7 +298,6 @@ std::variant<std::string, ApiError> Preparer::count_tokens(Endpoint endpoint, st
   if (!request.response.previous.empty())
     return bad_field("previous_response_id", " is not counted: send the whole conversation as input");
   if (Refused refused = read_referring_input(request)) return std::move(*refused);
-  if (Refused refused = check_promises(request)) return std::move(*refused);
   auto rendered = render_conversation(request, nullptr);
   if (auto* error = std::get_if<ApiError>(&rendered)) return std::move(*error);
   std::string answer;

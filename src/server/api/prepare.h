@@ -57,6 +57,7 @@ struct Preparer {
                                                    RequestMemory::Share memory) const;
   std::vector<TokenId> encode(std::string_view prompt, TextTokens how) const;
   PreparedPrompt prepared_prompt(Prompt prompt, const GenerationRequest& request) const;
+  Refused compile_rules(PreparedRequest& prepared) const;
   Refused compile_format(const TextFormat& asked, PreparedRequest& prepared) const;
   std::variant<ChatPrompt, ApiError> render_messages(std::vector<Message> messages,
                                                      const GenerationRequest& request) const;

@@ -7,6 +7,7 @@
 #include "base/quote.h"
 #include "server/api/field_rules.h"
 #include "server/api/response_items.h"
+#include "server/api/tool_fields.h"
 #include "server/api/tool_forms.h"
 #include "server/api/unserved_rules.h"
 
@@ -175,9 +176,12 @@ Refused take_tool_choice(Reading& reading, const std::string& field, const Field
     use.choice = ToolUse::Choice::named;
     const auto name = value.json.find("name");
     if (!name) return bad_field(field + ".name", " must be there");
-    if (Refused refused = read_text(field + ".name", *name, use.name)) return refused;
+    if (Refused refused = read_text(field + ".name", *name, use.allowed.emplace_back())) return refused;
+  } else if (type && type->is_string() && type->as_string() == "allowed_tools") {
+    if (Refused refused = read_allowed_tools(field, value.json, "", use)) return refused;
   } else {
-    return bad_field(field, R"( must be auto, none, required or {"type":"function","name":...})");
+    return bad_field(field, R"( must be auto, none, required, {"type":"function","name":...} or )"
+                            R"({"type":"allowed_tools",...})");
   }
   reading.request.response.tool_choice = json_text(value.json);
   return {};
@@ -216,7 +220,9 @@ constexpr FieldType format_type = other(
     R"("type":{"enum":["text","json_object","json_schema"]}}},"verbosity":{"enum":["low","medium","high",null]}}})");
 constexpr FieldType choice_type =
     other(R"({"anyOf":[{"enum":["auto","none","required"]},{"type":"object","required":["type","name"],)"
-          R"("properties":{"type":{"const":"function"},"name":{"type":"string"}}}]})");
+          R"("properties":{"type":{"const":"function"},"name":{"type":"string"}}},{"type":"object",)"
+          R"("required":["type","mode","tools"],"properties":{"type":{"const":"allowed_tools"},)"
+          R"("mode":{"enum":["auto","required"]},"tools":{"type":"array","minItems":1}}}]})");
 constexpr FieldType tools_type =
     other(R"({"type":"array","items":{"type":"object","required":["type","name"],"properties":{)"
           R"("type":{"const":"function"},"name":{"type":"string","minLength":1}}}})");

@@ -8,7 +8,8 @@
 namespace nibble::api {
 namespace {
 
-Refused read_tool(const std::string& where, JsonValue tool, const ToolForm& form, JsonWriter& json) {
+Refused read_tool(const std::string& where, JsonValue tool, const ToolForm& form, ToolUse& use,
+                  JsonWriter& json) {
   if (!tool.is_object()) return bad_field(where, " must be an object");
   const auto type = tool.find("type");
   const bool absent = !type || type->is_null();
@@ -19,7 +20,7 @@ Refused read_tool(const std::string& where, JsonValue tool, const ToolForm& form
                                           std::string(form.own_type) +
                                           ", which the client runs, can be offered");
   }
-  if (Refused refused = check_function(where, tool, form.schema)) return refused;
+  if (Refused refused = check_function(where, tool, form.schema, use)) return refused;
   json.begin_object().member("type", "function").key("function").begin_object();
   json.member("name", tool.find("name")->as_string());
   if (const auto about = tool.find("description"); about && !about->is_null())
@@ -44,7 +45,7 @@ Refused read_tools(const std::string& field, JsonValue value, const ToolForm& fo
   json.begin_array();
   int number = 0;
   for (const JsonValue tool : value.elements()) {
-    if (Refused refused = read_tool(field + "[" + std::to_string(number++) + "]", tool, form, json))
+    if (Refused refused = read_tool(field + "[" + std::to_string(number++) + "]", tool, form, use, json))
       return refused;
   }
   json.end_array();
