@@ -89,7 +89,9 @@ void CallReader::push(std::string_view text, std::vector<AnswerPiece>& pieces) {
       const bool found = mark.at != std::string::npos;
       const std::size_t end = found ? mark.at : begun_mark();
       show(std::string_view(text_).substr(0, end), pieces);
-      text_.erase(0, end + mark.spelling.size());
+      text_.erase(0, end);
+      if (all_text_) continue;
+      text_.erase(0, mark.spelling.size());
       if (!found) return;
       if (mark.spelling != marks_.open)
         pieces.push_back({.part = AnswerPart::answer, .text = {}, .dropped = mark.spelling.size()});

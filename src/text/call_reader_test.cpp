@@ -175,5 +175,108 @@ TEST(CallReader, StopStringsAreNotSoughtInArguments) {
       R"({look#|{"where":"x"}})");
 }
 
+// An answer's content, and what its tokens' shares of it join to.
+struct Shared {
+  std::string content, shares;
+  std::vector<int> tokens;  // that have a share
+};
+
+Shared share(const Tokenizer& tokenizer, const std::vector<TokenId>& answer, const char* stop) {
+  AnswerStart start{.calls = CallForm::json_in_tags, .tools = tools()};
+  StopStrings stops = StopStrings::make({stop}).value();
+  AnswerReader reader(tokenizer, start, std::move(stops), AnswerReader::Shares::kept);
+  Shared shared;
+  std::vector<AnswerPiece> pieces;
+  std::vector<AnswerShare> shares;
+  for (const TokenId token : answer) {
+    if (!reader.stopped()) reader.push(token, pieces);
+    reader.take_shares(shares);
+    EXPECT_LE(reader.first_open(), static_cast<int>(answer.size()));
+  }
+  reader.finish(pieces);
+  reader.take_shares(shares);
+  for (const AnswerPiece& piece : pieces)
+    if (piece.part == AnswerPart::answer) shared.content += piece.text;
+  for (const AnswerShare& each : shares) {
+    shared.shares += each.bytes;
+    shared.tokens.push_back(each.token);
+  }
+  return shared;
+}
+
+TEST(CallReader, SharesOfTokensJoinToTheContentAroundCallsAndNoTokenOfACallHasOne) {
+  const Tokenizer tokenizer = Tokenizer::load(NIBBLE_SOURCE_DIR "/tests/data/tokenizers/qwen3").value();
+  const std::string call = "<tool_call>\n{\"name\": \"stop\", \"arguments\": {}}\n</tool_call>";
+  const std::vector<TokenId> before = tokenizer.encode("I look."), inside = tokenizer.encode_trusted(call);
+  std::vector<TokenId> answer = before;
+  answer.insert(answer.end(), inside.begin(), inside.end());
+  const Shared one = share(tokenizer, answer, "@");
+  EXPECT_EQ(one.content, "I look.");
+  EXPECT_EQ(one.shares, one.content);
+  EXPECT_EQ(one.tokens.size(), before.size());
+
+  // Pieces of such answers in any order, as tokens or spelled, cut anywhere.
+  std::mt19937 random(3);
+  const std::string parts[] = {
+      call, "Hm \xC3\xA4\xF0\x9F\x98\x80. ", "\n\n", "<tool_call>", "</tool_call>", "no call", " \n", "@"};
+  for (int i = 0; i < 3000; ++i) {
+    answer.clear();
+    for (int part = 0; part < 6; ++part) {
+      const std::string& text = parts[random() % std::size(parts)];
+      const auto ids = random() % 3 == 0 ? tokenizer.encode(text) : tokenizer.encode_trusted(text);
+      answer.insert(answer.end(), ids.begin(), ids.end());
+    }
+    answer.resize(answer.size() - random() % (answer.size() + 1) / 4);
+    const Shared shared = share(tokenizer, answer, "@");
+    ASSERT_EQ(shared.shares, shared.content) << tokenizer.decode(answer);
+    EXPECT_TRUE(std::is_sorted(shared.tokens.begin(), shared.tokens.end()));
+  }
+}
+
+TEST(CallReader, ABoundCallThatTheEndCutsIsTheBeginningOfACall) {
+  const auto cut = [](CallForm form, std::string_view text) {
+    CallReader reader(form, tools(), CallBinding::bound);
+    std::vector<AnswerPiece> pieces;
+    reader.push(text, pieces);
+    reader.finish(pieces);
+    return told(pieces);
+  };
+  EXPECT_EQ(cut(CallForm::json_in_tags, "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"where\": \"a b"),
+            "{look#|{\"where\":\"a b}");
+  EXPECT_EQ(cut(CallForm::json_in_tags, "<tool_call>\n{\"name\": \"lo"), "");
+  EXPECT_EQ(
+      cut(CallForm::xml_in_tags, "<tool_call>\n<function=look>\n<parameter=count>\n1\n</parameter>\n<param"),
+      "{look#|{\"count\":1}");
+  EXPECT_EQ(cut(CallForm::arguments_in_tags, "<tool_call>look\n<arg_key>count</arg_key>\n<arg_value>1"),
+            "{look#|{}");
+  EXPECT_EQ(
+      cut(CallForm::kimi, "<|tool_call_begin|>functions.look:0<|tool_call_argument_begin|>{\"count\": 1"),
+      "{look#functions.look:0|{\"count\":1}");
+}
+
+TEST(CallReader, WhatAGrammarSawToIsReadThoughNoParserTakesIt) {
+  const std::string twice = R"({"where": "a", "where": "b"})";
+  const std::string text = "<tool_call>\n{\"name\": \"look\", \"arguments\": " + twice + "}\n</tool_call>";
+  EXPECT_EQ(read(CallForm::json_in_tags, text), text);
+  CallReader reader(CallForm::json_in_tags, tools(), CallBinding::bound);
+  std::vector<AnswerPiece> pieces;
+  reader.push(text, pieces);
+  EXPECT_EQ(told(pieces), "{look#|" + twice + "}");
+}
+
+TEST(CallReader, WhereAnAnswerIsInAFormatOrCallsItsTextHasNone) {
+  const std::string call = "<tool_call>\n<function=stop>\n</function>\n</tool_call>";
+  CallReader reader(CallForm::xml_in_tags, tools(), CallBinding::bound_first);
+  std::vector<AnswerPiece> pieces;
+  reader.push("{\"a\": \"" + call + "\"}", pieces);
+  reader.finish(pieces);
+  EXPECT_EQ(told(pieces), "{\"a\": \"" + call + "\"}");
+  CallReader other(CallForm::xml_in_tags, tools(), CallBinding::bound_first);
+  pieces.clear();
+  other.push("\n" + call, pieces);
+  other.finish(pieces);
+  EXPECT_EQ(told(pieces), "{stop#|{}}");
+}
+
 }  // namespace
 }  // namespace nibble
