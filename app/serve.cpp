@@ -216,7 +216,9 @@ class Serving {
       service_.begin(std::move(model->engine),
                      {.tokenizer = std::move(model->tokenizer),
                       .chat = std::move(chat),
-                      .tokenizer_info = std::move(info)},
+                      .tokenizer_info = std::move(info),
+                      .renders_client_templates = options_.trust_request_chat_template,
+                      .date = options_.date},
                      step_limit_);
       if (!first) log_->info("the engine serves again");
       notify_service_manager("READY=1");

@@ -83,6 +83,10 @@ std::vector<OptionSpec> limit_specs(ServeOptions& options) {
            .value = "OCTAL",
            .default_text = "600",
            .set = mode_value(options.socket_mode),
+           .group = "Limits"},
+          {.name = "--trust-request-chat-template",
+           .default_text = "off",
+           .set = switch_value(options.trust_request_chat_template),
            .group = "Limits"}};
 }
 

@@ -29,6 +29,7 @@ struct ServeOptions {
   mode_t socket_mode = 0600;  // of a Unix socket
   http::TlsFiles tls;
   std::optional<Day> date;
+  bool trust_request_chat_template = false;
   int max_queue = 256;
   int shutdown_timeout = 30;  // seconds, like those below
   int client_timeout = 30;

@@ -32,7 +32,10 @@ AnswerStart answer_start(const Tokenizer& tokenizer, std::span<const TokenId> pr
 
 AnswerReader::AnswerReader(const Tokenizer& tokenizer, const AnswerStart& start, StopStrings stop,
                            Shares shares)
-    : tokenizer_(tokenizer), decoder_(tokenizer, /*show_hidden=*/false), stop_(std::move(stop)) {
+    : tokenizer_(tokenizer),
+      hidden_(start.hidden),
+      decoder_(tokenizer, start.hidden),
+      stop_(std::move(stop)) {
   if (shares == Shares::kept) shares_.emplace();
   if (start.format == AnswerFormat::thinking) {
     if (const auto tokens = ThinkTokens::find(tokenizer)) thinking_.emplace(*tokens, start.think);
@@ -45,7 +48,7 @@ AnswerReader::AnswerReader(const Tokenizer& tokenizer, const AnswerStart& start,
   if (start.calls == CallForm::harmony) tools_ = start.tools;
   const auto tokens = HarmonyTokens::find(tokenizer);
   if (!tokens) return;
-  parser_.emplace(tokenizer, *tokens, std::nullopt);
+  parser_.emplace(tokenizer, *tokens, std::nullopt, start.hidden);
   for (const TokenId token : start.header) parser_->push(token, events_);
   parser_->prompt_ended();
   for (const HarmonyEvent& event : events_) {
@@ -95,15 +98,16 @@ void AnswerReader::push(TokenId token, std::vector<AnswerPiece>& pieces, Stops s
   stops_ = stops;
   const int number = tokens_++;
   if (!parser_) return take_text(token, number, pieces);
-  const bool in_header = parser_->in_header(), visible = !tokenizer_.is_hidden(token);
-  if (in_header && visible && shares_)
+  const bool in_header = parser_->in_header();
+  // A header that turns out to be none surfaces without its control tokens.
+  if (in_header && !tokenizer_.is_hidden(token) && shares_)
     header_.push_back({.token = number, .bytes = tokenizer_.bytes(token).size()});
   parser_->push(token, events_);
   take_events(pieces, in_header);
   if (!parser_->in_header()) header_.clear();
   const bool content =
       !in_header && parser_->in_content() && part_ != HarmonyPart::reasoning && !calls_function_;
-  if (shares_ && content && visible) shares_->token(number, parser_->waiting());
+  if (shares_ && content && is_visible(token)) shares_->token(number, parser_->waiting());
 }
 
 // Of an answer without channels.
@@ -119,7 +123,7 @@ void AnswerReader::take_text(TokenId token, int number, std::vector<AnswerPiece>
     return;
   }
   const bool answers = take_side(decoder_.push(token), pieces);
-  if (shares_ && answers && !tokenizer_.is_hidden(token)) shares_->token(number, decoder_.waiting());
+  if (shares_ && answers && is_visible(token)) shares_->token(number, decoder_.waiting());
 }
 
 // Whether the text is the answer's; a token that brought none but newlines around reasoning is nobody's.

@@ -22,7 +22,7 @@ namespace nibble {
 
 // Harmony answers come as messages in channels: analysis is reasoning, messages to functions that the request
 // offers are calls, and all else is the answer. Thinking answers reason up to </think>. Plain ones are text
-// from the first token to the last. No answer shows a hidden token.
+// from the first token to the last. An answer shows hidden tokens where that is asked for.
 enum class AnswerFormat { plain, thinking, harmony };
 
 // Which reader an answer needs, and the state in which the prompt leaves it.
@@ -36,6 +36,8 @@ struct AnswerStart {
   CallForm calls = CallForm::none;
   std::shared_ptr<const OfferedTools> tools = {};
   CallBinding binding = CallBinding::free;  // of those calls
+  // What parts messages, opens reasoning or ends an answer never shows.
+  HiddenTokens hidden = HiddenTokens::left_out;
 };
 
 // Of a rendered prompt: only its template can have put <|start|> or <think> there as tokens.
@@ -78,8 +80,12 @@ class AnswerReader {
   void take_text(TokenId token, int number, std::vector<AnswerPiece>& pieces);
   bool take_side(std::string text, std::vector<AnswerPiece>& pieces);
   void show(std::string text, std::vector<AnswerPiece>& pieces);
+  bool is_visible(TokenId token) const {
+    return hidden_ == HiddenTokens::shown || !tokenizer_.is_hidden(token);
+  }
 
   Tokenizer tokenizer_;
+  HiddenTokens hidden_;
   StreamDecoder decoder_;
   std::optional<HarmonyParser> parser_;
   std::optional<Thinking> thinking_;

@@ -3,9 +3,30 @@
 #include <utility>
 
 namespace nibble {
+namespace {
+
+constexpr std::size_t longest_template_of_request = std::size_t{128} << 10;
+// Some tenths of a second, and as many values at most.
+constexpr jinja::Settings limits_of_request{
+    .max_steps = 2'000'000, .max_text_bytes = std::size_t{8} << 20, .max_depth = 200};
+
+}  // namespace
+
 Result<ChatPrompter> ChatPrompter::load(const std::filesystem::path& folder, const Tokenizer& tokenizer,
                                         std::optional<Day> day) {
   NIBBLE_ASSIGN(ChatTemplate chat_template, ChatTemplate::load(folder));
+  return ChatPrompter(std::move(chat_template), tokenizer, day);
+}
+
+Result<ChatPrompter> ChatPrompter::of_request(std::string_view source, std::string_view tokenizer_config,
+                                              const Tokenizer& tokenizer, std::optional<Day> day) {
+  if (source.size() > longest_template_of_request) {
+    return invalid_argument("the template has " + std::to_string(source.size()) +
+                            " bytes; one of a request may have " +
+                            std::to_string(longest_template_of_request));
+  }
+  NIBBLE_ASSIGN(ChatTemplate chat_template,
+                ChatTemplate::from_source(source, tokenizer_config, limits_of_request));
   return ChatPrompter(std::move(chat_template), tokenizer, day);
 }
 
@@ -33,6 +54,9 @@ Result<ChatPrompt> ChatPrompter::render(const ChatRequest& request) const {
   ChatPrompt prompt;
   prompt.ids = tokenizer_.encode(rendered.text, rendered.trusted);
   prompt.answer = answer_start(tokenizer_, prompt.ids);
+  // Its text has begun.
+  if (request.continue_final_message && prompt.answer.think == ThinkState::undecided)
+    prompt.answer.think = ThinkState::answer;
   if (request.tools && template_.call_form() != CallForm::none) {
     prompt.answer.calls = template_.call_form();
     prompt.answer.tools = std::make_shared<const OfferedTools>(OfferedTools::of(*request.tools));

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -27,6 +28,11 @@ class ChatPrompter {
   // The folder is the model's. `day`: what templates are told of the date; nothing: what the clock says.
   static Result<ChatPrompter> load(const std::filesystem::path& folder, const Tokenizer& tokenizer,
                                    std::optional<Day> day = {});
+
+  // Of a template that came with a request: it gets less time and memory than a model's own.
+  // `tokenizer_config` is that of the model, as JSON.
+  static Result<ChatPrompter> of_request(std::string_view source, std::string_view tokenizer_config,
+                                         const Tokenizer& tokenizer, std::optional<Day> day);
 
   // Ends where the assistant begins to speak. The template variable `date` of a request, "2026-01-31", wins
   // over the day.

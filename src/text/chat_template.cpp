@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "text/harmony.h"
 #include "text/jinja/jinja_value.h"
+#include "text/open_message.h"
 
 namespace nibble {
 
@@ -78,13 +79,15 @@ ChatTemplate ChatTemplate::harmony(std::string why) {
   return chat;
 }
 
-Result<ChatTemplate> ChatTemplate::from_source(std::string_view source, std::string_view tokenizer_config) {
+Result<ChatTemplate> ChatTemplate::from_source(std::string_view source, std::string_view tokenizer_config,
+                                               const jinja::Settings& limits) {
   NIBBLE_ASSIGN(JinjaTemplate parsed, JinjaTemplate::parse(source));
   if (is_openai_harmony_template(parsed)) {
     return harmony("harmony, rendered natively: the template is OpenAI's of gpt-oss");
   }
   NIBBLE_ASSIGN(const JsonDocument config, JsonDocument::parse(std::string(tokenizer_config)));
   ChatTemplate chat;
+  chat.limits_ = limits;
   chat.special_tokens_ = special_tokens_of(config.root());
   chat.jinja_.push_back(std::move(parsed));
   chat.choose_tool_call_form();
@@ -212,7 +215,7 @@ Result<RenderedPrompt> ChatTemplate::render_jinja(const ChatRequest& request, co
     variables.emplace_back("reasoning_effort", Value::untrusted(request.reasoning_effort));
   }
   for (const auto& [name, spelling] : special_tokens_) variables.emplace_back(name, Value::trusted(spelling));
-  jinja::Settings settings;
+  jinja::Settings settings = limits_;
   settings.now = now;
   return jinja_.front().render(variables, settings);
 }
@@ -237,6 +240,13 @@ void ChatTemplate::choose_tool_call_form() {
 }
 
 Result<RenderedPrompt> ChatTemplate::render(const ChatRequest& request, const std::tm& now) const {
+  NIBBLE_ASSIGN(RenderedPrompt prompt, render_whole(request, now));
+  if (request.continue_final_message && !request.messages.empty())
+    NIBBLE_RETURN_IF_ERROR(leave_open(request.messages.back(), prompt));
+  return prompt;
+}
+
+Result<RenderedPrompt> ChatTemplate::render_whole(const ChatRequest& request, const std::tm& now) const {
   if (kind_ == Kind::jinja) return render_jinja(request, now, form_);
   HarmonySystem system;
   char date[16];

@@ -27,7 +27,8 @@ class ChatTemplate {
   // not_found when the model names no template at all.
   static Result<ChatTemplate> load(const std::filesystem::path& model_dir);
   // A template given by its text; `tokenizer_config` (may be empty JSON, "{}") tells its special tokens.
-  static Result<ChatTemplate> from_source(std::string_view source, std::string_view tokenizer_config = "{}");
+  static Result<ChatTemplate> from_source(std::string_view source, std::string_view tokenizer_config = "{}",
+                                          const jinja::Settings& limits = {});
   static ChatTemplate harmony(std::string why);
 
   // `now` is the local time that a template may print.
@@ -49,11 +50,13 @@ class ChatTemplate {
   static Result<jinja::Value> message_value(const Message& message, ToolCallForm form);
   Result<RenderedPrompt> render_jinja(const ChatRequest& request, const std::tm& now,
                                       ToolCallForm form) const;
+  Result<RenderedPrompt> render_whole(const ChatRequest& request, const std::tm& now) const;
   void choose_tool_call_form();
 
   Kind kind_ = Kind::jinja;
   std::string why_;
   CallForm call_form_ = CallForm::none;
+  jinja::Settings limits_;
   std::vector<JinjaTemplate> jinja_;  // the one, unless harmony
   // bos_token and the others of tokenizer_config.json: the model's own text, so trusted.
   std::vector<std::pair<std::string, std::string>> special_tokens_;

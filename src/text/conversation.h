@@ -37,7 +37,8 @@ struct ChatRequest {
   // request.
   std::optional<JsonValue> tools;
   bool add_generation_prompt = true;
-  std::string reasoning_effort;  // empty: the template's own default
+  bool continue_final_message = false;  // the prompt ends inside the last message
+  std::string reasoning_effort;         // empty: the template's own default
   // Further variables for the template (an object, viewed like `tools`).
   std::optional<JsonValue> template_variables;
 };

@@ -148,12 +148,12 @@ std::optional<ReadHeader> read_header(std::string text, std::optional<Role> role
 }  // namespace
 
 HarmonyParser::HarmonyParser(const Tokenizer& tokenizer, const HarmonyTokens& tokens,
-                             std::optional<Role> role)
+                             std::optional<Role> role, HiddenTokens hidden)
     : tokenizer_(tokenizer),
       tokens_(tokens),
       state_(role ? State::header : State::between),
       role_(role),
-      decoder_(tokenizer, /*show_hidden=*/false) {}
+      decoder_(tokenizer, hidden) {}
 
 void HarmonyParser::prompt_ended() {
   if (state_ != State::header || role_ || !header_controls_.empty()) return;

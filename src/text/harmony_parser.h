@@ -1,7 +1,8 @@
 // What a model answers in harmony, token by token: the state machine of openai-harmony's StreamableParser,
 // with two differences. Nothing a model says is an error: where that parser would give up (no <|start|>, an
 // unreadable header, a header that ends without <|message|>), the text surfaces as content of an assistant's
-// message. And content never shows a control token, wherever the model put it.
+// message. And content shows no control token, wherever the model put
+// it, unless that is asked for.
 #pragma once
 
 #include <cstddef>
@@ -58,7 +59,7 @@ class HarmonyParser {
   // `role`: whose message the stream goes on with. The prompt ended in "<|start|>assistant", so the header is
   // open and its role known. Nothing: the stream begins with <|start|>.
   HarmonyParser(const Tokenizer& tokenizer, const HarmonyTokens& tokens,
-                std::optional<Role> role = Role::assistant);
+                std::optional<Role> role = Role::assistant, HiddenTokens hidden = HiddenTokens::left_out);
 
   // Appends what the token brings about.
   void push(TokenId token, std::vector<HarmonyEvent>& events);

@@ -5,7 +5,7 @@
 namespace nibble {
 
 std::string StreamDecoder::push(TokenId token) {
-  if (!show_hidden_ && tokenizer_.is_hidden(token)) return {};
+  if (hidden_ == HiddenTokens::left_out && tokenizer_.is_hidden(token)) return {};
   waiting_.append(tokenizer_.bytes(token));
   std::string_view left = waiting_;
   std::string text;

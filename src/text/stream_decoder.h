@@ -11,11 +11,13 @@
 
 namespace nibble {
 
+enum class HiddenTokens : bool { left_out, shown };
+
 class StreamDecoder {
  public:
   // Holds on to the tokenizer's data, not to `tokenizer` itself.
-  explicit StreamDecoder(Tokenizer tokenizer, bool show_hidden = true)
-      : tokenizer_(std::move(tokenizer)), show_hidden_(show_hidden) {}
+  explicit StreamDecoder(Tokenizer tokenizer, HiddenTokens hidden = HiddenTokens::shown)
+      : tokenizer_(std::move(tokenizer)), hidden_(hidden) {}
 
   // The text that this token completes; may be empty.
   std::string push(TokenId token);
@@ -26,7 +28,7 @@ class StreamDecoder {
 
  private:
   Tokenizer tokenizer_;
-  bool show_hidden_;
+  HiddenTokens hidden_;
   std::string waiting_;  // the first bytes of one character, at most three
 };
 

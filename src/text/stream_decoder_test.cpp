@@ -37,7 +37,7 @@ TEST(StreamDecoder, JoinsToWhatDecodeGivesForAnyTokens) {
       ids.push_back(static_cast<TokenId>(
           byte ? 94 + random() % 162 : random() % static_cast<unsigned>(tokenizer.vocabulary_size())));
     }
-    StreamDecoder decoder(tokenizer, show_hidden);
+    StreamDecoder decoder(tokenizer, show_hidden ? HiddenTokens::shown : HiddenTokens::left_out);
     std::string joined;
     for (const TokenId id : ids) {
       const std::string part = decoder.push(id);

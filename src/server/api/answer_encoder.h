@@ -42,14 +42,24 @@ struct TokenRecord {
   std::vector<TokenLogprob> top;
 };
 
+// A prompt's tokens with their log-probabilities; the first has none.
+struct PromptLogprobs {
+  std::vector<TokenId> ids;
+  std::vector<float> logprobs;    // [ids]
+  std::vector<TokenLogprob> top;  // [ids][count], the likeliest first
+  std::size_t count = 0;
+  std::size_t told = 0;  // of them
+};
+
 // A choice, or what a step adds to it.
 struct ChoicePart {
   int index = 0;
-  bool first = true;                    // nothing of the choice was told before
-  std::vector<AnswerPiece> pieces;      // in the order they came; neighbours of one kind are joined
-  std::vector<TokenRecord> tokens;      // when log-probabilities are asked for
-  std::vector<TokenId> token_ids;       // when those are asked for; never the prompt's
-  std::span<const TokenId> prompt_ids;  // likewise, in a choice's first part
+  bool first = true;                             // nothing of the choice was told before
+  std::vector<AnswerPiece> pieces;               // in the order they came; neighbours of one kind are joined
+  std::vector<TokenRecord> tokens;               // when log-probabilities are asked for
+  std::vector<TokenId> token_ids;                // when those are asked for; never the prompt's
+  std::span<const TokenId> prompt_ids;           // likewise, in a choice's first part
+  std::shared_ptr<const PromptLogprobs> prompt;  // of a whole answer that was asked for them
   std::optional<FinishReason> finish;
   int calls = 0;                // of tools that began before this part
   std::string stop_string;      // that ended it; empty: none did

@@ -43,6 +43,7 @@ constexpr Schema answers[] = {
       "id":{"type":"string","pattern":"^chatcmpl-[0-9a-f]{32}$"},"object":{"const":"chat.completion"},
       "created":{"type":"integer"},"model":{"type":"string"},"usage":{"$ref":"#/components/schemas/Usage"},
       "prompt_token_ids":{"type":"array","items":{"type":"integer"}},
+      "prompt_logprobs":{"type":"array","items":{"type":["object","null"]}},
       "choices":{"type":"array","minItems":1,"maxItems":128,"items":{"type":"object","additionalProperties":false,
       "required":["index","message","logprobs","finish_reason"],"properties":{"index":{"type":"integer"},
       "finish_reason":{"enum":["stop","length","tool_calls","abort"]},"token_ids":{"type":"array","items":{"type":"integer"}},
@@ -144,6 +145,7 @@ constexpr Schema answers[] = {
       "text":{"type":"string"},"finish_reason":{"enum":["stop","length","abort"]},
       "token_ids":{"type":"array","items":{"type":"integer"}},
       "prompt_token_ids":{"type":"array","items":{"type":"integer"}},
+      "prompt_logprobs":{"type":"array","items":{"type":["object","null"]}},
       "logprobs":{"anyOf":[{"type":"null"},{"type":"object","additionalProperties":false,
       "required":["tokens","token_logprobs","top_logprobs","text_offset"],"properties":{
       "tokens":{"type":"array","items":{"type":"string"}},

@@ -73,6 +73,7 @@ std::string ChatEncoder::whole(std::span<const ChoicePart> choices, const Usage&
   json.end_array();
   // The choices of a chat have one prompt.
   if (form_.token_ids) add_ids(json, "prompt_token_ids", choices.front().prompt_ids);
+  if (choices.front().prompt) add_prompt_logprobs(json, *choices.front().prompt, tokenizer_);
   add_usage(json, usage);
   json.end_object();
   return text;

@@ -51,6 +51,7 @@ void CompletionEncoder::add_choice(JsonWriter& json, const ChoicePart& part) con
   json.key("logprobs");
   form_.logprobs ? add_logprobs(json, part) : static_cast<void>(json.null());
   add_finish_reason(json, part, form_);
+  if (part.prompt) add_prompt_logprobs(json, *part.prompt, tokenizer_);
   if (form_.token_ids) {
     if (!part.prompt_ids.empty()) add_ids(json, "prompt_token_ids", part.prompt_ids);
     add_ids(json, "token_ids", part.token_ids);

@@ -1,5 +1,7 @@
 #include "server/api/generation.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "core/sampling_fields.h"
 #include "server/api/answer_constraint.h"
@@ -62,8 +64,14 @@ void Generation::begin() {
 }
 
 bool Generation::tells_prompts() const {
-  return prepared_.request.return_token_ids ||
+  return prepared_.request.return_token_ids || prepared_.request.prompt_logprobs >= 0 ||
          (prepared_.request.echo && prepared_.request.sampling.logprobs >= 0);
+}
+
+int Generation::prompt_top(int choice) const {
+  const GenerationRequest& request = prepared_.request;
+  const int echoed = request.echo ? request.sampling.logprobs : -1;
+  return choice % request.n == 0 ? std::max(echoed, request.prompt_logprobs) : echoed;
 }
 
 bool Generation::wants_content_tokens() const {
@@ -95,9 +103,9 @@ std::vector<Request> Generation::engine_requests(RequestId first_id, std::uint64
     params.seed = asked.seed ? static_cast<std::uint64_t>(*asked.seed) : seed;
     params.choice = static_cast<std::uint32_t>(i % prepared_.request.n);
     params.logprobs = asked.logprobs;
-    if (prepared_.request.echo && asked.logprobs >= 0) {
+    if (const int top = prompt_top(i); top >= 0) {
       params.prompt_logprobs = true;
-      params.prompt_top_logprobs = asked.logprobs;
+      params.prompt_top_logprobs = top;
     }
     if (!asked.ignore_eos) params.stop_ids = model.eos_ids;
     const bool calls = prepared_.calls.place != BoundCalls::Place::none;
@@ -109,6 +117,7 @@ std::vector<Request> Generation::engine_requests(RequestId first_id, std::uint64
       request.constraint =
           constrain_answer(tokenizer_, prompt_of(i).answer, model.eos_ids, std::move(rules)).value();
     }
+    if (prepared_.limits) request.constraint = api::start(prepared_.limits);
     params.stop_ids.insert(params.stop_ids.end(), asked.stop_token_ids.begin(), asked.stop_token_ids.end());
     requests.push_back(std::move(request));
   }
@@ -133,6 +142,8 @@ Generation::After Generation::take(int number, const DeliveredEvent& event) {
     // The choices of a prompt share its tokens, which count once.
     if (number % prepared_.request.n == 0) usage_.cached_tokens += event.cached_tokens;
     facts_->cached_tokens = usage_.cached_tokens;
+    if (prepared_.request.prompt_logprobs >= 0 && number % prepared_.request.n == 0)
+      tell_prompt(number, event);
     if (prepared_.request.echo) echo(choice, prompt_of(number), event);
   }
   if (event.token >= 0) take_token(choice, event);
@@ -150,16 +161,29 @@ Generation::After Generation::take(int number, const DeliveredEvent& event) {
   return After::nothing;
 }
 
+void Generation::tell_prompt(int first, const DeliveredEvent& event) {
+  if (event.prompt_logprobs.empty()) return;
+  const auto prompt = std::make_shared<const PromptLogprobs>(
+      PromptLogprobs{.ids = prompt_of(first).ids,
+                     .logprobs = event.prompt_logprobs,
+                     .top = event.prompt_top,
+                     .count = static_cast<std::size_t>(prompt_top(first)),
+                     .told = static_cast<std::size_t>(prepared_.request.prompt_logprobs)});
+  for (int i = first; i < first + prepared_.request.n; ++i)
+    choices_[static_cast<std::size_t>(i)].part.prompt = prompt;
+}
+
 void Generation::echo(Choice& choice, const PreparedPrompt& prompt, const DeliveredEvent& event) {
   if (!prompt.text.empty()) append(choice.part.pieces, {AnswerPart::answer, prompt.text});
-  if (event.prompt_logprobs.empty()) return;
-  const std::size_t top = static_cast<std::size_t>(prepared_.request.sampling.logprobs);
+  if (event.prompt_logprobs.empty() || prepared_.request.sampling.logprobs < 0) return;
+  const std::ptrdiff_t told = prepared_.request.sampling.logprobs;
+  const auto top = static_cast<std::size_t>(prompt_top(choice.part.index));
   for (std::size_t i = 0; i < prompt.ids.size(); ++i) {
     TokenRecord record{.token = prompt.ids[i], .shown = {}, .logprob = {}, .top = {}};
     if (i > 0) {
       record.logprob = event.prompt_logprobs[i];
       const auto row = event.prompt_top.begin() + static_cast<std::ptrdiff_t>(i * top);
-      record.top.assign(row, row + static_cast<std::ptrdiff_t>(top));
+      record.top.assign(row, row + told);
     }
     choice.part.tokens.push_back(std::move(record));
   }

@@ -14,6 +14,7 @@
 #include "server/api/bound_calls.h"
 #include "server/api/generation_request.h"
 #include "server/api/request_memory.h"
+#include "server/api/token_limits.h"
 #include "server/http/exchange.h"
 #include "text/answer_reader.h"
 
@@ -34,7 +35,8 @@ struct PreparedRequest {
   std::shared_ptr<const Grammar> format;                // null: any text
   std::shared_ptr<const GrammarVocabulary> vocabulary;  // with a format
   BoundCalls calls;
-  RequestMemory::Share memory;  // what all of this holds, and what comes of it
+  std::shared_ptr<const TokenLimits> limits;  // null: none
+  RequestMemory::Share memory;                // what all of this holds, and what comes of it
 };
 
 class Generation {
@@ -79,7 +81,11 @@ class Generation {
 
   bool wants_content_tokens() const;
   bool tells_prompts() const;
+  // Likeliest tokens that the engine is asked for beside each of a prompt's; -1: nothing of the prompt.
+  int prompt_top(int choice) const;
   const PreparedPrompt& prompt_of(int choice) const;
+  // The first choice of a prompt tells it for the others.
+  void tell_prompt(int first, const DeliveredEvent& event);
   void echo(Choice& choice, const PreparedPrompt& prompt, const DeliveredEvent& event);
   void take_token(Choice& choice, const DeliveredEvent& event);
   void add_pieces(Choice& choice);

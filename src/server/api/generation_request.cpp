@@ -22,6 +22,12 @@ Refused check_together(const Reading& reading) {
   if (!chat && request.prompts.empty()) return bad_field("prompt", " must be there");
   if (request.has_stream_options && !request.stream)
     return bad_field("stream_options", " goes with stream: true only");
+  if (request.prompt_logprobs >= 0 && request.stream)
+    return bad_field("prompt_logprobs", " goes with stream: false only");
+  if (request.continue_final_message && request.add_generation_prompt) {
+    return bad_field("continue_final_message",
+                     " needs add_generation_prompt: false, for the answer begins no message of its own");
+  }
   if (reading.best_of && *reading.best_of != request.n) return bad_field("best_of", " must be equal to n");
   if (reading.top_logprobs.value_or(0) > 0 && !reading.wants_logprobs)
     return bad_field("top_logprobs", " needs logprobs: true");

@@ -34,6 +34,8 @@ struct Sampling {
   std::vector<TokenBias> logit_bias;
   std::vector<std::string> stop;
   std::vector<TokenId> stop_token_ids;
+  std::vector<TokenId> allowed_token_ids;  // empty: all
+  std::vector<std::string> bad_words;
   bool ignore_eos = false;
   int logprobs = -1;  // likeliest tokens beside the chosen one; -1: not even that one's
 };
@@ -86,11 +88,15 @@ struct GenerationRequest {
   ToolUse tool_use;
   TextFormat format;
   bool add_generation_prompt = true;
-  std::string reasoning_effort;  // empty: the template's default
+  bool continue_final_message = false;
+  std::optional<std::string> chat_template;  // the client's own
+  std::string reasoning_effort;              // empty: the template's default
   std::optional<JsonValue> chat_template_kwargs;
   std::vector<Prompt> prompts;  // of completions, at least one
   TextTokens text_tokens;
   bool echo = false;
+  bool shows_special_tokens = false;
+  int prompt_logprobs = -1;  // likeliest tokens beside each of the prompt's; -1: nothing of the prompt
   int n = 1;
   bool stream = false;
   bool has_stream_options = false;

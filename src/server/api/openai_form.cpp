@@ -90,6 +90,38 @@ void add_token_logprobs(JsonWriter& json, std::span<const TokenRecord> tokens, c
   json.end_array();
 }
 
+void add_prompt_logprobs(JsonWriter& json, const PromptLogprobs& prompt, const Tokenizer& tokenizer) {
+  const auto add = [&](TokenLogprob token, std::size_t rank) {
+    json.key(std::to_string(token.id)).begin_object().member("logprob", token.logprob).key("rank");
+    if (rank > 0) {
+      json.value(rank);
+    } else {
+      json.null();
+    }
+    json.member("decoded_token", std::string_view(spelling(tokenizer, token.id))).end_object();
+  };
+  json.key("prompt_logprobs").begin_array();
+  for (std::size_t i = 0; i < prompt.ids.size(); ++i) {
+    if (i == 0) {
+      json.null();
+      continue;
+    }
+    const TokenId own = prompt.ids[i];
+    const auto likeliest = std::span(prompt.top).subspan(i * prompt.count, prompt.count);
+    std::size_t rank = 0;
+    for (std::size_t at = 0; at < likeliest.size(); ++at) {
+      if (likeliest[at].id == own) rank = at + 1;
+    }
+    json.begin_object();
+    add({own, prompt.logprobs[i]}, rank);
+    for (std::size_t at = 0; at < prompt.told; ++at) {
+      if (likeliest[at].id != own) add(likeliest[at], at + 1);
+    }
+    json.end_object();
+  }
+  json.end_array();
+}
+
 std::string openai_end(const AnswerHead& head, std::string_view object, const OpenAiForm& form,
                        const Usage& usage) {
   std::string events;

@@ -13,6 +13,7 @@ constexpr Schema small_requests[] = {
       "prompt":{"type":["string","null"]},"messages":{"type":["array","null"],"minItems":1,"items":{"type":"object"}},
       "add_special_tokens":{"type":["boolean","null"]},"parse_special":{"type":["boolean","null"]},
       "chat_template_kwargs":{"type":["object","null"]},"return_token_strs":{"type":["boolean","null"]},"add_generation_prompt":{"type":["boolean","null"]},
+      "continue_final_message":{"type":["boolean","null"]},"chat_template":{"type":["string","null"]},
       "model":{"type":["string","null"],"minLength":1}}})"},
     {"DetokenizeRequest", R"({"type":"object","required":["tokens"],"properties":{"tokens":{"type":"array",
       "items":{"type":"integer","minimum":0}}}})"},

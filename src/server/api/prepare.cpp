@@ -33,11 +33,13 @@ std::size_t bytes_to_read(std::string_view body) {
 std::size_t bytes_to_run(const PreparedRequest& prepared) {
   const Sampling& sampling = prepared.request.sampling;
   constexpr std::size_t of_a_choice = 4096;                       // its state here and in the engine
+  constexpr std::size_t of_a_told_token = 96;                     // of prompt_logprobs, in the answer
   constexpr std::size_t of_a_constraint = std::size_t{64} << 10;  // its mask, and its place in the grammar
   std::size_t choice = of_a_choice + sampling.logit_bias.size() * sizeof(TokenBias) +
                        sampling.stop_token_ids.size() * sizeof(TokenId);
   std::size_t bytes = sampling.logit_bias.size() * sizeof(TokenBias);
   for (const std::string& stop : sampling.stop) bytes += 6 * stop.size();  // with its automaton
+  if (prepared.limits) bytes += prepared.limits->bytes();
   const ResponseOptions& response = prepared.request.response;
   for (const std::string& item : response.input_items) bytes += 2 * item.size();
   if (response.conversation) bytes += bytes_of(*response.conversation);
@@ -46,7 +48,10 @@ std::size_t bytes_to_run(const PreparedRequest& prepared) {
     const std::size_t ids = prompt.ids.size() * sizeof(TokenId);
     if (prompt.answer.tools) bytes += prompt.answer.tools->bytes();
     bytes += ids + prompt.text.size() + n * (choice + ids + prompt.text.size());
-    if (prepared.format || prepared.calls.place != BoundCalls::Place::none) bytes += n * of_a_constraint;
+    const auto told = prompt.ids.size() * static_cast<std::size_t>(prepared.request.prompt_logprobs + 1);
+    bytes += told * (sizeof(TokenLogprob) + n * of_a_told_token);
+    if (prepared.format || prepared.limits || prepared.calls.place != BoundCalls::Place::none)
+      bytes += n * of_a_constraint;
   }
   return bytes;
 }
@@ -83,15 +88,38 @@ Refused Preparer::check_model(std::string_view name) const {
 std::variant<ChatPrompt, ApiError> Preparer::render(ChatRequest chat,
                                                     const GenerationRequest& request) const {
   const std::string field(conversation_field(request.endpoint));
-  if (!text.chat) return bad_field(field, ": this model has no chat template; use /v1/completions");
+  std::optional<ChatPrompter> own;
+  if (request.chat_template) {
+    auto made = client_template(*request.chat_template);
+    if (auto* error = std::get_if<ApiError>(&made)) return std::move(*error);
+    own = std::get<ChatPrompter>(std::move(made));
+  }
+  if (!own && !text.chat) return bad_field(field, ": this model has no chat template; use /v1/completions");
+  const ChatPrompter& prompter = own ? *own : *text.chat;
+  if (chat.tools && !prompter.reads_calls())
+    return bad_field("tools", ": this model's chat template writes calls in no form that is known here");
   chat.reasoning_effort = request.reasoning_effort;
-  Result<ChatPrompt> rendered = text.chat->render(chat);
+  chat.continue_final_message = request.continue_final_message;
+  Result<ChatPrompt> rendered = prompter.render(chat);
   if (rendered.ok()) return std::move(*rendered);
   const std::string& message = rendered.status().message();
   if (message.starts_with("reasoning_effort"))
     return bad_field(std::string(effort_field(request.endpoint)), ": " + message);
   if (message.starts_with("chat_template_kwargs")) return bad_template_variable(message);
-  return bad_field(field, ": " + message);
+  return bad_field(own ? "chat_template" : field, ": " + message);
+}
+
+std::variant<ChatPrompter, ApiError> Preparer::client_template(const std::string& source) const {
+  constexpr const char* field = "chat_template";
+  if (!text.renders_client_templates) {
+    return bad_field(field,
+                     " is not rendered by this server: leave it out for the model's own, or start the server "
+                     "with --trust-request-chat-template");
+  }
+  const std::string_view about = text.tokenizer_info.empty() ? "{}" : std::string_view(text.tokenizer_info);
+  Result<ChatPrompter> made = ChatPrompter::of_request(source, about, text.tokenizer, text.date);
+  if (!made.ok()) return bad_field(field, ": " + made.status().message());
+  return std::move(*made);
 }
 
 ApiError no_room() {
@@ -174,6 +202,12 @@ Refused Preparer::compile_rules(PreparedRequest& prepared) const {
       return refused;
   }
   if (!prepared.format && prepared.calls.place == BoundCalls::Place::none) return {};
+  const Sampling& sampling = request.sampling;
+  if (!sampling.allowed_token_ids.empty() || !sampling.bad_words.empty()) {
+    return bad_field(sampling.bad_words.empty() ? "allowed_token_ids" : "bad_words",
+                     " cannot be had beside " + (formatted ? request.format.field : std::string("calls held to a schema")) +
+                         ", which says alone which tokens may come");
+  }
   const AnswerRules rules{.format = nullptr, .calls = &prepared.calls};
   for (const PreparedPrompt& prompt : prepared.prompts) {
     const Status status = may_constrain(text.tokenizer, prompt.answer, model.eos_ids, rules);
@@ -255,8 +289,6 @@ std::variant<PreparedRequest, ApiError> Preparer::prepare(ParsedRequest parsed,
   RequestMemory::Share memory = std::move(parsed.memory);
   GenerationRequest& request = prepared.request;
   if (Refused refused = read_referring_input(request)) return std::move(*refused);
-  if (offers_tools(request) && text.chat && !text.chat->reads_calls())
-    return bad_field("tools", ": this model's chat template writes calls in no form that is known here");
   if (request.endpoint == Endpoint::messages && !request.sampling.max_tokens)
     return bad_field("max_tokens", " must be there");
   if (request.endpoint != Endpoint::completions) {
@@ -268,6 +300,9 @@ std::variant<PreparedRequest, ApiError> Preparer::prepare(ParsedRequest parsed,
   }
   if (Refused refused = compile_rules(prepared)) return std::move(*refused);
   request.format = {};
+  prepared.limits = TokenLimits::make(request.sampling, text.tokenizer, model.vocabulary, model.eos_ids);
+  std::vector<TokenId>().swap(request.sampling.allowed_token_ids);
+  std::vector<std::string>().swap(request.sampling.bad_words);
   // Nothing looks into the JSON any more.
   request.chat_template_kwargs.reset();
   request.tool_use.tools.reset();
@@ -278,6 +313,9 @@ std::variant<PreparedRequest, ApiError> Preparer::prepare(ParsedRequest parsed,
   for (Prompt& prompt : request.prompts)
     prepared.prompts.push_back(prepared_prompt(std::move(prompt), request));
   std::vector<Prompt>().swap(request.prompts);
+  for (PreparedPrompt& prompt : prepared.prompts) {
+    if (request.shows_special_tokens) prompt.answer.hidden = HiddenTokens::shown;
+  }
   for (const PreparedPrompt& prompt : prepared.prompts) {
     if (Refused refused = check_room(prompt.ids.size(), request)) return std::move(*refused);
   }
@@ -326,6 +364,7 @@ struct TokenizeRequest {
   bool has_prompt = false;
   std::optional<JsonValue> messages;
   ChatRequest chat;
+  GenerationRequest asked;  // what of it says how a conversation is rendered
   TextTokens how;
   bool return_token_strs = false;
 };
@@ -352,12 +391,18 @@ Refused read_tokenize_request(JsonValue root, TokenizeRequest& request) {
       refused = read_bool(field, value, request.return_token_strs);
     } else if (name == "add_generation_prompt") {
       refused = read_bool(field, value, request.chat.add_generation_prompt);
+    } else if (name == "continue_final_message") {
+      refused = read_bool(field, value, request.asked.continue_final_message);
+    } else if (name == "chat_template") {
+      refused = read_text(field, value, request.asked.chat_template.emplace());
     } else if (name == "chat_template_kwargs") {
       if (!value.is_object()) return bad_field(field, " must be an object");
       request.chat.template_variables = value;
     }
     if (refused) return refused;
   }
+  if (request.asked.continue_final_message && request.chat.add_generation_prompt)
+    return bad_field("continue_final_message", " needs add_generation_prompt: false");
   if (!request.messages && !request.has_prompt) return bad_field("prompt", " must be a string");
   return {};
 }
@@ -375,7 +420,7 @@ std::variant<std::string, ApiError> Preparer::tokenize(std::string body, Request
   std::vector<TokenId> ids;
   if (request.messages) {
     if (Refused refused = read_messages(*request.messages, request.chat.messages)) return std::move(*refused);
-    auto rendered = render(std::move(request.chat), GenerationRequest());
+    auto rendered = render(std::move(request.chat), request.asked);
     if (auto* error = std::get_if<ApiError>(&rendered)) return std::move(*error);
     ids = std::move(std::get<ChatPrompt>(rendered).ids);
   } else {

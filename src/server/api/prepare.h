@@ -21,6 +21,9 @@ struct ServedText {
   Tokenizer tokenizer;
   std::optional<ChatPrompter> chat;  // nothing: the model has no chat template
   std::string tokenizer_info;        // JSON (text/tokenizer_info.h)
+  // Of chat templates that requests bring: whether they are rendered, and the day that they are told.
+  bool renders_client_templates = false;
+  std::optional<Day> date;
 };
 
 // A request that was read, and what it holds until it is prepared.
@@ -50,6 +53,7 @@ struct Preparer {
 
  private:
   Refused check_model(std::string_view name) const;
+  std::variant<ChatPrompter, ApiError> client_template(const std::string& source) const;
   std::variant<ChatPrompt, ApiError> render(ChatRequest chat, const GenerationRequest& request) const;
   std::variant<ChatPrompt, ApiError> render_conversation(GenerationRequest& request,
                                                          const std::vector<Message>* before) const;

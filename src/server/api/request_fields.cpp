@@ -11,13 +11,18 @@
 #include "server/api/field_rules.h"
 #include "server/api/messages_request.h"
 #include "server/api/responses_request.h"
+#include "server/api/token_limits.h"
 #include "server/api/tool_fields.h"
+#include "server/api/unserved_rules.h"
 
 namespace nibble::api {
 namespace {
 
 using Kind = FieldType::Kind;
 using sampling::any_count;
+
+constexpr std::size_t most_bad_words = 1024;
+constexpr std::size_t longest_bad_word = 256;  // characters
 
 Refused read_tokens(const Reading& reading, const std::string& field, JsonValue value,
                     std::vector<TokenId>& tokens) {
@@ -33,12 +38,41 @@ Refused read_tokens(const Reading& reading, const std::string& field, JsonValue 
   return {};
 }
 
-Refused take_stop_token_ids(Reading& reading, const std::string& field, const FieldValue& value) {
-  std::vector<TokenId>& ids = reading.request.sampling.stop_token_ids;
+// Each once, so that no list is longer to look through than the vocabulary.
+template <auto list>
+Refused take_token_ids(Reading& reading, const std::string& field, const FieldValue& value) {
+  std::vector<TokenId>& ids = reading.request.sampling.*list;
   if (Refused refused = read_tokens(reading, field, value.json, ids)) return refused;
-  // Each once, so that no list is longer to look through than the vocabulary.
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return {};
+}
+
+Refused take_bad_words(Reading& reading, const std::string& field, const FieldValue& value) {
+  if (!value.json.is_array()) return bad_field(field, " must be an array of words");
+  if (value.json.size() > most_bad_words)
+    return bad_field(field, " takes at most " + std::to_string(most_bad_words) + " words");
+  std::vector<std::string>& words = reading.request.sampling.bad_words;
+  for (const JsonValue word : value.json.elements()) {
+    const std::string where = field + "[" + std::to_string(words.size()) + "]";
+    if (!word.is_string() || word.as_string().find_first_not_of(white_space) == std::string_view::npos)
+      return bad_field(where, " must be a string that is not blank");
+    if (characters(word.as_string()) > longest_bad_word)
+      return bad_field(where, " must be at most " + std::to_string(longest_bad_word) + " characters");
+    words.emplace_back(word.as_string());
+  }
+  return {};
+}
+
+Refused take_chat_template(Reading& reading, const std::string& field, const FieldValue& value) {
+  if (asks_for_nothing(value.json)) return {};
+  if (!value.json.is_string()) return bad_field(field, " must be a string");
+  reading.request.chat_template = value.json.as_string();
+  return {};
+}
+
+Refused take_skip_special_tokens(Reading& reading, const std::string&, const FieldValue& value) {
+  reading.request.shows_special_tokens = !value.boolean;
   return {};
 }
 
@@ -133,6 +167,8 @@ constexpr FieldType stop_type =
     other(R"({"anyOf":[{"type":"string","minLength":1,"maxLength":4096},{"type":"array","maxItems":16,)"
           R"("items":{"type":"string","minLength":1,"maxLength":4096}}]})");
 constexpr FieldType ids_type = other(R"({"type":"array","items":{"type":"integer","minimum":0}})");
+constexpr FieldType bad_words_type =
+    other(R"({"type":"array","maxItems":1024,"items":{"type":"string","minLength":1,"maxLength":256}})");
 constexpr FieldType bias_type =
     other(R"({"type":"object","propertyNames":{"pattern":"^(0|[1-9][0-9]*)$"},)"
           R"("additionalProperties":{"type":"number","minimum":-100,"maximum":100}})");
@@ -163,12 +199,22 @@ constexpr FieldRule rules[] = {
     {"add_special_tokens", completions, boolean(),
      "false: the tokens that the tokenizer's file puts around a text, such as <s>, are left out.",
      keep<&TextTokens::add_special>},
+    {"allowed_token_ids", both, ids_type, "The answer has no other tokens; empty: it may have all.",
+     take_token_ids<&Sampling::allowed_token_ids>},
+    {"bad_words", both, bad_words_type,
+     "At most 1024 words of up to 256 characters that the answer may not have.", take_bad_words},
     {"best_of", completions, integer(1, most_choices), "Must be equal to n.", keep<&Reading::best_of>},
     {"cache_salt", both, text(0, 256),
      "Prefixes are shared only with requests of the same salt; 256 characters at most.",
      keep<&GenerationRequest::cache_salt>},
+    {"chat_template", chat, other(R"({"type":"string"})"),
+     "A Jinja template in place of the model's own; refused unless the server trusts them.",
+     take_chat_template},
     {"chat_template_kwargs", chat, object_type, "Further variables of the model's chat template.",
      take_template_variables},
+    {"continue_final_message", chat, boolean(),
+     "true, with add_generation_prompt false: the answer goes on with the last message's text.",
+     keep<&GenerationRequest::continue_final_message>},
     {"echo", completions, boolean(),
      "The prompt stands before the answer, with its log-probabilities if asked.",
      keep<&GenerationRequest::echo>},
@@ -202,14 +248,21 @@ constexpr FieldRule rules[] = {
      take_parallel_tool_calls},
     shared<&Sampling::presence_penalty>(sampling::presence_penalty),
     {"prompt", completions, prompt_type, "Text, token ids, or a list of either.", take_prompts},
+    {"prompt_logprobs", both, integer(0, most_top_logprobs),
+     "Log-probabilities of the prompt's tokens and of as many likeliest ones; not streamed.",
+     keep<&GenerationRequest::prompt_logprobs>},
     {"reasoning_effort", chat, effort_type, "How long a reasoning model thinks.", take_reasoning_effort},
     shared<&Sampling::repetition_penalty>(sampling::repetition_penalty),
     {"return_token_ids", both, boolean(), "Token ids of prompt and answer.",
      keep<&GenerationRequest::return_token_ids>},
     shared<&Sampling::seed>(sampling::seed),
+    {"skip_special_tokens", both, boolean(),
+     "false: the answer's text shows control tokens, but for those that end it or part its messages.",
+     take_skip_special_tokens},
     {"stop", both, stop_type, "At most 16 texts of up to 4096 characters that end the answer; not shown.",
      take_stop},
-    {"stop_token_ids", both, ids_type, "Token ids that end the answer.", take_stop_token_ids},
+    {"stop_token_ids", both, ids_type, "Token ids that end the answer.",
+     take_token_ids<&Sampling::stop_token_ids>},
     {"stream", both, boolean(), "Server-sent events, as tokens come.", keep<&GenerationRequest::stream>},
     {"stream_options", both, stream_options_type, "Only with stream.", take_stream_options},
     shared<&Sampling::temperature>(sampling::temperature),

@@ -22,6 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       for (const TokenBias& bias : request.sampling.logit_bias)
         NIBBLE_CHECK(bias.id >= 0 && bias.id < 1000 && bias.bias >= -100 && bias.bias <= 100);
       for (const TokenId id : request.sampling.stop_token_ids) NIBBLE_CHECK(id >= 0 && id < 1000);
+      for (const TokenId id : request.sampling.allowed_token_ids) NIBBLE_CHECK(id >= 0 && id < 1000);
     }
   }
   return 0;

@@ -5,49 +5,61 @@
 namespace nibble::api {
 namespace {
 
-// Each with whatever follows.
-constexpr std::string_view unserved[] = {"/v1/embeddings",
-                                         "/v1/audio",
-                                         "/v1/images",
-                                         "/v1/moderations",
-                                         "/v1/files",
-                                         "/v1/batches",
-                                         "/v1/fine_tuning",
-                                         "/v1/assistants",
-                                         "/v1/threads",
-                                         "/v1/rerank",
-                                         "/v1/score",
-                                         "/v1/realtime",
-                                         "/v1/vector_stores",
-                                         "/v1/conversations",
-                                         "/v1/containers",
-                                         "/v1/evals",
-                                         "/v1/responses/compact",
-                                         "/v1/messages/batches",
-                                         "/v1/complete"};
+struct Unserved {
+  std::string_view path, why;
+};
 
-// Its name, if the path is one of those.
-std::string_view unserved_name(std::string_view path) {
-  for (const std::string_view name : unserved) {
-    if (path.starts_with(name) && (path.size() == name.size() || path[name.size()] == '/')) return name;
+constexpr std::string_view no_embedding =
+    "these models are made to write, and what their layers hold is no embedding of a text";
+constexpr std::string_view no_score =
+    "these models are made to write and compare no texts; /v1/completions with echo, logprobs and max_tokens "
+    "0 tells how likely a text is";
+constexpr std::string_view nothing_to_tell = "use /v1/chat/completions or /v1/completions";
+// Paths of OpenAI's API and of vLLM's, whatever follows.
+constexpr Unserved unserved[] = {{"/v1/embeddings", no_embedding},
+                                 {"/embeddings", no_embedding},
+                                 {"/pooling", no_embedding},
+                                 {"/v1/score", no_score},
+                                 {"/score", no_score},
+                                 {"/v1/rerank", no_score},
+                                 {"/v2/rerank", no_score},
+                                 {"/rerank", no_score},
+                                 {"/classify", no_score},
+                                 {"/v1/audio", nothing_to_tell},
+                                 {"/v1/images", nothing_to_tell},
+                                 {"/v1/moderations", nothing_to_tell},
+                                 {"/v1/files", nothing_to_tell},
+                                 {"/v1/batches", nothing_to_tell},
+                                 {"/v1/fine_tuning", nothing_to_tell},
+                                 {"/v1/assistants", nothing_to_tell},
+                                 {"/v1/threads", nothing_to_tell},
+                                 {"/v1/realtime", nothing_to_tell},
+                                 {"/v1/vector_stores", nothing_to_tell},
+                                 {"/v1/conversations", nothing_to_tell},
+                                 {"/v1/containers", nothing_to_tell},
+                                 {"/v1/evals", nothing_to_tell},
+                                 {"/v1/responses/compact", nothing_to_tell},
+                                 {"/v1/messages/batches", nothing_to_tell},
+                                 {"/v1/complete", nothing_to_tell}};
+
+const Unserved* find(std::string_view path) {
+  for (const Unserved& one : unserved) {
+    if (path.starts_with(one.path) && (path.size() == one.path.size() || path[one.path.size()] == '/'))
+      return &one;
   }
-  return {};
+  return nullptr;
 }
 
 }  // namespace
 
-bool is_unserved(std::string_view path) { return !unserved_name(path).empty(); }
+bool is_unserved(std::string_view path) { return find(path) != nullptr; }
 
 ApiError no_such_path(std::string_view path) {
   ApiError error{.status = 404,
                  .type = "not_found_error",
                  .message = "there is no such path; GET /openapi.json lists those there are"};
-  if (const std::string_view name = unserved_name(path); !name.empty()) {
-    error.message = std::string(name) + " is not served; use /v1/chat/completions or /v1/completions";
-    if (name == "/v1/embeddings")
-      error.message =
-          "/v1/embeddings is not served: these models are made to write, and what their layers hold "
-          "is no embedding of a text";
+  if (const Unserved* one = find(path)) {
+    error.message = std::string(one->path) + " is not served: " + std::string(one->why);
     error.code = "not_served";
   }
   return error;
