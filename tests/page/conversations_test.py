@@ -406,7 +406,7 @@ def test_every_parameter_is_sent_and_new_chats_begin_with_those_chosen_for_them(
     fulfil = page.handlers["Fetch.requestPaused"]
     page.handlers["Fetch.requestPaused"] = lambda event: (sent.append(json.loads(event["request"]["postData"])), fulfil(event))
     set_parameters(page, system="Be brief", temperature=0.5, top_p=0.9, top_k=40, min_p=0.05, max_tokens=7, seed=3, stop="END\n\\n\\n\na\\\\nb",
-                   repetition_penalty=1.1, frequency_penalty=0.5, presence_penalty=-0.5, reasoning_effort="low")
+                   repetition_penalty=1.1, frequency_penalty=0.5, presence_penalty=-0.5, reasoning_effort="low", json_schema='{"type": "object"}')
     page.run("document.querySelector('#use-for-new').click()")
     say(page, "Hi")
     page.wait(WHOLE)
@@ -414,7 +414,7 @@ def test_every_parameter_is_sent_and_new_chats_begin_with_those_chosen_for_them(
     assert request["messages"] == [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Hi"}]
     assert {name: request[name] for name in request if name not in ("messages", "model", "stream", "stream_options")} == {
         "temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "max_tokens": 7, "seed": 3, "stop": ["END", "\n\n", "a\\nb"], "repetition_penalty": 1.1,
-        "frequency_penalty": 0.5, "presence_penalty": -0.5, "reasoning_effort": "low", "logprobs": True, "top_logprobs": 5}
+        "frequency_penalty": 0.5, "presence_penalty": -0.5, "reasoning_effort": "low", "json_schema": '{"type": "object"}', "logprobs": True, "top_logprobs": 5}
     page.run("document.querySelector('#list-new').click()")
     assert page.run("['min_p', 'top_k', 'seed', 'stop'].map((id) => document.querySelector('#' + id).value)") == ["0.05", "40", "", "END\n\\n\\n\na\\\\nb"]
     page.run("document.querySelector('#parameter-form').reset()")
@@ -430,9 +430,13 @@ def test_the_server_takes_every_parameter_of_the_form(page):
     say(page, "Tell me a story about a frog")
     page.wait(WHOLE)
     assert page.run(f"{LAST}.querySelector('.error')?.textContent ?? ''") == ""
-    set_parameters(page, top_p=1, temperature=0.5, min_p=7)  # a refusal names what was wrong
-    say(page, "And then?")
+    set_parameters(page, top_p=1, temperature=0.5, max_tokens=40, json_schema='{"enum": [1234]}')
+    say(page, "And a number?")
     page.wait(f"document.querySelectorAll('.answer').length === 2 && {WHOLE}")
+    assert last_text(page) == "1234"
+    set_parameters(page, json_schema='', min_p=7)  # a refusal names what was wrong
+    say(page, "And then?")
+    page.wait(f"document.querySelectorAll('.answer').length === 3 && {WHOLE}")
     assert "min_p" in page.run(f"{LAST}.querySelector('.error').textContent.toLowerCase()")
     page.screenshot(PICTURES / "error-light.png")
 

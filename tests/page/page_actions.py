@@ -52,13 +52,15 @@ def reload(browser):
     browser.wait("!window.old && document.readyState === 'complete' && document.querySelector('#connection')?.dataset.state === 'ready'")
 
 
-def answers_with(browser, text, pieces=7, tokens=(), ended=True, reasoning=""):
+def answers_with(browser, text, pieces=7, tokens=(), ended=True, reasoning="", calls=()):
     """From now on a chat is answered by this text, without asking the server."""
     step = max(1, len(text) // pieces)
     parts = [text[at:at + step] for at in range(0, len(text), step)]
     chunks = [{"choices": [{"index": 0, "delta": {"content": part}, "finish_reason": None}]} for part in parts]
     if reasoning:
         chunks.insert(0, {"choices": [{"index": 0, "delta": {"role": "assistant", "reasoning_content": reasoning, "reasoning": reasoning}}]})
+    for call in calls:
+        chunks.append({"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]})
     if tokens:
         chunks[0]["choices"][0]["logprobs"] = {"content": list(tokens)}
     lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks] + ["data: [DONE]\n\n"] * ended

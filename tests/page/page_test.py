@@ -218,6 +218,29 @@ def test_reasoning_is_folded_and_not_sent_back(page):
     assert sent[1]["reasoning_effort"] == "high" and sent[1]["top_p"] == 0.9 and sent[1]["temperature"] == 0.4 and "max_tokens" not in sent[1]
 
 
+def test_calls_of_tools_are_shown_as_text_and_none_is_sent_back(page):
+    sent = []
+    answers_with(page, "", calls=[{"index": 0, "id": "a", "type": "function", "function": {"name": "weather", "arguments": ""}},
+                                  {"index": 0, "function": {"arguments": '{"city": '}}, {"index": 0, "function": {"arguments": '"<b>Rome</b>"}'}},
+                                  {"index": 1, "id": "b", "type": "function", "function": {"name": "clock", "arguments": "{}"}}])
+    fulfil = page.handlers["Fetch.requestPaused"]
+    page.handlers["Fetch.requestPaused"] = lambda event: (sent.append(json.loads(event["request"]["postData"])), fulfil(event))
+    tools = [{"type": "function", "function": {"name": name}} for name in ("weather", "clock")]
+    set_parameters(page, tools=json.dumps(tools))
+    say(page, "How warm is it?")
+    page.wait(WHOLE)
+    calls = f"[...{LAST}.querySelectorAll('.calls li')].map((call) => call.textContent)"
+    assert page.run(calls) == ['weather({"city": "<b>Rome</b>"})', "clock({})"]
+    assert sent[0]["tools"] == tools and "logprobs" not in sent[0]
+    reload(page)
+    page.wait(WHOLE)
+    assert page.run(calls) == ['weather({"city": "<b>Rome</b>"})', "clock({})"]
+    set_parameters(page, tools="no JSON")
+    say(page, "And now?")
+    page.wait(f"document.querySelectorAll('.answer').length === 2 && {WHOLE}")
+    assert [message["role"] for message in sent[1]["messages"]] == ["user", "user"] and sent[1]["tools"] == "no JSON"
+
+
 def test_the_panel_draws_what_the_server_does(page):
     live = {"running": 3, "queued": 2, "pages": 100, "pages_used": 30, "pages_cached": 20, "prefix_queries": 400, "prefix_hits": 100, "steps": 5,
             "prompt_tokens": 1234, "generated_tokens": 10**7}

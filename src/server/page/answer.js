@@ -1,5 +1,6 @@
 // One answer on the page: grows while it streams, then says how it went. What it shows is in its record
 // (conversation.js), from which a kept answer is shown again.
+import { showCalls, takeCalls } from "./calls.js";
 import { seconds } from "./conversation.js";
 import { button, copyWith, element } from "./dom.js";
 import { MarkdownView } from "./markdown.js";
@@ -25,10 +26,11 @@ export class Answer {
     this.reasoningSummary = element("summary", {});
     this.reasoning = element("details", { class: "reasoning", hidden: true }, this.reasoningSummary, this.reasoningText);
     this.body = element("div", { class: "prose" });
+    this.calls = element("ul", { class: "calls", "aria-label": "Calls of tools", hidden: true });
     this.tokensPlace = element("div", { hidden: true });
     this.foot = element("div", { class: "foot" });
     this.root = element("li", { class: "turn answer pending", "aria-busy": "true" }, element("h3", { class: "unseen" }, "Answer"),
-      this.reasoning, this.body, this.tokensPlace, this.foot);
+      this.reasoning, this.body, this.calls, this.tokensPlace, this.foot);
     this.bodyView = new MarkdownView(this.body);
     this.reasoningView = new MarkdownView(this.reasoningText);
   }
@@ -50,10 +52,10 @@ export class Answer {
     if (chunk.usage) this.takeUsage(chunk.usage);
     const choice = chunk.choices?.[0];
     if (!choice) return;
-    const { content, reasoning_content: reasoning } = choice.delta ?? {};
+    const { content, reasoning_content: reasoning, tool_calls: calls } = choice.delta ?? {};
     if (choice.logprobs?.content) this.record.tokens.push(...choice.logprobs.content);
     if (choice.finish_reason) details.finish_reason = choice.finish_reason;
-    if (!content && !reasoning) return;
+    if (!content && !reasoning && !calls) return;
     this.last = performance.now();
     this.first ||= this.last;
     details.first_ms ??= Math.round(this.first - this.begun);
@@ -67,6 +69,12 @@ export class Answer {
       this.stopThinking();
       this.record.content += content;
       this.bodyView.append(content);
+    }
+    if (calls) {
+      this.stopThinking();
+      takeCalls(this.record.calls, calls);
+      this.root.classList.remove("pending");
+      this.around(() => showCalls(this.calls, this.record.calls));
     }
     this.drawSoon();
   }
@@ -129,7 +137,7 @@ export class Answer {
   draw() {
     if (!this.stale) return;
     this.drawn = this.bodyView.text.length + this.reasoningView.text.length;
-    this.root.classList.toggle("pending", this.drawn === 0);
+    this.root.classList.toggle("pending", this.drawn === 0 && this.record.calls.length === 0);
     this.around(() => {
       this.bodyView.render();
       this.reasoningView.render();
@@ -175,6 +183,7 @@ export class Answer {
     this.root.classList.remove("pending");
     this.root.removeAttribute("aria-busy");
     this.showThought();
+    showCalls(this.calls, record.calls);
     const actions = element("div", { class: "actions" });
     if (record.content) actions.append(button("Copy", () => copyWith(actions.firstElementChild, record.content)));
     if (record.tokens.length) actions.append(this.tokensButton());

@@ -1,6 +1,6 @@
 // A conversation as data: what is kept, imported and exported, and the messages of its next request. No DOM,
 // no storage. One exchange is a question and its answer's record:
-//   {question, record: {content, reasoning, details, tokens}, view}
+//   {question, record: {content, reasoning, calls, details, tokens}, view}
 // `tokens` and `view` belong to the open page and are never kept; nor are a conversation's `draft`, `touched` (somebody
 // set its parameters) and `control` (of the answer that streams).
 
@@ -16,7 +16,7 @@ export function newId() {
   return [...crypto.getRandomValues(new Uint8Array(8))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-export const newRecord = () => ({ content: "", reasoning: "", details: {}, tokens: [] });
+export const newRecord = () => ({ content: "", reasoning: "", calls: [], details: {}, tokens: [] });
 
 export function newConversation(parameters = {}) {
   const now = Date.now();
@@ -52,6 +52,7 @@ export function toJson({ id, title, created, updated, model, parameters, exchang
     if (!record) continue;
     const answer = { role: "assistant", content: record.content };
     if (record.reasoning) answer.reasoning_content = record.reasoning;
+    if (record.calls.length) answer.tool_calls = record.calls.map((call) => ({ type: "function", function: call }));
     if (Object.keys(record.details).length) answer.details = record.details;
     messages.push(answer);
   }
@@ -76,6 +77,12 @@ function detailsOf(given) {
   return details;
 }
 
+function callsOf(given) {
+  if (!Array.isArray(given) || given.length > mostMessages) return [];
+  return given.map((call) => call?.function).filter((call) => isText(call?.name) && isText(call?.arguments))
+    .map(({ name, arguments: values }) => ({ name, arguments: values }));
+}
+
 function parametersOf(given) {
   const parameters = {};
   if (!isObject(given)) return parameters;
@@ -97,7 +104,8 @@ function exchangesOf(messages, parameters) {
     else if (message.role === "user") exchanges.push({ question: message.content, record: null, view: null });
     else if (message.role === "assistant" && last && !last.record) {
       const reasoning = isText(message.reasoning_content) ? message.reasoning_content : "";
-      last.record = { ...newRecord(), content: message.content, reasoning, details: detailsOf(message.details) };
+      const calls = callsOf(message.tool_calls);
+      last.record = { ...newRecord(), content: message.content, reasoning, calls, details: detailsOf(message.details) };
     } else return null;
   }
   return exchanges;
@@ -169,7 +177,8 @@ export function exportMarkdown(conversation) {
       const time = record.details.reasoning_ms ? `Thought for ${seconds(record.details.reasoning_ms)}` : "Thoughts";
       parts.push(`<details><summary>${time}</summary>`, record.reasoning, "</details>");
     }
-    parts.push(record.content || "(no answer)");
+    parts.push(...record.calls.map((call) => `Call: \`${call.name}(${call.arguments})\``));
+    if (record.content || !record.calls.length) parts.push(record.content || "(no answer)");
     if (record.details.error) parts.push(`*${record.details.error}*`);
   }
   return parts.join("\n\n") + "\n";

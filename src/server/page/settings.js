@@ -55,10 +55,20 @@ export function onParameters(take) {
   form.addEventListener("reset", () => setTimeout(tell));  // once the fields have their defaults again
 }
 
+// What is no JSON is for the server to refuse.
+function toolsOf(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}
+
 // Without a seed of the user's the page draws one, so that an answer can be had again.
 export function requestParameters(parameters) {
-  const { system, logprobs, seed, ...rest } = parameters;
+  const { system, logprobs, seed, tools, ...rest } = parameters;
   const request = { seed: seed ?? Math.floor(Math.random() * 1e6), ...rest };
-  if (logprobs) Object.assign(request, { logprobs: true, top_logprobs: 5 });
+  if (tools) request.tools = toolsOf(tools);
+  else if (logprobs) Object.assign(request, { logprobs: true, top_logprobs: 5 });
   return request;
 }
