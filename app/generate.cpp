@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "app/answer_format.h"
 #include "app/commands.h"
 #include "app/date_option.h"
 #include "app/display_text.h"
@@ -19,6 +20,8 @@
 #include "app/pull_model.h"
 #include "app/terminal.h"
 #include "app/word_wrap.h"
+#include "grammar/grammar.h"
+#include "server/api/answer_constraint.h"
 #include "text/chat_prompt.h"
 
 namespace nibble {
@@ -34,6 +37,7 @@ struct Options {
   bool chat = false;
   bool special = false;
   bool json = false;
+  FormatOptions format;
 };
 
 // What came in and what the engine gets, entry by entry.
@@ -126,6 +130,24 @@ Result<Prompts> encode(const Options& options, std::vector<PromptSpec> specs, co
     prompts.specs.push_back(std::move(spec));
   }
   return prompts;
+}
+
+// Each answer is held to the format.
+Status constrain(Prompts& prompts, const std::shared_ptr<const Grammar>& format, const ModelInfo& model,
+                 const Tokenizer& tokenizer) {
+  const auto vocabulary = GrammarVocabulary::make(tokenizer, model.eos_ids, model.vocabulary);
+  for (std::size_t i = 0; i < prompts.inputs.size(); ++i) {
+    GenerationInput& input = prompts.inputs[i];
+    if (input.params.ignore_eos) {
+      return invalid_argument(prompts.names[i] +
+                              ": ignore_eos cannot be had beside a format, which says where the answer ends");
+    }
+    auto constraint =
+        api::constrain_answer(tokenizer, input.answer, model.eos_ids, start(format, vocabulary));
+    if (!constraint.ok()) return constraint.status().with_context(prompts.names[i]);
+    input.constraint = *std::move(constraint);
+  }
+  return {};
 }
 
 // Writes results in input order, each as soon as it and all before it are there; a lone prompt's text as it
@@ -245,7 +267,12 @@ Status check_results(const std::vector<GenerationResult>& results, const Prompts
 }
 
 Status run(const Options& options, Console& console) {
+  if (options.format.given() > 1) return invalid_argument("give one of --json-schema, --grammar and --regex");
   NIBBLE_ASSIGN(std::vector<PromptSpec> specs, collect(options, console));
+  std::shared_ptr<const Grammar> format;  // before the model is loaded: what is wrong with it is told at once
+  if (options.format.given() > 0) {
+    NIBBLE_ASSIGN(format, compile_format(options.format, {}, console));
+  }
   NIBBLE_RETURN_IF_ERROR(offer_pull(options.engine.model, console));
   exit_on_interrupt();
   ProgressBar loading("loading " + options.engine.model);
@@ -255,7 +282,8 @@ Status run(const Options& options, Console& console) {
   const std::unique_ptr<Engine>& engine = loaded.engine;
   const Tokenizer& tokenizer = loaded.tokenizer;
   loading.erase();
-  NIBBLE_ASSIGN(const Prompts prompts, encode(options, std::move(specs), engine->model(), tokenizer));
+  NIBBLE_ASSIGN(Prompts prompts, encode(options, std::move(specs), engine->model(), tokenizer));
+  if (format) NIBBLE_RETURN_IF_ERROR(constrain(prompts, format, engine->model(), tokenizer));
 
   const InterruptGuard guard;
   ResultPrinter printer(options, prompts, console);
@@ -325,6 +353,7 @@ CommandLine declare() {
        .set = switch_value(options->json)},
   };
   line.options.push_back(date_option_spec(options->date));
+  line.add(format_option_specs(options->format));
   line.add(sampling_option_specs(options->params));
   line.add(engine_option_specs(options->engine));
   line.run = [options](Console& console) { return run(*options, console); };

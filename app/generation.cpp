@@ -64,6 +64,7 @@ class GenerationRun {
     const GenerationInput& input = inputs_[i];
     NIBBLE_ASSIGN(StopStrings stop, StopStrings::make(input.params.stop));
     Request request{.id = i, .prompt = input.ids, .sampling = input.params.sampling};
+    request.constraint = input.constraint;
     if (!input.params.ignore_eos) {
       const std::vector<TokenId>& ends = engine_.model().eos_ids;
       request.sampling.stop_ids.insert(request.sampling.stop_ids.end(), ends.begin(), ends.end());
@@ -135,7 +136,14 @@ class GenerationRun {
   void show(std::size_t i) {
     for (const AnswerPiece& piece : pieces_) {
       GenerationResult& result = running_[i].result;
-      (piece.part == AnswerPart::answer ? result.text : result.reasoning) += piece.text;
+      switch (piece.part) {
+        case AnswerPart::answer: result.text += piece.text; break;
+        case AnswerPart::reasoning: result.reasoning += piece.text; break;
+        case AnswerPart::call:
+          result.calls.push_back({.id = piece.id, .name = piece.text, .arguments = {}});
+          break;
+        case AnswerPart::arguments: result.calls.back().arguments += piece.text; break;
+      }
       if (callbacks_.piece) callbacks_.piece(i, piece);
     }
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 #include "app/sampling_options.h"
 #include "engine/engine.h"
 #include "text/answer_reader.h"
+#include "text/conversation.h"
 #include "text/tokenizer.h"
 
 namespace nibble {
@@ -18,6 +20,7 @@ struct GenerationInput {
   std::vector<TokenId> ids;
   GenerationParams params;
   AnswerStart answer;
+  std::shared_ptr<TokenConstraint> constraint;  // null: any text
 };
 
 struct GenerationTimings {
@@ -34,6 +37,7 @@ struct GenerationResult {
   std::vector<float> prompt_logprobs;          // [prompt], when asked for; entry 0 means nothing
   std::string text;
   std::string reasoning;
+  std::vector<ToolCall> calls;  // of tools that the prompt offered
   FinishReason finish = FinishReason::none;
   std::string error;  // why, when finish is error
   GenerationTimings timings;

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "app/answer_format.h"
 #include "app/cli.h"
 #include "app/commands.h"
 #include "app/input_text.h"
@@ -27,8 +28,7 @@ namespace {
 struct Options {
   std::string model;
   std::string encoding;
-  std::string schema, grammar, lark, regex;
-  bool has_schema = false, has_grammar = false, has_lark = false, has_regex = false;
+  FormatOptions format;
   std::vector<std::string> instances;
   std::vector<std::string> files;
   bool compact = false;
@@ -87,18 +87,6 @@ SchemaOptions schema_options(const Options& options) {
   return {.whitespace = options.compact ? JsonWhitespace::compact : JsonWhitespace::flexible};
 }
 
-Result<std::shared_ptr<const Grammar>> compile(const Options& options, Console& console) {
-  if (options.has_regex) return compile_regex(options.regex);
-  NIBBLE_ASSIGN(std::string text, read_input_text(options.has_schema ? options.schema
-                                                  : options.has_lark ? options.lark
-                                                                     : options.grammar,
-                                                  console));
-  if (options.has_lark) return compile_lark(text);
-  if (options.has_grammar) return compile_gbnf(text);
-  NIBBLE_ASSIGN(const JsonDocument document, JsonDocument::parse(std::move(text)));
-  return compile_json_schema(document.root(), schema_options(options));
-}
-
 struct Form {
   std::string_view name;
   std::string text;
@@ -106,7 +94,7 @@ struct Form {
 
 // A JSON value in the two forms that people write; any other text as it is.
 std::vector<Form> forms_of(const std::string& instance, const Options& options) {
-  if (options.has_schema) {
+  if (options.format.has_schema) {
     const Result<JsonDocument> value = JsonDocument::parse(instance);
     if (value.ok()) {
       std::vector<Form> forms{{"compact", compact_json(value->root())}};
@@ -149,7 +137,7 @@ std::string sentence(const std::string& instance, const Form& form, const TextCh
 
 Status check_instances(const Options& options, const Model& model, Console& console) {
   const Stopwatch watch;
-  NIBBLE_ASSIGN(const auto grammar, compile(options, console));
+  NIBBLE_ASSIGN(const auto grammar, compile_format(options.format, schema_options(options), console));
   const double compile_us = watch.microseconds();
   std::string out;
   JsonWriter json(out);
@@ -235,8 +223,7 @@ Result<std::string> mask_bench(const std::string& file, const Options& options, 
 }
 
 Status run(const Options& options, Console& console) {
-  const int given = options.has_schema + options.has_grammar + options.has_lark + options.has_regex +
-                    !options.files.empty();
+  const int given = options.format.given() + !options.files.empty();
   if (given != 1)
     return invalid_argument("give one of --json-schema, --grammar, --lark, --regex and --maskbench");
   if (!options.files.empty() && !options.instances.empty())
@@ -256,23 +243,12 @@ CommandLine declare() {
   line.positionals = {{.name = "MODEL",
                        .help = "a model, a tokenizer.json or a .tiktoken rank file",
                        .target = &options->model}};
-  line.options = {
-      {.name = "--json-schema",
-       .value = "FILE",
-       .help = "a JSON schema (draft 2020-12)",
-       .set = noting(options->has_schema, string_value(options->schema))},
-      {.name = "--grammar",
-       .value = "FILE",
-       .help = "a grammar as llama.cpp writes it (GBNF)",
-       .set = noting(options->has_grammar, string_value(options->grammar))},
+  line.options = format_option_specs(options->format);
+  line.add({
       {.name = "--lark",
        .value = "FILE",
        .help = "a grammar in the manner of Lark",
-       .set = noting(options->has_lark, string_value(options->lark))},
-      {.name = "--regex",
-       .value = "PATTERN",
-       .help = "a pattern that the whole text matches",
-       .set = noting(options->has_regex, string_value(options->regex))},
+       .set = noting(options->format.has_lark, string_value(options->format.lark))},
       {.name = "--check",
        .value = "INSTANCE...",
        .help = "texts or JSON values to follow through it",
@@ -291,7 +267,7 @@ CommandLine declare() {
       {.name = "--json",
        .help = "print one JSON object; for --maskbench with each mask's time",
        .set = switch_value(options->json)},
-  };
+  });
   line.run = [options](Console& console) { return run(*options, console); };
   return line;
 }

@@ -291,7 +291,7 @@ std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
        .set = noting(given.kv_cache_tokens, int_value(options.kv_cache_tokens, 0, 1 << 30))},
       {.name = "--no-prefix-cache",
        .aliases = {"--no-enable-prefix-caching", "--disable-radix-cache"},
-       .help = "compute every prompt anew, share no keys and values",
+       .help = "reuse nothing",
        .set = noting(given.no_prefix_cache, switch_value(options.no_prefix_cache))},
       {.name = "--tp",
        .aliases = {"--tensor-parallel-size", "--tp-size"},

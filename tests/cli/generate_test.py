@@ -44,6 +44,30 @@ def test_logarithms_are_printed_in_full():
     assert max(digits) >= 8
 
 
+def test_answers_are_held_to_a_format(tmp_path):
+    grammar, schema = tmp_path / "a.gbnf", tmp_path / "a.json"
+    grammar.write_text('root ::= "yes" | "no" " "? "way"')
+    schema.write_text('{"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": false}')
+    for options, fits in ((("--regex", "[a-f]{3,5}-[0-9]"), re.compile("[a-f]{3,5}-[0-9]").fullmatch), (("--grammar", grammar), {"yes", "noway", "no way"}.__contains__),
+                          (("--json-schema", schema), lambda text: json.loads(text)["a"] in (1, 2))):
+        for chat in ((), ("--chat",)):
+            lines = generate("demo", "--prompt", "Once", "--prompt", "Tell", *options, *chat, "--max-tokens", 200, "--temperature", 1)
+            assert len(lines) == 2
+            for line in lines:
+                assert line["finish_reason"] == "length" or fits(line["text"]), line
+
+
+def test_a_format_that_is_none_is_told_before_the_model_is_loaded(tmp_path):
+    bad = tmp_path / "bad.json"
+    bad.write_text('{"type": "thing"}')
+    for options, told in ((("--json-schema", bad), "--json-schema: "), (("--regex", "("), "--regex: "), (("--regex", "a", "--json-schema", bad), "give one of"),
+                          (("--grammar", tmp_path / "none"), "none")):
+        code, out, err = run("generate", tmp_path / "nowhere", "--prompt", "a", *options)
+        assert code in (1, 2, 3) and not out and told in err and "nowhere" not in err, err
+    code, _, err = run("generate", EXAMPLE, "--prompt", "a", "--regex", "a", "--ignore-eos")
+    assert code == 2 and "ignore_eos" in err
+
+
 def test_results_come_in_input_order_with_their_case_names():
     lengths = [30, 1, 17, 5, 9]
     with prompts_file([{"case": f"c{n}", "prompt": "The", "max_tokens": n, "temperature": 0, "ignore_eos": True} for n in lengths]) as file:
