@@ -20,6 +20,7 @@
 #include "app/progress.h"
 #include "app/pull_model.h"
 #include "app/terminal.h"
+#include "app/tool_turn.h"
 #include "app/word_wrap.h"
 #include "text/chat_prompt.h"
 
@@ -31,6 +32,7 @@ struct Options {
   GenerationParams params = default_generation_params();
   std::optional<Day> date;
   std::string system;
+  std::string tools;  // a file
 };
 
 constexpr std::string_view kPrompt = "> ";
@@ -59,9 +61,9 @@ class MessageSource {
     return {};
   }
 
-  LineEditor::Line next() {
-    if (!editor_) return plain_line();
-    LineEditor::Line line = editor_->read(kPrompt, history_.entries());
+  LineEditor::Line next(std::string_view prompt) {
+    if (!editor_) return plain_line(prompt);
+    LineEditor::Line line = editor_->read(prompt, history_.entries());
     // Losing the history is no reason to lose the conversation; the next start says what is wrong with the
     // file.
     if (line.outcome == LineEditor::Outcome::entered) static_cast<void>(history_.add(line.text).ok());
@@ -69,9 +71,9 @@ class MessageSource {
   }
 
  private:
-  LineEditor::Line plain_line() {
+  LineEditor::Line plain_line(std::string_view prompt) {
     if (prompts_) {
-      std::fwrite(kPrompt.data(), 1, kPrompt.size(), out_);
+      std::fwrite(prompt.data(), 1, prompt.size(), out_);
       std::fflush(out_);
     }
     LineEditor::Line line;
@@ -110,12 +112,13 @@ class MessageSource {
 class Chat {
  public:
   Chat(const Options& options, Console& console, Engine& engine, const Tokenizer& tokenizer,
-       const ChatPrompter& prompter)
+       const ChatPrompter& prompter, std::optional<JsonValue> tools)
       : params_(options.params),
         console_(console),
         engine_(engine),
         tokenizer_(tokenizer),
         prompter_(prompter),
+        tools_(tools),
         typed_(is_terminal(::fileno(console.in))),
         terminal_(is_terminal(::fileno(console.out))),
         color_(wants_color(::fileno(console.out))) {
@@ -136,7 +139,8 @@ class Chat {
     if (typed_) greet();
     bool leaving = false;  // Ctrl-C at an empty prompt was the last key
     for (;;) {
-      const LineEditor::Line line = source.next();
+      const LineEditor::Line line =
+          source.next(tool_turn_.waits() ? tool_turn_.prompt() : std::string(kPrompt));
       if (line.outcome == LineEditor::Outcome::end_of_input) return {};
       if (line.outcome == LineEditor::Outcome::interrupted) {
         if (!typed_) return interrupted();
@@ -185,12 +189,15 @@ class Chat {
     const std::size_t begin = entry.find_first_not_of(" \t\n");
     if (begin == std::string::npos) return true;
     const std::string_view text = std::string_view(entry).substr(begin);
-    if (text.starts_with("//")) {
-      NIBBLE_RETURN_IF_ERROR(answer(std::string(text.substr(1)), guard));
-      return true;
+    if (text.starts_with('/') && !text.starts_with("//")) return obey(text);
+    std::string said = text.starts_with('/') ? std::string(text.substr(1)) : entry;
+    if (tool_turn_.waits()) {
+      memory_.add_result(tool_turn_.take(std::move(said)));
+      if (tool_turn_.waits()) return true;
+    } else {
+      memory_.add_user(std::move(said));
     }
-    if (text.starts_with('/')) return obey(text);
-    NIBBLE_RETURN_IF_ERROR(answer(entry, guard));
+    NIBBLE_RETURN_IF_ERROR(answer(guard));
     return true;
   }
 
@@ -205,6 +212,7 @@ class Chat {
       put(kHelp);
     } else if (name == "/reset") {
       memory_.reset();
+      tool_turn_.clear();
       turn_ = 0;
       note("the conversation starts anew");
     } else if (name == "/system") {
@@ -253,7 +261,7 @@ class Chat {
     const int room = std::min(params_.sampling.max_tokens, std::max(context / 4, 1));
     int dropped = 0;
     for (;;) {
-      NIBBLE_ASSIGN(ChatPrompt prompt, prompter_.render(memory_.messages()));
+      NIBBLE_ASSIGN(ChatPrompt prompt, prompter_.render({.messages = memory_.messages(), .tools = tools_}));
       const bool fits = static_cast<std::int64_t>(prompt.ids.size()) + room <= context;
       if (fits || !memory_.drop_oldest_turn()) {
         if (dropped > 0) {
@@ -268,8 +276,7 @@ class Chat {
     }
   }
 
-  Status answer(std::string text, const InterruptGuard& guard) {
-    memory_.add_user(std::move(text));
+  Status answer(const InterruptGuard& guard) {
     NIBBLE_ASSIGN(ChatPrompt prompt, fit());
     GenerationInput input{
         .ids = std::move(prompt.ids), .params = params_, .answer = std::move(prompt.answer)};
@@ -312,7 +319,11 @@ class Chat {
       default: break;
     }
     put("\n");
-    if (result.text.empty() && result.finish != FinishReason::stop) {
+    if (!result.calls.empty() && result.finish == FinishReason::stop) {
+      std::vector<ToolCall> calls = result.calls;
+      tool_turn_.begin(calls);
+      memory_.add_calls(result.text, result.reasoning, std::move(calls));
+    } else if (result.text.empty() && result.finish != FinishReason::stop) {
       memory_.take_back();
     } else {
       memory_.add_assistant(result.text);
@@ -322,14 +333,28 @@ class Chat {
   void show(const AnswerPiece& piece) {
     const bool reasoning = piece.part == AnswerPart::reasoning;
     if (reasoning && !terminal_) return;
+    if (piece.part != AnswerPart::arguments) close_call();
     if (reasoning != reasoning_) {
       if (!reasoning) put(wrapped("\n\n"));
       if (color_) put(reasoning ? "\x1b[2m" : "\x1b[22m");
       reasoning_ = reasoning;
     }
     const std::string text = visible_text(piece.text);
+    if (piece.part == AnswerPart::call) {
+      put(wrapped((at_line_begin_ ? "call: " : "\ncall: ") + text + "("));
+      at_line_begin_ = false;
+      in_call_ = true;
+      return;
+    }
     put(wrapped(text));
     at_line_begin_ = text.ends_with('\n');
+  }
+
+  void close_call() {
+    if (!in_call_) return;
+    put(wrapped(")\n"));
+    in_call_ = false;
+    at_line_begin_ = true;
   }
 
   std::string wrapped(std::string_view text) {
@@ -337,6 +362,7 @@ class Chat {
   }
 
   void end_answer() {
+    close_call();
     put(wrapper_.flush());
     if (reasoning_ && color_) put("\x1b[22m");
     if (!at_line_begin_) put(wrapped("\n"));
@@ -349,18 +375,25 @@ class Chat {
   Engine& engine_;
   const Tokenizer& tokenizer_;
   const ChatPrompter& prompter_;
-  bool typed_;  // by a person, not read from a pipe
+  std::optional<JsonValue> tools_;  // that the model may call
+  bool typed_;                      // by a person, not read from a pipe
   bool terminal_;
   bool color_;
   ConversationMemory memory_;
+  ToolTurn tool_turn_;
   std::uint64_t seed_ = 0;
   std::uint64_t turn_ = 0;  // since the last reset; each turn draws anew
   bool reasoning_ = false;  // what was printed last
   bool at_line_begin_ = true;
+  bool in_call_ = false;  // its arguments are printed
   WordWrapper wrapper_;
 };
 
 Status run(const Options& options, Console& console) {
+  std::optional<JsonDocument> tools;
+  if (!options.tools.empty()) {
+    NIBBLE_ASSIGN(tools, read_tools(options.tools, console));
+  }
   NIBBLE_RETURN_IF_ERROR(offer_pull(options.engine.model, console));
   exit_on_interrupt();
   ProgressBar loading("loading " + options.engine.model);
@@ -375,7 +408,10 @@ Status run(const Options& options, Console& console) {
   NIBBLE_ASSIGN(const ChatPrompter prompter,
                 ChatPrompter::load(engine->model().folder, tokenizer, options.date));
   loading.erase();
-  return Chat(options, console, *engine, tokenizer, prompter).run();
+  if (tools && !prompter.reads_calls())
+    return invalid_argument("--tools: this model's chat template writes calls in no form that is known here");
+  const std::optional<JsonValue> offered = tools ? std::optional(tools->root()) : std::nullopt;
+  return Chat(options, console, *engine, tokenizer, prompter, offered).run();
 }
 
 CommandLine declare() {
@@ -393,6 +429,10 @@ CommandLine declare() {
        .value = "TEXT",
        .help = "how the model shall behave",
        .set = string_value(options->system)},
+      {.name = "--tools",
+       .value = "FILE",
+       .help = "functions that the model may call, as JSON; you type what they return",
+       .set = string_value(options->tools)},
       {.name = "--max-tokens",
        .aliases = {"-n"},
        .value = "N",

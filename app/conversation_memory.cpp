@@ -22,8 +22,20 @@ void ConversationMemory::add_assistant(std::string text) {
   turns_.push_back(make_message(Role::assistant, std::move(text)));
 }
 
+void ConversationMemory::add_calls(std::string text, std::string reasoning, std::vector<ToolCall> calls) {
+  Message message = make_message(Role::assistant, std::move(text));
+  if (message.content->empty()) message.content.reset();
+  message.reasoning = std::move(reasoning);
+  message.tool_calls = std::move(calls);
+  turns_.push_back(std::move(message));
+}
+
 void ConversationMemory::take_back() {
-  if (!turns_.empty()) turns_.pop_back();
+  while (!turns_.empty()) {
+    const bool question = turns_.back().role == Role::user;
+    turns_.pop_back();
+    if (question) return;
+  }
 }
 
 bool ConversationMemory::drop_oldest_turn() {

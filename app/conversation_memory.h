@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "text/conversation.h"
@@ -17,7 +18,10 @@ class ConversationMemory {
 
   void add_user(std::string text);
   void add_assistant(std::string text);
-  // Takes back the last message, which could not be answered.
+  // An answer that calls tools, and a call's result.
+  void add_calls(std::string text, std::string reasoning, std::vector<ToolCall> calls);
+  void add_result(Message result) { turns_.push_back(std::move(result)); }
+  // Takes back the last question, which could not be answered, with the calls and results behind it.
   void take_back();
   void reset() { turns_.clear(); }
   // The oldest question and its answer go. False when only the question that waits for its answer is left.
@@ -28,7 +32,7 @@ class ConversationMemory {
 
  private:
   std::string system_;
-  std::vector<Message> turns_;  // user and assistant in turn
+  std::vector<Message> turns_;  // user and assistant in turn; results stand behind calls
 };
 
 }  // namespace nibble

@@ -48,5 +48,18 @@ TEST(ConversationMemory, AQuestionThatCannotBeAnsweredIsTakenBack) {
   EXPECT_FALSE(memory.drop_oldest_turn());
 }
 
+TEST(ConversationMemory, AQuestionIsTakenBackWithItsCallsAndResults) {
+  ConversationMemory memory;
+  memory.add_user("q1");
+  memory.add_assistant("a1");
+  memory.add_user("q2");
+  memory.add_calls("", "hm", {{.id = "1", .name = "f", .arguments = "{}"}});
+  memory.add_result({.role = Role::tool, .content = "r", .name = "f", .tool_call_id = "1"});
+  EXPECT_EQ(shown(memory), "user:q1 assistant:a1 user:q2 assistant:- tool:r ");
+  EXPECT_EQ(memory.messages()[3].reasoning, "hm");
+  memory.take_back();
+  EXPECT_EQ(shown(memory), "user:q1 assistant:a1 ");
+}
+
 }  // namespace
 }  // namespace nibble

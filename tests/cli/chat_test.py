@@ -1,6 +1,8 @@
 """nibble chat in a real (pseudo-)terminal and in a pipe."""
+import json
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -288,3 +290,23 @@ def test_a_model_that_is_not_there_is_exit_code_3():
     code, out, err = run("chat", "/nonexistent/model", stdin="")
     assert (code, out) == (3, "")
     assert err.startswith("error: ") and "/nonexistent/model" in err
+
+
+# --- tools
+
+def test_tools_are_offered_and_faults_in_their_file_are_named(tmp_path):
+    tools = tmp_path / "tools.json"
+    tools.write_text(json.dumps([{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]))
+    model = shutil.copytree(EXAMPLE, tmp_path / "model")
+    shutil.copy(PARITY.parent / "chat_templates" / "xml_tools.jinja", model / "chat_template.jinja")
+    say = lambda *more: run("chat", model, "--seed", 1, "--max-tokens", 20, *more, stdin="Tell me a story\n")
+    code, offered, _ = say("--tools", tools)
+    assert code == 0 and offered and offered != say()[1]  # the prompt tells of them
+    code, _, err = run("chat", "demo", "--tools", tools, stdin="")
+    assert code == 2 and "in no form that is known here" in err  # its template has no tools
+    for text, told in (("[", "tools.json"), ("[]", "has no tools"), ('[{"type": "browser"}]', "tools[0].type"), ('{"a": 1}', "array of functions")):
+        tools.write_text(text)
+        code, _, err = say("--tools", tools)
+        assert code == 2 and told in err, err
+    code, _, err = say("--tools", tmp_path / "none.json")
+    assert code in (1, 2, 3) and "none.json" in err
