@@ -1,0 +1,1 @@
+// The precompiled header of tests wants a source to be made with.
