@@ -142,8 +142,8 @@ Status constrain(Prompts& prompts, const std::shared_ptr<const Grammar>& format,
       return invalid_argument(prompts.names[i] +
                               ": ignore_eos cannot be had beside a format, which says where the answer ends");
     }
-    auto constraint =
-        api::constrain_answer(tokenizer, input.answer, model.eos_ids, start(format, vocabulary));
+    api::AnswerRules rules{.format = start(format, vocabulary), .calls = nullptr};
+    auto constraint = api::constrain_answer(tokenizer, input.answer, model.eos_ids, std::move(rules));
     if (!constraint.ok()) return constraint.status().with_context(prompts.names[i]);
     input.constraint = *std::move(constraint);
   }

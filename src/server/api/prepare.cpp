@@ -205,7 +205,8 @@ Refused Preparer::compile_rules(PreparedRequest& prepared) const {
   const Sampling& sampling = request.sampling;
   if (!sampling.allowed_token_ids.empty() || !sampling.bad_words.empty()) {
     return bad_field(sampling.bad_words.empty() ? "allowed_token_ids" : "bad_words",
-                     " cannot be had beside " + (formatted ? request.format.field : std::string("calls held to a schema")) +
+                     " cannot be had beside " +
+                         (formatted ? request.format.field : std::string("calls held to a schema")) +
                          ", which says alone which tokens may come");
   }
   const AnswerRules rules{.format = nullptr, .calls = &prepared.calls};
