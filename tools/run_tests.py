@@ -37,8 +37,12 @@ SANITIZER_ENVIRONMENT = {
 SANITIZED = ("cache", "checkpoint", "grammar", "sched", "server", "text")
 # How much of what is drawn at random the extended run does; `make test` does as much as the sources say.
 EXTENDED_COUNTS = {"SIMULATIONS": "100000"}
-# Under the watch of shared memory a case takes 20 times as long. Cases that ask for equal bits in many ways are left to
-# the extended run: others walk through the same kernels.
+# Cases on the emulated GPU that take longest and ask for equal bits in more ways than others do, which walk through the
+# same kernels. The extended run has them, and so has every record of a GPU, whose hash of the device code is checked.
+EMULATED = {"gpu_emulation": "-AttentionOnTheGpu.GivesFewSequences*:AttentionOnTheGpu.ARowsBits*",
+            "gpu_emulation_worker": "-*.NorDoTheyOn*:GpuEngine.WhatIsCancelled*:GpuWorkerOnTheGpu.ChangedLogits*",
+            "gpu_ranks": "-*.PairsOfBlocks*:*.StandsManyCalls*"}
+# Likewise where every access to shared memory is watched, which takes 20 times as long.
 WATCHED = {"gpu_races": "-AttentionOnTheGpu.GivesTheSameBitsEveryTime:AttentionOnTheGpu.ARowsBits*:AttentionOnTheGpu.GivesFewSequences*"
                         ":LinearOnTheGpu.BothPaths*:LinearOnTheGpu.ADeviceWithout*:LinearOnTheGpu.AgreesWithDouble*:AddRmsNormOnTheGpu.ManyRows*"
                         ":NormRouterOnTheGpu.GivesTheBits*:SampleOnTheGpu.DrawsTheCpus*"
@@ -236,7 +240,9 @@ def run_google_tests(preset, names=None, timeout=600, selections=None, label="fa
 
 
 def release_tests(args):
-    return run_google_tests("release", **(EXTENDED_COUNTS if args.extended else {}))
+    if args.extended:
+        return run_google_tests("release", **EXTENDED_COUNTS)
+    return run_google_tests("release", selections=EMULATED)
 
 
 def race_tests(args):

@@ -39,8 +39,6 @@ const Tokenizer& tokenizer() {
 struct Read {
   std::string reasoning, answer, of_shares;
   bool reasons = false;  // at the end
-
-  friend bool operator==(const Read&, const Read&) = default;
 };
 
 Read read(std::string_view prompt, std::string_view spelled, const std::vector<std::string>& stop = {}) {
