@@ -302,8 +302,10 @@ def test_tools_are_offered_and_faults_in_their_file_are_named(tmp_path):
     say = lambda *more: run("chat", model, "--seed", 1, "--max-tokens", 20, *more, stdin="Tell me a story\n")
     code, offered, _ = say("--tools", tools)
     assert code == 0 and offered and offered != say()[1]  # the prompt tells of them
-    code, _, err = run("chat", "demo", "--tools", tools, stdin="")
-    assert code == 2 and "in no form that is known here" in err  # its template has no tools
+    plain = shutil.copytree(EXAMPLE, tmp_path / "plain")
+    (plain / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
+    code, _, err = run("chat", plain, "--tools", tools, stdin="")
+    assert code == 2 and "in no form that is known here" in err
     for text, told in (("[", "tools.json"), ("[]", "has no tools"), ('[{"type": "browser"}]', "tools[0].type"), ('{"a": 1}', "array of functions")):
         tools.write_text(text)
         code, _, err = say("--tools", tools)
