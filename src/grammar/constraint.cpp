@@ -72,12 +72,16 @@ class Constraint final : public GrammarConstraint {
     trie_->add_twins(mask);
     if (matcher_->complete(state))
       for (const TokenId token : trie_->ends()) set_bit(mask, token);
+    // No token of this vocabulary leads on from here: the answer ends, cut short, and takes nothing else
+    // down.
+    if (std::ranges::all_of(mask, [](std::uint32_t word) { return word == 0; }))
+      for (const TokenId token : trie_->ends()) set_bit(mask, token);
     findings_->masks.emplace(state, std::vector<std::uint32_t>(mask.begin(), mask.end()));
   }
 
   bool allows(TokenId token) override {
     if (token < 0 || token >= trie_->size()) return false;
-    if (trie_->is_end(token)) return ended_ || matcher_->complete(states_.back());
+    if (trie_->is_end(token)) return ended_ || matcher_->complete(states_.back()) || leads_nowhere();
     if (ended_ || trie_->bytes(token).empty()) return false;
     return after(states_.back(), token) != Matcher::kDead;
   }
@@ -130,6 +134,14 @@ class Constraint final : public GrammarConstraint {
       if (state == Matcher::kDead) break;
     }
     return state;
+  }
+
+  // Whether the mask of this place had nothing but what ends an answer; asked behind fill().
+  bool leads_nowhere() const {
+    const auto known = findings_->masks.find(states_.back());
+    if (known == findings_->masks.end() || trie_->ends().empty()) return false;
+    const TokenId end = trie_->ends().front();
+    return (known->second[static_cast<std::size_t>(end) / 32] >> end % 32 & 1) != 0;
   }
 
   // Whether most plain tokens may come next, told from their first bytes: a key that is none of the declared

@@ -266,6 +266,21 @@ TEST(GrammarConstraint, MaskSaysWhatAllowsSays) {
   EXPECT_TRUE(constraint->complete());
 }
 
+TEST(GrammarConstraint, APlaceThatNoTokenLeavesEndsTheAnswer) {
+  // A model that has the first few of the tokenizer's tokens alone cannot spell the word.
+  const TokenId few = 8;
+  const auto vocabulary = GrammarVocabulary::make(demo().tokenizer, demo().ends, few);
+  const auto constraint = start(compile_choice(std::vector<std::string>{"forward"}).value(), vocabulary);
+  std::vector<std::uint32_t> mask(token_mask_words(few));
+  constraint->fill(mask);
+  EXPECT_EQ(mask, std::vector<std::uint32_t>{1u << demo().ends.front()});
+  constraint->accept(demo().ends.front());
+  EXPECT_FALSE(constraint->complete());
+  constraint->roll_back(1);
+  constraint->fill(mask);
+  EXPECT_EQ(mask, std::vector<std::uint32_t>{1u << demo().ends.front()});
+}
+
 TEST(GrammarConstraint, RollsBackToWhereItWas) {
   const auto constraint = start(compile_regex("[ab]{3}").value(), demo().vocabulary);
   std::vector<std::uint32_t> before(token_mask_words(demo().vocabulary->size())), after = before;
