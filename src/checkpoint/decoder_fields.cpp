@@ -208,4 +208,54 @@ Status check_experts(const ModelConfig& config, const char* chosen, const char* 
                       "): a token cannot visit more experts than there are");
 }
 
+Status check_fixed(const ConfigFields& fields, std::initializer_list<FixedField> fixed, const char* model) {
+  for (const FixedField& each : fixed) {
+    NIBBLE_ASSIGN(const bool value, fields.boolean_or(each.name, each.value));
+    if (value == each.value) continue;
+    return broken_model(std::string(each.name) + " must be " + (each.value ? "true" : "false") + " in " +
+                        model + " that nibble runs");
+  }
+  return {};
+}
+
+Status refuse_foreign(const ConfigFields& fields, std::initializer_list<const char*> foreign,
+                      const ArchitectureWords& words) {
+  for (const char* name : foreign) {
+    if (const std::optional<JsonValue> value = fields.find(name)) {
+      return broken_model(std::string(name) + " (" + shown(*value) + ") is no field of " + words.name +
+                          " and would change " + words.its +
+                          " arithmetic; remove it, or name the architecture that has it");
+    }
+  }
+  return {};
+}
+
+Status check_no_layer_is_dense(const ConfigFields& fields) {
+  NIBBLE_ASSIGN(const std::int64_t step, fields.integer_or("decoder_sparse_step", 1, max_layers, 1));
+  const std::optional<JsonValue> dense = fields.find("mlp_only_layers");
+  if (step != 1 || (dense && (!dense->is_array() || dense->size() != 0))) {
+    return broken_model(
+        "layers without experts are not supported: mlp_only_layers must be empty and decoder_sparse_step 1");
+  }
+  return {};
+}
+
+Result<bool> read_layer_names(const ConfigFields& fields, const LayerNames& names, ModelConfig& config,
+                              const std::function<void(LayerDescription&, bool is_first)>& take) {
+  const std::optional<JsonValue> listed = fields.find(names.field);
+  if (!listed) return false;
+  if (!listed->is_array() || static_cast<std::int64_t>(listed->size()) != config.num_hidden_layers)
+    return fields.must_be(names.field, "a list of num_hidden_layers names", *listed);
+  std::size_t layer = 0;
+  for (const JsonValue& name : listed->elements()) {
+    const bool is_first = name.is_string() && name.as_string() == names.first;
+    if (!is_first && (!name.is_string() || name.as_string() != names.second)) {
+      return fields.must_be(names.field, "a list of " + quote(names.first) + " and " + quote(names.second),
+                            name);
+    }
+    take(config.layers[layer++], is_first);
+  }
+  return true;
+}
+
 }  // namespace nibble

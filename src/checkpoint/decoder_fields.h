@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
 
 #include "checkpoint/config_fields.h"
 #include "checkpoint/model_config.h"
@@ -32,5 +34,35 @@ Status read_partial_rope(const ConfigFields& fields, ModelConfig& config);
 Status read_latent_rope(const ConfigFields& fields, ModelConfig& config);
 // Whether a token visits at most as many experts as there are; `names` of the two fields for the message.
 Status check_experts(const ModelConfig& config, const char* chosen, const char* all);
+
+// A field that a config may have with one value alone: another would change the arithmetic to something that
+// is not computed here.
+struct FixedField {
+  const char* name;
+  bool value;
+};
+// `model` ends the message, as "a Qwen3-MoE".
+Status check_fixed(const ConfigFields& fields, std::initializer_list<FixedField> fixed, const char* model);
+
+// What a message calls an architecture.
+struct ArchitectureWords {
+  const char* name;
+  const char* its;  // its or their
+};
+// Fields that other architectures have: a file that has one describes another forward.
+Status refuse_foreign(const ConfigFields& fields, std::initializer_list<const char*> foreign,
+                      const ArchitectureWords& words);
+// Qwen's two ways of saying that a layer is dense.
+Status check_no_layer_is_dense(const ConfigFields& fields);
+
+// A list with one of two names for each layer.
+struct LayerNames {
+  const char* field;
+  const char* first;
+  const char* second;
+};
+// Tells `take` of each layer whether it has the first name. False where there is no such field.
+Result<bool> read_layer_names(const ConfigFields& fields, const LayerNames& names, ModelConfig& config,
+                              const std::function<void(LayerDescription&, bool is_first)>& take);
 
 }  // namespace nibble

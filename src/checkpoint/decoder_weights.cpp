@@ -74,6 +74,21 @@ void LayerWeights::attention() {
              SplitAxis::columns);
 }
 
+void LayerWeights::mlp(const MlpRoles& roles, WeightPart part, const std::string& prefix,
+                       std::int64_t width) {
+  const std::int64_t hidden = config_.hidden_size;
+  matrix(roles.gate, part, prefix + "gate_proj", width, hidden, SplitAxis::rows);
+  matrix(roles.up, part, prefix + "up_proj", width, hidden, SplitAxis::rows);
+  matrix(roles.down, part, prefix + "down_proj", hidden, width, SplitAxis::columns);
+}
+
+void LayerWeights::experts() {
+  const std::int64_t hidden = config_.hidden_size, width = config_.intermediate_size;
+  expert_matrix(WeightRole::expert_gate, "mlp.experts.{}.gate_proj", width, hidden, SplitAxis::rows);
+  expert_matrix(WeightRole::expert_up, "mlp.experts.{}.up_proj", width, hidden, SplitAxis::rows);
+  expert_matrix(WeightRole::expert_down, "mlp.experts.{}.down_proj", hidden, width, SplitAxis::columns);
+}
+
 void LayerWeights::expert_matrix(WeightRole role, const std::string& name, std::int64_t rows,
                                  std::int64_t cols, SplitAxis split) {
   Weight weight{.role = role,

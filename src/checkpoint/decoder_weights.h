@@ -8,6 +8,11 @@
 
 namespace nibble {
 
+// Of a feed-forward with a gate.
+struct MlpRoles {
+  WeightRole gate, up, down;
+};
+
 // One layer's prefix, and a shorthand for each kind of weight.
 class LayerWeights {
  public:
@@ -24,9 +29,11 @@ class LayerWeights {
   // q, k and v with their biases, norms and sinks, and the output, as the config has them: the tensors
   // "self_attn.*".
   void attention();
-  // Each expert's matrix for itself; "{}" stands in `name` for its number.
-  void expert_matrix(WeightRole role, const std::string& name, std::int64_t rows, std::int64_t cols,
-                     SplitAxis split);
+  // gate, up and down of a feed-forward that every token visits: the modules "<layer>.<prefix>gate_proj" and
+  // so on.
+  void mlp(const MlpRoles& roles, WeightPart part, const std::string& prefix, std::int64_t width);
+  // gate, up and down of each expert for itself: the modules "mlp.experts.<number>.*_proj".
+  void experts();
   // All experts' matrices [rows, cols] in one tensor "<layer>.<name>", in bf16.
   void stacked_experts(WeightRole role, const std::string& name, std::int64_t rows, std::int64_t cols,
                        SplitAxis split);
@@ -36,6 +43,10 @@ class LayerWeights {
   const std::string& prefix() const { return prefix_; }
 
  private:
+  // Each expert's matrix for itself; "{}" stands in `name` for its number.
+  void expert_matrix(WeightRole role, const std::string& name, std::int64_t rows, std::int64_t cols,
+                     SplitAxis split);
+
   const ModelConfig& config_;
   std::int64_t layer_;
   const VisitWeight& visit_;

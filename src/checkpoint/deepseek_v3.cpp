@@ -22,16 +22,8 @@ std::string with_value(const char* name, std::int64_t value) {
 
 // Fields that would change the arithmetic to something that is not computed here.
 Status check_variants(const ConfigFields& fields) {
-  struct Fixed {
-    const char* name;
-    bool value;
-  };
-  for (const Fixed& fixed : {Fixed{"attention_bias", false}, Fixed{"rope_interleave", true}}) {
-    NIBBLE_ASSIGN(const bool value, fields.boolean_or(fixed.name, fixed.value));
-    if (value == fixed.value) continue;
-    return broken_model(std::string(fixed.name) + " must be " + (fixed.value ? "true" : "false") +
-                        " in a model with latent attention that nibble runs");
-  }
+  NIBBLE_RETURN_IF_ERROR(check_fixed(fields, {{"attention_bias", false}, {"rope_interleave", true}},
+                                     "a model with latent attention"));
   struct Named {
     const char* name;
     const char* value;
@@ -41,14 +33,10 @@ Status check_variants(const ConfigFields& fields) {
     if (value && (!value->is_string() || value->as_string() != named.value))
       return fields.must_be(named.name, quote(named.value), *value);
   }
-  for (const char* name : {"attn_output_gate", "compress_ratios", "full_attention_interval", "index_head_dim",
-                           "index_n_heads", "index_topk", "swiglu_limit"}) {
-    if (const std::optional<JsonValue> value = fields.find(name)) {
-      return broken_model(std::string(name) + " (" + shown(*value) +
-                          ") is no field of DeepSeek-V3 and would change its arithmetic; remove it, or name "
-                          "the architecture that has it");
-    }
-  }
+  NIBBLE_RETURN_IF_ERROR(refuse_foreign(fields,
+                                        {"attn_output_gate", "compress_ratios", "full_attention_interval",
+                                         "index_head_dim", "index_n_heads", "index_topk", "swiglu_limit"},
+                                        {.name = "DeepSeek-V3", .its = "its"}));
   NIBBLE_ASSIGN(const std::int64_t every, fields.integer_or("moe_layer_freq", 1, max_layers, 1));
   if (every != 1) return broken_model(with_value("moe_layer_freq", every) + " must be 1");
   return {};
@@ -82,20 +70,14 @@ Status read_latent(const ConfigFields& fields, ModelConfig& config) {
 
 // mlp_layer_types, or the first so many layers.
 Status read_dense_layers(const ConfigFields& fields, ModelConfig& config) {
-  const std::optional<JsonValue> types = fields.find("mlp_layer_types");
   std::int64_t dense = 0;
-  if (types) {
-    if (!types->is_array() || static_cast<std::int64_t>(types->size()) != config.num_hidden_layers)
-      return fields.must_be("mlp_layer_types", "a list of num_hidden_layers names", *types);
-    std::size_t layer = 0;
-    for (const JsonValue& type : types->elements()) {
-      const bool is_dense = type.is_string() && type.as_string() == "dense";
-      if (!is_dense && (!type.is_string() || type.as_string() != "sparse"))
-        return fields.must_be("mlp_layer_types", "a list of \"dense\" and \"sparse\"", type);
-      config.layers[layer++].feed_forward = is_dense ? FeedForward::dense : FeedForward::experts;
-      dense += is_dense;
-    }
-  } else {
+  NIBBLE_ASSIGN(const bool named, read_layer_names(fields, {"mlp_layer_types", "dense", "sparse"}, config,
+                                                   [&](LayerDescription& layer, bool is_dense) {
+                                                     layer.feed_forward =
+                                                         is_dense ? FeedForward::dense : FeedForward::experts;
+                                                     dense += is_dense;
+                                                   }));
+  if (!named) {
     NIBBLE_ASSIGN(dense, fields.integer("first_k_dense_replace", 0, max_layers));
     for (std::int64_t layer = 0; layer < std::min(dense, config.num_hidden_layers); ++layer)
       config.layers[static_cast<std::size_t>(layer)].feed_forward = FeedForward::dense;
@@ -148,17 +130,6 @@ Status read_experts(const ConfigFields& fields, ModelConfig& config) {
   return check_experts_in_all(config);
 }
 
-// gate, up and down of one feed-forward that all tokens visit.
-struct MlpRoles {
-  WeightRole gate, up, down;
-};
-void visit_mlp(LayerWeights& weights, const MlpRoles& roles, WeightPart part, const std::string& prefix,
-               std::int64_t width, std::int64_t hidden) {
-  weights.matrix(roles.gate, part, prefix + "gate_proj", width, hidden, SplitAxis::rows);
-  weights.matrix(roles.up, part, prefix + "up_proj", width, hidden, SplitAxis::rows);
-  weights.matrix(roles.down, part, prefix + "down_proj", hidden, width, SplitAxis::columns);
-}
-
 void visit_attention(LayerWeights& weights, const ModelConfig& config) {
   const LatentNumbers& latent = config.latent;
   const std::int64_t hidden = config.hidden_size, heads = config.num_attention_heads;
@@ -185,19 +156,16 @@ void visit_attention(LayerWeights& weights, const ModelConfig& config) {
 }
 
 void visit_experts(LayerWeights& weights, const ModelConfig& config) {
-  const std::int64_t hidden = config.hidden_size, width = config.intermediate_size,
-                     experts = config.num_local_experts;
-  weights.matrix(WeightRole::router, WeightPart::router, "mlp.gate", experts, hidden, SplitAxis::none);
+  const std::int64_t experts = config.num_local_experts;
+  weights.matrix(WeightRole::router, WeightPart::router, "mlp.gate", experts, config.hidden_size,
+                 SplitAxis::none);
   weights.wide_vector(WeightRole::router_correction, WeightPart::router, "mlp.gate.e_score_correction_bias",
                       experts);
   if (config.shared_width > 0) {
-    visit_mlp(weights, {WeightRole::shared_gate, WeightRole::shared_up, WeightRole::shared_down},
-              WeightPart::shared_expert, "mlp.shared_experts.", config.shared_width, hidden);
+    weights.mlp({WeightRole::shared_gate, WeightRole::shared_up, WeightRole::shared_down},
+                WeightPart::shared_expert, "mlp.shared_experts.", config.shared_width);
   }
-  weights.expert_matrix(WeightRole::expert_gate, "mlp.experts.{}.gate_proj", width, hidden, SplitAxis::rows);
-  weights.expert_matrix(WeightRole::expert_up, "mlp.experts.{}.up_proj", width, hidden, SplitAxis::rows);
-  weights.expert_matrix(WeightRole::expert_down, "mlp.experts.{}.down_proj", hidden, width,
-                        SplitAxis::columns);
+  weights.experts();
 }
 
 }  // namespace
@@ -231,8 +199,8 @@ void visit_deepseek_v3_weights(const ModelConfig& config, const VisitWeight& vis
     weights.vector(WeightRole::feed_forward_norm, WeightPart::norms, "post_attention_layernorm.weight",
                    config.hidden_size);
     if (config.layers[static_cast<std::size_t>(layer)].feed_forward == FeedForward::dense) {
-      visit_mlp(weights, {WeightRole::dense_gate, WeightRole::dense_up, WeightRole::dense_down},
-                WeightPart::dense_layers, "mlp.", config.dense_width, config.hidden_size);
+      weights.mlp({WeightRole::dense_gate, WeightRole::dense_up, WeightRole::dense_down},
+                  WeightPart::dense_layers, "mlp.", config.dense_width);
     } else {
       visit_experts(weights, config);
     }

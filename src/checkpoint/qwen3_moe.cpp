@@ -11,39 +11,21 @@ namespace {
 
 // Fields that would change the arithmetic to something that is not computed here.
 Status check_variants(const ConfigFields& fields) {
-  struct Fixed {
-    const char* name;
-    bool value;
-  };
-  for (const Fixed& fixed : {Fixed{"attention_bias", false}, Fixed{"use_sliding_window", false},
-                             Fixed{"qkv_bias", false}, Fixed{"use_qk_norm", true}}) {
-    NIBBLE_ASSIGN(const bool value, fields.boolean_or(fixed.name, fixed.value));
-    if (value == fixed.value) continue;
-    return broken_model(std::string(fixed.name) + " must be " + (fixed.value ? "true" : "false") +
-                        " in a Qwen3-MoE that nibble runs");
-  }
-  // What other architectures have; a file that says so describes another forward.
-  for (const char* name : {"attn_output_gate", "first_k_dense_replace", "full_attention_interval",
-                           "kv_lora_rank", "n_group", "n_shared_experts", "partial_rotary_factor",
-                           "routed_scaling_factor", "scoring_func", "swiglu_limit", "topk_method"}) {
-    if (const std::optional<JsonValue> value = fields.find(name)) {
-      return broken_model(
-          std::string(name) + " (" + shown(*value) +
-          ") is no field of Qwen3-MoE and would change its arithmetic; remove it, or name the "
-          "architecture that has it");
-    }
-  }
+  NIBBLE_RETURN_IF_ERROR(check_fixed(
+      fields,
+      {{"attention_bias", false}, {"use_sliding_window", false}, {"qkv_bias", false}, {"use_qk_norm", true}},
+      "a Qwen3-MoE"));
+  NIBBLE_RETURN_IF_ERROR(
+      refuse_foreign(fields,
+                     {"attn_output_gate", "first_k_dense_replace", "full_attention_interval", "kv_lora_rank",
+                      "n_group", "n_shared_experts", "partial_rotary_factor", "routed_scaling_factor",
+                      "scoring_func", "swiglu_limit", "topk_method"},
+                     {.name = "Qwen3-MoE", .its = "its"}));
   NIBBLE_ASSIGN(const std::int64_t shared,
                 fields.integer_or("shared_expert_intermediate_size", 0, max_width, 0));
   if (shared != 0)
     return broken_model("shared_expert_intermediate_size must be 0: Qwen3-MoE has no shared expert");
-  NIBBLE_ASSIGN(const std::int64_t step, fields.integer_or("decoder_sparse_step", 1, max_layers, 1));
-  const std::optional<JsonValue> dense = fields.find("mlp_only_layers");
-  if (step != 1 || (dense && (!dense->is_array() || dense->size() != 0))) {
-    return broken_model(
-        "layers without experts are not supported: mlp_only_layers must be empty and decoder_sparse_step 1");
-  }
-  return {};
+  return check_no_layer_is_dense(fields);
 }
 
 Status check_layer_types(const ConfigFields& fields, const ModelConfig& config) {
@@ -76,8 +58,7 @@ Result<ModelConfig> parse_qwen3_moe_config(const ConfigFields& fields, Quantizat
   if (quantization.method == "mxfp4") {
     return broken_model(
         "quantization_config.quant_method \"mxfp4\" is that of gpt-oss, which has all experts of a layer in "
-        "one "
-        "tensor; Qwen3-MoE in MXFP4 is compressed-tensors' mxfp4-pack-quantized");
+        "one tensor; Qwen3-MoE in MXFP4 is compressed-tensors' mxfp4-pack-quantized");
   }
   ModelConfig config;
   NIBBLE_RETURN_IF_ERROR(read_decoder(fields, config));
@@ -93,7 +74,7 @@ Result<ModelConfig> parse_qwen3_moe_config(const ConfigFields& fields, Quantizat
 }
 
 void visit_qwen3_moe_weights(const ModelConfig& config, const VisitWeight& visit) {
-  const std::int64_t hidden = config.hidden_size, width = config.intermediate_size;
+  const std::int64_t hidden = config.hidden_size;
   visit_embedding(config, visit);
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     LayerWeights weights(config, layer, visit);
@@ -103,11 +84,7 @@ void visit_qwen3_moe_weights(const ModelConfig& config, const VisitWeight& visit
                    hidden);
     weights.matrix(WeightRole::router, WeightPart::router, "mlp.gate", config.num_local_experts, hidden,
                    SplitAxis::none);
-    weights.expert_matrix(WeightRole::expert_gate, "mlp.experts.{}.gate_proj", width, hidden,
-                          SplitAxis::rows);
-    weights.expert_matrix(WeightRole::expert_up, "mlp.experts.{}.up_proj", width, hidden, SplitAxis::rows);
-    weights.expert_matrix(WeightRole::expert_down, "mlp.experts.{}.down_proj", hidden, width,
-                          SplitAxis::columns);
+    weights.experts();
   }
   visit_head(config, visit);
 }

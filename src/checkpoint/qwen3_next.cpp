@@ -15,56 +15,36 @@ constexpr std::int64_t max_taps = 64;
 
 // Fields that would change the arithmetic to something that is not computed here.
 Status check_variants(const ConfigFields& fields) {
-  struct Fixed {
-    const char* name;
-    bool value;
-  };
-  for (const Fixed& fixed : {Fixed{"attention_bias", false}, Fixed{"attn_output_gate", true},
-                             Fixed{"use_sliding_window", false}, Fixed{"qkv_bias", false}}) {
-    NIBBLE_ASSIGN(const bool value, fields.boolean_or(fixed.name, fixed.value));
-    if (value == fixed.value) continue;
-    return broken_model(std::string(fixed.name) + " must be " + (fixed.value ? "true" : "false") +
-                        " in a Qwen3-Next or Qwen3.5 that nibble runs");
-  }
-  for (const char* name : {"first_k_dense_replace", "kv_lora_rank", "n_group", "n_shared_experts",
-                           "routed_scaling_factor", "scoring_func", "swiglu_limit", "topk_method"}) {
-    if (const std::optional<JsonValue> value = fields.find(name)) {
-      return broken_model(std::string(name) + " (" + shown(*value) +
-                          ") is no field of Qwen3-Next or Qwen3.5 and would change their arithmetic; remove "
-                          "it, or name the architecture that has it");
-    }
-  }
+  NIBBLE_RETURN_IF_ERROR(check_fixed(fields,
+                                     {{"attention_bias", false},
+                                      {"attn_output_gate", true},
+                                      {"use_sliding_window", false},
+                                      {"qkv_bias", false}},
+                                     "a Qwen3-Next or Qwen3.5"));
+  NIBBLE_RETURN_IF_ERROR(
+      refuse_foreign(fields,
+                     {"first_k_dense_replace", "kv_lora_rank", "n_group", "n_shared_experts",
+                      "routed_scaling_factor", "scoring_func", "swiglu_limit", "topk_method"},
+                     {.name = "Qwen3-Next or Qwen3.5", .its = "their"}));
   const std::optional<JsonValue> state = fields.find("mamba_ssm_dtype");
   if (state && (!state->is_string() || state->as_string() != "float32"))
     return fields.must_be("mamba_ssm_dtype", "\"float32\"", *state);
-  NIBBLE_ASSIGN(const std::int64_t step, fields.integer_or("decoder_sparse_step", 1, max_layers, 1));
-  const std::optional<JsonValue> dense = fields.find("mlp_only_layers");
-  if (step != 1 || (dense && (!dense->is_array() || dense->size() != 0))) {
-    return broken_model(
-        "layers without experts are not supported: mlp_only_layers must be empty and decoder_sparse_step 1");
-  }
-  return {};
+  return check_no_layer_is_dense(fields);
 }
 
 // layer_types, or every so many layers one of attention.
 Status read_mixers(const ConfigFields& fields, ModelConfig& config) {
-  const std::optional<JsonValue> types = fields.find("layer_types");
-  std::size_t layer = 0, with_attention = 0;
-  if (types) {
-    if (!types->is_array() || static_cast<std::int64_t>(types->size()) != config.num_hidden_layers)
-      return fields.must_be("layer_types", "a list of num_hidden_layers names", *types);
-    for (const JsonValue& type : types->elements()) {
-      const bool linear = type.is_string() && type.as_string() == "linear_attention";
-      if (!linear && (!type.is_string() || type.as_string() != "full_attention"))
-        return fields.must_be("layer_types", "a list of \"linear_attention\" and \"full_attention\"", type);
-      config.layers[layer++].mixer = linear ? Mixer::gated_delta : Mixer::attention;
-    }
-  } else {
+  NIBBLE_ASSIGN(const bool named,
+                read_layer_names(fields, {"layer_types", "linear_attention", "full_attention"}, config,
+                                 [](LayerDescription& layer, bool is_linear) {
+                                   layer.mixer = is_linear ? Mixer::gated_delta : Mixer::attention;
+                                 }));
+  std::int64_t layer = 0, with_attention = 0;
+  if (!named) {
     NIBBLE_ASSIGN(const std::int64_t interval,
                   fields.integer_or("full_attention_interval", 1, max_layers, 4));
-    for (LayerDescription& each : config.layers) {
-      each.mixer = static_cast<std::int64_t>(++layer) % interval == 0 ? Mixer::attention : Mixer::gated_delta;
-    }
+    for (LayerDescription& each : config.layers)
+      each.mixer = ++layer % interval == 0 ? Mixer::attention : Mixer::gated_delta;
   }
   for (const LayerDescription& each : config.layers) with_attention += each.mixer == Mixer::attention;
   if (with_attention > 0) return {};
@@ -164,10 +144,7 @@ void visit_experts(LayerWeights& weights, const ModelConfig& config) {
                             SplitAxis::columns);
     return;
   }
-  weights.expert_matrix(WeightRole::expert_gate, "mlp.experts.{}.gate_proj", width, hidden, SplitAxis::rows);
-  weights.expert_matrix(WeightRole::expert_up, "mlp.experts.{}.up_proj", width, hidden, SplitAxis::rows);
-  weights.expert_matrix(WeightRole::expert_down, "mlp.experts.{}.down_proj", hidden, width,
-                        SplitAxis::columns);
+  weights.experts();
 }
 
 }  // namespace
@@ -196,7 +173,7 @@ Result<ModelConfig> parse_qwen3_5_moe_config(const ConfigFields& fields, Quantiz
 }
 
 void visit_qwen3_next_weights(const ModelConfig& config, const VisitWeight& visit) {
-  const std::int64_t hidden = config.hidden_size, shared = config.shared_width;
+  const std::int64_t hidden = config.hidden_size;
   visit_embedding(config, visit);
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     LayerWeights weights(config, layer, visit);
@@ -211,14 +188,10 @@ void visit_qwen3_next_weights(const ModelConfig& config, const VisitWeight& visi
     weights.matrix(WeightRole::router, WeightPart::router, "mlp.gate", config.num_local_experts, hidden,
                    SplitAxis::none);
     visit_experts(weights, config);
-    const auto matrix = [&](WeightRole role, const std::string& name, std::int64_t rows, std::int64_t cols,
-                            SplitAxis split) {
-      weights.matrix(role, WeightPart::shared_expert, "mlp." + name, rows, cols, split);
-    };
-    matrix(WeightRole::shared_gate, "shared_expert.gate_proj", shared, hidden, SplitAxis::rows);
-    matrix(WeightRole::shared_up, "shared_expert.up_proj", shared, hidden, SplitAxis::rows);
-    matrix(WeightRole::shared_down, "shared_expert.down_proj", hidden, shared, SplitAxis::columns);
-    matrix(WeightRole::shared_share, "shared_expert_gate", 1, hidden, SplitAxis::none);
+    weights.mlp({WeightRole::shared_gate, WeightRole::shared_up, WeightRole::shared_down},
+                WeightPart::shared_expert, "mlp.shared_expert.", config.shared_width);
+    weights.matrix(WeightRole::shared_share, WeightPart::shared_expert, "mlp.shared_expert_gate", 1, hidden,
+                   SplitAxis::none);
   }
   visit_head(config, visit);
 }

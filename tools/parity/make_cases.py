@@ -467,6 +467,22 @@ def make_case(name, spec, out, family=sys.modules[__name__]):
     return problems
 
 
+def make_family(family):
+    """The command line of a maker of other architectures' cases: those of family.CASES, or the named ones."""
+    parser = argparse.ArgumentParser(description=family.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", metavar="CASE")
+    parser.add_argument("--out", type=Path, default=ROOT / "tests/data/parity")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    failed = False
+    for name in args.cases or family.CASES:
+        for problem in make_case(name, family.CASES[name], args.out, family):
+            print(f"error: {name}: {problem}", file=sys.stderr)
+            failed = True
+    return 1 if failed else 0
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("cases", nargs="*", metavar="CASE")

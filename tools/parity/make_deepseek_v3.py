@@ -3,20 +3,17 @@
 
     make_deepseek_v3.py [--out DIR] [CASE ...]
 """
-import argparse
 import copy
 import math
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
-import transformers
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, Glm4MoeLiteConfig, Glm4MoeLiteForCausalLM
 
 import make_cases
-from make_cases import BOS, EOS, PAD, ROOT
+from make_cases import BOS, EOS, PAD
 from make_qwen3_moe import decoded, fp8_blocks
 
 MIN_ROUTER_MARGIN = 0.02   # of what experts are chosen by, which is a sigmoid's
@@ -271,20 +268,5 @@ def mistakes(spec):
     return found
 
 
-def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("cases", nargs="*", metavar="CASE")
-    ap.add_argument("--out", type=Path, default=ROOT / "tests/data/parity")
-    a = ap.parse_args()
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    failed = False
-    for name in a.cases or CASES:
-        for problem in make_cases.make_case(name, CASES[name], a.out, sys.modules[__name__]):
-            print(f"error: {name}: {problem}", file=sys.stderr)
-            failed = True
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(make_cases.make_family(sys.modules[__name__]))

@@ -3,21 +3,18 @@
 
     make_qwen3_moe.py [--out DIR] [CASE ...]
 """
-import argparse
 import copy
 import json
 import math
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
-import transformers
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 import make_cases
-from make_cases import BOS, E2M1, E2M1_RMS, EOS, PAD, ROOT, token_codes
+from make_cases import BOS, E2M1, E2M1_RMS, EOS, PAD, token_codes
 
 
 @dataclass
@@ -242,20 +239,5 @@ def mistakes(spec):
     return found
 
 
-def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("cases", nargs="*", metavar="CASE")
-    ap.add_argument("--out", type=Path, default=ROOT / "tests/data/parity")
-    a = ap.parse_args()
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    failed = False
-    for name in a.cases or CASES:
-        for problem in make_cases.make_case(name, CASES[name], a.out, sys.modules[__name__]):
-            print(f"error: {name}: {problem}", file=sys.stderr)
-            failed = True
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(make_cases.make_family(sys.modules[__name__]))

@@ -3,20 +3,17 @@
 
     make_qwen3_next.py [--out DIR] [CASE ...]
 """
-import argparse
 import copy
 import math
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
-import transformers
 from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig, Qwen3NextConfig, Qwen3NextForCausalLM
 
 import make_cases
-from make_cases import BOS, EOS, PAD, ROOT, token_codes
+from make_cases import BOS, EOS, PAD, token_codes
 from make_qwen3_moe import decoded, fp8_blocks
 
 
@@ -241,20 +238,5 @@ def mistakes(spec):
     return found
 
 
-def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("cases", nargs="*", metavar="CASE")
-    ap.add_argument("--out", type=Path, default=ROOT / "tests/data/parity")
-    a = ap.parse_args()
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    failed = False
-    for name in a.cases or CASES:
-        for problem in make_cases.make_case(name, CASES[name], a.out, sys.modules[__name__]):
-            print(f"error: {name}: {problem}", file=sys.stderr)
-            failed = True
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(make_cases.make_family(sys.modules[__name__]))
