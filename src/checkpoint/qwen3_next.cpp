@@ -1,7 +1,7 @@
-// Qwen3-Next and the mixture-of-experts models of Qwen3.5 and 3.6, of which the text is read: three of four
-// layers have a gated delta rule instead of attention, attention has a gate on its output and rotates a part
-// of each head, norms are zero-centred, and an expert is shared by all tokens. The newer ones keep the text's
-// fields in `text_config`, and projections of the delta rule apart.
+// Qwen3-Next and the mixture-of-experts models of Qwen3.5 and 3.6, of which the text is read. Three of four
+// layers have a gated delta rule instead of attention. Attention has a gate on its output and rotates a part
+// of each head. Norms are zero-centred. An expert is shared by all tokens. The newer models keep the text's
+// fields in `text_config`, and have the projections of the delta rule apart.
 #include "base/quote.h"
 #include "checkpoint/architectures.h"
 #include "checkpoint/decoder_fields.h"

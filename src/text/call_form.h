@@ -43,9 +43,10 @@ struct ReadCall {
   std::string id;         // where the form has one of its own; else empty
 };
 
-// free: the model wrote calls as it pleased. bound: a grammar held them to their form and to the functions'
-// schemas, so that a value is what it is read as, even if it is JSON that no reader here takes (a name twice,
-// a number beyond all numbers). bound_first: bound, and there are calls only where no text came before them.
+// free: the model wrote calls as it pleased.
+// bound: a grammar held them to their form and to the functions' schemas. Their values are taken as they are,
+// even JSON that the parser here refuses, such as a doubled name or a number beyond a double.
+// bound_first: bound, and there are calls only where no text came before them.
 enum class CallBinding : std::uint8_t { free, bound, bound_first };
 
 // Of the text between the marks. Nothing: it is no call of a function that is offered.

@@ -136,11 +136,11 @@ class SplitLine {
   std::int64_t region_ = 0;  // floats of the room for each share but the first
 };
 
-// `Heads` is an op's own:
-//   View, view_of(job, split)       a split's keys and values
-//   Tile, attend(tile, view, partials)
-//   query(row, head), out(row, head)  of a row of the step
-//   most_values                     of value_dim
+// Runs the jobs of a step. `Heads` is an op's own and has:
+//   View, view_of(job, split)            a split's keys and values;
+//   Tile, attend(tile, view, partials)   some queries, and what they take from a view;
+//   query(row, head), out(row, head)     where a query lies, and where its result goes;
+//   most_values                          the largest value_dim.
 template <class Heads>
 class SplitAttention {
  public:

@@ -309,15 +309,12 @@ std::variant<PreparedRequest, ApiError> Preparer::prepare(ParsedRequest parsed,
   request.tool_use.tools.reset();
   request.tool_use.own.reset();
   request.response_input = {};
-  request.format.schema.reset();
   request.body = {};
   for (Prompt& prompt : request.prompts)
     prepared.prompts.push_back(prepared_prompt(std::move(prompt), request));
   std::vector<Prompt>().swap(request.prompts);
   for (PreparedPrompt& prompt : prepared.prompts) {
     if (request.shows_special_tokens) prompt.answer.hidden = HiddenTokens::shown;
-  }
-  for (const PreparedPrompt& prompt : prepared.prompts) {
     if (Refused refused = check_room(prompt.ids.size(), request)) return std::move(*refused);
   }
   Result<StopStrings> stop = StopStrings::make(request.sampling.stop);
