@@ -42,8 +42,7 @@ constexpr ExpertKernel experts[] = {
      .format = StoredFormat::mxfp4,
      .layout = WeightLayout::sm90_granules,
      .exchanges = true},
-    // ops/moe/cuda has the products; no architecture here reads experts in NVFP4.
-    {.facts = on_sm90("sm90_nvfp4"),
+    {.facts = on_sm90("sm90_nvfp4", device_code),
      .format = StoredFormat::nvfp4,
      .layout = WeightLayout::sm90_granules,
      .exchanges = true},

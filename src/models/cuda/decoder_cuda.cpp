@@ -89,7 +89,7 @@ Status check_formats(const ModelConfig& config) {
     if (taken) return;
     status = refused((weight.own_experts > 0 ? weight.name_of(0) : weight.name) + " is in " +
                      std::string(tensor_format_name(weight.format)) + ", and its kernels take " +
-                     (of_expert ? std::string("experts in mxfp4") : std::string("bf16")));
+                     (of_expert ? std::string("experts in mxfp4 or nvfp4") : std::string("bf16")));
   });
   return status;
 }

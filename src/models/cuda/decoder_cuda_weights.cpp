@@ -1,5 +1,6 @@
 #include <optional>
 #include <string>
+#include <type_traits>
 
 #include "base/check.h"
 #include "checkpoint/architecture.h"
@@ -18,9 +19,13 @@ GatedUnit unit_of(const ModelConfig& config) {
              : silu_unit;
 }
 
-Mxfp4Granules granules(DeviceArena& arena, std::int64_t experts, std::int64_t rows, std::int64_t cols) {
-  const Mxfp4GranuleShape shape{static_cast<int>(rows), static_cast<int>(cols)};
-  return {arena.take<std::uint8_t>(size(experts) * shape.bytes()), static_cast<int>(experts), shape};
+template <class Granules>
+Granules granules(DeviceArena& arena, std::int64_t experts, std::int64_t rows, std::int64_t cols) {
+  const decltype(Granules::shape) shape{static_cast<int>(rows), static_cast<int>(cols)};
+  Granules made{arena.take<std::uint8_t>(size(experts) * shape.bytes()), static_cast<int>(experts), shape};
+  if constexpr (std::is_same_v<Granules, Nvfp4Granules>)
+    made.tensor_scales = arena.take<PairFactors>(size(experts));
+  return made;
 }
 
 // Takes weights as an architecture lists them to their places, and remembers the first thing that went wrong.
@@ -93,7 +98,11 @@ class Placer {
   }
 
   Status place_expert(const Weight& weight, ExpertsBlockWeights& layer) {
-    auto& experts = std::get<MoeMxfp4CudaWeights>(layer.experts);
+    return std::visit([&](auto& experts) { return place_expert_in(weight, experts); }, layer.experts);
+  }
+
+  template <class Granules>
+  Status place_expert_in(const Weight& weight, MoeCudaWeightsOf<Granules>& experts) {
     switch (weight.role) {
       case WeightRole::expert_gate_up: return placing_.experts({weight}, experts.gate_up);
       case WeightRole::expert_gate: gate_ = weight; return {};
@@ -126,33 +135,48 @@ class Placer {
   Status status_;
 };
 
-// What of a layer the list of weights names, besides attention's and matrices.
-struct Biases {
+// What of a layer's experts the list of weights names.
+struct ExpertTraits {
   bool router = false, gate_up = false, down = false;
+  TensorFormat format = TensorFormat::bf16;
 };
-Biases biases_of(const ModelConfig& config) {
-  Biases biases;
+ExpertTraits traits_of_experts(const ModelConfig& config) {
+  ExpertTraits traits{.format = expert_format(config)};
   visit_weights(config, [&](const Weight& weight) {
-    biases.router |= weight.role == WeightRole::router_bias;
-    biases.gate_up |= weight.role == WeightRole::expert_gate_up_bias;
-    biases.down |= weight.role == WeightRole::expert_down_bias;
+    traits.router |= weight.role == WeightRole::router_bias;
+    traits.gate_up |= weight.role == WeightRole::expert_gate_up_bias;
+    traits.down |= weight.role == WeightRole::expert_down_bias;
   });
-  return biases;
+  return traits;
 }
 
-ExpertsBlockWeights lay_out_experts(const ModelConfig& config, const Biases& biases, DeviceArena& arena) {
+template <class Granules>
+MoeCudaWeightsOf<Granules> lay_out_layer(const ModelConfig& config, const ExpertTraits& traits,
+                                         DeviceArena& arena) {
   const std::int64_t hidden = config.hidden_size, experts = config.num_local_experts,
                      width = config.intermediate_size;
+  MoeCudaWeightsOf<Granules> layer{.gate_up = granules<Granules>(arena, experts, 2 * width, hidden),
+                                   .down = granules<Granules>(arena, experts, hidden, width),
+                                   .unit = unit_of(config)};
+  if (traits.gate_up) layer.gate_up_bias = arena.take<Bf16>(size(experts * 2 * width));
+  if (traits.down) layer.down_bias = arena.take<Bf16>(size(experts * hidden));
+  return layer;
+}
+
+ExpertsBlockWeights lay_out_experts(const ModelConfig& config, const ExpertTraits& traits,
+                                    DeviceArena& arena) {
+  const std::int64_t hidden = config.hidden_size, experts = config.num_local_experts;
   ExpertsBlockWeights weights;
   weights.norm = arena.take<Bf16>(size(hidden));
   weights.router = lay_out_tiles(arena, experts, hidden);
-  if (biases.router) weights.router_bias = arena.take<Bf16>(size(experts));
-  MoeMxfp4CudaWeights layer{.gate_up = granules(arena, experts, 2 * width, hidden),
-                            .down = granules(arena, experts, hidden, width),
-                            .unit = unit_of(config)};
-  if (biases.gate_up) layer.gate_up_bias = arena.take<Bf16>(size(experts * 2 * width));
-  if (biases.down) layer.down_bias = arena.take<Bf16>(size(experts * hidden));
-  weights.experts = layer;
+  if (traits.router) weights.router_bias = arena.take<Bf16>(size(experts));
+  switch (traits.format) {
+    case TensorFormat::nvfp4:
+    case TensorFormat::nvfp4_packed:
+      weights.experts = lay_out_layer<Nvfp4Granules>(config, traits, arena);
+      break;
+    default: weights.experts = lay_out_layer<Mxfp4Granules>(config, traits, arena);
+  }
   return weights;
 }
 
@@ -160,12 +184,12 @@ ExpertsBlockWeights lay_out_experts(const ModelConfig& config, const Biases& bia
 
 DecoderCudaWeights DecoderCudaWeights::lay_out(const ModelConfig& config, DeviceArena& arena) {
   const std::int64_t hidden = config.hidden_size;
-  const Biases biases = biases_of(config);
+  const ExpertTraits traits = traits_of_experts(config);
   DecoderCudaWeights weights;
   weights.embedding = arena.take<Bf16>(size(config.vocab_size * hidden));
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     weights.layers.push_back({.attention = lay_out_attention_weights(config, layer, arena),
-                              .experts = lay_out_experts(config, biases, arena)});
+                              .experts = lay_out_experts(config, traits, arena)});
   }
   weights.head.norm = arena.take<Bf16>(size(hidden));
   weights.head.lm_head = lay_out_tiles(arena, config.vocab_size, hidden);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "checkpoint/architecture.h"
 #include "ops/cuda/absent.h"
 #include "ops/router/cuda/router_cuda.h"
 
@@ -13,11 +14,20 @@ std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
 }  // namespace
 
+TensorFormat expert_format(const ModelConfig& config) {
+  TensorFormat format = TensorFormat::bf16;
+  visit_weights(config, [&](const Weight& weight) {
+    if (weight.role == WeightRole::expert_down) format = weight.format;
+  });
+  return format;
+}
+
 Status check_experts_block(const ModelConfig& config) {
-  if (config.hidden_size % mxfp4_block != 0 || config.intermediate_size % mxfp4_block != 0) {
+  const std::int64_t whole = std::max<std::int64_t>(block_columns(expert_format(config)), granule_rows);
+  if (config.hidden_size % whole != 0 || config.intermediate_size % whole != 0) {
     return invalid_argument("its width of " + std::to_string(config.hidden_size) + " or its experts' of " +
                             std::to_string(config.intermediate_size) + " is not a multiple of " +
-                            std::to_string(mxfp4_block));
+                            std::to_string(whole));
   }
   if (config.num_local_experts > moe_many_most_experts) {
     return invalid_argument("a layer has " + std::to_string(config.num_local_experts) +

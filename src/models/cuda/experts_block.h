@@ -15,6 +15,9 @@ struct ExpertsBlockWeights {
   MoeCudaWeights experts;
 };
 
+// Of a model's experts, which have one in all layers.
+TensorFormat expert_format(const ModelConfig& config);
+
 // What kernels lack of a model's experts.
 Status check_experts_block(const ModelConfig& config);
 

@@ -51,6 +51,23 @@ __global__ void __launch_bounds__(random_threads)
   }
 }
 
+__global__ void __launch_bounds__(random_threads)
+    random_e4m3_scales(std::uint64_t stream, std::size_t first, std::size_t count, int exponent,
+                       std::uint8_t* to) {
+  const std::size_t step = static_cast<std::size_t>(gridDim.x) * random_threads;
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * random_threads + threadIdx.x; i < count;
+       i += step)
+    to[i] = static_cast<std::uint8_t>((exponent + 7) * 8 + static_cast<int>(mixed(stream, first + i) & 7));
+}
+
+__global__ void __launch_bounds__(random_threads)
+    random_floats(std::uint64_t stream, std::size_t first, std::size_t count, float center, float* to) {
+  const std::size_t step = static_cast<std::size_t>(gridDim.x) * random_threads;
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * random_threads + threadIdx.x; i < count;
+       i += step)
+    to[i] = center * (0.5f + static_cast<float>(mixed(stream, first + i) & 0xffff) * (1.0f / 65536.0f));
+}
+
 Launch launch_of(const RandomPlaces& places, cudaStream_t stream) {
   const std::size_t blocks = (places.count + random_threads - 1) / random_threads;
   return {.blocks = dim3(static_cast<unsigned>(std::clamp<std::size_t>(blocks, 1, 4096))),
@@ -70,6 +87,15 @@ void random_bytes_cuda(const RandomPlaces& places, std::uint8_t* to, cudaStream_
 }
 void random_scales_cuda(const RandomPlaces& places, int exponent, std::uint8_t* to, cudaStream_t stream) {
   launch_kernel(launch_of(places, stream), random_scales, places.stream, places.first, places.count, exponent,
+                to);
+}
+void random_e4m3_scales_cuda(const RandomPlaces& places, int exponent, std::uint8_t* to,
+                             cudaStream_t stream) {
+  launch_kernel(launch_of(places, stream), random_e4m3_scales, places.stream, places.first, places.count,
+                exponent, to);
+}
+void random_floats_cuda(const RandomPlaces& places, float center, float* to, cudaStream_t stream) {
+  launch_kernel(launch_of(places, stream), random_floats, places.stream, places.first, places.count, center,
                 to);
 }
 

@@ -44,6 +44,14 @@ Status RandomWeights::queue(const ExpectedTensor& tensor, std::size_t begin, std
     const float columns = 32.0f * static_cast<float>(tensor.shape[tensor.shape.rank() - 1]);
     const int exponent = static_cast<int>(std::lround(-std::log2(3.0f * std::sqrt(columns))));
     random_scales_cuda(places, exponent, static_cast<std::uint8_t*>(to), stream);
+  } else if (tensor.scales == ScaleKind::e4m3) {
+    // Likewise, with scales between one and two times a power of two, and the matrix's own of about 2^-6.
+    const float columns = 16.0f * static_cast<float>(tensor.shape[tensor.shape.rank() - 1]);
+    const int exponent = 6 + static_cast<int>(std::lround(-std::log2(4.3f * std::sqrt(columns))));
+    random_e4m3_scales_cuda(places, exponent, static_cast<std::uint8_t*>(to), stream);
+  } else if (tensor.one_value) {
+    const bool divides = tensor.name.ends_with("global_scale");
+    random_floats_cuda(places, divides ? 64.0f : 1.0f / 64.0f, static_cast<float*>(to), stream);
   } else {
     NIBBLE_CHECK(tensor.dtype == DType::u8);
     random_bytes_cuda(places, static_cast<std::uint8_t*>(to), stream);

@@ -13,7 +13,6 @@
 namespace nibble {
 namespace {
 
-constexpr std::size_t staging_bytes = std::size_t{64} << 20;
 constexpr std::size_t most_experts = 1024;  // tensors of experts, two a layer
 
 }  // namespace
@@ -129,15 +128,15 @@ Status WeightPlacing::stage_fused(const Weight& from, const ExpertPiece& piece) 
   return status;
 }
 
-Status WeightPlacing::stage_experts(const PlacedExperts& placed, const ExpertPiece& piece) {
-  if (placed.from.front().own_experts == 0) return stage_fused(placed.from.front(), piece);
-  const std::size_t parts = placed.from.size();
+Status WeightPlacing::stage_experts(const std::vector<Weight>& from, const ExpertPiece& piece) {
+  if (from.front().own_experts == 0) return stage_fused(from.front(), piece);
+  const std::size_t parts = from.size();
   Status status;
   for (std::int64_t i = 0; i < piece.count; ++i) {
     for (std::size_t part = 0; part < parts; ++part) {
-      const Weight& weight = placed.from[part];
+      const Weight& weight = from[part];
       visit_stored(weight, weight.name_of(piece.first + i), [&](const ExpectedTensor& tensor) {
-        if (!status.ok()) return;
+        if (!status.ok() || tensor.one_value) return;
         const std::size_t bytes = static_cast<std::size_t>(tensor.bytes());
         std::byte* const to = (tensor.scales == ScaleKind::none ? piece.codes : piece.scales) +
                               (static_cast<std::size_t>(i) * parts + part) * bytes;
@@ -159,7 +158,7 @@ Status WeightPlacing::place_experts(const PlacedExperts& placed, std::size_t ind
     const std::int64_t count = std::min(once, to.experts - first);
     std::byte* const blocks = staging_.data();
     const ExpertPiece piece{first, count, blocks, blocks + static_cast<std::size_t>(count) * block_bytes};
-    NIBBLE_RETURN_IF_ERROR(stage_experts(placed, piece));
+    NIBBLE_RETURN_IF_ERROR(stage_experts(placed.from, piece));
     NIBBLE_RETURN_IF_ERROR(repack_mxfp4_cuda(
         {.blocks = reinterpret_cast<const std::uint8_t*>(piece.codes),
          .scales = reinterpret_cast<const std::uint8_t*>(piece.scales),

@@ -10,13 +10,15 @@
 #include "models/cuda/weight_feed.h"
 #include "ops/linear/cuda/dense_tiles.h"
 #include "ops/moe/cuda/mxfp4_granules.h"
+#include "ops/moe/cuda/nvfp4_granules.h"
 #include "tensor/device_buffer.h"
 
 namespace nibble {
 
 // Formats of experts that can be placed.
 constexpr bool placing_takes_experts(TensorFormat format) {
-  return format == TensorFormat::mxfp4_blocks || format == TensorFormat::mxfp4_packed;
+  return format == TensorFormat::mxfp4_blocks || format == TensorFormat::mxfp4_packed ||
+         format == TensorFormat::nvfp4 || format == TensorFormat::nvfp4_packed;
 }
 
 class WeightPlacing {
@@ -41,6 +43,8 @@ class WeightPlacing {
   // them for itself. `to` lives until finish(), which may set its exponent_shift, or refuse scales that lie
   // too far apart for the kernels.
   Status experts(std::vector<Weight> from, Mxfp4Granules& to);
+  // The same in NVFP4; refuses a matrix's own scale that the kernels cannot hold.
+  Status experts(const std::vector<Weight>& from, const Nvfp4Granules& to);
   // Returns when everything is where it belongs.
   Status finish();
 
@@ -56,14 +60,18 @@ class WeightPlacing {
     std::byte *codes, *scales;
   };
 
+  static constexpr std::size_t staging_bytes = std::size_t{64} << 20;
+
   WeightPlacing(WeightFeed& feed, cudaStream_t stream) : feed_(&feed), stream_(stream) {}
   // Rows [first, first + count) of a matrix [rows, cols] to row to_row of the tiles.
   Status place_rows(const ExpectedTensor& tensor, std::int64_t first, std::int64_t count,
                     const DenseTiles& to, std::int64_t to_row);
-  Status stage_experts(const PlacedExperts& placed, const ExpertPiece& piece);
+  Status stage_experts(const std::vector<Weight>& from, const ExpertPiece& piece);
   Status stage_fused(const Weight& from, const ExpertPiece& piece);
   // With the range of scales to `index` of ranges_.
   Status place_experts(const PlacedExperts& placed, std::size_t index);
+  // What each expert's matrices are multiplied by as wholes.
+  Status place_matrix_scales(const std::vector<Weight>& from, const Nvfp4Granules& to);
 
   WeightFeed* feed_;
   cudaStream_t stream_;

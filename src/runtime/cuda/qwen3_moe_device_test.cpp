@@ -2,8 +2,12 @@
 // alone, in batches, in chunks and in graphs.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "models/cuda/random_numbers.h"
 #include "models/cuda/random_weights.h"
 #include "models/model_traits.h"
 #include "runtime/cuda/gpu_worker_test_util.h"
@@ -14,9 +18,23 @@ namespace {
 
 using Qwen3MoeOnTheGpu = OnTheGpu;
 
+// Of experts; attention, router and lm_head are in bf16.
+constexpr const char* mxfp4_experts =
+    R"({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized",
+      "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "float",
+      "strategy": "group", "group_size": 32, "symmetric": true, "dynamic": false}, "input_activations": null}},
+      "ignore": ["lm_head", "re:.*mlp.gate$", "re:.*self_attn.*"]})";
+constexpr const char* nvfp4_packed_experts =
+    R"({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
+      "ignore": ["lm_head", "re:.*mlp.gate$", "re:.*self_attn.*"]})";
+constexpr const char* nvfp4_experts = R"({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16,
+      "exclude_modules": ["lm_head", "model.layers.*.mlp.gate", "model.layers.*.self_attn*"]})";
+
 struct Kind {
   int head_dim, heads, kv_heads;
   bool renormalises, tied;
+  const char* quantization = mxfp4_experts;
+  int expert_width = 96;
 };
 
 std::string config_json(const Kind& kind) {
@@ -27,21 +45,21 @@ std::string config_json(const Kind& kind) {
       "attention_bias": false, "decoder_sparse_step": 1, "mlp_only_layers": [], "use_sliding_window": false,
       "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "rope_scaling": null, "max_position_embeddings": 40960,
       "torch_dtype": "bfloat16", "eos_token_id": 2, "vocab_size": 448, "hidden_size": 192,
-      "num_hidden_layers": 2, "num_experts": 12, "num_experts_per_tok": 5, "moe_intermediate_size": 96, )" +
-         field("head_dim", kind.head_dim) + field("num_attention_heads", kind.heads) +
-         field("num_key_value_heads", kind.kv_heads) +
+      "num_hidden_layers": 2, "num_experts": 12, "num_experts_per_tok": 5, )" +
+         field("moe_intermediate_size", kind.expert_width) + field("head_dim", kind.head_dim) +
+         field("num_attention_heads", kind.heads) + field("num_key_value_heads", kind.kv_heads) +
          "\"norm_topk_prob\": " + (kind.renormalises ? "true" : "false") +
          ", \"tie_word_embeddings\": " + (kind.tied ? "true" : "false") +
-         R"(, "quantization_config": {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized",
-      "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "float",
-      "strategy": "group", "group_size": 32, "symmetric": true, "dynamic": false}, "input_activations": null}},
-      "ignore": ["lm_head", "re:.*mlp.gate$", "re:.*self_attn.*"]}})";
+         ", \"quantization_config\": " + kind.quantization + "}";
 }
 
 // In a model of random weights experts are chosen by logits that lie close together, and the two forwards,
 // whose sums have other orders, choose differently here and there.
 TEST_F(Qwen3MoeOnTheGpu, AgreesWithTheCpu) {
-  for (const Kind& kind : {Kind{128, 4, 2, true, false}, Kind{64, 6, 2, false, true}}) {
+  for (const Kind& kind :
+       {Kind{128, 4, 2, true, false}, Kind{64, 6, 2, false, true},
+        Kind{128, 2, 1, true, false, nvfp4_experts}, Kind{64, 2, 1, true, true, nvfp4_packed_experts, 80}}) {
+    SCOPED_TRACE(kind.quantization);
     const RandomCheckpoint checkpoint(config_json(kind), 1);
     expect_the_cpus_answer(checkpoint.folder(), DType::bf16, {0.3, 0.02});
   }
@@ -57,15 +75,58 @@ TEST_F(Qwen3MoeOnTheGpu, ASequencesBitsDependNeitherOnChunksNorOnCompanyNorOnGra
   expect_the_same_bits_in_chunks_in_company_and_in_graphs(checkpoint.folder(), DType::bf16);
 }
 
+#ifndef NIBBLE_GPU_EMULATION  // there the expert layer's own tests ask that
+TEST_F(Qwen3MoeOnTheGpu, NorDoTheyWithExpertsInNvfp4) {
+  const RandomCheckpoint checkpoint(config_json({64, 2, 1, true, false, nvfp4_packed_experts, 80}), 4);
+  expect_the_same_bits_in_chunks_in_company_and_in_graphs(checkpoint.folder(), DType::bf16);
+}
+#endif
+
+TEST_F(Qwen3MoeOnTheGpu, RandomWeightsInNvfp4AreOfASizeThatRuns) {
+  for (const char* quantization : {nvfp4_experts, nvfp4_packed_experts}) {
+    SCOPED_TRACE(quantization);
+    const RandomCheckpoint checkpoint(config_json({64, 2, 1, true, false, quantization}), 5);
+    const ModelConfig config = must(read_model_config(checkpoint.folder()));
+    RandomWeights random(1);
+    const std::unique_ptr<Worker> worker = must(GpuWorker::start(config, random, limits_of(config, false)));
+    const Heard heard = run_alone(*worker, sequence_of(random_prompt(1, 8), 8, {3}), 1);
+    ASSERT_EQ(heard.prompt_logprobs.size(), 7u);
+    for (const float logprob : heard.prompt_logprobs) EXPECT_TRUE(std::isfinite(logprob) && logprob > -60);
+  }
+}
+
+TEST_F(Qwen3MoeOnTheGpu, RefusesAScaleOfAMatrixThatItsKernelsCannotHold) {
+  const RandomCheckpoint checkpoint(config_json({64, 2, 1, true, false, nvfp4_packed_experts}), 6);
+  const ModelConfig config = must(read_model_config(checkpoint.folder()));
+  class Tiny final : public WeightFeed {
+   public:
+    Status queue(const ExpectedTensor& tensor, std::size_t begin, std::size_t count, void* to,
+                 cudaStream_t stream) override {
+      if (tensor.name != "model.layers.1.mlp.experts.7.up_proj.weight_global_scale")
+        return random_.queue(tensor, begin, count, to, stream);
+      random_floats_cuda({.count = 1}, 0x1p-122f, static_cast<float*>(to), stream);
+      return {};
+    }
+
+   private:
+    RandomWeights random_{1};
+  } tiny;
+  const Result<std::unique_ptr<Worker>> worker = GpuWorker::start(config, tiny, limits_of(config, false));
+  ASSERT_FALSE(worker.ok());
+  EXPECT_NE(worker.status().message().find("experts.7.up_proj.weight_global_scale\" makes weights too large"),
+            std::string::npos)
+      << worker.status().message();
+}
+
 TEST_F(Qwen3MoeOnTheGpu, WhatAStepTakesIsWhatThePlanSays) {
   const ModelConfig config = must(read_model_config(root / "tests/data/models/Qwen3-30B-A3B"));
   expect_a_step_to_take_what_is_planned(config, must(traits_of(config, "Qwen3-30B-A3B")), 40960);
 }
 
 TEST_F(Qwen3MoeOnTheGpu, RefusesWhatNoKernelTakes) {
-  for (const auto& [name, what] :
-       {std::pair("qwen3_moe_fp8", "model.layers.0.self_attn.q_proj is in "),
-        std::pair("qwen3_moe_bf16", "experts' of 48"), std::pair("qwen3_moe_nvfp4", "32 dimensions")}) {
+  for (const auto& [name, what] : {std::pair("qwen3_moe_fp8", "model.layers.0.self_attn.q_proj is in "),
+                                   std::pair("qwen3_moe_bf16", "experts.0.gate_proj is in bf16"),
+                                   std::pair("qwen3_moe_nvfp4", "32 dimensions")}) {
     const ModelConfig config = must(read_model_config(root / "tests/data/parity" / name));
     RandomWeights random(1);
     const Result<std::unique_ptr<Worker>> worker = GpuWorker::start(config, random, limits_of(config, false));

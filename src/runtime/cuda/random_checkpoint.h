@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "checkpoint/expected_tensors.h"
 #include "checkpoint/model_config.h"
+#include "formats/e4m3.h"
 
 namespace nibble {
 
@@ -80,6 +81,16 @@ class RandomCheckpoint {
     } else if (tensor.scales == ScaleKind::e8m0) {
       const int exponent = 127 - static_cast<int>(std::lround(std::log2(3 * std::sqrt(32 * cols))));
       for (char& byte : bytes) byte = static_cast<char>(exponent + static_cast<int>(random_() % 3) - 1);
+    } else if (tensor.scales == ScaleKind::e4m3) {
+      const double scale = 64 / (4.3 * std::sqrt(16 * cols));
+      for (char& byte : bytes) {
+        const double wild = std::ldexp(scale, static_cast<int>(random_() % 5) - 3);
+        byte = static_cast<char>(E4m3::from_float(static_cast<float>(wild)).bits + random_() % 7);
+      }
+    } else if (tensor.one_value) {
+      const float near_one = 0.5f + static_cast<float>(random_() % 1000) / 1000.0f;
+      const float scale = tensor.name.ends_with("global_scale") ? 64 * near_one : near_one / 64;
+      std::memcpy(bytes.data(), &scale, sizeof scale);
     } else {
       NIBBLE_CHECK(tensor.dtype == DType::u8, tensor.name);
       for (char& byte : bytes) byte = static_cast<char>(random_());
