@@ -25,7 +25,16 @@ from tokenizers import Tokenizer
 from nibble_program import BINARY, ROOT, environment
 
 DATA = ROOT / "tests/data/tokenizers"
-SMALL = ("gpt_oss", "qwen3", "deepseek_v3", "gpt2")
+SMALL = ("gpt_oss", "qwen3", "qwen3_5", "deepseek_v3", "glm_4_5", "gpt2")
+
+# As the model's own code joins it.
+NOT_HAN = "&&[^\\p{Han}]]"
+KIMI_UPPER, KIMI_LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}" + NOT_HAN, r"[\p{Ll}\p{Lm}\p{Lo}\p{M}" + NOT_HAN
+KIMI_BEFORE, KIMI_BEHIND = r"[^\r\n\p{L}\p{N}]?", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+KIMI = "|".join([
+    r"[\p{Han}]+", f"{KIMI_BEFORE}{KIMI_UPPER}*{KIMI_LOWER}+{KIMI_BEHIND}",
+    f"{KIMI_BEFORE}{KIMI_UPPER}+{KIMI_LOWER}*{KIMI_BEHIND}", r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+    r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
 
 SPACES = " \t\n\r\x0b\x0c\x85\xa0\u1680\u2000\u2003\u2028\u2029\u202f\u205f\u3000\u180e\u200b\ufeff"
 POOLS = [
@@ -35,7 +44,7 @@ POOLS = [
     "\u0301\u0316\u0327\u0345\u0308\u0338", "éèÀÉñß\u0130\u0131ſǅǲ", "дДжЖ", "中文字測試", "ひらがなカタカナー・゛゜",
     "한국어\u1100\u1161\u11a8가", "١٢٣४५½Ⅷ²", "👩\u200d👧🏽🇩🇪❤\ufe0f", "अनुच्छेद ज़", "ไทยภาษา", "∑√€£©®™",
     "\x00\x01\x1f\x7f\x80\x9f\xad", ["the", "The", " the", "Hello", " world", "iPhone", "HTTPServer", "don't", "I'LL"],
-    "\u09be\u09d7\u0b3e\u0fb5\u0f71",
+    "\u2e80\u2f08\u3005\u3007\u3021\u303b\u3400\uf900\U00016fe2\U00016ff0\U00020000\U000323af", "\u09be\u09d7\u0b3e\u0fb5\u0f71",
 ]
 
 
@@ -124,13 +133,26 @@ def compare_trusted(path, texts):
     return differences(texts, nibble_ids(path, texts, "--special"), hugging_face_ids(Path(path).read_text(), texts))
 
 
+def ranks_of(path):
+    lines = map(bytes.split, Path(path).read_bytes().splitlines())
+    return {base64.b64decode(token): int(rank) for token, rank in lines}
+
+
+def kimi_comparison(trusted):
+    """Of the texts, with the control tokens that tokenizer_config.json names."""
+    folder = DATA / "kimi_k2"
+    ranks = ranks_of(folder / "tiktoken.model")
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    special = {token["content"]: int(number) for number, token in config["added_tokens_decoder"].items()}
+    encoding = tiktoken.Encoding("kimi", pat_str=KIMI, mergeable_ranks=ranks, special_tokens=special)
+    theirs = functools.partial(encoding.encode, allowed_special="all") if trusted else encoding.encode_ordinary
+    options = ["--special"] if trusted else []
+    return lambda texts: differences(texts, nibble_ids(folder, texts, *options), map(theirs, texts)), list(special)
+
+
 def compare_tiktoken(path, texts):
     """`path`: a rank file; its encoding is o200k."""
-    ranks = {}
-    for line in Path(path).read_bytes().splitlines():
-        token, rank = line.split()
-        ranks[base64.b64decode(token)] = int(rank)
-    encoding = tiktoken.Encoding("o200k", pat_str=split_pattern("gpt_oss"), mergeable_ranks=ranks, special_tokens={})
+    encoding = tiktoken.Encoding("o200k", pat_str=split_pattern("gpt_oss"), mergeable_ranks=ranks_of(path), special_tokens={})
     ours = nibble_ids(path, texts, "--encoding", "o200k_harmony")
     return differences(texts, ours, map(encoding.encode_ordinary, texts))
 
@@ -160,10 +182,7 @@ def small_rank_file(folder):
 
 def large_tokenizer_jsons(ranks_path, folder):
     """The ranks as a tokenizer.json with each model's own steps before byte pairs."""
-    ranks = {}
-    for line in Path(ranks_path).read_bytes().splitlines():
-        token, rank = line.split()
-        ranks[base64.b64decode(token)] = int(rank)
+    ranks = ranks_of(ranks_path)
     alphabet = byte_alphabet()
     spell = {token: "".join(alphabet[byte] for byte in token) for token in ranks}
     merges = []
@@ -188,6 +207,8 @@ def comparisons(folder, ranks=None):
         spellings = [token["content"] for token in json.loads(path.read_text())["added_tokens"]]
         yield f"{name}, control tokens plain", lambda texts, path=path: compare_tokenizer_json(path, texts), spellings
         yield f"{name}, control tokens trusted", lambda texts, path=path: compare_trusted(path, texts), spellings
+    for trusted in (False, True):
+        yield f"kimi_k2, control tokens {'trusted' if trusted else 'plain'}", *kimi_comparison(trusted)
     path = small_rank_file(folder)
     yield "tiktoken, small", lambda texts: compare_tiktoken(path, texts), []
     if ranks:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes src/text/unicode_class_ranges.inc: the character class of every code point.
+"""Writes src/text/unicode_class_ranges.inc, the character class of every code point, or with --han
+src/text/unicode_han_ranges.inc, the code points of the script Han.
 
 The classes are asked of PyPI tiktoken (the `regex` crate's tables), because the ids of a text are right only
 if they are the ids the model was trained with; PyPI tokenizers has the same tables, which
@@ -7,6 +8,7 @@ tests/tokenizer_differential.py checks code point by code point. Run it by hand 
 Unicode, and look at the difference:
 
     tools/make_unicode_classes.py > src/text/unicode_class_ranges.inc
+    tools/make_unicode_classes.py --han > src/text/unicode_han_ranges.inc
 """
 import sys
 
@@ -39,22 +41,36 @@ def members(pattern):
     return found
 
 
-def main():
-    classes = bytearray(LIMIT)
-    for bit, (_, pattern) in enumerate(CLASSES):
-        for code_point in members(pattern):
-            classes[code_point] |= 1 << bit
-    starts = [c for c in range(LIMIT) if c == 0 or classes[c] != classes[c - 1]]
+def write(items):
     out = [f"// Made by tools/make_unicode_classes.py with tiktoken {tiktoken.__version__}."]
     line = ""
-    for start in starts:
-        item = f"0x{start << 8 | classes[start]:X},"
+    for item in items:
         if len(line) + len(item) > 108:
             out.append(line)
             line = ""
         line += item
     out.append(line)
     sys.stdout.write("\n".join(out) + "\n")
+
+
+def write_han():
+    """{first, last} of each run."""
+    han = members(r"\p{Han}")
+    starts = sorted(c for c in han if c - 1 not in han)
+    ends = sorted(c for c in han if c + 1 not in han)
+    write(f"{{0x{first:X},0x{last:X}}}," for first, last in zip(starts, ends))
+
+
+def main():
+    if sys.argv[1:] == ["--han"]:
+        write_han()
+        return
+    classes = bytearray(LIMIT)
+    for bit, (_, pattern) in enumerate(CLASSES):
+        for code_point in members(pattern):
+            classes[code_point] |= 1 << bit
+    starts = [c for c in range(LIMIT) if c == 0 or classes[c] != classes[c - 1]]
+    write(f"0x{start << 8 | classes[start]:X}," for start in starts)
 
 
 if __name__ == "__main__":

@@ -14,11 +14,20 @@ constexpr std::int64_t kMostFileBytes = std::int64_t{1} << 50;
 constexpr std::size_t kMostPath = 512;
 constexpr JsonLimits kLimits{.max_bytes = kMostListingBytes, .max_depth = 16, .max_values = 2'000'000};
 
-constexpr std::string_view kNeeded[] = {
-    "config.json",     "generation_config.json",  "tokenizer.json",     "tokenizer_config.json",
-    "tokenizer.model", "special_tokens_map.json", "added_tokens.json",  "vocab.json",
-    "merges.txt",      "chat_template.jinja",     "chat_template.json", "hf_quant_config.json",
-    kWeightsIndex};
+constexpr std::string_view kNeeded[] = {"config.json",
+                                        "generation_config.json",
+                                        "tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "tokenizer.model",
+                                        "tiktoken.model",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "chat_template.jinja",
+                                        "chat_template.json",
+                                        "hf_quant_config.json",
+                                        kWeightsIndex};
 
 Status bad_listing(std::string_view what) {
   return io_error("the hub's listing cannot be used: " + std::string(what));

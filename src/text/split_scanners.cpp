@@ -12,6 +12,9 @@ namespace {
 // [^\s\p{L}\p{N}]: asked as "none of these bits".
 constexpr CharClass kSpaceLetterNumber = kSpace | kLetter | kNumber;
 
+// excluded: a character of the script Han has no class, as in a set with &&[^\p{Han}].
+enum class Han : bool { included, excluded };
+
 // A position in the text with the class of the character there.
 class Cursor {
  public:
@@ -31,7 +34,10 @@ class Cursor {
     CharClass cls;
     std::uint8_t length;  // 0 at the end, where no class bit is set
   };
-  Char peek() const { return peek_at(p_); }
+  template <Han han = Han::included>
+  Char peek() const {
+    return peek_at<han>(p_);
+  }
   void skip(Char c) { p_ += c.length; }
 
   // Runs of characters that have one of `bits` / none of them; how many were skipped does not matter.
@@ -62,11 +68,13 @@ class Cursor {
   }
 
  private:
+  template <Han han = Han::included>
   Char peek_at(const char* p) const {
     if (p == end_) return {0, 0};
     const auto byte = static_cast<unsigned char>(*p);
     if (byte < 0x80) return {classes_->of_ascii(byte), 1};
     const CodePoint c = decode_valid_utf8(p);
+    if (han == Han::excluded && is_han(c.value)) return {0, static_cast<std::uint8_t>(c.length)};
     return {classes_->of(c.value), static_cast<std::uint8_t>(c.length)};
   }
 
@@ -127,48 +135,50 @@ struct CasedWord {
   std::size_t end;
   bool ends_lower;  // the first alternative matched
 };
+template <Han han>
 CasedWord match_cased_word(Cursor cursor) {
   constexpr CharClass kFirst = kUpper | kOtherLetter | kMark;
   constexpr CharClass kSecond = kLower | kOtherLetter | kMark;
   const std::size_t start = cursor.offset();
   std::size_t after_both = start;
-  Cursor::Char c = cursor.peek();
+  Cursor::Char c = cursor.peek<han>();
   while (c.cls & kFirst) {
     cursor.skip(c);
     if (c.cls & kSecond) after_both = cursor.offset();
-    c = cursor.peek();
+    c = cursor.peek<han>();
   }
   if (c.cls & kSecond) {
-    cursor.skip_any_of(kSecond);
+    for (; c.cls & kSecond; c = cursor.peek<han>()) cursor.skip(c);
     return {cursor.offset(), true};
   }
   if (after_both != start) return {after_both, true};
   return {cursor.offset(), false};
 }
 
-std::size_t match_o200k_word(std::string_view text, std::size_t at) {
+template <Han han>
+std::size_t match_cased_words(std::string_view text, std::size_t at) {
   Cursor cursor(text, at);
   const Cursor::Char first = cursor.peek();
   std::size_t end = at;
   if (!(first.cls & (kLetter | kNumber)) && !is_newline(text[at])) {
     Cursor behind = cursor;
     behind.skip(first);
-    const CasedWord word = match_cased_word(behind);
+    const CasedWord word = match_cased_word<han>(behind);
     // A leading mark can be the optional character or the word's first: as the former it must not keep the
     // first alternative from matching.
     if (word.ends_lower || (word.end != behind.offset() && !(first.cls & kMark))) {
       end = word.end;
     } else if (first.cls & kMark) {
-      end = match_cased_word(cursor).end;
+      end = match_cased_word<han>(cursor).end;
     }
   } else {
-    end = match_cased_word(cursor).end;
+    end = match_cased_word<han>(cursor).end;
   }
   return end == at ? at : match_contraction(text, end, true);
 }
 
-std::size_t match_o200k(std::string_view text, std::size_t at) {
-  if (const std::size_t end = match_o200k_word(text, at); end != at) return end;
+// What o200k and Kimi have behind their words; `signs_take`: what follows a run of signs and belongs to it.
+std::size_t match_numbers_signs_space(std::string_view text, std::size_t at, std::string_view signs_take) {
   Cursor cursor(text, at);
   const Cursor::Char first = cursor.peek();
   if (first.cls & kNumber) {
@@ -179,15 +189,35 @@ std::size_t match_o200k(std::string_view text, std::size_t at) {
   if (text[at] == ' ') behind.skip(first);
   if (const Cursor::Char c = behind.peek(); c.length != 0 && !(c.cls & kSpaceLetterNumber)) {
     behind.skip_none_of(kSpaceLetterNumber);
-    behind.skip_bytes("\r\n/");
+    behind.skip_bytes(signs_take);
     return behind.offset();
   }
   return match_space(cursor, true);
 }
 
-// (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,digits}|
-// ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|...
-template <int digits>
+std::size_t match_o200k(std::string_view text, std::size_t at) {
+  const std::size_t end = match_cased_words<Han::included>(text, at);
+  return end != at ? end : match_numbers_signs_space(text, at, "\r\n/");
+}
+
+std::size_t match_han(std::string_view text, std::size_t at) {
+  while (at < text.size()) {
+    const CodePoint c = decode_valid_utf8(text.data() + at);
+    if (!is_han(c.value)) break;
+    at += c.length;
+  }
+  return at;
+}
+
+std::size_t match_kimi(std::string_view text, std::size_t at) {
+  if (const std::size_t end = match_han(text, at); end != at) return end;
+  const std::size_t end = match_cased_words<Han::excluded>(text, at);
+  return end != at ? end : match_numbers_signs_space(text, at, "\r\n");
+}
+
+// (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[word]+|\p{N}{1,digits}|
+// ?[^\s[word]\p{N}]+[\r\n]*|\s*[\r\n]+|...
+template <int digits, CharClass word>
 std::size_t match_cl100k(std::string_view text, std::size_t at) {
   if (const std::size_t end = match_contraction(text, at, true); end != at) return end;
   Cursor cursor(text, at);
@@ -198,14 +228,17 @@ std::size_t match_cl100k(std::string_view text, std::size_t at) {
   }
   Cursor behind = cursor;
   if (!(first.cls & kLetter) && !is_newline(text[at])) behind.skip(first);
-  if (behind.peek().cls & kLetter) {
-    behind.skip_any_of(kLetter);
+  // A mark that no word follows is one itself where words have marks.
+  if (!(behind.peek().cls & word) && (first.cls & word)) behind = cursor;
+  if (behind.peek().cls & word) {
+    behind.skip_any_of(word);
     return behind.offset();
   }
   behind = cursor;
   if (text[at] == ' ') behind.skip(first);
-  if (const Cursor::Char c = behind.peek(); c.length != 0 && !(c.cls & kSpaceLetterNumber)) {
-    behind.skip_none_of(kSpaceLetterNumber);
+  constexpr CharClass kNoSign = kSpace | word | kNumber;
+  if (const Cursor::Char c = behind.peek(); c.length != 0 && !(c.cls & kNoSign)) {
+    behind.skip_none_of(kNoSign);
     behind.skip_bytes("\r\n");
     return behind.offset();
   }
@@ -279,8 +312,10 @@ std::size_t match_deepseek_word(std::string_view text, std::size_t at) {
 
 constexpr SplitScanner kScanners[] = {
     {"o200k", kO200kPattern, match_o200k},
-    {"qwen2", kQwen2Pattern, match_cl100k<1>},
-    {"llama3", kLlama3Pattern, match_cl100k<3>},
+    {"kimi", kKimiPattern, match_kimi},
+    {"qwen2", kQwen2Pattern, match_cl100k<1, kLetter>},
+    {"qwen3.5", kQwen35Pattern, match_cl100k<1, kLetter | kMark>},
+    {"llama3", kLlama3Pattern, match_cl100k<3, kLetter>},
     {"gpt2", kGpt2Pattern, match_gpt2},
     {"one number", kOneNumberPattern, match_numbers<1>},
     {"three digits", kThreeDigitsPattern, match_numbers<3>},

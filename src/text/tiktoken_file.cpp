@@ -1,50 +1,14 @@
 // Rank files of tiktoken, and the two encodings that the models we serve use them with.
-#include <algorithm>
-#include <array>
-#include <charconv>
 #include <cstdint>
-#include <deque>
+#include <iterator>
+#include <string>
 
-#include "base/check.h"
 #include "base/quote.h"
+#include "text/rank_file.h"
 #include "text/split_scanners.h"
-#include "text/tokenizer_parts.h"
 
 namespace nibble {
 namespace {
-
-constexpr std::array<std::int8_t, 256> make_base64() {
-  std::array<std::int8_t, 256> values{};
-  for (std::int8_t& value : values) value = -1;
-  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  for (std::size_t i = 0; i < kDigits.size(); ++i) {
-    values[static_cast<unsigned char>(kDigits[i])] = static_cast<std::int8_t>(i);
-  }
-  return values;
-}
-constexpr std::array<std::int8_t, 256> kBase64 = make_base64();
-
-// Appends the decoded bytes; false if `digits` is not padded base64.
-bool append_base64(std::string_view digits, std::string& bytes) {
-  if (digits.empty() || digits.size() % 4 != 0) return false;
-  std::size_t padding = 0;
-  while (padding < 2 && digits[digits.size() - 1 - padding] == '=') ++padding;
-  std::uint32_t word = 0;
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    const bool pad = i >= digits.size() - padding;
-    const int value = pad ? 0 : kBase64[static_cast<unsigned char>(digits[i])];
-    if (value < 0) return false;
-    word = word << 6 | static_cast<std::uint32_t>(value);
-    if (i % 4 != 3) continue;
-    const std::size_t count = i + 1 == digits.size() ? 3 - padding : 3;
-    for (std::size_t k = 0; k < count; ++k) bytes.push_back(static_cast<char>(word >> (16 - 8 * k) & 0xFF));
-    word = 0;
-  }
-  return true;
-}
-
-// Every cut of every token is looked at. The longest token of o200k has 128 bytes.
-constexpr std::size_t kMaxTokenBytes = 512;
 
 struct NamedControl {
   TokenId id;
@@ -80,72 +44,12 @@ Result<std::vector<ControlToken>> controls_of(std::string_view encoding) {
                           (encoding.empty() ? std::string() : ", not " + quote(encoding)));
 }
 
-Status two_ranks_of_one_token(const Vocabulary& vocabulary, const std::vector<TokenId>& tokens) {
-  TokenFinder finder(vocabulary, tokens.size());
-  for (const TokenId token : tokens) {
-    if (const TokenId other = finder.insert(token); other != token) {
-      return broken_model("ranks " + std::to_string(other) + " and " + std::to_string(token) +
-                          " are of the same token");
-    }
-  }
-  NIBBLE_CHECK(false, "some token is there twice");
-  return {};
-}
-
 }  // namespace
 
 Result<TokenizerParts> read_tiktoken(std::string_view text, std::string_view encoding) {
-  TokenizerParts parts;
-  NIBBLE_ASSIGN(parts.controls, controls_of(encoding));
-
-  // All tokens' bytes one after the other; reserved so that views into it hold.
-  std::string bytes;
-  bytes.reserve(text.size());
-  VocabularyBuilder builder;
-  std::vector<TokenId> plain;
-  std::size_t line_number = 0;
-  while (!text.empty()) {
-    ++line_number;
-    const auto refuse = [line_number](std::string_view why) {
-      return broken_model("line " + std::to_string(line_number) + " " + std::string(why));
-    };
-    const std::size_t line_end = std::min(text.find('\n'), text.size());
-    const std::string_view line = text.substr(0, line_end);
-    text.remove_prefix(std::min(line_end + 1, text.size()));
-    if (line.empty()) continue;
-    const std::size_t space = line.find(' ');
-    if (space == std::string_view::npos) return refuse("is not a base64 token and its rank");
-    const std::size_t begin = bytes.size();
-    if (!append_base64(line.substr(0, space), bytes)) return refuse("does not begin with base64");
-    if (bytes.size() - begin > kMaxTokenBytes) {
-      return refuse("has a token of more than " + std::to_string(kMaxTokenBytes) + " bytes");
-    }
-    std::int64_t rank = 0;
-    const auto [end, error] = std::from_chars(line.data() + space + 1, line.data() + line.size(), rank);
-    if (error != std::errc() || end != line.data() + line.size()) return refuse("does not end with a rank");
-    if (Status status = builder.add(rank, std::string_view(bytes).substr(begin)); !status.ok()) {
-      return refuse("is refused: " + status.message());
-    }
-    plain.push_back(static_cast<TokenId>(rank));
-  }
-  for (const ControlToken& control : parts.controls) {
-    if (Status status = builder.add(control.id, control.spelling); !status.ok()) {
-      return broken_model("these are not the ranks of " + std::string(encoding) + ": its control token " +
-                          control.spelling + " has the id of a rank");
-    }
-  }
-  NIBBLE_ASSIGN(parts.vocabulary, builder.finish());
-
-  TokenFinder finder(*parts.vocabulary, plain);
-  if (finder.size() != plain.size()) return two_ranks_of_one_token(*parts.vocabulary, plain);
-  NIBBLE_ASSIGN(parts.bpe.bytes, byte_tokens(finder));
-  parts.bpe.merges = merges_of_ranks(*parts.vocabulary, plain, finder);
-  parts.bpe.plain = std::move(plain);
-  parts.bpe.finder = std::move(finder);
-  parts.bpe.whole_piece = BpeModel::WholePiece::always;
-  NIBBLE_ASSIGN(SplitStep step, SplitStep::pattern(kO200kPattern, SplitBehavior::isolated, false));
-  parts.pre_tokenizer = PreTokenizer({std::move(step)});
-  return parts;
+  NIBBLE_ASSIGN(std::vector<ControlToken> controls, controls_of(encoding));
+  NIBBLE_ASSIGN(RankFile file, read_rank_file(text));
+  return parts_of_ranks(std::move(file), std::move(controls), kO200kPattern, encoding);
 }
 
 }  // namespace nibble

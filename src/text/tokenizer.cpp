@@ -28,6 +28,16 @@ Result<std::string> read_tokenizer_file(const fs::path& path) {
   return broken_model(text.status().message());  // no regular file, or far too large
 }
 
+constexpr std::string_view kRanksOfKimi = "tiktoken.model";
+
+// Of a model's folder; any other path is a file's.
+fs::path tokenizer_file(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return path;
+  const bool ranks = !fs::exists(path / "tokenizer.json", error) && fs::exists(path / kRanksOfKimi, error);
+  return path / (ranks ? kRanksOfKimi : "tokenizer.json");
+}
+
 // Control tokens by their spelling.
 class ControlFinder {
  public:
@@ -131,13 +141,16 @@ struct Tokenizer::State {
 Tokenizer::Tokenizer(std::shared_ptr<const State> state) : state_(std::move(state)) {}
 
 Result<Tokenizer> Tokenizer::load(const fs::path& path, std::string_view encoding) {
-  std::error_code error;
-  const fs::path file = fs::is_directory(path, error) ? path / "tokenizer.json" : path;
+  const fs::path file = tokenizer_file(path);
   NIBBLE_ASSIGN(std::string text, read_tokenizer_file(file));
   const auto read = [&]() -> Result<TokenizerParts> {
     if (file.extension() == ".tiktoken") return read_tiktoken(text, encoding);
     if (!encoding.empty()) {
       return invalid_argument("--encoding " + quote(encoding) + " is for .tiktoken rank files");
+    }
+    if (file.filename() == kRanksOfKimi) {
+      NIBBLE_ASSIGN(std::string config, read_tokenizer_file(file.parent_path() / "tokenizer_config.json"));
+      return read_kimi_tokenizer(text, std::move(config));
     }
     return read_tokenizer_json(std::move(text));
   };

@@ -32,8 +32,8 @@ struct TextSpan {
 // Immutable once loaded; encode and decode may be called from any number of threads at once.
 class Tokenizer {
  public:
-  // A folder with tokenizer.json, a tokenizer.json file, or a .tiktoken rank file (then `encoding` is
-  // "o200k_base" or "o200k_harmony").
+  // A folder with tokenizer.json, or with tiktoken.model and tokenizer_config.json as Kimi has them; a
+  // tokenizer.json file; or a .tiktoken rank file (then `encoding` is "o200k_base" or "o200k_harmony").
   static Result<Tokenizer> load(const std::filesystem::path& path, std::string_view encoding = {});
   // What a reader made of a file (tokenizer_parts.h).
   static Tokenizer from_parts(TokenizerParts parts);

@@ -55,4 +55,8 @@ Result<TokenizerParts> read_tokenizer_json(std::string json);
 // "o200k_harmony", which name the split pattern and the control tokens.
 Result<TokenizerParts> read_tiktoken(std::string_view text, std::string_view encoding);
 
+// The texts of Kimi's tiktoken.model, a rank file, and of the tokenizer_config.json beside it, which names
+// the control tokens; the split pattern stands in the model's own code.
+Result<TokenizerParts> read_kimi_tokenizer(std::string_view ranks, std::string tokenizer_config);
+
 }  // namespace nibble

@@ -52,7 +52,9 @@ TEST_P(GoldenTokenizers, GiveTheIdsOfTheTokenizersLibrary) {
     EXPECT_EQ(tokenizer.decode(ids_of(*one.find("plain"))), one.find("decoded")->as_string());
   }
 }
-INSTANTIATE_TEST_SUITE_P(All, GoldenTokenizers, testing::Values("gpt_oss", "qwen3", "deepseek_v3", "gpt2"));
+INSTANTIATE_TEST_SUITE_P(All, GoldenTokenizers,
+                         testing::Values("gpt_oss", "qwen3", "qwen3_5", "deepseek_v3", "kimi_k2", "glm_4_5",
+                                         "gpt2"));
 
 TEST(Tokenizer, ControlTokensCountOnlyWhollyInsideATrustedSpan) {
   const Tokenizer tokenizer = example();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <map>
 
 namespace nibble {
@@ -10,6 +11,13 @@ namespace {
 // first << 8 | class: the class of every code point from `first` to the next entry's.
 constexpr std::uint32_t kRanges[] = {
 #include "text/unicode_class_ranges.inc"
+};
+
+struct CodePointRange {
+  char32_t first, last;
+};
+constexpr CodePointRange kHan[] = {
+#include "text/unicode_han_ranges.inc"
 };
 
 }  // namespace
@@ -34,6 +42,15 @@ UnicodeClasses::UnicodeClasses() {
     block_of_[b] = at->second;
   }
   std::copy_n(blocks_.begin(), ascii_.size(), ascii_.begin());
+}
+
+bool is_han(char32_t code_point) {
+  if (code_point < kHan[0].first) return false;
+  if (code_point >= 0x4E00 && code_point <= 0x9FFF) return true;  // most of those that texts have
+  const auto* behind =
+      std::upper_bound(std::begin(kHan), std::end(kHan), code_point,
+                       [](char32_t c, const CodePointRange& range) { return c < range.first; });
+  return behind != std::begin(kHan) && code_point <= std::prev(behind)->last;
 }
 
 }  // namespace nibble

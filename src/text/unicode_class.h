@@ -42,4 +42,7 @@ class UnicodeClasses {
   std::vector<CharClass> blocks_;                                   // [distinct blocks * kBlock]
 };
 
+// Of the script Han, which is not a general category and has no bit: no character below U+2E80 is.
+bool is_han(char32_t code_point);
+
 }  // namespace nibble
