@@ -148,5 +148,6 @@ VARIABLES = [
     {"add_generation_prompt": True, "enable_thinking": False, "reasoning_effort": "high"},
     {"add_generation_prompt": True, "enable_thinking": True, "thinking": True, "model_identity": "You are a fox.",
      "builtin_tools": ["browser", "python"]},
+    {"add_generation_prompt": True, "thinking": False, "clear_thinking": False, "preserve_thinking": True},
 ]
 MODEL_VARIABLES = {"bos_token": "<｜begin▁of▁sentence｜>", "eos_token": "<｜end▁of▁sentence｜>"}

@@ -64,6 +64,17 @@ std::vector<std::pair<std::string, std::string>> special_tokens_of(const JsonVal
   return tokens;
 }
 
+bool is_kimi_tokenizer(const JsonValue& config) {
+  const auto name = config.find("tokenizer_class");
+  return name && name->is_string() && name->as_string() == "TikTokenTokenizer";
+}
+
+Result<Value> with_sorted_keys(const Value& value) {
+  NIBBLE_ASSIGN(std::string text, jinja::to_json(value, {.sort_keys = true}));
+  NIBBLE_ASSIGN(const JsonDocument sorted, JsonDocument::parse(std::move(text)));
+  return Value::from_json(sorted.root());
+}
+
 }  // namespace
 
 bool is_openai_harmony_template(const JinjaTemplate& parsed) {
@@ -89,6 +100,7 @@ Result<ChatTemplate> ChatTemplate::from_source(std::string_view source, std::str
   ChatTemplate chat;
   chat.limits_ = limits;
   chat.special_tokens_ = special_tokens_of(config.root());
+  chat.sorts_tools_ = is_kimi_tokenizer(config.root());
   chat.jinja_.push_back(std::move(parsed));
   chat.choose_tool_call_form();
   chat.why_ = "the model's own template";
@@ -207,6 +219,9 @@ Result<RenderedPrompt> ChatTemplate::render_jinja(const ChatRequest& request, co
   Value tools = Value::none();
   if (request.tools && request.tools->is_array() && request.tools->size() > 0) {
     NIBBLE_ASSIGN(tools, Value::from_json(*request.tools));
+    if (sorts_tools_) {
+      NIBBLE_ASSIGN(tools, with_sorted_keys(tools));
+    }
   }
   variables.emplace_back("tools", std::move(tools));
   variables.emplace_back("documents", Value::none());

@@ -61,6 +61,8 @@ class ChatTemplate {
   // bos_token and the others of tokenizer_config.json: the model's own text, so trusted.
   std::vector<std::pair<std::string, std::string>> special_tokens_;
   ToolCallForm form_;
+  // Kimi's tokenizer sorts the keys of tools, all the way down, before its template sees them.
+  bool sorts_tools_ = false;
 };
 
 // Whether a template is OpenAI's harmony template (or one edited from it): it defines the three macros by

@@ -151,6 +151,82 @@ TEST(ChatTemplate, AClientsVariablesReachTheTemplateButNotItsOwnNames) {
       "False 1 <s> high True True 2025");
 }
 
+struct FormOfTemplate {
+  const char* file;
+  CallForm form;
+};
+
+// The shapes of Qwen3 and Qwen3-Next, Qwen3-Coder, Qwen3.5, GLM-4.7, Kimi-K2 and DeepSeek-V3.1.
+constexpr FormOfTemplate kForms[] = {{"marks_and_thinking.jinja", CallForm::json_in_tags},
+                                     {"xml_tools.jinja", CallForm::xml_in_tags},
+                                     {"parts_and_xml.jinja", CallForm::xml_in_tags},
+                                     {"argument_tags.jinja", CallForm::arguments_in_tags},
+                                     {"sections_and_ids.jinja", CallForm::kimi},
+                                     {"sentence_marks.jinja", CallForm::deepseek}};
+
+TEST(ChatTemplate, CallsOfAHistoryAreWrittenAsCallsOfAnAnswerAreRead) {
+  const JsonDocument offered = JsonDocument::parse(R"([{"type": "function", "function": {"name": "look_up",
+      "parameters": {"type": "object", "properties": {"place": {"type": "string"}, "days": {"type": "array"}}}}}])")
+                                   .value();
+  const OfferedTools tools = OfferedTools::of(offered.root());
+  for (const auto& [file, form] : kForms) {
+    const ChatTemplate chat = ChatTemplate::from_source(source_of(file)).value();
+    EXPECT_EQ(chat.call_form(), form) << file;
+    ChatRequest request = hello();
+    request.messages.push_back({.role = Role::assistant,
+                                .tool_calls = {{.id = "functions.look_up:0",
+                                                .name = "look_up",
+                                                .arguments = R"({"place":"Łódź \"x\"","days":[1,2]})"}}});
+    request.messages.push_back(
+        {.role = Role::tool, .content = "rain", .name = "look_up", .tool_call_id = "functions.look_up:0"});
+    const std::string text = text_or_fault(chat, request);
+    const CallMarks marks = call_marks(form);
+    const std::size_t begin = text.find(marks.open) + marks.open.size(), end = text.find(marks.close, begin);
+    ASSERT_NE(end, text.npos) << file << "\n" << text;
+    const auto call = read_call(form, std::string_view(text).substr(begin, end - begin), tools);
+    ASSERT_TRUE(call) << file << "\n" << text;
+    EXPECT_EQ(call->name, "look_up") << file;
+    EXPECT_EQ(call->arguments, R"({"place":"Łódź \"x\"","days":[1,2]})") << file;
+    EXPECT_EQ(call->id, form == CallForm::kimi ? "functions.look_up:0" : "") << file;
+  }
+}
+
+TEST(ChatTemplate, ReasoningOfAHistoryIsKeptOrDroppedAsTheTemplateSays) {
+  ChatRequest request = hello();
+  request.messages.push_back({.role = Role::assistant,
+                              .reasoning = "Look first.",
+                              .tool_calls = {{.id = "functions.f:0", .name = "f", .arguments = "{}"}}});
+  request.messages.push_back({.role = Role::tool, .content = "1", .tool_call_id = "functions.f:0"});
+  for (const auto& [file, form] : kForms) {
+    const bool reasons = form != CallForm::deepseek && std::string_view(file) != "xml_tools.jinja";
+    const ChatTemplate chat = ChatTemplate::from_source(source_of(file)).value();
+    EXPECT_EQ(text_or_fault(chat, request).find("Look first.") != std::string::npos, reasons) << file;
+    ChatRequest later = request;
+    later.messages.push_back({.role = Role::assistant, .content = "One.", .reasoning = "It is one."});
+    later.messages.push_back({.role = Role::user, .content = "And?"});
+    const std::string text = text_or_fault(chat, later);
+    EXPECT_NE(text.find("One."), std::string::npos) << file << text;
+    EXPECT_EQ(text.find("Look first."), std::string::npos) << file << text;
+    EXPECT_EQ(text.find("It is one."), std::string::npos) << file << text;
+  }
+}
+
+TEST(ChatTemplate, ToolsOfKimisTokenizerAreShownWithSortedKeys) {
+  const JsonDocument tools =
+      JsonDocument::parse(
+          R"([{"type": "function", "function": {"name": "f", "a": [{"z": 1.5, "b": null}]}}])")
+          .value();
+  ChatRequest request = hello();
+  const JsonValue root = tools.root();
+  request.tools = root;
+  const std::string source = "{{ tools|tojson }}";
+  EXPECT_EQ(text_or_fault(ChatTemplate::from_source(source, R"({"tokenizer_class": "TikTokenTokenizer"})"),
+                          request),
+            R"([{"function": {"a": [{"b": null, "z": 1.5}], "name": "f"}, "type": "function"}])");
+  EXPECT_EQ(text_or_fault(ChatTemplate::from_source(source, "{}"), request),
+            R"([{"type": "function", "function": {"name": "f", "a": [{"z": 1.5, "b": null}]}}])");
+}
+
 TEST(ChatTemplate, ARefusalOfTheTemplateIsTheCallersMistake) {
   const auto chat = ChatTemplate::from_source("{{ raise_exception('roles must alternate') }}").value();
   const auto prompt = chat.render(hello(), kNow);
