@@ -25,12 +25,12 @@ struct CompileLimits {
   int max_milliseconds = 1000;
 };
 
+// No white space ever stands before a comma or a colon. Any amount of it elsewhere would let a model go on
+// with nothing else.
 enum class JsonWhitespace : std::uint8_t {
-  compact,  // none
-  blanks,   // none, or one blank
-  // A blank, or a new line with an indent of up to 80, wherever JSON has white space. Any amount of it would
-  // let a model go on with nothing else.
-  flexible,
+  compact,   // none
+  blanks,    // none, or one blank: behind commas, colons and opening brackets, before closing ones
+  flexible,  // there, but behind colons, also a new line with an indent of up to 80
 };
 
 struct SchemaOptions {

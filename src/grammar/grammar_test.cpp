@@ -143,10 +143,14 @@ TEST(JsonSchemaGrammar, WhiteSpaceIsThatOfWritersAndEnds) {
   const auto grammar =
       schema(R"({"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]})").value();
   for (const char* text :
-       {R"({"a":1})", R"({"a": 1})", R"({ "a" : 1 })", "{\n  \"a\": 1\n}", "{\r\n\t\"a\": 1\r\n}"})
+       {R"({"a":1})", R"({"a": 1})", R"({ "a": 1 })", "{\n  \"a\": 1\n}", "{\r\n\t\"a\": 1\r\n}"})
     EXPECT_TRUE(takes(grammar, text)) << text;
-  for (const char* text : {R"({"a":  1})", "{\n\n\"a\":1}", "{\"a\":1 \n}"})
+  for (const char* text : {R"({"a" :1})", R"({"a":  1})", "{\"a\"\n:1}", "{\"a\":\n1}", "{\n\n\"a\":1}",
+                           "{\"a\":1 \n}", R"({"a":1 ,"b":2})"})
     EXPECT_FALSE(takes(grammar, text)) << text;
+  const auto given = schema(R"({"const":{"a":[1,2]}})").value();
+  EXPECT_TRUE(takes(given, "{\n \"a\": [\n  1,\n  2\n ]\n}"));
+  for (const char* text : {R"({"a" :[1,2]})", R"({"a":[1 ,2]})"}) EXPECT_FALSE(takes(given, text)) << text;
 }
 
 // What leads nowhere is refused where it begins.

@@ -23,6 +23,7 @@ SchemaCompiler::SchemaCompiler(Symbols& symbols, JsonValue schema, const SchemaO
     : symbols_(symbols), reader_(schema, symbols.languages, limits) {
   Languages& languages = symbols_.languages;
   if (options.whitespace != JsonWhitespace::compact) blank_ = languages.repeat(languages.literal(" "), 0, 1);
+  colon_ = languages.concat(languages.literal(":"), blank_);
   if (options.whitespace == JsonWhitespace::flexible) {
     ByteSet indent;
     for (const unsigned blank : {' ', '\t'}) indent.add(blank);
@@ -32,8 +33,7 @@ SchemaCompiler::SchemaCompiler(Symbols& symbols, JsonValue schema, const SchemaO
     blank_ = languages.any_of({blank_, line});
   }
   quote_ = languages.literal("\"");
-  comma_ = languages.concat({blank_, languages.literal(","), blank_});
-  colon_ = languages.concat({blank_, languages.literal(":"), blank_});
+  comma_ = languages.concat(languages.literal(","), blank_);
   any_character_ = any_json_character(languages);
   canonical_ = characters(languages, CharacterSet::all(), TextForm::json);
   languages.add_plain_character(any_character_);

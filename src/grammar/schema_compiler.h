@@ -46,7 +46,7 @@ class SchemaCompiler {
   Symbols& symbols_;
   SchemaReader reader_;
   Language inside_ = kEverything;
-  Language blank_ = kEmptyText;
+  Language blank_ = kEmptyText;  // what may part brackets and members
   Language quote_ = kNothing, comma_ = kNothing, colon_ = kNothing;
   Language any_character_ = kNothing, canonical_ = kNothing;
   std::map<Terms, SymbolId> known_;

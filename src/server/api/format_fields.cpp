@@ -16,6 +16,7 @@ Refused ask(Reading& reading, TextFormat format) {
     return bad_field(std::move(format.field),
                      " cannot be had beside " + asked.field + ": an answer has one format");
   }
+  format.whitespace = asked.whitespace;
   asked = std::move(format);
   return {};
 }
@@ -97,6 +98,7 @@ Refused take_response_format(Reading& reading, const std::string& field, const F
 // vLLM's: one of its members says what is wanted.
 Refused take_structured_outputs(Reading& reading, const std::string& field, const FieldValue& value) {
   if (!value.json.is_object()) return bad_field(field, " must be an object");
+  bool compact = false;
   for (const auto& [name, member] : value.json.members()) {
     if (member.is_null() || (member.is_bool() && !member.as_bool() && name != "json")) continue;
     const std::string where = field + "." + std::string(name);
@@ -112,11 +114,17 @@ Refused take_structured_outputs(Reading& reading, const std::string& field, cons
     } else if (name == "json_object") {
       if (!member.is_bool()) return bad_field(where, " must be true or false");
       refused = ask(reading, {.kind = TextFormat::Kind::json_object, .field = where});
+    } else if (name == "disable_any_whitespace") {
+      if (!member.is_bool()) return bad_field(where, " must be true or false");
+      compact = true;
     } else {
-      return bad_field(where, " is not served; json, json_object, regex, choice and grammar are");
+      return bad_field(where,
+                       " is not served; json, json_object, regex, choice, grammar and "
+                       "disable_any_whitespace are");
     }
     if (refused) return refused;
   }
+  if (compact) reading.request.format.whitespace = JsonWhitespace::compact;
   return {};
 }
 
@@ -141,7 +149,7 @@ constexpr FieldRule rules[] = {
     {"response_format", both, format_type, "The answer is a text, any JSON object, or JSON of a schema.",
      take_response_format},
     {"structured_outputs", both, other(R"({"type":"object"})"),
-     "One of json, json_object, regex, choice and grammar.", take_structured_outputs},
+     "One of json, json_object, regex, choice and grammar; disable_any_whitespace.", take_structured_outputs},
 };
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "base/json.h"
 #include "base/token_id.h"
+#include "grammar/grammar.h"
 #include "server/api/api_error.h"
 #include "server/api/response_options.h"
 #include "text/conversation.h"
@@ -71,6 +72,7 @@ struct TextFormat {
   std::optional<JsonDocument> text_schema;  // of a schema that came as a text: what it looks into
   std::string pattern;                      // a regular expression, or a grammar
   std::vector<std::string> choices;
+  JsonWhitespace whitespace = JsonWhitespace::flexible;  // of an answer in JSON
 };
 
 // The input of /v1/responses where it refers to items of earlier responses.

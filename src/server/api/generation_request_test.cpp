@@ -299,6 +299,19 @@ TEST(GenerationRequest, AFormatIsReadUnderAllItsNames) {
   }
 }
 
+TEST(GenerationRequest, WhiteSpaceOfAFormatIsLeftOutWhereverThatIsSaid) {
+  const std::string compact = R"("structured_outputs":{"disable_any_whitespace":true)";
+  const std::vector<std::pair<std::string, JsonWhitespace>> all = {
+      {compact + R"(,"json":{"type":"object"}})", JsonWhitespace::compact},
+      {compact + R"(},"guided_json":{"type":"object"})", JsonWhitespace::compact},
+      {R"("guided_json":{"type":"object"},)" + compact + "}", JsonWhitespace::compact},
+      {R"("structured_outputs":{"disable_any_whitespace":false,"json_object":true})",
+       JsonWhitespace::flexible},
+      {R"("guided_json":{"type":"object"})", JsonWhitespace::flexible}};
+  for (const auto& [fields, whitespace] : all)
+    EXPECT_EQ(accepted(Endpoint::completions, fields).format.whitespace, whitespace) << fields;
+}
+
 TEST(GenerationRequest, ABadFormatIsNamedByItsPlace) {
   const std::vector<std::pair<std::string, std::string>> all = {
       {R"("response_format":"text")", "response_format.type"},
@@ -312,6 +325,7 @@ TEST(GenerationRequest, ABadFormatIsNamedByItsPlace) {
       {R"("guided_json":5)", "guided_json"},
       {R"("guided_choice":["a",5])", "guided_choice[1]"},
       {R"("guided_regex":5)", "guided_regex"},
+      {R"("structured_outputs":{"disable_any_whitespace":1})", "structured_outputs.disable_any_whitespace"},
       {R"("structured_outputs":{"structural_tag":"x"})", "structured_outputs.structural_tag"},
       {R"("guided_regex":"a","guided_choice":["a"])", "guided_choice"},
       {R"("structured_outputs":{"regex":"a","choice":["a"]})", "structured_outputs.choice"},

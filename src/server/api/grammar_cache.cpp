@@ -16,6 +16,7 @@ std::string content_of(const TextFormat& asked) {
   if (asked.schema) copy_json(*asked.schema, json);
   json.value(std::string_view(asked.pattern));
   for (const std::string& choice : asked.choices) json.value(std::string_view(choice));
+  json.value(static_cast<int>(asked.whitespace));
   json.end_array();
   return content;
 }
@@ -34,9 +35,10 @@ std::string content_of(std::string_view kind, std::span<const BoundFunction> fun
 }
 
 Result<std::shared_ptr<const Grammar>> compile(const TextFormat& asked) {
+  const SchemaOptions options{.whitespace = asked.whitespace};
   switch (asked.kind) {
-    case TextFormat::Kind::json_object: return compile_json_object();
-    case TextFormat::Kind::json_schema: return compile_json_schema(*asked.schema);
+    case TextFormat::Kind::json_object: return compile_json_object(options);
+    case TextFormat::Kind::json_schema: return compile_json_schema(*asked.schema, options);
     case TextFormat::Kind::regex: return compile_regex(asked.pattern);
     case TextFormat::Kind::choice: return compile_choice(asked.choices);
     case TextFormat::Kind::text:
