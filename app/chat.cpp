@@ -313,6 +313,7 @@ class Chat {
     switch (result.finish) {
       case FinishReason::cancelled: note("(stopped)"); break;
       case FinishReason::length:
+      case FinishReason::cut:
         note("(cut after " + std::to_string(result.token_ids.size()) + " tokens)");
         break;
       case FinishReason::error: note("(failed: " + result.error + ")"); break;

@@ -112,7 +112,7 @@ class GenerationRun {
       result.top.emplace_back(event.top.begin(), event.top.end());
     }
     // The end token is counted and not shown.
-    if (event.finish == FinishReason::stop) return;
+    if (ends_unshown(event.finish)) return;
     pieces_.clear();
     const bool may_stop =
         static_cast<int>(result.token_ids.size()) > inputs_[event.request].params.sampling.min_tokens;

@@ -8,7 +8,8 @@ std::string_view finish_reason_name(FinishReason reason) {
   switch (reason) {
     case FinishReason::none: return "none";
     case FinishReason::stop: return "stop";
-    case FinishReason::length: return "length";
+    case FinishReason::length:
+    case FinishReason::cut: return "length";
     case FinishReason::cancelled: return "cancelled";
     case FinishReason::error: return "error";
     case FinishReason::timeout: return "timeout";

@@ -55,7 +55,17 @@ struct Request {
   std::shared_ptr<TokenConstraint> constraint;
 };
 
-enum class FinishReason : std::uint8_t { none, stop, length, cancelled, error, timeout };
+// cut: one of stop_ids came because the constraint left nothing else, and the answer is not whole.
+enum class FinishReason : std::uint8_t { none, stop, length, cut, cancelled, error, timeout };
+// Whether the last token only ends the answer and is no part of its text.
+constexpr bool ends_unshown(FinishReason reason) {
+  return reason == FinishReason::stop || reason == FinishReason::cut;
+}
+// Whether more would have come.
+constexpr bool leaves_off(FinishReason reason) {
+  return reason == FinishReason::length || reason == FinishReason::cut;
+}
+// As users read it: both ways of leaving off are "length".
 std::string_view finish_reason_name(FinishReason reason);
 
 struct TokenLogprob {

@@ -32,6 +32,9 @@ class TokenConstraint {
   virtual void accept(TokenId token) = 0;
   // Takes back the last `tokens` that were accepted.
   virtual void roll_back(int tokens) = 0;
+  // Behind a token that ended the answer: whether it came only because no other could, so that what was
+  // written is the beginning of something.
+  virtual bool cut() const { return false; }
 };
 
 // A constraint with the mask of the token that is to be chosen next.

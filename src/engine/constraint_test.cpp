@@ -145,5 +145,25 @@ TEST(Constraint, CutByMaxTokensOrCancelledItLeavesTheOthersAlone) {
   EXPECT_EQ(answers[3].tokens.size(), 21u);
 }
 
+// No token leads on from its last place.
+class CutShort final : public Remainders {
+ public:
+  using Remainders::Remainders;
+  bool cut() const override { return true; }
+};
+
+TEST(Constraint, AnAnswerThatItCutDoesNotEndAsAWholeOne) {
+  const std::vector<Expected> prompts = expected_prompts();
+  const std::unique_ptr<Engine> engine = load(Loop::ahead);
+  ASSERT_TRUE(engine->submit(constrained(1, prompts[0].prompt, sampled(2), 4)).ok());
+  Request cut = request(2, prompts[0].prompt, sampled(2));
+  cut.constraint = std::make_shared<CutShort>(4, end_token);
+  ASSERT_TRUE(engine->submit(std::move(cut)).ok());
+  std::map<RequestId, Answer> answers = run(*engine);
+  EXPECT_EQ(answers[1].tokens, answers[2].tokens);
+  EXPECT_EQ(answers[1].finish, FinishReason::stop);
+  EXPECT_EQ(answers[2].finish, FinishReason::cut);
+}
+
 }  // namespace
 }  // namespace nibble

@@ -9,7 +9,7 @@ namespace nibble {
 
 // After `free` tokens each next one is among those of the same remainder as its number; `length` of them,
 // then the end.
-class Remainders final : public TokenConstraint {
+class Remainders : public TokenConstraint {
  public:
   Remainders(int length, TokenId end, int free = 0) : length_(length), end_(end), free_(free) {}
 

@@ -108,6 +108,9 @@ class Constraint final : public GrammarConstraint {
 
   bool complete() override { return matcher_->complete(states_.back()); }
 
+  // The end leaves the state as it was.
+  bool cut() const override { return ended_ && !matcher_->complete(states_.back()); }
+
   std::string forced_bytes(std::size_t limit) override {
     std::string forced;
     Matcher::State state = states_.back();

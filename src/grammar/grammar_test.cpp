@@ -280,9 +280,19 @@ TEST(GrammarConstraint, APlaceThatNoTokenLeavesEndsTheAnswer) {
   EXPECT_EQ(mask, std::vector<std::uint32_t>{1u << demo().ends.front()});
   constraint->accept(demo().ends.front());
   EXPECT_FALSE(constraint->complete());
+  EXPECT_TRUE(constraint->cut());
   constraint->roll_back(1);
+  EXPECT_FALSE(constraint->cut());
   constraint->fill(mask);
   EXPECT_EQ(mask, std::vector<std::uint32_t>{1u << demo().ends.front()});
+}
+
+TEST(GrammarConstraint, AnAnswerThatIsWholeIsNotCut) {
+  const auto constraint =
+      start(compile_choice(std::vector<std::string>{"forward"}).value(), demo().vocabulary);
+  for (const TokenId token : demo().tokenizer.encode("forward")) constraint->accept(token);
+  constraint->accept(demo().ends.front());
+  EXPECT_FALSE(constraint->cut());
 }
 
 TEST(GrammarConstraint, RollsBackToWhereItWas) {

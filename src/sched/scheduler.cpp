@@ -430,13 +430,14 @@ void Scheduler::take_token(Entry& entry, const StepResult& result, Event& event)
   const SamplingParams& sampling = entry.request.sampling;
   entry.tokens.push_back(result.token);
   add_hashes(entry);
-  if (entry.constrained.constraint) entry.constrained.constraint->accept(result.token);
+  TokenConstraint* const constraint = entry.constrained.constraint.get();
+  if (constraint != nullptr) constraint->accept(result.token);
   event.token = result.token;
   event.logprob = result.logprob;
   event.top = entry.top[first_];
   if (std::find(sampling.stop_ids.begin(), sampling.stop_ids.end(), result.token) !=
       sampling.stop_ids.end()) {
-    event.finish = FinishReason::stop;
+    event.finish = constraint != nullptr && constraint->cut() ? FinishReason::cut : FinishReason::stop;
   } else if (entry.generated() == sampling.max_tokens) {
     event.finish = FinishReason::length;
   }

@@ -30,7 +30,8 @@ std::optional<Metrics::Outcome> outcome_of(FinishReason finish) {
   switch (finish) {
     case FinishReason::none: return {};
     case FinishReason::stop: return Metrics::Outcome::stop;
-    case FinishReason::length: return Metrics::Outcome::length;
+    case FinishReason::length:
+    case FinishReason::cut: return Metrics::Outcome::length;
     case FinishReason::cancelled: return Metrics::Outcome::abort;
     default: return Metrics::Outcome::error;
   }

@@ -69,6 +69,8 @@ class ThinkingConstraint final : public TokenConstraint {
     }
   }
 
+  bool cut() const override { return phase_ != Phase::reasoning && format_->cut(); }
+
  private:
   struct Step {
     Phase phase;

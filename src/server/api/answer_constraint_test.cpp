@@ -22,6 +22,7 @@ class Only final : public GrammarConstraint {
   void roll_back(int) override {}
   bool allows(TokenId token) override { return token == token_; }
   bool complete() override { return false; }
+  bool cut() const override { return true; }
   std::string forced_bytes(std::size_t) override { return {}; }
 
  private:
@@ -108,6 +109,17 @@ TEST_F(AnswerConstraint, AMessageThatThePromptLeavesOpenGoesOn) {
   EXPECT_TRUE(allows(control("<|end|>")));
   const std::vector<TokenId> call = tokenizer().encode_trusted(std::string(chat) + "<|channel|>commentary");
   EXPECT_FALSE(may_constrain(tokenizer(), answer_start(tokenizer(), call), {}, {}).ok());
+}
+
+TEST_F(AnswerConstraint, OnlyWhatTheFormatHoldsCanBeCutByIt) {
+  start("Once upon a time");
+  EXPECT_TRUE(constraint_->cut());
+  start(chat);
+  EXPECT_FALSE(constraint_->cut());
+  say("<|channel|>analysis<|message|>Well");
+  EXPECT_FALSE(constraint_->cut());
+  say("<|end|><|start|>assistant<|channel|>final<|message|>");
+  EXPECT_TRUE(constraint_->cut());
 }
 
 TEST_F(AnswerConstraint, RolledBackItIsWhereItWas) {

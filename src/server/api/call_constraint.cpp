@@ -50,6 +50,11 @@ class Either final : public TokenConstraint {
     }
   }
 
+  bool cut() const override {
+    return std::all_of(std::begin(sides_), std::end(sides_),
+                       [&](const Side& side) { return side.accepted != tokens_ || side.grammar->cut(); });
+  }
+
  private:
   // A side that took fewer tokens than there are is out of it.
   struct Side {
@@ -123,6 +128,8 @@ class FreeUntilCalls final : public TokenConstraint {
     found_ = 0;
     for (const TokenId token : said_) take(token);
   }
+
+  bool cut() const override { return call_ && call_->cut(); }
 
  private:
   // As the reader of the answer sees it.

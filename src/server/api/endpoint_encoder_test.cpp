@@ -109,6 +109,15 @@ TEST(MessageEncoder, ThinkingEndsWithASignatureThatIsEmpty) {
   EXPECT_EQ(events.find("signature_delta", signature + 1), events.npos) << "a text has none";
 }
 
+TEST(MessageEncoder, ACutAnswerHasNotEndedItsTurn) {
+  MessageEncoder encoder({.id = "msg_1", .model = "m"}, 5);
+  ChoicePart part;
+  part.finish = FinishReason::cut;
+  std::string events = encoder.part(part, {});
+  events += encoder.end({});
+  EXPECT_NE(events.find("max_tokens"), std::string::npos);
+}
+
 TEST(MessageEncoder, AnAnswerWithoutATokenStillHasItsBeginning) {
   MessageEncoder encoder({.id = "msg_1", .model = "m"}, 5);
   ChoicePart part;

@@ -14,7 +14,8 @@ constexpr std::size_t bytes_of_a_token = 8;  // its id and its text
 // As the log names it.
 std::string_view reason_name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::length: return "length";
+    case FinishReason::length:
+    case FinishReason::cut: return "length";
     case FinishReason::cancelled: return "abort";
     default: return "stop";
   }
@@ -207,7 +208,7 @@ void Generation::take_token(Choice& choice, const DeliveredEvent& event) {
     const std::size_t known = request.sampling.logprobs < 0 ? 0 : sizeof(TokenRecord);
     prepared_.memory.grow(known + event.top.size() * sizeof(TokenLogprob) + bytes_of_a_token);
   }
-  if (event.finish == FinishReason::stop) return;  // the end token is counted and not shown
+  if (ends_unshown(event.finish)) return;  // the end token is counted and not shown
   const bool reasoned = choice.reader.reasoning();
   choice.reader.push(event.token, pieces_,
                      choice.generated > request.sampling.min_tokens ? AnswerReader::Stops::count

@@ -197,6 +197,18 @@ TEST(Generation, ReasoningIsCountedAndToldApart) {
   EXPECT_EQ(usage.find("completion_tokens")->as_integer(), static_cast<std::int64_t>(tokens.size()));
 }
 
+TEST(Generation, AnAnswerThatItsFormatCutSaysSoAndDoesNotShowItsEnd) {
+  const std::vector<TokenId> tokens = tokenizer().encode_trusted("<|channel|>final<|message|>de<|return|>");
+  for (const bool stream : {false, true}) {
+    Answering answering({.fields = stream ? R"("stream":true)" : ""});
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+      answering.give(0, tokens[i], i + 1 == tokens.size() ? FinishReason::cut : FinishReason::none);
+    const Read read = stream ? read_stream(answering.exchange->body) : read_whole(answering.exchange->body);
+    EXPECT_EQ(read.content, "de");
+    EXPECT_EQ(read.finish, "length");
+  }
+}
+
 TEST(Generation, ReasoningIsLeftOutWhereItIsNotWanted) {
   const std::vector<TokenId> tokens = tokenizer().encode_trusted(
       "<|channel|>analysis<|message|>abc<|end|><|start|>assistant<|channel|>final<|message|>de<|return|>");

@@ -106,6 +106,11 @@ class BoundHarmony final : public TokenConstraint {
     }
   }
 
+  bool cut() const override {
+    return (place_.phase == Phase::format && format_->cut()) ||
+           (place_.phase == Phase::call && arguments_->cut());
+  }
+
  private:
   enum class Phase : std::uint8_t { header, reasoning, format, call };
   struct Place {
@@ -158,6 +163,7 @@ class FreeHarmony final : public TokenConstraint {
     said_.push_back(token);
     take(token);
   }
+  bool cut() const override { return cut_; }
   // Read once more from the beginning: nothing else keeps what the parser was.
   void roll_back(int tokens) override {
     NIBBLE_CHECK(tokens <= static_cast<int>(said_.size()), "no more is taken back than was accepted");
@@ -169,6 +175,7 @@ class FreeHarmony final : public TokenConstraint {
  private:
   void begin() {
     arguments_.reset();
+    cut_ = false;
     parser_.emplace(tokenizer_, tokens_, std::nullopt);
     events_.clear();
     for (const TokenId token : header_) parser_->push(token, events_);
@@ -177,7 +184,9 @@ class FreeHarmony final : public TokenConstraint {
   }
 
   void take(TokenId token) {
-    if (arguments_ && !tokens_.ends_message(token)) arguments_->accept(token);
+    const bool ends = tokens_.ends_message(token);
+    cut_ = arguments_ && ends && !arguments_->complete();
+    if (arguments_ && !ends) arguments_->accept(token);
     parser_->push(token, events_);
     follow();
   }
@@ -202,7 +211,8 @@ class FreeHarmony final : public TokenConstraint {
   std::optional<HarmonyParser> parser_;
   std::vector<HarmonyEvent> events_;
   std::vector<TokenId> said_;
-  std::unique_ptr<TokenConstraint> arguments_;  // null: the text is free
+  std::unique_ptr<GrammarConstraint> arguments_;  // null: the text is free
+  bool cut_ = false;                              // behind a token that ended them before they were whole
 };
 
 }  // namespace

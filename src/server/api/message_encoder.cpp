@@ -73,8 +73,9 @@ void MessageEncoder::add_stop(JsonWriter& json, const ChoicePart& part, const Us
   std::string_view reason = "end_turn";
   if (!part.stop_string.empty()) {
     reason = "stop_sequence";
-  } else if (part.finish == FinishReason::length) {
-    reason = usage.completion_tokens < max_tokens_ ? "model_context_window_exceeded" : "max_tokens";
+  } else if (leaves_off(*part.finish)) {
+    const bool full = part.finish == FinishReason::length && usage.completion_tokens < max_tokens_;
+    reason = full ? "model_context_window_exceeded" : "max_tokens";
   } else if (part.calls + part.new_calls() > 0) {
     reason = "tool_use";
   }

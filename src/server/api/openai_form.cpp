@@ -14,7 +14,8 @@ void add_token(JsonWriter& json, std::string_view spelled, std::string_view byte
 
 std::string_view reason_name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::length: return "length";
+    case FinishReason::length:
+    case FinishReason::cut: return "length";
     case FinishReason::cancelled: return "abort";
     default: return "stop";
   }

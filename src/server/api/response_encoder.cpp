@@ -49,7 +49,7 @@ ResponseEncoder::ResponseEncoder(AnswerHead head, const GenerationRequest& reque
 }
 
 std::string_view ResponseEncoder::status() const {
-  if (finish_ == FinishReason::length) return "incomplete";
+  if (finish_ && leaves_off(*finish_)) return "incomplete";
   return finish_ == FinishReason::cancelled ? "cancelled" : "completed";
 }
 
@@ -265,7 +265,7 @@ std::string ResponseEncoder::close_item() {
   if (!open_) return {};
   open_ = false;
   const Item& item = items_.back();
-  const std::string_view left = finish_ == FinishReason::length ? "incomplete" : "completed";
+  const std::string_view left = finish_ && leaves_off(*finish_) ? "incomplete" : "completed";
   if (item.part == AnswerPart::call) {
     const std::string done = place_event(text_event(item.part, false, true), [&](JsonWriter& json) {
       json.member("name", item.name).member("arguments", item.text);
