@@ -18,8 +18,45 @@ void set_bit(TokenMask mask, TokenId token) {
   mask[static_cast<std::size_t>(token) / 32] |= 1u << token % 32;
 }
 
+bool has_bit(TokenMask mask, TokenId token) {
+  return (mask[static_cast<std::size_t>(token) / 32] >> token % 32 & 1) != 0;
+}
+
 void clear_bit(TokenMask mask, TokenId token) {
   mask[static_cast<std::size_t>(token) / 32] &= ~(1u << token % 32);
+}
+
+std::string_view without_blanks(std::string_view text) {
+  return text.substr(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+}
+
+// Where the string ends with which the text begins.
+std::size_t end_of_string(std::string_view text) {
+  if (!text.starts_with('"')) return 0;
+  std::size_t at = 1;
+  while (at < text.size() && text[at] != '"') at += text[at] == '\\' ? 2 : 1;
+  return at;
+}
+
+// Whether of two elements or names, parted by commas, one may be the other's beginning: `before` is how the
+// one begins that goes on with `token`.
+bool may_be_alike(std::string_view before, std::string_view token) {
+  if (token.find_first_of("[{") != token.npos) return true;
+  for (std::size_t comma = token.find(','); comma != token.npos; comma = token.find(',', comma + 1)) {
+    const std::string_view later = without_blanks(token.substr(comma + 1));
+    if (later.empty()) break;
+    const auto alike = [&](std::string_view earlier) {
+      const auto differ = std::ranges::mismatch(earlier, later).in1 - earlier.begin();
+      const auto same = static_cast<std::size_t>(differ);
+      return same == std::min(earlier.size(), later.size()) || same > end_of_string(earlier);
+    };
+    std::string first(before.substr(0, std::min(before.size(), token.size())));
+    if (first.size() == before.size()) first += token.substr(0, comma);
+    if (alike(without_blanks(first))) return true;
+    for (std::size_t start = token.find(','); start < comma; start = token.find(',', start + 1))
+      if (alike(without_blanks(token.substr(start + 1, comma - start - 1)))) return true;
+  }
+  return false;
 }
 
 class Constraint final : public GrammarConstraint {
@@ -31,6 +68,7 @@ class Constraint final : public GrammarConstraint {
         matcher_(&findings_->matcher) {
     if (findings_->vocabulary != vocabulary) {
       findings_->masks.clear();
+      findings_->may_repeat.clear();
       findings_->vocabulary = std::move(vocabulary);
     }
     states_.push_back(matcher_->start());
@@ -47,47 +85,31 @@ class Constraint final : public GrammarConstraint {
       return;
     }
     bound_memory();
-    const Matcher::State state = states_.back();
+    const Matcher::State state = matcher_->without_copies(states_.back());
     if (const auto known = findings_->masks.find(state); known != findings_->masks.end()) {
       std::copy(known->second.begin(), known->second.end(), mask.begin());
-      return;
-    }
-    std::fill(mask.begin(), mask.end(), 0);
-    const bool all_plain = trie_->add_plain(mask, matcher_->plain_prefix(state));
-    if (!all_plain && !matcher_->plain_ends(state)) {
-      if (mostly_plain(state)) {
-        trie_->add_plain(mask, kUnbounded);
-        clear_walked(trie_->plain(), state, mask);
-      } else {
-        const ByteKindMask looping = loops(state);
-        if (looping != 0) trie_->add_kinds(mask, looping);
-        set_walked(trie_->plain(), state, looping, mask);
-      }
-    }
-    if (matcher_->uniform(state)) {
-      walk_endings(state, mask);
     } else {
-      set_walked(trie_->other(), state, 0, mask);
+      find_mask(state, mask);
+      findings_->masks.emplace(state, std::vector<std::uint32_t>(mask.begin(), mask.end()));
     }
-    trie_->add_twins(mask);
-    if (matcher_->complete(state))
-      for (const TokenId token : trie_->ends()) set_bit(mask, token);
+    if (state != states_.back()) clear_repeated(state, mask);
     // No token of this vocabulary leads on from here: the answer ends, cut short, and takes nothing else
     // down.
-    if (std::ranges::all_of(mask, [](std::uint32_t word) { return word == 0; }))
+    leads_nowhere_ = std::ranges::all_of(mask, [](std::uint32_t word) { return word == 0; });
+    if (leads_nowhere_)
       for (const TokenId token : trie_->ends()) set_bit(mask, token);
-    findings_->masks.emplace(state, std::vector<std::uint32_t>(mask.begin(), mask.end()));
   }
 
   bool allows(TokenId token) override {
     if (token < 0 || token >= trie_->size()) return false;
-    if (trie_->is_end(token)) return ended_ || matcher_->complete(states_.back()) || leads_nowhere();
+    if (trie_->is_end(token)) return ended_ || leads_nowhere_ || matcher_->complete(states_.back());
     if (ended_ || trie_->bytes(token).empty()) return false;
     return after(states_.back(), token) != Matcher::kDead;
   }
 
   void accept(TokenId token) override {
     NIBBLE_CHECK(allows(token));
+    leads_nowhere_ = false;
     tokens_.push_back(token);
     if (trie_->is_end(token)) {
       ended_ = true;
@@ -99,6 +121,7 @@ class Constraint final : public GrammarConstraint {
 
   void roll_back(int tokens) override {
     NIBBLE_CHECK(tokens >= 0 && static_cast<std::size_t>(tokens) <= tokens_.size());
+    leads_nowhere_ = false;
     for (int i = 0; i < tokens; ++i) {
       tokens_.pop_back();
       states_.pop_back();
@@ -139,12 +162,55 @@ class Constraint final : public GrammarConstraint {
     return state;
   }
 
-  // Whether the mask of this place had nothing but what ends an answer; asked behind fill().
-  bool leads_nowhere() const {
-    const auto known = findings_->masks.find(states_.back());
-    if (known == findings_->masks.end() || trie_->ends().empty()) return false;
-    const TokenId end = trie_->ends().front();
-    return (known->second[static_cast<std::size_t>(end) / 32] >> end % 32 & 1) != 0;
+  void find_mask(Matcher::State state, TokenMask mask) {
+    std::fill(mask.begin(), mask.end(), 0);
+    const bool all_plain = trie_->add_plain(mask, matcher_->plain_prefix(state));
+    if (!all_plain && !matcher_->plain_ends(state)) {
+      if (mostly_plain(state)) {
+        trie_->add_plain(mask, kUnbounded);
+        clear_walked(trie_->plain(), state, mask);
+      } else {
+        const ByteKindMask looping = loops(state);
+        if (looping != 0) trie_->add_kinds(mask, looping);
+        set_walked(trie_->plain(), state, looping, mask);
+      }
+    }
+    if (matcher_->uniform(state)) {
+      walk_endings(state, mask);
+    } else {
+      set_walked(trie_->other(), state, 0, mask);
+    }
+    trie_->add_twins(mask);
+    if (matcher_->complete(state))
+      for (const TokenId token : trie_->ends()) set_bit(mask, token);
+  }
+
+  // Of a place without its copies: clears those of tokens in which a text ends and one like it comes. That
+  // takes a comma, behind which something else than the text before it may stand.
+  void clear_repeated(Matcher::State state, TokenMask mask) {
+    const auto [at, added] = findings_->may_repeat.try_emplace(state);
+    if (added) {
+      for (const TokenId token : trie_->with_comma())
+        if (has_bit(mask, token) && may_repeat(state, token)) at->second.push_back(token);
+    }
+    if (at->second.empty()) return;
+    const std::string before = matcher_->copied_text(states_.back());
+    for (const TokenId token : at->second)
+      if (may_be_alike(before, trie_->bytes(token)) && after(states_.back(), token) == Matcher::kDead)
+        clear_bit(mask, token);
+  }
+
+  bool may_repeat(Matcher::State state, TokenId token) {
+    bool copied = false, parted = false;
+    const std::string_view bytes = trie_->bytes(token);
+    for (const char byte : bytes) {
+      copied |= matcher_->in_copied(state);
+      state = matcher_->step(state, static_cast<std::uint8_t>(byte));
+      parted |= copied && byte == ',' && matcher_->in_others(state);
+    }
+    // Of several ends at most one makes the text like the one before it.
+    const bool open = std::ranges::count(bytes, ',') == 1 && matcher_->copied_texts(state, 2) > 1;
+    return parted && !open;
   }
 
   // Whether most plain tokens may come next, told from their first bytes: a key that is none of the declared
@@ -290,10 +356,14 @@ class Constraint final : public GrammarConstraint {
 
   // A state's number is the matcher's: when that forgets, the answer so far is read again.
   void bound_memory() {
-    if (findings_->masks.size() * token_mask_words(trie_->size()) * 4 > kMaskBytes) findings_->masks.clear();
+    if (findings_->masks.size() * token_mask_words(trie_->size()) * 4 > kMaskBytes) {
+      findings_->masks.clear();
+      findings_->may_repeat.clear();
+    }
     if (matcher_->memory() < kMatcherBytes) return;
     matcher_->reset();
     findings_->masks.clear();
+    findings_->may_repeat.clear();
     findings_->loops.clear();
     states_.assign(1, matcher_->start());
     for (const TokenId token : tokens_)
@@ -314,6 +384,7 @@ class Constraint final : public GrammarConstraint {
   };
   std::vector<Step> level_, next_level_;
   bool ended_ = false;
+  bool leads_nowhere_ = false;  // whether the mask that was found last had no token
 };
 
 }  // namespace

@@ -18,6 +18,8 @@ struct Findings {
   Matcher matcher;
   std::shared_ptr<const GrammarVocabulary> vocabulary;  // that the masks are of
   std::unordered_map<Matcher::State, std::vector<std::uint32_t>> masks = {};
+  // Tokens of a mask that may say twice what may come once.
+  std::unordered_map<Matcher::State, std::vector<TokenId>> may_repeat = {};
   std::vector<std::uint16_t> loops = {};  // [states] the kinds of characters that leave the state as it is
 };
 

@@ -37,16 +37,21 @@ struct ObjectPlace {
 
 Matcher::Matcher(std::shared_ptr<const Symbols> symbols, std::shared_ptr<const std::vector<bool>> usable)
     : symbols_(std::move(symbols)), usable_(std::move(usable)), languages_(symbols_->languages) {
+  const auto distinct = [](const auto& shape) { return shape.distinct; };
+  tells_apart_ =
+      std::ranges::any_of(symbols_->objects, distinct) || std::ranges::any_of(symbols_->arrays, distinct);
   reset();
 }
 
 void Matcher::reset() {
   languages_ = symbols_->languages;
-  frames_.assign(1, Frame{kNoSymbol, 0, 0, kNothing});
-  copies_.clear();
-  copy_places_.clear();
-  entered_.assign(1, 0);
-  opened_.assign(1, kUnbounded);
+  frames_ = {{kNoSymbol, kTextEnd, 0, kNothing}, {kNoSymbol, kEndWithoutCopies, 0, kNothing}};
+  bare_ = {false, true};
+  bare_frames_ = {kEndWithoutCopies, kEndWithoutCopies};
+  copies_.assign(1, Copy{});
+  copy_places_ = {};
+  entered_.assign(2, 0);
+  opened_.assign(2, kUnbounded);
   frame_table_.assign(256, kUnbounded);
   state_table_.assign(256, kUnbounded);
   ways_.clear();
@@ -62,7 +67,7 @@ void Matcher::reset() {
 std::size_t Matcher::memory() const {
   return rows_.size() * sizeof(Row) + crossings_.size() * 2 * sizeof(Crossing) +
          states_.capacity() * sizeof(Place) + ways_.capacity() * sizeof(Way) +
-         frames_.capacity() * (sizeof(Frame) + 16) + copies_.size() * 160 + languages_.size() * 128;
+         frames_.capacity() * (sizeof(Frame) + 24) + copies_.size() * 48 + languages_.size() * 128;
 }
 
 std::uint32_t Matcher::frame(SymbolId symbol, std::uint32_t at, std::uint32_t next, Language seen) {
@@ -80,9 +85,11 @@ std::uint32_t Matcher::frame(SymbolId symbol, std::uint32_t at, std::uint32_t ne
   frames_.push_back(wanted);
   entered_.push_back(0);
   opened_.push_back(kUnbounded);
+  bare_.push_back(bare_[next]);
+  bare_frames_.push_back(bare_[next] ? made : kUnbounded);
   if (frames_.size() * 2 > frame_table_.size()) {
     frame_table_.assign(frame_table_.size() * 2, kUnbounded);
-    for (std::uint32_t each = 1; each < frames_.size(); ++each) {
+    for (std::uint32_t each = kEndWithoutCopies + 1; each < frames_.size(); ++each) {
       std::size_t k = hash(frames_[each]) & (frame_table_.size() - 1);
       while (frame_table_[k] != kUnbounded) k = (k + 1) & (frame_table_.size() - 1);
       frame_table_[k] = each;
@@ -91,14 +98,72 @@ std::uint32_t Matcher::frame(SymbolId symbol, std::uint32_t at, std::uint32_t ne
   return made;
 }
 
-std::uint32_t Matcher::copy(std::string text) {
-  const auto [at, added] =
-      copy_places_.try_emplace(std::move(text), static_cast<std::uint32_t>(copies_.size()));
-  if (added) copies_.push_back(at->first);
-  return at->second;
+std::uint32_t Matcher::copy(std::uint32_t before, std::uint8_t byte) {
+  std::uint32_t& place = copy_places_.at(static_cast<std::uint64_t>(before) << 8 | byte);
+  if (place == kUnbounded) {
+    place = static_cast<std::uint32_t>(copies_.size());
+    copies_.push_back({before, byte});
+  }
+  return place;
 }
 
-bool Matcher::copies(const Way& way) const { return frames_[way.frame].symbol == kCopied; }
+std::string Matcher::text_of(std::uint32_t copy) const {
+  std::string text;
+  for (; copy != 0; copy = copies_[copy].before) text.push_back(static_cast<char>(copies_[copy].byte));
+  std::reverse(text.begin(), text.end());
+  return text;
+}
+
+std::string Matcher::copied_text(State state) const {
+  for (std::uint32_t i = 0; i < states_[state].count; ++i) {
+    const Way& way = ways_[states_[state].begin + i];
+    if (copies(way)) return text_of(frames_[way.frame].at);
+  }
+  return {};
+}
+
+std::uint32_t Matcher::copied_texts(State state, std::uint32_t most) {
+  std::uint32_t texts = 0;
+  for (std::uint32_t i = 0; i < states_[state].count; ++i) {
+    const Way way = ways_[states_[state].begin + i];
+    if (way.unopened()) {
+      texts = std::max(texts, copied_texts(opened_[way.frame], most));
+    } else if (is_copied(way)) {
+      texts = std::max(texts, languages_.count_texts(way.language, most));
+    }
+  }
+  return texts;
+}
+
+bool Matcher::is_copied(const Way& way) const { return frames_[way.frame].symbol == kCopied; }
+
+// The stack of the frame above kEndWithoutCopies.
+std::uint32_t Matcher::bare_frame(std::uint32_t frame) {
+  std::vector<std::uint32_t> stack;
+  for (; bare_frames_[frame] == kUnbounded; frame = frames_[frame].next) stack.push_back(frame);
+  std::uint32_t made = bare_frames_[frame];
+  for (; !stack.empty(); stack.pop_back()) {
+    const Frame at = frames_[stack.back()];
+    made = this->frame(at.symbol, at.symbol == kCopied ? 0 : at.at, made, at.seen);
+    bare_frames_[stack.back()] = made;
+  }
+  return made;
+}
+
+Matcher::State Matcher::without_copies(State state) {
+  if (!tells_apart_ || state == kDead) return state;
+  if (states_[state].without_copies != kUnbounded) return states_[state].without_copies;
+  std::vector<Way> ways;
+  for (std::uint32_t i = 0; i < states_[state].count; ++i) {
+    Way way = ways_[states_[state].begin + i];
+    way.frame = bare_frame(way.frame);
+    if (way.unopened()) opened(way.frame);
+    ways.push_back(way);
+  }
+  const State made = intern(ways, states_[state].complete);
+  states_[made].without_copies = made;
+  return states_[state].without_copies = made;
+}
 
 void Matcher::add(Language language, std::uint32_t next) {
   if (language == kNothing) return;
@@ -166,20 +231,23 @@ void Matcher::open_frames() {
 
 // The key or the element has been read: what comes behind it knows it.
 void Matcher::enter_copied(const Frame& copied) {
-  const Frame& before = frames_[copied.next];
+  const Frame before = frames_[copied.next];
   const Symbol& symbol = symbols_->symbols[before.symbol];
-  const Language seen = languages_.any_of({before.seen, languages_.literal(copies_[copied.at])});
-  if (symbol.kind == Symbol::Kind::array) {
-    enter(frame(before.symbol, before.at & ~kAtElement, before.next, seen));
-    return;
+  const bool array = symbol.kind == Symbol::Kind::array;
+  Language seen = before.seen;
+  if (!bare_[copied.next]) {
+    seen = languages_.any_of({seen, languages_.literal(text_of(copied.at))});
+  } else if (!array) {
+    // Some name, so that they are counted; no text has the byte.
+    seen = languages_.any_of({seen, languages_.literal(std::string(languages_.choices(seen) + 1, '\xFF'))});
   }
+  if (array) return enter(frame(before.symbol, before.at & ~kAtElement, before.next, seen));
   const ObjectShape& object = symbols_->objects[symbol.a];
   ObjectPlace behind = ObjectPlace::of(before.at);
   behind.at_key = false;
   ++behind.count;
   const SymbolId value = object.others[copied.seen].value;
-  const std::uint32_t next = frames_[copied.next].next;
-  add(object.colon, frame(value, 0, frame(frames_[copied.next].symbol, behind.pack(), next, seen)));
+  add(object.colon, frame(value, 0, frame(before.symbol, behind.pack(), before.next, seen)));
 }
 
 // How many more names the others can have: kUnbounded where nothing asks.
@@ -246,7 +314,7 @@ void Matcher::enter_object(const Frame& at, std::uint32_t place_of_frame) {
       continue;
     }
     const Language key = languages_.all_of({other.key, languages_.except(at.seen)});
-    if (!languages_.is_empty(key)) add(key, frame(kCopied, copy(""), place_of_frame, i));
+    if (!languages_.is_empty(key)) add(key, frame(kCopied, 0, place_of_frame, i));
   }
 }
 
@@ -258,7 +326,7 @@ void Matcher::enter_array(const Frame& at, std::uint32_t place_of_frame) {
   }
   if (at.at & kAtElement) {
     const Language element = symbols_->symbols[array.rest].a;
-    add(languages_.all_of({element, languages_.except(at.seen)}), frame(kCopied, copy(""), place_of_frame));
+    add(languages_.all_of({element, languages_.except(at.seen)}), frame(kCopied, 0, place_of_frame));
     return;
   }
   const std::uint32_t count = at.at - 1;
@@ -312,7 +380,12 @@ Matcher::State Matcher::intern(std::vector<Way>& ways, bool complete) {
     if (way.unopened()) {
       const Place& behind = states_[opened_[way.frame]];
       prefix = {.length = behind.plain, .ends = behind.plain_ends, .uniform = behind.uniform};
+      place.in_copied |= behind.in_copied;
+      place.in_others |= behind.in_others;
+      place.copying |= behind.copying;
     } else {
+      (is_copied(way) ? place.in_copied : place.in_others) = true;
+      place.copying |= copies(way);
       prefix = languages_.plain_prefix(way.language);
       prefix.uniform &= !copies(way);
     }
@@ -388,8 +461,6 @@ ByteSet Matcher::alike(const Place& place, std::span<const std::uint32_t> ways, 
     const Way way = ways_[place.begin + i];
     if (!way.unopened()) {
       alike = alike & languages_.alike(way.language, byte);
-      if (copies(way) && languages_.derivative(way.language, byte) != kNothing)
-        alike = alike & ByteSet::range(byte, byte);
       continue;
     }
     const State behind = opened_[way.frame];
@@ -404,7 +475,7 @@ ByteSet Matcher::alike(const Place& place, std::span<const std::uint32_t> ways, 
 }
 
 Matcher::State Matcher::make_step(State state, std::uint8_t byte) {
-  if (states_[state].row == nullptr) {
+  if (states_[state].row == nullptr && !states_[state].copying) {
     rows_.emplace_back().fill(kUnbounded);
     states_[state].row = &rows_.back();
   }
@@ -425,8 +496,7 @@ Matcher::State Matcher::make_step(State state, std::uint8_t byte) {
     if (next == kNothing || languages_.is_empty(next)) continue;
     if (copies(way)) {
       const Frame copied = frames_[way.frame];
-      const std::uint32_t text = copy(copies_[copied.at] + static_cast<char>(byte));
-      way.frame = frame(kCopied, text, copied.next, copied.seen);
+      way.frame = frame(kCopied, copy(copied.at, byte), copied.next, copied.seen);
     }
     if (next != kEmptyText) made_.push_back({next, way.frame});
     if (!languages_.has_empty_text(next)) continue;
@@ -439,6 +509,7 @@ Matcher::State Matcher::make_step(State state, std::uint8_t byte) {
     }
   }
   const State made = intern(made_, complete);
+  if (place.copying) return made;
   alike(place, ways, byte).for_each([&](unsigned other) { (*place.row)[other] = made; });
   return made;
 }

@@ -11,7 +11,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "grammar/symbols.h"
@@ -41,6 +40,18 @@ class Matcher {
   bool plain_ends(State state) const { return states_[state].plain_ends; }
   // As PlainPrefix::uniform, of every way.
   bool uniform(State state) const { return states_[state].uniform; }
+  // The same place without the texts that are kept to be told from later ones, and from where none is: what
+  // texts have in common there. It takes every text that `state` takes, and more only where a text holds an
+  // element and another one that it must differ from.
+  State without_copies(State state);
+  // How many ends such a text may have, but no more than `most`.
+  std::uint32_t copied_texts(State state, std::uint32_t most);
+  // What has been copied of the text that is being read: each way began it at the same place.
+  std::string copied_text(State state) const;
+  // Whether a text of which such a copy is made is being read, or would be.
+  bool in_copied(State state) const { return states_[state].in_copied; }
+  // Whether anything else may be read there as well.
+  bool in_others(State state) const { return states_[state].in_others; }
   std::size_t memory() const;
   std::size_t states() const { return states_.size(); }
   // Everything but the start is forgotten.
@@ -52,9 +63,15 @@ class Matcher {
   struct Frame {
     SymbolId symbol;
     std::uint32_t at;    // how far the symbol is: parts, times, members or elements
-    std::uint32_t next;  // 0: the text's end
+    std::uint32_t next;  // kTextEnd, or kEndWithoutCopies above which nothing is copied
     Language seen;       // keys or elements so far that may not come again
     bool operator==(const Frame&) const = default;
+  };
+  static constexpr std::uint32_t kTextEnd = 0, kEndWithoutCopies = 1;
+  // A text as the byte behind another one.
+  struct Copy {
+    std::uint32_t before;
+    std::uint8_t byte;
   };
   // The text of `language`, then `frame`. Where nothing is left of the text the way stands for all that the
   // frame opens into.
@@ -79,13 +96,19 @@ class Matcher {
     bool complete = false;
     bool plain_ends = false;
     bool uniform = false;
+    bool in_copied = false, in_others = false;
+    bool copying = false;  // what a byte leads to is not kept: no other text comes here
+    State without_copies = kUnbounded;
   };
   State make_step(State state, std::uint8_t byte);
   std::span<const std::uint32_t> going_on(State state, std::uint8_t byte);
   ByteSet alike(const Place& place, std::span<const std::uint32_t> ways, std::uint8_t byte);
   std::uint32_t frame(SymbolId symbol, std::uint32_t at, std::uint32_t next, Language seen = kNothing);
-  std::uint32_t copy(std::string text);
-  bool copies(const Way& way) const;
+  std::uint32_t copy(std::uint32_t before, std::uint8_t byte);
+  std::string text_of(std::uint32_t copy) const;
+  bool is_copied(const Way& way) const;
+  bool copies(const Way& way) const { return is_copied(way) && !bare_[way.frame]; }
+  std::uint32_t bare_frame(std::uint32_t frame);
   void enter_copied(const Frame& frame);
   // The state of a text behind which the frame comes.
   State opened(std::uint32_t frame);
@@ -103,8 +126,11 @@ class Matcher {
   Languages languages_;
   std::vector<Frame> frames_;
   std::vector<std::uint32_t> frame_table_;
-  std::vector<std::string> copies_;
-  std::unordered_map<std::string, std::uint32_t> copy_places_;
+  std::vector<bool> bare_;                  // [frames] whether they stand above kEndWithoutCopies
+  std::vector<std::uint32_t> bare_frames_;  // [frames] the same above it; kUnbounded where nobody asked
+  bool tells_apart_ = false;                // whether the grammar has anything to copy
+  std::vector<Copy> copies_;                // the first is the empty text
+  WordMap copy_places_;
   std::vector<Way> ways_;
   std::vector<Place> states_;
   std::vector<std::uint32_t> state_table_;

@@ -130,6 +130,8 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer, std::span<const TokenId> ends, 
   std::vector<std::pair<std::string_view, TokenId>> sorted;
   for (TokenId token = 0; token < size; ++token)
     if (!bytes(token).empty()) sorted.emplace_back(bytes(token), token);
+  for (const auto& [bytes, token] : sorted)
+    if (bytes.find(',') != bytes.npos) with_comma_.push_back(token);
   std::sort(sorted.begin(), sorted.end());
   std::vector<std::pair<std::string_view, TokenId>> plain, other;
   up_to_.assign(kLengths.size(), std::vector<std::uint32_t>(token_mask_words(size)));

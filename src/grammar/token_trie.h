@@ -83,6 +83,7 @@ class TokenTrie final : public GrammarVocabulary {
   };
   const Trie& endings() const { return endings_; }
   std::span<const Ended> ended(TokenId group) const { return groups_[static_cast<std::size_t>(group)]; }
+  std::span<const TokenId> with_comma() const { return with_comma_; }
   // Adds the plain tokens of at most so many characters; returns whether those are all.
   bool add_plain(TokenMask mask, std::uint32_t characters) const;
   // Adds the plain tokens of nothing but these kinds of characters.
@@ -101,6 +102,7 @@ class TokenTrie final : public GrammarVocabulary {
   std::vector<ByteKindMask> plain_kinds_;  // [plain_.tokens]
   std::vector<std::vector<Ended>> groups_;
   std::vector<std::pair<TokenId, TokenId>> twins_;
+  std::vector<TokenId> with_comma_;
   // Plain tokens by length: of up to kLengths[i] characters as bits, and each length's own.
   std::vector<std::vector<std::uint32_t>> up_to_;
   std::vector<std::vector<TokenId>> of_length_;
