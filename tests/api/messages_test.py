@@ -48,6 +48,22 @@ def test_a_stop_sequence_is_named(claude):
     assert events[-2].delta.stop_reason == "stop_sequence" and events[-2].delta.stop_sequence == word
 
 
+def test_a_last_message_of_the_assistant_is_gone_on_from(claude, server):
+    begun = [*STORY, {"role": "assistant", "content": [{"type": "text", "text": "Once upon a time"}]}]
+    answer = message(claude, messages=begun)
+    chat = server.ask("/v1/chat/completions", {"messages": [*STORY, {"role": "assistant", "content": "Once upon a time"}], "max_tokens": 8, "seed": 5,
+                                               "continue_final_message": True, "add_generation_prompt": False})[1]
+    assert answer.content[0].text == chat["choices"][0]["message"]["content"] != message(claude).content[0].text
+    count = claude.messages.count_tokens(model="demo", messages=begun)
+    assert count.input_tokens == chat["usage"]["prompt_tokens"]
+    assert message(claude, messages=[*STORY, {"role": "assistant", "content": ""}]).content == message(claude).content
+    for refused in ({"messages": [*STORY, {"role": "assistant", "content": "Once "}]},
+                    {"messages": [{"role": "assistant", "content": ""}]},
+                    {"messages": begun, "extra_body": {"output_config": {"format": {"type": "json_schema", "schema": {}}}}}):
+        with pytest.raises(anthropic.BadRequestError):
+            message(claude, **refused)
+
+
 def test_tokens_are_counted_as_they_are_used(claude):
     usage = message(claude, system="Be short.").usage
     count = claude.messages.count_tokens(model="demo", messages=STORY, system="Be short.")

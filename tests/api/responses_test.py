@@ -68,6 +68,24 @@ def test_a_response_goes_on_from_another_but_not_from_its_instructions(client):
     sent = respond(client, input=[{"role": "user", "content": STORY}, {"role": "assistant", "content": first.output_text}, {"role": "user", "content": "And a bear?"}])
     assert next_one.output_text == sent.output_text and next_one.usage.input_tokens == sent.usage.input_tokens
     assert next_one.previous_response_id == first.id
+    assert first.completed_at is None and first.status == "incomplete"  # it was cut
+
+
+def test_a_response_may_go_on_from_another_without_more_input(client, server):
+    first = respond(client)
+    following = client.responses.create(model="demo", previous_response_id=first.id, max_output_tokens=4, extra_body={"seed": 3})
+    turns = [{"role": "user", "content": STORY}, {"role": "assistant", "content": first.output_text}]
+    sent = client.responses.create(model="demo", input=turns, max_output_tokens=4, extra_body={"seed": 3})
+    assert following.output_text == sent.output_text and following.usage.input_tokens == sent.usage.input_tokens
+    assert client.responses.input_items.list(following.id).data == []
+    status, refused, _ = server.ask("/v1/responses", {"max_output_tokens": 4})
+    assert status == 400 and refused["error"]["param"] == "input"
+
+
+def test_a_completed_response_tells_when_it_was(client):
+    done = client.responses.create(model="demo", input="a", text={"format": {"type": "json_schema", "name": "x", "schema": {"const": 1}}})
+    assert done.status == "completed" and done.completed_at >= done.created_at
+    assert client.responses.retrieve(done.id).completed_at == done.completed_at
 
 
 def test_a_response_in_the_background_is_asked_for_later(client):

@@ -84,11 +84,11 @@ constexpr Schema answers[] = {
       "cache_write_tokens":{"const":0}}},"output_tokens_details":{"type":"object","additionalProperties":false,
       "required":["reasoning_tokens"],"properties":{"reasoning_tokens":{"type":"integer","minimum":0}}}}})"},
     {"Response", R"({"type":"object","additionalProperties":false,
-      "required":["id","object","created_at","status","error","incomplete_details","output","background","instructions",
+      "required":["id","object","created_at","completed_at","status","error","incomplete_details","output","background","instructions",
       "max_output_tokens","max_tool_calls","metadata","model","parallel_tool_calls","previous_response_id","reasoning",
       "service_tier","store","temperature","text","tool_choice","tools","top_logprobs","top_p","truncation","usage"],
       "properties":{"id":{"type":"string","pattern":"^resp_[0-9a-f]{32}$"},"object":{"const":"response"},
-      "created_at":{"type":"integer"},
+      "created_at":{"type":"integer"},"completed_at":{"type":["integer","null"]},
       "status":{"enum":["completed","incomplete","queued","in_progress","cancelled","failed"]},
       "error":{"type":["object","null"],"additionalProperties":false,"required":["code","message"],"properties":{
       "code":{"type":"string"},"message":{"type":"string"}}},

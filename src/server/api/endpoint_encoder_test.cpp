@@ -10,6 +10,11 @@
 namespace nibble::api {
 namespace {
 
+const Clock& clock() {
+  static const ManualClock standing;
+  return standing;
+}
+
 const Tokenizer& tokenizer() {
   static const Tokenizer loaded = Tokenizer::load(NIBBLE_SOURCE_DIR "/tests/data/parity/example").value();
   return loaded;
@@ -47,7 +52,8 @@ std::vector<std::string> types_of(std::string_view events) {
 TEST(ResponseEncoder, ReasoningIsAnItemBeforeTheMessage) {
   for (const bool summary : {false, true}) {
     ResponseEncoder encoder({.id = "resp_1", .model = "m"},
-                            request(summary ? R"(,"reasoning":{"summary":"auto"})" : ""), tokenizer(), {});
+                            request(summary ? R"(,"reasoning":{"summary":"auto"})" : ""), tokenizer(),
+                            clock(), {});
     std::string events = encoder.begin({});
     events += encoder.part(reasoned(), {});
     events += encoder.end({});
@@ -65,7 +71,7 @@ TEST(ResponseEncoder, ReasoningIsAnItemBeforeTheMessage) {
 
 TEST(ResponseEncoder, ReasoningThatIsBroughtBackIsTheSame) {
   ResponseEncoder encoder({.id = "resp_1", .model = "m"},
-                          request(R"(,"include":["reasoning.encrypted_content"])"), tokenizer(), {});
+                          request(R"(,"include":["reasoning.encrypted_content"])"), tokenizer(), clock(), {});
   const ChoicePart part = reasoned();
   const JsonDocument whole = JsonDocument::parse(encoder.whole({&part, 1}, {})).value();
   const JsonValue item = *whole.root().find("output")->elements().begin();
@@ -77,9 +83,28 @@ TEST(ResponseEncoder, ReasoningThatIsBroughtBackIsTheSame) {
     EXPECT_FALSE(unwrapped_reasoning(other)) << other;
 }
 
+TEST(ResponseEncoder, ACompletedResponseTellsWhenItWas) {
+  ManualClock clock;
+  clock.advance(std::chrono::seconds(70));
+  ChoicePart part = reasoned();
+  for (const FinishReason finish : {FinishReason::stop, FinishReason::length}) {
+    ResponseEncoder encoder({.id = "resp_1", .model = "m"}, request(""), tokenizer(), clock, {});
+    const JsonDocument begun = JsonDocument::parse(encoder.unfinished("in_progress")).value();
+    EXPECT_TRUE(begun.root().find("completed_at")->is_null());
+    part.finish = finish;
+    const JsonDocument whole = JsonDocument::parse(encoder.whole({&part, 1}, {})).value();
+    const JsonValue at = *whole.root().find("completed_at");
+    if (finish == FinishReason::length) {
+      EXPECT_TRUE(at.is_null()) << "it was cut";
+    } else {
+      EXPECT_EQ(at.as_integer(), 70);
+    }
+  }
+}
+
 TEST(ResponseEncoder, WhatIsKeptIsWhatTheConversationGoesOnFrom) {
   std::optional<EndedResponse> kept;
-  ResponseEncoder encoder({.id = "resp_1", .model = "m"}, request(""), tokenizer(),
+  ResponseEncoder encoder({.id = "resp_1", .model = "m"}, request(""), tokenizer(), clock(),
                           [&](EndedResponse ended) { kept = std::move(ended); });
   const ChoicePart part = reasoned();
   const std::string whole = encoder.whole({&part, 1}, {});

@@ -345,6 +345,32 @@ constexpr FieldRule rules[] = {
     {"user_profile_id", here, any_text, no_effect_about, no_effect},
 };
 
+// A last message of the assistant is how its answer begins; an empty one begins nothing.
+Refused read_beginning(GenerationRequest& request) {
+  const Message& last = request.messages.back();
+  if (last.role != Role::assistant || !last.tool_calls.empty()) return {};
+  const std::string_view text = last.content ? std::string_view(*last.content) : std::string_view();
+  if (text.empty()) {
+    request.messages.pop_back();
+    if (request.messages.empty()) return bad_field("messages", " must have a message before the assistant's");
+    return {};
+  }
+  if (std::string_view(" \t\r\n").find(text.back()) != std::string_view::npos) {
+    return bad_field("messages",
+                     ": the last message of the assistant, which the answer goes on from, may not end with "
+                     "white space");
+  }
+  if (request.format.kind != TextFormat::Kind::text) {
+    return bad_field(
+        request.format.field,
+        " says how the whole answer is: it cannot be had beside a last message of the assistant, "
+        "which the answer goes on from");
+  }
+  request.continue_final_message = true;
+  request.add_generation_prompt = false;
+  return {};
+}
+
 }  // namespace
 
 std::span<const FieldRule> messages_fields() { return rules; }
@@ -352,7 +378,7 @@ std::span<const FieldRule> messages_fields() { return rules; }
 Refused check_messages(const Reading& reading) {
   if (reading.request.messages.empty())
     return bad_field("messages", " must be an array of at least one message");
-  return {};
+  return read_beginning(reading.request);
 }
 
 }  // namespace nibble::api

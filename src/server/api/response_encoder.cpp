@@ -32,9 +32,10 @@ void add_typed_text(JsonWriter& json, std::string_view type, std::string_view te
 }  // namespace
 
 ResponseEncoder::ResponseEncoder(AnswerHead head, const GenerationRequest& request,
-                                 const Tokenizer& tokenizer, Keep keep)
+                                 const Tokenizer& tokenizer, const Clock& clock, Keep keep)
     : AnswerEncoder(std::move(head)),
       tokenizer_(tokenizer),
+      clock_(clock),
       asked_{.instructions = request.instructions,
              .max_output_tokens = request.sampling.max_tokens,
              .temperature = request.sampling.temperature.value_or(1),
@@ -121,8 +122,14 @@ std::string ResponseEncoder::response(std::string_view status, const Usage* usag
       .member("id", std::string_view(head().id))
       .member("object", "response")
       .member("created_at", head().created)
-      .member("status", status)
-      .key("error");
+      .key("completed_at");
+  if (status == "completed") {
+    const auto now = clock_.wall_time().time_since_epoch();
+    json.value(std::chrono::duration_cast<std::chrono::seconds>(now).count());
+  } else {
+    json.null();
+  }
+  json.member("status", status).key("error");
   if (error != nullptr) {
     json.begin_object().member("code", "server_error").member("message", error->message).end_object();
   } else {

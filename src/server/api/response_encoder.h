@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/json_writer.h"
 #include "server/api/answer_encoder.h"
 #include "server/api/response_options.h"
@@ -25,8 +26,10 @@ class ResponseEncoder final : public AnswerEncoder {
  public:
   using Keep = std::function<void(EndedResponse ended)>;
 
-  // `keep` gets the response once it has ended, before its last event goes out; it may be empty.
-  ResponseEncoder(AnswerHead head, const GenerationRequest& request, const Tokenizer& tokenizer, Keep keep);
+  // `keep` gets the response once it has ended, before its last event goes out; it may be empty. Clock and
+  // tokenizer outlive the encoder.
+  ResponseEncoder(AnswerHead head, const GenerationRequest& request, const Tokenizer& tokenizer,
+                  const Clock& clock, Keep keep);
 
   std::string whole(std::span<const ChoicePart> choices, const Usage& usage) override;
   std::string begin(const Usage& usage) override;
@@ -75,6 +78,7 @@ class ResponseEncoder final : public AnswerEncoder {
   std::string_view status() const;
 
   const Tokenizer& tokenizer_;
+  const Clock& clock_;
   Asked asked_;
   Keep keep_;
   std::vector<Item> items_;

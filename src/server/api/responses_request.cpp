@@ -283,8 +283,9 @@ std::span<const FieldRule> responses_fields() { return rules; }
 
 Refused check_responses(const Reading& reading) {
   GenerationRequest& request = reading.request;
-  if (request.messages.empty() && request.response_input.referred.empty())
-    return bad_field("input", " must be a string or an array of items");
+  const bool goes_on = !request.response.previous.empty() && !request.response_input.value;
+  if (request.messages.empty() && request.response_input.referred.empty() && !goes_on)
+    return bad_field("input", " must be a string or an array of items, or absent with previous_response_id");
   if (reading.wants_logprobs || reading.top_logprobs.value_or(0) > 0)
     request.sampling.logprobs = reading.top_logprobs.value_or(0);
   if (request.response.background && !request.response.store)

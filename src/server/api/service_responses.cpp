@@ -126,7 +126,8 @@ std::unique_ptr<ResponseEncoder> Service::response_encoder(const GenerationReque
                        .events = log});
     };
   }
-  return std::make_unique<ResponseEncoder>(std::move(head), request, text_->tokenizer, std::move(keep));
+  return std::make_unique<ResponseEncoder>(std::move(head), request, text_->tokenizer, clock_,
+                                           std::move(keep));
 }
 
 bool Service::find_referred(ParsedRequest& parsed) {
