@@ -51,13 +51,19 @@ StoredFormat stored_format(TensorFormat format) {
   return StoredFormat::bf16;
 }
 
+std::int64_t stored_bytes(const Weight& weight) {
+  std::int64_t bytes = 0;
+  visit_stored(weight, weight.own_experts > 0 ? weight.name_of(0) : weight.name,
+               [&](const ExpectedTensor& tensor) {
+                 if (!tensor.optional) bytes += tensor.bytes();
+               });
+  return bytes * std::max<std::int64_t>(weight.own_experts, 1);
+}
+
 void add_weight(const Weight& weight, WeightGroup& group) {
   const std::int64_t times = std::max<std::int64_t>(weight.own_experts, 1);
   if (weight.is_matrix()) group.values += times * weight.shape.count();
-  visit_stored(weight, weight.own_experts > 0 ? weight.name_of(0) : weight.name,
-               [&](const ExpectedTensor& tensor) {
-                 if (!tensor.optional) group.bytes += times * tensor.bytes();
-               });
+  group.bytes += stored_bytes(weight);
   group.split = group.split || (weight.is_matrix() && weight.split != SplitAxis::none);
   if (weight.role == WeightRole::query || weight.role == WeightRole::lm_head)
     group.convertible = weight.format == TensorFormat::bf16;
@@ -124,6 +130,7 @@ Result<ModelTraits> traits_of(const ModelConfig& config, std::string name) {
   for (WeightGroup& each : groups) each.split = false;
   visit_weights(config, [&](const Weight& weight) {
     add_weight(weight, groups[static_cast<std::size_t>(weight.part)]);
+    if (weight.role == WeightRole::attention_output) traits.output_projection_bytes += stored_bytes(weight);
     if (weight.role == WeightRole::query) traits.dense_format = stored_format(weight.format);
     if (weight.role == WeightRole::expert_down) traits.expert_format = stored_format(weight.format);
   });

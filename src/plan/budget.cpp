@@ -13,7 +13,10 @@ int ranks_of(const Situation& s) {
   return static_cast<int>(std::max<std::int64_t>(s.number(Field::tensor_parallel), 1));
 }
 
-std::int64_t weights_of(const Situation& s) { return weight_bytes(s.model, quantization_of(s), ranks_of(s)); }
+std::int64_t weights_of(const Situation& s) {
+  return weight_bytes(s.model, quantization_of(s), ranks_of(s)) +
+         (s.on_gpu() ? whole_weight_bytes(s.model, ranks_of(s)) : 0);
+}
 
 std::int64_t graphs_of(const Situation& s) {
   return s.at(Field::cuda_graphs).value == "on" ? graph_bytes(static_cast<int>(s.number(Field::max_num_seqs)))

@@ -135,10 +135,10 @@ std::string ranks_text(const Plan& plan, int columns) {
     }
     parts += part.whole_experts ? "; experts " + range(part.experts, rank)
                                 : "; of each expert rows " + range(part.width, rank);
-    text += wrapped(padded("rank " + std::to_string(rank), name_width),
-                    parts + "; columns of sums " + range(part.hidden, rank) + "; tokens of the vocabulary " +
-                        range(part.vocabulary, rank),
-                    name_width, columns);
+    if (plan.device == DeviceKind::cpu) parts += "; columns of sums " + range(part.hidden, rank);
+    text +=
+        wrapped(padded("rank " + std::to_string(rank), name_width),
+                parts + "; tokens of the vocabulary " + range(part.vocabulary, rank), name_width, columns);
   }
   return text;
 }

@@ -46,9 +46,13 @@ std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
   const std::int64_t blocks = (model.vocabulary + 1023) / 1024;
   const std::int64_t sampling = limits.logit_rows * (model.vocabulary * 4 + 32 * 8 + 16) +
                                 std::min<std::int64_t>(limits.logit_rows, 256) * (15360 + 4 * blocks) * 8;
+  // What ranks gather: the heads' outputs, and each rank's logits on their way.
+  const std::int64_t all_q = model.heads * model.query_dim;
+  const std::int64_t gathered =
+      limits.ranks > 1 ? rows * all_q * 2 + limits.logit_rows * share(model.vocabulary, limits.ranks) * 4 : 0;
   const std::int64_t changed =
       limits.sequences * model.vocabulary * 4 + logit_change_room(limits.sequences, limits.positions) * 16;
-  return forward + router + attention + linear + experts + sampling + changed;
+  return forward + router + attention + linear + experts + gathered + sampling + changed;
 }
 
 // A room a thread for sampling and for changes of logits.
@@ -88,6 +92,10 @@ std::int64_t weight_bytes(const ModelTraits& model, Quantization quantization, i
     bytes += group.split ? share(kept, ranks) : kept;
   }
   return bytes;
+}
+
+std::int64_t whole_weight_bytes(const ModelTraits& model, int ranks) {
+  return model.output_projection_bytes - share(model.output_projection_bytes, ranks);
 }
 
 std::int64_t kv_position_bytes(const ModelTraits& model, DType dtype, int ranks) {

@@ -18,6 +18,9 @@ inline constexpr int scoring_rows = 64;
 std::int64_t converted_bytes(const ModelTraits& model, Quantization quantization);
 // Of one rank; a share that does not divide is rounded up.
 std::int64_t weight_bytes(const ModelTraits& model, Quantization quantization, int ranks);
+// What a GPU's rank has beyond that, because each multiplies by the whole of it: the attention's output
+// projections.
+std::int64_t whole_weight_bytes(const ModelTraits& model, int ranks);
 
 // Keys and values of one position in all layers, on one rank.
 std::int64_t kv_position_bytes(const ModelTraits& model, DType dtype, int ranks);

@@ -87,6 +87,7 @@ struct ModelTraits {
   StoredFormat dense_format = StoredFormat::bf16;
 
   std::vector<WeightGroup> weights;
+  std::int64_t output_projection_bytes = 0;  // of them, what attention's outputs are multiplied by
 
   std::int64_t weight_bytes() const {
     std::int64_t bytes = 0;

@@ -363,7 +363,8 @@ std::vector<std::string> Plan::degraded_by() const {
 std::vector<RankPart> rank_parts(const Plan& plan) {
   std::vector<RankPart> parts;
   const int ranks = plan.tensor_parallel, expert_ranks = plan.expert_parallel;
-  if (ranks == 1 || plan.device != DeviceKind::cpu) return parts;
+  if (ranks == 1) return parts;
+  if (plan.device == DeviceKind::cuda && ranks != expert_ranks) return parts;  // not built
   for (int rank = 0; rank < ranks; ++rank) parts.push_back(rank_part(plan.model, ranks, expert_ranks, rank));
   return parts;
 }
@@ -395,8 +396,10 @@ Result<std::vector<JudgedPair>> judge_pairs(const EngineOptions& options, const 
       NIBBLE_RETURN_IF_ERROR(decide(plan_rules(), spec, situation, plan));
       continue;
     }
-    // Several GPUs are not built.
-    const bool ranks_are_built = situation.number(Field::tensor_parallel) == 1 || !situation.on_gpu();
+    // GPUs that share a model have whole experts.
+    const std::int64_t ranks = situation.number(Field::tensor_parallel);
+    const bool ranks_are_built =
+        ranks == 1 || !situation.on_gpu() || ranks == situation.number(Field::expert_parallel);
     std::vector<JudgedPair> pairs;
     for (const Judged& each : judge(plan_rules(), spec, situation)) {
       JudgedPair pair{.path = each.candidate.path,

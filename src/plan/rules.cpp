@@ -67,6 +67,11 @@ bool runs_on_this_gpu(const S& s) {
          });
 }
 
+// Several GPUs as they run. What is declared may be planned as it is meant to be.
+bool gpu_ranks_gather(const S& s) {
+  return s.on_gpu() && !s.machine.declared && s.number(Field::tensor_parallel) > 1;
+}
+
 std::int64_t rank_number(const C& candidate) { return std::max<std::int64_t>(candidate.number, 1); }
 
 // What a rank must hold at least: weights, what a step writes, and one sequence of some length.
@@ -83,8 +88,9 @@ std::int64_t least_bytes(const S& s, std::int64_t ranks) {
                           .on_gpu = true};
   const std::int64_t positions =
       options.max_model_len > 0 ? options.max_model_len : std::min(some_length, s.model.max_positions);
-  return weight_bytes(s.model, Quantization::none, limits.ranks) + workspace_bytes(s.model, limits) +
-         (options.enforce_eager ? 0 : graph_bytes(sequences)) + s.model.state_bytes / ranks * sequences +
+  return weight_bytes(s.model, Quantization::none, limits.ranks) + whole_weight_bytes(s.model, limits.ranks) +
+         workspace_bytes(s.model, limits) + (options.enforce_eager ? 0 : graph_bytes(sequences)) +
+         s.model.state_bytes / ranks * sequences +
          positions * kv_position_bytes(s.model, DType::bf16, limits.ranks);
 }
 
@@ -145,9 +151,9 @@ constexpr Rule rules[] = {
        return s.machine.gpu.count == 1 ? std::string("there is one GPU")
                                        : "there are " + number(s.machine.gpu.count) + " GPUs";
      }},
-    {"gpu-ranks-not-built", Field::tensor_parallel, Effect::remove,
-     [](const S& s, const C& c) { return s.on_gpu() && !s.machine.declared && c.number > 1; },
-     [](const S&, const C&) { return std::string("several GPUs for one model are not built yet"); }, true},
+    {"gpus-reach-each-other", Field::tensor_parallel, Effect::remove,
+     [](const S& s, const C& c) { return s.on_gpu() && c.number > 1 && !s.machine.gpu.peer_problem.empty(); },
+     [](const S& s, const C&) { return s.machine.gpu.peer_problem; }},
     {"cpu-ranks-run-models", Field::tensor_parallel, Effect::remove,
      [](const S& s, const C& c) { return !s.on_gpu() && c.number > 1 && !s.model.runs; },
      [](const S& s, const C&) { return "ranks of a CPU are not built for " + s.model.architecture; }, true},
@@ -188,9 +194,15 @@ constexpr Rule rules[] = {
               mebibytes(memory_budget(s)) + " of a GPU may be taken";
      }},
 
-    {"gpu-experts-not-spread", Field::expert_parallel, Effect::remove,
-     [](const S& s, const C& c) { return s.on_gpu() && !s.machine.declared && c.number > 1; },
-     [](const S&, const C&) { return std::string("several GPUs for one model are not built yet"); }, true},
+    {"gpu-ranks-have-whole-experts", Field::expert_parallel, Effect::remove,
+     [](const S& s, const C& c) {
+       return gpu_ranks_gather(s) && rank_number(c) != s.number(Field::tensor_parallel);
+     },
+     [](const S& s, const C&) {
+       return "GPUs that share a model have whole experts each, spread over the ranks of --tp, which are " +
+              s.at(Field::tensor_parallel).value;
+     },
+     true},
     {"cpu-experts-on-all-ranks", Field::expert_parallel, Effect::remove,
      [](const S& s, const C& c) {
        return !s.on_gpu() && c.number > 1 && c.number != s.number(Field::tensor_parallel);
@@ -265,6 +277,14 @@ constexpr Rule rules[] = {
      [](const S&, const C& c) {
        return std::string(c.path.kernel) + " takes tokens in place, not " +
               std::string(dispatch_format_name(c.path.dispatch)) + " ones";
+     },
+     true},
+    {"gpu-ranks-exchange-products", Field::experts, Effect::remove,
+     [](const S& s, const C& c) { return gpu_ranks_gather(s) && c.path.exchange != "none"; },
+     [](const S&, const C&) {
+       return std::string(
+           "every GPU has all rows, and products travel to all; an exchange of rows between GPUs "
+           "is not built yet");
      },
      true},
     {"intel-multiplies-singly", Field::experts, Effect::prefer,
@@ -345,16 +365,17 @@ constexpr Rule rules[] = {
     {"several-ranks", Field::all_reduce, Effect::remove,
      [](const S& s, const C& c) { return c.value == "none" && s.number(Field::tensor_parallel) > 1; },
      [](const S&, const C&) { return std::string("the ranks' parts must be summed"); }},
-    {"gathered-on-a-cpu", Field::all_reduce, Effect::remove,
+    {"declared-gpus-sum", Field::all_reduce, Effect::remove,
      [](const S& s, const C& c) {
-       return s.on_gpu() && c.value == "gather" && s.number(Field::tensor_parallel) > 1;
+       return s.on_gpu() && s.machine.declared && c.value == "gather" && s.number(Field::tensor_parallel) > 1;
      },
-     [](const S&, const C&) { return std::string("it is of a CPU's ranks"); }},
-    {"cpu-ranks-gather", Field::all_reduce, Effect::remove,
+     [](const S&, const C&) { return std::string("it is of ranks that run"); }},
+    {"ranks-gather", Field::all_reduce, Effect::remove,
      [](const S& s, const C& c) {
-       return !s.on_gpu() && c.value != "none" && c.value != "gather" && s.number(Field::tensor_parallel) > 1;
+       return (!s.on_gpu() || gpu_ranks_gather(s)) && c.value != "none" && c.value != "gather" &&
+              s.number(Field::tensor_parallel) > 1;
      },
-     [](const S&, const C&) { return std::string("a CPU's ranks have whole sums and gather them"); }, true},
+     [](const S&, const C&) { return std::string("ranks have whole sums and gather them"); }, true},
     {"ranks-in-order", Field::all_reduce, Effect::remove,
      [](const S& s, const C& c) {
        return (c.value == "nccl" || c.value == "ring") && s.number(Field::tensor_parallel) > 1;

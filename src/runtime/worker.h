@@ -25,11 +25,12 @@ struct WorkerLimits {
   int device = 0;   // on a GPU: which of this process's
   int threads = 0;  // 0: as many as can run at the same time
   bool pin_threads = false;
-  int ranks = 1;         // on a CPU: threads of this process that share the model, and `threads`
+  int ranks = 1;         // that share the model: GPUs from `device` on, or threads of this process on a CPU
   int expert_ranks = 1;  // ranks that the experts are spread over
   ExchangeKind exchange = ExchangeKind::none;
   // For a rank that does not come to a meeting: ranks may share CPUs with other programs.
   std::chrono::milliseconds rank_deadline{20000};
+  std::chrono::milliseconds gpu_rank_deadline{2000};
   int max_rows = 0;
   int max_logit_rows = 0;
   int max_sequences = 0;

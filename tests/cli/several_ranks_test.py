@@ -40,7 +40,7 @@ def test_the_plan_says_which_part_each_rank_has(ranks):
 @pytest.mark.parametrize("options, says", [
     (["--tp", 3], "--tp 3: ranks are 1, 2, 4 or 8; give 1, 2, 4, 8"),
     (["--tp", 4, "--ep", 2], "a CPU's ranks have experts of their own all or none, and --tp is 4; give 1, 4"),
-    (["--tp", 2, "--all-reduce", "nccl"], "a CPU's ranks have whole sums and gather them; give gather"),
+    (["--tp", 2, "--all-reduce", "nccl"], "ranks have whole sums and gather them; give gather"),
     (["--tp", 2, "--moe-a2a-backend", "normal"], "needs experts on several ranks, --ep 2 or more"),
     (["--ep", 2, "--moe-a2a-backend", "mooncake"], "it is for several hosts with RDMA"),
 ])

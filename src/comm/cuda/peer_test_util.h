@@ -6,6 +6,7 @@
 
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <thread>
@@ -14,6 +15,9 @@
 #include "comm/cuda/peer_workspace.h"
 
 namespace nibble {
+
+// A kernel that is loaded at its first launch may wait for a device that waits for that launch.
+inline const bool kernels_load_at_once = ::setenv("CUDA_MODULE_LOADING", "EAGER", 0) == 0;
 
 // Skips where there are fewer than two.
 class OnSeveralGpus : public testing::Test {

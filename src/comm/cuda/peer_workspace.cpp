@@ -32,12 +32,6 @@ Status check_shape(const Group& group, std::span<const int> devices, const PeerW
 
 }  // namespace
 
-OnDevice::OnDevice(int device) {
-  cuda_check(cudaGetDevice(&before_));
-  cuda_check(cudaSetDevice(device));
-}
-OnDevice::~OnDevice() { cuda_check(cudaSetDevice(before_)); }
-
 Result<std::unique_ptr<PeerWorkspace>> PeerWorkspace::make(const Group& group, std::span<const int> devices,
                                                            const Shape& shape) {
   NIBBLE_RETURN_IF_ERROR(check_shape(group, devices, shape));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "comm/cuda/on_device.h"
 #include "comm/cuda/peer_group.h"
 #include "comm/cuda/peer_memory.h"
 #include "tensor/device_buffer.h"
@@ -49,18 +50,6 @@ class PeerWorkspace {
   Shape shape_;
   std::unique_ptr<PeerMemory> windows_;
   std::vector<Member> members_;
-};
-
-// Chooses a device for the calling thread, and the one before again at the end.
-class OnDevice {
- public:
-  explicit OnDevice(int device);
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-  ~OnDevice();
-
- private:
-  int before_ = 0;
 };
 
 }  // namespace nibble

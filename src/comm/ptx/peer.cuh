@@ -42,6 +42,14 @@ __device__ __forceinline__ void store_peer(std::uint32_t* at, std::uint32_t valu
 // What this thread wrote before is visible to the host and to other GPUs before what it writes after.
 __device__ __forceinline__ void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
+// Adds one and returns what was there, among the threads of this device: what those wrote that added before
+// is there for this one, and what this one wrote for later ones.
+__device__ __forceinline__ std::uint32_t count_up(std::uint32_t* counter) {
+  std::uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+  return before;
+}
+
 __device__ __forceinline__ std::uint64_t nanoseconds() {
   std::uint64_t time;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));

@@ -1,12 +1,12 @@
 #include "models/cuda/attention_block.h"
 
-#include <bit>
 #include <cmath>
 #include <string>
 
 #include "models/rope_frequencies.h"
 #include "ops/cuda/absent.h"
 #include "ops/linear/cuda/norm_linear_cuda.h"
+#include "ops/peer_gather/cuda/peer_gather_cuda.h"
 #include "ops/rope/cuda/rope_cuda.h"
 #include "ops/rope/cuda/turn_heads_cuda.h"
 
@@ -21,20 +21,14 @@ bool products_turn(const ModelConfig& config) {
 
 }  // namespace
 
-int cuda_heads(const ModelConfig& config) {
-  const std::int64_t group = config.num_attention_heads / config.num_key_value_heads;
-  return static_cast<int>(config.num_key_value_heads) *
-         static_cast<int>(std::bit_ceil(static_cast<unsigned>(group)));
-}
-
-AttentionBlockWeights lay_out_attention_weights(const ModelConfig& config, std::int64_t layer,
-                                                DeviceArena& arena) {
-  const std::int64_t hidden = config.hidden_size, q_width = cuda_heads(config) * config.head_dim;
-  const std::int64_t qkv_width = q_width + 2 * config.num_key_value_heads * config.head_dim;
+AttentionBlockWeights lay_out_attention_weights(const ModelConfig& config, const CudaPart& part,
+                                                std::int64_t layer, DeviceArena& arena) {
+  const std::int64_t hidden = config.hidden_size;
+  const std::int64_t qkv_width = (part.padded_heads.count + 2 * part.kv_heads.count) * config.head_dim;
   AttentionBlockWeights weights;
   weights.norm = arena.take<Bf16>(size(hidden));
   weights.qkv = lay_out_tiles(arena, qkv_width, hidden);
-  weights.wo = lay_out_tiles(arena, hidden, q_width);
+  weights.wo = lay_out_tiles(arena, hidden, part.all_padded_heads * config.head_dim);
   if (config.attention_bias) {
     weights.qkv_bias = arena.take<Bf16>(size(qkv_width));
     weights.wo_bias = arena.take<Bf16>(size(hidden));
@@ -43,7 +37,7 @@ AttentionBlockWeights lay_out_attention_weights(const ModelConfig& config, std::
     weights.q_norm = arena.take<Bf16>(size(config.head_dim));
     weights.k_norm = arena.take<Bf16>(size(config.head_dim));
   }
-  if (config.attention_sinks) weights.sinks = arena.take<float>(size(cuda_heads(config)));
+  if (config.attention_sinks) weights.sinks = arena.take<float>(size(part.padded_heads.count));
   weights.window = static_cast<int>(config.layers[size(layer)].window);
   return weights;
 }
@@ -63,11 +57,14 @@ Status check_attention_block(const ModelConfig& config) {
 }
 
 AttentionBlock::AttentionBlock(const ModelConfig& config, const CudaForwardLimits& limits,
-                               const DecoderStream& stream, DeviceArena& arena)
+                               const DecoderStream& stream, CudaPlace& place, DeviceArena& arena)
     : stream_(stream),
-      heads_(cuda_heads(config)),
-      kv_heads_(static_cast<int>(config.num_key_value_heads)),
+      room_(place.room),
+      heads_(static_cast<int>(place.part.padded_heads.count)),
+      kv_heads_(static_cast<int>(place.part.kv_heads.count)),
       head_dim_(static_cast<int>(config.head_dim)),
+      first_head_(static_cast<int>(place.part.padded_heads.begin)),
+      all_heads_(static_cast<int>(place.part.all_padded_heads)),
       turns_in_product_(products_turn(config)),
       concentration_(rope_frequencies(config).concentration) {
   const std::size_t rows = size(limits.rows), half = size(head_dim_ / 2);
@@ -76,6 +73,10 @@ AttentionBlock::AttentionBlock(const ModelConfig& config, const CudaForwardLimit
   qkv_ = turns_in_product_ ? nullptr : arena.take<float>(rows * size((heads_ + 2 * kv_heads_) * head_dim_));
   q_ = arena.take<Bf16>(rows * size(heads_ * head_dim_));
   attended_ = arena.take<std::uint8_t>(DenseShape{0, heads_ * head_dim_}.token_bytes(limits.rows));
+  gathered_ =
+      place.part.alone()
+          ? attended_
+          : place.shared.take<std::uint8_t>(DenseShape{0, all_heads_ * head_dim_}.token_bytes(limits.rows));
   workspace_.partials =
       arena.take<float>(attention_partials(CudaModel::attention_splits_room, kv_heads_, head_dim_));
   workspace_.stuck = limits.stuck;
@@ -140,6 +141,20 @@ Status AttentionBlock::project(const AttentionBlockWeights& weights, const Cache
                          stream);
 }
 
+Status AttentionBlock::gather(int rows, cudaStream_t stream) const {
+  if (room_ == nullptr) return {};
+  // A group of tokens is a row of whole k64 blocks, of which a rank has those of its heads.
+  const auto bytes_of = [&](int heads) { return DenseShape{0, heads * head_dim_}.token_bytes(token_group); };
+  return gather_columns_cuda(*room_,
+                             {.from = attended_,
+                              .from_stride = bytes_of(heads_),
+                              .to = gathered_ + bytes_of(first_head_),
+                              .to_stride = bytes_of(all_heads_),
+                              .bytes = bytes_of(heads_),
+                              .rows = (rows + token_group - 1) / token_group},
+                             stream);
+}
+
 Status AttentionBlock::run(const AttentionBlockWeights& weights, const Cache& cache,
                            const PendingSum& pending, const CudaForwardInput& input,
                            cudaStream_t stream) const {
@@ -170,7 +185,8 @@ Status AttentionBlock::run(const AttentionBlockWeights& weights, const Cache& ca
     NIBBLE_RETURN_IF_ERROR(attention_cuda(args, stream));
     begin = end;
   }
-  return linear_cuda({.x = {attended_, input.rows},
+  NIBBLE_RETURN_IF_ERROR(gather(input.rows, stream));
+  return linear_cuda({.x = {gathered_, input.rows},
                       .weight = weights.wo,
                       .bias = weights.wo_bias,
                       .y = stream_.delta,

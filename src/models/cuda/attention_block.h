@@ -5,6 +5,7 @@
 // Others take a kernel more behind a plain product (turn_heads_cuda).
 #pragma once
 
+#include "models/cuda/cuda_part.h"
 #include "models/cuda/decoder_stream.h"
 
 namespace nibble {
@@ -12,22 +13,18 @@ namespace nibble {
 // All pointers are to device memory, and null for what the model is without.
 struct AttentionBlockWeights {
   Bf16* norm = nullptr;      // [hidden]
-  DenseTiles qkv;            // [(cuda_heads + 2 kv_heads) * head_dim, hidden]
+  DenseTiles qkv;            // [(padded_heads + 2 kv_heads) * head_dim, hidden], of the rank
   Bf16* qkv_bias = nullptr;  // one a row of qkv
   Bf16* q_norm = nullptr;    // [head_dim]
   Bf16* k_norm = nullptr;    // [head_dim]
-  DenseTiles wo;             // [hidden, cuda_heads * head_dim]
+  DenseTiles wo;             // [hidden, all_padded_heads * head_dim]
   Bf16* wo_bias = nullptr;   // [hidden]
-  float* sinks = nullptr;    // [cuda_heads]
+  float* sinks = nullptr;    // [padded_heads]
   int window = 0;            // 0: full attention
 };
 
-// Query heads as the kernels take them, a power of two for each head of keys: heads that fill a group up have
-// weights of zero on both sides.
-int cuda_heads(const ModelConfig& config);
-
-AttentionBlockWeights lay_out_attention_weights(const ModelConfig& config, std::int64_t layer,
-                                                DeviceArena& arena);
+AttentionBlockWeights lay_out_attention_weights(const ModelConfig& config, const CudaPart& part,
+                                                std::int64_t layer, DeviceArena& arena);
 
 // What kernels lack of a model's attention.
 Status check_attention_block(const ModelConfig& config);
@@ -43,7 +40,7 @@ class AttentionBlock {
 
   // Takes its room. Without memory it only counts.
   AttentionBlock(const ModelConfig& config, const CudaForwardLimits& limits, const DecoderStream& stream,
-                 DeviceArena& arena);
+                 CudaPlace& place, DeviceArena& arena);
   void clear_room(cudaStream_t stream) const;
 
   // Once a step: the angles that all layers turn by. inv_freq: [head_dim / 2]
@@ -57,14 +54,20 @@ class AttentionBlock {
   Status project(const AttentionBlockWeights& weights, const Cache& cache, const PendingSum& pending,
                  const CudaForwardInput& input, int beside, cudaStream_t stream) const;
 
+  // The heads' outputs of all ranks -> gathered_
+  Status gather(int rows, cudaStream_t stream) const;
+
   DecoderStream stream_;
+  const PeerRoom* room_;  // null: this rank is alone
   int heads_, kv_heads_, head_dim_;
+  int first_head_, all_heads_;
   bool turns_in_product_;
   float concentration_;
   float *cos_, *sin_;       // [rows, head_dim / 2]
   float* qkv_;              // [rows, (heads + 2 kv_heads) * head_dim]; null where products turn
   Bf16* q_;                 // [rows, heads, head_dim]
   std::uint8_t* attended_;  // token tiles of heads * head_dim columns
+  std::uint8_t* gathered_;  // of all_heads * head_dim; attended_ where this rank is alone
   AttentionCudaWorkspace workspace_;
 };
 

@@ -14,6 +14,7 @@
 
 #include "base/status.h"
 #include "checkpoint/model_config.h"
+#include "models/cuda/cuda_part.h"
 #include "models/cuda/weight_feed.h"
 #include "ops/attention/cuda/attention_cuda.h"
 #include "ops/attention/cuda/kv_cuda.h"
@@ -68,18 +69,25 @@ class CudaModel {
   virtual std::size_t weight_bytes() const = 0;
   virtual std::size_t workspace_bytes() const = 0;
   virtual CudaHeads heads() const = 0;
+  // Where ranks gather logits, which forward() leaves there without a copy; null where one is alone.
+  virtual float* gathered_logits() const = 0;
   // Each layer's keys and values, and which group of pages they are of. Called once, before the first
   // forward.
   virtual void use_cache(std::span<const KvCudaLayer> layers, std::span<const int> groups, int page_size) = 0;
   // Splits of sequences with few rows that one run of attention may have.
   static constexpr int attention_splits_room = 8192;
-  // Queues the forward; logits: [logit_rows, vocabulary]. Row for row the result depends on the sequence
-  // alone.
+  // Queues the forward; logits: [logit_rows, vocabulary], which only the first rank has. Row for row the
+  // result depends on the sequence alone.
   virtual Status forward(const CudaForwardInput& input, float* logits, cudaStream_t stream) = 0;
 };
 
-// Takes the device memory for weights and workspace, and fills the weights from the feed.
+// Takes the device memory for weights and workspace, and fills the weights from the feed. Refused where the
+// kernels lack something; check_cuda_model says so before memory is taken.
 Result<std::unique_ptr<CudaModel>> load_cuda_model(const ModelConfig& config, const CudaForwardLimits& limits,
-                                                   WeightFeed& feed, cudaStream_t stream);
+                                                   const CudaPlace& place, WeightFeed& feed,
+                                                   cudaStream_t stream);
+// Of place.shared, what load_cuda_model takes: the same on all ranks.
+std::size_t shared_bytes_of_cuda_model(const ModelConfig& config, const CudaForwardLimits& limits,
+                                       const CudaPart& part);
 
 }  // namespace nibble

@@ -5,8 +5,8 @@ namespace {
 
 struct CudaModelLoader {
   std::string_view architecture;
-  Result<std::unique_ptr<CudaModel>> (*load)(const ModelConfig&, const CudaForwardLimits&, WeightFeed&,
-                                             cudaStream_t);
+  Result<std::unique_ptr<CudaModel>> (*load)(const ModelConfig&, const CudaForwardLimits&, const CudaPlace&,
+                                             WeightFeed&, cudaStream_t);
 };
 
 // plan/rules.cpp has the same names for plans without a GPU.
@@ -18,9 +18,10 @@ constexpr CudaModelLoader loaders[] = {
 }  // namespace
 
 Result<std::unique_ptr<CudaModel>> load_cuda_model(const ModelConfig& config, const CudaForwardLimits& limits,
-                                                   WeightFeed& feed, cudaStream_t stream) {
+                                                   const CudaPlace& place, WeightFeed& feed,
+                                                   cudaStream_t stream) {
   for (const CudaModelLoader& loader : loaders) {
-    if (loader.architecture == config.architecture) return loader.load(config, limits, feed, stream);
+    if (loader.architecture == config.architecture) return loader.load(config, limits, place, feed, stream);
   }
   return invalid_argument("no GPU kernels are built for the architecture " + config.architecture +
                           "; give --device cpu");

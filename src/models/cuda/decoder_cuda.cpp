@@ -19,9 +19,10 @@ class DecoderCuda final : public CudaModel {
     DeviceBuffer weights, room;
   };
 
-  DecoderCuda(ModelConfig config, CudaForwardLimits limits, Memory memory, DecoderCudaWeights weights,
-              const DecoderCudaBlocks& blocks)
+  DecoderCuda(ModelConfig config, const CudaPart& part, CudaForwardLimits limits, Memory memory,
+              DecoderCudaWeights weights, const DecoderCudaBlocks& blocks)
       : config_(std::move(config)),
+        part_(part),
         limits_(limits),
         memory_(std::move(memory)),
         weights_(std::move(weights)),
@@ -31,9 +32,10 @@ class DecoderCuda final : public CudaModel {
   std::size_t weight_bytes() const override { return memory_.weights.size(); }
   std::size_t workspace_bytes() const override { return memory_.room.size(); }
   CudaHeads heads() const override {
-    return {.a_key_head = cuda_heads(config_) / static_cast<int>(config_.num_key_value_heads),
-            .dim = static_cast<int>(config_.head_dim)};
+    return {.a_key_head = static_cast<int>(part_.padded_group()), .dim = static_cast<int>(config_.head_dim)};
   }
+
+  float* gathered_logits() const override { return blocks_.head.gathered(); }
 
   void use_cache(std::span<const KvCudaLayer> layers, std::span<const int> groups, int page_size) override {
     NIBBLE_CHECK(layers.size() == weights_.layers.size() && groups.size() == layers.size());
@@ -64,6 +66,7 @@ class DecoderCuda final : public CudaModel {
 
  private:
   ModelConfig config_;
+  CudaPart part_;
   CudaForwardLimits limits_;
   Memory memory_;
   DecoderCudaWeights weights_;
@@ -97,11 +100,19 @@ Status check_formats(const ModelConfig& config) {
 }  // namespace
 
 DecoderCudaBlocks::DecoderCudaBlocks(const ModelConfig& config, const CudaForwardLimits& limits,
-                                     int processors, DeviceArena& arena)
+                                     CudaPlace& place, int processors, DeviceArena& arena)
     : stream(DecoderStream::lay_out(config, limits, processors, arena)),
-      attention(config, limits, stream, arena),
-      experts(config, limits, stream, arena),
-      head(limits, stream, arena) {}
+      attention(config, limits, stream, place, arena),
+      experts(config, limits, stream, place, arena),
+      head(config, limits, stream, place, arena) {}
+
+std::size_t shared_bytes_of_cuda_model(const ModelConfig& config, const CudaForwardLimits& limits,
+                                       const CudaPart& part) {
+  CudaPlace counted{.part = part};
+  DeviceArena own;
+  const DecoderCudaBlocks blocks(config, limits, counted, processors_of_device(), own);
+  return counted.shared.used();
+}
 
 Status check_decoder_cuda(const ModelConfig& config) {
   for (const auto& check : {check_attention_block, check_experts_block}) {
@@ -111,28 +122,30 @@ Status check_decoder_cuda(const ModelConfig& config) {
 }
 
 Result<std::unique_ptr<CudaModel>> load_decoder_cuda(const ModelConfig& config,
-                                                     const CudaForwardLimits& limits, WeightFeed& feed,
-                                                     cudaStream_t stream) {
+                                                     const CudaForwardLimits& limits, const CudaPlace& place,
+                                                     WeightFeed& feed, cudaStream_t stream) {
   NIBBLE_RETURN_IF_ERROR(check_decoder_cuda(config));
   const int processors = processors_of_device();
   DeviceArena counted_weights, counted_room;
-  DecoderCudaWeights::lay_out(config, counted_weights);
-  const DecoderCudaBlocks counted(config, limits, processors, counted_room);
+  DecoderCudaWeights::lay_out(config, place.part, counted_weights);
+  CudaPlace counted_place{.part = place.part};
+  const DecoderCudaBlocks counted(config, limits, counted_place, processors, counted_room);
   NIBBLE_ASSIGN(DeviceBuffer weight_memory, DeviceBuffer::allocate(counted_weights.used()));
   NIBBLE_ASSIGN(DeviceBuffer room_memory, DeviceBuffer::allocate(counted_room.used()));
   // Counters begin at 0, and what pads activations must be finite, as must heads that fill a group up.
   room_memory.fill(0);
-  if (cuda_heads(config) != config.num_attention_heads) weight_memory.fill(0);
+  if (place.part.all_padded_heads != config.num_attention_heads) weight_memory.fill(0);
   DeviceArena weight_arena(weight_memory.data()), room_arena(room_memory.data());
-  DecoderCudaWeights weights = DecoderCudaWeights::lay_out(config, weight_arena);
-  const DecoderCudaBlocks blocks(config, limits, processors, room_arena);
+  DecoderCudaWeights weights = DecoderCudaWeights::lay_out(config, place.part, weight_arena);
+  CudaPlace taken = place;
+  const DecoderCudaBlocks blocks(config, limits, taken, processors, room_arena);
   clear_linear_workspace(blocks.stream.linear, processors, std::max(limits.rows, limits.logit_rows), stream);
   blocks.experts.clear_room(stream);
   blocks.attention.clear_room(stream);
   NIBBLE_ASSIGN(WeightPlacing placing, WeightPlacing::begin(feed, stream));
-  NIBBLE_RETURN_IF_ERROR(place_decoder_weights(config, weights, placing));
+  NIBBLE_RETURN_IF_ERROR(place_decoder_weights(config, place.part, weights, placing));
   return std::unique_ptr<CudaModel>(std::make_unique<DecoderCuda>(
-      config, limits, DecoderCuda::Memory{std::move(weight_memory), std::move(room_memory)},
+      config, place.part, limits, DecoderCuda::Memory{std::move(weight_memory), std::move(room_memory)},
       std::move(weights), blocks));
 }
 

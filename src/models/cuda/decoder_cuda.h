@@ -18,13 +18,13 @@ struct DecoderCudaLayer {
 
 // All pointers are to device memory.
 struct DecoderCudaWeights {
-  Bf16* embedding = nullptr;  // [vocab, hidden]
-  std::vector<DecoderCudaLayer> layers;
+  Bf16* embedding = nullptr;             // [vocab, hidden]
+  std::vector<DecoderCudaLayer> layers;  // of the rank's heads and experts
   HeadBlockWeights head;
   float* inv_freq = nullptr;  // [head_dim / 2]
 
   // Where everything lies; an arena without memory says how much that is.
-  static DecoderCudaWeights lay_out(const ModelConfig& config, DeviceArena& arena);
+  static DecoderCudaWeights lay_out(const ModelConfig& config, const CudaPart& part, DeviceArena& arena);
 };
 
 // What a forward writes, by blocks; laid out by making them.
@@ -34,18 +34,20 @@ struct DecoderCudaBlocks {
   ExpertsBlock experts;
   HeadBlock head;
 
-  DecoderCudaBlocks(const ModelConfig& config, const CudaForwardLimits& limits, int processors,
-                    DeviceArena& arena);
+  // What ranks share is taken from `place`.
+  DecoderCudaBlocks(const ModelConfig& config, const CudaForwardLimits& limits, CudaPlace& place,
+                    int processors, DeviceArena& arena);
 };
 
 // Fills what was laid out, each weight by its role.
-Status place_decoder_weights(const ModelConfig& config, DecoderCudaWeights& weights, WeightPlacing& placing);
+Status place_decoder_weights(const ModelConfig& config, const CudaPart& part, DecoderCudaWeights& weights,
+                             WeightPlacing& placing);
 
 // What the kernels cannot compute of a model; refused before memory is taken.
 Status check_decoder_cuda(const ModelConfig& config);
 
 Result<std::unique_ptr<CudaModel>> load_decoder_cuda(const ModelConfig& config,
-                                                     const CudaForwardLimits& limits, WeightFeed& feed,
-                                                     cudaStream_t stream);
+                                                     const CudaForwardLimits& limits, const CudaPlace& place,
+                                                     WeightFeed& feed, cudaStream_t stream);
 
 }  // namespace nibble

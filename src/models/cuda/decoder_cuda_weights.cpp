@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -31,13 +32,13 @@ Granules granules(DeviceArena& arena, std::int64_t experts, std::int64_t rows, s
 // Takes weights as an architecture lists them to their places, and remembers the first thing that went wrong.
 class Placer {
  public:
-  Placer(const ModelConfig& config, DecoderCudaWeights& weights, WeightPlacing& placing)
-      : config_(config), weights_(weights), placing_(placing) {
-    // Query heads of one head of keys, in the checkpoint and here.
-    const std::int64_t kv_heads = config.num_key_value_heads;
-    group_ = config.num_attention_heads / kv_heads;
-    wide_group_ = cuda_heads(config) / kv_heads;
-  }
+  Placer(const ModelConfig& config, const CudaPart& part, DecoderCudaWeights& weights, WeightPlacing& placing)
+      : config_(config),
+        part_(part),
+        weights_(weights),
+        placing_(placing),
+        group_(config.num_attention_heads / config.num_key_value_heads),
+        wide_group_(part.all_padded_heads / config.num_key_value_heads) {}
 
   void place(const Weight& weight) {
     if (!status_.ok()) return;
@@ -53,9 +54,9 @@ class Placer {
       case WeightRole::embedding:
         NIBBLE_RETURN_IF_ERROR(placing_.plain(tensor, weights_.embedding));
         if (!config_.tie_word_embeddings) return {};
-        return placing_.dense(tensor, weights_.head.lm_head);
+        return placing_.dense({tensor, part_.vocabulary}, weights_.head.lm_head);
       case WeightRole::final_norm: return placing_.plain(tensor, weights_.head.norm);
-      case WeightRole::lm_head: return placing_.dense(tensor, weights_.head.lm_head);
+      case WeightRole::lm_head: return placing_.dense({tensor, part_.vocabulary}, weights_.head.lm_head);
       default: NIBBLE_CHECK(false, weight.name);
     }
     return {};
@@ -67,27 +68,35 @@ class Placer {
   }
 
   // q's heads, k's and v's lie one after the other in one matrix.
-  int key_row() const { return cuda_heads(config_) * static_cast<int>(config_.head_dim); }
-  int value_row() const {
-    return key_row() + static_cast<int>(config_.num_key_value_heads * config_.head_dim);
+  int key_row() const { return static_cast<int>(part_.padded_heads.count * config_.head_dim); }
+  int value_row() const { return key_row() + static_cast<int>(part_.kv_heads.count * config_.head_dim); }
+  Run rows_of(const Run& heads) const {
+    return {heads.begin * config_.head_dim, heads.count * config_.head_dim};
   }
 
   Status place_dense(const Weight& weight, DecoderCudaLayer& layer) {
     AttentionBlockWeights& attention = layer.attention;
-    const std::int64_t part = group_ * config_.head_dim, apart = wide_group_ * config_.head_dim;
+    // A rank that shares a head of keys has a part of its queries, which are then no fewer than they may be.
+    const std::int64_t own_group = std::min(group_, part_.heads.count);
+    const std::int64_t own_apart = std::min(wide_group_, part_.padded_heads.count);
+    const std::int64_t part = own_group * config_.head_dim, apart = own_apart * config_.head_dim;
+    const Run q_rows = rows_of(part_.heads), kv_rows = rows_of(part_.kv_heads);
     const ExpectedTensor tensor = placed_tensor(weight);
     switch (weight.role) {
       case WeightRole::mixer_norm: return placing_.plain(tensor, attention.norm);
-      case WeightRole::query: return placing_.spread_rows(tensor, part, apart, attention.qkv);
-      case WeightRole::key: return placing_.dense(tensor, attention.qkv, key_row());
-      case WeightRole::value: return placing_.dense(tensor, attention.qkv, value_row());
-      case WeightRole::query_bias: return placing_.spread(tensor, part, apart, attention.qkv_bias);
-      case WeightRole::key_bias: return placing_.plain(tensor, attention.qkv_bias + key_row());
-      case WeightRole::value_bias: return placing_.plain(tensor, attention.qkv_bias + value_row());
+      case WeightRole::query: return placing_.spread_rows({tensor, q_rows}, part, apart, attention.qkv);
+      case WeightRole::key: return placing_.dense({tensor, kv_rows}, attention.qkv, key_row());
+      case WeightRole::value: return placing_.dense({tensor, kv_rows}, attention.qkv, value_row());
+      case WeightRole::query_bias: return placing_.spread({tensor, q_rows}, part, apart, attention.qkv_bias);
+      case WeightRole::key_bias: return placing_.plain({tensor, kv_rows}, attention.qkv_bias + key_row());
+      case WeightRole::value_bias: return placing_.plain({tensor, kv_rows}, attention.qkv_bias + value_row());
       case WeightRole::query_norm: return placing_.plain(tensor, attention.q_norm);
       case WeightRole::key_norm: return placing_.plain(tensor, attention.k_norm);
-      case WeightRole::sinks: return placing_.spread_floats(tensor, group_, wide_group_, attention.sinks);
-      case WeightRole::attention_output: return placing_.spread_columns(tensor, part, apart, attention.wo);
+      case WeightRole::sinks:
+        return placing_.spread_floats({tensor, part_.heads}, own_group, own_apart, attention.sinks);
+      case WeightRole::attention_output:
+        return placing_.spread_columns(tensor, group_ * config_.head_dim, wide_group_ * config_.head_dim,
+                                       attention.wo);
       case WeightRole::attention_output_bias: return placing_.plain(tensor, attention.wo_bias);
       case WeightRole::feed_forward_norm: return placing_.plain(tensor, layer.experts.norm);
       case WeightRole::router: return placing_.dense(tensor, layer.experts.router);
@@ -103,17 +112,19 @@ class Placer {
 
   template <class Granules>
   Status place_expert_in(const Weight& weight, MoeCudaWeightsOf<Granules>& experts) {
+    const std::int64_t first = part_.experts.begin;
     switch (weight.role) {
-      case WeightRole::expert_gate_up: return placing_.experts({weight}, experts.gate_up);
+      case WeightRole::expert_gate_up: return placing_.experts({weight}, first, experts.gate_up);
       case WeightRole::expert_gate: gate_ = weight; return {};
       case WeightRole::expert_up:
         NIBBLE_CHECK(gate_ && gate_->layer == weight.layer, "a gate comes before its up");
-        return placing_.experts({*gate_, weight}, experts.gate_up);
-      case WeightRole::expert_down: return placing_.experts({weight}, experts.down);
+        return placing_.experts({*gate_, weight}, first, experts.gate_up);
+      case WeightRole::expert_down: return placing_.experts({weight}, first, experts.down);
       case WeightRole::expert_gate_up_bias:
-        return placing_.plain(placed_tensor(weight), const_cast<Bf16*>(experts.gate_up_bias));
+        return placing_.plain({placed_tensor(weight), part_.experts},
+                              const_cast<Bf16*>(experts.gate_up_bias));
       case WeightRole::expert_down_bias:
-        return placing_.plain(placed_tensor(weight), const_cast<Bf16*>(experts.down_bias));
+        return placing_.plain({placed_tensor(weight), part_.experts}, const_cast<Bf16*>(experts.down_bias));
       default: NIBBLE_CHECK(false, weight.name);
     }
     return {};
@@ -128,10 +139,11 @@ class Placer {
   }
 
   const ModelConfig& config_;
+  const CudaPart& part_;
   DecoderCudaWeights& weights_;
   WeightPlacing& placing_;
-  std::int64_t group_ = 0, wide_group_ = 0;
-  std::optional<Weight> gate_;  // of the layer whose experts come
+  std::int64_t group_, wide_group_;  // query heads of one head of keys, in the checkpoint and here
+  std::optional<Weight> gate_;       // of the layer whose experts come
   Status status_;
 };
 
@@ -152,9 +164,8 @@ ExpertTraits traits_of_experts(const ModelConfig& config) {
 
 template <class Granules>
 MoeCudaWeightsOf<Granules> lay_out_layer(const ModelConfig& config, const ExpertTraits& traits,
-                                         DeviceArena& arena) {
-  const std::int64_t hidden = config.hidden_size, experts = config.num_local_experts,
-                     width = config.intermediate_size;
+                                         std::int64_t experts, DeviceArena& arena) {
+  const std::int64_t hidden = config.hidden_size, width = config.intermediate_size;
   MoeCudaWeightsOf<Granules> layer{.gate_up = granules<Granules>(arena, experts, 2 * width, hidden),
                                    .down = granules<Granules>(arena, experts, hidden, width),
                                    .unit = unit_of(config)};
@@ -164,7 +175,7 @@ MoeCudaWeightsOf<Granules> lay_out_layer(const ModelConfig& config, const Expert
 }
 
 ExpertsBlockWeights lay_out_experts(const ModelConfig& config, const ExpertTraits& traits,
-                                    DeviceArena& arena) {
+                                    const CudaPart& part, DeviceArena& arena) {
   const std::int64_t hidden = config.hidden_size, experts = config.num_local_experts;
   ExpertsBlockWeights weights;
   weights.norm = arena.take<Bf16>(size(hidden));
@@ -173,32 +184,34 @@ ExpertsBlockWeights lay_out_experts(const ModelConfig& config, const ExpertTrait
   switch (traits.format) {
     case TensorFormat::nvfp4:
     case TensorFormat::nvfp4_packed:
-      weights.experts = lay_out_layer<Nvfp4Granules>(config, traits, arena);
+      weights.experts = lay_out_layer<Nvfp4Granules>(config, traits, part.experts.count, arena);
       break;
-    default: weights.experts = lay_out_layer<Mxfp4Granules>(config, traits, arena);
+    default: weights.experts = lay_out_layer<Mxfp4Granules>(config, traits, part.experts.count, arena);
   }
   return weights;
 }
 
 }  // namespace
 
-DecoderCudaWeights DecoderCudaWeights::lay_out(const ModelConfig& config, DeviceArena& arena) {
+DecoderCudaWeights DecoderCudaWeights::lay_out(const ModelConfig& config, const CudaPart& part,
+                                               DeviceArena& arena) {
   const std::int64_t hidden = config.hidden_size;
   const ExpertTraits traits = traits_of_experts(config);
   DecoderCudaWeights weights;
   weights.embedding = arena.take<Bf16>(size(config.vocab_size * hidden));
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    weights.layers.push_back({.attention = lay_out_attention_weights(config, layer, arena),
-                              .experts = lay_out_experts(config, traits, arena)});
+    weights.layers.push_back({.attention = lay_out_attention_weights(config, part, layer, arena),
+                              .experts = lay_out_experts(config, traits, part, arena)});
   }
   weights.head.norm = arena.take<Bf16>(size(hidden));
-  weights.head.lm_head = lay_out_tiles(arena, config.vocab_size, hidden);
+  weights.head.lm_head = lay_out_tiles(arena, part.vocabulary.count, hidden);
   weights.inv_freq = arena.take<float>(size(config.head_dim / 2));
   return weights;
 }
 
-Status place_decoder_weights(const ModelConfig& config, DecoderCudaWeights& weights, WeightPlacing& placing) {
-  Placer placer(config, weights, placing);
+Status place_decoder_weights(const ModelConfig& config, const CudaPart& part, DecoderCudaWeights& weights,
+                             WeightPlacing& placing) {
+  Placer placer(config, part, weights, placing);
   visit_weights(config, [&](const Weight& weight) { placer.place(weight); });
   NIBBLE_RETURN_IF_ERROR(placer.status());
   const RopeFrequencies rope = rope_frequencies(config);

@@ -5,6 +5,7 @@
 
 #include "checkpoint/architecture.h"
 #include "ops/cuda/absent.h"
+#include "ops/peer_gather/cuda/peer_gather_cuda.h"
 #include "ops/router/cuda/router_cuda.h"
 
 namespace nibble {
@@ -41,8 +42,10 @@ Status check_experts_block(const ModelConfig& config) {
 }
 
 ExpertsBlock::ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& limits,
-                           const DecoderStream& stream, DeviceArena& arena)
+                           const DecoderStream& stream, CudaPlace& place, DeviceArena& arena)
     : stream_(stream),
+      room_(place.room),
+      own_(place.part.experts),
       experts_(static_cast<int>(config.num_local_experts)),
       top_k_(static_cast<int>(config.num_experts_per_tok)),
       many_tokens_from_(limits.many_tokens_from),
@@ -51,14 +54,14 @@ ExpertsBlock::ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& l
       down{stream.hidden, static_cast<int>(config.intermediate_size)};
   const std::size_t rows = size(limits.rows), hidden = size(stream.hidden);
   const int slots = limits.rows * top_k_, few_slots = moe_cuda_slots(limits.rows, top_k_);
-  const bool many = moe_takes_many(slots, experts_, limits.many_tokens_from);
+  const bool many = takes_many(slots);
   few_residual_ = arena.take<float>(size(std::min(limits.rows, norm_router_max_rows)) * hidden);
   router_.sums = arena.take<float>(norm_router_sums(experts_));
   router_logits_ = arena.take<float>(rows * size(experts_));
   expert_ids_ = arena.take<std::int32_t>(size(slots));
   expert_weights_ = arena.take<float>(size(slots));
   moe_.activations = arena.take<Bf16>(size(few_slots) * size(down.padded_cols()));
-  moe_.products = arena.take<float>(size(many ? slots : few_slots) * hidden);
+  moe_.products = place.take_shared<float>(size(many ? slots : few_slots) * hidden, arena);
   moe_.arrived = arena.take<std::uint32_t>(1);
   moe_.many = arena.take<std::uint8_t>(many ? moe_many_bytes(slots, experts_, up, down) : 0);
   moe_.many_counters = arena.take<std::uint32_t>(many ? size(moe_many_counters(slots, experts_)) : 0);
@@ -113,12 +116,28 @@ Result<const float*> ExpertsBlock::route(const ExpertsBlockWeights& weights, con
   return stream_.residual;
 }
 
-PendingSum ExpertsBlock::unadded(const float* residual) const {
-  return {.residual = residual,
-          .experts = {.products = moe_.products,
-                      .expert_ids = expert_ids_,
-                      .expert_weights = expert_weights_,
-                      .top_k = top_k_}};
+// What ranks add up must be there of all slots at once, which of more is the kernel's for many alone.
+bool ExpertsBlock::takes_many(int slots) const {
+  return moe_takes_many(slots, experts_, many_tokens_from_) ||
+         (room_ != nullptr && slots > moe_cuda_max_slots);
+}
+
+Result<PendingSum> ExpertsBlock::unadded(const float* residual, int slots, cudaStream_t stream) const {
+  if (room_ != nullptr) {
+    NIBBLE_RETURN_IF_ERROR(gather_products_cuda(*room_,
+                                                {.products = moe_.products,
+                                                 .expert_ids = expert_ids_,
+                                                 .slots = slots,
+                                                 .hidden = stream_.hidden,
+                                                 .first_expert = static_cast<int>(own_.begin),
+                                                 .experts = static_cast<int>(own_.count)},
+                                                stream));
+  }
+  return PendingSum{.residual = residual,
+                    .experts = {.products = moe_.products,
+                                .expert_ids = expert_ids_,
+                                .expert_weights = expert_weights_,
+                                .top_k = top_k_}};
 }
 
 Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
@@ -129,16 +148,18 @@ Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const C
                    .tokens = input.rows,
                    .top_k = top_k_,
                    .expert_ids = expert_ids_,
+                   .first_expert = static_cast<int>(own_.begin),
+                   .routed_experts = experts_,
                    .expert_weights = expert_weights_,
                    .workspace = moe_};
   const int slots = input.rows * top_k_;
-  if (moe_takes_many(slots, experts_, many_tokens_from_)) {
+  if (takes_many(slots)) {
     NIBBLE_RETURN_IF_ERROR(moe_many_cuda(weights.experts, args, stream));
-    return unadded(residual);
+    return unadded(residual, slots, stream);
   }
   if (slots <= moe_cuda_max_slots) {
     NIBBLE_RETURN_IF_ERROR(moe_few_cuda(weights.experts, args, stream));
-    return unadded(residual);
+    return unadded(residual, slots, stream);
   }
   args.out = stream_.delta;
   NIBBLE_RETURN_IF_ERROR(moe_few_cuda(weights.experts, args, stream));

@@ -1,6 +1,7 @@
 // Router and experts of a decoder's layer on one GPU.
 #pragma once
 
+#include "models/cuda/cuda_part.h"
 #include "models/cuda/decoder_stream.h"
 #include "ops/moe/cuda/moe_cuda.h"
 #include "ops/router/cuda/norm_router_cuda.h"
@@ -25,7 +26,7 @@ class ExpertsBlock {
  public:
   // Takes its room. Without memory it only counts.
   ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& limits, const DecoderStream& stream,
-               DeviceArena& arena);
+               CudaPlace& place, DeviceArena& arena);
   void clear_room(cudaStream_t stream) const;
 
   // residual + delta and its norm -> what the next norm adds to which residual.
@@ -36,10 +37,13 @@ class ExpertsBlock {
   // -> normed, expert_ids, expert_weights; returns where the new residual is.
   Result<const float*> route(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
                              cudaStream_t stream) const;
-  // The experts' products, for the next norm to add up.
-  PendingSum unadded(const float* residual) const;
+  bool takes_many(int slots) const;  // its kernel for many tokens
+  // The experts' products, of all ranks, for the next norm to add up.
+  Result<PendingSum> unadded(const float* residual, int slots, cudaStream_t stream) const;
 
   DecoderStream stream_;
+  const PeerRoom* room_;  // null: this rank is alone
+  Run own_;               // of the experts
   int experts_, top_k_, many_tokens_from_;
   bool of_all_;               // as route_top_k_cuda's
   float* few_residual_;       // [few rows, hidden]: between norm and router in one and the next norm

@@ -1,15 +1,49 @@
 #include "models/cuda/head_block.h"
 
 #include "ops/linear/cuda/norm_linear_cuda.h"
+#include "ops/peer_gather/cuda/peer_gather_cuda.h"
+#include "tensor/cuda_check.h"
 
 namespace nibble {
 
-HeadBlock::HeadBlock(const CudaForwardLimits& limits, const DecoderStream& stream, DeviceArena& arena)
+HeadBlock::HeadBlock(const ModelConfig& config, const CudaForwardLimits& limits, const DecoderStream& stream,
+                     CudaPlace& place, DeviceArena& arena)
     : stream_(stream),
-      wanted_tiles_(arena.take<std::uint8_t>(DenseShape{0, stream.hidden}.token_bytes(limits.logit_rows))) {}
+      room_(place.room),
+      own_(place.part.vocabulary),
+      vocabulary_(config.vocab_size),
+      wanted_tiles_(arena.take<std::uint8_t>(DenseShape{0, stream.hidden}.token_bytes(limits.logit_rows))) {
+  if (place.part.alone()) return;
+  const std::size_t rows = static_cast<std::size_t>(limits.logit_rows);
+  part_ = arena.take<float>(rows * static_cast<std::size_t>(own_.count));
+  gathered_ = place.shared.take<float>(rows * static_cast<std::size_t>(vocabulary_));
+}
 
 Status HeadBlock::run(const HeadBlockWeights& weights, const PendingSum& pending,
                       const CudaForwardInput& input, float* logits, cudaStream_t stream) const {
+  if (room_ == nullptr) return multiply(weights, pending, input, logits, stream);
+  NIBBLE_RETURN_IF_ERROR(multiply(weights, pending, input, part_, stream));
+  const auto bytes_of = [](std::int64_t columns) {
+    return static_cast<std::size_t>(columns) * sizeof(float);
+  };
+  NIBBLE_RETURN_IF_ERROR(gather_columns_cuda(*room_,
+                                             {.from = part_,
+                                              .from_stride = bytes_of(own_.count),
+                                              .to = gathered_ + own_.begin,
+                                              .to_stride = bytes_of(vocabulary_),
+                                              .bytes = bytes_of(own_.count),
+                                              .rows = input.logit_rows,
+                                              .wanted_by = 0},
+                                             stream));
+  if (room_->rank != 0 || logits == gathered_) return {};
+  cuda_check(cudaMemcpyAsync(logits, gathered_,
+                             static_cast<std::size_t>(input.logit_rows) * bytes_of(vocabulary_),
+                             cudaMemcpyDeviceToDevice, stream));
+  return {};
+}
+
+Status HeadBlock::multiply(const HeadBlockWeights& weights, const PendingSum& pending,
+                           const CudaForwardInput& input, float* logits, cudaStream_t stream) const {
   const AddRmsNormCudaArgs of_norm = stream_.norm(weights.norm, pending, nullptr, input.rows);
   const int vocabulary = weights.lm_head.shape.rows;
   if (input.logit_rows == input.rows && norm_linear_takes(of_norm, weights.lm_head.shape)) {

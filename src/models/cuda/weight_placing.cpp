@@ -25,24 +25,25 @@ Result<WeightPlacing> WeightPlacing::begin(WeightFeed& feed, cudaStream_t stream
   return placing;
 }
 
-Status WeightPlacing::plain(const ExpectedTensor& tensor, Bf16* to) {
-  return feed_->queue(tensor, 0, static_cast<std::size_t>(tensor.bytes()), to, stream_);
+Status WeightPlacing::queue(const TensorRows& from, std::int64_t begin, std::int64_t count, void* to) {
+  const std::int64_t at = from.rows.begin * from.a_row() + begin;
+  return feed_->queue(from.tensor, static_cast<std::size_t>(at) * sizeof(Bf16),
+                      static_cast<std::size_t>(count) * sizeof(Bf16), to, stream_);
 }
 
-Status WeightPlacing::spread(const ExpectedTensor& tensor, std::int64_t part, std::int64_t apart, Bf16* to) {
-  for (std::int64_t at = 0; at < tensor.shape.count(); at += part) {
-    NIBBLE_RETURN_IF_ERROR(feed_->queue(tensor, static_cast<std::size_t>(at) * sizeof(Bf16),
-                                        static_cast<std::size_t>(part) * sizeof(Bf16), to + at / part * apart,
-                                        stream_));
-  }
+Status WeightPlacing::plain(const TensorRows& from, Bf16* to) { return queue(from, 0, from.elements(), to); }
+
+Status WeightPlacing::spread(const TensorRows& from, std::int64_t part, std::int64_t apart, Bf16* to) {
+  for (std::int64_t at = 0; at < from.elements(); at += part)
+    NIBBLE_RETURN_IF_ERROR(queue(from, at, part, to + at / part * apart));
   return {};
 }
 
-Status WeightPlacing::spread_floats(const ExpectedTensor& tensor, std::int64_t part, std::int64_t apart,
+Status WeightPlacing::spread_floats(const TensorRows& from, std::int64_t part, std::int64_t apart,
                                     float* to) {
-  const std::int64_t count = tensor.shape.count();
+  const std::int64_t count = from.elements();
   const std::size_t size = static_cast<std::size_t>(count);
-  NIBBLE_RETURN_IF_ERROR(feed_->queue(tensor, 0, size * sizeof(Bf16), staging_.data(), stream_));
+  NIBBLE_RETURN_IF_ERROR(queue(from, 0, count, staging_.data()));
   std::vector<Bf16> stored(size);
   cuda_check(cudaStreamSynchronize(stream_));
   cuda_check(cudaMemcpy(stored.data(), staging_.data(), size * sizeof(Bf16), cudaMemcpyDeviceToHost));
@@ -55,15 +56,16 @@ Status WeightPlacing::spread_floats(const ExpectedTensor& tensor, std::int64_t p
   return {};
 }
 
-Status WeightPlacing::dense(const ExpectedTensor& tensor, const DenseTiles& to, int to_row) {
-  return place_rows(tensor, 0, tensor.shape[0], to, to_row);
+Status WeightPlacing::dense(const TensorRows& from, const DenseTiles& to, int to_row) {
+  return place_rows(from.tensor, from.rows.begin, from.rows.count, to, to_row);
 }
 
-Status WeightPlacing::spread_rows(const ExpectedTensor& tensor, std::int64_t part, std::int64_t apart,
+Status WeightPlacing::spread_rows(const TensorRows& from, std::int64_t part, std::int64_t apart,
                                   const DenseTiles& to) {
-  if (part == apart) return dense(tensor, to);
-  for (std::int64_t row = 0; row < tensor.shape[0]; row += part)
-    NIBBLE_RETURN_IF_ERROR(place_rows(tensor, row, part, to, row / part * apart));
+  if (part == apart) return dense(from, to);
+  for (std::int64_t row = 0; row < from.rows.count; row += part) {
+    NIBBLE_RETURN_IF_ERROR(place_rows(from.tensor, from.rows.begin + row, part, to, row / part * apart));
+  }
   return {};
 }
 
@@ -109,10 +111,10 @@ Status WeightPlacing::spread_columns(const ExpectedTensor& tensor, std::int64_t 
                            stream_);
 }
 
-Status WeightPlacing::experts(std::vector<Weight> from, Mxfp4Granules& to) {
+Status WeightPlacing::experts(std::vector<Weight> from, std::int64_t first, Mxfp4Granules& to) {
   if (experts_.size() == most_experts) return invalid_argument("a model has too many layers of experts");
   to.exponent_shift = 0;
-  experts_.push_back({std::move(from), &to});
+  experts_.push_back({std::move(from), first, &to});
   return place_experts(experts_.back(), experts_.size() - 1);
 }
 
@@ -157,7 +159,8 @@ Status WeightPlacing::place_experts(const PlacedExperts& placed, std::size_t ind
   for (std::int64_t first = 0; first < to.experts; first += once) {
     const std::int64_t count = std::min(once, to.experts - first);
     std::byte* const blocks = staging_.data();
-    const ExpertPiece piece{first, count, blocks, blocks + static_cast<std::size_t>(count) * block_bytes};
+    const ExpertPiece piece{placed.first + first, count, blocks,
+                            blocks + static_cast<std::size_t>(count) * block_bytes};
     NIBBLE_RETURN_IF_ERROR(stage_experts(placed.from, piece));
     NIBBLE_RETURN_IF_ERROR(repack_mxfp4_cuda(
         {.blocks = reinterpret_cast<const std::uint8_t*>(piece.codes),

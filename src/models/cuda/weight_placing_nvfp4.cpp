@@ -10,16 +10,16 @@
 
 namespace nibble {
 
-Status WeightPlacing::experts(const std::vector<Weight>& from, const Nvfp4Granules& to) {
-  NIBBLE_RETURN_IF_ERROR(place_matrix_scales(from, to));
+Status WeightPlacing::experts(const std::vector<Weight>& from, std::int64_t first, const Nvfp4Granules& to) {
+  NIBBLE_RETURN_IF_ERROR(place_matrix_scales(from, first, to));
   const std::size_t values =
       static_cast<std::size_t>(to.shape.rows) * static_cast<std::size_t>(to.shape.cols);
   const std::size_t code_bytes = values / 2, scale_bytes = values / nvfp4_block;
   const std::int64_t once = static_cast<std::int64_t>(staging_bytes / (code_bytes + scale_bytes));
   if (once == 0) return invalid_argument(from[0].name + " has experts too large to be re-laid");
-  for (std::int64_t first = 0; first < to.experts; first += once) {
-    const std::int64_t count = std::min(once, to.experts - first);
-    const ExpertPiece piece{first, count, staging_.data(),
+  for (std::int64_t begin = 0; begin < to.experts; begin += once) {
+    const std::int64_t count = std::min(once, to.experts - begin);
+    const ExpertPiece piece{first + begin, count, staging_.data(),
                             staging_.data() + static_cast<std::size_t>(count) * code_bytes};
     NIBBLE_RETURN_IF_ERROR(stage_experts(from, piece));
     NIBBLE_RETURN_IF_ERROR(repack_nvfp4_cuda(
@@ -28,20 +28,21 @@ Status WeightPlacing::experts(const std::vector<Weight>& from, const Nvfp4Granul
          .experts = static_cast<int>(count),
          .shape = to.shape,
          .halves = from.size() == 2,
-         .out = const_cast<std::uint8_t*>(to.data) + static_cast<std::size_t>(first) * to.shape.bytes()},
+         .out = const_cast<std::uint8_t*>(to.data) + static_cast<std::size_t>(begin) * to.shape.bytes()},
         stream_));
   }
   return {};
 }
 
-Status WeightPlacing::place_matrix_scales(const std::vector<Weight>& from, const Nvfp4Granules& to) {
+Status WeightPlacing::place_matrix_scales(const std::vector<Weight>& from, std::int64_t first,
+                                          const Nvfp4Granules& to) {
   constexpr float too_large = 0x1p120f;  // Nvfp4Granules::tensor_scales
   const std::size_t parts = from.size(), experts = static_cast<std::size_t>(to.experts);
   Status status;
   std::vector<std::string> names;
   for (std::size_t i = 0; i < experts * parts; ++i) {
     const Weight& weight = from[i % parts];
-    visit_stored(weight, weight.name_of(static_cast<std::int64_t>(i / parts)),
+    visit_stored(weight, weight.name_of(first + static_cast<std::int64_t>(i / parts)),
                  [&](const ExpectedTensor& tensor) {
                    if (!status.ok() || !tensor.one_value || tensor.optional) return;
                    names.push_back(tensor.name);

@@ -2,7 +2,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -14,7 +17,23 @@
 
 namespace nibble {
 
+namespace {
+
+// The driver loads a kernel when it is first launched, and may let that wait until the device is idle: which
+// it never is while a kernel there waits for another GPU, whose launch may wait for the same driver. So where
+// there are several all are loaded with the program. Must come before the first call of the driver.
+void load_kernels_at_once() {
+  std::error_code error;
+  int devices = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/driver/nvidia/gpus", error))
+    devices += entry.is_directory() ? 1 : 0;
+  if (devices > 1) ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
+}  // namespace
+
 void probe_gpus(Machine& machine) {
+  load_kernels_at_once();
   machine.gpu = {};
   if (int version = 0; cudaDriverGetVersion(&version) == cudaSuccess && version > 0) {
     std::erase_if(machine.libraries, [](const FoundLibrary& each) { return each.name == "cuda_driver"; });
@@ -51,15 +70,21 @@ void probe_gpus(Machine& machine) {
 
 Result<std::unique_ptr<Worker>> start_gpu_worker(const ModelConfig& config, GpuWeights weights,
                                                  const WorkerLimits& limits) {
-  cuda_check(cudaSetDevice(limits.device));
-  if (!weights.source) {
-    RandomWeights random(weights.seed);
-    return GpuWorker::start(config, random, limits);
-  }
-  ThreadPool threads(limits.threads);
-  NIBBLE_ASSIGN(WeightUpload upload, WeightUpload::begin(*weights.source, threads, weights.progress));
-  NIBBLE_ASSIGN(std::unique_ptr<Worker> worker, GpuWorker::start(config, upload, limits));
-  NIBBLE_RETURN_IF_ERROR(weights.source->intact());
+  const auto load = [&](const CudaPlace& place, int device) -> Result<std::unique_ptr<GpuRank>> {
+    cuda_check(cudaSetDevice(device));
+    if (!weights.source) {
+      RandomWeights random(weights.seed);
+      return GpuRank::load(config, place, device, random, limits);
+    }
+    // Each rank reads its part alone, over its own link; one of them tells of all.
+    ThreadPool threads(threads_of_rank(limits.threads, limits.ranks, place.part.rank));
+    NIBBLE_ASSIGN(WeightUpload upload,
+                  WeightUpload::begin(*weights.source, threads,
+                                      place.part.rank == 0 ? weights.progress : WeightUpload::Progress()));
+    return GpuRank::load(config, place, device, upload, limits);
+  };
+  NIBBLE_ASSIGN(std::unique_ptr<Worker> worker, GpuWorker::start(config, load, limits));
+  if (weights.source) NIBBLE_RETURN_IF_ERROR(weights.source->intact());
   return worker;
 }
 

@@ -32,7 +32,7 @@ std::size_t GpuSampler::device_bytes(const WorkerLimits& limits, int vocabulary)
              sizeof(float);
 }
 
-Result<GpuSampler> GpuSampler::allocate(const WorkerLimits& limits, int vocabulary) {
+Result<GpuSampler> GpuSampler::allocate(const WorkerLimits& limits, int vocabulary, float* logits) {
   const std::size_t rows = static_cast<std::size_t>(limits.max_logit_rows);
   const std::size_t lists = rows * sample_cuda_max_likeliest;
   const std::size_t row_bytes = static_cast<std::size_t>(vocabulary) * sizeof(float);
@@ -42,7 +42,11 @@ Result<GpuSampler> GpuSampler::allocate(const WorkerLimits& limits, int vocabula
   NIBBLE_ASSIGN(DeviceBuffer room_memory, DeviceBuffer::allocate(counted.used()));
   const DeviceArena room(room_memory.data());
   GpuSampler sampler(limits, vocabulary, std::move(changed), std::move(room_memory), room);
-  NIBBLE_ASSIGN(sampler.logits_, DeviceBuffer::allocate(rows * row_bytes));
+  if (logits == nullptr) {
+    NIBBLE_ASSIGN(sampler.logits_memory_, DeviceBuffer::allocate(rows * row_bytes));
+    logits = sampler.logits_memory_.as<float>();
+  }
+  sampler.logits_ = logits;
   for (Brought& step : sampler.steps_) {
     step.of_host.resize(static_cast<std::size_t>(limits.max_sequences));
     NIBBLE_ASSIGN(step.tokens, PinnedBuffer::allocate(rows * sizeof(SampledToken)));

@@ -20,10 +20,11 @@ namespace nibble {
 
 class GpuSampler {
  public:
-  static Result<GpuSampler> allocate(const WorkerLimits& limits, int vocabulary);
+  // `logits`, if there is such a place already: [max_logit_rows, vocabulary] on the device.
+  static Result<GpuSampler> allocate(const WorkerLimits& limits, int vocabulary, float* logits = nullptr);
   static std::size_t device_bytes(const WorkerLimits& limits, int vocabulary);
 
-  float* logits() { return logits_.as<float>(); }
+  float* logits() { return logits_; }
   // Room for as many rows as there are sequences, nobody's between steps.
   float* spare_logits() { return changed_.room_between_steps(); }
   // On the device: the tokens of the last step's logit rows, until the next one's are there.
@@ -77,7 +78,8 @@ class GpuSampler {
   int cluster_;  // blocks that share a row
   RowSampler on_host_;
   ChangedRows changed_;
-  DeviceBuffer logits_;  // [max_logit_rows, vocabulary]
+  DeviceBuffer logits_memory_;  // empty where they lie elsewhere
+  float* logits_ = nullptr;     // [max_logit_rows, vocabulary]
   DeviceBuffer room_memory_;
   Room room_;
   Brought steps_[2];

@@ -1,30 +1,20 @@
 #include "runtime/cuda/gpu_worker.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
+#include <thread>
 #include <utility>
-#include <vector>
 
 #include "base/check.h"
-#include "ops/cuda/stuck.h"
+#include "comm/cuda/on_device.h"
+#include "models/model_traits.h"
 #include "ops/sample/cuda/unlike_logits_cuda.h"
+#include "runtime/cuda/graph_probe.h"
 #include "tensor/cuda_check.h"
 
 namespace nibble {
 namespace {
-
-// Whether each sequence has row i of its own and asks for its logits.
-bool has_one_row_each(const Batch& batch) {
-  if (batch.tokens.size() != batch.sequences.size() || batch.logit_rows.size() != batch.sequences.size())
-    return false;
-  for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
-    const BatchSequence& sequence = batch.sequences[i];
-    if (sequence.row_count != 1 || sequence.row_begin != static_cast<int>(i) ||
-        batch.logit_rows[i].row != static_cast<int>(i))
-      return false;
-  }
-  return true;
-}
 
 GpuSampler::Place other(GpuSampler::Place place) {
   return place == GpuSampler::first ? GpuSampler::second : GpuSampler::first;
@@ -36,86 +26,160 @@ std::int64_t free_device_bytes() {
   return static_cast<std::int64_t>(available);
 }
 
+// task(rank) for each rank in a thread, the first in the caller's; the first error.
+Status at_once(int ranks, const std::function<Status(int)>& task) {
+  std::vector<Status> results(static_cast<std::size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 1; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] { results[static_cast<std::size_t>(rank)] = task(rank); });
+  results[0] = task(0);
+  for (std::thread& thread : threads) thread.join();
+  for (const Status& result : results) NIBBLE_RETURN_IF_ERROR(result);
+  return {};
+}
+
+// The ranks' parts of a model, and what of their rooms each begins with.
+struct Places {
+  std::unique_ptr<PeerRooms> rooms;
+  std::vector<CudaPlace> places;
+  std::vector<SampledToken*> tokens;
+};
+
+Result<Places> places_of(const ModelConfig& config, const WorkerLimits& limits) {
+  Places made;
+  if (limits.ranks == 1) {
+    made.places.push_back({.part = whole_model(config)});
+    made.tokens.push_back(nullptr);
+    return made;
+  }
+  NIBBLE_ASSIGN(const ModelTraits traits, traits_of(config, {}));
+  std::vector<int> devices(static_cast<std::size_t>(limits.ranks));
+  std::iota(devices.begin(), devices.end(), limits.device);
+  for (int rank = 0; rank < limits.ranks; ++rank) {
+    NIBBLE_ASSIGN(const CudaPart part,
+                  cuda_part(config, rank_part(traits, limits.ranks, limits.expert_ranks, rank)));
+    made.places.push_back({.part = part});
+  }
+  const std::size_t rows = static_cast<std::size_t>(limits.max_logit_rows);
+  DeviceArena counted;
+  counted.take<SampledToken>(rows);
+  const std::size_t bytes =
+      counted.used() + shared_bytes_of_cuda_model(config, forward_limits(limits), made.places[0].part);
+  NIBBLE_ASSIGN(made.rooms, PeerRooms::make(devices, bytes, limits.gpu_rank_deadline));
+  for (int rank = 0; rank < limits.ranks; ++rank) {
+    CudaPlace& place = made.places[static_cast<std::size_t>(rank)];
+    place.room = &made.rooms->of(rank);
+    place.shared = DeviceArena(made.rooms->content(rank));
+    made.tokens.push_back(place.shared.take<SampledToken>(rows));
+  }
+  return made;
+}
+
 }  // namespace
 
-GpuWorker::GpuWorker(Place place, std::unique_ptr<CudaModel> model, CudaKvStore kv, StepInputs inputs,
-                     GpuSampler sampler)
-    : device_(place.device),
-      stuck_(std::move(place.stuck)),
-      stream_(std::move(place.stream)),
-      model_(std::move(model)),
-      kv_(std::move(kv)),
-      inputs_(std::move(inputs)),
-      sampler_(std::move(sampler)) {
-  model_->use_cache(kv_.layers(), kv_.groups(), kv_.page_size());
-  for (CudaEvent& done : done_) done = new_event();
+GpuWorker::GpuWorker(std::unique_ptr<PeerRooms> rooms, std::vector<Member> ranks, GpuSampler sampler)
+    : rooms_(std::move(rooms)), ranks_(std::move(ranks)), sampler_(std::move(sampler)) {}
+
+GpuWorker::~GpuWorker() {
+  threads_.reset();
+  // Each rank's memory goes on its device, once what its launches wait for has been launched on all.
+  for (Member& member : ranks_) {
+    const OnDevice on(member.rank->device());
+    member.rank->stream().wait();
+  }
+  for (Member& member : ranks_) {
+    const OnDevice on(member.rank->device());
+    member = {};
+  }
 }
 
 Result<std::unique_ptr<Worker>> GpuWorker::start(const ModelConfig& config, WeightFeed& feed,
                                                  const WorkerLimits& limits) {
+  NIBBLE_CHECK(limits.ranks == 1, "ranks have a feed each");
+  return start(
+      config,
+      [&](const CudaPlace& place, int device) { return GpuRank::load(config, place, device, feed, limits); },
+      limits);
+}
+
+Result<std::unique_ptr<Worker>> GpuWorker::start(const ModelConfig& config, const LoadRank& load,
+                                                 const WorkerLimits& limits) {
   cuda_check(cudaSetDevice(limits.device));
-  NIBBLE_ASSIGN(PinnedBuffer stuck, PinnedBuffer::allocate(sizeof(std::uint32_t)));
-  *stuck.at<std::uint32_t>(0) = static_cast<std::uint32_t>(Stuck::nobody);
-  auto stream = std::make_unique<CudaStream>();
   const std::int64_t free_before = free_device_bytes();
-  const CudaForwardLimits forward{.rows = limits.max_rows,
-                                  .logit_rows = limits.max_logit_rows,
-                                  .sequences = limits.max_sequences,
-                                  .many_tokens_from = limits.many_tokens_from,
-                                  .stuck = stuck.at<std::uint32_t>(0)};
-  NIBBLE_ASSIGN(std::unique_ptr<CudaModel> model, load_cuda_model(config, forward, feed, stream->get()));
-  NIBBLE_ASSIGN(CudaKvStore kv,
-                CudaKvStore::allocate(config, limits.kv_dtype, limits.page_size, limits.page_counts));
-  NIBBLE_ASSIGN(GpuSampler sampler, GpuSampler::allocate(limits, static_cast<int>(config.vocab_size)));
-  NIBBLE_ASSIGN(StepInputs inputs, StepInputs::allocate(limits, model->heads(), sampler.chosen()));
-  Place place{.device = limits.device, .stuck = std::move(stuck), .stream = std::move(stream)};
-  std::unique_ptr<GpuWorker> worker(new GpuWorker(std::move(place), std::move(model), std::move(kv),
-                                                  std::move(inputs), std::move(sampler)));
+  NIBBLE_ASSIGN(Places made, places_of(config, limits));
+  std::vector<Member> members(made.places.size());
+  NIBBLE_RETURN_IF_ERROR(at_once(limits.ranks, [&](int rank) -> Status {
+    Member& member = members[static_cast<std::size_t>(rank)];
+    NIBBLE_ASSIGN(member.rank, load(made.places[static_cast<std::size_t>(rank)], limits.device + rank));
+    member.rank->use_device();
+    member.tokens = made.tokens[static_cast<std::size_t>(rank)];
+    for (CudaEvent& done : member.done) done = new_event();
+    member.rank->stream().wait();
+    return {};
+  }));
+  NIBBLE_ASSIGN(GpuSampler sampler, GpuSampler::allocate(limits, static_cast<int>(config.vocab_size),
+                                                         members[0].rank->model().gathered_logits()));
+  std::unique_ptr<GpuWorker> worker(
+      new GpuWorker(std::move(made.rooms), std::move(members), std::move(sampler)));
+  NIBBLE_RETURN_IF_ERROR(at_once(limits.ranks, [&](int index) {
+    const Member& member = worker->ranks_[static_cast<std::size_t>(index)];
+    member.rank->use_device();
+    return index == 0 ? member.rank->prepare(worker->sampler_.chosen(), worker->sampler_.logits(), limits)
+                      : member.rank->prepare(member.tokens, nullptr, limits);
+  }));
   if (limits.graphs) {
-    NIBBLE_RETURN_IF_ERROR(worker->graphs_.capture(*worker->model_, worker->inputs_,
-                                                   worker->sampler_.logits(), limits.max_sequences,
-                                                   worker->stream_->get()));
-    NIBBLE_RETURN_IF_ERROR(worker->hold_graphs_to_eager_bits(limits));
+    NIBBLE_RETURN_IF_ERROR(
+        at_once(limits.ranks, [&](int rank) { return worker->hold_graphs_to_eager_bits(rank, limits); }));
   }
-  worker->stream_->wait();
   worker->device_bytes_ = free_before - free_device_bytes();
+  if (limits.ranks > 1) {
+    worker->threads_.emplace(limits.ranks, 2 * limits.gpu_rank_deadline + std::chrono::seconds(1),
+                             [at = worker.get()](int rank) {
+                               at->ranks_[static_cast<std::size_t>(rank)].rank->use_device();
+                               return at->task_(rank);
+                             });
+  }
   return std::unique_ptr<Worker>(std::move(worker));
+}
+
+Status GpuWorker::on_all(std::function<Status(int)> task) {
+  task_ = std::move(task);
+  if (threads_) return threads_->run();
+  // Every thread begins with device 0, and steps may run on another one than the worker was started on.
+  first().use_device();
+  return task_(0);
 }
 
 Status GpuWorker::forward(const Batch& batch) {
   NIBBLE_CHECK(begun_ < 2 && chosen_,
                "a step begins once the one before it is chosen and the one before that finished");
-  // Every thread begins with device 0, and steps may run on another one than the worker was started on.
-  cuda_check(cudaSetDevice(device_));
-  const int sequences = static_cast<int>(batch.sequences.size());
-  const bool one_row_each = has_one_row_each(batch);
-  const int graph = one_row_each ? graphs_.size_for(sequences) : 0;
-  const StepShape shape = graph > 0      ? decode_shape(graph)
-                          : one_row_each ? decode_shape(sequences)
-                                         : StepShape{.rows = static_cast<int>(batch.tokens.size()),
-                                                     .sequences = sequences,
-                                                     .logit_rows = static_cast<int>(batch.logit_rows.size())};
-  {
-    const TimedScope scope(times_, "inputs");
-    inputs_.fill(batch, shape);
-    inputs_.copy(stream_->get());
-  }
-  const TimedScope scope(times_, graph > 0 ? "launch of a decode graph" : "launches without graph");
   newest_ = other(newest_);
-  newest_shape_ = shape;
   chosen_ = false;
   ++begun_;
-  return queue_forward(shape, graph > 0 && inputs_.is_one_run());
+  return on_all([&](int rank) {
+    return ranks_[static_cast<std::size_t>(rank)].rank->forward(batch, rank == 0 ? times_ : nullptr);
+  });
 }
 
 Status GpuWorker::choose(const Batch& batch) {
   NIBBLE_CHECK(!chosen_, "a step's tokens are chosen once");
-  cuda_check(cudaSetDevice(device_));
-  const TimedScope scope(times_, "launches of sampling");
-  NIBBLE_RETURN_IF_ERROR(sampler_.queue(batch, inputs_.params(newest_shape_), inputs_.targets(newest_shape_),
-                                        newest_, stream_->get()));
-  cuda_check(cudaEventRecord(done_[newest_].get(), stream_->get()));
   chosen_ = true;
+  return on_all([&](int rank) { return choose_on(rank, batch); });
+}
+
+Status GpuWorker::choose_on(int rank, const Batch& batch) {
+  const Member& member = ranks_[static_cast<std::size_t>(rank)];
+  GpuRank& own = *member.rank;
+  const cudaStream_t stream = own.stream().get();
+  const TimedScope scope(rank == 0 ? times_ : nullptr, "launches of sampling");
+  if (rank == 0) {
+    const StepShape& shape = own.newest_shape();
+    NIBBLE_RETURN_IF_ERROR(
+        sampler_.queue(batch, own.inputs().params(shape), own.inputs().targets(shape), newest_, stream));
+  }
+  NIBBLE_RETURN_IF_ERROR(
+      own.share_tokens(sampler_.chosen(), member.tokens, static_cast<int>(batch.logit_rows.size())));
+  cuda_check(cudaEventRecord(member.done[newest_].get(), stream));
   return {};
 }
 
@@ -123,22 +187,15 @@ Status GpuWorker::finish(const Batch& batch, std::span<StepResult> results) {
   NIBBLE_CHECK(begun_ > (chosen_ ? 0 : 1) && results.size() == batch.sequences.size(),
                "one result a sequence");
   const GpuSampler::Place oldest = begun_ == 2 ? other(newest_) : newest_;
-  {
-    const TimedScope scope(times_, "waiting for the GPU");
-    require(cudaEventSynchronize(done_[oldest].get()));
-  }
+  NIBBLE_RETURN_IF_ERROR(on_all([&](int rank) -> Status {
+    const Member& member = ranks_[static_cast<std::size_t>(rank)];
+    const TimedScope scope(rank == 0 ? times_ : nullptr, "waiting for the GPU");
+    member.rank->require(cudaEventSynchronize(member.done[oldest].get()));
+    return rooms_ == nullptr ? Status() : rooms_->failure(rank);
+  }));
   sampler_.collect(batch, oldest, results);
   --begun_;
   return {};
-}
-
-void GpuWorker::require(cudaError_t error) const {
-  if (error == cudaSuccess) return;
-  const std::string_view stuck = stuck_name(*reinterpret_cast<const Stuck*>(stuck_.data()));
-  check_failed("the GPU's step ended",
-               std::string(cudaGetErrorName(error)) + ": " + cudaGetErrorString(error) +
-                   (stuck.empty() ? "" : "; a kernel gave up waiting for " + std::string(stuck)),
-               SourceLocation::current());
 }
 
 // A token that the host samples is nowhere on the device.
@@ -151,53 +208,30 @@ bool GpuWorker::may_choose_behind(const Batch& next) const {
   });
 }
 
-Status GpuWorker::queue_forward(const StepShape& shape, bool in_graph) {
-  if (!in_graph) return model_->forward(inputs_.forward_input(shape), sampler_.logits(), stream_->get());
-  graphs_.graph_of(shape.sequences, inputs_.has_short_contexts()).launch(stream_->get());
-  return {};
-}
-
-Status GpuWorker::hold_graphs_to_eager_bits(const WorkerLimits& limits) {
-  const bool windowed = limits.page_counts[window_pages] > 0;
-  const int pages = windowed ? *std::min_element(limits.page_counts.begin(), limits.page_counts.end())
-                             : limits.page_counts[full_pages];
-  const std::size_t vocabulary = static_cast<std::size_t>(model_->config().vocab_size);
-  const std::span<const DecodeGraphs::Captured> graphs = graphs_.all();
+Status GpuWorker::hold_graphs_to_eager_bits(int rank, const WorkerLimits& limits) {
+  GpuRank& own = *ranks_[static_cast<std::size_t>(rank)].rank;
+  own.use_device();
+  const bool is_first = rank == 0;
+  const ModelConfig& config = own.model().config();
+  const std::size_t vocabulary = static_cast<std::size_t>(config.vocab_size);
+  const std::span<const DecodeGraphs::Captured> graphs = own.graphs().all();
   std::vector<std::uint32_t> unlike(graphs.size());
   NIBBLE_ASSIGN(DeviceBuffer counts, DeviceBuffer::allocate(unlike.size() * sizeof(unlike[0])));
   counts.fill(0);
   for (std::size_t at = 0; at < graphs.size(); ++at) {
-    const int size = graphs[at].size;
-    // Tokens of different ids at the first positions of pages that hold nothing yet.
-    Batch batch;
-    std::vector<PageId> tables(static_cast<std::size_t>(size));
-    const SamplingParams greedy{.temperature = 0};
-    for (int i = 0; i < size; ++i) {
-      tables[static_cast<std::size_t>(i)] = i % pages;
-      const std::span<const PageId> table(&tables[static_cast<std::size_t>(i)], 1);
-      batch.tokens.push_back(static_cast<TokenId>(i * 7919 % model_->config().vocab_size));
-      batch.sequences.push_back({.row_begin = i,
-                                 .row_count = 1,
-                                 .first_position = i / pages % limits.page_size,
-                                 .pages = {table, windowed ? table : std::span<const PageId>()},
-                                 .sampling = &greedy,
-                                 .logit_begin = i,
-                                 .logit_count = 1,
-                                 .samples = true});
-      batch.logit_rows.push_back({.row = i});
-    }
-    inputs_.fill(batch, decode_shape(size));
-    inputs_.copy(stream_->get());
-    NIBBLE_RETURN_IF_ERROR(
-        model_->forward(inputs_.forward_input(decode_shape(size)), sampler_.spare_logits(), stream_->get()));
+    const std::size_t logits = static_cast<std::size_t>(graphs[at].size) * vocabulary;
+    const cudaStream_t stream = own.stream().get();
+    const GraphProbe probe(graphs[at].size, config, limits);
+    NIBBLE_RETURN_IF_ERROR(own.run_eager(probe.batch(), is_first ? sampler_.spare_logits() : nullptr));
     // What the graph before this one has left might be right.
-    cuda_check(cudaMemsetAsync(sampler_.logits(), 0xff,
-                               static_cast<std::size_t>(size) * vocabulary * sizeof(float), stream_->get()));
-    graphs[at].launch(stream_->get());
-    count_unlike_logits_cuda(sampler_.spare_logits(), sampler_.logits(),
-                             static_cast<std::size_t>(size) * vocabulary, counts.as<std::uint32_t>() + at,
-                             stream_->get());
-    stream_->wait();  // the next size's inputs take the place of these
+    if (is_first) cuda_check(cudaMemsetAsync(sampler_.logits(), 0xff, logits * sizeof(float), stream));
+    own.run_graph(at);
+    if (is_first) {
+      count_unlike_logits_cuda(sampler_.spare_logits(), sampler_.logits(), logits,
+                               counts.as<std::uint32_t>() + at, stream);
+    }
+    own.stream().wait();  // the next size's inputs take the place of these
+    if (rooms_ != nullptr) NIBBLE_RETURN_IF_ERROR(rooms_->failure(rank));
   }
   counts.copy_to(std::span(unlike));
   for (std::size_t at = 0; at < graphs.size(); ++at) {

@@ -1,31 +1,40 @@
-// A worker on one GPU.
+// A worker on one GPU, or on several that share the model.
 //
 // A step: its inputs are put together in pinned memory and copied in one piece; the forward is a captured
-// graph where every sequence has one row, and a list of launches otherwise; sampling follows on the GPU; a
-// few numbers a sequence come back. All of it is queued on one stream, the sampling once masks are there,
-// while the forward runs. The next step's forward may be queued behind it before its results are read: that
-// takes its tokens where this one's sampling left them.
+// graph where every sequence has one row, and a list of launches otherwise; sampling follows on the first
+// GPU; a few numbers a sequence come back. All of it is queued on one stream a GPU, the sampling once masks
+// are there, while the forward runs. The next step's forward may be queued behind it before its results are
+// read: that takes its tokens where this one's sampling left them.
+//
+// Ranks have a thread each and do all of it alike, but for sampling, whose tokens the first one gives to all.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
+#include <vector>
 
-#include "models/cuda/cuda_model.h"
-#include "runtime/cuda/cuda_handles.h"
-#include "runtime/cuda/cuda_kv_store.h"
-#include "runtime/cuda/decode_graphs.h"
+#include "comm/cuda/peer_rooms.h"
+#include "runtime/cuda/gpu_rank.h"
 #include "runtime/cuda/gpu_sampler.h"
-#include "runtime/cuda/step_inputs.h"
+#include "runtime/rank_threads.h"
 #include "runtime/worker.h"
 
 namespace nibble {
 
 class GpuWorker final : public Worker {
  public:
+  // Loads a rank's weights, on the rank's thread and device.
+  using LoadRank = std::function<Result<std::unique_ptr<GpuRank>>(const CudaPlace& place, int device)>;
+
   // On the device that the limits name, which it makes the calling thread's. Steps may run on another thread.
   static Result<std::unique_ptr<Worker>> start(const ModelConfig& config, WeightFeed& feed,
                                                const WorkerLimits& limits);
+  // On limits.ranks devices from limits.device on.
+  static Result<std::unique_ptr<Worker>> start(const ModelConfig& config, const LoadRank& load,
+                                               const WorkerLimits& limits);
 
-  ~GpuWorker() override { stream_->wait(); }
+  ~GpuWorker() override;
 
   Status forward(const Batch& batch) override;
   Status choose(const Batch& batch) override;
@@ -33,41 +42,37 @@ class GpuWorker final : public Worker {
   bool may_begin_behind(const Batch& next) const override;
   bool may_choose_behind(const Batch& next) const override;
   void time_ops(TimeTable* table) override { times_ = table; }
-  int threads() const override { return 1; }
+  int threads() const override { return static_cast<int>(ranks_.size()); }
   std::int64_t mapped_bytes() const override { return 0; }
   std::int64_t device_bytes() const override { return device_bytes_; }
 
  private:
-  // Where the worker's kernels run, and the word in which one that gives up leaves its name.
-  struct Place {
-    int device = 0;
-    PinnedBuffer stuck;
-    std::unique_ptr<CudaStream> stream;
+  // A rank with what it has for steps of this worker.
+  struct Member {
+    std::unique_ptr<GpuRank> rank;
+    SampledToken* tokens = nullptr;  // on ranks behind the first: where its tokens come to
+    CudaEvent done[2];               // by GpuSampler::Place: that its step is done
   };
-  GpuWorker(Place place, std::unique_ptr<CudaModel> model, CudaKvStore kv, StepInputs inputs,
-            GpuSampler sampler);
+  // The ranks' memory outlives them.
+  GpuWorker(std::unique_ptr<PeerRooms> rooms, std::vector<Member> ranks, GpuSampler sampler);
 
+  GpuRank& first() const { return *ranks_[0].rank; }
+  // task(rank) on every rank's thread; the first rank's is the caller's.
+  Status on_all(std::function<Status(int)> task);
   // One step of each size with its graph and without: refused where a bit differs.
-  Status hold_graphs_to_eager_bits(const WorkerLimits& limits);
-  Status queue_forward(const StepShape& shape, bool in_graph);
-  // A call that waited for the GPU: stops the process where that failed, and says which kernel gave up.
-  void require(cudaError_t error) const;
+  Status hold_graphs_to_eager_bits(int rank, const WorkerLimits& limits);
+  Status choose_on(int rank, const Batch& batch);
 
-  int device_;
-  PinnedBuffer stuck_;                  // one word (ops/cuda/stuck.h)
-  std::unique_ptr<CudaStream> stream_;  // what runs on it is waited for before memory goes
-  std::unique_ptr<CudaModel> model_;
-  CudaKvStore kv_;
-  StepInputs inputs_;
+  std::unique_ptr<PeerRooms> rooms_;  // null: one rank
+  std::vector<Member> ranks_;
   GpuSampler sampler_;
-  DecodeGraphs graphs_;
-  CudaEvent done_[2];  // by GpuSampler::Place: that its step is done
   GpuSampler::Place newest_ = GpuSampler::first;
-  int begun_ = 0;  // steps, and not finished
-  StepShape newest_shape_;
+  int begun_ = 0;       // steps, and not finished
   bool chosen_ = true;  // the newest step's tokens
   TimeTable* times_ = nullptr;
   std::int64_t device_bytes_ = 0;
+  std::function<Status(int)> task_;
+  std::optional<RankThreads> threads_;  // of several ranks
 };
 
 }  // namespace nibble

@@ -325,7 +325,7 @@ TEST_F(GpuWorkerOnTheGpu, WhatAStepTakesIsWhatThePlanSays) {
   const ModelTraits traits = must(traits_of(config, "gpt-oss-120b"));
   expect_a_step_to_take_what_is_planned(config, traits, 131072);
   DeviceArena weights;
-  DecoderCudaWeights::lay_out(config, weights);
+  DecoderCudaWeights::lay_out(config, whole_model(config), weights);
   EXPECT_NEAR(
       static_cast<double>(weight_bytes(traits, Quantization::none, 1)) / static_cast<double>(weights.used()),
       1.0, 0.005);

@@ -54,8 +54,9 @@ inline void expect_a_step_to_take_what_is_planned(const ModelConfig& config, con
                                                   int positions) {
   constexpr int processors = 132, rows = 8192, sequences = 128;
   DeviceArena arena;
+  CudaPlace alone{.part = whole_model(config)};
   const DecoderCudaBlocks blocks(config, {.rows = rows, .logit_rows = sequences, .sequences = sequences},
-                                 processors, arena);
+                                 alone, processors, arena);
   WorkerLimits limits = limits_of(config, true, {rows, sequences, positions, 0});
   limits.max_logit_rows = sequences;
   const std::size_t taken =

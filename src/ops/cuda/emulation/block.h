@@ -245,7 +245,7 @@ class Block {
     }
     enlist(nullptr);
     take_messages();
-    while (!stores_.empty()) bring_stores();
+    bring_all_stores();
     if (!copies_.empty()) stop("a block ended before its copies came");
     for (const auto& [address, barrier] : barriers_) {
       if (barrier.bytes != 0) stop("a block ended while a barrier waits for bytes");
@@ -310,6 +310,9 @@ class Block {
     copies_.push_back({message, static_cast<int>(random_() % longest_copy)});
   }
 
+  void bring_all_stores() {
+    while (!stores_.empty()) bring_stores();
+  }
   void store_later(std::uint32_t* to, const std::uint32_t* words, unsigned count) {
     Store store{to, {}, count, static_cast<int>(random_() % longest_store)};
     std::copy_n(words, count, store.words);

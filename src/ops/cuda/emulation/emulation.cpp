@@ -24,7 +24,10 @@ void check_global(const void* at) {
   if (running != nullptr && running->is_dynamic(at)) stop("a load of global memory that is shared");
 }
 void poll() { running->poll(); }
-void fence_system() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+void fence_system() {
+  running->bring_all_stores();
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
 void store_later(void* at, const std::uint32_t* words, unsigned count) {
   running->store_later(static_cast<std::uint32_t*>(at), words, count);
 }

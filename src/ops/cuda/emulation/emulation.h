@@ -51,6 +51,7 @@ void poll();
 // A store that other ranks see. It is under way for some turns, and stores to other places may arrive before
 // it; all have arrived when the block ends.
 void store_later(void* at, const std::uint32_t* words, unsigned count);
+// Those of the block have arrived when it returns.
 void fence_system();
 
 // Ends when `threads` of the block have come to it.

@@ -131,18 +131,25 @@ __device__ inline void table_of_counts(const ExpertGroups& groups, int experts) 
   if (lane == 0) write_end(groups, active, before);
 }
 
-// A slot's expert; without ids a made-up one.
-__device__ inline std::int32_t expert_of_slot(const std::int32_t* expert_ids, int slot, int experts) {
-  return expert_ids != nullptr ? expert_ids[slot] : min(slot, experts - 1);
-}
+// The choices of slots, of which the experts [first, first + experts) are the layer's own.
+struct SlotChoices {
+  const std::int32_t* ids;  // null: made-up ones
+  int first, experts;
+
+  // Among the layer's; -1: none of them.
+  __device__ std::int32_t expert_of(int slot) const {
+    if (ids == nullptr) return min(slot, experts - 1);
+    const std::int32_t own = ids[slot] - first;
+    return own >= 0 && own < experts ? own : -1;
+  }
+};
 
 // The slots into their experts' places, in order. By one warp, after table_of_counts.
-__device__ inline void place_slots(const ExpertGroups& groups, const std::int32_t* expert_ids, int slots,
-                                   int experts) {
+__device__ inline void place_slots(const ExpertGroups& groups, const SlotChoices& choices, int slots) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int first = 0; first < slots; first += 32) {
     const int slot = first + lane;
-    const std::int32_t expert = slot < slots ? expert_of_slot(expert_ids, slot, experts) : -1;
+    const std::int32_t expert = slot < slots ? choices.expert_of(slot) : -1;
     const unsigned same = __match_any_sync(0xffffffffu, expert), earlier = same & ((1u << lane) - 1);
     const int begin = expert >= 0 ? groups.counts[expert] : 0;
     if (expert >= 0) groups.slots[begin + __popc(earlier)] = static_cast<std::int16_t>(slot);
@@ -154,21 +161,21 @@ __device__ inline void place_slots(const ExpertGroups& groups, const std::int32_
 
 // Any number of slots; called by all threads of the block (whole warps). The tables are complete for all when
 // it returns.
-__device__ inline void group_slots(const ExpertGroups& groups, const std::int32_t* expert_ids, int slots,
-                                   int experts) {
+__device__ inline void group_slots(const ExpertGroups& groups, const SlotChoices& choices, int slots) {
+  const int experts = choices.experts;
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   std::int32_t* const counts = groups.counts;
   for (int expert = thread; expert < experts; expert += threads) counts[expert] = 0;
   __syncthreads();
   for (int slot = thread; slot < slots; slot += threads) {
-    const std::int32_t expert = expert_of_slot(expert_ids, slot, experts);
+    const std::int32_t expert = choices.expert_of(slot);
     if (expert >= 0) atomicAdd(&counts[expert], 1);
   }
   __syncthreads();
   if (thread < 32) {
     table_of_counts(groups, experts);
     __syncwarp();
-    place_slots(groups, expert_ids, slots, experts);
+    place_slots(groups, choices, slots);
   }
   __syncthreads();
 }

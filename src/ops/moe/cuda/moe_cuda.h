@@ -51,7 +51,11 @@ struct MoeCudaArgs {
   int tokens = 0;
   int top_k = 0;                             // 1 .. moe_cuda_max_top_k
   const std::int32_t* expert_ids = nullptr;  // [tokens, top_k]; -1: none
-  const float* expert_weights = nullptr;     // [tokens, top_k]
+  // Of the routed experts the layer's are those from this one on. Choices of others are as those of none, and
+  // their products are not written.
+  int first_expert = 0;
+  int routed_experts = 0;                 // 0: they are all the layer's
+  const float* expert_weights = nullptr;  // [tokens, top_k]
   // [tokens, hidden]; null: workspace.products are left to the next kernel, which adds a token's experts
   // itself (ExpertParts of ops/rms_norm/cuda). The path for few tokens then takes one launch's.
   float* out = nullptr;

@@ -41,7 +41,8 @@ struct ExpertTable {
         ids[i] = first + i * threads < of.slots ? of.expert_ids[first + i * threads] : -1;
 #pragma unroll
       for (int i = 0; i < ids_at_once; ++i) {
-        if (ids[i] >= 0) atomicAdd(&experts[ids[i]].tokens, 1);
+        const std::int32_t own = ids[i] - of.first_expert;
+        if (own >= 0 && own < count) atomicAdd(&experts[own].tokens, 1);
       }
     }
     __syncthreads();  // all tokens are counted

@@ -74,6 +74,7 @@ struct MoeManyTokens {
   const Bf16* x;                   // [tokens, x_stride]
   const std::int32_t* expert_ids;  // [slots], -1: none
   int x_stride, top_k, slots;
+  int first_expert;  // of the layer's
 };
 
 // An expert among the tiles.

@@ -456,11 +456,10 @@ __global__ void __launch_bounds__(BlockOf<Layout, Plan>::threads, 1)
   for (int rehearsal = 1; rehearsal >= 0; --rehearsal) {
     if constexpr (!few) __syncthreads();  // nobody reads the made-up tables any more
     if (!rehearsal) ptx::grid_dependency_wait();
-    const std::int32_t* const expert_ids = rehearsal ? nullptr : params.expert_ids;
+    const SlotChoices choices{rehearsal ? nullptr : params.expert_ids, params.first_expert, params.experts};
     if constexpr (few) {
       // Each warp finds its first unit by itself. What else is to be known is found while its bytes come.
-      const LaneGroups lanes =
-          group_lanes(lane < params.slots ? expert_of_slot(expert_ids, lane, params.experts) : -1);
+      const LaneGroups lanes = group_lanes(lane < params.slots ? choices.expert_of(lane) : -1);
       walk = {.chunk = chunk};
       const int expert = walk.enter(lanes, params.products[0].granules, params.of_block, team);
       worker.feed = {.walk = walk, .second = 0, .from = nullptr, .blocks = 0, .stage = 0, .longer = 0};
@@ -470,8 +469,7 @@ __global__ void __launch_bounds__(BlockOf<Layout, Plan>::threads, 1)
       if (warp == 0) write_groups(groups, lanes);
       __syncthreads();  // the tables are there; all have initialised their barriers
     } else {
-      group_slots(groups, expert_ids, rehearsal ? min(params.slots, few_slots) : params.slots,
-                  params.experts);
+      group_slots(groups, choices, rehearsal ? min(params.slots, few_slots) : params.slots);
       walk = {.chunk = chunk};
       walk.enter(groups, params.products[0].granules, params.of_block, team);
       worker.feed = {.walk = walk, .second = 0, .from = nullptr, .blocks = 0, .stage = 0, .longer = 0};
@@ -565,6 +563,7 @@ Status moe_few_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs
                      product(weights.down, weights.down_bias, args.workspace.activations,
                              weights.down.shape.padded_cols(), 1)},
         .slots = tokens * args.top_k,
+        .first_expert = args.first_expert,
         .experts = weights.gate_up.experts,
         .expert_ids = args.expert_ids + slot,
         .activations = args.workspace.activations,

@@ -313,7 +313,7 @@ Status launch_products(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaA
   const int blocks = args.blocks > 0 && args.blocks < processors ? args.blocks : processors;
   const int slots = args.tokens * args.top_k, experts = weights.gate_up.experts;
   const MoeManyPlaces places = places_in(args.workspace, slots, experts, weights.gate_up.shape.blocks());
-  const MoeManyTokens tokens{args.x, args.expert_ids, args.x_stride, args.top_k, slots};
+  const MoeManyTokens tokens{args.x, args.expert_ids, args.x_stride, args.top_k, slots, args.first_expert};
   const auto product = [](const Granules& matrix, const Bf16* bias) {
     Product<Tiles> made{.weights = {},
                         .bias = bias,
@@ -372,7 +372,8 @@ Status moe_many_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArg
                             std::to_string(weights.gate_up.experts));
   }
   if (args.tokens == 0) return {};
-  const int mean = args.tokens * args.top_k / weights.gate_up.experts;  // tokens of an expert
+  const int routed = args.routed_experts > 0 ? args.routed_experts : weights.gate_up.experts;
+  const int mean = args.tokens * args.top_k / routed;  // tokens of an expert
   NIBBLE_RETURN_IF_ERROR(
       mean < moe_many_least_of_some
           ? moe_many::launch_products<moe_many::FewTokens<Layout>>(weights, args, stream)

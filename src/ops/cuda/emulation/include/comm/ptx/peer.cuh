@@ -29,6 +29,9 @@ void store_peer(Words* at, const Words& words) {
   emulation::store_later(at, bits, sizeof(Words) / 4);
 }
 inline void fence_system() { emulation::fence_system(); }
+inline std::uint32_t count_up(std::uint32_t* counter) {
+  return std::atomic_ref<std::uint32_t>(*counter).fetch_add(1, std::memory_order_acq_rel);
+}
 inline std::uint64_t nanoseconds() {
   return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 }

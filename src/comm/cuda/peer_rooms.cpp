@@ -1,0 +1,57 @@
+#include "comm/cuda/peer_rooms.h"
+
+#include <new>
+#include <string>
+#include <utility>
+
+#include "comm/cuda/on_device.h"
+#include "tensor/cuda_check.h"
+
+namespace nibble {
+
+Result<std::unique_ptr<PeerRooms>> PeerRooms::make(std::span<const int> devices, std::size_t bytes,
+                                                   std::chrono::milliseconds deadline) {
+  const int ranks = static_cast<int>(devices.size());
+  if (ranks != 2 && ranks != 4 && ranks != 8)
+    return invalid_argument("2, 4 or 8 GPUs run a model together, not " + std::to_string(ranks));
+  std::unique_ptr<PeerRooms> rooms(new PeerRooms);
+  rooms->deadline_ = deadline;
+  NIBBLE_ASSIGN(rooms->memory_, map_peer_memory(devices, peer_room_words + bytes));
+  for (int i = 0; i < ranks; ++i) {
+    Rank rank{.device = devices[static_cast<std::size_t>(i)]};
+    const OnDevice on(rank.device);
+    NIBBLE_ASSIGN(rank.words, DeviceBuffer::allocate(3 * sizeof(std::uint32_t)));
+    NIBBLE_ASSIGN(rank.fault, PinnedBuffer::allocate(sizeof(PeerFault)));
+    rank.words.fill(0);
+    rank.room = {.rank = i,
+                 .ranks = ranks,
+                 .meetings = rank.words.as<std::uint32_t>(),
+                 .given_up = rank.words.as<std::uint32_t>() + 2,
+                 .fault = new (rank.fault.data()) PeerFault,
+                 .deadline_ns = static_cast<std::uint64_t>(
+                     std::chrono::duration_cast<std::chrono::nanoseconds>(deadline).count())};
+    for (int peer = 0; peer < ranks; ++peer) rank.room.rooms[peer] = rooms->memory_->window(peer);
+    cuda_check(cudaMemset(rank.room.rooms[i], 0, peer_room_words + bytes));
+    cuda_check(cudaDeviceSynchronize());
+    rooms->ranks_.push_back(std::move(rank));
+  }
+  return Result<std::unique_ptr<PeerRooms>>(std::move(rooms));
+}
+
+PeerRooms::~PeerRooms() {
+  for (Rank& rank : ranks_) {
+    const OnDevice on(rank.device);
+    rank.words = {};
+    rank.fault = {};
+  }
+}
+
+Status PeerRooms::failure(int rank) const {
+  const PeerFault& fault = *of(rank).fault;
+  if (*const_cast<const volatile std::uint32_t*>(&fault.state) == 0) return {};
+  return internal_error("rank " + std::to_string(rank) + " waited " + std::to_string(deadline_.count()) +
+                        " ms at meeting " + std::to_string(fault.step) + " of this start for rank " +
+                        std::to_string(fault.peer) + ", which did not come");
+}
+
+}  // namespace nibble

@@ -1,0 +1,45 @@
+// The rooms of all ranks of a process (comm/cuda/peer_room.h), taken once, at the start.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "comm/cuda/peer_memory.h"
+#include "comm/cuda/peer_room.h"
+#include "tensor/device_buffer.h"
+#include "tensor/pinned_buffer.h"
+
+namespace nibble {
+
+class PeerRooms {
+ public:
+  // devices[i] is rank i's. `bytes` of each room are the ranks', zeros at first, and begin at content().
+  static Result<std::unique_ptr<PeerRooms>> make(std::span<const int> devices, std::size_t bytes,
+                                                 std::chrono::milliseconds deadline);
+  ~PeerRooms();
+
+  const PeerRoom& of(int rank) const { return ranks_[static_cast<std::size_t>(rank)].room; }
+  std::byte* content(int rank) const { return of(rank).rooms[rank] + peer_room_words; }
+  // Ok, or who waited for whom; what that rank computed since is garbage.
+  Status failure(int rank) const;
+
+ private:
+  struct Rank {
+    int device = 0;
+    DeviceBuffer words;  // meetings, then whether it has given up
+    PinnedBuffer fault;
+    PeerRoom room;
+  };
+
+  PeerRooms() = default;
+
+  std::chrono::milliseconds deadline_{};
+  std::unique_ptr<PeerMemory> memory_;
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace nibble

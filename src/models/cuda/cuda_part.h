@@ -1,0 +1,54 @@
+// A rank's part of a model on GPUs: heads of attention and what of the output projection is multiplied by
+// them is gathered first, so every rank has the whole projection; whole experts; rows of the vocabulary.
+// Every sum is taken as on one GPU, by one rank, so ranks change no bit (docs/internals/several_gpus.md).
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "checkpoint/model_config.h"
+#include "comm/cuda/peer_room.h"
+#include "plan/rank_part.h"
+#include "tensor/device_arena.h"
+
+namespace nibble {
+
+struct Run {
+  std::int64_t begin = 0, count = 0;
+  std::int64_t end() const { return begin + count; }
+};
+
+struct CudaPart {
+  int rank = 0, ranks = 1;
+  Run heads, kv_heads;  // as in the checkpoint
+  // Of queries as the kernels take them, a power of two for each head of keys: heads that fill a group up
+  // have weights of zero on both sides.
+  Run padded_heads;
+  std::int64_t all_padded_heads = 0;
+  Run experts, vocabulary;
+
+  bool alone() const { return ranks == 1; }
+  std::int64_t group() const { return heads.count / kv_heads.count; }  // queries of a head of keys
+  std::int64_t padded_group() const { return padded_heads.count / kv_heads.count; }
+};
+
+// All of it, for one rank.
+CudaPart whole_model(const ModelConfig& config);
+// Refused where the kernels cannot cut the model so.
+Result<CudaPart> cuda_part(const ModelConfig& config, const RankPart& part);
+
+// Where a rank runs.
+struct CudaPlace {
+  CudaPart part;
+  // Its end of what ranks share, and the memory there that is left to take; neither where it is alone.
+  const PeerRoom* room = nullptr;
+  DeviceArena shared;
+
+  // From what ranks share, or else from `own`.
+  template <class T>
+  T* take_shared(std::size_t count, DeviceArena& own) {
+    return part.alone() ? own.take<T>(count) : shared.take<T>(count);
+  }
+};
+
+}  // namespace nibble

@@ -1,0 +1,2 @@
+// The kernels with which ranks gather, compiled for the emulation.
+#include "ops/peer_gather/cuda/peer_gather.cu"

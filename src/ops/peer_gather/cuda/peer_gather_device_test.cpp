@@ -1,0 +1,170 @@
+// On two GPUs or more, or on emulated ones: what ranks gather is what each had.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "comm/cuda/peer_rooms.h"
+#include "comm/cuda/peer_test_util.h"
+#include "ops/cuda/device_test_util.h"
+#include "ops/peer_gather/cuda/peer_gather_cuda.h"
+
+namespace nibble {
+namespace {
+
+class PeerGatherOnGpus : public OnSeveralGpus {};
+
+std::unique_ptr<PeerRooms> rooms_of(int ranks, std::size_t bytes,
+                                    std::chrono::milliseconds deadline = patient) {
+  auto rooms = PeerRooms::make(first_ranks(ranks).members, bytes, deadline);
+  NIBBLE_CHECK(rooms.ok(), rooms.status().message());
+  return std::move(rooms).value();
+}
+
+// What rank `rank` has in column `column` of row `row` in round `round`.
+std::uint32_t word_of(int round, int rank, int row, int column) {
+  return static_cast<std::uint32_t>(((round * 8 + rank) * 64 + row) * 4096 + column);
+}
+
+std::vector<std::uint32_t> from_device(const std::byte* at, std::size_t words) {
+  std::vector<std::uint32_t> host(words);
+  cuda_check(cudaMemcpy(host.data(), at, words * 4, cudaMemcpyDeviceToHost));
+  return host;
+}
+
+// Two matrices take turns, as in a forward: one is read while the other is filled.
+TEST_F(PeerGatherOnGpus, ColumnsOfAllRanksAreWhereTheyBelong) {
+  for (const int ranks : group_sizes()) {
+    for (const int width : {4, 36, 7}) {  // of a rank; the last in words
+      constexpr int rows = 5, rounds = 6;
+      const std::size_t row_words = static_cast<std::size_t>(ranks * width), words = rows * row_words;
+      const auto rooms = rooms_of(ranks, 2 * words * 4);
+      on_each_gpu(first_ranks(ranks), [&](int rank, cudaStream_t stream) {
+        std::vector<std::uint32_t> own(static_cast<std::size_t>(rows * width));
+        DeviceBuffer from = device_bytes(own.size() * 4, 0);
+        for (int round = 0; round < rounds; ++round) {
+          for (int i = 0; i < rows * width; ++i)
+            own[static_cast<std::size_t>(i)] = word_of(round, rank, i / width, i % width);
+          cuda_check(cudaMemcpy(from.data(), own.data(), own.size() * 4, cudaMemcpyHostToDevice));
+          std::byte* const whole = rooms->content(rank) + static_cast<std::size_t>(round % 2) * words * 4;
+          const Status status = gather_columns_cuda(rooms->of(rank),
+                                                    {.from = from.data(),
+                                                     .from_stride = static_cast<std::size_t>(width) * 4,
+                                                     .to = whole + static_cast<std::size_t>(rank * width) * 4,
+                                                     .to_stride = row_words * 4,
+                                                     .bytes = static_cast<std::size_t>(width) * 4,
+                                                     .rows = rows},
+                                                    stream);
+          ASSERT_TRUE(status.ok()) << status.message();
+          cuda_check(cudaStreamSynchronize(stream));
+          const std::vector<std::uint32_t> found = from_device(whole, words);
+          for (std::size_t i = 0; i < words; ++i) {
+            const int column = static_cast<int>(i % row_words);
+            ASSERT_EQ(found[i],
+                      word_of(round, column / width, static_cast<int>(i / row_words), column % width))
+                << ranks << " ranks, round " << round << ", word " << i;
+          }
+        }
+      });
+      for (int rank = 0; rank < ranks; ++rank) EXPECT_TRUE(rooms->failure(rank).ok());
+    }
+  }
+}
+
+TEST_F(PeerGatherOnGpus, WhatOneRankWantsGoesToIt) {
+  const int ranks = group_sizes().back();
+  const auto rooms = rooms_of(ranks, static_cast<std::size_t>(ranks) * 16);
+  on_each_gpu(first_ranks(ranks), [&](int rank, cudaStream_t stream) {
+    DeviceBuffer from = on_device(std::vector<std::uint32_t>(4, static_cast<std::uint32_t>(rank + 1)));
+    ASSERT_TRUE(gather_columns_cuda(rooms->of(rank),
+                                    {.from = from.data(),
+                                     .from_stride = 16,
+                                     .to = rooms->content(rank) + 16 * rank,
+                                     .to_stride = 16,
+                                     .bytes = 16,
+                                     .rows = 1,
+                                     .wanted_by = 1},
+                                    stream)
+                    .ok());
+    cuda_check(cudaStreamSynchronize(stream));
+    const std::vector<std::uint32_t> found =
+        from_device(rooms->content(rank), static_cast<std::size_t>(ranks) * 4);
+    for (std::size_t i = 0; i < found.size(); ++i)
+      EXPECT_EQ(found[i], rank == 1 ? static_cast<std::uint32_t>(i / 4 + 1) : 0u) << rank;
+  });
+}
+
+// Slots of all ranks' experts, of nobody's, and ranks without any.
+TEST_F(PeerGatherOnGpus, ProductsOfEachRanksExpertsReachAll) {
+  for (const int ranks : group_sizes()) {
+    constexpr int slots = 12, hidden = 1028, experts = 16;
+    constexpr std::int32_t cases[3][slots] = {{0, 15, 7, 8, -1, 3, 4, 11, 12, 1, -1, 9},
+                                              {1, 1, 1, 0, 0, 0, 1, 1, -1, 0, 0, 1},
+                                              {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1}};
+    const int each = experts / ranks;
+    const auto rooms = rooms_of(ranks, 2 * slots * hidden * 4);
+    on_each_gpu(first_ranks(ranks), [&](int rank, cudaStream_t stream) {
+      for (int round = 0; round < 9; ++round) {
+        const auto& ids = cases[round % 3];
+        std::byte* const products =
+            rooms->content(rank) + static_cast<std::size_t>(round % 2) * slots * hidden * 4;
+        // This rank's alone are its own. Written before the meeting to which others bring theirs, so they
+        // must not lie where those come.
+        std::vector<float> own(hidden);
+        for (int slot = 0; slot < slots; ++slot) {
+          if (ids[slot] < 0 || ids[slot] / each != rank) continue;
+          for (int i = 0; i < hidden; ++i)
+            own[static_cast<std::size_t>(i)] = static_cast<float>(round * 100000 + slot * 5000 + i);
+          cuda_check(
+              cudaMemcpy(products + slot * hidden * 4, own.data(), hidden * 4, cudaMemcpyHostToDevice));
+        }
+        DeviceBuffer on_gpu = on_device(std::vector<std::int32_t>(ids, ids + slots));
+        const Status status = gather_products_cuda(rooms->of(rank),
+                                                   {.products = reinterpret_cast<float*>(products),
+                                                    .expert_ids = on_gpu.as<std::int32_t>(),
+                                                    .slots = slots,
+                                                    .hidden = hidden,
+                                                    .first_expert = rank * each,
+                                                    .experts = each},
+                                                   stream);
+        ASSERT_TRUE(status.ok()) << status.message();
+        cuda_check(cudaStreamSynchronize(stream));
+        std::vector<float> found(slots * hidden);
+        cuda_check(cudaMemcpy(found.data(), products, found.size() * 4, cudaMemcpyDeviceToHost));
+        for (int i = 0; i < slots * hidden; ++i) {
+          if (ids[i / hidden] < 0) continue;
+          ASSERT_EQ(found[static_cast<std::size_t>(i)],
+                    static_cast<float>(round * 100000 + i / hidden * 5000 + i % hidden))
+              << ranks << " ranks, round " << round << ", slot " << i / hidden;
+        }
+      }
+    });
+  }
+}
+
+TEST_F(PeerGatherOnGpus, ARankThatDoesNotComeIsNamedAndTheOthersGoOn) {
+  const int ranks = group_sizes().back();
+  const auto rooms = rooms_of(ranks, 64, std::chrono::milliseconds(200));
+  on_each_gpu(first_ranks(ranks), [&](int rank, cudaStream_t stream) {
+    if (rank == 1) return;
+    for (int i = 0; i < 3; ++i)
+      ASSERT_TRUE(gather_columns_cuda(rooms->of(rank), {.to = rooms->content(rank)}, stream).ok());
+    cuda_check(cudaStreamSynchronize(stream));
+  });
+  EXPECT_TRUE(rooms->failure(1).ok());
+  const Status failure = rooms->failure(0);
+  ASSERT_FALSE(failure.ok());
+  EXPECT_NE(failure.message().find("rank 0 waited 200 ms"), std::string::npos) << failure.message();
+  EXPECT_NE(failure.message().find("rank 1, which did not come"), std::string::npos) << failure.message();
+}
+
+TEST_F(PeerGatherOnGpus, RefusesWhatItCannotCopy) {
+  const auto rooms = rooms_of(2, 64);
+  EXPECT_FALSE(gather_columns_cuda(rooms->of(0), {.bytes = 6, .rows = 1}, nullptr).ok());
+  EXPECT_FALSE(gather_products_cuda(rooms->of(0), {.hidden = 6}, nullptr).ok());
+  const std::vector<int> three = {0, 1, 2};
+  EXPECT_FALSE(PeerRooms::make(three, 64, patient).ok());
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,120 @@
+#include "runtime/cuda/gpu_rank.h"
+
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "ops/cuda/stuck.h"
+#include "ops/peer_gather/cuda/peer_gather_cuda.h"
+#include "tensor/cuda_check.h"
+
+namespace nibble {
+namespace {
+
+// Whether each sequence has row i of its own and asks for its logits.
+bool has_one_row_each(const Batch& batch) {
+  if (batch.tokens.size() != batch.sequences.size() || batch.logit_rows.size() != batch.sequences.size())
+    return false;
+  for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
+    const BatchSequence& sequence = batch.sequences[i];
+    if (sequence.row_count != 1 || sequence.row_begin != static_cast<int>(i) ||
+        batch.logit_rows[i].row != static_cast<int>(i))
+      return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+CudaForwardLimits forward_limits(const WorkerLimits& limits) {
+  return {.rows = limits.max_rows,
+          .logit_rows = limits.max_logit_rows,
+          .sequences = limits.max_sequences,
+          .many_tokens_from = limits.many_tokens_from};
+}
+
+GpuRank::GpuRank(int device, const PeerRoom* room, PinnedBuffer stuck, std::unique_ptr<CudaStream> stream,
+                 std::unique_ptr<CudaModel> model, CudaKvStore kv)
+    : device_(device),
+      room_(room),
+      stuck_(std::move(stuck)),
+      stream_(std::move(stream)),
+      model_(std::move(model)),
+      kv_(std::move(kv)) {
+  model_->use_cache(kv_.layers(), kv_.groups(), kv_.page_size());
+}
+
+Result<std::unique_ptr<GpuRank>> GpuRank::load(const ModelConfig& config, const CudaPlace& place, int device,
+                                               WeightFeed& feed, const WorkerLimits& limits) {
+  cuda_check(cudaSetDevice(device));
+  NIBBLE_ASSIGN(PinnedBuffer stuck, PinnedBuffer::allocate(sizeof(std::uint32_t)));
+  *stuck.at<std::uint32_t>(0) = static_cast<std::uint32_t>(Stuck::nobody);
+  auto stream = std::make_unique<CudaStream>();
+  CudaForwardLimits forward = forward_limits(limits);
+  forward.stuck = stuck.at<std::uint32_t>(0);
+  NIBBLE_ASSIGN(std::unique_ptr<CudaModel> model,
+                load_cuda_model(config, forward, place, feed, stream->get()));
+  ModelConfig own = config;
+  own.num_key_value_heads = place.part.kv_heads.count;
+  NIBBLE_ASSIGN(CudaKvStore kv,
+                CudaKvStore::allocate(own, limits.kv_dtype, limits.page_size, limits.page_counts));
+  return std::unique_ptr<GpuRank>(
+      new GpuRank(device, place.room, std::move(stuck), std::move(stream), std::move(model), std::move(kv)));
+}
+
+void GpuRank::use_device() const { cuda_check(cudaSetDevice(device_)); }
+
+Status GpuRank::prepare(const SampledToken* chosen, float* logits, const WorkerLimits& limits) {
+  logits_ = logits;
+  NIBBLE_ASSIGN(inputs_, StepInputs::allocate(limits, model_->heads(), chosen));
+  if (!limits.graphs) return {};
+  return graphs_.capture(*model_, inputs_, logits_, limits.max_sequences, stream_->get());
+}
+
+Status GpuRank::forward(const Batch& batch, TimeTable* times) {
+  const int sequences = static_cast<int>(batch.sequences.size());
+  const bool one_row_each = has_one_row_each(batch);
+  const int graph = one_row_each ? graphs_.size_for(sequences) : 0;
+  newest_shape_ = graph > 0      ? decode_shape(graph)
+                  : one_row_each ? decode_shape(sequences)
+                                 : StepShape{.rows = static_cast<int>(batch.tokens.size()),
+                                             .sequences = sequences,
+                                             .logit_rows = static_cast<int>(batch.logit_rows.size())};
+  {
+    const TimedScope scope(times, "inputs");
+    inputs_.fill(batch, newest_shape_);
+    inputs_.copy(stream_->get());
+  }
+  const TimedScope scope(times, graph > 0 ? "launch of a decode graph" : "launches without graph");
+  if (graph == 0 || !inputs_.is_one_run())
+    return model_->forward(inputs_.forward_input(newest_shape_), logits_, stream_->get());
+  graphs_.graph_of(newest_shape_.sequences, inputs_.has_short_contexts()).launch(stream_->get());
+  return {};
+}
+
+Status GpuRank::share_tokens(const SampledToken* from, SampledToken* to, int rows) {
+  if (room_ == nullptr) return {};
+  const std::size_t bytes = static_cast<std::size_t>(rows) * sizeof(SampledToken);
+  const bool is_first = room_->rank == 0;
+  return gather_columns_cuda(
+      *room_, {.from = is_first ? from : nullptr, .to = to, .bytes = is_first ? bytes : 0, .rows = 1},
+      stream_->get());
+}
+
+Status GpuRank::run_eager(const Batch& batch, float* logits) {
+  const StepShape shape = decode_shape(static_cast<int>(batch.sequences.size()));
+  inputs_.fill(batch, shape);
+  inputs_.copy(stream_->get());
+  return model_->forward(inputs_.forward_input(shape), logits, stream_->get());
+}
+
+void GpuRank::require(cudaError_t error) const {
+  if (error == cudaSuccess) return;
+  const std::string_view stuck = stuck_name(*reinterpret_cast<const Stuck*>(stuck_.data()));
+  check_failed("the GPU's step ended",
+               std::string(cudaGetErrorName(error)) + ": " + cudaGetErrorString(error) +
+                   (stuck.empty() ? "" : "; a kernel gave up waiting for " + std::string(stuck)),
+               SourceLocation::current());
+}
+
+}  // namespace nibble

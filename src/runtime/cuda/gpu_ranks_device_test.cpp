@@ -1,0 +1,150 @@
+// On two GPUs or more, or on emulated ones: a model over ranks has the bits of one GPU.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/cuda/peer_test_util.h"
+#include "runtime/cuda/gpu_worker_test_util.h"
+#include "runtime/cuda/random_checkpoint.h"
+
+namespace nibble {
+namespace {
+
+class GpuRanks : public OnSeveralGpus {};
+
+WorkerLimits limits_of_ranks(const ModelConfig& config, int ranks, bool graphs,
+                             DType kv_dtype = DType::bf16) {
+  WorkerLimits limits = limits_of(config, graphs, small_size, kv_dtype);
+  limits.ranks = limits.expert_ranks = ranks;
+  limits.gpu_rank_deadline = patient;
+  return limits;
+}
+
+// Each rank reads its part of the checkpoint by itself.
+Result<std::unique_ptr<Worker>> start_ranks(const std::filesystem::path& folder, const WorkerLimits& limits) {
+  const ModelConfig config = must(read_model_config(folder));
+  const WeightSource source = must(WeightSource::open(folder));
+  return GpuWorker::start(
+      config,
+      [&](const CudaPlace& place, int device) -> Result<std::unique_ptr<GpuRank>> {
+        cuda_check(cudaSetDevice(device));
+        ThreadPool threads(1);
+        NIBBLE_ASSIGN(WeightUpload upload, WeightUpload::begin(source, threads));
+        return GpuRank::load(config, place, device, upload, limits);
+      },
+      limits);
+}
+
+std::unique_ptr<Worker> ranks_worker(const std::filesystem::path& folder, int ranks, bool graphs,
+                                     DType kv_dtype = DType::bf16) {
+  return must(start_ranks(folder, limits_of_ranks(must(read_model_config(folder)), ranks, graphs, kv_dtype)));
+}
+
+// A prompt's log-probabilities and a drawn answer, alone and among others.
+void expect_the_bits_of_one_gpu(const std::filesystem::path& folder, const std::vector<int>& rank_counts,
+                                DType kv_dtype = DType::bf16) {
+  const std::vector<TokenId> prompt = random_prompt(3, small_cases ? 36 : 150);
+  const SamplingParams drawn{.temperature = 0.8f, .top_k = 20, .top_p = 0.9f, .seed = 5};
+  const auto alone = [&](Worker& worker, std::size_t chunk) {
+    return run_alone(worker, sequence_of(prompt, chunk, {5, 2, 3}, drawn), small_cases ? 2 : 4);
+  };
+  const Heard expected = alone(*gpu_worker(false, folder, kv_dtype), prompt.size());
+  for (const int ranks : rank_counts) {
+    for (const bool graphs : {false, true}) {
+      if (small_cases && graphs != (ranks == rank_counts.front())) continue;
+      const std::unique_ptr<Worker> worker = ranks_worker(folder, ranks, graphs, kv_dtype);
+      EXPECT_TRUE(alone(*worker, prompt.size()) == expected) << ranks << " ranks, graphs " << graphs;
+      EXPECT_TRUE(small_cases || alone(*worker, 33) == expected)
+          << ranks << " ranks in chunks, graphs " << graphs;
+      std::vector<Sequence> company;
+      for (int i = 0; i < 3; ++i) {
+        company.push_back(
+            sequence_of(random_prompt(20 + static_cast<unsigned>(i), 5 + static_cast<std::size_t>(9 * i)), 20,
+                        {6 + 2 * i, 7 + 2 * i}));
+        company.back().scores = false;
+      }
+      Sequence own = sequence_of(prompt, 25, {20, 21, 22}, drawn);
+      while (own.heard.tokens.size() < expected.tokens.size())
+        step(*worker, {&company[0], &own, &company[1], &company[2]});
+      EXPECT_TRUE(own.heard == expected) << ranks << " ranks in company, graphs " << graphs;
+    }
+  }
+}
+
+// Heads of keys are fewer than four ranks, and experts and vocabulary do not divide evenly.
+TEST_F(GpuRanks, GptOssHasTheBitsOfOneGpu) { expect_the_bits_of_one_gpu(example, group_sizes()); }
+
+#ifndef NIBBLE_GPU_EMULATION  // ranks change nothing about a cache
+TEST_F(GpuRanks, GptOssHasThemWithKeysAndValuesInE4m3) {
+  expect_the_bits_of_one_gpu(example, {2}, DType::f8_e4m3);
+}
+#endif
+
+TEST_F(GpuRanks, Qwen3MoeHasTheBitsOfOneGpu) {
+  const RandomCheckpoint checkpoint(
+      R"({"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_act": "silu",
+      "attention_bias": false, "decoder_sparse_step": 1, "mlp_only_layers": [], "use_sliding_window": false,
+      "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "rope_scaling": null, "max_position_embeddings": 40960,
+      "torch_dtype": "bfloat16", "eos_token_id": 2, "vocab_size": 448, "hidden_size": 192,
+      "num_hidden_layers": 2, "num_experts": 12, "num_experts_per_tok": 5, "moe_intermediate_size": 96,
+      "head_dim": 128, "num_attention_heads": 8, "num_key_value_heads": 2, "norm_topk_prob": true,
+      "tie_word_embeddings": true, "quantization_config": {"quant_method": "compressed-tensors",
+      "format": "nvfp4-pack-quantized", "ignore": ["lm_head", "re:.*mlp.gate$", "re:.*self_attn.*"]}})",
+      9);
+  expect_the_bits_of_one_gpu(checkpoint.folder(), small_cases ? std::vector<int>{2} : group_sizes());
+}
+
+// Two steps on their way: the second's tokens are where the first leaves them, on every rank.
+TEST_F(GpuRanks, AStepBehindAnotherTakesItsTokensOnAllRanks) {
+  const std::vector<TokenId> prompt = random_prompt(4, 12);
+  const std::unique_ptr<Worker> one = gpu_worker(false), several = ranks_worker(example, 2, true);
+  const Heard expected = run_alone(*one, sequence_of(prompt, 12, {1}), 6);
+  Sequence sequence = sequence_of(prompt, 12, {1});
+  sequence.scores = false;
+  step(*several, {&sequence});
+  // From here on each step begins before the one ahead is finished.
+  std::vector<TokenId> found = sequence.heard.tokens;
+  std::vector<Batch> batches(2);
+  std::vector<StepResult> results(1);
+  const SamplingParams greedy{.temperature = 0};
+  const std::vector<PageId> table = {1};
+  for (int i = 0; i < 5; ++i) {
+    Batch& batch = batches[static_cast<std::size_t>(i % 2)];
+    batch = {};
+    batch.tokens = {i == 0 ? found.back() : TokenId{0}};
+    batch.logit_rows = {{.row = 0}};
+    batch.sequences = {{.row_begin = 0,
+                        .row_count = 1,
+                        .first_position = 12 + i,
+                        .pages = {table, table},
+                        .sampling = &greedy,
+                        .logit_begin = 0,
+                        .logit_count = 1,
+                        .awaits = i == 0 ? -1 : 0,
+                        .samples = true}};
+    ASSERT_TRUE(several->forward(batch).ok());
+    if (i > 0) {
+      ASSERT_TRUE(several->finish(batches[static_cast<std::size_t>((i + 1) % 2)], results).ok());
+      found.push_back(results[0].token);
+    }
+    ASSERT_TRUE(several->choose(batch).ok());
+  }
+  ASSERT_TRUE(several->finish(batches[0], results).ok());
+  found.push_back(results[0].token);
+  EXPECT_EQ(found, expected.tokens);
+}
+
+TEST_F(GpuRanks, RefusesWhatCannotBeCut) {
+  const ModelConfig config = example_config();
+  WorkerLimits limits = limits_of_ranks(config, 2, false);
+  limits.expert_ranks = 1;
+  const Result<std::unique_ptr<Worker>> rows = start_ranks(example, limits);
+  ASSERT_FALSE(rows.ok());
+  EXPECT_NE(rows.status().message().find("ranks of GPUs have whole experts"), std::string::npos)
+      << rows.status().message();
+}
+
+}  // namespace
+}  // namespace nibble

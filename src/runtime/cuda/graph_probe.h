@@ -1,0 +1,27 @@
+// A decode step for a graph to show its bits with: as many sequences, tokens of different ids, at the first
+// positions of pages that hold nothing yet.
+#pragma once
+
+#include <vector>
+
+#include "checkpoint/model_config.h"
+#include "core/batch.h"
+#include "runtime/worker.h"
+
+namespace nibble {
+
+class GraphProbe {
+ public:
+  GraphProbe(int sequences, const ModelConfig& config, const WorkerLimits& limits);
+  GraphProbe(const GraphProbe&) = delete;
+  GraphProbe& operator=(const GraphProbe&) = delete;
+
+  const Batch& batch() const { return batch_; }
+
+ private:
+  std::vector<PageId> tables_;
+  SamplingParams greedy_{.temperature = 0};
+  Batch batch_;
+};
+
+}  // namespace nibble
