@@ -27,6 +27,7 @@ struct WorkerLimits {
   bool pin_threads = false;
   int ranks = 1;         // that share the model: GPUs from `device` on, or threads of this process on a CPU
   int expert_ranks = 1;  // ranks that the experts are spread over
+  bool experts_everywhere = false;  // on GPUs: each has all experts all the same
   ExchangeKind exchange = ExchangeKind::none;
   // For a rank that does not come to a meeting: ranks may share CPUs with other programs.
   std::chrono::milliseconds rank_deadline{20000};

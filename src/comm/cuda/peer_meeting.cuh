@@ -18,25 +18,49 @@ __device__ __forceinline__ std::uint32_t* arrival(const PeerRoom& room, int of, 
   return reinterpret_cast<std::uint32_t*>(room.rooms[of]) + rank;
 }
 
-// Returns when `peer` has come. The first wait that outlasts its deadline writes down whom it waited for;
-// then all waits of this device end, so that what is queued runs dry.
-__device__ __forceinline__ void await_rank(const PeerRoom& room, int peer, std::uint32_t meeting) {
-  std::uint64_t begin = 0;
-  for (std::uint32_t turns = 1;
-       static_cast<std::int32_t>(ptx::load_peer(arrival(room, room.rank, peer)) - meeting) < 0; ++turns) {
-    if (turns % 64 != 0) continue;
-    if (ptx::load_peer(room.given_up) != 0) return;
+// One thread's wait. The first that outlasts its deadline writes down whom it waited for; then all waits of
+// this device end, so that what is queued runs dry.
+class RankWait {
+ public:
+  __device__ explicit RankWait(const PeerRoom& room) : room_(room) {}
+
+  // Asked at each turn.
+  __device__ __forceinline__ bool is_over(int peer, std::uint32_t step) {
+    if (++turns_ % 64 != 0) return false;
+    begin_ = look(room_, begin_, peer, step);
+    return begin_ == over;
+  }
+
+ private:
+  static constexpr std::uint64_t over = ~std::uint64_t{0};
+
+  // When the wait began, or that it is over; 0: it has not begun.
+  __device__ __noinline__ static std::uint64_t look(const PeerRoom& room, std::uint64_t begin, int peer,
+                                                    std::uint32_t step) {
+    if (ptx::load_peer(room.given_up) != 0) return over;
     const std::uint64_t now = ptx::nanoseconds();
-    if (begin == 0) begin = now;
-    if (now - begin < room.deadline_ns) continue;
+    if (begin == 0) return now;
+    if (now - begin < room.deadline_ns) return begin;
     if (atomicAdd(room.given_up, 1u) == 0) {
       room.fault->member = static_cast<std::uint32_t>(room.rank);
       room.fault->peer = static_cast<std::uint32_t>(peer);
-      room.fault->step = meeting;
+      room.fault->step = step;
       ptx::fence_system();
       *const_cast<volatile std::uint32_t*>(&room.fault->state) = 1;
     }
-    return;
+    return over;
+  }
+
+  const PeerRoom& room_;
+  std::uint32_t turns_ = 0;
+  std::uint64_t begin_ = 0;
+};
+
+// Returns when `peer` has come to the meeting, or to one behind it.
+__device__ __forceinline__ void await_rank(const PeerRoom& room, int peer, std::uint32_t meeting) {
+  RankWait wait(room);
+  while (static_cast<std::int32_t>(ptx::load_peer(arrival(room, room.rank, peer)) - meeting) < 0 &&
+         !wait.is_over(peer, meeting)) {
   }
 }
 

@@ -50,8 +50,8 @@ Status PeerRooms::failure(int rank) const {
   const PeerFault& fault = *of(rank).fault;
   if (*const_cast<const volatile std::uint32_t*>(&fault.state) == 0) return {};
   return internal_error("rank " + std::to_string(rank) + " waited " + std::to_string(deadline_.count()) +
-                        " ms at meeting " + std::to_string(fault.step) + " of this start for rank " +
-                        std::to_string(fault.peer) + ", which did not come");
+                        " ms for rank " + std::to_string(fault.peer) +
+                        ", which did not come; what it computed since is void");
 }
 
 }  // namespace nibble

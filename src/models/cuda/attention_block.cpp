@@ -63,6 +63,7 @@ AttentionBlock::AttentionBlock(const ModelConfig& config, const CudaForwardLimit
       heads_(static_cast<int>(place.part.padded_heads.count)),
       kv_heads_(static_cast<int>(place.part.kv_heads.count)),
       head_dim_(static_cast<int>(config.head_dim)),
+      ranks_(place.part.ranks),
       first_head_(static_cast<int>(place.part.padded_heads.begin)),
       all_heads_(static_cast<int>(place.part.all_padded_heads)),
       turns_in_product_(products_turn(config)),
@@ -77,12 +78,22 @@ AttentionBlock::AttentionBlock(const ModelConfig& config, const CudaForwardLimit
       place.part.alone()
           ? attended_
           : place.shared.take<std::uint8_t>(DenseShape{0, all_heads_ * head_dim_}.token_bytes(limits.rows));
+  if (!place.part.alone() && heads_ * ranks_ == all_heads_) {
+    windows_ = place.shared.take<std::uint8_t>(window_bytes());
+    gather_steps_ = arena.take<std::uint32_t>(size(gather_token_steps(heads_ * head_dim_)));
+  }
   workspace_.partials =
       arena.take<float>(attention_partials(CudaModel::attention_splits_room, kv_heads_, head_dim_));
   workspace_.stuck = limits.stuck;
 }
 
+std::size_t AttentionBlock::window_bytes() const {
+  return 2 * DenseShape{0, all_heads_ * head_dim_}.token_bytes(gather_few_tokens);
+}
+
 void AttentionBlock::clear_room(cudaStream_t stream) const {
+  if (windows_ != nullptr)
+    make_absent(reinterpret_cast<float*>(windows_), window_bytes() / sizeof(float), stream);
   make_absent(workspace_.partials, attention_partials(CudaModel::attention_splits_room, kv_heads_, head_dim_),
               stream);
 }
@@ -143,6 +154,16 @@ Status AttentionBlock::project(const AttentionBlockWeights& weights, const Cache
 
 Status AttentionBlock::gather(int rows, cudaStream_t stream) const {
   if (room_ == nullptr) return {};
+  if (windows_ != nullptr && rows <= gather_few_tokens) {
+    return gather_tokens_cuda(*room_,
+                              {.from = attended_,
+                               .to = gathered_,
+                               .windows = windows_,
+                               .steps = gather_steps_,
+                               .columns = heads_ * head_dim_,
+                               .tokens = rows},
+                              stream);
+  }
   // A group of tokens is a row of whole k64 blocks, of which a rank has those of its heads.
   const auto bytes_of = [&](int heads) { return DenseShape{0, heads * head_dim_}.token_bytes(token_group); };
   return gather_columns_cuda(*room_,

@@ -54,20 +54,23 @@ class AttentionBlock {
   Status project(const AttentionBlockWeights& weights, const Cache& cache, const PendingSum& pending,
                  const CudaForwardInput& input, int beside, cudaStream_t stream) const;
 
+  std::size_t window_bytes() const;
   // The heads' outputs of all ranks -> gathered_
   Status gather(int rows, cudaStream_t stream) const;
 
   DecoderStream stream_;
   const PeerRoom* room_;  // null: this rank is alone
   int heads_, kv_heads_, head_dim_;
-  int first_head_, all_heads_;
+  int ranks_, first_head_, all_heads_;
   bool turns_in_product_;
   float concentration_;
-  float *cos_, *sin_;       // [rows, head_dim / 2]
-  float* qkv_;              // [rows, (heads + 2 kv_heads) * head_dim]; null where products turn
-  Bf16* q_;                 // [rows, heads, head_dim]
-  std::uint8_t* attended_;  // token tiles of heads * head_dim columns
-  std::uint8_t* gathered_;  // of all_heads * head_dim; attended_ where this rank is alone
+  float *cos_, *sin_;                // [rows, head_dim / 2]
+  float* qkv_;                       // [rows, (heads + 2 kv_heads) * head_dim]; null where products turn
+  Bf16* q_;                          // [rows, heads, head_dim]
+  std::uint8_t* attended_;           // token tiles of heads * head_dim columns
+  std::uint8_t* gathered_;           // of all_heads * head_dim; attended_ where this rank is alone
+  std::uint8_t* windows_ = nullptr;  // GatherTokensCudaArgs's, where ranks have as many heads each
+  std::uint32_t* gather_steps_ = nullptr;
   AttentionCudaWorkspace workspace_;
 };
 

@@ -25,7 +25,7 @@ CudaPart whole_model(const ModelConfig& config) {
           .vocabulary = {0, config.vocab_size}};
 }
 
-Result<CudaPart> cuda_part(const ModelConfig& config, const RankPart& part) {
+Result<CudaPart> cuda_part(const ModelConfig& config, const RankPart& part, bool experts_everywhere) {
   CudaPart own = whole_model(config);
   if (part.ranks == 1) return own;
   const std::int64_t group = own.group();
@@ -36,6 +36,9 @@ Result<CudaPart> cuda_part(const ModelConfig& config, const RankPart& part) {
   if (!part.whole_experts)
     return invalid_argument("ranks of GPUs have whole experts; give --ep as many as --tp");
   own.experts = run_of(part.experts, part.rank);
+  own.experts_everywhere = experts_everywhere;
+  for (std::size_t rank = 0; rank <= own.size(); ++rank)
+    own.first_experts[rank] = static_cast<std::int32_t>(part.experts.at[rank]);
   own.vocabulary = run_of(part.vocabulary, part.rank);
   if (own.heads.count == 0 || own.experts.count == 0 || own.vocabulary.count == 0) {
     return invalid_argument("of " + std::to_string(part.ranks) + " ranks rank " + std::to_string(part.rank) +

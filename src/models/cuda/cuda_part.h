@@ -3,6 +3,7 @@
 // Every sum is taken as on one GPU, by one rank, so ranks change no bit (docs/internals/several_gpus.md).
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "base/status.h"
@@ -26,8 +27,13 @@ struct CudaPart {
   Run padded_heads;
   std::int64_t all_padded_heads = 0;
   Run experts, vocabulary;
+  std::array<std::int32_t, most_ranks + 1> first_experts = {};  // of each rank; then how many there are
+  // Every rank has all experts, so few slots may be shared out evenly whatever they have chosen.
+  bool experts_everywhere = false;
+  Run stored_experts() const { return experts_everywhere ? Run{0, first_experts[size()]} : experts; }
 
   bool alone() const { return ranks == 1; }
+  std::size_t size() const { return static_cast<std::size_t>(ranks); }
   std::int64_t group() const { return heads.count / kv_heads.count; }  // queries of a head of keys
   std::int64_t padded_group() const { return padded_heads.count / kv_heads.count; }
 };
@@ -35,7 +41,7 @@ struct CudaPart {
 // All of it, for one rank.
 CudaPart whole_model(const ModelConfig& config);
 // Refused where the kernels cannot cut the model so.
-Result<CudaPart> cuda_part(const ModelConfig& config, const RankPart& part);
+Result<CudaPart> cuda_part(const ModelConfig& config, const RankPart& part, bool experts_everywhere);
 
 // Where a rank runs.
 struct CudaPlace {

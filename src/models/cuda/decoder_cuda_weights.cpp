@@ -112,7 +112,7 @@ class Placer {
 
   template <class Granules>
   Status place_expert_in(const Weight& weight, MoeCudaWeightsOf<Granules>& experts) {
-    const std::int64_t first = part_.experts.begin;
+    const std::int64_t first = part_.stored_experts().begin;
     switch (weight.role) {
       case WeightRole::expert_gate_up: return placing_.experts({weight}, first, experts.gate_up);
       case WeightRole::expert_gate: gate_ = weight; return {};
@@ -121,10 +121,11 @@ class Placer {
         return placing_.experts({*gate_, weight}, first, experts.gate_up);
       case WeightRole::expert_down: return placing_.experts({weight}, first, experts.down);
       case WeightRole::expert_gate_up_bias:
-        return placing_.plain({placed_tensor(weight), part_.experts},
+        return placing_.plain({placed_tensor(weight), part_.stored_experts()},
                               const_cast<Bf16*>(experts.gate_up_bias));
       case WeightRole::expert_down_bias:
-        return placing_.plain({placed_tensor(weight), part_.experts}, const_cast<Bf16*>(experts.down_bias));
+        return placing_.plain({placed_tensor(weight), part_.stored_experts()},
+                              const_cast<Bf16*>(experts.down_bias));
       default: NIBBLE_CHECK(false, weight.name);
     }
     return {};
@@ -184,9 +185,10 @@ ExpertsBlockWeights lay_out_experts(const ModelConfig& config, const ExpertTrait
   switch (traits.format) {
     case TensorFormat::nvfp4:
     case TensorFormat::nvfp4_packed:
-      weights.experts = lay_out_layer<Nvfp4Granules>(config, traits, part.experts.count, arena);
+      weights.experts = lay_out_layer<Nvfp4Granules>(config, traits, part.stored_experts().count, arena);
       break;
-    default: weights.experts = lay_out_layer<Mxfp4Granules>(config, traits, part.experts.count, arena);
+    default:
+      weights.experts = lay_out_layer<Mxfp4Granules>(config, traits, part.stored_experts().count, arena);
   }
   return weights;
 }

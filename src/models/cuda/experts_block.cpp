@@ -45,7 +45,7 @@ ExpertsBlock::ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& l
                            const DecoderStream& stream, CudaPlace& place, DeviceArena& arena)
     : stream_(stream),
       room_(place.room),
-      own_(place.part.experts),
+      part_(place.part),
       experts_(static_cast<int>(config.num_local_experts)),
       top_k_(static_cast<int>(config.num_experts_per_tok)),
       many_tokens_from_(limits.many_tokens_from),
@@ -62,6 +62,7 @@ ExpertsBlock::ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& l
   expert_weights_ = arena.take<float>(size(slots));
   moe_.activations = arena.take<Bf16>(size(few_slots) * size(down.padded_cols()));
   moe_.products = place.take_shared<float>(size(many ? slots : few_slots) * hidden, arena);
+  if (!part_.alone()) window_ = place.shared.take<float>(gather_few_slots * hidden);
   moe_.arrived = arena.take<std::uint32_t>(1);
   moe_.many = arena.take<std::uint8_t>(many ? moe_many_bytes(slots, experts_, up, down) : 0);
   moe_.many_counters = arena.take<std::uint32_t>(many ? size(moe_many_counters(slots, experts_)) : 0);
@@ -69,6 +70,7 @@ ExpertsBlock::ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& l
 }
 
 void ExpertsBlock::clear_room(cudaStream_t stream) const {
+  if (window_ != nullptr) make_absent(window_, gather_few_slots * size(stream_.hidden), stream);
   make_absent(router_.sums, norm_router_sums(experts_), stream);
 }
 
@@ -122,6 +124,28 @@ bool ExpertsBlock::takes_many(int slots) const {
          (room_ != nullptr && slots > moe_cuda_max_slots);
 }
 
+// Few slots have hardly an expert in common, so their turns are even; of more a rank that has all slots of an
+// expert reads it alone.
+bool ExpertsBlock::by_turns(int slots) const {
+  constexpr int most_slots = 32;
+  return part_.experts_everywhere && slots <= most_slots;
+}
+
+SlotOwners ExpertsBlock::owners(int slots) const {
+  SlotOwners owners{.by_turns = by_turns(slots)};
+  std::copy(part_.first_experts.begin(), part_.first_experts.end(), owners.first_expert);
+  return owners;
+}
+
+MoeCudaShare ExpertsBlock::share(int slots) const {
+  MoeCudaShare share{.first_expert = static_cast<int>(part_.stored_experts().begin),
+                     .begin = static_cast<int>(part_.experts.begin),
+                     .end = static_cast<int>(part_.experts.end()),
+                     .routed = experts_};
+  if (by_turns(slots)) share.turns = part_.ranks, share.turn = part_.rank;
+  return share;
+}
+
 Result<PendingSum> ExpertsBlock::unadded(const float* residual, int slots, cudaStream_t stream) const {
   if (room_ != nullptr) {
     NIBBLE_RETURN_IF_ERROR(gather_products_cuda(*room_,
@@ -129,8 +153,8 @@ Result<PendingSum> ExpertsBlock::unadded(const float* residual, int slots, cudaS
                                                  .expert_ids = expert_ids_,
                                                  .slots = slots,
                                                  .hidden = stream_.hidden,
-                                                 .first_expert = static_cast<int>(own_.begin),
-                                                 .experts = static_cast<int>(own_.count)},
+                                                 .owners = owners(slots),
+                                                 .window = window_},
                                                 stream));
   }
   return PendingSum{.residual = residual,
@@ -148,8 +172,7 @@ Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const C
                    .tokens = input.rows,
                    .top_k = top_k_,
                    .expert_ids = expert_ids_,
-                   .first_expert = static_cast<int>(own_.begin),
-                   .routed_experts = experts_,
+                   .share = share(input.rows * top_k_),
                    .expert_weights = expert_weights_,
                    .workspace = moe_};
   const int slots = input.rows * top_k_;

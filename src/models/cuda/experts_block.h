@@ -4,6 +4,7 @@
 #include "models/cuda/cuda_part.h"
 #include "models/cuda/decoder_stream.h"
 #include "ops/moe/cuda/moe_cuda.h"
+#include "ops/peer_gather/cuda/peer_gather_cuda.h"
 #include "ops/router/cuda/norm_router_cuda.h"
 
 namespace nibble {
@@ -37,13 +38,18 @@ class ExpertsBlock {
   // -> normed, expert_ids, expert_weights; returns where the new residual is.
   Result<const float*> route(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
                              cudaStream_t stream) const;
+  // Whose slots are whose, of so many.
+  bool by_turns(int slots) const;
+  SlotOwners owners(int slots) const;
+  MoeCudaShare share(int slots) const;
   bool takes_many(int slots) const;  // its kernel for many tokens
   // The experts' products, of all ranks, for the next norm to add up.
   Result<PendingSum> unadded(const float* residual, int slots, cudaStream_t stream) const;
 
   DecoderStream stream_;
   const PeerRoom* room_;  // null: this rank is alone
-  Run own_;               // of the experts
+  CudaPart part_;
+  float* window_ = nullptr;  // GatherProductsCudaArgs's
   int experts_, top_k_, many_tokens_from_;
   bool of_all_;               // as route_top_k_cuda's
   float* few_residual_;       // [few rows, hidden]: between norm and router in one and the next norm

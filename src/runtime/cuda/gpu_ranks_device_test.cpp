@@ -136,6 +136,15 @@ TEST_F(GpuRanks, AStepBehindAnotherTakesItsTokensOnAllRanks) {
   EXPECT_EQ(found, expected.tokens);
 }
 
+TEST_F(GpuRanks, AllExpertsOnEachRankHaveThemToo) {
+  const std::vector<TokenId> prompt = random_prompt(6, 20);
+  const auto heard = [&](Worker& worker) { return run_alone(worker, sequence_of(prompt, 20, {1}), 3); };
+  WorkerLimits limits = limits_of_ranks(example_config(), 2, false);
+  limits.experts_everywhere = true;
+  const std::unique_ptr<Worker> several = must(start_ranks(example, limits));
+  EXPECT_TRUE(heard(*several) == heard(*gpu_worker(false)));
+}
+
 TEST_F(GpuRanks, RefusesWhatCannotBeCut) {
   const ModelConfig config = example_config();
   WorkerLimits limits = limits_of_ranks(config, 2, false);

@@ -57,7 +57,8 @@ Result<Places> places_of(const ModelConfig& config, const WorkerLimits& limits) 
   std::iota(devices.begin(), devices.end(), limits.device);
   for (int rank = 0; rank < limits.ranks; ++rank) {
     NIBBLE_ASSIGN(const CudaPart part,
-                  cuda_part(config, rank_part(traits, limits.ranks, limits.expert_ranks, rank)));
+                  cuda_part(config, rank_part(traits, limits.ranks, limits.expert_ranks, rank),
+                            limits.experts_everywhere));
     made.places.push_back({.part = part});
   }
   const std::size_t rows = static_cast<std::size_t>(limits.max_logit_rows);

@@ -1,2 +1,3 @@
 // The kernels with which ranks gather, compiled for the emulation.
 #include "ops/peer_gather/cuda/peer_gather.cu"
+#include "ops/peer_gather/cuda/peer_gather_few.cu"

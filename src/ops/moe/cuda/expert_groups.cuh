@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "ops/moe/cuda/moe_taken.h"
+
 namespace nibble {
 
 // Experts in use; the slots of active expert a are slots[begin[a] .. begin[a + 1]), ascending, so
@@ -131,16 +133,15 @@ __device__ inline void table_of_counts(const ExpertGroups& groups, int experts) 
   if (lane == 0) write_end(groups, active, before);
 }
 
-// The choices of slots, of which the experts [first, first + experts) are the layer's own.
+// The choices of slots.
 struct SlotChoices {
   const std::int32_t* ids;  // null: made-up ones
-  int first, experts;
+  MoeTaken taken;
+  int experts;
 
-  // Among the layer's; -1: none of them.
+  // Among the layer's; -1: none that is taken.
   __device__ std::int32_t expert_of(int slot) const {
-    if (ids == nullptr) return min(slot, experts - 1);
-    const std::int32_t own = ids[slot] - first;
-    return own >= 0 && own < experts ? own : -1;
+    return ids == nullptr ? min(slot, experts - 1) : taken.expert_of(slot, ids[slot]);
   }
 };
 

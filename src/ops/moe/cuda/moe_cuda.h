@@ -45,16 +45,23 @@ struct MoeCudaWorkspace {
   std::uint32_t* stuck = nullptr;  // one word of pinned host memory (ops/cuda/stuck.h); null: nobody reads it
 };
 
+// Which of the routed choices a launch takes. The others are as those of no expert, and their products are
+// not written.
+struct MoeCudaShare {
+  int first_expert = 0;    // the layer's are those from this one on
+  int begin = 0, end = 0;  // experts whose slots are taken; end 0: all of the layer's
+  int routed = 0;          // among how many the choices are; 0: the layer's
+  // Above 1: every so-manieth slot instead, from `turn` on. Of the kernel for few tokens, in one launch.
+  int turns = 1, turn = 0;
+};
+
 struct MoeCudaArgs {
   const Bf16* x = nullptr;  // [tokens, x_stride], zeros (or anything finite) past hidden
   int x_stride = 0;         // at least hidden rounded up to 64, a multiple of 8
   int tokens = 0;
   int top_k = 0;                             // 1 .. moe_cuda_max_top_k
   const std::int32_t* expert_ids = nullptr;  // [tokens, top_k]; -1: none
-  // Of the routed experts the layer's are those from this one on. Choices of others are as those of none, and
-  // their products are not written.
-  int first_expert = 0;
-  int routed_experts = 0;                 // 0: they are all the layer's
+  MoeCudaShare share;
   const float* expert_weights = nullptr;  // [tokens, top_k]
   // [tokens, hidden]; null: workspace.products are left to the next kernel, which adds a token's experts
   // itself (ExpertParts of ops/rms_norm/cuda). The path for few tokens then takes one launch's.

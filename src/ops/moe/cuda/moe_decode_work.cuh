@@ -35,7 +35,8 @@ struct DecodeProduct {
 template <class Layout>
 struct DecodeParams {
   DecodeProduct<Layout> products[2];  // gate_up, down
-  int slots, first_expert, experts;
+  int slots, experts;
+  MoeTaken taken;
   const std::int32_t* expert_ids;
   Bf16* activations;  // [slots, padded intermediate], the second product's inputs
   float* out;         // [slots, hidden]

@@ -41,8 +41,8 @@ struct ExpertTable {
         ids[i] = first + i * threads < of.slots ? of.expert_ids[first + i * threads] : -1;
 #pragma unroll
       for (int i = 0; i < ids_at_once; ++i) {
-        const std::int32_t own = ids[i] - of.first_expert;
-        if (own >= 0 && own < count) atomicAdd(&experts[own].tokens, 1);
+        const std::int32_t own = of.taken.expert_of(first + i * threads, ids[i]);
+        if (own >= 0) atomicAdd(&experts[own].tokens, 1);
       }
     }
     __syncthreads();  // all tokens are counted

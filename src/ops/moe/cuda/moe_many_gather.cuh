@@ -31,7 +31,7 @@ __device__ __forceinline__ void gather_tile(const MoeManyTokens& of, const MoeMa
       for (int i = 0; i < ids_at_once; ++i) ids[i] = at + 32 * i < end ? of.expert_ids[at + 32 * i] : -1;
 #pragma unroll
       for (int i = 0; i < ids_at_once; ++i) {
-        const bool is = ids[i] == of.first_expert + tile.expert;
+        const bool is = ids[i] == of.taken.first_expert + tile.expert;
         visit(at + 32 * i, is, __ballot_sync(all_lanes, is));
       }
     }

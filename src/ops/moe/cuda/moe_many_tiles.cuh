@@ -11,6 +11,7 @@
 #pragma once
 
 #include "ops/moe/cuda/moe_cuda.h"
+#include "ops/moe/cuda/moe_taken.h"
 
 namespace nibble {
 
@@ -74,7 +75,7 @@ struct MoeManyTokens {
   const Bf16* x;                   // [tokens, x_stride]
   const std::int32_t* expert_ids;  // [slots], -1: none
   int x_stride, top_k, slots;
-  int first_expert;  // of the layer's
+  MoeTaken taken;
 };
 
 // An expert among the tiles.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ops/moe/cuda/moe_cuda.h"
+#include "ops/moe/cuda/moe_taken.h"
 
 namespace nibble {
 
@@ -10,6 +11,12 @@ __device__ __forceinline__ float gated_on_device(float gate, float up, const Gat
   gate = gate > unit.limit ? unit.limit : gate;  // keeps a NaN, which fminf would not
   up = up > unit.limit ? unit.limit : up < -unit.limit ? -unit.limit : up;
   return gate * __fdividef(1.0f, 1.0f + __expf(-unit.alpha * gate)) * (up + unit.offset);
+}
+
+// Of a layer with so many experts.
+inline MoeTaken taken_of(const MoeCudaShare& share, int experts) {
+  const int end = share.end > 0 ? share.end : share.first_expert + experts;
+  return {share.first_expert, share.end > 0 ? share.begin : share.first_expert, end, share.turns, share.turn};
 }
 
 // A layer's matrices: `experts` of [rows, cols] each; columns come in groups that share a scale.

@@ -456,7 +456,7 @@ __global__ void __launch_bounds__(BlockOf<Layout, Plan>::threads, 1)
   for (int rehearsal = 1; rehearsal >= 0; --rehearsal) {
     if constexpr (!few) __syncthreads();  // nobody reads the made-up tables any more
     if (!rehearsal) ptx::grid_dependency_wait();
-    const SlotChoices choices{rehearsal ? nullptr : params.expert_ids, params.first_expert, params.experts};
+    const SlotChoices choices{rehearsal ? nullptr : params.expert_ids, params.taken, params.experts};
     if constexpr (few) {
       // Each warp finds its first unit by itself. What else is to be known is found while its bytes come.
       const LaneGroups lanes = group_lanes(lane < params.slots ? choices.expert_of(lane) : -1);
@@ -563,8 +563,8 @@ Status moe_few_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs
                      product(weights.down, weights.down_bias, args.workspace.activations,
                              weights.down.shape.padded_cols(), 1)},
         .slots = tokens * args.top_k,
-        .first_expert = args.first_expert,
         .experts = weights.gate_up.experts,
+        .taken = taken_of(args.share, weights.gate_up.experts),
         .expert_ids = args.expert_ids + slot,
         .activations = args.workspace.activations,
         .out = args.workspace.products,

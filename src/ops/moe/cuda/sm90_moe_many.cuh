@@ -313,7 +313,8 @@ Status launch_products(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaA
   const int blocks = args.blocks > 0 && args.blocks < processors ? args.blocks : processors;
   const int slots = args.tokens * args.top_k, experts = weights.gate_up.experts;
   const MoeManyPlaces places = places_in(args.workspace, slots, experts, weights.gate_up.shape.blocks());
-  const MoeManyTokens tokens{args.x, args.expert_ids, args.x_stride, args.top_k, slots, args.first_expert};
+  const MoeManyTokens tokens{args.x,     args.expert_ids, args.x_stride,
+                             args.top_k, slots,           taken_of(args.share, experts)};
   const auto product = [](const Granules& matrix, const Bf16* bias) {
     Product<Tiles> made{.weights = {},
                         .bias = bias,
@@ -371,8 +372,9 @@ Status moe_many_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArg
                             std::to_string(moe_many_most_experts) + " experts, not " +
                             std::to_string(weights.gate_up.experts));
   }
+  if (args.share.turns > 1) return invalid_argument("many tokens are shared out by experts alone");
   if (args.tokens == 0) return {};
-  const int routed = args.routed_experts > 0 ? args.routed_experts : weights.gate_up.experts;
+  const int routed = args.share.routed > 0 ? args.share.routed : weights.gate_up.experts;
   const int mean = args.tokens * args.top_k / routed;  // tokens of an expert
   NIBBLE_RETURN_IF_ERROR(
       mean < moe_many_least_of_some

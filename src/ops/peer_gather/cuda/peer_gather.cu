@@ -5,6 +5,7 @@
 #include "comm/cuda/peer_meeting.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/peer_gather/cuda/peer_gather_cuda.h"
+#include "ops/peer_gather/cuda/slot_owners.cuh"
 #include "ops/ptx/grid.cuh"
 
 namespace nibble {
@@ -53,8 +54,8 @@ __global__ void __launch_bounds__(gather_threads)
   for (int unit = static_cast<int>(blockIdx.x); unit < args.slots * pieces;
        unit += static_cast<int>(gridDim.x)) {
     const int slot = unit / pieces, word = unit % pieces * gather_threads + static_cast<int>(threadIdx.x);
-    const int own = __ldcg(args.expert_ids + slot) - args.first_expert;
-    if (own < 0 || own >= args.experts || word >= words) continue;
+    if (owner_of(args.owners, room.ranks, slot, __ldcg(args.expert_ids + slot)) != room.rank || word >= words)
+      continue;
     uint4* const at = reinterpret_cast<uint4*>(args.products) +
                       static_cast<std::size_t>(slot) * static_cast<std::size_t>(words) + word;
     const uint4 value = __ldcg(at);
@@ -108,6 +109,8 @@ Status gather_products_cuda(const PeerRoom& room, const GatherProductsCudaArgs& 
     return invalid_argument("products that ranks gather are rows of a multiple of 4 columns, not " +
                             std::to_string(args.hidden));
   }
+  if (args.window != nullptr && args.slots <= gather_few_slots)
+    return gather_few_products_cuda(room, args, stream);
   const int pieces = (args.hidden / 4 + gather_threads - 1) / gather_threads;
   launch_kernel({.blocks = dim3(static_cast<unsigned>(blocks_for(args.slots, pieces))),
                  .threads = gather_threads,

@@ -1,5 +1,10 @@
-// What ranks of one process gather on GPUs. Every rank launches the same calls in the same order; each is one
-// meeting (comm/cuda/peer_room.h), after which what all ranks sent is there. No bit of it is computed anew.
+// What ranks of one process gather on GPUs. Every rank launches the same calls in the same order. No bit of
+// it is computed anew.
+//
+// Many rows go straight to where they belong, and the ranks meet (comm/cuda/peer_room.h). Few rows go into a
+// window, where the data says itself that it is there: a place holds absent_bits (ops/cuda/absent.h) until it
+// comes, and its reader makes it absent again. That saves a fence and a flag, which take longer than the
+// data.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -24,14 +29,37 @@ struct GatherColumnsCudaArgs {
 };
 Status gather_columns_cuda(const PeerRoom& room, const GatherColumnsCudaArgs& args, cudaStream_t stream);
 
-// Rows of a matrix in the room, which lie where they belong already: those of the slots whose expert is one
-// of this rank's.
+// Token tiles (ops/linear/cuda/dense_tiles.h) of few tokens, of whose columns each rank has an equal part.
+// Between two launches the ranks may run apart by one, so there are two windows, which take turns.
+struct GatherTokensCudaArgs {
+  const std::uint8_t* from = nullptr;  // this rank's part, whose columns are whole k64 blocks
+  std::uint8_t* to = nullptr;          // of all columns
+  std::uint8_t* windows = nullptr;     // in the room: [2, token_bytes(gather_few_tokens)] of all columns
+  std::uint32_t* steps = nullptr;      // [gather_token_steps(columns)], 0 before the first launch
+  int columns = 0;                     // this rank's
+  int tokens = 0;                      // up to gather_few_tokens
+};
+inline constexpr int gather_few_tokens = 64;
+constexpr int gather_token_steps(int columns) { return gather_few_tokens / 8 * ((columns + 255) / 256); }
+Status gather_tokens_cuda(const PeerRoom& room, const GatherTokensCudaArgs& args, cudaStream_t stream);
+
+// Which rank multiplies for a slot (a token's choice): by the expert, or by turns where all have all experts.
+struct SlotOwners {
+  std::int32_t first_expert[most_ranks + 1] = {};  // of each rank; then how many there are
+  bool by_turns = false;
+};
+
+// The products of slots, each row from the rank that has it to all.
 struct GatherProductsCudaArgs {
-  float* products = nullptr;                 // [slots, hidden], in the room
+  float* products = nullptr;                 // [slots, hidden]; of many slots in the room
   const std::int32_t* expert_ids = nullptr;  // [slots]; -1: none
   int slots = 0, hidden = 0;                 // hidden: a multiple of 4
-  int first_expert = 0, experts = 0;         // this rank's
+  SlotOwners owners;
+  // For up to gather_few_slots: in the room, [gather_few_slots, hidden], absent. One launch may follow
+  // another only behind a gather_tokens_cuda or a meeting, in which ranks find each other's last launch done.
+  float* window = nullptr;
 };
+inline constexpr int gather_few_slots = 256;
 Status gather_products_cuda(const PeerRoom& room, const GatherProductsCudaArgs& args, cudaStream_t stream);
 
 }  // namespace nibble

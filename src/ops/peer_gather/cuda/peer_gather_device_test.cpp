@@ -7,6 +7,7 @@
 #include "comm/cuda/peer_rooms.h"
 #include "comm/cuda/peer_test_util.h"
 #include "ops/cuda/device_test_util.h"
+#include "ops/linear/cuda/dense_tiles.h"
 #include "ops/peer_gather/cuda/peer_gather_cuda.h"
 
 namespace nibble {
@@ -102,6 +103,8 @@ TEST_F(PeerGatherOnGpus, ProductsOfEachRanksExpertsReachAll) {
                                               {1, 1, 1, 0, 0, 0, 1, 1, -1, 0, 0, 1},
                                               {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1}};
     const int each = experts / ranks;
+    SlotOwners owners;
+    for (int i = 0; i <= ranks; ++i) owners.first_expert[i] = i * each;
     const auto rooms = rooms_of(ranks, 2 * slots * hidden * 4);
     on_each_gpu(first_ranks(ranks), [&](int rank, cudaStream_t stream) {
       for (int round = 0; round < 9; ++round) {
@@ -124,8 +127,7 @@ TEST_F(PeerGatherOnGpus, ProductsOfEachRanksExpertsReachAll) {
                                                     .expert_ids = on_gpu.as<std::int32_t>(),
                                                     .slots = slots,
                                                     .hidden = hidden,
-                                                    .first_expert = rank * each,
-                                                    .experts = each},
+                                                    .owners = owners},
                                                    stream);
         ASSERT_TRUE(status.ok()) << status.message();
         cuda_check(cudaStreamSynchronize(stream));
@@ -139,6 +141,90 @@ TEST_F(PeerGatherOnGpus, ProductsOfEachRanksExpertsReachAll) {
         }
       }
     });
+  }
+}
+
+// Through windows, as often as they take turns several times; token tiles and products take turns too.
+TEST_F(PeerGatherOnGpus, FewRowsComeThroughWindows) {
+  for (const int ranks : group_sizes()) {
+    constexpr int columns = 192, hidden = 260, slots = 9, experts = 16;
+    const int all = columns * ranks, each = experts / ranks;
+    const std::size_t window = 2 * DenseShape{0, all}.token_bytes(gather_few_tokens),
+                      rows = static_cast<std::size_t>(gather_few_slots) * hidden * 4;
+    const auto rooms = rooms_of(ranks, window + rows);
+    SlotOwners by_experts;
+    for (int i = 0; i <= ranks; ++i) by_experts.first_expert[i] = i * each;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const OnDevice on(rank);
+      cuda_check(cudaMemset(rooms->content(rank), 0xff, window + rows));
+      cuda_check(cudaDeviceSynchronize());
+    }
+    on_each_gpu(first_ranks(ranks), [&](int rank, cudaStream_t stream) {
+      DeviceBuffer steps = device_bytes(static_cast<std::size_t>(gather_token_steps(columns)) * 4, 0);
+      for (int round = 0; round < 7; ++round) {
+        const int tokens = 1 + round * 11 % 20;
+        const std::size_t own_bytes = DenseShape{0, columns}.token_bytes(tokens),
+                          all_bytes = DenseShape{0, all}.token_bytes(tokens);
+        std::vector<std::uint8_t> own(own_bytes), found(all_bytes);
+        const auto value = [&](int of, int token, int column) {
+          return static_cast<std::uint8_t>(round * 31 + of * 17 + token * 3 + column);
+        };
+        for (int token = 0; token < tokens; ++token) {
+          for (int column = 0; column < columns; ++column)
+            own[token_offset(columns / 64, token, column)] = value(rank, token, column);
+        }
+        DeviceBuffer from = on_device(own), to = device_bytes(all_bytes, 0);
+        ASSERT_TRUE(gather_tokens_cuda(rooms->of(rank),
+                                       {.from = from.as<std::uint8_t>(),
+                                        .to = to.as<std::uint8_t>(),
+                                        .windows = reinterpret_cast<std::uint8_t*>(rooms->content(rank)),
+                                        .steps = steps.as<std::uint32_t>(),
+                                        .columns = columns,
+                                        .tokens = tokens},
+                                       stream)
+                        .ok());
+        SlotOwners owners = by_experts;
+        owners.by_turns = round % 2 == 1;
+        std::vector<std::int32_t> ids(slots);
+        std::vector<float> products(slots * hidden, -1.0f);
+        for (int slot = 0; slot < slots; ++slot) {
+          ids[static_cast<std::size_t>(slot)] = slot == 4 ? -1 : (slot * 5 + round) % experts;
+          const int owner = owners.by_turns ? slot % ranks : (slot * 5 + round) % experts / each;
+          for (int i = 0; i < hidden && owner == rank; ++i)
+            products[static_cast<std::size_t>(slot * hidden + i)] =
+                static_cast<float>(slot * 1000 + i + round);
+        }
+        DeviceBuffer on_gpu = on_device(ids), rows_here = on_device(products);
+        ASSERT_TRUE(gather_products_cuda(rooms->of(rank),
+                                         {.products = rows_here.as<float>(),
+                                          .expert_ids = on_gpu.as<std::int32_t>(),
+                                          .slots = slots,
+                                          .hidden = hidden,
+                                          .owners = owners,
+                                          .window = reinterpret_cast<float*>(rooms->content(rank) + window)},
+                                         stream)
+                        .ok());
+        cuda_check(cudaStreamSynchronize(stream));
+        to.copy_to(std::span(found));
+        rows_here.copy_to(std::span(products));
+        for (int token = 0; token < tokens; ++token) {
+          for (int column = 0; column < all; ++column) {
+            ASSERT_EQ(found[token_offset(all / 64, token, column)],
+                      value(column / columns, token, column % columns))
+                << ranks << " ranks, round " << round << ", token " << token << ", column " << column;
+          }
+        }
+        for (int slot = 0; slot < slots; ++slot) {
+          if (slot == 4) continue;
+          for (int i = 0; i < hidden; ++i) {
+            ASSERT_EQ(products[static_cast<std::size_t>(slot * hidden + i)],
+                      static_cast<float>(slot * 1000 + i + round))
+                << ranks << " ranks, round " << round << ", slot " << slot;
+          }
+        }
+      }
+    });
+    for (int rank = 0; rank < ranks; ++rank) EXPECT_TRUE(rooms->failure(rank).ok());
   }
 }
 

@@ -1,0 +1,120 @@
+// Few rows, through windows: a thread has one vector of each rank's, sends its own and takes the others'.
+#include <string>
+
+#include "comm/cuda/peer_meeting.cuh"
+#include "ops/cuda/absent.h"
+#include "ops/cuda/launch.cuh"
+#include "ops/linear/cuda/dense_tiles.h"
+#include "ops/peer_gather/cuda/slot_owners.cuh"
+#include "ops/ptx/grid.cuh"
+
+namespace nibble {
+namespace {
+
+constexpr int few_threads = 256;
+
+__device__ __forceinline__ bool has_absent(const uint4& words) {
+  return words.x == absent_bits || words.y == absent_bits || words.z == absent_bits || words.w == absent_bits;
+}
+// As it may be sent: another NaN in place of the one that means that nothing is there.
+__device__ __forceinline__ std::uint32_t but_absent(std::uint32_t word) {
+  return word == absent_bits ? 0x7fff7fffu : word;
+}
+__device__ __forceinline__ uint4 but_absent(const uint4& words) {
+  return make_uint4(but_absent(words.x), but_absent(words.y), but_absent(words.z), but_absent(words.w));
+}
+
+// What `peer` sends to a place of this rank's window, which is absent again then.
+__device__ __forceinline__ uint4 take(const PeerRoom& room, uint4* place, int peer, std::uint32_t step) {
+  uint4 words = ptx::load_peer(place);
+  RankWait wait(room);
+  while (has_absent(words) && !wait.is_over(peer, step)) words = ptx::load_peer(place);
+  *place = make_uint4(absent_bits, absent_bits, absent_bits, absent_bits);
+  return words;
+}
+
+__global__ void __launch_bounds__(few_threads)
+    gather_few_tokens_kernel(const __grid_constant__ PeerRoom room,
+                             const __grid_constant__ GatherTokensCudaArgs args) {
+  ptx::grid_launch_dependents();
+  ptx::grid_dependency_wait();
+  // A group's vectors of a rank lie together; of each eight one is each token's.
+  const int words = args.columns, all_words = words * room.ranks;
+  const int pieces = (words + few_threads - 1) / few_threads;
+  const int unit = static_cast<int>(blockIdx.x), group = unit / pieces,
+            word = unit % pieces * few_threads + static_cast<int>(threadIdx.x);
+  const std::uint32_t step = __ldcg(args.steps + unit);
+  if (word < words && group * token_group + word % token_group < args.tokens) {
+    const int window_group = static_cast<int>(step & 1) * (gather_few_tokens / token_group) + group;
+    uint4* const window = reinterpret_cast<uint4*>(args.windows) +
+                          static_cast<std::size_t>(window_group) * static_cast<std::size_t>(all_words);
+    uint4* const to = reinterpret_cast<uint4*>(args.to) +
+                      static_cast<std::size_t>(group) * static_cast<std::size_t>(all_words);
+    const uint4 own = __ldcg(reinterpret_cast<const uint4*>(args.from) +
+                             static_cast<std::size_t>(group) * static_cast<std::size_t>(words) + word);
+    const int place = room.rank * words + word;
+    for (int i = 1; i < room.ranks; ++i)
+      ptx::store_peer(at_peer(room, (room.rank + i) % room.ranks, window + place), but_absent(own));
+    to[place] = own;
+    for (int i = 1; i < room.ranks; ++i) {
+      const int peer = (room.rank + i) % room.ranks, of_peer = peer * words + word;
+      to[of_peer] = take(room, window + of_peer, peer, step);
+    }
+  }
+  __syncthreads();  // all have read the step
+  if (threadIdx.x == 0) args.steps[unit] = step + 1;
+}
+
+__global__ void __launch_bounds__(few_threads)
+    gather_few_products_kernel(const __grid_constant__ PeerRoom room,
+                               const __grid_constant__ GatherProductsCudaArgs args, int pieces) {
+  ptx::grid_launch_dependents();
+  ptx::grid_dependency_wait();
+  const int words = args.hidden / 4, slot = static_cast<int>(blockIdx.x) / pieces,
+            word = static_cast<int>(blockIdx.x) % pieces * few_threads + static_cast<int>(threadIdx.x);
+  const int owner = owner_of(args.owners, room.ranks, slot, __ldcg(args.expert_ids + slot));
+  if (owner < 0 || word >= words) return;
+  const std::size_t at = static_cast<std::size_t>(slot) * static_cast<std::size_t>(words) + word;
+  uint4* const product = reinterpret_cast<uint4*>(args.products) + at;
+  uint4* const place = reinterpret_cast<uint4*>(args.window) + at;
+  if (owner != room.rank) {
+    *product = take(room, place, owner, 0);
+    return;
+  }
+  const uint4 own = but_absent(__ldcg(product));
+  for (int i = 1; i < room.ranks; ++i)
+    ptx::store_peer(at_peer(room, (room.rank + i) % room.ranks, place), own);
+}
+
+}  // namespace
+
+Status gather_tokens_cuda(const PeerRoom& room, const GatherTokensCudaArgs& args, cudaStream_t stream) {
+  if (args.tokens > gather_few_tokens || args.columns % dense_k != 0) {
+    return invalid_argument("ranks gather up to " + std::to_string(gather_few_tokens) +
+                            " tokens of whole blocks of 64 columns through windows, not " +
+                            std::to_string(args.tokens) + " of " + std::to_string(args.columns));
+  }
+  const int groups = (args.tokens + token_group - 1) / token_group,
+            pieces = (args.columns + few_threads - 1) / few_threads;
+  launch_kernel({.blocks = dim3(static_cast<unsigned>(groups * pieces)),
+                 .threads = few_threads,
+                 .stream = stream,
+                 .overlaps = true,
+                 .share = share_of(args.tokens)},
+                gather_few_tokens_kernel, room, args);
+  return {};
+}
+
+Status gather_few_products_cuda(const PeerRoom& room, const GatherProductsCudaArgs& args,
+                                cudaStream_t stream) {
+  const int pieces = (args.hidden / 4 + few_threads - 1) / few_threads;
+  launch_kernel({.blocks = dim3(static_cast<unsigned>(args.slots * pieces)),
+                 .threads = few_threads,
+                 .stream = stream,
+                 .overlaps = true,
+                 .share = args.slots <= 16 ? shared_228_kb : shared_196_kb},
+                gather_few_products_kernel, room, args, pieces);
+  return {};
+}
+
+}  // namespace nibble
