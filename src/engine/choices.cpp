@@ -29,6 +29,7 @@ WorkerLimits worker_limits(const Plan& plan) {
           .pin_threads = plan.pin_threads,
           .ranks = plan.tensor_parallel,
           .expert_ranks = plan.expert_parallel,
+          .experts_everywhere = plan.experts_everywhere,
           .exchange = exchange_kind(plan.experts.exchange),
           .max_rows = plan.max_num_batched_tokens,
           .max_logit_rows = plan.max_logit_rows,

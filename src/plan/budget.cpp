@@ -13,11 +13,6 @@ int ranks_of(const Situation& s) {
   return static_cast<int>(std::max<std::int64_t>(s.number(Field::tensor_parallel), 1));
 }
 
-std::int64_t weights_of(const Situation& s) {
-  return weight_bytes(s.model, quantization_of(s), ranks_of(s)) +
-         (s.on_gpu() ? whole_weight_bytes(s.model, ranks_of(s)) : 0);
-}
-
 std::int64_t graphs_of(const Situation& s) {
   return s.at(Field::cuda_graphs).value == "on" ? graph_bytes(static_cast<int>(s.number(Field::max_num_seqs)))
                                                 : 0;
@@ -43,6 +38,13 @@ KvShape kv_shape_of(const Situation& s) {
 Quantization quantization_of(const Situation& s) {
   const std::string& name = s.at(Field::quantization).value;
   return name == "q8" ? Quantization::q8 : name == "mxfp4" ? Quantization::mxfp4 : Quantization::none;
+}
+
+std::int64_t weights_of(const Situation& s) {
+  const int ranks = ranks_of(s);
+  return weight_bytes(s.model, quantization_of(s), ranks) +
+         (s.on_gpu() ? whole_weight_bytes(s.model, ranks) : 0) +
+         (has_expert_copies(s) ? expert_copies_bytes(s.model, ranks) : 0);
 }
 
 DType kv_dtype_of(const Situation& s) {

@@ -17,6 +17,8 @@ inline constexpr int usual_gpu_sequences = 128;
 
 Quantization quantization_of(const Situation& situation);
 DType kv_dtype_of(const Situation& situation);
+// On a rank, with copies of experts where they are decided.
+std::int64_t weights_of(const Situation& situation);
 // Of keys and values, as the chosen attention takes them.
 int page_size_of(const Situation& situation);
 StepLimits step_limits(const Situation& situation, std::int64_t positions);

@@ -263,6 +263,16 @@ Candidates weight_lines(const Situation& s) {
           candidate(WeightLines::led, "only lines that lead the processor are asked for")};
 }
 
+constexpr std::string_view one_copy = "one", copy_each = "one a GPU";
+
+Candidates expert_copies(const Situation& s) {
+  if (!gpu_ranks_run(s)) return {};
+  return {
+      {.value = std::string(copy_each),
+       .why = "choices of few sequences are shared out evenly among GPUs that all have all experts"},
+      {.value = std::string(one_copy), .why = "each GPU has its experts alone, and more room for contexts"}};
+}
+
 std::string asked_device(const Situation& s) {
   return s.options.device == Device::automatic ? "" : s.options.device == Device::cpu ? "cpu" : "cuda";
 }
@@ -308,6 +318,7 @@ constexpr FieldSpec specs[] = {
     {Field::max_num_batched_tokens, "max_num_batched_tokens", "--max-num-batched-tokens", step_tokens,
      asked_rows},
     {Field::max_num_seqs, "max_num_seqs", "--max-num-seqs", sequences, asked_sequences},
+    {Field::expert_copies, "expert_copies", "", expert_copies, nullptr},
     {Field::attention_split, "attention_split", "", attention_splits, nullptr},
     {Field::prefix_cache, "prefix_cache", "--no-prefix-cache", prefix_caches, asked_prefix_cache},
     {Field::max_model_len, "max_model_len", "--max-model-len", contexts, asked_context},
@@ -330,5 +341,12 @@ int asked_step_sequences(const EngineOptions& options) {
 }
 
 std::span<const FieldSpec> field_specs() { return specs; }
+
+bool gpu_ranks_run(const Situation& s) {
+  return s.on_gpu() && !s.machine.declared && s.number(Field::tensor_parallel) > 1;
+}
+
+bool is_expert_copies(const Candidate& candidate) { return candidate.value == copy_each; }
+bool has_expert_copies(const Situation& s) { return is_expert_copies(s.at(Field::expert_copies)); }
 
 }  // namespace nibble

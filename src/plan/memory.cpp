@@ -98,6 +98,14 @@ std::int64_t whole_weight_bytes(const ModelTraits& model, int ranks) {
   return model.output_projection_bytes - share(model.output_projection_bytes, ranks);
 }
 
+std::int64_t expert_copies_bytes(const ModelTraits& model, int ranks) {
+  std::int64_t bytes = 0;
+  for (const WeightGroup& group : model.weights) {
+    if (group.use == WeightUse::by_expert) bytes += group.bytes - share(group.bytes, ranks);
+  }
+  return bytes;
+}
+
 std::int64_t kv_position_bytes(const ModelTraits& model, DType dtype, int ranks) {
   const std::int64_t one = model.kv_values * static_cast<std::int64_t>(dtype_bytes(dtype));
   // A latent vector is one for all heads, and a KV head is whole on a rank.

@@ -21,6 +21,8 @@ std::int64_t weight_bytes(const ModelTraits& model, Quantization quantization, i
 // What a GPU's rank has beyond that, because each multiplies by the whole of it: the attention's output
 // projections.
 std::int64_t whole_weight_bytes(const ModelTraits& model, int ranks);
+// What it has more where each GPU has all experts.
+std::int64_t expert_copies_bytes(const ModelTraits& model, int ranks);
 
 // Keys and values of one position in all layers, on one rank.
 std::int64_t kv_position_bytes(const ModelTraits& model, DType dtype, int ranks);

@@ -44,6 +44,7 @@ enum class Field : std::uint8_t {
   cuda_graphs,
   max_num_batched_tokens,
   max_num_seqs,
+  expert_copies,  // of GPUs that share a model
   attention_split,
   prefix_cache,
   max_model_len,
@@ -108,6 +109,7 @@ struct Plan {
   bool pin_threads = false;
   int tensor_parallel = 1;
   int expert_parallel = 1;
+  bool experts_everywhere = false;  // each GPU has all experts, whoever multiplies for them
   DType dtype = DType::bf16;
   bool int8_products = false;  // inputs of weights in blocks are rounded once more
   Quantization quantization = Quantization::none;

@@ -308,6 +308,7 @@ void fill(const Situation& s, Plan& plan) {
   plan.pin_threads = s.at(Field::pinning).value == "one CPU a thread";
   plan.tensor_parallel = whole(Field::tensor_parallel);
   plan.expert_parallel = whole(Field::expert_parallel);
+  plan.experts_everywhere = has_expert_copies(s);
   plan.dtype = s.at(Field::dtype).value == "float32" ? DType::f32 : DType::bf16;
   plan.int8_products = s.at(Field::dtype).value == "int8";
   plan.quantization = quantization_of(s);

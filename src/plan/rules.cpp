@@ -67,11 +67,6 @@ bool runs_on_this_gpu(const S& s) {
          });
 }
 
-// Several GPUs as they run. What is declared may be planned as it is meant to be.
-bool gpu_ranks_gather(const S& s) {
-  return s.on_gpu() && !s.machine.declared && s.number(Field::tensor_parallel) > 1;
-}
-
 std::int64_t rank_number(const C& candidate) { return std::max<std::int64_t>(candidate.number, 1); }
 
 // What a rank must hold at least: weights, what a step writes, and one sequence of some length.
@@ -92,6 +87,18 @@ std::int64_t least_bytes(const S& s, std::int64_t ranks) {
          workspace_bytes(s.model, limits) + (options.enforce_eager ? 0 : graph_bytes(sequences)) +
          s.model.state_bytes / ranks * sequences +
          positions * kv_position_bytes(s.model, DType::bf16, limits.ranks);
+}
+
+// What copies of all experts leave on a GPU beyond the keys and values of all sequences at some length.
+std::int64_t room_beside_copies(const S& s) {
+  constexpr std::int64_t some_length = 8192;
+  const int ranks = static_cast<int>(s.number(Field::tensor_parallel));
+  const std::int64_t positions =
+      s.number(Field::max_num_seqs) * std::min<std::int64_t>(some_length, s.model.max_positions);
+  return memory_budget(s) - weights_of(s) - expert_copies_bytes(s.model, ranks) -
+         workspace_bytes(s.model, step_limits(s, s.model.max_positions)) -
+         graph_bytes(static_cast<int>(s.number(Field::max_num_seqs))) -
+         positions * kv_position_bytes(s.model, kv_dtype_of(s), ranks);
 }
 
 bool heads_divide(const S& s, std::int64_t ranks) {
@@ -196,7 +203,7 @@ constexpr Rule rules[] = {
 
     {"gpu-ranks-have-whole-experts", Field::expert_parallel, Effect::remove,
      [](const S& s, const C& c) {
-       return gpu_ranks_gather(s) && rank_number(c) != s.number(Field::tensor_parallel);
+       return gpu_ranks_run(s) && rank_number(c) != s.number(Field::tensor_parallel);
      },
      [](const S& s, const C&) {
        return "GPUs that share a model have whole experts each, spread over the ranks of --tp, which are " +
@@ -280,7 +287,7 @@ constexpr Rule rules[] = {
      },
      true},
     {"gpu-ranks-exchange-products", Field::experts, Effect::remove,
-     [](const S& s, const C& c) { return gpu_ranks_gather(s) && c.path.exchange != "none"; },
+     [](const S& s, const C& c) { return gpu_ranks_run(s) && c.path.exchange != "none"; },
      [](const S&, const C&) {
        return std::string(
            "every GPU has all rows, and products travel to all; an exchange of rows between GPUs "
@@ -359,6 +366,13 @@ constexpr Rule rules[] = {
      [](const S& s, const C& c) { return !s.machine.declared && c.number > 0; },
      [](const S&, const C&) { return only_declared(); }},
 
+    {"copies-leave-room", Field::expert_copies, Effect::remove,
+     [](const S& s, const C& c) { return is_expert_copies(c) && room_beside_copies(s) < 0; },
+     [](const S& s, const C&) {
+       return "copies of all experts would leave " + mebibytes(-room_beside_copies(s)) +
+              " too little for keys and values of " + number(s.number(Field::max_num_seqs)) + " sequences";
+     }},
+
     {"one-rank", Field::all_reduce, Effect::remove,
      [](const S& s, const C& c) { return c.value != "none" && s.number(Field::tensor_parallel) == 1; },
      [](const S&, const C&) { return std::string("there is one rank"); }},
@@ -372,7 +386,7 @@ constexpr Rule rules[] = {
      [](const S&, const C&) { return std::string("it is of ranks that run"); }},
     {"ranks-gather", Field::all_reduce, Effect::remove,
      [](const S& s, const C& c) {
-       return (!s.on_gpu() || gpu_ranks_gather(s)) && c.value != "none" && c.value != "gather" &&
+       return (!s.on_gpu() || gpu_ranks_run(s)) && c.value != "none" && c.value != "gather" &&
               s.number(Field::tensor_parallel) > 1;
      },
      [](const S&, const C&) { return std::string("ranks have whole sums and gather them"); }, true},

@@ -101,7 +101,7 @@ Status check_formats(const ModelConfig& config) {
 
 DecoderCudaBlocks::DecoderCudaBlocks(const ModelConfig& config, const CudaForwardLimits& limits,
                                      CudaPlace& place, int processors, DeviceArena& arena)
-    : stream(DecoderStream::lay_out(config, limits, processors, arena)),
+    : stream(DecoderStream::lay_out(config, limits, place, processors, arena)),
       attention(config, limits, stream, place, arena),
       experts(config, limits, stream, place, arena),
       head(config, limits, stream, place, arena) {}

@@ -5,13 +5,13 @@
 namespace nibble {
 
 DecoderStream DecoderStream::lay_out(const ModelConfig& config, const CudaForwardLimits& limits,
-                                     int processors, DeviceArena& arena) {
+                                     CudaPlace& place, int processors, DeviceArena& arena) {
   DecoderStream stream{.hidden = static_cast<int>(config.hidden_size),
                        .eps = static_cast<float>(config.rms_norm_eps)};
   const std::size_t rows = static_cast<std::size_t>(limits.rows),
                     hidden = static_cast<std::size_t>(stream.hidden);
   stream.residual = arena.take<float>(rows * hidden);
-  stream.delta = arena.take<float>(rows * hidden);
+  stream.delta = place.take_shared<float>(rows * hidden, arena);
   stream.normed = arena.take<Bf16>(rows * static_cast<std::size_t>(stream.padded()));
   stream.normed_tiles = arena.take<std::uint8_t>(DenseShape{0, stream.hidden}.token_bytes(limits.rows));
   stream.linear.few_sums =

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "models/cuda/cuda_model.h"
+#include "models/cuda/cuda_part.h"
 #include "ops/linear/cuda/linear_cuda.h"
 #include "ops/rms_norm/cuda/rms_norm_cuda.h"
 #include "tensor/device_arena.h"
@@ -29,8 +30,8 @@ struct DecoderStream {
   std::uint8_t* normed_tiles = nullptr;  // token tiles of hidden columns
   LinearCudaWorkspace linear;
 
-  static DecoderStream lay_out(const ModelConfig& config, const CudaForwardLimits& limits, int processors,
-                               DeviceArena& arena);
+  static DecoderStream lay_out(const ModelConfig& config, const CudaForwardLimits& limits, CudaPlace& place,
+                               int processors, DeviceArena& arena);
   // Columns of a row of `normed`.
   int padded() const { return DenseShape{0, hidden}.padded_cols(); }
   // residual = pending's; normed_tiles (and `plain`, if given) = norm(residual)

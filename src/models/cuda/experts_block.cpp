@@ -13,6 +13,10 @@ namespace {
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
+// From so many rows on their sums travel twice, to who adds a row and from there, sooner than all products to
+// all.
+constexpr int rows_to_share = 256;
+
 }  // namespace
 
 TensorFormat expert_format(const ModelConfig& config) {
@@ -164,6 +168,42 @@ Result<PendingSum> ExpertsBlock::unadded(const float* residual, int slots, cudaS
                                 .top_k = top_k_}};
 }
 
+Result<PendingSum> ExpertsBlock::added_by_rows(const float* residual, const MoeCudaArgs& args,
+                                               cudaStream_t stream) const {
+  const int rows_a_rank = (args.tokens + part_.ranks - 1) / part_.ranks;
+  const int first = std::min(part_.rank * rows_a_rank, args.tokens),
+            count = std::min(rows_a_rank, args.tokens - first);
+  NIBBLE_RETURN_IF_ERROR(gather_products_cuda(*room_,
+                                              {.products = moe_.products,
+                                               .expert_ids = expert_ids_,
+                                               .slots = args.tokens * top_k_,
+                                               .hidden = stream_.hidden,
+                                               .owners = owners(args.tokens * top_k_),
+                                               .slots_a_rank = rows_a_rank * top_k_},
+                                              stream));
+  const std::size_t slot = size(first) * size(top_k_), at = size(first) * size(stream_.hidden);
+  float* const sums = stream_.delta + at;
+  if (count > 0) {
+    MoeCudaArgs own = args;
+    own.tokens = count;
+    own.expert_ids += slot;
+    own.expert_weights += slot;
+    own.workspace.products += slot * size(stream_.hidden);
+    own.out = sums;
+    add_experts_cuda(own, stream_.hidden, stream);
+  }
+  const std::size_t row_bytes = size(stream_.hidden) * sizeof(float);
+  NIBBLE_RETURN_IF_ERROR(gather_columns_cuda(*room_,
+                                             {.from = sums,
+                                              .from_stride = row_bytes,
+                                              .to = sums,
+                                              .to_stride = row_bytes,
+                                              .bytes = row_bytes,
+                                              .rows = count},
+                                             stream));
+  return PendingSum{.residual = residual, .delta = stream_.delta};
+}
+
 Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
                                      cudaStream_t stream) const {
   NIBBLE_ASSIGN(const float* const residual, route(weights, input, stream));
@@ -178,6 +218,7 @@ Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const C
   const int slots = input.rows * top_k_;
   if (takes_many(slots)) {
     NIBBLE_RETURN_IF_ERROR(moe_many_cuda(weights.experts, args, stream));
+    if (room_ != nullptr && input.rows >= rows_to_share) return added_by_rows(residual, args, stream);
     return unadded(residual, slots, stream);
   }
   if (slots <= moe_cuda_max_slots) {

@@ -38,6 +38,8 @@ class ExpertsBlock {
   // -> normed, expert_ids, expert_weights; returns where the new residual is.
   Result<const float*> route(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
                              cudaStream_t stream) const;
+  // Of many rows: each rank adds up some of them and gives the sums to all.
+  Result<PendingSum> added_by_rows(const float* residual, const MoeCudaArgs& args, cudaStream_t stream) const;
   // Whose slots are whose, of so many.
   bool by_turns(int slots) const;
   SlotOwners owners(int slots) const;

@@ -136,6 +136,30 @@ TEST_F(GpuRanks, AStepBehindAnotherTakesItsTokensOnAllRanks) {
   EXPECT_EQ(found, expected.tokens);
 }
 
+#ifndef NIBBLE_GPU_EMULATION  // which would take minutes for so many rows
+TEST_F(GpuRanks, StepsOfManyRowsHaveThemToo) {
+  const ModelConfig config = example_config();
+  const Size size{700, 12, 1024, 24};
+  const std::vector<TokenId> prompt = random_prompt(7, 650);
+  std::vector<PageId> table(12);
+  std::iota(table.begin(), table.end(), 0);
+  const auto heard = [&](Worker& worker, std::size_t chunk) {
+    return run_alone(worker, sequence_of(prompt, chunk, table), 3);
+  };
+  const WeightSource source = must(WeightSource::open(example));
+  ThreadPool threads(2);
+  WeightUpload upload = must(WeightUpload::begin(source, threads));
+  const Heard expected = heard(*must(GpuWorker::start(config, upload, limits_of(config, false, size))), 650);
+  for (const int ranks : group_sizes()) {
+    WorkerLimits limits = limits_of(config, false, size);
+    limits.ranks = limits.expert_ranks = ranks;
+    const std::unique_ptr<Worker> several = must(start_ranks(example, limits));
+    for (const std::size_t chunk : {650, 300, 257, 129})
+      EXPECT_TRUE(heard(*several, chunk) == expected) << ranks << " ranks, chunks of " << chunk;
+  }
+}
+#endif
+
 TEST_F(GpuRanks, AllExpertsOnEachRankHaveThemToo) {
   const std::vector<TokenId> prompt = random_prompt(6, 20);
   const auto heard = [&](Worker& worker) { return run_alone(worker, sequence_of(prompt, 20, {1}), 3); };

@@ -72,6 +72,10 @@ struct MoeCudaArgs {
 
 inline constexpr int moe_cuda_max_top_k = 16;
 
+// Queues the sum of each token's experts alone, of products that lie in the workspace already: args.out.
+// The same additions in the same order as moe_few_cuda's.
+void add_experts_cuda(const MoeCudaArgs& args, int hidden, cudaStream_t stream);
+
 // Slots (tokens x top_k) of one launch of the kernel for few tokens; more are taken in turns.
 inline constexpr int moe_cuda_max_slots = 1024;
 

@@ -69,7 +69,7 @@ Status check_moe_shapes(const MoeMatrices& matrices, const MoeCudaArgs& args) {
   return {};
 }
 
-void launch_moe_combine(const MoeCudaArgs& args, int hidden, cudaStream_t stream) {
+void add_experts_cuda(const MoeCudaArgs& args, int hidden, cudaStream_t stream) {
   launch_kernel(
       {.blocks = dim3(static_cast<unsigned>((hidden + combine_threads * 4 - 1) / (combine_threads * 4)),
                       static_cast<unsigned>(args.tokens)),

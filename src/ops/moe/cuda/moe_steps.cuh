@@ -38,7 +38,4 @@ Status check_moe_shapes(const MoeCudaWeightsOf<Granules>& weights, const MoeCuda
                           args);
 }
 
-// out[token] = sum of expert_weights x workspace.products in order of the top-k.
-void launch_moe_combine(const MoeCudaArgs& args, int hidden, cudaStream_t stream);
-
 }  // namespace nibble

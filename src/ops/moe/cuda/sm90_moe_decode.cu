@@ -588,7 +588,7 @@ Status moe_few_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs
     part.expert_ids += slot;
     part.expert_weights += slot;
     part.out += static_cast<std::size_t>(first) * static_cast<std::size_t>(weights.down.shape.rows);
-    launch_moe_combine(part, weights.down.shape.rows, stream);
+    add_experts_cuda(part, weights.down.shape.rows, stream);
   }
   return {};
 }

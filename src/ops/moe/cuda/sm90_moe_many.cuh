@@ -382,7 +382,7 @@ Status moe_many_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArg
       : mean < moe_many_least_of_many
           ? moe_many::launch_products<moe_many::SomeTokens<Layout>>(weights, args, stream)
           : moe_many::launch_products<moe_many::ManyTokens<Layout>>(weights, args, stream));
-  if (args.out != nullptr) launch_moe_combine(args, weights.down.shape.rows, stream);
+  if (args.out != nullptr) add_experts_cuda(args, weights.down.shape.rows, stream);
   return {};
 }
 

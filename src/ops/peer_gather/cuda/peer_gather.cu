@@ -12,8 +12,8 @@ namespace nibble {
 namespace {
 
 constexpr int gather_threads = 256;
-// As many multiprocessors as a link takes stores from.
-constexpr int most_blocks = 64;
+// So many that the links never wait for stores.
+constexpr int most_blocks = 528;
 
 int blocks_for(int rows, int pieces) { return std::clamp(rows * pieces, 1, most_blocks); }
 
@@ -59,6 +59,11 @@ __global__ void __launch_bounds__(gather_threads)
     uint4* const at = reinterpret_cast<uint4*>(args.products) +
                       static_cast<std::size_t>(slot) * static_cast<std::size_t>(words) + word;
     const uint4 value = __ldcg(at);
+    if (args.slots_a_rank > 0) {
+      const int peer = slot / args.slots_a_rank;
+      if (peer != room.rank) ptx::store_peer(at_peer(room, peer, at), value);
+      continue;
+    }
     for (int i = 1; i < room.ranks; ++i)
       ptx::store_peer(at_peer(room, (room.rank + i) % room.ranks, at), value);
   }
@@ -109,7 +114,7 @@ Status gather_products_cuda(const PeerRoom& room, const GatherProductsCudaArgs& 
     return invalid_argument("products that ranks gather are rows of a multiple of 4 columns, not " +
                             std::to_string(args.hidden));
   }
-  if (args.window != nullptr && args.slots <= gather_few_slots)
+  if (args.window != nullptr && args.slots <= gather_few_slots && args.slots_a_rank == 0)
     return gather_few_products_cuda(room, args, stream);
   const int pieces = (args.hidden / 4 + gather_threads - 1) / gather_threads;
   launch_kernel({.blocks = dim3(static_cast<unsigned>(blocks_for(args.slots, pieces))),

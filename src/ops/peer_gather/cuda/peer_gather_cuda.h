@@ -55,6 +55,8 @@ struct GatherProductsCudaArgs {
   const std::int32_t* expert_ids = nullptr;  // [slots]; -1: none
   int slots = 0, hidden = 0;                 // hidden: a multiple of 4
   SlotOwners owners;
+  // Above 0: rows of so many slots in turn go to one rank alone, the first ones to the first rank.
+  int slots_a_rank = 0;
   // For up to gather_few_slots: in the room, [gather_few_slots, hidden], absent. One launch may follow
   // another only behind a gather_tokens_cuda or a meeting, in which ranks find each other's last launch done.
   float* window = nullptr;

@@ -144,6 +144,48 @@ TEST_F(PeerGatherOnGpus, ProductsOfEachRanksExpertsReachAll) {
   }
 }
 
+TEST_F(PeerGatherOnGpus, OfManySlotsEachRankGetsTheRowsThatItAddsUp) {
+  for (const int ranks : group_sizes()) {
+    constexpr int slots = 14, hidden = 260, experts = 8;
+    const int each = experts / ranks, a_rank = (slots + ranks - 1) / ranks;
+    const auto rooms = rooms_of(ranks, slots * hidden * 4);
+    SlotOwners owners;
+    for (int i = 0; i <= ranks; ++i) owners.first_expert[i] = i * each;
+    on_each_gpu(first_ranks(ranks), [&](int rank, cudaStream_t stream) {
+      std::vector<std::int32_t> ids(slots);
+      std::vector<float> products(slots * hidden, -1.0f);
+      for (int slot = 0; slot < slots; ++slot) {
+        ids[static_cast<std::size_t>(slot)] = slot * 3 % experts;
+        for (int i = 0; i < hidden && slot * 3 % experts / each == rank; ++i)
+          products[static_cast<std::size_t>(slot * hidden + i)] = static_cast<float>(slot * 1000 + i);
+      }
+      float* const room = reinterpret_cast<float*>(rooms->content(rank));
+      cuda_check(cudaMemcpy(room, products.data(), products.size() * 4, cudaMemcpyHostToDevice));
+      DeviceBuffer on_gpu = on_device(ids);
+      // What others send may come before all have what is their own: as in a forward a meeting is between.
+      ASSERT_TRUE(gather_columns_cuda(rooms->of(rank), {}, stream).ok());
+      ASSERT_TRUE(gather_products_cuda(rooms->of(rank),
+                                       {.products = room,
+                                        .expert_ids = on_gpu.as<std::int32_t>(),
+                                        .slots = slots,
+                                        .hidden = hidden,
+                                        .owners = owners,
+                                        .slots_a_rank = a_rank},
+                                       stream)
+                      .ok());
+      cuda_check(cudaStreamSynchronize(stream));
+      cuda_check(cudaMemcpy(products.data(), room, products.size() * 4, cudaMemcpyDeviceToHost));
+      for (int slot = rank * a_rank; slot < std::min((rank + 1) * a_rank, slots); ++slot) {
+        for (int i = 0; i < hidden; ++i) {
+          ASSERT_EQ(products[static_cast<std::size_t>(slot * hidden + i)],
+                    static_cast<float>(slot * 1000 + i))
+              << ranks << " ranks, rank " << rank << ", slot " << slot;
+        }
+      }
+    });
+  }
+}
+
 // Through windows, as often as they take turns several times; token tiles and products take turns too.
 TEST_F(PeerGatherOnGpus, FewRowsComeThroughWindows) {
   for (const int ranks : group_sizes()) {
