@@ -141,10 +141,18 @@ def run_tests(programs, folder, deadline):
     return found
 
 
-def run_engine(programs, deadline):
+def engine_runs(gpus):
+    """On several GPUs the large model on one of them and on all."""
+    if gpus == 1:
+        return ENGINE_RUNS
+    large = [(shape, load) for shape, load in ENGINE_RUNS if shape == "gpt-oss-120b"]
+    return [(shape, (*load, "--tp", str(ranks))) for ranks in (1, gpus) for shape, load in large]
+
+
+def run_engine(programs, gpus, deadline):
     """What nibble bench says of gpt-oss's shapes, with random weights."""
     found = []
-    for shape, load in ENGINE_RUNS:
+    for shape, load in engine_runs(gpus):
         command = [programs / "nibble", "bench", f"tests/data/models/{shape}", "--random-weights", "1", *load]
         left = min(BENCH_SECONDS, deadline - time.monotonic())
         if left <= 0:
@@ -176,7 +184,7 @@ def run(programs, seconds):
                 print(f"{bench.name}: {ended or 'ended without figures'}", flush=True)
                 missing.append(bench.name)
         if (programs / "nibble").exists():
-            figures["nibble_bench"] = run_engine(programs, deadline)
+            figures["nibble_bench"] = run_engine(programs, int(facts.get("gpus", 1)), deadline)
     driver = said_by("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split("\n")[0].strip()
     failed = sorted(name for name, case in found.items() if case.get("failures"))
     skipped = sorted(name for name, case in found.items() if case.get("result") == "SKIPPED")

@@ -26,6 +26,19 @@ struct PeerRoom {
   std::uint64_t deadline_ns = 0;
 };
 
+// Where the other ranks have what this one has at some place, for kernels that write there what they compute.
+struct PeerPlaces {
+  std::byte* at[most_ranks - 1] = {};
+  int count = 0;
+};
+inline PeerPlaces places_of_others(const PeerRoom& room, const void* mine) {
+  PeerPlaces places;
+  const std::ptrdiff_t offset = static_cast<const std::byte*>(mine) - room.rooms[room.rank];
+  for (int i = 1; i < room.ranks; ++i)
+    places.at[places.count++] = room.rooms[(room.rank + i) % room.ranks] + offset;
+  return places;
+}
+
 // Bytes at a room's begin: a word a rank, to which meeting it has come.
 inline constexpr std::size_t peer_room_words = 256;
 

@@ -80,7 +80,7 @@ AttentionBlock::AttentionBlock(const ModelConfig& config, const CudaForwardLimit
           : place.shared.take<std::uint8_t>(DenseShape{0, all_heads_ * head_dim_}.token_bytes(limits.rows));
   if (!place.part.alone() && heads_ * ranks_ == all_heads_) {
     windows_ = place.shared.take<std::uint8_t>(window_bytes());
-    gather_steps_ = arena.take<std::uint32_t>(size(gather_token_steps(heads_ * head_dim_)));
+    gather_steps_ = arena.take<std::uint32_t>(size(gather_token_steps));
   }
   workspace_.partials =
       arena.take<float>(attention_partials(CudaModel::attention_splits_room, kv_heads_, head_dim_));

@@ -150,7 +150,8 @@ MoeCudaShare ExpertsBlock::share(int slots) const {
   return share;
 }
 
-Result<PendingSum> ExpertsBlock::unadded(const float* residual, int slots, cudaStream_t stream) const {
+Result<PendingSum> ExpertsBlock::unadded(const float* residual, int slots, bool sent,
+                                         cudaStream_t stream) const {
   if (room_ != nullptr) {
     NIBBLE_RETURN_IF_ERROR(gather_products_cuda(*room_,
                                                 {.products = moe_.products,
@@ -158,7 +159,8 @@ Result<PendingSum> ExpertsBlock::unadded(const float* residual, int slots, cudaS
                                                  .slots = slots,
                                                  .hidden = stream_.hidden,
                                                  .owners = owners(slots),
-                                                 .window = window_},
+                                                 .window = window_,
+                                                 .sent = sent},
                                                 stream));
   }
   return PendingSum{.residual = residual,
@@ -219,11 +221,13 @@ Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const C
   if (takes_many(slots)) {
     NIBBLE_RETURN_IF_ERROR(moe_many_cuda(weights.experts, args, stream));
     if (room_ != nullptr && input.rows >= rows_to_share) return added_by_rows(residual, args, stream);
-    return unadded(residual, slots, stream);
+    return unadded(residual, slots, false, stream);
   }
   if (slots <= moe_cuda_max_slots) {
+    const bool sends = room_ != nullptr && slots <= gather_few_slots;
+    if (sends) args.windows = places_of_others(*room_, window_);
     NIBBLE_RETURN_IF_ERROR(moe_few_cuda(weights.experts, args, stream));
-    return unadded(residual, slots, stream);
+    return unadded(residual, slots, sends, stream);
   }
   args.out = stream_.delta;
   NIBBLE_RETURN_IF_ERROR(moe_few_cuda(weights.experts, args, stream));

@@ -46,7 +46,8 @@ class ExpertsBlock {
   MoeCudaShare share(int slots) const;
   bool takes_many(int slots) const;  // its kernel for many tokens
   // The experts' products, of all ranks, for the next norm to add up.
-  Result<PendingSum> unadded(const float* residual, int slots, cudaStream_t stream) const;
+  // sent: into windows.
+  Result<PendingSum> unadded(const float* residual, int slots, bool sent, cudaStream_t stream) const;
 
   DecoderStream stream_;
   const PeerRoom* room_;  // null: this rank is alone

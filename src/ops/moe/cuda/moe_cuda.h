@@ -12,6 +12,7 @@
 #include <variant>
 
 #include "base/status.h"
+#include "comm/cuda/peer_room.h"
 #include "formats/bf16.h"
 #include "ops/moe/cuda/mxfp4_granules.h"
 #include "ops/moe/cuda/nvfp4_granules.h"
@@ -62,6 +63,9 @@ struct MoeCudaArgs {
   int top_k = 0;                             // 1 .. moe_cuda_max_top_k
   const std::int32_t* expert_ids = nullptr;  // [tokens, top_k]; -1: none
   MoeCudaShare share;
+  // The kernel for few tokens stores its products there too: windows that lie as the products do, where a
+  // place is absent until one comes (ops/peer_gather/cuda).
+  PeerPlaces windows;
   const float* expert_weights = nullptr;  // [tokens, top_k]
   // [tokens, hidden]; null: workspace.products are left to the next kernel, which adds a token's experts
   // itself (ExpertParts of ops/rms_norm/cuda). The path for few tokens then takes one launch's.

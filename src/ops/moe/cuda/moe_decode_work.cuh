@@ -42,6 +42,7 @@ struct DecodeParams {
   float* out;         // [slots, hidden]
   std::uint32_t* arrived;
   std::uint32_t* stuck;    // MoeCudaWorkspace's
+  PeerPlaces windows;      // MoeCudaArgs's
   std::uint32_t of_block;  // 2^32 / blocks, rounded down
   GatedUnit unit;
 };

@@ -17,6 +17,8 @@
 #include <algorithm>
 #include <string>
 
+#include "comm/ptx/peer.cuh"
+#include "ops/cuda/absent.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/moe/cuda/moe_decode_work.cuh"
 #include "ops/moe/cuda/moe_steps.cuh"
@@ -150,6 +152,12 @@ __device__ __forceinline__ void finish(const DecodeParams<Layout>& params, int s
   if (second) {
     const std::size_t at = static_cast<std::size_t>(slot) * static_cast<std::size_t>(params.products[1].rows);
     *reinterpret_cast<float2*>(params.out + at + static_cast<std::size_t>(row)) = make_float2(even, odd);
+    for (int i = 0; i < params.windows.count; ++i) {
+      float* const window =
+          reinterpret_cast<float*>(params.windows.at[i]) + at + static_cast<std::size_t>(row);
+      ptx::store_peer(reinterpret_cast<uint2*>(window),
+                      make_uint2(__float_as_uint(but_absent(even)), __float_as_uint(but_absent(odd))));
+    }
   } else {
     const std::size_t at =
         static_cast<std::size_t>(slot) * static_cast<std::size_t>(params.products[1].input_stride);
@@ -570,6 +578,7 @@ Status moe_few_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs
         .out = args.workspace.products,
         .arrived = args.workspace.arrived,
         .stuck = args.workspace.stuck,
+        .windows = args.windows,
         .of_block = static_cast<std::uint32_t>((1ull << 32) / static_cast<unsigned>(blocks)),
         .unit = weights.unit};
     const int shared_bytes = choice.fixed_bytes + expert_groups_bytes(params.slots, params.experts);

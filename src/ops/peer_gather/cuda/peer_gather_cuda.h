@@ -35,12 +35,13 @@ struct GatherTokensCudaArgs {
   const std::uint8_t* from = nullptr;  // this rank's part, whose columns are whole k64 blocks
   std::uint8_t* to = nullptr;          // of all columns
   std::uint8_t* windows = nullptr;     // in the room: [2, token_bytes(gather_few_tokens)] of all columns
-  std::uint32_t* steps = nullptr;      // [gather_token_steps(columns)], 0 before the first launch
+  std::uint32_t* steps = nullptr;      // [gather_token_steps], 0 before the first launch
   int columns = 0;                     // this rank's
   int tokens = 0;                      // up to gather_few_tokens
 };
 inline constexpr int gather_few_tokens = 64;
-constexpr int gather_token_steps(int columns) { return gather_few_tokens / 8 * ((columns + 255) / 256); }
+inline constexpr int gather_blocks_a_group = 4;
+inline constexpr int gather_token_steps = gather_few_tokens / 8 * gather_blocks_a_group;
 Status gather_tokens_cuda(const PeerRoom& room, const GatherTokensCudaArgs& args, cudaStream_t stream);
 
 // Which rank multiplies for a slot (a token's choice): by the expert, or by turns where all have all experts.
@@ -60,6 +61,7 @@ struct GatherProductsCudaArgs {
   // For up to gather_few_slots: in the room, [gather_few_slots, hidden], absent. One launch may follow
   // another only behind a gather_tokens_cuda or a meeting, in which ranks find each other's last launch done.
   float* window = nullptr;
+  bool sent = false;  // into windows, by the kernel that made them
 };
 inline constexpr int gather_few_slots = 256;
 Status gather_products_cuda(const PeerRoom& room, const GatherProductsCudaArgs& args, cudaStream_t stream);

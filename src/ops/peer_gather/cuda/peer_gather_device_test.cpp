@@ -202,7 +202,7 @@ TEST_F(PeerGatherOnGpus, FewRowsComeThroughWindows) {
       cuda_check(cudaDeviceSynchronize());
     }
     on_each_gpu(first_ranks(ranks), [&](int rank, cudaStream_t stream) {
-      DeviceBuffer steps = device_bytes(static_cast<std::size_t>(gather_token_steps(columns)) * 4, 0);
+      DeviceBuffer steps = device_bytes(gather_token_steps * 4, 0);
       for (int round = 0; round < 7; ++round) {
         const int tokens = 1 + round * 11 % 20;
         const std::size_t own_bytes = DenseShape{0, columns}.token_bytes(tokens),

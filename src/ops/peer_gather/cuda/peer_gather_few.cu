@@ -11,7 +11,7 @@
 namespace nibble {
 namespace {
 
-constexpr int few_threads = 256;
+constexpr int few_threads = 256, blocks_a_group = gather_blocks_a_group;
 
 __device__ __forceinline__ bool has_absent(const uint4& words) {
   return words.x == absent_bits || words.y == absent_bits || words.z == absent_bits || words.w == absent_bits;
@@ -38,13 +38,15 @@ __global__ void __launch_bounds__(few_threads)
                              const __grid_constant__ GatherTokensCudaArgs args) {
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
-  // A group's vectors of a rank lie together; of each eight one is each token's.
+  // A group's vectors of a rank lie together; of each eight one is each token's. Threads are dealt to those
+  // of the group's tokens, neighbours to a vector's.
   const int words = args.columns, all_words = words * room.ranks;
-  const int pieces = (words + few_threads - 1) / few_threads;
-  const int unit = static_cast<int>(blockIdx.x), group = unit / pieces,
-            word = unit % pieces * few_threads + static_cast<int>(threadIdx.x);
+  const int unit = static_cast<int>(blockIdx.x), group = unit / blocks_a_group;
+  const int tokens = min(token_group, args.tokens - group * token_group);
   const std::uint32_t step = __ldcg(args.steps + unit);
-  if (word < words && group * token_group + word % token_group < args.tokens) {
+  for (int i = unit % blocks_a_group * few_threads + static_cast<int>(threadIdx.x);
+       i < words / token_group * tokens; i += blocks_a_group * few_threads) {
+    const int word = i / tokens * token_group + i % tokens;
     const int window_group = static_cast<int>(step & 1) * (gather_few_tokens / token_group) + group;
     uint4* const window = reinterpret_cast<uint4*>(args.windows) +
                           static_cast<std::size_t>(window_group) * static_cast<std::size_t>(all_words);
@@ -53,11 +55,11 @@ __global__ void __launch_bounds__(few_threads)
     const uint4 own = __ldcg(reinterpret_cast<const uint4*>(args.from) +
                              static_cast<std::size_t>(group) * static_cast<std::size_t>(words) + word);
     const int place = room.rank * words + word;
-    for (int i = 1; i < room.ranks; ++i)
-      ptx::store_peer(at_peer(room, (room.rank + i) % room.ranks, window + place), but_absent(own));
+    for (int next = 1; next < room.ranks; ++next)
+      ptx::store_peer(at_peer(room, (room.rank + next) % room.ranks, window + place), but_absent(own));
     to[place] = own;
-    for (int i = 1; i < room.ranks; ++i) {
-      const int peer = (room.rank + i) % room.ranks, of_peer = peer * words + word;
+    for (int next = 1; next < room.ranks; ++next) {
+      const int peer = (room.rank + next) % room.ranks, of_peer = peer * words + word;
       to[of_peer] = take(room, window + of_peer, peer, step);
     }
   }
@@ -81,6 +83,7 @@ __global__ void __launch_bounds__(few_threads)
     *product = take(room, place, owner, 0);
     return;
   }
+  if (args.sent) return;
   const uint4 own = but_absent(__ldcg(product));
   for (int i = 1; i < room.ranks; ++i)
     ptx::store_peer(at_peer(room, (room.rank + i) % room.ranks, place), own);
@@ -94,9 +97,8 @@ Status gather_tokens_cuda(const PeerRoom& room, const GatherTokensCudaArgs& args
                             " tokens of whole blocks of 64 columns through windows, not " +
                             std::to_string(args.tokens) + " of " + std::to_string(args.columns));
   }
-  const int groups = (args.tokens + token_group - 1) / token_group,
-            pieces = (args.columns + few_threads - 1) / few_threads;
-  launch_kernel({.blocks = dim3(static_cast<unsigned>(groups * pieces)),
+  const int groups = (args.tokens + token_group - 1) / token_group;
+  launch_kernel({.blocks = dim3(static_cast<unsigned>(groups * blocks_a_group)),
                  .threads = few_threads,
                  .stream = stream,
                  .overlaps = true,
