@@ -3,6 +3,7 @@
 
 #include <immintrin.h>
 
+#include <initializer_list>
 #include <limits>
 
 namespace nibble {

@@ -4,6 +4,7 @@
 
 #include <immintrin.h>
 
+#include <initializer_list>
 #include <limits>
 
 namespace nibble {

@@ -3,38 +3,21 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "ops/gated_delta/delta_kernels.h"
 #include "ops/gated_delta/delta_math.h"
 #include "ops/gated_delta/gated_delta.h"
 
 namespace nibble {
 namespace {
 
-// Columns of values whose sums stay in registers while the keys' dimensions pass.
-constexpr int block = 32;
-
-// sums[c] = S^T x of the columns [begin, begin + count), for a key and a query at once.
-struct StateProducts {
-  std::array<float, block> key, query;
-};
-template <class Count>
-StateProducts state_products(const float* state, int value_dim, std::span<const float> k, const float* q,
-                             Count count) {
-  StateProducts sums{};
-  for (std::size_t d = 0; d < k.size(); ++d) {
-    const float* row = state + static_cast<std::int64_t>(d) * value_dim;
-    for (std::size_t c = 0; c < static_cast<std::size_t>(count); ++c) {
-      sums.key[c] += k[d] * row[c];
-      sums.query[c] += q[d] * row[c];
-    }
-  }
-  return sums;
-}
+constexpr int gate_block = 256;  // dimensions whose gates are found together
 
 // One head of values of one sequence, over the rows of a step.
 class HeadOfValues {
  public:
-  HeadOfValues(const GatedDeltaArgs& args, const StateRows& rows, int head)
-      : args_(args),
+  HeadOfValues(const DeltaKernels& chosen, const GatedDeltaArgs& args, const StateRows& rows, int head)
+      : kernels_(chosen),
+        args_(args),
         rows_(rows),
         shape_(args.layer.shape),
         kept_(args.layer.slot(rows.slot)),
@@ -64,9 +47,7 @@ class HeadOfValues {
   float decay_between(int j, int p) {
     return fixed_exp_of_negative(static_cast<float>(sum_of_g(p) - sum_of_g(j)));
   }
-  std::span<const float> key(int j) const {
-    return {keys_[static_cast<std::size_t>(j)], static_cast<std::size_t>(shape_.key_dim)};
-  }
+  const float* key(int j) const { return keys_[static_cast<std::size_t>(j)]; }
 
   // The row's u and o.
   void take(int row, int position) {
@@ -82,18 +63,28 @@ class HeadOfValues {
     float* o = args_.out + std::int64_t{row} * shape_.values() + head_ * shape_.value_dim;
     float* u = update(p);
     from_state(position, q, v, u, o);
+    std::array<float, delta_chunk> with_key, with_query;  // of the rows up to this one
+    kernels_.multiply_keys({.keys = keys_.data(),
+                            .count = p + 1,
+                            .key_dim = shape_.key_dim,
+                            .key = key(p),
+                            .query = q,
+                            .with_key = with_key.data(),
+                            .with_query = with_query.data()});
+    const float own = with_query[static_cast<std::size_t>(p)];
     for (int j = 0; j < p; ++j) {
       const float decay = decay_between(j, p);
-      const float with_key =
-          decay * lane_product(keys_[static_cast<std::size_t>(j)], key(p).data(), shape_.key_dim);
-      const float with_query = decay * lane_product(keys_[static_cast<std::size_t>(j)], q, shape_.key_dim);
-      const float* earlier = update(j);
-      for (int c = 0; c < shape_.value_dim; ++c) {
-        u[c] -= with_key * earlier[c];
-        o[c] += with_query * earlier[c];
-      }
+      with_key[static_cast<std::size_t>(j)] = decay * with_key[static_cast<std::size_t>(j)];
+      with_query[static_cast<std::size_t>(j)] = decay * with_query[static_cast<std::size_t>(j)];
     }
-    const float beta = delta_sigmoid(args_.b[gate]), own = lane_product(key(p).data(), q, shape_.key_dim);
+    kernels_.read_updates({.updates = updates_,
+                           .count = p,
+                           .value_dim = shape_.value_dim,
+                           .with_key = with_key.data(),
+                           .with_query = with_query.data(),
+                           .update = u,
+                           .out = o});
+    const float beta = delta_sigmoid(args_.b[gate]);
     for (int c = 0; c < shape_.value_dim; ++c) {
       u[c] *= beta;
       o[c] += own * u[c];
@@ -108,37 +99,33 @@ class HeadOfValues {
       return;
     }
     const int p = position % delta_chunk;
-    const float decay = fixed_exp_of_negative(static_cast<float>(sum_of_g(p)));
-    for (int begin = 0; begin < shape_.value_dim; begin += block) {
-      const int count = std::min(block, shape_.value_dim - begin);
-      const StateProducts sums = count == block
-                                     ? state_products(state_ + begin, shape_.value_dim, key(p), q,
-                                                      std::integral_constant<int, block>())
-                                     : state_products(state_ + begin, shape_.value_dim, key(p), q, count);
-      for (int c = 0; c < count; ++c) {
-        u[begin + c] = v[begin + c] - decay * sums.key[static_cast<std::size_t>(c)];
-        o[begin + c] = decay * sums.query[static_cast<std::size_t>(c)];
-      }
-    }
+    kernels_.read_state({.state = state_,
+                         .key_dim = shape_.key_dim,
+                         .value_dim = shape_.value_dim,
+                         .key = key(p),
+                         .query = q,
+                         .decay = fixed_exp_of_negative(static_cast<float>(sum_of_g(p))),
+                         .value = v,
+                         .update = u,
+                         .out = o});
   }
 
   // S to the border behind the chunk.
   void bring_forward(bool first_chunk) {
     constexpr int last = delta_chunk - 1;
-    const float decay = fixed_exp_of_negative(static_cast<float>(sum_of_g(last)));
     std::array<float, delta_chunk> left;  // of each row's update by the chunk's end
     for (int j = 0; j < delta_chunk; ++j) left[static_cast<std::size_t>(j)] = decay_between(j, last);
-    for (int d = 0; d < shape_.key_dim; ++d) {
-      float* row = state_ + std::int64_t{d} * shape_.value_dim;
-      for (int c = 0; c < shape_.value_dim; ++c) row[c] = first_chunk ? 0.0f : decay * row[c];
-      for (int j = 0; j < delta_chunk; ++j) {
-        const float factor = left[static_cast<std::size_t>(j)] * key(j)[static_cast<std::size_t>(d)];
-        const float* added = update(j);
-        for (int c = 0; c < shape_.value_dim; ++c) row[c] += factor * added[c];
-      }
-    }
+    kernels_.end_chunk({.state = state_,
+                        .key_dim = shape_.key_dim,
+                        .value_dim = shape_.value_dim,
+                        .first = first_chunk,
+                        .decay = fixed_exp_of_negative(static_cast<float>(sum_of_g(last))),
+                        .keys = keys_.data(),
+                        .left = left.data(),
+                        .updates = updates_});
   }
 
+  const DeltaKernels& kernels_;
   const GatedDeltaArgs& args_;
   const StateRows& rows_;
   const DeltaShape& shape_;
@@ -185,7 +172,8 @@ void gated_delta(OpContext& context, const GatedDeltaArgs& args) {
   const int heads = shape.value_heads, sequences = static_cast<int>(args.sequences.size());
   context.threads.parallel_for(sequences * heads, [&](int begin, int end) {
     for (int i = begin; i < end; ++i)
-      HeadOfValues(args, args.sequences[static_cast<std::size_t>(i / heads)], i % heads).run();
+      HeadOfValues(context.deltas, args, args.sequences[static_cast<std::size_t>(i / heads)], i % heads)
+          .run();
   });
   context.threads.parallel_for(sequences, [&](int begin, int end) {
     for (int i = begin; i < end; ++i) keep_keys(args, args.sequences[static_cast<std::size_t>(i)]);
@@ -194,13 +182,20 @@ void gated_delta(OpContext& context, const GatedDeltaArgs& args) {
 
 void gated_head_norm(OpContext& context, const GatedHeadNormArgs& args) {
   context.threads.parallel_for(args.rows, [&](int begin, int end) {
+    std::array<float, gate_block> gates;
     for (int head = begin * args.heads; head < end * args.heads; ++head) {
       float* x = args.x + std::int64_t{head} * args.head_dim;
       const float* z = args.z + std::int64_t{head} * args.head_dim;
       const float mean = lane_product(x, x, args.head_dim) / static_cast<float>(args.head_dim);
       const float scale = 1.0f / std::sqrt(mean + args.eps);
-      for (int i = 0; i < args.head_dim; ++i)
-        x[i] = context.activation(x[i] * scale * args.weight[i] * delta_silu(z[i]));
+      for (int first = 0; first < args.head_dim; first += gate_block) {
+        const int count = std::min(gate_block, args.head_dim - first);
+        std::copy_n(z + first, count, gates.data());
+        context.deltas.silu(gates.data(), count);
+        for (int i = 0; i < count; ++i)
+          x[first + i] = context.activation(x[first + i] * scale * args.weight[first + i] *
+                                            gates[static_cast<std::size_t>(i)]);
+      }
     }
   });
 }

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "ops/gated_delta/delta_math.h"
+#include "ops/gated_delta/delta_kernels.h"
 #include "ops/gated_delta/gated_delta.h"
 
 namespace nibble {
@@ -18,7 +18,7 @@ const float* input_at(const ShortConvolutionArgs& args, const StateRows& rows, c
   return state.inputs + position % (args.layer.shape.taps - 1) * channels;
 }
 
-void convolve(const ShortConvolutionArgs& args, const StateRows& rows, int row) {
+void convolve(const DeltaKernels& kernels, const ShortConvolutionArgs& args, const StateRows& rows, int row) {
   const DeltaShape& shape = args.layer.shape;
   const std::int64_t channels = shape.channels();
   const DeltaState state = args.layer.slot(rows.slot);
@@ -36,7 +36,7 @@ void convolve(const ShortConvolutionArgs& args, const StateRows& rows, int row) 
         for (std::int64_t c = begin; c < end; ++c) out[c] += weight[c] * x[c];
       }
     }
-    for (std::int64_t c = begin; c < end; ++c) out[c] = delta_silu(out[c]);
+    kernels.silu(out + begin, static_cast<int>(end - begin));
   }
 }
 
@@ -59,7 +59,8 @@ void short_convolution(OpContext& context, const ShortConvolutionArgs& args) {
   context.threads.parallel_for(all, [&](int begin, int end) {
     for (const StateRows& rows : args.sequences) {
       const int last = std::min(end, rows.row_begin + rows.row_count);
-      for (int row = std::max(begin, rows.row_begin); row < last; ++row) convolve(args, rows, row);
+      for (int row = std::max(begin, rows.row_begin); row < last; ++row)
+        convolve(context.deltas, args, rows, row);
     }
   });
   context.threads.parallel_for(static_cast<int>(args.sequences.size()), [&](int begin, int end) {

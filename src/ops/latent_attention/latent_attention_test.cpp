@@ -10,6 +10,7 @@
 
 #include "formats/e4m3.h"
 #include "formats/fp8_block.h"
+#include "ops/latent_attention/latent_kernels.h"
 #include "ops/op_test_util.h"
 #include "ops/row/row_kernels.h"
 
@@ -260,7 +261,10 @@ TEST(LatentAttention, BitsDependOnNeitherCutsNorThreadsNorInstructionSets) {
     for (const Layout& layout : {layouts[0], layouts[1], layouts[4]}) {
       const int length = layout.heads > 8 ? 90 : 280;
       const Weights weights(layout, 3);
-      OpContext plain{.threads = one, .rows = row_kernels().back(), .activations = activations};
+      OpContext plain{.threads = one,
+                      .rows = row_kernels().back(),
+                      .latents = latent_kernels().back(),
+                      .activations = activations};
       const std::vector<float> expected = Sequence(layout, weights, length, 2).run(plain, {length});
       for (int threads : {1, 2, 5}) {
         ThreadPool pool(threads);
