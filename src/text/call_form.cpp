@@ -1,5 +1,8 @@
 #include "text/call_form.h"
 
+#include <utility>
+#include <vector>
+
 #include "base/json_copy.h"
 #include "base/json_writer.h"
 
@@ -93,8 +96,37 @@ void write_typed(JsonWriter& json, std::string_view text, ParameterKind kind, Ca
   json.value(text);
 }
 
-// Arguments are written one by one; whole: to the body's end, or it is no call. cut: as many as are there.
+// whole: to the body's end, or it is no call. cut: as many as are there.
 enum class Extent : bool { whole, cut };
+
+// Arguments that are written one by one. The last of a name counts.
+class Arguments {
+ public:
+  void set(std::string_view name, std::string_view value) {
+    for (auto& [known, text] : all_) {
+      if (known == name) {
+        text = value;
+        return;
+      }
+    }
+    all_.emplace_back(name, value);
+  }
+  ReadCall call(std::string_view function, const OfferedTools& tools, CallBinding binding,
+                Extent extent) const {
+    ReadCall made{.name = std::string(function), .arguments = {}, .id = {}};
+    JsonWriter json(made.arguments);
+    json.begin_object();
+    for (const auto& [name, value] : all_) {
+      json.key(name);
+      write_typed(json, value, tools.kind(function, name), binding);
+    }
+    if (extent == Extent::whole) json.end_object();
+    return made;
+  }
+
+ private:
+  std::vector<std::pair<std::string_view, std::string_view>> all_;
+};
 
 // <function=N>, then <parameter=K>, a value between one newline and another, </parameter> for each, and
 // </function>, which models forget at times.
@@ -103,24 +135,22 @@ std::optional<ReadCall> read_xml(std::string_view body, const OfferedTools& tool
   if (!take(body, "<function=")) return std::nullopt;
   const auto name = take_until(body, ">");
   if (!name) return std::nullopt;
-  ReadCall call{.name = std::string(trimmed(*name)), .arguments = {}, .id = {}};
-  JsonWriter json(call.arguments);
-  json.begin_object();
+  Arguments arguments;
+  bool cut = false;
   for (body = trimmed(body); take(body, "<parameter="); body = trimmed(body)) {
     const auto parameter = take_until(body, ">");
     auto value = parameter ? take_until(body, "</parameter>") : std::nullopt;
-    if (!value && extent == Extent::cut) return call;
-    if (!value) return std::nullopt;
+    cut = !value;
+    if (cut) break;
     if (value->starts_with('\n')) value->remove_prefix(1);
     if (value->ends_with('\n')) value->remove_suffix(1);
-    json.key(trimmed(*parameter));
-    write_typed(json, *value, tools.kind(call.name, trimmed(*parameter)), binding);
+    arguments.set(trimmed(*parameter), *value);
   }
-  if (extent == Extent::cut) return call;
-  json.end_object();
-  take(body, "</function>");
-  if (!trimmed(body).empty()) return std::nullopt;
-  return call;
+  if (extent == Extent::whole) {
+    take(body, "</function>");
+    if (cut || !trimmed(body).empty()) return std::nullopt;
+  }
+  return arguments.call(trimmed(*name), tools, binding, extent);
 }
 
 std::optional<ReadCall> read_xml(std::string_view body, const OfferedTools& tools, CallBinding binding) {
@@ -131,24 +161,21 @@ std::optional<ReadCall> read_xml(std::string_view body, const OfferedTools& tool
 std::optional<ReadCall> read_arguments(std::string_view body, const OfferedTools& tools, CallBinding binding,
                                        Extent extent) {
   const std::size_t end = std::min(body.find("<arg_key>"), body.size());
-  ReadCall call{.name = std::string(trimmed(body.substr(0, end))), .arguments = {}, .id = {}};
+  const std::string_view name = trimmed(body.substr(0, end));
   body.remove_prefix(end);
-  JsonWriter json(call.arguments);
-  json.begin_object();
+  Arguments arguments;
+  bool cut = false;
   for (; take(body, "<arg_key>"); body = trimmed(body)) {
     const auto key = take_until(body, "</arg_key>");
     body = trimmed(body);
     const bool begun = key && take(body, "<arg_value>");
     const auto value = begun ? take_until(body, "</arg_value>") : std::nullopt;
-    if (!value && extent == Extent::cut) return call;
-    if (!value) return std::nullopt;
-    json.key(trimmed(*key));
-    write_typed(json, *value, tools.kind(call.name, trimmed(*key)), binding);
+    cut = !value;
+    if (cut) break;
+    arguments.set(trimmed(*key), *value);
   }
-  if (extent == Extent::cut) return call;
-  json.end_object();
-  if (!body.empty()) return std::nullopt;
-  return call;
+  if (extent == Extent::whole && (cut || !body.empty())) return std::nullopt;
+  return arguments.call(name, tools, binding, extent);
 }
 
 std::optional<ReadCall> read_arguments(std::string_view body, const OfferedTools& tools,

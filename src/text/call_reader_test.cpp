@@ -58,6 +58,10 @@ const Case calls[] = {
      "I look.{look#|{}}{stop#|{}}"},
     {CallForm::json_in_tags, "<tool_call>{\"name\":\"stop\",\"arguments\":{}}", "{stop#|{}}"},
     {CallForm::xml_in_tags,
+     "<tool_call>\n<function=look>\n<parameter=where>\na\n</parameter>\n<parameter=count>\n1\n</parameter>\n"
+     "<parameter=where>\nb\n</parameter>\n</function>\n</tool_call>",
+     R"({look#|{"where":"b","count":1}})"},
+    {CallForm::xml_in_tags,
      "<tool_call>\n<function=look>\n<parameter=where>\n "
      "12\n\n</parameter>\n<parameter=count>\n12\n</parameter>\n"
      "<parameter=deep>\ntrue\n</parameter>\n<parameter=note>\nnull\n</parameter>\n<parameter=list>\n[1, "
