@@ -237,14 +237,15 @@ class Constraint final : public GrammarConstraint {
       for (const auto& [place, state, above] : level_) {
         ByteKindMask looping = 0;
         bool asked = false;
+        Matcher::Steps steps = matcher_->steps(state);
         for (const TrieNode& node : trie.children(place)) {
-          const Matcher::State next = matcher_->step(state, node.byte);
+          const Matcher::State next = steps.to(node.byte);
           if (next == Matcher::kDead) {
             dead(node);
             continue;
           }
           if (!asked && (next == state || node.byte >= 0x80)) {
-            looping = loops(state);
+            if (next == state || a_long_character_loops(state)) looping = loops(state);
             asked = true;
           }
           if ((node.characters > 0 && matcher_->plain_prefix(next) >= node.characters) ||
@@ -252,6 +253,7 @@ class Constraint final : public GrammarConstraint {
             free(node, above);
           } else {
             alive(node);
+            if (trie.children(trie.place(node)).empty()) continue;
             next_level_.push_back({.node = trie.place(node),
                                    .state = next,
                                    .above = static_cast<ByteKindMask>(above | trie_->kinds().of(node.byte))});
@@ -312,8 +314,14 @@ class Constraint final : public GrammarConstraint {
     ByteSet same;
     for (unsigned byte = 0; byte < 0x80; ++byte)
       if (matcher_->step(state, static_cast<std::uint8_t>(byte)) == state) same.add(byte);
-    if (long_characters_loop(state)) same = same | ByteSet::range(0x80, 0xFF);
+    if (a_long_character_loops(state) && long_characters_loop(state))
+      same = same | ByteSet::range(0x80, 0xFF);
     return known[state] = trie_->kinds().within(same);
+  }
+
+  // Where it does not, not every one does.
+  bool a_long_character_loops(Matcher::State state) {
+    return matcher_->step(matcher_->step(state, 0xC2), 0x80) == state;
   }
 
   // Whether every character of two bytes and more leaves the state as it is.
@@ -328,7 +336,7 @@ class Constraint final : public GrammarConstraint {
                                {0xEE, 0xEF, 0x80, 0xBF, 2}, {0xF0, 0xF0, 0x90, 0xBF, 3},
                                {0xF1, 0xF3, 0x80, 0xBF, 3}, {0xF4, 0xF4, 0x80, 0x8F, 3}};
     for (const Lead& lead : kLeads) {
-      std::vector<Matcher::State> at = steps(state, lead.first, lead.last);
+      std::vector<Matcher::State> at = all_steps(state, lead.first, lead.last);
       at = steps_of_all(at, lead.least, lead.most);
       for (int i = 1; i < lead.continuations; ++i) at = steps_of_all(at, 0x80, 0xBF);
       if (at.size() != 1 || at.front() != state) return false;
@@ -337,7 +345,7 @@ class Constraint final : public GrammarConstraint {
   }
 
   // Where the bytes lead, each place once.
-  std::vector<Matcher::State> steps(Matcher::State from, unsigned first, unsigned last) {
+  std::vector<Matcher::State> all_steps(Matcher::State from, unsigned first, unsigned last) {
     std::vector<Matcher::State> to;
     for (unsigned byte = first; byte <= last; ++byte) {
       const Matcher::State next = matcher_->step(from, static_cast<std::uint8_t>(byte));
@@ -349,7 +357,7 @@ class Constraint final : public GrammarConstraint {
                                            unsigned last) {
     std::vector<Matcher::State> to;
     for (const Matcher::State each : from)
-      for (const Matcher::State next : steps(each, first, last))
+      for (const Matcher::State next : all_steps(each, first, last))
         if (std::find(to.begin(), to.end(), next) == to.end()) to.push_back(next);
     return to;
   }

@@ -33,6 +33,22 @@ class Matcher {
     }
     return make_step(state, byte);
   }
+  // The steps of one state, for who takes many.
+  class Steps {
+   public:
+    Steps(Matcher& matcher, State state) : matcher_(matcher), state_(state) {}
+    State to(std::uint8_t byte) {
+      if (row_ == nullptr) row_ = matcher_.states_[state_].row;
+      if (row_ != nullptr && (*row_)[byte] != kUnbounded) return (*row_)[byte];
+      return matcher_.make_step(state_, byte);
+    }
+
+   private:
+    Matcher& matcher_;
+    State state_;
+    const std::array<State, 256>* row_ = nullptr;  // a row never moves
+  };
+  Steps steps(State state) { return {*this, state}; }
   bool complete(State state) const { return states_[state].complete; }
   // Any text of at most so many plain JSON string characters may come next.
   std::uint32_t plain_prefix(State state) const { return states_[state].plain; }
