@@ -20,8 +20,10 @@ class GbnfParser : GrammarText {
   GbnfParser(std::string_view text, const CompileLimits& limits) : GrammarText(text, limits) {}
 
   Result<Symbols> parse() {
+    const CompileClock clock(limits_);
     blanks(true);
     while (at_ < text_.size()) {
+      NIBBLE_RETURN_IF_ERROR(clock.check());
       const std::string_view name = read_name();
       if (name.empty()) return wrong("a rule's name such as root");
       blanks(false);
@@ -32,7 +34,7 @@ class GbnfParser : GrammarText {
       if (at_ < text_.size() && text_[at_] != '\n' && text_[at_] != '\r') return wrong("the end of the rule");
       blanks(true);
     }
-    return rules_.finish("root");
+    return rules_.finish("root", limits_);
   }
 
  private:

@@ -37,7 +37,8 @@ Result<std::shared_ptr<const Grammar>> finish_grammar(Symbols symbols, const Com
   if (states > limits.max_states)
     return invalid_argument("the grammar has " + std::to_string(states) + " states; at most " +
                             std::to_string(limits.max_states) + " are allowed");
-  auto usable = std::make_shared<const std::vector<bool>>(symbols.productive());
+  NIBBLE_ASSIGN(std::vector<bool> productive, symbols.productive(CompileClock(limits)));
+  auto usable = std::make_shared<const std::vector<bool>>(std::move(productive));
   if (!(*usable)[symbols.root])
     return invalid_argument("no text at all fits: give a grammar that something satisfies");
   return std::shared_ptr<const Grammar>(

@@ -101,6 +101,32 @@ TEST(JsonSchemaGrammar, TakesExactlyTheValuesThatFit) {
       {R"({"type":"array","items":{"enum":["x","y",1,null]},"uniqueItems":true,"minItems":2})",
        {R"(["x","y"])", R"([1,"x",null,"y"])"},
        {R"(["x"])", R"(["x","x"])", "[1,1]"}},
+      {R"({"type":"array","items":{"type":["integer","string"]},"contains":{"type":"string"}})",
+       {R"(["a"])", R"([1,"a",2])", R"(["a","b"])"},
+       {"[]", "[1,2]"}},
+      {R"({"type":"array","contains":{"type":"integer","minimum":5},"minContains":2,"maxContains":3})",
+       {"[5,6]", R"([1,5,"x",6,7])"},
+       {"[5]", "[5,1]", "[5,6,7,8]"}},
+      {R"({"type":"array","contains":{"const":1},"minContains":0,"maxContains":1,"maxItems":3})",
+       {"[]", "[2,3]", "[2,1,3]"},
+       {"[1,1]", "[1,2,1]", "[2,3,4,5]"}},
+      {R"({"type":"array","prefixItems":[{"type":"integer"},{"type":"string"}],"items":false,"contains":{"minLength":2,"type":"string"}})",
+       {R"([1,"ab"])"},
+       {"[]", "[1]", R"([1,"a"])", R"(["ab"])"}},
+      {R"({"enum":[[1],[2],[2,2]],"contains":{"const":2}})", {"[2]", "[2,2]"}, {"[1]"}},
+      {R"({"type":"array","not":{"items":{"type":"integer"}}})", {R"([1,"a"])", "[null]"}, {"[]", "[1,2]"}},
+      {R"({"type":"array","not":{"prefixItems":[{"type":"integer"},{"type":"integer"}]}})",
+       {R"(["a"])", R"([1,"a",3])"},
+       {"[]", "[1]", "[1,2,3]"}},
+      {R"({"type":"integer","not":{"oneOf":[{"minimum":5},{"multipleOf":2}]}})",
+       {"1", "6", "-3"},
+       {"4", "5", "7"}},
+      {R"({"type":"integer","not":{"if":{"minimum":5},"then":{"multipleOf":2},"else":{"multipleOf":3}}})",
+       {"7", "1", "4"},
+       {"6", "8", "3"}},
+      {R"({"type":"object","not":{"dependentRequired":{"a":["b"]},"dependentSchemas":{"c":{"required":["d"]}}}})",
+       {R"({"a":1})", R"({"c":1})", R"({"c":1,"e":2})"},
+       {R"({"a":1,"b":1})", "{}", R"({"c":1,"d":2})"}},
       {R"({"type":"object","minProperties":2})",
        {R"({"a":1,"b":2})", R"({"a":1,"ab":{"a":1}})"},
        {"{}", R"({"a":1})", R"({"a":1,"a":2})"}},
@@ -173,12 +199,24 @@ TEST(JsonSchemaGrammar, LimitsOnMembersLeaveNoDeadEnd) {
       R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"integer"}},"required":["b"],"maxProperties":1})";
   EXPECT_TRUE(begins(one, R"({"b")"));
   EXPECT_FALSE(begins(one, R"({"a")"));
+  const char* two =
+      R"({"items":{"type":["integer","string"]},"contains":{"type":"string"},"minContains":2,"maxItems":3,"type":"array"})";
+  EXPECT_TRUE(begins(two, "[1,\"a\""));
+  EXPECT_FALSE(begins(two, "[1,2"));
+  const char* few =
+      R"({"type":"array","items":{"type":"string"},"contains":{"type":"string"},"maxContains":2,"maxItems":5})";
+  EXPECT_TRUE(begins(few, R"(["a","b"])"));
+  EXPECT_FALSE(begins(few, R"(["a","b",)"));
 }
 
 TEST(JsonSchemaGrammar, NamesWhatItRefuses) {
   for (const auto& [text, part] : std::vector<std::pair<const char*, const char*>>{
            {R"({"properties":{"a":{"type":"array","uniqueItems":true}}})", "#/properties/a/uniqueItems"},
            {R"({"items":{"format":"iri"}})", "#/items/format"},
+           {R"({"contains":{"type":"string"},"minContains":40000})", "#/contains"},
+           {R"({"allOf":[{"contains":{"const":1}},{"contains":{"const":2}}],"type":"array"})", "contains"},
+           {R"({"type":"array","uniqueItems":true,"contains":{"const":1},"items":{"type":"integer"}})",
+            "contains stands beside it"},
            {R"({"$ref":"http://example.com/x.json"})", "nothing is fetched"},
            {R"({"$ref":"#"})", "leads back to itself"},
            {R"({"type":"strin"})", "#/type"},
@@ -250,6 +288,23 @@ TEST(HostileGrammars, CompileTimeIsBounded) {
   for (int i = 0; i < 40; ++i) conditions += (i ? "," : "") + ("\"k" + std::to_string(i) + "\":[\"z\"]");
   EXPECT_FALSE(schema(conditions + "}}").ok());
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
+// Each rule is known to have the empty text once the next one is.
+TEST(HostileGrammars, ATextOfManyRulesHasItsTimeToo) {
+  std::string gbnf = "root ::= a0\n", lark = "start: a0\n";
+  for (int i = 0; i < 20'000; ++i) {
+    const std::string name = "a" + std::to_string(i), next = "a" + std::to_string(i + 1);
+    gbnf += name + " ::= " + next + "\n";
+    lark += name + ": " + next + "\n";
+  }
+  const CompileLimits limits{.max_milliseconds = 1};
+  for (const auto& grammar :
+       {compile_gbnf(gbnf + "a20000 ::= \"\"\n", limits), compile_lark(lark + "a20000: \"x\"\n", limits)}) {
+    ASSERT_FALSE(grammar.ok());
+    EXPECT_NE(grammar.status().message().find("more than 1 ms"), std::string::npos)
+        << grammar.status().message();
+  }
 }
 
 TEST(GrammarConstraint, MaskSaysWhatAllowsSays) {

@@ -306,7 +306,6 @@ Status SchemaCompiler::add_others(const Facts& facts, Language declared, ObjectS
 
 Status SchemaCompiler::add_array(const Facts& facts, std::vector<SymbolId>& others) {
   Languages& languages = symbols_.languages;
-  if (!facts.contains_path.empty()) return invalid_argument(facts.contains_path + ": is not supported");
   ArrayShape array;
   array.open = languages.literal("[");
   array.before_first = blank_;
@@ -317,14 +316,9 @@ Status SchemaCompiler::add_array(const Facts& facts, std::vector<SymbolId>& othe
   std::size_t first = 0;
   for (const Facts::Elements& elements : facts.elements) first = std::max(first, elements.first.size());
   first = std::min<std::size_t>(first, facts.most_elements);
-  for (std::size_t i = 0; i <= first; ++i) {
-    Terms terms;
-    for (const Facts::Elements& elements : facts.elements) {
-      const Term term = i < elements.first.size() ? elements.first[i] : elements.rest;
-      if (term != SchemaReader::kTrue) add_term(terms, term);
-    }
-    const SymbolId element =
-        std::binary_search(terms.begin(), terms.end(), SchemaReader::kFalse) ? kNoSymbol : symbol(terms);
+  if (!facts.contains.empty()) NIBBLE_RETURN_IF_ERROR(count_elements(facts, first, array));
+  for (std::size_t i = 0; i <= first && !array.counted; ++i) {
+    const SymbolId element = element_symbol(facts, i, std::nullopt);
     if (i == first) {
       array.rest = element;
     } else if (element == kNoSymbol) {
@@ -342,6 +336,42 @@ Status SchemaCompiler::add_array(const Facts& facts, std::vector<SymbolId>& othe
   return {};
 }
 
+// The element at a place, with what else it must be; kNoSymbol where none may come.
+SymbolId SchemaCompiler::element_symbol(const Facts& facts, std::size_t place, std::optional<Term> also) {
+  Terms terms;
+  if (also && *also != SchemaReader::kTrue) add_term(terms, *also);
+  for (const Facts::Elements& elements : facts.elements) {
+    const Term term = place < elements.first.size() ? elements.first[place] : elements.rest;
+    if (term != SchemaReader::kTrue) add_term(terms, term);
+  }
+  return std::binary_search(terms.begin(), terms.end(), SchemaReader::kFalse) ? kNoSymbol : symbol(terms);
+}
+
+// Elements that `contains` counts, and the others. Where there is no most, an element need not be counted.
+Status SchemaCompiler::count_elements(const Facts& facts, std::size_t first, ArrayShape& array) {
+  const Facts::Contains& asked = facts.contains.front();
+  if (facts.contains.size() > 1)
+    return invalid_argument(asked.path + ": is not supported beside another one of the same array");
+  const std::size_t least = std::max<std::size_t>({asked.least, array.least, first});
+  const std::size_t most = std::max<std::size_t>(asked.most == kUnbounded ? 0 : asked.most,
+                                                 array.most == kUnbounded ? 0 : array.most);
+  if (std::max(least, most) > kMostCounted)
+    return invalid_argument(asked.path + ": is not supported with bounds of more than " +
+                            std::to_string(kMostCounted));
+  ArrayShape::Counted& counted = array.counted.emplace();
+  counted.least = asked.least;
+  counted.most = asked.most;
+  std::optional<Term> other;
+  if (asked.most != kUnbounded) other = Term{asked.term.schema, !asked.term.negated};
+  for (std::size_t i = 0; i < first; ++i) {
+    array.first.push_back(element_symbol(facts, i, other));
+    counted.first.push_back(element_symbol(facts, i, asked.term));
+  }
+  array.rest = element_symbol(facts, first, other);
+  counted.rest = element_symbol(facts, first, asked.term);
+  return {};
+}
+
 // Elements that differ are told apart by their texts, so each value must have one.
 Status SchemaCompiler::keep_apart(const Facts& facts, ArrayShape& array) {
   Languages& languages = symbols_.languages;
@@ -350,6 +380,7 @@ Status SchemaCompiler::keep_apart(const Facts& facts, ArrayShape& array) {
                             "booleans, null or given ones of these; " + std::string(why));
   };
   if (!array.first.empty()) return refuse("prefixItems stand beside it");
+  if (array.counted) return refuse("contains stands beside it");
   if (array.rest == kNoSymbol) return {};
   Terms terms;
   for (const Facts::Elements& elements : facts.elements)

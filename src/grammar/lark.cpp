@@ -20,8 +20,10 @@ class LarkParser : GrammarText {
   LarkParser(std::string_view text, const CompileLimits& limits) : GrammarText(text, limits) {}
 
   Result<Symbols> parse() {
+    const CompileClock clock(limits_);
     blanks(true);
     while (at_ < text_.size()) {
+      NIBBLE_RETURN_IF_ERROR(clock.check());
       if (text_[at_] == '%') return wrong("a rule: %ignore, %import and other directives are not supported");
       if (text_[at_] == '?' || text_[at_] == '!') ++at_;  // about trees, which are not made here
       const std::string_view name = read_name();
@@ -33,7 +35,7 @@ class LarkParser : GrammarText {
       NIBBLE_ASSIGN(const SymbolId body, choice(0));
       NIBBLE_RETURN_IF_ERROR(rules_.define(name, body));
     }
-    return rules_.finish("start");
+    return rules_.finish("start", limits_);
   }
 
  private:

@@ -22,6 +22,13 @@ constexpr SymbolId kCopied = kNoSymbol - 1;
 // Of an array's `at` that keeps its elements apart: an element comes next.
 constexpr std::uint32_t kAtElement = 0x80000000;
 
+// How far an array with counted elements is, likewise.
+struct CountedPlace {
+  std::uint32_t count = 0, found = 0;  // no more than matter
+  static CountedPlace of(std::uint32_t at) { return {(at - 1) & 0x7FFF, (at - 1) >> 15}; }
+  std::uint32_t pack() const { return (found << 15 | count) + 1; }
+};
+
 // How far an object is: 0 before its brace, else one more than this.
 struct ObjectPlace {
   std::uint32_t member = 0;  // the first that may still come
@@ -324,6 +331,7 @@ void Matcher::enter_array(const Frame& at, std::uint32_t place_of_frame) {
     add(array.open, frame(at.symbol, 1, at.next));
     return;
   }
+  if (array.counted) return enter_counted(array, at);
   if (at.at & kAtElement) {
     const Language element = symbols_->symbols[array.rest].a;
     add(languages_.all_of({element, languages_.except(at.seen)}), frame(kCopied, 0, place_of_frame));
@@ -344,6 +352,27 @@ void Matcher::enter_array(const Frame& at, std::uint32_t place_of_frame) {
   } else {
     add(before, frame(item, 0, frame(at.symbol, at_behind, at.next)));
   }
+}
+
+void Matcher::enter_counted(const ArrayShape& array, const Frame& at) {
+  const ArrayShape::Counted& counted = *array.counted;
+  const CountedPlace place = CountedPlace::of(at.at);
+  if (place.count >= array.least && place.found >= counted.least) add(array.close, at.next);
+  if (place.count >= array.most) return;
+  const auto matters = array.most != kUnbounded
+                           ? array.most
+                           : std::max(array.least, static_cast<std::uint32_t>(array.first.size()));
+  const std::uint32_t count = std::min(place.count + 1, std::max(matters, 1u));
+  const Language before = place.count == 0 ? array.before_first : array.comma;
+  const auto element = [&](const std::vector<SymbolId>& first, SymbolId rest, std::uint32_t found) {
+    const SymbolId item = place.count < first.size() ? first[place.count] : rest;
+    if (item == kNoSymbol || !(*usable_)[item] || !array.can_end(count, found, *usable_)) return;
+    add(before, frame(item, 0, frame(at.symbol, CountedPlace{count, found}.pack(), at.next)));
+  };
+  element(array.first, array.rest, place.found);
+  // Once there are enough nobody counts on.
+  const bool counts = counted.most != kUnbounded ? place.found < counted.most : place.found < counted.least;
+  if (counts) element(counted.first, counted.rest, place.found + 1);
 }
 
 Matcher::State Matcher::intern(std::vector<Way>& ways, bool complete) {

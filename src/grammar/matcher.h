@@ -133,6 +133,7 @@ class Matcher {
   void enter(std::uint32_t frame);
   void enter_object(const Frame& frame, std::uint32_t place);
   void enter_array(const Frame& frame, std::uint32_t place);
+  void enter_counted(const ArrayShape& array, const Frame& frame);
   std::uint32_t others_left(const ObjectShape& object, const Frame& frame) const;
   State intern(std::vector<Way>& ways, bool complete);
   void join(State state, std::vector<Way>& ways, bool& complete) const;

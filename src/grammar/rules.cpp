@@ -25,20 +25,20 @@ Status Rules::define(std::string_view name, SymbolId body) {
   return {};
 }
 
-Result<Symbols> Rules::finish(std::string_view root) {
+Result<Symbols> Rules::finish(std::string_view root, const CompileLimits& limits) {
   for (const auto& [name, rule] : rules_)
     if (!rule.defined) return invalid_argument("the rule " + quote(name) + " is used and not defined");
   const auto at = rules_.find(root);
   if (at == rules_.end())
     return invalid_argument("the grammar has no rule " + quote(root) + ", where a text begins");
   symbols_.root = at->second.symbol;
-  NIBBLE_RETURN_IF_ERROR(refuse_left_recursion());
+  NIBBLE_RETURN_IF_ERROR(refuse_left_recursion(CompileClock(limits)));
   return std::move(symbols_);
 }
 
 // Which symbols may come first in a symbol, searched with a stack of its own.
-Status Rules::refuse_left_recursion() {
-  const std::vector<bool> nullable = symbols_.nullable();
+Status Rules::refuse_left_recursion(const CompileClock& clock) {
+  NIBBLE_ASSIGN(const std::vector<bool> nullable, symbols_.nullable(clock));
   const auto first = [&](SymbolId symbol, std::vector<SymbolId>& out) {
     const Symbol& at = symbols_.symbols[symbol];
     if (at.kind == Symbol::Kind::repeat) out.push_back(at.a);

@@ -16,10 +16,10 @@ class Rules {
   SymbolId reference(std::string_view name);
   Status define(std::string_view name, SymbolId body);
   // Refuses rules that are used and not defined, and those that begin with themselves.
-  Result<Symbols> finish(std::string_view root);
+  Result<Symbols> finish(std::string_view root, const CompileLimits& limits);
 
  private:
-  Status refuse_left_recursion();
+  Status refuse_left_recursion(const CompileClock& clock);
   struct Rule {
     SymbolId symbol = kNoSymbol;
     bool defined = false;

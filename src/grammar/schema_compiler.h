@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -37,6 +38,8 @@ class SchemaCompiler {
   Status add_object(const Facts& facts, std::vector<SymbolId>& others);
   Status add_others(const Facts& facts, Language declared, ObjectShape& object);
   Status add_array(const Facts& facts, std::vector<SymbolId>& others);
+  SymbolId element_symbol(const Facts& facts, std::size_t place, std::optional<Term> also);
+  Status count_elements(const Facts& facts, std::size_t first, ArrayShape& array);
   Status keep_apart(const Facts& facts, ArrayShape& array);
   Language one_spelling_of_numbers();
   Language held(Language inside) {

@@ -102,7 +102,7 @@ std::optional<Facts> SchemaReader::merge(const Facts& a, const Facts& b) {
   out.least_elements = std::max(a.least_elements, b.least_elements);
   out.most_elements = std::min(a.most_elements, b.most_elements);
   if (out.unique_path.empty()) out.unique_path = b.unique_path;
-  if (out.contains_path.empty()) out.contains_path = b.contains_path;
+  append(out.contains, b.contains);
   if (out.least_length > out.most_length) out.types &= static_cast<JsonTypes>(~kString);
   if (out.least_members > out.most_members) out.types &= static_cast<JsonTypes>(~kObject);
   if (out.least_elements > out.most_elements) out.types &= static_cast<JsonTypes>(~kArray);
@@ -323,9 +323,36 @@ Result<SchemaReader::Alternatives> SchemaReader::expand_negative(JsonValue schem
     facts.least_members = local.most_members + 1;
     add(std::move(facts));
   }
-  if (!local.elements.empty()) return refuse("items");
+  for (const Facts::Elements& elements : local.elements) {
+    const std::vector<Term>& first = elements.first;
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      if (first[i] == kTrue) continue;
+      Facts facts = typed(kArray);
+      facts.elements.push_back({.first = std::vector<Term>(i, kTrue), .rest = kTrue});
+      facts.elements.back().first.push_back({first[i].schema, !first[i].negated});
+      facts.least_elements = static_cast<std::uint32_t>(i) + 1;
+      add(std::move(facts));
+    }
+    if (elements.rest == kTrue) continue;
+    if (!first.empty()) return refuse("items");
+    Facts facts = typed(kArray);
+    facts.contains.push_back(
+        {.term = {elements.rest.schema, !elements.rest.negated}, .path = path + "/items"});
+    add(std::move(facts));
+  }
   if (!local.unique_path.empty()) return refuse("uniqueItems");
-  if (!local.contains_path.empty()) return refuse("contains");
+  for (const Facts::Contains& contains : local.contains) {
+    Facts facts = typed(kArray);
+    if (contains.least > 0) {
+      facts.contains = {
+          {.term = contains.term, .least = 0, .most = contains.least - 1, .path = contains.path}};
+      add(facts);
+    }
+    if (contains.most != kUnbounded) {
+      facts.contains = {{.term = contains.term, .least = contains.most + 1, .path = contains.path}};
+      add(std::move(facts));
+    }
+  }
   if (local.least_elements > 0) {
     Facts facts = typed(kArray);
     facts.most_elements = local.least_elements - 1;
@@ -336,32 +363,92 @@ Result<SchemaReader::Alternatives> SchemaReader::expand_negative(JsonValue schem
     facts.least_elements = local.most_elements + 1;
     add(std::move(facts));
   }
-  for (const std::string_view keyword :
-       {"oneOf", "if", "dependentRequired", "dependentSchemas", "dependencies"})
-    if (schema.find(keyword)) return refuse(keyword);
-  for (const std::string_view keyword : {"allOf", "anyOf"}) {
+  NIBBLE_ASSIGN(const Alternatives applied, negative_applicators(schema, path, depth));
+  out.insert(out.end(), applied.begin(), applied.end());
+  return out;
+}
+
+// The values that break a keyword which applies other schemas to the value itself.
+Result<SchemaReader::Alternatives> SchemaReader::negative_applicators(JsonValue schema,
+                                                                      const std::string& path, int depth) {
+  Alternatives out;
+  const auto add = [&out](const Alternatives& more) { out.insert(out.end(), more.begin(), more.end()); };
+  for (const std::string_view keyword : {"allOf", "anyOf", "oneOf"}) {
     const auto list = schema.find(keyword);
     if (!list) continue;
     const std::string at = path + "/" + std::string(keyword);
     if (!list->is_array() || list->size() == 0)
       return invalid_argument(at + ": must be a list of at least one schema");
-    Alternatives all(1);
-    std::size_t i = 0;
-    for (const JsonValue each : list->elements()) {
-      Term term = schema_at(each, at + "/" + std::to_string(i++));
-      term.negated = !term.negated;
-      NIBBLE_ASSIGN(const Alternatives branch, expand(term, depth + 1));
+    std::vector<Term> terms;
+    for (const JsonValue each : list->elements())
+      terms.push_back(schema_at(each, at + "/" + std::to_string(terms.size())));
+    Alternatives none(1);
+    for (const Term term : terms) {
+      NIBBLE_ASSIGN(const Alternatives branch, expand({term.schema, !term.negated}, depth + 1));
       if (keyword == "allOf") {
-        out.insert(out.end(), branch.begin(), branch.end());
+        add(branch);
       } else {
-        NIBBLE_ASSIGN(all, both(std::move(all), branch, at));
+        NIBBLE_ASSIGN(none, both(std::move(none), branch, at));
       }
     }
-    if (keyword == "anyOf") out.insert(out.end(), all.begin(), all.end());
+    if (keyword != "allOf") add(none);
+    if (keyword != "oneOf") continue;
+    for (std::size_t i = 0; i < terms.size(); ++i) {
+      for (std::size_t j = 0; j < i; ++j) {
+        NIBBLE_ASSIGN(const Alternatives two, alternatives_of(terms[i], terms[j], depth));
+        add(two);
+      }
+    }
   }
   if (const auto inner = schema.find("not")) {
     NIBBLE_ASSIGN(const Alternatives is, expand(schema_at(*inner, path + "/not"), depth + 1));
-    out.insert(out.end(), is.begin(), is.end());
+    add(is);
+  }
+  if (const auto condition = schema.find("if")) {
+    const Term is = schema_at(*condition, path + "/if");
+    for (const std::string_view name : {"then", "else"}) {
+      const auto branch = schema.find(name);
+      if (!branch) continue;
+      const Term must = schema_at(*branch, path + "/" + std::string(name));
+      NIBBLE_ASSIGN(const Alternatives broken, alternatives_of({is.schema, is.negated != (name == "else")},
+                                                               {must.schema, !must.negated}, depth));
+      add(broken);
+    }
+  }
+  NIBBLE_ASSIGN(const Alternatives dependent, negative_dependents(schema, path, depth));
+  add(dependent);
+  return out;
+}
+
+// The objects that have a member and lack what it needs.
+Result<SchemaReader::Alternatives> SchemaReader::negative_dependents(JsonValue schema,
+                                                                     const std::string& path, int depth) {
+  Alternatives out;
+  for (const std::string_view keyword : {"dependentRequired", "dependentSchemas", "dependencies"}) {
+    const auto list = schema.find(keyword);
+    if (!list) continue;
+    const std::string at = path + "/" + std::string(keyword);
+    if (!list->is_object()) return invalid_argument(at + ": must be an object");
+    for (const auto [name, needs] : list->members()) {
+      Facts has;
+      has.types = kObject;
+      has.required.push_back(name);
+      if (needs.is_array()) {
+        for (const JsonValue other : needs.elements()) {
+          if (!other.is_string()) return invalid_argument(at + ": must list names");
+          if (other.as_string() == name) continue;
+          Facts lacks = has;
+          lacks.members.push_back(
+              {.properties = {{other.as_string(), kFalse}}, .patterns = {}, .additional = kTrue});
+          out.push_back(std::move(lacks));
+        }
+        continue;
+      }
+      const Term must = schema_at(needs, at + "/" + std::string(name));
+      NIBBLE_ASSIGN(const Alternatives breaks, expand({must.schema, !must.negated}, depth + 1));
+      NIBBLE_ASSIGN(const Alternatives broken, both({has}, breaks, at));
+      out.insert(out.end(), broken.begin(), broken.end());
+    }
   }
   return out;
 }

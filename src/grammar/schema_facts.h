@@ -63,8 +63,14 @@ struct Facts {
   };
   std::vector<Elements> elements;
   std::uint32_t least_elements = 0, most_elements = kUnbounded;
-  std::string unique_path;    // of the keyword that asks for elements that differ; empty: none does
-  std::string contains_path;  // likewise
+  std::string unique_path;  // of the keyword that asks for elements that differ; empty: none does
+  // So many elements satisfy the term.
+  struct Contains {
+    Term term;
+    std::uint32_t least = 1, most = kUnbounded;
+    std::string path;
+  };
+  std::vector<Contains> contains;
 };
 
 // A text as it stands between a JSON string's quotes.
@@ -117,6 +123,8 @@ class SchemaReader {
   Status object_facts(JsonValue schema, const std::string& path, Facts& facts);
   Status array_facts(JsonValue schema, const std::string& path, Facts& facts);
   Status refuse_unsupported(JsonValue schema, const std::string& path);
+  Result<Alternatives> negative_applicators(JsonValue schema, const std::string& path, int depth);
+  Result<Alternatives> negative_dependents(JsonValue schema, const std::string& path, int depth);
   Result<Alternatives> alternatives_of(Term a, Term b, int depth);
   Result<Alternatives> dependents(JsonValue schema, const std::string& path, Alternatives all, int depth);
   Result<Alternatives> one_of(JsonValue list, const std::string& path, int depth);

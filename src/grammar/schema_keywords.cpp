@@ -295,7 +295,16 @@ Status SchemaReader::array_facts(JsonValue schema, const std::string& path, Fact
   }
   if (const auto unique = schema.find("uniqueItems"); unique && unique->is_bool() && unique->as_bool())
     facts.unique_path = path + "/uniqueItems";
-  if (schema.find("contains")) facts.contains_path = path + "/contains";
+  if (const auto contains = schema.find("contains")) {
+    Facts::Contains counted{.term = schema_at(*contains, path + "/contains"), .path = path + "/contains"};
+    if (const auto least = schema.find("minContains")) {
+      NIBBLE_ASSIGN(counted.least, count(*least, path, "minContains"));
+    }
+    if (const auto most = schema.find("maxContains")) {
+      NIBBLE_ASSIGN(counted.most, count(*most, path, "maxContains"));
+    }
+    if (counted.least > 0 || counted.most != kUnbounded) facts.contains.push_back(std::move(counted));
+  }
   Facts::Elements elements{.first = {}, .rest = kTrue};
   auto first = schema.find("prefixItems");
   std::string_view first_name = "prefixItems";

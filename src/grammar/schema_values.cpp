@@ -131,8 +131,14 @@ Result<bool> SchemaReader::holds(JsonValue value, const Facts& facts) {
     case JsonType::array: {
       if (!(facts.types & kArray)) return false;
       if (!facts.unique_path.empty() && has_equal_elements(value)) return false;
-      if (!facts.contains_path.empty())
-        return invalid_argument(facts.contains_path + ": is not supported beside given lists");
+      for (const Facts::Contains& contains : facts.contains) {
+        std::uint32_t found = 0;
+        for (const JsonValue each : value.elements()) {
+          NIBBLE_ASSIGN(const bool fits, holds(each, Terms{contains.term}));
+          found += fits;
+        }
+        if (found < contains.least || found > contains.most) return false;
+      }
       if (value.size() < facts.least_elements || value.size() > facts.most_elements) return false;
       std::size_t i = 0;
       for (const JsonValue each : value.elements()) {

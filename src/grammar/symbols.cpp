@@ -3,6 +3,30 @@
 #include <algorithm>
 
 namespace nibble {
+namespace {
+
+// Symbols between two looks at the clock.
+constexpr std::size_t kUnchecked = 256;
+
+}  // namespace
+
+bool ArrayShape::can_end(std::uint32_t count, std::uint32_t found, const std::vector<bool>& usable) const {
+  const auto can = [&](const std::vector<SymbolId>& firsts, SymbolId behind, std::uint32_t place) {
+    const SymbolId symbol = place < firsts.size() ? firsts[place] : behind;
+    return symbol != kNoSymbol && usable[symbol];
+  };
+  const std::size_t enough = std::max<std::size_t>({count, least, first.size()}) + counted->least;
+  std::uint32_t fewest = found, most_found = found;
+  for (std::uint32_t length = count;; ++length) {
+    if (length >= least && std::max(fewest, counted->least) <= std::min(most_found, counted->most))
+      return true;
+    if (length >= most || length > enough) return false;
+    const bool uncounted = can(first, rest, length), other = can(counted->first, counted->rest, length);
+    if (!uncounted && !other) return false;
+    fewest += !uncounted;
+    most_found += other;
+  }
+}
 
 SymbolId Symbols::add(const Symbol& symbol) {
   symbols.push_back(symbol);
@@ -48,7 +72,7 @@ SymbolId Symbols::repeat(SymbolId part, std::uint32_t least, std::uint32_t most)
   return add({.kind = Symbol::Kind::repeat, .a = part, .b = least, .c = most});
 }
 
-std::vector<bool> Symbols::productive() {
+Result<std::vector<bool>> Symbols::productive(const CompileClock& clock) {
   std::vector<bool> is(symbols.size());
   const auto is_productive = [&](SymbolId s) { return is[s]; };
   const auto now = [&](const Symbol& symbol) {
@@ -72,6 +96,7 @@ std::vector<bool> Symbols::productive() {
       }
       case Symbol::Kind::array: {
         const ArrayShape& array = arrays[symbol.a];
+        if (array.counted) return array.can_end(0, 0, is);
         if (array.least > array.most) return false;
         for (std::size_t i = 0; i < std::min<std::size_t>(array.least, array.first.size()); ++i)
           if (!is[array.first[i]]) return false;
@@ -84,20 +109,25 @@ std::vector<bool> Symbols::productive() {
   for (bool changed = true; changed;) {
     changed = false;
     // What a symbol is made of mostly stands before it or behind it: both ways settle most in a pass or two.
-    for (std::size_t i = 0; i < symbols.size(); ++i)
+    for (std::size_t i = 0; i < symbols.size(); ++i) {
+      if (i % kUnchecked == 0) NIBBLE_RETURN_IF_ERROR(clock.check());
       if (!is[i] && now(symbols[i])) is[i] = changed = true;
-    for (std::size_t i = symbols.size(); i-- > 0;)
+    }
+    for (std::size_t i = symbols.size(); i-- > 0;) {
+      if (i % kUnchecked == 0) NIBBLE_RETURN_IF_ERROR(clock.check());
       if (!is[i] && now(symbols[i])) is[i] = changed = true;
+    }
   }
   return is;
 }
 
-std::vector<bool> Symbols::nullable() {
+Result<std::vector<bool>> Symbols::nullable(const CompileClock& clock) {
   std::vector<bool> is(symbols.size());
   const auto is_nullable = [&](SymbolId s) { return is[s]; };
   for (bool changed = true; changed;) {
     changed = false;
     for (std::size_t i = 0; i < symbols.size(); ++i) {
+      if (i % kUnchecked == 0) NIBBLE_RETURN_IF_ERROR(clock.check());
       if (is[i]) continue;
       const Symbol& symbol = symbols[i];
       bool now = false;

@@ -3,9 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "base/status.h"
+#include "grammar/compile_clock.h"
 #include "grammar/languages.h"
 
 namespace nibble {
@@ -57,6 +60,16 @@ struct ArrayShape {
   std::uint32_t least = 0, most = kUnbounded;
   // No element comes twice: all are `rest`, a text in which each value has one spelling.
   bool distinct = false;
+
+  // Of the elements, these are counted, in the places of `first` and behind them.
+  struct Counted {
+    std::vector<SymbolId> first;
+    SymbolId rest = kNoSymbol;
+    std::uint32_t least = 0, most = kUnbounded;
+  };
+  std::optional<Counted> counted;
+  // Whether so many elements, `found` of them counted, can be the beginning of an array.
+  bool can_end(std::uint32_t count, std::uint32_t found, const std::vector<bool>& usable) const;
 };
 
 struct Symbols {
@@ -80,8 +93,8 @@ struct Symbols {
   bool is_text(SymbolId symbol) const { return symbols[symbol].kind == Symbol::Kind::text; }
 
   // Which symbols have a text at all, and which have the empty one.
-  std::vector<bool> productive();
-  std::vector<bool> nullable();
+  Result<std::vector<bool>> productive(const CompileClock& clock);
+  Result<std::vector<bool>> nullable(const CompileClock& clock);
 };
 
 }  // namespace nibble
