@@ -130,7 +130,8 @@ Result<ModelTraits> traits_of(const ModelConfig& config, std::string name) {
   for (WeightGroup& each : groups) each.split = false;
   visit_weights(config, [&](const Weight& weight) {
     add_weight(weight, groups[static_cast<std::size_t>(weight.part)]);
-    if (weight.role == WeightRole::attention_output) traits.output_projection_bytes += stored_bytes(weight);
+    const bool is_whole = weight.role == WeightRole::attention_output || weight.role == WeightRole::embedding;
+    if (is_whole && weight.split != SplitAxis::none) traits.whole_on_gpus += stored_bytes(weight);
     if (weight.role == WeightRole::query) traits.dense_format = stored_format(weight.format);
     if (weight.role == WeightRole::expert_down) traits.expert_format = stored_format(weight.format);
   });

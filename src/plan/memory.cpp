@@ -95,7 +95,7 @@ std::int64_t weight_bytes(const ModelTraits& model, Quantization quantization, i
 }
 
 std::int64_t whole_weight_bytes(const ModelTraits& model, int ranks) {
-  return model.output_projection_bytes - share(model.output_projection_bytes, ranks);
+  return model.whole_on_gpus - share(model.whole_on_gpus, ranks);
 }
 
 std::int64_t expert_copies_bytes(const ModelTraits& model, int ranks) {

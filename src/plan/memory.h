@@ -18,8 +18,7 @@ inline constexpr int scoring_rows = 64;
 std::int64_t converted_bytes(const ModelTraits& model, Quantization quantization);
 // Of one rank; a share that does not divide is rounded up.
 std::int64_t weight_bytes(const ModelTraits& model, Quantization quantization, int ranks);
-// What a GPU's rank has beyond that, because each multiplies by the whole of it: the attention's output
-// projections.
+// What a GPU's rank has beyond that: ModelTraits::whole_on_gpus.
 std::int64_t whole_weight_bytes(const ModelTraits& model, int ranks);
 // What it has more where each GPU has all experts.
 std::int64_t expert_copies_bytes(const ModelTraits& model, int ranks);

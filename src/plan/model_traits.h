@@ -87,7 +87,9 @@ struct ModelTraits {
   StoredFormat dense_format = StoredFormat::bf16;
 
   std::vector<WeightGroup> weights;
-  std::int64_t output_projection_bytes = 0;  // of them, what attention's outputs are multiplied by
+  // Of those that ranks divide, what each of several GPUs has whole all the same: the embedding, and what
+  // attention's outputs are multiplied by.
+  std::int64_t whole_on_gpus = 0;
 
   std::int64_t weight_bytes() const {
     std::int64_t bytes = 0;
