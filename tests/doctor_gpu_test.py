@@ -22,3 +22,11 @@ def test_every_family_of_kernels_is_held_to_its_reference():
     assert checks["gpu's copies"]["status"] == "ok" and checks["gpu's copies"]["found"].startswith("GB/s")
     # Whatever drives this machine's GPUs knows nothing of an emulated one.
     assert checks["gpu's health"]["status"] == "skip" and "libnvidia-ml.so.1" in checks["gpu's health"]["found"]
+
+
+@pytest.mark.skipif(not EMULATED.exists(), reason="the emulation of a GPU is not built with sanitizers")
+def test_gpus_are_held_to_what_they_write_into_each_others_memory():
+    done = subprocess.run([EMULATED, "doctor", "--json"], capture_output=True, text=True, timeout=300, env=environment() | {"EMULATED_GPUS": "2"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    [peers] = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "gpus together"]
+    assert peers["status"] == "ok" and peers["found"].startswith("2 GPUs write into each other's memory what arrives there"), peers

@@ -337,6 +337,12 @@ Result<std::string> measure_copies() {
          " read and written";
 }
 
+#ifdef NIBBLE_GPU_EMULATION
+constexpr int peer_rounds = 1;
+#else
+constexpr int peer_rounds = 20;
+#endif
+
 std::vector<GpuCheck> health_of(const cudaDeviceProp& properties) {
   char address[32] = "";
   std::snprintf(address, sizeof address, "%08x:%02x:%02x.0", static_cast<unsigned>(properties.pciDomainID),
@@ -362,6 +368,15 @@ std::vector<GpuCheck> check_gpu() {
                     .verdict = copies.ok() ? GpuVerdict::ok : GpuVerdict::fail,
                     .found = copies.ok() ? *copies : copies.status().message(),
                     .advice = copies.ok() ? "" : report_it});
+  int gpus = 0;
+  if (cudaGetDeviceCount(&gpus) == cudaSuccess && gpus > 1) {
+    const Result<std::string> peers = check_peers(gpus, peer_rounds);
+    checks.push_back(
+        {.name = "gpus together",
+         .verdict = peers.ok() ? GpuVerdict::ok : GpuVerdict::fail,
+         .found = peers.ok() ? *peers : peers.status().message(),
+         .advice = peers.ok() ? "" : "--tp runs on GPUs that reach each other: nvidia-smi topo -m"});
+  }
   // Right behind the copies, with which the link and the memory have come up to speed.
   for (GpuCheck& check : health_of(properties)) checks.push_back(std::move(check));
   const struct {

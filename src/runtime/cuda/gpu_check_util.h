@@ -70,6 +70,8 @@ Result<std::string> check_norm();
 Result<std::string> check_router();
 Result<std::string> check_embedding();
 Result<std::string> check_sampling();
+// Of 2, 4 or 8 of so many GPUs: what they found of each other. rounds: that are timed; 1 on an emulation.
+Result<std::string> check_peers(int gpus, int rounds);
 // Beside the kernels whose work they do in one launch.
 Result<std::string> check_norm_router();
 Result<std::string> check_norm_linear();

@@ -8,7 +8,9 @@
 // thread. Memory is the host's, seen by all.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -18,8 +20,11 @@ namespace nibble::emulation {
 
 inline constexpr int most_devices = 8;
 inline thread_local int current_device = 0;
-// That a program finds; tests of several set it.
-inline int device_count = 1;
+// That a program finds: EMULATED_GPUS of them, or one. Tests of several set it.
+inline int device_count = [] {
+  const char* const asked = std::getenv("EMULATED_GPUS");
+  return asked == nullptr ? 1 : std::clamp(std::atoi(asked), 1, most_devices);
+}();
 
 class Stream {
  public:
