@@ -87,8 +87,11 @@ Result<SymbolId> SchemaCompiler::value(const Terms& terms, JsonTypes types) {
 Status SchemaCompiler::add(const Facts& facts, std::vector<Language>& texts, std::vector<SymbolId>& others) {
   Languages& languages = symbols_.languages;
   if (facts.values) {
+    // That it is one of them need not be found for each.
+    Facts rest = facts;
+    rest.values.reset();
     for (const JsonValue each : *facts.values) {
-      NIBBLE_ASSIGN(const bool fits, reader_.holds(each, facts));
+      NIBBLE_ASSIGN(const bool fits, reader_.holds(each, rest));
       if (fits) texts.push_back(given(each));
     }
     return {};
