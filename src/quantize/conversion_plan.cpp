@@ -20,21 +20,27 @@ constexpr std::string_view weight_suffix = ".weight";
 struct Module {
   std::string name;
   const StoredTensor* stored = nullptr;
-  bool fused = false;  // gpt-oss: [experts, cols, rows]
+  bool fused = false;
 };
 
-// The fused expert tensors of gpt-oss.
+// Models that keep the experts of a layer in one tensor.
+// gpt_oss: [experts, cols, rows], gate and up rows alternating.
+// qwen3_5: [experts, rows, cols], gate rows before up rows.
+enum class Fusion : std::uint8_t { none, gpt_oss, qwen3_5 };
+
+Fusion fusion_of(std::string_view architecture) {
+  if (architecture == "GptOssForCausalLM") return Fusion::gpt_oss;
+  return architecture.starts_with("Qwen3_5Moe") ? Fusion::qwen3_5 : Fusion::none;
+}
+
+// The fused expert tensors of both.
 bool is_fused(const StoredTensor& stored) {
   const std::string_view name = stored.name;
   return stored.tensor.shape.rank() == 3 &&
          (name.ends_with(".mlp.experts.gate_up_proj") || name.ends_with(".mlp.experts.down_proj"));
 }
 
-struct SourceConfig {
-  bool gpt_oss = false;
-};
-
-Result<SourceConfig> read_config(const std::string& text) {
+Result<Fusion> read_config(const std::string& text) {
   Result<JsonDocument> document = JsonDocument::parse(text);
   if (!document.ok()) return broken_model("config.json: " + document.status().message());
   const JsonValue root = document->root();
@@ -47,12 +53,13 @@ Result<SourceConfig> read_config(const std::string& text) {
     return invalid_argument("SRC is quantized already (quant_method " + name +
                             " in its config.json); give the checkpoint it was made from");
   }
-  SourceConfig config;
+  Fusion fusion = Fusion::none;
   if (const std::optional<JsonValue> names = root.find("architectures"); names && names->is_array()) {
-    for (const JsonValue& name : names->elements())
-      config.gpt_oss = config.gpt_oss || (name.is_string() && name.as_string() == "GptOssForCausalLM");
+    for (const JsonValue& name : names->elements()) {
+      if (fusion == Fusion::none && name.is_string()) fusion = fusion_of(name.as_string());
+    }
   }
-  return config;
+  return fusion;
 }
 
 // Where the null of a "quantization_config" among the members of the whole text's object stands, a JSON
@@ -100,8 +107,8 @@ std::string scale_group_key(const std::string& module) {
 
 class Planner {
  public:
-  Planner(const WeightSource& source, const ConversionOptions& options, bool gpt_oss)
-      : source_(source), options_(options), gpt_oss_(gpt_oss) {}
+  Planner(const WeightSource& source, const ConversionOptions& options, Fusion fusion)
+      : source_(source), options_(options), fusion_(fusion), gpt_oss_(fusion == Fusion::gpt_oss) {}
 
   Status run();
   ConversionPlan take(const std::string& config);
@@ -111,7 +118,10 @@ class Planner {
   Status check_module(const Module& module) const;
   void add_copy(const StoredTensor& stored);
   void add_matrix(const std::string& name, std::vector<MatrixSource> matrices);
+  std::int64_t fused_inputs(const Shape& shape) const { return shape[gpt_oss_ ? 1 : 2]; }
+  std::int64_t fused_rows(const Shape& shape) const { return shape[gpt_oss_ ? 2 : 1]; }
   void add_fused(const Module& module);
+  void add_stacked(const Module& module);
   void add_fused_bias(const StoredTensor& stored);
   void add_global_scale(ConversionJob& job, const std::string& name);
   int add_tensor(std::string name, DType dtype, const Shape& shape);
@@ -120,6 +130,7 @@ class Planner {
 
   const WeightSource& source_;
   const ConversionOptions& options_;
+  Fusion fusion_;
   bool gpt_oss_;
   std::vector<Module> modules_;
   std::map<std::string, bool> chosen_;  // by the stored tensor's name
@@ -136,14 +147,14 @@ Status Planner::collect_modules() {
                               std::string(dtype_name(stored.tensor.dtype)) +
                               ": SRC is quantized already; give the checkpoint it was made from");
     }
-    if (gpt_oss_ && is_fused(stored)) {
+    if (fusion_ != Fusion::none && is_fused(stored)) {
       modules_.push_back({stored.name, &stored, true});
     } else if (stored.tensor.shape.rank() == 2 && stored.name.ends_with(weight_suffix)) {
       modules_.push_back({stored.name.substr(0, stored.name.size() - weight_suffix.size()), &stored, false});
     } else if (stored.tensor.shape.rank() == 3 && module_kind(stored.name) == ModuleKind::expert) {
-      return invalid_argument("tensor " + quote(stored.name) + " holds fused experts " +
-                              stored.tensor.shape.to_string() +
-                              " of a model other than gpt-oss; which of its axes is which is not known");
+      return invalid_argument(
+          "tensor " + quote(stored.name) + " holds fused experts " + stored.tensor.shape.to_string() +
+          " of a model other than gpt-oss and Qwen3.5; which of its axes is which is not known");
     }
   }
   if (modules_.empty()) return broken_model("SRC has no weights in two dimensions to quantize");
@@ -152,7 +163,7 @@ Status Planner::collect_modules() {
 
 Status Planner::check_module(const Module& module) const {
   const Shape& shape = module.stored->tensor.shape;
-  const std::int64_t cols = shape[1];
+  const std::int64_t cols = module.fused ? fused_inputs(shape) : shape[1];
   const std::int64_t multiple = column_multiple(options_.encode.format);
   const std::string format(weight_format_name(options_.encode.format));
   if (shape.count() == 0) return invalid_argument("module " + quote(module.name) + " is empty; --exclude it");
@@ -161,8 +172,8 @@ Status Planner::check_module(const Module& module) const {
                             " inputs, and " + format + " takes them in " + std::to_string(multiple) +
                             "s; --exclude it");
   }
-  if (module.fused && options_.encode.format != WeightFormat::mxfp4 &&
-      module.name.ends_with("gate_up_proj") && shape[2] % 2 != 0) {
+  const bool taken_apart = fusion_ == Fusion::qwen3_5 || options_.encode.format != WeightFormat::mxfp4;
+  if (module.fused && taken_apart && module.name.ends_with("gate_up_proj") && fused_rows(shape) % 2 != 0) {
     return broken_model("tensor " + quote(module.name) + " has an odd number of gate and up rows");
   }
   if (gpt_oss_ && options_.encode.format == WeightFormat::mxfp4 && !module.fused) {
@@ -244,6 +255,31 @@ void Planner::add_fused(const Module& module) {
   }
 }
 
+// Qwen3.5's experts, a module for each expert and projection in every format.
+void Planner::add_stacked(const Module& module) {
+  const ConstTensor& tensor = module.stored->tensor;
+  const std::int64_t experts = tensor.shape[0], rows = fused_rows(tensor.shape),
+                     cols = fused_inputs(tensor.shape);
+  const auto matrix = [&](std::int64_t expert, std::int64_t first, std::int64_t count) {
+    return MatrixSource{.tensor = tensor,
+                        .offset = (expert * rows + first) * cols,
+                        .row_stride = cols,
+                        .rows = count,
+                        .cols = cols};
+  };
+  const std::string prefix = module.name.substr(0, module.name.rfind('.') + 1);
+  const bool pairs = module.name.ends_with("gate_up_proj");
+  for (std::int64_t expert = 0; expert < experts; ++expert) {
+    const std::string of_expert = prefix + std::to_string(expert);
+    if (pairs) {
+      add_matrix(of_expert + ".gate_proj", {matrix(expert, 0, rows / 2)});
+      add_matrix(of_expert + ".up_proj", {matrix(expert, rows / 2, rows / 2)});
+    } else {
+      add_matrix(of_expert + ".down_proj", {matrix(expert, 0, rows)});
+    }
+  }
+}
+
 // Whether a tensor is the bias of fused experts that are taken apart.
 bool Planner::splits(const StoredTensor& stored) const {
   constexpr std::string_view suffix = "_bias";
@@ -310,7 +346,7 @@ Status Planner::run() {
         add_copy(*stored);
       }
     } else if (by_tensor[stored->name]->fused) {
-      add_fused(*by_tensor[stored->name]);
+      gpt_oss_ ? add_fused(*by_tensor[stored->name]) : add_stacked(*by_tensor[stored->name]);
     } else {
       const Shape& shape = stored->tensor.shape;
       add_matrix(by_tensor[stored->name]->name,
@@ -389,8 +425,8 @@ ConversionPlan Planner::take(const std::string& config) {
 
 Result<ConversionPlan> plan_conversion(const WeightSource& source, const std::string& config,
                                        const ConversionOptions& options) {
-  NIBBLE_ASSIGN(const SourceConfig found, read_config(config));
-  Planner planner(source, options, found.gpt_oss);
+  NIBBLE_ASSIGN(const Fusion fusion, read_config(config));
+  Planner planner(source, options, fusion);
   NIBBLE_RETURN_IF_ERROR(planner.run());
   return planner.take(config);
 }

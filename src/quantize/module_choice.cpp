@@ -43,6 +43,7 @@ ModuleKind module_kind(std::string_view module) {
   if (last == "lm_head") return ModuleKind::lm_head;
   if (last.find("embed") != last.npos || last == "wte") return ModuleKind::embedding;
   if (last == "router" || last == "gate" || last == "shared_expert_gate") return ModuleKind::router;
+  if (last == "in_proj_ba" || last == "in_proj_b" || last == "in_proj_a") return ModuleKind::state_gate;
   return ModuleKind::linear;
 }
 

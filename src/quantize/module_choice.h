@@ -13,10 +13,11 @@ namespace nibble {
 
 // What a linear module is, by its name.
 enum class ModuleKind : std::uint8_t {
-  expert,     // below ".experts"
-  linear,     // attention, dense and shared feed-forward
-  router,     // what chooses experts
-  embedding,  // never quantized
+  expert,      // below ".experts"
+  linear,      // attention, dense and shared feed-forward
+  router,      // what chooses experts
+  state_gate,  // few rows that say what a gated delta rule forgets and takes; whoever reads it has it in bf16
+  embedding,   // never quantized
   lm_head,
 };
 ModuleKind module_kind(std::string_view module);

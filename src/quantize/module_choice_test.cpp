@@ -25,6 +25,9 @@ TEST(ModuleChoice, KnowsModulesByTheirNames) {
   EXPECT_EQ(module_kind("model.layers.3.mlp.gate_proj"), ModuleKind::linear);
   EXPECT_EQ(module_kind("model.layers.3.mlp.gate"), ModuleKind::router);
   EXPECT_EQ(module_kind("model.layers.3.mlp.shared_expert_gate"), ModuleKind::router);
+  EXPECT_EQ(module_kind("model.layers.0.linear_attn.in_proj_ba"), ModuleKind::state_gate);
+  EXPECT_EQ(module_kind("model.language_model.layers.0.linear_attn.in_proj_a"), ModuleKind::state_gate);
+  EXPECT_EQ(module_kind("model.layers.0.linear_attn.in_proj_qkvz"), ModuleKind::linear);
   EXPECT_EQ(module_kind("model.layers.3.mlp.router"), ModuleKind::router);
   EXPECT_EQ(module_kind("model.embed_tokens"), ModuleKind::embedding);
   EXPECT_EQ(module_kind("lm_head"), ModuleKind::lm_head);
