@@ -253,7 +253,7 @@ Status check_model(const Options& options, const Machine& machine, ThreadPool& t
               .advice = fits ? "" : "that is more than is free: lower --max-model-len or --max-num-seqs"});
   if (gpu) return check_bits(options.engine, plan->cuda_graphs, report);
   const CheckShapes shapes{.hidden = static_cast<int>(model.hidden),
-                           .width = static_cast<int>(model.expert_width),
+                           .width = static_cast<int>(std::max(model.expert_width, model.dense_width)),
                            .experts = 2,
                            .top_k = 2,
                            .heads = static_cast<int>(model.heads),

@@ -17,6 +17,8 @@ void visit_qwen3_next_weights(const ModelConfig& config, const VisitWeight& visi
 std::string_view left_alone_by_qwen3_next(const ModelConfig& config, std::string_view tensor);
 
 Result<ModelConfig> parse_deepseek_v3_config(const ConfigFields& fields, QuantizationScheme quantization);
+Result<ModelConfig> parse_qwen3_5_config(const ConfigFields& fields, QuantizationScheme quantization);
+Result<ModelConfig> parse_kimi_k2_5_config(const ConfigFields& fields, QuantizationScheme quantization);
 void visit_deepseek_v3_weights(const ModelConfig& config, const VisitWeight& visit);
 std::string_view left_alone_by_deepseek_v3(const ModelConfig& config, std::string_view tensor);
 

@@ -144,9 +144,9 @@ void visit_head(const ModelConfig& config, const VisitWeight& visit) {
   if (config.tie_word_embeddings) return;
   visit({.role = WeightRole::lm_head,
          .part = WeightPart::lm_head,
-         .name = "lm_head",
+         .name = config.head + "lm_head",
          .shape = {config.vocab_size, config.hidden_size},
-         .format = config.quantization.format_of("lm_head"),
+         .format = config.quantization.format_of(config.head + "lm_head"),
          .split = SplitAxis::rows});
 }
 

@@ -1,6 +1,7 @@
 // DeepSeek-V3 and what has its layers: R1, V3.1, Kimi-K2, GLM-4.7-Flash. Attention is latent, the first
 // layers are dense, and the others have experts in groups, chosen by sigmoids with a correction, and one that
-// all tokens share. Layers behind the last, which draft tokens ahead, are left alone.
+// all tokens share. Layers behind the last, which draft tokens ahead, are left alone. Kimi-K2.5 keeps the
+// text's fields in `text_config`; what it sees with is left alone.
 #include <charconv>
 
 #include "base/quote.h"
@@ -168,16 +169,15 @@ void visit_experts(LayerWeights& weights, const ModelConfig& config) {
   weights.experts();
 }
 
-}  // namespace
-
-Result<ModelConfig> parse_deepseek_v3_config(const ConfigFields& fields, QuantizationScheme quantization) {
+// `config` says how tensors are named.
+Result<ModelConfig> read_text(const ConfigFields& fields, QuantizationScheme quantization,
+                              ModelConfig config) {
   NIBBLE_RETURN_IF_ERROR(check_variants(fields));
   if (quantization.method == "mxfp4") {
     return broken_model(
         "quantization_config.quant_method \"mxfp4\" is that of gpt-oss; DeepSeek-V3 in MXFP4 is "
         "compressed-tensors' mxfp4-pack-quantized");
   }
-  ModelConfig config;
   NIBBLE_RETURN_IF_ERROR(read_decoder(fields, config));
   NIBBLE_RETURN_IF_ERROR(read_latent(fields, config));
   NIBBLE_RETURN_IF_ERROR(read_latent_rope(fields, config));
@@ -188,6 +188,22 @@ Result<ModelConfig> parse_deepseek_v3_config(const ConfigFields& fields, Quantiz
   NIBBLE_RETURN_IF_ERROR(check_expert_formats(config));
   NIBBLE_RETURN_IF_ERROR(check_columns(config, visit_deepseek_v3_weights));
   return config;
+}
+
+}  // namespace
+
+Result<ModelConfig> parse_deepseek_v3_config(const ConfigFields& fields, QuantizationScheme quantization) {
+  return read_text(fields, std::move(quantization), ModelConfig());
+}
+
+Result<ModelConfig> parse_kimi_k2_5_config(const ConfigFields& fields, QuantizationScheme quantization) {
+  const std::optional<JsonValue> text = fields.find("text_config");
+  if (!text) return fields.missing("text_config");
+  if (!text->is_object()) return fields.must_be("text_config", "an object", *text);
+  ModelConfig config;
+  config.head = "language_model.";
+  config.trunk = "language_model.model.";
+  return read_text(ConfigFields(*text, "text_config"), std::move(quantization), std::move(config));
 }
 
 void visit_deepseek_v3_weights(const ModelConfig& config, const VisitWeight& visit) {
@@ -210,6 +226,8 @@ void visit_deepseek_v3_weights(const ModelConfig& config, const VisitWeight& vis
 
 std::string_view left_alone_by_deepseek_v3(const ModelConfig& config, std::string_view tensor) {
   if (tensor.ends_with(".rotary_emb.inv_freq")) return "rotary frequencies";
+  const bool sees = tensor.starts_with("vision_tower.") || tensor.starts_with("mm_projector.");
+  if (sees && !config.head.empty()) return "vision";
   const std::string layers = config.trunk + "layers.";
   if (!tensor.starts_with(layers)) return {};
   std::int64_t layer = -1;

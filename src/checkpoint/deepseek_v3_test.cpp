@@ -236,6 +236,54 @@ TestTensor test_tensor(const ExpectedTensor& expected) {
   return made;
 }
 
+const std::string int4_groups =
+    R"({"quant_method":"compressed-tensors","format":"pack-quantized","config_groups":{"group_0":{"weights":)"
+    R"({"num_bits":4,"group_size":32,"type":"int","symmetric":true,"actorder":null}}},"ignore":["lm_head",)"
+    R"("re:.*self_attn.*","re:.*shared_experts.*","re:.*mlp\\.(gate|up|gate_up|down)_proj.*"]})";
+
+TEST(DeepSeekV3, KimisExpertsAreInIntegersOfFourBits) {
+  DeepSeek model;
+  model.fields["quantization_config"] = int4_groups;
+  const ModelConfig config = model.read().value();
+  std::map<WeightRole, TensorFormat> formats;
+  visit_weights(config, [&](const Weight& weight) { formats[weight.role] = weight.format; });
+  EXPECT_EQ(formats[WeightRole::expert_down], TensorFormat::int4_packed);
+  for (const WeightRole role : {WeightRole::dense_gate, WeightRole::shared_up, WeightRole::latent_heads,
+                                WeightRole::lm_head, WeightRole::router})
+    EXPECT_EQ(formats[role], TensorFormat::bf16);
+  std::vector<std::string> stored;
+  for (const ExpectedTensor& tensor : expected_tensors(config)) {
+    if (tensor.name.find("layers.1.mlp.experts.7.down_proj") != tensor.name.npos)
+      stored.push_back(tensor.name.substr(tensor.name.find("down_proj")) + " " +
+                       std::string(dtype_name(tensor.dtype)) + " " + tensor.shape.to_string());
+  }
+  EXPECT_EQ(stored, (std::vector<std::string>{"down_proj.weight_packed i32 [64, 4]",
+                                              "down_proj.weight_scale bf16 [64, 1]"}));
+  EXPECT_TRUE(contains(refused_with({{"quantization_config", int4_groups}, {"moe_intermediate_size", "48"}}),
+                       "has 48 columns, which are not whole blocks of 32, as int4 has them"));
+}
+
+TEST(DeepSeekV3, KimiK25KeepsTheTextInAConfigOfItsOwn) {
+  DeepSeek model;
+  model.fields["quantization_config"] = int4_groups;
+  const std::string outer =
+      R"({"architectures":["KimiK25ForConditionalGeneration"],"eos_token_id":41,"text_config":)";
+  const ModelConfig config = parse_model_config(outer + model.config() + "}").value();
+  EXPECT_EQ(config.eos_token_ids, (std::vector<TokenId>{40, 41}));
+  std::vector<std::string> names;
+  visit_weights(config, [&](const Weight& weight) { names.push_back(weight.name); });
+  EXPECT_EQ(names.front(), "language_model.model.embed_tokens");
+  EXPECT_EQ(names.back(), "language_model.lm_head");
+  EXPECT_EQ(left_alone(config, "vision_tower.encoder.blocks.0.wqkv.weight"), "vision");
+  EXPECT_EQ(left_alone(config, "mm_projector.linear_1.bias"), "vision");
+  EXPECT_EQ(left_alone(model.read().value(), "vision_tower.encoder.blocks.0.wqkv.weight"), "");
+  EXPECT_TRUE(
+      contains(parse_model_config(R"({"architectures":["KimiK25ForConditionalGeneration"],"eos_token_id":1})")
+                   .status()
+                   .message(),
+               "text_config is missing"));
+}
+
 TEST(DeepSeekV3, LayersThatDraftAreLeftAloneAndSaid) {
   DeepSeek model;
   model.fields["quantization_config"] = R"({"quant_method":"fp8","weight_block_size":[128,128]})";

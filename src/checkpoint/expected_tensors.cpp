@@ -12,6 +12,7 @@
 #include "formats/e4m3.h"
 #include "formats/e8m0.h"
 #include "formats/fp8_block.h"
+#include "formats/int4.h"
 #include "formats/mxfp4.h"
 #include "formats/nvfp4.h"
 
@@ -56,6 +57,7 @@ Found find_values(const ConstTensor& tensor, const Bad& bad) {
   return found;
 }
 
+bool is_not_finite(Bf16 value) { return (value.bits & 0x7f80) == 0x7f80; }
 bool is_no_multiple(float value) { return !(value > 0 && std::isfinite(value)); }
 
 Status check_e8m0(std::string_view name, const ConstTensor& scales) {
@@ -71,6 +73,12 @@ Status check_e8m0(std::string_view name, const ConstTensor& scales) {
                       index_text(scales.shape, position));
 }
 
+const char* fault_of(ScaleKind kind) {
+  if (kind == ScaleKind::e4m3) return " scales that are NaN";
+  return kind == ScaleKind::bf16 ? " scales that are NaN or infinite"
+                                 : " scales that are NaN, zero, infinite or negative";
+}
+
 Status check_scales(const ExpectedTensor& expected, const ConstTensor& scales) {
   Found found;
   switch (expected.scales) {
@@ -79,6 +87,7 @@ Status check_scales(const ExpectedTensor& expected, const ConstTensor& scales) {
     case ScaleKind::e4m3:
       found = find_values<E4m3>(scales, [](E4m3 value) { return (value.bits & 0x7f) == 0x7f; });
       break;
+    case ScaleKind::bf16: found = find_values<Bf16>(scales, is_not_finite); break;
     case ScaleKind::multiple:
       found = scales.dtype == DType::f32
                   ? find_values<float>(scales, is_no_multiple)
@@ -87,15 +96,13 @@ Status check_scales(const ExpectedTensor& expected, const ConstTensor& scales) {
   }
   if (found.count == 0) return {};
   return broken_model("tensor " + quote(expected.name) + " holds " + std::to_string(found.count) +
-                      (expected.scales == ScaleKind::e4m3
-                           ? " scales that are NaN"
-                           : " scales that are NaN, zero, infinite or negative") +
-                      ", the first at " + index_text(scales.shape, found.first));
+                      fault_of(expected.scales) + ", the first at " + index_text(scales.shape, found.first));
 }
 
-// Scales of which a checkpoint has many, a byte a block.
+// Scales of which a checkpoint has many, one a block.
 bool has_block_scales(const ExpectedTensor& expected) {
-  return expected.scales == ScaleKind::e8m0 || expected.scales == ScaleKind::e4m3;
+  return expected.scales == ScaleKind::e8m0 || expected.scales == ScaleKind::e4m3 ||
+         expected.scales == ScaleKind::bf16;
 }
 
 // block_scales_are_read: somebody has looked at them, and none is NaN.
@@ -177,6 +184,13 @@ void visit_stored(const Weight& weight, const std::string& name, const VisitTens
       visit(part(".weight_scale", DType::f8_e4m3, {rows, cols / nvfp4_block}, ScaleKind::e4m3));
       one(".weight_global_scale", false);
       return one(".input_global_scale", true);
+    case TensorFormat::int4_packed: {
+      visit(part(".weight_packed", DType::i32, {rows, cols / 8}, ScaleKind::none));
+      visit(part(".weight_scale", DType::bf16, {rows, cols / int4_group}, ScaleKind::bf16));
+      ExpectedTensor said = part(".weight_shape", DType::i64, {2}, ScaleKind::none);
+      said.optional = true;
+      return visit(said);
+    }
   }
 }
 
@@ -210,7 +224,8 @@ std::int64_t active_bytes_per_token(const ModelConfig& config) {
       case TensorUse::experts: expert_bytes += tensor.bytes(); break;
     }
   });
-  bytes += expert_bytes / config.num_local_experts * config.num_experts_per_tok;
+  if (config.num_local_experts > 0)
+    bytes += expert_bytes / config.num_local_experts * config.num_experts_per_tok;
   // A tied embedding is read whole as lm_head.
   if (config.tie_word_embeddings) bytes += config.vocab_size * config.hidden_size * 2;
   return bytes;
@@ -247,7 +262,7 @@ void read_stored_formats(ModelConfig& config, const WeightSource& source) {
 
 namespace {
 
-// Whether no scale of any tensor is NaN; the threads take pieces of all of them.
+// Whether no scale of any tensor is what its kind must not hold; the threads take pieces of all of them.
 bool scales_are_numbers(const ModelConfig& config, const WeightSource& source, ThreadPool& threads) {
   constexpr std::size_t piece = std::size_t{1} << 20;
   struct Piece {
@@ -255,6 +270,10 @@ bool scales_are_numbers(const ModelConfig& config, const WeightSource& source, T
     std::span<const std::uint8_t> bytes;
     bool has_nan() const {
       if (kind == ScaleKind::e8m0) return std::memchr(bytes.data(), E8m0::nan_bits, bytes.size()) != nullptr;
+      if (kind == ScaleKind::bf16) {
+        const auto* values = reinterpret_cast<const Bf16*>(bytes.data());
+        return std::any_of(values, values + bytes.size() / sizeof(Bf16), is_not_finite);
+      }
       return std::any_of(bytes.begin(), bytes.end(), [](std::uint8_t byte) { return (byte & 0x7f) == 0x7f; });
     }
   };

@@ -22,6 +22,7 @@ enum class ScaleKind : std::uint8_t {
   none,      // no scales
   e8m0,      // bytes of which 255 means NaN
   e4m3,      // NaN
+  bf16,      // NaN, infinity
   multiple,  // of many values: NaN, infinity, zero, or less
 };
 

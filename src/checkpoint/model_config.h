@@ -96,6 +96,7 @@ struct ModelConfig {
   DType dtype = DType::bf16;         // what the model was made to compute with
   QuantizationScheme quantization;
   std::string trunk = "model.";     // what names of tensors begin with, those of lm_head apart
+  std::string head;                 // what lm_head's begin with
   bool zero_centred_norms = false;  // a norm's weight w stands for 1 + w
 
   // Mixer::attention

@@ -10,10 +10,11 @@ namespace nibble {
 namespace {
 
 constexpr std::int64_t most_patterns = 1 << 16;
+constexpr std::int64_t max_group = 1 << 20;
 
 constexpr std::string_view what_runs =
     "experts in bf16, gpt-oss's mxfp4, fp8 in blocks of 128 x 128, ModelOpt's NVFP4, and compressed-tensors' "
-    "nvfp4-pack-quantized and mxfp4-pack-quantized are read";
+    "nvfp4-pack-quantized, mxfp4-pack-quantized and pack-quantized (int4 in groups of 32) are read";
 
 // Methods that are about, and how one comes to a checkpoint that runs.
 Status unknown_method(const std::string& method, std::string_view field) {
@@ -24,6 +25,29 @@ Status unknown_method(const std::string& method, std::string_view field) {
           std::string(what_runs);
   }
   return broken_model(std::string(field) + " " + quote(method) + " is not supported" + how);
+}
+
+// "(a|b)c" as "ac" and "bc", for groups of plain names. Other brackets stay, and are refused later.
+std::vector<std::string> without_choices(std::string text) {
+  std::vector<std::string> open = {std::move(text)}, done;
+  while (!open.empty()) {
+    const std::string next = std::move(open.back());
+    open.pop_back();
+    const std::size_t begin = next.find('('), end = next.find(')', begin);
+    const bool choice = end != next.npos &&
+                        static_cast<std::int64_t>(open.size() + done.size()) < most_patterns &&
+                        next.find_first_of("\\[](){}+*?", begin + 1) == end;
+    if (!choice) {
+      done.push_back(next);
+      continue;
+    }
+    for (std::size_t at = begin + 1; at <= end;) {
+      const std::size_t past = std::min(next.find('|', at), end);
+      open.push_back(next.substr(0, begin) + next.substr(at, past - at) + next.substr(end + 1));
+      at = past + 1;
+    }
+  }
+  return done;
 }
 
 // compressed-tensors writes expressions behind "re:"; those that only say "any text" are patterns.
@@ -44,7 +68,7 @@ Result<std::string> pattern_of(std::string text) {
       ++i;
     } else if (std::string_view("\\[](){}|+*?").find(c) != std::string_view::npos) {
       return broken_model("quantization_config.ignore has the expression " + quote(text) +
-                          ", of which only names, \\. and .* are read; list the modules by name");
+                          ", of which only names, \\., .* and (a|b) are read; list the modules by name");
     } else {
       pattern += c;
     }
@@ -62,8 +86,13 @@ Result<std::vector<std::string>> read_patterns(const ConfigFields& fields, std::
     return fields.must_be(name, "a list of names", *list);
   for (const JsonValue& each : list->elements()) {
     if (!each.is_string()) return fields.must_be(name, "a list of names", each);
-    NIBBLE_ASSIGN(std::string pattern, pattern_of(std::string(each.as_string())));
-    patterns.push_back(std::move(pattern));
+    for (std::string& choice : without_choices(std::string(each.as_string()))) {
+      NIBBLE_ASSIGN(std::string pattern, pattern_of(std::move(choice)));
+      patterns.push_back(std::move(pattern));
+    }
+    if (static_cast<std::int64_t>(patterns.size()) > most_patterns)
+      return broken_model("quantization_config." + std::string(name) + " has more than " +
+                          std::to_string(most_patterns) + " patterns");
   }
   return patterns;
 }
@@ -129,16 +158,42 @@ Status read_modelopt(const ConfigFields& fields, QuantizationScheme& scheme) {
   return {};
 }
 
+// Every module that is not left alone has its weights in four bits, 32 columns to a scale.
+Status check_int4_groups(const ConfigFields& fields) {
+  const std::optional<JsonValue> groups = fields.find("config_groups");
+  if (!groups) return fields.missing("config_groups");
+  if (!groups->is_object() || groups->size() != 1)
+    return fields.must_be("config_groups", "an object with one group, of all modules", *groups);
+  const JsonValue group = (*groups->members().begin()).second;
+  const std::optional<JsonValue> weights = group.is_object() ? group.find("weights") : std::nullopt;
+  if (!weights || !weights->is_object())
+    return broken_model("quantization_config.config_groups has a group without weights");
+  const ConfigFields inner(*weights, "quantization_config.config_groups weights");
+  NIBBLE_ASSIGN(const std::int64_t bits, inner.integer("num_bits", 1, 64));
+  NIBBLE_ASSIGN(const std::int64_t size, inner.integer("group_size", -1, max_group));
+  NIBBLE_ASSIGN(const std::string type, inner.string("type"));
+  NIBBLE_ASSIGN(const bool symmetric, inner.boolean("symmetric"));
+  const std::optional<JsonValue> order = inner.find("actorder");
+  if (bits == 4 && size == 32 && type == "int" && symmetric && (!order || order->is_null())) return {};
+  return broken_model("compressed-tensors' pack-quantized has " + type + " of " + std::to_string(bits) +
+                      " bits in groups of " + std::to_string(size) + (symmetric ? "" : " with zero points") +
+                      (order && !order->is_null() ? " in an order of its own" : "") +
+                      "; symmetric int of 4 bits in groups of 32 is read");
+}
+
 Status read_compressed_tensors(const ConfigFields& fields, QuantizationScheme& scheme) {
   NIBBLE_ASSIGN(const std::string format, fields.string("format"));
   if (format == "nvfp4-pack-quantized") {
     scheme.format = TensorFormat::nvfp4_packed;
   } else if (format == "mxfp4-pack-quantized") {
     scheme.format = TensorFormat::mxfp4_packed;
+  } else if (format == "pack-quantized") {
+    NIBBLE_RETURN_IF_ERROR(check_int4_groups(fields));
+    scheme.format = TensorFormat::int4_packed;
   } else {
     return broken_model("quantization_config.format " + quote(format) +
-                        " of compressed-tensors is not supported; \"nvfp4-pack-quantized\" and "
-                        "\"mxfp4-pack-quantized\" are");
+                        " of compressed-tensors is not supported; \"nvfp4-pack-quantized\", "
+                        "\"mxfp4-pack-quantized\" and \"pack-quantized\" are");
   }
   NIBBLE_ASSIGN(scheme.exclude, read_patterns(fields, "ignore"));
   return {};
@@ -154,6 +209,7 @@ std::string_view tensor_format_name(TensorFormat format) {
     case TensorFormat::fp8_block: return "fp8_block";
     case TensorFormat::nvfp4:
     case TensorFormat::nvfp4_packed: return "nvfp4";
+    case TensorFormat::int4_packed: return "int4";
   }
   return {};
 }
@@ -163,7 +219,8 @@ std::int64_t block_columns(TensorFormat format) {
     case TensorFormat::bf16:
     case TensorFormat::fp8_block: return 1;
     case TensorFormat::mxfp4_blocks:
-    case TensorFormat::mxfp4_packed: return 32;
+    case TensorFormat::mxfp4_packed:
+    case TensorFormat::int4_packed: return 32;
     case TensorFormat::nvfp4:
     case TensorFormat::nvfp4_packed: return 16;
   }

@@ -25,6 +25,9 @@ enum class TensorFormat : std::uint8_t {
                  // X.weight_scale_2 f32; value = code * scale * scale_2
   nvfp4_packed,  // compressed-tensors: X.weight_packed, X.weight_scale, X.weight_global_scale f32;
                  // value = code * scale / global scale
+  int4_packed,   // compressed-tensors' pack-quantized: X.weight_packed i32 [rows, cols / 8], eight codes a
+                 // word from the low bits on, X.weight_scale bf16 [rows, cols / 32]; value = (code - 8) *
+                 // scale
 };
 std::string_view tensor_format_name(TensorFormat format);
 // Columns that share a scale and must be whole; 1 where any number of columns will do.

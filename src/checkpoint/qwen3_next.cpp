@@ -1,7 +1,7 @@
-// Qwen3-Next and the mixture-of-experts models of Qwen3.5 and 3.6, of which the text is read. Three of four
-// layers have a gated delta rule instead of attention. Attention has a gate on its output and rotates a part
-// of each head. Norms are zero-centred. An expert is shared by all tokens. The newer models keep the text's
-// fields in `text_config`, and have the projections of the delta rule apart.
+// Qwen3-Next and the models of Qwen3.5 and 3.6, with experts or dense, of which the text is read. Three of
+// four layers have a gated delta rule instead of attention. Attention has a gate on its output and rotates a
+// part of each head. Norms are zero-centred. An expert is shared by all tokens. The newer models keep the
+// text's fields in `text_config`, and have the projections of the delta rule apart.
 #include "base/quote.h"
 #include "checkpoint/architectures.h"
 #include "checkpoint/decoder_fields.h"
@@ -78,7 +78,19 @@ Status read_experts(const ConfigFields& fields, ModelConfig& config) {
   return check_experts_in_all(config);
 }
 
-Result<ModelConfig> read_text(const ConfigFields& fields, QuantizationScheme quantization,
+// No layer has experts: a feed-forward of one width.
+Status read_dense(const ConfigFields& fields, ModelConfig& config) {
+  NIBBLE_RETURN_IF_ERROR(refuse_foreign(
+      fields,
+      {"moe_intermediate_size", "num_experts", "num_experts_per_tok", "shared_expert_intermediate_size"},
+      {.name = "a dense Qwen3.5", .its = "its"}));
+  NIBBLE_ASSIGN(config.dense_width, fields.integer("intermediate_size", 1, max_width));
+  config.activation = ExpertActivation::silu;
+  for (LayerDescription& layer : config.layers) layer.feed_forward = FeedForward::dense;
+  return {};
+}
+
+Result<ModelConfig> read_text(const ConfigFields& fields, QuantizationScheme quantization, FeedForward kind,
                               ModelConfig config) {
   NIBBLE_RETURN_IF_ERROR(check_variants(fields));
   if (quantization.method == "mxfp4") {
@@ -92,7 +104,8 @@ Result<ModelConfig> read_text(const ConfigFields& fields, QuantizationScheme qua
   config.query_key_norm = config.attention_output_gate = config.zero_centred_norms = true;
   NIBBLE_RETURN_IF_ERROR(read_partial_rope(fields, config));
   NIBBLE_RETURN_IF_ERROR(read_delta(fields, config.delta));
-  NIBBLE_RETURN_IF_ERROR(read_experts(fields, config));
+  NIBBLE_RETURN_IF_ERROR(kind == FeedForward::dense ? read_dense(fields, config)
+                                                    : read_experts(fields, config));
   config.quantization = std::move(quantization);
   NIBBLE_RETURN_IF_ERROR(check_expert_formats(config));
   NIBBLE_RETURN_IF_ERROR(check_columns(config, visit_qwen3_next_weights));
@@ -153,23 +166,37 @@ Result<ModelConfig> parse_qwen3_next_config(const ConfigFields& fields, Quantiza
   ModelConfig config;
   config.delta.by_key_head = true;
   NIBBLE_ASSIGN(config.router_renormalises, fields.boolean_or("norm_topk_prob", true));
-  return read_text(fields, std::move(quantization), std::move(config));
+  return read_text(fields, std::move(quantization), FeedForward::experts, std::move(config));
 }
 
-Result<ModelConfig> parse_qwen3_5_moe_config(const ConfigFields& fields, QuantizationScheme quantization) {
-  ModelConfig config;
-  config.router_renormalises = true;
-  // Unquantized ones come stacked; what lies in the files has the last word.
-  config.stacked_experts = quantization.method.empty();
+namespace {
+
+// Both levels of a Qwen3.5's config, or its one.
+Result<ModelConfig> read_levels(const ConfigFields& fields, QuantizationScheme quantization, FeedForward kind,
+                                ModelConfig config) {
   const std::optional<JsonValue> text = fields.find("text_config");
   if (text && !text->is_object()) return fields.must_be("text_config", "an object", *text);
   const ConfigFields inner = text ? ConfigFields(*text, "text_config") : fields;
   NIBBLE_ASSIGN(const bool renormalises, inner.boolean_or("norm_topk_prob", true));
   if (!renormalises) return broken_model("norm_topk_prob must be true: Qwen3.5 always renormalises");
   if (text) config.trunk = "model.language_model.";
-  NIBBLE_ASSIGN(config, read_text(inner, std::move(quantization), std::move(config)));
+  NIBBLE_ASSIGN(config, read_text(inner, std::move(quantization), kind, std::move(config)));
   if (text) NIBBLE_RETURN_IF_ERROR(read_tied(fields, inner, config));
   return config;
+}
+
+}  // namespace
+
+Result<ModelConfig> parse_qwen3_5_moe_config(const ConfigFields& fields, QuantizationScheme quantization) {
+  ModelConfig config;
+  config.router_renormalises = true;
+  // Unquantized ones come stacked; what lies in the files has the last word.
+  config.stacked_experts = quantization.method.empty();
+  return read_levels(fields, std::move(quantization), FeedForward::experts, std::move(config));
+}
+
+Result<ModelConfig> parse_qwen3_5_config(const ConfigFields& fields, QuantizationScheme quantization) {
+  return read_levels(fields, std::move(quantization), FeedForward::dense, ModelConfig());
 }
 
 void visit_qwen3_next_weights(const ModelConfig& config, const VisitWeight& visit) {
@@ -185,6 +212,11 @@ void visit_qwen3_next_weights(const ModelConfig& config, const VisitWeight& visi
     }
     weights.vector(WeightRole::feed_forward_norm, WeightPart::norms, "post_attention_layernorm.weight",
                    hidden);
+    if (config.dense_width > 0) {
+      weights.mlp({WeightRole::dense_gate, WeightRole::dense_up, WeightRole::dense_down},
+                  WeightPart::dense_layers, "mlp.", config.dense_width);
+      continue;
+    }
     weights.matrix(WeightRole::router, WeightPart::router, "mlp.gate", config.num_local_experts, hidden,
                    SplitAxis::none);
     visit_experts(weights, config);

@@ -173,6 +173,29 @@ TEST(Qwen3Next, TheNewerSpellingIsTheSameModel) {
   EXPECT_EQ(parse_model_config(json_of(flat)).value().trunk, "model.");
 }
 
+TEST(Qwen3Next, ADenseQwen35HasOneFeedForwardALayer) {
+  Nested model;
+  model.outer["architectures"] = "[\"Qwen3_5ForConditionalGeneration\"]";
+  for (const char* field : {"num_experts", "num_experts_per_tok", "moe_intermediate_size",
+                            "shared_expert_intermediate_size", "norm_topk_prob", "decoder_sparse_step"})
+    model.text.erase(field);
+  model.text["intermediate_size"] = "96";
+  const ModelConfig config = parse_model_config(model.config()).value();
+  EXPECT_EQ(config.dense_width, 96);
+  EXPECT_EQ(config.num_local_experts, 0);
+  const std::vector<std::string> lines = lines_of(config, 3);
+  const std::vector<std::string> last(lines.end() - 4, lines.end());
+  EXPECT_EQ(last,
+            (std::vector<std::string>{"post_attention_layernorm.weight [64]", "mlp.gate_proj.weight [96, 64]",
+                                      "mlp.up_proj.weight [96, 64]", "mlp.down_proj.weight [64, 96]"}));
+  EXPECT_GT(active_bytes_per_token(config), 0);
+  model.text["num_experts"] = "4";
+  EXPECT_TRUE(contains(refusal(model.config()), "num_experts"));
+  model.text.erase("num_experts");
+  model.text.erase("intermediate_size");
+  EXPECT_TRUE(contains(refusal(model.config()), "text_config.intermediate_size is missing"));
+}
+
 TEST(Qwen3Next, QuantizationMayBeToldAtEitherLevel) {
   const std::string fp8 =
       R"({"quant_method":"fp8","weight_block_size":[128,128],"modules_to_not_convert":["lm_head"]})";

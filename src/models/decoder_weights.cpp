@@ -242,6 +242,7 @@ class Binder {
         return Nvfp4Matrix{bytes(parts[0]), data<E4m3>(parts[1]), one_float(parts[2]), rows, cols};
       case TensorFormat::nvfp4_packed:
         return Nvfp4Matrix{bytes(parts[0]), data<E4m3>(parts[1]), 1.0f / one_float(parts[2]), rows, cols};
+      case TensorFormat::int4_packed: return Int4Matrix{bytes(parts[0]), data<Bf16>(parts[1]), rows, cols};
       case TensorFormat::mxfp4_blocks: break;
     }
     NIBBLE_CHECK(false, weight.name);

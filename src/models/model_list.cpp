@@ -14,9 +14,15 @@ struct ModelEntry {
 };
 
 constexpr ModelEntry models[] = {
-    {"GptOssForCausalLM", bind_decoder},      {"Qwen3MoeForCausalLM", bind_decoder},
-    {"Qwen3NextForCausalLM", bind_decoder},   {"Qwen3_5MoeForConditionalGeneration", bind_decoder},
-    {"Qwen3_5MoeForCausalLM", bind_decoder},  {"DeepseekV3ForCausalLM", bind_decoder},
+    {"GptOssForCausalLM", bind_decoder},
+    {"Qwen3MoeForCausalLM", bind_decoder},
+    {"Qwen3NextForCausalLM", bind_decoder},
+    {"Qwen3_5MoeForConditionalGeneration", bind_decoder},
+    {"Qwen3_5MoeForCausalLM", bind_decoder},
+    {"DeepseekV3ForCausalLM", bind_decoder},
+    {"Qwen3_5ForConditionalGeneration", bind_decoder},
+    {"Qwen3_5ForCausalLM", bind_decoder},
+    {"KimiK25ForConditionalGeneration", bind_decoder},
     {"Glm4MoeLiteForCausalLM", bind_decoder},
 };
 

@@ -47,6 +47,7 @@ StoredFormat stored_format(TensorFormat format) {
     case TensorFormat::fp8_block: return StoredFormat::fp8_block;
     case TensorFormat::nvfp4:
     case TensorFormat::nvfp4_packed: return StoredFormat::nvfp4;
+    case TensorFormat::int4_packed: return StoredFormat::int4;
   }
   return StoredFormat::bf16;
 }

@@ -35,10 +35,14 @@ std::string model_text(const ModelTraits& model, int columns) {
     about +=
         " (" + std::to_string(model.window_layers) + " in a window of " + std::to_string(model.window) + ")";
   if (model.linear_layers > 0) about += " (" + std::to_string(model.linear_layers) + " with a state)";
-  about += ", " + std::to_string(model.experts) + " experts of " + std::to_string(model.expert_width) +
-           " in " + std::string(stored_format_name(model.expert_format)) + ", " +
-           std::to_string(model.experts_per_token) + " a token; " + grouped(model.weight_bytes()) +
-           " bytes of weights";
+  if (model.experts > 0) {
+    about += ", " + std::to_string(model.experts) + " experts of " + std::to_string(model.expert_width) +
+             " in " + std::string(stored_format_name(model.expert_format)) + ", " +
+             std::to_string(model.experts_per_token) + " a token";
+  } else {
+    about += ", dense of " + std::to_string(model.dense_width);
+  }
+  about += "; " + grouped(model.weight_bytes()) + " bytes of weights";
   return row("model", model.name + " (" + model.architecture + ")", columns) + row("", about, columns);
 }
 

@@ -10,7 +10,7 @@ from safetensors import deserialize
 
 from nibble_program import ROOT
 
-NUMPY = {"BF16": ml_dtypes.bfloat16, "F32": np.float32, "F16": np.float16, "U8": np.uint8,
+NUMPY = {"BF16": ml_dtypes.bfloat16, "F32": np.float32, "F16": np.float16, "U8": np.uint8, "I32": np.int32, "I64": np.int64,
          "F8_E4M3": ml_dtypes.float8_e4m3fn}
 STORED = {np.dtype(value): key for key, value in NUMPY.items()}
 E2M1 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6], np.float32)

@@ -5,13 +5,15 @@
 
 #include "base/check.h"
 #include "formats/fp8_block.h"
+#include "formats/int4.h"
 #include "formats/nvfp4.h"
 #include "ops/linear/input_parts.h"
 
 namespace nibble {
 namespace {
 
-static_assert(weight_block == fp8_tile && weight_block % nvfp4_block == 0 && weight_block % dot_step == 0);
+static_assert(weight_block == fp8_tile && weight_block % nvfp4_block == 0 && weight_block % int4_group == 0 &&
+              weight_block % dot_step == 0);
 
 int blocks_of(const DotInputs& inputs) { return (inputs.rows.cols + weight_block - 1) / weight_block; }
 
@@ -86,10 +88,25 @@ void decode_piece(const Nvfp4Matrix& matrix, int row, int rows, int col, int col
   }
 }
 
+void decode_piece(const Int4Matrix& matrix, int row, int rows, int col, int cols, Bf16* to) {
+  for (int r = 0; r < rows; ++r) {
+    const std::int64_t first = (row + r) * matrix.cols + col;
+    for (int c = 0; c < cols; c += int4_group) {
+      const std::array<Bf16, 16> values = int4_values(matrix.scales[(first + c) / int4_group]);
+      const std::uint8_t* codes = matrix.codes + (first + c) / 2;
+      for (int pair = 0; pair < int4_group / 2; ++pair) {
+        *to++ = values[codes[pair] & 15];
+        *to++ = values[codes[pair] >> 4];
+      }
+    }
+  }
+}
+
 float outer_scale(const Fp8BlockMatrix& matrix, int row, int block) {
   return matrix.scales[(matrix.first_row + row) / fp8_tile * fp8_tiles(matrix.cols) + block];
 }
 float outer_scale(const Nvfp4Matrix& matrix, int, int) { return matrix.scale; }
+float outer_scale(const Int4Matrix&, int, int) { return 1.0f; }
 
 // Rows [row, row + rows) of one range by at most most_inputs_of_part inputs.
 template <class Matrix>
@@ -146,9 +163,14 @@ WeightMatrix piece_of(const Nvfp4Matrix& matrix, std::int64_t begin, std::int64_
                      moved(matrix.scales, begin * matrix.cols / nvfp4_block), matrix.scale, rows,
                      matrix.cols};
 }
+WeightMatrix piece_of(const Int4Matrix& matrix, std::int64_t begin, std::int64_t rows) {
+  return Int4Matrix{moved(matrix.codes, begin * matrix.cols / 2),
+                    moved(matrix.scales, begin * matrix.cols / int4_group), rows, matrix.cols};
+}
 
 template <class Matrix>
-constexpr bool is_decoded = std::is_same_v<Matrix, Fp8BlockMatrix> || std::is_same_v<Matrix, Nvfp4Matrix>;
+constexpr bool is_decoded = std::is_same_v<Matrix, Fp8BlockMatrix> || std::is_same_v<Matrix, Nvfp4Matrix> ||
+                            std::is_same_v<Matrix, Int4Matrix>;
 
 }  // namespace
 

@@ -1,15 +1,16 @@
 // Weights in any format a checkpoint may have, and their products by rows.
 //
-// bf16, Q8 and MXFP4 are multiplied as they lie (dot_kernels.h). FP8 blocks and NVFP4 are decoded a piece at
-// a time, 32 rows by 128 columns, into bfloat16, which holds their values without their outer scales exactly:
-// an E4M3 code has four significant bits, the product of an E2M1 code and an E4M3 scale six. The piece's
-// products are those of a bfloat16 matrix of 128 columns, by whichever kernels. So the order of additions is
+// bf16, Q8 and MXFP4 are multiplied as they lie (dot_kernels.h). FP8 blocks, NVFP4 and int4 are decoded a
+// piece at a time, 32 rows by 128 columns, into bfloat16, which holds their values without their outer scales
+// exactly: an E4M3 code has four significant bits, the product of an E2M1 code and an E4M3 scale six. The
+// piece's products are those of a bfloat16 matrix of 128 columns, by whichever kernels. So the order of
+// additions is
 //
 //   total = ((0 + s_0 T_0) + s_1 T_1) + ...   over blocks of 128 columns, the last one maybe shorter,
 //
 // T_b is the sum over the block's columns, in the order of dot_tile.h for bfloat16 weights. s_b is the scale
-// of the tile of 128 x 128 (FP8), or the matrix's one scale (NVFP4). Each product and each sum is rounded to
-// float32.
+// of the tile of 128 x 128 (FP8), the matrix's one scale (NVFP4), or 1 (int4). Each product and each sum is
+// rounded to float32.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +48,16 @@ struct Nvfp4Matrix {
   std::int64_t cols = 0;  // a multiple of 16
 };
 
-using WeightMatrix = std::variant<Bf16Matrix, Q8Matrix, Mxfp4Checkpoint, Fp8BlockMatrix, Nvfp4Matrix>;
+// Values are bfloat16 (formats/int4.h), without an outer scale.
+struct Int4Matrix {
+  const std::uint8_t* codes = nullptr;  // [rows, cols / 2], the low nibble first
+  const Bf16* scales = nullptr;         // [rows, cols / 32]
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;  // a multiple of 32
+};
+
+using WeightMatrix =
+    std::variant<Bf16Matrix, Q8Matrix, Mxfp4Checkpoint, Fp8BlockMatrix, Nvfp4Matrix, Int4Matrix>;
 
 inline int weight_rows(const WeightMatrix& matrix) {
   return static_cast<int>(std::visit([](const auto& each) { return std::int64_t{each.rows}; }, matrix));

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "formats/fp8_block.h"
+#include "formats/int4.h"
 #include "ops/linear/linear.h"
 #include "ops/op_test_util.h"
 
@@ -51,6 +52,28 @@ std::vector<float> product(OpContext& context, const WeightMatrix& matrix, const
   return y;
 }
 
+// Whole words of codes, and scales of all signs and sizes; a row's values as int4.h says.
+struct RandomInt4 {
+  int rows, cols;
+  std::vector<std::uint8_t> codes;
+  std::vector<Bf16> scales;
+
+  RandomInt4(std::mt19937& random, int of_rows, int of_cols)
+      : rows(of_rows),
+        cols(of_cols),
+        codes(static_cast<std::size_t>(rows * cols / 2)),
+        scales(random_bf16(random, static_cast<std::size_t>(rows * cols / int4_group), 0.3f)) {
+    for (std::uint8_t& pair : codes) pair = static_cast<std::uint8_t>(random());
+  }
+  Int4Matrix matrix() const { return {codes.data(), scales.data(), rows, cols}; }
+  float value(int row, int col) const {
+    const int at = row * cols + col;
+    const int code = codes[static_cast<std::size_t>(at / 2)] >> (at % 2 * 4) & 15;
+    const float scale = scales[static_cast<std::size_t>(at / int4_group)].to_float();
+    return Bf16::from_float(static_cast<float>(code - 8) * scale).to_float();
+  }
+};
+
 struct Sizes {
   int rows, cols;
 };
@@ -63,6 +86,8 @@ void for_each_matrix(const Check& check) {
     const RandomNvfp4 nvfp4(random, 1, size.rows, size.cols);
     check(WeightMatrix(fp8.matrix), random);
     check(WeightMatrix(nvfp4_of(nvfp4)), random);
+    const RandomInt4 int4(random, size.rows, size.cols);
+    check(WeightMatrix(int4.matrix()), random);
   }
 }
 
@@ -133,6 +158,10 @@ TEST(WeightMatrix, ARowIsWhatItsFormatSays) {
   decode_weight_row(nvfp4_of(nvfp4), 4, values.data());
   for (int c = 0; c < 96; ++c)
     EXPECT_EQ(values[static_cast<std::size_t>(c)], nvfp4.unscaled(0, 4, c) * nvfp4.tensor_scales[0]);
+
+  const RandomInt4 int4(random, 5, 96);
+  decode_weight_row(int4.matrix(), 3, values.data());
+  for (int c = 0; c < 96; ++c) EXPECT_EQ(values[static_cast<std::size_t>(c)], int4.value(3, c));
 }
 
 }  // namespace
