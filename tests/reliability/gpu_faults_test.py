@@ -114,7 +114,7 @@ def test_a_step_that_never_ends_is_given_up(gpu):
 @pytest.mark.extended  # emulated ranks wait for each other on the CPUs that the other tests use
 def test_a_gpu_that_does_not_come_to_the_others_ends_the_engine_and_both_are_taken_up_again(tmp_path):
     order = tmp_path / "order"
-    with serving(*SMALL, "--tp", 2, "--enforce-eager", "--step-timeout", 40, model=PARITY / "example", program=EMULATED,
+    with serving(*SMALL, "--tp", 2, "--enforce-eager", "--step-timeout", 15, model=PARITY / "example", program=EMULATED,
                  EMULATED_GPU_FAULT=order, EMULATED_GPUS=2) as server:
         assert {"tp": "2"}.items() <= {each["field"]: each["value"] for each in server.ask("GET", "/plan").json()["choices"]}.items()
         hear_of_a_failure(FailingGpu(server, order), "hang 2")
