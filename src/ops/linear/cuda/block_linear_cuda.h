@@ -1,0 +1,55 @@
+// Products with matrices in blocks (block_matrices.h) on a GPU of compute capability 9.0, for bfloat16
+// activations: y = x W^T. A row's bits depend on nothing else: neither on the rows beside it, nor on which of
+// the two kernels ran.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "formats/bf16.h"
+#include "ops/linear/cuda/block_matrices.h"
+#include "ops/linear/cuda/dense_tiles.h"
+
+namespace nibble {
+
+// All pointers are to device memory.
+template <class Codes>
+struct BlockLinearCudaArgs {
+  TokenTiles x;                 // of weight.shape.cols
+  BlockMatrices<Codes> weight;  // one matrix, [out, in]
+  float* y = nullptr;           // [x.tokens, y_stride]
+  int y_stride = 0;             // at least out, even
+};
+
+// Queues the product on the stream. A refusal names what the shapes lack.
+Status block_linear_cuda(const BlockLinearCudaArgs<Bf16Codes>& args, cudaStream_t stream);
+Status block_linear_cuda(const BlockLinearCudaArgs<E4m3Codes>& args, cudaStream_t stream);
+
+// Rows [experts, rows, cols] of a checkpoint, and where they go. All pointers are to device memory.
+template <class Codes>
+struct BlockRepack {
+  const std::uint8_t* codes = nullptr;  // at a multiple of 16
+  int experts = 1;
+  BlockShape<Codes> shape;
+  // The rows of gate_proj lie before those of up_proj, which become the even and the odd ones.
+  bool halves = false;
+  std::uint8_t* out = nullptr;  // [experts, shape.bytes()]
+};
+Status repack_blocks_cuda(const BlockRepack<Bf16Codes>& repack, cudaStream_t stream);
+Status repack_blocks_cuda(const BlockRepack<E4m3Codes>& repack, cudaStream_t stream);
+
+// Scales of tiles of 128 x 128, in float32 or bfloat16, and the factors that become of them.
+struct BlockScales {
+  const void* scales = nullptr;  // [experts, parts, tiles of a part's rows, tiles of columns]
+  bool narrow = false;           // bfloat16
+  int experts = 1;
+  BlockShape<E4m3Codes> shape;
+  bool halves = false;              // two parts, gate_proj and up_proj
+  int first_row = 0;                // of one part, that is the first here; a multiple of 16
+  BlockFactors* factors = nullptr;  // [experts, shape.factors()]
+};
+void place_block_scales_cuda(const BlockScales& scales, cudaStream_t stream);
+
+}  // namespace nibble

@@ -1,0 +1,106 @@
+// On a GPU: products with matrices in blocks of 128 columns.
+#include <algorithm>
+#include <cmath>
+
+#include "ops/linear/cuda/block_device_test_util.h"
+#include "ops/linear/cuda/linear_cuda.h"
+
+namespace nibble {
+namespace {
+
+template <class Codes>
+class BlockLinearOnTheGpu : public OnTheGpu {};
+using Kinds = testing::Types<Bf16Codes, E4m3Codes>;
+TYPED_TEST_SUITE(BlockLinearOnTheGpu, Kinds);
+
+DeviceBuffer token_tiles_of(const std::vector<Bf16>& x, int cols) {
+  const DeviceBuffer plain = on_device(x);
+  const int tokens = static_cast<int>(x.size()) / cols;
+  DeviceBuffer packed =
+      device_bytes(DenseShape{0, cols}.token_bytes(tokens), 0xff);  // NaN past the last token
+  const Status status = pack_tokens_cuda(reinterpret_cast<const Bf16*>(plain.data()), tokens, cols, cols,
+                                         packed.as<std::uint8_t>(), nullptr);
+  NIBBLE_CHECK(status.ok(), status.message());
+  return packed;
+}
+
+template <class Codes>
+std::vector<float> on_gpu(RandomBlocks<Codes>& matrix, const std::vector<Bf16>& x) {
+  const int rows = matrix.shape.rows, tokens = static_cast<int>(x.size()) / matrix.shape.cols;
+  DeviceBuffer tiles = token_tiles_of(x, matrix.shape.cols);
+  DeviceBuffer y = device_bytes(static_cast<std::size_t>(tokens * rows) * 4, 0xff);
+  const BlockLinearCudaArgs<Codes> args{
+      .x = {tiles.as<std::uint8_t>(), tokens}, .weight = matrix.view(), .y = y.as<float>(), .y_stride = rows};
+  const Status status = block_linear_cuda(args, nullptr);
+  NIBBLE_CHECK(status.ok(), status.message());
+  std::vector<float> result(static_cast<std::size_t>(tokens * rows));
+  y.copy_to(std::span(result));
+  return result;
+}
+
+TYPED_TEST(BlockLinearOnTheGpu, IsNearDoublePrecisionAndARowsBitsDependOnNoOther) {
+  std::mt19937 random(1);
+  struct Case {
+    int rows, cols;
+  };
+  for (const Case& each : {Case{144, 336}, Case{32, 16}, Case{272, 1216}}) {
+    if (small_cases && each.cols > 1000) continue;
+    RandomBlocks<TypeParam> matrix(random, 1, 1, each.rows, each.cols);
+    matrix.narrow = each.cols == 336;
+    matrix.upload();
+    const int tokens = small_cases ? 37 : 200;  // the kernel for many
+    const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(tokens * each.cols));
+    const std::vector<float> y = on_gpu(matrix, x);
+    std::vector<float> floats;
+    for (const Bf16 value : x) floats.push_back(value.to_float());
+    double apart = 0, norm = 0;
+    for (int token = 0; token < tokens; token += 9) {
+      for (int row = 0; row < each.rows; ++row) {
+        const double exact = matrix.product(0, row, floats.data() + token * each.cols);
+        apart += std::pow(y[static_cast<std::size_t>(token * each.rows + row)] - exact, 2);
+        norm += exact * exact;
+      }
+    }
+    EXPECT_LT(std::sqrt(apart / norm), 1e-5) << each.rows << " x " << each.cols;
+    for (const int count : {1, 8, 19, 32}) {  // the kernel for few
+      const std::vector<Bf16> first(x.begin(), x.begin() + count * each.cols);
+      const std::vector<float> few = on_gpu(matrix, first);
+      EXPECT_TRUE(std::equal(few.begin(), few.end(), y.begin())) << count << " of " << tokens;
+    }
+  }
+}
+
+// x is one of the unit vectors, so that outputs are columns of the matrix.
+TEST_F(OnTheGpu, Fp8BlocksAreAllCodesTimesTheirScales) {
+  std::mt19937 random(2);
+  RandomBlocks<E4m3Codes> matrix(random, 1, 1, 256, 16);
+  for (std::size_t i = 0; i < matrix.codes.size(); ++i)
+    matrix.codes[i] = static_cast<std::uint8_t>(i / 16 + i % 16);
+  matrix.scales = {0x1.234567p-9f, 0x1.8p+90f};
+  matrix.upload();
+  std::vector<Bf16> x(16 * 16);
+  for (std::size_t i = 0; i < 16; ++i) x[i * 16 + i] = Bf16::from_float(1);
+  const std::vector<float> y = on_gpu(matrix, x);
+  for (int row = 0; row < 256; ++row) {
+    bool nan = false;
+    for (int col = 0; col < 16; ++col) nan = nan || (row + col) % 128 == 127;
+    for (int col = 0; col < 16; ++col) {
+      const float found = y[static_cast<std::size_t>(col * 256 + row)];
+      if (nan) {
+        EXPECT_TRUE(std::isnan(found)) << row << ", " << col;
+      } else {
+        EXPECT_EQ(found, matrix.value(0, row, col)) << row << ", " << col;
+      }
+    }
+  }
+}
+
+TEST_F(OnTheGpu, MatricesThatAreNoBlocksAreRefusedByName) {
+  const Status odd = repack_blocks_cuda(BlockRepack<E4m3Codes>{.shape = {24, 32}}, nullptr);
+  EXPECT_NE(odd.message().find("not 24 x 32"), std::string::npos) << odd.message();
+  const BlockLinearCudaArgs<Bf16Codes> args{.weight = {.shape = {32, 40}}};
+  EXPECT_NE(block_linear_cuda(args, nullptr).message().find("not 32 x 40"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace nibble

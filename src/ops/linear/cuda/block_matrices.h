@@ -1,0 +1,90 @@
+// The layout of matrices that are multiplied by blocks of 128 columns, each block with a scale of its own:
+// FP8 (E4M3) in tiles of 128 x 128, and bfloat16, whose scales are one.
+//
+//   granule   16 consecutive rows over the whole of K; granules follow one another, experts too
+//   k64 block pieces of 32 lanes x 16 bytes: first those of the even rows, then those of the odd ones
+//   factors   a pair for a granule and 128 columns: of the even rows and of the odd ones
+//
+// Rows and K lie as in ops/moe/cuda/granules.h: operand row g of the upper half (0..7) holds row 2g of the
+// granule, operand row g + 8 row 2g + 1, so that a gate and its up projection meet in one lane. Of a k64
+// block lane t of each row's four holds elements 16t .. 16t + 15, and step s takes the four of them that
+// begin at 4s. So activations stay in plain order. K is padded to 64 with zeros; what the activations hold
+// there must be finite.
+//
+// Order of additions of every product on this layout, an op's contract, that of ops/linear/weight_matrix.h
+// with the tensor core's sums of blocks:
+//
+//   total = ((0 + s_0 T_0) + s_1 T_1) + ...   over blocks of 128 columns, the last one maybe shorter
+//
+// T_b is the tensor core's chain over the block's k16 steps from zero, s_b the factor of the row and the
+// block. Codes are decoded to bfloat16 exactly, and each product and each sum is rounded to float32. Nothing
+// else enters it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/cuda/host_device.h"
+
+namespace nibble {
+
+inline constexpr int block_granule_rows = 16;
+inline constexpr int block_k = 64;               // of K, in a block of the layout
+inline constexpr int block_scale_columns = 128;  // that share a factor
+inline constexpr int block_piece_bytes = 512;    // 32 lanes x 16
+
+// Kinds of codes, each a type.
+struct Bf16Codes {
+  static constexpr int bytes = 2;
+  static constexpr bool scaled = false;
+};
+struct E4m3Codes {
+  static constexpr int bytes = 1;
+  static constexpr bool scaled = true;
+};
+
+struct alignas(8) BlockFactors {
+  float even, odd;
+};
+
+template <class Codes>
+struct BlockShape {
+  int rows = 0;  // a multiple of 16
+  int cols = 0;  // a multiple of 16
+
+  NIBBLE_HOST_DEVICE constexpr int granules() const { return rows / block_granule_rows; }
+  NIBBLE_HOST_DEVICE constexpr int blocks() const { return (cols + block_k - 1) / block_k; }
+  NIBBLE_HOST_DEVICE constexpr int padded_cols() const { return blocks() * block_k; }
+  NIBBLE_HOST_DEVICE constexpr int scale_blocks() const {
+    return (cols + block_scale_columns - 1) / block_scale_columns;
+  }
+  static constexpr int pieces = 2 * Codes::bytes;  // of a k64 block
+  static constexpr int block_bytes = pieces * block_piece_bytes;
+  NIBBLE_HOST_DEVICE constexpr std::size_t granule_bytes() const {
+    return static_cast<std::size_t>(blocks()) * block_bytes;
+  }
+  NIBBLE_HOST_DEVICE constexpr std::size_t bytes() const {
+    return static_cast<std::size_t>(granules()) * granule_bytes();
+  }
+  // Of one matrix; none where codes have no scales.
+  NIBBLE_HOST_DEVICE constexpr std::size_t factors() const {
+    return Codes::scaled ? static_cast<std::size_t>(granules()) * static_cast<std::size_t>(scale_blocks())
+                         : 0;
+  }
+  constexpr bool legal() const {
+    return rows > 0 && cols > 0 && rows % block_granule_rows == 0 && cols % 16 == 0;
+  }
+};
+
+// Matrices of one shape in this layout, an expert after the other, on the device.
+template <class Codes>
+struct BlockMatrices {
+  using Layout = Codes;
+  const std::uint8_t* data = nullptr;  // [experts, shape.bytes()]
+  const BlockFactors* factors =
+      nullptr;  // [experts, granules, scale_blocks]; null where codes have no scales
+  int experts = 1;
+  BlockShape<Codes> shape;
+};
+
+}  // namespace nibble

@@ -1,0 +1,93 @@
+// The layout of matrices in blocks (block_matrices.h) from a checkpoint's rows. Bytes: each read and written
+// once, 16 a thread.
+#include <algorithm>
+#include <string>
+
+#include "formats/bf16.h"
+#include "ops/cuda/launch.cuh"
+#include "ops/linear/cuda/block_linear_cuda.h"
+
+namespace nibble {
+namespace {
+
+constexpr int repack_threads = 256;
+
+template <class Codes>
+__global__ void __launch_bounds__(repack_threads)
+    block_repack(const __grid_constant__ BlockRepack<Codes> repack) {
+  using Shape = BlockShape<Codes>;
+  const Shape shape = repack.shape;
+  constexpr int of_row = Shape::pieces / 2;    // pieces of a row's elements
+  constexpr int elements = 16 / Codes::bytes;  // of a lane in a piece
+  const std::size_t all = repack.experts * shape.bytes() / 16;
+  const std::size_t step = static_cast<std::size_t>(gridDim.x) * repack_threads;
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * repack_threads + threadIdx.x; i < all;
+       i += step) {
+    const int lane = static_cast<int>(i % 32), piece = static_cast<int>(i / 32 % Shape::pieces);
+    const std::size_t block_of_all = i / 32 / Shape::pieces, granule_of_all = block_of_all / shape.blocks();
+    const int block = static_cast<int>(block_of_all % shape.blocks());
+    const std::size_t expert = granule_of_all / shape.granules();
+    const int row = static_cast<int>(granule_of_all % shape.granules()) * block_granule_rows + lane / 4 * 2 +
+                    piece / of_row;
+    const int from_row = repack.halves ? row / 2 + row % 2 * (shape.rows / 2) : row;
+    const int col = block * block_k + lane % 4 * 16 + piece % of_row * elements;
+    const std::size_t from = (expert * shape.rows + from_row) * shape.cols + col;
+    reinterpret_cast<uint4*>(repack.out)[i] =
+        col < shape.cols ? *reinterpret_cast<const uint4*>(repack.codes + from * Codes::bytes)
+                         : make_uint4(0, 0, 0, 0);
+  }
+}
+
+__global__ void __launch_bounds__(repack_threads) block_factors(const __grid_constant__ BlockScales scales) {
+  const BlockShape<E4m3Codes> shape = scales.shape;
+  const int blocks = shape.scale_blocks(), parts = scales.halves ? 2 : 1;
+  const int rows = shape.rows / parts + scales.first_row;  // that tiles are known of
+  const std::size_t tiles =
+      static_cast<std::size_t>((rows + block_scale_columns - 1) / block_scale_columns) * blocks;
+  const std::size_t all = scales.experts * shape.factors();
+  const std::size_t step = static_cast<std::size_t>(gridDim.x) * repack_threads;
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * repack_threads + threadIdx.x; i < all;
+       i += step) {
+    const int block = static_cast<int>(i % blocks), granule = static_cast<int>(i / blocks % shape.granules());
+    const std::size_t expert = i / shape.factors();
+    const int row = scales.first_row + granule * block_granule_rows / parts;
+    const auto scale = [&](int part) {
+      const std::size_t at = (expert * parts + part) * tiles + row / block_scale_columns * blocks + block;
+      return scales.narrow ? static_cast<const Bf16*>(scales.scales)[at].to_float()
+                           : static_cast<const float*>(scales.scales)[at];
+    };
+    scales.factors[i] = {scale(0), scale(parts - 1)};
+  }
+}
+
+Launch launch_of(std::size_t all, cudaStream_t stream) {
+  const std::size_t blocks = (all + repack_threads - 1) / repack_threads;
+  return {.blocks = dim3(static_cast<unsigned>(std::clamp<std::size_t>(blocks, 1, 65536))),
+          .threads = repack_threads,
+          .stream = stream};
+}
+
+template <class Codes>
+Status repack(const BlockRepack<Codes>& repack, cudaStream_t stream) {
+  if (!repack.shape.legal()) {
+    return invalid_argument("a matrix in blocks has rows and columns in sixteens, not " +
+                            std::to_string(repack.shape.rows) + " x " + std::to_string(repack.shape.cols));
+  }
+  launch_kernel(launch_of(repack.experts * repack.shape.bytes() / 16, stream), block_repack<Codes>, repack);
+  return {};
+}
+
+}  // namespace
+
+Status repack_blocks_cuda(const BlockRepack<Bf16Codes>& args, cudaStream_t stream) {
+  return repack(args, stream);
+}
+Status repack_blocks_cuda(const BlockRepack<E4m3Codes>& args, cudaStream_t stream) {
+  return repack(args, stream);
+}
+
+void place_block_scales_cuda(const BlockScales& scales, cudaStream_t stream) {
+  launch_kernel(launch_of(scales.experts * scales.shape.factors(), stream), block_factors, scales);
+}
+
+}  // namespace nibble

@@ -1,0 +1,121 @@
+// On a GPU: the expert layer with weights in blocks of 128 columns.
+#include <algorithm>
+#include <cmath>
+
+#include "ops/linear/cuda/block_device_test_util.h"
+#include "ops/moe/cuda/block_moe_cuda.h"
+#include "ops/moe/moe_reference.h"
+
+namespace nibble {
+namespace {
+
+template <class Codes>
+class BlockMoeOnTheGpu : public OnTheGpu {};
+using Kinds = testing::Types<Bf16Codes, E4m3Codes>;
+TYPED_TEST_SUITE(BlockMoeOnTheGpu, Kinds);
+
+template <class Codes>
+struct Layer {
+  int experts, top_k, hidden, intermediate;
+  RandomBlocks<Codes> gate_up, down;
+
+  Layer(std::mt19937& random, int experts_, int top_k_, int hidden_, int intermediate_)
+      : experts(experts_),
+        top_k(top_k_),
+        hidden(hidden_),
+        intermediate(intermediate_),
+        gate_up(random, experts, 2, 2 * intermediate, hidden),
+        down(random, experts, 1, hidden, intermediate) {
+    gate_up.upload();
+    down.upload();
+  }
+
+  // The products [slots, hidden]; NaN where there is no expert.
+  std::vector<float> on_gpu(const std::vector<Bf16>& x, const std::vector<std::int32_t>& ids) {
+    const std::size_t width = static_cast<std::size_t>(hidden), tokens = x.size() / width;
+    const std::size_t stride = static_cast<std::size_t>(gate_up.shape.padded_cols());
+    std::vector<Bf16> padded(tokens * stride);
+    for (std::size_t token = 0; token < tokens; ++token)
+      std::copy_n(x.begin() + static_cast<std::ptrdiff_t>(token * width), width,
+                  padded.begin() + static_cast<std::ptrdiff_t>(token * stride));
+    DeviceBuffer device_x = on_device(padded), device_ids = on_device(ids);
+    DeviceBuffer activations =
+        device_bytes(ids.size() * static_cast<std::size_t>(down.shape.padded_cols()) * 2, 0);
+    DeviceBuffer products = device_bytes(ids.size() * width * 4, 0xff);
+    DeviceBuffer groups = device_bytes(block_moe_group_bytes(static_cast<int>(ids.size()), experts), 0xff);
+    const Status status = block_moe_cuda(
+        BlockMoeWeightsOf<Codes>{gate_up.view(), down.view(), silu_unit},
+        {.x = device_x.as<Bf16>(),
+         .x_stride = static_cast<int>(stride),
+         .tokens = static_cast<int>(tokens),
+         .top_k = top_k,
+         .expert_ids = device_ids.as<std::int32_t>(),
+         .workspace = {activations.as<Bf16>(), products.as<float>(), groups.as<std::uint8_t>()}},
+        nullptr);
+    NIBBLE_CHECK(status.ok(), status.message());
+    std::vector<float> result(ids.size() * width);
+    products.copy_to(std::span(result));
+    return result;
+  }
+};
+
+TYPED_TEST(BlockMoeOnTheGpu, IsNearDoublePrecisionAndATokensBitsDependOnNoOther) {
+  std::mt19937 random(3);
+  Layer<TypeParam> layer(random, 5, 3, 160, 144);
+  const int tokens = small_cases ? 44 : 300;
+  const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(tokens * layer.hidden));
+  MoeRouting routing(random, tokens, layer.experts, layer.top_k);
+  for (std::size_t slot = 1; slot < routing.ids.size(); slot += 11) routing.ids[slot] = -1;
+  const std::vector<float> many = layer.on_gpu(x, routing.ids);
+
+  std::vector<float> floats;
+  for (const Bf16 value : x) floats.push_back(value.to_float());
+  ThreadPool threads(1);
+  std::vector<float> ones(routing.ids.size(), 1.0f);
+  const std::vector<double> exact = moe_reference(
+      threads,
+      {.top_k = layer.top_k,
+       .hidden = layer.hidden,
+       .intermediate = layer.intermediate,
+       .unit = silu_unit,
+       .bf16_h = true},
+      floats, routing.ids, ones,
+      [&](int e, int row, const float* in) { return layer.gate_up.product(e, row, in); },
+      [&](int e, int row, const float* in) { return layer.down.product(e, row, in); });
+  double apart = 0, norm = 0;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    const std::size_t width = static_cast<std::size_t>(layer.hidden), token = i / width;
+    double sum = 0;
+    for (std::size_t choice = 0; choice < 3; ++choice) {
+      const std::size_t slot = token * 3 + choice;
+      if (routing.ids[slot] >= 0) sum += double{many[slot * width + i % width]};
+    }
+    apart += (sum - exact[i]) * (sum - exact[i]);
+    norm += exact[i] * exact[i];
+  }
+  EXPECT_LT(std::sqrt(apart / norm), 2e-3);
+
+  for (const int count : {1, 2, 13}) {  // the kernel for few
+    const std::vector<Bf16> first(x.begin(), x.begin() + count * layer.hidden);
+    const std::vector<std::int32_t> ids(routing.ids.begin(), routing.ids.begin() + count * layer.top_k);
+    const std::vector<float> few = layer.on_gpu(first, ids);
+    for (std::size_t i = 0; i < few.size(); ++i) {
+      if (ids[i / static_cast<std::size_t>(layer.hidden)] < 0) continue;
+      ASSERT_EQ(few[i], many[i]) << "of " << count << " tokens, at " << i;
+    }
+  }
+}
+
+TEST_F(OnTheGpu, BlocksOfShapesThatFitNoKernelAreRefusedByName) {
+  BlockMoeWeightsOf<E4m3Codes> weights{.gate_up = {.experts = 1, .shape = {64, 48}},
+                                       .down = {.experts = 1, .shape = {48, 48}}};
+  const BlockMoeCudaArgs args{.x_stride = 64, .tokens = 1, .top_k = 1};
+  EXPECT_NE(block_moe_cuda(weights, args, nullptr).message().find("gate_up [64, 48], down [48, 48]"),
+            std::string::npos);
+  weights.down.shape.cols = 32;
+  weights.gate_up.experts = weights.down.experts = 641;
+  EXPECT_NE(block_moe_cuda(weights, args, nullptr).message().find("not 641"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,157 @@
+// The expert layer with weights in blocks (block_moe_cuda.h): slots (token, choice) in groups of one expert,
+// the product with gate and up projections through the unit, and that with the down projection.
+#include <string>
+
+#include "ops/linear/cuda/block_products.cuh"
+#include "ops/moe/cuda/block_moe_cuda.h"
+#include "ops/moe/cuda/expert_groups.cuh"
+#include "ops/moe/cuda/moe_steps.cuh"
+
+namespace nibble {
+namespace {
+
+using namespace block_products;
+
+constexpr int grouping_threads = 512;
+
+// What a launch's groups are: the list's length, the groups, then the slots of one after the other.
+struct GroupPlaces {
+  std::int32_t* count;
+  RowGroup* groups;
+  std::int32_t* slots;
+
+  GroupPlaces(std::uint8_t* memory, int all_slots, int experts)
+      : count(reinterpret_cast<std::int32_t*>(memory)),
+        groups(reinterpret_cast<RowGroup*>(memory + 16)),
+        slots(reinterpret_cast<std::int32_t*>(groups + block_moe_groups(all_slots, experts))) {}
+  RowGroups view() const { return {.listed = groups, .count = count, .rows = slots}; }
+};
+
+// By one block. Which of an expert's slots share a group follows from which thread was first, and moves no
+// bit.
+__global__ void __launch_bounds__(grouping_threads)
+    group_by_expert(const std::int32_t* expert_ids, int slots, int experts, int most_rows,
+                    GroupPlaces places) {
+  __shared__ std::int32_t counts[block_moe_most_experts];
+  __shared__ std::int32_t next[block_moe_most_experts];
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  ptx::grid_launch_dependents();
+  ptx::grid_dependency_wait();
+  for (int expert = thread; expert < experts; expert += grouping_threads) counts[expert] = 0;
+  __syncthreads();
+  for (int slot = thread; slot < slots; slot += grouping_threads) {
+    const std::int32_t expert = expert_ids[slot];
+    if (expert >= 0) atomicAdd(&counts[expert], 1);
+  }
+  __syncthreads();
+  if (thread < 32) {
+    int rows_before = 0, groups_before = 0;
+    for (int first = 0; first < experts; first += 32) {
+      const int expert = first + lane;
+      const int rows = expert < experts ? counts[expert] : 0, groups = (rows + most_rows - 1) / most_rows;
+      const int rows_up = rows_before + sum_of_lanes_up(rows),
+                groups_up = groups_before + sum_of_lanes_up(groups);
+      const int begin = rows_up - rows;
+      if (expert < experts) next[expert] = begin;
+      for (int i = 0; i < groups; ++i) {
+        places.groups[groups_up - groups + i] = {expert, begin + i * most_rows,
+                                                 min(most_rows, rows - i * most_rows), 0};
+      }
+      rows_before = __shfl_sync(0xffffffffu, rows_up, 31);
+      groups_before = __shfl_sync(0xffffffffu, groups_up, 31);
+    }
+    if (lane == 0) *places.count = groups_before;
+  }
+  __syncthreads();
+  for (int slot = thread; slot < slots; slot += grouping_threads) {
+    const std::int32_t expert = expert_ids[slot];
+    if (expert >= 0) places.slots[atomicAdd(&next[expert], 1)] = slot;
+  }
+}
+
+struct StoreGated {
+  Bf16* h;
+  int stride;
+  GatedUnit unit;
+  __device__ __forceinline__ void operator()(int row, int weight_row, float even, float odd) const {
+    const std::uint32_t pair = ptx::pack_bf16x2(gated_on_device(even, odd, unit), 0.0f);
+    h[static_cast<std::size_t>(row) * stride + weight_row / 2].bits = static_cast<std::uint16_t>(pair);
+  }
+};
+struct StoreProducts {
+  float* products;
+  int hidden;
+  __device__ __forceinline__ void operator()(int row, int weight_row, float even, float odd) const {
+    *reinterpret_cast<float2*>(products + static_cast<std::size_t>(row) * hidden + weight_row) =
+        make_float2(even, odd);
+  }
+};
+
+template <class Codes>
+Status check_shapes(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs& args) {
+  const auto &up = weights.gate_up.shape, &down = weights.down.shape;
+  if (!up.legal() || !down.legal() || down.cols % block_granule_rows != 0) {
+    return invalid_argument("the expert layer's widths must be multiples of 16, not " +
+                            std::to_string(up.cols) + " and " + std::to_string(down.cols));
+  }
+  if (up.rows != 2 * down.cols || up.cols != down.rows || weights.gate_up.experts != weights.down.experts) {
+    return invalid_argument("the expert layer's matrices do not fit each other: gate_up [" +
+                            std::to_string(up.rows) + ", " + std::to_string(up.cols) + "], down [" +
+                            std::to_string(down.rows) + ", " + std::to_string(down.cols) + "]");
+  }
+  if (weights.gate_up.experts > block_moe_most_experts) {
+    return invalid_argument("the kernels take up to " + std::to_string(block_moe_most_experts) +
+                            " experts, not " + std::to_string(weights.gate_up.experts));
+  }
+  if (args.x_stride < up.padded_cols() || args.x_stride % 8 != 0) {
+    return invalid_argument("activations need a stride of at least " + std::to_string(up.padded_cols()) +
+                            ", a multiple of 8, not " + std::to_string(args.x_stride));
+  }
+  return {};
+}
+
+template <class Cut, class Codes>
+void launch_layer(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs& args,
+                  cudaStream_t stream) {
+  const int slots = args.tokens * args.top_k, experts = weights.gate_up.experts;
+  const GroupPlaces places(args.workspace.groups, slots, experts);
+  launch_kernel({.blocks = dim3(1), .threads = grouping_threads, .stream = stream, .overlaps = true},
+                group_by_expert, args.expert_ids, slots, experts, rows_of<Cut>, places);
+  const int groups = slots / rows_of<Cut> + (slots < experts ? slots : experts);
+  const int stride = weights.down.shape.padded_cols();
+  launch_blocks<Cut>(Params<Codes>{.weights = weights.gate_up,
+                                   .x = plain_rows(args.x, args.x_stride),
+                                   .groups = places.view(),
+                                   .choices = args.top_k},
+                     StoreGated{args.workspace.activations, stride, weights.unit}, groups, stream);
+  launch_blocks<Cut>(Params<Codes>{.weights = weights.down,
+                                   .x = plain_rows(args.workspace.activations, stride),
+                                   .groups = places.view()},
+                     StoreProducts{args.workspace.products, weights.down.shape.rows}, groups, stream);
+}
+
+template <class Codes>
+Status layer(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs& args, cudaStream_t stream) {
+  NIBBLE_RETURN_IF_ERROR(check_shapes(weights, args));
+  if (args.tokens == 0) return {};
+  // The kernel for many rows where an expert has more than a few in the mean.
+  if (args.tokens * args.top_k > 8 * weights.gate_up.experts) {
+    launch_layer<ManyRows>(weights, args, stream);
+  } else {
+    launch_layer<FewRows>(weights, args, stream);
+  }
+  return {};
+}
+
+}  // namespace
+
+Status block_moe_cuda(const BlockMoeWeightsOf<Bf16Codes>& weights, const BlockMoeCudaArgs& args,
+                      cudaStream_t stream) {
+  return layer(weights, args, stream);
+}
+Status block_moe_cuda(const BlockMoeWeightsOf<E4m3Codes>& weights, const BlockMoeCudaArgs& args,
+                      cudaStream_t stream) {
+  return layer(weights, args, stream);
+}
+
+}  // namespace nibble
