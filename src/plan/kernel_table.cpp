@@ -46,13 +46,13 @@ constexpr ExpertKernel experts[] = {
      .format = StoredFormat::nvfp4,
      .layout = WeightLayout::sm90_granules,
      .exchanges = true},
-    {.facts = on_sm90("sm90_fp8_block"),
+    {.facts = on_sm90("sm90_fp8_block", device_code),
      .format = StoredFormat::fp8_block,
-     .layout = WeightLayout::sm90_k_major,
+     .layout = WeightLayout::sm90_blocks,
      .exchanges = true},
-    {.facts = on_sm90("sm90_bf16"),
+    {.facts = on_sm90("sm90_bf16", device_code),
      .format = StoredFormat::bf16,
-     .layout = WeightLayout::sm90_k_major,
+     .layout = WeightLayout::sm90_blocks,
      .exchanges = true},
     {.facts = on_sm100("sm100_mxfp4"), .format = StoredFormat::mxfp4, .exchanges = true},
     {.facts = on_sm100("sm100_nvfp4"), .format = StoredFormat::nvfp4, .exchanges = true},
@@ -94,8 +94,7 @@ constexpr ForeignName runners[] = {
      "bfloat16 inputs, MXFP4 weights as stored and float32 sums, both", ""},
     {"triton", "vLLM, SGLang", "sm90_bf16", "bfloat16 inputs and weights as stored and float32 sums, both",
      ""},
-    {"deep_gemm", "vLLM, SGLang", "sm90_fp8_block",
-     "FP8 weights by 128 x 128 and inputs by 128, as stored, and float32 sums, both", ""},
+    {"deep_gemm", "vLLM, SGLang", "", "it rounds the inputs to FP8 by 128", "sm90_fp8_block"},
     {"flashinfer_cutlass", "vLLM, SGLang", "", own_layout, "sm90_mxfp4"},
     {"flashinfer_mxfp4", "SGLang", "", own_layout, "sm90_mxfp4"},
     {"flashinfer_trtllm", "vLLM, SGLang", "", "it is for SM100 and rounds the inputs to MXFP8", "auto"},
@@ -155,7 +154,7 @@ std::string_view stored_format_name(StoredFormat format) {
 }
 std::string_view device_name(DeviceKind device) { return device == DeviceKind::cpu ? "cpu" : "cuda"; }
 std::string_view weight_layout_name(WeightLayout layout) {
-  constexpr std::string_view names[] = {"checkpoint", "sm90_granules", "sm90_k_major"};
+  constexpr std::string_view names[] = {"checkpoint", "sm90_granules", "sm90_blocks"};
   return names[static_cast<std::size_t>(layout)];
 }
 std::string_view dispatch_format_name(DispatchFormat format) {

@@ -19,8 +19,8 @@ std::string_view device_name(DeviceKind device);
 // Where expert weights lie in memory.
 enum class WeightLayout : std::uint8_t {
   checkpoint,     // as the file has them, rows gate and up alternating
-  sm90_granules,  // ours for Hopper, one for few and for many tokens (ops/moe/cuda/granules.h)
-  sm90_k_major,   // rows of one expert after the other, scales beside them
+  sm90_granules,  // ours for Hopper in 4 bits, one for few and for many tokens (ops/moe/cuda/granules.h)
+  sm90_blocks,    // ours in 8 and 16 bits (ops/linear/cuda/block_matrices.h)
 };
 // How tokens reach the ranks that hold their experts.
 enum class DispatchFormat : std::uint8_t {

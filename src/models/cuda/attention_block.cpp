@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string>
 
+#include "checkpoint/architecture.h"
 #include "models/rope_frequencies.h"
 #include "ops/cuda/absent.h"
 #include "ops/linear/cuda/norm_linear_cuda.h"
@@ -19,16 +20,61 @@ bool products_turn(const ModelConfig& config) {
   return config.head_dim == kv_head_dim && !config.query_key_norm;
 }
 
+struct AttentionFormats {
+  TensorFormat qkv = TensorFormat::bf16, wo = TensorFormat::bf16;
+};
+AttentionFormats formats_of(const ModelConfig& config, std::int64_t layer) {
+  AttentionFormats formats;
+  visit_weights(config, [&](const Weight& weight) {
+    if (weight.layer != layer) return;
+    if (weight.role == WeightRole::query) formats.qkv = weight.format;
+    if (weight.role == WeightRole::attention_output) formats.wo = weight.format;
+  });
+  return formats;
+}
+
+// Nothing where the format is not one of blocks.
+std::optional<DenseBlocks> lay_out_dense_blocks(DeviceArena& arena, TensorFormat format, std::int64_t rows,
+                                                std::int64_t cols) {
+  switch (format) {
+    case TensorFormat::fp8_block: return lay_out_blocks<E4m3Codes>(arena, 1, rows, cols);
+    case TensorFormat::nvfp4:
+    case TensorFormat::nvfp4_packed: return lay_out_blocks<Nvfp4Codes>(arena, 1, rows, cols);
+    default: return std::nullopt;
+  }
+}
+
+// What the products of blocks, of layers that have any, lack.
+Status check_blocks(const ModelConfig& config, std::int64_t layer) {
+  const AttentionFormats formats = formats_of(config, layer);
+  if (formats.qkv == TensorFormat::bf16 && formats.wo == TensorFormat::bf16) return {};
+  if (products_turn(config) || config.attention_bias) {
+    return invalid_argument(
+        "its attention is in FP8 or NVFP4, and the kernels for that take heads with norms and without "
+        "biases");
+  }
+  if (whole_model(config).all_padded_heads != config.num_attention_heads) {
+    return invalid_argument(
+        "its attention is in FP8 or NVFP4, and the kernels for that take 1, 2, 4, 8 or 16 query heads for a "
+        "head of keys");
+  }
+  return {};
+}
+
 }  // namespace
 
 AttentionBlockWeights lay_out_attention_weights(const ModelConfig& config, const CudaPart& part,
                                                 std::int64_t layer, DeviceArena& arena) {
   const std::int64_t hidden = config.hidden_size;
   const std::int64_t qkv_width = (part.padded_heads.count + 2 * part.kv_heads.count) * config.head_dim;
+  const std::int64_t attended_width = part.all_padded_heads * config.head_dim;
+  const AttentionFormats formats = formats_of(config, layer);
   AttentionBlockWeights weights;
   weights.norm = arena.take<Bf16>(size(hidden));
-  weights.qkv = lay_out_tiles(arena, qkv_width, hidden);
-  weights.wo = lay_out_tiles(arena, hidden, part.all_padded_heads * config.head_dim);
+  weights.qkv_blocks = lay_out_dense_blocks(arena, formats.qkv, qkv_width, hidden);
+  if (!weights.qkv_blocks) weights.qkv = lay_out_tiles(arena, qkv_width, hidden);
+  weights.wo_blocks = lay_out_dense_blocks(arena, formats.wo, hidden, attended_width);
+  if (!weights.wo_blocks) weights.wo = lay_out_tiles(arena, hidden, attended_width);
   if (config.attention_bias) {
     weights.qkv_bias = arena.take<Bf16>(size(qkv_width));
     weights.wo_bias = arena.take<Bf16>(size(hidden));
@@ -53,6 +99,8 @@ Status check_attention_block(const ModelConfig& config) {
                             " query heads for a head of keys, and the kernels take up to " +
                             std::to_string(attention_tile));
   }
+  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
+    NIBBLE_RETURN_IF_ERROR(check_blocks(config, layer));
   return {};
 }
 
@@ -113,6 +161,12 @@ Status AttentionBlock::project(const AttentionBlockWeights& weights, const Cache
                                const PendingSum& pending, const CudaForwardInput& input, int beside,
                                cudaStream_t stream) const {
   const AddRmsNormCudaArgs of_norm = stream_.norm(weights.norm, pending, nullptr, input.rows);
+  if (weights.qkv_blocks) {
+    NIBBLE_RETURN_IF_ERROR(add_rms_norm_cuda(of_norm, stream));
+    NIBBLE_RETURN_IF_ERROR(multiply_blocks(*weights.qkv_blocks, {stream_.normed_tiles, input.rows}, qkv_,
+                                           (heads_ + 2 * kv_heads_) * head_dim_, stream));
+    return turn_heads(weights, cache, input, stream);
+  }
   const bool in_one = norm_linear_takes(of_norm, weights.qkv.shape);
   if (!in_one) NIBBLE_RETURN_IF_ERROR(add_rms_norm_cuda(of_norm, stream));
   const TokenTiles x{stream_.normed_tiles, input.rows};
@@ -138,6 +192,11 @@ Status AttentionBlock::project(const AttentionBlockWeights& weights, const Cache
                                .workspace = stream_.linear,
                                .beside = beside};
   NIBBLE_RETURN_IF_ERROR(in_one ? norm_linear_cuda(of_norm, product, stream) : linear_cuda(product, stream));
+  return turn_heads(weights, cache, input, stream);
+}
+
+Status AttentionBlock::turn_heads(const AttentionBlockWeights& weights, const Cache& cache,
+                                  const CudaForwardInput& input, cudaStream_t stream) const {
   return turn_heads_cuda({.qkv = qkv_,
                           .rows = input.rows,
                           .heads = heads_,
@@ -207,6 +266,10 @@ Status AttentionBlock::run(const AttentionBlockWeights& weights, const Cache& ca
     begin = end;
   }
   NIBBLE_RETURN_IF_ERROR(gather(input.rows, stream));
+  if (weights.wo_blocks) {
+    return multiply_blocks(*weights.wo_blocks, {gathered_, input.rows}, stream_.delta, stream_.hidden,
+                           stream);
+  }
   return linear_cuda({.x = {gathered_, input.rows},
                       .weight = weights.wo,
                       .bias = weights.wo_bias,

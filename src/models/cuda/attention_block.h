@@ -5,6 +5,8 @@
 // Others take a kernel more behind a plain product (turn_heads_cuda).
 #pragma once
 
+#include <optional>
+
 #include "models/cuda/cuda_part.h"
 #include "models/cuda/decoder_stream.h"
 
@@ -21,7 +23,15 @@ struct AttentionBlockWeights {
   Bf16* wo_bias = nullptr;   // [hidden]
   float* sinks = nullptr;    // [padded_heads]
   int window = 0;            // 0: full attention
+  // Instead of qkv and of wo, where the checkpoint has them in FP8 or NVFP4.
+  std::optional<DenseBlocks> qkv_blocks, wo_blocks;
 };
+
+// Formats of its matrices.
+constexpr bool attention_takes(TensorFormat format) {
+  return format == TensorFormat::bf16 || format == TensorFormat::fp8_block || format == TensorFormat::nvfp4 ||
+         format == TensorFormat::nvfp4_packed;
+}
 
 AttentionBlockWeights lay_out_attention_weights(const ModelConfig& config, const CudaPart& part,
                                                 std::int64_t layer, DeviceArena& arena);
@@ -54,6 +64,9 @@ class AttentionBlock {
   Status project(const AttentionBlockWeights& weights, const Cache& cache, const PendingSum& pending,
                  const CudaForwardInput& input, int beside, cudaStream_t stream) const;
 
+  // Of rows as a plain product gives them: norms, the turn, and where keys and values belong.
+  Status turn_heads(const AttentionBlockWeights& weights, const Cache& cache, const CudaForwardInput& input,
+                    cudaStream_t stream) const;
   std::size_t window_bytes() const;
   // The heads' outputs of all ranks -> gathered_
   Status gather(int rows, cudaStream_t stream) const;

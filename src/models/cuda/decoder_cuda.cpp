@@ -78,21 +78,30 @@ Status refused(const std::string& what) {
   return invalid_argument("this model cannot run on a GPU: " + what + "; give --device cpu");
 }
 
-bool is_expert_matrix(const Weight& weight) {
-  return weight.is_matrix() && weight.part == WeightPart::experts;
-}
-
-// A matrix in a format that no kernel multiplies.
+// A matrix in a format that no kernel multiplies, or in another than those it lies beside.
 Status check_formats(const ModelConfig& config) {
+  const TensorFormat of_experts = expert_format(config);
+  TensorFormat of_queries = TensorFormat::bf16;
   Status status;
   visit_weights(config, [&](const Weight& weight) {
     if (!status.ok() || !weight.is_matrix()) return;
-    const bool of_expert = is_expert_matrix(weight);
-    const bool taken = of_expert ? placing_takes_experts(weight.format) : weight.format == TensorFormat::bf16;
-    if (taken) return;
-    status = refused((weight.own_experts > 0 ? weight.name_of(0) : weight.name) + " is in " +
-                     std::string(tensor_format_name(weight.format)) + ", and its kernels take " +
-                     (of_expert ? std::string("experts in mxfp4 or nvfp4") : std::string("bf16")));
+    const auto refuse = [&](const std::string& what) {
+      status = refused((weight.own_experts > 0 ? weight.name_of(0) : weight.name) + " is in " +
+                       std::string(tensor_format_name(weight.format)) + ", and " + what);
+    };
+    if (weight.part == WeightPart::experts) {
+      if (weight.format == TensorFormat::int4_packed)
+        return refuse("its kernels take experts in bf16, fp8_block, mxfp4 or nvfp4");
+      if (weight.format != of_experts)
+        refuse("other experts in " + std::string(tensor_format_name(of_experts)));
+      return;
+    }
+    const bool of_attention = weight.part == WeightPart::attention;
+    if (weight.format != TensorFormat::bf16 && !(of_attention && attention_takes(weight.format)))
+      return refuse(of_attention ? "its kernels take bf16, fp8_block or nvfp4" : "its kernels take bf16");
+    if (weight.role == WeightRole::query) of_queries = weight.format;
+    if ((weight.role == WeightRole::key || weight.role == WeightRole::value) && weight.format != of_queries)
+      refuse("the queries' in " + std::string(tensor_format_name(of_queries)));
   });
   return status;
 }

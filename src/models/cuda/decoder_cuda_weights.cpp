@@ -76,6 +76,7 @@ class Placer {
 
   Status place_dense(const Weight& weight, DecoderCudaLayer& layer) {
     AttentionBlockWeights& attention = layer.attention;
+    if (weight.is_matrix() && weight.format != TensorFormat::bf16) return place_blocks(weight, attention);
     // A rank that shares a head of keys has a part of its queries, which are then no fewer than they may be.
     const std::int64_t own_group = std::min(group_, part_.heads.count);
     const std::int64_t own_apart = std::min(wide_group_, part_.padded_heads.count);
@@ -106,12 +107,29 @@ class Placer {
     return {};
   }
 
-  Status place_expert(const Weight& weight, ExpertsBlockWeights& layer) {
-    return std::visit([&](auto& experts) { return place_expert_in(weight, experts); }, layer.experts);
+  Status place_blocks(const Weight& weight, const AttentionBlockWeights& attention) {
+    const Run q_rows = rows_of(part_.heads), kv_rows = rows_of(part_.kv_heads);
+    switch (weight.role) {
+      case WeightRole::query: return placing_.dense(weight, q_rows, *attention.qkv_blocks, 0);
+      case WeightRole::key: return placing_.dense(weight, kv_rows, *attention.qkv_blocks, key_row());
+      case WeightRole::value: return placing_.dense(weight, kv_rows, *attention.qkv_blocks, value_row());
+      case WeightRole::attention_output:
+        return placing_.dense(weight, {0, config_.hidden_size}, *attention.wo_blocks, 0);
+      default: NIBBLE_CHECK(false, weight.name);
+    }
+    return {};
   }
 
-  template <class Granules>
-  Status place_expert_in(const Weight& weight, MoeCudaWeightsOf<Granules>& experts) {
+  Status place_expert(const Weight& weight, ExpertsBlockWeights& layer) {
+    return std::visit(
+        [&](auto& formats) {
+          return std::visit([&](auto& experts) { return place_expert_in(weight, experts); }, formats);
+        },
+        layer.experts);
+  }
+
+  template <class Experts>
+  Status place_expert_in(const Weight& weight, Experts& experts) {
     const std::int64_t first = part_.stored_experts().begin;
     switch (weight.role) {
       case WeightRole::expert_gate_up: return placing_.experts({weight}, first, experts.gate_up);
@@ -120,6 +138,16 @@ class Placer {
         NIBBLE_CHECK(gate_ && gate_->layer == weight.layer, "a gate comes before its up");
         return placing_.experts({*gate_, weight}, first, experts.gate_up);
       case WeightRole::expert_down: return placing_.experts({weight}, first, experts.down);
+      default: break;
+    }
+    if constexpr (requires { experts.down_bias; }) return place_expert_bias(weight, experts);
+    NIBBLE_CHECK(false, weight.name);
+    return {};
+  }
+
+  template <class Granules>
+  Status place_expert_bias(const Weight& weight, const MoeCudaWeightsOf<Granules>& experts) {
+    switch (weight.role) {
       case WeightRole::expert_gate_up_bias:
         return placing_.plain({placed_tensor(weight), part_.stored_experts()},
                               const_cast<Bf16*>(experts.gate_up_bias));
@@ -175,6 +203,15 @@ MoeCudaWeightsOf<Granules> lay_out_layer(const ModelConfig& config, const Expert
   return layer;
 }
 
+template <class Codes>
+BlockMoeWeightsOf<Codes> lay_out_block_layer(const ModelConfig& config, std::int64_t experts,
+                                             DeviceArena& arena) {
+  const std::int64_t hidden = config.hidden_size, width = config.intermediate_size;
+  return {.gate_up = lay_out_blocks<Codes>(arena, experts, 2 * width, hidden),
+          .down = lay_out_blocks<Codes>(arena, experts, hidden, width),
+          .unit = unit_of(config)};
+}
+
 ExpertsBlockWeights lay_out_experts(const ModelConfig& config, const ExpertTraits& traits,
                                     const CudaPart& part, DeviceArena& arena) {
   const std::int64_t hidden = config.hidden_size, experts = config.num_local_experts;
@@ -187,8 +224,17 @@ ExpertsBlockWeights lay_out_experts(const ModelConfig& config, const ExpertTrait
     case TensorFormat::nvfp4_packed:
       weights.experts = lay_out_layer<Nvfp4Granules>(config, traits, part.stored_experts().count, arena);
       break;
-    default:
+    case TensorFormat::bf16:
+      weights.experts = lay_out_block_layer<Bf16Codes>(config, part.stored_experts().count, arena);
+      break;
+    case TensorFormat::fp8_block:
+      weights.experts = lay_out_block_layer<E4m3Codes>(config, part.stored_experts().count, arena);
+      break;
+    case TensorFormat::mxfp4_blocks:
+    case TensorFormat::mxfp4_packed:
       weights.experts = lay_out_layer<Mxfp4Granules>(config, traits, part.stored_experts().count, arena);
+      break;
+    case TensorFormat::int4_packed: NIBBLE_CHECK(false, "experts in int4 were refused");
   }
   return weights;
 }

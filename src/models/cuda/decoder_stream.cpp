@@ -37,6 +37,16 @@ AddRmsNormCudaArgs DecoderStream::norm(const Bf16* weight, const PendingSum& pen
           .eps = eps};
 }
 
+Status multiply_blocks(const DenseBlocks& weight, const TokenTiles& x, float* y, int y_stride,
+                       cudaStream_t stream) {
+  return std::visit(
+      [&]<class Codes>(const BlockMatrices<Codes>& matrix) {
+        return block_linear_cuda(
+            BlockLinearCudaArgs<Codes>{.x = x, .weight = matrix, .y = y, .y_stride = y_stride}, stream);
+      },
+      weight);
+}
+
 DenseTiles lay_out_tiles(DeviceArena& arena, std::int64_t rows, std::int64_t cols) {
   const DenseShape shape{static_cast<int>(rows), static_cast<int>(cols)};
   return {arena.take<std::uint8_t>(shape.bytes()), shape};

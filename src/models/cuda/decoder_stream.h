@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <variant>
 
 #include "models/cuda/cuda_model.h"
 #include "models/cuda/cuda_part.h"
+#include "ops/linear/cuda/block_linear_cuda.h"
 #include "ops/linear/cuda/linear_cuda.h"
 #include "ops/rms_norm/cuda/rms_norm_cuda.h"
 #include "tensor/device_arena.h"
@@ -40,5 +42,23 @@ struct DecoderStream {
 
 // Where a matrix lies, of as many rows and columns.
 DenseTiles lay_out_tiles(DeviceArena& arena, std::int64_t rows, std::int64_t cols);
+
+// A matrix in blocks, in the format that its checkpoint has.
+using DenseBlocks = std::variant<BlockMatrices<E4m3Codes>, BlockMatrices<Nvfp4Codes>>;
+// y: [x.tokens, y_stride]
+Status multiply_blocks(const DenseBlocks& weight, const TokenTiles& x, float* y, int y_stride,
+                       cudaStream_t stream);
+
+// The same of experts, or of one matrix, in blocks.
+template <class Codes>
+BlockMatrices<Codes> lay_out_blocks(DeviceArena& arena, std::int64_t experts, std::int64_t rows,
+                                    std::int64_t cols) {
+  const BlockShape<Codes> shape{static_cast<int>(rows), static_cast<int>(cols)};
+  const std::size_t count = static_cast<std::size_t>(experts);
+  BlockMatrices<Codes> made{.experts = static_cast<int>(experts), .shape = shape};
+  made.data = arena.take<std::uint8_t>(count * shape.bytes());
+  if (Codes::scaled) made.factors = arena.take<BlockFactors>(count * shape.factors());
+  return made;
+}
 
 }  // namespace nibble

@@ -19,6 +19,10 @@ constexpr int rows_to_share = 256;
 
 }  // namespace
 
+bool in_blocks(TensorFormat format) {
+  return format == TensorFormat::bf16 || format == TensorFormat::fp8_block;
+}
+
 TensorFormat expert_format(const ModelConfig& config) {
   TensorFormat format = TensorFormat::bf16;
   visit_weights(config, [&](const Weight& weight) {
@@ -58,18 +62,20 @@ ExpertsBlock::ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& l
       down{stream.hidden, static_cast<int>(config.intermediate_size)};
   const std::size_t rows = size(limits.rows), hidden = size(stream.hidden);
   const int slots = limits.rows * top_k_, few_slots = moe_cuda_slots(limits.rows, top_k_);
-  const bool many = takes_many(slots);
+  const bool blocks = in_blocks(expert_format(config));
+  const bool many = !blocks && takes_many(slots);
   few_residual_ = arena.take<float>(size(std::min(limits.rows, norm_router_max_rows)) * hidden);
   router_.sums = arena.take<float>(norm_router_sums(experts_));
   router_logits_ = arena.take<float>(rows * size(experts_));
   expert_ids_ = arena.take<std::int32_t>(size(slots));
   expert_weights_ = arena.take<float>(size(slots));
-  moe_.activations = arena.take<Bf16>(size(few_slots) * size(down.padded_cols()));
-  moe_.products = place.take_shared<float>(size(many ? slots : few_slots) * hidden, arena);
+  moe_.activations = arena.take<Bf16>(size(blocks ? slots : few_slots) * size(down.padded_cols()));
+  moe_.products = place.take_shared<float>(size(many || blocks ? slots : few_slots) * hidden, arena);
   if (!part_.alone()) window_ = place.shared.take<float>(gather_few_slots * hidden);
   moe_.arrived = arena.take<std::uint32_t>(1);
   moe_.many = arena.take<std::uint8_t>(many ? moe_many_bytes(slots, experts_, up, down) : 0);
   moe_.many_counters = arena.take<std::uint32_t>(many ? size(moe_many_counters(slots, experts_)) : 0);
+  groups_ = arena.take<std::uint8_t>(blocks ? block_moe_group_bytes(slots, experts_) : 0);
   router_.stuck = moe_.stuck = limits.stuck;
 }
 
@@ -209,28 +215,40 @@ Result<PendingSum> ExpertsBlock::added_by_rows(const float* residual, const MoeC
 Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
                                      cudaStream_t stream) const {
   NIBBLE_ASSIGN(const float* const residual, route(weights, input, stream));
+  const int slots = input.rows * top_k_;
+  if (const auto* const blocks = std::get_if<BlockMoeWeights>(&weights.experts)) {
+    const BlockMoeCudaArgs args{.x = stream_.normed,
+                                .x_stride = stream_.padded(),
+                                .tokens = input.rows,
+                                .top_k = top_k_,
+                                .expert_ids = expert_ids_,
+                                .share = share(slots),
+                                .workspace = {moe_.activations, moe_.products, groups_}};
+    NIBBLE_RETURN_IF_ERROR(block_moe_cuda(*blocks, args, stream));
+    return unadded(residual, slots, false, stream);
+  }
+  const auto& experts = std::get<MoeCudaWeights>(weights.experts);
   MoeCudaArgs args{.x = stream_.normed,
                    .x_stride = stream_.padded(),
                    .tokens = input.rows,
                    .top_k = top_k_,
                    .expert_ids = expert_ids_,
-                   .share = share(input.rows * top_k_),
+                   .share = share(slots),
                    .expert_weights = expert_weights_,
                    .workspace = moe_};
-  const int slots = input.rows * top_k_;
   if (takes_many(slots)) {
-    NIBBLE_RETURN_IF_ERROR(moe_many_cuda(weights.experts, args, stream));
+    NIBBLE_RETURN_IF_ERROR(moe_many_cuda(experts, args, stream));
     if (room_ != nullptr && input.rows >= rows_to_share) return added_by_rows(residual, args, stream);
     return unadded(residual, slots, false, stream);
   }
   if (slots <= moe_cuda_max_slots) {
     const bool sends = room_ != nullptr && slots <= gather_few_slots;
     if (sends) args.windows = places_of_others(*room_, window_);
-    NIBBLE_RETURN_IF_ERROR(moe_few_cuda(weights.experts, args, stream));
+    NIBBLE_RETURN_IF_ERROR(moe_few_cuda(experts, args, stream));
     return unadded(residual, slots, sends, stream);
   }
   args.out = stream_.delta;
-  NIBBLE_RETURN_IF_ERROR(moe_few_cuda(weights.experts, args, stream));
+  NIBBLE_RETURN_IF_ERROR(moe_few_cuda(experts, args, stream));
   return PendingSum{.residual = residual, .delta = stream_.delta};
 }
 

@@ -1,8 +1,11 @@
 // Router and experts of a decoder's layer on one GPU.
 #pragma once
 
+#include <variant>
+
 #include "models/cuda/cuda_part.h"
 #include "models/cuda/decoder_stream.h"
+#include "ops/moe/cuda/block_moe_cuda.h"
 #include "ops/moe/cuda/moe_cuda.h"
 #include "ops/peer_gather/cuda/peer_gather_cuda.h"
 #include "ops/router/cuda/norm_router_cuda.h"
@@ -11,14 +14,17 @@ namespace nibble {
 
 // All pointers are to device memory, and null for what the model is without.
 struct ExpertsBlockWeights {
-  Bf16* norm = nullptr;         // [hidden]
-  DenseTiles router;            // [experts, hidden]
-  Bf16* router_bias = nullptr;  // [experts]
-  MoeCudaWeights experts;
+  Bf16* norm = nullptr;                                   // [hidden]
+  DenseTiles router;                                      // [experts, hidden]
+  Bf16* router_bias = nullptr;                            // [experts]
+  std::variant<MoeCudaWeights, BlockMoeWeights> experts;  // in 4 bits; in FP8 or bf16
 };
 
 // Of a model's experts, which have one in all layers.
 TensorFormat expert_format(const ModelConfig& config);
+
+// Whether experts in this format are multiplied by blocks of columns (ops/linear/cuda/block_matrices.h).
+bool in_blocks(TensorFormat format);
 
 // What kernels lack of a model's experts.
 Status check_experts_block(const ModelConfig& config);
@@ -61,6 +67,7 @@ class ExpertsBlock {
   float* expert_weights_;     // [rows, top_k]
   NormRouterCudaWorkspace router_;
   MoeCudaWorkspace moe_;
+  std::uint8_t* groups_;  // of experts in blocks; null for others
 };
 
 }  // namespace nibble

@@ -61,6 +61,16 @@ __global__ void __launch_bounds__(random_threads)
 }
 
 __global__ void __launch_bounds__(random_threads)
+    random_e4m3(std::uint64_t stream, std::size_t first, std::size_t count, std::uint8_t* to) {
+  const std::size_t step = static_cast<std::size_t>(gridDim.x) * random_threads;
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * random_threads + threadIdx.x; i < count;
+       i += step) {
+    const int code = static_cast<int>(mixed(stream, first + i) & 0xff);
+    to[i] = static_cast<std::uint8_t>((code & 0x7f) == 0x7f ? code - 1 : code);
+  }
+}
+
+__global__ void __launch_bounds__(random_threads)
     random_floats(std::uint64_t stream, std::size_t first, std::size_t count, float center, float* to) {
   const std::size_t step = static_cast<std::size_t>(gridDim.x) * random_threads;
   for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * random_threads + threadIdx.x; i < count;
@@ -93,6 +103,9 @@ void random_e4m3_scales_cuda(const RandomPlaces& places, int exponent, std::uint
                              cudaStream_t stream) {
   launch_kernel(launch_of(places, stream), random_e4m3_scales, places.stream, places.first, places.count,
                 exponent, to);
+}
+void random_e4m3_cuda(const RandomPlaces& places, std::uint8_t* to, cudaStream_t stream) {
+  launch_kernel(launch_of(places, stream), random_e4m3, places.stream, places.first, places.count, to);
 }
 void random_floats_cuda(const RandomPlaces& places, float center, float* to, cudaStream_t stream) {
   launch_kernel(launch_of(places, stream), random_floats, places.stream, places.first, places.count, center,

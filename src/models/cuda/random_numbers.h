@@ -23,6 +23,8 @@ void random_bytes_cuda(const RandomPlaces& places, std::uint8_t* to, cudaStream_
 void random_scales_cuda(const RandomPlaces& places, int exponent, std::uint8_t* to, cudaStream_t stream);
 // E4M3: 2^exponent x (1, 1 1/8, .. or 1 7/8).
 void random_e4m3_scales_cuda(const RandomPlaces& places, int exponent, std::uint8_t* to, cudaStream_t stream);
+// E4M3: any code that is a number.
+void random_e4m3_cuda(const RandomPlaces& places, std::uint8_t* to, cudaStream_t stream);
 // float32, between half and one and a half times `center`.
 void random_floats_cuda(const RandomPlaces& places, float center, float* to, cudaStream_t stream);
 

@@ -49,6 +49,12 @@ Status RandomWeights::queue(const ExpectedTensor& tensor, std::size_t begin, std
     const float columns = 16.0f * static_cast<float>(tensor.shape[tensor.shape.rank() - 1]);
     const int exponent = 6 + static_cast<int>(std::lround(-std::log2(4.3f * std::sqrt(columns))));
     random_e4m3_scales_cuda(places, exponent, static_cast<std::uint8_t*>(to), stream);
+  } else if (tensor.dtype == DType::f8_e4m3) {
+    random_e4m3_cuda(places, static_cast<std::uint8_t*>(to), stream);
+  } else if (tensor.scales == ScaleKind::multiple && tensor.shape.rank() == 2) {
+    // Of tiles of 128 x 128; the root of a code's mean square is 105.
+    const float columns = 128.0f * static_cast<float>(tensor.shape[1]);
+    random_floats_cuda(places, 1.0f / (105.0f * std::sqrt(columns)), static_cast<float*>(to), stream);
   } else if (tensor.one_value) {
     const bool divides = tensor.name.ends_with("global_scale");
     random_floats_cuda(places, divides ? 64.0f : 1.0f / 64.0f, static_cast<float*>(to), stream);

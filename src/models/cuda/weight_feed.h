@@ -17,6 +17,8 @@ class WeightFeed {
   // is missing or of another dtype or shape.
   virtual Status queue(const ExpectedTensor& tensor, std::size_t begin, std::size_t count, void* to,
                        cudaStream_t stream) = 0;
+  // Which of the types that a tensor may have it has.
+  virtual Result<DType> dtype_of(const ExpectedTensor& tensor) { return tensor.dtype; }
 };
 
 }  // namespace nibble

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "models/cuda/cuda_part.h"
+#include "models/cuda/decoder_stream.h"
 #include "models/cuda/weight_feed.h"
 #include "ops/linear/cuda/dense_tiles.h"
 #include "ops/moe/cuda/mxfp4_granules.h"
@@ -16,12 +17,6 @@
 #include "tensor/device_buffer.h"
 
 namespace nibble {
-
-// Formats of experts that can be placed.
-constexpr bool placing_takes_experts(TensorFormat format) {
-  return format == TensorFormat::mxfp4_blocks || format == TensorFormat::mxfp4_packed ||
-         format == TensorFormat::nvfp4 || format == TensorFormat::nvfp4_packed;
-}
 
 // Rows of a tensor, along its first axis.
 struct TensorRows {
@@ -57,6 +52,11 @@ class WeightPlacing {
   Status experts(std::vector<Weight> from, std::int64_t first, Mxfp4Granules& to);
   // The same in NVFP4; refuses a matrix's own scale that the kernels cannot hold.
   Status experts(const std::vector<Weight>& from, std::int64_t first, const Nvfp4Granules& to);
+  // The same in bf16 and in FP8.
+  template <class Codes>
+  Status experts(const std::vector<Weight>& from, std::int64_t first, const BlockMatrices<Codes>& to);
+  // Rows of a matrix in FP8 or NVFP4, from row `to_row` on; all of them are multiples of 16.
+  Status dense(const Weight& weight, const Run& rows, const DenseBlocks& to, int to_row);
   // Returns when everything is where it belongs.
   Status finish();
 
@@ -85,8 +85,19 @@ class WeightPlacing {
   Status stage_fused(const Weight& from, const ExpertPiece& piece);
   // With the range of scales to `index` of ranges_.
   Status place_experts(const PlacedExperts& placed, std::size_t index);
-  // What each expert's matrices are multiplied by as wholes.
-  Status place_matrix_scales(const std::vector<Weight>& from, std::int64_t first, const Nvfp4Granules& to);
+  // Experts' weights, or rows of one matrix, in blocks: as many codes of each, and tiles of scales of all its
+  // rows, if there are any.
+  struct BlockPiece {
+    std::int64_t first, count;                          // of the experts
+    std::size_t skipped_bytes, part_bytes, part_tiles;  // of one of an expert's weights
+    std::byte *codes, *scales;
+  };
+  // Whether its scales are in bfloat16.
+  Result<bool> stage_blocks(const std::vector<Weight>& from, const BlockPiece& piece);
+  Status dense_in(const Weight& weight, const Run& rows, const BlockMatrices<E4m3Codes>& to, int to_row);
+  Status dense_in(const Weight& weight, const Run& rows, const BlockMatrices<Nvfp4Codes>& to, int to_row);
+  // What matrices in NVFP4 are multiplied by as wholes, an expert's one after the other.
+  Result<std::vector<float>> matrix_scales(const std::vector<Weight>& from, std::int64_t first, int experts);
 
   WeightFeed* feed_;
   cudaStream_t stream_;

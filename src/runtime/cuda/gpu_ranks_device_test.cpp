@@ -96,6 +96,14 @@ TEST_F(GpuRanks, Qwen3MoeHasTheBitsOfOneGpu) {
   expect_the_bits_of_one_gpu(checkpoint.folder(), small_cases ? std::vector<int>{2} : group_sizes());
 }
 
+// A rank's rows of queries begin within a grid of scales.
+TEST_F(GpuRanks, MatricesInBlocksHaveTheBitsOfOneGpu) {
+  for (const char* name : {"qwen3_moe_fp8", "qwen3_moe_nvfp4_packed"}) {
+    if (small_cases && name != std::string_view("qwen3_moe_fp8")) continue;
+    expect_the_bits_of_one_gpu(root / "tests/data/parity" / name, {2});
+  }
+}
+
 // Two steps on their way: the second's tokens are where the first leaves them, on every rank.
 TEST_F(GpuRanks, AStepBehindAnotherTakesItsTokensOnAllRanks) {
   const std::vector<TokenId> prompt = random_prompt(4, 12);

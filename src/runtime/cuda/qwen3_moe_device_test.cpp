@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/cuda/random_numbers.h"
@@ -29,6 +30,14 @@ constexpr const char* nvfp4_packed_experts =
       "ignore": ["lm_head", "re:.*mlp.gate$", "re:.*self_attn.*"]})";
 constexpr const char* nvfp4_experts = R"({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16,
       "exclude_modules": ["lm_head", "model.layers.*.mlp.gate", "model.layers.*.self_attn*"]})";
+
+// Of everything but router and lm_head.
+constexpr const char* fp8_blocks = R"({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+      "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head", "model.layers.*.mlp.gate"]})";
+constexpr const char* nvfp4_modelopt =
+    R"({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16,
+      "exclude_modules": ["lm_head", "model.layers.*.mlp.gate"]})";
+constexpr const char* all_in_bf16 = "null";
 
 struct Kind {
   int head_dim, heads, kv_heads;
@@ -58,7 +67,8 @@ std::string config_json(const Kind& kind) {
 TEST_F(Qwen3MoeOnTheGpu, AgreesWithTheCpu) {
   for (const Kind& kind :
        {Kind{128, 4, 2, true, false}, Kind{64, 6, 2, false, true},
-        Kind{128, 2, 1, true, false, nvfp4_experts}, Kind{64, 2, 1, true, true, nvfp4_packed_experts, 80}}) {
+        Kind{128, 2, 1, true, false, nvfp4_modelopt}, Kind{64, 2, 1, true, true, nvfp4_packed_experts, 80},
+        Kind{128, 2, 1, true, false, fp8_blocks, 144}, Kind{64, 2, 1, true, true, all_in_bf16, 80}}) {
     SCOPED_TRACE(kind.quantization);
     const RandomCheckpoint checkpoint(config_json(kind), 1);
     expect_the_cpus_answer(checkpoint.folder(), DType::bf16, {0.3, 0.02});
@@ -80,10 +90,17 @@ TEST_F(Qwen3MoeOnTheGpu, NorDoTheyWithExpertsInNvfp4) {
   const RandomCheckpoint checkpoint(config_json({64, 2, 1, true, false, nvfp4_packed_experts, 80}), 4);
   expect_the_same_bits_in_chunks_in_company_and_in_graphs(checkpoint.folder(), DType::bf16);
 }
+
+TEST_F(Qwen3MoeOnTheGpu, NorDoTheyInFp8OrBf16) {
+  for (const char* quantization : {fp8_blocks, all_in_bf16}) {
+    const RandomCheckpoint checkpoint(config_json({128, 4, 2, true, false, quantization}), 7);
+    expect_the_same_bits_in_chunks_in_company_and_in_graphs(checkpoint.folder(), DType::bf16);
+  }
+}
 #endif
 
-TEST_F(Qwen3MoeOnTheGpu, RandomWeightsInNvfp4AreOfASizeThatRuns) {
-  for (const char* quantization : {nvfp4_experts, nvfp4_packed_experts}) {
+TEST_F(Qwen3MoeOnTheGpu, RandomWeightsAreOfASizeThatRuns) {
+  for (const char* quantization : {nvfp4_experts, nvfp4_packed_experts, fp8_blocks}) {
     SCOPED_TRACE(quantization);
     const RandomCheckpoint checkpoint(config_json({64, 2, 1, true, false, quantization}), 5);
     const ModelConfig config = must(read_model_config(checkpoint.folder()));
@@ -119,15 +136,37 @@ TEST_F(Qwen3MoeOnTheGpu, RefusesAScaleOfAMatrixThatItsKernelsCannotHold) {
 }
 
 TEST_F(Qwen3MoeOnTheGpu, WhatAStepTakesIsWhatThePlanSays) {
-  const ModelConfig config = must(read_model_config(root / "tests/data/models/Qwen3-30B-A3B"));
-  expect_a_step_to_take_what_is_planned(config, must(traits_of(config, "Qwen3-30B-A3B")), 40960);
+  ModelConfig config = must(read_model_config(root / "tests/data/models/Qwen3-30B-A3B"));
+  for (const TensorFormat format : {TensorFormat::mxfp4_packed, TensorFormat::nvfp4, TensorFormat::bf16}) {
+    config.quantization.format = format;
+    config.quantization.exclude = {"lm_head", "*.mlp.gate", "*.self_attn.*"};
+    const ModelTraits traits = must(traits_of(config, "Qwen3-30B-A3B"));
+    // Experts in blocks have no room for many tokens in tiles, which a plan counts.
+    if (!in_blocks(format)) expect_a_step_to_take_what_is_planned(config, traits, 40960);
+    DeviceArena weights;
+    DecoderCudaWeights::lay_out(config, whole_model(config), weights);
+    EXPECT_NEAR(static_cast<double>(weight_bytes(traits, Quantization::none, 1)) /
+                    static_cast<double>(weights.used()),
+                1.0, 0.005)
+        << tensor_format_name(format);
+  }
 }
 
 TEST_F(Qwen3MoeOnTheGpu, RefusesWhatNoKernelTakes) {
-  for (const auto& [name, what] : {std::pair("qwen3_moe_fp8", "model.layers.0.self_attn.q_proj is in "),
-                                   std::pair("qwen3_moe_bf16", "experts.0.gate_proj is in bf16"),
-                                   std::pair("qwen3_moe_nvfp4", "32 dimensions")}) {
-    const ModelConfig config = must(read_model_config(root / "tests/data/parity" / name));
+  const auto of_case = [](const char* name) {
+    return must(read_model_config(root / "tests/data/parity" / name));
+  };
+  ModelConfig odd = of_case("qwen3_moe_bf16"), mixed = of_case("qwen3_moe_fp8"), torn = mixed, narrow = mixed;
+  odd.intermediate_size = 40;
+  mixed.quantization.exclude.emplace_back("model.layers.0.mlp.experts.*");
+  narrow.quantization.format = TensorFormat::mxfp4_packed;
+  torn.quantization.exclude.emplace_back("model.layers.1.self_attn.k_proj");
+  for (const auto& [config, what] :
+       {std::pair(odd, "experts' of 40"),
+        std::pair(mixed, "experts.0.gate_proj is in bf16, and other experts"),
+        std::pair(torn, "k_proj is in bf16, and the queries' in fp8_block"),
+        std::pair(of_case("qwen3_moe_nvfp4"), "32 dimensions"),
+        std::pair(narrow, "self_attn.q_proj is in mxfp4, and its kernels take bf16, fp8_block or nvfp4")}) {
     RandomWeights random(1);
     const Result<std::unique_ptr<Worker>> worker = GpuWorker::start(config, random, limits_of(config, false));
     ASSERT_FALSE(worker.ok()) << what;

@@ -87,6 +87,15 @@ class RandomCheckpoint {
         const double wild = std::ldexp(scale, static_cast<int>(random_() % 5) - 3);
         byte = static_cast<char>(E4m3::from_float(static_cast<float>(wild)).bits + random_() % 7);
       }
+    } else if (tensor.dtype == DType::f8_e4m3) {
+      std::normal_distribution<float> values(0.0f, 60.0f);
+      for (char& byte : bytes) byte = static_cast<char>(E4m3::from_float(values(random_)).bits);
+    } else if (tensor.scales == ScaleKind::multiple && !tensor.one_value) {
+      for (std::size_t i = 0; i < bytes.size(); i += sizeof(float)) {
+        const float near_one = 0.5f + static_cast<float>(random_() % 1000) / 1000.0f;
+        const float scale = near_one / (60 * std::sqrt(128 * static_cast<float>(cols)));
+        std::memcpy(&bytes[i], &scale, sizeof scale);
+      }
     } else if (tensor.one_value) {
       const float near_one = 0.5f + static_cast<float>(random_() % 1000) / 1000.0f;
       const float scale = tensor.name.ends_with("global_scale") ? 64 * near_one : near_one / 64;

@@ -27,6 +27,11 @@ Status WeightUpload::queue(const ExpectedTensor& tensor, std::size_t begin, std:
   return {};
 }
 
+Result<DType> WeightUpload::dtype_of(const ExpectedTensor& tensor) {
+  NIBBLE_ASSIGN(const ConstTensor stored, required_tensor(tensor, *source_));
+  return stored.dtype;
+}
+
 Status WeightUpload::queue_piece(std::span<const std::byte> from, std::byte* to, cudaStream_t stream) {
   constexpr std::size_t part = std::size_t{256} << 10;
   Slot& slot = slots_[next_];

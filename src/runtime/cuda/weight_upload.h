@@ -27,6 +27,7 @@ class WeightUpload final : public WeightFeed {
 
   Status queue(const ExpectedTensor& tensor, std::size_t begin, std::size_t count, void* to,
                cudaStream_t stream) override;
+  Result<DType> dtype_of(const ExpectedTensor& tensor) override;
 
  private:
   static constexpr std::size_t slot_bytes = std::size_t{32} << 20;

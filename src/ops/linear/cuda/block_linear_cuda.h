@@ -26,8 +26,10 @@ struct BlockLinearCudaArgs {
 // Queues the product on the stream. A refusal names what the shapes lack.
 Status block_linear_cuda(const BlockLinearCudaArgs<Bf16Codes>& args, cudaStream_t stream);
 Status block_linear_cuda(const BlockLinearCudaArgs<E4m3Codes>& args, cudaStream_t stream);
+Status block_linear_cuda(const BlockLinearCudaArgs<Nvfp4Codes>& args, cudaStream_t stream);
 
-// Rows [experts, rows, cols] of a checkpoint, and where they go. All pointers are to device memory.
+// Rows [experts, rows, cols] of a checkpoint, and where they go. All pointers are to device memory. NVFP4 has
+// repack_nvfp4_cuda (ops/moe/cuda/moe_cuda.h).
 template <class Codes>
 struct BlockRepack {
   const std::uint8_t* codes = nullptr;  // at a multiple of 16

@@ -4,6 +4,7 @@
 
 #include "ops/linear/cuda/block_device_test_util.h"
 #include "ops/linear/cuda/linear_cuda.h"
+#include "ops/moe/cuda/moe_cuda.h"
 
 namespace nibble {
 namespace {
@@ -93,6 +94,54 @@ TEST_F(OnTheGpu, Fp8BlocksAreAllCodesTimesTheirScales) {
       }
     }
   }
+}
+
+// Codes times scales of sixteens are exact, and the matrix's own scale multiplies the sum of a block.
+TEST_F(OnTheGpu, Nvfp4IsNearDoublePrecisionByBothKernels) {
+  std::mt19937 random(3);
+  constexpr int rows = 48, cols = 208, tokens = 37;
+  const RandomNvfp4 host(random, 1, rows, cols);
+  const BlockShape<Nvfp4Codes> shape{rows, cols};
+  DeviceBuffer codes = on_device(host.codes), scales = on_device(host.scales);
+  DeviceBuffer granules = device_bytes(shape.bytes(), 0xcd);
+  ASSERT_TRUE(repack_nvfp4_cuda({.codes = codes.as<std::uint8_t>(),
+                                 .scales = scales.as<std::uint8_t>(),
+                                 .experts = 1,
+                                 .shape = {rows, cols},
+                                 .out = granules.as<std::uint8_t>()},
+                                nullptr)
+                  .ok());
+  const float scale = host.tensor_scales[0];
+  DeviceBuffer factors =
+      on_device(std::vector<BlockFactors>(shape.factors(), {128.0f * scale, 128.0f * scale}));
+  const std::vector<Bf16> x = random_bf16(random, std::size_t{tokens} * cols);
+  DeviceBuffer tiles = token_tiles_of(x, cols);
+  std::vector<float> found[2];
+  for (const bool many : {false, true}) {
+    const int count = many ? tokens : 32;
+    DeviceBuffer y = device_bytes(static_cast<std::size_t>(count) * rows * 4, 0xff);
+    const BlockLinearCudaArgs<Nvfp4Codes> args{
+        .x = {tiles.as<std::uint8_t>(), count},
+        .weight = {granules.as<std::uint8_t>(), factors.as<BlockFactors>(), 1, shape},
+        .y = y.as<float>(),
+        .y_stride = rows};
+    ASSERT_TRUE(block_linear_cuda(args, nullptr).ok());
+    found[many].resize(static_cast<std::size_t>(count) * rows);
+    y.copy_to(std::span(found[many]));
+  }
+  EXPECT_TRUE(std::equal(found[0].begin(), found[0].end(), found[1].begin()));
+  double apart = 0, norm = 0;
+  for (std::size_t i = 0; i < found[1].size(); ++i) {
+    double exact = 0;
+    for (int col = 0; col < cols; ++col) {
+      exact += double{host.unscaled(0, static_cast<int>(i) % rows, col)} *
+               double{x[i / rows * cols + static_cast<std::size_t>(col)].to_float()};
+    }
+    exact *= double{scale};
+    apart += (double{found[1][i]} - exact) * (double{found[1][i]} - exact);
+    norm += exact * exact;
+  }
+  EXPECT_LT(std::sqrt(apart / norm), 1e-5);
 }
 
 TEST_F(OnTheGpu, MatricesThatAreNoBlocksAreRefusedByName) {

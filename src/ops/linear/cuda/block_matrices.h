@@ -1,5 +1,6 @@
 // The layout of matrices that are multiplied by blocks of 128 columns, each block with a scale of its own:
-// FP8 (E4M3) in tiles of 128 x 128, and bfloat16, whose scales are one.
+// FP8 (E4M3) in tiles of 128 x 128, bfloat16, whose scales are one, and NVFP4, of which a matrix has one
+// above those of its sixteens.
 //
 //   granule   16 consecutive rows over the whole of K; granules follow one another, experts too
 //   k64 block pieces of 32 lanes x 16 bytes: first those of the even rows, then those of the odd ones
@@ -33,13 +34,19 @@ inline constexpr int block_k = 64;               // of K, in a block of the layo
 inline constexpr int block_scale_columns = 128;  // that share a factor
 inline constexpr int block_piece_bytes = 512;    // 32 lanes x 16
 
-// Kinds of codes, each a type.
+// Kinds of codes, each a type: the bytes of one, if it has whole ones, and of a granule's k64 block.
 struct Bf16Codes {
-  static constexpr int bytes = 2;
+  static constexpr int bytes = 2, block_bytes = 4 * block_piece_bytes;
   static constexpr bool scaled = false;
 };
 struct E4m3Codes {
-  static constexpr int bytes = 1;
+  static constexpr int bytes = 1, block_bytes = 2 * block_piece_bytes;
+  static constexpr bool scaled = true;
+};
+// A granule is that of ops/moe/cuda/nvfp4_granules.h, whose products are 2^-7 of the weights'; factors make
+// up for that.
+struct Nvfp4Codes {
+  static constexpr int block_bytes = block_piece_bytes + 64;
   static constexpr bool scaled = true;
 };
 
@@ -58,10 +65,9 @@ struct BlockShape {
   NIBBLE_HOST_DEVICE constexpr int scale_blocks() const {
     return (cols + block_scale_columns - 1) / block_scale_columns;
   }
-  static constexpr int pieces = 2 * Codes::bytes;  // of a k64 block
-  static constexpr int block_bytes = pieces * block_piece_bytes;
+  static constexpr int pieces = Codes::block_bytes / block_piece_bytes;  // of a k64 block
   NIBBLE_HOST_DEVICE constexpr std::size_t granule_bytes() const {
-    return static_cast<std::size_t>(blocks()) * block_bytes;
+    return static_cast<std::size_t>(blocks()) * Codes::block_bytes;
   }
   NIBBLE_HOST_DEVICE constexpr std::size_t bytes() const {
     return static_cast<std::size_t>(granules()) * granule_bytes();

@@ -13,6 +13,7 @@
 #include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/block_matrices.h"
 #include "ops/linear/cuda/dense_tiles.h"
+#include "ops/moe/cuda/nvfp4_granules.h"
 #include "ops/ptx/grid.cuh"
 #include "ops/ptx/tensor_core.cuh"
 
@@ -94,10 +95,22 @@ template <class Codes>
 struct Share {
   uint4 piece[BlockShape<Codes>::pieces];
 
-  __device__ __forceinline__ void load(const std::uint8_t* at) {
+  __device__ __forceinline__ void load(const std::uint8_t* block, int lane) {
 #pragma unroll
     for (int i = 0; i < BlockShape<Codes>::pieces; ++i)
-      piece[i] = *reinterpret_cast<const uint4*>(at + i * block_piece_bytes);
+      piece[i] = *reinterpret_cast<const uint4*>(block + i * block_piece_bytes + lane * 16);
+  }
+};
+template <>
+struct Share<Nvfp4Codes> {
+  uint4 codes;
+  std::uint16_t scales;  // of the even row and of the odd one
+
+  __device__ __forceinline__ void load(const std::uint8_t* block, int lane) {
+    static_assert(Nvfp4Codes::block_bytes == granule_block_bytes<Nvfp4GranuleLayout>);
+    codes = *reinterpret_cast<const uint4*>(block + lane * 16);
+    scales = *reinterpret_cast<const std::uint16_t*>(block + granule_code_bytes +
+                                                     granule_lane_scales<Nvfp4GranuleLayout>(lane));
   }
 };
 __device__ __forceinline__ std::uint32_t word_of(const uint4& words, int index) {
@@ -113,6 +126,16 @@ __device__ __forceinline__ void operands_of(const Share<E4m3Codes>& share, int s
     const std::uint32_t four = word_of(share.piece[i % 2], step);
     a[i] = ptx::bf16x2_of_e4m3x2(static_cast<std::uint16_t>(i < 2 ? four : four >> 16));
   }
+}
+
+__device__ __forceinline__ void operands_of(const Share<Nvfp4Codes>& share, int step, std::uint32_t (&a)[4]) {
+  const PlacedPairs pairs =
+      step < 2 ? place_pairs(share.codes.x, share.codes.y) : place_pairs(share.codes.z, share.codes.w);
+  const std::uint32_t even = Nvfp4GranuleLayout::multiplier(static_cast<std::uint8_t>(share.scales)),
+                      odd = Nvfp4GranuleLayout::multiplier(static_cast<std::uint8_t>(share.scales >> 8));
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    a[i] = ptx::multiply_bf16x2(pairs.pair[step % 2 * 4 + i], i % 2 == 0 ? even : odd);
 }
 
 // The sums of a k64 block, added to the block's of 128.
@@ -165,14 +188,14 @@ __global__ void __launch_bounds__(threads_of<Cut>)
     x[j] = params.x.lane_at(row / params.choices, t);
   }
   const std::size_t of_all = static_cast<std::size_t>(group.expert) * shape.granules() + granule;
-  const std::uint8_t* const codes = params.weights.data + of_all * shape.granule_bytes() + lane * 16;
+  const std::uint8_t* const codes = params.weights.data + of_all * shape.granule_bytes();
   const int blocks = shape.blocks(), scale_blocks = shape.scale_blocks();
   Share<Codes> next[2];
   const auto load = [&](int block) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if (2 * block + i < blocks)
-        next[i].load(codes + static_cast<std::size_t>(2 * block + i) * BlockShape<Codes>::block_bytes);
+        next[i].load(codes + static_cast<std::size_t>(2 * block + i) * Codes::block_bytes, lane);
     }
   };
   if (k_warp < scale_blocks) load(k_warp);

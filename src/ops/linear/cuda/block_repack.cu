@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(repack_threads)
 __global__ void __launch_bounds__(repack_threads) block_factors(const __grid_constant__ BlockScales scales) {
   const BlockShape<E4m3Codes> shape = scales.shape;
   const int blocks = shape.scale_blocks(), parts = scales.halves ? 2 : 1;
-  const int rows = shape.rows / parts + scales.first_row;  // that tiles are known of
+  const int rows = scales.first_row + shape.rows / parts;
   const std::size_t tiles =
       static_cast<std::size_t>((rows + block_scale_columns - 1) / block_scale_columns) * blocks;
   const std::size_t all = scales.experts * shape.factors();

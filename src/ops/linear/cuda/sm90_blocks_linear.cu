@@ -54,5 +54,8 @@ Status block_linear_cuda(const BlockLinearCudaArgs<Bf16Codes>& args, cudaStream_
 Status block_linear_cuda(const BlockLinearCudaArgs<E4m3Codes>& args, cudaStream_t stream) {
   return multiply(args, stream);
 }
+Status block_linear_cuda(const BlockLinearCudaArgs<Nvfp4Codes>& args, cudaStream_t stream) {
+  return multiply(args, stream);
+}
 
 }  // namespace nibble

@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "formats/bf16.h"
 #include "ops/linear/cuda/block_matrices.h"
+#include "ops/moe/cuda/moe_cuda.h"
 #include "ops/row/gated_unit.h"
 
 namespace nibble {
@@ -40,7 +41,8 @@ struct BlockMoeCudaArgs {
   int x_stride = 0;         // at least hidden rounded up to 64, a multiple of 8
   int tokens = 0;
   int top_k = 0;
-  const std::int32_t* expert_ids = nullptr;  // [tokens, top_k]; -1: none, whose product stays as it was
+  const std::int32_t* expert_ids = nullptr;  // [tokens, top_k]; -1: none
+  MoeCudaShare share;
   BlockMoeWorkspace workspace;
 };
 

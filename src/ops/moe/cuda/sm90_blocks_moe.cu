@@ -30,8 +30,8 @@ struct GroupPlaces {
 // By one block. Which of an expert's slots share a group follows from which thread was first, and moves no
 // bit.
 __global__ void __launch_bounds__(grouping_threads)
-    group_by_expert(const std::int32_t* expert_ids, int slots, int experts, int most_rows,
-                    GroupPlaces places) {
+    group_by_expert(SlotChoices choices, int slots, int most_rows, GroupPlaces places) {
+  const int experts = choices.experts;
   __shared__ std::int32_t counts[block_moe_most_experts];
   __shared__ std::int32_t next[block_moe_most_experts];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(grouping_threads)
   for (int expert = thread; expert < experts; expert += grouping_threads) counts[expert] = 0;
   __syncthreads();
   for (int slot = thread; slot < slots; slot += grouping_threads) {
-    const std::int32_t expert = expert_ids[slot];
+    const std::int32_t expert = choices.expert_of(slot);
     if (expert >= 0) atomicAdd(&counts[expert], 1);
   }
   __syncthreads();
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(grouping_threads)
   }
   __syncthreads();
   for (int slot = thread; slot < slots; slot += grouping_threads) {
-    const std::int32_t expert = expert_ids[slot];
+    const std::int32_t expert = choices.expert_of(slot);
     if (expert >= 0) places.slots[atomicAdd(&next[expert], 1)] = slot;
   }
 }
@@ -116,7 +116,8 @@ void launch_layer(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArg
   const int slots = args.tokens * args.top_k, experts = weights.gate_up.experts;
   const GroupPlaces places(args.workspace.groups, slots, experts);
   launch_kernel({.blocks = dim3(1), .threads = grouping_threads, .stream = stream, .overlaps = true},
-                group_by_expert, args.expert_ids, slots, experts, rows_of<Cut>, places);
+                group_by_expert, SlotChoices{args.expert_ids, taken_of(args.share, experts), experts}, slots,
+                rows_of<Cut>, places);
   const int groups = slots / rows_of<Cut> + (slots < experts ? slots : experts);
   const int stride = weights.down.shape.padded_cols();
   launch_blocks<Cut>(Params<Codes>{.weights = weights.gate_up,

@@ -1,0 +1,136 @@
+// Matrices in blocks of 128 columns: experts in bf16 and in FP8, and attention's in FP8, whose scales of
+// tiles become the factors of their rows.
+#include <algorithm>
+#include <string>
+
+#include "base/check.h"
+#include "models/cuda/weight_placing.h"
+#include "ops/linear/cuda/block_linear_cuda.h"
+
+namespace nibble {
+namespace {
+
+std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
+
+// Of a matrix's scales.
+std::size_t tiles_of(std::int64_t rows, std::int64_t cols) {
+  const auto tiles = [](std::int64_t extent) { return size((extent + 127) / 128); };
+  return tiles(rows) * tiles(cols);
+}
+
+}  // namespace
+
+Result<bool> WeightPlacing::stage_blocks(const std::vector<Weight>& from, const BlockPiece& piece) {
+  bool narrow = false, known = false;
+  for (std::size_t i = 0; i < size(piece.count) * from.size(); ++i) {
+    const Weight& weight = from[i % from.size()];
+    const std::string name = weight.own_experts > 0
+                                 ? weight.name_of(piece.first + static_cast<std::int64_t>(i / from.size()))
+                                 : weight.name;
+    Status status;
+    visit_stored(weight, name, [&](const ExpectedTensor& tensor) {
+      if (!status.ok()) return;
+      if (tensor.scales == ScaleKind::none) {
+        status = feed_->queue(tensor, piece.skipped_bytes, piece.part_bytes,
+                              piece.codes + i * piece.part_bytes, stream_);
+        return;
+      }
+      const Result<DType> dtype = feed_->dtype_of(tensor);
+      if (!dtype.ok()) {
+        status = dtype.status();
+      } else if (known && narrow != (*dtype == DType::bf16)) {
+        status = invalid_argument(tensor.name + " is in another type than the scales of other experts");
+      } else {
+        known = true;
+        narrow = *dtype == DType::bf16;
+        const std::size_t bytes = piece.part_tiles * dtype_bytes(*dtype);
+        status = feed_->queue(tensor, 0, bytes, piece.scales + i * bytes, stream_);
+      }
+    });
+    NIBBLE_RETURN_IF_ERROR(status);
+  }
+  return narrow;
+}
+
+template <class Codes>
+Status WeightPlacing::experts(const std::vector<Weight>& from, std::int64_t first,
+                              const BlockMatrices<Codes>& to) {
+  const std::size_t parts = from.size(), rows = size(to.shape.rows), cols = size(to.shape.cols);
+  BlockPiece piece{
+      .first = first,
+      .count = 0,
+      .skipped_bytes = 0,
+      .part_bytes = rows / parts * cols * Codes::bytes,
+      .part_tiles = Codes::scaled ? tiles_of(to.shape.rows / static_cast<int>(parts), to.shape.cols) : 0,
+      .codes = staging_.data(),
+      .scales = nullptr};
+  const std::size_t of_expert = parts * (piece.part_bytes + piece.part_tiles * sizeof(float));
+  const std::int64_t once = static_cast<std::int64_t>(staging_bytes / of_expert);
+  if (once == 0) return invalid_argument(from[0].name + " has experts too large to be re-laid");
+  for (std::int64_t begin = 0; begin < to.experts; begin += once) {
+    piece.first = first + begin;
+    piece.count = std::min(once, to.experts - begin);
+    piece.scales = piece.codes + size(piece.count) * parts * piece.part_bytes;
+    NIBBLE_ASSIGN([[maybe_unused]] const bool narrow, stage_blocks(from, piece));
+    const BlockRepack<Codes> repack{
+        .codes = reinterpret_cast<const std::uint8_t*>(piece.codes),
+        .experts = static_cast<int>(piece.count),
+        .shape = to.shape,
+        .halves = parts == 2,
+        .out = const_cast<std::uint8_t*>(to.data) + size(begin) * to.shape.bytes()};
+    NIBBLE_RETURN_IF_ERROR(repack_blocks_cuda(repack, stream_));
+    if constexpr (Codes::scaled) {
+      place_block_scales_cuda(
+          {.scales = piece.scales,
+           .narrow = narrow,
+           .experts = repack.experts,
+           .shape = to.shape,
+           .halves = repack.halves,
+           .factors = const_cast<BlockFactors*>(to.factors) + size(begin) * to.shape.factors()},
+          stream_);
+    }
+  }
+  return {};
+}
+template Status WeightPlacing::experts(const std::vector<Weight>&, std::int64_t,
+                                       const BlockMatrices<Bf16Codes>&);
+template Status WeightPlacing::experts(const std::vector<Weight>&, std::int64_t,
+                                       const BlockMatrices<E4m3Codes>&);
+
+Status WeightPlacing::dense(const Weight& weight, const Run& rows, const DenseBlocks& to, int to_row) {
+  return std::visit([&](const auto& of_format) { return dense_in(weight, rows, of_format, to_row); }, to);
+}
+
+Status WeightPlacing::dense_in(const Weight& weight, const Run& rows, const BlockMatrices<E4m3Codes>& to,
+                               int to_row) {
+  const std::int64_t cols = weight.shape[1];
+  NIBBLE_CHECK(to_row % block_granule_rows == 0 && cols == to.shape.cols &&
+               to_row + rows.count <= to.shape.rows);
+  const BlockPiece piece{.first = 0,
+                         .count = 1,
+                         .skipped_bytes = size(rows.begin * cols),
+                         .part_bytes = size(rows.count * cols),
+                         .part_tiles = tiles_of(weight.shape[0], cols),
+                         .codes = staging_.data(),
+                         .scales = staging_.data() + size(rows.count * cols)};
+  if (piece.part_bytes + piece.part_tiles * sizeof(float) > staging_bytes)
+    return invalid_argument(weight.name + " is too large to be re-laid");
+  NIBBLE_ASSIGN(const bool narrow, stage_blocks({weight}, piece));
+  const BlockShape<E4m3Codes> shape{static_cast<int>(rows.count), static_cast<int>(cols)};
+  const std::size_t granule = size(to_row / block_granule_rows);
+  const BlockRepack<E4m3Codes> repack{
+      .codes = reinterpret_cast<const std::uint8_t*>(piece.codes),
+      .shape = shape,
+      .out = const_cast<std::uint8_t*>(to.data) + granule * shape.granule_bytes()};
+  NIBBLE_RETURN_IF_ERROR(repack_blocks_cuda(repack, stream_));
+  place_block_scales_cuda(
+      {.scales = piece.scales,
+       .narrow = narrow,
+       .shape = shape,
+       .first_row = static_cast<int>(rows.begin),
+       .factors = const_cast<BlockFactors*>(to.factors) + granule * size(shape.scale_blocks())},
+      stream_);
+  return {};
+}
+
+}  // namespace nibble
