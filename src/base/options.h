@@ -100,6 +100,8 @@ struct EngineOptions {
   std::string attention_backend = "auto";
   int kv_cache_tokens = 0;       // of all sequences together that the KV cache holds; 0: as many as fit
   bool no_prefix_cache = false;  // keys and values serve their own request alone
+  int state_snapshots = 0;  // of models whose layers keep a state: snapshots of it; 0: what the plan chooses
+  int snapshot_interval = 4096;  // positions from one to the next, beside those where prompts end and branch
   std::string moe_a2a_backend = "auto";
   std::string all_reduce = "auto";
   int tensor_parallel = 0;       // ranks a layer is split over; 0: what the plan chooses
@@ -123,6 +125,8 @@ struct EngineOptions {
     bool attention_backend = false;
     bool kv_cache_tokens = false;
     bool no_prefix_cache = false;
+    bool state_snapshots = false;
+    bool snapshot_interval = false;
     bool moe_a2a_backend = false;
     bool all_reduce = false;
     bool tensor_parallel = false;

@@ -98,6 +98,8 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
                                 {"NIBBLE_NO_PREFIX_CACHE", "true"},
                                 {"NIBBLE_TP", "2"},
                                 {"NIBBLE_EP", "4"},
+                                {"NIBBLE_STATE_SNAPSHOTS", "12"},
+                                {"NIBBLE_SNAPSHOT_INTERVAL", "8192"},
                                 {"NIBBLE_MOE_A2A_BACKEND", "normal"},
                                 {"NIBBLE_ALL_REDUCE", "fused"},
                                 {"NIBBLE_GPU_MEMORY_UTILIZATION", "0.5"},
@@ -120,6 +122,8 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
   EXPECT_EQ(options.attention_backend, "cpu_avx2");
   EXPECT_EQ(options.kv_cache_tokens, 4096);
   EXPECT_TRUE(options.no_prefix_cache);
+  EXPECT_EQ(options.state_snapshots, 12);
+  EXPECT_EQ(options.snapshot_interval, 8192);
   EXPECT_EQ(options.tensor_parallel, 2);
   EXPECT_EQ(options.expert_parallel, 4);
   EXPECT_EQ(options.moe_a2a_backend, "normal");
@@ -134,8 +138,9 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
               given.max_num_batched_tokens && given.dtype && given.kv_cache_dtype && given.quantization &&
               given.moe_runner_backend && given.attention_backend && given.no_prefix_cache &&
               given.kv_cache_tokens && given.tensor_parallel && given.expert_parallel &&
-              given.moe_a2a_backend && given.all_reduce && given.memory_utilization && given.enforce_eager &&
-              given.random_weights && given.override_gates && given.seed);
+              given.state_snapshots && given.snapshot_interval && given.moe_a2a_backend && given.all_reduce &&
+              given.memory_utilization && given.enforce_eager && given.random_weights &&
+              given.override_gates && given.seed);
 }
 
 TEST(EngineOptions, AValueTheUserSetIsToldFromAnEqualDefault) {

@@ -276,5 +276,86 @@ TEST(PageCache, ASequenceHasASlotForItsStateUntilItGoes) {
   EXPECT_EQ(third.pages.state(), slot);
 }
 
+PageCacheOptions with_snapshots(int full, int snapshots) {
+  PageCacheOptions options = small(full);
+  options.states = 4;
+  options.snapshots = snapshots;
+  options.snapshot_step = 2 * page;
+  return options;
+}
+
+// Computes `sequence` to its end and leaves a snapshot at each of these positions.
+void compute_with(PageCache& cache, Sequence& sequence, std::initializer_list<int> positions) {
+  for (const int position : positions) EXPECT_GE(cache.take_snapshot(sequence.pages, position), 0);
+  ASSERT_TRUE(sequence.compute(cache, sequence.size()));
+}
+
+TEST(Snapshots, APrefixIsAdoptedUpToTheDeepestOne) {
+  PageCache cache(with_snapshots(32, 4));
+  Sequence first(cache, counting(0, 40));
+  EXPECT_EQ(first.adopt(cache), 0);
+  compute_with(cache, first, {8, 24});
+  const auto expect = [&](int shared, int adopted, int branch) {
+    std::vector<TokenId> tokens = counting(0, 40);
+    for (int i = shared; i < 40; ++i) tokens[static_cast<std::size_t>(i)] = 900;
+    Sequence other(cache, tokens);
+    EXPECT_EQ(other.adopt(cache), adopted) << shared;
+    EXPECT_EQ(other.pages.listed() * page, adopted);
+    EXPECT_EQ(other.pages.branch(), branch) << shared;
+    EXPECT_EQ(other.pages.resumes() >= 0, adopted > 0);
+  };
+  expect(7, 0, 0);
+  expect(8, 8, 0);
+  expect(15, 8, 0);
+  expect(16, 8, 16);
+  expect(23, 8, 16);
+  expect(24, 24, 0);
+  expect(39, 24, 32);
+}
+
+TEST(Snapshots, MakeRoomAloneTheLongestIdleFirstButNotWhileOneIsHeld) {
+  PageCache cache(with_snapshots(32, 2));
+  Sequence one(cache, counting(0, 17)), two(cache, counting(100, 17));
+  compute_with(cache, one, {8});
+  compute_with(cache, two, {8});
+  Sequence resumed(cache, counting(0, 9));
+  EXPECT_EQ(resumed.adopt(cache), 8);
+  Sequence three(cache, counting(200, 17));
+  compute_with(cache, three, {8});
+  EXPECT_EQ(cache.evicted_snapshots(), 1u);
+  EXPECT_EQ(cache.evicted(), 0u) << "pages stay";
+  Sequence of_two(cache, counting(100, 9)), of_three(cache, counting(200, 9));
+  EXPECT_EQ(of_two.adopt(cache), 0) << "the first one's was held";
+  EXPECT_EQ(of_two.pages.branch(), 8);
+  EXPECT_EQ(of_three.adopt(cache), 8);
+  Sequence four(cache, counting(300, 17));
+  EXPECT_EQ(cache.take_snapshot(four.pages, 8), -1) << "both are held";
+  cache.resumed(resumed.pages);
+  EXPECT_EQ(resumed.pages.resumes(), -1);
+  EXPECT_GE(cache.take_snapshot(four.pages, 8), 0);
+  cache.check(std::vector<const SequencePages*>{&one.pages, &two.pages, &three.pages, &four.pages,
+                                                &resumed.pages, &of_two.pages, &of_three.pages});
+}
+
+TEST(Snapshots, GoWithTheirPageAndBackWhereThereIsOneAlready) {
+  PageCache cache(with_snapshots(4, 2));
+  {
+    Sequence one(cache, counting(0, 8)), twin(cache, counting(0, 8));
+    compute_with(cache, one, {8});
+    EXPECT_GE(cache.take_snapshot(twin.pages, 8), 0);
+    EXPECT_EQ(cache.used(snapshot_room), 1) << "only what is not stored yet is in use";
+    ASSERT_TRUE(twin.compute(cache, 8));
+    EXPECT_EQ(cache.idle(snapshot_room), 1);
+    Sequence dropped(cache, counting(50, 8));
+    EXPECT_GE(cache.take_snapshot(dropped.pages, 8), 0);
+    dropped.pages.release();
+    EXPECT_EQ(cache.available(snapshot_room), 2);
+  }
+  Sequence other(cache, counting(100, 16));
+  ASSERT_TRUE(other.compute(cache, 16));
+  EXPECT_EQ(cache.idle(snapshot_room), 0);
+  EXPECT_EQ(cache.evicted_snapshots(), 1u);
+}
+
 }  // namespace
 }  // namespace nibble

@@ -69,19 +69,19 @@ void PrefixTree::remove(NodeId id) {
 }
 
 void IdleList::push(PrefixTree& tree, NodeId id) {
-  PrefixNode::Links& links = tree[id].idle[group_];
+  PrefixNode::Links& links = tree[id].idle[room_];
   NIBBLE_CHECK(!links.linked);
   links = {.before = last_, .after = no_node, .linked = true};
-  (last_ == no_node ? first_ : tree[last_].idle[group_].after) = id;
+  (last_ == no_node ? first_ : tree[last_].idle[room_].after) = id;
   last_ = id;
   ++count_;
 }
 
 void IdleList::remove(PrefixTree& tree, NodeId id) {
-  PrefixNode::Links& links = tree[id].idle[group_];
+  PrefixNode::Links& links = tree[id].idle[room_];
   NIBBLE_CHECK(links.linked);
-  (links.before == no_node ? first_ : tree[links.before].idle[group_].after) = links.after;
-  (links.after == no_node ? last_ : tree[links.after].idle[group_].before) = links.before;
+  (links.before == no_node ? first_ : tree[links.before].idle[room_].after) = links.after;
+  (links.after == no_node ? last_ : tree[links.after].idle[room_].before) = links.before;
   links = {};
   --count_;
 }

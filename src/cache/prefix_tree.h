@@ -1,5 +1,6 @@
 // Pages whose tokens are known, as a tree: a node is one whole page after its parent's, with the pages that
-// hold its keys and values. An index only: who holds a node and what may be evicted is page_cache.h's.
+// hold its keys and values and, of some, a snapshot of the state that a sequence has behind it. An index
+// only: who holds a node and what may be evicted is page_cache.h's.
 //
 //      salt ""  [The story of the] -- [fox who lived in] -- [a wood by the sea]
 //                                 \-- [bear who slept i] -- ...
@@ -21,6 +22,11 @@ using NodeId = std::int32_t;
 inline constexpr NodeId no_node = -1;
 inline constexpr PageId no_page = -1;
 
+// What a node may own, each with holders and an order of leaving of its own: its page of each group, and the
+// slot of a snapshot.
+enum NodeRoom : int { snapshot_room = page_groups };
+inline constexpr int node_rooms = page_groups + 1;
+
 // Null for the empty salt, so that most requests carry none.
 using Salt = std::shared_ptr<const std::string>;
 
@@ -30,17 +36,17 @@ struct PrefixNode {
   int children = 0;
   bool listed = false;  // find() may return it
   Salt salt;            // of a node without a parent; the others share their first ancestor's
-  std::array<PageId, page_groups> pages{no_page, no_page};
-  std::array<int, page_groups> holders{};  // sequences that hold its page of the group
+  std::array<PageId, node_rooms> pages{no_page, no_page, no_page};
+  std::array<int, node_rooms> holders{};  // sequences that hold it
 
   NodeId next_in_bucket = no_node;
-  // Neighbours among the pages of a group that nobody holds, the longest idle first.
+  // Neighbours among those of a kind that nobody holds, the longest idle first.
   struct Links {
     NodeId before = no_node;
     NodeId after = no_node;
     bool linked = false;
   };
-  std::array<Links, page_groups> idle;
+  std::array<Links, node_rooms> idle;
 };
 
 class PrefixTree {
@@ -75,10 +81,10 @@ class PrefixTree {
   std::vector<NodeId> buckets_;  // first node of each, a power of two of them
 };
 
-// The order in which idle pages of one group go: the longest idle first.
+// The order in which idle pages of one group, or idle snapshots, go: the longest idle first.
 class IdleList {
  public:
-  explicit IdleList(int group) : group_(static_cast<std::size_t>(group)) {}
+  explicit IdleList(int room) : room_(static_cast<std::size_t>(room)) {}
 
   int count() const { return count_; }
   NodeId first() const { return first_; }
@@ -86,7 +92,7 @@ class IdleList {
   void remove(PrefixTree& tree, NodeId id);
 
  private:
-  std::size_t group_;
+  std::size_t room_;
   int count_ = 0;
   NodeId first_ = no_node;
   NodeId last_ = no_node;

@@ -22,6 +22,13 @@ inline constexpr int page_groups = 2;
 // second is empty for a model without windows.
 using PageTables = std::array<std::span<const PageId>, page_groups>;
 
+// The state of a sequence behind its first `position` tokens, kept in a slot of its own for whoever begins
+// alike.
+struct StateSnapshot {
+  int position = 0;  // a border of the state's chunks
+  int slot = -1;
+};
+
 // The rows of one sequence: a decode step (one row) or a chunk of its prompt.
 struct BatchSequence {
   RequestId request = 0;
@@ -31,6 +38,12 @@ struct BatchSequence {
   PageTables pages;
   int state = -1;  // the slot of its state, of models whose layers keep one; what a slot held before counts
                    // for nothing at position 0
+  // The snapshot's slot that its state is first copied from; -1: it goes on from what it is. All of a step's
+  // are copied before any snapshot of that step is taken: a slot may be read and written by one step.
+  int resumes = -1;
+  // In the scheduler: those to take on the way, ascending and behind the first row. A step may pass their
+  // positions.
+  std::span<const StateSnapshot> snapshots;
   const SamplingParams* sampling = nullptr;  // lives in the scheduler until the step is committed
   // In the scheduler: what penalties look at. `answer` holds all tokens before the one this step samples.
   std::span<const TokenId> prompt, answer;

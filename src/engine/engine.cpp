@@ -92,7 +92,10 @@ class SteppedEngine final : public Engine {
   void cancel(RequestId id) override { scheduler_.cancel(id); }
   bool idle() const override { return scheduler_.idle(); }
   EngineLoad load_now() const override {
-    EngineLoad load{.queued = scheduler_.queued(), .running = scheduler_.running()};
+    EngineLoad load{.queued = scheduler_.queued(),
+                    .running = scheduler_.running(),
+                    .snapshots = pages_.page_count(snapshot_room),
+                    .snapshots_kept = pages_.idle(snapshot_room)};
     for (const PageGroup group : {full_pages, window_pages}) {
       load.pages += pages_.page_count(group);
       load.pages_used += pages_.used(group);
@@ -109,7 +112,10 @@ class SteppedEngine final : public Engine {
             .prefix_hit_tokens = totals.prefix_hit_tokens,
             .preemptions = totals.preemptions,
             .recomputed_tokens = totals.recomputed_tokens,
-            .evicted_pages = pages_.evicted()};
+            .evicted_pages = pages_.evicted(),
+            .snapshots_taken = totals.snapshots_taken,
+            .snapshots_resumed = totals.snapshots_resumed,
+            .snapshots_evicted = pages_.evicted_snapshots()};
   }
   void time_ops(TimeTable* table) override { worker_->time_ops(table); }
 

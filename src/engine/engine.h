@@ -46,6 +46,8 @@ struct EngineLoad {
   int pages_used = 0;    // of the KV cache, held by running requests
   int pages_cached = 0;  // held by none, and kept for requests that begin alike
   int pages = 0;
+  int snapshots = 0;       // slots for snapshots of states
+  int snapshots_kept = 0;  // of them in the prefix cache
   // Of the KV cache's fuller pool, from 0 to 1: where a model has full layers and layers with windows,
   // requests wait for pages as soon as one of both pools has none left.
   double used_share = 0;
@@ -58,6 +60,10 @@ struct EngineTotals {
   std::uint64_t preemptions = 0;
   std::uint64_t recomputed_tokens = 0;  // whose keys and values a preemption had cost
   std::uint64_t evicted_pages = 0;      // cached ones that made room
+  // Snapshots of states, of models whose layers keep one.
+  std::uint64_t snapshots_taken = 0;
+  std::uint64_t snapshots_resumed = 0;  // that a request went on from
+  std::uint64_t snapshots_evicted = 0;
 };
 
 class Engine {

@@ -18,8 +18,17 @@ std::int64_t graphs_of(const Situation& s) {
                                                 : 0;
 }
 
+// Heads of a state are divided over the ranks.
+std::int64_t share_of_rank(const Situation& s, std::int64_t bytes) {
+  return (bytes + ranks_of(s) - 1) / ranks_of(s);
+}
+
 std::int64_t states_of(const Situation& s) {
-  return (s.model.state_bytes + ranks_of(s) - 1) / ranks_of(s) * s.number(Field::max_num_seqs);
+  return share_of_rank(s, s.model.state_bytes) * s.number(Field::max_num_seqs);
+}
+
+std::int64_t snapshots_of(const Situation& s) {
+  return share_of_rank(s, s.model.snapshot_bytes) * s.number(Field::state_snapshots);
 }
 
 // As the kernel's own estimate may be short of what a small model needs anyway.
@@ -27,6 +36,12 @@ std::int64_t states_of(const Situation& s) {
 std::int64_t free_beside_weights(const Situation& s) {
   constexpr std::int64_t least = 256 << 20;
   return std::max(s.machine.cpu.available_bytes / ranks_of(s) - weights_of(s), least);
+}
+
+// Of a share of memory, what everything else that is known by then leaves.
+std::int64_t left_for_caches(const Situation& s) {
+  return memory_budget(s) - weights_of(s) - workspace_bytes(s.model, step_limits(s, s.model.max_positions)) -
+         graphs_of(s) - states_of(s);
 }
 
 KvShape kv_shape_of(const Situation& s) {
@@ -88,9 +103,13 @@ std::int64_t affordable_tokens(const Situation& s) {
                                             s.number(Field::max_num_batched_tokens), bytes);
   };
   if (!has_share(s)) return std::max<std::int64_t>(tokens_in(free_beside_weights(s) / 2), shape.page_size);
-  return tokens_in(memory_budget(s) - weights_of(s) -
-                   workspace_bytes(s.model, step_limits(s, s.model.max_positions)) - graphs_of(s) -
-                   states_of(s));
+  return tokens_in(left_for_caches(s) - snapshots_of(s));
+}
+
+std::int64_t affordable_snapshots(const Situation& s) {
+  const std::int64_t bytes = has_share(s) ? left_for_caches(s) / 5 : free_beside_weights(s) / 8;
+  return std::max<std::int64_t>(bytes, 0) /
+         std::max<std::int64_t>(share_of_rank(s, s.model.snapshot_bytes), 1);
 }
 
 std::int64_t usable_tokens(const Situation& s) {
@@ -104,7 +123,9 @@ MemoryPlan plan_memory(const Situation& s) {
   const KvPages page = kv_page_bytes(s.model, kv_shape_of(s));
   MemoryPlan memory{
       .weights = weights_of(s),
-      .kv = pages * page.whole + s.number(Field::kv_window_pages) * page.windowed + states_of(s),
+      .kv = pages * page.whole + s.number(Field::kv_window_pages) * page.windowed + states_of(s) +
+            snapshots_of(s),
+      .snapshots = snapshots_of(s),
       .workspace = workspace_bytes(s.model, step_limits(s, context)),
       .graphs = graphs_of(s),
       .budget = memory_budget(s),

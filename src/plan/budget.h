@@ -31,6 +31,9 @@ std::int64_t memory_budget(const Situation& situation);
 std::int64_t affordable_tokens(const Situation& situation);
 // The same, or what --kv-cache-tokens says where that is less.
 std::int64_t usable_tokens(const Situation& situation);
+// Snapshots of states that fit, in a share of what states and weights leave: the rest is for keys and values,
+// without which a snapshot serves nobody.
+std::int64_t affordable_snapshots(const Situation& situation);
 // Of all decided fields.
 MemoryPlan plan_memory(const Situation& situation);
 

@@ -158,6 +158,11 @@ std::string memory_text(const Plan& plan) {
   text += line("kv", memory.kv,
                grouped(memory.kv_tokens) + " positions: " + format("%.1f", memory.max_concurrency) +
                    " sequences of " + grouped(plan.max_model_len));
+  if (memory.snapshots > 0) {
+    text += line("  snapshots", memory.snapshots,
+                 "of them: " + grouped(plan.state_snapshots) + " of " +
+                     grouped(memory.snapshots / std::max(plan.state_snapshots, 1)));
+  }
   text += line("workspace", memory.workspace, "");
   text += line("graphs", memory.graphs, memory.graphs > 0 ? "estimated" : "");
   text += line("total", memory.total, "");

@@ -195,6 +195,37 @@ Candidates prefix_caches(const Situation&) {
           {.value = "off", .why = "every prompt is computed"}};
 }
 
+// A prefix of a model whose layers keep a state is gone on from where a snapshot of the state stands.
+bool has_snapshots(const Situation& s) {
+  return s.model.linear_layers > 0 && s.at(Field::prefix_cache).value == "on";
+}
+
+Candidates snapshot_intervals(const Situation& s) {
+  const EngineOptions& options = s.options;
+  if (!has_snapshots(s))
+    return options.given.snapshot_interval ? Candidates{number(options.snapshot_interval, "")} : Candidates{};
+  const std::string why =
+      "positions from one snapshot to the next, beside those where a prompt ends or leaves another";
+  const std::int64_t asked = options.snapshot_interval,
+                     border = (asked + delta_chunk - 1) / delta_chunk * delta_chunk;
+  return numbers(asked, {number(border, why)});
+}
+
+Candidates state_snapshots(const Situation& s) {
+  const EngineOptions& options = s.options;
+  if (!has_snapshots(s))
+    return options.given.state_snapshots ? Candidates{number(options.state_snapshots, "")} : Candidates{};
+  const std::int64_t fit = affordable_snapshots(s), interval = std::max(options.snapshot_interval, 1);
+  const std::int64_t wanted = 2 * s.number(Field::max_num_seqs) + s.model.max_positions / interval;
+  const std::string each = " of " + grouped(s.model.snapshot_bytes) + " bytes";
+  Candidates list = {number(
+      wanted, "states" + each + ": two for each of --max-num-seqs, and those of one longest sequence")};
+  if (fit < wanted)
+    list.push_back(number(fit, "states" + each + ": as many as their part of the memory holds"));
+  if (options.given.state_snapshots && options.state_snapshots == 0) list.push_back(number(0, ""));
+  return numbers(options.state_snapshots, std::move(list));
+}
+
 std::string memory_left(const Situation& s) {
   return s.on_gpu() || s.options.memory_utilization > 0 ? "the memory left beside the weights"
                                                         : "half of the memory left beside the weights";
@@ -296,6 +327,13 @@ std::string asked_sequences(const Situation& s) { return text_of(asked_step_sequ
 std::string asked_prefix_cache(const Situation& s) {
   return s.options.no_prefix_cache ? "off" : s.options.given.no_prefix_cache ? "on" : "";
 }
+std::string asked_interval(const Situation& s) {
+  return s.options.given.snapshot_interval ? std::to_string(s.options.snapshot_interval) : "";
+}
+std::string asked_snapshots(const Situation& s) {
+  if (!s.options.given.state_snapshots) return text_of(s.options.state_snapshots);
+  return std::to_string(s.options.state_snapshots);
+}
 std::string asked_kv_pages(const Situation& s) { return text_of(asked_pages(s)); }
 std::string asked_context(const Situation& s) { return text_of(s.options.max_model_len); }
 
@@ -321,6 +359,9 @@ constexpr FieldSpec specs[] = {
     {Field::expert_copies, "expert_copies", "", expert_copies, nullptr},
     {Field::attention_split, "attention_split", "", attention_splits, nullptr},
     {Field::prefix_cache, "prefix_cache", "--no-prefix-cache", prefix_caches, asked_prefix_cache},
+    {Field::snapshot_interval, "snapshot_interval", "--snapshot-interval", snapshot_intervals,
+     asked_interval},
+    {Field::state_snapshots, "state_snapshots", "--state-snapshots", state_snapshots, asked_snapshots},
     {Field::max_model_len, "max_model_len", "--max-model-len", contexts, asked_context},
     {Field::kv_pages, "kv_pages", "--kv-cache-tokens", kv_pages, asked_kv_pages},
     {Field::kv_window_pages, "kv_window_pages", "", kv_window_pages, nullptr},

@@ -74,6 +74,7 @@ struct ModelTraits {
   LatentTraits latent;                 // where attention is latent
   DeltaShape delta;                    // of the linear layers
   std::int64_t state_bytes = 0;        // of one sequence, over all linear layers
+  std::int64_t snapshot_bytes = 0;     // of it at a border of its chunks, where it can be kept
   std::int64_t state_token_bytes = 0;  // of it, what a token reads and writes, in the mean over positions
   std::int64_t linear_flops = 0;       // of one token in the state's recurrence, over all linear layers
 

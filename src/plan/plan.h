@@ -47,6 +47,8 @@ enum class Field : std::uint8_t {
   expert_copies,  // of GPUs that share a model
   attention_split,
   prefix_cache,
+  snapshot_interval,
+  state_snapshots,
   max_model_len,
   kv_pages,
   kv_window_pages,
@@ -75,7 +77,8 @@ struct Choice {
 // Of one rank, in bytes.
 struct MemoryPlan {
   std::int64_t weights = 0;
-  std::int64_t kv = 0;         // keys and values, and states where a model has them
+  std::int64_t kv = 0;         // keys and values, and states with their snapshots where a model has them
+  std::int64_t snapshots = 0;  // of it
   std::int64_t workspace = 0;  // activations, logits and sampling
   std::int64_t graphs = 0;
   std::int64_t total = 0;
@@ -127,6 +130,8 @@ struct Plan {
   int kv_window_pages = 0;
   bool cuda_graphs = false;
   bool prefix_cache = false;
+  int snapshot_interval = 0;  // positions from one snapshot of a state to the next; 0: none are kept
+  int state_snapshots = 0;
 
   std::vector<Choice> choices;
   std::vector<GateResult> gates;

@@ -31,6 +31,7 @@ void write_memory(const MemoryPlan& memory, JsonWriter& json) {
   json.begin_object()
       .member("weights", memory.weights)
       .member("kv", memory.kv)
+      .member("snapshots", memory.snapshots)
       .member("workspace", memory.workspace)
       .member("graphs", memory.graphs)
       .member("total", memory.total)

@@ -78,6 +78,8 @@ std::string remaining(const std::vector<Judged>& judged) {
 std::string what_works(const FieldSpec& spec, const std::vector<Judged>& judged) {
   const std::string all = remaining(judged);
   if (spec.field == Field::kv_pages && !all.empty()) return "at most that";
+  if (spec.field == Field::state_snapshots && !all.empty())
+    return "from 1 to what fits, or --no-prefix-cache";
   if (spec.field != Field::max_model_len || all.empty()) return all;
   std::int64_t most = 0;
   for (const Judged& each : judged) {
@@ -326,6 +328,8 @@ void fill(const Situation& s, Plan& plan) {
   plan.kv_window_pages = whole(Field::kv_window_pages);
   plan.cuda_graphs = s.at(Field::cuda_graphs).value == "on";
   plan.prefix_cache = s.at(Field::prefix_cache).value == "on";
+  plan.snapshot_interval = whole(Field::snapshot_interval);
+  plan.state_snapshots = whole(Field::state_snapshots);
 }
 
 void list_not_built(const Situation& s, Plan& plan) {

@@ -317,6 +317,48 @@ TEST(Plan, LinearAttentionIsMadeForTheGpu) {
   }
 }
 
+TEST(Plan, SnapshotsOfStatesHaveTheirPartOfTheMemoryOrThePrefixCacheIsOff) {
+  ModelTraits hybrid = gpt_oss();
+  hybrid.linear_layers = 6;
+  hybrid.state_bytes = 100 << 20;
+  hybrid.snapshot_bytes = 64 << 20;
+  const Plan plan = resolve({}, machine("cpu"), hybrid).value();
+  EXPECT_TRUE(plan.prefix_cache);
+  EXPECT_EQ(plan.snapshot_interval, 4096);
+  EXPECT_EQ(plan.state_snapshots, 2 * plan.max_num_seqs + hybrid.max_positions / 4096);
+  EXPECT_EQ(plan.memory.snapshots, plan.state_snapshots * hybrid.snapshot_bytes);
+  EXPECT_LE(plan.memory.total, plan.memory.budget);
+
+  EngineOptions asked{.state_snapshots = 0, .snapshot_interval = 100};
+  asked.given.snapshot_interval = true;
+  EXPECT_EQ(resolve(asked, machine("cpu"), hybrid).status().message(),
+            "--snapshot-interval 100: a state is kept at multiples of 64 positions; give 128");
+  asked.snapshot_interval = 128;
+  asked.given.state_snapshots = true;
+  EXPECT_EQ(
+      resolve(asked, machine("cpu"), hybrid).status().message(),
+      "--state-snapshots 0: requests go on from this model's prefixes by snapshots of its states alone; "
+      "give from 1 to what fits, or --no-prefix-cache");
+  asked.state_snapshots = 1 << 20;
+  EXPECT_NE(resolve(asked, machine("cpu"), hybrid).status().message().find("fit in their part of the memory"),
+            std::string::npos);
+  asked.state_snapshots = 7;
+  EXPECT_EQ(resolve(asked, machine("cpu"), hybrid).value().state_snapshots, 7);
+  EXPECT_NE(resolve(asked, machine("cpu"), gpt_oss())
+                .status()
+                .message()
+                .find("no layer of this model keeps a state"),
+            std::string::npos);
+  asked.no_prefix_cache = true;
+  EXPECT_NE(resolve(asked, machine("cpu"), hybrid).status().message().find("the prefix cache is off"),
+            std::string::npos);
+
+  hybrid.snapshot_bytes = std::int64_t{1} << 50;
+  const Plan none = resolve({}, machine("cpu"), hybrid).value();
+  EXPECT_FALSE(none.prefix_cache);
+  EXPECT_EQ(none.state_snapshots, 0);
+}
+
 TEST(Plan, NeitherKernelNorExchangeIsChosenWithoutTheOther) {
   const Plan none = planned({.tensor_parallel = 4}, "h200x4");
   EXPECT_EQ(none.experts.exchange, "none");

@@ -119,6 +119,15 @@ const GateResult* closed_gate_of_pair(const S& s, const C& pair) {
   return runner != nullptr ? runner : closed_gate(s, "token_exchange", pair.path.exchange);
 }
 
+// For who asks for snapshots all the same.
+bool lacks_snapshots(const S& s) {
+  return s.model.linear_layers == 0 || s.at(Field::prefix_cache).value != "on";
+}
+std::string why_no_snapshots(const S& s) {
+  return s.model.linear_layers == 0 ? "no layer of this model keeps a state"
+                                    : "the prefix cache is off, and snapshots are its own";
+}
+
 constexpr Rule rules[] = {
     {"device-gate", Field::device, Effect::remove,
      [](const S& s, const C& c) { return closed_gate(s, "device", c.value) != nullptr; },
@@ -401,11 +410,41 @@ constexpr Rule rules[] = {
      }},
 
     {"states-are-not-kept", Field::prefix_cache, Effect::remove,
-     [](const S& s, const C& c) { return c.value == "on" && s.model.linear_layers > 0; },
+     [](const S& s, const C& c) { return c.value == "on" && s.model.linear_layers > 0 && s.on_gpu(); },
      [](const S&, const C&) {
        return std::string(
-           "layers with a state would go on from it as it was where a prompt leaves another, and no such "
-           "state is kept yet");
+           "layers with a state would go on from it as it was where a prompt leaves another, and a GPU keeps "
+           "no such state yet");
+     }},
+    {"a-snapshot-fits", Field::prefix_cache, Effect::remove,
+     [](const S& s, const C& c) {
+       return c.value == "on" && s.model.linear_layers > 0 && affordable_snapshots(s) == 0;
+     },
+     [](const S& s, const C&) {
+       return "a prefix is gone on from a snapshot of the states, and one of " +
+              grouped(s.model.snapshot_bytes) + " bytes does not fit in their part of the memory";
+     }},
+    {"no-state-to-keep", Field::snapshot_interval, Effect::remove,
+     [](const S& s, const C&) { return lacks_snapshots(s); },
+     [](const S& s, const C&) { return why_no_snapshots(s); }, true},
+    {"snapshots-at-borders", Field::snapshot_interval, Effect::remove,
+     [](const S&, const C& c) { return c.number % delta_chunk != 0; },
+     [](const S&, const C&) {
+       return "a state is kept at multiples of " + number(delta_chunk) + " positions";
+     }},
+    {"no-state-to-count", Field::state_snapshots, Effect::remove,
+     [](const S& s, const C&) { return lacks_snapshots(s); },
+     [](const S& s, const C&) { return why_no_snapshots(s); }, true},
+    {"a-prefix-needs-a-snapshot", Field::state_snapshots, Effect::remove,
+     [](const S& s, const C& c) { return c.number == 0 && !lacks_snapshots(s); },
+     [](const S&, const C&) {
+       return std::string("requests go on from this model's prefixes by snapshots of its states alone");
+     }},
+    {"snapshots-fit", Field::state_snapshots, Effect::remove,
+     [](const S& s, const C& c) { return !lacks_snapshots(s) && c.number > affordable_snapshots(s); },
+     [](const S& s, const C&) {
+       return number(affordable_snapshots(s)) + " of " + grouped(s.model.snapshot_bytes) +
+              " bytes fit in their part of the memory";
      }},
     {"kernels-are-invariant", Field::batch_invariance, Effect::remove,
      [](const S&, const C& c) { return c.value == "off"; },

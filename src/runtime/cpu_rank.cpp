@@ -19,6 +19,7 @@ CpuRank::CpuRank(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> mod
   for (std::vector<SequenceRows>& rows : sequences_)
     rows.reserve(static_cast<std::size_t>(limits.max_sequences));
   state_rows_.reserve(static_cast<std::size_t>(limits.max_sequences));
+  borders_.reserve(static_cast<std::size_t>(limits.max_rows));
   for (std::size_t layer = 0; layer < kv_.layers().size(); ++layer)
     layers_.push_back({.cache = kv_.layers()[layer], .latent = kv_.latents()[layer]});
 }
@@ -40,9 +41,17 @@ Result<std::unique_ptr<CpuRank>> CpuRank::start(std::unique_ptr<Model> model, co
   ModelConfig own = model->config();
   own.num_key_value_heads = part.kv_heads.count;
   NIBBLE_ASSIGN(KvStore kv, KvStore::allocate(own, limits.kv_dtype, limits.page_size, limits.page_counts));
-  NIBBLE_ASSIGN(StateStore states, StateStore::allocate(own, limits.max_sequences));
+  NIBBLE_ASSIGN(StateStore states, StateStore::allocate(own, limits.max_sequences, limits.max_snapshots));
   return std::unique_ptr<CpuRank>(new CpuRank(std::move(threads), std::move(model), limits, std::move(kv),
                                               std::move(states), std::move(communicator)));
+}
+
+// A step's rows are fewer than its memory was taken for, and each ends at most one chunk.
+std::span<const BorderState> CpuRank::borders_of(const BatchSequence& sequence) {
+  const std::size_t first = borders_.size();
+  for (const StateSnapshot& each : sequence.snapshots)
+    borders_.push_back({.position = each.position, .slot = each.slot});
+  return std::span(borders_).subspan(first);
 }
 
 Status CpuRank::forward(const Batch& batch, float* logits) {
@@ -50,12 +59,18 @@ Status CpuRank::forward(const Batch& batch, float* logits) {
   logit_rows_.clear();
   for (std::vector<SequenceRows>& rows : sequences_) rows.clear();
   state_rows_.clear();
+  borders_.clear();
   for (const BatchSequence& sequence : batch.sequences) {
     for (std::size_t group = 0; group < sequences_.size(); ++group) {
       sequences_[group].push_back(
           {sequence.row_begin, sequence.row_count, sequence.first_position, sequence.pages[group]});
     }
-    state_rows_.push_back({sequence.row_begin, sequence.row_count, sequence.first_position, sequence.state});
+    state_rows_.push_back({.row_begin = sequence.row_begin,
+                           .row_count = sequence.row_count,
+                           .first_position = sequence.first_position,
+                           .slot = sequence.state,
+                           .kept = borders_of(sequence)});
+    if (sequence.resumes >= 0) states_.resume(sequence.state, sequence.resumes, *threads_);
     for (int i = 0; i < sequence.row_count; ++i) positions_.push_back(sequence.first_position + i);
   }
   for (std::size_t layer = 0; layer < layers_.size(); ++layer)

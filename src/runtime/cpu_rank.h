@@ -39,6 +39,8 @@ class CpuRank {
   CpuRank(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> model, const WorkerLimits& limits,
           KvStore kv, StateStore states, std::optional<Communicator> communicator);
 
+  std::span<const BorderState> borders_of(const BatchSequence& sequence);
+
   std::unique_ptr<ThreadPool> threads_;
   std::unique_ptr<Model> model_;
   const DotKernels& dots_;
@@ -52,6 +54,7 @@ class CpuRank {
   std::vector<int> positions_, logit_rows_;
   std::array<std::vector<SequenceRows>, page_groups> sequences_;  // with each group's page tables
   std::vector<StateRows> state_rows_;
+  std::vector<BorderState> borders_;  // that its entries point to
   std::vector<LayerKv> layers_;
 };
 

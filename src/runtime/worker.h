@@ -35,6 +35,7 @@ struct WorkerLimits {
   int max_rows = 0;
   int max_logit_rows = 0;
   int max_sequences = 0;
+  int max_snapshots = 0;  // of states, where layers keep one
   int max_positions = 0;  // of one sequence
   InputValues activations = InputValues::any_float;
   DType kv_dtype = DType::f32;

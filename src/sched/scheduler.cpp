@@ -10,6 +10,10 @@ namespace nibble {
 Scheduler::Scheduler(const SchedulerLimits& limits, PageCache& pages) : limits_(limits), pages_(pages) {
   NIBBLE_CHECK(limits.max_num_seqs > 0 && limits.max_num_batched_tokens > 0 && limits.max_model_len > 0);
   NIBBLE_CHECK(limits.max_logit_rows >= limits.max_num_seqs, "every sequence may want a row of logits");
+  NIBBLE_CHECK(
+      !pages.keeps_snapshots() || (limits.snapshot_interval > 0 &&
+                                   pages.last_border(limits.snapshot_interval) == limits.snapshot_interval),
+      "snapshots stand at borders");
   NIBBLE_CHECK(!pages.has_windows() || pages.page_count(window_pages) >= pages.pages_in_window() + 2,
                "a sequence alone can always go on");
   for (Step& step : steps_) {
@@ -62,7 +66,9 @@ Status Scheduler::submit(Request request) {
   entry.request = std::move(request);
   const int pages = pages_.pages_for(most_stored(entry));
   Queued queued;
-  queued.pages.reserve(pages);
+  const int snapshots = snapshots_a_step();
+  queued.pages.reserve(pages, 2 * snapshots);
+  for (auto& each : entry.snapshots) each.reserve(static_cast<std::size_t>(snapshots));
   entry.state = std::move(queued);
   if (pages_.keeps_prefixes()) {
     entry.hashes.reserve(static_cast<std::size_t>(pages) + 1);
@@ -242,17 +248,68 @@ void Scheduler::fill(Step& step, Time now) {
 }
 
 // Whether the next page that it needs is being computed for another sequence.
-bool Scheduler::begins_like_another(const Entry& entry) const {
+bool Scheduler::begins_like_another(const Entry& entry) {
   if (!may_share(entry)) return false;
   const int page_size = pages_.page_size();
   const std::size_t usable = (entry.tokens.size() - 1) / static_cast<std::size_t>(page_size);
-  for (const Entry& other : requests_) {
+  for (Entry& other : requests_) {
     const Running* state = std::get_if<Running>(&other.state);
     if (state == nullptr) continue;
     const std::size_t next = static_cast<std::size_t>(state->stored / page_size);
-    if (next < usable && next < other.hashes.size() && other.hashes[next] == entry.hashes[next]) return true;
+    if (next < usable && next < other.hashes.size() && other.hashes[next] == entry.hashes[next] &&
+        (!pages_.keeps_snapshots() || leaves_snapshot(other, entry)))
+      return true;
   }
   return false;
+}
+
+// Of requests that begin alike and whose layers keep a state: whether the one that runs will leave a snapshot
+// that the other can go on from. One is asked for where their tokens part, if no other place is.
+bool Scheduler::leaves_snapshot(Entry& other, const Entry& entry) const {
+  Running& state = std::get<Running>(other.state);
+  const std::size_t most = std::min(other.hashes.size(), entry.hashes.size());
+  const auto parting = std::mismatch(
+      other.hashes.begin(), other.hashes.begin() + static_cast<std::ptrdiff_t>(most), entry.hashes.begin());
+  const int shared = static_cast<int>(parting.first - other.hashes.begin()) * pages_.page_size();
+  const int border = pages_.last_border(std::min(shared, static_cast<int>(entry.tokens.size()) - 1));
+  if (border > state.planned && state.awaited <= state.planned) state.awaited = border;
+  for (int at = border; at > state.stored; at = pages_.last_border(at - 1)) {
+    if (takes_snapshot(other, at)) return true;
+  }
+  return false;
+}
+
+// A conversation's next turn begins like its last prompt, but for the tokens that open an answer; so the
+// border is one before those.
+int Scheduler::prompt_border(const Entry& entry) const {
+  constexpr int opening = 16;
+  return pages_.last_border(std::max(0, entry.prompt - opening));
+}
+
+bool Scheduler::takes_snapshot(const Entry& entry, int position) const {
+  const Running& state = std::get<Running>(entry.state);
+  return position % limits_.snapshot_interval == 0 || position == prompt_border(entry) ||
+         position == state.pages.branch() || position == state.awaited;
+}
+
+// The most that one step takes of one sequence: its three places, and those of the interval.
+int Scheduler::snapshots_a_step() const {
+  return pages_.keeps_snapshots() ? limits_.max_num_batched_tokens / limits_.snapshot_interval + 4 : 0;
+}
+
+void Scheduler::plan_snapshots(Entry& entry, std::size_t index, int first, int end) {
+  std::vector<StateSnapshot>& planned = entry.snapshots[index];
+  planned.clear();
+  if (!pages_.keeps_snapshots()) return;
+  Running& state = std::get<Running>(entry.state);
+  const int step = pages_.snapshot_step();
+  for (int at = pages_.last_border(first) + step; at <= end; at += step) {
+    if (!takes_snapshot(entry, at)) continue;
+    const int slot = pages_.take_snapshot(state.pages, at);
+    if (slot < 0) return;
+    planned.push_back({.position = at, .slot = slot});
+    ++totals_.snapshots_taken;
+  }
 }
 
 // Gives a queued request its pages, as many as its known tokens take.
@@ -284,6 +341,12 @@ bool Scheduler::admit(Entry& entry, Time now) {
   NIBBLE_CHECK(pages_.grow(pages, tokens, 0));
   entry.state = Running{.pages = std::move(pages), .planned = adopted, .stored = adopted};
   ++running_;
+  if (pages_.keeps_snapshots()) {
+    for (const Entry& other : requests_) {
+      if (std::holds_alternative<Queued>(other.state) && may_share(other))
+        (void)leaves_snapshot(entry, other);
+    }
+  }
   if (entry.cached_tokens < 0) {
     entry.cached_tokens = adopted;
     entry.begun = now;
@@ -321,12 +384,15 @@ void Scheduler::add_sequence(Step& step, Entries::iterator entry, int rows) {
   const std::size_t index = static_cast<std::size_t>(&step - steps_.data());
   const int first = state.planned, end = first + rows;
   NIBBLE_CHECK(pages_.grow(state.pages, end, end), "pages for these rows were counted");
+  plan_snapshots(*entry, index, first, end);
   BatchSequence sequence{.request = entry->request.id,
                          .row_begin = static_cast<int>(batch.tokens.size()),
                          .row_count = rows,
                          .first_position = first,
                          .pages = state.pages.tables(),
                          .state = state.pages.state(),
+                         .resumes = state.pages.resumes(),
+                         .snapshots = entry->snapshots[index],
                          .sampling = &entry->request.sampling,
                          .prompt = entry->prompt_tokens(),
                          .answer = entry->answer(),
@@ -343,6 +409,8 @@ void Scheduler::add_sequence(Step& step, Entries::iterator entry, int rows) {
   add_logit_rows(batch, *entry, sequence);
   totals_.recomputed_tokens +=
       static_cast<std::uint64_t>(std::max(0, std::min(end, entry->computed) - first));
+  totals_.snapshots_resumed += sequence.resumes >= 0;
+  pages_.resumed(state.pages);
   entry->slot[index] = static_cast<int>(batch.sequences.size());
   state.planned = end;
   batch.sequences.push_back(sequence);

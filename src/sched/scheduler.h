@@ -28,6 +28,7 @@ struct SchedulerLimits {
   int max_logit_rows = 0;          // rows of one step whose logits are computed; at least max_num_seqs
   int max_model_len = 0;           // tokens of prompt and answer together
   int vocabulary = 0;              // bits of a constrained request's masks
+  int snapshot_interval = 0;  // of states: positions from one snapshot to the next; where the cache has any
   // For tests: the youngest request that may be makes room every so many steps, wanted or not; 0: never.
   int preempt_every = 0;
 };
@@ -41,6 +42,7 @@ struct Running {
   SequencePages pages;
   int planned = 0;  // tokens whose keys and values are stored once all planned steps have run
   int stored = 0;   // of them by committed steps
+  int awaited = 0;  // where a request that waits for it leaves its tokens: a snapshot is taken there
 };
 struct Finished {};
 
@@ -49,6 +51,8 @@ struct SchedulerTotals {
   std::uint64_t prefix_hit_tokens = 0;
   std::uint64_t preemptions = 0;
   std::uint64_t recomputed_tokens = 0;
+  std::uint64_t snapshots_taken = 0;
+  std::uint64_t snapshots_resumed = 0;
 };
 
 // Order of service is order of arrival: decoding sequences first, one row each, then prompt chunks. When
@@ -111,7 +115,8 @@ class Scheduler {
     Ending ending = Ending::none;
     // Where it stands in each planned step; -1: nowhere.
     std::array<int, 2> slot{-1, -1};
-    std::array<std::vector<TokenLogprob>, 2> top;  // [sampling.logprobs], of each planned step
+    std::array<std::vector<TokenLogprob>, 2> top;         // [sampling.logprobs], of each planned step
+    std::array<std::vector<StateSnapshot>, 2> snapshots;  // that each planned step takes
     std::vector<float> prompt_logprobs;    // [prompt], when asked for; until the event that takes them
     std::vector<TokenLogprob> prompt_top;  // [prompt][sampling.prompt_top_logprobs], likewise
 
@@ -140,7 +145,12 @@ class Scheduler {
   bool preempt_youngest(bool wanted);
   void preempt(Entry& entry);
   bool admit(Entry& entry, Time now);
-  bool begins_like_another(const Entry& entry) const;
+  bool begins_like_another(const Entry& entry);
+  bool leaves_snapshot(Entry& other, const Entry& entry) const;
+  bool takes_snapshot(const Entry& entry, int position) const;
+  void plan_snapshots(Entry& entry, std::size_t index, int first, int end);
+  int prompt_border(const Entry& entry) const;
+  int snapshots_a_step() const;
   bool plan_rows(Step& step, Entries::iterator entry);
   void add_sequence(Step& step, Entries::iterator entry, int rows);
   void add_logit_rows(Batch& batch, Entry& entry, BatchSequence& sequence);

@@ -24,6 +24,7 @@ std::uint64_t setting(const char* name, std::uint64_t otherwise) {
 // What happened in all of them together: a simulation that never meets a thing tells nothing of it.
 struct Met {
   std::uint64_t steps = 0, preemptions = 0, evictions = 0, hits = 0;
+  std::uint64_t snapshots = 0, resumed = 0, evicted_snapshots = 0, spoiled = 0;
   std::map<FinishReason, int> ends;
 };
 
@@ -32,7 +33,7 @@ class Simulation {
   explicit Simulation(std::uint64_t seed)
       : random_(seed),
         limits_(draw_limits()),
-        cache_(draw_cache()),
+        cache_(draw_cache(limits_)),
         pages_(cache_),
         scheduler_(limits_, pages_) {
     ahead_ = random_() % 2 == 0;
@@ -57,6 +58,10 @@ class Simulation {
     met.preemptions += scheduler_.totals().preemptions;
     met.evictions += pages_.evicted();
     met.hits += scheduler_.totals().prefix_hit_tokens;
+    met.snapshots += scheduler_.totals().snapshots_taken;
+    met.resumed += scheduler_.totals().snapshots_resumed;
+    met.evicted_snapshots += pages_.evicted_snapshots();
+    met.spoiled += spoiled_;
     for (const auto& [id, end] : transcript_.ends) ++met.ends[end];
   }
 
@@ -69,7 +74,7 @@ class Simulation {
     return limits;
   }
 
-  PageCacheOptions draw_cache() {
+  PageCacheOptions draw_cache(SchedulerLimits& limits) {
     PageCacheOptions cache{.page_size = 1 << below(5), .key = {random_(), random_()}};
     const bool windows = below(3) > 0;
     cache.window = windows ? 1 + below(40) : 0;
@@ -77,6 +82,11 @@ class Simulation {
     cache.page_count = {3 + below(40), windows ? least + below(20) : 0};
     cache.keep_prefixes = below(5) > 0;
     cache.hash_bits = below(4) == 0 ? below(4) : 128;
+    if (below(2) == 0) return cache;
+    cache.states = limits.max_num_seqs;
+    cache.snapshots = 1 + below(8);
+    cache.snapshot_step = cache.page_size * (1 + below(3));
+    limits.snapshot_interval = cache.snapshot_step * (1 + below(4));
     return cache;
   }
 
@@ -105,24 +115,36 @@ class Simulation {
     std::vector<Event> events;
     if (running_ == nullptr) running_ = &scheduler_.plan(now_, events);
     ASSERT_TRUE(begun_ || running_->empty() == scheduler_.idle()) << "nobody waits while nobody runs";
+    if (begun_) spoil(*running_);
     begun_ = false;
     if (running_->empty()) {
       running_ = nullptr;
     } else {
       ++steps_;
       check_rooms(*running_);
+      if (cache_.states > 0) slots_.run(*running_);
       const std::vector<StepResult> results = results_of(*running_);
       if (below(4) == 0) cancel();
       const Batch* ahead = ahead_ && below(5) > 0 ? &scheduler_.plan_ahead(now_, events) : nullptr;
       begun_ = begins_ && ahead != nullptr && !ahead->empty() && below(5) > 0;
       if (begun_) {
         check_rooms(*ahead);
+        begun_sequences_ = ahead->sequences;
         scheduler_.begin_ahead();
       }
       scheduler_.commit(results, events);
       running_ = ahead != nullptr && !ahead->empty() ? ahead : nullptr;
     }
     transcript_.add(events);
+  }
+
+  // What ended since the step began was computed all the same.
+  void spoil(const Batch& batch) {
+    for (std::size_t i = 0; i < batch.sequences.size() && cache_.states > 0; ++i) {
+      if (batch.sequences[i].row_count > 0) continue;
+      slots_.spoil(begun_sequences_[i]);
+      ++spoiled_;
+    }
   }
 
   // Every row has its pages, in both groups, and nobody else's rows go there.
@@ -149,7 +171,7 @@ class Simulation {
   }
 
   void finish() {
-    for (int group = 0; group < page_groups; ++group) ASSERT_EQ(pages_.used(group), 0);
+    for (int room = 0; room < node_rooms; ++room) ASSERT_EQ(pages_.used(room), 0);
     for (const auto& [id, asked] : asked_) {
       ASSERT_EQ(transcript_.ends.count(id), 1u) << id;
       std::vector<TokenId> tokens = asked.prompt;
@@ -166,7 +188,8 @@ class Simulation {
       ASSERT_TRUE(end != FinishReason::length || static_cast<int>(got.size()) == most) << id;
       ASSERT_TRUE(end != FinishReason::timeout || asked.deadline) << id;
       const int cached = transcript_.cached.at(id);
-      ASSERT_TRUE(cached % cache_.page_size == 0 && cached < prompt) << id;
+      const int whole = cache_.states > 0 ? cache_.snapshot_step : cache_.page_size;
+      ASSERT_TRUE(cached % whole == 0 && cached < prompt) << id;
       const auto scores = transcript_.prompt_logprobs.find(id);
       ASSERT_TRUE(end != FinishReason::length ||
                   asked.sampling.prompt_logprobs == (scores != transcript_.prompt_logprobs.end()));
@@ -190,6 +213,9 @@ class Simulation {
   std::map<RequestId, Request> asked_;
   Transcript transcript_;
   const Batch* running_ = nullptr;
+  SlotsOfTokens slots_;
+  std::vector<BatchSequence> begun_sequences_;
+  std::uint64_t spoiled_ = 0;
   std::uint64_t steps_ = 0;
 };
 
@@ -211,6 +237,10 @@ TEST(SchedulerSimulation, NoInterleavingLosesAPageARequestOrAToken) {
   EXPECT_GT(met.preemptions, count / 10);
   EXPECT_GT(met.evictions, count / 10);
   EXPECT_GT(met.hits, count);
+  EXPECT_GT(met.snapshots, count);
+  EXPECT_GT(met.resumed, count / 5);
+  EXPECT_GT(met.evicted_snapshots, count / 2);
+  EXPECT_GT(met.spoiled, count / 50);
   for (const FinishReason end :
        {FinishReason::stop, FinishReason::length, FinishReason::cancelled, FinishReason::timeout})
     EXPECT_GT(met.ends[end], static_cast<int>(count / 10)) << finish_reason_name(end);

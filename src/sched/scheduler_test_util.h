@@ -61,6 +61,50 @@ inline std::vector<StepResult> results_of(const Batch& batch) {
   return results;
 }
 
+// Slots of states and snapshots as a worker has them, each a list of the tokens that are in it: a slot that
+// is handed out too early, taken up too late or of other tokens shows.
+class SlotsOfTokens {
+ public:
+  // The step's copies first, then its rows.
+  void run(const Batch& batch) {
+    for (const BatchSequence& sequence : batch.sequences) {
+      if (sequence.resumes < 0) continue;
+      EXPECT_EQ(snapshots_[sequence.resumes].size(), static_cast<std::size_t>(sequence.first_position));
+      states_[sequence.state] = snapshots_[sequence.resumes];
+    }
+    for (const BatchSequence& sequence : batch.sequences) {
+      if (sequence.row_count > 0) go_on(sequence, batch);
+    }
+  }
+  // Rows of a sequence that ended when its step had begun.
+  void spoil(const BatchSequence& sequence) {
+    states_[sequence.state] = {-7};
+    for (const StateSnapshot& each : sequence.snapshots) snapshots_[each.slot] = {-7};
+  }
+
+ private:
+  void go_on(const BatchSequence& sequence, const Batch& batch) {
+    std::vector<TokenId>& state = states_[sequence.state];
+    if (sequence.first_position == 0) state.clear();
+    std::vector<TokenId> before(sequence.prompt.begin(), sequence.prompt.end());
+    before.insert(before.end(), sequence.answer.begin(), sequence.answer.end());
+    before.resize(static_cast<std::size_t>(sequence.first_position));
+    EXPECT_EQ(state, before) << "a sequence goes on from its own state";
+    auto snapshot = sequence.snapshots.begin();
+    for (int i = 0; i < sequence.row_count; ++i) {
+      state.push_back(batch.tokens[static_cast<std::size_t>(sequence.row_begin + i)]);
+      EXPECT_GE(state.back(), 0);
+      if (snapshot == sequence.snapshots.end() || snapshot->position != static_cast<int>(state.size()))
+        continue;
+      snapshots_[snapshot->slot] = state;
+      ++snapshot;
+    }
+    EXPECT_TRUE(snapshot == sequence.snapshots.end()) << "snapshots are of the step's rows";
+  }
+
+  std::map<int, std::vector<TokenId>> states_, snapshots_;
+};
+
 inline std::vector<Event> step(Scheduler& scheduler, Scheduler::Time now = {}) {
   std::vector<Event> events;
   const Batch& batch = scheduler.plan(now, events);

@@ -202,6 +202,15 @@ void Metrics::write_engine(MetricsText& text, const EngineCounts& counts) const 
   text.gauge("nibble:kv_pages_cached", "Pages that no sequence holds, kept for prompts that begin alike.",
              load.pages_cached);
   text.gauge("nibble:kv_pages", "Pages of the KV cache.", load.pages);
+  text.counter("nibble:state_snapshots_taken_total", "Snapshots of states taken for the prefix cache.",
+               number(totals.snapshots_taken));
+  text.counter("nibble:state_snapshots_resumed_total", "Times that a request went on from a snapshot.",
+               number(totals.snapshots_resumed));
+  text.counter("nibble:state_snapshots_evicted_total", "Snapshots that made room.",
+               number(totals.snapshots_evicted));
+  text.gauge("nibble:state_snapshots_kept", "Snapshots of states that the prefix cache has.",
+             load.snapshots_kept);
+  text.gauge("nibble:state_snapshots", "Slots for snapshots of states.", load.snapshots);
   write_plan_info(text);
 }
 

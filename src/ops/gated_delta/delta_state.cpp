@@ -1,5 +1,7 @@
 #include "ops/gated_delta/delta_state.h"
 
+#include <cstring>
+
 namespace nibble {
 namespace {
 
@@ -16,13 +18,18 @@ struct Placer {
   }
 };
 
-DeltaState place(const DeltaShape& shape, Placer& placer) {
+DeltaState place_snapshot(const DeltaShape& shape, Placer& placer) {
   DeltaState state;
-  state.decays = placer.place<double>(std::int64_t{delta_chunk} * shape.value_heads);
   state.state = placer.place<float>(std::int64_t{shape.value_heads} * shape.key_dim * shape.value_dim);
+  state.inputs = placer.place<float>(std::int64_t{shape.taps - 1} * shape.channels());
+  return state;
+}
+
+DeltaState place(const DeltaShape& shape, Placer& placer) {
+  DeltaState state = place_snapshot(shape, placer);
+  state.decays = placer.place<double>(std::int64_t{delta_chunk} * shape.value_heads);
   state.keys = placer.place<float>(std::int64_t{delta_chunk} * shape.keys());
   state.updates = placer.place<float>(std::int64_t{delta_chunk} * shape.values());
-  state.inputs = placer.place<float>(std::int64_t{shape.taps - 1} * shape.channels());
   return state;
 }
 
@@ -34,9 +41,26 @@ std::int64_t delta_state_bytes(const DeltaShape& shape) {
   return counter.bytes;
 }
 
+std::int64_t delta_snapshot_bytes(const DeltaShape& shape) {
+  Placer counter;
+  place_snapshot(shape, counter);
+  return counter.bytes;
+}
+
 DeltaState delta_state_at(const DeltaShape& shape, std::byte* memory) {
   Placer placer{.begin = memory};
   return place(shape, placer);
+}
+
+DeltaState delta_snapshot_at(const DeltaShape& shape, std::byte* memory) {
+  Placer placer{.begin = memory};
+  return place_snapshot(shape, placer);
+}
+
+void DeltaLayer::resume(int slot, int snapshot) const {
+  const std::int64_t bytes = delta_snapshot_bytes(shape);
+  std::memcpy(memory + slot * delta_state_bytes(shape), snapshots + snapshot * bytes,
+              static_cast<std::size_t>(bytes));
 }
 
 }  // namespace nibble

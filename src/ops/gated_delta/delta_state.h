@@ -31,25 +31,43 @@ struct DeltaShape {
 // Bytes of one sequence's state in one layer; a multiple of 64.
 std::int64_t delta_state_bytes(const DeltaShape& shape);
 
+// Bytes of it at a border, where no chunk is open: of a snapshot. The parts that count there come first.
+std::int64_t delta_snapshot_bytes(const DeltaShape& shape);
+
 // Where the parts of a state lie. Nothing of it is read before it is written: positions below the first
 // border have no state before them, and the first position has no inputs before it.
 struct DeltaState {
-  double* decays = nullptr;  // [delta_chunk, value_heads]: sums of g from the chunk's first position on
   float* state = nullptr;    // [value_heads, key_dim, value_dim], at the last border
+  float* inputs = nullptr;   // [taps - 1, channels]: position p lies at p % (taps - 1)
+  double* decays = nullptr;  // [delta_chunk, value_heads]: sums of g from the chunk's first position on
   float* keys = nullptr;     // [delta_chunk, key_heads, key_dim], normalised
   float* updates = nullptr;  // [value_heads, delta_chunk, value_dim]
-  float* inputs = nullptr;   // [taps - 1, channels]: position p lies at p % (taps - 1)
 };
 DeltaState delta_state_at(const DeltaShape& shape, std::byte* memory);
+DeltaState delta_snapshot_at(const DeltaShape& shape, std::byte* memory);
 
-// One layer's states: slot i begins at memory + i * delta_state_bytes, a multiple of 64.
+// One layer's states: slot i begins at memory + i * delta_state_bytes, a multiple of 64. Its snapshots
+// likewise.
 struct DeltaLayer {
   DeltaShape shape;
   std::byte* memory = nullptr;
+  std::byte* snapshots = nullptr;
 
   DeltaState slot(int index) const {
     return delta_state_at(shape, memory + index * delta_state_bytes(shape));
   }
+  // Of it, `state` and `inputs`.
+  DeltaState snapshot(int index) const {
+    return delta_snapshot_at(shape, snapshots + index * delta_snapshot_bytes(shape));
+  }
+  // The slot's sequence goes on behind the snapshot's position.
+  void resume(int slot, int snapshot) const;
+};
+
+// What a state is at the border `position` is kept in a snapshot's slot.
+struct BorderState {
+  int position = 0;
+  int slot = 0;
 };
 
 // Rows [row_begin, row_begin + row_count) of the step are positions first_position, ... of the sequence whose
@@ -59,6 +77,8 @@ struct StateRows {
   int row_count = 0;
   int first_position = 0;
   int slot = 0;
+  std::span<const BorderState> kept =
+      {};  // on the way; positions behind the first row's, up to the next row's
 };
 
 }  // namespace nibble

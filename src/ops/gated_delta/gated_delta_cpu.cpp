@@ -33,10 +33,15 @@ class HeadOfValues {
   }
 
   void run() {
+    auto border = rows_.kept.begin();
     for (int i = 0; i < rows_.row_count; ++i) {
       const int position = rows_.first_position + i;
       take(rows_.row_begin + i, position);
-      if (position % delta_chunk == delta_chunk - 1) bring_forward(position < delta_chunk);
+      if (position % delta_chunk != delta_chunk - 1) continue;
+      bring_forward(position < delta_chunk);
+      if (border == rows_.kept.end() || border->position != position + 1) continue;
+      keep(border->slot);
+      ++border;
     }
   }
 
@@ -123,6 +128,12 @@ class HeadOfValues {
                         .keys = keys_.data(),
                         .left = left.data(),
                         .updates = updates_});
+  }
+
+  // S as it is at this border.
+  void keep(int snapshot) {
+    const std::int64_t values = std::int64_t{shape_.key_dim} * shape_.value_dim;
+    std::copy_n(state_, values, args_.layer.snapshot(snapshot).state + head_ * values);
   }
 
   const DeltaKernels& kernels_;

@@ -144,6 +144,68 @@ TEST(GatedDelta, AnyCutInAnyCompanyGivesTheSameBits) {
   }
 }
 
+// Rows [begin, end) of one sequence through convolution and rule, in a slot that goes on from what it is.
+std::vector<float> go_on(ThreadPool& threads, const Layer& layer, const Text& text, DeltaSlots& slots,
+                         const StateRows& rows) {
+  const auto part = [&](const std::vector<float>& of, int width) {
+    const auto first = of.begin() + std::ptrdiff_t{rows.first_position} * width;
+    return std::vector<float>(first, first + std::ptrdiff_t{rows.row_count} * width);
+  };
+  OpContext context{threads};
+  const std::vector<float> qkv = part(text.qkv, layer.shape.channels()),
+                           b = part(text.b, layer.shape.value_heads),
+                           a = part(text.a, layer.shape.value_heads);
+  std::vector<float> convolved(qkv.size(), NAN),
+      out(static_cast<std::size_t>(rows.row_count * layer.shape.values()), NAN);
+  short_convolution(context, {.x = qkv.data(),
+                              .weight = layer.convolution.data(),
+                              .sequences = {&rows, 1},
+                              .layer = slots.layer(),
+                              .out = convolved.data()});
+  gated_delta(context, {.qkv = convolved.data(),
+                        .b = b.data(),
+                        .a = a.data(),
+                        .gates = layer.gates(),
+                        .sequences = {&rows, 1},
+                        .layer = slots.layer(),
+                        .out = out.data()});
+  return out;
+}
+
+TEST(GatedDelta, GoesOnFromASnapshotOfAnyBorderWithTheSameBits) {
+  std::mt19937 random(16);
+  ThreadPool threads(3);
+  for (const DeltaShape& shape :
+       {small, DeltaShape{.key_heads = 3, .value_heads = 3, .key_dim = 7, .value_dim = 5, .taps = 1}}) {
+    const Layer layer(random, shape);
+    const Text text(random, shape, 260);
+    const std::vector<float> whole = in_one_piece(threads, layer, text);
+    // Steps that pass borders, end at them and begin at them.
+    for (const int step : {1, 2, 63, 64, 65, 100, 260}) {
+      DeltaSlots slots(shape, 2, 4);
+      for (int begin = 0; begin < text.rows; begin += step) {
+        const int end = std::min(begin + step, text.rows);
+        std::vector<BorderState> kept;
+        for (int border = 1; border <= 4; ++border) {
+          if (begin < border * delta_chunk && border * delta_chunk <= end)
+            kept.push_back({.position = border * delta_chunk, .slot = 4 - border});
+        }
+        (void)go_on(threads, layer, text, slots,
+                    {.row_count = end - begin, .first_position = begin, .slot = 1, .kept = kept});
+      }
+      for (int border = 1; border <= 4; ++border) {
+        const int position = border * delta_chunk;
+        slots.layer().resume(0, 4 - border);
+        const std::vector<float> rest =
+            go_on(threads, layer, text, slots,
+                  {.row_count = text.rows - position, .first_position = position, .slot = 0});
+        EXPECT_TRUE(same_bits(rest, {whole.begin() + std::ptrdiff_t{position} * shape.values(), whole.end()}))
+            << "from " << position << " in steps of " << step;
+      }
+    }
+  }
+}
+
 // The rule alone, in one piece, against double precision.
 double largest_error(ThreadPool& threads, const Layer& layer, const Text& text) {
   DeltaSlots slots(layer.shape, 1);
