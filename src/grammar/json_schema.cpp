@@ -361,7 +361,7 @@ Status SchemaCompiler::count_elements(const Facts& facts, std::size_t first, Arr
   if (std::max(least, most) > kMostCounted)
     return invalid_argument(asked.path + ": is not supported with bounds of more than " +
                             std::to_string(kMostCounted));
-  ArrayShape::Counted& counted = array.counted.emplace();
+  CountedElements& counted = array.counted.emplace();
   counted.least = asked.least;
   counted.most = asked.most;
   std::optional<Term> other;

@@ -355,7 +355,7 @@ void Matcher::enter_array(const Frame& at, std::uint32_t place_of_frame) {
 }
 
 void Matcher::enter_counted(const ArrayShape& array, const Frame& at) {
-  const ArrayShape::Counted& counted = *array.counted;
+  const CountedElements& counted = *array.counted;
   const CountedPlace place = CountedPlace::of(at.at);
   if (place.count >= array.least && place.found >= counted.least) add(array.close, at.next);
   if (place.count >= array.most) return;

@@ -50,6 +50,13 @@ struct ObjectShape {
   bool distinct = false;
 };
 
+// Of an array's elements those that are counted, in the places of its `first` and behind them.
+struct CountedElements {
+  std::vector<SymbolId> first;
+  SymbolId rest = kNoSymbol;
+  std::uint32_t least = 0, most = kUnbounded;
+};
+
 struct ArrayShape {
   std::vector<SymbolId> first;  // of the first elements
   SymbolId rest = kNoSymbol;    // of those behind them; none may come where it is kNoSymbol
@@ -61,13 +68,7 @@ struct ArrayShape {
   // No element comes twice: all are `rest`, a text in which each value has one spelling.
   bool distinct = false;
 
-  // Of the elements, these are counted, in the places of `first` and behind them.
-  struct Counted {
-    std::vector<SymbolId> first;
-    SymbolId rest = kNoSymbol;
-    std::uint32_t least = 0, most = kUnbounded;
-  };
-  std::optional<Counted> counted;
+  std::optional<CountedElements> counted;
   // Whether so many elements, `found` of them counted, can be the beginning of an array.
   bool can_end(std::uint32_t count, std::uint32_t found, const std::vector<bool>& usable) const;
 };
