@@ -122,7 +122,7 @@ TEST(DistinctElements, MasksOfALongStringAreFoundOnce) {
     }
     return (thread_cpu_us() - begin) * 1e-6;
   };
-  EXPECT_LT(seconds(distinct), 2 + 20 * seconds(free));
+  EXPECT_LT(seconds(distinct), NIBBLE_SLOWDOWN * (2 + 20 * seconds(free)));
 }
 
 }  // namespace

@@ -393,7 +393,7 @@ constexpr Rule rules[] = {
      [](const S& s, const C& c) {
        return s.on_gpu() && s.machine.declared && c.value == "gather" && s.number(Field::tensor_parallel) > 1;
      },
-     [](const S&, const C&) { return std::string("it is of ranks that run"); }},
+     [](const S&, const C&) { return std::string("declared GPUs are planned with sums"); }},
     {"ranks-gather", Field::all_reduce, Effect::remove,
      [](const S& s, const C& c) {
        return (!s.on_gpu() || gpu_ranks_run(s)) && c.value != "none" && c.value != "gather" &&
