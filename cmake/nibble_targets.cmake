@@ -105,3 +105,10 @@ function(nibble_fuzzer name)
   add_test(NAME ${name} COMMAND ${name} ${FUZZER_CORPUS})
   set_tests_properties(${name} PROPERTIES LABELS fuzz)
 endfunction()
+
+# Tests that hold work to a time: NIBBLE_SLOWDOWN is how many times as long it may take under a sanitizer, else 1.
+function(nibble_timed_tests times)
+  if(NIBBLE_TESTS)
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_DEFINITIONS NIBBLE_SLOWDOWN=$<IF:$<BOOL:${NIBBLE_SANITIZE}>,${times},1>)
+  endif()
+endfunction()

@@ -81,8 +81,8 @@ class CudaModel {
   virtual Status forward(const CudaForwardInput& input, float* logits, cudaStream_t stream) = 0;
 };
 
-// Takes the device memory for weights and workspace, and fills the weights from the feed. Refused where the
-// kernels lack something; check_cuda_model says so before memory is taken.
+// Takes the device memory for weights and workspace, and fills the weights from the feed. What the
+// kernels lack is refused before memory is taken.
 Result<std::unique_ptr<CudaModel>> load_cuda_model(const ModelConfig& config, const CudaForwardLimits& limits,
                                                    const CudaPlace& place, WeightFeed& feed,
                                                    cudaStream_t stream);

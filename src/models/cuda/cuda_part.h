@@ -1,6 +1,6 @@
-// A rank's part of a model on GPUs: heads of attention and what of the output projection is multiplied by
-// them is gathered first, so every rank has the whole projection; whole experts; rows of the vocabulary.
-// Every sum is taken as on one GPU, by one rank, so ranks change no bit (docs/internals/several_gpus.md).
+// A rank's part of a model on GPUs: heads of attention, whole experts, rows of the vocabulary. The heads'
+// outputs are gathered before the output projection, which every rank has whole. One rank takes each sum, in
+// the order of one GPU, so ranks change no bit (docs/internals/several_gpus.md).
 #pragma once
 
 #include <array>

@@ -7,7 +7,7 @@
 //   factors   a pair for a granule and 128 columns: of the even rows and of the odd ones
 //
 // Rows and K lie as in ops/moe/cuda/granules.h: operand row g of the upper half (0..7) holds row 2g of the
-// granule, operand row g + 8 row 2g + 1, so that a gate and its up projection meet in one lane. Of a k64
+// granule, and operand row g + 8 row 2g + 1. So a gate and its up projection meet in one lane. Of a k64
 // block lane t of each row's four holds elements 16t .. 16t + 15, and step s takes the four of them that
 // begin at 4s. So activations stay in plain order. K is padded to 64 with zeros; what the activations hold
 // there must be finite.
