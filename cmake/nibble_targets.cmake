@@ -108,7 +108,9 @@ endfunction()
 
 # Tests that hold work to a time: NIBBLE_SLOWDOWN is how many times as long it may take under a sanitizer, else 1.
 function(nibble_timed_tests times)
-  if(NIBBLE_TESTS)
-    set_source_files_properties(${ARGN} PROPERTIES COMPILE_DEFINITIONS NIBBLE_SLOWDOWN=$<IF:$<BOOL:${NIBBLE_SANITIZE}>,${times},1>)
+  set(slowdown 1)
+  if(NIBBLE_SANITIZE)
+    set(slowdown ${times})
   endif()
+  set_source_files_properties(${ARGN} PROPERTIES COMPILE_DEFINITIONS NIBBLE_SLOWDOWN=${slowdown})
 endfunction()

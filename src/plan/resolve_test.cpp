@@ -9,64 +9,12 @@
 #include "plan/bound.h"
 #include "plan/memory.h"
 #include "plan/plan.h"
+#include "plan/plan_test_util.h"
 #include "plan/rank_part.h"
 #include "plan/rules.h"
 
 namespace nibble {
 namespace {
-
-// A gpt-oss of the 20b's shape, or one in another format.
-ModelTraits gpt_oss() {
-  ModelTraits model{.name = "gpt-oss-20b",
-                    .architecture = "GptOssForCausalLM",
-                    .runs = true,
-                    .layers = 24,
-                    .hidden = 2880,
-                    .vocabulary = 201088,
-                    .max_positions = 131072,
-                    .full_layers = 12,
-                    .window_layers = 12,
-                    .window = 128,
-                    .heads = 64,
-                    .kv_heads = 8,
-                    .query_dim = 64,
-                    .value_dim = 64,
-                    .kv_values = 1024,
-                    .experts = 32,
-                    .experts_per_token = 4,
-                    .expert_width = 2880,
-                    .expert_layers = 24,
-                    .expert_format = StoredFormat::mxfp4};
-  const std::int64_t dense = 24 * 2880 * (2 * 4096 + 2 * 512), head = 201088ll * 2880;
-  model.weights = {{.name = "attention", .values = dense, .bytes = 2 * dense, .convertible = true},
-                   {.name = "router", .values = 24 * 32 * 2880, .bytes = 2 * 24 * 32 * 2880, .split = false},
-                   {.name = "experts",
-                    .values = 24ll * 32 * 3 * 2880 * 2880,
-                    .bytes = 24ll * 32 * 3 * 2880 * 2880 * 17 / 32,
-                    .use = WeightUse::by_expert},
-                   {.name = "embedding", .values = head, .bytes = 2 * head, .use = WeightUse::one_row},
-                   {.name = "lm_head",
-                    .values = head,
-                    .bytes = 2 * head,
-                    .use = WeightUse::last_token,
-                    .convertible = true}};
-  return model;
-}
-
-Machine machine(const char* name) { return declared_machine(name).value(); }
-
-Plan planned(const EngineOptions& options, const char* name = "cpu") {
-  Result<Plan> plan = resolve(options, machine(name), gpt_oss());
-  EXPECT_TRUE(plan.ok()) << plan.status().message();
-  return std::move(plan).value();
-}
-
-std::string refusal(const EngineOptions& options, const char* name = "cpu") {
-  const Result<Plan> plan = resolve(options, machine(name), gpt_oss());
-  EXPECT_FALSE(plan.ok());
-  EXPECT_EQ(plan.status().exit_code(), 2);
-  return plan.status().message();
-}
 
 TEST(Plan, EveryFieldSaysWhereItCameFromAndWhy) {
   for (const char* name : {"cpu", "h100x1", "h200x4", "b200x8"}) {
@@ -133,49 +81,6 @@ TEST(Plan, ARefusalNamesTheOptionTheReasonAndWhatWorks) {
   EXPECT_NE(refusal({.attention_backend = "cpu_avx51"}).find("the nearest is cpu_avx512"), std::string::npos);
 }
 
-TEST(Plan, RanksOfACpuHavePartsThatFitItsMemoryTogether) {
-  const Plan one = planned({}), four = planned({.tensor_parallel = 4});
-  EXPECT_EQ(four.choice("all_reduce").value, "gather");
-  EXPECT_TRUE(four.not_built.empty());
-  EXPECT_EQ(rank_parts(four).size(), 4u);
-  EXPECT_TRUE(rank_parts(one).empty());
-  EXPECT_LT(four.memory.weights, one.memory.weights / 2);
-  EXPECT_EQ(four.memory.capacity, one.memory.capacity / 4);
-  EXPECT_NE(plan_text(four, 100).find("rank 3"), std::string::npos);
-  const Plan spread = planned({.expert_parallel = 2});
-  EXPECT_EQ(spread.tensor_parallel, 2);
-  EXPECT_EQ(spread.choice("tp").from, "rule:ranks-for-experts");
-  EXPECT_EQ(rank_parts(spread)[1].experts.begin(1), 16);
-}
-
-TEST(Plan, GpusThatShareAModelHaveWholeExpertsAndGather) {
-  if (!has_device_code()) GTEST_SKIP() << "no GPU runs anything in a program without device code";
-  Machine real = machine("h200x4");
-  real.declared = false;
-  for (EngineOptions options : {EngineOptions{.tensor_parallel = 2}, EngineOptions{.expert_parallel = 2},
-                                EngineOptions{.tensor_parallel = 2, .expert_parallel = 2}}) {
-    options.device = Device::cuda;
-    const Plan plan = resolve(options, real, gpt_oss()).value();
-    EXPECT_EQ(plan.tensor_parallel, 2);
-    EXPECT_EQ(plan.expert_parallel, 2);
-    EXPECT_EQ(plan.experts.exchange, "none");
-    EXPECT_EQ(plan.choice("all_reduce").value, "gather");
-    EXPECT_EQ(rank_parts(plan).size(), 2u);
-    EXPECT_TRUE(plan.not_built.empty());
-  }
-  const auto refusal = [&](EngineOptions options) {
-    options.device = Device::cuda;
-    return resolve(options, real, gpt_oss()).status().message();
-  };
-  EXPECT_NE(refusal({.tensor_parallel = 2, .expert_parallel = 1}).find("have whole experts each"),
-            std::string::npos);
-  EXPECT_NE(refusal({.moe_a2a_backend = "deepep", .tensor_parallel = 2}).find("not built yet"),
-            std::string::npos);
-  EXPECT_NE(refusal({.all_reduce = "fused", .tensor_parallel = 2}).find("gather them"), std::string::npos);
-  real.gpu.peer_problem = "GPU 0 cannot reach GPU 1";
-  EXPECT_NE(refusal({.tensor_parallel = 2}).find("GPU 0 cannot reach GPU 1"), std::string::npos);
-}
-
 TEST(Plan, IntelsCpuWithoutTilesMultipliesSingly) {
   const auto runner = [](const char* vendor, std::vector<std::string> more) {
     Machine cpu = machine("cpu");
@@ -223,39 +128,6 @@ TEST(Plan, SaysHowWeightsAreAskedForOnlyWhereKernelsAskAsTheyAreTold) {
   EXPECT_FALSE(says("cpu_avx512", FloatType::bfloat16));
   EXPECT_FALSE(says("cpu_avx512_bf16", FloatType::float32));
   EXPECT_FALSE(says("cpu_scalar", FloatType::int8));
-}
-
-TEST(Plan, TheSameForAsManyRanksAsHoldTheModel) {
-  ModelTraits large = gpt_oss();
-  large.weights.push_back({.name = "more", .values = 0, .bytes = std::int64_t{200} << 30});
-  const Plan plan = resolve({}, machine("h200x4"), large).value();
-  EXPECT_EQ(plan.tensor_parallel, 2);
-  EXPECT_EQ(plan.choice("tp").from, "rule:weights-fit");
-  EXPECT_EQ(plan.experts.exchange, "none");
-}
-
-TEST(Plan, AnExplicitDefaultCountsAsGivenWhereWeightsMustFit) {
-  // With 16 sequences of 512 tokens a rank needs less than with the 128 of 8,192 that a GPU takes otherwise.
-  EngineOptions options;
-  options.given.max_num_seqs = options.given.max_num_batched_tokens = true;
-  Machine two = machine("h100x2");
-  for (const std::int64_t most : {std::int64_t{0}, std::int64_t{1} << 50}) {
-    two.gpu.memory_bytes = most;
-    const Result<Plan> open = resolve({}, two, gpt_oss()), given = resolve(options, two, gpt_oss());
-    EXPECT_EQ(open.ok(), given.ok());
-  }
-  int differ = 0;
-  for (std::int64_t mebibytes = 10 << 10; mebibytes < 30 << 10; mebibytes += 256) {
-    two.gpu.memory_bytes = mebibytes << 20;
-    EngineOptions one_more = options;
-    one_more.max_num_seqs += 1;
-    const Result<Plan> given = resolve(options, two, gpt_oss()), more = resolve(one_more, two, gpt_oss()),
-                       open = resolve({}, two, gpt_oss());
-    const auto ranks = [](const Result<Plan>& plan) { return plan.ok() ? plan->tensor_parallel : 99; };
-    EXPECT_LE(ranks(given), ranks(more)) << mebibytes << " MiB";
-    differ += ranks(given) < ranks(open);
-  }
-  EXPECT_GT(differ, 0);
 }
 
 TEST(Matrix, SaysOfNoPairThatItRunsHereUnlessAllOfItIsBuilt) {

@@ -1,0 +1,89 @@
+// Plans over ranks: what each has, how many there are, and what is refused.
+#include <gtest/gtest.h>
+
+#include "plan/memory.h"
+#include "plan/plan_test_util.h"
+#include "plan/rank_part.h"
+#include "plan/rules.h"
+
+namespace nibble {
+namespace {
+
+TEST(Plan, RanksOfACpuHavePartsThatFitItsMemoryTogether) {
+  const Plan one = planned({}), four = planned({.tensor_parallel = 4});
+  EXPECT_EQ(four.choice("all_reduce").value, "gather");
+  EXPECT_TRUE(four.not_built.empty());
+  EXPECT_EQ(rank_parts(four).size(), 4u);
+  EXPECT_TRUE(rank_parts(one).empty());
+  EXPECT_LT(four.memory.weights, one.memory.weights / 2);
+  EXPECT_EQ(four.memory.capacity, one.memory.capacity / 4);
+  EXPECT_NE(plan_text(four, 100).find("rank 3"), std::string::npos);
+  const Plan spread = planned({.expert_parallel = 2});
+  EXPECT_EQ(spread.tensor_parallel, 2);
+  EXPECT_EQ(spread.choice("tp").from, "rule:ranks-for-experts");
+  EXPECT_EQ(rank_parts(spread)[1].experts.begin(1), 16);
+}
+
+TEST(Plan, GpusThatShareAModelHaveWholeExpertsAndGather) {
+  if (!has_device_code()) GTEST_SKIP() << "no GPU runs anything in a program without device code";
+  Machine real = machine("h200x4");
+  real.declared = false;
+  for (EngineOptions options : {EngineOptions{.tensor_parallel = 2}, EngineOptions{.expert_parallel = 2},
+                                EngineOptions{.tensor_parallel = 2, .expert_parallel = 2}}) {
+    options.device = Device::cuda;
+    const Plan plan = resolve(options, real, gpt_oss()).value();
+    EXPECT_EQ(plan.tensor_parallel, 2);
+    EXPECT_EQ(plan.expert_parallel, 2);
+    EXPECT_EQ(plan.experts.exchange, "none");
+    EXPECT_EQ(plan.choice("all_reduce").value, "gather");
+    EXPECT_EQ(rank_parts(plan).size(), 2u);
+    EXPECT_TRUE(plan.not_built.empty());
+  }
+  const auto refusal = [&](EngineOptions options) {
+    options.device = Device::cuda;
+    return resolve(options, real, gpt_oss()).status().message();
+  };
+  EXPECT_NE(refusal({.tensor_parallel = 2, .expert_parallel = 1}).find("have whole experts each"),
+            std::string::npos);
+  EXPECT_NE(refusal({.moe_a2a_backend = "deepep", .tensor_parallel = 2}).find("not built yet"),
+            std::string::npos);
+  EXPECT_NE(refusal({.all_reduce = "fused", .tensor_parallel = 2}).find("gather them"), std::string::npos);
+  real.gpu.peer_problem = "GPU 0 cannot reach GPU 1";
+  EXPECT_NE(refusal({.tensor_parallel = 2}).find("GPU 0 cannot reach GPU 1"), std::string::npos);
+}
+
+TEST(Plan, TheSameForAsManyRanksAsHoldTheModel) {
+  ModelTraits large = gpt_oss();
+  large.weights.push_back({.name = "more", .values = 0, .bytes = std::int64_t{200} << 30});
+  const Plan plan = resolve({}, machine("h200x4"), large).value();
+  EXPECT_EQ(plan.tensor_parallel, 2);
+  EXPECT_EQ(plan.choice("tp").from, "rule:weights-fit");
+  EXPECT_EQ(plan.experts.exchange, "none");
+}
+
+TEST(Plan, AnExplicitDefaultCountsAsGivenWhereWeightsMustFit) {
+  // With 16 sequences of 512 tokens a rank needs less than with the 128 of 8,192 that a GPU takes otherwise.
+  EngineOptions options;
+  options.given.max_num_seqs = options.given.max_num_batched_tokens = true;
+  Machine two = machine("h100x2");
+  for (const std::int64_t most : {std::int64_t{0}, std::int64_t{1} << 50}) {
+    two.gpu.memory_bytes = most;
+    const Result<Plan> open = resolve({}, two, gpt_oss()), given = resolve(options, two, gpt_oss());
+    EXPECT_EQ(open.ok(), given.ok());
+  }
+  int differ = 0;
+  for (std::int64_t mebibytes = 10 << 10; mebibytes < 30 << 10; mebibytes += 256) {
+    two.gpu.memory_bytes = mebibytes << 20;
+    EngineOptions one_more = options;
+    one_more.max_num_seqs += 1;
+    const Result<Plan> given = resolve(options, two, gpt_oss()), more = resolve(one_more, two, gpt_oss()),
+                       open = resolve({}, two, gpt_oss());
+    const auto ranks = [](const Result<Plan>& plan) { return plan.ok() ? plan->tensor_parallel : 99; };
+    EXPECT_LE(ranks(given), ranks(more)) << mebibytes << " MiB";
+    differ += ranks(given) < ranks(open);
+  }
+  EXPECT_GT(differ, 0);
+}
+
+}  // namespace
+}  // namespace nibble
