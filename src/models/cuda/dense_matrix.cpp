@@ -1,0 +1,55 @@
+#include "models/cuda/dense_matrix.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+#include "checkpoint/expected_tensors.h"
+
+namespace nibble {
+
+DenseMatrix DenseMatrix::lay_out(DeviceArena& arena, TensorFormat format, std::int64_t rows,
+                                 std::int64_t cols) {
+  switch (format) {
+    case TensorFormat::fp8_block: return {.blocks = lay_out_blocks<E4m3Codes>(arena, 1, rows, cols)};
+    case TensorFormat::nvfp4:
+    case TensorFormat::nvfp4_packed: return {.blocks = lay_out_blocks<Nvfp4Codes>(arena, 1, rows, cols)};
+    default: return {.tiles = lay_out_tiles(arena, rows, cols)};
+  }
+}
+
+int DenseMatrix::rows() const {
+  if (!blocks) return tiles.shape.rows;
+  return std::visit([](const auto& matrix) { return matrix.shape.rows; }, *blocks);
+}
+
+Status multiply(const DecoderStream& decoder, const DenseMatrix& matrix, const TokenTiles& x, float* y,
+                cudaStream_t stream) {
+  if (matrix.blocks) return multiply_blocks(*matrix.blocks, x, y, matrix.rows(), stream);
+  return linear_cuda(
+      {.x = x, .weight = matrix.tiles, .y = y, .y_stride = matrix.rows(), .workspace = decoder.linear},
+      stream);
+}
+
+Status place(WeightPlacing& placing, const Weight& weight, const DenseMatrix& to, std::int64_t to_row) {
+  if (!to.blocks) return placing.dense(placed_tensor(weight), to.tiles, static_cast<int>(to_row));
+  // A wide matrix comes in parts that the placing has room for, each of whole tiles of scales.
+  constexpr std::int64_t most_values = std::int64_t{32} << 20, whole = 128;
+  const std::int64_t rows = weight.shape[0];
+  const std::int64_t once = std::max(most_values / weight.shape[1] / whole * whole, whole);
+  for (std::int64_t row = 0; row < rows; row += once) {
+    NIBBLE_RETURN_IF_ERROR(
+        placing.dense(weight, {row, std::min(once, rows - row)}, *to.blocks, static_cast<int>(to_row + row)));
+  }
+  return {};
+}
+
+ExpectedTensor placed_tensor(const Weight& weight) {
+  NIBBLE_CHECK(!weight.is_matrix() || weight.format == TensorFormat::bf16, weight.name);
+  ExpectedTensor found;
+  visit_stored(weight, weight.name, [&](ExpectedTensor tensor) { found = std::move(tensor); });
+  return found;
+}
+
+}  // namespace nibble

@@ -1,0 +1,46 @@
+// A matrix that every row of activations is multiplied by, on one GPU, in the format that its checkpoint has.
+#pragma once
+
+#include <optional>
+
+#include "checkpoint/architecture.h"
+#include "models/cuda/decoder_stream.h"
+#include "models/cuda/weight_placing.h"
+
+namespace nibble {
+
+struct DenseMatrix {
+  DenseTiles tiles;                   // in bf16
+  std::optional<DenseBlocks> blocks;  // instead, in FP8 or NVFP4
+
+  static DenseMatrix lay_out(DeviceArena& arena, TensorFormat format, std::int64_t rows, std::int64_t cols);
+  int rows() const;
+};
+
+// Formats it may have.
+constexpr bool dense_matrix_takes(TensorFormat format) {
+  return format == TensorFormat::bf16 || format == TensorFormat::fp8_block || format == TensorFormat::nvfp4 ||
+         format == TensorFormat::nvfp4_packed;
+}
+// Matrices that lie one below the other in one begin at such rows.
+constexpr std::int64_t stacked_row(TensorFormat format, std::int64_t rows) {
+  const std::int64_t whole = format == TensorFormat::bf16 ? dense_tile_rows : block_granule_rows;
+  return (rows + whole - 1) / whole * whole;
+}
+
+// y: [x.tokens, matrix.rows()]
+Status multiply(const DecoderStream& decoder, const DenseMatrix& matrix, const TokenTiles& x, float* y,
+                cudaStream_t stream);
+
+// Brings a weight, all of it, to row `to_row` of the matrix, whose format it has.
+Status place(WeightPlacing& placing, const Weight& weight, const DenseMatrix& to, std::int64_t to_row = 0);
+
+// The tensor that holds a vector, or a matrix in bf16.
+ExpectedTensor placed_tensor(const Weight& weight);
+
+// Rows [first, ..) of activations, `first` a multiple of 8, of a matrix of so many columns.
+inline TokenTiles tiles_from(const std::uint8_t* tiles, int first, int rows, int cols) {
+  return {tiles + DenseShape{0, cols}.token_bytes(first), rows};
+}
+
+}  // namespace nibble

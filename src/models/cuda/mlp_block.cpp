@@ -1,0 +1,186 @@
+#include "models/cuda/mlp_block.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/check.h"
+#include "ops/gated_mlp/cuda/gated_mlp_cuda.h"
+
+namespace nibble {
+namespace {
+
+constexpr int most_rows_at_once = 1024;  // a multiple of 8
+
+std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
+
+struct MlpFormats {
+  TensorFormat gate = TensorFormat::bf16, up = TensorFormat::bf16, down = TensorFormat::bf16;
+};
+MlpFormats formats_of(const ModelConfig& config, std::int64_t layer) {
+  MlpFormats formats;
+  visit_weights(config, [&](const Weight& weight) {
+    if (weight.layer != layer) return;
+    switch (weight.role) {
+      case WeightRole::dense_gate:
+      case WeightRole::shared_gate: formats.gate = weight.format; break;
+      case WeightRole::dense_up:
+      case WeightRole::shared_up: formats.up = weight.format; break;
+      case WeightRole::dense_down:
+      case WeightRole::shared_down: formats.down = weight.format; break;
+      default: break;
+    }
+  });
+  return formats;
+}
+
+MlpWeights lay_out_mlp(const ModelConfig& config, std::int64_t layer, std::int64_t width,
+                       DeviceArena& arena) {
+  const MlpFormats formats = formats_of(config, layer);
+  const std::int64_t up = stacked_row(formats.gate, width);
+  return {.gate_up = DenseMatrix::lay_out(arena, formats.gate, up + width, config.hidden_size),
+          .down = DenseMatrix::lay_out(arena, formats.down, config.hidden_size, width),
+          .width = static_cast<int>(width),
+          .up = static_cast<int>(up),
+          .unit = silu_unit};
+}
+
+bool is_dense(const LayerDescription& layer) { return layer.feed_forward == FeedForward::dense; }
+
+Status check_format(const Weight& weight, TensorFormat of_gate) {
+  const auto refuse = [&](const std::string& what) {
+    return invalid_argument(weight.name + " is in " + std::string(tensor_format_name(weight.format)) +
+                            ", and " + what);
+  };
+  if (!dense_matrix_takes(weight.format)) return refuse("its kernels take bf16, fp8_block or nvfp4");
+  const bool is_up = weight.role == WeightRole::dense_up || weight.role == WeightRole::shared_up;
+  if (is_up && weight.format != of_gate)
+    return refuse("the gate's in " + std::string(tensor_format_name(of_gate)));
+  const std::int64_t rows = weight.shape[0], cols = weight.shape[1];
+  if (weight.format != TensorFormat::bf16 &&
+      (rows % block_granule_rows != 0 || cols % block_granule_rows != 0)) {
+    return refuse("of " + std::to_string(rows) + " x " + std::to_string(cols) +
+                  ", which are not multiples of " + std::to_string(block_granule_rows));
+  }
+  return {};
+}
+
+}  // namespace
+
+DenseLayerWeights lay_out_dense_layer(const ModelConfig& config, std::int64_t layer, DeviceArena& arena) {
+  return {.norm = arena.take<Bf16>(size(config.hidden_size)),
+          .mlp = lay_out_mlp(config, layer, config.dense_width, arena)};
+}
+
+SharedExpertWeights lay_out_shared_expert(const ModelConfig& config, std::int64_t layer, DeviceArena& arena) {
+  SharedExpertWeights weights{.mlp = lay_out_mlp(config, layer, config.shared_width, arena)};
+  if (config.shared_expert_gate) weights.share = lay_out_tiles(arena, 1, config.hidden_size);
+  return weights;
+}
+
+Status place_mlp(WeightPlacing& placing, const Weight& weight, MlpWeights& to) {
+  switch (weight.role) {
+    case WeightRole::dense_gate:
+    case WeightRole::shared_gate: return place(placing, weight, to.gate_up);
+    case WeightRole::dense_up:
+    case WeightRole::shared_up: return place(placing, weight, to.gate_up, to.up);
+    case WeightRole::dense_down:
+    case WeightRole::shared_down: return place(placing, weight, to.down);
+    default: NIBBLE_CHECK(false, weight.name);
+  }
+  return {};
+}
+
+Status place_shared_expert(WeightPlacing& placing, const Weight& weight, SharedExpertWeights& to) {
+  if (weight.role == WeightRole::shared_share) return placing.dense(placed_tensor(weight), *to.share);
+  return place_mlp(placing, weight, to.mlp);
+}
+
+Status check_mlp_block(const ModelConfig& config) {
+  if (config.shared_width == 0 && std::none_of(config.layers.begin(), config.layers.end(), is_dense))
+    return {};
+  TensorFormat of_gate = TensorFormat::bf16;
+  Status status;
+  visit_weights(config, [&](const Weight& weight) {
+    if (!status.ok() || !weight.is_matrix() || weight.role == WeightRole::shared_share) return;
+    if (weight.part != WeightPart::dense_layers && weight.part != WeightPart::shared_expert) return;
+    if (weight.role == WeightRole::dense_gate || weight.role == WeightRole::shared_gate)
+      of_gate = weight.format;
+    status = check_format(weight, of_gate);
+  });
+  return status;
+}
+
+MlpBlock::MlpBlock(const ModelConfig& config, const CudaForwardLimits& limits, const DecoderStream& stream,
+                   DeviceArena& arena)
+    : stream_(stream), rows_at_once_(std::min(limits.rows, most_rows_at_once)) {
+  const bool dense = std::any_of(config.layers.begin(), config.layers.end(), is_dense);
+  const std::int64_t width = std::max(dense ? config.dense_width : 0, config.shared_width);
+  const std::size_t rows = size(rows_at_once_);
+  gate_up_ = arena.take<float>(rows * size(stacked_row(TensorFormat::bf16, width) + width));
+  activations_ = arena.take<std::uint8_t>(DenseShape{0, static_cast<int>(width)}.token_bytes(rows_at_once_));
+  if (config.shared_width > 0) shared_ = arena.take<float>(rows * size(config.hidden_size));
+  if (config.shared_expert_gate) logits_ = arena.take<float>(rows);
+}
+
+Status MlpBlock::multiply_rows(const MlpWeights& weights, int first, int rows, float* y,
+                               cudaStream_t stream) const {
+  NIBBLE_RETURN_IF_ERROR(multiply(stream_, weights.gate_up,
+                                  tiles_from(stream_.normed_tiles, first, rows, stream_.hidden), gate_up_,
+                                  stream));
+  NIBBLE_RETURN_IF_ERROR(gate_rows_cuda({.gate_up = gate_up_,
+                                         .stride = weights.gate_up.rows(),
+                                         .up = weights.up,
+                                         .rows = rows,
+                                         .width = weights.width,
+                                         .unit = weights.unit,
+                                         .out = activations_},
+                                        stream));
+  return multiply(stream_, weights.down, {activations_, rows}, y, stream);
+}
+
+Result<PendingSum> MlpBlock::run(const DenseLayerWeights& weights, const CudaForwardInput& input,
+                                 cudaStream_t stream) const {
+  const PendingSum pending{.residual = stream_.residual, .delta = stream_.delta};
+  NIBBLE_RETURN_IF_ERROR(add_rms_norm_cuda(stream_.norm(weights.norm, pending, nullptr, input.rows), stream));
+  for (int first = 0; first < input.rows; first += rows_at_once_) {
+    const int rows = std::min(rows_at_once_, input.rows - first);
+    NIBBLE_RETURN_IF_ERROR(
+        multiply_rows(weights.mlp, first, rows, stream_.delta + size(first) * size(stream_.hidden), stream));
+  }
+  return PendingSum{.residual = stream_.residual, .delta = stream_.delta};
+}
+
+Result<PendingSum> MlpBlock::add_shared(const SharedExpertWeights& weights, const PendingSum& routed,
+                                        int rows, cudaStream_t stream) const {
+  const std::size_t hidden = size(stream_.hidden);
+  for (int first = 0; first < rows; first += rows_at_once_) {
+    const int count = std::min(rows_at_once_, rows - first);
+    const std::size_t at = size(first) * hidden, slot = size(first) * size(routed.experts.top_k);
+    NIBBLE_RETURN_IF_ERROR(multiply_rows(weights.mlp, first, count, shared_, stream));
+    if (weights.share) {
+      NIBBLE_RETURN_IF_ERROR(linear_cuda({.x = tiles_from(stream_.normed_tiles, first, count, stream_.hidden),
+                                          .weight = *weights.share,
+                                          .y = logits_,
+                                          .y_stride = 1,
+                                          .workspace = stream_.linear},
+                                         stream));
+    }
+    AddSharedCudaArgs args{.shared = shared_,
+                           .logits = weights.share ? logits_ : nullptr,
+                           .out = stream_.delta + at,
+                           .rows = count,
+                           .hidden = stream_.hidden};
+    if (routed.experts.products != nullptr) {
+      args.experts = {.products = routed.experts.products + slot * hidden,
+                      .expert_ids = routed.experts.expert_ids + slot,
+                      .expert_weights = routed.experts.expert_weights + slot,
+                      .top_k = routed.experts.top_k};
+    } else {
+      args.routed = routed.delta + at;
+    }
+    NIBBLE_RETURN_IF_ERROR(add_shared_cuda(args, stream));
+  }
+  return PendingSum{.residual = routed.residual, .delta = stream_.delta};
+}
+
+}  // namespace nibble

@@ -1,0 +1,66 @@
+// A feed-forward that every row takes, on one GPU: that of a dense layer, and the expert that a layer's
+// tokens share beside those they choose (ops/gated_mlp/gated_mlp.h).
+//
+// Rows go through it some at a time, so that what a wide layer has between its products stays small.
+#pragma once
+
+#include <optional>
+
+#include "models/cuda/dense_matrix.h"
+#include "ops/row/gated_unit.h"
+
+namespace nibble {
+
+// All pointers are to device memory.
+struct MlpWeights {
+  DenseMatrix gate_up;  // gates' rows, and from row `up` on those of the ups
+  DenseMatrix down;     // [hidden, width]
+  int width = 0, up = 0;
+  GatedUnit unit;
+};
+struct DenseLayerWeights {
+  Bf16* norm = nullptr;  // [hidden]
+  MlpWeights mlp;
+};
+struct SharedExpertWeights {
+  MlpWeights mlp;
+  std::optional<DenseTiles> share;  // [1, hidden]: the logit of a row's share; none: shares of 1
+};
+
+DenseLayerWeights lay_out_dense_layer(const ModelConfig& config, std::int64_t layer, DeviceArena& arena);
+SharedExpertWeights lay_out_shared_expert(const ModelConfig& config, std::int64_t layer, DeviceArena& arena);
+
+// Of roles dense_gate to shared_share.
+Status place_mlp(WeightPlacing& placing, const Weight& weight, MlpWeights& to);
+Status place_shared_expert(WeightPlacing& placing, const Weight& weight, SharedExpertWeights& to);
+
+// What kernels lack of a model's dense layers and shared experts.
+Status check_mlp_block(const ModelConfig& config);
+
+class MlpBlock {
+ public:
+  // Takes its room. Without memory it only counts.
+  MlpBlock(const ModelConfig& config, const CudaForwardLimits& limits, const DecoderStream& stream,
+           DeviceArena& arena);
+
+  // A dense layer's: residual + delta and its norm -> delta.
+  Result<PendingSum> run(const DenseLayerWeights& weights, const CudaForwardInput& input,
+                         cudaStream_t stream) const;
+  // Behind the routed experts of the same rows, whose norm lies in normed_tiles: -> delta = what they gave
+  // + share * the shared expert's.
+  Result<PendingSum> add_shared(const SharedExpertWeights& weights, const PendingSum& routed, int rows,
+                                cudaStream_t stream) const;
+
+ private:
+  // Of rows [first, first + rows) of normed_tiles -> y, which begins with the first of them.
+  Status multiply_rows(const MlpWeights& weights, int first, int rows, float* y, cudaStream_t stream) const;
+
+  DecoderStream stream_;
+  int rows_at_once_;
+  float* gate_up_;             // [rows at once, 2 * width] with what lies between gates and ups
+  std::uint8_t* activations_;  // token tiles of width columns
+  float* shared_ = nullptr;    // [rows at once, hidden]; null where no layer shares an expert
+  float* logits_ = nullptr;    // [rows at once]; null where shares are 1
+};
+
+}  // namespace nibble
