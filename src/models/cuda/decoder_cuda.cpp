@@ -41,7 +41,8 @@ class DecoderCuda final : public CudaModel {
     NIBBLE_CHECK(layers.size() == weights_.layers.size() && groups.size() == layers.size());
     caches_.clear();
     for (std::size_t i = 0; i < layers.size(); ++i)
-      caches_.push_back({.layer = layers[i], .group = groups[i], .page_size = page_size});
+      caches_.push_back(
+          AttentionBlock::Cache{.layer = layers[i], .group = groups[i], .page_size = page_size});
   }
 
   Status forward(const CudaForwardInput& input, float* logits, cudaStream_t stream) override {
@@ -54,25 +55,57 @@ class DecoderCuda final : public CudaModel {
                                            .hidden = blocks_.stream.hidden,
                                            .out = blocks_.stream.residual},
                                           stream));
-    blocks_.attention.turn(input, weights_.inv_freq, stream);
+    if (blocks_.attention) blocks_.attention->turn(input, weights_.inv_freq, stream);
     PendingSum pending{.residual = blocks_.stream.residual};
     for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
-      const DecoderCudaLayer& layer = weights_.layers[i];
-      NIBBLE_RETURN_IF_ERROR(blocks_.attention.run(layer.attention, caches_[i], pending, input, stream));
-      NIBBLE_ASSIGN(pending, blocks_.experts.run(layer.experts, input, stream));
+      NIBBLE_RETURN_IF_ERROR(mix(i, pending, input, stream));
+      NIBBLE_ASSIGN(pending, feed_forward(i, input, stream));
     }
     return blocks_.head.run(weights_.head, pending, input, logits, stream);
   }
 
  private:
+  // What a layer keeps of sequences, of its mixer's kind.
+  using Cache = std::variant<AttentionBlock::Cache>;
+
+  // residual = pending's; its norm -> delta
+  Status mix(std::size_t layer, const PendingSum& pending, const CudaForwardInput& input,
+             cudaStream_t stream) const {
+    if (const auto* weights = std::get_if<AttentionBlockWeights>(&weights_.layers[layer].mixer)) {
+      return blocks_.attention->run(*weights, std::get<AttentionBlock::Cache>(caches_[layer]), pending, input,
+                                    stream);
+    }
+    NIBBLE_CHECK(false, "every kind of mixer has a block");
+    return {};
+  }
+
+  // residual + delta and its norm -> what the next norm adds to which residual.
+  Result<PendingSum> feed_forward(std::size_t layer, const CudaForwardInput& input,
+                                  cudaStream_t stream) const {
+    if (const auto* weights = std::get_if<ExpertsBlockWeights>(&weights_.layers[layer].feed_forward))
+      return blocks_.experts->run(*weights, input, stream);
+    NIBBLE_CHECK(false, "every kind of feed-forward has a block");
+    return PendingSum{};
+  }
+
   ModelConfig config_;
   CudaPart part_;
   CudaForwardLimits limits_;
   Memory memory_;
   DecoderCudaWeights weights_;
   DecoderCudaBlocks blocks_;
-  std::vector<AttentionBlock::Cache> caches_;  // [layers]
+  std::vector<Cache> caches_;  // [layers]
 };
+
+// Whether some layer has a half of this kind.
+bool has(const ModelConfig& config, Mixer mixer) {
+  return std::any_of(config.layers.begin(), config.layers.end(),
+                     [&](const LayerDescription& layer) { return layer.mixer == mixer; });
+}
+bool has(const ModelConfig& config, FeedForward feed_forward) {
+  return std::any_of(config.layers.begin(), config.layers.end(),
+                     [&](const LayerDescription& layer) { return layer.feed_forward == feed_forward; });
+}
 
 Status refused(const std::string& what) {
   return invalid_argument("this model cannot run on a GPU: " + what + "; give --device cpu");
@@ -111,9 +144,15 @@ Status check_formats(const ModelConfig& config) {
 DecoderCudaBlocks::DecoderCudaBlocks(const ModelConfig& config, const CudaForwardLimits& limits,
                                      CudaPlace& place, int processors, DeviceArena& arena)
     : stream(DecoderStream::lay_out(config, limits, place, processors, arena)),
-      attention(config, limits, stream, place, arena),
-      experts(config, limits, stream, place, arena),
-      head(config, limits, stream, place, arena) {}
+      head(config, limits, stream, place, arena) {
+  if (has(config, Mixer::attention)) attention.emplace(config, limits, stream, place, arena);
+  if (has(config, FeedForward::experts)) experts.emplace(config, limits, stream, place, arena);
+}
+
+void DecoderCudaBlocks::clear_room(cudaStream_t on) const {
+  if (attention) attention->clear_room(on);
+  if (experts) experts->clear_room(on);
+}
 
 std::size_t shared_bytes_of_cuda_model(const ModelConfig& config, const CudaForwardLimits& limits,
                                        const CudaPart& part) {
@@ -149,8 +188,7 @@ Result<std::unique_ptr<CudaModel>> load_decoder_cuda(const ModelConfig& config,
   CudaPlace taken = place;
   const DecoderCudaBlocks blocks(config, limits, taken, processors, room_arena);
   clear_linear_workspace(blocks.stream.linear, processors, std::max(limits.rows, limits.logit_rows), stream);
-  blocks.experts.clear_room(stream);
-  blocks.attention.clear_room(stream);
+  blocks.clear_room(stream);
   NIBBLE_ASSIGN(WeightPlacing placing, WeightPlacing::begin(feed, stream));
   NIBBLE_RETURN_IF_ERROR(place_decoder_weights(config, place.part, weights, placing));
   return std::unique_ptr<CudaModel>(std::make_unique<DecoderCuda>(

@@ -1,7 +1,10 @@
-// A decoder of pre-norm layers, each attention and a mixture of experts, on one GPU: models/decoder.h's twin,
-// from the same description. Its blocks (attention, experts, head) have weights and room of their own.
+// A decoder of pre-norm layers, each a mixer and a feed-forward, on one GPU: models/decoder.h's twin, from
+// the same description. Its blocks (attention, experts, head) have weights and room of their own; those of a
+// kind that no layer has take none.
 #pragma once
 
+#include <optional>
+#include <variant>
 #include <vector>
 
 #include "models/cuda/attention_block.h"
@@ -11,9 +14,14 @@
 
 namespace nibble {
 
+// Kinds of a layer's two halves, each with the norm before it. A block of the same kind runs it (Mixer and
+// FeedForward in checkpoint/model_config.h).
+using MixerCudaWeights = std::variant<AttentionBlockWeights>;
+using FeedForwardCudaWeights = std::variant<ExpertsBlockWeights>;
+
 struct DecoderCudaLayer {
-  AttentionBlockWeights attention;
-  ExpertsBlockWeights experts;
+  MixerCudaWeights mixer;
+  FeedForwardCudaWeights feed_forward;
 };
 
 // All pointers are to device memory.
@@ -30,13 +38,15 @@ struct DecoderCudaWeights {
 // What a forward writes, by blocks; laid out by making them.
 struct DecoderCudaBlocks {
   DecoderStream stream;
-  AttentionBlock attention;
-  ExpertsBlock experts;
   HeadBlock head;
+  std::optional<AttentionBlock> attention;
+  std::optional<ExpertsBlock> experts;
 
   // What ranks share is taken from `place`.
   DecoderCudaBlocks(const ModelConfig& config, const CudaForwardLimits& limits, CudaPlace& place,
                     int processors, DeviceArena& arena);
+
+  void clear_room(cudaStream_t on) const;
 };
 
 // Fills what was laid out, each weight by its role.

@@ -63,8 +63,20 @@ class Placer {
   }
 
   Status place_in_layer(const Weight& weight, DecoderCudaLayer& layer) {
-    return weight.part == WeightPart::experts ? place_expert(weight, layer.experts)
-                                              : place_dense(weight, layer);
+    switch (weight.role) {
+      case WeightRole::mixer_norm: return placing_.plain(placed_tensor(weight), norm_of(layer.mixer));
+      case WeightRole::feed_forward_norm:
+        return placing_.plain(placed_tensor(weight), norm_of(layer.feed_forward));
+      default: break;
+    }
+    if (auto* experts = std::get_if<ExpertsBlockWeights>(&layer.feed_forward)) {
+      if (weight.part == WeightPart::experts) return place_expert(weight, *experts);
+      if (weight.part == WeightPart::router) return place_router(weight, *experts);
+    }
+    if (auto* attention = std::get_if<AttentionBlockWeights>(&layer.mixer))
+      return place_attention(weight, *attention);
+    NIBBLE_CHECK(false, weight.name);
+    return {};
   }
 
   // q's heads, k's and v's lie one after the other in one matrix.
@@ -74,8 +86,22 @@ class Placer {
     return {heads.begin * config_.head_dim, heads.count * config_.head_dim};
   }
 
-  Status place_dense(const Weight& weight, DecoderCudaLayer& layer) {
-    AttentionBlockWeights& attention = layer.attention;
+  template <class Kinds>
+  static Bf16* norm_of(const Kinds& kinds) {
+    return std::visit([](const auto& weights) { return weights.norm; }, kinds);
+  }
+
+  Status place_router(const Weight& weight, const ExpertsBlockWeights& experts) {
+    const ExpectedTensor tensor = placed_tensor(weight);
+    switch (weight.role) {
+      case WeightRole::router: return placing_.dense(tensor, experts.router);
+      case WeightRole::router_bias: return placing_.plain(tensor, experts.router_bias);
+      default: NIBBLE_CHECK(false, weight.name);
+    }
+    return {};
+  }
+
+  Status place_attention(const Weight& weight, AttentionBlockWeights& attention) {
     if (weight.is_matrix() && weight.format != TensorFormat::bf16) return place_blocks(weight, attention);
     // A rank that shares a head of keys has a part of its queries, which are then no fewer than they may be.
     const std::int64_t own_group = std::min(group_, part_.heads.count);
@@ -84,7 +110,6 @@ class Placer {
     const Run q_rows = rows_of(part_.heads), kv_rows = rows_of(part_.kv_heads);
     const ExpectedTensor tensor = placed_tensor(weight);
     switch (weight.role) {
-      case WeightRole::mixer_norm: return placing_.plain(tensor, attention.norm);
       case WeightRole::query: return placing_.spread_rows({tensor, q_rows}, part, apart, attention.qkv);
       case WeightRole::key: return placing_.dense({tensor, kv_rows}, attention.qkv, key_row());
       case WeightRole::value: return placing_.dense({tensor, kv_rows}, attention.qkv, value_row());
@@ -99,9 +124,6 @@ class Placer {
         return placing_.spread_columns(tensor, group_ * config_.head_dim, wide_group_ * config_.head_dim,
                                        attention.wo);
       case WeightRole::attention_output_bias: return placing_.plain(tensor, attention.wo_bias);
-      case WeightRole::feed_forward_norm: return placing_.plain(tensor, layer.experts.norm);
-      case WeightRole::router: return placing_.dense(tensor, layer.experts.router);
-      case WeightRole::router_bias: return placing_.plain(tensor, layer.experts.router_bias);
       default: NIBBLE_CHECK(false, weight.name);
     }
     return {};
@@ -248,8 +270,8 @@ DecoderCudaWeights DecoderCudaWeights::lay_out(const ModelConfig& config, const 
   DecoderCudaWeights weights;
   weights.embedding = arena.take<Bf16>(size(config.vocab_size * hidden));
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    weights.layers.push_back({.attention = lay_out_attention_weights(config, part, layer, arena),
-                              .experts = lay_out_experts(config, traits, part, arena)});
+    weights.layers.push_back({.mixer = lay_out_attention_weights(config, part, layer, arena),
+                              .feed_forward = lay_out_experts(config, traits, part, arena)});
   }
   weights.head.norm = arena.take<Bf16>(size(hidden));
   weights.head.lm_head = lay_out_tiles(arena, part.vocabulary.count, hidden);
