@@ -72,23 +72,26 @@ Status WeightPlacing::experts(const std::vector<Weight>& from, std::int64_t firs
     piece.count = std::min(once, to.experts - begin);
     piece.scales = piece.codes + size(piece.count) * parts * piece.part_bytes;
     NIBBLE_ASSIGN([[maybe_unused]] const bool narrow, stage_blocks(from, piece));
-    const BlockRepack<Codes> repack{
-        .codes = reinterpret_cast<const std::uint8_t*>(piece.codes),
-        .experts = static_cast<int>(piece.count),
-        .shape = to.shape,
-        .halves = parts == 2,
-        .out = const_cast<std::uint8_t*>(to.data) + size(begin) * to.shape.bytes()};
-    NIBBLE_RETURN_IF_ERROR(repack_blocks_cuda(repack, stream_));
+    const int count = static_cast<int>(piece.count);
+    BlockFactors* factors = nullptr;
     if constexpr (Codes::scaled) {
-      place_block_scales_cuda(
-          {.scales = piece.scales,
-           .narrow = narrow,
-           .experts = repack.experts,
-           .shape = to.shape,
-           .halves = repack.halves,
-           .factors = const_cast<BlockFactors*>(to.factors) + size(begin) * to.shape.factors()},
-          stream_);
+      factors = const_cast<BlockFactors*>(to.factors) + size(begin) * to.shape.factors();
+      place_block_scales_cuda({.scales = piece.scales,
+                               .narrow = narrow,
+                               .experts = count,
+                               .shape = to.shape,
+                               .halves = parts == 2,
+                               .factors = factors},
+                              stream_);
     }
+    NIBBLE_RETURN_IF_ERROR(repack_blocks_cuda(
+        BlockRepack<Codes>{.codes = reinterpret_cast<const std::uint8_t*>(piece.codes),
+                           .experts = count,
+                           .shape = to.shape,
+                           .halves = parts == 2,
+                           .out = const_cast<std::uint8_t*>(to.data) + size(begin) * to.shape.bytes(),
+                           .factors = factors},
+        stream_));
   }
   return {};
 }
@@ -118,19 +121,19 @@ Status WeightPlacing::dense_in(const Weight& weight, const Run& rows, const Bloc
   NIBBLE_ASSIGN(const bool narrow, stage_blocks({weight}, piece));
   const BlockShape<E4m3Codes> shape{static_cast<int>(rows.count), static_cast<int>(cols)};
   const std::size_t granule = size(to_row / block_granule_rows);
-  const BlockRepack<E4m3Codes> repack{
-      .codes = reinterpret_cast<const std::uint8_t*>(piece.codes),
-      .shape = shape,
-      .out = const_cast<std::uint8_t*>(to.data) + granule * shape.granule_bytes()};
-  NIBBLE_RETURN_IF_ERROR(repack_blocks_cuda(repack, stream_));
-  place_block_scales_cuda(
-      {.scales = piece.scales,
-       .narrow = narrow,
-       .shape = shape,
-       .first_row = static_cast<int>(rows.begin),
-       .factors = const_cast<BlockFactors*>(to.factors) + granule * size(shape.scale_blocks())},
+  BlockFactors* const factors = const_cast<BlockFactors*>(to.factors) + granule * size(shape.scale_blocks());
+  place_block_scales_cuda({.scales = piece.scales,
+                           .narrow = narrow,
+                           .shape = shape,
+                           .first_row = static_cast<int>(rows.begin),
+                           .factors = factors},
+                          stream_);
+  return repack_blocks_cuda(
+      BlockRepack<E4m3Codes>{.codes = reinterpret_cast<const std::uint8_t*>(piece.codes),
+                             .shape = shape,
+                             .out = const_cast<std::uint8_t*>(to.data) + granule * shape.granule_bytes(),
+                             .factors = factors},
       stream_);
-  return {};
 }
 
 }  // namespace nibble

@@ -69,13 +69,6 @@ struct RandomBlocks {
   void upload() {
     DeviceBuffer from = on_device(codes);
     device_codes = device_bytes(static_cast<std::size_t>(experts) * shape.bytes(), 0xcd);
-    const BlockRepack<Codes> repack{.codes = from.as<std::uint8_t>(),
-                                    .experts = experts,
-                                    .shape = shape,
-                                    .halves = parts == 2,
-                                    .out = device_codes.as<std::uint8_t>()};
-    const Status status = repack_blocks_cuda(repack, nullptr);
-    NIBBLE_CHECK(status.ok(), status.message());
     if constexpr (Codes::scaled) {
       std::vector<Bf16> narrow_scales;
       for (const float scale : scales) narrow_scales.push_back(Bf16::from_float(scale));
@@ -90,6 +83,15 @@ struct RandomBlocks {
                                .factors = device_factors.as<BlockFactors>()},
                               nullptr);
     }
+    const Status status = repack_blocks_cuda(
+        BlockRepack<Codes>{.codes = from.as<std::uint8_t>(),
+                           .experts = experts,
+                           .shape = shape,
+                           .halves = parts == 2,
+                           .out = device_codes.as<std::uint8_t>(),
+                           .factors = Codes::scaled ? device_factors.as<BlockFactors>() : nullptr},
+        nullptr);
+    NIBBLE_CHECK(status.ok(), status.message());
   }
   BlockMatrices<Codes> view() {
     return {device_codes.as<std::uint8_t>(), Codes::scaled ? device_factors.as<BlockFactors>() : nullptr,

@@ -38,6 +38,9 @@ struct BlockRepack {
   // The rows of gate_proj lie before those of up_proj, which become the even and the odd ones.
   bool halves = false;
   std::uint8_t* out = nullptr;  // [experts, shape.bytes()]
+  // Of codes that have scales, placed before: [experts, shape.factors()]. Where a code is no number, those of
+  // its granule's even or odd rows become none.
+  BlockFactors* factors = nullptr;
 };
 Status repack_blocks_cuda(const BlockRepack<Bf16Codes>& repack, cudaStream_t stream);
 Status repack_blocks_cuda(const BlockRepack<E4m3Codes>& repack, cudaStream_t stream);

@@ -82,12 +82,18 @@ TEST_F(OnTheGpu, Fp8BlocksAreAllCodesTimesTheirScales) {
   std::vector<Bf16> x(16 * 16);
   for (std::size_t i = 0; i < 16; ++i) x[i * 16 + i] = Bf16::from_float(1);
   const std::vector<float> y = on_gpu(matrix, x);
+  // A code that is none makes the sums of all rows none that share its factor.
+  const auto of_no_number = [](int row) {
+    bool any = false;
+    for (int other = row / 16 * 16 + row % 2; other < row / 16 * 16 + 16; other += 2) {
+      for (int col = 0; col < 16; ++col) any = any || (other + col) % 128 == 127;
+    }
+    return any;
+  };
   for (int row = 0; row < 256; ++row) {
-    bool nan = false;
-    for (int col = 0; col < 16; ++col) nan = nan || (row + col) % 128 == 127;
     for (int col = 0; col < 16; ++col) {
       const float found = y[static_cast<std::size_t>(col * 256 + row)];
-      if (nan) {
+      if (of_no_number(row)) {
         EXPECT_TRUE(std::isnan(found)) << row << ", " << col;
       } else {
         EXPECT_EQ(found, matrix.value(0, row, col)) << row << ", " << col;

@@ -12,14 +12,16 @@
 // begin at 4s. So activations stay in plain order. K is padded to 64 with zeros; what the activations hold
 // there must be finite.
 //
+// Codes of FP8 lie so that two masks and two shifts leave two bfloat16 pairs of a word (place_e4m3).
+//
 // Order of additions of every product on this layout, an op's contract, that of ops/linear/weight_matrix.h
 // with the tensor core's sums of blocks:
 //
-//   total = ((0 + s_0 T_0) + s_1 T_1) + ...   over blocks of 128 columns, the last one maybe shorter
+//   total = fma(s_1, T_1, fma(s_0, T_0, 0)) ...   over blocks of 128 columns, the last one maybe shorter
 //
 // T_b is the tensor core's chain over the block's k16 steps from zero, s_b the factor of the row and the
-// block. Codes are decoded to bfloat16 exactly, and each product and each sum is rounded to float32. Nothing
-// else enters it.
+// block, 1 where codes have no scales. Codes are decoded to bfloat16 exactly, and each fma is rounded once to
+// float32. Nothing else enters it.
 #pragma once
 
 #include <cstddef>
@@ -53,6 +55,28 @@ struct Nvfp4Codes {
 struct alignas(8) BlockFactors {
   float even, odd;
 };
+
+// Four codes of E4M3, the first in the low byte, as they lie in a word: the first two with their signs at bit
+// 15 and their other bits at 4..10 of each half, and of the last two what those leave free.
+NIBBLE_HOST_DEVICE constexpr std::uint32_t packed_e4m3(std::uint32_t codes) {
+  std::uint32_t word = 0;
+  for (int i = 0; i < 2; ++i) {
+    const std::uint32_t first = codes >> 8 * i & 0xff, second = codes >> (16 + 8 * i) & 0xff;
+    word |= ((first & 0x80) << 8 | (first & 0x7f) << 4 | (second & 0x80) << 4 | (second & 0x70) << 8 |
+             (second & 0x0f))
+            << 16 * i;
+  }
+  return word;
+}
+// Both pairs as bfloat16, 2^-120 of their values, which placed_e4m3_factor corrects exactly. A code that is
+// no number would be 480: packing makes its factors none.
+struct PlacedE4m3 {
+  std::uint32_t first, second;
+};
+inline constexpr std::uint32_t placed_e4m3_factor = 0x7b807b80u;  // 2^120, twice
+NIBBLE_HOST_DEVICE constexpr PlacedE4m3 place_e4m3(std::uint32_t word) {
+  return {word & 0x87f087f0u, (word << 4 & 0x80f080f0u) | (word >> 4 & 0x07000700u)};
+}
 
 template <class Codes>
 struct BlockShape {

@@ -2,6 +2,7 @@
 // once, 16 a thread.
 #include <algorithm>
 #include <string>
+#include <type_traits>
 
 #include "formats/bf16.h"
 #include "ops/cuda/launch.cuh"
@@ -11,6 +12,14 @@ namespace nibble {
 namespace {
 
 constexpr int repack_threads = 256;
+
+// Whether one of 16 codes of E4M3 is: all bits but the sign are set.
+__device__ __forceinline__ bool any_is_nan(const uint4& codes) {
+  const auto in = [](std::uint32_t four) {
+    return (((four & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u) != 0;
+  };
+  return in(codes.x) || in(codes.y) || in(codes.z) || in(codes.w);
+}
 
 template <class Codes>
 __global__ void __launch_bounds__(repack_threads)
@@ -32,9 +41,18 @@ __global__ void __launch_bounds__(repack_threads)
     const int from_row = repack.halves ? row / 2 + row % 2 * (shape.rows / 2) : row;
     const int col = block * block_k + lane % 4 * 16 + piece % of_row * elements;
     const std::size_t from = (expert * shape.rows + from_row) * shape.cols + col;
-    reinterpret_cast<uint4*>(repack.out)[i] =
-        col < shape.cols ? *reinterpret_cast<const uint4*>(repack.codes + from * Codes::bytes)
-                         : make_uint4(0, 0, 0, 0);
+    uint4 codes = col < shape.cols ? *reinterpret_cast<const uint4*>(repack.codes + from * Codes::bytes)
+                                   : make_uint4(0, 0, 0, 0);
+    if constexpr (std::is_same_v<Codes, E4m3Codes>) {
+      if (any_is_nan(codes)) {
+        BlockFactors& factors =
+            repack.factors[granule_of_all * shape.scale_blocks() + block * block_k / block_scale_columns];
+        (piece / of_row == 0 ? factors.even : factors.odd) = __uint_as_float(0x7fc00000u);
+      }
+      codes =
+          make_uint4(packed_e4m3(codes.x), packed_e4m3(codes.y), packed_e4m3(codes.z), packed_e4m3(codes.w));
+    }
+    reinterpret_cast<uint4*>(repack.out)[i] = codes;
   }
 }
 

@@ -1,8 +1,10 @@
 // Dense products with matrices in blocks (block_linear_cuda.h).
+#include <algorithm>
 #include <string>
 
 #include "ops/linear/cuda/block_linear_cuda.h"
-#include "ops/linear/cuda/block_products.cuh"
+#include "ops/linear/cuda/block_products_few.cuh"
+#include "ops/linear/cuda/block_products_many.cuh"
 
 namespace nibble {
 namespace {
@@ -18,10 +20,6 @@ struct StoreRows {
   }
 };
 
-// From so many rows on the kernel for many takes them; up to there the other reads weights from the caches
-// again for every eight.
-constexpr int many_from = 33;
-
 template <class Codes>
 Status multiply(const BlockLinearCudaArgs<Codes>& args, cudaStream_t stream) {
   const BlockShape<Codes>& shape = args.weight.shape;
@@ -33,16 +31,19 @@ Status multiply(const BlockLinearCudaArgs<Codes>& args, cudaStream_t stream) {
     return invalid_argument("outputs need an even stride of at least " + std::to_string(shape.rows) +
                             ", not " + std::to_string(args.y_stride));
   }
-  if (args.x.tokens == 0) return {};
-  const Params<Codes> params{
-      .weights = args.weight, .x = token_tiles(args.x, shape.blocks()), .groups = {.all = args.x.tokens}};
+  const int tokens = args.x.tokens;
+  if (tokens == 0) return {};
+  const Inputs x = token_tiles(args.x, shape.blocks());
   const StoreRows store{args.y, args.y_stride};
-  const auto groups = [&](int rows) { return (args.x.tokens + rows - 1) / rows; };
-  if (args.x.tokens < many_from) {
-    launch_blocks<FewRows>(params, store, groups(rows_of<FewRows>), stream);
-  } else {
-    launch_blocks<ManyRows>(params, store, groups(rows_of<ManyRows>), stream);
+  if (tokens <= few_most_rows && shape.scale_blocks() <= few_most_scale_blocks) {
+    launch_few(FewParams<Codes, StoreRows>{args.weight, x, 0, tokens, store}, stream);
+    return {};
   }
+  const int rows = tokens <= 32 ? 32 : tokens <= 64 ? 64 : 128;
+  launch_many(
+      ManyParams<Codes, StoreRows>{
+          .map = {}, .weights = args.weight, .x = x, .groups = {.all = tokens}, .choices = 1, .store = store},
+      rows, (tokens + rows - 1) / rows, stream);
   return {};
 }
 

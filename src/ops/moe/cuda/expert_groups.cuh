@@ -144,9 +144,15 @@ struct SlotChoices {
     return ids == nullptr ? min(slot, experts - 1) : taken.expert_of(slot, ids[slot]);
   }
 };
+// The same past the first-level cache, for who reads them before the kernel ahead has ended: what lies there
+// may be an earlier layer's.
+struct FreshSlotChoices : SlotChoices {
+  __device__ std::int32_t expert_of(int slot) const { return taken.expert_of(slot, __ldcg(ids + slot)); }
+};
 
 // The slots into their experts' places, in order. By one warp, after table_of_counts.
-__device__ inline void place_slots(const ExpertGroups& groups, const SlotChoices& choices, int slots) {
+template <class Choices>
+__device__ inline void place_slots(const ExpertGroups& groups, const Choices& choices, int slots) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int first = 0; first < slots; first += 32) {
     const int slot = first + lane;
@@ -162,7 +168,8 @@ __device__ inline void place_slots(const ExpertGroups& groups, const SlotChoices
 
 // Any number of slots; called by all threads of the block (whole warps). The tables are complete for all when
 // it returns.
-__device__ inline void group_slots(const ExpertGroups& groups, const SlotChoices& choices, int slots) {
+template <class Choices>
+__device__ inline void group_slots(const ExpertGroups& groups, const Choices& choices, int slots) {
   const int experts = choices.experts;
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   std::int32_t* const counts = groups.counts;

@@ -98,8 +98,8 @@ struct DecodeWalk {
   }
 
   // Whether the expert is another one now.
-  template <class Layout>
-  __device__ bool next(const ExpertGroups& groups, const DecodeProduct<Layout>& product) {
+  template <class Product>
+  __device__ bool next(const ExpertGroups& groups, const Product& product) {
     chunk = chunk + 1 < decode_team_warps ? chunk + 1 : 0;
     if (--left == 0) return false;
     unit += teams;

@@ -1,8 +1,11 @@
-// The expert layer with weights in blocks (block_moe_cuda.h): slots (token, choice) in groups of one expert,
-// the product with gate and up projections through the unit, and that with the down projection.
+// The expert layer with weights in blocks (block_moe_cuda.h): the product with gate and up projections
+// through the unit, then that with the down projection. For many tokens a launch before them cuts slots
+// (token, choice) into groups of one expert; for few every block does so for itself.
+#include <algorithm>
 #include <string>
 
-#include "ops/linear/cuda/block_products.cuh"
+#include "ops/linear/cuda/block_products_many.cuh"
+#include "ops/moe/cuda/block_experts_few.cuh"
 #include "ops/moe/cuda/block_moe_cuda.h"
 #include "ops/moe/cuda/expert_groups.cuh"
 #include "ops/moe/cuda/moe_steps.cuh"
@@ -110,36 +113,79 @@ Status check_shapes(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaA
   return {};
 }
 
-template <class Cut, class Codes>
-void launch_layer(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs& args,
-                  cudaStream_t stream) {
+template <class Codes>
+void launch_few(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs& args, cudaStream_t stream) {
+  using namespace block_experts;
+  const int slots = args.tokens * args.top_k, experts = weights.gate_up.experts;
+  const int stride = weights.down.shape.padded_cols();
+  const FreshSlotChoices choices{{args.expert_ids, taken_of(args.share, experts), experts}};
+  launch_experts<Awaits::choices>(
+      block_experts::Params<Codes, StoreGated>{.weights = weights.gate_up,
+                                               .x = args.x,
+                                               .x_stride = args.x_stride,
+                                               .of_slots_a_row = of_slots_a_row(args.top_k),
+                                               .slots = slots,
+                                               .choices = choices,
+                                               .granules = 0,
+                                               .of_block = 0,
+                                               .store = {args.workspace.activations, stride, weights.unit}},
+      args.tokens, stream);
+  launch_experts<Awaits::inputs>(
+      block_experts::Params<Codes, StoreProducts>{
+          .weights = weights.down,
+          .x = args.workspace.activations,
+          .x_stride = stride,
+          .of_slots_a_row = of_slots_a_row(1),
+          .slots = slots,
+          .choices = choices,
+          .granules = 0,
+          .of_block = 0,
+          .store = {args.workspace.products, weights.down.shape.rows}},
+      args.tokens, stream);
+}
+
+template <class Codes>
+void launch_many(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs& args, int rows,
+                 cudaStream_t stream) {
   const int slots = args.tokens * args.top_k, experts = weights.gate_up.experts;
   const GroupPlaces places(args.workspace.groups, slots, experts);
   launch_kernel({.blocks = dim3(1), .threads = grouping_threads, .stream = stream, .overlaps = true},
                 group_by_expert, SlotChoices{args.expert_ids, taken_of(args.share, experts), experts}, slots,
-                rows_of<Cut>, places);
-  const int groups = slots / rows_of<Cut> + (slots < experts ? slots : experts);
+                rows, places);
+  const int groups = slots / rows + (slots < experts ? slots : experts);
   const int stride = weights.down.shape.padded_cols();
-  launch_blocks<Cut>(Params<Codes>{.weights = weights.gate_up,
-                                   .x = plain_rows(args.x, args.x_stride),
-                                   .groups = places.view(),
-                                   .choices = args.top_k},
-                     StoreGated{args.workspace.activations, stride, weights.unit}, groups, stream);
-  launch_blocks<Cut>(Params<Codes>{.weights = weights.down,
-                                   .x = plain_rows(args.workspace.activations, stride),
-                                   .groups = places.view()},
-                     StoreProducts{args.workspace.products, weights.down.shape.rows}, groups, stream);
+  block_products::launch_many(
+      ManyParams<Codes, StoreGated>{.map = {},
+                                    .weights = weights.gate_up,
+                                    .x = plain_rows(args.x, args.x_stride),
+                                    .groups = places.view(),
+                                    .choices = args.top_k,
+                                    .store = {args.workspace.activations, stride, weights.unit}},
+      rows, groups, stream);
+  block_products::launch_many(
+      ManyParams<Codes, StoreProducts>{.map = {},
+                                       .weights = weights.down,
+                                       .x = plain_rows(args.workspace.activations, stride),
+                                       .groups = places.view(),
+                                       .choices = 1,
+                                       .store = {args.workspace.products, weights.down.shape.rows}},
+      rows, groups, stream);
 }
 
 template <class Codes>
 Status layer(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs& args, cudaStream_t stream) {
   NIBBLE_RETURN_IF_ERROR(check_shapes(weights, args));
-  if (args.tokens == 0) return {};
-  // The kernel for many rows where an expert has more than a few in the mean.
-  if (args.tokens * args.top_k > 8 * weights.gate_up.experts) {
-    launch_layer<ManyRows>(weights, args, stream);
+  const int slots = args.tokens * args.top_k, experts = weights.gate_up.experts;
+  if (slots == 0) return {};
+  // Weights stream past as fast for eight tokens of an expert as for one.
+  const bool few =
+      slots <= 8 * experts && slots <= block_experts::most_slots &&
+      std::max(weights.gate_up.shape.cols, weights.down.shape.cols) <= block_experts::most_columns;
+  if (few) {
+    launch_few(weights, args, stream);
   } else {
-    launch_layer<FewRows>(weights, args, stream);
+    const int mean = slots / experts;  // tokens of an expert
+    launch_many(weights, args, mean <= 20 ? 32 : mean <= 48 ? 64 : 128, stream);
   }
   return {};
 }

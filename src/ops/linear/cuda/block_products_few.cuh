@@ -1,0 +1,198 @@
+// Products with one matrix in blocks (block_matrices.h) for up to 32 rows of activations.
+//
+// Eight warps of a block share a granule of 16 rows and take its blocks of 128 columns in turns, since a
+// dense matrix has about as many granules as a GPU has multiprocessors. What each warp found goes through
+// shared memory, where a thread adds the blocks of two rows in their order. A warp has a ring of its own that
+// runs ahead from granule to granule and is filled before the kernels ahead have ended: 8 KB of FP8, 64 KB a
+// multiprocessor.
+#pragma once
+
+#include "ops/cuda/launch.cuh"
+#include "ops/linear/cuda/block_operands.cuh"
+#include "ops/ptx/async_copy.cuh"
+#include "ops/ptx/grid.cuh"
+#include "tensor/cuda_check.h"
+
+namespace nibble::block_products {
+
+inline constexpr int few_warps = 8, few_threads = 32 * few_warps;
+inline constexpr int few_stages = 4;      // of a warp's ring, 128 columns each
+inline constexpr int few_most_rows = 32;  // of activations
+inline constexpr int few_most_scale_blocks = few_threads;
+
+template <class Codes, class Store>
+struct FewParams {
+  BlockMatrices<Codes> weights;
+  Inputs x;
+  int first_row, rows;  // of this launch
+  Store store;
+};
+
+template <class Codes, int eights>
+struct FewShared {
+  static constexpr int stage_bytes = 2 * Codes::block_bytes;
+  alignas(128) std::uint8_t ring[few_warps][few_stages][stage_bytes];
+  float found[2][few_warps][4 * eights][32];       // by warp, in turns
+  BlockFactors factors[2][few_most_scale_blocks];  // of a granule
+  std::uint64_t full[few_warps][few_stages];
+  std::uint32_t nobodys[few_threads];  // where touched lines go
+};
+
+// What a warp fetches next: blocks warp, warp + 8, ... of each of the block's granules.
+template <class Codes>
+struct FewFeed {
+  const BlockMatrices<Codes>& weights;
+  int granule, past, warp, block;
+
+  __device__ __forceinline__ void fetch(std::uint8_t* to, std::uint64_t* full, int lane) {
+    const BlockShape<Codes>& shape = weights.shape;
+    if (block >= shape.scale_blocks()) ++granule, block = warp;
+    if (granule >= past || block >= shape.scale_blocks()) return;
+    const std::uint32_t bytes =
+        static_cast<std::uint32_t>(min(2, shape.blocks() - 2 * block) * Codes::block_bytes);
+    if (lane == 0) {
+      ptx::mbarrier_arrive_expecting(full, bytes);
+      ptx::bulk_copy_once_to_shared(to,
+                                    weights.data + static_cast<std::size_t>(granule) * shape.granule_bytes() +
+                                        static_cast<std::size_t>(block) * 2 * Codes::block_bytes,
+                                    bytes, full);
+    }
+    block += few_warps;
+  }
+};
+
+template <class Codes, int eights, class Store>
+__global__ void __launch_bounds__(few_threads)
+    multiply_few(const __grid_constant__ FewParams<Codes, Store> params) {
+  using Shared = FewShared<Codes, eights>;
+  constexpr int pairs = 64 * eights;  // of sums, of the even row and the odd one
+  auto& shared = *reinterpret_cast<Shared*>(ptx::dynamic_shared());
+  const BlockShape<Codes> shape = params.weights.shape;
+  const int warp = ptx::warp_of_block(), thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const int blocks = shape.blocks(), scale_blocks = shape.scale_blocks();
+  const auto border = [&](unsigned block) {
+    return static_cast<int>(static_cast<unsigned>(shape.granules()) * block / gridDim.x);
+  };
+  const int begin = border(blockIdx.x), past = border(blockIdx.x + 1);
+  FewFeed<Codes> feed{params.weights, begin, past, warp, warp};
+  std::uint64_t* const full = shared.full[warp];
+  if (lane == 0) {
+    for (int i = 0; i < few_stages; ++i) ptx::mbarrier_init(full + i, 1);
+    ptx::fence_mbarrier_init();
+  }
+  ptx::grid_launch_dependents();
+#pragma unroll
+  for (int into = 0; into < few_stages; ++into) feed.fetch(shared.ring[warp][into], full + into, lane);
+  // A thread's share of a granule's factors, before they are asked for.
+  BlockFactors ahead{1.0f, 1.0f};
+  const auto read_factor = [&](int granule) {
+    if (Codes::scaled && thread < scale_blocks)
+      ahead = params.weights.factors[static_cast<std::size_t>(granule) * scale_blocks + thread];
+  };
+  if (begin < past) read_factor(begin);
+  ptx::grid_dependency_wait();
+  const std::uint8_t* x[eights];
+#pragma unroll
+  for (int j = 0; j < eights; ++j)  // past the last row the last: columns do not mix
+    x[j] = params.x.lane_at(params.first_row + min(8 * j + lane / 4, params.rows - 1), lane % 4);
+  // What the warp will read of few rows is on its way to the first-level cache at once.
+  if constexpr (eights <= 2) {
+    for (int block = 2 * (warp + few_warps); block < blocks; block += 2 * few_warps) {
+#pragma unroll
+      for (int i = 0; i < 4 * eights; ++i) {
+        const std::uint8_t* const at = x[i / 4] + static_cast<std::size_t>(block) * params.x.block;
+        if (block + i / 2 % 2 < blocks)
+          ptx::touch_sector(shared.nobodys + thread, at + i / 2 % 2 * params.x.block + i % 2 * params.x.half);
+      }
+    }
+  }
+  LaneInputs next[2][eights];
+  const auto load = [&](int block) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (2 * block + half >= blocks) break;
+#pragma unroll
+      for (int j = 0; j < eights; ++j)
+        next[half][j].load(x[j] + static_cast<std::size_t>(2 * block + half) * params.x.block, params.x.half);
+    }
+  };
+  if (warp < scale_blocks) load(warp);
+  __syncwarp();  // products need all lanes at once
+  int stage = 0, turn = 0;
+  std::uint32_t phase = 0;
+#pragma unroll 1
+  for (int granule = begin; granule < past; ++granule) {
+    BlockFactors* const factors = shared.factors[(granule - begin) % 2];
+    if constexpr (Codes::scaled) factors[thread] = ahead;
+    if (granule + 1 < past) read_factor(granule + 1);
+    float even = 0, odd = 0;
+#pragma unroll 1
+    for (int first = 0; first < scale_blocks; first += few_warps, turn ^= 1) {
+      const int block = first + warp;
+      if (block < scale_blocks) {
+        const std::uint8_t* const at = shared.ring[warp][stage];
+        float sums[eights][4] = {};
+        ptx::mbarrier_wait(full + stage, phase);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          if (2 * block + half >= blocks) break;
+          Share<Codes> share;
+          share.load(at + half * Codes::block_bytes, lane);
+          multiply_block(sums, share, next[half]);
+        }
+#pragma unroll
+        for (int j = 0; j < eights; ++j) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) shared.found[turn][warp][4 * j + i][lane] = sums[j][i];
+        }
+        __syncwarp();  // all lanes have read the stage, which one of them is about to have overwritten
+        feed.fetch(shared.ring[warp][stage], full + stage, lane);
+        __syncwarp();  // the next products need all lanes at once
+        stage = stage + 1 < few_stages ? stage + 1 : 0;
+        if (stage == 0) phase ^= 1;
+        load(block + few_warps < scale_blocks ? block + few_warps : warp);
+      }
+      __syncthreads();  // the turn's sums are there, and those of the turn before last have been read
+      if (thread < pairs) {
+        const int of = thread / 64 * 4 + thread / 32 % 2;
+#pragma unroll
+        for (int w = 0; w < few_warps; ++w) {
+          if (first + w >= scale_blocks) break;
+          const BlockFactors factor = Codes::scaled ? factors[first + w] : BlockFactors{1, 1};
+          even = add_block<Codes>(even, shared.found[turn][w][of][lane], factor.even);
+          odd = add_block<Codes>(odd, shared.found[turn][w][of + 2][lane], factor.odd);
+        }
+      }
+    }
+    const int row = thread / 64 * 8 + lane % 4 * 2 + thread / 32 % 2;
+    if (thread < pairs && row < params.rows)
+      params.store(params.first_row + row, granule * block_granule_rows + lane / 4 * 2, even, odd);
+    __syncwarp();  // the next products need all lanes at once
+  }
+}
+
+template <int eights, class Codes, class Store>
+void launch_few_of(const FewParams<Codes, Store>& params, cudaStream_t stream) {
+  using Shared = FewShared<Codes, eights>;
+  static_assert(64 * eights <= few_threads);
+  const int processors = processors_of_device(), granules = params.weights.shape.granules();
+  const auto kernel = multiply_few<Codes, eights, Store>;
+  constexpr int bytes = static_cast<int>(sizeof(Shared));
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  launch_kernel({.blocks = dim3(static_cast<unsigned>(granules < processors ? granules : processors)),
+                 .threads = few_threads,
+                 .shared_bytes = bytes,
+                 .stream = stream,
+                 .overlaps = true,
+                 .share = share_of(params.rows)},
+                kernel, params);
+}
+
+template <class Codes, class Store>
+void launch_few(const FewParams<Codes, Store>& params, cudaStream_t stream) {
+  if (params.rows <= 8) return launch_few_of<1>(params, stream);
+  if (params.rows <= 16) return launch_few_of<2>(params, stream);
+  return launch_few_of<4>(params, stream);
+}
+
+}  // namespace nibble::block_products

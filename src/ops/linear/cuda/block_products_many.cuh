@@ -1,0 +1,278 @@
+// Products with matrices in blocks (block_matrices.h) for many rows of activations, on wgmma: groups of up to
+// 128 rows of one expert each, with the bits of the kernels for few.
+//
+// A block a multiprocessor takes items of 128 rows of weights and a group, of which neighbours share the
+// group. Two warpgroups multiply, a granule a warp: they decode its codes into the registers that wgmma reads
+// its first operand from, and keep a block's sums and those of the blocks before it, a register each for two
+// rows of activations. A third brings what they need, a k64 block a stage of a ring: one thread orders
+// weights, a box of eight granules, and all carry activations from registers to shared memory, since there
+// the elements lie in the order of the granules.
+//
+// A k64 block of 128 rows of weights and of activations takes the tensor cores 512 cycles, and 24 KB of FP8
+// and activations (32 KB of bf16) come from the second-level cache, 47 (62) bytes a cycle.
+#pragma once
+
+#include "ops/cuda/launch.cuh"
+#include "ops/linear/cuda/block_operands.cuh"
+#include "ops/ptx/async_copy.cuh"
+#include "ops/ptx/grid.cuh"
+#include "ops/ptx/tensor_map.cuh"
+#include "ops/ptx/warpgroup.cuh"
+#include "ops/ptx/warpgroup_registers.cuh"
+#include "tensor/cuda_check.h"
+
+namespace nibble::block_products {
+
+inline constexpr int item_granules = 8;  // a warp each
+inline constexpr int product_warps = item_granules, carrying_warps = 4;
+inline constexpr int many_threads = 32 * (product_warps + carrying_warps);
+inline constexpr int product_registers = 200, carrying_registers = 104;
+
+template <class Codes, int rows_>
+struct ManyTiles {
+  static constexpr int rows = rows_;  // of activations in a group: 32, 64 or 128
+  static constexpr int weight_bytes = item_granules * Codes::block_bytes;
+  static constexpr int step_bytes = rows * 32;  // of activations, for a k16 step
+  static constexpr int stage_bytes = weight_bytes + 4 * step_bytes;
+  static constexpr int most_stages = 8, ring_limit = 200 * 1024;
+  static constexpr int stages =
+      ring_limit / stage_bytes < most_stages ? ring_limit / stage_bytes : most_stages;
+  static constexpr int ring_bytes = stages * stage_bytes;
+  static constexpr int shared_bytes = ring_bytes + 2 * stages * 8;
+  // Parts of a block that a box brings, none above 1,024 bytes.
+  static constexpr int parts = (Codes::block_bytes + 1023) / 1024;
+};
+
+template <class Codes, class Store>
+struct ManyParams {
+  ptx::TensorMap map;
+  BlockMatrices<Codes> weights;
+  Inputs x;
+  RowGroups groups;
+  int choices;  // consecutive rows of outputs that share one of inputs
+  Store store;
+};
+
+// A place in the ring that goes around.
+struct RingPlace {
+  int stage = 0;
+  unsigned parity = 0;
+
+  __device__ __forceinline__ void next(int stages) {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+};
+
+// Calls visit(group, first granule) for each of the block's items.
+template <int rows, class Codes, class Store, class Visit>
+__device__ __forceinline__ void for_items(const ManyParams<Codes, Store>& params, const Visit& visit) {
+  const int row_items = (params.weights.shape.granules() + item_granules - 1) / item_granules;
+  const int items = params.groups.groups(rows) * row_items;
+  for (int item = static_cast<int>(blockIdx.x); item < items; item += static_cast<int>(gridDim.x)) {
+    const int group = item / row_items;
+    visit(params.groups.at(group, rows), (item - group * row_items) * item_granules);
+  }
+}
+
+// By the carrying warps. A lane has a quarter of a row's elements in a k64 block, for one of eight rows: what
+// it stores of them, a word at a time, lies in banks of its own. Elements of the block after next are under
+// way while those of this one are stored.
+template <class Tiles, class Codes, class Store>
+__device__ __forceinline__ void carry(const ManyParams<Codes, Store>& params, std::uint8_t* ring,
+                                      std::uint64_t* full, std::uint64_t* empty) {
+  constexpr int eights = Tiles::rows / 8 / carrying_warps;  // of a warp
+  const int warp = ptx::warp_of_block() - product_warps, lane = static_cast<int>(threadIdx.x) % 32;
+  const int blocks = params.weights.shape.blocks(), granules = params.weights.shape.granules();
+  const bool orders = warp == 0 && lane == 0;
+  RingPlace place;
+  for_items<Tiles::rows>(params, [&](const RowGroup& group, int first_granule) {
+    const std::uint8_t* x[eights];
+#pragma unroll
+    for (int j = 0; j < eights; ++j) {  // past the last row the last: columns do not mix
+      const int row = params.groups.row_of(group, min((warp + 4 * j) * 8 + lane / 4, group.count - 1));
+      x[j] = params.x.lane_at(row / params.choices, lane % 4);
+    }
+    LaneInputs carried[2][eights];
+    const auto load = [&](LaneInputs(&to)[eights], int block) {
+      block = min(block, blocks - 1);
+#pragma unroll
+      for (int j = 0; j < eights; ++j)
+        to[j].load(x[j] + static_cast<std::size_t>(block) * params.x.block, params.x.half);
+    };
+    const auto put = [&](const LaneInputs(&from)[eights], int block) {
+      if (block >= blocks) return;
+      std::uint8_t* const stage = ring + place.stage * Tiles::stage_bytes;
+      ptx::mbarrier_wait(empty + place.stage, place.parity ^ 1);
+      if (orders) {
+        ptx::mbarrier_arrive_expecting(full + place.stage, Tiles::weight_bytes);
+        ptx::box_copy_to_shared(stage, params.map, block * Tiles::parts,
+                                group.expert * granules + first_granule, full + place.stage);
+      }
+      std::uint8_t* const to = stage + Tiles::weight_bytes + lane / 4 * 16 + lane % 4 * 4;
+#pragma unroll
+      for (int j = 0; j < eights; ++j) {
+        const std::uint32_t words[8] = {from[j].low.x,  from[j].low.y,  from[j].low.z,  from[j].low.w,
+                                        from[j].high.x, from[j].high.y, from[j].high.z, from[j].high.w};
+#pragma unroll
+        for (int pair = 0; pair < 8; ++pair) {
+          *reinterpret_cast<std::uint32_t*>(to + pair / 2 * Tiles::step_bytes + (warp + 4 * j) * 256 +
+                                            pair % 2 * 128) = words[pair];
+        }
+      }
+      ptx::fence_shared_writes();  // before the products that read them
+      ptx::mbarrier_arrive(full + place.stage);
+      place.next(Tiles::stages);
+    };
+    load(carried[0], 0);
+    load(carried[1], 1);
+#pragma unroll 1
+    for (int block = 0; block < blocks; block += 2) {
+      put(carried[0], block);
+      load(carried[0], block + 2);
+      put(carried[1], block + 1);
+      load(carried[1], block + 3);
+    }
+  });
+}
+
+// By a warp of a multiplying warpgroup: its granule of each item.
+template <class Tiles, class Codes, class Store>
+__device__ __forceinline__ void multiply(const ManyParams<Codes, Store>& params, const std::uint8_t* ring,
+                                         std::uint64_t* full, std::uint64_t* empty) {
+  constexpr int count = Tiles::rows / 2;  // of a thread's sums
+  const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
+  const BlockShape<Codes> shape = params.weights.shape;
+  const int blocks = shape.blocks();
+  const std::uint64_t inputs = ptx::wgmma_operand<256>(ring + Tiles::weight_bytes);
+  RingPlace place;
+  int before = -1;  // the stage that is not yet left
+  const auto leave = [&] {
+    __syncwarp();
+    if (before >= 0 && lane == 0) ptx::mbarrier_arrive(empty + before);
+  };
+  float sums[count], totals[count];
+  std::uint32_t a[2][2]
+                 [4];  // of a block's steps in twos, which are decoded while the two before are multiplied
+#pragma unroll
+  for (float& sum : sums) sum = 0;
+  for_items<Tiles::rows>(params, [&](const RowGroup& group, int first_granule) {
+    const int granule = first_granule + warp;
+    const BlockFactors* factors =
+        params.weights.factors +
+        (static_cast<std::size_t>(group.expert) * shape.granules() + min(granule, shape.granules() - 1)) *
+            static_cast<std::size_t>(shape.scale_blocks());
+#pragma unroll
+    for (float& total : totals) total = 0;
+#pragma unroll 1
+    for (int block = 0; block < blocks; block += 2) {
+      BlockFactors factor{1.0f, 1.0f};
+      if constexpr (Codes::scaled) factor = factors[block / 2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (block + half >= blocks) break;
+        ptx::mbarrier_wait(full + place.stage, place.parity);
+        __syncwarp();
+        Share<Codes> share;
+        share.load(ring + place.stage * Tiles::stage_bytes + warp * Codes::block_bytes, lane);
+        const std::uint64_t b =
+            ptx::wgmma_operand_at(inputs, static_cast<unsigned>(place.stage * Tiles::stage_bytes));
+        ptx::wgmma_wait_but<1>();
+        operands_of(share, 0, a[0]);
+        ptx::wgmma_fence();
+        ptx::wgmma_bf16(sums, a[0][0], b, half > 0);
+        ptx::wgmma_bf16(sums, a[0][1], ptx::wgmma_operand_at(b, Tiles::step_bytes), true);
+        ptx::wgmma_commit();
+        ptx::wgmma_wait_but<1>();  // and with it all products of the stage before
+        leave();
+        operands_of(share, 1, a[1]);
+        ptx::wgmma_fence();
+        ptx::wgmma_bf16(sums, a[1][0], ptx::wgmma_operand_at(b, 2 * Tiles::step_bytes), true);
+        ptx::wgmma_bf16(sums, a[1][1], ptx::wgmma_operand_at(b, 3 * Tiles::step_bytes), true);
+        ptx::wgmma_commit();
+        before = place.stage;
+        place.next(Tiles::stages);
+      }
+      ptx::wgmma_wait_all(sums);
+      leave();
+      before = -1;
+#pragma unroll
+      for (int i = 0; i < count; ++i)
+        totals[i] = add_block<Codes>(totals[i], sums[i], i % 4 < 2 ? factor.even : factor.odd);
+    }
+    if (granule < shape.granules()) {
+      const int row = granule * block_granule_rows + lane / 4 * 2;
+      int rows[count / 2];
+#pragma unroll
+      for (int i = 0; i < count / 2; ++i)
+        rows[i] = params.groups.row_of(group, min(i / 2 * 8 + lane % 4 * 2 + i % 2, group.count - 1));
+#pragma unroll
+      for (int i = 0; i < count / 2; ++i) {
+        const int at = i / 2 * 4 + i % 2;
+        if (i / 2 * 8 + lane % 4 * 2 + i % 2 < group.count)
+          params.store(rows[i], row, totals[at], totals[at + 2]);
+      }
+    }
+  });
+}
+
+template <class Tiles, class Codes, class Store>
+__global__ void __launch_bounds__(many_threads, 1)
+    multiply_many(const __grid_constant__ ManyParams<Codes, Store> params) {
+  std::uint8_t* const ring = ptx::dynamic_shared();
+  std::uint64_t* const full = reinterpret_cast<std::uint64_t*>(ring + Tiles::ring_bytes);
+  std::uint64_t* const empty = full + Tiles::stages;
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < Tiles::stages; ++stage) {
+      ptx::mbarrier_init(full + stage, 32 * carrying_warps + 1);
+      ptx::mbarrier_init(empty + stage, product_warps);
+    }
+    ptx::fence_mbarrier_init();
+  }
+  __syncthreads();  // the barriers are ready
+  ptx::grid_launch_dependents();
+  ptx::grid_dependency_wait();
+  if (ptx::warp_of_block() >= product_warps) {
+    ptx::keep_registers<carrying_registers>();
+    carry<Tiles>(params, ring, full, empty);
+  } else {
+    ptx::take_registers<product_registers>();
+    multiply<Tiles>(params, ring, full, empty);
+  }
+}
+
+// groups: at most.
+template <int rows, class Codes, class Store>
+void launch_many_of(ManyParams<Codes, Store> params, long long groups, cudaStream_t stream) {
+  using Tiles = ManyTiles<Codes, rows>;
+  static_assert(Tiles::stages >= 3);
+  const BlockShape<Codes>& shape = params.weights.shape;
+  const ptx::Boxes boxes{.matrix = params.weights.data,
+                         .block_bytes = Codes::block_bytes / Tiles::parts,
+                         .blocks = shape.blocks() * Tiles::parts,
+                         .rows = params.weights.experts * shape.granules(),
+                         .box_blocks = Tiles::parts,
+                         .box_rows = item_granules};
+  params.map = ptx::box_map(boxes);
+  const long long items = groups * ((shape.granules() + item_granules - 1) / item_granules);
+  const long long processors = processors_of_device();
+  const auto kernel = multiply_many<Tiles, Codes, Store>;
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tiles::shared_bytes));
+  launch_kernel({.blocks = dim3(static_cast<unsigned>(items < processors ? items : processors)),
+                 .threads = many_threads,
+                 .shared_bytes = Tiles::shared_bytes,
+                 .stream = stream,
+                 .overlaps = true},
+                kernel, params);
+}
+
+// The groups' rows: at most 32, 64 or 128.
+template <class Codes, class Store>
+void launch_many(const ManyParams<Codes, Store>& params, int rows, long long groups, cudaStream_t stream) {
+  switch (rows) {
+    case 32: launch_many_of<32>(params, groups, stream); break;
+    case 64: launch_many_of<64>(params, groups, stream); break;
+    default: launch_many_of<128>(params, groups, stream);
+  }
+}
+
+}  // namespace nibble::block_products

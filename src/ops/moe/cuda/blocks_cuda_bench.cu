@@ -1,0 +1,170 @@
+// How fast products with matrices in blocks run, of Qwen3-30B-A3B's shape or another: attention's two
+// products and the expert layer, each in a CUDA graph of 12 layers with weights of their own, so that the
+// second-level cache holds none of the next one's; random codes, random inputs, random experts.
+//
+//   blocks_cuda_bench [--formats fp8,bf16,nvfp4] [--tokens 1,8,64,...] [--hidden 2048] [--intermediate 768]
+//                     [--experts 128] [--top-k 8] [--heads 32] [--kv-heads 4] [--head-dim 128]
+//
+// Prints a line for each: microseconds (median of the replays), share on the bytes that must be read of what
+// a kernel that only reads gets from this GPU, TFLOP/s. NVFP4: attention's products alone.
+#include <numeric>
+#include <set>
+#include <type_traits>
+
+#include "ops/cuda/read_peak.cuh"
+#include "ops/linear/cuda/block_linear_cuda.h"
+#include "ops/moe/cuda/block_moe_cuda.h"
+
+namespace nibble {
+namespace {
+
+constexpr int layers = 12;
+
+struct Model {
+  int hidden = 2048, intermediate = 768, experts = 128, top_k = 8;
+  int heads = 32, kv_heads = 4, head_dim = 128;
+};
+
+float some_factor(std::mt19937&) { return 0.0005f; }
+
+// Layers of `experts` matrices of one shape each.
+template <class Codes>
+struct Matrices {
+  BlockShape<Codes> shape;
+  int experts;
+  DeviceBuffer codes, factors;
+
+  Matrices(int rows, int cols, int experts_, std::mt19937& random)
+      : shape{rows, cols},
+        experts(experts_),
+        codes(bench::random_weights(layers * of_layer() * shape.bytes(), 3)),
+        factors(bench::filled(std::max<std::size_t>(1, layers * of_layer() * shape.factors() * 2),
+                              some_factor, random)) {}
+  std::size_t of_layer() const { return static_cast<std::size_t>(experts); }
+  std::size_t bytes() const { return shape.bytes() + shape.factors() * sizeof(BlockFactors); }
+  BlockMatrices<Codes> layer(int index) {
+    const std::size_t at = static_cast<std::size_t>(index) * of_layer();
+    return {codes.as<std::uint8_t>() + at * shape.bytes(),
+            Codes::scaled ? factors.as<BlockFactors>() + at * shape.factors() : nullptr, experts, shape};
+  }
+};
+
+int replays_of(int tokens) { return tokens > 512 ? 5 : 25; }
+
+void print(const char* format, const char* name, int tokens, const bench::Times& times, double bytes,
+           double flops, double read_peak) {
+  const double seconds = times.median * 1e-6;
+  std::printf("%-5s %-7s %5d tokens %9.2f us (%.2f .. %.2f)  %5.1f %% of %.0f GB/s  %6.1f TFLOP/s\n", format,
+              name, tokens, times.median, times.least, times.most, 100 * bytes / seconds / read_peak,
+              read_peak * 1e-9, flops / seconds / 1e12);
+  std::fflush(stdout);
+}
+
+template <class Codes>
+void run_dense(const char* format, const char* name, int rows, int cols, const std::vector<int>& tokens,
+               double read_peak, std::mt19937& random) {
+  Matrices<Codes> matrices(rows, cols, 1, random);
+  for (const int count : tokens) {
+    DeviceBuffer x = bench::random_weights(DenseShape{0, cols}.token_bytes(count), 7);
+    DeviceBuffer y = bench::zeroed(static_cast<std::size_t>(count) * static_cast<std::size_t>(rows) * 4);
+    const bench::Times times = bench::time_graph(layers, replays_of(count), [&](cudaStream_t stream) {
+      for (int layer = 0; layer < layers; ++layer) {
+        bench::require(block_linear_cuda(BlockLinearCudaArgs<Codes>{.x = {x.as<std::uint8_t>(), count},
+                                                                    .weight = matrices.layer(layer),
+                                                                    .y = y.as<float>(),
+                                                                    .y_stride = rows},
+                                         stream));
+      }
+    });
+    print(format, name, count, times, static_cast<double>(matrices.bytes()), 2.0 * rows * cols * count,
+          read_peak);
+  }
+}
+
+template <class Codes>
+void run_experts(const char* format, const Model& model, const std::vector<int>& tokens, double read_peak,
+                 std::mt19937& random) {
+  Matrices<Codes> up(2 * model.intermediate, model.hidden, model.experts, random),
+      down(model.hidden, model.intermediate, model.experts, random);
+  for (const int count : tokens) {
+    const std::size_t rows = static_cast<std::size_t>(count),
+                      slots = rows * static_cast<std::size_t>(model.top_k);
+    std::vector<std::int32_t> ids, all(static_cast<std::size_t>(model.experts));
+    std::iota(all.begin(), all.end(), 0);
+    double distinct = 0;
+    for (int layer = 0; layer < layers; ++layer) {
+      std::set<std::int32_t> used;
+      for (int token = 0; token < count; ++token) {
+        for (int choice = 0; choice < model.top_k; ++choice) {
+          const std::size_t at = static_cast<std::size_t>(choice);
+          std::swap(all[at], all[at + random() % (all.size() - at)]);
+          ids.push_back(all[at]);
+          used.insert(all[at]);
+        }
+      }
+      distinct += static_cast<double>(used.size()) / layers;
+    }
+    DeviceBuffer device_ids = bench::copied(ids);
+    DeviceBuffer x = bench::random_weights(rows * static_cast<std::size_t>(model.hidden) * 2, 7);
+    DeviceBuffer h = bench::zeroed(slots * static_cast<std::size_t>(down.shape.padded_cols()) * 2);
+    DeviceBuffer products = bench::zeroed(slots * static_cast<std::size_t>(model.hidden) * 4);
+    DeviceBuffer groups = bench::zeroed(block_moe_group_bytes(static_cast<int>(slots), model.experts));
+    const bench::Times times = bench::time_graph(layers, replays_of(count), [&](cudaStream_t stream) {
+      for (int layer = 0; layer < layers; ++layer) {
+        bench::require(block_moe_cuda(
+            BlockMoeWeightsOf<Codes>{up.layer(layer), down.layer(layer), silu_unit},
+            {.x = x.as<Bf16>(),
+             .x_stride = model.hidden,
+             .tokens = count,
+             .top_k = model.top_k,
+             .expert_ids = device_ids.as<std::int32_t>() + static_cast<std::size_t>(layer) * slots,
+             .workspace = {h.as<Bf16>(), products.as<float>(), groups.as<std::uint8_t>()}},
+            stream));
+      }
+    });
+    print(format, "experts", count, times, distinct * static_cast<double>(up.bytes() + down.bytes()),
+          6.0 * model.hidden * model.intermediate * static_cast<double>(slots), read_peak);
+  }
+}
+
+template <class Codes>
+void run_format(const char* format, const Model& model, const std::vector<int>& tokens, double read_peak,
+                std::mt19937& random) {
+  run_dense<Codes>(format, "qkv", (model.heads + 2 * model.kv_heads) * model.head_dim, model.hidden, tokens,
+                   read_peak, random);
+  run_dense<Codes>(format, "o", model.hidden, model.heads * model.head_dim, tokens, read_peak, random);
+  if constexpr (!std::is_same_v<Codes, Nvfp4Codes>)
+    run_experts<Codes>(format, model, tokens, read_peak, random);
+}
+
+}  // namespace
+}  // namespace nibble
+
+int main(int argc, char** argv) {
+  using namespace nibble;
+  std::vector<int> tokens = {1, 8, 32, 64, 128, 512, 2048, 8192};
+  std::string formats = "fp8,bf16,nvfp4";
+  Model model;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string option = argv[i];
+    if (option == "--formats") formats = argv[i + 1];
+    if (option == "--tokens") tokens = bench::numbers(argv[i + 1]);
+    if (option == "--hidden") model.hidden = std::atoi(argv[i + 1]);
+    if (option == "--intermediate") model.intermediate = std::atoi(argv[i + 1]);
+    if (option == "--experts") model.experts = std::atoi(argv[i + 1]);
+    if (option == "--top-k") model.top_k = std::atoi(argv[i + 1]);
+    if (option == "--heads") model.heads = std::atoi(argv[i + 1]);
+    if (option == "--kv-heads") model.kv_heads = std::atoi(argv[i + 1]);
+    if (option == "--head-dim") model.head_dim = std::atoi(argv[i + 1]);
+  }
+  if (!bench::has_gpu()) return 77;
+  std::mt19937 random(1);
+  const bench::ReadPeak memory = bench::measure_read_peak();
+  if (formats.find("fp8") != std::string::npos)
+    run_format<E4m3Codes>("fp8", model, tokens, memory.rate, random);
+  if (formats.find("bf16") != std::string::npos)
+    run_format<Bf16Codes>("bf16", model, tokens, memory.rate, random);
+  if (formats.find("nvfp4") != std::string::npos)
+    run_format<Nvfp4Codes>("nvfp4", model, tokens, memory.rate, random);
+  return 0;
+}
