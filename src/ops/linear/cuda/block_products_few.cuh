@@ -2,9 +2,10 @@
 //
 // Eight warps of a block share a granule of 16 rows and take its blocks of 128 columns in turns, since a
 // dense matrix has about as many granules as a GPU has multiprocessors. What each warp found goes through
-// shared memory, where a thread adds the blocks of two rows in their order. A warp has a ring of its own that
-// runs ahead from granule to granule and is filled before the kernels ahead have ended: 8 KB of FP8, 64 KB a
-// multiprocessor.
+// shared memory, where a thread adds the blocks of two rows in their order, a span of K at a time: as many
+// blocks as each warp holds the activations of in registers, four of eight rows. So those are read once where
+// a span is all of K, and nobody waits for them again. A warp has a ring of its own that runs ahead from
+// granule to granule and is filled before the kernels ahead have ended: 8 KB of FP8, 64 KB a multiprocessor.
 #pragma once
 
 #include "ops/cuda/launch.cuh"
@@ -31,11 +32,12 @@ struct FewParams {
 template <class Codes, int eights>
 struct FewShared {
   static constexpr int stage_bytes = 2 * Codes::block_bytes;
+  static constexpr int held = 4 / eights;  // blocks of a span that a warp has
+  static constexpr int span = few_warps * held;
   alignas(128) std::uint8_t ring[few_warps][few_stages][stage_bytes];
-  float found[2][few_warps][4 * eights][32];       // by warp, in turns
+  float found[2][span][4 * eights][32];            // of a span's blocks; every other span's
   BlockFactors factors[2][few_most_scale_blocks];  // of a granule
   std::uint64_t full[few_warps][few_stages];
-  std::uint32_t nobodys[few_threads];  // where touched lines go
 };
 
 // What a warp fetches next: blocks warp, warp + 8, ... of each of the block's granules.
@@ -95,28 +97,20 @@ __global__ void __launch_bounds__(few_threads)
 #pragma unroll
   for (int j = 0; j < eights; ++j)  // past the last row the last: columns do not mix
     x[j] = params.x.lane_at(params.first_row + min(8 * j + lane / 4, params.rows - 1), lane % 4);
-  // What the warp will read of few rows is on its way to the first-level cache at once.
-  if constexpr (eights <= 2) {
-    for (int block = 2 * (warp + few_warps); block < blocks; block += 2 * few_warps) {
+  LaneInputs held[Shared::held][2][eights];
+  const auto load = [&](int span) {
 #pragma unroll
-      for (int i = 0; i < 4 * eights; ++i) {
-        const std::uint8_t* const at = x[i / 4] + static_cast<std::size_t>(block) * params.x.block;
-        if (block + i / 2 % 2 < blocks)
-          ptx::touch_sector(shared.nobodys + thread, at + i / 2 % 2 * params.x.block + i % 2 * params.x.half);
+    for (int i = 0; i < Shared::held; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int block = min(2 * (span + i * few_warps + warp) + half, blocks - 1);
+#pragma unroll
+        for (int j = 0; j < eights; ++j)
+          held[i][half][j].load(x[j] + static_cast<std::size_t>(block) * params.x.block, params.x.half);
       }
     }
-  }
-  LaneInputs next[2][eights];
-  const auto load = [&](int block) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (2 * block + half >= blocks) break;
-#pragma unroll
-      for (int j = 0; j < eights; ++j)
-        next[half][j].load(x[j] + static_cast<std::size_t>(2 * block + half) * params.x.block, params.x.half);
-    }
   };
-  if (warp < scale_blocks) load(warp);
+  load(0);
   __syncwarp();  // products need all lanes at once
   int stage = 0, turn = 0;
   std::uint32_t phase = 0;
@@ -127,9 +121,11 @@ __global__ void __launch_bounds__(few_threads)
     if (granule + 1 < past) read_factor(granule + 1);
     float even = 0, odd = 0;
 #pragma unroll 1
-    for (int first = 0; first < scale_blocks; first += few_warps, turn ^= 1) {
-      const int block = first + warp;
-      if (block < scale_blocks) {
+    for (int span = 0; span < scale_blocks; span += Shared::span, turn ^= 1) {
+#pragma unroll
+      for (int i = 0; i < Shared::held; ++i) {
+        const int of_span = i * few_warps + warp, block = span + of_span;
+        if (block >= scale_blocks) break;
         const std::uint8_t* const at = shared.ring[warp][stage];
         float sums[eights][4] = {};
         ptx::mbarrier_wait(full + stage, phase);
@@ -138,29 +134,31 @@ __global__ void __launch_bounds__(few_threads)
           if (2 * block + half >= blocks) break;
           Share<Codes> share;
           share.load(at + half * Codes::block_bytes, lane);
-          multiply_block(sums, share, next[half]);
+          multiply_block(sums, share, held[i][half]);
         }
 #pragma unroll
         for (int j = 0; j < eights; ++j) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) shared.found[turn][warp][4 * j + i][lane] = sums[j][i];
+          for (int of = 0; of < 4; ++of) shared.found[turn][of_span][4 * j + of][lane] = sums[j][of];
         }
         __syncwarp();  // all lanes have read the stage, which one of them is about to have overwritten
         feed.fetch(shared.ring[warp][stage], full + stage, lane);
         __syncwarp();  // the next products need all lanes at once
         stage = stage + 1 < few_stages ? stage + 1 : 0;
         if (stage == 0) phase ^= 1;
-        load(block + few_warps < scale_blocks ? block + few_warps : warp);
       }
-      __syncthreads();  // the turn's sums are there, and those of the turn before last have been read
+      if (scale_blocks > Shared::span) load(span + Shared::span < scale_blocks ? span + Shared::span : 0);
+      __syncthreads();  // the span's sums are there, and those of the span before last have been read
       if (thread < pairs) {
-        const int of = thread / 64 * 4 + thread / 32 % 2;
+        const int of = thread / 64 * 4 + thread / 32 % 2, count = min(Shared::span, scale_blocks - span);
+        for (int first = 0; first < count; first += few_warps) {
 #pragma unroll
-        for (int w = 0; w < few_warps; ++w) {
-          if (first + w >= scale_blocks) break;
-          const BlockFactors factor = Codes::scaled ? factors[first + w] : BlockFactors{1, 1};
-          even = add_block<Codes>(even, shared.found[turn][w][of][lane], factor.even);
-          odd = add_block<Codes>(odd, shared.found[turn][w][of + 2][lane], factor.odd);
+          for (int i = first; i < first + few_warps; ++i) {
+            if (i >= count) break;
+            const BlockFactors factor = Codes::scaled ? factors[span + i] : BlockFactors{1, 1};
+            even = add_block<Codes>(even, shared.found[turn][i][of][lane], factor.even);
+            odd = add_block<Codes>(odd, shared.found[turn][i][of + 2][lane], factor.odd);
+          }
         }
       }
     }

@@ -26,7 +26,7 @@ namespace nibble::block_products {
 inline constexpr int item_granules = 8;  // a warp each
 inline constexpr int product_warps = item_granules, carrying_warps = 4;
 inline constexpr int many_threads = 32 * (product_warps + carrying_warps);
-inline constexpr int product_registers = 200, carrying_registers = 104;
+inline constexpr int product_registers = 192, carrying_registers = 120;
 
 template <class Codes, int rows_>
 struct ManyTiles {
@@ -86,18 +86,18 @@ __device__ __forceinline__ void carry(const ManyParams<Codes, Store>& params, st
   const bool orders = warp == 0 && lane == 0;
   RingPlace place;
   for_items<Tiles::rows>(params, [&](const RowGroup& group, int first_granule) {
-    const std::uint8_t* x[eights];
+    std::uint32_t x[eights];  // how far from the first row
 #pragma unroll
     for (int j = 0; j < eights; ++j) {  // past the last row the last: columns do not mix
       const int row = params.groups.row_of(group, min((warp + 4 * j) * 8 + lane / 4, group.count - 1));
-      x[j] = params.x.lane_at(row / params.choices, lane % 4);
+      x[j] = static_cast<std::uint32_t>(params.x.lane_at(row / params.choices, lane % 4) - params.x.data);
     }
     LaneInputs carried[2][eights];
     const auto load = [&](LaneInputs(&to)[eights], int block) {
-      block = min(block, blocks - 1);
+      const std::uint8_t* const from =
+          params.x.data + static_cast<std::size_t>(min(block, blocks - 1)) * params.x.block;
 #pragma unroll
-      for (int j = 0; j < eights; ++j)
-        to[j].load(x[j] + static_cast<std::size_t>(block) * params.x.block, params.x.half);
+      for (int j = 0; j < eights; ++j) to[j].load(from + x[j], params.x.half);
     };
     const auto put = [&](const LaneInputs(&from)[eights], int block) {
       if (block >= blocks) return;
@@ -201,15 +201,20 @@ __device__ __forceinline__ void multiply(const ManyParams<Codes, Store>& params,
     }
     if (granule < shape.granules()) {
       const int row = granule * block_granule_rows + lane / 4 * 2;
-      int rows[count / 2];
+      constexpr int at_once = 8;
 #pragma unroll
-      for (int i = 0; i < count / 2; ++i)
-        rows[i] = params.groups.row_of(group, min(i / 2 * 8 + lane % 4 * 2 + i % 2, group.count - 1));
+      for (int first = 0; first < count / 2; first += at_once) {
+        int rows[at_once];
 #pragma unroll
-      for (int i = 0; i < count / 2; ++i) {
-        const int at = i / 2 * 4 + i % 2;
-        if (i / 2 * 8 + lane % 4 * 2 + i % 2 < group.count)
-          params.store(rows[i], row, totals[at], totals[at + 2]);
+        for (int i = 0; i < at_once; ++i) {
+          const int of = first + i, column = of / 2 * 8 + lane % 4 * 2 + of % 2;
+          rows[i] = column < group.count ? params.groups.row_of(group, column) : -1;
+        }
+#pragma unroll
+        for (int i = 0; i < at_once; ++i) {
+          const int at = (first + i) / 2 * 4 + i % 2;
+          if (rows[i] >= 0) params.store(rows[i], row, totals[at], totals[at + 2]);
+        }
       }
     }
   });

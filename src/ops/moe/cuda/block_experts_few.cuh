@@ -146,36 +146,57 @@ struct Worker {
     __syncwarp();  // products need all lanes at once
   }
 
+  // The sums of a stage's blocks of 128 columns, whose chains do not wait for each other, and the totals.
+  template <int count>
+  __device__ __forceinline__ void multiply_stage(const Unit& unit, const std::uint8_t* at, int first,
+                                                 float (&totals)[4]) {
+    float sums[count][1][4] = {};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        Share<Codes> share;
+        LaneInputs x[1];
+        share.load(at + (2 * i + half) * Codes::block_bytes, lane);
+        x[0].load(unit.x + (first + 2 * i + half) * (block_k * 2), 16);
+        multiply_block(sums[i], share, x);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < count; ++i) add(unit, first / 2 + i, sums[i][0], totals);
+  }
+  __device__ __forceinline__ void add(const Unit& unit, int block, const float (&sums)[4],
+                                      float (&totals)[4]) {
+    float even = 1, odd = 1;
+    if constexpr (Codes::scaled) {
+      even = __shfl_sync(0xffffffffu, block < 32 ? unit.factor[0].even : unit.factor[1].even, block % 32);
+      odd = __shfl_sync(0xffffffffu, block < 32 ? unit.factor[0].odd : unit.factor[1].odd, block % 32);
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) totals[j] = add_block<Codes>(totals[j], sums[j], j < 2 ? even : odd);
+  }
+
   __device__ __forceinline__ void multiply(const Unit& unit, float (&totals)[4]) {
     const int blocks = params.weights.shape.blocks();
-    const std::uint8_t* x = unit.x;
-    LaneInputs next[1];
-    next[0].load(x, 16);
 #pragma unroll 1
     for (int first = 0; first < blocks; first += 2 * stage_blocks) {
       const std::uint8_t* const at = ring + stage * stage_bytes;
       ptx::mbarrier_wait(full + stage, phase);
-#pragma unroll
-      for (int i = 0; i < stage_blocks; ++i) {
-        const int block = first + 2 * i;
-        if (block >= blocks) break;
-        float sums[1][4] = {};
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          if (block + half >= blocks) break;
-          Share<Codes> share;
-          share.load(at + (2 * i + half) * Codes::block_bytes, lane);
-          const LaneInputs now[1] = {next[0]};
-          x += block_k * 2;
-          if (block + half + 1 < blocks) next[0].load(x, 16);
-          multiply_block(sums, share, now);
+      if (first + 2 * stage_blocks <= blocks) {
+        multiply_stage<stage_blocks>(unit, at, first, totals);
+      } else {
+#pragma unroll 1
+        for (int block = first; block < blocks; block += 2) {
+          float sums[1][4] = {};
+          for (int half = 0; half < 2 && block + half < blocks; ++half) {
+            Share<Codes> share;
+            LaneInputs x[1];
+            share.load(at + (block - first + half) * Codes::block_bytes, lane);
+            x[0].load(unit.x + (block + half) * (block_k * 2), 16);
+            multiply_block(sums, share, x);
+          }
+          add(unit, block / 2, sums[0], totals);
         }
-        const int of_lane = block / 2 % 32;
-        const BlockFactors& factor = block < 64 ? unit.factor[0] : unit.factor[1];
-        const float even = Codes::scaled ? __shfl_sync(0xffffffffu, factor.even, of_lane) : 1.0f,
-                    odd = Codes::scaled ? __shfl_sync(0xffffffffu, factor.odd, of_lane) : 1.0f;
-#pragma unroll
-        for (int j = 0; j < 4; ++j) totals[j] = add_block<Codes>(totals[j], sums[0][j], j < 2 ? even : odd);
       }
       __syncwarp();  // all lanes have read the stage, which one of them is about to have overwritten
       feed.fetch(ring + stage * stage_bytes, full + stage, lane);

@@ -36,6 +36,9 @@ struct BlockMoeWorkspace {
   std::uint8_t* groups = nullptr;  // [block_moe_group_bytes(slots, experts)]
 };
 
+// Which kernels: tests and benchmarks choose them, others take what is faster.
+enum class BlockMoePath { faster, few, many };
+
 struct BlockMoeCudaArgs {
   const Bf16* x = nullptr;  // [tokens, x_stride], finite past hidden
   int x_stride = 0;         // at least hidden rounded up to 64, a multiple of 8
@@ -44,6 +47,7 @@ struct BlockMoeCudaArgs {
   const std::int32_t* expert_ids = nullptr;  // [tokens, top_k]; -1: none
   MoeCudaShare share;
   BlockMoeWorkspace workspace;
+  BlockMoePath path = BlockMoePath::faster;
 };
 
 // Experts that the list of groups has room for.

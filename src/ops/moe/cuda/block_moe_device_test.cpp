@@ -31,7 +31,8 @@ struct Layer {
   }
 
   // The products [slots, hidden]; NaN where there is no expert.
-  std::vector<float> on_gpu(const std::vector<Bf16>& x, const std::vector<std::int32_t>& ids) {
+  std::vector<float> on_gpu(const std::vector<Bf16>& x, const std::vector<std::int32_t>& ids,
+                            BlockMoePath path) {
     const std::size_t width = static_cast<std::size_t>(hidden), tokens = x.size() / width;
     const std::size_t stride = static_cast<std::size_t>(gate_up.shape.padded_cols());
     std::vector<Bf16> padded(tokens * stride);
@@ -50,7 +51,8 @@ struct Layer {
          .tokens = static_cast<int>(tokens),
          .top_k = top_k,
          .expert_ids = device_ids.as<std::int32_t>(),
-         .workspace = {activations.as<Bf16>(), products.as<float>(), groups.as<std::uint8_t>()}},
+         .workspace = {activations.as<Bf16>(), products.as<float>(), groups.as<std::uint8_t>()},
+         .path = path},
         nullptr);
     NIBBLE_CHECK(status.ok(), status.message());
     std::vector<float> result(ids.size() * width);
@@ -66,7 +68,7 @@ TYPED_TEST(BlockMoeOnTheGpu, IsNearDoublePrecisionAndATokensBitsDependOnNoOther)
   const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(tokens * layer.hidden));
   MoeRouting routing(random, tokens, layer.experts, layer.top_k);
   for (std::size_t slot = 1; slot < routing.ids.size(); slot += 11) routing.ids[slot] = -1;
-  const std::vector<float> many = layer.on_gpu(x, routing.ids);
+  const std::vector<float> many = layer.on_gpu(x, routing.ids, BlockMoePath::many);
 
   std::vector<float> floats;
   for (const Bf16 value : x) floats.push_back(value.to_float());
@@ -95,10 +97,10 @@ TYPED_TEST(BlockMoeOnTheGpu, IsNearDoublePrecisionAndATokensBitsDependOnNoOther)
   }
   EXPECT_LT(std::sqrt(apart / norm), 2e-3);
 
-  for (const int count : {1, 2, 13}) {  // the kernel for few
+  for (const int count : {1, 2, 13, tokens}) {
     const std::vector<Bf16> first(x.begin(), x.begin() + count * layer.hidden);
     const std::vector<std::int32_t> ids(routing.ids.begin(), routing.ids.begin() + count * layer.top_k);
-    const std::vector<float> few = layer.on_gpu(first, ids);
+    const std::vector<float> few = layer.on_gpu(first, ids, BlockMoePath::few);
     for (std::size_t i = 0; i < few.size(); ++i) {
       if (ids[i / static_cast<std::size_t>(layer.hidden)] < 0) continue;
       ASSERT_EQ(few[i], many[i]) << "of " << count << " tokens, at " << i;

@@ -4,6 +4,7 @@
 //
 //   blocks_cuda_bench [--formats fp8,bf16,nvfp4] [--tokens 1,8,64,...] [--hidden 2048] [--intermediate 768]
 //                     [--experts 128] [--top-k 8] [--heads 32] [--kv-heads 4] [--head-dim 128]
+//                     [--kernels few|many]
 //
 // Prints a line for each: microseconds (median of the replays), share on the bytes that must be read of what
 // a kernel that only reads gets from this GPU, TFLOP/s. NVFP4: attention's products alone.
@@ -23,6 +24,7 @@ constexpr int layers = 12;
 struct Model {
   int hidden = 2048, intermediate = 768, experts = 128, top_k = 8;
   int heads = 32, kv_heads = 4, head_dim = 128;
+  BlockMoePath path = BlockMoePath::faster;
 };
 
 float some_factor(std::mt19937&) { return 0.0005f; }
@@ -118,7 +120,8 @@ void run_experts(const char* format, const Model& model, const std::vector<int>&
              .tokens = count,
              .top_k = model.top_k,
              .expert_ids = device_ids.as<std::int32_t>() + static_cast<std::size_t>(layer) * slots,
-             .workspace = {h.as<Bf16>(), products.as<float>(), groups.as<std::uint8_t>()}},
+             .workspace = {h.as<Bf16>(), products.as<float>(), groups.as<std::uint8_t>()},
+             .path = model.path},
             stream));
       }
     });
@@ -152,6 +155,8 @@ int main(int argc, char** argv) {
     if (option == "--hidden") model.hidden = std::atoi(argv[i + 1]);
     if (option == "--intermediate") model.intermediate = std::atoi(argv[i + 1]);
     if (option == "--experts") model.experts = std::atoi(argv[i + 1]);
+    if (option == "--kernels")
+      model.path = argv[i + 1] == std::string("many") ? BlockMoePath::many : BlockMoePath::few;
     if (option == "--top-k") model.top_k = std::atoi(argv[i + 1]);
     if (option == "--heads") model.heads = std::atoi(argv[i + 1]);
     if (option == "--kv-heads") model.kv_heads = std::atoi(argv[i + 1]);

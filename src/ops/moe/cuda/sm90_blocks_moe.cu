@@ -16,6 +16,8 @@ namespace {
 using namespace block_products;
 
 constexpr int grouping_threads = 512;
+// Up to which the kernel for few tokens is the faster one.
+constexpr int few_slots_an_expert = 4;
 
 // What a launch's groups are: the list's length, the groups, then the slots of one after the other.
 struct GroupPlaces {
@@ -177,10 +179,11 @@ Status layer(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs& ar
   NIBBLE_RETURN_IF_ERROR(check_shapes(weights, args));
   const int slots = args.tokens * args.top_k, experts = weights.gate_up.experts;
   if (slots == 0) return {};
-  // Weights stream past as fast for eight tokens of an expert as for one.
-  const bool few =
-      slots <= 8 * experts && slots <= block_experts::most_slots &&
+  const bool fits =
+      slots <= block_experts::most_slots &&
       std::max(weights.gate_up.shape.cols, weights.down.shape.cols) <= block_experts::most_columns;
+  const bool few = fits && (args.path == BlockMoePath::few ||
+                            (args.path == BlockMoePath::faster && slots <= few_slots_an_expert * experts));
   if (few) {
     launch_few(weights, args, stream);
   } else {
