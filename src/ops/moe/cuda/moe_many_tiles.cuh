@@ -49,7 +49,7 @@ struct MoeManyCut {
   std::int32_t tiles = 0, wide = 0;      // all of them; those of `width`, the first
   std::int32_t width = 0, narrower = 0;  // of the others
 
-  __host__ __device__ constexpr MoeManyCut() = default;
+  constexpr MoeManyCut() = default;
   __host__ __device__ constexpr MoeManyCut(const MoeManyWidths& widths, int tokens) {
     if (tokens == 0) return;
     tiles = (tokens + widths.largest() - 1) / widths.largest();
