@@ -6,7 +6,9 @@
 #include "checkpoint/architecture.h"
 #include "models/rope_frequencies.h"
 #include "ops/cuda/absent.h"
+#include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/norm_linear_cuda.h"
+#include "ops/linear/cuda/peer_linear_cuda.h"
 #include "ops/peer_gather/cuda/peer_gather_cuda.h"
 #include "ops/rope/cuda/rope_cuda.h"
 #include "ops/rope/cuda/turn_heads_cuda.h"
@@ -129,6 +131,10 @@ AttentionBlock::AttentionBlock(const ModelConfig& config, const CudaForwardLimit
   if (!place.part.alone() && heads_ * ranks_ == all_heads_) {
     windows_ = place.shared.take<std::uint8_t>(window_bytes());
     gather_steps_ = arena.take<std::uint32_t>(size(gather_token_steps));
+    if (peer_linear_takes(output_shape(), ranks_)) {
+      sums_ = place.shared.take<float>(peer_linear_floats(output_shape()));
+      sum_steps_ = arena.take<std::uint32_t>(size(processors_of_device()));
+    }
   }
   workspace_.partials =
       arena.take<float>(attention_partials(CudaModel::attention_splits_room, kv_heads_, head_dim_));
@@ -139,7 +145,10 @@ std::size_t AttentionBlock::window_bytes() const {
   return 2 * DenseShape{0, all_heads_ * head_dim_}.token_bytes(gather_few_tokens);
 }
 
+DenseShape AttentionBlock::output_shape() const { return {stream_.hidden, all_heads_ * head_dim_}; }
+
 void AttentionBlock::clear_room(cudaStream_t stream) const {
+  if (sums_ != nullptr) make_absent(sums_, peer_linear_floats(output_shape()), stream);
   if (windows_ != nullptr)
     make_absent(reinterpret_cast<float*>(windows_), window_bytes() / sizeof(float), stream);
   make_absent(workspace_.partials, attention_partials(CudaModel::attention_splits_room, kv_heads_, head_dim_),
@@ -265,12 +274,28 @@ Status AttentionBlock::run(const AttentionBlockWeights& weights, const Cache& ca
     NIBBLE_RETURN_IF_ERROR(attention_cuda(args, stream));
     begin = end;
   }
-  NIBBLE_RETURN_IF_ERROR(gather(input.rows, stream));
-  if (weights.wo_blocks) {
-    return multiply_blocks(*weights.wo_blocks, {gathered_, input.rows}, stream_.delta, stream_.hidden,
-                           stream);
+  return put_out(weights, input.rows, beside, stream);
+}
+
+Status AttentionBlock::put_out(const AttentionBlockWeights& weights, int rows, int beside,
+                               cudaStream_t stream) const {
+  if (sums_ != nullptr && rows <= peer_linear_tokens && !weights.wo_blocks) {
+    return peer_linear_cuda(*room_,
+                            {.x = {attended_, rows},
+                             .weight = weights.wo,
+                             .bias = weights.wo_bias,
+                             .y = stream_.delta,
+                             .y_stride = stream_.hidden,
+                             .windows = sums_,
+                             .steps = sum_steps_,
+                             .beside = beside},
+                            stream);
   }
-  return linear_cuda({.x = {gathered_, input.rows},
+  NIBBLE_RETURN_IF_ERROR(gather(rows, stream));
+  if (weights.wo_blocks) {
+    return multiply_blocks(*weights.wo_blocks, {gathered_, rows}, stream_.delta, stream_.hidden, stream);
+  }
+  return linear_cuda({.x = {gathered_, rows},
                       .weight = weights.wo,
                       .bias = weights.wo_bias,
                       .y = stream_.delta,

@@ -67,6 +67,9 @@ class AttentionBlock {
   // Of rows as a plain product gives them: norms, the turn, and where keys and values belong.
   Status turn_heads(const AttentionBlockWeights& weights, const Cache& cache, const CudaForwardInput& input,
                     cudaStream_t stream) const;
+  // The output's matrix and its product, of all ranks' heads -> delta.
+  DenseShape output_shape() const;
+  Status put_out(const AttentionBlockWeights& weights, int rows, int beside, cudaStream_t stream) const;
   std::size_t window_bytes() const;
   // The heads' outputs of all ranks -> gathered_
   Status gather(int rows, cudaStream_t stream) const;
@@ -84,6 +87,9 @@ class AttentionBlock {
   std::uint8_t* gathered_;           // of all_heads * head_dim; attended_ where this rank is alone
   std::uint8_t* windows_ = nullptr;  // GatherTokensCudaArgs's, where ranks have as many heads each
   std::uint32_t* gather_steps_ = nullptr;
+  // PeerLinearCudaArgs's windows and steps, where ranks have whole chunks of the output's columns.
+  float* sums_ = nullptr;
+  std::uint32_t* sum_steps_ = nullptr;
   AttentionCudaWorkspace workspace_;
 };
 

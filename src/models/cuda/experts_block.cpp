@@ -156,8 +156,15 @@ MoeCudaShare ExpertsBlock::share(int slots) const {
   return share;
 }
 
-Result<PendingSum> ExpertsBlock::unadded(const float* residual, int slots, bool sent,
-                                         cudaStream_t stream) const {
+PendingSum ExpertsBlock::products_of(const float* residual) const {
+  return {.residual = residual,
+          .experts = {.products = moe_.products,
+                      .expert_ids = expert_ids_,
+                      .expert_weights = expert_weights_,
+                      .top_k = top_k_}};
+}
+
+Result<PendingSum> ExpertsBlock::unadded(const float* residual, int slots, cudaStream_t stream) const {
   if (room_ != nullptr) {
     NIBBLE_RETURN_IF_ERROR(gather_products_cuda(*room_,
                                                 {.products = moe_.products,
@@ -165,15 +172,10 @@ Result<PendingSum> ExpertsBlock::unadded(const float* residual, int slots, bool 
                                                  .slots = slots,
                                                  .hidden = stream_.hidden,
                                                  .owners = owners(slots),
-                                                 .window = window_,
-                                                 .sent = sent},
+                                                 .window = window_},
                                                 stream));
   }
-  return PendingSum{.residual = residual,
-                    .experts = {.products = moe_.products,
-                                .expert_ids = expert_ids_,
-                                .expert_weights = expert_weights_,
-                                .top_k = top_k_}};
+  return products_of(residual);
 }
 
 Result<PendingSum> ExpertsBlock::added_by_rows(const float* residual, const MoeCudaArgs& args,
@@ -225,7 +227,7 @@ Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const C
                                 .share = share(slots),
                                 .workspace = {moe_.activations, moe_.products, groups_}};
     NIBBLE_RETURN_IF_ERROR(block_moe_cuda(*blocks, args, stream));
-    return unadded(residual, slots, false, stream);
+    return unadded(residual, slots, stream);
   }
   const auto& experts = std::get<MoeCudaWeights>(weights.experts);
   MoeCudaArgs args{.x = stream_.normed,
@@ -239,13 +241,13 @@ Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const C
   if (takes_many(slots)) {
     NIBBLE_RETURN_IF_ERROR(moe_many_cuda(experts, args, stream));
     if (room_ != nullptr && input.rows >= rows_to_share) return added_by_rows(residual, args, stream);
-    return unadded(residual, slots, false, stream);
+    return unadded(residual, slots, stream);
   }
   if (slots <= moe_cuda_max_slots) {
-    const bool sends = room_ != nullptr && slots <= gather_few_slots;
-    if (sends) args.windows = places_of_others(*room_, window_);
+    const bool exchanges = room_ != nullptr && slots <= gather_few_slots;
+    if (exchanges) args.peers = {.room = room_, .window = window_, .owners = owners(slots)};
     NIBBLE_RETURN_IF_ERROR(moe_few_cuda(experts, args, stream));
-    return unadded(residual, slots, sends, stream);
+    return exchanges ? products_of(residual) : unadded(residual, slots, stream);
   }
   args.out = stream_.delta;
   NIBBLE_RETURN_IF_ERROR(moe_few_cuda(experts, args, stream));

@@ -51,9 +51,9 @@ class ExpertsBlock {
   SlotOwners owners(int slots) const;
   MoeCudaShare share(int slots) const;
   bool takes_many(int slots) const;  // its kernel for many tokens
-  // The experts' products, of all ranks, for the next norm to add up.
-  // sent: into windows.
-  Result<PendingSum> unadded(const float* residual, int slots, bool sent, cudaStream_t stream) const;
+  // The experts' products for the next norm to add up, as they lie; and of all ranks, which gather them.
+  PendingSum products_of(const float* residual) const;
+  Result<PendingSum> unadded(const float* residual, int slots, cudaStream_t stream) const;
 
   DecoderStream stream_;
   const PeerRoom* room_;  // null: this rank is alone

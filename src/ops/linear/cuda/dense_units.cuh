@@ -39,25 +39,29 @@ struct Units {
   }
 };
 
-// The stages that a range of units takes, one after the other.
+// The stages that a range of units takes, one after the other. A tile's units are so many of its chunks, from
+// first_chunk on.
+template <int chunks = dense_k_chunks>
 struct Pieces {
   const DenseShape& shape;
-  int unit, end_unit;
+  int unit, end_unit, first_chunk;
   int block = 0, end_block = 0;
 
-  __device__ Pieces(const DenseShape& of, int begin, int end) : shape(of), unit(begin), end_unit(end) {
+  __device__ Pieces(const DenseShape& of, int begin, int end, int first_chunk_of_tile = 0)
+      : shape(of), unit(begin), end_unit(end), first_chunk(first_chunk_of_tile) {
     if (unit < end_unit) enter();
   }
   __device__ void enter() {
-    block = shape.chunk_begin(unit % dense_k_chunks);
-    end_block = shape.chunk_begin(unit % dense_k_chunks + 1);
+    block = shape.chunk_begin(chunk());
+    end_block = shape.chunk_begin(chunk() + 1);
     while (block == end_block && ++unit < end_unit) {  // chunks of a short K may be empty
-      block = shape.chunk_begin(unit % dense_k_chunks);
-      end_block = shape.chunk_begin(unit % dense_k_chunks + 1);
+      block = shape.chunk_begin(chunk());
+      end_block = shape.chunk_begin(chunk() + 1);
     }
   }
   __device__ bool more() const { return unit < end_unit; }
-  __device__ int tile() const { return unit / dense_k_chunks; }
+  __device__ int tile() const { return unit / chunks; }
+  __device__ int chunk() const { return first_chunk + unit % chunks; }
   __device__ int count() const { return min(stage_blocks, end_block - block); }
   __device__ void next() {
     block += count();
@@ -65,13 +69,13 @@ struct Pieces {
   }
 };
 
-// Runs fetch(piece, stage, index) for each stage of the range, when its place in the ring is free.
-template <class Fetch>
-__device__ __forceinline__ RingTurn for_each_stage(const DenseShape& shape, std::uint64_t* empty, int stages,
-                                                   int begin, int end, const Fetch& fetch) {
+// Runs fetch(piece, stage, index) for each stage of a range, when its place in the ring is free.
+template <int chunks, class Fetch>
+__device__ __forceinline__ RingTurn for_each_stage(Pieces<chunks> piece, std::uint64_t* empty, int stages,
+                                                   const Fetch& fetch) {
   RingTurn turn;
   int index = 0;
-  for (Pieces piece(shape, begin, end); piece.more(); piece.next(), ++index, turn.next(stages)) {
+  for (; piece.more(); piece.next(), ++index, turn.next(stages)) {
     turn.wait_empty(empty);
     fetch(piece, turn.stage, index);
   }
@@ -79,14 +83,13 @@ __device__ __forceinline__ RingTurn for_each_stage(const DenseShape& shape, std:
 }
 
 // Orders a stage's weights.
-template <class Output>
-__device__ __forceinline__ void order_weights(const FewParams<Output>& params, const Pieces& piece,
+template <int chunks>
+__device__ __forceinline__ void order_weights(const std::uint8_t* weights, const Pieces<chunks>& piece,
                                               std::uint8_t* stage, std::uint64_t* come) {
   const std::uint32_t bytes = static_cast<std::uint32_t>(piece.count() * dense_block_bytes);
   ptx::mbarrier_arrive_expecting(come, bytes);
   ptx::bulk_copy_once_to_shared(stage,
-                                params.weights +
-                                    static_cast<std::size_t>(piece.tile()) * params.shape.tile_bytes() +
+                                weights + static_cast<std::size_t>(piece.tile()) * piece.shape.tile_bytes() +
                                     static_cast<std::size_t>(piece.block) * dense_block_bytes,
                                 bytes, come);
 }

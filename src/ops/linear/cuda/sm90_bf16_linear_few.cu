@@ -17,31 +17,21 @@
 // memory's queues hold up the few bytes those grids are waiting for (half a microsecond of a norm's loads).
 #include <algorithm>
 
-#include "ops/cuda/launch.cuh"
-#include "ops/linear/cuda/dense_units.cuh"
-#include "ops/ptx/async_copy.cuh"
+#include "ops/linear/cuda/dense_few.cuh"
 #include "ops/ptx/grid.cuh"
-#include "ops/ptx/warpgroup.cuh"
 #include "tensor/cuda_check.h"
 
 namespace nibble {
 namespace {
 
-constexpr int few_threads = product_threads + 64;
-constexpr int few_columns = 32;                                      // at most
-constexpr int stage_group_bytes = stage_blocks * token_block_bytes;  // of 8 tokens
+constexpr int few_columns = 32;  // at most
 
-// On their way together before the first products. With three for o one sequence of gpt-oss-120b makes 1.3 %
-// less: they hold up the queries that attention waits for.
-constexpr int early_stages = 2;
-// Of a ring, however much room there is. Beside one more of o's the router's blocks would find no place.
-constexpr int most_stages = 11;
+// Stages of a ring, however much room there is. Beside one more of o's the router's blocks would find no
+// place.
 template <class Output>
 constexpr int longest_ring = 10;
 template <>
-constexpr int longest_ring<QkvOutput> = most_stages;
-template <int columns>
-constexpr int few_stage_bytes = stage_weight_bytes + columns / token_group* stage_group_bytes;
+constexpr int longest_ring<QkvOutput> = few_most_stages;
 
 // Sums of a chunk as the ring brings them, and how many of them a stage holds.
 template <int columns>
@@ -53,19 +43,9 @@ constexpr int stage_sums = few_stage_bytes<columns> / chunk_sum_bytes<columns>;
 // all of them in flight at once, and that is the shorter way.
 template <int columns>
 constexpr bool brings_sums = columns > 16;
-constexpr int least_stages = 3;  // as many sums as there can be have one each
-static_assert((dense_k_chunks - 1) <= least_stages * stage_sums<24>);
-static_assert((dense_k_chunks - 1) <= least_stages * stage_sums<few_columns>);
-
-// The stages of the ring: as many as fit beside a block of the launch before or behind, because a step of few
-// rows takes as long as its weights, and those in the ring come before the activations do. Where that block
-// leaves too little, the ring has its least size and the two blocks run one after the other.
-template <int columns, class Output>
-int ring_stages(int tokens, int beside) {
-  static_assert(least_stages * few_stage_bytes<columns> + shared_of_block <= shared_196_kb.bytes);
-  const int room = share_of(tokens).bytes - beside - shared_of_norm - 2 * shared_of_block;
-  return std::clamp(room / few_stage_bytes<columns>, least_stages, longest_ring<Output>);
-}
+// As many sums as there can be have a stage each.
+static_assert((dense_k_chunks - 1) <= few_least_stages * stage_sums<24>);
+static_assert((dense_k_chunks - 1) <= few_least_stages * stage_sums<few_columns>);
 
 // The first chunk of the last tile of units [begin, end) that other blocks leave sums of, if that tile's
 // first chunk is among the units; or dense_k_chunks.
@@ -74,33 +54,13 @@ __device__ __forceinline__ int first_left_chunk(int begin, int end) {
   return begin < end && tile * dense_k_chunks >= begin ? end - tile * dense_k_chunks : dense_k_chunks;
 }
 
-// What the warps of a block tell each other of the ring's stages.
-struct RingBarriers {
-  std::uint64_t weights[most_stages], tokens[most_stages];  // that have come
-  std::uint64_t empty[most_stages];
-
-  __device__ void init(int stages) {
-    for (int stage = 0; stage < stages; ++stage) {
-      ptx::mbarrier_init(&weights[stage], 1);
-      ptx::mbarrier_init(&tokens[stage], 1);
-      ptx::mbarrier_init(&empty[stage], product_threads / 32);
-    }
-    ptx::fence_mbarrier_init();
-  }
-};
-
 // By one lane, all but the first stage, which is on its way. What others have left comes behind the weights,
 // so that it is near when the products are done.
 template <int columns, class Output>
 __device__ __forceinline__ void fetch_weights(const FewParams<Output>& params, std::uint8_t* ring,
-                                              RingBarriers& barriers, int begin, int end) {
-  const auto fetch = [&](const Pieces& piece, int stage, int index) {
-    if (index == 0) return;
-    if (index >= early_stages && index < params.stages)
-      ptx::mbarrier_wait(&barriers.weights[index - early_stages], 0);
-    order_weights(params, piece, ring + stage * few_stage_bytes<columns>, &barriers.weights[stage]);
-  };
-  RingTurn turn = for_each_stage(params.shape, barriers.empty, params.stages, begin, end, fetch);
+                                              FewBarriers& barriers, int begin, int end) {
+  RingTurn turn = fetch_weight_stages<columns>(params.weights, Pieces(params.shape, begin, end), ring,
+                                               barriers, params.stages);
   if constexpr (!brings_sums<columns>) return;
   ptx::grid_dependency_wait();  // until then sums are another launch's
   for (int chunk = first_left_chunk(begin, end); chunk < dense_k_chunks; chunk += stage_sums<columns>) {
@@ -115,31 +75,17 @@ __device__ __forceinline__ void fetch_weights(const FewParams<Output>& params, s
   }
 }
 
-// By a warp, lane i of which brings the i-th group of tokens.
+// By a warp.
 template <int columns, class Output>
 __device__ __forceinline__ void fetch_tokens(const FewParams<Output>& params, std::uint8_t* ring,
-                                             RingBarriers& barriers, int begin, int end) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+                                             FewBarriers& barriers, int begin, int end) {
   const DenseShape& shape = params.shape;
-  const int groups =
-      min(columns / token_group, (params.tokens - params.first_token + token_group - 1) / token_group);
-  const std::uint8_t* const x =
-      params.x + shape.token_bytes(params.first_token) +
-      static_cast<std::size_t>(lane) * static_cast<std::size_t>(shape.blocks()) * token_block_bytes;
+  const FewTokens tokens{
+      params.x + shape.token_bytes(params.first_token),
+      min(columns / token_group, (params.tokens - params.first_token + token_group - 1) / token_group),
+      shape.blocks(), 0};
   ptx::grid_dependency_wait();
-  const auto fetch = [&](const Pieces& piece, int stage, int) {
-    const int bytes = piece.count() * token_block_bytes;
-    if (lane == 0)
-      ptx::mbarrier_arrive_expecting(&barriers.tokens[stage], static_cast<std::uint32_t>(groups * bytes));
-    __syncwarp();  // bytes are announced before any come
-    if (lane < groups) {
-      ptx::bulk_copy_to_shared(
-          ring + stage * few_stage_bytes<columns> + stage_weight_bytes + lane * stage_group_bytes,
-          x + static_cast<std::size_t>(piece.block) * token_block_bytes, static_cast<std::uint32_t>(bytes),
-          &barriers.tokens[stage]);
-    }
-  };
-  for_each_stage(shape, barriers.empty, params.stages, begin, end, fetch);
+  fetch_token_stages<columns>(tokens, Pieces(shape, begin, end), ring, barriers, params.stages);
 }
 
 // Adds the sums of chunks [from, 8) of the block's last tile, which other blocks have left and fetch_weights
@@ -187,33 +133,8 @@ __device__ __forceinline__ void add_brought_sums(float (&totals)[columns / 2], f
   }
 }
 
-// The multiplying warpgroup's way through the ring.
 template <int columns>
-struct Products {
-  std::uint8_t* ring;
-  RingBarriers& barriers;
-  int stages;
-  RingTurn turn;
-
-  // Of k64 blocks [begin, past), from zero.
-  __device__ __forceinline__ void multiply(float (&sums)[columns / 2], int begin, int past) {
-#pragma unroll
-    for (float& sum : sums) sum = 0;
-    int before = -1;
-#pragma unroll 1
-    for (int left = past - begin; left > 0; left -= stage_blocks) {
-      ptx::mbarrier_wait(&barriers.weights[turn.stage], turn.round & 1);
-      ptx::mbarrier_wait(&barriers.tokens[turn.stage], turn.round & 1);
-      __syncwarp();
-      const std::uint8_t* const weights = ring + turn.stage * few_stage_bytes<columns>;
-      multiply_stage<TokenGroups<stage_group_bytes>>(sums, weights, weights + stage_weight_bytes, left);
-      leave_stage(barriers.empty, before);
-      before = turn.stage;
-      turn.next(stages);
-    }
-    ptx::wgmma_wait(sums);
-    leave_stage(barriers.empty, before);
-  }
+struct Products : FewProducts<columns> {
   __device__ __forceinline__ void add_others(float (&totals)[columns / 2], float4* left, int from,
                                              std::uint32_t* stuck) {
     if constexpr (brings_sums<columns>) {
@@ -232,7 +153,7 @@ constexpr int most_registers = columns <= 8 ? 104 : 168;
 template <int columns, class Output>
 __global__ void __maxnreg__(most_registers<columns>)
     sm90_bf16_linear_few(const __grid_constant__ FewParams<Output> params) {
-  __shared__ RingBarriers barriers;
+  __shared__ FewBarriers barriers;
   std::uint8_t* const ring = ptx::dynamic_shared();
   const Units units{static_cast<unsigned>(params.shape.tiles()) * dense_k_chunks};
   const int begin = units.border(blockIdx.x), end = units.border(blockIdx.x + 1);
@@ -240,7 +161,7 @@ __global__ void __maxnreg__(most_registers<columns>)
   if (threadIdx.x == few_threads - 32) {  // who fetches weights: the first are on their way at once
     barriers.init(params.stages);
     const Pieces first(params.shape, begin, end);
-    if (first.more()) order_weights(params, first, ring, &barriers.weights[0]);
+    if (first.more()) order_weights(params.weights, first, ring, &barriers.weights[0]);
   }
   __syncthreads();  // the barriers are ready
   ptx::grid_launch_dependents();
@@ -248,7 +169,8 @@ __global__ void __maxnreg__(most_registers<columns>)
     // What an output reads besides the sums may come from the grid before, and what is left by other blocks
     // was made absent by it.
     ptx::grid_dependency_wait();
-    multiply_units<columns>(params, Products<columns>{ring, barriers, params.stages, {}}, units, begin, end);
+    multiply_units<columns>(params, Products<columns>{{ring, barriers, params.stages, {}}}, units, begin,
+                            end);
   } else if (warp == product_threads / 32) {
     fetch_tokens<columns>(params, ring, barriers, begin, end);
   } else if (threadIdx.x % 32 == 0) {
@@ -258,7 +180,7 @@ __global__ void __maxnreg__(most_registers<columns>)
 
 template <int columns, class Output>
 void launch_few(FewParams<Output> params, const DenseRun& run, cudaStream_t stream) {
-  params.stages = ring_stages<columns, Output>(run.x.tokens, run.beside);
+  params.stages = few_ring_stages<columns>(run.x.tokens, run.beside, longest_ring<Output>);
   const int shared_bytes = params.stages * few_stage_bytes<columns>;
   const auto kernel = sm90_bf16_linear_few<columns, Output>;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));

@@ -66,14 +66,14 @@ template <class Output>
 __device__ __forceinline__ void fetch_weights(const NormedParams<Output>& params, std::uint8_t* ring,
                                               RingBarriers& barriers, int begin, int end) {
   const int stages = params.product.stages;
-  const auto fetch = [&](const Pieces& piece, int stage, int index) {
+  const auto fetch = [&](const Pieces<>& piece, int stage, int index) {
     if (index == 0) return;
     if (index >= early_stages && index < stages)
       ptx::mbarrier_wait(&barriers.weights[index - early_stages], 0);
     if (index == params.landing) ptx::mbarrier_wait(&barriers.landed_read, 0);
-    order_weights(params.product, piece, ring + stage * stage_weight_bytes, &barriers.weights[stage]);
+    order_weights(params.product.weights, piece, ring + stage * stage_weight_bytes, &barriers.weights[stage]);
   };
-  for_each_stage(params.product.shape, barriers.empty, stages, begin, end, fetch);
+  for_each_stage(Pieces(params.product.shape, begin, end), barriers.empty, stages, fetch);
 }
 
 // By one thread: the residual and the products, one after the other.
@@ -269,7 +269,7 @@ __global__ void __maxnreg__(most_registers)
   if (threadIdx.x == normed_threads - 32) {  // who fetches weights: the first are on their way at once
     barriers.init(product.stages);
     const Pieces first(product.shape, begin, end);
-    if (first.more()) order_weights(product, first, ring, &barriers.weights[0]);
+    if (first.more()) order_weights(product.weights, first, ring, &barriers.weights[0]);
   }
   __syncthreads();  // the barriers are ready
   ptx::grid_launch_dependents();

@@ -12,11 +12,11 @@
 #include <variant>
 
 #include "base/status.h"
-#include "comm/cuda/peer_room.h"
 #include "formats/bf16.h"
 #include "ops/moe/cuda/mxfp4_granules.h"
 #include "ops/moe/cuda/nvfp4_granules.h"
 #include "ops/moe/many_tokens.h"
+#include "ops/peer_gather/cuda/peer_gather_cuda.h"
 #include "ops/row/gated_unit.h"
 
 namespace nibble {
@@ -56,6 +56,14 @@ struct MoeCudaShare {
   int turns = 1, turn = 0;
 };
 
+// What ranks exchange in the kernel for few tokens: it stores its products into all windows, which lie as the
+// products do, and takes the others' from its own.
+struct MoePeers {
+  const PeerRoom* room = nullptr;  // null: nothing
+  float* window = nullptr;         // GatherProductsCudaArgs's
+  SlotOwners owners;
+};
+
 struct MoeCudaArgs {
   const Bf16* x = nullptr;  // [tokens, x_stride], zeros (or anything finite) past hidden
   int x_stride = 0;         // at least hidden rounded up to 64, a multiple of 8
@@ -63,9 +71,7 @@ struct MoeCudaArgs {
   int top_k = 0;                             // 1 .. moe_cuda_max_top_k
   const std::int32_t* expert_ids = nullptr;  // [tokens, top_k]; -1: none
   MoeCudaShare share;
-  // The kernel for few tokens stores its products there too: windows that lie as the products do, where a
-  // place is absent until one comes (ops/peer_gather/cuda).
-  PeerPlaces windows;
+  MoePeers peers;
   const float* expert_weights = nullptr;  // [tokens, top_k]
   // [tokens, hidden]; null: workspace.products are left to the next kernel, which adds a token's experts
   // itself (ExpertParts of ops/rms_norm/cuda). The path for few tokens then takes one launch's.

@@ -32,6 +32,14 @@ struct DecodeProduct {
   typename Layout::SumFactor factor;
 };
 
+// MoePeers as the kernel takes it; a room of one rank where there are none.
+struct DecodePeers {
+  PeerRoom room;
+  PeerPlaces windows;  // the others'
+  float* window;
+  SlotOwners owners;
+};
+
 template <class Layout>
 struct DecodeParams {
   DecodeProduct<Layout> products[2];  // gate_up, down
@@ -42,9 +50,9 @@ struct DecodeParams {
   float* out;         // [slots, hidden]
   std::uint32_t* arrived;
   std::uint32_t* stuck;    // MoeCudaWorkspace's
-  PeerPlaces windows;      // MoeCudaArgs's
   std::uint32_t of_block;  // 2^32 / blocks, rounded down
   GatedUnit unit;
+  DecodePeers peers;
 };
 
 // A unit of work is one pass over one granule; an expert's passes over a granule follow one another. Where a

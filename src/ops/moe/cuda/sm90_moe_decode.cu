@@ -12,21 +12,18 @@
 //
 // The second product needs all of h, so the grid meets once; a warp's ring has that product's first weights
 // by then. Blocks wait for one another, so all must be resident: at most one a multiprocessor.
-#include <cuda_bf16.h>
-
 #include <algorithm>
 #include <string>
 
-#include "comm/ptx/peer.cuh"
-#include "ops/cuda/absent.cuh"
 #include "ops/cuda/launch.cuh"
+#include "ops/moe/cuda/moe_decode_outputs.cuh"
+#include "ops/moe/cuda/moe_decode_products.cuh"
 #include "ops/moe/cuda/moe_decode_work.cuh"
 #include "ops/moe/cuda/moe_steps.cuh"
 #include "ops/moe/many_tokens.h"
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/give_up.cuh"
 #include "ops/ptx/grid.cuh"
-#include "ops/ptx/tensor_core.cuh"
 #include "tensor/cuda_check.h"
 
 namespace nibble {
@@ -86,85 +83,6 @@ struct BlockOf {
   static constexpr int groups_at = nobodys_at + nobodys_bytes;
   static_assert(groups_at % 16 == 0);
 };
-
-struct Inputs {  // a lane's 16 activations of its column in a k64 block
-  uint4 low, high;
-};
-__device__ __forceinline__ Inputs load_inputs(const Bf16* at) {
-  const uint4* quads = reinterpret_cast<const uint4*>(at);
-  return {quads[0], quads[1]};
-}
-
-// The four k16 steps of a k64 block. codes, scales: this lane's, in shared memory.
-template <class Layout>
-__device__ __forceinline__ void multiply_block(float (&sums)[4], const std::uint8_t* codes,
-                                               const std::uint8_t* scales, const Inputs& in) {
-  const uint4 words = *reinterpret_cast<const uint4*>(codes);
-  const std::uint32_t even = Layout::multiplier(scales[0]), odd = Layout::multiplier(scales[1]);
-  const std::uint32_t inputs[8] = {in.low.x,  in.low.y,  in.low.z,  in.low.w,
-                                   in.high.x, in.high.y, in.high.z, in.high.w};
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const std::uint32_t word[2] = {half == 0 ? words.x : words.z, half == 0 ? words.y : words.w};
-    const PlacedPairs placed =
-        place_pairs(word[0], word[1], ptx::choose_bits(word[0], word[1], granule_merge_mask));
-#pragma unroll
-    for (int step = 0; step < 2; ++step) {
-      ptx::mma_m16n8k16_bf16(sums, ptx::multiply_bf16x2(placed.pair[4 * step], even),
-                             ptx::multiply_bf16x2(placed.pair[4 * step + 1], odd),
-                             ptx::multiply_bf16x2(placed.pair[4 * step + 2], even),
-                             ptx::multiply_bf16x2(placed.pair[4 * step + 3], odd),
-                             inputs[4 * half + 2 * step], inputs[4 * half + 2 * step + 1]);
-    }
-  }
-}
-
-// A stage's blocks. `next`: the first one's inputs, then those of the block after the last, if there is one.
-template <class Layout, int blocks>
-__device__ __forceinline__ void multiply_stage(float (&sums)[4], const std::uint8_t* codes,
-                                               const std::uint8_t* scales, const Bf16* inputs, Inputs& next,
-                                               bool more) {
-#pragma unroll
-  for (int block = 0; block < blocks; ++block) {
-    const Inputs now = next;
-    if (block + 1 < blocks || more) next = load_inputs(inputs + (block + 1) * granule_k);
-    multiply_block<Layout>(sums, codes + block * granule_block_bytes<Layout>,
-                           scales + block * granule_block_bytes<Layout>, now);
-  }
-}
-
-// The same of a number of blocks, at most `most`, that the compiler does not know: there is code for each.
-template <class Layout, int most>
-__device__ __forceinline__ void multiply_stage_of(int blocks, float (&sums)[4], const std::uint8_t* codes,
-                                                  const std::uint8_t* scales, const Bf16* inputs,
-                                                  Inputs& next, bool more) {
-  if constexpr (most > 1) {
-    if (blocks < most)
-      return multiply_stage_of<Layout, most - 1>(blocks, sums, codes, scales, inputs, next, more);
-  }
-  multiply_stage<Layout, most>(sums, codes, scales, inputs, next, more);
-}
-
-// Stores what became of two rows' sums: h of a gate and its up projection, or two outputs.
-template <class Layout>
-__device__ __forceinline__ void finish(const DecodeParams<Layout>& params, int second, int slot, int row,
-                                       float even, float odd) {
-  if (second) {
-    const std::size_t at = static_cast<std::size_t>(slot) * static_cast<std::size_t>(params.products[1].rows);
-    *reinterpret_cast<float2*>(params.out + at + static_cast<std::size_t>(row)) = make_float2(even, odd);
-    for (int i = 0; i < params.windows.count; ++i) {
-      float* const window =
-          reinterpret_cast<float*>(params.windows.at[i]) + at + static_cast<std::size_t>(row);
-      ptx::store_peer(reinterpret_cast<uint2*>(window),
-                      make_uint2(__float_as_uint(but_absent(even)), __float_as_uint(but_absent(odd))));
-    }
-  } else {
-    const std::size_t at =
-        static_cast<std::size_t>(slot) * static_cast<std::size_t>(params.products[1].input_stride);
-    reinterpret_cast<__nv_bfloat16*>(params.activations)[at + static_cast<std::size_t>(row / 2)] =
-        __float2bfloat16_rn(gated_on_device(even, odd, params.unit));
-  }
-}
 
 // Every block's h is visible to every block's threads afterwards.
 __device__ void meet_grid(std::uint32_t* arrived, std::uint32_t* stuck) {
@@ -500,6 +418,7 @@ __global__ void __launch_bounds__(BlockOf<Layout, Plan>::threads, 1)
     }
     worker.run(second, whole ? worker.feed.walk : walk);
   }
+  take_products(params);
 }
 
 template <class Layout>
@@ -529,6 +448,11 @@ Choice<Layout> choose_kernel(int gate_up_blocks, int down_blocks, int tokens, in
   if (slots > few_slots) return choice_of<Layout, MoreTokensPlan>(shared_164_kb);
   return slots <= few_slots / 2 ? choice_of<Layout, FewestTokensPlan>(share_of(tokens))
                                 : choice_of<Layout, FewTokensPlan>(share_of(tokens));
+}
+
+DecodePeers peers_of(const MoePeers& peers) {
+  if (peers.room == nullptr) return {};
+  return {*peers.room, places_of_others(*peers.room, peers.window), peers.window, peers.owners};
 }
 
 }  // namespace
@@ -578,9 +502,9 @@ Status moe_few_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs
         .out = args.workspace.products,
         .arrived = args.workspace.arrived,
         .stuck = args.workspace.stuck,
-        .windows = args.windows,
         .of_block = static_cast<std::uint32_t>((1ull << 32) / static_cast<unsigned>(blocks)),
-        .unit = weights.unit};
+        .unit = weights.unit,
+        .peers = peers_of(args.peers)};
     const int shared_bytes = choice.fixed_bytes + expert_groups_bytes(params.slots, params.experts);
     cuda_check(
         cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));

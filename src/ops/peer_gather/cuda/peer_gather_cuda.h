@@ -59,9 +59,9 @@ struct GatherProductsCudaArgs {
   // Above 0: rows of so many slots in turn go to one rank alone, the first ones to the first rank.
   int slots_a_rank = 0;
   // For up to gather_few_slots: in the room, [gather_few_slots, hidden], absent. One launch may follow
-  // another only behind a gather_tokens_cuda or a meeting, in which ranks find each other's last launch done.
+  // another only behind a gather_tokens_cuda, a peer_linear_cuda or a meeting, in which ranks find each
+  // other's last launch done.
   float* window = nullptr;
-  bool sent = false;  // into windows, by the kernel that made them
 };
 inline constexpr int gather_few_slots = 256;
 Status gather_products_cuda(const PeerRoom& room, const GatherProductsCudaArgs& args, cudaStream_t stream);

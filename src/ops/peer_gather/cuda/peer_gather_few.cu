@@ -1,10 +1,9 @@
 // Few rows, through windows: a thread has one vector of each rank's, sends its own and takes the others'.
 #include <string>
 
-#include "comm/cuda/peer_meeting.cuh"
-#include "ops/cuda/absent.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/dense_tiles.h"
+#include "ops/peer_gather/cuda/peer_window.cuh"
 #include "ops/peer_gather/cuda/slot_owners.cuh"
 #include "ops/ptx/grid.cuh"
 
@@ -12,26 +11,6 @@ namespace nibble {
 namespace {
 
 constexpr int few_threads = 256, blocks_a_group = gather_blocks_a_group;
-
-__device__ __forceinline__ bool has_absent(const uint4& words) {
-  return words.x == absent_bits || words.y == absent_bits || words.z == absent_bits || words.w == absent_bits;
-}
-// As it may be sent: another NaN in place of the one that means that nothing is there.
-__device__ __forceinline__ std::uint32_t but_absent(std::uint32_t word) {
-  return word == absent_bits ? 0x7fff7fffu : word;
-}
-__device__ __forceinline__ uint4 but_absent(const uint4& words) {
-  return make_uint4(but_absent(words.x), but_absent(words.y), but_absent(words.z), but_absent(words.w));
-}
-
-// What `peer` sends to a place of this rank's window, which is absent again then.
-__device__ __forceinline__ uint4 take(const PeerRoom& room, uint4* place, int peer, std::uint32_t step) {
-  uint4 words = ptx::load_peer(place);
-  RankWait wait(room);
-  while (has_absent(words) && !wait.is_over(peer, step)) words = ptx::load_peer(place);
-  *place = make_uint4(absent_bits, absent_bits, absent_bits, absent_bits);
-  return words;
-}
 
 __global__ void __launch_bounds__(few_threads)
     gather_few_tokens_kernel(const __grid_constant__ PeerRoom room,
@@ -83,7 +62,6 @@ __global__ void __launch_bounds__(few_threads)
     *product = take(room, place, owner, 0);
     return;
   }
-  if (args.sent) return;
   const uint4 own = but_absent(__ldcg(product));
   for (int i = 1; i < room.ranks; ++i)
     ptx::store_peer(at_peer(room, (room.rank + i) % room.ranks, place), own);
