@@ -169,15 +169,16 @@ void AttentionBlock::turn(const CudaForwardInput& input, const float* inv_freq, 
 Status AttentionBlock::project(const AttentionBlockWeights& weights, const Cache& cache,
                                const PendingSum& pending, const CudaForwardInput& input, int beside,
                                cudaStream_t stream) const {
-  const AddRmsNormCudaArgs of_norm = stream_.norm(weights.norm, pending, nullptr, input.rows);
+  const RankRows own = stream_.rows_of_rank(input.rows);
+  const AddRmsNormCudaArgs of_norm = stream_.norm(weights.norm, pending, nullptr, own);
   if (weights.qkv_blocks) {
-    NIBBLE_RETURN_IF_ERROR(add_rms_norm_cuda(of_norm, stream));
+    NIBBLE_RETURN_IF_ERROR(stream_.norm_tiles(of_norm, own, stream));
     NIBBLE_RETURN_IF_ERROR(multiply_blocks(*weights.qkv_blocks, {stream_.normed_tiles, input.rows}, qkv_,
                                            (heads_ + 2 * kv_heads_) * head_dim_, stream));
     return turn_heads(weights, cache, input, stream);
   }
   const bool in_one = norm_linear_takes(of_norm, weights.qkv.shape);
-  if (!in_one) NIBBLE_RETURN_IF_ERROR(add_rms_norm_cuda(of_norm, stream));
+  if (!in_one) NIBBLE_RETURN_IF_ERROR(stream_.norm_tiles(of_norm, own, stream));
   const TokenTiles x{stream_.normed_tiles, input.rows};
   if (turns_in_product_) {
     const QkvCudaArgs qkv{.x = x,
@@ -220,7 +221,7 @@ Status AttentionBlock::turn_heads(const AttentionBlockWeights& weights, const Ca
                          stream);
 }
 
-Status AttentionBlock::gather(int rows, cudaStream_t stream) const {
+Status AttentionBlock::gather(int rows, const RankRows& own, cudaStream_t stream) const {
   if (room_ == nullptr) return {};
   if (windows_ != nullptr && rows <= gather_few_tokens) {
     return gather_tokens_cuda(*room_,
@@ -240,7 +241,8 @@ Status AttentionBlock::gather(int rows, cudaStream_t stream) const {
                               .to = gathered_ + bytes_of(first_head_),
                               .to_stride = bytes_of(all_heads_),
                               .bytes = bytes_of(heads_),
-                              .rows = (rows + token_group - 1) / token_group},
+                              .rows = (rows + token_group - 1) / token_group,
+                              .rows_a_rank = own.a_rank / token_group},
                              stream);
 }
 
@@ -291,14 +293,18 @@ Status AttentionBlock::put_out(const AttentionBlockWeights& weights, int rows, i
                              .beside = beside},
                             stream);
   }
-  NIBBLE_RETURN_IF_ERROR(gather(rows, stream));
+  const RankRows own = stream_.rows_of_rank(rows);
+  NIBBLE_RETURN_IF_ERROR(gather(rows, own, stream));
+  if (own.count == 0) return {};
+  const TokenTiles x{gathered_ + output_shape().token_bytes(own.first), own.count};
+  float* const y = stream_.delta + size(own.first) * size(stream_.hidden);
   if (weights.wo_blocks) {
-    return multiply_blocks(*weights.wo_blocks, {gathered_, rows}, stream_.delta, stream_.hidden, stream);
+    return multiply_blocks(*weights.wo_blocks, x, y, stream_.hidden, stream);
   }
-  return linear_cuda({.x = {gathered_, rows},
+  return linear_cuda({.x = x,
                       .weight = weights.wo,
                       .bias = weights.wo_bias,
-                      .y = stream_.delta,
+                      .y = y,
                       .y_stride = stream_.hidden,
                       .workspace = stream_.linear,
                       .beside = beside},

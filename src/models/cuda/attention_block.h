@@ -71,8 +71,8 @@ class AttentionBlock {
   DenseShape output_shape() const;
   Status put_out(const AttentionBlockWeights& weights, int rows, int beside, cudaStream_t stream) const;
   std::size_t window_bytes() const;
-  // The heads' outputs of all ranks -> gathered_
-  Status gather(int rows, cudaStream_t stream) const;
+  // The heads' outputs of all ranks -> gathered_, of the rank's rows
+  Status gather(int rows, const RankRows& own, cudaStream_t stream) const;
 
   DecoderStream stream_;
   const PeerRoom* room_;  // null: this rank is alone

@@ -22,8 +22,18 @@ struct PendingSum {
   ExpertParts experts;
 };
 
+// The rows for which a rank does what concerns a row alone: norms, the output projection, the router, the sum
+// of its experts. Of few rows every rank does all; of many each its own, and gives the others what they
+// multiply.
+struct RankRows {
+  int first = 0, count = 0;
+  int a_rank = 0;  // the first rank's, a multiple of token_group; 0: every rank does all
+  bool are_shared() const { return a_rank > 0; }
+};
+
 // Pointers are to device memory.
 struct DecoderStream {
+  const PeerRoom* room = nullptr;  // null: this rank is alone
   int hidden = 0;
   float eps = 0;
   float* residual = nullptr;             // [rows, hidden]
@@ -36,8 +46,16 @@ struct DecoderStream {
                                int processors, DeviceArena& arena);
   // Columns of a row of `normed`.
   int padded() const { return DenseShape{0, hidden}.padded_cols(); }
-  // residual = pending's; normed_tiles (and `plain`, if given) = norm(residual)
-  AddRmsNormCudaArgs norm(const Bf16* weight, const PendingSum& pending, Bf16* plain, int rows) const;
+  RankRows rows_of_rank(int rows) const;
+  std::size_t tile_bytes(int tokens) const { return DenseShape{0, hidden}.token_bytes(tokens); }
+  // residual = pending's; normed_tiles (and `plain`, if given) = norm(residual), of the rank's rows.
+  AddRmsNormCudaArgs norm(const Bf16* weight, const PendingSum& pending, Bf16* plain,
+                          const RankRows& own) const;
+  // That norm, and of shared rows normed_tiles from all ranks to all.
+  Status norm_tiles(const AddRmsNormCudaArgs& norm, const RankRows& own, cudaStream_t stream) const;
+  // Shared rows of a matrix in the room, from the rank that has them to all. meets: GatherColumnsCudaArgs's.
+  Status gather_rows(void* rows, std::size_t row_bytes, const RankRows& own, bool meets,
+                     cudaStream_t stream) const;
 };
 
 // Where a matrix lies, of as many rows and columns.

@@ -13,10 +13,6 @@ namespace {
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
-// From so many rows on their sums travel twice, to who adds a row and from there, sooner than all products to
-// all.
-constexpr int rows_to_share = 256;
-
 }  // namespace
 
 bool in_blocks(TensorFormat format) {
@@ -67,7 +63,7 @@ ExpertsBlock::ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& l
   few_residual_ = arena.take<float>(size(std::min(limits.rows, norm_router_max_rows)) * hidden);
   router_.sums = arena.take<float>(norm_router_sums(experts_));
   router_logits_ = arena.take<float>(rows * size(experts_));
-  expert_ids_ = arena.take<std::int32_t>(size(slots));
+  expert_ids_ = place.take_shared<std::int32_t>(size(slots), arena);
   expert_weights_ = arena.take<float>(size(slots));
   moe_.activations = arena.take<Bf16>(size(blocks ? slots : few_slots) * size(down.padded_cols()));
   moe_.products = place.take_shared<float>(size(many || blocks ? slots : few_slots) * hidden, arena);
@@ -106,25 +102,37 @@ Result<const float*> ExpertsBlock::route(const ExpertsBlockWeights& weights, con
                                             stream));
     return few_residual_;
   }
+  const RankRows own = stream_.rows_of_rank(input.rows);
   const PendingSum pending{.residual = stream_.residual, .delta = stream_.delta};
-  NIBBLE_RETURN_IF_ERROR(
-      add_rms_norm_cuda(stream_.norm(weights.norm, pending, stream_.normed, input.rows), stream));
-  NIBBLE_RETURN_IF_ERROR(linear_cuda({.x = {stream_.normed_tiles, input.rows},
-                                      .weight = weights.router,
-                                      .bias = weights.router_bias,
-                                      .y = router_logits_,
-                                      .y_stride = experts_,
-                                      .workspace = stream_.linear},
-                                     stream));
-  NIBBLE_RETURN_IF_ERROR(route_top_k_cuda({.logits = router_logits_,
-                                           .rows = input.rows,
+  NIBBLE_RETURN_IF_ERROR(add_rms_norm_cuda(stream_.norm(weights.norm, pending, stream_.normed, own), stream));
+  const std::size_t first = size(own.first), slot = first * size(top_k_);
+  float* const logits = router_logits_ + first * size(experts_);
+  if (own.count > 0) {
+    NIBBLE_RETURN_IF_ERROR(
+        linear_cuda({.x = {stream_.normed_tiles + stream_.tile_bytes(own.first), own.count},
+                     .weight = weights.router,
+                     .bias = weights.router_bias,
+                     .y = logits,
+                     .y_stride = experts_,
+                     .workspace = stream_.linear},
+                    stream));
+  }
+  NIBBLE_RETURN_IF_ERROR(route_top_k_cuda({.logits = logits,
+                                           .rows = own.count,
                                            .row_limit = input.row_limit,
+                                           .first_row = own.first,
                                            .experts = experts_,
                                            .top_k = top_k_,
                                            .of_all = of_all_,
-                                           .expert_ids = expert_ids_,
-                                           .expert_weights = expert_weights_},
+                                           .expert_ids = expert_ids_ + slot,
+                                           .expert_weights = expert_weights_ + slot},
                                           stream));
+  if (own.are_shared()) {
+    NIBBLE_RETURN_IF_ERROR(
+        stream_.gather_rows(stream_.normed, size(stream_.padded()) * sizeof(Bf16), own, false, stream));
+    NIBBLE_RETURN_IF_ERROR(
+        stream_.gather_rows(expert_ids_, size(top_k_) * sizeof(std::int32_t), own, true, stream));
+  }
   return stream_.residual;
 }
 
@@ -164,54 +172,20 @@ PendingSum ExpertsBlock::products_of(const float* residual) const {
                       .top_k = top_k_}};
 }
 
-Result<PendingSum> ExpertsBlock::unadded(const float* residual, int slots, cudaStream_t stream) const {
+Result<PendingSum> ExpertsBlock::unadded(const float* residual, int rows, cudaStream_t stream) const {
   if (room_ != nullptr) {
+    const int slots = rows * top_k_;
     NIBBLE_RETURN_IF_ERROR(gather_products_cuda(*room_,
                                                 {.products = moe_.products,
                                                  .expert_ids = expert_ids_,
                                                  .slots = slots,
                                                  .hidden = stream_.hidden,
                                                  .owners = owners(slots),
+                                                 .slots_a_rank = stream_.rows_of_rank(rows).a_rank * top_k_,
                                                  .window = window_},
                                                 stream));
   }
   return products_of(residual);
-}
-
-Result<PendingSum> ExpertsBlock::added_by_rows(const float* residual, const MoeCudaArgs& args,
-                                               cudaStream_t stream) const {
-  const int rows_a_rank = (args.tokens + part_.ranks - 1) / part_.ranks;
-  const int first = std::min(part_.rank * rows_a_rank, args.tokens),
-            count = std::min(rows_a_rank, args.tokens - first);
-  NIBBLE_RETURN_IF_ERROR(gather_products_cuda(*room_,
-                                              {.products = moe_.products,
-                                               .expert_ids = expert_ids_,
-                                               .slots = args.tokens * top_k_,
-                                               .hidden = stream_.hidden,
-                                               .owners = owners(args.tokens * top_k_),
-                                               .slots_a_rank = rows_a_rank * top_k_},
-                                              stream));
-  const std::size_t slot = size(first) * size(top_k_), at = size(first) * size(stream_.hidden);
-  float* const sums = stream_.delta + at;
-  if (count > 0) {
-    MoeCudaArgs own = args;
-    own.tokens = count;
-    own.expert_ids += slot;
-    own.expert_weights += slot;
-    own.workspace.products += slot * size(stream_.hidden);
-    own.out = sums;
-    add_experts_cuda(own, stream_.hidden, stream);
-  }
-  const std::size_t row_bytes = size(stream_.hidden) * sizeof(float);
-  NIBBLE_RETURN_IF_ERROR(gather_columns_cuda(*room_,
-                                             {.from = sums,
-                                              .from_stride = row_bytes,
-                                              .to = sums,
-                                              .to_stride = row_bytes,
-                                              .bytes = row_bytes,
-                                              .rows = count},
-                                             stream));
-  return PendingSum{.residual = residual, .delta = stream_.delta};
 }
 
 Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
@@ -227,7 +201,7 @@ Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const C
                                 .share = share(slots),
                                 .workspace = {moe_.activations, moe_.products, groups_}};
     NIBBLE_RETURN_IF_ERROR(block_moe_cuda(*blocks, args, stream));
-    return unadded(residual, slots, stream);
+    return unadded(residual, input.rows, stream);
   }
   const auto& experts = std::get<MoeCudaWeights>(weights.experts);
   MoeCudaArgs args{.x = stream_.normed,
@@ -240,14 +214,13 @@ Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const C
                    .workspace = moe_};
   if (takes_many(slots)) {
     NIBBLE_RETURN_IF_ERROR(moe_many_cuda(experts, args, stream));
-    if (room_ != nullptr && input.rows >= rows_to_share) return added_by_rows(residual, args, stream);
-    return unadded(residual, slots, stream);
+    return unadded(residual, input.rows, stream);
   }
   if (slots <= moe_cuda_max_slots) {
     const bool exchanges = room_ != nullptr && slots <= gather_few_slots;
     if (exchanges) args.peers = {.room = room_, .window = window_, .owners = owners(slots)};
     NIBBLE_RETURN_IF_ERROR(moe_few_cuda(experts, args, stream));
-    return exchanges ? products_of(residual) : unadded(residual, slots, stream);
+    return exchanges ? products_of(residual) : unadded(residual, input.rows, stream);
   }
   args.out = stream_.delta;
   NIBBLE_RETURN_IF_ERROR(moe_few_cuda(experts, args, stream));

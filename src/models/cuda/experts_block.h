@@ -44,16 +44,15 @@ class ExpertsBlock {
   // -> normed, expert_ids, expert_weights; returns where the new residual is.
   Result<const float*> route(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
                              cudaStream_t stream) const;
-  // Of many rows: each rank adds up some of them and gives the sums to all.
-  Result<PendingSum> added_by_rows(const float* residual, const MoeCudaArgs& args, cudaStream_t stream) const;
   // Whose slots are whose, of so many.
   bool by_turns(int slots) const;
   SlotOwners owners(int slots) const;
   MoeCudaShare share(int slots) const;
   bool takes_many(int slots) const;  // its kernel for many tokens
-  // The experts' products for the next norm to add up, as they lie; and of all ranks, which gather them.
+  // The experts' products for the next norm to add up, as they lie; and those of the rank's rows, which ranks
+  // gather.
   PendingSum products_of(const float* residual) const;
-  Result<PendingSum> unadded(const float* residual, int slots, cudaStream_t stream) const;
+  Result<PendingSum> unadded(const float* residual, int rows, cudaStream_t stream) const;
 
   DecoderStream stream_;
   const PeerRoom* room_;  // null: this rank is alone

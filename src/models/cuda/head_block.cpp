@@ -44,7 +44,8 @@ Status HeadBlock::run(const HeadBlockWeights& weights, const PendingSum& pending
 
 Status HeadBlock::multiply(const HeadBlockWeights& weights, const PendingSum& pending,
                            const CudaForwardInput& input, float* logits, cudaStream_t stream) const {
-  const AddRmsNormCudaArgs of_norm = stream_.norm(weights.norm, pending, nullptr, input.rows);
+  const RankRows own = stream_.rows_of_rank(input.rows);
+  const AddRmsNormCudaArgs of_norm = stream_.norm(weights.norm, pending, nullptr, own);
   const int vocabulary = weights.lm_head.shape.rows;
   if (input.logit_rows == input.rows && norm_linear_takes(of_norm, weights.lm_head.shape)) {
     return norm_linear_cuda(of_norm,
@@ -55,7 +56,7 @@ Status HeadBlock::multiply(const HeadBlockWeights& weights, const PendingSum& pe
                              .workspace = stream_.linear},
                             stream);
   }
-  NIBBLE_RETURN_IF_ERROR(add_rms_norm_cuda(of_norm, stream));
+  NIBBLE_RETURN_IF_ERROR(stream_.norm_tiles(of_norm, own, stream));
   const std::uint8_t* wanted = stream_.normed_tiles;
   if (input.wanted_rows != nullptr) {
     NIBBLE_RETURN_IF_ERROR(gather_tokens_cuda({stream_.normed_tiles, input.rows}, stream_.hidden,

@@ -141,7 +141,8 @@ Status MlpBlock::multiply_rows(const MlpWeights& weights, int first, int rows, f
 Result<PendingSum> MlpBlock::run(const DenseLayerWeights& weights, const CudaForwardInput& input,
                                  cudaStream_t stream) const {
   const PendingSum pending{.residual = stream_.residual, .delta = stream_.delta};
-  NIBBLE_RETURN_IF_ERROR(add_rms_norm_cuda(stream_.norm(weights.norm, pending, nullptr, input.rows), stream));
+  NIBBLE_RETURN_IF_ERROR(
+      add_rms_norm_cuda(stream_.norm(weights.norm, pending, nullptr, {0, input.rows}), stream));
   for (int first = 0; first < input.rows; first += rows_at_once_) {
     const int rows = std::min(rows_at_once_, input.rows - first);
     NIBBLE_RETURN_IF_ERROR(

@@ -104,6 +104,26 @@ TEST_F(GpuRanks, MatricesInBlocksHaveTheBitsOfOneGpu) {
   }
 }
 
+// So many that each rank norms, routes and projects some of them; the last rank has fewer than the others.
+TEST_F(GpuRanks, RowsOfAStepThatRanksShareHaveTheBitsOfOneGpu) {
+  constexpr Size size{288, 2, 320, 10};
+  const std::vector<TokenId> prompt = random_prompt(8, 283);
+  const ModelConfig config = example_config();
+  const WeightSource source = must(WeightSource::open(example));
+  ThreadPool threads(1);
+  WeightUpload upload = must(WeightUpload::begin(source, threads));
+  const auto heard = [&](Worker& worker) {
+    return run_alone(worker, sequence_of(prompt, prompt.size(), {5, 2, 3, 1, 7}), 2);
+  };
+  const Heard expected = heard(*must(GpuWorker::start(config, upload, limits_of(config, false, size))));
+  for (const int ranks : small_cases ? std::vector<int>{2} : group_sizes()) {
+    WorkerLimits limits = limits_of(config, false, size);
+    limits.ranks = limits.expert_ranks = ranks;
+    limits.gpu_rank_deadline = patient;
+    EXPECT_TRUE(heard(*must(start_ranks(example, limits))) == expected) << ranks << " ranks";
+  }
+}
+
 // Two steps on their way: the second's tokens are where the first leaves them, on every rank.
 TEST_F(GpuRanks, AStepBehindAnotherTakesItsTokensOnAllRanks) {
   const std::vector<TokenId> prompt = random_prompt(4, 12);

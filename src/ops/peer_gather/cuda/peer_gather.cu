@@ -23,7 +23,8 @@ struct Columns {
   const Word* from;
   Word* to;
   std::size_t from_stride, to_stride;
-  int words, pieces, rows, wanted_by;  // words, pieces: of a row
+  int words, pieces, rows, wanted_by, rows_a_rank;  // words, pieces: of a row
+  bool meets;
 };
 
 template <class Word>
@@ -38,12 +39,14 @@ __global__ void __launch_bounds__(gather_threads)
     if (word >= columns.words) continue;
     const Word value = __ldcg(columns.from + static_cast<std::size_t>(row) * columns.from_stride + word);
     Word* const to = columns.to + static_cast<std::size_t>(row) * columns.to_stride + word;
-    for (int i = 0; i < room.ranks; ++i) {
+    const int wanted_by = columns.rows_a_rank > 0 ? row / columns.rows_a_rank : columns.wanted_by;
+    // What already lies where it belongs is not stored there.
+    for (int i = columns.from == columns.to ? 1 : 0; i < room.ranks; ++i) {
       const int peer = (room.rank + i) % room.ranks;
-      if (columns.wanted_by < 0 || columns.wanted_by == peer) ptx::store_peer(at_peer(room, peer, to), value);
+      if (wanted_by < 0 || wanted_by == peer) ptx::store_peer(at_peer(room, peer, to), value);
     }
   }
-  meet_ranks(room);
+  if (columns.meets) meet_ranks(room);
 }
 
 __global__ void __launch_bounds__(gather_threads)
@@ -93,7 +96,9 @@ void launch_columns(const PeerRoom& room, const GatherColumnsCudaArgs& args, cud
                               .words = words,
                               .pieces = pieces,
                               .rows = args.rows,
-                              .wanted_by = args.wanted_by});
+                              .wanted_by = args.wanted_by,
+                              .rows_a_rank = args.rows_a_rank,
+                              .meets = args.meets});
 }
 
 }  // namespace

@@ -17,7 +17,7 @@
 
 namespace nibble {
 
-// Columns of a matrix, each rank's its own. Sizes are in bytes and multiples of 4.
+// Columns of a matrix, or rows, each rank's its own. Sizes are in bytes and multiples of 4.
 struct GatherColumnsCudaArgs {
   const void* from = nullptr;  // [rows, bytes], this rank's
   std::size_t from_stride = 0;
@@ -26,6 +26,10 @@ struct GatherColumnsCudaArgs {
   std::size_t bytes = 0;  // of a row; 0: this rank has none
   int rows = 0;
   int wanted_by = -1;  // the one rank that has a use for them; -1: all have
+  // Above 0: so many rows in turn go to one rank alone, the first ones to the first rank.
+  int rows_a_rank = 0;
+  // False: the ranks meet behind a later call, and until then what others send is not there.
+  bool meets = true;
 };
 Status gather_columns_cuda(const PeerRoom& room, const GatherColumnsCudaArgs& args, cudaStream_t stream);
 

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(route_warps * 32)
   const int experts = args.experts, top_k = args.top_k;
   ptx::grid_dependency_wait();
   if (row >= args.rows) return;
-  if (args.row_limit != nullptr && row >= *args.row_limit) {
+  if (args.row_limit != nullptr && args.first_row + row >= *args.row_limit) {
     if (lane < top_k) args.expert_ids[row * top_k + lane] = -1;
     return;
   }

@@ -19,6 +19,7 @@ struct RouteTopKCudaArgs {
   int rows = 0;
   // One number; rows from it on choose no expert (-1): they fill a launch of fixed size up. Null: all count.
   const std::int32_t* row_limit = nullptr;
+  int first_row = 0;  // what the first of `rows` is called there
   int experts = 0;
   int top_k = 0;  // 1..32, at most experts
   // Weights are those of a softmax over all experts, not made to sum to 1 over the chosen.
