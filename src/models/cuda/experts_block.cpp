@@ -213,6 +213,13 @@ Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const C
                    .expert_weights = expert_weights_,
                    .workspace = moe_};
   if (takes_many(slots)) {
+    const RankRows own = stream_.rows_of_rank(input.rows);
+    if (own.are_shared()) {
+      args.rows_of_ranks = {.room = room_, .slots_a_rank = own.a_rank * top_k_};
+      NIBBLE_RETURN_IF_ERROR(moe_many_cuda(experts, args, stream));
+      NIBBLE_RETURN_IF_ERROR(meet_cuda(*room_, stream));
+      return products_of(residual);
+    }
     NIBBLE_RETURN_IF_ERROR(moe_many_cuda(experts, args, stream));
     return unadded(residual, input.rows, stream);
   }

@@ -64,6 +64,13 @@ struct MoePeers {
   SlotOwners owners;
 };
 
+// Which rank adds up a row's products: the kernel for many tokens stores them there, where they lie in the
+// room. They have come when the ranks have met (comm/cuda/peer_room.h).
+struct MoeRowsOfRanks {
+  const PeerRoom* room = nullptr;  // null: this rank adds up all
+  int slots_a_rank = 0;            // in turn, the first ones the first rank's
+};
+
 struct MoeCudaArgs {
   const Bf16* x = nullptr;  // [tokens, x_stride], zeros (or anything finite) past hidden
   int x_stride = 0;         // at least hidden rounded up to 64, a multiple of 8
@@ -72,6 +79,7 @@ struct MoeCudaArgs {
   const std::int32_t* expert_ids = nullptr;  // [tokens, top_k]; -1: none
   MoeCudaShare share;
   MoePeers peers;
+  MoeRowsOfRanks rows_of_ranks;
   const float* expert_weights = nullptr;  // [tokens, top_k]
   // [tokens, hidden]; null: workspace.products are left to the next kernel, which adds a token's experts
   // itself (ExpertParts of ops/rms_norm/cuda). The path for few tokens then takes one launch's.

@@ -113,6 +113,18 @@ struct Product {
   int row_items;  // items over its rows
 };
 
+// Where products of slots go: to the rank that adds up their rows, which has them where this one has them.
+// Alone everything is the first rank's, and nothing apart.
+struct ManyPeers {
+  std::ptrdiff_t apart[most_ranks] = {};  // bytes from this rank's products to each rank's
+  std::uint64_t of_slots_a_rank = 0;      // 2^40 over them, rounded up
+
+  // Exact for less than 2^20 slots, and as many of a rank: what was rounded up comes to less than 2^40.
+  __device__ std::ptrdiff_t of_slot(int slot) const {
+    return apart[static_cast<std::uint64_t>(static_cast<unsigned>(slot)) * of_slots_a_rank >> 40];
+  }
+};
+
 template <class Tiles>
 struct ManyParams {
   Product<Tiles> products[2];  // gate_up, down
@@ -122,6 +134,7 @@ struct ManyParams {
   MoeManyWidths widths;
   float* out;  // [slots, hidden]
   GatedUnit unit;
+  ManyPeers peers;
 };
 
 // Of a stage, `full` says that its bytes have come, `empty` that all who read it have done so. Of an item,

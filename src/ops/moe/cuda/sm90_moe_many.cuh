@@ -89,18 +89,19 @@ __device__ __forceinline__ void store_h(const Item& item, int granule, int lane,
 }
 
 template <int width>
-__device__ __forceinline__ void store_products(const Item& item, int granule, int lane,
-                                               const float (&totals)[width / 2], const PairFactors& bias) {
+__device__ __forceinline__ void store_products(const Item& item, const ManyPeers& peers, int granule,
+                                               int lane, const float (&totals)[width / 2],
+                                               const PairFactors& bias) {
   const PairFactors factors = item.factors;
-  float* const out = item.out + granule * granule_rows + lane / 4 * 2;
-  const std::size_t columns = static_cast<std::size_t>(item.out_columns);
+  std::byte* const out = reinterpret_cast<std::byte*>(item.out + granule * granule_rows + lane / 4 * 2);
+  const std::size_t row_bytes = static_cast<std::size_t>(item.out_columns) * sizeof(float);
 #pragma unroll
   for (int j = 0; j < width / 8; ++j) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const int slot = item.slots[8 * j + lane % 4 * 2 + c];
       if (slot < 0) continue;
-      *reinterpret_cast<float2*>(out + static_cast<std::size_t>(slot) * columns) =
+      *reinterpret_cast<float2*>(out + static_cast<std::size_t>(slot) * row_bytes + peers.of_slot(slot)) =
           make_float2(__fmul_rn(totals[4 * j + c], factors.even) + bias.even,
                       __fmul_rn(totals[4 * j + 2 + c], factors.odd) + bias.odd);
     }
@@ -111,7 +112,7 @@ __device__ __forceinline__ void store_products(const Item& item, int granule, in
 // two before are multiplied.
 template <class Tiles, int width>
 __device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, int lane,
-                                              const GatedUnit& unit) {
+                                              const ManyParams<Tiles>& params) {
   using Layout = typename Tiles::Layout;
   constexpr unsigned step_bytes = width * 32;
   Shared<Tiles>& shared = shared_of_block<Tiles>();
@@ -214,9 +215,9 @@ __device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, 
     const std::uint32_t both = item.biased ? stored : 0;
     const PairFactors bias{__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u)};
     if (item.work == Work::down) {
-      store_products<width>(item, granule, lane, totals, bias);
+      store_products<width>(item, params.peers, granule, lane, totals, bias);
     } else {
-      store_h<width>(item, granule, lane, totals, bias, unit);
+      store_h<width>(item, granule, lane, totals, bias, params.unit);
     }
   }
 }
@@ -224,12 +225,13 @@ __device__ __forceinline__ void multiply_item(Turns& turns, int slot, int warp, 
 // The compiler sets registers apart for the sums of each width, which limits how many one kernel can have.
 template <class Tiles, int index = 0>
 __device__ __forceinline__ void multiply_item_of(int width, Turns& turns, int slot, int warp, int lane,
-                                                 const GatedUnit& unit) {
+                                                 const ManyParams<Tiles>& params) {
   constexpr int this_width = Tiles::widths.width[index];
   if constexpr (index + 1 < Tiles::widths.count) {
-    if (width != this_width) return multiply_item_of<Tiles, index + 1>(width, turns, slot, warp, lane, unit);
+    if (width != this_width)
+      return multiply_item_of<Tiles, index + 1>(width, turns, slot, warp, lane, params);
   }
-  multiply_item<Tiles, this_width>(turns, slot, warp, lane, unit);
+  multiply_item<Tiles, this_width>(turns, slot, warp, lane, params);
 }
 
 template <class Tiles>
@@ -285,7 +287,7 @@ __global__ void __launch_bounds__(Tiles::threads, 1)
       ptx::mbarrier_wait(&barriers.item_full[turn.stage], turn.parity);
       const Item& item = shared.items[turn.stage];
       if (item.work == Work::none) break;
-      multiply_item_of<Tiles>(item.width, turns, turn.stage, warp, lane, params.unit);
+      multiply_item_of<Tiles>(item.width, turns, turn.stage, warp, lane, params);
       __syncwarp();  // all lanes are done with the item
       if (lane == 0) ptx::mbarrier_arrive(&barriers.item_done[turn.stage]);
       turn.next(item_slots);
@@ -304,6 +306,16 @@ inline MoeManyPlaces places_in(const MoeCudaWorkspace& workspace, int slots, int
   places.h_ready = places.x_ready + moe_many_tiles(slots, experts);
   places.stuck = workspace.stuck;
   return places;
+}
+
+inline ManyPeers peers_of(const MoeCudaArgs& args) {
+  ManyPeers peers;
+  if (args.rows_of_ranks.room == nullptr) return peers;
+  const PeerRoom& room = *args.rows_of_ranks.room;
+  for (int rank = 0; rank < room.ranks; ++rank) peers.apart[rank] = room.rooms[rank] - room.rooms[room.rank];
+  const std::uint64_t slots_a_rank = static_cast<std::uint64_t>(args.rows_of_ranks.slots_a_rank);
+  peers.of_slots_a_rank = ((std::uint64_t{1} << 40) + slots_a_rank - 1) / slots_a_rank;
+  return peers;
 }
 
 template <class Tiles, class Granules>
@@ -352,7 +364,8 @@ Status launch_products(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaA
                                   .experts = experts,
                                   .widths = Tiles::widths,
                                   .out = args.workspace.products,
-                                  .unit = weights.unit});
+                                  .unit = weights.unit,
+                                  .peers = peers_of(args)});
   return {};
 }
 
@@ -373,6 +386,8 @@ Status moe_many_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArg
                             std::to_string(weights.gate_up.experts));
   }
   if (args.share.turns > 1) return invalid_argument("many tokens are shared out by experts alone");
+  if (args.tokens * args.top_k >= 1 << 20)
+    return invalid_argument("the kernel for many tokens takes less than 2^20 choices");
   if (args.tokens == 0) return {};
   const int routed = args.share.routed > 0 ? args.share.routed : weights.gate_up.experts;
   const int mean = args.tokens * args.top_k / routed;  // tokens of an expert

@@ -32,6 +32,10 @@ struct GatherColumnsCudaArgs {
   bool meets = true;
 };
 Status gather_columns_cuda(const PeerRoom& room, const GatherColumnsCudaArgs& args, cudaStream_t stream);
+// A meeting alone, behind launches that have stored into other ranks' rooms.
+inline Status meet_cuda(const PeerRoom& room, cudaStream_t stream) {
+  return gather_columns_cuda(room, {}, stream);
+}
 
 // Token tiles (ops/linear/cuda/dense_tiles.h) of few tokens, of whose columns each rank has an equal part.
 // Between two launches the ranks may run apart by one, so there are two windows, which take turns.
