@@ -28,7 +28,8 @@ class CallCompiler {
         tools_(tools),
         vocabulary_(vocabulary),
         limits_(limits) {
-    std::vector<std::string_view> ends{marks_.close};
+    std::vector<std::string_view> ends;
+    if (!marks_.close.empty()) ends.push_back(marks_.close);
     if (rules.form == CallForm::xml_in_tags) ends.push_back("</parameter>");
     if (rules.form == CallForm::arguments_in_tags) ends.push_back(marks_.inside[3]);
     std::vector<Language> without;
@@ -51,6 +52,8 @@ class CallCompiler {
     }
     const SymbolId any = symbols_.choice(calls);
     symbols_.root = rules_.text == CallRules::Text::call ? sequence({any, mark(marks_.close)}) : answer(any);
+    if (rules_.text == CallRules::Text::either)
+      symbols_.root = symbols_.choice(std::vector<SymbolId>{symbols_.root, text_without_calls()});
     return std::move(symbols_);
   }
 
@@ -64,8 +67,20 @@ class CallCompiler {
     return symbols_.sequence(std::span(parts.begin(), parts.size()));
   }
 
-  // Templates part calls by a newline or by nothing.
+  // Of bare JSON. Neither an object nor the mark stands at its beginning.
+  SymbolId text_without_calls() {
+    Languages& languages = symbols_.languages;
+    ByteSet blanks;
+    for (const char byte : {' ', '\t', '\r', '\n'}) blanks.add(static_cast<unsigned char>(byte));
+    const Language blank = languages.repeat(languages.bytes(blanks), 0, kUnbounded);
+    const Language call = languages.any_of({languages.literal("{"), languages.literal(marks_.open)});
+    return symbols_.text(languages.except(languages.concat({blank, call, kEverything})));
+  }
+
+  // Templates part calls by a newline or by nothing. Bare JSON is one call: the family's templates refuse a
+  // conversation that has more in a message.
   SymbolId answer(SymbolId any) {
+    if (rules_.form == CallForm::bare_json) return any;
     const SymbolId call = sequence({mark(marks_.open), any, mark(marks_.close)});
     const SymbolId more = symbols_.repeat(sequence({newlines(1), call}), 0, rules_.several ? kUnbounded : 0);
     const bool sections = !marks_.section_open.empty();
@@ -119,6 +134,9 @@ class CallCompiler {
         return sequence({text("functions." + function.name + ":"),
                          symbols_.text(languages.repeat(digit, 1, 4)), mark(marks_.inside[0]), arguments});
       }
+      case CallForm::bare_json:
+        return sequence(
+            {text(R"({"name": ")" + function.name + R"(", "parameters": )"), arguments, text("}")});
       case CallForm::deepseek: return sequence({text(function.name), mark(marks_.inside[0]), arguments});
       case CallForm::deepseek_fenced:
         return sequence({text("function"), mark(marks_.inside[0]), text(function.name + "\n```json\n"),

@@ -29,8 +29,8 @@ struct CallRules {
   CallForm form = CallForm::none;
   bool several = true;  // calls in one answer
   // answer: a text of nothing but calls. call: what stands behind a call's opening mark, up to the end of its
-  // closing mark.
-  enum class Text : std::uint8_t { answer, call } text = Text::answer;
+  // closing mark. either, of bare JSON: such an answer, or a text in which no call begins.
+  enum class Text : std::uint8_t { answer, call, either } text = Text::answer;
 };
 
 // The vocabulary has the form's marks (marks_of). Not of harmony, whose calls are messages.

@@ -101,6 +101,7 @@ const Case written[] = {
     {CallForm::kimi,
      "<|tool_calls_section_begin|><|tool_call_begin|>functions.look:0<|tool_call_argument_begin|>{\"where\": "
      "\"pond\", \"way\": \"a\"}<|tool_call_end|><|tool_calls_section_end|>"},
+    {CallForm::bare_json, "{\"name\": \"look\", \"parameters\": {\"where\": \"pond\", \"way\": \"a\"}}"},
 };
 
 TEST(CallGrammar, TakesCallsAsEveryFormWritesThemAndNoOther) {
@@ -119,6 +120,15 @@ TEST(CallGrammar, TakesCallsAsEveryFormWritesThemAndNoOther) {
       }
     }
   }
+}
+
+TEST(CallGrammar, ABareCallOrATextThatBeginsNone) {
+  const Tokenizer tokenizer = load("/models/demo");
+  const Bound bound(CallForm::bare_json, tokenizer, CallRules::Text::either);
+  for (const char* text : {"", "No {\"name\": 1}", R"({"name": "stop", "parameters": {}})"})
+    EXPECT_TRUE(bound.takes(text)) << text;
+  for (const char* text : {"{}", " {", R"({"name": "stop", "parameters": {"a": 1}})", "<|python_tag|>a"})
+    EXPECT_FALSE(bound.takes(text)) << text;
 }
 
 TEST(CallGrammar, OneCallIsOneWhereSeveralAreNotAllowed) {

@@ -49,26 +49,28 @@ std::optional<std::string> object_text(std::string_view text, CallBinding bindin
 }
 
 // As grammar/call_grammar.cpp has it written: the call with all that follows the arguments' beginning.
-std::optional<ReadCall> begin_bound_json(std::string_view body) {
+std::optional<ReadCall> begin_bound_json(std::string_view body, std::string_view key) {
   if (!take(body, "{\"name\": \"")) return std::nullopt;
-  const auto name = take_until(body, "\", \"arguments\": ");
+  const auto name = take_until(body, "\", \"" + std::string(key) + "\": ");
   if (!name) return std::nullopt;
   return ReadCall{.name = std::string(*name), .arguments = std::string(body), .id = {}};
 }
 
-std::optional<ReadCall> read_bound_json(std::string_view body) {
-  auto call = begin_bound_json(body);
+std::optional<ReadCall> read_bound_json(std::string_view body, std::string_view key) {
+  auto call = begin_bound_json(body, key);
   if (!call || !call->arguments.ends_with('}')) return std::nullopt;
   call->arguments.pop_back();
   return call;
 }
 
-// {"name": N, "arguments": {...}}; some models write the arguments as a JSON string.
-std::optional<ReadCall> read_json(std::string_view body, const OfferedTools&, CallBinding binding) {
+// {"name": N, key: {...}}; some models write the arguments as a JSON string.
+std::optional<ReadCall> read_named_json(std::string_view body, std::string_view key, CallBinding binding) {
   const auto document = JsonDocument::parse(std::string(body));
-  if (!document.ok() && binding != CallBinding::free) return read_bound_json(body);
+  if (!document.ok() && binding != CallBinding::free) return read_bound_json(body, key);
   if (!document.ok() || !document->root().is_object()) return std::nullopt;
-  const auto name = document->root().find("name"), arguments = document->root().find("arguments");
+  const auto name = document->root().find("name");
+  auto arguments = document->root().find(key);
+  if (!arguments) arguments = document->root().find("arguments");
   if (!name || !name->is_string()) return std::nullopt;
   std::optional<std::string> text = !arguments || arguments->is_null() ? "{}"
                                     : arguments->is_string()
@@ -76,6 +78,14 @@ std::optional<ReadCall> read_json(std::string_view body, const OfferedTools&, Ca
                                         : object_text(*arguments);
   if (!text) return std::nullopt;
   return ReadCall{.name = std::string(name->as_string()), .arguments = std::move(*text), .id = {}};
+}
+
+std::optional<ReadCall> read_json(std::string_view body, const OfferedTools&, CallBinding binding) {
+  return read_named_json(body, "arguments", binding);
+}
+
+std::optional<ReadCall> read_bare_json(std::string_view body, const OfferedTools&, CallBinding binding) {
+  return read_named_json(body, "parameters", binding);
 }
 
 void write_typed(JsonWriter& json, std::string_view text, ParameterKind kind, CallBinding binding) {
@@ -213,9 +223,12 @@ std::optional<ReadCall> read_kimi(std::string_view body, const OfferedTools&, Ca
   return ReadCall{.name = std::string(name), .arguments = std::move(*arguments), .id = std::string(id)};
 }
 
+constexpr CallMarks bare = {
+    .open = "<|python_tag|>", .close = {}, .section_open = {}, .section_close = {}, .inside = {}};
+
 struct Row {
   CallForm form;
-  std::string_view name;
+  std::string_view name, key;
   std::string_view sign;  // that only templates of this form spell, of the rows from here on
   std::string_view also;  // and this with it
   CallMarks marks;
@@ -245,16 +258,25 @@ std::optional<ReadCall> read_no_text(std::string_view, const OfferedTools&, Call
   return std::nullopt;
 }
 
-constexpr std::array<Row, 7> rows = {{
-    {CallForm::kimi, "Kimi's sections", "<|tool_call_argument_begin|>", "", kimi, read_kimi},
-    {CallForm::deepseek_fenced, "DeepSeek's sections with fences", "<｜tool▁call▁begin｜>", "```json",
-     deepseek, read_deepseek},
-    {CallForm::deepseek, "DeepSeek's sections", "<｜tool▁call▁begin｜>", "", deepseek, read_deepseek},
-    {CallForm::arguments_in_tags, "names and arguments in <tool_call>", "<arg_key>", "", argument_tags,
-     read_arguments},
-    {CallForm::xml_in_tags, "<function=...> in <tool_call>", "<function=", "", tags, read_xml},
-    {CallForm::harmony, "harmony's messages to functions", "<|channel|>", "to=functions.", {}, read_no_text},
-    {CallForm::json_in_tags, "JSON in <tool_call>", "<tool_call>", "", tags, read_json},
+constexpr std::array<Row, 8> rows = {{
+    {CallForm::kimi, "Kimi's sections", "kimi", "<|tool_call_argument_begin|>", "", kimi, read_kimi},
+    {CallForm::deepseek_fenced, "DeepSeek's sections with fences", "deepseek_fenced", "<｜tool▁call▁begin｜>",
+     "```json", deepseek, read_deepseek},
+    {CallForm::deepseek, "DeepSeek's sections", "deepseek", "<｜tool▁call▁begin｜>", "", deepseek,
+     read_deepseek},
+    {CallForm::arguments_in_tags, "names and arguments in <tool_call>", "arguments_in_tags", "<arg_key>", "",
+     argument_tags, read_arguments},
+    {CallForm::xml_in_tags, "<function=...> in <tool_call>", "xml_in_tags", "<function=", "", tags, read_xml},
+    {CallForm::harmony,
+     "harmony's messages to functions",
+     "harmony",
+     "<|channel|>",
+     "to=functions.",
+     {},
+     read_no_text},
+    {CallForm::json_in_tags, "JSON in <tool_call>", "json_in_tags", "<tool_call>", "", tags, read_json},
+    {CallForm::bare_json, "JSON that is the whole answer", "bare_json",
+     "{\"name\": ", "\"parameters\": ", bare, read_bare_json},
 }};
 
 const Row* row_of(CallForm form) {
@@ -269,6 +291,11 @@ const Row* row_of(CallForm form) {
 std::string_view call_form_name(CallForm form) {
   const Row* row = row_of(form);
   return row == nullptr ? "none" : row->name;
+}
+
+std::string_view call_form_key(CallForm form) {
+  const Row* row = row_of(form);
+  return row == nullptr ? "none" : row->key;
 }
 
 CallForm call_form_of(std::string_view template_source) {
@@ -314,7 +341,8 @@ std::optional<ReadCall> read_cut_call(CallForm form, std::string_view body, cons
   body = body.substr(std::min(body.find_first_not_of(" \t\r\n"), body.size()));
   std::optional<ReadCall> call;
   switch (form) {
-    case CallForm::json_in_tags: call = begin_bound_json(body); break;
+    case CallForm::json_in_tags: call = begin_bound_json(body, "arguments"); break;
+    case CallForm::bare_json: call = begin_bound_json(body, "parameters"); break;
     case CallForm::xml_in_tags: call = read_xml(body, tools, CallBinding::bound, Extent::cut); break;
     case CallForm::arguments_in_tags:
       call = read_arguments(body, tools, CallBinding::bound, Extent::cut);

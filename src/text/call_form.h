@@ -21,17 +21,19 @@ enum class CallForm {
   arguments_in_tags,
   deepseek,
   deepseek_fenced,
-  kimi
+  kimi,
+  bare_json
 };
 
-// As logs name it.
+// As logs name it: in words, and in one.
 std::string_view call_form_name(CallForm form);
+std::string_view call_form_key(CallForm form);
 // Told from the markers that a template's source spells.
 CallForm call_form_of(std::string_view template_source);
 
 // The text around calls. Harmony's stand in messages of their own and have no such marks.
 struct CallMarks {
-  std::string_view open, close;                  // around one call
+  std::string_view open, close;                  // around one call; no close: it ends with its object
   std::string_view section_open, section_close;  // around all of them; empty: nothing is
   std::array<std::string_view, 4> inside;        // of a call, as many as there are
 };

@@ -64,6 +64,7 @@ bool CallReader::take_call(std::optional<ReadCall> call, std::size_t spelled,
 }
 
 void CallReader::push(std::string_view text, std::vector<AnswerPiece>& pieces) {
+  if (bare_) return bare_->push(text, pieces);
   text_ += text;
   for (;;) {
     if (all_text_) {
@@ -102,6 +103,7 @@ void CallReader::push(std::string_view text, std::vector<AnswerPiece>& pieces) {
 }
 
 void CallReader::finish(std::vector<AnswerPiece>& pieces) {
+  if (bare_) return bare_->finish(pieces);
   // A call whose closing mark alone is missing is one. A bound one is a call from its beginning on.
   if (inside_ && !take_call(read_call(form_, text_, *tools_, CallBinding::free), text_.size(), pieces)) {
     if (binding_ != CallBinding::free) {

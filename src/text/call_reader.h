@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "text/answer_piece.h"
+#include "text/bare_calls.h"
 #include "text/call_form.h"
 
 namespace nibble {
@@ -17,7 +18,9 @@ class CallReader {
  public:
   CallReader(CallForm form, std::shared_ptr<const OfferedTools> tools,
              CallBinding binding = CallBinding::free)
-      : form_(form), binding_(binding), marks_(call_marks(form)), tools_(std::move(tools)) {}
+      : form_(form), binding_(binding), marks_(call_marks(form)), tools_(std::move(tools)) {
+    if (form == CallForm::bare_json) bare_.emplace(tools_, binding);
+  }
 
   // Whether a token spelled like this is to be read although it is a control token.
   bool needs(std::string_view spelling) const;
@@ -39,12 +42,13 @@ class CallReader {
   CallBinding binding_;
   CallMarks marks_;
   std::shared_ptr<const OfferedTools> tools_;
-  std::string text_;          // not told yet; inside a call, what stands behind its opening mark
-  std::string white_;         // told before it, if text follows and no call
-  std::size_t searched_ = 0;  // of text_, inside a call: the closing mark does not begin before this
-  bool inside_ = false;       // a call
-  bool called_ = false;       // some call came
-  bool all_text_ = false;     // no call can come any more
+  std::optional<BareCalls> bare_;  // reads all, where calls have no closing mark
+  std::string text_;               // not told yet; inside a call, what stands behind its opening mark
+  std::string white_;              // told before it, if text follows and no call
+  std::size_t searched_ = 0;       // of text_, inside a call: the closing mark does not begin before this
+  bool inside_ = false;            // a call
+  bool called_ = false;            // some call came
+  bool all_text_ = false;          // no call can come any more
 };
 
 }  // namespace nibble

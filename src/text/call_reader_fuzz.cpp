@@ -17,7 +17,8 @@ using namespace nibble;
 namespace {
 
 constexpr std::array forms = {CallForm::json_in_tags, CallForm::xml_in_tags,     CallForm::arguments_in_tags,
-                              CallForm::deepseek,     CallForm::deepseek_fenced, CallForm::kimi};
+                              CallForm::deepseek,     CallForm::deepseek_fenced, CallForm::kimi,
+                              CallForm::bare_json};
 
 std::shared_ptr<const OfferedTools> tools() {
   const JsonDocument document =

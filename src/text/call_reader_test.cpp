@@ -135,6 +135,34 @@ TEST(CallReader, NoTextIsLostOrChangedByLookingForCalls) {
   }
 }
 
+TEST(CallReader, ABareObjectThatNamesAFunctionIsACallHoweverItIsCut) {
+  const std::string_view cases[][2] = {
+      {R"({"name": "look", "parameters": {"where": "a}{", "count": 1}})",
+       R"({look#|{"where":"a}{","count":1}})"},
+      {" \n<|python_tag|>{\"name\":\"stop\",\"parameters\":{}}\n", "{stop#|{}}"},
+      {R"({"name":"stop","arguments":{}}; {"name": "look", "parameters": "{\"count\":2}"})",
+       R"({stop#|{}}{look#|{"count":2}})"},
+      {R"({"type":"function","name":"stop","parameters":{}})", "{stop#|{}}"},
+      {R"(I stop.<|python_tag|>{"name":"stop"})", "I stop.{stop#|{}}"},
+      {R"({"name":"other","parameters":{}} and)", R"({"name":"other","parameters":{}} and)"},
+      {R"({"answer": {"name": "stop"}})", R"({"answer": {"name": "stop"}})"},
+      {R"(Say {"name":"stop"})", R"(Say {"name":"stop"})"},
+      {R"(<|python_tag|>stop.call(where="a"))", R"(<|python_tag|>stop.call(where="a"))"},
+      {R"({"name": "look", "parameters": {"where": "a)", R"({"name": "look", "parameters": {"where": "a)"},
+      {" \n ", " \n "},
+  };
+  for (const auto& [answer, events] : cases)
+    for (const std::size_t step : {1, 2, 3, 5, 1000})
+      EXPECT_EQ(read(CallForm::bare_json, answer, step), events) << step;
+}
+
+TEST(CallReader, ATextThatBeginsNoCallIsToldAsItComes) {
+  CallReader reader(CallForm::bare_json, tools());
+  std::vector<AnswerPiece> pieces;
+  reader.push(R"({"size": )", pieces);
+  EXPECT_EQ(told(pieces), R"({"size": )");
+}
+
 TEST(CallReader, ATemplateSpellsItsForm) {
   EXPECT_EQ(call_form_of("{{ '<tool_call>\\n{\"name\": ' }}"), CallForm::json_in_tags);
   EXPECT_EQ(call_form_of("<tool_call>\n<function=' + name"), CallForm::xml_in_tags);
@@ -143,6 +171,7 @@ TEST(CallReader, ATemplateSpellsItsForm) {
   EXPECT_EQ(call_form_of("<|tool_call_argument_begin|>"), CallForm::kimi);
   EXPECT_EQ(call_form_of("<｜tool▁call▁begin｜>{{ name }}```json"), CallForm::deepseek_fenced);
   EXPECT_EQ(call_form_of("<|channel|>commentary to=functions.{{ name }}"), CallForm::harmony);
+  EXPECT_EQ(call_form_of("{{ '{\"name\": \"' + name + '\", \"parameters\": ' }}"), CallForm::bare_json);
   EXPECT_EQ(call_form_of("{{ messages }}"), CallForm::none);
 }
 

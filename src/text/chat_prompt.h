@@ -38,6 +38,9 @@ class ChatPrompter {
   // over the day.
   Result<ChatPrompt> render(const ChatRequest& request) const;
   Result<ChatPrompt> render(std::vector<Message> messages) const;
+  CallForm call_form() const { return template_.call_form(); }
+  // How conversations become prompts, and why so.
+  const std::string& why() const { return template_.why(); }
   // Whether requests may offer tools: the template has a form for calls that is known here.
   bool reads_calls() const { return template_.call_form() != CallForm::none; }
 

@@ -156,13 +156,14 @@ struct FormOfTemplate {
   CallForm form;
 };
 
-// The shapes of Qwen3 and Qwen3-Next, Qwen3-Coder, Qwen3.5, GLM-4.7, Kimi-K2 and DeepSeek-V3.1.
+// The shapes of Qwen3 and Qwen3-Next, Qwen3-Coder, Qwen3.5, GLM-4.7, Kimi-K2, DeepSeek-V3.1 and Llama-3.
 constexpr FormOfTemplate kForms[] = {{"marks_and_thinking.jinja", CallForm::json_in_tags},
                                      {"xml_tools.jinja", CallForm::xml_in_tags},
                                      {"parts_and_xml.jinja", CallForm::xml_in_tags},
                                      {"argument_tags.jinja", CallForm::arguments_in_tags},
                                      {"sections_and_ids.jinja", CallForm::kimi},
-                                     {"sentence_marks.jinja", CallForm::deepseek}};
+                                     {"sentence_marks.jinja", CallForm::deepseek},
+                                     {"header_calls.jinja", CallForm::bare_json}};
 
 TEST(ChatTemplate, CallsOfAHistoryAreWrittenAsCallsOfAnAnswerAreRead) {
   const JsonDocument offered = JsonDocument::parse(R"([{"type": "function", "function": {"name": "look_up",
@@ -181,7 +182,10 @@ TEST(ChatTemplate, CallsOfAHistoryAreWrittenAsCallsOfAnAnswerAreRead) {
         {.role = Role::tool, .content = "rain", .name = "look_up", .tool_call_id = "functions.look_up:0"});
     const std::string text = text_or_fault(chat, request);
     const CallMarks marks = call_marks(form);
-    const std::size_t begin = text.find(marks.open) + marks.open.size(), end = text.find(marks.close, begin);
+    const bool bare = marks.close.empty();
+    const std::size_t begin =
+        bare ? text.find(R"({"name": "look_up")") : text.find(marks.open) + marks.open.size();
+    const std::size_t end = text.find(bare ? "<|eot_id|>" : marks.close, begin);
     ASSERT_NE(end, text.npos) << file << "\n" << text;
     const auto call = read_call(form, std::string_view(text).substr(begin, end - begin), tools);
     ASSERT_TRUE(call) << file << "\n" << text;
@@ -198,7 +202,8 @@ TEST(ChatTemplate, ReasoningOfAHistoryIsKeptOrDroppedAsTheTemplateSays) {
                               .tool_calls = {{.id = "functions.f:0", .name = "f", .arguments = "{}"}}});
   request.messages.push_back({.role = Role::tool, .content = "1", .tool_call_id = "functions.f:0"});
   for (const auto& [file, form] : kForms) {
-    const bool reasons = form != CallForm::deepseek && std::string_view(file) != "xml_tools.jinja";
+    const bool reasons = form != CallForm::deepseek && form != CallForm::bare_json &&
+                         std::string_view(file) != "xml_tools.jinja";
     const ChatTemplate chat = ChatTemplate::from_source(source_of(file)).value();
     EXPECT_EQ(text_or_fault(chat, request).find("Look first.") != std::string::npos, reasons) << file;
     ChatRequest later = request;

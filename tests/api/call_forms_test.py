@@ -9,7 +9,7 @@ from serving import Server
 
 MODEL = Path(__file__).parents[1] / "data" / "parity" / "qwen3_moe_bf16"
 SIGNS = {"json": "<tool_call>", "xml": "<tool_call><function=", "arguments": "<tool_call><arg_key>", "deepseek": "<｜tool▁call▁begin｜>",
-         "fenced": "<｜tool▁call▁begin｜>```json", "kimi": "<|tool_call_argument_begin|>"}
+         "fenced": "<｜tool▁call▁begin｜>```json", "kimi": "<|tool_call_argument_begin|>", "bare": "{\"name\": N, \"parameters\": A}"}
 SCHEMA = {"type": "object", "properties": {"way": {"enum": ["in", "out"]}, "count": {"type": "integer", "minimum": 0, "maximum": 99},
                                            "word": {"type": "string", "pattern": "^[a-c]{1,3}$"}, "at": {"$ref": "#/$defs/place"}},
           "required": ["way", "count", "word", "at"], "additionalProperties": False,

@@ -96,16 +96,22 @@ Refused CallBinder::bind(const GenerationRequest& request, AnswerStart& answer, 
     return {};
   }
   const GrammarCache::CallVocabulary& marked = grammars.call_vocabulary(tokenizer, model, calls.form);
-  const bool anywhere = calls.place == BoundCalls::Place::anywhere;
+  bool anywhere = calls.place == BoundCalls::Place::anywhere;
+  CallRules::Text calls_text = anywhere ? CallRules::Text::call : CallRules::Text::answer;
+  if (anywhere && calls.form == CallForm::bare_json) {
+    // Nothing marks where such a call begins, so the grammar has the free text too.
+    calls_text = CallRules::Text::either;
+    calls.place = BoundCalls::Place::alone;
+    anywhere = false;
+  }
   if (anywhere && marked.hides_mark) {
     return bad_field("tools",
                      ": a token of this model's vocabulary has a call's opening mark inside, so strict "
                      "functions cannot be held to between free text; tool_choice \"required\" works");
   }
   calls.vocabulary = marked.vocabulary;
-  const CallRules rules{.form = calls.form,
-                        .several = use.parallel && use.choice != Choice::named,
-                        .text = anywhere ? CallRules::Text::call : CallRules::Text::answer};
+  const CallRules rules{
+      .form = calls.form, .several = use.parallel && use.choice != Choice::named, .text = calls_text};
   auto grammar = grammars.calls(functions, rules, *answer.tools, *calls.vocabulary);
   if (!grammar.ok()) return at_its_place(grammar.status().message());
   calls.grammar = *std::move(grammar);
