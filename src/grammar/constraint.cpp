@@ -1,5 +1,6 @@
 // A grammar's place in one answer, and the masks of tokens.
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/check.h"
@@ -12,7 +13,7 @@ namespace {
 // Beyond it what was found is forgotten and found again.
 constexpr std::size_t kMatcherBytes = std::size_t{48} << 20;
 constexpr std::size_t kMaskBytes = std::size_t{8} << 20;
-constexpr ByteKindMask kNotAsked = 0xFFFF;
+constexpr ByteKindMask kNotAsked = 0xFFFF, kAnyKinds = 0xFFFF;
 
 void set_bit(TokenMask mask, TokenId token) {
   mask[static_cast<std::size_t>(token) / 32] |= 1u << token % 32;
@@ -69,6 +70,7 @@ class Constraint final : public GrammarConstraint {
     if (findings_->vocabulary != vocabulary) {
       findings_->masks.clear();
       findings_->may_repeat.clear();
+      findings_->reaches.clear();
       findings_->vocabulary = std::move(vocabulary);
     }
     states_.push_back(matcher_->start());
@@ -79,6 +81,7 @@ class Constraint final : public GrammarConstraint {
 
   void fill(TokenMask mask) override {
     NIBBLE_CHECK(mask.size() == token_mask_words(trie_->size()));
+    const auto begin = std::chrono::steady_clock::now();
     if (ended_) {
       std::fill(mask.begin(), mask.end(), 0);
       for (const TokenId token : trie_->ends()) set_bit(mask, token);
@@ -86,18 +89,14 @@ class Constraint final : public GrammarConstraint {
     }
     bound_memory();
     const Matcher::State state = matcher_->without_copies(states_.back());
-    if (const auto known = findings_->masks.find(state); known != findings_->masks.end()) {
-      std::copy(known->second.begin(), known->second.end(), mask.begin());
-    } else {
-      find_mask(state, mask);
-      findings_->masks.emplace(state, std::vector<std::uint32_t>(mask.begin(), mask.end()));
-    }
+    mask_of(state, mask);
     if (state != states_.back()) clear_repeated(state, mask);
     // No token of this vocabulary leads on from here: the answer ends, cut short, and takes nothing else
     // down.
     leads_nowhere_ = std::ranges::all_of(mask, [](std::uint32_t word) { return word == 0; });
     if (leads_nowhere_)
       for (const TokenId token : trie_->ends()) set_bit(mask, token);
+    trie_->count_mask(std::chrono::steady_clock::now() - begin);
   }
 
   bool allows(TokenId token) override {
@@ -162,11 +161,29 @@ class Constraint final : public GrammarConstraint {
     return state;
   }
 
+  void mask_of(Matcher::State state, TokenMask mask) {
+    if (const auto known = findings_->masks.find(state); known != findings_->masks.end()) {
+      std::copy(known->second.begin(), known->second.end(), mask.begin());
+    } else {
+      find_mask(state, mask);
+      findings_->masks.emplace(state, std::vector<std::uint32_t>(mask.begin(), mask.end()));
+    }
+  }
+
   void find_mask(Matcher::State state, TokenMask mask) {
+    if (!matcher_->plain_ends(state) && !matcher_->uniform(state) && find_key_mask(state, mask)) return;
+    const bool mostly = !matcher_->plain_ends(state) && mostly_plain(state);
+    if (const Matcher::State usual = mostly ? usual_rest(state) : Matcher::kDead; usual != Matcher::kDead) {
+      mask_of(usual, mask);
+      mend(trie_->plain(), state, usual, mask);
+      mend(trie_->other(), state, usual, mask);
+      trie_->set_twins(mask);
+      return;
+    }
     std::fill(mask.begin(), mask.end(), 0);
     const bool all_plain = trie_->add_plain(mask, matcher_->plain_prefix(state));
     if (!all_plain && !matcher_->plain_ends(state)) {
-      if (mostly_plain(state)) {
+      if (mostly) {
         trie_->add_plain(mask, kUnbounded);
         clear_walked(trie_->plain(), state, mask);
       } else {
@@ -180,7 +197,7 @@ class Constraint final : public GrammarConstraint {
     } else {
       set_walked(trie_->other(), state, 0, mask);
     }
-    trie_->add_twins(mask);
+    trie_->set_twins(mask);
     if (matcher_->complete(state))
       for (const TokenId token : trie_->ends()) set_bit(mask, token);
   }
@@ -226,13 +243,115 @@ class Constraint final : public GrammarConstraint {
     return free * 2 > trie.tokens.size();
   }
 
+  // Inside a key: as inside one that can only be undeclared, but where a token ends a declared one.
+  bool find_key_mask(Matcher::State state, TokenMask mask) {
+    const auto place = matcher_->key_place(state);
+    if (!place) return false;
+    Languages& languages = matcher_->languages();
+    TextReaches& reaches = findings_->reaches;
+    const Trie* const tries[] = {&trie_->plain(), &trie_->other()};
+    for (const Trie* trie : tries) {
+      if (!reaches.beyond(languages, place->others, place->any, *trie).whole) return false;
+      for (const auto& [text, behind] : place->declared)
+        if (!reaches.of(languages, text, *trie, 0).whole) return false;
+    }
+    mask_of(place->usual, mask);
+    for (const Trie* trie : tries) {
+      for (const std::uint32_t node : reaches.beyond(languages, place->others, place->any, *trie).inside)
+        for (const TokenId token : trie->below(trie->nodes[node])) clear_bit(mask, token);
+      const auto alive = [&](const TrieNode& node) {
+        if (node.has_token) set_bit(mask, trie->tokens[node.begin]);
+      };
+      next_level_.clear();
+      for (const Matcher::NarrowWay& way : place->declared) come_through(*trie, 0, way, alive);
+      go_down(
+          *trie,
+          [&](const TrieNode& node, ByteKindMask) {
+            for (const TokenId token : trie->below(node)) set_bit(mask, token);
+          },
+          alive);
+    }
+    trie_->set_twins(mask);
+    return true;
+  }
+
+  // Inside a key that may be a declared one: the place to which most characters lead, and to which none of
+  // those leads that begin a declared key. It differs from `state` where a declared key is begun alone.
+  Matcher::State usual_rest(Matcher::State state) {
+    const Trie& trie = trie_->plain();
+    Matcher::State usual = Matcher::kDead;
+    std::size_t most = 0;
+    for (const TrieNode& node : trie.children(0)) {
+      if (node.byte >= 0x80 || node.end - node.begin <= most) continue;
+      const Matcher::State next = matcher_->step(state, node.byte);
+      if (next == state || !matcher_->uniform(next) || matcher_->step(next, node.byte) != next) continue;
+      if (matcher_->plain_prefix(next) < node.characters) continue;
+      usual = next;
+      most = node.end - node.begin;
+    }
+    return matcher_->complete(state) ? Matcher::kDead : usual;
+  }
+
+  // From the mask of a place to that of another one, by what the two tell apart.
+  void mend(const Trie& trie, Matcher::State root, Matcher::State like, TokenMask mask) {
+    pairs_.assign(1, {.node = 0, .state = root, .like = like});
+    while (!pairs_.empty()) {
+      const auto [place, state, other] = pairs_.back();
+      pairs_.pop_back();
+      for (const TrieNode& node : trie.children(place)) {
+        const Matcher::State next = matcher_->step(state, node.byte);
+        const Matcher::State like_next = matcher_->step(other, node.byte);
+        if (next == like_next) continue;
+        if (next == Matcher::kDead) {
+          for (const TokenId token : trie.below(node)) clear_bit(mask, token);
+          continue;
+        }
+        if (node.has_token) set_bit(mask, trie.tokens[node.begin]);
+        pairs_.push_back({.node = trie.place(node), .state = next, .like = like_next});
+      }
+    }
+  }
+
+  // Adds a place to those that a walk comes to next: texts that begin narrow apart from the rest of it.
+  template <typename Alive>
+  void come_to(const Trie& trie, std::uint32_t node, Matcher::State state, ByteKindMask above,
+               const Alive& alive) {
+    if (matcher_->begins_narrow(state)) {
+      const Matcher::Split& split = matcher_->split(state);
+      bool whole = true;
+      for (const Matcher::NarrowWay& way : split.ways) whole &= come_through(trie, node, way, alive);
+      if (whole) state = split.rest;
+    }
+    if (state != Matcher::kDead) next_level_.push_back({.node = node, .state = state, .above = above});
+  }
+
+  // Through the way's text to what stands behind it.
+  template <typename Alive>
+  bool come_through(const Trie& trie, std::uint32_t node, const Matcher::NarrowWay& way, const Alive& alive) {
+    const TextReach& reach = findings_->reaches.of(matcher_->languages(), way.text, trie, node);
+    for (const std::uint32_t inside : reach.inside) alive(trie.nodes[inside]);
+    for (const std::uint32_t end : reach.ends)
+      if (!trie.children(end).empty())
+        next_level_.push_back({.node = end, .state = way.behind, .above = kAnyKinds});
+    return reach.whole;
+  }
+
   // Goes down the trie with the matcher, level by level. `dead` is called with a node that no text goes on
   // with, `free` with one below which every text may come (and the kinds of the characters above it), `alive`
   // with each other one.
-  template <typename Dead, typename Free, typename Alive>
-  void walk(const Trie& trie, Matcher::State root, const Dead& dead, const Free& free, const Alive& alive) {
-    level_.assign(1, {.node = 0, .state = root, .above = 0});
-    while (!level_.empty()) {
+  // What is found is a union: a place may be come to in parts.
+  template <typename Free, typename Alive>
+  void walk(const Trie& trie, Matcher::State root, const Free& free, const Alive& alive) {
+    next_level_.clear();
+    come_to(trie, 0, root, 0, alive);
+    go_down(trie, free, alive);
+  }
+
+  // From the places that are to come next.
+  template <typename Free, typename Alive>
+  void go_down(const Trie& trie, const Free& free, const Alive& alive) {
+    while (!next_level_.empty()) {
+      level_.swap(next_level_);
       next_level_.clear();
       for (const auto& [place, state, above] : level_) {
         ByteKindMask looping = 0;
@@ -240,10 +359,7 @@ class Constraint final : public GrammarConstraint {
         Matcher::Steps steps = matcher_->steps(state);
         for (const TrieNode& node : trie.children(place)) {
           const Matcher::State next = steps.to(node.byte);
-          if (next == Matcher::kDead) {
-            dead(node);
-            continue;
-          }
+          if (next == Matcher::kDead) continue;
           if (!asked && (next == state || node.byte >= 0x80)) {
             if (next == state || a_long_character_loops(state)) looping = loops(state);
             asked = true;
@@ -254,20 +370,18 @@ class Constraint final : public GrammarConstraint {
           } else {
             alive(node);
             if (trie.children(trie.place(node)).empty()) continue;
-            next_level_.push_back({.node = trie.place(node),
-                                   .state = next,
-                                   .above = static_cast<ByteKindMask>(above | trie_->kinds().of(node.byte))});
+            come_to(trie, trie.place(node), next,
+                    static_cast<ByteKindMask>(above | trie_->kinds().of(node.byte)), alive);
           }
         }
       }
-      level_.swap(next_level_);
     }
   }
 
   // `known` are kinds of characters of which all tokens are set already.
   void set_walked(const Trie& trie, Matcher::State root, ByteKindMask known, TokenMask mask) {
     walk(
-        trie, root, [](const TrieNode&) {},
+        trie, root,
         [&](const TrieNode& node, ByteKindMask above) {
           if (((node.kinds | above) & ~known) == 0) return;
           for (const TokenId token : trie.below(node)) set_bit(mask, token);
@@ -279,12 +393,19 @@ class Constraint final : public GrammarConstraint {
 
   // Where all bits are set: clears those of tokens that may not come.
   void clear_walked(const Trie& trie, Matcher::State root, TokenMask mask) {
-    walk(
-        trie, root,
-        [&](const TrieNode& node) {
+    pairs_.assign(1, {.node = 0, .state = root, .like = Matcher::kDead});
+    while (!pairs_.empty()) {
+      const Pair at = pairs_.back();
+      pairs_.pop_back();
+      for (const TrieNode& node : trie.children(at.node)) {
+        const Matcher::State next = matcher_->step(at.state, node.byte);
+        if (next == Matcher::kDead) {
           for (const TokenId token : trie.below(node)) clear_bit(mask, token);
-        },
-        [](const TrieNode&, ByteKindMask) {}, [](const TrieNode&) {});
+        } else if (matcher_->plain_prefix(next) < node.characters) {
+          pairs_.push_back({.node = trie.place(node), .state = next, .like = Matcher::kDead});
+        }
+      }
+    }
   }
 
   // Inside a string a token's plain beginning changes nothing but the length that is left: only what stands
@@ -297,7 +418,7 @@ class Constraint final : public GrammarConstraint {
         if (characters <= left || after(root, token) != Matcher::kDead) set_bit(mask, token);
     };
     walk(
-        trie, root, [](const TrieNode&) {},
+        trie, root,
         [&](const TrieNode& node, ByteKindMask) {
           for (const TokenId group : trie.below(node)) set(group);
         },
@@ -373,6 +494,7 @@ class Constraint final : public GrammarConstraint {
     findings_->masks.clear();
     findings_->may_repeat.clear();
     findings_->loops.clear();
+    findings_->reaches.clear();
     states_.assign(1, matcher_->start());
     for (const TokenId token : tokens_)
       states_.push_back(trie_->is_end(token) ? states_.back() : after(states_.back(), token));
@@ -391,6 +513,11 @@ class Constraint final : public GrammarConstraint {
     ByteKindMask above;  // of the bytes that led here
   };
   std::vector<Step> level_, next_level_;
+  struct Pair {
+    std::uint32_t node;
+    Matcher::State state, like;
+  };
+  std::vector<Pair> pairs_;  // of mend()
   bool ended_ = false;
   bool leads_nowhere_ = false;  // whether the mask that was found last had no token
 };

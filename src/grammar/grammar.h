@@ -54,6 +54,12 @@ Result<std::shared_ptr<const Grammar>> compile_regex(std::string_view pattern,
 Result<std::shared_ptr<const Grammar>> compile_choice(std::span<const std::string> choices,
                                                       const CompileLimits& limits = {});
 
+// Of all constraints with a vocabulary.
+struct MaskCounts {
+  std::uint64_t found = 0;
+  double seconds = 0;  // spent in finding them
+};
+
 // A model's tokens as a trie of their bytes, without control tokens. Made once a model; immutable.
 class GrammarVocabulary {
  public:
@@ -67,6 +73,8 @@ class GrammarVocabulary {
   virtual bool is_end(TokenId token) const = 0;
   // What a mark is in a grammar's text: bytes that no text has, or its spelling where it is no token.
   virtual std::string mark(std::string_view spelling) const = 0;
+  // So far; from any thread.
+  virtual MaskCounts mask_counts() const = 0;
 };
 
 // One answer's place in a grammar.

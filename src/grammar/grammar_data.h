@@ -10,6 +10,7 @@
 #include "grammar/grammar.h"
 #include "grammar/matcher.h"
 #include "grammar/symbols.h"
+#include "grammar/text_reach.h"
 
 namespace nibble {
 
@@ -20,6 +21,7 @@ struct Findings {
   std::unordered_map<Matcher::State, std::vector<std::uint32_t>> masks = {};
   // Tokens of a mask that may say twice what may come once.
   std::unordered_map<Matcher::State, std::vector<TokenId>> may_repeat = {};
+  TextReaches reaches = {};
   std::vector<std::uint16_t> loops = {};  // [states] the kinds of characters that leave the state as it is
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "grammar/text_reach.h"
 
 namespace nibble {
 namespace {
@@ -65,6 +66,7 @@ void Matcher::reset() {
   states_.assign(1, Place{});
   rows_.clear();
   crossings_.clear();
+  splits_.clear();
   rows_.emplace_back().fill(kDead);
   states_[kDead].row = &rows_.back();
   opening_ = 0;
@@ -72,9 +74,10 @@ void Matcher::reset() {
 }
 
 std::size_t Matcher::memory() const {
-  return rows_.size() * sizeof(Row) + crossings_.size() * 2 * sizeof(Crossing) +
-         states_.capacity() * sizeof(Place) + ways_.capacity() * sizeof(Way) +
-         frames_.capacity() * (sizeof(Frame) + 24) + copies_.size() * 48 + languages_.size() * 128;
+  return rows_.size() * sizeof(Row) + splits_.size() * (sizeof(Split) + sizeof(NarrowWay)) +
+         crossings_.size() * 2 * sizeof(Crossing) + states_.capacity() * sizeof(Place) +
+         ways_.capacity() * sizeof(Way) + frames_.capacity() * (sizeof(Frame) + 24) + copies_.size() * 48 +
+         languages_.size() * 128;
 }
 
 std::uint32_t Matcher::frame(SymbolId symbol, std::uint32_t at, std::uint32_t next, Language seen) {
@@ -170,6 +173,55 @@ Matcher::State Matcher::without_copies(State state) {
   const State made = intern(ways, states_[state].complete);
   states_[made].without_copies = made;
   return states_[state].without_copies = made;
+}
+
+const Matcher::Split& Matcher::split(State state) {
+  if (states_[state].split != kUnbounded) return splits_[states_[state].split];
+  Split made;
+  std::vector<Way> others;
+  for (std::uint32_t i = 0; i < states_[state].count; ++i) {
+    const Way way = ways_[states_[state].begin + i];
+    if (!way.unopened() && nibble::begins_narrow(languages_, way.language)) {
+      made.ways.push_back({.text = way.language, .behind = opened(way.frame)});
+    } else {
+      others.push_back(way);
+    }
+  }
+  made.rest = intern(others, states_[state].complete);
+  states_[state].split = static_cast<std::uint32_t>(splits_.size());
+  return splits_.emplace_back(std::move(made));
+}
+
+std::optional<Matcher::KeyPlace> Matcher::key_place(State state) {
+  if (states_[state].complete) return std::nullopt;
+  KeyPlace place;
+  std::uint32_t frame_of_others = 0;
+  std::vector<Way> keys;
+  for (std::uint32_t i = 0; i < states_[state].count; ++i) {
+    const Way way = ways_[states_[state].begin + i];
+    if (way.unopened() || is_copied(way)) return std::nullopt;
+    if (languages_.first_bytes(way.language).count() == 1) {
+      keys.push_back(way);
+    } else if (place.others == kNothing) {
+      place.others = way.language;
+      frame_of_others = way.frame;
+    } else {
+      return std::nullopt;
+    }
+  }
+  if (place.others == kNothing) return std::nullopt;
+  for (const char tried : {'z', 'q', 'j', 'Q', 'Z', '7'}) {
+    const auto byte = static_cast<std::uint8_t>(tried);
+    const Language any = languages_.derivative(place.others, byte);
+    const PlainPrefix prefix = languages_.plain_prefix(any);
+    if (!prefix.uniform || prefix.length != kUnbounded || languages_.derivative(any, byte) != any) continue;
+    place.any = any;
+    std::vector<Way> usual{{any, frame_of_others}};
+    place.usual = intern(usual, false);
+    for (const Way& key : keys) place.declared.push_back({.text = key.language, .behind = opened(key.frame)});
+    return place;
+  }
+  return std::nullopt;
 }
 
 void Matcher::add(Language language, std::uint32_t next) {
@@ -415,6 +467,7 @@ Matcher::State Matcher::intern(std::vector<Way>& ways, bool complete) {
     } else {
       (is_copied(way) ? place.in_copied : place.in_others) = true;
       place.copying |= copies(way);
+      place.narrow |= !is_copied(way) && nibble::begins_narrow(languages_, way.language);
       prefix = languages_.plain_prefix(way.language);
       prefix.uniform &= !copies(way);
     }
@@ -422,6 +475,7 @@ Matcher::State Matcher::intern(std::vector<Way>& ways, bool complete) {
     place.plain = std::max(place.plain, prefix.length);
     place.plain_ends &= prefix.ends;
   }
+  place.narrow &= !place.copying;
   ways_.insert(ways_.end(), ways.begin(), ways.end());
   states_.push_back(place);
   if (states_.size() * 2 > state_table_.size()) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -68,6 +69,28 @@ class Matcher {
   bool in_copied(State state) const { return states_[state].in_copied; }
   // Whether anything else may be read there as well.
   bool in_others(State state) const { return states_[state].in_others; }
+  // Whether some way is inside a text that begins narrow (text_reach.h).
+  bool begins_narrow(State state) const { return states_[state].narrow; }
+  // What such a state is without those ways, and them with what stands behind their texts.
+  struct NarrowWay {
+    Language text;
+    State behind;
+  };
+  struct Split {
+    State rest = kDead;
+    std::vector<NarrowWay> ways;
+  };
+  const Split& split(State state);
+  // A place in a key: the declared ones that it may become, and the others, all of them but the declared.
+  struct KeyPlace {
+    std::vector<NarrowWay> declared;
+    Language others = kNothing;
+    Language any = kNothing;  // what `others` is behind a character that begins no declared key
+    State usual = kDead;      // the place there
+  };
+  // Nothing: it is another place.
+  std::optional<KeyPlace> key_place(State state);
+  Languages& languages() { return languages_; }
   std::size_t memory() const;
   std::size_t states() const { return states_.size(); }
   // Everything but the start is forgotten.
@@ -113,8 +136,10 @@ class Matcher {
     bool plain_ends = false;
     bool uniform = false;
     bool in_copied = false, in_others = false;
+    bool narrow = false;
     bool copying = false;  // what a byte leads to is not kept: no other text comes here
     State without_copies = kUnbounded;
+    std::uint32_t split = kUnbounded;
   };
   State make_step(State state, std::uint8_t byte);
   std::span<const std::uint32_t> going_on(State state, std::uint8_t byte);
@@ -153,6 +178,7 @@ class Matcher {
   std::vector<std::uint32_t> state_table_;
   std::deque<Row> rows_;  // a row never moves
   std::vector<Crossing> crossings_;
+  std::deque<Split> splits_;  // a split never moves
   State start_ = kDead;
 
   std::vector<State> opened_;  // [frames] kUnbounded where nobody asked

@@ -183,6 +183,15 @@ std::string TokenTrie::mark(std::string_view spelling) const {
   return std::string(spelling);
 }
 
+MaskCounts TokenTrie::mask_counts() const {
+  return {.found = masks_, .seconds = static_cast<double>(mask_nanoseconds_) * 1e-9};
+}
+
+void TokenTrie::count_mask(std::chrono::nanoseconds time) const {
+  ++masks_;
+  mask_nanoseconds_ += static_cast<std::uint64_t>(time.count());
+}
+
 bool TokenTrie::is_end(TokenId token) const { return std::binary_search(ends_.begin(), ends_.end(), token); }
 
 std::string_view TokenTrie::bytes(TokenId token) const {
@@ -219,10 +228,12 @@ bool TokenTrie::add_plain(TokenMask mask, std::uint32_t characters) const {
   return false;
 }
 
-void TokenTrie::add_twins(TokenMask mask) const {
-  for (const auto& [first, second] : twins_)
-    if (mask[static_cast<std::size_t>(first) / 32] >> first % 32 & 1)
-      mask[static_cast<std::size_t>(second) / 32] |= 1u << second % 32;
+void TokenTrie::set_twins(TokenMask mask) const {
+  for (const auto& [first, second] : twins_) {
+    const std::uint32_t bit = mask[static_cast<std::size_t>(first) / 32] >> first % 32 & 1;
+    std::uint32_t& word = mask[static_cast<std::size_t>(second) / 32];
+    word = (word & ~(1u << second % 32)) | bit << second % 32;
+  }
 }
 
 }  // namespace nibble

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -68,6 +70,8 @@ class TokenTrie final : public GrammarVocabulary {
   TokenId size() const override { return size_; }
   bool is_end(TokenId token) const override;
   std::string mark(std::string_view spelling) const override;
+  MaskCounts mask_counts() const override;
+  void count_mask(std::chrono::nanoseconds time) const;
   std::span<const TokenId> ends() const { return ends_; }
   std::string_view bytes(TokenId token) const;
 
@@ -88,8 +92,8 @@ class TokenTrie final : public GrammarVocabulary {
   bool add_plain(TokenMask mask, std::uint32_t characters) const;
   // Adds the plain tokens of nothing but these kinds of characters.
   void add_kinds(TokenMask mask, ByteKindMask kinds) const;
-  // Adds those whose bytes another token has that is in the mask.
-  void add_twins(TokenMask mask) const;
+  // Those whose bytes another token has: leaves them as that one is.
+  void set_twins(TokenMask mask) const;
 
  private:
   TokenId size_;
@@ -106,6 +110,7 @@ class TokenTrie final : public GrammarVocabulary {
   // Plain tokens by length: of up to kLengths[i] characters as bits, and each length's own.
   std::vector<std::vector<std::uint32_t>> up_to_;
   std::vector<std::vector<TokenId>> of_length_;
+  mutable std::atomic<std::uint64_t> masks_ = 0, mask_nanoseconds_ = 0;
   mutable std::mutex mutex_;
   mutable std::unordered_map<ByteKindMask, std::vector<std::uint32_t>>
       of_kinds_;  // those that were asked for
