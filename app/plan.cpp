@@ -11,6 +11,7 @@
 #include "app/peak_rate.h"
 #include "app/read_bandwidth.h"
 #include "app/terminal.h"
+#include "app/text_choices.h"
 #include "checkpoint/model_location.h"
 #include "checkpoint/text_file.h"
 #include "models/model_traits.h"
@@ -67,9 +68,12 @@ Result<Machine> find_machine(const Options& options) {
   return machine;
 }
 
-Result<ModelTraits> find_model(const std::string& model) {
-  NIBBLE_ASSIGN(const ModelLocation location, locate_model(model, LocationEnvironment::of_this_process()));
-  return read_model_traits(location.folder, location.name);
+// How its answers are read; nothing of a folder without a tokenizer.
+std::vector<Choice> text_rows(const std::filesystem::path& folder) {
+  const Result<Tokenizer> tokenizer = Tokenizer::load(folder);
+  if (!tokenizer.ok()) return {};
+  const Result<ChatPrompter> chat = ChatPrompter::load(folder, *tokenizer);
+  return text_choices(*tokenizer, chat.ok() ? &*chat : nullptr);
 }
 
 int text_columns() {
@@ -88,14 +92,17 @@ Status run(const Options& options, Console& console) {
   }
   if (options.engine.model.empty())
     return invalid_argument("no MODEL given; it is a directory, a name in the Hugging Face cache, or demo");
-  NIBBLE_ASSIGN(const ModelTraits model, find_model(options.engine.model));
+  NIBBLE_ASSIGN(const ModelLocation location,
+                locate_model(options.engine.model, LocationEnvironment::of_this_process()));
+  NIBBLE_ASSIGN(const ModelTraits model, read_model_traits(location.folder, location.name));
   NIBBLE_ASSIGN(const Machine machine, find_machine(options));
   if (options.matrix) {
     NIBBLE_ASSIGN(const Matrix matrix, judge_matrix(options.engine, machine, model));
     print(console, options.json ? matrix_json(matrix) + "\n" : matrix_text(matrix, text_columns()));
     return {};
   }
-  NIBBLE_ASSIGN(const Plan plan, resolve(options.engine, machine, model));
+  NIBBLE_ASSIGN(Plan plan, resolve(options.engine, machine, model));
+  for (Choice& row : text_rows(location.folder)) plan.choices.push_back(std::move(row));
   print(console, options.json ? plan_json(plan) + "\n" : plan_text(plan, text_columns()));
   return {};
 }

@@ -24,6 +24,7 @@
 #include "app/stop_signals.h"
 #include "app/supervisor.h"
 #include "app/terminal.h"
+#include "app/text_choices.h"
 #include "app/version.h"
 #include "base/thread_name.h"
 #include "server/api/service.h"
@@ -212,13 +213,15 @@ class Serving {
       in_use_ = std::move(model->in_use);
       step_limit_ = options_.step_limit(model->engine->model().plan.device);
       const bool first = shared_ == nullptr || !shared_->served.exchange(true);
-      if (first) print_ready(model->engine->model());
+      std::vector<Choice> rows = text_choices(model->tokenizer, chat ? &*chat : nullptr);
+      if (first) print_ready(model->engine->model(), rows);
       service_.begin(std::move(model->engine),
                      {.tokenizer = std::move(model->tokenizer),
                       .chat = std::move(chat),
                       .tokenizer_info = std::move(info),
                       .renders_client_templates = options_.trust_request_chat_template,
-                      .date = options_.date},
+                      .date = options_.date,
+                      .plan_rows = std::move(rows)},
                      step_limit_);
       if (!first) log_->info("the engine serves again");
       notify_service_manager("READY=1");
@@ -231,10 +234,12 @@ class Serving {
     return options;
   }
 
-  void print_ready(const ModelInfo& model) const {
+  void print_ready(const ModelInfo& model, const std::vector<Choice>& text_rows) const {
     constexpr int widest = std::numeric_limits<int>::max();
     const int columns = is_terminal(STDERR_FILENO) ? terminal_columns(STDERR_FILENO) : widest;
-    std::fprintf(console_.err, "%s", startup_text(model.plan, columns).c_str());
+    Plan plan = model.plan;
+    plan.choices.insert(plan.choices.end(), text_rows.begin(), text_rows.end());
+    std::fprintf(console_.err, "%s", startup_text(plan, columns).c_str());
     std::fprintf(console_.err, "%-24s%.2f GiB\n", "weights",
                  static_cast<double>(model.weight_bytes) / (1 << 30));
     std::fprintf(console_.err, "%-24s%s tokens\n", "KV cache", grouped(model.kv_tokens).c_str());

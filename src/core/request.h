@@ -33,7 +33,11 @@ struct SamplingParams {
   std::uint32_t choice = 0;
   std::vector<TokenId> stop_ids;  // generation ends on one of these, which is counted but not shown
   int logprobs = -1;              // likeliest tokens reported a step; -1: not even the chosen one's
+  // They are of the tokens that the constraint allows: the others weigh nothing and are not among the
+  // likeliest. On CPUs alone.
+  bool constrained_logprobs = false;
   bool prompt_logprobs = false;
+  bool prompt_ranks = false;    // with prompt_logprobs
   int prompt_top_logprobs = 0;  // with prompt_logprobs: likeliest tokens reported beside each of the prompt's
 
   bool penalizes() const {
@@ -78,7 +82,7 @@ struct Event {
   RequestId request = 0;
   TokenId token = -1;                 // -1: none (the request ended without one)
   float logprob = 0;                  // natural logarithm over the whole vocabulary, before any filter
-  std::span<const TokenLogprob> top;  // in the scheduler, until the next step
+  std::span<const TokenLogprob> top;  // in the scheduler, until the next step; id -1: there are no more
   FinishReason finish = FinishReason::none;
   // With the first event: prompt tokens whose keys and values were not computed for this request. Whole
   // pages, and fewer than the prompt has.
@@ -90,8 +94,9 @@ struct Event {
   // after prompt[0..i); entry 0 is 0.
   std::vector<float> prompt_logprobs;
   std::vector<TokenLogprob>
-      prompt_top;     // [prompt][prompt_top_logprobs], with them; the first row means nothing
-  std::string error;  // why, when finish is error or timeout
+      prompt_top;                 // [prompt][prompt_top_logprobs], with them; the first row means nothing
+  std::vector<int> prompt_ranks;  // [prompt]: how many tokens are likelier, and 1; 0: not known (a GPU's)
+  std::string error;              // why, when finish is error or timeout
 };
 
 }  // namespace nibble

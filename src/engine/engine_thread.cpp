@@ -153,6 +153,7 @@ void EngineThread::step() {
                          .begun = event.begun,
                          .prompt_logprobs = std::move(event.prompt_logprobs),
                          .prompt_top = std::move(event.prompt_top),
+                         .prompt_ranks = std::move(event.prompt_ranks),
                          .error = std::move(event.error)});
   }
   {

@@ -32,6 +32,7 @@ struct DeliveredEvent {
   std::optional<std::chrono::nanoseconds> begun;
   std::vector<float> prompt_logprobs;
   std::vector<TokenLogprob> prompt_top;
+  std::vector<int> prompt_ranks;
   std::string error;
 };
 

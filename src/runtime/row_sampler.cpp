@@ -5,6 +5,16 @@
 
 namespace nibble {
 
+namespace {
+
+// How many tokens are likelier, and 1.
+int rank_of(std::span<const float> logits, TokenId token) {
+  const float own = logits[static_cast<std::size_t>(token)];
+  return 1 + static_cast<int>(std::ranges::count_if(logits, [own](float logit) { return logit > own; }));
+}
+
+}  // namespace
+
 LogitChanges logit_changes_of(const BatchSequence& sequence) {
   const SamplingParams& asked = *sequence.sampling;
   const bool may_end = static_cast<int>(sequence.answer.size()) >= asked.min_tokens;
@@ -64,10 +74,21 @@ StepResult RowSampler::sample(const Batch& batch, const BatchSequence& sequence,
     if (wanted.target >= 0) {
       const std::size_t top = static_cast<std::size_t>(sequence.sampling->prompt_top_logprobs);
       fill_top(logits, statistics, sequence.target_top.subspan(targets * top, top));
+      if (!sequence.target_ranks.empty()) sequence.target_ranks[targets] = rank_of(logits, wanted.target);
       sequence.target_logprobs[targets++] = logprob(logits, statistics, wanted.target);
     }
     if (!sequence.samples || i + 1 < sequence.logit_count) continue;
     result.token = choose(sequence, logits, statistics.likeliest);
+    if (sequence.sampling->constrained_logprobs && !sequence.mask().empty()) {
+      const std::span<const float> allowed = change_logits(logits, {.mask = sequence.mask()}, changes_);
+      const RowStatistics of_allowed = row_statistics(allowed);
+      result.logprob = logprob(allowed, of_allowed, result.token);
+      fill_top(allowed, of_allowed, sequence.top);
+      for (TokenLogprob& entry : sequence.top) {
+        if (allowed[static_cast<std::size_t>(entry.id)] == masked_logit) entry.id = -1;
+      }
+      continue;
+    }
     result.logprob = logprob(logits, statistics, result.token);
     fill_top(logits, statistics, sequence.top);
   }

@@ -53,6 +53,7 @@ Status Scheduler::submit(Request request) {
   entry.scores = request.sampling.prompt_logprobs;
   if (entry.scores) {
     entry.prompt_logprobs.resize(prompt);
+    if (request.sampling.prompt_ranks) entry.prompt_ranks.resize(prompt);
     entry.prompt_top.resize(prompt * static_cast<std::size_t>(request.sampling.prompt_top_logprobs));
   }
   if (request.sampling.logprobs > 0) {
@@ -436,6 +437,8 @@ void Scheduler::add_logit_rows(Batch& batch, Entry& entry, BatchSequence& sequen
   const std::size_t count = static_cast<std::size_t>(targets);
   const std::size_t top = static_cast<std::size_t>(entry.request.sampling.prompt_top_logprobs);
   sequence.target_logprobs = std::span(entry.prompt_logprobs).subspan(first_target, count);
+  if (!entry.prompt_ranks.empty())
+    sequence.target_ranks = std::span(entry.prompt_ranks).subspan(first_target, count);
   sequence.target_top = std::span(entry.prompt_top).subspan(first_target * top, count * top);
 }
 
@@ -477,6 +480,7 @@ void Scheduler::commit_sequence(Entries::iterator entry, const BatchSequence& pl
     if (entry->scores) {
       event.prompt_logprobs = std::move(entry->prompt_logprobs);
       event.prompt_top = std::move(entry->prompt_top);
+      event.prompt_ranks = std::move(entry->prompt_ranks);
     }
     entry->scores = false;
   }

@@ -118,6 +118,7 @@ class Scheduler {
     std::array<std::vector<TokenLogprob>, 2> top;         // [sampling.logprobs], of each planned step
     std::array<std::vector<StateSnapshot>, 2> snapshots;  // that each planned step takes
     std::vector<float> prompt_logprobs;    // [prompt], when asked for; until the event that takes them
+    std::vector<int> prompt_ranks;         // [prompt], likewise, where they are wanted
     std::vector<TokenLogprob> prompt_top;  // [prompt][sampling.prompt_top_logprobs], likewise
 
     std::span<const TokenId> prompt_tokens() const {

@@ -97,6 +97,7 @@ class Gate::Caller {
          {"completion_tokens", facts.completion_tokens},
          {"first_token_seconds",
           facts.first_token ? std::optional(seconds_until(*facts.first_token)) : std::optional<double>()},
+         {"format", if_any(facts.format)},
          {"finish_reason", if_any(facts.finish_reason)},
          {"trace_id", trace_ ? Given(trace_->trace_id) : Given()},
          {"parent_id", trace_ ? Given(trace_->parent_id) : Given()},

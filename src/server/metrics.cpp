@@ -231,10 +231,12 @@ void Metrics::write_plan_info(MetricsText& text) const {
   }
 }
 
-std::string Metrics::text(const EngineCounts& counts, const Clients& clients) const {
+std::string Metrics::text(const EngineCounts& counts, const Clients& clients,
+                          const ConstraintCounts& constraints) const {
   MetricsText text({{"model_name", served_name_}, {"engine", "0"}});
   write_engine(text, counts);
   write_requests(text);
+  constraints.write(text);
   text.gauge("nibble:connections", "Open connections of clients.", clients.connections);
   text.counter("nibble:connections_displaced_total", "Connections closed because others needed their places.",
                static_cast<double>(clients.displaced));

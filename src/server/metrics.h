@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "engine/engine_thread.h"
+#include "server/constraint_counts.h"
 #include "server/metrics_text.h"
 
 namespace nibble {
@@ -44,7 +45,8 @@ class Metrics {
     int connections = 0;          // open now
     std::uint64_t displaced = 0;  // closed so far because others needed their places
   };
-  std::string text(const EngineCounts& counts, const Clients& clients) const;
+  std::string text(const EngineCounts& counts, const Clients& clients,
+                   const ConstraintCounts& constraints = {}) const;
 
  private:
   using Time = std::chrono::nanoseconds;

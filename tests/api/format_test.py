@@ -36,3 +36,28 @@ def test_what_cannot_be_compiled_is_named(server):
     for field, value in (("guided_regex", "("), ("grammar", "root ::= ("), ("guided_json", {"type": "thing"})):
         status, answer, _ = server.ask(TEXT, {"prompt": "a", field: value})
         assert status == 400 and answer["error"]["param"] == field, answer
+
+
+def constraint_counts(server):
+    lines = [line for line in server.get("/metrics")[1].splitlines() if line.startswith("nibble:constraint")]
+    counts = {}
+    for line in lines:
+        name, value = line.rsplit(" ", 1)
+        kind, _, rest = name.partition("kind=\"")
+        counts[(name.split("{")[0].removeprefix("nibble:constraint"), rest.split('"')[0], rest.partition("result=\"")[2].split('"')[0])] = float(value)
+    return counts
+
+
+def test_metrics_tell_by_kind_what_formats_cost(server):
+    before = constraint_counts(server)
+    for pattern, expected in (("[x-z]{3}", 200), ("[x-z]{3}", 200), ("([x-z]{3}", 400)):
+        assert server.ask(TEXT, {"prompt": "a", "max_tokens": 9, "guided_regex": pattern})[0] == expected
+    schema = {"type": "object", "properties": {"metrics": {"const": 1}}}
+    assert server.ask(TEXT, {"prompt": "a", "max_tokens": 9, "guided_json": schema})[0] == 200
+    after = constraint_counts(server)
+    grown = {key: value - before[key] for key, value in after.items() if value != before[key]}
+    assert {key: value for key, value in grown.items() if key[0] == "s_total"} == {
+        ("s_total", "regex", "compiled"): 1, ("s_total", "regex", "found"): 1, ("s_total", "regex", "refused"): 1,
+        ("s_total", "json_schema", "compiled"): 1}
+    assert grown["_compile_seconds_count", "", ""] == 3 and grown["_compile_seconds_sum", "", ""] > 0
+    assert grown["_masks_total", "", ""] >= 2 and grown["_mask_seconds_total", "", ""] > 0

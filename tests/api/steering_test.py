@@ -94,12 +94,10 @@ def check_told(told, prompt, most):
     assert told[0] is None and len(told) == len(prompt)
     for token, position in zip(prompt[1:], told[1:]):
         assert list(position)[0] == str(token) and most <= len(position) <= most + 1
-        ranks = [entry["rank"] for entry in position.values() if entry["rank"] is not None]
-        assert sorted(ranks) == list(range(1, most + 1))
-        ranked = sorted((e["rank"], e["logprob"]) for e in position.values() if e["rank"] is not None)
+        ranked = sorted((entry["rank"], entry["logprob"]) for entry in position.values())
+        assert [rank for rank, _ in ranked][:most] == list(range(1, most + 1))
         assert [p for _, p in ranked] == sorted((p for _, p in ranked), reverse=True)
-        if position[str(token)]["rank"] is None and ranked:
-            assert position[str(token)]["logprob"] <= ranked[-1][1]
+        assert (position[str(token)]["rank"] > most) == (len(position) > most)
 
 
 def test_log_probabilities_of_a_prompt_are_those_of_an_echo(server):
@@ -116,6 +114,34 @@ def test_log_probabilities_of_a_prompt_are_those_of_an_echo(server):
     less = ask(server, TEXT, prompt=prompt, echo=True, logprobs=2, n=2, max_tokens=1)["choices"]
     assert [c["logprobs"] for c in both] == [c["logprobs"] for c in less]
     check_told(both[1]["prompt_logprobs"], prompt, 5)
+
+
+def test_a_rank_beyond_the_likeliest_is_what_a_longer_list_says(server):
+    prompt = ids_of(server, "Once upon a time, there was a dog who saw a tree")
+    few, many = (ask(server, TEXT, prompt=prompt, prompt_logprobs=most, max_tokens=1)["choices"][0]["prompt_logprobs"] for most in (0, 20))
+    ranks = [(position[str(token)]["rank"], longer[str(token)]["rank"]) for token, position, longer in zip(prompt[1:], few[1:], many[1:])]
+    assert all(rank == longer for rank, longer in ranks) and any(rank > 1 for rank, _ in ranks), ranks
+
+
+def test_constrained_log_probabilities_are_of_what_the_format_allows(server):
+    import math
+    body = dict(prompt="Once", guided_regex="[ab]{6}", logprobs=20, temperature=1)
+    raw, bound = (ask(server, TEXT, constrained_logprobs=bound, **body)["choices"][0] for bound in (False, True))
+    assert raw["text"] == bound["text"] and ask(server, TEXT, **body)["choices"][0] == raw
+    for token, p, top in zip(*(bound["logprobs"][key] for key in ("tokens", "token_logprobs", "top_logprobs"))):
+        if token.startswith("<|"):  # only the end may come
+            assert p == 0 and list(top) == [token]
+            continue
+        assert set("".join(top)) <= set("ab") and top[token] == p
+        assert abs(sum(math.exp(value) for value in top.values()) - 1) < 1e-4  # every token that may come is among the 20
+    assert sum(math.exp(value) for value in raw["logprobs"]["top_logprobs"][0].values()) > 0.5
+    assert raw["logprobs"]["token_logprobs"][0] < bound["logprobs"]["token_logprobs"][0]
+    free = ask(server, TEXT, prompt="Once", logprobs=3, constrained_logprobs=True)["choices"]
+    assert free == ask(server, TEXT, prompt="Once", logprobs=3)["choices"]
+    chat = ask(server, CHAT, messages=MESSAGES, guided_choice=["yes", "no"], logprobs=True, top_logprobs=4, constrained_logprobs=True)
+    for entry in chat["choices"][0]["logprobs"]["content"]:
+        assert all("yes".startswith(other["token"]) or other["token"] in "yesno" for other in entry["top_logprobs"]), entry
+    assert refusal(server, TEXT, prompt="Once", constrained_logprobs=True)["param"] == "constrained_logprobs"
 
 
 def test_log_probabilities_of_a_chats_prompt(server):

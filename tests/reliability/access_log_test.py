@@ -24,6 +24,10 @@ def test_the_access_line_tells_who_asked_for_what_and_how_it_ended():
             assert (line["client"], line["model"], line["status"], line["finish_reason"]) == ("127.0.0.1", "demo", 200, "length")
             assert line["completion_tokens"] == 5 and line["prompt_tokens"] > 16
             assert 0 < line["first_token_seconds"] <= line["seconds"]
+        assert "format" not in first
+        assert server.ask("POST", "/v1/completions", body | {"ignore_eos": False, "guided_choice": ["yes", "no"]}).status == 200
+        assert eventually(lambda: lines(server, "/v1/completions")[before + 2:])[0]["format"] == "choice"
+        before += 1
         assert first["cached_tokens"] == 0 and second["cached_tokens"] >= 16
         server.ask("POST", "/v1/completions", body | {"temperature": -1})
         refused = eventually(lambda: lines(server, "/v1/completions")[before + 2:])[0]

@@ -35,8 +35,8 @@ void append(std::vector<AnswerPiece>& pieces, AnswerPiece piece) {
 Generation::Generation(std::shared_ptr<http::Exchange> exchange, PreparedRequest prepared,
                        std::unique_ptr<AnswerEncoder> encoder, const Tokenizer& tokenizer)
     : exchange_(std::move(exchange)),
-      facts_(std::make_shared<http::AnswerFacts>(
-          http::AnswerFacts{.model = encoder->head().model, .finish_reason = "", .error = ""})),
+      facts_(std::make_shared<http::AnswerFacts>(http::AnswerFacts{
+          .model = encoder->head().model, .format = prepared.held_to, .finish_reason = "", .error = ""})),
       prepared_(std::move(prepared)),
       encoder_(std::move(encoder)),
       tokenizer_(tokenizer) {
@@ -104,9 +104,11 @@ std::vector<Request> Generation::engine_requests(RequestId first_id, std::uint64
     params.seed = asked.seed ? static_cast<std::uint64_t>(*asked.seed) : seed;
     params.choice = static_cast<std::uint32_t>(i % prepared_.request.n);
     params.logprobs = asked.logprobs;
+    params.constrained_logprobs = asked.constrained_logprobs;
     if (const int top = prompt_top(i); top >= 0) {
       params.prompt_logprobs = true;
       params.prompt_top_logprobs = top;
+      params.prompt_ranks = prepared_.request.prompt_logprobs >= 0;
     }
     if (!asked.ignore_eos) params.stop_ids = model.eos_ids;
     const bool calls = prepared_.calls.place != BoundCalls::Place::none;
@@ -168,6 +170,7 @@ void Generation::tell_prompt(int first, const DeliveredEvent& event) {
       PromptLogprobs{.ids = prompt_of(first).ids,
                      .logprobs = event.prompt_logprobs,
                      .top = event.prompt_top,
+                     .ranks = event.prompt_ranks,
                      .count = static_cast<std::size_t>(prompt_top(first)),
                      .told = static_cast<std::size_t>(prepared_.request.prompt_logprobs)});
   for (int i = first; i < first + prepared_.request.n; ++i)
@@ -196,6 +199,7 @@ void Generation::take_token(Choice& choice, const DeliveredEvent& event) {
   ++choice.generated;
   if (request.sampling.logprobs >= 0) {
     TokenRecord record{.token = event.token, .shown = {}, .logprob = event.logprob, .top = event.top};
+    std::erase_if(record.top, [](const TokenLogprob& entry) { return entry.id < 0; });
     if (wants_content_tokens()) {
       choice.records.push_back(std::move(record));
     } else {

@@ -32,6 +32,8 @@ Refused check_together(const Reading& reading) {
   if (reading.top_logprobs.value_or(0) > 0 && !reading.wants_logprobs)
     return bad_field("top_logprobs", " needs logprobs: true");
   if (chat && reading.wants_logprobs) sampling.logprobs = reading.top_logprobs.value_or(0);
+  if (sampling.constrained_logprobs && sampling.logprobs < 0)
+    return bad_field("constrained_logprobs", " needs logprobs");
   if (reading.max_completion_tokens)
     sampling.max_tokens = reading.max_completion_tokens;  // the newer name wins
   if (!chat && !sampling.max_tokens) sampling.max_tokens = default_completion_tokens;

@@ -38,7 +38,8 @@ struct Sampling {
   std::vector<TokenId> allowed_token_ids;  // empty: all
   std::vector<std::string> bad_words;
   bool ignore_eos = false;
-  int logprobs = -1;  // likeliest tokens beside the chosen one; -1: not even that one's
+  bool constrained_logprobs = false;  // of the tokens that the format allows
+  int logprobs = -1;                  // likeliest tokens beside the chosen one; -1: not even that one's
 };
 
 // How a text becomes tokens where no template makes the prompt.

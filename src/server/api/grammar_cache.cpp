@@ -49,15 +49,30 @@ Result<std::shared_ptr<const Grammar>> compile(const TextFormat& asked) {
 
 }  // namespace
 
+ConstraintKind constraint_kind(TextFormat::Kind kind) {
+  switch (kind) {
+    case TextFormat::Kind::json_object: return ConstraintKind::json_object;
+    case TextFormat::Kind::json_schema: return ConstraintKind::json_schema;
+    case TextFormat::Kind::regex: return ConstraintKind::regex;
+    case TextFormat::Kind::choice: return ConstraintKind::choice;
+    case TextFormat::Kind::text:
+    case TextFormat::Kind::grammar: break;
+  }
+  return ConstraintKind::grammar;
+}
+
 std::shared_ptr<const GrammarVocabulary> GrammarCache::vocabulary(const Tokenizer& tokenizer,
                                                                   const ModelInfo& model) {
-  std::call_once(made_vocabulary_,
-                 [&] { vocabulary_ = GrammarVocabulary::make(tokenizer, model.eos_ids, model.vocabulary); });
+  std::call_once(made_vocabulary_, [&] {
+    vocabulary_ = GrammarVocabulary::make(tokenizer, model.eos_ids, model.vocabulary);
+    const std::lock_guard lock(mutex_);
+    made_.push_back(vocabulary_);
+  });
   return vocabulary_;
 }
 
 Result<std::shared_ptr<const Grammar>> GrammarCache::get(const TextFormat& asked) {
-  return find_or(content_of(asked), [&] { return compile(asked); });
+  return find_or(constraint_kind(asked.kind), content_of(asked), [&] { return compile(asked); });
 }
 
 const GrammarCache::CallVocabulary& GrammarCache::call_vocabulary(const Tokenizer& tokenizer,
@@ -71,6 +86,8 @@ const GrammarCache::CallVocabulary& GrammarCache::call_vocabulary(const Tokenize
       if (at != std::string_view::npos && at + open.size() < tokenizer.bytes(token).size())
         call_vocabulary_.hides_mark = true;
     }
+    const std::lock_guard lock(mutex_);
+    made_.push_back(call_vocabulary_.vocabulary);
   });
   return call_vocabulary_;
 }
@@ -78,24 +95,27 @@ const GrammarCache::CallVocabulary& GrammarCache::call_vocabulary(const Tokenize
 Result<std::shared_ptr<const Grammar>> GrammarCache::calls(std::span<const BoundFunction> functions,
                                                            const CallRules& rules, const OfferedTools& tools,
                                                            const GrammarVocabulary& vocabulary) {
-  const std::string kind = rules.text == CallRules::Text::call ? "call" : rules.several ? "calls" : "one";
-  return find_or(content_of(kind, functions),
+  std::string kind = rules.several ? "calls" : "one";
+  if (rules.text == CallRules::Text::call) kind = "call";
+  if (rules.text == CallRules::Text::either) kind = "either";
+  return find_or(ConstraintKind::tool_calls, content_of(kind, functions),
                  [&] { return compile_calls(functions, rules, tools, vocabulary); });
 }
 
 Result<std::shared_ptr<const Grammar>> GrammarCache::arguments(const BoundFunction& function,
                                                                const CompileLimits& limits) {
-  return find_or(content_of("arguments", {&function, 1}),
+  return find_or(ConstraintKind::tool_calls, content_of("arguments", {&function, 1}),
                  [&] { return compile_arguments(function, limits); });
 }
 
-Result<std::shared_ptr<const Grammar>> GrammarCache::find_or(std::string content, const Compile& compile) {
+Result<std::shared_ptr<const Grammar>> GrammarCache::find_or(ConstraintKind kind, std::string content,
+                                                             const Compile& compile) {
   {
     const std::lock_guard lock(mutex_);
     const auto found =
         std::find_if(kept_.begin(), kept_.end(), [&](const Kept& kept) { return kept.content == content; });
     if (found != kept_.end()) {
-      ++counts_.found;
+      ++counts_.of(kind).found;
       kept_.splice(kept_.begin(), kept_, found);
       return found->grammar;
     }
@@ -103,17 +123,24 @@ Result<std::shared_ptr<const Grammar>> GrammarCache::find_or(std::string content
   const auto begin = std::chrono::steady_clock::now();
   Result<std::shared_ptr<const Grammar>> grammar = compile();
   const std::lock_guard lock(mutex_);
-  counts_.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  ++(grammar.ok() ? counts_.compiled : counts_.refused);
+  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
+  counts_.compile_seconds.observe(spent.count());
+  ++(grammar.ok() ? counts_.of(kind).compiled : counts_.of(kind).refused);
   if (!grammar.ok() || content.size() > longest_kept) return grammar;
   kept_.push_front({std::move(content), *grammar});
   if (kept_.size() > most_kept) kept_.pop_back();
   return grammar;
 }
 
-GrammarCache::Counts GrammarCache::counts() const {
+ConstraintCounts GrammarCache::counts() const {
   const std::lock_guard lock(mutex_);
-  return counts_;
+  ConstraintCounts counts = counts_;
+  for (const auto& vocabulary : made_) {
+    const MaskCounts masks = vocabulary->mask_counts();
+    counts.masks += masks.found;
+    counts.mask_seconds += masks.seconds;
+  }
+  return counts;
 }
 
 }  // namespace nibble::api

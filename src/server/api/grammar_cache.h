@@ -1,30 +1,29 @@
 // Formats that clients ask for, compiled; those asked for lately are kept, by their content.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "engine/engine.h"
 #include "grammar/call_grammar.h"
 #include "grammar/grammar.h"
 #include "server/api/generation_request.h"
+#include "server/constraint_counts.h"
 #include "text/tokenizer.h"
 
 namespace nibble::api {
 
+// Of a format other than text.
+ConstraintKind constraint_kind(TextFormat::Kind kind);
+
 class GrammarCache {
  public:
-  struct Counts {
-    std::uint64_t compiled = 0, refused = 0, found = 0;
-    double seconds = 0;  // of compiling
-  };
-
   // The model's, made when a format is asked for first: it takes some tenths of a second of a large
   // vocabulary. The same tokenizer and model each time; from any thread.
   std::shared_ptr<const GrammarVocabulary> vocabulary(const Tokenizer& tokenizer, const ModelInfo& model);
@@ -42,7 +41,7 @@ class GrammarCache {
                                                const GrammarVocabulary& vocabulary);
   Result<std::shared_ptr<const Grammar>> arguments(const BoundFunction& function,
                                                    const CompileLimits& limits);
-  Counts counts() const;
+  ConstraintCounts counts() const;
 
  private:
   // A grammar may take some hundred times its text, so what is long is not kept.
@@ -53,7 +52,8 @@ class GrammarCache {
   };
 
   using Compile = std::function<Result<std::shared_ptr<const Grammar>>()>;
-  Result<std::shared_ptr<const Grammar>> find_or(std::string content, const Compile& compile);
+  Result<std::shared_ptr<const Grammar>> find_or(ConstraintKind kind, std::string content,
+                                                 const Compile& compile);
 
   std::once_flag made_call_vocabulary_;
   CallVocabulary call_vocabulary_;
@@ -61,8 +61,10 @@ class GrammarCache {
   std::shared_ptr<const GrammarVocabulary> vocabulary_;
 
   mutable std::mutex mutex_;
-  std::list<Kept> kept_;  // guarded by mutex_; the one asked for last is first
-  Counts counts_;         // guarded by mutex_
+  // All guarded by mutex_.
+  std::list<Kept> kept_;     // the one asked for last is first
+  ConstraintCounts counts_;  // without masks
+  std::vector<std::shared_ptr<const GrammarVocabulary>> made_;
 };
 
 }  // namespace nibble::api

@@ -109,7 +109,7 @@ void add_prompt_logprobs(JsonWriter& json, const PromptLogprobs& prompt, const T
     }
     const TokenId own = prompt.ids[i];
     const auto likeliest = std::span(prompt.top).subspan(i * prompt.count, prompt.count);
-    std::size_t rank = 0;
+    std::size_t rank = prompt.ranks.empty() ? 0 : static_cast<std::size_t>(prompt.ranks[i]);
     for (std::size_t at = 0; at < likeliest.size(); ++at) {
       if (likeliest[at].id == own) rank = at + 1;
     }

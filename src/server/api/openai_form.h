@@ -29,8 +29,8 @@ void add_finish_reason(JsonWriter& json, const ChoicePart& part, const OpenAiFor
 void add_ids(JsonWriter& json, std::string_view name, std::span<const TokenId> ids);
 // {"token", "logprob", "bytes", "top_logprobs"} of each.
 void add_token_logprobs(JsonWriter& json, std::span<const TokenRecord> tokens, const Tokenizer& tokenizer);
-// {"id": {"logprob", "rank", "decoded_token"}} of each, null of the first. A rank is told of the likeliest
-// alone.
+// {"id": {"logprob", "rank", "decoded_token"}} of each, null of the first. Where ranks
+// are not known, they are told of the likeliest alone.
 void add_prompt_logprobs(JsonWriter& json, const PromptLogprobs& prompt, const Tokenizer& tokenizer);
 // A stream's last events: its usage, if that was asked for, and [DONE].
 std::string openai_end(const AnswerHead& head, std::string_view object, const OpenAiForm& form,

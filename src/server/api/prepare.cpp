@@ -49,7 +49,7 @@ std::size_t bytes_to_run(const PreparedRequest& prepared) {
     if (prompt.answer.tools) bytes += prompt.answer.tools->bytes();
     bytes += ids + prompt.text.size() + n * (choice + ids + prompt.text.size());
     const auto told = prompt.ids.size() * static_cast<std::size_t>(prepared.request.prompt_logprobs + 1);
-    bytes += told * (sizeof(TokenLogprob) + n * of_a_told_token);
+    bytes += told * (sizeof(TokenLogprob) + sizeof(int) + n * of_a_told_token);
     if (prepared.format || prepared.limits || prepared.calls.place != BoundCalls::Place::none)
       bytes += n * of_a_constraint;
   }
@@ -201,7 +201,13 @@ Refused Preparer::compile_rules(PreparedRequest& prepared) const {
     if (Refused refused = binder.bind(request, prepared.prompts.front().answer, prepared.calls))
       return refused;
   }
-  if (!prepared.format && prepared.calls.place == BoundCalls::Place::none) return {};
+  const bool binds_calls = prepared.calls.place != BoundCalls::Place::none;
+  if (!prepared.format && !binds_calls) return {};
+  if (prepared.format) prepared.held_to = constraint_kind_name(constraint_kind(request.format.kind));
+  if (binds_calls) {
+    if (prepared.format) prepared.held_to += ',';
+    prepared.held_to += constraint_kind_name(ConstraintKind::tool_calls);
+  }
   const Sampling& sampling = request.sampling;
   if (!sampling.allowed_token_ids.empty() || !sampling.bad_words.empty()) {
     return bad_field(sampling.bad_words.empty() ? "allowed_token_ids" : "bad_words",
@@ -290,6 +296,10 @@ std::variant<PreparedRequest, ApiError> Preparer::prepare(ParsedRequest parsed,
   RequestMemory::Share memory = std::move(parsed.memory);
   GenerationRequest& request = prepared.request;
   if (Refused refused = read_referring_input(request)) return std::move(*refused);
+  if (request.sampling.constrained_logprobs && model.plan.device == DeviceKind::cuda) {
+    return bad_field("constrained_logprobs",
+                     " is served on CPUs alone; without it logprobs are of the raw distribution");
+  }
   if (request.endpoint == Endpoint::messages && !request.sampling.max_tokens)
     return bad_field("max_tokens", " must be there");
   if (request.endpoint != Endpoint::completions) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "engine/engine.h"
 #include "server/api/field_reader.h"
@@ -24,6 +25,7 @@ struct ServedText {
   // Of chat templates that requests bring: whether they are rendered, and the day that they are told.
   bool renders_client_templates = false;
   std::optional<Day> date;
+  std::vector<Choice> plan_rows;  // of the plan that is told, behind the engine's: how answers are read
 };
 
 // A request that was read, and what it holds until it is prepared.

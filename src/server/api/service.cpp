@@ -344,9 +344,11 @@ void Service::live(Exchange exchange) {
 }
 
 void Service::metrics(Exchange exchange) {
-  exchange->answer({.content_type = "text/plain; version=0.0.4; charset=utf-8",
-                    .body = metrics_->text(engine_->counts(), {.connections = server_.connections(),
-                                                               .displaced = server_.displaced()})});
+  exchange->answer(
+      {.content_type = "text/plain; version=0.0.4; charset=utf-8",
+       .body = metrics_->text(engine_->counts(),
+                              {.connections = server_.connections(), .displaced = server_.displaced()},
+                              grammars_.counts())});
 }
 
 void Service::models(Exchange exchange) {
@@ -364,7 +366,11 @@ void Service::models(Exchange exchange) {
   exchange->answer({.body = anthropic ? model.anthropic_json(!one) : model.openai_json(!one)});
 }
 
-void Service::plan(Exchange exchange) { exchange->answer({.body = plan_json(engine_->model().plan)}); }
+void Service::plan(Exchange exchange) {
+  Plan plan = engine_->model().plan;
+  plan.choices.insert(plan.choices.end(), text_->plan_rows.begin(), text_->plan_rows.end());
+  exchange->answer({.body = plan_json(plan)});
+}
 
 // Nothing that /tokenize would not tell of a conversation too, so it is as open as that is.
 void Service::tokenizer_info(Exchange exchange) {

@@ -19,8 +19,9 @@ struct AnswerFacts {
   std::optional<int> cached_tokens;  // of the prompt
   std::optional<int> completion_tokens;
   std::optional<std::chrono::nanoseconds> first_token;  // when it came, by the server's clock
-  std::string finish_reason;                            // of several choices the last one's
-  int failed_status = 0;                                // that a whole answer would have had
+  std::string format;         // what held the answer: kinds of constraints, parted by commas
+  std::string finish_reason;  // of several choices the last one's
+  int failed_status = 0;      // that a whole answer would have had
   std::string error;
 };
 
