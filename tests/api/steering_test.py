@@ -129,10 +129,11 @@ def test_constrained_log_probabilities_are_of_what_the_format_allows(server):
     raw, bound = (ask(server, TEXT, constrained_logprobs=bound, **body)["choices"][0] for bound in (False, True))
     assert raw["text"] == bound["text"] and ask(server, TEXT, **body)["choices"][0] == raw
     for token, p, top in zip(*(bound["logprobs"][key] for key in ("tokens", "token_logprobs", "top_logprobs"))):
-        if token.startswith("<|"):  # only the end may come
-            assert p == 0 and list(top) == [token]
-            continue
-        assert set("".join(top)) <= set("ab") and top[token] == p
+        assert top[token] == p
+        if token.startswith("<|"):  # only what ends an answer may come
+            assert all(other.startswith("<|") for other in top)
+        else:
+            assert set("".join(top)) <= set("ab")
         assert abs(sum(math.exp(value) for value in top.values()) - 1) < 1e-4  # every token that may come is among the 20
     assert sum(math.exp(value) for value in raw["logprobs"]["top_logprobs"][0].values()) > 0.5
     assert raw["logprobs"]["token_logprobs"][0] < bound["logprobs"]["token_logprobs"][0]
