@@ -322,13 +322,17 @@ std::optional<ReadCall> read_call(CallForm form, std::string_view body, const Of
 
 namespace {
 
-// JSON, of which the end may be missing, as whole arguments are told.
-std::string without_blanks(std::string_view json) {
+// An object, of which the end may be missing, as whole arguments are told. What stands behind it is the
+// beginning of a mark.
+std::string begun_object(std::string_view json) {
   std::string text;
   bool in_string = false, escaped = false;
+  int depth = 0;
   for (const char byte : json) {
     const bool blank = byte == ' ' || byte == '\t' || byte == '\r' || byte == '\n';
     if (in_string || !blank) text += byte;
+    if (!in_string && (byte == '{' || byte == '[')) ++depth;
+    if (!in_string && (byte == '}' || byte == ']') && --depth == 0) break;
     in_string ^= byte == '"' && !escaped;
     escaped = in_string && byte == '\\' && !escaped;
   }
@@ -349,7 +353,7 @@ std::optional<ReadCall> read_cut_call(CallForm form, std::string_view body, cons
       break;
     default: call = read_call(form, body, tools, CallBinding::bound);
   }
-  if (call) call->arguments = without_blanks(call->arguments);
+  if (call) call->arguments = begun_object(call->arguments);
   if (call && !tools.has(call->name)) return std::nullopt;
   return call;
 }

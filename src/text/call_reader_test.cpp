@@ -156,6 +156,20 @@ TEST(CallReader, ABareObjectThatNamesAFunctionIsACallHoweverItIsCut) {
       EXPECT_EQ(read(CallForm::bare_json, answer, step), events) << step;
 }
 
+TEST(CallReader, ABoundCallThatIsCutInItsClosingMarkHasItsWholeArguments) {
+  const std::string_view cut[] = {
+      "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>look<｜tool▁sep｜>{\"where\": \"a}\"}<｜tool",
+      "<|tool_calls_section_begin|><|tool_call_begin|>functions.look:0"
+      "<|tool_call_argument_begin|>{\"where\": \"a}\"}<|tool_call"};
+  for (const auto& [form, answer] : {std::pair(CallForm::deepseek, cut[0]), {CallForm::kimi, cut[1]}}) {
+    CallReader reader(form, tools(), CallBinding::bound);
+    std::vector<AnswerPiece> pieces;
+    reader.push(answer, pieces);
+    reader.finish(pieces);
+    EXPECT_TRUE(told(pieces).ends_with(R"(|{"where":"a}"}})")) << told(pieces);
+  }
+}
+
 TEST(CallReader, ATextThatBeginsNoCallIsToldAsItComes) {
   CallReader reader(CallForm::bare_json, tools());
   std::vector<AnswerPiece> pieces;

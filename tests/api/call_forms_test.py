@@ -58,8 +58,9 @@ def test_several_calls_each_fit(server):
 
 
 def test_a_cut_call_has_the_beginning_of_its_arguments(server):
-    whole, _ = message(server, seed=1)
-    cut, reason = message(server, seed=1, max_tokens=90)
+    _, answer, _ = server.ask("/v1/chat/completions", ASK | {"seed": 1})
+    whole = answer["choices"][0]["message"]
+    cut, reason = message(server, seed=1, max_tokens=answer["usage"]["completion_tokens"] * 3 // 4)
     if cut.get("tool_calls"):
         assert reason == "length" and whole["tool_calls"][0]["function"]["arguments"].startswith(cut["tool_calls"][0]["function"]["arguments"])
     else:
