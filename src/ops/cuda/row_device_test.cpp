@@ -29,6 +29,7 @@ struct Norm {
 
 struct NormCase {
   int rows, hidden, stride;
+  bool less_one = false;  // the weight is kept less one
 };
 
 Norm on_gpu(const NormCase& c, const std::vector<float>& residual, const std::vector<float>* delta,
@@ -43,6 +44,7 @@ Norm on_gpu(const NormCase& c, const std::vector<float>& residual, const std::ve
                                            .delta = delta == nullptr ? nullptr : device_delta.as<float>(),
                                            .experts = experts,
                                            .weight = device_weight.as<Bf16>(),
+                                           .weight_less_one = c.less_one,
                                            .out = out.as<Bf16>(),
                                            .out_stride = c.stride,
                                            .out_tiles = tiles.as<std::uint8_t>(),
@@ -63,8 +65,12 @@ TEST_F(AddRmsNormOnTheGpu, AgreesWithTheCpu) {
   std::mt19937 random(1);
   ThreadPool threads(1);
   OpContext context{.threads = threads, .activations = InputValues::bf16};
-  for (const NormCase& c :
-       {NormCase{3, 2880, 2880}, {9, 72, 128}, {1, 8, 8}, {2, 4096, 4104}, {1, 12256, 12256}}) {
+  for (const NormCase& c : {NormCase{3, 2880, 2880},
+                            {9, 72, 128},
+                            {1, 8, 8},
+                            {2, 4096, 4104},
+                            {1, 12256, 12256},
+                            {3, 640, 640, true}}) {
     const std::size_t n = static_cast<std::size_t>(c.rows * c.hidden);
     const std::vector<float> residual = random_floats(random, n, 3.0f), delta = random_floats(random, n);
     const std::vector<Bf16> weight = random_bf16(random, static_cast<std::size_t>(c.hidden));
@@ -76,7 +82,8 @@ TEST_F(AddRmsNormOnTheGpu, AgreesWithTheCpu) {
                            .out = expected.data(),
                            .rows = c.rows,
                            .hidden = c.hidden,
-                           .eps = 1e-5f});
+                           .eps = 1e-5f,
+                           .zero_centred = c.less_one});
     EXPECT_TRUE(found.residual == expected_residual);
     const int blocks = DenseShape{0, c.hidden}.blocks();
     for (int row = 0; row < c.rows; ++row) {

@@ -22,7 +22,7 @@ bool takes_short(const AttentionCudaArgs& args) {
 
 int attention_shared_bytes(const AttentionCudaArgs& args) {
   return takes_short(args) ? shared_of_attention_short(args.window)
-                           : shared_of_attention_few(args.sequence_count);
+                           : shared_of_attention_few(args.sequence_count, args.cache.head_dim);
 }
 
 Status attention_cuda(const AttentionCudaArgs& args, cudaStream_t stream) {
@@ -41,7 +41,7 @@ Status attention_cuda(const AttentionCudaArgs& args, cudaStream_t stream) {
                             std::string(dtype_name(args.cache.dtype)));
   }
   if (!attention_takes_heads_of(args.cache.head_dim)) {
-    return invalid_argument("attention takes heads of 64 or 128 dimensions, not of " +
+    return invalid_argument("attention takes heads of 64, 128 or 256 dimensions, not of " +
                             std::to_string(args.cache.head_dim));
   }
   if (!(args.scale > 0)) {
@@ -58,7 +58,8 @@ Status attention_cuda(const AttentionCudaArgs& args, cudaStream_t stream) {
                            : by_warps        ? launch_attention_window
                                              : launch_attention_few;
   if (args.rows == AttentionRows::one || args.rows == AttentionRows::both) of_few_rows(args, stream);
-  if (args.rows != AttentionRows::one) launch_attention_many(args, stream);
+  if (args.rows == AttentionRows::one) return {};
+  args.cache.head_dim == 256 ? launch_attention_wide(args, stream) : launch_attention_many(args, stream);
   return {};
 }
 

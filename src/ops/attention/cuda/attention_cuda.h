@@ -1,5 +1,5 @@
 // paged_attention (ops/attention/attention.h) on a GPU of compute capability 9.0, for bfloat16 queries, keys
-// and values in heads of 64 or 128 dimensions.
+// and values in heads of 64, 128 or 256 dimensions.
 //
 // Order, a contract, for heads of 64. Positions are cut into steps of 128 counted from position 0. Of the
 // first 16 steps each is a split of its own, behind them four are one. A total (m, l, o) of a query has
@@ -21,7 +21,8 @@
 //
 // For heads of 128 a step is 64 positions, whose keys are as many bytes. A score is a chain of 8 steps of 16
 // dimensions. Lane t's sums take positions 8i + 2t and 8i + 2t + 1 of each eight; eight of them are added as
-// a balanced tree. The chain with values goes over 4 steps of 16 positions.
+// a balanced tree. The chain with values goes over 4 steps of 16 positions. For heads of 256 it is the same,
+// a score being a chain of 16 steps.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -33,10 +34,12 @@
 
 namespace nibble {
 
-constexpr bool attention_takes_heads_of(int head_dim) { return head_dim == 64 || head_dim == 128; }
+constexpr bool attention_takes_heads_of(int head_dim) {
+  return head_dim == 64 || head_dim == 128 || head_dim == 256;
+}
 // Positions of a step.
 NIBBLE_HOST_DEVICE constexpr int attention_step_of(int head_dim) {
-  return 2 * kv_chunk_slots * kv_head_dim / head_dim;
+  return head_dim == kv_head_dim ? 2 * kv_chunk_slots : kv_chunk_slots;
 }
 inline constexpr int attention_step = attention_step_of(kv_head_dim);
 inline constexpr int attention_lone_steps = 16;  // from position 0 on, splits of their own

@@ -239,16 +239,18 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   for (const DType dtype : {DType::bf16, DType::f8_e4m3}) {
     const std::vector<Case> small = {
-        {{8, 1, 64, 0, true, dtype}, 150},       {{4, 2, 128, 40, false, dtype}, 70},
-        {{8, 1, 128, 128, true, dtype}, 300},    {{16, 1, 64, 128, true, dtype}, 200},
-        {{8, 1, 64, 0, false, dtype, 128}, 200}, {{16, 1, 128, 0, true, dtype, 128}, 150},
-        {{4, 2, 64, 70, false, dtype, 128}, 230}};
+        {{8, 1, 64, 0, true, dtype}, 150},        {{4, 2, 128, 40, false, dtype}, 70},
+        {{8, 1, 128, 128, true, dtype}, 300},     {{16, 1, 64, 128, true, dtype}, 200},
+        {{8, 1, 64, 0, false, dtype, 128}, 200},  {{16, 1, 128, 0, true, dtype, 128}, 150},
+        {{4, 2, 64, 70, false, dtype, 128}, 230}, {{16, 2, 64, 0, false, dtype, 256}, 150},
+        {{4, 2, 128, 70, true, dtype, 256}, 200}};
     const std::vector<Case> large = {
         {{64, 8, 64, 0, true, dtype}, 700},        {{64, 8, 256, 128, true, dtype}, 700},
         {{4, 2, 128, 40, false, dtype}, 333},      {{16, 1, 64, 0, false, dtype}, 257},
         {{3, 3, 64, 0, true, dtype}, 130},         {{64, 8, 128, 0, true, dtype}, 2100},
         {{32, 4, 64, 0, false, dtype, 128}, 1500}, {{64, 4, 128, 0, false, dtype, 128}, 700},
-        {{6, 3, 64, 100, true, dtype, 128}, 450}};
+        {{6, 3, 64, 100, true, dtype, 128}, 450},  {{16, 2, 64, 0, false, dtype, 256}, 1500},
+        {{32, 2, 128, 100, true, dtype, 256}, 700}};
     const std::vector<Case>& some = small_cases ? small : large;
     all.insert(all.end(), some.begin(), some.end());
   }
@@ -308,7 +310,8 @@ TEST_F(AttentionOnTheGpu, GivesFewSequencesThatSeeLittleTheSameBits) {
                                            {{16, 1, 64, 300, true, dtype}, 900},
                                            {{4, 2, 256, 0, false, dtype}, 190},
                                            {{8, 1, 64, 0, false, dtype, 128}, 1000},
-                                           {{2, 1, 64, 40, true, dtype, 128}, 400}}) {
+                                           {{2, 1, 64, 40, true, dtype, 128}, 400},
+                                           {{8, 1, 64, 0, false, dtype, 256}, 400}}) {
       const Sequence sequence(random, c.shape, c.length);
       const int width = c.shape.heads * c.shape.head_dim;
       const int begin = c.length > 2048 ? c.length - 800 : small_cases ? std::max(0, c.length - 300) : 0;
@@ -359,13 +362,14 @@ TEST_F(AttentionOnTheGpu, GivesTheSameBitsEveryTime) {
 }
 
 class AttentionOfManySplits : public OnTheGpu, public testing::WithParamInterface<int> {};
-INSTANTIATE_TEST_SUITE_P(HeadDims, AttentionOfManySplits, testing::Values(64, 128));
+INSTANTIATE_TEST_SUITE_P(HeadDims, AttentionOfManySplits, testing::Values(64, 128, 256));
 
 TEST_P(AttentionOfManySplits, TakesThemInByTheDozen) {
   std::mt19937 random(3);
   const int dims = GetParam();
   const Shape shape{2, 1, 64, 0, true, DType::bf16, dims};
-  const int length = 256 * (small_cases ? 34 : 70) * 64 / dims + 5;  // more splits than are scaled at once
+  const int length =
+      2 * attention_step_of(dims) * (small_cases ? 34 : 70) + 5;  // more splits than are scaled at once
   const Sequence sequence(random, shape, length);
   const std::vector<SequenceCuda> last = {{0, 3, length - 3, 0}};
   const std::vector<Bf16> few = sequence.on_gpu(last, AttentionRows::both);
@@ -373,7 +377,7 @@ TEST_P(AttentionOfManySplits, TakesThemInByTheDozen) {
   EXPECT_TRUE(same(few, sequence.on_gpu(last, AttentionRows::both, true)));
   // A window that begins within a split, and that blocks share all the same.
   Sequence windowed = sequence;
-  windowed.shape.window = 3000 * 64 / dims;
+  windowed.shape.window = 3000 * attention_step_of(dims) / attention_step;
   EXPECT_TRUE(
       same(windowed.on_gpu(last, AttentionRows::both), windowed.on_gpu(last, AttentionRows::all_as_many)));
   const std::vector<double> expected = sequence.exact(length - 1, 1);

@@ -12,24 +12,28 @@ namespace nibble::few_rows {
 inline constexpr int warps = 8;  // that share a step
 inline constexpr int readers = warps * 32;
 inline constexpr int few_threads = readers + 32;
-inline constexpr int ring_bytes = 64 * 1024;
-// What a warp has of a step: two groups (kv_cuda.h) of its keys and two of its values.
+inline constexpr int staged_bytes = 64 * 1024;  // of totals that other blocks have left
+template <int dims>
+inline constexpr int ring_bytes = dims > 128 ? 128 * 1024 : 64 * 1024;
+// What a warp has of a step: so many groups (kv_cuda.h) of its keys and as many of its values.
 template <int dims>
 struct Part {
   static constexpr int step = attention_step_of(dims);
   static constexpr int eights = step / warps / 8;      // of positions, of the scores
   static constexpr int dim_eights = dims / warps / 8;  // of dimensions, of the outputs
   static constexpr int sixteens = step / 16;           // of positions, of the whole step
+  static constexpr int groups = dims > 128 ? 4 : 2;
   static constexpr int partial_floats = attention_partial_floats_of(dims);
   static constexpr int partial_quads = partial_floats / 4;
   static constexpr int total_quads = dims / 4 + 1;  // of them: o and l
   static constexpr int rows_once = readers / total_quads;
-  static_assert(eights * dim_eights == 2);
+  static_assert(eights * dim_eights == groups);
 };
 
-inline constexpr int most_slots = ring_bytes / attention_slot_bytes<KvE4m3>;
+inline constexpr int most_slots = ring_bytes<64> / attention_slot_bytes<KvE4m3>;
 template <class Kv, int dims>
-using FewRing = KvRing<Kv, ring_bytes / attention_slot_bytes<Kv>, warps, dims>;
+using FewRing = KvRing<Kv, ring_bytes<dims> / attention_slot_bytes<Kv, dims>, warps, dims>;
+static_assert(ring_bytes<256> / attention_slot_bytes<KvE4m3, 256> <= most_slots);
 
 // A block's shared memory: the ring, in which after the last step lies what was left by other blocks; then
 // this; then of each sequence the steps before it and, in the high bits, splits (add_up_units).
@@ -46,13 +50,14 @@ struct alignas(128) FewShared {
   __device__ long long* before() { return reinterpret_cast<long long*>(this + 1); }
 };
 
+template <int dims>
 inline constexpr int shared_bytes(int sequences) {
-  return ring_bytes + static_cast<int>(sizeof(FewShared)) +
+  return ring_bytes<dims> + static_cast<int>(sizeof(FewShared)) +
          (sequences + 1) * static_cast<int>(sizeof(long long));
 }
 
 static_assert(
-    2 * (shared_bytes(attention_max_sequences) + shared_of_block + 128) <= shared_196_kb.bytes,
+    2 * (shared_bytes<128>(attention_max_sequences) + shared_of_block + 128) <= shared_196_kb.bytes,
     "two blocks fit a multiprocessor: the whole grid runs at once, or with few blocks at work the next "
     "launch's first keys come while this one ends");
 
@@ -218,7 +223,7 @@ __device__ __forceinline__ void end_queries(const Work<dims>& work, const Share&
                                             FewShared& shared, const Reader& reader) {
   constexpr int total_quads = Part<dims>::total_quads, partial_quads = Part<dims>::partial_quads;
   const int totals = share.splits - share.skipped, rows = past - first;
-  const int once = ring_bytes / (rows * Part<dims>::partial_floats * 4);
+  const int once = staged_bytes / (rows * Part<dims>::partial_floats * 4);
   const std::size_t apart = work.apart();
   float* const from = share.partials + first * Part<dims>::partial_floats;
   float4* const staged = reinterpret_cast<float4*>(ptx::dynamic_shared());

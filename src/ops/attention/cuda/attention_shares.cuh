@@ -26,6 +26,8 @@ struct Work {
   using Tile = HeadTile<head_dim>;
   using Pair = nibble::Pair<head_dim>;
   static constexpr int partial_floats = attention_partial_floats_of(head_dim);
+  // Blocks of the grid for a multiprocessor: of wider heads a block has all of its memory and registers.
+  static constexpr int doubled = head_dim > 128 ? 1 : 2;
   const AttentionCudaArgs& args;
   const long long* before;  // of each sequence: steps and, in the high bits, splits (add_up_units)
   int group_bits;
@@ -34,14 +36,15 @@ struct Work {
   // takes that first and hands its total on to the other, which takes the rest last and goes on from there.
   bool hands_on = false;
 
-  // Once `before` is complete: which of the grid's blocks, two a multiprocessor, have runs. Runs are as long
-  // as the longest must be, the last ones shorter or empty, so that most end where pairs of equal lengths do;
-  // and a sixteenth longer where all do then: a split that is left for other blocks is written, read and made
-  // absent again, 2 to 7 % of its keys' and values' bytes each time. longest: the steps of the longest pair.
+  // Once `before` is complete: which of the grid's blocks, `doubled` a multiprocessor, have runs. Runs are as
+  // long as the longest must be, the last ones shorter or empty, so that most end where pairs of equal
+  // lengths do; and a sixteenth longer where all do then: a split that is left for other blocks is written,
+  // read and made absent again, 2 to 7 % of its keys' and values' bytes each time. longest: the steps of the
+  // longest pair.
   __device__ void deal(int longest) {
-    const int processors = static_cast<int>(gridDim.x) / 2;
+    const int processors = static_cast<int>(gridDim.x) / doubled;
     units = static_cast<int>(before[args.sequence_count]) * args.cache.kv_heads;
-    const int blocks = units >= attention_double_steps * processors ? 2 * processors : processors;
+    const int blocks = units >= attention_double_steps * processors ? doubled * processors : processors;
     each = max((units + blocks - 1) / blocks, 1);
     const int whole = (each + longest - 1) / max(longest, 1) * longest;
     if (16 * whole <= 17 * each) each = max(whole, 1);

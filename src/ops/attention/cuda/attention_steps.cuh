@@ -13,8 +13,9 @@ namespace nibble {
 
 inline constexpr float log2_e = 1.44269504f;
 inline constexpr float attention_nothing = -__builtin_inff();
-template <class Kv>
-inline constexpr int attention_slot_bytes = 2 * kv_chunk_bytes<Kv>;  // a step's keys, or values, of one head
+template <class Kv, int head_dim = kv_head_dim>
+inline constexpr int attention_slot_bytes =  // a step's keys, or values, of one head
+    kv_chunk_bytes<Kv>* attention_step_of(head_dim) / kv_chunk_slots*(head_dim / kv_head_dim);
 
 // 2^d for a whole d <= 0: 0 below -126, and where d is no number. 2^23 puts the exponent into the lowest
 // bits.
@@ -159,12 +160,14 @@ struct KvRing {
   using OfTile = HeadTile<head_dim>;
   static constexpr int dims = head_dim, step_chunks = OfTile::step / kv_chunk_slots;
   using Place = RingPlace<slots>;
-  std::uint8_t* bytes;   // [slots, attention_slot_bytes<Kv>]
+  std::uint8_t* bytes;   // [slots, attention_slot_bytes<Kv, head_dim>]
   std::uint64_t* full;   // [slots]
   std::uint64_t* empty;  // [slots]: an arrival of each of the readers
   bool once = false;     // nobody reads the bytes again before the second-level cache is full of others
 
-  __device__ std::uint8_t* slot(const Place& at) const { return bytes + at.slot * attention_slot_bytes<Kv>; }
+  __device__ std::uint8_t* slot(const Place& at) const {
+    return bytes + at.slot * attention_slot_bytes<Kv, head_dim>;
+  }
   __device__ void wait_full(const Place& at) const { ptx::mbarrier_wait(&full[at.slot], at.turn); }
   __device__ void wait_empty(const Place& at) const { ptx::mbarrier_wait(&empty[at.slot], at.turn ^ 1); }
   __device__ void release(const Place& at) const { ptx::mbarrier_arrive(&empty[at.slot]); }
@@ -295,6 +298,7 @@ void launch_attention_short(const AttentionCudaArgs& args, cudaStream_t stream);
 void launch_attention_window(const AttentionCudaArgs& args, cudaStream_t stream);
 void launch_attention_few(const AttentionCudaArgs& args, cudaStream_t stream);
 void launch_attention_many(const AttentionCudaArgs& args, cudaStream_t stream);
+void launch_attention_wide(const AttentionCudaArgs& args, cudaStream_t stream);  // many, for heads of 256
 
 // In a step of decode alone, what all of its kernels ask for.
 inline SharedShare share_of_attention(const AttentionCudaArgs& args) {
@@ -302,6 +306,6 @@ inline SharedShare share_of_attention(const AttentionCudaArgs& args) {
 }
 // Bytes a block.
 int shared_of_attention_short(int window);
-int shared_of_attention_few(int sequences);
+int shared_of_attention_few(int sequences, int head_dim);
 
 }  // namespace nibble

@@ -35,6 +35,7 @@ struct Steps {
   using Kv = typename Ring::Format;
   using Place = typename Ring::Place;
   static constexpr int dims = Ring::dims, eights = Part<dims>::eights, step_positions = Part<dims>::step;
+  static constexpr int groups = Part<dims>::groups;
   using Total = StepTotal<dims>;
   FewShared& shared;
   const Ring& ring;
@@ -45,7 +46,7 @@ struct Steps {
   float exponents;  // a score's
   Place& at;
   float s[eights][4];
-  GroupOperand<Kv> key[2];  // of 8 positions each, or of 64 dimensions
+  GroupOperand<Kv> key[groups];  // of 8 positions each, or of 64 dimensions
 
   __device__ __forceinline__ Steps(FewShared& shared_, const Ring& ring_, const HeadQueries<dims>& q_,
                                    const HeadTile<dims>& tile, const Reader& reader_, Place& at_)
@@ -64,10 +65,13 @@ struct Steps {
   // This warp's positions.
   __device__ __forceinline__ void load_keys(const Place& place) {
     ring.wait_full(place);
+    std::uint32_t words = 0;
 #pragma unroll
-    for (int n = 0; n < 2; ++n)
-      key[n].load(ring.slot(place) + (2 * reader.warp + n) * kv_group_bytes<Kv>, reader.lane);
-    ptx::await_loads(key[0].of_loads() ^ key[1].of_loads());
+    for (int n = 0; n < groups; ++n) {
+      key[n].load(ring.slot(place) + (groups * reader.warp + n) * kv_group_bytes<Kv>, reader.lane);
+      words ^= key[n].of_loads();
+    }
+    ptx::await_loads(words);
     __syncwarp();  // all lanes have their keys
     if (reader.lane == 0) ring.release(place);
   }
@@ -75,9 +79,9 @@ struct Steps {
   // A quarter k of the scores' chains.
   __device__ __forceinline__ void multiply_keys(int k) {
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
+    for (int n = 0; n < groups; ++n) {
       float(&scores)[4] = s[n % eights];
-      const int sixteen = eights == 2 ? k : 2 * k + n;  // of dimensions
+      const int sixteen = eights == 2 ? k : groups * k + n;  // of dimensions
       const GroupOperand<Kv>& from = key[eights == 2 ? n : sixteen / 4];
       if (sixteen == 0) scores[0] = scores[1] = scores[2] = scores[3] = 0;
       const auto& query = q.step[sixteen];
@@ -163,25 +167,28 @@ struct Steps {
   }
 
   // This warp's dimensions of the values; on their way until settle_values.
-  __device__ __forceinline__ void load_values(GroupOperand<Kv> (&value)[2], const Place& place) const {
+  __device__ __forceinline__ void load_values(GroupOperand<Kv> (&value)[groups], const Place& place) const {
     ring.wait_full(place);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < groups; ++i) {
       const int offset = eights == 2 ? i * kv_chunk_bytes<Kv> + reader.warp * kv_group_bytes<Kv>
-                                     : (2 * reader.warp + i) * kv_group_bytes<Kv>;
+                                     : (groups * reader.warp + i) * kv_group_bytes<Kv>;
       value[i].load(ring.slot(place) + offset, reader.lane);
     }
   }
-  __device__ __forceinline__ void settle_values(GroupOperand<Kv> (&value)[2], const Place& place,
+  __device__ __forceinline__ void settle_values(GroupOperand<Kv> (&value)[groups], const Place& place,
                                                 int step) const {
-    ptx::await_loads(value[0].of_loads() ^ value[1].of_loads());
+    std::uint32_t words = 0;
+#pragma unroll
+    for (int i = 0; i < groups; ++i) words ^= value[i].of_loads();
+    ptx::await_loads(words);
     __syncwarp();  // all lanes have their values
     if (reader.lane == 0) ring.release(place);
     // Weights are zero where the tile sees nothing, but zero times what is no number is none.
     const int begin = first_of_all - step * step_positions, end = past_of_all - step * step_positions;
     if (begin <= 0 && end >= step_positions) return;
 #pragma unroll
-    for (int i = 0; i < 32; ++i) {
+    for (int i = 0; i < 16 * groups; ++i) {
       const int position = 8 * (i / 2 % (step_positions / 8)) + 2 * reader.t + i % 2;
       if (position < begin || position >= end) value[i / 16].clear(i % 16);
     }
@@ -212,8 +219,8 @@ struct Steps {
   // A step whose scores have begun, and the beginning of the next one if there is one.
   __device__ __forceinline__ void run(Total& split, int step, bool next) {
     float scales[rows];
-    GroupOperand<Kv> value[2];  // of 64 positions each, or of 8 dimensions
-    await_readers();            // the largest scores are there
+    GroupOperand<Kv> value[groups];  // of 64 positions each, or of 8 dimensions
+    await_readers();                 // the largest scores are there
     load_values(value, at.plus(1));
     weigh(split, scales);
     settle_values(value, at.plus(1), step);
@@ -334,9 +341,9 @@ __device__ __forceinline__ void fill(const Work<Ring::dims>& work, int begin, in
 
 // most_rows: queries of a lane, for 8 or 16 of a tile. Tiles of 8 alone have registers enough.
 template <class Kv, int dims, int most_rows>
-__global__ void __launch_bounds__(few_threads, 2)
+__global__ void __launch_bounds__(few_threads, Work<dims>::doubled)
     sm90_attention_few(const __grid_constant__ AttentionCudaArgs args) {
-  FewShared& shared = *reinterpret_cast<FewShared*>(ptx::dynamic_shared() + ring_bytes);
+  FewShared& shared = *reinterpret_cast<FewShared*>(ptx::dynamic_shared() + ring_bytes<dims>);
   using Ring = FewRing<Kv, dims>;
   const Ring ring{ptx::dynamic_shared(), shared.full, shared.empty, true};
   ptx::grid_launch_dependents();
@@ -374,10 +381,10 @@ void launch(const AttentionCudaArgs& args, cudaStream_t stream) {
   const bool eights = args.rows == AttentionRows::one && args.heads <= 8 * args.cache.kv_heads;
   const auto kernel = eights ? sm90_attention_few<Kv, dims, 1> : sm90_attention_few<Kv, dims, 2>;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  shared_bytes(attention_max_sequences)));
-  launch_kernel({.blocks = dim3(2 * static_cast<unsigned>(processors_of_device())),
+                                  shared_bytes<dims>(attention_max_sequences)));
+  launch_kernel({.blocks = dim3(static_cast<unsigned>(Work<dims>::doubled * processors_of_device())),
                  .threads = few_threads,
-                 .shared_bytes = static_cast<std::size_t>(shared_bytes(args.sequence_count)),
+                 .shared_bytes = static_cast<std::size_t>(shared_bytes<dims>(args.sequence_count)),
                  .stream = stream,
                  .overlaps = true,
                  .share = share_of_attention(args)},
@@ -386,12 +393,16 @@ void launch(const AttentionCudaArgs& args, cudaStream_t stream) {
 
 }  // namespace
 
-int shared_of_attention_few(int sequences) { return shared_bytes(sequences); }
+int shared_of_attention_few(int sequences, int head_dim) {
+  return head_dim > 128 ? shared_bytes<256>(sequences) : shared_bytes<128>(sequences);
+}
 
 void launch_attention_few(const AttentionCudaArgs& args, cudaStream_t stream) {
   const bool e4m3 = args.cache.dtype == KvE4m3::dtype;
   if (args.cache.head_dim == kv_head_dim) {
     e4m3 ? launch<KvE4m3, 64>(args, stream) : launch<KvBf16, 64>(args, stream);
+  } else if (args.cache.head_dim == 256) {
+    e4m3 ? launch<KvE4m3, 256>(args, stream) : launch<KvBf16, 256>(args, stream);
   } else {
     e4m3 ? launch<KvE4m3, 128>(args, stream) : launch<KvBf16, 128>(args, stream);
   }

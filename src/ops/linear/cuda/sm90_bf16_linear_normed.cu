@@ -336,7 +336,7 @@ template void run_normed(const DenseRun&, const AddRmsNormCudaArgs&, const QkvOu
 
 bool norm_linear_takes(const AddRmsNormCudaArgs& norm, const DenseShape& weight) {
   return norm.rows == 1 && norm.experts.products != nullptr && norm.residual_out != norm.residual &&
-         norm.hidden == weight.cols && norm.hidden % 8 == 0 &&
+         !norm.weight_less_one && norm.hidden == weight.cols && norm.hidden % 8 == 0 &&
          norm.hidden <= norm_passes * norm_pass_columns && norm.experts.top_k <= 32 &&
          landing_bytes(norm) <= landing_stages * stage_weight_bytes;
 }

@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(norm_threads, of_experts ? 1 : 3)
   const auto put = [&](int column, const uint4& of_columns) {
     uint4 words = make_uint4(0, 0, 0, 0);
     if (column < hidden) {
-      words = scaled(eight_of_shared(x + column), scale, of_columns);
+      words = scaled(eight_of_shared(x + column), scale, of_columns, centre_of(args.weight_less_one));
     }
     if (!real) return;
     if (args.out != nullptr && column < args.out_stride) {

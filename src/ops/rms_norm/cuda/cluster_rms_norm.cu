@@ -116,9 +116,10 @@ __global__ void __launch_bounds__(cluster_threads, 16)
       __syncthreads();  // x has been read
       continue;
     }
-    const uint2 words = has ? make_uint2(scaled_pair(four.x, four.y, scale, weights.x),
-                                         scaled_pair(four.z, four.w, scale, weights.y))
-                            : make_uint2(0, 0);
+    const uint2 words =
+        has ? make_uint2(scaled_pair(four.x, four.y, scale, weights.x, centre_of(args.weight_less_one)),
+                         scaled_pair(four.z, four.w, scale, weights.y, centre_of(args.weight_less_one)))
+            : make_uint2(0, 0);
     if (has)
       *reinterpret_cast<float4*>(args.residual_out +
                                  static_cast<std::size_t>(row) * static_cast<std::size_t>(hidden) + column) =

@@ -57,16 +57,25 @@ __device__ __forceinline__ float norm_scale(const float (&of_warp)[norm_warps], 
   return 1.0f / sqrtf(sum / static_cast<float>(hidden) + eps);
 }
 
-__device__ __forceinline__ std::uint32_t scaled_pair(float a, float b, float scale, std::uint32_t weights) {
-  return ptx::pack_bf16x2(__fmul_rn(__fmul_rn(a, scale), __uint_as_float(weights << 16)),
-                          __fmul_rn(__fmul_rn(b, scale), __uint_as_float(weights & 0xffff0000u)));
+// What is added to a weight: one where it is kept less one, or else what changes no bit of any.
+inline constexpr float weight_as_it_is = -0.0f;
+__device__ __forceinline__ float centre_of(bool weight_less_one) {
+  return weight_less_one ? 1.0f : weight_as_it_is;
+}
+
+__device__ __forceinline__ std::uint32_t scaled_pair(float a, float b, float scale, std::uint32_t weights,
+                                                     float centre) {
+  const float of_a = __fadd_rn(__uint_as_float(weights << 16), centre),
+              of_b = __fadd_rn(__uint_as_float(weights & 0xffff0000u), centre);
+  return ptx::pack_bf16x2(__fmul_rn(__fmul_rn(a, scale), of_a), __fmul_rn(__fmul_rn(b, scale), of_b));
 }
 // Eight columns of the norm, from their weights.
-__device__ __forceinline__ uint4 scaled(const Eight& eight, float scale, const uint4& weights) {
-  return make_uint4(scaled_pair(eight.low.x, eight.low.y, scale, weights.x),
-                    scaled_pair(eight.low.z, eight.low.w, scale, weights.y),
-                    scaled_pair(eight.high.x, eight.high.y, scale, weights.z),
-                    scaled_pair(eight.high.z, eight.high.w, scale, weights.w));
+__device__ __forceinline__ uint4 scaled(const Eight& eight, float scale, const uint4& weights,
+                                        float centre = weight_as_it_is) {
+  return make_uint4(scaled_pair(eight.low.x, eight.low.y, scale, weights.x, centre),
+                    scaled_pair(eight.low.z, eight.low.w, scale, weights.y, centre),
+                    scaled_pair(eight.high.x, eight.high.y, scale, weights.z, centre),
+                    scaled_pair(eight.high.z, eight.high.w, scale, weights.w, centre));
 }
 
 }  // namespace nibble

@@ -32,6 +32,7 @@ struct AddRmsNormCudaArgs {
   const float* delta = nullptr;     // [rows, hidden]; null: nothing
   ExpertParts experts;              // instead of delta
   const Bf16* weight = nullptr;     // [hidden]
+  bool weight_less_one = false;     // the factor is 1 + weight
   // The norm, in either form or both, zeros past hidden.
   Bf16* out = nullptr;                // [rows, out_stride]
   int out_stride = 0;                 // at least hidden, a multiple of 8

@@ -150,7 +150,8 @@ __global__ void __launch_bounds__(norm_threads, 3)
       uint4 words = make_uint4(0, 0, 0, 0);
       if (column < hidden)
         words =
-            scaled(eight_of_shared(x + column), scale, *reinterpret_cast<const uint4*>(args.weight + column));
+            scaled(eight_of_shared(x + column), scale, *reinterpret_cast<const uint4*>(args.weight + column),
+                   centre_of(args.weight_less_one));
       if (args.out != nullptr && column < args.out_stride) {
         *reinterpret_cast<uint4*>(
             args.out + static_cast<std::size_t>(row) * static_cast<std::size_t>(args.out_stride) + column) =

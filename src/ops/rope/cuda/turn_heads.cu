@@ -19,7 +19,8 @@ struct HeadValues {
   static constexpr int count = dims / 32;
   float x[count];
 
-  __device__ __forceinline__ void norm(const Bf16* weight, float eps, int lane) {
+  // centre: what is added to weights.
+  __device__ __forceinline__ void norm(const Bf16* weight, float centre, float eps, int lane) {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < count; ++i) sum = __fadd_rn(sum, __fmul_rn(x[i], x[i]));
@@ -29,14 +30,34 @@ struct HeadValues {
     const float scale = 1.0f / sqrtf(sum / static_cast<float>(dims) + eps);
 #pragma unroll
     for (int i = 0; i < count; ++i)
-      x[i] = __fmul_rn(__fmul_rn(x[i], scale), weight[lane + 32 * i].to_float());
+      x[i] = __fmul_rn(__fmul_rn(x[i], scale), __fadd_rn(weight[lane + 32 * i].to_float(), centre));
   }
+  // The first 64 * turned dimensions.
+  template <int turned>
   __device__ __forceinline__ void turn(const float* cos, const float* sin, int lane) {
 #pragma unroll
-    for (int i = 0; i < count / 2; ++i) {
-      const float first = x[i], second = x[i + count / 2], c = cos[lane + 32 * i], s = sin[lane + 32 * i];
+    for (int i = 0; i < turned; ++i) {
+      const float first = x[i], second = x[i + turned], c = cos[lane + 32 * i], s = sin[lane + 32 * i];
       x[i] = __fsub_rn(__fmul_rn(first, c), __fmul_rn(second, s));
-      x[i + count / 2] = __fadd_rn(__fmul_rn(second, c), __fmul_rn(first, s));
+      x[i + turned] = __fadd_rn(__fmul_rn(second, c), __fmul_rn(first, s));
+    }
+  }
+  // The first 2 * half, of which lanes have one each.
+  __device__ __forceinline__ void turn_lanes(int half, const float* cos, const float* sin, int lane) {
+    const float other = __shfl_xor_sync(0xffffffffu, x[0], half), c = cos[lane % half], s = sin[lane % half];
+    const float turned = lane < half ? __fsub_rn(__fmul_rn(x[0], c), __fmul_rn(other, s))
+                                     : __fadd_rn(__fmul_rn(x[0], c), __fmul_rn(other, s));
+    if (lane < 2 * half) x[0] = turned;
+  }
+  __device__ __forceinline__ void turn(int rotary_dim, const float* cos, const float* sin, int lane) {
+    if (rotary_dim == dims) {
+      turn<count / 2>(cos, sin, lane);
+    } else if (rotary_dim == 64) {
+      turn<1>(cos, sin, lane);
+    } else if (count >= 4 && rotary_dim == 128) {
+      turn<(count >= 4 ? 2 : 1)>(cos, sin, lane);
+    } else {
+      turn_lanes(rotary_dim / 2, cos, sin, lane);
     }
   }
 };
@@ -77,14 +98,20 @@ __global__ void __launch_bounds__(turn_warps * 32)
   if (row >= args.rows) return;
   const bool of_queries = head < args.heads, of_values = head >= args.heads + args.cache.kv_heads;
   HeadValues<dims> values;
-  const float* const from = args.qkv + static_cast<std::size_t>(at) * dims + lane;
+  const int gates = args.gated ? args.heads : 0;
+  const int part = of_queries ? head + (args.gated ? head : 0) : head + gates;  // of the row
+  const float* const from = args.qkv +
+                            (static_cast<std::size_t>(row) * static_cast<std::size_t>(heads + gates) +
+                             static_cast<std::size_t>(part)) *
+                                dims +
+                            lane;
 #pragma unroll
   for (int i = 0; i < values.count; ++i) values.x[i] = from[32 * i];
   if (!of_values) {
     const Bf16* const weight = of_queries ? args.q_norm : args.k_norm;
-    if (weight != nullptr) values.norm(weight, args.eps, lane);
-    const std::size_t angles = static_cast<std::size_t>(row) * (dims / 2);
-    values.turn(args.cos + angles, args.sin + angles, lane);
+    if (weight != nullptr) values.norm(weight, args.norm_less_one ? 1.0f : -0.0f, args.eps, lane);
+    const std::size_t angles = static_cast<std::size_t>(row) * static_cast<std::size_t>(args.rotary_dim / 2);
+    values.turn(args.rotary_dim, args.cos + angles, args.sin + angles, lane);
   }
   if (of_queries) {
     Bf16* const to = args.q + (static_cast<std::size_t>(row) * static_cast<std::size_t>(args.heads) +
@@ -102,16 +129,26 @@ __global__ void __launch_bounds__(turn_warps * 32)
 
 template <class Kv>
 auto kernel_of(int head_dim) {
-  return head_dim == 64 ? turn_heads<Kv, 64> : turn_heads<Kv, 128>;
+  return head_dim == 64 ? turn_heads<Kv, 64> : head_dim == 128 ? turn_heads<Kv, 128> : turn_heads<Kv, 256>;
 }
 
 }  // namespace
 
-Status turn_heads_cuda(const TurnHeadsCudaArgs& args, cudaStream_t stream) {
+bool turn_heads_takes(int rotary_dim, int head_dim) {
+  return rotary_dim == head_dim || (rotary_dim < head_dim && (rotary_dim == 16 || rotary_dim == 32 ||
+                                                              rotary_dim == 64 || rotary_dim == 128));
+}
+
+Status turn_heads_cuda(const TurnHeadsCudaArgs& of_caller, cudaStream_t stream) {
+  TurnHeadsCudaArgs args = of_caller;
   const KvCudaLayer& cache = args.cache;
-  if (cache.head_dim != 64 && cache.head_dim != 128)
-    return invalid_argument("heads of 64 or 128 dimensions are turned, not of " +
+  if (cache.head_dim != 64 && cache.head_dim != 128 && cache.head_dim != 256)
+    return invalid_argument("heads of 64, 128 or 256 dimensions are turned, not of " +
                             std::to_string(cache.head_dim));
+  if (args.rotary_dim == 0) args.rotary_dim = cache.head_dim;
+  if (!turn_heads_takes(args.rotary_dim, cache.head_dim))
+    return invalid_argument("of a head 16, 32, 64, 128 or all dimensions are turned, not " +
+                            std::to_string(args.rotary_dim));
   if (cache.slots % kv_chunk_slots != 0) return invalid_argument("a cache's slots come in chunks of 64");
   if (args.rows == 0) return {};
   const int heads = args.rows * (args.heads + 2 * cache.kv_heads);

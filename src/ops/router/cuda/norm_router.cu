@@ -139,11 +139,14 @@ __device__ __forceinline__ void norm_row(const NormRouterCudaArgs& args, const P
     if (column >= padded) continue;
     uint4 words = make_uint4(0, 0, 0, 0);
     if (column < hidden) {
-      words = scaled(eight[pass], scale, *reinterpret_cast<const uint4*>(places.norm_weights + column));
+      words = scaled(eight[pass], scale, *reinterpret_cast<const uint4*>(places.norm_weights + column),
+                     centre_of(args.weight_less_one));
     }
     if (column >= begin && column < end) *reinterpret_cast<uint4*>(places.norm + column - begin) = words;
     if (!stores) continue;
     *reinterpret_cast<uint4*>(args.norm + column) = words;
+    if (args.norm_tiles != nullptr)
+      *reinterpret_cast<uint4*>(args.norm_tiles + token_offset(0, 0, column)) = words;
     if (column < hidden) store_eight(args.residual_out + column, eight[pass]);
   }
 }

@@ -31,10 +31,12 @@ struct NormRouterCudaArgs {
   const float* residual = nullptr;    // [rows, hidden]
   const float* delta = nullptr;       // [rows, hidden]
   const Bf16* norm_weight = nullptr;  // [hidden]
+  bool weight_less_one = false;       // the factor is 1 + weight
   float eps = 0;
   float* residual_out = nullptr;            // [rows, hidden]
   Bf16* norm = nullptr;                     // [rows, norm_stride]
   int norm_stride = 0;                      // at least hidden rounded up to 64, a multiple of 8
+  std::uint8_t* norm_tiles = nullptr;       // the same in token tiles; null: not wanted
   DenseTiles router;                        // [experts, hidden]
   const Bf16* router_bias = nullptr;        // [experts]; null: none
   int rows = 0;                             // at most norm_router_max_rows

@@ -25,6 +25,7 @@ struct Shape {
   bool bias = true;
   int row_limit = -1;
   bool of_all = false;
+  bool less_one = false;  // the norm's weight is kept less one
 };
 
 struct Inputs {
@@ -53,13 +54,14 @@ struct Outputs {
   std::vector<float> residual, expert_weights;
   std::vector<Bf16> norm;
   std::vector<std::int32_t> expert_ids;
+  std::vector<std::uint8_t> tiles;
 
   bool operator==(const Outputs& other) const {
     const auto same_bits = [](const auto& a, const auto& b) {
       return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof a[0]) == 0;
     };
     return same_bits(residual, other.residual) && same_bits(expert_weights, other.expert_weights) &&
-           same_bits(norm, other.norm) && expert_ids == other.expert_ids;
+           same_bits(norm, other.norm) && expert_ids == other.expert_ids && tiles == other.tiles;
   }
 };
 
@@ -69,7 +71,7 @@ struct Room {
   DenseShape router_shape;
   int stride;
   DeviceBuffer residual, delta, norm_weight, plain_router, router, bias, limit;
-  DeviceBuffer residual_out, norm, ids, weights;
+  DeviceBuffer residual_out, norm, tiles, ids, weights;
 
   Room(const Shape& of, const Inputs& inputs, int first)
       : shape(of),
@@ -84,6 +86,7 @@ struct Room {
         limit(on_device(std::vector<std::int32_t>{of.row_limit})),
         residual_out(device_bytes(residual.size(), 0xff)),
         norm(device_bytes(static_cast<std::size_t>(of.rows * stride) * 2, 0xff)),
+        tiles(device_bytes(router_shape.token_bytes(of.rows), 0)),
         ids(device_bytes(static_cast<std::size_t>(of.rows * of.top_k) * 4, 0xff)),
         weights(device_bytes(static_cast<std::size_t>(of.rows * of.top_k) * 4, 0)) {
     const Status status =
@@ -98,10 +101,12 @@ struct Room {
   Bf16* router_bias() { return shape.bias ? bias.as<Bf16>() : nullptr; }
   Outputs outputs(const DeviceBuffer& new_residual) {
     Outputs found{std::vector<float>(residual.size() / 4), std::vector<float>(weights.size() / 4),
-                  std::vector<Bf16>(norm.size() / 2), std::vector<std::int32_t>(ids.size() / 4)};
+                  std::vector<Bf16>(norm.size() / 2), std::vector<std::int32_t>(ids.size() / 4),
+                  std::vector<std::uint8_t>(tiles.size())};
     new_residual.copy_to(std::span(found.residual));
     weights.copy_to(std::span(found.expert_weights));
     norm.copy_to(std::span(found.norm));
+    tiles.copy_to(std::span(found.tiles));
     ids.copy_to(std::span(found.expert_ids));
     return found;
   }
@@ -114,10 +119,12 @@ Outputs in_one(const Shape& shape, const Inputs& inputs, int first = 0) {
   const NormRouterCudaArgs args{.residual = room.residual.as<float>(),
                                 .delta = room.delta.as<float>(),
                                 .norm_weight = room.norm_weight.as<Bf16>(),
+                                .weight_less_one = shape.less_one,
                                 .eps = 1e-5f,
                                 .residual_out = room.residual_out.as<float>(),
                                 .norm = room.norm.as<Bf16>(),
                                 .norm_stride = room.stride,
+                                .norm_tiles = room.tiles.as<std::uint8_t>(),
                                 .router = {room.router.as<std::uint8_t>(), room.router_shape},
                                 .router_bias = room.router_bias(),
                                 .rows = shape.rows,
@@ -139,7 +146,6 @@ Outputs in_one(const Shape& shape, const Inputs& inputs, int first = 0) {
 
 Outputs in_three(const Shape& shape, const Inputs& inputs) {
   Room room(shape, inputs, 0);
-  DeviceBuffer tiles = device_bytes(room.router_shape.token_bytes(shape.rows), 0);
   DeviceBuffer logits = device_bytes(static_cast<std::size_t>(shape.rows * shape.experts) * 4, 0xff);
   const int processors = processors_of_device();
   DeviceBuffer few = device_bytes(linear_few_floats(processors, shape.rows) * 4, 0);
@@ -151,14 +157,15 @@ Outputs in_three(const Shape& shape, const Inputs& inputs) {
                                                 .residual_out = room.residual.as<float>(),
                                                 .delta = room.delta.as<float>(),
                                                 .weight = room.norm_weight.as<Bf16>(),
+                                                .weight_less_one = shape.less_one,
                                                 .out = room.norm.as<Bf16>(),
                                                 .out_stride = room.stride,
-                                                .out_tiles = tiles.as<std::uint8_t>(),
+                                                .out_tiles = room.tiles.as<std::uint8_t>(),
                                                 .rows = shape.rows,
                                                 .hidden = shape.hidden,
                                                 .eps = 1e-5f},
                                                nullptr),
-                             linear_cuda({.x = {tiles.as<std::uint8_t>(), shape.rows},
+                             linear_cuda({.x = {room.tiles.as<std::uint8_t>(), shape.rows},
                                           .weight = {room.router.as<std::uint8_t>(), room.router_shape},
                                           .bias = room.router_bias(),
                                           .y = logits.as<float>(),
@@ -190,6 +197,8 @@ TEST_F(NormRouterOnTheGpu, GivesTheBitsOfThreeKernels) {
                              {1, 136, 200, 8, false},
                              {1, 2048, 128, 8, false, -1, true},
                              {11, 2048, 128, 8, false, -1, true},
+                             {1, 256, 40, 4, false, -1, false, true},
+                             {11, 256, 40, 4, false, -1, false, true},
                              {1, 32, 3, 1}}) {
     const Inputs inputs = inputs_of(shape, 1);
     EXPECT_TRUE(in_one(shape, inputs) == in_three(shape, inputs))

@@ -179,7 +179,8 @@ __device__ __forceinline__ void norm_row(const NormRouterCudaArgs& args, const S
   for (int pass = 0; pass < norm_passes; ++pass) {
     const int column = columns.at(pass);
     if (column >= shape.padded_cols()) continue;
-    if (column < hidden) words[pass] = scaled(eight[pass], scale, columns.weights[pass]);
+    if (column < hidden)
+      words[pass] = scaled(eight[pass], scale, columns.weights[pass], centre_of(args.weight_less_one));
     ptx::store_to_block(columns.operands[pass],
                         make_float4(__uint_as_float(words[pass].x), __uint_as_float(words[pass].y),
                                     __uint_as_float(words[pass].z), __uint_as_float(words[pass].w)),
@@ -191,6 +192,10 @@ __device__ __forceinline__ void norm_row(const NormRouterCudaArgs& args, const S
     if (column < shape.padded_cols()) {
       *reinterpret_cast<uint4*>(args.norm + row * static_cast<std::size_t>(args.norm_stride) + column) =
           words[pass];
+      if (args.norm_tiles != nullptr) {
+        *reinterpret_cast<uint4*>(args.norm_tiles +
+                                  token_offset(shape.blocks(), static_cast<int>(row), column)) = words[pass];
+      }
     }
     if (column < hidden) store_eight(args.residual_out + at + static_cast<std::size_t>(column), eight[pass]);
   }
