@@ -16,6 +16,23 @@ std::int64_t share(std::int64_t bytes, int ranks) { return (bytes + ranks - 1) /
 
 std::int64_t aligned(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
+// Of layers with a state on a GPU: projections, what is convolved, gates and outputs of a row.
+std::int64_t gpu_delta_row_bytes(const DeltaShape& shape) {
+  const auto whole = [](std::int64_t rows) { return (rows + 63) / 64 * 64; };  // of a matrix's tiles
+  if (shape.value_heads == 0) return 0;
+  const std::int64_t gates = whole(shape.value_heads) + shape.value_heads;
+  return 4 * (whole(shape.channels() + shape.values()) + 2 * gates + shape.channels()) +
+         12 * shape.value_heads + (4 + 2) * shape.values() + 8 * delta_chunk * shape.key_heads;
+}
+
+// Of feed-forwards that every row takes, on a GPU.
+std::int64_t gpu_mlp_bytes(const ModelTraits& model, std::int64_t rows) {
+  constexpr std::int64_t most_rows = 1024;
+  const std::int64_t width = std::max(model.shared_width, model.dense_width);
+  const std::int64_t of_shared = model.shared_width > 0 ? 4 * model.hidden + 4 : 0;
+  return width > 0 ? std::min(rows, most_rows) * (10 * width + of_shared) : 0;
+}
+
 // What models/cuda/ lays out for a forward, and runtime/cuda/ for logits and sampling; gpu_worker_device_test
 // holds it to this.
 std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
@@ -23,9 +40,12 @@ std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
   const std::int64_t rows = limits.rows, slots = rows * model.experts_per_token;
   const std::int64_t q_width = model.heads * model.query_dim / limits.ranks;
   // Rows of q, k and v between their product and what norms and turns them, where the product does not.
-  const bool turns_apart = model.normed_heads || model.query_dim == 128;
-  const std::int64_t turned =
-      turns_apart ? rows * (q_width + 2 * model.kv_heads * model.query_dim / limits.ranks) * 4 : 0;
+  const bool turns_apart = model.normed_heads || model.query_dim == 128 || model.query_dim == 256;
+  const std::int64_t turned = turns_apart ? rows *
+                                                ((model.gated_heads ? 2 : 1) * q_width +
+                                                 2 * model.kv_heads * model.query_dim / limits.ranks) *
+                                                4
+                                          : 0;
   const std::int64_t forward = turned +
                                rows * model.hidden * (4 + 4 + 2 + 2)   // residual, delta, normed twice
                                + limits.logit_rows * model.hidden * 2  // rows for lm_head
@@ -52,7 +72,8 @@ std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
       limits.ranks > 1 ? rows * all_q * 2 + limits.logit_rows * share(model.vocabulary, limits.ranks) * 4 : 0;
   const std::int64_t changed =
       limits.sequences * model.vocabulary * 4 + logit_change_room(limits.sequences, limits.positions) * 16;
-  return forward + router + attention + linear + experts + gathered + sampling + changed;
+  return forward + rows * gpu_delta_row_bytes(model.delta) + gpu_mlp_bytes(model, rows) + router + attention +
+         linear + experts + gathered + sampling + changed;
 }
 
 // A room a thread for sampling and for changes of logits.

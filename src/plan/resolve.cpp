@@ -338,7 +338,13 @@ void list_not_built(const Situation& s, Plan& plan) {
   };
   note(find_expert_kernel(plan.experts.kernel)->facts);
   note(find_attention(plan.attention)->facts);
-  if (s.model.linear_layers > 0 && s.on_gpu()) plan.not_built.push_back(s.at(Field::linear_attention).value);
+  // One GPU's kernel is built, and its layers' division among several is not.
+  if (s.model.linear_layers > 0 && s.on_gpu()) {
+    const Candidate& linear = s.at(Field::linear_attention);
+    const bool several = s.number(Field::tensor_parallel) > 1;
+    if (linear.number != 90 || several || !has_device_code())
+      plan.not_built.push_back(linear.value + (several ? " on several GPUs" : ""));
+  }
   if (!is_built(*find_expert_kernel(plan.experts.kernel), *find_exchange(plan.experts.exchange)) &&
       plan.experts.exchange != "none")
     plan.not_built.push_back("exchange " + std::string(plan.experts.exchange));

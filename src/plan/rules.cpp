@@ -48,12 +48,19 @@ std::string only_declared() { return "it is declared but not built into this pro
 // What the attention that is built for GPUs takes.
 bool fits_gpu_attention(const ModelTraits& model) {
   const std::int64_t group = model.heads / std::max<std::int64_t>(model.kv_heads, 1);
-  return model.attention == AttentionKind::grouped && model.linear_layers == 0 &&
-         (model.query_dim == 64 || model.query_dim == 128) && group > 0 && group <= 16;
+  return model.attention == AttentionKind::grouped &&
+         (model.query_dim == 64 || model.query_dim == 128 || model.query_dim == 256) && group > 0 &&
+         group <= 16;
 }
 
 // Architectures with a forward in models/cuda/.
-constexpr std::string_view gpu_forwards[] = {"GptOssForCausalLM", "Qwen3MoeForCausalLM"};
+constexpr std::string_view gpu_forwards[] = {"GptOssForCausalLM",
+                                             "Qwen3MoeForCausalLM",
+                                             "Qwen3NextForCausalLM",
+                                             "Qwen3_5ForCausalLM",
+                                             "Qwen3_5MoeForCausalLM",
+                                             "Qwen3_5ForConditionalGeneration",
+                                             "Qwen3_5MoeForConditionalGeneration"};
 
 // Whether some kernel that is built runs the model's experts on the GPU that was found.
 bool runs_on_this_gpu(const S& s) {
@@ -182,6 +189,13 @@ constexpr Rule rules[] = {
        return std::string("latent attention is not divided among ranks of a CPU yet");
      },
      true},
+    {"gpu-ranks-keep-no-states", Field::tensor_parallel, Effect::remove,
+     [](const S& s, const C& c) {
+       return s.on_gpu() && c.number > 1 && !s.machine.declared && s.model.linear_layers > 0;
+     },
+     [](const S& s, const C&) {
+       return "layers with a state, which " + s.model.architecture + " has, are not divided among GPUs yet";
+     }},
     {"cpu-ranks-keep-no-states", Field::tensor_parallel, Effect::remove,
      [](const S& s, const C& c) { return !s.on_gpu() && c.number > 1 && s.model.linear_layers > 0; },
      [](const S&, const C&) {
@@ -373,7 +387,7 @@ constexpr Rule rules[] = {
      },
      true},
     {"linear-attention-not-built", Field::linear_attention, Effect::remove,
-     [](const S& s, const C& c) { return !s.machine.declared && c.number > 0; },
+     [](const S& s, const C& c) { return !s.machine.declared && c.number > 0 && c.number != 90; },
      [](const S&, const C&) { return only_declared(); }},
 
     {"copies-leave-room", Field::expert_copies, Effect::remove,
@@ -409,13 +423,6 @@ constexpr Rule rules[] = {
            "its order of additions depends on the message's size: bits would depend on the batch");
      }},
 
-    {"states-are-not-kept", Field::prefix_cache, Effect::remove,
-     [](const S& s, const C& c) { return c.value == "on" && s.model.linear_layers > 0 && s.on_gpu(); },
-     [](const S&, const C&) {
-       return std::string(
-           "layers with a state would go on from it as it was where a prompt leaves another, and a GPU keeps "
-           "no such state yet");
-     }},
     {"a-snapshot-fits", Field::prefix_cache, Effect::remove,
      [](const S& s, const C& c) {
        return c.value == "on" && s.model.linear_layers > 0 && affordable_snapshots(s) == 0;

@@ -9,6 +9,7 @@
 #include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/norm_linear_cuda.h"
 #include "ops/linear/cuda/peer_linear_cuda.h"
+#include "ops/output_gate/cuda/gate_heads_cuda.h"
 #include "ops/peer_gather/cuda/peer_gather_cuda.h"
 #include "ops/rope/cuda/rope_cuda.h"
 #include "ops/rope/cuda/turn_heads_cuda.h"
@@ -19,7 +20,8 @@ namespace {
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
 bool products_turn(const ModelConfig& config) {
-  return config.head_dim == kv_head_dim && !config.query_key_norm;
+  return config.head_dim == kv_head_dim && config.rotary_dim == config.head_dim && !config.query_key_norm &&
+         !config.attention_output_gate;
 }
 
 struct AttentionFormats {
@@ -68,7 +70,8 @@ Status check_blocks(const ModelConfig& config, std::int64_t layer) {
 AttentionBlockWeights lay_out_attention_weights(const ModelConfig& config, const CudaPart& part,
                                                 std::int64_t layer, DeviceArena& arena) {
   const std::int64_t hidden = config.hidden_size;
-  const std::int64_t qkv_width = (part.padded_heads.count + 2 * part.kv_heads.count) * config.head_dim;
+  const std::int64_t q_heads = part.padded_heads.count * (config.attention_output_gate ? 2 : 1);
+  const std::int64_t qkv_width = (q_heads + 2 * part.kv_heads.count) * config.head_dim;
   const std::int64_t attended_width = part.all_padded_heads * config.head_dim;
   const AttentionFormats formats = formats_of(config, layer);
   AttentionBlockWeights weights;
@@ -93,7 +96,12 @@ AttentionBlockWeights lay_out_attention_weights(const ModelConfig& config, const
 Status check_attention_block(const ModelConfig& config) {
   if (config.head_dim > 256 || !attention_takes_heads_of(static_cast<int>(config.head_dim))) {
     return invalid_argument("its heads have " + std::to_string(config.head_dim) +
-                            " dimensions, and the kernels take 64 or 128");
+                            " dimensions, and the kernels take 64, 128 or 256");
+  }
+  if (!turn_heads_takes(static_cast<int>(config.rotary_dim), static_cast<int>(config.head_dim))) {
+    return invalid_argument(
+        std::to_string(config.rotary_dim) +
+        " dimensions of its heads are rotated, and the kernels take 16, 32, 64, 128 or all");
   }
   const std::int64_t group = config.num_attention_heads / config.num_key_value_heads;
   if (group > attention_tile) {
@@ -116,12 +124,15 @@ AttentionBlock::AttentionBlock(const ModelConfig& config, const CudaForwardLimit
       ranks_(place.part.ranks),
       first_head_(static_cast<int>(place.part.padded_heads.begin)),
       all_heads_(static_cast<int>(place.part.all_padded_heads)),
+      gated_(config.attention_output_gate),
+      norms_less_one_(config.zero_centred_norms),
+      rotary_dim_(static_cast<int>(config.rotary_dim)),
       turns_in_product_(products_turn(config)),
       concentration_(rope_frequencies(config).concentration) {
-  const std::size_t rows = size(limits.rows), half = size(head_dim_ / 2);
+  const std::size_t rows = size(limits.rows), half = size(rotary_dim_ / 2);
   cos_ = arena.take<float>(rows * half);
   sin_ = arena.take<float>(rows * half);
-  qkv_ = turns_in_product_ ? nullptr : arena.take<float>(rows * size((heads_ + 2 * kv_heads_) * head_dim_));
+  qkv_ = turns_in_product_ ? nullptr : arena.take<float>(rows * size(qkv_width()));
   q_ = arena.take<Bf16>(rows * size(heads_ * head_dim_));
   attended_ = arena.take<std::uint8_t>(DenseShape{0, heads_ * head_dim_}.token_bytes(limits.rows));
   gathered_ =
@@ -160,7 +171,7 @@ void AttentionBlock::turn(const CudaForwardInput& input, const float* inv_freq, 
                     .concentration = concentration_,
                     .positions = input.positions,
                     .rows = input.rows,
-                    .half = head_dim_ / 2,
+                    .half = rotary_dim_ / 2,
                     .cos = cos_,
                     .sin = sin_},
                    stream);
@@ -173,8 +184,8 @@ Status AttentionBlock::project(const AttentionBlockWeights& weights, const Cache
   const AddRmsNormCudaArgs of_norm = stream_.norm(weights.norm, pending, nullptr, own);
   if (weights.qkv_blocks) {
     NIBBLE_RETURN_IF_ERROR(stream_.norm_tiles(of_norm, own, stream));
-    NIBBLE_RETURN_IF_ERROR(multiply_blocks(*weights.qkv_blocks, {stream_.normed_tiles, input.rows}, qkv_,
-                                           (heads_ + 2 * kv_heads_) * head_dim_, stream));
+    NIBBLE_RETURN_IF_ERROR(
+        multiply_blocks(*weights.qkv_blocks, {stream_.normed_tiles, input.rows}, qkv_, qkv_width(), stream));
     return turn_heads(weights, cache, input, stream);
   }
   const bool in_one = norm_linear_takes(of_norm, weights.qkv.shape);
@@ -208,11 +219,14 @@ Status AttentionBlock::project(const AttentionBlockWeights& weights, const Cache
 Status AttentionBlock::turn_heads(const AttentionBlockWeights& weights, const Cache& cache,
                                   const CudaForwardInput& input, cudaStream_t stream) const {
   return turn_heads_cuda({.qkv = qkv_,
+                          .gated = gated_,
                           .rows = input.rows,
                           .heads = heads_,
                           .q_norm = weights.q_norm,
                           .k_norm = weights.k_norm,
+                          .norm_less_one = norms_less_one_,
                           .eps = stream_.eps,
+                          .rotary_dim = rotary_dim_,
                           .cos = cos_,
                           .sin = sin_,
                           .kv_slots = input.kv_slots[cache.group],
@@ -266,8 +280,8 @@ Status AttentionBlock::run(const AttentionBlockWeights& weights, const Cache& ca
                          // Only this step's rows are new, and the kernel ahead writes those.
                          .settled = true,
                          .workspace = workspace_};
-  // Attention's blocks lie beside those of the products before and behind it.
-  const int beside = attention_shared_bytes(args);
+  // Attention's blocks lie beside those of the products before and behind it, if they leave room enough.
+  const int beside = head_dim_ > 128 ? 0 : attention_shared_bytes(args);
   NIBBLE_RETURN_IF_ERROR(project(weights, cache, pending, input, beside, stream));
   int begin = 0;
   for (const int end : input.attention_runs) {
@@ -275,6 +289,15 @@ Status AttentionBlock::run(const AttentionBlockWeights& weights, const Cache& ca
     args.sequence_count = end - begin;
     NIBBLE_RETURN_IF_ERROR(attention_cuda(args, stream));
     begin = end;
+  }
+  if (gated_) {
+    NIBBLE_RETURN_IF_ERROR(gate_heads_cuda({.out = attended_,
+                                            .gates = qkv_ + head_dim_,
+                                            .stride = qkv_width(),
+                                            .rows = input.rows,
+                                            .heads = heads_,
+                                            .head_dim = head_dim_},
+                                           stream));
   }
   return put_out(weights, input.rows, beside, stream);
 }

@@ -1,8 +1,8 @@
-// Attention of a decoder on one GPU: grouped heads of 64 or 128 dimensions, with or without norms of q and k,
-// biases, sinks and a window.
+// Attention of a decoder on one GPU: grouped heads of 64, 128 or 256 dimensions, with or without norms of q
+// and k, gates on what heads give, biases, sinks and a window, rotated as wholes or in part.
 //
-// Heads of 64 that are not normed are rotated and put into the cache where their product ends (qkv_cuda).
-// Others take a kernel more behind a plain product (turn_heads_cuda).
+// Heads of 64 that are not normed, nor gated, are rotated and put into the cache where their product ends
+// (qkv_cuda). Others take a kernel more behind a plain product (turn_heads_cuda).
 #pragma once
 
 #include <optional>
@@ -14,8 +14,9 @@ namespace nibble {
 
 // All pointers are to device memory, and null for what the model is without.
 struct AttentionBlockWeights {
-  Bf16* norm = nullptr;      // [hidden]
-  DenseTiles qkv;            // [(padded_heads + 2 kv_heads) * head_dim, hidden], of the rank
+  Bf16* norm = nullptr;  // [hidden]
+  DenseTiles
+      qkv;  // [(padded_heads + 2 kv_heads) * head_dim, hidden], of the rank; a head's gate behind its q
   Bf16* qkv_bias = nullptr;  // one a row of qkv
   Bf16* q_norm = nullptr;    // [head_dim]
   Bf16* k_norm = nullptr;    // [head_dim]
@@ -53,7 +54,7 @@ class AttentionBlock {
                  CudaPlace& place, DeviceArena& arena);
   void clear_room(cudaStream_t stream) const;
 
-  // Once a step: the angles that all layers turn by. inv_freq: [head_dim / 2]
+  // Once a step: the angles that all layers turn by. inv_freq: [rotary_dim / 2]
   void turn(const CudaForwardInput& input, const float* inv_freq, cudaStream_t stream) const;
   // residual = pending's; its norm -> delta
   Status run(const AttentionBlockWeights& weights, const Cache& cache, const PendingSum& pending,
@@ -70,6 +71,7 @@ class AttentionBlock {
   // The output's matrix and its product, of all ranks' heads -> delta.
   DenseShape output_shape() const;
   Status put_out(const AttentionBlockWeights& weights, int rows, int beside, cudaStream_t stream) const;
+  int qkv_width() const { return ((gated_ ? 2 : 1) * heads_ + 2 * kv_heads_) * head_dim_; }
   std::size_t window_bytes() const;
   // The heads' outputs of all ranks -> gathered_, of the rank's rows
   Status gather(int rows, const RankRows& own, cudaStream_t stream) const;
@@ -78,10 +80,12 @@ class AttentionBlock {
   const PeerRoom* room_;  // null: this rank is alone
   int heads_, kv_heads_, head_dim_;
   int ranks_, first_head_, all_heads_;
+  bool gated_, norms_less_one_;
+  int rotary_dim_;
   bool turns_in_product_;
   float concentration_;
-  float *cos_, *sin_;                // [rows, head_dim / 2]
-  float* qkv_;                       // [rows, (heads + 2 kv_heads) * head_dim]; null where products turn
+  float *cos_, *sin_;                // [rows, rotary_dim / 2]
+  float* qkv_;                       // [rows, qkv_width()]; null where products turn
   Bf16* q_;                          // [rows, heads, head_dim]
   std::uint8_t* attended_;           // token tiles of heads * head_dim columns
   std::uint8_t* gathered_;           // of all_heads * head_dim; attended_ where this rank is alone

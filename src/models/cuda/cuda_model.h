@@ -18,6 +18,7 @@
 #include "models/cuda/weight_feed.h"
 #include "ops/attention/cuda/attention_cuda.h"
 #include "ops/attention/cuda/kv_cuda.h"
+#include "ops/gated_delta/cuda/gated_delta_cuda.h"
 #include "ops/moe/many_tokens.h"
 #include "ops/sample/cuda/sample_cuda.h"
 
@@ -53,6 +54,7 @@ struct CudaForwardInput {
   std::span<const int> attention_runs;  // on the host: where each run ends; the last is `sequences`
   bool short_contexts = false;          // of all sequences (attention_cuda.h)
   const std::int32_t* page_table = nullptr;
+  DeltaStepCuda states;  // of models whose layers keep some; rows and sequences are those above
   const std::int32_t* wanted_rows = nullptr;  // [logit_rows], ascending; null: all rows
 };
 
@@ -74,6 +76,10 @@ class CudaModel {
   // Each layer's keys and values, and which group of pages they are of. Called once, before the first
   // forward.
   virtual void use_cache(std::span<const KvCudaLayer> layers, std::span<const int> groups, int page_size) = 0;
+  // Whether layers keep states; and those of each layer, of [layers], without memory of layers that keep
+  // none.
+  virtual bool keeps_states() const = 0;
+  virtual void use_states(std::span<const DeltaLayer> layers) = 0;
   // Splits of sequences with few rows that one run of attention may have.
   static constexpr int attention_splits_room = 8192;
   // Queues the forward; logits: [logit_rows, vocabulary], which only the first rank has. Row for row the

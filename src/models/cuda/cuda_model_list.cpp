@@ -13,6 +13,11 @@ struct CudaModelLoader {
 constexpr CudaModelLoader loaders[] = {
     {"GptOssForCausalLM", load_decoder_cuda},
     {"Qwen3MoeForCausalLM", load_decoder_cuda},
+    {"Qwen3NextForCausalLM", load_decoder_cuda},
+    {"Qwen3_5ForCausalLM", load_decoder_cuda},
+    {"Qwen3_5ForConditionalGeneration", load_decoder_cuda},
+    {"Qwen3_5MoeForCausalLM", load_decoder_cuda},
+    {"Qwen3_5MoeForConditionalGeneration", load_decoder_cuda},
 };
 
 }  // namespace

@@ -39,10 +39,20 @@ class DecoderCuda final : public CudaModel {
 
   void use_cache(std::span<const KvCudaLayer> layers, std::span<const int> groups, int page_size) override {
     NIBBLE_CHECK(layers.size() == weights_.layers.size() && groups.size() == layers.size());
-    caches_.clear();
-    for (std::size_t i = 0; i < layers.size(); ++i)
-      caches_.push_back(
-          AttentionBlock::Cache{.layer = layers[i], .group = groups[i], .page_size = page_size});
+    caches_.resize(layers.size());
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      if (std::holds_alternative<AttentionBlockWeights>(weights_.layers[i].mixer))
+        caches_[i] = AttentionBlock::Cache{.layer = layers[i], .group = groups[i], .page_size = page_size};
+    }
+  }
+
+  bool keeps_states() const override { return blocks_.delta.has_value(); }
+  void use_states(std::span<const DeltaLayer> layers) override {
+    NIBBLE_CHECK(layers.size() == weights_.layers.size());
+    caches_.resize(layers.size());
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      if (std::holds_alternative<DeltaBlockWeights>(weights_.layers[i].mixer)) caches_[i] = layers[i];
+    }
   }
 
   Status forward(const CudaForwardInput& input, float* logits, cudaStream_t stream) override {
@@ -66,7 +76,7 @@ class DecoderCuda final : public CudaModel {
 
  private:
   // What a layer keeps of sequences, of its mixer's kind.
-  using Cache = std::variant<AttentionBlock::Cache>;
+  using Cache = std::variant<AttentionBlock::Cache, DeltaLayer>;
 
   // residual = pending's; its norm -> delta
   Status mix(std::size_t layer, const PendingSum& pending, const CudaForwardInput& input,
@@ -75,17 +85,20 @@ class DecoderCuda final : public CudaModel {
       return blocks_.attention->run(*weights, std::get<AttentionBlock::Cache>(caches_[layer]), pending, input,
                                     stream);
     }
-    NIBBLE_CHECK(false, "every kind of mixer has a block");
-    return {};
+    return blocks_.delta->run(std::get<DeltaBlockWeights>(weights_.layers[layer].mixer),
+                              std::get<DeltaLayer>(caches_[layer]), pending, input, stream);
   }
 
   // residual + delta and its norm -> what the next norm adds to which residual.
   Result<PendingSum> feed_forward(std::size_t layer, const CudaForwardInput& input,
                                   cudaStream_t stream) const {
-    if (const auto* weights = std::get_if<ExpertsBlockWeights>(&weights_.layers[layer].feed_forward))
-      return blocks_.experts->run(*weights, input, stream);
-    NIBBLE_CHECK(false, "every kind of feed-forward has a block");
-    return PendingSum{};
+    const DecoderCudaLayer& of_layer = weights_.layers[layer];
+    if (const auto* weights = std::get_if<DenseLayerWeights>(&of_layer.feed_forward))
+      return blocks_.mlp->run(*weights, input, stream);
+    NIBBLE_ASSIGN(const PendingSum routed,
+                  blocks_.experts->run(std::get<ExpertsBlockWeights>(of_layer.feed_forward), input, stream));
+    if (!of_layer.shared) return routed;
+    return blocks_.mlp->add_shared(*of_layer.shared, routed, input.rows, stream);
   }
 
   ModelConfig config_;
@@ -129,6 +142,9 @@ Status check_formats(const ModelConfig& config) {
         refuse("other experts in " + std::string(tensor_format_name(of_experts)));
       return;
     }
+    if (weight.part == WeightPart::linear_attention || weight.part == WeightPart::dense_layers ||
+        weight.part == WeightPart::shared_expert)
+      return;  // their blocks' checks look at those
     const bool of_attention = weight.part == WeightPart::attention;
     if (weight.format != TensorFormat::bf16 && !(of_attention && attention_takes(weight.format)))
       return refuse(of_attention ? "its kernels take bf16, fp8_block or nvfp4" : "its kernels take bf16");
@@ -146,7 +162,9 @@ DecoderCudaBlocks::DecoderCudaBlocks(const ModelConfig& config, const CudaForwar
     : stream(DecoderStream::lay_out(config, limits, place, processors, arena)),
       head(config, limits, stream, place, arena) {
   if (has(config, Mixer::attention)) attention.emplace(config, limits, stream, place, arena);
+  if (has(config, Mixer::gated_delta)) delta.emplace(config, limits, stream, arena);
   if (has(config, FeedForward::experts)) experts.emplace(config, limits, stream, place, arena);
+  if (has(config, FeedForward::dense) || config.shared_width > 0) mlp.emplace(config, limits, stream, arena);
 }
 
 void DecoderCudaBlocks::clear_room(cudaStream_t on) const {
@@ -163,7 +181,7 @@ std::size_t shared_bytes_of_cuda_model(const ModelConfig& config, const CudaForw
 }
 
 Status check_decoder_cuda(const ModelConfig& config) {
-  for (const auto& check : {check_attention_block, check_experts_block}) {
+  for (const auto& check : {check_attention_block, check_delta_block, check_experts_block, check_mlp_block}) {
     if (const Status status = check(config); !status.ok()) return refused(std::string(status.message()));
   }
   return check_formats(config);

@@ -8,20 +8,23 @@
 #include <vector>
 
 #include "models/cuda/attention_block.h"
+#include "models/cuda/delta_block.h"
 #include "models/cuda/experts_block.h"
 #include "models/cuda/head_block.h"
+#include "models/cuda/mlp_block.h"
 #include "models/cuda/weight_placing.h"
 
 namespace nibble {
 
 // Kinds of a layer's two halves, each with the norm before it. A block of the same kind runs it (Mixer and
 // FeedForward in checkpoint/model_config.h).
-using MixerCudaWeights = std::variant<AttentionBlockWeights>;
-using FeedForwardCudaWeights = std::variant<ExpertsBlockWeights>;
+using MixerCudaWeights = std::variant<AttentionBlockWeights, DeltaBlockWeights>;
+using FeedForwardCudaWeights = std::variant<ExpertsBlockWeights, DenseLayerWeights>;
 
 struct DecoderCudaLayer {
   MixerCudaWeights mixer;
   FeedForwardCudaWeights feed_forward;
+  std::optional<SharedExpertWeights> shared;  // beside experts
 };
 
 // All pointers are to device memory.
@@ -29,7 +32,7 @@ struct DecoderCudaWeights {
   Bf16* embedding = nullptr;             // [vocab, hidden]
   std::vector<DecoderCudaLayer> layers;  // of the rank's heads and experts
   HeadBlockWeights head;
-  float* inv_freq = nullptr;  // [head_dim / 2]
+  float* inv_freq = nullptr;  // [rotary_dim / 2]
 
   // Where everything lies; an arena without memory says how much that is.
   static DecoderCudaWeights lay_out(const ModelConfig& config, const CudaPart& part, DeviceArena& arena);
@@ -40,7 +43,9 @@ struct DecoderCudaBlocks {
   DecoderStream stream;
   HeadBlock head;
   std::optional<AttentionBlock> attention;
+  std::optional<DeltaBlock> delta;
   std::optional<ExpertsBlock> experts;
+  std::optional<MlpBlock> mlp;  // of dense layers and of shared experts
 
   // What ranks share is taken from `place`.
   DecoderCudaBlocks(const ModelConfig& config, const CudaForwardLimits& limits, CudaPlace& place,

@@ -69,6 +69,13 @@ class Placer {
         return placing_.plain(placed_tensor(weight), norm_of(layer.feed_forward));
       default: break;
     }
+    if (auto* dense = std::get_if<DenseLayerWeights>(&layer.feed_forward)) {
+      if (weight.part == WeightPart::dense_layers) return place_mlp(placing_, weight, dense->mlp);
+    }
+    if (weight.part == WeightPart::shared_expert) return place_shared_expert(placing_, weight, *layer.shared);
+    if (const auto* delta = std::get_if<DeltaBlockWeights>(&layer.mixer)) {
+      if (weight.part == WeightPart::linear_attention) return place_delta(placing_, weight, *delta);
+    }
     if (auto* experts = std::get_if<ExpertsBlockWeights>(&layer.feed_forward)) {
       if (weight.part == WeightPart::experts) return place_expert(weight, *experts);
       if (weight.part == WeightPart::router) return place_router(weight, *experts);
@@ -79,9 +86,13 @@ class Placer {
     return {};
   }
 
-  // q's heads, k's and v's lie one after the other in one matrix.
-  int key_row() const { return static_cast<int>(part_.padded_heads.count * config_.head_dim); }
+  // q's heads, each with its gate if it has one, k's and v's lie one after the other in one matrix.
+  std::int64_t q_rows_a_head() const { return (config_.attention_output_gate ? 2 : 1) * config_.head_dim; }
+  int key_row() const { return static_cast<int>(part_.padded_heads.count * q_rows_a_head()); }
   int value_row() const { return key_row() + static_cast<int>(part_.kv_heads.count * config_.head_dim); }
+  Run queries_of(const Run& heads) const {
+    return {heads.begin * q_rows_a_head(), heads.count * q_rows_a_head()};
+  }
   Run rows_of(const Run& heads) const {
     return {heads.begin * config_.head_dim, heads.count * config_.head_dim};
   }
@@ -106,8 +117,8 @@ class Placer {
     // A rank that shares a head of keys has a part of its queries, which are then no fewer than they may be.
     const std::int64_t own_group = std::min(group_, part_.heads.count);
     const std::int64_t own_apart = std::min(wide_group_, part_.padded_heads.count);
-    const std::int64_t part = own_group * config_.head_dim, apart = own_apart * config_.head_dim;
-    const Run q_rows = rows_of(part_.heads), kv_rows = rows_of(part_.kv_heads);
+    const std::int64_t part = own_group * q_rows_a_head(), apart = own_apart * q_rows_a_head();
+    const Run q_rows = queries_of(part_.heads), kv_rows = rows_of(part_.kv_heads);
     const ExpectedTensor tensor = placed_tensor(weight);
     switch (weight.role) {
       case WeightRole::query: return placing_.spread_rows({tensor, q_rows}, part, apart, attention.qkv);
@@ -130,7 +141,7 @@ class Placer {
   }
 
   Status place_blocks(const Weight& weight, const AttentionBlockWeights& attention) {
-    const Run q_rows = rows_of(part_.heads), kv_rows = rows_of(part_.kv_heads);
+    const Run q_rows = queries_of(part_.heads), kv_rows = rows_of(part_.kv_heads);
     switch (weight.role) {
       case WeightRole::query: return placing_.dense(weight, q_rows, *attention.qkv_blocks, 0);
       case WeightRole::key: return placing_.dense(weight, kv_rows, *attention.qkv_blocks, key_row());
@@ -154,6 +165,7 @@ class Placer {
   Status place_expert_in(const Weight& weight, Experts& experts) {
     const std::int64_t first = part_.stored_experts().begin;
     switch (weight.role) {
+      case WeightRole::expert_gates_ups:
       case WeightRole::expert_gate_up: return placing_.experts({weight}, first, experts.gate_up);
       case WeightRole::expert_gate: gate_ = weight; return {};
       case WeightRole::expert_up:
@@ -179,14 +191,6 @@ class Placer {
       default: NIBBLE_CHECK(false, weight.name);
     }
     return {};
-  }
-
-  // The one that holds a vector, or a matrix in bf16.
-  static ExpectedTensor placed_tensor(const Weight& weight) {
-    NIBBLE_CHECK(!weight.is_matrix() || weight.format == TensorFormat::bf16, weight.name);
-    ExpectedTensor found;
-    visit_stored(weight, weight.name, [&](ExpectedTensor tensor) { found = std::move(tensor); });
-    return found;
   }
 
   const ModelConfig& config_;
@@ -270,12 +274,23 @@ DecoderCudaWeights DecoderCudaWeights::lay_out(const ModelConfig& config, const 
   DecoderCudaWeights weights;
   weights.embedding = arena.take<Bf16>(size(config.vocab_size * hidden));
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    weights.layers.push_back({.mixer = lay_out_attention_weights(config, part, layer, arena),
-                              .feed_forward = lay_out_experts(config, traits, part, arena)});
+    const LayerDescription& described = config.layers[size(layer)];
+    DecoderCudaLayer& made = weights.layers.emplace_back();
+    if (described.mixer == Mixer::gated_delta) {
+      made.mixer = lay_out_delta_weights(config, layer, arena);
+    } else {
+      made.mixer = lay_out_attention_weights(config, part, layer, arena);
+    }
+    if (described.feed_forward == FeedForward::dense) {
+      made.feed_forward = lay_out_dense_layer(config, layer, arena);
+      continue;
+    }
+    made.feed_forward = lay_out_experts(config, traits, part, arena);
+    if (config.shared_width > 0) made.shared = lay_out_shared_expert(config, layer, arena);
   }
   weights.head.norm = arena.take<Bf16>(size(hidden));
   weights.head.lm_head = lay_out_tiles(arena, part.vocabulary.count, hidden);
-  weights.inv_freq = arena.take<float>(size(config.head_dim / 2));
+  weights.inv_freq = arena.take<float>(size(config.rotary_dim / 2));
   return weights;
 }
 

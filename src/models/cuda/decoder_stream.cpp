@@ -16,7 +16,8 @@ DecoderStream DecoderStream::lay_out(const ModelConfig& config, const CudaForwar
                                      CudaPlace& place, int processors, DeviceArena& arena) {
   DecoderStream stream{.room = place.room,
                        .hidden = static_cast<int>(config.hidden_size),
-                       .eps = static_cast<float>(config.rms_norm_eps)};
+                       .eps = static_cast<float>(config.rms_norm_eps),
+                       .norms_less_one = config.zero_centred_norms};
   const std::size_t rows = static_cast<std::size_t>(limits.rows),
                     hidden = static_cast<std::size_t>(stream.hidden);
   stream.residual = arena.take<float>(rows * hidden);
@@ -56,6 +57,7 @@ AddRmsNormCudaArgs DecoderStream::norm(const Bf16* weight, const PendingSum& pen
           .delta = from_first(pending.delta, at),
           .experts = experts,
           .weight = weight,
+          .weight_less_one = norms_less_one,
           .out = from_first(plain, first * static_cast<std::size_t>(padded())),
           .out_stride = plain == nullptr ? 0 : padded(),
           .out_tiles = normed_tiles + tile_bytes(own.first),

@@ -36,6 +36,7 @@ struct DecoderStream {
   const PeerRoom* room = nullptr;  // null: this rank is alone
   int hidden = 0;
   float eps = 0;
+  bool norms_less_one = false;           // factors are 1 + what the norms say
   float* residual = nullptr;             // [rows, hidden]
   float* delta = nullptr;                // [rows, hidden]: what the last block adds to the residual
   Bf16* normed = nullptr;                // [rows, padded()]

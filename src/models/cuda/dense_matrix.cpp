@@ -9,8 +9,8 @@
 
 namespace nibble {
 
-DenseMatrix DenseMatrix::lay_out(DeviceArena& arena, TensorFormat format, std::int64_t rows,
-                                 std::int64_t cols) {
+DeviceMatrix DeviceMatrix::lay_out(DeviceArena& arena, TensorFormat format, std::int64_t rows,
+                                   std::int64_t cols) {
   switch (format) {
     case TensorFormat::fp8_block: return {.blocks = lay_out_blocks<E4m3Codes>(arena, 1, rows, cols)};
     case TensorFormat::nvfp4:
@@ -19,12 +19,12 @@ DenseMatrix DenseMatrix::lay_out(DeviceArena& arena, TensorFormat format, std::i
   }
 }
 
-int DenseMatrix::rows() const {
+int DeviceMatrix::rows() const {
   if (!blocks) return tiles.shape.rows;
   return std::visit([](const auto& matrix) { return matrix.shape.rows; }, *blocks);
 }
 
-Status multiply(const DecoderStream& decoder, const DenseMatrix& matrix, const TokenTiles& x, float* y,
+Status multiply(const DecoderStream& decoder, const DeviceMatrix& matrix, const TokenTiles& x, float* y,
                 cudaStream_t stream) {
   if (matrix.blocks) return multiply_blocks(*matrix.blocks, x, y, matrix.rows(), stream);
   return linear_cuda(
@@ -32,7 +32,7 @@ Status multiply(const DecoderStream& decoder, const DenseMatrix& matrix, const T
       stream);
 }
 
-Status place(WeightPlacing& placing, const Weight& weight, const DenseMatrix& to, std::int64_t to_row) {
+Status place(WeightPlacing& placing, const Weight& weight, const DeviceMatrix& to, std::int64_t to_row) {
   if (!to.blocks) return placing.dense(placed_tensor(weight), to.tiles, static_cast<int>(to_row));
   // A wide matrix comes in parts that the placing has room for, each of whole tiles of scales.
   constexpr std::int64_t most_values = std::int64_t{32} << 20, whole = 128;

@@ -9,11 +9,11 @@
 
 namespace nibble {
 
-struct DenseMatrix {
+struct DeviceMatrix {
   DenseTiles tiles;                   // in bf16
   std::optional<DenseBlocks> blocks;  // instead, in FP8 or NVFP4
 
-  static DenseMatrix lay_out(DeviceArena& arena, TensorFormat format, std::int64_t rows, std::int64_t cols);
+  static DeviceMatrix lay_out(DeviceArena& arena, TensorFormat format, std::int64_t rows, std::int64_t cols);
   int rows() const;
 };
 
@@ -29,11 +29,11 @@ constexpr std::int64_t stacked_row(TensorFormat format, std::int64_t rows) {
 }
 
 // y: [x.tokens, matrix.rows()]
-Status multiply(const DecoderStream& decoder, const DenseMatrix& matrix, const TokenTiles& x, float* y,
+Status multiply(const DecoderStream& decoder, const DeviceMatrix& matrix, const TokenTiles& x, float* y,
                 cudaStream_t stream);
 
 // Brings a weight, all of it, to row `to_row` of the matrix, whose format it has.
-Status place(WeightPlacing& placing, const Weight& weight, const DenseMatrix& to, std::int64_t to_row = 0);
+Status place(WeightPlacing& placing, const Weight& weight, const DeviceMatrix& to, std::int64_t to_row = 0);
 
 // The tensor that holds a vector, or a matrix in bf16.
 ExpectedTensor placed_tensor(const Weight& weight);

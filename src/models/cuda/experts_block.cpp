@@ -53,7 +53,8 @@ ExpertsBlock::ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& l
       experts_(static_cast<int>(config.num_local_experts)),
       top_k_(static_cast<int>(config.num_experts_per_tok)),
       many_tokens_from_(limits.many_tokens_from),
-      of_all_(config.router_score == RouterScore::softmax_of_all && !config.router_renormalises) {
+      of_all_(config.router_score == RouterScore::softmax_of_all && !config.router_renormalises),
+      shares_(config.shared_width > 0) {
   const Mxfp4GranuleShape up{2 * static_cast<int>(config.intermediate_size), stream.hidden},
       down{stream.hidden, static_cast<int>(config.intermediate_size)};
   const std::size_t rows = size(limits.rows), hidden = size(stream.hidden);
@@ -86,10 +87,12 @@ Result<const float*> ExpertsBlock::route(const ExpertsBlockWeights& weights, con
     NIBBLE_RETURN_IF_ERROR(norm_router_cuda({.residual = stream_.residual,
                                              .delta = stream_.delta,
                                              .norm_weight = weights.norm,
+                                             .weight_less_one = stream_.norms_less_one,
                                              .eps = stream_.eps,
                                              .residual_out = few_residual_,
                                              .norm = stream_.normed,
                                              .norm_stride = stream_.padded(),
+                                             .norm_tiles = shares_ ? stream_.normed_tiles : nullptr,
                                              .router = weights.router,
                                              .router_bias = weights.router_bias,
                                              .rows = input.rows,

@@ -60,6 +60,7 @@ class ExpertsBlock {
   float* window_ = nullptr;  // GatherProductsCudaArgs's
   int experts_, top_k_, many_tokens_from_;
   bool of_all_;               // as route_top_k_cuda's
+  bool shares_;               // some expert is every row's, whose input is the same norm in tiles
   float* few_residual_;       // [few rows, hidden]: between norm and router in one and the next norm
   float* router_logits_;      // [rows, experts]
   std::int32_t* expert_ids_;  // [rows, top_k]

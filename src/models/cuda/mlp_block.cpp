@@ -37,8 +37,8 @@ MlpWeights lay_out_mlp(const ModelConfig& config, std::int64_t layer, std::int64
                        DeviceArena& arena) {
   const MlpFormats formats = formats_of(config, layer);
   const std::int64_t up = stacked_row(formats.gate, width);
-  return {.gate_up = DenseMatrix::lay_out(arena, formats.gate, up + width, config.hidden_size),
-          .down = DenseMatrix::lay_out(arena, formats.down, config.hidden_size, width),
+  return {.gate_up = DeviceMatrix::lay_out(arena, formats.gate, up + width, config.hidden_size),
+          .down = DeviceMatrix::lay_out(arena, formats.down, config.hidden_size, width),
           .width = static_cast<int>(width),
           .up = static_cast<int>(up),
           .unit = silu_unit};

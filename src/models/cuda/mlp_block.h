@@ -13,8 +13,8 @@ namespace nibble {
 
 // All pointers are to device memory.
 struct MlpWeights {
-  DenseMatrix gate_up;  // gates' rows, and from row `up` on those of the ups
-  DenseMatrix down;     // [hidden, width]
+  DeviceMatrix gate_up;  // gates' rows, and from row `up` on those of the ups
+  DeviceMatrix down;     // [hidden, width]
   int width = 0, up = 0;
   GatedUnit unit;
 };

@@ -56,6 +56,23 @@ Status WeightPlacing::spread_floats(const TensorRows& from, std::int64_t part, s
   return {};
 }
 
+Result<std::vector<float>> WeightPlacing::floats(const ExpectedTensor& tensor) {
+  NIBBLE_ASSIGN(const DType dtype, feed_->dtype_of(tensor));
+  std::vector<float> values(static_cast<std::size_t>(tensor.shape.count()));
+  const std::size_t bytes = values.size() * dtype_bytes(dtype);
+  if (bytes > staging_bytes) return invalid_argument(tensor.name + " is too large for a list of numbers");
+  NIBBLE_RETURN_IF_ERROR(feed_->queue(tensor, 0, bytes, staging_.data(), stream_));
+  cuda_check(cudaStreamSynchronize(stream_));
+  if (dtype == DType::f32) {
+    cuda_check(cudaMemcpy(values.data(), staging_.data(), bytes, cudaMemcpyDeviceToHost));
+    return values;
+  }
+  std::vector<Bf16> stored(values.size());
+  cuda_check(cudaMemcpy(stored.data(), staging_.data(), bytes, cudaMemcpyDeviceToHost));
+  std::transform(stored.begin(), stored.end(), values.begin(), [](Bf16 value) { return value.to_float(); });
+  return values;
+}
+
 Status WeightPlacing::dense(const TensorRows& from, const DenseTiles& to, int to_row) {
   return place_rows(from.tensor, from.rows.begin, from.rows.count, to, to_row);
 }

@@ -39,6 +39,8 @@ class WeightPlacing {
   // A vector's parts of `part` elements, each `apart` elements behind the one before; likewise as float32.
   Status spread(const TensorRows& from, std::int64_t part, std::int64_t apart, Bf16* to);
   Status spread_floats(const TensorRows& from, std::int64_t part, std::int64_t apart, float* to);
+  // All of a tensor of bfloat16 or float32, on the host.
+  Result<std::vector<float>> floats(const ExpectedTensor& tensor);
   // A matrix from row `to_row` of the tiles on, a multiple of 64.
   Status dense(const TensorRows& from, const DenseTiles& to, int to_row = 0);
   // The same for parts of `part` of its rows, multiples of 64, each `apart` rows behind the one before.

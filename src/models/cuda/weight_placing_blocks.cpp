@@ -22,6 +22,15 @@ std::size_t tiles_of(std::int64_t rows, std::int64_t cols) {
 
 Result<bool> WeightPlacing::stage_blocks(const std::vector<Weight>& from, const BlockPiece& piece) {
   bool narrow = false, known = false;
+  if (from[0].is_bare) {  // all experts in one tensor of bfloat16
+    Status queued;
+    visit_stored(from[0], from[0].name, [&](const ExpectedTensor& tensor) {
+      queued = feed_->queue(tensor, size(piece.first) * piece.part_bytes,
+                            size(piece.count) * piece.part_bytes, piece.codes, stream_);
+    });
+    NIBBLE_RETURN_IF_ERROR(queued);
+    return false;
+  }
   for (std::size_t i = 0; i < size(piece.count) * from.size(); ++i) {
     const Weight& weight = from[i % from.size()];
     const std::string name = weight.own_experts > 0
@@ -73,6 +82,7 @@ Status WeightPlacing::experts(const std::vector<Weight>& from, std::int64_t firs
     piece.scales = piece.codes + size(piece.count) * parts * piece.part_bytes;
     NIBBLE_ASSIGN([[maybe_unused]] const bool narrow, stage_blocks(from, piece));
     const int count = static_cast<int>(piece.count);
+    const bool halves = parts == 2 || from[0].role == WeightRole::expert_gates_ups;
     BlockFactors* factors = nullptr;
     if constexpr (Codes::scaled) {
       factors = const_cast<BlockFactors*>(to.factors) + size(begin) * to.shape.factors();
@@ -80,7 +90,7 @@ Status WeightPlacing::experts(const std::vector<Weight>& from, std::int64_t firs
                                .narrow = narrow,
                                .experts = count,
                                .shape = to.shape,
-                               .halves = parts == 2,
+                               .halves = halves,
                                .factors = factors},
                               stream_);
     }
@@ -88,7 +98,7 @@ Status WeightPlacing::experts(const std::vector<Weight>& from, std::int64_t firs
         BlockRepack<Codes>{.codes = reinterpret_cast<const std::uint8_t*>(piece.codes),
                            .experts = count,
                            .shape = to.shape,
-                           .halves = parts == 2,
+                           .halves = halves,
                            .out = const_cast<std::uint8_t*>(to.data) + size(begin) * to.shape.bytes(),
                            .factors = factors},
         stream_));

@@ -8,6 +8,10 @@ namespace {
 void lay_out(const ModelConfig& config, DType dtype, int page_size, const KvStore::PageCounts& page_counts,
              DeviceArena& arena, std::vector<KvCudaLayer>& layers) {
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (config.layers[static_cast<std::size_t>(layer)].mixer != Mixer::attention) {
+      layers.push_back({});
+      continue;
+    }
     const int slots = page_counts[page_group_of_layer(config, layer)] * page_size;
     const std::size_t bytes = static_cast<std::size_t>(config.num_key_value_heads) *
                               static_cast<std::size_t>(slots) * static_cast<std::size_t>(config.head_dim) *

@@ -18,6 +18,7 @@ class CudaKvStore {
   static Result<CudaKvStore> allocate(const ModelConfig& config, DType dtype, int page_size,
                                       const KvStore::PageCounts& page_counts);
 
+  // [layers]; without memory of layers that keep no keys and values.
   std::span<const KvCudaLayer> layers() const { return layers_; }
   std::span<const int> groups() const { return groups_; }  // [layers]
   int page_size() const { return page_size_; }

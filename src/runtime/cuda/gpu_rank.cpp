@@ -34,14 +34,15 @@ CudaForwardLimits forward_limits(const WorkerLimits& limits) {
 }
 
 GpuRank::GpuRank(int device, const PeerRoom* room, PinnedBuffer stuck, std::unique_ptr<CudaStream> stream,
-                 std::unique_ptr<CudaModel> model, CudaKvStore kv)
+                 std::unique_ptr<CudaModel> model, Caches caches)
     : device_(device),
       room_(room),
       stuck_(std::move(stuck)),
       stream_(std::move(stream)),
       model_(std::move(model)),
-      kv_(std::move(kv)) {
-  model_->use_cache(kv_.layers(), kv_.groups(), kv_.page_size());
+      caches_(std::move(caches)) {
+  model_->use_cache(caches_.kv.layers(), caches_.kv.groups(), caches_.kv.page_size());
+  if (model_->keeps_states()) model_->use_states(caches_.states.layers());
 }
 
 Result<std::unique_ptr<GpuRank>> GpuRank::load(const ModelConfig& config, const CudaPlace& place, int device,
@@ -56,17 +57,18 @@ Result<std::unique_ptr<GpuRank>> GpuRank::load(const ModelConfig& config, const 
                 load_cuda_model(config, forward, place, feed, stream->get()));
   ModelConfig own = config;
   own.num_key_value_heads = place.part.kv_heads.count;
-  NIBBLE_ASSIGN(CudaKvStore kv,
-                CudaKvStore::allocate(own, limits.kv_dtype, limits.page_size, limits.page_counts));
-  return std::unique_ptr<GpuRank>(
-      new GpuRank(device, place.room, std::move(stuck), std::move(stream), std::move(model), std::move(kv)));
+  Caches caches;
+  NIBBLE_ASSIGN(caches.kv, CudaKvStore::allocate(own, limits.kv_dtype, limits.page_size, limits.page_counts));
+  NIBBLE_ASSIGN(caches.states, CudaStateStore::allocate(own, limits.max_sequences, limits.max_snapshots));
+  return std::unique_ptr<GpuRank>(new GpuRank(device, place.room, std::move(stuck), std::move(stream),
+                                              std::move(model), std::move(caches)));
 }
 
 void GpuRank::use_device() const { cuda_check(cudaSetDevice(device_)); }
 
 Status GpuRank::prepare(const SampledToken* chosen, float* logits, const WorkerLimits& limits) {
   logits_ = logits;
-  NIBBLE_ASSIGN(inputs_, StepInputs::allocate(limits, model_->heads(), chosen));
+  NIBBLE_ASSIGN(inputs_, StepInputs::allocate(limits, *model_, chosen));
   if (!limits.graphs) return {};
   return graphs_.capture(*model_, inputs_, logits_, limits.max_sequences, stream_->get());
 }
@@ -84,6 +86,9 @@ Status GpuRank::forward(const Batch& batch, TimeTable* times) {
     const TimedScope scope(times, "inputs");
     inputs_.fill(batch, newest_shape_);
     inputs_.copy(stream_->get());
+    for (const BatchSequence& sequence : batch.sequences) {
+      if (sequence.resumes >= 0) caches_.states.resume(sequence.state, sequence.resumes, stream_->get());
+    }
   }
   const TimedScope scope(times, graph > 0 ? "launch of a decode graph" : "launches without graph");
   if (graph == 0 || !inputs_.is_one_run())

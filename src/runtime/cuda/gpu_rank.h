@@ -12,6 +12,7 @@
 #include "models/cuda/cuda_model.h"
 #include "runtime/cuda/cuda_handles.h"
 #include "runtime/cuda/cuda_kv_store.h"
+#include "runtime/cuda/cuda_state_store.h"
 #include "runtime/cuda/decode_graphs.h"
 #include "runtime/cuda/step_inputs.h"
 #include "runtime/worker.h"
@@ -56,15 +57,21 @@ class GpuRank {
   int device() const { return device_; }
 
  private:
+  // What layers keep of sequences.
+  struct Caches {
+    CudaKvStore kv;
+    CudaStateStore states;
+  };
+
   GpuRank(int device, const PeerRoom* room, PinnedBuffer stuck, std::unique_ptr<CudaStream> stream,
-          std::unique_ptr<CudaModel> model, CudaKvStore kv);
+          std::unique_ptr<CudaModel> model, Caches caches);
 
   int device_;
   const PeerRoom* room_;                // null: alone
   PinnedBuffer stuck_;                  // one word (ops/cuda/stuck.h)
   std::unique_ptr<CudaStream> stream_;  // what runs on it is waited for before memory goes
   std::unique_ptr<CudaModel> model_;
-  CudaKvStore kv_;
+  Caches caches_;
   StepInputs inputs_;
   float* logits_ = nullptr;
   DecodeGraphs graphs_;

@@ -39,6 +39,7 @@ inline WorkerLimits limits_of(const ModelConfig& config, bool graphs, const Size
           .max_rows = size.rows,
           .max_logit_rows = size.rows,
           .max_sequences = size.sequences,
+          .max_snapshots = 2,
           .max_positions = size.positions,
           .activations = InputValues::bf16,
           .kv_dtype = kv_dtype,
@@ -146,6 +147,8 @@ inline Batch batch_of(const std::vector<Sequence*>& sequences) {
                           .row_count = static_cast<int>(rows),
                           .first_position = static_cast<int>(sequence->done),
                           .pages = {sequence->table, sequence->table},
+                          // Sequences have the same place in all steps.
+                          .state = static_cast<int>(batch.sequences.size()),
                           .sampling = &sequence->sampling,
                           .prompt = std::span(sequence->tokens).first(sequence->prompt),
                           .answer = std::span(sequence->tokens).subspan(sequence->prompt),

@@ -1,5 +1,6 @@
 // A decode step for a graph to show its bits with: as many sequences, tokens of different ids, at the first
-// positions of pages that hold nothing yet.
+// positions of pages that hold nothing yet. Where layers keep states a step changes them, so all sequences
+// are at position 0, where nothing of a state is read; those that share a page have the same token.
 #pragma once
 
 #include <vector>

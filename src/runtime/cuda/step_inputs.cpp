@@ -34,7 +34,7 @@ SampleCudaParams device_params(const SampleParams& params) {
 
 }  // namespace
 
-StepLayout::StepLayout(const StepShape& shape) {
+StepLayout::StepLayout(const StepShape& shape, bool states) {
   std::size_t at = 0;
   const auto part = [&at](int count, std::size_t size) {
     const std::size_t begin = at;
@@ -49,18 +49,23 @@ StepLayout::StepLayout(const StepShape& shape) {
   wanted_rows = part(shape.logit_rows, sizeof(std::int32_t));
   targets = part(shape.logit_rows, sizeof(std::int32_t));
   params = part(shape.logit_rows, sizeof(SampleCudaParams));
+  state_rows = part(states ? shape.sequences : 0, sizeof(StateRowsCuda));
+  row_sequences = part(states ? shape.rows : 0, sizeof(std::int32_t));
+  borders = part(states ? most_borders(shape) : 0, sizeof(BorderState));
   page_table = at;
 }
 
-Result<StepInputs> StepInputs::allocate(const WorkerLimits& limits, const CudaHeads& heads,
+Result<StepInputs> StepInputs::allocate(const WorkerLimits& limits, const CudaModel& model,
                                         const SampledToken* chosen) {
   StepInputs inputs;
   inputs.page_size_ = limits.page_size;
-  inputs.heads_ = heads;
+  inputs.heads_ = model.heads();
+  inputs.states_ = model.keeps_states();
   inputs.chosen_ = chosen;
   inputs.sampled_rows_.resize(static_cast<std::size_t>(limits.max_sequences));
   const StepLayout layout(
-      {.rows = limits.max_rows, .sequences = limits.max_sequences, .logit_rows = limits.max_logit_rows});
+      {.rows = limits.max_rows, .sequences = limits.max_sequences, .logit_rows = limits.max_logit_rows},
+      inputs.states_);
   const std::size_t entries = static_cast<std::size_t>(limits.max_sequences) * page_groups *
                               (pages_for(limits.max_positions, limits.page_size) + 1);
   const std::size_t bytes = layout.page_table + entries * sizeof(std::int32_t);
@@ -73,7 +78,7 @@ Result<StepInputs> StepInputs::allocate(const WorkerLimits& limits, const CudaHe
 }
 
 void StepInputs::fill(const Batch& batch, const StepShape& shape) {
-  const StepLayout layout(shape);
+  const StepLayout layout(shape, states_);
   const std::size_t rows = batch.tokens.size(), sequences = batch.sequences.size(),
                     logit_rows = batch.logit_rows.size();
   NIBBLE_CHECK(rows <= static_cast<std::size_t>(shape.rows) &&
@@ -100,6 +105,7 @@ void StepInputs::fill(const Batch& batch, const StepShape& shape) {
     std::fill(all + sequences, all + shape.sequences, SequenceCuda{});
   }
   runs_.push_back(shape.sequences);
+  if (states_) fill_states(batch, shape, layout);
 
   std::int32_t* const wanted = host().at<std::int32_t>(layout.wanted_rows);
   SampleCudaParams* const params = host().at<SampleCudaParams>(layout.params);
@@ -158,6 +164,29 @@ void StepInputs::fill_sequence(const BatchSequence& sequence, std::size_t index,
     add_run(static_cast<int>(index), attention_splits(past, heads_.dim));
 }
 
+void StepInputs::fill_states(const Batch& batch, const StepShape& shape, const StepLayout& layout) {
+  StateRowsCuda* const rows = host().at<StateRowsCuda>(layout.state_rows);
+  std::int32_t* const row_sequences = host().at<std::int32_t>(layout.row_sequences);
+  BorderState* const borders = host().at<BorderState>(layout.borders);
+  std::fill(rows, rows + shape.sequences, StateRowsCuda{});
+  std::fill(row_sequences, row_sequences + shape.rows, -1);
+  std::int32_t passed = 0;
+  for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
+    const BatchSequence& sequence = batch.sequences[i];
+    rows[i] = {.row_begin = sequence.row_begin,
+               .row_count = sequence.row_count,
+               .first_position = sequence.first_position,
+               .slot = sequence.state,
+               .borders_at = passed,
+               .borders = static_cast<std::int32_t>(sequence.snapshots.size())};
+    std::fill_n(row_sequences + sequence.row_begin, sequence.row_count, static_cast<std::int32_t>(i));
+    for (const StateSnapshot& snapshot : sequence.snapshots) {
+      NIBBLE_CHECK(passed < StepLayout::most_borders(shape), "snapshots are taken at borders that rows pass");
+      borders[passed++] = {.position = snapshot.position, .slot = snapshot.slot};
+    }
+  }
+}
+
 // Sequence `index` has so many splits: it ends the run before it where that has no room for them.
 void StepInputs::add_run(int index, int splits) {
   if (run_splits_ + splits > CudaModel::attention_splits_room ||
@@ -174,7 +203,7 @@ void StepInputs::copy(cudaStream_t stream) {
 }
 
 CudaForwardInput StepInputs::forward_input(const StepShape& shape) const {
-  const StepLayout layout(shape);
+  const StepLayout layout(shape, states_);
   const auto part = [&](std::size_t offset) {
     return reinterpret_cast<const std::int32_t*>(device_.data() + offset);
   };
@@ -190,6 +219,11 @@ CudaForwardInput StepInputs::forward_input(const StepShape& shape) const {
                          .short_contexts = has_short_contexts(),
                          .page_table = part(layout.page_table),
                          .wanted_rows = shape.one_row_each ? nullptr : part(layout.wanted_rows)};
+  if (states_) {
+    input.states.of_sequence = reinterpret_cast<const StateRowsCuda*>(device_.data() + layout.state_rows);
+    input.states.sequence_of_row = part(layout.row_sequences);
+    input.states.borders = reinterpret_cast<const BorderState*>(device_.data() + layout.borders);
+  }
   for (std::size_t group = 0; group < page_groups; ++group) {
     input.kv_slots[group] = part(layout.kv_slots[group]);
     input.sequence_rows[group] =
@@ -199,11 +233,11 @@ CudaForwardInput StepInputs::forward_input(const StepShape& shape) const {
 }
 
 const SampleCudaParams* StepInputs::params(const StepShape& shape) const {
-  return reinterpret_cast<const SampleCudaParams*>(device_.data() + StepLayout(shape).params);
+  return reinterpret_cast<const SampleCudaParams*>(device_.data() + StepLayout(shape, states_).params);
 }
 
 const std::int32_t* StepInputs::targets(const StepShape& shape) const {
-  return reinterpret_cast<const std::int32_t*>(device_.data() + StepLayout(shape).targets);
+  return reinterpret_cast<const std::int32_t*>(device_.data() + StepLayout(shape, states_).targets);
 }
 
 }  // namespace nibble

@@ -30,15 +30,19 @@ struct StepShape {
 struct StepLayout {
   std::size_t row_limit, tokens, positions, wanted_rows, targets, params, page_table;
   std::size_t kv_slots[page_groups], sequence_rows[page_groups];
+  // Of models whose layers keep states (DeltaStepCuda); else they take nothing.
+  std::size_t state_rows, row_sequences, borders;
 
-  explicit StepLayout(const StepShape& shape);
+  StepLayout(const StepShape& shape, bool states);
+  // Borders that sequences of such a step can pass.
+  static int most_borders(const StepShape& shape) { return shape.rows / delta_chunk + shape.sequences; }
 };
 
 class StepInputs {
  public:
-  // For steps within the limits of a model with such heads. `chosen`, on the device: the tokens that the step
-  // before this one gives its logit rows.
-  static Result<StepInputs> allocate(const WorkerLimits& limits, const CudaHeads& heads,
+  // For steps of the model within the limits. `chosen`, on the device: the tokens that the step before this
+  // one gives its logit rows.
+  static Result<StepInputs> allocate(const WorkerLimits& limits, const CudaModel& model,
                                      const SampledToken* chosen);
 
   // The batch, filled up to `shape` with rows that belong to nobody. It may follow one whose copy is still
@@ -62,6 +66,7 @@ class StepInputs {
   PinnedBuffer& host() { return host_[newest_]; }
   void fill_tokens(const Batch& batch, std::int32_t* tokens);
   void fill_sequence(const BatchSequence& sequence, std::size_t index, const StepLayout& layout);
+  void fill_states(const Batch& batch, const StepShape& shape, const StepLayout& layout);
   void add_run(int sequences, int splits);
 
   PinnedBuffer host_[2];
@@ -71,6 +76,7 @@ class StepInputs {
   std::vector<std::int32_t> sampled_rows_;  // [max_sequences]: where the filled step's tokens will be
   int page_size_ = 0;
   CudaHeads heads_;
+  bool states_ = false;           // whether layers keep some
   std::size_t page_entries_ = 0;  // of the filled step's tables
   std::size_t bytes_ = 0;         // of the filled step
   std::vector<int> runs_;

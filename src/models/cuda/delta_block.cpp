@@ -1,0 +1,226 @@
+#include "models/cuda/delta_block.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "models/delta_mixer.h"
+#include "ops/fixed_math.h"
+#include "tensor/cuda_check.h"
+
+namespace nibble {
+namespace {
+
+std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
+
+struct DeltaFormats {
+  TensorFormat projections = TensorFormat::bf16, gates = TensorFormat::bf16, output = TensorFormat::bf16;
+};
+DeltaFormats formats_of(const ModelConfig& config, std::int64_t layer) {
+  DeltaFormats formats;
+  visit_weights(config, [&](const Weight& weight) {
+    if (weight.layer != layer) return;
+    switch (weight.role) {
+      case WeightRole::delta_qkv_z:
+      case WeightRole::delta_qkv: formats.projections = weight.format; break;
+      case WeightRole::delta_b_a:
+      case WeightRole::delta_b: formats.gates = weight.format; break;
+      case WeightRole::delta_output: formats.output = weight.format; break;
+      default: break;
+    }
+  });
+  return formats;
+}
+
+// Rows of the projections, each part from a row on where a matrix of its format may begin.
+struct ProjectionRows {
+  bool together = false;  // in one matrix
+  std::int64_t z = 0, b = 0, a = 0, of_projections = 0, of_gates = 0;
+};
+ProjectionRows rows_of(const ModelConfig& config, const DeltaFormats& formats) {
+  const DeltaShape shape = delta_shape(config);
+  ProjectionRows rows{.together = formats.projections == formats.gates};
+  const auto whole = [&](std::int64_t count) { return stacked_row(formats.projections, count); };
+  // By head of keys they come as one matrix each.
+  rows.z = config.delta.by_key_head ? shape.channels() : whole(shape.channels());
+  const std::int64_t first = rows.together ? whole(rows.z + shape.values()) : 0;
+  rows.b = first;
+  rows.a = first + (config.delta.by_key_head ? 0 : stacked_row(formats.gates, shape.value_heads));
+  const std::int64_t past = rows.a + (config.delta.by_key_head ? 2 : 1) * shape.value_heads;
+  rows.of_projections = rows.together ? past : rows.z + shape.values();
+  rows.of_gates = rows.together ? 0 : past;
+  return rows;
+}
+
+Status check_format(const Weight& weight, TensorFormat beside) {
+  const auto refuse = [&](const std::string& what) {
+    return invalid_argument(weight.name + " is in " + std::string(tensor_format_name(weight.format)) +
+                            ", and " + what);
+  };
+  if (!dense_matrix_takes(weight.format)) return refuse("its kernels take bf16, fp8_block or nvfp4");
+  if (weight.format != beside)
+    return refuse("the matrix beside it in " + std::string(tensor_format_name(beside)));
+  const std::int64_t rows = weight.shape[0], cols = weight.shape[1];
+  if (weight.format == TensorFormat::bf16 ||
+      (rows % block_granule_rows == 0 && cols % block_granule_rows == 0))
+    return {};
+  return refuse("of " + std::to_string(rows) + " x " + std::to_string(cols) +
+                ", which are not multiples of " + std::to_string(block_granule_rows));
+}
+
+void upload(const std::vector<float>& values, float* to) {
+  cuda_check(cudaMemcpy(to, values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice));
+}
+
+}  // namespace
+
+DeltaBlockWeights lay_out_delta_weights(const ModelConfig& config, std::int64_t layer, DeviceArena& arena) {
+  const DeltaShape shape = delta_shape(config);
+  const DeltaFormats formats = formats_of(config, layer);
+  const ProjectionRows rows = rows_of(config, formats);
+  DeltaBlockWeights weights{.norm = arena.take<Bf16>(size(config.hidden_size)),
+                            .z_row = static_cast<int>(rows.z),
+                            .b_row = static_cast<int>(rows.b),
+                            .a_row = static_cast<int>(rows.a)};
+  weights.projections =
+      DeviceMatrix::lay_out(arena, formats.projections, rows.of_projections, config.hidden_size);
+  if (!rows.together)
+    weights.gates = DeviceMatrix::lay_out(arena, formats.gates, rows.of_gates, config.hidden_size);
+  weights.convolution = arena.take<float>(size(std::int64_t{shape.taps} * shape.channels()));
+  weights.rate = arena.take<float>(size(shape.value_heads));
+  weights.bias = arena.take<float>(size(shape.value_heads));
+  weights.head_norm = arena.take<float>(size(shape.value_dim));
+  weights.output = DeviceMatrix::lay_out(arena, formats.output, config.hidden_size, shape.values());
+  return weights;
+}
+
+Status place_delta(WeightPlacing& placing, const Weight& weight, const DeltaBlockWeights& to) {
+  const DeviceMatrix& of_gates = to.gates ? *to.gates : to.projections;
+  switch (weight.role) {
+    case WeightRole::delta_qkv_z:
+    case WeightRole::delta_qkv: return place(placing, weight, to.projections);
+    case WeightRole::delta_z: return place(placing, weight, to.projections, to.z_row);
+    case WeightRole::delta_b_a:
+    case WeightRole::delta_b: return place(placing, weight, of_gates, to.b_row);
+    case WeightRole::delta_a: return place(placing, weight, of_gates, to.a_row);
+    case WeightRole::delta_output: return place(placing, weight, to.output);
+    default: break;
+  }
+  NIBBLE_ASSIGN(std::vector<float> values, placing.floats(placed_tensor(weight)));
+  switch (weight.role) {
+    case WeightRole::delta_convolution: {  // [channels, 1, taps]
+      const std::size_t channels = size(weight.shape[0]), taps = size(weight.shape[2]);
+      std::vector<float> by_tap(values.size());
+      for (std::size_t i = 0; i < values.size(); ++i) by_tap[i % taps * channels + i / taps] = values[i];
+      upload(by_tap, to.convolution);
+      return {};
+    }
+    case WeightRole::delta_log_rate:
+      for (float& value : values)
+        value = static_cast<float>(fixed_exp_double(std::clamp(double{value}, -80.0, 80.0)));
+      upload(values, to.rate);
+      return {};
+    case WeightRole::delta_bias: upload(values, to.bias); return {};
+    case WeightRole::delta_norm: upload(values, to.head_norm); return {};
+    default: NIBBLE_CHECK(false, weight.name);
+  }
+  return {};
+}
+
+Status check_delta_block(const ModelConfig& config) {
+  const DeltaNumbers& delta = config.delta;
+  if (delta.value_heads == 0) return {};
+  if (!delta_cuda_takes(delta.key_dim, delta.value_dim)) {
+    return invalid_argument("its gated delta rule has heads of " + std::to_string(delta.key_dim) +
+                            " dimensions for keys and " + std::to_string(delta.value_dim) +
+                            " for values, and the kernels take 128");
+  }
+  DeltaFormats formats;
+  Status status;
+  visit_weights(config, [&](const Weight& weight) {
+    if (!status.ok() || weight.part != WeightPart::linear_attention || !weight.is_matrix()) return;
+    if (weight.role == WeightRole::delta_qkv || weight.role == WeightRole::delta_qkv_z)
+      formats = formats_of(config, weight.layer);
+    const bool of_gates = weight.role == WeightRole::delta_b_a || weight.role == WeightRole::delta_b ||
+                          weight.role == WeightRole::delta_a;
+    status = check_format(weight, of_gates                                  ? formats.gates
+                                  : weight.role == WeightRole::delta_output ? formats.output
+                                                                            : formats.projections);
+  });
+  return status;
+}
+
+DeltaBlock::DeltaBlock(const ModelConfig& config, const CudaForwardLimits& limits,
+                       const DecoderStream& stream, DeviceArena& arena)
+    : stream_(stream), shape_(delta_shape(config)), by_key_head_(config.delta.by_key_head) {
+  // Of whatever formats layers have.
+  const ProjectionRows together = rows_of(config, {}),
+                       apart = rows_of(config, {.projections = TensorFormat::fp8_block});
+  const std::size_t rows = size(limits.rows);
+  projected_ = arena.take<float>(rows * size(together.of_projections));
+  gates_ = arena.take<float>(rows * size(apart.of_gates));
+  qkv_ = arena.take<float>(rows * size(shape_.channels()));
+  decays_ = arena.take<double>(rows * size(shape_.value_heads));
+  betas_ = arena.take<float>(rows * size(shape_.value_heads));
+  products_ = arena.take<float>(rows * size(shape_.key_heads * 2 * delta_chunk));
+  of_heads_ = arena.take<float>(rows * size(shape_.values()));
+  mixed_ = arena.take<std::uint8_t>(DenseShape{0, shape_.values()}.token_bytes(limits.rows));
+}
+
+DeltaColumns DeltaBlock::columns(const DeltaBlockWeights& weights) const {
+  const int keys = shape_.keys(), key_dim = shape_.key_dim, value_dim = shape_.value_dim,
+            served = shape_.value_heads / shape_.key_heads, of_key_head = served * value_dim;
+  if (by_key_head_) {
+    const int all = 2 * key_dim + 2 * of_key_head, b = weights.b_row;
+    return {.q = {0, all, 0},
+            .k = {key_dim, all, 0},
+            .v = {2 * key_dim, all, value_dim},
+            .z = {2 * key_dim + of_key_head, all, value_dim},
+            .b = {b, 2 * served, 1},
+            .a = {b + served, 2 * served, 1}};
+  }
+  return {.q = {0, key_dim, 0},
+          .k = {keys, key_dim, 0},
+          .v = {2 * keys, of_key_head, value_dim},
+          .z = {weights.z_row, of_key_head, value_dim},
+          .b = {weights.b_row, served, 1},
+          .a = {weights.a_row, served, 1}};
+}
+
+Status DeltaBlock::run(const DeltaBlockWeights& weights, const DeltaLayer& states, const PendingSum& pending,
+                       const CudaForwardInput& input, cudaStream_t stream) const {
+  NIBBLE_RETURN_IF_ERROR(
+      add_rms_norm_cuda(stream_.norm(weights.norm, pending, nullptr, {0, input.rows}), stream));
+  const TokenTiles x{stream_.normed_tiles, input.rows};
+  NIBBLE_RETURN_IF_ERROR(multiply(stream_, weights.projections, x, projected_, stream));
+  if (weights.gates) NIBBLE_RETURN_IF_ERROR(multiply(stream_, *weights.gates, x, gates_, stream));
+  DeltaStepCuda step = input.states;
+  step.rows = input.rows;
+  step.sequences = input.sequences;
+  step.one_row_each = input.one_row_each;
+  NIBBLE_RETURN_IF_ERROR(
+      gated_delta_cuda({.layer = states,
+                        .step = step,
+                        .columns = columns(weights),
+                        .projected = projected_,
+                        .gates = weights.gates ? gates_ : projected_,
+                        .projected_stride = weights.projections.rows(),
+                        .gates_stride = weights.gates ? weights.gates->rows() : weights.projections.rows(),
+                        .convolution = weights.convolution,
+                        .rate = weights.rate,
+                        .bias = weights.bias,
+                        .norm = weights.head_norm,
+                        .eps = stream_.eps,
+                        .qkv = qkv_,
+                        .decays = decays_,
+                        .betas = betas_,
+                        .products = products_,
+                        .mixed = of_heads_,
+                        .out = mixed_},
+                       stream));
+  return multiply(stream_, weights.output, {mixed_, input.rows}, stream_.delta, stream);
+}
+
+}  // namespace nibble
