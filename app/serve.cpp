@@ -33,6 +33,17 @@
 namespace nibble {
 namespace {
 
+// Of requests that say nothing themselves.
+Choice sampling_choice(const api::SamplingDefaults& sampling, bool is_models) {
+  const std::string given = sampling.text();
+  Choice row{.field = "sampling", .value = given.empty() ? "temperature 1" : given};
+  row.from = is_models ? (given.empty() ? "default" : "rule:generation-config") : "user";
+  row.why = !is_models      ? "asked for"
+            : given.empty() ? "generation_config.json says nothing else"
+                            : "what generation_config.json says, for requests that say nothing";
+  return row;
+}
+
 // How long a drained server waits for clients to take the last bytes.
 constexpr std::chrono::milliseconds farewell{1000};
 constexpr std::chrono::milliseconds look_again{20};
@@ -188,6 +199,15 @@ class Serving {
     bar_.erase();
     std::optional<ChatPrompter> chat;
     std::string info;
+    api::SamplingDefaults sampling;
+    if (loaded.ok() && options_.model_sampling) {
+      if (Result<api::SamplingDefaults> read = api::read_sampling_defaults(loaded->engine->model().folder);
+          read.ok()) {
+        sampling = std::move(read).value();
+      } else {
+        loaded = read.status();
+      }
+    }
     if (loaded.ok()) {
       if (Result<std::string> told = tokenizer_info(loaded->engine->model().folder); told.ok())
         info = std::move(told).value();
@@ -207,18 +227,20 @@ class Serving {
       return;
     }
     auto model = std::make_shared<LoadedModel>(std::move(*loaded));
-    server_->post([this, model, chat = std::move(chat), info = std::move(info)]() mutable {
+    server_->post([this, model, chat = std::move(chat), info = std::move(info), sampling]() mutable {
       if (abandoned_) return;
       begun_ = true;
       in_use_ = std::move(model->in_use);
       step_limit_ = options_.step_limit(model->engine->model().plan.device);
       const bool first = shared_ == nullptr || !shared_->served.exchange(true);
       std::vector<Choice> rows = text_choices(model->tokenizer, chat ? &*chat : nullptr);
+      rows.push_back(sampling_choice(sampling, options_.model_sampling));
       if (first) print_ready(model->engine->model(), rows);
       service_.begin(std::move(model->engine),
                      {.tokenizer = std::move(model->tokenizer),
                       .chat = std::move(chat),
                       .tokenizer_info = std::move(info),
+                      .sampling = sampling,
                       .renders_client_templates = options_.trust_request_chat_template,
                       .date = options_.date,
                       .plan_rows = std::move(rows)},

@@ -30,6 +30,7 @@ struct ServeOptions {
   http::TlsFiles tls;
   std::optional<Day> date;
   bool trust_request_chat_template = false;
+  bool model_sampling = true;  // generation_config.json says how requests are sampled that do not
   int max_queue = 256;
   int shutdown_timeout = 30;  // seconds, like those below
   int client_timeout = 30;

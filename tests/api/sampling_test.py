@@ -19,6 +19,17 @@ def complete(server, **more):
     return answer["choices"][0]
 
 
+def test_what_a_request_leaves_open_is_the_models_own_choice(server):
+    own = json.loads((ROOT / "models/demo/generation_config.json").read_text())["temperature"]
+
+    def told(**more):
+        return [server.ask(path, body | {"max_tokens": 40, "seed": 7} | more)[1]["choices"] for path, body in
+                ((TEXT, {"prompt": "Once upon a time"}), (CHAT, {"messages": MESSAGES}))]
+
+    assert told() == told(temperature=own) != told(temperature=1.9)
+    assert server.ask("/v1/responses", {"input": "Hello", "max_output_tokens": 4})[1]["temperature"] == own
+
+
 def test_a_bias_of_a_hundred_decides_and_of_minus_hundred_forbids(server):
     [token] = server.ask("/tokenize", {"prompt": " frog"})[1]["tokens"]
     assert complete(server, logit_bias={str(token): 100}, max_tokens=5)["token_ids"] == [token] * 5

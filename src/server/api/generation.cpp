@@ -96,7 +96,7 @@ std::vector<Request> Generation::engine_requests(RequestId first_id, std::uint64
     params.top_p = sampling::top_p.as_float(asked.top_p.value_or(1.0));
     params.min_p = sampling::min_p.as_float(asked.min_p.value_or(0.0));
     params.top_k = asked.top_k.value_or(0);
-    params.repetition_penalty = sampling::repetition_penalty.as_float(asked.repetition_penalty);
+    params.repetition_penalty = sampling::repetition_penalty.as_float(asked.repetition_penalty.value_or(1.0));
     params.frequency_penalty = sampling::frequency_penalty.as_float(asked.frequency_penalty);
     params.presence_penalty = sampling::presence_penalty.as_float(asked.presence_penalty);
     params.logit_bias = asked.logit_bias;

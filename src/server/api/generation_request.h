@@ -26,12 +26,12 @@ inline constexpr int default_completion_tokens = 16;  // of /v1/completions with
 
 // What the client set; the rest is the server's default.
 struct Sampling {
-  std::optional<double> temperature, top_p, min_p;
+  std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int> top_k;  // 0: all
   std::optional<std::int64_t> seed;
   std::optional<int> max_tokens;
   int min_tokens = 0;
-  double presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
+  double presence_penalty = 0, frequency_penalty = 0;
   std::vector<TokenBias> logit_bias;
   std::vector<std::string> stop;
   std::vector<TokenId> stop_token_ids;

@@ -287,6 +287,7 @@ std::variant<ParsedRequest, ApiError> Preparer::parse(Endpoint endpoint, std::st
   if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
   ParsedRequest made{.request = std::get<GenerationRequest>(std::move(parsed)), .memory = std::move(memory)};
   if (Refused refused = check_model(made.request.model)) return std::move(*refused);
+  text.sampling.fill(made.request.sampling);
   return made;
 }
 

@@ -13,6 +13,7 @@
 #include "server/api/generation.h"
 #include "server/api/grammar_cache.h"
 #include "server/api/request_memory.h"
+#include "server/api/sampling_defaults.h"
 #include "text/chat_prompt.h"
 
 namespace nibble::api {
@@ -22,6 +23,7 @@ struct ServedText {
   Tokenizer tokenizer;
   std::optional<ChatPrompter> chat;  // nothing: the model has no chat template
   std::string tokenizer_info;        // JSON (text/tokenizer_info.h)
+  SamplingDefaults sampling;
   // Of chat templates that requests bring: whether they are rendered, and the day that they are told.
   bool renders_client_templates = false;
   std::optional<Day> date;
