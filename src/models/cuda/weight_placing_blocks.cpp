@@ -141,6 +141,7 @@ Status WeightPlacing::dense_in(const Weight& weight, const Run& rows, const Bloc
   return repack_blocks_cuda(
       BlockRepack<E4m3Codes>{.codes = reinterpret_cast<const std::uint8_t*>(piece.codes),
                              .shape = shape,
+                             .order = ColumnOrder::steps,
                              .out = const_cast<std::uint8_t*>(to.data) + granule * shape.granule_bytes(),
                              .factors = factors},
       stream_);

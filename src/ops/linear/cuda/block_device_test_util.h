@@ -66,7 +66,7 @@ struct RandomBlocks {
     return sum;
   }
 
-  void upload() {
+  void upload(ColumnOrder order = ColumnOrder::quarters) {
     DeviceBuffer from = on_device(codes);
     device_codes = device_bytes(static_cast<std::size_t>(experts) * shape.bytes(), 0xcd);
     if constexpr (Codes::scaled) {
@@ -88,6 +88,7 @@ struct RandomBlocks {
                            .experts = experts,
                            .shape = shape,
                            .halves = parts == 2,
+                           .order = order,
                            .out = device_codes.as<std::uint8_t>(),
                            .factors = Codes::scaled ? device_factors.as<BlockFactors>() : nullptr},
         nullptr);

@@ -1,6 +1,6 @@
 // Products with matrices in blocks (block_matrices.h) on a GPU of compute capability 9.0, for bfloat16
 // activations: y = x W^T. A row's bits depend on nothing else: neither on the rows beside it, nor on which of
-// the two kernels ran.
+// the two kernels ran. FP8 lies in the order of steps, NVFP4 in that of quarters.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -24,7 +24,6 @@ struct BlockLinearCudaArgs {
 };
 
 // Queues the product on the stream. A refusal names what the shapes lack.
-Status block_linear_cuda(const BlockLinearCudaArgs<Bf16Codes>& args, cudaStream_t stream);
 Status block_linear_cuda(const BlockLinearCudaArgs<E4m3Codes>& args, cudaStream_t stream);
 Status block_linear_cuda(const BlockLinearCudaArgs<Nvfp4Codes>& args, cudaStream_t stream);
 
@@ -37,6 +36,7 @@ struct BlockRepack {
   BlockShape<Codes> shape;
   // The rows of gate_proj lie before those of up_proj, which become the even and the odd ones.
   bool halves = false;
+  ColumnOrder order = ColumnOrder::quarters;
   std::uint8_t* out = nullptr;  // [experts, shape.bytes()]
   // Of codes that have scales, placed before: [experts, shape.factors()]. Where a code is no number, those of
   // its granule's even or odd rows become none.

@@ -7,10 +7,14 @@
 //   factors   a pair for a granule and 128 columns: of the even rows and of the odd ones
 //
 // Rows and K lie as in ops/moe/cuda/granules.h: operand row g of the upper half (0..7) holds row 2g of the
-// granule, and operand row g + 8 row 2g + 1. So a gate and its up projection meet in one lane. Of a k64
-// block lane t of each row's four holds elements 16t .. 16t + 15, and step s takes the four of them that
-// begin at 4s. So activations stay in plain order. K is padded to 64 with zeros; what the activations hold
-// there must be finite.
+// granule, and operand row g + 8 row 2g + 1. So a gate and its up projection meet in one lane. K is padded to
+// 64 with zeros; what the activations hold there must be finite.
+//
+// Which of a k64 block's columns lane t of each row's four holds is one of two orders (ColumnOrder).
+// Quarters, of experts and of NVFP4: elements 16t .. 16t + 15, of which step s takes the four that begin at
+// 4s. So a lane reads its activations from plain rows in two pieces of 16 bytes. Steps, of dense FP8: of
+// step s, which has elements 16s .. 16s + 15, those at 2t, 2t + 1, 2t + 8 and 2t + 9. So token tiles
+// (dense_tiles.h) are what wgmma reads.
 //
 // Codes of FP8 lie so that two masks and two shifts leave two bfloat16 pairs of a word (place_e4m3).
 //
@@ -51,6 +55,8 @@ struct Nvfp4Codes {
   static constexpr int block_bytes = block_piece_bytes + 64;
   static constexpr bool scaled = true;
 };
+
+enum class ColumnOrder { quarters, steps };
 
 struct alignas(8) BlockFactors {
   float even, odd;

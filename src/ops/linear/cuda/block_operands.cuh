@@ -13,16 +13,16 @@
 
 namespace nibble::block_products {
 
-// Where rows of activations lie, in bytes: plain rows or token tiles.
+// Where rows of activations lie, in bytes: plain rows or token tiles, a k64 block of a row in eight pieces.
 struct Inputs {
   const std::uint8_t* data;
   std::size_t eight;  // from eight rows to the next eight
   int row;            // from a row to the next of its eight
   int block;          // from a k64 block to the next
-  int quarter, half;  // from a lane's 16 elements to the next lane's, and between the halves of them
+  int piece;          // from a piece to the next
 
-  __device__ __forceinline__ const std::uint8_t* lane_at(int of_row, int t) const {
-    return data + of_row / 8 * eight + of_row % 8 * row + t * quarter;
+  __device__ __forceinline__ const std::uint8_t* row_at(int of_row) const {
+    return data + of_row / 8 * eight + of_row % 8 * row;
   }
 };
 inline Inputs plain_rows(const Bf16* x, int stride) {
@@ -30,17 +30,25 @@ inline Inputs plain_rows(const Bf16* x, int stride) {
           .eight = static_cast<std::size_t>(stride) * 16,
           .row = stride * 2,
           .block = block_k * 2,
-          .quarter = 32,
-          .half = 16};
+          .piece = 16};
 }
 inline Inputs token_tiles(const TokenTiles& x, int blocks) {
   return {.data = x.data,
           .eight = static_cast<std::size_t>(blocks) * token_block_bytes,
           .row = 16,
           .block = token_block_bytes,
-          .quarter = token_step_bytes,
-          .half = token_step_bytes / 2};
+          .piece = token_step_bytes / 2};
 }
+
+// A place in a ring that goes around.
+struct RingPlace {
+  int stage = 0;
+  unsigned parity = 0;
+
+  __device__ __forceinline__ void next(int stages) {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+};
 
 // Rows of outputs that one expert's matrix gives.
 struct alignas(16) RowGroup {
@@ -125,13 +133,23 @@ __device__ __forceinline__ void operands_of(const Share<Nvfp4Codes>& share, int 
   for (int i = 0; i < 8; ++i) a[i / 4][i % 4] = ptx::multiply_bf16x2(pairs.pair[i], i % 2 == 0 ? even : odd);
 }
 
-// A row's 16 elements of a lane in a k64 block.
+// A row's 16 elements of lane t in a k64 block, two words a step.
 struct LaneInputs {
   uint4 low, high;
 
-  __device__ __forceinline__ void load(const std::uint8_t* at, int half) {
-    low = *reinterpret_cast<const uint4*>(at);
-    high = *reinterpret_cast<const uint4*>(at + half);
+  // From the row's pieces, where the weights lie in quarters or in steps.
+  template <ColumnOrder order>
+  __device__ __forceinline__ void load(const std::uint8_t* row, int piece, int t) {
+    if constexpr (order == ColumnOrder::quarters) {
+      low = *reinterpret_cast<const uint4*>(row + 2 * t * piece);
+      high = *reinterpret_cast<const uint4*>(row + 2 * t * piece + piece);
+    } else {
+      const auto word = [&](int of) {
+        return *reinterpret_cast<const std::uint32_t*>(row + of * piece + t * 4);
+      };
+      low = make_uint4(word(0), word(1), word(2), word(3));
+      high = make_uint4(word(4), word(5), word(6), word(7));
+    }
   }
 };
 

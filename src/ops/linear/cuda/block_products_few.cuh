@@ -8,6 +8,8 @@
 // granule to granule and is filled before the kernels ahead have ended: 8 KB of FP8, 64 KB a multiprocessor.
 #pragma once
 
+#include <type_traits>
+
 #include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/block_operands.cuh"
 #include "ops/ptx/async_copy.cuh"
@@ -29,11 +31,17 @@ struct FewParams {
   Store store;
 };
 
+// Of dense matrices.
+template <class Codes>
+inline constexpr ColumnOrder column_order =
+    std::is_same_v<Codes, E4m3Codes> ? ColumnOrder::steps : ColumnOrder::quarters;
+
 template <class Codes, int eights>
 struct FewShared {
   static constexpr int stage_bytes = 2 * Codes::block_bytes;
   static constexpr int held = 4 / eights;  // blocks of a span that a warp has
   static constexpr int span = few_warps * held;
+  static constexpr int together = held > 1 ? 2 : 1;  // of which the chains interleave
   alignas(128) std::uint8_t ring[few_warps][few_stages][stage_bytes];
   float found[2][span][4 * eights][32];            // of a span's blocks; every other span's
   BlockFactors factors[2][few_most_scale_blocks];  // of a granule
@@ -67,6 +75,7 @@ template <class Codes, int eights, class Store>
 __global__ void __launch_bounds__(few_threads)
     multiply_few(const __grid_constant__ FewParams<Codes, Store> params) {
   using Shared = FewShared<Codes, eights>;
+  constexpr int together = Shared::together;
   constexpr int pairs = 64 * eights;  // of sums, of the even row and the odd one
   auto& shared = *reinterpret_cast<Shared*>(ptx::dynamic_shared());
   const BlockShape<Codes> shape = params.weights.shape;
@@ -96,7 +105,7 @@ __global__ void __launch_bounds__(few_threads)
   const std::uint8_t* x[eights];
 #pragma unroll
   for (int j = 0; j < eights; ++j)  // past the last row the last: columns do not mix
-    x[j] = params.x.lane_at(params.first_row + min(8 * j + lane / 4, params.rows - 1), lane % 4);
+    x[j] = params.x.row_at(params.first_row + min(8 * j + lane / 4, params.rows - 1));
   LaneInputs held[Shared::held][2][eights];
   const auto load = [&](int span) {
 #pragma unroll
@@ -105,15 +114,17 @@ __global__ void __launch_bounds__(few_threads)
       for (int half = 0; half < 2; ++half) {
         const int block = min(2 * (span + i * few_warps + warp) + half, blocks - 1);
 #pragma unroll
-        for (int j = 0; j < eights; ++j)
-          held[i][half][j].load(x[j] + static_cast<std::size_t>(block) * params.x.block, params.x.half);
+        for (int j = 0; j < eights; ++j) {
+          held[i][half][j].template load<column_order<Codes>>(
+              x[j] + static_cast<std::size_t>(block) * params.x.block, params.x.piece, lane % 4);
+        }
       }
     }
   };
   load(0);
   __syncwarp();  // products need all lanes at once
-  int stage = 0, turn = 0;
-  std::uint32_t phase = 0;
+  RingPlace place, fetched;
+  int turn = 0;
 #pragma unroll 1
   for (int granule = begin; granule < past; ++granule) {
     BlockFactors* const factors = shared.factors[(granule - begin) % 2];
@@ -123,29 +134,52 @@ __global__ void __launch_bounds__(few_threads)
 #pragma unroll 1
     for (int span = 0; span < scale_blocks; span += Shared::span, turn ^= 1) {
 #pragma unroll
-      for (int i = 0; i < Shared::held; ++i) {
+      for (int i = 0; i < Shared::held; i += together) {
         const int of_span = i * few_warps + warp, block = span + of_span;
         if (block >= scale_blocks) break;
-        const std::uint8_t* const at = shared.ring[warp][stage];
-        float sums[eights][4] = {};
-        ptx::mbarrier_wait(full + stage, phase);
+        float sums[together][eights][4] = {};
+        const std::uint8_t* at[together];
+        int count = 0;  // of blocks that there are
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          if (2 * block + half >= blocks) break;
+        for (int u = 0; u < together; ++u) {
+          if (block + u * few_warps >= scale_blocks) break;
+          ++count;
+          at[u] = shared.ring[warp][place.stage];
+          ptx::mbarrier_wait(full + place.stage, place.parity);
+          place.next(few_stages);
+        }
+        const auto multiply = [&](int u, int half) {
           Share<Codes> share;
-          share.load(at + half * Codes::block_bytes, lane);
-          multiply_block(sums, share, held[i][half]);
+          share.load(at[u] + half * Codes::block_bytes, lane);
+          multiply_block(sums[u], share, held[i + u][half]);
+        };
+        if (count == together && 2 * (block + (together - 1) * few_warps) + 1 < blocks) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {  // chains that do not wait for each other
+#pragma unroll
+            for (int u = 0; u < together; ++u) multiply(u, half);
+          }
+        } else {
+#pragma unroll
+          for (int u = 0; u < together; ++u) {
+            if (u >= count) break;
+            multiply(u, 0);
+            if (2 * (block + u * few_warps) + 1 < blocks) multiply(u, 1);
+          }
         }
 #pragma unroll
-        for (int j = 0; j < eights; ++j) {
+        for (int u = 0; u < together; ++u) {
+          if (u >= count) break;
 #pragma unroll
-          for (int of = 0; of < 4; ++of) shared.found[turn][of_span][4 * j + of][lane] = sums[j][of];
+          for (int of = 0; of < 4 * eights; ++of)
+            shared.found[turn][of_span + u * few_warps][of][lane] = sums[u][of / 4][of % 4];
         }
-        __syncwarp();  // all lanes have read the stage, which one of them is about to have overwritten
-        feed.fetch(shared.ring[warp][stage], full + stage, lane);
+        __syncwarp();  // all lanes have read the stages, which one of them is about to have overwritten
+        for (int u = 0; u < count; ++u) {
+          feed.fetch(shared.ring[warp][fetched.stage], full + fetched.stage, lane);
+          fetched.next(few_stages);
+        }
         __syncwarp();  // the next products need all lanes at once
-        stage = stage + 1 < few_stages ? stage + 1 : 0;
-        if (stage == 0) phase ^= 1;
       }
       if (scale_blocks > Shared::span) load(span + Shared::span < scale_blocks ? span + Shared::span : 0);
       __syncthreads();  // the span's sums are there, and those of the span before last have been read

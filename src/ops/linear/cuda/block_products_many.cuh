@@ -5,16 +5,20 @@
 // group. Two warpgroups multiply, a granule a warp: they decode its codes into the registers that wgmma reads
 // its first operand from, and keep a block's sums and those of the blocks before it, a register each for two
 // rows of activations. A third brings what they need, a k64 block a stage of a ring: one thread orders
-// weights, a box of eight granules, and all carry activations from registers to shared memory, since there
-// the elements lie in the order of the granules.
+// weights, a box of eight granules, and all carry activations, past their registers where the weights lie in
+// steps (ColumnOrder).
 //
-// A k64 block of 128 rows of weights and of activations takes the tensor cores 512 cycles, and 24 KB of FP8
-// and activations (32 KB of bf16) come from the second-level cache, 47 (62) bytes a cycle.
+// A k64 block of 128 rows of weights and of activations takes the tensor cores 512 cycles, and shared memory
+// at 128 bytes a cycle as many: 256 for activations read by both warpgroups, 128 for them to come, 64 for FP8
+// to come and 64 to be read. Carried through registers they take the first-level cache 1,100.
 #pragma once
+
+#include <type_traits>
 
 #include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/block_operands.cuh"
 #include "ops/ptx/async_copy.cuh"
+#include "ops/ptx/copy_groups.cuh"
 #include "ops/ptx/grid.cuh"
 #include "ops/ptx/tensor_map.cuh"
 #include "ops/ptx/warpgroup.cuh"
@@ -26,11 +30,16 @@ namespace nibble::block_products {
 inline constexpr int item_granules = 8;  // a warp each
 inline constexpr int product_warps = item_granules, carrying_warps = 4;
 inline constexpr int many_threads = 32 * (product_warps + carrying_warps);
-inline constexpr int product_registers = 192, carrying_registers = 120;
 
-template <class Codes, int rows_>
+template <class Codes, int rows_, ColumnOrder order_>
 struct ManyTiles {
+  static constexpr ColumnOrder order = order_;  // of the weights
+  static constexpr int carrying_registers = order == ColumnOrder::steps ? 56 : 104;
+  static constexpr int product_registers = order == ColumnOrder::steps ? 224 : 200;
   static constexpr int rows = rows_;  // of activations in a group: 32, 64 or 128
+  // Groups of no more than half, an expert's last, have products of their own. What lies where does not
+  // change.
+  static constexpr int narrow = rows / 2;
   static constexpr int weight_bytes = item_granules * Codes::block_bytes;
   static constexpr int step_bytes = rows * 32;  // of activations, for a k16 step
   static constexpr int stage_bytes = weight_bytes + 4 * step_bytes;
@@ -39,6 +48,7 @@ struct ManyTiles {
       ring_limit / stage_bytes < most_stages ? ring_limit / stage_bytes : most_stages;
   static constexpr int ring_bytes = stages * stage_bytes;
   static constexpr int shared_bytes = ring_bytes + 2 * stages * 8;
+  static __device__ __forceinline__ int width_of(int count) { return count <= narrow ? narrow : rows; }
   // Parts of a block that a box brings, none above 1,024 bytes.
   static constexpr int parts = (Codes::block_bytes + 1023) / 1024;
 };
@@ -53,16 +63,6 @@ struct ManyParams {
   Store store;
 };
 
-// A place in the ring that goes around.
-struct RingPlace {
-  int stage = 0;
-  unsigned parity = 0;
-
-  __device__ __forceinline__ void next(int stages) {
-    if (++stage == stages) stage = 0, parity ^= 1;
-  }
-};
-
 // Calls visit(group, first granule) for each of the block's items.
 template <int rows, class Codes, class Store, class Visit>
 __device__ __forceinline__ void for_items(const ManyParams<Codes, Store>& params, const Visit& visit) {
@@ -74,95 +74,158 @@ __device__ __forceinline__ void for_items(const ManyParams<Codes, Store>& params
   }
 }
 
-// By the carrying warps. A lane has a quarter of a row's elements in a k64 block, for one of eight rows: what
-// it stores of them, a word at a time, lies in banks of its own. Elements of the block after next are under
-// way while those of this one are stored.
+// What the carrying warps bring of each item.
 template <class Tiles, class Codes, class Store>
-__device__ __forceinline__ void carry(const ManyParams<Codes, Store>& params, std::uint8_t* ring,
-                                      std::uint64_t* full, std::uint64_t* empty) {
-  constexpr int eights = Tiles::rows / 8 / carrying_warps;  // of a warp
-  const int warp = ptx::warp_of_block() - product_warps, lane = static_cast<int>(threadIdx.x) % 32;
-  const int blocks = params.weights.shape.blocks(), granules = params.weights.shape.granules();
-  const bool orders = warp == 0 && lane == 0;
+struct Carrier {
+  static constexpr int eights = Tiles::rows / 8 / carrying_warps;  // of a warp
+  const ManyParams<Codes, Store>& params;
+  std::uint8_t* ring;
+  std::uint64_t *full, *empty;
+  int warp, lane;  // warp: of those that carry
   RingPlace place;
-  for_items<Tiles::rows>(params, [&](const RowGroup& group, int first_granule) {
-    std::uint32_t x[eights];  // how far from the first row
-#pragma unroll
-    for (int j = 0; j < eights; ++j) {  // past the last row the last: columns do not mix
-      const int row = params.groups.row_of(group, min((warp + 4 * j) * 8 + lane / 4, group.count - 1));
-      x[j] = static_cast<std::uint32_t>(params.x.lane_at(row / params.choices, lane % 4) - params.x.data);
+
+  // Which rows of activations are a warp's: its j-th eight. Past the last row the last: columns do not mix.
+  __device__ __forceinline__ bool wants(const RowGroup& group, int j) const {
+    return (warp + carrying_warps * j) * 8 < Tiles::width_of(group.count);
+  }
+  __device__ __forceinline__ std::uint32_t row_offset(const RowGroup& group, int j, int of_eight) const {
+    const int at = min((warp + carrying_warps * j) * 8 + of_eight, group.count - 1);
+    return static_cast<std::uint32_t>(params.x.row_at(params.groups.row_of(group, at) / params.choices) -
+                                      params.x.data);
+  }
+  // The stage's weights, ordered by one thread, and where its activations go.
+  __device__ __forceinline__ std::uint8_t* enter(const RowGroup& group, int first_granule, int block) {
+    std::uint8_t* const stage = ring + place.stage * Tiles::stage_bytes;
+    ptx::mbarrier_wait(empty + place.stage, place.parity ^ 1);
+    if (warp == 0 && lane == 0) {
+      ptx::mbarrier_arrive_expecting(full + place.stage, Tiles::weight_bytes);
+      ptx::box_copy_to_shared(stage, params.map, block * Tiles::parts,
+                              group.expert * params.weights.shape.granules() + first_granule,
+                              full + place.stage);
     }
-    LaneInputs carried[2][eights];
-    const auto load = [&](LaneInputs(&to)[eights], int block) {
-      const std::uint8_t* const from =
-          params.x.data + static_cast<std::size_t>(min(block, blocks - 1)) * params.x.block;
-#pragma unroll
-      for (int j = 0; j < eights; ++j) to[j].load(from + x[j], params.x.half);
+    return stage + Tiles::weight_bytes + warp * 256;
+  }
+
+  // Token tiles, whose pieces are what wgmma reads where the weights lie in steps, pass by the registers. A
+  // few stages are on their way, and each is told of when it has come.
+  __device__ __forceinline__ void carry_pieces() {
+    constexpr int ahead = Tiles::stages / 2;
+    RingPlace told;
+    int untold = 0;
+    const auto tell = [&] {
+      ptx::fence_shared_writes();  // before the products that read them
+      ptx::mbarrier_arrive(full + told.stage);
+      told.next(Tiles::stages);
+      --untold;
     };
-    const auto put = [&](const LaneInputs(&from)[eights], int block) {
-      if (block >= blocks) return;
-      std::uint8_t* const stage = ring + place.stage * Tiles::stage_bytes;
-      ptx::mbarrier_wait(empty + place.stage, place.parity ^ 1);
-      if (orders) {
-        ptx::mbarrier_arrive_expecting(full + place.stage, Tiles::weight_bytes);
-        ptx::box_copy_to_shared(stage, params.map, block * Tiles::parts,
-                                group.expert * granules + first_granule, full + place.stage);
-      }
-      std::uint8_t* const to = stage + Tiles::weight_bytes + lane / 4 * 16 + lane % 4 * 4;
+    const int blocks = params.weights.shape.blocks(), piece = lane / 8;
+    for_items<Tiles::rows>(params, [&](const RowGroup& group, int first_granule) {
+      std::uint32_t x[eights];
 #pragma unroll
-      for (int j = 0; j < eights; ++j) {
-        const std::uint32_t words[8] = {from[j].low.x,  from[j].low.y,  from[j].low.z,  from[j].low.w,
-                                        from[j].high.x, from[j].high.y, from[j].high.z, from[j].high.w};
+      for (int j = 0; j < eights; ++j) x[j] = row_offset(group, j, lane % 8) + piece * params.x.piece;
+#pragma unroll 1
+      for (int block = 0; block < blocks; ++block) {
+        std::uint8_t* const to = enter(group, first_granule, block) + piece / 2 * Tiles::step_bytes +
+                                 piece % 2 * 128 + lane % 8 * 16;
+        const std::uint8_t* const from = params.x.data + static_cast<std::size_t>(block) * params.x.block;
 #pragma unroll
-        for (int pair = 0; pair < 8; ++pair) {
-          *reinterpret_cast<std::uint32_t*>(to + pair / 2 * Tiles::step_bytes + (warp + 4 * j) * 256 +
-                                            pair % 2 * 128) = words[pair];
+        for (int j = 0; j < eights; ++j) {
+          if (!wants(group, j)) break;
+          ptx::copy_to_shared(to + j * (carrying_warps * 256), from + x[j]);
+          ptx::copy_to_shared(to + j * (carrying_warps * 256) + 2 * Tiles::step_bytes,
+                              from + x[j] + 4 * params.x.piece);
+        }
+        ptx::end_copy_group();
+        place.next(Tiles::stages);
+        if (++untold > ahead) {
+          ptx::await_copy_groups<ahead>();
+          tell();
         }
       }
-      ptx::fence_shared_writes();  // before the products that read them
-      ptx::mbarrier_arrive(full + place.stage);
-      place.next(Tiles::stages);
-    };
-    load(carried[0], 0);
-    load(carried[1], 1);
-#pragma unroll 1
-    for (int block = 0; block < blocks; block += 2) {
-      put(carried[0], block);
-      load(carried[0], block + 2);
-      put(carried[1], block + 1);
-      load(carried[1], block + 3);
-    }
-  });
-}
+    });
+    ptx::await_copy_groups<0>();
+    while (untold > 0) tell();
+  }
 
-// By a warp of a multiplying warpgroup: its granule of each item.
+  // Where the weights lie in quarters, through registers. A lane has a quarter of a row's elements in a k64
+  // block, for one of eight rows: what it stores of them, a word at a time, lies in banks of its own.
+  // Elements of the block after next are under way while those of this one are stored.
+  __device__ __forceinline__ void carry_quarters() {
+    const int blocks = params.weights.shape.blocks();
+    for_items<Tiles::rows>(params, [&](const RowGroup& group, int first_granule) {
+      std::uint32_t x[eights];
+#pragma unroll
+      for (int j = 0; j < eights; ++j) x[j] = row_offset(group, j, lane / 4);
+      LaneInputs carried[2][eights] = {};
+      const auto load = [&](LaneInputs(&to)[eights], int block) {
+        const std::uint8_t* const from =
+            params.x.data + static_cast<std::size_t>(min(block, blocks - 1)) * params.x.block;
+#pragma unroll
+        for (int j = 0; j < eights; ++j) {
+          if (wants(group, j))
+            to[j].template load<ColumnOrder::quarters>(from + x[j], params.x.piece, lane % 4);
+        }
+      };
+      const auto put = [&](const LaneInputs(&from)[eights], int block) {
+        if (block >= blocks) return;
+        std::uint8_t* const to = enter(group, first_granule, block) + lane * 4;
+#pragma unroll
+        for (int j = 0; j < eights; ++j) {
+          if (!wants(group, j)) break;
+          const std::uint32_t words[8] = {from[j].low.x,  from[j].low.y,  from[j].low.z,  from[j].low.w,
+                                          from[j].high.x, from[j].high.y, from[j].high.z, from[j].high.w};
+#pragma unroll
+          for (int piece = 0; piece < 8; ++piece) {
+            *reinterpret_cast<std::uint32_t*>(to + piece / 2 * Tiles::step_bytes +
+                                              j * (carrying_warps * 256) + piece % 2 * 128) = words[piece];
+          }
+        }
+        ptx::fence_shared_writes();  // before the products that read them
+        ptx::mbarrier_arrive(full + place.stage);
+        place.next(Tiles::stages);
+      };
+      load(carried[0], 0);
+      load(carried[1], 1);
+#pragma unroll 1
+      for (int block = 0; block < blocks; block += 2) {
+        put(carried[0], block);
+        load(carried[0], block + 2);
+        put(carried[1], block + 1);
+        load(carried[1], block + 3);
+      }
+    });
+  }
+};
+
+// A warp of a multiplying warpgroup, and its way through the ring.
 template <class Tiles, class Codes, class Store>
-__device__ __forceinline__ void multiply(const ManyParams<Codes, Store>& params, const std::uint8_t* ring,
-                                         std::uint64_t* full, std::uint64_t* empty) {
-  constexpr int count = Tiles::rows / 2;  // of a thread's sums
-  const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
-  const BlockShape<Codes> shape = params.weights.shape;
-  const int blocks = shape.blocks();
-  const std::uint64_t inputs = ptx::wgmma_operand<256>(ring + Tiles::weight_bytes);
+struct Multiplier {
+  const ManyParams<Codes, Store>& params;
+  const std::uint8_t* ring;
+  std::uint64_t *full, *empty;
+  int warp, lane;
+  std::uint64_t inputs;  // of the ring's first stage
   RingPlace place;
   int before = -1;  // the stage that is not yet left
-  const auto leave = [&] {
+
+  __device__ __forceinline__ void leave() {
     __syncwarp();
     if (before >= 0 && lane == 0) ptx::mbarrier_arrive(empty + before);
-  };
-  float sums[count], totals[count];
-  std::uint32_t a[2][2]
-                 [4];  // of a block's steps in twos, which are decoded while the two before are multiplied
-#pragma unroll
-  for (float& sum : sums) sum = 0;
-  for_items<Tiles::rows>(params, [&](const RowGroup& group, int first_granule) {
-    const int granule = first_granule + warp;
-    const BlockFactors* factors =
+  }
+
+  // The warp's granule of an item, for as many rows of activations.
+  template <int rows>
+  __device__ __forceinline__ void multiply(const RowGroup& group, int granule) {
+    const BlockShape<Codes>& shape = params.weights.shape;
+    const int blocks = shape.blocks();
+    const BlockFactors* const factors =
         params.weights.factors +
         (static_cast<std::size_t>(group.expert) * shape.granules() + min(granule, shape.granules() - 1)) *
             static_cast<std::size_t>(shape.scale_blocks());
+    float sums[rows / 2], totals[rows / 2];
+    std::uint32_t a[2][2][4];  // of a block's steps in twos: decoded while the two before are multiplied
 #pragma unroll
-    for (float& total : totals) total = 0;
+    for (int i = 0; i < rows / 2; ++i) sums[i] = totals[i] = 0;
 #pragma unroll 1
     for (int block = 0; block < blocks; block += 2) {
       BlockFactors factor{1.0f, 1.0f};
@@ -196,29 +259,42 @@ __device__ __forceinline__ void multiply(const ManyParams<Codes, Store>& params,
       leave();
       before = -1;
 #pragma unroll
-      for (int i = 0; i < count; ++i)
+      for (int i = 0; i < rows / 2; ++i)
         totals[i] = add_block<Codes>(totals[i], sums[i], i % 4 < 2 ? factor.even : factor.odd);
     }
-    if (granule < shape.granules()) {
-      const int row = granule * block_granule_rows + lane / 4 * 2;
-      constexpr int at_once = 8;
+    if (granule < shape.granules()) store(group, granule, totals);
+  }
+
+  template <int count>
+  __device__ __forceinline__ void store(const RowGroup& group, int granule, const float (&totals)[count]) {
+    constexpr int at_once = count / 2 < 8 ? count / 2 : 8;
+    const int weight_row = granule * block_granule_rows + lane / 4 * 2;
 #pragma unroll
-      for (int first = 0; first < count / 2; first += at_once) {
-        int rows[at_once];
+    for (int first = 0; first < count / 2; first += at_once) {
+      int rows[at_once];
 #pragma unroll
-        for (int i = 0; i < at_once; ++i) {
-          const int of = first + i, column = of / 2 * 8 + lane % 4 * 2 + of % 2;
-          rows[i] = column < group.count ? params.groups.row_of(group, column) : -1;
-        }
+      for (int i = 0; i < at_once; ++i) {
+        const int of = first + i, column = of / 2 * 8 + lane % 4 * 2 + of % 2;
+        rows[i] = column < group.count ? params.groups.row_of(group, column) : -1;
+      }
 #pragma unroll
-        for (int i = 0; i < at_once; ++i) {
-          const int at = (first + i) / 2 * 4 + i % 2;
-          if (rows[i] >= 0) params.store(rows[i], row, totals[at], totals[at + 2]);
-        }
+      for (int i = 0; i < at_once; ++i) {
+        const int at = (first + i) / 2 * 4 + i % 2;
+        if (rows[i] >= 0) params.store(rows[i], weight_row, totals[at], totals[at + 2]);
       }
     }
-  });
-}
+  }
+
+  __device__ __forceinline__ void run() {
+    for_items<Tiles::rows>(params, [&](const RowGroup& group, int first_granule) {
+      if (Tiles::width_of(group.count) < Tiles::rows) {
+        multiply<Tiles::narrow>(group, first_granule + warp);
+      } else {
+        multiply<Tiles::rows>(group, first_granule + warp);
+      }
+    });
+  }
+};
 
 template <class Tiles, class Codes, class Store>
 __global__ void __launch_bounds__(many_threads, 1)
@@ -237,18 +313,35 @@ __global__ void __launch_bounds__(many_threads, 1)
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
   if (ptx::warp_of_block() >= product_warps) {
-    ptx::keep_registers<carrying_registers>();
-    carry<Tiles>(params, ring, full, empty);
+    ptx::keep_registers<Tiles::carrying_registers>();
+    Carrier<Tiles, Codes, Store> carrier{.params = params,
+                                         .ring = ring,
+                                         .full = full,
+                                         .empty = empty,
+                                         .warp = ptx::warp_of_block() - product_warps,
+                                         .lane = static_cast<int>(threadIdx.x) % 32};
+    if constexpr (Tiles::order == ColumnOrder::steps) {
+      carrier.carry_pieces();
+    } else {
+      carrier.carry_quarters();
+    }
   } else {
-    ptx::take_registers<product_registers>();
-    multiply<Tiles>(params, ring, full, empty);
+    ptx::take_registers<Tiles::product_registers>();
+    Multiplier<Tiles, Codes, Store>{.params = params,
+                                    .ring = ring,
+                                    .full = full,
+                                    .empty = empty,
+                                    .warp = ptx::warp_of_block(),
+                                    .lane = static_cast<int>(threadIdx.x) % 32,
+                                    .inputs = ptx::wgmma_operand<256>(ring + Tiles::weight_bytes)}
+        .run();
   }
 }
 
 // groups: at most.
-template <int rows, class Codes, class Store>
+template <int rows, ColumnOrder order, class Codes, class Store>
 void launch_many_of(ManyParams<Codes, Store> params, long long groups, cudaStream_t stream) {
-  using Tiles = ManyTiles<Codes, rows>;
+  using Tiles = ManyTiles<Codes, rows, order>;
   static_assert(Tiles::stages >= 3);
   const BlockShape<Codes>& shape = params.weights.shape;
   const ptx::Boxes boxes{.matrix = params.weights.data,
@@ -271,12 +364,12 @@ void launch_many_of(ManyParams<Codes, Store> params, long long groups, cudaStrea
 }
 
 // The groups' rows: at most 32, 64 or 128.
-template <class Codes, class Store>
+template <ColumnOrder order, class Codes, class Store>
 void launch_many(const ManyParams<Codes, Store>& params, int rows, long long groups, cudaStream_t stream) {
   switch (rows) {
-    case 32: launch_many_of<32>(params, groups, stream); break;
-    case 64: launch_many_of<64>(params, groups, stream); break;
-    default: launch_many_of<128>(params, groups, stream);
+    case 32: launch_many_of<32, order>(params, groups, stream); break;
+    case 64: launch_many_of<64, order>(params, groups, stream); break;
+    default: launch_many_of<128, order>(params, groups, stream);
   }
 }
 

@@ -21,6 +21,26 @@ __device__ __forceinline__ bool any_is_nan(const uint4& codes) {
   return in(codes.x) || in(codes.y) || in(codes.z) || in(codes.w);
 }
 
+// A lane's 16 bytes of a row, zeros past the end of K: those that begin at a column.
+template <class Codes>
+__device__ __forceinline__ uint4 quarter_of_row(const BlockRepack<Codes>& repack, std::size_t row, int col) {
+  return col < repack.shape.cols ? *reinterpret_cast<const uint4*>(repack.codes + (row + col) * Codes::bytes)
+                                 : make_uint4(0, 0, 0, 0);
+}
+// Two columns and the two that are eight further on, of each of four steps; codes of a byte.
+template <class Codes>
+__device__ __forceinline__ uint4 steps_of_row(const BlockRepack<Codes>& repack, std::size_t row, int col) {
+  std::uint32_t words[4];
+  for (int step = 0; step < 4; ++step) {
+    const int at = col + step * 16;
+    const auto two = [&](int of) {
+      return std::uint32_t{*reinterpret_cast<const std::uint16_t*>(repack.codes + row + of)};
+    };
+    words[step] = at < repack.shape.cols ? two(at) | two(at + 8) << 16 : 0;
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
 template <class Codes>
 __global__ void __launch_bounds__(repack_threads)
     block_repack(const __grid_constant__ BlockRepack<Codes> repack) {
@@ -39,10 +59,11 @@ __global__ void __launch_bounds__(repack_threads)
     const int row = static_cast<int>(granule_of_all % shape.granules()) * block_granule_rows + lane / 4 * 2 +
                     piece / of_row;
     const int from_row = repack.halves ? row / 2 + row % 2 * (shape.rows / 2) : row;
-    const int col = block * block_k + lane % 4 * 16 + piece % of_row * elements;
-    const std::size_t from = (expert * shape.rows + from_row) * shape.cols + col;
-    uint4 codes = col < shape.cols ? *reinterpret_cast<const uint4*>(repack.codes + from * Codes::bytes)
-                                   : make_uint4(0, 0, 0, 0);
+    const std::size_t row_begin = (expert * shape.rows + from_row) * shape.cols;
+    uint4 codes = repack.order == ColumnOrder::quarters
+                      ? quarter_of_row<Codes>(repack, row_begin,
+                                              block * block_k + lane % 4 * 16 + piece % of_row * elements)
+                      : steps_of_row<Codes>(repack, row_begin, block * block_k + lane % 4 * 2);
     if constexpr (std::is_same_v<Codes, E4m3Codes>) {
       if (any_is_nan(codes)) {
         BlockFactors& factors =
@@ -91,6 +112,8 @@ Status repack(const BlockRepack<Codes>& repack, cudaStream_t stream) {
     return invalid_argument("a matrix in blocks has rows and columns in sixteens, not " +
                             std::to_string(repack.shape.rows) + " x " + std::to_string(repack.shape.cols));
   }
+  if (Codes::bytes != 1 && repack.order != ColumnOrder::quarters)
+    return invalid_argument("only a matrix of codes of a byte lies in the order of steps");
   launch_kernel(launch_of(repack.experts * repack.shape.bytes() / 16, stream), block_repack<Codes>, repack);
   return {};
 }

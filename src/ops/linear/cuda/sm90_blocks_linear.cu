@@ -40,7 +40,7 @@ Status multiply(const BlockLinearCudaArgs<Codes>& args, cudaStream_t stream) {
     return {};
   }
   const int rows = tokens <= 32 ? 32 : tokens <= 64 ? 64 : 128;
-  launch_many(
+  launch_many<column_order<Codes>>(
       ManyParams<Codes, StoreRows>{
           .map = {}, .weights = args.weight, .x = x, .groups = {.all = tokens}, .choices = 1, .store = store},
       rows, (tokens + rows - 1) / rows, stream);
@@ -49,9 +49,6 @@ Status multiply(const BlockLinearCudaArgs<Codes>& args, cudaStream_t stream) {
 
 }  // namespace
 
-Status block_linear_cuda(const BlockLinearCudaArgs<Bf16Codes>& args, cudaStream_t stream) {
-  return multiply(args, stream);
-}
 Status block_linear_cuda(const BlockLinearCudaArgs<E4m3Codes>& args, cudaStream_t stream) {
   return multiply(args, stream);
 }

@@ -105,9 +105,8 @@ __device__ __forceinline__ Unit read_unit(const Params<Codes, Store>& params, co
   // A column past the last token repeats it: its sums are dropped.
   const int slot = groups.slots[unit.begin + min(lane / 4, unit.count - 1)];
   unit.x = reinterpret_cast<const std::uint8_t*>(
-               params.x + static_cast<std::size_t>(row_of_slot(slot, params.of_slots_a_row)) *
-                              static_cast<std::size_t>(params.x_stride)) +
-           lane % 4 * 32;
+      params.x + static_cast<std::size_t>(row_of_slot(slot, params.of_slots_a_row)) *
+                     static_cast<std::size_t>(params.x_stride));
   if constexpr (Codes::scaled) {
     const int blocks = params.weights.shape.scale_blocks();
     const BlockFactors* const from =
@@ -158,7 +157,7 @@ struct Worker {
         Share<Codes> share;
         LaneInputs x[1];
         share.load(at + (2 * i + half) * Codes::block_bytes, lane);
-        x[0].load(unit.x + (first + 2 * i + half) * (block_k * 2), 16);
+        x[0].load<ColumnOrder::quarters>(unit.x + (first + 2 * i + half) * (block_k * 2), 16, lane % 4);
         multiply_block(sums[i], share, x);
       }
     }
@@ -192,7 +191,7 @@ struct Worker {
             Share<Codes> share;
             LaneInputs x[1];
             share.load(at + (block - first + half) * Codes::block_bytes, lane);
-            x[0].load(unit.x + (block + half) * (block_k * 2), 16);
+            x[0].load<ColumnOrder::quarters>(unit.x + (block + half) * (block_k * 2), 16, lane % 4);
             multiply_block(sums, share, x);
           }
           add(unit, block / 2, sums[0], totals);
@@ -211,7 +210,7 @@ struct Worker {
   __device__ __forceinline__ void touch(const Unit& unit) {
     if (lane / 4 >= unit.count) return;
     for (int block = 0; block < params.weights.shape.blocks(); ++block)
-      ptx::touch_sector(nobodys, unit.x + block * (block_k * 2));
+      ptx::touch_sector(nobodys, unit.x + block * (block_k * 2) + lane % 4 * 32);
   }
 
   // first: of the walk.

@@ -7,7 +7,8 @@
 //                     [--kernels few|many]
 //
 // Prints a line for each: microseconds (median of the replays), share on the bytes that must be read of what
-// a kernel that only reads gets from this GPU, TFLOP/s. NVFP4: attention's products alone.
+// a kernel that only reads gets from this GPU, TFLOP/s. NVFP4: attention's
+// products alone; bf16: experts alone.
 #include <numeric>
 #include <set>
 #include <type_traits>
@@ -133,9 +134,11 @@ void run_experts(const char* format, const Model& model, const std::vector<int>&
 template <class Codes>
 void run_format(const char* format, const Model& model, const std::vector<int>& tokens, double read_peak,
                 std::mt19937& random) {
-  run_dense<Codes>(format, "qkv", (model.heads + 2 * model.kv_heads) * model.head_dim, model.hidden, tokens,
-                   read_peak, random);
-  run_dense<Codes>(format, "o", model.hidden, model.heads * model.head_dim, tokens, read_peak, random);
+  if constexpr (!std::is_same_v<Codes, Bf16Codes>) {
+    run_dense<Codes>(format, "qkv", (model.heads + 2 * model.kv_heads) * model.head_dim, model.hidden, tokens,
+                     read_peak, random);
+    run_dense<Codes>(format, "o", model.hidden, model.heads * model.head_dim, tokens, read_peak, random);
+  }
   if constexpr (!std::is_same_v<Codes, Nvfp4Codes>)
     run_experts<Codes>(format, model, tokens, read_peak, random);
 }

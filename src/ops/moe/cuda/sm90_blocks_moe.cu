@@ -156,7 +156,7 @@ void launch_many(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs
                 rows, places);
   const int groups = slots / rows + (slots < experts ? slots : experts);
   const int stride = weights.down.shape.padded_cols();
-  block_products::launch_many(
+  block_products::launch_many<ColumnOrder::quarters>(
       ManyParams<Codes, StoreGated>{.map = {},
                                     .weights = weights.gate_up,
                                     .x = plain_rows(args.x, args.x_stride),
@@ -164,7 +164,7 @@ void launch_many(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs
                                     .choices = args.top_k,
                                     .store = {args.workspace.activations, stride, weights.unit}},
       rows, groups, stream);
-  block_products::launch_many(
+  block_products::launch_many<ColumnOrder::quarters>(
       ManyParams<Codes, StoreProducts>{.map = {},
                                        .weights = weights.down,
                                        .x = plain_rows(args.workspace.activations, stride),
