@@ -4,6 +4,7 @@
 
 #include "formats/mxfp4.h"
 #include "formats/q8.h"
+#include "ops/latent_attention/latent_room.h"
 #include "ops/moe/many_tokens.h"
 #include "ops/sample/sample.h"
 #include "plan/forward_room.h"
@@ -33,6 +34,22 @@ std::int64_t gpu_mlp_bytes(const ModelTraits& model, std::int64_t rows) {
   return width > 0 ? std::min(rows, most_rows) * (10 * width + of_shared) : 0;
 }
 
+// Of latent attention on a GPU, with room for splits and lists of work.
+std::int64_t gpu_latent_bytes(const ModelTraits& model, const StepLimits& limits, std::int64_t processors) {
+  const LatentTraits& latent = model.latent;
+  const std::int64_t heads = model.heads, once = latent_rows_at_once(limits.rows, heads);
+  const std::int64_t launches = (limits.rows + once - 1) / once;
+  const std::int64_t above = latent.query_rank > 0 ? latent.query_rank : heads * model.query_dim;
+  const std::int64_t of_head = (latent.query_rank > 0 ? 4 * model.query_dim : 0) +
+                               2 * (latent_columns(model.query_dim - latent.rotated_dim) + latent.width() +
+                                    latent_columns(latent.rank) + model.value_dim);
+  const std::int64_t of_row =
+      4 * (latent_columns(above) + latent.width()) + 2 * latent.query_rank + heads * of_head;
+  return once * of_row + limits.rows * latent.rotated_dim * 4 +
+         launches * latent_work_bytes(once, limits.sequences, heads) +
+         4 * (latent_total_floats(processors, heads) + latent_partial_floats(heads, latent.rank));
+}
+
 // What models/cuda/ lays out for a forward, and runtime/cuda/ for logits and sampling; gpu_worker_device_test
 // holds it to this.
 std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
@@ -40,22 +57,25 @@ std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
   const std::int64_t rows = limits.rows, slots = rows * model.experts_per_token;
   const std::int64_t q_width = model.heads * model.query_dim / limits.ranks;
   // Rows of q, k and v between their product and what norms and turns them, where the product does not.
-  const bool turns_apart = model.normed_heads || model.query_dim == 128 || model.query_dim == 256;
+  const bool latent = model.attention == AttentionKind::latent;
+  const bool turns_apart =
+      !latent && (model.normed_heads || model.query_dim == 128 || model.query_dim == 256);
   const std::int64_t turned = turns_apart ? rows *
                                                 ((model.gated_heads ? 2 : 1) * q_width +
                                                  2 * model.kv_heads * model.query_dim / limits.ranks) *
                                                 4
                                           : 0;
   const std::int64_t forward = turned +
-                               rows * model.hidden * (4 + 4 + 2 + 2)   // residual, delta, normed twice
-                               + limits.logit_rows * model.hidden * 2  // rows for lm_head
-                               + rows * model.query_dim * 4            // cos, sin
-                               + rows * q_width * (2 + 2)              // q, attended
+                               rows * model.hidden * (4 + 4 + 2 + 2)        // residual, delta, normed twice
+                               + limits.logit_rows * model.hidden * 2       // rows for lm_head
+                               + (latent ? 0 : rows * model.query_dim * 4)  // cos, sin
+                               + (latent ? 0 : rows * q_width * (2 + 2))    // q, attended
                                + rows * model.experts * 4 + slots * 8;
   const std::int64_t few_rows = std::min<std::int64_t>(rows, 128);  // that norm and router take in one
   const std::int64_t router = (few_rows * model.hidden + 8 * model.experts) * 4;
-  const std::int64_t attention =
-      splits * std::max<std::int64_t>(model.kv_heads / limits.ranks, 1) * 16 * (model.query_dim + 8) * 4;
+  const std::int64_t attention = latent ? gpu_latent_bytes(model, limits, processors)
+                                        : splits * std::max<std::int64_t>(model.kv_heads / limits.ranks, 1) *
+                                              16 * (model.query_dim + 8) * 4;
   // Sums of chunks of shared tiles, of the path for few tokens and of the one for many.
   const std::int64_t linear = processors * 8 * 64 * (std::min<std::int64_t>(rows, 32) + 160) * 4;
   const bool many = moe_takes_many(slots, model.experts, limits.many_tokens_from);

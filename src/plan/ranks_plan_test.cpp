@@ -52,6 +52,35 @@ TEST(Plan, GpusThatShareAModelHaveWholeExpertsAndGather) {
   EXPECT_NE(refusal({.tensor_parallel = 2}).find("GPU 0 cannot reach GPU 1"), std::string::npos);
 }
 
+TEST(Plan, OneGpuHasLatentsAndSeveralShareNone) {
+  if (!has_device_code()) GTEST_SKIP() << "no GPU runs anything in a program without device code";
+  Machine real = machine("h200x4");
+  real.declared = false;
+  ModelTraits model = gpt_oss();
+  model.architecture = "DeepseekV3ForCausalLM";
+  model.attention = AttentionKind::latent;
+  model.heads = 128;
+  model.kv_heads = 1;
+  model.query_dim = 192;
+  model.value_dim = 128;
+  model.latent = {.query_rank = 1536, .rank = 512, .rotated_dim = 64};
+  model.kv_values = 576;
+  const Plan one = resolve({.device = Device::cuda}, real, model).value();
+  EXPECT_EQ(one.attention, "sm90_mla");
+  EXPECT_EQ(one.tensor_parallel, 1);
+  EXPECT_TRUE(one.not_built.empty());
+  const Result<Plan> two = resolve({.device = Device::cuda, .tensor_parallel = 2}, real, model);
+  EXPECT_NE(two.status().message().find("DeepseekV3ForCausalLM has, is not divided among GPUs yet"),
+            std::string::npos)
+      << two.status().message();
+  model.latent.rank = 520;
+  EXPECT_NE(
+      resolve({.device = Device::cuda}, real, model).status().message().find("no kernel in this nibble"),
+      std::string::npos);
+  EXPECT_EQ(resolve({.tensor_parallel = 2}, machine("h200x4"), model).value().not_built.front(),
+            "sm90_mla on several GPUs");
+}
+
 TEST(Plan, TheSameForAsManyRanksAsHoldTheModel) {
   ModelTraits large = gpt_oss();
   large.weights.push_back({.name = "more", .values = 0, .bytes = std::int64_t{200} << 30});

@@ -47,6 +47,10 @@ std::string only_declared() { return "it is declared but not built into this pro
 
 // What the attention that is built for GPUs takes.
 bool fits_gpu_attention(const ModelTraits& model) {
+  if (model.attention == AttentionKind::latent) {
+    return model.latent.rank % 16 == 0 && model.latent.rank <= 512 && model.latent.rotated_dim % 16 == 0 &&
+           model.latent.width() <= 576 && model.value_dim % 16 == 0;
+  }
   const std::int64_t group = model.heads / std::max<std::int64_t>(model.kv_heads, 1);
   return model.attention == AttentionKind::grouped &&
          (model.query_dim == 64 || model.query_dim == 128 || model.query_dim == 256) && group > 0 &&
@@ -60,7 +64,10 @@ constexpr std::string_view gpu_forwards[] = {"GptOssForCausalLM",
                                              "Qwen3_5ForCausalLM",
                                              "Qwen3_5MoeForCausalLM",
                                              "Qwen3_5ForConditionalGeneration",
-                                             "Qwen3_5MoeForConditionalGeneration"};
+                                             "Qwen3_5MoeForConditionalGeneration",
+                                             "DeepseekV3ForCausalLM",
+                                             "KimiK25ForConditionalGeneration",
+                                             "Glm4MoeLiteForCausalLM"};
 
 // Whether some kernel that is built runs the model's experts on the GPU that was found.
 bool runs_on_this_gpu(const S& s) {
@@ -195,6 +202,13 @@ constexpr Rule rules[] = {
      },
      [](const S& s, const C&) {
        return "layers with a state, which " + s.model.architecture + " has, are not divided among GPUs yet";
+     }},
+    {"gpu-ranks-share-no-latents", Field::tensor_parallel, Effect::remove,
+     [](const S& s, const C& c) {
+       return s.on_gpu() && c.number > 1 && !s.machine.declared && s.model.attention == AttentionKind::latent;
+     },
+     [](const S& s, const C&) {
+       return "latent attention, which " + s.model.architecture + " has, is not divided among GPUs yet";
      }},
     {"cpu-ranks-keep-no-states", Field::tensor_parallel, Effect::remove,
      [](const S& s, const C& c) { return !s.on_gpu() && c.number > 1 && s.model.linear_layers > 0; },

@@ -12,6 +12,7 @@ MODELS_OF_FAMILIES = {"Qwen3-Next-80B-A3B": "bf16", "Qwen3.6-35B-A3B": "bf16", "
                       "Qwen3.5-397B-A17B": "bf16", "GLM-4.7-Flash": "bf16", "DeepSeek-V3": "fp8", "Kimi-K2-Instruct": "fp8",
                       "Kimi-K2-Thinking": "int4", "Kimi-K2.5": "int4"}
 MACHINES = ("cpu", "h200x1", "h200x2", "h200x4")
+ON_ONE_GPU = ("GLM-4.7-Flash",)  # whose kernels a program with device code has
 TOO_LARGE, NO_KERNEL = "too large", "no kernels"
 
 
@@ -37,7 +38,7 @@ def row(model):
         if machine == "cpu":
             assert plan["not_built"] == [], "a CPU runs it"
             weights = plan["memory"]["weights"]
-        elif plan is not None:
+        elif plan is not None and model not in ON_ONE_GPU:
             assert plan["not_built"], "no GPU runs it yet"
         cells.append(words)
     return f"| {model} | {MODELS_OF_FAMILIES[model]} | {weights / 1e9:,.0f} | {' | '.join(cells)} |"

@@ -1,5 +1,6 @@
 #include "models/cuda/attention_block.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -94,6 +95,8 @@ AttentionBlockWeights lay_out_attention_weights(const ModelConfig& config, const
 }
 
 Status check_attention_block(const ModelConfig& config) {
+  const auto attends = [](const LayerDescription& layer) { return layer.mixer == Mixer::attention; };
+  if (std::none_of(config.layers.begin(), config.layers.end(), attends)) return {};
   if (config.head_dim > 256 || !attention_takes_heads_of(static_cast<int>(config.head_dim))) {
     return invalid_argument("its heads have " + std::to_string(config.head_dim) +
                             " dimensions, and the kernels take 64, 128 or 256");

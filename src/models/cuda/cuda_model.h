@@ -19,6 +19,7 @@
 #include "ops/attention/cuda/attention_cuda.h"
 #include "ops/attention/cuda/kv_cuda.h"
 #include "ops/gated_delta/cuda/gated_delta_cuda.h"
+#include "ops/latent_attention/cuda/latent_cuda.h"
 #include "ops/moe/many_tokens.h"
 #include "ops/sample/cuda/sample_cuda.h"
 
@@ -80,6 +81,9 @@ class CudaModel {
   // none.
   virtual bool keeps_states() const = 0;
   virtual void use_states(std::span<const DeltaLayer> layers) = 0;
+  // The same of layers with latents instead; both are without memory where a layer is of the other kind.
+  virtual void use_latents(std::span<const LatentCudaLayer> layers, std::span<const int> groups,
+                           int page_size) = 0;
   // Splits of sequences with few rows that one run of attention may have.
   static constexpr int attention_splits_room = 8192;
   // Queues the forward; logits: [logit_rows, vocabulary], which only the first rank has. Row for row the

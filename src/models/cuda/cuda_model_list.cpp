@@ -18,6 +18,9 @@ constexpr CudaModelLoader loaders[] = {
     {"Qwen3_5ForConditionalGeneration", load_decoder_cuda},
     {"Qwen3_5MoeForCausalLM", load_decoder_cuda},
     {"Qwen3_5MoeForConditionalGeneration", load_decoder_cuda},
+    {"DeepseekV3ForCausalLM", load_decoder_cuda},
+    {"KimiK25ForConditionalGeneration", load_decoder_cuda},
+    {"Glm4MoeLiteForCausalLM", load_decoder_cuda},
 };
 
 }  // namespace

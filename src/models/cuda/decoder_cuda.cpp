@@ -31,7 +31,9 @@ class DecoderCuda final : public CudaModel {
   const ModelConfig& config() const override { return config_; }
   std::size_t weight_bytes() const override { return memory_.weights.size(); }
   std::size_t workspace_bytes() const override { return memory_.room.size(); }
+  // Latents' kernels list splits for themselves: no sequence counts among those of few rows.
   CudaHeads heads() const override {
+    if (blocks_.latent) return {.a_key_head = attention_tile + 1};
     return {.a_key_head = static_cast<int>(part_.padded_group()), .dim = static_cast<int>(config_.head_dim)};
   }
 
@@ -55,6 +57,16 @@ class DecoderCuda final : public CudaModel {
     }
   }
 
+  void use_latents(std::span<const LatentCudaLayer> layers, std::span<const int> groups,
+                   int page_size) override {
+    NIBBLE_CHECK(layers.size() == weights_.layers.size() && groups.size() == layers.size());
+    caches_.resize(layers.size());
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      if (std::holds_alternative<LatentBlockWeights>(weights_.layers[i].mixer))
+        caches_[i] = LatentBlock::Cache{.layer = layers[i], .group = groups[i], .page_size = page_size};
+    }
+  }
+
   Status forward(const CudaForwardInput& input, float* logits, cudaStream_t stream) override {
     NIBBLE_CHECK(input.rows <= limits_.rows && input.logit_rows <= limits_.logit_rows &&
                  input.sequences <= limits_.sequences);
@@ -66,6 +78,7 @@ class DecoderCuda final : public CudaModel {
                                            .out = blocks_.stream.residual},
                                           stream));
     if (blocks_.attention) blocks_.attention->turn(input, weights_.inv_freq, stream);
+    if (blocks_.latent) blocks_.latent->begin(input, weights_.inv_freq, stream);
     PendingSum pending{.residual = blocks_.stream.residual};
     for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
       NIBBLE_RETURN_IF_ERROR(mix(i, pending, input, stream));
@@ -76,7 +89,7 @@ class DecoderCuda final : public CudaModel {
 
  private:
   // What a layer keeps of sequences, of its mixer's kind.
-  using Cache = std::variant<AttentionBlock::Cache, DeltaLayer>;
+  using Cache = std::variant<AttentionBlock::Cache, DeltaLayer, LatentBlock::Cache>;
 
   // residual = pending's; its norm -> delta
   Status mix(std::size_t layer, const PendingSum& pending, const CudaForwardInput& input,
@@ -85,8 +98,11 @@ class DecoderCuda final : public CudaModel {
       return blocks_.attention->run(*weights, std::get<AttentionBlock::Cache>(caches_[layer]), pending, input,
                                     stream);
     }
-    return blocks_.delta->run(std::get<DeltaBlockWeights>(weights_.layers[layer].mixer),
-                              std::get<DeltaLayer>(caches_[layer]), pending, input, stream);
+    if (const auto* weights = std::get_if<DeltaBlockWeights>(&weights_.layers[layer].mixer)) {
+      return blocks_.delta->run(*weights, std::get<DeltaLayer>(caches_[layer]), pending, input, stream);
+    }
+    return blocks_.latent->run(std::get<LatentBlockWeights>(weights_.layers[layer].mixer),
+                               std::get<LatentBlock::Cache>(caches_[layer]), pending, input, stream);
   }
 
   // residual + delta and its norm -> what the next norm adds to which residual.
@@ -163,6 +179,7 @@ DecoderCudaBlocks::DecoderCudaBlocks(const ModelConfig& config, const CudaForwar
       head(config, limits, stream, place, arena) {
   if (has(config, Mixer::attention)) attention.emplace(config, limits, stream, place, arena);
   if (has(config, Mixer::gated_delta)) delta.emplace(config, limits, stream, arena);
+  if (has(config, Mixer::latent)) latent.emplace(config, limits, stream, processors, arena);
   if (has(config, FeedForward::experts)) experts.emplace(config, limits, stream, place, arena);
   if (has(config, FeedForward::dense) || config.shared_width > 0) mlp.emplace(config, limits, stream, arena);
 }
@@ -181,7 +198,8 @@ std::size_t shared_bytes_of_cuda_model(const ModelConfig& config, const CudaForw
 }
 
 Status check_decoder_cuda(const ModelConfig& config) {
-  for (const auto& check : {check_attention_block, check_delta_block, check_experts_block, check_mlp_block}) {
+  for (const auto& check :
+       {check_attention_block, check_delta_block, check_latent_block, check_experts_block, check_mlp_block}) {
     if (const Status status = check(config); !status.ok()) return refused(std::string(status.message()));
   }
   return check_formats(config);

@@ -11,6 +11,7 @@
 #include "models/cuda/delta_block.h"
 #include "models/cuda/experts_block.h"
 #include "models/cuda/head_block.h"
+#include "models/cuda/latent_block.h"
 #include "models/cuda/mlp_block.h"
 #include "models/cuda/weight_placing.h"
 
@@ -18,7 +19,7 @@ namespace nibble {
 
 // Kinds of a layer's two halves, each with the norm before it. A block of the same kind runs it (Mixer and
 // FeedForward in checkpoint/model_config.h).
-using MixerCudaWeights = std::variant<AttentionBlockWeights, DeltaBlockWeights>;
+using MixerCudaWeights = std::variant<AttentionBlockWeights, DeltaBlockWeights, LatentBlockWeights>;
 using FeedForwardCudaWeights = std::variant<ExpertsBlockWeights, DenseLayerWeights>;
 
 struct DecoderCudaLayer {
@@ -44,6 +45,7 @@ struct DecoderCudaBlocks {
   HeadBlock head;
   std::optional<AttentionBlock> attention;
   std::optional<DeltaBlock> delta;
+  std::optional<LatentBlock> latent;
   std::optional<ExpertsBlock> experts;
   std::optional<MlpBlock> mlp;  // of dense layers and of shared experts
 

@@ -80,6 +80,8 @@ class Placer {
       if (weight.part == WeightPart::experts) return place_expert(weight, *experts);
       if (weight.part == WeightPart::router) return place_router(weight, *experts);
     }
+    if (const auto* latent = std::get_if<LatentBlockWeights>(&layer.mixer))
+      return place_latent(placing_, weight, *latent);
     if (auto* attention = std::get_if<AttentionBlockWeights>(&layer.mixer))
       return place_attention(weight, *attention);
     NIBBLE_CHECK(false, weight.name);
@@ -105,6 +107,12 @@ class Placer {
   Status place_router(const Weight& weight, const ExpertsBlockWeights& experts) {
     const ExpectedTensor tensor = placed_tensor(weight);
     switch (weight.role) {
+      case WeightRole::router_correction: {
+        NIBBLE_ASSIGN(const std::vector<float> correction, placing_.floats(tensor));
+        cuda_check(cudaMemcpy(experts.router_correction, correction.data(), correction.size() * sizeof(float),
+                              cudaMemcpyHostToDevice));
+        return {};
+      }
       case WeightRole::router: return placing_.dense(tensor, experts.router);
       case WeightRole::router_bias: return placing_.plain(tensor, experts.router_bias);
       default: NIBBLE_CHECK(false, weight.name);
@@ -245,6 +253,8 @@ ExpertsBlockWeights lay_out_experts(const ModelConfig& config, const ExpertTrait
   weights.norm = arena.take<Bf16>(size(hidden));
   weights.router = lay_out_tiles(arena, experts, hidden);
   if (traits.router) weights.router_bias = arena.take<Bf16>(size(experts));
+  if (config.router_score == RouterScore::sigmoid)
+    weights.router_correction = arena.take<float>(size(experts));
   switch (traits.format) {
     case TensorFormat::nvfp4:
     case TensorFormat::nvfp4_packed:
@@ -278,6 +288,8 @@ DecoderCudaWeights DecoderCudaWeights::lay_out(const ModelConfig& config, const 
     DecoderCudaLayer& made = weights.layers.emplace_back();
     if (described.mixer == Mixer::gated_delta) {
       made.mixer = lay_out_delta_weights(config, layer, arena);
+    } else if (described.mixer == Mixer::latent) {
+      made.mixer = lay_out_latent_weights(config, layer, arena);
     } else {
       made.mixer = lay_out_attention_weights(config, part, layer, arena);
     }

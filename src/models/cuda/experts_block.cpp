@@ -38,6 +38,11 @@ Status check_experts_block(const ModelConfig& config) {
     return invalid_argument("a layer has " + std::to_string(config.num_local_experts) +
                             " experts, and the kernels take up to " + std::to_string(moe_many_most_experts));
   }
+  if (config.router_score == RouterScore::sigmoid && config.num_local_experts > route_sigmoid_most_experts) {
+    return invalid_argument("a layer has " + std::to_string(config.num_local_experts) +
+                            " experts, and its router's kernel takes up to " +
+                            std::to_string(route_sigmoid_most_experts));
+  }
   if (config.num_experts_per_tok > moe_cuda_max_top_k) {
     return invalid_argument("a token has " + std::to_string(config.num_experts_per_tok) +
                             " experts, and the kernels take up to " + std::to_string(moe_cuda_max_top_k));
@@ -55,6 +60,12 @@ ExpertsBlock::ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& l
       many_tokens_from_(limits.many_tokens_from),
       of_all_(config.router_score == RouterScore::softmax_of_all && !config.router_renormalises),
       shares_(config.shared_width > 0) {
+  if (config.router_score == RouterScore::sigmoid) {
+    sigmoid_ = RouteSigmoidCudaArgs{.groups = static_cast<int>(config.router_groups),
+                                    .top_groups = static_cast<int>(config.router_top_groups),
+                                    .renormalise = config.router_renormalises,
+                                    .scale = static_cast<float>(config.router_scale)};
+  }
   const Mxfp4GranuleShape up{2 * static_cast<int>(config.intermediate_size), stream.hidden},
       down{stream.hidden, static_cast<int>(config.intermediate_size)};
   const std::size_t rows = size(limits.rows), hidden = size(stream.hidden);
@@ -83,7 +94,7 @@ void ExpertsBlock::clear_room(cudaStream_t stream) const {
 
 Result<const float*> ExpertsBlock::route(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
                                          cudaStream_t stream) const {
-  if (norm_router_takes(weights.router.shape, input.rows)) {
+  if (!sigmoid_ && norm_router_takes(weights.router.shape, input.rows)) {
     NIBBLE_RETURN_IF_ERROR(norm_router_cuda({.residual = stream_.residual,
                                              .delta = stream_.delta,
                                              .norm_weight = weights.norm,
@@ -119,6 +130,19 @@ Result<const float*> ExpertsBlock::route(const ExpertsBlockWeights& weights, con
                      .y_stride = experts_,
                      .workspace = stream_.linear},
                     stream));
+  }
+  if (sigmoid_) {  // of one rank, which has all rows
+    RouteSigmoidCudaArgs args = *sigmoid_;
+    args.logits = logits;
+    args.rows = own.count;
+    args.row_limit = input.row_limit;
+    args.experts = experts_;
+    args.top_k = top_k_;
+    args.bias = weights.router_correction;
+    args.expert_ids = expert_ids_;
+    args.expert_weights = expert_weights_;
+    NIBBLE_RETURN_IF_ERROR(route_sigmoid_cuda(args, stream));
+    return stream_.residual;
   }
   NIBBLE_RETURN_IF_ERROR(route_top_k_cuda({.logits = logits,
                                            .rows = own.count,

@@ -1,6 +1,7 @@
 // Router and experts of a decoder's layer on one GPU.
 #pragma once
 
+#include <optional>
 #include <variant>
 
 #include "models/cuda/cuda_part.h"
@@ -9,6 +10,7 @@
 #include "ops/moe/cuda/moe_cuda.h"
 #include "ops/peer_gather/cuda/peer_gather_cuda.h"
 #include "ops/router/cuda/norm_router_cuda.h"
+#include "ops/router/cuda/route_sigmoid_cuda.h"
 
 namespace nibble {
 
@@ -17,6 +19,7 @@ struct ExpertsBlockWeights {
   Bf16* norm = nullptr;                                   // [hidden]
   DenseTiles router;                                      // [experts, hidden]
   Bf16* router_bias = nullptr;                            // [experts]
+  float* router_correction = nullptr;                     // [experts]
   std::variant<MoeCudaWeights, BlockMoeWeights> experts;  // in 4 bits; in FP8 or bf16
 };
 
@@ -59,8 +62,9 @@ class ExpertsBlock {
   CudaPart part_;
   float* window_ = nullptr;  // GatherProductsCudaArgs's
   int experts_, top_k_, many_tokens_from_;
-  bool of_all_;               // as route_top_k_cuda's
-  bool shares_;               // some expert is every row's, whose input is the same norm in tiles
+  bool of_all_;  // as route_top_k_cuda's
+  bool shares_;  // some expert is every row's, whose input is the same norm in tiles
+  std::optional<RouteSigmoidCudaArgs> sigmoid_;  // its rule, where the router has it
   float* few_residual_;       // [few rows, hidden]: between norm and router in one and the next norm
   float* router_logits_;      // [rows, experts]
   std::int32_t* expert_ids_;  // [rows, top_k]

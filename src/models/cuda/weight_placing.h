@@ -11,6 +11,7 @@
 #include "models/cuda/cuda_part.h"
 #include "models/cuda/decoder_stream.h"
 #include "models/cuda/weight_feed.h"
+#include "ops/latent_attention/cuda/latent_cuda.h"
 #include "ops/linear/cuda/dense_tiles.h"
 #include "ops/moe/cuda/mxfp4_granules.h"
 #include "ops/moe/cuda/nvfp4_granules.h"
@@ -59,6 +60,9 @@ class WeightPlacing {
   Status experts(const std::vector<Weight>& from, std::int64_t first, const BlockMatrices<Codes>& to);
   // Rows of a matrix in FP8 or NVFP4, from row `to_row` on; all of them are multiples of 16.
   Status dense(const Weight& weight, const Run& rows, const DenseBlocks& to, int to_row);
+  // The matrix of all heads' plain keys and values, in bf16, FP8 or NVFP4; `to` says where, and heads'
+  // shapes.
+  Status latent_heads(const Weight& weight, const LatentHeadsRepack& to);
   // Returns when everything is where it belongs.
   Status finish();
 

@@ -6,13 +6,22 @@ namespace nibble {
 namespace {
 
 void lay_out(const ModelConfig& config, DType dtype, int page_size, const KvStore::PageCounts& page_counts,
-             DeviceArena& arena, std::vector<KvCudaLayer>& layers) {
+             DeviceArena& arena, std::vector<KvCudaLayer>& layers, std::vector<LatentCudaLayer>& latents) {
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    if (config.layers[static_cast<std::size_t>(layer)].mixer != Mixer::attention) {
-      layers.push_back({});
-      continue;
-    }
+    const Mixer mixer = config.layers[static_cast<std::size_t>(layer)].mixer;
+    if (mixer != Mixer::attention) layers.emplace_back();
+    if (mixer != Mixer::latent) latents.emplace_back();
     const int slots = page_counts[page_group_of_layer(config, layer)] * page_size;
+    if (mixer == Mixer::latent) {
+      LatentCudaLayer kept{.slots = slots,
+                           .dtype = dtype,
+                           .rank = static_cast<int>(config.latent.rank),
+                           .rotated = static_cast<int>(config.latent.rotated_dim)};
+      kept.vectors = arena.take<std::byte>(static_cast<std::size_t>(slots) *
+                                           static_cast<std::size_t>(kept.width()) * dtype_bytes(dtype));
+      latents.push_back(kept);
+    }
+    if (mixer != Mixer::attention) continue;
     const std::size_t bytes = static_cast<std::size_t>(config.num_key_value_heads) *
                               static_cast<std::size_t>(slots) * static_cast<std::size_t>(config.head_dim) *
                               dtype_bytes(dtype);
@@ -34,11 +43,12 @@ Result<CudaKvStore> CudaKvStore::allocate(const ModelConfig& config, DType dtype
   store.page_size_ = page_size;
   DeviceArena counted;
   std::vector<KvCudaLayer> nowhere;
-  lay_out(config, dtype, page_size, page_counts, counted, nowhere);
+  std::vector<LatentCudaLayer> nor_here;
+  lay_out(config, dtype, page_size, page_counts, counted, nowhere, nor_here);
   NIBBLE_ASSIGN(store.memory_, DeviceBuffer::allocate(counted.used()));
   // Not cleared: a position is written before any query may look at it.
   DeviceArena arena(store.memory_.data());
-  lay_out(config, dtype, page_size, page_counts, arena, store.layers_);
+  lay_out(config, dtype, page_size, page_counts, arena, store.layers_, store.latents_);
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
     store.groups_.push_back(page_group_of_layer(config, layer));
   return store;

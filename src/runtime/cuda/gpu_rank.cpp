@@ -43,6 +43,7 @@ GpuRank::GpuRank(int device, const PeerRoom* room, PinnedBuffer stuck, std::uniq
       caches_(std::move(caches)) {
   model_->use_cache(caches_.kv.layers(), caches_.kv.groups(), caches_.kv.page_size());
   if (model_->keeps_states()) model_->use_states(caches_.states.layers());
+  model_->use_latents(caches_.kv.latents(), caches_.kv.groups(), caches_.kv.page_size());
 }
 
 Result<std::unique_ptr<GpuRank>> GpuRank::load(const ModelConfig& config, const CudaPlace& place, int device,

@@ -1,0 +1,81 @@
+// Latent attention of a decoder on one GPU (ops/latent_attention/latent_attention.h): models/latent_mixer.h's
+// twin, with the output's matrix.
+//
+// Rows go through it some at a time, each run of them behind the one before: a row sees its predecessors'
+// vectors in the cache, whichever step or run has put them there.
+#pragma once
+
+#include "models/cuda/dense_matrix.h"
+#include "ops/latent_attention/cuda/latent_cuda.h"
+
+namespace nibble {
+
+// All pointers are to device memory, and null for what the model is without.
+struct LatentBlockWeights {
+  Bf16* norm = nullptr;  // [hidden]
+  DeviceMatrix down;  // to what queries come from, or queries themselves, and from latent_row on to latents
+  Bf16* query_norm = nullptr;   // [query_rank]
+  DeviceMatrix query;           // [heads * head_dim, query_rank]; without rows where `down` has queries
+  Bf16* latent_norm = nullptr;  // [rank]
+  Bf16* keys = nullptr;         // as HeadProductsCudaArgs's weights, of latents' heads
+  Bf16* values = nullptr;
+  DeviceMatrix output;      // [hidden, heads * value_dim]
+  LatentHeadsRepack heads;  // shapes of keys and values, and where they are
+  int latent_row = 0;
+};
+
+LatentBlockWeights lay_out_latent_weights(const ModelConfig& config, std::int64_t layer, DeviceArena& arena);
+// Of WeightPart::attention and its norms.
+Status place_latent(WeightPlacing& placing, const Weight& weight, const LatentBlockWeights& to);
+
+// What kernels lack of a model's latent attention.
+Status check_latent_block(const ModelConfig& config);
+
+class LatentBlock {
+ public:
+  // The cache of one layer, and the group that its pages are of.
+  struct Cache {
+    LatentCudaLayer layer;
+    int group = 0;
+    int page_size = 0;
+  };
+
+  // Takes its room. Without memory it only counts.
+  LatentBlock(const ModelConfig& config, const CudaForwardLimits& limits, const DecoderStream& stream,
+              int processors, DeviceArena& arena);
+
+  // Once a step, for all layers: the angles, and what blocks of attention do. inv_freq: [rotated / 2]
+  void begin(const CudaForwardInput& input, const float* inv_freq, cudaStream_t stream) const;
+  // residual = pending's; its norm -> delta
+  Status run(const LatentBlockWeights& weights, const Cache& cache, const PendingSum& pending,
+             const CudaForwardInput& input, cudaStream_t stream) const;
+
+ private:
+  struct Rows {
+    int first, count;
+  };
+  // normed_tiles -> the cache, absorbed_
+  Status project(const LatentBlockWeights& weights, const Cache& cache, const CudaForwardInput& input,
+                 const Rows& rows, cudaStream_t stream) const;
+  // absorbed_ -> sums_
+  Status attend(const Cache& cache, const CudaForwardInput& input, const Rows& rows,
+                cudaStream_t stream) const;
+
+  DecoderStream stream_;
+  LatentNumbers latent_;
+  int heads_;
+  int rows_at_once_;
+  float scale_, concentration_;
+  float *cos_, *sin_;          // [rows, rotated / 2]
+  std::uint8_t* work_;         // LatentWorkCudaArgs's
+  float* down_;                // [rows at once, rows of `down`]
+  std::uint8_t* query_tiles_;  // token tiles of query_rank columns
+  float* q_;                   // [rows at once, heads * head_dim]; null where `down` has queries
+  Bf16* plain_;                // [rows at once, heads, plain]
+  Bf16* absorbed_;             // [rows at once, heads, rank + rotated]
+  Bf16* sums_;                 // [rows at once, heads, rank]
+  std::uint8_t* attended_;     // token tiles of heads * value_dim columns
+  float *totals_, *partials_;  // LatentAttentionCudaArgs's
+};
+
+}  // namespace nibble

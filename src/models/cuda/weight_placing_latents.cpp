@@ -1,0 +1,66 @@
+// The matrix of latents' heads, in bf16 or in codes, to a place for each head.
+#include <algorithm>
+#include <string>
+
+#include "base/check.h"
+#include "formats/nvfp4.h"
+#include "models/cuda/weight_placing.h"
+
+namespace nibble {
+namespace {
+
+std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
+
+}  // namespace
+
+Status WeightPlacing::latent_heads(const Weight& weight, const LatentHeadsRepack& to) {
+  const std::int64_t rows_a_head = to.plain + to.value_dim, cols = weight.shape[1];
+  const std::int64_t heads = weight.shape[0] / rows_a_head, tiles = (cols + 127) / 128;
+  NIBBLE_CHECK(cols == to.rank && weight.shape[0] == heads * rows_a_head);
+  const bool wide = weight.format == TensorFormat::bf16, in_tiles = weight.format == TensorFormat::fp8_block;
+  LatentHeadsRepack repack = to;
+  repack.format = wide       ? LatentHeadsRepack::Format::bf16
+                  : in_tiles ? LatentHeadsRepack::Format::e4m3_tiles
+                             : LatentHeadsRepack::Format::nvfp4;
+  if (repack.format == LatentHeadsRepack::Format::nvfp4) {
+    NIBBLE_ASSIGN(const std::vector<float> scales, matrix_scales({weight}, 0, 1));
+    repack.factor = scales[0];
+  }
+  // Of a head: two bytes a value in bf16, and of codes no more.
+  const std::size_t of_head = size(rows_a_head * cols) * sizeof(Bf16),
+                    all_scales = size((weight.shape[0] + 127) / 128 * tiles) * sizeof(float);
+  if (of_head + all_scales > staging_bytes)
+    return invalid_argument(weight.name + " has heads too large to be re-laid");
+  const std::int64_t once = static_cast<std::int64_t>((staging_bytes - all_scales) / of_head);
+  std::byte* const scales = staging_.data() + (staging_bytes - all_scales) / 16 * 16;
+  for (std::int64_t head = 0; head < heads; head += once) {
+    repack.first_head = static_cast<int>(head);
+    repack.heads = static_cast<int>(std::min(once, heads - head));
+    repack.codes = staging_.data();
+    repack.scales = scales;
+    const std::int64_t first = head * rows_a_head, rows = repack.heads * rows_a_head;
+    Status status;
+    visit_stored(weight, weight.name, [&](const ExpectedTensor& tensor) {
+      if (!status.ok() || tensor.one_value) return;
+      const bool is_codes = tensor.scales == ScaleKind::none;
+      if (!is_codes && in_tiles) {
+        const Result<DType> dtype = feed_->dtype_of(tensor);
+        status = dtype.status();
+        if (!status.ok()) return;
+        repack.narrow = *dtype == DType::bf16;
+        status = feed_->queue(tensor, 0, size(tensor.shape.count()) * dtype_bytes(*dtype), scales, stream_);
+        return;
+      }
+      const std::size_t row_bytes = size(tensor.bytes() / weight.shape[0]);
+      // Scales of sixteens come behind the codes, of which four bits are a value's.
+      std::byte* const at = is_codes ? staging_.data() : staging_.data() + size(rows * cols / 2);
+      if (!is_codes) repack.scales = at;
+      status = feed_->queue(tensor, size(first) * row_bytes, size(rows) * row_bytes, at, stream_);
+    });
+    NIBBLE_RETURN_IF_ERROR(status);
+    repack_latent_heads_cuda(repack, stream_);
+  }
+  return {};
+}
+
+}  // namespace nibble
