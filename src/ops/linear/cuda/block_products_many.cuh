@@ -37,9 +37,6 @@ struct ManyTiles {
   static constexpr int carrying_registers = order == ColumnOrder::steps ? 56 : 104;
   static constexpr int product_registers = order == ColumnOrder::steps ? 224 : 200;
   static constexpr int rows = rows_;  // of activations in a group: 32, 64 or 128
-  // Groups of no more than half, an expert's last, have products of their own. What lies where does not
-  // change.
-  static constexpr int narrow = rows / 2;
   static constexpr int weight_bytes = item_granules * Codes::block_bytes;
   static constexpr int step_bytes = rows * 32;  // of activations, for a k16 step
   static constexpr int stage_bytes = weight_bytes + 4 * step_bytes;
@@ -48,7 +45,6 @@ struct ManyTiles {
       ring_limit / stage_bytes < most_stages ? ring_limit / stage_bytes : most_stages;
   static constexpr int ring_bytes = stages * stage_bytes;
   static constexpr int shared_bytes = ring_bytes + 2 * stages * 8;
-  static __device__ __forceinline__ int width_of(int count) { return count <= narrow ? narrow : rows; }
   // Parts of a block that a box brings, none above 1,024 bytes.
   static constexpr int parts = (Codes::block_bytes + 1023) / 1024;
 };
@@ -84,10 +80,7 @@ struct Carrier {
   int warp, lane;  // warp: of those that carry
   RingPlace place;
 
-  // Which rows of activations are a warp's: its j-th eight. Past the last row the last: columns do not mix.
-  __device__ __forceinline__ bool wants(const RowGroup& group, int j) const {
-    return (warp + carrying_warps * j) * 8 < Tiles::width_of(group.count);
-  }
+  // A row of the warp's j-th eight. Past the last row the last: columns do not mix.
   __device__ __forceinline__ std::uint32_t row_offset(const RowGroup& group, int j, int of_eight) const {
     const int at = min((warp + carrying_warps * j) * 8 + of_eight, group.count - 1);
     return static_cast<std::uint32_t>(params.x.row_at(params.groups.row_of(group, at) / params.choices) -
@@ -130,7 +123,6 @@ struct Carrier {
         const std::uint8_t* const from = params.x.data + static_cast<std::size_t>(block) * params.x.block;
 #pragma unroll
         for (int j = 0; j < eights; ++j) {
-          if (!wants(group, j)) break;
           ptx::copy_to_shared(to + j * (carrying_warps * 256), from + x[j]);
           ptx::copy_to_shared(to + j * (carrying_warps * 256) + 2 * Tiles::step_bytes,
                               from + x[j] + 4 * params.x.piece);
@@ -162,8 +154,7 @@ struct Carrier {
             params.x.data + static_cast<std::size_t>(min(block, blocks - 1)) * params.x.block;
 #pragma unroll
         for (int j = 0; j < eights; ++j) {
-          if (wants(group, j))
-            to[j].template load<ColumnOrder::quarters>(from + x[j], params.x.piece, lane % 4);
+          to[j].template load<ColumnOrder::quarters>(from + x[j], params.x.piece, lane % 4);
         }
       };
       const auto put = [&](const LaneInputs(&from)[eights], int block) {
@@ -171,7 +162,6 @@ struct Carrier {
         std::uint8_t* const to = enter(group, first_granule, block) + lane * 4;
 #pragma unroll
         for (int j = 0; j < eights; ++j) {
-          if (!wants(group, j)) break;
           const std::uint32_t words[8] = {from[j].low.x,  from[j].low.y,  from[j].low.z,  from[j].low.w,
                                           from[j].high.x, from[j].high.y, from[j].high.z, from[j].high.w};
 #pragma unroll
@@ -213,9 +203,9 @@ struct Multiplier {
     if (before >= 0 && lane == 0) ptx::mbarrier_arrive(empty + before);
   }
 
-  // The warp's granule of an item, for as many rows of activations.
-  template <int rows>
+  // The warp's granule of an item.
   __device__ __forceinline__ void multiply(const RowGroup& group, int granule) {
+    constexpr int rows = Tiles::rows;
     const BlockShape<Codes>& shape = params.weights.shape;
     const int blocks = shape.blocks();
     const BlockFactors* const factors =
@@ -286,13 +276,8 @@ struct Multiplier {
   }
 
   __device__ __forceinline__ void run() {
-    for_items<Tiles::rows>(params, [&](const RowGroup& group, int first_granule) {
-      if (Tiles::width_of(group.count) < Tiles::rows) {
-        multiply<Tiles::narrow>(group, first_granule + warp);
-      } else {
-        multiply<Tiles::rows>(group, first_granule + warp);
-      }
-    });
+    for_items<Tiles::rows>(
+        params, [&](const RowGroup& group, int first_granule) { multiply(group, first_granule + warp); });
   }
 };
 
