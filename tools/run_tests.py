@@ -40,7 +40,7 @@ EXTENDED_COUNTS = {"SIMULATIONS": "100000"}
 # Cases on the emulated GPU that take longest and ask for equal bits in more ways than others do, which walk through the
 # same kernels. The extended run has them, and so has every record of a GPU, whose hash of the device code is checked.
 EMULATED = {"gpu_emulation": "-AttentionOnTheGpu.GivesFewSequences*:AttentionOnTheGpu.ARowsBits*",
-            "gpu_emulation_worker": "-*.NorDoTheyOn*:GpuEngine.WhatIsCancelled*:GpuWorkerOnTheGpu.ChangedLogits*"
+            "gpu_emulation_worker": "-*.NorDoTheyOn*:GpuEngine.WhatIsCancelled*:GpuWorkerOnTheGpu.ChangedLogits*:DeepseekV3OnTheGpu.ASequences*"
                                     ":GpuRanks.GptOss*:GpuRanks.Qwen3*:GpuRanks.Matrices*",
             "gpu_ranks": "-*.PairsOfBlocks*:*.StandsManyCalls*"}
 # Likewise where every access to shared memory is watched, which takes 20 times as long.
