@@ -49,7 +49,9 @@ WATCHED = {"gpu_races": "-AttentionOnTheGpu.GivesTheSameBitsEveryTime:AttentionO
                         ":LinearOnTheGpu.BothPaths*:LinearOnTheGpu.ADeviceWithout*:LinearOnTheGpu.AgreesWithDouble*:AddRmsNormOnTheGpu.ManyRows*"
                         ":NormRouterOnTheGpu.GivesTheBits*:SampleOnTheGpu.DrawsTheCpus*"
                         ":MoeOnTheGpu/*.ARowsBits*:MoeOnTheGpu/*.HasRoom*:MoeOnTheGpu/*.AgreesWithTheScalarForm"
-                        ":Shapes/DeltaOnTheGpu.*/1"}
+                        ":Shapes/DeltaOnTheGpu.*/1",
+           # Its ring in shared memory is that of LinearOnTheGpu.
+           "gpu_ranks_races": "-PeerLinearOnGpus.*"}
 
 
 @dataclass
