@@ -68,12 +68,15 @@ Result<Machine> find_machine(const Options& options) {
   return machine;
 }
 
-// How its answers are read; nothing of a folder without a tokenizer.
+// How its answers are read and sampled; nothing of a folder without a tokenizer.
 std::vector<Choice> text_rows(const std::filesystem::path& folder) {
   const Result<Tokenizer> tokenizer = Tokenizer::load(folder);
   if (!tokenizer.ok()) return {};
   const Result<ChatPrompter> chat = ChatPrompter::load(folder, *tokenizer);
-  return text_choices(*tokenizer, chat.ok() ? &*chat : nullptr);
+  std::vector<Choice> rows = text_choices(*tokenizer, chat.ok() ? &*chat : nullptr);
+  if (const auto sampling = api::read_sampling_defaults(folder); sampling.ok())
+    rows.push_back(sampling_choice(*sampling, true));
+  return rows;
 }
 
 int text_columns() {

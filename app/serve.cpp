@@ -33,17 +33,6 @@
 namespace nibble {
 namespace {
 
-// Of requests that say nothing themselves.
-Choice sampling_choice(const api::SamplingDefaults& sampling, bool is_models) {
-  const std::string given = sampling.text();
-  Choice row{.field = "sampling", .value = given.empty() ? "temperature 1" : given};
-  row.from = is_models ? (given.empty() ? "default" : "rule:generation-config") : "user";
-  row.why = !is_models      ? "asked for"
-            : given.empty() ? "generation_config.json says nothing else"
-                            : "what generation_config.json says, for requests that say nothing";
-  return row;
-}
-
 // How long a drained server waits for clients to take the last bytes.
 constexpr std::chrono::milliseconds farewell{1000};
 constexpr std::chrono::milliseconds look_again{20};

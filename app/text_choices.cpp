@@ -53,4 +53,14 @@ std::vector<Choice> text_choices(const Tokenizer& tokenizer, const ChatPrompter*
   return {answer_reader(tokenizer, chat), call_reader(chat), format_limits()};
 }
 
+Choice sampling_choice(const api::SamplingDefaults& sampling, bool is_models) {
+  const std::string given = sampling.text();
+  Choice row{.field = "sampling", .value = given.empty() ? "temperature 1" : given};
+  row.from = is_models ? (given.empty() ? "default" : "rule:generation-config") : "user";
+  row.why = !is_models      ? "asked for"
+            : given.empty() ? "generation_config.json says nothing else"
+                            : "what generation_config.json says, for requests that say nothing";
+  return row;
+}
+
 }  // namespace nibble

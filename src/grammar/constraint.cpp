@@ -336,10 +336,9 @@ class Constraint final : public GrammarConstraint {
     return reach.whole;
   }
 
-  // Goes down the trie with the matcher, level by level. `dead` is called with a node that no text goes on
-  // with, `free` with one below which every text may come (and the kinds of the characters above it), `alive`
-  // with each other one.
-  // What is found is a union: a place may be come to in parts.
+  // Goes down the trie with the matcher, level by level. `free` is called with a node below which every text
+  // may come, and with the kinds of the characters above it; `alive` with each other node that a text goes on
+  // with. One place may be reached several times, so what a caller finds must be a union.
   template <typename Free, typename Alive>
   void walk(const Trie& trie, Matcher::State root, const Free& free, const Alive& alive) {
     next_level_.clear();
@@ -517,7 +516,7 @@ class Constraint final : public GrammarConstraint {
     std::uint32_t node;
     Matcher::State state, like;
   };
-  std::vector<Pair> pairs_;  // of mend()
+  std::vector<Pair> pairs_;  // of mend() and clear_walked(), to which nothing is `like`
   bool ended_ = false;
   bool leads_nowhere_ = false;  // whether the mask that was found last had no token
 };

@@ -1,6 +1,10 @@
 // Plans over ranks: what each has, how many there are, and what is refused.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "plan/memory.h"
 #include "plan/plan_test_util.h"
 #include "plan/rank_part.h"
@@ -52,10 +56,7 @@ TEST(Plan, GpusThatShareAModelHaveWholeExpertsAndGather) {
   EXPECT_NE(refusal({.tensor_parallel = 2}).find("GPU 0 cannot reach GPU 1"), std::string::npos);
 }
 
-TEST(Plan, OneGpuHasLatentsAndSeveralShareNone) {
-  if (!has_device_code()) GTEST_SKIP() << "no GPU runs anything in a program without device code";
-  Machine real = machine("h200x4");
-  real.declared = false;
+ModelTraits deepseek() {
   ModelTraits model = gpt_oss();
   model.architecture = "DeepseekV3ForCausalLM";
   model.attention = AttentionKind::latent;
@@ -65,6 +66,21 @@ TEST(Plan, OneGpuHasLatentsAndSeveralShareNone) {
   model.value_dim = 128;
   model.latent = {.query_rank = 1536, .rank = 512, .rotated_dim = 64};
   model.kv_values = 576;
+  return model;
+}
+
+TEST(Plan, LatentsOnSeveralDeclaredGpusAreNotBuilt) {
+  const std::vector<std::string> missing =
+      resolve({.tensor_parallel = 2}, machine("h200x4"), deepseek()).value().not_built;
+  EXPECT_TRUE(std::any_of(missing.begin(), missing.end(),
+                          [](const std::string& what) { return what.starts_with("sm90_mla"); }));
+}
+
+TEST(Plan, OneGpuHasLatentsAndSeveralShareNone) {
+  if (!has_device_code()) GTEST_SKIP() << "no GPU runs anything in a program without device code";
+  Machine real = machine("h200x4");
+  real.declared = false;
+  ModelTraits model = deepseek();
   const Plan one = resolve({.device = Device::cuda}, real, model).value();
   EXPECT_EQ(one.attention, "sm90_mla");
   EXPECT_EQ(one.tensor_parallel, 1);

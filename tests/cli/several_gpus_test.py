@@ -13,8 +13,8 @@ pytestmark = pytest.mark.skipif(not EMULATED.exists(), reason="the emulation of 
 LIMITS = ("--max-model-len", 256, "--max-num-seqs", 2, "--max-num-batched-tokens", 64, "--kv-cache-tokens", 1024)
 
 
-def run(command, *options, gpus=2):
-    done = subprocess.run([EMULATED, command, PARITY / "example", "--device", "cuda", *map(str, options)], capture_output=True, text=True,
+def run(command, *options, gpus=2, model="example"):
+    done = subprocess.run([EMULATED, command, PARITY / model, "--device", "cuda", *map(str, options)], capture_output=True, text=True,
                           timeout=280, env=os.environ | {"EMULATED_GPUS": str(gpus)})
     return done.returncode, done.stdout, done.stderr
 
@@ -53,4 +53,15 @@ def test_one_gpu_has_no_copies_to_choose():
 ])
 def test_what_does_not_run_is_refused_before_weights_load(options, says):
     code, out, err = run("generate", "--prompt", "x", *options)
+    assert (code, out) == (2, "") and says in err, err
+
+
+@pytest.mark.parametrize("model, says", [
+    ("deepseek_v3_bf16", "latent attention, which DeepseekV3ForCausalLM has, is not divided among GPUs yet"),
+    ("qwen3_next_bf16", "layers with a state, which Qwen3NextForCausalLM has, are not divided among GPUs yet"),
+])
+def test_families_that_one_gpu_runs_are_not_divided(model, says):
+    code, out, err = run("plan", "--json", gpus=1, model=model)
+    assert code == 0 and json.loads(out)["not_built"] == [], err
+    code, out, err = run("generate", "--prompt", "x", "--tp", 2, model=model)
     assert (code, out) == (2, "") and says in err, err
