@@ -5,18 +5,20 @@
 // two matrices lie for themselves, in bfloat16; of codes each value is rounded to it once.
 //
 // Order, a contract.
-//   norms          of 256 threads, thread i adds the squares of columns i, i + 256, ... in order; lanes of a
-//                  warp as a butterfly (16, 8, 4, 2, 1 apart), warps in order
+//   norms          Of 256 threads, thread i adds the squares of columns i, i + 256, ... in order. Lanes of a
+//                  warp are added as a butterfly (16, 8, 4, 2, 1 apart), then warps in order.
 //   K_h^T q, V_h o the tensor core's chain over steps of 16 columns from zero
 //   attend         Positions are cut into steps of 64 from position 0 on. Of the first 2,048 positions 256
 //                  each are a split, behind them 512. A split's total (m, l, o) of a query begins at (-inf,
 //                  0, 0) and takes in its steps in order:
-//                    scores s: the tensor core's chain over the vector in steps of 16; not seen: -inf
-//                    m' = max(m, the largest s times c, rounded up), c = scale * log2 e
-//                    weights 2^(s * c - m'), the argument rounded once
-//                    l' = l * 2^(m - m') + their sum, by parts (latent_parts) of the step and lanes of a part
-//                    o' = o * 2^(m - m'), which the tensor core's chain goes on from with weights rounded to
-//                    bfloat16 times vectors, over 4 steps of 16 positions
+//                    s, scores: the tensor core's chain over the vector in steps of 16. What is not seen
+//                    has -inf.
+//                    m' = max(m, the largest s times c, rounded up), where c = scale * log2 e.
+//                    Weights are 2^(s * c - m'); the argument is rounded once.
+//                    l' = l * 2^(m - m') + the weights' sum, by parts of the step (latent_parts) and lanes of
+//                    a part.
+//                    o' begins with o * 2^(m - m'). The tensor core's chain adds weights, rounded to
+//                    bfloat16, times vectors, over 4 steps of 16 positions.
 //                  A query's total begins likewise and takes in the splits in order: m' = max, both sides
 //                  times 2^(their m - m'), rounded once. What is attended to is o / l.
 // Powers of two being exact, a row's bits depend on its position and what it sees alone: not on the batch,

@@ -3,9 +3,9 @@
 //
 //   latent_cuda_bench [--heads 20,64,128] [--batch 1,8,64] [--positions 1024,8192] [--json FILE]
 //
-// Prints a line for each case: decode (one row a sequence) in microseconds, the share of what a kernel that
-// only reads gets from this GPU on the bytes that are seen, and TFLOP/s, counting 2 x (576 + 512) a head and
-// position; then the last rows of a prompt that a launch takes at once.
+// Prints a line for each case, first of decode (one row a sequence), then of the last rows of a prompt that a
+// launch takes at once. A line has microseconds; the share of the speed at which a kernel that only reads
+// gets the bytes that are seen; and TFLOP/s, which count 2 x (576 + 512) a head and position.
 #include "ops/cuda/bench_util.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/read_peak.cuh"

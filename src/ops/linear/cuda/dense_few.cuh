@@ -22,9 +22,9 @@ inline constexpr int few_most_stages = 11;
 // less: they hold up the queries that attention waits for.
 inline constexpr int few_early_stages = 2;
 
-// The stages of the ring: as many as fit beside a block of the launch before or behind, because a step of few
-// rows takes as long as its weights, and those in the ring come before the activations do. Where that block
-// leaves too little, the ring has its least size and the two blocks run one after the other.
+// The stages of the ring. As many are taken as fit beside a block of the launch before or behind. A step of
+// few rows takes as long as its weights, and those in the ring come before the activations do. Where the
+// other block leaves too little, the ring has its least size and the two blocks run one after the other.
 template <int columns>
 int few_ring_stages(int tokens, int beside, int longest) {
   static_assert(few_least_stages * few_stage_bytes<columns> + shared_of_block <= shared_196_kb.bytes);
