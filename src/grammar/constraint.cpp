@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "grammar/free_texts.h"
 #include "grammar/grammar_data.h"
 #include "grammar/token_trie.h"
 
@@ -13,6 +14,8 @@ namespace {
 // Beyond it what was found is forgotten and found again.
 constexpr std::size_t kMatcherBytes = std::size_t{48} << 20;
 constexpr std::size_t kMaskBytes = std::size_t{8} << 20;
+// Fewer than most tokens have.
+constexpr std::uint32_t kFewCharacters = 8;
 constexpr ByteKindMask kNotAsked = 0xFFFF, kAnyKinds = 0xFFFF;
 
 void set_bit(TokenMask mask, TokenId token) {
@@ -183,19 +186,22 @@ class Constraint final : public GrammarConstraint {
     std::fill(mask.begin(), mask.end(), 0);
     const bool all_plain = trie_->add_plain(mask, matcher_->plain_prefix(state));
     if (!all_plain && !matcher_->plain_ends(state)) {
-      if (mostly) {
+      FreeTexts free = free_texts(*matcher_, trie_->kinds(), state);
+      const bool short_free = free.characters < kFewCharacters;
+      if (short_free && mostly) {
         trie_->add_plain(mask, kUnbounded);
         clear_walked(trie_->plain(), state, mask);
       } else {
-        const ByteKindMask looping = loops(state);
-        if (looping != 0) trie_->add_kinds(mask, looping);
-        set_walked(trie_->plain(), state, looping, mask);
+        // Texts of kinds that leave the state as it is have any length.
+        if (short_free) free = {.kinds = loops(state), .characters = kUnbounded};
+        if (free.kinds != 0) trie_->add_kinds(mask, free.kinds, free.characters);
+        set_walked(trie_->plain(), state, free, mask);
       }
     }
     if (matcher_->uniform(state)) {
       walk_endings(state, mask);
     } else {
-      set_walked(trie_->other(), state, 0, mask);
+      set_walked(trie_->other(), state, {}, mask);
     }
     trie_->set_twins(mask);
     if (matcher_->complete(state))
@@ -252,8 +258,8 @@ class Constraint final : public GrammarConstraint {
     const Trie* const tries[] = {&trie_->plain(), &trie_->other()};
     for (const Trie* trie : tries) {
       if (!reaches.beyond(languages, place->others, place->any, *trie).whole) return false;
-      for (const auto& [text, behind] : place->declared)
-        if (!reaches.of(languages, text, *trie, 0).whole) return false;
+      for (const Matcher::NarrowWay& way : place->declared)
+        if (!reaches.of(languages, way.text, *trie, 0).whole) return false;
     }
     mask_of(place->usual, mask);
     for (const Trie* trie : tries) {
@@ -276,7 +282,8 @@ class Constraint final : public GrammarConstraint {
   }
 
   // Inside a key that may be a declared one: the place to which most characters lead, and to which none of
-  // those leads that begin a declared key. It differs from `state` where a declared key is begun alone.
+  // those leads that begin a declared key. It differs from `state` where a declared key is begun, and hardly
+  // elsewhere.
   Matcher::State usual_rest(Matcher::State state) {
     const Trie& trie = trie_->plain();
     Matcher::State usual = Matcher::kDead;
@@ -289,7 +296,12 @@ class Constraint final : public GrammarConstraint {
       usual = next;
       most = node.end - node.begin;
     }
-    return matcher_->complete(state) ? Matcher::kDead : usual;
+    if (usual == Matcher::kDead || matcher_->complete(state)) return Matcher::kDead;
+    std::size_t differing = 0;
+    for (const TrieNode& node : trie.children(0))
+      if (matcher_->step(state, node.byte) != matcher_->step(usual, node.byte))
+        differing += node.end - node.begin;
+    return differing * 16 < trie.tokens.size() ? usual : Matcher::kDead;
   }
 
   // From the mask of a place to that of another one, by what the two tell apart.
@@ -332,7 +344,7 @@ class Constraint final : public GrammarConstraint {
     for (const std::uint32_t inside : reach.inside) alive(trie.nodes[inside]);
     for (const std::uint32_t end : reach.ends)
       if (!trie.children(end).empty())
-        next_level_.push_back({.node = end, .state = way.behind, .above = kAnyKinds});
+        next_level_.push_back({.node = end, .state = matcher_->behind(way), .above = kAnyKinds});
     return reach.whole;
   }
 
@@ -340,15 +352,16 @@ class Constraint final : public GrammarConstraint {
   // may come, and with the kinds of the characters above it; `alive` with each other node that a text goes on
   // with. One place may be reached several times, so what a caller finds must be a union.
   template <typename Free, typename Alive>
-  void walk(const Trie& trie, Matcher::State root, const Free& free, const Alive& alive) {
+  void walk(const Trie& trie, Matcher::State root, const Free& free, const Alive& alive,
+            const FreeTexts& known = {}) {
     next_level_.clear();
     come_to(trie, 0, root, 0, alive);
-    go_down(trie, free, alive);
+    go_down(trie, free, alive, known);
   }
 
-  // From the places that are to come next.
+  // From the places that are to come next. Tokens of the texts that are `known` are passed by.
   template <typename Free, typename Alive>
-  void go_down(const Trie& trie, const Free& free, const Alive& alive) {
+  void go_down(const Trie& trie, const Free& free, const Alive& alive, const FreeTexts& known = {}) {
     while (!next_level_.empty()) {
       level_.swap(next_level_);
       next_level_.clear();
@@ -357,6 +370,7 @@ class Constraint final : public GrammarConstraint {
         bool asked = false;
         Matcher::Steps steps = matcher_->steps(state);
         for (const TrieNode& node : trie.children(place)) {
+          if (((node.kinds | above) & ~known.kinds) == 0 && node.longest <= known.characters) continue;
           const Matcher::State next = steps.to(node.byte);
           if (next == Matcher::kDead) continue;
           if (!asked && (next == state || node.byte >= 0x80)) {
@@ -377,17 +391,17 @@ class Constraint final : public GrammarConstraint {
     }
   }
 
-  // `known` are kinds of characters of which all tokens are set already.
-  void set_walked(const Trie& trie, Matcher::State root, ByteKindMask known, TokenMask mask) {
+  // The tokens of texts that are `known` are set already.
+  void set_walked(const Trie& trie, Matcher::State root, const FreeTexts& known, TokenMask mask) {
     walk(
         trie, root,
-        [&](const TrieNode& node, ByteKindMask above) {
-          if (((node.kinds | above) & ~known) == 0) return;
+        [&](const TrieNode& node, ByteKindMask) {
           for (const TokenId token : trie.below(node)) set_bit(mask, token);
         },
         [&](const TrieNode& node) {
           if (node.has_token) set_bit(mask, trie.tokens[node.begin]);
-        });
+        },
+        known);
   }
 
   // Where all bits are set: clears those of tokens that may not come.
@@ -434,7 +448,8 @@ class Constraint final : public GrammarConstraint {
     ByteSet same;
     for (unsigned byte = 0; byte < 0x80; ++byte)
       if (matcher_->step(state, static_cast<std::uint8_t>(byte)) == state) same.add(byte);
-    if (a_long_character_loops(state) && long_characters_loop(state))
+    if (a_long_character_loops(state) &&
+        behind_long_characters(*matcher_, state) == std::vector<Matcher::State>{state})
       same = same | ByteSet::range(0x80, 0xFF);
     return known[state] = trie_->kinds().within(same);
   }
@@ -442,44 +457,6 @@ class Constraint final : public GrammarConstraint {
   // Where it does not, not every one does.
   bool a_long_character_loops(Matcher::State state) {
     return matcher_->step(matcher_->step(state, 0xC2), 0x80) == state;
-  }
-
-  // Whether every character of two bytes and more leaves the state as it is.
-  bool long_characters_loop(Matcher::State state) {
-    struct Lead {
-      std::uint8_t first, last;    // lead bytes
-      std::uint8_t least, most;    // of the second byte
-      std::uint8_t continuations;  // bytes behind the first
-    };
-    constexpr Lead kLeads[] = {{0xC2, 0xDF, 0x80, 0xBF, 1}, {0xE0, 0xE0, 0xA0, 0xBF, 2},
-                               {0xE1, 0xEC, 0x80, 0xBF, 2}, {0xED, 0xED, 0x80, 0x9F, 2},
-                               {0xEE, 0xEF, 0x80, 0xBF, 2}, {0xF0, 0xF0, 0x90, 0xBF, 3},
-                               {0xF1, 0xF3, 0x80, 0xBF, 3}, {0xF4, 0xF4, 0x80, 0x8F, 3}};
-    for (const Lead& lead : kLeads) {
-      std::vector<Matcher::State> at = all_steps(state, lead.first, lead.last);
-      at = steps_of_all(at, lead.least, lead.most);
-      for (int i = 1; i < lead.continuations; ++i) at = steps_of_all(at, 0x80, 0xBF);
-      if (at.size() != 1 || at.front() != state) return false;
-    }
-    return true;
-  }
-
-  // Where the bytes lead, each place once.
-  std::vector<Matcher::State> all_steps(Matcher::State from, unsigned first, unsigned last) {
-    std::vector<Matcher::State> to;
-    for (unsigned byte = first; byte <= last; ++byte) {
-      const Matcher::State next = matcher_->step(from, static_cast<std::uint8_t>(byte));
-      if (std::find(to.begin(), to.end(), next) == to.end()) to.push_back(next);
-    }
-    return to;
-  }
-  std::vector<Matcher::State> steps_of_all(const std::vector<Matcher::State>& from, unsigned first,
-                                           unsigned last) {
-    std::vector<Matcher::State> to;
-    for (const Matcher::State each : from)
-      for (const Matcher::State next : all_steps(each, first, last))
-        if (std::find(to.begin(), to.end(), next) == to.end()) to.push_back(next);
-    return to;
   }
 
   // A state's number is the matcher's: when that forgets, the answer so far is read again.

@@ -182,7 +182,7 @@ const Matcher::Split& Matcher::split(State state) {
   for (std::uint32_t i = 0; i < states_[state].count; ++i) {
     const Way way = ways_[states_[state].begin + i];
     if (!way.unopened() && nibble::begins_narrow(languages_, way.language)) {
-      made.ways.push_back({.text = way.language, .behind = opened(way.frame)});
+      made.ways.push_back({.text = way.language, .frame = way.frame});
     } else {
       others.push_back(way);
     }
@@ -218,7 +218,7 @@ std::optional<Matcher::KeyPlace> Matcher::key_place(State state) {
     place.any = any;
     std::vector<Way> usual{{any, frame_of_others}};
     place.usual = intern(usual, false);
-    for (const Way& key : keys) place.declared.push_back({.text = key.language, .behind = opened(key.frame)});
+    for (const Way& key : keys) place.declared.push_back({.text = key.language, .frame = key.frame});
     return place;
   }
   return std::nullopt;

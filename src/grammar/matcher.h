@@ -71,11 +71,12 @@ class Matcher {
   bool in_others(State state) const { return states_[state].in_others; }
   // Whether some way is inside a text that begins narrow (text_reach.h).
   bool begins_narrow(State state) const { return states_[state].narrow; }
-  // What such a state is without those ways, and them with what stands behind their texts.
+  // What such a state is without those ways, and them; what stands behind their texts few who ask need.
   struct NarrowWay {
     Language text;
-    State behind;
+    std::uint32_t frame;
   };
+  State behind(const NarrowWay& way) { return opened(way.frame); }
   struct Split {
     State rest = kDead;
     std::vector<NarrowWay> ways;

@@ -61,10 +61,15 @@ const TextReach& TextReaches::beyond(Languages& languages, Language narrow, Lang
     const Pair before = open.back();
     open.pop_back();
     reach.whole = ++pairs < kMostPairs;
+    ByteSet same;  // bytes that lead both to one place: most of them
     for (const TrieNode& child : trie.children(before.node)) {
+      if (same.has(child.byte)) continue;
       const Language one = languages.derivative(before.narrow, child.byte);
       const Language other = languages.derivative(before.wide, child.byte);
-      if (one == other) continue;
+      if (one == other) {
+        same = same | (languages.alike(before.narrow, child.byte) & languages.alike(before.wide, child.byte));
+        continue;
+      }
       const bool goes_on = other != kNothing && !languages.is_empty(other);
       if (one == kNothing || languages.is_empty(one)) {
         if (goes_on) reach.inside.push_back(trie.place(child));

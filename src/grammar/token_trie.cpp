@@ -87,6 +87,13 @@ Trie make_trie(const std::vector<std::pair<std::string_view, TokenId>>& sorted, 
     }
     if (plain && at != 0) node.characters += (node.byte & 0xC0) != 0x80;
   }
+  std::vector<std::uint8_t> above(plain ? trie.nodes.size() : 0);  // [nodes] characters before it
+  for (std::size_t at = 0; plain && at + 1 < trie.nodes.size(); ++at)
+    for (const TrieNode& child : trie.children(static_cast<std::uint32_t>(at))) {
+      const std::size_t place = trie.place(child);
+      above[place] = static_cast<std::uint8_t>(above[at] + ((trie.nodes[at].byte & 0xC0) != 0x80 && at != 0));
+      trie.nodes[place].longest = static_cast<std::uint8_t>(above[place] + child.characters);
+    }
   return trie;
 }
 
@@ -154,9 +161,9 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer, std::span<const TokenId> ends, 
   }
   plain_ = make_trie(plain, kinds_, true);
   for (const auto& [bytes, token] : plain) {
-    ByteKindMask used = 0;
-    for (const char byte : bytes) used |= kinds_.of(static_cast<std::uint8_t>(byte));
-    plain_kinds_.push_back(used);
+    Made made{.kinds = 0, .characters = characters_of(bytes)};
+    for (const char byte : bytes) made.kinds |= kinds_.of(static_cast<std::uint8_t>(byte));
+    plain_made_.push_back(made);
   }
   other_ = make_trie(other, kinds_, false);
 
@@ -200,15 +207,17 @@ std::string_view TokenTrie::bytes(TokenId token) const {
   return std::string_view(all_bytes_).substr(begin_[i], begin_[i + 1] - begin_[i]);
 }
 
-void TokenTrie::add_kinds(TokenMask mask, ByteKindMask kinds) const {
+void TokenTrie::add_kinds(TokenMask mask, ByteKindMask kinds, std::uint32_t characters) const {
   const std::lock_guard lock(mutex_);
   if (of_kinds_.size() >= kMostKindMasks) of_kinds_.clear();
-  std::vector<std::uint32_t>& bits = of_kinds_[kinds];
+  const auto most = static_cast<std::uint32_t>(std::min<std::size_t>(characters, kLongest));
+  std::vector<std::uint32_t>& bits = of_kinds_[most << 16 | kinds];
   if (bits.empty()) {
     bits.resize(mask.size());
     for (std::size_t i = 0; i < plain_.tokens.size(); ++i) {
       const auto token = static_cast<std::size_t>(plain_.tokens[i]);
-      if ((plain_kinds_[i] & ~kinds) == 0) bits[token / 32] |= 1u << token % 32;
+      if ((plain_made_[i].kinds & ~kinds) == 0 && plain_made_[i].characters <= most)
+        bits[token / 32] |= 1u << token % 32;
     }
   }
   for (std::size_t i = 0; i < bits.size(); ++i) mask[i] |= bits[i];

@@ -33,6 +33,8 @@ class ByteKinds {
   ByteKindMask of(std::uint8_t byte) const { return kind_[byte]; }
   // The kinds all of whose bytes are in the set.
   ByteKindMask within(const ByteSet& set) const;
+  // The small ones.
+  ByteKindMask letters() const { return static_cast<ByteKindMask>(of('a') | of('z')); }
 
  private:
   std::array<ByteKindMask, 256> kind_{};
@@ -45,8 +47,9 @@ struct TrieNode {
   std::uint8_t byte;
   bool has_token;  // that ends here: the first of those
   std::uint16_t
-      characters;      // of the longest token at or below, counted from here; 0 in the trie of the others
-  ByteKindMask kinds;  // of this byte and those below
+      characters;        // of the longest token at or below, counted from here; 0 in the trie of the others
+  ByteKindMask kinds;    // of this byte and those below
+  std::uint8_t longest;  // the same as `characters`, counted from the root
 };
 
 struct Trie {
@@ -90,8 +93,8 @@ class TokenTrie final : public GrammarVocabulary {
   std::span<const TokenId> with_comma() const { return with_comma_; }
   // Adds the plain tokens of at most so many characters; returns whether those are all.
   bool add_plain(TokenMask mask, std::uint32_t characters) const;
-  // Adds the plain tokens of nothing but these kinds of characters.
-  void add_kinds(TokenMask mask, ByteKindMask kinds) const;
+  // Adds the plain tokens of at most so many characters, all of these kinds.
+  void add_kinds(TokenMask mask, ByteKindMask kinds, std::uint32_t characters) const;
   // Those whose bytes another token has: leaves them as that one is.
   void set_twins(TokenMask mask) const;
 
@@ -103,7 +106,11 @@ class TokenTrie final : public GrammarVocabulary {
   std::vector<std::uint32_t> begin_;  // [size + 1] in all_bytes_; a token without text has no bytes
   ByteKinds kinds_;
   Trie plain_, other_, endings_;
-  std::vector<ByteKindMask> plain_kinds_;  // [plain_.tokens]
+  struct Made {
+    ByteKindMask kinds;
+    std::uint16_t characters;
+  };
+  std::vector<Made> plain_made_;  // [plain_.tokens] of what
   std::vector<std::vector<Ended>> groups_;
   std::vector<std::pair<TokenId, TokenId>> twins_;
   std::vector<TokenId> with_comma_;
@@ -112,8 +119,8 @@ class TokenTrie final : public GrammarVocabulary {
   std::vector<std::vector<TokenId>> of_length_;
   mutable std::atomic<std::uint64_t> masks_ = 0, mask_nanoseconds_ = 0;
   mutable std::mutex mutex_;
-  mutable std::unordered_map<ByteKindMask, std::vector<std::uint32_t>>
-      of_kinds_;  // those that were asked for
+  // By kinds and, above them, characters: those that were asked for.
+  mutable std::unordered_map<std::uint32_t, std::vector<std::uint32_t>> of_kinds_;
 };
 
 }  // namespace nibble

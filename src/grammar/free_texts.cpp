@@ -1,0 +1,99 @@
+#include "grammar/free_texts.h"
+
+#include <algorithm>
+#include <span>
+
+namespace nibble {
+namespace {
+
+// Few tokens of plain characters are longer; those are walked to.
+constexpr std::uint32_t kMostCharacters = 32;
+constexpr std::size_t kMostPlaces = 256;
+
+using Places = std::vector<Matcher::State>;
+
+void add_once(Places& places, Matcher::State place) {
+  if (std::find(places.begin(), places.end(), place) == places.end()) places.push_back(place);
+}
+
+struct ByteRange {
+  unsigned first, last;
+};
+
+Places behind(Matcher& matcher, std::span<const Matcher::State> from, ByteRange bytes) {
+  Places to;
+  for (const Matcher::State each : from) {
+    Matcher::Steps steps = matcher.steps(each);
+    for (unsigned byte = bytes.first; byte <= bytes.last; ++byte)
+      add_once(to, steps.to(static_cast<std::uint8_t>(byte)));
+  }
+  return to;
+}
+
+// Where one character leads; kDead is among them where one may not come.
+Places behind_characters(Matcher& matcher, Matcher::State state, const ByteSet& bytes, bool long_ones) {
+  Places to;
+  Matcher::Steps steps = matcher.steps(state);
+  bytes.for_each([&](unsigned byte) { add_once(to, steps.to(static_cast<std::uint8_t>(byte))); });
+  if (!long_ones) return to;
+  for (const Matcher::State each : behind_long_characters(matcher, state)) add_once(to, each);
+  return to;
+}
+
+bool has_dead(const Places& places) {
+  return std::find(places.begin(), places.end(), Matcher::kDead) != places.end();
+}
+
+}  // namespace
+
+std::vector<Matcher::State> behind_long_characters(Matcher& matcher, Matcher::State state) {
+  struct Lead {
+    ByteRange first, second;
+    int continuations;  // bytes behind the first
+  };
+  constexpr Lead kLeads[] = {{{0xC2, 0xDF}, {0x80, 0xBF}, 1}, {{0xE0, 0xE0}, {0xA0, 0xBF}, 2},
+                             {{0xE1, 0xEC}, {0x80, 0xBF}, 2}, {{0xED, 0xED}, {0x80, 0x9F}, 2},
+                             {{0xEE, 0xEF}, {0x80, 0xBF}, 2}, {{0xF0, 0xF0}, {0x90, 0xBF}, 3},
+                             {{0xF1, 0xF3}, {0x80, 0xBF}, 3}, {{0xF4, 0xF4}, {0x80, 0x8F}, 3}};
+  Places all;
+  for (const Lead& lead : kLeads) {
+    Places at = behind(matcher, std::span(&state, 1), lead.first);
+    at = behind(matcher, at, lead.second);
+    for (int i = 1; i < lead.continuations; ++i) at = behind(matcher, at, {0x80, 0xBF});
+    for (const Matcher::State each : at) add_once(all, each);
+  }
+  return all;
+}
+
+FreeTexts free_texts(Matcher& matcher, const ByteKinds& kinds, Matcher::State state) {
+  ByteSet alive;
+  Matcher::Steps steps = matcher.steps(state);
+  for (unsigned byte = 0; byte < 0x80; ++byte)
+    if (steps.to(static_cast<std::uint8_t>(byte)) != Matcher::kDead) alive.add(byte);
+  ByteKindMask chosen = kinds.within(alive);
+  if ((kinds.letters() & ~chosen) != 0) return {};
+  const bool long_ones = !has_dead(behind_long_characters(matcher, state));
+  if (long_ones) chosen = kinds.within(alive | ByteSet::range(0x80, 0xFF));
+  ByteSet bytes;
+  alive.for_each([&](unsigned byte) {
+    if (kinds.of(static_cast<std::uint8_t>(byte)) & chosen) bytes.add(byte);
+  });
+  Places seen{state}, last{state};
+  for (std::uint32_t characters = 0; characters < kMostCharacters; ++characters) {
+    Places next;
+    for (const Matcher::State each : last) {
+      for (const Matcher::State place : behind_characters(matcher, each, bytes, long_ones)) {
+        if (place == Matcher::kDead) return {.kinds = chosen, .characters = characters};
+        if (std::find(seen.begin(), seen.end(), place) != seen.end()) continue;
+        seen.push_back(place);
+        next.push_back(place);
+      }
+    }
+    if (next.empty()) return {.kinds = chosen, .characters = kUnbounded};
+    if (seen.size() > kMostPlaces) return {.kinds = chosen, .characters = characters + 1};
+    last.swap(next);
+  }
+  return {.kinds = chosen, .characters = kMostCharacters};
+}
+
+}  // namespace nibble

@@ -1,0 +1,63 @@
+// A mask has a token exactly where the token's bytes are taken one after another: whichever way it was found.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "grammar/check.h"
+#include "grammar/grammar.h"
+#include "text/tokenizer.h"
+
+namespace nibble {
+namespace {
+
+struct Followed {
+  const char* schema;
+  std::vector<const char*> answers;
+};
+
+TEST(Masks, HaveTheTokensWhoseBytesAreTaken) {
+  const Followed cases[] = {
+      // Keys of a counted pattern, beside declared ones and beside any others.
+      {R"({"type":"object","patternProperties":{"^[0-9a-zA-Z_-]{1,9}$":{"type":"integer"}},"additionalProperties":false})",
+       {R"({"key_1":12,"a":3})"}},
+      {R"({"type":"object","properties":{"id":{"type":"string"},"created":{"enum":[true]}},
+           "patternProperties":{"^[0-9a-zA-Z_-]{1,255}$":{"type":["string","boolean"]}}})",
+       {R"({"id": "x", "created": true, "creat": "x", "o/b": [1], "é": {}})"}},
+      // Any key is taken, and what it holds tells what comes behind it.
+      {R"({"type":"object","patternProperties":{"after_[create|update]":{"type":"array"},"é.*z":{"const":1}}})",
+       {R"({"after_create":[],"after_":0,"xéyz":1})"}},
+      // Texts of some kinds, of counted lengths, without one beginning or one part.
+      {R"({"type":"string","pattern":"^[a-z0-9]{2,40}$"})", {R"("abc0123456789012345678901234567890123")"}},
+      {R"({"type":"string","pattern":"^(?!no)[a-zA-Z ]+$","maxLength":12})", {R"("Once upon a")"}},
+      {R"({"type":"string","pattern":"^[^q]{3,20}$"})", {R"("Once, é upon a")"}},
+      {R"({"type":"string","pattern":"[a-f]x$"})", {R"("Once upon a fox, ax")"}},
+      {R"({"type":"string","not":{"pattern":"fox"}})", {R"("Once upon a f, fo x")"}},
+  };
+  const Tokenizer tokenizer = Tokenizer::load(NIBBLE_SOURCE_DIR "/models/demo").value();
+  const std::vector<TokenId> ends{0};
+  const auto vocabulary = GrammarVocabulary::make(tokenizer, ends, tokenizer.vocabulary_size());
+  std::vector<std::uint32_t> mask(token_mask_words(vocabulary->size()));
+  for (const auto& [text, answers] : cases) {
+    const auto document = JsonDocument::parse(text).value();
+    const auto grammar = compile_json_schema(document.root()).value();
+    for (const char* answer : answers) {
+      const auto constraint = start(grammar, vocabulary);
+      for (const TokenId next : tokenizer.encode(answer)) {
+        constraint->fill(mask);
+        for (TokenId token = 0; token < vocabulary->size(); ++token) {
+          const bool in_mask = (mask[static_cast<std::size_t>(token) / 32] >> token % 32 & 1) != 0;
+          ASSERT_EQ(in_mask, constraint->allows(token)) << text << " at " << tokenizer.bytes(next) << " of "
+                                                        << answer << ": " << tokenizer.bytes(token);
+        }
+        ASSERT_TRUE(constraint->allows(next)) << text << " " << answer << " " << tokenizer.bytes(next);
+        constraint->accept(next);
+      }
+      EXPECT_TRUE(constraint->complete()) << text << " " << answer;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nibble
