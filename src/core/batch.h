@@ -53,7 +53,7 @@ struct BatchSequence {
   // Room for results, in the scheduler, until the next step is planned.
   std::span<TokenLogprob> top;       // the likeliest tokens, as many as were asked for; filled if it samples
   std::span<float> target_logprobs;  // one a logit row that names a target
-  std::span<int> target_ranks;       // likewise, where they are wanted; left alone by GPUs
+  std::span<int> target_ranks;       // likewise, where they are wanted
   std::span<TokenLogprob> target_top;  // as many a logit row that names a target as were asked for
   int logit_begin = 0;                 // its entries in Batch::logit_rows
   int logit_count = 0;

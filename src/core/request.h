@@ -34,7 +34,7 @@ struct SamplingParams {
   std::vector<TokenId> stop_ids;  // generation ends on one of these, which is counted but not shown
   int logprobs = -1;              // likeliest tokens reported a step; -1: not even the chosen one's
   // They are of the tokens that the constraint allows: the others weigh nothing and are not among the
-  // likeliest. On CPUs alone.
+  // likeliest.
   bool constrained_logprobs = false;
   bool prompt_logprobs = false;
   bool prompt_ranks = false;    // with prompt_logprobs
@@ -95,7 +95,7 @@ struct Event {
   std::vector<float> prompt_logprobs;
   std::vector<TokenLogprob>
       prompt_top;                 // [prompt][prompt_top_logprobs], with them; the first row means nothing
-  std::vector<int> prompt_ranks;  // [prompt]: how many tokens are likelier, and 1; 0: not known (a GPU's)
+  std::vector<int> prompt_ranks;  // [prompt], likewise: 1 and how many tokens are likelier
   std::string error;              // why, when finish is error or timeout
 };
 

@@ -136,6 +136,28 @@ TEST_F(GpuEngine, AConstrainedAnswerIsTheSameInEveryLoopAndItsMatesKeepTheirBits
   }
 }
 
+TEST_F(GpuEngine, LogProbabilitiesOfAllowedTokensAloneMayBeAskedFor) {
+  const TokenId end = 290;
+  std::unique_ptr<Engine> engine = gpu_engine(example, {.max_num_seqs = 4});
+  SamplingParams all{.max_tokens = 1, .temperature = 1, .seed = 5, .stop_ids = {end}};
+  all.logprobs = engine->model().vocabulary;
+  all.constrained_logprobs = true;
+  Request asked = request(1, {7, 8, 9}, std::move(all));
+  asked.constraint = std::make_shared<Remainders>(6, end, 0);
+  ASSERT_TRUE(engine->submit(std::move(asked)).ok());
+  const Answer answer = run(*engine).at(1);
+  double sum = 0;
+  for (const TokenLogprob& entry : answer.last_top) {
+    if (entry.id < 0) continue;
+    EXPECT_TRUE(Remainders::allows(0, entry.id, end)) << entry.id;
+    sum += std::exp(double{entry.logprob});
+    if (entry.id == answer.tokens[0]) {
+      EXPECT_EQ(entry.logprob, answer.logprobs[0]);
+    }
+  }
+  EXPECT_NEAR(sum, 1, 1e-5);
+}
+
 TEST_F(GpuEngine, WhatIsCancelledWhileTwoStepsHaveBegunEndsAndLeavesItsMatesBitsAlone) {
   std::unique_ptr<Engine> engine = gpu_engine(example, {.max_num_seqs = 4});
   const auto ask = [&](RequestId id) {

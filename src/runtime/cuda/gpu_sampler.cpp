@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ops/sample/cuda/target_ranks_cuda.h"
 #include "tensor/cuda_check.h"
 
 namespace nibble {
@@ -11,6 +12,7 @@ GpuSampler::Room::Room(const WorkerLimits& limits, int vocabulary, DeviceArena& 
   workspace = arena.take<std::uint8_t>(sample_cuda_workspace_bytes(limits.max_logit_rows, vocabulary));
   tokens = arena.take<SampledToken>(rows);
   target_logprobs = arena.take<float>(rows);
+  target_ranks = arena.take<std::int32_t>(rows);
   likeliest_ids = arena.take<std::int32_t>(rows * sample_cuda_max_likeliest);
   likeliest_logprobs = arena.take<float>(rows * sample_cuda_max_likeliest);
 }
@@ -51,6 +53,7 @@ Result<GpuSampler> GpuSampler::allocate(const WorkerLimits& limits, int vocabula
     step.of_host.resize(static_cast<std::size_t>(limits.max_sequences));
     NIBBLE_ASSIGN(step.tokens, PinnedBuffer::allocate(rows * sizeof(SampledToken)));
     NIBBLE_ASSIGN(step.targets, PinnedBuffer::allocate(rows * sizeof(float)));
+    NIBBLE_ASSIGN(step.ranks, PinnedBuffer::allocate(rows * sizeof(std::int32_t)));
     NIBBLE_ASSIGN(step.ids, PinnedBuffer::allocate(lists * sizeof(std::int32_t)));
     NIBBLE_ASSIGN(step.logprobs, PinnedBuffer::allocate(lists * sizeof(float)));
   }
@@ -65,6 +68,15 @@ Status GpuSampler::queue(const Batch& batch, const SampleCudaParams* params, con
   if (batch.logit_rows.empty()) return {};
   NIBBLE_RETURN_IF_ERROR(changed_.queue(logits(), stream));
   NIBBLE_RETURN_IF_ERROR(sample(batch, params, targets, step, stream));
+  if (step.ranked) {
+    target_ranks_cuda({.logits = logits(),
+                       .rows = static_cast<int>(batch.logit_rows.size()),
+                       .vocabulary = vocabulary_,
+                       .stride = vocabulary_,
+                       .targets = targets,
+                       .ranks = room_.target_ranks},
+                      stream);
+  }
   bring_results(batch, step, stream);
   return {};
 }
@@ -72,17 +84,21 @@ Status GpuSampler::queue(const Batch& batch, const SampleCudaParams* params, con
 void GpuSampler::share_out(const Batch& batch, Brought& step) {
   step.sequences = batch.sequences.size();
   step.likeliest = 0;
-  step.scores = false;
+  step.scores = step.ranked = false;
   changed_.begin(batch.logit_rows.size());
   for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
     const BatchSequence& sequence = batch.sequences[i];
     const bool has_targets = sequence.logit_count > (sequence.samples ? 1 : 0);
     step.scores |= has_targets;
+    step.ranked |= has_targets && !sequence.target_ranks.empty();
     const std::size_t of_targets =
         has_targets ? static_cast<std::size_t>(sequence.sampling->prompt_top_logprobs) : 0;
     const std::size_t longest = std::max(sequence.samples ? sequence.top.size() : 0, of_targets);
     const bool changes = sequence.samples && !logit_changes_of(sequence).none();
-    step.of_host[i] = longest > sample_cuda_max_likeliest || (changes && !changed_.add(sequence));
+    const bool of_allowed =
+        sequence.samples && sequence.sampling->constrained_logprobs && !sequence.mask().empty();
+    step.of_host[i] =
+        of_allowed || longest > sample_cuda_max_likeliest || (changes && !changed_.add(sequence));
     if (step.of_host[i] == 0) step.likeliest = std::max(step.likeliest, static_cast<int>(longest));
   }
 }
@@ -115,6 +131,7 @@ void GpuSampler::bring_results(const Batch& batch, Brought& step, cudaStream_t s
   const std::size_t rows = batch.logit_rows.size();
   const std::size_t lists = rows * static_cast<std::size_t>(step.likeliest);
   bring(step.targets, room_.target_logprobs, step.scores ? rows * sizeof(float) : 0);
+  bring(step.ranks, room_.target_ranks, step.ranked ? rows * sizeof(std::int32_t) : 0);
   bring(step.ids, room_.likeliest_ids, lists * sizeof(std::int32_t));
   bring(step.logprobs, room_.likeliest_logprobs, lists * sizeof(float));
   const std::size_t row_floats = static_cast<std::size_t>(vocabulary_);
@@ -161,6 +178,7 @@ StepResult GpuSampler::Brought::result_of(const Batch& batch, const BatchSequenc
     if (sampled[row].finite == 0) return {.finite = false};
     if (batch.logit_rows[row].target >= 0) {
       list_likeliest(row, sequence.target_top.subspan(target * top, top));
+      if (!sequence.target_ranks.empty()) sequence.target_ranks[target] = ranks.at<std::int32_t>(0)[row];
       sequence.target_logprobs[target++] = targets.at<float>(0)[row];
     }
     if (!sequence.samples || i + 1 < static_cast<std::size_t>(sequence.logit_count)) continue;

@@ -1,7 +1,7 @@
 // From the logits of a step, which stay on the GPU, to its results: changed rows, tokens, log-probabilities
-// and lists of the likeliest are made there, and the log-probabilities of a prompt's own tokens. Lists longer
-// than the kernels', and changes for which a step has no room, are the host's work, on a copy of that
-// sequence's rows: both give the same bits.
+// and lists of the likeliest are made there, and the log-probabilities and ranks of a prompt's own tokens.
+// Lists longer than the kernels', and changes for which a step has no room, are the host's work, on a copy of
+// that sequence's rows: both give the same bits.
 #pragma once
 
 #include <span>
@@ -49,6 +49,7 @@ class GpuSampler {
     std::uint8_t* workspace = nullptr;
     SampledToken* tokens = nullptr;         // [max_logit_rows]
     float* target_logprobs = nullptr;       // [max_logit_rows]
+    std::int32_t* target_ranks = nullptr;   // [max_logit_rows]
     std::int32_t* likeliest_ids = nullptr;  // [max_logit_rows, likeliest]
     float* likeliest_logprobs = nullptr;    // [max_logit_rows, likeliest]
     Room(const WorkerLimits& limits, int vocabulary, DeviceArena& arena);
@@ -57,11 +58,12 @@ class GpuSampler {
   // What comes back from a step: tokens, which the kernel stores here itself, and copies of what else was
   // asked for.
   struct Brought {
-    PinnedBuffer tokens, targets, ids, logprobs;  // as in Room
-    std::vector<char> of_host;                    // [max_sequences]: whether the host samples it
+    PinnedBuffer tokens, targets, ranks, ids, logprobs;  // as in Room
+    std::vector<char> of_host;                           // [max_sequences]: whether the host samples it
     std::size_t sequences = 0;
     int likeliest = 0;    // tokens listed of each row
     bool scores = false;  // whether it has targets
+    bool ranked = false;  // whether ranks of any are wanted
 
     StepResult result_of(const Batch& batch, const BatchSequence& sequence);
     void list_likeliest(std::size_t row, std::span<TokenLogprob> top);

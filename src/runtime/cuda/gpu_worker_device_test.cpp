@@ -226,6 +226,24 @@ TEST_F(GpuWorkerOnTheGpu, ChangedLogitsHaveTheHostsBitsAloneAndInCompany) {
     EXPECT_TRUE(run_alone(*gpu, sampled_sequence(all[i], 0, 9), 4) == device[i]) << i;
 }
 
+TEST_F(GpuWorkerOnTheGpu, RanksOfAPromptsTokensAreTheHosts) {
+  const std::unique_ptr<Worker> gpu = gpu_worker(false);
+  // Lists longer than the kernels' make the sequence the host's.
+  const auto ranks = [&](int listed) {
+    Sequence sequence =
+        sequence_of(random_prompt(8, 30), 30, {2}, {.temperature = 0, .prompt_top_logprobs = listed});
+    sequence.target_ranks.resize(2048);
+    sequence.target_top.resize(2048 * static_cast<std::size_t>(listed));
+    step(*gpu, {&sequence});
+    sequence.target_ranks.resize(29);
+    return sequence.target_ranks;
+  };
+  const std::vector<int> device = ranks(0), host = ranks(sample_cuda_max_likeliest + 1);
+  EXPECT_EQ(device, host);
+  EXPECT_GT(*std::max_element(host.begin(), host.end()), sample_cuda_max_likeliest);
+  EXPECT_GE(*std::min_element(host.begin(), host.end()), 1);
+}
+
 // Results of a step are read while the next one runs; here two sequences change places in each.
 TEST_F(GpuWorkerOnTheGpu, AStepBegunBehindAnotherTakesTheTokensThatOneChose) {
   const std::unique_ptr<Worker> gpu = gpu_worker(true);

@@ -124,6 +124,8 @@ struct Sequence {
   Heard heard;
   std::vector<float> target_logprobs{std::vector<float>(2048)};
   std::vector<TokenLogprob> top;
+  std::vector<int> target_ranks;         // [2048] where they are wanted
+  std::vector<TokenLogprob> target_top;  // [2048][prompt_top_logprobs], likewise
 };
 
 inline Sequence sequence_of(std::vector<TokenId> prompt, std::size_t chunk, std::vector<PageId> table,
@@ -154,6 +156,8 @@ inline Batch batch_of(const std::vector<Sequence*>& sequences) {
                           .answer = std::span(sequence->tokens).subspan(sequence->prompt),
                           .top = sequence->top,
                           .target_logprobs = sequence->target_logprobs,
+                          .target_ranks = sequence->target_ranks,
+                          .target_top = sequence->target_top,
                           .logit_begin = static_cast<int>(batch.logit_rows.size()),
                           .prefill = prefill,
                           .samples = sequence->done + rows == sequence->tokens.size()};

@@ -47,7 +47,7 @@ struct PromptLogprobs {
   std::vector<TokenId> ids;
   std::vector<float> logprobs;    // [ids]
   std::vector<TokenLogprob> top;  // [ids][count], the likeliest first
-  std::vector<int> ranks;         // [ids]; 0: not known beyond the likeliest
+  std::vector<int> ranks;         // [ids]
   std::size_t count = 0;
   std::size_t told = 0;  // of them
 };

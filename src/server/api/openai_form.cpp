@@ -93,12 +93,7 @@ void add_token_logprobs(JsonWriter& json, std::span<const TokenRecord> tokens, c
 
 void add_prompt_logprobs(JsonWriter& json, const PromptLogprobs& prompt, const Tokenizer& tokenizer) {
   const auto add = [&](TokenLogprob token, std::size_t rank) {
-    json.key(std::to_string(token.id)).begin_object().member("logprob", token.logprob).key("rank");
-    if (rank > 0) {
-      json.value(rank);
-    } else {
-      json.null();
-    }
+    json.key(std::to_string(token.id)).begin_object().member("logprob", token.logprob).member("rank", rank);
     json.member("decoded_token", std::string_view(spelling(tokenizer, token.id))).end_object();
   };
   json.key("prompt_logprobs").begin_array();
@@ -109,7 +104,7 @@ void add_prompt_logprobs(JsonWriter& json, const PromptLogprobs& prompt, const T
     }
     const TokenId own = prompt.ids[i];
     const auto likeliest = std::span(prompt.top).subspan(i * prompt.count, prompt.count);
-    std::size_t rank = prompt.ranks.empty() ? 0 : static_cast<std::size_t>(prompt.ranks[i]);
+    std::size_t rank = static_cast<std::size_t>(prompt.ranks[i]);
     for (std::size_t at = 0; at < likeliest.size(); ++at) {
       if (likeliest[at].id == own) rank = at + 1;
     }

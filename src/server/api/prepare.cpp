@@ -297,10 +297,6 @@ std::variant<PreparedRequest, ApiError> Preparer::prepare(ParsedRequest parsed,
   RequestMemory::Share memory = std::move(parsed.memory);
   GenerationRequest& request = prepared.request;
   if (Refused refused = read_referring_input(request)) return std::move(*refused);
-  if (request.sampling.constrained_logprobs && model.plan.device == DeviceKind::cuda) {
-    return bad_field("constrained_logprobs",
-                     " is served on CPUs alone; without it logprobs are of the raw distribution");
-  }
   if (request.endpoint == Endpoint::messages && !request.sampling.max_tokens)
     return bad_field("max_tokens", " must be there");
   if (request.endpoint != Endpoint::completions) {
