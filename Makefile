@@ -2,7 +2,8 @@
 #
 #   make                build/release/nibble
 #   make demo           install what is missing, build, and hear a story; STORY="..." SEED=n TEMPERATURE=t ask for another
-#   make test           install what is missing, build and run every test (some 45 minutes on 2 cores)
+#   make test           install what is missing, build and run the tests (some half an hour on 2 cores)
+#   make test-sanitized the same, and with sanitizers, watched kernels and fuzzers, as CI runs it (as long again)
 #   make test-extended  what takes longer, with its results in docs/internals/test-extended.md
 #   make check          the inner loop: build what changed, fast tests, format, layers
 #   make layers         the layer check alone
@@ -25,7 +26,7 @@ SEED = 14
 TEMPERATURE = 0.4
 IMAGE = nibble:latest
 
-.PHONY: nibble cuda demo test test-extended check layers tidy format device-test device-record-check install deb image bundle clean
+.PHONY: nibble cuda demo test test-sanitized test-extended check layers tidy format device-test device-record-check install deb image bundle clean
 .DEFAULT_GOAL := nibble
 
 # Built without its tests until something asks for them, so that nibble alone needs fewer packages.
@@ -43,6 +44,10 @@ demo:
 test:
 	@tools/setup.sh build test optional --python
 	@tools/run_tests.py
+
+test-sanitized:
+	@tools/setup.sh build test optional --python
+	@tools/run_tests.py --sanitized
 
 test-extended:
 	@tools/setup.sh build test optional extended --python

@@ -2,6 +2,7 @@
 """Builds and runs every test of the tree; the last line printed is "N passed, N failed, N skipped".
 
     tools/run_tests.py                 what `make test` runs, after its set-up
+    tools/run_tests.py --sanitized     what `make test-sanitized` and CI run: the same, with sanitizers, watched kernels, fuzzers
     tools/run_tests.py --check         the inner loop: fast C++ tests, format, layers
     tools/run_tests.py --extended      everything, for as long as it takes; --record FILE keeps the results
     tools/run_tests.py --only PART     some parts only (repeatable)
@@ -32,7 +33,7 @@ SANITIZER_ENVIRONMENT = {
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
 }
-# Rooms that read what strangers wrote, or keep what many share: the sanitized selection of `make test`. The extended run
+# Rooms that read what strangers wrote, or keep what many share: the selection of `make test-sanitized`. The extended run
 # takes every room.
 SANITIZED = ("cache", "checkpoint", "grammar", "sched", "server", "text")
 # How much of what is drawn at random the extended run does; `make test` does as much as the sources say.
@@ -146,6 +147,9 @@ class Recipe:
 
 RECIPES = {
     "release": Recipe("release", ("-DNIBBLE_TESTS=ON", "-DNIBBLE_BENCHMARKS=ON")),
+    # Instrumented copies of some of it, which nothing else needs.
+    "races": Recipe("release", targets=lambda: [f"{name}_test" for name, _ in ctest_commands("release", "races")]),
+    "threads": Recipe("release", targets=lambda: [f"{name}_test" for name, _ in ctest_commands("release", "threads")]),
     "fuzz": Recipe("fuzz", needs="clang++", targets=lambda: [*(f"{name}_test" for name in SANITIZED),
                                                               *(name for name, _ in ctest_commands("fuzz", "fuzz"))]),
     "asan": Recipe("asan"),
@@ -413,7 +417,8 @@ PARTS = {
 }
 CHECK = ("layers", "format", "release")
 EXTENDED = tuple(name for name in PARTS if name != "threads")  # which is a selection of tsan
-TEST = ("layers", "format", "device-record", "release", "races", "threads", "bundle", "python", "fuzz")
+TEST = ("layers", "format", "device-record", "release", "bundle", "python")
+SANITIZED_TEST = ("layers", "format", "device-record", "release", "races", "threads", "bundle", "python", "fuzz")
 
 
 def machine():
@@ -453,11 +458,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--check", action="store_true")
+    kind.add_argument("--sanitized", action="store_true")
     kind.add_argument("--extended", action="store_true")
     parser.add_argument("--record", metavar="FILE")
     parser.add_argument("--only", metavar="PART", action="append", choices=PARTS)
     args = parser.parse_args()
-    parts = args.only or (CHECK if args.check else EXTENDED if args.extended else TEST)
+    chosen = CHECK if args.check else EXTENDED if args.extended else SANITIZED_TEST if args.sanitized else TEST
+    parts = args.only or chosen
     BUILD.mkdir(exist_ok=True)
     SUMMARY.unlink(missing_ok=True)
 
