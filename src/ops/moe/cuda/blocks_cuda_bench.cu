@@ -4,7 +4,7 @@
 //
 //   blocks_cuda_bench [--formats fp8,bf16,nvfp4] [--tokens 1,8,64,...] [--hidden 2048] [--intermediate 768]
 //                     [--experts 128] [--top-k 8] [--heads 32] [--kv-heads 4] [--head-dim 128]
-//                     [--kernels few|many]
+//                     [--kernels few|many] [--json FILE]
 //
 // Prints a line for each: microseconds (median of the replays), share on the bytes that must be read of what
 // a kernel that only reads gets from this GPU, TFLOP/s. NVFP4: attention's
@@ -54,18 +54,30 @@ struct Matrices {
 
 int replays_of(int tokens) { return tokens > 512 ? 5 : 25; }
 
-void print(const char* format, const char* name, int tokens, const bench::Times& times, double bytes,
-           double flops, double read_peak) {
-  const double seconds = times.median * 1e-6;
-  std::printf("%-5s %-7s %5d tokens %9.2f us (%.2f .. %.2f)  %5.1f %% of %.0f GB/s  %6.1f TFLOP/s\n", format,
-              name, tokens, times.median, times.least, times.most, 100 * bytes / seconds / read_peak,
-              read_peak * 1e-9, flops / seconds / 1e12);
-  std::fflush(stdout);
-}
+// What was measured, printed as it comes.
+struct Report {
+  double read_peak;
+  std::vector<std::string> lines;
+
+  void add(const char* format, const char* name, int tokens, const bench::Times& times, double bytes,
+           double flops) {
+    const double seconds = times.median * 1e-6;
+    const double share = 100 * bytes / seconds / read_peak, rate = flops / seconds / 1e12;
+    std::printf("%-5s %-7s %5d tokens %9.2f us (%.2f .. %.2f)  %5.1f %% of %.0f GB/s  %6.1f TFLOP/s\n",
+                format, name, tokens, times.median, times.least, times.most, share, read_peak * 1e-9, rate);
+    std::fflush(stdout);
+    char line[256];
+    std::snprintf(line, sizeof line,
+                  "{\"format\": \"%s\", \"product\": \"%s\", \"tokens\": %d, \"us\": %.2f, "
+                  "\"percent_of_memory\": %.1f, \"tflops\": %.1f}",
+                  format, name, tokens, times.median, share, rate);
+    lines.push_back(line);
+  }
+};
 
 template <class Codes>
 void run_dense(const char* format, const char* name, int rows, int cols, const std::vector<int>& tokens,
-               double read_peak, std::mt19937& random) {
+               Report& report, std::mt19937& random) {
   Matrices<Codes> matrices(rows, cols, 1, random);
   for (const int count : tokens) {
     DeviceBuffer x = bench::random_weights(DenseShape{0, cols}.token_bytes(count), 7);
@@ -79,13 +91,12 @@ void run_dense(const char* format, const char* name, int rows, int cols, const s
                                          stream));
       }
     });
-    print(format, name, count, times, static_cast<double>(matrices.bytes()), 2.0 * rows * cols * count,
-          read_peak);
+    report.add(format, name, count, times, static_cast<double>(matrices.bytes()), 2.0 * rows * cols * count);
   }
 }
 
 template <class Codes>
-void run_experts(const char* format, const Model& model, const std::vector<int>& tokens, double read_peak,
+void run_experts(const char* format, const Model& model, const std::vector<int>& tokens, Report& report,
                  std::mt19937& random) {
   Matrices<Codes> up(2 * model.intermediate, model.hidden, model.experts, random),
       down(model.hidden, model.intermediate, model.experts, random);
@@ -126,21 +137,20 @@ void run_experts(const char* format, const Model& model, const std::vector<int>&
             stream));
       }
     });
-    print(format, "experts", count, times, distinct * static_cast<double>(up.bytes() + down.bytes()),
-          6.0 * model.hidden * model.intermediate * static_cast<double>(slots), read_peak);
+    report.add(format, "experts", count, times, distinct * static_cast<double>(up.bytes() + down.bytes()),
+               6.0 * model.hidden * model.intermediate * static_cast<double>(slots));
   }
 }
 
 template <class Codes>
-void run_format(const char* format, const Model& model, const std::vector<int>& tokens, double read_peak,
+void run_format(const char* format, const Model& model, const std::vector<int>& tokens, Report& report,
                 std::mt19937& random) {
   if constexpr (!std::is_same_v<Codes, Bf16Codes>) {
     run_dense<Codes>(format, "qkv", (model.heads + 2 * model.kv_heads) * model.head_dim, model.hidden, tokens,
-                     read_peak, random);
-    run_dense<Codes>(format, "o", model.hidden, model.heads * model.head_dim, tokens, read_peak, random);
+                     report, random);
+    run_dense<Codes>(format, "o", model.hidden, model.heads * model.head_dim, tokens, report, random);
   }
-  if constexpr (!std::is_same_v<Codes, Nvfp4Codes>)
-    run_experts<Codes>(format, model, tokens, read_peak, random);
+  if constexpr (!std::is_same_v<Codes, Nvfp4Codes>) run_experts<Codes>(format, model, tokens, report, random);
 }
 
 }  // namespace
@@ -150,9 +160,11 @@ int main(int argc, char** argv) {
   using namespace nibble;
   std::vector<int> tokens = {1, 8, 32, 64, 128, 512, 2048, 8192};
   std::string formats = "fp8,bf16,nvfp4";
+  const char* json = nullptr;
   Model model;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string option = argv[i];
+    if (option == "--json") json = argv[i + 1];
     if (option == "--formats") formats = argv[i + 1];
     if (option == "--tokens") tokens = bench::numbers(argv[i + 1]);
     if (option == "--hidden") model.hidden = std::atoi(argv[i + 1]);
@@ -167,12 +179,11 @@ int main(int argc, char** argv) {
   }
   if (!bench::has_gpu()) return 77;
   std::mt19937 random(1);
-  const bench::ReadPeak memory = bench::measure_read_peak();
-  if (formats.find("fp8") != std::string::npos)
-    run_format<E4m3Codes>("fp8", model, tokens, memory.rate, random);
-  if (formats.find("bf16") != std::string::npos)
-    run_format<Bf16Codes>("bf16", model, tokens, memory.rate, random);
+  Report report{.read_peak = bench::measure_read_peak().rate, .lines = {}};
+  if (formats.find("fp8") != std::string::npos) run_format<E4m3Codes>("fp8", model, tokens, report, random);
+  if (formats.find("bf16") != std::string::npos) run_format<Bf16Codes>("bf16", model, tokens, report, random);
   if (formats.find("nvfp4") != std::string::npos)
-    run_format<Nvfp4Codes>("nvfp4", model, tokens, memory.rate, random);
+    run_format<Nvfp4Codes>("nvfp4", model, tokens, report, random);
+  bench::write_json(json, report.lines);
   return 0;
 }
