@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Schema-bound decoding beside LLGuidance and XGrammar (PyPI) on MaskBench's files with o200k, one thread each, in one run.
+"""Schema-bound decoding beside LLGuidance and XGrammar (PyPI) on MaskBench's files, one thread each, in one run.
 
     bench/grammar_compare.py --ranks o200k_base.tiktoken --files DIR [--every 40] [--program build/release/nibble]
+    bench/grammar_compare.py --vocabulary qwen3 --ranks qwen.tiktoken --files DIR ...
+
+Qwen's ranks are in PyPI's dashscope, as dashscope/resources/qwen.tiktoken; Qwen3 has them with more control tokens.
 
 An engine compiles a file's schema and is led through the tokens of each instance, compact and indented by 2, with a mask before
 each token. An engine runs in a process of its own, told one file at a time: one that dies or takes longer than
@@ -17,23 +20,66 @@ import platform
 import select
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PATTERN = "|".join([
+O200K_PATTERN = "|".join([
     r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?""",
     r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?""",
     r"""\p{N}{1,3}""", r""" ?[^\s\p{L}\p{N}]+[\r\n/]*""", r"""\s*[\r\n]+""", r"""\s+(?!\S)""", r"""\s+"""])
 
 
-def o200k(ranks):
+QWEN_TOKENIZER = ROOT / "tests/data/tokenizers/qwen3/tokenizer.json"  # Qwen3's, but for most of its vocabulary
+QWEN_CONTROLS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]  # behind the ranks
+
+
+def read_ranks(path):
+    pairs = [line.split() for line in Path(path).read_text().split("\n") if line]
+    return {base64.b64decode(text): int(rank) for text, rank in pairs}
+
+
+def encoding_of(vocabulary, path):
     import tiktoken
 
-    lines = Path(ranks).read_text().split("\n")
-    pairs = [line.split() for line in lines if line]
-    return tiktoken.Encoding("o200k_base", pat_str=PATTERN, special_tokens={"<|endoftext|>": 199999},
-                             mergeable_ranks={base64.b64decode(text): int(rank) for text, rank in pairs})
+    ranks = read_ranks(path)
+    if vocabulary == "o200k":
+        return tiktoken.Encoding("o200k_base", pat_str=O200K_PATTERN, special_tokens={"<|endoftext|>": 199999}, mergeable_ranks=ranks)
+    pattern = json.loads(QWEN_TOKENIZER.read_text())["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"]
+    controls = {name: len(ranks) + i for i, name in enumerate(QWEN_CONTROLS)}
+    return tiktoken.Encoding("qwen3", pat_str=pattern, special_tokens=controls, mergeable_ranks=ranks)
+
+
+def end_of(encoding):
+    return encoding.encode("<|endoftext|>", allowed_special="all")[0]
+
+
+def parts_of(token, ranks):
+    """The two tokens that were merged to make it."""
+    parts = [bytes([byte]) for byte in token]
+    while len(parts) > 2:
+        pairs = [(ranks.get(parts[i] + parts[i + 1], len(ranks)), i) for i in range(len(parts) - 1)]
+        i = min(pairs)[1]
+        parts[i: i + 2] = [parts[i] + parts[i + 1]]
+    return parts
+
+
+def write_qwen_tokenizer(path, folder):
+    """Qwen3's tokenizer.json from its ranks."""
+    ranks = read_ranks(path)
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]  # GPT-2's letters for bytes
+    letters = {byte: chr(byte) for byte in printable}
+    letters |= {byte: chr(256 + i) for i, byte in enumerate(byte for byte in range(256) if byte not in letters)}
+    spelled = {token: "".join(letters[byte] for byte in token) for token in ranks}
+    tokenizer = json.loads(QWEN_TOKENIZER.read_text())
+    tokenizer["model"]["vocab"] = {spelled[token]: rank for token, rank in ranks.items()}
+    tokenizer["model"]["merges"] = [" ".join(spelled[part] for part in parts_of(token, ranks)) for token in ranks if len(token) > 1]
+    tokenizer["added_tokens"] = [added | {"id": len(ranks) + QWEN_CONTROLS.index(added["content"])}
+                                 for added in tokenizer["added_tokens"] if added["content"] in QWEN_CONTROLS]
+    file = Path(folder) / "tokenizer.json"
+    file.write_text(json.dumps(tokenizer))
+    return file
 
 
 class LlGuidance:
@@ -75,7 +121,8 @@ class XGrammar:
                 texts[token] = encoding.decode_single_token_bytes(token)
             except KeyError:
                 pass
-        info = xgrammar.TokenizerInfo(texts, vocab_type=xgrammar.VocabType.RAW, stop_token_ids=[199999])
+        self.end = end_of(encoding)
+        info = xgrammar.TokenizerInfo(texts, vocab_type=xgrammar.VocabType.RAW, stop_token_ids=[self.end])
         self.compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
         self.mask = xgrammar.allocate_token_bitmask(1, info.vocab_size)
 
@@ -92,7 +139,7 @@ class XGrammar:
         return self.matcher.accept_token(token)
 
     def complete(self):
-        return self.matcher.accept_token(199999)
+        return self.matcher.accept_token(self.end)
 
 
 def follow(engine, ids, masks):
@@ -125,9 +172,9 @@ def judge(engine, encoding, path):
     return result | {"masks": masks}
 
 
-def serve(name, ranks):
+def serve(name, vocabulary, ranks):
     """The process of a peer: a path a line in, a JSON line out."""
-    encoding = o200k(ranks)
+    encoding = encoding_of(vocabulary, ranks)
     engine = {"llguidance": LlGuidance, "xgrammar": XGrammar}[name](encoding)
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the peers print is no answer
@@ -137,8 +184,8 @@ def serve(name, ranks):
 
 
 class Peer:
-    def __init__(self, name, ranks, seconds):
-        self.command = [sys.executable, __file__, "--serve", name, "--ranks", ranks]
+    def __init__(self, name, vocabulary, ranks, seconds):
+        self.command = [sys.executable, __file__, "--serve", name, "--vocabulary", vocabulary, "--ranks", ranks]
         self.seconds, self.process = seconds, None
 
     def line(self, seconds):
@@ -160,9 +207,10 @@ class Peer:
         return {"compiled": False, "refused_keyword": "died or took too long"}
 
 
-def nibble(program, ranks, paths):
-    command = [program, "grammar", ranks, "--encoding", "o200k_base", "--json", "--maskbench", *paths]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+def nibble(program, vocabulary, ranks, paths):
+    with tempfile.TemporaryDirectory() as folder:
+        model = [ranks, "--encoding", "o200k_base"] if vocabulary == "o200k" else [write_qwen_tokenizer(ranks, folder)]
+        done = subprocess.run([program, "grammar", *model, "--json", "--maskbench", *paths], stdout=subprocess.PIPE, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -183,7 +231,8 @@ def row(name, results):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", required=True, help="o200k_base.tiktoken")
+    parser.add_argument("--vocabulary", choices=["o200k", "qwen3"], default="o200k")
+    parser.add_argument("--ranks", required=True, help="o200k_base.tiktoken, or qwen.tiktoken")
     parser.add_argument("--files", help="the folder of MaskBench's files")
     parser.add_argument("--every", type=int, default=40, help="one file of so many")
     parser.add_argument("--program", default=str(ROOT / "build/release/nibble"))
@@ -191,15 +240,15 @@ def main():
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        return serve(options.serve, options.ranks)
+        return serve(options.serve, options.vocabulary, options.ranks)
     paths = sorted(str(path) for path in Path(options.files).glob("*.json"))[:: options.every]
-    print(f"{datetime.date.today()}, {platform.processor() or platform.machine()}, {len(paths)} files; " +
+    print(f"{datetime.date.today()}, {platform.processor() or platform.machine()}, {len(paths)} files, {options.vocabulary}; " +
           ", ".join(f"{peer} {importlib.metadata.version(peer)}" for peer in ("llguidance", "xgrammar")))
     print("| | compiled | wholly right | wrong accepts | wrong refusals | masks | mask avg us | p99 | max | compile p50 us | p99 |")
     print("| --- " + "| ---: " * 10 + "|")
-    print(row("nibble", nibble(options.program, options.ranks, paths)), flush=True)
+    print(row("nibble", nibble(options.program, options.vocabulary, options.ranks, paths)), flush=True)
     for name in ("llguidance", "xgrammar"):
-        peer = Peer(name, options.ranks, options.file_seconds)
+        peer = Peer(name, options.vocabulary, options.ranks, options.file_seconds)
         print(row(name, [peer.judge(path) for path in paths]), flush=True)
         if peer.process:
             peer.process.kill()

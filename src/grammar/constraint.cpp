@@ -192,9 +192,9 @@ class Constraint final : public GrammarConstraint {
         trie_->add_plain(mask, kUnbounded);
         clear_walked(trie_->plain(), state, mask);
       } else {
-        // Texts of kinds that leave the state as it is have any length.
-        if (short_free) free = {.kinds = loops(state), .characters = kUnbounded};
-        if (free.kinds != 0) trie_->add_kinds(mask, free.kinds, free.characters);
+        if (short_free) free = looping_texts(state);
+        if (free.characters > 0) trie_->add_kinds(mask, free.kinds, free.characters);
+        if (free.with_long > 0) trie_->add_kinds(mask, free.kinds | ByteKinds::long_ones(), free.with_long);
         set_walked(trie_->plain(), state, free, mask);
       }
     }
@@ -370,7 +370,7 @@ class Constraint final : public GrammarConstraint {
         bool asked = false;
         Matcher::Steps steps = matcher_->steps(state);
         for (const TrieNode& node : trie.children(place)) {
-          if (((node.kinds | above) & ~known.kinds) == 0 && node.longest <= known.characters) continue;
+          if (known.have(node.kinds | above, node.longest)) continue;
           const Matcher::State next = steps.to(node.byte);
           if (next == Matcher::kDead) continue;
           if (!asked && (next == state || node.byte >= 0x80)) {
@@ -438,6 +438,15 @@ class Constraint final : public GrammarConstraint {
         [&](const TrieNode& node) {
           if (node.has_token) set(trie.tokens[node.begin]);
         });
+  }
+
+  // Texts of kinds that leave the state as it is, which have any length.
+  FreeTexts looping_texts(Matcher::State state) {
+    const ByteKindMask kinds = loops(state);
+    if (kinds == 0) return {};
+    return {.kinds = static_cast<ByteKindMask>(kinds & ~ByteKinds::long_ones()),
+            .characters = kUnbounded,
+            .with_long = kinds & ByteKinds::long_ones() ? kUnbounded : 0};
   }
 
   // The kinds of characters that leave the state as it is.

@@ -9,6 +9,8 @@ namespace {
 // Few tokens of plain characters are longer; those are walked to.
 constexpr std::uint32_t kMostCharacters = 32;
 constexpr std::size_t kMostPlaces = 256;
+// States that are made to find out; a longer character needs a dozen for its parts.
+constexpr std::size_t kMostStates = 400, kMostStatesOfLong = 200;
 
 using Places = std::vector<Matcher::State>;
 
@@ -18,6 +20,11 @@ void add_once(Places& places, Matcher::State place) {
 
 struct ByteRange {
   unsigned first, last;
+};
+
+struct Characters {
+  ByteSet bytes;  // that are one
+  bool long_ones = false;
 };
 
 Places behind(Matcher& matcher, std::span<const Matcher::State> from, ByteRange bytes) {
@@ -31,17 +38,13 @@ Places behind(Matcher& matcher, std::span<const Matcher::State> from, ByteRange 
 }
 
 // Where one character leads; kDead is among them where one may not come.
-Places behind_characters(Matcher& matcher, Matcher::State state, const ByteSet& bytes, bool long_ones) {
+Places behind_characters(Matcher& matcher, Matcher::State state, const Characters& of) {
   Places to;
   Matcher::Steps steps = matcher.steps(state);
-  bytes.for_each([&](unsigned byte) { add_once(to, steps.to(static_cast<std::uint8_t>(byte))); });
-  if (!long_ones) return to;
+  of.bytes.for_each([&](unsigned byte) { add_once(to, steps.to(static_cast<std::uint8_t>(byte))); });
+  if (!of.long_ones) return to;
   for (const Matcher::State each : behind_long_characters(matcher, state)) add_once(to, each);
   return to;
-}
-
-bool has_dead(const Places& places) {
-  return std::find(places.begin(), places.end(), Matcher::kDead) != places.end();
 }
 
 }  // namespace
@@ -65,35 +68,49 @@ std::vector<Matcher::State> behind_long_characters(Matcher& matcher, Matcher::St
   return all;
 }
 
-FreeTexts free_texts(Matcher& matcher, const ByteKinds& kinds, Matcher::State state) {
-  ByteSet alive;
-  Matcher::Steps steps = matcher.steps(state);
-  for (unsigned byte = 0; byte < 0x80; ++byte)
-    if (steps.to(static_cast<std::uint8_t>(byte)) != Matcher::kDead) alive.add(byte);
-  ByteKindMask chosen = kinds.within(alive);
-  if ((kinds.letters() & ~chosen) != 0) return {};
-  const bool long_ones = !has_dead(behind_long_characters(matcher, state));
-  if (long_ones) chosen = kinds.within(alive | ByteSet::range(0x80, 0xFF));
-  ByteSet bytes;
-  alive.for_each([&](unsigned byte) {
-    if (kinds.of(static_cast<std::uint8_t>(byte)) & chosen) bytes.add(byte);
-  });
+namespace {
+
+// How many of these characters may come next, whichever they are, as far as that is found out at
+// `most_states`.
+std::uint32_t free_characters(Matcher& matcher, Matcher::State state, const Characters& of,
+                              std::size_t most_states) {
+  const std::size_t before = matcher.states();
   Places seen{state}, last{state};
   for (std::uint32_t characters = 0; characters < kMostCharacters; ++characters) {
     Places next;
     for (const Matcher::State each : last) {
-      for (const Matcher::State place : behind_characters(matcher, each, bytes, long_ones)) {
-        if (place == Matcher::kDead) return {.kinds = chosen, .characters = characters};
+      if (matcher.states() - before > most_states || seen.size() > kMostPlaces) return characters;
+      for (const Matcher::State place : behind_characters(matcher, each, of)) {
+        if (place == Matcher::kDead) return characters;
         if (std::find(seen.begin(), seen.end(), place) != seen.end()) continue;
         seen.push_back(place);
         next.push_back(place);
       }
     }
-    if (next.empty()) return {.kinds = chosen, .characters = kUnbounded};
-    if (seen.size() > kMostPlaces) return {.kinds = chosen, .characters = characters + 1};
+    if (next.empty()) return kUnbounded;
     last.swap(next);
   }
-  return {.kinds = chosen, .characters = kMostCharacters};
+  return kMostCharacters;
+}
+
+}  // namespace
+
+FreeTexts free_texts(Matcher& matcher, const ByteKinds& kinds, Matcher::State state) {
+  ByteSet alive;
+  Matcher::Steps steps = matcher.steps(state);
+  for (unsigned byte = 0; byte < 0x80; ++byte)
+    if (steps.to(static_cast<std::uint8_t>(byte)) != Matcher::kDead) alive.add(byte);
+  FreeTexts free{.kinds = kinds.within(alive)};
+  if ((kinds.letters() & ~free.kinds) != 0) return {};
+  Characters of;
+  alive.for_each([&](unsigned byte) {
+    if (kinds.of(static_cast<std::uint8_t>(byte)) & free.kinds) of.bytes.add(byte);
+  });
+  free.characters = free_characters(matcher, state, of, kMostStates);
+  if (free.characters == 0) return {};
+  of.long_ones = true;
+  free.with_long = std::min(free.characters, free_characters(matcher, state, of, kMostStatesOfLong));
+  return free;
 }
 
 }  // namespace nibble

@@ -10,10 +10,16 @@
 
 namespace nibble {
 
-// Every text of at most so many characters of these kinds may come next.
+// Every text of at most so many characters of these kinds of one byte may come next, and of at most
+// `with_long` of these and longer ones.
 struct FreeTexts {
   ByteKindMask kinds = 0;
-  std::uint32_t characters = 0;
+  std::uint32_t characters = 0, with_long = 0;
+
+  bool have(ByteKindMask of_kinds, std::uint32_t of_characters) const {
+    return ((of_kinds & ~kinds) == 0 && of_characters <= characters) ||
+           ((of_kinds & ~(kinds | ByteKinds::long_ones())) == 0 && of_characters <= with_long);
+  }
 };
 
 // Of the kinds whose every character may come next; none where letters are not among them.

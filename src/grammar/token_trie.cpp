@@ -108,6 +108,8 @@ ByteKinds::ByteKinds() {
   }
 }
 
+ByteKindMask ByteKinds::long_ones() { return 1u << kLong; }
+
 ByteKindMask ByteKinds::within(const ByteSet& set) const {
   unsigned inside = (1u << kPart) - 1;
   for (unsigned byte = 0; byte < 256; ++byte)

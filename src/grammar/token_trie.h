@@ -33,6 +33,8 @@ class ByteKinds {
   ByteKindMask of(std::uint8_t byte) const { return kind_[byte]; }
   // The kinds all of whose bytes are in the set.
   ByteKindMask within(const ByteSet& set) const;
+  // Of the bytes of characters of two and more.
+  static ByteKindMask long_ones();
   // The small ones.
   ByteKindMask letters() const { return static_cast<ByteKindMask>(of('a') | of('z')); }
 
