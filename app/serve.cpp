@@ -220,7 +220,8 @@ class Serving {
       if (abandoned_) return;
       begun_ = true;
       in_use_ = std::move(model->in_use);
-      step_limit_ = options_.step_limit(model->engine->model().plan.device);
+      const DeviceKind device = model->engine->model().plan.device;
+      step_limit_ = options_.step_limit(device);
       const bool first = shared_ == nullptr || !shared_->served.exchange(true);
       std::vector<Choice> rows = text_choices(model->tokenizer, chat ? &*chat : nullptr);
       rows.push_back(sampling_choice(sampling, options_.model_sampling));
@@ -233,7 +234,7 @@ class Serving {
                       .renders_client_templates = options_.trust_request_chat_template,
                       .date = options_.date,
                       .plan_rows = std::move(rows)},
-                     step_limit_);
+                     {.step_limit = step_limit_, .test_idle_every = options_.self_test_interval(device)});
       if (!first) log_->info("the engine serves again");
       notify_service_manager("READY=1");
     });
@@ -283,7 +284,7 @@ class Serving {
   void look() {
     if (service_.failed() && outcome_.ok()) {
       outcome_ = internal_error("the engine failed and cannot go on");
-      log_->error("the engine failed and cannot go on; the answers that broke off say why");
+      log_->error("the engine failed and cannot go on", {{"reason", service_.failure()}});
       abandoned_ = true;
       service_.drain();
       server_->stop(farewell);

@@ -80,6 +80,11 @@ std::vector<OptionSpec> limit_specs(ServeOptions& options) {
        .default_text = "30 on a GPU",
        .set = int_value(options.step_timeout, 0, 86400),
        .group = "Limits"},
+      {.name = "--self-test-interval",
+       .value = "N",
+       .default_text = "60 on a GPU",
+       .set = int_value(options.self_test, 0, 86400),
+       .group = "Limits"},
       {.name = "--socket-mode",
        .value = "OCTAL",
        .default_text = "600",
@@ -221,6 +226,13 @@ std::chrono::seconds ServeOptions::step_limit(DeviceKind device) const {
   constexpr int usual_gpu_limit = 30;
   if (step_timeout >= 0) return std::chrono::seconds(step_timeout);
   return std::chrono::seconds(device == DeviceKind::cuda ? usual_gpu_limit : 0);
+}
+
+std::chrono::seconds ServeOptions::self_test_interval(DeviceKind device) const {
+  // On a GPU it takes milliseconds; on a CPU it could be a laptop's only work.
+  constexpr int usual_gpu_interval = 60;
+  if (self_test >= 0) return std::chrono::seconds(self_test);
+  return std::chrono::seconds(device == DeviceKind::cuda ? usual_gpu_interval : 0);
 }
 
 std::string ServeOptions::url(int bound_port) const {

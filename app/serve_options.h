@@ -39,6 +39,7 @@ struct ServeOptions {
   int request_timeout = 0;  // 0: none
   int load_timeout = 300;   // without progress; 0: none
   int step_timeout = -1;    // 0: none; below it: the device's own
+  int self_test = -1;       // likewise: how long the engine is idle before it tests itself
   int max_connections = 0;  // 0: 4096, or as many as the limit of open files allows
   int max_header_bytes = 32 << 10;
   int max_body_bytes = 4 << 20;
@@ -52,6 +53,8 @@ struct ServeOptions {
   LogOptions log() const;
   // For one step of an engine on that device; 0: any.
   std::chrono::seconds step_limit(DeviceKind device) const;
+  // 0: none.
+  std::chrono::seconds self_test_interval(DeviceKind device) const;
   std::string url(int bound_port) const;
   // Whether a file is read again at SIGHUP.
   bool can_reload() const { return !api_key_file.empty() || !tls.certificate.empty(); }

@@ -15,11 +15,14 @@ std::chrono::steady_clock::rep now_ticks() {
 
 }  // namespace
 
-EngineThread::EngineThread(std::unique_ptr<Engine> engine, int most_waiting, Deliver deliver)
+EngineThread::EngineThread(std::unique_ptr<Engine> engine, int most_waiting, Deliver deliver,
+                           std::chrono::nanoseconds test_idle_every)
     : engine_(std::move(engine)),
       most_waiting_(most_waiting),
       deliver_(std::move(deliver)),
-      heartbeat_(now_ticks()) {
+      heartbeat_(now_ticks()),
+      self_test_(engine_->model().vocabulary),
+      test_idle_every_(test_idle_every) {
   counts_.load = engine_->load_now();
   thread_ = std::thread([this] { serve(); });
 }
@@ -90,17 +93,47 @@ void EngineThread::serve() {
     {
       std::unique_lock lock(mutex_);
       // Idle, the heart beats four times a second.
-      while (submitted_.empty() && cancelled_.empty() && !stopping_ && live_.empty()) {
+      while (submitted_.empty() && cancelled_.empty() && !stopping_ && live_.empty() && !test_is_due()) {
         heartbeat_ = now_ticks();
         wake_.wait_for(lock, std::chrono::milliseconds(250));
       }
       if (stopping_) break;
     }
+    if (live_.empty() && test_is_due()) test();
     take_commands();
     if (!live_.empty()) step();
     heartbeat_ = now_ticks();
   }
   end_all(FinishReason::cancelled, "");
+}
+
+bool EngineThread::test_is_due() const {
+  constexpr int needed = SelfTest::prompt_tokens + SelfTest::answer_tokens;
+  if (test_idle_every_.count() == 0 || failed_ || model().max_model_len < needed) return false;
+  return !last_work_ || std::chrono::steady_clock::now() - *last_work_ >= test_idle_every_;
+}
+
+// Requests that come meanwhile wait for its steps, of a few rows.
+void EngineThread::test() {
+  Status status = engine_->submit(self_test_.begin());
+  for (bool ended = false; !ended && status.ok();) {
+    events_.clear();
+    const Result<StepTimes> times = engine_->step(events_);
+    status = times.status();
+    heartbeat_ = now_ticks();
+    for (const Event& event : events_) {
+      if (!status.ok()) break;
+      ended = event.finish != FinishReason::none;
+      status = self_test_.take(event);
+    }
+  }
+  last_work_ = std::chrono::steady_clock::now();
+  {
+    const std::lock_guard lock(mutex_);
+    counts_.self_tests = self_test_.runs();
+    counts_.totals = engine_->totals();
+  }
+  if (!status.ok()) fail(status);
 }
 
 void EngineThread::take_commands() {
@@ -137,6 +170,7 @@ void EngineThread::take_commands() {
 void EngineThread::step() {
   events_.clear();
   const Result<StepTimes> times = engine_->step(events_);
+  last_work_ = std::chrono::steady_clock::now();
   std::vector<DeliveredEvent> delivered;
   delivered.reserve(events_.size());
   std::uint64_t generated = 0;
@@ -171,9 +205,21 @@ void EngineThread::step() {
     counts_.load = engine_->load_now();
   }
   if (!delivered.empty()) deliver_(std::move(delivered));
-  if (times.ok()) return;
+  if (!times.ok()) fail(times.status());
+}
+
+void EngineThread::fail(const Status& status) {
+  {
+    const std::lock_guard lock(mutex_);
+    failure_ = status.message();
+  }
   failed_ = true;
-  end_all(FinishReason::error, times.status().message());
+  end_all(FinishReason::error, status.message());
+}
+
+std::string EngineThread::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
 }
 
 // What was submitted and not taken ends too.

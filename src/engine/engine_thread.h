@@ -2,7 +2,7 @@
 //
 // The queue is bounded: what was submitted and has not begun counts. Every accepted request ends with exactly
 // one event whose finish is not `none`, also when it is cancelled, when the engine fails and when the thread
-// is stopped.
+// is stopped. An idle engine tests itself now and then, of which no event and no count of tokens tells.
 #pragma once
 
 #include <array>
@@ -13,11 +13,13 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <unordered_set>
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/self_test.h"
 
 namespace nibble {
 
@@ -44,7 +46,8 @@ struct EngineCounts {
   std::array<std::uint64_t, 16> steps_by_tokens{};
   double step_seconds = 0;
   EngineTotals totals;
-  EngineLoad load;  // after the last step, with what was submitted since among the queued
+  std::uint64_t self_tests = 0;  // that found what the first one did
+  EngineLoad load;               // after the last step, with what was submitted since among the queued
 };
 
 class EngineThread {
@@ -52,7 +55,10 @@ class EngineThread {
   // `deliver` gets a step's events on the engine's thread and must not wait.
   using Deliver = std::function<void(std::vector<DeliveredEvent> events)>;
 
-  EngineThread(std::unique_ptr<Engine> engine, int most_waiting, Deliver deliver);
+  // An engine that has been idle for `test_idle_every` tests itself, and so does one that begins; 0: never.
+  // A test that fails fails the engine.
+  EngineThread(std::unique_ptr<Engine> engine, int most_waiting, Deliver deliver,
+               std::chrono::nanoseconds test_idle_every = {});
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
   ~EngineThread();  // cancels what runs
@@ -69,11 +75,16 @@ class EngineThread {
   std::chrono::steady_clock::time_point heartbeat() const;
   // Whether the engine failed for good; then all requests are refused.
   bool failed() const { return failed_; }
+  // Why it failed; empty where it has not.
+  std::string failure() const;
 
  private:
   void serve();
   void take_commands();
   void step();
+  bool test_is_due() const;
+  void test();
+  void fail(const Status& status);
   void end_all(FinishReason finish, const std::string& error);
 
   std::unique_ptr<Engine> engine_;
@@ -85,13 +96,17 @@ class EngineThread {
   std::vector<Request> submitted_;    // guarded by mutex_
   std::vector<RequestId> cancelled_;  // guarded by mutex_
   EngineCounts counts_;               // guarded by mutex_
+  std::string failure_;               // guarded by mutex_
   bool stopping_ = false;             // guarded by mutex_
   std::atomic<bool> failed_ = false;
   std::atomic<std::chrono::steady_clock::rep> heartbeat_;
 
   std::unordered_set<RequestId> live_;  // on the thread alone: begun and not ended
   std::vector<Event> events_;
-  std::thread thread_;  // last: it uses all of the above
+  SelfTest self_test_;
+  const std::chrono::nanoseconds test_idle_every_;
+  std::optional<std::chrono::steady_clock::time_point> last_work_;  // nothing: there was none yet
+  std::thread thread_;                                              // last: it uses all of the above
 };
 
 }  // namespace nibble

@@ -351,7 +351,9 @@ bool Scheduler::admit(Entry& entry, Time now) {
   if (entry.cached_tokens < 0) {
     entry.cached_tokens = adopted;
     entry.begun = now;
-    if (pages_.keeps_prefixes()) totals_.prefix_query_tokens += static_cast<std::uint64_t>(entry.prompt);
+    // Prompts whose log-probabilities are wanted are computed whole.
+    if (pages_.keeps_prefixes() && !entry.scores)
+      totals_.prefix_query_tokens += static_cast<std::uint64_t>(entry.prompt);
     totals_.prefix_hit_tokens += static_cast<std::uint64_t>(adopted);
   }
   return true;

@@ -193,6 +193,8 @@ void Metrics::write_engine(MetricsText& text, const EngineCounts& counts) const 
   text.histogram("vllm:iteration_tokens_total", "Histogram of number of tokens per engine_step.",
                  step_tokens);
   text.counter("nibble:steps_total", "Steps of the engine.", number(counts.steps));
+  text.counter("nibble:self_tests_total", "Tests of the idle engine that found the bits of the first one.",
+               number(counts.self_tests));
   text.counter("nibble:step_seconds_total", "Time spent in steps.", counts.step_seconds);
   text.counter("nibble:recomputed_tokens_total", "Tokens whose keys and values a preemption had cost.",
                number(totals.recomputed_tokens));

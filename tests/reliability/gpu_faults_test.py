@@ -111,6 +111,18 @@ def test_a_step_that_never_ends_is_given_up(gpu):
     assert "the engine hangs" in gpu.server.log()
 
 
+def test_an_idle_engine_finds_that_its_gpu_is_lost_before_anybody_asks(tmp_path):
+    order = tmp_path / "order"
+    with serving(*SMALL, "--self-test-interval", 1, model=PARITY / "example", program=EMULATED, EMULATED_GPU_FAULT=order) as server:
+        eventually(lambda: server.metrics()["nibble:self_tests_total",] >= 2, 60, "that it tests itself")
+        assert server.metrics()["vllm:generation_tokens_total",] == server.metrics()["vllm:prompt_tokens_total",] == 0
+        engine = server.engine()
+        FailingGpu(server, order).fail("launch 1")
+        eventually(lambda: server.engine() not in (None, engine), 30, "another engine")
+        until_served(server)
+        assert "cudaErrorIllegalAddress" in server.log()
+
+
 @pytest.mark.extended  # emulated ranks wait for each other on the CPUs that the other tests use
 def test_a_gpu_that_does_not_come_to_the_others_ends_the_engine_and_both_are_taken_up_again(tmp_path):
     order = tmp_path / "order"

@@ -221,17 +221,19 @@ http::Handler Service::handler() {
           }};
 }
 
-void Service::begin(std::unique_ptr<Engine> engine, ServedText text, std::chrono::nanoseconds step_limit) {
-  step_limit_ = step_limit;
+void Service::begin(std::unique_ptr<Engine> engine, ServedText text, const EngineWatch& watch) {
+  step_limit_ = watch.step_limit;
   text_ = std::move(text);
   created_ = written_at(engine->model().folder);
   metrics_.emplace(options_.served_name, engine->model(), clock_);
   engine_ = std::make_unique<EngineThread>(
-      std::move(engine), options_.most_waiting, [this](std::vector<DeliveredEvent> events) {
+      std::move(engine), options_.most_waiting,
+      [this](std::vector<DeliveredEvent> events) {
         server_.post([this, events = std::make_shared<std::vector<DeliveredEvent>>(std::move(events))] {
           take(std::move(*events));
         });
-      });
+      },
+      watch.test_idle_every);
 }
 
 void Service::abort_all() {

@@ -33,6 +33,13 @@ struct ServiceOptions {
   std::size_t request_bytes = std::size_t{384} << 20;  // that all requests may hold (request_memory.h)
 };
 
+// How an engine that serves is watched.
+struct EngineWatch {
+  std::chrono::nanoseconds step_limit{
+      0};  // after which /health calls it stuck; 0: a step takes what it takes
+  std::chrono::nanoseconds test_idle_every{0};  // as EngineThread has it
+};
+
 class Service {
  public:
   // `server` outlives the service. Nothing is served but /health, which says that the model is loading, until
@@ -41,9 +48,8 @@ class Service {
   ~Service();
 
   http::Handler handler();
-  // On the I/O thread. `step_limit`: how long a step may take before /health calls the engine stuck; 0: as
-  // long as it takes.
-  void begin(std::unique_ptr<Engine> engine, ServedText text, std::chrono::nanoseconds step_limit = {});
+  // On the I/O thread.
+  void begin(std::unique_ptr<Engine> engine, ServedText text, const EngineWatch& watch = {});
   // No more generations are taken; those that run end by themselves.
   void drain() { draining_ = true; }
   // Those that run end now, each with an error that says so.
@@ -52,6 +58,8 @@ class Service {
   void fail_all(const std::string& why);
   // Whether the engine failed for good.
   bool failed() const { return failed_ || (engine_ && engine_->failed()); }
+  // Why; empty where it has not, or where its thread cannot be asked.
+  std::string failure() const { return engine_ && engine_->failed() ? engine_->failure() : std::string(); }
   // Since the engine last ended a step, or had nothing to do.
   std::chrono::nanoseconds since_a_step() const;
   // Nothing until begin().
