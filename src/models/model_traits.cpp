@@ -70,6 +70,23 @@ void add_weight(const Weight& weight, WeightGroup& group) {
     group.convertible = weight.format == TensorFormat::bf16;
 }
 
+// Of weights in groups that ranks divide (models/cuda/cuda_part.h).
+bool is_whole_on_gpus(const Weight& weight) {
+  if (weight.part == WeightPart::shared_expert) return true;
+  switch (weight.role) {
+    case WeightRole::embedding:
+    case WeightRole::attention_output:
+    case WeightRole::query_down:
+    case WeightRole::latent_down:
+    case WeightRole::delta_b_a:
+    case WeightRole::delta_b:
+    case WeightRole::delta_a:
+    case WeightRole::delta_output:
+    case WeightRole::dense_down: return true;
+    default: return false;
+  }
+}
+
 // Of layers with a gated delta rule.
 void add_states(const ModelConfig& config, ModelTraits& traits) {
   traits.delta = delta_shape(config);
@@ -132,8 +149,7 @@ Result<ModelTraits> traits_of(const ModelConfig& config, std::string name) {
   for (WeightGroup& each : groups) each.split = false;
   visit_weights(config, [&](const Weight& weight) {
     add_weight(weight, groups[static_cast<std::size_t>(weight.part)]);
-    const bool is_whole = weight.role == WeightRole::attention_output || weight.role == WeightRole::embedding;
-    if (is_whole && weight.split != SplitAxis::none) traits.whole_on_gpus += stored_bytes(weight);
+    if (is_whole_on_gpus(weight)) traits.whole_on_gpus += stored_bytes(weight);
     if (weight.role == WeightRole::query) traits.dense_format = stored_format(weight.format);
     if (weight.role == WeightRole::expert_down) traits.expert_format = stored_format(weight.format);
   });

@@ -133,13 +133,17 @@ std::string ranks_text(const Plan& plan, int columns) {
   for (const RankPart& part : rank_parts(plan)) {
     const int rank = part.rank;
     std::string parts = "heads " + range(part.heads, rank);
-    if (part.kv_heads.count > 0) {
+    if (part.kv_heads.count > 0 && plan.model.attention == AttentionKind::grouped) {
       parts += " with keys of " + std::to_string(part.kv_heads.begin) + " to " +
                std::to_string(part.kv_heads.begin + part.kv_heads.count - 1);
     }
+    const bool on_gpu = plan.device == DeviceKind::cuda;
+    if (on_gpu && plan.model.linear_layers > 0) parts += "; states of " + range(part.state_heads, rank);
+    if (on_gpu && plan.model.dense_width > 0)
+      parts += "; of dense layers columns " + range(part.dense_width, rank);
     parts += part.whole_experts ? "; experts " + range(part.experts, rank)
                                 : "; of each expert rows " + range(part.width, rank);
-    if (plan.device == DeviceKind::cpu) parts += "; columns of sums " + range(part.hidden, rank);
+    if (!on_gpu) parts += "; columns of sums " + range(part.hidden, rank);
     text +=
         wrapped(padded("rank " + std::to_string(rank), name_width),
                 parts + "; tokens of the vocabulary " + range(part.vocabulary, rank), name_width, columns);

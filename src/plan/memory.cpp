@@ -1,6 +1,7 @@
 #include "plan/memory.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "formats/mxfp4.h"
 #include "formats/q8.h"
@@ -17,37 +18,58 @@ std::int64_t share(std::int64_t bytes, int ranks) { return (bytes + ranks - 1) /
 
 std::int64_t aligned(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// Of layers with a state on a GPU: projections, what is convolved, gates and outputs of a row.
-std::int64_t gpu_delta_row_bytes(const DeltaShape& shape) {
+// What ranks gather before a product whose input has so many columns, of `rows` rows: they themselves, and
+// windows for few rows with sums of chunks.
+std::int64_t gathered_bytes(const ModelTraits& model, const StepLimits& limits, std::int64_t columns) {
+  constexpr std::int64_t few_rows = 64, sums = 8 * 8;
+  if (limits.ranks == 1) return 0;
+  return (limits.rows + 2 * few_rows) * columns * 2 + 2 * sums * model.hidden * 4;
+}
+
+// Of layers with a state on a GPU: projections, what is convolved, gates and outputs of a row. Each rank has
+// the gates of all heads.
+std::int64_t gpu_delta_row_bytes(DeltaShape shape, int ranks) {
   const auto whole = [](std::int64_t rows) { return (rows + 63) / 64 * 64; };  // of a matrix's tiles
   if (shape.value_heads == 0) return 0;
   const std::int64_t gates = whole(shape.value_heads) + shape.value_heads;
+  shape.key_heads /= ranks;
+  shape.value_heads /= ranks;
   return 4 * (whole(shape.channels() + shape.values()) + 2 * gates + shape.channels()) +
          12 * shape.value_heads + (4 + 2) * shape.values() + 8 * delta_chunk * shape.key_heads;
 }
 
 // Of feed-forwards that every row takes, on a GPU.
-std::int64_t gpu_mlp_bytes(const ModelTraits& model, std::int64_t rows) {
-  constexpr std::int64_t most_rows = 1024;
-  const std::int64_t width = std::max(model.shared_width, model.dense_width);
-  const std::int64_t of_shared = model.shared_width > 0 ? 4 * model.hidden + 4 : 0;
-  return width > 0 ? std::min(rows, most_rows) * (10 * width + of_shared) : 0;
+std::int64_t gpu_mlp_bytes(const ModelTraits& model, const StepLimits& limits) {
+  const std::int64_t once = std::min<std::int64_t>(limits.rows, 1024);
+  const std::int64_t dense = share(model.dense_width, limits.ranks);
+  const std::int64_t of_shared = model.shared_width > 0 ? 2 * model.shared_width + 4 * model.hidden + 4 : 0;
+  const std::int64_t of_dense = model.dense_width > 0 ? gathered_bytes(model, limits, model.dense_width) : 0;
+  return once * (8 * std::max(model.shared_width, dense) + of_shared) + of_dense +
+         2 * dense * (limits.ranks > 1 ? limits.rows : once);
 }
 
 // Of latent attention on a GPU, with room for splits and lists of work.
 std::int64_t gpu_latent_bytes(const ModelTraits& model, const StepLimits& limits, std::int64_t processors) {
   const LatentTraits& latent = model.latent;
-  const std::int64_t heads = model.heads, once = latent_rows_at_once(limits.rows, heads);
+  const std::int64_t heads = share(model.heads, limits.ranks), once = latent_rows_at_once(limits.rows, heads);
   const std::int64_t launches = (limits.rows + once - 1) / once;
   const std::int64_t above = latent.query_rank > 0 ? latent.query_rank : heads * model.query_dim;
   const std::int64_t of_head = (latent.query_rank > 0 ? 4 * model.query_dim : 0) +
                                2 * (latent_columns(model.query_dim - latent.rotated_dim) + latent.width() +
-                                    latent_columns(latent.rank) + model.value_dim);
+                                    latent_columns(latent.rank));
   const std::int64_t of_row =
       4 * (latent_columns(above) + latent.width()) + 2 * latent.query_rank + heads * of_head;
-  return once * of_row + limits.rows * latent.rotated_dim * 4 +
-         launches * latent_work_bytes(once, limits.sequences, heads) +
+  const std::int64_t attended = 2 * heads * model.value_dim * (limits.ranks > 1 ? limits.rows : once);
+  return once * of_row + attended + gathered_bytes(model, limits, model.heads * model.value_dim) +
+         limits.rows * latent.rotated_dim * 4 + launches * latent_work_bytes(once, limits.sequences, heads) +
          4 * (latent_total_floats(processors, heads) + latent_partial_floats(heads, latent.rank));
+}
+
+// Of queries, as attention's kernels take them: a power of two for each head of keys.
+std::int64_t padded_heads(const ModelTraits& model) {
+  const std::int64_t kv_heads = std::max<std::int64_t>(model.kv_heads, 1);
+  return kv_heads *
+         static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(model.heads / kv_heads)));
 }
 
 // What models/cuda/ lays out for a forward, and runtime/cuda/ for logits and sampling; gpu_worker_device_test
@@ -55,16 +77,15 @@ std::int64_t gpu_latent_bytes(const ModelTraits& model, const StepLimits& limits
 std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
   constexpr std::int64_t splits = 8192, processors = 132, few_slots = 1024, empty_rows = 127;
   const std::int64_t rows = limits.rows, slots = rows * model.experts_per_token;
-  const std::int64_t q_width = model.heads * model.query_dim / limits.ranks;
+  const std::int64_t heads = padded_heads(model), q_width = heads * model.query_dim / limits.ranks;
+  const std::int64_t kv_heads =
+      limits.ranks > 1 ? most_kv_heads(model.kv_heads, limits.ranks) : model.kv_heads;
   // Rows of q, k and v between their product and what norms and turns them, where the product does not.
   const bool latent = model.attention == AttentionKind::latent;
   const bool turns_apart =
       !latent && (model.normed_heads || model.query_dim == 128 || model.query_dim == 256);
-  const std::int64_t turned = turns_apart ? rows *
-                                                ((model.gated_heads ? 2 : 1) * q_width +
-                                                 2 * model.kv_heads * model.query_dim / limits.ranks) *
-                                                4
-                                          : 0;
+  const std::int64_t turned =
+      turns_apart ? rows * ((model.gated_heads ? 2 : 1) * q_width + 2 * kv_heads * model.query_dim) * 4 : 0;
   const std::int64_t forward = turned +
                                rows * model.hidden * (4 + 4 + 2 + 2)        // residual, delta, normed twice
                                + limits.logit_rows * model.hidden * 2       // rows for lm_head
@@ -74,8 +95,8 @@ std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
   const std::int64_t few_rows = std::min<std::int64_t>(rows, 128);  // that norm and router take in one
   const std::int64_t router = (few_rows * model.hidden + 8 * model.experts) * 4;
   const std::int64_t attention = latent ? gpu_latent_bytes(model, limits, processors)
-                                        : splits * std::max<std::int64_t>(model.kv_heads / limits.ranks, 1) *
-                                              16 * (model.query_dim + 8) * 4;
+                                        : splits * kv_heads * 16 * (model.query_dim + 8) * 4 +
+                                              gathered_bytes(model, limits, heads * model.query_dim);
   // Sums of chunks of shared tiles, of the path for few tokens and of the one for many.
   const std::int64_t linear = processors * 8 * 64 * (std::min<std::int64_t>(rows, 32) + 160) * 4;
   const bool many = moe_takes_many(slots, model.experts, limits.many_tokens_from);
@@ -86,14 +107,18 @@ std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
   const std::int64_t blocks = (model.vocabulary + 1023) / 1024;
   const std::int64_t sampling = limits.logit_rows * (model.vocabulary * 4 + 32 * 8 + 16) +
                                 std::min<std::int64_t>(limits.logit_rows, 256) * (15360 + 4 * blocks) * 8;
-  // What ranks gather: the heads' outputs, and each rank's logits on their way.
-  const std::int64_t all_q = model.heads * model.query_dim;
+  // Each rank's logits on their way, and a window for products of experts.
   const std::int64_t gathered =
-      limits.ranks > 1 ? rows * all_q * 2 + limits.logit_rows * share(model.vocabulary, limits.ranks) * 4 : 0;
+      limits.ranks > 1
+          ? limits.logit_rows * share(model.vocabulary, limits.ranks) * 4 + 256 * model.hidden * 4
+          : 0;
+  const std::int64_t states =
+      rows * gpu_delta_row_bytes(model.delta, limits.ranks) +
+      (model.linear_layers > 0 ? gathered_bytes(model, limits, model.delta.values()) : 0);
   const std::int64_t changed =
       limits.sequences * model.vocabulary * 4 + logit_change_room(limits.sequences, limits.positions) * 16;
-  return forward + rows * gpu_delta_row_bytes(model.delta) + gpu_mlp_bytes(model, rows) + router + attention +
-         linear + experts + gathered + sampling + changed;
+  return forward + states + gpu_mlp_bytes(model, limits) + router + attention + linear + experts + gathered +
+         sampling + changed;
 }
 
 // A room a thread for sampling and for changes of logits.

@@ -88,8 +88,8 @@ struct ModelTraits {
   StoredFormat dense_format = StoredFormat::bf16;
 
   std::vector<WeightGroup> weights;
-  // Of those that ranks divide, what each of several GPUs has whole all the same: the embedding, and what
-  // attention's outputs are multiplied by.
+  // Of those that ranks divide, what each of several GPUs has whole all the same: the embedding, what mixers'
+  // outputs and dense layers' inner values are multiplied by, what leads to latents, and shared experts.
   std::int64_t whole_on_gpus = 0;
 
   std::int64_t weight_bytes() const {

@@ -8,6 +8,8 @@
 namespace nibble {
 namespace {
 
+constexpr std::int64_t dense_block = 64;  // of K, of products on a GPU
+
 // Whole units of `unit`, the last one maybe shorter. Parts of eight ranks join to those of four and of two.
 Cuts cut(std::int64_t size, std::int64_t unit, int ranks) {
   Cuts cuts;
@@ -75,7 +77,9 @@ RankPart rank_part(const ModelTraits& model, int ranks, int expert_ranks, int ra
                 .hidden = cut(model.hidden, part_rows, ranks),
                 .width = cut(model.expert_width, part_rows, ranks),
                 .experts = cut(model.experts, 1, ranks),
-                .vocabulary = cut(model.vocabulary, part_rows, ranks)};
+                .vocabulary = cut(model.vocabulary, part_rows, ranks),
+                .state_heads = cut(model.delta.key_heads, 1, ranks),
+                .dense_width = cut(model.dense_width, dense_block, ranks)};
   const std::int64_t group = model.heads / model.kv_heads, first = part.heads.begin(rank) / group;
   if (part.heads.count(rank) > 0)
     part.kv_heads = {.begin = first, .count = (part.heads.end(rank) + group - 1) / group - first};

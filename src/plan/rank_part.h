@@ -42,6 +42,9 @@ struct RankPart {
   Cuts width;          // of each expert
   Cuts experts;
   Cuts vocabulary;
+  // Of GPUs alone: heads of keys of layers with a state, each with its heads of values; and columns of the
+  // feed-forwards of dense layers, in whole blocks of 64.
+  Cuts state_heads, dense_width;
 
   // The ranks' cuts of an expert's matrices: all of them where experts are whole.
   std::int64_t own_width() const;

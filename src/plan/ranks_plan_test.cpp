@@ -69,32 +69,56 @@ ModelTraits deepseek() {
   return model;
 }
 
-TEST(Plan, LatentsOnSeveralDeclaredGpusAreNotBuilt) {
-  const std::vector<std::string> missing =
-      resolve({.tensor_parallel = 2}, machine("h200x4"), deepseek()).value().not_built;
-  EXPECT_TRUE(std::any_of(missing.begin(), missing.end(),
-                          [](const std::string& what) { return what.starts_with("sm90_mla"); }));
-}
-
-TEST(Plan, OneGpuHasLatentsAndSeveralShareNone) {
+TEST(Plan, SeveralGpusShareHeadsAndEachHasTheLatents) {
   if (!has_device_code()) GTEST_SKIP() << "no GPU runs anything in a program without device code";
   Machine real = machine("h200x4");
   real.declared = false;
   ModelTraits model = deepseek();
-  const Plan one = resolve({.device = Device::cuda}, real, model).value();
-  EXPECT_EQ(one.attention, "sm90_mla");
-  EXPECT_EQ(one.tensor_parallel, 1);
-  EXPECT_TRUE(one.not_built.empty());
-  const Result<Plan> two = resolve({.device = Device::cuda, .tensor_parallel = 2}, real, model);
-  EXPECT_NE(two.status().message().find("DeepseekV3ForCausalLM has, is not divided among GPUs yet"),
-            std::string::npos)
-      << two.status().message();
+  for (const int ranks : {1, 2, 4}) {
+    const Plan plan = resolve({.device = Device::cuda, .tensor_parallel = ranks}, real, model).value();
+    EXPECT_EQ(plan.attention, "sm90_mla");
+    EXPECT_EQ(plan.tensor_parallel, ranks);
+    EXPECT_TRUE(plan.not_built.empty());
+  }
   model.latent.rank = 520;
   EXPECT_NE(
       resolve({.device = Device::cuda}, real, model).status().message().find("no kernel in this nibble"),
       std::string::npos);
-  EXPECT_EQ(resolve({.tensor_parallel = 2}, machine("h200x4"), model).value().not_built.front(),
-            "sm90_mla on several GPUs");
+}
+
+// A model with three layers of four that keep states, and the fourth of attention.
+ModelTraits with_states() {
+  ModelTraits model = gpt_oss();
+  model.linear_layers = 12;
+  model.delta = {.key_heads = 16, .value_heads = 32, .key_dim = 128, .value_dim = 128, .taps = 4};
+  return model;
+}
+
+TEST(Plan, GpusDivideStatesAndDenseLayersOrAreToldWhatDoesNotDivide) {
+  const auto refusal = [](int ranks, const ModelTraits& model) {
+    return resolve({.device = Device::cuda, .tensor_parallel = ranks}, machine("h200x8"), model)
+        .status()
+        .message();
+  };
+  ModelTraits states = with_states(), dense = gpt_oss(), latent = deepseek();
+  EXPECT_EQ(refusal(8, states), "");
+  const RankPart part = rank_part(states, 4, 4, 1);
+  EXPECT_EQ(part.state_heads.begin(1), 4);
+  EXPECT_EQ(part.state_heads.count(1), 4);
+  states.delta.key_heads = 12;
+  states.delta.value_heads = 24;
+  EXPECT_EQ(refusal(4, states), "");
+  EXPECT_NE(refusal(8, states).find("12 heads of keys of layers with a state do not divide among 8 ranks"),
+            std::string::npos)
+      << refusal(8, states);
+  dense.dense_width = 17408;
+  EXPECT_EQ(rank_part(dense, 8, 8, 7).dense_width.count(7), 2176);
+  dense.dense_width = 448;
+  EXPECT_NE(refusal(8, dense).find("dense layers of 448 columns do not divide among 8 ranks"),
+            std::string::npos)
+      << refusal(8, dense);
+  latent.heads = 20;
+  EXPECT_NE(refusal(8, latent).find("20 heads of queries"), std::string::npos) << refusal(8, latent);
 }
 
 TEST(Plan, TheSameForAsManyRanksAsHoldTheModel) {

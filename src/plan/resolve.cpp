@@ -338,16 +338,9 @@ void list_not_built(const Situation& s, Plan& plan) {
   };
   note(find_expert_kernel(plan.experts.kernel)->facts);
   note(find_attention(plan.attention)->facts);
-  // One GPU's kernel is built, and its heads' division among several is not; likewise with states.
-  const bool shares_latents =
-      s.model.attention == AttentionKind::latent && s.on_gpu() && s.number(Field::tensor_parallel) > 1;
-  if (shares_latents && find_attention(plan.attention)->facts.built)
-    plan.not_built.push_back(std::string(plan.attention) + " on several GPUs");
   if (s.model.linear_layers > 0 && s.on_gpu()) {
     const Candidate& linear = s.at(Field::linear_attention);
-    const bool several = s.number(Field::tensor_parallel) > 1;
-    if (linear.number != 90 || several || !has_device_code())
-      plan.not_built.push_back(linear.value + (several ? " on several GPUs" : ""));
+    if (linear.number != 90 || !has_device_code()) plan.not_built.push_back(linear.value);
   }
   if (!is_built(*find_expert_kernel(plan.experts.kernel), *find_exchange(plan.experts.exchange)) &&
       plan.experts.exchange != "none")

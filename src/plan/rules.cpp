@@ -116,9 +116,24 @@ std::int64_t room_beside_copies(const S& s) {
          positions * kv_position_bytes(s.model, kv_dtype_of(s), ranks);
 }
 
+// What ranks of GPUs gather lies in whole blocks of columns.
+constexpr std::int64_t gathered_columns = 64;
+
 bool heads_divide(const S& s, std::int64_t ranks) {
   const std::int64_t heads = s.model.heads, kv_heads = std::max<std::int64_t>(s.model.kv_heads, 1);
+  if (ranks > 1 && s.model.attention == AttentionKind::latent &&
+      heads / ranks * s.model.value_dim % gathered_columns != 0)
+    return false;
   return heads % ranks == 0 && (kv_heads % ranks == 0 || ranks % kv_heads == 0);
+}
+
+bool states_divide(const S& s, std::int64_t ranks) {
+  const DeltaShape& delta = s.model.delta;
+  if (ranks == 1 || s.model.linear_layers == 0) return true;
+  return delta.key_heads % ranks == 0 && delta.values() / ranks % gathered_columns == 0;
+}
+bool dense_layers_divide(const S& s, std::int64_t ranks) {
+  return ranks == 1 || s.model.dense_width == 0 || s.model.dense_width >= ranks * gathered_columns;
 }
 
 // The first gate that `field` with `value` needs and that is not open; null where all are.
@@ -196,20 +211,6 @@ constexpr Rule rules[] = {
        return std::string("latent attention is not divided among ranks of a CPU yet");
      },
      true},
-    {"gpu-ranks-keep-no-states", Field::tensor_parallel, Effect::remove,
-     [](const S& s, const C& c) {
-       return s.on_gpu() && c.number > 1 && !s.machine.declared && s.model.linear_layers > 0;
-     },
-     [](const S& s, const C&) {
-       return "layers with a state, which " + s.model.architecture + " has, are not divided among GPUs yet";
-     }},
-    {"gpu-ranks-share-no-latents", Field::tensor_parallel, Effect::remove,
-     [](const S& s, const C& c) {
-       return s.on_gpu() && c.number > 1 && !s.machine.declared && s.model.attention == AttentionKind::latent;
-     },
-     [](const S& s, const C&) {
-       return "latent attention, which " + s.model.architecture + " has, is not divided among GPUs yet";
-     }},
     {"cpu-ranks-keep-no-states", Field::tensor_parallel, Effect::remove,
      [](const S& s, const C& c) { return !s.on_gpu() && c.number > 1 && s.model.linear_layers > 0; },
      [](const S&, const C&) {
@@ -231,6 +232,18 @@ constexpr Rule rules[] = {
      [](const S& s, const C& c) {
        return number(s.model.heads) + " heads of queries and " + number(s.model.kv_heads) +
               " of keys do not divide among " + c.value + " ranks";
+     }},
+    {"states-divide", Field::tensor_parallel, Effect::remove,
+     [](const S& s, const C& c) { return s.on_gpu() && !states_divide(s, rank_number(c)); },
+     [](const S& s, const C& c) {
+       return number(s.model.delta.key_heads) + " heads of keys of layers with a state do not divide among " +
+              c.value + " ranks in whole blocks of " + number(gathered_columns) + " columns";
+     }},
+    {"dense-layers-divide", Field::tensor_parallel, Effect::remove,
+     [](const S& s, const C& c) { return s.on_gpu() && !dense_layers_divide(s, rank_number(c)); },
+     [](const S& s, const C& c) {
+       return "dense layers of " + number(s.model.dense_width) + " columns do not divide among " + c.value +
+              " ranks in whole blocks of " + number(gathered_columns);
      }},
     {"weights-fit", Field::tensor_parallel, Effect::remove,
      [](const S& s, const C& c) { return s.on_gpu() && least_bytes(s, rank_number(c)) > memory_budget(s); },

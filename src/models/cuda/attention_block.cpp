@@ -9,9 +9,7 @@
 #include "ops/cuda/absent.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/norm_linear_cuda.h"
-#include "ops/linear/cuda/peer_linear_cuda.h"
 #include "ops/output_gate/cuda/gate_heads_cuda.h"
-#include "ops/peer_gather/cuda/peer_gather_cuda.h"
 #include "ops/rope/cuda/rope_cuda.h"
 #include "ops/rope/cuda/turn_heads_cuda.h"
 
@@ -36,17 +34,6 @@ AttentionFormats formats_of(const ModelConfig& config, std::int64_t layer) {
     if (weight.role == WeightRole::attention_output) formats.wo = weight.format;
   });
   return formats;
-}
-
-// Nothing where the format is not one of blocks.
-std::optional<DenseBlocks> lay_out_dense_blocks(DeviceArena& arena, TensorFormat format, std::int64_t rows,
-                                                std::int64_t cols) {
-  switch (format) {
-    case TensorFormat::fp8_block: return lay_out_blocks<E4m3Codes>(arena, 1, rows, cols);
-    case TensorFormat::nvfp4:
-    case TensorFormat::nvfp4_packed: return lay_out_blocks<Nvfp4Codes>(arena, 1, rows, cols);
-    default: return std::nullopt;
-  }
 }
 
 // What the products of blocks, of layers that have any, lack.
@@ -77,10 +64,8 @@ AttentionBlockWeights lay_out_attention_weights(const ModelConfig& config, const
   const AttentionFormats formats = formats_of(config, layer);
   AttentionBlockWeights weights;
   weights.norm = arena.take<Bf16>(size(hidden));
-  weights.qkv_blocks = lay_out_dense_blocks(arena, formats.qkv, qkv_width, hidden);
-  if (!weights.qkv_blocks) weights.qkv = lay_out_tiles(arena, qkv_width, hidden);
-  weights.wo_blocks = lay_out_dense_blocks(arena, formats.wo, hidden, attended_width);
-  if (!weights.wo_blocks) weights.wo = lay_out_tiles(arena, hidden, attended_width);
+  weights.qkv = DeviceMatrix::lay_out(arena, formats.qkv, qkv_width, hidden);
+  weights.wo = DeviceMatrix::lay_out(arena, formats.wo, hidden, attended_width);
   if (config.attention_bias) {
     weights.qkv_bias = arena.take<Bf16>(size(qkv_width));
     weights.wo_bias = arena.take<Bf16>(size(hidden));
@@ -120,51 +105,30 @@ Status check_attention_block(const ModelConfig& config) {
 AttentionBlock::AttentionBlock(const ModelConfig& config, const CudaForwardLimits& limits,
                                const DecoderStream& stream, CudaPlace& place, DeviceArena& arena)
     : stream_(stream),
-      room_(place.room),
       heads_(static_cast<int>(place.part.padded_heads.count)),
       kv_heads_(static_cast<int>(place.part.kv_heads.count)),
       head_dim_(static_cast<int>(config.head_dim)),
-      ranks_(place.part.ranks),
-      first_head_(static_cast<int>(place.part.padded_heads.begin)),
-      all_heads_(static_cast<int>(place.part.all_padded_heads)),
       gated_(config.attention_output_gate),
       norms_less_one_(config.zero_centred_norms),
       rotary_dim_(static_cast<int>(config.rotary_dim)),
       turns_in_product_(products_turn(config)),
-      concentration_(rope_frequencies(config).concentration) {
+      concentration_(rope_frequencies(config).concentration),
+      output_({.rows = limits.rows,
+               .columns = {place.part.padded_heads.begin * head_dim_, heads_ * head_dim_},
+               .all_columns = static_cast<int>(place.part.all_padded_heads) * head_dim_},
+              stream, place, arena) {
   const std::size_t rows = size(limits.rows), half = size(rotary_dim_ / 2);
   cos_ = arena.take<float>(rows * half);
   sin_ = arena.take<float>(rows * half);
   qkv_ = turns_in_product_ ? nullptr : arena.take<float>(rows * size(qkv_width()));
   q_ = arena.take<Bf16>(rows * size(heads_ * head_dim_));
-  attended_ = arena.take<std::uint8_t>(DenseShape{0, heads_ * head_dim_}.token_bytes(limits.rows));
-  gathered_ =
-      place.part.alone()
-          ? attended_
-          : place.shared.take<std::uint8_t>(DenseShape{0, all_heads_ * head_dim_}.token_bytes(limits.rows));
-  if (!place.part.alone() && heads_ * ranks_ == all_heads_) {
-    windows_ = place.shared.take<std::uint8_t>(window_bytes());
-    gather_steps_ = arena.take<std::uint32_t>(size(gather_token_steps));
-    if (peer_linear_takes(output_shape(), ranks_)) {
-      sums_ = place.shared.take<float>(peer_linear_floats(output_shape()));
-      sum_steps_ = arena.take<std::uint32_t>(size(processors_of_device()));
-    }
-  }
   workspace_.partials =
       arena.take<float>(attention_partials(CudaModel::attention_splits_room, kv_heads_, head_dim_));
   workspace_.stuck = limits.stuck;
 }
 
-std::size_t AttentionBlock::window_bytes() const {
-  return 2 * DenseShape{0, all_heads_ * head_dim_}.token_bytes(gather_few_tokens);
-}
-
-DenseShape AttentionBlock::output_shape() const { return {stream_.hidden, all_heads_ * head_dim_}; }
-
 void AttentionBlock::clear_room(cudaStream_t stream) const {
-  if (sums_ != nullptr) make_absent(sums_, peer_linear_floats(output_shape()), stream);
-  if (windows_ != nullptr)
-    make_absent(reinterpret_cast<float*>(windows_), window_bytes() / sizeof(float), stream);
+  output_.clear_room(stream);
   make_absent(workspace_.partials, attention_partials(CudaModel::attention_splits_room, kv_heads_, head_dim_),
               stream);
 }
@@ -185,18 +149,18 @@ Status AttentionBlock::project(const AttentionBlockWeights& weights, const Cache
                                cudaStream_t stream) const {
   const RankRows own = stream_.rows_of_rank(input.rows);
   const AddRmsNormCudaArgs of_norm = stream_.norm(weights.norm, pending, nullptr, own);
-  if (weights.qkv_blocks) {
+  if (weights.qkv.blocks) {
     NIBBLE_RETURN_IF_ERROR(stream_.norm_tiles(of_norm, own, stream));
     NIBBLE_RETURN_IF_ERROR(
-        multiply_blocks(*weights.qkv_blocks, {stream_.normed_tiles, input.rows}, qkv_, qkv_width(), stream));
+        multiply_blocks(*weights.qkv.blocks, {stream_.normed_tiles, input.rows}, qkv_, qkv_width(), stream));
     return turn_heads(weights, cache, input, stream);
   }
-  const bool in_one = norm_linear_takes(of_norm, weights.qkv.shape);
+  const bool in_one = norm_linear_takes(of_norm, weights.qkv.tiles.shape);
   if (!in_one) NIBBLE_RETURN_IF_ERROR(stream_.norm_tiles(of_norm, own, stream));
   const TokenTiles x{stream_.normed_tiles, input.rows};
   if (turns_in_product_) {
     const QkvCudaArgs qkv{.x = x,
-                          .weight = weights.qkv,
+                          .weight = weights.qkv.tiles,
                           .bias = weights.qkv_bias,
                           .heads = heads_,
                           .cos = cos_,
@@ -209,10 +173,10 @@ Status AttentionBlock::project(const AttentionBlockWeights& weights, const Cache
     return in_one ? norm_qkv_cuda(of_norm, qkv, stream) : qkv_cuda(qkv, stream);
   }
   const LinearCudaArgs product{.x = x,
-                               .weight = weights.qkv,
+                               .weight = weights.qkv.tiles,
                                .bias = weights.qkv_bias,
                                .y = qkv_,
-                               .y_stride = weights.qkv.shape.rows,
+                               .y_stride = weights.qkv.rows(),
                                .workspace = stream_.linear,
                                .beside = beside};
   NIBBLE_RETURN_IF_ERROR(in_one ? norm_linear_cuda(of_norm, product, stream) : linear_cuda(product, stream));
@@ -238,31 +202,6 @@ Status AttentionBlock::turn_heads(const AttentionBlockWeights& weights, const Ca
                          stream);
 }
 
-Status AttentionBlock::gather(int rows, const RankRows& own, cudaStream_t stream) const {
-  if (room_ == nullptr) return {};
-  if (windows_ != nullptr && rows <= gather_few_tokens) {
-    return gather_tokens_cuda(*room_,
-                              {.from = attended_,
-                               .to = gathered_,
-                               .windows = windows_,
-                               .steps = gather_steps_,
-                               .columns = heads_ * head_dim_,
-                               .tokens = rows},
-                              stream);
-  }
-  // A group of tokens is a row of whole k64 blocks, of which a rank has those of its heads.
-  const auto bytes_of = [&](int heads) { return DenseShape{0, heads * head_dim_}.token_bytes(token_group); };
-  return gather_columns_cuda(*room_,
-                             {.from = attended_,
-                              .from_stride = bytes_of(heads_),
-                              .to = gathered_ + bytes_of(first_head_),
-                              .to_stride = bytes_of(all_heads_),
-                              .bytes = bytes_of(heads_),
-                              .rows = (rows + token_group - 1) / token_group,
-                              .rows_a_rank = own.a_rank / token_group},
-                             stream);
-}
-
 Status AttentionBlock::run(const AttentionBlockWeights& weights, const Cache& cache,
                            const PendingSum& pending, const CudaForwardInput& input,
                            cudaStream_t stream) const {
@@ -276,7 +215,7 @@ Status AttentionBlock::run(const AttentionBlockWeights& weights, const Cache& ca
                          .window = weights.window,
                          .sinks = weights.sinks,
                          .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_)),
-                         .out = attended_,
+                         .out = output_.input(),
                          .rows = input.one_row_each ? AttentionRows::one : AttentionRows::both,
                          .short_contexts = input.short_contexts,
                          .max_splits = CudaModel::attention_splits_room,
@@ -294,7 +233,7 @@ Status AttentionBlock::run(const AttentionBlockWeights& weights, const Cache& ca
     begin = end;
   }
   if (gated_) {
-    NIBBLE_RETURN_IF_ERROR(gate_heads_cuda({.out = attended_,
+    NIBBLE_RETURN_IF_ERROR(gate_heads_cuda({.out = output_.input(),
                                             .gates = qkv_ + head_dim_,
                                             .stride = qkv_width(),
                                             .rows = input.rows,
@@ -302,39 +241,8 @@ Status AttentionBlock::run(const AttentionBlockWeights& weights, const Cache& ca
                                             .head_dim = head_dim_},
                                            stream));
   }
-  return put_out(weights, input.rows, beside, stream);
-}
-
-Status AttentionBlock::put_out(const AttentionBlockWeights& weights, int rows, int beside,
-                               cudaStream_t stream) const {
-  if (sums_ != nullptr && rows <= peer_linear_tokens && !weights.wo_blocks) {
-    return peer_linear_cuda(*room_,
-                            {.x = {attended_, rows},
-                             .weight = weights.wo,
-                             .bias = weights.wo_bias,
-                             .y = stream_.delta,
-                             .y_stride = stream_.hidden,
-                             .windows = sums_,
-                             .steps = sum_steps_,
-                             .beside = beside},
-                            stream);
-  }
-  const RankRows own = stream_.rows_of_rank(rows);
-  NIBBLE_RETURN_IF_ERROR(gather(rows, own, stream));
-  if (own.count == 0) return {};
-  const TokenTiles x{gathered_ + output_shape().token_bytes(own.first), own.count};
-  float* const y = stream_.delta + size(own.first) * size(stream_.hidden);
-  if (weights.wo_blocks) {
-    return multiply_blocks(*weights.wo_blocks, x, y, stream_.hidden, stream);
-  }
-  return linear_cuda({.x = x,
-                      .weight = weights.wo,
-                      .bias = weights.wo_bias,
-                      .y = y,
-                      .y_stride = stream_.hidden,
-                      .workspace = stream_.linear,
-                      .beside = beside},
-                     stream);
+  return output_.multiply({.weight = weights.wo, .bias = weights.wo_bias, .beside = beside}, input.rows,
+                          stream_.delta, stream);
 }
 
 }  // namespace nibble

@@ -5,27 +5,25 @@
 // (qkv_cuda). Others take a kernel more behind a plain product (turn_heads_cuda).
 #pragma once
 
-#include <optional>
-
 #include "models/cuda/cuda_part.h"
 #include "models/cuda/decoder_stream.h"
+#include "models/cuda/dense_matrix.h"
+#include "models/cuda/gathered_product.h"
 
 namespace nibble {
 
 // All pointers are to device memory, and null for what the model is without.
 struct AttentionBlockWeights {
   Bf16* norm = nullptr;  // [hidden]
-  DenseTiles
-      qkv;  // [(padded_heads + 2 kv_heads) * head_dim, hidden], of the rank; a head's gate behind its q
+  // [(padded_heads + 2 kv_heads) * head_dim, hidden], of the rank; a head's gate behind its q
+  DeviceMatrix qkv;
   Bf16* qkv_bias = nullptr;  // one a row of qkv
   Bf16* q_norm = nullptr;    // [head_dim]
   Bf16* k_norm = nullptr;    // [head_dim]
-  DenseTiles wo;             // [hidden, all_padded_heads * head_dim]
+  DeviceMatrix wo;           // [hidden, all_padded_heads * head_dim]
   Bf16* wo_bias = nullptr;   // [hidden]
   float* sinks = nullptr;    // [padded_heads]
   int window = 0;            // 0: full attention
-  // Instead of qkv and of wo, where the checkpoint has them in FP8 or NVFP4.
-  std::optional<DenseBlocks> qkv_blocks, wo_blocks;
 };
 
 // Formats of its matrices.
@@ -68,32 +66,18 @@ class AttentionBlock {
   // Of rows as a plain product gives them: norms, the turn, and where keys and values belong.
   Status turn_heads(const AttentionBlockWeights& weights, const Cache& cache, const CudaForwardInput& input,
                     cudaStream_t stream) const;
-  // The output's matrix and its product, of all ranks' heads -> delta.
-  DenseShape output_shape() const;
-  Status put_out(const AttentionBlockWeights& weights, int rows, int beside, cudaStream_t stream) const;
   int qkv_width() const { return ((gated_ ? 2 : 1) * heads_ + 2 * kv_heads_) * head_dim_; }
-  std::size_t window_bytes() const;
-  // The heads' outputs of all ranks -> gathered_, of the rank's rows
-  Status gather(int rows, const RankRows& own, cudaStream_t stream) const;
 
   DecoderStream stream_;
-  const PeerRoom* room_;  // null: this rank is alone
   int heads_, kv_heads_, head_dim_;
-  int ranks_, first_head_, all_heads_;
   bool gated_, norms_less_one_;
   int rotary_dim_;
   bool turns_in_product_;
   float concentration_;
-  float *cos_, *sin_;                // [rows, rotary_dim / 2]
-  float* qkv_;                       // [rows, qkv_width()]; null where products turn
-  Bf16* q_;                          // [rows, heads, head_dim]
-  std::uint8_t* attended_;           // token tiles of heads * head_dim columns
-  std::uint8_t* gathered_;           // of all_heads * head_dim; attended_ where this rank is alone
-  std::uint8_t* windows_ = nullptr;  // GatherTokensCudaArgs's, where ranks have as many heads each
-  std::uint32_t* gather_steps_ = nullptr;
-  // PeerLinearCudaArgs's windows and steps, where ranks have whole chunks of the output's columns.
-  float* sums_ = nullptr;
-  std::uint32_t* sum_steps_ = nullptr;
+  float *cos_, *sin_;       // [rows, rotary_dim / 2]
+  float* qkv_;              // [rows, qkv_width()]; null where products turn
+  Bf16* q_;                 // [rows, heads, head_dim]
+  GatheredProduct output_;  // of heads * head_dim columns
   AttentionCudaWorkspace workspace_;
 };
 

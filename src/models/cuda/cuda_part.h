@@ -1,6 +1,7 @@
-// A rank's part of a model on GPUs: heads of attention, whole experts, rows of the vocabulary. The heads'
-// outputs are gathered before the output projection, which every rank has whole. One rank takes each sum, in
-// the order of one GPU, so ranks change no bit (docs/internals/several_gpus.md).
+// A rank's part of a model on GPUs: heads of attention and of layers with a state, columns of dense layers,
+// whole experts, rows of the vocabulary. What heads and columns give is gathered before the projection behind
+// them, which every rank has whole, as it has the shared experts. One rank takes each sum, in the order of
+// one GPU, so ranks change no bit (docs/internals/several_gpus.md).
 #pragma once
 
 #include <array>
@@ -26,6 +27,8 @@ struct CudaPart {
   // have weights of zero on both sides.
   Run padded_heads;
   std::int64_t all_padded_heads = 0;
+  Run state_heads;    // of keys, of layers with a state; each has its heads of values and gates
+  Run dense_columns;  // of a dense layer's gates and ups
   Run experts, vocabulary;
   std::array<std::int32_t, most_ranks + 1> first_experts = {};  // of each rank; then how many there are
   // Every rank has all experts, so few slots may be shared out evenly whatever they have chosen.
@@ -40,6 +43,8 @@ struct CudaPart {
 
 // All of it, for one rank.
 CudaPart whole_model(const ModelConfig& config);
+// The config with the heads that the rank's caches and states are of.
+ModelConfig config_of_caches(const ModelConfig& config, const CudaPart& part);
 // Refused where the kernels cannot cut the model so.
 Result<CudaPart> cuda_part(const ModelConfig& config, const RankPart& part, bool experts_everywhere);
 

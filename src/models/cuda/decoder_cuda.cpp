@@ -178,15 +178,19 @@ DecoderCudaBlocks::DecoderCudaBlocks(const ModelConfig& config, const CudaForwar
     : stream(DecoderStream::lay_out(config, limits, place, processors, arena)),
       head(config, limits, stream, place, arena) {
   if (has(config, Mixer::attention)) attention.emplace(config, limits, stream, place, arena);
-  if (has(config, Mixer::gated_delta)) delta.emplace(config, limits, stream, arena);
-  if (has(config, Mixer::latent)) latent.emplace(config, limits, stream, processors, arena);
+  if (has(config, Mixer::gated_delta)) delta.emplace(config, limits, stream, place, arena);
+  if (has(config, Mixer::latent)) latent.emplace(config, limits, stream, processors, place, arena);
   if (has(config, FeedForward::experts)) experts.emplace(config, limits, stream, place, arena);
-  if (has(config, FeedForward::dense) || config.shared_width > 0) mlp.emplace(config, limits, stream, arena);
+  if (has(config, FeedForward::dense) || config.shared_width > 0)
+    mlp.emplace(config, limits, stream, place, arena);
 }
 
 void DecoderCudaBlocks::clear_room(cudaStream_t on) const {
   if (attention) attention->clear_room(on);
+  if (delta) delta->clear_room(on);
+  if (latent) latent->clear_room(on);
   if (experts) experts->clear_room(on);
+  if (mlp) mlp->clear_room(on);
 }
 
 std::size_t shared_bytes_of_cuda_model(const ModelConfig& config, const CudaForwardLimits& limits,

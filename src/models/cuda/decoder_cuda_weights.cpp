@@ -74,14 +74,15 @@ class Placer {
     }
     if (weight.part == WeightPart::shared_expert) return place_shared_expert(placing_, weight, *layer.shared);
     if (const auto* delta = std::get_if<DeltaBlockWeights>(&layer.mixer)) {
-      if (weight.part == WeightPart::linear_attention) return place_delta(placing_, weight, *delta);
+      if (weight.part == WeightPart::linear_attention)
+        return place_delta(placing_, weight, delta_heads(config_, part_), *delta);
     }
     if (auto* experts = std::get_if<ExpertsBlockWeights>(&layer.feed_forward)) {
       if (weight.part == WeightPart::experts) return place_expert(weight, *experts);
       if (weight.part == WeightPart::router) return place_router(weight, *experts);
     }
     if (const auto* latent = std::get_if<LatentBlockWeights>(&layer.mixer))
-      return place_latent(placing_, weight, *latent);
+      return place_latent(placing_, weight, part_.heads, *latent);
     if (auto* attention = std::get_if<AttentionBlockWeights>(&layer.mixer))
       return place_attention(weight, *attention);
     NIBBLE_CHECK(false, weight.name);
@@ -129,9 +130,9 @@ class Placer {
     const Run q_rows = queries_of(part_.heads), kv_rows = rows_of(part_.kv_heads);
     const ExpectedTensor tensor = placed_tensor(weight);
     switch (weight.role) {
-      case WeightRole::query: return placing_.spread_rows({tensor, q_rows}, part, apart, attention.qkv);
-      case WeightRole::key: return placing_.dense({tensor, kv_rows}, attention.qkv, key_row());
-      case WeightRole::value: return placing_.dense({tensor, kv_rows}, attention.qkv, value_row());
+      case WeightRole::query: return placing_.spread_rows({tensor, q_rows}, part, apart, attention.qkv.tiles);
+      case WeightRole::key: return placing_.dense({tensor, kv_rows}, attention.qkv.tiles, key_row());
+      case WeightRole::value: return placing_.dense({tensor, kv_rows}, attention.qkv.tiles, value_row());
       case WeightRole::query_bias: return placing_.spread({tensor, q_rows}, part, apart, attention.qkv_bias);
       case WeightRole::key_bias: return placing_.plain({tensor, kv_rows}, attention.qkv_bias + key_row());
       case WeightRole::value_bias: return placing_.plain({tensor, kv_rows}, attention.qkv_bias + value_row());
@@ -141,7 +142,7 @@ class Placer {
         return placing_.spread_floats({tensor, part_.heads}, own_group, own_apart, attention.sinks);
       case WeightRole::attention_output:
         return placing_.spread_columns(tensor, group_ * config_.head_dim, wide_group_ * config_.head_dim,
-                                       attention.wo);
+                                       attention.wo.tiles);
       case WeightRole::attention_output_bias: return placing_.plain(tensor, attention.wo_bias);
       default: NIBBLE_CHECK(false, weight.name);
     }
@@ -151,11 +152,11 @@ class Placer {
   Status place_blocks(const Weight& weight, const AttentionBlockWeights& attention) {
     const Run q_rows = queries_of(part_.heads), kv_rows = rows_of(part_.kv_heads);
     switch (weight.role) {
-      case WeightRole::query: return placing_.dense(weight, q_rows, *attention.qkv_blocks, 0);
-      case WeightRole::key: return placing_.dense(weight, kv_rows, *attention.qkv_blocks, key_row());
-      case WeightRole::value: return placing_.dense(weight, kv_rows, *attention.qkv_blocks, value_row());
+      case WeightRole::query: return placing_.dense(weight, q_rows, *attention.qkv.blocks, 0);
+      case WeightRole::key: return placing_.dense(weight, kv_rows, *attention.qkv.blocks, key_row());
+      case WeightRole::value: return placing_.dense(weight, kv_rows, *attention.qkv.blocks, value_row());
       case WeightRole::attention_output:
-        return placing_.dense(weight, {0, config_.hidden_size}, *attention.wo_blocks, 0);
+        return placing_.dense(weight, {0, config_.hidden_size}, *attention.wo.blocks, 0);
       default: NIBBLE_CHECK(false, weight.name);
     }
     return {};
@@ -287,14 +288,14 @@ DecoderCudaWeights DecoderCudaWeights::lay_out(const ModelConfig& config, const 
     const LayerDescription& described = config.layers[size(layer)];
     DecoderCudaLayer& made = weights.layers.emplace_back();
     if (described.mixer == Mixer::gated_delta) {
-      made.mixer = lay_out_delta_weights(config, layer, arena);
+      made.mixer = lay_out_delta_weights(config, part, layer, arena);
     } else if (described.mixer == Mixer::latent) {
-      made.mixer = lay_out_latent_weights(config, layer, arena);
+      made.mixer = lay_out_latent_weights(config, part, layer, arena);
     } else {
       made.mixer = lay_out_attention_weights(config, part, layer, arena);
     }
     if (described.feed_forward == FeedForward::dense) {
-      made.feed_forward = lay_out_dense_layer(config, layer, arena);
+      made.feed_forward = lay_out_dense_layer(config, part, layer, arena);
       continue;
     }
     made.feed_forward = lay_out_experts(config, traits, part, arena);

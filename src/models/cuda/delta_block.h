@@ -5,27 +5,40 @@
 #include <optional>
 
 #include "models/cuda/dense_matrix.h"
+#include "models/cuda/gathered_product.h"
 #include "ops/gated_delta/cuda/gated_delta_cuda.h"
 
 namespace nibble {
 
-// All pointers are to device memory.
+// Of the rank's heads of keys and their heads of values, but for `output` and what is said to be of all. All
+// pointers are to device memory.
 struct DeltaBlockWeights {
   Bf16* norm = nullptr;      // [hidden]
   DeviceMatrix projections;  // of q, k, v and z, and behind them of b and a if those have their format
-  std::optional<DeviceMatrix> gates;    // of b and a, if they have another
-  int z_row = 0, b_row = 0, a_row = 0;  // where they begin in their matrix
-  float* convolution = nullptr;         // [taps, channels]
-  float* rate = nullptr;                // [value_heads]
-  float* bias = nullptr;                // [value_heads]
-  float* head_norm = nullptr;           // [value_dim]
-  DeviceMatrix output;                  // [hidden, values]
+  std::optional<DeviceMatrix> gates;  // of b and a, if they have another
+  // Where they begin in their matrix; b and a are those of all heads.
+  int k_row = 0, v_row = 0, z_row = 0, b_row = 0, a_row = 0;
+  float* convolution = nullptr;  // [taps, channels]
+  float* rate = nullptr;         // [value_heads]
+  float* bias = nullptr;         // [value_heads]
+  float* head_norm = nullptr;    // [value_dim]
+  DeviceMatrix output;           // [hidden, values of all heads]
 };
 
-DeltaBlockWeights lay_out_delta_weights(const ModelConfig& config, std::int64_t layer, DeviceArena& arena);
+DeltaBlockWeights lay_out_delta_weights(const ModelConfig& config, const CudaPart& part, std::int64_t layer,
+                                        DeviceArena& arena);
+
+// What a weight's rows mean: the rank's heads among all.
+struct DeltaHeads {
+  DeltaShape all;
+  Run keys, values;  // the rank's
+  bool by_key_head = false;
+};
+DeltaHeads delta_heads(const ModelConfig& config, const CudaPart& part);
 
 // Of WeightPart::linear_attention.
-Status place_delta(WeightPlacing& placing, const Weight& weight, const DeltaBlockWeights& to);
+Status place_delta(WeightPlacing& placing, const Weight& weight, const DeltaHeads& heads,
+                   const DeltaBlockWeights& to);
 
 // What kernels lack of a model's layers with the rule.
 Status check_delta_block(const ModelConfig& config);
@@ -34,7 +47,8 @@ class DeltaBlock {
  public:
   // Takes its room. Without memory it only counts.
   DeltaBlock(const ModelConfig& config, const CudaForwardLimits& limits, const DecoderStream& stream,
-             DeviceArena& arena);
+             CudaPlace& place, DeviceArena& arena);
+  void clear_room(cudaStream_t stream) const { output_.clear_room(stream); }
 
   // residual = pending's; its norm -> delta
   Status run(const DeltaBlockWeights& weights, const DeltaLayer& states, const PendingSum& pending,
@@ -44,16 +58,16 @@ class DeltaBlock {
   DeltaColumns columns(const DeltaBlockWeights& weights) const;
 
   DecoderStream stream_;
-  DeltaShape shape_;
-  bool by_key_head_;
-  float* projected_;     // [rows, the widest projection]
-  float* gates_;         // [rows, rows of a matrix of gates]
-  float* qkv_;           // [rows, channels]
-  double* decays_;       // [rows, value_heads]
-  float* betas_;         // [rows, value_heads]
-  float* products_;      // [rows, key_heads, 2, delta_chunk]
-  float* of_heads_;      // [rows, values]
-  std::uint8_t* mixed_;  // token tiles of values columns
+  DeltaHeads heads_;
+  DeltaShape shape_;  // of the rank's
+  float* projected_;  // [rows, the widest projection]
+  float* gates_;      // [rows, rows of a matrix of gates]
+  float* qkv_;        // [rows, channels]
+  double* decays_;    // [rows, value_heads]
+  float* betas_;      // [rows, value_heads]
+  float* products_;   // [rows, key_heads, 2, delta_chunk]
+  float* of_heads_;   // [rows, values]
+  GatheredProduct output_;
 };
 
 }  // namespace nibble

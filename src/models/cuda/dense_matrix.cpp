@@ -33,14 +33,18 @@ Status multiply(const DecoderStream& decoder, const DeviceMatrix& matrix, const 
 }
 
 Status place(WeightPlacing& placing, const Weight& weight, const DeviceMatrix& to, std::int64_t to_row) {
-  if (!to.blocks) return placing.dense(placed_tensor(weight), to.tiles, static_cast<int>(to_row));
+  return place_rows(placing, weight, {0, weight.shape[0]}, to, to_row);
+}
+
+Status place_rows(WeightPlacing& placing, const Weight& weight, const Run& rows, const DeviceMatrix& to,
+                  std::int64_t to_row) {
+  if (!to.blocks) return placing.dense({placed_tensor(weight), rows}, to.tiles, static_cast<int>(to_row));
   // A wide matrix comes in parts that the placing has room for, each of whole tiles of scales.
   constexpr std::int64_t most_values = std::int64_t{32} << 20, whole = 128;
-  const std::int64_t rows = weight.shape[0];
   const std::int64_t once = std::max(most_values / weight.shape[1] / whole * whole, whole);
-  for (std::int64_t row = 0; row < rows; row += once) {
-    NIBBLE_RETURN_IF_ERROR(
-        placing.dense(weight, {row, std::min(once, rows - row)}, *to.blocks, static_cast<int>(to_row + row)));
+  for (std::int64_t row = 0; row < rows.count; row += once) {
+    NIBBLE_RETURN_IF_ERROR(placing.dense(weight, {rows.begin + row, std::min(once, rows.count - row)},
+                                         *to.blocks, static_cast<int>(to_row + row)));
   }
   return {};
 }

@@ -32,8 +32,10 @@ constexpr std::int64_t stacked_row(TensorFormat format, std::int64_t rows) {
 Status multiply(const DecoderStream& decoder, const DeviceMatrix& matrix, const TokenTiles& x, float* y,
                 cudaStream_t stream);
 
-// Brings a weight, all of it, to row `to_row` of the matrix, whose format it has.
+// Brings a weight, all of it or some rows, to row `to_row` of the matrix, whose format it has.
 Status place(WeightPlacing& placing, const Weight& weight, const DeviceMatrix& to, std::int64_t to_row = 0);
+Status place_rows(WeightPlacing& placing, const Weight& weight, const Run& rows, const DeviceMatrix& to,
+                  std::int64_t to_row = 0);
 
 // The tensor that holds a vector, or a matrix in bf16.
 ExpectedTensor placed_tensor(const Weight& weight);

@@ -131,29 +131,30 @@ Result<const float*> ExpertsBlock::route(const ExpertsBlockWeights& weights, con
                      .workspace = stream_.linear},
                     stream));
   }
-  if (sigmoid_) {  // of one rank, which has all rows
+  if (sigmoid_) {
     RouteSigmoidCudaArgs args = *sigmoid_;
     args.logits = logits;
     args.rows = own.count;
     args.row_limit = input.row_limit;
+    args.first_row = own.first;
     args.experts = experts_;
     args.top_k = top_k_;
     args.bias = weights.router_correction;
-    args.expert_ids = expert_ids_;
-    args.expert_weights = expert_weights_;
+    args.expert_ids = expert_ids_ + slot;
+    args.expert_weights = expert_weights_ + slot;
     NIBBLE_RETURN_IF_ERROR(route_sigmoid_cuda(args, stream));
-    return stream_.residual;
+  } else {
+    NIBBLE_RETURN_IF_ERROR(route_top_k_cuda({.logits = logits,
+                                             .rows = own.count,
+                                             .row_limit = input.row_limit,
+                                             .first_row = own.first,
+                                             .experts = experts_,
+                                             .top_k = top_k_,
+                                             .of_all = of_all_,
+                                             .expert_ids = expert_ids_ + slot,
+                                             .expert_weights = expert_weights_ + slot},
+                                            stream));
   }
-  NIBBLE_RETURN_IF_ERROR(route_top_k_cuda({.logits = logits,
-                                           .rows = own.count,
-                                           .row_limit = input.row_limit,
-                                           .first_row = own.first,
-                                           .experts = experts_,
-                                           .top_k = top_k_,
-                                           .of_all = of_all_,
-                                           .expert_ids = expert_ids_ + slot,
-                                           .expert_weights = expert_weights_ + slot},
-                                          stream));
   if (own.are_shared()) {
     NIBBLE_RETURN_IF_ERROR(
         stream_.gather_rows(stream_.normed, size(stream_.padded()) * sizeof(Bf16), own, false, stream));

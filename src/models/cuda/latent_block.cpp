@@ -35,9 +35,8 @@ LatentFormats formats_of(const ModelConfig& config, std::int64_t layer) {
 }
 
 // Rows of what latents' matrix lies below.
-std::int64_t rows_above(const ModelConfig& config) {
-  return config.latent.query_rank > 0 ? config.latent.query_rank
-                                      : config.num_attention_heads * config.head_dim;
+std::int64_t rows_above(const ModelConfig& config, const CudaPart& part) {
+  return config.latent.query_rank > 0 ? config.latent.query_rank : part.heads.count * config.head_dim;
 }
 
 Status check_shapes(const ModelConfig& config) {
@@ -73,15 +72,17 @@ Status check_format(const Weight& weight, std::optional<TensorFormat> above) {
 
 }  // namespace
 
-LatentBlockWeights lay_out_latent_weights(const ModelConfig& config, std::int64_t layer, DeviceArena& arena) {
+LatentBlockWeights lay_out_latent_weights(const ModelConfig& config, const CudaPart& part, std::int64_t layer,
+                                          DeviceArena& arena) {
   const LatentNumbers& latent = config.latent;
   const LatentFormats formats = formats_of(config, layer);
-  const std::int64_t hidden = config.hidden_size, heads = config.num_attention_heads;
-  const std::int64_t latent_row = stacked_row(formats.down, rows_above(config));
+  const std::int64_t hidden = config.hidden_size, heads = part.heads.count;
+  const std::int64_t latent_row = stacked_row(formats.down, rows_above(config, part));
   LatentBlockWeights weights;
   weights.norm = arena.take<Bf16>(size(hidden));
   weights.down =
       DeviceMatrix::lay_out(arena, formats.down, latent_row + latent.rank + latent.rotated_dim, hidden);
+  weights.head_dim = static_cast<int>(config.head_dim);
   weights.latent_row = static_cast<int>(latent_row);
   if (latent.query_rank > 0) {
     weights.query_norm = arena.take<Bf16>(size(latent.query_rank));
@@ -90,8 +91,10 @@ LatentBlockWeights lay_out_latent_weights(const ModelConfig& config, std::int64_
   weights.latent_norm = arena.take<Bf16>(size(latent.rank));
   weights.keys = arena.take<Bf16>(size(heads * latent.rank * latent_columns(latent.plain_dim)));
   weights.values = arena.take<Bf16>(size(heads * latent.value_dim * latent_columns(latent.rank)));
-  weights.output = DeviceMatrix::lay_out(arena, formats.output, hidden, heads * latent.value_dim);
+  weights.output =
+      DeviceMatrix::lay_out(arena, formats.output, hidden, config.num_attention_heads * latent.value_dim);
   weights.heads = {.heads = static_cast<int>(heads),
+                   .first_kept = static_cast<int>(part.heads.begin),
                    .plain = static_cast<int>(latent.plain_dim),
                    .value_dim = static_cast<int>(latent.value_dim),
                    .rank = static_cast<int>(latent.rank),
@@ -100,10 +103,13 @@ LatentBlockWeights lay_out_latent_weights(const ModelConfig& config, std::int64_
   return weights;
 }
 
-Status place_latent(WeightPlacing& placing, const Weight& weight, const LatentBlockWeights& to) {
+Status place_latent(WeightPlacing& placing, const Weight& weight, const Run& heads,
+                    const LatentBlockWeights& to) {
   switch (weight.role) {
     case WeightRole::query_down: return place(placing, weight, to.down);
-    case WeightRole::query: return place(placing, weight, to.query_norm != nullptr ? to.query : to.down);
+    case WeightRole::query:
+      return place_rows(placing, weight, {heads.begin * to.head_dim, heads.count * to.head_dim},
+                        to.query_norm != nullptr ? to.query : to.down);
     case WeightRole::latent_down: return place(placing, weight, to.down, to.latent_row);
     case WeightRole::query_down_norm: return placing.plain(placed_tensor(weight), to.query_norm);
     case WeightRole::latent_norm: return placing.plain(placed_tensor(weight), to.latent_norm);
@@ -130,13 +136,17 @@ Status check_latent_block(const ModelConfig& config) {
 }
 
 LatentBlock::LatentBlock(const ModelConfig& config, const CudaForwardLimits& limits,
-                         const DecoderStream& stream, int processors, DeviceArena& arena)
+                         const DecoderStream& stream, int processors, CudaPlace& place, DeviceArena& arena)
     : stream_(stream),
       latent_(config.latent),
-      heads_(static_cast<int>(config.num_attention_heads)),
-      rows_at_once_(latent_rows_at_once(limits.rows, config.num_attention_heads)),
+      heads_(static_cast<int>(place.part.heads.count)),
+      rows_at_once_(latent_rows_at_once(limits.rows, heads_)),
       scale_(latent_score_scale(config)),
-      concentration_(rope_frequencies(config).concentration) {
+      concentration_(rope_frequencies(config).concentration),
+      output_({.rows = place.part.alone() ? rows_at_once_ : limits.rows,
+               .columns = {place.part.heads.begin * latent_.value_dim, heads_ * latent_.value_dim},
+               .all_columns = static_cast<int>(config.num_attention_heads * latent_.value_dim)},
+              stream, place, arena) {
   const std::size_t rows = size(limits.rows), some = size(rows_at_once_), queries = some * size(heads_);
   const std::int64_t width = latent_.rank + latent_.rotated_dim;
   const std::size_t launches = size((limits.rows + rows_at_once_ - 1) / rows_at_once_);
@@ -144,15 +154,14 @@ LatentBlock::LatentBlock(const ModelConfig& config, const CudaForwardLimits& lim
   sin_ = arena.take<float>(rows * size(latent_.rotated_dim / 2));
   work_ =
       arena.take<std::uint8_t>(launches * size(latent_work_bytes(rows_at_once_, limits.sequences, heads_)));
-  down_ = arena.take<float>(some * size(stacked_row(TensorFormat::bf16, rows_above(config)) + width));
+  down_ =
+      arena.take<float>(some * size(stacked_row(TensorFormat::bf16, rows_above(config, place.part)) + width));
   query_tiles_ = arena.take<std::uint8_t>(
       DenseShape{0, static_cast<int>(latent_.query_rank)}.token_bytes(rows_at_once_));
   q_ = latent_.query_rank > 0 ? arena.take<float>(queries * size(config.head_dim)) : nullptr;
   plain_ = arena.take<Bf16>(queries * size(latent_columns(latent_.plain_dim)));
   absorbed_ = arena.take<Bf16>(queries * size(width));
   sums_ = arena.take<Bf16>(queries * size(latent_columns(latent_.rank)));
-  attended_ = arena.take<std::uint8_t>(
-      DenseShape{0, heads_ * static_cast<int>(latent_.value_dim)}.token_bytes(rows_at_once_));
   totals_ = arena.take<float>(size(latent_total_floats(processors, heads_)));
   partials_ = arena.take<float>(size(latent_partial_floats(heads_, latent_.rank)));
 }
@@ -248,8 +257,10 @@ Status LatentBlock::attend(const Cache& cache, const CudaForwardInput& input, co
 
 Status LatentBlock::run(const LatentBlockWeights& weights, const Cache& cache, const PendingSum& pending,
                         const CudaForwardInput& input, cudaStream_t stream) const {
-  NIBBLE_RETURN_IF_ERROR(add_rms_norm_cuda(
-      stream_.norm(weights.norm, pending, nullptr, stream_.rows_of_rank(input.rows)), stream));
+  const RankRows own = stream_.rows_of_rank(input.rows);
+  NIBBLE_RETURN_IF_ERROR(stream_.norm_tiles(stream_.norm(weights.norm, pending, nullptr, own), own, stream));
+  const bool alone = stream_.room == nullptr;
+  const GatheredProduct::Factors output{.weight = weights.output};
   for (int first = 0; first < input.rows; first += rows_at_once_) {
     const Rows rows{first, std::min(rows_at_once_, input.rows - first)};
     NIBBLE_RETURN_IF_ERROR(project(weights, cache, input, rows, stream));
@@ -260,12 +271,13 @@ Status LatentBlock::run(const LatentBlockWeights& weights, const Cache& cache, c
                                                .k = weights.heads.rank,
                                                .x = sums_,
                                                .rows = rows.count,
-                                               .tiles = attended_},
+                                               .tiles = output_.input(alone ? 0 : first)},
                                               stream));
-    NIBBLE_RETURN_IF_ERROR(multiply(stream_, weights.output, {attended_, rows.count},
-                                    stream_.delta + size(first) * size(stream_.hidden), stream));
+    if (!alone) continue;
+    NIBBLE_RETURN_IF_ERROR(
+        output_.multiply(output, rows.count, stream_.delta + size(first) * size(stream_.hidden), stream));
   }
-  return {};
+  return alone ? Status() : output_.multiply(output, input.rows, stream_.delta, stream);
 }
 
 }  // namespace nibble

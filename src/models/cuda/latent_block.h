@@ -6,11 +6,13 @@
 #pragma once
 
 #include "models/cuda/dense_matrix.h"
+#include "models/cuda/gathered_product.h"
 #include "ops/latent_attention/cuda/latent_cuda.h"
 
 namespace nibble {
 
-// All pointers are to device memory, and null for what the model is without.
+// Of the rank's heads, but for what all share: latents, what queries come from, and the output's matrix. All
+// pointers are to device memory, and null for what the model is without.
 struct LatentBlockWeights {
   Bf16* norm = nullptr;  // [hidden]
   DeviceMatrix down;  // to what queries come from, or queries themselves, and from latent_row on to latents
@@ -19,14 +21,17 @@ struct LatentBlockWeights {
   Bf16* latent_norm = nullptr;  // [rank]
   Bf16* keys = nullptr;         // as HeadProductsCudaArgs's weights, of latents' heads
   Bf16* values = nullptr;
-  DeviceMatrix output;      // [hidden, heads * value_dim]
+  DeviceMatrix output;      // [hidden, all heads * value_dim]
   LatentHeadsRepack heads;  // shapes of keys and values, and where they are
+  int head_dim = 0;         // of queries
   int latent_row = 0;
 };
 
-LatentBlockWeights lay_out_latent_weights(const ModelConfig& config, std::int64_t layer, DeviceArena& arena);
-// Of WeightPart::attention and its norms.
-Status place_latent(WeightPlacing& placing, const Weight& weight, const LatentBlockWeights& to);
+LatentBlockWeights lay_out_latent_weights(const ModelConfig& config, const CudaPart& part, std::int64_t layer,
+                                          DeviceArena& arena);
+// Of WeightPart::attention and its norms; `heads` are the rank's.
+Status place_latent(WeightPlacing& placing, const Weight& weight, const Run& heads,
+                    const LatentBlockWeights& to);
 
 // What kernels lack of a model's latent attention.
 Status check_latent_block(const ModelConfig& config);
@@ -42,7 +47,8 @@ class LatentBlock {
 
   // Takes its room. Without memory it only counts.
   LatentBlock(const ModelConfig& config, const CudaForwardLimits& limits, const DecoderStream& stream,
-              int processors, DeviceArena& arena);
+              int processors, CudaPlace& place, DeviceArena& arena);
+  void clear_room(cudaStream_t stream) const { output_.clear_room(stream); }
 
   // Once a step, for all layers: the angles, and what blocks of attention do. inv_freq: [rotated / 2]
   void begin(const CudaForwardInput& input, const float* inv_freq, cudaStream_t stream) const;
@@ -74,8 +80,8 @@ class LatentBlock {
   Bf16* plain_;                // [rows at once, heads, plain]
   Bf16* absorbed_;             // [rows at once, heads, rank + rotated]
   Bf16* sums_;                 // [rows at once, heads, rank]
-  std::uint8_t* attended_;     // token tiles of heads * value_dim columns
   float *totals_, *partials_;  // LatentAttentionCudaArgs's
+  GatheredProduct output_;     // of heads * value_dim columns; of rows at once where this rank is alone
 };
 
 }  // namespace nibble

@@ -33,14 +33,16 @@ MlpFormats formats_of(const ModelConfig& config, std::int64_t layer) {
   return formats;
 }
 
-MlpWeights lay_out_mlp(const ModelConfig& config, std::int64_t layer, std::int64_t width,
+// `own` of so many columns.
+MlpWeights lay_out_mlp(const ModelConfig& config, std::int64_t layer, const Run& own, std::int64_t width,
                        DeviceArena& arena) {
   const MlpFormats formats = formats_of(config, layer);
-  const std::int64_t up = stacked_row(formats.gate, width);
-  return {.gate_up = DeviceMatrix::lay_out(arena, formats.gate, up + width, config.hidden_size),
+  const std::int64_t up = stacked_row(formats.gate, own.count);
+  return {.gate_up = DeviceMatrix::lay_out(arena, formats.gate, up + own.count, config.hidden_size),
           .down = DeviceMatrix::lay_out(arena, formats.down, config.hidden_size, width),
-          .width = static_cast<int>(width),
+          .width = static_cast<int>(own.count),
           .up = static_cast<int>(up),
+          .first = static_cast<int>(own.begin),
           .unit = silu_unit};
 }
 
@@ -66,23 +68,26 @@ Status check_format(const Weight& weight, TensorFormat of_gate) {
 
 }  // namespace
 
-DenseLayerWeights lay_out_dense_layer(const ModelConfig& config, std::int64_t layer, DeviceArena& arena) {
+DenseLayerWeights lay_out_dense_layer(const ModelConfig& config, const CudaPart& part, std::int64_t layer,
+                                      DeviceArena& arena) {
   return {.norm = arena.take<Bf16>(size(config.hidden_size)),
-          .mlp = lay_out_mlp(config, layer, config.dense_width, arena)};
+          .mlp = lay_out_mlp(config, layer, part.dense_columns, config.dense_width, arena)};
 }
 
 SharedExpertWeights lay_out_shared_expert(const ModelConfig& config, std::int64_t layer, DeviceArena& arena) {
-  SharedExpertWeights weights{.mlp = lay_out_mlp(config, layer, config.shared_width, arena)};
+  SharedExpertWeights weights{
+      .mlp = lay_out_mlp(config, layer, {0, config.shared_width}, config.shared_width, arena)};
   if (config.shared_expert_gate) weights.share = lay_out_tiles(arena, 1, config.hidden_size);
   return weights;
 }
 
 Status place_mlp(WeightPlacing& placing, const Weight& weight, MlpWeights& to) {
+  const Run own{to.first, to.width};
   switch (weight.role) {
     case WeightRole::dense_gate:
-    case WeightRole::shared_gate: return place(placing, weight, to.gate_up);
+    case WeightRole::shared_gate: return place_rows(placing, weight, own, to.gate_up);
     case WeightRole::dense_up:
-    case WeightRole::shared_up: return place(placing, weight, to.gate_up, to.up);
+    case WeightRole::shared_up: return place_rows(placing, weight, own, to.gate_up, to.up);
     case WeightRole::dense_down:
     case WeightRole::shared_down: return place(placing, weight, to.down);
     default: NIBBLE_CHECK(false, weight.name);
@@ -111,53 +116,74 @@ Status check_mlp_block(const ModelConfig& config) {
 }
 
 MlpBlock::MlpBlock(const ModelConfig& config, const CudaForwardLimits& limits, const DecoderStream& stream,
-                   DeviceArena& arena)
+                   CudaPlace& place, DeviceArena& arena)
     : stream_(stream), rows_at_once_(std::min(limits.rows, most_rows_at_once)) {
   const bool dense = std::any_of(config.layers.begin(), config.layers.end(), is_dense);
-  const std::int64_t width = std::max(dense ? config.dense_width : 0, config.shared_width);
+  const std::int64_t width = std::max(dense ? place.part.dense_columns.count : 0, config.shared_width);
   const std::size_t rows = size(rows_at_once_);
   gate_up_ = arena.take<float>(rows * size(stacked_row(TensorFormat::bf16, width) + width));
-  activations_ = arena.take<std::uint8_t>(DenseShape{0, static_cast<int>(width)}.token_bytes(rows_at_once_));
-  if (config.shared_width > 0) shared_ = arena.take<float>(rows * size(config.hidden_size));
+  if (dense) {
+    dense_down_.emplace(GatheredProduct::Shape{.rows = place.part.alone() ? rows_at_once_ : limits.rows,
+                                               .columns = place.part.dense_columns,
+                                               .all_columns = static_cast<int>(config.dense_width)},
+                        stream, place, arena);
+  }
+  if (config.shared_width > 0) {
+    activations_ = arena.take<std::uint8_t>(
+        DenseShape{0, static_cast<int>(config.shared_width)}.token_bytes(rows_at_once_));
+    shared_ = arena.take<float>(rows * size(config.hidden_size));
+  }
   if (config.shared_expert_gate) logits_ = arena.take<float>(rows);
 }
 
-Status MlpBlock::multiply_rows(const MlpWeights& weights, int first, int rows, float* y,
-                               cudaStream_t stream) const {
+void MlpBlock::clear_room(cudaStream_t stream) const {
+  if (dense_down_) dense_down_->clear_room(stream);
+}
+
+Status MlpBlock::gate_rows(const MlpWeights& weights, int first, int rows, std::uint8_t* activations,
+                           cudaStream_t stream) const {
   NIBBLE_RETURN_IF_ERROR(multiply(stream_, weights.gate_up,
                                   tiles_from(stream_.normed_tiles, first, rows, stream_.hidden), gate_up_,
                                   stream));
-  NIBBLE_RETURN_IF_ERROR(gate_rows_cuda({.gate_up = gate_up_,
-                                         .stride = weights.gate_up.rows(),
-                                         .up = weights.up,
-                                         .rows = rows,
-                                         .width = weights.width,
-                                         .unit = weights.unit,
-                                         .out = activations_},
-                                        stream));
-  return multiply(stream_, weights.down, {activations_, rows}, y, stream);
+  return gate_rows_cuda({.gate_up = gate_up_,
+                         .stride = weights.gate_up.rows(),
+                         .up = weights.up,
+                         .rows = rows,
+                         .width = weights.width,
+                         .unit = weights.unit,
+                         .out = activations},
+                        stream);
 }
 
 Result<PendingSum> MlpBlock::run(const DenseLayerWeights& weights, const CudaForwardInput& input,
                                  cudaStream_t stream) const {
   const PendingSum pending{.residual = stream_.residual, .delta = stream_.delta};
-  NIBBLE_RETURN_IF_ERROR(
-      add_rms_norm_cuda(stream_.norm(weights.norm, pending, nullptr, {0, input.rows}), stream));
+  const RankRows own = stream_.rows_of_rank(input.rows);
+  NIBBLE_RETURN_IF_ERROR(stream_.norm_tiles(stream_.norm(weights.norm, pending, nullptr, own), own, stream));
+  const bool alone = stream_.room == nullptr;
+  const GatheredProduct::Factors down{.weight = weights.mlp.down};
   for (int first = 0; first < input.rows; first += rows_at_once_) {
     const int rows = std::min(rows_at_once_, input.rows - first);
     NIBBLE_RETURN_IF_ERROR(
-        multiply_rows(weights.mlp, first, rows, stream_.delta + size(first) * size(stream_.hidden), stream));
+        gate_rows(weights.mlp, first, rows, dense_down_->input(alone ? 0 : first), stream));
+    if (!alone) continue;
+    NIBBLE_RETURN_IF_ERROR(
+        dense_down_->multiply(down, rows, stream_.delta + size(first) * size(stream_.hidden), stream));
   }
+  if (!alone) NIBBLE_RETURN_IF_ERROR(dense_down_->multiply(down, input.rows, stream_.delta, stream));
   return PendingSum{.residual = stream_.residual, .delta = stream_.delta};
 }
 
 Result<PendingSum> MlpBlock::add_shared(const SharedExpertWeights& weights, const PendingSum& routed,
                                         int rows, cudaStream_t stream) const {
   const std::size_t hidden = size(stream_.hidden);
-  for (int first = 0; first < rows; first += rows_at_once_) {
-    const int count = std::min(rows_at_once_, rows - first);
+  const RankRows own = stream_.rows_of_rank(rows);
+  const int past = own.first + own.count;
+  for (int first = own.first; first < past; first += rows_at_once_) {
+    const int count = std::min(rows_at_once_, past - first);
     const std::size_t at = size(first) * hidden, slot = size(first) * size(routed.experts.top_k);
-    NIBBLE_RETURN_IF_ERROR(multiply_rows(weights.mlp, first, count, shared_, stream));
+    NIBBLE_RETURN_IF_ERROR(gate_rows(weights.mlp, first, count, activations_, stream));
+    NIBBLE_RETURN_IF_ERROR(multiply(stream_, weights.mlp.down, {activations_, count}, shared_, stream));
     if (weights.share) {
       NIBBLE_RETURN_IF_ERROR(linear_cuda({.x = tiles_from(stream_.normed_tiles, first, count, stream_.hidden),
                                           .weight = *weights.share,

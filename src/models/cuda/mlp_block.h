@@ -2,11 +2,16 @@
 // tokens share beside those they choose (ops/gated_mlp/gated_mlp.h).
 //
 // Rows go through it some at a time, so that what a wide layer has between its products stays small.
+//
+// Ranks have parts of a dense layer's width each. A shared expert every rank has whole: it is narrow, and
+// what each would save of its weights is less than another wait for the others. Of rows that ranks share each
+// takes its own.
 #pragma once
 
 #include <optional>
 
 #include "models/cuda/dense_matrix.h"
+#include "models/cuda/gathered_product.h"
 #include "ops/row/gated_unit.h"
 
 namespace nibble {
@@ -14,8 +19,9 @@ namespace nibble {
 // All pointers are to device memory.
 struct MlpWeights {
   DeviceMatrix gate_up;  // gates' rows, and from row `up` on those of the ups
-  DeviceMatrix down;     // [hidden, width]
+  DeviceMatrix down;     // [hidden, width of all ranks]
   int width = 0, up = 0;
+  int first = 0;  // of the width, which this rank has from there on
   GatedUnit unit;
 };
 struct DenseLayerWeights {
@@ -27,7 +33,8 @@ struct SharedExpertWeights {
   std::optional<DenseTiles> share;  // [1, hidden]: the logit of a row's share; none: shares of 1
 };
 
-DenseLayerWeights lay_out_dense_layer(const ModelConfig& config, std::int64_t layer, DeviceArena& arena);
+DenseLayerWeights lay_out_dense_layer(const ModelConfig& config, const CudaPart& part, std::int64_t layer,
+                                      DeviceArena& arena);
 SharedExpertWeights lay_out_shared_expert(const ModelConfig& config, std::int64_t layer, DeviceArena& arena);
 
 // Of roles dense_gate to shared_share.
@@ -41,7 +48,8 @@ class MlpBlock {
  public:
   // Takes its room. Without memory it only counts.
   MlpBlock(const ModelConfig& config, const CudaForwardLimits& limits, const DecoderStream& stream,
-           DeviceArena& arena);
+           CudaPlace& place, DeviceArena& arena);
+  void clear_room(cudaStream_t stream) const;
 
   // A dense layer's: residual + delta and its norm -> delta.
   Result<PendingSum> run(const DenseLayerWeights& weights, const CudaForwardInput& input,
@@ -52,15 +60,17 @@ class MlpBlock {
                                 cudaStream_t stream) const;
 
  private:
-  // Of rows [first, first + rows) of normed_tiles -> y, which begins with the first of them.
-  Status multiply_rows(const MlpWeights& weights, int first, int rows, float* y, cudaStream_t stream) const;
+  // Rows [first, first + rows) of normed_tiles -> what lies between the products.
+  Status gate_rows(const MlpWeights& weights, int first, int rows, std::uint8_t* activations,
+                   cudaStream_t stream) const;
 
   DecoderStream stream_;
   int rows_at_once_;
-  float* gate_up_;             // [rows at once, 2 * width] with what lies between gates and ups
-  std::uint8_t* activations_;  // token tiles of width columns
-  float* shared_ = nullptr;    // [rows at once, hidden]; null where no layer shares an expert
-  float* logits_ = nullptr;    // [rows at once]; null where shares are 1
+  float* gate_up_;  // [rows at once, 2 * width] with what lies between gates and ups
+  std::optional<GatheredProduct> dense_down_;  // of rows at once where this rank is alone
+  std::uint8_t* activations_ = nullptr;        // of a shared expert: token tiles of its width
+  float* shared_ = nullptr;                    // [rows at once, hidden]; null where no layer shares an expert
+  float* logits_ = nullptr;                    // [rows at once]; null where shares are 1
 };
 
 }  // namespace nibble

@@ -60,8 +60,8 @@ class WeightPlacing {
   Status experts(const std::vector<Weight>& from, std::int64_t first, const BlockMatrices<Codes>& to);
   // Rows of a matrix in FP8 or NVFP4, from row `to_row` on; all of them are multiples of 16.
   Status dense(const Weight& weight, const Run& rows, const DenseBlocks& to, int to_row);
-  // The matrix of all heads' plain keys and values, in bf16, FP8 or NVFP4; `to` says where, and heads'
-  // shapes.
+  // Heads' plain keys and values out of the matrix of all, in bf16, FP8 or NVFP4; `to` says which and where,
+  // and heads' shapes.
   Status latent_heads(const Weight& weight, const LatentHeadsRepack& to);
   // Returns when everything is where it belongs.
   Status finish();

@@ -15,8 +15,8 @@ std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
 Status WeightPlacing::latent_heads(const Weight& weight, const LatentHeadsRepack& to) {
   const std::int64_t rows_a_head = to.plain + to.value_dim, cols = weight.shape[1];
-  const std::int64_t heads = weight.shape[0] / rows_a_head, tiles = (cols + 127) / 128;
-  NIBBLE_CHECK(cols == to.rank && weight.shape[0] == heads * rows_a_head);
+  const std::int64_t past = to.first_kept + to.heads, tiles = (cols + 127) / 128;
+  NIBBLE_CHECK(cols == to.rank && weight.shape[0] >= past * rows_a_head);
   const bool wide = weight.format == TensorFormat::bf16, in_tiles = weight.format == TensorFormat::fp8_block;
   LatentHeadsRepack repack = to;
   repack.format = wide       ? LatentHeadsRepack::Format::bf16
@@ -33,9 +33,9 @@ Status WeightPlacing::latent_heads(const Weight& weight, const LatentHeadsRepack
     return invalid_argument(weight.name + " has heads too large to be re-laid");
   const std::int64_t once = static_cast<std::int64_t>((staging_bytes - all_scales) / of_head);
   std::byte* const scales = staging_.data() + (staging_bytes - all_scales) / 16 * 16;
-  for (std::int64_t head = 0; head < heads; head += once) {
+  for (std::int64_t head = to.first_kept; head < past; head += once) {
     repack.first_head = static_cast<int>(head);
-    repack.heads = static_cast<int>(std::min(once, heads - head));
+    repack.heads = static_cast<int>(std::min(once, past - head));
     repack.codes = staging_.data();
     repack.scales = scales;
     const std::int64_t first = head * rows_a_head, rows = repack.heads * rows_a_head;

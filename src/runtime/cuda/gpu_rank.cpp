@@ -56,8 +56,7 @@ Result<std::unique_ptr<GpuRank>> GpuRank::load(const ModelConfig& config, const 
   forward.stuck = stuck.at<std::uint32_t>(0);
   NIBBLE_ASSIGN(std::unique_ptr<CudaModel> model,
                 load_cuda_model(config, forward, place, feed, stream->get()));
-  ModelConfig own = config;
-  own.num_key_value_heads = place.part.kv_heads.count;
+  const ModelConfig own = config_of_caches(config, place.part);
   Caches caches;
   NIBBLE_ASSIGN(caches.kv, CudaKvStore::allocate(own, limits.kv_dtype, limits.page_size, limits.page_counts));
   NIBBLE_ASSIGN(caches.states, CudaStateStore::allocate(own, limits.max_sequences, limits.max_snapshots));

@@ -122,9 +122,10 @@ struct LatentHeadsRepack {
   bool narrow = false;           // scales of tiles are in bfloat16
   float factor = 1;              // nvfp4: of the whole matrix
   int first_head = 0, heads = 0;
+  int first_kept = 0;  // the head that comes first where keys and values go
   int plain = 0, value_dim = 0, rank = 0;
-  Bf16* keys = nullptr;    // [all heads, rank, latent_padded(plain)]
-  Bf16* values = nullptr;  // [all heads, value_dim, latent_padded(rank)]
+  Bf16* keys = nullptr;    // [kept heads, rank, latent_padded(plain)]
+  Bf16* values = nullptr;  // [kept heads, value_dim, latent_padded(rank)]
 };
 void repack_latent_heads_cuda(const LatentHeadsRepack& repack, cudaStream_t stream);
 

@@ -35,16 +35,16 @@ __global__ void __launch_bounds__(repack_threads)
     repack_latent_heads(const __grid_constant__ LatentHeadsRepack repack) {
   const int padded_plain = latent_padded(repack.plain), padded_rank = latent_padded(repack.rank);
   const int head = static_cast<int>(blockIdx.y), first_row = head * (repack.plain + repack.value_dim);
-  const std::size_t all_head = static_cast<std::size_t>(repack.first_head + head);
+  const std::size_t kept_head = static_cast<std::size_t>(repack.first_head - repack.first_kept + head);
   const int keys = repack.rank * padded_plain, values = repack.value_dim * padded_rank;
   const int at = static_cast<int>(blockIdx.x) * repack_threads + static_cast<int>(threadIdx.x);
   if (at < keys) {
     const int column = at / padded_plain, row = at - column * padded_plain;
-    repack.keys[all_head * static_cast<std::size_t>(keys) + static_cast<std::size_t>(at)] =
+    repack.keys[kept_head * static_cast<std::size_t>(keys) + static_cast<std::size_t>(at)] =
         row < repack.plain ? value_at(repack, first_row + row, column) : Bf16{};
   } else if (at < keys + values) {
     const int of_values = at - keys, row = of_values / padded_rank, column = of_values - row * padded_rank;
-    repack.values[all_head * static_cast<std::size_t>(values) + static_cast<std::size_t>(of_values)] =
+    repack.values[kept_head * static_cast<std::size_t>(values) + static_cast<std::size_t>(of_values)] =
         column < repack.rank ? value_at(repack, first_row + repack.plain + row, column) : Bf16{};
   }
 }

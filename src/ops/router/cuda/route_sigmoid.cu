@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(sigmoid_warps * 32)
   ptx::grid_dependency_wait();
   if (row >= args.rows) return;
   const std::size_t chosen = static_cast<std::size_t>(row) * static_cast<std::size_t>(top_k);
-  if (args.row_limit != nullptr && row >= *args.row_limit) {
+  if (args.row_limit != nullptr && args.first_row + row >= *args.row_limit) {
     if (lane < top_k) args.expert_ids[chosen + static_cast<std::size_t>(lane)] = -1;
     return;
   }

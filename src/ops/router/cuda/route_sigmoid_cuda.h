@@ -17,7 +17,8 @@ inline constexpr int route_sigmoid_most_groups = 64;
 struct RouteSigmoidCudaArgs {
   const float* logits = nullptr;  // [rows, experts]
   int rows = 0;
-  const std::int32_t* row_limit = nullptr;  // as route_top_k_cuda's
+  const std::int32_t* row_limit = nullptr;  // as route_top_k_cuda's, with first_row
+  int first_row = 0;
   int experts = 0;
   int top_k = 0;                // 1..32, at most the experts of the groups that are chosen from
   const float* bias = nullptr;  // [experts]; null: none

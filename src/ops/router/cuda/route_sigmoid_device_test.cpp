@@ -24,7 +24,7 @@ struct Routes {
 };
 
 Routes on_gpu(const Shape& shape, const std::vector<float>& logits, const std::vector<float>& bias,
-              const RouterRule& rule, int row_limit = -1) {
+              const RouterRule& rule, int row_limit = -1, int first_row = 0) {
   Routes routes;
   routes.ids.resize(static_cast<std::size_t>(shape.rows * shape.top_k), -2);
   routes.weights.resize(routes.ids.size(), NAN);
@@ -34,6 +34,7 @@ Routes on_gpu(const Shape& shape, const std::vector<float>& logits, const std::v
   const Status status = route_sigmoid_cuda({.logits = device_logits.as<float>(),
                                             .rows = shape.rows,
                                             .row_limit = row_limit < 0 ? nullptr : limit.as<std::int32_t>(),
+                                            .first_row = first_row,
                                             .experts = shape.experts,
                                             .top_k = shape.top_k,
                                             .bias = rule.bias == nullptr ? nullptr : device_bias.as<float>(),
@@ -95,6 +96,9 @@ TEST_F(RouteSigmoidOnTheGpu, RowsFromTheLimitOnChooseNobody) {
   const std::vector<float> logits(24, 0.5f), bias(8, 0.0f);
   const Routes routes = on_gpu(shape, logits, bias, {.kind = RouterKind::sigmoid, .scale = 1.0f}, 1);
   EXPECT_EQ(routes.ids, (std::vector<std::int32_t>{0, 1, -1, -1, -1, -1}));
+  // Of rows that begin with the step's row 4.
+  EXPECT_EQ(on_gpu(shape, logits, bias, {.kind = RouterKind::sigmoid, .scale = 1.0f}, 6, 4).ids,
+            (std::vector<std::int32_t>{0, 1, 0, 1, -1, -1}));
 }
 
 TEST_F(RouteSigmoidOnTheGpu, WhatIsNoNumberIsChosenLast) {

@@ -1,0 +1,75 @@
+// What tests of a model over several GPUs share: workers on ranks, and the bits of one GPU that they must
+// have.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "comm/cuda/peer_test_util.h"
+#include "runtime/cuda/gpu_worker_test_util.h"
+
+namespace nibble {
+
+inline WorkerLimits limits_of_ranks(const ModelConfig& config, int ranks, bool graphs,
+                                    DType kv_dtype = DType::bf16) {
+  WorkerLimits limits = limits_of(config, graphs, small_size, kv_dtype);
+  limits.ranks = limits.expert_ranks = ranks;
+  limits.gpu_rank_deadline = patient;
+  return limits;
+}
+
+// Each rank reads its part of the checkpoint by itself.
+inline Result<std::unique_ptr<Worker>> start_ranks(const std::filesystem::path& folder,
+                                                   const WorkerLimits& limits) {
+  const ModelConfig config = must(read_model_config(folder));
+  const WeightSource source = must(WeightSource::open(folder));
+  return GpuWorker::start(
+      config,
+      [&](const CudaPlace& place, int device) -> Result<std::unique_ptr<GpuRank>> {
+        cuda_check(cudaSetDevice(device));
+        ThreadPool threads(1);
+        NIBBLE_ASSIGN(WeightUpload upload, WeightUpload::begin(source, threads));
+        return GpuRank::load(config, place, device, upload, limits);
+      },
+      limits);
+}
+
+inline std::unique_ptr<Worker> ranks_worker(const std::filesystem::path& folder, int ranks, bool graphs,
+                                            DType kv_dtype = DType::bf16) {
+  return must(start_ranks(folder, limits_of_ranks(must(read_model_config(folder)), ranks, graphs, kv_dtype)));
+}
+
+// A prompt's log-probabilities and a drawn answer, alone and among others.
+inline void expect_the_bits_of_one_gpu(const std::filesystem::path& folder,
+                                       const std::vector<int>& rank_counts, DType kv_dtype = DType::bf16) {
+  const std::vector<TokenId> prompt = random_prompt(3, small_cases ? 36 : 150);
+  const SamplingParams drawn{.temperature = 0.8f, .top_k = 20, .top_p = 0.9f, .seed = 5};
+  const auto alone = [&](Worker& worker, std::size_t chunk) {
+    return run_alone(worker, sequence_of(prompt, chunk, {5, 2, 3}, drawn), small_cases ? 2 : 4);
+  };
+  const Heard expected = alone(*gpu_worker(false, folder, kv_dtype), prompt.size());
+  for (const int ranks : rank_counts) {
+    for (const bool graphs : {false, true}) {
+      if (small_cases && graphs != (ranks == rank_counts.front())) continue;
+      const std::unique_ptr<Worker> worker = ranks_worker(folder, ranks, graphs, kv_dtype);
+      EXPECT_TRUE(alone(*worker, prompt.size()) == expected) << ranks << " ranks, graphs " << graphs;
+      EXPECT_TRUE(small_cases || alone(*worker, 33) == expected)
+          << ranks << " ranks in chunks, graphs " << graphs;
+      std::vector<Sequence> company;
+      for (int i = 0; i < 3; ++i) {
+        company.push_back(
+            sequence_of(random_prompt(20 + static_cast<unsigned>(i), 5 + static_cast<std::size_t>(9 * i)), 20,
+                        {6 + 2 * i, 7 + 2 * i}));
+        company.back().scores = false;
+      }
+      Sequence own = sequence_of(prompt, 25, {20, 21, 22}, drawn);
+      while (own.heard.tokens.size() < expected.tokens.size())
+        step(*worker, {&company[0], &own, &company[1], &company[2]});
+      EXPECT_TRUE(own.heard == expected) << ranks << " ranks in company, graphs " << graphs;
+    }
+  }
+}
+
+}  // namespace nibble
