@@ -38,6 +38,7 @@ struct Facts {
   JsonTypes types = kAllTypes;
   std::optional<std::vector<JsonValue>> values;  // the only ones
   std::vector<JsonValue> excluded;
+  std::string excluded_path;  // of a keyword that excludes some
 
   std::vector<Language> strings;  // of a string's inside, in TextForm::json
   std::vector<Language> texts;    // the same in TextForm::plain, where the reader was asked for both

@@ -32,6 +32,14 @@ def test_json_is_of_its_schema(server):
                 assert set(value) == {"a", "b"} and value["a"] in (1, 2, 3) and value["b"] in (True, False)
 
 
+def test_grammars_come_in_two_manners(server):
+    gbnf = '# a comment\nroot ::= item ("," item)*  # a : b\nitem ::= "a:" [0-9]{1,2}'
+    lark = '// a comment\nstart: item ("," item)*\nitem: "a:" /[0-9]/~1..2'
+    for fields in ({"grammar": gbnf}, {"guided_grammar": lark}, {"structured_outputs": {"grammar": lark}}, {"ebnf": 'start : "::="'}):
+        text, _ = text_of(server, **fields)
+        assert re.fullmatch("a:[0-9]{1,2}(,(a(:[0-9]{0,2})?)?)*|::=", text), (text, fields)
+
+
 def test_what_cannot_be_compiled_is_named(server):
     for field, value in (("guided_regex", "("), ("grammar", "root ::= ("), ("guided_json", {"type": "thing"})):
         status, answer, _ = server.ask(TEXT, {"prompt": "a", field: value})

@@ -135,7 +135,8 @@ constexpr FieldType format_type = other(
     R"({"type":"object","required":["type"],"properties":{"type":{"enum":["text","json_object","json_schema"]}}})");
 constexpr std::string_view schema_about = "The answer is JSON that this schema takes.";
 constexpr std::string_view regex_about = "The whole answer matches this regular expression.";
-constexpr std::string_view grammar_about = "The answer follows this grammar, in GBNF.";
+constexpr std::string_view grammar_about =
+    "The answer follows this grammar, in GBNF or in the manner of Lark.";
 
 constexpr FieldRule rules[] = {
     {"ebnf", both, grammar_text, grammar_about, take_text<TextFormat::Kind::grammar>},

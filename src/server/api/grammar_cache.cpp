@@ -34,6 +34,19 @@ std::string content_of(std::string_view kind, std::span<const BoundFunction> fun
   return content;
 }
 
+// Whether the first rule is defined by a colon; GBNF's stand behind `::=`. Comments begin with # or //.
+bool in_larks_manner(std::string_view text) {
+  while (true) {
+    text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+    if (!text.starts_with('#') && !text.starts_with("//")) break;
+    text.remove_prefix(std::min(text.find('\n'), text.size()));
+  }
+  const std::size_t behind_name = std::min(text.find_first_of(" \t\r\n:"), text.size());
+  text.remove_prefix(behind_name);
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+  return text.starts_with(':') && !text.starts_with("::=");
+}
+
 Result<std::shared_ptr<const Grammar>> compile(const TextFormat& asked) {
   const SchemaOptions options{.whitespace = asked.whitespace};
   switch (asked.kind) {
@@ -44,7 +57,7 @@ Result<std::shared_ptr<const Grammar>> compile(const TextFormat& asked) {
     case TextFormat::Kind::text:
     case TextFormat::Kind::grammar: break;
   }
-  return compile_gbnf(asked.pattern);
+  return in_larks_manner(asked.pattern) ? compile_lark(asked.pattern) : compile_gbnf(asked.pattern);
 }
 
 }  // namespace
