@@ -111,10 +111,11 @@ class DecoderCuda final : public CudaModel {
     const DecoderCudaLayer& of_layer = weights_.layers[layer];
     if (const auto* weights = std::get_if<DenseLayerWeights>(&of_layer.feed_forward))
       return blocks_.mlp->run(*weights, input, stream);
-    NIBBLE_ASSIGN(const PendingSum routed,
-                  blocks_.experts->run(std::get<ExpertsBlockWeights>(of_layer.feed_forward), input, stream));
+    const auto& experts = std::get<ExpertsBlockWeights>(of_layer.feed_forward);
+    NIBBLE_ASSIGN(const PendingSum routed, blocks_.experts->run(experts, input, stream));
     if (!of_layer.shared) return routed;
-    return blocks_.mlp->add_shared(*of_layer.shared, routed, input.rows, stream);
+    return blocks_.mlp->add_shared(*of_layer.shared, routed,
+                                   blocks_.experts->shared_choice(experts, input.rows), input.rows, stream);
   }
 
   ModelConfig config_;

@@ -22,6 +22,15 @@ struct PendingSum {
   ExpertParts experts;
 };
 
+// Where a choice behind a row's chosen experts lies: what a shared expert joins them as.
+struct SharedChoice {
+  float* product = nullptr;  // [hidden]; null: the step has no such place
+  std::int32_t* id = nullptr;
+  float* weight = nullptr;
+  // The launch behind the routed experts begins only when the rows that they take are there.
+  bool rows_are_there = false;
+};
+
 // The rows for which a rank does what concerns a row alone: norms, the output projection, the router, the sum
 // of its experts. Of few rows every rank does all; of many each its own, and gives the others what they
 // multiply.

@@ -75,10 +75,12 @@ ExpertsBlock::ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& l
   few_residual_ = arena.take<float>(size(std::min(limits.rows, norm_router_max_rows)) * hidden);
   router_.sums = arena.take<float>(norm_router_sums(experts_));
   router_logits_ = arena.take<float>(rows * size(experts_));
-  expert_ids_ = place.take_shared<std::int32_t>(size(slots), arena);
-  expert_weights_ = arena.take<float>(size(slots));
+  const int with_shared = slots + (shares_ ? 1 : 0);  // behind one row's choices
+  expert_ids_ = place.take_shared<std::int32_t>(size(with_shared), arena);
+  expert_weights_ = arena.take<float>(size(with_shared));
   moe_.activations = arena.take<Bf16>(size(blocks ? slots : few_slots) * size(down.padded_cols()));
-  moe_.products = place.take_shared<float>(size(many || blocks ? slots : few_slots) * hidden, arena);
+  moe_.products = place.take_shared<float>(
+      size((many || blocks ? slots : few_slots) + (shares_ ? 1 : 0)) * hidden, arena);
   if (!part_.alone()) window_ = place.shared.take<float>(gather_few_slots * hidden);
   moe_.arrived = arena.take<std::uint32_t>(1);
   moe_.many = arena.take<std::uint8_t>(many ? moe_many_bytes(slots, experts_, up, down) : 0);
@@ -192,6 +194,23 @@ MoeCudaShare ExpertsBlock::share(int slots) const {
   return share;
 }
 
+SharedChoice ExpertsBlock::shared_choice(const ExpertsBlockWeights& weights, int rows) const {
+  SharedChoice choice;
+  const int slots = rows * top_k_;
+  if (room_ != nullptr) return choice;
+  if (const auto* const blocks = std::get_if<BlockMoeWeights>(&weights.experts)) {
+    // The second of two launches, of which the first lets it begin as late.
+    choice.rows_are_there = block_moe_takes_few(*blocks, slots);
+  } else {
+    choice.rows_are_there = !takes_many(slots) && slots <= moe_cuda_max_slots;
+  }
+  if (rows != 1) return choice;
+  choice.product = moe_.products + size(top_k_) * size(stream_.hidden);
+  choice.id = expert_ids_ + top_k_;
+  choice.weight = expert_weights_ + top_k_;
+  return choice;
+}
+
 PendingSum ExpertsBlock::products_of(const float* residual) const {
   return {.residual = residual,
           .experts = {.products = moe_.products,
@@ -239,6 +258,7 @@ Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const C
                    .expert_ids = expert_ids_,
                    .share = share(slots),
                    .expert_weights = expert_weights_,
+                   .settles_rows = shares_ && room_ == nullptr,
                    .workspace = moe_};
   if (takes_many(slots)) {
     const RankRows own = stream_.rows_of_rank(input.rows);

@@ -43,6 +43,9 @@ class ExpertsBlock {
   Result<PendingSum> run(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
                          cudaStream_t stream) const;
 
+  // What a shared expert of a step of so many rows finds behind run().
+  SharedChoice shared_choice(const ExpertsBlockWeights& weights, int rows) const;
+
  private:
   // -> normed, expert_ids, expert_weights; returns where the new residual is.
   Result<const float*> route(const ExpertsBlockWeights& weights, const CudaForwardInput& input,

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "ops/gated_mlp/cuda/gated_mlp_cuda.h"
+#include "ops/gated_mlp/cuda/shared_expert_cuda.h"
 
 namespace nibble {
 namespace {
@@ -44,6 +45,17 @@ MlpWeights lay_out_mlp(const ModelConfig& config, std::int64_t layer, const Run&
           .up = static_cast<int>(up),
           .first = static_cast<int>(own.begin),
           .unit = silu_unit};
+}
+
+// As the launch for few rows of a shared expert takes a matrix; none: in a format that it does not take.
+std::optional<SharedExpertMatrix> few_matrix(const DeviceMatrix& matrix) {
+  if (!matrix.blocks) return matrix.tiles;
+  const auto* const blocks = std::get_if<BlockMatrices<E4m3Codes>>(&*matrix.blocks);
+  return blocks == nullptr ? std::nullopt : std::optional<SharedExpertMatrix>(*blocks);
+}
+bool takes_few(const MlpWeights& weights, int rows) {
+  const auto gate_up = few_matrix(weights.gate_up), down = few_matrix(weights.down);
+  return gate_up && down && shared_expert_takes(*gate_up, *down, weights.width, rows);
 }
 
 bool is_dense(const LayerDescription& layer) { return layer.feed_forward == FeedForward::dense; }
@@ -117,7 +129,7 @@ Status check_mlp_block(const ModelConfig& config) {
 
 MlpBlock::MlpBlock(const ModelConfig& config, const CudaForwardLimits& limits, const DecoderStream& stream,
                    CudaPlace& place, DeviceArena& arena)
-    : stream_(stream), rows_at_once_(std::min(limits.rows, most_rows_at_once)) {
+    : stream_(stream), rows_at_once_(std::min(limits.rows, most_rows_at_once)), stuck_(limits.stuck) {
   const bool dense = std::any_of(config.layers.begin(), config.layers.end(), is_dense);
   const std::int64_t width = std::max(dense ? place.part.dense_columns.count : 0, config.shared_width);
   const std::size_t rows = size(rows_at_once_);
@@ -132,6 +144,7 @@ MlpBlock::MlpBlock(const ModelConfig& config, const CudaForwardLimits& limits, c
     activations_ = arena.take<std::uint8_t>(
         DenseShape{0, static_cast<int>(config.shared_width)}.token_bytes(rows_at_once_));
     shared_ = arena.take<float>(rows * size(config.hidden_size));
+    arrived_ = arena.take<std::uint32_t>(1);
   }
   if (config.shared_expert_gate) logits_ = arena.take<float>(rows);
 }
@@ -174,17 +187,49 @@ Result<PendingSum> MlpBlock::run(const DenseLayerWeights& weights, const CudaFor
   return PendingSum{.residual = stream_.residual, .delta = stream_.delta};
 }
 
+Status MlpBlock::multiply_few(const SharedExpertWeights& weights, const SharedChoice& choice, int rows,
+                              float* out, cudaStream_t stream) const {
+  const bool joins = choice.product != nullptr;
+  return shared_expert_cuda({.x = {stream_.normed_tiles, rows},
+                             .gate_up = *few_matrix(weights.mlp.gate_up),
+                             .down = *few_matrix(weights.mlp.down),
+                             .width = weights.mlp.width,
+                             .up = weights.mlp.up,
+                             .unit = weights.mlp.unit,
+                             .share = weights.share.value_or(DenseTiles{}),
+                             .rows_are_there = choice.rows_are_there,
+                             .activations = activations_,
+                             .arrived = arrived_,
+                             .stuck = stuck_,
+                             .out = out,
+                             .logits = joins ? nullptr : logits_,
+                             .weight = joins ? choice.weight : nullptr,
+                             .id = joins ? choice.id : nullptr},
+                            stream);
+}
+
 Result<PendingSum> MlpBlock::add_shared(const SharedExpertWeights& weights, const PendingSum& routed,
-                                        int rows, cudaStream_t stream) const {
+                                        const SharedChoice& choice, int rows, cudaStream_t stream) const {
   const std::size_t hidden = size(stream_.hidden);
+  const bool few = stream_.room == nullptr && takes_few(weights.mlp, rows);
+  if (few && choice.product != nullptr) {
+    NIBBLE_RETURN_IF_ERROR(multiply_few(weights, choice, rows, choice.product, stream));
+    PendingSum sum = routed;
+    ++sum.experts.top_k;
+    return sum;
+  }
   const RankRows own = stream_.rows_of_rank(rows);
   const int past = own.first + own.count;
   for (int first = own.first; first < past; first += rows_at_once_) {
     const int count = std::min(rows_at_once_, past - first);
     const std::size_t at = size(first) * hidden, slot = size(first) * size(routed.experts.top_k);
-    NIBBLE_RETURN_IF_ERROR(gate_rows(weights.mlp, first, count, activations_, stream));
-    NIBBLE_RETURN_IF_ERROR(multiply(stream_, weights.mlp.down, {activations_, count}, shared_, stream));
-    if (weights.share) {
+    if (few) {
+      NIBBLE_RETURN_IF_ERROR(multiply_few(weights, choice, rows, shared_, stream));
+    } else {
+      NIBBLE_RETURN_IF_ERROR(gate_rows(weights.mlp, first, count, activations_, stream));
+      NIBBLE_RETURN_IF_ERROR(multiply(stream_, weights.mlp.down, {activations_, count}, shared_, stream));
+    }
+    if (weights.share && !few) {
       NIBBLE_RETURN_IF_ERROR(linear_cuda({.x = tiles_from(stream_.normed_tiles, first, count, stream_.hidden),
                                           .weight = *weights.share,
                                           .y = logits_,

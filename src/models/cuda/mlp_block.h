@@ -54,12 +54,15 @@ class MlpBlock {
   // A dense layer's: residual + delta and its norm -> delta.
   Result<PendingSum> run(const DenseLayerWeights& weights, const CudaForwardInput& input,
                          cudaStream_t stream) const;
-  // Behind the routed experts of the same rows, whose norm lies in normed_tiles: -> delta = what they gave
-  // + share * the shared expert's.
-  Result<PendingSum> add_shared(const SharedExpertWeights& weights, const PendingSum& routed, int rows,
-                                cudaStream_t stream) const;
+  // Behind the routed experts of the same rows, whose norm lies in normed_tiles: what they gave + share * the
+  // shared expert's, in delta or as one more choice of the row.
+  Result<PendingSum> add_shared(const SharedExpertWeights& weights, const PendingSum& routed,
+                                const SharedChoice& choice, int rows, cudaStream_t stream) const;
 
  private:
+  // What a shared expert of few rows gives, in one launch, to `out`.
+  Status multiply_few(const SharedExpertWeights& weights, const SharedChoice& choice, int rows, float* out,
+                      cudaStream_t stream) const;
   // Rows [first, first + rows) of normed_tiles -> what lies between the products.
   Status gate_rows(const MlpWeights& weights, int first, int rows, std::uint8_t* activations,
                    cudaStream_t stream) const;
@@ -71,6 +74,8 @@ class MlpBlock {
   std::uint8_t* activations_ = nullptr;        // of a shared expert: token tiles of its width
   float* shared_ = nullptr;                    // [rows at once, hidden]; null where no layer shares an expert
   float* logits_ = nullptr;                    // [rows at once]; null where shares are 1
+  std::uint32_t* arrived_ = nullptr;           // where the blocks of a shared expert's launch meet
+  std::uint32_t* stuck_;                       // CudaForwardLimits's
 };
 
 }  // namespace nibble

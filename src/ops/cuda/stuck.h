@@ -15,6 +15,7 @@ enum class Stuck : std::uint32_t {
   router_sums,       // of the norm and router in one
   expert_grid,       // the meeting between both products of the experts' decode kernel
   expert_tile,       // a tile's inputs, of the experts' kernel for many tokens
+  shared_expert,     // the meeting between both products of a shared expert
 };
 
 constexpr std::string_view stuck_name(Stuck stuck) {
@@ -25,6 +26,7 @@ constexpr std::string_view stuck_name(Stuck stuck) {
     case Stuck::router_sums: return "another block's sums of the router";
     case Stuck::expert_grid: return "the other blocks of the experts' decode kernel";
     case Stuck::expert_tile: return "the inputs of a tile of the experts' kernel for many tokens";
+    case Stuck::shared_expert: return "the other blocks of a shared expert";
   }
   return {};
 }

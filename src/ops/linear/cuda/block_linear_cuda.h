@@ -14,6 +14,9 @@
 
 namespace nibble {
 
+// Which kernel: tests choose one, others take the faster one.
+enum class BlockLinearPath { faster, few, many };
+
 // All pointers are to device memory.
 template <class Codes>
 struct BlockLinearCudaArgs {
@@ -21,6 +24,7 @@ struct BlockLinearCudaArgs {
   BlockMatrices<Codes> weight;  // one matrix, [out, in]
   float* y = nullptr;           // [x.tokens, y_stride]
   int y_stride = 0;             // at least out, even
+  BlockLinearPath path = BlockLinearPath::faster;
 };
 
 // Queues the product on the stream. A refusal names what the shapes lack.

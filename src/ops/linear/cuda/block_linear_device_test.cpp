@@ -20,12 +20,16 @@ DeviceBuffer token_tiles_of(const std::vector<Bf16>& x, int cols) {
   return packed;
 }
 
-std::vector<float> on_gpu(RandomBlocks<E4m3Codes>& matrix, const std::vector<Bf16>& x) {
+std::vector<float> on_gpu(RandomBlocks<E4m3Codes>& matrix, const std::vector<Bf16>& x,
+                          BlockLinearPath path = BlockLinearPath::faster) {
   const int rows = matrix.shape.rows, tokens = static_cast<int>(x.size()) / matrix.shape.cols;
   DeviceBuffer tiles = token_tiles_of(x, matrix.shape.cols);
   DeviceBuffer y = device_bytes(static_cast<std::size_t>(tokens * rows) * 4, 0xff);
-  const BlockLinearCudaArgs<E4m3Codes> args{
-      .x = {tiles.as<std::uint8_t>(), tokens}, .weight = matrix.view(), .y = y.as<float>(), .y_stride = rows};
+  const BlockLinearCudaArgs<E4m3Codes> args{.x = {tiles.as<std::uint8_t>(), tokens},
+                                            .weight = matrix.view(),
+                                            .y = y.as<float>(),
+                                            .y_stride = rows,
+                                            .path = path};
   const Status status = block_linear_cuda(args, nullptr);
   NIBBLE_CHECK(status.ok(), status.message());
   std::vector<float> result(static_cast<std::size_t>(tokens * rows));
@@ -43,9 +47,9 @@ TEST_F(OnTheGpu, Fp8BlocksAreNearDoublePrecisionAndARowsBitsDependOnNoOther) {
     RandomBlocks<E4m3Codes> matrix(random, 1, 1, each.rows, each.cols);
     matrix.narrow = each.cols == 336;
     matrix.upload(ColumnOrder::steps);
-    const int tokens = small_cases ? 37 : 200;  // the kernel for many
+    const int tokens = small_cases ? 37 : 200;
     const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(tokens * each.cols));
-    const std::vector<float> y = on_gpu(matrix, x);
+    const std::vector<float> y = on_gpu(matrix, x, BlockLinearPath::many);
     std::vector<float> floats;
     for (const Bf16 value : x) floats.push_back(value.to_float());
     double apart = 0, norm = 0;
@@ -57,9 +61,9 @@ TEST_F(OnTheGpu, Fp8BlocksAreNearDoublePrecisionAndARowsBitsDependOnNoOther) {
       }
     }
     EXPECT_LT(std::sqrt(apart / norm), 1e-5) << each.rows << " x " << each.cols;
-    for (const int count : {1, 8, 19, 32}) {  // the kernel for few
+    for (const int count : {1, 8, 19, 32, 37}) {
       const std::vector<Bf16> first(x.begin(), x.begin() + count * each.cols);
-      const std::vector<float> few = on_gpu(matrix, first);
+      const std::vector<float> few = on_gpu(matrix, first, BlockLinearPath::few);
       EXPECT_TRUE(std::equal(few.begin(), few.end(), y.begin())) << count << " of " << tokens;
     }
   }
@@ -118,13 +122,14 @@ TEST_F(OnTheGpu, Nvfp4IsNearDoublePrecisionByBothKernels) {
   DeviceBuffer tiles = token_tiles_of(x, cols);
   std::vector<float> found[2];
   for (const bool many : {false, true}) {
-    const int count = many ? tokens : 32;
+    const int count = many ? tokens : 32;  // each kernel's
     DeviceBuffer y = device_bytes(static_cast<std::size_t>(count) * rows * 4, 0xff);
     const BlockLinearCudaArgs<Nvfp4Codes> args{
         .x = {tiles.as<std::uint8_t>(), count},
         .weight = {granules.as<std::uint8_t>(), factors.as<BlockFactors>(), 1, shape},
         .y = y.as<float>(),
-        .y_stride = rows};
+        .y_stride = rows,
+        .path = many ? BlockLinearPath::many : BlockLinearPath::few};
     ASSERT_TRUE(block_linear_cuda(args, nullptr).ok());
     found[many].resize(static_cast<std::size_t>(count) * rows);
     y.copy_to(std::span(found[many]));

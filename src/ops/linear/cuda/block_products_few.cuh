@@ -1,4 +1,4 @@
-// Products with one matrix in blocks (block_matrices.h) for up to 32 rows of activations.
+// Products with one matrix in blocks (block_matrices.h) for up to 32 rows of activations a block.
 //
 // Eight warps of a block share a granule of 16 rows and take its blocks of 128 columns in turns, since a
 // dense matrix has about as many granules as a GPU has multiprocessors. What each warp found goes through
@@ -6,6 +6,8 @@
 // blocks as each warp holds the activations of in registers, four of eight rows. So those are read once where
 // a span is all of K, and nobody waits for them again. A warp has a ring of its own that runs ahead from
 // granule to granule and is filled before the kernels ahead have ended: 8 KB of FP8, 64 KB a multiprocessor.
+// More rows are as many times as many blocks, of which two lie on a multiprocessor and find the weights in
+// the second-level cache.
 #pragma once
 
 #include <type_traits>
@@ -19,15 +21,15 @@
 namespace nibble::block_products {
 
 inline constexpr int few_warps = 8, few_threads = 32 * few_warps;
-inline constexpr int few_stages = 4;      // of a warp's ring, 128 columns each
-inline constexpr int few_most_rows = 32;  // of activations
+inline constexpr int few_stages = 4;       // of a warp's ring, 128 columns each
+inline constexpr int few_block_rows = 32;  // of activations, at most
 inline constexpr int few_most_scale_blocks = few_threads;
 
 template <class Codes, class Store>
 struct FewParams {
   BlockMatrices<Codes> weights;
   Inputs x;
-  int first_row, rows;  // of this launch
+  int rows;
   Store store;
 };
 
@@ -72,7 +74,7 @@ struct FewFeed {
 };
 
 template <class Codes, int eights, class Store>
-__global__ void __launch_bounds__(few_threads)
+__global__ void __launch_bounds__(few_threads, eights == 2 ? 1 : 2)
     multiply_few(const __grid_constant__ FewParams<Codes, Store> params) {
   using Shared = FewShared<Codes, eights>;
   constexpr int together = Shared::together;
@@ -85,6 +87,8 @@ __global__ void __launch_bounds__(few_threads)
     return static_cast<int>(static_cast<unsigned>(shape.granules()) * block / gridDim.x);
   };
   const int begin = border(blockIdx.x), past = border(blockIdx.x + 1);
+  const int first_row = static_cast<int>(blockIdx.y) * (8 * eights),
+            rows = min(params.rows - first_row, 8 * eights);
   FewFeed<Codes> feed{params.weights, begin, past, warp, warp};
   std::uint64_t* const full = shared.full[warp];
   if (lane == 0) {
@@ -105,7 +109,7 @@ __global__ void __launch_bounds__(few_threads)
   const std::uint8_t* x[eights];
 #pragma unroll
   for (int j = 0; j < eights; ++j)  // past the last row the last: columns do not mix
-    x[j] = params.x.row_at(params.first_row + min(8 * j + lane / 4, params.rows - 1));
+    x[j] = params.x.row_at(first_row + min(8 * j + lane / 4, rows - 1));
   LaneInputs held[Shared::held][2][eights];
   const auto load = [&](int span) {
 #pragma unroll
@@ -197,8 +201,8 @@ __global__ void __launch_bounds__(few_threads)
       }
     }
     const int row = thread / 64 * 8 + lane % 4 * 2 + thread / 32 % 2;
-    if (thread < pairs && row < params.rows)
-      params.store(params.first_row + row, granule * block_granule_rows + lane / 4 * 2, even, odd);
+    if (thread < pairs && row < rows)
+      params.store(first_row + row, granule * block_granule_rows + lane / 4 * 2, even, odd);
     __syncwarp();  // the next products need all lanes at once
   }
 }
@@ -211,7 +215,9 @@ void launch_few_of(const FewParams<Codes, Store>& params, cudaStream_t stream) {
   const auto kernel = multiply_few<Codes, eights, Store>;
   constexpr int bytes = static_cast<int>(sizeof(Shared));
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  launch_kernel({.blocks = dim3(static_cast<unsigned>(granules < processors ? granules : processors)),
+  const int in_turns = (params.rows + 8 * eights - 1) / (8 * eights);
+  launch_kernel({.blocks = dim3(static_cast<unsigned>(granules < processors ? granules : processors),
+                                static_cast<unsigned>(in_turns)),
                  .threads = few_threads,
                  .shared_bytes = bytes,
                  .stream = stream,

@@ -20,6 +20,14 @@ struct StoreRows {
   }
 };
 
+// Up to which the kernel for few tokens is the faster one. The other one has a block for 128 rows of weights:
+// where those are fewer than a quarter of the multiprocessors, they wait for one another's bytes.
+template <class Codes>
+int few_tokens_of(const BlockShape<Codes>& shape) {
+  const bool blocks_are_few = shape.granules() / item_granules < processors_of_device() / 4;
+  return blocks_are_few ? 4 * few_block_rows : few_block_rows;
+}
+
 template <class Codes>
 Status multiply(const BlockLinearCudaArgs<Codes>& args, cudaStream_t stream) {
   const BlockShape<Codes>& shape = args.weight.shape;
@@ -35,8 +43,10 @@ Status multiply(const BlockLinearCudaArgs<Codes>& args, cudaStream_t stream) {
   if (tokens == 0) return {};
   const Inputs x = token_tiles(args.x, shape.blocks());
   const StoreRows store{args.y, args.y_stride};
-  if (tokens <= few_most_rows && shape.scale_blocks() <= few_most_scale_blocks) {
-    launch_few(FewParams<Codes, StoreRows>{args.weight, x, 0, tokens, store}, stream);
+  const bool few = args.path == BlockLinearPath::few ||
+                   (args.path == BlockLinearPath::faster && tokens <= few_tokens_of(shape));
+  if (few && shape.scale_blocks() <= few_most_scale_blocks) {
+    launch_few(FewParams<Codes, StoreRows>{args.weight, x, tokens, store}, stream);
     return {};
   }
   const int rows = tokens <= 32 ? 32 : tokens <= 64 ? 64 : 128;

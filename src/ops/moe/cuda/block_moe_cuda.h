@@ -62,6 +62,10 @@ constexpr std::size_t block_moe_group_bytes(int slots, int experts) {
          4 * static_cast<std::size_t>(slots);
 }
 
+// Whether so many slots are taken by the path for few tokens: two launches, of which the second begins only
+// when x and the choices are there, and lets the one behind it begin at once.
+bool block_moe_takes_few(const BlockMoeWeights& weights, int slots);
+
 // Queues the layer on the stream. A refusal names what the shapes lack.
 Status block_moe_cuda(const BlockMoeWeightsOf<Bf16Codes>& weights, const BlockMoeCudaArgs& args,
                       cudaStream_t stream);

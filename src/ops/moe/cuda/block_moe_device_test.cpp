@@ -108,6 +108,19 @@ TYPED_TEST(BlockMoeOnTheGpu, IsNearDoublePrecisionAndATokensBitsDependOnNoOther)
   }
 }
 
+TYPED_TEST(BlockMoeOnTheGpu, OneTokenOfAWideLayerHasTheBitsOfMany) {
+  std::mt19937 random(6);
+  for (const auto& [experts, top_k, hidden, width] : {std::tuple{9, 8, 2096, 64}, {3, 2, 1408, 640}}) {
+    if (small_cases && width > 64) continue;
+    Layer<TypeParam> layer(random, experts, top_k, hidden, width);
+    const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(hidden));
+    const MoeRouting routing(random, 1, experts, top_k);
+    EXPECT_EQ(layer.on_gpu(x, routing.ids, BlockMoePath::few),
+              layer.on_gpu(x, routing.ids, BlockMoePath::many))
+        << hidden << " x " << width;
+  }
+}
+
 TEST_F(OnTheGpu, BlocksOfShapesThatFitNoKernelAreRefusedByName) {
   BlockMoeWeightsOf<E4m3Codes> weights{.gate_up = {.experts = 1, .shape = {64, 48}},
                                        .down = {.experts = 1, .shape = {48, 48}}};

@@ -84,6 +84,9 @@ struct MoeCudaArgs {
   // [tokens, hidden]; null: workspace.products are left to the next kernel, which adds a token's experts
   // itself (ExpertParts of ops/rms_norm/cuda). The path for few tokens then takes one launch's.
   float* out = nullptr;
+  // The launch behind the path for few tokens begins only when x and the choices are there, so that it need
+  // not wait for them itself. Else it begins as early as there is room.
+  bool settles_rows = false;
   MoeCudaWorkspace workspace;
   int blocks = 0;  // at most the multiprocessors; 0: one on each
 };

@@ -52,6 +52,7 @@ struct DecodeParams {
   std::uint32_t* stuck;    // MoeCudaWorkspace's
   std::uint32_t of_block;  // 2^32 / blocks, rounded down
   GatedUnit unit;
+  bool settles_rows;  // MoeCudaArgs's
   DecodePeers peers;
 };
 

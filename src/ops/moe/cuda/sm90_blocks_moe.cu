@@ -175,15 +175,20 @@ void launch_many(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs
 }
 
 template <class Codes>
+bool fits_few(const BlockMoeWeightsOf<Codes>& weights, int slots) {
+  return slots <= block_experts::most_slots &&
+         std::max(weights.gate_up.shape.cols, weights.down.shape.cols) <= block_experts::most_columns;
+}
+bool is_few(int slots, int experts) { return slots <= few_slots_an_expert * experts; }
+
+template <class Codes>
 Status layer(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs& args, cudaStream_t stream) {
   NIBBLE_RETURN_IF_ERROR(check_shapes(weights, args));
   const int slots = args.tokens * args.top_k, experts = weights.gate_up.experts;
   if (slots == 0) return {};
-  const bool fits =
-      slots <= block_experts::most_slots &&
-      std::max(weights.gate_up.shape.cols, weights.down.shape.cols) <= block_experts::most_columns;
-  const bool few = fits && (args.path == BlockMoePath::few ||
-                            (args.path == BlockMoePath::faster && slots <= few_slots_an_expert * experts));
+  const bool few =
+      fits_few(weights, slots) &&
+      (args.path == BlockMoePath::few || (args.path == BlockMoePath::faster && is_few(slots, experts)));
   if (few) {
     launch_few(weights, args, stream);
   } else {
@@ -194,6 +199,11 @@ Status layer(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs& ar
 }
 
 }  // namespace
+
+bool block_moe_takes_few(const BlockMoeWeights& weights, int slots) {
+  return std::visit([&](const auto& of) { return fits_few(of, slots) && is_few(slots, of.gate_up.experts); },
+                    weights);
+}
 
 Status block_moe_cuda(const BlockMoeWeightsOf<Bf16Codes>& weights, const BlockMoeCudaArgs& args,
                       cudaStream_t stream) {

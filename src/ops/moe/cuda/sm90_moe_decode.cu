@@ -56,6 +56,7 @@ using FewestTokensPlan = Plan<6, 3, Chunks::whole, Slots::few>;
 using FewTokensPlan = Plan<6, 5, Chunks::whole, Slots::few>;
 using MoreTokensPlan = Plan<8, 5, Chunks::whole, Slots::any>;
 using FewTokensOfAnyShapePlan = Plan<6, 6, Chunks::any, Slots::few>;
+using FewGranulesOfAnyShapePlan = Plan<4, 6, Chunks::any, Slots::few>;
 using MoreTokensOfAnyShapePlan = Plan<8, 5, Chunks::any, Slots::any>;
 
 template <class Plan>
@@ -343,8 +344,12 @@ struct Worker {
   }
 };
 
+// Threads that registers are shared out to: of four teams as of six, so that theirs leave room beside them.
 template <class Layout, class Plan>
-__global__ void __launch_bounds__(BlockOf<Layout, Plan>::threads, 1)
+constexpr int sharing_threads = std::max(BlockOf<Layout, Plan>::threads, 6 * team_warps * 32);
+
+template <class Layout, class Plan>
+__global__ void __launch_bounds__(sharing_threads<Layout, Plan>, 1)
     sm90_moe_decode(const __grid_constant__ DecodeParams<Layout> params) {
   using Block = BlockOf<Layout, Plan>;
   constexpr bool whole = Plan::whole, few = Plan::few;
@@ -362,7 +367,7 @@ __global__ void __launch_bounds__(BlockOf<Layout, Plan>::threads, 1)
     }
     ptx::fence_mbarrier_init();
   }
-  ptx::grid_launch_dependents();
+  if (!params.settles_rows) ptx::grid_launch_dependents();
   Worker<Layout, Plan> worker{.params = params,
                               .groups = groups,
                               .ring = shared + warp * stages * stage_bytes<Layout, Plan>,
@@ -381,7 +386,10 @@ __global__ void __launch_bounds__(BlockOf<Layout, Plan>::threads, 1)
 #pragma unroll 1
   for (int rehearsal = 1; rehearsal >= 0; --rehearsal) {
     if constexpr (!few) __syncthreads();  // nobody reads the made-up tables any more
-    if (!rehearsal) ptx::grid_dependency_wait();
+    if (!rehearsal) {
+      ptx::grid_dependency_wait();
+      if (params.settles_rows) ptx::grid_launch_dependents();
+    }
     const SlotChoices choices{rehearsal ? nullptr : params.expert_ids, params.taken, params.experts};
     if constexpr (few) {
       // Each warp finds its first unit by itself. What else is to be known is found while its bytes come.
@@ -437,11 +445,16 @@ constexpr Choice<Layout> choice_of(SharedShare share) {
 // more latency. In a step of gpt-oss-120b six are 6 % faster with 8 sequences (32 slots), eight 3 % with 32,
 // and those gain 9 % with 128 from the larger first-level cache, though they begin later for it. Up to four
 // tokens, which wait for what passes between multiprocessors, leave more room to it in memory's queues:
-// stages of three blocks make 0.5 % there, and from 8 tokens on, which count instructions, 2 % less.
+// stages of three blocks make 0.5 % there, and from 8 tokens on, which count instructions, 2 % less. Where a
+// block has at most four granules of the first product, four teams leave the registers that a block of the
+// launch behind needs, as a shared expert's.
 template <class Layout>
-Choice<Layout> choose_kernel(int gate_up_blocks, int down_blocks, int tokens, int slots) {
+Choice<Layout> choose_kernel(int gate_up_blocks, int down_blocks, int tokens, int slots,
+                             int granules_of_block) {
   constexpr int all_blocks = granule_k_chunks * whole_blocks;
   if (gate_up_blocks != all_blocks || down_blocks != all_blocks) {
+    if (slots <= few_slots && granules_of_block <= FewGranulesOfAnyShapePlan::teams)
+      return choice_of<Layout, FewGranulesOfAnyShapePlan>(share_of(tokens));
     return slots > few_slots ? choice_of<Layout, MoreTokensOfAnyShapePlan>(shared_164_kb)
                              : choice_of<Layout, FewTokensOfAnyShapePlan>(share_of(tokens));
   }
@@ -463,8 +476,10 @@ Status moe_few_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs
   NIBBLE_RETURN_IF_ERROR(check_moe_shapes(weights, args));
   const int processors = processors_of_device();
   const int blocks = args.blocks > 0 && args.blocks < processors ? args.blocks : processors;
-  const Choice<Layout> choice = choose_kernel<Layout>(
-      weights.gate_up.shape.blocks(), weights.down.shape.blocks(), args.tokens, args.tokens * args.top_k);
+  const int all_slots = args.tokens * args.top_k;
+  const Choice<Layout> choice =
+      choose_kernel<Layout>(weights.gate_up.shape.blocks(), weights.down.shape.blocks(), args.tokens,
+                            all_slots, (all_slots * weights.gate_up.shape.granules() + blocks - 1) / blocks);
   const int stage_blocks = choice.stage_blocks;
   const auto product = [stage_blocks](const Granules& matrix, const Bf16* bias, const Bf16* inputs,
                                       int stride,
@@ -504,6 +519,7 @@ Status moe_few_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs
         .stuck = args.workspace.stuck,
         .of_block = static_cast<std::uint32_t>((1ull << 32) / static_cast<unsigned>(blocks)),
         .unit = weights.unit,
+        .settles_rows = args.settles_rows,
         .peers = peers_of(args.peers)};
     const int shared_bytes = choice.fixed_bytes + expert_groups_bytes(params.slots, params.experts);
     cuda_check(

@@ -58,6 +58,41 @@ struct FewOfLane {
   }
 };
 
+// Of up to 32 x `held` experts, in registers as they come: to look through them takes less time than to load
+// them anew for each choice.
+template <int held>
+struct SomeOfLane {
+  static constexpr int most = held * 32;
+  std::uint32_t rank[held], best;
+  int at = 0;  // of the best
+
+  __device__ __forceinline__ SomeOfLane(const float* logits, int experts) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int i = 0; i < held; ++i) {
+      const std::uint32_t here = rank_of(logits[min(lane + 32 * i, experts - 1)]);  // all loads at once
+      rank[i] = lane + 32 * i < experts ? here : 0;
+    }
+    look();
+  }
+  __device__ __forceinline__ void look() {
+    best = rank[0];
+    at = 0;
+#pragma unroll
+    for (int i = 1; i < held; ++i) {
+      at = rank[i] > best ? i : at;  // of equal ones the first
+      best = max(best, rank[i]);
+    }
+  }
+  __device__ __forceinline__ std::uint32_t best_rank() const { return best; }
+  __device__ __forceinline__ int best_expert() const { return static_cast<int>(threadIdx.x) % 32 + 32 * at; }
+  __device__ __forceinline__ void take_best() {
+#pragma unroll
+    for (int i = 0; i < held; ++i) rank[i] = i == at ? 0 : rank[i];
+    look();
+  }
+};
+
 // Any number: what has been taken lies before the best, so nothing is marked as taken.
 struct ManyOfLane {
   const float* logits;
@@ -138,8 +173,16 @@ __device__ __forceinline__ void route_row(const float* logits, const RowChoice& 
                                           std::int32_t* expert_ids, float* expert_weights,
                                           bool stores = true) {
   const int lane = static_cast<int>(threadIdx.x) % 32, experts = choice.experts, top_k = choice.top_k;
-  LaneChoice mine = experts <= FewOfLane::most ? choose(FewOfLane(logits, experts), top_k)
-                                               : choose(ManyOfLane(logits, experts), top_k);
+  LaneChoice mine;
+  if (experts <= FewOfLane::most) {
+    mine = choose(FewOfLane(logits, experts), top_k);
+  } else if (experts <= SomeOfLane<8>::most) {
+    mine = choose(SomeOfLane<8>(logits, experts), top_k);
+  } else if (experts <= SomeOfLane<16>::most) {
+    mine = choose(SomeOfLane<16>(logits, experts), top_k);
+  } else {
+    mine = choose(ManyOfLane(logits, experts), top_k);
+  }
   if (choice.of_all) mine.sum = sum_of_all(logits, experts, mine.first);
   if (!stores || lane >= top_k) return;
   expert_ids[lane] = mine.expert;

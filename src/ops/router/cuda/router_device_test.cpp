@@ -47,8 +47,14 @@ TEST_F(RouteTopKOnTheGpu, ChoosesAsTheCpuDoes) {
   std::mt19937 random(1);
   ThreadPool threads(1);
   OpContext context{.threads = threads};
-  for (const auto& [rows, experts, top_k] :
-       {std::tuple{1, 128, 4}, {9, 32, 4}, {5, 200, 8}, {3, 5, 5}, {6, 1, 1}}) {
+  for (const auto& [rows, experts, top_k] : {std::tuple{1, 128, 4},
+                                             {9, 32, 4},
+                                             {5, 200, 8},
+                                             {4, 256, 8},
+                                             {3, 500, 10},
+                                             {2, 530, 32},
+                                             {3, 5, 5},
+                                             {6, 1, 1}}) {
     std::vector<float> logits = random_floats(random, static_cast<std::size_t>(rows * experts));
     // Many ties, of both zeros too: the lower index wins.
     for (float& logit : logits) logit = std::round(logit * 4) / 4;

@@ -1,0 +1,378 @@
+// A shared expert of few rows. A block has 16 operand rows of the tensor core at a time, over the whole of K:
+// its eight warps take K's parts in turns, straight from memory to registers, and what they found is added in
+// order by way of shared memory. A strand of tiles (dense_tiles.h) has eight gates and their eight ups; of
+// matrices in blocks (block_matrices.h) a strand is a granule, and gates and ups are two of them. The grid
+// meets between the products.
+//
+// Bytes: the weights once, 6 MB in bfloat16 for 2,048 x 512, 1.4 us; the rows again for each strand, from the
+// second-level cache. The blocks are small enough to lie beside those of the routed experts: 8 warps of up to
+// 112 registers, 4 to 60 KB.
+#include <algorithm>
+#include <string>
+
+#include "ops/cuda/launch.cuh"
+#include "ops/fixed_math.h"
+#include "ops/gated_mlp/cuda/shared_expert_cuda.h"
+#include "ops/linear/cuda/block_operands.cuh"
+#include "ops/moe/cuda/moe_steps.cuh"
+#include "ops/ptx/give_up.cuh"
+#include "ops/ptx/grid.cuh"
+#include "ops/ptx/tensor_core.cuh"
+
+namespace nibble {
+namespace {
+
+using block_products::LaneInputs;
+
+constexpr int shared_warps = 8, shared_threads = 32 * shared_warps;
+constexpr int shared_registers = 112;  // of a thread, at most
+constexpr std::size_t most_found = 64 * 1024;
+
+__device__ __forceinline__ std::uint32_t word_at(const std::uint8_t* at) {
+  return __ldcg(reinterpret_cast<const std::uint32_t*>(at));
+}
+__device__ __forceinline__ uint4 piece_at(const std::uint8_t* at) {
+  return __ldcg(reinterpret_cast<const uint4*>(at));
+}
+
+// A matrix as the kernel takes it: strands of operand rows, K's parts, a part's sums, and how parts add up.
+template <class Matrix>
+struct Strands;
+
+// Two eights of rows. Lane (g, t) gets rows 2t and 2t + 1 of x by row g of the first eight in sums 0 and 1,
+// and of the second in sums 2 and 3.
+template <>
+struct Strands<DenseTiles> {
+  static constexpr int a_unit = 1;         // strands that gates and their ups are in
+  static constexpr int unit_columns = 8;   // of h
+  static constexpr int steps_at_once = 8;  // k16 steps whose loads are under way together
+  static constexpr int tile_strands = dense_tile_rows / 16;
+  DenseTiles matrix;
+
+  struct Strand {
+    const std::uint8_t *first, *second;
+  };
+  NIBBLE_HOST_DEVICE static int parts(const DenseTiles&) { return dense_k_chunks; }
+  NIBBLE_HOST_DEVICE static int strands(const DenseTiles& of) { return of.shape.tiles() * tile_strands; }
+  __device__ __forceinline__ const std::uint8_t* eight(int row) const {
+    const int in_tile = row % dense_tile_rows, group = in_tile % 32 / 8 * 2 + in_tile / 32;
+    return matrix.data + static_cast<std::size_t>(row / dense_tile_rows) * matrix.shape.tile_bytes() +
+           group * 256;
+  }
+  __device__ __forceinline__ Strand unit_strand(int unit, int up, int) const {
+    return {eight(unit * 8), eight(up + unit * 8)};
+  }
+  // Operand rows of the down projection: a tile's rows 8w .. 8w + 7, and those 32 further on.
+  __device__ __forceinline__ static int out_row(int strand, int g, int sum) {
+    return strand / tile_strands * dense_tile_rows + strand % tile_strands * 8 + g + sum / 2 * 32;
+  }
+  __device__ __forceinline__ Strand out_strand(int strand) const {
+    const int row = out_row(strand, 0, 0);
+    return {eight(row), eight(row + 32)};
+  }
+  __device__ __forceinline__ void multiply(float (&sums)[4], const Strand& strand, const std::uint8_t* x,
+                                           int part, int lane) const {
+    const int past = 4 * matrix.shape.chunk_begin(part + 1);
+#pragma unroll 1
+    for (int step = 4 * matrix.shape.chunk_begin(part); step < past; step += steps_at_once) {
+      std::uint32_t a[steps_at_once][4], b[steps_at_once][2];
+#pragma unroll
+      for (int i = 0; i < steps_at_once; ++i) {
+        if (step + i >= past) break;
+        const std::size_t at = static_cast<std::size_t>(step + i) * dense_step_bytes + lane * 4;
+        a[i][0] = word_at(strand.first + at), a[i][1] = word_at(strand.second + at);
+        a[i][2] = word_at(strand.first + at + 128), a[i][3] = word_at(strand.second + at + 128);
+        const std::uint8_t* const of_x = x + (step + i) * token_step_bytes + lane * 4;
+        b[i][0] = word_at(of_x), b[i][1] = word_at(of_x + 128);
+      }
+#pragma unroll
+      for (int i = 0; i < steps_at_once; ++i) {
+        if (step + i >= past) break;
+        ptx::mma_m16n8k16_bf16(sums, a[i][0], a[i][1], a[i][2], a[i][3], b[i][0], b[i][1]);
+      }
+    }
+  }
+  // The factors of a strand's parts, of which tiles have none.
+  struct Factors {
+    __device__ __forceinline__ float of(int, int) const { return 1; }
+  };
+  __device__ __forceinline__ static Factors unit_factors(int, int, int) { return {}; }
+  __device__ __forceinline__ static Factors out_factors(int) { return {}; }
+  __device__ __forceinline__ static float add(float total, float sum, int part, float) {
+    return part == 0 ? sum : total + sum;
+  }
+};
+
+// A granule. Lane (g, t) gets rows 2t and 2t + 1 of x by row 2g of the granule in sums 0 and 1, and by row
+// 2g + 1 in sums 2 and 3.
+template <>
+struct Strands<BlockMatrices<E4m3Codes>> {
+  using Matrix = BlockMatrices<E4m3Codes>;
+  static constexpr int a_unit = 2, unit_columns = block_granule_rows;
+  Matrix matrix;
+
+  using Strand = const std::uint8_t*;
+  NIBBLE_HOST_DEVICE static int parts(const Matrix& of) { return of.shape.scale_blocks(); }
+  NIBBLE_HOST_DEVICE static int strands(const Matrix& of) { return of.shape.granules(); }
+  __device__ __forceinline__ Strand out_strand(int strand) const {
+    return matrix.data + static_cast<std::size_t>(strand) * matrix.shape.granule_bytes();
+  }
+  __device__ __forceinline__ Strand unit_strand(int unit, int up, int of_two) const {
+    return out_strand(unit + of_two * (up / block_granule_rows));
+  }
+  __device__ __forceinline__ static int out_row(int strand, int g, int sum) {
+    return strand * block_granule_rows + 2 * g + sum / 2;
+  }
+  __device__ __forceinline__ void multiply(float (&sums)[4], Strand strand, const std::uint8_t* x, int part,
+                                           int lane) const {
+    const int count = min(2, matrix.shape.blocks() - 2 * part);
+    block_products::Share<E4m3Codes> share[2];
+    LaneInputs inputs[2][1];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (half >= count) break;
+      const std::uint8_t* const block =
+          strand + static_cast<std::size_t>(2 * part + half) * E4m3Codes::block_bytes + lane * 16;
+      share[half].piece[0] = piece_at(block), share[half].piece[1] = piece_at(block + block_piece_bytes);
+      const std::uint8_t* const of_x = x + (2 * part + half) * token_block_bytes + lane * 4;
+      inputs[half][0].low =
+          make_uint4(word_at(of_x), word_at(of_x + 128), word_at(of_x + 256), word_at(of_x + 384));
+      inputs[half][0].high =
+          make_uint4(word_at(of_x + 512), word_at(of_x + 640), word_at(of_x + 768), word_at(of_x + 896));
+    }
+    float of_one[1][4] = {{sums[0], sums[1], sums[2], sums[3]}};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (half < count) block_products::multiply_block(of_one, share[half], inputs[half]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[i] = of_one[0][i];
+  }
+  struct Factors {
+    const BlockFactors* at;
+    __device__ __forceinline__ float of(int part, int sum) const {
+      return sum < 2 ? at[part].even : at[part].odd;
+    }
+  };
+  __device__ __forceinline__ Factors out_factors(int strand) const {
+    return {matrix.factors + static_cast<std::size_t>(strand) * matrix.shape.scale_blocks()};
+  }
+  __device__ __forceinline__ Factors unit_factors(int unit, int up, int of_two) const {
+    return out_factors(unit + of_two * (up / block_granule_rows));
+  }
+  __device__ __forceinline__ static float add(float total, float sum, int, float factor) {
+    return block_products::add_block<E4m3Codes>(total, sum, factor);
+  }
+};
+
+template <class Matrix>
+struct SharedParams {
+  Strands<Matrix> gate_up, down;
+  const std::uint8_t* x;
+  int rows, width, up, hidden;
+  GatedUnit unit;
+  Strands<DenseTiles> share;
+  bool rows_are_there;
+  std::uint8_t* activations;
+  std::uint32_t* arrived;
+  std::uint32_t* stuck;
+  float* out;
+  float* logits;
+  float* weight;
+  std::int32_t* id;
+};
+
+// What the warps found of a strand's parts: [parts][4][32].
+using Found = float (*)[4][32];
+
+// By the block: the sums of a strand's parts. Each warp's are there behind the next barrier.
+template <class Matrix, class Strand>
+__device__ __forceinline__ void find(const Strands<Matrix>& of, const Strand& strand, const std::uint8_t* x,
+                                     Found found) {
+  const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
+  const int parts = of.parts(of.matrix);
+#pragma unroll 1
+  for (int part = warp; part < parts; part += shared_warps) {
+    float sums[4] = {0, 0, 0, 0};
+    of.multiply(sums, strand, x, part, lane);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) found[part][i][lane] = sums[i];
+    __syncwarp();  // the next products need all lanes at once
+  }
+}
+
+template <class Matrix, class Factors>
+__device__ __forceinline__ float total_of(const Strands<Matrix>& of, const Factors& factors, Found found,
+                                          int sum) {
+  const int parts = of.parts(of.matrix), lane = static_cast<int>(threadIdx.x) % 32;
+  float total = 0;
+#pragma unroll 4
+  for (int part = 0; part < parts; ++part)
+    total = of.add(total, found[part][sum][lane], part, factors.of(part, sum));
+  return total;
+}
+
+// h of some of its columns.
+template <class Matrix>
+__device__ __forceinline__ void make_unit(const SharedParams<Matrix>& params, int unit, Found found) {
+  using Of = Strands<Matrix>;
+  const Of& of = params.gate_up;
+  const int parts = of.parts(of.matrix), lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int i = 0; i < Of::a_unit; ++i)
+    find(of, of.unit_strand(unit, params.up, i), params.x, found + i * parts);
+  __syncthreads();  // all parts' sums are there
+  // Of one strand sums 0 and 1 are gates and the others ups, or all four of each of two.
+  const int sum = ptx::warp_of_block();
+  constexpr int of_gates = 2 * Of::a_unit;
+  if (sum < of_gates) {
+    const float gate = total_of(of, of.unit_factors(unit, params.up, 0), found, sum);
+    const float up = Of::a_unit == 1 ? total_of(of, of.unit_factors(unit, params.up, 0), found, sum + 2)
+                                     : total_of(of, of.unit_factors(unit, params.up, 1), found + parts, sum);
+    const int row = lane % 4 * 2 + sum % 2;
+    const int column = unit * Of::unit_columns + (Of::a_unit == 1 ? lane / 4 : Of::out_row(0, lane / 4, sum));
+    const std::uint32_t pair = ptx::pack_bf16x2(gated_on_device(gate, up, params.unit), 0.0f);
+    *reinterpret_cast<std::uint16_t*>(params.activations + token_offset(0, row, column)) =
+        static_cast<std::uint16_t>(pair);
+  }
+  __syncthreads();  // the sums have been read
+}
+
+// The rows' logits, and of one row what a choice of this expert has.
+template <class Matrix>
+__device__ __forceinline__ void make_share(const SharedParams<Matrix>& params, Found found) {
+  const bool given = params.share.matrix.data != nullptr;
+  if (given)
+    find(params.share, Strands<DenseTiles>::Strand{params.share.eight(0), params.share.eight(32)}, params.x,
+         found);
+  __syncthreads();  // all parts' sums are there
+  // Row 0 of the matrix is the first lanes'.
+  const int sum = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int row = lane % 4 * 2 + sum;
+  if (sum < 2 && lane < 4 && row < params.rows) {
+    const float logit =
+        given ? total_of(params.share, Strands<DenseTiles>::out_factors(0), found, sum) : 0.0f;
+    if (params.logits != nullptr) params.logits[row] = logit;
+    if (row == 0 && params.weight != nullptr) {
+      *params.weight = given ? 1.0f / (1.0f + fixed_exp(-logit)) : 1.0f;
+      *params.id = 0;
+    }
+  }
+  __syncthreads();  // the sums have been read
+}
+
+template <class Matrix>
+__device__ __forceinline__ void make_out(const SharedParams<Matrix>& params, int strand, Found found) {
+  using Of = Strands<Matrix>;
+  const Of& of = params.down;
+  find(of, of.out_strand(strand), params.activations, found);
+  __syncthreads();  // all parts' sums are there
+  const int sum = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
+  if (sum < 4) {
+    const float total = total_of(of, of.out_factors(strand), found, sum);
+    const int row = lane % 4 * 2 + sum % 2, column = of.out_row(strand, lane / 4, sum);
+    if (row < params.rows && column < params.hidden)
+      params.out[static_cast<std::size_t>(row) * static_cast<std::size_t>(params.hidden) +
+                 static_cast<std::size_t>(column)] = total;
+  }
+  __syncthreads();  // the sums have been read
+}
+
+template <class Matrix>
+__global__ void __maxnreg__(shared_registers)
+    shared_expert(const __grid_constant__ SharedParams<Matrix> params) {
+  using Of = Strands<Matrix>;
+  const Found found = reinterpret_cast<Found>(ptx::dynamic_shared());
+  const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
+  ptx::grid_launch_dependents();
+  if (!params.rows_are_there) ptx::grid_dependency_wait();
+  const int units = params.width / Of::unit_columns;
+#pragma unroll 1
+  for (int unit = block; unit < units; unit += blocks) make_unit(params, unit, found);
+  // By the first block that has fewer units than others, if there is one.
+  if (block == units % blocks) make_share(params, found);
+  if (threadIdx.x == 0)
+    ptx::meet_blocks(params.arrived, static_cast<unsigned>(blocks), block == 0, params.stuck,
+                     Stuck::shared_expert);
+  __syncthreads();  // h of all blocks is there
+  const int strands = Of::strands(params.down.matrix);
+#pragma unroll 1
+  for (int strand = block; strand < strands; strand += blocks) make_out(params, strand, found);
+  // It ends behind the launch ahead, whose results who comes next takes for granted.
+  ptx::grid_dependency_wait();
+}
+
+template <class Matrix>
+std::size_t found_bytes(const Matrix& gate_up, const Matrix& down) {
+  const int parts = std::max({Strands<Matrix>::a_unit * Strands<Matrix>::parts(gate_up),
+                              Strands<Matrix>::parts(down), dense_k_chunks});
+  return static_cast<std::size_t>(parts) * 4 * 32 * sizeof(float);
+}
+
+template <class Matrix>
+void launch(const SharedExpertCudaArgs& args, const Matrix& gate_up, const Matrix& down,
+            cudaStream_t stream) {
+  using Of = Strands<Matrix>;
+  const int most = std::max(args.width / Of::unit_columns + 1, Of::strands(down));
+  const std::size_t bytes = found_bytes(gate_up, down);
+  const auto kernel = shared_expert<Matrix>;
+  cuda_check(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+  launch_kernel({.blocks = dim3(static_cast<unsigned>(std::min(most, processors_of_device()))),
+                 .threads = shared_threads,
+                 .shared_bytes = bytes,
+                 .stream = stream,
+                 .overlaps = true,
+                 .share = share_of(args.x.tokens)},
+                kernel,
+                SharedParams<Matrix>{.gate_up = {gate_up},
+                                     .down = {down},
+                                     .x = args.x.data,
+                                     .rows = args.x.tokens,
+                                     .width = args.width,
+                                     .up = args.up,
+                                     .hidden = down.shape.rows,
+                                     .unit = args.unit,
+                                     .share = {args.share},
+                                     .rows_are_there = args.rows_are_there,
+                                     .activations = args.activations,
+                                     .arrived = args.arrived,
+                                     .stuck = args.stuck,
+                                     .out = args.out,
+                                     .logits = args.logits,
+                                     .weight = args.weight,
+                                     .id = args.id});
+}
+
+}  // namespace
+
+bool shared_expert_takes(const SharedExpertMatrix& gate_up, const SharedExpertMatrix& down, int width,
+                         int rows) {
+  if (rows > shared_expert_max_rows || width % dense_k != 0 || gate_up.index() != down.index()) return false;
+  return std::visit(
+      [&]<class Matrix>(const Matrix& of_gates) {
+        return found_bytes(of_gates, std::get<Matrix>(down)) <= most_found;
+      },
+      gate_up);
+}
+
+Status shared_expert_cuda(const SharedExpertCudaArgs& args, cudaStream_t stream) {
+  if (!shared_expert_takes(args.gate_up, args.down, args.width, args.x.tokens) ||
+      args.up % block_granule_rows != 0) {
+    return invalid_argument("a shared expert in one launch takes up to " +
+                            std::to_string(shared_expert_max_rows) + " rows, and widths in " +
+                            std::to_string(dense_k) + "s of two matrices of a kind, not " +
+                            std::to_string(args.x.tokens) + " of " + std::to_string(args.width) +
+                            " with ups from " + std::to_string(args.up));
+  }
+  if (args.weight != nullptr && args.x.tokens > 1)
+    return invalid_argument("the share of one row joins its choices, not of " +
+                            std::to_string(args.x.tokens));
+  if (args.x.tokens == 0) return {};
+  std::visit([&]<class Matrix>(
+                 const Matrix& of_gates) { launch(args, of_gates, std::get<Matrix>(args.down), stream); },
+             args.gate_up);
+  return {};
+}
+
+}  // namespace nibble
