@@ -208,6 +208,11 @@ Status check_delta_block(const ModelConfig& config) {
                             " dimensions for keys and " + std::to_string(delta.value_dim) +
                             " for values, and the kernels take 128");
   }
+  const int taps = delta_shape(config).taps;
+  if (taps > delta_cuda_taps) {
+    return invalid_argument("its gated delta rule has a convolution of " + std::to_string(taps) +
+                            " taps, and the kernels take at most " + std::to_string(delta_cuda_taps));
+  }
   DeltaFormats formats;
   Status status;
   visit_weights(config, [&](const Weight& weight) {
@@ -241,7 +246,7 @@ DeltaBlock::DeltaBlock(const ModelConfig& config, const CudaForwardLimits& limit
   qkv_ = arena.take<float>(rows * size(shape_.channels()));
   decays_ = arena.take<double>(rows * size(shape_.value_heads));
   betas_ = arena.take<float>(rows * size(shape_.value_heads));
-  products_ = arena.take<float>(rows * size(shape_.key_heads * 2 * delta_chunk));
+  products_ = arena.take<float>(size(delta_product_floats(shape_, limits.rows)));
   of_heads_ = arena.take<float>(rows * size(shape_.values()));
 }
 

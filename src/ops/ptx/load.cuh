@@ -17,4 +17,13 @@ __device__ __forceinline__ void load_matrices(std::uint32_t& a, std::uint32_t& b
                : "memory");
 }
 
+// The same of matrices that lie turned: lane 4r + c gets of each the pair of column r in rows 2c and 2c + 1.
+__device__ __forceinline__ void load_turned_matrices(std::uint32_t& a, std::uint32_t& b, std::uint32_t& c,
+                                                     std::uint32_t& d, const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
+               : "r"(shared_address(row))
+               : "memory");
+}
+
 }  // namespace nibble::ptx

@@ -1,4 +1,4 @@
-// Sequences of many rows, which have kernels that go by chunks.
+// What a step has of a chunk, and how the kernels lay out what they keep of a sequence.
 #pragma once
 
 #include "ops/cuda/host_device.h"
@@ -6,10 +6,21 @@
 
 namespace nibble {
 
-inline constexpr int delta_parts = 8;  // of a sum over the keys' dimensions
+inline constexpr int delta_block = 16, delta_blocks = delta_chunk / delta_block;  // rows of a product
 
-// From so many rows on.
-inline constexpr int delta_many_rows = 16;
+// States and updates lie as rows of products do in registers (ptx::mma_m16n8k16_bf16): rows are eight columns
+// of a head's values, k the keys' dimensions or the chunk's rows, sixteen in a step. Lane 4g + t has of
+// column g those at 2t, 2t + 1, 2t + 8 and 2t + 9.
+__device__ __forceinline__ int kept_place(int steps, int group, int step, int lane) {
+  return ((group * steps + step) * 32 + lane) * 4;
+}
+__device__ __forceinline__ int kept_update_place(int column, int j) {
+  return kept_place(delta_blocks, column / 8, j / delta_block, column % 8 * 4 + j % 8 / 2) + j % 2 +
+         j % delta_block / 8 * 2;
+}
+
+// From so many rows on sequences have kernels that go by chunks.
+inline constexpr int delta_many_rows = 2;
 NIBBLE_HOST_DEVICE constexpr bool has_many_delta_rows(int rows) { return rows >= delta_many_rows; }
 
 // Chunks that such sequences have at most in a step.

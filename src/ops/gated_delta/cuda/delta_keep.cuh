@@ -53,23 +53,32 @@ __device__ __forceinline__ void keep_inputs(const DeltaKernelArgs& args, const S
       inputs[position % kept * args.channels + at] = input_of(position);
   }
 }
-// Of the queries and keys of a head, or of one's values.
+// The same of a sequence of one row: at most one border, of a snapshot behind it.
+__device__ __forceinline__ void keep_row_inputs(const DeltaKernelArgs& args, const StateRowsCuda& rows,
+                                                const InputChannels& of_head, int thread, int threads) {
+  const int kept = args.taps - 1;
+  if (kept == 0) return;
+  if (rows.borders > 0) return keep_inputs(args, rows, of_head, thread, threads);
+  float* const inputs = in_slot(args.slots.inputs, args.slot_bytes, rows.slot) +
+                        rows.first_position % kept * args.channels + of_head.channel;
+  const float* const projected =
+      args.projected + std::ptrdiff_t{rows.row_begin} * args.projected_stride + of_head.column;
+  for (int at = thread; at < of_head.dims; at += threads) inputs[at] = projected[at];
+}
+
+// Of a head: of its queries, its keys, or of one's values.
 template <int key_dim>
-__device__ __forceinline__ void keep_key_inputs(const DeltaKernelArgs& args, const StateRowsCuda& rows,
-                                                int key_head, int thread, int threads) {
-  keep_inputs(args, rows, {key_head * key_dim, column_of(args.columns.q, key_head, 0), key_dim}, thread,
-              threads);
-  keep_inputs(args, rows,
-              {args.keys(key_dim) + key_head * key_dim, column_of(args.columns.k, key_head, 0), key_dim},
-              thread, threads);
+__device__ __forceinline__ InputChannels query_channels(const DeltaKernelArgs& args, int key_head) {
+  return {key_head * key_dim, column_of(args.columns.q, key_head, 0), key_dim};
+}
+template <int key_dim>
+__device__ __forceinline__ InputChannels key_channels(const DeltaKernelArgs& args, int key_head) {
+  return {args.keys(key_dim) + key_head * key_dim, column_of(args.columns.k, key_head, 0), key_dim};
 }
 template <int key_dim, int value_dim>
-__device__ __forceinline__ void keep_value_inputs(const DeltaKernelArgs& args, const StateRowsCuda& rows,
-                                                  int head, int thread, int threads) {
-  keep_inputs(args, rows,
-              {2 * args.keys(key_dim) + head * value_dim,
-               column_of(args.columns.v, head / args.served(), head % args.served()), value_dim},
-              thread, threads);
+__device__ __forceinline__ InputChannels value_channels(const DeltaKernelArgs& args, int head) {
+  return {2 * args.keys(key_dim) + head * value_dim,
+          column_of(args.columns.v, head / args.served(), head % args.served()), value_dim};
 }
 
 }  // namespace nibble

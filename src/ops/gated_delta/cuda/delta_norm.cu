@@ -34,10 +34,11 @@ __global__ void __launch_bounds__(keep_threads) delta_keep(const __grid_constant
   ptx::grid_dependency_wait();
   if (rows.row_count <= 1) return;
   keep_keys<key_dim>(args, rows, key_head, thread, keep_threads);
-  keep_key_inputs<key_dim>(args, rows, key_head, thread, keep_threads);
+  keep_inputs(args, rows, query_channels<key_dim>(args, key_head), thread, keep_threads);
+  keep_inputs(args, rows, key_channels<key_dim>(args, key_head), thread, keep_threads);
   const int first = key_head * args.served();
   for (int head = first; head < first + args.served(); ++head)
-    keep_value_inputs<key_dim, value_dim>(args, rows, head, thread, keep_threads);
+    keep_inputs(args, rows, value_channels<key_dim, value_dim>(args, head), thread, keep_threads);
   if (!has_many_delta_rows(rows.row_count)) return;  // delta_rows has kept its sums
   const int past = rows.first_position + rows.row_count, begin = past / delta_chunk * delta_chunk;
   double* const sums = in_slot(args.slots.decays, args.slot_bytes, rows.slot);

@@ -1,107 +1,219 @@
-// Of sequences of many rows: products of a chunk's keys with its keys and queries, a block a chunk and head
-// of keys; and the sums of g over the chunk for the heads of values that it serves. Both are what delta_rows
-// finds row by row.
+// Of sequences of several rows: products of a chunk's keys with its keys and queries, a block a chunk and
+// head of keys; the sums of g over the chunk for the heads of values that it serves; and what each of these
+// heads leaves of a product.
 #include "ops/cuda/launch.cuh"
 #include "ops/gated_delta/cuda/delta_chunk.cuh"
+#include "ops/gated_delta/cuda/delta_terms.cuh"
+#include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/grid.cuh"
 #include "tensor/cuda_check.h"
 
 namespace nibble {
 namespace {
 
-constexpr int product_threads = 256;
+// Two warps a block of sixteen rows, each with every other eight rows ahead of it; and one for the sums.
+constexpr int product_warps = 2 * delta_blocks, product_threads = (product_warps + 1) * 32;
+constexpr int most_eights = delta_blocks;  // of a warp
 
 template <int key_dim>
-struct ProductsShared {
-  static constexpr int stride = key_dim + 4;  // rows that are read together meet other banks
-  float keys[delta_chunk * stride], queries[delta_chunk * stride];
+struct alignas(128) ProductsShared {
+  using Keys = KeyRows<key_dim>;
+  union {
+    struct {
+      uint4 keys[delta_chunk * Keys::units], queries[delta_chunk * Keys::units];
+    };
+    uint4 out[2][delta_chunk * ProductRow::units];  // of two heads of values, behind the last product
+  };
+  double sums[1][delta_chunk];  // of as many heads as a head of keys serves
 };
 
-// x . y of two rows, in the order of parts.
 template <int key_dim>
-__device__ __forceinline__ float product_of(const float* x, const float* y) {
-  const auto part = [&](int r) {
-    float sum = 0;
-#pragma unroll
-    for (int four = r; four < key_dim / 4; four += delta_parts) {
-      const float4 a = *reinterpret_cast<const float4*>(x + 4 * four),
-                   b = *reinterpret_cast<const float4*>(y + 4 * four);
-      sum = fmaf(a.x, b.x, sum);
-      sum = fmaf(a.y, b.y, sum);
-      sum = fmaf(a.z, b.z, sum);
-      sum = fmaf(a.w, b.w, sum);
+class DeltaProducts {
+  using Keys = KeyRows<key_dim>;
+  using Shared = ProductsShared<key_dim>;
+
+ public:
+  __device__ DeltaProducts(const DeltaKernelArgs& args, Shared& shared, const ChunkRows& chunk, int key_head)
+      : args_(args),
+        shared_(shared),
+        chunk_(chunk),
+        key_head_(key_head),
+        thread_(static_cast<int>(threadIdx.x)),
+        lane_(thread_ % 32),
+        warp_(thread_ / 32) {}
+
+  __device__ void run() {
+    copy_rows();
+    ptx::await_copies_to_shared();
+    __syncthreads();  // rows are there
+    if (warp_ == product_warps)
+      add_gates();
+    else
+      multiply();
+    __syncthreads();  // sums are there, and rows have been read
+#pragma unroll 1
+    for (int within = 0; within < args_.served(); within += 2) {
+      const int heads = min(args_.served() - within, 2);
+      for (int i = 0; i < heads && warp_ < product_warps; ++i)
+        leave(shared_.sums[within + i], shared_.out[i]);
+      __syncthreads();  // two heads' products are there
+      for (int i = 0; i < heads; ++i) store(key_head_ * args_.served() + within + i, shared_.out[i]);
+      __syncthreads();  // they have been read
     }
-    return sum;
-  };
-  const auto two = [&](int r) {
-    const float low = part(r);
-    return __fadd_rn(low, part(r + 4));
-  };
-  const auto four = [&](int r) {
-    const float low = two(r);
-    return __fadd_rn(low, two(r + 2));
-  };
-  const float even = four(0);
-  return __fadd_rn(even, four(1));
-}
+  }
+
+ private:
+  __device__ void copy_rows() const {
+    const float* const kept =
+        in_slot(args_.slots.keys, args_.slot_bytes, chunk_.rows.slot) + key_head_ * key_dim;
+    for (int at = thread_; at < chunk_.past * Keys::units; at += product_threads) {
+      const int j = at / Keys::units, unit = at % Keys::units;
+      if (j < chunk_.open) {
+        ptx::copy_to_shared(shared_.keys + at, kept + j * args_.keys(key_dim) + 4 * unit);
+        continue;
+      }
+      const float* const row = args_.qkv + chunk_.row_of(j) * static_cast<std::size_t>(args_.channels) +
+                               key_head_ * key_dim + 4 * unit;
+      ptx::copy_to_shared(shared_.queries + at, row);
+      ptx::copy_to_shared(shared_.keys + at, row + args_.keys(key_dim));
+    }
+  }
+
+  // Sums of g take the places of its rows. By a warp.
+  __device__ void add_gates() const {
+    const int served = args_.served(), first = key_head_ * served;
+    const double* const kept = in_slot(args_.slots.decays, args_.slot_bytes, chunk_.rows.slot) + first;
+    const auto place = [&](int j) {
+      return args_.decays + chunk_.row_of(j) * static_cast<std::size_t>(args_.value_heads) +
+             static_cast<std::size_t>(first);
+    };
+    for (int at = lane_; at < chunk_.past * served; at += 32) {
+      const int j = at / served, within = at % served;
+      shared_.sums[within][j] = j < chunk_.open ? kept[j * args_.value_heads + within] : place(j)[within];
+    }
+    __syncwarp();
+    for (int within = lane_; within < served; within += 32) {
+      double(&sums)[delta_chunk] = shared_.sums[within];
+      double sum = chunk_.open > 0 ? sums[chunk_.open - 1] : 0;
+#pragma unroll 1
+      for (int eight = 0; eight < delta_chunk; eight += 8) {
+        double of_rows[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) of_rows[i] = sums[eight + i];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const int j = eight + i;
+          if (j < chunk_.open || j >= chunk_.past) continue;
+          sum = j == 0 ? of_rows[i] : sum + of_rows[i];
+          sums[j] = sum;
+        }
+      }
+    }
+    __syncwarp();
+    for (int at = chunk_.open * served + lane_; at < chunk_.past * served; at += 32)
+      place(at / served)[at % served] = shared_.sums[at % served][at / served];
+  }
+
+  __device__ __forceinline__ int own_block() const { return warp_ / 2; }
+  // Rows j of this warp's products are 8n to 8n + 7.
+  __device__ __forceinline__ int eight_of(int i) const { return 2 * i + warp_ % 2; }
+
+  // Rows p of keys, and of queries, by columns j of keys, as in delta_rows.
+  __device__ void multiply() {
+#pragma unroll
+    for (int n = 0; n < most_eights; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) with_key_[n][i] = with_query_[n][i] = 0;
+    }
+    const int count = own_block() + 1;
+#pragma unroll
+    for (int step = 0; step < Keys::steps; ++step) {
+      const RowTerms keys = Keys::rows_of(shared_.keys, own_block(), step, lane_),
+                     queries = Keys::rows_of(shared_.queries, own_block(), step, lane_);
+      ColumnTerms columns[most_eights];
+#pragma unroll
+      for (int n = 0; n < most_eights; ++n) {
+        if (n < count) columns[n] = Keys::columns(shared_.keys, eight_of(n), step, lane_);
+      }
+#pragma unroll
+      for (int n = 0; n < most_eights; ++n) {
+        if (n >= count) continue;
+        multiply_terms(reinterpret_cast<float(&)[1][4]>(with_key_[n]), keys,
+                       reinterpret_cast<const ColumnTerms(&)[1]>(columns[n]));
+        multiply_terms(reinterpret_cast<float(&)[1][4]>(with_query_[n]), queries,
+                       reinterpret_cast<const ColumnTerms(&)[1]>(columns[n]));
+      }
+    }
+  }
+
+  // What is left of the products by the rows p, of a head of values.
+  __device__ void leave(const double (&sums)[delta_chunk], uint4* out) {
+    auto* const pairs = reinterpret_cast<std::uint32_t*>(out);
+    const int g = lane_ / 4, t = lane_ % 4;
+#pragma unroll
+    for (int n = 0; n < most_eights; ++n) {
+      if (n > own_block()) continue;
+      const int j = 8 * eight_of(n) + 2 * t;
+#pragma unroll
+      for (int second = 0; second < 2; ++second) {
+        const int p = delta_block * own_block() + 8 * second + g;
+        if (p >= chunk_.past) continue;
+        float key[2], query[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float decay = j + i <= p ? decay_of(sums[p] - sums[j + i]) : 0;
+          key[i] = j + i < p ? -__fmul_rn(decay, with_key_[n][2 * second + i]) : 0;
+          query[i] = j + i <= p ? __fmul_rn(decay, with_query_[n][2 * second + i]) : 0;
+        }
+        const auto put = [&](int unit, const TermPair& terms) {
+          pairs[ProductRow::place(p, unit) * 4 + t] = terms.high;
+          pairs[ProductRow::place(p, unit + ProductRow::low) * 4 + t] = terms.low;
+        };
+        put(ProductRow::with_query + eight_of(n), terms_of(query[0], query[1]));
+        if (n < own_block())
+          put(ProductRow::with_key + eight_of(n), terms_of(key[0], key[1]));
+        else
+          reinterpret_cast<float2*>(
+              out)[ProductRow::place(p, ProductRow::own_unit(j % delta_block / 4)) * 2 + t % 2] =
+              make_float2(key[0], key[1]);
+      }
+    }
+  }
+
+  __device__ void store(int head, const uint4* out) const {
+    constexpr int units = ProductRow::units;
+    for (int at = chunk_.open * units + thread_; at < chunk_.past * units; at += product_threads) {
+      const std::size_t row = chunk_.row_of(at / units) * static_cast<std::size_t>(args_.value_heads) +
+                              static_cast<std::size_t>(head);
+      reinterpret_cast<uint4*>(args_.products)[row * units + static_cast<std::size_t>(at % units)] = out[at];
+    }
+  }
+
+  const DeltaKernelArgs& args_;
+  Shared& shared_;
+  const ChunkRows chunk_;
+  const int key_head_, thread_, lane_, warp_;
+  float with_key_[most_eights][4], with_query_[most_eights][4];
+};
 
 template <int key_dim>
 __global__ void __launch_bounds__(product_threads)
     delta_products(const __grid_constant__ DeltaKernelArgs args) {
   auto& shared = *reinterpret_cast<ProductsShared<key_dim>*>(ptx::dynamic_shared());
-  constexpr int stride = ProductsShared<key_dim>::stride;
   ptx::grid_launch_dependents();
-  const int thread = static_cast<int>(threadIdx.x), key_head = static_cast<int>(blockIdx.y);
   const ChunkRows chunk = chunk_at(args.step, static_cast<int>(blockIdx.x));
   ptx::grid_dependency_wait();
   if (chunk.past == 0) return;
-  for (int at = thread; at < delta_chunk * (key_dim / 4); at += product_threads) {
-    const int j = at / (key_dim / 4), dimension = at % (key_dim / 4) * 4;
-    float4 key = make_float4(0, 0, 0, 0), query = key;
-    if (j < chunk.open) {
-      key = *reinterpret_cast<const float4*>(in_slot(args.slots.keys, args.slot_bytes, chunk.rows.slot) +
-                                             (j * args.key_heads + key_head) * key_dim + dimension);
-    } else if (j < chunk.past) {
-      const float* const row =
-          args.qkv + chunk.row_of(j) * static_cast<std::size_t>(args.channels) + key_head * key_dim;
-      query = *reinterpret_cast<const float4*>(row + dimension);
-      key = *reinterpret_cast<const float4*>(row + args.keys(key_dim) + dimension);
-    }
-    *reinterpret_cast<float4*>(shared.keys + j * stride + dimension) = key;
-    *reinterpret_cast<float4*>(shared.queries + j * stride + dimension) = query;
-  }
-  // Sums of g take the places of its rows.
-  if (thread < args.served()) {
-    const int head = key_head * args.served() + thread;
-    const auto kept = [&](int j) -> double {
-      return in_slot(args.slots.decays, args.slot_bytes, chunk.rows.slot)[j * args.value_heads + head];
-    };
-    double sum = chunk.open > 0 ? kept(chunk.open - 1) : 0;
-    for (int j = chunk.open; j < chunk.past; ++j) {
-      double& g = args.decays[chunk.row_of(j) * static_cast<std::size_t>(args.value_heads) +
-                              static_cast<std::size_t>(head)];
-      sum = j == 0 ? g : sum + g;
-      g = sum;
-    }
-  }
-  __syncthreads();  // the rows are there
-  // Neighbours have neighbouring rows j of one row p.
-  for (int at = chunk.open * delta_chunk + thread; at < chunk.past * delta_chunk; at += product_threads) {
-    const int p = at / delta_chunk, j = at % delta_chunk;
-    if (j > p) continue;
-    float* const out = args.products + (chunk.row_of(p) * static_cast<std::size_t>(args.key_heads) +
-                                        static_cast<std::size_t>(key_head)) *
-                                           (2 * delta_chunk);
-    out[j] = product_of<key_dim>(shared.keys + j * stride, shared.keys + p * stride);
-    out[delta_chunk + j] = product_of<key_dim>(shared.keys + j * stride, shared.queries + p * stride);
-  }
+  DeltaProducts<key_dim>(args, shared, chunk, static_cast<int>(blockIdx.y)).run();
 }
 
 }  // namespace
 
 void launch_delta_products(const DeltaShape& shape, const DeltaKernelArgs& args, cudaStream_t stream) {
   with_delta_dims(shape, [&]<int key_dim, int value_dim>() {
-    constexpr std::size_t bytes = sizeof(ProductsShared<key_dim>);
+    const std::size_t bytes =
+        sizeof(ProductsShared<key_dim>) +
+        static_cast<std::size_t>(shape.value_heads / shape.key_heads - 1) * delta_chunk * sizeof(double);
     cuda_check(cudaFuncSetAttribute(delta_products<key_dim>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(bytes)));
     launch_kernel(

@@ -1,14 +1,15 @@
-// The gated delta rule, a block a head of values of a sequence, row by row: for decode, and for any cut of a
-// prompt.
+// The gated delta rule for sequences of one row, a block a head of values of a sequence: with the sums and so
+// the bits of delta_products and delta_chunks.
 //
-// Bytes of a decode row and head of 128 x 128: the state's 64 KB, which threads hold in registers, and up to
-// 63 rows of keys and updates of 1 KB together, which lie in shared memory. All of it is asked for before the
-// kernel ahead has ended: only this step's rows are new. FLOPs are few but where a chunk ends, once in 64
-// rows.
+// Bytes of a row and head of 128 x 128: the state's 64 KB, which warps hold in registers, sixteen columns
+// each, and up to 63 rows of keys and updates of 1 KB together, which lie in shared memory. All of it is
+// asked for before the kernel ahead has ended: only this step's rows are new. FLOPs are few but where a chunk
+// ends, once in 64 rows.
 #include "ops/cuda/launch.cuh"
 #include "ops/gated_delta/cuda/delta_chunk.cuh"
 #include "ops/gated_delta/cuda/delta_keep.cuh"
 #include "ops/gated_delta/cuda/delta_norm.cuh"
+#include "ops/gated_delta/cuda/delta_terms.cuh"
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/grid.cuh"
 #include "tensor/cuda_check.h"
@@ -16,265 +17,334 @@
 namespace nibble {
 namespace {
 
-constexpr int parts = delta_parts;
-
 template <int key_dim, int value_dim>
-struct alignas(16) RowsShared {
-  float keys[delta_chunk][key_dim];
-  float updates[delta_chunk][value_dim];
-  float query[key_dim];
-  float known[parts][value_dim], read[parts][value_dim];
-  float with_key[delta_chunk], with_query[delta_chunk], left[delta_chunk];
+struct alignas(128) RowsShared {
+  uint4 keys[delta_chunk * KeyRows<key_dim>::units];
+  uint4 query[KeyRows<key_dim>::units];
+  float updates[delta_chunk * value_dim];
+  uint4 products[ProductRow::units];  // of the row
   float out[value_dim];
   double sums[delta_chunk];  // of g
 };
 
 template <int key_dim, int value_dim>
-class DeltaRows {
+class DeltaRow {
+  using Keys = KeyRows<key_dim>;
+  static constexpr int steps = Keys::steps;
+  static constexpr int tiles = (value_dim + 15) / 16;
+
  public:
-  static constexpr int chains = 2 * value_dim;  // u's columns and o's
-  static constexpr int threads = (chains + 31) / 32 * 32;
+  static constexpr int warps = tiles > delta_blocks ? tiles : delta_blocks, threads = warps * 32;
   using Shared = RowsShared<key_dim, value_dim>;
 
-  __device__ DeltaRows(const DeltaKernelArgs& args, Shared& shared, const StateRowsCuda& rows, int head)
+  __device__ DeltaRow(const DeltaKernelArgs& args, Shared& shared, const StateRowsCuda& rows, int head)
       : args_(args),
         shared_(shared),
         rows_(rows),
         head_(head),
         key_head_(head / args.served()),
-        within_(head % args.served()),
+        p_(rows.first_position % delta_chunk),
         thread_(static_cast<int>(threadIdx.x)),
-        part_(thread_ % parts),
-        column_(thread_ / parts * 4) {}
+        lane_(thread_ % 32),
+        warp_(ptx::warp_of_block()),
+        column_(warp_ * 16 + lane_ / 4) {}
 
   // What earlier steps have left; on its way when it returns.
   __device__ void begin() {
     const float* const state = state_of(args_.slots.state, args_.slot_bytes, rows_.slot);
-    for_each_dimension([&](int i, int dimension) {
-      state_[i] = rows_.first_position >= delta_chunk
-                      ? *reinterpret_cast<const float4*>(state + dimension * value_dim + column_)
-                      : make_float4(0, 0, 0, 0);
-    });
-    const int open = rows_.first_position % delta_chunk;
-    copy_rows<key_dim>(&shared_.keys[0][0], kept_key(0), open, args_.keys(key_dim));
-    copy_rows<value_dim>(&shared_.updates[0][0], kept_update(0), open, value_dim);
-    for (int j = thread_; j < open; j += threads) shared_.sums[j] = kept_sum(j);
+#pragma unroll
+    for (int step = 0; step < steps; ++step) {
+#pragma unroll
+      for (int second = 0; second < 2; ++second) {
+        state_[step][second] = make_float4(0, 0, 0, 0);
+        if (rows_.first_position >= delta_chunk && has(second))
+          state_[step][second] =
+              *reinterpret_cast<const float4*>(state + kept_place(steps, group(second), step, lane_));
+      }
+    }
+    const float* const keys = in_slot(args_.slots.keys, args_.slot_bytes, rows_.slot) + key_head_ * key_dim;
+    for (int at = thread_; at < p_ * Keys::units; at += threads) {
+      const int j = at / Keys::units, unit = at % Keys::units;
+      ptx::copy_to_shared(shared_.keys + at, keys + j * args_.keys(key_dim) + 4 * unit);
+    }
+    for (int at = thread_; at < value_dim / 8 * delta_blocks * 32; at += threads) {
+      if (at / 32 % delta_blocks * delta_block < p_)
+        ptx::copy_to_shared(shared_.updates + 4 * at, kept_updates() + 4 * at);
+    }
+    for (int j = thread_; j < p_; j += threads) shared_.sums[j] = kept_sum(j);
   }
 
   __device__ void run() {
-    int border = 0;
-    ptx::await_copies_to_shared();
-    __syncthreads();  // what begin() asked for is there
-#pragma unroll 1
-    for (int i = 0; i < rows_.row_count; ++i) {
-      const int position = rows_.first_position + i;
-      take(rows_.row_begin + i, position % delta_chunk);
-      if (position % delta_chunk != delta_chunk - 1) continue;
-      bring_forward();
-      if (border == rows_.borders) continue;
-      const BorderState kept = args_.step.borders[rows_.borders_at + border];
-      if (kept.position != position + 1) continue;
-      store_state(state_of(args_.snapshots.state, args_.snapshot_bytes, kept.slot));
-      ++border;
-    }
-    end();
+    take_row();
+    __syncthreads();  // the row is there, and what begin() asked for
+    float sums[1][4] = {};
+    read(sums);
+    __syncthreads();  // products with the rows ahead are there
+    if (warp_ < tiles) find_update(sums);
+    __syncthreads();  // o is there
+    if (warp_ == 0) put_head_out<value_dim>(args_, rows_.row_begin, head_, shared_.out, lane_);
+    if (p_ == delta_chunk - 1 && warp_ < tiles) bring_forward();
+    keep();
   }
 
  private:
-  // Dimensions of keys of this thread's part, those whose columns column_ .. column_ + 3 it holds.
-  static constexpr int fours = (key_dim / 4 + parts - 1) / parts, held = 4 * fours;
-  template <class Visit>
-  __device__ __forceinline__ void for_each_dimension(const Visit& visit) const {
-    if (column_ >= value_dim) return;
-#pragma unroll
-    for (int i = 0; i < held; ++i) {
-      const int dimension = (part_ + i / 4 * parts) * 4 + i % 4;
-      if (key_dim % (4 * parts) == 0 || dimension < key_dim) visit(i, dimension);
-    }
-  }
+  __device__ __forceinline__ bool has(int second) const { return column_ + 8 * second < value_dim; }
+  __device__ __forceinline__ int group(int second) const { return column_ / 8 + second; }
 
   __device__ float* state_of(float* of_first, std::int64_t bytes, int slot) const {
     return in_slot(of_first, bytes, slot) + head_ * (key_dim * value_dim);
   }
-  __device__ float* kept_key(int j) const {
-    return in_slot(args_.slots.keys, args_.slot_bytes, rows_.slot) + j * args_.keys(key_dim) +
-           key_head_ * key_dim;
-  }
-  __device__ float* kept_update(int j) const {
-    return in_slot(args_.slots.updates, args_.slot_bytes, rows_.slot) + (head_ * delta_chunk + j) * value_dim;
+  __device__ float* kept_updates() const {
+    return in_slot(args_.slots.updates, args_.slot_bytes, rows_.slot) + head_ * (delta_chunk * value_dim);
   }
   __device__ double& kept_sum(int j) const {
     return in_slot(args_.slots.decays, args_.slot_bytes, rows_.slot)[j * args_.value_heads + head_];
   }
-
-  // Rows of `dims` floats, `stride` apart.
-  template <int dims>
-  __device__ void copy_rows(float* to, const float* from, int count, int stride) const {
-    constexpr int pieces = dims / 4;
-    for (int at = thread_; at < count * pieces; at += threads)
-      ptx::copy_to_shared(to + at * 4, from + at / pieces * stride + at % pieces * 4);
+  __device__ const float* qkv() const {
+    return args_.qkv + static_cast<std::size_t>(rows_.row_begin) * static_cast<std::size_t>(args_.channels);
+  }
+  __device__ std::size_t gate() const {
+    return static_cast<std::size_t>(rows_.row_begin) * static_cast<std::size_t>(args_.value_heads) +
+           static_cast<std::size_t>(head_);
   }
 
-  // Row p of the chunk: its u and o.
-  __device__ void take(int row, int p) {
-    const float* const inputs =
-        args_.qkv + static_cast<std::size_t>(row) * static_cast<std::size_t>(args_.channels);
-    const std::size_t gate = static_cast<std::size_t>(row) * static_cast<std::size_t>(args_.value_heads) +
-                             static_cast<std::size_t>(head_);
-    for (int at = thread_; at < 2 * key_dim; at += threads) {
-      const bool of_query = at < key_dim;
-      const int dimension = of_query ? at : at - key_dim;
-      (of_query ? shared_.query : shared_.keys[p])[dimension] =
-          inputs[(of_query ? 0 : args_.keys(key_dim)) + key_head_ * key_dim + dimension];
+  __device__ void take_row() {
+    for (int at = thread_; at < 2 * Keys::units; at += threads) {
+      const int unit = at % Keys::units;
+      if (at < Keys::units)
+        ptx::copy_to_shared(shared_.query + unit, qkv() + key_head_ * key_dim + 4 * unit);
+      else
+        ptx::copy_to_shared(shared_.keys + p_ * Keys::units + unit,
+                            qkv() + args_.keys(key_dim) + key_head_ * key_dim + 4 * unit);
     }
-    const double g = args_.decays[gate];
-    if (thread_ == 0) shared_.sums[p] = p == 0 ? g : shared_.sums[p - 1] + g;
-    __syncthreads();  // the row is there
-    read_state(p);
-    multiply_keys(p);
-    __syncthreads();  // sums over the state and with keys are there
-    const bool of_update = thread_ < value_dim;
-    const int column = of_update ? thread_ : thread_ - value_dim;
-    float sum = 0;
-    if (thread_ < chains) {
-      sum = from_state(of_update, column, p, inputs);
-      const float* const with = of_update ? shared_.with_key : shared_.with_query;
-#pragma unroll 8
-      for (int j = 0; j < p; ++j) {
-        const float factor = with[j];
-        sum = fmaf(of_update ? -factor : factor, shared_.updates[j][column], sum);
-      }
-      if (of_update) shared_.updates[p][column] = __fmul_rn(args_.betas[gate], sum);
+    if (thread_ == 0) {
+      const double g = args_.decays[gate()];
+      shared_.sums[p_] = p_ == 0 ? g : kept_sum(p_ - 1) + g;
     }
-    __syncthreads();  // u is there
-    if (thread_ < chains && !of_update)
-      shared_.out[column] = fmaf(shared_.with_query[p], shared_.updates[p][column], sum);
-    __syncthreads();  // o is there
-    put_out(row);
+    ptx::await_copies_to_shared();
   }
 
-  // Sums of this thread's part of dimensions.
-  __device__ void read_state(int p) {
-    float4 known = make_float4(0, 0, 0, 0), read = known;
-    for_each_dimension([&](int i, int dimension) {
-      const float k = shared_.keys[p][dimension], q = shared_.query[dimension];
-      known = add_times(known, k, state_[i]);
-      read = add_times(read, q, state_[i]);
-    });
-    if (column_ >= value_dim) return;
-    *reinterpret_cast<float4*>(&shared_.known[part_][column_]) = known;
-    *reinterpret_cast<float4*>(&shared_.read[part_][column_]) = read;
-  }
-  __device__ __forceinline__ static float4 add_times(const float4& sum, float factor, const float4& by) {
-    return make_float4(fmaf(factor, by.x, sum.x), fmaf(factor, by.y, sum.y), fmaf(factor, by.z, sum.z),
-                       fmaf(factor, by.w, sum.w));
+  // The row's key and query, as columns 0 and 1 of eight: in lanes 4g + t for g below 2; others are zeros.
+  __device__ __forceinline__ ColumnTerms row_columns(int step) const {
+    const auto word = [&](int of_row) -> std::uint32_t {
+      const uint4* const row = lane_ / 4 == 0 ? shared_.keys + p_ * Keys::units : shared_.query;
+      const uint4* const four = row + unit_place<Keys::units>(p_, of_row / 4);
+      return lane_ / 4 > 1 ? 0 : reinterpret_cast<const std::uint32_t*>(four)[of_row % 4];
+    };
+    const int first = 8 * step + lane_ % 4, low = key_dim / 2;
+    return {{word(first), word(first + 4)}, {word(low + first), word(low + first + 4)}};
   }
 
-  // Of the chunk's keys up to this row's with its key and its query, what is left of each by now.
-  __device__ void multiply_keys(int p) {
-    for (int first = thread_ / 32 * (32 / parts); first <= p; first += threads / parts) {
-      const int j = first + thread_ % 32 / parts, row = min(j, p);
-      float with_key = 0, with_query = 0;
+  // S^T k and S^T q of this warp's columns; and k_j . k and k_j . q of some eights of rows.
+  __device__ __forceinline__ void read(float (&sums)[1][4]) {
+    static_assert(delta_chunk / 8 <= 2 * warps);
+    constexpr bool have_two = delta_chunk / 8 > warps;
+    const int first = warp_, second = warp_ + warps;  // eights
+    const bool has_first = first / 2 <= p_ / delta_block,
+               has_second = have_two && second / 2 <= p_ / delta_block;
+    float products[2][1][4] = {};
 #pragma unroll
-      for (int i = 0; i < held; ++i) {
-        const int dimension = (part_ + i / 4 * parts) * 4 + i % 4;
-        if (key_dim % (4 * parts) != 0 && dimension >= key_dim) continue;
-        const float earlier = shared_.keys[row][dimension];
-        with_key = fmaf(earlier, shared_.keys[p][dimension], with_key);
-        with_query = fmaf(earlier, shared_.query[dimension], with_query);
+    for (int step = 0; step < steps; ++step) {
+      const ColumnTerms columns[1] = {row_columns(step)};
+      // They are rows 0 and 1 likewise.
+      const RowTerms rows{make_uint4(columns[0].high[0], 0, columns[0].high[1], 0),
+                          make_uint4(columns[0].low[0], 0, columns[0].low[1], 0)};
+      if (has_first) {
+        const ColumnTerms keys[1] = {Keys::columns(shared_.keys, first, step, lane_)};
+        multiply_terms(products[0], rows, keys);
       }
-#pragma unroll
-      for (int apart = parts / 2; apart > 0; apart /= 2) {
-        with_key = __fadd_rn(with_key, __shfl_xor_sync(0xffffffffu, with_key, apart));
-        with_query = __fadd_rn(with_query, __shfl_xor_sync(0xffffffffu, with_query, apart));
+      if (has_second) {
+        const ColumnTerms keys[1] = {Keys::columns(shared_.keys, second, step, lane_)};
+        multiply_terms(products[1], rows, keys);
       }
-      if (part_ != 0 || j > p) continue;
-      const float decay = decay_of(shared_.sums[p] - shared_.sums[j]);
-      shared_.with_key[j] = __fmul_rn(decay, with_key);
-      shared_.with_query[j] = j == p ? with_query : __fmul_rn(decay, with_query);
+      multiply_terms(sums, row_terms(state_[step][0], state_[step][1]), columns);
     }
+    if (has_first) leave(first, products[0][0]);
+    if (has_second) leave(second, products[1][0]);
   }
 
-  // v - e^G S^T k, or e^G S^T q.
-  __device__ float from_state(bool of_update, int column, int p, const float* inputs) const {
-    const float(&sums)[parts][value_dim] = of_update ? shared_.known : shared_.read;
-    float sum = sums[0][column];
+  // What the row leaves of the products with eight rows, as delta_products does.
+  __device__ void leave(int eight, const float (&products)[4]) {
+    auto* const pairs = reinterpret_cast<std::uint32_t*>(shared_.products);
+    const int g = lane_ / 4, t = lane_ % 4, j = 8 * eight + 2 * t;
+    if (g > 1) return;
+    const bool of_query = g == 1;
+    float left[2];
 #pragma unroll
-    for (int part = 1; part < parts; ++part) sum = __fadd_rn(sum, sums[part][column]);
-    const float decay = decay_of(shared_.sums[p]);
-    if (!of_update) return __fmul_rn(decay, sum);
-    return fmaf(-decay, sum, inputs[2 * args_.keys(key_dim) + head_ * value_dim + column]);
+    for (int i = 0; i < 2; ++i) {
+      left[i] = 0;
+      if (j + i < p_ || (of_query && j + i == p_)) {
+        left[i] = __fmul_rn(decay_of(shared_.sums[p_] - shared_.sums[j + i]), products[i]);
+        if (!of_query) left[i] = -left[i];
+      }
+    }
+    if (!of_query && eight / 2 == p_ / delta_block) {
+      reinterpret_cast<float2*>(shared_.products + ProductRow::own_unit(j % delta_block / 4))[t % 2] =
+          make_float2(left[0], left[1]);
+      return;
+    }
+    const TermPair terms = terms_of(left[0], left[1]);
+    const int unit = (of_query ? ProductRow::with_query : ProductRow::with_key) + eight;
+    pairs[4 * unit + t] = terms.high;
+    pairs[4 * (unit + ProductRow::low) + t] = terms.low;
   }
 
-  // By the first warp.
-  __device__ void put_out(int row) const {
-    if (thread_ < 32) put_head_out<value_dim>(args_, row, head_, shared_.out, thread_);
+  // Columns 0 and 1: the row's products with keys and queries of a block.
+  __device__ __forceinline__ ColumnTerms product_columns(int block, bool with_keys) const {
+    const auto* const words = reinterpret_cast<const std::uint32_t*>(shared_.products);
+    const bool of_key = lane_ / 4 == 0, is_read = of_key ? with_keys : lane_ / 4 == 1;
+    const int first = (of_key ? ProductRow::with_key : ProductRow::with_query) * 4 + 8 * block + lane_ % 4;
+    const int low = first + ProductRow::low * 4;
+    if (!is_read) return {};
+    return {{words[first], words[first + 4]}, {words[low], words[low + 4]}};
+  }
+  // Updates of a block's rows up to p, of this lane's columns.
+  __device__ __forceinline__ RowTerms update_rows(int block) const {
+    float4 of_column[2];
+#pragma unroll
+    for (int second = 0; second < 2; ++second) {
+      of_column[second] = make_float4(0, 0, 0, 0);
+      if (!has(second)) continue;
+      float4& four = of_column[second];
+      four = *reinterpret_cast<const float4*>(shared_.updates +
+                                              kept_place(delta_blocks, group(second), block, lane_));
+      const int j = delta_block * block + lane_ % 4 * 2;
+      if (j > p_) four.x = 0;
+      if (j + 1 > p_) four.y = 0;
+      if (j + 8 > p_) four.z = 0;
+      if (j + 9 > p_) four.w = 0;
+    }
+    return row_terms(of_column[0], of_column[1]);
   }
 
-  // S to the border behind the chunk.
-  __device__ void bring_forward() {
-    constexpr int last = delta_chunk - 1;
-    for (int j = thread_; j < delta_chunk; j += threads)
-      shared_.left[j] = decay_of(shared_.sums[last] - shared_.sums[j]);
-    __syncthreads();  // what is left of each row is known
-    const float decay = decay_of(shared_.sums[last]);
-    for_each_dimension([&](int i, int) {
-      float4& kept = state_[i];
-      kept = make_float4(__fmul_rn(decay, kept.x), __fmul_rn(decay, kept.y), __fmul_rn(decay, kept.z),
-                         __fmul_rn(decay, kept.w));
-    });
+  // u and o of this warp's columns: sums of column g stand in lane 4g, of its key and its query.
+  __device__ void find_update(float (&sums)[1][4]) {
+    const float decay = decay_of(shared_.sums[p_]);
+    const bool has_sums = lane_ % 4 == 0;
+    const float* const values = qkv() + 2 * args_.keys(key_dim) + head_ * value_dim;
+#pragma unroll
+    for (int second = 0; second < 2; ++second) {
+      float& of_update = sums[0][2 * second];
+      float& of_out = sums[0][2 * second + 1];
+      const float value = has_sums && has(second) ? values[column_ + 8 * second] : 0;
+      of_update = fmaf(-decay, of_update, value);
+      of_out = __fmul_rn(decay, of_out);
+    }
+    const int block = p_ / delta_block;
 #pragma unroll 1
-    for (int j = 0; j < delta_chunk; ++j) {
-      const float left = shared_.left[j];
-      if (column_ >= value_dim) break;
-      const float4 update = *reinterpret_cast<const float4*>(&shared_.updates[j][column_]);
-      for_each_dimension([&](int i, int dimension) {
-        state_[i] = add_times(state_[i], __fmul_rn(left, shared_.keys[j][dimension]), update);
-      });
+    for (int before = 0; before < block; ++before) {
+      const ColumnTerms columns[1] = {product_columns(before, true)};
+      multiply_terms(sums, update_rows(before), columns);
     }
-    __syncthreads();  // the chunk has been read: the next one's rows take its place
+    // Lane 4g + 1 goes on with column g + 8.
+    const float of_second = __shfl_sync(0xffffffffu, sums[0][2], lane_ / 4 * 4);
+    const int second = lane_ % 4, column = column_ + 8 * second;
+    if (second < 2 && column < value_dim) {
+      float sum = second == 0 ? sums[0][0] : of_second;
+      const auto factor = [&](int j) {
+        return reinterpret_cast<const float*>(shared_.products + ProductRow::own_unit(j / 4))[j % 4];
+      };
+#pragma unroll 4
+      for (int j = 0; j < p_ % delta_block; ++j)
+        sum = fmaf(factor(j), shared_.updates[kept_update_place(column, delta_block * block + j)], sum);
+      const float update = __fmul_rn(args_.betas[gate()], sum);
+      shared_.updates[kept_update_place(column, p_)] = update;
+      if (p_ < delta_chunk - 1) kept_updates()[kept_update_place(column, p_)] = update;
+    }
+    __syncwarp();  // the row's updates are there
+    const ColumnTerms columns[1] = {product_columns(block, false)};
+    multiply_terms(sums, update_rows(block), columns);
+    if (!has_sums) return;
+    if (has(0)) shared_.out[column_] = sums[0][1];
+    if (has(1)) shared_.out[column_ + 8] = sums[0][3];
   }
 
+  // S to the border behind the chunk, as delta_chunks does.
+  __device__ void bring_forward() {
+    const double last = shared_.sums[delta_chunk - 1];
+    RowTerms updates[delta_blocks];
+#pragma unroll
+    for (int block = 0; block < delta_blocks; ++block) {
+      const double* const sums = shared_.sums + delta_block * block + lane_ % 4 * 2;
+      const float left[4] = {decay_of(last - sums[0]), decay_of(last - sums[1]), decay_of(last - sums[8]),
+                             decay_of(last - sums[9])};
+      float4 of_column[2];
+#pragma unroll
+      for (int second = 0; second < 2; ++second) {
+        float4& four = of_column[second];
+        four = make_float4(0, 0, 0, 0);
+        if (has(second))
+          four = *reinterpret_cast<const float4*>(shared_.updates +
+                                                  kept_place(delta_blocks, group(second), block, lane_));
+        four = make_float4(__fmul_rn(left[0], four.x), __fmul_rn(left[1], four.y), __fmul_rn(left[2], four.z),
+                           __fmul_rn(left[3], four.w));
+      }
+      updates[block] = row_terms(of_column[0], of_column[1]);
+    }
+    const float decay = decay_of(last);
+#pragma unroll
+    for (int step = 0; step < steps; ++step) {
+      float sums[2][4] = {};
+#pragma unroll
+      for (int block = 0; block < delta_blocks; ++block) {
+        const ColumnTerms columns[2] = {Keys::turned_columns(shared_.keys, 2 * step, block, lane_),
+                                        Keys::turned_columns(shared_.keys, 2 * step + 1, block, lane_)};
+        multiply_terms(sums, updates[block], columns);
+      }
+#pragma unroll
+      for (int second = 0; second < 2; ++second) {
+        float4& kept = state_[step][second];
+        kept = make_float4(
+            fmaf(decay, kept.x, sums[0][2 * second]), fmaf(decay, kept.y, sums[0][2 * second + 1]),
+            fmaf(decay, kept.z, sums[1][2 * second]), fmaf(decay, kept.w, sums[1][2 * second + 1]));
+      }
+    }
+    store_state(state_of(args_.slots.state, args_.slot_bytes, rows_.slot));
+    if (rows_.borders == 0) return;
+    const BorderState kept = args_.step.borders[rows_.borders_at];
+    if (kept.position == rows_.first_position + 1)
+      store_state(state_of(args_.snapshots.state, args_.snapshot_bytes, kept.slot));
+  }
   __device__ void store_state(float* to) const {
-    for_each_dimension([&](int i, int dimension) {
-      *reinterpret_cast<float4*>(to + dimension * value_dim + column_) = state_[i];
-    });
+#pragma unroll
+    for (int step = 0; step < steps; ++step) {
+#pragma unroll
+      for (int second = 0; second < 2; ++second) {
+        if (has(second))
+          *reinterpret_cast<float4*>(to + kept_place(steps, group(second), step, lane_)) =
+              state_[step][second];
+      }
+    }
   }
 
-  // What the next step goes on from.
-  __device__ void end() {
-    const int past = rows_.first_position + rows_.row_count, begin = past / delta_chunk * delta_chunk;
-    if (begin > rows_.first_position) store_state(state_of(args_.slots.state, args_.slot_bytes, rows_.slot));
-    const int first = max(begin, rows_.first_position) - begin, open = past - begin;
-    for (int at = first * value_dim + thread_; at < open * value_dim; at += threads)
-      kept_update(0)[at] = (&shared_.updates[0][0])[at];
-    for (int j = first + thread_; j < open; j += threads) kept_sum(j) = shared_.sums[j];
-    if (rows_.row_count > 1) return;  // of more rows delta_keep does the rest, once no block reads it
-    if (within_ == 0) {
+  // What the next step goes on from, beside states and updates.
+  __device__ void keep() {
+    if (thread_ == 0 && p_ < delta_chunk - 1) kept_sum(p_) = shared_.sums[p_];
+    if (head_ % args_.served() == 0) {
       keep_keys<key_dim>(args_, rows_, key_head_, thread_, threads);
-      keep_key_inputs<key_dim>(args_, rows_, key_head_, thread_, threads);
+      keep_row_inputs(args_, rows_, query_channels<key_dim>(args_, key_head_), thread_, threads);
+      keep_row_inputs(args_, rows_, key_channels<key_dim>(args_, key_head_), thread_, threads);
     }
-    keep_value_inputs<key_dim, value_dim>(args_, rows_, head_, thread_, threads);
+    keep_row_inputs(args_, rows_, value_channels<key_dim, value_dim>(args_, head_), thread_, threads);
   }
 
   const DeltaKernelArgs& args_;
   Shared& shared_;
   const StateRowsCuda rows_;
-  const int head_, key_head_, within_, thread_, part_, column_;
-  float4 state_[held];
+  const int head_, key_head_, p_, thread_, lane_, warp_, column_;
+  float4 state_[steps][2];
 };
 
 template <int key_dim, int value_dim>
-__global__ void __launch_bounds__(DeltaRows<key_dim, value_dim>::threads, 2)
+__global__ void __launch_bounds__(DeltaRow<key_dim, value_dim>::threads, 2)
     delta_rows(const __grid_constant__ DeltaKernelArgs args) {
   auto& shared = *reinterpret_cast<RowsShared<key_dim, value_dim>*>(ptx::dynamic_shared());
   ptx::grid_launch_dependents();
   const StateRowsCuda rows = args.step.of_sequence[blockIdx.y];
-  DeltaRows<key_dim, value_dim> head(args, shared, rows, static_cast<int>(blockIdx.x));
-  const bool has_rows = rows.row_count > 0 && !has_many_delta_rows(rows.row_count);
-  if (has_rows) head.begin();
+  DeltaRow<key_dim, value_dim> head(args, shared, rows, static_cast<int>(blockIdx.x));
+  if (rows.row_count == 1) head.begin();
   ptx::grid_dependency_wait();
-  if (has_rows) head.run();
+  if (rows.row_count == 1) head.run();
 }
 
 }  // namespace
@@ -286,7 +356,7 @@ void launch_delta_rows(const DeltaShape& shape, const DeltaKernelArgs& args, cud
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
     launch_kernel(
         {.blocks = dim3(static_cast<unsigned>(args.value_heads), static_cast<unsigned>(args.step.sequences)),
-         .threads = DeltaRows<key_dim, value_dim>::threads,
+         .threads = DeltaRow<key_dim, value_dim>::threads,
          .shared_bytes = bytes,
          .stream = stream,
          .overlaps = true,

@@ -36,7 +36,8 @@ __device__ __forceinline__ int column_of(const HeadColumns& part, int key_head, 
   return part.first + key_head * part.a_key_head + value_head * part.a_value_head;
 }
 
-__device__ __forceinline__ float delta_sigmoid_of(float x) { return 1.0f / (1.0f + expf(-x)); }
+// Within a few units in the last place.
+__device__ __forceinline__ float delta_sigmoid_of(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 __device__ __forceinline__ float delta_silu_of(float x) { return __fmul_rn(x, delta_sigmoid_of(x)); }
 // ln(1 + e^x); x itself above 20, as transformers has it.
 __device__ __forceinline__ double softplus_of(double x) { return x > 20 ? x : log1p(exp(x)); }

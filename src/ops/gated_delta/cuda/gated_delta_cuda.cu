@@ -12,6 +12,10 @@ Status gated_delta_cuda(const GatedDeltaCudaArgs& args, cudaStream_t stream) {
                             std::to_string(shape.key_dim) + " for keys and " +
                             std::to_string(shape.value_dim) + " for values");
   }
+  if (shape.taps > delta_cuda_taps) {
+    return invalid_argument("the gated delta rule's convolution takes at most " +
+                            std::to_string(delta_cuda_taps) + " taps, not " + std::to_string(shape.taps));
+  }
   if (shape.key_heads < 1 || shape.value_heads % shape.key_heads != 0) {
     return invalid_argument("heads of values are a multiple of those of keys, not " +
                             std::to_string(shape.value_heads) + " of " + std::to_string(shape.key_heads));

@@ -1,20 +1,25 @@
 // The mixer of Qwen3-Next and Qwen3.5 on a GPU: the formulas of gated_delta.h, from rows of projections to
 // the input of the output's matrix. A first kernel (delta_inputs) convolves, normalises and finds the gates
-// of every row; a second (delta_rows) carries each head of values of a sequence over its rows, keeps what the
-// next step needs, and norms what the head gives. Sequences of many rows have kernels that do so by chunks
-// (delta_products, delta_chunks, delta_norm).
+// of every row. Of sequences of one row a second (delta_rows) has a block for each head of values, which
+// keeps what the next step needs and norms what the head gives. Sequences of more rows go by chunks: products
+// of their rows (delta_products), updates, outputs and states (delta_chunks), norms (delta_norm).
 //
-// Order, a contract. Chunks begin at multiples of 64 positions of the sequence. As gated_delta.h has it, but
-//   - products with sums are fused multiply-adds where that writes a product and a sum;
-//   - a sum over the keys' dimensions is eight parts, part r the dimensions whose fours are r, r + 8, ... in
-//     order; parts of k . k and k . q are added as a butterfly (4, 2, 1 apart), parts of S^T k and S^T q in
-//     order;
-//   - a sum of squares is 32 lanes, lane i the dimensions i, i + 32, ... in order, added as a
-//     butterfly (16, 8, 4, 2, 1 apart);
-//   - u and o take in the rows of the open chunk in order, S' the rows of the chunk likewise;
+// Order, a contract. Chunks begin at multiples of 64 positions of the sequence, blocks at multiples of 16. As
+// gated_delta.h has it, but
+//   - products over the keys' dimensions and over the rows of blocks are products of two bfloat16 terms a
+//     number on tensor cores, sixteen k in turn (delta_terms.cuh); only what a row takes in of its own block
+//     is fused multiply-adds in float32, in order;
+//   - u begins with v - e^G S^T k and takes in the blocks ahead of its own, then the rows of its own; o
+//   begins
+//     with e^G S^T q and takes in the blocks up to its own;
+//   - S' is e^G S plus, by one fused multiply-add, a sum of its own over the chunk's four blocks;
+//   - a sum of squares is 32 lanes, which have neighbours of a head's dimensions, added as a butterfly (16,
+//   8,
+//     4, 2, 1 apart);
 //   - what a head gives is normed in float32 and rounded to bfloat16 once.
 // Nothing depends on where a step begins or ends, or on the batch: every cut of a sequence gives the same
-// bits.
+// bits. Kept states, keys and updates lie as the products read them (delta_chunk.cuh), in the bytes that
+// delta_state.h gives them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -31,6 +36,8 @@ constexpr bool delta_cuda_takes(std::int64_t key_dim, std::int64_t value_dim) {
   return (key_dim == 128 && value_dim == 128) || (key_dim == 32 && value_dim == 32) ||
          (key_dim == 16 && value_dim == 24);
 }
+
+inline constexpr int delta_cuda_taps = 4;  // of a convolution at most
 
 // StateRows of one sequence, on the device; its borders are those from borders_at on.
 struct StateRowsCuda {
@@ -62,6 +69,11 @@ struct DeltaColumns {
   HeadColumns b, a;        // of rows of `gates`
 };
 
+// What rows have of the rows ahead of them in their chunks.
+constexpr std::int64_t delta_product_floats(const DeltaShape& shape, std::int64_t rows) {
+  return rows * shape.value_heads * (2 * delta_chunk);
+}
+
 // All pointers are to device memory, those of the layer too.
 struct GatedDeltaCudaArgs {
   DeltaLayer layer;
@@ -75,10 +87,10 @@ struct GatedDeltaCudaArgs {
   const float* bias = nullptr;         // [value_heads]
   const float* norm = nullptr;         // [value_dim]
   float eps = 0;
-  float* qkv = nullptr;       // [rows, channels], written on the way
+  float* qkv = nullptr;       // [rows, channels], written on the way; queries and keys as terms
   double* decays = nullptr;   // [rows, value_heads] likewise: g
   float* betas = nullptr;     // [rows, value_heads] likewise
-  float* products = nullptr;  // [rows, key_heads, 2, delta_chunk] likewise
+  float* products = nullptr;  // [delta_product_floats] likewise
   float* mixed = nullptr;     // [rows, value_heads, value_dim] likewise
   std::uint8_t* out =
       nullptr;  // token tiles (ops/linear/cuda/dense_tiles.h) of value_heads * value_dim columns

@@ -121,8 +121,8 @@ class States {
                  qkv = device_bytes(size(rows * shape.channels()) * sizeof(float), 0xff),
                  decays = device_bytes(size(rows * shape.value_heads) * sizeof(double), 0xff),
                  betas = device_bytes(size(rows * shape.value_heads) * sizeof(float), 0xff),
-                 products =
-                     device_bytes(size(rows * shape.key_heads * 2 * delta_chunk) * sizeof(float), 0xff),
+                 products = device_bytes(
+                     static_cast<std::size_t>(delta_product_floats(shape, rows)) * sizeof(float), 0xff),
                  mixed = device_bytes(size(rows * shape.values()) * sizeof(float), 0xff),
                  out = device_bytes(tiles.token_bytes(rows), 0);
     const Status status =
