@@ -62,7 +62,7 @@ std::int64_t gpu_latent_bytes(const ModelTraits& model, const StepLimits& limits
   const std::int64_t attended = 2 * heads * model.value_dim * (limits.ranks > 1 ? limits.rows : once);
   return once * of_row + attended + gathered_bytes(model, limits, model.heads * model.value_dim) +
          limits.rows * latent.rotated_dim * 4 + launches * latent_work_bytes(once, limits.sequences, heads) +
-         4 * (latent_total_floats(processors, heads) + latent_partial_floats(heads, latent.rank));
+         4 * (latent_total_floats(processors) + latent_partial_floats(latent.rank));
 }
 
 // Of queries, as attention's kernels take them: a power of two for each head of keys.

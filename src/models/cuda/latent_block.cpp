@@ -162,8 +162,8 @@ LatentBlock::LatentBlock(const ModelConfig& config, const CudaForwardLimits& lim
   plain_ = arena.take<Bf16>(queries * size(latent_columns(latent_.plain_dim)));
   absorbed_ = arena.take<Bf16>(queries * size(width));
   sums_ = arena.take<Bf16>(queries * size(latent_columns(latent_.rank)));
-  totals_ = arena.take<float>(size(latent_total_floats(processors, heads_)));
-  partials_ = arena.take<float>(size(latent_partial_floats(heads_, latent_.rank)));
+  totals_ = arena.take<float>(size(latent_total_floats(processors)));
+  partials_ = arena.take<float>(size(latent_partial_floats(latent_.rank)));
 }
 
 void LatentBlock::begin(const CudaForwardInput& input, const float* inv_freq, cudaStream_t stream) const {

@@ -8,15 +8,14 @@
 //   norms          Of 256 threads, thread i adds the squares of columns i, i + 256, ... in order. Lanes of a
 //                  warp are added as a butterfly (16, 8, 4, 2, 1 apart), then warps in order.
 //   K_h^T q, V_h o the tensor core's chain over steps of 16 columns from zero
-//   attend         Positions are cut into steps of 64 from position 0 on. Of the first 2,048 positions 256
-//                  each are a split, behind them 512. A split's total (m, l, o) of a query begins at (-inf,
+//   attend         Positions are cut into steps of 64 from position 0 on. Of the first 1,024 positions 256
+//                  each are a split, behind them 1,024. A split's total (m, l, o) of a query begins at (-inf,
 //                  0, 0) and takes in its steps in order:
-//                    s, scores: the tensor core's chain over the vector in steps of 16. What is not seen
-//                    has -inf.
+//                    s, scores: the tensor core's chain over the vector in steps of 16, whose groups of 64
+//                    come as latent_group_at has them. What is not seen has -inf.
 //                    m' = max(m, the largest s times c, rounded up), where c = scale * log2 e.
 //                    Weights are 2^(s * c - m'); the argument is rounded once.
-//                    l' = l * 2^(m - m') + the weights' sum, by parts of the step (latent_parts) and lanes of
-//                    a part.
+//                    l' = l * 2^(m - m') + the weights' sum; even and odd steps and lanes for themselves.
 //                    o' begins with o * 2^(m - m'). The tensor core's chain adds weights, rounded to
 //                    bfloat16, times vectors, over 4 steps of 16 positions.
 //                  A query's total begins likewise and takes in the splits in order: m' = max, both sides
@@ -36,9 +35,9 @@
 namespace nibble {
 
 inline constexpr int latent_step = 64;         // positions
-inline constexpr int latent_early_splits = 8;  // from position 0 on, of as many steps each:
+inline constexpr int latent_early_splits = 4;  // from position 0 on, of as many steps each, an even number:
 inline constexpr int latent_early_steps = 4;
-inline constexpr int latent_split_steps = 8;  // of a later one
+inline constexpr int latent_split_steps = 16;  // of a later one
 NIBBLE_HOST_DEVICE constexpr int latent_split_of(int position) {
   const int step = position / latent_step, early = latent_early_splits * latent_early_steps;
   return step < early ? step / latent_early_steps : latent_early_splits + (step - early) / latent_split_steps;
@@ -131,27 +130,25 @@ void repack_latent_heads_cuda(const LatentHeadsRepack& repack, cudaStream_t stre
 
 // What a launch of attention does, made once a step for all layers.
 //
-// Queries are numbered row * heads + head. A tile has up to latent_tile(heads) neighbours of one sequence; a
-// block takes a tile with all its splits or with one of them, whose totals are then joined by a launch
-// behind.
+// Queries are numbered row * heads + head. A tile has up to latent_tile neighbours of one sequence; a block
+// takes a tile with all its splits or with one of them, whose totals are then joined by a launch behind.
 struct alignas(16) LatentItem {
   std::int32_t query, count;  // the tile's first, and how many
   std::int32_t shift;         // a query's position is query / heads + shift
   std::int32_t pages_at;
   std::int32_t split_begin, split_end;
-  std::int32_t partial;  // where its total goes; -1: it is the whole tile's
+  std::int32_t partial;  // where totals of its queries go; -1: they are whole
   std::int32_t splits;   // of the tile
 };
-// A launch's list: the header, its items, then the first of each tile that is cut.
+// A launch's list: the header, its items (whole splits of the later kind first, so that what is short fills
+// up the end), then the first of each tile that is cut.
 struct alignas(16) LatentWorkHeader {
   std::int32_t items, cut_tiles;
 };
 static_assert(sizeof(LatentItem) == latent_item_bytes && sizeof(LatentWorkHeader) == latent_header_bytes);
-// Parts of a step whose weights are summed apart.
-constexpr int latent_parts(int tile) { return tile == 32 ? 4 : 2; }
 // Whether tiles of a launch may be cut: there are too few of them for all processors.
 constexpr bool latent_cuts(int rows, int heads, int processors) {
-  return rows * heads / latent_tile(heads) < 2 * processors;
+  return rows * heads / latent_tile < 2 * processors;
 }
 struct LatentWorkCudaArgs {
   const SequenceCuda* sequences = nullptr;

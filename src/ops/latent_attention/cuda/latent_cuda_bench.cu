@@ -37,9 +37,9 @@ std::string run(const Case& c, double read_peak, std::mt19937& random) {
   DeviceBuffer out = bench::zeroed(static_cast<std::size_t>(queries) * rank * sizeof(Bf16));
   DeviceBuffer work = bench::zeroed(static_cast<std::size_t>(latent_work_bytes(rows, c.batch, c.heads)));
   DeviceBuffer totals = bench::zeroed(
-      static_cast<std::size_t>(latent_total_floats(processors_of_device(), c.heads)) * sizeof(float) + 16);
+      static_cast<std::size_t>(latent_total_floats(processors_of_device())) * sizeof(float) + 16);
   DeviceBuffer partials =
-      bench::zeroed(static_cast<std::size_t>(latent_partial_floats(c.heads, rank)) * sizeof(float));
+      bench::zeroed(static_cast<std::size_t>(latent_partial_floats(rank)) * sizeof(float));
   latent_work_cuda({.sequences = device_sequences.as<SequenceCuda>(),
                     .sequence_count = c.batch,
                     .heads = c.heads,

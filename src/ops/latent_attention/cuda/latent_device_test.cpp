@@ -175,8 +175,8 @@ class Device {
     DeviceBuffer plain = device_bytes(size_of(rows_at_once * heads, latent_padded(layout_.plain)) * 2, 0xff),
                  absorbed = device_bytes(size_of(rows_at_once * heads, layout_.width()) * 2, 0),
                  sums = device_bytes(size_of(rows_at_once * heads, latent_padded(layout_.rank)) * 2, 0),
-                 totals = device_bytes(size_of(latent_total_floats(processors_of_device(), heads), 4), 0xff),
-                 partials = device_bytes(size_of(latent_partial_floats(heads, layout_.rank), 4), 0xff);
+                 totals = device_bytes(size_of(latent_total_floats(processors_of_device()), 4), 0xff),
+                 partials = device_bytes(size_of(latent_partial_floats(layout_.rank), 4), 0xff);
     const DenseShape out_shape{0, heads * layout_.value_dim};
     const LatentCudaLayer cache{cache_.data(), slots_, layout_.dtype, layout_.rank, layout_.rotated};
     latent_work_cuda({.sequences = of_sequences.as<SequenceCuda>(),

@@ -28,41 +28,57 @@ struct Rows {
 };
 
 struct Tiles {
-  int heads, tile;
+  int heads;
 
   __device__ __forceinline__ int count(const Rows& rows) const {
-    return (rows.count * heads + tile - 1) / tile;
+    return static_cast<int>(latent_tiles(rows.count * heads));
   }
   // Without what a launch numbers: `index` of them.
   __device__ __forceinline__ LatentItem at(const Rows& rows, int index) const {
-    const int first = rows.first * heads + index * tile;
-    const int queries = min(tile, (rows.first + rows.count) * heads - first);
-    const int last = (first + queries - 1) / heads + rows.shift, splits = latent_split_of(last) + 1;
-    return {.query = first,
-            .count = queries,
-            .shift = rows.shift,
-            .pages_at = rows.pages_at,
-            .split_begin = 0,
-            .split_end = splits,
-            .partial = -1,
-            .splits = splits};
+    constexpr int most = static_cast<int>(latent_tile);
+    const int first = rows.first * heads + index * most;
+    const LatentItem item{.query = first,
+                          .count = min(most, (rows.first + rows.count) * heads - first),
+                          .shift = rows.shift,
+                          .pages_at = rows.pages_at,
+                          .split_begin = 0,
+                          .split_end = 0,
+                          .partial = -1,
+                          .splits = 0};
+    const int splits = latent_split_of(last(item)) + 1;
+    LatentItem whole = item;
+    whole.split_end = whole.splits = splits;
+    return whole;
+  }
+  // The position of its last query.
+  __device__ __forceinline__ int last(const LatentItem& item) const {
+    return (item.query + item.count - 1) / heads + item.shift;
+  }
+  // How many splits have all the steps that splits can have; they lie behind the early ones.
+  __device__ __forceinline__ int long_splits(const LatentItem& item) const {
+    const bool ends_whole = latent_split_begin(item.splits) <= last(item) / latent_step + 1;
+    return max(item.splits - latent_early_splits - (ends_whole ? 0 : 1), 0);
   }
 };
 
 // What a thread's tiles come to.
 struct Counts {
-  int items = 0, cut_tiles = 0;
+  int long_items = 0, short_items = 0, cut_tiles = 0, partials = 0;
 
   __device__ __forceinline__ Counts(const Tiles& tiles, const Rows& rows, bool cuts) {
     const int count = tiles.count(rows);
     if (!cuts) {
-      items = count;
+      short_items = count;
       return;
     }
     for (int i = 0; i < count; ++i) {
-      const int splits = tiles.at(rows, i).splits;
-      items += splits;
-      cut_tiles += splits > 1;
+      const LatentItem item = tiles.at(rows, i);
+      const int of_tile = tiles.long_splits(item);
+      long_items += of_tile;
+      short_items += item.splits - of_tile;
+      if (item.splits == 1) continue;
+      ++cut_tiles;
+      partials += item.splits * item.count;
     }
   }
 };
@@ -100,41 +116,55 @@ __global__ void __launch_bounds__(work_threads)
       args.work + launch * latent_work_bytes(args.rows_at_once, args.sequence_count, args.heads);
   LatentItem* const items = reinterpret_cast<LatentItem*>(work + sizeof(LatentWorkHeader));
   LatentItem* const cut_tiles = items + latent_most_items(args.rows_at_once, args.sequence_count, args.heads);
-  const Tiles tiles{args.heads, latent_tile(args.heads)};
+  const Tiles tiles{args.heads};
   bool cuts = latent_cuts(rows_of_launch, args.heads, processors);
+  int long_items = 0;
   if (cuts) {  // and there is room for what all splits find
-    int splits = 0;
-    for (int index = 0; index < args.sequence_count; index += work_threads)
-      splits += sums_before(Counts(tiles, Rows(args, launch, index + thread), true).items, of_warps).all;
-    cuts = splits <= latent_most_partials;
+    int short_items = 0, partials = 0;
+    for (int index = 0; index < args.sequence_count; index += work_threads) {
+      const Counts counts(tiles, Rows(args, launch, index + thread), true);
+      long_items += sums_before(counts.long_items, of_warps).all;
+      short_items += sums_before(counts.short_items, of_warps).all;
+      partials += sums_before(counts.partials, of_warps).all;
+    }
+    cuts = long_items + short_items <= latent_most_partials && partials <= latent_partial_queries;
+    if (!cuts) long_items = 0;
   }
-  int items_done = 0, cut_done = 0;
+  int long_done = 0, short_done = long_items, cut_done = 0, partials_done = 0;
   for (int index = 0; index < args.sequence_count; index += work_threads) {
     const Rows rows(args, launch, index + thread);
     const Counts counts(tiles, rows, cuts);
-    const Before before = sums_before(counts.items, of_warps),
-                 cut_before = sums_before(counts.cut_tiles, of_warps);
-    LatentItem* to = items + items_done + before.own;
-    LatentItem* cut = cut_tiles + cut_done + cut_before.own;
+    const Before long_before = sums_before(counts.long_items, of_warps),
+                 short_before = sums_before(counts.short_items, of_warps),
+                 cut_before = sums_before(counts.cut_tiles, of_warps),
+                 partials_before = sums_before(counts.partials, of_warps);
+    LatentItem *next_long = items + long_done + long_before.own,
+               *next_short = items + short_done + short_before.own,
+               *next_cut = cut_tiles + cut_done + cut_before.own;
+    int partial = partials_done + partials_before.own;
     const int count = tiles.count(rows);
     for (int i = 0; i < count; ++i) {
       LatentItem item = tiles.at(rows, i);
       if (!cuts || item.splits == 1) {
-        *to++ = item;
+        *next_short++ = item;
         continue;
       }
-      item.partial = static_cast<int>(to - items);
-      *cut++ = item;
-      for (int split = 0; split < item.splits; ++split, ++item.partial) {
+      const int past_long = latent_early_splits + tiles.long_splits(item);
+      item.partial = partial;
+      *next_cut++ = item;
+      for (int split = 0; split < item.splits; ++split, item.partial += item.count) {
         item.split_begin = split;
         item.split_end = split + 1;
-        *to++ = item;
+        *(split >= latent_early_splits && split < past_long ? next_long++ : next_short++) = item;
       }
+      partial = item.partial;
     }
-    items_done += before.all;
+    long_done += long_before.all;
+    short_done += short_before.all;
     cut_done += cut_before.all;
+    partials_done += partials_before.all;
   }
-  if (thread == 0) *reinterpret_cast<LatentWorkHeader*>(work) = {items_done, cut_done};
+  if (thread == 0) *reinterpret_cast<LatentWorkHeader*>(work) = {short_done, cut_done};
 }
 
 }  // namespace

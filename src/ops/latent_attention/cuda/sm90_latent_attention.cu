@@ -1,403 +1,394 @@
 // Latent attention: a block a tile of queries, neighbours of one sequence over rows and heads, which share
-// the vectors of each step. While a step is computed the next one's vectors come. Blocks take tiles in turns.
+// the vectors of each step.
 //
-// Bytes: a position's vector once for every tile of its sequence, mostly from the second-level cache where
-// heads are several tiles; a tile of several splits has its total in memory, of which a thread reads and
-// writes its own part between splits.
+// FLOPs: 2 x (576 + 512) a query and position; bytes: a position's vector once for every tile of its
+// sequence, mostly from the second-level cache where heads are several tiles. Two warpgroups compute: each
+// has the scores of every second step, and of all steps the sums of half of the latent's columns. So a step's
+// vectors are read from shared memory as keys and as values, and each of both by one warpgroup alone; and
+// while one takes exponentials, products of the other run: of the odd step's scores, and then of the even
+// step's values. What is read for the last time makes room for the next step at once.
+//
+// A tile of several splits has its total in memory, of which a thread reads and writes its own part between
+// splits.
 #include <algorithm>
 #include <string>
 
 #include "ops/cuda/launch.cuh"
-#include "ops/latent_attention/cuda/latent_tile.cuh"
-#include "ops/ptx/grid.cuh"
+#include "ops/latent_attention/cuda/latent_load.cuh"
+#include "ops/ptx/warpgroup_registers.cuh"
 
 namespace nibble {
 namespace {
 
-constexpr int most_shared = 227 * 1024;
-
-struct Params {
-  LatentAttentionCudaArgs args;
-  float exponents;  // scale * log2 e
-};
+constexpr int step_sums = latent_step / 2, product_columns = 2 * group_columns,
+              column_sums = product_columns / 2, products = side_groups * group_columns / product_columns;
+// Barriers of those who compute: of both sides; the first's at which a step's weights are there for the other
+// side, and for the side itself.
+constexpr int both_sides = 1, weights_for_other = 2, weights_for_own = 4;
 
 NIBBLE_HOST_DEVICE constexpr int partial_floats(int rank) { return static_cast<int>(latent_partial(rank)); }
 
-template <class Element, int sixteens>
-struct TileOfQueries {
-  static constexpr int tile = 16 * sixteens, parts = latent_warps / sixteens, eights = 8 / parts;
-  static_assert(parts == latent_parts(tile));
+// Of a thread's two queries.
+struct Scalars {
+  float level[2], weight[2];
 
-  const Params& params;
+  __device__ __forceinline__ Scalars() : level{latent_unseen, latent_unseen}, weight{0, 0} {}
+};
+
+// A warpgroup's part of a tile. A thread has queries 16 * warp + g and 8 behind it, and of every 8 positions
+// or columns 2t and 2t + 1: the first query's two, then the second's.
+template <int side>
+struct Computing {
+  const LatentParams& params;
   const LatentAttentionCudaArgs& args;
+  LatentShared& shared;
+  int warp, lane, g, t, groups;
   LatentItem item;
-  std::uint8_t* shared;
-  LatentShared at;
-  int width, groups, row_bytes, warp, lane, g, t;
-  int sixteen, part;  // of the scores that the warp has
-  int last;           // position of the tile's last query
-  int own[2];         // positions of queries g and g + 8 of the warp's sixteen; -1 past the last
-  float sums[sixteens][8][4];
-  float weights[2];  // of queries g and g + 8 of the warp's sixteen, this lane's and part's
+  int whole_steps;  // which all of the warp's queries see
+  float o[products][column_sums];
+  Scalars split;
 
-  __device__ __forceinline__ explicit TileOfQueries(const Params& params_)
+  __device__ __forceinline__ Computing(const LatentParams& params_, LatentShared& shared_)
       : params(params_),
         args(params_.args),
-        shared(ptx::dynamic_shared()),
-        at(tile, params_.args.cache.width()),
-        width(params_.args.cache.width()),
-        groups(latent_padded(width) / group_columns),
-        row_bytes(groups * group_bytes),
-        warp(ptx::warp_of_block()),
+        shared(shared_),
+        warp(ptx::warp_of_block() % side_warps),
         lane(static_cast<int>(threadIdx.x) % 32),
         g(lane / 4),
         t(lane % 4),
-        sixteen(warp / parts),
-        part(warp % parts) {}
+        groups(latent_padded(params_.args.cache.width()) / group_columns) {
+#pragma unroll
+    for (int i = 0; i < products; ++i) {
+#pragma unroll
+      for (int j = 0; j < column_sums; ++j) o[i][j] = 0;
+    }
+  }
 
-  __device__ __forceinline__ float* floats(int offset) const {
-    return reinterpret_cast<float*>(shared + offset);
-  }
-  __device__ __forceinline__ int position_of(int query) const {
-    return query < item.count ? (item.query + query) / args.heads + item.shift : -1;
-  }
+  __device__ __forceinline__ int query(int which) const { return 16 * warp + g + 8 * which; }
+  // Columns of product i begin there.
+  __device__ __forceinline__ int group_of(int i) const { return side * side_groups + 2 * i; }
+
   __device__ __forceinline__ void take(const LatentItem& next) {
     item = next;
-    last = position_of(item.count - 1);
-    own[0] = position_of(16 * sixteen + g);
-    own[1] = position_of(16 * sixteen + g + 8);
+    whole_steps = ((item.query + 16 * warp) / args.heads + item.shift + 1) / latent_step;
   }
 
-  // What no copy writes, once.
-  __device__ __forceinline__ void clear_columns() const {
-    const int first = width / piece_columns, end = groups * 8;
-    for (int row = warp; row < tile + 2 * latent_step; row += latent_warps)
-      clear_latent_row(shared + at.queries + row * row_bytes, row, first, end);
+  __device__ __forceinline__ void release(int of, int group) const {
+    if (lane == 0 && (group < groups || group == weights_group))
+      ptx::mbarrier_arrive(&shared.empty[of][group]);
   }
 
-  __device__ __forceinline__ void fetch_queries() const {
-    for (int row = warp; row < tile; row += latent_warps) {
-      std::uint8_t* const to = shared + at.queries + row * row_bytes;
-      if (row < item.count) {
-        fetch_latent_row(
-            to, row, args.q + static_cast<std::size_t>(item.query + row) * static_cast<std::size_t>(width),
-            width);
-      } else {
-        clear_latent_row(to, row, 0, groups * 8);
-      }
-    }
-  }
-
-  // Rows behind the last query's position hold what nobody wrote: they count as zeros.
-  __device__ __forceinline__ void fetch_step(int step) const {
-    const int first = step * latent_step;
-    const std::int32_t page = args.page_table[item.pages_at + first / args.page_size];
-    const std::size_t slot = static_cast<std::size_t>(page) * static_cast<std::size_t>(args.page_size) +
-                             static_cast<std::size_t>(first % args.page_size);
-    const Element* const from =
-        static_cast<const Element*>(args.cache.vectors) + slot * static_cast<std::size_t>(width);
-    std::uint8_t* const to = shared + at.vectors + step % 2 * (latent_step * row_bytes);
+  // Of the side's step; under way when it returns.
+  __device__ __forceinline__ void multiply_keys(float (&s)[step_sums], unsigned parity) const {
+    const ptx::TileRows queries(shared.queries[0]), keys(shared.vectors[side][0]);
+    ptx::wgmma_fence();
 #pragma unroll 1
-    for (int row = warp; row < latent_step; row += latent_warps) {
-      if (first + row <= last) {
-        fetch_latent_row(to + row * row_bytes, row,
-                         from + static_cast<std::size_t>(row) * static_cast<std::size_t>(width), width);
-      } else {
-        clear_latent_row(to + row * row_bytes, row, 0, groups * 8);
+    for (int turn = 0; turn < groups; ++turn) {
+      const int group = latent_group_at(turn, groups);
+      ptx::mbarrier_wait(&shared.full[side][group], parity);
+#pragma unroll
+      for (int k = 0; k < group_columns / 16; ++k) {
+        const auto at = static_cast<unsigned>(group * group_bytes + k * 32);
+        ptx::wgmma_bf16(s, queries.at(at), keys.at(at), turn + k > 0);
       }
     }
+    ptx::wgmma_commit();
   }
 
-  __device__ __forceinline__ void begin_split() {
+  __device__ __forceinline__ void hide(float (&s)[step_sums], int step) const {
+    if (step < whole_steps) return;
+    int seen[2];  // behind the thread's first position
 #pragma unroll
-    for (int i = 0; i < sixteens; ++i) {
+    for (int i = 0; i < 2; ++i)
+      seen[i] = (item.query + query(i)) / args.heads + item.shift - step * latent_step - 2 * t;
 #pragma unroll
-      for (int j = 0; j < 8; ++j) sums[i][j][0] = sums[i][j][1] = sums[i][j][2] = sums[i][j][3] = 0;
+    for (int i = 0; i < step_sums; ++i) {
+      if (i / 4 * 8 + i % 2 > seen[i / 2 % 2]) s[i] = latent_unseen;
     }
-    weights[0] = weights[1] = 0;
   }
 
-  // Scores of the step become weights in shared memory. `turn`: which of the levels are those so far.
-  __device__ __forceinline__ void weigh(int step, int turn) {
-    float scores[eights][4];
-    const std::uint8_t* const vectors = shared + at.vectors + step % 2 * (latent_step * row_bytes);
-    latent_scores<eights>(scores, shared + at.queries + 16 * sixteen * row_bytes,
-                          vectors + part * (8 * eights) * row_bytes, groups);
-    const int query = 16 * sixteen + g;
-    float largest[2] = {__uint_as_float(latent_unseen), __uint_as_float(latent_unseen)};
+  // The scores of the side's step become weights, in shared memory too, and there for both sides. What o is
+  // multiplied by before they are added goes to factors.
+  __device__ __forceinline__ void weigh(float (&s)[step_sums], float (&factors)[2], unsigned parity) {
+    float from[2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int seen = own[half] - step * latent_step - part * (8 * eights) - 2 * t;
+    for (int i = 0; i < 2; ++i) {
+      float largest = latent_unseen;
 #pragma unroll
-      for (int i = 0; i < eights; ++i) {
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          float& score = scores[i][2 * half + k];
-          if (8 * i + k > seen) score = __uint_as_float(latent_unseen);
-          if (!(score <= largest[half])) largest[half] = score;
-        }
+      for (int j = 2 * i; j < step_sums; j += 4) {
+        if (!(s[j] <= largest)) largest = s[j];
+        if (!(s[j + 1] <= largest)) largest = s[j + 1];
       }
 #pragma unroll
       for (int apart = 1; apart <= 2; apart *= 2) {
-        const float other = __shfl_xor_sync(0xffffffffu, largest[half], apart);
-        if (!(other <= largest[half])) largest[half] = other;
+        const float other = __shfl_xor_sync(0xffffffffu, largest, apart);
+        if (!(other <= largest)) largest = other;
       }
-      if (t == 0) floats(at.maxima)[part * tile + query + 8 * half] = largest[half];
-    }
-    __syncthreads();  // all parts' maxima are there, and the last step's weights have been read
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int of_tile = query + 8 * half;
-      float most = floats(at.maxima)[of_tile];
-#pragma unroll
-      for (int i = 1; i < parts; ++i) {
-        const float other = floats(at.maxima)[i * tile + of_tile];
-        if (!(other <= most)) most = other;
-      }
-      const float before = floats(at.levels)[turn * tile + of_tile];
-      const float risen = ceilf(__fmul_rn(most, params.exponents));
+      const float risen = ceilf(__fmul_rn(largest, params.exponents)), before = split.level[i];
       const float level = risen <= before ? before : risen;
-      const float factor = latent_factor(before, level);
-      const float from = level == __uint_as_float(latent_unseen) ? 0.0f : level;
-      float sum = 0;
-#pragma unroll
-      for (int i = 0; i < eights; ++i) {
-        float weight[2];
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          weight[k] = ptx::exp2_fast(fmaf(scores[i][2 * half + k], params.exponents, -from));
-          sum = __fadd_rn(sum, weight[k]);
-        }
-        *reinterpret_cast<std::uint32_t*>(shared + at.weights + of_tile * group_bytes +
-                                          ((part * eights + i) ^ g) * 16 + t * 4) =
-            ptx::pack_bf16x2(weight[0], weight[1]);
-      }
-      weights[half] = fmaf(weights[half], factor, sum);
-      if (part == 0 && t == 0) {
-        floats(at.levels)[(turn ^ 1) * tile + of_tile] = level;
-        floats(at.factors)[of_tile] = factor;
-      }
+      factors[i] = latent_factor(before, level);
+      from[i] = level == latent_unseen ? 0.0f : level;
+      split.level[i] = level;
+      if (t == 0) shared.levels[side][query(i)] = level;
     }
-    __syncthreads();  // weights and factors are there
+    float sum[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < step_sums; ++i) {
+      const int which = i / 2 % 2;
+      s[i] = ptx::exp2_fast(fmaf(s[i], params.exponents, -from[which]));
+      sum[which] = __fadd_rn(sum[which], s[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) split.weight[i] = fmaf(split.weight[i], factors[i], sum[i]);
+    ptx::mbarrier_wait(&shared.empty[side][weights_group], parity ^ 1);  // the last ones have been read
+    // Of piece 0; piece i is at the same place but for those bits.
+    const int place = ptx::held(latent_piece_at(query(0), 0) + t * 4);
+#pragma unroll
+    for (int i = 0; i < step_sums / 2; ++i) {
+      std::uint8_t* const to = shared.vectors[side][weights_group] + (place ^ i / 2 * 16);
+      *reinterpret_cast<std::uint32_t*>(to + i % 2 * ptx::swizzled_eight_bytes) =
+          ptx::pack_bf16x2(s[2 * i], s[2 * i + 1]);
+    }
+    ptx::fence_shared_writes();
+    ptx::named_barrier_arrive(weights_for_other + side, compute_threads);
+    ptx::named_barrier(weights_for_own + side, side_threads);
   }
 
-  __device__ __forceinline__ bool has_columns() const { return warp * group_columns < args.cache.rank; }
-
-  __device__ __forceinline__ void add(int step) {
-    if (!has_columns()) return;
+  // Waits for the other side's weights; as weigh, where they have changed levels.
+  __device__ __forceinline__ void follow(float (&factors)[2]) {
+    ptx::named_barrier(weights_for_other + 1 - side, compute_threads);
 #pragma unroll
-    for (int i = 0; i < sixteens; ++i) {
-      const float upper = floats(at.factors)[16 * i + g], lower = floats(at.factors)[16 * i + g + 8];
-      if (upper == 1.0f && lower == 1.0f) continue;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        sums[i][j][0] = __fmul_rn(sums[i][j][0], upper);
-        sums[i][j][1] = __fmul_rn(sums[i][j][1], upper);
-        sums[i][j][2] = __fmul_rn(sums[i][j][2], lower);
-        sums[i][j][3] = __fmul_rn(sums[i][j][3], lower);
-      }
+    for (int i = 0; i < 2; ++i) {
+      const float level = shared.levels[1 - side][query(i)];
+      factors[i] = latent_factor(split.level[i], level);
+      split.weight[i] = __fmul_rn(split.weight[i], factors[i]);
+      split.level[i] = level;
     }
-    latent_sums<sixteens>(sums, shared + at.weights,
-                          shared + at.vectors + step % 2 * (latent_step * row_bytes) + warp * group_bytes,
-                          row_bytes);
   }
 
-  // Every part's weights of a split, for all queries.
-  __device__ __forceinline__ void end_split() const {
+  // Factors are powers of two, mostly 1.
+  __device__ __forceinline__ void scale(const float (&factors)[2]) {
+    if (__ballot_sync(0xffffffffu, factors[0] != 1.0f || factors[1] != 1.0f) == 0) return;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float sum = weights[half];
+    for (int i = 0; i < products; ++i) {
+#pragma unroll
+      for (int j = 0; j < column_sums; ++j) o[i][j] = __fmul_rn(o[i][j], factors[j / 2 % 2]);
+    }
+  }
+
+  // Of a step of side `of`; under way when it returns. Columns past the latent's are of no use, and a branch
+  // around them would cost more than they do.
+  __device__ __forceinline__ void multiply_values(int of, bool add) {
+    const ptx::TileRows weights(shared.vectors[of][weights_group]);
+    const ptx::TileColumns values(shared.vectors[of][group_of(0)], group_bytes);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < products; ++i) {
+#pragma unroll
+      for (int k = 0; k < latent_step / 16; ++k) {
+        ptx::wgmma_bf16(
+            o[i], weights.at(static_cast<unsigned>(k * 32)),
+            values.at(static_cast<unsigned>(2 * i * group_bytes + k * 2 * ptx::swizzled_eight_bytes)),
+            add || k > 0);
+      }
+      ptx::wgmma_commit();
+    }
+  }
+  __device__ __forceinline__ void await_values(int of) {
+    static_assert(products == 2);
+    ptx::wgmma_wait_but<1>(o[0]);
+    release(of, group_of(0));
+    release(of, group_of(0) + 1);
+    ptx::wgmma_wait_all(o[1]);
+    release(of, group_of(1));
+    release(of, group_of(1) + 1);
+    release(of, weights_group);
+  }
+
+  // first: of the split. last: of the item, whose queries are not read again.
+  __device__ __forceinline__ void take_two_steps(int step, unsigned parity, bool first, bool last) {
+    float s[step_sums], factors[2];
+    multiply_keys(s, parity);
+    ptx::wgmma_wait_all(s);
+    if (last && lane == 0) ptx::mbarrier_arrive(&shared.queries_empty);
+    hide(s, step + side);
+    if constexpr (side == 0) {
+      weigh(s, factors, parity);
+      if (!first) scale(factors);
+      multiply_values(0, !first);
+      await_values(0);
+      follow(factors);
+      scale(factors);
+    } else {
+      float before[2];
+      follow(before);
+      weigh(s, factors, parity);
+      if (!first) scale(before);
+      multiply_values(0, !first);
+      await_values(0);
+      scale(factors);
+    }
+    multiply_values(1, true);
+    await_values(1);
+  }
+
+  // Weights of all lanes and both sides.
+  __device__ __forceinline__ void end_split() {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float sum = split.weight[i];
 #pragma unroll
       for (int apart = 1; apart <= 2; apart *= 2)
         sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, apart));
-      if (t == 0) floats(at.sums)[part * tile + 16 * sixteen + g + 8 * half] = sum;
+      if (t == 0) shared.weights[side][query(i)] = sum;
     }
-    __syncthreads();
-  }
-  __device__ __forceinline__ float weight_of(int query) const {
-    float sum = floats(at.sums)[query];
+    ptx::named_barrier(both_sides, compute_threads);
 #pragma unroll
-    for (int i = 1; i < parts; ++i) sum = __fadd_rn(sum, floats(at.sums)[i * tile + query]);
-    return sum;
+    for (int i = 0; i < 2; ++i)
+      split.weight[i] = __fadd_rn(shared.weights[0][query(i)], shared.weights[1][query(i)]);
   }
 
-  // work(query, first column, i, half) for the two runs of eight columns that a lane has of each of its
-  // queries; sums[i][j][2 * half + run] is column j of a run.
+  // work(which, column, its sums) for each two neighbours of a thread's columns, counted from first_column
+  // on; those past the latent's, up to a whole group, are zeros.
   template <class Work>
-  __device__ __forceinline__ void for_each_run(const Work& work) {
-    if (!has_columns()) return;
+  __device__ __forceinline__ void for_each_pair(const Work& work) const {
+    // From a register: conditions that hold for all items would be kept in some all the time.
+    const int rank = ptx::held(args.cache.rank) - group_of(0) * group_columns, padded = latent_padded(rank);
 #pragma unroll
-    for (int i = 0; i < sixteens; ++i) {
+    for (int i = 0; i < products; ++i) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int run = 0; run < 2; ++run)
-          work(16 * i + g + 8 * half, warp * group_columns + 16 * t + 8 * run, i, 2 * half + run);
+      for (int j = 0; j < column_sums; j += 2) {
+        const int which = j / 2 % 2, column = i * product_columns + j / 4 * 8;
+        if (query(which) >= item.count || column >= padded) continue;
+        work(which, column, column < rank ? o[i][j] : 0.0f, column < rank ? o[i][j + 1] : 0.0f);
       }
     }
   }
+  __device__ __forceinline__ int first_column() const { return group_of(0) * group_columns + 2 * t; }
 
   // The split's total to where it is joined with the others'.
-  __device__ __forceinline__ void leave_partial(int turn) {
-    const int floats_of = partial_floats(args.cache.rank);
-    float* const to = args.partials + static_cast<std::size_t>(item.partial) * tile * floats_of;
-    for_each_run([&](int query, int column, int i, int at_run) {
-      float* const of_run = to + query * floats_of + column;
-#pragma unroll
-      for (int j = 0; j < 8; j += 4) {
-        *reinterpret_cast<float4*>(of_run + j) = make_float4(sums[i][j][at_run], sums[i][j + 1][at_run],
-                                                             sums[i][j + 2][at_run], sums[i][j + 3][at_run]);
-      }
+  __device__ __forceinline__ void leave_partial() const {
+    const int floats_of = partial_floats(args.cache.rank), padded = latent_padded(args.cache.rank);
+    float* const of_thread = args.partials + static_cast<std::size_t>(item.partial + query(0)) *
+                                                 static_cast<std::size_t>(floats_of);
+    float* const to[2] = {ptx::held(of_thread + first_column()),
+                          ptx::held(of_thread + 8 * floats_of + first_column())};
+    for_each_pair([&](int which, int column, float low, float high) {
+      *reinterpret_cast<float2*>(to[which] + column) = make_float2(low, high);
     });
-    const int query = static_cast<int>(threadIdx.x);
-    if (query < tile) {
-      float* const of_query = to + query * floats_of + latent_padded(args.cache.rank);
-      of_query[0] = floats(at.levels)[turn * tile + query];
-      of_query[1] = weight_of(query);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (side == 0 && t == 0 && query(i) < item.count)
+        *reinterpret_cast<float2*>(of_thread + 8 * i * floats_of + padded) =
+            make_float2(split.level[i], split.weight[i]);
     }
   }
-};
 
-// A thread's part of a total's sums between splits: in memory, or, of a tile of 32 queries, in registers.
-template <int sixteens>
-struct KeptSums {
-  float4* own;
-
-  __device__ __forceinline__ explicit KeptSums(float* totals)
-      : own(reinterpret_cast<float4*>(totals) +
-            static_cast<std::size_t>(blockIdx.x) * (sixteens * 8 * latent_threads) + threadIdx.x) {}
-  __device__ __forceinline__ float4 at(int i, int j) const { return own[(i * 8 + j) * latent_threads]; }
-  __device__ __forceinline__ void keep(int i, int j, const float4& sums) {
-    own[(i * 8 + j) * latent_threads] = sums;
-  }
-};
-template <>
-struct KeptSums<2> {
-  float4 own[2][8];
-
-  __device__ __forceinline__ explicit KeptSums(float*) {}
-  __device__ __forceinline__ float4 at(int i, int j) const { return own[i][j]; }
-  __device__ __forceinline__ void keep(int i, int j, const float4& sums) { own[i][j] = sums; }
-};
-
-// A tile's total between splits, of which each thread has a part: sums in its own order, and of each of its
-// queries the level and the weight, which all threads of a query compute alike.
-template <class Element, int sixteens>
-struct Total {
-  using Tile = TileOfQueries<Element, sixteens>;
-  float level[sixteens][2], weight[sixteens][2];
-
-  __device__ __forceinline__ Total() {
+  // The split into its queries' totals, whose sums are in memory between splits, as threads have them; or,
+  // if it is the last, in o.
+  __device__ __forceinline__ void take_in(Scalars& total, bool first, bool final) {
+    constexpr int at_once = 8, fours = products * column_sums / 4;
+    float4* const kept = reinterpret_cast<float4*>(args.totals) +
+                         static_cast<std::size_t>(blockIdx.x) * (fours * compute_threads) +
+                         (static_cast<int>(threadIdx.x) - load_threads);
+    float keeps[2], adds[2];
 #pragma unroll
-    for (int i = 0; i < sixteens; ++i) {
+    for (int i = 0; i < 2; ++i) {
+      const float most = split.level[i] <= total.level[i] ? total.level[i] : split.level[i];
+      keeps[i] = latent_factor(total.level[i], most);
+      adds[i] = latent_factor(split.level[i], most);
+      total.weight[i] = latent_taken_in(total.weight[i], keeps[i], split.weight[i], adds[i]);
+      total.level[i] = most;
+    }
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        level[i][half] = __uint_as_float(latent_unseen);
-        weight[i][half] = 0;
+    for (int begin = 0; begin < fours; begin += at_once) {
+      float4 before[at_once];
+#pragma unroll
+      for (int i = 0; i < at_once; ++i)
+        before[i] = first ? make_float4(0, 0, 0, 0) : kept[(begin + i) * compute_threads];
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) {
+        constexpr int of_product = column_sums / 4;
+        float* const sums = &o[(begin + i) / of_product][(begin + i) % of_product * 4];
+        sums[0] = latent_taken_in(before[i].x, keeps[0], sums[0], adds[0]);
+        sums[1] = latent_taken_in(before[i].y, keeps[0], sums[1], adds[0]);
+        sums[2] = latent_taken_in(before[i].z, keeps[1], sums[2], adds[1]);
+        sums[3] = latent_taken_in(before[i].w, keeps[1], sums[3], adds[1]);
+        if (!final) kept[(begin + i) * compute_threads] = make_float4(sums[0], sums[1], sums[2], sums[3]);
       }
     }
   }
 
-  // Takes the split in; the sums are then the total's. first: nothing has been kept yet.
-  __device__ __forceinline__ void take_in(Tile& tile, int turn, const KeptSums<sixteens>& kept, bool first) {
-#pragma unroll
-    for (int i = 0; i < sixteens; ++i) {
-      float keeps[2], adds[2];
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int query = 16 * i + tile.g + 8 * half;
-        const float of_split = tile.floats(tile.at.levels)[turn * Tile::tile + query];
-        const float most = of_split <= level[i][half] ? level[i][half] : of_split;
-        keeps[half] = latent_factor(level[i][half], most);
-        adds[half] = latent_factor(of_split, most);
-        weight[i][half] = latent_taken_in(weight[i][half], keeps[half], tile.weight_of(query), adds[half]);
-        level[i][half] = most;
-      }
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float4 before = first ? make_float4(0, 0, 0, 0) : kept.at(i, j);
-        float(&sums)[4] = tile.sums[i][j];
-        sums[0] = latent_taken_in(before.x, keeps[0], sums[0], adds[0]);
-        sums[1] = latent_taken_in(before.y, keeps[0], sums[1], adds[0]);
-        sums[2] = latent_taken_in(before.z, keeps[1], sums[2], adds[1]);
-        sums[3] = latent_taken_in(before.w, keeps[1], sums[3], adds[1]);
-      }
-    }
+  __device__ __forceinline__ void store(const Scalars& total) const {
+    const int padded = latent_padded(args.cache.rank);
+    Bf16* const of_thread =
+        args.out + static_cast<std::size_t>(item.query + query(0)) * static_cast<std::size_t>(padded) +
+        first_column();
+    Bf16* const to[2] = {ptx::held(of_thread), ptx::held(of_thread + 8 * padded)};
+    for_each_pair([&](int which, int column, float low, float high) {
+      *reinterpret_cast<std::uint32_t*>(to[which] + column) =
+          ptx::pack_bf16x2(low / total.weight[which], high / total.weight[which]);
+    });
   }
-  __device__ __forceinline__ void keep(const Tile& tile, KeptSums<sixteens>& kept) const {
-#pragma unroll
-    for (int i = 0; i < sixteens; ++i) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float(&sums)[4] = tile.sums[i][j];
-        kept.keep(i, j, make_float4(sums[0], sums[1], sums[2], sums[3]));
+
+  __device__ __forceinline__ void run() {
+    unsigned items = 0, steps = 0;
+    for_each_latent_item(args.work, [&](const LatentItem& next) {
+      take(next);
+      const LatentSteps range(item, args.heads);
+      ptx::mbarrier_wait(&shared.queries_full, items++ & 1);
+      Scalars total;
+      int step = range.begin;
+#pragma unroll 1
+      for (int of = item.split_begin; of < item.split_end; ++of) {
+        split = Scalars();
+        const int begin = step, end = min(latent_split_begin(of + 1), range.end);
+#pragma unroll 1
+        for (; step < end; step += sides)
+          take_two_steps(step, steps++ & 1, step == begin, step + sides >= range.end);
+        end_split();
+        if (item.partial >= 0) {
+          leave_partial();
+          break;
+        }
+        const bool final = of + 1 == item.split_end;
+        take_in(total, of == item.split_begin, final);
+        if (final) store(total);
       }
-    }
-  }
-  __device__ __forceinline__ void store(Tile& tile) const {
-    const int padded = latent_padded(tile.args.cache.rank);
-    tile.for_each_run([&](int query, int column, int i, int at_run) {
-      if (query >= tile.item.count) return;
-      const float of_query = weight[i][at_run / 2];
-      std::uint32_t words[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float low = tile.sums[i][2 * j][at_run] / of_query,
-                    high = tile.sums[i][2 * j + 1][at_run] / of_query;
-        words[j] = column < tile.args.cache.rank ? ptx::pack_bf16x2(low, high) : 0;
-      }
-      *reinterpret_cast<uint4*>(
-          tile.args.out +
-          static_cast<std::size_t>(tile.item.query + query) * static_cast<std::size_t>(padded) + column) =
-          make_uint4(words[0], words[1], words[2], words[3]);
     });
   }
 };
 
-template <class Element, int sixteens>
-__global__ void __launch_bounds__(latent_threads, 1) latent_attention(const __grid_constant__ Params params) {
-  using Tile = TileOfQueries<Element, sixteens>;
+template <class Element>
+__global__ void __launch_bounds__(latent_threads, 1)
+    latent_attention(const __grid_constant__ LatentParams params) {
   ptx::grid_launch_dependents();
-  Tile tile(params);
-  tile.clear_columns();
-  ptx::grid_dependency_wait();
-  const LatentAttentionCudaArgs& args = params.args;
-  const int items = reinterpret_cast<const LatentWorkHeader*>(args.work)->items;
-  const auto* const listed = reinterpret_cast<const LatentItem*>(args.work + sizeof(LatentWorkHeader));
-  KeptSums<sixteens> kept(args.totals);
-  for (int index = static_cast<int>(blockIdx.x); index < items; index += static_cast<int>(gridDim.x)) {
-    tile.take(listed[index]);
-    __syncthreads();  // the item before has been read
-    tile.fetch_queries();
-    int step = latent_split_begin(tile.item.split_begin);
-    const int steps = min(tile.last / latent_step + 1, latent_split_begin(tile.item.split_end));
-    tile.fetch_step(step);
-    Total<Element, sixteens> total;
-    for (int split = tile.item.split_begin; split < tile.item.split_end; ++split) {
-      tile.begin_split();
-      int turn = 0;
-      if (threadIdx.x < Tile::tile) tile.floats(tile.at.levels)[threadIdx.x] = __uint_as_float(latent_unseen);
-      for (const int end = min(latent_split_begin(split + 1), steps); step < end; ++step, turn ^= 1) {
-        ptx::await_copies_to_shared();
-        __syncthreads();  // the step's vectors are there, and those before have been read
-        if (step + 1 < steps) tile.fetch_step(step + 1);
-        tile.weigh(step, turn);
-        tile.add(step);
+  LatentShared& shared = LatentShared::of_block();
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_init(&shared.queries_full, 1);
+    ptx::mbarrier_init(&shared.queries_empty, sides * side_warps);
+    for (int side = 0; side < sides; ++side) {
+      for (int group = 0; group < most_groups; ++group) {
+        ptx::mbarrier_init(&shared.full[side][group], 1);
+        ptx::mbarrier_init(&shared.empty[side][group],
+                           group == weights_group ? sides * side_warps : side_warps);
       }
-      tile.end_split();
-      if (tile.item.partial >= 0) {
-        tile.leave_partial(turn);
-        break;
-      }
-      const bool first = split == tile.item.split_begin, final = split + 1 == tile.item.split_end;
-      total.take_in(tile, turn, kept, first);
-      if (final) {
-        total.store(tile);
-      } else {
-        total.keep(tile, kept);
-      }
-      __syncthreads();  // levels and weights of the split have been read
     }
+    ptx::fence_mbarrier_init();
+  }
+  __syncthreads();  // barriers are there
+  ptx::grid_dependency_wait();
+  static_assert(sides * side_load_warps == side_warps);
+  const int group = ptx::warp_of_block() / side_warps;
+  if (group == 0) {
+    ptx::keep_registers<40>();
+    LatentLoad<Element>(params, shared).run();
+  } else if (group == 1) {
+    ptx::take_registers<232>();
+    Computing<0>(params, shared).run();
+  } else {
+    ptx::take_registers<232>();
+    Computing<1>(params, shared).run();
   }
 }
 
@@ -405,7 +396,7 @@ constexpr int join_threads = 256, join_warps = join_threads / 32, columns_at_onc
 
 // The totals of a tile's splits, a warp a query.
 __global__ void __launch_bounds__(join_threads)
-    join_latent_splits(const __grid_constant__ LatentAttentionCudaArgs args, int tile) {
+    join_latent_splits(const __grid_constant__ LatentAttentionCudaArgs args) {
   ptx::grid_launch_dependents();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int query = static_cast<int>(blockIdx.y) * join_warps + warp;
@@ -416,14 +407,14 @@ __global__ void __launch_bounds__(join_threads)
   const LatentItem item =
       reinterpret_cast<const LatentItem*>(args.work + sizeof(LatentWorkHeader))[behind_items + blockIdx.x];
   if (query >= item.count) return;
-  const std::size_t apart = static_cast<std::size_t>(tile) * static_cast<std::size_t>(floats_of);
+  const std::size_t apart = static_cast<std::size_t>(item.count) * static_cast<std::size_t>(floats_of);
   const float* const first =
-      args.partials + static_cast<std::size_t>(item.partial) * apart + query * floats_of;
+      args.partials + static_cast<std::size_t>(item.partial + query) * static_cast<std::size_t>(floats_of);
   Bf16* const out =
       args.out + static_cast<std::size_t>(item.query + query) * static_cast<std::size_t>(padded);
   for (int column = lane * 4; column < padded; column += columns_at_once) {
     float4 sum{};
-    float level = __uint_as_float(latent_unseen), weight = 0;
+    float level = latent_unseen, weight = 0;
 #pragma unroll 4
     for (int split = 0; split < item.splits; ++split) {
       const float* const partial = first + static_cast<std::size_t>(split) * apart;
@@ -445,16 +436,11 @@ __global__ void __launch_bounds__(join_threads)
   }
 }
 
-template <class Element>
-auto kernel_of(int tile) {
-  return tile == 32 ? latent_attention<Element, 2> : latent_attention<Element, 4>;
-}
-
 }  // namespace
 
 bool latent_cuda_takes(int rank, int rotated) {
-  return rank > 0 && rank % 16 == 0 && rank <= latent_warps * group_columns && rotated > 0 &&
-         rotated % 16 == 0 && LatentShared(latent_tile(64), rank + rotated).all <= most_shared;
+  return rank > 0 && rank % 16 == 0 && rank <= sides * side_groups * group_columns && rotated > 0 &&
+         rotated % 16 == 0 && rank + rotated <= most_groups * group_columns;
 }
 
 Status latent_attention_cuda(const LatentAttentionCudaArgs& args, cudaStream_t stream) {
@@ -467,10 +453,17 @@ Status latent_attention_cuda(const LatentAttentionCudaArgs& args, cudaStream_t s
   if (args.page_size < latent_step || args.page_size % latent_step != 0)
     return invalid_argument("pages have whole steps of 64 positions, not " + std::to_string(args.page_size));
   if (args.rows == 0) return {};
-  const int tile = latent_tile(args.heads), processors = processors_of_device();
-  const Params params{args, args.scale * 1.44269504f};
-  const auto kernel = args.cache.dtype == DType::f8_e4m3 ? kernel_of<E4m3>(tile) : kernel_of<Bf16>(tile);
-  const std::size_t bytes = static_cast<std::size_t>(LatentShared(tile, args.cache.width()).all);
+  const int processors = processors_of_device();
+  const bool is_converted = args.cache.dtype == DType::f8_e4m3;
+  const int width = args.cache.width();
+  const LatentParams params{.args = args,
+                            .exponents = args.scale * 1.44269504f,
+                            .q = ptx::swizzled_map(args.q, width, args.rows * args.heads),
+                            .cache = is_converted
+                                         ? ptx::TensorMap{}
+                                         : ptx::swizzled_map(args.cache.vectors, width, args.cache.slots)};
+  const auto kernel = is_converted ? latent_attention<E4m3> : latent_attention<Bf16>;
+  constexpr std::size_t bytes = sizeof(LatentShared) + LatentShared::alignment;
   cuda_check(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
   const int most = static_cast<int>(latent_most_items(args.rows, args.sequence_count, args.heads));
@@ -482,14 +475,14 @@ Status latent_attention_cuda(const LatentAttentionCudaArgs& args, cudaStream_t s
                  .share = shared_228_kb},
                 kernel, params);
   if (!latent_cuts(args.rows, args.heads, processors)) return {};
-  const int tiles = args.rows * ((args.heads + tile - 1) / tile) + args.sequence_count;
+  const std::int64_t tiles = args.rows * latent_tiles(args.heads) + args.sequence_count;
   launch_kernel({.blocks = dim3(static_cast<unsigned>(std::min(tiles, latent_most_cut_tiles)),
-                                static_cast<unsigned>(tile / join_warps)),
+                                static_cast<unsigned>(latent_tile / join_warps)),
                  .threads = join_threads,
                  .stream = stream,
                  .overlaps = true,
                  .share = share_of(args.rows)},
-                join_latent_splits, args, tile);
+                join_latent_splits, args);
   return {};
 }
 
