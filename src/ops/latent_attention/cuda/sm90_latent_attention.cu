@@ -205,17 +205,21 @@ struct Computing {
     release(of, weights_group);
   }
 
+  struct Ends {
+    bool first = false, last = false;
+  };
+
   // first: of the split. last: of the item, whose queries are not read again.
-  __device__ __forceinline__ void take_two_steps(int step, unsigned parity, bool first, bool last) {
+  __device__ __forceinline__ void take_two_steps(int step, unsigned parity, Ends ends) {
     float s[step_sums], factors[2];
     multiply_keys(s, parity);
     ptx::wgmma_wait_all(s);
-    if (last && lane == 0) ptx::mbarrier_arrive(&shared.queries_empty);
+    if (ends.last && lane == 0) ptx::mbarrier_arrive(&shared.queries_empty);
     hide(s, step + side);
     if constexpr (side == 0) {
       weigh(s, factors, parity);
-      if (!first) scale(factors);
-      multiply_values(0, !first);
+      if (!ends.first) scale(factors);
+      multiply_values(0, !ends.first);
       await_values(0);
       follow(factors);
       scale(factors);
@@ -223,8 +227,8 @@ struct Computing {
       float before[2];
       follow(before);
       weigh(s, factors, parity);
-      if (!first) scale(before);
-      multiply_values(0, !first);
+      if (!ends.first) scale(before);
+      multiply_values(0, !ends.first);
       await_values(0);
       scale(factors);
     }
@@ -286,7 +290,7 @@ struct Computing {
 
   // The split into its queries' totals, whose sums are in memory between splits, as threads have them; or,
   // if it is the last, in o.
-  __device__ __forceinline__ void take_in(Scalars& total, bool first, bool final) {
+  __device__ __forceinline__ void take_in(Scalars& total, Ends ends) {
     constexpr int at_once = 8, fours = products * column_sums / 4;
     float4* const kept = reinterpret_cast<float4*>(args.totals) +
                          static_cast<std::size_t>(blockIdx.x) * (fours * compute_threads) +
@@ -305,7 +309,7 @@ struct Computing {
       float4 before[at_once];
 #pragma unroll
       for (int i = 0; i < at_once; ++i)
-        before[i] = first ? make_float4(0, 0, 0, 0) : kept[(begin + i) * compute_threads];
+        before[i] = ends.first ? make_float4(0, 0, 0, 0) : kept[(begin + i) * compute_threads];
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
         constexpr int of_product = column_sums / 4;
@@ -314,7 +318,7 @@ struct Computing {
         sums[1] = latent_taken_in(before[i].y, keeps[0], sums[1], adds[0]);
         sums[2] = latent_taken_in(before[i].z, keeps[1], sums[2], adds[1]);
         sums[3] = latent_taken_in(before[i].w, keeps[1], sums[3], adds[1]);
-        if (!final) kept[(begin + i) * compute_threads] = make_float4(sums[0], sums[1], sums[2], sums[3]);
+        if (!ends.last) kept[(begin + i) * compute_threads] = make_float4(sums[0], sums[1], sums[2], sums[3]);
       }
     }
   }
@@ -345,14 +349,14 @@ struct Computing {
         const int begin = step, end = min(latent_split_begin(of + 1), range.end);
 #pragma unroll 1
         for (; step < end; step += sides)
-          take_two_steps(step, steps++ & 1, step == begin, step + sides >= range.end);
+          take_two_steps(step, steps++ & 1, {.first = step == begin, .last = step + sides >= range.end});
         end_split();
         if (item.partial >= 0) {
           leave_partial();
           break;
         }
         const bool final = of + 1 == item.split_end;
-        take_in(total, of == item.split_begin, final);
+        take_in(total, {.first = of == item.split_begin, .last = final});
         if (final) store(total);
       }
     });
