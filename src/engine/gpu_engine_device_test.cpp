@@ -1,6 +1,8 @@
 // The engine with a GPU's worker, on a GPU or on its emulation.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "base/clock.h"
 #include "engine/choices.h"
 #include "engine/constraint_test_util.h"
