@@ -35,7 +35,7 @@ std::int64_t gpu_delta_row_bytes(DeltaShape shape, int ranks) {
   shape.key_heads /= ranks;
   shape.value_heads /= ranks;
   return 4 * (whole(shape.channels() + shape.values()) + 2 * gates + shape.channels()) +
-         12 * shape.value_heads + (4 + 2) * shape.values() + 8 * delta_chunk * shape.key_heads;
+         12 * shape.value_heads + (4 + 2) * shape.values() + 8 * delta_chunk * shape.value_heads;
 }
 
 // Of feed-forwards that every row takes, on a GPU.
