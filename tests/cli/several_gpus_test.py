@@ -56,12 +56,14 @@ def test_what_does_not_run_is_refused_before_weights_load(options, says):
     assert (code, out) == (2, "") and says in err, err
 
 
-@pytest.mark.parametrize("model, says", [
-    ("deepseek_v3_bf16", "latent attention, which DeepseekV3ForCausalLM has, is not divided among GPUs yet"),
-    ("qwen3_next_bf16", "layers with a state, which Qwen3NextForCausalLM has, are not divided among GPUs yet"),
-])
-def test_families_that_one_gpu_runs_are_not_divided(model, says):
-    code, out, err = run("plan", "--json", gpus=1, model=model)
-    assert code == 0 and json.loads(out)["not_built"] == [], err
-    code, out, err = run("generate", "--prompt", "x", "--tp", 2, model=model)
-    assert (code, out) == (2, "") and says in err, err
+def test_a_family_with_latents_is_divided_by_heads():
+    code, out, err = run("plan", "--tp", 2, gpus=2, model="deepseek_v3_bf16")
+    assert code == 0, err
+    ranks = [line for line in out.splitlines() if line.startswith("rank ")]
+    assert len(ranks) == 2 and all("heads" in rank and "of dense layers columns" in rank for rank in ranks), out
+    assert json.loads(run("plan", "--json", "--tp", 2, gpus=2, model="deepseek_v3_bf16")[1])["not_built"] == []
+
+
+def test_heads_that_do_not_divide_are_named():
+    code, out, err = run("plan", "--tp", 2, gpus=2, model="qwen3_next_bf16")
+    assert (code, out) == (2, "") and "heads of keys of layers with a state do not divide among 2 ranks" in err, err
