@@ -43,7 +43,7 @@ EXTENDED_COUNTS = {"SIMULATIONS": "100000"}
 EMULATED = {"gpu_emulation": "-AttentionOnTheGpu.GivesFewSequences*:AttentionOnTheGpu.ARowsBits*",
             "gpu_emulation_worker": "-*.NorDoTheyOn*:GpuEngine.WhatIsCancelled*:GpuWorkerOnTheGpu.ChangedLogits*:DeepseekV3OnTheGpu.ASequences*"
                                     ":Qwen3MoeOnTheGpu.ASequences*:GpuRanks.GptOss*:GpuRanks.Qwen3*:GpuRanks.Matrices*"
-                                    ":RanksOfFamilies.Qwens*:RanksOfFamilies.Matrices*:RanksOfFamilies.Rows*:RanksOfFamilies.GoOn*",
+                                    ":RanksOfFamilies.Qwens*:RanksOfFamilies.Deep*:RanksOfFamilies.Matrices*:RanksOfFamilies.Rows*:RanksOfFamilies.GoOn*",
             "gpu_ranks": "-*.PairsOfBlocks*:*.StandsManyCalls*"}
 # Likewise where every access to shared memory is watched, which takes 20 times as long.
 WATCHED = {"gpu_races": "-AttentionOnTheGpu.GivesTheSameBitsEveryTime:AttentionOnTheGpu.ARowsBits*:AttentionOnTheGpu.GivesFewSequences*"
