@@ -29,9 +29,8 @@ Status SelfTest::take(const Event& event) {
   if (!first_) first_ = answer_;
   if (!(answer_ == *first_)) {
     return internal_error(
-        "the self-test's answer has other bits than after the start: this machine's memory, processors or "
-        "links no longer "
-        "compute what they did; run nibble doctor");
+        "the self-test's answer has other bits than after the start, so this machine no longer computes what "
+        "it did; run nibble doctor");
   }
   ++runs_;
   return {};

@@ -65,7 +65,7 @@ class DeltaBlock {
   float* qkv_;        // [rows, channels]
   double* decays_;    // [rows, value_heads]
   float* betas_;      // [rows, value_heads]
-  float* products_;   // [rows, key_heads, 2, delta_chunk]
+  float* products_;   // [delta_product_floats]
   float* of_heads_;   // [rows, values]
   GatheredProduct output_;
 };
