@@ -10,71 +10,22 @@
 #include <vector>
 
 #include "engine/choices.h"
-#include "engine/engine_test_util.h"
+#include "engine/ranks_test_util.h"
 #include "models/model_traits.h"
 #include "plan/rules.h"
 
 namespace nibble {
 namespace {
 
-using Answers = std::map<RequestId, Answer>;
-const std::filesystem::path checkpoints = std::filesystem::path(NIBBLE_SOURCE_DIR) / "tests/data/parity";
-
-std::unique_ptr<Engine> engine_of(const std::string& checkpoint, EngineOptions options) {
-  options.model = (checkpoints / checkpoint).string();
-  Result<std::unique_ptr<Engine>> engine = Engine::load(options);
-  EXPECT_TRUE(engine.ok()) << engine.status().message();
-  return engine.ok() ? std::move(engine).value() : nullptr;
-}
-
-// Prompts of several lengths, two of which begin alike; greedy and drawn, one with its prompt's
-// log-probabilities.
-void submit_all(Engine& engine) {
-  constexpr int lengths[] = {1, 5, 17, 40, 40, 75};
-  for (int i = 0; i < static_cast<int>(std::size(lengths)); ++i) {
-    std::vector<TokenId> prompt;
-    for (int t = 0; t < lengths[i]; ++t) prompt.push_back((t * 37 + 11 + (i == 4 ? 3 : i)) % 440);
-    SamplingParams sampling{.max_tokens = 8, .temperature = 0, .logprobs = 3};
-    if (i % 2 == 1) {
-      sampling.temperature = 1.2f;
-      sampling.seed = static_cast<std::uint64_t>(i);
-    }
-    sampling.prompt_logprobs = i == 2;
-    ASSERT_TRUE(engine.submit(request(static_cast<RequestId>(i), prompt, sampling)).ok());
-  }
-}
-
-Answers answers_of(const std::string& checkpoint, const EngineOptions& options) {
-  const std::unique_ptr<Engine> engine = engine_of(checkpoint, options);
-  if (engine == nullptr) return {};
-  submit_all(*engine);
-  return run(*engine);
-}
-
-struct Split {
-  int tp, ep;
-  std::string exchange = "auto";
-};
-std::string name_of(const std::string& checkpoint, const Split& split) {
-  return checkpoint + ", --tp " + std::to_string(split.tp) + " --ep " + std::to_string(split.ep) +
-         " --moe-a2a-backend " + split.exchange;
-}
-
-EngineOptions with(EngineOptions options, const Split& split) {
-  options.tensor_parallel = split.tp;
-  options.expert_parallel = split.ep;
-  options.moe_a2a_backend = split.exchange;
-  return options;
-}
-
-const std::vector<Split> splits = {
-    {2, 1},           {4, 1},           {2, 2, "none"},        {4, 4, "none"},
-    {2, 2, "normal"}, {4, 4, "normal"}, {2, 2, "low_latency"}, {4, 4, "low_latency"}};
-
 // Heads, widths and experts that divide and that do not; fewer heads of keys than ranks; every format.
 const std::vector<std::string> models = {"example",       "gqa8_all_experts", "mha_top1",
                                          "tied_full",     "deep_shards",      "qwen3_moe_bf16",
                                          "qwen3_moe_fp8", "qwen3_moe_nvfp4",  "qwen3_moe_nvfp4_packed"};
+
+// An architecture and a format of experts each, as far as there are checkpoints.
+const std::vector<std::string> one_of_each_kind = {"example",         "qwen3_moe_bf16",  "qwen3_moe_fp8",
+                                                   "qwen3_moe_nvfp4", "qwen3_next_bf16", "qwen3_5_moe_fp8",
+                                                   "deepseek_v3_fp8", "glm4_moe_lite"};
 
 TEST(Ranks, GiveTheBitsOfOneRank) {
   for (const std::string& model : models) {
@@ -102,27 +53,33 @@ TEST(Ranks, GiveTheBitsOfOneRankInEveryTypeBatchAndChunking) {
   }
 }
 
-// What `plan --matrix` says of this machine is so.
+// What `plan --matrix` says of this machine is so, of experts in every format and of every family.
 TEST(Ranks, EveryPairThatThePlanSaysRunsHereGivesTheBitsOfOneRank) {
-  const ModelTraits traits = traits_of(read_model_config(checkpoints / "example").value(), "example").value();
-  const Answers expected = answers_of("example", {.threads = 1});
   int pairs = 0;
-  for (const int ranks : {2, 4}) {
-    const EngineOptions base{.threads = 2, .tensor_parallel = ranks, .expert_parallel = ranks};
-    const Result<std::vector<JudgedPair>> judged = judge_pairs(base, probe_machine(), traits);
-    ASSERT_TRUE(judged.ok()) << judged.status().message();
-    for (const JudgedPair& pair : *judged) {
-      EngineOptions options = base;
-      options.moe_runner_backend = std::string(pair.path.kernel);
-      options.moe_a2a_backend = std::string(pair.path.exchange);
-      if (!pair.built || !pair.rules.empty()) {
-        options.model = (checkpoints / "example").string();
-        const Status refused = Engine::load(options).status();
-        EXPECT_NE(refused.message().find("; give "), std::string::npos) << refused.message();
-        continue;
+  for (const std::string& model : one_of_each_kind) {
+    const ModelTraits traits = traits_of(read_model_config(checkpoints / model).value(), model).value();
+    const Answers expected = answers_of(model, {.threads = 1});
+    for (const int ranks : {2, 4}) {
+      const EngineOptions base{.threads = 2, .tensor_parallel = ranks, .expert_parallel = ranks};
+      const Result<std::vector<JudgedPair>> judged = judge_pairs(base, probe_machine(), traits);
+      ASSERT_TRUE(judged.ok()) << judged.status().message();
+      int of_model = 0;
+      for (const JudgedPair& pair : *judged) {
+        EngineOptions options = base;
+        options.moe_runner_backend = std::string(pair.path.kernel);
+        options.moe_a2a_backend = std::string(pair.path.exchange);
+        if (!pair.built || !pair.rules.empty()) {
+          options.model = (checkpoints / model).string();
+          const Status refused = Engine::load(options).status();
+          EXPECT_NE(refused.message().find("; give "), std::string::npos) << refused.message();
+          continue;
+        }
+        EXPECT_EQ(answers_of(model, options), expected)
+            << model << ", " << pair.path.kernel << " + " << pair.path.exchange;
+        ++of_model;
       }
-      EXPECT_EQ(answers_of("example", options), expected) << pair.path.kernel << " + " << pair.path.exchange;
-      ++pairs;
+      EXPECT_GE(of_model, 3) << model;
+      pairs += of_model;
     }
   }
   EXPECT_GE(pairs, 6);

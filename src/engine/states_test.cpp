@@ -182,14 +182,5 @@ TEST(States, APlanWithoutASnapshotIsRefusedBeforeMemoryIsTaken) {
       "give from 1 to what fits, or --no-prefix-cache");
 }
 
-TEST(States, RanksOfACpuAreRefusedBeforeWeightsAreRead) {
-  const Result<std::unique_ptr<Engine>> engine =
-      Engine::load({.model = hybrid.string(), .tensor_parallel = 2});
-  ASSERT_FALSE(engine.ok());
-  EXPECT_NE(engine.status().message().find("layers with a state are not divided among ranks of a CPU yet"),
-            std::string::npos)
-      << engine.status().message();
-}
-
 }  // namespace
 }  // namespace nibble

@@ -48,6 +48,12 @@ std::int64_t value_dim(const ModelConfig& config) {
   return has_latents(config) ? config.latent.value_dim : config.head_dim;
 }
 
+// What a head of keys of a layer with a state gives with its heads of values.
+std::int64_t values_of_key_head(const ModelConfig& config) {
+  const DeltaNumbers& delta = config.delta;
+  return delta.key_heads == 0 ? 0 : delta.value_heads / delta.key_heads * delta.value_dim;
+}
+
 class Decoder final : public Model {
  public:
   Decoder(ModelConfig config, std::shared_ptr<const WeightSource> source, const RankPart& part,
@@ -56,6 +62,7 @@ class Decoder final : public Model {
         source_(std::move(source)),
         part_(part),
         value_columns_(part.heads.times(value_dim(config_))),
+        state_columns_(part.state_heads.times(values_of_key_head(config_))),
         weights_(std::move(weights)),
         rope_(rope_frequencies(config_)) {}
 
@@ -117,23 +124,16 @@ class Decoder final : public Model {
       const DecoderLayer& layer = weights_.layers[i];
       norm(context, layer.attention_norm, delta, rows);
       if (layer.delta) {
-        mix_by_delta(context, *layer.delta,
-                     {.x = room_.normed,
-                      .rows = rows,
-                      .eps = eps(),
-                      .sequences = input.state_rows,
-                      .layer = input.states[i],
-                      .room = room_.delta_rule,
-                      .y = room_.delta,
-                      .workspace = shared()});
+        NIBBLE_RETURN_IF_ERROR(delta_rule(context, *layer.delta, input, i));
       } else {
         NIBBLE_RETURN_IF_ERROR(attention(context, layer, input.kv[i], rows));
       }
       norm(context, layer.expert_norm, room_.delta, rows);
       if (layer.dense) {
-        feed_forward(context, *layer.dense, rows, room_.delta);
+        NIBBLE_RETURN_IF_ERROR(feed_forward(context, *layer.dense, part_.dense_width, rows, room_.delta));
       } else {
         NIBBLE_RETURN_IF_ERROR(experts(context, layer, rows));
+        if (layer.shared) NIBBLE_RETURN_IF_ERROR(shared_expert(context, layer, rows));
       }
       delta = room_.delta;
     }
@@ -155,8 +155,27 @@ class Decoder final : public Model {
   }
 
   // normed -> delta
+  Status delta_rule(OpContext& context, const DeltaMixerWeights& weights, const ForwardInput& input,
+                    std::size_t layer) {
+    const int rows = static_cast<int>(input.tokens.size());
+    if (own(part_.state_heads) > 0) {
+      mix_by_delta(context, weights,
+                   {.x = room_.normed,
+                    .rows = rows,
+                    .eps = eps(),
+                    .sequences = input.state_rows,
+                    .layer = input.states[layer],
+                    .room = room_.delta_rule,
+                    .workspace = shared()});
+    }
+    return project_heads(
+        context,
+        {.values = room_.delta_rule.mixed, .columns = state_columns_, .weight = weights.out, .rows = rows});
+  }
+
+  // normed -> delta
   Status attention(OpContext& context, const DecoderLayer& layer, const LayerKv& kv, int rows) {
-    if (layer.latent) {
+    if (own(part_.heads) > 0 && layer.latent) {
       attend_to_latents(context, *layer.latent, kv, rows);
     } else if (own(part_.heads) > 0) {
       project(context, layer, rows);
@@ -168,20 +187,36 @@ class Decoder final : public Model {
                                .width = own(part_.heads) * static_cast<int>(config_.head_dim)});
       }
     }
-    NIBBLE_RETURN_IF_ERROR(gather(context, value_columns_, rows, room_.attended_part, room_.attended));
+    return project_heads(context, {.values = room_.attended_part,
+                                   .columns = value_columns_,
+                                   .weight = layer.wo,
+                                   .bias = layer.bo,
+                                   .rows = rows});
+  }
+
+  struct OwnHeads {
+    const float* values = nullptr;  // [rows, this rank's of `columns`]
+    const Cuts& columns;
+    const WeightMatrix& weight;
+    const Bf16* bias = nullptr;
+    int rows = 0;
+  };
+  // What all ranks' heads gave -> delta
+  Status project_heads(OpContext& context, const OwnHeads& heads) {
+    NIBBLE_RETURN_IF_ERROR(gather(context, heads.columns, heads.rows, heads.values, room_.attended));
     {
       const TimedScope scope(context.times, "attention output");
-      linear(context, {.x = room_.attended,
-                       .rows = rows,
-                       .weight = layer.wo,
-                       .bias = layer.bo,
+      linear(context, {.x = part_.ranks == 1 ? heads.values : room_.attended,
+                       .rows = heads.rows,
+                       .weight = heads.weight,
+                       .bias = heads.bias,
                        .y = room_.delta_part,
                        .workspace = shared()});
     }
-    return gather(context, part_.hidden, rows, room_.delta_part, room_.delta);
+    return gather(context, part_.hidden, heads.rows, room_.delta_part, room_.delta);
   }
 
-  // normed -> attended, of one rank
+  // normed -> attended_part
   void attend_to_latents(OpContext& context, const LatentMixerWeights& weights, const LayerKv& kv, int rows) {
     mix_by_latents(context, weights,
                    {.x = room_.normed,
@@ -193,7 +228,7 @@ class Decoder final : public Model {
                     .q = room_.q,
                     .room = room_.latent,
                     .attention = {room_.attention, static_cast<std::size_t>(room_.attention_floats)},
-                    .out = room_.attended,
+                    .out = room_.attended_part,
                     .workspace = shared()});
   }
 
@@ -285,29 +320,35 @@ class Decoder final : public Model {
     if (exchange_) return exchanged_experts(context, layer.experts, args);
     if (part_.whole_experts) return own_experts(context, layer.experts, args);
     if (part_.ranks > 1) return rows_of_experts(context, layer.experts, args);
-    {
-      const TimedScope scope(context.times, "experts");
-      moe(context, layer.experts, args);
-    }
-    if (layer.shared) shared_expert(context, layer, rows);
+    const TimedScope scope(context.times, "experts");
+    moe(context, layer.experts, args);
     return {};
   }
 
-  // normed -> y, of one rank
-  void feed_forward(OpContext& context, const GatedMlpWeights& weights, int rows, float* y) {
-    const TimedScope scope(context.times, "feed-forward");
-    gated_mlp(context, weights,
-              {.x = room_.normed,
-               .rows = rows,
-               .y = y,
-               .gate = room_.shared_gate,
-               .up = room_.shared_up,
-               .workspace = shared()});
+  // normed -> y. Every rank has some rows of h, which all need whole, and then of the result.
+  Status feed_forward(OpContext& context, const GatedMlpWeights& weights, const Cuts& width, int rows,
+                      float* y) {
+    const GatedMlpArgs args{.x = room_.normed,
+                            .rows = rows,
+                            .y = part_.ranks == 1 ? y : room_.delta_part,
+                            .gate = room_.shared_gate_part,
+                            .up = room_.shared_up,
+                            .workspace = shared()};
+    {
+      const TimedScope scope(context.times, "feed-forward");
+      gated_mlp_inner(context, weights, args);
+    }
+    NIBBLE_RETURN_IF_ERROR(gather(context, width, rows, args.gate, room_.shared_gate));
+    {
+      const TimedScope scope(context.times, "feed-forward");
+      gated_mlp_outer(context, weights, room_.shared_gate, args);
+    }
+    return gather(context, part_.hidden, rows, args.y, y);
   }
 
-  // delta += share * expert(normed), of one rank
-  void shared_expert(OpContext& context, const DecoderLayer& layer, int rows) {
-    feed_forward(context, *layer.shared, rows, room_.shared_out);
+  // delta += share * expert(normed)
+  Status shared_expert(OpContext& context, const DecoderLayer& layer, int rows) {
+    NIBBLE_RETURN_IF_ERROR(feed_forward(context, *layer.shared, part_.shared_width, rows, room_.shared_out));
     const bool shares = layer.shared_share.rows > 0;
     if (shares) {
       linear(context, {.x = room_.normed,
@@ -321,6 +362,7 @@ class Decoder final : public Model {
                          .logits = shares ? room_.shared_logits : nullptr,
                          .rows = rows,
                          .hidden = hidden()});
+    return {};
   }
 
   // Every rank has some rows of each expert: of h, which all need whole, and then of the sum.
@@ -495,6 +537,7 @@ class Decoder final : public Model {
   std::shared_ptr<const WeightSource> source_;  // owns the bytes that weights_ points into
   RankPart part_;
   Cuts value_columns_;             // of what heads give
+  Cuts state_columns_;             // of what heads with a state give
   Communicator* ranks_ = nullptr;  // of the running forward
   Buffer converted_;               // what of weights_ is not in the source's format
   DecoderWeights weights_;
@@ -523,14 +566,6 @@ Result<std::unique_ptr<Model>> bind_decoder(const ModelConfig& config,
   } else if (!attention_takes_head_dim(config.head_dim)) {
     return broken_model("config.json: head_dim " + std::to_string(config.head_dim) +
                         " is not supported; attention takes multiples of 32 up to 256");
-  }
-  const bool states =
-      std::any_of(config.layers.begin(), config.layers.end(),
-                  [](const LayerDescription& layer) { return layer.mixer == Mixer::gated_delta; });
-  if (part.ranks > 1 &&
-      (states || has_latents(config) || config.attention_output_gate || config.shared_width > 0)) {
-    return invalid_argument(config.architecture +
-                            " is not divided among ranks of a CPU yet; run it on one, without --tp");
   }
   NIBBLE_ASSIGN(DecoderWeights weights, bind_decoder_weights(config, *source, part));
   return std::unique_ptr<Model>(

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <string>
 
 #include "checkpoint/architecture.h"
@@ -28,13 +29,14 @@ class Binder {
       weights_.layers[i].experts.unit = unit_of(config);
       if (config.layers[i].mixer == Mixer::gated_delta) {
         weights_.layers[i].delta.emplace();
-        weights_.layers[i].delta->shape = delta_shape(config);
+        weights_.layers[i].delta->shape =
+            with_key_heads(delta_shape(config), part.state_heads.count(part.rank));
         weights_.layers[i].delta->by_key_head = config.delta.by_key_head;
       }
       if (config.layers[i].mixer == Mixer::latent) {
         LatentMixerWeights& latent = weights_.layers[i].latent.emplace();
         latent.scale = latent_score_scale(config);
-        latent.heads = {.heads = static_cast<int>(config.num_attention_heads),
+        latent.heads = {.heads = static_cast<int>(part.heads.count(part.rank)),
                         .plain = static_cast<int>(config.latent.plain_dim),
                         .value_dim = static_cast<int>(config.latent.value_dim)};
       }
@@ -76,10 +78,13 @@ class Binder {
       case WeightRole::query_down_norm: layer.latent->query_norm = vector(weight); return;
       case WeightRole::latent_down: layer.latent->latent_down = matrix_of(weight, weight.name); return;
       case WeightRole::latent_norm: layer.latent->latent_norm = vector(weight); return;
-      case WeightRole::latent_heads: layer.latent->heads.kv = matrix_of(weight, weight.name); return;
+      case WeightRole::latent_heads:
+        layer.latent->heads.kv = own_matrix(
+            weight, rank_rows(part_.heads).times(config_.latent.plain_dim + config_.latent.value_dim));
+        return;
       case WeightRole::query:
         if (layer.latent) {
-          layer.latent->query = matrix_of(weight, weight.name);
+          layer.latent->query = own_matrix(weight, query_rows());
           return;
         }
         layer.wq = own_matrix(weight, query_rows().times(config_.attention_output_gate ? 2 : 1));
@@ -109,12 +114,18 @@ class Binder {
         return;
       }
       case WeightRole::router_correction: layer.correction = wide_floats(weight); return;
-      case WeightRole::dense_gate: layer.dense->gate = matrix_of(weight, weight.name); return;
-      case WeightRole::dense_up: layer.dense->up = matrix_of(weight, weight.name); return;
-      case WeightRole::dense_down: layer.dense->down = matrix_of(weight, weight.name); return;
-      case WeightRole::shared_gate: layer.shared->gate = matrix_of(weight, weight.name); return;
-      case WeightRole::shared_up: layer.shared->up = matrix_of(weight, weight.name); return;
-      case WeightRole::shared_down: layer.shared->down = matrix_of(weight, weight.name); return;
+      case WeightRole::dense_gate:
+        layer.dense->gate = own_matrix(weight, rank_rows(part_.dense_width));
+        return;
+      case WeightRole::dense_up: layer.dense->up = own_matrix(weight, rank_rows(part_.dense_width)); return;
+      case WeightRole::dense_down: layer.dense->down = own_matrix(weight, rank_rows(part_.hidden)); return;
+      case WeightRole::shared_gate:
+        layer.shared->gate = own_matrix(weight, rank_rows(part_.shared_width));
+        return;
+      case WeightRole::shared_up:
+        layer.shared->up = own_matrix(weight, rank_rows(part_.shared_width));
+        return;
+      case WeightRole::shared_down: layer.shared->down = own_matrix(weight, rank_rows(part_.hidden)); return;
       case WeightRole::shared_share: layer.shared_share = bf16_matrix(weight); return;
       case WeightRole::expert_down: layer.experts.down = experts(weight, down_rows()); return;
       case WeightRole::expert_gate_up_bias:
@@ -130,32 +141,55 @@ class Binder {
     }
   }
 
-  // Of one rank.
+  // Rows of a matrix that are this rank's.
+  struct Rows {
+    std::int64_t begin = 0, end = 0;
+    Rows times(std::int64_t factor) const { return {begin * factor, end * factor}; }
+    Rows behind(std::int64_t first) const { return {first + begin, first + end}; }
+  };
+
   void bind_delta(const Weight& weight, DeltaMixerWeights& delta) {
+    const DeltaNumbers& whole = config_.delta;
+    const std::int64_t served = whole.value_heads / whole.key_heads;
+    const Rows key_heads = rank_rows(part_.state_heads), value_heads = key_heads.times(served),
+               values = value_heads.times(whole.value_dim);
     switch (weight.role) {
-      case WeightRole::delta_qkv_z: delta.qkv_z = matrix_of(weight, weight.name); return;
-      case WeightRole::delta_b_a: delta.b_a = matrix_of(weight, weight.name); return;
-      case WeightRole::delta_qkv: delta.qkv = matrix_of(weight, weight.name); return;
-      case WeightRole::delta_z: delta.z = matrix_of(weight, weight.name); return;
-      case WeightRole::delta_b: delta.b = matrix_of(weight, weight.name); return;
-      case WeightRole::delta_a: delta.a = matrix_of(weight, weight.name); return;
-      case WeightRole::delta_output: delta.out = matrix_of(weight, weight.name); return;
+      case WeightRole::delta_qkv_z:
+        delta.qkv_z = own_matrix(weight, key_heads.times(2 * (whole.key_dim + served * whole.value_dim)));
+        return;
+      case WeightRole::delta_b_a: delta.b_a = own_matrix(weight, key_heads.times(2 * served)); return;
+      case WeightRole::delta_qkv:
+        if (part_.ranks == 1) {
+          delta.qkv.push_back(matrix_of(weight, weight.name));
+          return;
+        }
+        for (const Rows& rows : own_channels()) delta.qkv.push_back(own_matrix(weight, rows));
+        return;
+      case WeightRole::delta_z: delta.z = own_matrix(weight, values); return;
+      case WeightRole::delta_b: delta.b = own_matrix(weight, value_heads); return;
+      case WeightRole::delta_a: delta.a = own_matrix(weight, value_heads); return;
+      case WeightRole::delta_output: delta.out = own_matrix(weight, rank_rows(part_.hidden)); return;
       case WeightRole::delta_convolution: delta.convolution = filters(weight); return;
-      case WeightRole::delta_bias: delta.bias = wide_floats(weight); return;
+      case WeightRole::delta_bias: delta.bias = own_floats(weight, value_heads); return;
       case WeightRole::delta_norm: delta.norm = wide_floats(weight); return;
       case WeightRole::delta_log_rate:
-        for (const float log : wide_floats(weight))
+        for (const float log : own_floats(weight, value_heads))
           delta.rate.push_back(static_cast<float>(fixed_exp_double(std::clamp(double{log}, -80.0, 80.0))));
         return;
       default: NIBBLE_CHECK(false, weight.name);
     }
   }
 
-  // Rows of a matrix that are this rank's.
-  struct Rows {
-    std::int64_t begin = 0, end = 0;
-    Rows times(std::int64_t factor) const { return {begin * factor, end * factor}; }
-  };
+  // Of what is convolved: the queries of all heads, then their keys, then values.
+  std::array<Rows, 3> own_channels() const {
+    const DeltaNumbers& whole = config_.delta;
+    const std::int64_t keys = whole.key_heads * whole.key_dim;
+    const Rows own_keys = rank_rows(part_.state_heads).times(whole.key_dim);
+    return {own_keys, own_keys.behind(keys),
+            rank_rows(part_.state_heads)
+                .times(whole.value_heads / whole.key_heads * whole.value_dim)
+                .behind(2 * keys)};
+  }
   Rows rank_rows(const Cuts& cuts) const { return {cuts.begin(part_.rank), cuts.end(part_.rank)}; }
   Rows query_rows() const { return rank_rows(part_.heads).times(config_.head_dim); }
   Rows kv_rows() const {
@@ -211,14 +245,22 @@ class Binder {
     return values;
   }
 
-  // [channels, 1, taps] as [taps, channels].
+  std::vector<float> own_floats(const Weight& weight, const Rows& rows) {
+    const std::vector<float> all = wide_floats(weight);
+    if (!status_.ok()) return {};
+    return {all.begin() + rows.begin, all.begin() + rows.end};
+  }
+
+  // [channels, 1, taps] as [taps, channels], those of this rank.
   std::vector<float> filters(const Weight& weight) {
     const Bf16* stored = vector(weight);
     std::vector<float> values;
     if (stored == nullptr) return values;
     for (std::int64_t tap = 0; tap < weight.shape[2]; ++tap) {
-      for (std::int64_t channel = 0; channel < weight.shape[0]; ++channel)
-        values.push_back(stored[channel * weight.shape[2] + tap].to_float());
+      for (const Rows& own : own_channels()) {
+        for (std::int64_t channel = own.begin; channel < own.end; ++channel)
+          values.push_back(stored[channel * weight.shape[2] + tap].to_float());
+      }
     }
     return values;
   }

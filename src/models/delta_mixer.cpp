@@ -1,9 +1,26 @@
 #include "models/delta_mixer.h"
 
+#include <algorithm>
+
 #include "ops/linear/linear.h"
 
 namespace nibble {
 namespace {
+
+// Rows of `width` values to their columns of a matrix.
+struct PlacedColumns {
+  const float* from = nullptr;  // [rows, width]
+  float* to = nullptr;          // its first row's
+  int rows = 0, width = 0, all_columns = 0;
+};
+void place_columns(OpContext& context, const PlacedColumns& columns) {
+  context.threads.parallel_for(columns.rows, [&](int begin, int end) {
+    for (int row = begin; row < end; ++row) {
+      std::copy_n(columns.from + std::int64_t{row} * columns.width, columns.width,
+                  columns.to + std::int64_t{row} * columns.all_columns);
+    }
+  });
+}
 
 // x -> qkv, z, b, a
 void project(OpContext& context, const DeltaMixerWeights& weights, const DeltaMixerArgs& args) {
@@ -13,7 +30,18 @@ void project(OpContext& context, const DeltaMixerWeights& weights, const DeltaMi
   };
   const DeltaRoom& room = args.room;
   if (!weights.by_key_head) {
-    product(weights.qkv, room.qkv);
+    const bool whole = weights.qkv.size() == 1;
+    float* to = room.qkv;
+    for (const WeightMatrix& rows : weights.qkv) {
+      product(rows, whole ? room.qkv : room.projected);
+      if (whole) break;
+      place_columns(context, {.from = room.projected,
+                              .to = to,
+                              .rows = args.rows,
+                              .width = weight_rows(rows),
+                              .all_columns = weights.shape.channels()});
+      to += weight_rows(rows);
+    }
     product(weights.z, room.z);
     product(weights.b, room.b);
     product(weights.a, room.a);
@@ -71,12 +99,6 @@ DeltaShape delta_shape(const ModelConfig& config) {
 void mix_by_delta(OpContext& context, const DeltaMixerWeights& weights, const DeltaMixerArgs& args) {
   project(context, weights, args);
   mix(context, weights, args);
-  const TimedScope scope(context.times, "attention output");
-  linear(context, {.x = args.room.mixed,
-                   .rows = args.rows,
-                   .weight = weights.out,
-                   .y = args.y,
-                   .workspace = args.workspace});
 }
 
 }  // namespace nibble

@@ -1,4 +1,4 @@
-// A layer's gated delta rule with the matrices around it (ops/gated_delta/gated_delta.h).
+// A layer's gated delta rule with the matrices ahead of it (ops/gated_delta/gated_delta.h).
 #pragma once
 
 #include <vector>
@@ -13,11 +13,12 @@ namespace nibble {
 DeltaShape delta_shape(const ModelConfig& config);
 
 struct DeltaMixerWeights {
-  DeltaShape shape;
+  DeltaShape shape;  // of a rank's heads
   bool by_key_head = false;
   WeightMatrix qkv_z, b_a;         // by head of keys: [channels + values, hidden], [2 * value_heads, hidden]
-  WeightMatrix qkv, z, b, a;       // or apart: [channels, hidden], [values, hidden], [value_heads, hidden]
-  WeightMatrix out;                // [hidden, values]
+  WeightMatrix z, b, a;            // or apart: [values, hidden], [value_heads, hidden]
+  std::vector<WeightMatrix> qkv;   // and [channels, hidden], or of a rank the rows of its q, k and v
+  WeightMatrix out;                // [hidden, values]; of a rank some rows
   std::vector<float> convolution;  // [taps, channels]
   std::vector<float> rate, bias;   // [value_heads]
   std::vector<float> norm;         // [value_dim]
@@ -29,8 +30,7 @@ struct DeltaMixerArgs {
   float eps = 0;
   std::span<const StateRows> sequences;
   DeltaLayer layer;
-  DeltaRoom room;
-  float* y = nullptr;  // [rows, hidden]
+  DeltaRoom room;  // `mixed` is what heads give
   std::span<std::byte> workspace;
 };
 void mix_by_delta(OpContext& context, const DeltaMixerWeights& weights, const DeltaMixerArgs& args);

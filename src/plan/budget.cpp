@@ -18,17 +18,12 @@ std::int64_t graphs_of(const Situation& s) {
                                                 : 0;
 }
 
-// Heads of a state are divided over the ranks.
-std::int64_t share_of_rank(const Situation& s, std::int64_t bytes) {
-  return (bytes + ranks_of(s) - 1) / ranks_of(s);
-}
-
 std::int64_t states_of(const Situation& s) {
-  return share_of_rank(s, s.model.state_bytes) * s.number(Field::max_num_seqs);
+  return state_bytes_of_rank(s.model, ranks_of(s)) * s.number(Field::max_num_seqs);
 }
 
 std::int64_t snapshots_of(const Situation& s) {
-  return share_of_rank(s, s.model.snapshot_bytes) * s.number(Field::state_snapshots);
+  return snapshot_bytes_of_rank(s.model, ranks_of(s)) * s.number(Field::state_snapshots);
 }
 
 // As the kernel's own estimate may be short of what a small model needs anyway.
@@ -109,7 +104,7 @@ std::int64_t affordable_tokens(const Situation& s) {
 std::int64_t affordable_snapshots(const Situation& s) {
   const std::int64_t bytes = has_share(s) ? left_for_caches(s) / 5 : free_beside_weights(s) / 8;
   return std::max<std::int64_t>(bytes, 0) /
-         std::max<std::int64_t>(share_of_rank(s, s.model.snapshot_bytes), 1);
+         std::max<std::int64_t>(snapshot_bytes_of_rank(s.model, ranks_of(s)), 1);
 }
 
 std::int64_t usable_tokens(const Situation& s) {

@@ -138,11 +138,14 @@ std::string ranks_text(const Plan& plan, int columns) {
                std::to_string(part.kv_heads.begin + part.kv_heads.count - 1);
     }
     const bool on_gpu = plan.device == DeviceKind::cuda;
-    if (on_gpu && plan.model.linear_layers > 0) parts += "; states of " + range(part.state_heads, rank);
-    if (on_gpu && plan.model.dense_width > 0)
-      parts += "; of dense layers columns " + range(part.dense_width, rank);
-    parts += part.whole_experts ? "; experts " + range(part.experts, rank)
-                                : "; of each expert rows " + range(part.width, rank);
+    if (plan.model.linear_layers > 0) parts += "; states of " + range(part.state_heads, rank);
+    if (plan.model.dense_width > 0) parts += "; of dense layers columns " + range(part.dense_width, rank);
+    if (!on_gpu && plan.model.shared_width > 0)
+      parts += "; of the shared expert columns " + range(part.shared_width, rank);
+    if (plan.model.experts > 0) {
+      parts += part.whole_experts ? "; experts " + range(part.experts, rank)
+                                  : "; of each expert rows " + range(part.width, rank);
+    }
     if (!on_gpu) parts += "; columns of sums " + range(part.hidden, rank);
     text +=
         wrapped(padded("rank " + std::to_string(rank), name_width),

@@ -60,8 +60,7 @@ PlacedForwardRoom place_forward_room(const ModelTraits& model, const ForwardRoom
   const auto most = [&](const Cuts& cuts, std::int64_t whole) {
     return several ? cuts.most(limits.ranks) : whole;
   };
-  const std::int64_t all_q = model.heads * model.query_dim,
-                     q_width = most(part.heads.times(model.query_dim), all_q),
+  const std::int64_t heads = most(part.heads, model.heads), q_width = heads * model.query_dim,
                      all_values = model.heads * model.value_dim;
   const std::int64_t kv_width = several ? most_kv_heads(model.kv_heads, limits.ranks) * model.query_dim
                                         : std::max<std::int64_t>(model.kv_values / 2, 1);
@@ -76,13 +75,14 @@ PlacedForwardRoom place_forward_room(const ModelTraits& model, const ForwardRoom
   };
   for (float** each : {&room.residual, &room.normed, &room.delta}) place(*each, rows * model.hidden);
   place(room.q, rows * q_width);
-  place(room.attended, rows * all_values);
+  place(room.attended,
+        rows * (several ? std::max<std::int64_t>(all_values, model.delta.values()) : all_values));
   if (model.attention == AttentionKind::latent) {
     const LatentTraits& latent = model.latent;
     place(room.latent.query_latent, rows * latent.query_rank);
     place(room.latent.latents, rows * latent.width());
-    place(room.latent.absorbed, rows * model.heads * latent.width());
-    place(room.latent.sums, rows * model.heads * latent.rank);
+    place(room.latent.absorbed, rows * heads * latent.width());
+    place(room.latent.sums, rows * heads * latent.rank);
   } else {
     for (float** each : {&room.k, &room.v}) place(*each, rows * kv_width);
   }
@@ -93,15 +93,18 @@ PlacedForwardRoom place_forward_room(const ModelTraits& model, const ForwardRoom
   for (float** each : {&room.cos, &room.sin}) place(*each, rows * model.query_dim / 2);
   place(room.attention, room.attention_floats);
   if (model.linear_layers > 0) {
-    const DeltaShape& shape = model.delta;
+    const DeltaShape shape = several ? most_of_state(model.delta, limits.ranks) : model.delta;
     place(room.delta_rule.projected, rows * (shape.channels() + shape.values()));
     place(room.delta_rule.qkv, rows * shape.channels());
     for (float** each : {&room.delta_rule.z, &room.delta_rule.mixed}) place(*each, rows * shape.values());
     place(room.delta_rule.b_a, rows * 2 * shape.value_heads);
     for (float** each : {&room.delta_rule.b, &room.delta_rule.a}) place(*each, rows * shape.value_heads);
   }
+  const std::int64_t shared_part =
+      std::max(most(part.shared_width, model.shared_width), most(part.dense_width, model.dense_width));
   if (const std::int64_t width = std::max(model.shared_width, model.dense_width); width > 0) {
-    for (float** each : {&room.shared_gate, &room.shared_up}) place(*each, rows * width);
+    place(room.shared_gate, rows * width);
+    place(room.shared_up, rows * shared_part);
     place(room.shared_out, rows * model.hidden);
     place(room.shared_logits, rows);
   }
@@ -118,8 +121,10 @@ PlacedForwardRoom place_forward_room(const ModelTraits& model, const ForwardRoom
   room.attended_part = room.attended;
   room.delta_part = room.delta;
   room.activations_part = room.activations;
+  room.shared_gate_part = room.shared_gate;
   if (!several) return placed;
-  place(room.attended_part, rows * most(part.heads.times(model.value_dim), all_values));
+  place(room.attended_part, rows * heads * model.value_dim);
+  if (shared_part > 0) place(room.shared_gate_part, rows * shared_part);
   place(room.delta_part, rows * most(part.hidden, model.hidden));
   place(room.logits_part, limits.logit_rows * most(part.vocabulary, model.vocabulary));
   if (part.whole_experts) {

@@ -33,7 +33,8 @@ struct ForwardRoom {
   float* residual = nullptr;                // [rows, hidden]
   float* normed = nullptr;                  // [rows, hidden]
   float* delta = nullptr;                   // [rows, hidden]: what the last block adds to the residual
-  float *q = nullptr, *attended = nullptr;  // [rows, heads * head_dim], [rows, heads * value_dim]
+  float *q = nullptr, *attended = nullptr;  // [rows, heads * head_dim], [rows, heads * value_dim]; of several
+                                            // ranks the second also is what heads with states gave
   float *k = nullptr, *v = nullptr;         // [rows, kv_heads * head_dim]
   float *q_gates = nullptr,
         *gates = nullptr;                // [rows, 2 * q's width], [rows, q's]; null: heads have no gates
@@ -42,8 +43,8 @@ struct ForwardRoom {
   std::int64_t attention_floats = 0;
   LatentRoom latent;
   DeltaRoom delta_rule;
-  float *shared_gate = nullptr,
-        *shared_up = nullptr;  // [rows, shared_width], and of dense layers; null: there are neither
+  // [rows, shared_width], and of dense layers; null: there are neither. The second is of a rank's columns.
+  float *shared_gate = nullptr, *shared_up = nullptr;
   float *shared_out = nullptr, *shared_logits = nullptr;  // [rows, hidden], [rows]
   float* router_logits = nullptr;                         // [rows, experts]
   float* expert_weights = nullptr;                        // [rows, top_k]
@@ -55,7 +56,8 @@ struct ForwardRoom {
   std::byte* shared = nullptr;                            // [shared_bytes], each op's in turn
   std::size_t shared_bytes = 0;
   // A rank's own columns of what ranks gather; of one rank, the whole itself.
-  float* attended_part = nullptr;     // [rows, its heads * head_dim]
+  float* attended_part = nullptr;     // [rows, its heads * value_dim]
+  float* shared_gate_part = nullptr;  // [rows, its columns of what is shared or dense]
   float* delta_part = nullptr;        // [rows, its columns of hidden]
   float* activations_part = nullptr;  // [rows * top_k, its rows of expert_width]
   float* logits_part = nullptr;       // [logit_rows, its rows of the vocabulary]; null of one rank

@@ -57,13 +57,26 @@ int threads_of_rank(int threads, int ranks, int rank) {
 
 std::int64_t rank_slot_bytes(const ModelTraits& model) {
   constexpr std::int64_t usual = std::int64_t{1} << 20;
-  const std::int64_t widest =
-      std::max({model.vocabulary, model.hidden, model.heads * model.query_dim, model.expert_width});
+  const std::int64_t widest = std::max({model.vocabulary, model.hidden, model.heads * model.query_dim,
+                                        model.heads * model.value_dim, std::int64_t{model.delta.values()},
+                                        model.expert_width, model.dense_width, model.shared_width});
   return std::max(usual, widest * static_cast<std::int64_t>(sizeof(float)));
 }
 
 std::int64_t most_kv_heads(std::int64_t kv_heads, int ranks) {
   return kv_heads >= ranks ? cut(kv_heads, 1, ranks).most(ranks) : std::min<std::int64_t>(kv_heads, 1);
+}
+
+DeltaShape with_key_heads(const DeltaShape& shape, std::int64_t key_heads) {
+  if (shape.key_heads == 0) return shape;
+  DeltaShape part = shape;
+  part.key_heads = static_cast<int>(key_heads);
+  part.value_heads = part.key_heads * (shape.value_heads / shape.key_heads);
+  return part;
+}
+
+DeltaShape most_of_state(const DeltaShape& shape, int ranks) {
+  return with_key_heads(shape, cut(shape.key_heads, 1, ranks).most(ranks));
 }
 
 RankPart rank_part(const ModelTraits& model, int ranks, int expert_ranks, int rank) {
@@ -79,7 +92,8 @@ RankPart rank_part(const ModelTraits& model, int ranks, int expert_ranks, int ra
                 .experts = cut(model.experts, 1, ranks),
                 .vocabulary = cut(model.vocabulary, part_rows, ranks),
                 .state_heads = cut(model.delta.key_heads, 1, ranks),
-                .dense_width = cut(model.dense_width, dense_block, ranks)};
+                .dense_width = cut(model.dense_width, dense_block, ranks),
+                .shared_width = cut(model.shared_width, part_rows, ranks)};
   const std::int64_t group = model.heads / model.kv_heads, first = part.heads.begin(rank) / group;
   if (part.heads.count(rank) > 0)
     part.kv_heads = {.begin = first, .count = (part.heads.end(rank) + group - 1) / group - first};

@@ -42,9 +42,9 @@ struct RankPart {
   Cuts width;          // of each expert
   Cuts experts;
   Cuts vocabulary;
-  // Of GPUs alone: heads of keys of layers with a state, each with its heads of values; and columns of the
-  // feed-forwards of dense layers, in whole blocks of 64.
-  Cuts state_heads, dense_width;
+  Cuts state_heads;   // of keys, of layers with a state; each with its heads of values
+  Cuts dense_width;   // of the feed-forwards of dense layers, in whole blocks of 64
+  Cuts shared_width;  // of the expert that all tokens share, on a CPU; GPUs have it whole
 
   // The ranks' cuts of an expert's matrices: all of them where experts are whole.
   std::int64_t own_width() const;
@@ -62,5 +62,9 @@ int threads_of_rank(int threads, int ranks, int rank);
 std::int64_t rank_slot_bytes(const ModelTraits& model);
 // The most heads of keys and values that one of so many ranks has.
 std::int64_t most_kv_heads(std::int64_t kv_heads, int ranks);
+// Of a state, what so many of its heads of keys are, each with its heads of values.
+DeltaShape with_key_heads(const DeltaShape& shape, std::int64_t key_heads);
+// Of a state, the largest part that one of so many ranks has.
+DeltaShape most_of_state(const DeltaShape& shape, int ranks);
 
 }  // namespace nibble

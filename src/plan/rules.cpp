@@ -100,7 +100,7 @@ std::int64_t least_bytes(const S& s, std::int64_t ranks) {
       options.max_model_len > 0 ? options.max_model_len : std::min(some_length, s.model.max_positions);
   return weight_bytes(s.model, Quantization::none, limits.ranks) + whole_weight_bytes(s.model, limits.ranks) +
          workspace_bytes(s.model, limits) + (options.enforce_eager ? 0 : graph_bytes(sequences)) +
-         s.model.state_bytes / ranks * sequences +
+         state_bytes_of_rank(s.model, limits.ranks) * sequences +
          positions * kv_position_bytes(s.model, DType::bf16, limits.ranks);
 }
 
@@ -203,20 +203,6 @@ constexpr Rule rules[] = {
     {"cpu-ranks-run-models", Field::tensor_parallel, Effect::remove,
      [](const S& s, const C& c) { return !s.on_gpu() && c.number > 1 && !s.model.runs; },
      [](const S& s, const C&) { return "ranks of a CPU are not built for " + s.model.architecture; }, true},
-    {"cpu-ranks-share-no-latents", Field::tensor_parallel, Effect::remove,
-     [](const S& s, const C& c) {
-       return !s.on_gpu() && c.number > 1 && s.model.attention == AttentionKind::latent;
-     },
-     [](const S&, const C&) {
-       return std::string("latent attention is not divided among ranks of a CPU yet");
-     },
-     true},
-    {"cpu-ranks-keep-no-states", Field::tensor_parallel, Effect::remove,
-     [](const S& s, const C& c) { return !s.on_gpu() && c.number > 1 && s.model.linear_layers > 0; },
-     [](const S&, const C&) {
-       return std::string("layers with a state are not divided among ranks of a CPU yet");
-     },
-     true},
     {"ranks-join-in-halves", Field::tensor_parallel, Effect::remove,
      [](const S&, const C& c) { return c.number != 1 && c.number != 2 && c.number != 4 && c.number != 8; },
      [](const S&, const C&) { return std::string("ranks are 1, 2, 4 or 8"); }, true},
@@ -261,6 +247,9 @@ constexpr Rule rules[] = {
               s.at(Field::tensor_parallel).value;
      },
      true},
+    {"no-experts-to-spread", Field::expert_parallel, Effect::remove,
+     [](const S& s, const C& c) { return !s.on_gpu() && c.number > 1 && s.model.experts == 0; },
+     [](const S&, const C&) { return std::string("this model has no experts; --tp divides its layers"); }},
     {"cpu-experts-on-all-ranks", Field::expert_parallel, Effect::remove,
      [](const S& s, const C& c) {
        return !s.on_gpu() && c.number > 1 && c.number != s.number(Field::tensor_parallel);

@@ -1,5 +1,7 @@
 #include "runtime/cpu_rank.h"
 
+#include "models/delta_mixer.h"
+
 namespace nibble {
 
 CpuRank::CpuRank(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> model,
@@ -40,6 +42,9 @@ Result<std::unique_ptr<CpuRank>> CpuRank::start(std::unique_ptr<Model> model, co
     NIBBLE_RETURN_IF_ERROR(model->convert_dense(limits.dense, *threads, progress));
   ModelConfig own = model->config();
   own.num_key_value_heads = part.kv_heads.count;
+  const DeltaShape state = with_key_heads(delta_shape(own), part.state_heads.count(part.rank));
+  own.delta.key_heads = state.key_heads;
+  own.delta.value_heads = state.value_heads;
   NIBBLE_ASSIGN(KvStore kv, KvStore::allocate(own, limits.kv_dtype, limits.page_size, limits.page_counts));
   NIBBLE_ASSIGN(StateStore states, StateStore::allocate(own, limits.max_sequences, limits.max_snapshots));
   return std::unique_ptr<CpuRank>(new CpuRank(std::move(threads), std::move(model), limits, std::move(kv),

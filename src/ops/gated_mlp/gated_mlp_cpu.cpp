@@ -7,6 +7,11 @@
 namespace nibble {
 
 void gated_mlp(OpContext& context, const GatedMlpWeights& weights, const GatedMlpArgs& args) {
+  gated_mlp_inner(context, weights, args);
+  gated_mlp_outer(context, weights, args.gate, args);
+}
+
+void gated_mlp_inner(OpContext& context, const GatedMlpWeights& weights, const GatedMlpArgs& args) {
   const auto product = [&](const float* x, const WeightMatrix& weight, float* y) {
     linear(context, {.x = x, .rows = args.rows, .weight = weight, .y = y, .workspace = args.workspace});
   };
@@ -20,7 +25,12 @@ void gated_mlp(OpContext& context, const GatedMlpWeights& weights, const GatedMl
                         width, gate);
     }
   });
-  product(args.gate, weights.down, args.y);
+}
+
+void gated_mlp_outer(OpContext& context, const GatedMlpWeights& weights, const float* inner,
+                     const GatedMlpArgs& args) {
+  linear(context,
+         {.x = inner, .rows = args.rows, .weight = weights.down, .y = args.y, .workspace = args.workspace});
 }
 
 void add_shared(OpContext& context, const AddSharedArgs& args) {

@@ -108,6 +108,13 @@ float outer_scale(const Fp8BlockMatrix& matrix, int row, int block) {
 float outer_scale(const Nvfp4Matrix& matrix, int, int) { return matrix.scale; }
 float outer_scale(const Int4Matrix&, int, int) { return 1.0f; }
 
+// From `row` on, rows that have the same outer scales.
+int rows_of_one_scale(const Fp8BlockMatrix& matrix, int row) {
+  return fp8_tile - static_cast<int>((matrix.first_row + row) % fp8_tile);
+}
+int rows_of_one_scale(const Nvfp4Matrix&, int) { return range_rows; }
+int rows_of_one_scale(const Int4Matrix&, int) { return range_rows; }
+
 // Rows [row, row + rows) of one range by at most most_inputs_of_part inputs.
 template <class Matrix>
 void multiply_range(const DotKernels& kernels, const Matrix& matrix, int row, int rows,
@@ -120,11 +127,13 @@ void multiply_range(const DotKernels& kernels, const Matrix& matrix, int row, in
   for (int block = 0; block < blocks_of(inputs); ++block) {
     const DotInputs part = block_inputs(inputs, block);
     decode_piece(matrix, row, rows, block * weight_block, part.rows.cols, piece);
-    // A range begins at a multiple of 32, so it lies in one tile of 128 rows.
+    // A range lies in two tiles of scales at most.
+    const int border = rows_of_one_scale(matrix, row);
     const float scale = outer_scale(matrix, row, block);
+    const float next = border < rows ? outer_scale(matrix, row + border, block) : scale;
     const auto add = [&](int from, int input, const float* sums) {
       float* to = totals[from / tile_rows][input];
-      for (int r = 0; r < tile_rows; ++r) to[r] += sums[r] * scale;
+      for (int r = 0; r < tile_rows; ++r) to[r] += sums[r] * (from + r < border ? scale : next);
     };
     multiply_rows(kernels, Bf16Matrix{piece, rows, part.rows.cols}, 0, rows, part, TotalsSink(add));
   }
@@ -150,7 +159,6 @@ WeightMatrix piece_of(const Mxfp4Checkpoint& matrix, std::int64_t begin, std::in
                          moved(matrix.scales, begin * matrix.cols / mxfp4_block), rows, matrix.cols};
 }
 WeightMatrix piece_of(const Fp8BlockMatrix& matrix, std::int64_t begin, std::int64_t rows) {
-  NIBBLE_CHECK(begin % range_rows == 0, "a range of rows lies in one tile");
   const std::int64_t first = matrix.first_row + begin, tiles = first / fp8_tile * fp8_tiles(matrix.cols);
   return Fp8BlockMatrix{.codes = moved(matrix.codes, begin * matrix.cols),
                         .scales = {moved(matrix.scales.floats, tiles), moved(matrix.scales.narrow, tiles)},

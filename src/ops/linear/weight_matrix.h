@@ -37,7 +37,7 @@ struct Fp8BlockMatrix {
   TileScales scales;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
-  std::int64_t first_row = 0;  // in its tile, of the first row here; a multiple of 32
+  std::int64_t first_row = 0;  // in its tile, of the first row here
 };
 
 struct Nvfp4Matrix {
@@ -66,8 +66,7 @@ inline int weight_cols(const WeightMatrix& matrix) {
   return static_cast<int>(std::visit([](const auto& each) { return std::int64_t{each.cols}; }, matrix));
 }
 
-// Rows [begin, end) as a matrix of its own, where they lie. `begin` is a multiple of 32 where scales are
-// those of tiles.
+// Rows [begin, end) as a matrix of its own, where they lie.
 WeightMatrix rows_of(const WeightMatrix& matrix, std::int64_t begin, std::int64_t end);
 
 // As prepare_rows and multiply_rows (dot_kernels.h), in the same room.

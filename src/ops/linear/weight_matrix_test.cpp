@@ -142,6 +142,26 @@ TEST(WeightMatrix, BitsDependOnNeitherTheKernelsNorTheCompanyNorTheThreads) {
   });
 }
 
+TEST(WeightMatrix, RowsOfAMatrixHaveTheirBitsWhereverTheyAreCut) {
+  ThreadPool threads(2);
+  OpContext context{threads};
+  for_each_matrix([&](const WeightMatrix& matrix, std::mt19937& random) {
+    const int rows = weight_rows(matrix), cols = weight_cols(matrix), inputs = 3;
+    const std::vector<float> x = random_floats(random, static_cast<std::size_t>(inputs * cols));
+    const std::vector<float> whole = product(context, matrix, x);
+    for (const auto& [begin, end] : {std::pair{0, rows}, {32, rows}, {1, 2}, {5, 5}, {24, rows - 1}}) {
+      const std::vector<float> part = product(context, rows_of(matrix, begin, end), x);
+      for (int input = 0; input < inputs; ++input) {
+        for (int row = begin; row < end; ++row) {
+          ASSERT_EQ(part[static_cast<std::size_t>(input * (end - begin) + row - begin)],
+                    whole[static_cast<std::size_t>(input * rows + row)])
+              << row << " of " << begin << " to " << end;
+        }
+      }
+    }
+  });
+}
+
 // Against the formats' own decoders.
 TEST(WeightMatrix, ARowIsWhatItsFormatSays) {
   std::mt19937 random(3);
