@@ -18,18 +18,6 @@ constexpr std::size_t kMaskBytes = std::size_t{8} << 20;
 constexpr std::uint32_t kFewCharacters = 8;
 constexpr ByteKindMask kNotAsked = 0xFFFF, kAnyKinds = 0xFFFF;
 
-void set_bit(TokenMask mask, TokenId token) {
-  mask[static_cast<std::size_t>(token) / 32] |= 1u << token % 32;
-}
-
-bool has_bit(TokenMask mask, TokenId token) {
-  return (mask[static_cast<std::size_t>(token) / 32] >> token % 32 & 1) != 0;
-}
-
-void clear_bit(TokenMask mask, TokenId token) {
-  mask[static_cast<std::size_t>(token) / 32] &= ~(1u << token % 32);
-}
-
 std::string_view without_blanks(std::string_view text) {
   return text.substr(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
 }
@@ -92,7 +80,7 @@ class Constraint final : public GrammarConstraint {
     }
     bound_memory();
     const Matcher::State state = matcher_->without_copies(states_.back());
-    mask_of(state, mask);
+    std::ranges::copy(findings_->masks.bits(mask_at(state)), mask.begin());
     if (state != states_.back()) clear_repeated(state, mask);
     // No token of this vocabulary leads on from here: the answer ends, cut short, and takes nothing else
     // down.
@@ -164,48 +152,49 @@ class Constraint final : public GrammarConstraint {
     return state;
   }
 
-  void mask_of(Matcher::State state, TokenMask mask) {
-    if (const auto known = findings_->masks.find(state); known != findings_->masks.end()) {
-      std::copy(known->second.begin(), known->second.end(), mask.begin());
-    } else {
-      find_mask(state, mask);
-      findings_->masks.emplace(state, std::vector<std::uint32_t>(mask.begin(), mask.end()));
-    }
+  MaskId mask_at(Matcher::State state) {
+    if (const std::optional<MaskId> known = findings_->masks.find(state)) return *known;
+    MaskRecipe recipe(*trie_);
+    write_recipe(state, recipe);
+    return findings_->masks.add(state, recipe);
   }
 
-  void find_mask(Matcher::State state, TokenMask mask) {
-    if (!matcher_->plain_ends(state) && !matcher_->uniform(state) && find_key_mask(state, mask)) return;
+  void write_recipe(Matcher::State state, MaskRecipe& mask) {
+    if (!matcher_->plain_ends(state) && !matcher_->uniform(state) && write_key(state, mask)) return;
     const bool mostly = !matcher_->plain_ends(state) && mostly_plain(state);
     if (const Matcher::State usual = mostly ? usual_rest(state) : Matcher::kDead; usual != Matcher::kDead) {
-      mask_of(usual, mask);
+      mask.like(mask_at(usual));
       mend(trie_->plain(), state, usual, mask);
       mend(trie_->other(), state, usual, mask);
-      trie_->set_twins(mask);
       return;
     }
-    std::fill(mask.begin(), mask.end(), 0);
-    const bool all_plain = trie_->add_plain(mask, matcher_->plain_prefix(state));
-    if (!all_plain && !matcher_->plain_ends(state)) {
-      FreeTexts free = free_texts(*matcher_, trie_->kinds(), state);
-      const bool short_free = free.characters < kFewCharacters;
-      if (short_free && mostly) {
-        trie_->add_plain(mask, kUnbounded);
-        clear_walked(trie_->plain(), state, mask);
-      } else {
-        if (short_free) free = looping_texts(state);
-        if (free.characters > 0) trie_->add_kinds(mask, free.kinds, free.characters);
-        if (free.with_long > 0) trie_->add_kinds(mask, free.kinds | ByteKinds::long_ones(), free.with_long);
-        set_walked(trie_->plain(), state, free, mask);
-      }
-    }
+    const std::uint32_t plain = matcher_->plain_prefix(state);
+    if (plain > 0) mask.plain(plain);
+    if (plain < trie_->longest() && !matcher_->plain_ends(state)) write_plain(state, mostly, mask);
     if (matcher_->uniform(state)) {
       walk_endings(state, mask);
     } else {
       set_walked(trie_->other(), state, {}, mask);
     }
-    trie_->set_twins(mask);
-    if (matcher_->complete(state))
-      for (const TokenId token : trie_->ends()) set_bit(mask, token);
+    if (matcher_->complete(state)) mask.ends();
+  }
+
+  // Plain tokens where not all of any length may come.
+  void write_plain(Matcher::State state, bool mostly, MaskRecipe& mask) {
+    FreeTexts free = settling_texts(state);
+    if ((trie_->kinds().letters() & ~free.kinds) != 0) {
+      const FreeTexts found = free_texts(*matcher_, trie_->kinds(), state);
+      if (found.characters >= kFewCharacters) {
+        free = found;
+      } else if (mostly) {
+        mask.plain(kUnbounded);
+        clear_walked(trie_->plain(), state, mask);
+        return;
+      }
+    }
+    if (free.characters > 0) mask.kinds(free.kinds, free.characters);
+    if (free.with_long > 0) mask.kinds(free.kinds | free.long_kinds, free.with_long);
+    set_walked(trie_->plain(), state, free, mask);
   }
 
   // Of a place without its copies: clears those of tokens in which a text ends and one like it comes. That
@@ -250,7 +239,7 @@ class Constraint final : public GrammarConstraint {
   }
 
   // Inside a key: as inside one that can only be undeclared, but where a token ends a declared one.
-  bool find_key_mask(Matcher::State state, TokenMask mask) {
+  bool write_key(Matcher::State state, MaskRecipe& mask) {
     const auto place = matcher_->key_place(state);
     if (!place) return false;
     Languages& languages = matcher_->languages();
@@ -261,23 +250,18 @@ class Constraint final : public GrammarConstraint {
       for (const Matcher::NarrowWay& way : place->declared)
         if (!reaches.of(languages, way.text, *trie, 0).whole) return false;
     }
-    mask_of(place->usual, mask);
+    mask.like(mask_at(place->usual));
     for (const Trie* trie : tries) {
       for (const std::uint32_t node : reaches.beyond(languages, place->others, place->any, *trie).inside)
-        for (const TokenId token : trie->below(trie->nodes[node])) clear_bit(mask, token);
+        mask.without_below(*trie, trie->nodes[node]);
       const auto alive = [&](const TrieNode& node) {
-        if (node.has_token) set_bit(mask, trie->tokens[node.begin]);
+        if (node.has_token) mask.token(trie->tokens[node.begin]);
       };
       next_level_.clear();
       for (const Matcher::NarrowWay& way : place->declared) come_through(*trie, 0, way, alive);
       go_down(
-          *trie,
-          [&](const TrieNode& node, ByteKindMask) {
-            for (const TokenId token : trie->below(node)) set_bit(mask, token);
-          },
-          alive);
+          *trie, [&](const TrieNode& node) { mask.below(*trie, node); }, alive);
     }
-    trie_->set_twins(mask);
     return true;
   }
 
@@ -305,7 +289,7 @@ class Constraint final : public GrammarConstraint {
   }
 
   // From the mask of a place to that of another one, by what the two tell apart.
-  void mend(const Trie& trie, Matcher::State root, Matcher::State like, TokenMask mask) {
+  void mend(const Trie& trie, Matcher::State root, Matcher::State like, MaskRecipe& mask) {
     pairs_.assign(1, {.node = 0, .state = root, .like = like});
     while (!pairs_.empty()) {
       const auto [place, state, other] = pairs_.back();
@@ -315,10 +299,10 @@ class Constraint final : public GrammarConstraint {
         const Matcher::State like_next = matcher_->step(other, node.byte);
         if (next == like_next) continue;
         if (next == Matcher::kDead) {
-          for (const TokenId token : trie.below(node)) clear_bit(mask, token);
+          mask.without_below(trie, node);
           continue;
         }
-        if (node.has_token) set_bit(mask, trie.tokens[node.begin]);
+        if (node.has_token) mask.token(trie.tokens[node.begin]);
         pairs_.push_back({.node = trie.place(node), .state = next, .like = like_next});
       }
     }
@@ -349,8 +333,8 @@ class Constraint final : public GrammarConstraint {
   }
 
   // Goes down the trie with the matcher, level by level. `free` is called with a node below which every text
-  // may come, and with the kinds of the characters above it; `alive` with each other node that a text goes on
-  // with. One place may be reached several times, so what a caller finds must be a union.
+  // may come, `alive` with each other node that a text goes on with. One place may be reached several times,
+  // so what a caller finds must be a union.
   template <typename Free, typename Alive>
   void walk(const Trie& trie, Matcher::State root, const Free& free, const Alive& alive,
             const FreeTexts& known = {}) {
@@ -379,12 +363,11 @@ class Constraint final : public GrammarConstraint {
           }
           if ((node.characters > 0 && matcher_->plain_prefix(next) >= node.characters) ||
               (node.kinds & ~looping) == 0) {
-            free(node, above);
+            free(node);
           } else {
             alive(node);
             if (trie.children(trie.place(node)).empty()) continue;
-            come_to(trie, trie.place(node), next,
-                    static_cast<ByteKindMask>(above | trie_->kinds().of(node.byte)), alive);
+            come_to(trie, trie.place(node), next, static_cast<ByteKindMask>(above | node.own), alive);
           }
         }
       }
@@ -392,20 +375,17 @@ class Constraint final : public GrammarConstraint {
   }
 
   // The tokens of texts that are `known` are set already.
-  void set_walked(const Trie& trie, Matcher::State root, const FreeTexts& known, TokenMask mask) {
+  void set_walked(const Trie& trie, Matcher::State root, const FreeTexts& known, MaskRecipe& mask) {
     walk(
-        trie, root,
-        [&](const TrieNode& node, ByteKindMask) {
-          for (const TokenId token : trie.below(node)) set_bit(mask, token);
-        },
+        trie, root, [&](const TrieNode& node) { mask.below(trie, node); },
         [&](const TrieNode& node) {
-          if (node.has_token) set_bit(mask, trie.tokens[node.begin]);
+          if (node.has_token) mask.token(trie.tokens[node.begin]);
         },
         known);
   }
 
   // Where all bits are set: clears those of tokens that may not come.
-  void clear_walked(const Trie& trie, Matcher::State root, TokenMask mask) {
+  void clear_walked(const Trie& trie, Matcher::State root, MaskRecipe& mask) {
     pairs_.assign(1, {.node = 0, .state = root, .like = Matcher::kDead});
     while (!pairs_.empty()) {
       const Pair at = pairs_.back();
@@ -413,7 +393,7 @@ class Constraint final : public GrammarConstraint {
       for (const TrieNode& node : trie.children(at.node)) {
         const Matcher::State next = matcher_->step(at.state, node.byte);
         if (next == Matcher::kDead) {
-          for (const TokenId token : trie.below(node)) clear_bit(mask, token);
+          mask.without_below(trie, node);
         } else if (matcher_->plain_prefix(next) < node.characters) {
           pairs_.push_back({.node = trie.place(node), .state = next, .like = Matcher::kDead});
         }
@@ -423,16 +403,18 @@ class Constraint final : public GrammarConstraint {
 
   // Inside a string a token's plain beginning changes nothing but the length that is left: only what stands
   // behind it is tried, once for all tokens that have it.
-  void walk_endings(Matcher::State root, TokenMask mask) {
+  void walk_endings(Matcher::State root, MaskRecipe& mask) {
     const Trie& trie = trie_->endings();
     const std::uint32_t left = matcher_->plain_prefix(root);
     const auto set = [&](TokenId group) {
+      mask.ended(group, left);
+      if (left >= trie_->longest_ended(group)) return;
       for (const auto& [token, characters] : trie_->ended(group))
-        if (characters <= left || after(root, token) != Matcher::kDead) set_bit(mask, token);
+        if (characters > left && after(root, token) != Matcher::kDead) mask.token(token);
     };
     walk(
         trie, root,
-        [&](const TrieNode& node, ByteKindMask) {
+        [&](const TrieNode& node) {
           for (const TokenId group : trie.below(node)) set(group);
         },
         [&](const TrieNode& node) {
@@ -440,37 +422,39 @@ class Constraint final : public GrammarConstraint {
         });
   }
 
-  // Texts of kinds that leave the state as it is, which have any length.
-  FreeTexts looping_texts(Matcher::State state) {
-    const ByteKindMask kinds = loops(state);
+  // Texts of kinds that lead where a letter leads, and leave that place as it is: they have any length.
+  FreeTexts settling_texts(Matcher::State state) {
+    const Matcher::State settled = matcher_->step(state, 'a');
+    if (settled == Matcher::kDead) return {};
+    ByteKindMask kinds = loops(settled);
+    if (settled != state && kinds != 0) kinds &= kinds_between(*matcher_, trie_->kinds(), state, settled);
     if (kinds == 0) return {};
-    return {.kinds = static_cast<ByteKindMask>(kinds & ~ByteKinds::long_ones()),
+    const auto long_kinds = static_cast<ByteKindMask>(kinds & ByteKinds::long_ones());
+    return {.kinds = static_cast<ByteKindMask>(kinds & ~long_kinds),
+            .long_kinds = long_kinds,
             .characters = kUnbounded,
-            .with_long = kinds & ByteKinds::long_ones() ? kUnbounded : 0};
+            .with_long = long_kinds != 0 ? kUnbounded : 0};
   }
 
   // The kinds of characters that leave the state as it is.
   ByteKindMask loops(Matcher::State state) {
     std::vector<ByteKindMask>& known = findings_->loops;
     if (known.size() <= state) known.resize(std::max<std::size_t>(state + 1, matcher_->states()), kNotAsked);
-    if (known[state] != kNotAsked) return known[state];
-    ByteSet same;
-    for (unsigned byte = 0; byte < 0x80; ++byte)
-      if (matcher_->step(state, static_cast<std::uint8_t>(byte)) == state) same.add(byte);
-    if (a_long_character_loops(state) &&
-        behind_long_characters(*matcher_, state) == std::vector<Matcher::State>{state})
-      same = same | ByteSet::range(0x80, 0xFF);
-    return known[state] = trie_->kinds().within(same);
+    if (known[state] == kNotAsked) {
+      const ByteKindMask found = kinds_between(*matcher_, trie_->kinds(), state, state);
+      known[state] = found;
+    }
+    return known[state];
   }
 
-  // Where it does not, not every one does.
+  // Where it does not, hardly any does.
   bool a_long_character_loops(Matcher::State state) {
     return matcher_->step(matcher_->step(state, 0xC2), 0x80) == state;
   }
 
   // A state's number is the matcher's: when that forgets, the answer so far is read again.
   void bound_memory() {
-    if (findings_->masks.size() * token_mask_words(trie_->size()) * 4 > kMaskBytes) {
+    if (findings_->masks.memory() > kMaskBytes) {
       findings_->masks.clear();
       findings_->may_repeat.clear();
     }

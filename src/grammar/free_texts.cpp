@@ -18,10 +18,6 @@ void add_once(Places& places, Matcher::State place) {
   if (std::find(places.begin(), places.end(), place) == places.end()) places.push_back(place);
 }
 
-struct ByteRange {
-  unsigned first, last;
-};
-
 struct Characters {
   ByteSet bytes;  // that are one
   bool long_ones = false;
@@ -37,38 +33,25 @@ Places behind(Matcher& matcher, std::span<const Matcher::State> from, ByteRange 
   return to;
 }
 
+// Where longer characters lead, each place once; kDead is among them where one may not come.
+void add_behind(Matcher& matcher, Matcher::State state, LongCharacters kind, Places& all) {
+  for (const LongRange& range : long_ranges(kind)) {
+    Places at{state};
+    for (std::size_t i = 0; i < range.size; ++i) at = behind(matcher, at, range.bytes[i]);
+    for (const Matcher::State each : at) add_once(all, each);
+  }
+}
+
 // Where one character leads; kDead is among them where one may not come.
 Places behind_characters(Matcher& matcher, Matcher::State state, const Characters& of) {
   Places to;
   Matcher::Steps steps = matcher.steps(state);
   of.bytes.for_each([&](unsigned byte) { add_once(to, steps.to(static_cast<std::uint8_t>(byte))); });
   if (!of.long_ones) return to;
-  for (const Matcher::State each : behind_long_characters(matcher, state)) add_once(to, each);
+  add_behind(matcher, state, LongCharacters::others, to);
+  add_behind(matcher, state, LongCharacters::blanks, to);
   return to;
 }
-
-}  // namespace
-
-std::vector<Matcher::State> behind_long_characters(Matcher& matcher, Matcher::State state) {
-  struct Lead {
-    ByteRange first, second;
-    int continuations;  // bytes behind the first
-  };
-  constexpr Lead kLeads[] = {{{0xC2, 0xDF}, {0x80, 0xBF}, 1}, {{0xE0, 0xE0}, {0xA0, 0xBF}, 2},
-                             {{0xE1, 0xEC}, {0x80, 0xBF}, 2}, {{0xED, 0xED}, {0x80, 0x9F}, 2},
-                             {{0xEE, 0xEF}, {0x80, 0xBF}, 2}, {{0xF0, 0xF0}, {0x90, 0xBF}, 3},
-                             {{0xF1, 0xF3}, {0x80, 0xBF}, 3}, {{0xF4, 0xF4}, {0x80, 0x8F}, 3}};
-  Places all;
-  for (const Lead& lead : kLeads) {
-    Places at = behind(matcher, std::span(&state, 1), lead.first);
-    at = behind(matcher, at, lead.second);
-    for (int i = 1; i < lead.continuations; ++i) at = behind(matcher, at, {0x80, 0xBF});
-    for (const Matcher::State each : at) add_once(all, each);
-  }
-  return all;
-}
-
-namespace {
 
 // How many of these characters may come next, whichever they are, as far as that is found out at
 // `most_states`.
@@ -109,8 +92,29 @@ FreeTexts free_texts(Matcher& matcher, const ByteKinds& kinds, Matcher::State st
   free.characters = free_characters(matcher, state, of, kMostStates);
   if (free.characters == 0) return {};
   of.long_ones = true;
+  free.long_kinds = ByteKinds::long_ones();
   free.with_long = std::min(free.characters, free_characters(matcher, state, of, kMostStatesOfLong));
   return free;
+}
+
+ByteKindMask kinds_between(Matcher& matcher, const ByteKinds& kinds, Matcher::State from, Matcher::State to) {
+  ByteSet bytes;
+  Matcher::Steps steps = matcher.steps(from);
+  for (unsigned byte = 0; byte < 0x80; ++byte)
+    if (steps.to(static_cast<std::uint8_t>(byte)) == to) bytes.add(byte);
+  ByteKindMask between = kinds.within(bytes);
+  for (const LongCharacters kind : {LongCharacters::others, LongCharacters::blanks}) {
+    // One of them tells most places apart.
+    Matcher::State behind_one = from;
+    const LongRange& range = long_ranges(kind).front();
+    for (std::size_t i = 0; i < range.size; ++i)
+      behind_one = matcher.step(behind_one, static_cast<std::uint8_t>(range.bytes[i].first));
+    if (behind_one != to) continue;
+    Places behind;
+    add_behind(matcher, from, kind, behind);
+    if (behind == Places{to}) between |= ByteKinds::of(kind);
+  }
+  return between;
 }
 
 }  // namespace nibble

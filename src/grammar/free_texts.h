@@ -13,20 +13,19 @@ namespace nibble {
 // Every text of at most so many characters of these kinds of one byte may come next, and of at most
 // `with_long` of these and longer ones.
 struct FreeTexts {
-  ByteKindMask kinds = 0;
+  ByteKindMask kinds = 0, long_kinds = 0;
   std::uint32_t characters = 0, with_long = 0;
 
   bool have(ByteKindMask of_kinds, std::uint32_t of_characters) const {
     return ((of_kinds & ~kinds) == 0 && of_characters <= characters) ||
-           ((of_kinds & ~(kinds | ByteKinds::long_ones())) == 0 && of_characters <= with_long);
+           ((of_kinds & ~(kinds | long_kinds)) == 0 && of_characters <= with_long);
   }
 };
 
 // Of the kinds whose every character may come next; none where letters are not among them.
 FreeTexts free_texts(Matcher& matcher, const ByteKinds& kinds, Matcher::State state);
 
-// Where the characters of two bytes and more lead, each place once; kDead is among them where one may not
-// come.
-std::vector<Matcher::State> behind_long_characters(Matcher& matcher, Matcher::State state);
+// The kinds of characters of which each leads from one place to the other.
+ByteKindMask kinds_between(Matcher& matcher, const ByteKinds& kinds, Matcher::State from, Matcher::State to);
 
 }  // namespace nibble

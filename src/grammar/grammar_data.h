@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "grammar/grammar.h"
+#include "grammar/mask_recipe.h"
 #include "grammar/matcher.h"
 #include "grammar/symbols.h"
 #include "grammar/text_reach.h"
@@ -18,7 +19,7 @@ namespace nibble {
 struct Findings {
   Matcher matcher;
   std::shared_ptr<const GrammarVocabulary> vocabulary;  // that the masks are of
-  std::unordered_map<Matcher::State, std::vector<std::uint32_t>> masks = {};
+  StoredMasks masks = {};
   // Tokens of a mask that may say twice what may come once.
   std::unordered_map<Matcher::State, std::vector<TokenId>> may_repeat = {};
   TextReaches reaches = {};

@@ -34,6 +34,11 @@ TEST(Masks, HaveTheTokensWhoseBytesAreTaken) {
       {R"({"type":"string","pattern":"^[^q]{3,20}$"})", {R"("Once, é upon a")"}},
       {R"({"type":"string","pattern":"[a-f]x$"})", {R"("Once upon a fox, ax")"}},
       {R"({"type":"string","not":{"pattern":"fox"}})", {R"("Once upon a f, fo x")"}},
+      // Words are counted, with and without the characters; some blanks have two bytes and more.
+      {R"({"type":"string","pattern":"^(?:\\S+\\s+){0,4}\\S+$"})", {"\"Once upon\\n a \u00E9\u00A0 x\""}},
+      {R"x({"type":"string","pattern":"^$|(^(?:\\S+\\s+){0,40}\\S+$)","maxLength":90})x",
+       {"\"Once upon a  time\u2003there was \u3000\u00E9a, b and c; they were not there a day.\"", R"("")"}},
+      {R"({"type":"string","pattern":"^.*$"})", {"\"Once \u00E9 \u2003 upon a\""}},
   };
   const Tokenizer tokenizer = Tokenizer::load(NIBBLE_SOURCE_DIR "/models/demo").value();
   const std::vector<TokenId> ends{0};

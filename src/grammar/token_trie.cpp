@@ -14,16 +14,16 @@ namespace {
 
 constexpr std::array<std::uint32_t, 7> kLengths{1, 2, 4, 8, 16, 32, 0xFFFFFFFF};
 
-// The kinds of bytes. kRest: quotes, backslashes and what is no printable character; kLong: parts of
-// characters of two bytes and more; kPart: those of tokens that may have a part of one only.
+// The kinds of characters. kRest: quotes, backslashes and what is no printable character; kLong and
+// kLongBlank: those of two bytes and more; kPart: what is no whole character.
 constexpr std::array<std::string_view, 12> kGroups{"abcdef",     "ghijklmnopqrstuvwxyz",
                                                    "ABCDEF",     "GHIJKLMNOPQRSTUVWXYZ",
                                                    "0123456789", "_",
                                                    "-",          ".",
                                                    " ",          "/",
                                                    ":",          "!#$%&'()*+,;<=>?@[]^`{|}~"};
-constexpr unsigned kRest = kGroups.size(), kLong = kRest + 1, kPart = kRest + 2;
-static_assert(kPart < 15);
+constexpr unsigned kRest = kGroups.size(), kLong = kRest + 1, kLongBlank = kRest + 2, kPart = kRest + 3;
+static_assert(kPart < 16);
 
 // The byte that begins a mark: no UTF-8 has it, so no text needs tokens that do.
 constexpr char kMark = '\xFF';
@@ -57,6 +57,7 @@ Trie make_trie(const std::vector<std::pair<std::string_view, TokenId>>& sorted, 
   trie.tokens.reserve(sorted.size());
   for (const auto& [bytes, token] : sorted) trie.tokens.push_back(token);
   std::vector<std::uint8_t> depths{0};
+  std::vector<std::uint8_t> character{0};  // [nodes] where in a token the character begins that is being read
   trie.nodes.push_back({.children = 1, .end = static_cast<std::uint32_t>(sorted.size())});
   for (std::size_t at = 0; at < trie.nodes.size(); ++at) {
     const TrieNode node = trie.nodes[at];
@@ -66,21 +67,31 @@ Trie make_trie(const std::vector<std::pair<std::string_view, TokenId>>& sorted, 
       const char byte = sorted[i].first[depth];
       std::uint32_t end = i;
       while (end < node.end && sorted[end].first[depth] == byte) ++end;
+      const bool has_token = sorted[i].first.size() == depth + 1;
+      const std::string_view read = sorted[i].first.substr(character[at], depth + 1 - character[at]);
+      const Utf8Sequence::Kind kind = read_utf8(read).kind;
+      const bool cut_off = kind == Utf8Sequence::Kind::cut_off;
+      ByteKindMask own = 0;
+      if (kind == Utf8Sequence::Kind::complete) {
+        own = kinds.of(read);
+      } else if (!cut_off || has_token) {
+        own = ByteKinds::parts();
+      }
       trie.nodes.push_back({.children = 0,
                             .begin = i,
                             .end = end,
                             .byte = static_cast<std::uint8_t>(byte),
-                            .has_token = sorted[i].first.size() == depth + 1});
+                            .has_token = has_token,
+                            .own = own});
       depths.push_back(static_cast<std::uint8_t>(depth + 1));
+      character.push_back(cut_off ? character[at] : static_cast<std::uint8_t>(depth + 1));
       i = end;
     }
   }
   trie.nodes.push_back({.children = static_cast<std::uint32_t>(trie.nodes.size())});
   for (std::uint32_t at = static_cast<std::uint32_t>(trie.nodes.size()) - 1; at-- > 0;) {
     TrieNode& node = trie.nodes[at];
-    node.kinds = at == 0                     ? ByteKindMask{0}
-                 : plain || node.byte < 0x80 ? kinds.of(node.byte)
-                                             : ByteKindMask{1u << kPart};
+    node.kinds = node.own;
     for (const TrieNode& child : trie.children(at)) {
       node.kinds |= child.kinds;
       node.characters = std::max(node.characters, child.characters);
@@ -100,19 +111,30 @@ Trie make_trie(const std::vector<std::pair<std::string_view, TokenId>>& sorted, 
 }  // namespace
 
 ByteKinds::ByteKinds() {
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    unsigned kind = byte < 0x80 ? kRest : kLong;
+  for (unsigned byte = 0; byte < kind_.size(); ++byte) {
+    unsigned kind = kRest;
     for (unsigned group = 0; group < kGroups.size(); ++group)
       if (kGroups[group].find(static_cast<char>(byte)) != std::string_view::npos) kind = group;
     kind_[byte] = static_cast<ByteKindMask>(1u << kind);
   }
 }
 
-ByteKindMask ByteKinds::long_ones() { return 1u << kLong; }
+ByteKindMask ByteKinds::long_ones() { return 1u << kLong | 1u << kLongBlank; }
+
+ByteKindMask ByteKinds::of(LongCharacters kind) {
+  return static_cast<ByteKindMask>(1u << (kind == LongCharacters::blanks ? kLongBlank : kLong));
+}
+
+ByteKindMask ByteKinds::parts() { return 1u << kPart; }
+
+ByteKindMask ByteKinds::of(std::string_view character) const {
+  if (character.size() == 1) return kind_[static_cast<unsigned char>(character.front()) & 0x7F];
+  return of(is_long_blank(character) ? LongCharacters::blanks : LongCharacters::others);
+}
 
 ByteKindMask ByteKinds::within(const ByteSet& set) const {
-  unsigned inside = (1u << kPart) - 1;
-  for (unsigned byte = 0; byte < 256; ++byte)
+  unsigned inside = (1u << kLong) - 1;
+  for (unsigned byte = 0; byte < kind_.size(); ++byte)
     if (!set.has(byte)) inside &= ~unsigned{kind_[byte]};
   return static_cast<ByteKindMask>(inside);
 }
@@ -164,7 +186,11 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer, std::span<const TokenId> ends, 
   plain_ = make_trie(plain, kinds_, true);
   for (const auto& [bytes, token] : plain) {
     Made made{.kinds = 0, .characters = characters_of(bytes)};
-    for (const char byte : bytes) made.kinds |= kinds_.of(static_cast<std::uint8_t>(byte));
+    for (std::string_view rest = bytes; !rest.empty();) {
+      const std::string_view character = rest.substr(0, read_utf8(rest).length);
+      made.kinds |= kinds_.of(character);
+      rest.remove_prefix(character.size());
+    }
     plain_made_.push_back(made);
   }
   other_ = make_trie(other, kinds_, false);
@@ -175,6 +201,7 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer, std::span<const TokenId> ends, 
   std::vector<std::pair<std::string_view, TokenId>> endings;
   for (auto& [ending, group] : by_ending) {
     endings.emplace_back(ending, static_cast<TokenId>(groups_.size()));
+    longest_ended_.push_back(std::ranges::max(group, {}, &Ended::characters).characters);
     groups_.push_back(std::move(group));
   }
   endings_ = make_trie(endings, kinds_, false);

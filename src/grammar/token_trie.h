@@ -19,10 +19,11 @@
 #include "core/token_constraint.h"
 #include "grammar/byte_set.h"
 #include "grammar/grammar.h"
+#include "grammar/long_characters.h"
 
 namespace nibble {
 
-// Kinds of bytes, as bits, by which a walk knows a whole subtree: see ByteKinds.
+// Kinds of characters, as bits, by which a walk knows a whole subtree: see ByteKinds.
 using ByteKindMask = std::uint16_t;
 
 // Letters, digits and the marks of which patterns are made each apart, so that a language that goes on with
@@ -30,16 +31,22 @@ using ByteKindMask = std::uint16_t;
 class ByteKinds {
  public:
   ByteKinds();
+  // Of a character of one byte.
   ByteKindMask of(std::uint8_t byte) const { return kind_[byte]; }
-  // The kinds all of whose bytes are in the set.
+  // Of a whole character.
+  ByteKindMask of(std::string_view character) const;
+  // The kinds of characters of one byte that are in the set with all of theirs.
   ByteKindMask within(const ByteSet& set) const;
-  // Of the bytes of characters of two and more.
+  // Of longer characters.
   static ByteKindMask long_ones();
+  static ByteKindMask of(LongCharacters kind);
+  // Of what is no whole character.
+  static ByteKindMask parts();
   // The small ones.
   ByteKindMask letters() const { return static_cast<ByteKindMask>(of('a') | of('z')); }
 
  private:
-  std::array<ByteKindMask, 256> kind_{};
+  std::array<ByteKindMask, 128> kind_{};
 };
 
 struct TrieNode {
@@ -50,7 +57,8 @@ struct TrieNode {
   bool has_token;  // that ends here: the first of those
   std::uint16_t
       characters;        // of the longest token at or below, counted from here; 0 in the trie of the others
-  ByteKindMask kinds;    // of this byte and those below
+  ByteKindMask own;      // the kind of the character that ends with this byte; none inside one
+  ByteKindMask kinds;    // that and those below
   std::uint8_t longest;  // the same as `characters`, counted from the root
 };
 
@@ -92,7 +100,10 @@ class TokenTrie final : public GrammarVocabulary {
   };
   const Trie& endings() const { return endings_; }
   std::span<const Ended> ended(TokenId group) const { return groups_[static_cast<std::size_t>(group)]; }
+  std::uint32_t longest_ended(TokenId group) const { return longest_ended_[static_cast<std::size_t>(group)]; }
   std::span<const TokenId> with_comma() const { return with_comma_; }
+  // Characters of the longest plain token.
+  std::uint32_t longest() const { return static_cast<std::uint32_t>(of_length_.size()); }
   // Adds the plain tokens of at most so many characters; returns whether those are all.
   bool add_plain(TokenMask mask, std::uint32_t characters) const;
   // Adds the plain tokens of at most so many characters, all of these kinds.
@@ -114,6 +125,7 @@ class TokenTrie final : public GrammarVocabulary {
   };
   std::vector<Made> plain_made_;  // [plain_.tokens] of what
   std::vector<std::vector<Ended>> groups_;
+  std::vector<std::uint32_t> longest_ended_;  // [groups_] characters
   std::vector<std::pair<TokenId, TokenId>> twins_;
   std::vector<TokenId> with_comma_;
   // Plain tokens by length: of up to kLengths[i] characters as bits, and each length's own.
