@@ -108,13 +108,13 @@ std::unique_ptr<TokenConstraint> constrain_text(const Tokenizer& tokenizer, Answ
   return place == alone ? std::move(calls) : either(std::move(rules.format), std::move(calls));
 }
 
-// Where reasoning ends the answer, none may come before calls.
+// Where its end ends the answer, reasoning may not come: nothing would be behind it.
 HarmonyHeaders headers_of(const Tokenizer& tokenizer, const HarmonyTokens& tokens,
                           std::span<const TokenId> ends, const AnswerRules& rules) {
   using enum BoundCalls::Place;
   const BoundCalls::Place place = place_of(rules);
   const bool last = std::find(ends.begin(), ends.end(), tokens.end) != ends.end();
-  HarmonyHeaders::Allowed allowed{.reasons = place == none || !last, .answers = place != alone};
+  HarmonyHeaders::Allowed allowed{.reasons = !last, .answers = place != alone};
   if (place != none) allowed.calls = rules.calls->arguments;
   return HarmonyHeaders(tokenizer, tokens, allowed);
 }
@@ -130,8 +130,8 @@ Status may_constrain(const Tokenizer& tokenizer, const AnswerStart& start, std::
   if (place_of(rules) == BoundCalls::Place::alone)
     return invalid_argument("the prompt ends inside a message, and a call is a message of its own");
   return invalid_argument(
-      "the prompt ends inside a message that is neither reasoning nor an answer, and a format holds in an "
-      "answer alone");
+      "the prompt ends inside a message that is no answer, and behind which this model writes none; a format "
+      "holds in an answer alone");
 }
 
 Result<std::shared_ptr<TokenConstraint>> constrain_answer(const Tokenizer& tokenizer,

@@ -41,7 +41,7 @@ class AnswerConstraint : public ::testing::Test {
   void start(std::string_view prompt) {
     const std::vector<TokenId> ids = tokenizer().encode_trusted(prompt);
     constraint_ =
-        constrain_answer(tokenizer(), answer_start(tokenizer(), ids), {}, {std::make_unique<Only>(word())})
+        constrain_answer(tokenizer(), answer_start(tokenizer(), ids), ends_, {std::make_unique<Only>(word())})
             .value();
   }
   std::vector<TokenId> allowed() {
@@ -66,6 +66,7 @@ class AnswerConstraint : public ::testing::Test {
     }
   }
 
+  std::vector<TokenId> ends_;  // of answers
   std::shared_ptr<TokenConstraint> constraint_;
 };
 
@@ -88,6 +89,24 @@ TEST_F(AnswerConstraint, ReasoningIsFreeAndBehindItComesTheFinalMessage) {
     constraint_->accept(token);
   }
   EXPECT_EQ(allowed(), std::vector<TokenId>{word()});
+}
+
+TEST_F(AnswerConstraint, NoAnswerEndsInItsReasoning) {
+  ends_ = {control("<|return|>"), control("<|endoftext|>"), control("<|call|>")};
+  start(chat);
+  say("<|channel|>analysis<|message|>Hm.");
+  for (const TokenId end : ends_) EXPECT_FALSE(allows(end));
+  EXPECT_TRUE(allows(control("<|end|>")));
+  // Where a message's end ends the answer, there is no reasoning before one in a format.
+  ends_.push_back(control("<|end|>"));
+  start(chat);
+  for (const TokenId token : tokenizer().encode_trusted("<|channel|>final<|message|>")) {
+    EXPECT_EQ(allowed(), std::vector<TokenId>{token});
+    constraint_->accept(token);
+  }
+  const std::vector<TokenId> open =
+      tokenizer().encode_trusted(std::string(chat) + "<|channel|>analysis<|message|>");
+  EXPECT_FALSE(may_constrain(tokenizer(), answer_start(tokenizer(), open), ends_, {}).ok());
 }
 
 TEST_F(AnswerConstraint, TheFinalMessageMayComeAtOnceAndNoOtherChannelMay) {

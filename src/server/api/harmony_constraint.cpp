@@ -73,6 +73,7 @@ class BoundHarmony final : public TokenConstraint {
         for (const TokenId token : {tokens_.start, tokens_.channel, tokens_.constrain, tokens_.message,
                                     tokens_.return_, tokens_.call})
           forbid(mask, token);
+        for (const TokenId end : ends_) forbid(mask, end);
         break;
       case Phase::format: format_->fill(mask); break;
       case Phase::call: fill_arguments(*arguments_, mask, ends_, tokens_.call); break;
