@@ -1,6 +1,7 @@
 #include "text/answer_reader.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace nibble {
@@ -51,11 +52,8 @@ AnswerReader::AnswerReader(const Tokenizer& tokenizer, const AnswerStart& start,
   parser_.emplace(tokenizer, *tokens, std::nullopt, start.hidden);
   for (const TokenId token : start.header) parser_->push(token, events_);
   parser_->prompt_ended();
-  for (const HarmonyEvent& event : events_) {
-    if (event.kind != HarmonyEvent::Kind::begin) continue;
-    part_ = harmony_part(event.header);
-    open_ = true;
-  }
+  for (const HarmonyEvent& event : events_)
+    if (event.kind == HarmonyEvent::Kind::begin) begin_message(event.header, begun_);
   events_.clear();
 }
 
@@ -94,8 +92,14 @@ void AnswerReader::take_content(std::string text, std::vector<AnswerPiece>& piec
   show(stops_ == Stops::count ? stop_.push(text) : std::move(text), pieces);
 }
 
+void AnswerReader::tell_begun(std::vector<AnswerPiece>& pieces) {
+  std::move(begun_.begin(), begun_.end(), std::back_inserter(pieces));
+  begun_.clear();
+}
+
 void AnswerReader::push(TokenId token, std::vector<AnswerPiece>& pieces, Stops stops) {
   stops_ = stops;
+  tell_begun(pieces);
   const int number = tokens_++;
   if (!parser_) return take_text(token, number, pieces);
   const bool in_header = parser_->in_header();
@@ -144,6 +148,7 @@ bool AnswerReader::take_side(std::string text, std::vector<AnswerPiece>& pieces)
 
 void AnswerReader::finish(std::vector<AnswerPiece>& pieces) {
   over_ = true;
+  tell_begun(pieces);
   if (parser_) {
     const bool in_header = parser_->in_header();
     parser_->finish(events_);

@@ -77,6 +77,7 @@ class AnswerReader {
   void take_pieces(std::vector<AnswerPiece>& pieces);
   void take_content(std::string text, std::vector<AnswerPiece>& pieces);
   void begin_message(const HarmonyHeader& header, std::vector<AnswerPiece>& pieces);
+  void tell_begun(std::vector<AnswerPiece>& pieces);
   void take_text(TokenId token, int number, std::vector<AnswerPiece>& pieces);
   bool take_side(std::string text, std::vector<AnswerPiece>& pieces);
   void show(std::string text, std::vector<AnswerPiece>& pieces);
@@ -92,8 +93,9 @@ class AnswerReader {
   std::optional<CallReader> calls_;            // of an answer without channels
   std::vector<AnswerPiece> read_;              // by it, just now
   std::shared_ptr<const OfferedTools> tools_;  // of harmony
-  bool calls_function_ = false;                // the message that began last
-  bool has_arguments_ = false;                 // it told something
+  std::vector<AnswerPiece> begun_;  // the call that the prompt leaves open; told with the first token
+  bool calls_function_ = false;     // the message that began last
+  bool has_arguments_ = false;      // it told something
   std::vector<HarmonyEvent> events_;
   HarmonyPart part_ = HarmonyPart::answer;  // of the message that began last
   bool open_ = false;                       // that message has not ended

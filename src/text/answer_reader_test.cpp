@@ -126,6 +126,30 @@ TEST_F(AnswerReaderTest, ThePromptsEndDecidesWhereReadingBegins) {
   EXPECT_EQ(answer_start(tokenizer(), tokenizer().encode(spelled)).format, AnswerFormat::plain);
 }
 
+TEST_F(AnswerReaderTest, ACallThatThePromptLeavesOpenGoesOn) {
+  AnswerStart start = start_of(
+      "<|start|>user<|message|>Hi<|end|><|start|>assistant<|channel|>commentary to=functions.look "
+      "<|constrain|>json<|message|>");
+  const JsonDocument tools =
+      JsonDocument::parse(R"([{"type": "function", "function": {"name": "look"}}])").value();
+  for (const bool offered : {true, false}) {
+    start.calls = CallForm::harmony;
+    start.tools = offered ? std::make_shared<const OfferedTools>(OfferedTools::of(tools.root())) : nullptr;
+    AnswerReader reader(tokenizer(), start, StopStrings::make({}).value());
+    std::vector<AnswerPiece> pieces;
+    for (const TokenId token : tokenizer().encode_trusted("{}<|call|>")) reader.push(token, pieces);
+    reader.finish(pieces);
+    std::string function, arguments, text;
+    for (const AnswerPiece& piece : pieces)
+      (piece.part == AnswerPart::call        ? function
+       : piece.part == AnswerPart::arguments ? arguments
+                                             : text) += piece.text;
+    EXPECT_EQ(function, offered ? "look" : "");
+    EXPECT_EQ(offered ? arguments : text, "{}");
+    EXPECT_EQ(pieces.front().part, offered ? AnswerPart::call : AnswerPart::answer);
+  }
+}
+
 TEST_F(AnswerReaderTest, NoAnswerShowsAControlTokenHoweverEarlyItEnds) {
   for (const std::string_view spelled :
        {"<|channel|>", "<|channel|>analysis", "<|channel|>analysis<|message|>", "<|channel|><|channel|>final",
