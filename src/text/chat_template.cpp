@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/file.h"
+#include "base/quote.h"
 #include "text/harmony.h"
 #include "text/jinja/jinja_value.h"
 #include "text/open_message.h"
@@ -270,6 +271,14 @@ Result<RenderedPrompt> ChatTemplate::render_whole(const ChatRequest& request, co
   if (request.template_variables) {
     const auto identity = request.template_variables->find("model_identity");
     if (identity && identity->is_string()) system.model_identity = identity->as_string();
+    const auto builtin = request.template_variables->find("builtin_tools");
+    if (builtin && builtin->is_array() && builtin->size() > 0) {
+      const JsonValue first = *builtin->elements().begin();
+      return invalid_argument(
+          "chat_template_kwargs.builtin_tools: " +
+          (first.is_string() ? quote(first.as_string()) : std::string("none of these")) +
+          " is not served: nothing here runs tools; offer functions, which the client runs");
+    }
   }
   NIBBLE_ASSIGN(const std::vector<HarmonyMessage> messages, harmony_conversation(request, std::move(system)));
   return render_harmony(messages, {.add_generation_prompt = request.add_generation_prompt});

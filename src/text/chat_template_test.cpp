@@ -105,6 +105,23 @@ TEST(ChatTemplate, AGptOssModelSpeaksHarmonyUnlessItsTemplateIsItsOwn) {
   EXPECT_EQ(text_or_fault(plain), "<|start|>user<|message|>Hi<|end|><|start|>assistant");
 }
 
+TEST(ChatTemplate, ToolsThatHarmonyHasBuiltInAreRefusedByName) {
+  const ModelFolder bare(Files{{"config.json", R"({"model_type": "gpt_oss"})"}});
+  const auto harmony = ChatTemplate::load(bare.path());
+  const auto fault_of = [&](const char* variables) {
+    const JsonDocument document = JsonDocument::parse(variables).value();
+    ChatRequest request{.messages = {{.role = Role::user, .content = "Hi"}}};
+    request.template_variables = document.root();
+    return harmony->render(request, std::tm{.tm_mday = 1, .tm_year = 125}).status().message();
+  };
+  for (const char* nothing : {"{}", R"({"builtin_tools": null})", R"({"builtin_tools": []})"})
+    EXPECT_EQ(fault_of(nothing), "");
+  EXPECT_EQ(fault_of(R"({"builtin_tools": ["browser", "python"]})"),
+            "chat_template_kwargs.builtin_tools: \"browser\" is not served: nothing here runs tools; offer "
+            "functions, which the client runs");
+  EXPECT_NE(fault_of(R"({"builtin_tools": [1]})"), "");
+}
+
 ChatRequest with_a_call() {
   ChatRequest request;
   request.messages = {{.role = Role::user, .content = "Time?"},
