@@ -88,8 +88,11 @@ std::string ChatEncoder::part(const ChoicePart& part, const Usage& usage) {
   json.begin_object().member("index", part.index).key("delta").begin_object();
   if (part.first) json.member("role", "assistant");
   if (!reasoning.empty()) add_reasoning(json, reasoning);
-  if (!content.empty() || (part.first && reasoning.empty() && part.new_calls() == 0))
+  if (!content.empty() || (part.first && reasoning.empty() && part.new_calls() == 0)) {
     json.member("content", content);
+  } else if (part.first && part.new_calls() > 0) {
+    json.key("content").null();  // as OpenAI begins an answer that calls
+  }
   add_calls(json, part.pieces, part.calls, Calls::streamed);
   json.end_object();
   add_choice_end(json, part);

@@ -226,8 +226,9 @@ void Generation::take_call(Choice& choice, AnswerPiece& call) {
   const int number = choice.calls++;
   if (!call.id.empty()) return;
   const std::string& id = encoder_->head().id;
-  call.id = "call_" + id.substr(id.find('-') + 1) + "_" + std::to_string(choice.part.index) + "_" +
-            std::to_string(number);
+  const bool anthropic = prepared_.request.endpoint == Endpoint::messages;
+  call.id = (anthropic ? "toolu_" : "call_") + id.substr(id.find_first_of("-_") + 1) + "_" +
+            std::to_string(choice.part.index) + "_" + std::to_string(number);
 }
 
 void Generation::add_pieces(Choice& choice) {

@@ -415,7 +415,7 @@ TEST(GenerationRequest, AChoiceAmongToolsThatCannotBeMadeIsRefusedByItsPlace) {
   const std::string tools = std::string(chat_tools) + ",";
   for (const auto& [fields, place] :
        {std::pair{R"("tool_choice":"any")", "tool_choice"},
-        {R"("tool_choice":{"type":"custom","custom":{"name":"f"}})", "tool_choice"},
+        {R"("tool_choice":{"type":"custom","custom":{"name":"f"}})", "tool_choice.type"},
         {R"("tool_choice":{"type":"function"})", "tool_choice.function.name"},
         {R"("tool_choice":{"type":"function","function":{"name":"h"}})", "tool_choice"},
         {R"("tool_choice":{"type":"allowed_tools"})", "tool_choice.allowed_tools"},

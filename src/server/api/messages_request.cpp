@@ -145,8 +145,10 @@ Refused read_message(const std::string& where, JsonValue value, std::vector<Mess
   Message message{.role = *role, .content = {}};
   if (role == Role::system) {
     if (Refused refused = read_texts(field, *content, message.content.emplace())) return refused;
-  } else if (Refused refused = read_assistant_blocks(field, *content, message)) {
-    return refused;
+  } else {
+    if (Refused refused = read_assistant_blocks(field, *content, message)) return refused;
+    // An answer that was cut before its text comes back as it was told: it said nothing.
+    if (!message.content && message.tool_calls.empty()) message.content.emplace();
   }
   messages.push_back(std::move(message));
   return {};

@@ -179,6 +179,10 @@ Refused take_tool_choice(Reading& reading, const std::string& field, const Field
     if (Refused refused = read_text(field + ".name", *name, use.allowed.emplace_back())) return refused;
   } else if (type && type->is_string() && type->as_string() == "allowed_tools") {
     if (Refused refused = read_allowed_tools(field, value.json, "", use)) return refused;
+  } else if (type && type->is_string()) {
+    return bad_field(field + ".type",
+                     " " + quote(type->as_string()) +
+                         " is not served: nibble runs no tools; function and allowed_tools are");
   } else {
     return bad_field(field, R"( must be auto, none, required, {"type":"function","name":...} or )"
                             R"({"type":"allowed_tools",...})");

@@ -120,6 +120,10 @@ Refused take_tool_choice(Reading& reading, const std::string& field, const Field
     use.choice = Choice::named;
     return read_named(field, value.json, "function", use);
   }
+  if (type && type->is_string()) {
+    return bad_field(field + ".type",
+                     " " + quote(type->as_string()) + " is not served: function and allowed_tools are");
+  }
   return bad_field(field, R"( must be auto, none, required, {"type":"function","function":{"name":...}} or )"
                           R"({"type":"allowed_tools",...})");
 }

@@ -14,7 +14,8 @@ constexpr std::string_view no_embedding =
 constexpr std::string_view no_score =
     "these models are made to write and compare no texts; /v1/completions with echo, logprobs and max_tokens "
     "0 tells how likely a text is";
-constexpr std::string_view nothing_to_tell = "use /v1/chat/completions or /v1/completions";
+constexpr std::string_view nothing_to_tell =
+    "use /v1/chat/completions, /v1/completions, /v1/responses or /v1/messages";
 // Paths of OpenAI's API and of vLLM's, whatever follows.
 constexpr Unserved unserved[] = {{"/v1/embeddings", no_embedding},
                                  {"/embeddings", no_embedding},
