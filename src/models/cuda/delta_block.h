@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "models/cuda/dense_matrix.h"
+#include "models/cuda/device_matrix.h"
 #include "models/cuda/gathered_product.h"
 #include "ops/gated_delta/cuda/gated_delta_cuda.h"
 

@@ -11,7 +11,7 @@
 
 #include "models/cuda/cuda_part.h"
 #include "models/cuda/decoder_stream.h"
-#include "models/cuda/dense_matrix.h"
+#include "models/cuda/device_matrix.h"
 
 namespace nibble {
 

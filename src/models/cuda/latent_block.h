@@ -5,7 +5,7 @@
 // vectors in the cache, whichever step or run has put them there.
 #pragma once
 
-#include "models/cuda/dense_matrix.h"
+#include "models/cuda/device_matrix.h"
 #include "models/cuda/gathered_product.h"
 #include "ops/latent_attention/cuda/latent_cuda.h"
 

@@ -65,7 +65,7 @@ Status check_format(const Weight& weight, TensorFormat of_gate) {
     return invalid_argument(weight.name + " is in " + std::string(tensor_format_name(weight.format)) +
                             ", and " + what);
   };
-  if (!dense_matrix_takes(weight.format)) return refuse("its kernels take bf16, fp8_block or nvfp4");
+  if (!device_matrix_takes(weight.format)) return refuse("its kernels take bf16, fp8_block or nvfp4");
   const bool is_up = weight.role == WeightRole::dense_up || weight.role == WeightRole::shared_up;
   if (is_up && weight.format != of_gate)
     return refuse("the gate's in " + std::string(tensor_format_name(of_gate)));

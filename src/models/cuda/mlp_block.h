@@ -10,7 +10,7 @@
 
 #include <optional>
 
-#include "models/cuda/dense_matrix.h"
+#include "models/cuda/device_matrix.h"
 #include "models/cuda/gathered_product.h"
 #include "ops/row/gated_unit.h"
 

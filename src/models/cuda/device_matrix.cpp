@@ -1,4 +1,4 @@
-#include "models/cuda/dense_matrix.h"
+#include "models/cuda/device_matrix.h"
 
 #include <algorithm>
 #include <utility>

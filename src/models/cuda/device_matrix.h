@@ -18,7 +18,7 @@ struct DeviceMatrix {
 };
 
 // Formats it may have.
-constexpr bool dense_matrix_takes(TensorFormat format) {
+constexpr bool device_matrix_takes(TensorFormat format) {
   return format == TensorFormat::bf16 || format == TensorFormat::fp8_block || format == TensorFormat::nvfp4 ||
          format == TensorFormat::nvfp4_packed;
 }
