@@ -22,9 +22,12 @@ namespace {
 
 constexpr int step_sums = latent_step / 2, product_columns = 2 * group_columns,
               column_sums = product_columns / 2, products = side_groups * group_columns / product_columns;
-// Barriers of those who compute: of both sides; the first's at which a step's weights are there for the other
-// side, and for the side itself.
-constexpr int both_sides = 1, weights_for_other = 2, weights_for_own = 4;
+// Barriers of those who compute, the first's of two: at which a step's weights are there for the other side,
+// and for the side itself; and at which a split's are there for the other side. Sides do not share their
+// code, and where some come to a barrier and wait, and others do elsewhere, synccheck takes them for threads
+// that have gone astray; so one side comes to a barrier and the other waits there.
+constexpr int weights_for_other = 2, weights_for_own = 4, split_for_other = 8;
+static_assert(split_for_other >= side_has_written + sides);
 
 NIBBLE_HOST_DEVICE constexpr int partial_floats(int rank) { return static_cast<int>(latent_partial(rank)); }
 
@@ -246,7 +249,8 @@ struct Computing {
         sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, apart));
       if (t == 0) shared.weights[side][query(i)] = sum;
     }
-    ptx::named_barrier(both_sides, compute_threads);
+    ptx::named_barrier_arrive(split_for_other + side, compute_threads);
+    ptx::named_barrier(split_for_other + 1 - side, compute_threads);
 #pragma unroll
     for (int i = 0; i < 2; ++i)
       split.weight[i] = __fadd_rn(shared.weights[0][query(i)], shared.weights[1][query(i)]);
