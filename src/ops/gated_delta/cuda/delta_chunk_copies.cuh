@@ -9,9 +9,9 @@
 namespace nibble {
 
 inline constexpr int block_tiles = 2, tile_columns = 16, block_columns = block_tiles * tile_columns;
-inline constexpr int compute_warps = 2 * block_tiles, copy_threads = delta_chunk;
+inline constexpr int compute_warps = delta_blocks * block_tiles, copy_threads = delta_chunk;
 inline constexpr int chunk_threads = compute_warps * 32 + copy_threads;
-inline constexpr int eights = delta_chunk / 8;  // of a chunk's rows
+inline constexpr int tile_threads = delta_blocks * 32;
 
 template <int key_dim>
 struct alignas(128) ChunkShared {
@@ -22,12 +22,12 @@ struct alignas(128) ChunkShared {
   float decays[2][delta_chunk], left[2][delta_chunk], betas[2][delta_chunk];
   // Of a tile of columns, as rows of products, high and low terms.
   uint4 state[block_tiles][Keys::steps][2][32];
-  // As they are, and what is left of them behind the chunk.
+  // Of a block's rows, as they are, and what is left of them behind the chunk.
   uint4 updates[block_tiles][delta_blocks][2][2][32];
-  // Of chunks: keys and what goes with them, queries likewise. Of tiles: halves of the state, whether the
-  // reader has read it, updates, whether it has read them.
+  // Of chunks: keys and what goes with them, queries likewise. Of tiles: the state, whether all have read it,
+  // updates of each block, whether all have read those of all blocks.
   std::uint64_t keys_come[2], keys_read[2], queries_come[2], queries_read[2];
-  std::uint64_t half_there[block_tiles][2], state_read[block_tiles], updates_there[block_tiles],
+  std::uint64_t state_there[block_tiles], state_read[block_tiles], updates_there[block_tiles][delta_blocks],
       updates_read[block_tiles];
 };
 

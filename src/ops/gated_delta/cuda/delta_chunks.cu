@@ -1,11 +1,13 @@
 // The gated delta rule for sequences of several rows, chunk after chunk. A block has 32 columns of one head's
-// values, which are sums of their own. Of sixteen columns two warps share the state, one half of the keys'
-// dimensions each, in registers: one finds the chunk's updates, the other the outputs; both bring their half
-// of the state forward. What they read of a chunk comes while the one before it is computed.
+// values, which are sums of their own. Of sixteen columns four warps share a chunk: each finds the updates
+// and the outputs of one block of sixteen rows, and brings a quarter of the state forward, which it holds in
+// registers. What they read of a chunk comes while the one before it is computed.
 //
 // FLOPs of a chunk and sixteen columns: 672 products of 16 x 8 x 16, three for each term of the sums. The way
-// from chunk to chunk is S^T k, the updates of four blocks in turn, and one half of the new state.
+// from chunk to chunk is S^T k, the updates of four blocks in turn, and what the last one adds to the state;
+// all else is done while warps wait for the blocks ahead of theirs.
 #include "ops/cuda/launch.cuh"
+#include "ops/gated_delta/cuda/delta_block_updates.cuh"
 #include "ops/gated_delta/cuda/delta_chunk_copies.cuh"
 #include "ops/gated_delta/cuda/delta_terms.cuh"
 #include "ops/ptx/async_copy.cuh"
@@ -16,39 +18,43 @@
 namespace nibble {
 namespace {
 
-// By the two warps of a tile: `half_of_state` 0 finds updates, 1 outputs.
-template <int key_dim, int value_dim, int half_of_state>
+// By a warp of a tile.
+template <int key_dim, int value_dim>
 class ChunkTile {
   using Keys = KeyRows<key_dim>;
-  static constexpr int steps = Keys::steps, first_half = (steps + 1) / 2;
-  static constexpr int own_first = half_of_state == 0 ? 0 : first_half;
-  static constexpr int own_steps = half_of_state == 0 ? first_half : steps - first_half;
-  static constexpr int held = own_steps > 0 ? own_steps : 1;
+  static constexpr int steps = Keys::steps, held = (steps + delta_blocks - 1) / delta_blocks;
+  // Blocks from this one on read the state for their outputs while they wait for updates, those before it
+  // when they have found their own.
+  static constexpr int waiting_block = 2;
+  using Sums = BlockSums;
 
  public:
-  __device__ ChunkTile(const ChunkWork<key_dim, value_dim>& work, int tile, int lane)
+  __device__ ChunkTile(const ChunkWork<key_dim, value_dim>& work, int tile, int block, int lane)
       : work_(work),
         args_(work.args),
         shared_(work.shared),
         tile_(tile),
+        block_(block),
         lane_(lane),
         column_(work.first_column + tile * tile_columns + lane / 4) {}
 
   __device__ void run() {
     const int first = first_chunk_of(work_.rows), past = past_chunk_of(work_.rows);
     load_state(first);
+    load_values(chunk_of(work_.rows, first));
     int border = 0;
 #pragma unroll 1
     for (int index = first; index < past; ++index) {
       const ChunkRows chunk = chunk_of(work_.rows, index);
       turn_ = index - first;
-      if constexpr (half_of_state == 0)
-        find_updates(chunk);
-      else
-        begin_outputs(chunk);
+      Sums updates;
+      begin_updates(updates);
+      if (index + 1 < past) load_values(chunk_of(work_.rows, index + 1));
+      take_blocks(chunk, updates);
       const bool is_whole = chunk.past == delta_chunk;
       if (is_whole) bring_forward();
-      if constexpr (half_of_state == 1) end_outputs(chunk);
+      ptx::mbarrier_arrive(&shared_.updates_read[tile_]);
+      store_outputs(chunk);
       if (!is_whole || border == work_.rows.borders) continue;
       const BorderState kept = args_.step.borders[work_.rows.borders_at + border];
       if (kept.position != chunk.first_position + delta_chunk) continue;
@@ -66,323 +72,261 @@ class ChunkTile {
     return value_dim % block_columns == 0 || column_ + 8 * second < value_dim;
   }
   __device__ __forceinline__ int group(int second) const { return (column_ + 8 * second) / 8; }
+  // Step i of this warp's part of the state.
+  __device__ __forceinline__ int own_step(int i) const { return block_ * held + i; }
+  __device__ __forceinline__ bool has_step(int i) const {
+    return steps % delta_blocks == 0 || own_step(i) < steps;
+  }
 
   __device__ void load_state(int first_chunk) {
     const float* const from = work_.state_of(args_.slots.state, args_.slot_bytes, work_.rows.slot);
 #pragma unroll
-    for (int i = 0; i < own_steps; ++i) {
+    for (int i = 0; i < held; ++i) {
 #pragma unroll
       for (int second = 0; second < 2; ++second) {
         state_[i][second] = make_float4(0, 0, 0, 0);
-        if (first_chunk > 0 && has(second))
+        if (first_chunk > 0 && has(second) && has_step(i))
           state_[i][second] =
-              *reinterpret_cast<const float4*>(from + kept_place(steps, group(second), own_first + i, lane_));
+              *reinterpret_cast<const float4*>(from + kept_place(steps, group(second), own_step(i), lane_));
       }
     }
     hand_state();
   }
   __device__ void store_state(float* to) const {
 #pragma unroll
-    for (int i = 0; i < own_steps; ++i) {
+    for (int i = 0; i < held; ++i) {
 #pragma unroll
       for (int second = 0; second < 2; ++second) {
-        if (has(second))
-          *reinterpret_cast<float4*>(to + kept_place(steps, group(second), own_first + i, lane_)) =
+        if (has(second) && has_step(i))
+          *reinterpret_cast<float4*>(to + kept_place(steps, group(second), own_step(i), lane_)) =
               state_[i][second];
       }
     }
   }
-  // This half's terms, to both warps.
+  // This part's terms, to all warps of the tile.
   __device__ void hand_state() {
 #pragma unroll
-    for (int i = 0; i < own_steps; ++i) {
+    for (int i = 0; i < held; ++i) {
+      if (!has_step(i)) continue;
       const RowTerms terms = row_terms(state_[i][0], state_[i][1]);
-      shared_.state[tile_][own_first + i][0][lane_] = terms.high;
-      shared_.state[tile_][own_first + i][1][lane_] = terms.low;
+      shared_.state[tile_][own_step(i)][0][lane_] = terms.high;
+      shared_.state[tile_][own_step(i)][1][lane_] = terms.low;
     }
-    ptx::mbarrier_arrive(&shared_.half_there[tile_][half_of_state]);
+    ptx::mbarrier_arrive(&shared_.state_there[tile_]);
   }
   __device__ __forceinline__ std::uint32_t parity() const { return static_cast<std::uint32_t>(turn_) & 1; }
   __device__ __forceinline__ std::uint32_t parity_of_half() const {
     return static_cast<std::uint32_t>(turn_ / 2) & 1;
   }
+  __device__ __forceinline__ int half() const { return turn_ % 2; }
   // The warp has read what a barrier is about: every block of the cluster copies to it.
   __device__ __forceinline__ void hand_back(std::uint64_t* barrier) const {
     __syncwarp();
     if (lane_ < work_.cluster) ptx::mbarrier_arrive_at(barrier, lane_);
   }
 
-  // S^T x of the chunk's keys or queries, a column of values by row.
-  __device__ void read_state(float (&sums)[eights][4], const uint4* rows) {
-#pragma unroll
-    for (int n = 0; n < eights; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums[n][i] = 0;
-    }
-    ptx::mbarrier_wait(&shared_.half_there[tile_][0], parity());
+  // S^T x of keys or queries of this warp's block, a column of values by row.
+  __device__ void read_state(Sums& sums, const uint4* rows) const {
+    sums.clear();
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
-      if (step == first_half) ptx::mbarrier_wait(&shared_.half_there[tile_][1], parity());
       const RowTerms state{shared_.state[tile_][step][0][lane_], shared_.state[tile_][step][1][lane_]};
-      ColumnTerms columns[eights];
-#pragma unroll
-      for (int n = 0; n < eights; ++n) columns[n] = Keys::columns(rows, n, step, lane_);
-      multiply_terms(sums, state, columns);
+      const ColumnTerms columns[2] = {Keys::columns(rows, 2 * block_, step, lane_),
+                                      Keys::columns(rows, 2 * block_ + 1, step, lane_)};
+      multiply_terms(sums.of, state, columns);
     }
+  }
+  __device__ __forceinline__ float2 decays_of(int eight) const {
+    return *reinterpret_cast<const float2*>(
+        &shared_.decays[half()][delta_block * block_ + 8 * eight + lane_ % 4 * 2]);
   }
 
   // Values of this lane's columns and rows; what stands for rows that the step does not have is not used.
-  __device__ void load_values(const ChunkRows& chunk, float (&values)[eights][4]) const {
+  __device__ void load_values(const ChunkRows& chunk) {
     const float* const column =
         work_.qkv(chunk, chunk.open) + 2 * args_.keys(key_dim) + work_.head * value_dim + column_;
-    const int t = lane_ % 4;
-    if (chunk.past - chunk.open == delta_chunk) {
-      const float* row = column + std::ptrdiff_t{2 * t} * args_.channels;
-      const std::ptrdiff_t eight_rows = std::ptrdiff_t{8} * args_.channels;
-#pragma unroll
-      for (int n = 0; n < eights; ++n, row += eight_rows) {
-        const float* const next = row + args_.channels;
-        values[n][0] = row[0], values[n][1] = next[0];
-        values[n][2] = has(1) ? row[8] : 0, values[n][3] = has(1) ? next[8] : 0;
-      }
-      return;
-    }
-#pragma unroll
-    for (int n = 0; n < eights; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int p = min(max(8 * n + 2 * t + i % 2, chunk.open), chunk.past - 1) - chunk.open;
-        values[n][i] = has(i / 2) ? column[std::ptrdiff_t{p} * args_.channels + 8 * (i / 2)] : 0;
-      }
-    }
-  }
-
-  __device__ void find_updates(const ChunkRows& chunk) {
-    const int half = turn_ % 2;
-    float values[eights][4], sums[eights][4];
-    load_values(chunk, values);
-    ptx::mbarrier_wait(&shared_.keys_come[half], parity_of_half());
-    read_state(sums, shared_.keys[half]);
-#pragma unroll
-    for (int n = 0; n < eights; ++n) {
-      const float2 decays = *reinterpret_cast<const float2*>(&shared_.decays[half][8 * n + lane_ % 4 * 2]);
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        sums[n][i] = fmaf(-(i % 2 == 0 ? decays.x : decays.y), sums[n][i], values[n][i]);
-    }
-    if (turn_ > 0) ptx::mbarrier_wait(&shared_.updates_read[tile_], parity() ^ 1);
-    RowTerms updates[delta_blocks - 1];
-#pragma unroll
-    for (int block = 0; block < delta_blocks; ++block) {
-      float(&own)[2][4] = *reinterpret_cast<float(*)[2][4]>(&sums[2 * block]);
-#pragma unroll
-      for (int before = 0; before < block; ++before) {
-        const ColumnTerms columns[2] = {
-            ProductRow::columns(shared_.products[half], false, 2 * block, before, lane_),
-            ProductRow::columns(shared_.products[half], false, 2 * block + 1, before, lane_)};
-        multiply_terms(own, updates[before], columns);
-      }
-      if (chunk.open <= delta_block * block && chunk.past >= delta_block * (block + 1))
-        solve<true>(chunk, block, own);
-      else
-        solve<false>(chunk, block, own);
-      const RowTerms terms = put_updates(block, own);
-      if (block + 1 < delta_blocks) updates[block] = terms;
-    }
-    ptx::mbarrier_arrive(&shared_.updates_there[tile_]);
-    if (chunk.past < delta_chunk) keep_updates(chunk, sums);
-  }
-
-  // The updates of a block's rows, from what is left of their values by all rows ahead of the block. Two rows
-  // at a time: the lanes that have them end them and tell the others of their columns. all_new: the step has
-  // all of these rows.
-  template <bool all_new>
-  __device__ __forceinline__ void solve(const ChunkRows& chunk, int block, float (&own)[2][4]) {
-    const int half = turn_ % 2, t = lane_ % 4;
-    float factors[2][2][delta_block], betas[2][2], known[2][4] = {};  // of this lane's rows
-    bool is_new[2][2];
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int p = delta_block * block + 8 * n + 2 * t + r;
-        betas[n][r] = shared_.betas[half][p];
-        is_new[n][r] = all_new || (p >= chunk.open && p < chunk.past);
-#pragma unroll
-        for (int four = 0; four < delta_block / 4; ++four) {
-          const uint4 words = shared_.products[half][ProductRow::place(p, ProductRow::own_unit(four))];
-          factors[n][r][4 * four] = __uint_as_float(words.x);
-          factors[n][r][4 * four + 1] = __uint_as_float(words.y);
-          factors[n][r][4 * four + 2] = __uint_as_float(words.z);
-          factors[n][r][4 * four + 3] = __uint_as_float(words.w);
-        }
-      }
-    }
-    if (!all_new) load_known(chunk, block, known);
-#pragma unroll
-    for (int pair = 0; pair < delta_block / 2; ++pair) {
-      const int n = pair / 4, from = lane_ / 4 * 4 + pair % 4;
-      float ended[4];  // as in `own`
-#pragma unroll
-      for (int second = 0; second < 2; ++second) {
-        const int i = 2 * second;
-        ended[i] = is_new[n][0] ? __fmul_rn(betas[n][0], own[n][i]) : known[n][i];
-        const float later = fmaf(factors[n][1][2 * pair], ended[i], own[n][i + 1]);
-        ended[i + 1] = is_new[n][1] ? __fmul_rn(betas[n][1], later) : known[n][i + 1];
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float update = __shfl_sync(0xffffffffu, ended[i], from);
-        ended[i] = update;
-        if (t == pair % 4) own[n][i] = update;
-      }
-#pragma unroll
-      for (int later = n; later < 2; ++later) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float with_first = factors[later][i % 2][2 * pair],
-                      with_second = factors[later][i % 2][2 * pair + 1];
-          const float sum =
-              fmaf(with_second, ended[i / 2 * 2 + 1], fmaf(with_first, ended[i / 2 * 2], own[later][i]));
-          if (later > n || t > pair % 4) own[later][i] = sum;
-        }
+        const int j = delta_block * block_ + 8 * n + lane_ % 4 * 2 + r,
+                  behind = min(max(j, chunk.open), chunk.past - 1) - chunk.open;
+        const float* const at = column + std::ptrdiff_t{behind} * args_.channels;
+        values_.of[n][r] = has(0) ? at[0] : 0;
+        values_.of[n][2 + r] = has(1) ? at[8] : 0;
       }
     }
   }
-  // Updates of rows of earlier steps.
-  __device__ void load_known(const ChunkRows& chunk, int block, float (&known)[2][4]) const {
+
+  // v - e^G S^T k
+  __device__ void begin_updates(Sums& updates) const {
+    ptx::mbarrier_wait(&shared_.keys_come[half()], parity_of_half());
+    ptx::mbarrier_wait(&shared_.state_there[tile_], parity());
+    read_state(updates, shared_.keys[half()]);
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int p = delta_block * block + 8 * n + lane_ % 4 * 2 + i % 2;
-        if (p < chunk.open && has(i / 2))
-          known[n][i] = work_.kept_updates()[kept_update_place(column_ + 8 * (i / 2), p)];
-      }
-    }
-  }
-
-  // A block's updates, as rows of products: as they are, and what is left of them behind the chunk.
-  __device__ RowTerms put_updates(int block, const float (&own)[2][4]) {
-    const float* const of_block = shared_.left[turn_ % 2] + delta_block * block + lane_ % 4 * 2;
-    const float2 left = *reinterpret_cast<const float2*>(of_block),
-                 left_8 = *reinterpret_cast<const float2*>(of_block + 8);
-    const auto times_left = [&](int second) {
-      return make_float4(__fmul_rn(left.x, own[0][2 * second]), __fmul_rn(left.y, own[0][2 * second + 1]),
-                         __fmul_rn(left_8.x, own[1][2 * second]),
-                         __fmul_rn(left_8.y, own[1][2 * second + 1]));
-    };
-    const RowTerms terms = row_terms(make_float4(own[0][0], own[0][1], own[1][0], own[1][1]),
-                                     make_float4(own[0][2], own[0][3], own[1][2], own[1][3])),
-                   of_left = row_terms(times_left(0), times_left(1));
-    shared_.updates[tile_][block][0][0][lane_] = terms.high;
-    shared_.updates[tile_][block][0][1][lane_] = terms.low;
-    shared_.updates[tile_][block][1][0][lane_] = of_left.high;
-    shared_.updates[tile_][block][1][1][lane_] = of_left.low;
-    return terms;
-  }
-
-  // For the next step, of a chunk that stays open.
-  __device__ void keep_updates(const ChunkRows& chunk, const float (&updates)[eights][4]) const {
-#pragma unroll
-    for (int block = 0; block < delta_blocks; ++block) {
-#pragma unroll
-      for (int second = 0; second < 2; ++second) {
-        if (block * delta_block >= chunk.past || !has(second)) continue;
-        *reinterpret_cast<float4*>(work_.kept_updates() +
-                                   kept_place(delta_blocks, group(second), block, lane_)) =
-            make_float4(updates[2 * block][2 * second], updates[2 * block][2 * second + 1],
-                        updates[2 * block + 1][2 * second], updates[2 * block + 1][2 * second + 1]);
-      }
-    }
-  }
-
-  __device__ void begin_outputs(const ChunkRows&) {
-    const int half = turn_ % 2;
-    ptx::mbarrier_wait(&shared_.queries_come[half], parity_of_half());
-    ptx::mbarrier_wait(&shared_.keys_come[half], parity_of_half());
-    read_state(outputs_, shared_.queries[half]);
-#pragma unroll
-    for (int n = 0; n < eights; ++n) {
-      const float2 decays = *reinterpret_cast<const float2*>(&shared_.decays[half][8 * n + lane_ % 4 * 2]);
+      const float2 decays = decays_of(n);
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        outputs_[n][i] = __fmul_rn(i % 2 == 0 ? decays.x : decays.y, outputs_[n][i]);
+        updates.of[n][i] = fmaf(-(i % 2 == 0 ? decays.x : decays.y), updates.of[n][i], values_.of[n][i]);
     }
+  }
+  // e^G S^T q
+  __device__ void begin_outputs() {
+    ptx::mbarrier_wait(&shared_.queries_come[half()], parity_of_half());
+    read_state(outputs_, shared_.queries[half()]);
     ptx::mbarrier_arrive(&shared_.state_read[tile_]);
-    ptx::mbarrier_wait(&shared_.updates_there[tile_], parity());
-  }
-  __device__ void end_outputs(const ChunkRows& chunk) {
-    const int half = turn_ % 2;
 #pragma unroll
-    for (int block = 0; block < delta_blocks; ++block) {
-      const RowTerms updates{shared_.updates[tile_][block][0][0][lane_],
-                             shared_.updates[tile_][block][0][1][lane_]};
-      ColumnTerms columns[eights];
+    for (int n = 0; n < 2; ++n) {
+      const float2 decays = decays_of(n);
 #pragma unroll
-      for (int n = 2 * block; n < eights; ++n)
-        columns[n] = ProductRow::columns(shared_.products[half], true, n, block, lane_);
-      multiply_terms(outputs_, updates, columns, 2 * block);
+      for (int i = 0; i < 4; ++i)
+        outputs_.of[n][i] = __fmul_rn(i % 2 == 0 ? decays.x : decays.y, outputs_.of[n][i]);
     }
-    ptx::mbarrier_arrive(&shared_.updates_read[tile_]);
-    float* const column = args_.mixed + work_.of_head(chunk, chunk.open) * value_dim + column_;
-#pragma unroll
-    for (int n = 0; n < eights; ++n) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int p = 8 * n + lane_ % 4 * 2 + r;
-        if (p < chunk.open || p >= chunk.past) continue;
-        float* const to = column + std::ptrdiff_t{p - chunk.open} * (args_.value_heads * value_dim);
-        if (has(0)) to[0] = outputs_[n][r];
-        if (has(1)) to[8] = outputs_[n][2 + r];
-      }
-    }
-    hand_back(&shared_.queries_read[half]);
   }
 
-  // This half of S to the border behind the chunk, then its terms.
-  __device__ void bring_forward() {
-    const int half = turn_ % 2;
-    float sums[2 * held][4];
+  // Blocks' updates in turn: into this block's own, its outputs, and what its part of the state takes in.
+  __device__ void take_blocks(const ChunkRows& chunk, Sums& updates) {
 #pragma unroll
     for (int n = 0; n < 2 * held; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sums[n][i] = 0;
+      for (int i = 0; i < 4; ++i) taken_in_[n][i] = 0;
     }
-#pragma unroll
-    for (int block = 0; block < delta_blocks && own_steps > 0; ++block) {
-      const RowTerms updates{shared_.updates[tile_][block][1][0][lane_],
-                             shared_.updates[tile_][block][1][1][lane_]};
-      ColumnTerms columns[2 * held];
-#pragma unroll
-      for (int n = 0; n < 2 * held; ++n)
-        columns[n] = Keys::turned_columns(shared_.keys[half], 2 * own_first + n, block, lane_);
-      multiply_terms(sums, updates, columns);
+    if (block_ >= waiting_block) begin_outputs();
+#pragma unroll 1
+    for (int block = -1; block < delta_blocks; ++block) {
+      if (block >= 0 && block != block_) ptx::mbarrier_wait(&shared_.updates_there[tile_][block], parity());
+      if (block >= 0 && block < block_) add_products(updates, block, false);
+      if (block + 1 == block_) end_updates(chunk, updates);
+      if (block < 0) continue;
+      if (block <= block_) add_products(outputs_, block, true);
+      if (chunk.past == delta_chunk) take_in(block);
     }
-    const float decay = shared_.decays[half][delta_chunk - 1];
+  }
+  __device__ __forceinline__ RowTerms updates_of(int block, bool left) const {
+    const auto& of_block = shared_.updates[tile_][block][left ? 1 : 0];
+    return {of_block[0][lane_], of_block[1][lane_]};
+  }
+  __device__ __forceinline__ void add_products(Sums& sums, int block, bool of_queries) const {
+    const uint4* const rows = shared_.products[half()];
+    const ColumnTerms columns[2] = {ProductRow::columns(rows, of_queries, 2 * block_, block, lane_),
+                                    ProductRow::columns(rows, of_queries, 2 * block_ + 1, block, lane_)};
+    multiply_terms(sums.of, updates_of(block, false), columns);
+  }
+  __device__ __forceinline__ void take_in(int block) {
+    if (!has_step(0)) return;
+    ColumnTerms columns[2 * held];
 #pragma unroll
-    for (int i = 0; i < own_steps; ++i) {
+    for (int n = 0; n < 2 * held; ++n)
+      columns[n] = Keys::turned_columns(shared_.keys[half()], 2 * own_step(0) + n, block, lane_);
+    multiply_terms(taken_in_, updates_of(block, true), columns);
+  }
+
+  // This block's, from what all blocks ahead have left of its values; to all warps of the tile.
+  __device__ void end_updates(const ChunkRows& chunk, Sums& updates) {
+    if (turn_ > 0) ptx::mbarrier_wait(&shared_.updates_read[tile_], parity() ^ 1);
+    auto& to = shared_.updates[tile_][block_];
+    const BlockRows rows{shared_.products[half()], shared_.betas[half()], delta_block * block_, chunk.open,
+                         chunk.past};
+    auto& columns = reinterpret_cast<BlockColumns&>(to);
+    if (rows.all_new()) {
+      solve_block<true>(rows, columns, lane_, updates);
+    } else {
+      take_known(rows, updates);
+      solve_block<false>(rows, columns, lane_, updates);
+    }
+    put_updates(to, updates);
+    ptx::mbarrier_arrive(&shared_.updates_there[tile_][block_]);
+    if (chunk.past < delta_chunk && rows.first < chunk.past) keep_updates(updates);
+    if (block_ < waiting_block) begin_outputs();
+  }
+
+  // Updates of rows of earlier steps; zeros for those that are still to come.
+  __device__ void take_known(const BlockRows& rows, Sums& updates) const {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int j = 8 * n + lane_ % 4 * 2 + i % 2, p = rows.first + j;
+        if (rows.is_new(j)) continue;
+        updates.of[n][i] = p < rows.open && has(i / 2)
+                               ? work_.kept_updates()[kept_update_place(column_ + 8 * (i / 2), p)]
+                               : 0;
+      }
+    }
+  }
+
+  // As rows of products: as they are, and what is left of them behind the chunk.
+  __device__ void put_updates(uint4 (&to)[2][2][32], const Sums& updates) const {
+    const float* const of_block = shared_.left[half()] + delta_block * block_ + lane_ % 4 * 2;
+    const float2 left = *reinterpret_cast<const float2*>(of_block),
+                 left_8 = *reinterpret_cast<const float2*>(of_block + 8);
+    const float4 rows[2] = {updates.row(0), updates.row(1)};
+    const auto times_left = [&](const float4& row) {
+      return make_float4(__fmul_rn(left.x, row.x), __fmul_rn(left.y, row.y), __fmul_rn(left_8.x, row.z),
+                         __fmul_rn(left_8.y, row.w));
+    };
+    const RowTerms terms = row_terms(rows[0], rows[1]),
+                   of_left = row_terms(times_left(rows[0]), times_left(rows[1]));
+    to[0][0][lane_] = terms.high;
+    to[0][1][lane_] = terms.low;
+    to[1][0][lane_] = of_left.high;
+    to[1][1][lane_] = of_left.low;
+  }
+
+  // For the next step, of a chunk that stays open.
+  __device__ void keep_updates(const Sums& updates) const {
+#pragma unroll
+    for (int second = 0; second < 2; ++second) {
+      if (has(second))
+        *reinterpret_cast<float4*>(work_.kept_updates() + kept_place(delta_blocks, group(second), block_,
+                                                                     lane_)) = updates.row(second);
+    }
+  }
+
+  // This part of S to the border behind the chunk, then its terms.
+  __device__ void bring_forward() {
+    const float decay = shared_.decays[half()][delta_chunk - 1];
+#pragma unroll
+    for (int i = 0; i < held; ++i) {
 #pragma unroll
       for (int second = 0; second < 2; ++second) {
         float4& kept = state_[i][second];
-        kept = make_float4(fmaf(decay, kept.x, sums[2 * i][2 * second]),
-                           fmaf(decay, kept.y, sums[2 * i][2 * second + 1]),
-                           fmaf(decay, kept.z, sums[2 * i + 1][2 * second]),
-                           fmaf(decay, kept.w, sums[2 * i + 1][2 * second + 1]));
+        kept = make_float4(fmaf(decay, kept.x, taken_in_[2 * i][2 * second]),
+                           fmaf(decay, kept.y, taken_in_[2 * i][2 * second + 1]),
+                           fmaf(decay, kept.z, taken_in_[2 * i + 1][2 * second]),
+                           fmaf(decay, kept.w, taken_in_[2 * i + 1][2 * second + 1]));
       }
     }
-    if constexpr (half_of_state == 0) ptx::mbarrier_wait(&shared_.state_read[tile_], parity());
+    ptx::mbarrier_wait(&shared_.state_read[tile_], parity());
     hand_state();
-    hand_back(&shared_.keys_read[half]);
+    hand_back(&shared_.keys_read[half()]);
+  }
+
+  __device__ void store_outputs(const ChunkRows& chunk) const {
+    float* const column = args_.mixed + work_.of_head(chunk, chunk.open) * value_dim + column_;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int j = delta_block * block_ + 8 * n + lane_ % 4 * 2 + r;
+        if (j < chunk.open || j >= chunk.past) continue;
+        float* const to = column + std::ptrdiff_t{j - chunk.open} * (args_.value_heads * value_dim);
+        if (has(0)) to[0] = outputs_.of[n][r];
+        if (has(1)) to[8] = outputs_.of[n][2 + r];
+      }
+    }
+    hand_back(&shared_.queries_read[half()]);
   }
 
   const ChunkWork<key_dim, value_dim>& work_;
   const DeltaKernelArgs& args_;
   ChunkShared<key_dim>& shared_;
-  const int tile_, lane_, column_;
+  const int tile_, block_, lane_, column_;
   int turn_ = 0;
-  float4 state_[held][2];  // its own half, of columns g and g + 8
-  float outputs_[eights][4];
+  float4 state_[held][2];  // its own part, of columns g and g + 8
+  float taken_in_[2 * held][4];
+  Sums values_, outputs_;
 };
 
 template <int key_dim, int value_dim>
@@ -393,18 +337,19 @@ __global__ void __launch_bounds__(chunk_threads)
   ptx::grid_launch_dependents();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = ptx::warp_of_block();
   if (thread == 0) {
-    const auto of_cluster = static_cast<std::uint32_t>(cluster);
+    const auto readers = static_cast<std::uint32_t>(compute_warps * cluster);
     for (int half = 0; half < 2; ++half) {
       ptx::mbarrier_init(&shared.keys_come[half], copy_threads);
       ptx::mbarrier_init(&shared.queries_come[half], 1);
-      ptx::mbarrier_init(&shared.keys_read[half], compute_warps * of_cluster);
-      ptx::mbarrier_init(&shared.queries_read[half], block_tiles * of_cluster);
+      ptx::mbarrier_init(&shared.keys_read[half], readers);
+      ptx::mbarrier_init(&shared.queries_read[half], readers);
     }
     for (int tile = 0; tile < block_tiles; ++tile) {
-      for (int half = 0; half < 2; ++half) ptx::mbarrier_init(&shared.half_there[tile][half], 32);
-      ptx::mbarrier_init(&shared.state_read[tile], 32);
-      ptx::mbarrier_init(&shared.updates_there[tile], 32);
-      ptx::mbarrier_init(&shared.updates_read[tile], 32);
+      ptx::mbarrier_init(&shared.state_there[tile], tile_threads);
+      ptx::mbarrier_init(&shared.state_read[tile], tile_threads);
+      ptx::mbarrier_init(&shared.updates_read[tile], tile_threads);
+      for (int block = 0; block < delta_blocks; ++block)
+        ptx::mbarrier_init(&shared.updates_there[tile][block], 32);
     }
     ptx::fence_mbarrier_init();
   }
@@ -422,12 +367,13 @@ __global__ void __launch_bounds__(chunk_threads)
                                            block % slices * block_columns,
                                            cluster,
                                            ptx::cluster_rank()};
-  if (warp < block_tiles)
-    ChunkTile<key_dim, value_dim, 0>(work, warp, lane).run();
-  else if (warp < compute_warps)
-    ChunkTile<key_dim, value_dim, 1>(work, warp - block_tiles, lane).run();
-  else
+  if (warp < compute_warps) {
+    // Tiles find updates of the same block on different quarters of the multiprocessor.
+    const int tile = warp / delta_blocks, of_rows = (warp + tile * delta_blocks / block_tiles) % delta_blocks;
+    ChunkTile<key_dim, value_dim>(work, tile, of_rows, lane).run();
+  } else {
     ChunkCopies<key_dim, value_dim>(work, thread - compute_warps * 32).run();
+  }
   ptx::cluster_barrier();  // nobody copies here any more
 }
 
