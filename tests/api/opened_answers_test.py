@@ -1,15 +1,14 @@
 """The demo model with templates that open its reasoning, or a call: what chats, responses and messages make of it, by the official SDKs."""
 import base64
 import json
-from pathlib import Path
 
 import anthropic
 import openai
 import pytest
 
+from opened_demo import write_opened_demo
 from serving import Server
 
-DEMO = Path(__file__).parents[2] / "models/demo"
 STORY = "Hi"  # of which it does not tell a long one
 ASK = [{"role": "user", "content": STORY}]
 SCHEMA = {"type": "object", "properties": {"green": {"type": "boolean"}}, "required": ["green"], "additionalProperties": False}
@@ -17,29 +16,11 @@ LONG = 300
 FORMAT = {"type": "json_schema", "name": "frog", "schema": SCHEMA}
 
 
-def serve(folder, opened):
-    """The demo whose prompts end inside a message. Its reasoning ends with the token that it writes behind a text: <|endoftext|> and
-    <|end|> have each other's names. What it writes behind an answer ends the answer, its messages' ends do not."""
-    for file in DEMO.iterdir():
-        (folder / file.name).symlink_to(file)
-    template = (DEMO / "chat_template.jinja").read_text()
-    assert "'<|start|>assistant' -}}" in template
-    tokenizer = json.loads((DEMO / "tokenizer.json").read_text())
-    ids = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
-    other = {"<|end|>": "<|endoftext|>", "<|endoftext|>": "<|end|>"}
-    for token in tokenizer["added_tokens"]:
-        token["content"] = other.get(token["content"], token["content"])
-    ends = [ids[name] for name in ("<|return|>", "<|end|>", "<|call|>")]
-    for name, text in (("chat_template.jinja", template.replace("'<|start|>assistant' -}}", f"'<|start|>assistant{opened}' -}}}}")),
-                       ("tokenizer.json", json.dumps(tokenizer)), ("generation_config.json", json.dumps({"eos_token_id": ends, "temperature": 0.7}))):
-        (folder / name).unlink()
-        (folder / name).write_text(text)
-    return Server("--max-model-len", 1024, "--served-model-name", "demo", model=folder)
-
-
 def served(opened):
     def made(tmp_path_factory):
-        server = serve(tmp_path_factory.mktemp("model"), opened)
+        folder = tmp_path_factory.mktemp("model")
+        write_opened_demo(folder, opened)
+        server = Server("--max-model-len", 1024, "--served-model-name", "demo", model=folder)
         yield server
         assert server.process.poll() is None and server.stop() == 0
     return pytest.fixture(scope="module")(made)

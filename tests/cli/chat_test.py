@@ -12,6 +12,7 @@ import time
 import pytest
 
 from nibble_program import BINARY, PARITY, environment, run
+from opened_demo import write_opened_demo
 from terminal_session import ESCAPES, TerminalSession
 
 EXAMPLE = PARITY / "example"
@@ -312,3 +313,47 @@ def test_tools_are_offered_and_faults_in_their_file_are_named(tmp_path):
         assert code == 2 and told in err, err
     code, _, err = say("--tools", tmp_path / "none.json")
     assert code in (1, 2, 3) and "none.json" in err
+
+
+OPEN_CALL = "' -}}{%- if messages[-1].role == 'user' -%}{{- '<|channel|>commentary to=functions.look <|constrain|>json<|message|>' -}}{%- endif -%}{{- '"
+
+
+@pytest.fixture
+def caller(tmp_path):
+    """A model that calls look whenever it is asked something, and a file with that tool."""
+    (tmp_path / "model").mkdir()
+    write_opened_demo(tmp_path / "model", OPEN_CALL)
+    (tmp_path / "tools.json").write_text(json.dumps([{"type": "function", "function": {"name": "look", "description": "Looks."}}]))
+    return tmp_path / "model", tmp_path / "tools.json"
+
+
+def test_a_call_is_shown_and_what_is_typed_next_is_its_result(chat, caller):
+    model, tools = caller
+    session = chat("--tools", tools, "--max-tokens", 60, model=model)
+
+    def ask():
+        session.send("/seed 2\r")  # with which it says little
+        session.expect("seed 2\n> ")
+        session.send("Is a frog green?\r")
+        return session.expect("look returns> ")
+
+    shown = ask()
+    assert re.search(r"call: look\([A-Z][^\n]+\)\n", shown), shown
+    session.send("a green frog\r")
+    session.expect("a green frog")
+    assert re.search(r"\w{2,}", session.expect("\n> "))  # it answers with the result in its prompt
+    session.send("/reset\r")
+    session.expect("starts anew\n> ")
+    ask()
+    session.send("/reset\r")  # no result is waited for any more
+    session.expect("starts anew\n> ")
+    session.send("/exit\r")
+    assert session.wait() == 0
+
+
+def test_in_a_pipe_the_next_line_is_the_calls_result(caller):
+    model, tools = caller
+    say = lambda stdin: run("chat", model, "--tools", tools, "--seed", 2, "--max-tokens", 60, stdin=stdin)
+    code, out, err = say("Is a frog green?\na green frog\n")
+    assert code == 0 and out.count("call: look(") == 1 and out.index("call: look(") < len(out.rstrip().rpartition("\n")[0]), (out, err)
+    assert say("Is a frog green?\n")[0] == 0
