@@ -2,6 +2,7 @@
 
 #include "app/input_text.h"
 #include "base/json.h"
+#include "server/api/grammar_cache.h"
 
 namespace nibble {
 
@@ -12,7 +13,7 @@ std::vector<OptionSpec> format_option_specs(FormatOptions& options) {
            .set = noting(options.has_schema, string_value(options.schema))},
           {.name = "--grammar",
            .value = "FILE",
-           .help = "a grammar as llama.cpp writes it (GBNF)",
+           .help = "a grammar in GBNF, or in the manner of Lark",
            .set = noting(options.has_grammar, string_value(options.grammar))},
           {.name = "--regex",
            .value = "PATTERN",
@@ -37,7 +38,7 @@ Result<std::shared_ptr<const Grammar>> compile(const FormatOptions& options, con
                                                                      : options.grammar,
                                                   console));
   if (options.has_lark) return compile_lark(text);
-  if (options.has_grammar) return compile_gbnf(text);
+  if (options.has_grammar) return api::compile_grammar(text);
   NIBBLE_ASSIGN(const JsonDocument document, JsonDocument::parse(std::move(text)));
   return compile_json_schema(document.root(), schema);
 }

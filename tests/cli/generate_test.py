@@ -45,10 +45,12 @@ def test_logarithms_are_printed_in_full():
 
 
 def test_answers_are_held_to_a_format(tmp_path):
-    grammar, schema = tmp_path / "a.gbnf", tmp_path / "a.json"
+    grammar, lark, schema = tmp_path / "a.gbnf", tmp_path / "a.lark", tmp_path / "a.json"
+    lark.write_text('// one of two\nstart: "yes" | /no( )?way/\n')
     grammar.write_text('root ::= "yes" | "no" " "? "way"')
     schema.write_text('{"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": false}')
     for options, fits in ((("--regex", "[a-f]{3,5}-[0-9]"), re.compile("[a-f]{3,5}-[0-9]").fullmatch), (("--grammar", grammar), {"yes", "noway", "no way"}.__contains__),
+                          (("--grammar", lark), {"yes", "noway", "no way"}.__contains__),
                           (("--json-schema", schema), lambda text: json.loads(text)["a"] in (1, 2))):
         for chat in ((), ("--chat",)):
             lines = generate("demo", "--prompt", "Once", "--prompt", "Tell", *options, *chat, "--max-tokens", 200, "--temperature", 1)

@@ -57,10 +57,14 @@ Result<std::shared_ptr<const Grammar>> compile(const TextFormat& asked) {
     case TextFormat::Kind::text:
     case TextFormat::Kind::grammar: break;
   }
-  return in_larks_manner(asked.pattern) ? compile_lark(asked.pattern) : compile_gbnf(asked.pattern);
+  return compile_grammar(asked.pattern);
 }
 
 }  // namespace
+
+Result<std::shared_ptr<const Grammar>> compile_grammar(std::string_view text) {
+  return in_larks_manner(text) ? compile_lark(text) : compile_gbnf(text);
+}
 
 ConstraintKind constraint_kind(TextFormat::Kind kind) {
   switch (kind) {

@@ -19,6 +19,9 @@
 
 namespace nibble::api {
 
+// GBNF, or Lark's manner where the first rule is defined by a colon.
+Result<std::shared_ptr<const Grammar>> compile_grammar(std::string_view text);
+
 // Of a format other than text.
 ConstraintKind constraint_kind(TextFormat::Kind kind);
 
