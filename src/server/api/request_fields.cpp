@@ -167,8 +167,8 @@ constexpr FieldType stop_type =
     other(R"({"anyOf":[{"type":"string","minLength":1,"maxLength":4096},{"type":"array","maxItems":16,)"
           R"("items":{"type":"string","minLength":1,"maxLength":4096}}]})");
 constexpr FieldType ids_type = other(R"({"type":"array","items":{"type":"integer","minimum":0}})");
-constexpr FieldType bad_words_type =
-    other(R"({"type":"array","maxItems":1024,"items":{"type":"string","minLength":1,"maxLength":256}})");
+constexpr FieldType bad_words_type = other(
+    R"({"type":"array","maxItems":1024,"items":{"type":"string","maxLength":256,"pattern":"[^ \\t\\n\\v\\f\\r]"}})");
 constexpr FieldType bias_type =
     other(R"({"type":"object","propertyNames":{"pattern":"^(0|[1-9][0-9]*)$"},)"
           R"("additionalProperties":{"type":"number","minimum":-100,"maximum":100}})");
