@@ -64,6 +64,38 @@ def test_templates_that_models_ship(path):
     compare(over_conversations(path.read_text()))
 
 
+def by_transformers(template, variables):
+    """(text, None) or (None, what went wrong), by transformers itself at the reference's time."""
+    utils = pytest.importorskip("transformers.utils.chat_template_utils")
+
+    class Now(reference.datetime.datetime):
+        @classmethod
+        def now(cls):
+            return reference.NOW
+
+    utils.datetime = Now
+    variables = dict(variables)
+    try:
+        return utils.render_jinja_template(conversations=[variables.pop("messages")], chat_template=template, **variables)[0][0], None
+    except Exception as error:  # as a template may fail in any way
+        return None, f"{type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize("path", OWN_TEMPLATES + MORE_TEMPLATES, ids=lambda path: path.stem)
+def test_the_reference_renders_as_transformers_does(path):
+    """What nibble is held to is what models' authors render with."""
+    rendered = 0
+    for template, variables in over_conversations(path.read_text()):
+        variables = variables | reference.MODEL_VARIABLES
+        want, error = by_transformers(template, variables)
+        # It tells reasoning under two names, as nibble's own rendering of a conversation does.
+        messages = pytest.importorskip("transformers.utils.chat_template_utils")._alias_reasoning_fields(variables["messages"])
+        got, failure = reference.render(template, variables | {"messages": messages})
+        assert got == want, (variables, error, failure)
+        rendered += want is not None
+    assert rendered > 100
+
+
 class Grammar:
     """Random templates, mostly without type errors, over the variables of the snippets."""
 
