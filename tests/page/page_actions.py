@@ -13,9 +13,9 @@ WHOLE = f"{LAST} && !{LAST}.hasAttribute('aria-busy')"
 
 
 @contextlib.contextmanager
-def serving(*arguments, port=0):
+def serving(*arguments, port=0, model="demo"):
     """A server's URL; at the end, however the test ends, it is told to go."""
-    process = subprocess.Popen([str(part) for part in (BINARY, "serve", "demo", "--port", port, *arguments)], stdout=subprocess.PIPE,
+    process = subprocess.Popen([str(part) for part in (BINARY, "serve", model, "--port", port, *arguments)], stdout=subprocess.PIPE,
                                stderr=subprocess.DEVNULL, text=True, env=environment())
     url = process.stdout.readline().strip()
     try:

@@ -8,6 +8,7 @@ import pytest
 
 import chromium
 from nibble_program import ROOT
+from opened_demo import write_opened_demo
 from page_actions import (LAST, MARKDOWN, PICTURES, WHOLE, answers_json, answers_with, last_text, on_each_change, open_page, reload, say, scrolls_sideways, serving,
                           set_parameters)
 
@@ -239,6 +240,19 @@ def test_calls_of_tools_are_shown_as_text_and_none_is_sent_back(page):
     say(page, "And now?")
     page.wait(f"document.querySelectorAll('.answer').length === 2 && {WHOLE}")
     assert [message["role"] for message in sent[1]["messages"]] == ["user", "user"] and sent[1]["tools"] == "no JSON"
+
+
+def test_a_call_that_the_model_makes_of_itself_is_shown(browser, tmp_path):
+    write_opened_demo(tmp_path, "<|channel|>commentary to=functions.look <|constrain|>json<|message|>")
+    with serving(model=tmp_path) as url:
+        browser.handlers = {}
+        open_page(browser, url)
+        set_parameters(browser, tools=json.dumps([{"type": "function", "function": {"name": "look"}}]), seed=2, max_tokens=60)
+        say(browser, "Is a frog green?")
+        browser.wait(WHOLE)
+        call, = browser.run(f"[...{LAST}.querySelectorAll('.calls li')].map((call) => call.textContent)")
+        assert call.startswith("look(") and len(call) > 10 and last_text(browser) == ""
+        browser.screenshot(PICTURES / "call-light.png")
 
 
 def test_the_panel_draws_what_the_server_does(page):
