@@ -127,6 +127,34 @@ def test_turns_that_such_programs_send_are_served(server, path, body):
     assert status == 200, answer
 
 
+def test_what_claude_code_tells_anthropic_of_itself_stands_in_no_prompt(server):
+    """It is another one each time: with it, no two prompts would begin alike and share what is computed of them."""
+    asked = claude(stream=False, system=[{"type": "text", "text": "Be short."}])
+    plain = said(server, MESSAGES, asked | {"seed": 1}, CLAUDE_HEADERS)
+    for version in ("cc_version=2.1.37.abc; cc_entrypoint=cli;", "cc_version=2.1.160.bca; cc_entrypoint=cli; cch=d1d48;"):
+        system = [{"type": "text", "text": "x-anthropic-billing-header: " + version}, *asked["system"]]
+        assert said(server, MESSAGES, asked | {"system": system, "seed": 1}, CLAUDE_HEADERS) == plain
+
+
+BLOCKS = [({"type": "tool_use", "name": "f", "input": {}}, "id"), ({"type": "tool_use", "id": "a", "input": {}}, "name"), ({"type": "tool_use", "id": "a", "name": "f"}, "input"),
+          ({"type": "text"}, "text"), ({"type": "thinking", "signature": "a"}, "thinking"), ({"type": "tool_reference", "tool_name": "f"}, "type")]
+
+
+@pytest.mark.parametrize("block, member", BLOCKS, ids=lambda value: value if isinstance(value, str) else value["type"])
+def test_a_block_without_what_it_must_have_names_the_member(server, block, member):
+    status, answer, _ = server.ask(MESSAGES, claude(stream=False, messages=[*HISTORY[MESSAGES][:1], {"role": "assistant", "content": [block]}, *HISTORY[MESSAGES][4:]]))
+    assert status == 400 and answer["error"]["message"].startswith(f"messages[1].content[0].{member} "), answer
+    status, answer, _ = server.ask(MESSAGES, claude(stream=False, messages=[{"role": "user", "content": [{"type": "tool_result"}]}]))
+    assert status == 400 and answer["error"]["message"].startswith("messages[0].content[0].tool_use_id "), answer
+
+
+def test_a_format_beside_a_call_by_name_is_the_calls(server):
+    """The choice says that the answer is a call: there is no text for the format."""
+    named = {"type": "function", "function": {"name": "shell"}}
+    status, answer, _ = server.ask(CHAT, {"messages": HISTORY[CHAT][:1], "tools": [CHAT_TOOL], "tool_choice": named, "structured_outputs": {"json": {"type": "object"}}, "max_tokens": 60})
+    assert status == 200 and answer["choices"][0]["message"]["tool_calls"] and answer["choices"][0]["message"]["content"] is None, answer
+
+
 HOSTED = ["web_search", "web_search_preview", "file_search", "code_interpreter", "computer_use_preview", "computer", "mcp", "image_generation", "local_shell", "shell", "apply_patch",
           "tool_search", "custom"]
 OF_ANTHROPIC = ["web_search_20250305", "web_fetch_20250910", "code_execution_20250825", "bash_20250124", "text_editor_20250728", "computer_20250124", "memory_20250818",

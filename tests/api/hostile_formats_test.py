@@ -55,6 +55,20 @@ def test_nesting_is_refused_beyond_its_depth(server, depth):
     assert status in ((200,) if depth == 10 else (400, 413)), answer
 
 
+@pytest.mark.parametrize("depth", [10, 1000, 100_000, 1_000_000])
+def test_arguments_of_earlier_calls_nest_as_deep_as_they_like(server, depth):
+    """Those that are text are text, however deep; an object is refused beyond the depth of a body."""
+    nested = '{"a":' * depth + "1" + "}" * depth
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": nested}}
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "tool_call_id": "a", "content": nested}]
+    items = [{"role": "user", "content": "a"}, {"type": "function_call", "call_id": "a", "name": "f", "arguments": nested}, {"type": "function_call_output", "call_id": "a", "output": nested}]
+    asked = [(CHAT, json.dumps({"messages": turns, "max_tokens": 1})), ("/v1/responses", json.dumps({"input": items, "max_output_tokens": 1}))]
+    block = '{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":%s}]}],"max_tokens":1}'
+    for path, body in [*asked, ("/v1/messages", block % nested)]:
+        status, answer, _ = server.ask(path, body.encode())
+        assert status in ((200,) if depth == 10 else (400, 413)), (path, answer)
+
+
 def explosions():
     nest = {"type": "integer"}
     for _ in range(5):
@@ -111,5 +125,9 @@ def test_template_variables_reach_the_template_alone(server):
         assert status in (200, 400), answer
         if status == 400:
             assert answer["error"]["param"].startswith("chat_template_kwargs"), answer
+    for path, body in (("/v1/responses", {"input": "a", "max_output_tokens": 1}), ("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1})):
+        plain, other = server.ask(path, body)[1], server.ask(path, body | {"chat_template": "{{ 1 }}", "chat_template_kwargs": {"messages": []}})
+        assert other[0] == 200 and other[2]["X-Nibble-Ignored"] == "chat_template, chat_template_kwargs"
+        assert sum(other[1]["usage"][key] for key in other[1]["usage"] if key.endswith("input_tokens")) == sum(plain["usage"][key] for key in plain["usage"] if key.endswith("input_tokens"))
     honest = json.dumps({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}).encode()
     assert server.ask(CHAT, honest)[0] == 200

@@ -32,8 +32,9 @@ Refused unserved_block(const std::string& where, std::string_view type) {
   return bad_field(where + ".type", " " + quote(type) + " is not served: this model reads text alone");
 }
 
-// A text, or blocks of text, joined.
-Refused read_texts(const std::string& field, JsonValue value, std::string& text) {
+// A text, or blocks of text, joined; blocks that begin with `left_out` are none of it.
+Refused read_texts(const std::string& field, JsonValue value, std::string& text,
+                   std::string_view left_out = {}) {
   if (value.is_string()) {
     text += value.as_string();
     return {};
@@ -47,7 +48,7 @@ Refused read_texts(const std::string& field, JsonValue value, std::string& text)
     if (type != "text") return unserved_block(where, type);
     std::string more;
     if (Refused refused = member_text(where, block, "text", more)) return refused;
-    text += more;
+    if (left_out.empty() || !more.starts_with(left_out)) text += more;
   }
   return {};
 }
@@ -166,8 +167,10 @@ Refused take_messages(Reading& reading, const std::string& field, const FieldVal
   return {};
 }
 
+// Claude Code tells its own version, another one each time, in a block that is for Anthropic's servers alone:
+// with it no two prompts would begin alike.
 Refused take_system(Reading& reading, const std::string& field, const FieldValue& value) {
-  return read_texts(field, value.json, reading.request.instructions.emplace());
+  return read_texts(field, value.json, reading.request.instructions.emplace(), "x-anthropic-billing-header:");
 }
 
 Refused take_stop_sequences(Reading& reading, const std::string& field, const FieldValue& value) {
