@@ -18,7 +18,7 @@ CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance,
 OPEN_FIELDS = {"/v1/chat/completions": {"reasoning_effort", "messages", "tools", "tool_choice"},
                "/v1/completions": {"prompt"},
                "/v1/responses": {"input", "include", "text", "tools", "tool_choice", "background", "reasoning"},
-               "/v1/messages": {"messages", "system", "tools", "tool_choice", "output_config", "thinking"}}
+               "/v1/messages": {"messages", "system", "tools", "tool_choice", "output_config", "output_format", "thinking"}}
 FORMATS = {"response_format", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "json_schema", "regex",
            "grammar", "ebnf", "ignore_eos"}
 

@@ -70,6 +70,23 @@ def test_tokens_are_counted_as_they_are_used(claude):
     assert count.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
 
 
+def test_a_format_goes_by_both_its_names(claude, server):
+    format = {"type": "json_schema", "schema": {"enum": ["frog", "bear"]}}
+    ask = lambda **fields: server.ask("/v1/messages", {"max_tokens": 20, "messages": STORY, "seed": 5} | fields)
+    _, new, _ = ask(output_config={"format": format})
+    status, old, headers = ask(output_format=format)
+    assert status == 200 and old["content"] == new["content"] and old["content"][0]["text"] in ('"frog"', '"bear"') and "X-Nibble-Ignored" not in headers
+    assert ask(output_format=None)[0] == 200
+    for wrong in ({"type": "json_object"}, {"type": "json_schema"}, {}):
+        status, answer, _ = ask(output_format=wrong)
+        assert status == 400 and answer["error"]["message"].startswith("output_format."), answer
+
+
+def test_a_system_message_of_nothing_is_none(server):
+    count = lambda **fields: server.ask("/v1/messages/count_tokens", {"messages": STORY} | fields)[1]["input_tokens"]
+    assert count() == count(system="") == count(system=[]) == count(system=[{"type": "text", "text": ""}]) < count(system="a")
+
+
 def test_results_of_tools_and_thinking_stand_in_the_conversation(claude):
     turns = [*STORY, {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": ""}, {"type": "text", "text": "I look."},
                                                       {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"at": "pond"}}]},

@@ -267,6 +267,7 @@ TEST(GenerationRequest, WhatIsNotServedIsRefusedByName) {
   EXPECT_EQ(refused(Endpoint::chat, R"("tool_choice":{"type":"function","function":{"name":"f"}})").param,
             "tool_choice");
   EXPECT_EQ(refused(Endpoint::chat, R"("modalities":["text","audio"])").param, "modalities");
+  EXPECT_EQ(refused(Endpoint::chat, R"("web_search_options":{})").param, "web_search_options");
   EXPECT_EQ(refused(Endpoint::completions, R"("suffix":"x")").param, "suffix");
   accepted(Endpoint::chat,
            R"("tools":[],"tool_choice":"none","response_format":{"type":"text"},"modalities":["text"])");

@@ -170,7 +170,10 @@ Refused take_messages(Reading& reading, const std::string& field, const FieldVal
 // Claude Code tells its own version, another one each time, in a block that is for Anthropic's servers alone:
 // with it no two prompts would begin alike.
 Refused take_system(Reading& reading, const std::string& field, const FieldValue& value) {
-  return read_texts(field, value.json, reading.request.instructions.emplace(), "x-anthropic-billing-header:");
+  std::string& text = reading.request.instructions.emplace();
+  Refused refused = read_texts(field, value.json, text, "x-anthropic-billing-header:");
+  if (text.empty()) reading.request.instructions.reset();
+  return refused;
 }
 
 Refused take_stop_sequences(Reading& reading, const std::string& field, const FieldValue& value) {
@@ -228,6 +231,22 @@ Refused take_thinking(Reading& reading, const std::string& field, const FieldVal
   return {};
 }
 
+Refused read_format(const std::string& where, JsonValue value, TextFormat& format) {
+  const auto type = value.find("type");
+  if (!type || !type->is_string() || type->as_string() != "json_schema")
+    return bad_field(where + ".type", " must be json_schema");
+  const auto schema = value.find("schema");
+  if (!schema || !schema->is_object()) return bad_field(where + ".schema", " must be an object");
+  format = {
+      .kind = TextFormat::Kind::json_schema, .name = {}, .schema = *schema, .strict = true, .field = where};
+  return {};
+}
+
+// As Anthropic's beta named it.
+Refused take_output_format(Reading& reading, const std::string& field, const FieldValue& value) {
+  return read_format(field, value.json, reading.request.format);
+}
+
 Refused take_output_config(Reading& reading, const std::string& field, const FieldValue& value) {
   if (!value.json.is_object()) return bad_field(field, " must be an object");
   GenerationRequest& request = reading.request;
@@ -242,16 +261,7 @@ Refused take_output_config(Reading& reading, const std::string& field, const Fie
         return bad_field(where, " must be low, medium, high, xhigh or max");
       request.reasoning_effort = effort;
     } else if (name == "format") {
-      const auto type = member.find("type");
-      if (!type || !type->is_string() || type->as_string() != "json_schema")
-        return bad_field(where + ".type", " must be json_schema");
-      const auto schema = member.find("schema");
-      if (!schema || !schema->is_object()) return bad_field(where + ".schema", " must be an object");
-      request.format = {.kind = TextFormat::Kind::json_schema,
-                        .name = {},
-                        .schema = *schema,
-                        .strict = true,
-                        .field = "output_config.format"};
+      if (Refused refused = read_format(where, member, request.format)) return refused;
     } else {
       return bad_field(where, " is not served; leave it out");
     }
@@ -313,6 +323,8 @@ constexpr FieldType thinking_type = other(
 constexpr FieldType context_type = other(
     R"({"type":"object","properties":{"edits":{"type":["array","null"],"items":{"type":"object","required":["type"],)"
     R"("properties":{"type":{"type":"string","pattern":"^clear_thinking"}}}}}})");
+constexpr FieldType format_type = other(
+    R"({"type":"object","required":["type","schema"],"properties":{"type":{"const":"json_schema"},"schema":{"type":"object"}}})");
 constexpr FieldType output_type = other(
     R"({"type":"object","additionalProperties":false,"properties":{)"
     R"("effort":{"enum":["low","medium","high","xhigh","max",null]},"format":{"type":["object","null"]}}})");
@@ -333,6 +345,7 @@ constexpr FieldRule rules[] = {
     {"metadata", here, any_object, no_effect_about, no_effect_object},
     {"model", here, text(1, 0), "The served model, or absent.", keep<&GenerationRequest::model>},
     {"output_config", here, output_type, "How much a reasoning model thinks (effort).", take_output_config},
+    {"output_format", here, format_type, "The same as output_config.format.", take_output_format},
     shared<&Sampling::seed>(sampling::seed, here),
     {"service_tier", here, any_text, no_effect_about, no_effect},
     {"speed", here, other(R"({"enum":["standard"]})"), "Standard alone.", take_speed},

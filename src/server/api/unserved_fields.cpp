@@ -48,6 +48,11 @@ Refused effect_free_verbosity(Reading&, const std::string& field, const FieldVal
 
 constexpr Where both = Where::both, chat = Where::chat, completions = Where::completions;
 
+// Whose options may all be left out: {} asks for it too.
+Refused refuse_search(Reading&, const std::string& field, const FieldValue&) {
+  return bad_field(field, " is not served: nothing here searches the web");
+}
+
 constexpr FieldType zero = other(R"({"const":0})");
 constexpr FieldType one = other(R"({"const":1})");
 constexpr FieldType true_type = other(R"({"const":true})");
@@ -76,7 +81,7 @@ constexpr FieldRule rules[] = {
     {"suffix", completions, nothing, not_served_about, not_served},
     {"user", both, any_text, no_effect_about, no_effect},
     {"verbosity", both, other(R"({"enum":["low","medium","high"]})"), no_effect_about, effect_free_verbosity},
-    {"web_search_options", chat, nothing, not_served_about, not_served},
+    {"web_search_options", chat, never, "Not served: nothing here searches the web.", refuse_search},
     // vLLM's and SGLang's
     {"add_special_tokens", chat, nothing, "Not served: the chat template writes them.", not_served},
     {"documents", chat, nothing, not_served_about, not_served},
