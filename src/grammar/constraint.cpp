@@ -16,6 +16,8 @@ constexpr std::size_t kMatcherBytes = std::size_t{48} << 20;
 constexpr std::size_t kMaskBytes = std::size_t{8} << 20;
 // Fewer than most tokens have.
 constexpr std::uint32_t kFewCharacters = 8;
+// Of a place that counts: tokens that may be too long for it, and that are.
+constexpr std::size_t kMostLongTokens = 8192, kMostTooLong = 256;
 constexpr ByteKindMask kNotAsked = 0xFFFF, kAnyKinds = 0xFFFF;
 
 std::string_view without_blanks(std::string_view text) {
@@ -59,10 +61,9 @@ class Constraint final : public GrammarConstraint {
         findings_(grammar_->borrow()),
         matcher_(&findings_->matcher) {
     if (findings_->vocabulary != vocabulary) {
-      findings_->masks.clear();
-      findings_->may_repeat.clear();
-      findings_->reaches.clear();
       findings_->vocabulary = std::move(vocabulary);
+      matcher_->set_token_elements(trie_->most_commas() + 1);
+      forget();
     }
     states_.push_back(matcher_->start());
   }
@@ -81,7 +82,7 @@ class Constraint final : public GrammarConstraint {
     bound_memory();
     const Matcher::State state = matcher_->without_copies(states_.back());
     std::ranges::copy(findings_->masks.bits(mask_at(state)), mask.begin());
-    if (state != states_.back()) clear_repeated(state, mask);
+    if (matcher_->tells_apart() && state != states_.back()) clear_repeated(state, mask);
     // No token of this vocabulary leads on from here: the answer ends, cut short, and takes nothing else
     // down.
     leads_nowhere_ = std::ranges::all_of(mask, [](std::uint32_t word) { return word == 0; });
@@ -168,6 +169,7 @@ class Constraint final : public GrammarConstraint {
       mend(trie_->other(), state, usual, mask);
       return;
     }
+    if (!matcher_->plain_ends(state) && write_far_from_end(state, mask)) return;
     const std::uint32_t plain = matcher_->plain_prefix(state);
     if (plain > 0) mask.plain(plain);
     if (plain < trie_->longest() && !matcher_->plain_ends(state)) write_plain(state, mostly, mask);
@@ -177,6 +179,28 @@ class Constraint final : public GrammarConstraint {
       set_walked(trie_->other(), state, {}, mask);
     }
     if (matcher_->complete(state)) mask.ends();
+  }
+
+  // A place that counts: as without an end of the counts, but for tokens that are too long for them.
+  bool write_far_from_end(Matcher::State state, MaskRecipe& mask) {
+    const auto far = matcher_->far_from_end(state);
+    if (!far || trie_->longer(far->bytes).size() > kMostLongTokens) return false;
+    const MaskId endless = mask_at(far->endless);
+    const auto [at, added] = findings_->too_long.try_emplace(far->rounded);
+    if (added) at->second = tokens_too_long(*far, findings_->masks.bits(endless));
+    if (at->second.size() > kMostTooLong) return false;
+    mask.like(endless);
+    for (const TokenId token : at->second)
+      if (after(state, token) == Matcher::kDead) mask.without(token);
+    return true;
+  }
+
+  std::vector<TokenId> tokens_too_long(const Matcher::FarFromEnd& far,
+                                       std::span<const std::uint32_t> may_come) {
+    std::vector<TokenId> too_long;
+    for (const TokenId token : trie_->longer(far.bytes))
+      if (has_bit(may_come, token) && after(far.rounded, token) == Matcher::kDead) too_long.push_back(token);
+    return too_long;
   }
 
   // Plain tokens where not all of any length may come.
@@ -457,16 +481,23 @@ class Constraint final : public GrammarConstraint {
     if (findings_->masks.memory() > kMaskBytes) {
       findings_->masks.clear();
       findings_->may_repeat.clear();
+      findings_->too_long.clear();
     }
     if (matcher_->memory() < kMatcherBytes) return;
     matcher_->reset();
-    findings_->masks.clear();
-    findings_->may_repeat.clear();
-    findings_->loops.clear();
-    findings_->reaches.clear();
+    forget();
     states_.assign(1, matcher_->start());
     for (const TokenId token : tokens_)
       states_.push_back(trie_->is_end(token) ? states_.back() : after(states_.back(), token));
+  }
+
+  // What is known of the matcher's states.
+  void forget() {
+    findings_->masks.clear();
+    findings_->may_repeat.clear();
+    findings_->too_long.clear();
+    findings_->loops.clear();
+    findings_->reaches.clear();
   }
 
   std::shared_ptr<const Grammar> grammar_;

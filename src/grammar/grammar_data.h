@@ -22,6 +22,8 @@ struct Findings {
   StoredMasks masks = {};
   // Tokens of a mask that may say twice what may come once.
   std::unordered_map<Matcher::State, std::vector<TokenId>> may_repeat = {};
+  // Of places that count: the tokens that are too long for their counts.
+  std::unordered_map<Matcher::State, std::vector<TokenId>> too_long = {};
   TextReaches reaches = {};
   std::vector<std::uint16_t> loops = {};  // [states] the kinds of characters that leave the state as it is
 };

@@ -114,6 +114,7 @@ Language Languages::intern_list(Kind kind, std::span<const Language> parts) {
     if (other.kind == kind && same_list(other, parts)) return table_[i];
   }
   for (const Language part : parts) {
+    node.counts |= nodes_[part].counts;
     if (kind == Kind::any_of) {
       node.nullable |= nodes_[part].nullable;
       node.plain &= nodes_[part].plain;
@@ -167,6 +168,7 @@ Language Languages::concat(Language first, Language second) {
   return intern({.kind = Kind::concat,
                  .nullable = node.nullable && nodes_[second].nullable,
                  .plain = node.plain && nodes_[second].plain,
+                 .counts = node.counts || nodes_[second].counts,
                  .a = first,
                  .b = second});
 }
@@ -271,8 +273,13 @@ Language Languages::repeat(Language part, std::uint32_t least, std::uint32_t mos
   const Node node = nodes_[part];
   if (node.nullable) least = 0;
   if (node.kind == Kind::repeat && node.b == 0 && node.c == kUnbounded && least <= 1) return part;
-  return intern(
-      {.kind = Kind::repeat, .nullable = least == 0, .plain = node.plain, .a = part, .b = least, .c = most});
+  return intern({.kind = Kind::repeat,
+                 .nullable = least == 0,
+                 .plain = node.plain,
+                 .counts = node.counts || many_times(most),
+                 .a = part,
+                 .b = least,
+                 .c = most});
 }
 
 ByteSet Languages::first_of(const Node& node) const {

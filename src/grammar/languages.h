@@ -98,6 +98,16 @@ class Languages {
   // How many texts a language has, but no more than `most`.
   std::uint32_t count_texts(Language language, std::uint32_t most);
 
+  // Of counts of many times, {0,300}: what a language is without an end of them, or with rounder ones that
+  // are no larger. Inside complements they stay as they are.
+  enum class Counts : std::uint8_t { endless, rounded };
+  Language recounted(Language language, Counts counts);
+  bool counts(Language language) const { return nodes_[language].counts; }
+  // Of texts of at most so many bytes, a language and the endless one have the same.
+  std::uint32_t bytes_counted(Language language);
+  // What begins a text of the language has a rest of at most so many bytes.
+  std::uint32_t longest_rest(Language language);
+
   PlainPrefix plain_prefix(Language language) const;
   // An expression of one character, of which every plain one is a text.
   bool is_complement(Language language) const { return nodes_[language].kind == Kind::except; }
@@ -124,7 +134,8 @@ class Languages {
   struct Node {
     Kind kind = Kind::nothing;
     bool nullable = false;
-    bool plain = true;  // no intersection, complement or number inside: empty only if it is kNothing
+    bool plain = true;    // no intersection, complement or number inside: empty only if it is kNothing
+    bool counts = false;  // something many times, and not inside a complement
     std::uint32_t a = 0, b = 0, c = 0;
   };
   struct Limit {
@@ -138,6 +149,9 @@ class Languages {
     bool operator==(const Unit&) const = default;
   };
   static constexpr Language kAnyByte = 3;
+  // Counts of fewer are never far from their end.
+  static constexpr std::uint32_t kManyTimes = 16;
+  static bool many_times(std::uint32_t most) { return most != kUnbounded && most >= kManyTimes; }
   enum Emptiness : std::uint8_t { kUnknown, kIsEmpty, kIsNot };
   std::uint64_t hash_of(const Node& node) const;
   Language append(const Node& node, std::size_t slot);
@@ -154,6 +168,7 @@ class Languages {
   bool nullable_multiple(const Node& node) const;
   std::uint32_t least_length_of(const Node& node) const;
   bool search_text(Language language);
+  Language part_recounted(Language part, Counts counts);
   std::span<const Language> list(const Node& node) const { return {lists_.data() + node.a, node.b}; }
 
   std::vector<Node> nodes_;
@@ -174,6 +189,8 @@ class Languages {
   std::uint32_t digit_set_ = 0;
   std::uint32_t point_set_ = 0;
   std::vector<Language> plain_characters_;
+  std::array<WordMap, 2> recounted_;  // [Counts]
+  WordMap bytes_counted_, longest_rest_;
 };
 
 }  // namespace nibble

@@ -39,6 +39,11 @@ std::optional<MaskId> StoredMasks::find(Place place) const {
 
 MaskId StoredMasks::add(Place place, const MaskRecipe& recipe) {
   const std::span<const std::uint64_t> steps = recipe.steps();
+  if (steps.size() == 1 && steps.front() >> 56 == static_cast<std::uint64_t>(MaskRecipe::Step::like)) {
+    const auto like = static_cast<MaskId>(steps.front());
+    places_.emplace(place, like);
+    return like;
+  }
   const bool compared = steps.size() <= kMostSteps;
   const std::uint64_t hash = compared ? hash_of(steps) : 0;
   if (compared) {

@@ -17,11 +17,7 @@ std::uint64_t mix(std::uint64_t value) {
 
 // Frames that open into fewer ways are opened at once: most of them are one text.
 constexpr std::uint32_t kFewWays = 5;
-constexpr std::uint32_t kManyWays = 12;
-
-constexpr SymbolId kCopied = kNoSymbol - 1;
-// Of an array's `at` that keeps its elements apart: an element comes next.
-constexpr std::uint32_t kAtElement = 0x80000000;
+constexpr std::uint32_t kManyWays = 40;
 
 // How far an array with counted elements is, likewise.
 struct CountedPlace {
@@ -106,73 +102,6 @@ std::uint32_t Matcher::frame(SymbolId symbol, std::uint32_t at, std::uint32_t ne
     }
   }
   return made;
-}
-
-std::uint32_t Matcher::copy(std::uint32_t before, std::uint8_t byte) {
-  std::uint32_t& place = copy_places_.at(static_cast<std::uint64_t>(before) << 8 | byte);
-  if (place == kUnbounded) {
-    place = static_cast<std::uint32_t>(copies_.size());
-    copies_.push_back({before, byte});
-  }
-  return place;
-}
-
-std::string Matcher::text_of(std::uint32_t copy) const {
-  std::string text;
-  for (; copy != 0; copy = copies_[copy].before) text.push_back(static_cast<char>(copies_[copy].byte));
-  std::reverse(text.begin(), text.end());
-  return text;
-}
-
-std::string Matcher::copied_text(State state) const {
-  for (std::uint32_t i = 0; i < states_[state].count; ++i) {
-    const Way& way = ways_[states_[state].begin + i];
-    if (copies(way)) return text_of(frames_[way.frame].at);
-  }
-  return {};
-}
-
-std::uint32_t Matcher::copied_texts(State state, std::uint32_t most) {
-  std::uint32_t texts = 0;
-  for (std::uint32_t i = 0; i < states_[state].count; ++i) {
-    const Way way = ways_[states_[state].begin + i];
-    if (way.unopened()) {
-      texts = std::max(texts, copied_texts(opened_[way.frame], most));
-    } else if (is_copied(way)) {
-      texts = std::max(texts, languages_.count_texts(way.language, most));
-    }
-  }
-  return texts;
-}
-
-bool Matcher::is_copied(const Way& way) const { return frames_[way.frame].symbol == kCopied; }
-
-// The stack of the frame above kEndWithoutCopies.
-std::uint32_t Matcher::bare_frame(std::uint32_t frame) {
-  std::vector<std::uint32_t> stack;
-  for (; bare_frames_[frame] == kUnbounded; frame = frames_[frame].next) stack.push_back(frame);
-  std::uint32_t made = bare_frames_[frame];
-  for (; !stack.empty(); stack.pop_back()) {
-    const Frame at = frames_[stack.back()];
-    made = this->frame(at.symbol, at.symbol == kCopied ? 0 : at.at, made, at.seen);
-    bare_frames_[stack.back()] = made;
-  }
-  return made;
-}
-
-Matcher::State Matcher::without_copies(State state) {
-  if (!tells_apart_ || state == kDead) return state;
-  if (states_[state].without_copies != kUnbounded) return states_[state].without_copies;
-  std::vector<Way> ways;
-  for (std::uint32_t i = 0; i < states_[state].count; ++i) {
-    Way way = ways_[states_[state].begin + i];
-    way.frame = bare_frame(way.frame);
-    if (way.unopened()) opened(way.frame);
-    ways.push_back(way);
-  }
-  const State made = intern(ways, states_[state].complete);
-  states_[made].without_copies = made;
-  return states_[state].without_copies = made;
 }
 
 const Matcher::Split& Matcher::split(State state) {

@@ -59,8 +59,11 @@ class Matcher {
   bool uniform(State state) const { return states_[state].uniform; }
   // The same place without the texts that are kept to be told from later ones, and from where none is: what
   // texts have in common there. It takes every text that `state` takes, and more only where a text holds an
-  // element and another one that it must differ from.
+  // element and another one that it must differ from, or more elements than a token can.
   State without_copies(State state);
+  bool tells_apart() const { return tells_apart_; }
+  // Everything but the start is forgotten; from now on a token has at most so many elements of an array.
+  void set_token_elements(std::uint32_t elements);
   // How many ends such a text may have, but no more than `most`.
   std::uint32_t copied_texts(State state, std::uint32_t most);
   // What has been copied of the text that is being read: each way began it at the same place.
@@ -91,6 +94,14 @@ class Matcher {
   };
   // Nothing: it is another place.
   std::optional<KeyPlace> key_place(State state);
+  // Of a place whose texts count, far from the end of the counts: the place where they have no end, and one
+  // that counts as much or less and that many places have in common. What may come at `rounded` may come at
+  // the place, and that at `endless`. Texts of at most so many bytes may come at all three or at none.
+  struct FarFromEnd {
+    State endless, rounded;
+    std::uint32_t bytes;
+  };
+  std::optional<FarFromEnd> far_from_end(State state);
   Languages& languages() { return languages_; }
   std::size_t memory() const;
   std::size_t states() const { return states_.size(); }
@@ -108,6 +119,9 @@ class Matcher {
     bool operator==(const Frame&) const = default;
   };
   static constexpr std::uint32_t kTextEnd = 0, kEndWithoutCopies = 1;
+  static constexpr SymbolId kCopied = kNoSymbol - 1;
+  // Of an array's `at` that keeps its elements apart: an element comes next.
+  static constexpr std::uint32_t kAtElement = 0x80000000;
   // A text as the byte behind another one.
   struct Copy {
     std::uint32_t before;
@@ -151,6 +165,8 @@ class Matcher {
   bool is_copied(const Way& way) const;
   bool copies(const Way& way) const { return is_copied(way) && !bare_[way.frame]; }
   std::uint32_t bare_frame(std::uint32_t frame);
+  std::uint32_t far_place(const Frame& at) const;
+  bool is_long(const ArrayShape& array) const;
   void enter_copied(const Frame& frame);
   // The state of a text behind which the frame comes.
   State opened(std::uint32_t frame);
@@ -172,7 +188,9 @@ class Matcher {
   std::vector<bool> bare_;                  // [frames] whether they stand above kEndWithoutCopies
   std::vector<std::uint32_t> bare_frames_;  // [frames] the same above it; kUnbounded where nobody asked
   bool tells_apart_ = false;                // whether the grammar has anything to copy
-  std::vector<Copy> copies_;                // the first is the empty text
+  bool has_long_arrays_ = false;            // whether it has an array whose end is far at some places
+  std::uint32_t token_elements_ = kUnbounded;
+  std::vector<Copy> copies_;  // the first is the empty text
   WordMap copy_places_;
   std::vector<Way> ways_;
   std::vector<Place> states_;

@@ -162,8 +162,14 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer, std::span<const TokenId> ends, 
   for (TokenId token = 0; token < size; ++token)
     if (!bytes(token).empty()) sorted.emplace_back(bytes(token), token);
   for (const auto& [bytes, token] : sorted)
-    if (bytes.find(',') != bytes.npos) with_comma_.push_back(token);
+    if (const auto commas = static_cast<std::uint32_t>(std::ranges::count(bytes, ',')); commas > 0) {
+      with_comma_.push_back(token);
+      most_commas_ = std::max(most_commas_, commas);
+    }
   std::sort(sorted.begin(), sorted.end());
+  for (const auto& [bytes, token] : sorted) by_length_.push_back(token);
+  const auto length = [this](TokenId token) { return bytes(token).size(); };
+  std::ranges::stable_sort(by_length_, std::ranges::greater(), length);
   std::vector<std::pair<std::string_view, TokenId>> plain, other;
   up_to_.assign(kLengths.size(), std::vector<std::uint32_t>(token_mask_words(size)));
   for (std::size_t i = 0; i < sorted.size(); ++i) {
@@ -234,6 +240,12 @@ std::string_view TokenTrie::bytes(TokenId token) const {
   NIBBLE_CHECK(token >= 0 && token < size_);
   const auto i = static_cast<std::size_t>(token);
   return std::string_view(all_bytes_).substr(begin_[i], begin_[i + 1] - begin_[i]);
+}
+
+std::span<const TokenId> TokenTrie::longer(std::uint32_t than) const {
+  const auto end =
+      std::ranges::partition_point(by_length_, [&](TokenId token) { return bytes(token).size() > than; });
+  return {by_length_.begin(), end};
 }
 
 void TokenTrie::add_kinds(TokenMask mask, ByteKindMask kinds, std::uint32_t characters) const {

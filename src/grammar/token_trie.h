@@ -102,6 +102,9 @@ class TokenTrie final : public GrammarVocabulary {
   std::span<const Ended> ended(TokenId group) const { return groups_[static_cast<std::size_t>(group)]; }
   std::uint32_t longest_ended(TokenId group) const { return longest_ended_[static_cast<std::size_t>(group)]; }
   std::span<const TokenId> with_comma() const { return with_comma_; }
+  std::uint32_t most_commas() const { return most_commas_; }
+  // Tokens of more bytes.
+  std::span<const TokenId> longer(std::uint32_t bytes) const;
   // Characters of the longest plain token.
   std::uint32_t longest() const { return static_cast<std::uint32_t>(of_length_.size()); }
   // Adds the plain tokens of at most so many characters; returns whether those are all.
@@ -128,6 +131,8 @@ class TokenTrie final : public GrammarVocabulary {
   std::vector<std::uint32_t> longest_ended_;  // [groups_] characters
   std::vector<std::pair<TokenId, TokenId>> twins_;
   std::vector<TokenId> with_comma_;
+  std::uint32_t most_commas_ = 0;
+  std::vector<TokenId> by_length_;  // the longest first
   // Plain tokens by length: of up to kLengths[i] characters as bits, and each length's own.
   std::vector<std::vector<std::uint32_t>> up_to_;
   std::vector<std::vector<TokenId>> of_length_;

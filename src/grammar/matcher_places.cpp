@@ -1,0 +1,130 @@
+// What a matcher's places have in common: texts without their copies, counts far from their end.
+#include <algorithm>
+#include <utility>
+
+#include "grammar/matcher.h"
+#include "grammar/text_reach.h"
+
+namespace nibble {
+
+std::uint32_t Matcher::copy(std::uint32_t before, std::uint8_t byte) {
+  std::uint32_t& place = copy_places_.at(static_cast<std::uint64_t>(before) << 8 | byte);
+  if (place == kUnbounded) {
+    place = static_cast<std::uint32_t>(copies_.size());
+    copies_.push_back({before, byte});
+  }
+  return place;
+}
+
+std::string Matcher::text_of(std::uint32_t copy) const {
+  std::string text;
+  for (; copy != 0; copy = copies_[copy].before) text.push_back(static_cast<char>(copies_[copy].byte));
+  std::reverse(text.begin(), text.end());
+  return text;
+}
+
+std::string Matcher::copied_text(State state) const {
+  for (std::uint32_t i = 0; i < states_[state].count; ++i) {
+    const Way& way = ways_[states_[state].begin + i];
+    if (copies(way)) return text_of(frames_[way.frame].at);
+  }
+  return {};
+}
+
+std::uint32_t Matcher::copied_texts(State state, std::uint32_t most) {
+  std::uint32_t texts = 0;
+  for (std::uint32_t i = 0; i < states_[state].count; ++i) {
+    const Way way = ways_[states_[state].begin + i];
+    if (way.unopened()) {
+      texts = std::max(texts, copied_texts(opened_[way.frame], most));
+    } else if (is_copied(way)) {
+      texts = std::max(texts, languages_.count_texts(way.language, most));
+    }
+  }
+  return texts;
+}
+
+bool Matcher::is_copied(const Way& way) const { return frames_[way.frame].symbol == kCopied; }
+
+// The stack of the frame above kEndWithoutCopies.
+std::uint32_t Matcher::bare_frame(std::uint32_t frame) {
+  std::vector<std::uint32_t> stack;
+  for (; bare_frames_[frame] == kUnbounded; frame = frames_[frame].next) stack.push_back(frame);
+  std::uint32_t made = bare_frames_[frame];
+  for (; !stack.empty(); stack.pop_back()) {
+    const Frame at = frames_[stack.back()];
+    made = this->frame(at.symbol, at.symbol == kCopied ? 0 : far_place(at), made, at.seen);
+    bare_frames_[stack.back()] = made;
+  }
+  return made;
+}
+
+// In an array whose end no token reaches, a place that those far from it have in common.
+std::uint32_t Matcher::far_place(const Frame& at) const {
+  if (at.symbol == kNoSymbol || symbols_->symbols[at.symbol].kind != Symbol::Kind::array) return at.at;
+  const ArrayShape& array = symbols_->arrays[symbols_->symbols[at.symbol].a];
+  const std::uint32_t element = at.at & kAtElement, behind = at.at & ~kAtElement;
+  if (!is_long(array) || behind == 0) return at.at;
+  const auto enough = std::max({array.least, static_cast<std::uint32_t>(array.first.size()), 1u});
+  const std::uint32_t count = behind - 1;
+  return count > enough && array.most - count > token_elements_ ? (enough + 1) | element : at.at;
+}
+
+bool Matcher::is_long(const ArrayShape& array) const {
+  return !array.counted && array.most != kUnbounded && array.most > token_elements_;
+}
+
+void Matcher::set_token_elements(std::uint32_t elements) {
+  token_elements_ = elements;
+  const auto is_long = [this](const ArrayShape& array) { return this->is_long(array); };
+  has_long_arrays_ = std::ranges::any_of(symbols_->arrays, is_long);
+  reset();
+}
+
+Matcher::State Matcher::without_copies(State state) {
+  if ((!tells_apart_ && !has_long_arrays_) || state == kDead) return state;
+  if (states_[state].without_copies != kUnbounded) return states_[state].without_copies;
+  std::vector<Way> ways;
+  for (std::uint32_t i = 0; i < states_[state].count; ++i) {
+    Way way = ways_[states_[state].begin + i];
+    way.frame = bare_frame(way.frame);
+    if (way.unopened()) opened(way.frame);
+    ways.push_back(way);
+  }
+  const State made = intern(ways, states_[state].complete);
+  states_[made].without_copies = made;
+  return states_[state].without_copies = made;
+}
+
+std::optional<Matcher::FarFromEnd> Matcher::far_from_end(State state) {
+  // Indents count, too, but text_reach.h knows them.
+  const auto counts = [&](const Way& way) {
+    return languages_.counts(way.language) && !nibble::begins_narrow(languages_, way.language);
+  };
+  const Place place = states_[state];
+  if (std::none_of(ways_.begin() + place.begin, ways_.begin() + place.begin + place.count, counts))
+    return std::nullopt;
+  std::vector<Way> endless, rounded;
+  FarFromEnd far{.endless = state, .rounded = state, .bytes = kUnbounded};
+  for (std::uint32_t i = 0; i < place.count; ++i) {
+    const Way way = ways_[place.begin + i];
+    Way without_end = way, rounder = way;
+    if (counts(way)) {
+      without_end.language = languages_.recounted(way.language, Languages::Counts::endless);
+      rounder.language = languages_.recounted(way.language, Languages::Counts::rounded);
+    }
+    endless.push_back(without_end);
+    rounded.push_back(rounder);
+    if (without_end == way) continue;
+    const std::uint32_t rest = languages_.longest_rest(without_end.language);
+    const std::uint32_t counted = languages_.bytes_counted(rounder.language);
+    if (rest >= counted) return std::nullopt;
+    far.bytes = std::min(far.bytes, counted - rest);
+  }
+  if (far.bytes == kUnbounded) return std::nullopt;
+  far.endless = intern(endless, place.complete);
+  far.rounded = intern(rounded, place.complete);
+  return far;
+}
+
+}  // namespace nibble
