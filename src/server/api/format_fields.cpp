@@ -8,7 +8,8 @@
 namespace nibble::api {
 namespace {
 
-constexpr FieldType grammar_text = other(R"({"type":"string"})");
+// Each may also be empty in whatever way.
+constexpr FieldType grammar_text = other(R"({"anyOf":[{"type":"string"},{"enum":[[],{},false]}]})");
 
 Refused ask(Reading& reading, TextFormat format) {
   TextFormat& asked = reading.request.format;
@@ -129,8 +130,10 @@ Refused take_structured_outputs(Reading& reading, const std::string& field, cons
 }
 
 constexpr Where both = Where::both;
-constexpr FieldType schema_type = other(R"({"type":["object","boolean","string"]})");
-constexpr FieldType choice_type = other(R"({"type":"array","items":{"type":"string","minLength":1}})");
+constexpr FieldType schema_type =
+    other(R"({"anyOf":[{"type":["object","boolean","string"]},{"enum":[[]]}]})");
+constexpr FieldType choice_type =
+    other(R"({"anyOf":[{"type":"array","items":{"type":"string","minLength":1}},{"enum":[{},"",false]}]})");
 constexpr FieldType format_type = other(
     R"({"type":"object","required":["type"],"properties":{"type":{"enum":["text","json_object","json_schema"]}}})");
 constexpr std::string_view schema_about = "The answer is JSON that this schema takes.";
