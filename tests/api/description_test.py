@@ -46,6 +46,8 @@ def settle(body, path):
             prompt = [item or "a" if isinstance(item, str) else known(item)[:40] if isinstance(item, list) else item % 400 for item in prompt][:4]
         body["prompt"] = prompt
         del body["max_completion_tokens"]
+    if body.get("stream"):
+        body["prompt_logprobs"] = None
     if body.get("logprobs") in (None, False):
         body["constrained_logprobs"] = None
     for ids in ("stop_token_ids", "allowed_token_ids"):
