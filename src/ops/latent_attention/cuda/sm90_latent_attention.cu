@@ -229,9 +229,9 @@ struct Computing {
     } else {
       float before[2];
       follow(before);
-      weigh(s, factors, parity);
       if (!ends.first) scale(before);
       multiply_values(0, !ends.first);
+      weigh(s, factors, parity);  // meanwhile
       await_values(0);
       scale(factors);
     }
