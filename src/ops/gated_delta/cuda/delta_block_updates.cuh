@@ -12,13 +12,6 @@ namespace nibble {
 struct BlockSums {
   float of[2][4];
 
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) of[n][i] = 0;
-    }
-  }
   // Of column g, or g + 8.
   __device__ __forceinline__ float4 row(int second) const {
     return make_float4(of[0][2 * second], of[0][2 * second + 1], of[1][2 * second], of[1][2 * second + 1]);
@@ -40,11 +33,25 @@ struct BlockRows {
   __device__ __forceinline__ bool is_new(int j) const { return first + j >= open && first + j < past; }
 };
 
-// sums: what is left of the rows' values by all rows ahead of the block, and updates of rows that are known;
-// afterwards those of all rows. By a warp; columns are its own.
+// What later rows of a block take in of four of its rows and those before them: of row j at j - 1.
+struct BlockFactors {
+  float4 of[delta_block - 1];
+
+  __device__ __forceinline__ void load(const BlockRows& rows, int four) {
+#pragma unroll
+    for (int j = 1; j < delta_block; ++j) {
+      if (j > 4 * four)
+        of[j - 1] = *reinterpret_cast<const float4*>(
+            &rows.products[ProductRow::place(rows.first + j, ProductRow::own_unit(four))]);
+    }
+  }
+};
+
+// factors: of the first four rows. sums: what is left of the rows' values by all rows ahead of the block, and
+// updates of rows that are known; afterwards those of all rows. By a warp; columns are its own.
 template <bool all_new>
-__device__ __forceinline__ void solve_block(const BlockRows& rows, BlockColumns& columns, int lane,
-                                            BlockSums& sums) {
+__device__ __forceinline__ void solve_block(const BlockRows& rows, BlockFactors factors,
+                                            BlockColumns& columns, int lane, BlockSums& sums) {
   const int g = lane / 4, t = lane % 4;
 #pragma unroll
   for (int second = 0; second < 2; ++second) {
@@ -70,18 +77,20 @@ __device__ __forceinline__ void solve_block(const BlockRows& rows, BlockColumns&
   for (int first = 0; first < delta_block; first += 4) {
     const float4 betas = *reinterpret_cast<const float4*>(rows.betas + rows.first + first);
     end_row(first, betas.x);
+    BlockFactors next;
 #pragma unroll
     for (int j = first + 1; j < delta_block; ++j) {
-      const float4 factors = *reinterpret_cast<const float4*>(
-          &rows.products[ProductRow::place(rows.first + j, ProductRow::own_unit(first / 4))]);
-      own[j] = fmaf(factors.x, own[first], own[j]);
+      if (j == first + 4) next.load(rows, first / 4 + 1);
+      const float4 of_row = factors.of[j - 1];
+      own[j] = fmaf(of_row.x, own[first], own[j]);
       if (j == first + 1) end_row(j, betas.y);
-      if (j > first + 1) own[j] = fmaf(factors.y, own[first + 1], own[j]);
+      if (j > first + 1) own[j] = fmaf(of_row.y, own[first + 1], own[j]);
       if (j == first + 2) end_row(j, betas.z);
-      if (j > first + 2) own[j] = fmaf(factors.z, own[first + 2], own[j]);
+      if (j > first + 2) own[j] = fmaf(of_row.z, own[first + 2], own[j]);
       if (j == first + 3) end_row(j, betas.w);
-      if (j > first + 3) own[j] = fmaf(factors.w, own[first + 3], own[j]);
+      if (j > first + 3) own[j] = fmaf(of_row.w, own[first + 3], own[j]);
     }
+    factors = next;
   }
   __syncwarp();  // columns have been read
   if (lane < 16) {

@@ -49,10 +49,11 @@ class ChunkTile {
       turn_ = index - first;
       Sums updates;
       begin_updates(updates);
-      if (index + 1 < past) load_values(chunk_of(work_.rows, index + 1));
       take_blocks(chunk, updates);
       const bool is_whole = chunk.past == delta_chunk;
       if (is_whole) bring_forward();
+      if (index + 1 < past) load_values(chunk_of(work_.rows, index + 1));
+      end_outputs();
       ptx::mbarrier_arrive(&shared_.updates_read[tile_]);
       store_outputs(chunk);
       if (!is_whole || border == work_.rows.borders) continue;
@@ -127,14 +128,15 @@ class ChunkTile {
 
   // S^T x of keys or queries of this warp's block, a column of values by row.
   __device__ void read_state(Sums& sums, const uint4* rows) const {
-    sums.clear();
+    PartedSums<2> parts;
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
       const RowTerms state{shared_.state[tile_][step][0][lane_], shared_.state[tile_][step][1][lane_]};
       const ColumnTerms columns[2] = {Keys::columns(rows, 2 * block_, step, lane_),
                                       Keys::columns(rows, 2 * block_ + 1, step, lane_)};
-      multiply_terms(sums.of, state, columns);
+      parts.multiply(state, columns);
     }
+    parts.put(sums.of);
   }
   __device__ __forceinline__ float2 decays_of(int eight) const {
     return *reinterpret_cast<const float2*>(
@@ -193,15 +195,38 @@ class ChunkTile {
       for (int i = 0; i < 4; ++i) taken_in_[n][i] = 0;
     }
     if (block_ >= waiting_block) begin_outputs();
+    const bool is_whole = chunk.past == delta_chunk;
 #pragma unroll 1
-    for (int block = -1; block < delta_blocks; ++block) {
-      if (block >= 0 && block != block_) ptx::mbarrier_wait(&shared_.updates_there[tile_][block], parity());
-      if (block >= 0 && block < block_) add_products(updates, block, false);
-      if (block + 1 == block_) end_updates(chunk, updates);
-      if (block < 0) continue;
-      if (block <= block_) add_products(outputs_, block, true);
-      if (chunk.past == delta_chunk) take_in(block);
+    for (int block = 0; block + 1 < block_; ++block) {
+      await_updates(block);
+      add_products(updates, block, false);
+      if (is_whole) take_in(block);
+      add_products(outputs_, block, true);
     }
+    const BlockRows rows{shared_.products[half()], shared_.betas[half()], delta_block * block_, chunk.open,
+                         chunk.past};
+    BlockFactors factors;
+    factors.load(rows, 0);
+    if (block_ > 0) {
+      await_updates(block_ - 1);
+      add_products(updates, block_ - 1, false);
+    }
+    end_updates(rows, factors, updates);
+    if (block_ < waiting_block) begin_outputs();
+    if (!is_whole) return;
+#pragma unroll 1
+    for (int block = max(block_ - 1, 0); block < delta_blocks; ++block) {
+      if (block > block_) await_updates(block);
+      take_in(block);
+    }
+  }
+  // What outputs take in of the last two blocks that they do: not before the state has.
+  __device__ void end_outputs() {
+    if (block_ > 0) add_products(outputs_, block_ - 1, true);
+    add_products(outputs_, block_, true);
+  }
+  __device__ __forceinline__ void await_updates(int block) const {
+    ptx::mbarrier_wait(&shared_.updates_there[tile_][block], parity());
   }
   __device__ __forceinline__ RowTerms updates_of(int block, bool left) const {
     const auto& of_block = shared_.updates[tile_][block][left ? 1 : 0];
@@ -223,22 +248,19 @@ class ChunkTile {
   }
 
   // This block's, from what all blocks ahead have left of its values; to all warps of the tile.
-  __device__ void end_updates(const ChunkRows& chunk, Sums& updates) {
+  __device__ void end_updates(const BlockRows& rows, const BlockFactors& factors, Sums& updates) {
     if (turn_ > 0) ptx::mbarrier_wait(&shared_.updates_read[tile_], parity() ^ 1);
     auto& to = shared_.updates[tile_][block_];
-    const BlockRows rows{shared_.products[half()], shared_.betas[half()], delta_block * block_, chunk.open,
-                         chunk.past};
     auto& columns = reinterpret_cast<BlockColumns&>(to);
     if (rows.all_new()) {
-      solve_block<true>(rows, columns, lane_, updates);
+      solve_block<true>(rows, factors, columns, lane_, updates);
     } else {
       take_known(rows, updates);
-      solve_block<false>(rows, columns, lane_, updates);
+      solve_block<false>(rows, factors, columns, lane_, updates);
     }
     put_updates(to, updates);
     ptx::mbarrier_arrive(&shared_.updates_there[tile_][block_]);
-    if (chunk.past < delta_chunk && rows.first < chunk.past) keep_updates(updates);
-    if (block_ < waiting_block) begin_outputs();
+    if (rows.past < delta_chunk && rows.first < rows.past) keep_updates(updates);
   }
 
   // Updates of rows of earlier steps; zeros for those that are still to come.

@@ -70,7 +70,7 @@ struct HeadChannels {
     float squares = 0;
 #pragma unroll
     for (int i = 0; i < count; ++i) squares = fmaf(x[i], x[i], squares);
-    const float scale = 1.0f / sqrtf(sum_of_lanes(squares) + 1e-6f);
+    const float scale = ptx::inverse_root_fast(sum_of_lanes(squares) + 1e-6f);
 #pragma unroll
     for (int i = 0; i < count; ++i) x[i] = __fmul_rn(__fmul_rn(x[i], scale), further);
   }

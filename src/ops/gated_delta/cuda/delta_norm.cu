@@ -1,5 +1,5 @@
-// Behind delta_chunks: its outputs' norms and gates, a warp a head of a row. Behind all of a step's rows:
-// what the next step goes on from that several blocks have read.
+// Behind delta_chunks: its outputs' norms and gates, a block a row, whose warps have some heads each. Behind
+// all of a step's rows: what the next step goes on from that several blocks have read.
 #include "ops/cuda/launch.cuh"
 #include "ops/gated_delta/cuda/delta_chunk.cuh"
 #include "ops/gated_delta/cuda/delta_keep.cuh"
@@ -9,20 +9,29 @@
 namespace nibble {
 namespace {
 
-constexpr int norm_warps = 4, keep_threads = 128;
+constexpr int norm_warps = 8, heads_at_once = 4, keep_threads = 128;
 
 template <int value_dim>
 __global__ void __launch_bounds__(norm_warps * 32) delta_norm(const __grid_constant__ DeltaKernelArgs args) {
   ptx::grid_launch_dependents();
-  const int at = static_cast<int>(blockIdx.x) * norm_warps + static_cast<int>(threadIdx.x) / 32;
-  const int row = at / args.value_heads;
+  const int row = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x) % 32;
   ptx::grid_dependency_wait();
-  if (row >= args.step.rows) return;
   const int sequence = args.step.sequence_of_row[row];
-  if (sequence < 0 || !has_many_delta_rows(args.step.of_sequence[sequence].row_count)) return;
-  put_head_out<value_dim>(args, row, at % args.value_heads,
-                          args.mixed + static_cast<std::size_t>(at) * value_dim,
-                          static_cast<int>(threadIdx.x) % 32);
+  for (int first = ptx::warp_of_block(); first < args.value_heads; first += norm_warps * heads_at_once) {
+    HeadOut<value_dim> heads[heads_at_once];
+#pragma unroll
+    for (int i = 0; i < heads_at_once;
+         ++i) {  // whether they are wanted or not: that takes as long to find out
+      const int head = min(first + i * norm_warps, args.value_heads - 1);
+      heads[i].load(args, row, head,
+                    args.mixed + static_cast<std::size_t>(row * args.value_heads + head) * value_dim, lane);
+    }
+    if (sequence < 0 || !has_many_delta_rows(args.step.of_sequence[sequence].row_count)) return;
+#pragma unroll
+    for (int i = 0; i < heads_at_once; ++i) {
+      if (first + i * norm_warps < args.value_heads) heads[i].put(args);
+    }
+  }
 }
 
 // A block a head of keys of a sequence, with the heads of values that it serves.
@@ -55,8 +64,7 @@ __global__ void __launch_bounds__(keep_threads) delta_keep(const __grid_constant
 
 void launch_delta_norm(const DeltaShape& shape, const DeltaKernelArgs& args, cudaStream_t stream) {
   with_delta_dims(shape, [&]<int key_dim, int value_dim>() {
-    const int warps = args.step.rows * args.value_heads;
-    launch_kernel({.blocks = dim3(static_cast<unsigned>((warps + norm_warps - 1) / norm_warps)),
+    launch_kernel({.blocks = dim3(static_cast<unsigned>(args.step.rows)),
                    .threads = norm_warps * 32,
                    .stream = stream,
                    .overlaps = true},

@@ -7,44 +7,58 @@
 
 namespace nibble {
 
-// By a warp: x, of a row's head -> its place among the input's tiles.
+// By a warp: what a head of a row gives -> its place among the input's tiles.
 template <int value_dim>
-__device__ __forceinline__ void put_head_out(const DeltaKernelArgs& args, int row, int head, const float* x,
-                                             int lane) {
-  constexpr int count = value_dim % 128 == 0 ? 4 : 1;  // neighbours that a lane has
+class HeadOut {
+  static constexpr int count = value_dim % 128 == 0 ? 4 : 1;  // neighbours that a lane has
   static_assert(value_dim <= 32 * count);
-  const bool has = lane * count < value_dim;
-  const int first = has ? lane * count : 0;
-  const float* const z = args.projected +
-                         static_cast<std::size_t>(row) * static_cast<std::size_t>(args.projected_stride) +
-                         column_of(args.columns.z, head / args.served(), head % args.served());
-  float own[count], gates[count], weights[count];
-  const auto load = [&](float(&to)[count], const float* from) {
+
+ public:
+  // x: the head's. On its way when it returns.
+  __device__ __forceinline__ void load(const DeltaKernelArgs& args, int row, int head, const float* x,
+                                       int lane) {
+    has_ = lane * count < value_dim;
+    first_ = has_ ? lane * count : 0;
+    row_ = row;
+    head_ = head;
+    load(own_, x);
+    load(gates_, args.projected +
+                     static_cast<std::size_t>(row) * static_cast<std::size_t>(args.projected_stride) +
+                     column_of(args.columns.z, head / args.served(), head % args.served()));
+    load(weights_, args.norm);
+  }
+  __device__ __forceinline__ void put(const DeltaKernelArgs& args) const {
+    float squares = 0;
+#pragma unroll
+    for (int i = 0; i < count; ++i) squares = fmaf(own_[i], own_[i], squares);
+    const float scale =
+        ptx::inverse_root_fast(sum_of_lanes(squares) / static_cast<float>(value_dim) + args.eps);
+    const auto gated = [&](int i) {
+      return __fmul_rn(__fmul_rn(__fmul_rn(own_[i], scale), weights_[i]), delta_silu_of(gates_[i]));
+    };
+    const int blocks = (args.value_heads * value_dim + dense_k - 1) / dense_k;
+    std::uint8_t* const to = args.out + token_offset(blocks, row_, head_ * value_dim + first_);
+    if (!has_) return;
+    if constexpr (count == 4)
+      *reinterpret_cast<uint2*>(to) =
+          make_uint2(ptx::pack_bf16x2(gated(0), gated(1)), ptx::pack_bf16x2(gated(2), gated(3)));
+    else
+      *reinterpret_cast<std::uint16_t*>(to) = static_cast<std::uint16_t>(ptx::pack_bf16x2(gated(0), 0.0f));
+  }
+
+ private:
+  __device__ __forceinline__ void load(float (&to)[count], const float* from) const {
     if constexpr (count == 4) {
-      const float4 four = *reinterpret_cast<const float4*>(from + first);
+      const float4 four = *reinterpret_cast<const float4*>(from + first_);
       to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
     } else {
-      to[0] = has ? from[first] : 0;
+      to[0] = has_ ? from[first_] : 0;
     }
-  };
-  load(own, x);
-  load(gates, z);
-  load(weights, args.norm);
-  float squares = 0;
-#pragma unroll
-  for (int i = 0; i < count; ++i) squares = fmaf(own[i], own[i], squares);
-  const float scale = 1.0f / sqrtf(sum_of_lanes(squares) / static_cast<float>(value_dim) + args.eps);
-  const auto gated = [&](int i) {
-    return __fmul_rn(__fmul_rn(__fmul_rn(own[i], scale), weights[i]), delta_silu_of(gates[i]));
-  };
-  const int blocks = (args.value_heads * value_dim + dense_k - 1) / dense_k;
-  std::uint8_t* const to = args.out + token_offset(blocks, row, head * value_dim + first);
-  if (!has) return;
-  if constexpr (count == 4)
-    *reinterpret_cast<uint2*>(to) =
-        make_uint2(ptx::pack_bf16x2(gated(0), gated(1)), ptx::pack_bf16x2(gated(2), gated(3)));
-  else
-    *reinterpret_cast<std::uint16_t*>(to) = static_cast<std::uint16_t>(ptx::pack_bf16x2(gated(0), 0.0f));
-}
+  }
+
+  bool has_;
+  int first_, row_, head_;
+  float own_[count], gates_[count], weights_[count];
+};
 
 }  // namespace nibble

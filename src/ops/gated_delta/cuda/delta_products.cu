@@ -11,9 +11,10 @@
 namespace nibble {
 namespace {
 
-// Two warps a block of sixteen rows, each with every other eight rows ahead of it; and one for the sums.
-constexpr int product_warps = 2 * delta_blocks, product_threads = (product_warps + 1) * 32;
-constexpr int most_eights = delta_blocks;  // of a warp
+// A warp for each sixteen rows and sixteen rows up to those; and one for the sums.
+constexpr int product_warps = delta_blocks * (delta_blocks + 1) / 2, multiply_threads = product_warps * 32,
+              product_threads = multiply_threads + 32;
+constexpr int rows_there = 1;  // the barrier of those who multiply
 
 template <int key_dim>
 struct alignas(128) ProductsShared {
@@ -40,25 +41,33 @@ class DeltaProducts {
         key_head_(key_head),
         thread_(static_cast<int>(threadIdx.x)),
         lane_(thread_ % 32),
-        warp_(thread_ / 32) {}
+        warp_(ptx::warp_of_block()),
+        row_block_(warp_ < 1   ? 0
+                   : warp_ < 3 ? 1
+                   : warp_ < 6 ? 2
+                               : 3),
+        column_block_(warp_ - row_block_ * (row_block_ + 1) / 2) {}
 
   __device__ void run() {
-    copy_rows();
-    ptx::await_copies_to_shared();
-    __syncthreads();  // rows are there
-    if (warp_ == product_warps)
+    if (warp_ == product_warps) {
       add_gates();
-    else
+    } else {
+      copy_rows();
+      ptx::await_copies_to_shared();
+      ptx::named_barrier(rows_there, multiply_threads);
       multiply();
+    }
     __syncthreads();  // sums are there, and rows have been read
 #pragma unroll 1
     for (int within = 0; within < args_.served(); within += 2) {
       const int heads = min(args_.served() - within, 2);
       for (int i = 0; i < heads && warp_ < product_warps; ++i)
         leave(shared_.sums[within + i], shared_.out[i]);
+      ptx::fence_shared_writes();
       __syncthreads();  // two heads' products are there
       for (int i = 0; i < heads; ++i) store(key_head_ * args_.served() + within + i, shared_.out[i]);
-      __syncthreads();  // they have been read
+      ptx::await_bulk_reads();
+      if (within + 2 < args_.served()) __syncthreads();  // they have been read
     }
   }
 
@@ -66,7 +75,7 @@ class DeltaProducts {
   __device__ void copy_rows() const {
     const float* const kept =
         in_slot(args_.slots.keys, args_.slot_bytes, chunk_.rows.slot) + key_head_ * key_dim;
-    for (int at = thread_; at < chunk_.past * Keys::units; at += product_threads) {
+    for (int at = thread_; at < chunk_.past * Keys::units; at += multiply_threads) {
       const int j = at / Keys::units, unit = at % Keys::units;
       if (j < chunk_.open) {
         ptx::copy_to_shared(shared_.keys + at, kept + j * args_.keys(key_dim) + 4 * unit);
@@ -114,35 +123,19 @@ class DeltaProducts {
       place(at / served)[at % served] = shared_.sums[at % served][at / served];
   }
 
-  __device__ __forceinline__ int own_block() const { return warp_ / 2; }
-  // Rows j of this warp's products are 8n to 8n + 7.
-  __device__ __forceinline__ int eight_of(int i) const { return 2 * i + warp_ % 2; }
-
   // Rows p of keys, and of queries, by columns j of keys, as in delta_rows.
   __device__ void multiply() {
 #pragma unroll
-    for (int n = 0; n < most_eights; ++n) {
+    for (int n = 0; n < 2; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) with_key_[n][i] = with_query_[n][i] = 0;
     }
-    const int count = own_block() + 1;
 #pragma unroll
     for (int step = 0; step < Keys::steps; ++step) {
-      const RowTerms keys = Keys::rows_of(shared_.keys, own_block(), step, lane_),
-                     queries = Keys::rows_of(shared_.queries, own_block(), step, lane_);
-      ColumnTerms columns[most_eights];
-#pragma unroll
-      for (int n = 0; n < most_eights; ++n) {
-        if (n < count) columns[n] = Keys::columns(shared_.keys, eight_of(n), step, lane_);
-      }
-#pragma unroll
-      for (int n = 0; n < most_eights; ++n) {
-        if (n >= count) continue;
-        multiply_terms(reinterpret_cast<float(&)[1][4]>(with_key_[n]), keys,
-                       reinterpret_cast<const ColumnTerms(&)[1]>(columns[n]));
-        multiply_terms(reinterpret_cast<float(&)[1][4]>(with_query_[n]), queries,
-                       reinterpret_cast<const ColumnTerms(&)[1]>(columns[n]));
-      }
+      const ColumnTerms columns[2] = {Keys::columns(shared_.keys, 2 * column_block_, step, lane_),
+                                      Keys::columns(shared_.keys, 2 * column_block_ + 1, step, lane_)};
+      multiply_terms(with_key_, Keys::rows_of(shared_.keys, row_block_, step, lane_), columns);
+      multiply_terms(with_query_, Keys::rows_of(shared_.queries, row_block_, step, lane_), columns);
     }
   }
 
@@ -151,12 +144,11 @@ class DeltaProducts {
     auto* const pairs = reinterpret_cast<std::uint32_t*>(out);
     const int g = lane_ / 4, t = lane_ % 4;
 #pragma unroll
-    for (int n = 0; n < most_eights; ++n) {
-      if (n > own_block()) continue;
-      const int j = 8 * eight_of(n) + 2 * t;
+    for (int n = 0; n < 2; ++n) {
+      const int eight = 2 * column_block_ + n, j = 8 * eight + 2 * t;
 #pragma unroll
       for (int second = 0; second < 2; ++second) {
-        const int p = delta_block * own_block() + 8 * second + g;
+        const int p = delta_block * row_block_ + 8 * second + g;
         if (p >= chunk_.past) continue;
         float key[2], query[2];
 #pragma unroll
@@ -169,9 +161,9 @@ class DeltaProducts {
           pairs[ProductRow::place(p, unit) * 4 + t] = terms.high;
           pairs[ProductRow::place(p, unit + ProductRow::low) * 4 + t] = terms.low;
         };
-        put(ProductRow::with_query + eight_of(n), terms_of(query[0], query[1]));
-        if (n < own_block())
-          put(ProductRow::with_key + eight_of(n), terms_of(key[0], key[1]));
+        put(ProductRow::with_query + eight, terms_of(query[0], query[1]));
+        if (column_block_ < row_block_)
+          put(ProductRow::with_key + eight, terms_of(key[0], key[1]));
         else
           reinterpret_cast<float2*>(
               out)[ProductRow::place(p, ProductRow::own_unit(j % delta_block / 4)) * 2 + t % 2] =
@@ -180,24 +172,26 @@ class DeltaProducts {
     }
   }
 
+  // A thread a row; on its way when it returns.
   __device__ void store(int head, const uint4* out) const {
-    constexpr int units = ProductRow::units;
-    for (int at = chunk_.open * units + thread_; at < chunk_.past * units; at += product_threads) {
-      const std::size_t row = chunk_.row_of(at / units) * static_cast<std::size_t>(args_.value_heads) +
-                              static_cast<std::size_t>(head);
-      reinterpret_cast<uint4*>(args_.products)[row * units + static_cast<std::size_t>(at % units)] = out[at];
-    }
+    const int j = chunk_.open + thread_;
+    if (j >= chunk_.past) return;
+    const std::size_t row =
+        chunk_.row_of(j) * static_cast<std::size_t>(args_.value_heads) + static_cast<std::size_t>(head);
+    ptx::bulk_copy_to_global(reinterpret_cast<uint4*>(args_.products) + row * ProductRow::units,
+                             out + j * ProductRow::units, ProductRow::units * 16);
   }
 
   const DeltaKernelArgs& args_;
   Shared& shared_;
   const ChunkRows chunk_;
   const int key_head_, thread_, lane_, warp_;
-  float with_key_[most_eights][4], with_query_[most_eights][4];
+  const int row_block_, column_block_;  // of this warp's products
+  float with_key_[2][4], with_query_[2][4];
 };
 
 template <int key_dim>
-__global__ void __launch_bounds__(product_threads)
+__global__ void __launch_bounds__(product_threads, 3)
     delta_products(const __grid_constant__ DeltaKernelArgs args) {
   auto& shared = *reinterpret_cast<ProductsShared<key_dim>*>(ptx::dynamic_shared());
   ptx::grid_launch_dependents();

@@ -82,7 +82,11 @@ class DeltaRow {
     __syncthreads();  // products with the rows ahead are there
     if (warp_ < tiles) find_update(sums);
     __syncthreads();  // o is there
-    if (warp_ == 0) put_head_out<value_dim>(args_, rows_.row_begin, head_, shared_.out, lane_);
+    if (warp_ == 0) {
+      HeadOut<value_dim> out;
+      out.load(args_, rows_.row_begin, head_, shared_.out, lane_);
+      out.put(args_);
+    }
     if (p_ == delta_chunk - 1 && warp_ < tiles) bring_forward();
     keep();
   }
@@ -143,6 +147,7 @@ class DeltaRow {
     const bool has_first = first / 2 <= p_ / delta_block,
                has_second = have_two && second / 2 <= p_ / delta_block;
     float products[2][1][4] = {};
+    PartedSums<1> parts;
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
       const ColumnTerms columns[1] = {row_columns(step)};
@@ -157,8 +162,9 @@ class DeltaRow {
         const ColumnTerms keys[1] = {Keys::columns(shared_.keys, second, step, lane_)};
         multiply_terms(products[1], rows, keys);
       }
-      multiply_terms(sums, row_terms(state_[step][0], state_[step][1]), columns);
+      parts.multiply(row_terms(state_[step][0], state_[step][1]), columns);
     }
+    parts.put(sums);
     if (has_first) leave(first, products[0][0]);
     if (has_second) leave(second, products[1][0]);
   }

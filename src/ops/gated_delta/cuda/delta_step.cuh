@@ -2,6 +2,8 @@
 #pragma once
 
 #include "ops/gated_delta/cuda/gated_delta_cuda.h"
+#include "ops/ptx/fast_math.cuh"
+#include "ops/ptx/tensor_core.cuh"
 
 namespace nibble {
 
@@ -37,12 +39,16 @@ __device__ __forceinline__ int column_of(const HeadColumns& part, int key_head, 
 }
 
 // Within a few units in the last place.
-__device__ __forceinline__ float delta_sigmoid_of(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+__device__ __forceinline__ float delta_sigmoid_of(float x) {
+  return ptx::reciprocal_fast(__fadd_rn(1.0f, ptx::exp2_fast(__fmul_rn(x, -1.44269504f))));
+}
 __device__ __forceinline__ float delta_silu_of(float x) { return __fmul_rn(x, delta_sigmoid_of(x)); }
 // ln(1 + e^x); x itself above 20, as transformers has it.
 __device__ __forceinline__ double softplus_of(double x) { return x > 20 ? x : log1p(exp(x)); }
 // e^difference, of sums of g, which is at most 0.
-__device__ __forceinline__ float decay_of(double difference) { return expf(static_cast<float>(difference)); }
+__device__ __forceinline__ float decay_of(double difference) {
+  return ptx::exp2_fast(static_cast<float>(difference * 1.4426950408889634));
+}
 
 __device__ __forceinline__ float sum_of_lanes(float own) {
 #pragma unroll

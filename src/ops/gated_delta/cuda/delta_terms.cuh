@@ -2,8 +2,9 @@
 // it leaves, rounded likewise; together 16 bits of mantissa. Of the four products of two numbers the smallest
 // is left out.
 //
-// Order: of every sixteen k, low by high, high by low, high by high. What a row or a column has stands in
-// that order alone, so one row's products are those of many.
+// Order: of every sixteen k, low by high, high by low, high by high, of one sum; or each of the three for
+// itself over all k, and then low by high plus high by low plus high by high. What a row or a column has
+// stands in that order alone, so one row's products are those of many.
 #pragma once
 
 #include <cstdint>
@@ -55,6 +56,31 @@ __device__ __forceinline__ void multiply_terms(float (&sums)[count][4], const Ro
   multiply(rows.high, true);
   multiply(rows.high, false);
 }
+
+// Sums whose three parts do not wait for each other.
+template <int count>
+struct PartedSums {
+  float of[3][count][4] = {};
+
+  __device__ __forceinline__ void multiply(const RowTerms& rows, const ColumnTerms (&columns)[count]) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const auto add = [&](float(&sums)[4], const uint4& a, const std::uint32_t(&b)[2]) {
+        ptx::mma_m16n8k16_bf16(sums, a.x, a.y, a.z, a.w, b[0], b[1]);
+      };
+      add(of[0][i], rows.low, columns[i].high);
+      add(of[1][i], rows.high, columns[i].low);
+      add(of[2][i], rows.high, columns[i].high);
+    }
+  }
+  __device__ __forceinline__ void put(float (&sums)[count][4]) const {
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) sums[i][j] = __fadd_rn(__fadd_rn(of[0][i][j], of[1][i][j]), of[2][i][j]);
+    }
+  }
+};
 
 // Rows of a chunk as operands, in memory and in shared memory, each in units of 16 bytes. Where a unit lies
 // depends on the row: eight rows that are read together meet other banks.

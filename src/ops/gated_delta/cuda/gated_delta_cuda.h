@@ -7,7 +7,8 @@
 // Order, a contract. Chunks begin at multiples of 64 positions of the sequence, blocks at multiples of 16. As
 // gated_delta.h has it, but
 //   - products over the keys' dimensions and over the rows of blocks are products of two bfloat16 terms a
-//     number on tensor cores, sixteen k in turn (delta_terms.cuh); only what a row takes in of its own block
+//     number on tensor cores, sixteen k in turn, S^T k and S^T q as sums of three parts that are added behind
+//     the last k (delta_terms.cuh); only what a row takes in of its own block
 //     is fused multiply-adds in float32, in order;
 //   - u begins with v - e^G S^T k and takes in the blocks ahead of its own, then the rows of its own; o
 //   begins
