@@ -170,7 +170,11 @@ Language text_of(Languages& languages, std::string_view utf8, TextForm form) {
   std::vector<Language> parts;
   while (!utf8.empty()) {
     const CodePoint c = decode_valid_utf8(utf8.data());
-    parts.push_back(characters(languages, {{c.value, c.value}}, form));
+    const auto byte = static_cast<unsigned char>(utf8.front());
+    // Most characters are their own spelling.
+    parts.push_back(byte >= 0x20 && byte < 0x7F && byte != '"' && byte != '\\'
+                        ? languages.bytes(ByteSet::range(byte, byte))
+                        : characters(languages, {{c.value, c.value}}, form));
     utf8.remove_prefix(c.length);
   }
   Language made = kEmptyText;

@@ -484,6 +484,8 @@ class Constraint final : public GrammarConstraint {
       findings_->too_long.clear();
     }
     if (matcher_->memory() < kMatcherBytes) return;
+    matcher_->forget_steps();
+    if (matcher_->memory() < kMatcherBytes / 2) return;
     matcher_->reset();
     forget();
     states_.assign(1, matcher_->start());

@@ -8,7 +8,7 @@ namespace nibble {
 namespace {
 
 // States that are looked at for the length of a text's rest.
-constexpr std::size_t kMostStates = 1500;
+constexpr std::size_t kMostStates = 400;
 
 }  // namespace
 
@@ -72,6 +72,60 @@ std::uint32_t Languages::bytes_counted(Language language) {
 
 std::uint32_t Languages::longest_rest(Language language) {
   if (const std::uint32_t known = longest_rest_.at(language); known != kUnbounded) return known;
+  const Node node = nodes_[language];
+  if (node.plain) {
+    const std::uint32_t longest = longest_plain_rest(language);
+    longest_rest_.at(language) = longest;
+    return longest;
+  }
+  if (node.kind == Kind::concat && nodes_[node.b].plain) {
+    const std::uint64_t first = std::uint64_t{longest_rest(node.a)} + least_length_[node.b];
+    const std::uint64_t longest = std::max<std::uint64_t>(first, longest_rest(node.b));
+    longest_rest_.at(language) = static_cast<std::uint32_t>(std::min<std::uint64_t>(longest, kUnbounded - 1));
+    return longest_rest_.at(language);
+  }
+  // A pattern's texts are made of the characters of strings.
+  if (node.kind == Kind::all_of && node.b == 2) {
+    const Language one = lists_[node.a], other = lists_[node.a + 1];
+    if (is_any_string(one) && nodes_[other].plain) return longest_rest(other);
+    if (is_any_string(other) && nodes_[one].plain) return longest_rest(one);
+  }
+  return longest_found_rest(language);
+}
+
+bool Languages::is_any_string(Language language) const {
+  const Node& node = nodes_[language];
+  return node.kind == Kind::repeat && node.b == 0 && node.c == kUnbounded &&
+         std::ranges::find(plain_characters_, node.a) != plain_characters_.end();
+}
+
+// Whatever part of it a text has come to, and before it has begun.
+std::uint32_t Languages::longest_plain_rest(Language language) {
+  constexpr std::uint64_t kMost = 0xFFFFFF;
+  const auto part_rest = [&](Language part) -> std::uint64_t {
+    const Node node = nodes_[part];
+    switch (node.kind) {
+      case Kind::bytes: return 1;
+      case Kind::any_of: {
+        std::uint32_t longest = 0;
+        for (std::uint32_t i = 0; i < node.b; ++i)
+          longest = std::max(longest, longest_rest(lists_[node.a + i]));
+        return longest;
+      }
+      case Kind::repeat:
+        return longest_rest(node.a) + std::uint64_t{node.b == 0 ? 0 : node.b - 1} * least_length_[node.a];
+      default: return 0;
+    }
+  };
+  std::uint64_t longest = 0;
+  Language rest = language;
+  for (; nodes_[rest].kind == Kind::concat; rest = nodes_[rest].b)
+    longest = std::max(longest, part_rest(nodes_[rest].a) + least_length_[nodes_[rest].b]);
+  return static_cast<std::uint32_t>(std::min(std::max(longest, part_rest(rest)), kMost));
+}
+
+// Of any language: looks at what stands behind each of its beginnings.
+std::uint32_t Languages::longest_found_rest(Language language) {
   std::vector<Language> found{language};
   std::vector<std::vector<std::uint32_t>> before(1);  // [found] from where a byte leads there
   WordMap places;

@@ -169,6 +169,9 @@ class Languages {
   std::uint32_t least_length_of(const Node& node) const;
   bool search_text(Language language);
   Language part_recounted(Language part, Counts counts);
+  bool is_any_string(Language language) const;
+  std::uint32_t longest_plain_rest(Language language);
+  std::uint32_t longest_found_rest(Language language);
   std::span<const Language> list(const Node& node) const { return {lists_.data() + node.a, node.b}; }
 
   std::vector<Node> nodes_;

@@ -40,7 +40,7 @@ struct ObjectPlace {
 }  // namespace
 
 Matcher::Matcher(std::shared_ptr<const Symbols> symbols, std::shared_ptr<const std::vector<bool>> usable)
-    : symbols_(std::move(symbols)), usable_(std::move(usable)), languages_(symbols_->languages) {
+    : symbols_(std::move(symbols)), usable_(std::move(usable)) {
   const auto distinct = [](const auto& shape) { return shape.distinct; };
   tells_apart_ =
       std::ranges::any_of(symbols_->objects, distinct) || std::ranges::any_of(symbols_->arrays, distinct);
@@ -67,6 +67,18 @@ void Matcher::reset() {
   states_[kDead].row = &rows_.back();
   opening_ = 0;
   start_ = (*usable_)[symbols_->root] ? opened(frame(symbols_->root, 0, 0)) : kDead;
+}
+
+void Matcher::forget_steps() {
+  rows_.clear();
+  crossings_.clear();
+  splits_.clear();
+  for (Place& place : states_) {
+    place.row = nullptr;
+    place.crossing = place.split = kUnbounded;
+  }
+  rows_.emplace_back().fill(kDead);
+  states_[kDead].row = &rows_.back();
 }
 
 std::size_t Matcher::memory() const {

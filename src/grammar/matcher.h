@@ -62,7 +62,8 @@ class Matcher {
   // element and another one that it must differ from, or more elements than a token can.
   State without_copies(State state);
   bool tells_apart() const { return tells_apart_; }
-  // Everything but the start is forgotten; from now on a token has at most so many elements of an array.
+  // From now on a token has at most so many elements of an array. Where that changes, everything but the
+  // start is forgotten.
   void set_token_elements(std::uint32_t elements);
   // How many ends such a text may have, but no more than `most`.
   std::uint32_t copied_texts(State state, std::uint32_t most);
@@ -105,6 +106,8 @@ class Matcher {
   Languages& languages() { return languages_; }
   std::size_t memory() const;
   std::size_t states() const { return states_.size(); }
+  // The steps between states are forgotten: most of the memory. States stay what they are.
+  void forget_steps();
   // Everything but the start is forgotten.
   void reset();
 

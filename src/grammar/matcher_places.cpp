@@ -75,10 +75,11 @@ bool Matcher::is_long(const ArrayShape& array) const {
 }
 
 void Matcher::set_token_elements(std::uint32_t elements) {
+  const bool changed = token_elements_ != kUnbounded && token_elements_ != elements;
   token_elements_ = elements;
   const auto is_long = [this](const ArrayShape& array) { return this->is_long(array); };
   has_long_arrays_ = std::ranges::any_of(symbols_->arrays, is_long);
-  reset();
+  if (changed) reset();
 }
 
 Matcher::State Matcher::without_copies(State state) {

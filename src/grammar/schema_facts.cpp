@@ -19,7 +19,13 @@ void add_term(Terms& terms, Term term) {
 }
 
 SchemaReader::SchemaReader(JsonValue root, Languages& languages, const CompileLimits& limits)
-    : languages_(languages), limits_(limits), document_(root) {
+    : languages_(languages),
+      any_character_(any_json_character(languages)),
+      canonical_(characters(languages, CharacterSet::all(), TextForm::json)),
+      limits_(limits),
+      document_(root) {
+  languages_.add_plain_character(any_character_);
+  languages_.add_plain_character(canonical_);
   schemas_.push_back({std::nullopt, "#"});
   const auto draft = root.find("$schema");
   if (draft && draft->is_string()) legacy_ = draft->as_string().find("draft-0") != std::string_view::npos;

@@ -135,6 +135,7 @@ class SchemaReader {
   Result<std::uint32_t> count(JsonValue value, const std::string& path, std::string_view keyword) const;
 
   Languages& languages_;
+  Language any_character_, canonical_;  // inside a string in all its spellings, and in the usual one
   const CompileLimits& limits_;
   JsonValue document_;
   bool plain_ = false;   // strings are asked for as plain texts

@@ -53,10 +53,8 @@ Language SchemaReader::string_inside(const Facts& facts) {
   for (const JsonValue value : facts.excluded)
     if (value.is_string()) excluded.push_back(text_of(languages_, value.as_string(), TextForm::json));
   const bool free = facts.strings.empty() && excluded.empty();
-  const Language character =
-      free ? any_json_character(languages_) : characters(languages_, CharacterSet::all(), TextForm::json);
-  languages_.add_plain_character(character);
-  const Language all = languages_.repeat(character, facts.least_length, facts.most_length);
+  const Language all =
+      languages_.repeat(free ? any_character_ : canonical_, facts.least_length, facts.most_length);
   if (free) return all;
   std::vector<Language> parts = facts.strings;
   // A pattern's texts are of these characters already.
