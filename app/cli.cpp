@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "app/foreign_options.h"
 #include "base/config_file.h"
 #include "base/quote.h"
 
@@ -27,6 +28,12 @@ Status unknown_option(std::string_view name, std::span<const OptionSpec> options
   for (const OptionSpec& option : options) {
     names.push_back(option.name);
     names.insert(names.end(), option.aliases.begin(), option.aliases.end());
+  }
+  // Commands with an engine alone.
+  if (const ForeignOption* foreign = find_foreign_option(name);
+      foreign != nullptr && find_option("--tp", options) != nullptr) {
+    return invalid_argument(std::string(name) + " (" + std::string(foreign->from) +
+                            "): " + std::string(foreign->because) + "; " + std::string(foreign->instead));
   }
   const std::string_view near = nearest_name(name, names);
   return invalid_argument(

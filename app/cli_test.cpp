@@ -9,6 +9,7 @@
 
 #include "app/cli_test_util.h"
 #include "app/commands.h"
+#include "app/foreign_options.h"
 #include "plan/kernel_table.h"
 
 namespace nibble {
@@ -130,6 +131,27 @@ TEST(CommandLine, UnknownNamesAreAnsweredWithTheNearest) {
   expect_refused({"echo", "m", "--qqqqqqqqqq"},
                  R"(unknown option "--qqqqqqqqqq"; --help lists those there are)");
   expect_refused({"--json"}, R"(unknown option "--json"; before the command there are --help and --version)");
+}
+
+TEST(CommandLine, OptionsOfOtherEnginesForSeveralGpusAreRefusedWithWhatWorks) {
+  for (const ForeignOption& option : foreign_options()) {
+    const std::string error = std::string(option.name) + " (" + std::string(option.from) +
+                              "): " + std::string(option.because) + "; " + std::string(option.instead);
+    expect_refused({"echo", "m", option.name, "2"}, error);
+    // A command without an engine has no ranks to speak of.
+    EXPECT_NE(nibble({"other", option.name}).err.find("unknown option"), std::string::npos);
+    EXPECT_EQ(&option, find_foreign_option(option.name)) << "once in the list";
+    // What they say to give is there.
+    EngineOptions options;
+    const auto specs = engine_option_specs(options);
+    for (const std::string_view part : {"--tp", "--ep", "--moe-a2a-backend", "--all-reduce"}) {
+      EXPECT_TRUE(
+          error.find(part) == std::string::npos ||
+          std::any_of(specs.begin(), specs.end(), [&](const OptionSpec& each) { return each.name == part; }))
+          << error;
+    }
+  }
+  EXPECT_EQ(find_foreign_option("--tp-size"), nullptr) << "an alias";
 }
 
 TEST(CommandLine, MissingAndSurplusArgumentsAreNamed) {

@@ -1,0 +1,83 @@
+#include "app/foreign_options.h"
+
+#include <algorithm>
+
+namespace nibble {
+namespace {
+
+constexpr std::string_view no_sequences =
+    "attention is divided by heads, never by sequences, and a server is one replica";
+constexpr std::string_view use_tp =
+    "give --tp N, with --ep N for whole experts a rank, or start a server a replica";
+constexpr std::string_view one_host =
+    "all ranks are GPUs, or threads, of one host, and each has some of every layer";
+constexpr std::string_view no_steps = "tokens are exchanged by the kernels of a layer";
+constexpr std::string_view use_exchange = "give --moe-a2a-backend none, normal or low_latency";
+constexpr std::string_view gathers = "ranks gather whole sums, and --all-reduce says so";
+constexpr std::string_view leave = "leave it out";
+
+constexpr ForeignOption list[] = {
+    {"--dp-attention", "SGLang", no_sequences, use_tp},
+    {"--enable-dp-attention", "SGLang", no_sequences, use_tp},
+    {"--enable-dp-lm-head", "SGLang", no_sequences, use_tp},
+    {"--dp", "SGLang", no_sequences, use_tp},
+    {"--dp-size", "SGLang", no_sequences, use_tp},
+    {"--data-parallel-size", "vLLM, SGLang", no_sequences, use_tp},
+    {"-dp", "vLLM", no_sequences, use_tp},
+    {"--data-parallel-size-local", "vLLM", no_sequences, use_tp},
+    {"--data-parallel-backend", "vLLM", no_sequences, use_tp},
+    {"--moe-dense-tp-size", "SGLang", "dense layers are divided as attention is", "give --tp N"},
+    {"--moe-dp-size", "SGLang", no_sequences, use_tp},
+    {"--attention-context-parallel-size", "SGLang", "a context is on the ranks that have its heads",
+     "give --tp N"},
+    {"--decode-context-parallel-size", "vLLM", "a context is on the ranks that have its heads",
+     "give --tp N"},
+    {"-dcp", "vLLM", "a context is on the ranks that have its heads", "give --tp N"},
+    {"--prefill-context-parallel-size", "vLLM", "a context is on the ranks that have its heads",
+     "give --tp N"},
+    {"-tp", "vLLM", "it is spelled with two dashes", "give --tp N"},
+    {"--enable-expert-parallel", "vLLM", "the number of ranks is said with it", "give --ep N"},
+    {"--enable-ep-moe", "SGLang", "the number of ranks is said with it", "give --ep N"},
+    {"--all2all-backend", "vLLM", "it has another name here", use_exchange},
+    {"--deepep-mode", "SGLang", "the exchange's form has the exchange's name", use_exchange},
+    {"--enable-deepep-moe", "SGLang", "it has another name here", use_exchange},
+    {"--enable-two-batch-overlap", "SGLang", no_steps, leave},
+    {"--enable-single-batch-overlap", "SGLang", no_steps, leave},
+    {"--enable-dbo", "vLLM", no_steps, leave},
+    {"--enable-eplb", "vLLM, SGLang", "experts stay where the plan has put them", leave},
+    {"--ep-num-redundant-experts", "SGLang",
+     "where memory allows every GPU has all experts, as the plan's row expert_copies says", leave},
+    {"--num-redundant-experts", "vLLM",
+     "where memory allows every GPU has all experts, as the plan's row expert_copies says", leave},
+    {"--pipeline-parallel-size", "vLLM, SGLang", one_host, "give --tp N"},
+    {"--pp-size", "SGLang", one_host, "give --tp N"},
+    {"--pp", "SGLang", one_host, "give --tp N"},
+    {"-pp", "vLLM", one_host, "give --tp N"},
+    {"--nnodes", "vLLM, SGLang", one_host, "give --tp N"},
+    {"--node-rank", "vLLM, SGLang", one_host, "give --tp N"},
+    {"--dist-init-addr", "SGLang", one_host, "give --tp N"},
+    {"--master-addr", "vLLM", one_host, "give --tp N"},
+    {"--distributed-executor-backend", "vLLM", "ranks are threads of one process", leave},
+    {"--disable-custom-all-reduce", "vLLM, SGLang", gathers, leave},
+    {"--enable-flashinfer-allreduce-fusion", "SGLang", gathers, leave},
+    {"--flashinfer-allreduce-fusion-backend", "SGLang", gathers, leave},
+    {"--enable-mscclpp", "SGLang", gathers, leave},
+    {"--enable-symm-mem", "SGLang", gathers, leave},
+    {"--enable-torch-symm-mem", "SGLang", gathers, leave},
+    {"--enable-nccl-nvls", "SGLang", gathers, leave},
+    {"--enable-deterministic-inference", "SGLang",
+     "bits depend on neither the batch nor the ranks in any case", leave},
+    {"--init-expert-location", "SGLang", "experts stay where the plan has put them", leave},
+};
+
+}  // namespace
+
+std::span<const ForeignOption> foreign_options() { return list; }
+
+const ForeignOption* find_foreign_option(std::string_view name) {
+  const auto found = std::find_if(std::begin(list), std::end(list),
+                                  [&](const ForeignOption& option) { return option.name == name; });
+  return found == std::end(list) ? nullptr : &*found;
+}
+
+}  // namespace nibble
