@@ -168,6 +168,13 @@ class Serving {
     server_->post([this] { reload(options_, *server_, gate_, *log_); });
   }
 
+  // From any thread: the process was stopped, and may go on only to say so.
+  void fail_as_stopped() {
+    server_->post([this] {
+      if (!abandoned_) abandon("the engine's process was stopped and is given up");
+    });
+  }
+
   // From any thread: another one failed a check, and waits.
   void fail_check() {
     server_->post([this] {
@@ -292,6 +299,12 @@ class Serving {
     if (!abandoned_ && step_limit_.count() > 0 && service_.since_a_step() > step_limit_)
       fail("the engine hangs: a step takes longer than --step-timeout " +
            std::to_string(step_limit_.count()));
+    if (const std::string why = service_.hanging_step(); !abandoned_ && !why.empty())
+      fail("the engine hangs: " + why);
+    // Seen more than once: threads may sleep at the same moment by chance, or wake up together.
+    constexpr int looks = 3;
+    still_looks_ = service_.stands_still() ? still_looks_ + 1 : 0;
+    if (!abandoned_ && still_looks_ >= looks) fail("the engine hangs: none of its threads does anything");
     const std::chrono::seconds load_limit(options_.load_timeout);
     const bool loads = !begun_ && outcome_.ok();
     if (!abandoned_ && loads && load_limit.count() > 0 && clock_.now() - load_moved_.load() > load_limit)
@@ -302,10 +315,14 @@ class Serving {
 
   // The engine will not say so itself: whom it serves is told, and the process ends. Any of them may be why.
   void fail(const std::string& why) {
+    gate_.keep_notes();
+    abandon(why);
+  }
+
+  void abandon(const std::string& why) {
     outcome_ = internal_error(why);
     log_->error(why, {{"requests", gate_.open()}});
     abandoned_ = true;
-    gate_.keep_notes();
     service_.fail_all(why);
     // Probes that come now are told at once, and do not wait for the next process.
     server_->after(farewell / 2, [this] { server_->stop(farewell / 2); });
@@ -336,6 +353,7 @@ class Serving {
   bool draining_ = false;
   bool abandoned_ = false;
   bool failed_check_ = false;
+  int still_looks_ = 0;  // one after the other at which the engine stood still
   std::chrono::seconds step_limit_{0};
   FileLock in_use_;  // of the model's folder
   std::chrono::nanoseconds drain_until_{0};
@@ -347,10 +365,11 @@ Status serve(const ServeOptions& options, const Child& self, const ApiKeys& keys
   if (self.role == ChildRole::stand_in) return stand_in(options, keys, std::move(socket));
   std::optional<LastWords> last_words;  // without a parent a debugger may want the failure itself
   if (self.shared != nullptr) last_words.emplace();
-  std::optional<StopSignals> signals, reloads;
+  std::optional<StopSignals> signals, reloads, failures;
   if (self.shared != nullptr) {
     signals.emplace({stop_order()});
     reloads.emplace({reload_order()});
+    failures.emplace({fail_order()});
   } else {
     signals.emplace({SIGINT, SIGTERM});
     reloads.emplace({SIGHUP});
@@ -362,7 +381,9 @@ Status serve(const ServeOptions& options, const Child& self, const ApiKeys& keys
   signals->watch([&](int orders) { serving.stop(orders); });
   reloads->watch([&](int) { terminal.is_gone() ? serving.stop(1) : serving.reread(); });
   if (last_words) last_words->watch([&] { serving.fail_check(); });
+  if (failures) failures->watch([&](int) { serving.fail_as_stopped(); });
   const Status outcome = serving.run();
+  failures.reset();
   last_words.reset();  // like the next, before what they order about
   reloads.reset();
   signals.reset();

@@ -25,6 +25,8 @@ using std::chrono::steady_clock;
 
 // How long an engine may take beyond its own deadlines before it is killed.
 constexpr std::chrono::seconds patience{10};
+// How long an engine may be stopped; who stops a whole terminal's programs also goes on with them.
+constexpr std::chrono::seconds stop_patience{2};
 // An engine that served this long has nothing to do with the deaths before it.
 constexpr std::chrono::minutes healthy_time{1};
 
@@ -45,11 +47,12 @@ class Supervisor {
  public:
   explicit Supervisor(const SupervisorOptions& options) : options_(options), shared_(make_shared_state()) {
     sigemptyset(&signals_);
-    for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, stop_order(), reload_order()})
+    for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, stop_order(), reload_order(), fail_order()})
       sigaddset(&signals_, number);
     sigprocmask(SIG_BLOCK, &signals_, nullptr);
     sigdelset(&signals_, stop_order());
     sigdelset(&signals_, reload_order());
+    sigdelset(&signals_, fail_order());
   }
 
   Child run() {
@@ -111,13 +114,21 @@ class Supervisor {
   int wait_for_engine() {
     while (true) {
       int status = 0;
-      const pid_t ended = waitpid(engine_, &status, WNOHANG);
-      if (ended == engine_) {
+      if (waitpid(engine_, &status, WNOHANG | WUNTRACED | WCONTINUED) == engine_) {
+        if (WIFSTOPPED(status)) {
+          stopped_until_ = steady_clock::now() + stop_patience;
+          continue;
+        }
+        stopped_until_.reset();
+        if (WIFCONTINUED(status)) continue;
         engine_ = 0;
+        gives_up_ = false;
         return status;
       }
       if (stand_in_ > 0 && waitpid(stand_in_, nullptr, WNOHANG) == stand_in_) stand_in_ = 0;
-      const int number = next_signal(stops_ > 0 ? kill_at_ : steady_clock::time_point::max());
+      steady_clock::time_point until = stops_ > 0 || gives_up_ ? kill_at_ : steady_clock::time_point::max();
+      if (stopped_until_) until = std::min(until, *stopped_until_);
+      const int number = next_signal(until);
       if (number == SIGHUP && reloads()) {
         reload();
       } else if (is_stop(number)) {
@@ -125,14 +136,27 @@ class Supervisor {
         kill(engine_, stop_order());
         kill_at_ = steady_clock::now() + patience;
         if (stops_ == 1) kill_at_ += options_.shutdown_timeout;
-      } else if (stops_ > 0 && steady_clock::now() >= kill_at_) {
+      } else if (stopped_until_ && steady_clock::now() >= *stopped_until_) {
+        give_up_stopped();
+      } else if ((stops_ > 0 || gives_up_) && steady_clock::now() >= kill_at_) {
         say(options_.log, LogLevel::error, "the engine's process did not end when it was to; it is killed",
             {});
-        killed_ = true;
+        killed_ = stops_ > 0;
         kill(engine_, SIGKILL);
         kill_at_ += patience;
       }
     }
+  }
+
+  // Somebody has stopped the engine and leaves its clients waiting.
+  void give_up_stopped() {
+    stopped_until_.reset();
+    say(options_.log, LogLevel::error, "the engine's process is stopped and serves nobody; it is to end", {});
+    kill(engine_, shared_->served ? fail_order() : SIGKILL);
+    kill(engine_, SIGCONT);
+    if (stops_ > 0) return;
+    gives_up_ = true;
+    kill_at_ = steady_clock::now() + patience / 2;
   }
 
   // Ends the process when told to end.
@@ -188,6 +212,8 @@ class Supervisor {
   pid_t stand_in_ = 0;
   int stops_ = 0;  // orders to end so far
   bool killed_ = false;
+  bool gives_up_ = false;                                  // on an engine that was stopped
+  std::optional<steady_clock::time_point> stopped_until_;  // when patience with it ends
   steady_clock::time_point kill_at_;
 };
 

@@ -45,6 +45,10 @@ inline int stop_order() { return SIGRTMIN; }
 // What a child gets to read its keys and certificates again. LastWords has the signal between.
 inline int reload_order() { return SIGRTMIN + 2; }
 
+// What an engine gets that was stopped (SIGSTOP) for too long and goes on: whom it serves is told that it
+// ends, and another takes its place.
+inline int fail_order() { return SIGRTMIN + 3; }
+
 // Like fork(): returns in every child. The parent stays inside until its last child has ended, and then ends
 // the process as that child did. What died after it had served is started again; what dies before, or says
 // why it cannot serve, is not. To be called before any thread begins.

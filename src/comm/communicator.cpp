@@ -11,25 +11,33 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A peer is mostly a few microseconds away; where ranks outnumber CPUs, spinning keeps it from running.
+// A peer is mostly a few microseconds away; where ranks outnumber CPUs, spinning keeps it from running. The
+// longer it has taken, the less a longer sleep adds.
 class Patience {
  public:
+  Clock::duration waited() const { return waited_; }
   void pause() {
-    ++turns_;
-    if (turns_ < 64) {
+    if (++turns_ < 64) {
 #if defined(__x86_64__)
       __builtin_ia32_pause();
 #endif
-    } else if (turns_ < 4096) {
+      return;
+    }
+    using std::chrono::microseconds, std::chrono::milliseconds;
+    if (waited_ < milliseconds(2)) {
       std::this_thread::yield();
     } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      std::this_thread::sleep_for(waited_ < milliseconds(20)    ? microseconds(50)
+                                  : waited_ < milliseconds(500) ? microseconds(200)
+                                                                : microseconds(5000));
     }
+    waited_ = Clock::now() - begin_;
   }
-  bool looks_at_the_clock() const { return turns_ % 64 == 0; }
 
  private:
-  unsigned turns_ = 0;
+  const Clock::time_point begin_ = Clock::now();
+  Clock::duration waited_{0};
+  int turns_ = 0;
 };
 
 std::string call_text(const Call& call) {
@@ -86,14 +94,16 @@ Status Communicator::fail(int peer, const Call& call, const Call* peer_call,
 Status Communicator::wait_for(int peer, const Call& call) {
   const GroupMemory::Seat& seat = memory_->seat(peer);
   const auto deadline = step_ == 1 ? options_.first_deadline : options_.deadline;
-  const Clock::time_point begin = Clock::now();
-  Patience patience;
-  while (seat.step.load(std::memory_order_acquire) < step_) {
-    patience.pause();
-    if (!patience.looks_at_the_clock()) continue;
-    NIBBLE_RETURN_IF_ERROR(failure());
-    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
-    if (waited >= deadline) return fail(peer, call, nullptr, waited);
+  if (seat.step.load(std::memory_order_acquire) < step_) {
+    Patience patience;
+    Stillness stillness(options_.watch, peer, options_.stillness);
+    while (seat.step.load(std::memory_order_acquire) < step_) {
+      patience.pause();
+      if (patience.waited() == Clock::duration{0}) continue;
+      NIBBLE_RETURN_IF_ERROR(failure());
+      const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(patience.waited());
+      if (waited >= deadline || stillness.is_too_long(Clock::now())) return fail(peer, call, nullptr, waited);
+    }
   }
   // The peer may be a step ahead, never two, so this parity still holds what it said of this step.
   const Call& theirs = seat.calls[step_ % 2];

@@ -6,8 +6,9 @@
 // writes it only after it has read every member's step n + 1. Who has written step n + 1 is done with step n.
 // The step's release store and acquire load are the only synchronisation.
 //
-// Every wait has a deadline. When one passes, or when members' calls differ, the first who notices writes
-// down who waited for whom, in what and when; from then on every call of every member returns that.
+// Every wait has a deadline. When one passes, when a member is seen to stand still, or when members' calls
+// differ, the first who notices writes down who waited for whom, in what and when; from then on every call of
+// every member returns that.
 #pragma once
 
 #include <array>
@@ -20,6 +21,7 @@
 
 #include "base/status.h"
 #include "comm/group_memory.h"
+#include "comm/peer_watch.h"
 #include "comm/rank.h"
 
 namespace nibble {
@@ -29,6 +31,10 @@ class Communicator {
   struct Options {
     std::chrono::milliseconds deadline{2000};
     std::chrono::milliseconds first_deadline{10000};  // of the first step, when members may still be loading
+    // A member that does not work for so long is given up ahead of the deadline. The watch outlives the
+    // group.
+    const PeerWatch* watch = nullptr;
+    std::chrono::milliseconds stillness{3000};
   };
 
   // What everybody put down in a step; valid until this member's next call.

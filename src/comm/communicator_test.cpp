@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <mutex>
+#include <thread>
 
 #include "comm/collectives.h"
 #include "comm/comm_test_util.h"
@@ -14,6 +15,27 @@ namespace {
 
 constexpr Communicator::Options quick{.deadline = std::chrono::milliseconds(100),
                                       .first_deadline = std::chrono::milliseconds(100)};
+
+TEST(Communicator, AMemberThatStandsStillIsGivenUpLongBeforeTheDeadline) {
+  struct : PeerWatch {
+    bool works(int member) const override { return member != 1; }
+  } const watch;
+  std::vector<Communicator> members = members_of(Group{{0, 1, 2}}, 4096,
+                                                 {.deadline = std::chrono::minutes(10),
+                                                  .first_deadline = std::chrono::minutes(10),
+                                                  .watch = &watch,
+                                                  .stillness = std::chrono::milliseconds(200)});
+  std::vector<Status> statuses(3);
+  on_each(members, [&](Communicator& member) {
+    std::vector<float> values(10);
+    // Member 2 is late, which is no reason to give it up.
+    if (member.member() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (member.member() != 1)
+      statuses[static_cast<std::size_t>(member.member())] = all_reduce_one_shot(member, values);
+  });
+  for (const std::size_t member : {0u, 2u})
+    EXPECT_NE(statuses[member].message().find("for rank 1, which did not come"), std::string::npos);
+}
 
 TEST(Communicator, SaysWhoWaitedForWhomWhenARankDoesNotCome) {
   std::vector<Communicator> members = members_of(Group{{1, 2, 5}}, 4096, quick);

@@ -117,6 +117,8 @@ class SteppedEngine final : public Engine {
             .snapshots_resumed = totals.snapshots_resumed,
             .snapshots_evicted = pages_.evicted_snapshots()};
   }
+  Status failure() const override { return worker_->failure(); }
+  RanTable ran() const override { return worker_->ran(); }
   void time_ops(TimeTable* table) override { worker_->time_ops(table); }
 
   Status submit(Request request) override {

@@ -11,6 +11,7 @@
 #include "base/options.h"
 #include "base/status.h"
 #include "base/time_table.h"
+#include "core/ran_table.h"
 #include "core/request.h"
 #include "plan/plan.h"
 
@@ -81,6 +82,10 @@ class Engine {
   virtual bool idle() const = 0;
   virtual EngineLoad load_now() const = 0;
   virtual EngineTotals totals() const { return {}; }
+  // What its ranks have found of each other, also while a step does not come back; any thread may ask.
+  virtual Status failure() const { return {}; }
+  // What its steps have run so far, by names that live as long as the engine.
+  virtual RanTable ran() const { return {}; }
   // Plans and runs one step over all running requests; appends what came of it. Events refer into the engine
   // until the next step, which allocates nothing that `events` has room for. A failed step (the model's file
   // shrank under us) is a Status, and no request can continue.

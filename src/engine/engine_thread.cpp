@@ -132,6 +132,7 @@ void EngineThread::test() {
     const std::lock_guard lock(mutex_);
     counts_.self_tests = self_test_.runs();
     counts_.totals = engine_->totals();
+    if (status.ok()) counts_.ran = engine_->ran();
   }
   if (!status.ok()) fail(status);
 }
@@ -202,6 +203,8 @@ void EngineThread::step() {
       counts_.step_seconds += times->seconds;
     }
     counts_.totals = engine_->totals();
+    // A rank that was given up may still be counting.
+    if (times.ok()) counts_.ran = engine_->ran();
     counts_.load = engine_->load_now();
   }
   if (!delivered.empty()) deliver_(std::move(delivered));

@@ -46,6 +46,7 @@ struct EngineCounts {
   std::array<std::uint64_t, 16> steps_by_tokens{};
   double step_seconds = 0;
   EngineTotals totals;
+  RanTable ran;
   std::uint64_t self_tests = 0;  // that found what the first one did
   EngineLoad load;               // after the last step, with what was submitted since among the queued
 };
@@ -75,6 +76,8 @@ class EngineThread {
   std::chrono::steady_clock::time_point heartbeat() const;
   // Whether the engine failed for good; then all requests are refused.
   bool failed() const { return failed_; }
+  // What the engine's ranks have found of each other, which a step that does not come back cannot say.
+  Status found_by_ranks() const { return engine_->failure(); }
   // Why it failed; empty where it has not.
   std::string failure() const;
 

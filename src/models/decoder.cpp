@@ -85,6 +85,7 @@ class Decoder final : public Model {
     return {};
   }
 
+  OpRuns runs() const override { return runs_; }
   Status intact() const override { return source_->intact(); }
   std::int64_t mapped_bytes() const override { return mapped_bytes_; }
 
@@ -159,6 +160,7 @@ class Decoder final : public Model {
                     std::size_t layer) {
     const int rows = static_cast<int>(input.tokens.size());
     if (own(part_.state_heads) > 0) {
+      ++runs_.gated_delta;
       mix_by_delta(context, weights,
                    {.x = room_.normed,
                     .rows = rows,
@@ -218,6 +220,7 @@ class Decoder final : public Model {
 
   // normed -> attended_part
   void attend_to_latents(OpContext& context, const LatentMixerWeights& weights, const LayerKv& kv, int rows) {
+    ++runs_.latent_attention;
     mix_by_latents(context, weights,
                    {.x = room_.normed,
                     .rows = rows,
@@ -290,6 +293,7 @@ class Decoder final : public Model {
   // q, k, v -> attended
   void attend(OpContext& context, const DecoderLayer& layer, const LayerKv& kv) {
     const TimedScope scope(context.times, "attention");
+    ++runs_.attention;
     kv_append(context, {.keys = room_.k, .values = room_.v, .sequences = kv.sequences, .cache = kv.cache});
     paged_attention(context, {.q = room_.q,
                               .heads = own(part_.heads),
@@ -305,6 +309,7 @@ class Decoder final : public Model {
   // normed -> delta
   Status experts(OpContext& context, const DecoderLayer& layer, int rows) {
     const int top_k = static_cast<int>(config_.num_experts_per_tok);
+    ++runs_.experts;
     route(context, layer, rows, top_k);
     const MoeArgs args{.x = room_.normed,
                        .rows = rows,
@@ -546,6 +551,7 @@ class Decoder final : public Model {
   ForwardLimits limits_;
   Buffer memory_;  // of room_
   ForwardRoom room_;
+  OpRuns runs_;
   ExchangeShape exchange_shape_;
   std::optional<TokenExchange> exchange_;  // of ranks that send tokens
 };

@@ -50,6 +50,14 @@ struct ForwardLimits {
   ExchangeKind exchange = ExchangeKind::none;  // of ranks with experts of their own
 };
 
+// How often forwards have run each op, a layer once.
+struct OpRuns {
+  std::uint64_t attention = 0;  // on keys and values
+  std::uint64_t latent_attention = 0;
+  std::uint64_t gated_delta = 0;
+  std::uint64_t experts = 0;
+};
+
 class Model {
  public:
   virtual ~Model() = default;
@@ -66,6 +74,7 @@ class Model {
   // are given the same input; an error is one of the ranks' meeting. Row for row the result depends on the
   // sequence alone: not on the batch, the chunks its prompt came in, or the threads.
   virtual Status forward(OpContext& context, const ForwardInput& input, float* logits) = 0;
+  virtual OpRuns runs() const = 0;
   // Whether the weights still are what was loaded (their files may have been cut while mapped).
   virtual Status intact() const = 0;
 };

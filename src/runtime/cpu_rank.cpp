@@ -1,8 +1,29 @@
 #include "runtime/cpu_rank.h"
 
 #include "models/delta_mixer.h"
+#include "ops/attention/attention_kernels.h"
+#include "ops/gated_delta/delta_kernels.h"
+#include "ops/latent_attention/latent_kernels.h"
 
 namespace nibble {
+namespace {
+
+// Those of the same instructions as attention's, which are chosen by name.
+const LatentKernels& latent_kernels_like(const AttentionKernels& attention) {
+  for (const LatentKernels& each : latent_kernels()) {
+    if (each.name == attention.name && each.supported()) return each;
+  }
+  return best_latent_kernels();
+}
+
+std::string name_in_plan(std::string_view name) { return "cpu_" + std::string(name); }
+
+std::string_view name_of(ExchangeKind exchange) {
+  constexpr std::string_view names[] = {"none", "normal", "low_latency"};
+  return names[static_cast<std::size_t>(exchange)];
+}
+
+}  // namespace
 
 CpuRank::CpuRank(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> model,
                  const WorkerLimits& limits, KvStore kv, StateStore states,
@@ -12,6 +33,12 @@ CpuRank::CpuRank(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> mod
       dots_(*limits.dots),
       weight_lines_(limits.weight_lines),
       attention_(*limits.attention),
+      latents_(latent_kernels_like(attention_)),
+      deltas_(best_delta_kernels()),
+      dots_name_(name_in_plan(dots_.name)),
+      attention_name_(name_in_plan(attention_.name)),
+      latents_name_(name_in_plan(latents_.name)),
+      exchange_name_(name_of(limits.exchange)),
       activations_(limits.activations),
       kv_(std::move(kv)),
       states_(std::move(states)),
@@ -85,6 +112,8 @@ Status CpuRank::forward(const Batch& batch, float* logits) {
   OpContext context{.threads = *threads_,
                     .dots = dots_,
                     .attention = attention_,
+                    .deltas = deltas_,
+                    .latents = latents_,
                     .activations = activations_,
                     .weight_lines = weight_lines_,
                     .times = times_};
@@ -97,6 +126,26 @@ Status CpuRank::forward(const Batch& batch, float* logits) {
                           .logit_rows = logit_rows_,
                           .ranks = communicator_ ? &*communicator_ : nullptr},
                          logits);
+}
+
+void CpuRank::add_ran(RanTable& table) const {
+  const OpRuns runs = model_->runs();
+  table.add({.field = "moe_runner", .value = dots_name_, .form = "", .times = runs.experts});
+  table.add({.field = "attention", .value = attention_name_, .form = "", .times = runs.attention});
+  table.add({.field = "attention", .value = latents_name_, .form = "latent", .times = runs.latent_attention});
+  table.add({.field = "linear_attention",
+             .value = "cpu_gated_delta",
+             .form = deltas_.name,
+             .times = runs.gated_delta});
+  if (!communicator_) return;
+  for (int i = 0; i < Call::kinds; ++i) {
+    const auto kind = static_cast<Call::Kind>(i);
+    const bool is_exchange = kind == Call::Kind::dispatch || kind == Call::Kind::combine;
+    table.add({.field = is_exchange ? "token_exchange" : "all_reduce",
+               .value = is_exchange ? exchange_name_ : "gather",
+               .form = call_name(kind),
+               .times = communicator_->counts()[static_cast<std::size_t>(i)]});
+  }
 }
 
 }  // namespace nibble

@@ -5,11 +5,13 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/thread_pool.h"
 #include "comm/communicator.h"
 #include "core/batch.h"
+#include "core/ran_table.h"
 #include "models/model.h"
 #include "runtime/kv_store.h"
 #include "runtime/state_store.h"
@@ -30,6 +32,10 @@ class CpuRank {
   Status forward(const Batch& batch, float* logits);
 
   void time_ops(TimeTable* table) { times_ = table; }
+  // Of its meetings with others; any thread may ask.
+  Status failure() const { return communicator_ ? communicator_->failure() : Status(); }
+  // What it has run so far, by names that live as long as it does.
+  void add_ran(RanTable& table) const;
   ThreadPool& threads() { return *threads_; }
   const ThreadPool& threads() const { return *threads_; }
   const Model& model() const { return *model_; }
@@ -46,6 +52,10 @@ class CpuRank {
   const DotKernels& dots_;
   const WeightLines weight_lines_;
   const AttentionKernels& attention_;
+  const LatentKernels& latents_;
+  const DeltaKernels& deltas_;
+  const std::string dots_name_, attention_name_, latents_name_;  // as the plan has them
+  const std::string_view exchange_name_;
   const InputValues activations_;
   TimeTable* times_ = nullptr;
   KvStore kv_;

@@ -11,7 +11,8 @@ namespace {
 
 // Parts of the model with a place among the ranks each; none of one rank.
 Result<std::vector<std::optional<Communicator>>> places_of(const ModelTraits& traits,
-                                                           const WorkerLimits& limits) {
+                                                           const WorkerLimits& limits,
+                                                           const PeerWatch* watch) {
   std::vector<std::optional<Communicator>> places(static_cast<std::size_t>(limits.ranks));
   if (limits.ranks == 1) return places;
   NIBBLE_ASSIGN(const std::vector<Group> world,
@@ -19,31 +20,39 @@ Result<std::vector<std::optional<Communicator>>> places_of(const ModelTraits& tr
   // Steps come when requests do, so a first step has no deadline of its own.
   NIBBLE_ASSIGN(std::vector<Communicator> members,
                 communicators_of(world[0], static_cast<std::size_t>(rank_slot_bytes(traits)),
-                                 {.deadline = limits.rank_deadline, .first_deadline = limits.rank_deadline}));
+                                 {.deadline = limits.rank_deadline,
+                                  .first_deadline = limits.rank_deadline,
+                                  .watch = watch,
+                                  .stillness = limits.rank_stillness}));
   for (std::size_t i = 0; i < places.size(); ++i) places[i].emplace(std::move(members[i]));
   return places;
 }
 
 }  // namespace
 
-CpuWorker::CpuWorker(std::vector<std::unique_ptr<CpuRank>> ranks, const WorkerLimits& limits, Buffer logits)
-    : ranks_(std::move(ranks)), logits_(std::move(logits)) {
+CpuWorker::CpuWorker(std::vector<std::unique_ptr<CpuRank>> ranks, std::unique_ptr<RankWatch> watch,
+                     const WorkerLimits& limits, Buffer logits)
+    : watch_(std::move(watch)), ranks_(std::move(ranks)), logits_(std::move(logits)) {
   for (int i = 0; i < first().threads().size(); ++i)
     samplers_.emplace_back(first().model().config().vocab_size);
   results_.reserve(static_cast<std::size_t>(limits.max_sequences));
   if (ranks_.size() == 1) return;
-  rank_threads_.emplace(static_cast<int>(ranks_.size()), limits.rank_deadline + std::chrono::seconds(1),
-                        [this](int rank) {
-                          float* whole = rank == 0 ? reinterpret_cast<float*>(logits_.data()) : nullptr;
-                          return ranks_[static_cast<std::size_t>(rank)]->forward(*batch_, whole);
-                        });
+  const RankThreads::Patience patience{.deadline = limits.rank_deadline + std::chrono::seconds(1),
+                                       .watch = watch_.get(),
+                                       .stillness = limits.rank_stillness};
+  rank_threads_.emplace(static_cast<int>(ranks_.size()), patience, [this](int rank) {
+    watch_->take_seat(rank);
+    float* whole = rank == 0 ? reinterpret_cast<float*>(logits_.data()) : nullptr;
+    return ranks_[static_cast<std::size_t>(rank)]->forward(*batch_, whole);
+  });
 }
 
 Result<std::unique_ptr<Worker>> CpuWorker::start(const ModelConfig& config, WeightSource weights,
                                                  const WorkerLimits& limits,
                                                  const ConversionProgress& progress) {
   NIBBLE_ASSIGN(const ModelTraits traits, traits_of(config, {}));
-  NIBBLE_ASSIGN(std::vector<std::optional<Communicator>> places, places_of(traits, limits));
+  std::unique_ptr<RankWatch> watch = limits.ranks > 1 ? std::make_unique<RankWatch>() : nullptr;
+  NIBBLE_ASSIGN(std::vector<std::optional<Communicator>> places, places_of(traits, limits, watch.get()));
   const auto source = std::make_shared<const WeightSource>(std::move(weights));
   WorkerLimits own = limits;
   std::vector<std::unique_ptr<CpuRank>> ranks;
@@ -55,9 +64,10 @@ Result<std::unique_ptr<Worker>> CpuWorker::start(const ModelConfig& config, Weig
         std::unique_ptr<CpuRank> started,
         CpuRank::start(std::move(model), part, own, std::move(places[static_cast<std::size_t>(rank)]),
                        rank == 0 ? progress : ConversionProgress()));
+    if (watch != nullptr) watch->add_workers(rank, started->threads());
     ranks.push_back(std::move(started));
   }
-  return of(std::move(ranks), limits);
+  return of(std::move(ranks), std::move(watch), limits);
 }
 
 Result<std::unique_ptr<Worker>> CpuWorker::start(std::unique_ptr<Model> model, const WorkerLimits& limits,
@@ -68,15 +78,22 @@ Result<std::unique_ptr<Worker>> CpuWorker::start(std::unique_ptr<Model> model, c
   NIBBLE_ASSIGN(std::unique_ptr<CpuRank> started,
                 CpuRank::start(std::move(model), rank_part(traits, 1, 1, 0), limits, std::nullopt, progress));
   ranks.push_back(std::move(started));
-  return of(std::move(ranks), limits);
+  return of(std::move(ranks), nullptr, limits);
 }
 
 Result<std::unique_ptr<Worker>> CpuWorker::of(std::vector<std::unique_ptr<CpuRank>> ranks,
-                                              const WorkerLimits& limits) {
+                                              std::unique_ptr<RankWatch> watch, const WorkerLimits& limits) {
   const std::size_t logit_bytes =
       static_cast<std::size_t>(limits.max_logit_rows * ranks[0]->model().config().vocab_size) * sizeof(float);
   NIBBLE_ASSIGN(Buffer logits, Buffer::allocate(logit_bytes));
-  return std::unique_ptr<Worker>(new CpuWorker(std::move(ranks), limits, std::move(logits)));
+  return std::unique_ptr<Worker>(
+      new CpuWorker(std::move(ranks), std::move(watch), limits, std::move(logits)));
+}
+
+RanTable CpuWorker::ran() const {
+  RanTable table;
+  for (const std::unique_ptr<CpuRank>& rank : ranks_) rank->add_ran(table);
+  return table;
 }
 
 int CpuWorker::threads() const {

@@ -7,6 +7,7 @@
 
 #include "runtime/cpu_rank.h"
 #include "runtime/rank_threads.h"
+#include "runtime/rank_watch.h"
 #include "runtime/row_sampler.h"
 #include "runtime/worker.h"
 
@@ -28,19 +29,23 @@ class CpuWorker final : public Worker {
   Status finish(const Batch& batch, std::span<StepResult> results) override;
   // Of the first rank: the others do the same work beside it.
   void time_ops(TimeTable* table) override { first().time_ops(table); }
+  Status failure() const override { return first().failure(); }
+  RanTable ran() const override;
   int threads() const override;
   std::int64_t mapped_bytes() const override { return first().model().mapped_bytes(); }
   std::int64_t device_bytes() const override { return 0; }
 
  private:
   static Result<std::unique_ptr<Worker>> of(std::vector<std::unique_ptr<CpuRank>> ranks,
-                                            const WorkerLimits& limits);
-  CpuWorker(std::vector<std::unique_ptr<CpuRank>> ranks, const WorkerLimits& limits, Buffer logits);
+                                            std::unique_ptr<RankWatch> watch, const WorkerLimits& limits);
+  CpuWorker(std::vector<std::unique_ptr<CpuRank>> ranks, std::unique_ptr<RankWatch> watch,
+            const WorkerLimits& limits, Buffer logits);
 
   CpuRank& first() { return *ranks_[0]; }
   const CpuRank& first() const { return *ranks_[0]; }
   const float* logits_of(int logit_row) const;
 
+  std::unique_ptr<RankWatch> watch_;  // of several ranks; before who asks it
   std::vector<std::unique_ptr<CpuRank>> ranks_;
   Buffer logits_;                            // [max_logit_rows, vocab] float32
   std::vector<RowSampler> samplers_;         // [threads of the first rank]

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <string>
 
+#include "base/thread_name.h"
+
 namespace nibble {
 
-RankThreads::RankThreads(int ranks, std::chrono::milliseconds patience, std::function<Status(int)> body)
+RankThreads::RankThreads(int ranks, const Patience& patience, std::function<Status(int)> body)
     : patience_(patience),
       body_(std::move(body)),
       finished_(static_cast<std::size_t>(ranks)),
@@ -32,21 +34,33 @@ Status RankThreads::run() {
   std::unique_lock lock(mutex_);
   results_[0] = own;
   finished_[0] = step_;
-  const auto all_back = [&] {
-    return std::all_of(finished_.begin(), finished_.end(), [&](std::uint64_t each) { return each == step_; });
-  };
-  if (!done_.wait_for(lock, patience_, all_back)) {
-    const auto away =
-        std::find_if(finished_.begin(), finished_.end(), [&](std::uint64_t each) { return each != step_; });
-    return internal_error("rank " + std::to_string(away - finished_.begin()) +
-                          " did not finish its step within " + std::to_string(patience_.count()) +
-                          " ms of rank 0" + (own.ok() ? std::string() : ": " + std::string(own.message())));
+  if (const auto begin = Stillness::Clock::now(); const std::optional<int> away = wait_for_all(lock)) {
+    const auto waited =
+        std::chrono::duration_cast<std::chrono::milliseconds>(Stillness::Clock::now() - begin);
+    return internal_error("rank " + std::to_string(*away) + " did not finish its step within " +
+                          std::to_string(waited.count()) + " ms of rank 0" +
+                          (own.ok() ? std::string() : ": " + std::string(own.message())));
   }
   for (const Status& result : results_) NIBBLE_RETURN_IF_ERROR(result);
   return {};
 }
 
+std::optional<int> RankThreads::wait_for_all(std::unique_lock<std::mutex>& lock) {
+  const auto deadline = Stillness::Clock::now() + patience_.deadline;
+  for (int rank = 1; rank < static_cast<int>(finished_.size()); ++rank) {
+    const auto is_back = [&] { return finished_[static_cast<std::size_t>(rank)] == step_; };
+    Stillness stillness(patience_.watch, rank, patience_.stillness);
+    while (!is_back()) {
+      const auto now = Stillness::Clock::now();
+      if (now >= deadline || stillness.is_too_long(now)) return rank;
+      done_.wait_until(lock, std::min(deadline, now + Stillness::between_looks), is_back);
+    }
+  }
+  return {};
+}
+
 void RankThreads::serve(int rank) {
+  name_this_thread("engine-rank");
   std::unique_lock lock(mutex_);
   for (std::uint64_t done = 0;;) {
     begun_.wait(lock, [&] { return stopping_ || step_ > done; });

@@ -5,19 +5,27 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
 
 #include "base/status.h"
+#include "comm/peer_watch.h"
 
 namespace nibble {
 
 class RankThreads {
  public:
-  // body(rank) is a rank's step. `patience`: how long the others may stay away once rank 0 is done; longer
-  // than any wait of theirs.
-  RankThreads(int ranks, std::chrono::milliseconds patience, std::function<Status(int)> body);
+  struct Patience {
+    // How long the others may stay away once rank 0 is done; longer than any wait of theirs.
+    std::chrono::milliseconds deadline{};
+    // One that stands still for so long is given up earlier; null: nobody watches.
+    const PeerWatch* watch = nullptr;
+    std::chrono::milliseconds stillness{3000};
+  };
+  // body(rank) is a rank's step. What `patience` refers to outlives the threads.
+  RankThreads(int ranks, const Patience& patience, std::function<Status(int)> body);
   RankThreads(const RankThreads&) = delete;
   RankThreads& operator=(const RankThreads&) = delete;
   // Waits for ranks that are still away.
@@ -30,7 +38,10 @@ class RankThreads {
  private:
   void serve(int rank);
 
-  const std::chrono::milliseconds patience_;
+  // One that is not back when patience ends; none where all are.
+  std::optional<int> wait_for_all(std::unique_lock<std::mutex>& lock);
+
+  const Patience patience_;
   const std::function<Status(int)> body_;
   std::mutex mutex_;
   std::condition_variable begun_, done_;

@@ -14,6 +14,7 @@
 #include "checkpoint/weight_source.h"
 #include "comm/token_exchange.h"
 #include "core/batch.h"
+#include "core/ran_table.h"
 #include "models/dense_conversion.h"
 #include "ops/moe/many_tokens.h"
 #include "runtime/kernel_choice.h"
@@ -31,6 +32,7 @@ struct WorkerLimits {
   ExchangeKind exchange = ExchangeKind::none;
   // For a rank that does not come to a meeting: ranks may share CPUs with other programs.
   std::chrono::milliseconds rank_deadline{20000};
+  std::chrono::milliseconds rank_stillness{2000};  // for one of a CPU of which no thread does anything
   std::chrono::milliseconds gpu_rank_deadline{2000};
   int max_rows = 0;
   int max_logit_rows = 0;
@@ -77,6 +79,11 @@ class Worker {
 
   // From now on each run adds its ops' times to the table, which outlives that; null: to none.
   virtual void time_ops(TimeTable* table) = 0;
+
+  // What ranks have found of each other, also while a step does not come back; any thread may ask.
+  virtual Status failure() const { return {}; }
+  // Since the start; no step may be running.
+  virtual RanTable ran() const = 0;
 
   virtual int threads() const = 0;
   // Of the weights' files, mapped while they were loaded.

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "server/what_ran.h"
 #include "tensor/dtype.h"
 
 namespace nibble {
@@ -213,6 +214,7 @@ void Metrics::write_engine(MetricsText& text, const EngineCounts& counts) const 
   text.gauge("nibble:state_snapshots_kept", "Snapshots of states that the prefix cache has.",
              load.snapshots_kept);
   text.gauge("nibble:state_snapshots", "Slots for snapshots of states.", load.snapshots);
+  write_ran(text, counts.ran);
   write_plan_info(text);
 }
 

@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "checkpoint/model_config.h"
 #include "models/cuda/cuda_part.h"
+#include "models/cuda/launch_counts.h"
 #include "models/cuda/weight_feed.h"
 #include "ops/attention/cuda/attention_cuda.h"
 #include "ops/attention/cuda/kv_cuda.h"
@@ -32,6 +33,7 @@ struct CudaForwardLimits {
   int sequences = 0;
   int many_tokens_from = moe_many_tokens_unplanned;  // an expert, for its kernel for many
   std::uint32_t* stuck = nullptr;  // one word of pinned host memory (ops/cuda/stuck.h); null: nobody reads it
+  LaunchCounts* launches = nullptr;  // which outlive the model; null: nobody counts
 };
 
 // Layers that look back equally far share page tables (core/batch.h).

@@ -94,13 +94,17 @@ class DecoderCuda final : public CudaModel {
   // residual = pending's; its norm -> delta
   Status mix(std::size_t layer, const PendingSum& pending, const CudaForwardInput& input,
              cudaStream_t stream) const {
+    const DecoderStream& counts = blocks_.stream;
     if (const auto* weights = std::get_if<AttentionBlockWeights>(&weights_.layers[layer].mixer)) {
+      counts.count(input.one_row_each ? LaunchKind::attention_one_row : LaunchKind::attention_rows);
       return blocks_.attention->run(*weights, std::get<AttentionBlock::Cache>(caches_[layer]), pending, input,
                                     stream);
     }
     if (const auto* weights = std::get_if<DeltaBlockWeights>(&weights_.layers[layer].mixer)) {
+      counts.count(input.one_row_each ? LaunchKind::delta_one_row : LaunchKind::delta_rows);
       return blocks_.delta->run(*weights, std::get<DeltaLayer>(caches_[layer]), pending, input, stream);
     }
+    counts.count(input.one_row_each ? LaunchKind::latent_one_row : LaunchKind::latent_rows);
     return blocks_.latent->run(std::get<LatentBlockWeights>(weights_.layers[layer].mixer),
                                std::get<LatentBlock::Cache>(caches_[layer]), pending, input, stream);
   }

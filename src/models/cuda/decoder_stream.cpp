@@ -17,7 +17,8 @@ DecoderStream DecoderStream::lay_out(const ModelConfig& config, const CudaForwar
   DecoderStream stream{.room = place.room,
                        .hidden = static_cast<int>(config.hidden_size),
                        .eps = static_cast<float>(config.rms_norm_eps),
-                       .norms_less_one = config.zero_centred_norms};
+                       .norms_less_one = config.zero_centred_norms,
+                       .launches = limits.launches};
   const std::size_t rows = static_cast<std::size_t>(limits.rows),
                     hidden = static_cast<std::size_t>(stream.hidden);
   stream.residual = arena.take<float>(rows * hidden);

@@ -51,7 +51,11 @@ struct DecoderStream {
   Bf16* normed = nullptr;                // [rows, padded()]
   std::uint8_t* normed_tiles = nullptr;  // token tiles of hidden columns
   LinearCudaWorkspace linear;
+  LaunchCounts* launches = nullptr;  // null: nobody counts
 
+  void count(LaunchKind kind) const {
+    if (launches != nullptr) launches->add(kind);
+  }
   static DecoderStream lay_out(const ModelConfig& config, const CudaForwardLimits& limits, CudaPlace& place,
                                int processors, DeviceArena& arena);
   // Columns of a row of `normed`.

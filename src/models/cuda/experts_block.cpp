@@ -222,6 +222,7 @@ PendingSum ExpertsBlock::products_of(const float* residual) const {
 Result<PendingSum> ExpertsBlock::unadded(const float* residual, int rows, cudaStream_t stream) const {
   if (room_ != nullptr) {
     const int slots = rows * top_k_;
+    stream_.count(LaunchKind::gather_products);
     NIBBLE_RETURN_IF_ERROR(gather_products_cuda(*room_,
                                                 {.products = moe_.products,
                                                  .expert_ids = expert_ids_,
@@ -247,6 +248,7 @@ Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const C
                                 .expert_ids = expert_ids_,
                                 .share = share(slots),
                                 .workspace = {moe_.activations, moe_.products, groups_}};
+    stream_.count(block_moe_takes_few(*blocks, slots) ? LaunchKind::experts_few : LaunchKind::experts_many);
     NIBBLE_RETURN_IF_ERROR(block_moe_cuda(*blocks, args, stream));
     return unadded(residual, input.rows, stream);
   }
@@ -260,10 +262,12 @@ Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const C
                    .expert_weights = expert_weights_,
                    .settles_rows = shares_ && room_ == nullptr,
                    .workspace = moe_};
+  stream_.count(takes_many(slots) ? LaunchKind::experts_many : LaunchKind::experts_few);
   if (takes_many(slots)) {
     const RankRows own = stream_.rows_of_rank(input.rows);
     if (own.are_shared()) {
       args.rows_of_ranks = {.room = room_, .slots_a_rank = own.a_rank * top_k_};
+      stream_.count(LaunchKind::send_products);
       NIBBLE_RETURN_IF_ERROR(moe_many_cuda(experts, args, stream));
       NIBBLE_RETURN_IF_ERROR(meet_cuda(*room_, stream));
       return products_of(residual);
@@ -273,7 +277,10 @@ Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const C
   }
   if (slots <= moe_cuda_max_slots) {
     const bool exchanges = room_ != nullptr && slots <= gather_few_slots;
-    if (exchanges) args.peers = {.room = room_, .window = window_, .owners = owners(slots)};
+    if (exchanges) {
+      args.peers = {.room = room_, .window = window_, .owners = owners(slots)};
+      stream_.count(LaunchKind::send_products);
+    }
     NIBBLE_RETURN_IF_ERROR(moe_few_cuda(experts, args, stream));
     return exchanges ? products_of(residual) : unadded(residual, input.rows, stream);
   }

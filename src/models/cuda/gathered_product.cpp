@@ -37,6 +37,7 @@ void GatheredProduct::clear_room(cudaStream_t stream) const {
 Status GatheredProduct::gather(int rows, const RankRows& own, cudaStream_t stream) const {
   if (room_ == nullptr) return {};
   if (windows_ != nullptr && rows <= gather_few_tokens) {
+    stream_.count(LaunchKind::gather_tokens);
     return gather_tokens_cuda(*room_,
                               {.from = own_,
                                .to = gathered_,
@@ -46,6 +47,7 @@ Status GatheredProduct::gather(int rows, const RankRows& own, cudaStream_t strea
                                .tokens = rows},
                               stream);
   }
+  stream_.count(LaunchKind::gather_columns);
   // A group of tokens is a row of whole k64 blocks, of which a rank has those of its columns.
   const auto bytes_of = [](int columns) { return DenseShape{0, columns}.token_bytes(token_group); };
   return gather_columns_cuda(*room_,
@@ -62,6 +64,7 @@ Status GatheredProduct::gather(int rows, const RankRows& own, cudaStream_t strea
 Status GatheredProduct::multiply(const Factors& factors, int rows, float* y, cudaStream_t stream) const {
   const DeviceMatrix& weight = factors.weight;
   if (sums_ != nullptr && rows <= peer_linear_tokens && !weight.blocks) {
+    stream_.count(LaunchKind::gather_sums);
     return peer_linear_cuda(*room_,
                             {.x = {own_, rows},
                              .weight = weight.tiles,

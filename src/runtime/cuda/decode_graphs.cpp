@@ -21,7 +21,7 @@ StepShape decode_shape(int sequences) {
 }
 
 Status DecodeGraphs::capture(CudaModel& model, const StepInputs& inputs, float* logits, int max_sequences,
-                             cudaStream_t stream) {
+                             LaunchCounts& launches, cudaStream_t stream) {
   for (const int size : graph_sizes(std::min(max_sequences, attention_max_sequences))) {
     CudaForwardInput input = inputs.forward_input(decode_shape(size));
     // One run of attention: a step whose splits need more does not run in a graph.
@@ -30,14 +30,15 @@ Status DecodeGraphs::capture(CudaModel& model, const StepInputs& inputs, float* 
     for (const bool short_contexts : {false, true}) {
       if (short_contexts && size > attention_short_contexts) continue;
       input.short_contexts = short_contexts;
-      NIBBLE_RETURN_IF_ERROR(capture(model, input, logits, stream));
+      NIBBLE_RETURN_IF_ERROR(capture(model, input, logits, launches, stream));
     }
   }
   return {};
 }
 
 Status DecodeGraphs::capture(CudaModel& model, const CudaForwardInput& input, float* logits,
-                             cudaStream_t stream) {
+                             LaunchCounts& launches, cudaStream_t stream) {
+  launches = {};
   cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   const Status queued = model.forward(input, logits, stream);
   cudaGraph_t captured = nullptr;
@@ -46,7 +47,7 @@ Status DecodeGraphs::capture(CudaModel& model, const CudaForwardInput& input, fl
   NIBBLE_RETURN_IF_ERROR(queued);
   cudaGraphExec_t exec = nullptr;
   cuda_check(cudaGraphInstantiate(&exec, graph.get(), 0));
-  graphs_.push_back({input.sequences, input.short_contexts, CudaGraphExec(exec)});
+  graphs_.push_back({input.sequences, input.short_contexts, CudaGraphExec(exec), launches});
   return {};
 }
 

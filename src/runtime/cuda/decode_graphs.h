@@ -20,13 +20,15 @@ class DecodeGraphs {
     int size;  // sequences
     bool short_contexts;
     CudaGraphExec exec;
+    LaunchCounts launches;  // of one replay
 
     void launch(cudaStream_t stream) const;
   };
 
-  // Captures them, each of which reads its inputs where `inputs` has those of its size.
+  // Captures them, each of which reads its inputs where `inputs` has those of its size. `launches` are those
+  // that the model counts.
   Status capture(CudaModel& model, const StepInputs& inputs, float* logits, int max_sequences,
-                 cudaStream_t stream);
+                 LaunchCounts& launches, cudaStream_t stream);
 
   // The size that a step of so many sequences runs in; 0: in none.
   int size_for(int sequences) const;
@@ -35,7 +37,8 @@ class DecodeGraphs {
   std::span<const Captured> all() const { return graphs_; }
 
  private:
-  Status capture(CudaModel& model, const CudaForwardInput& input, float* logits, cudaStream_t stream);
+  Status capture(CudaModel& model, const CudaForwardInput& input, float* logits, LaunchCounts& launches,
+                 cudaStream_t stream);
 
   std::vector<Captured> graphs_;  // by ascending size, for short contexts behind the other one
 };

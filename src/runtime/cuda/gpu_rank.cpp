@@ -33,11 +33,12 @@ CudaForwardLimits forward_limits(const WorkerLimits& limits) {
           .many_tokens_from = limits.many_tokens_from};
 }
 
-GpuRank::GpuRank(int device, const PeerRoom* room, PinnedBuffer stuck, std::unique_ptr<CudaStream> stream,
+GpuRank::GpuRank(int device, const PeerRoom* room, Told told, std::unique_ptr<CudaStream> stream,
                  std::unique_ptr<CudaModel> model, Caches caches)
     : device_(device),
       room_(room),
-      stuck_(std::move(stuck)),
+      stuck_(std::move(told.stuck)),
+      launches_(std::move(told.launches)),
       stream_(std::move(stream)),
       model_(std::move(model)),
       caches_(std::move(caches)) {
@@ -49,18 +50,21 @@ GpuRank::GpuRank(int device, const PeerRoom* room, PinnedBuffer stuck, std::uniq
 Result<std::unique_ptr<GpuRank>> GpuRank::load(const ModelConfig& config, const CudaPlace& place, int device,
                                                WeightFeed& feed, const WorkerLimits& limits) {
   cuda_check(cudaSetDevice(device));
-  NIBBLE_ASSIGN(PinnedBuffer stuck, PinnedBuffer::allocate(sizeof(std::uint32_t)));
-  *stuck.at<std::uint32_t>(0) = static_cast<std::uint32_t>(Stuck::nobody);
+  Told told;
+  NIBBLE_ASSIGN(told.stuck, PinnedBuffer::allocate(sizeof(std::uint32_t)));
+  *told.stuck.at<std::uint32_t>(0) = static_cast<std::uint32_t>(Stuck::nobody);
+  told.launches = std::make_unique<LaunchCounts>();
   auto stream = std::make_unique<CudaStream>();
   CudaForwardLimits forward = forward_limits(limits);
-  forward.stuck = stuck.at<std::uint32_t>(0);
+  forward.stuck = told.stuck.at<std::uint32_t>(0);
+  forward.launches = told.launches.get();
   NIBBLE_ASSIGN(std::unique_ptr<CudaModel> model,
                 load_cuda_model(config, forward, place, feed, stream->get()));
   const ModelConfig own = config_of_caches(config, place.part);
   Caches caches;
   NIBBLE_ASSIGN(caches.kv, CudaKvStore::allocate(own, limits.kv_dtype, limits.page_size, limits.page_counts));
   NIBBLE_ASSIGN(caches.states, CudaStateStore::allocate(own, limits.max_sequences, limits.max_snapshots));
-  return std::unique_ptr<GpuRank>(new GpuRank(device, place.room, std::move(stuck), std::move(stream),
+  return std::unique_ptr<GpuRank>(new GpuRank(device, place.room, std::move(told), std::move(stream),
                                               std::move(model), std::move(caches)));
 }
 
@@ -70,7 +74,12 @@ Status GpuRank::prepare(const SampledToken* chosen, float* logits, const WorkerL
   logits_ = logits;
   NIBBLE_ASSIGN(inputs_, StepInputs::allocate(limits, *model_, chosen));
   if (!limits.graphs) return {};
-  return graphs_.capture(*model_, inputs_, logits_, limits.max_sequences, stream_->get());
+  return graphs_.capture(*model_, inputs_, logits_, limits.max_sequences, *launches_, stream_->get());
+}
+
+void GpuRank::forget_ran() {
+  *launches_ = {};
+  graph_steps_ = eager_steps_ = 0;
 }
 
 Status GpuRank::forward(const Batch& batch, TimeTable* times) {
@@ -91,9 +100,15 @@ Status GpuRank::forward(const Batch& batch, TimeTable* times) {
     }
   }
   const TimedScope scope(times, graph > 0 ? "launch of a decode graph" : "launches without graph");
-  if (graph == 0 || !inputs_.is_one_run())
+  if (graph == 0 || !inputs_.is_one_run()) {
+    ++eager_steps_;
     return model_->forward(inputs_.forward_input(newest_shape_), logits_, stream_->get());
-  graphs_.graph_of(newest_shape_.sequences, inputs_.has_short_contexts()).launch(stream_->get());
+  }
+  const DecodeGraphs::Captured& captured =
+      graphs_.graph_of(newest_shape_.sequences, inputs_.has_short_contexts());
+  captured.launch(stream_->get());
+  ++graph_steps_;
+  launches_->add(captured.launches);
   return {};
 }
 

@@ -41,6 +41,14 @@ class GpuRank {
   // After the first rank's `rows` tokens are chosen: brings them from there to `to`, in the ranks' room.
   Status share_tokens(const SampledToken* from, SampledToken* to, int rows);
 
+  // What steps have run since forget_ran().
+  struct Ran {
+    LaunchCounts launches;
+    std::uint64_t graphs = 0, eager = 0;  // steps as a graph, and launch by launch
+  };
+  Ran ran() const { return {*launches_, graph_steps_, eager_steps_}; }
+  void forget_ran();
+
   // The bits of a graph beside those of its launches, at the inputs of the batch.
   Status run_eager(const Batch& batch, float* logits);
   void run_graph(std::size_t index) { graphs_.all()[index].launch(stream_->get()); }
@@ -63,12 +71,20 @@ class GpuRank {
     CudaStateStore states;
   };
 
-  GpuRank(int device, const PeerRoom* room, PinnedBuffer stuck, std::unique_ptr<CudaStream> stream,
+  // What the model points to.
+  struct Told {
+    PinnedBuffer stuck;  // one word (ops/cuda/stuck.h)
+    std::unique_ptr<LaunchCounts> launches;
+  };
+
+  GpuRank(int device, const PeerRoom* room, Told told, std::unique_ptr<CudaStream> stream,
           std::unique_ptr<CudaModel> model, Caches caches);
 
   int device_;
-  const PeerRoom* room_;                // null: alone
-  PinnedBuffer stuck_;                  // one word (ops/cuda/stuck.h)
+  const PeerRoom* room_;  // null: alone
+  PinnedBuffer stuck_;
+  std::unique_ptr<LaunchCounts> launches_;
+  std::uint64_t graph_steps_ = 0, eager_steps_ = 0;
   std::unique_ptr<CudaStream> stream_;  // what runs on it is waited for before memory goes
   std::unique_ptr<CudaModel> model_;
   Caches caches_;

@@ -10,6 +10,8 @@
 #include "comm/cuda/on_device.h"
 #include "models/model_traits.h"
 #include "ops/sample/cuda/unlike_logits_cuda.h"
+#include "plan/kernel_formats.h"
+#include "plan/kernel_table.h"
 #include "runtime/cuda/graph_probe.h"
 #include "tensor/cuda_check.h"
 
@@ -76,6 +78,16 @@ Result<Places> places_of(const ModelConfig& config, const WorkerLimits& limits) 
   return made;
 }
 
+// The kernels' name in the plan. There is one set of them a format.
+std::string_view expert_kernel_of(const ModelTraits& traits) {
+  for (const ExpertKernel& kernel : expert_kernels()) {
+    if (kernel.facts.device == DeviceKind::cuda && kernel.facts.compute_capability == 90 &&
+        takes_format(kernel, traits.expert_format))
+      return kernel.facts.name;
+  }
+  return "none";
+}
+
 }  // namespace
 
 GpuWorker::GpuWorker(std::unique_ptr<PeerRooms> rooms, std::vector<Member> ranks, GpuSampler sampler)
@@ -132,15 +144,46 @@ Result<std::unique_ptr<Worker>> GpuWorker::start(const ModelConfig& config, cons
     NIBBLE_RETURN_IF_ERROR(
         at_once(limits.ranks, [&](int rank) { return worker->hold_graphs_to_eager_bits(rank, limits); }));
   }
+  for (const Member& member : worker->ranks_) member.rank->forget_ran();
+  NIBBLE_ASSIGN(const ModelTraits traits, traits_of(config, {}));
+  worker->names_ = {.experts = expert_kernel_of(traits),
+                    .attention = traits.attention == AttentionKind::latent ? "sm90_mla" : "sm90_attention"};
   worker->device_bytes_ = free_before - free_device_bytes();
   if (limits.ranks > 1) {
-    worker->threads_.emplace(limits.ranks, 2 * limits.gpu_rank_deadline + std::chrono::seconds(1),
-                             [at = worker.get()](int rank) {
-                               at->ranks_[static_cast<std::size_t>(rank)].rank->use_device();
-                               return at->task_(rank);
-                             });
+    const RankThreads::Patience patience{.deadline = 2 * limits.gpu_rank_deadline + std::chrono::seconds(1)};
+    worker->threads_.emplace(limits.ranks, patience, [at = worker.get()](int rank) {
+      at->ranks_[static_cast<std::size_t>(rank)].rank->use_device();
+      return at->task_(rank);
+    });
   }
   return std::unique_ptr<Worker>(std::move(worker));
+}
+
+RanTable GpuWorker::ran() const {
+  RanTable table;
+  for (const Member& member : ranks_) {
+    const GpuRank::Ran ran = member.rank->ran();
+    const auto add = [&](std::string_view field, std::string_view value, std::string_view form,
+                         LaunchKind kind) {
+      table.add({.field = field, .value = value, .form = form, .times = ran.launches.of(kind)});
+    };
+    add("moe_runner", names_.experts, "few", LaunchKind::experts_few);
+    add("moe_runner", names_.experts, "many", LaunchKind::experts_many);
+    add("attention", names_.attention, "one_row", LaunchKind::attention_one_row);
+    add("attention", names_.attention, "rows", LaunchKind::attention_rows);
+    add("attention", names_.attention, "one_row", LaunchKind::latent_one_row);
+    add("attention", names_.attention, "rows", LaunchKind::latent_rows);
+    add("linear_attention", "sm90_gated_delta", "one_row", LaunchKind::delta_one_row);
+    add("linear_attention", "sm90_gated_delta", "rows", LaunchKind::delta_rows);
+    add("all_reduce", "gather", "gather_sums", LaunchKind::gather_sums);
+    add("all_reduce", "gather", "gather_tokens", LaunchKind::gather_tokens);
+    add("all_reduce", "gather", "gather_columns", LaunchKind::gather_columns);
+    add("all_reduce", "gather", "gather_products", LaunchKind::gather_products);
+    add("all_reduce", "gather", "send_products", LaunchKind::send_products);
+    table.add({.field = "steps", .value = "graph", .form = "", .times = ran.graphs});
+    table.add({.field = "steps", .value = "launches", .form = "", .times = ran.eager});
+  }
+  return table;
 }
 
 Status GpuWorker::on_all(std::function<Status(int)> task) {

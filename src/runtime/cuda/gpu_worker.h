@@ -42,6 +42,7 @@ class GpuWorker final : public Worker {
   bool may_begin_behind(const Batch& next) const override;
   bool may_choose_behind(const Batch& next) const override;
   void time_ops(TimeTable* table) override { times_ = table; }
+  RanTable ran() const override;
   int threads() const override { return static_cast<int>(ranks_.size()); }
   std::int64_t mapped_bytes() const override { return 0; }
   std::int64_t device_bytes() const override { return device_bytes_; }
@@ -56,6 +57,11 @@ class GpuWorker final : public Worker {
   // The ranks' memory outlives them.
   GpuWorker(std::unique_ptr<PeerRooms> rooms, std::vector<Member> ranks, GpuSampler sampler);
 
+  // The plan's names of what runs.
+  struct Names {
+    std::string_view experts, attention;
+  };
+
   GpuRank& first() const { return *ranks_[0].rank; }
   // task(rank) on every rank's thread; the first rank's is the caller's.
   Status on_all(std::function<Status(int)> task);
@@ -63,6 +69,7 @@ class GpuWorker final : public Worker {
   Status hold_graphs_to_eager_bits(int rank, const WorkerLimits& limits);
   Status choose_on(int rank, const Batch& batch);
 
+  Names names_;
   std::unique_ptr<PeerRooms> rooms_;  // null: one rank
   std::vector<Member> ranks_;
   GpuSampler sampler_;

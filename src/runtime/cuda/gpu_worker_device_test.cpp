@@ -62,6 +62,35 @@ TEST_F(GpuWorkerOnTheGpu, NorDoTheyOnKeysAndValuesInE4m3) {
   expect_the_same_bits_in_chunks_in_company_and_in_graphs(example, DType::f8_e4m3);
 }
 
+// By field, value and form of the plan's names.
+std::map<std::string, std::uint64_t> ran_by(const Worker& worker) {
+  std::map<std::string, std::uint64_t> times;
+  for (const RanRow& row : worker.ran().rows())
+    times[std::string(row.field) + " " + std::string(row.value) + " " + std::string(row.form)] = row.times;
+  return times;
+}
+
+// The host counts launches where it queues them, and those of a graph at each replay.
+TEST_F(GpuWorkerOnTheGpu, CountsWhatItsStepsRanAlikeWithAndWithoutGraphs) {
+  const auto layers = static_cast<std::uint64_t>(example_config().num_hidden_layers);
+  std::map<std::string, std::uint64_t> counted[2];
+  for (const bool graphs : {false, true}) {
+    const std::unique_ptr<Worker> worker = gpu_worker(graphs);
+    EXPECT_TRUE(ran_by(*worker).empty()) << "nothing of the start";
+    (void)run_alone(*worker, sequence_of(random_prompt(2, 9), 9, {0}), 3);
+    std::map<std::string, std::uint64_t>& ran = counted[graphs];
+    ran = ran_by(*worker);
+    EXPECT_EQ(ran["steps graph "], graphs ? 2u : 0u);
+    EXPECT_EQ(ran["steps launches "], graphs ? 1u : 3u);
+    ran.erase("steps graph ");
+    ran.erase("steps launches ");
+  }
+  EXPECT_EQ(counted[0], counted[1]);
+  EXPECT_EQ(counted[0]["attention sm90_attention one_row"], 2 * layers);
+  EXPECT_EQ(counted[0]["attention sm90_attention rows"], layers);
+  EXPECT_EQ(counted[0]["moe_runner sm90_mxfp4 few"] + counted[0]["moe_runner sm90_mxfp4 many"], 3 * layers);
+}
+
 // Who waits for a load, or gives one up in which nothing comes any more, must hear of what comes.
 TEST_F(GpuWorkerOnTheGpu, AnUploadSaysHowFarItIs) {
   const ModelConfig config = must(read_model_config(example));

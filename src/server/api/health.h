@@ -10,7 +10,7 @@ struct EngineState {
   bool loaded = false;
   bool failed = false;
   bool draining = false;
-  bool degraded = false;                     // something runs that a gate refuses, because the user said so
+  bool degraded = false;                     // something runs that a gate refuses, or not what was planned
   std::chrono::nanoseconds since_a_step{0};  // or since there was nothing to do
   std::chrono::nanoseconds step_limit{0};    // of one step; 0: it may take what it takes
 };

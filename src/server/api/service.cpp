@@ -7,6 +7,7 @@
 
 #include "base/json_writer.h"
 #include "base/quote.h"
+#include "base/thread_state.h"
 #include "server/api/event_log.h"
 #include "server/api/health.h"
 #include "server/api/openapi.h"
@@ -14,6 +15,7 @@
 #include "server/api/served_model.h"
 #include "server/api/unserved_paths.h"
 #include "server/page/page.h"
+#include "server/what_ran.h"
 
 namespace nibble::api {
 namespace {
@@ -261,6 +263,20 @@ std::chrono::nanoseconds Service::since_a_step() const {
   return std::chrono::steady_clock::now() - engine_->heartbeat();
 }
 
+std::string Service::hanging_step() const {
+  // The engine's thread says it itself unless it is what hangs.
+  constexpr std::chrono::milliseconds some_time{1000};
+  if (!engine_ || engine_->failed() || since_a_step() < some_time) return {};
+  return std::string(engine_->found_by_ranks().message());
+}
+
+bool Service::stands_still() const {
+  constexpr std::chrono::milliseconds several_beats{2500};
+  constexpr std::string_view threads[] = {"engine-steps", "engine-rank", "engine-masks", "worker"};
+  return engine_ && engine_->model().plan.device == DeviceKind::cpu && since_a_step() > several_beats &&
+         !some_thread_works(threads);
+}
+
 std::optional<EngineCounts> Service::counts() const {
   if (!engine_) return {};
   return engine_->counts();
@@ -310,13 +326,24 @@ std::optional<ApiError> Service::refused(const http::HttpRequest& request, bool 
 }
 
 void Service::health(Exchange exchange) {
+  std::vector<std::string> degraded;
+  if (engine_ != nullptr) degraded = degraded_by(engine_->model().plan, engine_->counts().ran);
   const Health health = health_of({.loaded = engine_ != nullptr,
                                    .failed = failed(),
                                    .draining = draining_,
-                                   .degraded = engine_ && !engine_->model().plan.degraded_by().empty(),
+                                   .degraded = !degraded.empty(),
                                    .since_a_step = since_a_step(),
                                    .step_limit = step_limit_});
-  exchange->answer({.status = health.status, .body = "{\"status\":\"" + std::string(health.state) + "\"}"});
+  std::string body;
+  JsonWriter json(body);
+  json.begin_object().member("status", health.state);
+  if (!degraded.empty()) {
+    json.key("degraded").begin_array();
+    for (const std::string& each : degraded) json.value(each);
+    json.end_array();
+  }
+  json.end_object();
+  exchange->answer({.status = health.status, .body = std::move(body)});
 }
 
 void Service::version(Exchange exchange) {

@@ -62,6 +62,10 @@ class Service {
   std::string failure() const { return engine_ && engine_->failed() ? engine_->failure() : std::string(); }
   // Since the engine last ended a step, or had nothing to do.
   std::chrono::nanoseconds since_a_step() const;
+  // Why a step will not come back; empty where nothing says so.
+  std::string hanging_step() const;
+  // Of an engine on a CPU: it neither ends steps nor says that it is idle, and no thread of it works.
+  bool stands_still() const;
   // Nothing until begin().
   std::optional<EngineCounts> counts() const;
 

@@ -1,0 +1,191 @@
+"""What serve does when a rank of a CPU stops, in a prompt, in an answer and idle, and when the engine's process is stopped or killed
+that has several: streams are told, health says so, and another engine serves. A single thread is stopped by ptrace, as a debugger
+does it, so no line of the program knows of it."""
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from watched_server import SANITIZED, eventually, request_bytes, serving
+
+RANKS = ("--tp", 2, "--threads", 2, "--max-num-batched-tokens", 16)
+SLACK = 10 if SANITIZED else 1
+ANY_THREAD = 0x40000000  # __WALL
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+
+
+class StoppedThread:
+    """A thread of that name of the engine's process stands still, and others do not."""
+
+    def __init__(self, engine, name):
+        tasks = Path(f"/proc/{engine}/task").iterdir()
+        self.thread = int(next(task for task in tasks if (task / "comm").read_text().strip() == name).name)
+        for request in (0x4206, 0x4207):  # PTRACE_SEIZE, PTRACE_INTERRUPT
+            if LIBC.ptrace(request, self.thread, None, None) != 0:
+                pytest.skip(f"ptrace is not allowed here: {os.strerror(ctypes.get_errno())}")
+        os.waitpid(self.thread, ANY_THREAD)
+
+    def reap(self):
+        """Its process cannot end before who traces it has heard of its end."""
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.thread, os.WNOHANG | ANY_THREAD)
+
+
+@pytest.fixture
+def server():
+    with serving(*RANKS) as server:
+        yield server
+
+
+def seconds(begin):
+    return (time.monotonic() - begin) / SLACK
+
+
+def stream(server, prompt):
+    connection = server.connect(timeout=120)
+    connection.sendall(request_bytes("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 1000, "ignore_eos": True,
+                                                                 "temperature": 0, "stream": True}))
+    return connection
+
+
+def read_until(connection, end, stopped):
+    """What comes until the connection ends or `end` has."""
+    connection.settimeout(0.1)
+    data = b""
+    while end is None or end not in data:
+        try:
+            more = connection.recv(65536)
+        except TimeoutError:
+            more = None
+        except ConnectionResetError:
+            break
+        if stopped:
+            stopped.reap()
+        if more == b"":
+            break
+        data += more or b""
+    return data
+
+
+def health(server):
+    with contextlib.suppress(ConnectionError, TimeoutError, AssertionError):
+        return server.ask("GET", "/health").status
+    return None
+
+
+def serves_again(server, engine, begin, stopped=None):
+    """Another process answers as the first did, within 15 s of the fault."""
+    def replaced():
+        if stopped:
+            stopped.reap()
+        return server.engine() not in (None, engine) and health(server) == 200
+    eventually(replaced, 30, "another engine")
+    assert seconds(begin) < 15, server.log()
+    assert server.control() == server.before
+
+
+asked = iter(range(1000))
+
+
+def unlike(phase):
+    return f"Request {next(asked)} {phase} " + ("and goes on to say many things " * 60 if phase == "prefill" else "says")
+
+
+@pytest.mark.parametrize("options, exchange", [(RANKS, None), ((*RANKS, "--ep", 2), "normal"),
+                                               ((*RANKS, "--ep", 2, "--moe-a2a-backend", "low_latency"), "low_latency")])
+def test_metrics_count_what_ran_and_that_is_what_was_planned(options, exchange):
+    with serving(*options) as server:
+        def counted():
+            rows = [(name[1:], value) for name, value in server.metrics().items() if name[0] == "nibble:ran_total"]
+            return {(field, value, form): times for (field, form, value), times in rows}  # labels by name
+        before = counted()
+        server.control()
+        ran = {name: times - before.get(name, 0) for name, times in counted().items()}
+        planned = {choice["field"]: choice["value"] for choice in server.ask("GET", "/plan").json()["choices"]}
+        assert all(planned[field] == value for field, value, _ in ran), ran
+        assert ran["all_reduce", "gather", "gather_columns"] > 0 and ran["attention", planned["attention"], ""] > 0
+        exchanges = {(value, form) for field, value, form in ran if field == "token_exchange"}
+        assert exchanges == ({(exchange, "dispatch"), (exchange, "combine")} if exchange else set())
+        assert server.ask("GET", "/health").json() == {"status": "ok"}
+
+
+@pytest.mark.parametrize("thread", ["engine-rank", "engine-steps"])
+@pytest.mark.parametrize("phase", ["prefill", "decode", "idle"])
+def test_a_rank_that_stands_still_is_given_up(server, thread, phase):
+    engine = server.engine()
+    if phase == "idle":
+        stopped, begin = StoppedThread(engine, thread), time.monotonic()
+    with stream(server, unlike(phase)) as connection:
+        begun = b""
+        if phase == "decode":
+            begun = read_until(connection, b"data:", None)
+        elif phase == "prefill":
+            eventually(lambda: server.metrics()["vllm:num_requests_running",] == 1)
+        if phase != "idle":
+            stopped, begin = StoppedThread(engine, thread), time.monotonic()
+        answer = begun + read_until(connection, b"engine_stopped", stopped)
+        assert seconds(begin) < 5, server.log()
+        assert (b'"text"' in begun) == (phase == "decode")
+        told = time.monotonic()
+        assert b'"code":"engine_stopped' in answer
+        while (status := health(server)) == 200:
+            stopped.reap()
+            assert seconds(told) < 1, "health is told late"
+        assert status in (None, 503)
+    serves_again(server, engine, begin, stopped)
+
+
+def test_the_rank_that_stands_still_is_named(server):
+    engine = server.engine()
+    with stream(server, unlike("decode")) as connection:
+        read_until(connection, b"data:", None)
+        stopped, begin = StoppedThread(engine, "engine-rank"), time.monotonic()
+        read_until(connection, b"engine_stopped", stopped)
+    serves_again(server, engine, begin, stopped)
+    assert "rank 1" in server.log()
+
+
+@pytest.mark.parametrize("phase", ["decode", "idle"])
+def test_an_engine_that_is_stopped_tells_whom_it_serves_and_is_replaced(server, phase):
+    engine = server.engine()
+    with contextlib.ExitStack() as open_streams:
+        if phase == "decode":
+            connection = open_streams.enter_context(stream(server, unlike(phase)))
+            read_until(connection, b"data:", None)
+        os.kill(engine, signal.SIGSTOP)
+        begin = time.monotonic()
+        if phase == "decode":
+            assert b"engine_stopped" in read_until(connection, b"engine_stopped", None)
+            assert seconds(begin) < 5, server.log()
+    serves_again(server, engine, begin)
+
+
+def test_an_engine_that_is_stopped_for_a_moment_goes_on(server):
+    engine = server.engine()
+    with stream(server, unlike("decode")) as connection:
+        read_until(connection, b"data:", None)
+        os.kill(engine, signal.SIGSTOP)
+        time.sleep(0.5)
+        os.kill(engine, signal.SIGCONT)
+        assert b"[DONE]" in read_until(connection, b"[DONE]", None)
+    assert server.engine() == engine and server.control() == server.before
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode", "idle"])
+def test_a_killed_engine_of_several_ranks_is_replaced(server, phase):
+    engine = server.engine()
+    with contextlib.ExitStack() as open_streams:
+        if phase != "idle":
+            connection = open_streams.enter_context(stream(server, unlike(phase)))
+            eventually(lambda: server.metrics()["vllm:num_requests_running",] == 1)
+        os.kill(engine, signal.SIGKILL)
+        begin = time.monotonic()
+        if phase != "idle":
+            assert b"[DONE]" not in read_until(connection, None, None)
+            assert seconds(begin) < 5
+    serves_again(server, engine, begin)
