@@ -38,6 +38,11 @@ TEST(Masks, HaveTheTokensWhoseBytesAreTaken) {
       {R"({"type":"string","pattern":"^(?:\\S+\\s+){0,4}\\S+$"})", {"\"Once upon\\n a \u00E9\u00A0 x\""}},
       {R"x({"type":"string","pattern":"^$|(^(?:\\S+\\s+){0,40}\\S+$)","maxLength":90})x",
        {"\"Once upon a  time\u2003there was \u3000\u00E9a, b and c; they were not there a day.\"", R"("")"}},
+      // Elements are counted, far from the end and near it.
+      {R"({"type":"array","items":{"type":"integer"},"minItems":2,"maxItems":14})",
+       {"[1,2,3,4,5,6,7,8,9,10,11,12,13,14]", "[1, 2]"}},
+      {R"({"type":"array","items":{"enum":["a","b","c","d","e","f","g","h","i","j"]},"uniqueItems":true})",
+       {R"(["a","c","b","d","f","e","g","h","j","i"])", "[]"}},
       {R"({"type":"string","pattern":"^.*$"})", {"\"Once \u00E9 \u2003 upon a\""}},
   };
   const Tokenizer tokenizer = Tokenizer::load(NIBBLE_SOURCE_DIR "/models/demo").value();
