@@ -29,10 +29,34 @@ if(NIBBLE_FUZZERS)
   target_compile_options(nibble_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-# GoogleTest's header and the library headers that it brings are half of what a test costs to compile. They are
-# precompiled once. Sources are not, so that each of them says what it needs; a test that lacks an include is found by
-# the clang build and those of other compilers, which have no precompiled header.
+# The standard library's headers are half of what a source costs to compile, GoogleTest's as much again. Both are
+# precompiled once. Each source still says what it includes: one that does not is found by the clang build and those of
+# other compilers, which have no precompiled headers.
 #
+# nibble_headers(name OPTIONS... LINKS...) precompiles cmake/<name>.h with these options; nibble_precompiled(target name)
+# lets a target, which must be compiled with the same, begin with it.
+function(nibble_headers name)
+  cmake_parse_arguments(HEADERS "" "" "OPTIONS;LINKS" ${ARGN})
+  if(NIBBLE_PRECOMPILED AND NOT TARGET nibble_${name})
+    add_library(nibble_${name} OBJECT ${CMAKE_SOURCE_DIR}/cmake/no_source.cpp)
+    target_link_libraries(nibble_${name} PRIVATE nibble_flags ${HEADERS_LINKS})
+    target_compile_options(nibble_${name} PRIVATE ${HEADERS_OPTIONS})
+    target_precompile_headers(nibble_${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${CMAKE_SOURCE_DIR}/cmake/${name}.h>)
+  endif()
+endfunction()
+
+function(nibble_precompiled target name)
+  if(NIBBLE_PRECOMPILED)
+    target_precompile_headers(${target} REUSE_FROM nibble_${name})
+    # A compiler's cache then sees which headers they were. g++ no longer knows which of their lines are the system's, and
+    # warns of copies inside std::string.
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess;-Wno-array-bounds;-Wno-stringop-overflow>)
+  endif()
+endfunction()
+
+nibble_headers(library_headers)
+
 # Tests are most of what is compiled and little of what runs, so they are optimised little, and under a sanitizer,
 # where optimising costs more than half of the time, not at all.
 function(nibble_cases cases)
@@ -42,18 +66,17 @@ function(nibble_cases cases)
     set(optimise $<$<CONFIG:Release>:-O1>)
   endif()
   target_compile_options(${cases} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${optimise}>)
-  if(NIBBLE_PRECOMPILED_TESTS)
-    if(NOT TARGET nibble_test_headers)
-      add_library(nibble_test_headers OBJECT ${CMAKE_SOURCE_DIR}/cmake/test_headers.cpp)
-      target_link_libraries(nibble_test_headers PRIVATE nibble_flags GTest::gtest)
-      target_compile_options(nibble_test_headers PRIVATE ${optimise})
-      target_precompile_headers(nibble_test_headers PRIVATE <gtest/gtest.h>)
-    endif()
-    target_precompile_headers(${cases} REUSE_FROM nibble_test_headers)
-    # A compiler's cache then sees which header it was. g++ no longer knows which of the header's lines are the
-    # system's, and warns of copies inside std::string.
-    target_compile_options(${cases} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess;-Wno-array-bounds;-Wno-stringop-overflow>)
+  nibble_headers(test_headers OPTIONS ${optimise} LINKS GTest::gtest)
+  nibble_precompiled(${cases} test_headers)
+endfunction()
+
+# A program that measures is built when it is asked for; the target `benchmarks` is all of them.
+function(nibble_benchmark program)
+  set_target_properties(${program} PROPERTIES EXCLUDE_FROM_ALL ON)
+  if(NOT TARGET benchmarks)
+    add_custom_target(benchmarks)
   endif()
+  add_dependencies(benchmarks ${program})
 endfunction()
 
 function(nibble_room name)
@@ -61,6 +84,7 @@ function(nibble_room name)
   if(ROOM_SOURCES)
     add_library(nibble_${name} STATIC ${ROOM_SOURCES})
     target_link_libraries(nibble_${name} PUBLIC nibble_flags ${ROOM_DEPS})
+    nibble_precompiled(nibble_${name} library_headers)
   else()
     add_library(nibble_${name} INTERFACE)
     target_link_libraries(nibble_${name} INTERFACE nibble_flags ${ROOM_DEPS})
@@ -79,6 +103,7 @@ function(nibble_room name)
   if(NIBBLE_BENCHMARKS AND ROOM_BENCHES)
     add_executable(${name}_bench ${ROOM_BENCHES})
     target_link_libraries(${name}_bench PRIVATE nibble_${name} ${ROOM_TEST_DEPS} benchmark::benchmark)
+    nibble_benchmark(${name}_bench)
   endif()
 endfunction()
 

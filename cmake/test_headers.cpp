@@ -1,1 +1,0 @@
-// The precompiled header of tests wants a source to be made with.
