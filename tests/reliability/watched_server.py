@@ -126,10 +126,15 @@ class Server:
                                         env=environment(**{name: str(value) for name, value in variables.items()}), preexec_fn=limit)
         self.port = None
         if ready:
-            url = self.process.stdout.readline().strip()
-            assert url.startswith("http"), self.log()
-            self.port = int(url.rsplit(":", 1)[1])
-            self.before = self.control()
+            try:
+                url = self.process.stdout.readline().strip()
+                assert url.startswith("http"), self.log()
+                self.port = int(url.rsplit(":", 1)[1])
+                self.before = self.control()
+            except BaseException:  # nobody else knows of the process yet
+                self.process.kill()
+                self.process.wait()
+                raise
 
     def log(self):
         self.errors.flush()
