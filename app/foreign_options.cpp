@@ -14,6 +14,10 @@ constexpr std::string_view one_host =
 constexpr std::string_view no_steps = "tokens are exchanged by the kernels of a layer";
 constexpr std::string_view use_exchange = "give --moe-a2a-backend none, normal or low_latency";
 constexpr std::string_view gathers = "ranks gather whole sums, and --all-reduce says so";
+constexpr std::string_view whole_contexts = "a context is on the ranks that have its heads";
+constexpr std::string_view says_how_many = "the number of ranks is said with it";
+constexpr std::string_view copies =
+    "where memory allows every GPU has all experts, as the plan's row expert_copies says";
 constexpr std::string_view leave = "leave it out";
 
 constexpr ForeignOption list[] = {
@@ -28,16 +32,13 @@ constexpr ForeignOption list[] = {
     {"--data-parallel-backend", "vLLM", no_sequences, use_tp},
     {"--moe-dense-tp-size", "SGLang", "dense layers are divided as attention is", "give --tp N"},
     {"--moe-dp-size", "SGLang", no_sequences, use_tp},
-    {"--attention-context-parallel-size", "SGLang", "a context is on the ranks that have its heads",
-     "give --tp N"},
-    {"--decode-context-parallel-size", "vLLM", "a context is on the ranks that have its heads",
-     "give --tp N"},
-    {"-dcp", "vLLM", "a context is on the ranks that have its heads", "give --tp N"},
-    {"--prefill-context-parallel-size", "vLLM", "a context is on the ranks that have its heads",
-     "give --tp N"},
+    {"--attention-context-parallel-size", "SGLang", whole_contexts, "give --tp N"},
+    {"--decode-context-parallel-size", "vLLM", whole_contexts, "give --tp N"},
+    {"-dcp", "vLLM", whole_contexts, "give --tp N"},
+    {"--prefill-context-parallel-size", "vLLM", whole_contexts, "give --tp N"},
     {"-tp", "vLLM", "it is spelled with two dashes", "give --tp N"},
-    {"--enable-expert-parallel", "vLLM", "the number of ranks is said with it", "give --ep N"},
-    {"--enable-ep-moe", "SGLang", "the number of ranks is said with it", "give --ep N"},
+    {"--enable-expert-parallel", "vLLM", says_how_many, "give --ep N"},
+    {"--enable-ep-moe", "SGLang", says_how_many, "give --ep N"},
     {"--all2all-backend", "vLLM", "it has another name here", use_exchange},
     {"--deepep-mode", "SGLang", "the exchange's form has the exchange's name", use_exchange},
     {"--enable-deepep-moe", "SGLang", "it has another name here", use_exchange},
@@ -45,10 +46,8 @@ constexpr ForeignOption list[] = {
     {"--enable-single-batch-overlap", "SGLang", no_steps, leave},
     {"--enable-dbo", "vLLM", no_steps, leave},
     {"--enable-eplb", "vLLM, SGLang", "experts stay where the plan has put them", leave},
-    {"--ep-num-redundant-experts", "SGLang",
-     "where memory allows every GPU has all experts, as the plan's row expert_copies says", leave},
-    {"--num-redundant-experts", "vLLM",
-     "where memory allows every GPU has all experts, as the plan's row expert_copies says", leave},
+    {"--ep-num-redundant-experts", "SGLang", copies, leave},
+    {"--num-redundant-experts", "vLLM", copies, leave},
     {"--pipeline-parallel-size", "vLLM, SGLang", one_host, "give --tp N"},
     {"--pp-size", "SGLang", one_host, "give --tp N"},
     {"--pp", "SGLang", one_host, "give --tp N"},
