@@ -5,10 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <span>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,33 +14,15 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "text/answer_reader.h"
+#include "text/thinking_test_util.h"
 
 using namespace nibble;
 
 namespace {
 
-// A vocabulary with harmony's marks and with <think> and </think>.
-Tokenizer make_tokenizer() {
-  const std::filesystem::path example = NIBBLE_SOURCE_DIR "/tests/data/parity/example/tokenizer.json";
-  std::ostringstream text;
-  text << std::ifstream(example).rdbuf();
-  std::string json = text.str();
-  const std::size_t at = json.find('[', json.find("\"added_tokens\""));
-  NIBBLE_CHECK(at != std::string::npos, "the example has added tokens");
-  int next = Tokenizer::load(example).value().vocabulary_size();
-  std::string added;
-  for (const char* spelling : {"<think>", "</think>"})
-    added += "{\"id\":" + std::to_string(next++) + ",\"content\":\"" + spelling +
-             "\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":"
-             "false},";
-  json.insert(at + 1, added);
-  const std::filesystem::path file = std::filesystem::temp_directory_path() / "nibble_answer_fuzz.json";
-  std::ofstream(file) << json;
-  return Tokenizer::load(file).value();
-}
-
 const Tokenizer& tokenizer() {
-  static const Tokenizer made = make_tokenizer();
+  static const Tokenizer made =
+      thinking_tokenizer(std::filesystem::temp_directory_path() / "nibble_answer_fuzz");
   return made;
 }
 

@@ -1,38 +1,17 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <random>
-#include <sstream>
 
 #include "text/answer_reader.h"
+#include "text/thinking_test_util.h"
 
 namespace nibble {
 namespace {
 
-// The example's tokenizer with <think> and </think> as tokens that are not hidden, as Qwen3 has them.
-Tokenizer make_tokenizer() {
-  const std::filesystem::path example = NIBBLE_SOURCE_DIR "/tests/data/parity/example/tokenizer.json";
-  std::ostringstream text;
-  text << std::ifstream(example).rdbuf();
-  std::string json = text.str();
-  const std::size_t at = json.find('[', json.find("\"added_tokens\""));
-  NIBBLE_CHECK(at != std::string::npos, "the example has added tokens");
-  const int next = Tokenizer::load(example).value().vocabulary_size();
-  std::string added;
-  for (const char* spelling : {"<think>", "</think>"}) {
-    added +=
-        "{\"id\":" + std::to_string(next + (spelling[1] == '/' ? 1 : 0)) + ",\"content\":\"" + spelling +
-        "\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":false},";
-  }
-  json.insert(at + 1, added);
-  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "thinking_tokenizer";
-  std::filesystem::create_directories(folder);
-  std::ofstream(folder / "tokenizer.json") << json;
-  return Tokenizer::load(folder / "tokenizer.json").value();
-}
 const Tokenizer& tokenizer() {
-  static const Tokenizer made = make_tokenizer();
+  static const Tokenizer made =
+      thinking_tokenizer(std::filesystem::path(::testing::TempDir()) / "thinking_tokenizer");
   return made;
 }
 
