@@ -1,0 +1,160 @@
+// What a step's results do to its requests.
+#include <algorithm>
+
+#include "base/check.h"
+#include "sched/scheduler.h"
+
+namespace nibble {
+
+void Scheduler::commit(std::span<const StepResult> results, std::vector<Event>& events) {
+  NIBBLE_CHECK(planned_ > 0, "a step was planned");
+  Step& step = steps_[first_];
+  NIBBLE_CHECK(results.size() == step.entries.size(), "one result a planned sequence");
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (step.entries[i] == requests_.end()) continue;  // ended once the step had begun
+    commit_sequence(step.entries[i], step.batch.sequences[i], results[i], events);
+  }
+  step.batch.clear();
+  step.entries.clear();
+  first_ = 1 - first_;
+  if (--planned_ == 0) return;
+  drop_ended(first_);
+  if (steps_[first_].batch.empty()) planned_ = 0;
+}
+
+void Scheduler::commit_sequence(Entries::iterator entry, const BatchSequence& planned,
+                                const StepResult& result, std::vector<Event>& events) {
+  entry->slot[first_] = -1;
+  if (entry->ending != Ending::none) return end_now(entry, events);
+  Event event{.request = entry->request.id};
+  if (!result.finite) {
+    // Whatever made it, nobody else shall read it.
+    pages_.distrust(std::get<Running>(entry->state).pages);
+    event.finish = FinishReason::error;
+    event.error = "the model gave a logit that is not a number; the request cannot go on";
+  } else {
+    store(*entry, planned.row_count);
+    if (planned.samples) {
+      take_token(*entry, result, event);
+    } else if (entry->request.sampling.max_tokens > 0 || entry->prompt_logprobs_ready < entry->prompt) {
+      return;
+    } else {
+      event.finish = FinishReason::length;  // nothing but the prompt was asked for
+    }
+    if (entry->scores) {
+      event.prompt_logprobs = std::move(entry->prompt_logprobs);
+      event.prompt_top = std::move(entry->prompt_top);
+      event.prompt_ranks = std::move(entry->prompt_ranks);
+    }
+    entry->scores = false;
+  }
+  const bool ends = event.finish != FinishReason::none;
+  tell(*entry, std::move(event), events);
+  if (ends) finish(entry);
+}
+
+void Scheduler::store(Entry& entry, int rows) {
+  Running& state = std::get<Running>(entry.state);
+  state.stored += rows;
+  entry.computed = std::max(entry.computed, state.stored);
+  entry.prompt_logprobs_ready = std::max(entry.prompt_logprobs_ready, std::min(state.stored, entry.prompt));
+  pages_.store(state.pages, prefix_of(entry), state.stored);
+  pages_.leave_window(state.pages, state.stored);
+}
+
+void Scheduler::take_token(Entry& entry, const StepResult& result, Event& event) {
+  const SamplingParams& sampling = entry.request.sampling;
+  entry.tokens.push_back(result.token);
+  add_hashes(entry);
+  TokenConstraint* const constraint = entry.constrained.constraint.get();
+  if (constraint != nullptr) constraint->accept(result.token);
+  event.token = result.token;
+  event.logprob = result.logprob;
+  event.top = entry.top[first_];
+  if (std::find(sampling.stop_ids.begin(), sampling.stop_ids.end(), result.token) !=
+      sampling.stop_ids.end()) {
+    event.finish = constraint != nullptr && constraint->cut() ? FinishReason::cut : FinishReason::stop;
+  } else if (entry.generated() == sampling.max_tokens) {
+    event.finish = FinishReason::length;
+  }
+  const int slot = entry.slot[1 - first_];
+  if (slot < 0) return;
+  Batch& ahead = steps_[1 - first_].batch;
+  BatchSequence& next = ahead.sequences[static_cast<std::size_t>(slot)];
+  ahead.tokens[static_cast<std::size_t>(next.row_begin)] = result.token;
+  next.answer = entry.answer();
+  next.awaits = -1;
+}
+
+void Scheduler::tell(Entry& entry, Event event, std::vector<Event>& events) {
+  if (!entry.first_event_sent) {
+    event.cached_tokens = std::max(entry.cached_tokens, 0);
+    event.begun = entry.begun;
+  }
+  entry.first_event_sent = true;
+  events.push_back(std::move(event));
+}
+
+void Scheduler::finish(Entries::iterator entry) {
+  if (std::holds_alternative<Running>(entry->state)) --running_;
+  entry->state = Finished{};
+  if (const int slot = entry->slot[1 - first_]; slot >= 0) {
+    Step& ahead = steps_[1 - first_];
+    ahead.entries[static_cast<std::size_t>(slot)] = requests_.end();
+    if (ahead.begun) {
+      ahead.batch.sequences[static_cast<std::size_t>(slot)] = {};
+    } else {
+      ++ahead.dropped;
+    }
+  }
+  finished_.splice(finished_.end(), requests_, entry);
+}
+
+// Takes the rows of ended sequences out of a step that was planned ahead.
+void Scheduler::drop_ended(std::size_t index) {
+  Step& step = steps_[index];
+  if (step.dropped == 0) return;
+  Batch& batch = step.batch;
+  std::size_t kept = 0, rows = 0, logits = 0;
+  for (std::size_t i = 0; i < step.entries.size(); ++i) {
+    if (step.entries[i] == requests_.end()) continue;
+    BatchSequence sequence = batch.sequences[i];
+    const int row_shift = sequence.row_begin - static_cast<int>(rows);
+    for (int row = 0; row < sequence.row_count; ++row)
+      batch.tokens[rows++] = batch.tokens[static_cast<std::size_t>(sequence.row_begin + row)];
+    const std::size_t logit_begin = static_cast<std::size_t>(sequence.logit_begin);
+    sequence.row_begin -= row_shift;
+    sequence.logit_begin = static_cast<int>(logits);
+    for (std::size_t l = 0; l < static_cast<std::size_t>(sequence.logit_count); ++l) {
+      LogitRow wanted = batch.logit_rows[logit_begin + l];
+      wanted.row -= row_shift;
+      batch.logit_rows[logits++] = wanted;
+    }
+    step.entries[i]->slot[index] = static_cast<int>(kept);
+    step.entries[kept] = step.entries[i];
+    batch.sequences[kept++] = sequence;
+  }
+  step.entries.resize(kept);
+  batch.sequences.resize(kept);
+  batch.tokens.resize(rows);
+  batch.logit_rows.resize(logits);
+  step.dropped = 0;
+}
+
+void Scheduler::check() const {
+  std::vector<const SequencePages*> held;
+  for (const Entry& entry : requests_) {
+    const Running* state = std::get_if<Running>(&entry.state);
+    if (state == nullptr) continue;
+    NIBBLE_CHECK(state->stored <= state->planned);
+    NIBBLE_CHECK(planned_ > 0 || state->stored == state->planned,
+                 "between steps all that was planned is stored");
+    NIBBLE_CHECK(static_cast<int>(state->pages.tables()[full_pages].size()) >=
+                 pages_.pages_for(std::max(state->planned, entry.prompt)));
+    held.push_back(&state->pages);
+  }
+  NIBBLE_CHECK(static_cast<int>(held.size()) == running_, "running sequences are counted");
+  pages_.check(held);
+}
+
+}  // namespace nibble
