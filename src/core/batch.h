@@ -29,11 +29,13 @@ struct StateSnapshot {
   int slot = -1;
 };
 
-// The rows of one sequence: a decode step (one row) or a chunk of its prompt.
+// The rows of one sequence: a chunk of its prompt, or a decode step. That is one row, and one more for each
+// draft: a guess of the next token, which holds if it is what is chosen before it.
 struct BatchSequence {
   RequestId request = 0;
   int row_begin = 0;
   int row_count = 0;
+  int draft_count = 0;     // of its rows: the last ones
   int first_position = 0;  // position of the first row in the sequence
   PageTables pages;
   int state = -1;  // the slot of its state, of models whose layers keep one; what a slot held before counts
@@ -47,25 +49,27 @@ struct BatchSequence {
   const SamplingParams* sampling = nullptr;  // lives in the scheduler until the step is committed
   // In the scheduler: what penalties look at. `answer` holds all tokens before the one this step samples.
   std::span<const TokenId> prompt, answer;
-  // In the scheduler, where the token that this step samples is constrained. Its mask is found between the
-  // commit of the step before and the choice; null: every token may come.
+  // In the scheduler, where the tokens that this step samples are constrained. Their masks are found between
+  // the commit of the step before and the choice; null: every token may come.
   ConstrainedAnswer* constrained = nullptr;
   // Room for results, in the scheduler, until the next step is planned.
-  std::span<TokenLogprob> top;       // the likeliest tokens, as many as were asked for; filled if it samples
-  std::span<float> target_logprobs;  // one a logit row that names a target
-  std::span<int> target_ranks;       // likewise, where they are wanted
-  std::span<TokenLogprob> target_top;  // as many a logit row that names a target as were asked for
-  int logit_begin = 0;                 // its entries in Batch::logit_rows
+  // The likeliest tokens, as many as were asked for; filled for each token that it samples, in their order.
+  std::span<TokenLogprob> top;
+  std::span<TokenLogprob> behind_drafts;  // [draft_count]: what was chosen behind each draft that holds
+  std::span<float> target_logprobs;       // one a logit row that names a target
+  std::span<int> target_ranks;            // likewise, where they are wanted
+  std::span<TokenLogprob> target_top;     // as many a logit row that names a target as were asked for
+  int logit_begin = 0;                    // its entries in Batch::logit_rows
   int logit_count = 0;
   // Its place in the step that runs, where that one's token is the first row's and not known yet (-1 in
   // Batch::tokens); -1: all tokens are known.
   int awaits = -1;
   bool prefill = false;  // rows of the prompt, not of the answer
-  bool samples = false;  // the last logit row yields a token
+  bool samples = false;  // the last logit row yields a token, and so does that before each draft
 
-  // What may come; empty: everything.
-  std::span<const std::uint32_t> mask() const {
-    return constrained == nullptr ? std::span<const std::uint32_t>() : constrained->mask();
+  // What may come behind so many drafts; empty: everything.
+  std::span<const std::uint32_t> mask(int drafts = 0) const {
+    return constrained == nullptr ? std::span<const std::uint32_t>() : constrained->mask(drafts);
   }
 };
 
@@ -91,8 +95,9 @@ struct Batch {
 // What one sequence of the batch gave, beside what was written to its rooms; in the order of
 // Batch::sequences.
 struct StepResult {
-  TokenId token = -1;  // -1: none sampled
+  TokenId token = -1;  // the first that was sampled; -1: none
   float logprob = 0;
+  int accepted = 0;    // drafts that hold: as many further tokens lie in BatchSequence::behind_drafts
   bool finite = true;  // false: a NaN or Inf among this sequence's logits; then nothing else counts
 };
 

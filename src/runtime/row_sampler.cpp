@@ -15,9 +15,9 @@ int rank_of(std::span<const float> logits, TokenId token) {
 
 }  // namespace
 
-LogitChanges logit_changes_of(const BatchSequence& sequence) {
+LogitChanges logit_changes_of(const BatchSequence& sequence, int drafts) {
   const SamplingParams& asked = *sequence.sampling;
-  const bool may_end = static_cast<int>(sequence.answer.size()) >= asked.min_tokens;
+  const bool may_end = static_cast<int>(sequence.answer.size()) + drafts >= asked.min_tokens;
   return {.bias = asked.logit_bias,
           .repetition_penalty = asked.repetition_penalty,
           .frequency_penalty = asked.frequency_penalty,
@@ -25,32 +25,24 @@ LogitChanges logit_changes_of(const BatchSequence& sequence) {
           .prompt = sequence.prompt,
           .answer = sequence.answer,
           .banned = may_end ? std::span<const TokenId>() : asked.stop_ids,
-          .mask = sequence.mask()};
+          .mask = sequence.mask(drafts)};
 }
 
-SampleParams sample_params_of(const BatchSequence& sequence) {
+SampleParams sample_params_of(const BatchSequence& sequence, int drafts) {
   const SamplingParams& asked = *sequence.sampling;
+  const int position = sequence.first_position + sequence.row_count - sequence.draft_count + drafts;
   return {.temperature = asked.temperature,
           .top_k = asked.top_k,
           .top_p = asked.top_p,
           .min_p = asked.min_p,
           .seed = asked.seed,
           .choice = asked.choice,
-          .position = static_cast<std::uint32_t>(sequence.first_position + sequence.row_count)};
+          .position = static_cast<std::uint32_t>(position)};
 }
 
 RowSampler::RowSampler(std::int64_t vocabulary) : vocabulary_(static_cast<std::size_t>(vocabulary)) {
   sampling_.reserve(vocabulary_);
   changes_.reserve(vocabulary_);
-}
-
-TokenId RowSampler::choose(const BatchSequence& sequence, std::span<const float> logits, TokenId first) {
-  const LogitChanges changes = logit_changes_of(sequence);
-  if (!changes.none()) {
-    logits = change_logits(logits, changes, changes_);
-    first = likeliest_token(logits);
-  }
-  return nibble::sample(logits, first, sample_params_of(sequence), sampling_);
 }
 
 void RowSampler::fill_top(std::span<const float> logits, const RowStatistics& statistics,
@@ -63,34 +55,68 @@ void RowSampler::fill_top(std::span<const float> logits, const RowStatistics& st
   });
 }
 
+// The log-probability of the prompt's next token, the `target`th of the sequence's, and what stands beside
+// it.
+void RowSampler::score(const BatchSequence& sequence, const LogitRow& row, std::span<const float> logits,
+                       const RowStatistics& statistics, std::size_t target) {
+  const std::size_t top = static_cast<std::size_t>(sequence.sampling->prompt_top_logprobs);
+  fill_top(logits, statistics, sequence.target_top.subspan(target * top, top));
+  if (!sequence.target_ranks.empty()) sequence.target_ranks[target] = rank_of(logits, row.target);
+  sequence.target_logprobs[target] = logprob(logits, statistics, row.target);
+}
+
+TokenLogprob RowSampler::choose_behind(int drafts, const BatchSequence& sequence,
+                                       std::span<const float> logits, const RowStatistics& statistics) {
+  const LogitChanges changes = logit_changes_of(sequence, drafts);
+  TokenLogprob chosen{.id = statistics.likeliest};
+  std::span<const float> changed = logits;
+  if (!changes.none()) {
+    changed = change_logits(logits, changes, changes_);
+    chosen.id = likeliest_token(changed);
+  }
+  chosen.id = nibble::sample(changed, chosen.id, sample_params_of(sequence, drafts), sampling_);
+  const std::size_t tops = sequence.top.size() / (static_cast<std::size_t>(sequence.draft_count) + 1);
+  const std::span<TokenLogprob> top = sequence.top.subspan(static_cast<std::size_t>(drafts) * tops, tops);
+  if (!sequence.sampling->constrained_logprobs || changes.mask.empty()) {
+    chosen.logprob = logprob(logits, statistics, chosen.id);
+    fill_top(logits, statistics, top);
+    return chosen;
+  }
+  const std::span<const float> allowed = change_logits(logits, {.mask = changes.mask}, changes_);
+  const RowStatistics of_allowed = row_statistics(allowed);
+  chosen.logprob = logprob(allowed, of_allowed, chosen.id);
+  fill_top(allowed, of_allowed, top);
+  for (TokenLogprob& entry : top) {
+    if (allowed[static_cast<std::size_t>(entry.id)] == masked_logit) entry.id = -1;
+  }
+  return chosen;
+}
+
 StepResult RowSampler::sample(const Batch& batch, const BatchSequence& sequence, const float* all_logits) {
   StepResult result;
   std::size_t targets = 0;
+  const int first_sampled =
+      sequence.samples ? sequence.logit_count - 1 - sequence.draft_count : sequence.logit_count;
   for (int i = 0; i < sequence.logit_count; ++i) {
     const LogitRow& wanted = batch.logit_rows[static_cast<std::size_t>(sequence.logit_begin + i)];
     const std::span<const float> logits(all_logits + static_cast<std::size_t>(i) * vocabulary_, vocabulary_);
     const RowStatistics statistics = row_statistics(logits);
+    const int drafts = i - first_sampled;
+    // Behind a draft it is the next step's matter, which then begins with this row.
+    if (!statistics.finite && drafts > 0) break;
     if (!statistics.finite) return {.finite = false};
-    if (wanted.target >= 0) {
-      const std::size_t top = static_cast<std::size_t>(sequence.sampling->prompt_top_logprobs);
-      fill_top(logits, statistics, sequence.target_top.subspan(targets * top, top));
-      if (!sequence.target_ranks.empty()) sequence.target_ranks[targets] = rank_of(logits, wanted.target);
-      sequence.target_logprobs[targets++] = logprob(logits, statistics, wanted.target);
+    if (wanted.target >= 0) score(sequence, wanted, logits, statistics, targets++);
+    if (drafts < 0) continue;
+    const TokenLogprob chosen = choose_behind(drafts, sequence, logits, statistics);
+    if (drafts == 0) {
+      result.token = chosen.id;
+      result.logprob = chosen.logprob;
+    } else {
+      sequence.behind_drafts[static_cast<std::size_t>(drafts) - 1] = chosen;
+      result.accepted = drafts;
     }
-    if (!sequence.samples || i + 1 < sequence.logit_count) continue;
-    result.token = choose(sequence, logits, statistics.likeliest);
-    if (sequence.sampling->constrained_logprobs && !sequence.mask().empty()) {
-      const std::span<const float> allowed = change_logits(logits, {.mask = sequence.mask()}, changes_);
-      const RowStatistics of_allowed = row_statistics(allowed);
-      result.logprob = logprob(allowed, of_allowed, result.token);
-      fill_top(allowed, of_allowed, sequence.top);
-      for (TokenLogprob& entry : sequence.top) {
-        if (allowed[static_cast<std::size_t>(entry.id)] == masked_logit) entry.id = -1;
-      }
-      continue;
-    }
-    result.logprob = logprob(logits, statistics, result.token);
-    fill_top(logits, statistics, sequence.top);
+    const std::size_t next = static_cast<std::size_t>(wanted.row) + 1;
+    if (drafts == sequence.draft_count || batch.tokens[next] != chosen.id) break;
   }
   return result;
 }

@@ -10,10 +10,11 @@
 
 namespace nibble {
 
-// What changes a sequence's logits before this step's token is chosen.
-LogitChanges logit_changes_of(const BatchSequence& sequence);
+// What changes a sequence's logits before this step's token behind so many drafts is chosen. Behind drafts no
+// token is penalized: they are not in `answer`.
+LogitChanges logit_changes_of(const BatchSequence& sequence, int drafts = 0);
 // How it is chosen.
-SampleParams sample_params_of(const BatchSequence& sequence);
+SampleParams sample_params_of(const BatchSequence& sequence, int drafts = 0);
 
 // A thread's, with its room.
 class RowSampler {
@@ -24,8 +25,10 @@ class RowSampler {
   StepResult sample(const Batch& batch, const BatchSequence& sequence, const float* logits);
 
  private:
-  // `first`: the likeliest token of the unchanged row.
-  TokenId choose(const BatchSequence& sequence, std::span<const float> logits, TokenId first);
+  void score(const BatchSequence& sequence, const LogitRow& row, std::span<const float> logits,
+             const RowStatistics& statistics, std::size_t target);
+  TokenLogprob choose_behind(int drafts, const BatchSequence& sequence, std::span<const float> logits,
+                             const RowStatistics& statistics);
   void fill_top(std::span<const float> logits, const RowStatistics& statistics, std::span<TokenLogprob> top);
 
   std::size_t vocabulary_;

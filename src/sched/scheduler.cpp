@@ -57,12 +57,17 @@ Status Scheduler::submit(Request request) {
     entry.prompt_top.resize(prompt * static_cast<std::size_t>(request.sampling.prompt_top_logprobs));
   }
   if (request.sampling.logprobs > 0) {
-    for (auto& top : entry.top) top.resize(static_cast<std::size_t>(request.sampling.logprobs));
+    for (auto& top : entry.top)
+      top.resize(static_cast<std::size_t>(request.sampling.logprobs) *
+                 (static_cast<std::size_t>(limits_.max_drafts) + 1));
   }
-  if (request.constraint) {
-    entry.constrained.constraint = std::move(request.constraint);
-    entry.constrained.bits.resize(token_mask_words(limits_.vocabulary));
-  }
+  if (request.constraint)
+    entry.constrained =
+        ConstrainedAnswer(std::move(request.constraint), limits_.vocabulary, limits_.max_drafts);
+  // Penalties look at all tokens before the one that is chosen, and the answer has no drafts.
+  const int most_drafts = request.sampling.penalizes() ? 0 : limits_.max_drafts;
+  entry.drafts = Drafts(most_drafts, limits_.looks_up_drafts);
+  entry.behind_drafts.resize(static_cast<std::size_t>(most_drafts));
   if (!request.cache_salt.empty()) entry.salt = std::make_shared<const std::string>(request.cache_salt);
   entry.request = std::move(request);
   const int pages = pages_.pages_for(most_stored(entry));
@@ -130,6 +135,7 @@ const Batch& Scheduler::plan(Time now, std::vector<Event>& events) {
 
 const Batch& Scheduler::plan_ahead(Time now, std::vector<Event>& events) {
   NIBBLE_CHECK(planned_ == 1, "one step runs");
+  NIBBLE_CHECK(limits_.max_drafts == 0, "which drafts hold is known before the next step is planned");
   Step& step = next_step();
   end_overdue(now, events);
   // Who makes room must not be in a step that runs.
@@ -231,9 +237,12 @@ void Scheduler::preempt(Entry& entry) {
 
 void Scheduler::fill(Step& step, Time now) {
   const std::size_t index = static_cast<std::size_t>(&step - steps_.data());
+  int decoding = static_cast<int>(
+      std::count_if(requests_.begin(), requests_.end(), [&](const Entry& entry) { return decodes(entry); }));
   for (auto entry = requests_.begin(); entry != requests_.end(); ++entry) {
+    if (!decodes(*entry)) continue;
     // Fewer rows than sequences: the oldest go first, the others wait for the next step.
-    if (decodes(*entry) && !plan_rows(step, entry)) return;
+    if (!plan_rows(step, entry, draft(*entry, step.batch, --decoding))) return;
   }
   bool admits = true;
   for (auto entry = requests_.begin(); entry != requests_.end(); ++entry) {
@@ -368,46 +377,81 @@ int Scheduler::room_in_window(const Entry& entry, int rows) const {
   return std::min(rows, pages * pages_.page_size() - state.planned);
 }
 
+// How many drafts of a sequence that decodes the step has room for: each of the `others` that decode too and
+// come later has its row before, and no sequence makes room for them.
+int Scheduler::draft(Entry& entry, const Batch& batch, int others) {
+  if (limits_.max_drafts == 0) return 0;
+  const Running& state = std::get<Running>(entry.state);
+  int most = std::min({limits_.max_num_batched_tokens - static_cast<int>(batch.tokens.size()),
+                       limits_.max_logit_rows - static_cast<int>(batch.logit_rows.size())}) -
+             others - 1;
+  most = std::min({most, limits_.max_drafts, most_stored(entry) - state.planned - 1});
+  if (most <= 0) return 0;
+  for (const int group : {full_pages, window_pages}) {
+    if (group == window_pages && !pages_.has_windows()) continue;
+    if (pages_.missing(state.pages, group, state.planned + 1 + most) + running_ <= pages_.available(group))
+      continue;
+    const int pages = static_cast<int>(state.pages.tables()[static_cast<std::size_t>(group)].size());
+    most = std::min(most, pages * pages_.page_size() - state.planned - 1);
+  }
+  return entry.drafts.guess(entry.tokens, entry.constrained.constraint(), entry.request.sampling.stop_ids,
+                            most);
+}
+
 // False when the step is full.
-bool Scheduler::plan_rows(Step& step, Entries::iterator entry) {
+bool Scheduler::plan_rows(Step& step, Entries::iterator entry, int drafts) {
   const Running& state = std::get<Running>(entry->state);
   const int room = limits_.max_num_batched_tokens - static_cast<int>(step.batch.tokens.size());
   const int logit_room = limits_.max_logit_rows - static_cast<int>(step.batch.logit_rows.size());
   if (room <= 0 || logit_room <= 0) return false;
-  int rows = std::min(room, token_count(*entry) - state.planned);
+  int rows = std::min(room, token_count(*entry) + drafts - state.planned);
   if (entry->scores) rows = std::min(rows, logit_room);
   rows = room_in_window(*entry, rows);
-  if (rows > 0) add_sequence(step, entry, rows);
+  NIBBLE_CHECK(drafts == 0 || rows == 1 + drafts, "room for drafts was counted");
+  if (rows > 0) add_sequence(step, entry, rows, drafts);
   return true;
 }
 
-void Scheduler::add_sequence(Step& step, Entries::iterator entry, int rows) {
+void Scheduler::add_sequence(Step& step, Entries::iterator entry, int rows, int drafts) {
   Running& state = std::get<Running>(entry->state);
   Batch& batch = step.batch;
   const std::size_t index = static_cast<std::size_t>(&step - steps_.data());
   const int first = state.planned, end = first + rows;
+  const std::size_t tops = static_cast<std::size_t>(std::max(0, entry->request.sampling.logprobs));
   NIBBLE_CHECK(pages_.grow(state.pages, end, end), "pages for these rows were counted");
   plan_snapshots(*entry, index, first, end);
-  BatchSequence sequence{.request = entry->request.id,
-                         .row_begin = static_cast<int>(batch.tokens.size()),
-                         .row_count = rows,
-                         .first_position = first,
-                         .pages = state.pages.tables(),
-                         .state = state.pages.state(),
-                         .resumes = state.pages.resumes(),
-                         .snapshots = entry->snapshots[index],
-                         .sampling = &entry->request.sampling,
-                         .prompt = entry->prompt_tokens(),
-                         .answer = entry->answer(),
-                         .top = entry->top[index],
-                         .logit_begin = static_cast<int>(batch.logit_rows.size()),
-                         .prefill = first < entry->prompt,
-                         .samples = end == token_count(*entry) && entry->request.sampling.max_tokens > 0};
-  for (int position = first; position < end; ++position) {
+  BatchSequence sequence{
+      .request = entry->request.id,
+      .row_begin = static_cast<int>(batch.tokens.size()),
+      .row_count = rows,
+      .draft_count = drafts,
+      .first_position = first,
+      .pages = state.pages.tables(),
+      .state = state.pages.state(),
+      .resumes = state.pages.resumes(),
+      .snapshots = entry->snapshots[index],
+      .sampling = &entry->request.sampling,
+      .prompt = entry->prompt_tokens(),
+      .answer = entry->answer(),
+      .top = std::span(entry->top[index]).first(tops * (static_cast<std::size_t>(drafts) + 1)),
+      .behind_drafts = std::span(entry->behind_drafts).first(static_cast<std::size_t>(drafts)),
+      .logit_begin = static_cast<int>(batch.logit_rows.size()),
+      .prefill = first < entry->prompt,
+      .samples = end - drafts == token_count(*entry) && entry->request.sampling.max_tokens > 0};
+  for (int position = first; position < end - drafts; ++position) {
     const std::size_t at = static_cast<std::size_t>(position);
     batch.tokens.push_back(at < entry->tokens.size() ? entry->tokens[at] : -1);
   }
-  if (sequence.samples && entry->constrained.constraint) sequence.constrained = &entry->constrained;
+  if (sequence.samples && entry->constrained.constraint() != nullptr) {
+    entry->constrained.set_drafts(entry->drafts.tokens().first(static_cast<std::size_t>(drafts)));
+    sequence.constrained = &entry->constrained;
+  }
+  if (drafts > 0) {
+    NIBBLE_CHECK(sequence.state < 0, "a state cannot be taken back");
+    const std::span<const TokenId> guessed = entry->drafts.tokens();
+    batch.tokens.insert(batch.tokens.end(), guessed.begin(), guessed.end());
+    totals_.drafted_tokens += guessed.size();
+  }
   if (batch.tokens.back() < 0) sequence.awaits = entry->slot[first_];
   add_logit_rows(batch, *entry, sequence);
   totals_.recomputed_tokens +=
@@ -425,7 +469,7 @@ void Scheduler::add_logit_rows(Batch& batch, Entry& entry, BatchSequence& sequen
   for (int i = 0; i < sequence.row_count; ++i) {
     const int position = sequence.first_position + i;
     const bool has_target = entry.scores && position + 1 < entry.prompt;
-    const bool sampled = sequence.samples && i == sequence.row_count - 1;
+    const bool sampled = sequence.samples && i >= sequence.row_count - 1 - sequence.draft_count;
     if (!has_target && !sampled) continue;
     targets += has_target;
     batch.logit_rows.push_back(

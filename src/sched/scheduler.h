@@ -19,6 +19,7 @@
 #include "cache/page_cache.h"
 #include "core/batch.h"
 #include "core/request.h"
+#include "sched/drafts.h"
 
 namespace nibble {
 
@@ -29,6 +30,10 @@ struct SchedulerLimits {
   int max_model_len = 0;           // tokens of prompt and answer together
   int vocabulary = 0;              // bits of a constrained request's masks
   int snapshot_interval = 0;  // of states: positions from one snapshot to the next; where the cache has any
+  // Drafts of next tokens that a step checks for one sequence; 0: none. Steps are then planned one by one,
+  // and layers keep no state: it could not be taken back.
+  int max_drafts = 0;
+  bool looks_up_drafts = false;  // what followed the last tokens before, beside what a constraint drafts
   // For tests: the youngest request that may be makes room every so many steps, wanted or not; 0: never.
   int preempt_every = 0;
 };
@@ -53,6 +58,8 @@ struct SchedulerTotals {
   std::uint64_t recomputed_tokens = 0;
   std::uint64_t snapshots_taken = 0;
   std::uint64_t snapshots_resumed = 0;
+  std::uint64_t drafted_tokens = 0;
+  std::uint64_t accepted_drafts = 0;
 };
 
 // Order of service is order of arrival: decoding sequences first, one row each, then prompt chunks. When
@@ -100,6 +107,7 @@ class Scheduler {
   struct Entry {
     Request request;  // its prompt is in `tokens`, its constraint in `constrained`
     ConstrainedAnswer constrained;
+    Drafts drafts;
     std::variant<Queued, Running, Finished> state;
     std::vector<TokenId> tokens;   // of prompt and answer
     std::vector<PageHash> hashes;  // of their whole pages
@@ -115,7 +123,9 @@ class Scheduler {
     Ending ending = Ending::none;
     // Where it stands in each planned step; -1: nowhere.
     std::array<int, 2> slot{-1, -1};
-    std::array<std::vector<TokenLogprob>, 2> top;         // [sampling.logprobs], of each planned step
+    // [1 + drafts][sampling.logprobs], of each planned step
+    std::array<std::vector<TokenLogprob>, 2> top;
+    std::vector<TokenLogprob> behind_drafts;              // [most drafts]
     std::array<std::vector<StateSnapshot>, 2> snapshots;  // that each planned step takes
     std::vector<float> prompt_logprobs;    // [prompt], when asked for; until the event that takes them
     std::vector<int> prompt_ranks;         // [prompt], likewise, where they are wanted
@@ -152,15 +162,19 @@ class Scheduler {
   void plan_snapshots(Entry& entry, std::size_t index, int first, int end);
   int prompt_border(const Entry& entry) const;
   int snapshots_a_step() const;
-  bool plan_rows(Step& step, Entries::iterator entry);
-  void add_sequence(Step& step, Entries::iterator entry, int rows);
+  int draft(Entry& entry, const Batch& batch, int others);
+  bool plan_rows(Step& step, Entries::iterator entry, int drafts = 0);
+  void add_sequence(Step& step, Entries::iterator entry, int rows, int drafts);
   void add_logit_rows(Batch& batch, Entry& entry, BatchSequence& sequence);
   int room_in_window(const Entry& entry, int rows) const;
 
   void commit_sequence(Entries::iterator entry, const BatchSequence& planned, const StepResult& result,
                        std::vector<Event>& events);
+  void commit_tokens(Entries::iterator entry, const BatchSequence& planned, const StepResult& result,
+                     std::vector<Event>& events);
+  static void tell_of_prompt(Entry& entry, Event& event);
   void store(Entry& entry, int rows);
-  void take_token(Entry& entry, const StepResult& result, Event& event);
+  void take_token(Entry& entry, TokenLogprob chosen, Event& event);
   void tell(Entry& entry, Event event, std::vector<Event>& events);
   void finish(Entries::iterator entry);
   void drop_ended(std::size_t index);

@@ -33,24 +33,46 @@ void Scheduler::commit_sequence(Entries::iterator entry, const BatchSequence& pl
     event.finish = FinishReason::error;
     event.error = "the model gave a logit that is not a number; the request cannot go on";
   } else {
-    store(*entry, planned.row_count);
-    if (planned.samples) {
-      take_token(*entry, result, event);
-    } else if (entry->request.sampling.max_tokens > 0 || entry->prompt_logprobs_ready < entry->prompt) {
-      return;
-    } else {
-      event.finish = FinishReason::length;  // nothing but the prompt was asked for
-    }
-    if (entry->scores) {
-      event.prompt_logprobs = std::move(entry->prompt_logprobs);
-      event.prompt_top = std::move(entry->prompt_top);
-      event.prompt_ranks = std::move(entry->prompt_ranks);
-    }
-    entry->scores = false;
+    store(*entry, planned.row_count - planned.draft_count);
+    if (planned.samples) return commit_tokens(entry, planned, result, events);
+    if (entry->request.sampling.max_tokens > 0 || entry->prompt_logprobs_ready < entry->prompt) return;
+    event.finish = FinishReason::length;  // nothing but the prompt was asked for
+    tell_of_prompt(*entry, event);
   }
-  const bool ends = event.finish != FinishReason::none;
   tell(*entry, std::move(event), events);
-  if (ends) finish(entry);
+  finish(entry);
+}
+
+// Drafts that hold are what as many steps of one row would have given; the others' rows are as if they had
+// never been, and later ones are written over them.
+void Scheduler::commit_tokens(Entries::iterator entry, const BatchSequence& planned, const StepResult& result,
+                              std::vector<Event>& events) {
+  const std::size_t tops = static_cast<std::size_t>(std::max(0, entry->request.sampling.logprobs));
+  totals_.accepted_drafts += static_cast<std::uint64_t>(result.accepted);
+  for (int i = 0; i <= result.accepted; ++i) {
+    const std::size_t at = static_cast<std::size_t>(i);
+    if (i > 0) store(*entry, 1);
+    Event event{.request = entry->request.id, .top = planned.top.subspan(at * tops, tops)};
+    const TokenLogprob first{.id = result.token, .logprob = result.logprob};
+    take_token(*entry, i == 0 ? first : planned.behind_drafts[at - 1], event);
+    tell_of_prompt(*entry, event);
+    const bool ends = event.finish != FinishReason::none;
+    tell(*entry, std::move(event), events);
+    if (ends) return finish(entry);
+  }
+  if (planned.draft_count == 0) return;
+  Running& state = std::get<Running>(entry->state);
+  state.planned = state.stored;
+  entry->drafts.learn(result.accepted);
+}
+
+// With the first event of a request that asked for it.
+void Scheduler::tell_of_prompt(Entry& entry, Event& event) {
+  if (!entry.scores) return;
+  event.prompt_logprobs = std::move(entry.prompt_logprobs);
+  event.prompt_top = std::move(entry.prompt_top);
+  event.prompt_ranks = std::move(entry.prompt_ranks);
+  entry.scores = false;
 }
 
 void Scheduler::store(Entry& entry, int rows) {
@@ -62,17 +84,15 @@ void Scheduler::store(Entry& entry, int rows) {
   pages_.leave_window(state.pages, state.stored);
 }
 
-void Scheduler::take_token(Entry& entry, const StepResult& result, Event& event) {
+void Scheduler::take_token(Entry& entry, TokenLogprob chosen, Event& event) {
   const SamplingParams& sampling = entry.request.sampling;
-  entry.tokens.push_back(result.token);
+  entry.tokens.push_back(chosen.id);
   add_hashes(entry);
-  TokenConstraint* const constraint = entry.constrained.constraint.get();
-  if (constraint != nullptr) constraint->accept(result.token);
-  event.token = result.token;
-  event.logprob = result.logprob;
-  event.top = entry.top[first_];
-  if (std::find(sampling.stop_ids.begin(), sampling.stop_ids.end(), result.token) !=
-      sampling.stop_ids.end()) {
+  TokenConstraint* const constraint = entry.constrained.constraint();
+  if (constraint != nullptr) constraint->accept(chosen.id);
+  event.token = chosen.id;
+  event.logprob = chosen.logprob;
+  if (std::find(sampling.stop_ids.begin(), sampling.stop_ids.end(), chosen.id) != sampling.stop_ids.end()) {
     event.finish = constraint != nullptr && constraint->cut() ? FinishReason::cut : FinishReason::stop;
   } else if (entry.generated() == sampling.max_tokens) {
     event.finish = FinishReason::length;
@@ -81,7 +101,7 @@ void Scheduler::take_token(Entry& entry, const StepResult& result, Event& event)
   if (slot < 0) return;
   Batch& ahead = steps_[1 - first_].batch;
   BatchSequence& next = ahead.sequences[static_cast<std::size_t>(slot)];
-  ahead.tokens[static_cast<std::size_t>(next.row_begin)] = result.token;
+  ahead.tokens[static_cast<std::size_t>(next.row_begin)] = chosen.id;
   next.answer = entry.answer();
   next.awaits = -1;
 }

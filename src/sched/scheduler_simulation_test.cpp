@@ -25,6 +25,7 @@ std::uint64_t setting(const char* name, std::uint64_t otherwise) {
 struct Met {
   std::uint64_t steps = 0, preemptions = 0, evictions = 0, hits = 0;
   std::uint64_t snapshots = 0, resumed = 0, evicted_snapshots = 0, spoiled = 0;
+  std::uint64_t accepted = 0, refused = 0;  // drafts
   std::map<FinishReason, int> ends;
 };
 
@@ -36,7 +37,7 @@ class Simulation {
         cache_(draw_cache(limits_)),
         pages_(cache_),
         scheduler_(limits_, pages_) {
-    ahead_ = random_() % 2 == 0;
+    ahead_ = random_() % 2 == 0 && limits_.max_drafts == 0;
     begins_ = random_() % 2 == 0;
   }
 
@@ -62,6 +63,8 @@ class Simulation {
     met.resumed += scheduler_.totals().snapshots_resumed;
     met.evicted_snapshots += pages_.evicted_snapshots();
     met.spoiled += spoiled_;
+    met.accepted += scheduler_.totals().accepted_drafts;
+    met.refused += scheduler_.totals().drafted_tokens - scheduler_.totals().accepted_drafts;
     for (const auto& [id, end] : transcript_.ends) ++met.ends[end];
   }
 
@@ -82,7 +85,11 @@ class Simulation {
     cache.page_count = {3 + below(40), windows ? least + below(20) : 0};
     cache.keep_prefixes = below(5) > 0;
     cache.hash_bits = below(4) == 0 ? below(4) : 128;
-    if (below(2) == 0) return cache;
+    if (below(2) == 0) {
+      limits.max_drafts = below(3) > 0 ? below(9) : 0;
+      limits.looks_up_drafts = below(2) == 0;
+      return cache;
+    }
     cache.states = limits.max_num_seqs;
     cache.snapshots = 1 + below(8);
     cache.snapshot_step = cache.page_size * (1 + below(3));
@@ -104,6 +111,9 @@ class Simulation {
     const bool fits =
         static_cast<int>(asked.prompt.size()) <= cache_.page_size * cache_.page_count[full_pages] &&
         static_cast<int>(asked.prompt.size()) + (asked.sampling.max_tokens > 0) <= limits_.max_model_len;
+    if (limits_.max_drafts > 0 && below(4) > 0)
+      asked.constraint =
+          std::make_shared<GuessingConstraint>(asked.prompt, asked.sampling.choice, 1 + below(20));
     const RequestId id = asked.id;
     ASSERT_EQ(scheduler_.submit(asked).ok(), fits);
     if (fits) asked_[id] = std::move(asked);
@@ -180,6 +190,8 @@ class Simulation {
         ASSERT_EQ(token, next_token(tokens, asked.sampling.choice)) << id;
         tokens.push_back(token);
       }
+      const auto* guessing = dynamic_cast<const GuessingConstraint*>(asked.constraint.get());
+      ASSERT_TRUE(guessing == nullptr || guessing->accepted() == got.size()) << id;
       const FinishReason end = transcript_.ends.at(id);
       const int pool = cache_.page_size * cache_.page_count[full_pages];
       const int prompt = static_cast<int>(asked.prompt.size());
@@ -241,6 +253,8 @@ TEST(SchedulerSimulation, NoInterleavingLosesAPageARequestOrAToken) {
   EXPECT_GT(met.resumed, count / 5);
   EXPECT_GT(met.evicted_snapshots, count / 2);
   EXPECT_GT(met.spoiled, count / 50);
+  EXPECT_GT(met.accepted, count);
+  EXPECT_GT(met.refused, count);
   for (const FinishReason end :
        {FinishReason::stop, FinishReason::length, FinishReason::cancelled, FinishReason::timeout})
     EXPECT_GT(met.ends[end], static_cast<int>(count / 10)) << finish_reason_name(end);

@@ -31,12 +31,41 @@ inline Request request(RequestId id, int prompt, int max_tokens, int first = 0) 
   return made;
 }
 
-// What the model says after these tokens.
+// What the model says after these tokens. One choice says again what it said ten tokens before.
+inline constexpr std::uint32_t repeats_itself = 1000;
 inline TokenId next_token(std::span<const TokenId> tokens, std::uint32_t choice) {
+  if (choice == repeats_itself) return tokens[tokens.size() - 10];
   std::uint64_t state = choice + 1;
   for (const TokenId token : tokens) state = (state ^ static_cast<std::uint64_t>(token)) * 0x9e3779b97f4a7c15;
   return static_cast<TokenId>(state >> 40) % 5000;
 }
+
+// Allows everything, and guesses what that model says; every so many guesses are wrong.
+class GuessingConstraint final : public TokenConstraint {
+ public:
+  GuessingConstraint(std::vector<TokenId> prompt, std::uint32_t choice, int wrong_every)
+      : tokens_(std::move(prompt)), prompt_(tokens_.size()), choice_(choice), wrong_every_(wrong_every) {}
+
+  bool binds() const override { return false; }
+  void fill(TokenMask) override { ADD_FAILURE() << "it forbids nothing"; }
+  void accept(TokenId token) override { tokens_.push_back(token); }
+  void roll_back(int tokens) override { tokens_.resize(tokens_.size() - static_cast<std::size_t>(tokens)); }
+  int draft(std::span<TokenId> room) override {
+    std::vector<TokenId> known = tokens_;
+    for (TokenId& guess : room) {
+      guess = next_token(known, choice_) + (++guesses_ % wrong_every_ == 0 ? 1 : 0);
+      known.push_back(guess);
+    }
+    return static_cast<int>(room.size());
+  }
+  std::size_t accepted() const { return tokens_.size() - prompt_; }
+
+ private:
+  std::vector<TokenId> tokens_;
+  std::size_t prompt_;
+  std::uint32_t choice_;
+  int wrong_every_, guesses_ = 0;
+};
 
 // A result for each sequence, from its prompt and answer so far; and the log-probabilities that were asked
 // for.
@@ -53,10 +82,20 @@ inline std::vector<StepResult> results_of(const Batch& batch) {
     if (!sequence.samples) continue;
     std::vector<TokenId> tokens(sequence.prompt.begin(), sequence.prompt.end());
     tokens.insert(tokens.end(), sequence.answer.begin(), sequence.answer.end());
-    EXPECT_EQ(static_cast<int>(tokens.size()), sequence.first_position + sequence.row_count);
-    const std::size_t last = static_cast<std::size_t>(sequence.row_begin + sequence.row_count) - 1;
+    const int known = sequence.row_count - sequence.draft_count;
+    EXPECT_EQ(static_cast<int>(tokens.size()), sequence.first_position + known);
+    const std::size_t last = static_cast<std::size_t>(sequence.row_begin + known) - 1;
     EXPECT_EQ(batch.tokens[last], tokens.back());
     results[i].token = next_token(tokens, sequence.sampling->choice);
+    TokenId chosen = results[i].token;
+    while (results[i].accepted < sequence.draft_count) {
+      const std::size_t draft = static_cast<std::size_t>(results[i].accepted);
+      if (batch.tokens[last + 1 + draft] != chosen) break;
+      tokens.push_back(chosen);
+      chosen = next_token(tokens, sequence.sampling->choice);
+      sequence.behind_drafts[draft] = {.id = chosen};
+      ++results[i].accepted;
+    }
   }
   return results;
 }

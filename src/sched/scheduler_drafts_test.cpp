@@ -1,0 +1,152 @@
+// Drafts of next tokens: what comes of a request is what comes without them, in fewer steps.
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "sched/scheduler_test_util.h"
+
+namespace nibble {
+namespace {
+
+SchedulerLimits drafting(SchedulerLimits limits, int drafts = 4) {
+  limits.max_drafts = drafts;
+  return limits;
+}
+
+Request guessed(Request asked, int wrong_every) {
+  asked.constraint = std::make_shared<GuessingConstraint>(asked.prompt, asked.sampling.choice, wrong_every);
+  return asked;
+}
+
+struct Ran {
+  Transcript transcript;
+  SchedulerTotals totals;
+  int steps = 0;
+};
+
+Ran run_steps(Scheduler& scheduler) {
+  Ran ran;
+  while (!scheduler.idle()) {
+    ran.transcript.add(step(scheduler));
+    scheduler.check();
+    ++ran.steps;
+  }
+  ran.totals = scheduler.totals();
+  return ran;
+}
+
+Ran ran_alone(const SchedulerLimits& limits, Request asked, const PageCacheOptions& cache = cache_of(64)) {
+  PageCache pages(cache);
+  Scheduler scheduler(limits, pages);
+  EXPECT_TRUE(scheduler.submit(std::move(asked)).ok());
+  return run_steps(scheduler);
+}
+
+constexpr int never = 1 << 30;
+
+TEST(SchedulerDrafts, ThoseThatHoldSaveSteps) {
+  const Ran plain = ran_alone(limits_of(1, 64), request(1, 20, 30));
+  const Ran drafted = ran_alone(drafting(limits_of(1, 64)), guessed(request(1, 20, 30), never));
+  EXPECT_EQ(drafted.transcript.tokens, plain.transcript.tokens);
+  EXPECT_EQ(drafted.transcript.ends, plain.transcript.ends);
+  EXPECT_EQ(plain.steps, 30);
+  EXPECT_EQ(drafted.steps, 1 + 6) << "a token of the prompt's step, then 5, 5, 5, 5, 5 and 4";
+  EXPECT_EQ(drafted.totals.accepted_drafts, 4u * 5 + 3);
+  EXPECT_EQ(drafted.totals.drafted_tokens, drafted.totals.accepted_drafts);
+}
+
+TEST(SchedulerDrafts, ThoseThatFailLeaveTheRequestAsItWas) {
+  for (const int wrong_every : {1, 2, 3, 7}) {
+    const Ran plain = ran_alone(limits_of(1, 64), request(1, 20, 30));
+    const Ran drafted = ran_alone(drafting(limits_of(1, 64)), guessed(request(1, 20, 30), wrong_every));
+    EXPECT_EQ(drafted.transcript.tokens, plain.transcript.tokens) << wrong_every;
+    EXPECT_EQ(drafted.transcript.ends, plain.transcript.ends) << wrong_every;
+    EXPECT_GT(drafted.totals.drafted_tokens, drafted.totals.accepted_drafts) << wrong_every;
+    if (wrong_every == 1) {
+      EXPECT_EQ(drafted.totals.accepted_drafts, 0u);
+      EXPECT_EQ(drafted.steps, plain.steps);
+    }
+  }
+}
+
+TEST(SchedulerDrafts, AreLookedUpInPromptAndAnswerWhereThatIsAsked) {
+  SchedulerLimits limits = drafting(limits_of(1, 64));
+  Request asked = request(1, 20, 40);
+  asked.sampling.choice = repeats_itself;
+  const Ran plain = ran_alone(limits, asked);
+  EXPECT_EQ(plain.totals.drafted_tokens, 0u);
+  limits.looks_up_drafts = true;
+  const Ran drafted = ran_alone(limits, asked);
+  EXPECT_EQ(drafted.transcript.tokens, plain.transcript.tokens);
+  EXPECT_GT(drafted.totals.accepted_drafts, 25u);
+  EXPECT_LT(drafted.steps, plain.steps - 25);
+  asked.sampling.choice = 0;
+  EXPECT_EQ(ran_alone(limits, asked).totals.drafted_tokens, 0u) << "no two tokens come twice";
+}
+
+TEST(SchedulerDrafts, AStopTokenAmongThemEndsTheAnswer) {
+  Request asked = request(1, 20, 30);
+  std::vector<TokenId> text = asked.prompt;
+  for (int i = 0; i < 7; ++i) text.push_back(next_token(text, 0));
+  asked.sampling.stop_ids = {text.back()};
+  const Ran plain = ran_alone(limits_of(1, 64), asked);
+  const Ran drafted = ran_alone(drafting(limits_of(1, 64)), guessed(asked, never));
+  EXPECT_EQ(plain.transcript.ends.at(1), FinishReason::stop);
+  EXPECT_EQ(drafted.transcript.ends, plain.transcript.ends);
+  EXPECT_EQ(drafted.transcript.tokens, plain.transcript.tokens);
+  EXPECT_LT(drafted.steps, plain.steps);
+}
+
+TEST(SchedulerDrafts, TakeNoRowAndNoPageFromOthers) {
+  PageCache pages(cache_of(64));
+  Scheduler scheduler(drafting(limits_of(3, 6)), pages);
+  for (RequestId id = 1; id <= 3; ++id)
+    ASSERT_TRUE(scheduler.submit(guessed(request(id, 2, 20, 100 * static_cast<int>(id)), never)).ok());
+  step(scheduler);
+  std::vector<Event> events;
+  const Batch& batch = scheduler.plan({}, events);
+  ASSERT_EQ(batch.sequences.size(), 3u);
+  EXPECT_EQ(batch.sequences[0].draft_count, 3) << "six rows, and one for each";
+  EXPECT_EQ(batch.sequences[1].draft_count, 0);
+  EXPECT_EQ(batch.sequences[2].draft_count, 0);
+  scheduler.commit(results_of(batch), events);
+  EXPECT_EQ(events.size(), 6u);
+  // Where pages are short, as many preemptions as without drafts.
+  for (const int drafts : {0, 4}) {
+    PageCache few(cache_of(5));
+    Scheduler short_of_pages(drafting(limits_of(3, 32), drafts), few);
+    for (RequestId id = 1; id <= 3; ++id)
+      ASSERT_TRUE(
+          short_of_pages.submit(guessed(request(id, 14, 12, 100 * static_cast<int>(id)), never)).ok());
+    const Ran ran = run_steps(short_of_pages);
+    EXPECT_EQ(ran.totals.preemptions, 1u) << drafts;
+    for (RequestId id = 1; id <= 3; ++id) EXPECT_EQ(ran.transcript.tokens.at(id).size(), 12u);
+  }
+}
+
+TEST(SchedulerDrafts, PenalizedAnswersHaveNone) {
+  Request asked = guessed(request(1, 20, 10), never);
+  asked.sampling.presence_penalty = 0.5f;
+  EXPECT_EQ(ran_alone(drafting(limits_of(1, 64)), asked).totals.drafted_tokens, 0u);
+}
+
+TEST(SchedulerDrafts, WhatTheyLeaveInWindowsAndPrefixesServesNobodyElse) {
+  for (const int wrong_every : {2, 5, never}) {
+    PageCache pages(cache_of(64, 12));
+    Scheduler scheduler(drafting(limits_of(2, 64), 8), pages);
+    ASSERT_TRUE(scheduler.submit(guessed(request(1, 40, 60), wrong_every)).ok());
+    const Ran first = run_steps(scheduler);
+    // Goes on from the answer: what is found in the cache are tokens that were chosen.
+    Request next = request(2, 40, 20);
+    const std::vector<TokenId>& answer = first.transcript.tokens.at(1);
+    next.prompt.insert(next.prompt.end(), answer.begin(), answer.end());
+    const Ran plain = ran_alone(limits_of(2, 64), next, cache_of(64, 12));
+    ASSERT_TRUE(scheduler.submit(guessed(next, wrong_every)).ok());
+    const Ran second = run_steps(scheduler);
+    EXPECT_EQ(second.transcript.tokens, plain.transcript.tokens) << wrong_every;
+    EXPECT_EQ(second.transcript.cached.at(2), 96) << "of 100 tokens the whole pages, the last one not stored";
+  }
+}
+
+}  // namespace
+}  // namespace nibble
