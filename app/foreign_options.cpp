@@ -18,6 +18,10 @@ constexpr std::string_view whole_contexts = "a context is on the ranks that have
 constexpr std::string_view says_how_many = "the number of ranks is said with it";
 constexpr std::string_view copies =
     "where memory allows every GPU has all experts, as the plan's row expert_copies says";
+constexpr std::string_view looks_up =
+    "drafts are looked up in the text itself, and no second model makes them";
+constexpr std::string_view use_ngram =
+    "give --speculative-algorithm ngram, with --speculative-num-draft-tokens N";
 constexpr std::string_view leave = "leave it out";
 
 constexpr ForeignOption list[] = {
@@ -66,6 +70,12 @@ constexpr ForeignOption list[] = {
     {"--enable-nccl-nvls", "SGLang", gathers, leave},
     {"--enable-deterministic-inference", "SGLang",
      "bits depend on neither the batch nor the ranks in any case", leave},
+    {"--speculative-config", "vLLM", "it is said by options of its own", use_ngram},
+    {"--speculative-draft-model-path", "SGLang", looks_up, use_ngram},
+    {"--speculative-num-steps", "SGLang", looks_up, use_ngram},
+    {"--speculative-eagle-topk", "SGLang", looks_up, use_ngram},
+    {"--model-draft", "llama.cpp", looks_up, use_ngram},
+    {"-md", "llama.cpp", looks_up, use_ngram},
     {"--init-expert-location", "SGLang", "experts stay where the plan has put them", leave},
 };
 

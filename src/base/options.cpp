@@ -304,6 +304,17 @@ std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
        .help = "tokens from one kept state to the next",
        .default_text = std::to_string(options.snapshot_interval),
        .set = noting(given.snapshot_interval, int_value(options.snapshot_interval, 1, 1 << 24))},
+      {.name = "--speculative-algorithm",
+       .aliases = {"--spec-type"},
+       .value = "NAME",
+       .help = "drafts of next tokens: auto, none, forced, ngram",
+       .default_text = options.speculative_algorithm,
+       .set = noting(given.speculative_algorithm, string_value(options.speculative_algorithm))},
+      {.name = "--speculative-num-draft-tokens",
+       .aliases = {"--draft-max", "--draft"},
+       .value = "N",
+       .help = "of them that a step checks",
+       .set = noting(given.draft_tokens, int_value(options.draft_tokens, 1, 64))},
       {.name = "--tp",
        .aliases = {"--tensor-parallel-size", "--tp-size"},
        .value = "N",
@@ -361,7 +372,7 @@ std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
   for (OptionSpec& spec : specs) {
     spec.group = "Engine options";
     if (std::ranges::count(of_the_plan, spec.name) != 0) spec.explained_by = "plan";
-    if (spec.name == "--random-weights") spec.explained_by = "bench";
+    if (spec.name == "--random-weights" || spec.name.starts_with("--speculative-")) spec.explained_by = "bench";
   }
   return specs;
 }

@@ -115,7 +115,9 @@ class SteppedEngine final : public Engine {
             .evicted_pages = pages_.evicted(),
             .snapshots_taken = totals.snapshots_taken,
             .snapshots_resumed = totals.snapshots_resumed,
-            .snapshots_evicted = pages_.evicted_snapshots()};
+            .snapshots_evicted = pages_.evicted_snapshots(),
+            .drafted_tokens = totals.drafted_tokens,
+            .accepted_drafts = totals.accepted_drafts};
   }
   Status failure() const override { return worker_->failure(); }
   RanTable ran() const override { return worker_->ran(); }
@@ -161,7 +163,10 @@ class SteppedEngine final : public Engine {
     masks_.begin(batch);
     NIBBLE_RETURN_IF_ERROR(worker_->forward(batch));
     NIBBLE_RETURN_IF_ERROR(choose(batch));
-    return commit(batch, events);
+    const std::uint64_t accepted = scheduler_.totals().accepted_drafts;
+    NIBBLE_RETURN_IF_ERROR(commit(batch, events));
+    times.decode_tokens += static_cast<int>(scheduler_.totals().accepted_drafts - accepted);
+    return {};
   }
 
   // Each step is planned while the one before it runs. Its forward begins by then too where the worker lets
@@ -211,13 +216,15 @@ class SteppedEngine final : public Engine {
     return std::span(results_).first(batch.sequences.size());
   }
 
+  // Drafts count once they hold.
   static void count_tokens(const Batch& batch, StepTimes& times) {
     for (const BatchSequence& sequence : batch.sequences) {
       if (sequence.prefill) {
         times.last_prefill_position =
             std::max(times.last_prefill_position, sequence.first_position + sequence.row_count - 1);
       }
-      (sequence.prefill ? times.prefill_tokens : times.decode_tokens) += sequence.row_count;
+      (sequence.prefill ? times.prefill_tokens : times.decode_tokens) +=
+          sequence.row_count - sequence.draft_count;
     }
   }
 
@@ -249,6 +256,8 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
   // What cannot be honoured is refused before weights are looked for.
   NIBBLE_ASSIGN(EngineChoices choices, make_choices(options, config, location.name));
   if (change) change(choices);
+  // Who plans ahead cannot know which drafts will hold.
+  if (choices.plan_ahead) choices.scheduler.max_drafts = 0;
   NIBBLE_ASSIGN(StartedWorker started, start_worker(location.folder, options, config, choices, progress));
 
   const std::int64_t device_bytes = started.worker->device_bytes();

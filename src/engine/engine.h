@@ -65,6 +65,8 @@ struct EngineTotals {
   std::uint64_t snapshots_taken = 0;
   std::uint64_t snapshots_resumed = 0;  // that a request went on from
   std::uint64_t snapshots_evicted = 0;
+  std::uint64_t drafted_tokens = 0;   // guesses of next tokens that steps checked
+  std::uint64_t accepted_drafts = 0;  // of them those that were what was chosen
 };
 
 class Engine {

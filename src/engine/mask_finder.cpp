@@ -44,7 +44,7 @@ void MaskFinder::finish() {
 }
 
 void MaskFinder::find() {
-  for (std::size_t i = next_++; i < answers_.size(); i = next_++) answers_[i]->find_mask();
+  for (std::size_t i = next_++; i < answers_.size(); i = next_++) answers_[i]->find_masks();
 }
 
 void MaskFinder::serve() {

@@ -18,6 +18,9 @@ constexpr std::size_t kMaskBytes = std::size_t{8} << 20;
 constexpr std::uint32_t kFewCharacters = 8;
 // Of a place that counts: tokens that may be too long for it, and that are.
 constexpr std::size_t kMostLongTokens = 8192, kMostTooLong = 256;
+// Bytes of text for each token that is drafted, at most; places whose only byte is known.
+constexpr std::size_t kDraftedBytes = 16, kMostOnlyBytes = std::size_t{1} << 16;
+constexpr std::int16_t kNoByte = -1;
 constexpr ByteKindMask kNotAsked = 0xFFFF, kAnyKinds = 0xFFFF;
 
 std::string_view without_blanks(std::string_view text) {
@@ -125,26 +128,43 @@ class Constraint final : public GrammarConstraint {
   // The end leaves the state as it was.
   bool cut() const override { return ended_ && !matcher_->complete(states_.back()); }
 
-  std::string forced_bytes(std::size_t limit) override {
-    std::string forced;
+  // The text that must come whatever is chosen, each time the longest token of it.
+  int draft(std::span<TokenId> room) override {
+    if (ended_ || leads_nowhere_) return 0;
+    std::string text;
     Matcher::State state = states_.back();
-    while (!ended_ && forced.size() < limit && !matcher_->complete(state)) {
-      int only = -1;
-      Matcher::State next = Matcher::kDead;
-      for (int byte = 0; byte < 256; ++byte) {
-        const Matcher::State way = matcher_->step(state, static_cast<std::uint8_t>(byte));
-        if (way == Matcher::kDead) continue;
-        if (only >= 0) return forced;
-        only = byte;
-        next = way;
-      }
-      forced.push_back(static_cast<char>(only));
-      state = next;
+    while (text.size() < room.size() * kDraftedBytes) {
+      const int byte = only_byte(state);
+      if (byte == kNoByte) break;
+      text.push_back(static_cast<char>(byte));
+      state = matcher_->step(state, static_cast<std::uint8_t>(byte));
     }
-    return forced;
+    std::size_t count = 0;
+    for (std::string_view left = text; count < room.size() && !left.empty(); ++count) {
+      const std::optional<TokenId> token = trie_->longest_beginning(left);
+      if (!token) break;
+      room[count] = *token;
+      left.remove_prefix(trie_->bytes(*token).size());
+    }
+    return static_cast<int>(count);
   }
 
  private:
+  // What the text must go on with; kNoByte where it may end or has a choice.
+  int only_byte(Matcher::State state) {
+    if (matcher_->complete(state)) return kNoByte;
+    if (findings_->only_bytes.size() > kMostOnlyBytes) findings_->only_bytes.clear();
+    const auto [at, added] = findings_->only_bytes.try_emplace(state, kNoByte);
+    if (!added) return at->second;
+    Matcher::Steps steps = matcher_->steps(state);
+    for (int byte = 0; byte < 256; ++byte) {
+      if (steps.to(static_cast<std::uint8_t>(byte)) == Matcher::kDead) continue;
+      if (at->second != kNoByte) return at->second = kNoByte;
+      at->second = static_cast<std::int16_t>(byte);
+    }
+    return at->second;
+  }
+
   Matcher::State after(Matcher::State state, TokenId token) {
     for (const char byte : trie_->bytes(token)) {
       state = matcher_->step(state, static_cast<std::uint8_t>(byte));
@@ -499,6 +519,7 @@ class Constraint final : public GrammarConstraint {
     findings_->may_repeat.clear();
     findings_->too_long.clear();
     findings_->loops.clear();
+    findings_->only_bytes.clear();
     findings_->reaches.clear();
   }
 

@@ -84,8 +84,6 @@ class GrammarConstraint : public TokenConstraint {
   virtual bool allows(TokenId token) = 0;
   // Whether the text may end here.
   virtual bool complete() = 0;
-  // The bytes that must come next whatever is chosen, at most `limit`; empty where there is a choice.
-  virtual std::string forced_bytes(std::size_t limit) = 0;
 };
 
 std::unique_ptr<GrammarConstraint> start(std::shared_ptr<const Grammar> grammar,

@@ -1,6 +1,7 @@
 // What compilers make and constraints read.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -24,6 +25,8 @@ struct Findings {
   std::unordered_map<Matcher::State, std::vector<TokenId>> may_repeat = {};
   // Of places that count: the tokens that are too long for their counts.
   std::unordered_map<Matcher::State, std::vector<TokenId>> too_long = {};
+  // The byte that must come, of places that were asked for it; -1: none.
+  std::unordered_map<Matcher::State, std::int16_t> only_bytes = {};
   TextReaches reaches = {};
   std::vector<std::uint16_t> loops = {};  // [states] the kinds of characters that leave the state as it is
 };

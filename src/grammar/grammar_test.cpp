@@ -363,11 +363,42 @@ TEST(GrammarConstraint, RollsBackToWhereItWas) {
   EXPECT_EQ(before, after);
 }
 
-TEST(GrammarConstraint, SaysWhichBytesMustCome) {
+std::string drafted(TokenConstraint& constraint, std::size_t most) {
+  std::vector<TokenId> room(most);
+  room.resize(static_cast<std::size_t>(constraint.draft(room)));
+  std::string text;
+  for (const TokenId token : room) text += demo().tokenizer.bytes(token);
+  return text;
+}
+
+TEST(GrammarConstraint, DraftsTheTextThatMustComeUpToAChoice) {
   const auto constraint =
       start(compile_choice(std::vector<std::string>{"forward", "fortune"}).value(), demo().vocabulary);
-  EXPECT_EQ(constraint->forced_bytes(100), "for");
-  EXPECT_EQ(constraint->forced_bytes(2), "fo");
+  EXPECT_EQ(drafted(*constraint, 100), "for");
+  for (const TokenId id : demo().tokenizer.encode("fort")) constraint->accept(id);
+  EXPECT_EQ(drafted(*constraint, 100), "une");
+  EXPECT_EQ(drafted(*constraint, 0), "");
+  for (const TokenId id : demo().tokenizer.encode("une")) constraint->accept(id);
+  EXPECT_EQ(drafted(*constraint, 100), "") << "the text is whole";
+}
+
+TEST(GrammarConstraint, WhatItDraftsMayCome) {
+  const auto document =
+      JsonDocument::parse(R"({"type":"object","properties":{"a_long_name":{"enum":["one value"]}},
+                                               "required":["a_long_name"],"additionalProperties":false})");
+  const auto grammar =
+      compile_json_schema(document.value().root(), {.whitespace = JsonWhitespace::compact}).value();
+  const auto constraint = start(grammar, demo().vocabulary);
+  std::string text;
+  while (!constraint->complete()) {
+    TokenId next = -1;
+    ASSERT_EQ(constraint->draft(std::span(&next, 1)), 1) << text;
+    ASSERT_TRUE(constraint->allows(next)) << text;
+    constraint->accept(next);
+    text += demo().tokenizer.bytes(next);
+  }
+  EXPECT_EQ(text, R"({"a_long_name":"one value"})");
+  EXPECT_EQ(drafted(*constraint, 8), "");
 }
 
 }  // namespace

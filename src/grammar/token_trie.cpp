@@ -242,6 +242,24 @@ std::string_view TokenTrie::bytes(TokenId token) const {
   return std::string_view(all_bytes_).substr(begin_[i], begin_[i + 1] - begin_[i]);
 }
 
+std::optional<TokenId> TokenTrie::longest_beginning(std::string_view text) const {
+  std::optional<TokenId> found;
+  std::size_t longest = 0;
+  for (const Trie* trie : {&plain_, &other_}) {
+    std::uint32_t place = 0;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      const std::span<const TrieNode> children = trie->children(place);
+      const auto next = std::ranges::find(children, static_cast<std::uint8_t>(text[i]), &TrieNode::byte);
+      if (next == children.end()) break;
+      place = trie->place(*next);
+      if (!next->has_token || i < longest) continue;
+      longest = i + 1;
+      found = trie->tokens[next->begin];
+    }
+  }
+  return found;
+}
+
 std::span<const TokenId> TokenTrie::longer(std::uint32_t than) const {
   const auto end =
       std::ranges::partition_point(by_length_, [&](TokenId token) { return bytes(token).size() > than; });

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -103,6 +104,8 @@ class TokenTrie final : public GrammarVocabulary {
   std::uint32_t longest_ended(TokenId group) const { return longest_ended_[static_cast<std::size_t>(group)]; }
   std::span<const TokenId> with_comma() const { return with_comma_; }
   std::uint32_t most_commas() const { return most_commas_; }
+  // The longest token that the text begins with.
+  std::optional<TokenId> longest_beginning(std::string_view text) const;
   // Tokens of more bytes.
   std::span<const TokenId> longer(std::uint32_t bytes) const;
   // Characters of the longest plain token.

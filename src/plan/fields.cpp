@@ -179,6 +179,20 @@ Candidates sequences(const Situation& s) {
                   : number(16, "each takes its keys and values")});
 }
 
+Candidates speculations(const Situation&) {
+  return {
+      {.value = "forced", .why = "a step checks several tokens of a text that a grammar leaves no choice in"},
+      {.value = "ngram", .why = "a step also checks what followed the last tokens where they stood before"},
+      {.value = "none", .why = "a step takes one token of a sequence"}};
+}
+
+Candidates draft_tokens(const Situation& s) {
+  const int asked = s.options.draft_tokens;
+  if (s.at(Field::speculation).value == "none")
+    return s.options.given.draft_tokens ? Candidates{number(asked, "")} : Candidates{};
+  return numbers(asked, {number(8, "checked for one sequence in a step, at most")});
+}
+
 Candidates attention_splits(const Situation& s) {
   const AttentionKernel* kernel = find_attention(s.at(Field::attention).value);
   if (kernel == nullptr) return {number(0, "positions, counted from a context's start: never by the batch")};
@@ -324,6 +338,8 @@ std::string asked_graphs(const Situation& s) {
 }
 std::string asked_rows(const Situation& s) { return text_of(asked_step_tokens(s.options)); }
 std::string asked_sequences(const Situation& s) { return text_of(asked_step_sequences(s.options)); }
+std::string asked_speculation(const Situation& s) { return given_name(s.options.speculative_algorithm); }
+std::string asked_drafts(const Situation& s) { return text_of(s.options.draft_tokens); }
 std::string asked_prefix_cache(const Situation& s) {
   return s.options.no_prefix_cache ? "off" : s.options.given.no_prefix_cache ? "on" : "";
 }
@@ -356,6 +372,8 @@ constexpr FieldSpec specs[] = {
     {Field::max_num_batched_tokens, "max_num_batched_tokens", "--max-num-batched-tokens", step_tokens,
      asked_rows},
     {Field::max_num_seqs, "max_num_seqs", "--max-num-seqs", sequences, asked_sequences},
+    {Field::speculation, "speculation", "--speculative-algorithm", speculations, asked_speculation},
+    {Field::draft_tokens, "draft_tokens", "--speculative-num-draft-tokens", draft_tokens, asked_drafts},
     {Field::expert_copies, "expert_copies", "", expert_copies, nullptr},
     {Field::attention_split, "attention_split", "", attention_splits, nullptr},
     {Field::prefix_cache, "prefix_cache", "--no-prefix-cache", prefix_caches, asked_prefix_cache},

@@ -44,6 +44,8 @@ enum class Field : std::uint8_t {
   cuda_graphs,
   max_num_batched_tokens,
   max_num_seqs,
+  speculation,  // where drafts of next tokens come from
+  draft_tokens,
   expert_copies,  // of GPUs that share a model
   attention_split,
   prefix_cache,
@@ -132,6 +134,8 @@ struct Plan {
   bool prefix_cache = false;
   int snapshot_interval = 0;  // positions from one snapshot of a state to the next; 0: none are kept
   int state_snapshots = 0;
+  int draft_tokens = 0;  // of next tokens, that a step checks for one sequence
+  bool looks_up_drafts = false;
 
   std::vector<Choice> choices;
   std::vector<GateResult> gates;

@@ -330,6 +330,8 @@ void fill(const Situation& s, Plan& plan) {
   plan.prefix_cache = s.at(Field::prefix_cache).value == "on";
   plan.snapshot_interval = whole(Field::snapshot_interval);
   plan.state_snapshots = whole(Field::state_snapshots);
+  plan.draft_tokens = whole(Field::draft_tokens);
+  plan.looks_up_drafts = s.at(Field::speculation).value == "ngram";
 }
 
 void list_not_built(const Situation& s, Plan& plan) {

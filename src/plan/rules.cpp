@@ -469,6 +469,17 @@ constexpr Rule rules[] = {
        return number(affordable_snapshots(s)) + " of " + grouped(s.model.snapshot_bytes) +
               " bytes fit in their part of the memory";
      }},
+    {"gpu-samples-one-row", Field::speculation, Effect::remove,
+     [](const S& s, const C& c) { return s.on_gpu() && c.value != "none"; },
+     [](const S&, const C&) { return std::string("a GPU samples one row of a sequence a step"); }},
+    {"states-go-one-way", Field::speculation, Effect::remove,
+     [](const S& s, const C& c) { return s.model.linear_layers > 0 && c.value != "none"; },
+     [](const S&, const C&) {
+       return std::string("layers keep a state, out of which no token can be taken back");
+     }},
+    {"no-drafts-to-count", Field::draft_tokens, Effect::remove,
+     [](const S& s, const C&) { return s.at(Field::speculation).value == "none"; },
+     [](const S&, const C&) { return std::string("the plan's row speculation is none"); }},
     {"kernels-are-invariant", Field::batch_invariance, Effect::remove,
      [](const S&, const C& c) { return c.value == "off"; },
      [](const S&, const C&) {

@@ -197,6 +197,10 @@ void Metrics::write_engine(MetricsText& text, const EngineCounts& counts) const 
   text.counter("nibble:self_tests_total", "Tests of the idle engine that found the bits of the first one.",
                number(counts.self_tests));
   text.counter("nibble:step_seconds_total", "Time spent in steps.", counts.step_seconds);
+  text.counter("vllm:spec_decode_num_draft_tokens_total", "Number of draft tokens.",
+               number(totals.drafted_tokens));
+  text.counter("vllm:spec_decode_num_accepted_tokens_total", "Number of accepted tokens.",
+               number(totals.accepted_drafts));
   text.counter("nibble:recomputed_tokens_total", "Tokens whose keys and values a preemption had cost.",
                number(totals.recomputed_tokens));
   text.counter("nibble:evicted_pages_total", "Cached pages of the KV cache that made room.",

@@ -69,6 +69,8 @@ class ThinkingConstraint final : public TokenConstraint {
     }
   }
 
+  int draft(std::span<TokenId> room) override { return phase_ == Phase::format ? format_->draft(room) : 0; }
+
   bool cut() const override { return phase_ != Phase::reasoning && format_->cut(); }
 
  private:

@@ -23,7 +23,6 @@ class Only final : public GrammarConstraint {
   bool allows(TokenId token) override { return token == token_; }
   bool complete() override { return false; }
   bool cut() const override { return true; }
-  std::string forced_bytes(std::size_t) override { return {}; }
 
  private:
   TokenId token_;

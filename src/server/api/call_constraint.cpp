@@ -50,6 +50,13 @@ class Either final : public TokenConstraint {
     }
   }
 
+  // Of the side that is left, once one is out of it.
+  int draft(std::span<TokenId> room) override {
+    const auto left = [&](const Side& side) { return side.accepted == tokens_; };
+    if (std::all_of(std::begin(sides_), std::end(sides_), left)) return 0;
+    return std::find_if(std::begin(sides_), std::end(sides_), left)->grammar->draft(room);
+  }
+
   bool cut() const override {
     return std::all_of(std::begin(sides_), std::end(sides_),
                        [&](const Side& side) { return side.accepted != tokens_ || side.grammar->cut(); });
@@ -124,10 +131,17 @@ class FreeUntilCalls final : public TokenConstraint {
   void roll_back(int tokens) override {
     NIBBLE_CHECK(tokens <= static_cast<int>(said_.size()), "no more is taken back than was accepted");
     said_.resize(said_.size() - static_cast<std::size_t>(tokens));
+    if (call_ && tokens <= in_call_) {
+      call_->roll_back(tokens);
+      in_call_ -= tokens;
+      return;
+    }
     call_.reset();
     found_ = 0;
     for (const TokenId token : said_) take(token);
   }
+
+  int draft(std::span<TokenId> room) override { return call_ ? call_->draft(room) : 0; }
 
   bool cut() const override { return call_ && call_->cut(); }
 
@@ -140,6 +154,7 @@ class FreeUntilCalls final : public TokenConstraint {
   void take(TokenId token) {
     if (call_) {
       call_->accept(token);
+      ++in_call_;
       if (call_->complete()) call_.reset();
       return;
     }
@@ -147,6 +162,7 @@ class FreeUntilCalls final : public TokenConstraint {
     if (found_ < search_.size()) return;
     found_ = 0;
     call_ = nibble::start(calls_.grammar, calls_.vocabulary);
+    in_call_ = 0;
   }
 
   Tokenizer tokenizer_;
@@ -156,6 +172,7 @@ class FreeUntilCalls final : public TokenConstraint {
   std::size_t found_ = 0;        // bytes of the mark at the text's end
   std::vector<TokenId> said_;
   std::unique_ptr<GrammarConstraint> call_;  // that is being written
+  int in_call_ = 0;                          // tokens that it has accepted
 };
 
 }  // namespace

@@ -209,28 +209,33 @@ TEST_F(BoundCallsTest, AFreeHarmonyAnswerIsBoundInItsCallsAlone) {
   EXPECT_FALSE(constraint_->binds());
 }
 
-TEST_F(BoundCallsTest, RolledBackEveryOneIsWhereItWas) {
+struct Case {
+  std::string_view folder;
+  CallForm form;
+  BoundCalls::Place place;
+  std::string_view prompt;
+  std::string answer;
+
+  bool harmony() const { return form == CallForm::harmony; }
+};
+
+std::vector<Case> cases_of_every_kind() {
   using enum BoundCalls::Place;
+  constexpr std::string_view qwen = "/tests/data/tokenizers/qwen3", gpt_oss = "/tests/data/parity/example";
   const std::string text = "<tool_call>" + std::string(spelled_call);
   const std::string message = std::string(call_header) + "{\"way\": \"in\"}<|call|>";
-  struct Case {
-    std::string_view folder;
-    CallForm form;
-    BoundCalls::Place place;
-    std::string_view prompt;
-    std::string answer;
-  };
-  const Case cases[] = {
-      {"/tests/data/tokenizers/qwen3", CallForm::json_in_tags, anywhere, "", "Hm <tool" + text + " so"},
-      {"/tests/data/tokenizers/qwen3", CallForm::json_in_tags, alone, "<think>", "Hm</think>\n" + text},
-      {"/tests/data/tokenizers/qwen3", CallForm::json_in_tags, instead, "", text},
-      {"/tests/data/parity/example", CallForm::harmony, anywhere, chat, message},
-      {"/tests/data/parity/example", CallForm::harmony, alone, chat, message}};
-  for (const Case& each : cases) {
+  return {{qwen, CallForm::json_in_tags, anywhere, "", "Hm <tool" + text + " so"},
+          {qwen, CallForm::json_in_tags, alone, "<think>", "Hm</think>\n" + text},
+          {qwen, CallForm::json_in_tags, instead, "", text},
+          {gpt_oss, CallForm::harmony, anywhere, chat, message},
+          {gpt_oss, CallForm::harmony, alone, chat, message}};
+}
+
+TEST_F(BoundCallsTest, RolledBackEveryOneIsWhereItWas) {
+  for (const Case& each : cases_of_every_kind()) {
     load(each.folder);
-    const bool harmony = each.form == CallForm::harmony;
-    bind(each.form, each.place, {control(harmony ? "<|call|>" : "<|im_end|>")});
-    start(each.prompt, each.place == instead ? "yes" : nullptr);
+    bind(each.form, each.place, {control(each.harmony() ? "<|call|>" : "<|im_end|>")});
+    start(each.prompt, each.place == BoundCalls::Place::instead ? "yes" : nullptr);
     std::vector<std::vector<TokenId>> before;
     for (const TokenId token : tokenizer_->encode_trusted(each.answer)) {
       before.push_back(allowed());
@@ -240,6 +245,26 @@ TEST_F(BoundCallsTest, RolledBackEveryOneIsWhereItWas) {
       constraint_->roll_back(1);
       EXPECT_EQ(allowed(), before.back()) << each.answer;
     }
+  }
+}
+
+TEST_F(BoundCallsTest, WhatEveryOneDraftsMayComeAndLeavesNoTrace) {
+  for (const Case& each : cases_of_every_kind()) {
+    load(each.folder);
+    bind(each.form, each.place, {control(each.harmony() ? "<|call|>" : "<|im_end|>")});
+    start(each.prompt, each.place == BoundCalls::Place::instead ? "yes" : nullptr);
+    int drafts = 0;
+    for (const TokenId token : tokenizer_->encode_trusted(each.answer)) {
+      const std::vector<TokenId> before = allowed();
+      std::vector<TokenId> room(6);
+      room.resize(static_cast<std::size_t>(constraint_->draft(room)));
+      drafts += static_cast<int>(room.size());
+      say(room);
+      constraint_->roll_back(static_cast<int>(room.size()));
+      EXPECT_EQ(allowed(), before) << each.answer;
+      constraint_->accept(token);
+    }
+    EXPECT_GT(drafts, 10) << each.answer;
   }
 }
 

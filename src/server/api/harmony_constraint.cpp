@@ -107,6 +107,16 @@ class BoundHarmony final : public TokenConstraint {
     }
   }
 
+  int draft(std::span<TokenId> room) override {
+    switch (place_.phase) {
+      case Phase::header: return draft_header(room);
+      case Phase::reasoning: return 0;
+      case Phase::format: return format_->draft(room);
+      case Phase::call: return arguments_->draft(room);
+    }
+    return 0;
+  }
+
   bool cut() const override {
     return (place_.phase == Phase::format && format_->cut()) ||
            (place_.phase == Phase::call && arguments_->cut());
@@ -118,6 +128,20 @@ class BoundHarmony final : public TokenConstraint {
     Phase phase = Phase::header;
     HarmonyHeaders::Node node = 0;  // of a header
   };
+
+  // Up to where there is a choice, or the header's end.
+  int draft_header(std::span<TokenId> room) const {
+    int count = 0;
+    HarmonyHeaders::Node node = place_.node;
+    for (TokenId& draft : room) {
+      const std::span<const HarmonyHeaders::Next> next = headers_.next(node);
+      if (next.size() != 1) break;
+      draft = next.front().token;
+      node = next.front().node;
+      ++count;
+    }
+    return count;
+  }
 
   void enter(HarmonyHeaders::Node node) {
     place_.node = node;
@@ -165,10 +189,16 @@ class FreeHarmony final : public TokenConstraint {
     take(token);
   }
   bool cut() const override { return cut_; }
-  // Read once more from the beginning: nothing else keeps what the parser was.
+  int draft(std::span<TokenId> room) override { return arguments_ ? arguments_->draft(room) : 0; }
+  // Beyond arguments it is read once more from the beginning: nothing else keeps what the parser was.
   void roll_back(int tokens) override {
     NIBBLE_CHECK(tokens <= static_cast<int>(said_.size()), "no more is taken back than was accepted");
     said_.resize(said_.size() - static_cast<std::size_t>(tokens));
+    if (arguments_ && tokens <= in_arguments_) {
+      arguments_->roll_back(tokens);
+      in_arguments_ -= tokens;
+      return;
+    }
     begin();
     for (const TokenId token : said_) take(token);
   }
@@ -187,7 +217,12 @@ class FreeHarmony final : public TokenConstraint {
   void take(TokenId token) {
     const bool ends = tokens_.ends_message(token);
     cut_ = arguments_ && ends && !arguments_->complete();
-    if (arguments_ && !ends) arguments_->accept(token);
+    // What a message says is nothing to the parser until it ends.
+    if (arguments_ && !ends) {
+      arguments_->accept(token);
+      ++in_arguments_;
+      return;
+    }
     parser_->push(token, events_);
     follow();
   }
@@ -199,7 +234,10 @@ class FreeHarmony final : public TokenConstraint {
       if (event.kind != HarmonyEvent::Kind::begin || !event.header.recipient.starts_with(functions)) continue;
       const std::string_view name = std::string_view(event.header.recipient).substr(functions.size());
       for (const BoundCalls::Arguments& each : calls_.arguments)
-        if (each.function == name) arguments_ = nibble::start(each.grammar, calls_.vocabulary);
+        if (each.function == name) {
+          arguments_ = nibble::start(each.grammar, calls_.vocabulary);
+          in_arguments_ = 0;
+        }
     }
     events_.clear();
   }
@@ -213,6 +251,7 @@ class FreeHarmony final : public TokenConstraint {
   std::vector<HarmonyEvent> events_;
   std::vector<TokenId> said_;
   std::unique_ptr<GrammarConstraint> arguments_;  // null: the text is free
+  int in_arguments_ = 0;                          // tokens that they have accepted
   bool cut_ = false;                              // behind a token that ended them before they were whole
 };
 

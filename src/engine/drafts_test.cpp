@@ -1,0 +1,174 @@
+// Drafts of next tokens are checked, not believed: what comes of a request has the bits that it has without
+// them.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <tuple>
+
+#include "engine/choices.h"
+#include "engine/constraint_test_util.h"
+#include "engine/engine_test_util.h"
+
+namespace nibble {
+namespace {
+
+std::unique_ptr<Engine> load(const std::filesystem::path& model, EngineOptions options) {
+  options.model = model.string();
+  Result<std::unique_ptr<Engine>> engine = Engine::load(options);
+  EXPECT_TRUE(engine.ok()) << engine.status().message();
+  return std::move(engine).value();
+}
+
+EngineOptions without_drafts() { return {.threads = 1, .speculative_algorithm = "none"}; }
+
+// Prompts that say most things twice, so that drafts are found; greedy answers of small models repeat
+// themselves, and drawn ones refuse most drafts.
+std::vector<Request> requests_of(int vocabulary) {
+  std::vector<Request> all;
+  for (RequestId id = 0; id < 6; ++id) {
+    std::vector<TokenId> prompt;
+    for (int i = 0; i < 24 + 7 * static_cast<int>(id); ++i)
+      prompt.push_back(static_cast<TokenId>((i % 11 * 37 + static_cast<int>(id) * 5) % vocabulary));
+    SamplingParams sampling{.max_tokens = 60, .temperature = 0, .logprobs = 3};
+    if (id % 2 == 1) {
+      sampling.temperature = id == 5 ? 1.0f : 0.2f;
+      sampling.seed = id;
+      sampling.min_tokens = 20;
+      sampling.stop_ids = {static_cast<TokenId>(id)};
+    }
+    if (id == 4) sampling.frequency_penalty = 0.5f;
+    all.push_back(request(id, prompt, sampling));
+  }
+  return all;
+}
+
+// With all log-probabilities that were told.
+struct Told {
+  std::vector<TokenId> tokens, tops;
+  std::vector<float> logprobs;
+  FinishReason finish = FinishReason::none;
+  bool operator==(const Told&) const = default;
+};
+
+std::map<RequestId, Told> told_by(Engine& engine, const std::vector<Request>& requests) {
+  for (const Request& each : requests) EXPECT_TRUE(engine.submit(each).ok());
+  std::map<RequestId, Told> all;
+  std::vector<Event> events;
+  while (!engine.idle()) {
+    events.clear();
+    EXPECT_TRUE(engine.step(events).ok());
+    for (const Event& event : events) {
+      Told& told = all[event.request];
+      told.finish = event.finish;
+      if (event.token < 0) continue;
+      told.tokens.push_back(event.token);
+      told.logprobs.push_back(event.logprob);
+      for (const TokenLogprob& top : event.top) {
+        told.tops.push_back(top.id);
+        told.logprobs.push_back(top.logprob);
+      }
+    }
+  }
+  return all;
+}
+
+class DraftsOf : public testing::TestWithParam<const char*> {
+ protected:
+  std::filesystem::path folder() const { return example.parent_path() / GetParam(); }
+};
+
+TEST_P(DraftsOf, LeaveTheBitsOfEveryRequest) {
+  const std::unique_ptr<Engine> plain = load(folder(), without_drafts());
+  const std::vector<Request> requests = requests_of(plain->model().vocabulary);
+  const std::map<RequestId, Told> expected = told_by(*plain, requests);
+  std::uint64_t accepted = 0, refused = 0;
+  for (const auto& [drafts, threads, seqs, rows] :
+       {std::tuple{1, 1, 6, 64}, {3, 2, 3, 20}, {8, 3, 6, 333}, {16, 2, 1, 9}}) {
+    const std::unique_ptr<Engine> engine = load(folder(), {.threads = threads,
+                                                           .max_num_seqs = seqs,
+                                                           .max_num_batched_tokens = rows,
+                                                           .speculative_algorithm = "ngram",
+                                                           .draft_tokens = drafts});
+    EXPECT_TRUE(told_by(*engine, requests) == expected) << drafts << " drafts";
+    accepted += engine->totals().accepted_drafts;
+    refused += engine->totals().drafted_tokens - engine->totals().accepted_drafts;
+  }
+  EXPECT_GT(accepted, 5u);
+  EXPECT_GT(refused, 20u);
+}
+
+// Of every kind of attention: with sinks and windows, with wide heads, and of latents.
+INSTANTIATE_TEST_SUITE_P(All, DraftsOf, testing::Values("example", "qwen3_moe_fp8", "deepseek_v3_fp8"));
+
+// Drafts what it was told, and forbids as Remainders does.
+class Foreseeing final : public Remainders {
+ public:
+  Foreseeing(std::vector<TokenId> answer, int length, TokenId end, int free)
+      : Remainders(length, end, free), answer_(std::move(answer)) {}
+  void accept(TokenId token) override {
+    Remainders::accept(token);
+    ++place_;
+  }
+  void roll_back(int tokens) override {
+    Remainders::roll_back(tokens);
+    place_ -= static_cast<std::size_t>(tokens);
+  }
+  int draft(std::span<TokenId> room) override {
+    std::size_t count = 0;
+    while (count < room.size() && place_ + count < answer_.size()) {
+      room[count] = answer_[place_ + count];
+      ++count;
+    }
+    return static_cast<int>(count);
+  }
+
+ private:
+  std::vector<TokenId> answer_;
+  std::size_t place_ = 0;
+};
+
+TEST(DraftsOfAConstraint, AreHeldToItsMasksAndLeaveTheBits) {
+  constexpr TokenId end = 5;
+  const std::vector<Expected> prompts = expected_prompts();
+  SamplingParams sampling{.max_tokens = 30, .temperature = 1, .seed = 4, .stop_ids = {end}, .logprobs = 2};
+  for (const bool of_the_constraint : {false, true}) {
+    sampling.constrained_logprobs = of_the_constraint;
+    Request asked = request(1, prompts[0].prompt, sampling);
+    asked.constraint = std::make_shared<Remainders>(20, end, 4);
+    const std::unique_ptr<Engine> plain = load(example, without_drafts());
+    const Told expected = told_by(*plain, {asked})[1];
+    ASSERT_EQ(expected.tokens.size(), 21u);
+    // True drafts, some that may not come, and some that may and do not.
+    std::vector<TokenId> forbidden = expected.tokens, other = expected.tokens;
+    for (std::size_t i = 6; i < 20; i += 5) {
+      forbidden[i] += 1;
+      other[i] = (other[i] + 7) % plain->model().vocabulary;
+    }
+    for (const std::vector<TokenId>& drafts : {expected.tokens, forbidden, other}) {
+      const std::unique_ptr<Engine> engine = load(example, {.threads = 2, .draft_tokens = 4});
+      asked.constraint = std::make_shared<Foreseeing>(drafts, 20, end, 4);
+      EXPECT_TRUE(told_by(*engine, {asked})[1] == expected);
+      EXPECT_GT(engine->totals().accepted_drafts, 8u);
+      EXPECT_EQ(engine->totals().accepted_drafts == engine->totals().drafted_tokens,
+                drafts == expected.tokens);
+    }
+  }
+}
+
+TEST(DraftsPlanned, AreRefusedWhereTheyCannotBeChecked) {
+  EngineOptions options{.speculative_algorithm = "ngram"};
+  options.model = (example.parent_path() / "qwen3_next_bf16").string();
+  const auto engine = Engine::load(options);
+  ASSERT_FALSE(engine.ok());
+  EXPECT_NE(engine.status().message().find("layers keep a state"), std::string::npos)
+      << engine.status().message();
+  options.speculative_algorithm = "auto";
+  const auto automatic = Engine::load(options);
+  ASSERT_TRUE(automatic.ok());
+  EXPECT_EQ(automatic.value()->model().plan.choice("speculation").value, "none");
+  options.speculative_algorithm = "eagle";
+  EXPECT_FALSE(Engine::load(options).ok());
+}
+
+}  // namespace
+}  // namespace nibble
