@@ -372,7 +372,8 @@ std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
   for (OptionSpec& spec : specs) {
     spec.group = "Engine options";
     if (std::ranges::count(of_the_plan, spec.name) != 0) spec.explained_by = "plan";
-    if (spec.name == "--random-weights" || spec.name.starts_with("--speculative-")) spec.explained_by = "bench";
+    if (spec.name == "--random-weights" || spec.name.starts_with("--speculative-"))
+      spec.explained_by = "bench";
   }
   return specs;
 }
