@@ -103,7 +103,7 @@ struct EngineOptions {
   int state_snapshots = 0;  // of models whose layers keep a state: snapshots of it; 0: what the plan chooses
   int snapshot_interval = 4096;  // positions from one to the next, beside those where prompts end and branch
   std::string speculative_algorithm = "auto";
-  int draft_tokens = 0;  // of next tokens, that a step checks for one sequence; 0: what the plan chooses
+  int draft_tokens = 0;  // of next tokens, that a step checks at most; 0: what the plan chooses
   std::string moe_a2a_backend = "auto";
   std::string all_reduce = "auto";
   int tensor_parallel = 0;       // ranks a layer is split over; 0: what the plan chooses

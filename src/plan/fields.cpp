@@ -190,7 +190,9 @@ Candidates draft_tokens(const Situation& s) {
   const int asked = s.options.draft_tokens;
   if (s.at(Field::speculation).value == "none")
     return s.options.given.draft_tokens ? Candidates{number(asked, "")} : Candidates{};
-  return numbers(asked, {number(8, "checked for one sequence in a step, at most")});
+  return numbers(
+      asked,
+      {number(8, "in a step where one sequence decodes, and one fewer for each that decodes beside it")});
 }
 
 Candidates attention_splits(const Situation& s) {

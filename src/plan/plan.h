@@ -134,7 +134,7 @@ struct Plan {
   bool prefix_cache = false;
   int snapshot_interval = 0;  // positions from one snapshot of a state to the next; 0: none are kept
   int state_snapshots = 0;
-  int draft_tokens = 0;  // of next tokens, that a step checks for one sequence
+  int draft_tokens = 0;  // of next tokens, that a step checks at most
   bool looks_up_drafts = false;
 
   std::vector<Choice> choices;

@@ -37,18 +37,16 @@ int look_up_drafts(std::span<const TokenId> tokens, std::span<TokenId> room) {
 
 int Drafts::guess(std::span<const TokenId> tokens, TokenConstraint* constraint, std::span<const TokenId> ends,
                   int most) {
-  const int fitting = std::clamp(most, 0, static_cast<int>(room_.size()));
-  const std::span<TokenId> room = std::span(room_).first(static_cast<std::size_t>(fitting));
-  count_ = constraint != nullptr && !room.empty() ? constraint->draft(room) : 0;
-  looked_up_ = count_ == 0 && looks_up_;
-  if (looked_up_) {
-    if (resting_ > 0) {
-      --resting_;
-      looked_up_ = false;
-    } else {
-      count_ = look_up_drafts(tokens, room.first(static_cast<std::size_t>(std::min(fitting, reach_))));
-    }
+  count_ = 0;
+  const int fitting = std::min(most, reach_);
+  if (fitting <= 0) return 0;
+  if (resting_ > 0) {
+    --resting_;
+    return 0;
   }
+  const std::span<TokenId> room = std::span(room_).first(static_cast<std::size_t>(fitting));
+  if (constraint != nullptr) count_ = constraint->draft(room);
+  if (count_ == 0 && looks_up_) count_ = look_up_drafts(tokens, room);
   // Nothing comes behind an end.
   const std::span<const TokenId> guessed = this->tokens();
   const auto end = std::find_first_of(guessed.begin(), guessed.end(), ends.begin(), ends.end());
@@ -57,7 +55,7 @@ int Drafts::guess(std::span<const TokenId> tokens, TokenConstraint* constraint, 
 }
 
 void Drafts::learn(int accepted) {
-  if (!looked_up_ || count_ == 0) return;
+  if (count_ == 0) return;
   if (accepted == count_) {
     reach_ = std::min(static_cast<int>(room_.size()), 2 * reach_);
   } else {

@@ -15,8 +15,8 @@ namespace nibble {
 // continued beyond its end.
 int look_up_drafts(std::span<const TokenId> tokens, std::span<TokenId> room);
 
-// One sequence's, with how far it pays to guess: looked-up drafts that fail make the next ones fewer and
-// rarer, and those that hold more.
+// One sequence's, with how far it pays to guess: drafts that fail make the next ones fewer and rarer, and
+// those that hold more.
 class Drafts {
  public:
   Drafts() = default;
@@ -35,8 +35,7 @@ class Drafts {
  private:
   std::vector<TokenId> room_;  // [most]
   int count_ = 0;              // drafts in it
-  bool looked_up_ = false;     // whether that is where they come from
-  int reach_ = 0;              // drafts that are looked up next
+  int reach_ = 0;              // drafts to guess next, at most
   int pause_ = 0;              // steps without, behind the last that failed
   int resting_ = 0;            // of them to come
   bool looks_up_ = false;

@@ -237,8 +237,11 @@ void Scheduler::preempt(Entry& entry) {
 
 void Scheduler::fill(Step& step, Time now) {
   const std::size_t index = static_cast<std::size_t>(&step - steps_.data());
-  int decoding = static_cast<int>(
-      std::count_if(requests_.begin(), requests_.end(), [&](const Entry& entry) { return decodes(entry); }));
+  int decoding = 0;
+  if (limits_.max_drafts > 0) {
+    decoding = static_cast<int>(std::count_if(requests_.begin(), requests_.end(),
+                                              [&](const Entry& entry) { return decodes(entry); }));
+  }
   for (auto entry = requests_.begin(); entry != requests_.end(); ++entry) {
     if (!decodes(*entry)) continue;
     // Fewer rows than sequences: the oldest go first, the others wait for the next step.
@@ -382,10 +385,11 @@ int Scheduler::room_in_window(const Entry& entry, int rows) const {
 int Scheduler::draft(Entry& entry, const Batch& batch, int others) {
   if (limits_.max_drafts == 0) return 0;
   const Running& state = std::get<Running>(entry.state);
-  int most = std::min({limits_.max_num_batched_tokens - static_cast<int>(batch.tokens.size()),
+  const int rows = std::min(limits_.max_num_batched_tokens, limits_.max_drafts + 1);
+  int most = std::min({rows - static_cast<int>(batch.tokens.size()),
                        limits_.max_logit_rows - static_cast<int>(batch.logit_rows.size())}) -
              others - 1;
-  most = std::min({most, limits_.max_drafts, most_stored(entry) - state.planned - 1});
+  most = std::min(most, most_stored(entry) - state.planned - 1);
   if (most <= 0) return 0;
   for (const int group : {full_pages, window_pages}) {
     if (group == window_pages && !pages_.has_windows()) continue;

@@ -30,8 +30,9 @@ struct SchedulerLimits {
   int max_model_len = 0;           // tokens of prompt and answer together
   int vocabulary = 0;              // bits of a constrained request's masks
   int snapshot_interval = 0;  // of states: positions from one snapshot to the next; where the cache has any
-  // Drafts of next tokens that a step checks for one sequence; 0: none. Steps are then planned one by one,
-  // and layers keep no state: it could not be taken back.
+  // Drafts of next tokens that a step checks where one sequence decodes; as many fewer as others do, for rows
+  // beyond so many cost what they save. 0: none. Steps are then planned one by one, and layers keep no state:
+  // it could not be taken back.
   int max_drafts = 0;
   bool looks_up_drafts = false;  // what followed the last tokens before, beside what a constraint drafts
   // For tests: the youngest request that may be makes room every so many steps, wanted or not; 0: never.

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <tuple>
 
 #include "sched/scheduler_test_util.h"
 
@@ -98,19 +99,21 @@ TEST(SchedulerDrafts, AStopTokenAmongThemEndsTheAnswer) {
 }
 
 TEST(SchedulerDrafts, TakeNoRowAndNoPageFromOthers) {
-  PageCache pages(cache_of(64));
-  Scheduler scheduler(drafting(limits_of(3, 6)), pages);
-  for (RequestId id = 1; id <= 3; ++id)
-    ASSERT_TRUE(scheduler.submit(guessed(request(id, 2, 20, 100 * static_cast<int>(id)), never)).ok());
-  step(scheduler);
-  std::vector<Event> events;
-  const Batch& batch = scheduler.plan({}, events);
-  ASSERT_EQ(batch.sequences.size(), 3u);
-  EXPECT_EQ(batch.sequences[0].draft_count, 3) << "six rows, and one for each";
-  EXPECT_EQ(batch.sequences[1].draft_count, 0);
-  EXPECT_EQ(batch.sequences[2].draft_count, 0);
-  scheduler.commit(results_of(batch), events);
-  EXPECT_EQ(events.size(), 6u);
+  for (const auto& [rows, drafts, expected] : {std::tuple{6, 8, 3}, {64, 8, 6}, {64, 2, 0}}) {
+    PageCache pages(cache_of(64));
+    Scheduler scheduler(drafting(limits_of(3, rows), drafts), pages);
+    for (RequestId id = 1; id <= 3; ++id)
+      ASSERT_TRUE(scheduler.submit(guessed(request(id, 2, 20, 100 * static_cast<int>(id)), never)).ok());
+    step(scheduler);
+    std::vector<Event> events;
+    const Batch& batch = scheduler.plan({}, events);
+    ASSERT_EQ(batch.sequences.size(), 3u);
+    EXPECT_EQ(batch.sequences[0].draft_count, expected) << rows << " rows, or 1 and the drafts; one for each";
+    EXPECT_EQ(batch.sequences[1].draft_count, 0);
+    EXPECT_EQ(batch.sequences[2].draft_count, 0);
+    scheduler.commit(results_of(batch), events);
+    EXPECT_EQ(events.size(), 3u + static_cast<unsigned>(expected));
+  }
   // Where pages are short, as many preemptions as without drafts.
   for (const int drafts : {0, 4}) {
     PageCache few(cache_of(5));
