@@ -117,6 +117,7 @@ void ThreadPool::do_pieces(int own, std::uint32_t ticket) {
     for (int piece; (piece = take_piece(share, ticket, i == 0 ? End::front : End::back)) >= 0; ++done)
       work_.call(work_.body, part(work_.n, piece, pieces_), part(work_.n, piece + 1, pieces_));
   }
+  if (done > 0) beat();
   if (done > 0 && unfinished_.fetch_sub(done, std::memory_order_acq_rel) == done && own != 0)
     unfinished_.notify_one();
 }
@@ -125,6 +126,7 @@ void ThreadPool::run(const Work& work) {
   NIBBLE_CHECK(!busy_.exchange(true, std::memory_order_acquire), "one parallel_for at a time");
   if (work.n == 1 || workers_.empty()) {
     work.call(work.body, 0, work.n);
+    beat();
   } else {
     work_ = work;
     pieces_ = std::min(work.n, size() * pieces_a_share);

@@ -36,6 +36,11 @@ class ThreadPool {
   // Of the threads beside the calling one, in order; empty: they are not pinned.
   const std::vector<int>& pinned_to() const { return claims_.cpus(); }
 
+  // What a watcher counts: the runs and pieces that were done, and the beats of a WorkMeter. A pool whose
+  // threads compute without a beat does not get on. Any thread may ask.
+  std::uint64_t beats() const { return beats_.load(std::memory_order_relaxed); }
+  void beat() { beats_.fetch_add(1, std::memory_order_relaxed); }
+
   // body(begin, end) for contiguous pieces of [0, n), some for each thread; returns when all are done, and
   // then everything they wrote is visible. One caller at a time; never from inside a body.
   template <class Body>
@@ -74,10 +79,31 @@ class ThreadPool {
   std::atomic<std::uint32_t> ticket_ = 0;  // one more for each run
   std::vector<Share> shares_;
   std::atomic<int> unfinished_ = 0;  // pieces of the current ticket
-  std::atomic<bool> busy_ = false;
+  alignas(64) std::atomic<std::uint64_t> beats_ = 0;
+  alignas(64) std::atomic<bool> busy_ = false;
   std::atomic<bool> stopping_ = false;
   CpuClaims claims_;
   std::vector<std::thread> workers_;
+};
+
+// Of one thread within a piece: a beat of the pool for about so much work. A piece may take seconds, and then
+// nothing else tells it from an endless loop. Kernels without vectors do a beat's work in a hundredth of a
+// second, and threads with vectors do not meet at the counter often.
+class WorkMeter {
+ public:
+  static constexpr std::int64_t products_a_beat = std::int64_t{8} << 20;
+
+  explicit WorkMeter(ThreadPool& pool) : pool_(pool) {}
+  // Products (of two numbers) that were added up.
+  void add(std::int64_t products) {
+    if ((products_ += products) < products_a_beat) return;
+    products_ = 0;
+    pool_.beat();
+  }
+
+ private:
+  ThreadPool& pool_;
+  std::int64_t products_ = 0;
 };
 
 }  // namespace nibble

@@ -120,5 +120,21 @@ TEST(ThreadPoolDeathTest, NestedUseIsABrokenInvariant) {
       "one parallel_for at a time");
 }
 
+TEST(ThreadPool, BeatsWithEveryRunAndWithinALongPiece) {
+  for (const int threads : {1, 2}) {
+    ThreadPool pool(threads);
+    const std::uint64_t before = pool.beats();
+    pool.parallel_for(1, [](int, int) {});
+    EXPECT_EQ(pool.beats(), before + 1);
+    pool.parallel_for(1, [&](int, int) {
+      WorkMeter meter(pool);
+      for (int i = 0; i < 8; ++i) meter.add(WorkMeter::products_a_beat / 4);
+      EXPECT_EQ(pool.beats(), before + 3) << "two beats' work";
+    });
+    pool.parallel_for(100, [](int, int) {});
+    EXPECT_GT(pool.beats(), before + 4);
+  }
+}
+
 }  // namespace
 }  // namespace nibble

@@ -27,18 +27,22 @@ TEST(ThreadState, TellsWhoComputesFromWhoSleeps) {
   const std::string_view names[] = {"nobody", "odd) R (name"}, nobody[] = {"nobody"};
   const auto sees = [&](bool works) {
     for (int look = 0; look < 2000; ++look) {
-      if (thread_works(id) == works && some_thread_works(names) == works) return true;
+      if (state_of_thread(id).works == works && some_thread_works(names) == works) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     return false;
   };
   EXPECT_TRUE(sees(true));
   EXPECT_FALSE(some_thread_works(nobody));
+  const auto used = state_of_thread(id).cpu;
+  for (int look = 0; look < 5000 && state_of_thread(id).cpu < used + std::chrono::milliseconds(100); ++look)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_GE(state_of_thread(id).cpu, used + std::chrono::milliseconds(100)) << "it computes all the time";
   order = sleeps;
   EXPECT_TRUE(sees(false));
   order = ends;
   other.join();
-  EXPECT_FALSE(thread_works(id));
+  EXPECT_FALSE(state_of_thread(id).works);
 }
 
 }  // namespace

@@ -96,13 +96,17 @@ Status Communicator::wait_for(int peer, const Call& call) {
   const auto deadline = step_ == 1 ? options_.first_deadline : options_.deadline;
   if (seat.step.load(std::memory_order_acquire) < step_) {
     Patience patience;
-    Stillness stillness(options_.watch, peer, options_.stillness);
+    const int rank = group_.members[static_cast<std::size_t>(peer)];
+    Stillness stillness(options_.watch, rank, options_.stillness);
     while (seat.step.load(std::memory_order_acquire) < step_) {
       patience.pause();
       if (patience.waited() == Clock::duration{0}) continue;
       NIBBLE_RETURN_IF_ERROR(failure());
-      const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(patience.waited());
-      if (waited >= deadline || stillness.is_too_long(Clock::now())) return fail(peer, call, nullptr, waited);
+      const auto now = Clock::now();
+      if (stillness.is_too_long(now) || now - stillness.last_beat_seen() >= deadline) {
+        return fail(peer, call, nullptr,
+                    std::chrono::duration_cast<std::chrono::milliseconds>(patience.waited()));
+      }
     }
   }
   // The peer may be a step ahead, never two, so this parity still holds what it said of this step.

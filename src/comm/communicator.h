@@ -29,12 +29,12 @@ namespace nibble {
 class Communicator {
  public:
   struct Options {
-    std::chrono::milliseconds deadline{2000};
+    std::chrono::milliseconds deadline{2000};  // where there is a watch, from the member's last beat on
     std::chrono::milliseconds first_deadline{10000};  // of the first step, when members may still be loading
-    // A member that does not work for so long is given up ahead of the deadline. The watch outlives the
+    // A member that does not get on is given up ahead of the deadline. The watch outlives the
     // group.
     const PeerWatch* watch = nullptr;
-    std::chrono::milliseconds stillness{3000};
+    StillnessLimits stillness;
   };
 
   // What everybody put down in a step; valid until this member's next call.

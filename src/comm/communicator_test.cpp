@@ -18,13 +18,15 @@ constexpr Communicator::Options quick{.deadline = std::chrono::milliseconds(100)
 
 TEST(Communicator, AMemberThatStandsStillIsGivenUpLongBeforeTheDeadline) {
   struct : PeerWatch {
-    bool works(int member) const override { return member != 1; }
+    PeerSight look(int member) const override {
+      return PeerSight{.works = member != 1, .beats = 0, .cpu = {}};
+    }
   } const watch;
   std::vector<Communicator> members = members_of(Group{{0, 1, 2}}, 4096,
                                                  {.deadline = std::chrono::minutes(10),
                                                   .first_deadline = std::chrono::minutes(10),
                                                   .watch = &watch,
-                                                  .stillness = std::chrono::milliseconds(200)});
+                                                  .stillness = {.idle = std::chrono::milliseconds(200)}});
   std::vector<Status> statuses(3);
   on_each(members, [&](Communicator& member) {
     std::vector<float> values(10);

@@ -4,41 +4,74 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
 
 namespace nibble {
+
+struct PeerSight {
+  bool works = true;                           // some thread of it runs, may run or waits for a disk
+  std::uint64_t beats = 0;                     // pieces of work that it has done
+  std::vector<std::chrono::milliseconds> cpu;  // that each of its threads has used, in one order always
+};
 
 class PeerWatch {
  public:
   virtual ~PeerWatch() = default;
-  // At this moment; any thread may ask.
-  virtual bool works(int member) const = 0;
+  // At this moment; any thread may ask. `rank` is of the world. One of which nothing is known yet works and
+  // has no threads.
+  virtual PeerSight look(int rank) const = 0;
 };
 
-// A wait for one member: how long nobody has seen it work. Asked again and again, it looks every so often.
-// Time in which nobody looked does not count: then the whole process may have been stopped.
+struct StillnessLimits {
+  std::chrono::milliseconds idle{2000};  // without a thread that works
+  std::chrono::milliseconds cpu{1000};   // that one thread uses without a beat of any
+};
+
+// A wait for one member: how long nobody has seen it get on. Asked again and again, it looks every so often.
+// One that does nothing is measured by the clock, of which time without a look does not count: then the whole
+// process may have been stopped. One that computes is measured by the CPU time that one of its threads has
+// used since the last beat of any, for a busy machine may keep them from its CPUs for as long as it likes.
 class Stillness {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds between_looks{50};
 
   // Null: nobody watches, and nothing ever stands still.
-  Stillness(const PeerWatch* watch, int member, std::chrono::milliseconds limit)
-      : watch_(watch), member_(member), limit_(limit) {}
+  Stillness(const PeerWatch* watch, int rank, const StillnessLimits& limits)
+      : watch_(watch), rank_(rank), limits_(limits) {}
 
   bool is_too_long(Clock::time_point now) {
     if (watch_ == nullptr || now < last_look_ + between_looks) return false;
-    still_ = watch_->works(member_) ? Clock::duration{0}
-                                    : still_ + std::min<Clock::duration>(now - last_look_, 2 * between_looks);
+    PeerSight sight = watch_->look(rank_);
+    still_ = sight.works ? Clock::duration{0}
+                         : still_ + std::min<Clock::duration>(now - last_look_, 2 * between_looks);
     last_look_ = now;
-    return still_ >= limit_;
+    if (sight.cpu.size() == last_beat_.cpu.size() && sight.beats == last_beat_.beats)
+      return still_ >= limits_.idle || most_cpu_between(last_beat_, sight) >= limits_.cpu;
+    if (sight.cpu.size() == last_beat_.cpu.size()) last_beat_seen_ = now;
+    last_beat_ = std::move(sight);
+    return still_ >= limits_.idle;
   }
+  // When it was last seen to have got on; before that, when the wait began.
+  Clock::time_point last_beat_seen() const { return last_beat_seen_; }
 
  private:
+  static std::chrono::milliseconds most_cpu_between(const PeerSight& before, const PeerSight& now) {
+    std::chrono::milliseconds most{0};
+    for (std::size_t i = 0; i < now.cpu.size(); ++i) most = std::max(most, now.cpu[i] - before.cpu[i]);
+    return most;
+  }
+
   const PeerWatch* const watch_;
-  const int member_;
-  const std::chrono::milliseconds limit_;
+  const int rank_;
+  const StillnessLimits limits_;
   Clock::duration still_{0};
   Clock::time_point last_look_ = Clock::now();
+  Clock::time_point last_beat_seen_ = last_look_;
+  PeerSight last_beat_;  // the first look since then
 };
 
 }  // namespace nibble

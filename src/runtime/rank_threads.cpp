@@ -34,7 +34,8 @@ Status RankThreads::run() {
   std::unique_lock lock(mutex_);
   results_[0] = own;
   finished_[0] = step_;
-  if (const auto begin = Stillness::Clock::now(); const std::optional<int> away = wait_for_all(lock)) {
+  if (const auto begin = Stillness::Clock::now();
+      const std::optional<int> away = wait_for_all(lock, own.ok())) {
     const auto waited =
         std::chrono::duration_cast<std::chrono::milliseconds>(Stillness::Clock::now() - begin);
     return internal_error("rank " + std::to_string(*away) + " did not finish its step within " +
@@ -45,15 +46,19 @@ Status RankThreads::run() {
   return {};
 }
 
-std::optional<int> RankThreads::wait_for_all(std::unique_lock<std::mutex>& lock) {
-  const auto deadline = Stillness::Clock::now() + patience_.deadline;
+std::optional<int> RankThreads::wait_for_all(std::unique_lock<std::mutex>& lock, bool all_is_well) {
+  const auto begin = Stillness::Clock::now();
   for (int rank = 1; rank < static_cast<int>(finished_.size()); ++rank) {
     const auto is_back = [&] { return finished_[static_cast<std::size_t>(rank)] == step_; };
     Stillness stillness(patience_.watch, rank, patience_.stillness);
     while (!is_back()) {
       const auto now = Stillness::Clock::now();
-      if (now >= deadline || stillness.is_too_long(now)) return rank;
-      done_.wait_until(lock, std::min(deadline, now + Stillness::between_looks), is_back);
+      if (stillness.is_too_long(now) || now - stillness.last_beat_seen() >= patience_.deadline ||
+          (!all_is_well && now - begin >= patience_.grace))
+        return rank;
+      done_.wait_until(
+          lock, now + std::min<Stillness::Clock::duration>(patience_.deadline, Stillness::between_looks),
+          is_back);
     }
   }
   return {};

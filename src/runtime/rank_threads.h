@@ -18,11 +18,14 @@ namespace nibble {
 class RankThreads {
  public:
   struct Patience {
-    // How long the others may stay away once rank 0 is done; longer than any wait of theirs.
+    // How long the others may stay away once rank 0 is done, from their last beat on where somebody watches;
+    // longer than any wait of theirs.
     std::chrono::milliseconds deadline{};
-    // One that stands still for so long is given up earlier; null: nobody watches.
+    // One that does not get on is given up earlier; null: nobody watches.
     const PeerWatch* watch = nullptr;
-    std::chrono::milliseconds stillness{3000};
+    StillnessLimits stillness;
+    // Where rank 0 has failed: it has waited for them already.
+    std::chrono::milliseconds grace{200};
   };
   // body(rank) is a rank's step. What `patience` refers to outlives the threads.
   RankThreads(int ranks, const Patience& patience, std::function<Status(int)> body);
@@ -39,7 +42,7 @@ class RankThreads {
   void serve(int rank);
 
   // One that is not back when patience ends; none where all are.
-  std::optional<int> wait_for_all(std::unique_lock<std::mutex>& lock);
+  std::optional<int> wait_for_all(std::unique_lock<std::mutex>& lock, bool all_is_well);
 
   const Patience patience_;
   const std::function<Status(int)> body_;

@@ -42,34 +42,50 @@ TEST(RankThreads, ARankThatDoesNotComeBackIsNamed) {
   leave = true;
 }
 
+TEST(RankThreads, ARankThatOthersHaveGivenUpIsNotWaitedForAgain) {
+  std::atomic<bool> leave = false;
+  RankThreads threads(2, {.deadline = std::chrono::minutes(10)}, [&](int rank) {
+    while (rank == 1 && !leave) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return rank == 0 ? internal_error("rank 1 did not come") : Status();
+  });
+  EXPECT_TRUE(threads.run().message().ends_with(" ms of rank 0: rank 1 did not come"));
+  leave = true;
+}
+
 // Says of some ranks that they stand still.
 struct Watching final : PeerWatch {
   std::array<std::atomic<bool>, 8> still{};
-  bool works(int rank) const override { return !still[static_cast<std::size_t>(rank)]; }
+  PeerSight look(int rank) const override {
+    return PeerSight{.works = !still[static_cast<std::size_t>(rank)], .beats = 0, .cpu = {}};
+  }
 };
 
 TEST(RankThreads, ARankThatStandsStillIsGivenUpLongBeforeTheDeadline) {
   Watching watch;
   watch.still[1] = true;
   std::atomic<bool> leave = false;
-  RankThreads threads(
-      2, {.deadline = std::chrono::minutes(10), .watch = &watch, .stillness = std::chrono::milliseconds(200)},
-      [&](int rank) {
-        while (rank == 1 && !leave) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        return Status();
-      });
+  RankThreads threads(2,
+                      {.deadline = std::chrono::minutes(10),
+                       .watch = &watch,
+                       .stillness = {.idle = std::chrono::milliseconds(200)}},
+                      [&](int rank) {
+                        while (rank == 1 && !leave) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                        return Status();
+                      });
   EXPECT_TRUE(threads.run().message().starts_with("rank 1 did not finish its step within "));
   leave = true;
 }
 
 TEST(RankThreads, ASlowRankThatWorksIsWaitedFor) {
   const Watching watch;
-  RankThreads threads(
-      2, {.deadline = std::chrono::minutes(10), .watch = &watch, .stillness = std::chrono::milliseconds(50)},
-      [&](int rank) {
-        if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(400));
-        return Status();
-      });
+  RankThreads threads(2,
+                      {.deadline = std::chrono::minutes(10),
+                       .watch = &watch,
+                       .stillness = {.idle = std::chrono::milliseconds(50)}},
+                      [&](int rank) {
+                        if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+                        return Status();
+                      });
   EXPECT_TRUE(threads.run().ok());
 }
 

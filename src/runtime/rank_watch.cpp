@@ -2,7 +2,8 @@
 
 #include <unistd.h>
 
-#include <algorithm>
+#include <thread>
+#include <vector>
 
 #include "base/check.h"
 #include "base/thread_state.h"
@@ -21,15 +22,31 @@ void RankWatch::add_workers(int rank, ThreadPool& pool) {
     while (began < pool.size()) std::this_thread::yield();
   });
   std::erase(threads, ::gettid());
-  seats_[static_cast<std::size_t>(rank)].workers = std::move(threads);
+  Seat& seat = seats_[static_cast<std::size_t>(rank)];
+  seat.pool = &pool;
+  seat.workers = std::move(threads);
 }
 
-void RankWatch::take_seat(int rank) { seats_[static_cast<std::size_t>(rank)].caller = ::gettid(); }
+void RankWatch::take_seat(int rank) {
+  Seat& seat = seats_[static_cast<std::size_t>(rank)];
+  seat.caller = ::gettid();
+  ++seat.entries;
+}
 
-bool RankWatch::works(int member) const {
-  const Seat& seat = seats_[static_cast<std::size_t>(member)];
-  if (const pid_t caller = seat.caller; caller == 0 || thread_works(caller)) return true;
-  return std::any_of(seat.workers.begin(), seat.workers.end(), thread_works);
+PeerSight RankWatch::look(int rank) const {
+  const Seat& seat = seats_[static_cast<std::size_t>(rank)];
+  const pid_t caller = seat.caller;
+  if (caller == 0) return {};
+  PeerSight sight{
+      .works = false, .beats = seat.entries + (seat.pool == nullptr ? 0 : seat.pool->beats()), .cpu = {}};
+  const auto add = [&](pid_t thread) {
+    const ThreadState state = state_of_thread(thread);
+    sight.works = sight.works || state.works;
+    sight.cpu.push_back(state.cpu);
+  };
+  add(caller);
+  for (const pid_t worker : seat.workers) add(worker);
+  return sight;
 }
 
 }  // namespace nibble

@@ -1,11 +1,13 @@
-// Looks at the threads of a CPU's ranks as the system sees them. A rank of which some thread runs, may run or
-// waits for a disk works. One of which all threads sleep or are stopped while others wait for it does not.
+// Looks at the threads of a CPU's ranks as the system sees them, and at the beats of their pools. A rank of
+// which all threads sleep or are stopped while others wait for it does not work; one whose threads use their
+// CPUs for long without a beat is in a loop that does not end.
 #pragma once
 
 #include <sys/types.h>
 
 #include <array>
 #include <atomic>
+#include <cstdint>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -16,16 +18,19 @@ namespace nibble {
 
 class RankWatch final : public PeerWatch {
  public:
-  // The threads of a rank's pool beside the one that calls; before anybody watches.
+  // The threads of a rank's pool beside the one that calls; before anybody watches. The pool lives as long as
+  // anybody does.
   void add_workers(int rank, ThreadPool& pool);
   // The calling thread is the rank's now.
   void take_seat(int rank);
 
-  bool works(int member) const override;
+  PeerSight look(int rank) const override;
 
  private:
   struct Seat {
-    std::atomic<pid_t> caller = 0;  // 0: nobody yet
+    std::atomic<pid_t> caller = 0;           // 0: nobody yet
+    std::atomic<std::uint64_t> entries = 0;  // a beat each: another thread may sit here from then on
+    const ThreadPool* pool = nullptr;
     std::vector<pid_t> workers;
   };
   std::array<Seat, most_ranks> seats_;

@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 // Looks until it sees what it waits for.
 bool sees(const RankWatch& watch, int rank, bool works) {
   for (int look = 0; look < 2000; ++look) {
-    if (watch.works(rank) == works) return true;
+    if (watch.look(rank).works == works) return true;
     std::this_thread::sleep_for(milliseconds(1));
   }
   return false;
@@ -25,7 +25,8 @@ TEST(RankWatch, WhoComputesWorksAndWhoSleepsDoesNot) {
   enum { computes, sleeps, ends };
   std::atomic<int> order = computes;
   std::atomic<bool> seated = false;
-  EXPECT_TRUE(watch.works(1)) << "of a rank that has not begun nothing is known";
+  EXPECT_TRUE(watch.look(1).works && watch.look(1).cpu.empty())
+      << "of a rank that has not begun nothing is known";
   std::thread rank([&] {
     watch.take_seat(1);
     seated = true;
@@ -41,7 +42,7 @@ TEST(RankWatch, WhoComputesWorksAndWhoSleepsDoesNot) {
   EXPECT_TRUE(sees(watch, 1, true));
   order = ends;
   rank.join();
-  EXPECT_FALSE(watch.works(1)) << "its thread has ended";
+  EXPECT_FALSE(watch.look(1).works) << "its thread has ended";
 }
 
 TEST(RankWatch, ARankWorksAsLongAsSomeThreadOfItsPoolDoes) {
@@ -64,7 +65,7 @@ TEST(RankWatch, ARankWorksAsLongAsSomeThreadOfItsPoolDoes) {
   });
   while (!seated) std::this_thread::yield();
   for (int look = 0; look < 50; ++look) {
-    EXPECT_TRUE(watch.works(0));
+    EXPECT_TRUE(watch.look(0).works);
     std::this_thread::sleep_for(milliseconds(1));
   }
   worker_ends = true;
@@ -73,10 +74,10 @@ TEST(RankWatch, ARankWorksAsLongAsSomeThreadOfItsPoolDoes) {
 
 TEST(Stillness, CountsTheTimeInWhichSomebodyLooked) {
   struct Nobody final : PeerWatch {
-    bool works(int) const override { return false; }
+    PeerSight look(int) const override { return PeerSight{.works = false, .beats = 0, .cpu = {}}; }
   } const nobody;
   const auto begin = Stillness::Clock::now();
-  Stillness stillness(&nobody, 0, milliseconds(1000));
+  Stillness stillness(&nobody, 0, {.idle = milliseconds(1000)});
   // Stopped for an hour, all together.
   EXPECT_FALSE(stillness.is_too_long(begin + std::chrono::hours(1)));
   auto now = begin + std::chrono::hours(1);
@@ -87,8 +88,75 @@ TEST(Stillness, CountsTheTimeInWhichSomebodyLooked) {
   }
   EXPECT_GE(looks, 14);
   EXPECT_LE(looks, 17);
-  Stillness unwatched(nullptr, 0, milliseconds(1));
+  Stillness unwatched(nullptr, 0, {.idle = milliseconds(1)});
   EXPECT_FALSE(unwatched.is_too_long(now + std::chrono::hours(1)));
+}
+
+// A watch whose member is told what to be seen as.
+struct Told final : PeerWatch {
+  PeerSight sight{.works = true, .beats = 0, .cpu = {milliseconds(5000), milliseconds(0)}};
+  PeerSight look(int) const override { return sight; }
+};
+
+TEST(Stillness, IsTheCpuTimeOfAThreadWithoutABeatHoweverLongThatTakes) {
+  Told told;
+  auto now = Stillness::Clock::now();
+  Stillness stillness(&told, 0, {.cpu = milliseconds(2000)});
+  const auto look = [&] { return stillness.is_too_long(now += milliseconds(60)); };
+  EXPECT_FALSE(look()) << "what it used before the wait does not count";
+  for (int i = 0; i < 1000; ++i) ASSERT_FALSE(look()) << "others have its CPU";
+  told.sight.cpu = {milliseconds(6900), milliseconds(1900)};
+  EXPECT_FALSE(look()) << "no thread alone has used two seconds";
+  ++told.sight.beats;
+  EXPECT_FALSE(look());
+  told.sight.cpu = {milliseconds(8800), milliseconds(1900)};
+  EXPECT_FALSE(look()) << "a piece of work was done in between";
+  told.sight.cpu = {milliseconds(8900), milliseconds(1900)};
+  EXPECT_TRUE(look());
+}
+
+TEST(Stillness, RemembersWhenTheMemberGotOn) {
+  Told told;
+  const auto begin = Stillness::Clock::now();
+  Stillness stillness(&told, 0, {.cpu = milliseconds(2000)});
+  EXPECT_FALSE(stillness.is_too_long(begin + milliseconds(1000)));
+  EXPECT_LT(stillness.last_beat_seen(), begin + milliseconds(500)) << "the first look tells nothing";
+  ++told.sight.beats;
+  EXPECT_FALSE(stillness.is_too_long(begin + milliseconds(2000)));
+  EXPECT_EQ(stillness.last_beat_seen(), begin + milliseconds(2000));
+}
+
+// A rank whose second thread computes: what the first sees of it with a limit of 200 ms of CPU time.
+bool given_up_within(milliseconds patience, bool beats) {
+  RankWatch watch;
+  std::atomic<bool> ends = false, seated = false;
+  std::thread rank([&] {
+    ThreadPool pool(2);
+    watch.add_workers(0, pool);
+    watch.take_seat(0);
+    seated = true;
+    pool.parallel_for(1, [&](int, int) {
+      while (!ends) {
+        if (beats) pool.beat();
+      }
+    });
+  });
+  while (!seated) std::this_thread::yield();
+  const auto begin = Stillness::Clock::now();
+  Stillness stillness(&watch, 0, {.cpu = milliseconds(200)});
+  bool given_up = false;
+  while (!given_up && Stillness::Clock::now() - begin < patience) {
+    given_up = stillness.is_too_long(Stillness::Clock::now());
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  ends = true;
+  rank.join();
+  return given_up;
+}
+
+TEST(RankWatch, ARankInALoopThatDoesNotEndIsGivenUpAndOneThatGetsOnIsNot) {
+  EXPECT_TRUE(given_up_within(std::chrono::minutes(1), false));
+  EXPECT_FALSE(given_up_within(milliseconds(1500), true));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "base/time_table.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/weight_source.h"
+#include "comm/peer_watch.h"
 #include "comm/token_exchange.h"
 #include "core/batch.h"
 #include "core/ran_table.h"
@@ -30,9 +31,10 @@ struct WorkerLimits {
   int expert_ranks = 1;  // ranks that the experts are spread over
   bool experts_everywhere = false;  // on GPUs: each has all experts all the same
   ExchangeKind exchange = ExchangeKind::none;
-  // For a rank that does not come to a meeting: ranks may share CPUs with other programs.
+  // For a rank of a CPU that does not come to a meeting, from its last piece of work on: ranks may share CPUs
+  // with other programs.
   std::chrono::milliseconds rank_deadline{20000};
-  std::chrono::milliseconds rank_stillness{2000};  // for one of a CPU of which no thread does anything
+  StillnessLimits rank_stillness;  // likewise
   std::chrono::milliseconds gpu_rank_deadline{2000};
   int max_rows = 0;
   int max_logit_rows = 0;

@@ -1,9 +1,10 @@
-"""What serve does when a rank of a CPU stops, in a prompt, in an answer and idle, and when the engine's process is stopped or killed
-that has several: streams are told, health says so, and another engine serves. A single thread is stopped by ptrace, as a debugger
-does it, so no line of the program knows of it."""
+"""What serve does when a rank of a CPU stops or computes without end, in a prompt, in an answer and idle, and when the engine's process
+is stopped or killed that has several: streams are told, health says so, and another engine serves. A single thread is stopped, or sent
+to an endless loop, by ptrace, as a debugger does it, so no line of the program knows of it."""
 import contextlib
 import ctypes
 import os
+import platform
 import signal
 import time
 from pathlib import Path
@@ -30,10 +31,43 @@ class StoppedThread:
                 pytest.skip(f"ptrace is not allowed here: {os.strerror(ctypes.get_errno())}")
         os.waitpid(self.thread, ANY_THREAD)
 
+    def loop(self):
+        """It goes on in an endless loop: at a jump to itself (EB FE), which any two neighbouring bytes of code may be."""
+        registers = (ctypes.c_ulonglong * 27)()  # struct user_regs_struct
+        call, instruction = 15, 16  # orig_rax, rip
+        assert LIBC.ptrace(12, self.thread, None, ctypes.addressof(registers)) == 0  # PTRACE_GETREGS
+        registers[instruction] = endless_jump(self.thread)
+        registers[call] = 2**64 - 1  # a wait that was interrupted is not begun again, which would move the place
+        assert LIBC.ptrace(13, self.thread, None, ctypes.addressof(registers)) == 0  # PTRACE_SETREGS
+        assert LIBC.ptrace(17, self.thread, None, None) == 0  # PTRACE_DETACH
+        self.before = self.cpu_seconds()
+        return self
+
+    def cpu_seconds(self):
+        numbers = Path(f"/proc/{self.thread}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, numbers[11:13])) / os.sysconf("SC_CLK_TCK")
+
+    def looped(self):
+        """Seconds of CPU time so far, which are what a loop is told by: a busy machine lets it run seldom."""
+        return self.cpu_seconds() - self.before
+
     def reap(self):
         """Its process cannot end before who traces it has heard of its end."""
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.thread, os.WNOHANG | ANY_THREAD)
+
+
+def endless_jump(thread):
+    with open(f"/proc/{thread}/mem", "rb") as memory:
+        for line in Path(f"/proc/{thread}/maps").read_text().splitlines():
+            place, rights, *_ = line.split()
+            if "x" not in rights or "/" not in line:
+                continue
+            begin, end = (int(each, 16) for each in place.split("-"))
+            memory.seek(begin)
+            if (at := memory.read(end - begin).find(b"\xeb\xfe")) >= 0:
+                return begin + at
+    pytest.skip("no code of this process jumps to itself")
 
 
 @pytest.fixture
@@ -138,6 +172,25 @@ def test_a_rank_that_stands_still_is_given_up(server, thread, phase):
             assert seconds(told) < 1, "health is told late"
         assert status in (None, 503)
     serves_again(server, engine, begin, stopped)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="registers of x86")
+@pytest.mark.parametrize("thread, phase", [("engine-rank", "decode"), ("engine-rank", "idle"), ("engine-steps", "decode")])
+def test_a_rank_in_an_endless_loop_is_given_up(server, thread, phase):
+    engine = server.engine()
+    if phase == "idle":
+        begin = time.monotonic()
+        looping = StoppedThread(engine, thread).loop()
+    with stream(server, unlike(phase)) as connection:
+        if phase == "decode":
+            read_until(connection, b"data:", None)
+            begin = time.monotonic()
+            looping = StoppedThread(engine, thread).loop()
+        told = read_until(connection, b"engine_stopped", None)
+        looped, took = looping.looped(), seconds(begin)
+        assert b'"code":"engine_stopped' in told
+        assert took < 5 or looped < 2, server.log()
+    serves_again(server, engine, time.monotonic())
 
 
 def test_the_rank_that_stands_still_is_named(server):

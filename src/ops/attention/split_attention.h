@@ -166,22 +166,25 @@ class SplitAttention {
   using Tile = typename Heads::Tile;
 
   void run_share(int share) {
+    WorkMeter meter(context_.threads);
     const std::int64_t line_end = line_.begin_of(share + 1);
     line_.each_job([&](const SplitJob& job, std::int64_t offset) {
       if (offset >= line_end) return false;
       const int begin = line_.first_split_of(share, job, offset);
       const int end = line_.first_split_of(share + 1, job, offset);
-      if (begin < end) run_splits(share, job, begin, end);
+      if (begin < end) run_splits(share, job, begin, end, meter);
       return true;
     });
   }
 
-  void run_splits(int share, const SplitJob& job, int begin, int end) {
+  void run_splits(int share, const SplitJob& job, int begin, int end, WorkMeter& meter) {
+    const std::int64_t of_split = std::int64_t{2} * job.queries() * kv_split * values_;
     if (begin > job.first_split()) {
       for (int split = begin; split < end; ++split) {
         float* records = line_.record(share, job, 1 + split - begin);
         attend_split(
             job, split, [&](int query, int) { return records + query * stride_; }, [](int, int) {});
+        meter.add(of_split);
       }
       return;
     }
@@ -192,6 +195,7 @@ class SplitAttention {
       attend_split(
           job, split, [&](int, int in_tile) { return partials + in_tile * stride_; },
           [&](int query, int in_tile) { take_in(totals + query * stride_, partials + in_tile * stride_); });
+      meter.add(of_split);
     }
     if (end == job.end_split()) {
       finish(job, totals);

@@ -32,11 +32,14 @@ class HeadOfValues {
     }
   }
 
-  void run() {
+  void run(WorkMeter& meter) {
+    // A row meets the state twice, the open chunk's rows four times, and is met once at the chunk's end.
+    const std::int64_t of_row = (std::int64_t{3} * shape_.key_dim + 2 * delta_chunk) * shape_.value_dim;
     auto border = rows_.kept.begin();
     for (int i = 0; i < rows_.row_count; ++i) {
       const int position = rows_.first_position + i;
       take(rows_.row_begin + i, position);
+      meter.add(of_row);
       if (position % delta_chunk != delta_chunk - 1) continue;
       bring_forward(position < delta_chunk);
       if (border == rows_.kept.end() || border->position != position + 1) continue;
@@ -182,9 +185,10 @@ void gated_delta(OpContext& context, const GatedDeltaArgs& args) {
   });
   const int heads = shape.value_heads, sequences = static_cast<int>(args.sequences.size());
   context.threads.parallel_for(sequences * heads, [&](int begin, int end) {
+    WorkMeter meter(context.threads);
     for (int i = begin; i < end; ++i)
       HeadOfValues(context.deltas, args, args.sequences[static_cast<std::size_t>(i / heads)], i % heads)
-          .run();
+          .run(meter);
   });
   context.threads.parallel_for(sequences, [&](int begin, int end) {
     for (int i = begin; i < end; ++i) keep_keys(args, args.sequences[static_cast<std::size_t>(i)]);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/thread_pool.h"
 #include "ops/linear/dot_kernels.h"
 
 namespace nibble {
@@ -43,5 +44,20 @@ class InputParts {
   DotInputs all_;
   int groups_a_part_ = 0, size_ = 0;
 };
+
+// multiply(begin, end) for runs of the ranges [from, to) of a matrix's rows, each at most about a beat's
+// work.
+template <class Multiply>
+void for_each_run_of_ranges(WorkMeter& meter, int from, int to, const DotInputs& inputs,
+                            const Multiply& multiply) {
+  const std::int64_t of_range =
+      std::int64_t{range_rows} * std::max(inputs.rows.count, 1) * std::max(inputs.rows.cols, 1);
+  const int run = static_cast<int>(std::max<std::int64_t>(WorkMeter::products_a_beat / of_range, 1));
+  for (int begin = from; begin < to; begin += run) {
+    const int end = std::min(begin + run, to);
+    multiply(begin, end);
+    meter.add((end - begin) * of_range);
+  }
+}
 
 }  // namespace nibble

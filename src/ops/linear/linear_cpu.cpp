@@ -26,6 +26,7 @@ void linear(OpContext& context, const LinearArgs& args) {
   // Part by part, so that a thread has the same inputs for most of its rows.
   const int ranges = (out + range_rows - 1) / range_rows;
   context.threads.parallel_for(parts.size() * ranges, [&](int begin, int end) {
+    WorkMeter meter(context.threads);
     for (int part = begin / ranges; part * ranges < end; ++part) {
       const int from = std::max(begin - part * ranges, 0), to = std::min(end - part * ranges, ranges);
       const auto store = [&](int row, int input, const float* totals) {
@@ -37,8 +38,10 @@ void linear(OpContext& context, const LinearArgs& args) {
           for (int r = 0; r < rows; ++r) y[r] = totals[r] + args.bias[row + r].to_float();
         }
       };
-      multiply_weight_rows(context.dots, args.weight, from * range_rows, std::min(to * range_rows, out),
-                           parts[part], TotalsSink(store));
+      for_each_run_of_ranges(meter, from, to, parts[part], [&](int first, int last) {
+        multiply_weight_rows(context.dots, args.weight, first * range_rows, std::min(last * range_rows, out),
+                             parts[part], TotalsSink(store));
+      });
     }
   });
 }

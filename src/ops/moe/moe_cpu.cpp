@@ -80,6 +80,7 @@ void multiply_routed(OpContext& context, const MoeArgs& args, const float* x, in
   // Part by part, so that a thread's pieces follow one another in memory and a few parts stay in its caches.
   const int ranges = (rows + range_rows - 1) / range_rows;
   context.threads.parallel_for(parts * ranges, [&](int begin, int end) {
+    WorkMeter meter(context.threads);
     each_part([&](int index, int expert, const DotInputs& inputs) {
       const int from = std::max(begin - index * ranges, 0), to = std::min(end - index * ranges, ranges);
       if (from >= to) return;
@@ -87,9 +88,11 @@ void multiply_routed(OpContext& context, const MoeArgs& args, const float* x, in
         const auto store_slot = [&](int row, int input, const float* totals) {
           product.store(expert, row, inputs.rows.slots[input], totals);
         };
-        multiply_weight_rows(context.dots, product.matrices[static_cast<std::size_t>(expert)],
-                             from * range_rows, std::min(to * range_rows, rows), inputs,
-                             TotalsSink(store_slot));
+        for_each_run_of_ranges(meter, from, to, inputs, [&](int run_begin, int run_end) {
+          multiply_weight_rows(context.dots, product.matrices[static_cast<std::size_t>(expert)],
+                               run_begin * range_rows, std::min(run_end * range_rows, rows), inputs,
+                               TotalsSink(store_slot));
+        });
       };
       (multiply(products), ...);
     });
