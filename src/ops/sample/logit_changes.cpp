@@ -49,6 +49,21 @@ class Penalties {
   LogitChangeRoom& room_;
 };
 
+// The tokens that the mask does not have. Most words have all or none.
+void leave_out(std::span<const std::uint32_t> mask, std::span<float> logits) {
+  for (std::size_t begin = 0; begin < logits.size(); begin += 32) {
+    const std::uint32_t word = mask[begin / 32];
+    if (word == ~0u) continue;
+    const std::span<float> own = logits.subspan(begin, std::min<std::size_t>(32, logits.size() - begin));
+    if (word == 0) {
+      std::fill(own.begin(), own.end(), masked_logit);
+      continue;
+    }
+    for (std::size_t i = 0; i < own.size(); ++i)
+      if ((word >> i & 1) == 0) own[i] = masked_logit;
+  }
+}
+
 }  // namespace
 
 std::span<const float> change_logits(std::span<const float> logits, const LogitChanges& changes,
@@ -63,10 +78,7 @@ std::span<const float> change_logits(std::span<const float> logits, const LogitC
     if (id >= 0 && static_cast<std::size_t>(id) < changed.size())
       changed[static_cast<std::size_t>(id)] = -largest_changed_logit;
   }
-  if (!changes.mask.empty()) {
-    for (std::size_t id = 0; id < changed.size(); ++id)
-      changed[id] = changes.mask[id / 32] >> id % 32 & 1 ? changed[id] : masked_logit;
-  }
+  if (!changes.mask.empty()) leave_out(changes.mask, changed);
   return changed;
 }
 
