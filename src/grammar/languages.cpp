@@ -80,6 +80,7 @@ Language Languages::append(const Node& node, std::size_t slot) {
   nodes_.push_back(node);
   first_.push_back(made == kEverything ? ByteSet::range(0, 255) : first_of(node));
   least_length_.push_back(node.nullable ? 0 : least_length_of(node));
+  classes_places_.push_back(kUnbounded);
   emptiness_.push_back(node.plain ? (node.kind == Kind::nothing ? kIsEmpty : kIsNot) : kUnknown);
   if (nodes_.size() * 2 <= table_.size()) return made;
   table_.assign(table_.size() * 2, kUnbounded);
@@ -304,11 +305,27 @@ ByteSet Languages::first_of(const Node& node) const {
   return first;
 }
 
+std::size_t Languages::memory() const {
+  return nodes_.size() * 128 + classes_.size() * (sizeof(ByteClasses) + 8 * sizeof(ByteClass));
+}
+
+Languages::ByteClasses& Languages::classes_of(Language language) {
+  std::uint32_t& place = classes_places_[language];
+  if (place == kUnbounded) {
+    place = static_cast<std::uint32_t>(classes_.size());
+    classes_.emplace_back();
+  }
+  return classes_[place];
+}
+
 Language Languages::remembered_derivative(Language language, std::uint8_t byte) {
-  const std::uint64_t key = static_cast<std::uint64_t>(language) << 8 | byte;
-  if (const std::uint32_t known = derivatives_.at(key); known != kUnbounded) return known;
+  alike(language, byte);
+  const std::uint8_t place = classes_of(language).of[byte];
+  if (place == 0) return derive(language, byte);
+  const Language known = classes_of(language).classes[place - 1u].derivative;
+  if (known != kUnbounded) return known;
   const Language made = derive(language, byte);
-  derivatives_.at(key) = made;
+  classes_of(language).classes[place - 1u].derivative = made;
   return made;
 }
 
@@ -343,27 +360,38 @@ Language Languages::derive(Language language, std::uint8_t byte) {
   return kNothing;
 }
 
-ByteSet Languages::alike(Language language, std::uint8_t byte) const {
-  if (!first_[language].has(byte)) return ~first_[language];
+ByteSet Languages::alike(Language language, std::uint8_t byte) {
+  const ByteSet first = first_[language];
+  if (!first.has(byte)) return ~first;
   const Node& node = nodes_[language];
+  if (node.kind == Kind::bytes || begins_with_bytes(node)) return first;
+  ByteClasses& known = classes_of(language);
+  if (known.of[byte] != 0) return known.classes[known.of[byte] - 1u].bytes;
+  const ByteSet found = find_alike(language, byte);
+  ByteClasses& classes = classes_of(language);
+  constexpr std::size_t kMostClasses = 255;
+  if (classes.classes.size() == kMostClasses) return found;
+  classes.classes.push_back({found});
+  const auto place = static_cast<std::uint8_t>(classes.classes.size());
+  found.for_each([&](unsigned each) { classes.of[each] = place; });
+  return found;
+}
+
+ByteSet Languages::find_alike(Language language, std::uint8_t byte) {
+  const Node node = nodes_[language];
   switch (node.kind) {
-    case Kind::nothing:
-    case Kind::empty_text: break;
-    case Kind::bytes: return first_[language];
     case Kind::concat:
       return nodes_[node.a].nullable ? alike(node.a, byte) & alike(node.b, byte) : alike(node.a, byte);
     case Kind::any_of:
     case Kind::all_of: {
       ByteSet all = ByteSet::range(0, 255);
-      for (const Language part : list(node)) all = all & alike(part, byte);
+      for (std::uint32_t i = 0; i < node.b; ++i) all = all & alike(lists_[node.a + i], byte);
       return all;
     }
     case Kind::except:
     case Kind::repeat: return alike(node.a, byte);
-    case Kind::compared:
-    case Kind::multiple: break;
+    default: return ByteSet::range(byte, byte);
   }
-  return ByteSet::range(byte, byte);
 }
 
 // A lower bound, by which a search for a text knows where to look first.

@@ -82,13 +82,13 @@ class Languages {
     // Literals, most of what there is, need no memory of their derivatives.
     const Node& node = nodes_[language];
     if (node.kind == Kind::bytes) return kEmptyText;
-    if (node.kind == Kind::concat && nodes_[node.a].kind == Kind::bytes) return node.b;
+    if (begins_with_bytes(node)) return node.b;
     return remembered_derivative(language, byte);
   }
   // No text begins with another byte; one may begin with each of these.
   const ByteSet& first_bytes(Language language) const { return first_[language]; }
   // Bytes that have the same derivative as this one, itself among them.
-  ByteSet alike(Language language, std::uint8_t byte) const;
+  ByteSet alike(Language language, std::uint8_t byte);
   bool has_empty_text(Language language) const { return nodes_[language].nullable; }
   // Whether there is no text in it, decided exactly unless it took `kEffort` states to find out.
   bool is_empty(Language language);
@@ -114,6 +114,7 @@ class Languages {
   void add_plain_character(Language character);
 
   std::size_t size() const { return nodes_.size(); }
+  std::size_t memory() const;
 
  private:
   enum class Kind : std::uint8_t {
@@ -148,6 +149,15 @@ class Languages {
     std::uint32_t digits = 0;
     bool operator==(const Unit&) const = default;
   };
+  // The bytes that lead from a language to one derivative; of them only those classes that were asked for.
+  struct ByteClass {
+    ByteSet bytes;
+    Language derivative = kUnbounded;  // that where nobody asked
+  };
+  struct ByteClasses {
+    std::array<std::uint8_t, 256> of = {};  // one more than a place in `classes`; 0 where nobody asked
+    std::vector<ByteClass> classes;
+  };
   static constexpr Language kAnyByte = 3;
   // Counts of fewer are never far from their end.
   static constexpr std::uint32_t kManyTimes = 16;
@@ -160,6 +170,11 @@ class Languages {
   std::uint32_t intern_set(const ByteSet& set);
   bool same_list(const Node& node, std::span<const Language> parts) const;
   ByteSet first_of(const Node& node) const;
+  bool begins_with_bytes(const Node& node) const {
+    return node.kind == Kind::concat && nodes_[node.a].kind == Kind::bytes;
+  }
+  ByteClasses& classes_of(Language language);
+  ByteSet find_alike(Language language, std::uint8_t byte);
   Language remembered_derivative(Language language, std::uint8_t byte);
   Language derive(Language language, std::uint8_t byte);
   Language derive_compared(Node node, std::uint8_t byte);
@@ -187,7 +202,8 @@ class Languages {
   std::vector<Limit> limits_;
   std::vector<Unit> units_;
   std::vector<std::uint32_t> table_;  // open addressing over nodes_
-  WordMap derivatives_;
+  std::vector<std::uint32_t> classes_places_;  // [nodes] in classes_; kUnbounded where nobody asked
+  std::vector<ByteClasses> classes_;
   std::vector<Emptiness> emptiness_;
   std::uint32_t digit_set_ = 0;
   std::uint32_t point_set_ = 0;

@@ -85,7 +85,7 @@ std::size_t Matcher::memory() const {
   return rows_.size() * sizeof(Row) + splits_.size() * (sizeof(Split) + sizeof(NarrowWay)) +
          crossings_.size() * 2 * sizeof(Crossing) + states_.capacity() * sizeof(Place) +
          ways_.capacity() * sizeof(Way) + frames_.capacity() * (sizeof(Frame) + 24) + copies_.size() * 48 +
-         languages_.size() * 128;
+         languages_.memory();
 }
 
 std::uint32_t Matcher::frame(SymbolId symbol, std::uint32_t at, std::uint32_t next, Language seen) {
@@ -114,6 +114,46 @@ std::uint32_t Matcher::frame(SymbolId symbol, std::uint32_t at, std::uint32_t ne
     }
   }
   return made;
+}
+
+// One frame for all of them, which are left in no order.
+std::uint32_t Matcher::any_frame(std::vector<std::uint32_t>& of) {
+  for (std::size_t i = 0; i < of.size(); ++i)
+    while (frames_[of[i]].symbol == kEither) {
+      const Frame either = frames_[of[i]];
+      of[i] = either.at;
+      of.push_back(either.next);
+      std::swap(of[i], of.back());
+    }
+  std::sort(of.begin(), of.end());
+  of.erase(std::unique(of.begin(), of.end()), of.end());
+  std::uint32_t made = of.back();
+  for (std::size_t i = of.size() - 1; i-- > 0;) made = frame(kEither, of[i], made);
+  return made;
+}
+
+// Ways of one language become one, whatever stands behind them: a text is read in one go until it ends.
+// `ways` are sorted.
+void Matcher::join_alike(std::vector<Way>& ways) {
+  const auto joins = [&](const Way& way, const Way& other) {
+    return way.language == other.language && !way.unopened() && !is_copied(way) && !is_copied(other);
+  };
+  if (std::adjacent_find(ways.begin(), ways.end(), joins) == ways.end()) return;
+  std::size_t kept = 0;
+  std::vector<std::uint32_t> behind;
+  for (std::size_t i = 0; i < ways.size();) {
+    std::size_t end = i + 1;
+    while (end < ways.size() && joins(ways[i], ways[end])) ++end;
+    Way way = ways[i];
+    if (end > i + 1) {
+      behind.clear();
+      for (; i < end; ++i) behind.push_back(ways[i].frame);
+      way.frame = any_frame(behind);
+    }
+    ways[kept++] = way;
+    i = end;
+  }
+  ways.resize(kept);
 }
 
 const Matcher::Split& Matcher::split(State state) {
@@ -194,6 +234,11 @@ void Matcher::open_frames() {
     open_.pop_back();
     if (at.symbol == kNoSymbol) {
       found_end_ = true;
+      continue;
+    }
+    if (at.symbol == kEither) {
+      enter(at.at);
+      enter(at.next);
       continue;
     }
     if (at.symbol == kCopied) {
@@ -374,6 +419,7 @@ Matcher::State Matcher::intern(std::vector<Way>& ways, bool complete) {
       return std::pair(x.language, x.frame) < std::pair(y.language, y.frame);
     });
     ways.erase(std::unique(ways.begin(), ways.end()), ways.end());
+    join_alike(ways);
   }
   if (ways.empty() && !complete) return kDead;
   if (ways.size() == 1 && ways.front().unopened()) {

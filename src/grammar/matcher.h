@@ -123,6 +123,8 @@ class Matcher {
   };
   static constexpr std::uint32_t kTextEnd = 0, kEndWithoutCopies = 1;
   static constexpr SymbolId kCopied = kNoSymbol - 1;
+  // Opens into what the frame `at` opens into, itself none of these, and into what `next` does.
+  static constexpr SymbolId kEither = kNoSymbol - 2;
   // Of an array's `at` that keeps its elements apart: an element comes next.
   static constexpr std::uint32_t kAtElement = 0x80000000;
   // A text as the byte behind another one.
@@ -163,6 +165,8 @@ class Matcher {
   std::span<const std::uint32_t> going_on(State state, std::uint8_t byte);
   ByteSet alike(const Place& place, std::span<const std::uint32_t> ways, std::uint8_t byte);
   std::uint32_t frame(SymbolId symbol, std::uint32_t at, std::uint32_t next, Language seen = kNothing);
+  std::uint32_t any_frame(std::vector<std::uint32_t>& of);
+  void join_alike(std::vector<Way>& ways);
   std::uint32_t copy(std::uint32_t before, std::uint8_t byte);
   std::string text_of(std::uint32_t copy) const;
   bool is_copied(const Way& way) const;

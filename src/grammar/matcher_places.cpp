@@ -48,15 +48,30 @@ bool Matcher::is_copied(const Way& way) const { return frames_[way.frame].symbol
 
 // The stack of the frame above kEndWithoutCopies.
 std::uint32_t Matcher::bare_frame(std::uint32_t frame) {
-  std::vector<std::uint32_t> stack;
-  for (; bare_frames_[frame] == kUnbounded; frame = frames_[frame].next) stack.push_back(frame);
-  std::uint32_t made = bare_frames_[frame];
-  for (; !stack.empty(); stack.pop_back()) {
-    const Frame at = frames_[stack.back()];
-    made = this->frame(at.symbol, at.symbol == kCopied ? 0 : far_place(at), made, at.seen);
-    bare_frames_[stack.back()] = made;
+  std::vector<std::uint32_t> open{frame};
+  while (!open.empty()) {
+    const std::uint32_t place = open.back();
+    const Frame at = frames_[place];
+    const auto is_open = [&](std::uint32_t below) {
+      const bool unknown = bare_frames_[below] == kUnbounded;
+      if (unknown) open.push_back(below);
+      return unknown;
+    };
+    if (bare_frames_[place] != kUnbounded) {
+      open.pop_back();
+    } else if (is_open(at.next) || (at.symbol == kEither && is_open(at.at))) {
+      continue;
+    } else if (at.symbol == kEither) {
+      std::vector<std::uint32_t> either{bare_frames_[at.at], bare_frames_[at.next]};
+      const std::uint32_t made = any_frame(either);
+      bare_frames_[place] = made;
+    } else {
+      const std::uint32_t far = at.symbol == kCopied ? 0 : far_place(at);
+      const std::uint32_t made = this->frame(at.symbol, far, bare_frames_[at.next], at.seen);
+      bare_frames_[place] = made;
+    }
   }
-  return made;
+  return bare_frames_[frame];
 }
 
 // In an array whose end no token reaches, a place that those far from it have in common.
