@@ -191,8 +191,11 @@ class Constraint final : public GrammarConstraint {
     }
     if (!matcher_->plain_ends(state) && write_far_from_end(state, mask)) return;
     const std::uint32_t plain = matcher_->plain_prefix(state);
+    const bool walks = plain < trie_->longest() && !matcher_->plain_ends(state);
+    const FreeTexts free = walks ? known_texts(state) : FreeTexts{};
+    if (walks && !has_letters(free) && write_like_base(state, mask)) return;
     if (plain > 0) mask.plain(plain);
-    if (plain < trie_->longest() && !matcher_->plain_ends(state)) write_plain(state, mostly, mask);
+    if (walks) write_plain(state, free, mostly, mask);
     if (matcher_->uniform(state)) {
       walk_endings(state, mask);
     } else {
@@ -223,22 +226,63 @@ class Constraint final : public GrammarConstraint {
     return too_long;
   }
 
+  bool has_letters(const FreeTexts& free) const { return (trie_->kinds().letters() & ~free.kinds) == 0; }
+
+  // Texts of the most kinds, of enough characters, that may come next whatever they are.
+  FreeTexts known_texts(Matcher::State state) {
+    const FreeTexts settling = settling_texts(state);
+    if (has_letters(settling)) return settling;
+    const FreeTexts found = free_texts(*matcher_, trie_->kinds(), state);
+    return found.characters >= kFewCharacters ? found : settling;
+  }
+
   // Plain tokens where not all of any length may come.
-  void write_plain(Matcher::State state, bool mostly, MaskRecipe& mask) {
-    FreeTexts free = settling_texts(state);
-    if ((trie_->kinds().letters() & ~free.kinds) != 0) {
-      const FreeTexts found = free_texts(*matcher_, trie_->kinds(), state);
-      if (found.characters >= kFewCharacters) {
-        free = found;
-      } else if (mostly) {
-        mask.plain(kUnbounded);
-        clear_walked(trie_->plain(), state, mask);
-        return;
-      }
+  void write_plain(Matcher::State state, const FreeTexts& free, bool mostly, MaskRecipe& mask) {
+    if (mostly && !has_letters(free)) {
+      mask.plain(kUnbounded);
+      clear_walked(trie_->plain(), state, mask);
+      return;
     }
     if (free.characters > 0) mask.kinds(free.kinds, free.characters);
     if (free.with_long > 0) mask.kinds(free.kinds | free.long_kinds, free.with_long);
     set_walked(trie_->plain(), state, free, mask);
+  }
+
+  // Where no texts are free: as at the place to which most characters lead back (a text in which a word must
+  // not stand has one), but where the two are told apart.
+  bool write_like_base(Matcher::State state, MaskRecipe& mask) {
+    if (at_base_) return false;
+    const Matcher::State base = base_of(state);
+    if (base == Matcher::kDead) return false;
+    at_base_ = true;
+    mask.like(mask_at(base));
+    at_base_ = false;
+    mend(trie_->plain(), state, base, mask);
+    mend(trie_->other(), state, base, mask);
+    return true;
+  }
+
+  // kDead: there is none.
+  Matcher::State base_of(Matcher::State state) {
+    std::vector<std::pair<Matcher::State, std::size_t>>
+        leading;  // how many tokens begin with what leads there
+    const std::span<const TrieNode> begins = trie_->plain().children(0);
+    for (const TrieNode& node : begins) {
+      const Matcher::State next = matcher_->step(state, node.byte);
+      auto at = std::ranges::find(leading, next, &std::pair<Matcher::State, std::size_t>::first);
+      if (at == leading.end()) at = leading.insert(at, {next, 0});
+      at->second += node.end - node.begin;
+    }
+    const Matcher::State base =
+        std::ranges::max(leading, {}, &std::pair<Matcher::State, std::size_t>::second).first;
+    if (base == state || base == Matcher::kDead) return Matcher::kDead;
+    if (matcher_->complete(base) || matcher_->complete(state) || matcher_->plain_ends(base))
+      return Matcher::kDead;
+    std::size_t differing = 0;
+    for (const TrieNode& node : begins)
+      if (matcher_->step(state, node.byte) != matcher_->step(base, node.byte))
+        differing += node.end - node.begin;
+    return differing * 2 < trie_->plain().tokens.size() ? base : Matcher::kDead;
   }
 
   // Of a place without its copies: clears those of tokens in which a text ends and one like it comes. That
@@ -493,6 +537,7 @@ class Constraint final : public GrammarConstraint {
 
   // Where it does not, hardly any does.
   bool a_long_character_loops(Matcher::State state) {
+    if (const auto behind = matcher_->behind_long(state, LongCharacters::others)) return *behind == state;
     return matcher_->step(matcher_->step(state, 0xC2), 0x80) == state;
   }
 
@@ -541,6 +586,7 @@ class Constraint final : public GrammarConstraint {
     Matcher::State state, like;
   };
   std::vector<Pair> pairs_;  // of mend() and clear_walked(), to which nothing is `like`
+  bool at_base_ = false;     // whether the mask that is being found is one that others are like
   bool ended_ = false;
   bool leads_nowhere_ = false;  // whether the mask that was found last had no token
 };

@@ -93,12 +93,6 @@ std::uint32_t Languages::longest_rest(Language language) {
   return longest_found_rest(language);
 }
 
-bool Languages::is_any_string(Language language) const {
-  const Node& node = nodes_[language];
-  return node.kind == Kind::repeat && node.b == 0 && node.c == kUnbounded &&
-         std::ranges::find(plain_characters_, node.a) != plain_characters_.end();
-}
-
 // Whatever part of it a text has come to, and before it has begun.
 std::uint32_t Languages::longest_plain_rest(Language language) {
   constexpr std::uint64_t kMost = 0xFFFFFF;

@@ -35,6 +35,7 @@ Places behind(Matcher& matcher, std::span<const Matcher::State> from, ByteRange 
 
 // Where longer characters lead, each place once; kDead is among them where one may not come.
 void add_behind(Matcher& matcher, Matcher::State state, LongCharacters kind, Places& all) {
+  if (const auto one = matcher.behind_long(state, kind)) return add_once(all, *one);
   for (const LongRange& range : long_ranges(kind)) {
     Places at{state};
     for (std::size_t i = 0; i < range.size; ++i) at = behind(matcher, at, range.bytes[i]);
@@ -104,6 +105,10 @@ ByteKindMask kinds_between(Matcher& matcher, const ByteKinds& kinds, Matcher::St
     if (steps.to(static_cast<std::uint8_t>(byte)) == to) bytes.add(byte);
   ByteKindMask between = kinds.within(bytes);
   for (const LongCharacters kind : {LongCharacters::others, LongCharacters::blanks}) {
+    if (const auto one = matcher.behind_long(from, kind)) {
+      if (*one == to) between |= ByteKinds::of(kind);
+      continue;
+    }
     // One of them tells most places apart.
     Matcher::State behind_one = from;
     const LongRange& range = long_ranges(kind).front();

@@ -202,6 +202,7 @@ Language Languages::any_of(std::span<const Language> choices) {
   if (!single.empty()) parts.push_back(bytes(single));
   std::sort(parts.begin(), parts.end());
   parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
+  if (parts.size() > 1) drop_within(parts);
   // Of x{0,m} y with several m the largest says all.
   if (parts.size() > 1) {
     struct Counted {
@@ -246,6 +247,7 @@ Language Languages::all_of(std::span<const Language> choices) {
   }
   std::sort(parts.begin(), parts.end());
   parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
+  if (parts.size() > 1 && !drop_around(parts)) return kNothing;
   if (parts.empty()) return kEverything;
   if (parts.size() == 1) return parts.front();
   for (const Language part : parts) {
@@ -385,7 +387,8 @@ ByteSet Languages::find_alike(Language language, std::uint8_t byte) {
     case Kind::any_of:
     case Kind::all_of: {
       ByteSet all = ByteSet::range(0, 255);
-      for (std::uint32_t i = 0; i < node.b; ++i) all = all & alike(lists_[node.a + i], byte);
+      for (std::uint32_t i = 0; i < node.b && all.count() > 1; ++i)
+        all = all & alike(lists_[node.a + i], byte);
       return all;
     }
     case Kind::except:

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "grammar/byte_set.h"
+#include "grammar/long_characters.h"
 
 namespace nibble {
 
@@ -102,6 +104,9 @@ class Languages {
   // are no larger. Inside complements they stay as they are.
   enum class Counts : std::uint8_t { endless, rounded };
   Language recounted(Language language, Counts counts);
+  // What stands behind a character of more than one byte, whichever of this kind it is; nothing where that
+  // differs, or is not known to be one.
+  std::optional<Language> behind_long(Language language, LongCharacters kind);
   bool counts(Language language) const { return nodes_[language].counts; }
   // Of texts of at most so many bytes, a language and the endless one have the same.
   std::uint32_t bytes_counted(Language language);
@@ -185,6 +190,12 @@ class Languages {
   bool search_text(Language language);
   Language part_recounted(Language part, Counts counts);
   bool is_any_string(Language language) const;
+  std::uint32_t find_behind_long(Language language, LongCharacters kind);
+  std::uint32_t follow_long(Language language, LongCharacters kind);
+  bool is_character(Language language) const;
+  bool is_string_of(Language language, Language character);
+  void drop_within(std::vector<Language>& choices);
+  bool drop_around(std::vector<Language>& parts);
   std::uint32_t longest_plain_rest(Language language);
   std::uint32_t longest_found_rest(Language language);
   std::span<const Language> list(const Node& node) const { return {lists_.data() + node.a, node.b}; }
@@ -201,7 +212,7 @@ class Languages {
   std::array<std::uint32_t, 256> single_sets_;  // of one byte, most of all; kUnbounded where there is none
   std::vector<Limit> limits_;
   std::vector<Unit> units_;
-  std::vector<std::uint32_t> table_;  // open addressing over nodes_
+  std::vector<std::uint32_t> table_;           // open addressing over nodes_
   std::vector<std::uint32_t> classes_places_;  // [nodes] in classes_; kUnbounded where nobody asked
   std::vector<ByteClasses> classes_;
   std::vector<Emptiness> emptiness_;
@@ -210,6 +221,8 @@ class Languages {
   std::vector<Language> plain_characters_;
   std::array<WordMap, 2> recounted_;  // [Counts]
   WordMap bytes_counted_, longest_rest_;
+  WordMap behind_long_;  // kDiffers: nothing
+  WordMap strings_of_;   // of pairs, whether the one is strings of the other
 };
 
 }  // namespace nibble

@@ -43,6 +43,22 @@ TEST(Masks, HaveTheTokensWhoseBytesAreTaken) {
        {"[1,2,3,4,5,6,7,8,9,10,11,12,13,14]", "[1, 2]"}},
       {R"({"type":"array","items":{"enum":["a","b","c","d","e","f","g","h","i","j"]},"uniqueItems":true})",
        {R"(["a","c","b","d","f","e","g","h","j","i"])", "[]"}},
+      // One of some words anywhere, and no two of them; a word behind which anything may come.
+      {R"({"oneOf":[{"type":"string","pattern":"once"},{"type":"string","pattern":"upon"},{"type":"string","pattern":"time"}]})",
+       {"\"a onc\u00E9 tim\u2003e, once and on a tim\"", R"("upo upon a onc")"}},
+      {R"({"type":"string","pattern":"^[A-Z][a-z_]+"})", {"\"Once upon \u00E9, 1\"", R"("Onc")"}},
+      {R"({"type":"string","not":{"anyOf":[{"pattern":"^a+b"},{"pattern":"fox"}]}})", {R"("aafo foaxb")"}},
+      // The same keys in many ways to read an object, and what stands behind them tells the ways apart.
+      {R"({"oneOf":[{"properties":{"kind":{"const":"one"},"name":{"type":"string"},"size":{"type":"integer"}},"required":["kind"]},
+           {"properties":{"kind":{"const":"two"},"name":{"type":"integer"},"size":{"type":"array","maxItems":2}},"required":["kind"]},
+           {"properties":{"kind":{"const":"three"},"name":{"type":"string"},"size":{"enum":["big",4]}},"required":["kind"]}]})",
+       {R"({"kind": "two", "name": 3, "size": [1, 2], "other": null})",
+        R"({"kind":"three","name":"x","size":"big"})", R"({"kind":"one","size":12})"}},
+      // So in elements that differ, and in lists that end.
+      {R"({"type":"array","maxItems":40,"items":{"anyOf":[
+           {"properties":{"a":{"type":"integer"},"b":{"type":"array","uniqueItems":true,"items":{"type":"integer"}}},"required":["b"]},
+           {"properties":{"a":{"type":"string"},"b":{"type":"array","maxItems":30}},"required":["b"]}]}})",
+       {R"([{"a":1,"b":[1,2,12]},{"a":"x","b":[1,1]},{"b":[1,1]}])"}},
       {R"({"type":"string","pattern":"^.*$"})", {"\"Once \u00E9 \u2003 upon a\""}},
   };
   const Tokenizer tokenizer = Tokenizer::load(NIBBLE_SOURCE_DIR "/models/demo").value();

@@ -103,6 +103,9 @@ class Matcher {
     std::uint32_t bytes;
   };
   std::optional<FarFromEnd> far_from_end(State state);
+  // The state behind a character of more than one byte, whichever of this kind it is; nothing where that
+  // differs, or is not known to be one.
+  std::optional<State> behind_long(State state, LongCharacters kind);
   Languages& languages() { return languages_; }
   std::size_t memory() const;
   std::size_t states() const { return states_.size(); }
@@ -140,6 +143,7 @@ class Matcher {
     bool unopened() const { return language == kEmptyText; }
     bool operator==(const Way&) const = default;
   };
+  static constexpr State kDiffers = kUnbounded - 1;
   using Row = std::array<State, 256>;
   // Of a state of many ways: those that go on at a byte.
   struct Crossing {
@@ -159,9 +163,11 @@ class Matcher {
     bool narrow = false;
     bool copying = false;  // what a byte leads to is not kept: no other text comes here
     State without_copies = kUnbounded;
+    std::array<State, 2> behind_long = {kUnbounded, kUnbounded};  // [kinds] kDiffers: nothing
     std::uint32_t split = kUnbounded;
   };
   State make_step(State state, std::uint8_t byte);
+  State find_behind_long(State state, LongCharacters kind);
   std::span<const std::uint32_t> going_on(State state, std::uint8_t byte);
   ByteSet alike(const Place& place, std::span<const std::uint32_t> ways, std::uint8_t byte);
   std::uint32_t frame(SymbolId symbol, std::uint32_t at, std::uint32_t next, Language seen = kNothing);

@@ -112,6 +112,30 @@ Matcher::State Matcher::without_copies(State state) {
   return states_[state].without_copies = made;
 }
 
+std::optional<Matcher::State> Matcher::behind_long(State state, LongCharacters kind) {
+  const auto which = static_cast<std::size_t>(kind);
+  if (states_[state].behind_long[which] == kUnbounded) {
+    const State found = find_behind_long(state, kind);
+    states_[state].behind_long[which] = found;
+  }
+  const State found = states_[state].behind_long[which];
+  return found == kDiffers ? std::nullopt : std::optional(found);
+}
+
+// A way that comes to its end is left to the steps.
+Matcher::State Matcher::find_behind_long(State state, LongCharacters kind) {
+  if (states_[state].copying) return kDiffers;
+  std::vector<Way> ways;
+  for (std::uint32_t i = 0; i < states_[state].count; ++i) {
+    const Way way = ways_[states_[state].begin + i];
+    if (way.unopened()) return kDiffers;
+    const std::optional<Language> next = languages_.behind_long(way.language, kind);
+    if (!next || languages_.has_empty_text(*next)) return kDiffers;
+    if (*next != kNothing && !languages_.is_empty(*next)) ways.push_back({*next, way.frame});
+  }
+  return intern(ways, false);
+}
+
 std::optional<Matcher::FarFromEnd> Matcher::far_from_end(State state) {
   // Indents count, too, but text_reach.h knows them.
   const auto counts = [&](const Way& way) {

@@ -1,0 +1,153 @@
+// Languages of strings: what one character leads to, and which strings are others' parts.
+#include <algorithm>
+
+#include "grammar/languages.h"
+
+namespace nibble {
+namespace {
+
+constexpr std::uint32_t kDiffers = kUnbounded - 1;
+// Of a sequence, before it is left as it is.
+constexpr int kMostParts = 256;
+
+}  // namespace
+
+std::optional<Language> Languages::behind_long(Language language, LongCharacters kind) {
+  const std::uint32_t found = find_behind_long(language, kind);
+  return found == kDiffers ? std::nullopt : std::optional(found);
+}
+
+std::uint32_t Languages::find_behind_long(Language language, LongCharacters kind) {
+  const std::uint64_t key = std::uint64_t{language} << 1 | (kind == LongCharacters::blanks);
+  if (const std::uint32_t known = behind_long_.at(key); known != kUnbounded) return known;
+  const Node node = nodes_[language];  // a copy: nodes_ grows below
+  std::uint32_t found = kDiffers;
+  // Of these, what stands behind a text is made of what stands behind it in their parts.
+  if (node.kind == Kind::any_of || node.kind == Kind::all_of) {
+    std::vector<Language> parts(list(node).begin(), list(node).end());
+    bool differ = false;
+    for (Language& part : parts) {
+      part = find_behind_long(part, kind);
+      differ |= part == kDiffers;
+      if (differ) break;
+    }
+    if (!differ) found = node.kind == Kind::any_of ? any_of(parts) : all_of(parts);
+  } else if (node.kind == Kind::except) {
+    const std::uint32_t inner = find_behind_long(node.a, kind);
+    if (inner != kDiffers) found = except(inner);
+  }
+  if (found == kDiffers) found = follow_long(language, kind);
+  behind_long_.at(key) = found;
+  return found;
+}
+
+// Byte by byte through all characters of the kind.
+std::uint32_t Languages::follow_long(Language language, LongCharacters kind) {
+  std::uint32_t found = kUnbounded;
+  for (const LongRange& range : long_ranges(kind)) {
+    std::vector<Language> at{language};
+    for (std::size_t i = 0; i < range.size; ++i) {
+      std::vector<Language> next;
+      for (const Language each : at) {
+        ByteSet left = ByteSet::range(range.bytes[i].first, range.bytes[i].last);
+        while (!left.empty()) {
+          const auto byte = static_cast<std::uint8_t>(left.first());
+          left = left & ~alike(each, byte);
+          const Language behind = derivative(each, byte);
+          if (std::ranges::find(next, behind) == next.end()) next.push_back(behind);
+        }
+      }
+      at.swap(next);
+    }
+    if (at.size() > 1 || (found != kUnbounded && found != at.front())) return kDiffers;
+    found = at.front();
+  }
+  return found;
+}
+
+bool Languages::is_any_string(Language language) const {
+  const Node& node = nodes_[language];
+  return node.kind == Kind::repeat && node.b == 0 && node.c == kUnbounded &&
+         std::ranges::find(plain_characters_, node.a) != plain_characters_.end();
+}
+
+// Whether it is made of bytes, in sequences and choices alone.
+bool Languages::is_character(Language language) const {
+  const Node* node = &nodes_[language];
+  for (; node->kind == Kind::concat; node = &nodes_[node->b])
+    if (nodes_[node->a].kind != Kind::bytes) return false;
+  if (node->kind == Kind::bytes) return true;
+  return node->kind == Kind::any_of &&
+         std::ranges::all_of(list(*node), [this](Language part) { return is_character(part); });
+}
+
+// Whether every text is one of such characters, none or many. No: or not known.
+bool Languages::is_string_of(Language language, Language character) {
+  if (language == character || language == kEmptyText || language == kNothing) return true;
+  const Node node = nodes_[language];
+  switch (node.kind) {
+    case Kind::repeat: return is_string_of(node.a, character);
+    case Kind::concat:
+    case Kind::bytes:
+    case Kind::any_of:
+    case Kind::all_of: break;
+    default: return false;
+  }
+  const std::uint64_t key = std::uint64_t{language} << 32 | character;
+  if (const std::uint32_t known = strings_of_.at(key); known != kUnbounded) return known != 0;
+  const auto is_one = [&](Language part) { return is_string_of(part, character); };
+  bool found = false;
+  if (is_character(language)) {
+    found = is_empty(all_of({language, except(character)}));
+  } else if (node.kind == Kind::concat) {
+    found = is_one(node.a) && is_one(node.b);
+  } else if (node.kind != Kind::bytes) {
+    const std::vector<Language> parts(list(node).begin(), list(node).end());
+    found =
+        node.kind == Kind::any_of ? std::ranges::all_of(parts, is_one) : std::ranges::any_of(parts, is_one);
+  }
+  strings_of_.at(key) = found;
+  return found;
+}
+
+// Beside all strings, and what may stand behind them, those that hold something need not be chosen.
+void Languages::drop_within(std::vector<Language>& choices) {
+  for (const Language all : choices) {
+    const Node node = nodes_[all];
+    const bool sequence = node.kind == Kind::concat;
+    const Language strings = sequence ? node.a : all;
+    if (!is_any_string(strings)) continue;
+    const Language character = nodes_[strings].a, behind = sequence ? node.b : kEmptyText;
+    std::erase_if(choices, [&, wide = all](Language choice) {
+      if (choice == wide) return false;
+      Language rest = choice;
+      for (int parts = 0; rest != wide && rest != behind; ++parts) {
+        if (parts == kMostParts) return false;
+        const Node each = nodes_[rest];
+        const bool last = each.kind != Kind::concat;
+        if (!is_string_of(last ? rest : each.a, character)) return false;
+        rest = last ? kEmptyText : each.b;
+        if (last && rest != behind) return false;
+      }
+      return true;
+    });
+    return;
+  }
+}
+
+// Beside strings of some kind all strings say nothing, and none but those leave nothing: then false.
+bool Languages::drop_around(std::vector<Language>& parts) {
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const Node node = nodes_[parts[i]];
+    const bool none = node.kind == Kind::except && is_any_string(node.a);
+    if (!none && !is_any_string(parts[i])) continue;
+    const Language character = none ? nodes_[node.a].a : node.a;
+    const auto within = [&](Language part) { return part != parts[i] && is_string_of(part, character); };
+    if (std::ranges::none_of(parts, within)) continue;
+    if (none) return false;
+    parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(i--));
+  }
+  return true;
+}
+
+}  // namespace nibble
