@@ -57,6 +57,8 @@ struct Request {
   std::optional<std::chrono::nanoseconds> deadline;
   // What its answer may be, and no other request's; null: anything.
   std::shared_ptr<TokenConstraint> constraint;
+  // What its answer likely is: a step may check several tokens of it. It changes no token; null: nothing.
+  std::shared_ptr<const std::vector<TokenId>> prediction;
 };
 
 // cut: one of stop_ids came because the constraint left nothing else, and the answer is not whole.
@@ -84,6 +86,8 @@ struct Event {
   float logprob = 0;                  // natural logarithm over the whole vocabulary, before any filter
   std::span<const TokenLogprob> top;  // in the scheduler, until the next step; id -1: there are no more
   FinishReason finish = FinishReason::none;
+  bool predicted = false;      // the token was checked as one of the prediction's
+  int failed_predictions = 0;  // of its tokens, that were checked in vain beside this one
   // With the first event: prompt tokens whose keys and values were not computed for this request. Whole
   // pages, and fewer than the prompt has.
   int cached_tokens = 0;

@@ -184,6 +184,8 @@ void EngineThread::step() {
                          .logprob = event.logprob,
                          .top = {event.top.begin(), event.top.end()},
                          .finish = event.finish,
+                         .predicted = event.predicted,
+                         .failed_predictions = event.failed_predictions,
                          .cached_tokens = event.cached_tokens,
                          .begun = event.begun,
                          .prompt_logprobs = std::move(event.prompt_logprobs),

@@ -30,6 +30,8 @@ struct DeliveredEvent {
   float logprob = 0;
   std::vector<TokenLogprob> top;
   FinishReason finish = FinishReason::none;
+  bool predicted = false;
+  int failed_predictions = 0;
   int cached_tokens = 0;
   std::optional<std::chrono::nanoseconds> begun;
   std::vector<float> prompt_logprobs;

@@ -8,36 +8,44 @@ namespace {
 constexpr std::size_t least_alike = 2, most_alike = 8;
 constexpr int longest_pause = 32;
 
-// How many tokens before `end` are those before the end of all, as far as it matters.
-std::size_t alike_before(std::span<const TokenId> tokens, std::size_t end) {
+// How many tokens of `text` before `end` are the last ones of `tokens`, as far as it matters.
+std::size_t alike_before(std::span<const TokenId> text, std::size_t end, std::span<const TokenId> tokens) {
+  const std::size_t most = std::min({end, tokens.size(), most_alike});
   std::size_t count = 0;
-  while (count < std::min(end, most_alike) && tokens[end - 1 - count] == tokens[tokens.size() - 1 - count])
-    ++count;
+  while (count < most && text[end - 1 - count] == tokens[tokens.size() - 1 - count]) ++count;
   return count;
+}
+
+// The beginning of the text, as far as there is room.
+int copy_drafts(std::span<const TokenId> text, std::span<TokenId> room) {
+  const std::size_t count = std::min(text.size(), room.size());
+  std::copy_n(text.begin(), count, room.begin());
+  return static_cast<int>(count);
 }
 
 }  // namespace
 
-int look_up_drafts(std::span<const TokenId> tokens, std::span<TokenId> room) {
+int look_up_drafts(std::span<const TokenId> tokens, std::span<const TokenId> text, std::span<TokenId> room) {
+  if (tokens.empty()) return 0;
   std::size_t found = 0, most = least_alike - 1;
-  for (std::size_t end = tokens.size(); end-- > least_alike && most < most_alike;) {
-    if (tokens[end - 1] != tokens.back()) continue;
-    const std::size_t alike = alike_before(tokens, end);
+  for (std::size_t end = text.size(); end-- > least_alike && most < most_alike;) {
+    if (text[end - 1] != tokens.back()) continue;
+    const std::size_t alike = alike_before(text, end, tokens);
     if (alike <= most) continue;
     most = alike;
     found = end;
   }
   if (found == 0) return 0;
-  for (std::size_t i = 0; i < room.size(); ++i) {
-    const std::size_t at = found + i;
-    room[i] = at < tokens.size() ? tokens[at] : room[at - tokens.size()];
-  }
+  const int count = copy_drafts(text.subspan(found), room);
+  if (text.data() != tokens.data()) return count;
+  for (std::size_t i = static_cast<std::size_t>(count); i < room.size(); ++i)
+    room[i] = room[i - (text.size() - found)];
   return static_cast<int>(room.size());
 }
 
-int Drafts::guess(std::span<const TokenId> tokens, TokenConstraint* constraint, std::span<const TokenId> ends,
-                  int most) {
+int Drafts::guess(const DraftedText& text, int most) {
   count_ = 0;
+  of_prediction_ = false;
   const int fitting = std::min(most, reach_);
   if (fitting <= 0) return 0;
   if (resting_ > 0) {
@@ -45,11 +53,17 @@ int Drafts::guess(std::span<const TokenId> tokens, TokenConstraint* constraint, 
     return 0;
   }
   const std::span<TokenId> room = std::span(room_).first(static_cast<std::size_t>(fitting));
-  if (constraint != nullptr) count_ = constraint->draft(room);
-  if (count_ == 0 && looks_up_) count_ = look_up_drafts(tokens, room);
+  if (text.constraint != nullptr) count_ = text.constraint->draft(room);
+  if (count_ == 0 && !text.prediction.empty()) {
+    const std::span<const TokenId> answer = text.tokens.subspan(text.prompt);
+    count_ =
+        answer.empty() ? copy_drafts(text.prediction, room) : look_up_drafts(answer, text.prediction, room);
+    of_prediction_ = count_ > 0;
+  }
+  if (count_ == 0 && looks_up_) count_ = look_up_drafts(text.tokens, text.tokens, room);
   // Nothing comes behind an end.
-  const std::span<const TokenId> guessed = this->tokens();
-  const auto end = std::find_first_of(guessed.begin(), guessed.end(), ends.begin(), ends.end());
+  const std::span<const TokenId> guessed = tokens();
+  const auto end = std::find_first_of(guessed.begin(), guessed.end(), text.ends.begin(), text.ends.end());
   count_ = static_cast<int>(end - guessed.begin());
   return count_;
 }

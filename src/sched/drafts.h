@@ -2,6 +2,7 @@
 // of them hold; what is chosen is the same either way.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <vector>
 
@@ -10,10 +11,19 @@
 
 namespace nibble {
 
-// What followed the last tokens where they stood before: of the places that agree with the most of them (two
-// at least) the last. Writes at most `room.size()` tokens and returns how many; a text that repeats itself is
-// continued beyond its end.
-int look_up_drafts(std::span<const TokenId> tokens, std::span<TokenId> room);
+// What follows in `text` where it agrees with most of the last tokens: of such places the last, and two
+// tokens at least. Where `text` is `tokens` itself that is what followed where they stood before, and a text
+// that repeats itself is continued beyond its end. Writes at most `room.size()` tokens and returns how many.
+int look_up_drafts(std::span<const TokenId> tokens, std::span<const TokenId> text, std::span<TokenId> room);
+
+// A sequence as its drafts see it.
+struct DraftedText {
+  std::span<const TokenId> tokens;        // of prompt and answer
+  std::size_t prompt = 0;                 // of them
+  TokenConstraint* constraint = nullptr;  // null: none
+  std::span<const TokenId> prediction;    // of the answer
+  std::span<const TokenId> ends;          // none of them is drafted
+};
 
 // One sequence's, with how far it pays to guess: drafts that fail make the next ones fewer and rarer, and
 // those that hold more.
@@ -23,12 +33,12 @@ class Drafts {
   Drafts(int most, bool looks_up)
       : room_(static_cast<std::size_t>(most)), reach_(most), looks_up_(looks_up) {}
 
-  // Drafts at most `most` tokens of what follows `tokens`, none of which is one of `ends`; what the
-  // constraint has, if there is one, goes first. Returns how many.
-  int guess(std::span<const TokenId> tokens, TokenConstraint* constraint, std::span<const TokenId> ends,
-            int most);
+  // Drafts at most `most` tokens of what comes next: of what the constraint has, else of the prediction, else
+  // of what is looked up. Returns how many.
+  int guess(const DraftedText& text, int most);
   // They stay until the next guess.
   std::span<const TokenId> tokens() const { return std::span(room_).first(static_cast<std::size_t>(count_)); }
+  bool of_prediction() const { return of_prediction_; }
   // How many of them held.
   void learn(int accepted);
 
@@ -39,6 +49,7 @@ class Drafts {
   int pause_ = 0;              // steps without, behind the last that failed
   int resting_ = 0;            // of them to come
   bool looks_up_ = false;
+  bool of_prediction_ = false;
 };
 
 }  // namespace nibble

@@ -398,8 +398,14 @@ int Scheduler::draft(Entry& entry, const Batch& batch, int others) {
     const int pages = static_cast<int>(state.pages.tables()[static_cast<std::size_t>(group)].size());
     most = std::min(most, pages * pages_.page_size() - state.planned - 1);
   }
-  return entry.drafts.guess(entry.tokens, entry.constrained.constraint(), entry.request.sampling.stop_ids,
-                            most);
+  const std::vector<TokenId>* prediction = entry.request.prediction.get();
+  return entry.drafts.guess(
+      {.tokens = entry.tokens,
+       .prompt = static_cast<std::size_t>(entry.prompt),
+       .constraint = entry.constrained.constraint(),
+       .prediction = prediction == nullptr ? std::span<const TokenId>() : std::span(*prediction),
+       .ends = entry.request.sampling.stop_ids},
+      most);
 }
 
 // False when the step is full.

@@ -56,6 +56,9 @@ void Scheduler::commit_tokens(Entries::iterator entry, const BatchSequence& plan
     const TokenLogprob first{.id = result.token, .logprob = result.logprob};
     take_token(*entry, i == 0 ? first : planned.behind_drafts[at - 1], event);
     tell_of_prompt(*entry, event);
+    event.predicted = i < result.accepted && entry->drafts.of_prediction();
+    if (i == result.accepted && planned.draft_count > 0 && entry->drafts.of_prediction())
+      event.failed_predictions = planned.draft_count - result.accepted;
     const bool ends = event.finish != FinishReason::none;
     tell(*entry, std::move(event), events);
     if (ends) return finish(entry);

@@ -85,6 +85,37 @@ TEST(SchedulerDrafts, AreLookedUpInPromptAndAnswerWhereThatIsAsked) {
   EXPECT_EQ(ran_alone(limits, asked).totals.drafted_tokens, 0u) << "no two tokens come twice";
 }
 
+TEST(SchedulerDrafts, OfAPredictionAreCountedAsTheyHoldOrFail) {
+  const Request asked = request(1, 20, 30);
+  std::vector<TokenId> text = asked.prompt, prediction;
+  for (int i = 0; i < 30; ++i) {
+    prediction.push_back(next_token(text, 0));
+    text.push_back(prediction.back());
+  }
+  const Ran plain = ran_alone(limits_of(1, 64), asked);
+  prediction[12] += 1;
+  Request predicted = asked;
+  predicted.prediction = std::make_shared<const std::vector<TokenId>>(prediction);
+  PageCache pages(cache_of(64));
+  Scheduler scheduler(drafting(limits_of(1, 64)), pages);
+  ASSERT_TRUE(scheduler.submit(predicted).ok());
+  int held = 0, failed = 0, steps = 0;
+  std::vector<TokenId> tokens;
+  for (; !scheduler.idle(); ++steps) {
+    for (const Event& event : step(scheduler)) {
+      tokens.push_back(event.token);
+      held += event.predicted;
+      failed += event.failed_predictions;
+    }
+  }
+  EXPECT_EQ(tokens, plain.transcript.tokens.at(1));
+  EXPECT_EQ(static_cast<std::uint64_t>(held), scheduler.totals().accepted_drafts);
+  EXPECT_EQ(static_cast<std::uint64_t>(held + failed), scheduler.totals().drafted_tokens);
+  EXPECT_GT(held, 15);
+  EXPECT_GE(failed, 1);
+  EXPECT_LT(steps, plain.steps / 2 + 3);
+}
+
 TEST(SchedulerDrafts, AStopTokenAmongThemEndsTheAnswer) {
   Request asked = request(1, 20, 30);
   std::vector<TokenId> text = asked.prompt;

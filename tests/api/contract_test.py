@@ -106,8 +106,7 @@ def test_limits_of_a_completion(server, field, wrong):
 
 
 def test_what_comes_later_is_refused_by_name(server):
-    for field, value in (("tool_choice", "required"), ("tool_choice", {"type": "function", "function": {"name": "f"}}), ("functions", [{"name": "f"}]),
-                         ("prediction", {"type": "content", "content": "x"})):
+    for field, value in (("tool_choice", "required"), ("tool_choice", {"type": "function", "function": {"name": "f"}}), ("functions", [{"name": "f"}])):
         assert refusal(server, CHAT, chat() | {field: value})["param"] == field
     for part in ({"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}, {"type": "input_audio", "input_audio": {}}):
         error = refusal(server, CHAT, chat(messages=[{"role": "user", "content": [{"type": "text", "text": "a"}, part]}]))

@@ -28,10 +28,14 @@ struct AnswerHead {
 };
 
 struct Usage {
+  struct Prediction {
+    int accepted = 0, rejected = 0;  // tokens of it that were checked
+  };
   int prompt_tokens = 0;
   int completion_tokens = 0;
   int cached_tokens = 0;     // of the prompt
   int reasoning_tokens = 0;  // of the completion
+  std::optional<Prediction> prediction;
 };
 
 // One token with what was asked to be known of it.

@@ -24,17 +24,6 @@ Refused read_parts(const std::string& field, JsonValue value, std::string& conte
   return {};
 }
 
-Refused read_content(const std::string& field, JsonValue value, std::optional<std::string>& content) {
-  if (value.is_null()) return {};
-  content.emplace();
-  if (value.is_string()) {
-    *content = value.as_string();
-    return {};
-  }
-  if (value.is_array()) return read_parts(field, value, *content);
-  return bad_field(field, " must be a string or an array of text parts");
-}
-
 Refused read_message(const std::string& where, JsonValue value, Message& message) {
   if (!value.is_object()) return bad_field(where, " must be an object");
   const auto role = value.find("role");
@@ -74,6 +63,17 @@ Refused read_message(const std::string& where, JsonValue value, Message& message
 }
 
 }  // namespace
+
+Refused read_content(const std::string& field, JsonValue value, std::optional<std::string>& content) {
+  if (value.is_null()) return {};
+  content.emplace();
+  if (value.is_string()) {
+    *content = value.as_string();
+    return {};
+  }
+  if (value.is_array()) return read_parts(field, value, *content);
+  return bad_field(field, " must be a string or an array of text parts");
+}
 
 Refused read_messages(JsonValue value, std::vector<Message>& messages) {
   if (!value.is_array() || value.size() == 0)

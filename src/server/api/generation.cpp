@@ -54,6 +54,7 @@ Generation::Generation(std::shared_ptr<http::Exchange> exchange, PreparedRequest
     usage_.prompt_tokens += static_cast<int>(prompt.ids.size());
   open_ = choices();
   facts_->prompt_tokens = usage_.prompt_tokens;
+  if (prepared_.prediction) usage_.prediction.emplace();
   facts_->completion_tokens = 0;
   exchange_->describe(facts_);
 }
@@ -90,6 +91,7 @@ std::vector<Request> Generation::engine_requests(RequestId first_id, std::uint64
   for (int i = 0; i < choices(); ++i) {
     Request request{.id = first_id + static_cast<RequestId>(i), .prompt = prompt_of(i).ids};
     request.cache_salt = prepared_.request.cache_salt;
+    request.prediction = prepared_.prediction;
     SamplingParams& params = request.sampling;
     params.max_tokens = asked.max_tokens.value_or(model.max_model_len);
     params.temperature = sampling::temperature.as_float(asked.temperature.value_or(1.0));
@@ -196,6 +198,10 @@ void Generation::echo(Choice& choice, const PreparedPrompt& prompt, const Delive
 void Generation::take_token(Choice& choice, const DeliveredEvent& event) {
   const GenerationRequest& request = prepared_.request;
   facts_->completion_tokens = ++usage_.completion_tokens;
+  if (usage_.prediction) {
+    usage_.prediction->accepted += event.predicted ? 1 : 0;
+    usage_.prediction->rejected += event.failed_predictions;
+  }
   ++choice.generated;
   if (request.sampling.logprobs >= 0) {
     TokenRecord record{.token = event.token, .shown = {}, .logprob = event.logprob, .top = event.top};

@@ -35,9 +35,10 @@ struct PreparedRequest {
   std::shared_ptr<const Grammar> format;                // null: any text
   std::shared_ptr<const GrammarVocabulary> vocabulary;  // with a format
   BoundCalls calls;
-  std::string held_to;                        // kinds of constraints, parted by commas
-  std::shared_ptr<const TokenLimits> limits;  // null: none
-  RequestMemory::Share memory;                // what all of this holds, and what comes of it
+  std::string held_to;                                     // kinds of constraints, parted by commas
+  std::shared_ptr<const TokenLimits> limits;               // null: none
+  std::shared_ptr<const std::vector<TokenId>> prediction;  // null: none
+  RequestMemory::Share memory;                             // what all of this holds, and what comes of it
 };
 
 class Generation {

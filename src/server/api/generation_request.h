@@ -108,6 +108,7 @@ struct GenerationRequest {
   bool return_token_ids = false;
   bool include_reasoning = true;
   std::string cache_salt;
+  std::optional<std::string> prediction;  // what the answer likely is
   Sampling sampling;
   ResponseOptions response;
   ResponseInput response_input;

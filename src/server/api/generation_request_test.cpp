@@ -259,8 +259,24 @@ TEST(GenerationRequest, NullIsAbsentAndTheUnknownIsNamed) {
   EXPECT_EQ(request.ignored, (std::vector<std::string>{"frobnicate", "prompt"}));
 }
 
+TEST(GenerationRequest, APredictionIsATextOrPartsOfIt) {
+  for (const char* content : {R"("a\nb")", R"([{"type":"text","text":"a\n"},{"type":"text","text":"b"}])"}) {
+    const std::string field = R"("prediction":{"type":"content","content":)" + std::string(content) + "}";
+    EXPECT_EQ(accepted(Endpoint::chat, field).prediction, "a\nb");
+  }
+  EXPECT_FALSE(accepted(Endpoint::chat, R"("prediction":null)").prediction);
+  for (const auto& [value, param] :
+       {std::pair{"5", "prediction.type"},
+        {R"({"content":"a"})", "prediction.type"},
+        {R"({"type":"text","content":"a"})", "prediction.type"},
+        {R"({"type":"content"})", "prediction.content"},
+        {R"({"type":"content","content":5})", "prediction.content"},
+        {R"({"type":"content","content":[{"type":"image_url"}]})", "prediction.content[0].type"}})
+    EXPECT_EQ(refused(Endpoint::chat, "\"prediction\":" + std::string(value)).param, param) << value;
+}
+
 TEST(GenerationRequest, WhatIsNotServedIsRefusedByName) {
-  for (const char* field : {"functions", "audio", "prediction"}) {
+  for (const char* field : {"functions", "audio"}) {
     EXPECT_EQ(refused(Endpoint::chat, "\"" + std::string(field) + "\":[{\"a\":1}]").param, field);
   }
   EXPECT_EQ(refused(Endpoint::chat, R"("tool_choice":"required")").param, "tool_choice");

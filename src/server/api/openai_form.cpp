@@ -50,11 +50,12 @@ void add_usage(JsonWriter& json, const Usage& usage) {
       .member("completion_tokens", usage.completion_tokens)
       .member("total_tokens", usage.prompt_tokens + usage.completion_tokens);
   json.key("prompt_tokens_details").begin_object().member("cached_tokens", usage.cached_tokens).end_object();
-  json.key("completion_tokens_details")
-      .begin_object()
-      .member("reasoning_tokens", usage.reasoning_tokens)
-      .end_object();
-  json.end_object();
+  json.key("completion_tokens_details").begin_object().member("reasoning_tokens", usage.reasoning_tokens);
+  if (usage.prediction) {
+    json.member("accepted_prediction_tokens", usage.prediction->accepted)
+        .member("rejected_prediction_tokens", usage.prediction->rejected);
+  }
+  json.end_object().end_object();
 }
 
 void add_chunk_usage(JsonWriter& json, OpenAiForm::ChunkUsage shown, const Usage& usage) {

@@ -40,6 +40,7 @@ std::size_t bytes_to_run(const PreparedRequest& prepared) {
   std::size_t bytes = sampling.logit_bias.size() * sizeof(TokenBias);
   for (const std::string& stop : sampling.stop) bytes += 6 * stop.size();  // with its automaton
   if (prepared.limits) bytes += prepared.limits->bytes();
+  if (prepared.prediction) bytes += prepared.prediction->size() * sizeof(TokenId);
   const ResponseOptions& response = prepared.request.response;
   for (const std::string& item : response.input_items) bytes += 2 * item.size();
   if (response.conversation) bytes += bytes_of(*response.conversation);
@@ -311,6 +312,12 @@ std::variant<PreparedRequest, ApiError> Preparer::prepare(ParsedRequest parsed,
   prepared.limits = TokenLimits::make(request.sampling, text.tokenizer, model.vocabulary, model.eos_ids);
   std::vector<TokenId>().swap(request.sampling.allowed_token_ids);
   std::vector<std::string>().swap(request.sampling.bad_words);
+  if (request.prediction) {
+    prepared.prediction =
+        std::make_shared<const std::vector<TokenId>>(text.tokenizer.encode(*request.prediction));
+    request.prediction->clear();
+    request.prediction->shrink_to_fit();
+  }
   // Nothing looks into the JSON any more.
   request.chat_template_kwargs.reset();
   request.tool_use.tools.reset();

@@ -159,6 +159,15 @@ Refused take_template_variables(Reading& reading, const std::string& field, cons
   return {};
 }
 
+// {"type":"content","content":...}
+Refused take_prediction(Reading& reading, const std::string& field, const FieldValue& value) {
+  const auto type = value.json.find("type"), content = value.json.find("content");
+  if (!type || !type->is_string() || type->as_string() != "content")
+    return bad_field(field + ".type", " must be content");
+  if (!content || content->is_null()) return bad_field(field + ".content", " must be there");
+  return read_content(field + ".content", *content, reading.request.prediction);
+}
+
 Refused take_messages(Reading& reading, const std::string&, const FieldValue& value) {
   return read_messages(value.json, reading.request.messages);
 }
@@ -190,6 +199,11 @@ constexpr FieldType messages_type = other(
     R"(]}}]},"name":{"type":["string","null"]},"reasoning_content":{"type":["string","null"]},)"
     R"("reasoning":{"type":["string","null"]},"tool_calls":{"anyOf":[{"enum":[null,[]]},{"type":"array","items":{"type":"object"}}]},"function_call":{"enum":[null,[]]},)"
     R"("tool_call_id":{"anyOf":[{"type":["string","null"]},{"enum":[[]]}]},"audio":{"type":"null"}}}})");
+
+constexpr FieldType prediction_type = other(
+    R"({"type":"object","required":["type","content"],"properties":{"type":{"const":"content"},)"
+    R"("content":{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"object","required":["type","text"],)"
+    R"("properties":{"type":{"const":"text"},"text":{"type":"string"}}}}]}}})");
 
 constexpr Where both = Where::both, chat = Where::chat, completions = Where::completions;
 
@@ -249,6 +263,11 @@ constexpr FieldRule rules[] = {
      keep<&TextTokens::parse_special>},
     {"parallel_tool_calls", chat, boolean(), "false: the answer ends before a second call.",
      take_parallel_tool_calls},
+    {"prediction", chat, prediction_type,
+     "What the answer likely says: where the plan checks drafts, its tokens come several a step as far as "
+     "the "
+     "answer agrees. It changes no answer.",
+     take_prediction},
     shared<&Sampling::presence_penalty>(sampling::presence_penalty),
     {"prompt", completions, prompt_type, "Text, token ids, or a list of either.", take_prompts},
     {"prompt_logprobs", both, integer(0, most_top_logprobs),

@@ -71,7 +71,6 @@ constexpr FieldRule rules[] = {
     {"functions", chat, nothing, not_served_about, not_served},
     {"metadata", both, any_object, no_effect_about, no_effect_object},
     {"modalities", chat, other(R"({"const":["text"]})"), "Text alone.", text_modality_only},
-    {"prediction", chat, nothing, not_served_about, not_served},
     {"prompt_cache_key", both, any_text, "Accepted without effect: equal beginnings are always shared.",
      no_effect},
     {"prompt_cache_retention", both, any_text, no_effect_about, no_effect},
