@@ -135,7 +135,8 @@ void add_benchmarks(const DotKernels& kernels, const Format& format, int threads
   constexpr const char* names[] = {"float", "bf16", "int8"};  // in the order of InputValues
   for (const InputValues values : {InputValues::bf16, InputValues::any_float, InputValues::int8}) {
     if (values == InputValues::int8 && format.bytes_a_weight == 2) continue;
-    for (const WeightLines lines : {WeightLines::led, WeightLines::each, WeightLines::each_near}) {
+    for (const WeightLines lines :
+         {WeightLines::led, WeightLines::each, WeightLines::each_near, WeightLines::each_late}) {
       for (const int count : {1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 64, 128}) {
         if (values == InputValues::any_float && count != 1 && count != 64) continue;
         std::string name;

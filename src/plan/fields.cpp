@@ -307,6 +307,7 @@ Candidates weight_lines(const Situation& s) {
   };
   return {candidate(WeightLines::each, "each line that few inputs will want is asked for ahead"),
           candidate(WeightLines::each_near, "each line is asked for into the first-level cache"),
+          candidate(WeightLines::each_late, "the same, shortly before its use"),
           candidate(WeightLines::led, "only lines that lead the processor are asked for")};
 }
 

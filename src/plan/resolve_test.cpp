@@ -109,7 +109,7 @@ TEST(Plan, WeightsAreAskedForAsTheProcessorLikesIt) {
   EXPECT_EQ(lines("AuthenticAMD", 25), "led from rule:zen4-reads-on");
   EXPECT_EQ(lines("AuthenticAMD", 25, false), "each from default");
   EXPECT_EQ(lines("AuthenticAMD", 26), "each_near from rule:reads-near");
-  EXPECT_EQ(lines("GenuineIntel", 6), "each_near from rule:reads-near");
+  EXPECT_EQ(lines("GenuineIntel", 6), "each_late from rule:reads-late");
   EXPECT_EQ(lines("GenuineIntel", 6, false), "each from default");
   EXPECT_EQ(lines("", 0), "each from default");
 }

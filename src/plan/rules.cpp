@@ -361,13 +361,20 @@ constexpr Rule rules[] = {
      }},
     {"reads-near", Field::weight_lines, Effect::prefer,
      [](const S& s, const C& c) {
-       const CpuFacts& cpu = s.machine.cpu;
-       return c.value == name_of(WeightLines::each_near) &&
-              (is_amd(cpu, 26) || (is_intel(cpu) && cpu.has("avx512f")));
+       return c.value == name_of(WeightLines::each_near) && is_amd(s.machine.cpu, 26);
      },
-     [](const S& s, const C&) {
-       return std::string(is_intel(s.machine.cpu) ? "an Intel CPU with AVX-512" : "a Zen 5") +
-              " is late with lines that are asked for into its second-level cache";
+     [](const S&, const C&) {
+       return std::string("a Zen 5 is late with lines that are asked for into its second-level cache");
+     }},
+    {"reads-late", Field::weight_lines, Effect::prefer,
+     [](const S& s, const C& c) {
+       return c.value == name_of(WeightLines::each_late) && is_intel(s.machine.cpu) &&
+              s.machine.cpu.has("avx512f");
+     },
+     [](const S&, const C&) {
+       return std::string(
+           "an Intel CPU with AVX-512 brings lines into its second-level cache itself, and is slower where "
+           "they are asked for long before");
      }},
 
     {"attention-device", Field::attention, Effect::remove,

@@ -191,8 +191,7 @@ NIBBLE_512 void multiply_few(const StepRows& matrix, int begin, int end, const s
   alignas(64) GroupSums<count> sums[groups_at_once];
   alignas(64) TileTotals totals;
   const Decoder decoder;
-  const int steps_ahead =
-      (matrix.lines == WeightLines::each_near ? near_bytes_ahead : bytes_ahead) / Decoder::step_bytes;
+  const int steps_ahead = bytes_ahead_of(matrix.lines, bytes_ahead) / Decoder::step_bytes;
   Ahead(matrix, begin * matrix.row_steps, Decoder::step_bytes).ask_for_all<Decoder, group_steps>(steps_ahead);
   for (int row = begin; row < end; row += tile_rows) {
     const int rows = std::min(tile_rows, end - row);

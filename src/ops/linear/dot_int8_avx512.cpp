@@ -26,8 +26,7 @@ constexpr int most_inputs = 128;  // that share a tile's transposing
 static_assert(most_inputs % inputs_at_once == 0 && chunk_steps % 16 == 0 && chunk_steps % group_steps == 0);
 // How far ahead few inputs' weights are asked for: by one input rows go by faster.
 constexpr int steps_ahead(WeightLines lines, int inputs, int step_bytes) {
-  if (lines == WeightLines::each_near) return near_bytes_ahead / step_bytes;
-  return inputs == 1 ? 512 : 256;
+  return bytes_ahead_of(lines, (inputs == 1 ? 512 : 256) * step_bytes) / step_bytes;
 }
 // And how far apart the lines are by which a processor is led; by the most inputs a row takes longer than it
 // looks ahead.

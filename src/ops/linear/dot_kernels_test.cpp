@@ -217,7 +217,8 @@ TEST_P(EveryKernel, GivesTheScalarBitsWhereverWeightsBeginAndHoweverTheyAreAsked
       for (const InputValues values : all_values) {
         const std::vector<float> x =
             inputs_of(random, values, static_cast<std::size_t>(shape.count * shape.cols));
-        for (const WeightLines lines : {WeightLines::led, WeightLines::each, WeightLines::each_near}) {
+        for (const WeightLines lines :
+             {WeightLines::led, WeightLines::each, WeightLines::each_near, WeightLines::each_late}) {
           expect_scalar_bits(
               Mxfp4Checkpoint{blocks.data() + from, scales.data() + from, shape.rows, shape.cols}, values, x,
               lines);

@@ -38,6 +38,19 @@ inline constexpr int each_line = 64, over_pages = 256;
 // How far ahead those are that go into the first-level cache: sooner ones would come late, later ones push
 // out what has not been read yet (Zen 5; 8 to 11 KB are alike).
 inline constexpr int near_bytes_ahead = 9216;
+// And on a processor whose own prefetching brings lines into the second-level cache in time (Intel; 2 to 4 KB
+// are alike).
+inline constexpr int late_bytes_ahead = 3072;
+// So many bytes, or what is so far ahead for those that go into the second-level cache.
+constexpr int bytes_ahead_of(WeightLines lines, int second_level) {
+  switch (lines) {
+    case WeightLines::each_near: return near_bytes_ahead;
+    case WeightLines::each_late: return late_bytes_ahead;
+    case WeightLines::led:
+    case WeightLines::each: break;
+  }
+  return second_level;
+}
 
 // Codes and scales that will be wanted, asked for in the order in which they lie, at the pace of their use:
 // reading several rows at once, a processor's own prefetching reaches a quarter of the memory's speed (EPYC,
@@ -56,7 +69,8 @@ class Ahead {
     switch (lines_) {
       case WeightLines::led: ask<second_level, bytes, led_apart, Decoder::scaled>(); break;
       case WeightLines::each: ask<second_level, bytes, each_line, Decoder::scaled>(); break;
-      case WeightLines::each_near: ask<first_level, bytes, each_line, Decoder::scaled>(); break;
+      case WeightLines::each_near:
+      case WeightLines::each_late: ask<first_level, bytes, each_line, Decoder::scaled>(); break;
     }
     codes_ += bytes;
     if constexpr (Decoder::scaled) scales_ += steps;
