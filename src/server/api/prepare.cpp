@@ -3,6 +3,7 @@
 #include "base/json_copy.h"
 #include "base/json_writer.h"
 #include "base/quote.h"
+#include "core/token_constraint.h"
 #include "server/api/answer_constraint.h"
 #include "server/api/chat_messages.h"
 #include "server/api/field_reader.h"
@@ -29,12 +30,18 @@ std::size_t bytes_to_read(std::string_view body) {
   return body.size() * of_a_byte + most_json_values(body) * of_a_value;
 }
 
+// A constraint's place in its grammar, and its masks: one for each token that a step may choose.
+std::size_t bytes_of_a_constraint(const ModelInfo& model) {
+  constexpr std::size_t of_a_place = std::size_t{40} << 10;
+  const std::size_t mask = token_mask_words(model.vocabulary) * sizeof(std::uint32_t);
+  return of_a_place + mask * (static_cast<std::size_t>(model.plan.draft_tokens) + 1);
+}
+
 // What a prepared request holds, and its requests to the engine.
-std::size_t bytes_to_run(const PreparedRequest& prepared) {
+std::size_t bytes_to_run(const PreparedRequest& prepared, const ModelInfo& model) {
   const Sampling& sampling = prepared.request.sampling;
-  constexpr std::size_t of_a_choice = 4096;                       // its state here and in the engine
-  constexpr std::size_t of_a_told_token = 96;                     // of prompt_logprobs, in the answer
-  constexpr std::size_t of_a_constraint = std::size_t{64} << 10;  // its mask, and its place in the grammar
+  constexpr std::size_t of_a_choice = 4096;    // its state here and in the engine
+  constexpr std::size_t of_a_told_token = 96;  // of prompt_logprobs, in the answer
   std::size_t choice = of_a_choice + sampling.logit_bias.size() * sizeof(TokenBias) +
                        sampling.stop_token_ids.size() * sizeof(TokenId);
   std::size_t bytes = sampling.logit_bias.size() * sizeof(TokenBias);
@@ -52,7 +59,7 @@ std::size_t bytes_to_run(const PreparedRequest& prepared) {
     const auto told = prompt.ids.size() * static_cast<std::size_t>(prepared.request.prompt_logprobs + 1);
     bytes += told * (sizeof(TokenLogprob) + sizeof(int) + n * of_a_told_token);
     if (prepared.format || prepared.limits || prepared.calls.place != BoundCalls::Place::none)
-      bytes += n * of_a_constraint;
+      bytes += n * bytes_of_a_constraint(model);
   }
   return bytes;
 }
@@ -334,7 +341,7 @@ std::variant<PreparedRequest, ApiError> Preparer::prepare(ParsedRequest parsed,
   Result<StopStrings> stop = StopStrings::make(request.sampling.stop);
   if (!stop.ok()) return bad_field("stop", ": " + stop.status().message());
   prepared.stop = std::move(*stop);
-  if (!memory.hold_to_run(bytes_to_run(prepared))) return no_room();
+  if (!memory.hold_to_run(bytes_to_run(prepared, model))) return no_room();
   prepared.memory = std::move(memory);
   return prepared;
 }
