@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "grammar/alike_texts.h"
 #include "grammar/free_texts.h"
 #include "grammar/grammar_data.h"
 #include "grammar/token_trie.h"
@@ -22,39 +23,6 @@ constexpr std::size_t kMostLongTokens = 8192, kMostTooLong = 256;
 constexpr std::size_t kDraftedBytes = 16, kMostOnlyBytes = std::size_t{1} << 16;
 constexpr std::int16_t kNoByte = -1;
 constexpr ByteKindMask kNotAsked = 0xFFFF, kAnyKinds = 0xFFFF;
-
-std::string_view without_blanks(std::string_view text) {
-  return text.substr(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
-}
-
-// Where the string ends with which the text begins.
-std::size_t end_of_string(std::string_view text) {
-  if (!text.starts_with('"')) return 0;
-  std::size_t at = 1;
-  while (at < text.size() && text[at] != '"') at += text[at] == '\\' ? 2 : 1;
-  return at;
-}
-
-// Whether of two elements or names, parted by commas, one may be the other's beginning: `before` is how the
-// one begins that goes on with `token`.
-bool may_be_alike(std::string_view before, std::string_view token) {
-  if (token.find_first_of("[{") != token.npos) return true;
-  for (std::size_t comma = token.find(','); comma != token.npos; comma = token.find(',', comma + 1)) {
-    const std::string_view later = without_blanks(token.substr(comma + 1));
-    if (later.empty()) break;
-    const auto alike = [&](std::string_view earlier) {
-      const auto differ = std::ranges::mismatch(earlier, later).in1 - earlier.begin();
-      const auto same = static_cast<std::size_t>(differ);
-      return same == std::min(earlier.size(), later.size()) || same > end_of_string(earlier);
-    };
-    std::string first(before.substr(0, std::min(before.size(), token.size())));
-    if (first.size() == before.size()) first += token.substr(0, comma);
-    if (alike(without_blanks(first))) return true;
-    for (std::size_t start = token.find(','); start < comma; start = token.find(',', start + 1))
-      if (alike(without_blanks(token.substr(start + 1, comma - start - 1)))) return true;
-  }
-  return false;
-}
 
 class Constraint final : public GrammarConstraint {
  public:
@@ -238,7 +206,7 @@ class Constraint final : public GrammarConstraint {
 
   // Plain tokens where not all of any length may come.
   void write_plain(Matcher::State state, const FreeTexts& free, bool mostly, MaskRecipe& mask) {
-    if (mostly && !has_letters(free)) {
+    if (!has_letters(free) && (mostly || most_lead_to(state) == state)) {
       mask.plain(kUnbounded);
       clear_walked(trie_->plain(), state, mask);
       return;
@@ -262,24 +230,27 @@ class Constraint final : public GrammarConstraint {
     return true;
   }
 
-  // kDead: there is none.
-  Matcher::State base_of(Matcher::State state) {
+  // The place to which the first bytes of most plain tokens lead.
+  Matcher::State most_lead_to(Matcher::State state) {
     std::vector<std::pair<Matcher::State, std::size_t>>
         leading;  // how many tokens begin with what leads there
-    const std::span<const TrieNode> begins = trie_->plain().children(0);
-    for (const TrieNode& node : begins) {
+    for (const TrieNode& node : trie_->plain().children(0)) {
       const Matcher::State next = matcher_->step(state, node.byte);
       auto at = std::ranges::find(leading, next, &std::pair<Matcher::State, std::size_t>::first);
       if (at == leading.end()) at = leading.insert(at, {next, 0});
       at->second += node.end - node.begin;
     }
-    const Matcher::State base =
-        std::ranges::max(leading, {}, &std::pair<Matcher::State, std::size_t>::second).first;
+    return std::ranges::max(leading, {}, &std::pair<Matcher::State, std::size_t>::second).first;
+  }
+
+  // kDead: there is none.
+  Matcher::State base_of(Matcher::State state) {
+    const Matcher::State base = most_lead_to(state);
     if (base == state || base == Matcher::kDead) return Matcher::kDead;
     if (matcher_->complete(base) || matcher_->complete(state) || matcher_->plain_ends(base))
       return Matcher::kDead;
     std::size_t differing = 0;
-    for (const TrieNode& node : begins)
+    for (const TrieNode& node : trie_->plain().children(0))
       if (matcher_->step(state, node.byte) != matcher_->step(base, node.byte))
         differing += node.end - node.begin;
     return differing * 2 < trie_->plain().tokens.size() ? base : Matcher::kDead;
@@ -474,16 +445,22 @@ class Constraint final : public GrammarConstraint {
 
   // Where all bits are set: clears those of tokens that may not come.
   void clear_walked(const Trie& trie, Matcher::State root, MaskRecipe& mask) {
-    pairs_.assign(1, {.node = 0, .state = root, .like = Matcher::kDead});
-    while (!pairs_.empty()) {
-      const Pair at = pairs_.back();
-      pairs_.pop_back();
-      for (const TrieNode& node : trie.children(at.node)) {
-        const Matcher::State next = matcher_->step(at.state, node.byte);
-        if (next == Matcher::kDead) {
-          mask.without_below(trie, node);
-        } else if (matcher_->plain_prefix(next) < node.characters) {
-          pairs_.push_back({.node = trie.place(node), .state = next, .like = Matcher::kDead});
+    next_level_.assign(1, {.node = 0, .state = root, .above = 0});
+    while (!next_level_.empty()) {
+      level_.swap(next_level_);
+      next_level_.clear();
+      for (const auto& [place, state, above] : level_) {
+        Matcher::Steps steps = matcher_->steps(state);
+        for (const TrieNode& node : trie.children(place)) {
+          const Matcher::State next = steps.to(node.byte);
+          if (next == Matcher::kDead) {
+            mask.without_below(trie, node);
+            continue;
+          }
+          if (matcher_->plain_prefix(next) >= node.characters) continue;
+          if (trie.children(trie.place(node)).empty()) continue;
+          if (next == state && (node.kinds & ~loops(state)) == 0) continue;
+          next_level_.push_back({.node = trie.place(node), .state = next, .above = kAnyKinds});
         }
       }
     }
@@ -585,7 +562,7 @@ class Constraint final : public GrammarConstraint {
     std::uint32_t node;
     Matcher::State state, like;
   };
-  std::vector<Pair> pairs_;  // of mend() and clear_walked(), to which nothing is `like`
+  std::vector<Pair> pairs_;  // of mend()
   bool at_base_ = false;     // whether the mask that is being found is one that others are like
   bool ended_ = false;
   bool leads_nowhere_ = false;  // whether the mask that was found last had no token

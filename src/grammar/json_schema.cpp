@@ -197,8 +197,9 @@ Language SchemaCompiler::given(JsonValue value) {
 
 // A name in its quotes.
 Language SchemaCompiler::key(std::string_view name) {
-  Languages& languages = symbols_.languages;
-  return languages.concat({quote_, text_of(languages, name, TextForm::json), quote_});
+  const auto [at, added] = keys_.try_emplace(std::string(name), kNothing);
+  if (added) at->second = symbols_.languages.concat({quote_, reader_.name_inside(name), quote_});
+  return at->second;
 }
 
 Status SchemaCompiler::add_object(const Facts& facts, std::vector<SymbolId>& others) {
@@ -229,7 +230,7 @@ Status SchemaCompiler::add_object(const Facts& facts, std::vector<SymbolId>& oth
   }
   std::vector<Language> declared;
   for (const std::string_view name : names) {
-    declared.push_back(text_of(languages, name, TextForm::json));
+    declared.push_back(reader_.name_inside(name));
     NIBBLE_ASSIGN(bool fits, reader_.name_fits(name, facts));
     fits = fits && (inside_ == kEverything || reader_.accepts(inside_, json_inside(name)));
     const Terms terms = fits ? reader_.terms_of(facts, name) : Terms{SchemaReader::kFalse};

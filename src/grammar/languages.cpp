@@ -106,6 +106,8 @@ Language Languages::intern(const Node& node) {
 
 Language Languages::intern_list(Kind kind, std::span<const Language> parts) {
   Node node{.kind = kind, .nullable = kind == Kind::all_of, .plain = kind == Kind::any_of};
+  node.given = kind == Kind::any_of &&
+               std::ranges::all_of(parts, [this](Language part) { return nodes_[part].given; });
   std::uint64_t hash = static_cast<std::uint64_t>(kind);
   for (const Language part : parts) hash = mix(hash ^ part);
   const std::size_t last = table_.size() - 1;
@@ -147,7 +149,7 @@ std::uint32_t Languages::intern_set(const ByteSet& set) {
 
 Language Languages::bytes(const ByteSet& set) {
   if (set.empty()) return kNothing;
-  return intern({.kind = Kind::bytes, .a = intern_set(set)});
+  return intern({.kind = Kind::bytes, .given = set.count() == 1, .a = intern_set(set)});
 }
 
 Language Languages::literal(std::string_view text) {
@@ -170,6 +172,7 @@ Language Languages::concat(Language first, Language second) {
                  .nullable = node.nullable && nodes_[second].nullable,
                  .plain = node.plain && nodes_[second].plain,
                  .counts = node.counts || nodes_[second].counts,
+                 .given = is_one_byte(first) && nodes_[second].given && nodes_[second].kind != Kind::any_of,
                  .a = first,
                  .b = second});
 }
@@ -247,7 +250,7 @@ Language Languages::all_of(std::span<const Language> choices) {
   }
   std::sort(parts.begin(), parts.end());
   parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
-  if (parts.size() > 1 && !drop_around(parts)) return kNothing;
+  if (parts.size() > 1 && (!drop_given(parts) || !drop_around(parts))) return kNothing;
   if (parts.empty()) return kEverything;
   if (parts.size() == 1) return parts.front();
   for (const Language part : parts) {

@@ -142,6 +142,7 @@ class Languages {
     bool nullable = false;
     bool plain = true;    // no intersection, complement or number inside: empty only if it is kNothing
     bool counts = false;  // something many times, and not inside a complement
+    bool given = false;   // one text, or a choice of those
     std::uint32_t a = 0, b = 0, c = 0;
   };
   struct Limit {
@@ -196,6 +197,10 @@ class Languages {
   bool is_string_of(Language language, Language character);
   void drop_within(std::vector<Language>& choices);
   bool drop_around(std::vector<Language>& parts);
+  bool drop_given(std::vector<Language>& parts);
+  bool is_one_byte(Language language) const {
+    return nodes_[language].kind == Kind::bytes && sets_[nodes_[language].a].count() == 1;
+  }
   std::uint32_t longest_plain_rest(Language language);
   std::uint32_t longest_found_rest(Language language);
   std::span<const Language> list(const Node& node) const { return {lists_.data() + node.a, node.b}; }

@@ -59,6 +59,8 @@ TEST(Masks, HaveTheTokensWhoseBytesAreTaken) {
            {"properties":{"a":{"type":"integer"},"b":{"type":"array","uniqueItems":true,"items":{"type":"integer"}}},"required":["b"]},
            {"properties":{"a":{"type":"string"},"b":{"type":"array","maxItems":30}},"required":["b"]}]}})",
        {R"([{"a":1,"b":[1,2,12]},{"a":"x","b":[1,1]},{"b":[1,1]}])"}},
+      {R"({"type":"array","items":{"type":["integer","string","null"],"pattern":"^[a-c]*$"},"uniqueItems":true})",
+       {R"([1,12,"a","aa",null,"",2,121])"}},
       {R"({"type":"string","pattern":"^.*$"})", {"\"Once \u00E9 \u2003 upon a\""}},
   };
   const Tokenizer tokenizer = Tokenizer::load(NIBBLE_SOURCE_DIR "/models/demo").value();

@@ -3,7 +3,9 @@
 
 #include <map>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -53,6 +55,7 @@ class SchemaCompiler {
   Language quote_ = kNothing, comma_ = kNothing, colon_ = kNothing;
   Language any_character_ = kNothing, canonical_ = kNothing;
   std::map<Terms, SymbolId> known_;
+  std::unordered_map<std::string, Language> keys_;  // of names that many objects have
   std::vector<std::pair<Terms, SymbolId>> waiting_;
   std::size_t done_ = 0;
 };

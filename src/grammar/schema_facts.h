@@ -14,6 +14,7 @@
 
 #include "base/json.h"
 #include "base/status.h"
+#include "grammar/characters.h"
 #include "grammar/grammar.h"
 #include "grammar/languages.h"
 #include "grammar/number_text.h"
@@ -102,6 +103,9 @@ class SchemaReader {
   NumberFacts number_facts(const Facts& facts, JsonTypes types) const;
   Status check_budget();
 
+  // A name between its quotes, in TextForm::json.
+  Language name_inside(std::string_view name);
+
   static bool equal(JsonValue a, JsonValue b);
 
  private:
@@ -133,6 +137,7 @@ class SchemaReader {
   Result<Alternatives> both(Alternatives a, const Alternatives& b, const std::string& path);
   static std::optional<Facts> merge(const Facts& a, const Facts& b);
   Result<std::uint32_t> count(JsonValue value, const std::string& path, std::string_view keyword) const;
+  Result<Language> pattern(std::string_view pattern, TextForm form);
 
   Languages& languages_;
   Language any_character_, canonical_;  // inside a string in all its spellings, and in the usual one
@@ -144,6 +149,9 @@ class SchemaReader {
   std::unordered_map<std::string, std::uint32_t> by_path_;
   std::unordered_map<std::string, std::pair<JsonValue, std::string>> by_name_;
   std::unordered_map<std::uint64_t, Alternatives> known_;
+  // Of those that say one thing in many places.
+  std::unordered_map<std::string, Language> patterns_;  // behind a letter for the form
+  std::unordered_map<std::string, Language> names_;
   std::vector<Term> open_;  // being expanded, to find a $ref that leads to itself
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };

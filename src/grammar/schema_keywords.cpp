@@ -177,6 +177,15 @@ Status SchemaReader::type_facts(JsonValue schema, const std::string& path, Facts
   return {};
 }
 
+Result<Language> SchemaReader::pattern(std::string_view pattern, TextForm form) {
+  const std::string key = (form == TextForm::json ? 'j' : 'p') + std::string(pattern);
+  if (const auto known = patterns_.find(key); known != patterns_.end()) return known->second;
+  const PatternOptions options{.form = form, .search = true, .max_depth = limits_.max_depth};
+  NIBBLE_ASSIGN(const Language made, compile_pattern(languages_, pattern, options));
+  patterns_.emplace(key, made);
+  return made;
+}
+
 Status SchemaReader::string_facts(JsonValue schema, const std::string& path, Facts& facts) {
   if (const auto length = schema.find("minLength")) {
     NIBBLE_ASSIGN(facts.least_length, count(*length, path, "minLength"));
@@ -185,12 +194,10 @@ Status SchemaReader::string_facts(JsonValue schema, const std::string& path, Fac
     NIBBLE_ASSIGN(facts.most_length, count(*length, path, "maxLength"));
   }
   const auto add = [&](std::string_view pattern) -> Status {
-    PatternOptions options{.form = TextForm::json, .search = true, .max_depth = limits_.max_depth};
-    NIBBLE_ASSIGN(const Language language, compile_pattern(languages_, pattern, options));
+    NIBBLE_ASSIGN(const Language language, this->pattern(pattern, TextForm::json));
     facts.strings.push_back(language);
     if (!plain_) return {};
-    options.form = TextForm::plain;
-    NIBBLE_ASSIGN(const Language text, compile_pattern(languages_, pattern, options));
+    NIBBLE_ASSIGN(const Language text, this->pattern(pattern, TextForm::plain));
     facts.texts.push_back(text);
     return {};
   };
@@ -275,8 +282,7 @@ Status SchemaReader::object_facts(JsonValue schema, const std::string& path, Fac
     if (!patterns->is_object()) return must_be(path, "patternProperties", "an object");
     for (const auto [pattern, value] : patterns->members()) {
       const std::string at = path + "/patternProperties" + pointer_part(pattern);
-      const Result<Language> language = compile_pattern(
-          languages_, pattern, {.form = TextForm::json, .search = true, .max_depth = limits_.max_depth});
+      const Result<Language> language = this->pattern(pattern, TextForm::json);
       if (!language.ok()) return invalid_argument(at + ": " + language.status().message());
       members.patterns.emplace_back(*language, schema_at(value, at));
     }

@@ -39,6 +39,12 @@ bool SchemaReader::equal(JsonValue a, JsonValue b) {
   }
 }
 
+Language SchemaReader::name_inside(std::string_view name) {
+  const auto [at, added] = names_.try_emplace(std::string(name), kNothing);
+  if (added) at->second = text_of(languages_, name, TextForm::json);
+  return at->second;
+}
+
 bool SchemaReader::accepts(Language language, std::string_view text) {
   for (const char byte : text) {
     language = languages_.derivative(language, static_cast<std::uint8_t>(byte));

@@ -135,6 +135,31 @@ void Languages::drop_within(std::vector<Language>& choices) {
   }
 }
 
+// Given texts without those of them that must not be are given texts; false where none is left.
+bool Languages::drop_given(std::vector<Language>& parts) {
+  const auto is_given = [this](Language part) { return nodes_[part].given; };
+  const auto excludes = [&](Language part) {
+    return nodes_[part].kind == Kind::except && is_given(nodes_[part].a);
+  };
+  const auto texts = std::ranges::find_if(parts, is_given);
+  if (texts == parts.end() || std::ranges::none_of(parts, excludes)) return true;
+  const auto texts_of = [this](Language given) {
+    if (nodes_[given].kind != Kind::any_of) return std::vector{given};
+    return std::vector<Language>(list(nodes_[given]).begin(), list(nodes_[given]).end());
+  };
+  std::vector<Language> left = texts_of(*texts);
+  for (const Language part : parts) {
+    if (!excludes(part)) continue;
+    const std::vector<Language> out = texts_of(nodes_[part].a);
+    std::erase_if(left, [&](Language text) { return std::ranges::binary_search(out, text); });
+  }
+  if (left.empty()) return false;
+  *texts = any_of(left);
+  std::erase_if(parts, excludes);
+  std::ranges::sort(parts);
+  return true;
+}
+
 // Beside strings of some kind all strings say nothing, and none but those leave nothing: then false.
 bool Languages::drop_around(std::vector<Language>& parts) {
   for (std::size_t i = 0; i < parts.size(); ++i) {
