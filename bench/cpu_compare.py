@@ -3,10 +3,12 @@
 
     bench/cpu_compare.py MODEL_FOLDER MODEL.gguf --peer-library FOLDER --peer-python FOLDER [--nibble PROGRAM]
                          [--quantization q8] [--dtype int8] [--items load decode:0 prefill:512 parallel:8 decode:4096]
+                         [--kernels cpu_avx512_vnni --peer-preload without_tiles.so]
 
-MODEL_FOLDER is the Hugging Face checkpoint and MODEL.gguf the same weights for the peer. The peer is
-llama-cpp-python (PyPI) over a llama.cpp built for this machine: --peer-python is the folder of the package
-llama_cpp, --peer-library that of libllama.so.
+MODEL_FOLDER is the Hugging Face checkpoint and MODEL.gguf the same weights for the peer; random_pair.py writes both. The
+peer is llama-cpp-python (PyPI) over a llama.cpp built for this machine: --peer-python is the folder of the package
+llama_cpp, --peer-library that of libllama.so. On a processor with AMX, --kernels and --peer-preload (without_tiles.c)
+compare what both do without it.
 
 The two programs take short turns, item by item: nibble, the peer, nibble, the peer, ... (--turns of each). A shared machine's
 memory changes its speed within seconds, so both meet the same weather. The weights of both do not fit a small machine at
@@ -16,6 +18,7 @@ its cores. The peer loads as it does by default, by mapping the file; what --no-
 """
 import argparse
 import json
+import mmap
 import os
 import statistics
 import subprocess
@@ -25,12 +28,13 @@ from pathlib import Path
 
 STEPS = Path(__file__).with_name("llama_steps.py")
 ITEMS = ("load", "decode:0", "prefill:512", "parallel:8", "decode:4096")
-DECODED = 24  # tokens of an answer
+DECODED = 64  # tokens of an answer
+DECODED_ALONE = 256  # of one sequence: long enough that the median step meets experts whose pages are mapped
 
 
 def nibble_bench(arguments, *options) -> dict:
     command = [arguments.nibble, "bench", arguments.model, "--json", "--quantization", arguments.quantization,
-               "--dtype", arguments.dtype, *options]
+               "--dtype", arguments.dtype, "--moe-runner-backend", arguments.kernels, *options]
     done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, check=True)
     return json.loads(done.stdout)
 
@@ -40,7 +44,8 @@ def nibble_item(arguments, item: str) -> dict:
     if kind == "load":
         begin = time.perf_counter()
         subprocess.run([arguments.nibble, "generate", arguments.model, "--prompt-ids", "1", "--max-tokens", "1",
-                        "--ignore-eos", "--quantization", arguments.quantization, "--dtype", arguments.dtype, "--json"],
+                        "--ignore-eos", "--quantization", arguments.quantization, "--dtype", arguments.dtype,
+                        "--moe-runner-backend", arguments.kernels, "--json"],
                        stdout=subprocess.DEVNULL, check=True)
         return {"first_token_s": time.perf_counter() - begin}
     if kind == "prefill":
@@ -49,7 +54,7 @@ def nibble_item(arguments, item: str) -> dict:
     elif kind == "parallel":
         report = nibble_bench(arguments, "--depth", 128, "--input-len", 1, "--output-len", DECODED, "--concurrency", size)
     else:
-        report = nibble_bench(arguments, "--depth", size, "--input-len", 1, "--output-len", DECODED, "--concurrency", 1)
+        report = nibble_bench(arguments, "--depth", size, "--input-len", 1, "--output-len", DECODED_ALONE, "--concurrency", 1)
     run = report["runs"][0]
     which = "prefill" if kind == "prefill" else "decode"
     share = run["multiply_share" if kind == "prefill" else "bandwidth_share"]
@@ -67,10 +72,28 @@ def read_all(files: list[Path]):
                 pass
 
 
+def drop(files: list[Path]):
+    """Out of the page cache."""
+    for file in files:
+        with open(file, "rb") as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def map_all(files: list[Path]):
+    """What is not in the page cache comes in as nibble's own mapping brings it in, in huge pages where the file system has them."""
+    for file in files:
+        with open(file, "rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+            for at in range(0, len(mapped), mmap.PAGESIZE):
+                mapped[at]
+
+
 def peer_run(arguments, item: str, mapped: bool = True) -> dict:
     """One item by the peer in a process of its own, with its peak memory."""
     environment = os.environ | {"LLAMA_CPP_LIB_PATH": arguments.peer_library, "PYTHONPATH": arguments.peer_python}
-    command = [sys.executable, STEPS, arguments.gguf, item]
+    if arguments.peer_preload:
+        environment["LD_PRELOAD"] = str(Path(arguments.peer_preload).resolve())
+    command = [sys.executable, STEPS, arguments.gguf, item, "--budget", arguments.budget]
     if arguments.threads:
         command += ["--threads", arguments.threads]
     if not mapped:
@@ -89,7 +112,7 @@ def take_turns(arguments, item: str) -> tuple[list[dict], list[dict]]:
     ours, theirs = [], []
     for turn in range(arguments.turns):
         note(f"{item}, turn {turn + 1} of {arguments.turns}: nibble")
-        read_all(sorted(Path(arguments.model).glob("*.safetensors")))
+        map_all(sorted(Path(arguments.model).glob("*.safetensors")))
         ours.append(nibble_item(arguments, item))
         note(f"{item}, turn {turn + 1} of {arguments.turns}: llama.cpp")
         read_all([Path(arguments.gguf)])
@@ -122,13 +145,17 @@ def main():
     parser.add_argument("--nibble", default=str(Path(__file__).parents[1] / "build/release/nibble"))
     parser.add_argument("--quantization", default="none", help="nibble's dense weights: q8 beside a Q8_0 file, none beside bf16")
     parser.add_argument("--dtype", default="auto", help="nibble's activations")
+    parser.add_argument("--kernels", default="auto", help="nibble's --moe-runner-backend")
+    parser.add_argument("--peer-preload", help="a library that is loaded ahead of the peer's")
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--budget", type=float, default=40, help="seconds an item of the peer may take, a prompt twice as many")
     parser.add_argument("--turns", type=int, default=3, help="of each program, for each item")
     parser.add_argument("--items", nargs="+", default=ITEMS)
     arguments = parser.parse_args()
 
     print("| item | nibble, mean (turns) | llama.cpp, mean (turns) | ratio (turns) | nibble's clean steps | nibble's best share |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    drop(sorted(Path(arguments.model).glob("*.safetensors")))
     all_ours, all_theirs = [], []
     for item in arguments.items:
         ours, theirs = take_turns(arguments, item)
