@@ -5,10 +5,7 @@
 namespace nibble {
 namespace {
 
-constexpr std::string_view no_sequences =
-    "attention is divided by heads, never by sequences, and a server is one replica";
-constexpr std::string_view use_tp =
-    "give --tp N, with --ep N for whole experts a rank, or start a server a replica";
+constexpr std::string_view use_dp = "give --dp N, or --ep N with --dp-attention";
 constexpr std::string_view one_host =
     "all ranks are GPUs, or threads, of one host, and each has some of every layer";
 constexpr std::string_view no_steps = "tokens are exchanged by the kernels of a layer";
@@ -25,17 +22,12 @@ constexpr std::string_view use_ngram =
 constexpr std::string_view leave = "leave it out";
 
 constexpr ForeignOption list[] = {
-    {"--dp-attention", "SGLang", no_sequences, use_tp},
-    {"--enable-dp-attention", "SGLang", no_sequences, use_tp},
-    {"--enable-dp-lm-head", "SGLang", no_sequences, use_tp},
-    {"--dp", "SGLang", no_sequences, use_tp},
-    {"--dp-size", "SGLang", no_sequences, use_tp},
-    {"--data-parallel-size", "vLLM, SGLang", no_sequences, use_tp},
-    {"-dp", "vLLM", no_sequences, use_tp},
-    {"--data-parallel-size-local", "vLLM", no_sequences, use_tp},
-    {"--data-parallel-backend", "vLLM", no_sequences, use_tp},
+    {"--enable-dp-lm-head", "SGLang", "a rank that has sequences of its own has all of lm_head", leave},
+    {"-dp", "vLLM", "it is spelled with two dashes", use_dp},
+    {"--data-parallel-size-local", "vLLM", one_host, use_dp},
+    {"--data-parallel-backend", "vLLM", "ranks are threads of one process", leave},
     {"--moe-dense-tp-size", "SGLang", "dense layers are divided as attention is", "give --tp N"},
-    {"--moe-dp-size", "SGLang", no_sequences, use_tp},
+    {"--moe-dp-size", "SGLang", "every expert is on one rank of --ep", "give --ep N"},
     {"--attention-context-parallel-size", "SGLang", whole_contexts, "give --tp N"},
     {"--decode-context-parallel-size", "vLLM", whole_contexts, "give --tp N"},
     {"-dcp", "vLLM", whole_contexts, "give --tp N"},

@@ -108,6 +108,8 @@ struct EngineOptions {
   std::string all_reduce = "auto";
   int tensor_parallel = 0;       // ranks a layer is split over; 0: what the plan chooses
   int expert_parallel = 0;       // ranks the experts are spread over; 0: likewise
+  int data_parallel = 0;         // ranks, or groups of them, with sequences of their own; 0: likewise
+  bool dp_attention = false;     // as many as there are ranks
   float memory_utilization = 0;  // share of the device's memory that may be taken; 0: what the plan chooses
   bool enforce_eager = false;    // no CUDA graphs
   std::uint64_t random_weights = 0;  // a seed, if given: weights are made of it, and no file is read
@@ -135,6 +137,8 @@ struct EngineOptions {
     bool all_reduce = false;
     bool tensor_parallel = false;
     bool expert_parallel = false;
+    bool data_parallel = false;
+    bool dp_attention = false;
     bool memory_utilization = false;
     bool enforce_eager = false;
     bool random_weights = false;

@@ -124,26 +124,39 @@ void PageCache::evict_with(NodeId id, int room) {
   if (room == snapshot_room) ++evicted_[snapshot_room];
 }
 
-int PageCache::adopt(SequencePages& sequence, const TokenPrefix& prefix, int most_tokens) {
-  NIBBLE_CHECK(sequence.tables_[full_pages].empty(), "a sequence adopts before it grows");
-  sequence.cache_ = this;
-  if (!options_.keep_prefixes) return 0;
+template <class Visit>
+PageCache::StoredPages PageCache::walk(const TokenPrefix& prefix, int most_tokens, Visit&& visit) const {
   const int most = std::min(most_tokens / page_size(), static_cast<int>(prefix.hashes.size()));
   const int in_window = pages_in_window();
-  int usable = 0, stored = 0, window_run = 0;
+  StoredPages found;
+  int window_run = 0;
   NodeId parent = no_node;
   for (int i = 0; i < most; ++i) {
     const auto tokens = prefix.tokens.subspan(at(i * page_size()), at(page_size()));
     const NodeId id = tree_.find(parent, prefix.hashes[at(i)], tokens, prefix.salt);
     if (id == no_node) break;
-    sequence.nodes_.push_back(id);
+    visit(id);
     parent = id;
     window_run = tree_[id].pages[window_pages] != no_page ? window_run + 1 : 0;
     // The next token's query looks back over whole window pages, which must all be there.
     if (window_run < std::min(i + 1, in_window)) continue;
-    stored = i + 1;
-    if (!keeps_snapshots() || tree_[id].pages[snapshot_room] != no_page) usable = stored;
+    found.stored = i + 1;
+    if (!keeps_snapshots() || tree_[id].pages[snapshot_room] != no_page) found.usable = found.stored;
   }
+  return found;
+}
+
+int PageCache::stored_prefix(const TokenPrefix& prefix, int most_tokens) const {
+  if (!options_.keep_prefixes) return 0;
+  return walk(prefix, most_tokens, [](NodeId) {}).usable * page_size();
+}
+
+int PageCache::adopt(SequencePages& sequence, const TokenPrefix& prefix, int most_tokens) {
+  NIBBLE_CHECK(sequence.tables_[full_pages].empty(), "a sequence adopts before it grows");
+  sequence.cache_ = this;
+  if (!options_.keep_prefixes) return 0;
+  const auto [usable, stored] = walk(prefix, most_tokens, [&](NodeId id) { sequence.nodes_.push_back(id); });
+  const int in_window = pages_in_window();
   sequence.nodes_.resize(at(usable));
   if (keeps_snapshots()) {
     const int border = last_border(stored * page_size());

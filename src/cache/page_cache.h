@@ -114,6 +114,8 @@ class PageCache {
   // The last position where a snapshot may stand in so many tokens.
   int last_border(int tokens) const { return tokens / options_.snapshot_step * options_.snapshot_step; }
 
+  // Of the longest stored prefix of at most `most_tokens` tokens, what adopt() would take.
+  int stored_prefix(const TokenPrefix& prefix, int most_tokens) const;
   // Takes the longest stored prefix of at most `most_tokens` tokens; returns its tokens, whole pages of them.
   // `sequence` holds nothing before.
   int adopt(SequencePages& sequence, const TokenPrefix& prefix, int most_tokens);
@@ -148,6 +150,13 @@ class PageCache {
 
  private:
   friend class SequencePages;
+  struct StoredPages {
+    int usable = 0;  // to go on behind
+    int stored = 0;
+  };
+  // visit(node) for each page of the prefix that is listed, in order.
+  template <class Visit>
+  StoredPages walk(const TokenPrefix& prefix, int most_tokens, Visit&& visit) const;
   PageId take(int room);
   PageId evict(int room);  // the longest idle
   void evict_with(NodeId id, int room);

@@ -33,6 +33,7 @@ struct StateSnapshot {
 // draft: a guess of the next token, which holds if it is what is chosen before it.
 struct BatchSequence {
   RequestId request = 0;
+  int owner = 0;  // of the ranks that have sequences of their own; 0 where all have all
   int row_begin = 0;
   int row_count = 0;
   int draft_count = 0;     // of its rows: the last ones

@@ -29,6 +29,9 @@ WorkerLimits worker_limits(const Plan& plan) {
           .pin_threads = plan.pin_threads,
           .ranks = plan.tensor_parallel,
           .expert_ranks = plan.expert_parallel,
+          .owners = plan.data_parallel > 1,
+          .owner_rows = plan.of_owner(plan.max_num_batched_tokens),
+          .owner_sequences = plan.of_owner(plan.max_num_seqs),
           .experts_everywhere = plan.experts_everywhere,
           .exchange = exchange_kind(plan.experts.exchange),
           .max_rows = plan.max_num_batched_tokens,
@@ -54,6 +57,8 @@ Result<EngineChoices> make_choices(const EngineOptions& options, const ModelConf
   NIBBLE_CHECK(plan.not_built.empty(), "a plan for this machine has only what is built");
   EngineChoices choices{.scheduler = {.max_num_seqs = plan.max_num_seqs,
                                       .max_num_batched_tokens = plan.max_num_batched_tokens,
+                                      .owner_seqs = plan.of_owner(plan.max_num_seqs),
+                                      .owner_rows = plan.of_owner(plan.max_num_batched_tokens),
                                       .max_logit_rows = plan.max_logit_rows,
                                       .max_model_len = plan.max_model_len,
                                       .vocabulary = static_cast<int>(config.vocab_size),
@@ -63,11 +68,12 @@ Result<EngineChoices> make_choices(const EngineOptions& options, const ModelConf
                         .cache = {.page_size = plan.page_size,
                                   .page_count = {plan.kv_pages, plan.kv_window_pages},
                                   .window = page_window(config),
-                                  .states = traits.linear_layers > 0 ? plan.max_num_seqs : 0,
+                                  .states = traits.linear_layers > 0 ? plan.of_owner(plan.max_num_seqs) : 0,
                                   .snapshots = plan.state_snapshots,
                                   .snapshot_step = delta_chunk,
                                   .keep_prefixes = plan.prefix_cache,
                                   .key = drawn_key()},
+                        .owners = plan.data_parallel,
                         .worker = worker_limits(plan)};
   if (plan.device == DeviceKind::cpu) {
     NIBBLE_ASSIGN(const KernelChoice<DotKernels> dots, choose_dot_kernels(plan.experts.kernel));

@@ -17,7 +17,8 @@ namespace nibble {
 
 struct EngineChoices {
   SchedulerLimits scheduler;
-  PageCacheOptions cache;
+  PageCacheOptions cache;  // of each owner of sequences
+  int owners = 1;
   bool plan_ahead = false;  // plan the next step while one runs
   WorkerLimits worker;
   Plan plan;

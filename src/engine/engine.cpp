@@ -82,8 +82,8 @@ class SteppedEngine final : public Engine {
   SteppedEngine(ModelInfo info, const EngineChoices& choices, std::unique_ptr<Worker> worker)
       : info_(std::move(info)),
         worker_(std::move(worker)),
-        pages_(choices.cache),
-        scheduler_(choices.scheduler, pages_),
+        caches_(static_cast<std::size_t>(choices.owners)),
+        scheduler_(choices.scheduler, fill_caches(choices.cache)),
         plans_ahead_(choices.plan_ahead),
         masks_(choices.scheduler.max_num_seqs),
         results_(static_cast<std::size_t>(choices.scheduler.max_num_seqs)) {}
@@ -94,15 +94,15 @@ class SteppedEngine final : public Engine {
   EngineLoad load_now() const override {
     EngineLoad load{.queued = scheduler_.queued(),
                     .running = scheduler_.running(),
-                    .snapshots = pages_.page_count(snapshot_room),
-                    .snapshots_kept = pages_.idle(snapshot_room)};
+                    .snapshots = of_all([](const PageCache& each) { return each.page_count(snapshot_room); }),
+                    .snapshots_kept = of_all([](const PageCache& each) { return each.idle(snapshot_room); })};
     for (const PageGroup group : {full_pages, window_pages}) {
-      load.pages += pages_.page_count(group);
-      load.pages_used += pages_.used(group);
-      load.pages_cached += pages_.idle(group);
-      if (pages_.page_count(group) > 0)
-        load.used_share =
-            std::max(load.used_share, static_cast<double>(pages_.used(group)) / pages_.page_count(group));
+      const int pages = of_all([&](const PageCache& each) { return each.page_count(group); });
+      const int used = of_all([&](const PageCache& each) { return each.used(group); });
+      load.pages += pages;
+      load.pages_used += used;
+      load.pages_cached += of_all([&](const PageCache& each) { return each.idle(group); });
+      if (pages > 0) load.used_share = std::max(load.used_share, static_cast<double>(used) / pages);
     }
     return load;
   }
@@ -112,10 +112,11 @@ class SteppedEngine final : public Engine {
             .prefix_hit_tokens = totals.prefix_hit_tokens,
             .preemptions = totals.preemptions,
             .recomputed_tokens = totals.recomputed_tokens,
-            .evicted_pages = pages_.evicted(),
+            .evicted_pages = of_all<std::uint64_t>([](const PageCache& each) { return each.evicted(); }),
             .snapshots_taken = totals.snapshots_taken,
             .snapshots_resumed = totals.snapshots_resumed,
-            .snapshots_evicted = pages_.evicted_snapshots(),
+            .snapshots_evicted =
+                of_all<std::uint64_t>([](const PageCache& each) { return each.evicted_snapshots(); }),
             .drafted_tokens = totals.drafted_tokens,
             .accepted_drafts = totals.accepted_drafts};
   }
@@ -156,6 +157,21 @@ class SteppedEngine final : public Engine {
   }
 
  private:
+  std::vector<PageCache*> fill_caches(const PageCacheOptions& options) {
+    std::vector<PageCache*> all;
+    for (std::unique_ptr<PageCache>& each : caches_) {
+      each = std::make_unique<PageCache>(options);
+      all.push_back(each.get());
+    }
+    return all;
+  }
+  template <class Number = int, class Count>
+  Number of_all(const Count& count) const {
+    Number sum = 0;
+    for (const std::unique_ptr<PageCache>& each : caches_) sum += count(*each);
+    return sum;
+  }
+
   Status plain_step(std::vector<Event>& events, StepTimes& times) {
     const Batch& batch = scheduler_.plan(clock_.now(), events);
     if (batch.empty()) return {};
@@ -231,13 +247,13 @@ class SteppedEngine final : public Engine {
   ModelInfo info_;
   SystemClock clock_;
   std::unique_ptr<Worker> worker_;
-  PageCache pages_;
-  Scheduler scheduler_;              // its requests hold pages, so it goes first
-  bool plans_ahead_;                 // else each step is planned, run and committed in turn
-  MaskFinder masks_;                 // looks into the requests, so it goes before them
-  std::vector<StepResult> results_;  // [max_num_seqs]
-  const Batch* begun_ = nullptr;     // the step that begun last and is not finished
-  bool chosen_ = false;              // its tokens
+  std::vector<std::unique_ptr<PageCache>> caches_;  // of each owner of sequences
+  Scheduler scheduler_;                             // its requests hold pages, so it goes first
+  bool plans_ahead_;                                // else each step is planned, run and committed in turn
+  MaskFinder masks_;                                // looks into the requests, so it goes before them
+  std::vector<StepResult> results_;                 // [max_num_seqs]
+  const Batch* begun_ = nullptr;                    // the step that begun last and is not finished
+  bool chosen_ = false;                             // its tokens
 };
 
 }  // namespace
@@ -266,7 +282,7 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
                  .architecture = config.architecture,
                  .vocabulary = static_cast<int>(config.vocab_size),
                  .max_model_len = choices.scheduler.max_model_len,
-                 .kv_tokens = choices.cache.page_count[full_pages] * choices.cache.page_size,
+                 .kv_tokens = choices.owners * choices.cache.page_count[full_pages] * choices.cache.page_size,
                  .eos_ids = config.eos_token_ids,
                  .weight_bytes = started.weight_bytes,
                  .threads = started.worker->threads(),

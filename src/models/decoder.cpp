@@ -97,6 +97,7 @@ class Decoder final : public Model {
                                  .positions = limits.positions,
                                  .threads = limits.threads,
                                  .ranks = part_.ranks,
+                                 .owners = part_.ranks / part_.sharers,
                                  .expert_ranks = part_.whole_experts ? part_.ranks : 1,
                                  .exchange = limits.exchange};
     NIBBLE_ASSIGN(memory_, Buffer::allocate(place_forward_room(traits, room, nullptr).bytes));
@@ -114,6 +115,8 @@ class Decoder final : public Model {
     NIBBLE_CHECK(rows <= limits_.rows && static_cast<int>(input.logit_rows.size()) <= limits_.logit_rows);
     NIBBLE_CHECK((input.ranks == nullptr ? 1 : input.ranks->size()) == part_.ranks);
     ranks_ = input.ranks;
+    most_rows_ = std::max(input.most_rows, rows);
+    if (rows == 0) return serve_others(context);
 
     {
       const TimedScope scope(context.times, "embedding");
@@ -208,7 +211,7 @@ class Decoder final : public Model {
     NIBBLE_RETURN_IF_ERROR(gather(context, heads.columns, heads.rows, heads.values, room_.attended));
     {
       const TimedScope scope(context.times, "attention output");
-      linear(context, {.x = part_.ranks == 1 ? heads.values : room_.attended,
+      linear(context, {.x = part_.sharers == 1 ? heads.values : room_.attended,
                        .rows = heads.rows,
                        .weight = heads.weight,
                        .bias = heads.bias,
@@ -306,22 +309,36 @@ class Decoder final : public Model {
                               .room = {room_.attention, static_cast<std::size_t>(room_.attention_floats)}});
   }
 
+  // A rank without rows of its own has experts that others' rows want.
+  Status serve_others(OpContext& context) {
+    NIBBLE_CHECK(part_.sharers < part_.ranks && exchange_, "all ranks have rows, or none has");
+    for (const DecoderLayer& layer : weights_.layers) {
+      if (layer.dense) continue;
+      ++runs_.experts;
+      NIBBLE_RETURN_IF_ERROR(exchanged_experts(context, layer.experts, moe_args(0)));
+    }
+    return {};
+  }
+
+  MoeArgs moe_args(int rows) const {
+    return {.x = room_.normed,
+            .rows = rows,
+            .top_k = static_cast<int>(config_.num_experts_per_tok),
+            .expert_ids = room_.expert_ids,
+            .expert_weights = room_.expert_weights,
+            .out = room_.delta,
+            .activations = room_.activations,
+            .products = room_.products,
+            .slots = room_.slots,
+            .offsets = room_.offsets,
+            .workspace = shared()};
+  }
+
   // normed -> delta
   Status experts(OpContext& context, const DecoderLayer& layer, int rows) {
-    const int top_k = static_cast<int>(config_.num_experts_per_tok);
+    const MoeArgs args = moe_args(rows);
     ++runs_.experts;
-    route(context, layer, rows, top_k);
-    const MoeArgs args{.x = room_.normed,
-                       .rows = rows,
-                       .top_k = top_k,
-                       .expert_ids = room_.expert_ids,
-                       .expert_weights = room_.expert_weights,
-                       .out = room_.delta,
-                       .activations = room_.activations,
-                       .products = room_.products,
-                       .slots = room_.slots,
-                       .offsets = room_.offsets,
-                       .workspace = shared()};
+    route(context, layer, rows, args.top_k);
     if (exchange_) return exchanged_experts(context, layer.experts, args);
     if (part_.whole_experts) return own_experts(context, layer.experts, args);
     if (part_.ranks > 1) return rows_of_experts(context, layer.experts, args);
@@ -335,7 +352,7 @@ class Decoder final : public Model {
                       float* y) {
     const GatedMlpArgs args{.x = room_.normed,
                             .rows = rows,
-                            .y = part_.ranks == 1 ? y : room_.delta_part,
+                            .y = part_.sharers == 1 ? y : room_.delta_part,
                             .gate = room_.shared_gate_part,
                             .up = room_.shared_up,
                             .workspace = shared()};
@@ -411,11 +428,11 @@ class Decoder final : public Model {
     return {};
   }
 
-  // Every rank sends its share of the rows to the ranks that have their experts, adds what comes back, and
-  // all gather the sums.
+  // Every rank sends its share of the rows, all of its own where it has such, to the ranks that have their
+  // experts, and adds what comes back; ranks that share sequences gather the sums.
   Status exchanged_experts(OpContext& context, const MoeWeights& weights, const MoeArgs& all) {
-    const int begin = share_begin(all.rows, part_.rank), end = share_begin(all.rows, part_.rank + 1);
-    const int longest = (all.rows + part_.ranks - 1) / part_.ranks;
+    const int begin = share_begin(all.rows, part_.place), end = share_begin(all.rows, part_.place + 1);
+    const int longest = (most_rows_ + part_.sharers - 1) / part_.sharers;
     for (int done = 0; done < longest; done += exchange_shape_.most_rows) {
       const int first = std::min(begin + done, end), count = std::min(exchange_shape_.most_rows, end - first);
       NIBBLE_RETURN_IF_ERROR(
@@ -434,8 +451,9 @@ class Decoder final : public Model {
       const TimedScope scope(context.times, "experts");
       sum_choices(context, own, hidden());
     }
+    if (part_.sharers == 1) return {};
     const TimedScope scope(context.times, "ranks");
-    for (int rank = 0; rank < part_.ranks; ++rank) {
+    for (int rank = 0; rank < part_.sharers; ++rank) {
       std::fill(room_.owners + share_begin(all.rows, rank), room_.owners + share_begin(all.rows, rank + 1),
                 static_cast<std::uint8_t>(rank));
     }
@@ -463,7 +481,7 @@ class Decoder final : public Model {
     return exchange_->combine(*ranks_, args.products, results);
   }
 
-  int share_begin(int rows, int rank) const { return rows * rank / part_.ranks; }
+  int share_begin(int rows, int rank) const { return rows * rank / part_.sharers; }
 
   std::uint8_t owner_of(std::int32_t expert) const {
     for (int rank = 0; rank < part_.ranks; ++rank) {
@@ -493,7 +511,7 @@ class Decoder final : public Model {
 
   // The last norm and the vocabulary, for the wanted rows only.
   Status head(OpContext& context, std::span<const int> logit_rows, float* logits) {
-    float* part = part_.ranks == 1 ? logits : room_.logits_part;
+    float* part = part_.sharers == 1 ? logits : room_.logits_part;
     project_to_vocabulary(context, logit_rows, part);
     return gather(context, part_.vocabulary, static_cast<int>(logit_rows.size()), part, logits);
   }
@@ -524,16 +542,16 @@ class Decoder final : public Model {
 
   // Every rank's columns of `rows` rows, side by side; `all` may be null where this rank needs none.
   Status gather(OpContext& context, const Cuts& columns, int rows, const float* mine, float* all) {
-    if (part_.ranks == 1) return {};
+    if (part_.sharers == 1) return {};
     const TimedScope scope(context.times, "ranks");
     return gather_columns(*ranks_,
                           {.rows = rows,
-                           .begins = std::span(columns.at).first(static_cast<std::size_t>(part_.ranks) + 1),
+                           .begins = std::span(columns.at).first(static_cast<std::size_t>(part_.sharers) + 1),
                            .mine = mine,
                            .all = all});
   }
 
-  int own(const Cuts& cuts) const { return static_cast<int>(cuts.count(part_.rank)); }
+  int own(const Cuts& cuts) const { return static_cast<int>(cuts.count(part_.place)); }
   std::span<std::byte> shared() const { return {room_.shared, room_.shared_bytes}; }
   int hidden() const { return static_cast<int>(config_.hidden_size); }
   float eps() const { return static_cast<float>(config_.rms_norm_eps); }
@@ -544,6 +562,7 @@ class Decoder final : public Model {
   Cuts value_columns_;             // of what heads give
   Cuts state_columns_;             // of what heads with a state give
   Communicator* ranks_ = nullptr;  // of the running forward
+  int most_rows_ = 0;              // likewise
   Buffer converted_;               // what of weights_ is not in the source's format
   DecoderWeights weights_;
   RopeFrequencies rope_;

@@ -30,13 +30,13 @@ class Binder {
       if (config.layers[i].mixer == Mixer::gated_delta) {
         weights_.layers[i].delta.emplace();
         weights_.layers[i].delta->shape =
-            with_key_heads(delta_shape(config), part.state_heads.count(part.rank));
+            with_key_heads(delta_shape(config), part.state_heads.count(part.place));
         weights_.layers[i].delta->by_key_head = config.delta.by_key_head;
       }
       if (config.layers[i].mixer == Mixer::latent) {
         LatentMixerWeights& latent = weights_.layers[i].latent.emplace();
         latent.scale = latent_score_scale(config);
-        latent.heads = {.heads = static_cast<int>(part.heads.count(part.rank)),
+        latent.heads = {.heads = static_cast<int>(part.heads.count(part.place)),
                         .plain = static_cast<int>(config.latent.plain_dim),
                         .value_dim = static_cast<int>(config.latent.value_dim)};
       }
@@ -99,7 +99,7 @@ class Binder {
       case WeightRole::sinks: layer.sinks = floats(weight); return;
       case WeightRole::attention_output: layer.wo = own_matrix(weight, rank_rows(part_.hidden)); return;
       case WeightRole::attention_output_bias:
-        layer.bo = own_vector(weight, part_.hidden.begin(part_.rank));
+        layer.bo = own_vector(weight, part_.hidden.begin(part_.place));
         return;
       case WeightRole::feed_forward_norm: layer.expert_norm = vector(weight); return;
       case WeightRole::router: layer.router = bf16_matrix(weight); return;
@@ -159,7 +159,7 @@ class Binder {
         return;
       case WeightRole::delta_b_a: delta.b_a = own_matrix(weight, key_heads.times(2 * served)); return;
       case WeightRole::delta_qkv:
-        if (part_.ranks == 1) {
+        if (part_.sharers == 1) {
           delta.qkv.push_back(matrix_of(weight, weight.name));
           return;
         }
@@ -190,7 +190,7 @@ class Binder {
                 .times(whole.value_heads / whole.key_heads * whole.value_dim)
                 .behind(2 * keys)};
   }
-  Rows rank_rows(const Cuts& cuts) const { return {cuts.begin(part_.rank), cuts.end(part_.rank)}; }
+  Rows rank_rows(const Cuts& cuts) const { return {cuts.begin(part_.place), cuts.end(part_.place)}; }
   Rows query_rows() const { return rank_rows(part_.heads).times(config_.head_dim); }
   Rows kv_rows() const {
     return Rows{part_.kv_heads.begin, part_.kv_heads.begin + part_.kv_heads.count}.times(config_.head_dim);

@@ -38,7 +38,10 @@ struct ForwardInput {
   std::span<const LayerState> states;     // [layers]; empty where no layer has any
   std::span<const StateRows> state_rows;  // cover all rows likewise
   std::span<const int> logit_rows;        // ascending rows whose logits are wanted
-  Communicator* ranks = nullptr;          // through which parts are gathered; null: there is one rank
+  // Rows of the rank that has most, where ranks have sequences of their own: all send tokens as often as it
+  // does. 0: all have the same rows.
+  int most_rows = 0;
+  Communicator* ranks = nullptr;  // through which parts are gathered; null: there is one rank
 };
 
 // What a forward may be asked at most; memory is taken for it once.
@@ -71,8 +74,9 @@ class Model {
   // Of the weights' files, mapped by reserve().
   virtual std::int64_t mapped_bytes() const = 0;
   // logits: [logit_rows, vocab_size]; of several ranks, null for those that only give their part. All ranks
-  // are given the same input; an error is one of the ranks' meeting. Row for row the result depends on the
-  // sequence alone: not on the batch, the chunks its prompt came in, or the threads.
+  // are given the same input, or each the rows of its own sequences, maybe none; an error is one of the
+  // ranks' meeting. Row for row the result depends on the sequence alone: not on the batch, the chunks its
+  // prompt came in, or the threads.
   virtual Status forward(OpContext& context, const ForwardInput& input, float* logits) = 0;
   virtual OpRuns runs() const = 0;
   // Whether the weights still are what was loaded (their files may have been cut while mapped).

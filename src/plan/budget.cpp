@@ -18,12 +18,16 @@ std::int64_t graphs_of(const Situation& s) {
                                                 : 0;
 }
 
+std::int64_t part_of_owner(const Situation& s, Field field) {
+  return (s.number(field) + owners_of(s) - 1) / owners_of(s);
+}
+
 std::int64_t states_of(const Situation& s) {
-  return state_bytes_of_rank(s.model, ranks_of(s)) * s.number(Field::max_num_seqs);
+  return state_bytes_of_rank(s.model, sharers_of(s)) * sequences_of_rank(s);
 }
 
 std::int64_t snapshots_of(const Situation& s) {
-  return snapshot_bytes_of_rank(s.model, ranks_of(s)) * s.number(Field::state_snapshots);
+  return snapshot_bytes_of_rank(s.model, sharers_of(s)) * s.number(Field::state_snapshots);
 }
 
 // As the kernel's own estimate may be short of what a small model needs anyway.
@@ -40,10 +44,17 @@ std::int64_t left_for_caches(const Situation& s) {
 }
 
 KvShape kv_shape_of(const Situation& s) {
-  return {.dtype = kv_dtype_of(s), .ranks = ranks_of(s), .page_size = page_size_of(s)};
+  return {.dtype = kv_dtype_of(s), .ranks = sharers_of(s), .page_size = page_size_of(s)};
 }
 
 }  // namespace
+
+int owners_of(const Situation& s) {
+  return static_cast<int>(std::max<std::int64_t>(s.number(Field::data_parallel), 1));
+}
+int sharers_of(const Situation& s) { return ranks_of(s) / owners_of(s); }
+std::int64_t sequences_of_rank(const Situation& s) { return part_of_owner(s, Field::max_num_seqs); }
+std::int64_t rows_of_rank(const Situation& s) { return part_of_owner(s, Field::max_num_batched_tokens); }
 
 Quantization quantization_of(const Situation& s) {
   const std::string& name = s.at(Field::quantization).value;
@@ -52,6 +63,7 @@ Quantization quantization_of(const Situation& s) {
 
 std::int64_t weights_of(const Situation& s) {
   const int ranks = ranks_of(s);
+  if (owners_of(s) > 1) return owner_weight_bytes(s.model, quantization_of(s), ranks);
   return weight_bytes(s.model, quantization_of(s), ranks) +
          (s.on_gpu() ? whole_weight_bytes(s.model, ranks) : 0) +
          (has_expert_copies(s) ? expert_copies_bytes(s.model, ranks) : 0);
@@ -68,12 +80,13 @@ StepLimits step_limits(const Situation& s, std::int64_t positions) {
   const std::int64_t rows = s.number(Field::max_num_batched_tokens),
                      sequences = s.number(Field::max_num_seqs);
   return {
-      .rows = rows,
+      .rows = rows_of_rank(s),
       .logit_rows = std::max(sequences, std::min<std::int64_t>(scoring_rows, rows)),
-      .sequences = sequences,
+      .sequences = sequences_of_rank(s),
       .positions = positions,
       .threads = s.on_gpu() ? 1 : threads_of_rank(static_cast<int>(s.number(Field::threads)), ranks_of(s), 0),
       .ranks = ranks_of(s),
+      .owners = owners_of(s),
       .expert_ranks = static_cast<int>(std::max<std::int64_t>(s.number(Field::expert_parallel), 1)),
       .exchange = s.on_gpu() ? ExchangeKind::none : exchange_kind(s.at(Field::experts).path.exchange),
       .on_gpu = s.on_gpu(),
@@ -94,8 +107,7 @@ std::int64_t memory_budget(const Situation& s) {
 std::int64_t affordable_tokens(const Situation& s) {
   const KvShape shape = kv_shape_of(s);
   const auto tokens_in = [&](std::int64_t bytes) {
-    return shape.page_size * whole_pages_in(s.model, shape, s.number(Field::max_num_seqs),
-                                            s.number(Field::max_num_batched_tokens), bytes);
+    return shape.page_size * whole_pages_in(s.model, shape, sequences_of_rank(s), rows_of_rank(s), bytes);
   };
   if (!has_share(s)) return std::max<std::int64_t>(tokens_in(free_beside_weights(s) / 2), shape.page_size);
   return tokens_in(left_for_caches(s) - snapshots_of(s));
@@ -104,12 +116,13 @@ std::int64_t affordable_tokens(const Situation& s) {
 std::int64_t affordable_snapshots(const Situation& s) {
   const std::int64_t bytes = has_share(s) ? left_for_caches(s) / 5 : free_beside_weights(s) / 8;
   return std::max<std::int64_t>(bytes, 0) /
-         std::max<std::int64_t>(snapshot_bytes_of_rank(s.model, ranks_of(s)), 1);
+         std::max<std::int64_t>(snapshot_bytes_of_rank(s.model, sharers_of(s)), 1);
 }
 
 std::int64_t usable_tokens(const Situation& s) {
   const int page_size = page_size_of(s);
-  const std::int64_t asked = (s.options.kv_cache_tokens + page_size - 1) / page_size * page_size;
+  const std::int64_t of_all = page_size * owners_of(s);
+  const std::int64_t asked = (s.options.kv_cache_tokens + of_all - 1) / of_all * page_size;
   return asked > 0 ? std::min(asked, affordable_tokens(s)) : affordable_tokens(s);
 }
 
@@ -125,7 +138,7 @@ MemoryPlan plan_memory(const Situation& s) {
       .graphs = graphs_of(s),
       .budget = memory_budget(s),
       .capacity = s.on_gpu() ? s.machine.gpu.memory_bytes : s.machine.cpu.memory_bytes / ranks_of(s),
-      .kv_tokens = pages * page_size_of(s)};
+      .kv_tokens = pages * page_size_of(s) * owners_of(s)};
   memory.total = memory.weights + memory.kv + memory.workspace + memory.graphs;
   memory.max_concurrency =
       static_cast<double>(memory.kv_tokens) / static_cast<double>(std::max<std::int64_t>(context, 1));

@@ -15,6 +15,13 @@ inline constexpr double usual_gpu_share = 0.9;
 inline constexpr int usual_gpu_rows = 8192;
 inline constexpr int usual_gpu_sequences = 128;
 
+// Ranks that have sequences of their own: all, or 1.
+int owners_of(const Situation& situation);
+// Ranks that divide the heads of a sequence.
+int sharers_of(const Situation& situation);
+// Of a step, at most on one rank.
+std::int64_t sequences_of_rank(const Situation& situation);
+std::int64_t rows_of_rank(const Situation& situation);
 Quantization quantization_of(const Situation& situation);
 DType kv_dtype_of(const Situation& situation);
 // On a rank, with copies of experts where they are decided.

@@ -12,7 +12,7 @@ ExchangeKind exchange_kind(std::string_view name) {
 
 ExchangeShape exchange_shape(const ModelTraits& model, const RankPart& part, ExchangeKind kind,
                              std::int64_t rows) {
-  std::int64_t most = (rows + part.ranks - 1) / part.ranks;
+  std::int64_t most = (rows + part.sharers - 1) / part.sharers;
   if (kind == ExchangeKind::low_latency) {
     const std::int64_t packet =
         (model.experts_per_token + model.hidden) * static_cast<std::int64_t>(sizeof(float));

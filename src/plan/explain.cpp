@@ -130,8 +130,19 @@ std::string range(const Cuts& cuts, int rank) {
 // Which heads, experts and rows each rank has.
 std::string ranks_text(const Plan& plan, int columns) {
   std::string text;
+  if (plan.data_parallel > 1)
+    text += wrapped(padded("owners", name_width), std::string(owner_rule), name_width, columns);
   for (const RankPart& part : rank_parts(plan)) {
-    const int rank = part.rank;
+    const int rank = part.place;
+    if (part.sharers < part.ranks) {
+      text += wrapped(padded("rank " + std::to_string(part.rank), name_width),
+                      "experts " + range(part.experts, part.rank) +
+                          "; of its own sequences everything else, at most " +
+                          std::to_string(plan.of_owner(plan.max_num_seqs)) + " of them and " +
+                          std::to_string(plan.of_owner(plan.max_num_batched_tokens)) + " tokens in a step",
+                      name_width, columns);
+      continue;
+    }
     std::string parts = "heads " + range(part.heads, rank);
     if (part.kv_heads.count > 0 && plan.model.attention == AttentionKind::grouped) {
       parts += " with keys of " + std::to_string(part.kv_heads.begin) + " to " +

@@ -62,6 +62,21 @@ Candidates expert_ranks(const Situation& s) {
   return numbers(s.options.expert_parallel, std::move(list));
 }
 
+std::string asked_dp(const Situation& s) {
+  if (s.options.data_parallel > 0 || !s.options.dp_attention) return text_of(s.options.data_parallel);
+  return s.at(Field::tensor_parallel).value;
+}
+
+Candidates owner_ranks(const Situation& s) {
+  if (s.number(Field::tensor_parallel) == 1 && asked_dp(s).empty()) return {};
+  Candidates list;
+  for (const int ranks : {1, 2, 4, 8}) {
+    list.push_back(number(ranks, ranks == 1 ? "all ranks have all sequences, each its part of their heads"
+                                            : "each rank has sequences of its own"));
+  }
+  return list;
+}
+
 Candidates dtypes(const Situation& s) {
   const std::string why = "what the model's config asks for";
   const Candidate int8{.value = "int8", .why = "rounds inputs of 4- and 8-bit weights; faster without AMX"};
@@ -145,8 +160,9 @@ Candidates linear_attentions(const Situation& s) {
           {.value = "cpu_gated_delta", .why = why}};
 }
 
-Candidates all_reduces(const Situation&) {
-  return {{.value = "none", .why = "there is one rank"},
+Candidates all_reduces(const Situation& s) {
+  return {{.value = "none",
+           .why = owners_of(s) > 1 ? "each rank has its sequences' sums whole" : "there is one rank"},
           {.value = "fused", .why = "one kernel for sum, residual and norm: ranks are added in order"},
           {.value = "one_shot", .why = "ranks are added in order"},
           {.value = "two_shot", .why = "ranks are added in order"},
@@ -232,7 +248,7 @@ Candidates state_snapshots(const Situation& s) {
   if (!has_snapshots(s))
     return options.given.state_snapshots ? Candidates{number(options.state_snapshots, "")} : Candidates{};
   const std::int64_t fit = affordable_snapshots(s), interval = std::max(options.snapshot_interval, 1);
-  const std::int64_t wanted = 2 * s.number(Field::max_num_seqs) + s.model.max_positions / interval;
+  const std::int64_t wanted = 2 * sequences_of_rank(s) + s.model.max_positions / interval;
   const std::string each = " of " + grouped(s.model.snapshot_bytes) + " bytes";
   Candidates list = {number(
       wanted, "states" + each + ": two for each of --max-num-seqs, and those of one longest sequence")};
@@ -258,14 +274,14 @@ Candidates contexts(const Situation& s) {
 }
 
 std::int64_t asked_pages(const Situation& s) {
-  const int page_size = page_size_of(s);
-  return (s.options.kv_cache_tokens + page_size - 1) / page_size;
+  const std::int64_t of_all = page_size_of(s) * owners_of(s);
+  return (s.options.kv_cache_tokens + of_all - 1) / of_all;
 }
 
 Candidates kv_pages(const Situation& s) {
   const std::int64_t context = s.number(Field::max_model_len);
   const int page_size = page_size_of(s);
-  const std::int64_t wanted = (context + page_size - 1) / page_size * s.number(Field::max_num_seqs);
+  const std::int64_t wanted = (context + page_size - 1) / page_size * sequences_of_rank(s);
   const std::int64_t fit = affordable_tokens(s) / page_size;
   const std::string pages = "as many pages of " + std::to_string(page_size) + " positions as ";
   return numbers(asked_pages(s), {number(std::max(wanted, std::int64_t{1}),
@@ -275,8 +291,8 @@ Candidates kv_pages(const Situation& s) {
 
 Candidates kv_window_pages(const Situation& s) {
   if (!has_window_pages(s.model)) return {};
-  return {number(window_pages_beside(s.model, page_size_of(s), s.number(Field::max_num_seqs),
-                                     s.number(Field::max_num_batched_tokens), s.number(Field::kv_pages)),
+  return {number(window_pages_beside(s.model, page_size_of(s), sequences_of_rank(s), rows_of_rank(s),
+                                     s.number(Field::kv_pages)),
                  "layers with a window of " + std::to_string(s.model.window) +
                      " need no more; among them are what is kept for prompts that begin alike")};
 }
@@ -361,6 +377,7 @@ constexpr FieldSpec specs[] = {
     {Field::threads, "threads", "--threads", threads, asked_threads},
     {Field::tensor_parallel, "tp", "--tp", tensor_ranks, asked_tp},
     {Field::expert_parallel, "ep", "--ep", expert_ranks, asked_ep},
+    {Field::data_parallel, "dp", "--dp", owner_ranks, asked_dp},
     {Field::dtype, "dtype", "--dtype", dtypes, asked_dtype},
     {Field::quantization, "quantization", "--quantization", quantizations, asked_quantization},
     {Field::kv_cache_dtype, "kv_cache_dtype", "--kv-cache-dtype", kv_dtypes, asked_kv_dtype},

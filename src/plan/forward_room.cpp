@@ -13,9 +13,13 @@ namespace {
 
 constexpr std::size_t alignment = 64;
 
+RankPart part_of(const ModelTraits& model, const ForwardRoomLimits& limits) {
+  if (limits.owners > 1) return owner_part(model, limits.ranks, 0);
+  return limits.ranks > 1 ? rank_part(model, limits.ranks, limits.expert_ranks, 0) : RankPart();
+}
+
 ExchangeShape shape_of(const ModelTraits& model, const ForwardRoomLimits& limits) {
-  return exchange_shape(model, rank_part(model, limits.ranks, limits.expert_ranks, 0), limits.exchange,
-                        limits.rows);
+  return exchange_shape(model, part_of(model, limits), limits.exchange, limits.rows);
 }
 
 // (row, choice) pairs that experts take in one call at most.
@@ -55,8 +59,8 @@ std::int64_t attention_floats(const ModelTraits& model, const ForwardRoomLimits&
 PlacedForwardRoom place_forward_room(const ModelTraits& model, const ForwardRoomLimits& limits,
                                      std::byte* begin) {
   const std::int64_t rows = limits.rows, slots = expert_slots(model, limits);
-  const bool several = limits.ranks > 1;
-  const RankPart part = several ? rank_part(model, limits.ranks, limits.expert_ranks, 0) : RankPart();
+  const RankPart part = part_of(model, limits);
+  const bool several = part.sharers > 1;
   const auto most = [&](const Cuts& cuts, std::int64_t whole) {
     return several ? cuts.most(limits.ranks) : whole;
   };
@@ -122,20 +126,21 @@ PlacedForwardRoom place_forward_room(const ModelTraits& model, const ForwardRoom
   room.delta_part = room.delta;
   room.activations_part = room.activations;
   room.shared_gate_part = room.shared_gate;
-  if (!several) return placed;
-  place(room.attended_part, rows * heads * model.value_dim);
-  if (shared_part > 0) place(room.shared_gate_part, rows * shared_part);
-  place(room.delta_part, rows * most(part.hidden, model.hidden));
-  place(room.logits_part, limits.logit_rows * most(part.vocabulary, model.vocabulary));
+  if (several) {
+    place(room.attended_part, rows * heads * model.value_dim);
+    if (shared_part > 0) place(room.shared_gate_part, rows * shared_part);
+    place(room.delta_part, rows * most(part.hidden, model.hidden));
+    place(room.logits_part, limits.logit_rows * most(part.vocabulary, model.vocabulary));
+  }
   if (part.whole_experts) {
     place(room.owners, (slots + 3) / 4);
     if (limits.exchange != ExchangeKind::none) {
       const ExchangeShape shape = shape_of(model, limits);
       place(room.arrived.x, shape.places() * model.hidden);
       place(room.arrived.ids, shape.places() * shape.ids_a_place());
-      place(room.results, (rows + limits.ranks - 1) / limits.ranks * model.experts_per_token * model.hidden);
+      place(room.results, (rows + part.sharers - 1) / part.sharers * model.experts_per_token * model.hidden);
     }
-  } else {
+  } else if (several) {
     place(room.activations_part, slots * most(part.width, model.expert_width));
   }
   return placed;

@@ -147,6 +147,14 @@ std::int64_t converted_bytes(const ModelTraits& model, Quantization quantization
          converted_matrix(model.hidden * model.vocabulary, quantization);
 }
 
+std::int64_t owner_weight_bytes(const ModelTraits& model, Quantization quantization, int ranks) {
+  std::int64_t bytes = weight_bytes(model, quantization, 1);
+  for (const WeightGroup& group : model.weights) {
+    if (group.use == WeightUse::by_expert) bytes -= group.bytes - share(group.bytes, ranks);
+  }
+  return bytes;
+}
+
 std::int64_t weight_bytes(const ModelTraits& model, Quantization quantization, int ranks) {
   std::int64_t bytes = share(converted_bytes(model, quantization), ranks);
   for (const WeightGroup& group : model.weights) {
@@ -230,6 +238,7 @@ std::int64_t workspace_bytes(const ModelTraits& model, const StepLimits& limits)
                                .positions = limits.positions,
                                .threads = limits.threads,
                                .ranks = limits.ranks,
+                               .owners = limits.owners,
                                .expert_ranks = limits.expert_ranks,
                                .exchange = limits.exchange};
   const std::int64_t between = limits.ranks > 1 ? 2 * rank_slot_bytes(model) : 0;

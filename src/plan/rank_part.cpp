@@ -46,9 +46,11 @@ Cuts Cuts::times(std::int64_t factor) const {
   return cuts;
 }
 
-std::int64_t RankPart::own_width() const { return whole_experts ? width.end(ranks - 1) : width.count(rank); }
+std::int64_t RankPart::own_width() const {
+  return whole_experts ? width.end(sharers - 1) : width.count(place);
+}
 std::int64_t RankPart::own_expert_rows() const {
-  return whole_experts ? hidden.end(ranks - 1) : hidden.count(rank);
+  return whole_experts ? hidden.end(sharers - 1) : hidden.count(place);
 }
 
 int threads_of_rank(int threads, int ranks, int rank) {
@@ -84,6 +86,8 @@ RankPart rank_part(const ModelTraits& model, int ranks, int expert_ranks, int ra
   NIBBLE_CHECK(expert_ranks == 1 || expert_ranks == ranks, "experts are spread over all ranks or over none");
   RankPart part{.rank = rank,
                 .ranks = ranks,
+                .sharers = ranks,
+                .place = rank,
                 .whole_experts = expert_ranks > 1,
                 .heads = cut_heads(model.heads, model.kv_heads, ranks),
                 .kv_heads = {},
@@ -97,6 +101,16 @@ RankPart rank_part(const ModelTraits& model, int ranks, int expert_ranks, int ra
   const std::int64_t group = model.heads / model.kv_heads, first = part.heads.begin(rank) / group;
   if (part.heads.count(rank) > 0)
     part.kv_heads = {.begin = first, .count = (part.heads.end(rank) + group - 1) / group - first};
+  return part;
+}
+
+RankPart owner_part(const ModelTraits& model, int ranks, int rank) {
+  NIBBLE_CHECK(rank >= 0 && rank < ranks && ranks <= most_ranks);
+  RankPart part = rank_part(model, 1, 1, 0);
+  part.rank = rank;
+  part.ranks = ranks;
+  part.whole_experts = true;
+  part.experts = cut(model.experts, 1, ranks);
   return part;
 }
 

@@ -33,7 +33,10 @@ struct HeadRange {
 };
 
 struct RankPart {
-  int rank = 0, ranks = 1;
+  int rank = 0, ranks = 1;  // experts are cut over all ranks
+  // Ranks that have parts of the same sequences, and this one's place among them: all of them, or it alone.
+  // What is not experts' is cut over these.
+  int sharers = 1, place = 0;
   bool whole_experts = false;  // ranks have different experts; else rows of every expert
 
   Cuts heads;          // of queries; those of one rank are whole groups, or of one group
@@ -53,6 +56,8 @@ struct RankPart {
 
 // The part of one of `ranks` (1, 2, 4 or 8) ranks. `expert_ranks` is 1 or `ranks`.
 RankPart rank_part(const ModelTraits& model, int ranks, int expert_ranks, int rank);
+// The part of a rank that has sequences of its own: its experts, and everything else whole.
+RankPart owner_part(const ModelTraits& model, int ranks, int rank);
 // Of each rank of a plan; none where there is one rank, or where its parts are not built.
 std::vector<RankPart> rank_parts(const Plan& plan);
 // Of all threads, those of one rank: at least one.

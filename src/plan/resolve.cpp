@@ -310,6 +310,7 @@ void fill(const Situation& s, Plan& plan) {
   plan.pin_threads = s.at(Field::pinning).value == "one CPU a thread";
   plan.tensor_parallel = whole(Field::tensor_parallel);
   plan.expert_parallel = whole(Field::expert_parallel);
+  plan.data_parallel = owners_of(s);
   plan.experts_everywhere = has_expert_copies(s);
   plan.dtype = s.at(Field::dtype).value == "float32" ? DType::f32 : DType::bf16;
   plan.int8_products = s.at(Field::dtype).value == "int8";
@@ -375,7 +376,10 @@ std::vector<RankPart> rank_parts(const Plan& plan) {
   const int ranks = plan.tensor_parallel, expert_ranks = plan.expert_parallel;
   if (ranks == 1) return parts;
   if (plan.device == DeviceKind::cuda && ranks != expert_ranks) return parts;  // not built
-  for (int rank = 0; rank < ranks; ++rank) parts.push_back(rank_part(plan.model, ranks, expert_ranks, rank));
+  for (int rank = 0; rank < ranks; ++rank) {
+    parts.push_back(plan.data_parallel > 1 ? owner_part(plan.model, ranks, rank)
+                                           : rank_part(plan.model, ranks, expert_ranks, rank));
+  }
   return parts;
 }
 

@@ -411,6 +411,8 @@ EngineOptions random_options() {
   options.all_reduce = seldom<const char*>("auto", {"fused", "nccl"});
   options.tensor_parallel = seldom(0, {1, 2, 3, 4});
   options.expert_parallel = seldom(0, {1, 2, 4});
+  options.data_parallel = seldom(0, {1, 2, 4});
+  options.dp_attention = seldom(false, {true});
   options.memory_utilization = one_of({0.0f, 0.3f, 0.9f});
   options.enforce_eager = *rc::gen::arbitrary<bool>();
   return options;
@@ -472,6 +474,9 @@ void check_that_wishes_stand(int& planned) {
   if (options.max_model_len > 0) RC_ASSERT(plan->max_model_len == options.max_model_len);
   if (options.tensor_parallel > 0) RC_ASSERT(plan->tensor_parallel == options.tensor_parallel);
   if (options.expert_parallel > 0) RC_ASSERT(plan->expert_parallel == options.expert_parallel);
+  if (options.data_parallel > 0) RC_ASSERT(plan->data_parallel == options.data_parallel);
+  if (options.data_parallel == 0 && options.dp_attention)
+    RC_ASSERT(plan->data_parallel == plan->tensor_parallel);
   if (options.threads > 0) RC_ASSERT(plan->threads == options.threads);
   RC_ASSERT(options.max_num_seqs == 16 || plan->max_num_seqs == options.max_num_seqs);
   if (options.enforce_eager) RC_ASSERT(!plan->cuda_graphs);

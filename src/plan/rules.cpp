@@ -213,6 +213,12 @@ constexpr Rule rules[] = {
      [](const S& s, const C&) {
        return "--ep " + number(s.options.expert_parallel) + " needs as many ranks";
      }},
+    {"ranks-for-sequences", Field::tensor_parallel, Effect::prefer,
+     [](const S& s, const C& c) {
+       return s.options.expert_parallel <= 1 && s.options.data_parallel > 1 &&
+              c.number == s.options.data_parallel;
+     },
+     [](const S& s, const C&) { return "--dp " + number(s.options.data_parallel) + " needs as many ranks"; }},
     {"heads-divide", Field::tensor_parallel, Effect::remove,
      [](const S& s, const C& c) { return s.on_gpu() && !heads_divide(s, rank_number(c)); },
      [](const S& s, const C& c) {
@@ -270,6 +276,39 @@ constexpr Rule rules[] = {
        return "experts are spread over the ranks of --tp, which are " + s.at(Field::tensor_parallel).value;
      }},
 
+    {"sequences-need-whole-experts", Field::expert_parallel, Effect::prefer,
+     [](const S& s, const C& c) {
+       return (s.options.data_parallel > 1 || s.options.dp_attention) && s.model.experts > 0 &&
+              c.number > 1 && c.number == s.number(Field::tensor_parallel);
+     },
+     [](const S&, const C&) {
+       return std::string("tokens of ranks with sequences of their own meet at whole experts");
+     }},
+
+    {"owners-on-a-cpu", Field::data_parallel, Effect::remove,
+     [](const S& s, const C& c) { return s.on_gpu() && c.number > 1; },
+     [](const S&, const C&) {
+       return std::string(
+           "sequences of a rank's own are built for the ranks of a CPU; GPUs divide heads, with --tp or "
+           "--ep");
+     },
+     true},
+    {"owners-are-all-ranks", Field::data_parallel, Effect::remove,
+     [](const S& s, const C& c) { return c.number > 1 && c.number != s.number(Field::tensor_parallel); },
+     [](const S& s, const C&) {
+       return "each rank has sequences of its own or all have all, and --tp is " +
+              s.at(Field::tensor_parallel).value + "; groups of ranks that divide heads are not built";
+     },
+     true},
+    {"owners-exchange-experts", Field::data_parallel, Effect::remove,
+     [](const S& s, const C& c) { return c.number > 1 && s.number(Field::expert_parallel) == 1; },
+     [](const S& s, const C&) {
+       return std::string(
+           s.model.experts == 0
+               ? "this model has no experts at which tokens could meet; a server a replica does it"
+               : "ranks with sequences of their own need whole experts, --ep as many as ranks");
+     }},
+
     {"gpu-bfloat16", Field::dtype, Effect::remove,
      [](const S& s, const C& c) { return s.on_gpu() && c.value != "bfloat16"; },
      [](const S&, const C&) { return std::string("the GPU's kernels take bfloat16"); }},
@@ -318,6 +357,11 @@ constexpr Rule rules[] = {
      [](const S&, const C& c) {
        return "an exchange (" + std::string(c.path.exchange) +
               ") needs experts on several ranks, --ep 2 or more";
+     }},
+    {"owners-exchange-tokens", Field::experts, Effect::remove,
+     [](const S& s, const C& c) { return c.path.exchange == "none" && owners_of(s) > 1; },
+     [](const S&, const C&) {
+       return std::string("each rank has rows of its own, and an exchange alone takes them to their experts");
      }},
     {"runner-takes-dispatch", Field::experts, Effect::remove,
      [](const S&, const C& c) { return c.path.exchange != "none" && !kernel_of(c).exchanges; },
@@ -421,10 +465,16 @@ constexpr Rule rules[] = {
      }},
 
     {"one-rank", Field::all_reduce, Effect::remove,
-     [](const S& s, const C& c) { return c.value != "none" && s.number(Field::tensor_parallel) == 1; },
-     [](const S&, const C&) { return std::string("there is one rank"); }},
+     [](const S& s, const C& c) {
+       return c.value != "none" && s.number(Field::tensor_parallel) == owners_of(s);
+     },
+     [](const S& s, const C&) {
+       return std::string(owners_of(s) > 1 ? "each rank has its sequences' sums whole" : "there is one rank");
+     }},
     {"several-ranks", Field::all_reduce, Effect::remove,
-     [](const S& s, const C& c) { return c.value == "none" && s.number(Field::tensor_parallel) > 1; },
+     [](const S& s, const C& c) {
+       return c.value == "none" && s.number(Field::tensor_parallel) > owners_of(s);
+     },
      [](const S&, const C&) { return std::string("the ranks' parts must be summed"); }},
     {"declared-gpus-sum", Field::all_reduce, Effect::remove,
      [](const S& s, const C& c) {
@@ -506,8 +556,7 @@ constexpr Rule rules[] = {
      [](const S& s, const C& c) {
        const std::int64_t usable = usable_tokens(s);
        if (usable < affordable_tokens(s)) return "--kv-cache-tokens holds " + number(usable);
-       const std::int64_t position =
-           kv_position_bytes(s.model, kv_dtype_of(s), static_cast<int>(s.number(Field::tensor_parallel)));
+       const std::int64_t position = kv_position_bytes(s.model, kv_dtype_of(s), sharers_of(s));
        const std::string& dtype = s.at(Field::kv_cache_dtype).value;
        const std::string narrower = dtype == "float32" ? "bfloat16" : "fp8";
        return "its keys and values need " + mebibytes(c.number * position) + "; at most " + number(usable) +

@@ -69,7 +69,7 @@ Result<std::unique_ptr<CpuRank>> CpuRank::start(std::unique_ptr<Model> model, co
     NIBBLE_RETURN_IF_ERROR(model->convert_dense(limits.dense, *threads, progress));
   ModelConfig own = model->config();
   own.num_key_value_heads = part.kv_heads.count;
-  const DeltaShape state = with_key_heads(delta_shape(own), part.state_heads.count(part.rank));
+  const DeltaShape state = with_key_heads(delta_shape(own), part.state_heads.count(part.place));
   own.delta.key_heads = state.key_heads;
   own.delta.value_heads = state.value_heads;
   NIBBLE_ASSIGN(KvStore kv, KvStore::allocate(own, limits.kv_dtype, limits.page_size, limits.page_counts));
@@ -86,7 +86,7 @@ std::span<const BorderState> CpuRank::borders_of(const BatchSequence& sequence) 
   return std::span(borders_).subspan(first);
 }
 
-Status CpuRank::forward(const Batch& batch, float* logits) {
+Status CpuRank::forward(const Batch& batch, float* logits, int most_rows) {
   positions_.clear();
   logit_rows_.clear();
   for (std::vector<SequenceRows>& rows : sequences_) rows.clear();
@@ -124,6 +124,7 @@ Status CpuRank::forward(const Batch& batch, float* logits) {
                           .states = states_.layers(),
                           .state_rows = state_rows_,
                           .logit_rows = logit_rows_,
+                          .most_rows = most_rows,
                           .ranks = communicator_ ? &*communicator_ : nullptr},
                          logits);
 }

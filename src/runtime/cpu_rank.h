@@ -28,8 +28,9 @@ class CpuRank {
                                                 std::optional<Communicator> communicator,
                                                 const ConversionProgress& progress);
 
-  // logits: [batch.logit_rows, vocabulary], or null.
-  Status forward(const Batch& batch, float* logits);
+  // logits: [batch.logit_rows, vocabulary], or null. `most_rows` is of the rank that has most, where ranks
+  // have sequences of their own; else 0.
+  Status forward(const Batch& batch, float* logits, int most_rows = 0);
 
   void time_ops(TimeTable* table) { times_ = table; }
   // Of its meetings with others; any thread may ask.

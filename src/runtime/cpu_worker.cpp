@@ -33,8 +33,18 @@ Result<std::vector<std::optional<Communicator>>> places_of(const ModelTraits& tr
 CpuWorker::CpuWorker(std::vector<std::unique_ptr<CpuRank>> ranks, std::unique_ptr<RankWatch> watch,
                      const WorkerLimits& limits, Buffer logits)
     : watch_(std::move(watch)), ranks_(std::move(ranks)), logits_(std::move(logits)) {
-  for (int i = 0; i < first().threads().size(); ++i)
-    samplers_.emplace_back(first().model().config().vocab_size);
+  samplers_.resize(limits.owners ? ranks_.size() : 1);
+  for (std::size_t rank = 0; rank < samplers_.size(); ++rank) {
+    for (int i = 0; i < ranks_[rank]->threads().size(); ++i)
+      samplers_[rank].emplace_back(first().model().config().vocab_size);
+  }
+  if (limits.owners) own_.resize(ranks_.size());
+  for (OwnStep& own : own_) {
+    own.batch.tokens.reserve(static_cast<std::size_t>(limits.owner_rows));
+    own.batch.sequences.reserve(static_cast<std::size_t>(limits.owner_sequences));
+    own.batch.logit_rows.reserve(static_cast<std::size_t>(limits.max_logit_rows));
+    own.sequences.reserve(static_cast<std::size_t>(limits.owner_sequences));
+  }
   results_.reserve(static_cast<std::size_t>(limits.max_sequences));
   if (ranks_.size() == 1) return;
   const RankThreads::Patience patience{.deadline = limits.rank_deadline + std::chrono::seconds(1),
@@ -42,9 +52,52 @@ CpuWorker::CpuWorker(std::vector<std::unique_ptr<CpuRank>> ranks, std::unique_pt
                                        .stillness = limits.rank_stillness};
   rank_threads_.emplace(static_cast<int>(ranks_.size()), patience, [this](int rank) {
     watch_->take_seat(rank);
-    float* whole = rank == 0 ? reinterpret_cast<float*>(logits_.data()) : nullptr;
-    return ranks_[static_cast<std::size_t>(rank)]->forward(*batch_, whole);
+    return run(phase_, rank);
   });
+}
+
+Status CpuWorker::run(Phase phase, int rank) {
+  CpuRank& own = *ranks_[static_cast<std::size_t>(rank)];
+  float* logits = reinterpret_cast<float*>(logits_.data());
+  if (own_.empty()) return own.forward(*batch_, rank == 0 ? logits : nullptr);
+  const OwnStep& step = own_[static_cast<std::size_t>(rank)];
+  if (phase == Phase::choice) {
+    sample(rank, {.batch = step.batch, .places = step.sequences, .logit_begin = step.logit_begin});
+    return {};
+  }
+  return own.forward(step.batch, logits + step.logit_begin * own.model().config().vocab_size, most_rows_);
+}
+
+// Each rank's sequences with their rows, in the order they have in the whole.
+void CpuWorker::divide(const Batch& batch) {
+  for (OwnStep& own : own_) {
+    own.batch.clear();
+    own.sequences.clear();
+  }
+  for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
+    BatchSequence sequence = batch.sequences[i];
+    OwnStep& own = own_[static_cast<std::size_t>(sequence.owner)];
+    const int row = static_cast<int>(own.batch.tokens.size()),
+              logit = static_cast<int>(own.batch.logit_rows.size());
+    const auto tokens = batch.tokens.begin() + sequence.row_begin;
+    own.batch.tokens.insert(own.batch.tokens.end(), tokens, tokens + sequence.row_count);
+    for (int l = sequence.logit_begin; l < sequence.logit_begin + sequence.logit_count; ++l) {
+      LogitRow wanted = batch.logit_rows[static_cast<std::size_t>(l)];
+      wanted.row += row - sequence.row_begin;
+      own.batch.logit_rows.push_back(wanted);
+    }
+    sequence.row_begin = row;
+    sequence.logit_begin = logit;
+    own.batch.sequences.push_back(sequence);
+    own.sequences.push_back(static_cast<int>(i));
+  }
+  int logits = 0;
+  most_rows_ = 0;
+  for (OwnStep& own : own_) {
+    own.logit_begin = logits;
+    logits += static_cast<int>(own.batch.logit_rows.size());
+    most_rows_ = std::max(most_rows_, static_cast<int>(own.batch.tokens.size()));
+  }
 }
 
 Result<std::unique_ptr<Worker>> CpuWorker::start(const ModelConfig& config, WeightSource weights,
@@ -55,9 +108,14 @@ Result<std::unique_ptr<Worker>> CpuWorker::start(const ModelConfig& config, Weig
   NIBBLE_ASSIGN(std::vector<std::optional<Communicator>> places, places_of(traits, limits, watch.get()));
   const auto source = std::make_shared<const WeightSource>(std::move(weights));
   WorkerLimits own = limits;
+  if (limits.owners) {
+    own.max_rows = limits.owner_rows;
+    own.max_sequences = limits.owner_sequences;
+  }
   std::vector<std::unique_ptr<CpuRank>> ranks;
   for (int rank = 0; rank < limits.ranks; ++rank) {
-    const RankPart part = rank_part(traits, limits.ranks, limits.expert_ranks, rank);
+    const RankPart part = limits.owners ? owner_part(traits, limits.ranks, rank)
+                                        : rank_part(traits, limits.ranks, limits.expert_ranks, rank);
     if (limits.ranks > 1) own.threads = threads_of_rank(limits.threads, limits.ranks, rank);
     NIBBLE_ASSIGN(std::unique_ptr<Model> model, bind_model(config, source, part));
     NIBBLE_ASSIGN(
@@ -108,26 +166,39 @@ const float* CpuWorker::logits_of(int logit_row) const {
 
 Status CpuWorker::forward(const Batch& batch) {
   batch_ = &batch;
-  NIBBLE_RETURN_IF_ERROR(rank_threads_ ? rank_threads_->run()
-                                       : first().forward(batch, reinterpret_cast<float*>(logits_.data())));
+  phase_ = Phase::forward;
+  if (!own_.empty()) divide(batch);
+  NIBBLE_RETURN_IF_ERROR(rank_threads_ ? rank_threads_->run() : run(phase_, 0));
   return first().model().intact();
 }
 
 Status CpuWorker::choose(const Batch& batch) {
   results_.resize(batch.sequences.size());
   const TimedScope scope(first().times(), "sampling");
+  if (own_.empty()) {
+    sample(0, {.batch = batch, .places = {}});
+    return {};
+  }
+  phase_ = Phase::choice;
+  return rank_threads_->run();
+}
+
+void CpuWorker::sample(int rank, const Sampled& step) {
+  std::vector<RowSampler>& samplers = samplers_[static_cast<std::size_t>(rank)];
   // Sequences are few and rooms are large, so each thread has a room and takes an equal run of sequences.
-  const int shares = first().threads().size(), sequences = static_cast<int>(results_.size());
-  first().threads().parallel_for(shares, [&](int share_begin, int share_end) {
-    for (int share = share_begin; share < share_end; ++share) {
+  const int shares = static_cast<int>(samplers.size()),
+            sequences = static_cast<int>(step.batch.sequences.size());
+  ranks_[static_cast<std::size_t>(rank)]->threads().parallel_for(shares, [&](int begin, int end) {
+    for (int share = begin; share < end; ++share) {
       for (int i = sequences * share / shares; i < sequences * (share + 1) / shares; ++i) {
-        const BatchSequence& sequence = batch.sequences[static_cast<std::size_t>(i)];
-        results_[static_cast<std::size_t>(i)] = samplers_[static_cast<std::size_t>(share)].sample(
-            batch, sequence, logits_of(sequence.logit_begin));
+        const std::size_t at = static_cast<std::size_t>(i);
+        const BatchSequence& sequence = step.batch.sequences[at];
+        const std::size_t place = step.places.empty() ? at : static_cast<std::size_t>(step.places[at]);
+        results_[place] = samplers[static_cast<std::size_t>(share)].sample(
+            step.batch, sequence, logits_of(step.logit_begin + sequence.logit_begin));
       }
     }
   });
-  return {};
 }
 
 Status CpuWorker::finish(const Batch& batch, std::span<StepResult> results) {

@@ -1,8 +1,10 @@
 // A worker on this machine's CPUs.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "runtime/cpu_rank.h"
@@ -41,17 +43,38 @@ class CpuWorker final : public Worker {
   CpuWorker(std::vector<std::unique_ptr<CpuRank>> ranks, std::unique_ptr<RankWatch> watch,
             const WorkerLimits& limits, Buffer logits);
 
+  enum class Phase : std::uint8_t { forward, choice };
+  // What a rank has of a step where each has sequences of its own.
+  struct OwnStep {
+    Batch batch;
+    std::vector<int> sequences;  // of each of its sequences, the place in the whole batch
+    int logit_begin = 0;         // of its rows of logits among all
+  };
+
+  Status run(Phase phase, int rank);
+  void divide(const Batch& batch);
+  // `places` are those of the batch's sequences in results_.
+  struct Sampled {
+    const Batch& batch;
+    std::span<const int> places;  // empty: their own
+    int logit_begin = 0;
+  };
+  void sample(int rank, const Sampled& step);
+
   CpuRank& first() { return *ranks_[0]; }
   const CpuRank& first() const { return *ranks_[0]; }
   const float* logits_of(int logit_row) const;
 
   std::unique_ptr<RankWatch> watch_;  // of several ranks; before who asks it
   std::vector<std::unique_ptr<CpuRank>> ranks_;
-  Buffer logits_;                            // [max_logit_rows, vocab] float32
-  std::vector<RowSampler> samplers_;         // [threads of the first rank]
-  std::vector<StepResult> results_;          // of the step that was chosen last
-  const Batch* batch_ = nullptr;             // of the running step
-  std::optional<RankThreads> rank_threads_;  // none of one rank; they end before what they use
+  Buffer logits_;                                  // [max_logit_rows, vocab] float32
+  std::vector<std::vector<RowSampler>> samplers_;  // [ranks that sample][threads]
+  std::vector<StepResult> results_;                // of the step that was chosen last
+  const Batch* batch_ = nullptr;                   // of the running step
+  std::vector<OwnStep> own_;                       // [ranks]; none where all have all sequences
+  int most_rows_ = 0;                              // of one of them in the running step
+  Phase phase_ = Phase::forward;                   // of it
+  std::optional<RankThreads> rank_threads_;        // none of one rank; they end before what they use
 };
 
 }  // namespace nibble

@@ -29,6 +29,9 @@ struct WorkerLimits {
   bool pin_threads = false;
   int ranks = 1;         // that share the model: GPUs from `device` on, or threads of this process on a CPU
   int expert_ranks = 1;  // ranks that the experts are spread over
+  // On a CPU: each rank has sequences of its own, of which a step has so many and so many of their rows.
+  bool owners = false;
+  int owner_rows = 0, owner_sequences = 0;
   bool experts_everywhere = false;  // on GPUs: each has all experts all the same
   ExchangeKind exchange = ExchangeKind::none;
   // For a rank of a CPU that does not come to a meeting, from its last piece of work on: ranks may share CPUs
@@ -36,7 +39,7 @@ struct WorkerLimits {
   std::chrono::milliseconds rank_deadline{20000};
   StillnessLimits rank_stillness;  // likewise
   std::chrono::milliseconds gpu_rank_deadline{2000};
-  int max_rows = 0;
+  int max_rows = 0;  // of all ranks together, and so are these
   int max_logit_rows = 0;
   int max_sequences = 0;
   int max_snapshots = 0;  // of states, where layers keep one

@@ -7,7 +7,13 @@
 
 namespace nibble {
 
-Scheduler::Scheduler(const SchedulerLimits& limits, PageCache& pages) : limits_(limits), pages_(pages) {
+Scheduler::Scheduler(const SchedulerLimits& limits, std::span<PageCache* const> owners)
+    : limits_(limits), pages_(*owners[0]) {
+  const PageCache& pages = pages_;
+  NIBBLE_CHECK(owners.size() <= most_owners);
+  for (PageCache* each : owners) owners_.push_back({.pages = each});
+  if (limits_.owner_seqs == 0) limits_.owner_seqs = limits.max_num_seqs;
+  if (limits_.owner_rows == 0) limits_.owner_rows = limits.max_num_batched_tokens;
   NIBBLE_CHECK(limits.max_num_seqs > 0 && limits.max_num_batched_tokens > 0 && limits.max_model_len > 0);
   NIBBLE_CHECK(limits.max_logit_rows >= limits.max_num_seqs, "every sequence may want a row of logits");
   NIBBLE_CHECK(
@@ -105,6 +111,7 @@ Scheduler::Step& Scheduler::next_step() {
   Step& step = steps_[(first_ + static_cast<std::size_t>(planned_)) % 2];
   step.batch.clear();
   step.entries.clear();
+  step.rows = {};
   step.dropped = 0;
   step.begun = false;
   return step;
@@ -118,14 +125,15 @@ const Batch& Scheduler::plan(Time now, std::vector<Event>& events) {
   NIBBLE_CHECK(planned_ == 0, "a step that runs is committed first, or planned ahead of");
   Step& step = next_step();
   end_overdue(now, events);
-  if (preemption_is_due()) (void)preempt_youngest(false);
-  while (short_of_pages_for_decoding()) NIBBLE_CHECK(preempt_youngest(true), "a sequence alone can go on");
+  if (preemption_is_due()) (void)preempt_youngest(false, any_owner);
+  preempt_for_owners_without_rows();
+  for (int owner; (owner = short_of_pages_for_decoding()) != any_owner;)
+    NIBBLE_CHECK(preempt_youngest(true, owner), "a sequence alone can go on");
   fill(step, now);
   // Prompts may have left each other no window pages.
-  while (step.batch.empty() && running_ > 1) {
-    (void)preempt_youngest(true);
-    fill(step, now);
-  }
+  while (step.batch.empty() && preempt_youngest(true, any_owner)) fill(step, now);
+  for (std::size_t owner = 0; owner < owners_.size(); ++owner)
+    owners_[owner].without_rows = owners_[owner].running > 0 && step.rows[owner] == 0;
   NIBBLE_CHECK(!step.batch.empty() || requests_.empty(), "a request waits although no sequence runs");
   if (step.batch.empty()) return step.batch;
   ++planned_;
@@ -139,7 +147,7 @@ const Batch& Scheduler::plan_ahead(Time now, std::vector<Event>& events) {
   Step& step = next_step();
   end_overdue(now, events);
   // Who makes room must not be in a step that runs.
-  if (preemption_is_due() || short_of_pages_for_decoding()) return step.batch;
+  if (preemption_is_due() || short_of_pages_for_decoding() != any_owner) return step.batch;
   ++planned_;
   fill(step, now);
   if (step.batch.empty()) {
@@ -197,27 +205,41 @@ bool Scheduler::decodes(const Entry& entry) const {
          goes_on(entry);
 }
 
-bool Scheduler::short_of_pages_for_decoding() const {
-  std::array<int, page_groups> missing{};
-  int rows = 0;
+// The first owner that is, or any_owner.
+int Scheduler::short_of_pages_for_decoding() const {
+  std::array<std::array<int, page_groups>, most_owners> missing{};
+  std::array<int, most_owners> rows{};
   for (const Entry& entry : requests_) {
-    if (!decodes(entry)) continue;
-    if (++rows > limits_.max_num_batched_tokens) break;
+    const std::size_t owner = static_cast<std::size_t>(entry.owner);
+    if (!decodes(entry) || ++rows[owner] > limits_.owner_rows) continue;
     const Running& state = std::get<Running>(entry.state);
     for (int group = 0; group < page_groups; ++group)
-      missing[static_cast<std::size_t>(group)] += pages_.missing(state.pages, group, state.planned + 1);
+      missing[owner][static_cast<std::size_t>(group)] +=
+          pages_of(entry).missing(state.pages, group, state.planned + 1);
   }
-  return missing[full_pages] > pages_.available(full_pages) ||
-         missing[window_pages] > pages_.available(window_pages);
+  for (std::size_t owner = 0; owner < owners_.size(); ++owner) {
+    const PageCache& pages = *owners_[owner].pages;
+    if (missing[owner][full_pages] > pages.available(full_pages) ||
+        missing[owner][window_pages] > pages.available(window_pages))
+      return static_cast<int>(owner);
+  }
+  return any_owner;
 }
 
-// `wanted`: for want of pages, which one sequence alone never has. Else who has done less since it came back
-// than coming back had cost is left alone.
-bool Scheduler::preempt_youngest(bool wanted) {
-  if (wanted && running_ < 2) return false;
+// Its sequences have left each other no window pages, and other owners' steps go on meanwhile.
+void Scheduler::preempt_for_owners_without_rows() {
+  for (std::size_t owner = 0; owner < owners_.size() && owners_.size() > 1; ++owner) {
+    if (owners_[owner].without_rows) (void)preempt_youngest(true, static_cast<int>(owner));
+  }
+}
+
+// `wanted`: for want of pages, which a sequence alone never has with its owner. Else who has done less since
+// it came back than coming back had cost is left alone.
+bool Scheduler::preempt_youngest(bool wanted, int owner) {
   for (auto entry = requests_.rbegin(); entry != requests_.rend(); ++entry) {
     const Running* state = std::get_if<Running>(&entry->state);
-    if (state == nullptr) continue;
+    if (state == nullptr || (owner != any_owner && owner != entry->owner)) continue;
+    if (wanted && running_beside(*entry) < 2) continue;
     if (!wanted && (state->stored == 0 || state->stored < 2 * entry->preempted_at)) continue;
     preempt(*entry);
     return true;
@@ -232,6 +254,7 @@ void Scheduler::preempt(Entry& entry) {
   queued.pages.release();
   entry.state = std::move(queued);
   --running_;
+  --owners_[static_cast<std::size_t>(entry.owner)].running;
   ++totals_.preemptions;
 }
 
@@ -245,7 +268,7 @@ void Scheduler::fill(Step& step, Time now) {
   for (auto entry = requests_.begin(); entry != requests_.end(); ++entry) {
     if (!decodes(*entry)) continue;
     // Fewer rows than sequences: the oldest go first, the others wait for the next step.
-    if (!plan_rows(step, entry, draft(*entry, step.batch, --decoding))) return;
+    if (!plan_rows(step, entry, draft(*entry, step, --decoding))) return;
   }
   bool admits = true;
   for (auto entry = requests_.begin(); entry != requests_.end(); ++entry) {
@@ -318,40 +341,74 @@ void Scheduler::plan_snapshots(Entry& entry, std::size_t index, int first, int e
   const int step = pages_.snapshot_step();
   for (int at = pages_.last_border(first) + step; at <= end; at += step) {
     if (!takes_snapshot(entry, at)) continue;
-    const int slot = pages_.take_snapshot(state.pages, at);
+    const int slot = pages_of(entry).take_snapshot(state.pages, at);
     if (slot < 0) return;
     planned.push_back({.position = at, .slot = slot});
     ++totals_.snapshots_taken;
   }
 }
 
-// Gives a queued request its pages, as many as its known tokens take.
+// Gives a queued request its pages, as many as its known tokens take, with the best owner that has them.
 bool Scheduler::admit(Entry& entry, Time now) {
   if (running_ == limits_.max_num_seqs) return false;
-  Queued& queued = std::get<Queued>(entry.state);
-  const bool alone = running_ == 0;
-  const int available = pages_.available(full_pages);
-  // Looking its prefix up again each step would cost more than it tells.
-  if (!alone && available < queued.pages_needed) return false;
-  if (!alone && pages_.has_windows() && pages_.available(window_pages) <= running_) return false;
+  std::array<OwnerFacts, most_owners> facts;
+  std::size_t count = 0;
+  for (std::size_t owner = 0; owner < owners_.size(); ++owner) {
+    const int index = static_cast<int>(owner);
+    if (!may_fit(index, std::get<Queued>(entry.state))) continue;
+    facts[count++] = {
+        .index = index, .running = owners_[owner].running, .pages = owners_[owner].pages->used(full_pages)};
+  }
+  const std::span<OwnerFacts> owners = std::span(facts).first(count);
+  if (owners.size() > 1) {
+    for (OwnerFacts& each : owners)
+      each.prefix = owners_[static_cast<std::size_t>(each.index)].pages->stored_prefix(prefix_of(entry),
+                                                                                       shareable(entry));
+    sort_owners(owners);
+  }
+  return std::any_of(owners.begin(), owners.end(),
+                     [&](const OwnerFacts& each) { return admit_to(each.index, entry, now); });
+}
 
+// Looking its prefix up again each step would cost more than it tells.
+bool Scheduler::may_fit(int index, const Queued& queued) const {
+  const Owner& owner = owners_[static_cast<std::size_t>(index)];
+  if (owner.running == 0) return true;
+  if (owner.running == limits_.owner_seqs) return false;
+  if (owner.pages->available(full_pages) < queued.pages_needed[static_cast<std::size_t>(index)]) return false;
+  return !pages_.has_windows() || owner.pages->available(window_pages) > owner.running;
+}
+
+// Of its tokens, those whose keys and values it may take from the cache.
+int Scheduler::shareable(const Entry& entry) const {
+  const int tokens = static_cast<int>(entry.tokens.size());
+  return entry.scores ? std::min(entry.prompt_logprobs_ready, tokens - 1) : tokens - 1;
+}
+
+bool Scheduler::admit_to(int index, Entry& entry, Time now) {
+  Owner& owner = owners_[static_cast<std::size_t>(index)];
+  PageCache& cache = *owner.pages;
+  Queued& queued = std::get<Queued>(entry.state);
+  const bool alone = owner.running == 0;
+  const int available = cache.available(full_pages);
   SequencePages pages = std::move(queued.pages);
   const int tokens = static_cast<int>(entry.tokens.size());
-  const int most = entry.scores ? std::min(entry.prompt_logprobs_ready, tokens - 1) : tokens - 1;
-  const int adopted = pages_.adopt(pages, prefix_of(entry), most);
+  const int adopted = cache.adopt(pages, prefix_of(entry), shareable(entry));
   // Alone it takes what it needs; in company it leaves the others a page each, and comes back from a
   // preemption only to stay.
   const int wished =
       entry.preempted_at > 0 ? std::max(tokens, std::min(2 * tokens, most_stored(entry))) : tokens;
-  const int missing = alone ? pages_.missing(pages, full_pages, tokens)
-                            : pages_.missing(pages, full_pages, wished) + running_;
-  if (missing > pages_.available(full_pages)) {
-    queued.pages_needed = missing + available - pages_.available(full_pages);
+  const int missing = alone ? cache.missing(pages, full_pages, tokens)
+                            : cache.missing(pages, full_pages, wished) + owner.running;
+  if (missing > cache.available(full_pages)) {
+    queued.pages_needed[static_cast<std::size_t>(index)] = missing + available - cache.available(full_pages);
     pages.release();
     queued.pages = std::move(pages);
     return false;
   }
-  NIBBLE_CHECK(pages_.grow(pages, tokens, 0));
+  NIBBLE_CHECK(cache.grow(pages, tokens, 0));
+  entry.owner = index;
+  ++owner.running;
   entry.state = Running{.pages = std::move(pages), .planned = adopted, .stored = adopted};
   ++running_;
   if (pages_.keeps_snapshots()) {
@@ -375,25 +432,29 @@ bool Scheduler::admit(Entry& entry, Time now) {
 int Scheduler::room_in_window(const Entry& entry, int rows) const {
   if (!pages_.has_windows()) return rows;
   const Running& state = std::get<Running>(entry.state);
-  const int spare = pages_.available(window_pages) - (running_ > 1 && !decodes(entry) ? running_ : 0);
+  const int running = running_beside(entry);
+  const int spare = pages_of(entry).available(window_pages) - (running > 1 && !decodes(entry) ? running : 0);
   const int pages = static_cast<int>(state.pages.tables()[window_pages].size()) + std::max(spare, 0);
   return std::min(rows, pages * pages_.page_size() - state.planned);
 }
 
 // How many drafts of a sequence that decodes the step has room for: each of the `others` that decode too and
 // come later has its row before, and no sequence makes room for them.
-int Scheduler::draft(Entry& entry, const Batch& batch, int others) {
+int Scheduler::draft(Entry& entry, const Step& step, int others) {
   if (limits_.max_drafts == 0) return 0;
   const Running& state = std::get<Running>(entry.state);
+  const Batch& batch = step.batch;
   const int rows = std::min(limits_.max_num_batched_tokens, limits_.max_drafts + 1);
-  int most = std::min({rows - static_cast<int>(batch.tokens.size()),
+  int most = std::min({rows - static_cast<int>(batch.tokens.size()), room_of_owner(step, entry),
                        limits_.max_logit_rows - static_cast<int>(batch.logit_rows.size())}) -
              others - 1;
   most = std::min(most, most_stored(entry) - state.planned - 1);
   if (most <= 0) return 0;
   for (const int group : {full_pages, window_pages}) {
     if (group == window_pages && !pages_.has_windows()) continue;
-    if (pages_.missing(state.pages, group, state.planned + 1 + most) + running_ <= pages_.available(group))
+    const PageCache& cache = pages_of(entry);
+    if (cache.missing(state.pages, group, state.planned + 1 + most) + running_beside(entry) <=
+        cache.available(group))
       continue;
     const int pages = static_cast<int>(state.pages.tables()[static_cast<std::size_t>(group)].size());
     most = std::min(most, pages * pages_.page_size() - state.planned - 1);
@@ -408,13 +469,19 @@ int Scheduler::draft(Entry& entry, const Batch& batch, int others) {
       most);
 }
 
+int Scheduler::room_of_owner(const Step& step, const Entry& entry) const {
+  return limits_.owner_rows - step.rows[static_cast<std::size_t>(entry.owner)];
+}
+
 // False when the step is full.
 bool Scheduler::plan_rows(Step& step, Entries::iterator entry, int drafts) {
   const Running& state = std::get<Running>(entry->state);
   const int room = limits_.max_num_batched_tokens - static_cast<int>(step.batch.tokens.size());
   const int logit_room = limits_.max_logit_rows - static_cast<int>(step.batch.logit_rows.size());
   if (room <= 0 || logit_room <= 0) return false;
-  int rows = std::min(room, token_count(*entry) + drafts - state.planned);
+  const int of_owner = room_of_owner(step, *entry);
+  if (of_owner <= 0) return true;
+  int rows = std::min(std::min(room, of_owner), token_count(*entry) + drafts - state.planned);
   if (entry->scores) rows = std::min(rows, logit_room);
   rows = room_in_window(*entry, rows);
   NIBBLE_CHECK(drafts == 0 || rows == 1 + drafts, "room for drafts was counted");
@@ -428,10 +495,11 @@ void Scheduler::add_sequence(Step& step, Entries::iterator entry, int rows, int 
   const std::size_t index = static_cast<std::size_t>(&step - steps_.data());
   const int first = state.planned, end = first + rows;
   const std::size_t tops = static_cast<std::size_t>(std::max(0, entry->request.sampling.logprobs));
-  NIBBLE_CHECK(pages_.grow(state.pages, end, end), "pages for these rows were counted");
+  NIBBLE_CHECK(pages_of(*entry).grow(state.pages, end, end), "pages for these rows were counted");
   plan_snapshots(*entry, index, first, end);
   BatchSequence sequence{
       .request = entry->request.id,
+      .owner = entry->owner,
       .row_begin = static_cast<int>(batch.tokens.size()),
       .row_count = rows,
       .draft_count = drafts,
@@ -467,7 +535,8 @@ void Scheduler::add_sequence(Step& step, Entries::iterator entry, int rows, int 
   totals_.recomputed_tokens +=
       static_cast<std::uint64_t>(std::max(0, std::min(end, entry->computed) - first));
   totals_.snapshots_resumed += sequence.resumes >= 0;
-  pages_.resumed(state.pages);
+  pages_of(*entry).resumed(state.pages);
+  step.rows[static_cast<std::size_t>(entry->owner)] += rows;
   entry->slot[index] = static_cast<int>(batch.sequences.size());
   state.planned = end;
   batch.sequences.push_back(sequence);

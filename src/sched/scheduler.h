@@ -20,15 +20,18 @@
 #include "core/batch.h"
 #include "core/request.h"
 #include "sched/drafts.h"
+#include "sched/owner_choice.h"
 
 namespace nibble {
 
 struct SchedulerLimits {
   int max_num_seqs = 0;            // sequences in one step
   int max_num_batched_tokens = 0;  // rows in one step
-  int max_logit_rows = 0;          // rows of one step whose logits are computed; at least max_num_seqs
-  int max_model_len = 0;           // tokens of prompt and answer together
-  int vocabulary = 0;              // bits of a constrained request's masks
+  // The same of one owner, where ranks have sequences of their own; 0: as many as of all.
+  int owner_seqs = 0, owner_rows = 0;
+  int max_logit_rows = 0;     // rows of one step whose logits are computed; at least max_num_seqs
+  int max_model_len = 0;      // tokens of prompt and answer together
+  int vocabulary = 0;         // bits of a constrained request's masks
   int snapshot_interval = 0;  // of states: positions from one snapshot to the next; where the cache has any
   // Drafts of next tokens that a step checks where one sequence decodes; as many fewer as others do, for rows
   // beyond so many cost what they save. 0: none. Steps are then planned one by one, and layers keep no state:
@@ -41,8 +44,8 @@ struct SchedulerLimits {
 
 // A request is a state, and the state owns its pages: whatever ends it gives them back.
 struct Queued {
-  SequencePages pages;   // no pages yet, but capacity for their ids
-  int pages_needed = 0;  // estimate: with fewer available pages the request does not fit
+  SequencePages pages;                          // no pages yet, but capacity for their ids
+  std::array<int, most_owners> pages_needed{};  // estimate: with fewer available pages it does not fit
 };
 struct Running {
   SequencePages pages;
@@ -68,6 +71,10 @@ struct SchedulerTotals {
 // with the same bits. It is admitted again when it has room to grow twofold, which bounds the recomputation.
 // A request whose prompt begins like one that is being computed waits for it.
 //
+// Where ranks have sequences of their own, each has a cache of pages: an owner. A request gets one when it is
+// admitted (sched/owner_choice.h), or the next best that has room, and another maybe after a preemption. Rows
+// and sequences of a step are limited for each owner too, so that none waits for another's prompt.
+//
 // submit() allocates all that a request's steps need. Planning and committing allocate nothing but the vector
 // of events and the text of an error.
 class Scheduler {
@@ -75,7 +82,10 @@ class Scheduler {
   using Time = std::chrono::nanoseconds;  // of base/clock.h
 
   // `pages` outlives the scheduler.
-  Scheduler(const SchedulerLimits& limits, PageCache& pages);
+  Scheduler(const SchedulerLimits& limits, PageCache& pages)
+      : Scheduler(limits, std::array<PageCache*, 1>{&pages}) {}
+  // One of each owner, all of one size and key.
+  Scheduler(const SchedulerLimits& limits, std::span<PageCache* const> owners);
 
   // Refused when the request could never run: an empty prompt, no room in the context or in all pages.
   Status submit(Request request);
@@ -122,6 +132,7 @@ class Scheduler {
     bool first_event_sent = false;
     bool scores = false;  // prompt log-probabilities are wanted and not all here: their rows must be computed
     Ending ending = Ending::none;
+    int owner = 0;  // while it runs
     // Where it stands in each planned step; -1: nowhere.
     std::array<int, 2> slot{-1, -1};
     // [1 + drafts][sampling.logprobs], of each planned step
@@ -144,6 +155,7 @@ class Scheduler {
   struct Step {
     Batch batch;
     std::vector<Entries::iterator> entries;  // of each of its sequences
+    std::array<int, most_owners> rows{};     // of each owner
     int dropped = 0;
     bool begun = false;  // before the step ahead of it was committed
   };
@@ -153,17 +165,21 @@ class Scheduler {
   void end_overdue(Time now, std::vector<Event>& events);
   void end_now(Entries::iterator entry, std::vector<Event>& events);
   void fill(Step& step, Time now);
-  bool short_of_pages_for_decoding() const;
-  bool preempt_youngest(bool wanted);
+  int short_of_pages_for_decoding() const;
+  bool preempt_youngest(bool wanted, int owner);
+  void preempt_for_owners_without_rows();
   void preempt(Entry& entry);
   bool admit(Entry& entry, Time now);
+  bool may_fit(int owner, const Queued& queued) const;
+  int shareable(const Entry& entry) const;
+  bool admit_to(int owner, Entry& entry, Time now);
   bool begins_like_another(const Entry& entry);
   bool leaves_snapshot(Entry& other, const Entry& entry) const;
   bool takes_snapshot(const Entry& entry, int position) const;
   void plan_snapshots(Entry& entry, std::size_t index, int first, int end);
   int prompt_border(const Entry& entry) const;
   int snapshots_a_step() const;
-  int draft(Entry& entry, const Batch& batch, int others);
+  int draft(Entry& entry, const Step& step, int others);
   bool plan_rows(Step& step, Entries::iterator entry, int drafts = 0);
   void add_sequence(Step& step, Entries::iterator entry, int rows, int drafts);
   void add_logit_rows(Batch& batch, Entry& entry, BatchSequence& sequence);
@@ -189,10 +205,26 @@ class Scheduler {
   void add_hashes(Entry& entry);
   bool may_share(const Entry& entry) const { return pages_.keeps_prefixes() && !entry.scores; }
 
+  static constexpr int any_owner = -1;
+  struct Owner {
+    PageCache* pages = nullptr;
+    int running = 0;
+    bool without_rows = false;  // in the step planned last, although sequences of it run
+  };
+  PageCache& pages_of(const Entry& entry) { return *owners_[static_cast<std::size_t>(entry.owner)].pages; }
+  const PageCache& pages_of(const Entry& entry) const {
+    return *owners_[static_cast<std::size_t>(entry.owner)].pages;
+  }
+  int running_beside(const Entry& entry) const {
+    return owners_[static_cast<std::size_t>(entry.owner)].running;
+  }
+  int room_of_owner(const Step& step, const Entry& entry) const;
+
   SchedulerLimits limits_;
-  PageCache& pages_;
-  Entries requests_;  // in order of arrival
-  Entries finished_;  // ended in the last step, whose events refer to them
+  std::vector<Owner> owners_;
+  const PageCache& pages_;  // the first owner's, for what is alike of all
+  Entries requests_;        // in order of arrival
+  Entries finished_;        // ended in the last step, whose events refer to them
   int running_ = 0;
   SchedulerTotals totals_;
   std::array<Step, 2> steps_;

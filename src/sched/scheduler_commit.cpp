@@ -29,7 +29,7 @@ void Scheduler::commit_sequence(Entries::iterator entry, const BatchSequence& pl
   Event event{.request = entry->request.id};
   if (!result.finite) {
     // Whatever made it, nobody else shall read it.
-    pages_.distrust(std::get<Running>(entry->state).pages);
+    pages_of(*entry).distrust(std::get<Running>(entry->state).pages);
     event.finish = FinishReason::error;
     event.error = "the model gave a logit that is not a number; the request cannot go on";
   } else {
@@ -83,8 +83,8 @@ void Scheduler::store(Entry& entry, int rows) {
   state.stored += rows;
   entry.computed = std::max(entry.computed, state.stored);
   entry.prompt_logprobs_ready = std::max(entry.prompt_logprobs_ready, std::min(state.stored, entry.prompt));
-  pages_.store(state.pages, prefix_of(entry), state.stored);
-  pages_.leave_window(state.pages, state.stored);
+  pages_of(entry).store(state.pages, prefix_of(entry), state.stored);
+  pages_of(entry).leave_window(state.pages, state.stored);
 }
 
 void Scheduler::take_token(Entry& entry, TokenLogprob chosen, Event& event) {
@@ -119,7 +119,10 @@ void Scheduler::tell(Entry& entry, Event event, std::vector<Event>& events) {
 }
 
 void Scheduler::finish(Entries::iterator entry) {
-  if (std::holds_alternative<Running>(entry->state)) --running_;
+  if (std::holds_alternative<Running>(entry->state)) {
+    --running_;
+    --owners_[static_cast<std::size_t>(entry->owner)].running;
+  }
   entry->state = Finished{};
   if (const int slot = entry->slot[1 - first_]; slot >= 0) {
     Step& ahead = steps_[1 - first_];
@@ -165,7 +168,8 @@ void Scheduler::drop_ended(std::size_t index) {
 }
 
 void Scheduler::check() const {
-  std::vector<const SequencePages*> held;
+  std::vector<std::vector<const SequencePages*>> held(owners_.size());
+  int running = 0;
   for (const Entry& entry : requests_) {
     const Running* state = std::get_if<Running>(&entry.state);
     if (state == nullptr) continue;
@@ -174,10 +178,14 @@ void Scheduler::check() const {
                  "between steps all that was planned is stored");
     NIBBLE_CHECK(static_cast<int>(state->pages.tables()[full_pages].size()) >=
                  pages_.pages_for(std::max(state->planned, entry.prompt)));
-    held.push_back(&state->pages);
+    held[static_cast<std::size_t>(entry.owner)].push_back(&state->pages);
+    ++running;
   }
-  NIBBLE_CHECK(static_cast<int>(held.size()) == running_, "running sequences are counted");
-  pages_.check(held);
+  NIBBLE_CHECK(running == running_, "running sequences are counted");
+  for (std::size_t owner = 0; owner < owners_.size(); ++owner) {
+    NIBBLE_CHECK(static_cast<int>(held[owner].size()) == owners_[owner].running);
+    owners_[owner].pages->check(held[owner]);
+  }
 }
 
 }  // namespace nibble

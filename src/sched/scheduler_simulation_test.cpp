@@ -8,8 +8,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <random>
+#include <span>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "sched/scheduler_test_util.h"
 
@@ -27,6 +31,7 @@ struct Met {
   std::uint64_t snapshots = 0, resumed = 0, evicted_snapshots = 0, spoiled = 0;
   std::uint64_t accepted = 0, refused = 0;  // drafts
   std::map<FinishReason, int> ends;
+  std::uint64_t owners = 0;  // simulations with several
 };
 
 class Simulation {
@@ -35,8 +40,8 @@ class Simulation {
       : random_(seed),
         limits_(draw_limits()),
         cache_(draw_cache(limits_)),
-        pages_(cache_),
-        scheduler_(limits_, pages_) {
+        owners_(make_owners(below(2) == 0 ? 1 : 2 + below(2))),
+        scheduler_(limits_, owners_.span()) {
     ahead_ = random_() % 2 == 0 && limits_.max_drafts == 0;
     begins_ = random_() % 2 == 0;
   }
@@ -57,11 +62,12 @@ class Simulation {
   void add_to(Met& met) const {
     met.steps += steps_;
     met.preemptions += scheduler_.totals().preemptions;
-    met.evictions += pages_.evicted();
+    for (const auto& pages : owners_.all) met.evictions += pages->evicted();
     met.hits += scheduler_.totals().prefix_hit_tokens;
     met.snapshots += scheduler_.totals().snapshots_taken;
     met.resumed += scheduler_.totals().snapshots_resumed;
-    met.evicted_snapshots += pages_.evicted_snapshots();
+    for (const auto& pages : owners_.all) met.evicted_snapshots += pages->evicted_snapshots();
+    met.owners += owners_.all.size() > 1;
     met.spoiled += spoiled_;
     met.accepted += scheduler_.totals().accepted_drafts;
     met.refused += scheduler_.totals().drafted_tokens - scheduler_.totals().accepted_drafts;
@@ -75,6 +81,23 @@ class Simulation {
     SchedulerLimits limits = limits_of(1 + below(6), 1 + below(40), 40 + below(120));
     limits.preempt_every = below(3) == 0 ? 1 + below(20) : 0;
     return limits;
+  }
+
+  // Caches of one or several owners, each with its share of a step.
+  struct Owners {
+    std::vector<std::unique_ptr<PageCache>> all;
+    std::vector<PageCache*> pointers;
+    std::span<PageCache* const> span() const { return pointers; }
+  };
+  Owners make_owners(int count) {
+    Owners owners;
+    for (int i = 0; i < count; ++i) {
+      owners.all.push_back(std::make_unique<PageCache>(cache_));
+      owners.pointers.push_back(owners.all.back().get());
+    }
+    limits_.owner_seqs = (limits_.max_num_seqs + count - 1) / count;
+    limits_.owner_rows = (limits_.max_num_batched_tokens + count - 1) / count;
+    return owners;
   }
 
   PageCacheOptions draw_cache(SchedulerLimits& limits) {
@@ -159,8 +182,13 @@ class Simulation {
 
   // Every row has its pages, in both groups, and nobody else's rows go there.
   void check_rooms(const Batch& batch) {
-    std::map<std::pair<int, std::int64_t>, RequestId> writers;
+    std::map<std::tuple<int, int, std::int64_t>, RequestId> writers;
+    std::map<int, int> rows, sequences;  // of each owner
     for (const BatchSequence& sequence : batch.sequences) {
+      if (sequence.row_count == 0) continue;  // it ended once the step had begun
+      ASSERT_LT(sequence.owner, static_cast<int>(owners_.all.size()));
+      ASSERT_LE(rows[sequence.owner] += sequence.row_count, limits_.owner_rows);
+      ASSERT_LE(++sequences[sequence.owner], limits_.owner_seqs);
       for (int position = sequence.first_position; position < sequence.first_position + sequence.row_count;
            ++position) {
         for (int group = 0; group < (cache_.page_count[window_pages] > 0 ? 2 : 1); ++group) {
@@ -170,7 +198,7 @@ class Simulation {
           ASSERT_GE(table[index], 0);
           const std::int64_t slot =
               static_cast<std::int64_t>(table[index]) * cache_.page_size + position % cache_.page_size;
-          ASSERT_TRUE(writers.emplace(std::pair{group, slot}, sequence.request).second);
+          ASSERT_TRUE(writers.emplace(std::tuple{sequence.owner, group, slot}, sequence.request).second);
           if (group != window_pages) continue;
           const int first_seen = std::max(0, position - cache_.window + 1);
           for (int seen = first_seen / cache_.page_size; seen <= static_cast<int>(index); ++seen)
@@ -181,7 +209,9 @@ class Simulation {
   }
 
   void finish() {
-    for (int room = 0; room < node_rooms; ++room) ASSERT_EQ(pages_.used(room), 0);
+    for (const auto& pages : owners_.all) {
+      for (int room = 0; room < node_rooms; ++room) ASSERT_EQ(pages->used(room), 0);
+    }
     for (const auto& [id, asked] : asked_) {
       ASSERT_EQ(transcript_.ends.count(id), 1u) << id;
       std::vector<TokenId> tokens = asked.prompt;
@@ -216,7 +246,7 @@ class Simulation {
   std::mt19937_64 random_;
   SchedulerLimits limits_;
   PageCacheOptions cache_;
-  PageCache pages_;
+  Owners owners_;
   Scheduler scheduler_;
   bool ahead_ = false, begins_ = false;
   bool begun_ = false;  // what runs began before the step ahead of it was committed
@@ -245,6 +275,7 @@ TEST(SchedulerSimulation, NoInterleavingLosesAPageARequestOrAToken) {
               "--gtest_filter=SchedulerSimulation.*";
   }
   if (count < 100) return;
+  EXPECT_GT(met.owners, count / 3);
   EXPECT_GT(met.steps, 10 * count);
   EXPECT_GT(met.preemptions, count / 10);
   EXPECT_GT(met.evictions, count / 10);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "sched/scheduler.h"
@@ -108,8 +109,9 @@ class SlotsOfTokens {
   void run(const Batch& batch) {
     for (const BatchSequence& sequence : batch.sequences) {
       if (sequence.resumes < 0) continue;
-      EXPECT_EQ(snapshots_[sequence.resumes].size(), static_cast<std::size_t>(sequence.first_position));
-      states_[sequence.state] = snapshots_[sequence.resumes];
+      EXPECT_EQ((snapshots_[{sequence.owner, sequence.resumes}].size()),
+                static_cast<std::size_t>(sequence.first_position));
+      states_[{sequence.owner, sequence.state}] = snapshots_[{sequence.owner, sequence.resumes}];
     }
     for (const BatchSequence& sequence : batch.sequences) {
       if (sequence.row_count > 0) go_on(sequence, batch);
@@ -117,13 +119,13 @@ class SlotsOfTokens {
   }
   // Rows of a sequence that ended when its step had begun.
   void spoil(const BatchSequence& sequence) {
-    states_[sequence.state] = {-7};
-    for (const StateSnapshot& each : sequence.snapshots) snapshots_[each.slot] = {-7};
+    states_[{sequence.owner, sequence.state}] = {-7};
+    for (const StateSnapshot& each : sequence.snapshots) snapshots_[{sequence.owner, each.slot}] = {-7};
   }
 
  private:
   void go_on(const BatchSequence& sequence, const Batch& batch) {
-    std::vector<TokenId>& state = states_[sequence.state];
+    std::vector<TokenId>& state = states_[{sequence.owner, sequence.state}];
     if (sequence.first_position == 0) state.clear();
     std::vector<TokenId> before(sequence.prompt.begin(), sequence.prompt.end());
     before.insert(before.end(), sequence.answer.begin(), sequence.answer.end());
@@ -135,13 +137,13 @@ class SlotsOfTokens {
       EXPECT_GE(state.back(), 0);
       if (snapshot == sequence.snapshots.end() || snapshot->position != static_cast<int>(state.size()))
         continue;
-      snapshots_[snapshot->slot] = state;
+      snapshots_[{sequence.owner, snapshot->slot}] = state;
       ++snapshot;
     }
     EXPECT_TRUE(snapshot == sequence.snapshots.end()) << "snapshots are of the step's rows";
   }
 
-  std::map<int, std::vector<TokenId>> states_, snapshots_;
+  std::map<std::pair<int, int>, std::vector<TokenId>> states_, snapshots_;  // by owner and slot
 };
 
 inline std::vector<Event> step(Scheduler& scheduler, Scheduler::Time now = {}) {

@@ -8,7 +8,8 @@ from nibble_program import ROOT, generate, run
 QWEN = ROOT / "tests/data/parity/qwen3_moe_bf16"
 CPU = ("--device", "cpu")
 SPLITS = [("--tp", 2), ("--tp", 4), ("--tp", 8), ("--ep", 2), ("--ep", 4), ("--tp", 4, "--ep", 4, "--moe-a2a-backend", "none"),
-          ("--ep", 2, "--moe-a2a-backend", "deepep"), ("--ep", 4, "--moe-a2a-backend", "deepep_low_latency")]
+          ("--ep", 2, "--moe-a2a-backend", "deepep"), ("--ep", 4, "--moe-a2a-backend", "deepep_low_latency"),
+          ("--ep", 2, "--dp-attention"), ("--dp", 4), ("--tp", 2, "--dp-size", 2, "--enable-dp-attention", "--moe-a2a-backend", "low_latency")]
 
 
 def answer(*split):
@@ -42,11 +43,37 @@ def test_the_plan_says_which_part_each_rank_has(ranks):
     (["--tp", 4, "--ep", 2], "a CPU's ranks have experts of their own all or none, and --tp is 4; give 1, 4"),
     (["--tp", 2, "--all-reduce", "nccl"], "ranks have whole sums and gather them; give gather"),
     (["--tp", 2, "--moe-a2a-backend", "normal"], "needs experts on several ranks, --ep 2 or more"),
+    (["--tp", 4, "--dp", 2], "--dp 2: each rank has sequences of its own or all have all, and --tp is 4; groups of ranks that divide heads "
+                             "are not built; give 1, 4"),
+    (["--dp", 2, "--ep", 1], "--dp 2: ranks with sequences of their own need whole experts, --ep as many as ranks; give 1"),
+    (["--ep", 2, "--dp-attention", "--moe-a2a-backend", "none"], "each rank has rows of its own, and an exchange alone takes them to their "
+                                                                 "experts; give a pair that works here: cpu_"),
     (["--ep", 2, "--moe-a2a-backend", "mooncake"], "it is for several hosts with RDMA"),
 ])
 def test_what_does_not_run_is_refused_before_weights_load(options, says):
     code, out, err = run("generate", "demo", *CPU, "--prompt", "x", *options)
     assert (code, out) == (2, "") and says in err
+
+
+def test_the_plan_says_who_gets_a_sequence():
+    code, out, err = run("plan", QWEN, *CPU, "--ep", 2, "--dp-attention")
+    assert code == 0, err
+    assert "owners " in out and "a sequence goes to the rank that has most of its prompt" in out
+    code, out, _ = run("plan", QWEN, *CPU, "--ep", 2, "--dp-attention", "--json")
+    plan = json.loads(out)
+    choices = {choice["field"]: choice["value"] for choice in plan["choices"]}
+    assert (choices["tp"], choices["ep"], choices["dp"]) == ("2", "2", "2")
+    assert (choices["token_exchange"], choices["all_reduce"]) == ("normal", "none") and plan["not_built"] == []
+    code, _, err = run("plan", "demo", "--as", "h200x4", "--dp", 2)
+    assert code == 2 and "GPUs divide heads, with --tp or --ep; give 1" in err
+
+
+def test_the_matrix_knows_that_ranks_with_sequences_of_their_own_exchange():
+    code, out, err = run("plan", "demo", *CPU, "--ep", 2, "--dp-attention", "--matrix", "--json")
+    assert code == 0, err
+    here = [pair for pair in json.loads(out)["pairs"] if pair["verdict"] == "runs here" and pair["moe_runner"].startswith("cpu")]
+    assert {pair["token_exchange"] for pair in here} >= {"normal", "low_latency"}
+    assert "none" not in {pair["token_exchange"] for pair in here}
 
 
 def test_every_pair_of_the_matrix_is_judged_for_these_ranks():

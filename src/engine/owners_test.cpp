@@ -1,0 +1,152 @@
+// Ranks of a CPU that have sequences of their own give the bits of one rank that has all: tokens and
+// log-probabilities, in every batch, chunking and exchange, behind prefixes and preemptions, for every
+// family. A control with kernels whose order depends on the batch shows that the test would see it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "engine/choices.h"
+#include "engine/ranks_test_util.h"
+#include "sched/owner_choice.h"
+
+namespace nibble {
+namespace {
+
+const std::vector<std::string> families = {"example",         "gqa8_all_experts", "qwen3_moe_bf16",
+                                           "qwen3_moe_nvfp4", "qwen3_next_bf16",  "qwen3_5_moe_fp8",
+                                           "deepseek_v3_fp8", "glm4_moe_lite"};
+
+struct Owners {
+  int ranks;
+  std::string exchange;
+};
+const std::vector<Owners> ways = {{2, "normal"}, {4, "normal"}, {2, "low_latency"}, {4, "low_latency"}};
+
+EngineOptions with(EngineOptions options, const Owners& owners) {
+  options.expert_parallel = owners.ranks;
+  options.dp_attention = true;
+  options.moe_a2a_backend = owners.exchange;
+  return options;
+}
+std::string name_of(const std::string& model, const Owners& owners) {
+  return model + ", --ep " + std::to_string(owners.ranks) + " --dp-attention --moe-a2a-backend " +
+         owners.exchange;
+}
+
+TEST(Owners, GiveTheBitsOfOneRankForEveryFamily) {
+  for (const std::string& model : families) {
+    const Answers expected = answers_of(model, {.threads = 1, .max_num_seqs = 1});
+    ASSERT_EQ(expected.size(), 6u);
+    for (const Owners& owners : ways) {
+      const EngineOptions batched{.threads = 3, .max_num_seqs = 5, .max_num_batched_tokens = 48};
+      EXPECT_EQ(answers_of(model, with(batched, owners)), expected) << name_of(model, owners);
+    }
+  }
+}
+
+TEST(Owners, GiveTheBitsOfOneRankInEveryTypeBatchAndChunking) {
+  for (const FloatType dtype : {FloatType::float32, FloatType::bfloat16, FloatType::int8}) {
+    const Answers expected = answers_of("example", {.threads = 1, .max_num_seqs = 1, .dtype = dtype});
+    for (const Owners& owners : ways) {
+      for (const auto& [rows, sequences] : {std::pair{5, 2}, {64, 3}, {200, 7}}) {
+        const EngineOptions options{
+            .threads = 2, .max_num_seqs = sequences, .max_num_batched_tokens = rows, .dtype = dtype};
+        EXPECT_EQ(answers_of("example", with(options, owners)), expected)
+            << name_of("example", owners) << ", " << rows << " rows, " << sequences << " sequences";
+      }
+    }
+  }
+}
+
+TEST(Owners, GiveTheBitsOfOneRankWithConvertedWeightsAndNarrowKeys) {
+  const EngineOptions options{
+      .threads = 2, .kv_cache_dtype = FloatType::fp8_e4m3, .quantization = Quantization::q8};
+  const Answers expected = answers_of("example", options);
+  for (const Owners& owners : ways)
+    EXPECT_EQ(answers_of("example", with(options, owners)), expected) << name_of("example", owners);
+}
+
+TEST(Owners, GiveTheBitsOfOneRankWhoeverMakesRoom) {
+  for (const std::string model : {"example", "qwen3_next_bf16"}) {
+    const Answers expected = answers_of(model, {.threads = 1});
+    for (const Owners& owners : ways) {
+      EngineOptions options = with({.threads = 2, .max_num_seqs = 6, .max_num_batched_tokens = 16}, owners);
+      options.model = (checkpoints / model).string();
+      Result<std::unique_ptr<Engine>> engine =
+          load_engine(options, [](EngineChoices& choices) { choices.scheduler.preempt_every = 3; }, {});
+      ASSERT_TRUE(engine.ok()) << engine.status().message();
+      submit_all(**engine);
+      EXPECT_EQ(run(**engine), expected) << name_of(model, owners);
+      EXPECT_GT((*engine)->totals().preemptions, 0u);
+    }
+  }
+}
+
+// A second turn goes to the rank that has the first, also where others have less to do.
+TEST(Owners, APrefixIsFoundByWhoHasIt) {
+  const auto prompt_of = [](TokenId first) { return std::vector<TokenId>(70, first); };
+  const auto ask = [](Engine& engine, RequestId id, std::vector<TokenId> prompt) {
+    EXPECT_TRUE(engine.submit(request(id, std::move(prompt), {.max_tokens = 6, .temperature = 0})).ok());
+    return run(engine)[id];
+  };
+  const std::unique_ptr<Engine> alone = engine_of("example", {.threads = 1});
+  for (const Owners& owners : ways) {
+    const std::unique_ptr<Engine> engine = engine_of("example", with({.threads = 1}, owners));
+    for (RequestId id = 0; id < 8; ++id) {
+      const auto prompt = prompt_of(static_cast<TokenId>(20 + id % 4));
+      const Answer got = ask(*engine, id, prompt), expected = ask(*alone, id, prompt);
+      EXPECT_EQ(got, expected) << name_of("example", owners);
+      EXPECT_EQ(got.cached_tokens, id < 4 ? 0 : 64);
+    }
+  }
+}
+
+// Kernels that add from the other end where there are several inputs.
+void add_as_the_batch_goes(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
+                           const TotalsSink& store) {
+  best_dot_kernels().multiply(matrix, begin, end, inputs, store);
+  const Bf16Matrix* dense = std::get_if<Bf16Matrix>(&matrix);
+  if (dense == nullptr || inputs.rows.count == 1) return;
+  for (int row = begin; row < end; row += tile_rows) {
+    for (int input = 0; input < inputs.rows.count; ++input) {
+      float totals[tile_rows] = {};
+      for (int r = 0; r < std::min(tile_rows, dense->rows - row); ++r) {
+        const Bf16* weights = dense->data + static_cast<std::int64_t>(row + r) * dense->cols;
+        for (int k = dense->cols; k-- > 0;) totals[r] += weights[k].to_float() * inputs.rows[input][k];
+      }
+      store(row, input, totals);
+    }
+  }
+}
+
+TEST(Owners, TheTestSeesKernelsWhoseOrderDependsOnTheBatch) {
+  static const DotKernels breaking{.name = "breaking",
+                                   .supported = [] { return true; },
+                                   .prepare = best_dot_kernels().prepare,
+                                   .multiply = add_as_the_batch_goes,
+                                   .prepare_int8 = best_dot_kernels().prepare_int8,
+                                   .multiply_int8 = best_dot_kernels().multiply_int8};
+  const auto answers = [&](EngineOptions options) {
+    options.model = (checkpoints / "example").string();
+    Result<std::unique_ptr<Engine>> engine =
+        load_engine(options, [](EngineChoices& choices) { choices.worker.dots = &breaking; }, {});
+    EXPECT_TRUE(engine.ok()) << engine.status().message();
+    submit_all(**engine);
+    return run(**engine);
+  };
+  const EngineOptions row_by_row{.threads = 1, .max_num_seqs = 1, .max_num_batched_tokens = 1};
+  const Answers expected = answers(row_by_row);
+  EXPECT_EQ(answers(row_by_row), expected);
+  for (const Owners& owners : ways)
+    EXPECT_NE(answers(with({.threads = 2}, owners)), expected) << name_of("example", owners);
+}
+
+TEST(Owners, ThePlanSaysHowTheyAreChosen) {
+  EXPECT_NE(owner_rule.find(" " + std::to_string(most_ahead_for_prefix) + " sequences"),
+            std::string_view::npos);
+}
+
+}  // namespace
+}  // namespace nibble
