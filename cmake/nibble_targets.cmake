@@ -1,6 +1,5 @@
 # How a room becomes targets: nibble_room(name DEPS ... SOURCES ... TESTS ... BENCHES ...)
-# gives the library nibble_<name>, the test program <name>_test and the benchmark <name>_bench; with TOGETHER several
-# sources are compiled at once, but for those after APART.
+# gives the library nibble_<name>, the test program <name>_test and the benchmark <name>_bench.
 # nibble_fuzzer(name DEPS ... SOURCES ... CORPUS folder...) gives a libFuzzer program of clang's, which
 # tools/run_tests.py runs from these committed inputs; it stops there for a failure, like a test.
 
@@ -58,20 +57,6 @@ endfunction()
 
 nibble_headers(library_headers)
 
-# Reading the precompiled headers is still a third of what a source costs, and neighbours ask for the same headers of the
-# tree. So where headers are precompiled, g++ compiles sources of a target some together. Those named are compiled apart:
-# a neighbour has their names too. CMake does the same with sources that have options of their own.
-function(nibble_together target)
-  if(NIBBLE_PRECOMPILED AND NOT NIBBLE_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
-    if(ARGN)
-      set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-    endif()
-    # g++ takes an included source for a header, whose unnamed namespace would be another one in each source.
-    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
-  endif()
-endfunction()
-
 # Tests are most of what is compiled and little of what runs, so they are optimised little, and under a sanitizer,
 # where optimising costs more than half of the time, not at all.
 function(nibble_cases cases)
@@ -95,14 +80,11 @@ function(nibble_benchmark program)
 endfunction()
 
 function(nibble_room name)
-  cmake_parse_arguments(ROOM "TOGETHER" "" "APART;DEPS;SOURCES;TESTS;TEST_DEPS;BENCHES" ${ARGN})
+  cmake_parse_arguments(ROOM "" "" "DEPS;SOURCES;TESTS;TEST_DEPS;BENCHES" ${ARGN})
   if(ROOM_SOURCES)
     add_library(nibble_${name} STATIC ${ROOM_SOURCES})
     target_link_libraries(nibble_${name} PUBLIC nibble_flags ${ROOM_DEPS})
     nibble_precompiled(nibble_${name} library_headers)
-    if(ROOM_TOGETHER)
-      nibble_together(nibble_${name} ${ROOM_APART})
-    endif()
   else()
     add_library(nibble_${name} INTERFACE)
     target_link_libraries(nibble_${name} INTERFACE nibble_flags ${ROOM_DEPS})
@@ -112,9 +94,6 @@ function(nibble_room name)
     target_link_libraries(${name}_cases PUBLIC nibble_${name} ${ROOM_TEST_DEPS} GTest::gtest)
     target_compile_definitions(${name}_cases PRIVATE NIBBLE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
     nibble_cases(${name}_cases)
-    if(ROOM_TOGETHER)
-      nibble_together(${name}_cases ${ROOM_APART})
-    endif()
     set_property(GLOBAL APPEND PROPERTY NIBBLE_CASES ${name}_cases ${ROOM_TEST_DEPS})
     add_executable(${name}_test)
     target_link_libraries(${name}_test PRIVATE ${name}_cases ${ROOM_TEST_DEPS} GTest::gtest_main)
