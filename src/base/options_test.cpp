@@ -96,8 +96,12 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
                                 {"NIBBLE_ATTENTION_BACKEND", "cpu_avx2"},
                                 {"NIBBLE_KV_CACHE_TOKENS", "4096"},
                                 {"NIBBLE_NO_PREFIX_CACHE", "true"},
+                                {"NIBBLE_SPECULATIVE_ALGORITHM", "ngram"},
+                                {"NIBBLE_SPECULATIVE_NUM_DRAFT_TOKENS", "6"},
                                 {"NIBBLE_TP", "2"},
                                 {"NIBBLE_EP", "4"},
+                                {"NIBBLE_DP", "4"},
+                                {"NIBBLE_DP_ATTENTION", "true"},
                                 {"NIBBLE_STATE_SNAPSHOTS", "12"},
                                 {"NIBBLE_SNAPSHOT_INTERVAL", "8192"},
                                 {"NIBBLE_MOE_A2A_BACKEND", "normal"},
@@ -122,6 +126,10 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
   EXPECT_EQ(options.attention_backend, "cpu_avx2");
   EXPECT_EQ(options.kv_cache_tokens, 4096);
   EXPECT_TRUE(options.no_prefix_cache);
+  EXPECT_EQ(options.speculative_algorithm, "ngram");
+  EXPECT_EQ(options.draft_tokens, 6);
+  EXPECT_EQ(options.data_parallel, 4);
+  EXPECT_TRUE(options.dp_attention);
   EXPECT_EQ(options.state_snapshots, 12);
   EXPECT_EQ(options.snapshot_interval, 8192);
   EXPECT_EQ(options.tensor_parallel, 2);

@@ -27,15 +27,17 @@ struct AnswerHead {
   std::string model;
 };
 
+// Tokens of a request's prediction that were checked.
+struct PredictionUsage {
+  int accepted = 0, rejected = 0;
+};
+
 struct Usage {
-  struct Prediction {
-    int accepted = 0, rejected = 0;  // tokens of it that were checked
-  };
   int prompt_tokens = 0;
   int completion_tokens = 0;
   int cached_tokens = 0;     // of the prompt
   int reasoning_tokens = 0;  // of the completion
-  std::optional<Prediction> prediction;
+  std::optional<PredictionUsage> prediction;
 };
 
 // One token with what was asked to be known of it.
