@@ -330,7 +330,7 @@ std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
       {.name = "--dp",
        .aliases = {"--data-parallel-size", "--dp-size"},
        .value = "N",
-       .help = "ranks that have sequences of their own",
+       .help = "owners of sequences",
        .default_text = "1",
        .set = noting(given.data_parallel, int_value(options.data_parallel, 0, 1024))},
       {.name = "--dp-attention",
