@@ -117,7 +117,8 @@ void AnswerReader::push(TokenId token, std::vector<AnswerPiece>& pieces, Stops s
 // Of an answer without channels.
 void AnswerReader::take_text(TokenId token, int number, std::vector<AnswerPiece>& pieces) {
   if (thinking_ && thinking_->turns_at(token)) {
-    take_side(decoder_.flush(), pieces);
+    const bool answers = take_side(decoder_.flush(), pieces);
+    if (shares_ && answers) shares_->message_ended();
     thinking_->turn();
     return;
   }

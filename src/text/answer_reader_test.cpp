@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <random>
+
+#include "text/thinking_test_util.h"
 
 namespace nibble {
 namespace {
@@ -200,6 +203,27 @@ TEST_F(AnswerReaderTest, SharesJoinToTheAnswerWhateverItIs) {
     }
     ASSERT_EQ(joined, answer);
   }
+}
+
+TEST_F(AnswerReaderTest, TheReplacementOfACharacterThatReasoningCutsIsItsTokens) {
+  const Tokenizer thinking =
+      thinking_tokenizer(std::filesystem::path(testing::TempDir()) / "nibble_cut_character");
+  AnswerReader reader(thinking, answer_start(thinking, thinking.encode("Once")),
+                      StopStrings::make({}).value(), AnswerReader::Shares::kept);
+  std::vector<AnswerPiece> pieces;
+  std::vector<AnswerShare> shares;
+  const TokenId begun = thinking.encode("\xF0\x9F\xA6\x8A").front();
+  for (const TokenId token : {begun, *thinking.control_id("<think>")}) {
+    reader.push(token, pieces);
+    reader.take_shares(shares);
+  }
+  reader.finish(pieces);
+  reader.take_shares(shares);
+  ASSERT_EQ(pieces.size(), 1u);
+  EXPECT_EQ(pieces[0].text, "\xEF\xBF\xBD");
+  ASSERT_EQ(shares.size(), 1u);
+  EXPECT_EQ(shares[0].token, 0);
+  EXPECT_EQ(shares[0].bytes, "\xEF\xBF\xBD");
 }
 
 TEST_F(AnswerReaderTest, AShareIsTheTokensOwnBytesWhereTheTextIsSound) {
