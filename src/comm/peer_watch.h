@@ -31,9 +31,9 @@ struct StillnessLimits {
 };
 
 // A wait for one member: how long nobody has seen it get on. Asked again and again, it looks every so often.
-// One that does nothing is measured by the clock, of which time without a look does not count: then the whole
-// process may have been stopped. One that computes is measured by the CPU time that one of its threads has
-// used since the last beat of any, for a busy machine may keep them from its CPUs for as long as it likes.
+// One that does nothing is measured by the clock. Time without a look does not count: then the whole process
+// may have been stopped. One that computes is measured by CPU time, since a busy machine may keep it from its
+// CPUs: by the most that one of its threads has used since the last beat of any.
 class Stillness {
  public:
   using Clock = std::chrono::steady_clock;

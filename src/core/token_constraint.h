@@ -41,8 +41,8 @@ class TokenConstraint {
   virtual bool cut() const { return false; }
 };
 
-// A constraint with the masks of the token that is to be chosen next and, where drafts of it and of those
-// behind it are checked in the same step, of the token behind each of them.
+// A constraint with the masks of one step: that of the token to be chosen next and, where the step checks
+// drafts, that of the token behind each draft.
 class ConstrainedAnswer {
  public:
   ConstrainedAnswer() = default;

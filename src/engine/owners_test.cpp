@@ -109,16 +109,7 @@ void add_as_the_batch_goes(const DenseMatrix& matrix, int begin, int end, const 
   best_dot_kernels().multiply(matrix, begin, end, inputs, store);
   const Bf16Matrix* dense = std::get_if<Bf16Matrix>(&matrix);
   if (dense == nullptr || inputs.rows.count == 1) return;
-  for (int row = begin; row < end; row += tile_rows) {
-    for (int input = 0; input < inputs.rows.count; ++input) {
-      float totals[tile_rows] = {};
-      for (int r = 0; r < std::min(tile_rows, dense->rows - row); ++r) {
-        const Bf16* weights = dense->data + static_cast<std::int64_t>(row + r) * dense->cols;
-        for (int k = dense->cols; k-- > 0;) totals[r] += weights[k].to_float() * inputs.rows[input][k];
-      }
-      store(row, input, totals);
-    }
-  }
+  add_backwards(*dense, begin, end, inputs, store);
 }
 
 TEST(Owners, TheTestSeesKernelsWhoseOrderDependsOnTheBatch) {

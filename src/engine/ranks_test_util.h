@@ -3,17 +3,36 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "engine/engine_test_util.h"
+#include "ops/linear/dot_kernels.h"
 
 namespace nibble {
 
 using Answers = std::map<RequestId, Answer>;
 inline const std::filesystem::path checkpoints =
     std::filesystem::path(NIBBLE_SOURCE_DIR) / "tests/data/parity";
+
+// The rows [begin, end) of a product again, each sum from the other end: what a kernel gives that breaks the
+// order of sums.
+inline void add_backwards(const Bf16Matrix& matrix, int begin, int end, const DotInputs& inputs,
+                          const TotalsSink& store) {
+  for (int row = begin; row < end; row += tile_rows) {
+    for (int input = 0; input < inputs.rows.count; ++input) {
+      float totals[tile_rows] = {};
+      for (int r = 0; r < std::min(tile_rows, matrix.rows - row); ++r) {
+        const Bf16* weights = matrix.data + static_cast<std::int64_t>(row + r) * matrix.cols;
+        for (int k = matrix.cols; k-- > 0;) totals[r] += weights[k].to_float() * inputs.rows[input][k];
+      }
+      store(row, input, totals);
+    }
+  }
+}
 
 // `model` is a folder, or the name of one of the checkpoints above.
 inline std::unique_ptr<Engine> engine_of(const std::filesystem::path& model, EngineOptions options) {
