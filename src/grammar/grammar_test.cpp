@@ -269,6 +269,9 @@ NUMBER: "1" [".5"]
   EXPECT_NE(compile_lark("start: start \"a\" | \"b\"").status().message().find("begin with itself"),
             std::string::npos);
   EXPECT_NE(compile_lark("%import common.WS").status().message().find("not supported"), std::string::npos);
+  for (const char* cut : {"start: \"a\\", "start: \"a\"..\"\\", "start: /a\\"})
+    EXPECT_NE(compile_lark(cut).status().message().find("that ends the text or pattern"), std::string::npos)
+        << cut;
 }
 
 TEST(HostileGrammars, DeepNestingIsRefusedWithAFlatStack) {

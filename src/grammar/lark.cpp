@@ -1,5 +1,6 @@
 // Grammars in the manner of Lark: start: item ("," item)*, terminals in capitals, "text"i, /pattern/,
 // [optional], x~2..3, comments behind //. All blanks count: %ignore and %import are refused.
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -123,9 +124,9 @@ class LarkParser : GrammarText {
   // What stands between two marks, with its backslashes.
   Result<std::string_view> between(char mark) {
     const std::size_t begin = ++at_;
-    while (at_ < text_.size() && text_[at_] != mark && text_[at_] != '\n') at_ += text_[at_] == '\\' ? 2 : 1;
-    if (at_ >= text_.size() || text_[at_] != mark)
-      return wrong(std::string(1, mark) + " that ends the text or pattern");
+    while (!ended() && text_[at_] != mark && text_[at_] != '\n')
+      at_ = std::min(at_ + (text_[at_] == '\\' ? 2 : 1), text_.size());
+    if (ended() || text_[at_] != mark) return wrong(std::string(1, mark) + " that ends the text or pattern");
     return text_.substr(begin, at_++ - begin);
   }
 
