@@ -64,8 +64,8 @@ def bytes_of_a_stream_that_waits(seconds, *options):
     """What a stream says while another one has the only place, for that long; and what it says then, when the other has gone."""
     with serving("--max-num-seqs", 1, *options) as server:
         with server.connect() as first, server.connect() as second:
-            first.sendall(request_bytes("POST", "/v1/completions", LONG | {"n": 64}))
-            first.recv(1000)
+            first.sendall(request_bytes("POST", "/v1/completions", LONG | {"n": 64, "stream": False}))  # an unread stream is dropped
+            eventually(lambda: server.metrics()["vllm:num_requests_running",] == 1)
             second.sendall(request_bytes("POST", "/v1/completions", LONG | {"max_tokens": 3}, Connection="close"))
             waiting, end = b"", time.monotonic() + seconds
             while (left := end - time.monotonic()) > 0:
