@@ -41,6 +41,12 @@ struct ByteSet {
       if (words[i] != 0) return i * 64 + static_cast<unsigned>(std::countr_zero(words[i]));
     return 256;
   }
+  // Whether it is one byte.
+  bool single() const {
+    const std::uint64_t any = words[0] | words[1] | words[2] | words[3];
+    const int empty = (words[0] == 0) + (words[1] == 0) + (words[2] == 0) + (words[3] == 0);
+    return empty == 3 && std::has_single_bit(any);
+  }
   std::uint32_t count() const {
     int bytes = 0;
     for (const std::uint64_t word : words) bytes += std::popcount(word);

@@ -149,6 +149,11 @@ class Constraint final : public GrammarConstraint {
   }
 
   void write_recipe(Matcher::State state, MaskRecipe& mask) {
+    if (matcher_->has_apart(state) && matcher_->split(state).rest == Matcher::kDead) {
+      set_walked(trie_->plain(), state, {}, mask);
+      set_walked(trie_->other(), state, {}, mask);
+      return;
+    }
     if (!matcher_->plain_ends(state) && !matcher_->uniform(state) && write_key(state, mask)) return;
     const bool mostly = !matcher_->plain_ends(state) && mostly_plain(state);
     if (const Matcher::State usual = mostly ? usual_rest(state) : Matcher::kDead; usual != Matcher::kDead) {
@@ -371,7 +376,7 @@ class Constraint final : public GrammarConstraint {
   template <typename Alive>
   void come_to(const Trie& trie, std::uint32_t node, Matcher::State state, ByteKindMask above,
                const Alive& alive) {
-    if (matcher_->begins_narrow(state)) {
+    if (matcher_->has_apart(state)) {
       const Matcher::Split& split = matcher_->split(state);
       bool whole = true;
       for (const Matcher::NarrowWay& way : split.ways) whole &= come_through(trie, node, way, alive);
@@ -408,14 +413,17 @@ class Constraint final : public GrammarConstraint {
     while (!next_level_.empty()) {
       level_.swap(next_level_);
       next_level_.clear();
-      for (const auto& [place, state, above] : level_) {
+      for (const Step& at : level_) {
+        const std::uint32_t place = at.node;
+        const Matcher::State state = at.state;
+        const ByteKindMask above = at.above;
         ByteKindMask looping = 0;
         bool asked = false;
         Matcher::Steps steps = matcher_->steps(state);
-        for (const TrieNode& node : trie.children(place)) {
-          if (known.have(node.kinds | above, node.longest)) continue;
+        trie.for_children(place, matcher_->first_bytes(state), [&](const TrieNode& node) {
+          if (known.have(node.kinds | above, node.longest)) return;
           const Matcher::State next = steps.to(node.byte);
-          if (next == Matcher::kDead) continue;
+          if (next == Matcher::kDead) return;
           if (!asked && (next == state || node.byte >= 0x80)) {
             if (next == state || a_long_character_loops(state)) looping = loops(state);
             asked = true;
@@ -425,10 +433,10 @@ class Constraint final : public GrammarConstraint {
             free(node);
           } else {
             alive(node);
-            if (trie.children(trie.place(node)).empty()) continue;
+            if (trie.children(trie.place(node)).empty()) return;
             come_to(trie, trie.place(node), next, static_cast<ByteKindMask>(above | node.own), alive);
           }
-        }
+        });
       }
     }
   }

@@ -115,6 +115,10 @@ class Languages {
 
   PlainPrefix plain_prefix(Language language) const;
   // An expression of one character, of which every plain one is a text.
+  // Whether it is a choice of some texts.
+  bool is_given_texts(Language language) const {
+    return nodes_[language].given && nodes_[language].kind == Kind::any_of;
+  }
   bool is_complement(Language language) const { return nodes_[language].kind == Kind::except; }
   void add_plain_character(Language character);
 
@@ -192,6 +196,7 @@ class Languages {
   Language part_recounted(Language part, Counts counts);
   bool is_any_string(Language language) const;
   std::uint32_t find_behind_long(Language language, LongCharacters kind);
+  std::uint32_t behind_long_repeated(Language language, LongCharacters kind);
   std::uint32_t follow_long(Language language, LongCharacters kind);
   bool is_character(Language language) const;
   bool is_string_of(Language language, Language character);

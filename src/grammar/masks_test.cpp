@@ -43,6 +43,10 @@ TEST(Masks, HaveTheTokensWhoseBytesAreTaken) {
        {"[1,2,3,4,5,6,7,8,9,10,11,12,13,14]", "[1, 2]"}},
       {R"({"type":"array","items":{"enum":["a","b","c","d","e","f","g","h","i","j"]},"uniqueItems":true})",
        {R"(["a","c","b","d","f","e","g","h","j","i"])", "[]"}},
+      {R"({"type":"array","items":{"enum":["on","once","one","two","upon"," a","at",1,11,null,"é"]},"uniqueItems":true})",
+       {R"(["one","once",11,"upon",1," a","é","on"])", R"([null, 1, 11])"}},
+      {R"({"enum":["once","upon","a time","once upon",["a",1],{"a":true}]})",
+       {R"("once upon")", R"(["a",1])"}},
       // One of some words anywhere, and no two of them; a word behind which anything may come.
       {R"({"oneOf":[{"type":"string","pattern":"once"},{"type":"string","pattern":"upon"},{"type":"string","pattern":"time"}]})",
        {"\"a onc\u00E9 tim\u2003e, once and on a tim\"", R"("upo upon a onc")"}},

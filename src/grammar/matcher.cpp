@@ -60,29 +60,38 @@ void Matcher::reset() {
   state_table_.assign(256, kUnbounded);
   ways_.clear();
   states_.assign(1, Place{});
-  rows_.clear();
+  rows_used_ = 0;
   crossings_.clear();
   splits_.clear();
-  rows_.emplace_back().fill(kDead);
-  states_[kDead].row = &rows_.back();
+  states_[kDead].row = make_row({});
   opening_ = 0;
   start_ = (*usable_)[symbols_->root] ? opened(frame(symbols_->root, 0, 0)) : kDead;
 }
 
 void Matcher::forget_steps() {
-  rows_.clear();
+  rows_used_ = 0;
   crossings_.clear();
   splits_.clear();
   for (Place& place : states_) {
     place.row = nullptr;
     place.crossing = place.split = kUnbounded;
   }
-  rows_.emplace_back().fill(kDead);
-  states_[kDead].row = &rows_.back();
+  states_[kDead].row = make_row({});
+}
+
+// Of a state that goes on with these bytes. To give thousands of rows back takes milliseconds, so those that
+// were forgotten are used again.
+Matcher::Row* Matcher::make_row(const ByteSet& first) {
+  if (rows_used_ == rows_.size()) rows_.emplace_back();
+  Row& row = rows_[rows_used_++];
+  const bool few = first.count() < 128;
+  row.fill(few ? kDead : kUnbounded);
+  (few ? first : ~first).for_each([&](unsigned byte) { row[byte] = few ? kUnbounded : kDead; });
+  return &row;
 }
 
 std::size_t Matcher::memory() const {
-  return rows_.size() * sizeof(Row) + splits_.size() * (sizeof(Split) + sizeof(NarrowWay)) +
+  return rows_used_ * sizeof(Row) + splits_.size() * (sizeof(Split) + sizeof(NarrowWay)) +
          crossings_.size() * 2 * sizeof(Crossing) + states_.capacity() * sizeof(Place) +
          ways_.capacity() * sizeof(Way) + frames_.capacity() * (sizeof(Frame) + 24) + copies_.size() * 48 +
          languages_.memory();
@@ -154,55 +163,6 @@ void Matcher::join_alike(std::vector<Way>& ways) {
     i = end;
   }
   ways.resize(kept);
-}
-
-const Matcher::Split& Matcher::split(State state) {
-  if (states_[state].split != kUnbounded) return splits_[states_[state].split];
-  Split made;
-  std::vector<Way> others;
-  for (std::uint32_t i = 0; i < states_[state].count; ++i) {
-    const Way way = ways_[states_[state].begin + i];
-    if (!way.unopened() && nibble::begins_narrow(languages_, way.language)) {
-      made.ways.push_back({.text = way.language, .frame = way.frame});
-    } else {
-      others.push_back(way);
-    }
-  }
-  made.rest = intern(others, states_[state].complete);
-  states_[state].split = static_cast<std::uint32_t>(splits_.size());
-  return splits_.emplace_back(std::move(made));
-}
-
-std::optional<Matcher::KeyPlace> Matcher::key_place(State state) {
-  if (states_[state].complete) return std::nullopt;
-  KeyPlace place;
-  std::uint32_t frame_of_others = 0;
-  std::vector<Way> keys;
-  for (std::uint32_t i = 0; i < states_[state].count; ++i) {
-    const Way way = ways_[states_[state].begin + i];
-    if (way.unopened() || is_copied(way)) return std::nullopt;
-    if (languages_.first_bytes(way.language).count() == 1) {
-      keys.push_back(way);
-    } else if (place.others == kNothing) {
-      place.others = way.language;
-      frame_of_others = way.frame;
-    } else {
-      return std::nullopt;
-    }
-  }
-  if (place.others == kNothing) return std::nullopt;
-  for (const char tried : {'z', 'q', 'j', 'Q', 'Z', '7'}) {
-    const auto byte = static_cast<std::uint8_t>(tried);
-    const Language any = languages_.derivative(place.others, byte);
-    const PlainPrefix prefix = languages_.plain_prefix(any);
-    if (!prefix.uniform || prefix.length != kUnbounded || languages_.derivative(any, byte) != any) continue;
-    place.any = any;
-    std::vector<Way> usual{{any, frame_of_others}};
-    place.usual = intern(usual, false);
-    for (const Way& key : keys) place.declared.push_back({.text = key.language, .frame = key.frame});
-    return place;
-  }
-  return std::nullopt;
 }
 
 void Matcher::add(Language language, std::uint32_t next) {
@@ -451,10 +411,12 @@ Matcher::State Matcher::intern(std::vector<Way>& ways, bool complete) {
       place.in_copied |= behind.in_copied;
       place.in_others |= behind.in_others;
       place.copying |= behind.copying;
+      place.first = place.first | behind.first;
     } else {
       (is_copied(way) ? place.in_copied : place.in_others) = true;
       place.copying |= copies(way);
-      place.narrow |= !is_copied(way) && nibble::begins_narrow(languages_, way.language);
+      place.apart |= is_apart(way);
+      place.first = place.first | languages_.first_bytes(way.language);
       prefix = languages_.plain_prefix(way.language);
       prefix.uniform &= !copies(way);
     }
@@ -462,7 +424,7 @@ Matcher::State Matcher::intern(std::vector<Way>& ways, bool complete) {
     place.plain = std::max(place.plain, prefix.length);
     place.plain_ends &= prefix.ends;
   }
-  place.narrow &= !place.copying;
+  place.apart &= !place.copying;
   ways_.insert(ways_.end(), ways.begin(), ways.end());
   states_.push_back(place);
   if (states_.size() * 2 > state_table_.size()) {
@@ -545,10 +507,9 @@ ByteSet Matcher::alike(const Place& place, std::span<const std::uint32_t> ways, 
 }
 
 Matcher::State Matcher::make_step(State state, std::uint8_t byte) {
-  if (states_[state].row == nullptr && !states_[state].copying) {
-    rows_.emplace_back().fill(kUnbounded);
-    states_[state].row = &rows_.back();
-  }
+  if (states_[state].row == nullptr && !states_[state].copying)
+    states_[state].row = make_row(states_[state].first);
+  if (!states_[state].first.has(byte)) return kDead;
   // What stands behind unopened ways is stepped before anything is made: those steps use the same space.
   for (std::uint32_t i = 0; i < states_[state].count; ++i)
     if (const Way way = ways_[states_[state].begin + i]; way.unopened()) step(opened_[way.frame], byte);
@@ -580,7 +541,11 @@ Matcher::State Matcher::make_step(State state, std::uint8_t byte) {
   }
   const State made = intern(made_, complete);
   if (place.copying) return made;
-  alike(place, ways, byte).for_each([&](unsigned other) { (*place.row)[other] = made; });
+  if (place.first.single()) {
+    (*place.row)[byte] = made;
+  } else {
+    alike(place, ways, byte).for_each([&](unsigned other) { (*place.row)[other] = made; });
+  }
   return made;
 }
 

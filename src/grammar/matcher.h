@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "grammar/byte_set.h"
 #include "grammar/symbols.h"
 
 namespace nibble {
@@ -57,6 +58,8 @@ class Matcher {
   bool plain_ends(State state) const { return states_[state].plain_ends; }
   // As PlainPrefix::uniform, of every way.
   bool uniform(State state) const { return states_[state].uniform; }
+  // No text goes on with another byte.
+  ByteSet first_bytes(State state) const { return states_[state].first; }
   // The same place without the texts that are kept to be told from later ones, and from where none is: what
   // texts have in common there. It takes every text that `state` takes, and more only where a text holds an
   // element and another one that it must differ from, or more elements than a token can.
@@ -73,8 +76,8 @@ class Matcher {
   bool in_copied(State state) const { return states_[state].in_copied; }
   // Whether anything else may be read there as well.
   bool in_others(State state) const { return states_[state].in_others; }
-  // Whether some way is inside a text that begins narrow (text_reach.h).
-  bool begins_narrow(State state) const { return states_[state].narrow; }
+  // Whether the text of some way is one that text_reach.h finds once for many places.
+  bool has_apart(State state) const { return states_[state].apart; }
   // What such a state is without those ways, and them; what stands behind their texts few who ask need.
   struct NarrowWay {
     Language text;
@@ -152,6 +155,7 @@ class Matcher {
     std::array<std::uint64_t, 256> which = {};  // a hash of them
   };
   struct Place {
+    ByteSet first;  // no text goes on with another byte
     std::uint32_t begin = 0, count = 0;
     Row* row = nullptr;  // in rows_
     std::uint32_t crossing = kUnbounded;
@@ -160,13 +164,14 @@ class Matcher {
     bool plain_ends = false;
     bool uniform = false;
     bool in_copied = false, in_others = false;
-    bool narrow = false;
+    bool apart = false;
     bool copying = false;  // what a byte leads to is not kept: no other text comes here
     State without_copies = kUnbounded;
     std::array<State, 2> behind_long = {kUnbounded, kUnbounded};  // [kinds] kDiffers: nothing
     std::uint32_t split = kUnbounded;
   };
   State make_step(State state, std::uint8_t byte);
+  Row* make_row(const ByteSet& first);
   State find_behind_long(State state, LongCharacters kind);
   std::span<const std::uint32_t> going_on(State state, std::uint8_t byte);
   ByteSet alike(const Place& place, std::span<const std::uint32_t> ways, std::uint8_t byte);
@@ -176,6 +181,7 @@ class Matcher {
   std::uint32_t copy(std::uint32_t before, std::uint8_t byte);
   std::string text_of(std::uint32_t copy) const;
   bool is_copied(const Way& way) const;
+  bool is_apart(const Way& way) const;
   bool copies(const Way& way) const { return is_copied(way) && !bare_[way.frame]; }
   std::uint32_t bare_frame(std::uint32_t frame);
   std::uint32_t far_place(const Frame& at) const;
@@ -208,7 +214,8 @@ class Matcher {
   std::vector<Way> ways_;
   std::vector<Place> states_;
   std::vector<std::uint32_t> state_table_;
-  std::deque<Row> rows_;  // a row never moves
+  std::deque<Row> rows_;       // a row never moves
+  std::size_t rows_used_ = 0;  // those behind them are kept for later steps
   std::vector<Crossing> crossings_;
   std::deque<Split> splits_;  // a split never moves
   State start_ = kDead;

@@ -1,4 +1,5 @@
-// What a matcher's places have in common: texts without their copies, counts far from their end.
+// What a matcher's places have in common: texts without their copies, counts far from their end, texts that
+// many places have.
 #include <algorithm>
 #include <utility>
 
@@ -165,6 +166,63 @@ std::optional<Matcher::FarFromEnd> Matcher::far_from_end(State state) {
   far.endless = intern(endless, place.complete);
   far.rounded = intern(rounded, place.complete);
   return far;
+}
+
+// Whether masks find its text apart from the others: it begins narrow, or is one of given ones. Lists that an
+// element is left out of have most of their texts' ends in common, which states that know the list do not.
+bool Matcher::is_apart(const Way& way) const {
+  if (way.unopened()) return false;
+  return languages_.is_given_texts(way.language) ||
+         (!is_copied(way) && nibble::begins_narrow(languages_, way.language));
+}
+
+const Matcher::Split& Matcher::split(State state) {
+  if (states_[state].split != kUnbounded) return splits_[states_[state].split];
+  Split made;
+  std::vector<Way> others;
+  for (std::uint32_t i = 0; i < states_[state].count; ++i) {
+    const Way way = ways_[states_[state].begin + i];
+    if (is_apart(way)) {
+      made.ways.push_back({.text = way.language, .frame = way.frame});
+    } else {
+      others.push_back(way);
+    }
+  }
+  made.rest = intern(others, states_[state].complete);
+  states_[state].split = static_cast<std::uint32_t>(splits_.size());
+  return splits_.emplace_back(std::move(made));
+}
+
+std::optional<Matcher::KeyPlace> Matcher::key_place(State state) {
+  if (states_[state].complete) return std::nullopt;
+  KeyPlace place;
+  std::uint32_t frame_of_others = 0;
+  std::vector<Way> keys;
+  for (std::uint32_t i = 0; i < states_[state].count; ++i) {
+    const Way way = ways_[states_[state].begin + i];
+    if (way.unopened() || is_copied(way)) return std::nullopt;
+    if (languages_.first_bytes(way.language).count() == 1) {
+      keys.push_back(way);
+    } else if (place.others == kNothing) {
+      place.others = way.language;
+      frame_of_others = way.frame;
+    } else {
+      return std::nullopt;
+    }
+  }
+  if (place.others == kNothing) return std::nullopt;
+  for (const char tried : {'z', 'q', 'j', 'Q', 'Z', '7'}) {
+    const auto byte = static_cast<std::uint8_t>(tried);
+    const Language any = languages_.derivative(place.others, byte);
+    const PlainPrefix prefix = languages_.plain_prefix(any);
+    if (!prefix.uniform || prefix.length != kUnbounded || languages_.derivative(any, byte) != any) continue;
+    place.any = any;
+    std::vector<Way> usual{{any, frame_of_others}};
+    place.usual = intern(usual, false);
+    for (const Way& key : keys) place.declared.push_back({.text = key.language, .frame = key.frame});
+    return place;
+  }
+  return std::nullopt;
 }
 
 }  // namespace nibble

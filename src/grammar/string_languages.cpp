@@ -10,6 +10,9 @@ constexpr std::uint32_t kDiffers = kUnbounded - 1;
 // Of a sequence, before it is left as it is.
 constexpr int kMostParts = 256;
 
+// Whether characters of two bytes and more are among those that a text begins with.
+bool begins_long(const ByteSet& first) { return first.words[3] != 0; }
+
 }  // namespace
 
 std::optional<Language> Languages::behind_long(Language language, LongCharacters kind) {
@@ -21,6 +24,7 @@ std::uint32_t Languages::find_behind_long(Language language, LongCharacters kind
   const std::uint64_t key = std::uint64_t{language} << 1 | (kind == LongCharacters::blanks);
   if (const std::uint32_t known = behind_long_.at(key); known != kUnbounded) return known;
   const Node node = nodes_[language];  // a copy: nodes_ grows below
+  if (!begins_long(first_[language])) return kNothing;
   std::uint32_t found = kDiffers;
   // Of these, what stands behind a text is made of what stands behind it in their parts.
   if (node.kind == Kind::any_of || node.kind == Kind::all_of) {
@@ -35,10 +39,34 @@ std::uint32_t Languages::find_behind_long(Language language, LongCharacters kind
   } else if (node.kind == Kind::except) {
     const std::uint32_t inner = find_behind_long(node.a, kind);
     if (inner != kDiffers) found = except(inner);
+  } else if (node.kind == Kind::repeat || node.kind == Kind::concat) {
+    found = behind_long_repeated(language, kind);
   }
   if (found == kDiffers) found = follow_long(language, kind);
   behind_long_.at(key) = found;
   return found;
+}
+
+// Of characters again and again, and what stands behind them.
+std::uint32_t Languages::behind_long_repeated(Language language, LongCharacters kind) {
+  const Node node = nodes_[language];  // a copy, as the next one
+  const bool sequence = node.kind == Kind::concat;
+  const Node head = sequence ? nodes_[node.a] : node;
+  if (head.kind != Kind::repeat) return kDiffers;
+  // No character begins another one, so one of them is read or what stands behind all.
+  const auto is_one = [&, part = head.a](Language character) { return is_string_of(part, character); };
+  if (!is_character(head.a) || std::ranges::none_of(plain_characters_, is_one)) return kDiffers;
+  const std::uint32_t behind_part = find_behind_long(head.a, kind);
+  if (behind_part != kEmptyText && behind_part != kNothing) return kDiffers;
+  Language behind = kNothing;
+  if (behind_part == kEmptyText) {
+    const std::uint32_t least = head.b == 0 ? 0 : head.b - 1;
+    behind = repeat(head.a, least, head.c == kUnbounded ? kUnbounded : head.c - 1);
+    if (sequence) behind = concat(behind, node.b);
+  }
+  if (!sequence || head.b > 0) return behind;
+  const std::uint32_t rest = find_behind_long(node.b, kind);
+  return rest == kDiffers ? kDiffers : any_of({behind, rest});
 }
 
 // Byte by byte through all characters of the kind.

@@ -29,16 +29,7 @@ const TextReach& TextReaches::of(Languages& languages, Language text, const Trie
       if (languages.has_empty_text(next)) reach.ends.push_back(below);
       if (next != kEmptyText) open.emplace_back(below, next);
     };
-    const std::span<const TrieNode> children = trie.children(place);
-    const ByteSet first = languages.first_bytes(before);
-    if (first.count() < 8) {
-      first.for_each([&](unsigned byte) {
-        const auto child = std::ranges::lower_bound(children, byte, {}, &TrieNode::byte);
-        if (child != children.end() && child->byte == byte) take(*child);
-      });
-    } else {
-      for (const TrieNode& child : children) take(child);
-    }
+    trie.for_children(place, languages.first_bytes(before), take);
     if (reach.inside.size() <= kMostNodes) continue;
     reach = {.inside = {}, .ends = {}, .whole = false};
     break;

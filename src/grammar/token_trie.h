@@ -2,6 +2,7 @@
 // and behind those of the node before it, so that a walk level by level reads forward.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -69,6 +70,21 @@ struct Trie {
 
   std::span<const TrieNode> children(std::uint32_t node) const {
     return std::span(nodes).subspan(nodes[node].children, nodes[node + 1].children - nodes[node].children);
+  }
+  // Those of the children that begin with one of these bytes: a copy, for who is called may make more sets.
+  template <typename Function>
+  void for_children(std::uint32_t node, const ByteSet bytes, const Function& function) const {
+    constexpr std::uint32_t kFew = 8;
+    const std::span<const TrieNode> all = children(node);
+    if (all.size() < 2 * kFew || bytes.count() >= kFew) {
+      for (const TrieNode& child : all)
+        if (bytes.has(child.byte)) function(child);
+      return;
+    }
+    bytes.for_each([&](unsigned byte) {
+      const auto child = std::ranges::lower_bound(all, byte, {}, &TrieNode::byte);
+      if (child != all.end() && child->byte == byte) function(*child);
+    });
   }
   std::uint32_t place(const TrieNode& node) const { return static_cast<std::uint32_t>(&node - nodes.data()); }
   std::span<const TokenId> below(const TrieNode& node) const {
