@@ -19,6 +19,7 @@ CASES = {
     "qwen3_30b_on_an_h200": ["Qwen3-30B-A3B", "--as", "h200x1"],
     "qwen3_235b_takes_as_many_as_hold_it": ["Qwen3-235B-A22B", "--as", "h200x8"],
     "qwen3_next_keeps_a_state": ["Qwen3-Next-80B-A3B", "--as", "h100x4", "--max-num-seqs", "32"],
+    "qwen3_6_27b_on_a_cpu_in_fewer_bits": ["Qwen3.6-27B", "--as", "cpu", "--quantization", "q8"],
     "glm_4_7_flash_on_a_cpu": ["GLM-4.7-Flash", "--as", "cpu"],
     "deepseek_v3_on_eight_h200": ["DeepSeek-V3", "--as", "h200x8"],
     "deepseek_r1_on_blackwell": ["DeepSeek-R1", "--as", "b200x8"],

@@ -266,7 +266,7 @@ std::vector<OptionSpec> engine_option_specs(EngineOptions& options) {
        .set = noting(given.kv_cache_dtype, choice_value<FloatType>(options.kv_cache_dtype, kv_types))},
       {.name = "--quantization",
        .value = "NAME",
-       .help = "attention, lm_head at load: none (as stored), q8, mxfp4",
+       .help = "dense weights, at load: none (as stored), q8, mxfp4",
        .default_text = "none",
        .set = noting(given.quantization,
                      choice_value<Quantization>(options.quantization, {{"none", Quantization::none},

@@ -94,7 +94,7 @@ struct EngineOptions {
   int max_num_batched_tokens = 512;        // prompt and answer tokens in one step
   FloatType dtype = FloatType::automatic;  // of the activations that enter a matrix product
   FloatType kv_cache_dtype = FloatType::automatic;
-  Quantization quantization = Quantization::none;  // of attention's weights and lm_head's, done at load
+  Quantization quantization = Quantization::none;  // of dense weights in bf16, done at load
   // Names of kernels; those that are built in and run here are known when a model is loaded.
   std::string moe_runner_backend = "auto";
   std::string attention_backend = "auto";

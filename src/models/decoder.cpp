@@ -68,19 +68,7 @@ class Decoder final : public Model {
 
   const ModelConfig& config() const override { return config_; }
   Status convert_dense(DenseFormat format, ThreadPool& threads, const ConversionProgress& progress) override {
-    std::vector<WeightMatrix*> matrices;
-    const auto add = [&](WeightMatrix& matrix) {
-      if (std::holds_alternative<Bf16Matrix>(matrix)) matrices.push_back(&matrix);
-    };
-    for (DecoderLayer& layer : weights_.layers) {
-      for (WeightMatrix* each : {&layer.wq, &layer.wk, &layer.wv, &layer.wo}) add(*each);
-    }
-    add(weights_.lm_head);
-    for (const WeightMatrix* matrix : matrices) {
-      if (weight_cols(*matrix) % q8_block == 0) continue;
-      return invalid_argument("--quantization takes matrices of whole blocks of " + std::to_string(q8_block) +
-                              " columns, and this model has one of " + std::to_string(weight_cols(*matrix)));
-    }
+    const std::vector<WeightMatrix*> matrices = convertible_matrices(weights_);
     NIBBLE_ASSIGN(converted_, nibble::convert_dense(matrices, format, *source_, threads, progress));
     return {};
   }

@@ -52,6 +52,9 @@ struct DecoderWeights {
 // Of a rank's part, the rows of that; biases and sinks point to or are its own.
 Result<DecoderWeights> bind_decoder_weights(const ModelConfig& config, const WeightSource& source,
                                             const RankPart& part);
+// Those that convert_dense() takes, as stays_as_stored() says (dense_conversion.h); of a rank, those of which
+// it has rows.
+std::vector<WeightMatrix*> convertible_matrices(DecoderWeights& weights);
 Result<std::unique_ptr<Model>> bind_decoder(const ModelConfig& config,
                                             std::shared_ptr<const WeightSource> weights,
                                             const RankPart& part);

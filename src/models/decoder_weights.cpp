@@ -4,6 +4,7 @@
 
 #include "checkpoint/architecture.h"
 #include "checkpoint/expected_tensors.h"
+#include "formats/q8.h"
 #include "models/decoder.h"
 #include "ops/fixed_math.h"
 
@@ -373,6 +374,34 @@ Result<DecoderWeights> bind_decoder_weights(const ModelConfig& config, const Wei
   visit_weights(config, [&](const Weight& weight) { binder.bind(weight); });
   NIBBLE_RETURN_IF_ERROR(binder.status());
   return weights;
+}
+
+std::vector<WeightMatrix*> convertible_matrices(DecoderWeights& weights) {
+  std::vector<WeightMatrix*> matrices;
+  const auto add = [&](WeightMatrix& matrix) {
+    const Bf16Matrix* dense = std::get_if<Bf16Matrix>(&matrix);
+    if (dense != nullptr && dense->rows > 0 && dense->cols % q8_block == 0) matrices.push_back(&matrix);
+  };
+  const auto add_mlp = [&](std::optional<GatedMlpWeights>& mlp) {
+    if (!mlp) return;
+    for (WeightMatrix* each : {&mlp->gate, &mlp->up, &mlp->down}) add(*each);
+  };
+  for (DecoderLayer& layer : weights.layers) {
+    for (WeightMatrix* each : {&layer.wq, &layer.wk, &layer.wv, &layer.wo}) add(*each);
+    if (layer.latent) {
+      LatentMixerWeights& latent = *layer.latent;
+      for (WeightMatrix* each : {&latent.query_down, &latent.query, &latent.latent_down}) add(*each);
+    }
+    if (layer.delta) {
+      DeltaMixerWeights& delta = *layer.delta;
+      for (WeightMatrix* each : {&delta.qkv_z, &delta.z, &delta.out}) add(*each);
+      for (WeightMatrix& each : delta.qkv) add(each);
+    }
+    add_mlp(layer.dense);
+    add_mlp(layer.shared);
+  }
+  add(weights.lm_head);
+  return matrices;
 }
 
 }  // namespace nibble

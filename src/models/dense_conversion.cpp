@@ -1,6 +1,8 @@
 #include "models/dense_conversion.h"
 
 #include "base/check.h"
+#include "formats/mxfp4.h"
+#include "formats/q8.h"
 
 namespace nibble {
 namespace {
@@ -53,7 +55,53 @@ WeightMatrix convert(const Bf16Matrix& from, DenseFormat format, std::byte* at, 
   return Mxfp4Checkpoint{codes, scales, from.rows, from.cols};
 }
 
+// Whether a product takes it, and nothing else does.
+bool is_multiplied(const Weight& weight) {
+  switch (weight.role) {
+    case WeightRole::query:
+    case WeightRole::key:
+    case WeightRole::value:
+    case WeightRole::attention_output:
+    case WeightRole::query_down:
+    case WeightRole::latent_down:
+    case WeightRole::delta_qkv_z:
+    case WeightRole::delta_qkv:
+    case WeightRole::delta_z:
+    case WeightRole::delta_output:
+    case WeightRole::dense_gate:
+    case WeightRole::dense_up:
+    case WeightRole::dense_down:
+    case WeightRole::shared_gate:
+    case WeightRole::shared_up:
+    case WeightRole::shared_down:
+    case WeightRole::lm_head: return true;
+    default: return false;
+  }
+}
+
 }  // namespace
+
+StoredMatrices stays_as_stored(const Weight& weight) {
+  if (is_multiplied(weight)) {
+    if (weight.format != TensorFormat::bf16) return {.name = "", .why = "in fewer bits already"};
+    if (weight.shape[1] % block != 0) return {.name = "", .why = "columns that are not whole blocks of 32"};
+    return {};
+  }
+  switch (weight.role) {
+    case WeightRole::embedding: return {.name = "", .why = "a token reads one row"};
+    case WeightRole::router: return {.name = "", .why = "small, and little differences choose other experts"};
+    case WeightRole::latent_heads:
+      return {.name = "kv_b of attention", .why = "decoded row by row, not multiplied"};
+    case WeightRole::delta_b_a:
+    case WeightRole::delta_b:
+    case WeightRole::delta_a:
+    case WeightRole::delta_convolution:
+      return {.name = "b, a and convolution of linear attention",
+              .why = "small, and they decide what a state keeps"};
+    case WeightRole::shared_share: return {.name = "share of the shared expert", .why = "one row"};
+    default: return {.name = "", .why = "no dense matrix"};
+  }
+}
 
 Result<Buffer> convert_dense(std::span<WeightMatrix* const> matrices, DenseFormat format,
                              const WeightSource& source, ThreadPool& threads,

@@ -4,7 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <random>
+
+#include "models/decoder.h"
+#include "models/model_traits.h"
+#include "plan/memory.h"
+#include "plan/rank_part.h"
 
 namespace nibble {
 namespace {
@@ -82,6 +88,40 @@ TEST(ConvertDense, AProgressMayBeMissing) {
   const Result<Buffer> memory = convert_dense(matrices, DenseFormat::q8, WeightSource(), pool, {});
   ASSERT_TRUE(memory.ok());
   EXPECT_TRUE(std::holds_alternative<Q8Matrix>(matrix));
+}
+
+// Bytes that the matrices of one rank's part take once they are converted.
+std::int64_t bytes_of_part(const std::filesystem::path& folder, const RankPart& part, DenseFormat format) {
+  const ModelConfig config = read_model_config(folder).value();
+  const WeightSource source = WeightSource::open(folder).value();
+  DecoderWeights weights = bind_decoder_weights(config, source, part).value();
+  ThreadPool pool(1);
+  const std::vector<WeightMatrix*> matrices = convertible_matrices(weights);
+  return static_cast<std::int64_t>(convert_dense(matrices, format, source, pool, {}).value().size());
+}
+
+TEST(ConvertDense, TakesTheBytesThatThePlanCounts) {
+  const std::filesystem::path checkpoints = std::filesystem::path(NIBBLE_SOURCE_DIR) / "tests/data/parity";
+  for (const char* model : {"example", "tied_full", "qwen3_moe_bf16", "qwen3_next_bf16",
+                            "qwen3_5_moe_stacked", "deepseek_v3_bf16", "glm4_moe_lite"}) {
+    const ModelTraits traits = traits_of(read_model_config(checkpoints / model).value(), model).value();
+    for (const auto& [quantization, format] :
+         {std::pair{Quantization::q8, DenseFormat::q8}, std::pair{Quantization::mxfp4, DenseFormat::mxfp4}}) {
+      EXPECT_EQ(bytes_of_part(checkpoints / model, rank_part(traits, 1, 1, 0), format),
+                converted_bytes(traits, quantization, 1))
+          << model;
+      for (const int ranks : {2, 4}) {
+        std::int64_t of_all = 0;
+        for (int rank = 0; rank < ranks; ++rank)
+          of_all += bytes_of_part(checkpoints / model, rank_part(traits, ranks, 1, rank), format);
+        // Of a model of two heads four ranks have none, one or two. Each matrix of a part begins at a
+        // multiple of 64.
+        const std::int64_t planned = ranks * converted_bytes(traits, quantization, ranks);
+        EXPECT_LE(of_all, planned + planned / 400) << model << " on " << ranks;
+        EXPECT_GE(of_all, ranks == 2 ? planned - planned / 400 : planned * 3 / 4) << model << " on " << ranks;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ class Model {
   // Takes all memory that forwards within the limits need, and maps the weights that are in memory already;
   // called once, before the first forward.
   virtual Status reserve(const ForwardLimits& limits, ThreadPool& threads) = 0;
-  // Puts the weights of attention and lm_head into another format, for good; called once, after reserve().
+  // Puts dense weights into another format, for good (dense_conversion.h); called once, after reserve().
   virtual Status convert_dense(DenseFormat format, ThreadPool& threads,
                                const ConversionProgress& progress) = 0;
   // Of the weights' files, mapped by reserve().

@@ -6,6 +6,7 @@
 #include "checkpoint/architecture.h"
 #include "checkpoint/expected_tensors.h"
 #include "models/delta_mixer.h"
+#include "models/dense_conversion.h"
 
 namespace nibble {
 namespace {
@@ -66,8 +67,34 @@ void add_weight(const Weight& weight, WeightGroup& group) {
   if (weight.is_matrix()) group.values += times * weight.shape.count();
   group.bytes += stored_bytes(weight);
   group.split = group.split || (weight.is_matrix() && weight.split != SplitAxis::none);
-  if (weight.role == WeightRole::query || weight.role == WeightRole::lm_head)
-    group.convertible = weight.format == TensorFormat::bf16;
+}
+
+void add_convertible(const Weight& weight, WeightGroup& group) {
+  MatrixCut cut = weight.split == SplitAxis::none ? MatrixCut::none : MatrixCut::rows;
+  if (weight.role == WeightRole::key || weight.role == WeightRole::value) cut = MatrixCut::kv_heads;
+  const std::int64_t rows = weight.shape[0], cols = weight.shape[1];
+  for (ConvertibleMatrices& each : group.convertible) {
+    if (each.rows != rows || each.cols != cols || each.cut != cut) continue;
+    ++each.count;
+    return;
+  }
+  group.convertible.push_back({.rows = rows, .cols = cols, .cut = cut, .count = 1});
+}
+
+// What --quantization does to a weight. A tied embedding is lm_head too, of which it makes a copy.
+void add_conversion(const Weight& weight, WeightGroup& group, ModelTraits& traits) {
+  const bool is_dense = weight.is_matrix() && weight.part != WeightPart::experts;
+  if (!is_dense && weight.role != WeightRole::delta_convolution) return;
+  StoredMatrices stays = stays_as_stored(weight);
+  if (stays.why.empty()) return add_convertible(weight, group);
+  if (weight.role == WeightRole::embedding && traits.tied) {
+    Weight head = weight;
+    head.role = WeightRole::lm_head;
+    if (stays_as_stored(head).why.empty()) add_convertible(head, group);
+  }
+  if (stays.name.empty()) stays.name = part_traits[static_cast<std::size_t>(weight.part)].name;
+  std::vector<StoredMatrices>& all = traits.as_stored;
+  if (std::find(all.begin(), all.end(), stays) == all.end()) all.push_back(stays);
 }
 
 // Of weights in groups that ranks divide (models/cuda/cuda_part.h).
@@ -149,6 +176,7 @@ Result<ModelTraits> traits_of(const ModelConfig& config, std::string name) {
   for (WeightGroup& each : groups) each.split = false;
   visit_weights(config, [&](const Weight& weight) {
     add_weight(weight, groups[static_cast<std::size_t>(weight.part)]);
+    add_conversion(weight, groups[static_cast<std::size_t>(weight.part)], traits);
     if (is_whole_on_gpus(weight)) traits.whole_on_gpus += stored_bytes(weight);
     if (weight.role == WeightRole::query) traits.dense_format = stored_format(weight.format);
     if (weight.role == WeightRole::expert_down) traits.expert_format = stored_format(weight.format);
@@ -163,7 +191,6 @@ Result<ModelTraits> traits_of(const ModelConfig& config, std::string name) {
     WeightGroup& head = traits.weights.back();
     head.name = "embedding, lm_head";
     head.use = WeightUse::last_token;
-    head.convertible = true;
   }
   return traits;
 }

@@ -56,6 +56,29 @@ TEST(ModelTraits, KnowWhatATokenKeeps) {
   EXPECT_TRUE(next.runs);
 }
 
+TEST(ModelTraits, SayWhichDenseWeightsCanBeConverted) {
+  const auto values_of = [](const ModelTraits& model, std::string_view group) {
+    for (const WeightGroup& each : model.weights) {
+      if (each.name == group) return each.convertible_values();
+    }
+    return std::int64_t{-1};
+  };
+  const ModelTraits next = traits("Qwen3-Next-80B-A3B");
+  EXPECT_EQ(values_of(next, "attention"), 12 * 2048 * (2 * 4096 + 2 * 512 + 4096));
+  EXPECT_EQ(values_of(next, "linear attention"), 36 * 2048 * (2 * 2048 + 2 * 4096 + 4096));
+  EXPECT_EQ(values_of(next, "shared expert"), 48 * 2048 * 3 * 512);
+  EXPECT_EQ(values_of(next, "lm_head"), 2048 * 151936);
+  for (const char* group : {"router", "experts", "norms", "embedding"}) EXPECT_EQ(values_of(next, group), 0);
+  std::vector<std::string_view> stored;
+  for (const StoredMatrices& each : next.as_stored) stored.push_back(each.name);
+  EXPECT_EQ(stored, (std::vector<std::string_view>{"embedding", "b, a and convolution of linear attention",
+                                                   "router", "share of the shared expert"}));
+  const ModelTraits latent = traits("GLM-4.7-Flash");
+  EXPECT_EQ(values_of(latent, "attention"),
+            47 * (2048 * 768 + 768 * 20 * 256 + 2048 * (512 + 64) + 20 * 256 * 2048));
+  EXPECT_FALSE(traits("DeepSeek-V3").as_stored.empty());
+}
+
 TEST(ModelTraits, RefuseAnUnknownArchitectureByName) {
   const std::filesystem::path folder = std::filesystem::temp_directory_path() / "nibble_traits_unknown";
   std::filesystem::create_directories(folder);

@@ -17,10 +17,10 @@ double experts_read(const ModelTraits& model, double batch) {
 
 // Bytes of a group as it is held, which --quantization may have changed.
 double held_bytes(const Plan& plan, const WeightGroup& group) {
-  if (!group.convertible || plan.quantization == Quantization::none) return static_cast<double>(group.bytes);
-  const double biases = static_cast<double>(group.bytes - 2 * group.values);
-  const double values = static_cast<double>(group.values);
-  return biases + (plan.quantization == Quantization::q8 ? values : values / 2) + values / 32;
+  if (plan.quantization == Quantization::none) return static_cast<double>(group.bytes);
+  const double kept = static_cast<double>(group.bytes - 2 * group.convertible_values());
+  const double values = static_cast<double>(group.convertible_values());
+  return kept + (plan.quantization == Quantization::q8 ? values : values / 2) + values / 32;
 }
 
 // Whose rates the machine's are: a CPU's ranks share it.

@@ -122,6 +122,22 @@ std::string experts_text(const Plan& plan, int columns) {
                  name_width, columns);
 }
 
+// What --quantization changes, and what it leaves.
+std::string conversion_text(const Plan& plan, int columns) {
+  if (plan.quantization == Quantization::none) return {};
+  std::string converted, stored;
+  for (const WeightGroup& group : plan.model.weights) {
+    if (group.convertible.empty()) continue;
+    converted += (converted.empty() ? "" : ", ") +
+                 std::string(group.use == WeightUse::last_token ? "lm_head" : group.name);
+  }
+  for (const StoredMatrices& each : plan.model.as_stored)
+    stored += (stored.empty() ? "" : "; ") + std::string(each.name) + ": " + std::string(each.why);
+  const std::string name = "in " + plan.choice("quantization").value;
+  return wrapped(padded(name, name_width), converted, name_width, columns) +
+         (stored.empty() ? "" : wrapped(padded("as stored", name_width), stored, name_width, columns));
+}
+
 std::string range(const Cuts& cuts, int rank) {
   if (cuts.count(rank) == 0) return "none";
   return std::to_string(cuts.begin(rank)) + " to " + std::to_string(cuts.end(rank) - 1);
@@ -274,8 +290,8 @@ std::string startup_text(const Plan& plan, int columns) {
 std::string plan_text(const Plan& plan, int columns) {
   return model_text(plan.model, columns) + machine_text(plan, columns) + "\n" +
          not_built_text(plan, columns) + choices_text(plan, columns) + experts_text(plan, columns) +
-         ranks_text(plan, columns) + "\n" + memory_text(plan) + "\n" + bound_text(plan, columns) + "\n" +
-         gates_text(plan, columns);
+         conversion_text(plan, columns) + ranks_text(plan, columns) + "\n" + memory_text(plan) + "\n" +
+         bound_text(plan, columns) + "\n" + gates_text(plan, columns);
 }
 
 }  // namespace nibble

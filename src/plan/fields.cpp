@@ -86,7 +86,7 @@ Candidates dtypes(const Situation& s) {
 }
 
 Candidates quantizations(const Situation&) {
-  return {{.value = "none", .why = "attention and lm_head as they are stored"},
+  return {{.value = "none", .why = "dense weights as they are stored"},
           {.value = "q8", .why = "half the bytes"},
           {.value = "mxfp4", .why = "a quarter of the bytes"}};
 }

@@ -131,20 +131,27 @@ std::int64_t sampling_bytes(const ModelTraits& model, const StepLimits& limits) 
   return limits.threads * (room + changes);
 }
 
+// Codes, then scales, each from a multiple of 64 on.
 std::int64_t converted_matrix(std::int64_t values, Quantization quantization) {
   return aligned(quantization == Quantization::q8 ? values : values / 2) + aligned(values / q8_block);
 }
 
 }  // namespace
 
-std::int64_t converted_bytes(const ModelTraits& model, Quantization quantization) {
+std::int64_t converted_bytes(const ModelTraits& model, Quantization quantization, int ranks) {
   static_assert(q8_block == mxfp4_block);
   if (quantization == Quantization::none) return 0;
-  // A matrix is q, k, v or o of a layer, or lm_head, and each begins at a multiple of 64.
-  const std::int64_t q = model.hidden * model.heads * model.query_dim;
-  const std::int64_t k = model.hidden * model.kv_heads * model.query_dim;
-  return model.layers * 2 * (converted_matrix(q, quantization) + converted_matrix(k, quantization)) +
-         converted_matrix(model.hidden * model.vocabulary, quantization);
+  std::int64_t divided = 0, whole = 0;
+  for (const WeightGroup& group : model.weights) {
+    for (const ConvertibleMatrices& each : group.convertible) {
+      std::int64_t rows = each.rows;
+      if (each.cut == MatrixCut::kv_heads && ranks > 1)
+        rows = rows / model.kv_heads * most_kv_heads(model.kv_heads, ranks);
+      const std::int64_t bytes = each.count * converted_matrix(rows * each.cols, quantization);
+      (each.cut == MatrixCut::rows ? divided : whole) += bytes;
+    }
+  }
+  return share(divided, ranks) + whole;
 }
 
 std::int64_t owner_weight_bytes(const ModelTraits& model, Quantization quantization, int ranks) {
@@ -156,13 +163,12 @@ std::int64_t owner_weight_bytes(const ModelTraits& model, Quantization quantizat
 }
 
 std::int64_t weight_bytes(const ModelTraits& model, Quantization quantization, int ranks) {
-  std::int64_t bytes = share(converted_bytes(model, quantization), ranks);
+  std::int64_t bytes = converted_bytes(model, quantization, ranks);
   for (const WeightGroup& group : model.weights) {
     std::int64_t kept = group.bytes;
     // A tied lm_head's original is the embedding, which stays.
-    if (group.convertible && quantization != Quantization::none &&
-        !(model.tied && group.use == WeightUse::last_token))
-      kept -= 2 * group.values;
+    if (quantization != Quantization::none && !(model.tied && group.use == WeightUse::last_token))
+      kept -= 2 * group.convertible_values();
     bytes += group.split ? share(kept, ranks) : kept;
   }
   return bytes;

@@ -14,8 +14,8 @@ namespace nibble {
 // Rows of logits beyond one a sequence are for scoring prompts: bounded, since a row is the vocabulary wide.
 inline constexpr int scoring_rows = 64;
 
-// Weights of attention and lm_head once they are in this format, as models/dense_conversion.h lays them out.
-std::int64_t converted_bytes(const ModelTraits& model, Quantization quantization);
+// What of a rank's weights --quantization brings into this format, as models/dense_conversion.h lays it out.
+std::int64_t converted_bytes(const ModelTraits& model, Quantization quantization, int ranks);
 // Of one rank; a share that does not divide is rounded up.
 std::int64_t weight_bytes(const ModelTraits& model, Quantization quantization, int ranks);
 // Of a rank that has sequences of its own: its experts, and everything else whole.

@@ -23,13 +23,38 @@ enum class WeightUse : std::uint8_t {
   last_token,   // each step, for the rows whose logits are wanted: lm_head
 };
 
+// How ranks of a CPU divide a matrix. Heads of keys are whole, so ranks may have the same ones.
+enum class MatrixCut : std::uint8_t { rows, kv_heads, none };
+
+// Matrices of one shape that --quantization brings into fewer bits.
+struct ConvertibleMatrices {
+  std::int64_t rows = 0, cols = 0;
+  MatrixCut cut = MatrixCut::rows;
+  std::int64_t count = 0;
+
+  std::int64_t values() const { return count * rows * cols; }
+  bool operator==(const ConvertibleMatrices&) const = default;
+};
+
+// What --quantization leaves as it is stored, and why; literals.
+struct StoredMatrices {
+  std::string_view name, why;
+  bool operator==(const StoredMatrices&) const = default;
+};
+
 struct WeightGroup {
   std::string_view name;    // "attention", "experts"; a literal
   std::int64_t values = 0;  // weights, of all layers together
   std::int64_t bytes = 0;   // as stored, with scales and biases
   WeightUse use = WeightUse::every_token;
-  bool split = true;         // over the ranks; else each rank holds all of it
-  bool convertible = false;  // by --quantization
+  bool split = true;  // over the ranks; else each rank holds all of it
+  std::vector<ConvertibleMatrices> convertible;
+
+  std::int64_t convertible_values() const {
+    std::int64_t sum = 0;
+    for (const ConvertibleMatrices& each : convertible) sum += each.values();
+    return sum;
+  }
   bool operator==(const WeightGroup&) const = default;
 };
 
@@ -88,6 +113,7 @@ struct ModelTraits {
   StoredFormat dense_format = StoredFormat::bf16;
 
   std::vector<WeightGroup> weights;
+  std::vector<StoredMatrices> as_stored;
   // Of those that ranks divide, what each of several GPUs has whole all the same: the embedding, what mixers'
   // outputs and dense layers' inner values are multiplied by, what leads to latents, and shared experts.
   std::int64_t whole_on_gpus = 0;
@@ -96,6 +122,12 @@ struct ModelTraits {
     std::int64_t bytes = 0;
     for (const WeightGroup& group : weights) bytes += group.bytes;
     return bytes;
+  }
+  bool is_convertible() const {
+    for (const WeightGroup& group : weights) {
+      if (!group.convertible.empty()) return true;
+    }
+    return false;
   }
   std::int64_t attention_layers() const { return full_layers + window_layers; }
   bool operator==(const ModelTraits&) const = default;

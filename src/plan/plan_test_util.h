@@ -57,7 +57,12 @@ inline ModelTraits gpt_oss() {
                     .expert_layers = 24,
                     .expert_format = StoredFormat::mxfp4};
   const std::int64_t dense = 24 * 2880 * (2 * 4096 + 2 * 512), head = 201088ll * 2880;
-  model.weights = {{.name = "attention", .values = dense, .bytes = 2 * dense, .convertible = true},
+  model.weights = {{.name = "attention",
+                    .values = dense,
+                    .bytes = 2 * dense,
+                    .convertible = {{.rows = 4096, .cols = 2880, .count = 24},
+                                    {.rows = 512, .cols = 2880, .cut = MatrixCut::kv_heads, .count = 48},
+                                    {.rows = 2880, .cols = 4096, .count = 24}}},
                    {.name = "router", .values = 24 * 32 * 2880, .bytes = 2 * 24 * 32 * 2880, .split = false},
                    {.name = "experts",
                     .values = 24ll * 32 * 3 * 2880 * 2880,
@@ -68,7 +73,7 @@ inline ModelTraits gpt_oss() {
                     .values = head,
                     .bytes = 2 * head,
                     .use = WeightUse::last_token,
-                    .convertible = true}};
+                    .convertible = {{.rows = 201088, .cols = 2880, .count = 1}}}};
   return model;
 }
 

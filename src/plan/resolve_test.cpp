@@ -130,6 +130,18 @@ TEST(Plan, SaysHowWeightsAreAskedForOnlyWhereKernelsAskAsTheyAreTold) {
   EXPECT_FALSE(says("cpu_scalar", FloatType::int8));
 }
 
+TEST(Plan, ConvertsWhatDenseWeightsThereAre) {
+  const Plan plan = planned({.quantization = Quantization::q8});
+  const std::string text = plan_text(plan, 96);
+  EXPECT_NE(text.find("in q8                   attention, lm_head\n"), std::string::npos) << text;
+  EXPECT_EQ(plan_text(planned({}), 96).find("in q8"), std::string::npos);
+  ModelTraits narrow = gpt_oss();
+  for (WeightGroup& group : narrow.weights) group.convertible.clear();
+  const Status refused = resolve({.quantization = Quantization::q8}, machine("cpu"), narrow).status();
+  EXPECT_EQ(refused.exit_code(), 2);
+  EXPECT_NE(refused.message().find("whole blocks of 32 columns"), std::string::npos) << refused.message();
+}
+
 TEST(Matrix, SaysOfNoPairThatItRunsHereUnlessAllOfItIsBuilt) {
   EngineOptions spread{.tensor_parallel = 4, .expert_parallel = 4};
   for (const auto& [options, name] : {std::pair(EngineOptions{}, "cpu"),

@@ -322,11 +322,11 @@ constexpr Rule rules[] = {
        return "attention and lm_head are stored as " + std::string(stored_format_name(s.model.dense_format)) +
               "; bf16 can be converted";
      }},
-    {"plain-attention-converts", Field::quantization, Effect::remove,
-     [](const S& s, const C& c) {
-       return c.value != "none" && (s.model.attention == AttentionKind::latent || s.model.linear_layers > 0);
-     },
-     [](const S&, const C&) { return std::string("only layers of plain q, k, v and o are converted"); }},
+    {"whole-blocks-convert", Field::quantization, Effect::remove,
+     [](const S& s, const C& c) { return c.value != "none" && !s.model.is_convertible(); },
+     [](const S&, const C&) {
+       return std::string("no dense matrix in bf16 has whole blocks of 32 columns");
+     }},
 
     {"gpu-cache-is-narrow", Field::kv_cache_dtype, Effect::remove,
      [](const S& s, const C& c) { return s.on_gpu() && c.value == "float32"; },
