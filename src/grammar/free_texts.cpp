@@ -8,6 +8,8 @@ namespace {
 
 // Few tokens of plain characters are longer; those are walked to.
 constexpr std::uint32_t kMostCharacters = 32;
+// Fewer than most tokens have.
+constexpr std::uint32_t kFewCharacters = 8;
 constexpr std::size_t kMostPlaces = 256;
 // States that are made to find out; a longer character needs a dozen for its parts.
 constexpr std::size_t kMostStates = 400, kMostStatesOfLong = 200;
@@ -22,6 +24,13 @@ struct Characters {
   ByteSet bytes;  // that are one
   bool long_ones = false;
 };
+
+Characters characters_of(const ByteKinds& kinds, ByteKindMask of) {
+  Characters made;
+  for (unsigned byte = 0; byte < 0x80; ++byte)
+    if (kinds.of(static_cast<std::uint8_t>(byte)) & of) made.bytes.add(byte);
+  return made;
+}
 
 Places behind(Matcher& matcher, std::span<const Matcher::State> from, ByteRange bytes) {
   Places to;
@@ -86,11 +95,30 @@ FreeTexts free_texts(Matcher& matcher, const ByteKinds& kinds, Matcher::State st
     if (steps.to(static_cast<std::uint8_t>(byte)) != Matcher::kDead) alive.add(byte);
   FreeTexts free{.kinds = kinds.within(alive)};
   if ((kinds.letters() & ~free.kinds) != 0) return {};
-  Characters of;
-  alive.for_each([&](unsigned byte) {
-    if (kinds.of(static_cast<std::uint8_t>(byte)) & free.kinds) of.bytes.add(byte);
-  });
+  Characters of = characters_of(kinds, free.kinds);
   free.characters = free_characters(matcher, state, of, kMostStates);
+  // A kind of which two may not come one behind the other, as a point, is not free.
+  if (free.characters < kFewCharacters) {
+    const std::uint32_t with_all = free.characters;
+    const ByteKindMask all = free.kinds;
+    free.kinds = kinds.letters();
+    of = characters_of(kinds, free.kinds);
+    free.characters = free_characters(matcher, state, of, kMostStates);
+    for (unsigned kind = 1; kind <= all && free.characters >= kFewCharacters; kind <<= 1) {
+      if ((kind & all) == 0 || (kind & free.kinds) != 0) continue;
+      const Characters more = characters_of(kinds, static_cast<ByteKindMask>(free.kinds | kind));
+      const std::uint32_t characters = free_characters(matcher, state, more, kMostStates);
+      if (characters < std::min(free.characters, kMostCharacters / 2)) continue;
+      free.kinds = static_cast<ByteKindMask>(free.kinds | kind);
+      free.characters = characters;
+      of = more;
+    }
+    if (free.characters < kFewCharacters) {
+      free.kinds = all;
+      free.characters = with_all;
+      of = characters_of(kinds, all);
+    }
+  }
   if (free.characters == 0) return {};
   of.long_ones = true;
   free.long_kinds = ByteKinds::long_ones();

@@ -529,42 +529,4 @@ void Languages::add_plain_character(Language character) {
     plain_characters_.push_back(character);
 }
 
-PlainPrefix Languages::plain_prefix(Language language) const {
-  const Node& node = nodes_[language];
-  switch (node.kind) {
-    case Kind::nothing:
-    case Kind::empty_text: return {0, true};
-    case Kind::bytes: {
-      // Of the bytes that begin no plain character, those that matter: a string's end and escapes.
-      ByteSet plain = sets_[node.a];
-      plain.remove('"');
-      plain.remove('\\');
-      for (unsigned byte = 0; byte < 0x20; ++byte) plain.remove(byte);
-      return {0, plain.empty()};
-    }
-    case Kind::repeat:
-      if (std::find(plain_characters_.begin(), plain_characters_.end(), node.a) == plain_characters_.end())
-        return {};
-      return {node.c, true, node.b == 0};
-    case Kind::concat: {
-      PlainPrefix first = plain_prefix(node.a);
-      if (nodes_[node.a].kind == Kind::bytes) return first;
-      const PlainPrefix rest = plain_prefix(node.b);
-      first.ends = first.ends && rest.ends && rest.length == 0;
-      first.uniform = first.uniform && first.ends;
-      return first;
-    }
-    case Kind::any_of: {
-      PlainPrefix all{0, true};
-      for (const Language part : list(node)) {
-        const PlainPrefix each = plain_prefix(part);
-        all.length = std::max(all.length, each.length);
-        all.ends &= each.ends;
-      }
-      return all;
-    }
-    default: return {};
-  }
-}
-
 }  // namespace nibble

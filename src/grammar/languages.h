@@ -113,7 +113,7 @@ class Languages {
   // What begins a text of the language has a rest of at most so many bytes.
   std::uint32_t longest_rest(Language language);
 
-  PlainPrefix plain_prefix(Language language) const;
+  PlainPrefix plain_prefix(Language language);
   // An expression of one character, of which every plain one is a text.
   // Whether it is a choice of some texts.
   bool is_given_texts(Language language) const {
@@ -196,8 +196,13 @@ class Languages {
   Language part_recounted(Language part, Counts counts);
   bool is_any_string(Language language) const;
   std::uint32_t find_behind_long(Language language, LongCharacters kind);
-  std::uint32_t behind_long_repeated(Language language, LongCharacters kind);
+  std::uint32_t behind_long_string(Language language, LongCharacters kind);
   std::uint32_t follow_long(Language language, LongCharacters kind);
+  // How texts of a string's characters go on to texts of a language. `reachable`: each does. `settled`: each
+  // does with one behind which it does not matter what comes.
+  enum class GoesOn : std::uint8_t { unknown, reachable, settled };
+  GoesOn goes_on(Language language);
+  GoesOn find_goes_on(Language language);
   bool is_character(Language language) const;
   bool is_string_of(Language language, Language character);
   void drop_within(std::vector<Language>& choices);
@@ -232,7 +237,8 @@ class Languages {
   std::array<WordMap, 2> recounted_;  // [Counts]
   WordMap bytes_counted_, longest_rest_;
   WordMap behind_long_;  // kDiffers: nothing
-  WordMap strings_of_;   // of pairs, whether the one is strings of the other
+  WordMap goes_on_;
+  WordMap strings_of_;  // of pairs, whether the one is strings of the other
 };
 
 }  // namespace nibble

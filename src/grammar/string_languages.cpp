@@ -40,33 +40,29 @@ std::uint32_t Languages::find_behind_long(Language language, LongCharacters kind
     const std::uint32_t inner = find_behind_long(node.a, kind);
     if (inner != kDiffers) found = except(inner);
   } else if (node.kind == Kind::repeat || node.kind == Kind::concat) {
-    found = behind_long_repeated(language, kind);
+    found = behind_long_string(language, kind);
   }
   if (found == kDiffers) found = follow_long(language, kind);
   behind_long_.at(key) = found;
   return found;
 }
 
-// Of characters again and again, and what stands behind them.
-std::uint32_t Languages::behind_long_repeated(Language language, LongCharacters kind) {
-  const Node node = nodes_[language];  // a copy, as the next one
-  const bool sequence = node.kind == Kind::concat;
-  const Node head = sequence ? nodes_[node.a] : node;
-  if (head.kind != Kind::repeat) return kDiffers;
-  // No character begins another one, so one of them is read or what stands behind all.
-  const auto is_one = [&, part = head.a](Language character) { return is_string_of(part, character); };
-  if (!is_character(head.a) || std::ranges::none_of(plain_characters_, is_one)) return kDiffers;
-  const std::uint32_t behind_part = find_behind_long(head.a, kind);
-  if (behind_part != kEmptyText && behind_part != kNothing) return kDiffers;
-  Language behind = kNothing;
-  if (behind_part == kEmptyText) {
-    const std::uint32_t least = head.b == 0 ? 0 : head.b - 1;
-    behind = repeat(head.a, least, head.c == kUnbounded ? kUnbounded : head.c - 1);
-    if (sequence) behind = concat(behind, node.b);
+// Of strings, and of what stands behind them. No character begins another one, so a string does not end
+// inside the one that is read.
+std::uint32_t Languages::behind_long_string(Language language, LongCharacters kind) {
+  const Node node = nodes_[language];  // a copy: nodes_ grows below
+  const auto is_string = [this, part = node.a](Language character) { return is_string_of(part, character); };
+  if (std::ranges::none_of(plain_characters_, is_string)) return kDiffers;
+  const std::uint32_t behind = find_behind_long(node.a, kind);
+  if (behind == kDiffers) return kDiffers;
+  if (node.kind == Kind::repeat) {
+    const std::uint32_t most = node.c == kUnbounded ? kUnbounded : node.c - 1;
+    return concat(behind, repeat(node.a, node.b == 0 ? 0 : node.b - 1, most));
   }
-  if (!sequence || head.b > 0) return behind;
+  const Language first = concat(behind, node.b);
+  if (!nodes_[node.a].nullable) return first;
   const std::uint32_t rest = find_behind_long(node.b, kind);
-  return rest == kDiffers ? kDiffers : any_of({behind, rest});
+  return rest == kDiffers ? kDiffers : any_of({first, rest});
 }
 
 // Byte by byte through all characters of the kind.
@@ -201,6 +197,92 @@ bool Languages::drop_around(std::vector<Language>& parts) {
     parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(i--));
   }
   return true;
+}
+
+PlainPrefix Languages::plain_prefix(Language language) {
+  const Node node = nodes_[language];  // a copy: nodes_ may grow below
+  switch (node.kind) {
+    case Kind::nothing:
+    case Kind::empty_text: return {0, true};
+    case Kind::bytes: {
+      // Of the bytes that begin no plain character, those that matter: a string's end and escapes.
+      ByteSet plain = sets_[node.a];
+      plain.remove('"');
+      plain.remove('\\');
+      for (unsigned byte = 0; byte < 0x20; ++byte) plain.remove(byte);
+      return {0, plain.empty()};
+    }
+    case Kind::repeat:
+      if (std::find(plain_characters_.begin(), plain_characters_.end(), node.a) == plain_characters_.end())
+        return {};
+      return {node.c, true, node.b == 0};
+    case Kind::concat: {
+      PlainPrefix first = plain_prefix(node.a);
+      if (nodes_[node.a].kind == Kind::bytes) return first;
+      const PlainPrefix rest = plain_prefix(node.b);
+      first.ends = first.ends && rest.ends && rest.length == 0;
+      first.uniform = first.uniform && first.ends;
+      if (first.length == kUnbounded && is_empty(node.b)) first.length = 0;
+      return first;
+    }
+    case Kind::all_of: return {.length = goes_on(language) == GoesOn::unknown ? 0 : kUnbounded};
+    case Kind::any_of: {
+      PlainPrefix all{0, true};
+      for (std::uint32_t i = 0; i < node.b; ++i) {
+        const PlainPrefix each = plain_prefix(lists_[node.a + i]);
+        all.length = std::max(all.length, each.length);
+        all.ends &= each.ends;
+      }
+      return all;
+    }
+    default: return {};
+  }
+}
+
+Languages::GoesOn Languages::goes_on(Language language) {
+  if (const std::uint32_t known = goes_on_.at(language); known != kUnbounded)
+    return static_cast<GoesOn>(known);
+  const GoesOn found = find_goes_on(language);
+  goes_on_.at(language) = static_cast<std::uint32_t>(found);
+  return found;
+}
+
+Languages::GoesOn Languages::find_goes_on(Language language) {
+  const Node node = nodes_[language];  // a copy: nodes_ may grow below
+  const auto is_string = [this](Language part) {
+    return std::ranges::all_of(plain_characters_, [&](Language each) { return is_string_of(part, each); });
+  };
+  const auto is_plain_character = [this](Language part) {
+    return std::ranges::find(plain_characters_, part) != plain_characters_.end();
+  };
+  switch (node.kind) {
+    case Kind::repeat:
+      return node.c == kUnbounded && is_plain_character(node.a) ? GoesOn::settled : GoesOn::unknown;
+    // Longer texts than those that are left out may go on with anything.
+    case Kind::except: return nodes_[node.a].given ? GoesOn::settled : GoesOn::unknown;
+    case Kind::concat: {
+      if (!is_any_string(node.a) || !is_string(node.b) || is_empty(node.b)) return GoesOn::unknown;
+      Language last = node.b;
+      while (nodes_[last].kind == Kind::concat) last = nodes_[last].b;
+      return is_any_string(last) ? GoesOn::settled : GoesOn::reachable;
+    }
+    case Kind::any_of: {
+      GoesOn best = GoesOn::unknown;
+      for (std::uint32_t i = 0; i < node.b; ++i) best = std::max(best, goes_on(lists_[node.a + i]));
+      return best;
+    }
+    // All that settle are settled one behind the other, and then one more is reached.
+    case Kind::all_of: {
+      std::uint32_t unsettled = 0;
+      for (std::uint32_t i = 0; i < node.b; ++i) {
+        const GoesOn each = goes_on(lists_[node.a + i]);
+        if (each == GoesOn::unknown) return GoesOn::unknown;
+        unsettled += each == GoesOn::reachable;
+      }
+      return unsettled == 0 ? GoesOn::settled : unsettled == 1 ? GoesOn::reachable : GoesOn::unknown;
+    }
+    default: return GoesOn::unknown;
+  }
 }
 
 }  // namespace nibble
