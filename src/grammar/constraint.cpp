@@ -165,10 +165,10 @@ class Constraint final : public GrammarConstraint {
     if (!matcher_->plain_ends(state) && write_far_from_end(state, mask)) return;
     const std::uint32_t plain = matcher_->plain_prefix(state);
     const bool walks = plain < trie_->longest() && !matcher_->plain_ends(state);
-    const FreeTexts free = walks ? known_texts(state) : FreeTexts{};
-    if (walks && !has_letters(free) && write_like_base(state, mask)) return;
+    const KnownTexts known = walks ? known_texts(state) : KnownTexts{};
+    if (walks && !has_letters(known.free) && write_like_base(state, mask)) return;
     if (plain > 0) mask.plain(plain);
-    if (walks) write_plain(state, free, mostly, mask);
+    if (walks) write_plain(state, known, mostly, mask);
     if (matcher_->uniform(state)) {
       walk_endings(state, mask);
     } else {
@@ -201,19 +201,25 @@ class Constraint final : public GrammarConstraint {
 
   bool has_letters(const FreeTexts& free) const { return (trie_->kinds().letters() & ~free.kinds) == 0; }
 
-  // Texts of the most kinds, of enough characters, that may come next whatever they are.
-  FreeTexts known_texts(Matcher::State state) {
+  // Texts of the most kinds that may come next whatever they are: of enough characters for most tokens, and
+  // of fewer.
+  struct KnownTexts {
+    FreeTexts free, few;
+  };
+  KnownTexts known_texts(Matcher::State state) {
     const FreeTexts settling = settling_texts(state);
-    if (has_letters(settling)) return settling;
+    if (has_letters(settling)) return {.free = settling, .few = {}};
     const FreeTexts found = free_texts(*matcher_, trie_->kinds(), state);
-    return found.characters >= kFewCharacters ? found : settling;
+    if (found.characters >= kFewCharacters) return {.free = found, .few = {}};
+    return {.free = settling, .few = found};
   }
 
   // Plain tokens where not all of any length may come.
-  void write_plain(Matcher::State state, const FreeTexts& free, bool mostly, MaskRecipe& mask) {
+  void write_plain(Matcher::State state, const KnownTexts& known, bool mostly, MaskRecipe& mask) {
+    const FreeTexts& free = known.free;
     if (!has_letters(free) && (mostly || most_lead_to(state) == state)) {
       mask.plain(kUnbounded);
-      clear_walked(trie_->plain(), state, mask);
+      clear_walked(trie_->plain(), state, known.few, mask);
       return;
     }
     if (free.characters > 0) mask.kinds(free.kinds, free.characters);
@@ -429,7 +435,7 @@ class Constraint final : public GrammarConstraint {
             asked = true;
           }
           if ((node.characters > 0 && matcher_->plain_prefix(next) >= node.characters) ||
-              (node.kinds & ~looping) == 0) {
+              (node.kinds & ~looping) == 0 || known.have_below(node, next)) {
             free(node);
           } else {
             alive(node);
@@ -452,7 +458,7 @@ class Constraint final : public GrammarConstraint {
   }
 
   // Where all bits are set: clears those of tokens that may not come.
-  void clear_walked(const Trie& trie, Matcher::State root, MaskRecipe& mask) {
+  void clear_walked(const Trie& trie, Matcher::State root, const FreeTexts& few, MaskRecipe& mask) {
     next_level_.assign(1, {.node = 0, .state = root, .above = 0});
     while (!next_level_.empty()) {
       level_.swap(next_level_);
@@ -465,7 +471,7 @@ class Constraint final : public GrammarConstraint {
             mask.without_below(trie, node);
             continue;
           }
-          if (matcher_->plain_prefix(next) >= node.characters) continue;
+          if (matcher_->plain_prefix(next) >= node.characters || few.have_below(node, next)) continue;
           if (trie.children(trie.place(node)).empty()) continue;
           if (next == state && (node.kinds & ~loops(state)) == 0) continue;
           next_level_.push_back({.node = trie.place(node), .state = next, .above = kAnyKinds});
@@ -506,7 +512,8 @@ class Constraint final : public GrammarConstraint {
     return {.kinds = static_cast<ByteKindMask>(kinds & ~long_kinds),
             .long_kinds = long_kinds,
             .characters = kUnbounded,
-            .with_long = long_kinds != 0 ? kUnbounded : 0};
+            .with_long = long_kinds != 0 ? kUnbounded : 0,
+            .at = settled};
   }
 
   // The kinds of characters that leave the state as it is.

@@ -93,7 +93,7 @@ FreeTexts free_texts(Matcher& matcher, const ByteKinds& kinds, Matcher::State st
   Matcher::Steps steps = matcher.steps(state);
   for (unsigned byte = 0; byte < 0x80; ++byte)
     if (steps.to(static_cast<std::uint8_t>(byte)) != Matcher::kDead) alive.add(byte);
-  FreeTexts free{.kinds = kinds.within(alive)};
+  FreeTexts free{.kinds = kinds.within(alive), .at = state};
   if ((kinds.letters() & ~free.kinds) != 0) return {};
   Characters of = characters_of(kinds, free.kinds);
   free.characters = free_characters(matcher, state, of, kMostStates);

@@ -15,10 +15,15 @@ namespace nibble {
 struct FreeTexts {
   ByteKindMask kinds = 0, long_kinds = 0;
   std::uint32_t characters = 0, with_long = 0;
+  Matcher::State at = Matcher::kDead;  // where they may come
 
   bool have(ByteKindMask of_kinds, std::uint32_t of_characters) const {
     return ((of_kinds & ~kinds) == 0 && of_characters <= characters) ||
            ((of_kinds & ~(kinds | long_kinds)) == 0 && of_characters <= with_long);
+  }
+  // Of plain tokens: all at and below the node, whose byte leads to `state`.
+  bool have_below(const TrieNode& node, Matcher::State state) const {
+    return state == at && node.characters > 0 && have(node.kinds, node.characters);
   }
 };
 

@@ -47,6 +47,15 @@ TEST(Masks, HaveTheTokensWhoseBytesAreTaken) {
        {R"(["one","once",11,"upon",1," a","é","on"])", R"([null, 1, 11])"}},
       {R"({"enum":["once","upon","a time","once upon",["a",1],{"a":true}]})",
        {R"("once upon")", R"(["a",1])"}},
+      // Keys that several patterns cut, where any text goes on and where some do not; words that points part.
+      {R"({"properties":{"id":{"const":1}},"patternProperties":{"rel:.*":{"type":"string"},"_on":{"type":"array"}},"additionalProperties":{"type":"null"}})",
+       {R"({"id":1,"a rel:":"x","up_on":[],"on":null})"}},
+      {R"x({"patternProperties":{"net_(one|two)":{"type":"integer"},"drv_[a-z]+":{"type":"string"},"e_[a-z]+[0-9]":{"type":"array"}}})x",
+       {R"({"net_one":1,"a drv_on":"x","e_on1":[],"net_tw":null})"}},
+      {R"({"properties":{"rel:a":{"const":1},"b":{}},"patternProperties":{"rel:.*$":{"type":"string"},"[0-9]end$":{"type":"array"}},"additionalProperties":false})",
+       {R"({"b":"x","a1end":[],"rel:b":"c"})"}},
+      {R"({"type":"string","pattern":"^[a-z0-9]{1,12}([.-][a-z0-9]{1,12}){0,3}$","maxLength":30})",
+       {R"("once.upon-a.time1")"}},
       // One of some words anywhere, and no two of them; a word behind which anything may come.
       {R"({"oneOf":[{"type":"string","pattern":"once"},{"type":"string","pattern":"upon"},{"type":"string","pattern":"time"}]})",
        {"\"a onc\u00E9 tim\u2003e, once and on a tim\"", R"("upo upon a onc")"}},
