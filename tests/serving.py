@@ -11,8 +11,8 @@ from nibble_program import BINARY, environment
 
 
 class Server:
-    def __init__(self, *arguments, model="demo"):
-        command = [BINARY, "serve", model, "--port", 0, *arguments]
+    def __init__(self, *arguments, model="demo", program=BINARY):
+        command = [program, "serve", model, "--port", 0, *arguments]
         self.process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                                         env=environment())
         self.url = self.process.stdout.readline().strip()  # the last thing a start prints
@@ -48,7 +48,7 @@ class Server:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data=data, headers={"Content-Type": "application/json"} | headers)
         try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
+            with urllib.request.urlopen(request, timeout=240) as answer:
                 return answer.status, json.loads(answer.read()), answer.headers
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read()), error.headers
