@@ -151,6 +151,11 @@ def test_certificates_are_read_again_at_sighup(tmp_path):
     assert server.stop() == 0
 
 
+def listens(path):
+    with socket.socket(socket.AF_UNIX) as connection:
+        return connection.connect_ex(str(path)) == 0
+
+
 def ask_file(path, data):
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(60)
@@ -185,6 +190,7 @@ def test_a_unix_socket_survives_the_engine_and_a_stale_one_is_replaced(tmp_path)
     server.process.kill()
     server.process.wait()
     server.process.stdout.close()
+    eventually(lambda: not listens(path), what="its engine, which listens too, ends with it")
     assert path.exists(), "a killed server leaves its file"
     server = started("--host", f"unix:{path}")
     assert ask_file(path, request_bytes("GET", "/health", Connection="close")).status == 200
