@@ -20,7 +20,7 @@ class Writer {
 
   // One way in which the schema takes an object.
   Result<SymbolId> object(const Facts& facts) {
-    if (facts.values || !facts.excluded.empty())
+    if (facts.values || !facts.excluded.empty() || !facts.some_members.empty())
       return invalid_argument(
           "#: enum, const and not beside it cannot be held to in this model's form of calls");
     NIBBLE_ASSIGN(const std::vector<Name> names, names_of(facts));

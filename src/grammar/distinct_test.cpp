@@ -75,6 +75,8 @@ TEST(DistinctElements, MasksAreThoseOfTheBytesWhateverATokenHolds) {
        {"[[1,2],[1],[2,1]]"}},
       {R"({"type":"object","minProperties":2,"additionalProperties":{"type":"integer"}})",
        {R"({"a":1,"b":2})", R"({"ab":1,"a":21})"}},
+      {R"({"type":"object","not":{"additionalProperties":{"type":"integer"}}})",
+       {R"({"a":1,"b":true,"ab":1})", R"({"a":"a","é":2})"}},
       {R"({"type":"object","minProperties":2,"propertyNames":{"enum":["a","b"]}})", {R"({"b":1,"a":"a,a"})"}},
       {R"({"anyOf":[{"type":"array","items":{"enum":["a","b"]},"uniqueItems":true},{"type":"array","items":{"enum":["a",1]}}]})",
        {R"(["a","b"])", R"(["a","a",1])"}},

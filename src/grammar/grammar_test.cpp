@@ -72,6 +72,24 @@ TEST(JsonSchemaGrammar, TakesExactlyTheValuesThatFit) {
       {R"({"type":"object","propertyNames":{"maxLength":2},"minProperties":1,"maxProperties":2})",
        {R"({"a":1})", R"({"a":1,"bc":2})"},
        {"{}", R"({"abc":1})", R"({"a":1,"b":2,"c":3})"}},
+      // The opposites of what is said of members: one must be there that breaks it.
+      {R"({"type":"object","not":{"properties":{"a":{}},"additionalProperties":{"type":"integer"}}})",
+       {R"({"b":"x"})", R"({"a":1,"b":1,"c":null,"d":2})", R"({"b":1,"b":"x"})"},
+       {"{}", R"({"a":"x"})", R"({"b":1,"c":2})", R"({"b":"x","b":1})"}},
+      {R"({"type":"object","not":{"patternProperties":{"^n":{"type":"integer"}}}})",
+       {R"({"n":"x"})", R"({"x":1,"no":[]})"},
+       {"{}", R"({"n":1})", R"({"x":"n"})"}},
+      {R"({"type":"object","not":{"propertyNames":{"maxLength":2}}})",
+       {R"({"abc":1})", R"({"a":1,"bcd":2,"e":3})"},
+       {"{}", R"({"ab":1,"c":2})"}},
+      {R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"integer"}},"additionalProperties":false,
+           "not":{"properties":{"a":{}},"additionalProperties":false}})",
+       {R"({"b":1})", R"({"a":1,"b":2})"},
+       {"{}", R"({"a":1})", R"({"c":1})"}},
+      {R"({"oneOf":[{"properties":{"a":{"type":"integer"}},"additionalProperties":false},
+           {"properties":{"a":{"type":"integer"},"b":{"type":"integer"}},"additionalProperties":false}]})",
+       {R"({"b":1})", R"({"a":1,"b":2})"},
+       {"{}", R"({"a":1})", R"({"c":1})", R"({"a":"x","b":1})", "1"}},
       {R"({"type":"array","prefixItems":[{"type":"integer"}],"items":{"type":"string"},"minItems":1,"maxItems":3})",
        {"[1]", R"([1,"a","b"])"},
        {"[]", R"(["a"])", R"([1,"a","b","c"])", "[1,2]"}},
@@ -199,6 +217,13 @@ TEST(JsonSchemaGrammar, LimitsOnMembersLeaveNoDeadEnd) {
       R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"integer"}},"required":["b"],"maxProperties":1})";
   EXPECT_TRUE(begins(one, R"({"b")"));
   EXPECT_FALSE(begins(one, R"({"a")"));
+  const char* broken =
+      R"({"type":"object","properties":{"a":{"enum":["x"]},"b":{"enum":["x","y"]},"c":{"enum":["x","y"]}},"maxProperties":2,
+          "additionalProperties":false,"not":{"properties":{"a":{}},"additionalProperties":{"const":"x"}}})";
+  EXPECT_TRUE(begins(broken, R"({"a":"x","b":"y"})"));
+  EXPECT_TRUE(begins(broken, R"({"b":"x","c":"y"})"));
+  EXPECT_FALSE(begins(broken, R"({"a":"x","b":"x)"));
+  EXPECT_FALSE(begins(broken, R"({"c":"x)"));
   const char* two =
       R"({"items":{"type":["integer","string"]},"contains":{"type":"string"},"minContains":2,"maxItems":3,"type":"array"})";
   EXPECT_TRUE(begins(two, "[1,\"a\""));
@@ -217,6 +242,10 @@ TEST(JsonSchemaGrammar, NamesWhatItRefuses) {
            {R"({"allOf":[{"contains":{"const":1}},{"contains":{"const":2}}],"type":"array"})", "contains"},
            {R"({"type":"array","uniqueItems":true,"contains":{"const":1},"items":{"type":"integer"}})",
             "contains stands beside it"},
+           {R"({"not":{"additionalProperties":false},"allOf":[{"not":{"propertyNames":{"const":"a"}}}]})",
+            "beside another such one"},
+           {R"({"minProperties":2,"not":{"patternProperties":{"a":{"const":1}}}})",
+            "#/not/patternProperties: is not supported where its opposite is needed beside minProperties"},
            {R"({"$ref":"http://example.com/x.json"})", "nothing is fetched"},
            {R"({"$ref":"#"})", "leads back to itself"},
            {R"({"type":"strin"})", "#/type"},

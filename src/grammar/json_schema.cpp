@@ -218,6 +218,14 @@ Status SchemaCompiler::add_object(const Facts& facts, std::vector<SymbolId>& oth
   // One name alone is never twice.
   object.distinct = object.least > 1;
 
+  if (!facts.some_members.empty()) {
+    const Facts::SomeMember& asked = facts.some_members.front();
+    if (facts.some_members.size() > 1 || object.distinct)
+      return invalid_argument(asked.path + ": is not supported where its opposite is needed beside " +
+                              (object.distinct ? "minProperties of more than 1" : "another such one"));
+    object.asked.emplace();
+  }
+
   std::vector<std::string_view> names;
   std::unordered_map<std::string_view, bool> seen;
   for (const Facts::Members& members : facts.members)
@@ -239,6 +247,10 @@ Status SchemaCompiler::add_object(const Facts& facts, std::vector<SymbolId>& oth
       continue;
     }
     object.members.push_back({.key = key(name), .value = symbol(terms), .required = seen[name]});
+    if (object.asked)
+      object.asked->values.push_back(reader_.accepts(facts.some_members.front().names, json_inside(name))
+                                         ? symbol_of_both(terms, facts.some_members.front().term)
+                                         : kNoSymbol);
   }
   if (object.members.size() > kMostCounted)
     return invalid_argument("more than " + std::to_string(kMostCounted) + " properties are not supported");
@@ -247,6 +259,13 @@ Status SchemaCompiler::add_object(const Facts& facts, std::vector<SymbolId>& oth
   others.push_back(symbols_.add(
       {.kind = Symbol::Kind::object, .a = static_cast<std::uint32_t>(symbols_.objects.size() - 1)}));
   return {};
+}
+
+// kNoSymbol where nothing satisfies it as well.
+SymbolId SchemaCompiler::symbol_of_both(Terms terms, Term also) {
+  if (also != SchemaReader::kTrue) add_term(terms, also);
+  return std::binary_search(terms.begin(), terms.end(), SchemaReader::kFalse) ? kNoSymbol
+                                                                              : symbol(std::move(terms));
 }
 
 // Members that are not declared, by which of the patterns their names have.
@@ -262,20 +281,7 @@ Status SchemaCompiler::add_others(const Facts& facts, Language declared, ObjectS
                             " patternProperties that meet are not supported");
   Language allowed = kEverything;
   if (!facts.names.empty()) {
-    NIBBLE_ASSIGN(const std::vector<Facts> ways, reader_.alternatives(facts.names));
-    std::vector<Language> texts;
-    for (const Facts& way : ways) {
-      if (!(way.types & kString)) continue;
-      if (way.values) {
-        for (const JsonValue each : *way.values) {
-          NIBBLE_ASSIGN(const bool fits, reader_.holds(each, way));
-          if (fits && each.is_string()) texts.push_back(text_of(languages, each.as_string(), TextForm::json));
-        }
-      } else {
-        texts.push_back(reader_.string_inside(way));
-      }
-    }
-    allowed = languages.any_of(texts);
+    NIBBLE_ASSIGN(allowed, reader_.names_of(facts.names));
   }
   for (std::uint32_t chosen = 0; chosen < 1u << patterns.size(); ++chosen) {
     Terms terms;
@@ -294,13 +300,20 @@ Status SchemaCompiler::add_others(const Facts& facts, Language declared, ObjectS
     for (std::size_t i = 0; i < patterns.size(); ++i)
       parts.push_back(chosen >> i & 1 ? patterns[i] : languages.except(patterns[i]));
     Language name = languages.all_of(parts);
-    if (name == kEverything && !object.distinct) {
+    if (name == kEverything && !object.distinct && !object.asked) {
       name = languages.repeat(any_character_, 0, kUnbounded);
     } else {
       name = languages.all_of({name, languages.repeat(canonical_, 0, kUnbounded)});
     }
     name = held(name);
     if (languages.is_empty(name)) continue;
+    if (object.asked) {
+      const Facts::SomeMember& asked = facts.some_members.front();
+      const Language named = languages.all_of({name, asked.names});
+      const SymbolId value = symbol_of_both(terms, asked.term);
+      if (value != kNoSymbol && !languages.is_empty(named))
+        object.asked->others.push_back({.key = languages.concat({quote_, named, quote_}), .value = value});
+    }
     object.others.push_back({.key = languages.concat({quote_, name, quote_}), .value = symbol(terms)});
     if (object.distinct) {
       const std::uint32_t names = languages.count_texts(name, object.least);

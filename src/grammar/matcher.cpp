@@ -31,19 +31,27 @@ struct ObjectPlace {
   std::uint32_t member = 0;  // the first that may still come
   std::uint32_t count = 0;   // members so far, no more than matter
   bool at_key = false;       // a key comes next; else a comma, the first key's white space, or the end
+  bool found = false;        // one that is asked for has come
   static ObjectPlace of(std::uint32_t at) {
-    return {(at - 1) >> 17, (at - 1) >> 1 & 0xFFFF, ((at - 1) & 1) != 0};
+    return {(at - 1) >> 17, (at - 1) >> 1 & 0x7FFF, ((at - 1) & 1) != 0, ((at - 1) >> 16 & 1) != 0};
   }
-  std::uint32_t pack() const { return (member << 17 | count << 1 | at_key) + 1; }
+  std::uint32_t pack() const { return (member << 17 | found << 16 | count << 1 | at_key) + 1; }
 };
+
+// So many members matter.
+std::uint32_t counted_members(const ObjectShape& object) {
+  return object.most != kUnbounded ? object.most : std::max(object.least, 1u);
+}
 
 }  // namespace
 
 Matcher::Matcher(std::shared_ptr<const Symbols> symbols, std::shared_ptr<const std::vector<bool>> usable)
     : symbols_(std::move(symbols)), usable_(std::move(usable)) {
   const auto distinct = [](const auto& shape) { return shape.distinct; };
-  tells_apart_ =
-      std::ranges::any_of(symbols_->objects, distinct) || std::ranges::any_of(symbols_->arrays, distinct);
+  const auto asks = [](const ObjectShape& object) { return object.asked.has_value(); };
+  tells_apart_ = std::ranges::any_of(symbols_->objects, distinct) ||
+                 std::ranges::any_of(symbols_->arrays, distinct) ||
+                 std::ranges::any_of(symbols_->objects, asks);
   reset();
 }
 
@@ -250,8 +258,10 @@ void Matcher::enter_copied(const Frame& copied) {
   const ObjectShape& object = symbols_->objects[symbol.a];
   ObjectPlace behind = ObjectPlace::of(before.at);
   behind.at_key = false;
-  ++behind.count;
-  const SymbolId value = object.others[copied.seen].value;
+  behind.count = std::min(behind.count + 1, counted_members(object));
+  behind.found = copied.seen >= object.others.size();
+  const SymbolId value = behind.found ? object.asked->others[copied.seen - object.others.size()].value
+                                      : object.others[copied.seen].value;
   add(object.colon, frame(value, 0, frame(before.symbol, behind.pack(), before.next, seen)));
 }
 
@@ -274,52 +284,86 @@ void Matcher::enter_object(const Frame& at, std::uint32_t place_of_frame) {
   const auto members = static_cast<std::uint32_t>(object.members.size());
   const std::uint32_t others = others_left(object, at);
   std::uint32_t declared = 0, required = 0;  // of the members that may still come
+  const bool asks = object.asked && !place.found;
+  std::uint32_t asked = 0, asked_required = 0;  // of those the ones that may be what is asked for
+  const auto may_be_asked = [&](std::uint32_t i) {
+    return asks && object.asked->values[i] != kNoSymbol && (*usable_)[object.asked->values[i]];
+  };
   for (std::uint32_t i = place.member; i < members; ++i) {
     declared += (*usable_)[object.members[i].value];
     required += object.members[i].required;
+    asked += may_be_asked(i);
+    asked_required += may_be_asked(i) && object.members[i].required;
   }
+  const bool asked_other = asks && std::ranges::any_of(object.asked->others, [&](const auto& other) {
+                             return (*usable_)[other.value];
+                           });
   const bool room = object.most == kUnbounded || place.count < object.most;
   if (!place.at_key) {
-    if (required == 0 && place.count >= object.least) add(object.close, at.next);
-    if (!room || (declared == 0 && others == 0)) return;
+    if (required == 0 && !asks && place.count >= object.least) add(object.close, at.next);
+    if (!room || (declared == 0 && others == 0) || (asks && asked == 0 && !asked_other)) return;
     if (required == 0 && others == 0 && place.count + declared < object.least) return;
-    const ObjectPlace key{.member = place.member, .count = place.count, .at_key = true};
+    ObjectPlace key = place;
+    key.at_key = true;
     add(place.count == 0 ? object.before_first : object.comma,
         frame(at.symbol, key.pack(), at.next, at.seen));
     return;
   }
-  const std::uint32_t matters = object.most != kUnbounded ? object.most : std::max(object.least, 1u);
-  const std::uint32_t count = std::min(place.count + 1, matters);
+  const std::uint32_t count = std::min(place.count + 1, counted_members(object));
   // An optional member leaves room for those that must come.
   const auto fits = [&](std::uint32_t still_required) {
     return object.most == kUnbounded || place.count + 1 + still_required <= object.most;
   };
+  // So does one that is not asked for, as long as none has come.
+  const auto fits_unasked = [&](std::uint32_t still_required) {
+    return !asks || ((asked > 0 || asked_other) && fits(still_required + (asked_required == 0)));
+  };
   const auto enough = [&](std::uint32_t behind) {
     return std::uint64_t{place.count} + 1 + behind + others >= object.least;
   };
-  const auto member = [&](const ObjectShape::Member& each, std::uint32_t next_member) {
-    const std::uint32_t behind =
-        frame(at.symbol, ObjectPlace{.member = next_member, .count = count}.pack(), at.next, at.seen);
-    add(languages_.concat(each.key, object.colon), frame(each.value, 0, behind));
+  const auto member = [&](Language key, SymbolId value, ObjectPlace behind) {
+    behind.count = count;
+    add(languages_.concat(key, object.colon),
+        frame(value, 0, frame(at.symbol, behind.pack(), at.next, at.seen)));
   };
+  const std::uint32_t all_asked = asked, all_asked_required = asked_required;
   for (std::uint32_t i = place.member; i < members; ++i) {
     const ObjectShape::Member& each = object.members[i];
+    const bool is_asked = may_be_asked(i);
+    asked -= is_asked;
+    asked_required -= is_asked && each.required;
     if ((*usable_)[each.value]) {
       --declared;
-      if (fits(required - each.required) && enough(declared)) member(each, i + 1);
+      const std::uint32_t left = required - each.required;
+      if (fits(left) && enough(declared)) {
+        if (fits_unasked(left)) member(each.key, each.value, {.member = i + 1, .found = place.found});
+        if (is_asked) member(each.key, object.asked->values[i], {.member = i + 1, .found = true});
+      }
     }
     if (each.required) break;
   }
   if (others == 0 || !fits(required)) return;
-  for (std::uint32_t i = 0; i < object.others.size(); ++i) {
+  asked = all_asked;
+  asked_required = all_asked_required;
+  const bool unasked = fits_unasked(required);
+  for (std::uint32_t i = 0; i < object.others.size() && unasked; ++i) {
     const ObjectShape::Member& other = object.others[i];
     if (!(*usable_)[other.value]) continue;
-    if (!object.distinct || place.count >= object.least) {
-      member(other, place.member);
-      continue;
+    const bool apart = object.distinct && place.count < object.least;
+    Language key = other.key;
+    if ((apart || object.asked) && at.seen != kNothing)
+      key = languages_.all_of({key, languages_.except(at.seen)});
+    if (languages_.is_empty(key)) continue;
+    if (apart) {
+      add(key, frame(kCopied, 0, place_of_frame, i));
+    } else {
+      member(key, other.value, {.member = place.member, .found = place.found});
     }
-    const Language key = languages_.all_of({other.key, languages_.except(at.seen)});
-    if (!languages_.is_empty(key)) add(key, frame(kCopied, 0, place_of_frame, i));
+  }
+  for (std::uint32_t i = 0; asks && i < object.asked->others.size(); ++i) {
+    const ObjectShape::Member& other = object.asked->others[i];
+    const auto which = static_cast<std::uint32_t>(object.others.size()) + i;
+    if ((*usable_)[other.value]) add(other.key, frame(kCopied, 0, place_of_frame, which));
   }
 }
 

@@ -31,6 +31,7 @@ class SchemaCompiler {
 
  private:
   SymbolId symbol(Terms terms);
+  SymbolId symbol_of_both(Terms terms, Term also);
   Status compile_waiting();
   Result<SymbolId> value(const Terms& terms, JsonTypes types);
   Status add(const Facts& facts, std::vector<Language>& texts, std::vector<SymbolId>& others);

@@ -97,6 +97,7 @@ std::optional<Facts> SchemaReader::merge(const Facts& a, const Facts& b) {
   append(out.limits, b.limits);
   append(out.multiples, b.multiples);
   append(out.members, b.members);
+  append(out.some_members, b.some_members);
   append(out.elements, b.elements);
   for (const std::string_view name : b.required)
     if (std::find(out.required.begin(), out.required.end(), name) == out.required.end())
@@ -303,24 +304,8 @@ Result<SchemaReader::Alternatives> SchemaReader::expand_negative(JsonValue schem
     facts.multiples.push_back(multiple);
     add(std::move(facts));
   }
-  for (const std::string_view name : local.required) {
-    Facts facts = typed(kObject);
-    facts.members.push_back({.properties = {{name, kFalse}}, .patterns = {}, .additional = kTrue});
-    add(std::move(facts));
-  }
-  for (const Facts::Members& members : local.members) {
-    if (!members.patterns.empty()) return refuse("patternProperties");
-    for (const auto& [name, term] : members.properties) {
-      if (term == kTrue) continue;
-      Facts facts = typed(kObject);
-      facts.required.push_back(name);
-      facts.members.push_back(
-          {.properties = {{name, {term.schema, !term.negated}}}, .patterns = {}, .additional = kTrue});
-      add(std::move(facts));
-    }
-    if (members.additional != kTrue) return refuse("additionalProperties");
-  }
-  if (!local.names.empty()) return refuse("propertyNames");
+  NIBBLE_ASSIGN(const Alternatives members, negative_members(local, path));
+  out.insert(out.end(), members.begin(), members.end());
   if (local.least_members > 0) {
     Facts facts = typed(kObject);
     facts.most_members = local.least_members - 1;
@@ -373,91 +358,6 @@ Result<SchemaReader::Alternatives> SchemaReader::expand_negative(JsonValue schem
   }
   NIBBLE_ASSIGN(const Alternatives applied, negative_applicators(schema, path, depth));
   out.insert(out.end(), applied.begin(), applied.end());
-  return out;
-}
-
-// The values that break a keyword which applies other schemas to the value itself.
-Result<SchemaReader::Alternatives> SchemaReader::negative_applicators(JsonValue schema,
-                                                                      const std::string& path, int depth) {
-  Alternatives out;
-  const auto add = [&out](const Alternatives& more) { out.insert(out.end(), more.begin(), more.end()); };
-  for (const std::string_view keyword : {"allOf", "anyOf", "oneOf"}) {
-    const auto list = schema.find(keyword);
-    if (!list) continue;
-    const std::string at = path + "/" + std::string(keyword);
-    if (!list->is_array() || list->size() == 0)
-      return invalid_argument(at + ": must be a list of at least one schema");
-    std::vector<Term> terms;
-    for (const JsonValue each : list->elements())
-      terms.push_back(schema_at(each, at + "/" + std::to_string(terms.size())));
-    Alternatives none(1);
-    for (const Term term : terms) {
-      NIBBLE_ASSIGN(const Alternatives branch, expand({term.schema, !term.negated}, depth + 1));
-      if (keyword == "allOf") {
-        add(branch);
-      } else {
-        NIBBLE_ASSIGN(none, both(std::move(none), branch, at));
-      }
-    }
-    if (keyword != "allOf") add(none);
-    if (keyword != "oneOf") continue;
-    for (std::size_t i = 0; i < terms.size(); ++i) {
-      for (std::size_t j = 0; j < i; ++j) {
-        NIBBLE_ASSIGN(const Alternatives two, alternatives_of(terms[i], terms[j], depth));
-        add(two);
-      }
-    }
-  }
-  if (const auto inner = schema.find("not")) {
-    NIBBLE_ASSIGN(const Alternatives is, expand(schema_at(*inner, path + "/not"), depth + 1));
-    add(is);
-  }
-  if (const auto condition = schema.find("if")) {
-    const Term is = schema_at(*condition, path + "/if");
-    for (const std::string_view name : {"then", "else"}) {
-      const auto branch = schema.find(name);
-      if (!branch) continue;
-      const Term must = schema_at(*branch, path + "/" + std::string(name));
-      NIBBLE_ASSIGN(const Alternatives broken, alternatives_of({is.schema, is.negated != (name == "else")},
-                                                               {must.schema, !must.negated}, depth));
-      add(broken);
-    }
-  }
-  NIBBLE_ASSIGN(const Alternatives dependent, negative_dependents(schema, path, depth));
-  add(dependent);
-  return out;
-}
-
-// The objects that have a member and lack what it needs.
-Result<SchemaReader::Alternatives> SchemaReader::negative_dependents(JsonValue schema,
-                                                                     const std::string& path, int depth) {
-  Alternatives out;
-  for (const std::string_view keyword : {"dependentRequired", "dependentSchemas", "dependencies"}) {
-    const auto list = schema.find(keyword);
-    if (!list) continue;
-    const std::string at = path + "/" + std::string(keyword);
-    if (!list->is_object()) return invalid_argument(at + ": must be an object");
-    for (const auto [name, needs] : list->members()) {
-      Facts has;
-      has.types = kObject;
-      has.required.push_back(name);
-      if (needs.is_array()) {
-        for (const JsonValue other : needs.elements()) {
-          if (!other.is_string()) return invalid_argument(at + ": must list names");
-          if (other.as_string() == name) continue;
-          Facts lacks = has;
-          lacks.members.push_back(
-              {.properties = {{other.as_string(), kFalse}}, .patterns = {}, .additional = kTrue});
-          out.push_back(std::move(lacks));
-        }
-        continue;
-      }
-      const Term must = schema_at(needs, at + "/" + std::string(name));
-      NIBBLE_ASSIGN(const Alternatives breaks, expand({must.schema, !must.negated}, depth + 1));
-      NIBBLE_ASSIGN(const Alternatives broken, both({has}, breaks, at));
-      out.insert(out.end(), broken.begin(), broken.end());
-    }
-  }
   return out;
 }
 

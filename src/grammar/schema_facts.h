@@ -56,6 +56,13 @@ struct Facts {
   };
   std::vector<Members> members;
   std::vector<std::string_view> required;
+  // A member must be there that has one of the names, as json_inside() spells them, and satisfies the term.
+  struct SomeMember {
+    Language names = kNothing;
+    Term term;
+    std::string path;
+  };
+  std::vector<SomeMember> some_members;
   Terms names;
   std::uint32_t least_members = 0, most_members = kUnbounded;
 
@@ -92,6 +99,8 @@ class SchemaReader {
   Result<bool> holds(JsonValue value, const Facts& facts);
   // What the value of a member of this name must satisfy.
   Terms terms_of(const Facts& facts, std::string_view member);
+  // The names that satisfy all of the terms, as json_inside() spells them.
+  Result<Language> names_of(const Terms& terms);
   // Whether propertyNames allow it.
   Result<bool> name_fits(std::string_view name, const Facts& facts);
   bool accepts(Language language, std::string_view text);
@@ -128,6 +137,7 @@ class SchemaReader {
   Status object_facts(JsonValue schema, const std::string& path, Facts& facts);
   Status array_facts(JsonValue schema, const std::string& path, Facts& facts);
   Status refuse_unsupported(JsonValue schema, const std::string& path);
+  Result<Alternatives> negative_members(const Facts& local, const std::string& path);
   Result<Alternatives> negative_applicators(JsonValue schema, const std::string& path, int depth);
   Result<Alternatives> negative_dependents(JsonValue schema, const std::string& path, int depth);
   Result<Alternatives> alternatives_of(Term a, Term b, int depth);

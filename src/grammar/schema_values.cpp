@@ -160,6 +160,14 @@ Result<bool> SchemaReader::holds(JsonValue value, const Facts& facts) {
       if (value.size() < facts.least_members || value.size() > facts.most_members) return false;
       for (const std::string_view name : facts.required)
         if (!value.find(name)) return false;
+      for (const Facts::SomeMember& some : facts.some_members) {
+        bool found = false;
+        for (const auto [name, member] : value.members()) {
+          if (found || !accepts(some.names, json_inside(name))) continue;
+          NIBBLE_ASSIGN(found, holds(member, Terms{some.term}));
+        }
+        if (!found) return false;
+      }
       for (const auto [name, member] : value.members()) {
         NIBBLE_ASSIGN(const bool named, name_fits(name, facts));
         if (!named) return false;
@@ -170,6 +178,23 @@ Result<bool> SchemaReader::holds(JsonValue value, const Facts& facts) {
     }
   }
   return false;
+}
+
+Result<Language> SchemaReader::names_of(const Terms& terms) {
+  NIBBLE_ASSIGN(const std::vector<Facts> ways, alternatives(terms));
+  std::vector<Language> texts;
+  for (const Facts& way : ways) {
+    if (!(way.types & kString)) continue;
+    if (way.values) {
+      for (const JsonValue each : *way.values) {
+        NIBBLE_ASSIGN(const bool fits, holds(each, way));
+        if (fits && each.is_string()) texts.push_back(name_inside(each.as_string()));
+      }
+    } else {
+      texts.push_back(string_inside(way));
+    }
+  }
+  return languages_.any_of(texts);
 }
 
 Result<bool> SchemaReader::name_fits(std::string_view name, const Facts& facts) {

@@ -84,12 +84,21 @@ Result<std::vector<bool>> Symbols::productive(const CompileClock& clock) {
       case Symbol::Kind::object: {
         const ObjectShape& object = objects[symbol.a];
         std::size_t possible = 0, required = 0;
-        for (const auto& member : object.members) {
+        bool asked = !object.asked, among_required = asked;
+        for (std::size_t i = 0; i < object.members.size(); ++i) {
+          const auto& member = object.members[i];
           const bool can = is[member.value];
           if (member.required && !can) return false;
           possible += can;
           required += member.required;
+          if (!object.asked || object.asked->values[i] == kNoSymbol || !is[object.asked->values[i]]) continue;
+          asked = true;
+          among_required |= member.required;
         }
+        if (object.asked)
+          for (const auto& other : object.asked->others) asked |= is[other.value];
+        if (!asked) return false;
+        required += !among_required;
         for (const auto& other : object.others)
           if (is[other.value]) possible += other.names;
         return possible >= object.least && object.most >= std::max<std::size_t>(object.least, required);

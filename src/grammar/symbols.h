@@ -48,6 +48,13 @@ struct ObjectShape {
   std::uint32_t least = 0, most = kUnbounded;
   // No member of `others` comes twice before there are `least` members. Each name has one spelling then.
   bool distinct = false;
+  // One of these comes at least once: members with other values, kNoSymbol where there is none, or others,
+  // whose names do not come again. Each name has one spelling then. Not beside `distinct`.
+  struct Asked {
+    std::vector<SymbolId> values;  // [members]
+    std::vector<Member> others;
+  };
+  std::optional<Asked> asked;
 };
 
 // Of an array's elements those that are counted, in the places of its `first` and behind them.

@@ -1,0 +1,141 @@
+// The values that fit none of a schema's keywords which speak of members, or of the value itself.
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "grammar/characters.h"
+#include "grammar/schema_facts.h"
+
+namespace nibble {
+
+// The objects that lack a member, or have one that must not be there as it is.
+Result<SchemaReader::Alternatives> SchemaReader::negative_members(const Facts& local,
+                                                                  const std::string& path) {
+  Alternatives out;
+  const auto add = [&](Facts facts) {
+    facts.types = kObject;
+    out.push_back(std::move(facts));
+  };
+  const auto add_some = [&](Language names, Term term, std::string at) {
+    Facts facts;
+    facts.some_members.push_back({.names = names, .term = term, .path = std::move(at)});
+    add(std::move(facts));
+  };
+  for (const std::string_view name : local.required) {
+    Facts facts;
+    facts.members.push_back({.properties = {{name, kFalse}}, .patterns = {}, .additional = kTrue});
+    add(std::move(facts));
+  }
+  for (const Facts::Members& members : local.members) {
+    std::vector<Language> others{languages_.repeat(canonical_, 0, kUnbounded)};
+    for (const auto& [name, term] : members.properties) {
+      if (members.additional != kTrue) others.push_back(languages_.except(name_inside(name)));
+      if (term == kTrue) continue;
+      Facts facts;
+      facts.required.push_back(name);
+      facts.members.push_back(
+          {.properties = {{name, {term.schema, !term.negated}}}, .patterns = {}, .additional = kTrue});
+      add(std::move(facts));
+    }
+    for (const auto& [names, term] : members.patterns) {
+      others.push_back(languages_.except(names));
+      if (term != kTrue) add_some(names, {term.schema, !term.negated}, path + "/patternProperties");
+    }
+    if (members.additional == kTrue) continue;
+    add_some(languages_.all_of(others), {members.additional.schema, !members.additional.negated},
+             path + "/additionalProperties");
+  }
+  for (const Term term : local.names) {
+    NIBBLE_ASSIGN(const Language names, names_of({{term.schema, !term.negated}}));
+    add_some(names, kTrue, path + "/propertyNames");
+  }
+  return out;
+}
+
+// The values that break a keyword which applies other schemas to the value itself.
+Result<SchemaReader::Alternatives> SchemaReader::negative_applicators(JsonValue schema,
+                                                                      const std::string& path, int depth) {
+  Alternatives out;
+  const auto add = [&out](const Alternatives& more) { out.insert(out.end(), more.begin(), more.end()); };
+  for (const std::string_view keyword : {"allOf", "anyOf", "oneOf"}) {
+    const auto list = schema.find(keyword);
+    if (!list) continue;
+    const std::string at = path + "/" + std::string(keyword);
+    if (!list->is_array() || list->size() == 0)
+      return invalid_argument(at + ": must be a list of at least one schema");
+    std::vector<Term> terms;
+    for (const JsonValue each : list->elements())
+      terms.push_back(schema_at(each, at + "/" + std::to_string(terms.size())));
+    Alternatives none(1);
+    for (const Term term : terms) {
+      NIBBLE_ASSIGN(const Alternatives branch, expand({term.schema, !term.negated}, depth + 1));
+      if (keyword == "allOf") {
+        add(branch);
+      } else {
+        NIBBLE_ASSIGN(none, both(std::move(none), branch, at));
+      }
+    }
+    if (keyword != "allOf") add(none);
+    if (keyword != "oneOf") continue;
+    for (std::size_t i = 0; i < terms.size(); ++i) {
+      for (std::size_t j = 0; j < i; ++j) {
+        NIBBLE_ASSIGN(const Alternatives two, alternatives_of(terms[i], terms[j], depth));
+        add(two);
+      }
+    }
+  }
+  if (const auto inner = schema.find("not")) {
+    NIBBLE_ASSIGN(const Alternatives is, expand(schema_at(*inner, path + "/not"), depth + 1));
+    add(is);
+  }
+  if (const auto condition = schema.find("if")) {
+    const Term is = schema_at(*condition, path + "/if");
+    for (const std::string_view name : {"then", "else"}) {
+      const auto branch = schema.find(name);
+      if (!branch) continue;
+      const Term must = schema_at(*branch, path + "/" + std::string(name));
+      NIBBLE_ASSIGN(const Alternatives broken, alternatives_of({is.schema, is.negated != (name == "else")},
+                                                               {must.schema, !must.negated}, depth));
+      add(broken);
+    }
+  }
+  NIBBLE_ASSIGN(const Alternatives dependent, negative_dependents(schema, path, depth));
+  add(dependent);
+  return out;
+}
+
+// The objects that have a member and lack what it needs.
+Result<SchemaReader::Alternatives> SchemaReader::negative_dependents(JsonValue schema,
+                                                                     const std::string& path, int depth) {
+  Alternatives out;
+  for (const std::string_view keyword : {"dependentRequired", "dependentSchemas", "dependencies"}) {
+    const auto list = schema.find(keyword);
+    if (!list) continue;
+    const std::string at = path + "/" + std::string(keyword);
+    if (!list->is_object()) return invalid_argument(at + ": must be an object");
+    for (const auto [name, needs] : list->members()) {
+      Facts has;
+      has.types = kObject;
+      has.required.push_back(name);
+      if (needs.is_array()) {
+        for (const JsonValue other : needs.elements()) {
+          if (!other.is_string()) return invalid_argument(at + ": must list names");
+          if (other.as_string() == name) continue;
+          Facts lacks = has;
+          lacks.members.push_back(
+              {.properties = {{other.as_string(), kFalse}}, .patterns = {}, .additional = kTrue});
+          out.push_back(std::move(lacks));
+        }
+        continue;
+      }
+      const Term must = schema_at(needs, at + "/" + std::string(name));
+      NIBBLE_ASSIGN(const Alternatives breaks, expand({must.schema, !must.negated}, depth + 1));
+      NIBBLE_ASSIGN(const Alternatives broken, both({has}, breaks, at));
+      out.insert(out.end(), broken.begin(), broken.end());
+    }
+  }
+  return out;
+}
+
+}  // namespace nibble
