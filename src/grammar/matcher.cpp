@@ -68,6 +68,7 @@ void Matcher::reset() {
   state_table_.assign(256, kUnbounded);
   ways_.clear();
   states_.assign(1, Place{});
+  state_hashes_.assign(1, 0);
   rows_used_ = 0;
   crossings_.clear();
   splits_.clear();
@@ -471,16 +472,12 @@ Matcher::State Matcher::intern(std::vector<Way>& ways, bool complete) {
   place.apart &= !place.copying;
   ways_.insert(ways_.end(), ways.begin(), ways.end());
   states_.push_back(place);
+  state_hashes_.push_back(static_cast<std::uint32_t>(hash));
   if (states_.size() * 2 > state_table_.size()) {
     state_table_.assign(state_table_.size() * 2, kUnbounded);
     last = state_table_.size() - 1;
     for (State each = 1; each < states_.size(); ++each) {
-      std::uint64_t h = states_[each].complete;
-      for (std::uint32_t w = 0; w < states_[each].count; ++w) {
-        const Way& way = ways_[states_[each].begin + w];
-        h = mix(h ^ (static_cast<std::uint64_t>(way.language) << 32 | way.frame));
-      }
-      std::size_t k = h & last;
+      std::size_t k = state_hashes_[each] & last;
       while (state_table_[k] != kUnbounded) k = (k + 1) & last;
       state_table_[k] = each;
     }

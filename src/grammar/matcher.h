@@ -213,6 +213,7 @@ class Matcher {
   WordMap copy_places_;
   std::vector<Way> ways_;
   std::vector<Place> states_;
+  std::vector<std::uint32_t> state_hashes_;  // [states]
   std::vector<std::uint32_t> state_table_;
   std::deque<Row> rows_;       // a row never moves
   std::size_t rows_used_ = 0;  // those behind them are kept for later steps
