@@ -257,6 +257,18 @@ TEST(JsonSchemaGrammar, NamesWhatItRefuses) {
   }
 }
 
+TEST(JsonSchemaGrammar, RefusesAnOppositeBesideManyWays) {
+  std::string ways;
+  for (int i = 0; i < 8; ++i)
+    ways += R"({"anyOf":[{"required":["a)" + std::to_string(i) + R"("]},{"required":["b"]}]},)";
+  const auto grammar = schema(
+      (R"({"allOf":[)" + ways + R"({"type":"object"}],"not":{"additionalProperties":false}})").c_str());
+  ASSERT_FALSE(grammar.ok());
+  EXPECT_NE(grammar.status().message().find("#/not/additionalProperties: is not supported"),
+            std::string::npos)
+      << grammar.status().message();
+}
+
 TEST(RegexGrammar, TakesTheWholeText) {
   const auto grammar = compile_regex("(ab|c){2,3}x?").value();
   EXPECT_TRUE(takes(grammar, "abcx"));

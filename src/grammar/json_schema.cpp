@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::uint32_t kMostCounted = 0x7FF0;
 constexpr std::size_t kMostPatterns = 6;
+constexpr std::ptrdiff_t kMostOpposedWays = 128;
 constexpr std::uint32_t kMostIndent = 80;
 // Of elements that differ: so many are counted to learn whether there are as many as are asked for.
 constexpr std::uint32_t kMostGivenElements = 1000;
@@ -74,6 +75,14 @@ SymbolId SchemaCompiler::symbol(Terms terms) {
 
 Result<SymbolId> SchemaCompiler::value(const Terms& terms, JsonTypes types) {
   NIBBLE_ASSIGN(std::vector<Facts> ways, reader_.alternatives(terms));
+  const auto is_object = [](const Facts& way) { return !way.values && (way.types & kObject) != 0; };
+  most_ways_ = std::max(most_ways_, std::ranges::count_if(ways, is_object));
+  for (const Facts& way : ways)
+    if (asked_path_.empty() && !way.some_members.empty()) asked_path_ = way.some_members.front().path;
+  // Each way has all members, and what stands behind a key is as many places: tens of milliseconds.
+  if (!asked_path_.empty() && most_ways_ > kMostOpposedWays)
+    return invalid_argument(asked_path_ + ": is not supported where its opposite is needed and an object " +
+                            "may be read in more than " + std::to_string(kMostOpposedWays) + " ways");
   std::vector<Language> texts;
   std::vector<SymbolId> others;
   for (Facts& facts : ways) {

@@ -1,6 +1,7 @@
 // The values of a JSON schema as symbols of a grammar that is being made, of which they may be a part.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <string>
@@ -59,6 +60,8 @@ class SchemaCompiler {
   std::unordered_map<std::string, Language> keys_;  // of names that many objects have
   std::vector<std::pair<Terms, SymbolId>> waiting_;
   std::size_t done_ = 0;
+  std::ptrdiff_t most_ways_ = 0;  // to read an object
+  std::string asked_path_;        // of the first keyword whose opposite asked for a member; empty: none
 };
 
 }  // namespace nibble
