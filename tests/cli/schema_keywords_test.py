@@ -45,17 +45,22 @@ def test_formats_hold_or_are_refused_as_listed():
 
 def test_opposites_that_cannot_be_said_are_refused_by_their_path():
     [row] = [what for keywords, what in ROWS.items() if keywords == "`oneOf`, `not`"]
-    inside = {
+    members = {
         "patternProperties": {"patternProperties": {"^a": {"type": "string"}}},
         "additionalProperties": {"additionalProperties": False},
         "propertyNames": {"propertyNames": {"maxLength": 2}},
+    }
+    inside = {
         "uniqueItems": {"uniqueItems": True},
         "items": {"prefixItems": [{"type": "null"}], "items": {"type": "string"}},
-        "prefixItems": None,
         "enum": {"enum": [[1]]},
         "const": {"const": {"a": 1}},
     }
-    assert sorted(names(row)) == sorted(inside)
+    assert sorted(set(names(row))) == sorted([*members, *inside, "prefixItems", "minProperties"])
     for keyword, schema in inside.items():
-        if schema is not None:
-            assert f"#/not/{keyword}: " in (refusal({"not": schema}) or ""), keyword
+        assert f"#/not/{keyword}: " in (refusal({"not": schema}) or ""), keyword
+    for keyword, schema in members.items():
+        assert refusal({"not": schema}) is None, keyword
+        assert f"#/not/{keyword}: " in (refusal({"type": "object", "minProperties": 2, "not": schema}) or ""), keyword
+        two = {"allOf": [{"not": schema}, {"not": {"additionalProperties": {"type": "null"}}}]}
+        assert f"#/allOf/0/not/{keyword}: " in (refusal(two) or ""), keyword
