@@ -21,7 +21,9 @@ def choices(server, *prompts):
 def test_a_sequence_that_outgrows_its_short_context_has_the_bits_it_has_in_company():
     prompt = [i * 7919 % 200 + 3 for i in range(SHORT_CONTEXT - 6)]
     server = Server(*LIMITS, "--device", "cuda", model=PARITY / "example", program=EMULATED)
-    [alone] = choices(server, prompt)
-    assert len(alone[0]) == 12
-    assert choices(server, prompt, prompt[:50])[0] == alone
-    assert server.stop() == 0
+    try:
+        [alone] = choices(server, prompt)
+        assert len(alone[0]) == 12
+        assert choices(server, prompt, prompt[:50])[0] == alone
+    finally:
+        assert server.stop() == 0

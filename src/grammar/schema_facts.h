@@ -137,6 +137,8 @@ class SchemaReader {
   Status object_facts(JsonValue schema, const std::string& path, Facts& facts);
   Status array_facts(JsonValue schema, const std::string& path, Facts& facts);
   Status refuse_unsupported(JsonValue schema, const std::string& path);
+  // The schemas that allOf, anyOf or oneOf lists; none where the keyword is absent.
+  Result<Terms> branches(JsonValue schema, std::string_view keyword, const std::string& path);
   Result<Alternatives> negative_members(const Facts& local, const std::string& path);
   Result<Alternatives> negative_applicators(JsonValue schema, const std::string& path, int depth);
   Result<Alternatives> negative_dependents(JsonValue schema, const std::string& path, int depth);
