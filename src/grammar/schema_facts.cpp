@@ -141,6 +141,18 @@ Result<SchemaReader::Alternatives> SchemaReader::expand(Term term, int depth) {
   return made;
 }
 
+Result<Terms> SchemaReader::listed(JsonValue schema, std::string_view keyword, const std::string& path) {
+  const auto list = schema.find(keyword);
+  if (!list) return Terms{};
+  const std::string at = path + "/" + std::string(keyword);
+  if (!list->is_array() || list->size() == 0)
+    return invalid_argument(at + ": must be a list of at least one schema");
+  Terms terms;
+  for (const JsonValue each : list->elements())
+    terms.push_back(schema_at(each, at + "/" + std::to_string(terms.size())));
+  return terms;
+}
+
 Result<SchemaReader::Alternatives> SchemaReader::expand_positive(JsonValue schema, const std::string& path,
                                                                  int depth) {
   const auto ref = schema.find("$ref");
@@ -159,20 +171,17 @@ Result<SchemaReader::Alternatives> SchemaReader::expand_positive(JsonValue schem
     NIBBLE_ASSIGN(all, both(std::move(all), there, path));
   }
   for (const std::string_view keyword : {"allOf", "anyOf", "oneOf"}) {
-    const auto list = schema.find(keyword);
-    if (!list) continue;
+    NIBBLE_ASSIGN(const Terms terms, listed(schema, keyword, path));
+    if (terms.empty()) continue;
     const std::string at = path + "/" + std::string(keyword);
-    if (!list->is_array() || list->size() == 0)
-      return invalid_argument(at + ": must be a list of at least one schema");
     if (keyword == "oneOf") {
-      NIBBLE_ASSIGN(const Alternatives one, one_of(*list, at, depth));
+      NIBBLE_ASSIGN(const Alternatives one, one_of(terms, at, depth));
       NIBBLE_ASSIGN(all, both(std::move(all), one, at));
       continue;
     }
     Alternatives any;
-    std::size_t i = 0;
-    for (const JsonValue each : list->elements()) {
-      NIBBLE_ASSIGN(Alternatives branch, expand(schema_at(each, at + "/" + std::to_string(i++)), depth + 1));
+    for (const Term term : terms) {
+      NIBBLE_ASSIGN(Alternatives branch, expand(term, depth + 1));
       if (keyword == "allOf") {
         NIBBLE_ASSIGN(all, both(std::move(all), branch, at));
       } else {
@@ -362,12 +371,11 @@ Result<SchemaReader::Alternatives> SchemaReader::expand_negative(JsonValue schem
 }
 
 // Each branch without the values of those that it overlaps.
-Result<SchemaReader::Alternatives> SchemaReader::one_of(JsonValue list, const std::string& path, int depth) {
-  std::vector<Term> terms;
+Result<SchemaReader::Alternatives> SchemaReader::one_of(const Terms& terms, const std::string& path,
+                                                        int depth) {
   std::vector<Alternatives> branches;
-  for (const JsonValue each : list.elements()) {
-    terms.push_back(schema_at(each, path + "/" + std::to_string(terms.size())));
-    NIBBLE_ASSIGN(Alternatives branch, expand(terms.back(), depth + 1));
+  for (const Term term : terms) {
+    NIBBLE_ASSIGN(Alternatives branch, expand(term, depth + 1));
     branches.push_back(std::move(branch));
   }
   Alternatives out;

@@ -138,13 +138,13 @@ class SchemaReader {
   Status array_facts(JsonValue schema, const std::string& path, Facts& facts);
   Status refuse_unsupported(JsonValue schema, const std::string& path);
   // The schemas that allOf, anyOf or oneOf lists; none where the keyword is absent.
-  Result<Terms> branches(JsonValue schema, std::string_view keyword, const std::string& path);
+  Result<Terms> listed(JsonValue schema, std::string_view keyword, const std::string& path);
   Result<Alternatives> negative_members(const Facts& local, const std::string& path);
   Result<Alternatives> negative_applicators(JsonValue schema, const std::string& path, int depth);
   Result<Alternatives> negative_dependents(JsonValue schema, const std::string& path, int depth);
   Result<Alternatives> alternatives_of(Term a, Term b, int depth);
   Result<Alternatives> dependents(JsonValue schema, const std::string& path, Alternatives all, int depth);
-  Result<Alternatives> one_of(JsonValue list, const std::string& path, int depth);
+  Result<Alternatives> one_of(const Terms& terms, const std::string& path, int depth);
   Result<bool> disjoint(const Facts& a, const Facts& b, int depth);
   Result<Alternatives> both(Alternatives a, const Alternatives& b, const std::string& path);
   static std::optional<Facts> merge(const Facts& a, const Facts& b);

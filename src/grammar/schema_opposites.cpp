@@ -59,14 +59,9 @@ Result<SchemaReader::Alternatives> SchemaReader::negative_applicators(JsonValue 
   Alternatives out;
   const auto add = [&out](const Alternatives& more) { out.insert(out.end(), more.begin(), more.end()); };
   for (const std::string_view keyword : {"allOf", "anyOf", "oneOf"}) {
-    const auto list = schema.find(keyword);
-    if (!list) continue;
+    NIBBLE_ASSIGN(const Terms terms, listed(schema, keyword, path));
+    if (terms.empty()) continue;
     const std::string at = path + "/" + std::string(keyword);
-    if (!list->is_array() || list->size() == 0)
-      return invalid_argument(at + ": must be a list of at least one schema");
-    std::vector<Term> terms;
-    for (const JsonValue each : list->elements())
-      terms.push_back(schema_at(each, at + "/" + std::to_string(terms.size())));
     Alternatives none(1);
     for (const Term term : terms) {
       NIBBLE_ASSIGN(const Alternatives branch, expand({term.schema, !term.negated}, depth + 1));
