@@ -17,6 +17,7 @@
 #include "base/json.h"
 #include "base/json_writer.h"
 #include "base/quote.h"
+#include "base/thread_time.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/model_location.h"
 #include "grammar/check.h"

@@ -40,7 +40,7 @@ Choice format_limits() {
   return {.field = "format_limits",
           .value = grouped(limits.max_milliseconds) + " ms",
           .from = "default",
-          .why = "for a schema or grammar to compile, of at most " +
+          .why = "of a CPU for a schema or grammar to compile, of at most " +
                  grouped(static_cast<std::int64_t>(limits.max_bytes)) + " bytes, " +
                  std::to_string(limits.max_depth) + " levels and " +
                  grouped(static_cast<std::int64_t>(limits.max_states)) +

@@ -1,11 +1,11 @@
 #include "grammar/call_grammar.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "base/check.h"
 #include "grammar/call_parameters.h"
+#include "grammar/compile_clock.h"
 #include "grammar/grammar_data.h"
 #include "grammar/schema_compiler.h"
 
@@ -27,7 +27,7 @@ class CallCompiler {
         marks_(call_marks(rules.form)),
         tools_(tools),
         vocabulary_(vocabulary),
-        limits_(limits) {
+        clock_(limits) {
     std::vector<std::string_view> ends;
     if (!marks_.close.empty()) ends.push_back(marks_.close);
     if (rules.form == CallForm::xml_in_tags) ends.push_back("</parameter>");
@@ -48,7 +48,8 @@ class CallCompiler {
       if (!call.ok() && !function.strict) call = body(function, std::nullopt);
       if (!call.ok()) return placed(function, call.status());
       calls.push_back(*call);
-      NIBBLE_RETURN_IF_ERROR(check_time());
+      if (const Status status = clock_.check(); !status.ok())
+        return invalid_argument("tools: their schemas: " + status.message());
     }
     const SymbolId any = symbols_.choice(calls);
     symbols_.root = rules_.text == CallRules::Text::call ? sequence({any, mark(marks_.close)}) : answer(any);
@@ -91,8 +92,7 @@ class CallCompiler {
 
   Result<SymbolId> body(const BoundFunction& function, const std::optional<JsonValue>& schema) {
     const JsonValue any = any_object_.root();
-    CompileLimits left = limits_;
-    left.max_milliseconds = std::max(1, limits_.max_milliseconds - spent());
+    const CompileLimits left = clock_.rest();
     SchemaCompiler compiler(symbols_, schema.value_or(any), in_a_line, left);
     Languages& languages = symbols_.languages;
     switch (rules_.form) {
@@ -147,25 +147,12 @@ class CallCompiler {
     }
   }
 
-  int spent() const {
-    return static_cast<int>(
-        std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin_)
-            .count());
-  }
-  Status check_time() const {
-    if (spent() <= limits_.max_milliseconds) return {};
-    return invalid_argument("tools: their schemas took more than " +
-                            std::to_string(limits_.max_milliseconds) +
-                            " ms to compile; offer fewer or simpler ones");
-  }
-
   const CallRules& rules_;
   CallMarks marks_;
   const OfferedTools& tools_;
   const GrammarVocabulary& vocabulary_;
-  const CompileLimits& limits_;
+  CompileClock clock_;
   const JsonDocument any_object_ = JsonDocument::parse(R"({"type":"object"})").value();
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   Symbols symbols_;
   Language values_ = kEverything;  // texts in which no mark stands that would end them
 };

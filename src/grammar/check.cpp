@@ -1,9 +1,8 @@
 #include "grammar/check.h"
 
-#include <time.h>
-
 #include "base/json_copy.h"
 #include "base/json_writer.h"
+#include "base/thread_time.h"
 
 namespace nibble {
 namespace {
@@ -41,12 +40,6 @@ void indent(JsonValue value, int level, std::string& out) {
 }
 
 }  // namespace
-
-double thread_cpu_us() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
-}
 
 std::string compact_json(JsonValue value) {
   std::string out;

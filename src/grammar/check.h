@@ -13,9 +13,6 @@
 
 namespace nibble {
 
-// What this thread has had of a CPU: times that others on the machine do not stretch.
-double thread_cpu_us();
-
 struct TextCheck {
   bool taken = false;           // every token, and the end behind them
   std::size_t tokens = 0;       // of the text

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/thread_time.h"
 #include "grammar/check.h"
 #include "grammar/grammar.h"
 #include "text/tokenizer_parts.h"

@@ -22,7 +22,8 @@ struct CompileLimits {
   std::size_t max_bytes = std::size_t{1} << 20;  // of a grammar's or a pattern's text
   int max_depth = 64;                            // of nesting in schemas, patterns and grammars
   std::size_t max_states = 400'000;              // expressions, symbols and members together
-  int max_milliseconds = 1000;
+  int max_milliseconds = 1000;                   // of the compiling thread's CPU
+  int max_wall_milliseconds = 20'000;            // by the wall clock, however loaded the machine is
 };
 
 // No white space ever stands before a comma or a colon. Any amount of it elsewhere would let a model go on

@@ -23,6 +23,7 @@ SchemaReader::SchemaReader(JsonValue root, Languages& languages, const CompileLi
       any_character_(any_json_character(languages)),
       canonical_(characters(languages, CharacterSet::all(), TextForm::json)),
       limits_(limits),
+      clock_(limits),
       document_(root) {
   languages_.add_plain_character(any_character_);
   languages_.add_plain_character(canonical_);
@@ -34,9 +35,7 @@ SchemaReader::SchemaReader(JsonValue root, Languages& languages, const CompileLi
 }
 
 Status SchemaReader::check_budget() {
-  if (std::chrono::steady_clock::now() - begin_ > std::chrono::milliseconds(limits_.max_milliseconds))
-    return invalid_argument("the schema took more than " + std::to_string(limits_.max_milliseconds) +
-                            " ms to compile; give a simpler one");
+  NIBBLE_RETURN_IF_ERROR(clock_.check());
   if (languages_.size() > limits_.max_states)
     return invalid_argument("the schema has more than " + std::to_string(limits_.max_states) +
                             " states; give a simpler one");

@@ -3,7 +3,6 @@
 // that recursion ends.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,6 +14,7 @@
 #include "base/json.h"
 #include "base/status.h"
 #include "grammar/characters.h"
+#include "grammar/compile_clock.h"
 #include "grammar/grammar.h"
 #include "grammar/languages.h"
 #include "grammar/number_text.h"
@@ -154,6 +154,7 @@ class SchemaReader {
   Languages& languages_;
   Language any_character_, canonical_;  // inside a string in all its spellings, and in the usual one
   const CompileLimits& limits_;
+  CompileClock clock_;
   JsonValue document_;
   bool plain_ = false;   // strings are asked for as plain texts
   bool legacy_ = false;  // a draft before 2019-09: what stands beside $ref says nothing
@@ -165,7 +166,6 @@ class SchemaReader {
   std::unordered_map<std::string, Language> patterns_;  // behind a letter for the form
   std::unordered_map<std::string, Language> names_;
   std::vector<Term> open_;  // being expanded, to find a $ref that leads to itself
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace nibble

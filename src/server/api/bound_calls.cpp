@@ -1,7 +1,8 @@
 #include "server/api/bound_calls.h"
 
 #include <algorithm>
-#include <chrono>
+
+#include "grammar/compile_clock.h"
 
 namespace nibble::api {
 namespace {
@@ -81,15 +82,11 @@ Refused CallBinder::bind(const GenerationRequest& request, AnswerStart& answer, 
   const std::vector<BoundFunction> functions = bound_functions(request);
   if (calls.form == CallForm::harmony) {
     calls.vocabulary = grammars.vocabulary(tokenizer, model);
-    const auto begin = std::chrono::steady_clock::now();
+    const CompileClock clock(CompileLimits{});
     for (const BoundFunction& function : functions) {
-      CompileLimits left;
-      const auto spent = std::chrono::steady_clock::now() - begin;
-      left.max_milliseconds -=
-          static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(spent).count());
-      if (left.max_milliseconds <= 0)
-        return bad_field("tools", ": their schemas take too long to compile; offer fewer or simpler ones");
-      auto grammar = grammars.arguments(function, left);
+      if (const Status status = clock.check(); !status.ok())
+        return bad_field("tools", ": their schemas: " + status.message());
+      auto grammar = grammars.arguments(function, clock.rest());
       if (!grammar.ok()) return at_its_place(grammar.status().message());
       calls.arguments.push_back({.function = function.name, .grammar = *std::move(grammar)});
     }
