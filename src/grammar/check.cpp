@@ -1,20 +1,43 @@
 #include "grammar/check.h"
 
+#include <cmath>
+#include <cstdint>
+#include <string>
+
 #include "base/json_copy.h"
 #include "base/json_writer.h"
 #include "base/thread_time.h"
+#include "grammar/number_text.h"
 
 namespace nibble {
 namespace {
 
 constexpr int kShownTokens = 12;
 
-void indent(JsonValue value, int level, std::string& out) {
-  const auto line = [&](int depth) { out.append("\n").append(static_cast<std::size_t>(depth) * 2, ' '); };
+// As people and most programs write a number: with an exponent only where it is very large or small. One that
+// was read with a fraction keeps one, for such a number is no integer to some.
+void write_scalar(JsonValue value, std::string& out) {
+  JsonWriter writer(out);
+  const double size = value.type() == JsonType::real ? std::abs(value.as_double()) : 0;
+  if (size >= 1e-4 && size < 1e16) {
+    const std::string decimal = decimal_of(value);
+    out += decimal;
+    if (decimal.find('.') == std::string::npos) out += ".0";
+  } else {
+    copy_json(value, writer);
+  }
+}
+
+enum class Form : std::uint8_t { compact, indented };
+
+void write(JsonValue value, Form form, int level, std::string& out) {
   if ((!value.is_object() && !value.is_array()) || value.size() == 0) {
-    out += compact_json(value);
+    write_scalar(value, out);
     return;
   }
+  const auto line = [&](int depth) {
+    if (form == Form::indented) out.append("\n").append(static_cast<std::size_t>(depth) * 2, ' ');
+  };
   out.push_back(value.is_object() ? '{' : '[');
   bool first = true;
   const auto separate = [&] {
@@ -26,13 +49,13 @@ void indent(JsonValue value, int level, std::string& out) {
     for (const auto [name, member] : value.members()) {
       separate();
       JsonWriter(out).value(name);
-      out.append(": ");
-      indent(member, level + 1, out);
+      out.append(form == Form::indented ? ": " : ":");
+      write(member, form, level + 1, out);
     }
   } else {
     for (const JsonValue each : value.elements()) {
       separate();
-      indent(each, level + 1, out);
+      write(each, form, level + 1, out);
     }
   }
   line(level);
@@ -43,14 +66,13 @@ void indent(JsonValue value, int level, std::string& out) {
 
 std::string compact_json(JsonValue value) {
   std::string out;
-  JsonWriter writer(out);
-  copy_json(value, writer);
+  write(value, Form::compact, 0, out);
   return out;
 }
 
 std::string indented_json(JsonValue value) {
   std::string out;
-  indent(value, 0, out);
+  write(value, Form::indented, 0, out);
   return out;
 }
 

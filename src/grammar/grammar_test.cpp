@@ -315,6 +315,13 @@ NUMBER: "1" [".5"]
         << cut;
 }
 
+TEST(TextCheck, SpellsNumbersAsPeopleDo) {
+  const auto document = JsonDocument::parse(R"({"a":[1000000.0,-0.25,1e-7,6.02e23,3]})").value();
+  EXPECT_EQ(compact_json(document.root()), R"({"a":[1000000.0,-0.25,1e-07,6.02e+23,3]})");
+  EXPECT_EQ(indented_json(*document.root().find("a")),
+            "[\n  1000000.0,\n  -0.25,\n  1e-07,\n  6.02e+23,\n  3\n]");
+}
+
 TEST(HostileGrammars, DeepNestingIsRefusedWithAFlatStack) {
   for (const std::size_t depth : {100u, 10'000u, 1'000'000u}) {
     EXPECT_FALSE(compile_regex(std::string(depth, '(')).ok());
