@@ -64,12 +64,18 @@ Result<SchemaReader::Alternatives> SchemaReader::both(Alternatives a, const Alte
   Alternatives out;
   for (const Facts& x : a) {
     for (const Facts& y : b) {
-      if (auto merged = merge(x, y)) out.push_back(std::move(*merged));
+      auto merged = merge(x, y);
+      if (merged && (merged->types & kObject) && contradicts_itself(*merged)) {
+        merged->types &= static_cast<JsonTypes>(~kObject);
+        if (merged->types == 0) merged.reset();
+      }
+      if (merged) out.push_back(std::move(*merged));
       if (out.size() > kMostAlternatives)
         return invalid_argument(path + ": more than " + std::to_string(kMostAlternatives) +
                                 " ways to satisfy it; give a simpler schema");
     }
   }
+  drop_within(out);
   return out;
 }
 
@@ -174,7 +180,7 @@ Result<SchemaReader::Alternatives> SchemaReader::expand_positive(JsonValue schem
     if (terms.empty()) continue;
     const std::string at = path + "/" + std::string(keyword);
     if (keyword == "oneOf") {
-      NIBBLE_ASSIGN(const Alternatives one, one_of(terms, at, depth));
+      NIBBLE_ASSIGN(const Alternatives one, one_of(terms, all, at, depth));
       NIBBLE_ASSIGN(all, both(std::move(all), one, at));
       continue;
     }
@@ -369,12 +375,28 @@ Result<SchemaReader::Alternatives> SchemaReader::expand_negative(JsonValue schem
   return out;
 }
 
+// The ways with what is known to hold beside them: all of it, or the types where there are several ways.
+SchemaReader::Alternatives SchemaReader::within(const Alternatives& ways, const Alternatives& beside) {
+  Facts known;
+  if (beside.size() == 1) {
+    known = beside.front();
+  } else {
+    known.types = 0;
+    for (const Facts& each : beside) known.types |= each.types;
+  }
+  Alternatives out;
+  for (const Facts& way : ways)
+    if (auto both = merge(known, way)) out.push_back(std::move(*both));
+  return out;
+}
+
 // Each branch without the values of those that it overlaps.
-Result<SchemaReader::Alternatives> SchemaReader::one_of(const Terms& terms, const std::string& path,
-                                                        int depth) {
-  std::vector<Alternatives> branches;
+Result<SchemaReader::Alternatives> SchemaReader::one_of(const Terms& terms, const Alternatives& beside,
+                                                        const std::string& path, int depth) {
+  std::vector<Alternatives> branches, here;
   for (const Term term : terms) {
     NIBBLE_ASSIGN(Alternatives branch, expand(term, depth + 1));
+    here.push_back(within(branch, beside));
     branches.push_back(std::move(branch));
   }
   Alternatives out;
@@ -382,36 +404,51 @@ Result<SchemaReader::Alternatives> SchemaReader::one_of(const Terms& terms, cons
     Alternatives mine = branches[i];
     for (std::size_t j = 0; j < branches.size(); ++j) {
       if (i == j) continue;
-      bool apart = true;
-      for (const Facts& a : branches[i]) {
-        for (const Facts& b : branches[j]) {
-          NIBBLE_RETURN_IF_ERROR(check_budget());
-          NIBBLE_ASSIGN(apart, disjoint(a, b, 0));
-          if (!apart) break;
-        }
-        if (!apart) break;
-      }
-      if (apart) continue;
+      NIBBLE_ASSIGN(const JsonTypes common, common_types(here[i], here[j]));
+      if (common == 0) continue;
       const Result<Alternatives> others = expand({terms[j].schema, !terms[j].negated}, depth + 1);
       if (!others.ok())
         return invalid_argument(path + ": branches " + std::to_string(i) + " and " + std::to_string(j) +
                                 " overlap, and " + others.status().message());
-      NIBBLE_ASSIGN(mine, both(std::move(mine), *others, path));
+      Alternatives apart, overlapping;
+      for (const Facts& way : mine) {
+        apart.push_back(way);
+        apart.back().types &= static_cast<JsonTypes>(~common);
+        if (apart.back().types == 0) apart.pop_back();
+        overlapping.push_back(way);
+        overlapping.back().types &= common;
+        if (overlapping.back().types == 0) overlapping.pop_back();
+      }
+      NIBBLE_ASSIGN(mine, both(std::move(overlapping), *others, path));
+      mine.insert(mine.end(), apart.begin(), apart.end());
     }
     out.insert(out.end(), mine.begin(), mine.end());
   }
   return out;
 }
 
-Result<bool> SchemaReader::disjoint(const Facts& a, const Facts& b, int depth) {
+Result<JsonTypes> SchemaReader::common_types(const Alternatives& a, const Alternatives& b) {
+  JsonTypes all = 0;
+  for (const Facts& x : a) {
+    for (const Facts& y : b) {
+      NIBBLE_RETURN_IF_ERROR(check_budget());
+      NIBBLE_ASSIGN(const JsonTypes types, common_types(x, y, 0));
+      all |= types;
+    }
+  }
+  return all;
+}
+
+Result<JsonTypes> SchemaReader::common_types(const Facts& a, const Facts& b, int depth) {
   const std::optional<Facts> common = merge(a, b);
-  if (!common) return true;
+  if (!common) return JsonTypes{0};
   if (common->values) {
+    JsonTypes types = 0;
     for (const JsonValue value : *common->values) {
       NIBBLE_ASSIGN(const bool fits, holds(value, *common));
-      if (fits) return false;
+      if (fits) types |= types_of(value);
     }
-    return true;
+    return types;
   }
   JsonTypes left = common->types;
   if (left & (kInteger | kFraction)) {
@@ -430,18 +467,18 @@ Result<bool> SchemaReader::disjoint(const Facts& a, const Facts& b, int depth) {
       // A member's schema that is being read itself, or is not supported, is taken as one that something
       // fits.
       if (!ways.ok()) continue;
-      bool possible = false;
+      JsonTypes possible = 0;
       for (const Facts& way : *ways) {
-        NIBBLE_ASSIGN(const bool none, disjoint(way, way, depth + 1));
-        possible |= !none;
+        NIBBLE_ASSIGN(const JsonTypes types, common_types(way, way, depth + 1));
+        possible |= types;
       }
-      if (!possible) {
+      if (possible == 0) {
         left &= static_cast<JsonTypes>(~kObject);
         break;
       }
     }
   }
-  return left == 0;
+  return left;
 }
 
 Terms SchemaReader::terms_of(const Facts& facts, std::string_view member) {

@@ -53,6 +53,7 @@ struct Facts {
     std::vector<std::pair<std::string_view, Term>> properties;
     std::vector<std::pair<Language, Term>> patterns;
     Term additional;
+    bool operator==(const Members&) const = default;
   };
   std::vector<Members> members;
   std::vector<std::string_view> required;
@@ -69,6 +70,7 @@ struct Facts {
   struct Elements {
     std::vector<Term> first;
     Term rest;
+    bool operator==(const Elements&) const = default;
   };
   std::vector<Elements> elements;
   std::uint32_t least_elements = 0, most_elements = kUnbounded;
@@ -82,6 +84,8 @@ struct Facts {
   std::vector<Contains> contains;
 };
 
+// Of a number both types that numbers have.
+JsonTypes types_of(JsonValue value);
 // A text as it stands between a JSON string's quotes.
 std::string json_inside(std::string_view text);
 
@@ -144,8 +148,19 @@ class SchemaReader {
   Result<Alternatives> negative_dependents(JsonValue schema, const std::string& path, int depth);
   Result<Alternatives> alternatives_of(Term a, Term b, int depth);
   Result<Alternatives> dependents(JsonValue schema, const std::string& path, Alternatives all, int depth);
-  Result<Alternatives> one_of(const Terms& terms, const std::string& path, int depth);
-  Result<bool> disjoint(const Facts& a, const Facts& b, int depth);
+  // What `beside` says holds as well.
+  Result<Alternatives> one_of(const Terms& terms, const Alternatives& beside, const std::string& path,
+                              int depth);
+  static Alternatives within(const Alternatives& ways, const Alternatives& beside);
+  // The types of values that both may have; more than there are where that is not known.
+  Result<JsonTypes> common_types(const Facts& a, const Facts& b, int depth);
+  Result<JsonTypes> common_types(const Alternatives& a, const Alternatives& b);
+  // Whether members must be there that must not.
+  bool contradicts_itself(const Facts& facts);
+  bool no_given_value_fits(const Terms& terms);
+  bool is_within(const Facts& a, const Facts& b);
+  bool objects_within(const Facts& a, const Facts& b);
+  void drop_within(Alternatives& ways);
   Result<Alternatives> both(Alternatives a, const Alternatives& b, const std::string& path);
   static std::optional<Facts> merge(const Facts& a, const Facts& b);
   Result<std::uint32_t> count(JsonValue value, const std::string& path, std::string_view keyword) const;

@@ -1,4 +1,5 @@
 // The values that fit none of a schema's keywords which speak of members, or of the value itself.
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,16 +23,24 @@ Result<SchemaReader::Alternatives> SchemaReader::negative_members(const Facts& l
     facts.some_members.push_back({.names = names, .term = term, .path = std::move(at)});
     add(std::move(facts));
   };
+  const auto is_required = [&](std::string_view name) {
+    return std::ranges::find(local.required, name) != local.required.end();
+  };
+  // A required member that is lacking or not as it must be is one way: an optional one that is otherwise.
   for (const std::string_view name : local.required) {
     Facts facts;
-    facts.members.push_back({.properties = {{name, kFalse}}, .patterns = {}, .additional = kTrue});
+    Term otherwise = kFalse;
+    for (const Facts::Members& members : local.members)
+      for (const auto& [declared, term] : members.properties)
+        if (declared == name) otherwise = {term.schema, !term.negated};
+    facts.members.push_back({.properties = {{name, otherwise}}, .patterns = {}, .additional = kTrue});
     add(std::move(facts));
   }
   for (const Facts::Members& members : local.members) {
     std::vector<Language> others{languages_.repeat(canonical_, 0, kUnbounded)};
     for (const auto& [name, term] : members.properties) {
       if (members.additional != kTrue) others.push_back(languages_.except(name_inside(name)));
-      if (term == kTrue) continue;
+      if (term == kTrue || is_required(name)) continue;
       Facts facts;
       facts.required.push_back(name);
       facts.members.push_back(

@@ -15,6 +15,19 @@ std::string json_inside(std::string_view text) {
   return out.substr(1, out.size() - 2);
 }
 
+JsonTypes types_of(JsonValue value) {
+  switch (value.type()) {
+    case JsonType::null: return kNull;
+    case JsonType::boolean: return kBoolean;
+    case JsonType::integer:
+    case JsonType::real: return kInteger | kFraction;
+    case JsonType::string: return kString;
+    case JsonType::array: return kArray;
+    case JsonType::object: return kObject;
+  }
+  return kAllTypes;
+}
+
 bool SchemaReader::equal(JsonValue a, JsonValue b) {
   if (a.is_number() && b.is_number()) return a.as_double() == b.as_double();
   if (a.type() != b.type() || a.size() != b.size()) return false;
