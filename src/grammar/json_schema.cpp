@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint32_t kMostCounted = 0x7FF0;
 constexpr std::size_t kMostPatterns = 6;
-constexpr std::ptrdiff_t kMostOpposedWays = 128;
+constexpr std::size_t kMostOpposedWays = 128;
 constexpr std::uint32_t kMostIndent = 80;
 // Of elements that differ: so many are counted to learn whether there are as many as are asked for.
 constexpr std::uint32_t kMostGivenElements = 1000;
@@ -75,10 +75,14 @@ SymbolId SchemaCompiler::symbol(Terms terms) {
 
 Result<SymbolId> SchemaCompiler::value(const Terms& terms, JsonTypes types) {
   NIBBLE_ASSIGN(std::vector<Facts> ways, reader_.alternatives(terms));
-  const auto is_object = [](const Facts& way) { return !way.values && (way.types & kObject) != 0; };
-  most_ways_ = std::max(most_ways_, std::ranges::count_if(ways, is_object));
-  for (const Facts& way : ways)
+  std::size_t object_ways = 0;
+  for (const Facts& way : ways) {
+    if (way.values || !(way.types & kObject)) continue;
+    // The sets of things asked for, of which each place has some, squared.
+    object_ways += std::size_t{1} << 2 * (std::max<std::size_t>(way.some_members.size(), 1) - 1);
     if (asked_path_.empty() && !way.some_members.empty()) asked_path_ = way.some_members.front().path;
+  }
+  most_ways_ = std::max(most_ways_, object_ways);
   // Each way has all members, and what stands behind a key is as many places: tens of milliseconds.
   if (!asked_path_.empty() && most_ways_ > kMostOpposedWays)
     return invalid_argument(asked_path_ + ": is not supported where its opposite is needed and an object " +
@@ -228,11 +232,17 @@ Status SchemaCompiler::add_object(const Facts& facts, std::vector<SymbolId>& oth
   object.distinct = object.least > 1;
 
   if (!facts.some_members.empty()) {
-    const Facts::SomeMember& asked = facts.some_members.front();
-    if (facts.some_members.size() > 1 || object.distinct)
-      return invalid_argument(asked.path + ": is not supported where its opposite is needed beside " +
-                              (object.distinct ? "minProperties of more than 1" : "another such one"));
-    object.asked.emplace();
+    const auto refuse = [&](std::string_view beside) {
+      return invalid_argument(facts.some_members.front().path +
+                              ": is not supported where its opposite is needed beside " +
+                              std::string(beside));
+    };
+    if (object.distinct) return refuse("minProperties of more than 1");
+    if (facts.some_members.size() > kMostAsked)
+      return refuse(std::to_string(kMostAsked) + " other such ones");
+    if (object.most != kUnbounded && object.most > kMostCountedBesideAsked)
+      return refuse("maxProperties of more than " + std::to_string(kMostCountedBesideAsked));
+    object.asked.emplace().things = static_cast<std::uint32_t>(facts.some_members.size());
   }
 
   std::vector<std::string_view> names;
@@ -256,10 +266,12 @@ Status SchemaCompiler::add_object(const Facts& facts, std::vector<SymbolId>& oth
       continue;
     }
     object.members.push_back({.key = key(name), .value = symbol(terms), .required = seen[name]});
-    if (object.asked)
-      object.asked->values.push_back(reader_.accepts(facts.some_members.front().names, json_inside(name))
-                                         ? symbol_of_both(terms, facts.some_members.front().term)
-                                         : kNoSymbol);
+    for (AskedSet as = 1; object.asked && as <= object.asked->all(); ++as) {
+      const auto has_name = [&](const Facts::SomeMember& asked) {
+        return reader_.accepts(asked.names, json_inside(name));
+      };
+      object.asked->values.push_back(asked_symbol(facts, terms, as, has_name));
+    }
   }
   if (object.members.size() > kMostCounted)
     return invalid_argument("more than " + std::to_string(kMostCounted) + " properties are not supported");
@@ -270,11 +282,39 @@ Status SchemaCompiler::add_object(const Facts& facts, std::vector<SymbolId>& oth
   return {};
 }
 
-// kNoSymbol where nothing satisfies it as well.
-SymbolId SchemaCompiler::symbol_of_both(Terms terms, Term also) {
-  if (also != SchemaReader::kTrue) add_term(terms, also);
-  return std::binary_search(terms.begin(), terms.end(), SchemaReader::kFalse) ? kNoSymbol
-                                                                              : symbol(std::move(terms));
+// A member that is all things of the set; kNoSymbol where none can be, or has the name.
+template <class HasName>
+SymbolId SchemaCompiler::asked_symbol(const Facts& facts, Terms terms, AskedSet as, const HasName& has_name) {
+  for (std::size_t i = 0; i < facts.some_members.size(); ++i) {
+    if ((as >> i & 1) == 0) continue;
+    const Facts::SomeMember& asked = facts.some_members[i];
+    if (!has_name(asked)) return kNoSymbol;
+    if (asked.term != SchemaReader::kTrue) add_term(terms, asked.term);
+  }
+  const bool none = std::binary_search(terms.begin(), terms.end(), SchemaReader::kFalse);
+  return none ? kNoSymbol : symbol(std::move(terms));
+}
+
+// Of undeclared members with one of the names, and with values of these terms.
+Status SchemaCompiler::add_asked_others(const Facts& facts, Language names, const Terms& terms,
+                                        ObjectShape::Asked& asked) {
+  Languages& languages = symbols_.languages;
+  for (AskedSet as = 1; as <= asked.all(); ++as) {
+    std::vector<Language> parts{names};
+    for (std::size_t i = 0; i < facts.some_members.size(); ++i)
+      if (as >> i & 1) parts.push_back(facts.some_members[i].names);
+    const Language named = languages.all_of(parts);
+    if (languages.is_empty(named)) continue;
+    const SymbolId value = asked_symbol(facts, terms, as, [](const Facts::SomeMember&) { return true; });
+    if (value == kNoSymbol) continue;
+    // Of one thing's names the others may take all but one.
+    if (languages.count_texts(named, asked.things) < asked.things)
+      return invalid_argument(facts.some_members.front().path +
+                              ": is not supported where its opposite is needed beside another such one of " +
+                              "members with few names that are not declared");
+    asked.others.push_back({.key = languages.concat({quote_, named, quote_}), .value = value, .as = as});
+  }
+  return {};
 }
 
 // Members that are not declared, by which of the patterns their names have.
@@ -316,13 +356,7 @@ Status SchemaCompiler::add_others(const Facts& facts, Language declared, ObjectS
     }
     name = held(name);
     if (languages.is_empty(name)) continue;
-    if (object.asked) {
-      const Facts::SomeMember& asked = facts.some_members.front();
-      const Language named = languages.all_of({name, asked.names});
-      const SymbolId value = symbol_of_both(terms, asked.term);
-      if (value != kNoSymbol && !languages.is_empty(named))
-        object.asked->others.push_back({.key = languages.concat({quote_, named, quote_}), .value = value});
-    }
+    if (object.asked) NIBBLE_RETURN_IF_ERROR(add_asked_others(facts, name, terms, *object.asked));
     object.others.push_back({.key = languages.concat({quote_, name, quote_}), .value = symbol(terms)});
     if (object.distinct) {
       const std::uint32_t names = languages.count_texts(name, object.least);

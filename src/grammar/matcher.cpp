@@ -19,30 +19,6 @@ std::uint64_t mix(std::uint64_t value) {
 constexpr std::uint32_t kFewWays = 5;
 constexpr std::uint32_t kManyWays = 40;
 
-// How far an array with counted elements is, likewise.
-struct CountedPlace {
-  std::uint32_t count = 0, found = 0;  // no more than matter
-  static CountedPlace of(std::uint32_t at) { return {(at - 1) & 0x7FFF, (at - 1) >> 15}; }
-  std::uint32_t pack() const { return (found << 15 | count) + 1; }
-};
-
-// How far an object is: 0 before its brace, else one more than this.
-struct ObjectPlace {
-  std::uint32_t member = 0;  // the first that may still come
-  std::uint32_t count = 0;   // members so far, no more than matter
-  bool at_key = false;       // a key comes next; else a comma, the first key's white space, or the end
-  bool found = false;        // one that is asked for has come
-  static ObjectPlace of(std::uint32_t at) {
-    return {(at - 1) >> 17, (at - 1) >> 1 & 0x7FFF, ((at - 1) & 1) != 0, ((at - 1) >> 16 & 1) != 0};
-  }
-  std::uint32_t pack() const { return (member << 17 | found << 16 | count << 1 | at_key) + 1; }
-};
-
-// So many members matter.
-std::uint32_t counted_members(const ObjectShape& object) {
-  return object.most != kUnbounded ? object.most : std::max(object.least, 1u);
-}
-
 }  // namespace
 
 Matcher::Matcher(std::shared_ptr<const Symbols> symbols, std::shared_ptr<const std::vector<bool>> usable)
@@ -52,6 +28,8 @@ Matcher::Matcher(std::shared_ptr<const Symbols> symbols, std::shared_ptr<const s
   tells_apart_ = std::ranges::any_of(symbols_->objects, distinct) ||
                  std::ranges::any_of(symbols_->arrays, distinct) ||
                  std::ranges::any_of(symbols_->objects, asks);
+  for (const ObjectShape& object : symbols_->objects)
+    asked_needs_.push_back(object.asked ? object.asked_needs(*usable_) : AskedNeeds{});
   reset();
 }
 
@@ -241,181 +219,6 @@ void Matcher::open_frames() {
       case Symbol::Kind::undefined: break;
     }
   }
-}
-
-// The key or the element has been read: what comes behind it knows it.
-void Matcher::enter_copied(const Frame& copied) {
-  const Frame before = frames_[copied.next];
-  const Symbol& symbol = symbols_->symbols[before.symbol];
-  const bool array = symbol.kind == Symbol::Kind::array;
-  Language seen = before.seen;
-  if (!bare_[copied.next]) {
-    seen = languages_.any_of({seen, languages_.literal(text_of(copied.at))});
-  } else if (!array) {
-    // Some name, so that they are counted; no text has the byte.
-    seen = languages_.any_of({seen, languages_.literal(std::string(languages_.choices(seen) + 1, '\xFF'))});
-  }
-  if (array) return enter(frame(before.symbol, before.at & ~kAtElement, before.next, seen));
-  const ObjectShape& object = symbols_->objects[symbol.a];
-  ObjectPlace behind = ObjectPlace::of(before.at);
-  behind.at_key = false;
-  behind.count = std::min(behind.count + 1, counted_members(object));
-  behind.found = copied.seen >= object.others.size();
-  const SymbolId value = behind.found ? object.asked->others[copied.seen - object.others.size()].value
-                                      : object.others[copied.seen].value;
-  add(object.colon, frame(value, 0, frame(before.symbol, behind.pack(), before.next, seen)));
-}
-
-// How many more names the others can have: kUnbounded where nothing asks.
-std::uint32_t Matcher::others_left(const ObjectShape& object, const Frame& at) const {
-  std::uint64_t names = 0;
-  for (const auto& other : object.others)
-    if ((*usable_)[other.value]) names += other.names;
-  if (names >= kUnbounded) return kUnbounded;
-  return static_cast<std::uint32_t>(names - std::min<std::uint64_t>(names, languages_.choices(at.seen)));
-}
-
-void Matcher::enter_object(const Frame& at, std::uint32_t place_of_frame) {
-  const ObjectShape& object = symbols_->objects[symbols_->symbols[at.symbol].a];
-  if (at.at == 0) {
-    add(object.open, frame(at.symbol, ObjectPlace{}.pack(), at.next));
-    return;
-  }
-  const ObjectPlace place = ObjectPlace::of(at.at);
-  const auto members = static_cast<std::uint32_t>(object.members.size());
-  const std::uint32_t others = others_left(object, at);
-  std::uint32_t declared = 0, required = 0;  // of the members that may still come
-  const bool asks = object.asked && !place.found;
-  std::uint32_t asked = 0, asked_required = 0;  // of those the ones that may be what is asked for
-  const auto may_be_asked = [&](std::uint32_t i) {
-    return asks && object.asked->values[i] != kNoSymbol && (*usable_)[object.asked->values[i]];
-  };
-  for (std::uint32_t i = place.member; i < members; ++i) {
-    declared += (*usable_)[object.members[i].value];
-    required += object.members[i].required;
-    asked += may_be_asked(i);
-    asked_required += may_be_asked(i) && object.members[i].required;
-  }
-  const bool asked_other = asks && std::ranges::any_of(object.asked->others, [&](const auto& other) {
-                             return (*usable_)[other.value];
-                           });
-  const bool room = object.most == kUnbounded || place.count < object.most;
-  if (!place.at_key) {
-    if (required == 0 && !asks && place.count >= object.least) add(object.close, at.next);
-    if (!room || (declared == 0 && others == 0) || (asks && asked == 0 && !asked_other)) return;
-    if (required == 0 && others == 0 && place.count + declared < object.least) return;
-    ObjectPlace key = place;
-    key.at_key = true;
-    add(place.count == 0 ? object.before_first : object.comma,
-        frame(at.symbol, key.pack(), at.next, at.seen));
-    return;
-  }
-  const std::uint32_t count = std::min(place.count + 1, counted_members(object));
-  // An optional member leaves room for those that must come.
-  const auto fits = [&](std::uint32_t still_required) {
-    return object.most == kUnbounded || place.count + 1 + still_required <= object.most;
-  };
-  // So does one that is not asked for, as long as none has come.
-  const auto fits_unasked = [&](std::uint32_t still_required) {
-    return !asks || ((asked > 0 || asked_other) && fits(still_required + (asked_required == 0)));
-  };
-  const auto enough = [&](std::uint32_t behind) {
-    return std::uint64_t{place.count} + 1 + behind + others >= object.least;
-  };
-  const auto member = [&](Language key, SymbolId value, ObjectPlace behind) {
-    behind.count = count;
-    add(languages_.concat(key, object.colon),
-        frame(value, 0, frame(at.symbol, behind.pack(), at.next, at.seen)));
-  };
-  const std::uint32_t all_asked = asked, all_asked_required = asked_required;
-  for (std::uint32_t i = place.member; i < members; ++i) {
-    const ObjectShape::Member& each = object.members[i];
-    const bool is_asked = may_be_asked(i);
-    asked -= is_asked;
-    asked_required -= is_asked && each.required;
-    if ((*usable_)[each.value]) {
-      --declared;
-      const std::uint32_t left = required - each.required;
-      if (fits(left) && enough(declared)) {
-        if (fits_unasked(left)) member(each.key, each.value, {.member = i + 1, .found = place.found});
-        if (is_asked) member(each.key, object.asked->values[i], {.member = i + 1, .found = true});
-      }
-    }
-    if (each.required) break;
-  }
-  if (others == 0 || !fits(required)) return;
-  asked = all_asked;
-  asked_required = all_asked_required;
-  const bool unasked = fits_unasked(required);
-  for (std::uint32_t i = 0; i < object.others.size() && unasked; ++i) {
-    const ObjectShape::Member& other = object.others[i];
-    if (!(*usable_)[other.value]) continue;
-    const bool apart = object.distinct && place.count < object.least;
-    Language key = other.key;
-    if ((apart || object.asked) && at.seen != kNothing)
-      key = languages_.all_of({key, languages_.except(at.seen)});
-    if (languages_.is_empty(key)) continue;
-    if (apart) {
-      add(key, frame(kCopied, 0, place_of_frame, i));
-    } else {
-      member(key, other.value, {.member = place.member, .found = place.found});
-    }
-  }
-  for (std::uint32_t i = 0; asks && i < object.asked->others.size(); ++i) {
-    const ObjectShape::Member& other = object.asked->others[i];
-    const auto which = static_cast<std::uint32_t>(object.others.size()) + i;
-    if ((*usable_)[other.value]) add(other.key, frame(kCopied, 0, place_of_frame, which));
-  }
-}
-
-void Matcher::enter_array(const Frame& at, std::uint32_t place_of_frame) {
-  const ArrayShape& array = symbols_->arrays[symbols_->symbols[at.symbol].a];
-  if (at.at == 0) {
-    add(array.open, frame(at.symbol, 1, at.next));
-    return;
-  }
-  if (array.counted) return enter_counted(array, at);
-  if (at.at & kAtElement) {
-    const Language element = symbols_->symbols[array.rest].a;
-    add(languages_.all_of({element, languages_.except(at.seen)}), frame(kCopied, 0, place_of_frame));
-    return;
-  }
-  const std::uint32_t count = at.at - 1;
-  if (count >= array.least) add(array.close, at.next);
-  if (array.most != kUnbounded && count >= array.most) return;
-  const SymbolId item = count < array.first.size() ? array.first[count] : array.rest;
-  if (item == kNoSymbol || !(*usable_)[item]) return;
-  const auto matters = array.most != kUnbounded
-                           ? array.most
-                           : std::max({array.least, static_cast<std::uint32_t>(array.first.size()), 1u});
-  const std::uint32_t at_behind = std::min(count + 1, matters) + 1;
-  const Language before = count == 0 ? array.before_first : array.comma;
-  if (array.distinct) {
-    add(before, frame(at.symbol, at_behind | kAtElement, at.next, at.seen));
-  } else {
-    add(before, frame(item, 0, frame(at.symbol, at_behind, at.next)));
-  }
-}
-
-void Matcher::enter_counted(const ArrayShape& array, const Frame& at) {
-  const CountedElements& counted = *array.counted;
-  const CountedPlace place = CountedPlace::of(at.at);
-  if (place.count >= array.least && place.found >= counted.least) add(array.close, at.next);
-  if (place.count >= array.most) return;
-  const auto matters = array.most != kUnbounded
-                           ? array.most
-                           : std::max(array.least, static_cast<std::uint32_t>(array.first.size()));
-  const std::uint32_t count = std::min(place.count + 1, std::max(matters, 1u));
-  const Language before = place.count == 0 ? array.before_first : array.comma;
-  const auto element = [&](const std::vector<SymbolId>& first, SymbolId rest, std::uint32_t found) {
-    const SymbolId item = place.count < first.size() ? first[place.count] : rest;
-    if (item == kNoSymbol || !(*usable_)[item] || !array.can_end(count, found, *usable_)) return;
-    add(before, frame(item, 0, frame(at.symbol, CountedPlace{count, found}.pack(), at.next)));
-  };
-  element(array.first, array.rest, place.found);
-  // Once there are enough nobody counts on.
-  const bool counts = counted.most != kUnbounded ? place.found < counted.most : place.found < counted.least;
-  if (counts) element(counted.first, counted.rest, place.found + 1);
 }
 
 Matcher::State Matcher::intern(std::vector<Way>& ways, bool complete) {

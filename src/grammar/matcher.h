@@ -192,7 +192,13 @@ class Matcher {
   void open_frames();
   void add(Language language, std::uint32_t next);
   void enter(std::uint32_t frame);
+  struct ObjectPlace;
+  struct OpenObject;
   void enter_object(const Frame& frame, std::uint32_t place);
+  void enter_between(const OpenObject& open);
+  void enter_declared(const OpenObject& open);
+  void enter_others(const OpenObject& open);
+  void add_member(const OpenObject& open, Language key, SymbolId value, ObjectPlace behind);
   void enter_array(const Frame& frame, std::uint32_t place);
   void enter_counted(const ArrayShape& array, const Frame& frame);
   std::uint32_t others_left(const ObjectShape& object, const Frame& frame) const;
@@ -206,6 +212,7 @@ class Matcher {
   std::vector<std::uint32_t> frame_table_;
   std::vector<bool> bare_;                  // [frames] whether they stand above kEndWithoutCopies
   std::vector<std::uint32_t> bare_frames_;  // [frames] the same above it; kUnbounded where nobody asked
+  std::vector<AskedNeeds> asked_needs_;     // [objects] empty where nothing is asked for
   bool tells_apart_ = false;                // whether the grammar has anything to copy
   bool has_long_arrays_ = false;            // whether it has an array whose end is far at some places
   std::uint32_t token_elements_ = kUnbounded;

@@ -32,7 +32,6 @@ class SchemaCompiler {
 
  private:
   SymbolId symbol(Terms terms);
-  SymbolId symbol_of_both(Terms terms, Term also);
   Status compile_waiting();
   Result<SymbolId> value(const Terms& terms, JsonTypes types);
   Status add(const Facts& facts, std::vector<Language>& texts, std::vector<SymbolId>& others);
@@ -40,6 +39,9 @@ class SchemaCompiler {
   Language given(JsonValue value);
   Language key(std::string_view name);
   Status add_object(const Facts& facts, std::vector<SymbolId>& others);
+  template <class HasName>
+  SymbolId asked_symbol(const Facts& facts, Terms terms, AskedSet as, const HasName& has_name);
+  Status add_asked_others(const Facts& facts, Language names, const Terms& terms, ObjectShape::Asked& asked);
   Status add_others(const Facts& facts, Language declared, ObjectShape& object);
   Status add_array(const Facts& facts, std::vector<SymbolId>& others);
   SymbolId element_symbol(const Facts& facts, std::size_t place, std::optional<Term> also);
@@ -60,8 +62,8 @@ class SchemaCompiler {
   std::unordered_map<std::string, Language> keys_;  // of names that many objects have
   std::vector<std::pair<Terms, SymbolId>> waiting_;
   std::size_t done_ = 0;
-  std::ptrdiff_t most_ways_ = 0;  // to read an object
-  std::string asked_path_;        // of the first keyword whose opposite asked for a member; empty: none
+  std::size_t most_ways_ = 0;  // to read an object
+  std::string asked_path_;     // of the first keyword whose opposite asked for a member; empty: none
 };
 
 }  // namespace nibble

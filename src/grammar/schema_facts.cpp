@@ -102,7 +102,8 @@ std::optional<Facts> SchemaReader::merge(const Facts& a, const Facts& b) {
   append(out.limits, b.limits);
   append(out.multiples, b.multiples);
   append(out.members, b.members);
-  append(out.some_members, b.some_members);
+  for (const Facts::SomeMember& some : b.some_members)
+    if (std::ranges::find(out.some_members, some) == out.some_members.end()) out.some_members.push_back(some);
   append(out.elements, b.elements);
   for (const std::string_view name : b.required)
     if (std::find(out.required.begin(), out.required.end(), name) == out.required.end())

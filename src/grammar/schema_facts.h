@@ -62,6 +62,7 @@ struct Facts {
     Language names = kNothing;
     Term term;
     std::string path;
+    bool operator==(const SomeMember& other) const { return names == other.names && term == other.term; }
   };
   std::vector<SomeMember> some_members;
   Terms names;

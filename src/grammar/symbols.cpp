@@ -28,6 +28,33 @@ bool ArrayShape::can_end(std::uint32_t count, std::uint32_t found, const std::ve
   }
 }
 
+AskedNeeds ObjectShape::asked_needs(const std::vector<bool>& usable) const {
+  AskedNeeds needs(members.size() + 1);
+  for (auto& each : needs) each.fill(kUnbounded);
+  const auto more = [](std::uint32_t members_behind, std::uint32_t here) {
+    return members_behind == kUnbounded ? kUnbounded : members_behind + here;
+  };
+  for (auto& each : needs) each[0] = 0;
+  for (AskedSet set = 1; set <= asked->all(); ++set) {
+    std::uint32_t& fewest = needs.back()[set];
+    for (const Asked::Other& other : asked->others)
+      if (usable[other.value] && (other.as & ~set) == 0)
+        fewest = std::min(fewest, more(needs.back()[set & ~other.as], 1));
+  }
+  for (std::size_t i = members.size(); i-- > 0;) {
+    for (AskedSet set = 1; set <= asked->all(); ++set) {
+      std::uint32_t& fewest = needs[i][set];
+      fewest = needs[i + 1][set];
+      for (AskedSet as = 1; as <= asked->all(); ++as) {
+        const SymbolId value = asked->value(i, as);
+        if ((as & ~set) == 0 && value != kNoSymbol && usable[value])
+          fewest = std::min(fewest, more(needs[i + 1][set & ~as], members[i].required ? 0 : 1));
+      }
+    }
+  }
+  return needs;
+}
+
 SymbolId Symbols::add(const Symbol& symbol) {
   symbols.push_back(symbol);
   return static_cast<SymbolId>(symbols.size() - 1);
@@ -84,21 +111,17 @@ Result<std::vector<bool>> Symbols::productive(const CompileClock& clock) {
       case Symbol::Kind::object: {
         const ObjectShape& object = objects[symbol.a];
         std::size_t possible = 0, required = 0;
-        bool asked = !object.asked, among_required = asked;
-        for (std::size_t i = 0; i < object.members.size(); ++i) {
-          const auto& member = object.members[i];
+        for (const auto& member : object.members) {
           const bool can = is[member.value];
           if (member.required && !can) return false;
           possible += can;
           required += member.required;
-          if (!object.asked || object.asked->values[i] == kNoSymbol || !is[object.asked->values[i]]) continue;
-          asked = true;
-          among_required |= member.required;
         }
-        if (object.asked)
-          for (const auto& other : object.asked->others) asked |= is[other.value];
-        if (!asked) return false;
-        required += !among_required;
+        if (object.asked) {
+          const std::uint32_t needed = object.asked_needs(is).front()[object.asked->all()];
+          if (needed == kUnbounded) return false;
+          required += needed;
+        }
         for (const auto& other : object.others)
           if (is[other.value]) possible += other.names;
         return possible >= object.least && object.most >= std::max<std::size_t>(object.least, required);

@@ -2,6 +2,7 @@
 // own, so that a hundred optional members cost a hundred members and not the ways to choose among them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -30,6 +31,14 @@ struct Symbol {
   std::uint32_t a = 0, b = 0, c = 0;
 };
 
+// Some of the things that an object is asked for, a bit each.
+using AskedSet = std::uint32_t;
+inline constexpr std::uint32_t kMostAsked = 3;
+inline constexpr std::uint32_t kMostCountedBesideAsked = 0x1FFF;
+// [members + 1][sets] how many members must come, from that one on and beside those that are required, for
+// all things of the set to be there; kUnbounded: no number is enough.
+using AskedNeeds = std::vector<std::array<std::uint32_t, 1u << kMostAsked>>;
+
 // Members come in the order of `members`; those of `others` come anywhere, any number of times.
 struct ObjectShape {
   struct Member {
@@ -48,13 +57,24 @@ struct ObjectShape {
   std::uint32_t least = 0, most = kUnbounded;
   // No member of `others` comes twice before there are `least` members. Each name has one spelling then.
   bool distinct = false;
-  // One of these comes at least once: members with other values, kNoSymbol where there is none, or others,
-  // whose names do not come again. Each name has one spelling then. Not beside `distinct`.
+  // Each of some things comes at least once: a member that is one or several of them, with another value, or
+  // one of other others, whose names do not come again. Each name has one spelling then, and each other has
+  // as many names as there are things. Not beside `distinct`.
   struct Asked {
-    std::vector<SymbolId> values;  // [members]
-    std::vector<Member> others;
+    struct Other {
+      Language key = kNothing;
+      SymbolId value = kNoSymbol;
+      AskedSet as = 0;
+    };
+    std::uint32_t things = 0;
+    std::vector<SymbolId> values;  // [members, sets but the empty one] kNoSymbol where there is none
+    std::vector<Other> others;
+    AskedSet all() const { return (1u << things) - 1; }
+    SymbolId value(std::size_t member, AskedSet as) const { return values[member * all() + as - 1]; }
   };
   std::optional<Asked> asked;
+  // `usable` are the symbols that have texts.
+  AskedNeeds asked_needs(const std::vector<bool>& usable) const;
 };
 
 // Of an array's elements those that are counted, in the places of its `first` and behind them.
