@@ -1,5 +1,6 @@
 #include "grammar/formats.h"
 
+#include <string>
 #include <utility>
 
 namespace nibble {
@@ -39,6 +40,13 @@ namespace {
   "(?://" NIBBLE_AUTHORITY "(?:/" NIBBLE_PCHAR "*)*|/(?:" NIBBLE_PCHAR "+(?:/" NIBBLE_PCHAR \
   "*)*)?|" NIBBLE_NOCOLON "+(?:/" NIBBLE_PCHAR "*)*|)" NIBBLE_TAIL
 
+// RFC 6570, with operators that mean something.
+#define NIBBLE_VARIABLE \
+  "(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})(?:\\.?(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2}))*(?::[1-9][0-9]{0,3}|\\*)?"
+#define NIBBLE_TEMPLATE                                                                                     \
+  "(?:[!#$&()*+,\\-./0-9:;=?@A-Z\\[\\]_a-z~\\u00A0-\\uD7FF\\uF900-\\uFDCF\\uFDF0-\\uFFEF]|%[0-9A-Fa-f]{2}|" \
+  "\\{[+#./;?&]?" NIBBLE_VARIABLE "(?:," NIBBLE_VARIABLE ")*\\})*"
+
 constexpr std::pair<std::string_view, StringFormat> kFormats[] = {
     {"date", {"^" NIBBLE_DATE "$"}},
     {"time", {"^" NIBBLE_TIME "$"}},
@@ -58,19 +66,46 @@ constexpr std::pair<std::string_view, StringFormat> kFormats[] = {
     {"uuid", {"^[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}$"}},
     {"json-pointer", {"^(?:/(?:[^/~]|~[01])*)*$"}},
     {"relative-json-pointer", {"^(?:0|[1-9][0-9]*)(?:#|(?:/(?:[^/~]|~[01])*)*)$"}},
-    {"regex", {}},
+    {"regex", {.partly = true}},
     {"iri", {}},
     {"iri-reference", {}},
     {"idn-email", {}},
     {"idn-hostname", {}},
-    {"uri-template", {}},
+    {"uri-template", {.pattern = "^" NIBBLE_TEMPLATE "$", .partly = true}},
 };
+
+constexpr int kGroupsOfPattern = 4;
+
+// ECMA-262's patterns but for back-references, named groups, look-behind and what old browsers forgave;
+// groups stand so many levels deep in each other.
+std::string pattern_of_patterns(int levels) {
+  const std::string escape = R"(\\(?:[dDwWsSfnrtv^$\\.*+?()[\]{}|/]|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}))";
+  // Ranges whose ends are in order. A dash that is none stands at a side.
+  const std::string among =
+      R"((?:0-[0-9]|[0-9]-9|a-[a-z]|[a-z]-z|A-[A-Z]|[A-Z]-Z|[^\\[\]-]|\\-|)" + escape + ")";
+  const std::string set = R"(\[\^?(?:-|)" + among + ")" + among + R"(*-?\])";
+  // The second of two counts has more digits than the first, or is no smaller.
+  const std::string counts = R"([0-9]{1,3},?|[0-9],[1-9][0-9]{1,2}|0,[0-9]|1,[1-9]|2,[2-9]|3,[3-9]|4,[4-9]|)"
+                             R"(5,[5-9]|6,[6-9]|7,[7-9]|8,[89]|9,9)";
+  const std::string times = R"((?:(?:[*+?]|\{(?:)" + counts + R"()\})\?{0,1}){0,1})";
+  std::string atom = R"([^\^$\\.*+?()[\]{}|]|\.|)" + escape + "|" + set;
+  std::string alone = R"([|^$]|\\[bB])";
+  if (levels > 0) {
+    atom += R"(|\((?:\?:)?)" + pattern_of_patterns(levels - 1) + R"(\))";
+    alone += R"(|\(\?[=!])" + pattern_of_patterns(0) + R"(\))";
+  }
+  return "(?:" + alone + "|(?:" + atom + ")" + times + ")*";
+}
 
 }  // namespace
 
 std::optional<StringFormat> find_string_format(std::string_view name) {
   for (const auto& [known, format] : kFormats)
-    if (known == name) return format;
+    if (known == name) {
+      if (name != "regex") return format;
+      static const std::string of_patterns = "^" + pattern_of_patterns(kGroupsOfPattern) + "$";
+      return StringFormat{.pattern = of_patterns, .partly = true};
+    }
   return std::nullopt;
 }
 

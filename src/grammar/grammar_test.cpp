@@ -60,6 +60,14 @@ TEST(JsonSchemaGrammar, TakesExactlyTheValuesThatFit) {
       {R"({"type":"string","format":"ipv6"})",
        {R"("::1")", R"("1:2:3:4:5:6:7:8")"},
        {R"("1:2")", R"("::g")"}},
+      {R"({"type":"string","format":"regex"})",
+       {R"("")", R"x("^/api/(.*)$")x", R"x("a|b+?|(?:c(d)*){2,3}|")x", R"("[^a-z\\d_-]\\.\\u00e9")",
+        R"x("(?=no)((x(y(z))))")x", R"("[-+]?é{2,}")"},
+       {R"("[")", R"("(")", R"x("a)")x", R"("*")", R"("a**")", R"("[z-a]")", R"("a{3,2}")", R"("\\")",
+        R"("^*")", R"("\\1")", R"("[]")"}},
+      {R"({"type":"string","format":"uri-template"})",
+       {R"("")", R"("http://a/{b}{?c,d*}")", R"("file:///{+path}/x%20y")", R"("{a.b:3}é")"},
+       {R"("{")", R"("{}")", R"("a b")", R"("{a b}")", R"("}")", R"("%2")", R"("{a:0}")"}},
       {R"({"enum":[1,"a",null,{"x":[1]}]})",
        {"1", R"("a")", "null", R"({"x":[1]})"},
        {"2", R"("b")", R"({"x":[2]})"}},
@@ -270,6 +278,8 @@ TEST(JsonSchemaGrammar, LimitsOnMembersLeaveNoDeadEnd) {
 TEST(JsonSchemaGrammar, NamesWhatItRefuses) {
   for (
       const auto& [text, part] : std::vector<std::pair<const char*, const char*>>{
+          {R"({"not":{"format":"regex"}})", "#/not/format: is not supported where its opposite is needed"},
+          {R"({"oneOf":[{"format":"uri-template"},{"enum":["{=x}"]}]})", "#/oneOf/0/format"},
           {R"({"properties":{"a":{"type":"array","uniqueItems":true}}})", "#/properties/a/uniqueItems"},
           {R"({"items":{"format":"iri"}})", "#/items/format"},
           {R"({"contains":{"type":"string"},"minContains":40000})", "#/contains"},

@@ -4,6 +4,7 @@
 
 #include "base/quote.h"
 #include "grammar/characters.h"
+#include "grammar/formats.h"
 
 namespace nibble {
 
@@ -274,6 +275,10 @@ Result<SchemaReader::Alternatives> SchemaReader::expand_negative(JsonValue schem
   }
   NIBBLE_RETURN_IF_ERROR(refuse_unsupported(schema, path));
   NIBBLE_ASSIGN(const Facts local, local_facts(schema, path));
+  if (const auto name = schema.find("format"); name && name->is_string()) {
+    const auto format = find_string_format(name->as_string());
+    if (format && format->partly) return refuse("format");
+  }
   if (local.types != kAllTypes) {
     Facts facts;
     facts.types = static_cast<JsonTypes>(kAllTypes & ~local.types);
@@ -447,7 +452,7 @@ Result<JsonTypes> SchemaReader::common_types(const Facts& a, const Facts& b, int
     JsonTypes types = 0;
     for (const JsonValue value : *common->values) {
       NIBBLE_ASSIGN(const bool fits, holds(value, *common));
-      if (fits) types |= types_of(value);
+      if (fits || partly_) types |= types_of(value);
     }
     return types;
   }
@@ -456,7 +461,8 @@ Result<JsonTypes> SchemaReader::common_types(const Facts& a, const Facts& b, int
     if (languages_.is_empty(numbers(languages_, number_facts(*common, left))))
       left &= static_cast<JsonTypes>(~(kInteger | kFraction));
   }
-  if (left & kString && languages_.is_empty(string_inside(*common))) left &= static_cast<JsonTypes>(~kString);
+  if (left & kString && !partly_ && languages_.is_empty(string_inside(*common)))
+    left &= static_cast<JsonTypes>(~kString);
   if (left & kObject && depth < 4) {
     for (const std::string_view name : common->required) {
       const Terms terms = terms_of(*common, name);

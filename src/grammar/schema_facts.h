@@ -173,6 +173,7 @@ class SchemaReader {
   CompileClock clock_;
   JsonValue document_;
   bool plain_ = false;   // strings are asked for as plain texts
+  bool partly_ = false;  // a format was read of which not all texts are known: they may fit nevertheless
   bool legacy_ = false;  // a draft before 2019-09: what stands beside $ref says nothing
   std::vector<Schema> schemas_;
   std::unordered_map<std::string, std::uint32_t> by_path_;

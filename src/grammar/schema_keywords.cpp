@@ -210,7 +210,10 @@ Status SchemaReader::string_facts(JsonValue schema, const std::string& path, Fac
     const auto format = find_string_format(name->as_string());
     if (format && format->pattern.empty())
       return invalid_argument(path + "/format: " + quote(name->as_string()) + " is not supported");
-    if (format) return add(format->pattern);
+    if (format) {
+      partly_ |= format->partly;
+      return add(format->pattern);
+    }
   }
   return {};
 }

@@ -153,6 +153,11 @@ Result<bool> SchemaReader::holds(JsonValue value, const Facts& facts) {
         for (const JsonValue each : value.elements()) {
           NIBBLE_ASSIGN(const bool fits, holds(each, Terms{contains.term}));
           found += fits;
+          if (fits || contains.most == kUnbounded) continue;
+          // What does not fit as far as is known must be known not to.
+          NIBBLE_ASSIGN(const bool misfits,
+                        holds(each, Terms{{contains.term.schema, !contains.term.negated}}));
+          if (!misfits) return false;
         }
         if (found < contains.least || found > contains.most) return false;
       }
