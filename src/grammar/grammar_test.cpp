@@ -139,6 +139,15 @@ TEST(JsonSchemaGrammar, TakesExactlyTheValuesThatFit) {
       {R"({"type":"array","prefixItems":[{"type":"integer"},{"type":"string"}],"items":false,"contains":{"minLength":2,"type":"string"}})",
        {R"([1,"ab"])"},
        {"[]", "[1]", R"([1,"a"])", R"(["ab"])"}},
+      {R"({"type":"array","allOf":[{"contains":{"type":"integer"}},{"contains":{"type":"number","minimum":5},"minContains":2,"maxContains":3},{"contains":{"const":"a"},"minContains":0,"maxContains":1}]})",
+       {"[5,6]", "[7,8,9,1]", R"([5.5,1,"a",6,"b"])"},
+       {"[]", "[5]", "[5.5,6.5]", "[1,5]", "[5,6,7,8]", R"([5,6,"a","a"])"}},
+      {R"({"type":"array","maxItems":2,"items":{"enum":["a","b","c"]},"allOf":[{"contains":{"const":"a"}},{"not":{"items":{"enum":["a","b"]}}}]})",
+       {R"(["a","c"])", R"(["c","a"])"},
+       {R"(["a"])", R"(["a","b"])", R"(["c","b"])", R"(["c"])"}},
+      {R"({"type":"array","not":{"prefixItems":[{"type":"integer"}],"items":{"type":"string"}}})",
+       {R"(["a"])", "[1,2]", R"([1,"a",null])"},
+       {"[]", "[1]", R"([1,"a"])", R"([1,"a","b"])"}},
       {R"({"enum":[[1],[2],[2,2]],"contains":{"const":2}})", {"[2]", "[2,2]"}, {"[1]"}},
       {R"({"type":"array","not":{"items":{"type":"integer"}}})", {R"([1,"a"])", "[null]"}, {"[]", "[1,2]"}},
       {R"({"type":"array","not":{"prefixItems":[{"type":"integer"},{"type":"integer"}]}})",
@@ -269,6 +278,11 @@ TEST(JsonSchemaGrammar, LimitsOnMembersLeaveNoDeadEnd) {
       R"({"items":{"type":["integer","string"]},"contains":{"type":"string"},"minContains":2,"maxItems":3,"type":"array"})";
   EXPECT_TRUE(begins(two, "[1,\"a\""));
   EXPECT_FALSE(begins(two, "[1,2"));
+  const char* both_there =
+      R"({"type":"array","maxItems":3,"items":{"enum":["a","b"]},"allOf":[{"contains":{"const":"a"},"minContains":2},{"contains":{"const":"b"}}]})";
+  EXPECT_TRUE(begins(both_there, R"(["a","b","a")"));
+  EXPECT_FALSE(begins(both_there, R"(["b","b")"));
+  EXPECT_FALSE(begins(both_there, R"(["a","a","a")"));
   const char* few =
       R"({"type":"array","items":{"type":"string"},"contains":{"type":"string"},"maxContains":2,"maxItems":5})";
   EXPECT_TRUE(begins(few, R"(["a","b"])"));
@@ -283,7 +297,10 @@ TEST(JsonSchemaGrammar, NamesWhatItRefuses) {
           {R"({"properties":{"a":{"type":"array","uniqueItems":true}}})", "#/properties/a/uniqueItems"},
           {R"({"items":{"format":"iri"}})", "#/items/format"},
           {R"({"contains":{"type":"string"},"minContains":40000})", "#/contains"},
-          {R"({"allOf":[{"contains":{"const":1}},{"contains":{"const":2}}],"type":"array"})", "contains"},
+          {R"({"allOf":[{"contains":{"const":1}},{"contains":{"const":2}},{"contains":{"const":3}},{"contains":{"const":4}}],"type":"array"})",
+           "#/allOf/0/contains: is not supported beside 3 others"},
+          {R"({"contains":{"const":1},"minContains":3000,"maxContains":3000})",
+           "#/contains: is not supported with"},
           {R"({"type":"array","uniqueItems":true,"contains":{"const":1},"items":{"type":"integer"}})",
            "contains stands beside it"},
           {R"({"allOf":[{"not":{"patternProperties":{"a":{"const":1}}}},{"not":{"patternProperties":{"b":{"const":1}}}},

@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::uint32_t kMostCounted = 0x7FF0;
 constexpr std::size_t kMostPatterns = 6;
+constexpr std::size_t kMostContains = 3;
+constexpr std::size_t kMostCountedPlaces = std::size_t{1} << 16;  // of one array
 constexpr std::size_t kMostOpposedWays = 128;
 constexpr std::uint32_t kMostIndent = 80;
 // Of elements that differ: so many are counted to learn whether there are as many as are asked for.
@@ -377,10 +379,11 @@ Status SchemaCompiler::add_array(const Facts& facts, std::vector<SymbolId>& othe
   array.most = facts.most_elements;
   std::size_t first = 0;
   for (const Facts::Elements& elements : facts.elements) first = std::max(first, elements.first.size());
+  for (const Facts::Contains& contains : facts.contains) first = std::max<std::size_t>(first, contains.from);
   first = std::min<std::size_t>(first, facts.most_elements);
   if (!facts.contains.empty()) NIBBLE_RETURN_IF_ERROR(count_elements(facts, first, array));
   for (std::size_t i = 0; i <= first && !array.counted; ++i) {
-    const SymbolId element = element_symbol(facts, i, std::nullopt);
+    const SymbolId element = element_symbol(facts, i, {});
     if (i == first) {
       array.rest = element;
     } else if (element == kNoSymbol) {
@@ -399,39 +402,53 @@ Status SchemaCompiler::add_array(const Facts& facts, std::vector<SymbolId>& othe
 }
 
 // The element at a place, with what else it must be; kNoSymbol where none may come.
-SymbolId SchemaCompiler::element_symbol(const Facts& facts, std::size_t place, std::optional<Term> also) {
-  Terms terms;
-  if (also && *also != SchemaReader::kTrue) add_term(terms, *also);
+SymbolId SchemaCompiler::element_symbol(const Facts& facts, std::size_t place, Terms terms) {
   for (const Facts::Elements& elements : facts.elements) {
     const Term term = place < elements.first.size() ? elements.first[place] : elements.rest;
     if (term != SchemaReader::kTrue) add_term(terms, term);
   }
+  std::erase(terms, SchemaReader::kTrue);
   return std::binary_search(terms.begin(), terms.end(), SchemaReader::kFalse) ? kNoSymbol : symbol(terms);
 }
 
-// Elements that `contains` counts, and the others. Where there is no most, an element need not be counted.
+// Elements that are what `contains` counts, and the others. Where there is no most, an element need not be
+// counted.
 Status SchemaCompiler::count_elements(const Facts& facts, std::size_t first, ArrayShape& array) {
-  const Facts::Contains& asked = facts.contains.front();
-  if (facts.contains.size() > 1)
-    return invalid_argument(asked.path + ": is not supported beside another one of the same array");
-  const std::size_t least = std::max<std::size_t>({asked.least, array.least, first});
-  const std::size_t most = std::max<std::size_t>(asked.most == kUnbounded ? 0 : asked.most,
-                                                 array.most == kUnbounded ? 0 : array.most);
-  if (std::max(least, most) > kMostCounted)
-    return invalid_argument(asked.path + ": is not supported with bounds of more than " +
-                            std::to_string(kMostCounted));
+  const std::string& path = facts.contains.front().path;
+  if (facts.contains.size() > kMostContains)
+    return invalid_argument(path + ": is not supported beside " + std::to_string(kMostContains) +
+                            " others of the same array");
   CountedElements& counted = array.counted.emplace();
-  counted.least = asked.least;
-  counted.most = asked.most;
-  std::optional<Term> other;
-  if (asked.most != kUnbounded) other = Term{asked.term.schema, !asked.term.negated};
-  for (std::size_t i = 0; i < first; ++i) {
-    array.first.push_back(element_symbol(facts, i, other));
-    counted.first.push_back(element_symbol(facts, i, asked.term));
+  std::size_t enough = std::max<std::size_t>(array.least, first), most = 0;
+  for (const Facts::Contains& asked : facts.contains) {
+    counted.things.push_back({.least = asked.least, .most = asked.most});
+    enough += asked.least;
+    most = std::max<std::size_t>(most, counted.things.back().last());
   }
-  array.rest = element_symbol(facts, first, other);
-  counted.rest = element_symbol(facts, first, asked.term);
+  if (array.most != kUnbounded) most = std::max<std::size_t>(most, array.most);
+  const bool simple = counted.things.size() == 1 && counted.things.front().most == kUnbounded;
+  if (std::max({enough, most, std::size_t{counted.numbers()}}) > kMostCounted ||
+      (!simple && enough * counted.numbers() > kMostCountedPlaces))
+    return invalid_argument(path + ": is not supported with bounds that large");
+  for (std::uint32_t set = 0; set < 1u << facts.contains.size(); ++set) {
+    CountedElements::Element& element = counted.as.emplace_back();
+    for (std::size_t i = 0; i < first; ++i) element.first.push_back(counted_symbol(facts, i, set));
+    element.rest = counted_symbol(facts, first, set);
+  }
   return {};
+}
+
+// The element at a place that is all things of the set, and none of the others that there may be too many of.
+SymbolId SchemaCompiler::counted_symbol(const Facts& facts, std::size_t place, std::uint32_t set) {
+  Terms also;
+  for (std::size_t i = 0; i < facts.contains.size(); ++i) {
+    const Facts::Contains& asked = facts.contains[i];
+    const bool counts = place >= asked.from, is = (set >> i & 1) != 0;
+    if (is && !counts) return kNoSymbol;
+    if (is) add_term(also, asked.term);
+    if (!is && counts && asked.most != kUnbounded) add_term(also, {asked.term.schema, !asked.term.negated});
+  }
+  return element_symbol(facts, place, std::move(also));
 }
 
 // Elements that differ are told apart by their texts, so each value must have one.

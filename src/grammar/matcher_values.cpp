@@ -241,22 +241,18 @@ void Matcher::enter_array(const Frame& at, std::uint32_t place_of_frame) {
 void Matcher::enter_counted(const ArrayShape& array, const Frame& at) {
   const CountedElements& counted = *array.counted;
   const CountedPlace place = CountedPlace::of(at.at);
-  if (place.count >= array.least && place.found >= counted.least) add(array.close, at.next);
+  if (place.count >= array.least && counted.is_enough(place.found)) add(array.close, at.next);
   if (place.count >= array.most) return;
-  const auto matters = array.most != kUnbounded
-                           ? array.most
-                           : std::max(array.least, static_cast<std::uint32_t>(array.first.size()));
+  const auto first = static_cast<std::uint32_t>(counted.as.front().first.size());
+  const std::uint32_t matters = array.most != kUnbounded ? array.most : std::max(array.least, first);
   const std::uint32_t count = std::min(place.count + 1, std::max(matters, 1u));
   const Language before = place.count == 0 ? array.before_first : array.comma;
-  const auto element = [&](const std::vector<SymbolId>& first, SymbolId rest, std::uint32_t found) {
-    const SymbolId item = place.count < first.size() ? first[place.count] : rest;
-    if (item == kNoSymbol || !(*usable_)[item] || !array.can_end(count, found, *usable_)) return;
-    add(before, frame(item, 0, frame(at.symbol, CountedPlace{count, found}.pack(), at.next)));
-  };
-  element(array.first, array.rest, place.found);
-  // Once there are enough nobody counts on.
-  const bool counts = counted.most != kUnbounded ? place.found < counted.most : place.found < counted.least;
-  if (counts) element(counted.first, counted.rest, place.found + 1);
+  for (std::uint32_t set = 0; set < counted.as.size(); ++set) {
+    const SymbolId item = counted.as[set].at(place.count);
+    const auto found = counted.with(place.found, set);
+    if (!found || item == kNoSymbol || !(*usable_)[item] || !array.can_end(count, *found, *usable_)) continue;
+    add(before, frame(item, 0, frame(at.symbol, CountedPlace{count, *found}.pack(), at.next)));
+  }
 }
 
 }  // namespace nibble

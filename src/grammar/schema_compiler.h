@@ -44,7 +44,8 @@ class SchemaCompiler {
   Status add_asked_others(const Facts& facts, Language names, const Terms& terms, ObjectShape::Asked& asked);
   Status add_others(const Facts& facts, Language declared, ObjectShape& object);
   Status add_array(const Facts& facts, std::vector<SymbolId>& others);
-  SymbolId element_symbol(const Facts& facts, std::size_t place, std::optional<Term> also);
+  SymbolId element_symbol(const Facts& facts, std::size_t place, Terms also);
+  SymbolId counted_symbol(const Facts& facts, std::size_t place, std::uint32_t set);
   Status count_elements(const Facts& facts, std::size_t first, ArrayShape& array);
   Status keep_apart(const Facts& facts, ArrayShape& array);
   Language one_spelling_of_numbers();

@@ -117,7 +117,8 @@ std::optional<Facts> SchemaReader::merge(const Facts& a, const Facts& b) {
   out.least_elements = std::max(a.least_elements, b.least_elements);
   out.most_elements = std::min(a.most_elements, b.most_elements);
   if (out.unique_path.empty()) out.unique_path = b.unique_path;
-  append(out.contains, b.contains);
+  for (const Facts::Contains& contains : b.contains)
+    if (std::ranges::find(out.contains, contains) == out.contains.end()) out.contains.push_back(contains);
   if (out.least_length > out.most_length) out.types &= static_cast<JsonTypes>(~kString);
   if (out.least_members > out.most_members) out.types &= static_cast<JsonTypes>(~kObject);
   if (out.least_elements > out.most_elements) out.types &= static_cast<JsonTypes>(~kArray);
@@ -347,22 +348,25 @@ Result<SchemaReader::Alternatives> SchemaReader::expand_negative(JsonValue schem
       add(std::move(facts));
     }
     if (elements.rest == kTrue) continue;
-    if (!first.empty()) return refuse("items");
     Facts facts = typed(kArray);
-    facts.contains.push_back(
-        {.term = {elements.rest.schema, !elements.rest.negated}, .path = path + "/items"});
+    facts.contains.push_back({.term = {elements.rest.schema, !elements.rest.negated},
+                              .path = path + "/items",
+                              .from = static_cast<std::uint32_t>(first.size())});
     add(std::move(facts));
   }
   if (!local.unique_path.empty()) return refuse("uniqueItems");
   for (const Facts::Contains& contains : local.contains) {
     Facts facts = typed(kArray);
     if (contains.least > 0) {
-      facts.contains = {
-          {.term = contains.term, .least = 0, .most = contains.least - 1, .path = contains.path}};
+      facts.contains = {contains};
+      facts.contains.front().least = 0;
+      facts.contains.front().most = contains.least - 1;
       add(facts);
     }
     if (contains.most != kUnbounded) {
-      facts.contains = {{.term = contains.term, .least = contains.most + 1, .path = contains.path}};
+      facts.contains = {contains};
+      facts.contains.front().least = contains.most + 1;
+      facts.contains.front().most = kUnbounded;
       add(std::move(facts));
     }
   }

@@ -81,6 +81,10 @@ struct Facts {
     Term term;
     std::uint32_t least = 1, most = kUnbounded;
     std::string path;
+    std::uint32_t from = 0;  // elements before it are not counted
+    bool operator==(const Contains& other) const {
+      return term == other.term && least == other.least && most == other.most && from == other.from;
+    }
   };
   std::vector<Contains> contains;
 };

@@ -149,8 +149,9 @@ Result<bool> SchemaReader::holds(JsonValue value, const Facts& facts) {
       if (!(facts.types & kArray)) return false;
       if (!facts.unique_path.empty() && has_equal_elements(value)) return false;
       for (const Facts::Contains& contains : facts.contains) {
-        std::uint32_t found = 0;
+        std::uint32_t found = 0, place = 0;
         for (const JsonValue each : value.elements()) {
+          if (place++ < contains.from) continue;
           NIBBLE_ASSIGN(const bool fits, holds(each, Terms{contains.term}));
           found += fits;
           if (fits || contains.most == kUnbounded) continue;

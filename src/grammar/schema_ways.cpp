@@ -44,7 +44,7 @@ bool arrays_within(const Facts& a, const Facts& b) {
   return a.least_elements >= b.least_elements && a.most_elements <= b.most_elements &&
          (b.unique_path.empty() || !a.unique_path.empty()) && has_all(a.elements, b.elements) &&
          has_all(a.contains, b.contains, [](const Facts::Contains& x, const Facts::Contains& y) {
-           return x.term == y.term && x.least >= y.least && x.most <= y.most;
+           return x.term == y.term && x.from == y.from && x.least >= y.least && x.most <= y.most;
          });
 }
 

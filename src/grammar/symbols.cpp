@@ -10,21 +10,54 @@ constexpr std::size_t kUnchecked = 256;
 
 }  // namespace
 
+std::uint32_t CountedElements::numbers() const {
+  std::uint64_t all = 1;
+  for (const Thing& thing : things) all = std::min<std::uint64_t>(all * (thing.last() + 1ull), kUnbounded);
+  return static_cast<std::uint32_t>(all);
+}
+
+std::optional<std::uint32_t> CountedElements::with(std::uint32_t found, std::uint32_t set) const {
+  std::uint32_t unit = 1;
+  for (std::size_t i = 0; i < things.size(); ++i) {
+    const std::uint32_t each = things[i].last() + 1;
+    if (set >> i & 1) {
+      if (found / unit % each == things[i].last()) return std::nullopt;
+      found += unit;
+    }
+    unit *= each;
+  }
+  return found;
+}
+
+bool CountedElements::is_enough(std::uint32_t found) const {
+  for (const Thing& thing : things) {
+    if (found % (thing.last() + 1) < thing.least) return false;
+    found /= thing.last() + 1;
+  }
+  return true;
+}
+
 bool ArrayShape::can_end(std::uint32_t count, std::uint32_t found, const std::vector<bool>& usable) const {
-  const auto can = [&](const std::vector<SymbolId>& firsts, SymbolId behind, std::uint32_t place) {
-    const SymbolId symbol = place < firsts.size() ? firsts[place] : behind;
-    return symbol != kNoSymbol && usable[symbol];
-  };
-  const std::size_t enough = std::max<std::size_t>({count, least, first.size()}) + counted->least;
-  std::uint32_t fewest = found, most_found = found;
+  std::size_t enough = std::max<std::size_t>({count, least, counted->as.front().first.size()});
+  for (const CountedElements::Thing& thing : counted->things) enough += thing.least;
+  std::vector<std::uint32_t> reached{found};  // ascending
   for (std::uint32_t length = count;; ++length) {
-    if (length >= least && std::max(fewest, counted->least) <= std::min(most_found, counted->most))
-      return true;
+    const auto is_enough = [this](std::uint32_t each) { return counted->is_enough(each); };
+    if (length >= least && std::ranges::any_of(reached, is_enough)) return true;
     if (length >= most || length > enough) return false;
-    const bool uncounted = can(first, rest, length), other = can(counted->first, counted->rest, length);
-    if (!uncounted && !other) return false;
-    fewest += !uncounted;
-    most_found += other;
+    std::vector<std::uint32_t> next;
+    for (std::uint32_t set = 0; set < counted->as.size(); ++set) {
+      const SymbolId symbol = counted->as[set].at(length);
+      if (symbol == kNoSymbol || !usable[symbol]) continue;
+      for (const std::uint32_t each : reached)
+        if (const auto with = counted->with(each, set)) next.push_back(*with);
+    }
+    std::ranges::sort(next);
+    next.erase(std::unique(next.begin(), next.end()), next.end());
+    if (next.empty()) return false;
+    // The more of a thing that has no most the better.
+    if (counted->things.size() == 1 && counted->things.front().most == kUnbounded) next = {next.back()};
+    reached.swap(next);
   }
 }
 

@@ -77,11 +77,26 @@ struct ObjectShape {
   AskedNeeds asked_needs(const std::vector<bool>& usable) const;
 };
 
-// Of an array's elements those that are counted, in the places of its `first` and behind them.
+// Elements that are counted as some things, so many of each.
 struct CountedElements {
-  std::vector<SymbolId> first;
-  SymbolId rest = kNoSymbol;
-  std::uint32_t least = 0, most = kUnbounded;
+  struct Thing {
+    std::uint32_t least = 0, most = kUnbounded;
+    // More make no difference, or are too many.
+    std::uint32_t last() const { return most != kUnbounded ? most : least; }
+  };
+  struct Element {
+    std::vector<SymbolId> first;
+    SymbolId rest = kNoSymbol;
+    SymbolId at(std::uint32_t place) const { return place < first.size() ? first[place] : rest; }
+  };
+  std::vector<Thing> things;
+  std::vector<Element> as;  // [sets of things, a bit each]
+
+  // How many of each have been found is one number below this one.
+  std::uint32_t numbers() const;
+  // With an element more that is all things of the set; nothing where one of them is no longer counted.
+  std::optional<std::uint32_t> with(std::uint32_t found, std::uint32_t set) const;
+  bool is_enough(std::uint32_t found) const;
 };
 
 struct ArrayShape {
@@ -96,7 +111,7 @@ struct ArrayShape {
   bool distinct = false;
 
   std::optional<CountedElements> counted;
-  // Whether so many elements, `found` of them counted, can be the beginning of an array.
+  // Whether so many elements, of which so many were counted, can be the beginning of an array.
   bool can_end(std::uint32_t count, std::uint32_t found, const std::vector<bool>& usable) const;
 };
 

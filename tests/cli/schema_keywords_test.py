@@ -52,11 +52,10 @@ def test_opposites_that_cannot_be_said_are_refused_by_their_path():
     }
     inside = {
         "uniqueItems": {"uniqueItems": True},
-        "items": {"prefixItems": [{"type": "null"}], "items": {"type": "string"}},
         "enum": {"enum": [[1]]},
         "const": {"const": {"a": 1}},
     }
-    assert sorted(set(names(row))) == sorted([*members, *inside, "prefixItems", "minProperties"])
+    assert sorted(set(names(row))) == sorted([*members, *inside, "minProperties"])
     for keyword, schema in inside.items():
         assert f"#/not/{keyword}: " in (refusal({"not": schema}) or ""), keyword
     for keyword, schema in members.items():
