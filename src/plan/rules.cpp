@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "plan/budget.h"
+#include "plan/gpu_fit.h"
 #include "plan/kernel_formats.h"
 
 namespace nibble {
@@ -45,96 +46,7 @@ std::int64_t cpus_of(const S& s) {
 }
 std::string only_declared() { return "it is declared but not built into this program"; }
 
-// What the attention that is built for GPUs takes.
-bool fits_gpu_attention(const ModelTraits& model) {
-  if (model.attention == AttentionKind::latent) {
-    return model.latent.rank % 16 == 0 && model.latent.rank <= 512 && model.latent.rotated_dim % 16 == 0 &&
-           model.latent.width() <= 576 && model.value_dim % 16 == 0;
-  }
-  const std::int64_t group = model.heads / std::max<std::int64_t>(model.kv_heads, 1);
-  return model.attention == AttentionKind::grouped &&
-         (model.query_dim == 64 || model.query_dim == 128 || model.query_dim == 256) && group > 0 &&
-         group <= 16;
-}
-
-// Architectures with a forward in models/cuda/.
-constexpr std::string_view gpu_forwards[] = {"GptOssForCausalLM",
-                                             "Qwen3MoeForCausalLM",
-                                             "Qwen3NextForCausalLM",
-                                             "Qwen3_5ForCausalLM",
-                                             "Qwen3_5MoeForCausalLM",
-                                             "Qwen3_5ForConditionalGeneration",
-                                             "Qwen3_5MoeForConditionalGeneration",
-                                             "DeepseekV3ForCausalLM",
-                                             "KimiK25ForConditionalGeneration",
-                                             "Glm4MoeLiteForCausalLM"};
-
-// Whether some kernel that is built runs the model's experts on the GPU that was found.
-bool runs_on_this_gpu(const S& s) {
-  const std::span<const ExpertKernel> kernels = expert_kernels();
-  return std::count(std::begin(gpu_forwards), std::end(gpu_forwards), s.model.architecture) != 0 &&
-         fits_gpu_attention(s.model) && s.model.dense_format != StoredFormat::mxfp4 &&
-         s.model.dense_format != StoredFormat::int4 &&
-         std::any_of(kernels.begin(), kernels.end(), [&](const ExpertKernel& kernel) {
-           return kernel.facts.device == DeviceKind::cuda && kernel.facts.built &&
-                  kernel.facts.compute_capability == s.machine.gpu.compute_capability &&
-                  takes_format(kernel, s.model.expert_format);
-         });
-}
-
 std::int64_t rank_number(const C& candidate) { return std::max<std::int64_t>(candidate.number, 1); }
-
-// What a rank must hold at least: weights, what a step writes, and one sequence of some length.
-std::int64_t least_bytes(const S& s, std::int64_t ranks) {
-  constexpr std::int64_t some_length = 8192;
-  const EngineOptions& options = s.options;
-  const int rows = asked_step_tokens(options);
-  const int sequences = asked_step_sequences(options) > 0 ? options.max_num_seqs : usual_gpu_sequences;
-  const StepLimits limits{.rows = rows > 0 ? rows : usual_gpu_rows,
-                          .logit_rows = std::max(sequences, scoring_rows),
-                          .sequences = sequences,
-                          .positions = s.model.max_positions,
-                          .ranks = static_cast<int>(ranks),
-                          .on_gpu = true};
-  const std::int64_t positions =
-      options.max_model_len > 0 ? options.max_model_len : std::min(some_length, s.model.max_positions);
-  return weight_bytes(s.model, Quantization::none, limits.ranks) + whole_weight_bytes(s.model, limits.ranks) +
-         workspace_bytes(s.model, limits) + (options.enforce_eager ? 0 : graph_bytes(sequences)) +
-         state_bytes_of_rank(s.model, limits.ranks) * sequences +
-         positions * kv_position_bytes(s.model, DType::bf16, limits.ranks);
-}
-
-// What copies of all experts leave on a GPU beyond the keys and values of all sequences at some length.
-std::int64_t room_beside_copies(const S& s) {
-  constexpr std::int64_t some_length = 8192;
-  const int ranks = static_cast<int>(s.number(Field::tensor_parallel));
-  const std::int64_t positions =
-      s.number(Field::max_num_seqs) * std::min<std::int64_t>(some_length, s.model.max_positions);
-  return memory_budget(s) - weights_of(s) - expert_copies_bytes(s.model, ranks) -
-         workspace_bytes(s.model, step_limits(s, s.model.max_positions)) -
-         graph_bytes(static_cast<int>(s.number(Field::max_num_seqs))) -
-         positions * kv_position_bytes(s.model, kv_dtype_of(s), ranks);
-}
-
-// What ranks of GPUs gather lies in whole blocks of columns.
-constexpr std::int64_t gathered_columns = 64;
-
-bool heads_divide(const S& s, std::int64_t ranks) {
-  const std::int64_t heads = s.model.heads, kv_heads = std::max<std::int64_t>(s.model.kv_heads, 1);
-  if (ranks > 1 && s.model.attention == AttentionKind::latent &&
-      heads / ranks * s.model.value_dim % gathered_columns != 0)
-    return false;
-  return heads % ranks == 0 && (kv_heads % ranks == 0 || ranks % kv_heads == 0);
-}
-
-bool states_divide(const S& s, std::int64_t ranks) {
-  const DeltaShape& delta = s.model.delta;
-  if (ranks == 1 || s.model.linear_layers == 0) return true;
-  return delta.key_heads % ranks == 0 && delta.values() / ranks % gathered_columns == 0;
-}
-bool dense_layers_divide(const S& s, std::int64_t ranks) {
-  return ranks == 1 || s.model.dense_width == 0 || s.model.dense_width >= ranks * gathered_columns;
-}
 
 // The first gate that `field` with `value` needs and that is not open; null where all are.
 const GateResult* closed_gate(const S& s, std::string_view field, std::string_view value) {
