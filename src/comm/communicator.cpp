@@ -62,24 +62,28 @@ Status fault_status(const Fault& fault) {
 }  // namespace
 
 Communicator::Communicator(std::shared_ptr<GroupMemory> memory, Group group, int member,
-                           const Options& options)
-    : memory_(std::move(memory)), group_(std::move(group)), member_(member), options_(options) {
+                           const Options& options, int in_world)
+    : memory_(std::move(memory)),
+      group_(std::move(group)),
+      member_(member),
+      options_(options),
+      in_world_(in_world) {
   NIBBLE_CHECK(group_.size() == memory_->members() && member >= 0 && member < group_.size());
 }
 
 Status Communicator::failure() const {
-  const Fault& fault = memory_->fault();
+  const Fault& fault = this->fault();
   if (fault.state.load(std::memory_order_acquire) != Fault::written) return {};
   return fault_status(fault);
 }
 
 Status Communicator::fail(int peer, const Call& call, const Call* peer_call,
                           std::chrono::milliseconds waited) {
-  Fault& fault = memory_->fault();
+  Fault& fault = this->fault();
   std::uint32_t expected = Fault::none;
   if (fault.state.compare_exchange_strong(expected, Fault::being_written)) {
-    fault.rank = static_cast<std::uint32_t>(group_.members[static_cast<std::size_t>(member_)]);
-    fault.peer = static_cast<std::uint32_t>(group_.members[static_cast<std::size_t>(peer)]);
+    fault.rank = static_cast<std::uint32_t>(rank_of(member_));
+    fault.peer = static_cast<std::uint32_t>(peer);
     fault.step = step_;
     fault.call = call;
     fault.differs = peer_call != nullptr ? 1 : 0;
@@ -93,25 +97,35 @@ Status Communicator::fail(int peer, const Call& call, const Call* peer_call,
 
 Status Communicator::wait_for(int peer, const Call& call) {
   const GroupMemory::Seat& seat = memory_->seat(peer);
-  const auto deadline = step_ == 1 ? options_.first_deadline : options_.deadline;
   if (seat.step.load(std::memory_order_acquire) < step_) {
-    Patience patience;
-    const int rank = group_.members[static_cast<std::size_t>(peer)];
-    Stillness stillness(options_.watch, rank, options_.stillness);
-    while (seat.step.load(std::memory_order_acquire) < step_) {
-      patience.pause();
-      if (patience.waited() == Clock::duration{0}) continue;
-      NIBBLE_RETURN_IF_ERROR(failure());
-      const auto now = Clock::now();
-      if (stillness.is_too_long(now) || now - stillness.last_beat_seen() >= deadline) {
-        return fail(peer, call, nullptr,
-                    std::chrono::duration_cast<std::chrono::milliseconds>(patience.waited()));
-      }
-    }
+    World* const world = options_.world;
+    if (world != nullptr)
+      world->wait_begins(rank_of(member_), {.group = in_world_, .member = peer, .step = step_});
+    const Status waited = wait_long_for(peer, call);
+    if (world != nullptr) world->wait_ends(rank_of(member_));
+    NIBBLE_RETURN_IF_ERROR(waited);
   }
   // The peer may be a step ahead, never two, so this parity still holds what it said of this step.
   const Call& theirs = seat.calls[step_ % 2];
-  if (theirs != call) return fail(peer, call, &theirs, {});
+  if (theirs != call) return fail(rank_of(peer), call, &theirs, {});
+  return {};
+}
+
+Status Communicator::wait_long_for(int peer, const Call& call) {
+  const GroupMemory::Seat& seat = memory_->seat(peer);
+  const auto deadline = step_ == 1 ? options_.first_deadline : options_.deadline;
+  Patience patience;
+  Stillness stillness(options_.watch, rank_of(peer), options_.stillness);
+  while (seat.step.load(std::memory_order_acquire) < step_) {
+    patience.pause();
+    if (patience.waited() == Clock::duration{0}) continue;
+    NIBBLE_RETURN_IF_ERROR(failure());
+    const auto now = Clock::now();
+    if (stillness.is_too_long(now) || now - stillness.last_beat_seen() >= deadline) {
+      return fail(stillness.whom(), call, nullptr,
+                  std::chrono::duration_cast<std::chrono::milliseconds>(patience.waited()));
+    }
+  }
   return {};
 }
 
@@ -135,8 +149,9 @@ Result<Communicator::Shares> Communicator::publish(const Call& call) {
 Result<std::vector<Communicator>> communicators_of(const Group& group, std::size_t slot_bytes,
                                                    const Communicator::Options& options) {
   NIBBLE_ASSIGN(const std::shared_ptr<GroupMemory> memory, GroupMemory::make(group.size(), slot_bytes));
+  const int in_world = options.world != nullptr ? options.world->add(memory, group) : 0;
   std::vector<Communicator> members;
-  for (int i = 0; i < group.size(); ++i) members.emplace_back(memory, group, i, options);
+  for (int i = 0; i < group.size(); ++i) members.emplace_back(memory, group, i, options, in_world);
   return Result<std::vector<Communicator>>(std::move(members));
 }
 

@@ -8,7 +8,7 @@
 //
 // Every wait has a deadline. When one passes, when a member is seen to stand still, or when members' calls
 // differ, the first who notices writes down who waited for whom, in what and when; from then on every call of
-// every member returns that.
+// every member returns that, and of every other group of its world.
 #pragma once
 
 #include <array>
@@ -23,6 +23,7 @@
 #include "comm/group_memory.h"
 #include "comm/peer_watch.h"
 #include "comm/rank.h"
+#include "comm/world.h"
 
 namespace nibble {
 
@@ -35,6 +36,8 @@ class Communicator {
     // group.
     const PeerWatch* watch = nullptr;
     StillnessLimits stillness;
+    // Where members also are members of other groups; it outlives them all. Null: there is this group alone.
+    World* world = nullptr;
   };
 
   // What everybody put down in a step; valid until this member's next call.
@@ -51,10 +54,9 @@ class Communicator {
     std::uint64_t step_;
   };
 
-  // One object a member and group, used by one thread at a time.
-  Communicator(std::shared_ptr<GroupMemory> memory, Group group, int member, const Options& options);
-  Communicator(std::shared_ptr<GroupMemory> memory, Group group, int member)
-      : Communicator(std::move(memory), std::move(group), member, Options{}) {}
+  // One object a member and group, used by one thread at a time. `in_world` is the group's number there.
+  Communicator(std::shared_ptr<GroupMemory> memory, Group group, int member, const Options& options,
+               int in_world);
 
   int size() const { return group_.size(); }
   int member() const { return member_; }
@@ -83,12 +85,17 @@ class Communicator {
   // What is in this member's slot of the next step, to everybody.
   Result<Shares> publish(const Call& call);
   Status wait_for(int peer, const Call& call);
+  Status wait_long_for(int peer, const Call& call);
+  Fault& fault() const { return options_.world != nullptr ? options_.world->fault() : memory_->fault(); }
+  int rank_of(int member) const { return group_.members[static_cast<std::size_t>(member)]; }
+  // `peer` is of the world.
   Status fail(int peer, const Call& call, const Call* peer_call, std::chrono::milliseconds waited);
 
   std::shared_ptr<GroupMemory> memory_;
   const Group group_;
   const int member_;
   const Options options_;
+  const int in_world_;
   std::uint64_t step_ = 0;
   Counts counts_{};
 };

@@ -12,6 +12,7 @@
 namespace nibble {
 
 struct PeerSight {
+  int rank = -1;                               // who was seen; -1: whom one looked at
   bool works = true;                           // some thread of it runs, may run or waits for a disk
   std::uint64_t beats = 0;                     // pieces of work that it has done
   std::vector<std::chrono::milliseconds> cpu;  // that each of its threads has used, in one order always
@@ -20,8 +21,8 @@ struct PeerSight {
 class PeerWatch {
  public:
   virtual ~PeerWatch() = default;
-  // At this moment; any thread may ask. `rank` is of the world. One of which nothing is known yet works and
-  // has no threads.
+  // At this moment; any thread may ask. `rank` is of the world. Of one that waits for another, whom it waits
+  // for is seen. One of which nothing is known yet works and has no threads.
   virtual PeerSight look(int rank) const = 0;
 };
 
@@ -33,7 +34,8 @@ struct StillnessLimits {
 // A wait for one member: how long nobody has seen it get on. Asked again and again, it looks every so often.
 // One that does nothing is measured by the clock. Time without a look does not count: then the whole process
 // may have been stopped. One that computes is measured by CPU time, since a busy machine may keep it from its
-// CPUs: by the most that one of its threads has used since the last beat of any.
+// CPUs: by the most that one of its threads has used since the last beat of any. Where another keeps it from
+// going on, that one is measured, from when it is first seen.
 class Stillness {
  public:
   using Clock = std::chrono::steady_clock;
@@ -41,11 +43,18 @@ class Stillness {
 
   // Null: nobody watches, and nothing ever stands still.
   Stillness(const PeerWatch* watch, int rank, const StillnessLimits& limits)
-      : watch_(watch), rank_(rank), limits_(limits) {}
+      : watch_(watch), rank_(rank), limits_(limits), whom_(rank) {}
 
   bool is_too_long(Clock::time_point now) {
     if (watch_ == nullptr || now < last_look_ + between_looks) return false;
     PeerSight sight = watch_->look(rank_);
+    if (const int whom = sight.rank < 0 ? rank_ : sight.rank; whom != whom_) {
+      whom_ = whom;
+      still_ = {};
+      last_look_ = last_beat_seen_ = now;
+      last_beat_ = std::move(sight);
+      return false;
+    }
     still_ = sight.works ? Clock::duration{0}
                          : still_ + std::min<Clock::duration>(now - last_look_, 2 * between_looks);
     last_look_ = now;
@@ -57,6 +66,8 @@ class Stillness {
   }
   // When it was last seen to have got on; before that, when the wait began.
   Clock::time_point last_beat_seen() const { return last_beat_seen_; }
+  // Who was seen last: the member, or who keeps it.
+  int whom() const { return whom_; }
 
  private:
   static std::chrono::milliseconds most_cpu_between(const PeerSight& before, const PeerSight& now) {
@@ -68,6 +79,7 @@ class Stillness {
   const PeerWatch* const watch_;
   const int rank_;
   const StillnessLimits limits_;
+  int whom_;
   Clock::duration still_{0};
   Clock::time_point last_look_ = Clock::now();
   Clock::time_point last_beat_seen_ = last_look_;

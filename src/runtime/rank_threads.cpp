@@ -55,7 +55,7 @@ std::optional<int> RankThreads::wait_for_all(std::unique_lock<std::mutex>& lock,
       const auto now = Stillness::Clock::now();
       if (stillness.is_too_long(now) || now - stillness.last_beat_seen() >= patience_.deadline ||
           (!all_is_well && now - begin >= patience_.grace))
-        return rank;
+        return stillness.whom();
       done_.wait_until(
           lock, now + std::min<Stillness::Clock::duration>(patience_.deadline, Stillness::between_looks),
           is_back);

@@ -41,7 +41,7 @@ class RankThreads {
  private:
   void serve(int rank);
 
-  // One that is not back when patience ends; none where all are.
+  // One that is not back when patience ends, or who keeps it; none where all are.
   std::optional<int> wait_for_all(std::unique_lock<std::mutex>& lock, bool all_is_well);
 
   const Patience patience_;

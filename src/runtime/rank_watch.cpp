@@ -34,11 +34,14 @@ void RankWatch::take_seat(int rank) {
 }
 
 PeerSight RankWatch::look(int rank) const {
+  rank = world_.kept_by(rank);
   const Seat& seat = seats_[static_cast<std::size_t>(rank)];
   const pid_t caller = seat.caller;
-  if (caller == 0) return {};
-  PeerSight sight{
-      .works = false, .beats = seat.entries + (seat.pool == nullptr ? 0 : seat.pool->beats()), .cpu = {}};
+  if (caller == 0) return {.rank = rank, .cpu = {}};
+  PeerSight sight{.rank = rank,
+                  .works = false,
+                  .beats = seat.entries + (seat.pool == nullptr ? 0 : seat.pool->beats()),
+                  .cpu = {}};
   const auto add = [&](pid_t thread) {
     const ThreadState state = state_of_thread(thread);
     sight.works = sight.works || state.works;

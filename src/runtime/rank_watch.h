@@ -1,6 +1,6 @@
 // Looks at the threads of a CPU's ranks as the system sees them, and at the beats of their pools. A rank of
 // which all threads sleep or are stopped while others wait for it does not work; one whose threads use their
-// CPUs for long without a beat is in a loop that does not end.
+// CPUs for long without a beat is in a loop that does not end. Of one that waits for another, that is seen.
 #pragma once
 
 #include <sys/types.h>
@@ -13,6 +13,7 @@
 #include "base/thread_pool.h"
 #include "comm/peer_watch.h"
 #include "comm/rank.h"
+#include "comm/world.h"
 
 namespace nibble {
 
@@ -26,6 +27,9 @@ class RankWatch final : public PeerWatch {
 
   PeerSight look(int rank) const override;
 
+  // Of the groups whose ranks are watched, where they say whom they wait for.
+  World& world() { return world_; }
+
  private:
   struct Seat {
     std::atomic<pid_t> caller = 0;           // 0: nobody yet
@@ -34,6 +38,7 @@ class RankWatch final : public PeerWatch {
     std::vector<pid_t> workers;
   };
   std::array<Seat, most_ranks> seats_;
+  World world_;
 };
 
 }  // namespace nibble

@@ -5,6 +5,9 @@
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <vector>
+
+#include "comm/communicator.h"
 
 namespace nibble {
 namespace {
@@ -124,6 +127,46 @@ TEST(Stillness, RemembersWhenTheMemberGotOn) {
   ++told.sight.beats;
   EXPECT_FALSE(stillness.is_too_long(begin + milliseconds(2000)));
   EXPECT_EQ(stillness.last_beat_seen(), begin + milliseconds(2000));
+}
+
+TEST(Stillness, BeginsAnewWithWhoKeepsTheMember) {
+  Told told;
+  told.sight = {.works = false, .cpu = {}};
+  auto now = Stillness::Clock::now();
+  Stillness stillness(&told, 0, {.idle = milliseconds(500)});
+  const auto look = [&] { return stillness.is_too_long(now += milliseconds(60)); };
+  for (int i = 0; i < 7; ++i) ASSERT_FALSE(look());
+  EXPECT_EQ(stillness.whom(), 0);
+  told.sight.rank = 3;
+  for (int i = 0; i < 8; ++i) ASSERT_FALSE(look()) << "the other has not been seen for long";
+  EXPECT_EQ(stillness.whom(), 3);
+  EXPECT_EQ(stillness.last_beat_seen(), now - 7 * milliseconds(60))
+      << "it was seen to get on when it changed";
+  EXPECT_TRUE(look() || look());
+}
+
+// Two ranks meet; the first waits, and the second computes before it comes.
+TEST(RankWatch, OfARankThatWaitsIsSeenWhomItWaitsFor) {
+  RankWatch watch;
+  const Group pair{{0, 1}};
+  std::vector<Communicator> members =
+      communicators_of(pair, 4096, {.watch = &watch, .world = &watch.world()}).value();
+  std::atomic<bool> comes = false, seated = false;
+  const auto meet = [&](Communicator& member) {
+    watch.take_seat(member.member());
+    if (member.member() == 1) {
+      seated = true;
+      while (!comes) continue;
+    }
+    EXPECT_TRUE(vote(member, "lunches", 1).ok());
+  };
+  std::thread first([&] { meet(members[0]); }), second([&] { meet(members[1]); });
+  while (!seated || watch.look(0).rank != 1) std::this_thread::yield();
+  EXPECT_TRUE(sees(watch, 0, true));
+  comes = true;
+  second.join();
+  first.join();
+  EXPECT_EQ(watch.look(0).rank, 0);
 }
 
 // A rank whose second thread computes: what the first sees of it with a limit of 200 ms of CPU time.
