@@ -6,6 +6,9 @@ namespace nibble {
 namespace {
 
 constexpr std::string_view use_dp = "give --dp N, or --ep N with --dp-attention";
+constexpr std::string_view counts_all =
+    "it has a number here, and --tp counts the ranks of all --dp groups: vLLM's --tensor-parallel-size 2 "
+    "--data-parallel-size 2 is --tp 4 --dp 2";
 constexpr std::string_view one_host =
     "all ranks are GPUs, or threads, of one host, and each has some of every layer";
 constexpr std::string_view no_steps = "tokens are exchanged by the kernels of a layer";
@@ -22,7 +25,8 @@ constexpr std::string_view use_ngram =
 constexpr std::string_view leave = "leave it out";
 
 constexpr ForeignOption list[] = {
-    {"--enable-dp-lm-head", "SGLang", "a rank that has sequences of its own has all of lm_head", leave},
+    {"--enable-dp-lm-head", "SGLang", "lm_head is divided among the ranks that have the same sequences",
+     leave},
     {"-dp", "vLLM", "it is spelled with two dashes", use_dp},
     {"--data-parallel-size-local", "vLLM", one_host, use_dp},
     {"--data-parallel-backend", "vLLM", "ranks are threads of one process", leave},
@@ -33,7 +37,7 @@ constexpr ForeignOption list[] = {
     {"-dcp", "vLLM", whole_contexts, "give --tp N"},
     {"--prefill-context-parallel-size", "vLLM", whole_contexts, "give --tp N"},
     {"-tp", "vLLM", "it is spelled with two dashes", "give --tp N"},
-    {"--enable-expert-parallel", "vLLM", says_how_many, "give --ep N"},
+    {"--enable-expert-parallel", "vLLM", counts_all, "give --ep N, as many as all ranks"},
     {"--enable-ep-moe", "SGLang", says_how_many, "give --ep N"},
     {"--all2all-backend", "vLLM", "it has another name here", use_exchange},
     {"--deepep-mode", "SGLang", "the exchange's form has the exchange's name", use_exchange},

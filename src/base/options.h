@@ -109,7 +109,7 @@ struct EngineOptions {
   int tensor_parallel = 0;       // ranks a layer is split over; 0: what the plan chooses
   int expert_parallel = 0;       // ranks the experts are spread over; 0: likewise
   int data_parallel = 0;         // ranks, or groups of them, with sequences of their own; 0: likewise
-  bool dp_attention = false;     // as many as there are ranks
+  bool dp_attention = false;     // as many as there are ranks, where data_parallel does not say
   float memory_utilization = 0;  // share of the device's memory that may be taken; 0: what the plan chooses
   bool enforce_eager = false;    // no CUDA graphs
   std::uint64_t random_weights = 0;  // a seed, if given: weights are made of it, and no file is read

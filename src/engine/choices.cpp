@@ -29,7 +29,7 @@ WorkerLimits worker_limits(const Plan& plan) {
           .pin_threads = plan.pin_threads,
           .ranks = plan.tensor_parallel,
           .expert_ranks = plan.expert_parallel,
-          .owners = plan.data_parallel > 1,
+          .owners = plan.data_parallel,
           .owner_rows = plan.of_owner(plan.max_num_batched_tokens),
           .owner_sequences = plan.of_owner(plan.max_num_seqs),
           .experts_everywhere = plan.experts_everywhere,

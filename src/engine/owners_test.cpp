@@ -1,6 +1,7 @@
-// Ranks of a CPU that have sequences of their own give the bits of one rank that has all: tokens and
-// log-probabilities, in every batch, chunking and exchange, behind prefixes and preemptions, for every
-// family. A control with kernels whose order depends on the batch shows that the test would see it.
+// Ranks of a CPU, or groups of them that divide heads, that have sequences of their own give the bits of one
+// rank that has all: tokens and log-probabilities, in every batch, chunking and exchange, behind prefixes and
+// preemptions, for every family. Controls with kernels whose order depends on the batch, or on a part's
+// shape, show that the tests would see it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,8 @@
 
 #include "engine/choices.h"
 #include "engine/ranks_test_util.h"
+#include "models/model_traits.h"
+#include "plan/rules.h"
 #include "sched/owner_choice.h"
 
 namespace nibble {
@@ -19,20 +22,22 @@ const std::vector<std::string> families = {"example",         "gqa8_all_experts"
                                            "deepseek_v3_fp8", "glm4_moe_lite"};
 
 struct Owners {
-  int ranks;
+  int ranks, owners;
   std::string exchange;
 };
-const std::vector<Owners> ways = {{2, "normal"}, {4, "normal"}, {2, "low_latency"}, {4, "low_latency"}};
+const std::vector<Owners> ways = {{2, 2, "normal"},      {4, 4, "normal"},      {4, 2, "normal"},
+                                  {2, 2, "low_latency"}, {4, 4, "low_latency"}, {4, 2, "low_latency"}};
 
 EngineOptions with(EngineOptions options, const Owners& owners) {
   options.expert_parallel = owners.ranks;
+  options.data_parallel = owners.owners == owners.ranks ? 0 : owners.owners;
   options.dp_attention = true;
   options.moe_a2a_backend = owners.exchange;
   return options;
 }
 std::string name_of(const std::string& model, const Owners& owners) {
-  return model + ", --ep " + std::to_string(owners.ranks) + " --dp-attention --moe-a2a-backend " +
-         owners.exchange;
+  return model + ", --ep " + std::to_string(owners.ranks) + " --dp " + std::to_string(owners.owners) +
+         " --dp-attention --moe-a2a-backend " + owners.exchange;
 }
 
 TEST(Owners, GiveTheBitsOfOneRankForEveryFamily) {
@@ -84,21 +89,62 @@ TEST(Owners, GiveTheBitsOfOneRankWhoeverMakesRoom) {
   }
 }
 
-// A second turn goes to the rank that has the first, also where others have less to do.
+TEST(Owners, GiveTheBitsOfOneRankInGroupsOfEightRanks) {
+  const Answers expected = answers_of("example", {.threads = 1, .max_num_seqs = 1});
+  for (const Owners& owners : {Owners{8, 2, "normal"}, {8, 4, "low_latency"}, {8, 8, "normal"}})
+    EXPECT_EQ(answers_of("example", with({.threads = 2}, owners)), expected) << name_of("example", owners);
+}
+
+// What `plan --matrix` says of this machine is so.
+TEST(Owners, EveryPairThatThePlanSaysRunsHereGivesTheBitsOfOneRankAndOthersAreRefused) {
+  for (const std::string model : {"example", "qwen3_moe_bf16", "qwen3_moe_nvfp4", "qwen3_5_moe_fp8"}) {
+    const ModelTraits traits = traits_of(read_model_config(checkpoints / model).value(), model).value();
+    const Answers expected = answers_of(model, {.threads = 1});
+    for (const auto& [ranks, owners] : {std::pair{2, 2}, {4, 4}, {4, 2}}) {
+      const EngineOptions base = with({.threads = 2}, Owners{ranks, owners, "auto"});
+      const Result<std::vector<JudgedPair>> judged = judge_pairs(base, probe_machine(), traits);
+      ASSERT_TRUE(judged.ok()) << judged.status().message();
+      int ran = 0;
+      for (const JudgedPair& pair : *judged) {
+        EngineOptions options = base;
+        options.moe_runner_backend = std::string(pair.path.kernel);
+        options.moe_a2a_backend = std::string(pair.path.exchange);
+        if (pair.built && pair.rules.empty()) {
+          EXPECT_EQ(answers_of(model, options), expected)
+              << name_of(model, {ranks, owners, options.moe_a2a_backend}) << ", " << pair.path.kernel;
+          EXPECT_NE(pair.path.exchange, "none");
+          ++ran;
+          continue;
+        }
+        options.model = (checkpoints / model).string();
+        const Status refused = Engine::load(options).status();
+        EXPECT_NE(refused.message().find("; give "), std::string::npos) << refused.message();
+      }
+      EXPECT_GE(ran, 2) << model;
+    }
+  }
+}
+
+// A second turn goes to the owner that has the first, also where others have less to do.
 TEST(Owners, APrefixIsFoundByWhoHasIt) {
   const auto prompt_of = [](TokenId first) { return std::vector<TokenId>(70, first); };
   const auto ask = [](Engine& engine, RequestId id, std::vector<TokenId> prompt) {
-    EXPECT_TRUE(engine.submit(request(id, std::move(prompt), {.max_tokens = 6, .temperature = 0})).ok());
+    const SamplingParams sampling{.max_tokens = 6, .temperature = 0, .logprobs = 2};
+    EXPECT_TRUE(engine.submit(request(id, std::move(prompt), sampling)).ok());
     return run(engine)[id];
   };
-  const std::unique_ptr<Engine> alone = engine_of("example", {.threads = 1});
-  for (const Owners& owners : ways) {
-    const std::unique_ptr<Engine> engine = engine_of("example", with({.threads = 1}, owners));
-    for (RequestId id = 0; id < 8; ++id) {
-      const auto prompt = prompt_of(static_cast<TokenId>(20 + id % 4));
-      const Answer got = ask(*engine, id, prompt), expected = ask(*alone, id, prompt);
-      EXPECT_EQ(got, expected) << name_of("example", owners);
-      EXPECT_EQ(got.cached_tokens, id < 4 ? 0 : 64);
+  for (const std::string model : {"example", "qwen3_5_moe_fp8", "deepseek_v3_fp8"}) {
+    EngineOptions options{.threads = 1};
+    const std::unique_ptr<Engine> alone = engine_of(model, options);
+    if (alone->model().plan.model.linear_layers > 0) options.snapshot_interval = 64;
+    for (const Owners& owners : ways) {
+      const std::unique_ptr<Engine> engine = engine_of(model, with(options, owners));
+      for (RequestId id = 0; id < 8; ++id) {
+        const auto prompt = prompt_of(static_cast<TokenId>(20 + id % 4));
+        const Answer got = ask(*engine, id, prompt), expected = ask(*alone, id, prompt);
+        EXPECT_EQ(got, expected) << name_of(model, owners);
+        EXPECT_EQ(got.cached_tokens, id < 4 ? 0 : 64) << name_of(model, owners);
+      }
     }
   }
 }
@@ -113,25 +159,21 @@ void add_as_the_batch_goes(const DenseMatrix& matrix, int begin, int end, const 
 }
 
 TEST(Owners, TheTestSeesKernelsWhoseOrderDependsOnTheBatch) {
-  static const DotKernels breaking{.name = "breaking",
-                                   .supported = [] { return true; },
-                                   .prepare = best_dot_kernels().prepare,
-                                   .multiply = add_as_the_batch_goes,
-                                   .prepare_int8 = best_dot_kernels().prepare_int8,
-                                   .multiply_int8 = best_dot_kernels().multiply_int8};
-  const auto answers = [&](EngineOptions options) {
-    options.model = (checkpoints / "example").string();
-    Result<std::unique_ptr<Engine>> engine =
-        load_engine(options, [](EngineChoices& choices) { choices.worker.dots = &breaking; }, {});
-    EXPECT_TRUE(engine.ok()) << engine.status().message();
-    submit_all(**engine);
-    return run(**engine);
-  };
+  const DotKernels breaking = broken_kernels(add_as_the_batch_goes);
   const EngineOptions row_by_row{.threads = 1, .max_num_seqs = 1, .max_num_batched_tokens = 1};
-  const Answers expected = answers(row_by_row);
-  EXPECT_EQ(answers(row_by_row), expected);
+  const Answers expected = answers_with(breaking, row_by_row);
+  EXPECT_EQ(answers_with(breaking, row_by_row), expected);
   for (const Owners& owners : ways)
-    EXPECT_NE(answers(with({.threads = 2}, owners)), expected) << name_of("example", owners);
+    EXPECT_NE(answers_with(breaking, with({.threads = 2}, owners)), expected) << name_of("example", owners);
+}
+
+TEST(Owners, TheTestSeesKernelsWhoseOrderDependsOnAPartsShapeInGroupsThatDivideHeads) {
+  const DotKernels breaking = broken_kernels(add_as_the_part_goes);
+  const Answers expected = answers_with(breaking, {.threads = 1});
+  for (const Owners& owners : ways) {
+    const Answers got = answers_with(breaking, with({.threads = 2}, owners));
+    EXPECT_EQ(got == expected, owners.ranks == owners.owners) << name_of("example", owners);
+  }
 }
 
 TEST(Owners, ThePlanSaysHowTheyAreChosen) {

@@ -94,33 +94,12 @@ TEST(Ranks, ConvertTheirPartsOfWeightsToTheSameBits) {
   }
 }
 
-// Kernels that keep the contract for whole matrices and add in another order for parts of them, as those do
-// that choose how to split K by the shape they are given.
-void add_as_the_part_goes(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
-                          const TotalsSink& store) {
-  best_dot_kernels().multiply(matrix, begin, end, inputs, store);
-  constexpr int whole[] = {256, 128, 160, 448, 6};  // queries, keys, hidden, vocabulary, experts
-  const Bf16Matrix* dense = std::get_if<Bf16Matrix>(&matrix);
-  if (dense == nullptr || std::count(std::begin(whole), std::end(whole), dense->rows) > 0) return;
-  add_backwards(*dense, begin, end, inputs, store);
-}
-
 TEST(Ranks, TheTestSeesKernelsWhoseOrderDependsOnARanksShape) {
-  static const DotKernels breaking{.name = "breaking",
-                                   .supported = [] { return true; },
-                                   .prepare = best_dot_kernels().prepare,
-                                   .multiply = add_as_the_part_goes,
-                                   .prepare_int8 = best_dot_kernels().prepare_int8,
-                                   .multiply_int8 = best_dot_kernels().multiply_int8};
+  const DotKernels breaking = broken_kernels(add_as_the_part_goes);
   const Answers expected = answers_of("example", {.threads = 1});
   for (const Split& split : {Split{1, 1}, Split{2, 1}, Split{4, 1}}) {
-    EngineOptions options = with({.threads = 1}, split);
-    options.model = (checkpoints / "example").string();
-    Result<std::unique_ptr<Engine>> engine =
-        load_engine(options, [](EngineChoices& choices) { choices.worker.dots = &breaking; }, {});
-    ASSERT_TRUE(engine.ok()) << engine.status().message();
-    submit_all(**engine);
-    EXPECT_EQ(run(**engine) == expected, split.tp == 1) << name_of("example", split);
+    const Answers got = answers_with(breaking, with({.threads = 1}, split));
+    EXPECT_EQ(got == expected, split.tp == 1) << name_of("example", split);
   }
 }
 

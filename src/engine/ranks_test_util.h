@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/choices.h"
 #include "engine/engine_test_util.h"
 #include "ops/linear/dot_kernels.h"
 
@@ -64,6 +65,37 @@ inline Answers answers_of(const std::filesystem::path& model, const EngineOption
   if (engine == nullptr) return {};
   submit_all(*engine);
   return run(*engine);
+}
+
+// Kernels that keep the contract for whole matrices of the example and add in another order for parts of
+// them, as those do that choose how to split K by the shape they are given.
+inline void add_as_the_part_goes(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
+                                 const TotalsSink& store) {
+  best_dot_kernels().multiply(matrix, begin, end, inputs, store);
+  constexpr int whole[] = {256, 128, 160, 448, 6};  // queries, keys, hidden, vocabulary, experts
+  const Bf16Matrix* dense = std::get_if<Bf16Matrix>(&matrix);
+  if (dense == nullptr || std::count(std::begin(whole), std::end(whole), dense->rows) > 0) return;
+  add_backwards(*dense, begin, end, inputs, store);
+}
+
+// The best kernels but for their products.
+inline DotKernels broken_kernels(decltype(DotKernels::multiply) multiply) {
+  return {.name = "breaking",
+          .supported = [] { return true; },
+          .prepare = best_dot_kernels().prepare,
+          .multiply = multiply,
+          .prepare_int8 = best_dot_kernels().prepare_int8,
+          .multiply_int8 = best_dot_kernels().multiply_int8};
+}
+
+inline Answers answers_with(const DotKernels& kernels, EngineOptions options) {
+  options.model = (checkpoints / "example").string();
+  Result<std::unique_ptr<Engine>> engine =
+      load_engine(options, [&](EngineChoices& choices) { choices.worker.dots = &kernels; }, {});
+  EXPECT_TRUE(engine.ok()) << engine.status().message();
+  if (!engine.ok()) return {};
+  submit_all(**engine);
+  return run(**engine);
 }
 
 struct Split {

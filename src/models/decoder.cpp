@@ -102,7 +102,9 @@ class Decoder final : public Model {
     const int rows = static_cast<int>(input.tokens.size());
     NIBBLE_CHECK(rows <= limits_.rows && static_cast<int>(input.logit_rows.size()) <= limits_.logit_rows);
     NIBBLE_CHECK((input.ranks == nullptr ? 1 : input.ranks->size()) == part_.ranks);
+    NIBBLE_CHECK(part_.sharers == 1 || input.sharers->size() == part_.sharers);
     ranks_ = input.ranks;
+    sharers_ = input.sharers;
     most_rows_ = std::max(input.most_rows, rows);
     if (rows == 0) return serve_others(context);
 
@@ -441,13 +443,13 @@ class Decoder final : public Model {
     }
     if (part_.sharers == 1) return {};
     const TimedScope scope(context.times, "ranks");
-    for (int rank = 0; rank < part_.sharers; ++rank) {
-      std::fill(room_.owners + share_begin(all.rows, rank), room_.owners + share_begin(all.rows, rank + 1),
-                static_cast<std::uint8_t>(rank));
+    for (int place = 0; place < part_.sharers; ++place) {
+      std::fill(room_.owners + share_begin(all.rows, place), room_.owners + share_begin(all.rows, place + 1),
+                static_cast<std::uint8_t>(place));
     }
-    return gather_rows(*ranks_, {.owners = {room_.owners, static_cast<std::size_t>(all.rows)},
-                                 .width = hidden(),
-                                 .rows = room_.delta});
+    return gather_rows(*sharers_, {.owners = {room_.owners, static_cast<std::size_t>(all.rows)},
+                                   .width = hidden(),
+                                   .rows = room_.delta});
   }
 
   Status exchange_round(OpContext& context, const MoeWeights& weights, MoeArgs args, const TokenRows& mine,
@@ -469,7 +471,7 @@ class Decoder final : public Model {
     return exchange_->combine(*ranks_, args.products, results);
   }
 
-  int share_begin(int rows, int rank) const { return rows * rank / part_.sharers; }
+  int share_begin(int rows, int place) const { return rows * place / part_.sharers; }
 
   std::uint8_t owner_of(std::int32_t expert) const {
     for (int rank = 0; rank < part_.ranks; ++rank) {
@@ -532,7 +534,7 @@ class Decoder final : public Model {
   Status gather(OpContext& context, const Cuts& columns, int rows, const float* mine, float* all) {
     if (part_.sharers == 1) return {};
     const TimedScope scope(context.times, "ranks");
-    return gather_columns(*ranks_,
+    return gather_columns(*sharers_,
                           {.rows = rows,
                            .begins = std::span(columns.at).first(static_cast<std::size_t>(part_.sharers) + 1),
                            .mine = mine,
@@ -547,11 +549,11 @@ class Decoder final : public Model {
   ModelConfig config_;
   std::shared_ptr<const WeightSource> source_;  // owns the bytes that weights_ points into
   RankPart part_;
-  Cuts value_columns_;             // of what heads give
-  Cuts state_columns_;             // of what heads with a state give
-  Communicator* ranks_ = nullptr;  // of the running forward
-  int most_rows_ = 0;              // likewise
-  Buffer converted_;               // what of weights_ is not in the source's format
+  Cuts value_columns_;                                  // of what heads give
+  Cuts state_columns_;                                  // of what heads with a state give
+  Communicator *ranks_ = nullptr, *sharers_ = nullptr;  // of the running forward
+  int most_rows_ = 0;                                   // likewise
+  Buffer converted_;                                    // what of weights_ is not in the source's format
   DecoderWeights weights_;
   RopeFrequencies rope_;
   std::int64_t mapped_bytes_ = 0;

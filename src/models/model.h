@@ -38,10 +38,11 @@ struct ForwardInput {
   std::span<const LayerState> states;     // [layers]; empty where no layer has any
   std::span<const StateRows> state_rows;  // cover all rows likewise
   std::span<const int> logit_rows;        // ascending rows whose logits are wanted
-  // Rows of the rank that has most, where ranks have sequences of their own: all send tokens as often as it
-  // does. 0: all have the same rows.
+  // Rows of the rank that has most, where groups of ranks have sequences of their own: all send tokens as
+  // often as it does. 0: all have the same rows.
   int most_rows = 0;
-  Communicator* ranks = nullptr;  // through which parts are gathered; null: there is one rank
+  Communicator* ranks = nullptr;    // all, at which experts meet tokens; null: there is one rank
+  Communicator* sharers = nullptr;  // those that have the same rows, through which parts are gathered
 };
 
 // What a forward may be asked at most; memory is taken for it once.
@@ -74,7 +75,7 @@ class Model {
   // Of the weights' files, mapped by reserve().
   virtual std::int64_t mapped_bytes() const = 0;
   // logits: [logit_rows, vocab_size]; of several ranks, null for those that only give their part. All ranks
-  // are given the same input, or each the rows of its own sequences, maybe none; an error is one of the
+  // are given the same input, or each group the rows of its own sequences, maybe none; an error is one of the
   // ranks' meeting. Row for row the result depends on the sequence alone: not on the batch, the chunks its
   // prompt came in, or the threads.
   virtual Status forward(OpContext& context, const ForwardInput& input, float* logits) = 0;

@@ -63,7 +63,7 @@ Quantization quantization_of(const Situation& s) {
 
 std::int64_t weights_of(const Situation& s) {
   const int ranks = ranks_of(s);
-  if (owners_of(s) > 1) return owner_weight_bytes(s.model, quantization_of(s), ranks);
+  if (owners_of(s) > 1) return owner_weight_bytes(s.model, quantization_of(s), ranks, owners_of(s));
   return weight_bytes(s.model, quantization_of(s), ranks) +
          (s.on_gpu() ? whole_weight_bytes(s.model, ranks) : 0) +
          (has_expert_copies(s) ? expert_copies_bytes(s.model, ranks) : 0);

@@ -143,40 +143,49 @@ std::string range(const Cuts& cuts, int rank) {
   return std::to_string(cuts.begin(rank)) + " to " + std::to_string(cuts.end(rank) - 1);
 }
 
+// A rank's part of what is divided among the ranks that have the same sequences.
+std::string shared_part_text(const Plan& plan, const RankPart& part) {
+  const int place = part.place;
+  const bool on_gpu = plan.device == DeviceKind::cuda;
+  std::string parts = "heads " + range(part.heads, place);
+  if (part.kv_heads.count > 0 && plan.model.attention == AttentionKind::grouped) {
+    parts += " with keys of " + std::to_string(part.kv_heads.begin) + " to " +
+             std::to_string(part.kv_heads.begin + part.kv_heads.count - 1);
+  }
+  if (plan.model.linear_layers > 0) parts += "; states of " + range(part.state_heads, place);
+  if (plan.model.dense_width > 0) parts += "; of dense layers columns " + range(part.dense_width, place);
+  if (!on_gpu && plan.model.shared_width > 0)
+    parts += "; of the shared expert columns " + range(part.shared_width, place);
+  if (plan.model.experts > 0) {
+    parts += part.whole_experts ? "; experts " + range(part.experts, part.rank)
+                                : "; of each expert rows " + range(part.width, place);
+  }
+  if (!on_gpu) parts += "; columns of sums " + range(part.hidden, place);
+  return parts + "; tokens of the vocabulary " + range(part.vocabulary, place);
+}
+
+// What each owner of sequences may have in a step.
+std::string owner_text(const Plan& plan) {
+  return "at most " + std::to_string(plan.of_owner(plan.max_num_seqs)) + " sequences and " +
+         std::to_string(plan.of_owner(plan.max_num_batched_tokens)) + " tokens in a step";
+}
+
 // Which heads, experts and rows each rank has.
 std::string ranks_text(const Plan& plan, int columns) {
   std::string text;
   if (plan.data_parallel > 1)
     text += wrapped(padded("owners", name_width), std::string(owner_rule), name_width, columns);
   for (const RankPart& part : rank_parts(plan)) {
-    const int rank = part.place;
-    if (part.sharers < part.ranks) {
-      text += wrapped(padded("rank " + std::to_string(part.rank), name_width),
-                      "experts " + range(part.experts, part.rank) +
-                          "; of its own sequences everything else, at most " +
-                          std::to_string(plan.of_owner(plan.max_num_seqs)) + " of them and " +
-                          std::to_string(plan.of_owner(plan.max_num_batched_tokens)) + " tokens in a step",
-                      name_width, columns);
-      continue;
+    std::string of_rank;
+    if (part.sharers == 1) {
+      of_rank = "experts " + range(part.experts, part.rank) + "; of sequences of its own everything else, " +
+                owner_text(plan);
+    } else {
+      of_rank = shared_part_text(plan, part);
+      if (plan.data_parallel > 1)
+        of_rank += "; of the sequences of group " + std::to_string(part.owner()) + ", " + owner_text(plan);
     }
-    std::string parts = "heads " + range(part.heads, rank);
-    if (part.kv_heads.count > 0 && plan.model.attention == AttentionKind::grouped) {
-      parts += " with keys of " + std::to_string(part.kv_heads.begin) + " to " +
-               std::to_string(part.kv_heads.begin + part.kv_heads.count - 1);
-    }
-    const bool on_gpu = plan.device == DeviceKind::cuda;
-    if (plan.model.linear_layers > 0) parts += "; states of " + range(part.state_heads, rank);
-    if (plan.model.dense_width > 0) parts += "; of dense layers columns " + range(part.dense_width, rank);
-    if (!on_gpu && plan.model.shared_width > 0)
-      parts += "; of the shared expert columns " + range(part.shared_width, rank);
-    if (plan.model.experts > 0) {
-      parts += part.whole_experts ? "; experts " + range(part.experts, rank)
-                                  : "; of each expert rows " + range(part.width, rank);
-    }
-    if (!on_gpu) parts += "; columns of sums " + range(part.hidden, rank);
-    text +=
-        wrapped(padded("rank " + std::to_string(rank), name_width),
-                parts + "; tokens of the vocabulary " + range(part.vocabulary, rank), name_width, columns);
+    text += wrapped(padded("rank " + std::to_string(part.rank), name_width), of_rank, name_width, columns);
   }
   return text;
 }

@@ -72,7 +72,7 @@ Candidates owner_ranks(const Situation& s) {
   Candidates list;
   for (const int ranks : {1, 2, 4, 8}) {
     list.push_back(number(ranks, ranks == 1 ? "all ranks have all sequences, each its part of their heads"
-                                            : "each rank has sequences of its own"));
+                                            : "ranks, or groups of them, have sequences of their own"));
   }
   return list;
 }

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t alignment = 64;
 
 RankPart part_of(const ModelTraits& model, const ForwardRoomLimits& limits) {
-  if (limits.owners > 1) return owner_part(model, limits.ranks, 0);
+  if (limits.owners > 1) return owner_part(model, limits.ranks, limits.owners, 0);
   return limits.ranks > 1 ? rank_part(model, limits.ranks, limits.expert_ranks, 0) : RankPart();
 }
 
@@ -62,11 +62,11 @@ PlacedForwardRoom place_forward_room(const ModelTraits& model, const ForwardRoom
   const RankPart part = part_of(model, limits);
   const bool several = part.sharers > 1;
   const auto most = [&](const Cuts& cuts, std::int64_t whole) {
-    return several ? cuts.most(limits.ranks) : whole;
+    return several ? cuts.most(part.sharers) : whole;
   };
   const std::int64_t heads = most(part.heads, model.heads), q_width = heads * model.query_dim,
                      all_values = model.heads * model.value_dim;
-  const std::int64_t kv_width = several ? most_kv_heads(model.kv_heads, limits.ranks) * model.query_dim
+  const std::int64_t kv_width = several ? most_kv_heads(model.kv_heads, part.sharers) * model.query_dim
                                         : std::max<std::int64_t>(model.kv_values / 2, 1);
   PlacedForwardRoom placed;
   ForwardRoom& room = placed.room;
@@ -97,7 +97,7 @@ PlacedForwardRoom place_forward_room(const ModelTraits& model, const ForwardRoom
   for (float** each : {&room.cos, &room.sin}) place(*each, rows * model.query_dim / 2);
   place(room.attention, room.attention_floats);
   if (model.linear_layers > 0) {
-    const DeltaShape shape = several ? most_of_state(model.delta, limits.ranks) : model.delta;
+    const DeltaShape shape = several ? most_of_state(model.delta, part.sharers) : model.delta;
     place(room.delta_rule.projected, rows * (shape.channels() + shape.values()));
     place(room.delta_rule.qkv, rows * shape.channels());
     for (float** each : {&room.delta_rule.z, &room.delta_rule.mixed}) place(*each, rows * shape.values());

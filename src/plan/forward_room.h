@@ -75,7 +75,7 @@ struct ForwardRoomLimits {
   std::int64_t positions = 0;  // of one sequence
   int threads = 1;
   int ranks = 1;
-  int owners = 1;        // ranks that have sequences of their own, and `rows` are one's: all, or 1
+  int owners = 1;        // groups of ranks that have sequences of their own; `rows` are one's
   int expert_ranks = 1;  // that experts are spread over
   ExchangeKind exchange = ExchangeKind::none;
 };

@@ -154,10 +154,11 @@ std::int64_t converted_bytes(const ModelTraits& model, Quantization quantization
   return share(divided, ranks) + whole;
 }
 
-std::int64_t owner_weight_bytes(const ModelTraits& model, Quantization quantization, int ranks) {
-  std::int64_t bytes = weight_bytes(model, quantization, 1);
+std::int64_t owner_weight_bytes(const ModelTraits& model, Quantization quantization, int ranks, int owners) {
+  const int sharers = ranks / owners;
+  std::int64_t bytes = weight_bytes(model, quantization, sharers);
   for (const WeightGroup& group : model.weights) {
-    if (group.use == WeightUse::by_expert) bytes -= group.bytes - share(group.bytes, ranks);
+    if (group.use == WeightUse::by_expert) bytes -= share(group.bytes, sharers) - share(group.bytes, ranks);
   }
   return bytes;
 }
@@ -247,7 +248,9 @@ std::int64_t workspace_bytes(const ModelTraits& model, const StepLimits& limits)
                                .owners = limits.owners,
                                .expert_ranks = limits.expert_ranks,
                                .exchange = limits.exchange};
-  const std::int64_t between = limits.ranks > 1 ? 2 * rank_slot_bytes(model) : 0;
+  // Slots of the groups that a rank is in: of all ranks, and of some of them that divide heads.
+  const int groups = limits.ranks == 1 ? 0 : limits.owners == 1 || limits.owners == limits.ranks ? 1 : 2;
+  const std::int64_t between = groups * 2 * rank_slot_bytes(model);
   return static_cast<std::int64_t>(place_forward_room(model, room, nullptr).bytes) + between +
          limits.logit_rows * model.vocabulary * 4 + sampling_bytes(model, limits);
 }

@@ -18,8 +18,9 @@ inline constexpr int scoring_rows = 64;
 std::int64_t converted_bytes(const ModelTraits& model, Quantization quantization, int ranks);
 // Of one rank; a share that does not divide is rounded up.
 std::int64_t weight_bytes(const ModelTraits& model, Quantization quantization, int ranks);
-// Of a rank that has sequences of its own: its experts, and everything else whole.
-std::int64_t owner_weight_bytes(const ModelTraits& model, Quantization quantization, int ranks);
+// Of a rank of a group, of `owners` that each have sequences of their own: its experts of all ranks', and of
+// everything else its part among the group's.
+std::int64_t owner_weight_bytes(const ModelTraits& model, Quantization quantization, int ranks, int owners);
 // What a GPU's rank has beyond that: ModelTraits::whole_on_gpus.
 std::int64_t whole_weight_bytes(const ModelTraits& model, int ranks);
 // What it has more where each GPU has all experts.
@@ -62,7 +63,7 @@ struct StepLimits {
   std::int64_t positions = 0;  // of one sequence
   int threads = 1;
   int ranks = 1;
-  int owners = 1;  // ranks that have sequences of their own: all, or 1; rows and sequences are then one's
+  int owners = 1;  // groups of ranks that have sequences of their own; rows and sequences are one's
   int expert_ranks = 1;
   ExchangeKind exchange = ExchangeKind::none;
   bool on_gpu = false;

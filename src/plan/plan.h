@@ -31,7 +31,7 @@ enum class Field : std::uint8_t {
   threads,
   tensor_parallel,
   expert_parallel,
-  data_parallel,  // ranks that have sequences of their own
+  data_parallel,  // ranks, or groups of them, that have sequences of their own
   dtype,
   quantization,
   kv_cache_dtype,
@@ -60,9 +60,9 @@ enum class Field : std::uint8_t {
   count,
 };
 
-// Which rank gets a sequence where each has its own, as sched/owner_choice.h chooses.
+// Which rank, or group of ranks, gets a sequence where each has its own, as sched/owner_choice.h chooses.
 inline constexpr std::string_view owner_rule =
-    "a sequence goes to the rank that has most of its prompt, unless that one runs 4 sequences more than "
+    "a sequence goes to the owner that has most of its prompt, unless that one runs 4 sequences more than "
     "another; else to the one that runs fewest, then to the one with fewest pages in use, then to the first";
 
 struct Rejected {
@@ -120,7 +120,7 @@ struct Plan {
   bool pin_threads = false;
   int tensor_parallel = 1;
   int expert_parallel = 1;
-  int data_parallel = 1;            // ranks that have sequences of their own: all of them, or 1: all have all
+  int data_parallel = 1;            // ranks, or groups of them, with sequences of their own; 1: all have all
   bool experts_everywhere = false;  // each GPU has all experts, whoever multiplies for them
   DType dtype = DType::bf16;
   bool int8_products = false;  // inputs of weights in blocks are rounded once more
@@ -150,7 +150,7 @@ struct Plan {
   MemoryPlan memory;
   BoundPlan bound;
 
-  // Of rows, sequences or positions of a step: those of one rank that has sequences of its own.
+  // Of rows, sequences or positions of a step: those of one rank, or group, that has sequences of its own.
   int of_owner(int all) const { return (all + data_parallel - 1) / data_parallel; }
   const Choice& choice(std::string_view field) const;
   // Gates that are not open and that the user overrode: what needs them may fail.

@@ -104,9 +104,10 @@ RankPart rank_part(const ModelTraits& model, int ranks, int expert_ranks, int ra
   return part;
 }
 
-RankPart owner_part(const ModelTraits& model, int ranks, int rank) {
-  NIBBLE_CHECK(rank >= 0 && rank < ranks && ranks <= most_ranks);
-  RankPart part = rank_part(model, 1, 1, 0);
+RankPart owner_part(const ModelTraits& model, int ranks, int owners, int rank) {
+  NIBBLE_CHECK(rank >= 0 && rank < ranks && ranks <= most_ranks && ranks % owners == 0);
+  const int sharers = ranks / owners;
+  RankPart part = rank_part(model, sharers, 1, rank % sharers);
   part.rank = rank;
   part.ranks = ranks;
   part.whole_experts = true;

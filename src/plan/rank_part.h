@@ -34,8 +34,8 @@ struct HeadRange {
 
 struct RankPart {
   int rank = 0, ranks = 1;  // experts are cut over all ranks
-  // Ranks that have parts of the same sequences, and this one's place among them: all of them, or it alone.
-  // What is not experts' is cut over these.
+  // Ranks that have parts of the same sequences, neighbours, and this one's place among them: all ranks, a
+  // group of them, or it alone. What is not experts' is cut over these.
   int sharers = 1, place = 0;
   bool whole_experts = false;  // ranks have different experts; else rows of every expert
 
@@ -49,6 +49,7 @@ struct RankPart {
   Cuts dense_width;   // of the feed-forwards of dense layers, in whole blocks of 64
   Cuts shared_width;  // of the expert that all tokens share, on a CPU; GPUs have it whole
 
+  int owner() const { return rank / sharers; }  // the group's index among those that own sequences
   // The ranks' cuts of an expert's matrices: all of them where experts are whole.
   std::int64_t own_width() const;
   std::int64_t own_expert_rows() const;  // of a down projection
@@ -56,8 +57,9 @@ struct RankPart {
 
 // The part of one of `ranks` (1, 2, 4 or 8) ranks. `expert_ranks` is 1 or `ranks`.
 RankPart rank_part(const ModelTraits& model, int ranks, int expert_ranks, int rank);
-// The part of a rank that has sequences of its own: its experts, and everything else whole.
-RankPart owner_part(const ModelTraits& model, int ranks, int rank);
+// The part of a rank of a group, of `owners` that each have sequences of their own: the rank's experts of all
+// ranks', and of everything else its part among the group's.
+RankPart owner_part(const ModelTraits& model, int ranks, int owners, int rank);
 // Of each rank of a plan; none where there is one rank, or where its parts are not built.
 std::vector<RankPart> rank_parts(const Plan& plan);
 // Of all threads, those of one rank: at least one.

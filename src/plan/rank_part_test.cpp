@@ -78,5 +78,25 @@ TEST(RankPart, WholeExpertsKeepTheirRows) {
   EXPECT_EQ(part.experts.count(1), 32);
 }
 
+TEST(RankPart, AGroupWithSequencesOfItsOwnDividesThemAsSoManyRanksAloneAndHasExpertsOfAllRanks) {
+  const ModelTraits model = model_of(64, 8);
+  for (const auto& [ranks, owners] : {std::pair{4, 4}, {4, 2}, {8, 2}, {8, 4}}) {
+    const int sharers = ranks / owners;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const RankPart part = owner_part(model, ranks, owners, rank),
+                     alone = rank_part(model, sharers, 1, rank % sharers);
+      EXPECT_EQ(part.owner(), rank / sharers);
+      EXPECT_EQ(part.place, rank % sharers);
+      EXPECT_EQ(part.sharers, sharers);
+      EXPECT_EQ(part.heads.at, alone.heads.at);
+      EXPECT_EQ(part.kv_heads.begin, alone.kv_heads.begin);
+      EXPECT_EQ(part.vocabulary.at, alone.vocabulary.at);
+      EXPECT_EQ(part.own_width(), 2880);
+      EXPECT_EQ(part.own_expert_rows(), 2880);
+      EXPECT_EQ(part.experts.at, rank_part(model, ranks, ranks, rank).experts.at);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace nibble

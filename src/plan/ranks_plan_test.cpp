@@ -28,6 +28,47 @@ TEST(Plan, RanksOfACpuHavePartsThatFitItsMemoryTogether) {
   EXPECT_EQ(rank_parts(spread)[1].experts.begin(1), 16);
 }
 
+TEST(Plan, GroupsOfRanksDivideTheHeadsOfSequencesOfTheirOwn) {
+  const Plan mixed = planned({.tensor_parallel = 4, .data_parallel = 2});
+  EXPECT_EQ(mixed.expert_parallel, 4);
+  EXPECT_EQ(mixed.choice("ep").from, "rule:sequences-need-whole-experts");
+  EXPECT_EQ(mixed.choice("all_reduce").value, "gather");
+  EXPECT_EQ(mixed.experts.exchange, "normal");
+  EXPECT_TRUE(mixed.not_built.empty());
+  const std::vector<RankPart> parts = rank_parts(mixed);
+  ASSERT_EQ(parts.size(), 4u);
+  EXPECT_EQ(parts[3].heads.count(parts[3].place), 32);
+  EXPECT_EQ(parts[3].experts.begin(3), 24);
+  const std::string text = plan_text(mixed, 400);
+  EXPECT_NE(text.find("rank 3                  heads 32 to 63 with keys of 4 to 7; experts 24 to 31; "),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("; of the sequences of group 1, at most 8 sequences and 256 tokens in a step"),
+            std::string::npos)
+      << text;
+  // What a group divides lies between what each rank has whole and what all ranks divide.
+  const Plan alone = planned({.tensor_parallel = 4, .data_parallel = 4}),
+             together = planned({.tensor_parallel = 4, .expert_parallel = 4});
+  EXPECT_LT(mixed.memory.weights, alone.memory.weights);
+  EXPECT_GT(mixed.memory.weights, together.memory.weights);
+  const Plan by_experts = planned({.expert_parallel = 4, .data_parallel = 2});
+  EXPECT_EQ(by_experts.tensor_parallel, 4) << "--ep says how many ranks, too";
+  EXPECT_EQ(by_experts.memory, mixed.memory);
+}
+
+TEST(Plan, GroupsThatAreNotOfEqualSizeAreRefusedAndOnGpusAll) {
+  EXPECT_EQ(
+      refusal({.tensor_parallel = 2, .data_parallel = 4}),
+      "--dp 4: --tp counts all ranks, which are 2, and --dp divides them into groups of one size; give 1, 2");
+  EXPECT_NE(refusal({.tensor_parallel = 4, .data_parallel = 3}).find("; give 1, 2, 4"), std::string::npos);
+  EXPECT_EQ(
+      refusal({.tensor_parallel = 4, .expert_parallel = 1, .data_parallel = 2}),
+      "--dp 2: ranks with sequences of their own need whole experts, --ep as many as all ranks; give 1");
+  EXPECT_NE(refusal({.tensor_parallel = 4, .data_parallel = 2}, "h200x4")
+                .find("built for the ranks of a CPU; GPUs divide heads, with --tp or --ep; give 1"),
+            std::string::npos);
+}
+
 TEST(Plan, GpusThatShareAModelHaveWholeExpertsAndGather) {
   if (!has_device_code()) GTEST_SKIP() << "no GPU runs anything in a program without device code";
   Machine real = machine("h200x4");

@@ -377,7 +377,7 @@ std::vector<RankPart> rank_parts(const Plan& plan) {
   if (ranks == 1) return parts;
   if (plan.device == DeviceKind::cuda && ranks != expert_ranks) return parts;  // not built
   for (int rank = 0; rank < ranks; ++rank) {
-    parts.push_back(plan.data_parallel > 1 ? owner_part(plan.model, ranks, rank)
+    parts.push_back(plan.data_parallel > 1 ? owner_part(plan.model, ranks, plan.data_parallel, rank)
                                            : rank_part(plan.model, ranks, expert_ranks, rank));
   }
   return parts;

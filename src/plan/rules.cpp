@@ -205,11 +205,11 @@ constexpr Rule rules[] = {
            "--ep");
      },
      true},
-    {"owners-are-all-ranks", Field::data_parallel, Effect::remove,
-     [](const S& s, const C& c) { return c.number > 1 && c.number != s.number(Field::tensor_parallel); },
+    {"owners-divide-ranks", Field::data_parallel, Effect::remove,
+     [](const S& s, const C& c) { return s.number(Field::tensor_parallel) % rank_number(c) != 0; },
      [](const S& s, const C&) {
-       return "each rank has sequences of its own or all have all, and --tp is " +
-              s.at(Field::tensor_parallel).value + "; groups of ranks that divide heads are not built";
+       return "--tp counts all ranks, which are " + s.at(Field::tensor_parallel).value +
+              ", and --dp divides them into groups of one size";
      },
      true},
     {"owners-exchange-experts", Field::data_parallel, Effect::remove,
@@ -218,7 +218,7 @@ constexpr Rule rules[] = {
        return std::string(
            s.model.experts == 0
                ? "this model has no experts at which tokens could meet; a server a replica does it"
-               : "ranks with sequences of their own need whole experts, --ep as many as ranks");
+               : "ranks with sequences of their own need whole experts, --ep as many as all ranks");
      }},
 
     {"gpu-bfloat16", Field::dtype, Effect::remove,
@@ -273,7 +273,7 @@ constexpr Rule rules[] = {
     {"owners-exchange-tokens", Field::experts, Effect::remove,
      [](const S& s, const C& c) { return c.path.exchange == "none" && owners_of(s) > 1; },
      [](const S&, const C&) {
-       return std::string("each rank has rows of its own, and an exchange alone takes them to their experts");
+       return std::string("ranks have rows of their own, and an exchange alone takes them to their experts");
      }},
     {"runner-takes-dispatch", Field::experts, Effect::remove,
      [](const S&, const C& c) { return c.path.exchange != "none" && !kernel_of(c).exchanges; },

@@ -26,8 +26,7 @@ std::string_view name_of(ExchangeKind exchange) {
 }  // namespace
 
 CpuRank::CpuRank(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> model,
-                 const WorkerLimits& limits, KvStore kv, StateStore states,
-                 std::optional<Communicator> communicator)
+                 const WorkerLimits& limits, KvStore kv, StateStore states, RankGroups groups)
     : threads_(std::move(threads)),
       model_(std::move(model)),
       dots_(*limits.dots),
@@ -42,7 +41,7 @@ CpuRank::CpuRank(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> mod
       activations_(limits.activations),
       kv_(std::move(kv)),
       states_(std::move(states)),
-      communicator_(std::move(communicator)) {
+      groups_(std::move(groups)) {
   positions_.reserve(static_cast<std::size_t>(limits.max_rows));
   logit_rows_.reserve(static_cast<std::size_t>(limits.max_logit_rows));
   for (std::vector<SequenceRows>& rows : sequences_)
@@ -54,8 +53,7 @@ CpuRank::CpuRank(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> mod
 }
 
 Result<std::unique_ptr<CpuRank>> CpuRank::start(std::unique_ptr<Model> model, const RankPart& part,
-                                                const WorkerLimits& limits,
-                                                std::optional<Communicator> communicator,
+                                                const WorkerLimits& limits, RankGroups groups,
                                                 const ConversionProgress& progress) {
   auto threads = std::make_unique<ThreadPool>(
       limits.threads, limits.pin_threads ? ThreadPool::Pinning::one_cpu_each : ThreadPool::Pinning::none);
@@ -75,7 +73,7 @@ Result<std::unique_ptr<CpuRank>> CpuRank::start(std::unique_ptr<Model> model, co
   NIBBLE_ASSIGN(KvStore kv, KvStore::allocate(own, limits.kv_dtype, limits.page_size, limits.page_counts));
   NIBBLE_ASSIGN(StateStore states, StateStore::allocate(own, limits.max_sequences, limits.max_snapshots));
   return std::unique_ptr<CpuRank>(new CpuRank(std::move(threads), std::move(model), limits, std::move(kv),
-                                              std::move(states), std::move(communicator)));
+                                              std::move(states), std::move(groups)));
 }
 
 // A step's rows are fewer than its memory was taken for, and each ends at most one chunk.
@@ -109,6 +107,7 @@ Status CpuRank::forward(const Batch& batch, float* logits, int most_rows) {
     layers_[layer].sequences = sequences_[static_cast<std::size_t>(kv_.group_of(layer))];
   for (const LogitRow& wanted : batch.logit_rows) logit_rows_.push_back(wanted.row);
 
+  Communicator* const world = groups_.world ? &*groups_.world : nullptr;
   OpContext context{.threads = *threads_,
                     .dots = dots_,
                     .attention = attention_,
@@ -125,7 +124,8 @@ Status CpuRank::forward(const Batch& batch, float* logits, int most_rows) {
                           .state_rows = state_rows_,
                           .logit_rows = logit_rows_,
                           .most_rows = most_rows,
-                          .ranks = communicator_ ? &*communicator_ : nullptr},
+                          .ranks = world,
+                          .sharers = groups_.sharers ? &*groups_.sharers : world},
                          logits);
 }
 
@@ -138,14 +138,16 @@ void CpuRank::add_ran(RanTable& table) const {
              .value = "cpu_gated_delta",
              .form = deltas_.name,
              .times = runs.gated_delta});
-  if (!communicator_) return;
-  for (int i = 0; i < Call::kinds; ++i) {
-    const auto kind = static_cast<Call::Kind>(i);
-    const bool is_exchange = kind == Call::Kind::dispatch || kind == Call::Kind::combine;
-    table.add({.field = is_exchange ? "token_exchange" : "all_reduce",
-               .value = is_exchange ? exchange_name_ : "gather",
-               .form = call_name(kind),
-               .times = communicator_->counts()[static_cast<std::size_t>(i)]});
+  for (const std::optional<Communicator>* group : {&groups_.world, &groups_.sharers}) {
+    if (!*group) continue;
+    for (int i = 0; i < Call::kinds; ++i) {
+      const auto kind = static_cast<Call::Kind>(i);
+      const bool is_exchange = kind == Call::Kind::dispatch || kind == Call::Kind::combine;
+      table.add({.field = is_exchange ? "token_exchange" : "all_reduce",
+                 .value = is_exchange ? exchange_name_ : "gather",
+                 .form = call_name(kind),
+                 .times = (*group)->counts()[static_cast<std::size_t>(i)]});
+    }
   }
 }
 

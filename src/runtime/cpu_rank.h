@@ -19,22 +19,27 @@
 
 namespace nibble {
 
+// A rank's ends of the groups it is in.
+struct RankGroups {
+  std::optional<Communicator> world;    // none: there is one rank
+  std::optional<Communicator> sharers;  // those with the same sequences, where they are neither all nor one
+};
+
 class CpuRank {
  public:
   // Takes all memory that steps within the limits need. limits.threads are this rank's. `progress`, which may
-  // be empty, tells of a conversion of weights. Without a communicator there is one rank.
+  // be empty, tells of a conversion of weights.
   static Result<std::unique_ptr<CpuRank>> start(std::unique_ptr<Model> model, const RankPart& part,
-                                                const WorkerLimits& limits,
-                                                std::optional<Communicator> communicator,
+                                                const WorkerLimits& limits, RankGroups groups,
                                                 const ConversionProgress& progress);
 
-  // logits: [batch.logit_rows, vocabulary], or null. `most_rows` is of the rank that has most, where ranks
+  // logits: [batch.logit_rows, vocabulary], or null. `most_rows` is of the rank that has most, where groups
   // have sequences of their own; else 0.
   Status forward(const Batch& batch, float* logits, int most_rows = 0);
 
   void time_ops(TimeTable* table) { times_ = table; }
   // Of its meetings with others; any thread may ask.
-  Status failure() const { return communicator_ ? communicator_->failure() : Status(); }
+  Status failure() const { return groups_.world ? groups_.world->failure() : Status(); }
   // What it has run so far, by names that live as long as it does.
   void add_ran(RanTable& table) const;
   ThreadPool& threads() { return *threads_; }
@@ -44,7 +49,7 @@ class CpuRank {
 
  private:
   CpuRank(std::unique_ptr<ThreadPool> threads, std::unique_ptr<Model> model, const WorkerLimits& limits,
-          KvStore kv, StateStore states, std::optional<Communicator> communicator);
+          KvStore kv, StateStore states, RankGroups groups);
 
   std::span<const BorderState> borders_of(const BatchSequence& sequence);
 
@@ -61,7 +66,7 @@ class CpuRank {
   TimeTable* times_ = nullptr;
   KvStore kv_;
   StateStore states_;
-  std::optional<Communicator> communicator_;
+  RankGroups groups_;
   std::vector<int> positions_, logit_rows_;
   std::array<std::vector<SequenceRows>, page_groups> sequences_;  // with each group's page tables
   std::vector<StateRows> state_rows_;

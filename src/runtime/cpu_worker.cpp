@@ -9,36 +9,53 @@ namespace nibble {
 
 namespace {
 
-// Parts of the model with a place among the ranks each; none of one rank.
-Result<std::vector<std::optional<Communicator>>> places_of(const ModelTraits& traits,
-                                                           const WorkerLimits& limits,
-                                                           const PeerWatch* watch) {
-  std::vector<std::optional<Communicator>> places(static_cast<std::size_t>(limits.ranks));
-  if (limits.ranks == 1) return places;
-  NIBBLE_ASSIGN(const std::vector<Group> world,
-                groups_of_world(limits.ranks, limits.ranks, GroupShape::neighbours));
+int sharers_of(const WorkerLimits& limits) { return limits.ranks / limits.owners; }
+
+// The groups that each rank is in; none of one rank.
+Result<std::vector<RankGroups>> groups_of_ranks(const ModelTraits& traits, const WorkerLimits& limits,
+                                                RankWatch* watch) {
+  std::vector<RankGroups> of_ranks(static_cast<std::size_t>(limits.ranks));
+  if (limits.ranks == 1) return of_ranks;
   // Steps come when requests do, so a first step has no deadline of its own.
-  NIBBLE_ASSIGN(std::vector<Communicator> members,
-                communicators_of(world[0], static_cast<std::size_t>(rank_slot_bytes(traits)),
-                                 {.deadline = limits.rank_deadline,
-                                  .first_deadline = limits.rank_deadline,
-                                  .watch = watch,
-                                  .stillness = limits.rank_stillness}));
-  for (std::size_t i = 0; i < places.size(); ++i) places[i].emplace(std::move(members[i]));
-  return places;
+  const Communicator::Options options{.deadline = limits.rank_deadline,
+                                      .first_deadline = limits.rank_deadline,
+                                      .watch = watch,
+                                      .stillness = limits.rank_stillness,
+                                      .world = &watch->world()};
+  const auto join = [&](int size, std::optional<Communicator> RankGroups::*place) -> Status {
+    NIBBLE_ASSIGN(const std::vector<Group> groups,
+                  groups_of_world(limits.ranks, size, GroupShape::neighbours));
+    for (const Group& group : groups) {
+      NIBBLE_ASSIGN(std::vector<Communicator> members,
+                    communicators_of(group, static_cast<std::size_t>(rank_slot_bytes(traits)), options));
+      for (Communicator& member : members) {
+        const int rank = group.members[static_cast<std::size_t>(member.member())];
+        (of_ranks[static_cast<std::size_t>(rank)].*place).emplace(std::move(member));
+      }
+    }
+    return {};
+  };
+  NIBBLE_RETURN_IF_ERROR(join(limits.ranks, &RankGroups::world));
+  if (const int sharers = sharers_of(limits); sharers > 1 && sharers < limits.ranks)
+    NIBBLE_RETURN_IF_ERROR(join(sharers, &RankGroups::sharers));
+  return Result<std::vector<RankGroups>>(std::move(of_ranks));
 }
 
 }  // namespace
 
 CpuWorker::CpuWorker(std::vector<std::unique_ptr<CpuRank>> ranks, std::unique_ptr<RankWatch> watch,
                      const WorkerLimits& limits, Buffer logits)
-    : watch_(std::move(watch)), ranks_(std::move(ranks)), logits_(std::move(logits)) {
-  samplers_.resize(limits.owners ? ranks_.size() : 1);
-  for (std::size_t rank = 0; rank < samplers_.size(); ++rank) {
-    for (int i = 0; i < ranks_[rank]->threads().size(); ++i)
-      samplers_[rank].emplace_back(first().model().config().vocab_size);
+    : watch_(std::move(watch)),
+      ranks_(std::move(ranks)),
+      logits_(std::move(logits)),
+      sharers_(sharers_of(limits)) {
+  samplers_.resize(static_cast<std::size_t>(limits.owners));
+  for (std::size_t group = 0; group < samplers_.size(); ++group) {
+    const CpuRank& sampling = *ranks_[group * static_cast<std::size_t>(sharers_)];
+    for (int i = 0; i < sampling.threads().size(); ++i)
+      samplers_[group].emplace_back(first().model().config().vocab_size);
   }
-  if (limits.owners) own_.resize(ranks_.size());
+  if (limits.owners > 1) own_.resize(static_cast<std::size_t>(limits.owners));
   for (OwnStep& own : own_) {
     own.batch.tokens.reserve(static_cast<std::size_t>(limits.owner_rows));
     own.batch.sequences.reserve(static_cast<std::size_t>(limits.owner_sequences));
@@ -60,15 +77,19 @@ Status CpuWorker::run(Phase phase, int rank) {
   CpuRank& own = *ranks_[static_cast<std::size_t>(rank)];
   float* logits = reinterpret_cast<float*>(logits_.data());
   if (own_.empty()) return own.forward(*batch_, rank == 0 ? logits : nullptr);
-  const OwnStep& step = own_[static_cast<std::size_t>(rank)];
+  const int group = rank / sharers_;
+  const bool samples = rank % sharers_ == 0;
+  const OwnStep& step = own_[static_cast<std::size_t>(group)];
   if (phase == Phase::choice) {
-    sample(rank, {.batch = step.batch, .places = step.sequences, .logit_begin = step.logit_begin});
+    if (samples)
+      sample(group, {.batch = step.batch, .places = step.sequences, .logit_begin = step.logit_begin});
     return {};
   }
-  return own.forward(step.batch, logits + step.logit_begin * own.model().config().vocab_size, most_rows_);
+  logits += step.logit_begin * own.model().config().vocab_size;
+  return own.forward(step.batch, samples ? logits : nullptr, most_rows_);
 }
 
-// Each rank's sequences with their rows, in the order they have in the whole.
+// Each group's sequences with their rows, in the order they have in the whole.
 void CpuWorker::divide(const Batch& batch) {
   for (OwnStep& own : own_) {
     own.batch.clear();
@@ -105,22 +126,22 @@ Result<std::unique_ptr<Worker>> CpuWorker::start(const ModelConfig& config, Weig
                                                  const ConversionProgress& progress) {
   NIBBLE_ASSIGN(const ModelTraits traits, traits_of(config, {}));
   std::unique_ptr<RankWatch> watch = limits.ranks > 1 ? std::make_unique<RankWatch>() : nullptr;
-  NIBBLE_ASSIGN(std::vector<std::optional<Communicator>> places, places_of(traits, limits, watch.get()));
+  NIBBLE_ASSIGN(std::vector<RankGroups> groups, groups_of_ranks(traits, limits, watch.get()));
   const auto source = std::make_shared<const WeightSource>(std::move(weights));
   WorkerLimits own = limits;
-  if (limits.owners) {
+  if (limits.owners > 1) {
     own.max_rows = limits.owner_rows;
     own.max_sequences = limits.owner_sequences;
   }
   std::vector<std::unique_ptr<CpuRank>> ranks;
   for (int rank = 0; rank < limits.ranks; ++rank) {
-    const RankPart part = limits.owners ? owner_part(traits, limits.ranks, rank)
-                                        : rank_part(traits, limits.ranks, limits.expert_ranks, rank);
+    const RankPart part = limits.owners > 1 ? owner_part(traits, limits.ranks, limits.owners, rank)
+                                            : rank_part(traits, limits.ranks, limits.expert_ranks, rank);
     if (limits.ranks > 1) own.threads = threads_of_rank(limits.threads, limits.ranks, rank);
     NIBBLE_ASSIGN(std::unique_ptr<Model> model, bind_model(config, source, part));
     NIBBLE_ASSIGN(
         std::unique_ptr<CpuRank> started,
-        CpuRank::start(std::move(model), part, own, std::move(places[static_cast<std::size_t>(rank)]),
+        CpuRank::start(std::move(model), part, own, std::move(groups[static_cast<std::size_t>(rank)]),
                        rank == 0 ? progress : ConversionProgress()));
     if (watch != nullptr) watch->add_workers(rank, started->threads());
     ranks.push_back(std::move(started));
@@ -134,7 +155,7 @@ Result<std::unique_ptr<Worker>> CpuWorker::start(std::unique_ptr<Model> model, c
   NIBBLE_ASSIGN(const ModelTraits traits, traits_of(model->config(), {}));
   std::vector<std::unique_ptr<CpuRank>> ranks;
   NIBBLE_ASSIGN(std::unique_ptr<CpuRank> started,
-                CpuRank::start(std::move(model), rank_part(traits, 1, 1, 0), limits, std::nullopt, progress));
+                CpuRank::start(std::move(model), rank_part(traits, 1, 1, 0), limits, {}, progress));
   ranks.push_back(std::move(started));
   return of(std::move(ranks), nullptr, limits);
 }
@@ -183,12 +204,12 @@ Status CpuWorker::choose(const Batch& batch) {
   return rank_threads_->run();
 }
 
-void CpuWorker::sample(int rank, const Sampled& step) {
-  std::vector<RowSampler>& samplers = samplers_[static_cast<std::size_t>(rank)];
+void CpuWorker::sample(int group, const Sampled& step) {
+  std::vector<RowSampler>& samplers = samplers_[static_cast<std::size_t>(group)];
   // Sequences are few and rooms are large, so each thread has a room and takes an equal run of sequences.
   const int shares = static_cast<int>(samplers.size()),
             sequences = static_cast<int>(step.batch.sequences.size());
-  ranks_[static_cast<std::size_t>(rank)]->threads().parallel_for(shares, [&](int begin, int end) {
+  ranks_[static_cast<std::size_t>(group * sharers_)]->threads().parallel_for(shares, [&](int begin, int end) {
     for (int share = begin; share < end; ++share) {
       for (int i = sequences * share / shares; i < sequences * (share + 1) / shares; ++i) {
         const std::size_t at = static_cast<std::size_t>(i);

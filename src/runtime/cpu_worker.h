@@ -44,7 +44,7 @@ class CpuWorker final : public Worker {
             const WorkerLimits& limits, Buffer logits);
 
   enum class Phase : std::uint8_t { forward, choice };
-  // What a rank has of a step where each has sequences of its own.
+  // What a group of ranks has of a step where each has sequences of its own.
   struct OwnStep {
     Batch batch;
     std::vector<int> sequences;  // of each of its sequences, the place in the whole batch
@@ -59,7 +59,7 @@ class CpuWorker final : public Worker {
     std::span<const int> places;  // empty: their own
     int logit_begin = 0;
   };
-  void sample(int rank, const Sampled& step);
+  void sample(int group, const Sampled& step);
 
   CpuRank& first() { return *ranks_[0]; }
   const CpuRank& first() const { return *ranks_[0]; }
@@ -68,10 +68,11 @@ class CpuWorker final : public Worker {
   std::unique_ptr<RankWatch> watch_;  // of several ranks; before who asks it
   std::vector<std::unique_ptr<CpuRank>> ranks_;
   Buffer logits_;                                  // [max_logit_rows, vocab] float32
-  std::vector<std::vector<RowSampler>> samplers_;  // [ranks that sample][threads]
+  std::vector<std::vector<RowSampler>> samplers_;  // [groups, of which the first rank samples][threads]
   std::vector<StepResult> results_;                // of the step that was chosen last
   const Batch* batch_ = nullptr;                   // of the running step
-  std::vector<OwnStep> own_;                       // [ranks]; none where all have all sequences
+  const int sharers_;                              // ranks of a group
+  std::vector<OwnStep> own_;                       // [groups]; none where all ranks have all sequences
   int most_rows_ = 0;                              // of one of them in the running step
   Phase phase_ = Phase::forward;                   // of it
   std::optional<RankThreads> rank_threads_;        // none of one rank; they end before what they use

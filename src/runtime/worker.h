@@ -29,8 +29,9 @@ struct WorkerLimits {
   bool pin_threads = false;
   int ranks = 1;         // that share the model: GPUs from `device` on, or threads of this process on a CPU
   int expert_ranks = 1;  // ranks that the experts are spread over
-  // On a CPU: each rank has sequences of its own, of which a step has so many and so many of their rows.
-  bool owners = false;
+  // On a CPU: so many groups of ranks have sequences of their own, of which a step has so many and so many of
+  // their rows. 1: all ranks have all.
+  int owners = 1;
   int owner_rows = 0, owner_sequences = 0;
   bool experts_everywhere = false;  // on GPUs: each has all experts all the same
   ExchangeKind exchange = ExchangeKind::none;

@@ -9,7 +9,9 @@ QWEN = ROOT / "tests/data/parity/qwen3_moe_bf16"
 CPU = ("--device", "cpu")
 SPLITS = [("--tp", 2), ("--tp", 4), ("--tp", 8), ("--ep", 2), ("--ep", 4), ("--tp", 4, "--ep", 4, "--moe-a2a-backend", "none"),
           ("--ep", 2, "--moe-a2a-backend", "deepep"), ("--ep", 4, "--moe-a2a-backend", "deepep_low_latency"),
-          ("--ep", 2, "--dp-attention"), ("--dp", 4), ("--tp", 2, "--dp-size", 2, "--enable-dp-attention", "--moe-a2a-backend", "low_latency")]
+          ("--ep", 2, "--dp-attention"), ("--dp", 4), ("--tp", 2, "--dp-size", 2, "--enable-dp-attention", "--moe-a2a-backend", "low_latency"),
+          ("--tp", 4, "--dp", 2), ("--ep", 4, "--dp", 2, "--moe-a2a-backend", "low_latency"),
+          ("--tp-size", 4, "--dp-size", 2, "--ep-size", 4, "--enable-dp-attention", "--moe-a2a-backend", "deepep")]
 
 
 def answer(*split):
@@ -43,11 +45,15 @@ def test_the_plan_says_which_part_each_rank_has(ranks):
     (["--tp", 4, "--ep", 2], "a CPU's ranks have experts of their own all or none, and --tp is 4; give 1, 4"),
     (["--tp", 2, "--all-reduce", "nccl"], "ranks have whole sums and gather them; give gather"),
     (["--tp", 2, "--moe-a2a-backend", "normal"], "needs experts on several ranks, --ep 2 or more"),
-    (["--tp", 4, "--dp", 2], "--dp 2: each rank has sequences of its own or all have all, and --tp is 4; groups of ranks that divide heads "
-                             "are not built; give 1, 4"),
-    (["--dp", 2, "--ep", 1], "--dp 2: ranks with sequences of their own need whole experts, --ep as many as ranks; give 1"),
-    (["--ep", 2, "--dp-attention", "--moe-a2a-backend", "none"], "each rank has rows of its own, and an exchange alone takes them to their "
+    (["--tp", 2, "--dp", 4], "--dp 4: --tp counts all ranks, which are 2, and --dp divides them into groups of one size; give 1, 2"),
+    (["--tp", 4, "--dp", 3], "; give 1, 2, 4"),
+    (["--dp", 2, "--ep", 1], "--dp 2: ranks with sequences of their own need whole experts, --ep as many as all ranks; give 1"),
+    (["--tp", 4, "--dp", 2, "--ep", 2], "a CPU's ranks have experts of their own all or none, and --tp is 4; give 1, 4"),
+    (["--ep", 2, "--dp-attention", "--moe-a2a-backend", "none"], "ranks have rows of their own, and an exchange alone takes them to their "
                                                                  "experts; give a pair that works here: cpu_"),
+    (["--tp", 4, "--dp", 2, "--all-reduce", "none"], "the ranks' parts must be summed; give gather"),
+    (["--tensor-parallel-size", 2, "--data-parallel-size", 2, "--enable-expert-parallel"],
+     "--tensor-parallel-size 2 --data-parallel-size 2 is --tp 4 --dp 2; give --ep N, as many as all ranks"),
     (["--ep", 2, "--moe-a2a-backend", "mooncake"], "it is for several hosts with RDMA"),
 ])
 def test_what_does_not_run_is_refused_before_weights_load(options, says):
@@ -58,18 +64,36 @@ def test_what_does_not_run_is_refused_before_weights_load(options, says):
 def test_the_plan_says_who_gets_a_sequence():
     code, out, err = run("plan", QWEN, *CPU, "--ep", 2, "--dp-attention")
     assert code == 0, err
-    assert "owners " in out and "a sequence goes to the rank that has most of its prompt" in out
+    assert "owners " in out and "a sequence goes to the owner that has most of its prompt" in out
     code, out, _ = run("plan", QWEN, *CPU, "--ep", 2, "--dp-attention", "--json")
     plan = json.loads(out)
     choices = {choice["field"]: choice["value"] for choice in plan["choices"]}
     assert (choices["tp"], choices["ep"], choices["dp"]) == ("2", "2", "2")
     assert (choices["token_exchange"], choices["all_reduce"]) == ("normal", "none") and plan["not_built"] == []
-    code, _, err = run("plan", "demo", "--as", "h200x4", "--dp", 2)
+
+
+@pytest.mark.parametrize("options", [("--dp", 2), ("--tp", 4, "--dp", 2)])
+def test_gpus_divide_heads_alone(options):
+    code, _, err = run("plan", ROOT / "tests/data/parity/gqa8_all_experts", "--as", "h200x4", *options)
     assert code == 2 and "GPUs divide heads, with --tp or --ep; give 1" in err
 
 
-def test_the_matrix_knows_that_ranks_with_sequences_of_their_own_exchange():
-    code, out, err = run("plan", "demo", *CPU, "--ep", 2, "--dp-attention", "--matrix", "--json")
+def test_the_plan_says_which_part_each_rank_of_a_group_has():
+    code, out, err = run("plan", QWEN, *CPU, "--tp", 4, "--dp", 2)
+    assert code == 0, err
+    for rank in range(4):
+        part = out[out.index(f"rank {rank} "):].partition(f"rank {rank + 1} ")[0]
+        assert "heads " in part and "experts " in part and f"of the sequences of group {rank // 2}, " in " ".join(part.split())
+    code, out, _ = run("plan", QWEN, *CPU, "--tp", 4, "--dp", 2, "--json")
+    plan = json.loads(out)
+    choices = {choice["field"]: choice["value"] for choice in plan["choices"]}
+    assert (choices["tp"], choices["ep"], choices["dp"]) == ("4", "4", "2")
+    assert (choices["token_exchange"], choices["all_reduce"]) == ("normal", "gather") and plan["not_built"] == []
+
+
+@pytest.mark.parametrize("options", [("--ep", 2, "--dp-attention"), ("--tp", 4, "--dp", 2)])
+def test_the_matrix_knows_that_ranks_with_sequences_of_their_own_exchange(options):
+    code, out, err = run("plan", "demo", *CPU, *options, "--matrix", "--json")
     assert code == 0, err
     here = [pair for pair in json.loads(out)["pairs"] if pair["verdict"] == "runs here" and pair["moe_runner"].startswith("cpu")]
     assert {pair["token_exchange"] for pair in here} >= {"normal", "low_latency"}
