@@ -299,7 +299,7 @@ SymbolId SchemaCompiler::asked_symbol(const Facts& facts, Terms terms, AskedSet 
 
 // Of undeclared members with one of the names, and with values of these terms.
 Status SchemaCompiler::add_asked_others(const Facts& facts, Language names, const Terms& terms,
-                                        ObjectShape::Asked& asked) {
+                                        AskedMembers& asked) {
   Languages& languages = symbols_.languages;
   for (AskedSet as = 1; as <= asked.all(); ++as) {
     std::vector<Language> parts{names};

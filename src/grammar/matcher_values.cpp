@@ -92,7 +92,7 @@ void Matcher::enter_copied(const Frame& copied) {
   if (copied.seen < others) {
     value = object.others[copied.seen].value;
   } else {
-    const ObjectShape::Asked::Other& asked = object.asked->others[copied.seen - others];
+    const AskedMembers::Other& asked = object.asked->others[copied.seen - others];
     value = asked.value;
     behind.found |= asked.as;
   }
@@ -201,7 +201,7 @@ void Matcher::enter_others(const OpenObject& open) {
   }
   if (open.missing == 0) return;
   for (std::uint32_t i = 0; i < object.asked->others.size(); ++i) {
-    const ObjectShape::Asked::Other& other = object.asked->others[i];
+    const AskedMembers::Other& other = object.asked->others[i];
     const auto which = static_cast<std::uint32_t>(object.others.size()) + i;
     if (!(*usable_)[other.value] || (other.as & ~open.missing) != 0 || !fits(open.missing & ~other.as))
       continue;

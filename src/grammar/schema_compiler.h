@@ -41,7 +41,7 @@ class SchemaCompiler {
   Status add_object(const Facts& facts, std::vector<SymbolId>& others);
   template <class HasName>
   SymbolId asked_symbol(const Facts& facts, Terms terms, AskedSet as, const HasName& has_name);
-  Status add_asked_others(const Facts& facts, Language names, const Terms& terms, ObjectShape::Asked& asked);
+  Status add_asked_others(const Facts& facts, Language names, const Terms& terms, AskedMembers& asked);
   Status add_others(const Facts& facts, Language declared, ObjectShape& object);
   Status add_array(const Facts& facts, std::vector<SymbolId>& others);
   SymbolId element_symbol(const Facts& facts, std::size_t place, Terms also);

@@ -70,7 +70,7 @@ AskedNeeds ObjectShape::asked_needs(const std::vector<bool>& usable) const {
   for (auto& each : needs) each[0] = 0;
   for (AskedSet set = 1; set <= asked->all(); ++set) {
     std::uint32_t& fewest = needs.back()[set];
-    for (const Asked::Other& other : asked->others)
+    for (const AskedMembers::Other& other : asked->others)
       if (usable[other.value] && (other.as & ~set) == 0)
         fewest = std::min(fewest, more(needs.back()[set & ~other.as], 1));
   }

@@ -39,6 +39,22 @@ inline constexpr std::uint32_t kMostCountedBesideAsked = 0x1FFF;
 // all things of the set to be there; kUnbounded: no number is enough.
 using AskedNeeds = std::vector<std::array<std::uint32_t, 1u << kMostAsked>>;
 
+// Of an object each of some things comes at least once: a member that is one or several of them, with another
+// value, or one of other others, whose names do not come again. Each name has one spelling then, and each
+// other has as many names as there are things.
+struct AskedMembers {
+  struct Other {
+    Language key = kNothing;
+    SymbolId value = kNoSymbol;
+    AskedSet as = 0;
+  };
+  std::uint32_t things = 0;
+  std::vector<SymbolId> values;  // [members, sets but the empty one] kNoSymbol where there is none
+  std::vector<Other> others;
+  AskedSet all() const { return (1u << things) - 1; }
+  SymbolId value(std::size_t member, AskedSet as) const { return values[member * all() + as - 1]; }
+};
+
 // Members come in the order of `members`; those of `others` come anywhere, any number of times.
 struct ObjectShape {
   struct Member {
@@ -57,22 +73,7 @@ struct ObjectShape {
   std::uint32_t least = 0, most = kUnbounded;
   // No member of `others` comes twice before there are `least` members. Each name has one spelling then.
   bool distinct = false;
-  // Each of some things comes at least once: a member that is one or several of them, with another value, or
-  // one of other others, whose names do not come again. Each name has one spelling then, and each other has
-  // as many names as there are things. Not beside `distinct`.
-  struct Asked {
-    struct Other {
-      Language key = kNothing;
-      SymbolId value = kNoSymbol;
-      AskedSet as = 0;
-    };
-    std::uint32_t things = 0;
-    std::vector<SymbolId> values;  // [members, sets but the empty one] kNoSymbol where there is none
-    std::vector<Other> others;
-    AskedSet all() const { return (1u << things) - 1; }
-    SymbolId value(std::size_t member, AskedSet as) const { return values[member * all() + as - 1]; }
-  };
-  std::optional<Asked> asked;
+  std::optional<AskedMembers> asked;  // not beside `distinct`
   // `usable` are the symbols that have texts.
   AskedNeeds asked_needs(const std::vector<bool>& usable) const;
 };
