@@ -64,6 +64,7 @@ CpuWorker::CpuWorker(std::vector<std::unique_ptr<CpuRank>> ranks, std::unique_pt
   }
   results_.reserve(static_cast<std::size_t>(limits.max_sequences));
   if (ranks_.size() == 1) return;
+  first_watch_ = std::make_unique<FirstRankWatch>(*watch_, limits.rank_stillness.cpu);
   const RankThreads::Patience patience{.deadline = limits.rank_deadline + std::chrono::seconds(1),
                                        .watch = watch_.get(),
                                        .stillness = limits.rank_stillness};
@@ -167,6 +168,12 @@ Result<std::unique_ptr<Worker>> CpuWorker::of(std::vector<std::unique_ptr<CpuRan
   NIBBLE_ASSIGN(Buffer logits, Buffer::allocate(logit_bytes));
   return std::unique_ptr<Worker>(
       new CpuWorker(std::move(ranks), std::move(watch), limits, std::move(logits)));
+}
+
+Status CpuWorker::failure() const {
+  NIBBLE_RETURN_IF_ERROR(first().failure());
+  if (first_watch_ == nullptr || !first_watch_->computes_without_end(Stillness::Clock::now())) return {};
+  return internal_error("rank 0 computes without end: no piece of its work gets done");
 }
 
 RanTable CpuWorker::ran() const {

@@ -31,7 +31,7 @@ class CpuWorker final : public Worker {
   Status finish(const Batch& batch, std::span<StepResult> results) override;
   // Of the first rank: the others do the same work beside it.
   void time_ops(TimeTable* table) override { first().time_ops(table); }
-  Status failure() const override { return first().failure(); }
+  Status failure() const override;
   RanTable ran() const override;
   int threads() const override;
   std::int64_t mapped_bytes() const override { return first().model().mapped_bytes(); }
@@ -66,6 +66,7 @@ class CpuWorker final : public Worker {
   const float* logits_of(int logit_row) const;
 
   std::unique_ptr<RankWatch> watch_;  // of several ranks; before who asks it
+  std::unique_ptr<FirstRankWatch> first_watch_;
   std::vector<std::unique_ptr<CpuRank>> ranks_;
   Buffer logits_;                                  // [max_logit_rows, vocab] float32
   std::vector<std::vector<RowSampler>> samplers_;  // [groups, of which the first rank samples][threads]

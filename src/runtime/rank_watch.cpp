@@ -33,6 +33,17 @@ void RankWatch::take_seat(int rank) {
   ++seat.entries;
 }
 
+bool FirstRankWatch::computes_without_end(Stillness::Clock::time_point now) {
+  // Between questions farther apart other steps came back.
+  constexpr std::chrono::seconds apart{5};
+  // It may sleep until a mask is found.
+  constexpr std::chrono::hours asleep{24};
+  const std::lock_guard lock(mutex_);
+  if (!stillness_ || now - asked_ > apart) stillness_.emplace(&watch_, 0, StillnessLimits{asleep, cpu_});
+  asked_ = now;
+  return stillness_->is_too_long(now);
+}
+
 PeerSight RankWatch::look(int rank) const {
   rank = world_.kept_by(rank);
   const Seat& seat = seats_[static_cast<std::size_t>(rank)];

@@ -7,7 +7,10 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <mutex>
+#include <optional>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -39,6 +42,23 @@ class RankWatch final : public PeerWatch {
   };
   std::array<Seat, most_ranks> seats_;
   World world_;
+};
+
+// The first rank where no other waits for it: all others may be done with a step, or there may be none.
+// Whoever sees that a step does not come back asks again and again.
+class FirstRankWatch {
+ public:
+  // `cpu`: that one of its threads may use without a beat.
+  FirstRankWatch(const PeerWatch& watch, std::chrono::milliseconds cpu) : watch_(watch), cpu_(cpu) {}
+  // Any thread may ask.
+  bool computes_without_end(Stillness::Clock::time_point now);
+
+ private:
+  const PeerWatch& watch_;
+  const std::chrono::milliseconds cpu_;
+  std::mutex mutex_;
+  std::optional<Stillness> stillness_;  // since the first of these questions
+  Stillness::Clock::time_point asked_{};
 };
 
 }  // namespace nibble

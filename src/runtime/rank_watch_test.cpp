@@ -145,6 +145,30 @@ TEST(Stillness, BeginsAnewWithWhoKeepsTheMember) {
   EXPECT_TRUE(look() || look());
 }
 
+TEST(FirstRankWatch, SeesCpuTimeWithoutABeatFromTheFirstOfItsQuestionsOn) {
+  Told told;
+  auto now = Stillness::Clock::now();
+  FirstRankWatch watch(told, milliseconds(1000));
+  const auto asked = [&](std::chrono::milliseconds later) {
+    return watch.computes_without_end(now += later);
+  };
+  EXPECT_FALSE(asked(milliseconds(500)));
+  told.sight.cpu = {milliseconds(5900), milliseconds(0)};
+  EXPECT_FALSE(asked(milliseconds(500)));
+  ++told.sight.beats;
+  EXPECT_FALSE(asked(milliseconds(500)));
+  told.sight.cpu = {milliseconds(6800), milliseconds(0)};
+  EXPECT_FALSE(asked(milliseconds(500))) << "a piece of work was done in between";
+  told.sight.cpu = {milliseconds(9000), milliseconds(0)};
+  EXPECT_FALSE(asked(std::chrono::minutes(1))) << "nobody saw a step that did not come back meanwhile";
+  EXPECT_FALSE(asked(milliseconds(500)));
+  told.sight.works = false;
+  for (int i = 0; i < 100; ++i) ASSERT_FALSE(asked(milliseconds(500))) << "it may wait for a mask";
+  told.sight.works = true;
+  told.sight.cpu = {milliseconds(10100), milliseconds(0)};
+  EXPECT_TRUE(asked(milliseconds(500)));
+}
+
 // Two ranks meet; the first waits, and the second computes before it comes.
 TEST(RankWatch, OfARankThatWaitsIsSeenWhomItWaitsFor) {
   RankWatch watch;

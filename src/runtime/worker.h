@@ -86,7 +86,8 @@ class Worker {
   // From now on each run adds its ops' times to the table, which outlives that; null: to none.
   virtual void time_ops(TimeTable* table) = 0;
 
-  // What ranks have found of each other, also while a step does not come back; any thread may ask.
+  // What ranks have found of each other; any thread may ask. Who sees that a step does not come back asks
+  // again and again, for then nobody may wait for the rank whose thread it is.
   virtual Status failure() const { return {}; }
   // Since the start; no step may be running.
   virtual RanTable ran() const = 0;
