@@ -127,15 +127,9 @@ Status SchemaCompiler::add(const Facts& facts, std::vector<Language>& texts, std
   if (facts.types & kString)
     texts.push_back(languages.concat({quote_, held(reader_.string_inside(facts)), quote_}));
   if (facts.types & kArray) {
-    if (excluded(JsonType::array))
-      return invalid_argument(facts.excluded_path +
-                              ": a list as a value that is not allowed is not supported");
     NIBBLE_RETURN_IF_ERROR(add_array(facts, others));
   }
   if (facts.types & kObject) {
-    if (excluded(JsonType::object))
-      return invalid_argument(facts.excluded_path +
-                              ": an object as a value that is not allowed is not supported");
     NIBBLE_RETURN_IF_ERROR(add_object(facts, others));
   }
   return {};

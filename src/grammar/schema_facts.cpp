@@ -97,7 +97,6 @@ std::optional<Facts> SchemaReader::merge(const Facts& a, const Facts& b) {
   if (out.values && out.values->empty()) return std::nullopt;
   const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
   append(out.excluded, b.excluded);
-  if (out.excluded_path.empty()) out.excluded_path = b.excluded_path;
   append(out.strings, b.strings);
   append(out.texts, b.texts);
   append(out.limits, b.limits);
@@ -286,10 +285,9 @@ Result<SchemaReader::Alternatives> SchemaReader::expand_negative(JsonValue schem
     add(std::move(facts));
   }
   if (local.values) {
-    Facts facts;
-    facts.excluded = *local.values;
-    facts.excluded_path = path + (schema.find("enum") ? "/enum" : "/const");
-    add(std::move(facts));
+    NIBBLE_ASSIGN(const Alternatives others,
+                  negative_values(local, path + (schema.find("enum") ? "/enum" : "/const"), depth));
+    out.insert(out.end(), others.begin(), others.end());
   }
   const auto typed = [](JsonTypes types) {
     Facts facts;

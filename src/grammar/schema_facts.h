@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -38,8 +39,7 @@ inline constexpr JsonTypes kNull = 1, kBoolean = 2, kInteger = 4, kFraction = 8,
 struct Facts {
   JsonTypes types = kAllTypes;
   std::optional<std::vector<JsonValue>> values;  // the only ones
-  std::vector<JsonValue> excluded;
-  std::string excluded_path;  // of a keyword that excludes some
+  std::vector<JsonValue> excluded;  // no lists or objects: what is unlike one is said of its parts
 
   std::vector<Language> strings;  // of a string's inside, in TextForm::json
   std::vector<Language> texts;    // the same in TextForm::plain, where the reader was asked for both
@@ -148,6 +148,7 @@ class SchemaReader {
   Status refuse_unsupported(JsonValue schema, const std::string& path);
   // The schemas that allOf, anyOf or oneOf lists; none where the keyword is absent.
   Result<Terms> listed(JsonValue schema, std::string_view keyword, const std::string& path);
+  Result<Alternatives> negative_values(const Facts& local, const std::string& path, int depth);
   Result<Alternatives> negative_members(const Facts& local, const std::string& path);
   Result<Alternatives> negative_applicators(JsonValue schema, const std::string& path, int depth);
   Result<Alternatives> negative_dependents(JsonValue schema, const std::string& path, int depth);
@@ -180,6 +181,7 @@ class SchemaReader {
   bool partly_ = false;  // a format was read of which not all texts are known: they may fit nevertheless
   bool legacy_ = false;  // a draft before 2019-09: what stands beside $ref says nothing
   std::vector<Schema> schemas_;
+  std::deque<JsonDocument> made_;  // of schemas that say what a list or an object is
   std::unordered_map<std::string, std::uint32_t> by_path_;
   std::unordered_map<std::string, std::pair<JsonValue, std::string>> by_name_;
   std::unordered_map<std::uint64_t, Alternatives> known_;

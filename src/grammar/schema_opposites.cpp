@@ -5,10 +5,68 @@
 #include <utility>
 #include <vector>
 
+#include "base/json_copy.h"
+#include "base/json_writer.h"
 #include "grammar/characters.h"
 #include "grammar/schema_facts.h"
 
 namespace nibble {
+
+namespace {
+
+// A schema that the list or object alone fits.
+std::string schema_of(JsonValue value) {
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object();
+  const auto is = [&](JsonValue part) {
+    json.begin_object().key("const");
+    copy_json(part, json);
+    json.end_object();
+  };
+  if (value.is_array()) {
+    json.member("type", std::string_view("array"))
+        .member("minItems", value.size())
+        .member("maxItems", value.size());
+    json.key("prefixItems").begin_array();
+    for (const JsonValue each : value.elements()) is(each);
+    json.end_array();
+  } else {
+    json.member("type", std::string_view("object")).member("additionalProperties", false);
+    json.key("required").begin_array();
+    for (const auto [name, member] : value.members()) json.value(name);
+    json.end_array().key("properties").begin_object();
+    for (const auto [name, member] : value.members()) {
+      json.key(name);
+      is(member);
+    }
+    json.end_object();
+  }
+  json.end_object();
+  return text;
+}
+
+}  // namespace
+
+// The values that are none of the given ones.
+Result<SchemaReader::Alternatives> SchemaReader::negative_values(const Facts& local, const std::string& path,
+                                                                 int depth) {
+  Alternatives out(1);
+  int number = 0;
+  for (const JsonValue value : *local.values) {
+    // No pointer that a $ref may have leads to such a place.
+    const std::string at = path + "~=" + std::to_string(number++);
+    if (!value.is_array() && !value.is_object()) {
+      for (Facts& way : out) way.excluded.push_back(value);
+      continue;
+    }
+    NIBBLE_ASSIGN(JsonDocument made, JsonDocument::parse(schema_of(value)));
+    const Term like = schema_at(made_.emplace_back(std::move(made)).root(), at);
+    NIBBLE_ASSIGN(const Alternatives unlike, expand({like.schema, !like.negated}, depth + 1));
+    NIBBLE_ASSIGN(out, both(std::move(out), unlike, at));
+  }
+  return out;
+}
 
 // The objects that lack a member, or have one that must not be there as it is.
 Result<SchemaReader::Alternatives> SchemaReader::negative_members(const Facts& local,
