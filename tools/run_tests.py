@@ -37,8 +37,12 @@ SANITIZER_ENVIRONMENT = {
 # Rooms that read what strangers wrote, or keep what many share: the selection of `make test-sanitized`. The extended run
 # takes every room.
 SANITIZED = ("cache", "checkpoint", "grammar", "sched", "server", "text")
+NOTHING_CHOSEN = 5  # pytest's exit code where all tests of a folder are the extended run's
 # How much of what is drawn at random the extended run does; `make test` does as much as the sources say.
 EXTENDED_COUNTS = {"SIMULATIONS": "100000"}
+# Programs of tests that run on the emulation of a GPU: of the C++ tests they take longest. Their kernels are already
+# compiled for what tests/ runs, so they run while the other programs are still built.
+EMULATION = ("gpu_emulation", "gpu_emulation_worker", "gpu_ranks")
 # Cases on the emulated GPU that take longest and ask for equal bits in more ways than others do, which walk through the
 # same kernels. The extended run has them, and so has every record of a GPU, whose hash of the device code is checked.
 EMULATED = {"gpu_emulation": "-AttentionOnTheGpu.GivesFewSequences*:AttentionOnTheGpu.ARowsBits*",
@@ -104,10 +108,11 @@ BUILDING = CpuTime()
 RUNNING = contextvars.ContextVar("the CPU time of the part that runs")  # parts may run side by side
 
 
-def beside(call, items):
-    """call(item) of all, on half the CPUs: many tests use several threads themselves. Their CPU time is this part's."""
+def beside(call, items, at_once=max(1, JOBS // 2)):
+    """call(item) of all, by default on half the CPUs: many tests use several threads themselves. Their CPU time is this
+    part's."""
     contexts = [contextvars.copy_context() for _ in items]
-    with concurrent.futures.ThreadPoolExecutor(max(1, JOBS // 2)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         yield from pool.map(lambda context, item: context.run(call, item), contexts, items)
 
 
@@ -158,6 +163,7 @@ class Recipe:
 RECIPES = {
     # What tests/ runs, which goes first: those tests wait more than they compute, and do so beside the others.
     "python": Recipe("release", ("-DNIBBLE_TESTS=ON",), targets=lambda: ["programs_of_tests"]),
+    "emulation": Recipe("release", ("-DNIBBLE_TESTS=ON",), targets=lambda: [f"{name}_test" for name in EMULATION]),
     "release": Recipe("release", ("-DNIBBLE_TESTS=ON",)),
     "benchmarks": Recipe("release", ("-DNIBBLE_BENCHMARKS=ON",), targets=lambda: ["benchmarks"]),
     # Instrumented copies of some of it, which nothing else needs.
@@ -263,13 +269,16 @@ def run_google_tests(preset, names=None, timeout=600, selections=None, label="fa
     return outcome
 
 
-def release_tests(args):
-    if args.extended:
-        return run_google_tests("release", **EXTENDED_COUNTS)
-    selections = dict(EMULATED)
-    if not args.sanitized:
+def emulation_tests(args):
+    selections = {} if args.extended else dict(EMULATED)
+    if selections and not args.sanitized:
         selections["gpu_emulation_worker"] += EMULATED_MODELS
-    return run_google_tests("release", selections=selections)
+    return run_google_tests("release", EMULATION, timeout=1800, selections=selections)
+
+
+def release_tests(args):
+    others = [name for name, _ in ctest_commands("release", "fast") if name not in EMULATION]
+    return run_google_tests("release", others, **(EXTENDED_COUNTS if args.extended else {}))
 
 
 def race_tests(args):
@@ -325,20 +334,38 @@ def clang_tests(args):
     return run_google_tests("clang")
 
 
-def python_tests(args):
-    python = BUILD / "venv/bin/python"
-    if not python.exists():
-        return Outcome(failed=["pytest: build/venv is missing; run tools/setup.sh --python"])
-    xml = BUILD / "pytest.xml"
+def python_groups():
+    """Where in tests/ there are Python tests: each folder, and the files beside them. The one that takes longest is first."""
+    tests = ROOT / "tests"
+    files = sorted(path.relative_to(tests) for path in tests.rglob("*_test.py"))
+    groups = {"tests": [tests / file for file in files if len(file.parts) == 1]}
+    groups |= {file.parts[0]: [tests / file.parts[0]] for file in files if len(file.parts) > 1}
+    return sorted(groups.items(), key=lambda group: group[0] != "reliability")
+
+
+def run_pytest(name, paths, args):
+    xml = BUILD / f"pytest/{name}.xml"
+    xml.parent.mkdir(exist_ok=True)
     xml.unlink(missing_ok=True)
     marker = [] if args.extended else ["-m", "not extended"]
-    code, output = run([python, "-m", "pytest", "tests", "-q", "--junitxml", xml, *marker],
+    code, output = run([BUILD / "venv/bin/python", "-m", "pytest", *paths, "-q", "--junitxml", xml, *marker],
                        timeout=None if args.extended else 2400)
     outcome = read_xml(xml, "") if xml.exists() else Outcome()
-    if code != 0:
+    if code not in (0, NOTHING_CHOSEN):
         print(output)
         if not outcome.failed:
-            outcome.failed.append(f"pytest (exit code {code})")
+            outcome.failed.append(f"pytest: {name} (exit code {code})")
+    return outcome
+
+
+def python_tests(args):
+    """`make test` runs groups of tests side by side, as one waits for half of its time."""
+    if not (BUILD / "venv/bin/python").exists():
+        return Outcome(failed=["pytest: build/venv is missing; run tools/setup.sh --python"])
+    at_once = 1 if args.extended or args.sanitized else max(2, JOBS // 2)
+    outcome = Outcome()
+    for found in beside(lambda group: run_pytest(*group, args), python_groups(), at_once):
+        outcome.add(found)
     return outcome
 
 
@@ -426,6 +453,7 @@ PARTS = {
     "layers": layer_check,
     "format": format_check,
     "device-record": device_record,
+    "emulation": emulation_tests,
     "release": release_tests,
     "races": race_tests,
     "bundle": bundle,
@@ -439,10 +467,10 @@ PARTS = {
     "bare-roots": bare_roots,
     "benchmarks": benchmarks,
 }
-CHECK = ("layers", "format", "release")
+CHECK = ("layers", "format", "release", "emulation")
 EXTENDED = tuple(name for name in PARTS if name != "threads")  # which is a selection of tsan
-TEST = ("layers", "format", "device-record", "python", "release", "bundle")
-SANITIZED_TEST = ("layers", "format", "device-record", "release", "races", "threads", "bundle", "python", "benchmarks", "fuzz")
+TEST = ("layers", "format", "device-record", "python", "emulation", "release", "bundle")
+SANITIZED_TEST = ("layers", "format", "device-record", "emulation", "release", "races", "threads", "bundle", "python", "benchmarks", "fuzz")
 # These tests wait more than they compute, and do so beside the others in `make test`. What else CI and the extended run do
 # would leave a step of the emulated GPU too little of two CPUs.
 BESIDE = "python"
