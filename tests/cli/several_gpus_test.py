@@ -61,9 +61,9 @@ def test_a_family_with_latents_is_divided_by_heads():
     assert code == 0, err
     ranks = [line for line in out.splitlines() if line.startswith("rank ")]
     assert len(ranks) == 2 and all("heads" in rank and "of dense layers columns" in rank for rank in ranks), out
-    assert json.loads(run("plan", "--json", "--tp", 2, gpus=2, model="deepseek_v3_bf16")[1])["not_built"] == []
+    assert not [line for line in out.splitlines() if line.startswith("not built")], out
 
 
 def test_heads_that_do_not_divide_are_named():
-    code, out, err = run("plan", "--tp", 2, gpus=2, model="qwen3_next_bf16")
+    code, out, err = run("generate", "--prompt", "x", "--tp", 2, gpus=2, model="qwen3_next_bf16")
     assert (code, out) == (2, "") and "heads of keys of layers with a state do not divide among 2 ranks" in err, err

@@ -14,6 +14,16 @@ SPLITS = [("--tp", 2), ("--tp", 4), ("--tp", 8), ("--ep", 2), ("--ep", 4), ("--t
           ("--tp-size", 4, "--dp-size", 2, "--ep-size", 4, "--enable-dp-attention", "--moe-a2a-backend", "deepep")]
 
 
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    """This machine in a file, for --as: measuring it takes seconds, which each plan for it would spend again."""
+    code, out, err = run("plan", "--machine-json")
+    assert code == 0, err
+    file = tmp_path_factory.mktemp("machine") / "here.json"
+    file.write_text(out)
+    return ("--as", file)
+
+
 def answer(*split):
     lines = generate("demo", *CPU, "--prompt", "One day the old clock", "--temperature", 0, "--max-tokens", 12, "--logprobs", 2,
                      *split)
@@ -29,12 +39,12 @@ def test_the_demo_answers_alike_over_any_ranks():
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_the_plan_says_which_part_each_rank_has(ranks):
-    code, out, err = run("plan", QWEN, *CPU, "--tp", ranks)
+def test_the_plan_says_which_part_each_rank_has(ranks, here):
+    code, out, err = run("plan", QWEN, *here, *CPU, "--tp", ranks)
     assert code == 0, err
     assert [f"rank {rank} " in out for rank in range(ranks)] == [True] * ranks
     assert "memory, bytes on each rank" in out
-    code, out, _ = run("plan", QWEN, *CPU, "--ep", ranks, "--json")
+    code, out, _ = run("plan", QWEN, *here, *CPU, "--ep", ranks, "--json")
     choices = {choice["field"]: choice["value"] for choice in json.loads(out)["choices"]}
     assert (choices["tp"], choices["ep"], choices["all_reduce"]) == (str(ranks), str(ranks), "gather")
     assert choices["token_exchange"] == "normal" and json.loads(out)["not_built"] == []
@@ -61,11 +71,11 @@ def test_what_does_not_run_is_refused_before_weights_load(options, says):
     assert (code, out) == (2, "") and says in err
 
 
-def test_the_plan_says_who_gets_a_sequence():
-    code, out, err = run("plan", QWEN, *CPU, "--ep", 2, "--dp-attention")
+def test_the_plan_says_who_gets_a_sequence(here):
+    code, out, err = run("plan", QWEN, *here, *CPU, "--ep", 2, "--dp-attention")
     assert code == 0, err
     assert "owners " in out and "a sequence goes to the owner that has most of its prompt" in out
-    code, out, _ = run("plan", QWEN, *CPU, "--ep", 2, "--dp-attention", "--json")
+    code, out, _ = run("plan", QWEN, *here, *CPU, "--ep", 2, "--dp-attention", "--json")
     plan = json.loads(out)
     choices = {choice["field"]: choice["value"] for choice in plan["choices"]}
     assert (choices["tp"], choices["ep"], choices["dp"]) == ("2", "2", "2")

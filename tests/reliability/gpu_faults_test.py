@@ -36,12 +36,24 @@ class FailingGpu:
         return {"prompt": f"Request {self.asked} says", "max_tokens": 400, "temperature": 0, "ignore_eos": True} | more
 
 
-@pytest.fixture
-def gpu(tmp_path):
-    order = tmp_path / "order"
-    with serving(*SMALL, "--step-timeout", 3, model=PARITY / "example", program=EMULATED, EMULATED_GPU_FAULT=order) as server:
+@contextlib.contextmanager
+def failing_gpu(order, *options):
+    with serving(*SMALL, *options, model=PARITY / "example", program=EMULATED, EMULATED_GPU_FAULT=order) as server:
         assert {"device": "cuda"}.items() <= {each["field"]: each["value"] for each in server.ask("GET", "/plan").json()["choices"]}.items()
         yield FailingGpu(server, order)
+
+
+@pytest.fixture
+def gpu(tmp_path):
+    with failing_gpu(tmp_path / "order") as gpu:
+        yield gpu
+
+
+@pytest.fixture
+def gpu_without_graphs(tmp_path):
+    """For what becomes of an engine whose end is certain: the next one starts in a third of the time."""
+    with failing_gpu(tmp_path / "order", "--enforce-eager") as gpu:
+        yield gpu
 
 
 def seconds_until(condition, most, what):
@@ -105,10 +117,11 @@ def test_a_lost_gpu_is_noticed_in_a_second_left_in_five_and_taken_up_again(gpu):
         assert log.count("cudaErrorIllegalAddress") == log.count("the engine's process ended") == lives, log
 
 
-def test_a_step_that_never_ends_is_given_up(gpu):
-    unhealthy, gone = hear_of_a_failure(gpu, "hang 1")
-    assert 2 <= unhealthy <= 5 and gone <= unhealthy + 5
-    assert "the engine hangs" in gpu.server.log()
+def test_a_step_that_never_ends_is_given_up(tmp_path):
+    with failing_gpu(tmp_path / "order", "--step-timeout", 3) as gpu:
+        unhealthy, gone = hear_of_a_failure(gpu, "hang 1")
+        assert 2 <= unhealthy <= 5 and gone <= unhealthy + 5
+        assert "the engine hangs" in gpu.server.log()
 
 
 def test_an_idle_engine_finds_that_its_gpu_is_lost_before_anybody_asks(tmp_path):
@@ -152,38 +165,36 @@ def test_a_load_in_which_nothing_comes_any_more_is_given_up(tmp_path):
 
 
 def test_an_engine_that_hangs_in_its_load_after_another_has_served_is_started_again(tmp_path):
-    order = tmp_path / "order"
-    with serving(*SMALL, "--load-timeout", 8, model=PARITY / "example", program=EMULATED, EMULATED_GPU_FAULT=order) as server:
-        gpu = FailingGpu(server, order)
+    with failing_gpu(tmp_path / "order", "--load-timeout", 8, "--enforce-eager") as gpu:
         with asked(gpu, gpu.body()):
             gpu.fail("launch 1")
             gpu.fail("hang 1")  # of the next engine
-        until_served(server)
-        log = server.log()
-        assert "the load hangs" in log and log.count("the engine's process ended") == 2
-        assert server.control() == server.before
-
-
-def test_a_request_that_twice_ends_the_gpus_engine_is_not_tried_again(gpu):
-    poison = gpu.body(prompt="This one ends the GPU's engine")
-    for _ in range(2):
-        with asked(gpu, poison) as answer:
-            gpu.fail("launch 1")
-        assert answer[0].status == 503
         until_served(gpu.server)
-    answer = gpu.server.ask("POST", "/v1/completions", poison)
+        log = gpu.server.log()
+        assert "the load hangs" in log and log.count("the engine's process ended") == 2
+        assert gpu.server.control() == gpu.server.before
+
+
+def test_a_request_that_twice_ends_the_gpus_engine_is_not_tried_again(gpu_without_graphs):
+    poison = gpu_without_graphs.body(prompt="This one ends the GPU's engine")
+    for _ in range(2):
+        with asked(gpu_without_graphs, poison) as answer:
+            gpu_without_graphs.fail("launch 1")
+        assert answer[0].status == 503
+        until_served(gpu_without_graphs.server)
+    answer = gpu_without_graphs.server.ask("POST", "/v1/completions", poison)
     assert answer.status == 403 and answer.json()["error"]["code"] == "request_ends_engine"
 
 
-def test_a_gpu_whose_memory_is_still_taken_is_tried_again(gpu):
+def test_a_gpu_whose_memory_is_still_taken_is_tried_again(gpu_without_graphs):
     """A dead engine's memory may be given back late: the next one then finds none, says so, and another one is started."""
-    with asked(gpu, gpu.body()):
-        gpu.fail("launch 1")
-        gpu.fail("allocation 1")  # of the next engine
-    until_served(gpu.server)
-    log = gpu.server.log()
+    with asked(gpu_without_graphs, gpu_without_graphs.body()):
+        gpu_without_graphs.fail("launch 1")
+        gpu_without_graphs.fail("allocation 1")  # of the next engine
+    until_served(gpu_without_graphs.server)
+    log = gpu_without_graphs.server.log()
     assert "memory for a buffer of" in log and log.count("the engine's process ended") == 2
-    assert gpu.server.control() == gpu.server.before
+    assert gpu_without_graphs.server.control() == gpu_without_graphs.server.before
 
 
 def test_a_graph_of_other_bits_than_its_launches_is_refused_at_the_start(tmp_path):
