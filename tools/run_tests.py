@@ -37,6 +37,7 @@ SANITIZER_ENVIRONMENT = {
 # Rooms that read what strangers wrote, or keep what many share: the selection of `make test-sanitized`. The extended run
 # takes every room.
 SANITIZED = ("cache", "checkpoint", "grammar", "sched", "server", "text")
+LONGEST_GROUP = "reliability"  # of Python tests, a folder each; it begins first
 NOTHING_CHOSEN = 5  # pytest's exit code where all tests of a folder are the extended run's
 # How much of what is drawn at random the extended run does; `make test` does as much as the sources say.
 EXTENDED_COUNTS = {"SIMULATIONS": "100000"}
@@ -335,12 +336,12 @@ def clang_tests(args):
 
 
 def python_groups():
-    """Where in tests/ there are Python tests: each folder, and the files beside them. The one that takes longest is first."""
+    """Where in tests/ there are Python tests: each folder, and the files beside them."""
     tests = ROOT / "tests"
     files = sorted(path.relative_to(tests) for path in tests.rglob("*_test.py"))
     groups = {"tests": [tests / file for file in files if len(file.parts) == 1]}
     groups |= {file.parts[0]: [tests / file.parts[0]] for file in files if len(file.parts) > 1}
-    return sorted(groups.items(), key=lambda group: group[0] != "reliability")
+    return sorted(groups.items(), key=lambda group: group[0] != LONGEST_GROUP)
 
 
 def run_pytest(name, paths, args):
@@ -348,7 +349,9 @@ def run_pytest(name, paths, args):
     xml.parent.mkdir(exist_ok=True)
     xml.unlink(missing_ok=True)
     marker = [] if args.extended else ["-m", "not extended"]
-    code, output = run([BUILD / "venv/bin/python", "-m", "pytest", *paths, "-q", "--junitxml", xml, *marker],
+    # What that group serves is held to times.
+    behind = [] if name == LONGEST_GROUP else ["nice", "-n", "5"]
+    code, output = run([*behind, BUILD / "venv/bin/python", "-m", "pytest", *paths, "-q", "--junitxml", xml, *marker],
                        timeout=None if args.extended else 2400)
     outcome = read_xml(xml, "") if xml.exists() else Outcome()
     if code not in (0, NOTHING_CHOSEN):
