@@ -88,13 +88,13 @@ def test_gpus_divide_heads_alone(options):
     assert code == 2 and "GPUs divide heads, with --tp or --ep; give 1" in err
 
 
-def test_the_plan_says_which_part_each_rank_of_a_group_has():
-    code, out, err = run("plan", QWEN, *CPU, "--tp", 4, "--dp", 2)
+def test_the_plan_says_which_part_each_rank_of_a_group_has(here):
+    code, out, err = run("plan", QWEN, *here, *CPU, "--tp", 4, "--dp", 2)
     assert code == 0, err
     for rank in range(4):
         part = out[out.index(f"rank {rank} "):].partition(f"rank {rank + 1} ")[0]
         assert "heads " in part and "experts " in part and f"of the sequences of group {rank // 2}, " in " ".join(part.split())
-    code, out, _ = run("plan", QWEN, *CPU, "--tp", 4, "--dp", 2, "--json")
+    code, out, _ = run("plan", QWEN, *here, *CPU, "--tp", 4, "--dp", 2, "--json")
     plan = json.loads(out)
     choices = {choice["field"]: choice["value"] for choice in plan["choices"]}
     assert (choices["tp"], choices["ep"], choices["dp"]) == ("4", "4", "2")
