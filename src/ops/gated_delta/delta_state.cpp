@@ -21,7 +21,7 @@ struct Placer {
 DeltaState place_snapshot(const DeltaShape& shape, Placer& placer) {
   DeltaState state;
   state.state = placer.place<float>(std::int64_t{shape.value_heads} * shape.key_dim * shape.value_dim);
-  state.inputs = placer.place<float>(std::int64_t{shape.taps - 1} * shape.channels());
+  state.inputs = placer.place<float>(std::int64_t{shape.kept_inputs()} * shape.channels());
   return state;
 }
 

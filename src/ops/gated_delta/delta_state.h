@@ -24,6 +24,9 @@ struct DeltaShape {
   int values() const { return value_heads * value_dim; }
   // What is convolved: the queries of all heads, their keys, and the values.
   int channels() const { return 2 * keys() + values(); }
+  // Rows of the convolution's inputs that a sequence keeps: one more than a row reads, so that a block may
+  // keep the row's while others still read.
+  int kept_inputs() const { return taps; }
   int key_head_of(int value_head) const { return value_head / (value_heads / key_heads); }
   bool operator==(const DeltaShape&) const = default;
 };
@@ -38,7 +41,7 @@ std::int64_t delta_snapshot_bytes(const DeltaShape& shape);
 // border have no state before them, and the first position has no inputs before it.
 struct DeltaState {
   float* state = nullptr;    // [value_heads, key_dim, value_dim], at the last border
-  float* inputs = nullptr;   // [taps - 1, channels]: position p lies at p % (taps - 1)
+  float* inputs = nullptr;   // [kept_inputs, channels]: position p lies at p % kept_inputs
   double* decays = nullptr;  // [delta_chunk, value_heads]: sums of g from the chunk's first position on
   float* keys = nullptr;     // [delta_chunk, key_heads, key_dim], normalised
   float* updates = nullptr;  // [value_heads, delta_chunk, value_dim]

@@ -36,7 +36,7 @@ void run(benchmark::State& state, int sequences, int rows, int first_position) {
     std::fill_n(kept.state, shape.value_heads * shape.key_dim * shape.value_dim, 0.01f);
     std::fill_n(kept.keys, delta_chunk * shape.keys(), 0.1f);
     std::fill_n(kept.updates, delta_chunk * shape.values(), 0.1f);
-    std::fill_n(kept.inputs, (shape.taps - 1) * shape.channels(), 0.1f);
+    std::fill_n(kept.inputs, shape.kept_inputs() * shape.channels(), 0.1f);
     step.push_back({.row_begin = i * rows, .row_count = rows, .first_position = first_position, .slot = i});
   }
   for (auto _ : state) {

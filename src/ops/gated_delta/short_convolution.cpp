@@ -15,7 +15,7 @@ const float* input_at(const ShortConvolutionArgs& args, const StateRows& rows, c
   const std::int64_t channels = args.layer.shape.channels();
   if (position >= rows.first_position)
     return args.x + (rows.row_begin + position - rows.first_position) * channels;
-  return state.inputs + position % (args.layer.shape.taps - 1) * channels;
+  return state.inputs + position % args.layer.shape.kept_inputs() * channels;
 }
 
 void convolve(const DeltaKernels& kernels, const ShortConvolutionArgs& args, const StateRows& rows, int row) {
@@ -42,7 +42,7 @@ void convolve(const DeltaKernels& kernels, const ShortConvolutionArgs& args, con
 
 // The step's last inputs, for the next one; and those before each border that is kept.
 void keep_inputs(const ShortConvolutionArgs& args, const StateRows& rows) {
-  const int kept = args.layer.shape.taps - 1;
+  const int kept = args.layer.shape.kept_inputs();
   const std::int64_t channels = args.layer.shape.channels();
   const DeltaState state = args.layer.slot(rows.slot);
   for (const BorderState& border : rows.kept) {

@@ -2,7 +2,7 @@
 // last inputs. By the threads of a block.
 #pragma once
 
-#include "ops/gated_delta/cuda/delta_step.cuh"
+#include "ops/gated_delta/cuda/delta_heads.cuh"
 
 namespace nibble {
 
@@ -34,7 +34,7 @@ struct InputChannels {
 // channel.
 __device__ __forceinline__ void keep_inputs(const DeltaKernelArgs& args, const StateRowsCuda& rows,
                                             const InputChannels& of_head, int thread, int threads) {
-  const int kept = args.taps - 1, past = rows.first_position + rows.row_count;
+  const int kept = args.taps, past = rows.first_position + rows.row_count;
   float* const inputs = in_slot(args.slots.inputs, args.slot_bytes, rows.slot) + of_head.channel;
   const float* const projected = args.projected + of_head.column;
   for (int at = thread; at < of_head.dims; at += threads) {
@@ -53,17 +53,13 @@ __device__ __forceinline__ void keep_inputs(const DeltaKernelArgs& args, const S
       inputs[position % kept * args.channels + at] = input_of(position);
   }
 }
-// The same of a sequence of one row: at most one border, of a snapshot behind it.
+// The same of a sequence of one row, whose inputs lie at `row`: at most one border, of a snapshot behind it.
 __device__ __forceinline__ void keep_row_inputs(const DeltaKernelArgs& args, const StateRowsCuda& rows,
-                                                const InputChannels& of_head, int thread, int threads) {
-  const int kept = args.taps - 1;
-  if (kept == 0) return;
+                                                const InputChannels& of_head, const float* row, int thread,
+                                                int threads) {
   if (rows.borders > 0) return keep_inputs(args, rows, of_head, thread, threads);
-  float* const inputs = in_slot(args.slots.inputs, args.slot_bytes, rows.slot) +
-                        rows.first_position % kept * args.channels + of_head.channel;
-  const float* const projected =
-      args.projected + std::ptrdiff_t{rows.row_begin} * args.projected_stride + of_head.column;
-  for (int at = thread; at < of_head.dims; at += threads) inputs[at] = projected[at];
+  float* const to = kept_input(args, rows.slot, rows.first_position, of_head.channel);
+  for (int at = thread; at < of_head.dims; at += threads) to[at] = row[at];
 }
 
 // Of a head: of its queries, its keys, or of one's values.

@@ -23,8 +23,10 @@ __global__ void __launch_bounds__(norm_warps * 32) delta_norm(const __grid_const
     for (int i = 0; i < heads_at_once;
          ++i) {  // whether they are wanted or not: that takes as long to find out
       const int head = min(first + i * norm_warps, args.value_heads - 1);
-      heads[i].load(args, row, head,
-                    args.mixed + static_cast<std::size_t>(row * args.value_heads + head) * value_dim, lane);
+      heads[i].load({.x = args.mixed + static_cast<std::size_t>(row * args.value_heads + head) * value_dim,
+                     .gates = HeadOut<value_dim>::gates_of(args, row, head),
+                     .norm = args.norm},
+                    row, head, lane);
     }
     if (sequence < 0 || !has_many_delta_rows(args.step.of_sequence[sequence].row_count)) return;
 #pragma unroll

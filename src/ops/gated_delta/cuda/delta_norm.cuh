@@ -14,18 +14,23 @@ class HeadOut {
   static_assert(value_dim <= 32 * count);
 
  public:
-  // x: the head's. On its way when it returns.
-  __device__ __forceinline__ void load(const DeltaKernelArgs& args, int row, int head, const float* x,
-                                       int lane) {
+  // Where a row of projections has the head's gates.
+  __device__ __forceinline__ static const float* gates_of(const DeltaKernelArgs& args, int row, int head) {
+    return args.projected + std::ptrdiff_t{row} * args.projected_stride +
+           column_of(args.columns.z, head / args.served(), head % args.served());
+  }
+  // The head's. On its way when it returns.
+  struct From {
+    const float *x, *gates, *norm;
+  };
+  __device__ __forceinline__ void load(const From& from, int row, int head, int lane) {
     has_ = lane * count < value_dim;
     first_ = has_ ? lane * count : 0;
     row_ = row;
     head_ = head;
-    load(own_, x);
-    load(gates_, args.projected +
-                     static_cast<std::size_t>(row) * static_cast<std::size_t>(args.projected_stride) +
-                     column_of(args.columns.z, head / args.served(), head % args.served()));
-    load(weights_, args.norm);
+    load(own_, from.x);
+    load(gates_, from.gates);
+    load(weights_, from.norm);
   }
   __device__ __forceinline__ void put(const DeltaKernelArgs& args) const {
     float squares = 0;

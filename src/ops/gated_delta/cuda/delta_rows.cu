@@ -1,12 +1,16 @@
-// The gated delta rule for sequences of one row, a block a head of values of a sequence: with the sums and so
-// the bits of delta_products and delta_chunks.
+// Sequences of one row, a block a head of values of a sequence, from the row's projections to the output's
+// input: with the sums and so the bits of delta_inputs, delta_products, delta_chunks and delta_norm.
 //
 // Bytes of a row and head of 128 x 128: the state's 64 KB, which warps hold in registers, sixteen columns
-// each, and up to 63 rows of keys and updates of 1 KB together, which lie in shared memory. All of it is
-// asked for before the kernel ahead has ended: only this step's rows are new. FLOPs are few but where a chunk
-// ends, once in 64 rows.
+// each; up to 63 rows of keys and updates of 1 KB together, and the convolution's 10 KB, which lie in shared
+// memory. All of it is asked for before the kernel ahead has ended: only this step's row is new. It is asked
+// for at once: nothing that is used later is loaded later. FLOPs are few but where a chunk ends, once in 64
+// rows.
+#include <type_traits>
+
 #include "ops/cuda/launch.cuh"
 #include "ops/gated_delta/cuda/delta_chunk.cuh"
+#include "ops/gated_delta/cuda/delta_heads.cuh"
 #include "ops/gated_delta/cuda/delta_keep.cuh"
 #include "ops/gated_delta/cuda/delta_norm.cuh"
 #include "ops/gated_delta/cuda/delta_terms.cuh"
@@ -17,14 +21,28 @@
 namespace nibble {
 namespace {
 
+// A head's filter, and the inputs that it lies over at the row, whose own is the last.
+template <int dims>
+struct alignas(16) HeadFilter {
+  static constexpr int dimensions = dims;
+  float weights[delta_cuda_taps][dims], inputs[delta_cuda_taps][dims];
+
+  __device__ __forceinline__ const float* row() const { return inputs[delta_cuda_taps - 1]; }
+};
+
 template <int key_dim, int value_dim>
 struct alignas(128) RowsShared {
   uint4 keys[delta_chunk * KeyRows<key_dim>::units];
   uint4 query[KeyRows<key_dim>::units];
   float updates[delta_chunk * value_dim];
   uint4 products[ProductRow::units];  // of the row
-  float out[value_dim];
+  HeadFilter<key_dim> of_query, of_key;
+  HeadFilter<value_dim> of_value;
+  float values[value_dim], out[value_dim];
+  float out_gates[value_dim], norm[value_dim];
   double sums[delta_chunk];  // of g
+  double sum_before;  // the row before the row's, 0 of a chunk's first; of the thread that finds the gates
+  float beta;
 };
 
 template <int key_dim, int value_dim>
@@ -32,6 +50,8 @@ class DeltaRow {
   using Keys = KeyRows<key_dim>;
   static constexpr int steps = Keys::steps;
   static constexpr int tiles = (value_dim + 15) / 16;
+  // Who convolves what, and who finds the gates.
+  static constexpr int query_warp = 0, key_warp = 1, value_warp = 2, gate_warp = 3;
 
  public:
   static constexpr int warps = tiles > delta_blocks ? tiles : delta_blocks, threads = warps * 32;
@@ -49,8 +69,13 @@ class DeltaRow {
         warp_(ptx::warp_of_block()),
         column_(warp_ * 16 + lane_ / 4) {}
 
-  // What earlier steps have left; on its way when it returns.
+  // What earlier steps have left, and what every row needs; on its way when it returns.
   __device__ void begin() {
+    with_own_filter([&](auto& filter, const InputChannels& channels) { copy_filter(filter, channels); });
+    if (warp_ == gate_warp) {
+      copy_floats<value_dim>(shared_.norm, args_.norm);
+      if (lane_ == 0) shared_.sum_before = p_ == 0 ? 0.0 : kept_sum(p_ - 1);
+    }
     const float* const state = state_of(args_.slots.state, args_.slot_bytes, rows_.slot);
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
@@ -62,7 +87,7 @@ class DeltaRow {
               *reinterpret_cast<const float4*>(state + kept_place(steps, group(second), step, lane_));
       }
     }
-    const float* const keys = in_slot(args_.slots.keys, args_.slot_bytes, rows_.slot) + key_head_ * key_dim;
+    const float* const keys = kept_keys();
     for (int at = thread_; at < p_ * Keys::units; at += threads) {
       const int j = at / Keys::units, unit = at % Keys::units;
       ptx::copy_to_shared(shared_.keys + at, keys + j * args_.keys(key_dim) + 4 * unit);
@@ -76,7 +101,7 @@ class DeltaRow {
 
   __device__ void run() {
     take_row();
-    __syncthreads();  // the row is there, and what begin() asked for
+    __syncthreads();  // the row's inputs of the rule are there, and what begin() asked for
     float sums[1][4] = {};
     read(sums);
     __syncthreads();  // products with the rows ahead are there
@@ -84,7 +109,8 @@ class DeltaRow {
     __syncthreads();  // o is there
     if (warp_ == 0) {
       HeadOut<value_dim> out;
-      out.load(args_, rows_.row_begin, head_, shared_.out, lane_);
+      out.load({.x = shared_.out, .gates = shared_.out_gates, .norm = shared_.norm}, rows_.row_begin, head_,
+               lane_);
       out.put(args_);
     }
     if (p_ == delta_chunk - 1 && warp_ < tiles) bring_forward();
@@ -98,34 +124,99 @@ class DeltaRow {
   __device__ float* state_of(float* of_first, std::int64_t bytes, int slot) const {
     return in_slot(of_first, bytes, slot) + head_ * (key_dim * value_dim);
   }
+  __device__ float* kept_keys() const {
+    return in_slot(args_.slots.keys, args_.slot_bytes, rows_.slot) + key_head_ * key_dim;
+  }
   __device__ float* kept_updates() const {
     return in_slot(args_.slots.updates, args_.slot_bytes, rows_.slot) + head_ * (delta_chunk * value_dim);
   }
   __device__ double& kept_sum(int j) const {
     return in_slot(args_.slots.decays, args_.slot_bytes, rows_.slot)[j * args_.value_heads + head_];
   }
-  __device__ const float* qkv() const {
-    return args_.qkv + static_cast<std::size_t>(rows_.row_begin) * static_cast<std::size_t>(args_.channels);
+  // By a warp.
+  template <int dims>
+  __device__ __forceinline__ void copy_floats(float* to, const float* from) const {
+    using Channels = HeadChannels<dims>;
+    if (!Channels::has(lane_)) return;
+    if constexpr (Channels::count == 4)
+      ptx::copy_to_shared(to + 4 * lane_, from + 4 * lane_);
+    else
+      to[lane_] = from[lane_];
   }
-  __device__ std::size_t gate() const {
-    return static_cast<std::size_t>(rows_.row_begin) * static_cast<std::size_t>(args_.value_heads) +
-           static_cast<std::size_t>(head_);
+  template <int dims>
+  __device__ __forceinline__ void clear_floats(float* to) const {
+    for (int at = lane_; at < dims; at += 32) to[at] = 0;
   }
 
-  __device__ void take_row() {
-    for (int at = thread_; at < 2 * Keys::units; at += threads) {
-      const int unit = at % Keys::units;
-      if (at < Keys::units)
-        ptx::copy_to_shared(shared_.query + unit, qkv() + key_head_ * key_dim + 4 * unit);
+  // Calls run with the filter of which the warp convolves, and its channels; a warp that does not: not at
+  // all.
+  template <class Run>
+  __device__ __forceinline__ void with_own_filter(const Run& run) {
+    if (warp_ == query_warp) run(shared_.of_query, query_channels<key_dim>(args_, key_head_));
+    if (warp_ == key_warp) run(shared_.of_key, key_channels<key_dim>(args_, key_head_));
+    if (warp_ == value_warp) run(shared_.of_value, value_channels<key_dim, value_dim>(args_, head_));
+  }
+  // But for the row's own input.
+  template <int dims>
+  __device__ __forceinline__ void copy_filter(HeadFilter<dims>& to, const InputChannels& channels) const {
+#pragma unroll
+    for (int tap = 0; tap < delta_cuda_taps; ++tap) {
+      const float* const weights = tap_weights(args_, tap, channels.channel);
+      if (weights == nullptr)
+        clear_floats<dims>(to.weights[tap]);
       else
-        ptx::copy_to_shared(shared_.keys + p_ * Keys::units + unit,
-                            qkv() + args_.keys(key_dim) + key_head_ * key_dim + 4 * unit);
+        copy_floats<dims>(to.weights[tap], weights);
+      if (tap == delta_cuda_taps - 1) continue;
+      const int back = delta_cuda_taps - 1 - tap, position = rows_.first_position - back;
+      if (back >= args_.taps || position < 0)
+        clear_floats<dims>(to.inputs[tap]);
+      else
+        copy_floats<dims>(to.inputs[tap], kept_input(args_, rows_.slot, position, channels.channel));
     }
-    if (thread_ == 0) {
-      const double g = args_.decays[gate()];
-      shared_.sums[p_] = p_ == 0 ? g : kept_sum(p_ - 1) + g;
+  }
+
+  // The row's query and key, values, decay and beta.
+  __device__ void take_row() {
+    with_own_filter([&](auto& filter, const InputChannels& channels) {
+      copy_floats<std::decay_t<decltype(filter)>::dimensions>(
+          filter.inputs[delta_cuda_taps - 1],
+          args_.projected + std::ptrdiff_t{rows_.row_begin} * args_.projected_stride + channels.column);
+    });
+    if (warp_ == gate_warp) {
+      copy_floats<value_dim>(shared_.out_gates, HeadOut<value_dim>::gates_of(args_, rows_.row_begin, head_));
+      if (lane_ == 0) {
+        const HeadGates gates = gates_of(args_, rows_.row_begin, head_);
+        shared_.sums[p_] = shared_.sum_before + gates.decay;
+        shared_.beta = gates.beta;
+      }
     }
     ptx::await_copies_to_shared();
+    __syncwarp();  // a warp has copied what it reads
+    if (warp_ == query_warp) {
+      HeadChannels<key_dim> query = convolved(shared_.of_query);
+      query.normalise(HeadChannels<key_dim>::query_length());
+      query.store_terms(shared_.query, p_, lane_);
+    }
+    if (warp_ == key_warp) {
+      HeadChannels<key_dim> key = convolved(shared_.of_key);
+      key.normalise(1);
+      key.store_terms(shared_.keys + p_ * Keys::units, p_, lane_);
+    }
+    if (warp_ == value_warp) convolved(shared_.of_value).store(shared_.values, lane_);
+  }
+  template <int dims>
+  __device__ __forceinline__ HeadChannels<dims> convolved(const HeadFilter<dims>& filter) const {
+    using Channels = HeadChannels<dims>;
+    typename Channels::Taps weights, inputs;
+#pragma unroll
+    for (int tap = 0; tap < delta_cuda_taps; ++tap) {
+      Channels::fetch(weights[tap], filter.weights[tap], lane_);
+      Channels::fetch(inputs[tap], filter.inputs[tap], lane_);
+    }
+    Channels channels;
+    channels.convolve(weights, inputs);
+    channels.activate();
+    return channels;
   }
 
   // The row's key and query, as columns 0 and 1 of eight: in lanes 4g + t for g below 2; others are zeros.
@@ -227,12 +318,11 @@ class DeltaRow {
   __device__ void find_update(float (&sums)[1][4]) {
     const float decay = decay_of(shared_.sums[p_]);
     const bool has_sums = lane_ % 4 == 0;
-    const float* const values = qkv() + 2 * args_.keys(key_dim) + head_ * value_dim;
 #pragma unroll
     for (int second = 0; second < 2; ++second) {
       float& of_update = sums[0][2 * second];
       float& of_out = sums[0][2 * second + 1];
-      const float value = has_sums && has(second) ? values[column_ + 8 * second] : 0;
+      const float value = has_sums && has(second) ? shared_.values[column_ + 8 * second] : 0;
       of_update = fmaf(-decay, of_update, value);
       of_out = __fmul_rn(decay, of_out);
     }
@@ -253,7 +343,7 @@ class DeltaRow {
 #pragma unroll 4
       for (int j = 0; j < p_ % delta_block; ++j)
         sum = fmaf(factor(j), shared_.updates[kept_update_place(column, delta_block * block + j)], sum);
-      const float update = __fmul_rn(args_.betas[gate()], sum);
+      const float update = __fmul_rn(shared_.beta, sum);
       shared_.updates[kept_update_place(column, p_)] = update;
       if (p_ < delta_chunk - 1) kept_updates()[kept_update_place(column, p_)] = update;
     }
@@ -323,15 +413,24 @@ class DeltaRow {
     }
   }
 
-  // What the next step goes on from, beside states and updates.
+  // What the next step goes on from, beside states and updates. A head of keys serves several blocks: one
+  // keeps it.
   __device__ void keep() {
-    if (thread_ == 0 && p_ < delta_chunk - 1) kept_sum(p_) = shared_.sums[p_];
-    if (head_ % args_.served() == 0) {
-      keep_keys<key_dim>(args_, rows_, key_head_, thread_, threads);
-      keep_row_inputs(args_, rows_, query_channels<key_dim>(args_, key_head_), thread_, threads);
-      keep_row_inputs(args_, rows_, key_channels<key_dim>(args_, key_head_), thread_, threads);
+    const bool keeps_keys = head_ % args_.served() == 0;
+    if (p_ < delta_chunk - 1) {
+      if (thread_ == 0) kept_sum(p_) = shared_.sums[p_];
+      if (keeps_keys && thread_ < Keys::units)
+        reinterpret_cast<uint4*>(kept_keys() + p_ * args_.keys(key_dim))[thread_] =
+            shared_.keys[p_ * Keys::units + thread_];
     }
-    keep_row_inputs(args_, rows_, value_channels<key_dim, value_dim>(args_, head_), thread_, threads);
+    const auto keep_inputs_of = [&](const auto& filter, const InputChannels& channels) {
+      keep_row_inputs(args_, rows_, channels, filter.row(), thread_, threads);
+    };
+    if (keeps_keys) {
+      keep_inputs_of(shared_.of_query, query_channels<key_dim>(args_, key_head_));
+      keep_inputs_of(shared_.of_key, key_channels<key_dim>(args_, key_head_));
+    }
+    keep_inputs_of(shared_.of_value, value_channels<key_dim, value_dim>(args_, head_));
   }
 
   const DeltaKernelArgs& args_;

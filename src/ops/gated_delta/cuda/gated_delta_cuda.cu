@@ -46,8 +46,8 @@ Status gated_delta_cuda(const GatedDeltaCudaArgs& args, cudaStream_t stream) {
                             .snapshots = args.layer.snapshot(0),
                             .slot_bytes = delta_state_bytes(shape),
                             .snapshot_bytes = delta_snapshot_bytes(shape)};
-  launch_delta_inputs(shape, own, stream);
   if (!args.step.one_row_each && has_many_delta_rows(args.step.rows)) {
+    launch_delta_inputs(shape, own, stream);
     launch_delta_products(shape, own, stream);
     launch_delta_chunks(shape, own, stream);
     launch_delta_norm(shape, own, stream);
