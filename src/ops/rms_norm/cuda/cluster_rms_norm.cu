@@ -25,41 +25,50 @@ constexpr int cluster_blocks = norm_warps;
 constexpr int pieces = 2 * norm_passes;  // of four columns, that a lane of the other kernel has
 constexpr int cluster_threads = 32 * pieces;
 
-// In shared memory beyond what the kernel declares. What the blocks of a cluster tell each other they tell
-// once to rehearse and once in earnest.
+// In shared memory beyond what the kernel declares, and behind it room for what is brought, float4 [1 +
+// top_k, cluster_threads]: the residual's and the products'. What the blocks of a cluster tell each other
+// they tell once to rehearse and once in earnest.
 struct NormShared {
   float4 sums[2][cluster_blocks];  // of squares, the first of four
   float4 x[pieces][32];
-  float4 brought[choices_at_once][cluster_threads];
 };
+constexpr int most_choices = 20;
+constexpr std::size_t shared_bytes(int choices) {
+  return sizeof(NormShared) + static_cast<std::size_t>(1 + choices) * cluster_threads * sizeof(float4);
+}
 
-// What a row's experts add at four columns from `column` on. Products come by way of shared memory: there are
-// no registers for all that are under way.
-__device__ __forceinline__ float4 expert_sum(const ExpertParts& experts,
-                                             float4 (&brought)[choices_at_once][cluster_threads], int row,
-                                             int hidden, int column) {
-  const int thread = static_cast<int>(threadIdx.x);
+// The new residual at four columns from `column` on, where the thread has some. All comes by way of shared
+// memory: there are no registers for what is under way. By whole warps.
+__device__ __forceinline__ float4 new_residual(const AddRmsNormCudaArgs& args, float4* brought, int row,
+                                               int column) {
+  const ExpertParts& experts = args.experts;
+  const int hidden = args.hidden, lane = static_cast<int>(threadIdx.x) % 32;
+  const bool has = column < hidden;
+  std::int32_t own_id = -1;
+  float own_weight = 0;
+  if (lane < experts.top_k) {
+    own_id = __ldcg(experts.expert_ids + row * experts.top_k + lane);
+    own_weight = __ldcg(experts.expert_weights + row * experts.top_k + lane);
+  }
+  if (has) {
+    const auto row_of = [&](const float* from, int index) {
+      return from + static_cast<std::size_t>(index) * static_cast<std::size_t>(hidden) + column;
+    };
+    ptx::copy_to_shared(brought, row_of(args.residual, row));
+    const float* from = row_of(experts.products, row * experts.top_k);
+#pragma unroll 1
+    for (int i = 1; i <= experts.top_k; ++i, from += hidden)
+      ptx::copy_to_shared(brought + i * cluster_threads, from);
+  }
+  ptx::await_copies_to_shared();
   ExpertSum<float4> sum;
 #pragma unroll 1
-  for (int first = 0; first < experts.top_k; first += choices_at_once) {
-    std::int32_t ids[choices_at_once];
-    float weights[choices_at_once];
-    const int slot = row * experts.top_k + first;
-#pragma unroll
-    for (int i = 0; i < choices_at_once; ++i) {
-      ids[i] = -1;
-      if (first + i >= experts.top_k) continue;
-      ids[i] = __ldcg(experts.expert_ids + slot + i);
-      weights[i] = __ldcg(experts.expert_weights + slot + i);
-      ptx::copy_to_shared(
-          &brought[i][thread],
-          experts.products + static_cast<std::size_t>(slot + i) * static_cast<std::size_t>(hidden) + column);
-    }
-    ptx::await_copies_to_shared();
-#pragma unroll
-    for (int i = 0; i < choices_at_once; ++i) sum.add_product(ids[i], weights[i], brought[i][thread]);
+  for (int i = 0; i < experts.top_k; ++i) {
+    const std::int32_t id = __shfl_sync(0xffffffffu, own_id, i);
+    const float weight = __shfl_sync(0xffffffffu, own_weight, i);
+    if (has) sum.add_product(id, weight, brought[(1 + i) * cluster_threads]);
   }
-  return sum.sum;
+  return has ? add(*brought, sum.sum) : float4{};
 }
 
 // 16 blocks of 128 threads have 32 registers each.
@@ -68,6 +77,7 @@ __global__ void __launch_bounds__(cluster_threads, 16)
   __shared__ std::uint64_t barriers[2];
   NormShared& shared = *reinterpret_cast<NormShared*>(ptx::dynamic_shared());
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, piece = thread / 32;
+  float4* const brought = reinterpret_cast<float4*>(&shared + 1) + thread;
   const int rank = ptx::cluster_rank(), row = static_cast<int>(blockIdx.x) / cluster_blocks;
   if (thread == 0) {
     for (std::uint64_t& barrier : barriers) ptx::mbarrier_init(&barrier, 1);
@@ -86,13 +96,8 @@ __global__ void __launch_bounds__(cluster_threads, 16)
 #pragma unroll 1
   for (int rehearsal = 1; rehearsal >= 0; --rehearsal) {
     if (rehearsal == 0) ptx::grid_dependency_wait();
-    float4 four = make_float4(0, 0, 0, 0);
-    if (has) {
-      const float4 residual = __ldcg(reinterpret_cast<const float4*>(
-          args.residual + static_cast<std::size_t>(row) * static_cast<std::size_t>(hidden) + column));
-      four = add(residual, expert_sum(args.experts, shared.brought, row, hidden, column));
-      shared.x[piece][lane] = four;
-    }
+    const float4 four = new_residual(args, brought, row, column);
+    if (has) shared.x[piece][lane] = four;
     __syncthreads();  // the block's part of the row is there
     if (piece == 0) {
       float own = 0;
@@ -135,17 +140,19 @@ __global__ void __launch_bounds__(cluster_threads, 16)
 
 }  // namespace
 
+static_assert(shared_bytes(most_choices) <= 47 * 1024);  // that a block has without asking for more
+
 bool clusters_norm(const AddRmsNormCudaArgs& args) {
   const int columns =
       std::max(DenseShape{0, args.hidden}.padded_cols(), args.out == nullptr ? 0 : args.out_stride);
   return args.experts.products != nullptr && args.rows <= cluster_norm_rows &&
-         columns <= norm_passes * norm_pass_columns;
+         columns <= norm_passes * norm_pass_columns && args.experts.top_k <= most_choices;
 }
 
 void launch_cluster_norm(const AddRmsNormCudaArgs& args, cudaStream_t stream) {
   launch_kernel({.blocks = dim3(static_cast<unsigned>(args.rows * cluster_blocks)),
                  .threads = cluster_threads,
-                 .shared_bytes = sizeof(NormShared),
+                 .shared_bytes = shared_bytes(args.experts.top_k),
                  .stream = stream,
                  .overlaps = true,
                  .cluster = cluster_blocks,

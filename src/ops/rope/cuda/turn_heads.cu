@@ -1,4 +1,6 @@
-// A warp a head of a row. Bytes: 4 in and 2 out a value; in decode latency is all that counts.
+// A warp a head of a row. Bytes: 4 in and 2 out a value; in decode latency is all that counts. So all that a
+// head needs is asked for at once, and few rows' warps do all of it once before, on whatever is in memory and
+// storing nothing: code that a multiprocessor has to fetch takes longer than running it.
 #include <cuda_bf16.h>
 
 #include <string>
@@ -12,6 +14,29 @@ namespace nibble {
 namespace {
 
 constexpr int turn_warps = 4;
+constexpr int turn_rehearsed_rows = 8;
+
+// What a lane turns its values by: of values i and i + 32 * pairs those at i; of a part narrower than two
+// warps, whose lanes have a value each, the first.
+template <int dims>
+struct HeadAngles {
+  static constexpr int count = dims / 64;
+  float cos[count], sin[count];
+
+  // Past the first-level cache, where a rehearsal may have left what came before.
+  __device__ __forceinline__ void load(const TurnHeadsCudaArgs& args, int row, int lane) {
+    const int half = args.rotary_dim / 2;
+    const std::ptrdiff_t first = std::ptrdiff_t{row} * half;
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      cos[i] = sin[i] = 0;
+      if (i > 0 && 32 * i >= half) continue;
+      const int at = half < 32 ? lane % half : lane + 32 * i;
+      cos[i] = __ldcg(args.cos + first + at);
+      sin[i] = __ldcg(args.sin + first + at);
+    }
+  }
+};
 
 // A lane's values of a head: dimension lane + 32 i is value i.
 template <int dims>
@@ -19,8 +44,12 @@ struct HeadValues {
   static constexpr int count = dims / 32;
   float x[count];
 
-  // centre: what is added to weights.
-  __device__ __forceinline__ void norm(const Bf16* weight, float centre, float eps, int lane) {
+  __device__ __forceinline__ void load(const float* head, int lane) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) x[i] = __ldcg(head + lane + 32 * i);
+  }
+  // weights: each with what is added to it.
+  __device__ __forceinline__ void norm(const float (&weights)[count], float eps) {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < count; ++i) sum = __fadd_rn(sum, __fmul_rn(x[i], x[i]));
@@ -29,35 +58,34 @@ struct HeadValues {
       sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, apart));
     const float scale = 1.0f / sqrtf(sum / static_cast<float>(dims) + eps);
 #pragma unroll
-    for (int i = 0; i < count; ++i)
-      x[i] = __fmul_rn(__fmul_rn(x[i], scale), __fadd_rn(weight[lane + 32 * i].to_float(), centre));
+    for (int i = 0; i < count; ++i) x[i] = __fmul_rn(__fmul_rn(x[i], scale), weights[i]);
   }
   // The first 64 * turned dimensions.
   template <int turned>
-  __device__ __forceinline__ void turn(const float* cos, const float* sin, int lane) {
+  __device__ __forceinline__ void turn(const HeadAngles<dims>& angles) {
 #pragma unroll
     for (int i = 0; i < turned; ++i) {
-      const float first = x[i], second = x[i + turned], c = cos[lane + 32 * i], s = sin[lane + 32 * i];
+      const float first = x[i], second = x[i + turned], c = angles.cos[i], s = angles.sin[i];
       x[i] = __fsub_rn(__fmul_rn(first, c), __fmul_rn(second, s));
       x[i + turned] = __fadd_rn(__fmul_rn(second, c), __fmul_rn(first, s));
     }
   }
   // The first 2 * half, of which lanes have one each.
-  __device__ __forceinline__ void turn_lanes(int half, const float* cos, const float* sin, int lane) {
-    const float other = __shfl_xor_sync(0xffffffffu, x[0], half), c = cos[lane % half], s = sin[lane % half];
+  __device__ __forceinline__ void turn_lanes(int half, const HeadAngles<dims>& angles, int lane) {
+    const float other = __shfl_xor_sync(0xffffffffu, x[0], half), c = angles.cos[0], s = angles.sin[0];
     const float turned = lane < half ? __fsub_rn(__fmul_rn(x[0], c), __fmul_rn(other, s))
                                      : __fadd_rn(__fmul_rn(x[0], c), __fmul_rn(other, s));
     if (lane < 2 * half) x[0] = turned;
   }
-  __device__ __forceinline__ void turn(int rotary_dim, const float* cos, const float* sin, int lane) {
+  __device__ __forceinline__ void turn(int rotary_dim, const HeadAngles<dims>& angles, int lane) {
     if (rotary_dim == dims) {
-      turn<count / 2>(cos, sin, lane);
+      turn<count / 2>(angles);
     } else if (rotary_dim == 64) {
-      turn<1>(cos, sin, lane);
+      turn<1>(angles);
     } else if (count >= 4 && rotary_dim == 128) {
-      turn<(count >= 4 ? 2 : 1)>(cos, sin, lane);
+      turn<(count >= 4 ? 2 : 1)>(angles);
     } else {
-      turn_lanes(rotary_dim / 2, cos, sin, lane);
+      turn_lanes(rotary_dim / 2, angles, lane);
     }
   }
 };
@@ -71,7 +99,7 @@ __device__ __forceinline__ void store(E4m3* at, float value) {
 
 template <class Kv, int dims>
 __device__ __forceinline__ void keep(const HeadValues<dims>& head, const KvCudaLayer& cache, int kv_head,
-                                     bool value, int slot, int lane) {
+                                     bool value, int slot, int lane, bool stores) {
   using Element = typename Kv::Element;
   const std::size_t chunk =
       static_cast<std::size_t>(kv_head) * static_cast<std::size_t>(cache.slots / kv_chunk_slots) +
@@ -82,49 +110,57 @@ __device__ __forceinline__ void keep(const HeadValues<dims>& head, const KvCudaL
 #pragma unroll
   for (int i = 0; i < head.count; ++i) {
     const int dimension = lane + 32 * i;
-    store(to + (value ? Kv::value_at(in_chunk, dimension) : Kv::key_at(in_chunk, dimension, dims)),
-          head.x[i]);
+    if (stores)
+      store(to + (value ? Kv::value_at(in_chunk, dimension) : Kv::key_at(in_chunk, dimension, dims)),
+            head.x[i]);
   }
 }
 
 template <class Kv, int dims>
 __global__ void __launch_bounds__(turn_warps * 32)
-    turn_heads(const __grid_constant__ TurnHeadsCudaArgs args) {
+    turn_heads(const __grid_constant__ TurnHeadsCudaArgs args, bool rehearses) {
   ptx::grid_launch_dependents();
   const int heads = args.heads + 2 * args.cache.kv_heads, lane = static_cast<int>(threadIdx.x) % 32;
   const int at = static_cast<int>(blockIdx.x) * turn_warps + static_cast<int>(threadIdx.x) / 32;
   const int row = at / heads, head = at - row * heads;
-  ptx::grid_dependency_wait();
-  if (row >= args.rows) return;
+  if (row >= args.rows) return ptx::grid_dependency_wait();
   const bool of_queries = head < args.heads, of_values = head >= args.heads + args.cache.kv_heads;
-  HeadValues<dims> values;
   const int gates = args.gated ? args.heads : 0;
   const int part = of_queries ? head + (args.gated ? head : 0) : head + gates;  // of the row
-  const float* const from = args.qkv +
-                            (static_cast<std::size_t>(row) * static_cast<std::size_t>(heads + gates) +
-                             static_cast<std::size_t>(part)) *
-                                dims +
-                            lane;
+  const float* const from =
+      args.qkv + (static_cast<std::size_t>(row) * static_cast<std::size_t>(heads + gates) +
+                  static_cast<std::size_t>(part)) *
+                     dims;
+  Bf16* const to = args.q + (static_cast<std::size_t>(row) * static_cast<std::size_t>(args.heads) +
+                             static_cast<std::size_t>(head)) *
+                                dims;
+  const Bf16* const norm = of_values ? nullptr : of_queries ? args.q_norm : args.k_norm;
+  float weights[dims / 32] = {};
+  if (norm != nullptr) {
+    const float centre = args.norm_less_one ? 1.0f : -0.0f;
 #pragma unroll
-  for (int i = 0; i < values.count; ++i) values.x[i] = from[32 * i];
-  if (!of_values) {
-    const Bf16* const weight = of_queries ? args.q_norm : args.k_norm;
-    if (weight != nullptr) values.norm(weight, args.norm_less_one ? 1.0f : -0.0f, args.eps, lane);
-    const std::size_t angles = static_cast<std::size_t>(row) * static_cast<std::size_t>(args.rotary_dim / 2);
-    values.turn(args.rotary_dim, args.cos + angles, args.sin + angles, lane);
+    for (int i = 0; i < dims / 32; ++i) weights[i] = __fadd_rn(norm[lane + 32 * i].to_float(), centre);
   }
-  if (of_queries) {
-    Bf16* const to = args.q + (static_cast<std::size_t>(row) * static_cast<std::size_t>(args.heads) +
-                               static_cast<std::size_t>(head)) *
-                                  dims;
+#pragma unroll 1
+  for (int rehearsal = rehearses ? 1 : 0; rehearsal >= 0; --rehearsal) {
+    if (rehearsal == 0) ptx::grid_dependency_wait();
+    HeadValues<dims> values;
+    HeadAngles<dims> angles;
+    values.load(from, lane);
+    angles.load(args, row, lane);
+    const int slot = of_queries ? -1 : __ldcg(args.kv_slots + row);
+    if (norm != nullptr) values.norm(weights, args.eps);
+    if (!of_values) values.turn(args.rotary_dim, angles, lane);
+    if (of_queries) {
 #pragma unroll
-    for (int i = 0; i < values.count; ++i) store(to + lane + 32 * i, values.x[i]);
-    return;
+      for (int i = 0; i < values.count; ++i) {
+        if (rehearsal == 0) store(to + lane + 32 * i, values.x[i]);
+      }
+    } else if (slot >= 0) {
+      keep<Kv>(values, args.cache, head - args.heads - (of_values ? args.cache.kv_heads : 0), of_values, slot,
+               lane, rehearsal == 0);
+    }
   }
-  const int slot = args.kv_slots[row];
-  if (slot < 0) return;
-  const int kv_head = head - args.heads - (of_values ? args.cache.kv_heads : 0);
-  keep<Kv>(values, args.cache, kv_head, of_values, slot, lane);
 }
 
 template <class Kv>
@@ -159,7 +195,7 @@ Status turn_heads_cuda(const TurnHeadsCudaArgs& of_caller, cudaStream_t stream) 
        .overlaps = true,
        .share = share_of(args.rows)},
       cache.dtype == KvE4m3::dtype ? kernel_of<KvE4m3>(cache.head_dim) : kernel_of<KvBf16>(cache.head_dim),
-      args);
+      args, args.rows <= turn_rehearsed_rows);
   return {};
 }
 
