@@ -385,7 +385,7 @@ __global__ void __launch_bounds__(chunk_threads)
                                            shared,
                                            rows,
                                            head,
-                                           head / args.served(),
+                                           head / args.served,
                                            block % slices * block_columns,
                                            cluster,
                                            ptx::cluster_rank()};

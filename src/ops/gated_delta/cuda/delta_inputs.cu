@@ -14,15 +14,19 @@ constexpr int most_rows_a_warp = 8;
 // A head's rows in turn, whose taps it finds in the first-level cache.
 template <int dims>
 class HeadRows {
-  using Channels = HeadChannels<dims>;
+  static constexpr int count = lane_channels<dims>;
+  static_assert(dims <= 32 * count);
 
  public:
+  using Channels = LaneChannels<count>;
+  __device__ __forceinline__ static bool has(int lane) { return lane * count < dims; }
+
   // channel: the head's first; column: where a row of projections has it.
   __device__ __forceinline__ HeadRows(const DeltaKernelArgs& args, int channel, int column, int lane)
       : args_(args), channel_(channel), column_(column), lane_(lane) {
 #pragma unroll
     for (int tap = 0; tap < delta_cuda_taps; ++tap)
-      Channels::fetch(weights_[tap], tap_weights(args, tap, channel), lane);
+      Channels::fetch(weights_[tap], has(lane) ? tap_weights(args, tap, channel) : nullptr, lane);
   }
   // The inputs ahead of a row; zeros for those that nothing has.
   __device__ __forceinline__ void go_to(const StateRowsCuda& rows, int row) {
@@ -32,19 +36,20 @@ class HeadRows {
       const int back = delta_cuda_taps - 1 - i, at = position - back;
       const float* from = nullptr;
       if (back < args_.taps && at >= 0)
-        from = at >= rows.first_position ? projected(row - back) : kept_input(args_, rows.slot, at, channel_);
-      Channels::fetch(inputs_[i], from, lane_);
+        from = at >= rows.first_position ? projected(row - back)
+                                         : kept_input(args_, rows.slot, at % args_.taps, channel_);
+      Channels::fetch(inputs_[i], has(lane_) ? from : nullptr, lane_);
     }
     fetch_row(row);
   }
   __device__ __forceinline__ void fetch_row(int row) {
-    Channels::fetch(inputs_[delta_cuda_taps - 1], projected(row), lane_);
+    Channels::fetch(inputs_[delta_cuda_taps - 1], has(lane_) ? projected(row) : nullptr, lane_);
   }
   // Of the row whose input came last; the next one's may be fetched then.
   __device__ __forceinline__ void convolve(Channels& to) {
     to.convolve(weights_, inputs_);
 #pragma unroll
-    for (int i = 0; i < Channels::count; ++i) {
+    for (int i = 0; i < count; ++i) {
 #pragma unroll
       for (int tap = 1; tap < delta_cuda_taps; ++tap) inputs_[tap - 1][i] = inputs_[tap][i];
     }
@@ -60,6 +65,13 @@ class HeadRows {
   typename Channels::Taps weights_, inputs_;
 };
 
+// Where a head's channels begin, where a row of projections has them, and how long a row of them is made: 0,
+// as it is.
+struct InputHead {
+  int channel, column;
+  float length;
+};
+
 // Rows of a step that a warp takes in turn.
 struct RowsInTurn {
   int first, past;
@@ -67,10 +79,10 @@ struct RowsInTurn {
 // One head's. put(channels, row, position): of each row, by then convolved. Sequences of one row have a
 // kernel of their own.
 template <int dims, class Put>
-__device__ __forceinline__ void take_rows(const DeltaKernelArgs& args, const RowsInTurn& turn, int channel,
-                                          int column, int lane, const Put& put) {
-  HeadRows<dims> head(args, channel, column, lane);
-  HeadChannels<dims> channels;
+__device__ __forceinline__ void take_rows(const DeltaKernelArgs& args, const RowsInTurn& turn,
+                                          const InputHead& of, int lane, const Put& put) {
+  HeadRows<dims> head(args, of.channel, of.column, lane);
+  typename HeadRows<dims>::Channels channels;
   StateRowsCuda rows;
   int before = -1;  // sequence of the row before
 #pragma unroll 1
@@ -85,14 +97,15 @@ __device__ __forceinline__ void take_rows(const DeltaKernelArgs& args, const Row
     head.convolve(channels);
     if (row + 1 < turn.past) head.fetch_row(row + 1);
     channels.activate();
-    put(channels, row, rows.first_position + row - rows.row_begin);
+    if (of.length != 0) channels.normalise(of.length);
+    if (HeadRows<dims>::has(lane)) put(channels, row, rows.first_position + row - rows.row_begin);
   }
 }
 __device__ __forceinline__ void take_gates(const DeltaKernelArgs& args, const RowsInTurn& turn, int head) {
   for (int row = turn.first; row < turn.past; ++row) {
     const int sequence = args.step.sequence_of_row[row];
     if (sequence < 0 || !has_many_delta_rows(args.step.of_sequence[sequence].row_count)) continue;
-    const HeadGates gates = gates_of(args, row, head);
+    const HeadGates gates = gates_of(args, row, ValueHead::at(args, head));
     const std::size_t at = static_cast<std::size_t>(row) * static_cast<std::size_t>(args.value_heads) +
                            static_cast<std::size_t>(head);
     args.decays[at] = gates.decay;
@@ -118,20 +131,25 @@ __global__ void __launch_bounds__(input_warps * 32)
   } else if (head < 2 * args.key_heads) {
     const bool of_queries = head < args.key_heads;
     const int key_head = of_queries ? head : head - args.key_heads;
-    take_rows<key_dim>(args, turn, head * key_dim,
-                       column_of(of_queries ? args.columns.q : args.columns.k, key_head, 0), lane,
-                       [&](HeadChannels<key_dim>& channels, int row, int position) {
-                         channels.normalise(of_queries ? HeadChannels<key_dim>::query_length() : 1.0f);
-                         channels.store_terms(reinterpret_cast<uint4*>(out(row) + head * key_dim),
-                                              position % delta_chunk, lane);
+    const float length = of_queries ? query_length<key_dim>() : 1.0f;
+    take_rows<key_dim>(args, turn,
+                       {.channel = head * key_dim,
+                        .column = column_of(of_queries ? args.columns.q : args.columns.k, {key_head, 0}),
+                        .length = length},
+                       lane, [&](const auto& channels, int row, int position) {
+                         channels.template store_terms<KeyRows<key_dim>::units>(
+                             reinterpret_cast<uint4*>(out(row) + head * key_dim), position % delta_chunk,
+                             lane);
                        });
   } else {
     const int value_head = head - 2 * args.key_heads;
     const int channel = 2 * args.keys(key_dim) + value_head * value_dim;
     take_rows<value_dim>(
-        args, turn, channel,
-        column_of(args.columns.v, value_head / args.served(), value_head % args.served()), lane,
-        [&](HeadChannels<value_dim>& channels, int row, int) { channels.store(out(row) + channel, lane); });
+        args, turn,
+        {.channel = channel,
+         .column = column_of(args.columns.v, ValueHead::at(args, value_head)),
+         .length = 0},
+        lane, [&](const auto& channels, int row, int) { channels.store(out(row) + channel, lane); });
   }
 }
 

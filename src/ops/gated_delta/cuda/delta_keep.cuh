@@ -53,28 +53,18 @@ __device__ __forceinline__ void keep_inputs(const DeltaKernelArgs& args, const S
       inputs[position % kept * args.channels + at] = input_of(position);
   }
 }
-// The same of a sequence of one row, whose inputs lie at `row`: at most one border, of a snapshot behind it.
-__device__ __forceinline__ void keep_row_inputs(const DeltaKernelArgs& args, const StateRowsCuda& rows,
-                                                const InputChannels& of_head, const float* row, int thread,
-                                                int threads) {
-  if (rows.borders > 0) return keep_inputs(args, rows, of_head, thread, threads);
-  float* const to = kept_input(args, rows.slot, rows.first_position, of_head.channel);
-  for (int at = thread; at < of_head.dims; at += threads) to[at] = row[at];
-}
-
 // Of a head: of its queries, its keys, or of one's values.
 template <int key_dim>
 __device__ __forceinline__ InputChannels query_channels(const DeltaKernelArgs& args, int key_head) {
-  return {key_head * key_dim, column_of(args.columns.q, key_head, 0), key_dim};
+  return {key_head * key_dim, column_of(args.columns.q, {key_head, 0}), key_dim};
 }
 template <int key_dim>
 __device__ __forceinline__ InputChannels key_channels(const DeltaKernelArgs& args, int key_head) {
-  return {args.keys(key_dim) + key_head * key_dim, column_of(args.columns.k, key_head, 0), key_dim};
+  return {args.keys(key_dim) + key_head * key_dim, column_of(args.columns.k, {key_head, 0}), key_dim};
 }
 template <int key_dim, int value_dim>
-__device__ __forceinline__ InputChannels value_channels(const DeltaKernelArgs& args, int head) {
-  return {2 * args.keys(key_dim) + head * value_dim,
-          column_of(args.columns.v, head / args.served(), head % args.served()), value_dim};
+__device__ __forceinline__ InputChannels value_channels(const DeltaKernelArgs& args, const ValueHead& head) {
+  return {2 * args.keys(key_dim) + head.index(args) * value_dim, column_of(args.columns.v, head), value_dim};
 }
 
 }  // namespace nibble

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(norm_warps * 32) delta_norm(const __grid_const
          ++i) {  // whether they are wanted or not: that takes as long to find out
       const int head = min(first + i * norm_warps, args.value_heads - 1);
       heads[i].load({.x = args.mixed + static_cast<std::size_t>(row * args.value_heads + head) * value_dim,
-                     .gates = HeadOut<value_dim>::gates_of(args, row, head),
+                     .gates = HeadOut<value_dim>::gates_of(args, row, ValueHead::at(args, head)),
                      .norm = args.norm},
                     row, head, lane);
     }
@@ -47,14 +47,15 @@ __global__ void __launch_bounds__(keep_threads) delta_keep(const __grid_constant
   keep_keys<key_dim>(args, rows, key_head, thread, keep_threads);
   keep_inputs(args, rows, query_channels<key_dim>(args, key_head), thread, keep_threads);
   keep_inputs(args, rows, key_channels<key_dim>(args, key_head), thread, keep_threads);
-  const int first = key_head * args.served();
-  for (int head = first; head < first + args.served(); ++head)
-    keep_inputs(args, rows, value_channels<key_dim, value_dim>(args, head), thread, keep_threads);
+  const int first = key_head * args.served;
+  for (int within = 0; within < args.served; ++within)
+    keep_inputs(args, rows, value_channels<key_dim, value_dim>(args, {key_head, within}), thread,
+                keep_threads);
   if (!has_many_delta_rows(rows.row_count)) return;  // delta_rows has kept its sums
   const int past = rows.first_position + rows.row_count, begin = past / delta_chunk * delta_chunk;
   double* const sums = in_slot(args.slots.decays, args.slot_bytes, rows.slot);
   for (int j = max(begin, rows.first_position) - begin + thread; j < past - begin; j += keep_threads) {
-    for (int head = first; head < first + args.served(); ++head) {
+    for (int head = first; head < first + args.served; ++head) {
       sums[j * args.value_heads + head] =
           args.decays[row_of_position(rows, begin + j) * static_cast<std::size_t>(args.value_heads) +
                       static_cast<std::size_t>(head)];

@@ -15,9 +15,9 @@ class HeadOut {
 
  public:
   // Where a row of projections has the head's gates.
-  __device__ __forceinline__ static const float* gates_of(const DeltaKernelArgs& args, int row, int head) {
-    return args.projected + std::ptrdiff_t{row} * args.projected_stride +
-           column_of(args.columns.z, head / args.served(), head % args.served());
+  __device__ __forceinline__ static const float* gates_of(const DeltaKernelArgs& args, int row,
+                                                          const ValueHead& head) {
+    return args.projected + std::ptrdiff_t{row} * args.projected_stride + column_of(args.columns.z, head);
   }
   // The head's. On its way when it returns.
   struct From {

@@ -59,15 +59,15 @@ class DeltaProducts {
     }
     __syncthreads();  // sums are there, and rows have been read
 #pragma unroll 1
-    for (int within = 0; within < args_.served(); within += 2) {
-      const int heads = min(args_.served() - within, 2);
+    for (int within = 0; within < args_.served; within += 2) {
+      const int heads = min(args_.served - within, 2);
       for (int i = 0; i < heads && warp_ < product_warps; ++i)
         leave(shared_.sums[within + i], shared_.out[i]);
       ptx::fence_shared_writes();
       __syncthreads();  // two heads' products are there
-      for (int i = 0; i < heads; ++i) store(key_head_ * args_.served() + within + i, shared_.out[i]);
+      for (int i = 0; i < heads; ++i) store(key_head_ * args_.served + within + i, shared_.out[i]);
       ptx::await_bulk_reads();
-      if (within + 2 < args_.served()) __syncthreads();  // they have been read
+      if (within + 2 < args_.served) __syncthreads();  // they have been read
     }
   }
 
@@ -90,7 +90,7 @@ class DeltaProducts {
 
   // Sums of g take the places of its rows. By a warp.
   __device__ void add_gates() const {
-    const int served = args_.served(), first = key_head_ * served;
+    const int served = args_.served, first = key_head_ * served;
     const double* const kept = in_slot(args_.slots.decays, args_.slot_bytes, chunk_.rows.slot) + first;
     const auto place = [&](int j) {
       return args_.decays + chunk_.row_of(j) * static_cast<std::size_t>(args_.value_heads) +

@@ -6,8 +6,6 @@
 // memory. All of it is asked for before the kernel ahead has ended: only this step's row is new. It is asked
 // for at once: nothing that is used later is loaded later. FLOPs are few but where a chunk ends, once in 64
 // rows.
-#include <type_traits>
-
 #include "ops/cuda/launch.cuh"
 #include "ops/gated_delta/cuda/delta_chunk.cuh"
 #include "ops/gated_delta/cuda/delta_heads.cuh"
@@ -24,11 +22,11 @@ namespace {
 // A head's filter, and the inputs that it lies over at the row, whose own is the last.
 template <int dims>
 struct alignas(16) HeadFilter {
-  static constexpr int dimensions = dims;
   float weights[delta_cuda_taps][dims], inputs[delta_cuda_taps][dims];
-
-  __device__ __forceinline__ const float* row() const { return inputs[delta_cuda_taps - 1]; }
 };
+
+// Parts of a row that are convolved, a warp each.
+enum RowPart { row_query, row_key, row_values, row_parts };
 
 template <int key_dim, int value_dim>
 struct alignas(128) RowsShared {
@@ -36,12 +34,11 @@ struct alignas(128) RowsShared {
   uint4 query[KeyRows<key_dim>::units];
   float updates[delta_chunk * value_dim];
   uint4 products[ProductRow::units];  // of the row
-  HeadFilter<key_dim> of_query, of_key;
-  HeadFilter<value_dim> of_value;
+  HeadFilter<(key_dim > value_dim ? key_dim : value_dim)> filters[row_parts];
   float values[value_dim], out[value_dim];
   float out_gates[value_dim], norm[value_dim];
   double sums[delta_chunk];  // of g
-  double sum_before;  // the row before the row's, 0 of a chunk's first; of the thread that finds the gates
+  double sum_before;  // that of the row before, 0 of a chunk's first; for the thread that finds the gates
   float beta;
 };
 
@@ -50,53 +47,58 @@ class DeltaRow {
   using Keys = KeyRows<key_dim>;
   static constexpr int steps = Keys::steps;
   static constexpr int tiles = (value_dim + 15) / 16;
-  // Who convolves what, and who finds the gates.
-  static constexpr int query_warp = 0, key_warp = 1, value_warp = 2, gate_warp = 3;
 
  public:
   static constexpr int warps = tiles > delta_blocks ? tiles : delta_blocks, threads = warps * 32;
   using Shared = RowsShared<key_dim, value_dim>;
 
-  __device__ DeltaRow(const DeltaKernelArgs& args, Shared& shared, const StateRowsCuda& rows, int head)
+  __device__ DeltaRow(const DeltaKernelArgs& args, Shared& shared, const StateRowsCuda& rows,
+                      const ValueHead& head)
       : args_(args),
         shared_(shared),
         rows_(rows),
         head_(head),
-        key_head_(head / args.served()),
         p_(rows.first_position % delta_chunk),
+        input_place_(rows.first_position % args.taps),
         thread_(static_cast<int>(threadIdx.x)),
         lane_(thread_ % 32),
-        warp_(ptx::warp_of_block()),
-        column_(warp_ * 16 + lane_ / 4) {}
+        warp_(ptx::warp_of_block()) {}
 
   // What earlier steps have left, and what every row needs; on its way when it returns.
   __device__ void begin() {
-    with_own_filter([&](auto& filter, const InputChannels& channels) { copy_filter(filter, channels); });
-    if (warp_ == gate_warp) {
-      copy_floats<value_dim>(shared_.norm, args_.norm);
-      if (lane_ == 0) shared_.sum_before = p_ == 0 ? 0.0 : kept_sum(p_ - 1);
-    }
-    const float* const state = state_of(args_.slots.state, args_.slot_bytes, rows_.slot);
+    const bool has_state = rows_.first_position >= delta_chunk;
+    const float* const state =
+        state_of(args_.slots.state, args_.slot_bytes, rows_.slot) + kept_first<steps>();
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
 #pragma unroll
       for (int second = 0; second < 2; ++second) {
         state_[step][second] = make_float4(0, 0, 0, 0);
-        if (rows_.first_position >= delta_chunk && has(second))
-          state_[step][second] =
-              *reinterpret_cast<const float4*>(state + kept_place(steps, group(second), step, lane_));
+        if (has_state && has(second))
+          state_[step][second] = *reinterpret_cast<const float4*>(state + kept_place(steps, second, step, 0));
       }
     }
-    const float* const keys = kept_keys();
-    for (int at = thread_; at < p_ * Keys::units; at += threads) {
-      const int j = at / Keys::units, unit = at % Keys::units;
-      ptx::copy_to_shared(shared_.keys + at, keys + j * args_.keys(key_dim) + 4 * unit);
+    if (warp_ < row_parts) {
+      copy_filter();
+    } else if (warp_ == gate_warp) {
+      copy_floats<value_dim>(shared_.norm, args_.norm);
+      if (lane_ == 0) shared_.sum_before = p_ == 0 ? 0.0 : kept_sum(p_ - 1);
     }
-    for (int at = thread_; at < value_dim / 8 * delta_blocks * 32; at += threads) {
-      if (at / 32 % delta_blocks * delta_block < p_)
-        ptx::copy_to_shared(shared_.updates + 4 * at, kept_updates() + 4 * at);
+    static_assert(threads % Keys::units == 0 && warps % delta_blocks == 0 && threads >= delta_chunk);
+    const float* const keys = kept_keys() + 4 * (thread_ % Keys::units);
+    for (int j = thread_ / Keys::units; j < p_; j += threads / Keys::units)
+      ptx::copy_to_shared(shared_.keys + j * Keys::units + thread_ % Keys::units,
+                          keys + j * args_.keys(key_dim));
+    if (warp_ % delta_blocks * delta_block < p_) {  // whose updates the warp's are, in each eight columns
+      const float* const updates = kept_updates();
+#pragma unroll
+      for (int first = 0; first < value_dim / 8 * delta_blocks * 32; first += threads) {
+        const int at = first + thread_;
+        if (value_dim / 8 * delta_blocks * 32 % threads == 0 || at < value_dim / 8 * delta_blocks * 32)
+          ptx::copy_to_shared(shared_.updates + 4 * at, updates + 4 * at);
+      }
     }
-    for (int j = thread_; j < p_; j += threads) shared_.sums[j] = kept_sum(j);
+    if (thread_ < p_) shared_.sums[thread_] = kept_sum(thread_);
   }
 
   __device__ void run() {
@@ -109,8 +111,8 @@ class DeltaRow {
     __syncthreads();  // o is there
     if (warp_ == 0) {
       HeadOut<value_dim> out;
-      out.load({.x = shared_.out, .gates = shared_.out_gates, .norm = shared_.norm}, rows_.row_begin, head_,
-               lane_);
+      out.load({.x = shared_.out, .gates = shared_.out_gates, .norm = shared_.norm}, rows_.row_begin,
+               head_.index(args_), lane_);
       out.put(args_);
     }
     if (p_ == delta_chunk - 1 && warp_ < tiles) bring_forward();
@@ -118,70 +120,91 @@ class DeltaRow {
   }
 
  private:
-  __device__ __forceinline__ bool has(int second) const { return column_ + 8 * second < value_dim; }
-  __device__ __forceinline__ int group(int second) const { return column_ / 8 + second; }
+  static constexpr int gate_warp = row_parts;  // finds the gates
+
+  // Columns 16 * warp + lane / 4, and those 8 behind: whether there are such.
+  __device__ __forceinline__ int column(int second) const { return warp_ * 16 + lane_ / 4 + 8 * second; }
+  __device__ __forceinline__ bool has(int second) const {
+    if constexpr (value_dim == warps * 16) return true;
+    return column(second) < value_dim;
+  }
+  // Where the warp's columns begin among those of states and updates, for this lane.
+  template <int of_steps>
+  __device__ __forceinline__ int kept_first() const {
+    return kept_place(of_steps, 2 * warp_, 0, lane_);
+  }
 
   __device__ float* state_of(float* of_first, std::int64_t bytes, int slot) const {
-    return in_slot(of_first, bytes, slot) + head_ * (key_dim * value_dim);
+    return in_slot(of_first, bytes, slot) + head_.index(args_) * (key_dim * value_dim);
   }
   __device__ float* kept_keys() const {
-    return in_slot(args_.slots.keys, args_.slot_bytes, rows_.slot) + key_head_ * key_dim;
+    return in_slot(args_.slots.keys, args_.slot_bytes, rows_.slot) + head_.key_head * key_dim;
   }
   __device__ float* kept_updates() const {
-    return in_slot(args_.slots.updates, args_.slot_bytes, rows_.slot) + head_ * (delta_chunk * value_dim);
+    return in_slot(args_.slots.updates, args_.slot_bytes, rows_.slot) +
+           head_.index(args_) * (delta_chunk * value_dim);
   }
   __device__ double& kept_sum(int j) const {
-    return in_slot(args_.slots.decays, args_.slot_bytes, rows_.slot)[j * args_.value_heads + head_];
+    return in_slot(args_.slots.decays, args_.slot_bytes,
+                   rows_.slot)[j * args_.value_heads + head_.index(args_)];
   }
+
+  __device__ __forceinline__ InputChannels channels_of(int part) const {
+    return part == row_query ? query_channels<key_dim>(args_, head_.key_head)
+           : part == row_key ? key_channels<key_dim>(args_, head_.key_head)
+                             : value_channels<key_dim, value_dim>(args_, head_);
+  }
+
   // By a warp.
   template <int dims>
   __device__ __forceinline__ void copy_floats(float* to, const float* from) const {
-    using Channels = HeadChannels<dims>;
-    if (!Channels::has(lane_)) return;
-    if constexpr (Channels::count == 4)
+    copy_lane(to, from, lane_ * lane_channels<dims> < dims);
+  }
+  static constexpr int count = lane_channels<value_dim>;
+  static_assert(count == lane_channels<key_dim>);
+  __device__ __forceinline__ void copy_lane(float* to, const float* from, bool is_there) const {
+    if (!is_there) return;
+    if constexpr (count == 4)
       ptx::copy_to_shared(to + 4 * lane_, from + 4 * lane_);
     else
       to[lane_] = from[lane_];
   }
-  template <int dims>
-  __device__ __forceinline__ void clear_floats(float* to) const {
-    for (int at = lane_; at < dims; at += 32) to[at] = 0;
-  }
-
-  // Calls run with the filter of which the warp convolves, and its channels; a warp that does not: not at
-  // all.
-  template <class Run>
-  __device__ __forceinline__ void with_own_filter(const Run& run) {
-    if (warp_ == query_warp) run(shared_.of_query, query_channels<key_dim>(args_, key_head_));
-    if (warp_ == key_warp) run(shared_.of_key, key_channels<key_dim>(args_, key_head_));
-    if (warp_ == value_warp) run(shared_.of_value, value_channels<key_dim, value_dim>(args_, head_));
-  }
-  // But for the row's own input.
-  template <int dims>
-  __device__ __forceinline__ void copy_filter(HeadFilter<dims>& to, const InputChannels& channels) const {
+  // The warp's part but for the row's own input.
+  __device__ __forceinline__ void copy_filter() const {
+    const InputChannels channels = channels_of(warp_);
+    const bool is_there = lane_ * count < channels.dims;
+    auto& to = shared_.filters[warp_];
+    const auto copy = [&](float* row, const float* from) {
+      if (from != nullptr) return copy_lane(row, from, is_there);
 #pragma unroll
-    for (int tap = 0; tap < delta_cuda_taps; ++tap) {
-      const float* const weights = tap_weights(args_, tap, channels.channel);
-      if (weights == nullptr)
-        clear_floats<dims>(to.weights[tap]);
-      else
-        copy_floats<dims>(to.weights[tap], weights);
-      if (tap == delta_cuda_taps - 1) continue;
-      const int back = delta_cuda_taps - 1 - tap, position = rows_.first_position - back;
-      if (back >= args_.taps || position < 0)
-        clear_floats<dims>(to.inputs[tap]);
-      else
-        copy_floats<dims>(to.inputs[tap], kept_input(args_, rows_.slot, position, channels.channel));
+      for (int i = 0; i < count; ++i) {
+        if (is_there) row[lane_ * count + i] = 0;
+      }
+    };
+#pragma unroll
+    for (int tap = 0; tap < delta_cuda_taps; ++tap)
+      copy(to.weights[tap], tap_weights(args_, tap, channels.channel));
+#pragma unroll
+    for (int back = 1; back < delta_cuda_taps; ++back) {
+      const bool is_kept = back < args_.taps && rows_.first_position >= back;
+      const int place = input_place_ - back + (input_place_ < back ? args_.taps : 0);
+      copy(to.inputs[delta_cuda_taps - 1 - back],
+           is_kept ? kept_input(args_, rows_.slot, place, channels.channel) : nullptr);
     }
   }
 
   // The row's query and key, values, decay and beta.
   __device__ void take_row() {
-    with_own_filter([&](auto& filter, const InputChannels& channels) {
-      copy_floats<std::decay_t<decltype(filter)>::dimensions>(
-          filter.inputs[delta_cuda_taps - 1],
-          args_.projected + std::ptrdiff_t{rows_.row_begin} * args_.projected_stride + channels.column);
-    });
+    if (warp_ < row_parts) {
+      const InputChannels channels = channels_of(warp_);
+      copy_lane(shared_.filters[warp_].inputs[delta_cuda_taps - 1],
+                args_.projected + std::ptrdiff_t{rows_.row_begin} * args_.projected_stride + channels.column,
+                lane_ * count < channels.dims);
+      ptx::await_copies_to_shared();
+      __syncwarp();  // the warp has copied what it reads
+      convolve(lane_ * count < channels.dims);
+      return;
+    }
     if (warp_ == gate_warp) {
       copy_floats<value_dim>(shared_.out_gates, HeadOut<value_dim>::gates_of(args_, rows_.row_begin, head_));
       if (lane_ == 0) {
@@ -191,58 +214,44 @@ class DeltaRow {
       }
     }
     ptx::await_copies_to_shared();
-    __syncwarp();  // a warp has copied what it reads
-    if (warp_ == query_warp) {
-      HeadChannels<key_dim> query = convolved(shared_.of_query);
-      query.normalise(HeadChannels<key_dim>::query_length());
-      query.store_terms(shared_.query, p_, lane_);
-    }
-    if (warp_ == key_warp) {
-      HeadChannels<key_dim> key = convolved(shared_.of_key);
-      key.normalise(1);
-      key.store_terms(shared_.keys + p_ * Keys::units, p_, lane_);
-    }
-    if (warp_ == value_warp) convolved(shared_.of_value).store(shared_.values, lane_);
   }
-  template <int dims>
-  __device__ __forceinline__ HeadChannels<dims> convolved(const HeadFilter<dims>& filter) const {
-    using Channels = HeadChannels<dims>;
-    typename Channels::Taps weights, inputs;
-#pragma unroll
-    for (int tap = 0; tap < delta_cuda_taps; ++tap) {
-      Channels::fetch(weights[tap], filter.weights[tap], lane_);
-      Channels::fetch(inputs[tap], filter.inputs[tap], lane_);
-    }
+  __device__ __forceinline__ void convolve(bool is_there) const {
+    using Channels = LaneChannels<count>;
+    const auto& filter = shared_.filters[warp_];
     Channels channels;
-    channels.convolve(weights, inputs);
+    channels.begin();
+#pragma unroll 1
+    for (int tap = 0; tap < delta_cuda_taps; ++tap) {  // there are no registers for all at once
+      typename Channels::Lane weights, input;
+      Channels::fetch(weights, is_there ? filter.weights[tap] : nullptr, lane_);
+      Channels::fetch(input, is_there ? filter.inputs[tap] : nullptr, lane_);
+      channels.take_tap(weights, input);
+    }
     channels.activate();
-    return channels;
+    if (warp_ == row_values) {
+      if (is_there) channels.store(shared_.values, lane_);
+      return;
+    }
+    channels.normalise(warp_ == row_query ? query_length<key_dim>() : 1.0f);
+    uint4* const to = warp_ == row_query ? shared_.query : shared_.keys + p_ * Keys::units;
+    if (is_there) channels.template store_terms<Keys::units>(to, p_, lane_);
   }
 
-  // The row's key and query, as columns 0 and 1 of eight: in lanes 4g + t for g below 2; others are zeros.
-  __device__ __forceinline__ ColumnTerms row_columns(int step) const {
-    const auto word = [&](int of_row) -> std::uint32_t {
-      const uint4* const row = lane_ / 4 == 0 ? shared_.keys + p_ * Keys::units : shared_.query;
-      const uint4* const four = row + unit_place<Keys::units>(p_, of_row / 4);
-      return lane_ / 4 > 1 ? 0 : reinterpret_cast<const std::uint32_t*>(four)[of_row % 4];
-    };
-    const int first = 8 * step + lane_ % 4, low = key_dim / 2;
-    return {{word(first), word(first + 4)}, {word(low + first), word(low + first + 4)}};
-  }
-
-  // S^T k and S^T q of this warp's columns; and k_j . k and k_j . q of some eights of rows.
+  // S^T k and S^T q of this warp's columns; and k_j . k and k_j . q of some eights of rows. Of products'
+  // columns the first is the row's key and the others its query, of which the first counts; of their rows
+  // likewise.
   __device__ __forceinline__ void read(float (&sums)[1][4]) {
     static_assert(delta_chunk / 8 <= 2 * warps);
     constexpr bool have_two = delta_chunk / 8 > warps;
     const int first = warp_, second = warp_ + warps;  // eights
     const bool has_first = first / 2 <= p_ / delta_block,
                has_second = have_two && second / 2 <= p_ / delta_block;
+    const uint4* const of_lane = lane_ % 8 == 0 ? shared_.keys + p_ * Keys::units : shared_.query;
     float products[2][1][4] = {};
     PartedSums<1> parts;
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
-      const ColumnTerms columns[1] = {row_columns(step)};
-      // They are rows 0 and 1 likewise.
+      const ColumnTerms columns[1] = {Keys::columns_of(of_lane, p_, step, lane_)};
       const RowTerms rows{make_uint4(columns[0].high[0], 0, columns[0].high[1], 0),
                           make_uint4(columns[0].low[0], 0, columns[0].low[1], 0)};
       if (has_first) {
@@ -295,21 +304,24 @@ class DeltaRow {
     if (!is_read) return {};
     return {{words[first], words[first + 4]}, {words[low], words[low + 4]}};
   }
-  // Updates of a block's rows up to p, of this lane's columns.
+  // Updates of a block's rows, of this lane's columns; own: of those up to p.
+  template <bool own>
   __device__ __forceinline__ RowTerms update_rows(int block) const {
+    const float* const of_block = shared_.updates + kept_first<delta_blocks>() + kept_place(1, block, 0, 0);
     float4 of_column[2];
 #pragma unroll
     for (int second = 0; second < 2; ++second) {
-      of_column[second] = make_float4(0, 0, 0, 0);
-      if (!has(second)) continue;
       float4& four = of_column[second];
-      four = *reinterpret_cast<const float4*>(shared_.updates +
-                                              kept_place(delta_blocks, group(second), block, lane_));
-      const int j = delta_block * block + lane_ % 4 * 2;
-      if (j > p_) four.x = 0;
-      if (j + 1 > p_) four.y = 0;
-      if (j + 8 > p_) four.z = 0;
-      if (j + 9 > p_) four.w = 0;
+      four = make_float4(0, 0, 0, 0);
+      if (!has(second)) continue;
+      four = *reinterpret_cast<const float4*>(of_block + kept_place(delta_blocks, second, 0, 0));
+      if constexpr (own) {
+        const int past = p_ + 1 - (delta_block * block + lane_ % 4 * 2);
+        if (past < 1) four.x = 0;
+        if (past < 2) four.y = 0;
+        if (past < 9) four.z = 0;
+        if (past < 10) four.w = 0;
+      }
     }
     return row_terms(of_column[0], of_column[1]);
   }
@@ -322,7 +334,7 @@ class DeltaRow {
     for (int second = 0; second < 2; ++second) {
       float& of_update = sums[0][2 * second];
       float& of_out = sums[0][2 * second + 1];
-      const float value = has_sums && has(second) ? shared_.values[column_ + 8 * second] : 0;
+      const float value = has_sums && has(second) ? shared_.values[column(second)] : 0;
       of_update = fmaf(-decay, of_update, value);
       of_out = __fmul_rn(decay, of_out);
     }
@@ -330,62 +342,70 @@ class DeltaRow {
 #pragma unroll 1
     for (int before = 0; before < block; ++before) {
       const ColumnTerms columns[1] = {product_columns(before, true)};
-      multiply_terms(sums, update_rows(before), columns);
+      multiply_terms(sums, update_rows<false>(before), columns);
     }
     // Lane 4g + 1 goes on with column g + 8.
     const float of_second = __shfl_sync(0xffffffffu, sums[0][2], lane_ / 4 * 4);
-    const int second = lane_ % 4, column = column_ + 8 * second;
-    if (second < 2 && column < value_dim) {
+    const int second = lane_ % 4, of_lane = column(second);
+    if (second < 2 && of_lane < value_dim) {
       float sum = second == 0 ? sums[0][0] : of_second;
       const auto factor = [&](int j) {
         return reinterpret_cast<const float*>(shared_.products + ProductRow::own_unit(j / 4))[j % 4];
       };
 #pragma unroll 4
       for (int j = 0; j < p_ % delta_block; ++j)
-        sum = fmaf(factor(j), shared_.updates[kept_update_place(column, delta_block * block + j)], sum);
+        sum = fmaf(factor(j), shared_.updates[kept_update_place(of_lane, delta_block * block + j)], sum);
       const float update = __fmul_rn(shared_.beta, sum);
-      shared_.updates[kept_update_place(column, p_)] = update;
-      if (p_ < delta_chunk - 1) kept_updates()[kept_update_place(column, p_)] = update;
+      shared_.updates[kept_update_place(of_lane, p_)] = update;
+      if (p_ < delta_chunk - 1) kept_updates()[kept_update_place(of_lane, p_)] = update;
     }
     __syncwarp();  // the row's updates are there
     const ColumnTerms columns[1] = {product_columns(block, false)};
-    multiply_terms(sums, update_rows(block), columns);
+    multiply_terms(sums, update_rows<true>(block), columns);
     if (!has_sums) return;
-    if (has(0)) shared_.out[column_] = sums[0][1];
-    if (has(1)) shared_.out[column_ + 8] = sums[0][3];
+    if (has(0)) shared_.out[column(0)] = sums[0][1];
+    if (has(1)) shared_.out[column(1)] = sums[0][3];
   }
 
-  // S to the border behind the chunk, as delta_chunks does.
+  // S to the border behind the chunk, as delta_chunks does. What is left of updates takes their place as
+  // terms, of a lane's four rows of a column high and low: there are no registers for all beside the state.
   __device__ void bring_forward() {
     const double last = shared_.sums[delta_chunk - 1];
-    RowTerms updates[delta_blocks];
-#pragma unroll
+    float* const updates = shared_.updates + kept_first<delta_blocks>();
+    const auto place = [&](int second, int block) {
+      return updates + kept_place(delta_blocks, second, block, 0);
+    };
+#pragma unroll 1
     for (int block = 0; block < delta_blocks; ++block) {
       const double* const sums = shared_.sums + delta_block * block + lane_ % 4 * 2;
       const float left[4] = {decay_of(last - sums[0]), decay_of(last - sums[1]), decay_of(last - sums[8]),
                              decay_of(last - sums[9])};
-      float4 of_column[2];
 #pragma unroll
       for (int second = 0; second < 2; ++second) {
-        float4& four = of_column[second];
-        four = make_float4(0, 0, 0, 0);
-        if (has(second))
-          four = *reinterpret_cast<const float4*>(shared_.updates +
-                                                  kept_place(delta_blocks, group(second), block, lane_));
-        four = make_float4(__fmul_rn(left[0], four.x), __fmul_rn(left[1], four.y), __fmul_rn(left[2], four.z),
-                           __fmul_rn(left[3], four.w));
+        if (!has(second)) continue;
+        const float4 four = *reinterpret_cast<const float4*>(place(second, block));
+        const TermPair first = terms_of(__fmul_rn(left[0], four.x), __fmul_rn(left[1], four.y)),
+                       other = terms_of(__fmul_rn(left[2], four.z), __fmul_rn(left[3], four.w));
+        *reinterpret_cast<uint4*>(place(second, block)) =
+            make_uint4(first.high, other.high, first.low, other.low);
       }
-      updates[block] = row_terms(of_column[0], of_column[1]);
     }
     const float decay = decay_of(last);
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
       float sums[2][4] = {};
-#pragma unroll
+#pragma unroll 1
       for (int block = 0; block < delta_blocks; ++block) {
+        uint4 of_column[2] = {};
+#pragma unroll
+        for (int second = 0; second < 2; ++second) {
+          if (has(second)) of_column[second] = *reinterpret_cast<const uint4*>(place(second, block));
+        }
+        const RowTerms rows{make_uint4(of_column[0].x, of_column[1].x, of_column[0].y, of_column[1].y),
+                            make_uint4(of_column[0].z, of_column[1].z, of_column[0].w, of_column[1].w)};
         const ColumnTerms columns[2] = {Keys::turned_columns(shared_.keys, 2 * step, block, lane_),
                                         Keys::turned_columns(shared_.keys, 2 * step + 1, block, lane_)};
-        multiply_terms(sums, updates[block], columns);
+        multiply_terms(sums, rows, columns);
       }
 #pragma unroll
       for (int second = 0; second < 2; ++second) {
@@ -407,7 +427,7 @@ class DeltaRow {
 #pragma unroll
       for (int second = 0; second < 2; ++second) {
         if (has(second))
-          *reinterpret_cast<float4*>(to + kept_place(steps, group(second), step, lane_)) =
+          *reinterpret_cast<float4*>(to + kept_first<steps>() + kept_place(steps, second, step, 0)) =
               state_[step][second];
       }
     }
@@ -416,27 +436,30 @@ class DeltaRow {
   // What the next step goes on from, beside states and updates. A head of keys serves several blocks: one
   // keeps it.
   __device__ void keep() {
-    const bool keeps_keys = head_ % args_.served() == 0;
+    const bool keeps_keys = head_.within == 0;
     if (p_ < delta_chunk - 1) {
       if (thread_ == 0) kept_sum(p_) = shared_.sums[p_];
       if (keeps_keys && thread_ < Keys::units)
         reinterpret_cast<uint4*>(kept_keys() + p_ * args_.keys(key_dim))[thread_] =
             shared_.keys[p_ * Keys::units + thread_];
     }
-    const auto keep_inputs_of = [&](const auto& filter, const InputChannels& channels) {
-      keep_row_inputs(args_, rows_, channels, filter.row(), thread_, threads);
-    };
-    if (keeps_keys) {
-      keep_inputs_of(shared_.of_query, query_channels<key_dim>(args_, key_head_));
-      keep_inputs_of(shared_.of_key, key_channels<key_dim>(args_, key_head_));
+    for (int part = keeps_keys ? row_query : row_values; part < row_parts; ++part) {
+      const InputChannels channels = channels_of(part);
+      if (rows_.borders > 0) {
+        keep_inputs(args_, rows_, channels, thread_, threads);
+      } else if (thread_ < channels.dims) {
+        kept_input(args_, rows_.slot, input_place_, channels.channel)[thread_] =
+            shared_.filters[part].inputs[delta_cuda_taps - 1][thread_];
+      }
     }
-    keep_inputs_of(shared_.of_value, value_channels<key_dim, value_dim>(args_, head_));
+    static_assert(threads >= key_dim && threads >= value_dim);
   }
 
   const DeltaKernelArgs& args_;
   Shared& shared_;
   const StateRowsCuda rows_;
-  const int head_, key_head_, p_, thread_, lane_, warp_, column_;
+  const ValueHead head_;
+  const int p_, input_place_, thread_, lane_, warp_;
   float4 state_[steps][2];
 };
 
@@ -446,10 +469,10 @@ __global__ void __launch_bounds__(DeltaRow<key_dim, value_dim>::threads, 2)
   auto& shared = *reinterpret_cast<RowsShared<key_dim, value_dim>*>(ptx::dynamic_shared());
   ptx::grid_launch_dependents();
   const StateRowsCuda rows = args.step.of_sequence[blockIdx.y];
-  DeltaRow<key_dim, value_dim> head(args, shared, rows, static_cast<int>(blockIdx.x));
-  if (rows.row_count == 1) head.begin();
+  DeltaRow<key_dim, value_dim> row(args, shared, rows, ValueHead::at(args, static_cast<int>(blockIdx.x)));
+  if (rows.row_count == 1) row.begin();
   ptx::grid_dependency_wait();
-  if (rows.row_count == 1) head.run();
+  if (rows.row_count == 1) row.run();
 }
 
 }  // namespace
@@ -457,8 +480,9 @@ __global__ void __launch_bounds__(DeltaRow<key_dim, value_dim>::threads, 2)
 void launch_delta_rows(const DeltaShape& shape, const DeltaKernelArgs& args, cudaStream_t stream) {
   with_delta_dims(shape, [&]<int key_dim, int value_dim>() {
     constexpr std::size_t bytes = sizeof(RowsShared<key_dim, value_dim>);
-    cuda_check(cudaFuncSetAttribute(delta_rows<key_dim, value_dim>,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+    const auto kernel = delta_rows<key_dim, value_dim>;
+    cuda_check(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
     launch_kernel(
         {.blocks = dim3(static_cast<unsigned>(args.value_heads), static_cast<unsigned>(args.step.sequences)),
          .threads = DeltaRow<key_dim, value_dim>::threads,
@@ -466,7 +490,7 @@ void launch_delta_rows(const DeltaShape& shape, const DeltaKernelArgs& args, cud
          .stream = stream,
          .overlaps = true,
          .share = share_of(args.step.rows)},
-        delta_rows<key_dim, value_dim>, args);
+        kernel, args);
   });
 }
 

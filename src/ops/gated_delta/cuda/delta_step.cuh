@@ -10,6 +10,7 @@ namespace nibble {
 // As kernels take it.
 struct DeltaKernelArgs {
   int key_heads, value_heads, taps, channels;
+  int served;  // heads of values by one of keys
   DeltaStepCuda step;
   DeltaColumns columns;
   const float *projected, *gates;
@@ -25,7 +26,6 @@ struct DeltaKernelArgs {
   std::int64_t slot_bytes, snapshot_bytes;
 
   __device__ int keys(int key_dim) const { return key_heads * key_dim; }
-  __device__ int served() const { return value_heads / key_heads; }  // heads of values by one of keys
 };
 
 // A part of slot `index`.
@@ -34,8 +34,19 @@ __device__ __forceinline__ T* in_slot(T* of_first, std::int64_t bytes, int index
   return reinterpret_cast<T*>(reinterpret_cast<std::uint8_t*>(of_first) + index * bytes);
 }
 
-__device__ __forceinline__ int column_of(const HeadColumns& part, int key_head, int value_head) {
-  return part.first + key_head * part.a_key_head + value_head * part.a_value_head;
+// A head of values: so many behind the first that a head of keys serves.
+struct ValueHead {
+  int key_head, within;
+
+  __device__ static ValueHead at(const DeltaKernelArgs& args, int index) {
+    const int key_head = index / args.served;
+    return {key_head, index - key_head * args.served};
+  }
+  __device__ int index(const DeltaKernelArgs& args) const { return key_head * args.served + within; }
+};
+
+__device__ __forceinline__ int column_of(const HeadColumns& part, const ValueHead& head) {
+  return part.first + head.key_head * part.a_key_head + head.within * part.a_value_head;
 }
 
 // Within a few units in the last place.

@@ -107,6 +107,16 @@ struct KeyRows {
                        rows + moved(of_lane, 2 * step) + 8 * n * units);
     return terms;
   }
+  // As columns by dimensions, of step `step`: a row that each lane names, of whose eight the first is lane %
+  // 8's. All lie as row `row` of a chunk.
+  __device__ __forceinline__ static ColumnTerms columns_of(const uint4* of_lane, int row, int step,
+                                                           int lane) {
+    const int first = unit_place<units>(row, lane / 16 * (units / 2) + lane / 8 % 2);
+    ColumnTerms terms;
+    ptx::load_matrices(terms.high[0], terms.high[1], terms.low[0], terms.low[1],
+                       of_lane + moved(first, 2 * step));
+    return terms;
+  }
   // As columns by rows: dimensions 8n to 8n + 7, of the rows of block `block`.
   __device__ __forceinline__ static ColumnTerms turned_columns(const uint4* rows, int n, int block,
                                                                int lane) {

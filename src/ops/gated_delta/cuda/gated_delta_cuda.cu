@@ -25,6 +25,7 @@ Status gated_delta_cuda(const GatedDeltaCudaArgs& args, cudaStream_t stream) {
                             .value_heads = shape.value_heads,
                             .taps = shape.taps,
                             .channels = shape.channels(),
+                            .served = shape.value_heads / shape.key_heads,
                             .step = args.step,
                             .columns = args.columns,
                             .projected = args.projected,
