@@ -49,9 +49,9 @@ TEST(ModelTraits, KnowWhatATokenKeeps) {
   EXPECT_EQ(next.full_layers, 12);
   EXPECT_EQ(next.linear_layers, 36);
   EXPECT_EQ(next.kv_values, 2 * 2 * 256);
-  EXPECT_EQ(next.state_bytes, 36 * (32 * 128 * 128 * 4 + 64 * (2048 + 4096 + 2 * 32) * 4 + 8192 * 3 * 4))
+  EXPECT_EQ(next.state_bytes, 36 * (32 * 128 * 128 * 4 + 64 * (2048 + 4096 + 2 * 32) * 4 + 8192 * 4 * 4))
       << "the state, the open chunk's rows, and the convolution's inputs";
-  EXPECT_EQ(next.snapshot_bytes, 36 * (32 * 128 * 128 * 4 + 8192 * 3 * 4)) << "no chunk is open at a border";
+  EXPECT_EQ(next.snapshot_bytes, 36 * (32 * 128 * 128 * 4 + 8192 * 4 * 4)) << "no chunk is open at a border";
   EXPECT_EQ(next.weight_bytes(), 159348782592);
   EXPECT_TRUE(next.runs);
 }
