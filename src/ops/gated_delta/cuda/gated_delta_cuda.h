@@ -1,8 +1,8 @@
 // The mixer of Qwen3-Next and Qwen3.5 on a GPU: the formulas of gated_delta.h, from rows of projections to
-// the input of the output's matrix. A first kernel (delta_inputs) convolves, normalises and finds the gates
-// of every row. Of sequences of one row a second (delta_rows) has a block for each head of values, which
-// keeps what the next step needs and norms what the head gives. Sequences of more rows go by chunks: products
-// of their rows (delta_products), updates, outputs and states (delta_chunks), norms (delta_norm).
+// the input of the output's matrix. Of sequences of one row one kernel (delta_rows) does it all, a block a
+// head of values. Of sequences of more rows a first kernel (delta_inputs) convolves, normalises and finds the
+// gates. Then they go by chunks: products of their rows (delta_products), updates, outputs and states
+// (delta_chunks), norms (delta_norm).
 //
 // Order, a contract. Chunks begin at multiples of 64 positions of the sequence, blocks at multiples of 16. As
 // gated_delta.h has it, but
