@@ -67,8 +67,8 @@ inline Answers answers_of(const std::filesystem::path& model, const EngineOption
   return run(*engine);
 }
 
-// Kernels that keep the contract for whole matrices of the example and add in another order for parts of
-// them, as those do that choose how to split K by the shape they are given.
+// Adds in the contract's order for whole matrices of the example, and in another order for parts of them. So
+// do kernels that choose by the shape how they split K.
 inline void add_as_the_part_goes(const DenseMatrix& matrix, int begin, int end, const DotInputs& inputs,
                                  const TotalsSink& store) {
   best_dot_kernels().multiply(matrix, begin, end, inputs, store);

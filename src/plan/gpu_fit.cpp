@@ -22,6 +22,9 @@ constexpr std::string_view gpu_forwards[] = {"GptOssForCausalLM",
                                              "KimiK25ForConditionalGeneration",
                                              "Glm4MoeLiteForCausalLM"};
 
+// Positions of a sequence where none are asked for.
+constexpr std::int64_t some_length = 8192;
+
 // What the attention that is built for GPUs takes.
 bool fits_gpu_attention(const ModelTraits& model) {
   if (model.attention == AttentionKind::latent) {
@@ -49,7 +52,6 @@ bool runs_on_this_gpu(const Situation& s) {
 }
 
 std::int64_t least_bytes(const Situation& s, std::int64_t ranks) {
-  constexpr std::int64_t some_length = 8192;
   const EngineOptions& options = s.options;
   const int rows = asked_step_tokens(options);
   const int sequences = asked_step_sequences(options) > 0 ? options.max_num_seqs : usual_gpu_sequences;
@@ -68,7 +70,6 @@ std::int64_t least_bytes(const Situation& s, std::int64_t ranks) {
 }
 
 std::int64_t room_beside_copies(const Situation& s) {
-  constexpr std::int64_t some_length = 8192;
   const int ranks = static_cast<int>(s.number(Field::tensor_parallel));
   const std::int64_t positions =
       s.number(Field::max_num_seqs) * std::min<std::int64_t>(some_length, s.model.max_positions);
