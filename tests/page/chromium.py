@@ -32,10 +32,18 @@ class Chromium:
         self.answers = {}
         self.number = 0
         self.session = None
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self.open_tab("about:blank")
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
+
+    def open_tab(self, url):
+        """Later calls are to this tab; its target, which closes it."""
+        self.session = None
+        target = self.call("Target.createTarget", url=url)["targetId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        # A tab behind another one draws nothing and runs its timers once a second, or once a minute: each counts as seen.
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)
+        return target
 
     def close(self):
         self.process.terminate()
@@ -55,12 +63,16 @@ class Chromium:
         os.write(self.to_browser, json.dumps(message).encode() + b"\0")
         return self.number
 
-    def call(self, method, timeout=60, **parameters):
+    def answer(self, method, timeout=60, **parameters):
+        """What the browser answers, be it an error."""
         number = self.send(method, **parameters)
         end = time.monotonic() + timeout
         while number not in self.answers:
             self.receive(end, method)
-        answer = self.answers.pop(number)
+        return self.answers.pop(number)
+
+    def call(self, method, timeout=60, **parameters):
+        answer = self.answer(method, timeout, **parameters)
         assert "error" not in answer, f"{method}: {answer}"
         return answer["result"]
 
@@ -86,16 +98,12 @@ class Chromium:
         return answer["result"].get("value")
 
     def wait(self, condition, timeout=40):
-        """Until an expression in the page is true."""
-        met = self.run(f"""new Promise((done) => {{
-            const end = Date.now() + {timeout * 1000};
-            const look = () => {{
-                const value = (() => {{ try {{ return {condition}; }} catch {{ return false; }} }})();
-                if (value || Date.now() > end) done(Boolean(value)); else setTimeout(look, 10);
-            }};
-            look();
-        }})""", timeout + 20)
-        assert met, f"never true: {condition}"
+        """Until an expression in the page is true. A page that is being left or made has no value of it yet, which is not true either."""
+        script = f"(() => {{ try {{ return Boolean({condition}); }} catch {{ return false; }} }})()"
+        end = time.monotonic() + timeout
+        while not self.answer("Runtime.evaluate", expression=script, returnByValue=True).get("result", {}).get("result", {}).get("value"):
+            assert time.monotonic() < end, f"never true: {condition}"
+            time.sleep(0.01)
 
     def type(self, text):
         self.call("Input.insertText", text=text)
