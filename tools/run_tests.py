@@ -4,8 +4,8 @@
     tools/run_tests.py                 what `make test` runs, after its set-up
     tools/run_tests.py --sanitized     what `make test-sanitized` and CI run: the same, with sanitizers, watched kernels, fuzzers
     tools/run_tests.py --check         the inner loop: fast C++ tests, format, layers
-    tools/run_tests.py --extended      everything, for as long as it takes; --record FILE keeps the results
-    tools/run_tests.py --only PART     some parts only (repeatable)
+    tools/run_tests.py --extended      everything, hours of two CPUs; --record FILE keeps the results
+    tools/run_tests.py --only PART     some parts only (repeatable); a record keeps the other parts' results
 
 Every GoogleTest case and every pytest case counts as one. Standard library only.
 """
@@ -35,7 +35,7 @@ SANITIZER_ENVIRONMENT = {
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
 }
 # Rooms that read what strangers wrote, or keep what many share: the selection of `make test-sanitized`. The extended run
-# takes every room.
+# has the other rooms in a part of its own.
 SANITIZED = ("cache", "checkpoint", "grammar", "sched", "server", "text")
 LONGEST_GROUP = "reliability"  # of Python tests, a folder each; it begins first
 NOTHING_CHOSEN = 5  # pytest's exit code where all tests of a folder are the extended run's
@@ -172,8 +172,7 @@ RECIPES = {
     "threads": Recipe("release", targets=lambda: [f"{name}_test" for name, _ in ctest_commands("release", "threads")]),
     "fuzz": Recipe("fuzz", needs="clang++", targets=lambda: [*(f"{name}_test" for name in SANITIZED),
                                                               *(name for name, _ in ctest_commands("fuzz", "fuzz"))]),
-    "asan": Recipe("asan"),
-    "clang": Recipe("clang", needs="clang++"),
+    "sanitized": Recipe("fuzz", needs="clang++"),
     "tsan": Recipe("tsan"),
 }
 
@@ -290,8 +289,11 @@ def race_tests(args):
 
 
 def sanitized_tests(args):
-    """All tests under g++'s sanitizers."""
-    return run_google_tests("asan", timeout=1800)
+    """The rooms that fuzz_tests leaves out, by the same compiler and sanitizers."""
+    if not shutil.which("clang++"):
+        return Outcome(skipped=[("sanitized tests", "clang++ is not installed")])
+    others = [name for name, _ in ctest_commands("fuzz", "fast") if name not in SANITIZED]
+    return run_google_tests("fuzz", others, timeout=1800)
 
 
 def thread_sanitizer_tests(args):
@@ -311,7 +313,7 @@ def served_tests(args):
     if not python.exists():
         return Outcome(failed=["served: build/venv is missing; run tools/setup.sh --python"])
     outcome = Outcome()
-    for preset in ("asan", "tsan"):
+    for preset in ("fuzz", "tsan") if shutil.which("clang++") else ("tsan",):
         built = one(f"build {preset}", ["cmake", "--build", BUILD / preset, "--target", "nibble"])
         if built.failed:
             outcome.add(built)
@@ -327,12 +329,6 @@ def served_tests(args):
                 found.failed.append(f"{preset}: served (exit code {code})")
         outcome.add(found)
     return outcome
-
-
-def clang_tests(args):
-    if not shutil.which("clang++"):
-        return Outcome(skipped=[("clang", "clang++ is not installed")])
-    return run_google_tests("clang")
 
 
 def python_groups():
@@ -426,14 +422,13 @@ def device_record(args):
 
 
 # What a stranger with a fresh Debian types, and the compilers that newer systems bring: (name, options of bare_root.sh).
-ALL_OF_IT = ("--", "bash", "-ec", "tools/setup.sh build test && cmake --preset release -DNIBBLE_TESTS=ON -DNIBBLE_BENCHMARKS=ON"
+ALL_OF_IT = ("tools/setup.sh build test && cmake --preset release -DNIBBLE_TESTS=ON -DNIBBLE_BENCHMARKS=ON"
              " -DNIBBLE_PRECOMPILED=OFF && cmake --build build/release")
 BARE_ROOTS = (
     ("make demo on Debian 12", ("--suite", "bookworm")),
-    ("make demo on Debian 13", ("--suite", "trixie")),
-    ("everything by g++ 14", ("--suite", "trixie", *ALL_OF_IT)),
-    ("everything by g++ 13", ("--suite", "trixie", "--compiler", "g++-13", *ALL_OF_IT)),
-    ("everything by clang 19", ("--suite", "trixie", "--compiler", "clang-19", *ALL_OF_IT)),
+    ("make demo on Debian 13, and everything by g++ 14", ("--suite", "trixie", "--", "bash", "-ec", f"make demo && {ALL_OF_IT}")),
+    ("everything by g++ 13", ("--suite", "trixie", "--compiler", "g++-13", "--", "bash", "-ec", ALL_OF_IT)),
+    ("everything by clang 19", ("--suite", "trixie", "--compiler", "clang-19", "--", "bash", "-ec", ALL_OF_IT)),
 )
 
 
@@ -460,15 +455,14 @@ PARTS = {
     "release": release_tests,
     "races": race_tests,
     "bundle": bundle,
-    "python": python_tests,
-    "fuzz": fuzz_tests,
-    "asan": sanitized_tests,
-    "clang": clang_tests,
-    "tsan": thread_sanitizer_tests,
-    "served": served_tests,
-    "threads": short_thread_sanitizer_tests,
-    "bare-roots": bare_roots,
     "benchmarks": benchmarks,
+    "threads": short_thread_sanitizer_tests,
+    "fuzz": fuzz_tests,
+    "sanitized": sanitized_tests,
+    "tsan": thread_sanitizer_tests,
+    "python": python_tests,
+    "served": served_tests,
+    "bare-roots": bare_roots,
 }
 CHECK = ("layers", "format", "release", "emulation")
 EXTENDED = tuple(name for name in PARTS if name != "threads")  # which is a selection of tsan
@@ -492,24 +486,39 @@ def machine():
                    if line.startswith("PRETTY_NAME")), platform.system())
     return [("date", date.today().isoformat()), ("commit", first_line("git", "describe", "--always", "--dirty")),
             ("system", system), ("CPU", f"{cpu}, {JOBS} used"), ("g++", first_line("g++", "--version")),
-            ("clang++", first_line("clang++", "--version"))]
+            ("clang++", first_line("clang++", "--version")),
+            ("ccache", "used" if shutil.which("ccache") and "CCACHE_DISABLE" not in os.environ else "not used")]
 
 
-def record(file, outcomes, total):
-    lines = ["# Results of `make test-extended`", "", "Written by `tools/run_tests.py --extended --record`; not edited by hand.",
-             "", "| | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in machine()),
-             "", "| part | passed | failed | skipped | build s | its CPU s | run s | its CPU s |", "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
+HEADINGS = ("part", "commit", "passed", "failed", "skipped", "build s", "its CPU s", "run s", "its CPU s")
+
+
+def record(file, outcomes):
+    """Results in Markdown: a row of each part, then what failed or was skipped, each line with its part's name. Parts
+    that did not run now keep what an earlier run found, with its commit."""
+    file, facts = Path(file), machine()
+    rows, remarks = {}, {}
+    for line in file.read_text().splitlines() if file.exists() else ():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| ") and len(cells) == len(HEADINGS) and cells[0] in EXTENDED:
+            rows[cells[0]] = cells
+        elif line.startswith("- "):
+            remarks.setdefault(line.split(": ")[1], []).append(line)
     for name, outcome in outcomes.items():
-        lines.append(f"| {name} | {outcome.passed} | {len(outcome.failed)} | {len(outcome.skipped)} | {outcome.built.wall:.0f} | {outcome.built.cpu:.0f} | "
-                     f"{outcome.ran.wall:.0f} | {outcome.ran.cpu:.0f} |")
-    left_out = [name for name in EXTENDED if name not in outcomes]
-    lines += [f"| all | {total.passed} | {len(total.failed)} | {len(total.skipped)} | | {total.built.cpu:.0f} | | {total.ran.cpu:.0f} |", "",
-              f"By the clock all of it took {total.ran.wall:.0f} s: builds go on while tests run.", ""]
-    lines += [f"- not part of this run: {', '.join(left_out)}"] if left_out else []
-    lines += [f"- failed: {name}" for name in total.failed]
-    lines += [f"- skipped: {name}: {reason}" for name, reason in total.skipped]
+        seconds = (outcome.built.wall, outcome.built.cpu, outcome.ran.wall, outcome.ran.cpu)
+        rows[name] = [name, dict(facts)["commit"], *(str(count) for count in (outcome.passed, len(outcome.failed), len(outcome.skipped))),
+                      *(f"{value:.0f}" for value in seconds)]
+        remarks[name] = [f"- failed: {name}: {case}" for case in outcome.failed] + [f"- skipped: {name}: {case}: {why}" for case, why in outcome.skipped]
+    rows = {name: rows[name] for name in EXTENDED if name in rows}
+    sums = [str(sum(int(row[column]) for row in rows.values())) for column in range(2, len(HEADINGS))]
+    table = lambda cells: f"| {' | '.join(cells)} |"
+    left_out = [name for name in EXTENDED if name not in rows]
+    lines = ["# Results of `make test-extended`", "", "Written by `tools/run_tests.py --extended --record`; not edited by hand. Builds go on while",
+             "tests run, so a run takes less by the clock than its parts together.", "", "| | |", "| --- | --- |", *(table(fact) for fact in facts), "",
+             table(HEADINGS), "| --- | --- |" + " ---: |" * (len(HEADINGS) - 2), *(table(row) for row in rows.values()), table(["all", "", *sums]), "",
+             *([f"Not part of it yet: {', '.join(left_out)}.", ""] if left_out else []), *(line for name in rows for line in remarks.get(name, ()))]
     # Where this tree lies is nobody's business.
-    Path(file).write_text(("\n".join(lines).rstrip() + "\n").replace(f"{ROOT}/", ""))
+    file.write_text(("\n".join(lines).rstrip() + "\n").replace(f"{ROOT}/", ""))
 
 
 def run_part(name, builds, args):
@@ -555,7 +564,7 @@ def main():
     for name in total.failed:
         print(f"FAILED: {name}")
     if args.record:
-        record(args.record, outcomes, total)
+        record(args.record, outcomes)
     SUMMARY.write_text(total.line() + "\n")
     print(f"{'part':14} {'build s':>8} {'CPU s':>8} {'run s':>8} {'CPU s':>8}")
     for name, outcome in outcomes.items():

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from nibble_program import BINARY, environment
 
 # Under a sanitizer a process holds shadow memory and freed blocks.
-SANITIZED = any(name in str(BINARY) for name in ("/asan/", "/tsan/"))
+SANITIZED = any(name in str(BINARY) for name in ("/fuzz/", "/tsan/"))
 PATIENCE = 600 if SANITIZED else 60  # seconds without a byte
 CONTROL = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0.8, "seed": 7, "logprobs": 1}
 
