@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -44,6 +45,19 @@ def test_the_package_depends_on_glibc_alone(packages):
     assert re.fullmatch(r"libc6 \(>= [\d.]+\), passwd\n", depends), depends
 
 
+# Prints its address and serves until it is killed.
+DEMO_HUB = """
+import threading
+from hub import Hub, Repository
+from nibble_program import ROOT
+hub = Hub()
+files = {path.name: path.read_bytes() for path in (ROOT / "models/demo").iterdir()}
+hub.repositories["people/tales"] = Repository({"6" * 40: files}, {"main": "6" * 40})
+print(hub.url, flush=True)
+threading.Event().wait()
+"""
+
+
 class BareRoot:
     """A minimal Debian, with mounts that end with the commands that use them."""
 
@@ -51,12 +65,16 @@ class BareRoot:
         self.folder = folder
         subprocess.run([ROOT / "tools/bare_root.sh", "--suite", "bookworm", "--root", folder, "--", "true"], check=True)
 
-    def run(self, script, check=True):
-        mounts = 'mount -t proc proc "$1/proc"; mount --rbind /dev "$1/dev"; ip link set lo up; exec chroot "$1" bash -ec "$2"'
-        # A network namespace: the ports are the root's own, and nothing outside is asked.
-        done = subprocess.run(["unshare", "--mount", "--net", "--propagation", "private", "bash", "-ec", mounts, "bare", self.folder, script],
-                              capture_output=True, text=True, timeout=600,
-                              env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C.UTF-8"})
+    def run(self, script, check=True, hub=False):
+        """The output of a script in the root; `hub`: with HF_ENDPOINT at a stand-in that has the demo model."""
+        mounts = 'mount -t proc proc "$1/proc"; mount --rbind /dev "$1/dev"; ip link set lo up; root=$1 script=$2; shift 2;' \
+                 'if [ $# -gt 0 ]; then read -r HF_ENDPOINT < <(exec "$@"); export HF_ENDPOINT; fi; exec chroot "$root" bash -ec "$script"'
+        beside = [sys.executable, "-c", DEMO_HUB] if hub else []
+        # A network namespace: the ports are the root's own, and nothing outside is asked. What runs beside ends with the script.
+        done = subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation", "private", "bash", "-ec", mounts, "bare",
+                               self.folder, script, *beside], capture_output=True, text=True, timeout=600,
+                              env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C.UTF-8",
+                                   "PYTHONPATH": f"{ROOT / 'tests'}:{ROOT / 'tests/pull'}"})
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -112,3 +130,25 @@ wait $server; echo "ended with $?"
     assert "max-queue = 7" in bare.run("cat /etc/nibble/nibble.conf"), "a removal keeps the configuration"
     bare.run("dpkg --purge nibble")
     assert bare.run("ls -d /etc/nibble /var/cache/nibble /usr/share/nibble /usr/bin/nibble 2>&1 || true").count("No such file") == 4
+
+
+def test_a_new_user_pulls_a_model_by_name_and_serves_it(bare):
+    bare.run("dpkg -i /tmp/nibble_0.2.0~test2_*.deb")
+    told = bare.run("nibble serve people/tales 2>&1 || true", hub=True)
+    assert "nibble pull people/tales" in told
+    pulled = bare.run("nibble pull people/tales && nibble list", hub=True)
+    assert re.search(r"^people/tales\b", pulled, re.M), pulled
+    # What was pulled needs no hub.
+    served = bare.run("""
+nibble serve people/tales >/tmp/url 2>/tmp/log &
+server=$!
+for i in $(seq 300); do nibble health 2>/dev/null && break; sleep 0.2; done
+exec 3<>/dev/tcp/127.0.0.1/8000
+body='{"model":"people/tales","prompt":"Once upon a time","max_tokens":8}'
+printf 'POST /v1/completions HTTP/1.1\\r\\nHost: localhost\\r\\nContent-Type: application/json\\r\\nContent-Length: %s\\r\\nConnection: close\\r\\n\\r\\n%s' ${#body} "$body" >&3
+cat <&3
+kill $server
+wait $server; echo "ended with $?"
+""")
+    assert served.startswith("ok\n") and '"text_completion"' in served and "ended with 0" in served, served[:2000]
+    assert "people/tales" not in bare.run("nibble rm people/tales --yes >/dev/null && nibble list")
