@@ -4,11 +4,13 @@
 #include <chrono>
 #include <fstream>
 #include <memory>
+#include <optional>
 
 #include "app/bench_report.h"
 #include "app/bench_url.h"
 #include "app/commands.h"
 #include "app/interrupt.h"
+#include "app/other_process.h"
 #include "app/progress.h"
 #include "app/read_bandwidth.h"
 #include "base/thread_pool.h"
@@ -157,6 +159,8 @@ Status run(Options options, Console& console) {
                             std::to_string(options.engine.max_num_seqs) +
                             "; raise the latter or leave it out");
   }
+  NIBBLE_ASSIGN(options.engine, options_of_process(options.engine));
+  if (const std::optional<Status> done = run_steps_of_another(options.engine)) return *done;
   exit_on_interrupt();
   ProgressBar loading("loading " + options.engine.model);
   loading.announce();

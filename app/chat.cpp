@@ -17,6 +17,7 @@
 #include "app/interrupt.h"
 #include "app/line_editor.h"
 #include "app/loaded_model.h"
+#include "app/other_process.h"
 #include "app/progress.h"
 #include "app/pull_model.h"
 #include "app/terminal.h"
@@ -395,13 +396,14 @@ Status run(const Options& options, Console& console) {
   if (!options.tools.empty()) {
     NIBBLE_ASSIGN(tools, read_tools(options.tools, console));
   }
+  NIBBLE_ASSIGN(EngineOptions engine_options, options_of_process(options.engine));
+  // One conversation: memory for its context alone.
+  if (!engine_options.given.max_num_seqs) engine_options.max_num_seqs = 1;
+  if (const std::optional<Status> done = run_steps_of_another(engine_options)) return *done;
   NIBBLE_RETURN_IF_ERROR(offer_pull(options.engine.model, console));
   exit_on_interrupt();
   ProgressBar loading("loading " + options.engine.model);
   loading.announce();
-  EngineOptions engine_options = options.engine;
-  // One conversation: memory for its context alone.
-  if (!engine_options.given.max_num_seqs) engine_options.max_num_seqs = 1;
   NIBBLE_ASSIGN(const LoadedModel loaded,
                 load_model(engine_options, [&](double done, double total) { loading.update(done, total); }));
   const std::unique_ptr<Engine>& engine = loaded.engine;

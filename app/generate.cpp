@@ -15,6 +15,7 @@
 #include "app/input_text.h"
 #include "app/interrupt.h"
 #include "app/loaded_model.h"
+#include "app/other_process.h"
 #include "app/progress.h"
 #include "app/prompt_file.h"
 #include "app/pull_model.h"
@@ -266,7 +267,9 @@ Status check_results(const std::vector<GenerationResult>& results, const Prompts
   return {};
 }
 
-Status run(const Options& options, Console& console) {
+Status run(Options& options, Console& console) {
+  NIBBLE_ASSIGN(options.engine, options_of_process(options.engine));
+  if (const std::optional<Status> done = run_steps_of_another(options.engine)) return *done;
   if (options.format.given() > 1) return invalid_argument("give one of --json-schema, --grammar and --regex");
   NIBBLE_ASSIGN(std::vector<PromptSpec> specs, collect(options, console));
   std::shared_ptr<const Grammar> format;  // before the model is loaded: what is wrong with it is told at once

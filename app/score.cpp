@@ -1,11 +1,13 @@
 // nibble score: log-likelihood and perplexity of a text.
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "app/commands.h"
 #include "app/input_text.h"
 #include "app/interrupt.h"
 #include "app/loaded_model.h"
+#include "app/other_process.h"
 #include "app/progress.h"
 #include "app/text_score.h"
 #include "base/json_writer.h"
@@ -56,7 +58,9 @@ void print_score(const TextScore& score, const std::vector<TokenId>& ids, const 
   std::fprintf(console.out, "bits per byte  %.6f\n", score.bits_per_byte());
 }
 
-Status run(const Options& options, Console& console) {
+Status run(Options& options, Console& console) {
+  NIBBLE_ASSIGN(options.engine, options_of_process(options.engine));
+  if (const std::optional<Status> done = run_steps_of_another(options.engine)) return *done;
   NIBBLE_ASSIGN(const std::string text, read_input_text(options.file, console));
   exit_on_interrupt();
   ProgressBar loading("loading " + options.engine.model);

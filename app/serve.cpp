@@ -17,9 +17,11 @@
 #include "app/commands.h"
 #include "app/last_words.h"
 #include "app/loaded_model.h"
+#include "app/other_process.h"
 #include "app/progress.h"
 #include "app/pull_model.h"
 #include "app/serve_options.h"
+#include "app/serve_ranks.h"
 #include "app/service_manager.h"
 #include "app/stop_signals.h"
 #include "app/supervisor.h"
@@ -392,6 +394,8 @@ Status serve(const ServeOptions& options, const Child& self, const ApiKeys& keys
 
 Status run(ServeOptions& options, Console& console) {
   NIBBLE_RETURN_IF_ERROR(check(options));
+  NIBBLE_ASSIGN(options.engine, options_of_process(options.engine));
+  if (options.engine.process > 0) return serve_ranks(options, console);
   NIBBLE_RETURN_IF_ERROR(offer_pull(options.engine.model, console));
   NIBBLE_ASSIGN(ApiKeys keys, ApiKeys::load(options.api_key, options.api_key_file));
   if (!is_loopback(options.host) && !keys.asked_for()) {

@@ -50,7 +50,7 @@ CONFINED = (
     ("spdlog/", re.compile(r"src/base/log[^/]*\.cpp$")),
     ("fmt/", re.compile(r"src/base/log[^/]*\.cpp$")),
     ("asio", re.compile(r"src/server/http/(connection\.(cpp|h)|socket_(server\.cpp|stream\.(cpp|h)))$|app/http_client\.cpp$")),
-    ("openssl/", re.compile(r"src/server/http/socket_stream\.cpp$|src/net/(connection|tls)\.cpp$|src/hub/digest\.cpp$")),
+    ("openssl/", re.compile(r"src/server/http/socket_stream\.cpp$|src/net/(connection|tls)\.cpp$|src/hub/digest\.cpp$|src/comm/link_key\.cpp$")),
     ("pcre2", re.compile(r"src/text/.*\.cpp$")),
     ("utf8proc", re.compile(r"src/text/.*\.cpp$|app/display_text\.cpp$")),
     ("simdjson", re.compile(r"_test\.cpp$|_bench\.cpp$")),

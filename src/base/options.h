@@ -110,6 +110,12 @@ struct EngineOptions {
   int expert_parallel = 0;       // ranks the experts are spread over; 0: likewise
   int data_parallel = 0;         // ranks, or groups of them, with sequences of their own; 0: likewise
   bool dp_attention = false;     // as many as there are ranks, where data_parallel does not say
+  int processes = 0;             // that share the ranks of a CPU; 0: as mpirun says, else one
+  int process = 0;               // which of them this is; the first has the requests
+  int processes_here = 1;        // of them on this machine, where mpirun says so
+  std::string first_process;     // where the first one listens to the others: host:port
+  std::string process_key_file;  // what they show each other
+  std::string version;           // of the program, which has to be the same in all of them
   float memory_utilization = 0;  // share of the device's memory that may be taken; 0: what the plan chooses
   bool enforce_eager = false;    // no CUDA graphs
   std::uint64_t random_weights = 0;  // a seed, if given: weights are made of it, and no file is read
@@ -139,6 +145,10 @@ struct EngineOptions {
     bool expert_parallel = false;
     bool data_parallel = false;
     bool dp_attention = false;
+    bool processes = false;
+    bool process = false;
+    bool first_process = false;
+    bool process_key_file = false;
     bool memory_utilization = false;
     bool enforce_eager = false;
     bool random_weights = false;

@@ -102,6 +102,10 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
                                 {"NIBBLE_EP", "4"},
                                 {"NIBBLE_DP", "4"},
                                 {"NIBBLE_DP_ATTENTION", "true"},
+                                {"NIBBLE_NNODES", "2"},
+                                {"NIBBLE_NODE_RANK", "1"},
+                                {"NIBBLE_DIST_INIT_ADDR", "10.0.0.1:5000"},
+                                {"NIBBLE_DIST_KEY_FILE", "key"},
                                 {"NIBBLE_STATE_SNAPSHOTS", "12"},
                                 {"NIBBLE_SNAPSHOT_INTERVAL", "8192"},
                                 {"NIBBLE_MOE_A2A_BACKEND", "normal"},
@@ -130,6 +134,10 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
   EXPECT_EQ(options.draft_tokens, 6);
   EXPECT_EQ(options.data_parallel, 4);
   EXPECT_TRUE(options.dp_attention);
+  EXPECT_EQ(options.processes, 2);
+  EXPECT_EQ(options.process, 1);
+  EXPECT_EQ(options.first_process, "10.0.0.1:5000");
+  EXPECT_EQ(options.process_key_file, "key");
   EXPECT_EQ(options.state_snapshots, 12);
   EXPECT_EQ(options.snapshot_interval, 8192);
   EXPECT_EQ(options.tensor_parallel, 2);

@@ -46,16 +46,21 @@ std::string call_text(const Call& call) {
   return call.width == 0 ? text : text + " rows of " + std::to_string(call.width);
 }
 
-Status fault_status(const Fault& fault) {
-  const std::string rank = "rank " + std::to_string(fault.rank), peer = "rank " + std::to_string(fault.peer);
-  const std::string step = "step " + std::to_string(fault.step);
-  if (fault.differs != 0) {
-    return internal_error("ranks disagree in " + step + ": " + rank + " calls " + call_text(fault.call) +
-                          ", " + peer + " calls " + call_text(fault.peer_call) +
-                          "; all ranks must make the same calls in the same order");
+Status fault_status(const FaultNote& note) {
+  const std::string rank = "rank " + std::to_string(note.rank), peer = "rank " + std::to_string(note.peer);
+  const std::string step = "step " + std::to_string(note.step);
+  switch (note.kind) {
+    case FaultNote::Kind::differs:
+      return internal_error("ranks disagree in " + step + ": " + rank + " calls " + call_text(note.call) +
+                            ", " + peer + " calls " + call_text(note.peer_call) +
+                            "; all ranks must make the same calls in the same order");
+    case FaultNote::Kind::lost:
+      return internal_error("the process of " + peer + " has gone, as " + rank +
+                            " sees it; all ranks have stopped");
+    case FaultNote::Kind::did_not_come: break;
   }
-  return internal_error(rank + " waited " + std::to_string(fault.waited_ms) + " ms in " +
-                        call_name(fault.call.kind) + ", " + step + ", for " + peer +
+  return internal_error(rank + " waited " + std::to_string(note.waited_ms) + " ms in " +
+                        call_name(note.call.kind) + ", " + step + ", for " + peer +
                         ", which did not come; all ranks of the group have stopped");
 }
 
@@ -74,25 +79,14 @@ Communicator::Communicator(std::shared_ptr<GroupMemory> memory, Group group, int
 Status Communicator::failure() const {
   const Fault& fault = this->fault();
   if (fault.state.load(std::memory_order_acquire) != Fault::written) return {};
-  return fault_status(fault);
+  return fault_status(fault.note);
 }
 
-Status Communicator::fail(int peer, const Call& call, const Call* peer_call,
-                          std::chrono::milliseconds waited) {
-  Fault& fault = this->fault();
-  std::uint32_t expected = Fault::none;
-  if (fault.state.compare_exchange_strong(expected, Fault::being_written)) {
-    fault.rank = static_cast<std::uint32_t>(rank_of(member_));
-    fault.peer = static_cast<std::uint32_t>(peer);
-    fault.step = step_;
-    fault.call = call;
-    fault.differs = peer_call != nullptr ? 1 : 0;
-    if (peer_call != nullptr) fault.peer_call = *peer_call;
-    fault.waited_ms = static_cast<std::uint64_t>(waited.count());
-    fault.state.store(Fault::written, std::memory_order_release);
-  }
-  while (fault.state.load(std::memory_order_acquire) != Fault::written) std::this_thread::yield();
-  return fault_status(fault);
+Status Communicator::fail(FaultNote note) {
+  note.rank = static_cast<std::uint32_t>(rank_of(member_));
+  note.step = step_;
+  note_fault(fault(), note);
+  return failure();
 }
 
 Status Communicator::wait_for(int peer, const Call& call) {
@@ -107,7 +101,12 @@ Status Communicator::wait_for(int peer, const Call& call) {
   }
   // The peer may be a step ahead, never two, so this parity still holds what it said of this step.
   const Call& theirs = seat.calls[step_ % 2];
-  if (theirs != call) return fail(rank_of(peer), call, &theirs, {});
+  if (theirs != call) {
+    return fail({.peer = static_cast<std::uint32_t>(rank_of(peer)),
+                 .kind = FaultNote::Kind::differs,
+                 .call = call,
+                 .peer_call = theirs});
+  }
   return {};
 }
 
@@ -122,8 +121,11 @@ Status Communicator::wait_long_for(int peer, const Call& call) {
     NIBBLE_RETURN_IF_ERROR(failure());
     const auto now = Clock::now();
     if (stillness.is_too_long(now) || now - stillness.last_beat_seen() >= deadline) {
-      return fail(stillness.whom(), call, nullptr,
-                  std::chrono::duration_cast<std::chrono::milliseconds>(patience.waited()));
+      const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(patience.waited());
+      return fail({.peer = static_cast<std::uint32_t>(stillness.whom()),
+                   .call = call,
+                   .peer_call = {},
+                   .waited_ms = static_cast<std::uint64_t>(waited.count())});
     }
   }
   return {};
@@ -133,15 +135,20 @@ Result<Communicator::Shares> Communicator::share(const Call& call, std::span<con
   NIBBLE_CHECK(mine.size() <= memory_->slot_bytes(), "a collective is cut into what slots hold");
   return share_with(call, [&](std::byte* slot) {
     if (!mine.empty()) std::memcpy(slot, mine.data(), mine.size());
+    return mine.size();
   });
 }
 
-Result<Communicator::Shares> Communicator::publish(const Call& call) {
+Result<Communicator::Shares> Communicator::publish(const Call& call, std::size_t bytes) {
   ++step_;
   ++counts_[static_cast<std::size_t>(call.kind)];
   GroupMemory::Seat& seat = memory_->seat(member_);
   seat.calls[step_ % 2] = call;
   seat.step.store(step_, std::memory_order_release);
+  if (options_.links != nullptr) {
+    options_.links->send({.group = in_world_, .member = member_, .step = step_, .call = call},
+                         std::span(memory_->slot(member_, step_), bytes));
+  }
   for (int i = 1; i < size(); ++i) NIBBLE_RETURN_IF_ERROR(wait_for((member_ + i) % size(), call));
   return Shares(*memory_, step_);
 }
@@ -150,6 +157,7 @@ Result<std::vector<Communicator>> communicators_of(const Group& group, std::size
                                                    const Communicator::Options& options) {
   NIBBLE_ASSIGN(const std::shared_ptr<GroupMemory> memory, GroupMemory::make(group.size(), slot_bytes));
   const int in_world = options.world != nullptr ? options.world->add(memory, group) : 0;
+  if (options.links != nullptr) options.links->add_group(in_world, memory, group);
   std::vector<Communicator> members;
   for (int i = 0; i < group.size(); ++i) members.emplace_back(memory, group, i, options, in_world);
   return Result<std::vector<Communicator>>(std::move(members));

@@ -22,6 +22,7 @@
 #include "base/status.h"
 #include "comm/group_memory.h"
 #include "comm/peer_watch.h"
+#include "comm/process_links.h"
 #include "comm/rank.h"
 #include "comm/world.h"
 
@@ -38,6 +39,8 @@ class Communicator {
     StillnessLimits stillness;
     // Where members also are members of other groups; it outlives them all. Null: there is this group alone.
     World* world = nullptr;
+    // Where members are in other processes; it outlives them all, and there is a world. Null: all are here.
+    ProcessLinks* links = nullptr;
   };
 
   // What everybody put down in a step; valid until this member's next call.
@@ -66,12 +69,11 @@ class Communicator {
 
   // Puts `mine` down, at most slot_bytes() and as many of each member, and waits for all others.
   Result<Shares> share(const Call& call, std::span<const std::byte> mine);
-  // The same, where write(slot) puts down what is not in one piece.
+  // The same, where write(slot) puts down what is not in one piece, and says how many bytes that are.
   template <class Write>
   Result<Shares> share_with(const Call& call, const Write& write) {
     NIBBLE_RETURN_IF_ERROR(failure());
-    write(memory_->slot(member_, step_ + 1));
-    return publish(call);
+    return publish(call, write(memory_->slot(member_, step_ + 1)));
   }
 
   // Steps of each kind that this member has taken part in.
@@ -82,14 +84,14 @@ class Communicator {
   Status failure() const;
 
  private:
-  // What is in this member's slot of the next step, to everybody.
-  Result<Shares> publish(const Call& call);
+  // So many bytes in this member's slot of the next step, to everybody.
+  Result<Shares> publish(const Call& call, std::size_t bytes);
   Status wait_for(int peer, const Call& call);
   Status wait_long_for(int peer, const Call& call);
   Fault& fault() const { return options_.world != nullptr ? options_.world->fault() : memory_->fault(); }
   int rank_of(int member) const { return group_.members[static_cast<std::size_t>(member)]; }
-  // `peer` is of the world.
-  Status fail(int peer, const Call& call, const Call* peer_call, std::chrono::milliseconds waited);
+  // Of this member, in this step.
+  Status fail(FaultNote note);
 
   std::shared_ptr<GroupMemory> memory_;
   const Group group_;

@@ -15,20 +15,21 @@ Status gather_rows(Communicator& communicator, const RowParts& parts) {
   std::size_t row = 0;
   while (row < parts.owners.size()) {
     const std::size_t end = std::min(row + fit, parts.owners.size());
-    NIBBLE_ASSIGN(const Communicator::Shares shares,
-                  communicator.share_with({.kind = Call::Kind::gather_rows,
-                                           .count = end - row,
-                                           .width = static_cast<std::uint64_t>(parts.width)},
-                                          [&](std::byte* slot) {
-                                            float* to = reinterpret_cast<float*>(slot);
-                                            for (std::size_t i = row; i < end; ++i) {
-                                              if (parts.owners[i] != me) continue;
-                                              std::copy_n(
-                                                  parts.rows + static_cast<std::int64_t>(i) * parts.width,
-                                                  parts.width, to);
-                                              to += parts.width;
-                                            }
-                                          }));
+    NIBBLE_ASSIGN(
+        const Communicator::Shares shares,
+        communicator.share_with({.kind = Call::Kind::gather_rows,
+                                 .count = end - row,
+                                 .width = static_cast<std::uint64_t>(parts.width)},
+                                [&](std::byte* slot) {
+                                  float* to = reinterpret_cast<float*>(slot);
+                                  for (std::size_t i = row; i < end; ++i) {
+                                    if (parts.owners[i] != me) continue;
+                                    std::copy_n(parts.rows + static_cast<std::int64_t>(i) * parts.width,
+                                                parts.width, to);
+                                    to += parts.width;
+                                  }
+                                  return static_cast<std::size_t>(reinterpret_cast<std::byte*>(to) - slot);
+                                }));
     std::array<std::int64_t, most_ranks> taken{};
     for (; row < end; ++row) {
       const int owner = parts.owners[row];

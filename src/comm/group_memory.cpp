@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <thread>
 
 namespace nibble {
 
@@ -28,6 +29,15 @@ const char* call_name(Call::Kind kind) {
 
 const char* algorithm_name(Algorithm algorithm) {
   return algorithm == Algorithm::one_shot ? "one-shot" : "two-shot";
+}
+
+void note_fault(Fault& fault, const FaultNote& note) {
+  std::uint32_t expected = Fault::none;
+  if (fault.state.compare_exchange_strong(expected, Fault::being_written)) {
+    fault.note = note;
+    fault.state.store(Fault::written, std::memory_order_release);
+  }
+  while (fault.state.load(std::memory_order_acquire) != Fault::written) std::this_thread::yield();
 }
 
 Result<std::shared_ptr<GroupMemory>> GroupMemory::make(int members, std::size_t slot_bytes) {

@@ -40,16 +40,28 @@ struct Call {
 };
 const char* call_name(Call::Kind kind);
 
+// What one member has found out about another, in numbers of the world.
+struct FaultNote {
+  enum class Kind : std::uint32_t {
+    did_not_come,  // within waited_ms
+    differs,       // makes another call
+    lost,          // its process has gone
+  };
+  std::uint32_t rank = 0, peer = 0;
+  Kind kind = Kind::did_not_come;
+  std::uint64_t step = 0;
+  Call call, peer_call;  // what each was doing; the peer's where they differ
+  std::uint64_t waited_ms = 0;
+};
+
 // The first failure of a group; whoever finds it returns at once.
 struct Fault {
   enum State : std::uint32_t { none, being_written, written };
   std::atomic<std::uint32_t> state = none;
-  std::uint32_t rank = 0, peer = 0;  // of the world
-  std::uint64_t step = 0;
-  Call call, peer_call;  // what each was doing, where they differ
-  std::uint32_t differs = 0;
-  std::uint64_t waited_ms = 0;
+  FaultNote note;
 };
+// Written down unless another was first; either way some failure stands there afterwards.
+void note_fault(Fault& fault, const FaultNote& note);
 
 class GroupMemory {
  public:

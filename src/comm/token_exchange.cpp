@@ -99,6 +99,7 @@ Result<int> TokenExchange::dispatch(Communicator& communicator, const TokenRows&
                     static_cast<std::size_t>(shape_.top_k) * sizeof(float));
         std::copy_n(mine.x + row * shape_.hidden, shape_.hidden, packet + shape_.top_k);
       }
+      return (header + static_cast<std::size_t>(sent) * words) * sizeof(float);
     }));
     for (int source = 0; source < shape_.members; ++source) {
       const float* from = shares.of<float>(source);
@@ -187,6 +188,8 @@ Status TokenExchange::combine(Communicator& communicator, const float* products,
         std::copy_n(products + produced_[static_cast<std::size_t>(i)] * shape_.hidden, shape_.hidden,
                     reinterpret_cast<float*>(to) + (i - first) * shape_.hidden);
       }
+      const std::int64_t sent = std::max<std::int64_t>(end - first, 0) * shape_.hidden;
+      return static_cast<std::size_t>(sent) * sizeof(float);
     }));
     for (int member = 0; member < shape_.members; ++member) {
       const auto m = static_cast<std::size_t>(member);

@@ -12,6 +12,7 @@
 #include "checkpoint/model_location.h"
 #include "engine/choices.h"
 #include "engine/mask_finder.h"
+#include "engine/processes.h"
 #include "runtime/cpu_worker.h"
 #include "runtime/gpu.h"
 #include "sched/scheduler.h"
@@ -43,37 +44,61 @@ Choice device_choice(std::int64_t taken, std::int64_t planned) {
           .why = "measured once all was taken; the plan said " + grouped(planned)};
 }
 
+// All that is decided before memory is taken.
+struct Prepared {
+  ModelLocation location;
+  ModelConfig config;
+  EngineChoices choices;
+  std::unique_ptr<ProcessLinks> links;  // null: there is one process
+};
+
+Result<Prepared> prepare(const EngineOptions& options, const std::function<void(EngineChoices&)>& change) {
+  Prepared prepared;
+  NIBBLE_ASSIGN(prepared.location, locate_model(options.model, LocationEnvironment::of_this_process()));
+  NIBBLE_ASSIGN(prepared.config, read_model_config(prepared.location.folder));
+  // What cannot be honoured is refused before weights are looked for.
+  NIBBLE_ASSIGN(prepared.choices, make_choices(options, prepared.config, prepared.location.name));
+  if (change) change(prepared.choices);
+  NIBBLE_ASSIGN(prepared.links, join_processes(options, prepared.location.folder, prepared.choices));
+  return prepared;
+}
+
+Result<WeightSource> open_weights(Prepared& prepared) {
+  NIBBLE_ASSIGN(WeightSource weights, WeightSource::open(prepared.location.folder));
+  read_stored_formats(prepared.config, weights);
+  ThreadPool threads(prepared.choices.worker.threads);  // the worker makes its own
+  NIBBLE_RETURN_IF_ERROR(check_tensors(prepared.config, weights, threads));
+  return weights;
+}
+
 struct StartedWorker {
   std::unique_ptr<Worker> worker;
   std::int64_t weight_bytes = 0;  // of the files
 };
 
-Result<StartedWorker> start_worker(const std::filesystem::path& folder, const EngineOptions& options,
-                                   ModelConfig config, const EngineChoices& choices,
+Result<StartedWorker> start_worker(Prepared& prepared, const EngineOptions& options,
                                    const std::function<void(double, double)>& progress) {
   StartedWorker started;
+  const EngineChoices& choices = prepared.choices;
   const bool on_gpu = choices.plan.device == DeviceKind::cuda;
   if (options.given.random_weights) {
     if (!on_gpu) return invalid_argument("--random-weights are made on a GPU, and this engine runs on a CPU");
-    NIBBLE_ASSIGN(started.worker,
-                  start_gpu_worker(config, {.source = {}, .seed = options.random_weights}, choices.worker));
+    NIBBLE_ASSIGN(
+        started.worker,
+        start_gpu_worker(prepared.config, {.source = {}, .seed = options.random_weights}, choices.worker));
     started.weight_bytes = choices.plan.memory.weights;
     return started;
   }
-  NIBBLE_ASSIGN(WeightSource weights, WeightSource::open(folder));
-  read_stored_formats(config, weights);
-  {
-    ThreadPool threads(choices.worker.threads);  // the worker makes its own
-    NIBBLE_RETURN_IF_ERROR(check_tensors(config, weights, threads));
-  }
+  NIBBLE_ASSIGN(WeightSource weights, open_weights(prepared));
   started.weight_bytes = weights.bytes();
   if (on_gpu) {
-    NIBBLE_ASSIGN(
-        started.worker,
-        start_gpu_worker(config, {.source = std::move(weights), .progress = progress}, choices.worker));
+    NIBBLE_ASSIGN(started.worker,
+                  start_gpu_worker(prepared.config, {.source = std::move(weights), .progress = progress},
+                                   choices.worker));
     return started;
   }
-  NIBBLE_ASSIGN(started.worker, CpuWorker::start(config, std::move(weights), choices.worker, progress));
+  NIBBLE_ASSIGN(started.worker, CpuWorker::start(prepared.config, std::move(weights), choices.worker,
+                                                 progress, std::move(prepared.links)));
   return started;
 }
 
@@ -266,24 +291,20 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
 Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
                                             const std::function<void(EngineChoices&)>& change,
                                             const std::function<void(double, double)>& progress) {
-  NIBBLE_ASSIGN(const ModelLocation location,
-                locate_model(options.model, LocationEnvironment::of_this_process()));
-  NIBBLE_ASSIGN(const ModelConfig config, read_model_config(location.folder));
-  // What cannot be honoured is refused before weights are looked for.
-  NIBBLE_ASSIGN(EngineChoices choices, make_choices(options, config, location.name));
-  if (change) change(choices);
+  NIBBLE_ASSIGN(Prepared prepared, prepare(options, change));
+  EngineChoices& choices = prepared.choices;
   // Who plans ahead cannot know which drafts will hold.
   if (choices.plan_ahead) choices.scheduler.max_drafts = 0;
-  NIBBLE_ASSIGN(StartedWorker started, start_worker(location.folder, options, config, choices, progress));
+  NIBBLE_ASSIGN(StartedWorker started, start_worker(prepared, options, progress));
 
   const std::int64_t device_bytes = started.worker->device_bytes();
-  ModelInfo info{.name = location.name,
-                 .folder = location.folder,
-                 .architecture = config.architecture,
-                 .vocabulary = static_cast<int>(config.vocab_size),
+  ModelInfo info{.name = prepared.location.name,
+                 .folder = prepared.location.folder,
+                 .architecture = prepared.config.architecture,
+                 .vocabulary = static_cast<int>(prepared.config.vocab_size),
                  .max_model_len = choices.scheduler.max_model_len,
                  .kv_tokens = choices.owners * choices.cache.page_count[full_pages] * choices.cache.page_size,
-                 .eos_ids = config.eos_token_ids,
+                 .eos_ids = prepared.config.eos_token_ids,
                  .weight_bytes = started.weight_bytes,
                  .threads = started.worker->threads(),
                  .plan = choices.plan,
@@ -292,6 +313,13 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
                                : mapping_choice(started.worker->mapped_bytes(), started.weight_bytes)};
   return std::unique_ptr<Engine>(
       std::make_unique<SteppedEngine>(std::move(info), choices, std::move(started.worker)));
+}
+
+Status Engine::follow(const EngineOptions& options, const std::function<void()>& ready) {
+  NIBBLE_ASSIGN(Prepared prepared, prepare(options, {}));
+  NIBBLE_ASSIGN(WeightSource weights, open_weights(prepared));
+  return CpuWorker::follow(prepared.config, std::move(weights), prepared.choices.worker,
+                           std::move(prepared.links), ready);
 }
 
 }  // namespace nibble

@@ -74,6 +74,9 @@ class Engine {
   // progress(done, total), if any, tells of what takes seconds: the conversion of weights.
   static Result<std::unique_ptr<Engine>> load(
       const EngineOptions& options, const std::function<void(double done, double total)>& progress = {});
+  // Where this process is not the first of several that share the ranks: runs the steps of that one until it
+  // ends. `ready` is called once steps can come.
+  static Status follow(const EngineOptions& options, const std::function<void()>& ready);
   virtual ~Engine() = default;
 
   virtual const ModelInfo& model() const = 0;

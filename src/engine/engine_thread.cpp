@@ -90,15 +90,19 @@ std::chrono::steady_clock::time_point EngineThread::heartbeat() const {
 void EngineThread::serve() {
   name_this_thread("engine-steps");
   while (true) {
+    Status found;  // ranks may be lost while they wait for work
     {
       std::unique_lock lock(mutex_);
       // Idle, the heart beats four times a second.
       while (submitted_.empty() && cancelled_.empty() && !stopping_ && live_.empty() && !test_is_due()) {
         heartbeat_ = now_ticks();
         wake_.wait_for(lock, std::chrono::milliseconds(250));
+        if (!failed_) found = engine_->failure();
+        if (!found.ok()) break;
       }
       if (stopping_) break;
     }
+    if (!found.ok()) fail(found);
     if (live_.empty() && test_is_due()) test();
     take_commands();
     if (!live_.empty()) step();

@@ -13,6 +13,13 @@ int ranks_of(const Situation& s) {
   return static_cast<int>(std::max<std::int64_t>(s.number(Field::tensor_parallel), 1));
 }
 
+int ranks_of_process(const Situation& s) {
+  return std::max(ranks_of(s) / std::max(s.options.processes, 1), 1);
+}
+
+// Those that share this machine's memory.
+int ranks_on_machine(const Situation& s) { return ranks_of_process(s) * s.options.processes_here; }
+
 std::int64_t graphs_of(const Situation& s) {
   return s.at(Field::cuda_graphs).value == "on" ? graph_bytes(static_cast<int>(s.number(Field::max_num_seqs)))
                                                 : 0;
@@ -34,7 +41,7 @@ std::int64_t snapshots_of(const Situation& s) {
 // Of one rank, where several share the machine.
 std::int64_t free_beside_weights(const Situation& s) {
   constexpr std::int64_t least = 256 << 20;
-  return std::max(s.machine.cpu.available_bytes / ranks_of(s) - weights_of(s), least);
+  return std::max(s.machine.cpu.available_bytes / ranks_on_machine(s) - weights_of(s), least);
 }
 
 // Of a share of memory, what everything else that is known by then leaves.
@@ -79,18 +86,19 @@ int page_size_of(const Situation& s) { return find_attention(s.at(Field::attenti
 StepLimits step_limits(const Situation& s, std::int64_t positions) {
   const std::int64_t rows = s.number(Field::max_num_batched_tokens),
                      sequences = s.number(Field::max_num_seqs);
-  return {
-      .rows = rows_of_rank(s),
-      .logit_rows = std::max(sequences, std::min<std::int64_t>(scoring_rows, rows)),
-      .sequences = sequences_of_rank(s),
-      .positions = positions,
-      .threads = s.on_gpu() ? 1 : threads_of_rank(static_cast<int>(s.number(Field::threads)), ranks_of(s), 0),
-      .ranks = ranks_of(s),
-      .owners = owners_of(s),
-      .expert_ranks = static_cast<int>(std::max<std::int64_t>(s.number(Field::expert_parallel), 1)),
-      .exchange = s.on_gpu() ? ExchangeKind::none : exchange_kind(s.at(Field::experts).path.exchange),
-      .on_gpu = s.on_gpu(),
-      .many_tokens_from = static_cast<int>(s.number(Field::many_tokens_from))};
+  return {.rows = rows_of_rank(s),
+          .logit_rows = std::max(sequences, std::min<std::int64_t>(scoring_rows, rows)),
+          .sequences = sequences_of_rank(s),
+          .positions = positions,
+          .threads = s.on_gpu() ? 1
+                                : threads_of_rank(static_cast<int>(s.number(Field::threads)),
+                                                  ranks_of_process(s), 0),
+          .ranks = ranks_of(s),
+          .owners = owners_of(s),
+          .expert_ranks = static_cast<int>(std::max<std::int64_t>(s.number(Field::expert_parallel), 1)),
+          .exchange = s.on_gpu() ? ExchangeKind::none : exchange_kind(s.at(Field::experts).path.exchange),
+          .on_gpu = s.on_gpu(),
+          .many_tokens_from = static_cast<int>(s.number(Field::many_tokens_from))};
 }
 
 std::int64_t memory_budget(const Situation& s) {
@@ -100,7 +108,8 @@ std::int64_t memory_budget(const Situation& s) {
                                      (asked > 0 ? asked : usual_gpu_share));
   }
   if (asked > 0)
-    return static_cast<std::int64_t>(static_cast<double>(s.machine.cpu.memory_bytes / ranks_of(s)) * asked);
+    return static_cast<std::int64_t>(static_cast<double>(s.machine.cpu.memory_bytes / ranks_on_machine(s)) *
+                                     asked);
   return weights_of(s) + free_beside_weights(s);
 }
 
@@ -137,7 +146,7 @@ MemoryPlan plan_memory(const Situation& s) {
       .workspace = workspace_bytes(s.model, step_limits(s, context)),
       .graphs = graphs_of(s),
       .budget = memory_budget(s),
-      .capacity = s.on_gpu() ? s.machine.gpu.memory_bytes : s.machine.cpu.memory_bytes / ranks_of(s),
+      .capacity = s.on_gpu() ? s.machine.gpu.memory_bytes : s.machine.cpu.memory_bytes / ranks_on_machine(s),
       .kv_tokens = pages * page_size_of(s) * owners_of(s)};
   memory.total = memory.weights + memory.kv + memory.workspace + memory.graphs;
   memory.max_concurrency =

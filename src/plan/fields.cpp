@@ -53,6 +53,16 @@ Candidates tensor_ranks(const Situation& s) {
   return numbers(s.options.tensor_parallel, std::move(list));
 }
 
+std::string asked_processes(const Situation& s) {
+  return s.options.processes > 1 ? text_of(s.options.processes) : std::string();
+}
+
+// Nothing is said of them where there is one.
+Candidates processes(const Situation& s) {
+  if (asked_processes(s).empty()) return {};
+  return numbers(s.options.processes, {number(1, "all ranks are threads of one process")});
+}
+
 Candidates expert_ranks(const Situation& s) {
   Candidates list;
   for (const int ranks : {1, 2, 4, 8}) {
@@ -376,6 +386,7 @@ constexpr FieldSpec specs[] = {
     {Field::device, "device", "--device", devices, asked_device},
     {Field::threads, "threads", "--threads", threads, asked_threads},
     {Field::tensor_parallel, "tp", "--tp", tensor_ranks, asked_tp},
+    {Field::processes, "processes", "--nnodes", processes, asked_processes},
     {Field::expert_parallel, "ep", "--ep", expert_ranks, asked_ep},
     {Field::data_parallel, "dp", "--dp", owner_ranks, asked_dp},
     {Field::dtype, "dtype", "--dtype", dtypes, asked_dtype},

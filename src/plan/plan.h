@@ -30,6 +30,7 @@ enum class Field : std::uint8_t {
   device,
   threads,
   tensor_parallel,
+  processes,  // that share the ranks of a CPU
   expert_parallel,
   data_parallel,  // ranks, or groups of them, that have sequences of their own
   dtype,

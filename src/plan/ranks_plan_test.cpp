@@ -69,6 +69,22 @@ TEST(Plan, GroupsThatAreNotOfEqualSizeAreRefusedAndOnGpusAll) {
             std::string::npos);
 }
 
+TEST(Plan, ProcessesShareTheRanksOfACpuAndItsMemoryIsThatOfTheirRanks) {
+  const Plan one = planned({.tensor_parallel = 4}), two = planned({.tensor_parallel = 4, .processes = 2});
+  EXPECT_EQ(two.memory.weights, one.memory.weights) << "of a rank";
+  EXPECT_EQ(two.memory.capacity, 2 * one.memory.capacity) << "half as many ranks share the machine";
+  EXPECT_EQ(planned({.processes = 4}).tensor_parallel, 4) << "--nnodes says how many ranks, too";
+  EXPECT_EQ(planned({.expert_parallel = 4, .processes = 2}).tensor_parallel, 4);
+  EXPECT_EQ(refusal({.tensor_parallel = 1, .processes = 2}),
+            "--nnodes 2: processes share the ranks of --tp, which are 1 (--tp 2 would do); give 1");
+  EXPECT_NE(refusal({.tensor_parallel = 4, .data_parallel = 2, .processes = 2})
+                .find("those of one process, without --nnodes; give 1"),
+            std::string::npos);
+  EXPECT_NE(
+      refusal({.tensor_parallel = 4, .processes = 2}, "h200x4").find("GPUs of one host are one process's"),
+      std::string::npos);
+}
+
 TEST(Plan, GpusThatShareAModelHaveWholeExpertsAndGather) {
   if (!has_device_code()) GTEST_SKIP() << "no GPU runs anything in a program without device code";
   Machine real = machine("h200x4");

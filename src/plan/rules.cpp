@@ -125,6 +125,14 @@ constexpr Rule rules[] = {
      [](const S& s, const C&) {
        return "--ep " + number(s.options.expert_parallel) + " needs as many ranks";
      }},
+    {"ranks-for-processes", Field::tensor_parallel, Effect::prefer,
+     [](const S& s, const C& c) {
+       return s.options.expert_parallel <= 1 && s.options.data_parallel <= 1 && s.options.processes > 1 &&
+              c.number == s.options.processes;
+     },
+     [](const S& s, const C&) {
+       return number(s.options.processes) + " processes have a rank each at least";
+     }},
     {"ranks-for-sequences", Field::tensor_parallel, Effect::prefer,
      [](const S& s, const C& c) {
        return s.options.expert_parallel <= 1 && s.options.data_parallel > 1 &&
@@ -155,6 +163,22 @@ constexpr Rule rules[] = {
        return "a rank needs " + mebibytes(least_bytes(s, rank_number(c))) + ", and " +
               mebibytes(memory_budget(s)) + " of a GPU may be taken";
      }},
+
+    {"gpus-of-one-process", Field::processes, Effect::remove,
+     [](const S& s, const C& c) { return s.on_gpu() && c.number > 1; },
+     [](const S&, const C&) {
+       return std::string(
+           "several processes share the ranks of CPUs (--device cpu); GPUs of one host are one process's");
+     },
+     true},
+    {"processes-divide-ranks", Field::processes, Effect::remove,
+     [](const S& s, const C& c) { return s.number(Field::tensor_parallel) % rank_number(c) != 0; },
+     [](const S& s, const C& c) {
+       const bool halves = c.number == 2 || c.number == 4 || c.number == 8;
+       return "processes share the ranks of --tp, which are " + s.at(Field::tensor_parallel).value +
+              (halves ? " (--tp " + c.value + " would do)" : "");
+     },
+     true},
 
     {"gpu-ranks-have-whole-experts", Field::expert_parallel, Effect::remove,
      [](const S& s, const C& c) {
@@ -203,6 +227,12 @@ constexpr Rule rules[] = {
        return std::string(
            "sequences of a rank's own are built for the ranks of a CPU; GPUs divide heads, with --tp or "
            "--ep");
+     },
+     true},
+    {"owners-in-one-process", Field::data_parallel, Effect::remove,
+     [](const S& s, const C& c) { return s.options.processes > 1 && c.number > 1; },
+     [](const S&, const C&) {
+       return std::string("ranks with sequences of their own are those of one process, without --nnodes");
      },
      true},
     {"owners-divide-ranks", Field::data_parallel, Effect::remove,

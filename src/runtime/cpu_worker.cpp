@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "models/model_traits.h"
+#include "runtime/step_message.h"
 
 namespace nibble {
 
@@ -13,7 +14,7 @@ int sharers_of(const WorkerLimits& limits) { return limits.ranks / limits.owners
 
 // The groups that each rank is in; none of one rank.
 Result<std::vector<RankGroups>> groups_of_ranks(const ModelTraits& traits, const WorkerLimits& limits,
-                                                RankWatch* watch) {
+                                                RankWatch* watch, ProcessLinks* links) {
   std::vector<RankGroups> of_ranks(static_cast<std::size_t>(limits.ranks));
   if (limits.ranks == 1) return of_ranks;
   // Steps come when requests do, so a first step has no deadline of its own.
@@ -21,7 +22,8 @@ Result<std::vector<RankGroups>> groups_of_ranks(const ModelTraits& traits, const
                                       .first_deadline = limits.rank_deadline,
                                       .watch = watch,
                                       .stillness = limits.rank_stillness,
-                                      .world = &watch->world()};
+                                      .world = &watch->world(),
+                                      .links = links};
   const auto join = [&](int size, std::optional<Communicator> RankGroups::*place) -> Status {
     NIBBLE_ASSIGN(const std::vector<Group> groups,
                   groups_of_world(limits.ranks, size, GroupShape::neighbours));
@@ -43,9 +45,10 @@ Result<std::vector<RankGroups>> groups_of_ranks(const ModelTraits& traits, const
 
 }  // namespace
 
-CpuWorker::CpuWorker(std::vector<std::unique_ptr<CpuRank>> ranks, std::unique_ptr<RankWatch> watch,
-                     const WorkerLimits& limits, Buffer logits)
-    : watch_(std::move(watch)),
+CpuWorker::CpuWorker(std::vector<std::unique_ptr<CpuRank>> ranks, Ties ties, const WorkerLimits& limits,
+                     Buffer logits)
+    : watch_(std::move(ties.watch)),
+      links_(std::move(ties.links)),
       ranks_(std::move(ranks)),
       logits_(std::move(logits)),
       sharers_(sharers_of(limits)) {
@@ -63,21 +66,36 @@ CpuWorker::CpuWorker(std::vector<std::unique_ptr<CpuRank>> ranks, std::unique_pt
     own.sequences.reserve(static_cast<std::size_t>(limits.owner_sequences));
   }
   results_.reserve(static_cast<std::size_t>(limits.max_sequences));
+  if (watch_ != nullptr && (links_ == nullptr || links_->has(0)))
+    first_watch_ = std::make_unique<FirstRankWatch>(*watch_, limits.rank_stillness.cpu);
   if (ranks_.size() == 1) return;
-  first_watch_ = std::make_unique<FirstRankWatch>(*watch_, limits.rank_stillness.cpu);
   const RankThreads::Patience patience{.deadline = limits.rank_deadline + std::chrono::seconds(1),
                                        .watch = watch_.get(),
                                        .stillness = limits.rank_stillness};
-  rank_threads_.emplace(static_cast<int>(ranks_.size()), patience, [this](int rank) {
-    watch_->take_seat(rank);
-    return run(phase_, rank);
-  });
+  rank_threads_.emplace(static_cast<int>(ranks_.size()), patience,
+                        [this](int rank) { return run_seated(rank); });
+}
+
+CpuWorker::~CpuWorker() {
+  rank_threads_.reset();
+  // What arrives is put down in the ranks' memory.
+  if (links_ != nullptr) links_->end();
+}
+
+Status CpuWorker::run_all() { return rank_threads_ ? rank_threads_->run() : run_seated(0); }
+
+Status CpuWorker::run_seated(int rank) {
+  if (watch_ != nullptr) watch_->take_seat(links_ == nullptr ? rank : links_->first_rank() + rank);
+  return run(phase_, rank);
 }
 
 Status CpuWorker::run(Phase phase, int rank) {
   CpuRank& own = *ranks_[static_cast<std::size_t>(rank)];
   float* logits = reinterpret_cast<float*>(logits_.data());
-  if (own_.empty()) return own.forward(*batch_, rank == 0 ? logits : nullptr);
+  if (own_.empty()) {
+    const bool is_first = rank == 0 && (links_ == nullptr || links_->has(0));
+    return own.forward(*batch_, is_first ? logits : nullptr);
+  }
   const int group = rank / sharers_;
   const bool samples = rank % sharers_ == 0;
   const OwnStep& step = own_[static_cast<std::size_t>(group)];
@@ -122,32 +140,64 @@ void CpuWorker::divide(const Batch& batch) {
   }
 }
 
-Result<std::unique_ptr<Worker>> CpuWorker::start(const ModelConfig& config, WeightSource weights,
-                                                 const WorkerLimits& limits,
-                                                 const ConversionProgress& progress) {
+Result<std::unique_ptr<CpuWorker>> CpuWorker::start_ranks(const ModelConfig& config, WeightSource weights,
+                                                          const WorkerLimits& limits,
+                                                          const ConversionProgress& progress,
+                                                          std::unique_ptr<ProcessLinks> links) {
   NIBBLE_ASSIGN(const ModelTraits traits, traits_of(config, {}));
   std::unique_ptr<RankWatch> watch = limits.ranks > 1 ? std::make_unique<RankWatch>() : nullptr;
-  NIBBLE_ASSIGN(std::vector<RankGroups> groups, groups_of_ranks(traits, limits, watch.get()));
+  NIBBLE_ASSIGN(std::vector<RankGroups> groups, groups_of_ranks(traits, limits, watch.get(), links.get()));
   const auto source = std::make_shared<const WeightSource>(std::move(weights));
   WorkerLimits own = limits;
   if (limits.owners > 1) {
     own.max_rows = limits.owner_rows;
     own.max_sequences = limits.owner_sequences;
   }
+  const int first = links == nullptr ? 0 : links->first_rank(),
+            here = links == nullptr ? limits.ranks : links->ranks_here();
   std::vector<std::unique_ptr<CpuRank>> ranks;
-  for (int rank = 0; rank < limits.ranks; ++rank) {
+  for (int rank = first; rank < first + here; ++rank) {
     const RankPart part = limits.owners > 1 ? owner_part(traits, limits.ranks, limits.owners, rank)
                                             : rank_part(traits, limits.ranks, limits.expert_ranks, rank);
-    if (limits.ranks > 1) own.threads = threads_of_rank(limits.threads, limits.ranks, rank);
+    if (here > 1) own.threads = threads_of_rank(limits.threads, here, rank - first);
     NIBBLE_ASSIGN(std::unique_ptr<Model> model, bind_model(config, source, part));
     NIBBLE_ASSIGN(
         std::unique_ptr<CpuRank> started,
         CpuRank::start(std::move(model), part, own, std::move(groups[static_cast<std::size_t>(rank)]),
-                       rank == 0 ? progress : ConversionProgress()));
+                       rank == first ? progress : ConversionProgress()));
     if (watch != nullptr) watch->add_workers(rank, started->threads());
     ranks.push_back(std::move(started));
   }
-  return of(std::move(ranks), std::move(watch), limits);
+  if (links != nullptr) {
+    watch->watch_through(*links);
+    links->begin(*watch, watch->world().fault());
+  }
+  return of(std::move(ranks), {.watch = std::move(watch), .links = std::move(links)}, limits);
+}
+
+Result<std::unique_ptr<Worker>> CpuWorker::start(const ModelConfig& config, WeightSource weights,
+                                                 const WorkerLimits& limits,
+                                                 const ConversionProgress& progress,
+                                                 std::unique_ptr<ProcessLinks> links) {
+  NIBBLE_ASSIGN(std::unique_ptr<CpuWorker> worker,
+                start_ranks(config, std::move(weights), limits, progress, std::move(links)));
+  if (worker->links_ != nullptr) NIBBLE_RETURN_IF_ERROR(worker->links_->wait_until_all_are_ready());
+  return std::unique_ptr<Worker>(std::move(worker));
+}
+
+Status CpuWorker::follow(const ModelConfig& config, WeightSource weights, const WorkerLimits& limits,
+                         std::unique_ptr<ProcessLinks> links, const std::function<void()>& ready) {
+  NIBBLE_ASSIGN(const std::unique_ptr<CpuWorker> worker,
+                start_ranks(config, std::move(weights), limits, {}, std::move(links)));
+  worker->links_->announce_ready();
+  ready();
+  ReceivedStep step;
+  while (true) {
+    NIBBLE_ASSIGN(const bool came, worker->links_->wait_for_step(worker->step_message_));
+    if (!came) return {};
+    NIBBLE_RETURN_IF_ERROR(step.read(worker->step_message_));
+    NIBBLE_RETURN_IF_ERROR(worker->forward(step.batch()));
+  }
 }
 
 Result<std::unique_ptr<Worker>> CpuWorker::start(std::unique_ptr<Model> model, const WorkerLimits& limits,
@@ -158,16 +208,17 @@ Result<std::unique_ptr<Worker>> CpuWorker::start(std::unique_ptr<Model> model, c
   NIBBLE_ASSIGN(std::unique_ptr<CpuRank> started,
                 CpuRank::start(std::move(model), rank_part(traits, 1, 1, 0), limits, {}, progress));
   ranks.push_back(std::move(started));
-  return of(std::move(ranks), nullptr, limits);
+  NIBBLE_ASSIGN(std::unique_ptr<CpuWorker> worker, of(std::move(ranks), {}, limits));
+  return std::unique_ptr<Worker>(std::move(worker));
 }
 
-Result<std::unique_ptr<Worker>> CpuWorker::of(std::vector<std::unique_ptr<CpuRank>> ranks,
-                                              std::unique_ptr<RankWatch> watch, const WorkerLimits& limits) {
+Result<std::unique_ptr<CpuWorker>> CpuWorker::of(std::vector<std::unique_ptr<CpuRank>> ranks, Ties ties,
+                                                 const WorkerLimits& limits) {
   const std::size_t logit_bytes =
       static_cast<std::size_t>(limits.max_logit_rows * ranks[0]->model().config().vocab_size) * sizeof(float);
   NIBBLE_ASSIGN(Buffer logits, Buffer::allocate(logit_bytes));
-  return std::unique_ptr<Worker>(
-      new CpuWorker(std::move(ranks), std::move(watch), limits, std::move(logits)));
+  return std::unique_ptr<CpuWorker>(
+      new CpuWorker(std::move(ranks), std::move(ties), limits, std::move(logits)));
 }
 
 Status CpuWorker::failure() const {
@@ -196,7 +247,11 @@ Status CpuWorker::forward(const Batch& batch) {
   batch_ = &batch;
   phase_ = Phase::forward;
   if (!own_.empty()) divide(batch);
-  NIBBLE_RETURN_IF_ERROR(rank_threads_ ? rank_threads_->run() : run(phase_, 0));
+  if (links_ != nullptr && links_->has(0)) {
+    write_step(batch, step_message_);
+    links_->announce_step(step_message_);
+  }
+  NIBBLE_RETURN_IF_ERROR(run_all());
   return first().model().intact();
 }
 
@@ -208,7 +263,7 @@ Status CpuWorker::choose(const Batch& batch) {
     return {};
   }
   phase_ = Phase::choice;
-  return rank_threads_->run();
+  return run_all();
 }
 
 void CpuWorker::sample(int group, const Sampled& step) {

@@ -1,12 +1,15 @@
 // A worker on this machine's CPUs.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "comm/process_links.h"
 #include "runtime/cpu_rank.h"
 #include "runtime/rank_threads.h"
 #include "runtime/rank_watch.h"
@@ -21,10 +24,17 @@ class CpuWorker final : public Worker {
   // `progress`, which may be empty, tells of a conversion of weights.
   static Result<std::unique_ptr<Worker>> start(std::unique_ptr<Model> model, const WorkerLimits& limits,
                                                const ConversionProgress& progress);
-  // The same with limits.ranks ranks, each with its part of the weights.
+  // The same with limits.ranks ranks, each with its part of the weights. Of these the processes of `links`
+  // have an equal share each; without it all are here. Only the first process's worker is given batches.
   static Result<std::unique_ptr<Worker>> start(const ModelConfig& config, WeightSource weights,
-                                               const WorkerLimits& limits,
-                                               const ConversionProgress& progress);
+                                               const WorkerLimits& limits, const ConversionProgress& progress,
+                                               std::unique_ptr<ProcessLinks> links = nullptr);
+  ~CpuWorker() override;
+
+  // In another process than the first: runs each step that the first one begins, until that has ended.
+  // `ready` is called once steps can come.
+  static Status follow(const ModelConfig& config, WeightSource weights, const WorkerLimits& limits,
+                       std::unique_ptr<ProcessLinks> links, const std::function<void()>& ready);
 
   Status forward(const Batch& batch) override;
   Status choose(const Batch& batch) override;
@@ -38,10 +48,19 @@ class CpuWorker final : public Worker {
   std::int64_t device_bytes() const override { return 0; }
 
  private:
-  static Result<std::unique_ptr<Worker>> of(std::vector<std::unique_ptr<CpuRank>> ranks,
-                                            std::unique_ptr<RankWatch> watch, const WorkerLimits& limits);
-  CpuWorker(std::vector<std::unique_ptr<CpuRank>> ranks, std::unique_ptr<RankWatch> watch,
-            const WorkerLimits& limits, Buffer logits);
+  // What ranks of a world are seen and joined by; neither of one rank alone.
+  struct Ties {
+    std::unique_ptr<RankWatch> watch;
+    std::unique_ptr<ProcessLinks> links;
+  };
+  static Result<std::unique_ptr<CpuWorker>> of(std::vector<std::unique_ptr<CpuRank>> ranks, Ties ties,
+                                               const WorkerLimits& limits);
+  static Result<std::unique_ptr<CpuWorker>> start_ranks(const ModelConfig& config, WeightSource weights,
+                                                        const WorkerLimits& limits,
+                                                        const ConversionProgress& progress,
+                                                        std::unique_ptr<ProcessLinks> links);
+  CpuWorker(std::vector<std::unique_ptr<CpuRank>> ranks, Ties ties, const WorkerLimits& limits,
+            Buffer logits);
 
   enum class Phase : std::uint8_t { forward, choice };
   // What a group of ranks has of a step where each has sequences of its own.
@@ -51,6 +70,8 @@ class CpuWorker final : public Worker {
     int logit_begin = 0;         // of its rows of logits among all
   };
 
+  Status run_all();             // of this process
+  Status run_seated(int rank);  // by the thread that calls
   Status run(Phase phase, int rank);
   void divide(const Batch& batch);
   // `places` are those of the batch's sequences in results_.
@@ -66,8 +87,10 @@ class CpuWorker final : public Worker {
   const float* logits_of(int logit_row) const;
 
   std::unique_ptr<RankWatch> watch_;  // of several ranks; before who asks it
+  std::unique_ptr<ProcessLinks> links_;
   std::unique_ptr<FirstRankWatch> first_watch_;
-  std::vector<std::unique_ptr<CpuRank>> ranks_;
+  std::vector<std::unique_ptr<CpuRank>> ranks_;  // of this process
+  std::vector<std::byte> step_message_;
   Buffer logits_;                                  // [max_logit_rows, vocab] float32
   std::vector<std::vector<RowSampler>> samplers_;  // [groups, of which the first rank samples][threads]
   std::vector<StepResult> results_;                // of the step that was chosen last
@@ -76,7 +99,7 @@ class CpuWorker final : public Worker {
   std::vector<OwnStep> own_;                       // [groups]; none where all ranks have all sequences
   int most_rows_ = 0;                              // of one of them in the running step
   Phase phase_ = Phase::forward;                   // of it
-  std::optional<RankThreads> rank_threads_;        // none of one rank; they end before what they use
+  std::optional<RankThreads> rank_threads_;        // none of one rank here; they end before what they use
 };
 
 }  // namespace nibble

@@ -46,6 +46,7 @@ bool FirstRankWatch::computes_without_end(Stillness::Clock::time_point now) {
 
 PeerSight RankWatch::look(int rank) const {
   rank = world_.kept_by(rank);
+  if (links_ != nullptr && !links_->has(rank)) return links_->look(rank);
   const Seat& seat = seats_[static_cast<std::size_t>(rank)];
   const pid_t caller = seat.caller;
   if (caller == 0) return {.rank = rank, .cpu = {}};

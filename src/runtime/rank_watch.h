@@ -15,6 +15,7 @@
 
 #include "base/thread_pool.h"
 #include "comm/peer_watch.h"
+#include "comm/process_links.h"
 #include "comm/rank.h"
 #include "comm/world.h"
 
@@ -25,6 +26,8 @@ class RankWatch final : public PeerWatch {
   // The threads of a rank's pool beside the one that calls; before anybody watches. The pool lives as long as
   // anybody does.
   void add_workers(int rank, ThreadPool& pool);
+  // Ranks of other processes are seen through these, which outlive it.
+  void watch_through(const ProcessLinks& links) { links_ = &links; }
   // The calling thread is the rank's now.
   void take_seat(int rank);
 
@@ -41,6 +44,7 @@ class RankWatch final : public PeerWatch {
     std::vector<pid_t> workers;
   };
   std::array<Seat, most_ranks> seats_;
+  const ProcessLinks* links_ = nullptr;
   World world_;
 };
 

@@ -1,0 +1,24 @@
+#include "app/other_process.h"
+
+#include <cstdlib>
+
+#include "app/version.h"
+#include "engine/engine.h"
+#include "engine/processes.h"
+
+namespace nibble {
+
+Result<EngineOptions> options_of_process(const EngineOptions& options) {
+  NIBBLE_ASSIGN(EngineOptions own,
+                with_processes(options, [](const char* name) { return std::getenv(name); }));
+  own.version = NIBBLE_VERSION " (" NIBBLE_COMMIT ")";
+  return own;
+}
+
+std::optional<Status> run_steps_of_another(const EngineOptions& options, const std::function<void()>& ready) {
+  if (!follows(options)) return {};
+  return Engine::follow(
+      options, ready ? ready : [] {});
+}
+
+}  // namespace nibble

@@ -1,0 +1,68 @@
+#include "app/serve_ranks.h"
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+#include <optional>
+#include <thread>
+
+#include "app/other_process.h"
+#include "app/stop_signals.h"
+#include "app/supervisor.h"
+
+namespace nibble {
+namespace {
+
+[[noreturn]] void end_at_once(int code) {
+  std::fflush(nullptr);
+  std::_Exit(code);
+}
+
+// The first process may still answer whom it serves and needs these ranks for it, so an order to stop waits
+// for its end, but not for ever.
+void stop(int orders, std::chrono::seconds patience) {
+  if (orders > 1) end_at_once(0);
+  std::thread([patience] {
+    std::this_thread::sleep_for(patience);
+    end_at_once(0);
+  }).detach();
+}
+
+}  // namespace
+
+Status serve_ranks(const ServeOptions& options, Console& console) {
+  const std::chrono::seconds patience(options.shutdown_timeout);
+  Child self;
+  if (!options.no_supervise) {
+    self = supervise({.shutdown_timeout = patience + std::chrono::seconds(1),
+                      .log = options.log(),
+                      .reload = {},
+                      .at_end = {}});
+  }
+  std::optional<StopSignals> signals, failures;
+  if (self.shared != nullptr) {
+    signals.emplace({stop_order()});
+    failures.emplace({fail_order()});
+  } else {
+    signals.emplace({SIGINT, SIGTERM});
+  }
+  if (self.role == ChildRole::stand_in) {  // nobody asks it anything
+    std::promise<void> stopped;
+    signals->watch([&, done = false](int) mutable {
+      if (!std::exchange(done, true)) stopped.set_value();
+    });
+    stopped.get_future().wait();
+    return {};
+  }
+  signals->watch([&](int orders) { stop(orders, patience); });
+  // It was stopped for so long that the first has given it up, or will.
+  if (failures) failures->watch([](int) { end_at_once(1); });
+  return *run_steps_of_another(options.engine, [&] {
+    const bool first = self.shared == nullptr || !self.shared->served.exchange(true);
+    std::fprintf(console.err, "process %d of %d runs steps of the first, at %s%s\n", options.engine.process,
+                 options.engine.processes, options.engine.first_process.c_str(), first ? "" : " again");
+  });
+}
+
+}  // namespace nibble

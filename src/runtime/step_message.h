@@ -1,0 +1,30 @@
+// What ranks of another process have to know of a step: its rows, where their keys, values and states lie,
+// and which rows' logits are wanted. What is chosen from them is the first rank's affair.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "core/batch.h"
+
+namespace nibble {
+
+void write_step(const Batch& batch, std::vector<std::byte>& bytes);
+
+// A step as it came, with what its batch points to.
+class ReceivedStep {
+ public:
+  // The bytes of another process of the same program; what they cannot mean is refused.
+  Status read(std::span<const std::byte> bytes);
+  const Batch& batch() const { return batch_; }
+
+ private:
+  Batch batch_;
+  std::vector<PageId> pages_;
+  std::vector<StateSnapshot> snapshots_;
+};
+
+}  // namespace nibble
