@@ -29,6 +29,7 @@
 #include "app/text_choices.h"
 #include "app/version.h"
 #include "base/thread_name.h"
+#include "engine/processes.h"
 #include "server/api/service.h"
 #include "text/tokenizer_info.h"
 
@@ -395,7 +396,7 @@ Status serve(const ServeOptions& options, const Child& self, const ApiKeys& keys
 Status run(ServeOptions& options, Console& console) {
   NIBBLE_RETURN_IF_ERROR(check(options));
   NIBBLE_ASSIGN(options.engine, options_of_process(options.engine));
-  if (options.engine.process > 0) return serve_ranks(options, console);
+  if (follows(options.engine)) return serve_ranks(options, console);
   NIBBLE_RETURN_IF_ERROR(offer_pull(options.engine.model, console));
   NIBBLE_ASSIGN(ApiKeys keys, ApiKeys::load(options.api_key, options.api_key_file));
   if (!is_loopback(options.host) && !keys.asked_for()) {

@@ -5,6 +5,7 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
+#include <string>
 #include <vector>
 
 #include "base/check.h"
@@ -15,13 +16,13 @@ namespace nibble {
 Result<LinkKey> LinkKey::from_file(const std::filesystem::path& file) {
   constexpr std::size_t most = 4096;
   NIBBLE_ASSIGN(std::string bytes, read_file(file, most));
-  while (!bytes.empty() && (bytes.back() == '\n' || bytes.back() == '\r')) bytes.pop_back();
+  bytes.erase(bytes.find_last_not_of("\r\n") + 1);
   if (bytes.size() < least_bytes) {
     return invalid_argument("the key in " + file.string() + " has " + std::to_string(bytes.size()) +
                             " bytes; give at least " + std::to_string(least_bytes) +
                             ", such as those of: openssl rand -hex 32");
   }
-  return LinkKey(std::move(bytes));
+  return LinkKey(bytes);
 }
 
 LinkKey::Nonce LinkKey::draw_nonce() {
@@ -40,7 +41,7 @@ LinkKey::Proof LinkKey::prove(Side side, const Nonce& of_caller, const Nonce& of
   Proof proof;
   unsigned int size = 0;
   // An empty key needs a pointer too.
-  const void* const key = bytes_.empty() ? "" : bytes_.data();
+  const void* const key = bytes_.empty() ? static_cast<const void*>("") : bytes_.data();
   NIBBLE_CHECK(HMAC(EVP_sha256(), key, static_cast<int>(bytes_.size()), text.data(), text.size(),
                     reinterpret_cast<unsigned char*>(proof.data()), &size) != nullptr &&
                size == proof.size());

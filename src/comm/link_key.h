@@ -7,7 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/status.h"
 
@@ -21,7 +22,7 @@ class LinkKey {
   enum class Side : std::uint8_t { caller = 1, called = 2 };
 
   LinkKey() = default;  // no bytes, which everybody holds: for processes of one machine
-  explicit LinkKey(std::string bytes) : bytes_(std::move(bytes)) {}
+  explicit LinkKey(std::string_view bytes) : bytes_(bytes.begin(), bytes.end()) {}
   static Result<LinkKey> from_file(const std::filesystem::path& file);
 
   static Nonce draw_nonce();
@@ -30,7 +31,7 @@ class LinkKey {
   bool proves(const Proof& proof, Side side, const Nonce& of_caller, const Nonce& of_called) const;
 
  private:
-  std::string bytes_;
+  std::vector<unsigned char> bytes_;
 };
 
 }  // namespace nibble
