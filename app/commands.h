@@ -11,6 +11,7 @@ extern const Command bench_command;
 extern const Command chat_command;
 extern const Command completions_command;
 extern const Command doctor_command;
+extern const Command tune_command;
 extern const Command generate_command;
 extern const Command grammar_command;
 extern const Command health_command;

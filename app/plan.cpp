@@ -98,7 +98,9 @@ Status run(const Options& options, Console& console) {
   NIBBLE_ASSIGN(const ModelLocation location,
                 locate_model(options.engine.model, LocationEnvironment::of_this_process()));
   NIBBLE_ASSIGN(const ModelTraits model, read_model_traits(location.folder, location.name));
-  NIBBLE_ASSIGN(const Machine machine, find_machine(options));
+  NIBBLE_ASSIGN(Machine machine, find_machine(options));
+  if (!options.engine.tuning_table.empty())
+    NIBBLE_RETURN_IF_ERROR(take_tuning(options.engine.tuning_table, machine));
   if (options.matrix) {
     NIBBLE_ASSIGN(const Matrix matrix, judge_matrix(options.engine, machine, model));
     print(console, options.json ? matrix_json(matrix) + "\n" : matrix_text(matrix, text_columns()));

@@ -116,6 +116,7 @@ struct EngineOptions {
   std::string first_process;     // where the first one listens to the others: host:port
   std::string process_key_file;  // what they show each other
   std::string version;           // of the program, which has to be the same in all of them
+  std::string tuning_table;      // a file of nibble tune's; empty: none
   float memory_utilization = 0;  // share of the device's memory that may be taken; 0: what the plan chooses
   bool enforce_eager = false;    // no CUDA graphs
   std::uint64_t random_weights = 0;  // a seed, if given: weights are made of it, and no file is read
@@ -149,6 +150,7 @@ struct EngineOptions {
     bool process = false;
     bool first_process = false;
     bool process_key_file = false;
+    bool tuning_table = false;
     bool memory_utilization = false;
     bool enforce_eager = false;
     bool random_weights = false;

@@ -106,6 +106,7 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
                                 {"NIBBLE_NODE_RANK", "1"},
                                 {"NIBBLE_DIST_INIT_ADDR", "10.0.0.1:5000"},
                                 {"NIBBLE_DIST_KEY_FILE", "key"},
+                                {"NIBBLE_TUNING_TABLE", "here.json"},
                                 {"NIBBLE_STATE_SNAPSHOTS", "12"},
                                 {"NIBBLE_SNAPSHOT_INTERVAL", "8192"},
                                 {"NIBBLE_MOE_A2A_BACKEND", "normal"},
@@ -138,6 +139,7 @@ TEST(EngineOptions, EachRowHasItsTwinInTheEnvironment) {
   EXPECT_EQ(options.process, 1);
   EXPECT_EQ(options.first_process, "10.0.0.1:5000");
   EXPECT_EQ(options.process_key_file, "key");
+  EXPECT_EQ(options.tuning_table, "here.json");
   EXPECT_EQ(options.state_snapshots, 12);
   EXPECT_EQ(options.snapshot_interval, 8192);
   EXPECT_EQ(options.tensor_parallel, 2);

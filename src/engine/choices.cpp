@@ -53,7 +53,9 @@ WorkerLimits worker_limits(const Plan& plan) {
 Result<EngineChoices> make_choices(const EngineOptions& options, const ModelConfig& config,
                                    const std::string& name) {
   NIBBLE_ASSIGN(const ModelTraits traits, traits_of(config, name));
-  NIBBLE_ASSIGN(Plan plan, resolve(options, probe_machine_with_gpus(), traits));
+  Machine machine = probe_machine_with_gpus();
+  if (!options.tuning_table.empty()) NIBBLE_RETURN_IF_ERROR(take_tuning(options.tuning_table, machine));
+  NIBBLE_ASSIGN(Plan plan, resolve(options, machine, traits));
   NIBBLE_CHECK(plan.not_built.empty(), "a plan for this machine has only what is built");
   EngineChoices choices{.scheduler = {.max_num_seqs = plan.max_num_seqs,
                                       .max_num_batched_tokens = plan.max_num_batched_tokens,

@@ -73,7 +73,8 @@ Result<MeetingTerms> terms_of(const EngineOptions& options, const std::filesyste
                                              "kv_cache_dtype",
                                              "max_num_batched_tokens",
                                              "max_num_seqs",
-                                             "snapshot_interval"};
+                                             "snapshot_interval",
+                                             "tuning_table"};
     if (std::ranges::count(compared, each.field) != 0) terms.same.emplace_back(each.field, each.value);
   }
   const WorkerLimits& worker = choices.worker;

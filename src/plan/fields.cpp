@@ -143,10 +143,15 @@ Candidates pairs(const Situation& s) {
 Candidates many_tokens_from(const Situation& s) {
   if (!s.on_gpu()) return {};
   const double reading = s.machine.gpu.read_bandwidth;
-  return {number(moe_many_tokens_from(reading),
-                 reading < moe_fast_memory
-                     ? "tokens an expert: memory this slow keeps the kernel for few waiting from there on"
-                     : "tokens an expert: memory this fast keeps the kernel for few ahead until then")};
+  Candidates list = {
+      number(moe_many_tokens_from(reading),
+             reading < moe_fast_memory
+                 ? "tokens an expert: memory this slow keeps the kernel for few waiting from there on"
+                 : "tokens an expert: memory this fast keeps the kernel for few ahead until then")};
+  const TuningEntry* const entry = tuned(s, "many_tokens_from");
+  if (entry != nullptr && entry->value != list[0].value)
+    list.push_back(number(std::stoll(entry->value), "tokens an expert"));
+  return list;
 }
 
 Candidates attentions(const Situation& s) {
@@ -307,9 +312,11 @@ Candidates kv_window_pages(const Situation& s) {
                      " need no more; among them are what is kept for prompts that begin alike")};
 }
 
-Candidates tunings(const Situation&) {
-  return {{.value = "none",
-           .why = "each kernel has one configuration for a shape; nothing is measured at start"}};
+Candidates tunings(const Situation& s) {
+  Candidates list = {{.value = "none",
+                      .why = "each kernel has one configuration for a shape; nothing is measured at start"}};
+  if (s.machine.tuning) list.push_back({.value = s.machine.tuning->digest(), .why = ""});
+  return list;
 }
 
 Candidates pinnings(const Situation& s) {

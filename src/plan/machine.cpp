@@ -118,4 +118,15 @@ Result<Machine> declared_machine(std::string_view name) {
                           "--machine-json prints it");
 }
 
+Status take_tuning(const std::string& file, Machine& machine) {
+  NIBBLE_ASSIGN(TuningTable table, TuningTable::read(file));
+  const bool of_gpu = machine.gpu.count > 0 && table.machine == machine.gpu.model;
+  if (!of_gpu && table.machine != machine.cpu.model)
+    return invalid_argument(file + " was made on " + quote(table.machine) + ", and this is " +
+                            quote(machine.gpu.count > 0 ? machine.gpu.model : machine.cpu.model) +
+                            "; make one here with nibble tune");
+  machine.tuning = std::move(table);
+  return {};
+}
+
 }  // namespace nibble

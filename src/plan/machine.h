@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "base/json.h"
 #include "base/json_writer.h"
 #include "base/status.h"
+#include "plan/tuning_table.h"
 
 namespace nibble {
 
@@ -72,6 +74,7 @@ struct Machine {
   CpuFacts cpu;
   GpuFacts gpu;
   std::vector<FoundLibrary> libraries;
+  std::optional<TuningTable> tuning;  // what was measured of choices on such a machine, where it is given
   bool operator==(const Machine&) const = default;
 };
 
@@ -84,6 +87,9 @@ void limit(CpuFacts& cpu, const ContainerLimits& limits);
 
 // What this process finds, without measuring: rates are 0. GPUs are found by the runtime (probe_gpus).
 Machine probe_machine();
+
+// A table that a file has; refused where it is of another kind of machine.
+Status take_tuning(const std::string& file, Machine& machine);
 
 // The rates of a declared GPU of that model, where there is one; of several, but for what joins them.
 void add_known_rates(GpuFacts& gpu);

@@ -144,6 +144,7 @@ struct Plan {
   int state_snapshots = 0;
   int draft_tokens = 0;  // of next tokens, that a step checks at most
   bool looks_up_drafts = false;
+  std::string tuning_model;  // what an entry of a tuning table is for
 
   std::vector<Choice> choices;
   std::vector<GateResult> gates;

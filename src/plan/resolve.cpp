@@ -50,13 +50,20 @@ std::vector<Judged> judge(std::span<const Rule> rules, const FieldSpec& spec, co
   return all;
 }
 
+// How much the rules prefer it: one decisive rule outweighs all others.
+std::size_t weight_of(const Judged& judged) {
+  constexpr std::size_t decisive = 1000;
+  return judged.preferences.size() +
+         (std::ranges::any_of(judged.preferences, &Reason::decisive) ? decisive : 0);
+}
+
 // The remaining candidate that most rules prefer, of equals the first; null where none remains.
 template <class Matches>
 const Judged* best(const std::vector<Judged>& judged, const Matches& matches) {
   const Judged* found = nullptr;
   for (const Judged& each : judged) {
     if (!each.remains() || !matches(each.candidate)) continue;
-    if (found == nullptr || each.preferences.size() > found->preferences.size()) found = &each;
+    if (found == nullptr || weight_of(each) > weight_of(*found)) found = &each;
   }
   return found;
 }
@@ -95,8 +102,10 @@ void explain(const std::vector<Judged>& judged, const Judged& chosen, const std:
   choice.from = asked ? "user" : "default";
   if (asked) return;
   if (!preferences.empty()) {
-    choice.from = "rule:" + std::string(preferences[0].rule);
-    choice.why = preferences[0].why;
+    const auto decisive = std::ranges::find_if(preferences, &Reason::decisive);
+    const Reason& reason = decisive == preferences.end() ? preferences[0] : *decisive;
+    choice.from = "rule:" + std::string(reason.rule);
+    choice.why = reason.why;
   } else if (&chosen != judged.data()) {
     // The one before it, which would have been taken otherwise.
     const Judged& before = *(&chosen - 1);
@@ -332,6 +341,7 @@ void fill(const Situation& s, Plan& plan) {
   plan.snapshot_interval = whole(Field::snapshot_interval);
   plan.state_snapshots = whole(Field::state_snapshots);
   plan.draft_tokens = whole(Field::draft_tokens);
+  plan.tuning_model = tuning_model(s);
   plan.looks_up_drafts = s.at(Field::speculation).value == "ngram";
 }
 

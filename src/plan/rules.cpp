@@ -69,6 +69,11 @@ std::string why_no_snapshots(const S& s) {
                                     : "the prefix cache is off, and snapshots are its own";
 }
 
+bool is_tuned(const S& s, std::string_view field, const C& candidate) {
+  const TuningEntry* const entry = tuned(s, field);
+  return entry != nullptr && entry->value == candidate.value;
+}
+
 constexpr Rule rules[] = {
     {"device-gate", Field::device, Effect::remove,
      [](const S& s, const C& c) { return closed_gate(s, "device", c.value) != nullptr; },
@@ -335,6 +340,9 @@ constexpr Rule rules[] = {
        return std::string("a token travels once, to the ranks that hold its experts");
      }},
 
+    {"lines-measured", Field::weight_lines, Effect::prefer,
+     [](const S& s, const C& c) { return is_tuned(s, "weight_lines", c); },
+     [](const S& s, const C&) { return measured_text(*tuned(s, "weight_lines")); }, true},
     {"zen4-reads-on", Field::weight_lines, Effect::prefer,
      [](const S& s, const C& c) {
        return c.value == name_of(WeightLines::led) && is_amd(s.machine.cpu, 25) &&
@@ -362,6 +370,13 @@ constexpr Rule rules[] = {
            "an Intel CPU with AVX-512 brings lines into its second-level cache itself, and is slower where "
            "they are asked for long before");
      }},
+
+    {"experts-measured", Field::many_tokens_from, Effect::prefer,
+     [](const S& s, const C& c) { return is_tuned(s, "many_tokens_from", c); },
+     [](const S& s, const C&) { return measured_text(*tuned(s, "many_tokens_from")); }, true},
+    {"table-given", Field::tuning, Effect::prefer,
+     [](const S& s, const C& c) { return s.machine.tuning && c.value == s.machine.tuning->digest(); },
+     [](const S& s, const C&) { return tuning_text(s); }},
 
     {"attention-device", Field::attention, Effect::remove,
      [](const S& s, const C& c) { return attention_of(c).device != device_of(s); },

@@ -43,6 +43,14 @@ bool gpu_ranks_run(const Situation& situation);
 bool has_expert_copies(const Situation& situation);
 bool is_expert_copies(const Candidate& candidate);
 
+// The shapes of a model and what its choices so far make of them: what a measured choice holds for.
+std::string tuning_model(const Situation& situation);
+// What the machine's tuning table says of a field for this model; null: nothing.
+const TuningEntry* tuned(const Situation& situation, std::string_view field);
+// Why a plan takes it, and what of a table a plan takes.
+std::string measured_text(const TuningEntry& entry);
+std::string tuning_text(const Situation& situation);
+
 enum class Effect : std::uint8_t { remove, prefer };
 
 struct Rule {
