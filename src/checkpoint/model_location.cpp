@@ -1,5 +1,7 @@
 #include "checkpoint/model_location.h"
 
+#include <sys/auxv.h>
+
 #include <algorithm>
 #include <optional>
 #include <system_error>
@@ -105,6 +107,10 @@ LocationEnvironment LocationEnvironment::of_this_process() {
   static_cast<HubEnvironment&>(environment) = HubEnvironment::of_this_process();
   std::error_code ignored;
   environment.executable = fs::read_symlink("/proc/self/exe", ignored);
+  if (environment.executable.empty()) {  // where no /proc is mounted: as it was started
+    const auto* const path = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
+    if (path != nullptr) environment.executable = fs::absolute(path, ignored);
+  }
   return environment;
 }
 
