@@ -16,9 +16,6 @@ using Clock = LinkSocket::Clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds between_sights{100};
-// A process that is there says something ten times a second.
-constexpr milliseconds still_after{1000};   // then none of its threads seems to work
-constexpr milliseconds lost_after{20'000};  // whatever there is to do
 // A process that does not take what it is sent; its socket holds megabytes.
 constexpr milliseconds send_limit{10'000};
 constexpr std::uint64_t most_step_bytes = std::uint64_t{1} << 30;
@@ -41,8 +38,12 @@ struct ProcessLinks::Header {
   std::uint64_t bytes = 0;  // that follow
 };
 
-ProcessLinks::ProcessLinks(const ProcessPlace& place, int ranks, std::vector<LinkSocket> sockets)
-    : place_(place), ranks_each_(ranks / place.count), sights_(static_cast<std::size_t>(ranks)) {
+ProcessLinks::ProcessLinks(const ProcessPlace& place, int ranks, std::vector<LinkSocket> sockets,
+                           const ProcessSilence& silence)
+    : place_(place),
+      ranks_each_(ranks / place.count),
+      silence_(silence),
+      sights_(static_cast<std::size_t>(ranks)) {
   NIBBLE_CHECK(ranks_each_ * place.count == ranks && sockets.size() == static_cast<std::size_t>(place.count));
   for (LinkSocket& socket : sockets) {
     std::unique_ptr<Link>& link = links_.emplace_back();
@@ -67,7 +68,6 @@ void ProcessLinks::begin(const PeerWatch& own, Fault& fault) {
   for (int process = 0; process < place_.count; ++process) {
     Link* const link = links_[static_cast<std::size_t>(process)].get();
     if (link == nullptr) continue;
-    link->heard = Clock::now().time_since_epoch().count();
     link->receiver = std::thread([this, process] {
       name_this_thread("engine-link");
       receive(process);
@@ -155,13 +155,17 @@ Result<bool> ProcessLinks::wait_for_step(std::vector<std::byte>& step) {
   return internal_error("the connection to another process was lost");
 }
 
+bool ProcessLinks::is_silent(const Link& link, milliseconds longer_than) const {
+  const Clock::rep heard = link.heard;
+  return heard != 0 && Clock::now() - Clock::time_point(Clock::duration(heard)) > longer_than;
+}
+
 PeerSight ProcessLinks::look(int rank) const {
   const Link& link = *links_[static_cast<std::size_t>(process_of(rank))];
-  const Clock::time_point heard{Clock::duration{link.heard.load()}};
   const std::lock_guard lock(mutex_);
   PeerSight sight = sights_[static_cast<std::size_t>(rank)];
   if (sight.rank < 0) sight.rank = rank;
-  if (Clock::now() - heard > still_after) {
+  if (is_silent(link, silence_.still)) {
     sight.rank = rank;
     sight.works = false;
   }
@@ -310,8 +314,7 @@ void ProcessLinks::tell_sights() {
       const Link* const link = links_[static_cast<std::size_t>(process)].get();
       if (link == nullptr) continue;
       send_to(process, {.kind = Kind::sights, .call = {}}, sights);
-      const Clock::time_point heard{Clock::duration{link->heard.load()}};
-      if (Clock::now() - heard > lost_after) lose(process);
+      if (is_silent(*link, silence_.lost)) lose(process);
     }
     lock.lock();
     if (lost_) return;

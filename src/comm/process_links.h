@@ -11,6 +11,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -28,10 +29,17 @@
 
 namespace nibble {
 
+// How long a process may be silent that has said something once, and says something ten times a second.
+struct ProcessSilence {
+  std::chrono::milliseconds still{1000};  // then none of its threads seems to work
+  std::chrono::milliseconds lost{20'000};
+};
+
 class ProcessLinks final : public PeerWatch {
  public:
   // `sockets` are those of meet(). There are so many ranks in the world, as many in each process.
-  ProcessLinks(const ProcessPlace& place, int ranks, std::vector<LinkSocket> sockets);
+  ProcessLinks(const ProcessPlace& place, int ranks, std::vector<LinkSocket> sockets,
+               const ProcessSilence& silence = {});
   ProcessLinks(const ProcessLinks&) = delete;
   ProcessLinks& operator=(const ProcessLinks&) = delete;
   ~ProcessLinks() override;
@@ -77,14 +85,17 @@ class ProcessLinks final : public PeerWatch {
     LinkSocket socket;
     std::mutex sending;
     std::thread receiver;
-    std::atomic<LinkSocket::Clock::rep> heard{0};  // when something last came
-    bool ended = false;                            // it has said so; of the receiver
+    std::atomic<LinkSocket::Clock::rep> heard{
+        0};              // when something last came; 0: nothing yet, as it still loads
+    bool ended = false;  // it has said so; of the receiver
   };
   struct KnownGroup {
     std::shared_ptr<GroupMemory> memory;
     Group group;
   };
 
+  // Whether it has been silent for longer than that, after it had said something.
+  bool is_silent(const Link& link, std::chrono::milliseconds longer_than) const;
   int process_of(int rank) const { return rank / ranks_each_; }
   void send_to(int process, const Header& header, std::span<const std::byte> bytes);
   void receive(int process);
@@ -98,6 +109,7 @@ class ProcessLinks final : public PeerWatch {
 
   const ProcessPlace place_;
   const int ranks_each_;
+  const ProcessSilence silence_;
   std::vector<std::unique_ptr<Link>> links_;  // [processes]; null: this one
   std::vector<KnownGroup> groups_;
   const PeerWatch* own_ = nullptr;

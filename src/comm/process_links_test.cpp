@@ -21,9 +21,10 @@ using std::chrono::milliseconds;
 // All of this process's ranks work, unless a test says otherwise.
 struct Sight : PeerWatch {
   PeerSight look(int rank) const override {
+    while (wait_in_look && beats > 0) std::this_thread::sleep_for(milliseconds(5));
     return {.rank = rank, .works = works, .beats = ++beats, .cpu = {milliseconds(5)}};
   }
-  std::atomic<bool> works = true;
+  std::atomic<bool> works = true, wait_in_look = false;
   mutable std::atomic<std::uint64_t> beats = 0;
 };
 
@@ -159,6 +160,33 @@ TEST(ProcessLinks, AProcessThatGoesIsNamedToWhoWaitsForIt) {
   EXPECT_NE(status.message().find("the process of rank 2 has gone"), std::string::npos) << status.message();
   EXPECT_FALSE(processes[0]->links->wait_until_all_are_ready().ok());
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+}
+
+TEST(ProcessLinks, AProcessThatLoadsForLongIsNotLostAndOneThatFallsSilentIs) {
+  std::vector<Result<MetProcesses>> met = meet_all(meetings_of(2), std::vector<MeetingTerms>(2));
+  std::vector<Process> processes(2);
+  for (const int i : {0, 1}) {
+    Process& process = processes[static_cast<std::size_t>(i)];
+    process.links = std::make_unique<ProcessLinks>(
+        ProcessPlace{i, 2}, 2, std::move(met[static_cast<std::size_t>(i)]).value().sockets,
+        ProcessSilence{.still = milliseconds(100), .lost = milliseconds(500)});
+    process.members =
+        members_of(whole_world(2), 4096,
+                   {.watch = process.links.get(), .world = &process.world, .links = process.links.get()});
+  }
+  processes[0].links->begin(processes[0].sight, processes[0].world.fault());
+  std::this_thread::sleep_for(milliseconds(1000));
+  EXPECT_TRUE(processes[0].members[0].failure().ok()) << "the other has not loaded its weights yet";
+  EXPECT_TRUE(processes[0].links->look(1).works);
+  processes[1].sight.wait_in_look = true;  // it says something once, and then no more
+  processes[1].links->begin(processes[1].sight, processes[1].world.fault());
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (processes[0].members[0].failure().ok() && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(milliseconds(10));
+  EXPECT_NE(processes[0].members[0].failure().message().find("the process of rank 1 has gone"),
+            std::string::npos);
+  EXPECT_FALSE(processes[0].links->look(1).works);
+  processes[1].sight.wait_in_look = false;
 }
 
 TEST(ProcessLinks, WhoIsSeenToStandStillIsGivenUp) {
