@@ -9,8 +9,8 @@ constexpr std::string_view use_dp = "give --dp N, or --ep N with --dp-attention"
 constexpr std::string_view counts_all =
     "it has a number here, and --tp counts the ranks of all --dp groups: vLLM's --tensor-parallel-size 2 "
     "--data-parallel-size 2 is --tp 4 --dp 2";
-constexpr std::string_view one_host =
-    "all ranks are GPUs, or threads, of one host, and each has some of every layer";
+constexpr std::string_view stages = "ranks divide every layer and none is a stage of some layers";
+constexpr std::string_view meets = "process 0 listens to the others at one address";
 constexpr std::string_view no_steps = "tokens are exchanged by the kernels of a layer";
 constexpr std::string_view use_exchange = "give --moe-a2a-backend none, normal or low_latency";
 constexpr std::string_view gathers = "ranks gather whole sums, and --all-reduce says so";
@@ -28,7 +28,7 @@ constexpr ForeignOption list[] = {
     {"--enable-dp-lm-head", "SGLang", "lm_head is divided among the ranks that have the same sequences",
      leave},
     {"-dp", "vLLM", "it is spelled with two dashes", use_dp},
-    {"--data-parallel-size-local", "vLLM", one_host, use_dp},
+    {"--data-parallel-size-local", "vLLM", stages, use_dp},
     {"--data-parallel-backend", "vLLM", "ranks are threads of one process", leave},
     {"--moe-dense-tp-size", "SGLang", "dense layers are divided as attention is", "give --tp N"},
     {"--moe-dp-size", "SGLang", "every expert is on one rank of --ep", "give --ep N"},
@@ -48,15 +48,14 @@ constexpr ForeignOption list[] = {
     {"--enable-eplb", "vLLM, SGLang", "experts stay where the plan has put them", leave},
     {"--ep-num-redundant-experts", "SGLang", copies, leave},
     {"--num-redundant-experts", "vLLM", copies, leave},
-    {"--pipeline-parallel-size", "vLLM, SGLang", one_host, "give --tp N"},
-    {"--pp-size", "SGLang", one_host, "give --tp N"},
-    {"--pp", "SGLang", one_host, "give --tp N"},
-    {"-pp", "vLLM", one_host, "give --tp N"},
-    {"--nnodes", "vLLM, SGLang", one_host, "give --tp N"},
-    {"--node-rank", "vLLM, SGLang", one_host, "give --tp N"},
-    {"--dist-init-addr", "SGLang", one_host, "give --tp N"},
-    {"--master-addr", "vLLM", one_host, "give --tp N"},
-    {"--distributed-executor-backend", "vLLM", "ranks are threads of one process", leave},
+    {"--pipeline-parallel-size", "vLLM, SGLang", stages, "give --tp N"},
+    {"--pp-size", "SGLang", stages, "give --tp N"},
+    {"--pp", "SGLang", stages, "give --tp N"},
+    {"-pp", "vLLM", stages, "give --tp N"},
+    {"--master-addr", "vLLM", meets, "give --dist-init-addr HOST:PORT"},
+    {"--master-port", "vLLM", meets, "give --dist-init-addr HOST:PORT"},
+    {"--distributed-executor-backend", "vLLM", "ranks are threads of one process, or of those of --nnodes",
+     leave},
     {"--disable-custom-all-reduce", "vLLM, SGLang", gathers, leave},
     {"--enable-flashinfer-allreduce-fusion", "SGLang", gathers, leave},
     {"--flashinfer-allreduce-fusion-backend", "SGLang", gathers, leave},

@@ -1,5 +1,6 @@
 #include "app/serve_ranks.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -20,7 +21,7 @@ namespace {
 }
 
 // The first process may still answer whom it serves and needs these ranks for it, so an order to stop waits
-// for its end, but not for ever.
+// for its end, and a little longer than that one waits for its clients.
 void stop(int orders, std::chrono::seconds patience) {
   if (orders > 1) end_at_once(0);
   std::thread([patience] {
@@ -32,7 +33,8 @@ void stop(int orders, std::chrono::seconds patience) {
 }  // namespace
 
 Status serve_ranks(const ServeOptions& options, Console& console) {
-  const std::chrono::seconds patience(options.shutdown_timeout);
+  constexpr std::chrono::seconds longer{5};
+  const std::chrono::seconds patience = std::chrono::seconds(options.shutdown_timeout) + longer;
   Child self;
   if (!options.no_supervise) {
     self = supervise({.shutdown_timeout = patience + std::chrono::seconds(1),
@@ -55,14 +57,21 @@ Status serve_ranks(const ServeOptions& options, Console& console) {
     stopped.get_future().wait();
     return {};
   }
-  signals->watch([&](int orders) { stop(orders, patience); });
+  std::atomic<bool> is_to_end = false;
+  signals->watch([&](int orders) {
+    is_to_end = true;
+    stop(orders, patience);
+  });
   // It was stopped for so long that the first has given it up, or will.
   if (failures) failures->watch([](int) { end_at_once(1); });
-  return *run_steps_of_another(options.engine, [&] {
+  const Status outcome = *run_steps_of_another(options.engine, [&] {
     const bool first = self.shared == nullptr || !self.shared->served.exchange(true);
     std::fprintf(console.err, "process %d of %d runs steps of the first, at %s%s\n", options.engine.process,
                  options.engine.processes, options.engine.first_process.c_str(), first ? "" : " again");
   });
+  signals.reset();
+  failures.reset();
+  return is_to_end ? Status() : outcome;  // the first may have gone without a word, being told to end as well
 }
 
 }  // namespace nibble

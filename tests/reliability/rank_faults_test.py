@@ -81,9 +81,9 @@ def seconds(begin):
     return (time.monotonic() - begin) / SLACK
 
 
-def stream(server, prompt):
+def stream(server, prompt, max_tokens=1000):
     connection = server.connect(timeout=120)
-    connection.sendall(request_bytes("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 1000, "ignore_eos": True,
+    connection.sendall(request_bytes("POST", "/v1/completions", {"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True,
                                                                  "temperature": 0, "stream": True}))
     return connection
 
