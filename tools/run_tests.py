@@ -553,7 +553,13 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(1) as beside_others:
         is_beside = parts == TEST
         aside = beside_others.submit(run_part, BESIDE, builds, args) if is_beside else None
-        outcomes = {name: run_part(name, builds, args) for name in parts if not (is_beside and name == BESIDE)}
+        outcomes = {}
+        for name in parts:
+            if is_beside and name == BESIDE:
+                continue
+            outcomes[name] = run_part(name, builds, args)
+            if args.record:  # at once: hours may follow
+                record(args.record, {name: outcomes[name]})
         if aside:
             outcomes[BESIDE] = aside.result()
     for outcome in outcomes.values():
@@ -563,8 +569,6 @@ def main():
         print(f"skipped: {name}: {reason}")
     for name in total.failed:
         print(f"FAILED: {name}")
-    if args.record:
-        record(args.record, outcomes)
     SUMMARY.write_text(total.line() + "\n")
     print(f"{'part':14} {'build s':>8} {'CPU s':>8} {'run s':>8} {'CPU s':>8}")
     for name, outcome in outcomes.items():
