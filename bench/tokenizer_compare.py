@@ -75,7 +75,7 @@ def main():
     encoding = tiktoken.Encoding("o200k", pat_str=differential.split_pattern("gpt_oss"), mergeable_ranks=ranks, special_tokens={})
     tiktoken_load = time.process_time() - begin
 
-    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
+    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--exclude=*"], capture_output=True, text=True).stdout.strip()
     print(f"{datetime.date.today()}, {cpu()}, commit {commit}, tokenizers {tokenizers.__version__}, tiktoken {tiktoken.__version__}\n")
     print("| text | bytes | nibble MB/s | tokenizers MB/s | tiktoken MB/s |\n| --- | ---: | ---: | ---: | ---: |")
 

@@ -12,7 +12,7 @@ for program in build/cuda/src/ops/device_test build/cuda/src/ops/*_cuda_bench bu
   if [ "$(basename "$program")" = gated_delta_cuda_bench ]; then continue; fi
   strip -o "build/device_bundle/$(basename "$program")" "$program"
 done
-git describe --always --dirty >build/device_bundle/COMMIT
+git describe --always --dirty --exclude="*" >build/device_bundle/COMMIT
 # Each must start here, and say that there is no GPU where there is none.
 build/device_bundle/device_test --gtest_list_tests >/dev/null
 for program in build/device_bundle/*_cuda_bench; do

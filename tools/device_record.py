@@ -110,7 +110,7 @@ def said_by(*command):
 def commit_of(programs):
     """The commit that the programs were built from: a bundle says so itself, since where it runs there may be another tree."""
     said = programs / "COMMIT"
-    return (said.read_text() if said.exists() else said_by("git", "describe", "--always", "--dirty")).strip() or "unknown"
+    return (said.read_text() if said.exists() else said_by("git", "describe", "--always", "--dirty", "--exclude=*")).strip() or "unknown"
 
 
 def run_in_time(command, seconds, deadline):

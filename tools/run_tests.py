@@ -484,7 +484,7 @@ def machine():
                 if line.startswith("model name")), platform.processor())
     system = next((line.split("=")[1].strip('"') for line in Path("/etc/os-release").read_text().splitlines()
                    if line.startswith("PRETTY_NAME")), platform.system())
-    return [("date", date.today().isoformat()), ("commit", first_line("git", "describe", "--always", "--dirty")),
+    return [("date", date.today().isoformat()), ("commit", first_line("git", "describe", "--always", "--dirty", "--exclude=*")),
             ("system", system), ("CPU", f"{cpu}, {JOBS} used"), ("g++", first_line("g++", "--version")),
             ("clang++", first_line("clang++", "--version")),
             ("ccache", "used" if shutil.which("ccache") and "CCACHE_DISABLE" not in os.environ else "not used")]
