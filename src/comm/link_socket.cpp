@@ -120,10 +120,18 @@ Result<LinkSocket> LinkSocket::accept(Clock::time_point until) const {
 
 Result<LinkSocket> LinkSocket::connect(const LinkAddress& to, Clock::time_point until) {
   constexpr milliseconds between_tries{50};
+  // A name may be of a machine that is still being started; a wrong one should not be tried for minutes.
+  constexpr std::chrono::seconds until_known{30};
+  const Clock::time_point known_until = std::min(until, Clock::now() + until_known);
   while (true) {
-    NIBBLE_ASSIGN(const Addresses addresses, addresses_of(to, 0));
+    const Result<Addresses> addresses = addresses_of(to, 0);
+    if (!addresses.ok()) {
+      if (Clock::now() + between_tries >= known_until) return addresses.status();
+      std::this_thread::sleep_for(between_tries);
+      continue;
+    }
     int error = 0;
-    for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
+    for (const addrinfo* each = addresses->get(); each != nullptr; each = each->ai_next) {
       LinkSocket socket(::socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
       if (!socket.is_open()) return system_error("no socket");
       // Without it the system tries for minutes where packets are lost.

@@ -131,6 +131,17 @@ TEST(LinkKey, AFileHasAtLeastSixteenBytesAndItsLastLineEndDoesNotCount) {
   EXPECT_FALSE(LinkKey::from_file(file).ok());
 }
 
+TEST(LinkSocket, AHostThatIsNotKnownIsTriedAgainAndThenNamed) {
+  const auto begin = LinkSocket::Clock::now();
+  const Result<LinkSocket> socket = LinkSocket::connect({.host = "no-such-host.invalid", .port = 1},
+                                                        begin + std::chrono::milliseconds(300));
+  EXPECT_NE(socket.status().message().find("the host \"no-such-host.invalid\" is not known"),
+            std::string::npos)
+      << socket.status().message();
+  EXPECT_GE(LinkSocket::Clock::now() - begin, std::chrono::milliseconds(200))
+      << "it may be known in a moment";
+}
+
 TEST(LinkAddress, AreAHostAndAPort) {
   EXPECT_EQ(*LinkAddress::parse("10.0.0.1:5000"), (LinkAddress{"10.0.0.1", 5000}));
   EXPECT_EQ(*LinkAddress::parse("[::1]:80"), (LinkAddress{"::1", 80}));
