@@ -473,7 +473,15 @@ SANITIZED_TEST = ("layers", "format", "device-record", "emulation", "release", "
 BESIDE = "python"
 
 
-def machine():
+def commit_of_tree(record):
+    """Its hash; what is changed beside the record itself makes it a dirty one."""
+    def said(*command):
+        return subprocess.run(["git", *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout.strip()
+    changed = said("status", "--porcelain", "--untracked-files=no", "--", ".", f":(exclude){record}")
+    return (said("rev-parse", "--short", "HEAD") or "unknown") + ("-dirty" if changed else "")
+
+
+def machine(record):
     """Where results come from: commit, system, CPU, compilers."""
     def first_line(*command):
         try:
@@ -484,7 +492,7 @@ def machine():
                 if line.startswith("model name")), platform.processor())
     system = next((line.split("=")[1].strip('"') for line in Path("/etc/os-release").read_text().splitlines()
                    if line.startswith("PRETTY_NAME")), platform.system())
-    return [("date", date.today().isoformat()), ("commit", first_line("git", "describe", "--always", "--dirty", "--exclude=*")),
+    return [("date", date.today().isoformat()), ("commit", commit_of_tree(record)),
             ("system", system), ("CPU", f"{cpu}, {JOBS} used"), ("g++", first_line("g++", "--version")),
             ("clang++", first_line("clang++", "--version")),
             ("ccache", "used" if shutil.which("ccache") and "CCACHE_DISABLE" not in os.environ else "not used")]
@@ -496,7 +504,7 @@ HEADINGS = ("part", "commit", "passed", "failed", "skipped", "build s", "its CPU
 def record(file, outcomes):
     """Results in Markdown: a row of each part, then what failed or was skipped, each line with its part's name. Parts
     that did not run now keep what an earlier run found, with its commit."""
-    file, facts = Path(file), machine()
+    file, facts = Path(file), machine(file)
     rows, remarks = {}, {}
     for line in file.read_text().splitlines() if file.exists() else ():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
