@@ -20,8 +20,8 @@ namespace {
   std::_Exit(code);
 }
 
-// The first process may still answer whom it serves and needs these ranks for it, so an order to stop waits
-// for its end, and a little longer than that one waits for its clients.
+// The first process needs these ranks for what it still answers. So an order to stop waits for that process
+// to end. The wait is a little longer than the first one's own shutdown timeout.
 void stop(int orders, std::chrono::seconds patience) {
   if (orders > 1) end_at_once(0);
   std::thread([patience] {

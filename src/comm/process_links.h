@@ -2,8 +2,8 @@
 // What a member of a group puts down goes to each process that has another member, and is put down there in
 // the same slot of that process's own memory: who waits for it cannot tell where it came from.
 //
-// Why a slot may be overwritten as it arrives: a member sends its step n + 2 only after it has seen step n +
-// 1 of every member, and whoever has put down step n + 1 is done with what it saw in step n.
+// Why a slot may be overwritten as a share arrives. A member sends its step n + 2 only after it has seen step
+// n + 1 of every member. Whoever has put down step n + 1 no longer reads step n.
 //
 // The first process says which step comes next; the others wait for that. Ten times a second each process
 // tells the others how its ranks get on, so a process that hangs or is stopped is found out like a thread. A
@@ -46,7 +46,6 @@ class ProcessLinks final : public PeerWatch {
 
   int first_rank() const { return place_.index * ranks_each_; }
   int ranks_here() const { return ranks_each_; }
-  int processes() const { return place_.count; }
   bool has(int rank) const { return process_of(rank) == place_.index; }
 
   // A group, by the number that it has in every process; all of them before begin().
@@ -85,8 +84,8 @@ class ProcessLinks final : public PeerWatch {
     LinkSocket socket;
     std::mutex sending;
     std::thread receiver;
-    std::atomic<LinkSocket::Clock::rep> heard{
-        0};              // when something last came; 0: nothing yet, as it still loads
+    // When something last came; 0: nothing yet, as it still loads.
+    std::atomic<LinkSocket::Clock::rep> heard{0};
     bool ended = false;  // it has said so; of the receiver
   };
   struct KnownGroup {
