@@ -49,6 +49,7 @@ CpuWorker::CpuWorker(std::vector<std::unique_ptr<CpuRank>> ranks, Ties ties, con
                      Buffer logits)
     : watch_(std::move(ties.watch)),
       links_(std::move(ties.links)),
+      first_rank_(links_ == nullptr ? 0 : links_->first_rank()),
       ranks_(std::move(ranks)),
       logits_(std::move(logits)),
       sharers_(sharers_of(limits)) {
@@ -66,7 +67,7 @@ CpuWorker::CpuWorker(std::vector<std::unique_ptr<CpuRank>> ranks, Ties ties, con
     own.sequences.reserve(static_cast<std::size_t>(limits.owner_sequences));
   }
   results_.reserve(static_cast<std::size_t>(limits.max_sequences));
-  if (watch_ != nullptr && (links_ == nullptr || links_->has(0)))
+  if (watch_ != nullptr && first_rank_ == 0)
     first_watch_ = std::make_unique<FirstRankWatch>(*watch_, limits.rank_stillness.cpu);
   if (ranks_.size() == 1) return;
   const RankThreads::Patience patience{.deadline = limits.rank_deadline + std::chrono::seconds(1),
@@ -85,17 +86,14 @@ CpuWorker::~CpuWorker() {
 Status CpuWorker::run_all() { return rank_threads_ ? rank_threads_->run() : run_seated(0); }
 
 Status CpuWorker::run_seated(int rank) {
-  if (watch_ != nullptr) watch_->take_seat(links_ == nullptr ? rank : links_->first_rank() + rank);
+  if (watch_ != nullptr) watch_->take_seat(first_rank_ + rank);
   return run(phase_, rank);
 }
 
 Status CpuWorker::run(Phase phase, int rank) {
   CpuRank& own = *ranks_[static_cast<std::size_t>(rank)];
   float* logits = reinterpret_cast<float*>(logits_.data());
-  if (own_.empty()) {
-    const bool is_first = rank == 0 && (links_ == nullptr || links_->has(0));
-    return own.forward(*batch_, is_first ? logits : nullptr);
-  }
+  if (own_.empty()) return own.forward(*batch_, first_rank_ + rank == 0 ? logits : nullptr);
   const int group = rank / sharers_;
   const bool samples = rank % sharers_ == 0;
   const OwnStep& step = own_[static_cast<std::size_t>(group)];
@@ -247,7 +245,7 @@ Status CpuWorker::forward(const Batch& batch) {
   batch_ = &batch;
   phase_ = Phase::forward;
   if (!own_.empty()) divide(batch);
-  if (links_ != nullptr && links_->has(0)) {
+  if (links_ != nullptr && first_rank_ == 0) {
     write_step(batch, step_message_);
     links_->announce_step(step_message_);
   }

@@ -89,6 +89,7 @@ class CpuWorker final : public Worker {
   std::unique_ptr<RankWatch> watch_;  // of several ranks; before who asks it
   std::unique_ptr<ProcessLinks> links_;
   std::unique_ptr<FirstRankWatch> first_watch_;
+  const int first_rank_;                         // of this process, in the world
   std::vector<std::unique_ptr<CpuRank>> ranks_;  // of this process
   std::vector<std::byte> step_message_;
   Buffer logits_;                                  // [max_logit_rows, vocab] float32
