@@ -272,7 +272,7 @@ template <class Words>
 NIBBLE_512 inline void read_tile(const StepRows& matrix, const TileRows& tile, int from, int count,
                                  TileStep<Words>* out) {
   constexpr int line_steps = 64 / Words::step_bytes;
-  TileScales scales;
+  TileStepScales scales;
   for (int step = 0; step < count; ++step) {
     if (step % 16 == 0) read_tile_scales(matrix, tile, from + step, std::min(16, count - step), scales);
     out[step].scales.set(part_at(scales.bytes[step % 16]), scales.plain);

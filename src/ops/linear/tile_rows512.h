@@ -18,13 +18,13 @@ struct TileRows {
 };
 
 // The scales of a tile's rows, sixteen steps at a time.
-struct alignas(64) TileScales {
+struct alignas(64) TileStepScales {
   std::uint8_t bytes[16][tile_rows];
   bool plain = true;  // none is 0 or 255; there are none without scales
 };
 
 NIBBLE_512 inline void read_tile_scales(const StepRows& matrix, const TileRows& tile, int step, int steps,
-                                        TileScales& out) {
+                                        TileStepScales& out) {
   const auto at = [&](int r) { return matrix.scales + tile.first_steps[r] + step; };
   __m512i rows[4];
   __mmask64 extremes = 0;
@@ -108,7 +108,7 @@ class TileSteps {
  private:
   StepRows matrix_;
   TileRows rows_;
-  TileScales scales_;
+  TileStepScales scales_;
   TileParts<Decoder::step_bytes> parts_;
 };
 
