@@ -11,7 +11,7 @@
 #include "checkpoint/expected_tensors.h"
 #include "checkpoint/model_location.h"
 #include "engine/choices.h"
-#include "engine/mask_finder.h"
+#include "engine/mask_thread.h"
 #include "engine/processes.h"
 #include "runtime/cpu_worker.h"
 #include "runtime/gpu.h"
@@ -275,7 +275,7 @@ class SteppedEngine final : public Engine {
   std::vector<std::unique_ptr<PageCache>> caches_;  // of each owner of sequences
   Scheduler scheduler_;                             // its requests hold pages, so it goes first
   bool plans_ahead_;                                // else each step is planned, run and committed in turn
-  MaskFinder masks_;                                // looks into the requests, so it goes before them
+  MaskThread masks_;                                // looks into the requests, so it goes before them
   std::vector<StepResult> results_;                 // [max_num_seqs]
   const Batch* begun_ = nullptr;                    // the step that begun last and is not finished
   bool chosen_ = false;                             // its tokens

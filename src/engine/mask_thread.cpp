@@ -1,15 +1,15 @@
-#include "engine/mask_finder.h"
+#include "engine/mask_thread.h"
 
 #include "base/thread_name.h"
 
 namespace nibble {
 
-MaskFinder::MaskFinder(int max_sequences) {
+MaskThread::MaskThread(int max_sequences) {
   answers_.reserve(static_cast<std::size_t>(max_sequences));
   thread_ = std::thread([this] { serve(); });
 }
 
-MaskFinder::~MaskFinder() {
+MaskThread::~MaskThread() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -18,7 +18,7 @@ MaskFinder::~MaskFinder() {
   thread_.join();
 }
 
-void MaskFinder::begin(const Batch& batch) {
+void MaskThread::begin(const Batch& batch) {
   finish();  // of a step that was dropped
   for (const BatchSequence& sequence : batch.sequences) {
     if (sequence.constrained != nullptr) answers_.push_back(sequence.constrained);
@@ -32,7 +32,7 @@ void MaskFinder::begin(const Batch& batch) {
   wake_.notify_one();
 }
 
-void MaskFinder::finish() {
+void MaskThread::finish() {
   if (answers_.empty()) return;
   find();
   {
@@ -43,11 +43,11 @@ void MaskFinder::finish() {
   answers_.clear();
 }
 
-void MaskFinder::find() {
+void MaskThread::find() {
   for (std::size_t i = next_++; i < answers_.size(); i = next_++) answers_[i]->find_masks();
 }
 
-void MaskFinder::serve() {
+void MaskThread::serve() {
   name_this_thread("engine-masks");
   std::unique_lock lock(mutex_);
   while (true) {

@@ -11,14 +11,14 @@
 
 namespace nibble {
 
-class MaskFinder {
+class MaskThread {
  public:
-  explicit MaskFinder(int max_sequences);
-  MaskFinder(const MaskFinder&) = delete;
-  MaskFinder& operator=(const MaskFinder&) = delete;
-  ~MaskFinder();
+  explicit MaskThread(int max_sequences);
+  MaskThread(const MaskThread&) = delete;
+  MaskThread& operator=(const MaskThread&) = delete;
+  ~MaskThread();
 
-  // All tokens of the batch are known. Until finish() its constraints are the finder's. Allocates nothing,
+  // All tokens of the batch are known. Until finish() its constraints are the thread's. Allocates nothing,
   // and wakes nobody where no answer is constrained.
   void begin(const Batch& batch);
   // Every mask is there; the caller finds those that the thread has not come to. Without begin(): nothing.
