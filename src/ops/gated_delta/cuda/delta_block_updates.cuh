@@ -34,7 +34,7 @@ struct BlockRows {
 };
 
 // What later rows of a block take in of four of its rows and those before them: of row j at j - 1.
-struct BlockFactors {
+struct UpdateFactors {
   float4 of[delta_block - 1];
 
   __device__ __forceinline__ void load(const BlockRows& rows, int four) {
@@ -50,7 +50,7 @@ struct BlockFactors {
 // factors: of the first four rows. sums: what is left of the rows' values by all rows ahead of the block, and
 // updates of rows that are known; afterwards those of all rows. By a warp; columns are its own.
 template <bool all_new>
-__device__ __forceinline__ void solve_block(const BlockRows& rows, BlockFactors factors,
+__device__ __forceinline__ void solve_block(const BlockRows& rows, UpdateFactors factors,
                                             BlockColumns& columns, int lane, BlockSums& sums) {
   const int g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -77,7 +77,7 @@ __device__ __forceinline__ void solve_block(const BlockRows& rows, BlockFactors 
   for (int first = 0; first < delta_block; first += 4) {
     const float4 betas = *reinterpret_cast<const float4*>(rows.betas + rows.first + first);
     end_row(first, betas.x);
-    BlockFactors next;
+    UpdateFactors next;
 #pragma unroll
     for (int j = first + 1; j < delta_block; ++j) {
       if (j == first + 4) next.load(rows, first / 4 + 1);

@@ -205,7 +205,7 @@ class ChunkTile {
     }
     const BlockRows rows{shared_.products[half()], shared_.betas[half()], delta_block * block_, chunk.open,
                          chunk.past};
-    BlockFactors factors;
+    UpdateFactors factors;
     factors.load(rows, 0);
     if (block_ > 0) {
       await_updates(block_ - 1);
@@ -248,7 +248,7 @@ class ChunkTile {
   }
 
   // This block's, from what all blocks ahead have left of its values; to all warps of the tile.
-  __device__ void end_updates(const BlockRows& rows, const BlockFactors& factors, Sums& updates) {
+  __device__ void end_updates(const BlockRows& rows, const UpdateFactors& factors, Sums& updates) {
     if (turn_ > 0) ptx::mbarrier_wait(&shared_.updates_read[tile_], parity() ^ 1);
     auto& to = shared_.updates[tile_][block_];
     auto& columns = reinterpret_cast<BlockColumns&>(to);
