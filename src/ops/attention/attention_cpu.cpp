@@ -19,7 +19,7 @@ constexpr AttentionKernels kernels[] = {
 class GroupedHeads {
  public:
   using Tile = QueryTile;
-  static constexpr int most_values = max_head_dim;
+  static constexpr int most_values = max_attention_head_dim;
 
   GroupedHeads(const AttentionKernels& chosen, const PagedAttentionArgs& args)
       : kernels_(chosen), args_(args) {}
@@ -74,7 +74,7 @@ std::int64_t attention_room(int threads, int heads, int kv_heads, int head_dim, 
 }
 
 bool attention_takes_head_dim(std::int64_t head_dim) {
-  return head_dim > 0 && head_dim <= max_head_dim && head_dim % kv_chunk == 0;
+  return head_dim > 0 && head_dim <= max_attention_head_dim && head_dim % kv_chunk == 0;
 }
 
 bool attention_takes_page_size(int page_size) {

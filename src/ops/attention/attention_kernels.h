@@ -10,7 +10,7 @@
 
 namespace nibble {
 
-inline constexpr int max_head_dim = 256;
+inline constexpr int max_attention_head_dim = 256;
 // Queries that share each load of a key or value.
 inline constexpr int max_tile_queries = 8;
 
