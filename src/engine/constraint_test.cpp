@@ -13,7 +13,7 @@ enum class Loop { plain, ahead, preempting };
 
 std::unique_ptr<Engine> load(Loop loop, int threads = 1) {
   EngineOptions options{.threads = threads, .max_num_seqs = 8, .max_num_batched_tokens = 32};
-  options.model = example.string();
+  options.model = example_folder.string();
   Result<std::unique_ptr<Engine>> engine = load_engine(options,
                                                        [&](EngineChoices& choices) {
                                                          choices.plan_ahead = loop != Loop::plain;

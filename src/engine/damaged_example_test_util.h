@@ -17,7 +17,7 @@ class DamagedExample : public testing::Test {
   void SetUp() override {
     std::filesystem::create_directories(copy_);
     for (const char* name : {"config.json", "generation_config.json", "model.safetensors"}) {
-      std::filesystem::copy_file(example / name, copy_ / name,
+      std::filesystem::copy_file(example_folder / name, copy_ / name,
                                  std::filesystem::copy_options::overwrite_existing);
     }
   }

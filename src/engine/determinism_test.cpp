@@ -152,7 +152,7 @@ TEST(Determinism, TheCheckerSeesKernelsWhoseOrderDependsOnTheBatch) {
                                    .prepare_int8 = best_dot_kernels().prepare_int8,
                                    .multiply_int8 = best_dot_kernels().multiply_int8};
   const auto load_breaking = [](EngineOptions options) {
-    options.model = example.string();
+    options.model = example_folder.string();
     Result<std::unique_ptr<Engine>> engine =
         load_engine(options, [](EngineChoices& choices) { choices.worker.dots = &breaking; }, {});
     EXPECT_TRUE(engine.ok());

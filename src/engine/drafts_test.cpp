@@ -74,7 +74,7 @@ std::map<RequestId, Told> told_by(Engine& engine, const std::vector<Request>& re
 
 class DraftsOf : public testing::TestWithParam<const char*> {
  protected:
-  std::filesystem::path folder() const { return example.parent_path() / GetParam(); }
+  std::filesystem::path folder() const { return example_folder.parent_path() / GetParam(); }
 };
 
 TEST_P(DraftsOf, LeaveTheBitsOfEveryRequest) {
@@ -135,7 +135,7 @@ TEST(DraftsOfAConstraint, AreHeldToItsMasksAndLeaveTheBits) {
     sampling.constrained_logprobs = of_the_constraint;
     Request asked = request(1, prompts[0].prompt, sampling);
     asked.constraint = std::make_shared<Remainders>(20, end, 4);
-    const std::unique_ptr<Engine> plain = load(example, without_drafts());
+    const std::unique_ptr<Engine> plain = load(example_folder, without_drafts());
     const Told expected = told_by(*plain, {asked})[1];
     ASSERT_EQ(expected.tokens.size(), 21u);
     // True drafts, some that may not come, and some that may and do not.
@@ -145,7 +145,7 @@ TEST(DraftsOfAConstraint, AreHeldToItsMasksAndLeaveTheBits) {
       other[i] = (other[i] + 7) % plain->model().vocabulary;
     }
     for (const std::vector<TokenId>& drafts : {expected.tokens, forbidden, other}) {
-      const std::unique_ptr<Engine> engine = load(example, {.threads = 2, .draft_tokens = 4});
+      const std::unique_ptr<Engine> engine = load(example_folder, {.threads = 2, .draft_tokens = 4});
       asked.constraint = std::make_shared<Foreseeing>(drafts, 20, end, 4);
       EXPECT_TRUE(told_by(*engine, {asked})[1] == expected);
       EXPECT_GT(engine->totals().accepted_drafts, 8u);
@@ -157,7 +157,7 @@ TEST(DraftsOfAConstraint, AreHeldToItsMasksAndLeaveTheBits) {
 
 TEST(DraftsPlanned, AreRefusedWhereTheyCannotBeChecked) {
   EngineOptions options{.speculative_algorithm = "ngram"};
-  options.model = (example.parent_path() / "qwen3_next_bf16").string();
+  options.model = (example_folder.parent_path() / "qwen3_next_bf16").string();
   const auto engine = Engine::load(options);
   ASSERT_FALSE(engine.ok());
   EXPECT_NE(engine.status().message().find("layers keep a state"), std::string::npos)

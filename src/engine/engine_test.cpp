@@ -90,7 +90,7 @@ TEST(Engine, QuantizedDenseWeightsStayNearTheReference) {
   const auto mean_error = [&](Quantization quantization) {
     int parts = 0;
     EngineOptions options{
-        .model = example.string(), .dtype = FloatType::float32, .quantization = quantization};
+        .model = example_folder.string(), .dtype = FloatType::float32, .quantization = quantization};
     std::unique_ptr<Engine> engine = std::move(Engine::load(options, [&](double done, double total) {
                                        ++parts;
                                        EXPECT_LE(done, total);
@@ -118,14 +118,14 @@ TEST(Engine, QuantizedDenseWeightsStayNearTheReference) {
 }
 
 TEST(Engine, KernelsAreHonouredByNameOrRefusedWithThoseThatRunHere) {
-  const EngineOptions options{.model = example.string(), .moe_runner_backend = "cpu_scalar"};
+  const EngineOptions options{.model = example_folder.string(), .moe_runner_backend = "cpu_scalar"};
   const Result<std::unique_ptr<Engine>> engine = Engine::load(options);
   ASSERT_TRUE(engine.ok());
   const Choice& runner = (*engine)->model().plan.choice("moe_runner");
   EXPECT_EQ(runner.value, "cpu_scalar");
   EXPECT_EQ(runner.from, "user");
 
-  EngineOptions unknown{.model = example.string(), .attention_backend = "flash"};
+  EngineOptions unknown{.model = example_folder.string(), .attention_backend = "flash"};
   const Status refused = Engine::load(unknown).status();
   EXPECT_EQ(refused.exit_code(), 2);
   EXPECT_EQ(refused.message().find("--attention-backend: \"flash\" is not built in"), 0u)
@@ -156,7 +156,7 @@ TEST(Engine, RefusesWhatItCannotHonour) {
   EXPECT_NE(engine->submit(request(1, {0, 448}, {})).message().find("from 0 to 447"), std::string::npos);
   EXPECT_NE(engine->submit(request(1, {-1}, {})).message().find("outside the vocabulary"), std::string::npos);
   EXPECT_NE(engine->submit(request(1, {}, {})).message().find("empty"), std::string::npos);
-  EngineOptions options{.model = example.string(), .max_model_len = 131073};
+  EngineOptions options{.model = example_folder.string(), .max_model_len = 131073};
   EXPECT_NE(Engine::load(options).status().message().find("give at most 131072"), std::string::npos);
   options = {.model = "/nowhere"};
   EXPECT_EQ(Engine::load(options).status().exit_code(), 3);

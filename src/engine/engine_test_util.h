@@ -17,11 +17,11 @@
 namespace nibble {
 
 // A checkpoint of random weights with what transformers makes of it in float32.
-inline const std::filesystem::path example =
+inline const std::filesystem::path example_folder =
     std::filesystem::path(NIBBLE_SOURCE_DIR) / "tests/data/parity/example";
 
 inline std::unique_ptr<Engine> load(EngineOptions options = {}) {
-  options.model = example.string();
+  options.model = example_folder.string();
   Result<std::unique_ptr<Engine>> engine = Engine::load(options);
   EXPECT_TRUE(engine.ok()) << engine.status().message();
   return std::move(engine).value();
@@ -39,7 +39,7 @@ struct Expected {
 };
 
 inline std::vector<Expected> expected_prompts() {
-  std::ifstream file(example / "expected.json");
+  std::ifstream file(example_folder / "expected.json");
   std::stringstream text;
   text << file.rdbuf();
   const JsonDocument document = JsonDocument::parse(text.str()).value();

@@ -89,10 +89,11 @@ std::vector<Request> entangled_requests() {
 TEST_F(GpuEngine, AStepBegunBehindAnotherChangesNoBit) {
   std::vector<Request> requests = entangled_requests();
   const auto answers_of = [&](bool plans_ahead, bool graphs) {
-    std::unique_ptr<Engine> engine = gpu_engine(example, {.max_num_seqs = 4}, [&](EngineChoices& choices) {
-      choices.plan_ahead = plans_ahead;
-      choices.worker.graphs = graphs;
-    });
+    std::unique_ptr<Engine> engine =
+        gpu_engine(example_folder, {.max_num_seqs = 4}, [&](EngineChoices& choices) {
+          choices.plan_ahead = plans_ahead;
+          choices.worker.graphs = graphs;
+        });
     for (const Request& asked : requests) EXPECT_TRUE(engine->submit(asked).ok());
     const auto answers = run(*engine);
     EXPECT_EQ(engine->load_now().pages_used, 0);
@@ -110,9 +111,9 @@ TEST_F(GpuEngine, AStepBegunBehindAnotherChangesNoBit) {
 TEST_F(GpuEngine, AConstrainedAnswerIsTheSameInEveryLoopAndItsMatesKeepTheirBits) {
   const TokenId end = 290;
   const auto answers_of = [&](bool plans_ahead, bool alone) {
-    std::unique_ptr<Engine> engine = gpu_engine(example, {.max_num_seqs = 4}, [&](EngineChoices& choices) {
-      choices.plan_ahead = choices.worker.graphs = plans_ahead;
-    });
+    std::unique_ptr<Engine> engine =
+        gpu_engine(example_folder, {.max_num_seqs = 4},
+                   [&](EngineChoices& choices) { choices.plan_ahead = choices.worker.graphs = plans_ahead; });
     const auto ask = [&](RequestId id, SamplingParams sampling, int length, int free) {
       Request asked = request(id, {7, 8, static_cast<TokenId>(id)}, std::move(sampling));
       if (length > 0) asked.constraint = std::make_shared<Remainders>(length, end, free);
@@ -140,7 +141,7 @@ TEST_F(GpuEngine, AConstrainedAnswerIsTheSameInEveryLoopAndItsMatesKeepTheirBits
 
 TEST_F(GpuEngine, LogProbabilitiesOfAllowedTokensAloneMayBeAskedFor) {
   const TokenId end = 290;
-  std::unique_ptr<Engine> engine = gpu_engine(example, {.max_num_seqs = 4});
+  std::unique_ptr<Engine> engine = gpu_engine(example_folder, {.max_num_seqs = 4});
   SamplingParams all{.max_tokens = 1, .temperature = 1, .seed = 5, .stop_ids = {end}};
   all.logprobs = engine->model().vocabulary;
   all.constrained_logprobs = true;
@@ -161,7 +162,7 @@ TEST_F(GpuEngine, LogProbabilitiesOfAllowedTokensAloneMayBeAskedFor) {
 }
 
 TEST_F(GpuEngine, WhatIsCancelledWhileTwoStepsHaveBegunEndsAndLeavesItsMatesBitsAlone) {
-  std::unique_ptr<Engine> engine = gpu_engine(example, {.max_num_seqs = 4});
+  std::unique_ptr<Engine> engine = gpu_engine(example_folder, {.max_num_seqs = 4});
   const auto ask = [&](RequestId id) {
     ASSERT_TRUE(
         engine->submit(request(id, {7, 8, static_cast<TokenId>(id)}, {.max_tokens = 6, .temperature = 0}))

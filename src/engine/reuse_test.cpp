@@ -15,7 +15,7 @@ namespace {
 using Change = std::function<void(EngineChoices&)>;
 
 std::unique_ptr<Engine> load_changed(const Change& change, EngineOptions options = {}) {
-  options.model = example.string();
+  options.model = example_folder.string();
   Result<std::unique_ptr<Engine>> engine = load_engine(options, change, {});
   EXPECT_TRUE(engine.ok()) << engine.status().message();
   return std::move(engine).value();
@@ -202,7 +202,7 @@ TEST(Reuse, TheKvCacheHoldsWhatWasAskedForAndTheContextFollows) {
   std::unique_ptr<Engine> engine = load({.kv_cache_tokens = 1000});
   EXPECT_EQ(engine->model().kv_tokens, 1008);
   EXPECT_EQ(engine->model().max_model_len, 1008);
-  EngineOptions both{.model = example.string(), .max_model_len = 2000, .kv_cache_tokens = 1000};
+  EngineOptions both{.model = example_folder.string(), .max_model_len = 2000, .kv_cache_tokens = 1000};
   EXPECT_NE(Engine::load(both).status().message().find("--kv-cache-tokens"), std::string::npos);
 }
 

@@ -105,7 +105,7 @@ TEST(SelfTest, AnEngineThatAnswersOtherwiseThanAtFirstFails) {
 
 TEST(SelfTest, NeitherCountsNorPagesTellOfIt) {
   EngineOptions options{.max_num_seqs = 2, .max_num_batched_tokens = 4};
-  options.model = example.string();
+  options.model = example_folder.string();
   EngineThread thread(
       Engine::load(options).value(), 4, [](std::vector<DeliveredEvent>) { ADD_FAILURE(); },
       std::chrono::milliseconds(5));
