@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The layer check: what a file may include and use, by the room it lives in (docs/internals/architecture.md).
+"""The layer check: what a file may include and use, by the room it lives in (docs/internals/architecture.md), and that no two files
+define the same name.
 
     tools/layers.py [TREE]     prints every violation as path:line: what, and exits 1 if there is one
 
@@ -8,6 +9,8 @@ Standard library only, and quick: it runs in every `make check`.
 import re
 import sys
 from pathlib import Path
+
+from cpp_definitions import definitions
 
 # room: the rooms its arrows point to. A room may include itself and whatever it reaches.
 ARROWS = {
@@ -58,6 +61,11 @@ CONFINED = (
     ("gtest/", re.compile(r"_test\.cpp$|test_util\.h$")),
 )
 
+# Stands in for src/ops/ptx and src/comm/ptx, in programs that have no part of those.
+EMULATION = re.compile(r"src/ops/cuda/emulation/include/")
+# Are text of the files that include them, inside their namespaces.
+PARTS = {".inc"}
+
 SOURCES = {".h", ".hpp", ".inc", ".c", ".cc", ".cpp", ".cu", ".cuh"}
 KERNELS = {".cu", ".cuh"}
 
@@ -85,18 +93,20 @@ def reachable(room):
 REACHES = {room: reachable(room) for room in ARROWS}
 
 
-def blank(text, strings):
-    """The text with comments (and, if asked, the inside of literals) turned into spaces; lines stay where they are."""
-    pattern = re.compile(
-        r'//[^\n]*|/\*.*?\*/|R"([^()\\ \n]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])+\'', re.S)
+COMMENT_OR_LITERAL = re.compile(
+    r'//[^\n]*|/\*.*?\*/|R"([^()\\ \n]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])+\'', re.S)
 
-    def replace(match):
-        found = match.group()
-        if found[0] in "\"'R" and not strings:
-            return found
-        return re.sub(r"[^\n]", " ", found)
 
-    return pattern.sub(replace, text)
+def blanked(text):
+    """The text with comments turned into spaces, and with literals too; lines stay where they are."""
+    with_strings, code, at = [], [], 0
+    for match in COMMENT_OR_LITERAL.finditer(text):
+        found, before = match.group(), text[at:match.start()]
+        spaces = re.sub(r"[^\n]", " ", found) if "\n" in found else " " * len(found)
+        with_strings += before, found if found[0] in "\"'R" else spaces
+        code += before, spaces
+        at = match.end()
+    return "".join(with_strings) + text[at:], "".join(code) + text[at:]
 
 
 def room_of(path):
@@ -173,10 +183,12 @@ def is_integer_target(argument, code, beside):
 
 def check_kernels(path, code, with_strings, beside):
     """Sums of floats in the order of arrival, whose bits would depend on timing; assembly outside its wrappers."""
-    for match in CPP_FLOAT_ATOMIC.finditer(code):
-        yield match.start(), "an atomic of a float; reductions have a fixed order"
-    for match in PTX_FLOAT_ATOMIC.finditer(with_strings):
-        yield match.start(), f"float atomic {match.group()}; reductions have a fixed order"
+    if "atomic" in code:
+        for match in CPP_FLOAT_ATOMIC.finditer(code):
+            yield match.start(), "an atomic of a float; reductions have a fixed order"
+    if any(kind in with_strings for kind in (".f16", ".bf16", ".f32", ".f64")):
+        for match in PTX_FLOAT_ATOMIC.finditer(with_strings):
+            yield match.start(), f"float atomic {match.group()}; reductions have a fixed order"
     if Path(path).suffix not in KERNELS:
         return
     if not ASSEMBLY_WRAPPERS.search(path):
@@ -190,31 +202,56 @@ def check_kernels(path, code, with_strings, beside):
 
 def check_text(path, text, beside=""):
     """Violations of one file as (line, what). beside: the headers of its folder."""
+    return check_file(path, *blanked(text), beside)
+
+
+def check_file(path, with_strings, code, beside):
     room = room_of(path)
     if room is None:
         return []
     if room not in ARROWS:
         return [(1, f"{room} is no room of docs/internals/architecture.md; a new one gets its arrows in tools/layers.py")]
-    with_strings = blank(text, strings=False)
-    code = blank(text, strings=True)
     found = list(check_includes(path, room, with_strings))
-    found += [(match.start(), "std::regex overflows the stack on long input; write a scanner, or use PCRE2 in src/text")
-              for match in STD_REGEX.finditer(code)]
-    found += check_kernels(path, code, with_strings, blank(beside, strings=True))
-    return sorted({(text.count("\n", 0, at) + 1, what) for at, what in found})
+    if "regex" in code or "match" in code:
+        found += [(match.start(), "std::regex overflows the stack on long input; write a scanner, or use PCRE2 in src/text")
+                  for match in STD_REGEX.finditer(code)]
+    found += check_kernels(path, code, with_strings, blanked(beside)[1])
+    return sorted({(line_of(code, at), what) for at, what in found})
+
+
+def line_of(text, at):
+    return text.count("\n", 0, at) + 1
+
+
+def check_definitions(codes):
+    """Violations of the one-definition rule, as lines of text: of each name that several files define, all places but the first.
+    codes: each path's text without comments and literals."""
+    first = {}
+    for path, code in codes.items():
+        if EMULATION.match(path) or Path(path).suffix in PARTS:
+            continue
+        for entity, at in definitions(code):
+            other, there = first.setdefault(entity, (path, at))
+            if other != path:
+                kind, name, more = entity
+                parameters = more[:more.rindex(")") + 1] if kind == "function" else ""
+                yield (f"{path}:{line_of(code, at)}: {kind} {name}{parameters} is defined in {other}:{line_of(codes[other], there)} "
+                       "as well; the linker keeps one of each inline function and variable, and uses it for both: rename one, or "
+                       "put it in an anonymous namespace")
 
 
 def check_tree(tree):
     """Every violation below a tree, as lines of text."""
-    lines = []
+    lines, codes = [], {}
     for folder in ("src", "app"):
         for file in sorted((tree / folder).rglob("*")):
             if file.suffix in SOURCES and file.is_file():
                 path = file.relative_to(tree).as_posix()
                 text = file.read_text(encoding="utf-8", errors="replace")
                 beside = headers_beside(file) if ATOMIC_CALL.search(text) else ""
-                lines += [f"{path}:{line}: {what}" for line, what in check_text(path, text, beside)]
-    return lines
+                with_strings, codes[path] = blanked(text)
+                lines += [f"{path}:{line}: {what}" for line, what in check_file(path, with_strings, codes[path], beside)]
+    return lines + list(check_definitions(codes))
 
 
 def headers_beside(file):
@@ -228,7 +265,7 @@ def main():
     for line in violations:
         print(line)
     if not violations:
-        print("layers: every include points down")
+        print("layers: every include points down, and each name has one definition")
     return 1 if violations else 0
 
 
