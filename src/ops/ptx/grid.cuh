@@ -83,6 +83,20 @@ __device__ __forceinline__ int warp_of_block() {
   return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
 }
 
+// True in one lane of a warp whose lanes are all here. The compiler knows that it is one: to what it does, as
+// a bulk copy, there is no loop over lanes.
+__device__ __forceinline__ bool elected_lane() {
+  std::uint32_t elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred elected;\n"
+      "elect.sync _|elected, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, elected;\n"
+      "}"
+      : "=r"(elected));
+  return elected != 0;
+}
+
 // Waits until `threads` of the block (whole warps) have come to barrier `id`, 1 to 15; 0 is __syncthreads's.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

@@ -15,6 +15,8 @@
 
 #include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/block_operands.cuh"
+#include "ops/moe/cuda/block_moe_cuda.h"
+#include "ops/moe/cuda/group_by_warps.cuh"
 #include "ops/moe/cuda/moe_decode_work.cuh"
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/grid.cuh"
@@ -33,6 +35,8 @@ inline constexpr int nobodys_at =
 inline constexpr int groups_at = nobodys_at + threads * 4;
 // A row of x is found without a division for fewer slots than 2^16 / 16.
 inline constexpr int most_slots = 4095;
+// Slots are grouped by notes that lie where the rings begin to be filled afterwards.
+static_assert(group_notes_bytes(most_slots, block_moe_most_experts, warps) <= ring_bytes);
 
 enum class Awaits { choices, inputs };
 
@@ -61,7 +65,7 @@ struct Feed {
   int left = 0;  // bytes of the granule
   bool begun = false;
 
-  __device__ __forceinline__ void fetch(std::uint8_t* to, std::uint64_t* full, int lane) {
+  __device__ __forceinline__ void fetch(std::uint8_t* to, std::uint64_t* full) {
     if (left == 0) {
       if (begun && walk.left > 0) walk.next(groups, params);
       if (walk.left == 0) return;
@@ -73,7 +77,7 @@ struct Feed {
       from = params.weights.data + std::uint64_t{of_all} * static_cast<unsigned>(left);
     }
     const int bytes = min(left, stage_bytes);
-    if (lane == 0) {
+    if (ptx::elected_lane()) {
       ptx::mbarrier_arrive_expecting(full, static_cast<std::uint32_t>(bytes));
       if (walk.passes == 1) {
         ptx::bulk_copy_once_to_shared(to, from, static_cast<std::uint32_t>(bytes), full);
@@ -141,7 +145,7 @@ struct Worker {
 
   __device__ __forceinline__ void fill_ring() {
 #pragma unroll
-    for (int into = 0; into < stages; ++into) feed.fetch(ring + into * stage_bytes, full + into, lane);
+    for (int into = 0; into < stages; ++into) feed.fetch(ring + into * stage_bytes, full + into);
     __syncwarp();  // products need all lanes at once
   }
 
@@ -198,7 +202,7 @@ struct Worker {
         }
       }
       __syncwarp();  // all lanes have read the stage, which one of them is about to have overwritten
-      feed.fetch(ring + stage * stage_bytes, full + stage, lane);
+      feed.fetch(ring + stage * stage_bytes, full + stage);
       __syncwarp();  // the next products need all lanes at once
       stage = stage + 1 < stages ? stage + 1 : 0;
       if (stage == 0) phase ^= 1;
@@ -258,7 +262,8 @@ __global__ void __launch_bounds__(threads, 2)
       write_groups(groups, group_lanes(lane < params.slots ? params.choices.expert_of(lane) : -1));
     __syncthreads();
   } else {
-    group_slots(groups, params.choices, params.slots);
+    group_slots_by_warps<warps>(groups, group_notes_at(shared, params.slots, warps), params.choices,
+                                params.slots);
   }
   Walk walk{.chunk = 0};
   walk.enter(groups, params.granules, params.of_block, warp);

@@ -132,7 +132,7 @@ struct Worker {
     if constexpr (whole) {
       if (part == 0) ahead = feed.blocks != 0 || feed.next_unit(params, groups, second_walk);
       if (part == whole_stages<Plan> - 1) feed.blocks = 0;
-      if (ahead && lane == 0) {
+      if (ahead && ptx::elected_lane()) {
         ptx::mbarrier_arrive_expecting(full + into, all);
         ptx::bulk_copy_once_to_shared(ring + into * all, feed.from + part * all, all, full + into);
       }
@@ -142,7 +142,7 @@ struct Worker {
     }
   }
   __device__ __forceinline__ void fetch_stage(int into, std::uint32_t bytes) {
-    if (lane == 0) {
+    if (ptx::elected_lane()) {
       ptx::mbarrier_arrive_expecting(full + into, bytes);
       ptx::bulk_copy_once_to_shared(ring + into * stage_bytes<Layout, Plan>, feed.from, bytes, full + into);
     }
@@ -167,7 +167,7 @@ struct Worker {
     ahead = feed.walk.left > 0;
     if constexpr (whole) {
       const std::uint32_t bytes = rehearsal ? few_bytes : all;
-      if (ahead && lane == 0) {
+      if (ahead && ptx::elected_lane()) {
 #pragma unroll
         for (int into = 0; into < stages; ++into) {
           ptx::mbarrier_arrive_expecting(full + into, bytes);

@@ -148,6 +148,12 @@ inline unsigned __reduce_min_sync(unsigned, unsigned value) {
   for (const auto& lane : lanes) least = std::min(least, lane.words[0]);
   return least;
 }
+inline unsigned __reduce_add_sync(unsigned, unsigned value) {
+  const auto& lanes = emulated_exchange(value);
+  unsigned sum = 0;
+  for (const auto& lane : lanes) sum += lane.words[0];
+  return sum;
+}
 inline unsigned atomicMax(unsigned* at, unsigned value) {
   std::atomic_ref<unsigned> shared(*at);
   unsigned found = shared.load();

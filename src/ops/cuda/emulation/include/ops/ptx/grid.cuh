@@ -42,6 +42,7 @@ void store_relaxed(Words* at, const Words& words) {
     std::atomic_ref<std::uint32_t>(to[i]).store(bits[i], std::memory_order_relaxed);
 }
 inline int warp_of_block() { return static_cast<int>(emulation::thread_index()) / 32; }
+inline bool elected_lane() { return emulation::thread_index() % 32 == 0; }
 inline void named_barrier(int id, int threads) {
   emulation::block_barrier(id, static_cast<unsigned>(threads));
 }
