@@ -12,8 +12,9 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "ops/attention/cuda/attention_conversion.cuh"
+#include "ops/attention/cuda/attention_row_sums.cuh"
 #include "ops/attention/cuda/attention_steps.cuh"
-#include "ops/attention/cuda/kv_operands.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/ptx/warpgroup.cuh"
 #include "ops/ptx/warpgroup_registers.cuh"
@@ -46,8 +47,6 @@ constexpr int coming_slots = 6;
 
 template <int dims>
 using ManyRing = KvRing<KvBf16, slots, readers / 32, dims>;
-template <int dims>
-using ComingRing = KvRing<KvE4m3, coming_slots, converters, dims>;
 
 template <int dims>
 struct alignas(128) ManyShared {
@@ -67,15 +66,6 @@ inline constexpr bool is_converted = !std::is_same_v<Kv, KvBf16>;
 template <class Kv, int dims>
 inline constexpr std::size_t shared_bytes = sizeof(ManyShared<dims>) +
                                             (is_converted<Kv> ? sizeof(ComingShared) : 0);
-
-// For a thread's two rows, in lanes.
-struct Scalars {
-  float m[2], l[2];
-};
-
-__device__ __forceinline__ bool begins_split(int step) {
-  return attention_split_begin(attention_split_of(step)) == step;
-}
 
 // s = q keys: under way when it returns.
 template <int dims>
@@ -106,7 +96,7 @@ __device__ __forceinline__ void multiply_values(float (&o)[out_sums<dims>], cons
 
 // Scores into weights; the scales of what the split has summed up so far.
 template <int dims>
-__device__ __forceinline__ void weigh(float (&s)[step_sums<dims>], Scalars& split, float (&scales)[2],
+__device__ __forceinline__ void weigh(float (&s)[step_sums<dims>], RowScalars& split, float (&scales)[2],
                                       float exponents) {
   constexpr int per_sum = step_sums<dims> / 16;  // of a lane's positions in one of the eight sums
 #pragma unroll
@@ -150,32 +140,6 @@ __device__ __forceinline__ void pack(StepWeights<dims>& weights, const float (&s
 #pragma unroll
     for (int i = 0; i < 4; ++i) weights[k][i] = ptx::pack_bf16x2(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
   }
-}
-
-// Products of both rows with powers of two, which are mostly 1.
-template <int count>
-__device__ __forceinline__ void scale(float (&sums)[count], const float (&by)[2]) {
-  if (__ballot_sync(0xffffffffu, by[0] != 1.0f || by[1] != 1.0f) == 0) return;
-#pragma unroll
-  for (int i = 0; i < count; ++i) sums[i] = __fmul_rn(sums[i], by[i / 2 % 2]);
-}
-
-// A split into its query's total.
-template <int count>
-__device__ __forceinline__ void take_in_split(float (&total)[count], Scalars& scalars,
-                                              const float (&o)[count], const Scalars& split) {
-  float keep[2], add[2];
-#pragma unroll
-  for (int row = 0; row < 2; ++row) {
-    const Scaling scaling = scaling_of(scalars.m[row], split.m[row]);
-    keep[row] = scaling.keep;
-    add[row] = scaling.add;
-    scalars.m[row] = scaling.m;
-    scalars.l[row] = take_in(scalars.l[row], split.l[row], scaling);
-  }
-  scale(total, keep);
-#pragma unroll
-  for (int i = 0; i < count; ++i) total[i] = fmaf(o[i], add[i / 2 % 2], total[i]);
 }
 
 // A warpgroup's reading of one tile.
@@ -257,7 +221,7 @@ struct Reading {
     const float exponents = __fmul_rn(tile.args.scale, log2_e);
     float s[step_sums<dims>], o[out_sums<dims>], total[out_sums<dims>], scales[2];
     StepWeights<dims> weights;
-    Scalars split{{attention_nothing, attention_nothing}, {0, 0}}, of_total;
+    RowScalars split{{attention_nothing, attention_nothing}, {0, 0}}, of_total;
 #pragma unroll
     for (int i = 0; i < out_sums<dims>; ++i) total[i] = o[i] = 0;
 #pragma unroll
@@ -295,7 +259,7 @@ struct Reading {
       ptx::wgmma_wait_but<1>(s);
       release(at.plus(2));
       hide(s, step);
-      const Scalars last = split;
+      const RowScalars last = split;
       const bool begins = begins_split(step);
       if (begins) split = {{attention_nothing, attention_nothing}, {0, 0}};
       weigh<dims>(s, split, scales, exponents);
@@ -323,7 +287,7 @@ struct Reading {
   }
 
   __device__ __forceinline__ void put_out(const float (&total)[out_sums<dims>],
-                                          const Scalars& scalars) const {
+                                          const RowScalars& scalars) const {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       float l = scalars.l[row];
@@ -357,44 +321,11 @@ __device__ __forceinline__ void fill_queries(const HeadTile<dims>& tile, unsigne
   ptx::mbarrier_arrive_after_copies(&shared.queries_full);
 }
 
-// By one of the converting warps: its part of a tile's steps [begin, end), `from` e4m3 `to` bfloat16.
-template <int dims>
-__device__ __forceinline__ void convert(const ComingRing<dims>& coming,
-                                        typename ComingRing<dims>::Place& from, const ManyRing<dims>& ring,
-                                        typename ManyRing<dims>::Place& to, int begin, int end, int converter,
-                                        int lane) {
-#pragma unroll 1
-  for (int slot = 2 * begin; slot < 2 * end; ++slot) {  // keys, then values
-    coming.wait_full(from);
-    ring.wait_empty(to);
-    constexpr int groups_of_slot = attention_slot_bytes<KvE4m3> / kv_group_bytes<KvE4m3>;
-    GroupOperand<KvE4m3> next;
-    next.load(coming.slot(from) + converter * kv_group_bytes<KvE4m3>, lane);
-#pragma unroll 1
-    for (int group = converter; group < groups_of_slot; group += converters) {
-      const GroupOperand<KvE4m3> operand = next;
-      if (group + converters < groups_of_slot)
-        next.load(coming.slot(from) + (group + converters) * kv_group_bytes<KvE4m3>, lane);
-      std::uint8_t* const at = ring.slot(to) + group * kv_group_bytes<KvBf16> + lane * 4;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) *reinterpret_cast<std::uint32_t*>(at + 128 * i) = operand.pair(i);
-    }
-    ptx::fence_shared_writes();
-    __syncwarp();  // all lanes have read and written
-    if (lane == 0) {
-      coming.release(from);
-      ptx::mbarrier_arrive(&ring.full[to.slot]);
-    }
-    from = from.plus(1);
-    to = to.plus(1);
-  }
-}
-
 template <class Kv, int dims>
 __global__ void __launch_bounds__(many_threads, 1)
     sm90_attention_many(const __grid_constant__ AttentionCudaArgs args) {
   using Ring = ManyRing<dims>;
-  using Coming = ComingRing<dims>;
+  using Coming = ComingRing<coming_slots, converters, dims>;
   using Tile = HeadTile<dims>;
   ManyShared<dims>& shared = *reinterpret_cast<ManyShared<dims>*>(ptx::dynamic_shared());
   ComingShared& of_coming = *reinterpret_cast<ComingShared*>(&shared + 1);  // if anything is converted
@@ -442,7 +373,8 @@ __global__ void __launch_bounds__(many_threads, 1)
     if (warp > 0) {
       if constexpr (is_converted<Kv>) {
         for_each_tile([&](const Tile& tile) {
-          convert<dims>(coming, at_coming, ring, at, tile.first_step(), tile.past_step(), warp - 1, lane);
+          convert_steps<converters>(coming, at_coming, ring, at, tile.first_step(), tile.past_step(),
+                                    warp - 1, lane);
         });
       }
       return;

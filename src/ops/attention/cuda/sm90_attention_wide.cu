@@ -1,131 +1,181 @@
 // paged_attention for sequences of many rows (prefill) and heads of 256, with the bits of the kernel for few
 // (attention_cuda.h has the order of additions).
 //
-// A query's total and its split are 512 sums, more than a warpgroup's products leave room for. So eight warps
-// have 64 queries: a pair of warps shares sixteen, each with half of a step's positions in the first product
-// and half of the dimensions in the second. Weights pass between the two through shared memory. FLOPs: 4 x
-// 256 a query and position; shared memory gives operands at about the rate of the tensor core's products.
+// A query's total and its split are 512 sums, so a warpgroup has room for half of the dimensions of 64
+// queries. Two warpgroups share a tile of 64: each scores half of a step's positions and multiplies all of
+// the step's weights with half of the dimensions of its values. They meet twice a step, for the largest
+// scores and for the weights, which pass through shared memory. A step's values are multiplied beside the
+// weighing of the next step's scores. FLOPs: 4 x 256 a query and position, 1,024 cycles a step; operands from
+// shared memory take 1,280. Products read bfloat16: what comes as e4m3 comes into a ring of its own, and
+// warps that have nothing else to do convert it.
 //
 // Tiles are dealt from a sequence's end, where they are largest, in rounds of alternating direction.
 #include <algorithm>
+#include <type_traits>
 
+#include "ops/attention/cuda/attention_conversion.cuh"
+#include "ops/attention/cuda/attention_row_sums.cuh"
 #include "ops/attention/cuda/attention_steps.cuh"
-#include "ops/attention/cuda/kv_operands.cuh"
 #include "ops/cuda/launch.cuh"
+#include "ops/ptx/warpgroup.cuh"
+#include "ops/ptx/warpgroup_registers.cuh"
 #include "tensor/cuda_check.h"
 
 namespace nibble {
 namespace {
 
 constexpr int wide_dims = 256;
-constexpr int wide_warps = 8, pairs = wide_warps / 2;
-constexpr int wide_threads = (wide_warps + 1) * 32;
-constexpr int tile_queries = pairs * 16;
-constexpr int ring_bytes = 128 * 1024;
-constexpr int query_bytes = wide_dims * 2 + 16;  // in shared memory, where eight of them meet all banks
+constexpr int halves = 2;  // warpgroups that read
+constexpr int readers = halves * 128;
+constexpr int wide_threads = 128 + readers;
+constexpr int tile_queries = 64;
 constexpr int step_positions = attention_step_of(wide_dims);
-constexpr int own_eights = step_positions / 2 / 8;  // of positions
-constexpr int own_dims = wide_dims / 2, dim_eights = own_dims / 8;
-constexpr int sixteens = step_positions / 16;
+constexpr int own_positions = step_positions / halves, own_dims = wide_dims / halves;
+constexpr int own_eights = own_positions / 8;
+// Shared memory of eight rows, which core matrices of 16 bytes a row fill: of keys and queries, of weights.
+constexpr int eight_rows = 8 * wide_dims * 2, eight_weights = 8 * step_positions * 2;
+constexpr int slots = 4, coming_slots = 2;
+// Warps of the first warpgroup: one brings keys and values, one queries, two convert.
+constexpr int query_warp = 1, first_converter = 2, converters = 2;
+enum Meeting { largest_met = 1, weights_met, cleared_met };  // named barriers of all readers
 
 using WideTile = HeadTile<wide_dims>;
-template <class Kv>
-using WideRing = KvRing<Kv, ring_bytes / attention_slot_bytes<Kv, wide_dims>, wide_warps, wide_dims>;
+using WideRing = KvRing<KvBf16, slots, readers / 32, wide_dims>;
+using WideComing = ComingRing<coming_slots, converters, wide_dims>;
 
 struct alignas(128) WideShared {
-  std::uint8_t ring[ring_bytes];
-  std::uint8_t queries[tile_queries * query_bytes];
-  uint4 weights[pairs][sixteens][32];  // operands of the second product
-  float largest[2][tile_queries];      // of the scores of either half of positions
-  float sums[2][tile_queries][4];      // of weights, by lanes
-  std::uint64_t full[8], empty[8];
+  std::uint8_t ring[slots * attention_slot_bytes<KvBf16, wide_dims>];
+  std::uint8_t queries[tile_queries * wide_dims * 2];
+  std::uint8_t weights[2][tile_queries * step_positions * 2];  // of steps in turn
+  float largest[halves][tile_queries];                         // scores, of either half of positions
+  float sums[halves][tile_queries][4];                         // of weights, by lanes
+  std::uint64_t full[slots], empty[slots];
   std::uint64_t queries_full, queries_empty;
   long long before[attention_max_sequences + 1];  // tiles
 };
-static_assert(ring_bytes / attention_slot_bytes<KvE4m3, wide_dims> <= 8);
-
-struct Scalars {
-  float m[2], l[2];
+// Behind it, of keys and values that are converted.
+struct alignas(128) ComingShared {
+  std::uint8_t ring[coming_slots * attention_slot_bytes<KvE4m3, wide_dims>];
+  std::uint64_t full[coming_slots], empty[coming_slots];
 };
-
-// A warp's reading of one tile.
 template <class Kv>
-struct WideReading {
-  using Ring = WideRing<Kv>;
-  using Place = typename Ring::Place;
-  WideShared& shared;
-  const Ring& ring;
-  const WideTile& tile;
-  const int pair, half, lane, g, t;
-  const int first_query;  // of this thread: its row g
-  const Sight sights[2];
-  float exponents;  // a score's
+inline constexpr bool is_converted = !std::is_same_v<Kv, KvBf16>;
+template <class Kv>
+inline constexpr std::size_t shared_bytes = sizeof(WideShared) +
+                                            (is_converted<Kv> ? sizeof(ComingShared) : 0);
 
-  __device__ __forceinline__ WideReading(WideShared& shared_, const Ring& ring_, const WideTile& tile_,
-                                         int warp, int lane_)
+// A warpgroup's reading of one tile.
+struct WideReading {
+  using Place = WideRing::Place;
+  WideShared& shared;
+  const WideRing& ring;
+  const WideTile& tile;
+  int half, lane;
+  int first_query;  // of this thread: its row g
+  int t;
+  Sight sights[2];
+  int whole_first, whole_past;  // the steps that all of the warp's queries see
+  float exponents;              // a score's
+
+  __device__ __forceinline__ WideReading(WideShared& shared_, const WideRing& ring_, const WideTile& tile_,
+                                         int half_, int warp, int lane_)
       : shared(shared_),
         ring(ring_),
         tile(tile_),
-        pair(warp % pairs),
-        half(warp / pairs),
+        half(half_),
         lane(lane_),
-        g(lane_ / 4),
+        first_query(warp * 16 + lane_ / 4),
         t(lane_ % 4),
-        first_query(warp % pairs * 16 + lane_ / 4),
         sights{tile_.sight(first_query), tile_.sight(first_query + 8)} {
+    whole_first = (tile.sight(warp * 16 + 15).first + step_positions - 1) / step_positions;
+    whole_past = tile.sight(warp * 16).past / step_positions;
     exponents = __fmul_rn(tile.args.scale, log2_e);
   }
 
-  __device__ __forceinline__ void await_partner() const { ptx::named_barrier(1 + pair, 64); }
+  __device__ __forceinline__ void meet(Meeting meeting) const { ptx::named_barrier(meeting, readers); }
   __device__ __forceinline__ void release(const Place& at) const {
-    __syncwarp();  // all lanes have read
     if (lane == 0) ring.release(at);
   }
 
-  // Of this warp's positions; -infinity for those not seen.
-  __device__ __forceinline__ void score(float (&s)[own_eights][4], const Place& at, int step) const {
-    ring.wait_full(at);
+  // s = q keys, of this warpgroup's positions: under way when it returns.
+  __device__ __forceinline__ void multiply_keys(float (&s)[4 * own_eights], const Place& at) const {
+    const std::uint8_t* const keys = ring.slot(at) + half * own_eights * eight_rows;
+    ptx::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < 4 * own_eights; ++i) s[i / 4][i % 4] = 0;
-    const auto* const low = reinterpret_cast<const Bf16*>(shared.queries + first_query * query_bytes);
-    const Bf16* const high = low + 8 * (query_bytes / 2);
-    constexpr int of_row = wide_dims / 64;  // groups of eight positions
-#pragma unroll 1
-    for (int group = 0; group < of_row; ++group) {
-      const HeadQueries<64> q(low + 64 * group, high + 64 * group, t);
-#pragma unroll
-      for (int i = 0; i < own_eights; ++i) {
-        GroupOperand<Kv> key;
-        key.load(ring.slot(at) + ((half * own_eights + i) * of_row + group) * kv_group_bytes<Kv>, lane);
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          ptx::mma_m16n8k16_bf16(s[i], q.step[k][0], q.step[k][1], q.step[k][2], q.step[k][3],
-                                 key.pair(2 * k), key.pair(2 * k + 1));
-        }
-      }
+    for (int k = 0; k < wide_dims / 16; ++k) {
+      ptx::wgmma_bf16(s, ptx::wgmma_operand<eight_rows>(shared.queries + k * 256),
+                      ptx::wgmma_operand<eight_rows>(keys + k * 256), k > 0);
     }
-    release(at);
-    const int first = step * step_positions + half * (8 * own_eights) + 2 * t;
+    ptx::wgmma_commit();
+  }
+
+  // o = weights values, of this warpgroup's dimensions, plus what o held if `add`: under way when it returns.
+  __device__ __forceinline__ void multiply_values(float (&o)[own_dims / 2], int step, const Place& at,
+                                                  bool add) const {
+    const std::uint8_t* const values = ring.slot(at) + half * (own_dims / 8) * kv_group_bytes<KvBf16>;
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < step_positions / 16; ++k) {
+      ptx::wgmma_bf16(o, ptx::wgmma_operand<eight_weights>(shared.weights[step % 2] + k * 256),
+                      ptx::wgmma_operand<kv_group_bytes<KvBf16>>(values + k * 256), add || k > 0);
+    }
+    ptx::wgmma_commit();
+  }
+
+  // What the queries do not see of a step.
+  __device__ __forceinline__ void hide(float (&s)[4 * own_eights], int step) const {
+    if (step >= whole_first && step < whole_past) return;
+    const int at = step * step_positions + half * own_positions + 2 * t;
 #pragma unroll
     for (int i = 0; i < 4 * own_eights; ++i) {
-      const int position = first + i / 4 * 8 + i % 2, row = i / 2 % 2;
-      if (position < sights[row].first || position >= sights[row].past) s[i / 4][i % 4] = attention_nothing;
+      const int position = at + i / 4 * 8 + i % 2, row = i / 2 % 2;
+      if (position < sights[row].first || position >= sights[row].past) s[i] = attention_nothing;
     }
   }
 
-  // Scores into weights, which it leaves as operands; the scales of what the split has summed up so far.
-  __device__ __forceinline__ void weigh(float (&s)[own_eights][4], Scalars& split, float (&scales)[2]) const {
+  // Weights are zero where the tile sees nothing, but zero times what is no number is none. A thread has the
+  // same eight positions of some dimensions, and eight threads 128 bytes in a row.
+  __device__ __forceinline__ void clear_unseen(std::uint8_t* values, int step) const {
+    const int first = tile.first() - step * step_positions, past = tile.past() - step * step_positions;
+    if (first <= 0 && past >= step_positions) return;
+    constexpr int eights = step_positions / 8;
+    const int thread = static_cast<int>(threadIdx.x) - 128, begin = thread / 8 % eights * 8;
+    std::uint32_t seen[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int low = begin + 2 * i, high = low + 1;
+      seen[i] =
+          (low >= first && low < past ? 0x0000ffffu : 0) | (high >= first && high < past ? 0xffff0000u : 0);
+    }
+    if ((seen[0] & seen[1] & seen[2] & seen[3]) != 0xffffffffu) {
+      for (int dimension = thread / step_positions * 8 + thread % 8; dimension < wide_dims;
+           dimension += readers / eights) {
+        uint4* const eight = reinterpret_cast<uint4*>(values + 2 * KvBf16::value_at(begin, dimension));
+        const uint4 held = *eight;
+        *eight = make_uint4(held.x & seen[0], held.y & seen[1], held.z & seen[2], held.w & seen[3]);
+      }
+    }
+    ptx::fence_shared_writes();
+    meet(cleared_met);
+  }
+
+  // Scores into weights, which it leaves in shared memory with their sums; the scales of what the split has
+  // summed up so far.
+  __device__ __forceinline__ void weigh(float (&s)[4 * own_eights], int step, RowScalars& split,
+                                        float (&scales)[2]) const {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      float largest = fmaxf(s[0][2 * row], s[0][2 * row + 1]);
+      float largest = fmaxf(s[2 * row], s[2 * row + 1]);
 #pragma unroll
-      for (int i = 1; i < own_eights; ++i) largest = fmaxf(largest, fmaxf(s[i][2 * row], s[i][2 * row + 1]));
+      for (int i = 1; i < own_eights; ++i)
+        largest = fmaxf(largest, fmaxf(s[4 * i + 2 * row], s[4 * i + 2 * row + 1]));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
       if (t == 0) shared.largest[half][first_query + 8 * row] = largest;
     }
-    await_partner();  // the largest scores of both are there, and what was left before has been read
-    float sums[2];
+    meet(largest_met);  // and nobody reads the sums of the step before any more
+    std::uint8_t* const weights =
+        shared.weights[step % 2] + first_query / 8 * eight_weights + half * own_eights * 128 + lane * 4;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const int query = first_query + 8 * row;
@@ -137,12 +187,12 @@ struct WideReading {
       float of_eight[own_eights];
 #pragma unroll
       for (int i = 0; i < own_eights; ++i) {
+        float pair[2];
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          float& weight = s[i][2 * row + e];
-          weight = ptx::exp2_fast(fmaf(weight, exponents, -from));
-        }
-        of_eight[i] = __fadd_rn(s[i][2 * row], s[i][2 * row + 1]);
+        for (int e = 0; e < 2; ++e) pair[e] = ptx::exp2_fast(fmaf(s[4 * i + 2 * row + e], exponents, -from));
+        of_eight[i] = __fadd_rn(pair[0], pair[1]);
+        *reinterpret_cast<std::uint32_t*>(weights + row * eight_weights + i * 128) =
+            ptx::pack_bf16x2(pair[0], pair[1]);
       }
 #pragma unroll
       for (int apart = 1; apart < own_eights; apart *= 2) {
@@ -150,16 +200,13 @@ struct WideReading {
         for (int i = 0; i < own_eights; i += 2 * apart)
           of_eight[i] = __fadd_rn(of_eight[i], of_eight[i + apart]);
       }
-      sums[row] = of_eight[0];
-      shared.sums[half][query][t] = sums[row];
+      shared.sums[half][query][t] = of_eight[0];
     }
-#pragma unroll
-    for (int i = 0; i < own_eights; i += 2) {
-      shared.weights[pair][(half * own_eights + i) / 2][lane] =
-          make_uint4(ptx::pack_bf16x2(s[i][0], s[i][1]), ptx::pack_bf16x2(s[i][2], s[i][3]),
-                     ptx::pack_bf16x2(s[i + 1][0], s[i + 1][1]), ptx::pack_bf16x2(s[i + 1][2], s[i + 1][3]));
-    }
-    await_partner();  // weights and their sums are there
+    ptx::fence_shared_writes();
+  }
+
+  // Of the step that was weighed last, when both warpgroups have.
+  __device__ __forceinline__ void add_sums(RowScalars& split, const float (&scales)[2]) const {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const int query = first_query + 8 * row;
@@ -168,87 +215,67 @@ struct WideReading {
     }
   }
 
-  // o = weights values, of this warp's dimensions, plus o times its scales.
-  __device__ __forceinline__ void add_values(float (&o)[dim_eights][4], const float (&scales)[2],
-                                             const Place& at, int step) const {
-    uint4 weights[sixteens];
-#pragma unroll
-    for (int k = 0; k < sixteens; ++k) weights[k] = shared.weights[pair][k][lane];
-    ring.wait_full(at);
-    // Weights are zero where the tile sees nothing, but zero times what is no number is none.
-    const int begin = tile.first() - step * step_positions, end = tile.past() - step * step_positions;
-    const bool whole = begin <= 0 && end >= step_positions;
-#pragma unroll
-    for (int n = 0; n < dim_eights; ++n) {
-      GroupOperand<Kv> value;
-      value.load(ring.slot(at) + (half * dim_eights + n) * kv_group_bytes<Kv>, lane);
-      if (!whole) {
-#pragma unroll
-        for (int i = 0; i < 16; ++i) {
-          const int position = 8 * (i / 2) + 2 * t + i % 2;
-          if (position < begin || position >= end) value.clear(i);
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) o[n][i] = __fmul_rn(o[n][i], scales[i / 2]);
-#pragma unroll
-      for (int k = 0; k < sixteens; ++k) {
-        ptx::mma_m16n8k16_bf16(o[n], weights[k].x, weights[k].y, weights[k].z, weights[k].w,
-                               value.pair(2 * k), value.pair(2 * k + 1));
-      }
-    }
-    release(at);
-  }
-
   __device__ __forceinline__ void run(Place& at, unsigned& tiles) const {
-    float s[own_eights][4], o[dim_eights][4], total[dim_eights][4];
-    Scalars split, of_total;
+    float s[4 * own_eights], o[own_dims / 2], total[own_dims / 2], scales[2];
+    RowScalars split{{attention_nothing, attention_nothing}, {0, 0}}, of_total;
 #pragma unroll
-    for (int i = 0; i < 4 * dim_eights; ++i) total[i / 4][i % 4] = 0;
+    for (int i = 0; i < own_dims / 2; ++i) total[i] = o[i] = 0;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       of_total.m[row] = tile.sink_exponent(first_query + 8 * row);
       of_total.l[row] = t == 0 ? tile.sink_weight(first_query + 8 * row) : 0;
     }
+    const int first = tile.first_step(), past = tile.past_step();
     ptx::mbarrier_wait(&shared.queries_full, tiles & 1);
     ++tiles;
-    const int past = tile.past_step();
+    ring.wait_full(at);
+    multiply_keys(s, at);
+    ptx::wgmma_wait_all(s);
+    release(at);
+    hide(s, first);
+    weigh(s, first, split, scales);
+    bool add = false;  // whether the values' product goes on from what o holds
 #pragma unroll 1
-    for (int step = tile.first_step(); step < past;) {
-      const int split_past = min(attention_split_begin(attention_split_of(step) + 1), past);
-      split = {{attention_nothing, attention_nothing}, {0, 0}};
-#pragma unroll
-      for (int i = 0; i < 4 * dim_eights; ++i) o[i / 4][i % 4] = 0;
-#pragma unroll 1
-      for (; step < split_past; ++step, at = at.plus(2)) {
-        float scales[2];
-        score(s, at, step);
-        weigh(s, split, scales);
-        add_values(o, scales, at.plus(1), step);
+    for (int step = first + 1; step < past; ++step, at = at.plus(2)) {
+      ring.wait_full(at.plus(1));
+      clear_unseen(ring.slot(at.plus(1)), step - 1);
+      ring.wait_full(at.plus(2));
+      multiply_keys(s, at.plus(2));
+      meet(weights_met);
+      multiply_values(o, step - 1, at.plus(1), add);
+      add_sums(split, scales);
+
+      ptx::wgmma_wait_but<1>(s);
+      release(at.plus(2));
+      hide(s, step);
+      const RowScalars last = split;
+      const bool begins = begins_split(step);
+      if (begins) split = {{attention_nothing, attention_nothing}, {0, 0}};
+      weigh(s, step, split, scales);
+      ptx::wgmma_wait_all(o);
+      release(at.plus(1));
+      if (begins) {
+        take_in_split(total, of_total, o, last);
+      } else {
+        scale(o, scales);
       }
-      take_in_split(total, of_total, o, split);
+      add = !begins;
     }
-    __syncwarp();  // all lanes have done with the queries
+    ring.wait_full(at.plus(1));
+    clear_unseen(ring.slot(at.plus(1)), past - 1);
+    meet(weights_met);
+    multiply_values(o, past - 1, at.plus(1), add);
+    add_sums(split, scales);
+    ptx::wgmma_wait_all(o);
+    release(at.plus(1));
+    at = at.plus(2);
     if (lane == 0) ptx::mbarrier_arrive(&shared.queries_empty);
+    take_in_split(total, of_total, o, split);
     put_out(total, of_total);
   }
 
-  __device__ __forceinline__ void take_in_split(float (&total)[dim_eights][4], Scalars& scalars,
-                                                const float (&o)[dim_eights][4], const Scalars& split) const {
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      const Scaling scaling = scaling_of(scalars.m[row], split.m[row]);
-      scalars.m[row] = scaling.m;
-      scalars.l[row] = take_in(scalars.l[row], split.l[row], scaling);
-#pragma unroll
-      for (int i = 0; i < 2 * dim_eights; ++i) {
-        float& sum = total[i / 2][2 * row + i % 2];
-        sum = take_in(sum, o[i / 2][2 * row + i % 2], scaling);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void put_out(const float (&total)[dim_eights][4], const Scalars& scalars) const {
+  __device__ __forceinline__ void put_out(const float (&total)[own_dims / 2],
+                                          const RowScalars& scalars) const {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       float l = scalars.l[row];
@@ -259,36 +286,48 @@ struct WideReading {
       const float factor = 1.0f / l;
       std::uint8_t* const out = tile.out(query, half * own_dims + 2 * t);
 #pragma unroll
-      for (int n = 0; n < dim_eights; ++n) {
+      for (int j = 0; j < own_dims / 8; ++j) {
         // Eight columns further on are 128 bytes (token_offset).
-        *reinterpret_cast<std::uint32_t*>(out + 128 * n) =
-            ptx::pack_bf16x2(__fmul_rn(total[n][2 * row], factor), __fmul_rn(total[n][2 * row + 1], factor));
+        *reinterpret_cast<std::uint32_t*>(out + 128 * j) = ptx::pack_bf16x2(
+            __fmul_rn(total[4 * j + 2 * row], factor), __fmul_rn(total[4 * j + 2 * row + 1], factor));
       }
     }
   }
 };
 
-// By one warp: asks for a tile's queries.
+// By one warp: brings a tile's queries as an operand.
 __device__ __forceinline__ void fill_queries(const WideTile& tile, unsigned tiles, WideShared& shared,
                                              int lane) {
   ptx::mbarrier_wait(&shared.queries_empty, (tiles & 1) ^ 1);
 #pragma unroll 4
-  for (int query = 0; query < tile_queries; ++query)
-    ptx::copy_to_shared(shared.queries + query * query_bytes + lane * 16, tile.queries(query) + lane * 8);
-  ptx::mbarrier_arrive_after_copies(&shared.queries_full);
+  for (int query = 0; query < tile_queries; ++query) {
+    ptx::copy_to_shared(shared.queries + query / 8 * eight_rows + lane * 128 + query % 8 * 16,
+                        tile.queries(query) + lane * 8);
+  }
+  ptx::await_copies_to_shared();
+  ptx::fence_shared_writes();
+  __syncwarp();  // all lanes' copies are there
+  if (lane == 0) ptx::mbarrier_arrive(&shared.queries_full);
 }
 
 template <class Kv>
 __global__ void __launch_bounds__(wide_threads, 1)
     sm90_attention_wide(const __grid_constant__ AttentionCudaArgs args) {
   WideShared& shared = *reinterpret_cast<WideShared*>(ptx::dynamic_shared());
-  const WideRing<Kv> ring{shared.ring, shared.full, shared.empty};
+  ComingShared& of_coming = *reinterpret_cast<ComingShared*>(&shared + 1);  // if anything is converted
+  const WideRing ring{shared.ring, shared.full, shared.empty};
+  const WideComing coming{of_coming.ring, of_coming.full, of_coming.empty};
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
   if (threadIdx.x == 0) {
-    ptx::mbarrier_init(&shared.queries_full, 32);
-    ptx::mbarrier_init(&shared.queries_empty, wide_warps);
-    ring.init();
+    ptx::mbarrier_init(&shared.queries_full, 1);
+    ptx::mbarrier_init(&shared.queries_empty, readers / 32);
+    if constexpr (is_converted<Kv>) {
+      ring.init(converters);
+      coming.init();
+    } else {
+      ring.init();
+    }
   }
   const int group_bits = group_bits_of(args), tile_rows = tile_queries >> group_bits;
   add_up_units<wide_threads>(shared.before, args.sequence_count, [&](int index) -> long long {
@@ -299,35 +338,57 @@ __global__ void __launch_bounds__(wide_threads, 1)
   });
   const int units = static_cast<int>(shared.before[args.sequence_count]) * args.cache.kv_heads;
   const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
-  const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
-  typename WideRing<Kv>::Place at;
-  unsigned tiles = 0;
-#pragma unroll 1
-  for (int begin = 0, round = 0; begin < units; begin += blocks, ++round) {
-    const int unit = begin + (round % 2 == 0 ? block : blocks - 1 - block);
-    if (unit >= units) continue;
-    const int of_all = unit / args.cache.kv_heads;
-    const int index = sequence_of(shared.before, args.sequence_count, of_all);
-    const SequenceCuda sequence = args.sequences[index];
-    const int first_row = (static_cast<int>(shared.before[index + 1]) - 1 - of_all) * tile_rows;
-    const WideTile tile{args,       sequence,  unit % args.cache.kv_heads,
-                        group_bits, first_row, min(tile_rows, sequence.row_count - first_row) << group_bits};
-    if (warp == wide_warps) {
-      fill_queries(tile, tiles++, shared, lane);
-      ring.fill(at, tile, tile.first_step(), tile.past_step(), lane, [](int) {});
-    } else {
-      WideReading<Kv>(shared, ring, tile, warp, lane).run(at, tiles);
+  const auto for_each_tile = [&](const auto& run) {
+    for (int begin = 0, round = 0; begin < units; begin += blocks, ++round) {
+      const int unit = begin + (round % 2 == 0 ? block : blocks - 1 - block);
+      if (unit >= units) continue;
+      const int of_all = unit / args.cache.kv_heads;
+      const int index = sequence_of(shared.before, args.sequence_count, of_all);
+      const SequenceCuda sequence = args.sequences[index];
+      const int first_row = (static_cast<int>(shared.before[index + 1]) - 1 - of_all) * tile_rows;
+      run(WideTile{args, sequence, unit % args.cache.kv_heads, group_bits, first_row,
+                   min(tile_rows, sequence.row_count - first_row) << group_bits});
     }
+  };
+  const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
+  typename WideRing::Place at;
+  unsigned tiles = 0;
+  if (warp < 4) {
+    ptx::keep_registers<40>();
+    typename WideComing::Place at_coming;
+    if (warp == query_warp) {
+      for_each_tile([&](const WideTile& tile) { fill_queries(tile, tiles++, shared, lane); });
+    } else if (warp >= first_converter) {
+      if constexpr (is_converted<Kv>) {
+        for_each_tile([&](const WideTile& tile) {
+          convert_steps<converters>(coming, at_coming, ring, at, tile.first_step(), tile.past_step(),
+                                    warp - first_converter, lane);
+        });
+      }
+    } else {
+      for_each_tile([&](const WideTile& tile) {
+        if constexpr (is_converted<Kv>) {
+          coming.fill(at_coming, tile, tile.first_step(), tile.past_step(), lane, [](int) {});
+        } else {
+          ring.fill(at, tile, tile.first_step(), tile.past_step(), lane, [](int) {});
+        }
+      });
+    }
+  } else {
+    ptx::take_registers<232>();
+    const int half = warp / 4 - 1;
+    for_each_tile(
+        [&](const WideTile& tile) { WideReading(shared, ring, tile, half, warp % 4, lane).run(at, tiles); });
   }
 }
 
 template <class Kv>
 void launch(const AttentionCudaArgs& args, cudaStream_t stream) {
   cuda_check(cudaFuncSetAttribute(sm90_attention_wide<Kv>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(sizeof(WideShared))));
+                                  static_cast<int>(shared_bytes<Kv>)));
   launch_kernel({.blocks = dim3(static_cast<unsigned>(processors_of_device())),
                  .threads = wide_threads,
-                 .shared_bytes = sizeof(WideShared),
+                 .shared_bytes = shared_bytes<Kv>,
                  .stream = stream,
                  .overlaps = true},
                 sm90_attention_wide<Kv>, args);
