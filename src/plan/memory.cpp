@@ -5,6 +5,7 @@
 
 #include "formats/mxfp4.h"
 #include "formats/q8.h"
+#include "ops/gated_mlp/mlp_room.h"
 #include "ops/latent_attention/latent_room.h"
 #include "ops/moe/many_tokens.h"
 #include "ops/sample/sample.h"
@@ -40,8 +41,8 @@ std::int64_t gpu_delta_row_bytes(DeltaShape shape, int ranks) {
 
 // Of feed-forwards that every row takes, on a GPU.
 std::int64_t gpu_mlp_bytes(const ModelTraits& model, const StepLimits& limits) {
-  const std::int64_t once = std::min<std::int64_t>(limits.rows, 1024);
   const std::int64_t dense = share(model.dense_width, limits.ranks);
+  const std::int64_t once = mlp_rows_at_once(limits.rows, std::max(model.shared_width, dense));
   const std::int64_t of_shared = model.shared_width > 0 ? 2 * model.shared_width + 4 * model.hidden + 4 : 0;
   const std::int64_t of_dense = model.dense_width > 0 ? gathered_bytes(model, limits, model.dense_width) : 0;
   return once * (8 * std::max(model.shared_width, dense) + of_shared) + of_dense +

@@ -6,11 +6,10 @@
 #include "base/check.h"
 #include "ops/gated_mlp/cuda/gated_mlp_cuda.h"
 #include "ops/gated_mlp/cuda/shared_expert_cuda.h"
+#include "ops/gated_mlp/mlp_room.h"
 
 namespace nibble {
 namespace {
-
-constexpr int most_rows_at_once = 1024;  // a multiple of 8
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
@@ -129,9 +128,10 @@ Status check_mlp_block(const ModelConfig& config) {
 
 MlpBlock::MlpBlock(const ModelConfig& config, const CudaForwardLimits& limits, const DecoderStream& stream,
                    CudaPlace& place, DeviceArena& arena)
-    : stream_(stream), rows_at_once_(std::min(limits.rows, most_rows_at_once)), stuck_(limits.stuck) {
+    : stream_(stream), stuck_(limits.stuck) {
   const bool dense = std::any_of(config.layers.begin(), config.layers.end(), is_dense);
   const std::int64_t width = std::max(dense ? place.part.dense_columns.count : 0, config.shared_width);
+  rows_at_once_ = mlp_rows_at_once(limits.rows, width);
   const std::size_t rows = size(rows_at_once_);
   gate_up_ = arena.take<float>(rows * size(stacked_row(TensorFormat::bf16, width) + width));
   if (dense) {
