@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "base/check.h"
 #include "formats/bf16.h"
 #include "formats/mxfp4.h"
 #include "formats/nvfp4.h"
@@ -36,6 +37,7 @@ struct RandomMxfp4 {
   std::vector<Mxfp4Checkpoint> experts;
 
   RandomMxfp4(std::mt19937& random, int count, int rows, int cols) {
+    NIBBLE_CHECK(cols % mxfp4_block == 0, "kernels read whole blocks");
     const std::size_t groups = static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols / mxfp4_block);
     blocks.resize(groups * mxfp4_block_bytes * static_cast<std::size_t>(count));
     scales.resize(groups * static_cast<std::size_t>(count));

@@ -137,7 +137,7 @@ struct Parity {
 
 TEST(Moe, GateAndUpApartGiveTheBitsOfPairs) {
   std::mt19937 random(8);
-  const Layer layer(random, 3, 2, 96, 80);
+  const Layer layer(random, 3, 2, 96, 64);
   const std::vector<float> x = random_floats(random, 21 * 96);
   const auto [ids, weights] = MoeRouting(random, 21, layer.experts, layer.top_k);
   ThreadPool threads(2);
