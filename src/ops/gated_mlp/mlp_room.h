@@ -1,5 +1,5 @@
-// How many rows a GPU takes at once through a feed-forward that every row takes: the layer needs room for
-// what lies between their products, and the plan has to know how much.
+// How many rows a GPU takes at once through a feed-forward that every row takes. The layer lays out room for
+// what lies between the products of so many rows, and the plan counts it.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace nibble {
 
-// A multiple of 8 unless it is all of a step's rows. Gates and ups of so many take 16 MiB; but for fewer than
-// 1,024 rows products of wide layers would not fill the GPU, and from 4,096 on those of narrow ones do.
+// A power of two, unless it is all of a step's rows. Gates and ups take at most 16 MiB where 1,024 rows do:
+// fewer rows would not fill the GPU. From 4,096 rows on the products of narrow layers fill it.
 constexpr int mlp_rows_at_once(std::int64_t rows, std::int64_t width) {
   constexpr std::int64_t room = 16 << 20;
   const std::int64_t bytes_of_row = 8 * std::max<std::int64_t>(width, 1);

@@ -83,8 +83,8 @@ __device__ __forceinline__ int warp_of_block() {
   return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
 }
 
-// True in one lane of a warp whose lanes are all here. The compiler knows that it is one: to what it does, as
-// a bulk copy, there is no loop over lanes.
+// True in exactly one lane of a converged warp. The compiler knows that it is one lane. So a bulk copy, which
+// takes uniform registers, needs no loop over lanes.
 __device__ __forceinline__ bool elected_lane() {
   std::uint32_t elected;
   asm volatile(

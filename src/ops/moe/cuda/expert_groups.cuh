@@ -13,7 +13,7 @@ namespace nibble {
 // that all blocks agree on them. They are taken in passes of group_pass_tokens. Lies in shared memory of
 // expert_groups_bytes().
 struct ExpertGroups {
-  std::int32_t* counts;   // [experts], for who writes the rest
+  std::int32_t* counts;   // [experts], scratch of whoever fills the others
   std::int32_t* active;   // [1]
   std::int16_t* slots;    // [slots]
   std::int16_t* experts;  // [active]

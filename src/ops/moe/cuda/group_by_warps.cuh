@@ -1,5 +1,5 @@
-// The slots of a launch grouped by expert as group_slots does it, by all warps of a block at once: sooner
-// from some tens of slots on. It takes more registers, which a kernel must have beside those of its loop.
+// Groups the slots of a launch by expert, as group_slots does, by all warps of a block at once. From some
+// tens of slots on that is sooner. It takes more registers, which the kernel's loop must be able to spare.
 #pragma once
 
 #include <cstdint>
