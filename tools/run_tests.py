@@ -297,7 +297,7 @@ def sanitized_tests(args):
 
 
 def thread_sanitizer_tests(args):
-    return run_google_tests("tsan", timeout=1800)
+    return run_google_tests("tsan", timeout=3600)
 
 
 def short_thread_sanitizer_tests(args):
