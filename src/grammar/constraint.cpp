@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,95 +19,86 @@ namespace {
 
 // Beyond it what was found is forgotten and found again.
 constexpr std::size_t kMatcherBytes = std::size_t{48} << 20;
-constexpr std::size_t kMaskBytes = std::size_t{8} << 20;
+constexpr std::size_t kMaskBytes = std::size_t{16} << 20;
 // Bytes of text for each token that is drafted, at most; places whose only byte is known.
 constexpr std::size_t kDraftedBytes = 16, kMostOnlyBytes = std::size_t{1} << 16;
 constexpr std::int16_t kNoByte = -1;
 
+// The states of an answer are read when they are first asked for: who begins an answer waits for no other
+// one.
 class Constraint final : public GrammarConstraint {
  public:
-  Constraint(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const GrammarVocabulary> vocabulary)
+  Constraint(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const TokenTrie> vocabulary)
       : grammar_(std::move(grammar)),
-        trie_(std::static_pointer_cast<const TokenTrie>(vocabulary)),
-        findings_(grammar_->borrow()),
-        matcher_(&findings_->matcher),
-        finder_(*trie_, *findings_) {
-    if (findings_->vocabulary != vocabulary) {
-      findings_->vocabulary = std::move(vocabulary);
-      matcher_->set_token_elements(trie_->most_commas() + 1);
-      forget();
-    }
-    states_.push_back(matcher_->start());
-  }
-  ~Constraint() override { grammar_->give_back(std::move(findings_)); }
+        trie_(std::move(vocabulary)),
+        findings_(grammar_->findings(trie_)),
+        finder_(*trie_, *findings_) {}
+  ~Constraint() override { grammar_->leave(std::move(findings_)); }
 
   bool binds() const override { return true; }
 
   void fill(TokenMask mask) override {
     NIBBLE_CHECK(mask.size() == token_mask_words(trie_->size()));
-    const auto begin = std::chrono::steady_clock::now();
     if (ended_) {
       std::fill(mask.begin(), mask.end(), 0);
       for (const TokenId token : trie_->ends()) set_bit(mask, token);
       return;
     }
-    bound_memory();
-    const Matcher::State state = matcher_->without_copies(states_.back());
-    std::ranges::copy(findings_->masks.bits(finder_.mask_at(state)), mask.begin());
-    if (matcher_->tells_apart() && state != states_.back())
-      finder_.clear_repeated(state, states_.back(), mask);
+    std::unique_lock lock = hold();
+    const auto begin = std::chrono::steady_clock::now();
+    bound_memory(lock);
+    find_mask(mask);
+    lock.unlock();
     // No token of this vocabulary leads on from here: the answer ends, cut short, and takes nothing else
     // down.
-    leads_nowhere_ = std::ranges::all_of(mask, [](std::uint32_t word) { return word == 0; });
-    if (leads_nowhere_)
+    if (has_none(mask))
       for (const TokenId token : trie_->ends()) set_bit(mask, token);
     trie_->count_mask(std::chrono::steady_clock::now() - begin);
   }
 
   bool allows(TokenId token) override {
-    if (token < 0 || token >= trie_->size()) return false;
-    if (trie_->is_end(token)) return ended_ || leads_nowhere_ || matcher_->complete(states_.back());
-    if (ended_ || trie_->bytes(token).empty()) return false;
-    return finder_.after(states_.back(), token) != Matcher::kDead;
+    const std::unique_lock lock = hold();
+    return behind(token) != Matcher::kDead;
   }
 
   void accept(TokenId token) override {
-    NIBBLE_CHECK(allows(token));
-    leads_nowhere_ = false;
+    const std::unique_lock lock = hold();
+    const Matcher::State next = behind(token);
+    NIBBLE_CHECK(next != Matcher::kDead, "a token comes that the mask has");
     tokens_.push_back(token);
-    if (trie_->is_end(token)) {
-      ended_ = true;
-      states_.push_back(states_.back());
-    } else {
-      states_.push_back(finder_.after(states_.back(), token));
-    }
+    states_.push_back(next);
+    if (!trie_->is_end(token)) return;
+    if (!ended_) cut_ = !matcher().complete(next);
+    ended_ = true;
   }
 
   void roll_back(int tokens) override {
     NIBBLE_CHECK(tokens >= 0 && static_cast<std::size_t>(tokens) <= tokens_.size());
-    leads_nowhere_ = false;
-    for (int i = 0; i < tokens; ++i) {
-      tokens_.pop_back();
-      states_.pop_back();
-    }
+    if (tokens == 0) return;
+    const std::unique_lock lock = hold();
+    tokens_.resize(tokens_.size() - static_cast<std::size_t>(tokens));
+    states_.resize(tokens_.size() + 1);
     ended_ = !tokens_.empty() && trie_->is_end(tokens_.back());
   }
 
-  bool complete() override { return matcher_->complete(states_.back()); }
+  bool complete() override {
+    const std::unique_lock lock = hold();
+    return matcher().complete(states_.back());
+  }
 
-  // The end leaves the state as it was.
-  bool cut() const override { return ended_ && !matcher_->complete(states_.back()); }
+  bool cut() const override { return ended_ && cut_; }
 
   // The text that must come whatever is chosen, each time the longest token of it.
   int draft(std::span<TokenId> room) override {
-    if (ended_ || leads_nowhere_) return 0;
+    if (ended_) return 0;
+    const std::unique_lock lock = hold();
     std::string text;
     Matcher::State state = states_.back();
     while (text.size() < room.size() * kDraftedBytes) {
       const int byte = only_byte(state);
       if (byte == kNoByte) break;
       text.push_back(static_cast<char>(byte));
-      state = matcher_->step(state, static_cast<std::uint8_t>(byte));
+      state = matcher().step(state, static_cast<std::uint8_t>(byte));
     }
     std::size_t count = 0;
     for (std::string_view left = text; count < room.size() && !left.empty(); ++count) {
@@ -121,11 +113,11 @@ class Constraint final : public GrammarConstraint {
  private:
   // What the text must go on with; kNoByte where it may end or has a choice.
   int only_byte(Matcher::State state) {
-    if (matcher_->complete(state)) return kNoByte;
+    if (matcher().complete(state)) return kNoByte;
     if (findings_->only_bytes.size() > kMostOnlyBytes) findings_->only_bytes.clear();
     const auto [at, added] = findings_->only_bytes.try_emplace(state, kNoByte);
     if (!added) return at->second;
-    Matcher::Steps steps = matcher_->steps(state);
+    Matcher::Steps steps = matcher().steps(state);
     for (int byte = 0; byte < 256; ++byte) {
       if (steps.to(static_cast<std::uint8_t>(byte)) == Matcher::kDead) continue;
       if (at->second != kNoByte) return at->second = kNoByte;
@@ -134,49 +126,87 @@ class Constraint final : public GrammarConstraint {
     return at->second;
   }
 
-  // A state's number is the matcher's: when that forgets, the answer so far is read again.
-  void bound_memory() {
-    if (findings_->masks.memory() > kMaskBytes) {
-      findings_->masks.clear();
-      findings_->may_repeat.clear();
-      findings_->too_long.clear();
-    }
-    if (matcher_->memory() < kMatcherBytes) return;
-    matcher_->forget_steps();
-    if (matcher_->memory() < kMatcherBytes / 2) return;
-    matcher_->reset();
-    forget();
-    states_.assign(1, matcher_->start());
+  Matcher& matcher() { return findings_->matcher; }
+
+  // Until it ends, no other answer looks at what was found. A state's number is the matcher's: where that has
+  // forgotten its states, the answer so far is read again.
+  std::unique_lock<std::mutex> hold() {
+    std::unique_lock lock(findings_->mutex);
+    if (states_.empty() || resets_ != findings_->resets) read_again();
+    return lock;
+  }
+
+  void read_again() {
+    resets_ = findings_->resets;
+    states_.assign(1, matcher().start());
     for (const TokenId token : tokens_)
       states_.push_back(trie_->is_end(token) ? states_.back() : finder_.after(states_.back(), token));
   }
 
-  // What is known of the matcher's states.
-  void forget() {
-    findings_->masks.clear();
-    findings_->may_repeat.clear();
-    findings_->too_long.clear();
-    findings_->loops.clear();
-    findings_->only_bytes.clear();
-    findings_->reaches.clear();
+  // What was found is full of states: an answer alone with it begins it anew, of several each goes on alone.
+  void bound_memory(std::unique_lock<std::mutex>& lock) {
+    if (findings_->masks.memory() > kMaskBytes) findings_->forget_masks();
+    if (matcher().memory() < kMatcherBytes) return;
+    matcher().forget_steps();
+    if (matcher().memory() < kMatcherBytes / 2) return;
+    if (findings_->answers == 1) {
+      findings_->reset();
+    } else {
+      findings_->full = true;
+      lock.unlock();
+      grammar_->leave(std::exchange(findings_, grammar_->new_findings(trie_)));
+      finder_ = MaskFinder(*trie_, *findings_);
+      lock = std::unique_lock(findings_->mutex);
+    }
+    read_again();
+  }
+
+  static bool has_none(TokenMask mask) {
+    return std::ranges::all_of(mask, [](std::uint32_t word) { return word == 0; });
+  }
+
+  // Of the tokens that lead on.
+  void find_mask(TokenMask mask) {
+    const Matcher::State place = states_.back();
+    const Matcher::State state = matcher().without_copies(place);
+    std::ranges::copy(findings_->masks.bits(finder_.mask_at(state)), mask.begin());
+    if (matcher().tells_apart() && state != place) finder_.clear_repeated(state, place, mask);
+  }
+
+  bool leads_nowhere() {
+    std::vector<std::uint32_t> mask(token_mask_words(trie_->size()));
+    find_mask(mask);
+    return has_none(mask);
+  }
+
+  // The place behind a token, the same one where it ends the answer; kDead where it may not come.
+  Matcher::State behind(TokenId token) {
+    if (token < 0 || token >= trie_->size()) return Matcher::kDead;
+    if (trie_->is_end(token)) {
+      const bool may_end = ended_ || matcher().complete(states_.back()) || leads_nowhere();
+      return may_end ? states_.back() : Matcher::kDead;
+    }
+    if (ended_ || trie_->bytes(token).empty()) return Matcher::kDead;
+    return finder_.after(states_.back(), token);
   }
 
   std::shared_ptr<const Grammar> grammar_;
   std::shared_ptr<const TokenTrie> trie_;
-  std::unique_ptr<Findings> findings_;
-  Matcher* matcher_;                    // findings_'s
-  std::vector<Matcher::State> states_;  // [tokens + 1]
-  std::vector<TokenId> tokens_;
+  std::shared_ptr<Findings> findings_;
   MaskFinder finder_;
+  std::vector<TokenId> tokens_;
+  std::vector<Matcher::State> states_;  // [tokens + 1], or none where nobody has asked
+  std::uint64_t resets_ = 0;            // the findings', when the states were read
   bool ended_ = false;
-  bool leads_nowhere_ = false;  // whether the mask that was found last had no token
+  bool cut_ = false;  // whether the text was incomplete when it ended
 };
 
 }  // namespace
 
 std::unique_ptr<GrammarConstraint> start(std::shared_ptr<const Grammar> grammar,
                                          std::shared_ptr<const GrammarVocabulary> vocabulary) {
-  return std::make_unique<Constraint>(std::move(grammar), std::move(vocabulary));
+  return std::make_unique<Constraint>(std::move(grammar),
+                                      std::static_pointer_cast<const TokenTrie>(std::move(vocabulary)));
 }
 
 }  // namespace nibble

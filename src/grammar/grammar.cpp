@@ -9,27 +9,57 @@
 namespace nibble {
 namespace {
 
-constexpr std::size_t kIdle = 4;
-constexpr std::size_t kIdleBytes = std::size_t{32} << 20;
+// Of what was found for answers that have all ended.
+constexpr std::size_t kKeptBytes = std::size_t{32} << 20;
 
 }  // namespace
 
-std::unique_ptr<Findings> Grammar::borrow() const {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!idle_.empty()) {
-      auto findings = std::move(idle_.back());
-      idle_.pop_back();
-      return findings;
-    }
-  }
-  return std::make_unique<Findings>(Findings{.matcher = Matcher(symbols_, usable_), .vocabulary = nullptr});
+Findings::Findings(std::shared_ptr<const Symbols> symbols, std::shared_ptr<const std::vector<bool>> usable,
+                   std::shared_ptr<const TokenTrie> tokens)
+    : vocabulary(std::move(tokens)), matcher(std::move(symbols), std::move(usable)) {
+  matcher.set_token_elements(vocabulary->most_commas() + 1);
 }
 
-void Grammar::give_back(std::unique_ptr<Findings> findings) const {
-  if (findings->matcher.memory() > kIdleBytes) return;
+void Findings::forget_masks() {
+  masks.clear();
+  may_repeat.clear();
+  too_long.clear();
+}
+
+void Findings::reset() {
+  matcher.reset();
+  ++resets;
+  forget_masks();
+  loops.clear();
+  only_bytes.clear();
+  reaches.clear();
+}
+
+std::shared_ptr<Findings> Grammar::new_findings(const std::shared_ptr<const TokenTrie>& vocabulary) const {
+  auto made = std::make_shared<Findings>(symbols_, usable_, vocabulary);
+  made->answers = 1;
+  return made;
+}
+
+std::shared_ptr<Findings> Grammar::findings(const std::shared_ptr<const TokenTrie>& vocabulary) const {
   const std::lock_guard lock(mutex_);
-  if (idle_.size() < kIdle) idle_.push_back(std::move(findings));
+  if (kept_ == nullptr || kept_->full || kept_->vocabulary != vocabulary)
+    return kept_ = new_findings(vocabulary);
+  ++kept_->answers;
+  return kept_;
+}
+
+void Grammar::leave(std::shared_ptr<Findings> findings) const {
+  if (--findings->answers > 0) return;
+  bool kept = false;
+  {
+    const std::lock_guard lock(findings->mutex);
+    kept = !findings->full && findings->matcher.memory() <= kKeptBytes;
+  }
+  if (kept) return;
+  const std::lock_guard lock(mutex_);
+  // Nobody begins with it meanwhile.
+  if (kept_ == findings && kept_->answers == 0) kept_ = nullptr;
 }
 
 Result<std::shared_ptr<const Grammar>> finish_grammar(Symbols symbols, const CompileLimits& limits) {

@@ -476,6 +476,26 @@ TEST(GrammarConstraint, APlaceThatNoTokenLeavesEndsTheAnswer) {
   EXPECT_EQ(mask, std::vector<std::uint32_t>{1u << demo().ends.front()});
 }
 
+// The masks of a step are found before any token of it is taken.
+TEST(GrammarConstraint, APlaceThatNoTokenLeavesEndsTheAnswerInAStepOfTheEngine) {
+  const TokenId f = demo().tokenizer.encode("f").front(), end = demo().ends.front();
+  const TokenId few = f + 1;  // without an o
+  const auto vocabulary = GrammarVocabulary::make(demo().tokenizer, demo().ends, few);
+  for (const std::vector<TokenId>& drafts : {std::vector<TokenId>{}, std::vector<TokenId>{f}}) {
+    const std::string word = std::string(1 + drafts.size(), 'f') + "o";
+    const std::shared_ptr<TokenConstraint> constraint =
+        start(compile_choice(std::vector<std::string>{word}).value(), vocabulary);
+    constraint->accept(f);
+    ConstrainedAnswer answer(constraint, few, 1);
+    answer.set_drafts(drafts);
+    answer.find_masks();
+    ASSERT_EQ(answer.mask(static_cast<int>(drafts.size()))[0], 1u << end) << word;
+    for (const TokenId draft : drafts) constraint->accept(draft);
+    constraint->accept(end);
+    EXPECT_TRUE(constraint->cut()) << word;
+  }
+}
+
 TEST(GrammarConstraint, AnAnswerThatIsWholeIsNotCut) {
   const auto constraint =
       start(compile_choice(std::vector<std::string>{"forward"}).value(), demo().vocabulary);
