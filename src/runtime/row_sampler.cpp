@@ -65,16 +65,23 @@ void RowSampler::score(const BatchSequence& sequence, const LogitRow& row, std::
   sequence.target_logprobs[target] = logprob(logits, statistics, row.target);
 }
 
+TokenId RowSampler::choose(std::span<const float> logits, TokenId likeliest, const LogitChanges& changes,
+                           const SampleParams& params) {
+  if (changes.none()) return nibble::sample(logits, likeliest, params, sampling_);
+  if (changes.none_but_mask()) {
+    const std::span<const float> few = few_allowed_logits(logits, changes.mask, changes_);
+    if (!few.empty())
+      return allowed_token(changes.mask, nibble::sample(few, likeliest_token(few), params, sampling_));
+  }
+  const std::span<const float> changed = change_logits(logits, changes, changes_);
+  return nibble::sample(changed, likeliest_token(changed), params, sampling_);
+}
+
 TokenLogprob RowSampler::choose_behind(int drafts, const BatchSequence& sequence,
                                        std::span<const float> logits, const RowStatistics& statistics) {
   const LogitChanges changes = logit_changes_of(sequence, drafts);
-  TokenLogprob chosen{.id = statistics.likeliest};
-  std::span<const float> changed = logits;
-  if (!changes.none()) {
-    changed = change_logits(logits, changes, changes_);
-    chosen.id = likeliest_token(changed);
-  }
-  chosen.id = nibble::sample(changed, chosen.id, sample_params_of(sequence, drafts), sampling_);
+  TokenLogprob chosen{.id =
+                          choose(logits, statistics.likeliest, changes, sample_params_of(sequence, drafts))};
   const std::size_t tops = sequence.top.size() / (static_cast<std::size_t>(sequence.draft_count) + 1);
   const std::span<TokenLogprob> top = sequence.top.subspan(static_cast<std::size_t>(drafts) * tops, tops);
   if (!sequence.sampling->constrained_logprobs || changes.mask.empty()) {

@@ -27,6 +27,8 @@ class RowSampler {
  private:
   void score(const BatchSequence& sequence, const LogitRow& row, std::span<const float> logits,
              const RowStatistics& statistics, std::size_t target);
+  TokenId choose(std::span<const float> logits, TokenId likeliest, const LogitChanges& changes,
+                 const SampleParams& params);
   TokenLogprob choose_behind(int drafts, const BatchSequence& sequence, std::span<const float> logits,
                              const RowStatistics& statistics);
   void fill_top(std::span<const float> logits, const RowStatistics& statistics, std::span<TokenLogprob> top);

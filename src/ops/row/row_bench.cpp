@@ -58,6 +58,21 @@ void change(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(change_logits(logits, changes, room));
 }
 
+// A mask of `allowed` tokens of each 32, as inside a string, then a choice.
+void choose_masked(benchmark::State& state, std::uint32_t allowed) {
+  const std::vector<float> logits = normal_floats(vocabulary, 3.0f);
+  const std::vector<std::uint32_t> mask((vocabulary + 31) / 32, allowed);
+  LogitChangeRoom room;
+  SampleWorkspace sampling;
+  SampleParams params;
+  for (auto _ : state) {
+    ++params.position;
+    std::span<const float> row = few_allowed_logits(logits, mask, room);
+    if (row.empty()) row = change_logits(logits, {.mask = mask}, room);
+    benchmark::DoNotOptimize(sample(row, likeliest_token(row), params, sampling));
+  }
+}
+
 void top_logprobs(benchmark::State& state) {
   const std::vector<float> logits = normal_floats(vocabulary, 3.0f);
   std::vector<TokenId> ids;
@@ -121,6 +136,10 @@ int main(int argc, char** argv) {
   }
   add("top_20", top_logprobs);
   add("change_logits", change);
+  add("choose_masked/29_of_32", choose_masked, 0xefffff5fu);
+  add("choose_masked/half", choose_masked, 0x5a5a5a5au);
+  add("choose_masked/8_of_32", choose_masked, 0x40404444u | 0x00110000u);
+  add("choose_masked/1_of_32", choose_masked, 0x400u);
   add("rope_angles", angles);
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();

@@ -1,6 +1,10 @@
 #include "ops/sample/logit_changes.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
+
+#include "base/check.h"
 
 namespace nibble {
 namespace {
@@ -49,31 +53,89 @@ class Penalties {
   LogitChangeRoom& room_;
 };
 
-// The tokens that the mask does not have. Most words have all or none.
+float bounded(float logit) { return std::clamp(logit, -largest_changed_logit, largest_changed_logit); }
+
+constexpr std::size_t word_bits = 32;
+constexpr auto each_bit = [] {
+  std::array<std::uint32_t, word_bits> bits{};
+  for (std::size_t i = 0; i < word_bits; ++i) bits[i] = 1u << i;
+  return bits;
+}();
+
+// The tokens that the mask does not have. Most words have all or none; what the others do is one compare and
+// one choice a logit, which compilers turn into lanes.
 void leave_out(std::span<const std::uint32_t> mask, std::span<float> logits) {
-  for (std::size_t begin = 0; begin < logits.size(); begin += 32) {
-    const std::uint32_t word = mask[begin / 32];
+  for (std::size_t begin = 0; begin < logits.size(); begin += word_bits) {
+    const std::uint32_t word = mask[begin / word_bits];
     if (word == ~0u) continue;
-    const std::span<float> own = logits.subspan(begin, std::min<std::size_t>(32, logits.size() - begin));
+    const std::size_t count = std::min(word_bits, logits.size() - begin);
+    float* const own = logits.data() + begin;
     if (word == 0) {
-      std::fill(own.begin(), own.end(), masked_logit);
-      continue;
+      std::fill_n(own, count, masked_logit);
+    } else {
+      for (std::size_t i = 0; i < count; ++i) own[i] = (word & each_bit[i]) != 0 ? own[i] : masked_logit;
     }
-    for (std::size_t i = 0; i < own.size(); ++i)
-      if ((word >> i & 1) == 0) own[i] = masked_logit;
   }
 }
 
+// By additions that compilers turn into lanes: not every x86 has an instruction for it.
+std::size_t count_bits(std::span<const std::uint32_t> words) {
+  std::uint32_t sum = 0;
+  for (std::uint32_t word : words) {
+    word -= word >> 1 & 0x55555555;
+    word = (word & 0x33333333) + (word >> 2 & 0x33333333);
+    word = (word + (word >> 4)) & 0x0f0f0f0f;
+    word += word >> 8;
+    sum += (word + (word >> 16)) & 0x3f;
+  }
+  return sum;
+}
+
+// Of more tokens than this share, gathering takes about what it saves.
+constexpr std::size_t few_share = 2;
+
 }  // namespace
+
+std::span<const float> few_allowed_logits(std::span<const float> logits, std::span<const std::uint32_t> mask,
+                                          LogitChangeRoom& room) {
+  if (count_bits(mask) * few_share > logits.size()) return {};
+  const std::span<float> allowed = room.row(logits.size());
+  std::size_t count = 0;
+  for (std::size_t word = 0; word < mask.size(); ++word) {
+    for (std::uint32_t bits = mask[word]; bits != 0; bits &= bits - 1) {
+      const std::size_t id = word * word_bits + static_cast<std::size_t>(std::countr_zero(bits));
+      if (id < logits.size()) allowed[count++] = bounded(logits[id]);
+    }
+  }
+  return allowed.first(count);
+}
+
+TokenId allowed_token(std::span<const std::uint32_t> mask, TokenId place) {
+  for (std::size_t word = 0;; ++word) {
+    NIBBLE_CHECK(word < mask.size(), "the mask has a token at that place");
+    std::uint32_t bits = mask[word];
+    const int count = std::popcount(bits);
+    if (place >= count) {
+      place -= count;
+      continue;
+    }
+    for (; place > 0; --place) bits &= bits - 1;
+    return static_cast<TokenId>(word * word_bits) + std::countr_zero(bits);
+  }
+}
 
 std::span<const float> change_logits(std::span<const float> logits, const LogitChanges& changes,
                                      LogitChangeRoom& room) {
-  room.changed.assign(logits.begin(), logits.end());
-  room.counts.resize(logits.size());
-  std::vector<float>& changed = room.changed;
-  for (const auto& [id, bias] : changes.bias) changed[static_cast<std::size_t>(id)] += bias;
-  if (changes.penalizes()) Penalties(changes, room).apply();
-  for (float& logit : changed) logit = std::clamp(logit, -largest_changed_logit, largest_changed_logit);
+  const std::span<float> changed = room.row(logits.size());
+  if (changes.bias.empty() && !changes.penalizes()) {
+    std::transform(logits.begin(), logits.end(), changed.begin(), bounded);
+  } else {
+    std::copy(logits.begin(), logits.end(), changed.begin());
+    for (const auto& [id, bias] : changes.bias) changed[static_cast<std::size_t>(id)] += bias;
+    room.counts.resize(logits.size());
+    if (changes.penalizes()) Penalties(changes, room).apply();
+    std::transform(changed.begin(), changed.end(), changed.begin(), bounded);
+  }
   for (const TokenId id : changes.banned) {
     if (id >= 0 && static_cast<std::size_t>(id) < changed.size())
       changed[static_cast<std::size_t>(id)] = -largest_changed_logit;

@@ -37,17 +37,22 @@ struct LogitChanges {
   bool penalizes() const {
     return repetition_penalty != 1.0f || frequency_penalty != 0.0f || presence_penalty != 0.0f;
   }
-  bool none() const { return bias.empty() && banned.empty() && mask.empty() && !penalizes(); }
+  bool none() const { return mask.empty() && none_but_mask(); }
+  bool none_but_mask() const { return bias.empty() && banned.empty() && !penalizes(); }
 };
 
 // Room that a worker keeps: once it is reserved for the vocabulary, changing a row allocates nothing.
 struct LogitChangeRoom {
-  std::vector<float> changed;         // [vocabulary]
+  std::vector<float> changed;         // [vocabulary] or more
   std::vector<std::uint32_t> counts;  // [vocabulary], all 0 between calls
 
   void reserve(std::size_t vocabulary) {
     changed.reserve(vocabulary);
     counts.resize(vocabulary);
+  }
+  std::span<float> row(std::size_t vocabulary) {
+    if (changed.size() < vocabulary) changed.resize(vocabulary);
+    return std::span(changed).first(vocabulary);
   }
 };
 
@@ -55,5 +60,13 @@ struct LogitChangeRoom {
 // changes name, not in the vocabulary.
 std::span<const float> change_logits(std::span<const float> logits, const LogitChanges& changes,
                                      LogitChangeRoom& room);
+
+// Where nothing but a mask changes the row, and that has few tokens: their logits in the changed row, in
+// ascending order of ids, in `room` until the next call; else nothing. What is chosen from them is what is
+// chosen from the row, for the other tokens have no weight. Its id is that of the token at its place in the
+// mask.
+std::span<const float> few_allowed_logits(std::span<const float> logits, std::span<const std::uint32_t> mask,
+                                          LogitChangeRoom& room);
+TokenId allowed_token(std::span<const std::uint32_t> mask, TokenId place);
 
 }  // namespace nibble

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <random>
 
 #include "ops/op_test_util.h"
 
@@ -37,8 +38,20 @@ std::vector<float> changed_by_definition(std::vector<float> logits, const LogitC
     logit = std::min(std::max(logit, -largest_changed_logit), largest_changed_logit);
     if (std::find(changes.banned.begin(), changes.banned.end(), token) != changes.banned.end())
       logit = -largest_changed_logit;
+    if (!changes.mask.empty() && (changes.mask[i / 32] >> i % 32 & 1) == 0) logit = masked_logit;
   }
   return logits;
+}
+
+// For so many tokens; words without a token, with all and with some.
+std::vector<std::uint32_t> random_mask(std::mt19937& random, std::size_t tokens) {
+  std::vector<std::uint32_t> mask((tokens + 31) / 32);
+  for (std::uint32_t& word : mask) {
+    const std::uint32_t words[] = {0, ~0u, static_cast<std::uint32_t>(random()),
+                                   static_cast<std::uint32_t>(random() & random() & random())};
+    word = words[random() % 4];
+  }
+  return mask;
 }
 
 TEST(LogitChanges, ARepeatedTokenLosesLogitWhicheverItsSign) {
@@ -77,7 +90,7 @@ TEST(LogitChanges, AgreeWithTheirDefinitionBitForBit) {
   std::mt19937 random(11);
   LogitChangeRoom room;
   for (int round = 0; round < 300; ++round) {
-    const std::vector<float> logits = random_floats(random, 50, 5.0f);
+    const std::vector<float> logits = random_floats(random, 80 + random() % 60, 5.0f);
     const auto tokens = [&](std::size_t most) {
       std::vector<TokenId> ids(random() % (most + 1));
       for (TokenId& id : ids) id = static_cast<TokenId>(random() % logits.size());
@@ -87,13 +100,16 @@ TEST(LogitChanges, AgreeWithTheirDefinitionBitForBit) {
     for (const TokenId id : tokens(4)) bias.push_back({id, static_cast<float>(random() % 200) - 100});
     const std::vector<TokenId> prompt = tokens(60), answer = tokens(60), banned = tokens(3);
     const std::vector<float> scales = random_floats(random, 2, 1.0f);
+    const std::vector<std::uint32_t> mask = random_mask(random, logits.size());
+    const bool masked = random() % 2 == 0;
     const LogitChanges changes{.bias = bias,
                                .repetition_penalty = 0.5f + static_cast<float>(random() % 16) / 8,
                                .frequency_penalty = scales[0],
                                .presence_penalty = scales[1],
                                .prompt = prompt,
                                .answer = answer,
-                               .banned = banned};
+                               .banned = banned,
+                               .mask = masked ? mask : std::span<const std::uint32_t>()};
     const std::span<const float> found = change_logits(logits, changes, room);  // the room is used again
     ASSERT_EQ(std::vector<float>(found.begin(), found.end()), changed_by_definition(logits, changes));
   }
@@ -109,6 +125,36 @@ TEST(LogitChanges, WhatAMaskLeavesOutIsBelowAllThatMayCome) {
   const std::vector<float> row = changed({9, 1, 8, -2}, {.banned = banned, .mask = mask});
   EXPECT_EQ(row[1], -largest_changed_logit);
   EXPECT_LT(row[0], row[1]);
+}
+
+TEST(LogitChanges, OfFewAllowedTokensTheLogitsAreThoseOfTheChangedRow) {
+  std::mt19937 random(12);
+  LogitChangeRoom room, other;
+  int few = 0;
+  for (int round = 0; round < 300; ++round) {
+    std::vector<float> logits = random_floats(random, 80 + random() % 60, 5.0f);
+    logits[random() % logits.size()] = 2e30f;
+    std::vector<std::uint32_t> mask = random_mask(random, logits.size());
+    const std::span<const float> allowed = few_allowed_logits(logits, mask, room);
+    if (allowed.empty()) continue;
+    ++few;
+    const std::span<const float> changed = change_logits(logits, {.mask = mask}, other);
+    std::vector<float> expected;
+    std::vector<TokenId> ids;
+    for (std::size_t id = 0; id < logits.size(); ++id) {
+      if (changed[id] == masked_logit) continue;
+      expected.push_back(changed[id]);
+      ids.push_back(static_cast<TokenId>(id));
+    }
+    ASSERT_EQ(std::vector<float>(allowed.begin(), allowed.end()), expected);
+    for (std::size_t place = 0; place < ids.size(); ++place)
+      ASSERT_EQ(allowed_token(mask, static_cast<TokenId>(place)), ids[place]);
+  }
+  EXPECT_GT(few, 20);
+  const std::vector<float> logits(64, 1.0f);
+  EXPECT_TRUE(few_allowed_logits(logits, std::vector<std::uint32_t>{~0u, 1}, room).empty())
+      << "more than half of them";
+  EXPECT_TRUE(few_allowed_logits(logits, std::vector<std::uint32_t>{0, 0}, room).empty());
 }
 
 TEST(LogitChanges, AskedForNothingThereAreNone) {

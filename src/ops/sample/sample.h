@@ -53,7 +53,7 @@ inline float logprob(std::span<const float> logits, const RowStatistics& statist
 // Room that a worker keeps: once it is reserved for the vocabulary, sampling allocates nothing.
 struct SampleWorkspace {
   std::vector<TokenId> candidates;         // ids that a filter looks at
-  std::vector<float> weights;              // [vocabulary], relative to the likeliest token's 1
+  std::vector<float> weights;              // [vocabulary] or more, relative to the likeliest token's 1
   std::vector<std::int64_t> block_masses;  // of row_block ids each
 
   void reserve(std::size_t vocabulary) {

@@ -194,7 +194,7 @@ TokenId sample(std::span<const float> logits, TokenId first, const SampleParams&
                SampleWorkspace& room, const RowKernels& kernels) {
   NIBBLE_CHECK(logits.size() <= max_vocabulary);
   if (params.temperature <= 0.0f) return first;
-  room.weights.resize(logits.size());
+  if (room.weights.size() < logits.size()) room.weights.resize(logits.size());
   kernels.weigh(logits.data(), logits[static_cast<std::size_t>(first)], params.temperature,
                 static_cast<int>(logits.size()), room.weights.data());
   Kept kept;

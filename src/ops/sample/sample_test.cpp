@@ -7,10 +7,12 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <random>
 #include <set>
 
 #include "ops/fixed_math.h"
 #include "ops/op_test_util.h"
+#include "ops/sample/logit_changes.h"
 
 namespace nibble {
 namespace {
@@ -175,6 +177,34 @@ TEST(Sample, EveryKernelDrawsWhatAFullSortDraws) {
         }
       }
     }
+  }
+}
+
+TEST(Sample, AmongFewAllowedTokensDrawsWhatItDrawsFromTheMaskedRow) {
+  std::mt19937 random(17);
+  SampleWorkspace room;
+  LogitChangeRoom few_room, row_room;
+  for (int round = 0; round < 2000; ++round) {
+    const std::vector<float> logits = random_floats(random, 1500, round % 2 == 0 ? 3.0f : 30.0f);
+    std::vector<std::uint32_t> mask(47);
+    for (int token = 1 + static_cast<int>(random() % (round % 3 == 0 ? 4 : 350)); token > 0; --token) {
+      const std::size_t id = random() % logits.size();
+      mask[id / 32] |= 1u << id % 32;
+    }
+    const float top_ps[] = {1.0f, 0.9f, 0.3f, 0.9999999f}, min_ps[] = {0.0f, 0.0f, 0.1f, 1.0f};
+    const float temperatures[] = {1.0f, 0.0f, 0.2f, 1e-6f, 2.0f};
+    const int top_ks[] = {0, 1, 20, 400};
+    const SampleParams params{.temperature = temperatures[random() % 5],
+                              .top_k = top_ks[random() % 4],
+                              .top_p = top_ps[random() % 4],
+                              .min_p = min_ps[random() % 4],
+                              .seed = random(),
+                              .position = static_cast<std::uint32_t>(round)};
+    const std::span<const float> few = few_allowed_logits(logits, mask, few_room);
+    ASSERT_FALSE(few.empty());
+    const TokenId place = sample(few, likeliest_token(few), params, room);
+    const std::span<const float> row = change_logits(logits, {.mask = mask}, row_room);
+    ASSERT_EQ(allowed_token(mask, place), sample(row, likeliest_token(row), params, room)) << round;
   }
 }
 
