@@ -105,6 +105,7 @@ struct Weight {
   std::string name;
   Shape shape;  // of values, of one expert where each has its own: [size] or [.., rows, cols]
   TensorFormat format = TensorFormat::bf16;
+  Fp8Scales fp8_scales = Fp8Scales::inverse;  // of fp8_block
   TensorUse use = TensorUse::whole;
   SplitAxis split = SplitAxis::none;
   bool by_expert = false;        // its first axis counts experts

@@ -39,13 +39,14 @@ void LayerWeights::wide_vector(WeightRole role, WeightPart part, const std::stri
 void LayerWeights::matrix(WeightRole role, WeightPart part, const std::string& name, std::int64_t rows,
                           std::int64_t cols, SplitAxis split) {
   const std::string module = prefix_ + name;
-  const bool quantizes = quantizes_role(role);
+  const ModuleFormat format = quantizes_role(role) ? config_.quantization.format_of(module) : ModuleFormat{};
   visit_({.role = role,
           .part = part,
           .layer = layer_,
           .name = module,
           .shape = {rows, cols},
-          .format = quantizes ? config_.quantization.format_of(module) : TensorFormat::bf16,
+          .format = format.format,
+          .fp8_scales = format.fp8_scales,
           .split = split,
           .by_expert = role == WeightRole::router});
 }
@@ -100,7 +101,9 @@ void LayerWeights::expert_matrix(WeightRole role, const std::string& name, std::
                 .split = split,
                 .own_experts = config_.num_local_experts};
   // The experts of a layer have one format; the first one's is looked up.
-  weight.format = config_.quantization.format_of(weight.name_of(0));
+  const ModuleFormat format = config_.quantization.format_of(weight.name_of(0));
+  weight.format = format.format;
+  weight.fp8_scales = format.fp8_scales;
   visit_(weight);
 }
 
@@ -142,11 +145,13 @@ void visit_head(const ModelConfig& config, const VisitWeight& visit) {
          .name = config.trunk + "norm.weight",
          .shape = {config.hidden_size}});
   if (config.tie_word_embeddings) return;
+  const ModuleFormat format = config.quantization.format_of(config.head + "lm_head");
   visit({.role = WeightRole::lm_head,
          .part = WeightPart::lm_head,
          .name = config.head + "lm_head",
          .shape = {config.vocab_size, config.hidden_size},
-         .format = config.quantization.format_of(config.head + "lm_head"),
+         .format = format.format,
+         .fp8_scales = format.fp8_scales,
          .split = SplitAxis::rows});
 }
 

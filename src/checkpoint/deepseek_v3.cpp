@@ -185,8 +185,7 @@ Result<ModelConfig> read_text(const ConfigFields& fields, QuantizationScheme qua
   NIBBLE_RETURN_IF_ERROR(read_experts(fields, config));
   NIBBLE_ASSIGN(config.draft_layers, fields.integer_or("num_nextn_predict_layers", 0, max_draft_layers, 0));
   config.quantization = std::move(quantization);
-  NIBBLE_RETURN_IF_ERROR(check_expert_formats(config));
-  NIBBLE_RETURN_IF_ERROR(check_columns(config, visit_deepseek_v3_weights));
+  NIBBLE_RETURN_IF_ERROR(check_formats(config, visit_deepseek_v3_weights));
   return config;
 }
 

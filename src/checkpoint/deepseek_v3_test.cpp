@@ -237,7 +237,7 @@ TestTensor test_tensor(const ExpectedTensor& expected) {
 }
 
 const std::string int4_groups =
-    R"({"quant_method":"compressed-tensors","format":"pack-quantized","config_groups":{"group_0":{"weights":)"
+    R"({"quant_method":"compressed-tensors","format":"pack-quantized","config_groups":{"group_0":{"targets":["Linear"],"weights":)"
     R"({"num_bits":4,"group_size":32,"type":"int","symmetric":true,"actorder":null}}},"ignore":["lm_head",)"
     R"("re:.*self_attn.*","re:.*shared_experts.*","re:.*mlp\\.(gate|up|gate_up|down)_proj.*"]})";
 

@@ -79,11 +79,11 @@ const char* fault_of(ScaleKind kind) {
                                  : " scales that are NaN, zero, infinite or negative";
 }
 
-Status check_scales(const ExpectedTensor& expected, const ConstTensor& scales) {
+Status check_scales(ScaleKind kind, std::string_view name, const ConstTensor& scales) {
   Found found;
-  switch (expected.scales) {
+  switch (kind) {
     case ScaleKind::none: return {};
-    case ScaleKind::e8m0: return check_e8m0(expected.name, scales);
+    case ScaleKind::e8m0: return check_e8m0(name, scales);
     case ScaleKind::e4m3:
       found = find_values<E4m3>(scales, [](E4m3 value) { return (value.bits & 0x7f) == 0x7f; });
       break;
@@ -95,8 +95,8 @@ Status check_scales(const ExpectedTensor& expected, const ConstTensor& scales) {
       break;
   }
   if (found.count == 0) return {};
-  return broken_model("tensor " + quote(expected.name) + " holds " + std::to_string(found.count) +
-                      fault_of(expected.scales) + ", the first at " + index_text(scales.shape, found.first));
+  return broken_model("tensor " + quote(name) + " holds " + std::to_string(found.count) + fault_of(kind) +
+                      ", the first at " + index_text(scales.shape, found.first));
 }
 
 // Scales of which a checkpoint has many, one a block.
@@ -111,8 +111,8 @@ Status compare_one(const ModelConfig& config, const ExpectedTensor& expected, co
   if (expected.optional) return {};
   Result<ConstTensor> tensor = required_tensor(expected, source);
   if (tensor.ok() && block_scales_are_read && has_block_scales(expected)) return {};
-  if (tensor.ok()) return check_scales(expected, *tensor);
-  const StoredTensor* stored = source.find(expected.name);
+  const StoredTensor* stored = find_tensor(expected, source);
+  if (tensor.ok()) return check_scales(expected.scales, stored->name, *tensor);
   if (stored != nullptr && expected.by_expert && stored->tensor.dtype == expected.dtype &&
       stored->tensor.shape.rank() == expected.shape.rank() && stored->tensor.shape[0] != expected.shape[0]) {
     return broken_model(
@@ -122,8 +122,11 @@ Status compare_one(const ModelConfig& config, const ExpectedTensor& expected, co
   return tensor.status();
 }
 
-// Why a tensor that no weight has may lie there after all: exporters leave scales for keys and values.
-bool is_left_over(std::string_view name) { return name.ends_with(".k_scale") || name.ends_with(".v_scale"); }
+// Why a tensor that no weight has may lie there after all: exporters leave scales for keys, values and
+// inputs.
+bool is_left_over(std::string_view name) {
+  return name.ends_with(".k_scale") || name.ends_with(".v_scale") || name.ends_with(".input_scale");
+}
 
 }  // namespace
 
@@ -169,9 +172,13 @@ void visit_stored(const Weight& weight, const std::string& name, const VisitTens
     }
     case TensorFormat::fp8_block: {
       visit(part(".weight", DType::f8_e4m3, {rows, cols}, ScaleKind::none));
-      ExpectedTensor scales =
-          part(".weight_scale_inv", DType::f32, {fp8_tiles(rows), fp8_tiles(cols)}, ScaleKind::multiple);
+      const bool inverse = weight.fp8_scales == Fp8Scales::inverse;
+      ExpectedTensor scales = part(inverse ? ".weight_scale_inv" : ".weight_scale", DType::f32,
+                                   {fp8_tiles(rows), fp8_tiles(cols)}, ScaleKind::multiple);
       scales.other_dtype = DType::bf16;
+      scales.spread = weight.fp8_scales == Fp8Scales::single;
+      scales.apart = weight.fp8_scales == Fp8Scales::either;
+      if (scales.apart) scales.other_name = name + ".weight_scale_inv";
       return visit(scales);
     }
     case TensorFormat::nvfp4:
@@ -194,16 +201,31 @@ void visit_stored(const Weight& weight, const std::string& name, const VisitTens
   }
 }
 
-Result<ConstTensor> required_tensor(const ExpectedTensor& expected, const WeightSource& source) {
+const StoredTensor* find_tensor(const ExpectedTensor& expected, const WeightSource& source) {
   const StoredTensor* stored = source.find(expected.name);
-  DType dtype = expected.dtype;
+  if (stored == nullptr && !expected.other_name.empty()) stored = source.find(expected.other_name);
+  return stored;
+}
+
+Result<ConstTensor> required_tensor(const ExpectedTensor& expected, const WeightSource& source) {
+  const StoredTensor* stored = find_tensor(expected, source);
+  if (stored == nullptr) return source.required(expected.name, expected.dtype, expected.shape);
+  const ConstTensor& tensor = stored->tensor;
+  const DType dtype = tensor.dtype == expected.other_dtype ? expected.other_dtype : expected.dtype;
   Shape shape = expected.shape;
-  if (stored != nullptr) {
-    if (stored->tensor.dtype == expected.other_dtype) dtype = expected.other_dtype;
-    if (expected.one_value && stored->tensor.shape.rank() <= 1 && stored->tensor.count() == 1)
-      shape = stored->tensor.shape;
-  }
-  return source.required(expected.name, dtype, shape);
+  if (expected.spread && tensor.shape != shape) shape = {1};
+  if ((expected.one_value || expected.spread) && tensor.shape.rank() <= 1 && tensor.count() == 1)
+    shape = tensor.shape;
+  if (expected.apart && tensor.shape == Shape{shape[0], 1, shape[1], 1}) shape = tensor.shape;
+  return source.required(stored->name, dtype, shape);
+}
+
+Status spread_scales(const ModelConfig& config, WeightSource& source) {
+  Status status;
+  visit_expected(config, [&](const ExpectedTensor& expected) {
+    if (status.ok() && expected.spread) status = source.spread(expected.name, expected.shape);
+  });
+  return status;
 }
 
 std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
@@ -248,14 +270,14 @@ void read_stacking(ModelConfig& config, const WeightSource& source) {
 
 void read_stored_formats(ModelConfig& config, const WeightSource& source) {
   read_stacking(config, source);
-  std::vector<std::pair<std::string, TensorFormat>> plain;
+  std::vector<std::pair<std::string, ModuleFormat>> plain;
   visit_weights(config, [&](const Weight& weight) {
     if (!weight.is_matrix() || weight.own_experts > 0 || weight.format == TensorFormat::bf16 ||
         weight.format == TensorFormat::mxfp4_blocks)
       return;
     const StoredTensor* stored = source.find(weight.name + ".weight");
     if (stored != nullptr && stored->tensor.dtype == DType::bf16)
-      plain.emplace_back(weight.name, TensorFormat::bf16);
+      plain.emplace_back(weight.name, ModuleFormat{});
   });
   config.quantization.set_formats(plain);
 }
@@ -302,7 +324,7 @@ void compare(const ModelConfig& config, const WeightSource& source, bool scales_
   visit_expected(config, [&](const ExpectedTensor& expected) {
     if (Status status = compare_one(config, expected, source, scales_are_read); !status.ok())
       problems.add(std::move(status));
-    if (const StoredTensor* stored = source.find(expected.name)) {
+    if (const StoredTensor* stored = find_tensor(expected, source)) {
       known[static_cast<std::size_t>(stored - source.tensors().data())] = true;
     }
   });

@@ -49,8 +49,8 @@ std::map<std::string, Format> quantized_tensors(const ModelConfig& config, const
       visit_stored(
           weight, weight.own_experts > 0 ? weight.name_of(expert) : weight.name,
           [&](const ExpectedTensor& tensor) {
-            if (source.find(tensor.name) != nullptr)
-              formats[tensor.name] = {name + (codes ? " codes" : " scales"), name, codes ? a_byte : 0};
+            if (const StoredTensor* stored = find_tensor(tensor, source))
+              formats[stored->name] = {name + (codes ? " codes" : " scales"), name, codes ? a_byte : 0};
             codes = false;
           });
     }

@@ -68,8 +68,7 @@ Result<ModelConfig> parse_qwen3_moe_config(const ConfigFields& fields, Quantizat
   NIBBLE_RETURN_IF_ERROR(read_rope(fields, config));
   NIBBLE_RETURN_IF_ERROR(read_experts(fields, config));
   config.quantization = std::move(quantization);
-  NIBBLE_RETURN_IF_ERROR(check_expert_formats(config));
-  NIBBLE_RETURN_IF_ERROR(check_columns(config, visit_qwen3_moe_weights));
+  NIBBLE_RETURN_IF_ERROR(check_formats(config, visit_qwen3_moe_weights));
   return config;
 }
 

@@ -1,62 +1,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "checkpoint/expected_tensors.h"
 #include "checkpoint/model_config.h"
-#include "checkpoint/test_checkpoint.h"
-#include "checkpoint/text_file.h"
+#include "checkpoint/qwen3_moe_test_util.h"
 
 namespace nibble {
 namespace {
-
-// hidden 64, 1 layer, 2 query heads and 1 key head of 32, 2 experts top-1 of width 32, vocabulary 48.
-class Qwen {
- public:
-  std::map<std::string, std::string> fields = {
-      {"architectures", "[\"Qwen3MoeForCausalLM\"]"},
-      {"vocab_size", "48"},
-      {"hidden_size", "64"},
-      {"num_hidden_layers", "1"},
-      {"max_position_embeddings", "4096"},
-      {"rms_norm_eps", "1e-6"},
-      {"num_attention_heads", "2"},
-      {"num_key_value_heads", "1"},
-      {"head_dim", "32"},
-      {"rope_theta", "1000000.0"},
-      {"num_experts", "2"},
-      {"num_experts_per_tok", "1"},
-      {"moe_intermediate_size", "32"},
-      {"norm_topk_prob", "true"},
-      {"eos_token_id", "40"},
-  };
-  std::string beside;  // hf_quant_config.json
-
-  std::string config() const {
-    std::string text;
-    for (const auto& [name, value] : fields) text += (text.empty() ? "{\"" : ",\"") + name + "\":" + value;
-    return text + "}";
-  }
-  Result<ModelConfig> read() const { return parse_model_config(config(), {}, beside); }
-  std::string refused() const {
-    const Result<ModelConfig> read_config = read();
-    EXPECT_FALSE(read_config.ok());
-    EXPECT_EQ(read_config.status().exit_code(), 3);
-    return read_config.status().message();
-  }
-};
-
-std::string refused_with(const std::string& field, const std::string& json) {
-  Qwen model;
-  model.fields[field] = json;
-  return model.refused();
-}
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
 TEST(Qwen3Moe, ReadsThePublishedConfig) {
   const std::filesystem::path folder =
@@ -107,106 +60,8 @@ TEST(Qwen3Moe, RefusesWhatWouldBeAnotherForward) {
   EXPECT_TRUE(contains(refused_with("hidden_act", "\"gelu\""), "hidden_act must be \"silu\""));
 }
 
-TensorFormat format_of(const Qwen& model, std::string_view module) {
-  return model.read().value().quantization.format_of(module);
-}
-
-TEST(Quantization, IsATensorsNotAModels) {
-  Qwen fp8;
-  fp8.fields["quantization_config"] =
-      R"({"quant_method":"fp8","fmt":"e4m3","weight_block_size":[128,128],
-          "modules_to_not_convert":["lm_head","model.layers.0.mlp.gate","model.layers.1.self_attn"]})";
-  EXPECT_EQ(format_of(fp8, "model.layers.0.self_attn.q_proj"), TensorFormat::fp8_block);
-  EXPECT_EQ(format_of(fp8, "model.layers.1.self_attn.q_proj"), TensorFormat::bf16) << "in a module named";
-  EXPECT_EQ(format_of(fp8, "model.layers.10.self_attn.q_proj"), TensorFormat::fp8_block) << "not layer 1";
-  EXPECT_EQ(format_of(fp8, "lm_head"), TensorFormat::bf16);
-
-  // ModelOpt's two spellings.
-  const std::string modelopt =
-      R"("quant_algo":"NVFP4","group_size":16,"exclude_modules":["lm_head","model.layers.*.mlp.gate*","model.layers.0.self_attn*"])";
-  Qwen flat, beside;
-  flat.fields["quantization_config"] = "{\"quant_method\":\"modelopt\"," + modelopt + "}";
-  beside.beside = "{\"quantization\":{" + modelopt + "}}";
-  for (const Qwen& model : {flat, beside}) {
-    EXPECT_EQ(format_of(model, "model.layers.0.mlp.experts.1.up_proj"), TensorFormat::nvfp4);
-    EXPECT_EQ(format_of(model, "model.layers.0.self_attn.q_proj"), TensorFormat::bf16);
-    EXPECT_EQ(format_of(model, "lm_head"), TensorFormat::bf16);
-  }
-
-  Qwen mixed;
-  mixed.beside =
-      R"({"quantization":{"quant_algo":"MIXED_PRECISION","exclude_modules":["mtp*"],"quantized_layers":{
-      "model.layers.0.mlp.experts.0.gate_proj":{"quant_algo":"W4A16_NVFP4","group_size":16}}}})";
-  EXPECT_TRUE(contains(mixed.refused(), "the experts of a layer must have one format"));
-
-  Qwen packed;
-  packed.fields["quantization_config"] =
-      R"({"quant_method":"compressed-tensors","format":"nvfp4-pack-quantized","ignore":["lm_head","re:.*mlp.gate$","re:.*self_attn\\..*"]})";
-  EXPECT_EQ(format_of(packed, "model.layers.0.mlp.gate"), TensorFormat::bf16);
-  EXPECT_EQ(format_of(packed, "model.layers.0.mlp.gate_proj"), TensorFormat::nvfp4_packed);
-  EXPECT_EQ(format_of(packed, "model.layers.3.self_attn.o_proj"), TensorFormat::bf16);
-}
-
-TEST(Quantization, WhatIsNotKnownIsRefusedByItsName) {
-  const auto refused = [](const std::string& json) { return refused_with("quantization_config", json); };
-  for (const char* method : {"awq", "gptq"}) {
-    const std::string message = refused("{\"quant_method\":\"" + std::string(method) + "\"}");
-    EXPECT_TRUE(contains(message, method)) << message;
-    EXPECT_TRUE(contains(message, "`nibble quantize`")) << message;
-  }
-  EXPECT_TRUE(contains(refused(R"({"quant_method":"fp8"})"), "weight_block_size is missing"));
-  EXPECT_TRUE(contains(refused(R"({"quant_method":"fp8","weight_block_size":[32,32]})"), "[128, 128]"));
-  EXPECT_TRUE(contains(refused(R"({"quant_method":"modelopt","quant_algo":"FP8"})"), "\"FP8\""));
-  EXPECT_TRUE(contains(refused(R"({"quant_method":"compressed-tensors","format":"pack-quantized"})"),
-                       "config_groups is missing"));
-  EXPECT_TRUE(contains(
-      refused(R"({"quant_method":"compressed-tensors","format":"nvfp4-pack-quantized","ignore":["re:a|b"]})"),
-      "re:a|b"));
-  EXPECT_TRUE(contains(refused(R"({"quant_method":"mxfp4"})"), "mxfp4-pack-quantized"));
-}
-
 // ---- checkpoints
 // --------------------------------------------------------------------------------------------
-
-struct Written {
-  Qwen model;
-  std::vector<TestTensor> tensors;
-  TestFolder folder;
-
-  // Every tensor that is asked for, of bytes that are ones as bf16 or as scales.
-  explicit Written(const std::string& quantization) {
-    if (!quantization.empty()) model.fields["quantization_config"] = quantization;
-    for (const ExpectedTensor& tensor : expected_tensors(model.read().value())) add(tensor);
-  }
-  void add(const ExpectedTensor& tensor) {
-    const std::string pattern = tensor.dtype == DType::f32    ? std::string("\0\0\x80\x3f", 4)
-                                : tensor.dtype == DType::bf16 ? std::string("\x80\x3f", 2)
-                                                              : std::string("\x38", 1);
-    TestTensor made{.name = tensor.name};
-    made.dtype = tensor.dtype == DType::f32    ? "F32"
-                 : tensor.dtype == DType::bf16 ? "BF16"
-                 : tensor.dtype == DType::u8   ? "U8"
-                                               : "F8_E4M3";
-    for (const std::int64_t extent : tensor.shape.extents()) made.shape.push_back(extent);
-    for (std::int64_t i = 0; i < tensor.shape.count(); ++i) made.bytes += pattern;
-    tensors.push_back(std::move(made));
-  }
-  TestTensor& tensor(const std::string& name) {
-    const auto found = std::find_if(tensors.begin(), tensors.end(),
-                                    [&](const TestTensor& each) { return each.name == name; });
-    EXPECT_NE(found, tensors.end()) << name;
-    return *found;
-  }
-  Status check() {
-    folder.write("config.json", model.config());
-    folder.write("model.safetensors", safetensors_file(tensors));
-    ModelConfig config = read_model_config(folder.path()).value();
-    const WeightSource source = WeightSource::open(folder.path()).value();
-    read_stored_formats(config, source);
-    ThreadPool threads(2);
-    return check_tensors(config, source, threads);
-  }
-};
 
 const std::string fp8_config = R"({"quant_method":"fp8","weight_block_size":[128,128]})";
 const std::string packed_config =

@@ -107,8 +107,7 @@ Result<ModelConfig> read_text(const ConfigFields& fields, QuantizationScheme qua
   NIBBLE_RETURN_IF_ERROR(kind == FeedForward::dense ? read_dense(fields, config)
                                                     : read_experts(fields, config));
   config.quantization = std::move(quantization);
-  NIBBLE_RETURN_IF_ERROR(check_expert_formats(config));
-  NIBBLE_RETURN_IF_ERROR(check_columns(config, visit_qwen3_next_weights));
+  NIBBLE_RETURN_IF_ERROR(check_formats(config, visit_qwen3_next_weights));
   return config;
 }
 

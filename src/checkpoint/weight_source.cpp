@@ -166,6 +166,18 @@ const StoredTensor* WeightSource::find(std::string_view name) const {
   return found != tensors_.end() && found->name == name ? &*found : nullptr;
 }
 
+Status WeightSource::spread(std::string_view name, const Shape& shape) {
+  const StoredTensor* found = find(name);
+  if (found == nullptr || found->tensor.shape.rank() > 1 || found->tensor.count() != 1) return {};
+  ConstTensor& tensor = tensors_[static_cast<std::size_t>(found - tensors_.data())].tensor;
+  const std::size_t element = dtype_bytes(tensor.dtype), count = static_cast<std::size_t>(shape.count());
+  NIBBLE_ASSIGN(Buffer copies, Buffer::allocate(count * element));
+  for (std::size_t i = 0; i < count; ++i) std::memcpy(copies.data() + i * element, tensor.data, element);
+  tensor = {copies.data(), tensor.dtype, shape};
+  realigned_.push_back(std::move(copies));
+  return {};
+}
+
 Result<ConstTensor> WeightSource::required(std::string_view name, DType dtype, const Shape& shape) const {
   const StoredTensor* stored = find(name);
   if (stored == nullptr) return broken_model("tensor " + quote(name) + " is missing");

@@ -42,6 +42,10 @@ class WeightSource {
   // The tensor, or what is wrong with it: missing, another dtype, another shape.
   Result<ConstTensor> required(std::string_view name, DType dtype, const Shape& shape) const;
 
+  // Gives a tensor of one value, if there is one of that name, this shape, of which each element is that
+  // value.
+  Status spread(std::string_view name, const Shape& shape);
+
   std::span<const StoredTensor> tensors() const { return tensors_; }  // ascending by name
   std::span<const MappedFile> files() const { return files_; }
   // Of all tensors together.
@@ -74,7 +78,8 @@ class WeightSource {
 
   std::vector<MappedFile> files_;
   std::vector<StoredTensor> tensors_;
-  std::vector<Buffer> realigned_;  // tensors whose offset in the file is no multiple of their element size
+  // Tensors whose offset in the file is no multiple of their element size, and those that were spread.
+  std::vector<Buffer> realigned_;
 };
 
 }  // namespace nibble

@@ -68,6 +68,7 @@ Result<WeightSource> open_weights(Prepared& prepared) {
   read_stored_formats(prepared.config, weights);
   ThreadPool threads(prepared.choices.worker.threads);  // the worker makes its own
   NIBBLE_RETURN_IF_ERROR(check_tensors(prepared.config, weights, threads));
+  NIBBLE_RETURN_IF_ERROR(spread_scales(prepared.config, weights));
   return weights;
 }
 

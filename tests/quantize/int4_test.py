@@ -117,7 +117,8 @@ def test_tensors_that_contradict_the_format_are_refused(models, tmp_path):
     scales[3, 1] = np.inf
     assert f'"{module}.weight_scale" holds 1 scales that are NaN or infinite, the first at [3, 1]' in refusal(
         models, tmp_path / "b", {module + ".weight_scale": scales})
-    two = SCHEME | {"config_groups": SCHEME["config_groups"] | {"group_1": SCHEME["config_groups"]["group_0"]}}
-    assert "config_groups must be an object with one group" in refusal(models, tmp_path / "c", {}, two)
+    other = {"targets": ["Linear"], "format": "nvfp4-pack-quantized", "weights": {"num_bits": 4, "type": "float", "group_size": 16}}
+    two = SCHEME | {"config_groups": SCHEME["config_groups"] | {"group_1": other}}
+    assert 'the target "Linear" in two groups of different formats' in refusal(models, tmp_path / "c", {}, two)
     mixed = SCHEME | {"ignore": SCHEME["ignore"] + [module]}
     assert "the experts of a layer must have one format" in refusal(models, tmp_path / "d", {}, mixed)

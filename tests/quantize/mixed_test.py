@@ -1,0 +1,213 @@
+"""Checkpoints whose modules are in several formats, as compressed-tensors and ModelOpt write them: made here by numpy as the formats
+say, run beside the same weights in bf16, which holds them exactly; what contradicts itself is refused before anything runs."""
+import json
+import shutil
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from checkpoints import E2M1, config_of, read_tensors, write_tensors
+from nibble_program import PARITY, generate, run
+
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
+FP8_WEIGHTS = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128], "symmetric": True, "dynamic": False}
+GROUPS = {
+    "mxfp4": {"format": "mxfp4-pack-quantized", "weights": {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}},
+    "nvfp4": {"format": "nvfp4-pack-quantized", "weights": {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}},
+    "fp8": {"format": "float-quantized", "weights": FP8_WEIGHTS, "input_activations": {"num_bits": 8, "dynamic": True, "group_size": 128}}}
+
+
+def power_of_two(values):
+    """The smallest that is not below."""
+    return np.exp2(np.ceil(np.log2(np.maximum(values, 2.0 ** -60)))).astype(np.float32)
+
+
+def tiles(weight):
+    return [(i, j, (slice(128 * i, 128 * i + 128), slice(128 * j, 128 * j + 128)))
+            for i in range(-(-weight.shape[0] // 128)) for j in range(-(-weight.shape[1] // 128))]
+
+
+def fp8_blocks(weight):
+    """(tensors behind a module's name, the weights they stand for)"""
+    scales = np.zeros([-(-extent // 128) for extent in weight.shape], np.float32)
+    codes, values = np.zeros(weight.shape, ml_dtypes.float8_e4m3fn), np.zeros(weight.shape, np.float32)
+    for i, j, tile in tiles(weight):
+        scales[i, j] = power_of_two(np.abs(weight[tile]).max() / 448)
+        codes[tile] = (weight[tile] / scales[i, j]).astype(ml_dtypes.float8_e4m3fn)
+        values[tile] = codes[tile].astype(np.float32) * scales[i, j]
+    return {"weight": codes, "weight_scale": scales.astype(ml_dtypes.bfloat16)}, values
+
+
+def four_bits(weight, block, scales):
+    """Packed codes of blocks that are multiplied by powers of two, and the weights they stand for."""
+    wide = np.repeat(scales, block, axis=1)
+    codes = np.abs((weight / wide)[..., None] - E2M1).argmin(axis=-1).astype(np.uint8)
+    return codes[:, 0::2] | codes[:, 1::2] << 4, E2M1[codes] * wide
+
+
+def mxfp4(weight):
+    scales = power_of_two(np.abs(weight).reshape(len(weight), -1, 32).max(axis=-1) / 6)
+    codes, values = four_bits(weight, 32, scales)
+    return {"weight_packed": codes, "weight_scale": (np.log2(scales) + 127).astype(np.uint8)}, values
+
+
+def nvfp4(weight):
+    scales = power_of_two(np.abs(weight).reshape(len(weight), -1, 16).max(axis=-1) / 6)
+    codes, values = four_bits(weight, 16, scales)
+    whole = power_of_two(256 / scales.max())
+    return {"weight_packed": codes, "weight_scale": (scales * whole).astype(ml_dtypes.float8_e4m3fn),
+            "weight_global_scale": np.array([whole], np.float32)}, values
+
+
+def fp8_single(weight):
+    scale = power_of_two(np.abs(weight).max() / 448)
+    codes = (weight / scale).astype(ml_dtypes.float8_e4m3fn)
+    return {"weight": codes, "weight_scale": np.array(scale), "input_scale": np.array(scale)}, codes.astype(np.float32) * scale
+
+
+def modelopt_nvfp4(weight):
+    parts, values = nvfp4(weight)
+    return {"weight": parts["weight_packed"], "weight_scale": parts["weight_scale"],
+            "weight_scale_2": np.array(1 / parts["weight_global_scale"][0])}, values
+
+
+def modelopt_blocks(weight):
+    parts, values = fp8_blocks(weight)
+    return {"weight": parts["weight"], "weight_scale": parts["weight_scale"].astype(np.float32)[:, None, :, None]}, values
+
+
+ENCODERS = {"mxfp4": mxfp4, "nvfp4": nvfp4, "fp8": fp8_blocks, "single": fp8_single, "modelopt_nvfp4": modelopt_nvfp4,
+            "modelopt_blocks": modelopt_blocks}
+
+
+def write(folder, tensors, config, source):
+    folder.mkdir(parents=True)
+    write_tensors(folder / "model.safetensors", tensors)
+    (folder / "config.json").write_text(json.dumps(config))
+    for name in TOKENIZER:
+        shutil.copy(source / name, folder)
+    return folder
+
+
+def scheme_of(groups, ignore=("lm_head",), format="mixed-precision"):
+    return {"quant_method": "compressed-tensors", "format": format, "quantization_status": "compressed", "ignore": list(ignore),
+            "config_groups": {f"group_{i}": group for i, group in enumerate(groups)}}
+
+
+def write_mixed(root, case, encoder_of, scheme):
+    """(a checkpoint of parity in other formats, its twin in bf16); encoder_of names a module's format, or None."""
+    source = PARITY / case
+    config, mixed, twin = config_of(source), {}, {}
+    for name, array in read_tensors(source).items():
+        module = name.removesuffix(".weight")
+        encoder = encoder_of(module) if name.endswith(".weight") and array.ndim == 2 else None
+        if encoder is None:
+            mixed[name] = twin[name] = array
+            continue
+        parts, values = ENCODERS[encoder](array.astype(np.float32))
+        mixed |= {f"{module}.{part}": tensor for part, tensor in parts.items()}
+        twin[name] = values.astype(ml_dtypes.bfloat16)
+        assert (twin[name].astype(np.float32) == values).all()
+    return (write(root / "mixed", mixed, config | {"quantization_config": scheme}, source), write(root / "twin", twin, config, source))
+
+
+def logprobs(model, case, *options):
+    lines = generate(model, "--prompts", PARITY / case / "prompts_ids.jsonl", "--max-tokens", 8, "--temperature", 0, "--ignore-eos",
+                     "--prompt-logprobs", *options)
+    return np.concatenate([np.array(line["prompt_logprobs"][1:], np.float64).ravel() for line in lines]), [line["token_ids"] for line in lines]
+
+
+def same_answers(mixed, twin, case):
+    values, ids = logprobs(mixed, case, "--dtype", "float32")
+    expected, expected_ids = logprobs(twin, case, "--dtype", "float32")
+    assert len(values) > 100
+    assert np.abs(values - expected).max() < 2e-4
+    assert ids == expected_ids
+    code, out, err = run("inspect", mixed)
+    assert code == 0 and out.splitlines()[-1].split() == ["problems", "none"], out + err
+    return out
+
+
+def format_by_place(experts, attention="fp8"):
+    def encoder_of(module):
+        last = module.rpartition(".")[2]
+        if ".experts." in module:
+            return experts
+        return attention if ".self_attn." in module and last.endswith(("_proj", "_mqa")) else None
+    return encoder_of
+
+
+EXPERTS, ATTENTION = r"re:.*mlp\.experts\.\d+\.(gate|up|down)_proj$", r"re:.*self_attn\.[a-z_]+_proj"
+
+
+@pytest.mark.parametrize("case, experts, says", [("qwen3_moe_bf16", "nvfp4", True), ("deepseek_v3_bf16", "mxfp4", False),
+                                                 ("qwen3_next_bf16", "nvfp4", True)])
+def test_each_group_of_modules_has_its_format(tmp_path, case, experts, says):
+    groups = [GROUPS[experts] | {"targets": [EXPERTS]}, GROUPS["fp8"] | {"targets": [ATTENTION]}]
+    if not says:
+        groups = [{key: value for key, value in group.items() if key != "format"} for group in groups]
+    mixed, twin = write_mixed(tmp_path, case, format_by_place(experts), scheme_of(groups))
+    out = same_answers(mixed, twin, case)
+    assert experts in out and "fp8_block" in out
+
+
+def test_fp8_may_have_one_scale_a_matrix(tmp_path):
+    groups = [GROUPS["mxfp4"] | {"targets": [EXPERTS]},
+              GROUPS["fp8"] | {"targets": [ATTENTION], "weights": {"num_bits": 8, "type": "float", "strategy": "tensor"}}]
+    same_answers(*write_mixed(tmp_path, "deepseek_v3_bf16", format_by_place("mxfp4", "single"), scheme_of(groups)), "deepseek_v3_bf16")
+
+
+@pytest.mark.parametrize("case, algorithm, attention", [("deepseek_v3_bf16", "FP8_PB_WO", "modelopt_blocks"), ("qwen3_moe_bf16", "FP8", "single")])
+def test_modelopt_mixes_nvfp4_with_fp8(tmp_path, case, algorithm, attention):
+    encoder_of, modules = format_by_place("modelopt_nvfp4", attention), {}
+    for name in read_tensors(PARITY / case):
+        module = name.removesuffix(".weight")
+        if name.endswith("proj.weight") or name.endswith("proj_with_mqa.weight"):
+            if ".experts." in module:  # named by what they lie in
+                modules[module.split(".experts.")[0] + ".experts"] = {"quant_algo": "NVFP4", "group_size": 16}
+            elif encoder_of(module):
+                modules[module] = {"quant_algo": algorithm}
+    scheme = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "ignore": ["lm_head"], "quantized_layers": modules}
+    same_answers(*write_mixed(tmp_path, case, encoder_of, scheme), case)
+
+
+def test_blocks_of_fp8_under_compressed_tensors_names_give_the_same_bits(tmp_path):
+    """qwen3_moe_fp8 as RedHatAI's FP8-BLOCK checkpoints name things."""
+    source = PARITY / "qwen3_moe_fp8"
+    tensors = {name.replace(".weight_scale_inv", ".weight_scale"): array for name, array in read_tensors(source).items()}
+    scheme = scheme_of([GROUPS["fp8"] | {"targets": ["Linear"]}], ["lm_head", "re:.*mlp.gate$"], "float-quantized")
+    renamed = write(tmp_path / "renamed", tensors, config_of(source) | {"quantization_config": scheme}, source)
+    values, ids = logprobs(renamed, "qwen3_moe_fp8")
+    expected, expected_ids = logprobs(source, "qwen3_moe_fp8")
+    assert (values == expected).all() and ids == expected_ids
+
+
+def test_a_plan_of_the_config_alone_counts_each_format(tmp_path):
+    case = "qwen3_moe_bf16"
+    groups = [GROUPS["nvfp4"] | {"targets": [EXPERTS]}, GROUPS["fp8"] | {"targets": ["Linear"]}]
+    mixed, _ = write_mixed(tmp_path, case, format_by_place("nvfp4"), scheme_of(groups, ["lm_head", "re:.*mlp.gate$"]))
+    code, whole, err = run("plan", mixed, "--json")
+    assert code == 0, err
+    (mixed / "model.safetensors").unlink()
+    code, alone, err = run("plan", mixed, "--json")
+    assert code == 0, err
+    weights = lambda text: {group["name"]: group["bytes"] for group in json.loads(text)["model"]["weights"]}
+    assert weights(whole) == weights(alone)
+    tensors = read_tensors(PARITY / case)
+    experts = sum(array.size for name, array in tensors.items() if ".experts." in name)
+    count = sum(".experts." in name for name in tensors)
+    assert weights(alone)["experts"] == experts // 2 + experts // 16 + 4 * count
+
+
+@pytest.mark.parametrize("groups, words", [
+    ([GROUPS["mxfp4"] | {"targets": [EXPERTS]}, GROUPS["fp8"] | {"targets": ["re:.*proj$"]}], "an expression must leave out what another group has"),
+    ([GROUPS["fp8"] | {"targets": ["Linear"], "weights": FP8_WEIGHTS | {"block_structure": [64, 64]}}], "block_structure must be [128, 128]"),
+    ([GROUPS["fp8"] | {"targets": ["Linear"], "weights": FP8_WEIGHTS | {"strategy": "channel"}}], 'strategy "channel" is not supported for FP8'),
+    ([GROUPS["fp8"] | {"targets": [ATTENTION]}], 'mlp.experts.0.gate_proj.weight" is missing'),
+])
+def test_groups_that_contradict_themselves_or_the_files_are_refused(tmp_path, groups, words):
+    mixed, _ = write_mixed(tmp_path, "deepseek_v3_bf16", format_by_place("mxfp4"), scheme_of(groups))
+    code, _, err = run("generate", mixed, "--prompt", "a", "--max-tokens", 1)
+    assert code == 3 and len(err.splitlines()) == 1, err
+    assert words in err
