@@ -24,7 +24,7 @@ namespace {
 constexpr int score_window = 2048;
 
 struct Options {
-  std::string source, destination, format, score_file;
+  std::string source, destination, format, rest, score_file;
   QuantizeOptions quantize;
   float shard_gigabytes = 5;
   bool json = false;
@@ -79,7 +79,8 @@ void print_report(const QuantizeReport& report, const Options& options, const st
   std::fprintf(console.out, "%-*s %-22s %10s %8s %12s\n", columns, "module", "shape", "error", "dB",
                "largest");
   for (const QuantizedModule& module : report.modules) print_module(module, columns, console);
-  std::fprintf(console.out, "\nformat         %s%s\n", options.format.c_str(),
+  std::fprintf(console.out, "\nformat         %s%s%s\n", options.format.c_str(),
+               options.rest.empty() ? "" : (", the rest " + options.rest).c_str(),
                options.quantize.conversion.encode.search_scales ? ", scales searched" : "");
   std::fprintf(console.out, "modules        %zu, %" PRId64 " weights\n", report.modules.size(),
                report.error.values);
@@ -109,6 +110,7 @@ std::string json_text(const QuantizeReport& report, const Options& options,
   std::string text;
   JsonWriter json(text);
   json.begin_object().member("format", options.format);
+  if (!options.rest.empty()) json.member("rest", options.rest);
   json.member("scale_search", options.quantize.conversion.encode.search_scales);
   json.member("source_bytes", report.source_bytes).member("bytes", report.written_bytes);
   json.member("resumed", report.resumed_jobs);
@@ -201,6 +203,15 @@ void add_encoding_options(const std::shared_ptr<Options>& options, CommandLine& 
                                                  {"fp8_block", WeightFormat::fp8_block},
                                                  {"mxfp8", WeightFormat::mxfp8}})(std::span(&text, 1));
                           })});
+  line.options.push_back(
+      {.name = "--rest",
+       .value = "NAME",
+       .help = "fp8_block: the other linear modules too, but routers and lm_head",
+       .set = text_value([options](std::string_view text) -> Status {
+         options->rest = text;
+         WeightFormat& rest = options->quantize.conversion.rest.emplace();
+         return choice_value(rest, {{"fp8_block", WeightFormat::fp8_block}})(std::span(&text, 1));
+       })});
   line.options.push_back({.name = "--scale-search",
                           .help = "try scales near the usual one; the smallest squared error wins",
                           .set = switch_value(encode.search_scales)});

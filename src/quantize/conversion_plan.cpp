@@ -115,6 +115,12 @@ class Planner {
 
  private:
   Status collect_modules();
+  // Whether there is another format for what is no expert, and what for.
+  Status check_rest() const;
+  WeightFormat format_of(const std::string& module) const {
+    const bool is_rest = options_.rest && module_kind(module) != ModuleKind::expert;
+    return is_rest ? *options_.rest : options_.encode.format;
+  }
   Status check_module(const Module& module) const;
   void add_copy(const StoredTensor& stored);
   void add_matrix(const std::string& name, std::vector<MatrixSource> matrices);
@@ -161,11 +167,36 @@ Status Planner::collect_modules() {
   return {};
 }
 
+Status Planner::check_rest() const {
+  if (!options_.rest) return {};
+  const std::string option = "--rest " + std::string(weight_format_name(*options_.rest));
+  const WeightFormat format = options_.encode.format;
+  if (format != WeightFormat::mxfp4 && format != WeightFormat::nvfp4) {
+    return invalid_argument(option +
+                            " goes with experts in 4 bits: give --format mxfp4 or nvfp4, or leave out "
+                            "--rest");
+  }
+  if (gpt_oss_) {
+    return invalid_argument(option +
+                            ": gpt-oss's attention is read in bf16 alone, by nibble and by others; leave "
+                            "out --rest");
+  }
+  if (options_.modules.set == ModuleSet::experts) {
+    return invalid_argument("--modules experts leaves as it is what " + option + " converts; leave out one");
+  }
+  const bool has_experts = std::any_of(modules_.begin(), modules_.end(), [](const Module& module) {
+    return module_kind(module.name) == ModuleKind::expert;
+  });
+  if (has_experts) return {};
+  return invalid_argument(option + " is for what is no expert, and the model has no experts; give --format " +
+                          std::string(weight_format_name(*options_.rest)) + " alone for all its modules");
+}
+
 Status Planner::check_module(const Module& module) const {
   const Shape& shape = module.stored->tensor.shape;
   const std::int64_t cols = module.fused ? fused_inputs(shape) : shape[1];
-  const std::int64_t multiple = column_multiple(options_.encode.format);
-  const std::string format(weight_format_name(options_.encode.format));
+  const std::int64_t multiple = column_multiple(format_of(module.name));
+  const std::string format(weight_format_name(format_of(module.name)));
   if (shape.count() == 0) return invalid_argument("module " + quote(module.name) + " is empty; --exclude it");
   if (cols % multiple != 0) {
     return invalid_argument("module " + quote(module.name) + " has " + std::to_string(cols) +
@@ -198,7 +229,7 @@ void Planner::add_copy(const StoredTensor& stored) {
 }
 
 void Planner::add_global_scale(ConversionJob& job, const std::string& name) {
-  if (options_.encode.format != WeightFormat::nvfp4) return;
+  if (job.format != WeightFormat::nvfp4) return;
   job.global_scale = add_tensor(name + ".weight_global_scale", DType::f32, {1});
   const auto [found, fresh] = groups_.try_emplace(scale_group_key(name), plan_.scale_groups);
   if (fresh) ++plan_.scale_groups;
@@ -206,13 +237,14 @@ void Planner::add_global_scale(ConversionJob& job, const std::string& name) {
 }
 
 void Planner::add_matrix(const std::string& name, std::vector<MatrixSource> matrices) {
-  const WeightFormat format = options_.encode.format;
-  ConversionJob job{.name = name, .quantize = true};
+  const WeightFormat format = format_of(name);
+  ConversionJob job{.name = name, .quantize = true, .format = format};
   job.matrices = std::move(matrices);
   const MatrixSource& first = job.matrices.front();
   job.source_bytes = first.values() * static_cast<std::int64_t>(dtype_bytes(first.tensor.dtype));
   const MatrixPart codes = codes_part(format, first.rows, first.cols);
-  const MatrixPart scales = scales_part(format, first.rows, first.cols);
+  MatrixPart scales = scales_part(format, first.rows, first.cols);
+  if (options_.rest && format == WeightFormat::fp8_block) scales.suffix = ".weight_scale";
   job.codes = add_tensor(name + std::string(codes.suffix), codes.dtype, codes.shape);
   job.scales = add_tensor(name + std::string(scales.suffix), scales.dtype, scales.shape);
   add_global_scale(job, name);
@@ -234,7 +266,7 @@ void Planner::add_fused(const Module& module) {
                         .cols = cols};
   };
   if (options_.encode.format == WeightFormat::mxfp4) {
-    ConversionJob job{.name = module.name, .quantize = true};
+    ConversionJob job{.name = module.name, .quantize = true, .format = WeightFormat::mxfp4};
     for (std::int64_t expert = 0; expert < experts; ++expert) job.matrices.push_back(matrix(expert, 0, 1));
     job.source_bytes = static_cast<std::int64_t>(tensor.bytes());
     const std::int64_t groups = cols / mxfp4_block;
@@ -320,7 +352,10 @@ Status Planner::run() {
   NIBBLE_RETURN_IF_ERROR(collect_modules());
   std::vector<std::string> names;
   for (const Module& module : modules_) names.push_back(module.name);
-  NIBBLE_ASSIGN(const std::vector<bool> chosen, choose_modules(names, options_.modules));
+  NIBBLE_RETURN_IF_ERROR(check_rest());
+  ModuleChoice choice = options_.modules;
+  if (options_.rest) choice.set = ModuleSet::linear;
+  NIBBLE_ASSIGN(const std::vector<bool> chosen, choose_modules(names, choice));
   std::map<std::string, const Module*> by_tensor;
   for (std::size_t i = 0; i < modules_.size(); ++i) {
     chosen_[modules_[i].stored->name] = chosen[i];
@@ -402,7 +437,10 @@ void Planner::assign_files() {
 ConversionPlan Planner::take(const std::string& config) {
   plan_.source_bytes = source_.bytes();
   const bool fused_experts = gpt_oss_ && options_.encode.format == WeightFormat::mxfp4;
-  plan_.config = with_quantization(config, quantization_config(options_.encode.format, fused_experts, kept_));
+  const WeightFormat format = options_.encode.format;
+  plan_.config =
+      with_quantization(config, options_.rest ? mixed_quantization_config(format, *options_.rest, kept_)
+                                              : quantization_config(format, fused_experts, kept_));
   if (plan_.files.size() > 1) {
     std::int64_t total = 0;
     std::map<std::string, const PlannedTensor*> sorted;

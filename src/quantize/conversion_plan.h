@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@ namespace nibble {
 
 struct ConversionOptions {
   EncodeOptions encode;
+  // Of all that is converted and no expert; absent: encode.format.
+  std::optional<WeightFormat> rest;
   ModuleChoice modules;
   std::int64_t shard_bytes =
       5'000'000'000;  // a file is closed before it grows past this, if it holds anything
@@ -41,6 +44,7 @@ struct PlannedFile {
 struct ConversionJob {
   std::string name;  // of the module, or of a tensor that is copied
   bool quantize = false;
+  WeightFormat format = WeightFormat::mxfp4;  // to quantize to
   // To quantize: all of one shape. To copy: one, of which rows x cols elements are taken as they are.
   std::vector<MatrixSource> matrices;
   std::int64_t source_bytes = 0;

@@ -104,6 +104,34 @@ TEST(ConversionPlan, GateAndUpShareAScaleGroup) {
   EXPECT_EQ(plan->scale_groups, 1);
 }
 
+TEST(ConversionPlan, TheRestHasAFormatOfItsOwn) {
+  std::vector<TestTensor> tensors = mixture;
+  // Columns that are no whole blocks of the experts' format.
+  tensors.push_back({"l.0.self_attn.o_proj.weight", "BF16", {130, 60}, bytes(15600)});
+  const Source source(tensors);
+  for (const WeightFormat format : {WeightFormat::mxfp4, WeightFormat::nvfp4}) {
+    ConversionOptions options = with_format(format);
+    options.rest = WeightFormat::fp8_block;
+    const Result<ConversionPlan> plan = plan_conversion(*source.weights, "{}", options);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    expect_consistent(*plan);
+    std::string formats, made;
+    for (const ConversionJob& job : plan->jobs) {
+      if (!job.quantize) continue;
+      formats += job.name + " " + std::string(weight_format_name(job.format)) + "\n";
+    }
+    for (const PlannedTensor& tensor : plan->tensors) {
+      if (tensor.name.starts_with("l.0.self_attn."))
+        made += tensor.name + " " + std::string(dtype_name(tensor.dtype)) + tensor.shape.to_string() + "\n";
+    }
+    const std::string name(weight_format_name(format));
+    EXPECT_EQ(formats, "l.0.mlp.experts.0.up_proj " + name + "\nl.0.mlp.experts.0.gate_proj " + name +
+                           "\nl.0.self_attn.o_proj fp8_block\n");
+    EXPECT_EQ(made,
+              "l.0.self_attn.o_proj.weight f8_e4m3[130, 60]\nl.0.self_attn.o_proj.weight_scale f32[2, 1]\n");
+  }
+}
+
 TEST(ConversionPlan, ANullQuantizationConfigIsNone) {
   const Source source(mixture);
   for (const char* config : {R"({"quantization_config": null})",

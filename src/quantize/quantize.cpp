@@ -101,8 +101,8 @@ class Conversion {
                      float global_scale, EncodeError& error);
   Status copy(const ConversionJob& job);
   Result<float> global_scale(int group);
-  Result<float> amax(const MatrixSource& matrix, const std::string& name);
-  std::int64_t group_rows(std::int64_t cols) const;
+  Result<float> amax(const ConversionJob& job, const MatrixSource& matrix);
+  static std::int64_t group_rows(WeightFormat format, std::int64_t cols);
   Status step(std::int64_t bytes);
   void release(const MatrixSource& matrix, std::int64_t begin, std::int64_t end) const;
 
@@ -119,8 +119,8 @@ class Conversion {
   std::vector<EncodeError> errors_;
 };
 
-std::int64_t Conversion::group_rows(std::int64_t cols) const {
-  const std::int64_t together = rows_together(options_.format);
+std::int64_t Conversion::group_rows(WeightFormat format, std::int64_t cols) {
+  const std::int64_t together = rows_together(format);
   const std::int64_t wanted = std::max<std::int64_t>(1, group_values / std::max<std::int64_t>(1, cols));
   return std::max(together, wanted / together * together);
 }
@@ -148,18 +148,20 @@ void Conversion::release(const MatrixSource& matrix, std::int64_t begin, std::in
 Status Conversion::encode_slab(const ConversionJob& job, std::int64_t index, std::int64_t begin,
                                std::int64_t end, float global_scale, EncodeError& error) {
   const MatrixSource& matrix = job.matrices[static_cast<std::size_t>(index)];
-  const std::int64_t rows = end - begin, cols = matrix.cols, group = group_rows(cols);
-  codes_.resize(static_cast<std::size_t>(code_bytes(options_.format, rows, cols)));
-  scales_.resize(static_cast<std::size_t>(scale_bytes_of(options_.format, rows, cols)));
+  EncodeOptions options = options_;
+  options.format = job.format;
+  const std::int64_t rows = end - begin, cols = matrix.cols, group = group_rows(job.format, cols);
+  codes_.resize(static_cast<std::size_t>(code_bytes(job.format, rows, cols)));
+  scales_.resize(static_cast<std::size_t>(scale_bytes_of(job.format, rows, cols)));
   errors_.assign(static_cast<std::size_t>(rows), {});
   threads_.parallel_for(static_cast<int>((rows + group - 1) / group), [&](int first, int last) {
     std::vector<float> values(static_cast<std::size_t>(std::min(group, rows) * cols));
     for (int g = first; g < last; ++g) {
       const std::int64_t row = g * group, count = std::min(group, rows - row);
       read_rows(matrix, begin + row, begin + row + count, values.data());
-      encode_rows(options_, global_scale, values.data(), count, cols,
-                  {codes_.data() + code_bytes(options_.format, row, cols),
-                   scales_.data() + scale_bytes_of(options_.format, row, cols)},
+      encode_rows(options, global_scale, values.data(), count, cols,
+                  {codes_.data() + code_bytes(job.format, row, cols),
+                   scales_.data() + scale_bytes_of(job.format, row, cols)},
                   errors_.data() + row);
     }
   });
@@ -176,19 +178,17 @@ Status Conversion::encode_slab(const ConversionJob& job, std::int64_t index, std
   const PlannedTensor& codes = plan_.tensors[static_cast<std::size_t>(job.codes)];
   const PlannedTensor& scales = plan_.tensors[static_cast<std::size_t>(job.scales)];
   NIBBLE_RETURN_IF_ERROR(writer_.write(
-      codes,
-      index * code_bytes(options_.format, matrix.rows, cols) + code_bytes(options_.format, begin, cols),
+      codes, index * code_bytes(job.format, matrix.rows, cols) + code_bytes(job.format, begin, cols),
       codes_));
-  return writer_.write(scales,
-                       index * scale_bytes_of(options_.format, matrix.rows, cols) +
-                           scale_bytes_of(options_.format, begin, cols),
-                       scales_);
+  return writer_.write(
+      scales, index * scale_bytes_of(job.format, matrix.rows, cols) + scale_bytes_of(job.format, begin, cols),
+      scales_);
 }
 
 Status Conversion::convert_matrix(const ConversionJob& job, std::int64_t index, float global_scale,
                                   EncodeError& error) {
   const MatrixSource& matrix = job.matrices[static_cast<std::size_t>(index)];
-  const std::int64_t together = rows_together(options_.format);
+  const std::int64_t together = rows_together(job.format);
   const std::int64_t slab =
       std::max(together, slab_values / std::max<std::int64_t>(1, matrix.cols) / together * together);
   for (std::int64_t row = 0; row < matrix.rows; row += slab) {
@@ -203,8 +203,8 @@ Status Conversion::convert_matrix(const ConversionJob& job, std::int64_t index, 
   return {};
 }
 
-Result<float> Conversion::amax(const MatrixSource& matrix, const std::string& name) {
-  const std::int64_t group = group_rows(matrix.cols), groups = (matrix.rows + group - 1) / group;
+Result<float> Conversion::amax(const ConversionJob& job, const MatrixSource& matrix) {
+  const std::int64_t group = group_rows(job.format, matrix.cols), groups = (matrix.rows + group - 1) / group;
   std::vector<float> largest(static_cast<std::size_t>(groups));
   threads_.parallel_for(static_cast<int>(groups), [&](int first, int last) {
     std::vector<float> values(static_cast<std::size_t>(std::min(group, matrix.rows) * matrix.cols));
@@ -218,7 +218,7 @@ Result<float> Conversion::amax(const MatrixSource& matrix, const std::string& na
   release(matrix, 0, matrix.rows);
   const float found = *std::max_element(largest.begin(), largest.end());
   if (!std::isfinite(found)) {
-    return broken_model("module " + quote(name) +
+    return broken_model("module " + quote(job.name) +
                         " holds a weight that is not finite; it would make its whole block NaN");
   }
   return found;
@@ -232,7 +232,7 @@ Result<float> Conversion::global_scale(int group) {
   for (const ConversionJob& job : plan_.jobs) {
     if (job.scale_group != group) continue;
     for (const MatrixSource& matrix : job.matrices) {
-      NIBBLE_ASSIGN(const float found, amax(matrix, job.name));
+      NIBBLE_ASSIGN(const float found, amax(job, matrix));
       largest = std::max(largest, found);
     }
   }

@@ -37,29 +37,59 @@ std::string fp8_config(const std::vector<std::string>& kept) {
 
 struct Scheme {
   std::string_view format, strategy, scale_dtype;
-  int bits, group;
+  int bits, group;  // group 0: tiles of 128 x 128 instead
 };
 Scheme scheme_of(WeightFormat format) {
   switch (format) {
     case WeightFormat::nvfp4: return {"nvfp4-pack-quantized", "tensor_group", "torch.float8_e4m3fn", 4, 16};
     case WeightFormat::mxfp8: return {"mxfp8-quantized", "group", "torch.uint8", 8, 32};
-    default: return {"mxfp4-pack-quantized", "group", "torch.uint8", 4, 32};
+    case WeightFormat::fp8_block: return {"float-quantized", "block", {}, 8, 0};
+    case WeightFormat::mxfp4: break;
   }
+  return {"mxfp4-pack-quantized", "group", "torch.uint8", 4, 32};
 }
 
-std::string compressed_tensors_config(const Scheme& scheme, const std::vector<std::string>& kept) {
+struct Group {
+  WeightFormat format;
+  std::string target;
+};
+
+void write_group(JsonWriter& json, const Group& group) {
+  const Scheme scheme = scheme_of(group.format);
+  json.begin_object().member("format", scheme.format).key("input_activations");
+  if (group.format == WeightFormat::fp8_block) {
+    // As compressed-tensors' preset FP8_BLOCK has them; nibble multiplies inputs as they are.
+    json.begin_object().member("dynamic", true).member("group_size", fp8_tile).member("num_bits", 8);
+    json.member("strategy", "group").member("symmetric", true).member("type", "float").end_object();
+  } else {
+    json.null();
+  }
+  json.key("output_activations").null().key("targets");
+  write_names(json, {group.target});
+  json.key("weights").begin_object();
+  if (scheme.group == 0)
+    json.key("block_structure").begin_array().value(fp8_tile).value(fp8_tile).end_array();
+  json.member("dynamic", false);
+  if (scheme.group > 0) json.member("group_size", scheme.group);
+  json.member("num_bits", scheme.bits);
+  if (!scheme.scale_dtype.empty()) json.member("scale_dtype", scheme.scale_dtype);
+  json.member("strategy", scheme.strategy).member("symmetric", true).member("type", "float");
+  if (!scheme.scale_dtype.empty()) json.member("zp_dtype", scheme.scale_dtype);
+  json.end_object().end_object();
+}
+
+std::string compressed_tensors_config(const std::vector<Group>& groups,
+                                      const std::vector<std::string>& kept) {
   std::string text;
   JsonWriter json(text);
-  json.begin_object().key("config_groups").begin_object().key("group_0").begin_object();
-  json.member("format", scheme.format).key("input_activations").null().key("output_activations").null();
-  json.key("targets");
-  write_names(json, {"Linear"});
-  json.key("weights").begin_object();
-  json.member("dynamic", false).member("group_size", scheme.group).member("num_bits", scheme.bits);
-  json.member("scale_dtype", scheme.scale_dtype).member("strategy", scheme.strategy);
-  json.member("symmetric", true).member("type", "float").member("zp_dtype", scheme.scale_dtype);
-  json.end_object().end_object().end_object();
-  json.member("format", scheme.format).key("ignore");
+  json.begin_object().key("config_groups").begin_object();
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    json.key("group_" + std::to_string(i));
+    write_group(json, groups[i]);
+  }
+  json.end_object();
+  json.member("format", groups.size() > 1 ? "mixed-precision" : scheme_of(groups[0].format).format);
+  json.key("ignore");
   write_names(json, kept);
   json.key("kv_cache_scheme").null().member("quant_method", "compressed-tensors");
   json.member("quantization_status", "compressed").end_object();
@@ -123,7 +153,13 @@ std::string quantization_config(WeightFormat format, bool gpt_oss_experts,
     return gpt_oss_config();
   }
   if (format == WeightFormat::fp8_block) return fp8_config(kept);
-  return compressed_tensors_config(scheme_of(format), kept);
+  return compressed_tensors_config({{format, "Linear"}}, kept);
+}
+
+std::string mixed_quantization_config(WeightFormat experts, WeightFormat rest,
+                                      const std::vector<std::string>& kept) {
+  // An expression goes before the class, by those who read it.
+  return compressed_tensors_config({{experts, "re:.*\\.experts\\..*"}, {rest, "Linear"}}, kept);
 }
 
 }  // namespace nibble

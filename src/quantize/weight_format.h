@@ -7,7 +7,9 @@
 //   nvfp4      compressed-tensors' nvfp4-pack-quantized, weights alone: X.weight_packed u8 [rows, cols / 2],
 //              X.weight_scale f8_e4m3 [rows, cols / 16], X.weight_global_scale f32 [1]
 //   fp8_block  DeepSeek's: X.weight f8_e4m3 [rows, cols], X.weight_scale_inv f32 [rows / 128, cols / 128]
-//   rounded up mxfp8      compressed-tensors' mxfp8-quantized, weights alone: X.weight f8_e4m3 [rows, cols],
+//              rounded up; beside another format compressed-tensors' float-quantized, which calls its scales
+//              X.weight_scale
+//   mxfp8      compressed-tensors' mxfp8-quantized, weights alone: X.weight f8_e4m3 [rows, cols],
 //              X.weight_scale u8 [rows, cols / 32]
 #pragma once
 
@@ -48,5 +50,8 @@ MatrixPart scales_part(WeightFormat format, std::int64_t rows, std::int64_t cols
 // were not, by name; gpt_oss_experts means the fused tensors of gpt-oss in mxfp4.
 std::string quantization_config(WeightFormat format, bool gpt_oss_experts,
                                 const std::vector<std::string>& kept);
+// The same where experts are in one format and all else that was converted is in another.
+std::string mixed_quantization_config(WeightFormat experts, WeightFormat rest,
+                                      const std::vector<std::string>& kept);
 
 }  // namespace nibble

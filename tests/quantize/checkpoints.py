@@ -137,8 +137,9 @@ def decoded(tensors, module, config):
     """A module's weights as float32, read as its format's consumers do."""
     def scales_over(scales, rows, cols):
         return np.repeat(scales, cols // scales.shape[1], axis=1)
-    if config["quant_method"] == "fp8":
-        codes, scales = tensors[module + ".weight"].astype(np.float32), tensors[module + ".weight_scale_inv"]
+    if config["quant_method"] == "fp8" or config["format"] == "float-quantized":
+        suffix = ".weight_scale_inv" if config["quant_method"] == "fp8" else ".weight_scale"
+        codes, scales = tensors[module + ".weight"].astype(np.float32), tensors[module + suffix].astype(np.float32)
         wide = np.repeat(np.repeat(scales, 128, axis=0), 128, axis=1)
         return codes * wide[:codes.shape[0], :codes.shape[1]]
     name = config["format"]

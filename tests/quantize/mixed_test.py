@@ -1,5 +1,6 @@
 """Checkpoints whose modules are in several formats, as compressed-tensors and ModelOpt write them: made here by numpy as the formats
-say, run beside the same weights in bf16, which holds them exactly; what contradicts itself is refused before anything runs."""
+say, run beside the same weights in bf16, which holds them exactly; what contradicts itself is refused before anything runs. Then those
+that `nibble quantize --rest` writes."""
 import json
 import shutil
 
@@ -7,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from checkpoints import E2M1, config_of, read_tensors, write_tensors
+from checkpoints import E2M1, config_of, decoded, read_tensors, write_tensors, write_wide_demo
 from nibble_program import PARITY, generate, run
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
@@ -211,3 +212,68 @@ def test_groups_that_contradict_themselves_or_the_files_are_refused(tmp_path, gr
     code, _, err = run("generate", mixed, "--prompt", "a", "--max-tokens", 1)
     assert code == 3 and len(err.splitlines()) == 1, err
     assert words in err
+
+
+# ---- what `nibble quantize --rest` writes
+
+MIXED_CASES = [("deepseek_v3_bf16", "mxfp4"), ("deepseek_v3_bf16", "nvfp4"), ("qwen3_next_bf16", "nvfp4"), ("qwen3_5_moe_stacked", "mxfp4")]
+
+
+def module_format(module, tensors, quantized):
+    """A module's format in its own scheme's words, for decoded()."""
+    if f"{module}.weight_packed" in tensors:
+        return quantized["config_groups"]["group_0"]
+    return quantized["config_groups"]["group_1"] if f"{module}.weight_scale" in tensors else None
+
+
+@pytest.mark.parametrize("case, format", MIXED_CASES)
+def test_quantize_writes_experts_in_4_bits_and_the_rest_in_fp8(tmp_path, case, format):
+    code, out, err = run("quantize", PARITY / case, tmp_path / "out", "--format", format, "--rest", "fp8_block", "--json")
+    assert code == 0, err
+    assert json.loads(out)["rest"] == "fp8_block"
+    config, found = config_of(tmp_path / "out"), read_tensors(tmp_path / "out")
+    scheme = config.pop("quantization_config")
+    assert scheme["format"] == "mixed-precision"
+    twin, kinds = {}, set()
+    for name, array in found.items():
+        module, _, last = name.rpartition(".")
+        of_module = module_format(module, found, scheme)
+        if of_module is None:
+            twin[name] = array
+        elif last in ("weight", "weight_packed"):
+            is_expert = ".experts." in module
+            assert of_module["format"] == (f"{format}-pack-quantized" if is_expert else "float-quantized"), module
+            twin[module + ".weight"] = decoded(found, module, {"quant_method": "compressed-tensors"} | of_module).astype(ml_dtypes.bfloat16)
+            kinds.add(module.rpartition(".")[2])
+    kept = [name for name in twin if name in found and name.endswith((".mlp.gate.weight", "lm_head.weight", "_gate.weight", "in_proj_ba.weight"))]
+    assert len(kept) >= 2 and {"o_proj", "down_proj"} <= kinds
+    assert {name.removesuffix(".weight") for name in kept} <= set(scheme["ignore"])
+    write(tmp_path / "twin", twin, config, PARITY / case)
+    values, expected, wide = (logprobs(model, case, "--dtype", "float32")[0] for model in (tmp_path / "out", tmp_path / "twin", PARITY / case))
+    distance = lambda other: np.sqrt(((values - other) ** 2).mean())
+    assert distance(expected) < 0.3 * distance(wide)
+    code, out, err = run("inspect", tmp_path / "out")
+    assert code == 0 and out.splitlines()[-1].split() == ["problems", "none"], out + err
+
+
+@pytest.mark.parametrize("source, options, words", [
+    ("models/demo", ["--format", "mxfp4"], "gpt-oss's attention is read in bf16 alone"),
+    ("qwen3_moe_bf16", ["--format", "fp8_block"], "goes with experts in 4 bits: give --format mxfp4 or nvfp4"),
+    ("qwen3_moe_bf16", ["--format", "nvfp4", "--modules", "experts"], "--modules experts leaves as it is what --rest fp8_block converts"),
+    ("dense", ["--format", "nvfp4"], "the model has no experts; give --format fp8_block alone"),
+])
+def test_a_rest_that_cannot_be_is_refused(tmp_path, source, options, words):
+    folder = PARITY / source
+    if source == "models/demo":
+        write_wide_demo(folder := tmp_path / "demo")
+    if source == "dense":
+        write_tensors_alone(folder := tmp_path / "dense")
+    code, _, err = run("quantize", folder, tmp_path / "out", *options, "--rest", "fp8_block")
+    assert code == 2 and len(err.splitlines()) == 1, err
+    assert words in err and not (tmp_path / "out").exists()
+
+
+def write_tensors_alone(folder):
+    folder.mkdir()
+    write_tensors(folder / "model.safetensors", {"model.layers.0.mlp.up_proj.weight": np.ones((64, 64), ml_dtypes.bfloat16)})
+    (folder / "config.json").write_text('{"architectures": ["Qwen3_5ForCausalLM"]}')
