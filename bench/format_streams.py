@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """What a format costs: streams held to a JSON schema beside free ones, in turns, by the CPU time of the server.
 
-    bench/format_streams.py [--binary build/release/nibble] [--model demo] [--streams 64] [--pairs 7] [OPTION...]
+    bench/format_streams.py [--binary build/release/nibble] [--model demo] [--streams 64] [--pairs 7]
+                            [--schemas one|each|new] [OPTION...]
 
-Both kinds write as many tokens; OPTIONs go to `nibble serve`. Other work on the machine hardly changes CPU time. Standard
-library only.
+Both kinds write as many tokens; OPTIONs go to `nibble serve`. Held streams have one schema, each its own, or each a new one in each
+turn. Other work on the machine hardly changes CPU time. Standard library only.
 """
 import argparse
 import concurrent.futures
+import copy
 import json
 import os
 import re
@@ -45,21 +47,31 @@ def cpu_seconds(pid):
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def ask(url, number, tokens, held):
+def schema_of(schemas, stream, pair):
+    """An optional member's name tells them apart."""
+    if schemas == "one":
+        return SCHEMA
+    schema = copy.deepcopy(SCHEMA)
+    schema["items"]["properties"][f"extra_{stream}" if schemas == "each" else f"extra_{stream}_{pair}"] = {"type": "integer"}
+    return schema
+
+
+def ask(url, number, tokens, schema):
     body = {"prompt": f"Story {number}:", "max_tokens": tokens, "seed": number, "temperature": 1.0, "ignore_eos": True}
-    if held:
+    if schema:
         del body["ignore_eos"]
-        body["guided_json"] = SCHEMA
+        body["guided_json"] = schema
     request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request) as answer:
         return json.load(answer)["usage"]["completion_tokens"]
 
 
-def turn(server, url, args, first, held):
+def turn(server, url, args, pair, held):
     """CPU seconds a token."""
+    schemas = [schema_of(args.schemas, i, pair) if held else None for i in range(args.streams)]
     before = cpu_seconds(server.pid)
     with concurrent.futures.ThreadPoolExecutor(args.streams) as pool:
-        tokens = sum(pool.map(lambda i: ask(url, first + i, args.tokens, held), range(args.streams)))
+        tokens = sum(pool.map(lambda i: ask(url, pair * args.streams + i, args.tokens, schemas[i]), range(args.streams)))
     assert tokens == args.streams * args.tokens, f"{tokens} tokens: some answer ended early"
     return (cpu_seconds(server.pid) - before) / tokens
 
@@ -71,6 +83,7 @@ def main():
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--schemas", choices=["one", "each", "new"], default="one")
     args, options = parser.parse_known_args()
     server = subprocess.Popen([args.binary, "serve", args.model, "--port", "0", "--max-num-seqs", str(args.streams), *options],
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -79,7 +92,7 @@ def main():
         turn(server, url, args, 0, False)
         ratios, free, held = [], 0, 0
         for pair in range(args.pairs):
-            times = [turn(server, url, args, pair * args.streams, kind) for kind in (False, True)]
+            times = [turn(server, url, args, pair, kind) for kind in (False, True)]
             ratios.append(times[1] / times[0])
             free, held = free + times[0], held + times[1]
             print(f"pair {pair + 1}: free {times[0] * 1e6:,.0f} us a token, held {times[1] * 1e6:,.0f}: {ratios[-1]:.3f}", flush=True)
