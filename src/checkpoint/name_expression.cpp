@@ -14,8 +14,13 @@ namespace nibble {
 namespace {
 
 constexpr std::size_t max_length = 4096;
-constexpr std::size_t max_nodes = 4096, max_states = 8192;
-constexpr std::int64_t max_visits = 1 << 20;  // of nodes, while states are found
+constexpr std::size_t max_nodes = 4096, max_states = 4096;
+// Of nodes, while states are found: in proportion to the text, so that a config takes time in proportion to
+// its own. A state is looked up in the time of some.
+constexpr std::int64_t visits_a_byte = 1024, visits_a_state = 4;
+std::int64_t most_visits(std::string_view text) {
+  return visits_a_byte * (static_cast<std::int64_t>(text.size()) + 32);
+}
 constexpr int max_depth = 32;
 constexpr int max_repeats = 64;
 
@@ -263,21 +268,20 @@ struct Reached {
 class Reacher {
  public:
   explicit Reacher(const std::vector<Node>& nodes) : nodes_(nodes), seen_(nodes.size()) {}
-  bool too_long() const { return visits_ > max_visits; }
+  std::int64_t visits() const { return visits_; }
 
   Reached from(const Nodes& first, bool at_begin) {
     Reached reached;
-    std::fill_n(seen_.begin(), seen_.size(), std::uint8_t{0});
+    ++round_;
     for (const int node : first) open_.emplace_back(node, false);
-    visits_ += static_cast<std::int64_t>(1 + seen_.size() / 64);
+    visits_ += visits_a_state;
     while (!open_.empty()) {
       const auto [index, ended] = open_.back();
       open_.pop_back();
       ++visits_;
-      std::uint8_t& mark = seen_[static_cast<std::size_t>(index)];
-      const std::uint8_t bit = ended ? 2 : 1;
-      if ((mark & bit) != 0) continue;
-      mark = static_cast<std::uint8_t>(mark | bit);
+      std::int64_t& seen = seen_[static_cast<std::size_t>(index)][ended ? 1 : 0];
+      if (seen == round_) continue;
+      seen = round_;
       visit(index, ended, at_begin, reached);
     }
     if (reached.matched) reached.nodes.clear();
@@ -305,8 +309,9 @@ class Reacher {
   }
 
   const std::vector<Node>& nodes_;
-  // A node may be reached twice: where a name must have ended, 2, and where it need not, 1.
-  std::vector<std::uint8_t> seen_;
+  // The last round in which a node was reached, where a name need not have ended and where it must.
+  std::vector<std::array<std::int64_t, 2>> seen_;
+  std::int64_t round_ = 0;
   std::vector<std::pair<int, bool>> open_;
   std::int64_t visits_ = 0;
 };
@@ -339,12 +344,12 @@ struct NameExpression::Automaton {
   std::vector<bool> ends;           // whether a name that ends in a state matches
   std::uint16_t first = 0;
 
-  static Result<std::shared_ptr<const Automaton>> of(const Term& term) {
+  static Result<std::shared_ptr<const Automaton>> of(const Term& term, std::int64_t most) {
     Builder builder;
     const int begin = builder.before(term, builder.add({.kind = Node::Kind::match}));
     if (builder.too_large()) return broken_model("is too large");
     auto made = std::make_shared<Automaton>();
-    NIBBLE_RETURN_IF_ERROR(made->find_states(builder.nodes(), begin));
+    NIBBLE_RETURN_IF_ERROR(made->find_states(builder.nodes(), begin, most));
     return std::shared_ptr<const Automaton>(std::move(made));
   }
 
@@ -358,7 +363,7 @@ struct NameExpression::Automaton {
   }
 
  private:
-  Status find_states(const std::vector<Node>& nodes, int begin) {
+  Status find_states(const std::vector<Node>& nodes, int begin, std::int64_t most) {
     kind_count = tell_apart(nodes, kinds);
     std::array<std::size_t, 256> byte_of{};
     for (std::size_t byte = 0; byte < kinds.size(); ++byte) byte_of[kinds[byte]] = byte;
@@ -380,7 +385,7 @@ struct NameExpression::Automaton {
     };
     first = state_of({begin}, true);
     for (std::size_t state = 1; state < waiting.size(); ++state) {
-      if (reacher.too_long() || waiting.size() > max_states) return broken_model("is too large");
+      if (reacher.visits() > most || waiting.size() > max_states) return broken_model("is too large");
       for (std::size_t kind = 0; kind < kind_count; ++kind) {
         Nodes after;
         for (const int index : waiting[state]) {
@@ -402,7 +407,7 @@ Result<NameExpression> NameExpression::compile(std::string_view text) {
   Parser parser(text);
   const auto add = [&](const Term& term, bool wanted) -> Status {
     if (!parser.problem().empty()) return broken_model(parser.problem());
-    NIBBLE_ASSIGN(std::shared_ptr<const Automaton> automaton, Automaton::of(term));
+    NIBBLE_ASSIGN(std::shared_ptr<const Automaton> automaton, Automaton::of(term, most_visits(text)));
     made.parts_.push_back({std::move(automaton), wanted});
     return {};
   };

@@ -3,14 +3,16 @@ say, run beside the same weights in bf16, which holds them exactly; what contrad
 that `nibble quantize --rest` writes."""
 import json
 import shutil
+import subprocess
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 from checkpoints import E2M1, config_of, decoded, read_tensors, write_tensors, write_wide_demo
-from nibble_program import PARITY, generate, run
+from nibble_program import BINARY, PARITY, generate, run
 
+EMULATED = BINARY.with_name("nibble_emulated")
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 FP8_WEIGHTS = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128], "symmetric": True, "dynamic": False}
 GROUPS = {
@@ -130,6 +132,24 @@ def same_answers(mixed, twin, case):
     return out
 
 
+def write_modelopt(root, case, of_attention):
+    """Experts in NVFP4; of_attention gives the algorithm and the encoder of another module's."""
+    def encoder_of(module):
+        place = format_by_place("modelopt_nvfp4")(module)
+        return of_attention(module)[1] if place == "fp8" else place
+    modules = {}
+    for name in read_tensors(PARITY / case):
+        module = name.removesuffix(".weight")
+        if not name.endswith(".weight") or encoder_of(module) is None:
+            continue
+        if ".experts." in module:  # named by what they lie in
+            modules[module.split(".experts.")[0] + ".experts"] = {"quant_algo": "NVFP4", "group_size": 16}
+        else:
+            modules[module] = {"quant_algo": of_attention(module)[0]}
+    scheme = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "ignore": ["lm_head"], "quantized_layers": modules}
+    return write_mixed(root, case, encoder_of, scheme)
+
+
 def format_by_place(experts, attention="fp8"):
     def encoder_of(module):
         last = module.rpartition(".")[2]
@@ -161,16 +181,23 @@ def test_fp8_may_have_one_scale_a_matrix(tmp_path):
 
 @pytest.mark.parametrize("case, algorithm, attention", [("deepseek_v3_bf16", "FP8_PB_WO", "modelopt_blocks"), ("qwen3_moe_bf16", "FP8", "single")])
 def test_modelopt_mixes_nvfp4_with_fp8(tmp_path, case, algorithm, attention):
-    encoder_of, modules = format_by_place("modelopt_nvfp4", attention), {}
-    for name in read_tensors(PARITY / case):
-        module = name.removesuffix(".weight")
-        if name.endswith("proj.weight") or name.endswith("proj_with_mqa.weight"):
-            if ".experts." in module:  # named by what they lie in
-                modules[module.split(".experts.")[0] + ".experts"] = {"quant_algo": "NVFP4", "group_size": 16}
-            elif encoder_of(module):
-                modules[module] = {"quant_algo": algorithm}
-    scheme = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "ignore": ["lm_head"], "quantized_layers": modules}
-    same_answers(*write_mixed(tmp_path, case, encoder_of, scheme), case)
+    same_answers(*write_modelopt(tmp_path, case, lambda module: (algorithm, attention)), case)
+
+
+@pytest.mark.skipif(not EMULATED.exists(), reason="the emulation of a GPU is not built with sanitizers")
+def test_a_gpu_takes_what_is_mixed_and_gives_the_bits_of_the_same_weights_in_bf16(tmp_path):
+    """Experts in NVFP4; of attention one matrix a layer in blocks, the others with one scale each."""
+    def answer(model):
+        done = subprocess.run([EMULATED, "generate", model, "--device", "cuda", "--enforce-eager", "--prompt-ids", "3,77,120,9,45,200,12,31,7",
+                               "--max-tokens", "2", "--temperature", "0", "--ignore-eos", "--prompt-logprobs", "--max-model-len", "256",
+                               "--max-num-seqs", "2", "--max-num-batched-tokens", "64", "--kv-cache-tokens", "1024", "--json"],
+                              capture_output=True, text=True, timeout=280)
+        assert done.returncode == 0, done.stderr
+        line = json.loads(done.stdout)
+        return line["token_ids"], line["prompt_logprobs"]
+    mixed, twin = write_modelopt(tmp_path, "deepseek_v3_bf16", lambda module: (
+        ("FP8_PB_WO", "modelopt_blocks") if module.endswith("o_proj") else ("FP8", "single")))
+    assert answer(mixed) == answer(twin)
 
 
 def test_blocks_of_fp8_under_compressed_tensors_names_give_the_same_bits(tmp_path):
