@@ -95,8 +95,9 @@ Result<ModuleFormat> format_of_weights(const ConfigFields& fields, std::string f
   const ConfigFields inner(*weights, where);
   NIBBLE_ASSIGN(const WeightArguments arguments, read_arguments(inner));
   const auto say = [&] {
-    return quote(arguments.type) + " of " + std::to_string(arguments.bits) + " bits in groups of " +
-           std::to_string(arguments.group_size);
+    return quote(arguments.type) + " of " + std::to_string(arguments.bits) + " bits " +
+           (arguments.group_size == 0 ? "without a group_size"
+                                      : "in groups of " + std::to_string(arguments.group_size));
   };
   if (format == mixed) {
     format = derived_format(arguments);

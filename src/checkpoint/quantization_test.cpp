@@ -173,6 +173,9 @@ TEST(Groups, WhatGroupsCannotSayIsRefusedByItsName) {
       where +
           ".weights are \"float\" of 4 bits in groups of 32, and nvfp4-pack-quantized has \"float\" of 4 "
           "bits in groups of 16");
+  EXPECT_TRUE(
+      contains(refused(groups({group(experts, R"("weights":{"num_bits":4,"type":"float"})")})),
+               "its weights are \"float\" of 4 bits without a group_size; float of 4 bits in groups"));
   EXPECT_EQ(refused(groups({R"({"targets":["Linear"]})"})), where + ".weights is missing");
   EXPECT_EQ(refused(groups({"{" + fp8_weights + "}"})), where + ".targets is missing");
   EXPECT_EQ(refused(groups({group("3", fp8_weights)})), where + ".targets must be a list of names, not 3");
