@@ -41,12 +41,23 @@ std::shared_ptr<Findings> Grammar::new_findings(const std::shared_ptr<const Toke
   return made;
 }
 
-std::shared_ptr<Findings> Grammar::findings(const std::shared_ptr<const TokenTrie>& vocabulary) const {
-  const std::lock_guard lock(mutex_);
-  if (kept_ == nullptr || kept_->full || kept_->vocabulary != vocabulary)
-    return kept_ = new_findings(vocabulary);
+std::shared_ptr<Findings> Grammar::join_kept(const TokenTrie& vocabulary) const {
+  if (kept_ == nullptr || kept_->full || kept_->vocabulary.get() != &vocabulary) return nullptr;
   ++kept_->answers;
   return kept_;
+}
+
+std::shared_ptr<Findings> Grammar::findings(const std::shared_ptr<const TokenTrie>& vocabulary) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (auto kept = join_kept(*vocabulary)) return kept;
+  }
+  // That takes a while: who begins an answer meanwhile may be the engine.
+  auto made = new_findings(vocabulary);
+  const std::lock_guard lock(mutex_);
+  if (auto kept = join_kept(*vocabulary)) return kept;
+  kept_ = made;
+  return made;
 }
 
 void Grammar::leave(std::shared_ptr<Findings> findings) const {

@@ -62,6 +62,9 @@ class Grammar {
   Matcher matcher() const { return Matcher(symbols_, usable_); }
 
  private:
+  // Null: what is kept takes no more answers. mutex_ is held.
+  std::shared_ptr<Findings> join_kept(const TokenTrie& vocabulary) const;
+
   std::shared_ptr<const Symbols> symbols_;
   std::shared_ptr<const std::vector<bool>> usable_;
   mutable std::mutex mutex_;
