@@ -40,6 +40,11 @@ inline constexpr int shared_of_block = 1024;
 // norm's.
 inline constexpr int shared_beside = 72 * 1024, shared_of_norm = 2048;
 
+// With so much a block has no second one of its launch beside it. A launch's blocks take their places while
+// others still run. So of a grid of as many blocks as multiprocessors, two may come to one and none to
+// another, which takes the launch twice as long.
+inline constexpr int shared_of_lone_block = 114 * 1024;
+
 struct Launch {
   dim3 blocks;
   int threads = 0;  // a block

@@ -1,15 +1,21 @@
 // Products with one matrix in blocks (block_matrices.h) for up to 32 rows of activations a block.
 //
-// Eight warps of a block share a granule of 16 rows and take its blocks of 128 columns in turns, since a
-// dense matrix has about as many granules as a GPU has multiprocessors. What each warp found goes through
-// shared memory, where a thread adds the blocks of two rows in their order, a span of K at a time: as many
-// blocks as each warp holds the activations of in registers, four of eight rows. So those are read once where
-// a span is all of K, and nobody waits for them again. A warp has a ring of its own that runs ahead from
-// granule to granule and is filled before the kernels ahead have ended: 8 KB of FP8, 64 KB a multiprocessor.
-// More rows are as many times as many blocks, of which two lie on a multiprocessor and find the weights in
-// the second-level cache.
+// All warps of a block share a granule of 16 rows and take its blocks of 128 columns in turns, since a dense
+// matrix has only a few granules for each multiprocessor. What each warp found goes through shared memory,
+// where a thread adds the blocks of two rows in their order, a span of K at a time: as many blocks as each
+// warp holds the activations of in registers. So those are read once where a span is all of K, and nobody
+// waits for them again.
+//
+// Of up to eight rows 16 warps hold two blocks each: eight would issue too seldom for their bytes. More rows
+// have eight warps with more registers.
+//
+// A warp has a ring of its own that runs ahead from granule to granule and is filled before the kernels ahead
+// have ended. With 16 warps it takes what a block of the launch before or behind leaves of shared memory.
+// More rows than 32 are as many times as many blocks, of which two lie on a multiprocessor and find the
+// weights in the second-level cache.
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
 #include "ops/cuda/launch.cuh"
@@ -20,10 +26,8 @@
 
 namespace nibble::block_products {
 
-inline constexpr int few_warps = 8, few_threads = 32 * few_warps;
-inline constexpr int few_stages = 4;       // of a warp's ring, 128 columns each
 inline constexpr int few_block_rows = 32;  // of activations, at most
-inline constexpr int few_most_scale_blocks = few_threads;
+inline constexpr int few_most_scale_blocks = 256;
 
 template <class Codes, class Store>
 struct FewParams {
@@ -40,18 +44,20 @@ inline constexpr ColumnOrder column_order =
 
 template <class Codes, int eights>
 struct FewShared {
+  static constexpr int warps = eights == 1 ? 16 : 8, threads = 32 * warps;
   static constexpr int stage_bytes = 2 * Codes::block_bytes;
-  static constexpr int held = 4 / eights;  // blocks of a span that a warp has
-  static constexpr int span = few_warps * held;
+  static constexpr int stages = eights == 1 ? 3 : 4;  // of a warp's ring, 128 columns each
+  static constexpr int held = eights == 4 ? 1 : 2;    // blocks of a span that a warp has
+  static constexpr int span = warps * held;
   static constexpr int together = held > 1 ? 2 : 1;  // of which the chains interleave
-  alignas(128) std::uint8_t ring[few_warps][few_stages][stage_bytes];
+  alignas(128) std::uint8_t ring[warps][stages][stage_bytes];
   float found[2][span][4 * eights][32];            // of a span's blocks; every other span's
   BlockFactors factors[2][few_most_scale_blocks];  // of a granule
-  std::uint64_t full[few_warps][few_stages];
+  std::uint64_t full[warps][stages];
 };
 
-// What a warp fetches next: blocks warp, warp + 8, ... of each of the block's granules.
-template <class Codes>
+// What a warp fetches next: every warps-th block from its own on, of each of the block's granules.
+template <class Codes, int warps>
 struct FewFeed {
   const BlockMatrices<Codes>& weights;
   int granule, past, warp, block;
@@ -69,15 +75,15 @@ struct FewFeed {
                                         static_cast<std::size_t>(block) * 2 * Codes::block_bytes,
                                     bytes, full);
     }
-    block += few_warps;
+    block += warps;
   }
 };
 
 template <class Codes, int eights, class Store>
-__global__ void __launch_bounds__(few_threads, eights == 2 ? 1 : 2)
+__global__ void __launch_bounds__(FewShared<Codes, eights>::threads, eights == 2 ? 1 : 2)
     multiply_few(const __grid_constant__ FewParams<Codes, Store> params) {
   using Shared = FewShared<Codes, eights>;
-  constexpr int together = Shared::together;
+  constexpr int together = Shared::together, warps = Shared::warps, stages = Shared::stages;
   constexpr int pairs = 64 * eights;  // of sums, of the even row and the odd one
   auto& shared = *reinterpret_cast<Shared*>(ptx::dynamic_shared());
   const BlockShape<Codes> shape = params.weights.shape;
@@ -89,15 +95,15 @@ __global__ void __launch_bounds__(few_threads, eights == 2 ? 1 : 2)
   const int begin = border(blockIdx.x), past = border(blockIdx.x + 1);
   const int first_row = static_cast<int>(blockIdx.y) * (8 * eights),
             rows = min(params.rows - first_row, 8 * eights);
-  FewFeed<Codes> feed{params.weights, begin, past, warp, warp};
+  FewFeed<Codes, warps> feed{params.weights, begin, past, warp, warp};
   std::uint64_t* const full = shared.full[warp];
   if (lane == 0) {
-    for (int i = 0; i < few_stages; ++i) ptx::mbarrier_init(full + i, 1);
+    for (int i = 0; i < stages; ++i) ptx::mbarrier_init(full + i, 1);
     ptx::fence_mbarrier_init();
   }
   ptx::grid_launch_dependents();
 #pragma unroll
-  for (int into = 0; into < few_stages; ++into) feed.fetch(shared.ring[warp][into], full + into, lane);
+  for (int into = 0; into < stages; ++into) feed.fetch(shared.ring[warp][into], full + into, lane);
   // A thread's share of a granule's factors, before they are asked for.
   BlockFactors ahead{1.0f, 1.0f};
   const auto read_factor = [&](int granule) {
@@ -116,7 +122,7 @@ __global__ void __launch_bounds__(few_threads, eights == 2 ? 1 : 2)
     for (int i = 0; i < Shared::held; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int block = min(2 * (span + i * few_warps + warp) + half, blocks - 1);
+        const int block = min(2 * (span + i * warps + warp) + half, blocks - 1);
 #pragma unroll
         for (int j = 0; j < eights; ++j) {
           held[i][half][j].template load<column_order<Codes>>(
@@ -132,32 +138,32 @@ __global__ void __launch_bounds__(few_threads, eights == 2 ? 1 : 2)
 #pragma unroll 1
   for (int granule = begin; granule < past; ++granule) {
     BlockFactors* const factors = shared.factors[(granule - begin) % 2];
-    if constexpr (Codes::scaled) factors[thread] = ahead;
+    if (Codes::scaled && thread < scale_blocks) factors[thread] = ahead;
     if (granule + 1 < past) read_factor(granule + 1);
     float even = 0, odd = 0;
 #pragma unroll 1
     for (int span = 0; span < scale_blocks; span += Shared::span, turn ^= 1) {
 #pragma unroll
       for (int i = 0; i < Shared::held; i += together) {
-        const int of_span = i * few_warps + warp, block = span + of_span;
+        const int of_span = i * warps + warp, block = span + of_span;
         if (block >= scale_blocks) break;
         float sums[together][eights][4] = {};
         const std::uint8_t* at[together];
         int count = 0;  // of blocks that there are
 #pragma unroll
         for (int u = 0; u < together; ++u) {
-          if (block + u * few_warps >= scale_blocks) break;
+          if (block + u * warps >= scale_blocks) break;
           ++count;
           at[u] = shared.ring[warp][place.stage];
           ptx::mbarrier_wait(full + place.stage, place.parity);
-          place.next(few_stages);
+          place.next(stages);
         }
         const auto multiply = [&](int u, int half) {
           Share<Codes> share;
           share.load(at[u] + half * Codes::block_bytes, lane);
           multiply_block(sums[u], share, held[i + u][half]);
         };
-        if (count == together && 2 * (block + (together - 1) * few_warps) + 1 < blocks) {
+        if (count == together && 2 * (block + (together - 1) * warps) + 1 < blocks) {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {  // chains that do not wait for each other
 #pragma unroll
@@ -168,7 +174,7 @@ __global__ void __launch_bounds__(few_threads, eights == 2 ? 1 : 2)
           for (int u = 0; u < together; ++u) {
             if (u >= count) break;
             multiply(u, 0);
-            if (2 * (block + u * few_warps) + 1 < blocks) multiply(u, 1);
+            if (2 * (block + u * warps) + 1 < blocks) multiply(u, 1);
           }
         }
 #pragma unroll
@@ -176,12 +182,12 @@ __global__ void __launch_bounds__(few_threads, eights == 2 ? 1 : 2)
           if (u >= count) break;
 #pragma unroll
           for (int of = 0; of < 4 * eights; ++of)
-            shared.found[turn][of_span + u * few_warps][of][lane] = sums[u][of / 4][of % 4];
+            shared.found[turn][of_span + u * warps][of][lane] = sums[u][of / 4][of % 4];
         }
         __syncwarp();  // all lanes have read the stages, which one of them is about to have overwritten
         for (int u = 0; u < count; ++u) {
           feed.fetch(shared.ring[warp][fetched.stage], full + fetched.stage, lane);
-          fetched.next(few_stages);
+          fetched.next(stages);
         }
         __syncwarp();  // the next products need all lanes at once
       }
@@ -189,9 +195,10 @@ __global__ void __launch_bounds__(few_threads, eights == 2 ? 1 : 2)
       __syncthreads();  // the span's sums are there, and those of the span before last have been read
       if (thread < pairs) {
         const int of = thread / 64 * 4 + thread / 32 % 2, count = min(Shared::span, scale_blocks - span);
-        for (int first = 0; first < count; first += few_warps) {
+        constexpr int at_once = 8;
+        for (int first = 0; first < count; first += at_once) {
 #pragma unroll
-          for (int i = first; i < first + few_warps; ++i) {
+          for (int i = first; i < first + at_once; ++i) {
             if (i >= count) break;
             const BlockFactors factor = Codes::scaled ? factors[span + i] : BlockFactors{1, 1};
             even = add_block<Codes>(even, shared.found[turn][i][of][lane], factor.even);
@@ -210,15 +217,16 @@ __global__ void __launch_bounds__(few_threads, eights == 2 ? 1 : 2)
 template <int eights, class Codes, class Store>
 void launch_few_of(const FewParams<Codes, Store>& params, cudaStream_t stream) {
   using Shared = FewShared<Codes, eights>;
-  static_assert(64 * eights <= few_threads);
+  static_assert(64 * eights <= Shared::threads && few_most_scale_blocks <= Shared::threads);
   const int processors = processors_of_device(), granules = params.weights.shape.granules();
   const auto kernel = multiply_few<Codes, eights, Store>;
-  constexpr int bytes = static_cast<int>(sizeof(Shared));
+  // Of up to eight rows, whose weights one block a multiprocessor reads alone.
+  constexpr int bytes = std::max(static_cast<int>(sizeof(Shared)), eights == 1 ? shared_of_lone_block : 0);
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const int in_turns = (params.rows + 8 * eights - 1) / (8 * eights);
   launch_kernel({.blocks = dim3(static_cast<unsigned>(granules < processors ? granules : processors),
                                 static_cast<unsigned>(in_turns)),
-                 .threads = few_threads,
+                 .threads = Shared::threads,
                  .shared_bytes = bytes,
                  .stream = stream,
                  .overlaps = true,

@@ -13,6 +13,8 @@
 // projection knows them before the one ahead has ended, and fills its rings meanwhile (Awaits::inputs).
 #pragma once
 
+#include <algorithm>
+
 #include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/block_operands.cuh"
 #include "ops/moe/cuda/block_moe_cuda.h"
@@ -286,7 +288,9 @@ void launch_experts(Params<Codes, Store> params, int tokens, cudaStream_t stream
   const int processors = processors_of_device();
   params.granules = params.weights.shape.granules();
   params.of_block = static_cast<std::uint32_t>((1ull << 32) / static_cast<unsigned>(processors));
-  const int shared_bytes = groups_at + expert_groups_bytes(params.slots, params.choices.experts);
+  const int needed = groups_at + expert_groups_bytes(params.slots, params.choices.experts);
+  // Blocks of the second product come to those of the first, one to each.
+  const int shared_bytes = awaits == Awaits::choices ? std::max(needed, shared_of_lone_block) : needed;
   const auto kernel = stream_experts<Codes, awaits, Store>;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
   launch_kernel({.blocks = dim3(static_cast<unsigned>(processors)),
