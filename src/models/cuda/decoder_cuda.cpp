@@ -116,10 +116,13 @@ class DecoderCuda final : public CudaModel {
     if (const auto* weights = std::get_if<DenseLayerWeights>(&of_layer.feed_forward))
       return blocks_.mlp->run(*weights, input, stream);
     const auto& experts = std::get<ExpertsBlockWeights>(of_layer.feed_forward);
-    NIBBLE_ASSIGN(const PendingSum routed, blocks_.experts->run(experts, input, stream));
-    if (!of_layer.shared) return routed;
-    return blocks_.mlp->add_shared(*of_layer.shared, routed,
-                                   blocks_.experts->shared_choice(experts, input.rows), input.rows, stream);
+    const auto& shared = of_layer.shared;
+    const SharedChoice choice = blocks_.experts->shared_choice(experts, input.rows);
+    const auto beside = [&]() -> Status {
+      return shared ? blocks_.mlp->multiply_shared(*shared, choice, input.rows, stream) : Status();
+    };
+    NIBBLE_ASSIGN(const PendingSum routed, blocks_.experts->run(experts, input, beside, stream));
+    return shared ? blocks_.mlp->add_shared(*shared, routed, choice, input.rows, stream) : routed;
   }
 
   ModelConfig config_;

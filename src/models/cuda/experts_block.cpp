@@ -199,7 +199,6 @@ SharedChoice ExpertsBlock::shared_choice(const ExpertsBlockWeights& weights, int
   const int slots = rows * top_k_;
   if (room_ != nullptr) return choice;
   if (const auto* const blocks = std::get_if<BlockMoeWeights>(&weights.experts)) {
-    // The second of two launches, of which the first lets it begin as late.
     choice.rows_are_there = block_moe_takes_few(*blocks, slots);
   } else {
     choice.rows_are_there = !takes_many(slots) && slots <= moe_cuda_max_slots;
@@ -237,22 +236,37 @@ Result<PendingSum> ExpertsBlock::unadded(const float* residual, int rows, cudaSt
 }
 
 Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
-                                     cudaStream_t stream) const {
+                                     const Beside& beside, cudaStream_t stream) const {
   NIBBLE_ASSIGN(const float* const residual, route(weights, input, stream));
   const int slots = input.rows * top_k_;
   if (const auto* const blocks = std::get_if<BlockMoeWeights>(&weights.experts)) {
-    const BlockMoeCudaArgs args{.x = stream_.normed,
-                                .x_stride = stream_.padded(),
-                                .tokens = input.rows,
-                                .top_k = top_k_,
-                                .expert_ids = expert_ids_,
-                                .share = share(slots),
-                                .workspace = {moe_.activations, moe_.products, groups_}};
+    BlockMoeCudaArgs args{.x = stream_.normed,
+                          .x_stride = stream_.padded(),
+                          .tokens = input.rows,
+                          .top_k = top_k_,
+                          .expert_ids = expert_ids_,
+                          .share = share(slots),
+                          .workspace = {moe_.activations, moe_.products, groups_}};
     stream_.count(block_moe_takes_few(*blocks, slots) ? LaunchKind::experts_few : LaunchKind::experts_many);
+    // One row's shared expert has room beside the first product, not beside both. With more rows it is worth
+    // more that the second one's weights come early.
+    const bool between = input.rows == 1;
+    if (between) args.products = BlockMoeProducts::gate_up;
     NIBBLE_RETURN_IF_ERROR(block_moe_cuda(*blocks, args, stream));
+    NIBBLE_RETURN_IF_ERROR(beside());
+    args.products = BlockMoeProducts::down;
+    if (between) NIBBLE_RETURN_IF_ERROR(block_moe_cuda(*blocks, args, stream));
     return unadded(residual, input.rows, stream);
   }
-  const auto& experts = std::get<MoeCudaWeights>(weights.experts);
+  NIBBLE_ASSIGN(const PendingSum sum,
+                run_granules(std::get<MoeCudaWeights>(weights.experts), residual, input, stream));
+  NIBBLE_RETURN_IF_ERROR(beside());
+  return sum;
+}
+
+Result<PendingSum> ExpertsBlock::run_granules(const MoeCudaWeights& experts, const float* residual,
+                                              const CudaForwardInput& input, cudaStream_t stream) const {
+  const int slots = input.rows * top_k_;
   MoeCudaArgs args{.x = stream_.normed,
                    .x_stride = stream_.padded(),
                    .tokens = input.rows,

@@ -1,6 +1,7 @@
 // Router and experts of a decoder's layer on one GPU.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <variant>
 
@@ -39,11 +40,14 @@ class ExpertsBlock {
                CudaPlace& place, DeviceArena& arena);
   void clear_room(cudaStream_t stream) const;
 
-  // residual + delta and its norm -> what the next norm adds to which residual.
+  // Queues what may run beside the routed experts, in a launch or none.
+  using Beside = std::function<Status()>;
+  // residual + delta and its norm -> what the next norm adds to which residual. beside is called once, behind
+  // the launch that has most of the experts' bytes.
   Result<PendingSum> run(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
-                         cudaStream_t stream) const;
+                         const Beside& beside, cudaStream_t stream) const;
 
-  // What a shared expert of a step of so many rows finds behind run().
+  // What a shared expert of a step of so many rows finds where run() calls beside, and behind it.
   SharedChoice shared_choice(const ExpertsBlockWeights& weights, int rows) const;
 
  private:
@@ -55,6 +59,8 @@ class ExpertsBlock {
   SlotOwners owners(int slots) const;
   MoeCudaShare share(int slots) const;
   bool takes_many(int slots) const;  // its kernel for many tokens
+  Result<PendingSum> run_granules(const MoeCudaWeights& weights, const float* residual,
+                                  const CudaForwardInput& input, cudaStream_t stream) const;
   // The experts' products for the next norm to add up, as they lie; and those of the rank's rows, which ranks
   // gather.
   PendingSum products_of(const float* residual) const;

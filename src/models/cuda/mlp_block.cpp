@@ -52,7 +52,7 @@ std::optional<SharedExpertMatrix> few_matrix(const DeviceMatrix& matrix) {
   const auto* const blocks = std::get_if<BlockMatrices<E4m3Codes>>(&*matrix.blocks);
   return blocks == nullptr ? std::nullopt : std::optional<SharedExpertMatrix>(*blocks);
 }
-bool takes_few(const MlpWeights& weights, int rows) {
+bool is_one_launch(const MlpWeights& weights, int rows) {
   const auto gate_up = few_matrix(weights.gate_up), down = few_matrix(weights.down);
   return gate_up && down && shared_expert_takes(*gate_up, *down, weights.width, rows);
 }
@@ -187,8 +187,13 @@ Result<PendingSum> MlpBlock::run(const DenseLayerWeights& weights, const CudaFor
   return PendingSum{.residual = stream_.residual, .delta = stream_.delta};
 }
 
-Status MlpBlock::multiply_few(const SharedExpertWeights& weights, const SharedChoice& choice, int rows,
-                              float* out, cudaStream_t stream) const {
+bool MlpBlock::takes_few(const SharedExpertWeights& weights, int rows) const {
+  return stream_.room == nullptr && is_one_launch(weights.mlp, rows);
+}
+
+Status MlpBlock::multiply_shared(const SharedExpertWeights& weights, const SharedChoice& choice, int rows,
+                                 cudaStream_t stream) const {
+  if (!takes_few(weights, rows)) return {};
   const bool joins = choice.product != nullptr;
   return shared_expert_cuda({.x = {stream_.normed_tiles, rows},
                              .gate_up = *few_matrix(weights.mlp.gate_up),
@@ -201,7 +206,7 @@ Status MlpBlock::multiply_few(const SharedExpertWeights& weights, const SharedCh
                              .activations = activations_,
                              .arrived = arrived_,
                              .stuck = stuck_,
-                             .out = out,
+                             .out = joins ? choice.product : shared_,
                              .logits = joins ? nullptr : logits_,
                              .weight = joins ? choice.weight : nullptr,
                              .id = joins ? choice.id : nullptr},
@@ -211,9 +216,8 @@ Status MlpBlock::multiply_few(const SharedExpertWeights& weights, const SharedCh
 Result<PendingSum> MlpBlock::add_shared(const SharedExpertWeights& weights, const PendingSum& routed,
                                         const SharedChoice& choice, int rows, cudaStream_t stream) const {
   const std::size_t hidden = size(stream_.hidden);
-  const bool few = stream_.room == nullptr && takes_few(weights.mlp, rows);
+  const bool few = takes_few(weights, rows);
   if (few && choice.product != nullptr) {
-    NIBBLE_RETURN_IF_ERROR(multiply_few(weights, choice, rows, choice.product, stream));
     PendingSum sum = routed;
     ++sum.experts.top_k;
     return sum;
@@ -223,9 +227,7 @@ Result<PendingSum> MlpBlock::add_shared(const SharedExpertWeights& weights, cons
   for (int first = own.first; first < past; first += rows_at_once_) {
     const int count = std::min(rows_at_once_, past - first);
     const std::size_t at = size(first) * hidden, slot = size(first) * size(routed.experts.top_k);
-    if (few) {
-      NIBBLE_RETURN_IF_ERROR(multiply_few(weights, choice, rows, shared_, stream));
-    } else {
+    if (!few) {
       NIBBLE_RETURN_IF_ERROR(gate_rows(weights.mlp, first, count, activations_, stream));
       NIBBLE_RETURN_IF_ERROR(multiply(stream_, weights.mlp.down, {activations_, count}, shared_, stream));
     }

@@ -54,15 +54,18 @@ class MlpBlock {
   // A dense layer's: residual + delta and its norm -> delta.
   Result<PendingSum> run(const DenseLayerWeights& weights, const CudaForwardInput& input,
                          cudaStream_t stream) const;
-  // Behind the routed experts of the same rows, whose norm lies in normed_tiles: what they gave + share * the
-  // shared expert's, in delta or as one more choice of the row.
+  // Beside the routed experts of the same rows, whose norm lies in normed_tiles: what a shared expert of few
+  // rows gives, in one launch. Of more rows nothing yet.
+  Status multiply_shared(const SharedExpertWeights& weights, const SharedChoice& choice, int rows,
+                         cudaStream_t stream) const;
+  // Behind both: what the routed experts gave + share * the shared expert's, in delta or as one more choice
+  // of the row.
   Result<PendingSum> add_shared(const SharedExpertWeights& weights, const PendingSum& routed,
                                 const SharedChoice& choice, int rows, cudaStream_t stream) const;
 
  private:
-  // What a shared expert of few rows gives, in one launch, to `out`.
-  Status multiply_few(const SharedExpertWeights& weights, const SharedChoice& choice, int rows, float* out,
-                      cudaStream_t stream) const;
+  // Whether the shared expert of so many rows is one launch.
+  bool takes_few(const SharedExpertWeights& weights, int rows) const;
   // Rows [first, first + rows) of normed_tiles -> what lies between the products.
   Status gate_rows(const MlpWeights& weights, int first, int rows, std::uint8_t* activations,
                    cudaStream_t stream) const;

@@ -39,6 +39,9 @@ struct BlockMoeWorkspace {
 // Which kernels: tests and benchmarks choose them, others take what is faster.
 enum class BlockMoePath { faster, few, many };
 
+// Which of the two products a call queues: each may have a call of its own, where something runs beside them.
+enum class BlockMoeProducts { both, gate_up, down };
+
 struct BlockMoeCudaArgs {
   const Bf16* x = nullptr;  // [tokens, x_stride], finite past hidden
   int x_stride = 0;         // at least hidden rounded up to 64, a multiple of 8
@@ -48,6 +51,7 @@ struct BlockMoeCudaArgs {
   MoeCudaShare share;
   BlockMoeWorkspace workspace;
   BlockMoePath path = BlockMoePath::faster;
+  BlockMoeProducts products = BlockMoeProducts::both;
 };
 
 // Experts that the list of groups has room for.
@@ -62,8 +66,8 @@ constexpr std::size_t block_moe_group_bytes(int slots, int experts) {
          4 * static_cast<std::size_t>(slots);
 }
 
-// Whether so many slots are taken by the path for few tokens: two launches, of which the second begins only
-// when x and the choices are there, and lets the one behind it begin at once.
+// Whether so many slots are taken by the path for few tokens: a launch for each product, of which the first
+// lets the one behind it begin when x and the choices are there.
 bool block_moe_takes_few(const BlockMoeWeights& weights, int slots);
 
 // Queues the layer on the stream. A refusal names what the shapes lack.

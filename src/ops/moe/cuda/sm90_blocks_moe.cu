@@ -121,17 +121,20 @@ void launch_few(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs&
   const int slots = args.tokens * args.top_k, experts = weights.gate_up.experts;
   const int stride = weights.down.shape.padded_cols();
   const FreshSlotChoices choices{{args.expert_ids, taken_of(args.share, experts), experts}};
-  launch_experts<Awaits::choices>(
-      block_experts::Params<Codes, StoreGated>{.weights = weights.gate_up,
-                                               .x = args.x,
-                                               .x_stride = args.x_stride,
-                                               .of_slots_a_row = of_slots_a_row(args.top_k),
-                                               .slots = slots,
-                                               .choices = choices,
-                                               .granules = 0,
-                                               .of_block = 0,
-                                               .store = {args.workspace.activations, stride, weights.unit}},
-      args.tokens, stream);
+  if (args.products != BlockMoeProducts::down) {
+    launch_experts<Awaits::choices>(
+        block_experts::Params<Codes, StoreGated>{.weights = weights.gate_up,
+                                                 .x = args.x,
+                                                 .x_stride = args.x_stride,
+                                                 .of_slots_a_row = of_slots_a_row(args.top_k),
+                                                 .slots = slots,
+                                                 .choices = choices,
+                                                 .granules = 0,
+                                                 .of_block = 0,
+                                                 .store = {args.workspace.activations, stride, weights.unit}},
+        args.tokens, stream);
+  }
+  if (args.products == BlockMoeProducts::gate_up) return;
   launch_experts<Awaits::inputs>(
       block_experts::Params<Codes, StoreProducts>{
           .weights = weights.down,
@@ -151,19 +154,22 @@ void launch_many(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs
                  cudaStream_t stream) {
   const int slots = args.tokens * args.top_k, experts = weights.gate_up.experts;
   const GroupPlaces places(args.workspace.groups, slots, experts);
-  launch_kernel({.blocks = dim3(1), .threads = grouping_threads, .stream = stream, .overlaps = true},
-                group_by_expert, SlotChoices{args.expert_ids, taken_of(args.share, experts), experts}, slots,
-                rows, places);
   const int groups = slots / rows + (slots < experts ? slots : experts);
   const int stride = weights.down.shape.padded_cols();
-  block_products::launch_many<ColumnOrder::quarters>(
-      ManyParams<Codes, StoreGated>{.map = {},
-                                    .weights = weights.gate_up,
-                                    .x = plain_rows(args.x, args.x_stride),
-                                    .groups = places.view(),
-                                    .choices = args.top_k,
-                                    .store = {args.workspace.activations, stride, weights.unit}},
-      rows, groups, stream);
+  if (args.products != BlockMoeProducts::down) {
+    launch_kernel({.blocks = dim3(1), .threads = grouping_threads, .stream = stream, .overlaps = true},
+                  group_by_expert, SlotChoices{args.expert_ids, taken_of(args.share, experts), experts},
+                  slots, rows, places);
+    block_products::launch_many<ColumnOrder::quarters>(
+        ManyParams<Codes, StoreGated>{.map = {},
+                                      .weights = weights.gate_up,
+                                      .x = plain_rows(args.x, args.x_stride),
+                                      .groups = places.view(),
+                                      .choices = args.top_k,
+                                      .store = {args.workspace.activations, stride, weights.unit}},
+        rows, groups, stream);
+  }
+  if (args.products == BlockMoeProducts::gate_up) return;
   block_products::launch_many<ColumnOrder::quarters>(
       ManyParams<Codes, StoreProducts>{.map = {},
                                        .weights = weights.down,
