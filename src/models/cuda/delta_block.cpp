@@ -276,8 +276,12 @@ Status DeltaBlock::run(const DeltaBlockWeights& weights, const DeltaLayer& state
   const RankRows own = stream_.rows_of_rank(input.rows);
   NIBBLE_RETURN_IF_ERROR(stream_.norm_tiles(stream_.norm(weights.norm, pending, nullptr, own), own, stream));
   const TokenTiles x{stream_.normed_tiles, input.rows};
-  NIBBLE_RETURN_IF_ERROR(multiply(stream_, weights.projections, x, projected_, stream));
-  if (weights.gates) NIBBLE_RETURN_IF_ERROR(multiply(stream_, *weights.gates, x, gates_, stream));
+  if (weights.gates) {
+    NIBBLE_RETURN_IF_ERROR(
+        multiply_both(stream_, {weights.projections, projected_}, {*weights.gates, gates_}, x, stream));
+  } else {
+    NIBBLE_RETURN_IF_ERROR(multiply(stream_, weights.projections, x, projected_, stream));
+  }
   DeltaStepCuda step = input.states;
   step.rows = input.rows;
   step.sequences = input.sequences;

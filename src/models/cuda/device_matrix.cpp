@@ -6,6 +6,8 @@
 
 #include "base/check.h"
 #include "checkpoint/expected_tensors.h"
+#include "ops/linear/cuda/block_linear_cuda.h"
+#include "ops/linear/cuda/narrow_linear_cuda.h"
 
 namespace nibble {
 
@@ -29,6 +31,29 @@ Status multiply(const DecoderStream& decoder, const DeviceMatrix& matrix, const 
   if (matrix.blocks) return multiply_blocks(*matrix.blocks, x, y, matrix.rows(), stream);
   return linear_cuda(
       {.x = x, .weight = matrix.tiles, .y = y, .y_stride = matrix.rows(), .workspace = decoder.linear},
+      stream);
+}
+
+Status multiply_both(const DecoderStream& decoder, const ProductOfRows& wide, const ProductOfRows& narrow,
+                     const TokenTiles& x, cudaStream_t stream) {
+  const DeviceMatrix &first = wide.matrix, &second = narrow.matrix;
+  const bool beside =
+      first.blocks && !second.blocks && narrow_linear_takes(second.tiles.shape, x.tokens) &&
+      std::visit([&](const auto& of) { return block_linear_takes_few(of.shape, x.tokens); }, *first.blocks);
+  if (!beside) {
+    NIBBLE_RETURN_IF_ERROR(multiply(decoder, first, x, wide.y, stream));
+    return multiply(decoder, second, x, narrow.y, stream);
+  }
+  NIBBLE_RETURN_IF_ERROR(std::visit(
+      [&]<class Codes>(const BlockMatrices<Codes>& of) {
+        return block_linear_cuda(
+            BlockLinearCudaArgs<Codes>{
+                .x = x, .weight = of, .y = wide.y, .y_stride = of.shape.rows, .lets_beside = true},
+            stream);
+      },
+      *first.blocks));
+  return narrow_linear_cuda(
+      {.x = x, .weight = second.tiles, .y = narrow.y, .y_stride = second.rows(), .rows_are_there = true},
       stream);
 }
 

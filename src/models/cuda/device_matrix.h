@@ -32,6 +32,15 @@ constexpr std::int64_t stacked_row(TensorFormat format, std::int64_t rows) {
 Status multiply(const DecoderStream& decoder, const DeviceMatrix& matrix, const TokenTiles& x, float* y,
                 cudaStream_t stream);
 
+// Two products of the same rows. Where the wide matrix is in blocks and rows are few, the narrow one's runs
+// beside it.
+struct ProductOfRows {
+  const DeviceMatrix& matrix;
+  float* y;  // as multiply's
+};
+Status multiply_both(const DecoderStream& decoder, const ProductOfRows& wide, const ProductOfRows& narrow,
+                     const TokenTiles& x, cudaStream_t stream);
+
 // Brings a weight, all of it or some rows, to row `to_row` of the matrix, whose format it has.
 Status place(WeightPlacing& placing, const Weight& weight, const DeviceMatrix& to, std::int64_t to_row = 0);
 Status place_rows(WeightPlacing& placing, const Weight& weight, const Run& rows, const DeviceMatrix& to,

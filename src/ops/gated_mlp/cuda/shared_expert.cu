@@ -14,94 +14,19 @@
 #include "ops/fixed_math.h"
 #include "ops/gated_mlp/cuda/shared_expert_cuda.h"
 #include "ops/linear/cuda/block_operands.cuh"
+#include "ops/linear/cuda/dense_strands.cuh"
 #include "ops/moe/cuda/moe_steps.cuh"
 #include "ops/ptx/give_up.cuh"
 #include "ops/ptx/grid.cuh"
 #include "ops/ptx/tensor_core.cuh"
 
 namespace nibble {
-namespace {
 
-using block_products::LaneInputs;
+namespace strands {
 
-constexpr int shared_warps = 8, shared_threads = 32 * shared_warps;
-constexpr int shared_registers = 112;  // of a thread, at most
-constexpr std::size_t most_found = 64 * 1024;
-
-__device__ __forceinline__ std::uint32_t word_at(const std::uint8_t* at) {
-  return __ldcg(reinterpret_cast<const std::uint32_t*>(at));
-}
 __device__ __forceinline__ uint4 piece_at(const std::uint8_t* at) {
   return __ldcg(reinterpret_cast<const uint4*>(at));
 }
-
-// A matrix as the kernel takes it: strands of operand rows, K's parts, a part's sums, and how parts add up.
-template <class Matrix>
-struct Strands;
-
-// Two eights of rows. Lane (g, t) gets rows 2t and 2t + 1 of x by row g of the first eight in sums 0 and 1,
-// and of the second in sums 2 and 3.
-template <>
-struct Strands<DenseTiles> {
-  static constexpr int a_unit = 1;         // strands that gates and their ups are in
-  static constexpr int unit_columns = 8;   // of h
-  static constexpr int steps_at_once = 8;  // k16 steps whose loads are under way together
-  static constexpr int tile_strands = dense_tile_rows / 16;
-  DenseTiles matrix;
-
-  struct Strand {
-    const std::uint8_t *first, *second;
-  };
-  NIBBLE_HOST_DEVICE static int parts(const DenseTiles&) { return dense_k_chunks; }
-  NIBBLE_HOST_DEVICE static int strands(const DenseTiles& of) { return of.shape.tiles() * tile_strands; }
-  __device__ __forceinline__ const std::uint8_t* eight(int row) const {
-    const int in_tile = row % dense_tile_rows, group = in_tile % 32 / 8 * 2 + in_tile / 32;
-    return matrix.data + static_cast<std::size_t>(row / dense_tile_rows) * matrix.shape.tile_bytes() +
-           group * 256;
-  }
-  __device__ __forceinline__ Strand unit_strand(int unit, int up, int) const {
-    return {eight(unit * 8), eight(up + unit * 8)};
-  }
-  // Operand rows of the down projection: a tile's rows 8w .. 8w + 7, and those 32 further on.
-  __device__ __forceinline__ static int out_row(int strand, int g, int sum) {
-    return strand / tile_strands * dense_tile_rows + strand % tile_strands * 8 + g + sum / 2 * 32;
-  }
-  __device__ __forceinline__ Strand out_strand(int strand) const {
-    const int row = out_row(strand, 0, 0);
-    return {eight(row), eight(row + 32)};
-  }
-  __device__ __forceinline__ void multiply(float (&sums)[4], const Strand& strand, const std::uint8_t* x,
-                                           int part, int lane) const {
-    const int past = 4 * matrix.shape.chunk_begin(part + 1);
-#pragma unroll 1
-    for (int step = 4 * matrix.shape.chunk_begin(part); step < past; step += steps_at_once) {
-      std::uint32_t a[steps_at_once][4], b[steps_at_once][2];
-#pragma unroll
-      for (int i = 0; i < steps_at_once; ++i) {
-        if (step + i >= past) break;
-        const std::size_t at = static_cast<std::size_t>(step + i) * dense_step_bytes + lane * 4;
-        a[i][0] = word_at(strand.first + at), a[i][1] = word_at(strand.second + at);
-        a[i][2] = word_at(strand.first + at + 128), a[i][3] = word_at(strand.second + at + 128);
-        const std::uint8_t* const of_x = x + (step + i) * token_step_bytes + lane * 4;
-        b[i][0] = word_at(of_x), b[i][1] = word_at(of_x + 128);
-      }
-#pragma unroll
-      for (int i = 0; i < steps_at_once; ++i) {
-        if (step + i >= past) break;
-        ptx::mma_m16n8k16_bf16(sums, a[i][0], a[i][1], a[i][2], a[i][3], b[i][0], b[i][1]);
-      }
-    }
-  }
-  // The factors of a strand's parts, of which tiles have none.
-  struct Factors {
-    __device__ __forceinline__ float of(int, int) const { return 1; }
-  };
-  __device__ __forceinline__ static Factors unit_factors(int, int, int) { return {}; }
-  __device__ __forceinline__ static Factors out_factors(int) { return {}; }
-  __device__ __forceinline__ static float add(float total, float sum, int part, float) {
-    return part == 0 ? sum : total + sum;
-  }
-};
 
 // A granule. Lane (g, t) gets rows 2t and 2t + 1 of x by row 2g of the granule in sums 0 and 1, and by row
 // 2g + 1 in sums 2 and 3.
@@ -127,7 +52,7 @@ struct Strands<BlockMatrices<E4m3Codes>> {
                                            int lane) const {
     const int count = min(2, matrix.shape.blocks() - 2 * part);
     block_products::Share<E4m3Codes> share[2];
-    LaneInputs inputs[2][1];
+    block_products::LaneInputs inputs[2][1];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (half >= count) break;
@@ -165,6 +90,15 @@ struct Strands<BlockMatrices<E4m3Codes>> {
   }
 };
 
+}  // namespace strands
+
+namespace {
+
+using namespace strands;
+
+constexpr int shared_registers = 112;  // of a thread, at most
+constexpr std::size_t most_found = 64 * 1024;
+
 template <class Matrix>
 struct SharedParams {
   Strands<Matrix> gate_up, down;
@@ -181,36 +115,6 @@ struct SharedParams {
   float* weight;
   std::int32_t* id;
 };
-
-// What the warps found of a strand's parts: [parts][4][32].
-using Found = float (*)[4][32];
-
-// By the block: the sums of a strand's parts. Each warp's are there behind the next barrier.
-template <class Matrix, class Strand>
-__device__ __forceinline__ void find(const Strands<Matrix>& of, const Strand& strand, const std::uint8_t* x,
-                                     Found found) {
-  const int warp = ptx::warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
-  const int parts = of.parts(of.matrix);
-#pragma unroll 1
-  for (int part = warp; part < parts; part += shared_warps) {
-    float sums[4] = {0, 0, 0, 0};
-    of.multiply(sums, strand, x, part, lane);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) found[part][i][lane] = sums[i];
-    __syncwarp();  // the next products need all lanes at once
-  }
-}
-
-template <class Matrix, class Factors>
-__device__ __forceinline__ float total_of(const Strands<Matrix>& of, const Factors& factors, Found found,
-                                          int sum) {
-  const int parts = of.parts(of.matrix), lane = static_cast<int>(threadIdx.x) % 32;
-  float total = 0;
-#pragma unroll 4
-  for (int part = 0; part < parts; ++part)
-    total = of.add(total, found[part][sum][lane], part, factors.of(part, sum));
-  return total;
-}
 
 // h of some of its columns.
 template <class Matrix>
@@ -319,7 +223,7 @@ void launch(const SharedExpertCudaArgs& args, const Matrix& gate_up, const Matri
   cuda_check(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
   launch_kernel({.blocks = dim3(static_cast<unsigned>(std::min(most, processors_of_device()))),
-                 .threads = shared_threads,
+                 .threads = strands::threads,
                  .shared_bytes = bytes,
                  .stream = stream,
                  .overlaps = true,

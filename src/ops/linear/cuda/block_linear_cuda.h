@@ -25,7 +25,12 @@ struct BlockLinearCudaArgs {
   float* y = nullptr;           // [x.tokens, y_stride]
   int y_stride = 0;             // at least out, even
   BlockLinearPath path = BlockLinearPath::faster;
+  // The launch behind begins when x is there, not before, and takes it for granted. Of few rows alone.
+  bool lets_beside = false;
 };
+// Whether so many tokens are taken by the path for few.
+template <class Codes>
+bool block_linear_takes_few(const BlockShape<Codes>& shape, int tokens);
 
 // Queues the product on the stream. A refusal names what the shapes lack.
 Status block_linear_cuda(const BlockLinearCudaArgs<E4m3Codes>& args, cudaStream_t stream);

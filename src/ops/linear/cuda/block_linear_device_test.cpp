@@ -4,6 +4,8 @@
 
 #include "ops/linear/cuda/block_device_test_util.h"
 #include "ops/linear/cuda/linear_cuda.h"
+#include "ops/linear/cuda/linear_device_test_util.h"
+#include "ops/linear/cuda/narrow_linear_cuda.h"
 #include "ops/moe/cuda/moe_cuda.h"
 
 namespace nibble {
@@ -149,6 +151,73 @@ TEST_F(OnTheGpu, Nvfp4IsNearDoublePrecisionByBothKernels) {
     norm += exact * exact;
   }
   EXPECT_LT(std::sqrt(apart / norm), 1e-5);
+}
+
+TEST_F(OnTheGpu, ANarrowProductBesideAWideOneHasTheBitsOfALaunchOfItsOwn) {
+  std::mt19937 random(9);
+  for (const auto& [outputs, cols] : {std::pair{64, 336}, {70, 1216}}) {
+    RandomBlocks<E4m3Codes> wide(random, 1, 1, 144, cols);
+    wide.upload(ColumnOrder::steps);
+    const DenseShape shape{outputs, cols};
+    DeviceBuffer tiles = tiles_of(random_bf16(random, static_cast<std::size_t>(outputs * cols)), shape);
+    const DenseTiles narrow{tiles.as<std::uint8_t>(), shape};
+    for (const int tokens : {1, 3, 8}) {
+      const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(tokens * cols));
+      DeviceBuffer packed = tokens_of(x, cols);
+      const TokenTiles of_x{packed.as<std::uint8_t>(), tokens};
+      std::vector<float> alone(static_cast<std::size_t>(tokens * outputs)), beside(alone.size());
+      std::vector<float> of_wide(static_cast<std::size_t>(tokens * wide.shape.rows));
+      DeviceBuffer y = device_bytes(alone.size() * 4, 0xff), y_wide = device_bytes(of_wide.size() * 4, 0xff);
+      LinearWorkspace workspace(tokens);
+      ASSERT_TRUE(linear_cuda({.x = of_x,
+                               .weight = narrow,
+                               .y = y.as<float>(),
+                               .y_stride = outputs,
+                               .workspace = workspace.get()},
+                              nullptr)
+                      .ok());
+      y.copy_to(std::span(alone));
+      y = device_bytes(alone.size() * 4, 0xff);
+      ASSERT_TRUE(block_linear_cuda(BlockLinearCudaArgs<E4m3Codes>{.x = of_x,
+                                                                   .weight = wide.view(),
+                                                                   .y = y_wide.as<float>(),
+                                                                   .y_stride = wide.shape.rows,
+                                                                   .lets_beside = true},
+                                    nullptr)
+                      .ok());
+      ASSERT_TRUE(
+          narrow_linear_cuda(
+              {.x = of_x, .weight = narrow, .y = y.as<float>(), .y_stride = outputs, .rows_are_there = true},
+              nullptr)
+              .ok());
+      y.copy_to(std::span(beside));
+      y_wide.copy_to(std::span(of_wide));
+      EXPECT_EQ(beside, alone) << outputs << " x " << cols << ", " << tokens;
+      EXPECT_EQ(of_wide, on_gpu(wide, x)) << cols << ", " << tokens;
+    }
+  }
+}
+
+TEST_F(OnTheGpu, NarrowProductsOfWhatIsNotNarrowAreRefusedByName) {
+  const DenseTiles weight{nullptr, {64, 128}}, wide{nullptr, {320, 128}};
+  EXPECT_NE(narrow_linear_cuda({.x = {nullptr, 9}, .weight = weight, .y_stride = 64}, nullptr)
+                .message()
+                .find("not 9 and 64"),
+            std::string::npos);
+  EXPECT_NE(narrow_linear_cuda({.x = {nullptr, 1}, .weight = wide, .y_stride = 320}, nullptr)
+                .message()
+                .find("not 1 and 320"),
+            std::string::npos);
+  EXPECT_NE(narrow_linear_cuda({.x = {nullptr, 1}, .weight = weight, .y_stride = 60}, nullptr)
+                .message()
+                .find("not 60"),
+            std::string::npos);
+  EXPECT_FALSE(
+      block_linear_cuda(
+          BlockLinearCudaArgs<E4m3Codes>{
+              .x = {nullptr, 300}, .weight = {.shape = {64, 128}}, .y_stride = 64, .lets_beside = true},
+          nullptr)
+          .ok());
 }
 
 TEST_F(OnTheGpu, MatricesThatAreNoBlocksAreRefusedByName) {

@@ -35,6 +35,7 @@ struct FewParams {
   Inputs x;
   int rows;
   Store store;
+  bool lets_beside = false;  // BlockLinearCudaArgs's
 };
 
 // Of dense matrices.
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(FewShared<Codes, eights>::threads, eights == 2
     for (int i = 0; i < stages; ++i) ptx::mbarrier_init(full + i, 1);
     ptx::fence_mbarrier_init();
   }
-  ptx::grid_launch_dependents();
+  if (!params.lets_beside) ptx::grid_launch_dependents();
 #pragma unroll
   for (int into = 0; into < stages; ++into) feed.fetch(shared.ring[warp][into], full + into, lane);
   // A thread's share of a granule's factors, before they are asked for.
@@ -112,6 +113,7 @@ __global__ void __launch_bounds__(FewShared<Codes, eights>::threads, eights == 2
   };
   if (begin < past) read_factor(begin);
   ptx::grid_dependency_wait();
+  if (params.lets_beside) ptx::grid_launch_dependents();
   const std::uint8_t* x[eights];
 #pragma unroll
   for (int j = 0; j < eights; ++j)  // past the last row the last: columns do not mix

@@ -43,12 +43,15 @@ Status multiply(const BlockLinearCudaArgs<Codes>& args, cudaStream_t stream) {
   if (tokens == 0) return {};
   const Inputs x = token_tiles(args.x, shape.blocks());
   const StoreRows store{args.y, args.y_stride};
-  const bool few = args.path == BlockLinearPath::few ||
-                   (args.path == BlockLinearPath::faster && tokens <= few_tokens_of(shape));
-  if (few && shape.scale_blocks() <= few_most_scale_blocks) {
-    launch_few(FewParams<Codes, StoreRows>{args.weight, x, tokens, store}, stream);
+  const bool few = args.path == BlockLinearPath::few
+                       ? shape.scale_blocks() <= few_most_scale_blocks
+                       : args.path == BlockLinearPath::faster && block_linear_takes_few(shape, tokens);
+  if (few) {
+    launch_few(FewParams<Codes, StoreRows>{args.weight, x, tokens, store, args.lets_beside}, stream);
     return {};
   }
+  if (args.lets_beside)
+    return invalid_argument("only the path for few rows lets another product run beside it");
   const int rows = tokens <= 32 ? 32 : tokens <= 64 ? 64 : 128;
   launch_many<column_order<Codes>>(
       ManyParams<Codes, StoreRows>{
@@ -58,6 +61,13 @@ Status multiply(const BlockLinearCudaArgs<Codes>& args, cudaStream_t stream) {
 }
 
 }  // namespace
+
+template <class Codes>
+bool block_linear_takes_few(const BlockShape<Codes>& shape, int tokens) {
+  return tokens <= few_tokens_of(shape) && shape.scale_blocks() <= few_most_scale_blocks;
+}
+template bool block_linear_takes_few(const BlockShape<E4m3Codes>&, int);
+template bool block_linear_takes_few(const BlockShape<Nvfp4Codes>&, int);
 
 Status block_linear_cuda(const BlockLinearCudaArgs<E4m3Codes>& args, cudaStream_t stream) {
   return multiply(args, stream);
