@@ -5,8 +5,10 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace nibble {
@@ -20,6 +22,16 @@ class WorkQueue {
 
   // False when the queue is full; then nothing comes of it.
   [[nodiscard]] bool add(std::function<void()> work);
+  // make runs here, and finish, with what it made, where post brings it. What finish holds is let go of
+  // there, too: it may belong to that thread.
+  template <class Made>
+  [[nodiscard]] bool add(std::function<Made()> make, std::function<void(std::function<void()>)> post,
+                         std::function<void(Made)> finish) {
+    return add([make = std::move(make), post = std::move(post), finish = std::move(finish)]() mutable {
+      const auto made = std::make_shared<Made>(make());
+      post([made, finish = std::exchange(finish, nullptr)] { finish(std::move(*made)); });
+    });
+  }
 
  private:
   void serve();

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <memory>
+#include <thread>
+#include <utility>
 #include <vector>
 
 namespace nibble {
@@ -27,6 +30,35 @@ TEST(WorkQueue, WhatDoesNotFitIsRefusedAndWhatDoesIsDoneInOrder) {
   std::promise<void> again;
   while (!queue.add([&] { again.set_value(); })) std::this_thread::yield();
   again.get_future().wait();
+}
+
+// Destroyed on the thread that lets go of it last.
+struct Token {
+  std::thread::id& destroyed_on;
+  ~Token() { destroyed_on = std::this_thread::get_id(); }
+};
+
+TEST(WorkQueue, WhoeverAResultIsForIsLetGoOfOnItsOwnThread) {
+  std::thread::id destroyed_on;
+  std::promise<std::function<void()>> posted;
+  std::promise<void> done;
+  WorkQueue queue(1, 3);
+  int found = 0;
+  {
+    const auto token = std::make_shared<Token>(Token{destroyed_on});
+    ASSERT_TRUE(queue.add<int>([] { return 7; },
+                               [&](std::function<void()> finish) {
+                                 posted.set_value(std::move(finish));
+                                 done.get_future().wait();  // the queue's thread has what it has for so long
+                               },
+                               [&found, token](int made) { found = made; }));
+  }
+  std::function<void()> finish = posted.get_future().get();
+  finish();
+  finish = nullptr;
+  EXPECT_EQ(found, 7);
+  EXPECT_EQ(destroyed_on, std::this_thread::get_id());
+  done.set_value();
 }
 
 }  // namespace

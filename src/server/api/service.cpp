@@ -319,14 +319,13 @@ Preparer Service::preparer() {
 template <class Made>
 void Service::on_work_queue(Exchange exchange, std::function<std::variant<Made, ApiError>()> make,
                             std::function<void(Made made)> finish) {
-  const auto made = std::make_shared<std::optional<std::variant<Made, ApiError>>>();
-  const bool taken = work_->add([this, made, exchange, make = std::move(make), finish = std::move(finish)] {
-    made->emplace(make());
-    server_.post([made, exchange, finish] {
-      if (const auto* error = std::get_if<ApiError>(&**made)) return answer_error(exchange, *error);
-      finish(std::get<Made>(*std::move(*made)));
-    });
-  });
+  using MadeOrError = std::variant<Made, ApiError>;
+  const bool taken = work_->add<MadeOrError>(
+      std::move(make), [this](std::function<void()> done) { server_.post(std::move(done)); },
+      [this, exchange, finish = std::move(finish)](MadeOrError made) {
+        if (const auto* error = std::get_if<ApiError>(&made)) return answer_error(exchange, *error);
+        finish(std::get<Made>(std::move(made)));
+      });
   if (!taken) answer_full(exchange, "too many requests wait to be read; try again later");
 }
 
