@@ -5,6 +5,7 @@
 #include "ops/linear/cuda/block_linear_cuda.h"
 #include "ops/linear/cuda/block_products_few.cuh"
 #include "ops/linear/cuda/block_products_many.cuh"
+#include "ops/linear/cuda/block_products_short.cuh"
 
 namespace nibble {
 namespace {
@@ -47,7 +48,12 @@ Status multiply(const BlockLinearCudaArgs<Codes>& args, cudaStream_t stream) {
                        ? shape.scale_blocks() <= few_most_scale_blocks
                        : args.path == BlockLinearPath::faster && block_linear_takes_few(shape, tokens);
   if (few) {
-    launch_few(FewParams<Codes, StoreRows>{args.weight, x, tokens, store, args.lets_beside}, stream);
+    const FewParams<Codes, StoreRows> params{args.weight, x, tokens, store, args.lets_beside};
+    if (short_takes(shape, tokens)) {
+      launch_short(params, stream);
+    } else {
+      launch_few(params, stream);
+    }
     return {};
   }
   if (args.lets_beside)
