@@ -6,8 +6,8 @@
 // warp holds the activations of in registers. So those are read once where a span is all of K, and nobody
 // waits for them again.
 //
-// Of up to eight rows 16 warps hold two blocks each: eight would issue too seldom for their bytes. More rows
-// have eight warps with more registers.
+// Of up to eight rows 16 warps hold two blocks each: eight would issue too seldom for their bytes (a short K
+// is block_products_short.cuh's). More rows have eight warps with more registers.
 //
 // A warp has a ring of its own that runs ahead from granule to granule and is filled before the kernels ahead
 // have ended. With 16 warps it takes what a block of the launch before or behind leaves of shared memory.
