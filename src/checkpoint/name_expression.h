@@ -13,9 +13,9 @@ namespace nibble {
 
 class NameExpression {
  public:
-  // Read are characters, classes ([..], ., \d, \w, \s and their opposites), groups without names, |, *, +, ?,
-  // {m,n}, ^ and $, and at the expression's very begin what a name must begin with or not: (?=..), (?!..).
-  // The status says what is not; so it does of an expression whose automaton would be large.
+  // Characters, classes ([..], ., \d, \w, \s and their opposites) and groups without names are read, and so
+  // are |, *, +, ?, {m,n}, ^ and $. An expression may begin with (?=..) or (?!..): what a name must begin
+  // with, or not. The status says what else it found, or that the automaton would be large.
   static Result<NameExpression> compile(std::string_view text);
 
   // In time that grows with the name alone.

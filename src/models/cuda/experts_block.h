@@ -42,8 +42,8 @@ class ExpertsBlock {
 
   // Queues what may run beside the routed experts, in a launch or none.
   using Beside = std::function<Status()>;
-  // residual + delta and its norm -> what the next norm adds to which residual. beside is called once, behind
-  // the launch that has most of the experts' bytes.
+  // residual + delta and its norm -> what the next norm adds to which residual. beside is called once: behind
+  // the first product of one row's experts in blocks, else behind all that the experts launch.
   Result<PendingSum> run(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
                          const Beside& beside, cudaStream_t stream) const;
 

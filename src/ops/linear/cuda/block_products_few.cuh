@@ -10,9 +10,8 @@
 // is block_products_short.cuh's). More rows have eight warps with more registers.
 //
 // A warp has a ring of its own that runs ahead from granule to granule and is filled before the kernels ahead
-// have ended. With 16 warps it takes what a block of the launch before or behind leaves of shared memory.
-// More rows than 32 are as many times as many blocks, of which two lie on a multiprocessor and find the
-// weights in the second-level cache.
+// have ended: 96 KB of FP8 a multiprocessor with 16 warps, 64 KB with eight. More rows than 32 are as many
+// times as many blocks, of which two lie on a multiprocessor and find the weights in the second-level cache.
 #pragma once
 
 #include <algorithm>

@@ -1,12 +1,13 @@
-// Products with one matrix in blocks (block_matrices.h) for up to eight rows of activations and a K of at
-// most 16 blocks of 128 columns, which is what most matrices of a step have that are read for one sequence.
+// Products with one matrix in blocks (block_matrices.h) for up to eight rows of activations and a short
+// K, at most 16 blocks of 128 columns.
 //
 // Each of 16 warps has one block of every granule of the grid block's, so what it does for a granule is
 // always the same: wait, multiply, leave what it found, ask for the next weights. What decides the time is
 // how few instructions that is besides decoding. Two warps add a granule up, others each time, while the next
 // one is multiplied.
 //
-// Rings, and what they leave to others, are those of block_products_few.cuh.
+// A warp's ring has four granules' blocks and is filled before the kernels ahead have ended: 128 KB of FP8 a
+// multiprocessor, which leaves room for a block of the launch before or behind it.
 #pragma once
 
 #include "ops/linear/cuda/block_products_few.cuh"
