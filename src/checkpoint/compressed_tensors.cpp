@@ -69,10 +69,11 @@ Result<ModuleFormat> read_fp8(const ConfigFields& fields, const WeightArguments&
   }
   NIBBLE_ASSIGN(const std::string strategy, fields.string("strategy"));
   if (strategy == "tensor") return ModuleFormat{TensorFormat::fp8_block, Fp8Scales::single};
+  if (strategy == "channel") return ModuleFormat{TensorFormat::fp8_row};
   if (strategy != "block") {
     return broken_model(where + ".strategy " + quote(strategy) +
-                        " is not supported for FP8; \"block\" with block_structure [128, 128] and \"tensor\" "
-                        "are");
+                        " is not supported for FP8; \"block\" with block_structure [128, 128], \"channel\" "
+                        "and \"tensor\" are");
   }
   const std::optional<JsonValue> block = fields.find("block_structure");
   if (!block) return fields.missing("block_structure");

@@ -181,6 +181,13 @@ void visit_stored(const Weight& weight, const std::string& name, const VisitTens
       if (scales.apart) scales.other_name = name + ".weight_scale_inv";
       return visit(scales);
     }
+    case TensorFormat::fp8_row: {
+      visit(part(".weight", DType::f8_e4m3, {rows, cols}, ScaleKind::none));
+      ExpectedTensor scales = part(".weight_scale", DType::f32, {rows, 1}, ScaleKind::multiple);
+      scales.other_dtype = DType::bf16;
+      scales.flat = true;
+      return visit(scales);
+    }
     case TensorFormat::nvfp4:
       visit(part(".weight", DType::u8, {rows, cols / 2}, ScaleKind::none));
       visit(part(".weight_scale", DType::f8_e4m3, {rows, cols / nvfp4_block}, ScaleKind::e4m3));
@@ -217,6 +224,7 @@ Result<ConstTensor> required_tensor(const ExpectedTensor& expected, const Weight
   if ((expected.one_value || expected.spread) && tensor.shape.rank() <= 1 && tensor.count() == 1)
     shape = tensor.shape;
   if (expected.apart && tensor.shape == Shape{shape[0], 1, shape[1], 1}) shape = tensor.shape;
+  if (expected.flat && tensor.shape == Shape{shape[0]}) shape = tensor.shape;
   return source.required(stored->name, dtype, shape);
 }
 

@@ -37,6 +37,7 @@ struct ExpectedTensor {
   bool one_value = false;  // of the shape [1] or []
   bool spread = false;     // or of that shape, which spread_scales() gives it then
   bool apart = false;      // of two axes: or with an axis of one behind each
+  bool flat = false;       // of two axes, the second of one: or without that
   bool optional = false;   // read by others, not by nibble: may be absent, and of any shape
   ScaleKind scales = ScaleKind::none;
 

@@ -43,7 +43,8 @@ std::map<std::string, Format> quantized_tensors(const ModelConfig& config, const
   visit_weights(config, [&](const Weight& weight) {
     if (!weight.is_matrix() || weight.format == TensorFormat::bf16) return;
     const std::string name(tensor_format_name(weight.format));
-    const std::int64_t a_byte = weight.format == TensorFormat::fp8_block ? 1 : 2;
+    const bool bytes = weight.format == TensorFormat::fp8_block || weight.format == TensorFormat::fp8_row;
+    const std::int64_t a_byte = bytes ? 1 : 2;
     for (std::int64_t expert = 0; expert < std::max<std::int64_t>(weight.own_experts, 1); ++expert) {
       bool codes = true;
       visit_stored(

@@ -22,6 +22,7 @@ constexpr Algorithm algorithms[] = {
     // Names of the same: as the exporter spells what it has no other name for, and as other tools do.
     {"fp8_pb_wo", {TensorFormat::fp8_block, Fp8Scales::either}, 128},
     {"FP8_BLOCK_SCALES", {TensorFormat::fp8_block, Fp8Scales::either}, 128},
+    {"FP8_PER_CHANNEL_PER_TOKEN", {TensorFormat::fp8_row}, 0},
     {"FP8", {TensorFormat::fp8_block, Fp8Scales::single}, 0},
 };
 
@@ -34,7 +35,7 @@ Result<ModuleFormat> modelopt_format(const ConfigFields& fields, std::string_vie
     return broken_model(
         std::string(where) + " has quant_algo " + quote(name) +
         ", which is not supported; \"NVFP4\", \"W4A16_NVFP4\", \"FP8_PB_WO\" (blocks of 128 x "
-        "128) and \"FP8\" (one scale a matrix) are");
+        "128), \"FP8_PER_CHANNEL_PER_TOKEN\" and \"FP8\" (one scale a matrix) are");
   }
   const std::optional<JsonValue> given = fields.find("group_size");
   if (found->group_size > 0 && given && (!given->is_integer() || given->as_integer() != found->group_size))

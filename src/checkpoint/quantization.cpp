@@ -12,10 +12,10 @@ namespace nibble {
 namespace {
 
 constexpr std::string_view what_runs =
-    "experts in bf16, gpt-oss's mxfp4, fp8 in blocks of 128 x 128, ModelOpt's NVFP4, FP8_PB_WO and FP8, and "
-    "compressed-tensors' "
+    "experts in bf16, gpt-oss's mxfp4, fp8 in blocks of 128 x 128, fbgemm_fp8, ModelOpt's NVFP4, FP8_PB_WO, "
+    "FP8_PER_CHANNEL_PER_TOKEN and FP8, and compressed-tensors' "
     "nvfp4-pack-quantized, mxfp4-pack-quantized, pack-quantized (int4 in groups of 32) and float-quantized "
-    "(fp8 in blocks of 128 x 128 or with one scale) are read";
+    "(fp8 in blocks of 128 x 128, by channel or with one scale) are read";
 
 // Methods that are about, and how one comes to a checkpoint that runs.
 Status unknown_method(const std::string& method, std::string_view field) {
@@ -36,8 +36,8 @@ Status read_fp8(const ConfigFields& fields, QuantizationScheme& scheme) {
   const std::optional<JsonValue> block = fields.find("weight_block_size");
   if (!block) {
     return broken_model(
-        "quantization_config.weight_block_size is missing: fp8 weights with one scale a tensor or a row are "
-        "not supported, those with a scale a block of [128, 128] are");
+        "quantization_config.weight_block_size is missing: of quant_method \"fp8\" weights with a scale a "
+        "block of [128, 128] are read, and nothing says here what shares a scale");
   }
   bool usual = block->is_array() && block->size() == 2;
   if (usual) {
@@ -45,6 +45,11 @@ Status read_fp8(const ConfigFields& fields, QuantizationScheme& scheme) {
       usual = usual && extent.is_integer() && extent.as_integer() == 128;
   }
   if (!usual) return fields.must_be("weight_block_size", "[128, 128]", *block);
+  return {};
+}
+
+// Those that stay as they are; lm_head where nothing is said.
+Status read_not_converted(const ConfigFields& fields, QuantizationScheme& scheme) {
   NIBBLE_RETURN_IF_ERROR(read_exclusions(fields, "modules_to_not_convert", scheme));
   if (scheme.exclude.empty() && scheme.exclude_expressions.empty()) scheme.exclude.emplace_back("lm_head");
   return {};
@@ -58,6 +63,7 @@ std::string_view tensor_format_name(TensorFormat format) {
     case TensorFormat::mxfp4_blocks:
     case TensorFormat::mxfp4_packed: return "mxfp4";
     case TensorFormat::fp8_block: return "fp8_block";
+    case TensorFormat::fp8_row: return "fp8_row";
     case TensorFormat::nvfp4:
     case TensorFormat::nvfp4_packed: return "nvfp4";
     case TensorFormat::int4_packed: return "int4";
@@ -68,7 +74,8 @@ std::string_view tensor_format_name(TensorFormat format) {
 std::int64_t block_columns(TensorFormat format) {
   switch (format) {
     case TensorFormat::bf16:
-    case TensorFormat::fp8_block: return 1;
+    case TensorFormat::fp8_block:
+    case TensorFormat::fp8_row: return 1;
     case TensorFormat::mxfp4_blocks:
     case TensorFormat::mxfp4_packed:
     case TensorFormat::int4_packed: return 32;
@@ -186,6 +193,10 @@ Result<QuantizationScheme> read_quantization(const ConfigFields& fields) {
     scheme.format = TensorFormat::bf16;
   } else if (scheme.method == "fp8") {
     NIBBLE_RETURN_IF_ERROR(read_fp8(fields, scheme));
+    NIBBLE_RETURN_IF_ERROR(read_not_converted(fields, scheme));
+  } else if (scheme.method == "fbgemm_fp8") {
+    scheme.format = TensorFormat::fp8_row;
+    NIBBLE_RETURN_IF_ERROR(read_not_converted(fields, scheme));
   } else if (scheme.method.starts_with("modelopt")) {
     scheme.method = "modelopt";
     NIBBLE_RETURN_IF_ERROR(read_modelopt(fields, scheme));

@@ -22,6 +22,7 @@ enum class TensorFormat : std::uint8_t {
                  // 32]
   mxfp4_packed,  // X.weight_packed u8 [rows, cols / 2], X.weight_scale u8 [rows, cols / 32]
   fp8_block,     // X.weight f8_e4m3, and f32 or bf16 a tile of 128 x 128 (Fp8Scales); value = code * scale
+  fp8_row,       // X.weight f8_e4m3, X.weight_scale f32 or bf16 [rows, 1] or [rows]; value = code * scale
   nvfp4,         // ModelOpt: X.weight u8 [rows, cols / 2], X.weight_scale f8_e4m3 [rows, cols / 16],
                  // X.weight_scale_2 f32; value = code * scale * scale_2
   nvfp4_packed,  // compressed-tensors: X.weight_packed, X.weight_scale, X.weight_global_scale f32;

@@ -199,10 +199,10 @@ TEST(Groups, Fp8HasBlocksOf128) {
   EXPECT_EQ(with_block(R"("strategy":"block")"), where + "block_structure is missing");
   EXPECT_EQ(with_block(R"("strategy":"block","block_structure":[64,128])"),
             where + "block_structure must be [128, 128], not an array");
-  EXPECT_EQ(with_block(R"("strategy":"channel")"),
+  EXPECT_EQ(with_block(R"("strategy":"group")"),
             where +
-                "strategy \"channel\" is not supported for FP8; \"block\" with block_structure [128, 128] "
-                "and \"tensor\" are");
+                "strategy \"group\" is not supported for FP8; \"block\" with block_structure [128, 128], "
+                "\"channel\" and \"tensor\" are");
   EXPECT_EQ(with_block(R"("x":1)"), where + "strategy is missing");
 }
 
@@ -275,11 +275,10 @@ TEST(ModelOpt, NamesModulesOrOnesThatTheyAreIn) {
             (ModuleFormat{TensorFormat::fp8_block, Fp8Scales::either}));
   EXPECT_EQ(scheme.format_of(layer + "self_attn.q_proj"), ModuleFormat{TensorFormat::nvfp4}) << "the nearest";
   EXPECT_EQ(scheme.format_of("lm_head"), ModuleFormat{});
-  EXPECT_EQ(
-      refused(R"({"quant_method":"modelopt","quant_algo":"FP8_PER_CHANNEL_PER_TOKEN"})"),
-      "config.json: quantization_config has quant_algo \"FP8_PER_CHANNEL_PER_TOKEN\", which is not "
-      "supported; "
-      "\"NVFP4\", \"W4A16_NVFP4\", \"FP8_PB_WO\" (blocks of 128 x 128) and \"FP8\" (one scale a matrix) are");
+  EXPECT_EQ(refused(R"({"quant_method":"modelopt","quant_algo":"MXFP8"})"),
+            "config.json: quantization_config has quant_algo \"MXFP8\", which is not supported; \"NVFP4\", "
+            "\"W4A16_NVFP4\", \"FP8_PB_WO\" (blocks of 128 x 128), \"FP8_PER_CHANNEL_PER_TOKEN\" and \"FP8\" "
+            "(one scale a matrix) are");
   EXPECT_TRUE(contains(refused(R"({"quant_method":"modelopt","quant_algo":"FP8_PB_WO","group_size":64})"),
                        "group_size must be 128, not 64"));
 }
@@ -328,6 +327,62 @@ TEST(Fp8, OneScaleOfAMatrixBecomesThatOfEachOfItsTiles) {
   }
 }
 
+TEST(Fp8, ScalesOfRowsComeFromEveryWriterInEitherShapeAndType) {
+  const std::string by_channel =
+      groups({group(R"("Linear")", R"("weights":{"num_bits":8,"type":"float","strategy":"channel"})")},
+             "float-quantized", R"("lm_head","re:.*mlp.gate$")");
+  for (const std::string& config :
+       {by_channel, modelopt("FP8_PER_CHANNEL_PER_TOKEN"),
+        std::string(R"({"quant_method":"fbgemm_fp8","activation_scale_ub":1200.0})")}) {
+    Written written(config);
+    EXPECT_EQ(format_of(written.model, layer + "self_attn.o_proj"), TensorFormat::fp8_row);
+    EXPECT_EQ(format_of(written.model, "lm_head"), TensorFormat::bf16);
+    EXPECT_EQ(written.tensor(o_scale).shape, (std::vector<std::int64_t>{64, 1}));
+    EXPECT_TRUE(written.check().ok()) << written.check().message();
+    written.tensor(o_scale).shape = {64};
+    EXPECT_TRUE(written.check().ok()) << written.check().message();
+    std::string narrow;
+    for (int row = 0; row < 64; ++row) narrow += "\x80\x3f";
+    written.tensor(o_scale).dtype = "BF16";
+    written.tensor(o_scale).bytes = narrow;
+    EXPECT_TRUE(written.check().ok()) << written.check().message();
+  }
+}
+
+TEST(Fp8, ScalesOfRowsThatAreNoneAreRefusedByTheirTensor) {
+  const std::string config =
+      groups({group(R"("Linear")", R"("weights":{"num_bits":8,"type":"float","strategy":"channel"})")},
+             "float-quantized", R"("lm_head","re:.*mlp.gate$")");
+  const std::string scale = layer + "mlp.experts.1.up_proj.weight_scale";
+  const auto refused_scales = [&](const std::function<void(TestTensor&)>& change) {
+    Written written(config);
+    change(written.tensor(scale));
+    const Status status = written.check();
+    EXPECT_EQ(status.exit_code(), 3);
+    return status.message();
+  };
+  for (const auto& shape : {std::vector<std::int64_t>{1, 32}, {32, 1, 1}}) {
+    EXPECT_TRUE(contains(refused_scales([&](TestTensor& tensor) { tensor.shape = shape; }),
+                         "tensor \"" + scale + "\" has the shape "));
+  }
+  EXPECT_EQ(refused_scales([](TestTensor& tensor) {
+              tensor.shape = {1};
+              tensor.bytes.resize(4);
+            }),
+            "tensor \"" + scale + "\" has the shape [1]; the configuration asks for [32, 1]");
+  for (const std::string& bytes :
+       {std::string("\0\0\xc0\x7f", 4), std::string(4, '\0'), std::string("\0\0\x80\xbf", 4)}) {
+    EXPECT_EQ(refused_scales([&](TestTensor& tensor) { tensor.bytes.replace(3 * 4, 4, bytes); }),
+              "tensor \"" + scale +
+                  "\" holds 1 scales that are NaN, zero, infinite or negative, the first at "
+                  "[3, 0]");
+  }
+  Written without(config);
+  std::erase_if(without.tensors, [&](const TestTensor& each) { return each.name == scale; });
+  EXPECT_EQ(without.check().message(), "tensor \"" + scale + "\" is missing");
+  EXPECT_EQ(without.check().exit_code(), 3);
+}
+
 TEST(Groups, ATargetThatNamesNoModuleIsFoundByTheTensorsThatItLeavesOut) {
   const std::string text = groups({group(experts, mxfp4_weights), group(attention, fp8_weights)});
   Written written(text);
@@ -344,6 +399,12 @@ TEST(Groups, ExpertsOfALayerHaveOneFormat) {
       "config.json: quantization_config gives \"" + layer +
           "mlp.experts.0.up_proj\" the format fp8_block and \"" + layer +
           "mlp.experts.0.gate_proj\" mxfp4; the experts of a layer must have one format");
+  EXPECT_EQ(refused(groups(
+                {group(R"("re:.*gate_proj$")", fp8_weights),
+                 group(R"("Linear")", R"("weights":{"num_bits":8,"type":"float","strategy":"channel"})")})),
+            "config.json: quantization_config gives \"" + layer +
+                "mlp.experts.0.up_proj\" the format fp8_row and \"" + layer +
+                "mlp.experts.0.gate_proj\" fp8_block; the experts of a layer must have one format");
 }
 
 }  // namespace

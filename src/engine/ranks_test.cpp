@@ -18,14 +18,15 @@ namespace nibble {
 namespace {
 
 // Heads, widths and experts that divide and that do not; fewer heads of keys than ranks; every format.
-const std::vector<std::string> models = {"example",       "gqa8_all_experts", "mha_top1",
-                                         "tied_full",     "deep_shards",      "qwen3_moe_bf16",
-                                         "qwen3_moe_fp8", "qwen3_moe_nvfp4",  "qwen3_moe_nvfp4_packed"};
+const std::vector<std::string> models = {"example",          "gqa8_all_experts", "mha_top1",
+                                         "tied_full",        "deep_shards",      "qwen3_moe_bf16",
+                                         "qwen3_moe_fp8",    "qwen3_moe_nvfp4",  "qwen3_moe_nvfp4_packed",
+                                         "qwen3_moe_fp8_row"};
 
 // An architecture and a format of experts each, as far as there are checkpoints.
 const std::vector<std::string> one_of_each_kind = {"example",         "qwen3_moe_bf16",  "qwen3_moe_fp8",
                                                    "qwen3_moe_nvfp4", "qwen3_next_bf16", "qwen3_5_moe_fp8",
-                                                   "deepseek_v3_fp8", "glm4_moe_lite"};
+                                                   "deepseek_v3_fp8", "glm4_moe_lite",   "qwen3_moe_fp8_row"};
 
 TEST(Ranks, GiveTheBitsOfOneRank) {
   for (const std::string& model : models) {

@@ -280,7 +280,9 @@ class Binder {
         return Bf16Matrix{data<Bf16>(parts[0]), static_cast<int>(rows), static_cast<int>(cols)};
       case TensorFormat::mxfp4_packed: return Mxfp4Checkpoint{bytes(parts[0]), bytes(parts[1]), rows, cols};
       case TensorFormat::fp8_block:
-        return Fp8BlockMatrix{data<E4m3>(parts[0]), tile_scales(parts[1]), rows, cols};
+        return Fp8BlockMatrix{data<E4m3>(parts[0]), outer_scales(parts[1]), rows, cols};
+      case TensorFormat::fp8_row:
+        return Fp8RowMatrix{data<E4m3>(parts[0]), outer_scales(parts[1]), rows, cols};
       case TensorFormat::nvfp4:
         return Nvfp4Matrix{bytes(parts[0]), data<E4m3>(parts[1]), one_float(parts[2]), rows, cols};
       case TensorFormat::nvfp4_packed:
@@ -322,7 +324,7 @@ class Binder {
     return views;
   }
 
-  TileScales tile_scales(const ExpectedTensor& expected) {
+  OuterScales outer_scales(const ExpectedTensor& expected) {
     const ConstTensor tensor = found(expected);
     if (tensor.dtype == DType::bf16) return {.narrow = reinterpret_cast<const Bf16*>(tensor.data)};
     return {.floats = reinterpret_cast<const float*>(tensor.data)};

@@ -46,6 +46,7 @@ StoredFormat stored_format(TensorFormat format) {
     case TensorFormat::mxfp4_blocks:
     case TensorFormat::mxfp4_packed: return StoredFormat::mxfp4;
     case TensorFormat::fp8_block: return StoredFormat::fp8_block;
+    case TensorFormat::fp8_row: return StoredFormat::fp8_row;
     case TensorFormat::nvfp4:
     case TensorFormat::nvfp4_packed: return StoredFormat::nvfp4;
     case TensorFormat::int4_packed: return StoredFormat::int4;

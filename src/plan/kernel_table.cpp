@@ -153,7 +153,7 @@ bool needed_in(const List& list, std::string_view feature) {
 }  // namespace
 
 std::string_view stored_format_name(StoredFormat format) {
-  constexpr std::string_view names[] = {"bf16", "mxfp4", "nvfp4", "fp8_block", "int4"};
+  constexpr std::string_view names[] = {"bf16", "mxfp4", "nvfp4", "fp8_block", "fp8_row", "int4"};
   return names[static_cast<std::size_t>(format)];
 }
 std::string_view device_name(DeviceKind device) { return device == DeviceKind::cpu ? "cpu" : "cuda"; }

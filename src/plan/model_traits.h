@@ -12,7 +12,7 @@
 
 namespace nibble {
 
-enum class StoredFormat : std::uint8_t { bf16, mxfp4, nvfp4, fp8_block, int4 };
+enum class StoredFormat : std::uint8_t { bf16, mxfp4, nvfp4, fp8_block, fp8_row, int4 };
 std::string_view stored_format_name(StoredFormat format);
 
 // When weights are read.

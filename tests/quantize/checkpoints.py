@@ -140,6 +140,8 @@ def decoded(tensors, module, config):
     if config["quant_method"] == "fp8" or config["format"] == "float-quantized":
         suffix = ".weight_scale_inv" if config["quant_method"] == "fp8" else ".weight_scale"
         codes, scales = tensors[module + ".weight"].astype(np.float32), tensors[module + suffix].astype(np.float32)
+        if scales.shape == (len(codes), 1):  # by channel
+            return codes * scales
         wide = np.repeat(np.repeat(scales, 128, axis=0), 128, axis=1)
         return codes * wide[:codes.shape[0], :codes.shape[1]]
     name = config["format"]

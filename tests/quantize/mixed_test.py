@@ -18,7 +18,9 @@ FP8_WEIGHTS = {"num_bits": 8, "type": "float", "strategy": "block", "block_struc
 GROUPS = {
     "mxfp4": {"format": "mxfp4-pack-quantized", "weights": {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}},
     "nvfp4": {"format": "nvfp4-pack-quantized", "weights": {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}},
-    "fp8": {"format": "float-quantized", "weights": FP8_WEIGHTS, "input_activations": {"num_bits": 8, "dynamic": True, "group_size": 128}}}
+    "fp8": {"format": "float-quantized", "weights": FP8_WEIGHTS, "input_activations": {"num_bits": 8, "dynamic": True, "group_size": 128}},
+    "rows": {"format": "float-quantized", "weights": {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True, "dynamic": False},
+             "input_activations": {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}}}
 
 
 def power_of_two(values):
@@ -69,6 +71,22 @@ def fp8_single(weight):
     return {"weight": codes, "weight_scale": np.array(scale), "input_scale": np.array(scale)}, codes.astype(np.float32) * scale
 
 
+def fp8_rows(weight, scales=power_of_two):
+    scales = scales(np.abs(weight).max(axis=1, keepdims=True) / 448)
+    codes = (weight / scales).astype(ml_dtypes.float8_e4m3fn)
+    return {"weight": codes, "weight_scale": scales}, codes.astype(np.float32) * scales
+
+
+def fbgemm(weight):
+    parts, values = fp8_rows(weight)
+    return parts | {"weight_scale": parts["weight_scale"].astype(ml_dtypes.bfloat16)}, values
+
+
+def modelopt_rows(weight):
+    parts, values = fp8_rows(weight)
+    return parts | {"weight_scale": parts["weight_scale"][:, 0]}, values
+
+
 def modelopt_nvfp4(weight):
     parts, values = nvfp4(weight)
     return {"weight": parts["weight_packed"], "weight_scale": parts["weight_scale"],
@@ -81,7 +99,7 @@ def modelopt_blocks(weight):
 
 
 ENCODERS = {"mxfp4": mxfp4, "nvfp4": nvfp4, "fp8": fp8_blocks, "single": fp8_single, "modelopt_nvfp4": modelopt_nvfp4,
-            "modelopt_blocks": modelopt_blocks}
+            "modelopt_blocks": modelopt_blocks, "rows": fp8_rows, "fbgemm": fbgemm, "modelopt_rows": modelopt_rows}
 
 
 def write(folder, tensors, config, source):
@@ -179,7 +197,45 @@ def test_fp8_may_have_one_scale_a_matrix(tmp_path):
     same_answers(*write_mixed(tmp_path, "deepseek_v3_bf16", format_by_place("mxfp4", "single"), scheme_of(groups)), "deepseek_v3_bf16")
 
 
-@pytest.mark.parametrize("case, algorithm, attention", [("deepseek_v3_bf16", "FP8_PB_WO", "modelopt_blocks"), ("qwen3_moe_bf16", "FP8", "single")])
+EVERYWHERE = {"float-quantized": ("rows", scheme_of([GROUPS["rows"] | {"targets": ["Linear"]}], ["lm_head", "re:.*mlp.gate$"], "float-quantized")),
+              "fbgemm_fp8": ("fbgemm", {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": ["lm_head"]})}
+
+
+@pytest.mark.parametrize("writer", EVERYWHERE)
+@pytest.mark.parametrize("case", ["qwen3_moe_bf16", "deepseek_v3_bf16", "qwen3_next_bf16"])
+def test_fp8_may_have_a_scale_a_row_wherever_a_module_is(tmp_path, case, writer):
+    encoder, scheme = EVERYWHERE[writer]
+    places = format_by_place(encoder, encoder)
+    also = lambda module: encoder if module.endswith(("down_proj", "up_proj", "out_proj", ".gate_proj", "in_proj_qkvz")) else None
+    mixed, twin = write_mixed(tmp_path, case, lambda module: places(module) or also(module), scheme)
+    assert "fp8_row" in same_answers(mixed, twin, case)
+
+
+def test_a_scale_a_row_has_the_bits_of_blocks_of_the_same_scale(tmp_path):
+    """All scales of a matrix are one power of two, which moves no rounding wherever it is multiplied."""
+    whole = lambda weight: np.full((len(weight), 1), power_of_two(np.abs(weight).max() / 448), np.float32)
+    def rows(weight):
+        return fp8_rows(weight, lambda _: whole(weight))[0]
+    source, tensors = PARITY / "qwen3_moe_bf16", read_tensors(PARITY / "qwen3_moe_bf16")
+    answers = []
+    for group, spread in (("rows", lambda scales, shape: scales), ("fp8", lambda scales, shape: np.full(shape, scales[0], np.float32))):
+        made = {}
+        for name, array in tensors.items():
+            module = name.removesuffix(".weight")
+            if format_by_place("rows")(module) is None:
+                made[name] = array
+                continue
+            parts = rows(array.astype(np.float32))
+            made[name] = parts["weight"]
+            made[name + "_scale"] = spread(parts["weight_scale"], [-(-extent // 128) for extent in array.shape])
+        scheme = scheme_of([GROUPS[group] | {"targets": ["Linear"]}], ["lm_head", "re:.*mlp.gate$"], "float-quantized")
+        folder = write(tmp_path / group, made, config_of(source) | {"quantization_config": scheme}, source)
+        answers.append(logprobs(folder, "qwen3_moe_bf16"))
+    assert (answers[0][0] == answers[1][0]).all() and answers[0][1] == answers[1][1]
+
+
+@pytest.mark.parametrize("case, algorithm, attention", [("deepseek_v3_bf16", "FP8_PB_WO", "modelopt_blocks"), ("qwen3_moe_bf16", "FP8", "single"),
+                                                        ("deepseek_v3_bf16", "FP8_PER_CHANNEL_PER_TOKEN", "modelopt_rows")])
 def test_modelopt_mixes_nvfp4_with_fp8(tmp_path, case, algorithm, attention):
     same_answers(*write_modelopt(tmp_path, case, lambda module: (algorithm, attention)), case)
 
@@ -231,7 +287,7 @@ def test_a_plan_of_the_config_alone_counts_each_format(tmp_path):
 @pytest.mark.parametrize("groups, words", [
     ([GROUPS["mxfp4"] | {"targets": [EXPERTS]}, GROUPS["fp8"] | {"targets": ["re:.*proj$"]}], "an expression must leave out what another group has"),
     ([GROUPS["fp8"] | {"targets": ["Linear"], "weights": FP8_WEIGHTS | {"block_structure": [64, 64]}}], "block_structure must be [128, 128]"),
-    ([GROUPS["fp8"] | {"targets": ["Linear"], "weights": FP8_WEIGHTS | {"strategy": "channel"}}], 'strategy "channel" is not supported for FP8'),
+    ([GROUPS["fp8"] | {"targets": ["Linear"], "weights": FP8_WEIGHTS | {"strategy": "group"}}], 'strategy "group" is not supported for FP8'),
     ([GROUPS["fp8"] | {"targets": [ATTENTION]}], 'mlp.experts.0.gate_proj.weight" is missing'),
 ])
 def test_groups_that_contradict_themselves_or_the_files_are_refused(tmp_path, groups, words):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from checkpoints import config_of, decoded, random_weights, read_tensors, write_tensors, write_wide_demo
-from nibble_program import run
+from nibble_program import PARITY, run
 
 READERS = os.environ.get("NIBBLE_READERS_PYTHON")
 if not READERS:
@@ -111,6 +111,21 @@ def test_compressed_tensors_decompresses_experts_to_what_numpy_decodes(tmp_path,
     assert len(theirs) == 2 * (4 + 3 * 4)
     for module, weight in theirs.items():
         mine = decoded(found, module, quantization).astype(ml_dtypes.bfloat16).astype(np.float32)
+        assert (weight == mine).all(), module
+
+
+def test_compressed_tensors_decompresses_channels_of_fp8_to_what_is_read_here(tmp_path):
+    """The case of parity; a scale in bfloat16 rounds its decompressed values to that, where nibble multiplies sums by it."""
+    from safetensors.numpy import load_file
+    folder = PARITY / "qwen3_moe_fp8_row"
+    others("weights", folder, tmp_path / "weights.safetensors")
+    found, quantization = read_tensors(folder), config_of(folder)["quantization_config"]
+    theirs = load_file(tmp_path / "weights.safetensors")
+    assert len(theirs) == 2 * (4 + 3 * 6)
+    for module, weight in theirs.items():
+        mine = decoded(found, module, quantization)
+        if found[module + ".weight_scale"].dtype == ml_dtypes.bfloat16:
+            mine = mine.astype(ml_dtypes.bfloat16).astype(np.float32)
         assert (weight == mine).all(), module
 
 

@@ -23,7 +23,7 @@ def weights(folder):
     from safetensors.torch import load_file
     config = QuantizationConfig.model_validate(json.loads((folder / "config.json").read_text())["quantization_config"])
     [scheme] = config.config_groups.values()
-    compressor = BaseCompressor.get_value_from_registry(scheme.format)
+    compressor = BaseCompressor.get_value_from_registry(scheme.format or config.format)
     modules = {}
     for file in sorted(folder.glob("*.safetensors")):
         for name, tensor in load_file(file).items():

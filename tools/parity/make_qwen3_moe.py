@@ -20,7 +20,7 @@ from make_cases import BOS, E2M1, E2M1_RMS, EOS, PAD, token_codes
 @dataclass
 class Spec:
     seed: int
-    format: str             # bf16, fp8, nvfp4 (ModelOpt), nvfp4_packed (compressed-tensors)
+    format: str             # bf16, fp8, fp8_row and nvfp4_packed (compressed-tensors), nvfp4 (ModelOpt)
     hidden: int
     layers: int
     heads: int
@@ -47,6 +47,8 @@ CASES = {
                             intermediate=64, theta=10000.0, modern_config=True),
     "qwen3_moe_nvfp4_packed": Spec(seed=34, format="nvfp4_packed", hidden=96, layers=3, heads=2, kv_heads=2, head_dim=64, experts=5,
                                    top_k=5, intermediate=144, theta=10000.0),
+    "qwen3_moe_fp8_row": Spec(seed=37, format="fp8_row", hidden=144, layers=2, heads=4, kv_heads=2, head_dim=64, experts=6, top_k=2,
+                              intermediate=160),
 }
 
 
@@ -72,6 +74,14 @@ def config_of(spec):
         norms = [f"model.layers.{i}.{n}_layernorm" for i in range(spec.layers) for n in ("input", "post_attention")]
         config["quantization_config"] = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
                                          "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head", *norms, *gates]}
+    elif spec.format == "fp8_row":   # as llm-compressor's FP8_DYNAMIC writes it
+        eight = {"num_bits": 8, "type": "float", "symmetric": True}
+        weights = eight | {"strategy": "channel", "dynamic": False}
+        config["quantization_config"] = {
+            "quant_method": "compressed-tensors", "format": "float-quantized", "quantization_status": "compressed",
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights,
+                                          "input_activations": eight | {"strategy": "token", "dynamic": True}}},
+            "ignore": ["lm_head", "re:.*mlp.gate$"]}
     elif spec.format == "nvfp4_packed":
         weights = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True, "dynamic": False}
         config["quantization_config"] = {
@@ -104,6 +114,13 @@ def fp8_blocks(weight, narrow):
     return {"weight": codes, "weight_scale_inv": scales.to(torch.bfloat16) if narrow else scales}
 
 
+def fp8_rows(weight, narrow):
+    """E4M3 codes and a scale a row, float32 or bfloat16."""
+    scales = weight.abs().amax(1, keepdim=True) / 448
+    scales = scales.to(torch.bfloat16) if narrow else scales
+    return {"weight": (weight / scales.float()).clamp(-448, 448).to(torch.float8_e4m3fn), "weight_scale": scales}
+
+
 def nvfp4_codes(rng, rows, width, gain, quiet_rows):
     """Random codes and scales whose values have the standard deviation gain / sqrt(width), and the one scale above."""
     codes = torch.from_numpy(rng.integers(0, 256, (rows, width // 2), dtype=np.uint8))
@@ -121,6 +138,8 @@ def decode_module(parts):
         wide = scales.repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :cols]
         return parts["weight"].float() * wide
     codes = parts.get("weight_packed", parts.get("weight"))
+    if codes.dtype == torch.float8_e4m3fn:
+        return codes.float() * parts["weight_scale"].float()
     if codes.dtype != torch.uint8:
         return codes.float()
     values = torch.stack((E2M1[(codes & 15).long()], E2M1[(codes >> 4).long()]), -1).flatten(-2)
@@ -152,6 +171,8 @@ def make_weights(spec, rng):
         if quiet:
             weight[:reserved] *= 0.02
         bf16(name + ".weight", weight)
+        if quantized and spec.format == "fp8_row":
+            tensors.update({f"{name}.{k}": v for k, v in fp8_rows(tensors[name + ".weight"].float(), narrow="down" not in name).items()})
         if quantized and spec.format == "fp8":
             tensors.update({f"{name}.{k}": v for k, v in fp8_blocks(tensors[name + ".weight"].float(), narrow="down" not in name).items()})
 

@@ -271,7 +271,8 @@ ExpertsBlockWeights lay_out_experts(const ModelConfig& config, const ExpertTrait
     case TensorFormat::mxfp4_packed:
       weights.experts = lay_out_layer<Mxfp4Granules>(config, traits, part.stored_experts().count, arena);
       break;
-    case TensorFormat::int4_packed: NIBBLE_CHECK(false, "experts in int4 were refused");
+    case TensorFormat::fp8_row:
+    case TensorFormat::int4_packed: NIBBLE_CHECK(false, "such experts were refused");
   }
   return weights;
 }

@@ -64,7 +64,9 @@ constexpr std::array<float, 16> e2m1_values = [] {
 }();
 
 // A piece [rows, cols] from row and column on, without the outer scale.
-void decode_piece(const Fp8BlockMatrix& matrix, int row, int rows, int col, int cols, Bf16* to) {
+template <class Fp8Matrix>
+requires std::is_same_v<Fp8Matrix, Fp8BlockMatrix> || std::is_same_v<Fp8Matrix, Fp8RowMatrix>
+void decode_piece(const Fp8Matrix& matrix, int row, int rows, int col, int cols, Bf16* to) {
   for (int r = 0; r < rows; ++r) {
     const E4m3* codes = matrix.codes + (row + r) * matrix.cols + col;
     for (int c = 0; c < cols; ++c) *to++ = e4m3_values[codes[c].bits];
@@ -105,15 +107,26 @@ void decode_piece(const Int4Matrix& matrix, int row, int rows, int col, int cols
 float outer_scale(const Fp8BlockMatrix& matrix, int row, int block) {
   return matrix.scales[(matrix.first_row + row) / fp8_tile * fp8_tiles(matrix.cols) + block];
 }
+float outer_scale(const Fp8RowMatrix&, int, int) { return 1.0f; }
 float outer_scale(const Nvfp4Matrix& matrix, int, int) { return matrix.scale; }
 float outer_scale(const Int4Matrix&, int, int) { return 1.0f; }
 
-// From `row` on, rows that have the same outer scales.
+// From `row` on, rows that have the same outer scales of blocks.
 int rows_of_one_scale(const Fp8BlockMatrix& matrix, int row) {
   return fp8_tile - static_cast<int>((matrix.first_row + row) % fp8_tile);
 }
+int rows_of_one_scale(const Fp8RowMatrix&, int) { return range_rows; }
 int rows_of_one_scale(const Nvfp4Matrix&, int) { return range_rows; }
 int rows_of_one_scale(const Int4Matrix&, int) { return range_rows; }
+
+// What a row's finished total is multiplied by.
+template <class Matrix>
+constexpr bool has_row_scales = std::is_same_v<Matrix, Fp8RowMatrix>;
+template <class Matrix>
+float row_scale(const Matrix& matrix, int row) {
+  if constexpr (has_row_scales<Matrix>) return matrix.scales[row];
+  return 1.0f;
+}
 
 // Rows [row, row + rows) of one range by at most most_inputs_of_part inputs.
 template <class Matrix>
@@ -138,13 +151,24 @@ void multiply_range(const DotKernels& kernels, const Matrix& matrix, int row, in
     multiply_rows(kernels, Bf16Matrix{piece, rows, part.rows.cols}, 0, rows, part, TotalsSink(add));
   }
   for (int from = 0; from < rows; from += tile_rows) {
-    for (int input = 0; input < count; ++input) store(row + from, input, totals[from / tile_rows][input]);
+    TileTotals* const of_tile = totals[from / tile_rows];
+    if constexpr (has_row_scales<Matrix>) {
+      for (int r = 0; r < std::min(tile_rows, rows - from); ++r) {
+        const float scale = row_scale(matrix, row + from + r);
+        for (int input = 0; input < count; ++input) of_tile[input][r] *= scale;
+      }
+    }
+    for (int input = 0; input < count; ++input) store(row + from, input, of_tile[input]);
   }
 }
 
 template <class T>
 const T* moved(const T* pointer, std::int64_t by) {
   return pointer == nullptr ? nullptr : pointer + by;
+}
+
+OuterScales moved(const OuterScales& scales, std::int64_t by) {
+  return {moved(scales.floats, by), moved(scales.narrow, by)};
 }
 
 WeightMatrix piece_of(const Bf16Matrix& matrix, std::int64_t begin, std::int64_t rows) {
@@ -161,10 +185,14 @@ WeightMatrix piece_of(const Mxfp4Checkpoint& matrix, std::int64_t begin, std::in
 WeightMatrix piece_of(const Fp8BlockMatrix& matrix, std::int64_t begin, std::int64_t rows) {
   const std::int64_t first = matrix.first_row + begin, tiles = first / fp8_tile * fp8_tiles(matrix.cols);
   return Fp8BlockMatrix{.codes = moved(matrix.codes, begin * matrix.cols),
-                        .scales = {moved(matrix.scales.floats, tiles), moved(matrix.scales.narrow, tiles)},
+                        .scales = moved(matrix.scales, tiles),
                         .rows = rows,
                         .cols = matrix.cols,
                         .first_row = first % fp8_tile};
+}
+WeightMatrix piece_of(const Fp8RowMatrix& matrix, std::int64_t begin, std::int64_t rows) {
+  return Fp8RowMatrix{moved(matrix.codes, begin * matrix.cols), moved(matrix.scales, begin), rows,
+                      matrix.cols};
 }
 WeightMatrix piece_of(const Nvfp4Matrix& matrix, std::int64_t begin, std::int64_t rows) {
   return Nvfp4Matrix{moved(matrix.codes, begin * matrix.cols / 2),
@@ -177,8 +205,8 @@ WeightMatrix piece_of(const Int4Matrix& matrix, std::int64_t begin, std::int64_t
 }
 
 template <class Matrix>
-constexpr bool is_decoded = std::is_same_v<Matrix, Fp8BlockMatrix> || std::is_same_v<Matrix, Nvfp4Matrix> ||
-                            std::is_same_v<Matrix, Int4Matrix>;
+constexpr bool is_decoded = std::is_same_v<Matrix, Fp8BlockMatrix> || std::is_same_v<Matrix, Fp8RowMatrix> ||
+                            std::is_same_v<Matrix, Nvfp4Matrix> || std::is_same_v<Matrix, Int4Matrix>;
 
 }  // namespace
 
@@ -238,8 +266,10 @@ void decode_weight_row(const WeightMatrix& matrix, std::int64_t row, float* valu
           for (std::int64_t col = 0; col < each.cols; col += weight_block) {
             const int width = static_cast<int>(std::min<std::int64_t>(weight_block, each.cols - col));
             decode_piece(each, static_cast<int>(row), 1, static_cast<int>(col), width, piece);
+            // Of the two one is 1.
             const float scale =
-                outer_scale(each, static_cast<int>(row), static_cast<int>(col) / weight_block);
+                outer_scale(each, static_cast<int>(row), static_cast<int>(col) / weight_block) *
+                row_scale(each, static_cast<int>(row));
             for (int c = 0; c < width; ++c) values[col + c] = piece[c].to_float() * scale;
           }
         }

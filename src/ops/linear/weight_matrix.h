@@ -1,16 +1,15 @@
 // Weights in any format a checkpoint may have, and their products by rows.
 //
-// bf16, Q8 and MXFP4 are multiplied as they lie (dot_kernels.h). FP8 blocks, NVFP4 and int4 are decoded a
-// piece at a time, 32 rows by 128 columns, into bfloat16, which holds their values without their outer scales
-// exactly: an E4M3 code has four significant bits, the product of an E2M1 code and an E4M3 scale six. The
-// piece's products are those of a bfloat16 matrix of 128 columns, by whichever kernels. So the order of
-// additions is
+// bf16, Q8 and MXFP4 are multiplied as they lie (dot_kernels.h). FP8, NVFP4 and int4 are decoded a piece at a
+// time, 32 rows by 128 columns, into bfloat16, which holds their values without their outer scales exactly:
+// an E4M3 code has four significant bits, the product of an E2M1 code and an E4M3 scale six. The piece's
+// products are those of a bfloat16 matrix of 128 columns, by whichever kernels. So the order of additions is
 //
 //   total = ((0 + s_0 T_0) + s_1 T_1) + ...   over blocks of 128 columns, the last one maybe shorter,
 //
 // T_b is the sum over the block's columns, in the order of dot_tile.h for bfloat16 weights. s_b is the scale
-// of the tile of 128 x 128 (FP8), the matrix's one scale (NVFP4), or 1 (int4). Each product and each sum is
-// rounded to float32.
+// of the tile of 128 x 128 (FP8 in blocks), the matrix's one scale (NVFP4), or 1 (int4, and FP8 by row, where
+// the row's scale multiplies the finished total). Each product and each sum is rounded to float32.
 #pragma once
 
 #include <cstdint>
@@ -24,20 +23,27 @@ namespace nibble {
 
 inline constexpr int weight_block = 128;  // columns
 
-// A float32 or a bfloat16 a tile of 128 x 128; checkpoints have either.
-struct TileScales {
-  const float* floats = nullptr;  // [tiles of rows, tiles of columns]; or
-  const Bf16* narrow = nullptr;   // the same
+// In float32 or in bfloat16; checkpoints have either.
+struct OuterScales {
+  const float* floats = nullptr;  // or
+  const Bf16* narrow = nullptr;
 
   float operator[](std::int64_t i) const { return floats != nullptr ? floats[i] : narrow[i].to_float(); }
 };
 
 struct Fp8BlockMatrix {
   const E4m3* codes = nullptr;  // [rows, cols]
-  TileScales scales;
+  OuterScales scales;           // [tiles of rows, tiles of columns], of 128 x 128
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   std::int64_t first_row = 0;  // in its tile, of the first row here
+};
+
+struct Fp8RowMatrix {
+  const E4m3* codes = nullptr;  // [rows, cols]
+  OuterScales scales;           // [rows]
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
 };
 
 struct Nvfp4Matrix {
@@ -56,8 +62,8 @@ struct Int4Matrix {
   std::int64_t cols = 0;  // a multiple of 32
 };
 
-using WeightMatrix =
-    std::variant<Bf16Matrix, Q8Matrix, Mxfp4Checkpoint, Fp8BlockMatrix, Nvfp4Matrix, Int4Matrix>;
+using WeightMatrix = std::variant<Bf16Matrix, Q8Matrix, Mxfp4Checkpoint, Fp8BlockMatrix, Fp8RowMatrix,
+                                  Nvfp4Matrix, Int4Matrix>;
 
 inline int weight_rows(const WeightMatrix& matrix) {
   return static_cast<int>(std::visit([](const auto& each) { return std::int64_t{each.rows}; }, matrix));

@@ -31,6 +31,24 @@ struct RandomFp8 {
   }
 };
 
+// The same codes with a scale a row, in float32 or in bfloat16.
+struct RandomFp8Rows {
+  RandomFp8 codes;
+  std::vector<float> scales;
+  std::vector<Bf16> narrow;
+
+  RandomFp8Rows(std::mt19937& random, int rows, int cols) : codes(random, rows, cols) {
+    for (int row = 0; row < rows; ++row) {
+      narrow.push_back(Bf16::from_float(0.001f + 0.00001f * static_cast<float>(random() % 1000)));
+      scales.push_back(0.001f + 0.00001f * static_cast<float>(random() % 1000));
+    }
+  }
+  Fp8RowMatrix wide() const { return with({.floats = scales.data()}); }
+  Fp8RowMatrix with(const OuterScales& of_rows) const {
+    return {codes.codes.data(), of_rows, codes.matrix.rows, codes.matrix.cols};
+  }
+};
+
 Nvfp4Matrix nvfp4_of(const RandomNvfp4& random) {
   return {random.codes_of(0), reinterpret_cast<const E4m3*>(random.scales_of(0)), random.tensor_scales[0],
           random.rows, random.cols};
@@ -85,6 +103,9 @@ void for_each_matrix(const Check& check) {
     const RandomFp8 fp8(random, size.rows, size.cols);
     const RandomNvfp4 nvfp4(random, 1, size.rows, size.cols);
     check(WeightMatrix(fp8.matrix), random);
+    const RandomFp8Rows by_row(random, size.rows, size.cols);
+    check(WeightMatrix(by_row.wide()), random);
+    check(WeightMatrix(by_row.with({.narrow = by_row.narrow.data()})), random);
     check(WeightMatrix(nvfp4_of(nvfp4)), random);
     const RandomInt4 int4(random, size.rows, size.cols);
     check(WeightMatrix(int4.matrix()), random);
@@ -162,6 +183,45 @@ TEST(WeightMatrix, RowsOfAMatrixHaveTheirBitsWhereverTheyAreCut) {
   });
 }
 
+// A scale that is no power of two is rounded into each row of the result once, and not into its weights.
+TEST(WeightMatrix, ARowsScaleMultipliesItsFinishedTotal) {
+  std::mt19937 random(5);
+  ThreadPool threads(2);
+  OpContext context{threads};
+  for (const Sizes& size : {Sizes{48, 128}, {33, 320}, {200, 576}}) {
+    const RandomFp8Rows by_row(random, size.rows, size.cols);
+    const std::vector<float> ones(by_row.codes.scales.size(), 1.0f);
+    Fp8BlockMatrix plain = by_row.codes.matrix;
+    plain.scales = {.floats = ones.data()};
+    const std::vector<float> x = random_floats(random, static_cast<std::size_t>(3 * size.cols));
+    const std::vector<float> totals = product(context, plain, x), y = product(context, by_row.wide(), x);
+    for (std::size_t i = 0; i < y.size(); ++i)
+      ASSERT_EQ(y[i], totals[i] * by_row.scales[i % static_cast<std::size_t>(size.rows)]) << i;
+  }
+}
+
+// With scales that are powers of two bfloat16 holds the values, and of a block of columns the sums are the
+// same.
+TEST(WeightMatrix, OfOneBlockOfColumnsFp8ByRowHasTheBitsOfItsValuesInBf16) {
+  std::mt19937 random(9);
+  ThreadPool threads(2);
+  OpContext context{threads};
+  RandomFp8Rows by_row(random, 70, weight_block);
+  for (float& scale : by_row.scales) scale = std::ldexp(1.0f, -static_cast<int>(random() % 12));
+  std::vector<Bf16> values;
+  std::vector<float> row(weight_block);
+  for (int r = 0; r < 70; ++r) {
+    decode_weight_row(by_row.wide(), r, row.data());
+    for (const float value : row) {
+      values.push_back(Bf16::from_float(value));
+      ASSERT_EQ(values.back().to_float(), value);
+    }
+  }
+  const std::vector<float> x = random_floats(random, 3 * weight_block);
+  EXPECT_EQ(product(context, by_row.wide(), x),
+            product(context, Bf16Matrix{values.data(), 70, weight_block}, x));
+}
+
 // Against the formats' own decoders.
 TEST(WeightMatrix, ARowIsWhatItsFormatSays) {
   std::mt19937 random(3);
@@ -172,6 +232,13 @@ TEST(WeightMatrix, ARowIsWhatItsFormatSays) {
                    band.data());
   decode_weight_row(fp8.matrix, 129, row.data());
   EXPECT_EQ(row, std::vector<float>(band.begin() + 200, band.end()));
+
+  const RandomFp8Rows by_row(random, 3, 200);
+  decode_weight_row(by_row.wide(), 2, row.data());
+  for (int c = 0; c < 200; ++c) {
+    EXPECT_EQ(row[static_cast<std::size_t>(c)],
+              by_row.codes.codes[static_cast<std::size_t>(400 + c)].to_float() * by_row.scales[2]);
+  }
 
   const RandomNvfp4 nvfp4(random, 1, 5, 96);
   std::vector<float> values(96);
