@@ -11,6 +11,7 @@
 
 #include "base/thread_pool.h"
 #include "models/cuda/random_weights.h"
+#include "ops/cuda/waiting_grids.h"
 #include "runtime/cuda/gpu_worker.h"
 #include "runtime/cuda/weight_upload.h"
 #include "tensor/cuda_check.h"
@@ -72,6 +73,7 @@ Result<std::unique_ptr<Worker>> start_gpu_worker(const ModelConfig& config, GpuW
                                                  const WorkerLimits& limits) {
   const auto load = [&](const CudaPlace& place, int device) -> Result<std::unique_ptr<GpuRank>> {
     cuda_check(cudaSetDevice(device));
+    NIBBLE_RETURN_IF_ERROR(check_places(waiting_grids()));
     if (!weights.source) {
       RandomWeights random(weights.seed);
       return GpuRank::load(config, place, device, random, limits);

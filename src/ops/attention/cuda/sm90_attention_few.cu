@@ -21,6 +21,7 @@
 #include <algorithm>
 
 #include "ops/attention/cuda/attention_few_totals.cuh"
+#include "ops/cuda/waiting_grids.cuh"
 #include "tensor/cuda_check.h"
 
 namespace nibble {
@@ -391,7 +392,28 @@ void launch(const AttentionCudaArgs& args, cudaStream_t stream) {
                 kernel, args);
 }
 
+template <class Kv, int dims, int most_rows>
+WaitingGrid grid_of() {
+  return waiting_grid("sm90_attention_few",
+                      {.blocks = dim3(static_cast<unsigned>(Work<dims>::doubled * processors_of_device())),
+                       .threads = few_threads,
+                       .shared_bytes = static_cast<std::size_t>(shared_bytes<dims>(attention_max_sequences))},
+                      sm90_attention_few<Kv, dims, most_rows>);
+}
+template <class Kv>
+void add_grids(WaitingGrids& grids) {
+  grids.insert(grids.end(), {grid_of<Kv, 64, 1>(), grid_of<Kv, 64, 2>(), grid_of<Kv, 128, 1>(),
+                             grid_of<Kv, 128, 2>(), grid_of<Kv, 256, 1>(), grid_of<Kv, 256, 2>()});
+}
+
 }  // namespace
+
+WaitingGrids waiting_grids_of_attention_few() {
+  WaitingGrids grids;
+  add_grids<KvBf16>(grids);
+  add_grids<KvE4m3>(grids);
+  return grids;
+}
 
 int shared_of_attention_few(int sequences, int head_dim) {
   return head_dim > 128 ? shared_bytes<256>(sequences) : shared_bytes<128>(sequences);

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/waiting_grids.cuh"
 #include "ops/fixed_math.h"
 #include "ops/gated_mlp/cuda/shared_expert_cuda.h"
 #include "ops/linear/cuda/block_operands.cuh"
@@ -248,7 +249,21 @@ void launch(const SharedExpertCudaArgs& args, const Matrix& gate_up, const Matri
                                      .id = args.id});
 }
 
+template <class Matrix>
+WaitingGrid grid_of() {
+  return waiting_grid("shared_expert",
+                      {.blocks = dim3(static_cast<unsigned>(processors_of_device())),
+                       .threads = strands::threads,
+                       .shared_bytes = most_found,
+                       .share = share_of(1)},
+                      shared_expert<Matrix>);
+}
+
 }  // namespace
+
+WaitingGrids waiting_grids_of_shared_expert() {
+  return {grid_of<DenseTiles>(), grid_of<BlockMatrices<E4m3Codes>>()};
+}
 
 bool shared_expert_takes(const SharedExpertMatrix& gate_up, const SharedExpertMatrix& down, int width,
                          int rows) {

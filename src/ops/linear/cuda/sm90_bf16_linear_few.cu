@@ -17,6 +17,7 @@
 // memory's queues hold up the few bytes those grids are waiting for (half a microsecond of a norm's loads).
 #include <algorithm>
 
+#include "ops/cuda/waiting_grids.cuh"
 #include "ops/linear/cuda/dense_few.cuh"
 #include "ops/ptx/grid.cuh"
 #include "tensor/cuda_check.h"
@@ -193,7 +194,32 @@ void launch_few(FewParams<Output> params, const DenseRun& run, cudaStream_t stre
                 kernel, params);
 }
 
+// Of the launch of these columns whose ring is the longest.
+template <int columns, class Output>
+WaitingGrid grid_of() {
+  constexpr int tokens = columns - token_group + 1;
+  const int stages = few_ring_stages<columns>(tokens, 0, longest_ring<Output>);
+  return waiting_grid("sm90_bf16_linear_few",
+                      {.blocks = dim3(static_cast<unsigned>(processors_of_device())),
+                       .threads = few_threads,
+                       .shared_bytes = static_cast<std::size_t>(stages * few_stage_bytes<columns>),
+                       .share = share_of(tokens)},
+                      sm90_bf16_linear_few<columns, Output>);
+}
+template <class Output>
+void add_grids(WaitingGrids& grids) {
+  grids.insert(grids.end(),
+               {grid_of<8, Output>(), grid_of<16, Output>(), grid_of<24, Output>(), grid_of<32, Output>()});
+}
+
 }  // namespace
+
+WaitingGrids waiting_grids_of_linear_few() {
+  WaitingGrids grids;
+  add_grids<RowsOutput>(grids);
+  add_grids<QkvOutput>(grids);
+  return grids;
+}
 
 template <class Output>
 void run_few(const DenseRun& run, const Output& output, cudaStream_t stream) {

@@ -18,6 +18,7 @@
 
 #include "base/check.h"
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/waiting_grids.cuh"
 #include "ops/linear/cuda/dense_units.cuh"
 #include "ops/linear/cuda/norm_linear_cuda.h"
 #include "ops/ptx/async_copy.cuh"
@@ -292,6 +293,19 @@ int landing_bytes(const AddRmsNormCudaArgs& norm) {
   return (1 + norm.experts.top_k) * norm.hidden * static_cast<int>(sizeof(float));
 }
 
+// Of the longest ring, behind which lies the longest row.
+template <int eights, class Output>
+WaitingGrid grid_of() {
+  constexpr int most_bytes =
+      most_stages * stage_weight_bytes + norm_passes * norm_pass_columns * 2 + row_bytes_past;
+  return waiting_grid("sm90_bf16_linear_normed",
+                      {.blocks = dim3(static_cast<unsigned>(processors_of_device())),
+                       .threads = normed_threads,
+                       .shared_bytes = most_bytes,
+                       .share = share_of(1)},
+                      sm90_bf16_linear_normed<eights, Output>);
+}
+
 }  // namespace
 
 template <class Output>
@@ -329,6 +343,12 @@ void run_normed(const DenseRun& run, const AddRmsNormCudaArgs& norm, const Outpu
                                                  .output = output},
                                      .norm = norm,
                                      .landing = landing});
+}
+
+WaitingGrids waiting_grids_of_linear_normed() {
+  constexpr int few_eights = most_eights - 1;
+  return {grid_of<few_eights, RowsOutput>(), grid_of<most_eights, RowsOutput>(),
+          grid_of<few_eights, QkvOutput>(), grid_of<most_eights, QkvOutput>()};
 }
 
 template void run_normed(const DenseRun&, const AddRmsNormCudaArgs&, const RowsOutput&, cudaStream_t);

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "comm/cuda/peer_meeting.cuh"
+#include "ops/cuda/waiting_grids.cuh"
 #include "ops/linear/cuda/dense_few.cuh"
 #include "ops/linear/cuda/peer_linear_cuda.h"
 #include "ops/ptx/grid.cuh"
@@ -145,7 +146,20 @@ void launch(const PeerRoom& room, const PeerLinearCudaArgs& args, cudaStream_t s
                 kernel, room, args, stages);
 }
 
+template <int chunks>
+WaitingGrid grid_of() {
+  const int stages = few_ring_stages<columns>(1, 0, longest_ring);
+  return waiting_grid("sm90_bf16_peer_linear",
+                      {.blocks = dim3(static_cast<unsigned>(processors_of_device())),
+                       .threads = few_threads,
+                       .shared_bytes = static_cast<std::size_t>(stages * few_stage_bytes<columns>),
+                       .share = share_of(1)},
+                      sm90_bf16_peer_linear<chunks>);
+}
+
 }  // namespace
+
+WaitingGrids waiting_grids_of_peer_linear() { return {grid_of<4>(), grid_of<2>(), grid_of<1>()}; }
 
 Status peer_linear_cuda(const PeerRoom& room, const PeerLinearCudaArgs& args, cudaStream_t stream) {
   if (!peer_linear_takes(args.weight.shape, room.ranks) || args.x.tokens > peer_linear_tokens) {

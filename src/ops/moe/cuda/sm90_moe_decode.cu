@@ -16,6 +16,7 @@
 #include <string>
 
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/waiting_grids.cuh"
 #include "ops/moe/cuda/moe_decode_outputs.cuh"
 #include "ops/moe/cuda/moe_decode_products.cuh"
 #include "ops/moe/cuda/moe_decode_work.cuh"
@@ -463,12 +464,40 @@ Choice<Layout> choose_kernel(int gate_up_blocks, int down_blocks, int tokens, in
                                 : choice_of<Layout, FewTokensPlan>(share_of(tokens));
 }
 
+// Of as many experts and slots as other kernels and launches have.
+template <class Layout, class Plan>
+WaitingGrid grid_of() {
+  const Choice<Layout> choice = choice_of<Layout, Plan>(Plan::few ? share_of(1) : shared_164_kb);
+  const int slots = Plan::few ? few_slots : moe_cuda_max_slots;
+  return waiting_grid("sm90_moe_decode",
+                      {.blocks = dim3(static_cast<unsigned>(processors_of_device())),
+                       .threads = choice.threads,
+                       .shared_bytes = static_cast<std::size_t>(
+                           choice.fixed_bytes + expert_groups_bytes(slots, moe_many_most_experts)),
+                       .share = choice.share},
+                      choice.kernel);
+}
+template <class Layout>
+void add_grids(WaitingGrids& grids) {
+  grids.insert(grids.end(),
+               {grid_of<Layout, FewestTokensPlan>(), grid_of<Layout, FewTokensPlan>(),
+                grid_of<Layout, MoreTokensPlan>(), grid_of<Layout, FewTokensOfAnyShapePlan>(),
+                grid_of<Layout, FewGranulesOfAnyShapePlan>(), grid_of<Layout, MoreTokensOfAnyShapePlan>()});
+}
+
 DecodePeers peers_of(const MoePeers& peers) {
   if (peers.room == nullptr) return {};
   return {*peers.room, places_of_others(*peers.room, peers.window), peers.window, peers.owners};
 }
 
 }  // namespace
+
+WaitingGrids waiting_grids_of_moe_decode() {
+  WaitingGrids grids;
+  add_grids<Mxfp4Granules::Layout>(grids);
+  add_grids<Nvfp4Granules::Layout>(grids);
+  return grids;
+}
 
 template <class Granules>
 Status moe_few_cuda(const MoeCudaWeightsOf<Granules>& weights, const MoeCudaArgs& args, cudaStream_t stream) {

@@ -31,6 +31,7 @@
 #include <string>
 
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/waiting_grids.cuh"
 #include "ops/moe/cuda/moe_many_fetch.cuh"
 #include "ops/moe/cuda/moe_steps.cuh"
 #include "ops/ptx/tensor_core.cuh"
@@ -316,6 +317,20 @@ inline ManyPeers peers_of(const MoeCudaArgs& args) {
   const std::uint64_t slots_a_rank = static_cast<std::uint64_t>(args.rows_of_ranks.slots_a_rank);
   peers.of_slots_a_rank = ((std::uint64_t{1} << 40) + slots_a_rank - 1) / slots_a_rank;
   return peers;
+}
+
+// Whoever waits for a tile's inputs waits for items that blocks ahead of it begin with.
+template <class Tiles>
+WaitingGrid grid_of() {
+  return waiting_grid("sm90_moe_many",
+                      {.blocks = dim3(static_cast<unsigned>(processors_of_device())),
+                       .threads = Tiles::threads,
+                       .shared_bytes = sizeof(Shared<Tiles>)},
+                      sm90_moe_many<Tiles>);
+}
+template <class Layout>
+WaitingGrids grids_of() {
+  return {grid_of<FewTokens<Layout>>(), grid_of<SomeTokens<Layout>>(), grid_of<ManyTokens<Layout>>()};
 }
 
 template <class Tiles, class Granules>

@@ -2,6 +2,8 @@
 
 namespace nibble {
 
+WaitingGrids waiting_grids_of_nvfp4_moe_many() { return moe_many::grids_of<Nvfp4Granules::Layout>(); }
+
 template Status moe_many_cuda(const MoeNvfp4CudaWeights&, const MoeCudaArgs&, cudaStream_t);
 
 }  // namespace nibble

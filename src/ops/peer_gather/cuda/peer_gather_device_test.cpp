@@ -186,10 +186,11 @@ TEST_F(PeerGatherOnGpus, OfManySlotsEachRankGetsTheRowsThatItAddsUp) {
   }
 }
 
-// Through windows, as often as they take turns several times; token tiles and products take turns too.
+// Through windows, as often as they take turns several times; token tiles and products take turns too. On the
+// emulation a block has several slots.
 TEST_F(PeerGatherOnGpus, FewRowsComeThroughWindows) {
   for (const int ranks : group_sizes()) {
-    constexpr int columns = 192, hidden = 260, slots = 9, experts = 16;
+    constexpr int columns = 192, hidden = 260, slots = 41, experts = 16;
     const int all = columns * ranks, each = experts / ranks;
     const std::size_t window = 2 * DenseShape{0, all}.token_bytes(gather_few_tokens),
                       rows = static_cast<std::size_t>(gather_few_slots) * hidden * 4;

@@ -1,7 +1,9 @@
 // Few rows, through windows: a thread has one vector of each rank's, sends its own and takes the others'.
+#include <algorithm>
 #include <string>
 
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/waiting_grids.cuh"
 #include "ops/linear/cuda/dense_tiles.h"
 #include "ops/peer_gather/cuda/peer_window.cuh"
 #include "ops/peer_gather/cuda/slot_owners.cuh"
@@ -11,6 +13,9 @@ namespace nibble {
 namespace {
 
 constexpr int few_threads = 256, blocks_a_group = gather_blocks_a_group;
+constexpr int products_blocks = 8;  // of a multiprocessor
+
+int most_products_blocks() { return products_blocks * processors_of_device(); }
 
 __global__ void __launch_bounds__(few_threads)
     gather_few_tokens_kernel(const __grid_constant__ PeerRoom room,
@@ -46,28 +51,47 @@ __global__ void __launch_bounds__(few_threads)
   if (threadIdx.x == 0) args.steps[unit] = step + 1;
 }
 
-__global__ void __launch_bounds__(few_threads)
+// A piece of a slot's row is a unit. A block sends all that it has before it waits for anything, and all
+// blocks have places, so what one waits for is on its way whatever order they begin in.
+__global__ void __launch_bounds__(few_threads, products_blocks)
     gather_few_products_kernel(const __grid_constant__ PeerRoom room,
                                const __grid_constant__ GatherProductsCudaArgs args, int pieces) {
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
-  const int words = args.hidden / 4, slot = static_cast<int>(blockIdx.x) / pieces,
-            word = static_cast<int>(blockIdx.x) % pieces * few_threads + static_cast<int>(threadIdx.x);
-  const int owner = owner_of(args.owners, room.ranks, slot, __ldcg(args.expert_ids + slot));
-  if (owner < 0 || word >= words) return;
-  const std::size_t at = static_cast<std::size_t>(slot) * static_cast<std::size_t>(words) + word;
-  uint4* const product = reinterpret_cast<uint4*>(args.products) + at;
-  uint4* const place = reinterpret_cast<uint4*>(args.window) + at;
-  if (owner != room.rank) {
-    *product = take(room, place, owner, 0);
-    return;
-  }
-  const uint4 own = but_absent(__ldcg(product));
-  for (int i = 1; i < room.ranks; ++i)
-    ptx::store_peer(at_peer(room, (room.rank + i) % room.ranks, place), own);
+  const int words = args.hidden / 4, units = args.slots * pieces;
+  // Runs run(owner, at) for this thread's vector of each of the block's units, if somebody has it.
+  const auto for_each_vector = [&](const auto& run) {
+    for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += static_cast<int>(gridDim.x)) {
+      const int slot = unit / pieces, word = unit % pieces * few_threads + static_cast<int>(threadIdx.x);
+      const int owner = owner_of(args.owners, room.ranks, slot, __ldcg(args.expert_ids + slot));
+      if (owner >= 0 && word < words)
+        run(owner, static_cast<std::size_t>(slot) * static_cast<std::size_t>(words) + word);
+    }
+  };
+  uint4 *const products = reinterpret_cast<uint4*>(args.products), *const window =
+                                                                       reinterpret_cast<uint4*>(args.window);
+  for_each_vector([&](int owner, std::size_t at) {
+    if (owner != room.rank) return;
+    const uint4 own = but_absent(__ldcg(products + at));
+    for (int i = 1; i < room.ranks; ++i)
+      ptx::store_peer(at_peer(room, (room.rank + i) % room.ranks, window + at), own);
+  });
+  for_each_vector([&](int owner, std::size_t at) {
+    if (owner != room.rank) products[at] = take(room, window + at, owner, 0);
+  });
 }
 
 }  // namespace
+
+WaitingGrids waiting_grids_of_gathers() {
+  return {
+      waiting_grid("gather_few_tokens",
+                   {.blocks = dim3(static_cast<unsigned>(gather_token_steps)), .threads = few_threads},
+                   gather_few_tokens_kernel),
+      waiting_grid("gather_few_products",
+                   {.blocks = dim3(static_cast<unsigned>(most_products_blocks())), .threads = few_threads},
+                   gather_few_products_kernel)};
+}
 
 Status gather_tokens_cuda(const PeerRoom& room, const GatherTokensCudaArgs& args, cudaStream_t stream) {
   if (args.tokens > gather_few_tokens || args.columns % dense_k != 0) {
@@ -88,7 +112,7 @@ Status gather_tokens_cuda(const PeerRoom& room, const GatherTokensCudaArgs& args
 Status gather_few_products_cuda(const PeerRoom& room, const GatherProductsCudaArgs& args,
                                 cudaStream_t stream) {
   const int pieces = (args.hidden / 4 + few_threads - 1) / few_threads;
-  launch_kernel({.blocks = dim3(static_cast<unsigned>(args.slots * pieces)),
+  launch_kernel({.blocks = dim3(static_cast<unsigned>(std::min(args.slots * pieces, most_products_blocks()))),
                  .threads = few_threads,
                  .stream = stream,
                  .overlaps = true,

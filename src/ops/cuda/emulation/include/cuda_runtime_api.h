@@ -414,9 +414,22 @@ cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int bytes) {
   if (bytes > 227 * 1024) nibble::emulation::stop("more shared memory than a block can have");
   return cudaSuccess;
 }
-struct cudaFuncAttributes {};
+struct cudaFuncAttributes {
+  std::size_t sharedSizeBytes = 0;
+};
 template <class Kernel>
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel) {
+  return cudaSuccess;
+}
+namespace nibble::emulation {
+// Threads that a multiprocessor has registers for; a test's to lower for a while.
+inline int most_threads = 2048;
+}  // namespace nibble::emulation
+template <class Kernel>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel, int threads,
+                                                          std::size_t shared_bytes) {
+  *blocks = std::min(nibble::emulation::most_threads / threads,
+                     static_cast<int>(228 * 1024 / (shared_bytes + 1024)));
   return cudaSuccess;
 }
 template <class Kernel>

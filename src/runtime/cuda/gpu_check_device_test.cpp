@@ -1,0 +1,29 @@
+// What is asked of a GPU before a model is loaded.
+#include <gtest/gtest.h>
+
+#include "ops/cuda/device_test_util.h"
+#include "runtime/cuda/gpu_worker_test_util.h"
+#include "runtime/gpu.h"
+
+namespace nibble {
+namespace {
+
+#ifdef NIBBLE_GPU_EMULATION
+TEST(GpuCheck, AGridWithoutPlacesForItsBlocksIsRefusedBeforeWeightsAreRead) {
+  bool reads = false;
+  GpuWeights weights{.source = must(WeightSource::open(example)),
+                     .progress = [&reads](double, double) { reads = true; }};
+  emulation::most_threads = 512;
+  const Result<std::unique_ptr<Worker>> worker =
+      start_gpu_worker(example_config(), std::move(weights), limits_of(example_config(), false));
+  emulation::most_threads = 2048;
+  ASSERT_FALSE(worker.ok());
+  EXPECT_NE(worker.status().message().find("blocks of sm90_attention_few wait for each other"),
+            std::string::npos)
+      << worker.status().message();
+  EXPECT_FALSE(reads);
+}
+#endif
+
+}  // namespace
+}  // namespace nibble
