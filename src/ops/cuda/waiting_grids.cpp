@@ -19,10 +19,10 @@ WaitingGrids waiting_grids() {
 Status check_places(const WaitingGrids& grids) {
   for (const WaitingGrid& grid : grids) {
     if (grid.blocks <= grid.places) continue;
-    return resource_exhausted(
-        "the " + std::to_string(grid.blocks) + " blocks of " + std::string(grid.kernel) +
-        " wait for each other, and this GPU has places for " + std::to_string(grid.places) +
-        " of them at a time: give --device cpu, and report this");
+    return resource_exhausted("the " + std::to_string(grid.blocks) + " blocks of " +
+                              std::string(grid.kernel) +
+                              " wait for each other, and this GPU has places for " +
+                              std::to_string(grid.places) + " of them at a time");
   }
   return {};
 }

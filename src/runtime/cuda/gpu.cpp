@@ -73,7 +73,8 @@ Result<std::unique_ptr<Worker>> start_gpu_worker(const ModelConfig& config, GpuW
                                                  const WorkerLimits& limits) {
   const auto load = [&](const CudaPlace& place, int device) -> Result<std::unique_ptr<GpuRank>> {
     cuda_check(cudaSetDevice(device));
-    NIBBLE_RETURN_IF_ERROR(check_places(waiting_grids()));
+    if (const Status places = check_places(waiting_grids()); !places.ok())
+      return Status(places.code(), places.message() + ": give --device cpu, and report this");
     if (!weights.source) {
       RandomWeights random(weights.seed);
       return GpuRank::load(config, place, device, random, limits);

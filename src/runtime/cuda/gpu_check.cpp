@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "ops/attention/cuda/attention_cuda.h"
+#include "ops/cuda/waiting_grids.h"
 #include "ops/linear/cuda/linear_cuda.h"
 #include "ops/moe/cuda/moe_cuda.h"
 #include "ops/moe/moe_reference.h"
@@ -28,16 +29,6 @@ namespace nibble {
 namespace {
 
 constexpr const char* report_it = "give --device cpu, and report this";
-
-// Whether the first values found are as expected, but for this share of their length.
-bool is_near(const std::vector<double>& expected, std::span<const float> found, double share) {
-  double apart = 0, size = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    apart += std::pow(expected[i] - double{found[i]}, 2);
-    size += expected[i] * expected[i];
-  }
-  return apart <= size * share * share;
-}
 
 // Rows in one call for many, and eight at a time in the kernel for few; both against double precision.
 Result<std::string> check_linear() {
@@ -363,6 +354,14 @@ std::vector<GpuCheck> check_gpu() {
                              std::to_string(properties.minor) + ", " +
                              std::to_string(properties.multiProcessorCount) + " multiprocessors, " +
                              std::to_string(properties.totalGlobalMem >> 20) + " MiB"});
+  const WaitingGrids grids = waiting_grids();
+  const Status places = check_places(grids);
+  checks.push_back({.name = "gpu's places",
+                    .verdict = places.ok() ? GpuVerdict::ok : GpuVerdict::fail,
+                    .found = places.ok() ? "for all blocks of the " + std::to_string(grids.size()) +
+                                               " kernels whose blocks wait for each other"
+                                         : places.message(),
+                    .advice = places.ok() ? "" : report_it});
   const Result<std::string> copies = measure_copies();
   checks.push_back({.name = "gpu's copies",
                     .verdict = copies.ok() ? GpuVerdict::ok : GpuVerdict::fail,
@@ -391,6 +390,14 @@ std::vector<GpuCheck> check_gpu() {
        "and of many"},
       {"sm90_mxfp4", check_experts,
        "products with mxfp4 weights: near double precision, the bits of few rows and of many"},
+      {"sm90_blocks, fp8", check_fp8_linear,
+       "products with fp8 weights in blocks: near double precision, the bits of few rows and of many"},
+      {"sm90_blocks, nvfp4", check_nvfp4_linear,
+       "products with nvfp4 weights in blocks: near double precision, the bits of few rows and of many"},
+      {"sm90_blocks, experts in fp8", check_fp8_experts,
+       "experts with fp8 weights in blocks: near double precision, the bits of few rows and of many"},
+      {"sm90_blocks, experts in bf16", check_bf16_experts,
+       "experts with bf16 weights: near double precision, the bits of few rows and of many"},
       {"sm90_attention", check_attention<KvBf16>,
        "attention: near double precision, the bits of decode and prefill, alone and in windows"},
       {"sm90_attention, fp8", check_attention<KvE4m3>,

@@ -1,12 +1,24 @@
-// What is asked of a GPU before a model is loaded.
+// What doctor asks of a GPU, and what is asked before a model is loaded.
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+
 #include "ops/cuda/device_test_util.h"
+#include "runtime/cuda/gpu_check_util.h"
 #include "runtime/cuda/gpu_worker_test_util.h"
 #include "runtime/gpu.h"
 
 namespace nibble {
 namespace {
+
+TEST_F(OnTheGpu, MatricesInBlocksAreFoundInOrder) {
+  for (const auto check : {check_fp8_linear, check_nvfp4_linear, check_fp8_experts, check_bf16_experts}) {
+    const Result<std::string> found = check();
+    ASSERT_TRUE(found.ok()) << found.status().message();
+    EXPECT_EQ(*found, "");
+  }
+}
 
 #ifdef NIBBLE_GPU_EMULATION
 TEST(GpuCheck, AGridWithoutPlacesForItsBlocksIsRefusedBeforeWeightsAreRead) {

@@ -41,6 +41,16 @@ inline Result<DeviceBuffer> zeroed(std::size_t bytes) {
   return buffer;
 }
 
+// Whether the first values found are as expected, but for this share of their length.
+inline bool is_near(const std::vector<double>& expected, std::span<const float> found, double share) {
+  double apart = 0, size = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    apart += (expected[i] - double{found[i]}) * (expected[i] - double{found[i]});
+    size += expected[i] * expected[i];
+  }
+  return apart <= size * share * share;
+}
+
 // What linear_cuda needs for up to `tokens`.
 struct LinearRoom {
   DeviceBuffer few_sums, many_sums, arrived;
@@ -70,6 +80,11 @@ Result<std::string> check_norm();
 Result<std::string> check_router();
 Result<std::string> check_embedding();
 Result<std::string> check_sampling();
+// Matrices in blocks, beside double precision.
+Result<std::string> check_fp8_linear();
+Result<std::string> check_nvfp4_linear();
+Result<std::string> check_fp8_experts();
+Result<std::string> check_bf16_experts();
 // Of 2, 4 or 8 of so many GPUs: what they found of each other. rounds: that are timed; 1 on an emulation.
 Result<std::string> check_peers(int gpus, int rounds);
 // Beside the kernels whose work they do in one launch.
