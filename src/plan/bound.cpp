@@ -25,8 +25,12 @@ double held_bytes(const Plan& plan, const WeightGroup& group) {
 
 // Whose rates the machine's are: a CPU's ranks share it.
 int devices(const Plan& plan) { return plan.device == DeviceKind::cuda ? plan.tensor_parallel : 1; }
+// Of those, groups that have sequences of their own.
+int owners(const Plan& plan) { return plan.device == DeviceKind::cuda ? plan.data_parallel : 1; }
+int sharers(const Plan& plan) { return devices(plan) / owners(plan); }
 
-double weight_read(const Plan& plan, double batch, int ranks) {
+// Of experts one rank reads its part among `ranks`, of all else its part among `sharers`.
+double weight_read(const Plan& plan, double batch, int ranks, int sharers) {
   double bytes = 0;
   for (const WeightGroup& group : plan.model.weights) {
     double share = 1;
@@ -34,7 +38,8 @@ double weight_read(const Plan& plan, double batch, int ranks) {
     if (group.use == WeightUse::one_row) share = batch / static_cast<double>(plan.model.vocabulary);
     // A gathered row is a rounding error of the rest, and left out as in all published bounds.
     if (group.use == WeightUse::one_row) continue;
-    bytes += held_bytes(plan, group) * share / (group.split ? ranks : 1);
+    const int parts = group.use == WeightUse::by_expert ? ranks : sharers;
+    bytes += held_bytes(plan, group) * share / (group.split ? parts : 1);
   }
   return bytes;
 }
@@ -45,9 +50,9 @@ double kv_read(const Plan& plan, double context) {
   const double seen =
       static_cast<double>(model.full_layers) * context +
       static_cast<double>(model.window_layers) * std::min(context, static_cast<double>(model.window));
-  const double layer_bytes = static_cast<double>(kv_position_bytes(model, plan.kv_dtype, devices(plan))) /
+  const double layer_bytes = static_cast<double>(kv_position_bytes(model, plan.kv_dtype, sharers(plan))) /
                              static_cast<double>(std::max<std::int64_t>(model.attention_layers(), 1));
-  return seen * layer_bytes + static_cast<double>(model.state_token_bytes) / devices(plan);
+  return seen * layer_bytes + static_cast<double>(model.state_token_bytes) / sharers(plan);
 }
 
 // Two for each weight that meets a token; lm_head only where logits are wanted.
@@ -77,12 +82,17 @@ double attention_flops(const ModelTraits& model, double full_context, double win
 // What a fused all-reduce takes before the first byte; measured targets for 2 and 4 ranks, 8 by their growth.
 double sum_floor(int ranks) { return ranks <= 1 ? 0 : ranks == 2 ? 3.0e-6 : ranks <= 4 ? 3.8e-6 : 5.0e-6; }
 
-// Two sums a layer, of bfloat16 rows that each rank sends to all others.
+// Two sums a layer, of bfloat16 rows that each rank sends to all others. Of ranks with sequences of their own
+// two exchanges: rows in bfloat16 to the ranks of their experts, and a product in float32 of each choice.
 double sum_seconds(const Plan& plan, double rows) {
   const int ranks = devices(plan);
   if (ranks <= 1) return 0;
-  const double rate = plan.machine.gpu.link_bandwidth;
-  const double bytes = rows * 2.0 * static_cast<double>(plan.model.hidden) * (ranks - 1);
+  const double rate = plan.machine.gpu.link_bandwidth, others = ranks - 1;
+  const double choices = static_cast<double>(plan.model.experts_per_token);
+  const double row_bytes = owners(plan) > 1
+                               ? (2.0 * std::min(others, choices) + 4.0 * choices * others / ranks) / ranks
+                               : 2.0 * others;
+  const double bytes = rows * row_bytes * static_cast<double>(plan.model.hidden);
   return 2.0 * static_cast<double>(plan.model.layers) * (sum_floor(ranks) + (rate > 0 ? bytes / rate : 0));
 }
 
@@ -90,7 +100,8 @@ double sum_seconds(const Plan& plan, double rows) {
 
 StepCost decode_cost(const Plan& plan, double batch, double context) {
   const double window = std::min(context, static_cast<double>(plan.model.window));
-  return {.bytes = weight_read(plan, batch, devices(plan)) + batch * kv_read(plan, context),
+  return {.bytes = weight_read(plan, batch, devices(plan), sharers(plan)) +
+                   batch / owners(plan) * kv_read(plan, context),
           .flops = batch * (weight_flops(plan.model, true) + attention_flops(plan.model, context, window)) /
                    devices(plan),
           .sums = sum_seconds(plan, batch)};
@@ -98,7 +109,7 @@ StepCost decode_cost(const Plan& plan, double batch, double context) {
 
 StepCost prefill_cost(const Plan& plan, double tokens) {
   const double window = std::min(tokens / 2, static_cast<double>(plan.model.window));
-  return {.bytes = weight_read(plan, tokens, devices(plan)),
+  return {.bytes = weight_read(plan, tokens, devices(plan), sharers(plan)),
           .flops = tokens *
                    (weight_flops(plan.model, false) + attention_flops(plan.model, tokens / 2, window)) /
                    devices(plan),
@@ -117,8 +128,8 @@ double least_seconds(const Plan& plan, const StepCost& cost) {
 
 BoundPlan plan_bound(const Plan& plan) {
   BoundPlan bound;
-  bound.bytes_per_token = weight_read(plan, 1, 1);
-  bound.kv_bytes_per_token = kv_read(plan, BoundPlan::context) * devices(plan);
+  bound.bytes_per_token = weight_read(plan, 1, 1, 1);
+  bound.kv_bytes_per_token = kv_read(plan, BoundPlan::context) * sharers(plan);
   bound.flops_per_token = weight_flops(plan.model, false);
   for (std::size_t i = 0; i < std::size(BoundPlan::batches); ++i) {
     const double batch = BoundPlan::batches[i];

@@ -21,8 +21,7 @@ int ranks_of_process(const Situation& s) {
 int ranks_on_machine(const Situation& s) { return ranks_of_process(s) * s.options.processes_here; }
 
 std::int64_t graphs_of(const Situation& s) {
-  return s.at(Field::cuda_graphs).value == "on" ? graph_bytes(static_cast<int>(s.number(Field::max_num_seqs)))
-                                                : 0;
+  return s.at(Field::cuda_graphs).value == "on" ? graph_bytes(static_cast<int>(sequences_of_rank(s))) : 0;
 }
 
 std::int64_t part_of_owner(const Situation& s, Field field) {
@@ -70,10 +69,10 @@ Quantization quantization_of(const Situation& s) {
 
 std::int64_t weights_of(const Situation& s) {
   const int ranks = ranks_of(s);
-  if (owners_of(s) > 1) return owner_weight_bytes(s.model, quantization_of(s), ranks, owners_of(s));
+  const std::int64_t copies = has_expert_copies(s) ? expert_copies_bytes(s.model, ranks) : 0;
+  if (owners_of(s) > 1) return owner_weight_bytes(s.model, quantization_of(s), ranks, owners_of(s)) + copies;
   return weight_bytes(s.model, quantization_of(s), ranks) +
-         (s.on_gpu() ? whole_weight_bytes(s.model, ranks) : 0) +
-         (has_expert_copies(s) ? expert_copies_bytes(s.model, ranks) : 0);
+         (s.on_gpu() ? whole_weight_bytes(s.model, ranks) : 0) + copies;
 }
 
 DType kv_dtype_of(const Situation& s) {

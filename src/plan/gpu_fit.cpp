@@ -25,6 +25,14 @@ constexpr std::string_view gpu_forwards[] = {"GptOssForCausalLM",
 // Positions of a sequence where none are asked for.
 constexpr std::int64_t some_length = 8192;
 
+// Of so many ranks, as what is asked for says, those that have the same sequences.
+std::int64_t sharers_asked_for(const Situation& s, std::int64_t ranks) {
+  const std::int64_t owners = s.options.data_parallel > 0 ? s.options.data_parallel
+                              : s.options.dp_attention    ? ranks
+                                                          : 1;
+  return ranks % owners == 0 ? ranks / owners : ranks;
+}
+
 // What the attention that is built for GPUs takes.
 bool fits_gpu_attention(const ModelTraits& model) {
   if (model.attention == AttentionKind::latent) {
@@ -55,31 +63,39 @@ std::int64_t least_bytes(const Situation& s, std::int64_t ranks) {
   const EngineOptions& options = s.options;
   const int rows = asked_step_tokens(options);
   const int sequences = asked_step_sequences(options) > 0 ? options.max_num_seqs : usual_gpu_sequences;
-  const StepLimits limits{.rows = rows > 0 ? rows : usual_gpu_rows,
+  const std::int64_t sharers = sharers_asked_for(s, ranks), owners = ranks / sharers;
+  const auto of_owner = [&](std::int64_t all) { return (all + owners - 1) / owners; };
+  const StepLimits limits{.rows = of_owner(rows > 0 ? rows : usual_gpu_rows),
                           .logit_rows = std::max(sequences, scoring_rows),
-                          .sequences = sequences,
+                          .sequences = of_owner(sequences),
                           .positions = s.model.max_positions,
                           .ranks = static_cast<int>(ranks),
+                          .owners = static_cast<int>(owners),
                           .on_gpu = true};
+  const std::int64_t weights =
+      owners > 1 ? owner_weight_bytes(s.model, Quantization::none, limits.ranks, limits.owners)
+                 : weight_bytes(s.model, Quantization::none, limits.ranks) +
+                       whole_weight_bytes(s.model, limits.ranks);
   const std::int64_t positions =
       options.max_model_len > 0 ? options.max_model_len : std::min(some_length, s.model.max_positions);
-  return weight_bytes(s.model, Quantization::none, limits.ranks) + whole_weight_bytes(s.model, limits.ranks) +
-         workspace_bytes(s.model, limits) + (options.enforce_eager ? 0 : graph_bytes(sequences)) +
-         state_bytes_of_rank(s.model, limits.ranks) * sequences +
-         positions * kv_position_bytes(s.model, DType::bf16, limits.ranks);
+  return weights + workspace_bytes(s.model, limits) +
+         (options.enforce_eager ? 0 : graph_bytes(static_cast<int>(limits.sequences))) +
+         state_bytes_of_rank(s.model, static_cast<int>(sharers)) * limits.sequences +
+         positions * kv_position_bytes(s.model, DType::bf16, static_cast<int>(sharers));
 }
 
 std::int64_t room_beside_copies(const Situation& s) {
   const int ranks = static_cast<int>(s.number(Field::tensor_parallel));
-  const std::int64_t positions =
-      s.number(Field::max_num_seqs) * std::min<std::int64_t>(some_length, s.model.max_positions);
+  const std::int64_t sequences = sequences_of_rank(s);
+  const std::int64_t positions = sequences * std::min<std::int64_t>(some_length, s.model.max_positions);
   return memory_budget(s) - weights_of(s) - expert_copies_bytes(s.model, ranks) -
          workspace_bytes(s.model, step_limits(s, s.model.max_positions)) -
-         graph_bytes(static_cast<int>(s.number(Field::max_num_seqs))) -
-         positions * kv_position_bytes(s.model, kv_dtype_of(s), ranks);
+         graph_bytes(static_cast<int>(sequences)) -
+         positions * kv_position_bytes(s.model, kv_dtype_of(s), sharers_of(s));
 }
 
-bool heads_divide(const Situation& s, std::int64_t ranks) {
+bool heads_divide(const Situation& s, std::int64_t all_ranks) {
+  const std::int64_t ranks = sharers_asked_for(s, all_ranks);
   const std::int64_t heads = s.model.heads, kv_heads = std::max<std::int64_t>(s.model.kv_heads, 1);
   if (ranks > 1 && s.model.attention == AttentionKind::latent &&
       heads / ranks * s.model.value_dim % gathered_columns != 0)
@@ -87,12 +103,14 @@ bool heads_divide(const Situation& s, std::int64_t ranks) {
   return heads % ranks == 0 && (kv_heads % ranks == 0 || ranks % kv_heads == 0);
 }
 
-bool states_divide(const Situation& s, std::int64_t ranks) {
+bool states_divide(const Situation& s, std::int64_t all_ranks) {
+  const std::int64_t ranks = sharers_asked_for(s, all_ranks);
   const DeltaShape& delta = s.model.delta;
   if (ranks == 1 || s.model.linear_layers == 0) return true;
   return delta.key_heads % ranks == 0 && delta.values() / ranks % gathered_columns == 0;
 }
-bool dense_layers_divide(const Situation& s, std::int64_t ranks) {
+bool dense_layers_divide(const Situation& s, std::int64_t all_ranks) {
+  const std::int64_t ranks = sharers_asked_for(s, all_ranks);
   return ranks == 1 || s.model.dense_width == 0 || s.model.dense_width >= ranks * gathered_columns;
 }
 

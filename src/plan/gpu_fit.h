@@ -16,7 +16,8 @@ bool runs_on_this_gpu(const Situation& s);
 std::int64_t least_bytes(const Situation& s, std::int64_t ranks);
 // What copies of all experts leave on a GPU beyond the keys and values of all sequences at some length.
 std::int64_t room_beside_copies(const Situation& s);
-// Whether so many ranks of GPUs have whole parts of these.
+// Whether so many ranks of GPUs have whole parts of these. Ranks with sequences of their own have all of
+// them.
 bool heads_divide(const Situation& s, std::int64_t ranks);
 bool states_divide(const Situation& s, std::int64_t ranks);
 bool dense_layers_divide(const Situation& s, std::int64_t ranks);

@@ -75,9 +75,13 @@ std::int64_t padded_heads(const ModelTraits& model) {
 
 // What models/cuda/ lays out for a forward, and runtime/cuda/ for logits and sampling; gpu_worker_device_test
 // holds it to this.
-std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
+std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& of_rank) {
   constexpr std::int64_t splits = 8192, processors = 132, few_slots = 1024, empty_rows = 127;
-  const std::int64_t rows = limits.rows, slots = rows * model.experts_per_token;
+  // Rows of all owners meet at the experts. What else there is, is one's alone, or its sharers'.
+  const std::int64_t rows = of_rank.rows, meeting = rows * of_rank.owners,
+                     slots = meeting * model.experts_per_token;
+  StepLimits limits = of_rank;
+  limits.ranks /= limits.owners;
   const std::int64_t heads = padded_heads(model), q_width = heads * model.query_dim / limits.ranks;
   const std::int64_t kv_heads =
       limits.ranks > 1 ? most_kv_heads(model.kv_heads, limits.ranks) : model.kv_heads;
@@ -87,11 +91,11 @@ std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& limits) {
       !latent && (model.normed_heads || model.query_dim == 128 || model.query_dim == 256);
   const std::int64_t turned =
       turns_apart ? rows * ((model.gated_heads ? 2 : 1) * q_width + 2 * kv_heads * model.query_dim) * 4 : 0;
-  const std::int64_t forward = turned +
-                               rows * model.hidden * (4 + 4 + 2 + 2)        // residual, delta, normed twice
-                               + limits.logit_rows * model.hidden * 2       // rows for lm_head
-                               + (latent ? 0 : rows * model.query_dim * 4)  // cos, sin
-                               + (latent ? 0 : rows * q_width * (2 + 2))    // q, attended
+  const std::int64_t forward = turned + rows * model.hidden * (4 + 4 + 2)  // residual, delta, normed
+                               + (model.experts > 0 ? meeting * model.hidden * 2 : 0)  // normed for experts
+                               + limits.logit_rows * model.hidden * 2                  // rows for lm_head
+                               + (latent ? 0 : rows * model.query_dim * 4)             // cos, sin
+                               + (latent ? 0 : rows * q_width * (2 + 2))               // q, attended
                                + rows * model.experts * 4 + slots * 8;
   const std::int64_t few_rows = std::min<std::int64_t>(rows, 128);  // that norm and router take in one
   const std::int64_t router = (few_rows * model.hidden + 8 * model.experts) * 4;

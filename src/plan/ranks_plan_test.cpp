@@ -56,7 +56,7 @@ TEST(Plan, GroupsOfRanksDivideTheHeadsOfSequencesOfTheirOwn) {
   EXPECT_EQ(by_experts.memory, mixed.memory);
 }
 
-TEST(Plan, GroupsThatAreNotOfEqualSizeAreRefusedAndOnGpusAll) {
+TEST(Plan, GroupsThatAreNotOfEqualSizeAreRefusedAndOnGpusThoseOfSeveral) {
   EXPECT_EQ(
       refusal({.tensor_parallel = 2, .data_parallel = 4}),
       "--dp 4: --tp counts all ranks, which are 2, and --dp divides them into groups of one size; give 1, 2");
@@ -65,7 +65,7 @@ TEST(Plan, GroupsThatAreNotOfEqualSizeAreRefusedAndOnGpusAll) {
       refusal({.tensor_parallel = 4, .expert_parallel = 1, .data_parallel = 2}),
       "--dp 2: ranks with sequences of their own need whole experts, --ep as many as all ranks; give 1");
   EXPECT_NE(refusal({.tensor_parallel = 4, .data_parallel = 2}, "h200x4")
-                .find("built for the ranks of a CPU; GPUs divide heads, with --tp or --ep; give 1"),
+                .find("a GPU has its own, or all have all, and --tp is 4; give 1, 4"),
             std::string::npos);
 }
 
@@ -106,11 +106,46 @@ TEST(Plan, GpusThatShareAModelHaveWholeExpertsAndGather) {
   };
   EXPECT_NE(refusal({.tensor_parallel = 2, .expert_parallel = 1}).find("have whole experts each"),
             std::string::npos);
-  EXPECT_NE(refusal({.moe_a2a_backend = "deepep", .tensor_parallel = 2}).find("not built yet"),
+  EXPECT_NE(refusal({.moe_a2a_backend = "deepep", .tensor_parallel = 2})
+                .find("rows travel where GPUs have sequences of their own (--dp)"),
             std::string::npos);
   EXPECT_NE(refusal({.all_reduce = "fused", .tensor_parallel = 2}).find("gather them"), std::string::npos);
   real.gpu.peer_problem = "GPU 0 cannot reach GPU 1";
   EXPECT_NE(refusal({.tensor_parallel = 2}).find("GPU 0 cannot reach GPU 1"), std::string::npos);
+}
+
+TEST(Plan, GpusWithSequencesOfTheirOwnExchangeRowsAndDivideNoHeads) {
+  if (!has_device_code()) GTEST_SKIP() << "no GPU runs anything in a program without device code";
+  Machine real = machine("h200x4");
+  real.declared = false;
+  ModelTraits uneven = gpt_oss();
+  uneven.heads = 63;  // which no two ranks could share
+  uneven.kv_heads = 7;
+  for (const ModelTraits& model : {gpt_oss(), uneven}) {
+    const Plan plan =
+        resolve({.device = Device::cuda, .tensor_parallel = 4, .data_parallel = 4}, real, model).value();
+    EXPECT_EQ(plan.experts.exchange, "normal");
+    EXPECT_EQ(plan.choice("all_reduce").value, "none");
+    EXPECT_TRUE(plan.not_built.empty());
+    const std::vector<RankPart> parts = rank_parts(plan);
+    ASSERT_EQ(parts.size(), 4u);
+    EXPECT_EQ(parts[2].heads.count(parts[2].place), model.heads);
+    EXPECT_EQ(parts[2].experts.count(2), model.experts / 4);
+  }
+  EXPECT_EQ(resolve({.device = Device::cuda, .expert_parallel = 2, .dp_attention = true}, real, uneven)
+                .value()
+                .data_parallel,
+            2);
+  const auto refusal = [&](EngineOptions options) {
+    options.device = Device::cuda;
+    return resolve(options, real, gpt_oss()).status().message();
+  };
+  EXPECT_NE(refusal({.moe_a2a_backend = "low_latency", .tensor_parallel = 2, .data_parallel = 2})
+                .find("without counts ahead, few as many, which is what normal does"),
+            std::string::npos);
+  EXPECT_NE(refusal({.moe_a2a_backend = "none", .tensor_parallel = 2, .data_parallel = 2})
+                .find("an exchange alone takes them to their experts"),
+            std::string::npos);
 }
 
 ModelTraits deepseek() {

@@ -247,12 +247,14 @@ TEST(Plan, NeitherKernelNorExchangeIsChosenWithoutTheOther) {
   const Plan none = planned({.tensor_parallel = 4}, "h200x4");
   EXPECT_EQ(none.experts.exchange, "none");
   EXPECT_EQ(none.experts.combine, CombineFormat::top_k_order);
-  const Plan spread = planned({.tensor_parallel = 4, .expert_parallel = 4}, "h200x4");
+  EXPECT_EQ(planned({.tensor_parallel = 4, .expert_parallel = 4}, "h200x4").experts.exchange, "none");
+  EXPECT_EQ(planned({.tensor_parallel = 4, .data_parallel = 4}, "h200x4").experts.exchange, "normal");
+  const Plan spread = planned({.tensor_parallel = 4, .expert_parallel = 4});
   EXPECT_EQ(spread.experts.exchange, "normal");
   EXPECT_EQ(spread.experts.dispatch, DispatchFormat::contiguous);
   EXPECT_EQ(spread.choice("token_exchange").from, "rule:spread-experts-exchange");
-  const Plan masked = planned(
-      {.moe_a2a_backend = "deepep_low_latency", .tensor_parallel = 4, .expert_parallel = 4}, "h200x4");
+  const Plan masked =
+      planned({.moe_a2a_backend = "deepep_low_latency", .tensor_parallel = 4, .expert_parallel = 4});
   EXPECT_EQ(masked.experts.exchange, "low_latency");
   EXPECT_EQ(masked.experts.dispatch, DispatchFormat::masked);
   EXPECT_EQ(masked.experts.combine, CombineFormat::top_k_order);

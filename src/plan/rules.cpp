@@ -226,12 +226,15 @@ constexpr Rule rules[] = {
        return std::string("tokens of ranks with sequences of their own meet at whole experts");
      }},
 
-    {"owners-on-a-cpu", Field::data_parallel, Effect::remove,
-     [](const S& s, const C& c) { return s.on_gpu() && c.number > 1; },
-     [](const S&, const C&) {
-       return std::string(
-           "sequences of a rank's own are built for the ranks of a CPU; GPUs divide heads, with --tp or "
-           "--ep");
+    {"gpus-own-sequences-singly", Field::data_parallel, Effect::remove,
+     [](const S& s, const C& c) {
+       return s.on_gpu() && c.number > 1 && s.number(Field::tensor_parallel) > c.number;
+     },
+     [](const S& s, const C&) {
+       return "groups that have sequences of their own are built for the ranks of a CPU; a GPU has its own, "
+              "or "
+              "all have all, and --tp is " +
+              s.at(Field::tensor_parallel).value;
      },
      true},
     {"owners-in-one-process", Field::data_parallel, Effect::remove,
@@ -318,13 +321,24 @@ constexpr Rule rules[] = {
      },
      true},
     {"gpu-ranks-exchange-products", Field::experts, Effect::remove,
-     [](const S& s, const C& c) { return gpu_ranks_run(s) && c.path.exchange != "none"; },
+     [](const S& s, const C& c) {
+       return s.on_gpu() && s.number(Field::tensor_parallel) > 1 && c.path.exchange != "none" &&
+              owners_of(s) == 1;
+     },
      [](const S&, const C&) {
        return std::string(
-           "every GPU has all rows, and products travel to all; an exchange of rows between GPUs "
-           "is not built yet");
+           "every GPU has all rows, and products travel to all; rows travel where GPUs have sequences of "
+           "their own (--dp)");
+     }},
+    {"gpu-rows-have-fixed-places", Field::experts, Effect::remove,
+     [](const S& s, const C& c) {
+       return s.on_gpu() && c.path.exchange == "low_latency" && owners_of(s) > 1;
      },
-     true},
+     [](const S&, const C&) {
+       return std::string(
+           "between GPUs rows go straight to places of their own without counts ahead, few as many, which is "
+           "what normal does");
+     }},
     {"intel-multiplies-singly", Field::experts, Effect::prefer,
      [](const S& s, const C& c) {
        return c.path.kernel == "cpu_avx512_vnni" && is_intel(s.machine.cpu) && !s.machine.cpu.has("amx_tile");

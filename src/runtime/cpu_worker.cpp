@@ -52,19 +52,13 @@ CpuWorker::CpuWorker(std::vector<std::unique_ptr<CpuRank>> ranks, Ties ties, con
       first_rank_(links_ == nullptr ? 0 : links_->first_rank()),
       ranks_(std::move(ranks)),
       logits_(std::move(logits)),
-      sharers_(sharers_of(limits)) {
+      sharers_(sharers_of(limits)),
+      own_(limits) {
   samplers_.resize(static_cast<std::size_t>(limits.owners));
   for (std::size_t group = 0; group < samplers_.size(); ++group) {
     const CpuRank& sampling = *ranks_[group * static_cast<std::size_t>(sharers_)];
     for (int i = 0; i < sampling.threads().size(); ++i)
       samplers_[group].emplace_back(first().model().config().vocab_size);
-  }
-  if (limits.owners > 1) own_.resize(static_cast<std::size_t>(limits.owners));
-  for (OwnStep& own : own_) {
-    own.batch.tokens.reserve(static_cast<std::size_t>(limits.owner_rows));
-    own.batch.sequences.reserve(static_cast<std::size_t>(limits.owner_sequences));
-    own.batch.logit_rows.reserve(static_cast<std::size_t>(limits.max_logit_rows));
-    own.sequences.reserve(static_cast<std::size_t>(limits.owner_sequences));
   }
   results_.reserve(static_cast<std::size_t>(limits.max_sequences));
   if (watch_ != nullptr && first_rank_ == 0)
@@ -96,46 +90,14 @@ Status CpuWorker::run(Phase phase, int rank) {
   if (own_.empty()) return own.forward(*batch_, first_rank_ + rank == 0 ? logits : nullptr);
   const int group = rank / sharers_;
   const bool samples = rank % sharers_ == 0;
-  const OwnStep& step = own_[static_cast<std::size_t>(group)];
+  const OwnerSteps::Step& step = own_.of(group);
   if (phase == Phase::choice) {
     if (samples)
       sample(group, {.batch = step.batch, .places = step.sequences, .logit_begin = step.logit_begin});
     return {};
   }
   logits += step.logit_begin * own.model().config().vocab_size;
-  return own.forward(step.batch, samples ? logits : nullptr, most_rows_);
-}
-
-// Each group's sequences with their rows, in the order they have in the whole.
-void CpuWorker::divide(const Batch& batch) {
-  for (OwnStep& own : own_) {
-    own.batch.clear();
-    own.sequences.clear();
-  }
-  for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
-    BatchSequence sequence = batch.sequences[i];
-    OwnStep& own = own_[static_cast<std::size_t>(sequence.owner)];
-    const int row = static_cast<int>(own.batch.tokens.size()),
-              logit = static_cast<int>(own.batch.logit_rows.size());
-    const auto tokens = batch.tokens.begin() + sequence.row_begin;
-    own.batch.tokens.insert(own.batch.tokens.end(), tokens, tokens + sequence.row_count);
-    for (int l = sequence.logit_begin; l < sequence.logit_begin + sequence.logit_count; ++l) {
-      LogitRow wanted = batch.logit_rows[static_cast<std::size_t>(l)];
-      wanted.row += row - sequence.row_begin;
-      own.batch.logit_rows.push_back(wanted);
-    }
-    sequence.row_begin = row;
-    sequence.logit_begin = logit;
-    own.batch.sequences.push_back(sequence);
-    own.sequences.push_back(static_cast<int>(i));
-  }
-  int logits = 0;
-  most_rows_ = 0;
-  for (OwnStep& own : own_) {
-    own.logit_begin = logits;
-    logits += static_cast<int>(own.batch.logit_rows.size());
-    most_rows_ = std::max(most_rows_, static_cast<int>(own.batch.tokens.size()));
-  }
+  return own.forward(step.batch, samples ? logits : nullptr, own_.most_rows());
 }
 
 Result<std::unique_ptr<CpuWorker>> CpuWorker::start_ranks(const ModelConfig& config, WeightSource weights,
@@ -146,11 +108,7 @@ Result<std::unique_ptr<CpuWorker>> CpuWorker::start_ranks(const ModelConfig& con
   std::unique_ptr<RankWatch> watch = limits.ranks > 1 ? std::make_unique<RankWatch>() : nullptr;
   NIBBLE_ASSIGN(std::vector<RankGroups> groups, groups_of_ranks(traits, limits, watch.get(), links.get()));
   const auto source = std::make_shared<const WeightSource>(std::move(weights));
-  WorkerLimits own = limits;
-  if (limits.owners > 1) {
-    own.max_rows = limits.owner_rows;
-    own.max_sequences = limits.owner_sequences;
-  }
+  WorkerLimits own = limits_of_owner(limits);
   const int first = links == nullptr ? 0 : links->first_rank(),
             here = links == nullptr ? limits.ranks : links->ranks_here();
   std::vector<std::unique_ptr<CpuRank>> ranks;
@@ -244,7 +202,7 @@ const float* CpuWorker::logits_of(int logit_row) const {
 Status CpuWorker::forward(const Batch& batch) {
   batch_ = &batch;
   phase_ = Phase::forward;
-  if (!own_.empty()) divide(batch);
+  if (!own_.empty()) own_.divide(batch);
   if (links_ != nullptr && first_rank_ == 0) {
     write_step(batch, step_message_);
     links_->announce_step(step_message_);

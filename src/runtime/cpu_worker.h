@@ -11,6 +11,7 @@
 
 #include "comm/process_links.h"
 #include "runtime/cpu_rank.h"
+#include "runtime/owner_steps.h"
 #include "runtime/rank_threads.h"
 #include "runtime/rank_watch.h"
 #include "runtime/row_sampler.h"
@@ -63,17 +64,9 @@ class CpuWorker final : public Worker {
             Buffer logits);
 
   enum class Phase : std::uint8_t { forward, choice };
-  // What a group of ranks has of a step where each has sequences of its own.
-  struct OwnStep {
-    Batch batch;
-    std::vector<int> sequences;  // of each of its sequences, the place in the whole batch
-    int logit_begin = 0;         // of its rows of logits among all
-  };
-
   Status run_all();             // of this process
   Status run_seated(int rank);  // by the thread that calls
   Status run(Phase phase, int rank);
-  void divide(const Batch& batch);
   // `places` are those of the batch's sequences in results_.
   struct Sampled {
     const Batch& batch;
@@ -97,8 +90,7 @@ class CpuWorker final : public Worker {
   std::vector<StepResult> results_;                // of the step that was chosen last
   const Batch* batch_ = nullptr;                   // of the running step
   const int sharers_;                              // ranks of a group
-  std::vector<OwnStep> own_;                       // [groups]; none where all ranks have all sequences
-  int most_rows_ = 0;                              // of one of them in the running step
+  OwnerSteps own_;                                 // of groups; empty where all ranks have all sequences
   Phase phase_ = Phase::forward;                   // of it
   std::optional<RankThreads> rank_threads_;        // none of one rank here; they end before what they use
 };

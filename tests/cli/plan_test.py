@@ -81,7 +81,7 @@ def test_what_cannot_be_honoured_is_refused(arguments, words):
 
 
 def test_every_pair_is_in_the_matrix():
-    code, out, err = run("plan", OSS, "--as", "h200x4", "--tp", 4, "--ep", 4, "--matrix", "--json")
+    code, out, err = run("plan", OSS, "--as", "h200x4", "--tp", 4, "--dp", 4, "--matrix", "--json")
     assert (code, err) == (0, "")
     pairs = {(pair["moe_runner"], pair["token_exchange"]): pair for pair in json.loads(out)["pairs"]}
     runners, exchanges = {runner for runner, _ in pairs}, {exchange for _, exchange in pairs}

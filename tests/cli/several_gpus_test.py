@@ -26,7 +26,9 @@ def test_two_gpus_answer_as_one_does():
         assert code == 0, err
         return {key: json.loads(out)[key] for key in ("token_ids", "logprobs", "top_logprobs")}
 
-    assert answer("--tp", 2) == answer()
+    one = answer()
+    assert answer("--tp", 2) == one
+    assert answer("--dp", 2) == one
 
 
 def test_the_plan_says_what_each_gpu_has():
@@ -40,6 +42,20 @@ def test_the_plan_says_what_each_gpu_has():
     assert choices["expert_copies"] == "one a GPU" and plan["not_built"] == []
 
 
+def test_gpus_may_have_sequences_of_their_own_or_all_of_them():
+    code, out, err = run("plan", "--ep", 2, "--dp-attention", "--json")
+    assert code == 0, err
+    plan = json.loads(out)
+    choices = {choice["field"]: choice["value"] for choice in plan["choices"]}
+    assert (choices["tp"], choices["dp"], choices["token_exchange"], choices["all_reduce"]) == ("2", "2", "normal", "none")
+    assert plan["not_built"] == []
+    code, out, err = run("plan", "--tp", 4, "--dp", 2, gpus=4, model="qwen3_moe_bf16")
+    assert (code, out) == (2, "") and "a GPU has its own, or all have all, and --tp is 4" in err, err
+    # Heads that two ranks could not share are whole on each.
+    code, out, err = run("plan", "--dp", 2, gpus=2, model="qwen3_next_bf16")
+    assert code == 0, err
+
+
 def test_one_gpu_has_no_copies_to_choose():
     code, out, _ = run("plan", gpus=1)
     assert code == 0 and "expert_copies" not in out and "rank 0" not in out
@@ -48,7 +64,7 @@ def test_one_gpu_has_no_copies_to_choose():
 @pytest.mark.parametrize("options, says", [
     (["--tp", 4], "there are 2 GPUs"),
     (["--tp", 2, "--ep", 1], "have whole experts each"),
-    (["--tp", 2, "--moe-a2a-backend", "deepep"], "an exchange of rows between GPUs is not built yet"),
+    (["--tp", 2, "--moe-a2a-backend", "deepep"], "rows travel where GPUs have sequences of their own (--dp)"),
     (["--tp", 2, "--all-reduce", "fused"], "ranks have whole sums and gather them; give gather"),
 ])
 def test_what_does_not_run_is_refused_before_weights_load(options, says):

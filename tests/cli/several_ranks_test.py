@@ -82,10 +82,9 @@ def test_the_plan_says_who_gets_a_sequence(here):
     assert (choices["token_exchange"], choices["all_reduce"]) == ("normal", "none") and plan["not_built"] == []
 
 
-@pytest.mark.parametrize("options", [("--dp", 2), ("--tp", 4, "--dp", 2)])
-def test_gpus_divide_heads_alone(options):
-    code, _, err = run("plan", ROOT / "tests/data/parity/gqa8_all_experts", "--as", "h200x4", *options)
-    assert code == 2 and "GPUs divide heads, with --tp or --ep; give 1" in err
+def test_groups_of_gpus_share_no_sequences():
+    code, _, err = run("plan", ROOT / "tests/data/parity/gqa8_all_experts", "--as", "h200x4", "--tp", 4, "--dp", 2)
+    assert code == 2 and "a GPU has its own, or all have all, and --tp is 4" in err
 
 
 def test_the_plan_says_which_part_each_rank_of_a_group_has(here):

@@ -26,7 +26,8 @@
 
 namespace nibble {
 
-// What a forward may be asked at most; memory is taken for it once.
+// What a forward may be asked at most; memory is taken for it once. Of a rank with sequences of its own: of
+// those.
 struct CudaForwardLimits {
   int rows = 0;
   int logit_rows = 0;
@@ -44,6 +45,7 @@ struct CudaForwardInput {
   int rows = 0;
   int sequences = 0;
   int logit_rows = 0;
+  int most_rows = 0;          // at least `rows`: of any rank, where each has sequences of its own
   bool one_row_each = false;  // a decode step: sequence i has row i, and no other
   // One number: rows from it on fill the step up to its size. Their sequences have no rows and their slots
   // are -1.
@@ -88,8 +90,8 @@ class CudaModel {
                            int page_size) = 0;
   // Splits of sequences with few rows that one run of attention may have.
   static constexpr int attention_splits_room = 8192;
-  // Queues the forward; logits: [logit_rows, vocabulary], which only the first rank has. Row for row the
-  // result depends on the sequence alone.
+  // Queues the forward; logits: [logit_rows, vocabulary], which only the first rank has, or each with
+  // sequences of its own. Row for row the result depends on the sequence alone.
   virtual Status forward(const CudaForwardInput& input, float* logits, cudaStream_t stream) = 0;
 };
 

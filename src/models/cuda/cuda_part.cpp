@@ -63,17 +63,27 @@ CudaPart whole_model(const ModelConfig& config) {
 Result<CudaPart> cuda_part(const ModelConfig& config, const RankPart& part, bool experts_everywhere) {
   CudaPart own = whole_model(config);
   if (part.ranks == 1) return own;
-  const std::int64_t group = own.group();
   own.rank = part.rank;
   own.ranks = part.ranks;
-  own.heads = run_of(part.heads, part.rank);
-  own.kv_heads = {part.kv_heads.begin, part.kv_heads.count};
   if (!part.whole_experts)
     return invalid_argument("ranks of GPUs have whole experts; give --ep as many as --tp");
   own.experts = run_of(part.experts, part.rank);
   own.experts_everywhere = experts_everywhere;
   for (std::size_t rank = 0; rank <= own.size(); ++rank)
     own.first_experts[rank] = static_cast<std::int32_t>(part.experts.at[rank]);
+  own.owns_sequences = part.sharers == 1;
+  if (own.owns_sequences) {
+    if (own.experts.count > 0) return own;
+    return invalid_argument("of " + std::to_string(part.ranks) + " ranks rank " + std::to_string(part.rank) +
+                            " would have no experts");
+  }
+  if (part.sharers != part.ranks) {
+    return invalid_argument(
+        "GPUs have all sequences together or each its own, not in groups; give --dp 1 or as many as --tp");
+  }
+  const std::int64_t group = own.group();
+  own.heads = run_of(part.heads, part.rank);
+  own.kv_heads = {part.kv_heads.begin, part.kv_heads.count};
   own.vocabulary = run_of(part.vocabulary, part.rank);
   own.state_heads = run_of(part.state_heads, part.rank);
   own.dense_columns = run_of(part.dense_width, part.rank);

@@ -1,7 +1,8 @@
 // A rank's part of a model on GPUs: heads of attention and of layers with a state, columns of dense layers,
 // whole experts, rows of the vocabulary. What heads and columns give is gathered before the projection behind
-// them, which every rank has whole, as it has the shared experts. One rank takes each sum, in the order of
-// one GPU, so ranks change no bit (docs/internals/several_gpus.md).
+// them, which every rank has whole, as it has the shared experts. A rank with sequences of its own has all of
+// that but the experts. One rank takes each sum, in the order of one GPU, so ranks change no bit
+// (docs/internals/several_gpus.md).
 #pragma once
 
 #include <array>
@@ -31,6 +32,9 @@ struct CudaPart {
   Run dense_columns;  // of a dense layer's gates and ups
   Run experts, vocabulary;
   std::array<std::int32_t, most_ranks + 1> first_experts = {};  // of each rank; then how many there are
+  // It has sequences of its own and everything of the model but other ranks' experts. Else all ranks have all
+  // sequences, and each its part of everything that is cut.
+  bool owns_sequences = false;
   // Every rank has all experts, so few slots may be shared out evenly whatever they have chosen.
   bool experts_everywhere = false;
   Run stored_experts() const { return experts_everywhere ? Run{0, first_experts[size()]} : experts; }

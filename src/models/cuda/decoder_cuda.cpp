@@ -68,8 +68,8 @@ class DecoderCuda final : public CudaModel {
   }
 
   Status forward(const CudaForwardInput& input, float* logits, cudaStream_t stream) override {
-    NIBBLE_CHECK(input.rows <= limits_.rows && input.logit_rows <= limits_.logit_rows &&
-                 input.sequences <= limits_.sequences);
+    NIBBLE_CHECK(input.rows <= input.most_rows && input.most_rows <= limits_.rows &&
+                 input.logit_rows <= limits_.logit_rows && input.sequences <= limits_.sequences);
     NIBBLE_RETURN_IF_ERROR(embedding_cuda({.table = weights_.embedding,
                                            .ids = input.tokens,
                                            .chosen = input.chosen,
@@ -181,14 +181,23 @@ Status check_formats(const ModelConfig& config) {
 
 }  // namespace
 
+// A rank with sequences of its own runs them as one that is alone; only at the experts it meets others.
+DecoderCudaBlocks DecoderCudaBlocks::lay_out(const ModelConfig& config, const CudaForwardLimits& limits,
+                                             CudaPlace& place, int processors, DeviceArena& arena) {
+  CudaPlace alone{.part = whole_model(config)};
+  return DecoderCudaBlocks(config, limits, {place.part.owns_sequences ? alone : place, place, processors},
+                           arena);
+}
+
 DecoderCudaBlocks::DecoderCudaBlocks(const ModelConfig& config, const CudaForwardLimits& limits,
-                                     CudaPlace& place, int processors, DeviceArena& arena)
-    : stream(DecoderStream::lay_out(config, limits, place, processors, arena)),
-      head(config, limits, stream, place, arena) {
+                                     const Places& places, DeviceArena& arena)
+    : stream(DecoderStream::lay_out(config, limits, places.of_sequences, places.processors, arena)),
+      head(config, limits, stream, places.of_sequences, arena) {
+  CudaPlace& place = places.of_sequences;
   if (has(config, Mixer::attention)) attention.emplace(config, limits, stream, place, arena);
   if (has(config, Mixer::gated_delta)) delta.emplace(config, limits, stream, place, arena);
-  if (has(config, Mixer::latent)) latent.emplace(config, limits, stream, processors, place, arena);
-  if (has(config, FeedForward::experts)) experts.emplace(config, limits, stream, place, arena);
+  if (has(config, Mixer::latent)) latent.emplace(config, limits, stream, places.processors, place, arena);
+  if (has(config, FeedForward::experts)) experts.emplace(config, limits, stream, places.of_experts, arena);
   if (has(config, FeedForward::dense) || config.shared_width > 0)
     mlp.emplace(config, limits, stream, place, arena);
 }
@@ -205,7 +214,7 @@ std::size_t shared_bytes_of_cuda_model(const ModelConfig& config, const CudaForw
                                        const CudaPart& part) {
   CudaPlace counted{.part = part};
   DeviceArena own;
-  const DecoderCudaBlocks blocks(config, limits, counted, processors_of_device(), own);
+  DecoderCudaBlocks::lay_out(config, limits, counted, processors_of_device(), own);
   return counted.shared.used();
 }
 
@@ -225,7 +234,7 @@ Result<std::unique_ptr<CudaModel>> load_decoder_cuda(const ModelConfig& config,
   DeviceArena counted_weights, counted_room;
   DecoderCudaWeights::lay_out(config, place.part, counted_weights);
   CudaPlace counted_place{.part = place.part};
-  const DecoderCudaBlocks counted(config, limits, counted_place, processors, counted_room);
+  DecoderCudaBlocks::lay_out(config, limits, counted_place, processors, counted_room);
   NIBBLE_ASSIGN(DeviceBuffer weight_memory, DeviceBuffer::allocate(counted_weights.used()));
   NIBBLE_ASSIGN(DeviceBuffer room_memory, DeviceBuffer::allocate(counted_room.used()));
   // Counters begin at 0, and what pads activations must be finite, as must heads that fill a group up.
@@ -234,7 +243,7 @@ Result<std::unique_ptr<CudaModel>> load_decoder_cuda(const ModelConfig& config,
   DeviceArena weight_arena(weight_memory.data()), room_arena(room_memory.data());
   DecoderCudaWeights weights = DecoderCudaWeights::lay_out(config, place.part, weight_arena);
   CudaPlace taken = place;
-  const DecoderCudaBlocks blocks(config, limits, taken, processors, room_arena);
+  const DecoderCudaBlocks blocks = DecoderCudaBlocks::lay_out(config, limits, taken, processors, room_arena);
   clear_linear_workspace(blocks.stream.linear, processors, std::max(limits.rows, limits.logit_rows), stream);
   blocks.clear_room(stream);
   NIBBLE_ASSIGN(WeightPlacing placing, WeightPlacing::begin(feed, stream));

@@ -50,10 +50,19 @@ struct DecoderCudaBlocks {
   std::optional<MlpBlock> mlp;  // of dense layers and of shared experts
 
   // What ranks share is taken from `place`.
-  DecoderCudaBlocks(const ModelConfig& config, const CudaForwardLimits& limits, CudaPlace& place,
-                    int processors, DeviceArena& arena);
+  static DecoderCudaBlocks lay_out(const ModelConfig& config, const CudaForwardLimits& limits,
+                                   CudaPlace& place, int processors, DeviceArena& arena);
 
   void clear_room(cudaStream_t on) const;
+
+ private:
+  // Where what rows pass through alone or in attention runs, and where the experts do.
+  struct Places {
+    CudaPlace &of_sequences, &of_experts;
+    int processors;
+  };
+  DecoderCudaBlocks(const ModelConfig& config, const CudaForwardLimits& limits, const Places& places,
+                    DeviceArena& arena);
 };
 
 // Fills what was laid out, each weight by its role.

@@ -23,7 +23,6 @@ DecoderStream DecoderStream::lay_out(const ModelConfig& config, const CudaForwar
                     hidden = static_cast<std::size_t>(stream.hidden);
   stream.residual = arena.take<float>(rows * hidden);
   stream.delta = arena.take<float>(rows * hidden);
-  stream.normed = place.take_shared<Bf16>(rows * static_cast<std::size_t>(stream.padded()), arena);
   stream.normed_tiles = place.take_shared<std::uint8_t>(stream.tile_bytes(limits.rows), arena);
   stream.linear.few_sums =
       arena.take<float>(linear_few_floats(processors, std::max(limits.rows, limits.logit_rows)));

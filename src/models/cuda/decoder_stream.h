@@ -48,7 +48,6 @@ struct DecoderStream {
   bool norms_less_one = false;           // factors are 1 + what the norms say
   float* residual = nullptr;             // [rows, hidden]
   float* delta = nullptr;                // [rows, hidden]: what the last block adds to the residual
-  Bf16* normed = nullptr;                // [rows, padded()]
   std::uint8_t* normed_tiles = nullptr;  // token tiles of hidden columns
   LinearCudaWorkspace linear;
   LaunchCounts* launches = nullptr;  // null: nobody counts
@@ -58,7 +57,7 @@ struct DecoderStream {
   }
   static DecoderStream lay_out(const ModelConfig& config, const CudaForwardLimits& limits, CudaPlace& place,
                                int processors, DeviceArena& arena);
-  // Columns of a row of `normed`.
+  // Columns of a row of activations in bfloat16.
   int padded() const { return DenseShape{0, hidden}.padded_cols(); }
   RankRows rows_of_rank(int rows) const;
   std::size_t tile_bytes(int tokens) const { return DenseShape{0, hidden}.token_bytes(tokens); }

@@ -69,19 +69,21 @@ ExpertsBlock::ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& l
   const Mxfp4GranuleShape up{2 * static_cast<int>(config.intermediate_size), stream.hidden},
       down{stream.hidden, static_cast<int>(config.intermediate_size)};
   const std::size_t rows = size(limits.rows), hidden = size(stream.hidden);
-  const int slots = limits.rows * top_k_, few_slots = moe_cuda_slots(limits.rows, top_k_);
+  const int places = limits.rows * (part_.owns_sequences ? part_.ranks : 1);
+  const int slots = places * top_k_, few_slots = moe_cuda_slots(places, top_k_);
   const bool blocks = in_blocks(expert_format(config));
   const bool many = !blocks && takes_many(slots);
   few_residual_ = arena.take<float>(size(std::min(limits.rows, norm_router_max_rows)) * hidden);
   router_.sums = arena.take<float>(norm_router_sums(experts_));
   router_logits_ = arena.take<float>(rows * size(experts_));
+  rows_ = place.take_shared<Bf16>(size(places) * size(stream.padded()), arena);
   const int with_shared = slots + (shares_ ? 1 : 0);  // behind one row's choices
   expert_ids_ = place.take_shared<std::int32_t>(size(with_shared), arena);
   expert_weights_ = arena.take<float>(size(with_shared));
   moe_.activations = arena.take<Bf16>(size(blocks ? slots : few_slots) * size(down.padded_cols()));
   moe_.products = place.take_shared<float>(
       size((many || blocks ? slots : few_slots) + (shares_ ? 1 : 0)) * hidden, arena);
-  if (!part_.alone()) window_ = place.shared.take<float>(gather_few_slots * hidden);
+  if (!part_.alone() && !part_.owns_sequences) window_ = place.shared.take<float>(gather_few_slots * hidden);
   moe_.arrived = arena.take<std::uint32_t>(1);
   moe_.many = arena.take<std::uint8_t>(many ? moe_many_bytes(slots, experts_, up, down) : 0);
   moe_.many_counters = arena.take<std::uint32_t>(many ? size(moe_many_counters(slots, experts_)) : 0);
@@ -94,8 +96,34 @@ void ExpertsBlock::clear_room(cudaStream_t stream) const {
   make_absent(router_.sums, norm_router_sums(experts_), stream);
 }
 
+ExpertsBlock::Places ExpertsBlock::places_of(const CudaForwardInput& input) const {
+  if (part_.owns_sequences) {
+    return {.count = part_.ranks * input.most_rows,
+            .first = part_.rank * input.most_rows,
+            .a_rank = input.most_rows};
+  }
+  return {.count = input.rows, .first = 0, .a_rank = stream_.rows_of_rank(input.rows).a_rank};
+}
+
 Result<const float*> ExpertsBlock::route(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
                                          cudaStream_t stream) const {
+  const Places places = places_of(input);
+  const std::size_t of_stream = size(places.first) * size(top_k_);
+  Bf16* const rows = rows_ + size(places.first) * size(stream_.padded());
+  const auto dispatched = [&](const float* residual) -> Result<const float*> {
+    if (!part_.owns_sequences) return residual;
+    stream_.count(LaunchKind::dispatch_rows);
+    NIBBLE_RETURN_IF_ERROR(dispatch_rows_cuda(*room_,
+                                              {.rows = reinterpret_cast<std::byte*>(rows),
+                                               .row_bytes = size(stream_.padded()) * sizeof(Bf16),
+                                               .expert_ids = expert_ids_ + of_stream,
+                                               .count = input.rows,
+                                               .places = places.a_rank,
+                                               .top_k = top_k_,
+                                               .owners = owners(places.count * top_k_)},
+                                              stream));
+    return residual;
+  };
   if (!sigmoid_ && norm_router_takes(weights.router.shape, input.rows)) {
     NIBBLE_RETURN_IF_ERROR(norm_router_cuda({.residual = stream_.residual,
                                              .delta = stream_.delta,
@@ -103,7 +131,7 @@ Result<const float*> ExpertsBlock::route(const ExpertsBlockWeights& weights, con
                                              .weight_less_one = stream_.norms_less_one,
                                              .eps = stream_.eps,
                                              .residual_out = few_residual_,
-                                             .norm = stream_.normed,
+                                             .norm = rows,
                                              .norm_stride = stream_.padded(),
                                              .norm_tiles = shares_ ? stream_.normed_tiles : nullptr,
                                              .router = weights.router,
@@ -112,16 +140,16 @@ Result<const float*> ExpertsBlock::route(const ExpertsBlockWeights& weights, con
                                              .row_limit = input.row_limit,
                                              .top_k = top_k_,
                                              .of_all = of_all_,
-                                             .expert_ids = expert_ids_,
-                                             .expert_weights = expert_weights_,
+                                             .expert_ids = expert_ids_ + of_stream,
+                                             .expert_weights = expert_weights_ + of_stream,
                                              .workspace = router_},
                                             stream));
-    return few_residual_;
+    return dispatched(few_residual_);
   }
   const RankRows own = stream_.rows_of_rank(input.rows);
   const PendingSum pending{.residual = stream_.residual, .delta = stream_.delta};
-  NIBBLE_RETURN_IF_ERROR(add_rms_norm_cuda(stream_.norm(weights.norm, pending, stream_.normed, own), stream));
-  const std::size_t first = size(own.first), slot = first * size(top_k_);
+  NIBBLE_RETURN_IF_ERROR(add_rms_norm_cuda(stream_.norm(weights.norm, pending, rows, own), stream));
+  const std::size_t first = size(own.first), slot = of_stream + first * size(top_k_);
   float* const logits = router_logits_ + first * size(experts_);
   if (own.count > 0) {
     NIBBLE_RETURN_IF_ERROR(
@@ -159,11 +187,11 @@ Result<const float*> ExpertsBlock::route(const ExpertsBlockWeights& weights, con
   }
   if (own.are_shared()) {
     NIBBLE_RETURN_IF_ERROR(
-        stream_.gather_rows(stream_.normed, size(stream_.padded()) * sizeof(Bf16), own, false, stream));
+        stream_.gather_rows(rows_, size(stream_.padded()) * sizeof(Bf16), own, false, stream));
     NIBBLE_RETURN_IF_ERROR(
         stream_.gather_rows(expert_ids_, size(top_k_) * sizeof(std::int32_t), own, true, stream));
   }
-  return stream_.residual;
+  return dispatched(stream_.residual);
 }
 
 // What ranks add up must be there of all slots at once, which of more is the kernel's for many alone.
@@ -210,17 +238,19 @@ SharedChoice ExpertsBlock::shared_choice(const ExpertsBlockWeights& weights, int
   return choice;
 }
 
-PendingSum ExpertsBlock::products_of(const float* residual) const {
+PendingSum ExpertsBlock::products_of(const float* residual, const Places& places) const {
+  const std::size_t first = size(places.first) * size(top_k_);
   return {.residual = residual,
-          .experts = {.products = moe_.products,
-                      .expert_ids = expert_ids_,
-                      .expert_weights = expert_weights_,
+          .experts = {.products = moe_.products + first * size(stream_.hidden),
+                      .expert_ids = expert_ids_ + first,
+                      .expert_weights = expert_weights_ + first,
                       .top_k = top_k_}};
 }
 
-Result<PendingSum> ExpertsBlock::unadded(const float* residual, int rows, cudaStream_t stream) const {
+Result<PendingSum> ExpertsBlock::unadded(const float* residual, const Places& places,
+                                         cudaStream_t stream) const {
   if (room_ != nullptr) {
-    const int slots = rows * top_k_;
+    const int slots = places.count * top_k_;
     stream_.count(LaunchKind::gather_products);
     NIBBLE_RETURN_IF_ERROR(gather_products_cuda(*room_,
                                                 {.products = moe_.products,
@@ -228,21 +258,22 @@ Result<PendingSum> ExpertsBlock::unadded(const float* residual, int rows, cudaSt
                                                  .slots = slots,
                                                  .hidden = stream_.hidden,
                                                  .owners = owners(slots),
-                                                 .slots_a_rank = stream_.rows_of_rank(rows).a_rank * top_k_,
+                                                 .slots_a_rank = places.a_rank * top_k_,
                                                  .window = window_},
                                                 stream));
   }
-  return products_of(residual);
+  return products_of(residual, places);
 }
 
 Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
                                      const Beside& beside, cudaStream_t stream) const {
   NIBBLE_ASSIGN(const float* const residual, route(weights, input, stream));
-  const int slots = input.rows * top_k_;
+  const Places places = places_of(input);
+  const int slots = places.count * top_k_;
   if (const auto* const blocks = std::get_if<BlockMoeWeights>(&weights.experts)) {
-    BlockMoeCudaArgs args{.x = stream_.normed,
+    BlockMoeCudaArgs args{.x = rows_,
                           .x_stride = stream_.padded(),
-                          .tokens = input.rows,
+                          .tokens = places.count,
                           .top_k = top_k_,
                           .expert_ids = expert_ids_,
                           .share = share(slots),
@@ -250,26 +281,26 @@ Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const C
     stream_.count(block_moe_takes_few(*blocks, slots) ? LaunchKind::experts_few : LaunchKind::experts_many);
     // One row's shared expert has room beside the first product, not beside both. With more rows it is worth
     // more that the second one's weights come early.
-    const bool between = input.rows == 1;
+    const bool between = places.count == 1;
     if (between) args.products = BlockMoeProducts::gate_up;
     NIBBLE_RETURN_IF_ERROR(block_moe_cuda(*blocks, args, stream));
     NIBBLE_RETURN_IF_ERROR(beside());
     args.products = BlockMoeProducts::down;
     if (between) NIBBLE_RETURN_IF_ERROR(block_moe_cuda(*blocks, args, stream));
-    return unadded(residual, input.rows, stream);
+    return unadded(residual, places, stream);
   }
   NIBBLE_ASSIGN(const PendingSum sum,
-                run_granules(std::get<MoeCudaWeights>(weights.experts), residual, input, stream));
+                run_granules(std::get<MoeCudaWeights>(weights.experts), residual, places, stream));
   NIBBLE_RETURN_IF_ERROR(beside());
   return sum;
 }
 
 Result<PendingSum> ExpertsBlock::run_granules(const MoeCudaWeights& experts, const float* residual,
-                                              const CudaForwardInput& input, cudaStream_t stream) const {
-  const int slots = input.rows * top_k_;
-  MoeCudaArgs args{.x = stream_.normed,
+                                              const Places& places, cudaStream_t stream) const {
+  const int slots = places.count * top_k_;
+  MoeCudaArgs args{.x = rows_,
                    .x_stride = stream_.padded(),
-                   .tokens = input.rows,
+                   .tokens = places.count,
                    .top_k = top_k_,
                    .expert_ids = expert_ids_,
                    .share = share(slots),
@@ -278,25 +309,24 @@ Result<PendingSum> ExpertsBlock::run_granules(const MoeCudaWeights& experts, con
                    .workspace = moe_};
   stream_.count(takes_many(slots) ? LaunchKind::experts_many : LaunchKind::experts_few);
   if (takes_many(slots)) {
-    const RankRows own = stream_.rows_of_rank(input.rows);
-    if (own.are_shared()) {
-      args.rows_of_ranks = {.room = room_, .slots_a_rank = own.a_rank * top_k_};
+    if (places.a_rank > 0) {
+      args.rows_of_ranks = {.room = room_, .slots_a_rank = places.a_rank * top_k_};
       stream_.count(LaunchKind::send_products);
       NIBBLE_RETURN_IF_ERROR(moe_many_cuda(experts, args, stream));
       NIBBLE_RETURN_IF_ERROR(meet_cuda(*room_, stream));
-      return products_of(residual);
+      return products_of(residual, places);
     }
     NIBBLE_RETURN_IF_ERROR(moe_many_cuda(experts, args, stream));
-    return unadded(residual, input.rows, stream);
+    return unadded(residual, places, stream);
   }
   if (slots <= moe_cuda_max_slots) {
-    const bool exchanges = room_ != nullptr && slots <= gather_few_slots;
+    const bool exchanges = room_ != nullptr && places.a_rank == 0 && slots <= gather_few_slots;
     if (exchanges) {
       args.peers = {.room = room_, .window = window_, .owners = owners(slots)};
       stream_.count(LaunchKind::send_products);
     }
     NIBBLE_RETURN_IF_ERROR(moe_few_cuda(experts, args, stream));
-    return exchanges ? products_of(residual) : unadded(residual, input.rows, stream);
+    return exchanges ? products_of(residual, places) : unadded(residual, places, stream);
   }
   args.out = stream_.delta;
   NIBBLE_RETURN_IF_ERROR(moe_few_cuda(experts, args, stream));

@@ -51,7 +51,15 @@ class ExpertsBlock {
   SharedChoice shared_choice(const ExpertsBlockWeights& weights, int rows) const;
 
  private:
-  // -> normed, expert_ids, expert_weights; returns where the new residual is.
+  // A step's rows at the experts: those of the stream, or of all ranks with sequences of their own, each of
+  // which has as many places side by side.
+  struct Places {
+    int count = 0;   // of all ranks together
+    int first = 0;   // of the stream's first row
+    int a_rank = 0;  // in turn for one rank alone, which adds up their products; 0: all ranks add all
+  };
+  Places places_of(const CudaForwardInput& input) const;
+  // -> rows, expert_ids, expert_weights; returns where the new residual is.
   Result<const float*> route(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
                              cudaStream_t stream) const;
   // Whose slots are whose, of so many.
@@ -59,12 +67,12 @@ class ExpertsBlock {
   SlotOwners owners(int slots) const;
   MoeCudaShare share(int slots) const;
   bool takes_many(int slots) const;  // its kernel for many tokens
-  Result<PendingSum> run_granules(const MoeCudaWeights& weights, const float* residual,
-                                  const CudaForwardInput& input, cudaStream_t stream) const;
-  // The experts' products for the next norm to add up, as they lie; and those of the rank's rows, which ranks
-  // gather.
-  PendingSum products_of(const float* residual) const;
-  Result<PendingSum> unadded(const float* residual, int rows, cudaStream_t stream) const;
+  Result<PendingSum> run_granules(const MoeCudaWeights& weights, const float* residual, const Places& places,
+                                  cudaStream_t stream) const;
+  // The experts' products of the stream's rows for the next norm to add up, as they lie; and once ranks have
+  // gathered them.
+  PendingSum products_of(const float* residual, const Places& places) const;
+  Result<PendingSum> unadded(const float* residual, const Places& places, cudaStream_t stream) const;
 
   DecoderStream stream_;
   const PeerRoom* room_;  // null: this rank is alone
@@ -76,8 +84,9 @@ class ExpertsBlock {
   std::optional<RouteSigmoidCudaArgs> sigmoid_;  // its rule, where the router has it
   float* few_residual_;       // [few rows, hidden]: between norm and router in one and the next norm
   float* router_logits_;      // [rows, experts]
-  std::int32_t* expert_ids_;  // [rows, top_k]
-  float* expert_weights_;     // [rows, top_k]
+  Bf16* rows_;                // [places, stream.padded()]: normed
+  std::int32_t* expert_ids_;  // [places, top_k]
+  float* expert_weights_;     // [places, top_k]
   NormRouterCudaWorkspace router_;
   MoeCudaWorkspace moe_;
   std::uint8_t* groups_;  // of experts in blocks; null for others

@@ -23,11 +23,12 @@ enum class LaunchKind : std::uint8_t {
   gather_columns,   // many rows', into the ranks' rooms
   gather_products,  // of experts, by a launch of its own
   send_products,    // of experts, by the kernel that makes them
+  dispatch_rows,    // to the experts that they chose, of ranks with sequences of their own
 };
 
 class LaunchCounts {
  public:
-  static constexpr std::size_t kinds = 13;
+  static constexpr std::size_t kinds = 14;
 
   void add(LaunchKind kind) { ++counts_[static_cast<std::size_t>(kind)]; }
   std::uint64_t of(LaunchKind kind) const { return counts_[static_cast<std::size_t>(kind)]; }

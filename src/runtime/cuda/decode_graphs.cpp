@@ -17,7 +17,11 @@ std::vector<int> graph_sizes(int max_sequences) {
 }  // namespace
 
 StepShape decode_shape(int sequences) {
-  return {.rows = sequences, .sequences = sequences, .logit_rows = sequences, .one_row_each = true};
+  return {.rows = sequences,
+          .sequences = sequences,
+          .logit_rows = sequences,
+          .one_row_each = true,
+          .most_rows = sequences};
 }
 
 Status DecodeGraphs::capture(CudaModel& model, const StepInputs& inputs, float* logits, int max_sequences,

@@ -1,11 +1,13 @@
 #include "runtime/cuda/gpu_rank.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "base/check.h"
 #include "ops/cuda/stuck.h"
 #include "ops/peer_gather/cuda/peer_gather_cuda.h"
+#include "runtime/owner_steps.h"
 #include "tensor/cuda_check.h"
 
 namespace nibble {
@@ -55,7 +57,8 @@ Result<std::unique_ptr<GpuRank>> GpuRank::load(const ModelConfig& config, const 
   *told.stuck.at<std::uint32_t>(0) = static_cast<std::uint32_t>(Stuck::nobody);
   told.launches = std::make_unique<LaunchCounts>();
   auto stream = std::make_unique<CudaStream>();
-  CudaForwardLimits forward = forward_limits(limits);
+  const WorkerLimits of_steps = limits_of_owner(limits);
+  CudaForwardLimits forward = forward_limits(of_steps);
   forward.stuck = told.stuck.at<std::uint32_t>(0);
   forward.launches = told.launches.get();
   NIBBLE_ASSIGN(std::unique_ptr<CudaModel> model,
@@ -63,7 +66,7 @@ Result<std::unique_ptr<GpuRank>> GpuRank::load(const ModelConfig& config, const 
   const ModelConfig own = config_of_caches(config, place.part);
   Caches caches;
   NIBBLE_ASSIGN(caches.kv, CudaKvStore::allocate(own, limits.kv_dtype, limits.page_size, limits.page_counts));
-  NIBBLE_ASSIGN(caches.states, CudaStateStore::allocate(own, limits.max_sequences, limits.max_snapshots));
+  NIBBLE_ASSIGN(caches.states, CudaStateStore::allocate(own, of_steps.max_sequences, limits.max_snapshots));
   return std::unique_ptr<GpuRank>(new GpuRank(device, place.room, std::move(told), std::move(stream),
                                               std::move(model), std::move(caches)));
 }
@@ -72,9 +75,10 @@ void GpuRank::use_device() const { cuda_check(cudaSetDevice(device_)); }
 
 Status GpuRank::prepare(const SampledToken* chosen, float* logits, const WorkerLimits& limits) {
   logits_ = logits;
-  NIBBLE_ASSIGN(inputs_, StepInputs::allocate(limits, *model_, chosen));
+  const WorkerLimits of_steps = limits_of_owner(limits);
+  NIBBLE_ASSIGN(inputs_, StepInputs::allocate(of_steps, *model_, chosen));
   if (!limits.graphs) return {};
-  return graphs_.capture(*model_, inputs_, logits_, limits.max_sequences, *launches_, stream_->get());
+  return graphs_.capture(*model_, inputs_, logits_, of_steps.max_sequences, *launches_, stream_->get());
 }
 
 void GpuRank::forget_ran() {
@@ -82,15 +86,18 @@ void GpuRank::forget_ran() {
   graph_steps_ = eager_steps_ = 0;
 }
 
-Status GpuRank::forward(const Batch& batch, TimeTable* times) {
+Status GpuRank::forward(const Batch& batch, int most_rows, TimeTable* times) {
   const int sequences = static_cast<int>(batch.sequences.size());
   const bool one_row_each = has_one_row_each(batch);
-  const int graph = one_row_each ? graphs_.size_for(sequences) : 0;
+  // All ranks have as many places, whether they run a graph of that size or launches.
+  const int size = graphs_.size_for(most_rows), graph = one_row_each ? size : 0;
+  // A rank without sequences runs a row that is nobody's.
   newest_shape_ = graph > 0      ? decode_shape(graph)
-                  : one_row_each ? decode_shape(sequences)
+                  : one_row_each ? decode_shape(std::max(sequences, 1))
                                  : StepShape{.rows = static_cast<int>(batch.tokens.size()),
                                              .sequences = sequences,
                                              .logit_rows = static_cast<int>(batch.logit_rows.size())};
+  newest_shape_.most_rows = std::max(size, most_rows);
   {
     const TimedScope scope(times, "inputs");
     inputs_.fill(batch, newest_shape_);

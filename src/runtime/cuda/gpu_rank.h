@@ -2,7 +2,8 @@
 // it has the whole model.
 //
 // Every rank is given the same batches in the same order, each by a thread of its own (the kernels of ranks
-// wait for each other), and queues the same launches.
+// wait for each other), and queues the same launches. Ranks with sequences of their own are given those of
+// the same steps, some none; what meets others' launches is the same on all.
 #pragma once
 
 #include <memory>
@@ -36,8 +37,8 @@ class GpuRank {
   // the first; then captures the graphs.
   Status prepare(const SampledToken* chosen, float* logits, const WorkerLimits& limits);
 
-  // Queues the batch's inputs and its forward. Of steps two may be on their way.
-  Status forward(const Batch& batch, TimeTable* times);
+  // Queues the batch's inputs and its forward. Of steps two may be on their way. most_rows: of any rank.
+  Status forward(const Batch& batch, int most_rows, TimeTable* times);
   // After the first rank's `rows` tokens are chosen: brings them from there to `to`, in the ranks' room.
   Status share_tokens(const SampledToken* from, SampledToken* to, int rows);
 

@@ -41,6 +41,60 @@ inline std::unique_ptr<Worker> ranks_worker(const std::filesystem::path& folder,
   return must(start_ranks(folder, limits_of_ranks(must(read_model_config(folder)), ranks, graphs, kv_dtype)));
 }
 
+// Each with sequences of its own.
+inline WorkerLimits limits_of_owners(const ModelConfig& config, int ranks, bool graphs,
+                                     const Size& own = small_size) {
+  WorkerLimits limits = limits_of(config, graphs, own);
+  limits.ranks = limits.expert_ranks = limits.owners = ranks;
+  limits.owner_rows = own.rows;
+  limits.owner_sequences = own.sequences;
+  limits.max_rows = ranks * own.rows;
+  limits.max_sequences = ranks * own.sequences;
+  limits.exchange = ExchangeKind::normal;
+  limits.gpu_rank_deadline = patient;
+  return limits;
+}
+
+// A prompt's log-probabilities and a drawn answer, on each rank while others have nothing, and among others
+// of all ranks.
+inline void expect_owners_to_have_the_bits_of_one_gpu(const std::filesystem::path& folder,
+                                                      const std::vector<int>& rank_counts) {
+  const std::vector<TokenId> prompt = random_prompt(3, small_cases ? 36 : 150);
+  const SamplingParams drawn{.temperature = 0.8f, .top_k = 20, .top_p = 0.9f, .seed = 5};
+  const auto own_sequence = [&](std::size_t chunk, int owner) {
+    Sequence sequence = sequence_of(prompt, chunk, {5, 2, 3}, drawn);
+    sequence.owner = owner;
+    return sequence;
+  };
+  const std::size_t answer = small_cases ? 2 : 4;
+  const Heard expected = run_alone(*gpu_worker(false, folder), own_sequence(prompt.size(), 0), answer);
+  const ModelConfig config = must(read_model_config(folder));
+  for (const int ranks : rank_counts) {
+    for (const bool graphs : {false, true}) {
+      if (small_cases && graphs != (ranks == rank_counts.front())) continue;
+      const std::unique_ptr<Worker> worker =
+          must(start_ranks(folder, limits_of_owners(config, ranks, graphs)));
+      for (int owner = 0; owner < ranks; owner += small_cases ? ranks - 1 : 1) {
+        EXPECT_TRUE(run_alone(*worker, own_sequence(owner % 2 == 0 ? prompt.size() : 33, owner), answer) ==
+                    expected)
+            << ranks << " ranks, graphs " << graphs << ", rank " << owner;
+      }
+      std::vector<Sequence> company;
+      for (int i = 0; i < 5; ++i) {
+        company.push_back(
+            sequence_of(random_prompt(20 + static_cast<unsigned>(i), 5 + static_cast<std::size_t>(9 * i)), 20,
+                        {6 + 2 * i, 7 + 2 * i}));
+        company.back().scores = false;
+        company.back().owner = i * i % ranks;
+      }
+      Sequence own = own_sequence(25, ranks - 1);
+      while (own.heard.tokens.size() < answer)
+        step(*worker, {&company[0], &own, &company[1], &company[2], &company[3], &company[4]});
+      EXPECT_TRUE(own.heard == expected) << ranks << " ranks in company, graphs " << graphs;
+    }
+  }
+}
+
 // A prompt's log-probabilities and a drawn answer, alone and among others.
 inline void expect_the_bits_of_one_gpu(const std::filesystem::path& folder,
                                        const std::vector<int>& rank_counts, DType kv_dtype = DType::bf16) {

@@ -58,16 +58,17 @@ Result<Places> places_of(const ModelConfig& config, const WorkerLimits& limits) 
   std::vector<int> devices(static_cast<std::size_t>(limits.ranks));
   std::iota(devices.begin(), devices.end(), limits.device);
   for (int rank = 0; rank < limits.ranks; ++rank) {
-    NIBBLE_ASSIGN(const CudaPart part,
-                  cuda_part(config, rank_part(traits, limits.ranks, limits.expert_ranks, rank),
-                            limits.experts_everywhere));
-    made.places.push_back({.part = part});
+    const RankPart part = limits.owners > 1 ? owner_part(traits, limits.ranks, limits.owners, rank)
+                                            : rank_part(traits, limits.ranks, limits.expert_ranks, rank);
+    NIBBLE_ASSIGN(const CudaPart own, cuda_part(config, part, limits.experts_everywhere));
+    made.places.push_back({.part = own});
   }
-  const std::size_t rows = static_cast<std::size_t>(limits.max_logit_rows);
+  const std::size_t rows = limits.owners > 1 ? 0 : static_cast<std::size_t>(limits.max_logit_rows);
   DeviceArena counted;
   counted.take<SampledToken>(rows);
   const std::size_t bytes =
-      counted.used() + shared_bytes_of_cuda_model(config, forward_limits(limits), made.places[0].part);
+      counted.used() +
+      shared_bytes_of_cuda_model(config, forward_limits(limits_of_owner(limits)), made.places[0].part);
   NIBBLE_ASSIGN(made.rooms, PeerRooms::make(devices, bytes, limits.gpu_rank_deadline));
   for (int rank = 0; rank < limits.ranks; ++rank) {
     CudaPlace& place = made.places[static_cast<std::size_t>(rank)];
@@ -90,8 +91,10 @@ std::string_view expert_kernel_of(const ModelTraits& traits) {
 
 }  // namespace
 
-GpuWorker::GpuWorker(std::unique_ptr<PeerRooms> rooms, std::vector<Member> ranks, GpuSampler sampler)
-    : rooms_(std::move(rooms)), ranks_(std::move(ranks)), sampler_(std::move(sampler)) {}
+GpuWorker::GpuWorker(std::unique_ptr<PeerRooms> rooms, std::vector<Member> ranks, const WorkerLimits& limits)
+    : rooms_(std::move(rooms)), ranks_(std::move(ranks)), own_{OwnerSteps(limits), OwnerSteps(limits)} {
+  own_results_.reserve(static_cast<std::size_t>(limits.owner_sequences));
+}
 
 GpuWorker::~GpuWorker() {
   threads_.reset();
@@ -128,17 +131,18 @@ Result<std::unique_ptr<Worker>> GpuWorker::start(const ModelConfig& config, cons
     member.tokens = made.tokens[static_cast<std::size_t>(rank)];
     for (CudaEvent& done : member.done) done = new_event();
     member.rank->stream().wait();
+    if (rank > 0 && limits.owners == 1) return {};
+    NIBBLE_ASSIGN(member.sampler,
+                  GpuSampler::allocate(limits_of_owner(limits), static_cast<int>(config.vocab_size),
+                                       member.rank->model().gathered_logits()));
     return {};
   }));
-  NIBBLE_ASSIGN(GpuSampler sampler, GpuSampler::allocate(limits, static_cast<int>(config.vocab_size),
-                                                         members[0].rank->model().gathered_logits()));
-  std::unique_ptr<GpuWorker> worker(
-      new GpuWorker(std::move(made.rooms), std::move(members), std::move(sampler)));
+  std::unique_ptr<GpuWorker> worker(new GpuWorker(std::move(made.rooms), std::move(members), limits));
   NIBBLE_RETURN_IF_ERROR(at_once(limits.ranks, [&](int index) {
-    const Member& member = worker->ranks_[static_cast<std::size_t>(index)];
+    Member& member = worker->ranks_[static_cast<std::size_t>(index)];
     member.rank->use_device();
-    return index == 0 ? member.rank->prepare(worker->sampler_.chosen(), worker->sampler_.logits(), limits)
-                      : member.rank->prepare(member.tokens, nullptr, limits);
+    return member.sampler ? member.rank->prepare(member.sampler->chosen(), member.sampler->logits(), limits)
+                          : member.rank->prepare(member.tokens, nullptr, limits);
   }));
   if (limits.graphs) {
     NIBBLE_RETURN_IF_ERROR(
@@ -178,8 +182,14 @@ RanTable GpuWorker::ran() const {
     add("all_reduce", "gather", "gather_sums", LaunchKind::gather_sums);
     add("all_reduce", "gather", "gather_tokens", LaunchKind::gather_tokens);
     add("all_reduce", "gather", "gather_columns", LaunchKind::gather_columns);
-    add("all_reduce", "gather", "gather_products", LaunchKind::gather_products);
-    add("all_reduce", "gather", "send_products", LaunchKind::send_products);
+    if (own_[0].empty()) {
+      add("all_reduce", "gather", "gather_products", LaunchKind::gather_products);
+      add("all_reduce", "gather", "send_products", LaunchKind::send_products);
+    } else {
+      add("token_exchange", "normal", "dispatch", LaunchKind::dispatch_rows);
+      add("token_exchange", "normal", "combine", LaunchKind::gather_products);
+      add("token_exchange", "normal", "combine", LaunchKind::send_products);
+    }
     table.add({.field = "steps", .value = "graph", .form = "", .times = ran.graphs});
     table.add({.field = "steps", .value = "launches", .form = "", .times = ran.eager});
   }
@@ -200,29 +210,42 @@ Status GpuWorker::forward(const Batch& batch) {
   newest_ = other(newest_);
   chosen_ = false;
   ++begun_;
+  int most_rows = static_cast<int>(batch.tokens.size());
+  if (!own_[newest_].empty()) {
+    own_[newest_].divide(batch, &own_[other(newest_)]);
+    most_rows = own_[newest_].most_rows();
+  }
   return on_all([&](int rank) {
-    return ranks_[static_cast<std::size_t>(rank)].rank->forward(batch, rank == 0 ? times_ : nullptr);
+    return ranks_[static_cast<std::size_t>(rank)].rank->forward(batch_of(rank, newest_, batch), most_rows,
+                                                                rank == 0 ? times_ : nullptr);
   });
+}
+
+const Batch& GpuWorker::batch_of(int rank, GpuSampler::Place place, const Batch& batch) const {
+  return own_[place].empty() ? batch : own_[place].of(rank).batch;
 }
 
 Status GpuWorker::choose(const Batch& batch) {
   NIBBLE_CHECK(!chosen_, "a step's tokens are chosen once");
   chosen_ = true;
-  return on_all([&](int rank) { return choose_on(rank, batch); });
+  own_[newest_].refresh(batch);
+  return on_all([&](int rank) { return choose_on(rank, batch_of(rank, newest_, batch)); });
 }
 
 Status GpuWorker::choose_on(int rank, const Batch& batch) {
-  const Member& member = ranks_[static_cast<std::size_t>(rank)];
+  Member& member = ranks_[static_cast<std::size_t>(rank)];
   GpuRank& own = *member.rank;
   const cudaStream_t stream = own.stream().get();
   const TimedScope scope(rank == 0 ? times_ : nullptr, "launches of sampling");
-  if (rank == 0) {
+  if (member.sampler) {
     const StepShape& shape = own.newest_shape();
-    NIBBLE_RETURN_IF_ERROR(
-        sampler_.queue(batch, own.inputs().params(shape), own.inputs().targets(shape), newest_, stream));
+    NIBBLE_RETURN_IF_ERROR(member.sampler->queue(batch, own.inputs().params(shape),
+                                                 own.inputs().targets(shape), newest_, stream));
   }
-  NIBBLE_RETURN_IF_ERROR(
-      own.share_tokens(sampler_.chosen(), member.tokens, static_cast<int>(batch.logit_rows.size())));
+  if (own_[newest_].empty()) {
+    NIBBLE_RETURN_IF_ERROR(own.share_tokens(ranks_[0].sampler->chosen(), member.tokens,
+                                            static_cast<int>(batch.logit_rows.size())));
+  }
   cuda_check(cudaEventRecord(member.done[newest_].get(), stream));
   return {};
 }
@@ -237,13 +260,28 @@ Status GpuWorker::finish(const Batch& batch, std::span<StepResult> results) {
     member.rank->require(cudaEventSynchronize(member.done[oldest].get()));
     return rooms_ == nullptr ? Status() : rooms_->failure(rank);
   }));
-  sampler_.collect(batch, oldest, results);
   --begun_;
+  if (own_[oldest].empty()) {
+    ranks_[0].sampler->collect(batch, oldest, results);
+    return {};
+  }
+  own_[oldest].refresh(batch);
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const OwnerSteps::Step& own = own_[oldest].of(static_cast<int>(rank));
+    own_results_.resize(own.sequences.size());
+    ranks_[rank].sampler->collect(own.batch, oldest, own_results_);
+    for (std::size_t i = 0; i < own.sequences.size(); ++i)
+      results[static_cast<std::size_t>(own.sequences[i])] = own_results_[i];
+  }
   return {};
 }
 
 // A token that the host samples is nowhere on the device.
-bool GpuWorker::may_begin_behind(const Batch&) const { return sampler_.is_gpus_alone(newest_); }
+bool GpuWorker::may_begin_behind(const Batch&) const {
+  return std::all_of(ranks_.begin(), ranks_.end(), [&](const Member& member) {
+    return !member.sampler || member.sampler->is_gpus_alone(newest_);
+  });
+}
 
 // Penalties and masks look at the tokens themselves.
 bool GpuWorker::may_choose_behind(const Batch& next) const {
@@ -255,7 +293,7 @@ bool GpuWorker::may_choose_behind(const Batch& next) const {
 Status GpuWorker::hold_graphs_to_eager_bits(int rank, const WorkerLimits& limits) {
   GpuRank& own = *ranks_[static_cast<std::size_t>(rank)].rank;
   own.use_device();
-  const bool is_first = rank == 0;
+  std::optional<GpuSampler>& sampler = ranks_[static_cast<std::size_t>(rank)].sampler;
   const ModelConfig& config = own.model().config();
   const std::size_t vocabulary = static_cast<std::size_t>(config.vocab_size);
   const std::span<const DecodeGraphs::Captured> graphs = own.graphs().all();
@@ -266,12 +304,12 @@ Status GpuWorker::hold_graphs_to_eager_bits(int rank, const WorkerLimits& limits
     const std::size_t logits = static_cast<std::size_t>(graphs[at].size) * vocabulary;
     const cudaStream_t stream = own.stream().get();
     const GraphProbe probe(graphs[at].size, config, limits);
-    NIBBLE_RETURN_IF_ERROR(own.run_eager(probe.batch(), is_first ? sampler_.spare_logits() : nullptr));
+    NIBBLE_RETURN_IF_ERROR(own.run_eager(probe.batch(), sampler ? sampler->spare_logits() : nullptr));
     // What the graph before this one has left might be right.
-    if (is_first) cuda_check(cudaMemsetAsync(sampler_.logits(), 0xff, logits * sizeof(float), stream));
+    if (sampler) cuda_check(cudaMemsetAsync(sampler->logits(), 0xff, logits * sizeof(float), stream));
     own.run_graph(at);
-    if (is_first) {
-      count_unlike_logits_cuda(sampler_.spare_logits(), sampler_.logits(), logits,
+    if (sampler) {
+      count_unlike_logits_cuda(sampler->spare_logits(), sampler->logits(), logits,
                                counts.as<std::uint32_t>() + at, stream);
     }
     own.stream().wait();  // the next size's inputs take the place of these

@@ -7,6 +7,7 @@
 // read: that takes its tokens where this one's sampling left them.
 //
 // Ranks have a thread each and do all of it alike, but for sampling, whose tokens the first one gives to all.
+// Where each has sequences of its own, it has their part of a step, and samples them.
 #pragma once
 
 #include <functional>
@@ -17,6 +18,7 @@
 #include "comm/cuda/peer_rooms.h"
 #include "runtime/cuda/gpu_rank.h"
 #include "runtime/cuda/gpu_sampler.h"
+#include "runtime/owner_steps.h"
 #include "runtime/rank_threads.h"
 #include "runtime/worker.h"
 
@@ -51,11 +53,12 @@ class GpuWorker final : public Worker {
   // A rank with what it has for steps of this worker.
   struct Member {
     std::unique_ptr<GpuRank> rank;
-    SampledToken* tokens = nullptr;  // on ranks behind the first: where its tokens come to
-    CudaEvent done[2];               // by GpuSampler::Place: that its step is done
+    std::optional<GpuSampler> sampler;  // of the first, or of each with sequences of its own
+    SampledToken* tokens = nullptr;     // on others: where the first one's tokens come to
+    CudaEvent done[2];                  // by GpuSampler::Place: that its step is done
   };
   // The ranks' memory outlives them.
-  GpuWorker(std::unique_ptr<PeerRooms> rooms, std::vector<Member> ranks, GpuSampler sampler);
+  GpuWorker(std::unique_ptr<PeerRooms> rooms, std::vector<Member> ranks, const WorkerLimits& limits);
 
   // The plan's names of what runs.
   struct Names {
@@ -68,11 +71,14 @@ class GpuWorker final : public Worker {
   // One step of each size with its graph and without: refused where a bit differs.
   Status hold_graphs_to_eager_bits(int rank, const WorkerLimits& limits);
   Status choose_on(int rank, const Batch& batch);
+  // What a rank has of the step at that place.
+  const Batch& batch_of(int rank, GpuSampler::Place place, const Batch& batch) const;
 
   Names names_;
   std::unique_ptr<PeerRooms> rooms_;  // null: one rank
   std::vector<Member> ranks_;
-  GpuSampler sampler_;
+  OwnerSteps own_[2];  // by place; empty where all ranks have all sequences
+  std::vector<StepResult> own_results_;
   GpuSampler::Place newest_ = GpuSampler::first;
   int begun_ = 0;       // steps, and not finished
   bool chosen_ = true;  // the newest step's tokens

@@ -56,8 +56,8 @@ inline void expect_a_step_to_take_what_is_planned(const ModelConfig& config, con
   constexpr int processors = 132, rows = 8192, sequences = 128;
   DeviceArena arena;
   CudaPlace alone{.part = whole_model(config)};
-  const DecoderCudaBlocks blocks(config, {.rows = rows, .logit_rows = sequences, .sequences = sequences},
-                                 alone, processors, arena);
+  DecoderCudaBlocks::lay_out(config, {.rows = rows, .logit_rows = sequences, .sequences = sequences}, alone,
+                             processors, arena);
   WorkerLimits limits = limits_of(config, true, {rows, sequences, positions, 0});
   limits.max_logit_rows = sequences;
   const std::size_t taken =
@@ -119,6 +119,7 @@ struct Sequence {
   SamplingParams sampling;
   std::vector<PageId> table;
   bool scores = true;  // whether the prompt's log-probabilities are asked for
+  int owner = 0;       // where ranks have sequences of their own
 
   std::size_t done = 0;
   Heard heard;
@@ -145,7 +146,8 @@ inline Batch batch_of(const std::vector<Sequence*>& sequences) {
     const std::size_t left = sequence->tokens.size() - sequence->done;
     const bool prefill = sequence->done < sequence->prompt;
     const std::size_t rows = prefill ? std::min(left, sequence->chunk) : 1;
-    BatchSequence planned{.row_begin = static_cast<int>(batch.tokens.size()),
+    BatchSequence planned{.owner = sequence->owner,
+                          .row_begin = static_cast<int>(batch.tokens.size()),
                           .row_count = static_cast<int>(rows),
                           .first_position = static_cast<int>(sequence->done),
                           .pages = {sequence->table, sequence->table},

@@ -210,6 +210,7 @@ CudaForwardInput StepInputs::forward_input(const StepShape& shape) const {
   CudaForwardInput input{.rows = shape.rows,
                          .sequences = shape.sequences,
                          .logit_rows = shape.logit_rows,
+                         .most_rows = shape.most_rows,
                          .one_row_each = shape.one_row_each,
                          .row_limit = part(layout.row_limit),
                          .tokens = part(layout.tokens),

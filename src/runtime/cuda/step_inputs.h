@@ -24,6 +24,7 @@ struct StepShape {
   int logit_rows = 0;
   // Sequence i has row i, and its logits are wanted.
   bool one_row_each = false;
+  int most_rows = 0;  // CudaForwardInput's
 };
 
 // Byte offsets of a step's parts; the page tables come last, as long as they are.
