@@ -74,7 +74,7 @@ inline void expect_owners_to_have_the_bits_of_one_gpu(const std::filesystem::pat
       if (small_cases && graphs != (ranks == rank_counts.front())) continue;
       const std::unique_ptr<Worker> worker =
           must(start_ranks(folder, limits_of_owners(config, ranks, graphs)));
-      for (int owner = 0; owner < ranks; owner += small_cases ? ranks - 1 : 1) {
+      for (int owner = small_cases ? ranks - 1 : 0; owner < ranks; ++owner) {
         EXPECT_TRUE(run_alone(*worker, own_sequence(owner % 2 == 0 ? prompt.size() : 33, owner), answer) ==
                     expected)
             << ranks << " ranks, graphs " << graphs << ", rank " << owner;
