@@ -51,7 +51,7 @@ bool runs_on_this_gpu(const Situation& s) {
   const std::span<const ExpertKernel> kernels = expert_kernels();
   return std::count(std::begin(gpu_forwards), std::end(gpu_forwards), s.model.architecture) != 0 &&
          fits_gpu_attention(s.model) && s.model.dense_format != StoredFormat::mxfp4 &&
-         s.model.dense_format != StoredFormat::int4 && s.model.dense_format != StoredFormat::fp8_row &&
+         s.model.dense_format != StoredFormat::int4 &&
          std::any_of(kernels.begin(), kernels.end(), [&](const ExpertKernel& kernel) {
            return kernel.facts.device == DeviceKind::cuda && kernel.facts.built &&
                   kernel.facts.compute_capability == s.machine.gpu.compute_capability &&

@@ -2,6 +2,7 @@
 say, run beside the same weights in bf16, which holds them exactly; what contradicts itself is refused before anything runs. Then those
 that `nibble quantize --rest` writes."""
 import json
+import re
 import shutil
 import subprocess
 
@@ -201,13 +202,17 @@ EVERYWHERE = {"float-quantized": ("rows", scheme_of([GROUPS["rows"] | {"targets"
               "fbgemm_fp8": ("fbgemm", {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": ["lm_head"]})}
 
 
+def write_everywhere(root, case, writer, without="none"):
+    encoder, scheme = EVERYWHERE[writer]
+    linear = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "out_proj", "in_proj_qkvz", "_a_proj", "_b_proj", "_mqa")
+    return write_mixed(root, case, lambda module: encoder if module.endswith(linear) and without not in module else None,
+                       scheme | {"ignore": scheme["ignore"] + [f"re:.*{re.escape(without)}.*"]} if "ignore" in scheme else scheme)
+
+
 @pytest.mark.parametrize("writer", EVERYWHERE)
 @pytest.mark.parametrize("case", ["qwen3_moe_bf16", "deepseek_v3_bf16", "qwen3_next_bf16"])
 def test_fp8_may_have_a_scale_a_row_wherever_a_module_is(tmp_path, case, writer):
-    encoder, scheme = EVERYWHERE[writer]
-    places = format_by_place(encoder, encoder)
-    also = lambda module: encoder if module.endswith(("down_proj", "up_proj", "out_proj", ".gate_proj", "in_proj_qkvz")) else None
-    mixed, twin = write_mixed(tmp_path, case, lambda module: places(module) or also(module), scheme)
+    mixed, twin = write_everywhere(tmp_path, case, writer)
     assert "fp8_row" in same_answers(mixed, twin, case)
 
 
@@ -240,20 +245,31 @@ def test_modelopt_mixes_nvfp4_with_fp8(tmp_path, case, algorithm, attention):
     same_answers(*write_modelopt(tmp_path, case, lambda module: (algorithm, attention)), case)
 
 
+def answer_of_emulated_gpu(model):
+    done = subprocess.run([EMULATED, "generate", model, "--device", "cuda", "--enforce-eager", "--prompt-ids", "3,77,120,9,45,200,12,31,7",
+                           "--max-tokens", "2", "--temperature", "0", "--ignore-eos", "--prompt-logprobs", "--max-model-len", "256",
+                           "--max-num-seqs", "2", "--max-num-batched-tokens", "64", "--kv-cache-tokens", "1024", "--json"],
+                          capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    line = json.loads(done.stdout)
+    return line["token_ids"], line["prompt_logprobs"]
+
+
 @pytest.mark.skipif(not EMULATED.exists(), reason="the emulation of a GPU is not built with sanitizers")
-def test_a_gpu_takes_what_is_mixed_and_gives_the_bits_of_the_same_weights_in_bf16(tmp_path):
-    """Experts in NVFP4; of attention one matrix a layer in blocks, the others with one scale each."""
-    def answer(model):
-        done = subprocess.run([EMULATED, "generate", model, "--device", "cuda", "--enforce-eager", "--prompt-ids", "3,77,120,9,45,200,12,31,7",
-                               "--max-tokens", "2", "--temperature", "0", "--ignore-eos", "--prompt-logprobs", "--max-model-len", "256",
-                               "--max-num-seqs", "2", "--max-num-batched-tokens", "64", "--kv-cache-tokens", "1024", "--json"],
-                              capture_output=True, text=True, timeout=280)
-        assert done.returncode == 0, done.stderr
-        line = json.loads(done.stdout)
-        return line["token_ids"], line["prompt_logprobs"]
+@pytest.mark.parametrize("others", [("FP8", "single"), ("FP8_PER_CHANNEL_PER_TOKEN", "modelopt_rows")])
+def test_a_gpu_takes_what_is_mixed_and_gives_the_bits_of_the_same_weights_in_bf16(tmp_path, others):
+    """Experts in NVFP4; of attention one matrix a layer in blocks, the others with one scale each or with one a row."""
     mixed, twin = write_modelopt(tmp_path, "deepseek_v3_bf16", lambda module: (
-        ("FP8_PB_WO", "modelopt_blocks") if module.endswith("o_proj") else ("FP8", "single")))
-    assert answer(mixed) == answer(twin)
+        ("FP8_PB_WO", "modelopt_blocks") if module.endswith("o_proj") else others))
+    assert answer_of_emulated_gpu(mixed) == answer_of_emulated_gpu(twin)
+
+
+@pytest.mark.skipif(not EMULATED.exists(), reason="the emulation of a GPU is not built with sanitizers")
+@pytest.mark.parametrize("case", ["deepseek_v3_bf16", "qwen3_next_bf16"])
+def test_a_gpu_takes_a_scale_a_row_with_the_bits_of_the_same_weights_in_bf16(tmp_path, case):
+    """No matrix has more than a block of columns. Shared experts of qwen3_next are 40 wide, where the kernels take sixteens."""
+    mixed, twin = write_everywhere(tmp_path, case, "float-quantized", "shared_expert.")
+    assert answer_of_emulated_gpu(mixed) == answer_of_emulated_gpu(twin)
 
 
 def test_blocks_of_fp8_under_compressed_tensors_names_give_the_same_bits(tmp_path):

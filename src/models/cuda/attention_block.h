@@ -26,12 +26,6 @@ struct AttentionBlockWeights {
   int window = 0;            // 0: full attention
 };
 
-// Formats of its matrices.
-constexpr bool attention_takes(TensorFormat format) {
-  return format == TensorFormat::bf16 || format == TensorFormat::fp8_block || format == TensorFormat::nvfp4 ||
-         format == TensorFormat::nvfp4_packed;
-}
-
 AttentionBlockWeights lay_out_attention_weights(const ModelConfig& config, const CudaPart& part,
                                                 std::int64_t layer, DeviceArena& arena);
 

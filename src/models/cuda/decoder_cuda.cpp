@@ -160,8 +160,8 @@ Status check_formats(const ModelConfig& config) {
                        std::string(tensor_format_name(weight.format)) + ", and " + what);
     };
     if (weight.part == WeightPart::experts) {
-      if (weight.format == TensorFormat::int4_packed || weight.format == TensorFormat::fp8_row)
-        return refuse("its kernels take experts in bf16, fp8_block, mxfp4 or nvfp4");
+      if (weight.format == TensorFormat::int4_packed)
+        return refuse("its kernels take experts in bf16, fp8_block, fp8_row, mxfp4 or nvfp4");
       if (weight.format != of_experts)
         refuse("other experts in " + std::string(tensor_format_name(of_experts)));
       return;
@@ -170,8 +170,8 @@ Status check_formats(const ModelConfig& config) {
         weight.part == WeightPart::shared_expert)
       return;  // their blocks' checks look at those
     const bool of_attention = weight.part == WeightPart::attention;
-    if (weight.format != TensorFormat::bf16 && !(of_attention && attention_takes(weight.format)))
-      return refuse(of_attention ? "its kernels take bf16, fp8_block or nvfp4" : "its kernels take bf16");
+    if (weight.format != TensorFormat::bf16 && !(of_attention && device_matrix_takes(weight.format)))
+      return refuse(std::string("its kernels take ") + (of_attention ? device_matrix_formats : "bf16"));
     if (weight.role == WeightRole::query) of_queries = weight.format;
     if ((weight.role == WeightRole::key || weight.role == WeightRole::value) && weight.format != of_queries)
       refuse("the queries' in " + std::string(tensor_format_name(of_queries)));

@@ -272,7 +272,13 @@ ExpertsBlockWeights lay_out_experts(const ModelConfig& config, const ExpertTrait
       weights.experts = lay_out_layer<Mxfp4Granules>(config, traits, part.stored_experts().count, arena);
       break;
     case TensorFormat::fp8_row:
-    case TensorFormat::int4_packed: NIBBLE_CHECK(false, "such experts were refused");
+      weights.experts = BlockMoeWeightsOf<E4m3Codes>{
+          .gate_up =
+              lay_out_fp8_rows(arena, part.stored_experts().count, 2 * config.intermediate_size, hidden),
+          .down = lay_out_fp8_rows(arena, part.stored_experts().count, hidden, config.intermediate_size),
+          .unit = unit_of(config)};
+      break;
+    case TensorFormat::int4_packed: NIBBLE_CHECK(false, "experts in int4 were refused");
   }
   return weights;
 }

@@ -91,5 +91,12 @@ BlockMatrices<Codes> lay_out_blocks(DeviceArena& arena, std::int64_t experts, st
   if (Codes::scaled) made.factors = arena.take<BlockFactors>(count * shape.factors());
   return made;
 }
+// In FP8 with a scale a row.
+inline BlockMatrices<E4m3Codes> lay_out_fp8_rows(DeviceArena& arena, std::int64_t experts, std::int64_t rows,
+                                                 std::int64_t cols) {
+  BlockMatrices<E4m3Codes> made = lay_out_blocks<E4m3Codes>(arena, experts, rows, cols);
+  made.row_scales = arena.take<float>(static_cast<std::size_t>(experts * rows));
+  return made;
+}
 
 }  // namespace nibble

@@ -84,7 +84,8 @@ Status check_format(const Weight& weight, TensorFormat beside) {
     return invalid_argument(weight.name + " is in " + std::string(tensor_format_name(weight.format)) +
                             ", and " + what);
   };
-  if (!device_matrix_takes(weight.format)) return refuse("its kernels take bf16, fp8_block or nvfp4");
+  if (!device_matrix_takes(weight.format))
+    return refuse(std::string("its kernels take ") + device_matrix_formats);
   if (weight.format != beside)
     return refuse("the matrix beside it in " + std::string(tensor_format_name(beside)));
   const std::int64_t rows = weight.shape[0], cols = weight.shape[1];

@@ -15,6 +15,7 @@ DeviceMatrix DeviceMatrix::lay_out(DeviceArena& arena, TensorFormat format, std:
                                    std::int64_t cols) {
   switch (format) {
     case TensorFormat::fp8_block: return {.blocks = lay_out_blocks<E4m3Codes>(arena, 1, rows, cols)};
+    case TensorFormat::fp8_row: return {.blocks = lay_out_fp8_rows(arena, 1, rows, cols)};
     case TensorFormat::nvfp4:
     case TensorFormat::nvfp4_packed: return {.blocks = lay_out_blocks<Nvfp4Codes>(arena, 1, rows, cols)};
     default: return {.tiles = lay_out_tiles(arena, rows, cols)};

@@ -19,9 +19,11 @@ struct DeviceMatrix {
 
 // Formats it may have.
 constexpr bool device_matrix_takes(TensorFormat format) {
-  return format == TensorFormat::bf16 || format == TensorFormat::fp8_block || format == TensorFormat::nvfp4 ||
+  return format == TensorFormat::bf16 || format == TensorFormat::fp8_block ||
+         format == TensorFormat::fp8_row || format == TensorFormat::nvfp4 ||
          format == TensorFormat::nvfp4_packed;
 }
+inline constexpr const char* device_matrix_formats = "bf16, fp8_block, fp8_row or nvfp4";
 // Matrices that lie one below the other in one begin at such rows.
 constexpr std::int64_t stacked_row(TensorFormat format, std::int64_t rows) {
   const std::int64_t whole = format == TensorFormat::bf16 ? dense_tile_rows : block_granule_rows;

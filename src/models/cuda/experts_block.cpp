@@ -16,7 +16,7 @@ std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 }  // namespace
 
 bool in_blocks(TensorFormat format) {
-  return format == TensorFormat::bf16 || format == TensorFormat::fp8_block;
+  return format == TensorFormat::bf16 || format == TensorFormat::fp8_block || format == TensorFormat::fp8_row;
 }
 
 TensorFormat expert_format(const ModelConfig& config) {

@@ -59,7 +59,8 @@ Status check_format(const Weight& weight, std::optional<TensorFormat> above) {
     return invalid_argument(weight.name + " is in " + std::string(tensor_format_name(weight.format)) +
                             ", and " + what);
   };
-  if (!device_matrix_takes(weight.format)) return refuse("its kernels take bf16, fp8_block or nvfp4");
+  if (!device_matrix_takes(weight.format))
+    return refuse(std::string("its kernels take ") + device_matrix_formats);
   if (above && weight.format != *above)
     return refuse("that of queries, with which it is multiplied, in " +
                   std::string(tensor_format_name(*above)));

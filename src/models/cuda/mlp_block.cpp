@@ -50,7 +50,8 @@ MlpWeights lay_out_mlp(const ModelConfig& config, std::int64_t layer, const Run&
 std::optional<SharedExpertMatrix> few_matrix(const DeviceMatrix& matrix) {
   if (!matrix.blocks) return matrix.tiles;
   const auto* const blocks = std::get_if<BlockMatrices<E4m3Codes>>(&*matrix.blocks);
-  return blocks == nullptr ? std::nullopt : std::optional<SharedExpertMatrix>(*blocks);
+  if (blocks == nullptr || blocks->row_scales != nullptr) return std::nullopt;
+  return *blocks;
 }
 bool is_one_launch(const MlpWeights& weights, int rows) {
   const auto gate_up = few_matrix(weights.gate_up), down = few_matrix(weights.down);
@@ -64,7 +65,8 @@ Status check_format(const Weight& weight, TensorFormat of_gate) {
     return invalid_argument(weight.name + " is in " + std::string(tensor_format_name(weight.format)) +
                             ", and " + what);
   };
-  if (!device_matrix_takes(weight.format)) return refuse("its kernels take bf16, fp8_block or nvfp4");
+  if (!device_matrix_takes(weight.format))
+    return refuse(std::string("its kernels take ") + device_matrix_formats);
   const bool is_up = weight.role == WeightRole::dense_up || weight.role == WeightRole::shared_up;
   if (is_up && weight.format != of_gate)
     return refuse("the gate's in " + std::string(tensor_format_name(of_gate)));

@@ -51,6 +51,9 @@ Status RandomWeights::queue(const ExpectedTensor& tensor, std::size_t begin, std
     random_e4m3_scales_cuda(places, exponent, static_cast<std::uint8_t*>(to), stream);
   } else if (tensor.dtype == DType::f8_e4m3) {
     random_e4m3_cuda(places, static_cast<std::uint8_t*>(to), stream);
+  } else if (tensor.flat) {
+    // Of rows, of some thousand columns.
+    random_floats_cuda(places, 1.0f / (105.0f * 45.0f), static_cast<float*>(to), stream);
   } else if (tensor.scales == ScaleKind::multiple && tensor.shape.rank() == 2) {
     // Of tiles of 128 x 128; the root of a code's mean square is 105.
     const float columns = 128.0f * static_cast<float>(tensor.shape[1]);

@@ -91,11 +91,11 @@ class WeightPlacing {
   Status stage_fused(const Weight& from, const ExpertPiece& piece);
   // With the range of scales to `index` of ranges_.
   Status place_experts(const PlacedExperts& placed, std::size_t index);
-  // Experts' weights, or rows of one matrix, in blocks: as many codes of each, and tiles of scales of all its
-  // rows, if there are any.
+  // Experts' weights, or rows of one matrix, in blocks: as many codes of each, and scales of all its rows, if
+  // there are any.
   struct BlockPiece {
-    std::int64_t first, count;                          // of the experts
-    std::size_t skipped_bytes, part_bytes, part_tiles;  // of one of an expert's weights
+    std::int64_t first, count;                           // of the experts
+    std::size_t skipped_bytes, part_bytes, part_scales;  // of one of an expert's weights
     std::byte *codes, *scales;
   };
   // Whether its scales are in bfloat16.

@@ -1,5 +1,5 @@
 // Matrices in blocks of 128 columns: experts in bf16 and in FP8, and attention's in FP8, whose scales of
-// tiles become the factors of their rows.
+// tiles become the factors of their rows; those of rows lie beside them.
 #include <algorithm>
 #include <string>
 
@@ -12,10 +12,17 @@ namespace {
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
-// Of a matrix's scales.
-std::size_t tiles_of(std::int64_t rows, std::int64_t cols) {
-  const auto tiles = [](std::int64_t extent) { return size((extent + 127) / 128); };
-  return tiles(rows) * tiles(cols);
+// That a matrix of so many rows has, as `to` says: tiles or rows.
+template <class Codes>
+std::size_t scales_of(const BlockMatrices<Codes>& to, std::int64_t rows) {
+  if (!Codes::scaled) return 0;
+  return to.row_scales != nullptr ? size(rows) : size((rows + 127) / 128 * to.shape.scale_blocks());
+}
+
+// From `first` on; null where rows have none.
+template <class Codes>
+float* row_scales_of(const BlockMatrices<Codes>& to, std::size_t first) {
+  return to.row_scales == nullptr ? nullptr : const_cast<float*>(to.row_scales) + first;
 }
 
 }  // namespace
@@ -52,7 +59,7 @@ Result<bool> WeightPlacing::stage_blocks(const std::vector<Weight>& from, const 
       } else {
         known = true;
         narrow = *dtype == DType::bf16;
-        const std::size_t bytes = piece.part_tiles * dtype_bytes(*dtype);
+        const std::size_t bytes = piece.part_scales * dtype_bytes(*dtype);
         status = feed_->queue(tensor, 0, bytes, piece.scales + i * bytes, stream_);
       }
     });
@@ -65,15 +72,14 @@ template <class Codes>
 Status WeightPlacing::experts(const std::vector<Weight>& from, std::int64_t first,
                               const BlockMatrices<Codes>& to) {
   const std::size_t parts = from.size(), rows = size(to.shape.rows), cols = size(to.shape.cols);
-  BlockPiece piece{
-      .first = first,
-      .count = 0,
-      .skipped_bytes = 0,
-      .part_bytes = rows / parts * cols * Codes::bytes,
-      .part_tiles = Codes::scaled ? tiles_of(to.shape.rows / static_cast<int>(parts), to.shape.cols) : 0,
-      .codes = staging_.data(),
-      .scales = nullptr};
-  const std::size_t of_expert = parts * (piece.part_bytes + piece.part_tiles * sizeof(float));
+  BlockPiece piece{.first = first,
+                   .count = 0,
+                   .skipped_bytes = 0,
+                   .part_bytes = rows / parts * cols * Codes::bytes,
+                   .part_scales = scales_of(to, to.shape.rows / static_cast<int>(parts)),
+                   .codes = staging_.data(),
+                   .scales = nullptr};
+  const std::size_t of_expert = parts * (piece.part_bytes + piece.part_scales * sizeof(float));
   const std::int64_t once = static_cast<std::int64_t>(staging_bytes / of_expert);
   if (once == 0) return invalid_argument(from[0].name + " has experts too large to be re-laid");
   for (std::int64_t begin = 0; begin < to.experts; begin += once) {
@@ -91,7 +97,8 @@ Status WeightPlacing::experts(const std::vector<Weight>& from, std::int64_t firs
                                .experts = count,
                                .shape = to.shape,
                                .halves = halves,
-                               .factors = factors},
+                               .factors = factors,
+                               .row_scales = row_scales_of(to, size(begin) * rows)},
                               stream_);
     }
     NIBBLE_RETURN_IF_ERROR(repack_blocks_cuda(
@@ -123,10 +130,10 @@ Status WeightPlacing::dense_in(const Weight& weight, const Run& rows, const Bloc
                          .count = 1,
                          .skipped_bytes = size(rows.begin * cols),
                          .part_bytes = size(rows.count * cols),
-                         .part_tiles = tiles_of(weight.shape[0], cols),
+                         .part_scales = scales_of(to, weight.shape[0]),
                          .codes = staging_.data(),
                          .scales = staging_.data() + size(rows.count * cols)};
-  if (piece.part_bytes + piece.part_tiles * sizeof(float) > staging_bytes)
+  if (piece.part_bytes + piece.part_scales * sizeof(float) > staging_bytes)
     return invalid_argument(weight.name + " is too large to be re-laid");
   NIBBLE_ASSIGN(const bool narrow, stage_blocks({weight}, piece));
   const BlockShape<E4m3Codes> shape{static_cast<int>(rows.count), static_cast<int>(cols)};
@@ -136,7 +143,8 @@ Status WeightPlacing::dense_in(const Weight& weight, const Run& rows, const Bloc
                            .narrow = narrow,
                            .shape = shape,
                            .first_row = static_cast<int>(rows.begin),
-                           .factors = factors},
+                           .factors = factors,
+                           .row_scales = row_scales_of(to, size(to_row))},
                           stream_);
   return repack_blocks_cuda(
       BlockRepack<E4m3Codes>{.codes = reinterpret_cast<const std::uint8_t*>(piece.codes),

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "formats/fp8_block.h"
 #include "formats/nvfp4.h"
 #include "models/cuda/weight_placing.h"
 
@@ -11,24 +12,40 @@ namespace {
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
+LatentHeadsRepack::Format repack_format(TensorFormat format) {
+  switch (format) {
+    case TensorFormat::bf16: return LatentHeadsRepack::Format::bf16;
+    case TensorFormat::fp8_block: return LatentHeadsRepack::Format::e4m3_tiles;
+    case TensorFormat::fp8_row: return LatentHeadsRepack::Format::e4m3_rows;
+    default: return LatentHeadsRepack::Format::nvfp4;
+  }
+}
+
+// Of tiles or of rows: those of a few heads are not told apart.
+std::size_t scales_of_all_rows(const Weight& weight) {
+  if (weight.format == TensorFormat::fp8_row) return size(weight.shape[0]);
+  return weight.format == TensorFormat::fp8_block
+             ? size(fp8_tiles(weight.shape[0]) * fp8_tiles(weight.shape[1]))
+             : 0;
+}
+
 }  // namespace
 
 Status WeightPlacing::latent_heads(const Weight& weight, const LatentHeadsRepack& to) {
   const std::int64_t rows_a_head = to.plain + to.value_dim, cols = weight.shape[1];
-  const std::int64_t past = to.first_kept + to.heads, tiles = (cols + 127) / 128;
+  const std::int64_t past = to.first_kept + to.heads;
   NIBBLE_CHECK(cols == to.rank && weight.shape[0] >= past * rows_a_head);
-  const bool wide = weight.format == TensorFormat::bf16, in_tiles = weight.format == TensorFormat::fp8_block;
   LatentHeadsRepack repack = to;
-  repack.format = wide       ? LatentHeadsRepack::Format::bf16
-                  : in_tiles ? LatentHeadsRepack::Format::e4m3_tiles
-                             : LatentHeadsRepack::Format::nvfp4;
+  repack.format = repack_format(weight.format);
+  const bool of_all_rows = repack.format == LatentHeadsRepack::Format::e4m3_tiles ||
+                           repack.format == LatentHeadsRepack::Format::e4m3_rows;
   if (repack.format == LatentHeadsRepack::Format::nvfp4) {
     NIBBLE_ASSIGN(const std::vector<float> scales, matrix_scales({weight}, 0, 1));
     repack.factor = scales[0];
   }
   // Of a head: two bytes a value in bf16, and of codes no more.
   const std::size_t of_head = size(rows_a_head * cols) * sizeof(Bf16),
-                    all_scales = size((weight.shape[0] + 127) / 128 * tiles) * sizeof(float);
+                    all_scales = scales_of_all_rows(weight) * sizeof(float);
   if (of_head + all_scales > staging_bytes)
     return invalid_argument(weight.name + " has heads too large to be re-laid");
   const std::int64_t once = static_cast<std::int64_t>((staging_bytes - all_scales) / of_head);
@@ -43,7 +60,7 @@ Status WeightPlacing::latent_heads(const Weight& weight, const LatentHeadsRepack
     visit_stored(weight, weight.name, [&](const ExpectedTensor& tensor) {
       if (!status.ok() || tensor.one_value) return;
       const bool is_codes = tensor.scales == ScaleKind::none;
-      if (!is_codes && in_tiles) {
+      if (!is_codes && of_all_rows) {
         const Result<DType> dtype = feed_->dtype_of(tensor);
         status = dtype.status();
         if (!status.ok()) return;

@@ -32,6 +32,8 @@ constexpr const char* nvfp4_experts = R"({"quant_method": "modelopt", "quant_alg
       "exclude_modules": ["lm_head", "model.layers.*.mlp.gate", "model.layers.*.self_attn*"]})";
 
 // Of everything but router and lm_head.
+constexpr const char* fp8_rows = R"({"quant_method": "fbgemm_fp8",
+    "modules_to_not_convert": ["lm_head"]})";
 constexpr const char* fp8_blocks = R"({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
       "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head", "model.layers.*.mlp.gate"]})";
 constexpr const char* nvfp4_modelopt =
@@ -92,7 +94,7 @@ TEST_F(Qwen3MoeOnTheGpu, NorDoTheyWithExpertsInNvfp4) {
 }
 
 TEST_F(Qwen3MoeOnTheGpu, NorDoTheyInFp8OrBf16) {
-  for (const char* quantization : {fp8_blocks, all_in_bf16}) {
+  for (const char* quantization : {fp8_blocks, fp8_rows, all_in_bf16}) {
     const RandomCheckpoint checkpoint(config_json({128, 4, 2, true, false, quantization}), 7);
     expect_the_same_bits_in_chunks_in_company_and_in_graphs(checkpoint.folder(), DType::bf16);
   }
@@ -100,7 +102,7 @@ TEST_F(Qwen3MoeOnTheGpu, NorDoTheyInFp8OrBf16) {
 #endif
 
 TEST_F(Qwen3MoeOnTheGpu, RandomWeightsAreOfASizeThatRuns) {
-  for (const char* quantization : {nvfp4_experts, nvfp4_packed_experts, fp8_blocks}) {
+  for (const char* quantization : {nvfp4_experts, nvfp4_packed_experts, fp8_blocks, fp8_rows}) {
     SCOPED_TRACE(quantization);
     const RandomCheckpoint checkpoint(config_json({64, 2, 1, true, false, quantization}), 5);
     const ModelConfig config = must(read_model_config(checkpoint.folder()));
@@ -137,7 +139,8 @@ TEST_F(Qwen3MoeOnTheGpu, RefusesAScaleOfAMatrixThatItsKernelsCannotHold) {
 
 TEST_F(Qwen3MoeOnTheGpu, WhatAStepTakesIsWhatThePlanSays) {
   ModelConfig config = must(read_model_config(root / "tests/data/models/Qwen3-30B-A3B"));
-  for (const TensorFormat format : {TensorFormat::mxfp4_packed, TensorFormat::nvfp4, TensorFormat::bf16}) {
+  for (const TensorFormat format :
+       {TensorFormat::mxfp4_packed, TensorFormat::nvfp4, TensorFormat::bf16, TensorFormat::fp8_row}) {
     config.quantization.format = format;
     config.quantization.exclude = {"lm_head", "*.mlp.gate", "*.self_attn.*"};
     const ModelTraits traits = must(traits_of(config, "Qwen3-30B-A3B"));
@@ -156,17 +159,21 @@ TEST_F(Qwen3MoeOnTheGpu, RefusesWhatNoKernelTakes) {
   const auto of_case = [](const char* name) {
     return must(read_model_config(root / "tests/data/parity" / name));
   };
-  ModelConfig odd = of_case("qwen3_moe_bf16"), mixed = of_case("qwen3_moe_fp8"), torn = mixed, narrow = mixed;
+  ModelConfig odd = of_case("qwen3_moe_bf16"), mixed = of_case("qwen3_moe_fp8"), torn = mixed, narrow = mixed,
+              of_two = mixed;
   odd.intermediate_size = 40;
   mixed.quantization.exclude.emplace_back("model.layers.0.mlp.experts.*");
   narrow.quantization.format = TensorFormat::mxfp4_packed;
   torn.quantization.exclude.emplace_back("model.layers.1.self_attn.k_proj");
+  of_two.quantization.set_formats({{"model.layers.1.self_attn.v_proj", {TensorFormat::fp8_row}}});
   for (const auto& [config, what] :
        {std::pair(odd, "experts' of 40"),
         std::pair(mixed, "experts.0.gate_proj is in bf16, and other experts"),
         std::pair(torn, "k_proj is in bf16, and the queries' in fp8_block"),
         std::pair(of_case("qwen3_moe_nvfp4"), "32 dimensions"),
-        std::pair(narrow, "self_attn.q_proj is in mxfp4, and its kernels take bf16, fp8_block or nvfp4")}) {
+        std::pair(of_two, "v_proj is in fp8_row, and the queries' in fp8_block"),
+        std::pair(narrow,
+                  "self_attn.q_proj is in mxfp4, and its kernels take bf16, fp8_block, fp8_row or nvfp4")}) {
     RandomWeights random(1);
     const Result<std::unique_ptr<Worker>> worker = GpuWorker::start(config, random, limits_of(config, false));
     ASSERT_FALSE(worker.ok()) << what;

@@ -114,11 +114,11 @@ Status head_products_cuda(const HeadProductsCudaArgs& args, cudaStream_t stream)
 
 // Which matrix kv_b is in, as its checkpoint has it: rows of heads, each plain keys and then values.
 struct LatentHeadsRepack {
-  enum class Format : std::uint8_t { bf16, e4m3_tiles, nvfp4 };
+  enum class Format : std::uint8_t { bf16, e4m3_tiles, e4m3_rows, nvfp4 };
   Format format = Format::bf16;
   const void* codes = nullptr;   // of heads [first_head, first_head + heads)
-  const void* scales = nullptr;  // e4m3_tiles: of all rows; nvfp4: of those heads
-  bool narrow = false;           // scales of tiles are in bfloat16
+  const void* scales = nullptr;  // e4m3_tiles, e4m3_rows: of all rows; nvfp4: of those heads
+  bool narrow = false;           // those of all rows are in bfloat16
   float factor = 1;              // nvfp4: of the whole matrix
   int first_head = 0, heads = 0;
   int first_kept = 0;  // the head that comes first where keys and values go

@@ -366,19 +366,21 @@ TEST_F(LatentOnTheGpu, ASequencesBitsDependNeitherOnCutsNorOnCompany) {
   }
 }
 
-TEST_F(LatentOnTheGpu, HeadsMatricesInFp8AreRoundedOnce) {
+void expect_heads_in_fp8_rounded_once(LatentHeadsRepack::Format format) {
+  const bool by_row = format == LatentHeadsRepack::Format::e4m3_rows;
   const Layout layout{2, 24, 32, 16, 144, 0};
   std::mt19937 random(6);
   const int rows = layout.heads * (layout.plain + layout.value_dim), tiles = (layout.rank + 127) / 128;
   std::vector<std::uint8_t> codes;
   for (std::size_t i = 0; i < size_of(rows, layout.rank); ++i)
     codes.push_back(static_cast<std::uint8_t>(random() % 0x7f));
-  const std::vector<float> scales = random_floats(random, size_of((rows + 127) / 128, tiles));
+  const std::vector<float> scales =
+      random_floats(random, by_row ? size_of(rows, 1) : size_of((rows + 127) / 128, tiles));
   DeviceBuffer device_codes = on_device(codes), device_scales = on_device(scales),
                keys = device_bytes(size_of(layout.heads * layout.rank, 64) * 2, 0xff),
                values = device_bytes(size_of(layout.heads * layout.value_dim, 192) * 2, 0xff);
   for (int head = 0; head < layout.heads; ++head) {  // one at a time
-    repack_latent_heads_cuda({.format = LatentHeadsRepack::Format::e4m3_tiles,
+    repack_latent_heads_cuda({.format = format,
                               .codes = device_codes.data() + size_of(head * rows / layout.heads, layout.rank),
                               .scales = device_scales.data(),
                               .first_head = head,
@@ -391,9 +393,11 @@ TEST_F(LatentOnTheGpu, HeadsMatricesInFp8AreRoundedOnce) {
                              nullptr);
   }
   const auto expected = [&](int row, int column) {
-    const std::size_t tile = size_of(row / 128, tiles) + static_cast<std::size_t>(column / 128);
+    const std::size_t of_value = by_row ? static_cast<std::size_t>(row)
+                                        : size_of(row / 128, tiles) + static_cast<std::size_t>(column / 128);
     return Bf16::from_float(
-        E4m3{codes[size_of(row, layout.rank) + static_cast<std::size_t>(column)]}.to_float() * scales[tile]);
+        E4m3{codes[size_of(row, layout.rank) + static_cast<std::size_t>(column)]}.to_float() *
+        scales[of_value]);
   };
   std::vector<Bf16> found_keys(keys.size() / 2), found_values(values.size() / 2);
   keys.copy_to(std::span(found_keys));
@@ -413,6 +417,11 @@ TEST_F(LatentOnTheGpu, HeadsMatricesInFp8AreRoundedOnce) {
       }
     }
   }
+}
+
+TEST_F(LatentOnTheGpu, HeadsMatricesInFp8AreRoundedOnce) {
+  expect_heads_in_fp8_rounded_once(LatentHeadsRepack::Format::e4m3_tiles);
+  expect_heads_in_fp8_rounded_once(LatentHeadsRepack::Format::e4m3_rows);
 }
 
 TEST_F(LatentOnTheGpu, TakesTheShapesOfTheFamilyAndRefusesOthersByName) {

@@ -15,13 +15,15 @@ __device__ __forceinline__ Bf16 value_at(const LatentHeadsRepack& from, int row,
       static_cast<std::size_t>(row) * static_cast<std::size_t>(from.rank) + static_cast<std::size_t>(column);
   float value;
   if (from.format == LatentHeadsRepack::Format::bf16) return static_cast<const Bf16*>(from.codes)[at];
-  if (from.format == LatentHeadsRepack::Format::e4m3_tiles) {
+  if (from.format != LatentHeadsRepack::Format::nvfp4) {
     const int all_rows_row = from.first_head * (from.plain + from.value_dim) + row;
     const int scale =
-        all_rows_row / scale_tile * ((from.rank + scale_tile - 1) / scale_tile) + column / scale_tile;
-    const float of_tile = from.narrow ? static_cast<const Bf16*>(from.scales)[scale].to_float()
+        from.format == LatentHeadsRepack::Format::e4m3_rows
+            ? all_rows_row
+            : all_rows_row / scale_tile * ((from.rank + scale_tile - 1) / scale_tile) + column / scale_tile;
+    const float of_code = from.narrow ? static_cast<const Bf16*>(from.scales)[scale].to_float()
                                       : static_cast<const float*>(from.scales)[scale];
-    value = __fmul_rn(static_cast<const E4m3*>(from.codes)[at].to_float(), of_tile);
+    value = __fmul_rn(static_cast<const E4m3*>(from.codes)[at].to_float(), of_code);
   } else {
     const std::uint8_t two = static_cast<const std::uint8_t*>(from.codes)[at / 2];
     const E2m1 code{static_cast<std::uint8_t>(column % 2 == 0 ? two & 15 : two >> 4)};

@@ -16,15 +16,16 @@
 namespace nibble {
 
 // Matrices [experts, parts, rows / parts, cols] with scales of tiles of 128 x 128 of each part, if their
-// codes have any. Of two parts, gates and up projections, the rows take turns on the device.
+// codes have any, or of rows. Of two parts, gates and up projections, the rows take turns on the device.
 template <class Codes>
 struct RandomBlocks {
   int experts, parts;
   BlockShape<Codes> shape;
   bool narrow = false;  // scales in bfloat16
+  bool by_row = false;
   std::vector<std::uint8_t> codes;
   std::vector<float> scales;
-  DeviceBuffer device_codes, device_factors;
+  DeviceBuffer device_codes, device_factors, device_row_scales;
 
   RandomBlocks(std::mt19937& random, int experts_, int parts_, int rows, int cols)
       : experts(experts_), parts(parts_), shape{rows, cols} {
@@ -46,6 +47,13 @@ struct RandomBlocks {
 
   int tiles_of_part() const { return (shape.rows / parts + 127) / 128 * shape.scale_blocks(); }
 
+  void scale_rows(std::mt19937& random) {
+    by_row = true;
+    scales.clear();
+    for (int i = 0; i < experts * shape.rows; ++i)
+      scales.push_back(Bf16::from_float(0.0003f + 0.0001f * static_cast<float>(random() % 50)).to_float());
+  }
+
   // Of an expert's row as the device counts them.
   float value(int expert, int row, int col) const {
     const int part = row % parts, of_part = row / parts, part_rows = shape.rows / parts;
@@ -54,8 +62,9 @@ struct RandomBlocks {
                            static_cast<std::size_t>(col);
     if constexpr (std::is_same_v<Codes, E4m3Codes>) {
       const int tile = of_part / 128 * shape.scale_blocks() + col / 128;
-      return E4m3{codes[at]}.to_float() *
-             scales[static_cast<std::size_t>((expert * parts + part) * tiles_of_part() + tile)];
+      const int scale = by_row ? (expert * parts + part) * part_rows + of_part
+                               : (expert * parts + part) * tiles_of_part() + tile;
+      return E4m3{codes[at]}.to_float() * scales[static_cast<std::size_t>(scale)];
     } else {
       return Bf16{static_cast<std::uint16_t>(codes[2 * at] | codes[2 * at + 1] << 8)}.to_float();
     }
@@ -75,12 +84,14 @@ struct RandomBlocks {
       const DeviceBuffer stored = narrow ? on_device(narrow_scales) : on_device(scales);
       device_factors =
           device_bytes(static_cast<std::size_t>(experts) * shape.factors() * sizeof(BlockFactors), 0xcd);
+      device_row_scales = device_bytes(static_cast<std::size_t>(experts * shape.rows) * sizeof(float), 0xcd);
       place_block_scales_cuda({.scales = stored.data(),
                                .narrow = narrow,
                                .experts = experts,
                                .shape = shape,
                                .halves = parts == 2,
-                               .factors = device_factors.as<BlockFactors>()},
+                               .factors = device_factors.as<BlockFactors>(),
+                               .row_scales = by_row ? device_row_scales.as<float>() : nullptr},
                               nullptr);
     }
     const Status status = repack_blocks_cuda(
@@ -96,7 +107,7 @@ struct RandomBlocks {
   }
   BlockMatrices<Codes> view() {
     return {device_codes.as<std::uint8_t>(), Codes::scaled ? device_factors.as<BlockFactors>() : nullptr,
-            experts, shape};
+            experts, shape, by_row ? device_row_scales.as<float>() : nullptr};
   }
 };
 

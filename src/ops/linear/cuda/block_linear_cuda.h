@@ -54,15 +54,17 @@ struct BlockRepack {
 Status repack_blocks_cuda(const BlockRepack<Bf16Codes>& repack, cudaStream_t stream);
 Status repack_blocks_cuda(const BlockRepack<E4m3Codes>& repack, cudaStream_t stream);
 
-// Scales of tiles of 128 x 128, in float32 or bfloat16, and the factors that become of them.
+// Scales of tiles of 128 x 128 or of rows, in float32 or bfloat16, and the factors that become of them.
 struct BlockScales {
-  const void* scales = nullptr;  // [experts, parts, tiles of a part's rows, tiles of columns]
+  const void* scales = nullptr;  // [experts, parts, tiles of a part's rows, tiles of columns], or
+                                 // [experts, parts, a part's rows]
   bool narrow = false;           // bfloat16
   int experts = 1;
   BlockShape<E4m3Codes> shape;
   bool halves = false;              // two parts, gate_proj and up_proj
   int first_row = 0;                // of one part, that is the first here; a multiple of 16
   BlockFactors* factors = nullptr;  // [experts, shape.factors()]
+  float* row_scales = nullptr;      // [experts, shape.rows]: where those of rows go; null: they are of tiles
 };
 void place_block_scales_cuda(const BlockScales& scales, cudaStream_t stream);
 

@@ -39,7 +39,13 @@ std::vector<float> on_gpu(RandomBlocks<E4m3Codes>& matrix, const std::vector<Bf1
   return result;
 }
 
-TEST_F(OnTheGpu, Fp8BlocksAreNearDoublePrecisionAndARowsBitsDependOnNoOther) {
+// By row or in blocks.
+class Fp8OnTheGpu : public OnTheGpu, public testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(Scales, Fp8OnTheGpu, testing::Values(false, true),
+                         [](const auto& each) { return each.param ? "OfRows" : "OfBlocks"; });
+
+TEST_P(Fp8OnTheGpu, ProductsAreNearDoublePrecisionAndARowsBitsDependOnNoOther) {
+  if (IsSkipped()) return;
   std::mt19937 random(1);
   struct Case {
     int rows, cols;
@@ -49,6 +55,7 @@ TEST_F(OnTheGpu, Fp8BlocksAreNearDoublePrecisionAndARowsBitsDependOnNoOther) {
        {Case{144, 336}, Case{32, 16}, Case{16, 2288}, Case{48, 4400}, Case{272, 1216}, Case{8800, 144}}) {
     if (small_cases && each.rows > 200) continue;
     RandomBlocks<E4m3Codes> matrix(random, 1, 1, each.rows, each.cols);
+    if (GetParam()) matrix.scale_rows(random);
     matrix.narrow = each.cols == 336;
     matrix.upload(ColumnOrder::steps);
     const int tokens = small_cases ? 37 : 200;
@@ -74,12 +81,14 @@ TEST_F(OnTheGpu, Fp8BlocksAreNearDoublePrecisionAndARowsBitsDependOnNoOther) {
 }
 
 // x is one of the unit vectors, so that outputs are columns of the matrix.
-TEST_F(OnTheGpu, Fp8BlocksAreAllCodesTimesTheirScales) {
+TEST_P(Fp8OnTheGpu, ValuesAreAllCodesTimesTheirScales) {
+  if (IsSkipped()) return;
   std::mt19937 random(2);
   RandomBlocks<E4m3Codes> matrix(random, 1, 1, 256, 16);
   for (std::size_t i = 0; i < matrix.codes.size(); ++i)
     matrix.codes[i] = static_cast<std::uint8_t>(i / 16 + i % 16);
   matrix.scales = {0x1.234567p-9f, 0x1.8p+90f};
+  if (GetParam()) matrix.scale_rows(random);
   matrix.upload(ColumnOrder::steps);
   std::vector<Bf16> x(16 * 16);
   for (std::size_t i = 0; i < 16; ++i) x[i * 16 + i] = Bf16::from_float(1);
@@ -100,6 +109,26 @@ TEST_F(OnTheGpu, Fp8BlocksAreAllCodesTimesTheirScales) {
       } else {
         EXPECT_EQ(found, matrix.value(0, row, col)) << row << ", " << col;
       }
+    }
+  }
+}
+
+// In one rounding, whatever the kernel.
+TEST_F(OnTheGpu, AScaleOfARowMultipliesTheFinishedSum) {
+  std::mt19937 random(4);
+  RandomBlocks<E4m3Codes> scaled(random, 1, 1, 48, 1216);
+  scaled.scale_rows(random);
+  for (float& scale : scaled.scales) scale *= 1.2345f;
+  scaled.upload(ColumnOrder::steps);
+  RandomBlocks<E4m3Codes> plain(random, 1, 1, 48, 1216);
+  plain.codes = scaled.codes;
+  std::fill(plain.scales.begin(), plain.scales.end(), 1.0f);
+  plain.upload(ColumnOrder::steps);
+  for (const int tokens : {3, 37}) {
+    const std::vector<Bf16> x = random_bf16(random, static_cast<std::size_t>(tokens * 1216));
+    for (const BlockLinearPath path : {BlockLinearPath::few, BlockLinearPath::many}) {
+      const std::vector<float> y = on_gpu(scaled, x, path), totals = on_gpu(plain, x, path);
+      for (std::size_t i = 0; i < y.size(); ++i) ASSERT_EQ(y[i], totals[i] * scaled.scales[i % 48]) << i;
     }
   }
 }

@@ -1,10 +1,11 @@
 // The layout of matrices that are multiplied by blocks of 128 columns, each block with a scale of its own:
-// FP8 (E4M3) in tiles of 128 x 128, bfloat16, whose scales are one, and NVFP4, of which a matrix has one
-// above those of its sixteens.
+// FP8 (E4M3) in tiles of 128 x 128 or with a scale a row, bfloat16, whose scales are one, and NVFP4, of which
+// a matrix has one above those of its sixteens.
 //
 //   granule   16 consecutive rows over the whole of K; granules follow one another, experts too
 //   k64 block pieces of 32 lanes x 16 bytes: first those of the even rows, then those of the odd ones
-//   factors   a pair for a granule and 128 columns: of the even rows and of the odd ones
+//   factors   a pair for a granule and 128 columns: of the even rows and of the odd ones; 1 where rows have
+//   scales
 //
 // Rows and K lie as in ops/moe/cuda/granules.h: operand row g of the upper half (0..7) holds row 2g of the
 // granule, and operand row g + 8 row 2g + 1. So a gate and its up projection meet in one lane. K is padded to
@@ -25,7 +26,8 @@
 //
 // T_b is the tensor core's chain over the block's k16 steps from zero, s_b the factor of the row and the
 // block, 1 where codes have no scales. Codes are decoded to bfloat16 exactly, and each fma is rounded once to
-// float32. Nothing else enters it.
+// float32. Where rows have scales, that of the row multiplies the total, in one rounding. Nothing else enters
+// it.
 #pragma once
 
 #include <cstddef>
@@ -121,6 +123,7 @@ struct BlockMatrices {
       nullptr;  // [experts, granules, scale_blocks]; null where codes have no scales
   int experts = 1;
   BlockShape<Codes> shape;
+  const float* row_scales = nullptr;  // of FP8: [experts, shape.rows]; null where rows have none
 };
 
 }  // namespace nibble

@@ -77,6 +77,27 @@ __global__ void __launch_bounds__(repack_threads)
   }
 }
 
+__device__ __forceinline__ float scale_at(const BlockScales& scales, std::size_t at) {
+  return scales.narrow ? static_cast<const Bf16*>(scales.scales)[at].to_float()
+                       : static_cast<const float*>(scales.scales)[at];
+}
+
+// Those of rows; their factors are one.
+__global__ void __launch_bounds__(repack_threads)
+    block_row_scales(const __grid_constant__ BlockScales scales) {
+  const int rows = scales.shape.rows;
+  const std::size_t all = static_cast<std::size_t>(scales.experts) * rows,
+                    factors = scales.experts * scales.shape.factors();
+  const std::size_t step = static_cast<std::size_t>(gridDim.x) * repack_threads,
+                    first = static_cast<std::size_t>(blockIdx.x) * repack_threads + threadIdx.x;
+  for (std::size_t i = first; i < factors; i += step) scales.factors[i] = {1.0f, 1.0f};
+  for (std::size_t i = first; i < all; i += step) {
+    const int row = static_cast<int>(i % rows);
+    const int from_row = scales.halves ? row / 2 + row % 2 * (rows / 2) : row;
+    scales.row_scales[i] = scale_at(scales, i - row + scales.first_row + from_row);
+  }
+}
+
 __global__ void __launch_bounds__(repack_threads) block_factors(const __grid_constant__ BlockScales scales) {
   const BlockShape<E4m3Codes> shape = scales.shape;
   const int blocks = shape.scale_blocks(), parts = scales.halves ? 2 : 1;
@@ -92,8 +113,7 @@ __global__ void __launch_bounds__(repack_threads) block_factors(const __grid_con
     const int row = scales.first_row + granule * block_granule_rows / parts;
     const auto scale = [&](int part) {
       const std::size_t at = (expert * parts + part) * tiles + row / block_scale_columns * blocks + block;
-      return scales.narrow ? static_cast<const Bf16*>(scales.scales)[at].to_float()
-                           : static_cast<const float*>(scales.scales)[at];
+      return scale_at(scales, at);
     };
     scales.factors[i] = {scale(0), scale(parts - 1)};
   }
@@ -128,7 +148,8 @@ Status repack_blocks_cuda(const BlockRepack<E4m3Codes>& args, cudaStream_t strea
 }
 
 void place_block_scales_cuda(const BlockScales& scales, cudaStream_t stream) {
-  launch_kernel(launch_of(scales.experts * scales.shape.factors(), stream), block_factors, scales);
+  const Launch launch = launch_of(scales.experts * scales.shape.factors(), stream);
+  launch_kernel(launch, scales.row_scales != nullptr ? block_row_scales : block_factors, scales);
 }
 
 }  // namespace nibble

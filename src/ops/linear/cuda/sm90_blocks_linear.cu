@@ -1,6 +1,7 @@
 // Dense products with matrices in blocks (block_linear_cuda.h).
 #include <algorithm>
 #include <string>
+#include <type_traits>
 
 #include "ops/linear/cuda/block_linear_cuda.h"
 #include "ops/linear/cuda/block_products_few.cuh"
@@ -21,12 +22,49 @@ struct StoreRows {
   }
 };
 
+// The same of a matrix whose rows have scales.
+struct StoreScaledRows {
+  StoreRows rows;
+  const float* scales;  // [weight rows]
+  __device__ __forceinline__ void operator()(int row, int weight_row, float even, float odd) const {
+    const float2 scale = *reinterpret_cast<const float2*>(scales + weight_row);
+    rows(row, weight_row, __fmul_rn(even, scale.x), __fmul_rn(odd, scale.y));
+  }
+};
+
 // Up to which the kernel for few tokens is the faster one. The other one has a block for 128 rows of weights:
 // where those are fewer than a quarter of the multiprocessors, they wait for one another's bytes.
 template <class Codes>
 int few_tokens_of(const BlockShape<Codes>& shape) {
   const bool blocks_are_few = shape.granules() / item_granules < processors_of_device() / 4;
   return blocks_are_few ? 4 * few_block_rows : few_block_rows;
+}
+
+template <class Codes, class Store>
+Status multiply_into(const Store& store, const BlockLinearCudaArgs<Codes>& args, cudaStream_t stream) {
+  const BlockShape<Codes>& shape = args.weight.shape;
+  const int tokens = args.x.tokens;
+  const Inputs x = token_tiles(args.x, shape.blocks());
+  const bool few = args.path == BlockLinearPath::few
+                       ? shape.scale_blocks() <= few_most_scale_blocks
+                       : args.path == BlockLinearPath::faster && block_linear_takes_few(shape, tokens);
+  if (few) {
+    const FewParams<Codes, Store> params{args.weight, x, tokens, store, args.lets_beside};
+    if (short_takes(shape, tokens)) {
+      launch_short(params, stream);
+    } else {
+      launch_few(params, stream);
+    }
+    return {};
+  }
+  if (args.lets_beside)
+    return invalid_argument("only the path for few rows lets another product run beside it");
+  const int rows = tokens <= 32 ? 32 : tokens <= 64 ? 64 : 128;
+  launch_many<column_order<Codes>>(
+      ManyParams<Codes, Store>{
+          .map = {}, .weights = args.weight, .x = x, .groups = {.all = tokens}, .choices = 1, .store = store},
+      rows, (tokens + rows - 1) / rows, stream);
+  return {};
 }
 
 template <class Codes>
@@ -40,30 +78,13 @@ Status multiply(const BlockLinearCudaArgs<Codes>& args, cudaStream_t stream) {
     return invalid_argument("outputs need an even stride of at least " + std::to_string(shape.rows) +
                             ", not " + std::to_string(args.y_stride));
   }
-  const int tokens = args.x.tokens;
-  if (tokens == 0) return {};
-  const Inputs x = token_tiles(args.x, shape.blocks());
+  if (args.x.tokens == 0) return {};
   const StoreRows store{args.y, args.y_stride};
-  const bool few = args.path == BlockLinearPath::few
-                       ? shape.scale_blocks() <= few_most_scale_blocks
-                       : args.path == BlockLinearPath::faster && block_linear_takes_few(shape, tokens);
-  if (few) {
-    const FewParams<Codes, StoreRows> params{args.weight, x, tokens, store, args.lets_beside};
-    if (short_takes(shape, tokens)) {
-      launch_short(params, stream);
-    } else {
-      launch_few(params, stream);
-    }
-    return {};
+  if constexpr (std::is_same_v<Codes, E4m3Codes>) {
+    if (args.weight.row_scales != nullptr)
+      return multiply_into(StoreScaledRows{store, args.weight.row_scales}, args, stream);
   }
-  if (args.lets_beside)
-    return invalid_argument("only the path for few rows lets another product run beside it");
-  const int rows = tokens <= 32 ? 32 : tokens <= 64 ? 64 : 128;
-  launch_many<column_order<Codes>>(
-      ManyParams<Codes, StoreRows>{
-          .map = {}, .weights = args.weight, .x = x, .groups = {.all = tokens}, .choices = 1, .store = store},
-      rows, (tokens + rows - 1) / rows, stream);
-  return {};
+  return multiply_into(store, args, stream);
 }
 
 }  // namespace

@@ -9,13 +9,19 @@
 namespace nibble {
 namespace {
 
-template <class Codes>
+template <class Codes_, bool by_row_>
+struct Kind {
+  using Codes = Codes_;
+  static constexpr bool by_row = by_row_;  // scales
+};
+template <class Kind>
 class BlockMoeOnTheGpu : public OnTheGpu {};
-using Kinds = testing::Types<Bf16Codes, E4m3Codes>;
+using Kinds = testing::Types<Kind<Bf16Codes, false>, Kind<E4m3Codes, false>, Kind<E4m3Codes, true>>;
 TYPED_TEST_SUITE(BlockMoeOnTheGpu, Kinds);
 
-template <class Codes>
+template <class Kind>
 struct Layer {
+  using Codes = typename Kind::Codes;
   int experts, top_k, hidden, intermediate;
   RandomBlocks<Codes> gate_up, down;
 
@@ -26,6 +32,10 @@ struct Layer {
         intermediate(intermediate_),
         gate_up(random, experts, 2, 2 * intermediate, hidden),
         down(random, experts, 1, hidden, intermediate) {
+    if constexpr (Kind::by_row) {
+      gate_up.scale_rows(random);
+      down.scale_rows(random);
+    }
     gate_up.upload();
     down.upload();
   }

@@ -3,6 +3,7 @@
 // (token, choice) into groups of one expert; for few every block does so for itself.
 #include <algorithm>
 #include <string>
+#include <type_traits>
 
 #include "ops/linear/cuda/block_products_many.cuh"
 #include "ops/moe/cuda/block_experts_few.cuh"
@@ -92,6 +93,36 @@ struct StoreProducts {
   }
 };
 
+// Of weights whose rows have scales, which are those of the expert that a row of outputs has.
+template <class Store>
+struct ScaledStore {
+  Store store;
+  const float* scales;  // [experts, weight_rows]
+  int weight_rows;
+  FreshSlotChoices choices;
+  __device__ __forceinline__ void operator()(int row, int weight_row, float even, float odd) const {
+    const std::size_t of_expert = static_cast<std::size_t>(choices.expert_of(row)) * weight_rows;
+    const float2 scale = *reinterpret_cast<const float2*>(scales + of_expert + weight_row);
+    store(row, weight_row, __fmul_rn(even, scale.x), __fmul_rn(odd, scale.y));
+  }
+};
+
+FreshSlotChoices choices_of(const BlockMoeCudaArgs& args, int experts) {
+  return {{args.expert_ids, taken_of(args.share, experts), experts}};
+}
+
+// Runs launch(store) with the store, or with one that scales rows first where the weights have such scales.
+template <class Codes, class Store, class Launch>
+void with_scales(const BlockMatrices<Codes>& weights, const BlockMoeCudaArgs& args, const Store& store,
+                 const Launch& launch) {
+  if constexpr (std::is_same_v<Codes, E4m3Codes>) {
+    if (weights.row_scales != nullptr)
+      return launch(ScaledStore<Store>{store, weights.row_scales, weights.shape.rows,
+                                       choices_of(args, weights.experts)});
+  }
+  launch(store);
+}
+
 template <class Codes>
 Status check_shapes(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs& args) {
   const auto &up = weights.gate_up.shape, &down = weights.down.shape;
@@ -118,35 +149,40 @@ Status check_shapes(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaA
 template <class Codes>
 void launch_few(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs& args, cudaStream_t stream) {
   using namespace block_experts;
-  const int slots = args.tokens * args.top_k, experts = weights.gate_up.experts;
+  const int slots = args.tokens * args.top_k;
   const int stride = weights.down.shape.padded_cols();
-  const FreshSlotChoices choices{{args.expert_ids, taken_of(args.share, experts), experts}};
+  const FreshSlotChoices choices = choices_of(args, weights.gate_up.experts);
   if (args.products != BlockMoeProducts::down) {
-    launch_experts<Awaits::choices>(
-        block_experts::Params<Codes, StoreGated>{.weights = weights.gate_up,
-                                                 .x = args.x,
-                                                 .x_stride = args.x_stride,
-                                                 .of_slots_a_row = of_slots_a_row(args.top_k),
-                                                 .slots = slots,
-                                                 .choices = choices,
-                                                 .granules = 0,
-                                                 .of_block = 0,
-                                                 .store = {args.workspace.activations, stride, weights.unit}},
-        args.tokens, stream);
+    with_scales(weights.gate_up, args, StoreGated{args.workspace.activations, stride, weights.unit},
+                [&]<class Store>(const Store& store) {
+                  launch_experts<Awaits::choices>(
+                      block_experts::Params<Codes, Store>{.weights = weights.gate_up,
+                                                          .x = args.x,
+                                                          .x_stride = args.x_stride,
+                                                          .of_slots_a_row = of_slots_a_row(args.top_k),
+                                                          .slots = slots,
+                                                          .choices = choices,
+                                                          .granules = 0,
+                                                          .of_block = 0,
+                                                          .store = store},
+                      args.tokens, stream);
+                });
   }
   if (args.products == BlockMoeProducts::gate_up) return;
-  launch_experts<Awaits::inputs>(
-      block_experts::Params<Codes, StoreProducts>{
-          .weights = weights.down,
-          .x = args.workspace.activations,
-          .x_stride = stride,
-          .of_slots_a_row = of_slots_a_row(1),
-          .slots = slots,
-          .choices = choices,
-          .granules = 0,
-          .of_block = 0,
-          .store = {args.workspace.products, weights.down.shape.rows}},
-      args.tokens, stream);
+  with_scales(weights.down, args, StoreProducts{args.workspace.products, weights.down.shape.rows},
+              [&]<class Store>(const Store& store) {
+                launch_experts<Awaits::inputs>(
+                    block_experts::Params<Codes, Store>{.weights = weights.down,
+                                                        .x = args.workspace.activations,
+                                                        .x_stride = stride,
+                                                        .of_slots_a_row = of_slots_a_row(1),
+                                                        .slots = slots,
+                                                        .choices = choices,
+                                                        .granules = 0,
+                                                        .of_block = 0,
+                                                        .store = store},
+                    args.tokens, stream);
+              });
 }
 
 template <class Codes>
@@ -160,24 +196,30 @@ void launch_many(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs
     launch_kernel({.blocks = dim3(1), .threads = grouping_threads, .stream = stream, .overlaps = true},
                   group_by_expert, SlotChoices{args.expert_ids, taken_of(args.share, experts), experts},
                   slots, rows, places);
-    block_products::launch_many<ColumnOrder::quarters>(
-        ManyParams<Codes, StoreGated>{.map = {},
-                                      .weights = weights.gate_up,
-                                      .x = plain_rows(args.x, args.x_stride),
-                                      .groups = places.view(),
-                                      .choices = args.top_k,
-                                      .store = {args.workspace.activations, stride, weights.unit}},
-        rows, groups, stream);
+    with_scales(weights.gate_up, args, StoreGated{args.workspace.activations, stride, weights.unit},
+                [&]<class Store>(const Store& store) {
+                  block_products::launch_many<ColumnOrder::quarters>(
+                      ManyParams<Codes, Store>{.map = {},
+                                               .weights = weights.gate_up,
+                                               .x = plain_rows(args.x, args.x_stride),
+                                               .groups = places.view(),
+                                               .choices = args.top_k,
+                                               .store = store},
+                      rows, groups, stream);
+                });
   }
   if (args.products == BlockMoeProducts::gate_up) return;
-  block_products::launch_many<ColumnOrder::quarters>(
-      ManyParams<Codes, StoreProducts>{.map = {},
-                                       .weights = weights.down,
-                                       .x = plain_rows(args.workspace.activations, stride),
-                                       .groups = places.view(),
-                                       .choices = 1,
-                                       .store = {args.workspace.products, weights.down.shape.rows}},
-      rows, groups, stream);
+  with_scales(weights.down, args, StoreProducts{args.workspace.products, weights.down.shape.rows},
+              [&]<class Store>(const Store& store) {
+                block_products::launch_many<ColumnOrder::quarters>(
+                    ManyParams<Codes, Store>{.map = {},
+                                             .weights = weights.down,
+                                             .x = plain_rows(args.workspace.activations, stride),
+                                             .groups = places.view(),
+                                             .choices = 1,
+                                             .store = store},
+                    rows, groups, stream);
+              });
 }
 
 template <class Codes>
