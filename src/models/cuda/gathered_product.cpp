@@ -73,6 +73,7 @@ Status GatheredProduct::multiply(const Factors& factors, int rows, float* y, cud
                              .y_stride = stream_.hidden,
                              .windows = sums_,
                              .steps = sum_steps_,
+                             .stuck = stream_.linear.stuck,
                              .beside = factors.beside},
                             stream);
   }

@@ -1,6 +1,7 @@
-// What blocks of a launch may wait for that other blocks bring. A block that waits for one that never comes
-// gives up after some seconds and traps, which ends the process's use of the GPU. CUDA then says no more than
-// that a launch failed, so the block that gave up first leaves one of these in a word of pinned host memory.
+// What blocks of a launch may wait for that other blocks bring, and warps that fill a ring in shared memory
+// for those that read it. Who waits for what never comes gives up after some seconds and traps, which ends
+// the process's use of the GPU. CUDA then says no more than that a launch failed, so the first that gave up
+// leaves one of these in a word of pinned host memory.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,9 @@ enum class Stuck : std::uint32_t {
   expert_grid,       // the meeting between both products of the experts' decode kernel
   expert_tile,       // a tile's inputs, of the experts' kernel for many tokens
   shared_expert,     // the meeting between both products of a shared expert
+  dense_ring,        // room in the ring of a dense product
+  attention_ring,    // of attention
+  expert_ring,       // of the experts' kernel for many tokens
 };
 
 constexpr std::string_view stuck_name(Stuck stuck) {
@@ -27,6 +31,9 @@ constexpr std::string_view stuck_name(Stuck stuck) {
     case Stuck::expert_grid: return "the other blocks of the experts' decode kernel";
     case Stuck::expert_tile: return "the inputs of a tile of the experts' kernel for many tokens";
     case Stuck::shared_expert: return "the other blocks of a shared expert";
+    case Stuck::dense_ring: return "room in the ring of a dense product";
+    case Stuck::attention_ring: return "room in the ring of attention";
+    case Stuck::expert_ring: return "room in the ring of the experts' kernel for many tokens";
   }
   return {};
 }

@@ -70,6 +70,21 @@ __device__ __forceinline__ void mbarrier_wait(std::uint64_t* barrier, std::uint3
       : "memory");
 }
 
+// Whether it has, after some microseconds at the latest.
+__device__ __forceinline__ bool mbarrier_has_ended(std::uint64_t* barrier, std::uint32_t parity) {
+  std::uint32_t ended;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}"
+      : "=r"(ended)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return ended != 0;
+}
+
 // What this thread wrote to shared memory comes before products and copies of others that read it after a
 // barrier.
 __device__ __forceinline__ void fence_shared_writes() {

@@ -1,9 +1,11 @@
-// Waits for other blocks of a launch that end: by what was waited for, or by a trap that names it.
+// Waits for other blocks of a launch, or for other warps, that end: by what was waited for, or by a trap that
+// names it.
 #pragma once
 
 #include <cstdint>
 
 #include "ops/cuda/stuck.h"
+#include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/grid.cuh"
 
 namespace nibble::ptx {
@@ -38,6 +40,28 @@ __device__ __forceinline__ void meet_blocks(unsigned* word, unsigned blocks, boo
   for (unsigned polls = 0; ((now ^ before) & turn) == 0; ++polls) {
     if (polls == give_up_polls) give_up(note, waiting_for);
     now = load_acquire(word);
+  }
+}
+
+// 2^32 cycles each, some two seconds: more than other GPUs are waited for, whose meetings these may be
+// behind, and less than a step may take (--step-timeout).
+inline constexpr unsigned give_up_turns = 5;
+
+__device__ __forceinline__ unsigned turns_of_clock() {
+  unsigned turns;
+  asm volatile("mov.u32 %0, %%clock_hi;" : "=r"(turns));
+  return turns;
+}
+
+// mbarrier_wait by who fills a ring. Who reads it waits by mbarrier_wait, without an end: where it waits for
+// what never comes, the ring stays full, and this wait ends. There it costs nothing, while readers, whose
+// registers are all taken, would spill.
+__device__ __forceinline__ void await_room(std::uint64_t* barrier, std::uint32_t parity, std::uint32_t* note,
+                                           Stuck waiting_for) {
+  if (mbarrier_has_ended(barrier, parity)) return;
+  const unsigned begin = turns_of_clock();
+  while (!mbarrier_has_ended(barrier, parity)) {
+    if (turns_of_clock() - begin > give_up_turns) give_up(note, waiting_for);
   }
 }
 

@@ -122,6 +122,10 @@ void barrier_wait(const void* barrier, unsigned parity) {
   if (running->watch_ != nullptr) running->watch_->learn(thread_index(), end.known);
 }
 
+bool barrier_has_ended(const void* barrier, unsigned parity) {
+  return (running->barrier(barrier).phase & 1) != parity;
+}
+
 void copy_to_shared(void* to, const void* from, std::uint32_t bytes, const void* barrier) {
   Message message{to, from, bytes, barrier};
   message.place = __builtin_return_address(0);

@@ -78,6 +78,7 @@ void warp_barrier();
 void barrier_init(const void* barrier, unsigned arrivals);
 void barrier_arrive(const void* barrier, std::uint32_t bytes_to_come);
 void barrier_wait(const void* barrier, unsigned parity);
+bool barrier_has_ended(const void* barrier, unsigned parity);  // which it takes to be waited for, too
 void copy_to_shared(void* to, const void* from, std::uint32_t bytes, const void* barrier);
 // The same in other blocks of the cluster, at the places that these are in the caller's.
 void barrier_arrive_at(const void* barrier, unsigned rank);

@@ -220,5 +220,20 @@ TEST(EmulationDeathTest, NamesWhatAKernelGaveUpWaitingFor) {
       "gave up waiting for the other blocks of the experts' decode kernel");
 }
 
+TEST(EmulationDeathTest, NamesARingThatIsNeverLeft) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        ptx::give_up_polls = 1000;
+        run({.blocks_x = 1, .threads = 1}, [] {
+          __shared__ std::uint64_t empty;
+          ptx::mbarrier_init(&empty, 1);
+          ptx::await_room(&empty, 1, nullptr, Stuck::dense_ring);  // nobody has filled it yet
+          ptx::await_room(&empty, 0, nullptr, Stuck::dense_ring);
+        });
+      },
+      "gave up waiting for room in the ring of a dense product");
+}
+
 }  // namespace
 }  // namespace nibble

@@ -51,14 +51,15 @@ struct FewBarriers {
 template <int columns, int chunks>
 __device__ __forceinline__ RingTurn fetch_weight_stages(const std::uint8_t* weights,
                                                         const Pieces<chunks>& pieces, std::uint8_t* ring,
-                                                        FewBarriers& barriers, int stages) {
+                                                        FewBarriers& barriers, int stages,
+                                                        std::uint32_t* stuck) {
   const auto fetch = [&](const Pieces<chunks>& piece, int stage, int index) {
     if (index == 0) return;
     if (index >= few_early_stages && index < stages)
       ptx::mbarrier_wait(&barriers.weights[index - few_early_stages], 0);
     order_weights(weights, piece, ring + stage * few_stage_bytes<columns>, &barriers.weights[stage]);
   };
-  return for_each_stage(pieces, barriers.empty, stages, fetch);
+  return for_each_stage(pieces, {barriers.empty, stages, stuck}, fetch);
 }
 
 // Activations as a block's columns take them: groups of 8 tokens, so many k64 blocks each, of which the first
@@ -71,7 +72,8 @@ struct FewTokens {
 // By a warp, lane i of which brings the i-th group of tokens.
 template <int columns, int chunks>
 __device__ __forceinline__ void fetch_token_stages(const FewTokens& tokens, const Pieces<chunks>& pieces,
-                                                   std::uint8_t* ring, FewBarriers& barriers, int stages) {
+                                                   std::uint8_t* ring, FewBarriers& barriers, int stages,
+                                                   std::uint32_t* stuck) {
   const int lane = static_cast<int>(threadIdx.x) % 32, groups = tokens.groups;
   const std::uint8_t* const x =
       tokens.x + static_cast<std::size_t>(lane) * static_cast<std::size_t>(tokens.blocks) * token_block_bytes;
@@ -87,7 +89,7 @@ __device__ __forceinline__ void fetch_token_stages(const FewTokens& tokens, cons
           static_cast<std::uint32_t>(bytes), &barriers.tokens[stage]);
     }
   };
-  for_each_stage(pieces, barriers.empty, stages, fetch);
+  for_each_stage(pieces, {barriers.empty, stages, stuck}, fetch);
 }
 
 // The multiplying warpgroup's way through the ring.

@@ -4,6 +4,7 @@
 
 #include "ops/linear/cuda/dense_tiles.h"
 #include "ops/ptx/async_copy.cuh"
+#include "ops/ptx/give_up.cuh"
 #include "ops/ptx/warpgroup.cuh"
 
 namespace nibble {
@@ -19,8 +20,8 @@ struct RingTurn {
   __device__ void next(int stages) {
     if (++stage == stages) stage = 0, ++round;
   }
-  __device__ void wait_empty(std::uint64_t* empty) const {
-    if (round > 0) ptx::mbarrier_wait(&empty[stage], (round - 1) & 1);
+  __device__ void wait_empty(std::uint64_t* empty, std::uint32_t* stuck) const {
+    if (round > 0) ptx::await_room(&empty[stage], (round - 1) & 1, stuck, Stuck::dense_ring);
   }
 };
 

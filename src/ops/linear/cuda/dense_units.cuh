@@ -69,14 +69,21 @@ struct Pieces {
   }
 };
 
+// A ring of so many stages, as who fills it knows it; stuck: LinearCudaWorkspace's.
+struct Filled {
+  std::uint64_t* empty;
+  int stages;
+  std::uint32_t* stuck;
+};
+
 // Runs fetch(piece, stage, index) for each stage of a range, when its place in the ring is free.
 template <int chunks, class Fetch>
-__device__ __forceinline__ RingTurn for_each_stage(Pieces<chunks> piece, std::uint64_t* empty, int stages,
+__device__ __forceinline__ RingTurn for_each_stage(Pieces<chunks> piece, const Filled& ring,
                                                    const Fetch& fetch) {
   RingTurn turn;
   int index = 0;
-  for (; piece.more(); piece.next(), ++index, turn.next(stages)) {
-    turn.wait_empty(empty);
+  for (; piece.more(); piece.next(), ++index, turn.next(ring.stages)) {
+    turn.wait_empty(ring.empty, ring.stuck);
     fetch(piece, turn.stage, index);
   }
   return turn;

@@ -29,6 +29,7 @@ struct PeerLinearCudaArgs {
   // launches the ranks may run apart by one, so there are two windows, which take turns.
   float* windows = nullptr;
   std::uint32_t* steps = nullptr;  // [multiprocessors], 0 before the first launch
+  std::uint32_t* stuck = nullptr;  // as LinearCudaWorkspace's
   int beside = 0;                  // as LinearCudaArgs's
 };
 

@@ -61,11 +61,11 @@ template <int columns, class Output>
 __device__ __forceinline__ void fetch_weights(const FewParams<Output>& params, std::uint8_t* ring,
                                               FewBarriers& barriers, int begin, int end) {
   RingTurn turn = fetch_weight_stages<columns>(params.weights, Pieces(params.shape, begin, end), ring,
-                                               barriers, params.stages);
+                                               barriers, params.stages, params.stuck);
   if constexpr (!brings_sums<columns>) return;
   ptx::grid_dependency_wait();  // until then sums are another launch's
   for (int chunk = first_left_chunk(begin, end); chunk < dense_k_chunks; chunk += stage_sums<columns>) {
-    turn.wait_empty(barriers.empty);
+    turn.wait_empty(barriers.empty, params.stuck);
     const int count = min(stage_sums<columns>, dense_k_chunks - chunk);
     const std::uint32_t bytes = static_cast<std::uint32_t>(count * chunk_sum_bytes<columns>);
     ptx::mbarrier_arrive_expecting(&barriers.weights[turn.stage], bytes);
@@ -86,7 +86,7 @@ __device__ __forceinline__ void fetch_tokens(const FewParams<Output>& params, st
       min(columns / token_group, (params.tokens - params.first_token + token_group - 1) / token_group),
       shape.blocks(), 0};
   ptx::grid_dependency_wait();
-  fetch_token_stages<columns>(tokens, Pieces(shape, begin, end), ring, barriers, params.stages);
+  fetch_token_stages<columns>(tokens, Pieces(shape, begin, end), ring, barriers, params.stages, params.stuck);
 }
 
 // Adds the sums of chunks [from, 8) of the block's last tile, which other blocks have left and fetch_weights

@@ -28,6 +28,7 @@
 #include "ops/linear/cuda/dense_shapes.h"
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/cluster.cuh"
+#include "ops/ptx/give_up.cuh"
 #include "ops/ptx/grid.cuh"
 #include "ops/ptx/tensor_map.cuh"
 #include "ops/ptx/warpgroup.cuh"
@@ -92,6 +93,7 @@ struct ManyParams {
   Deal deal;
   float4* sums;            // [shared tiles, cluster, block_tiles, dense_k_chunks, columns / 8, group_threads]
   std::uint32_t* arrived;  // [shared tiles, cluster, block_tiles]
+  std::uint32_t* stuck;    // LinearCudaWorkspace's
   Output output;
 };
 
@@ -137,7 +139,8 @@ __device__ __forceinline__ void fetch_runs(const ManyParams<Output>& params, std
     const int end = shape.chunk_begin(run.past);
 #pragma unroll 1
     for (int block = shape.chunk_begin(run.first); block < end; ++block) {
-      if (round > 0) ptx::mbarrier_wait(&barriers->empty[stage], (round - 1) & 1);
+      if (round > 0)
+        ptx::await_room(&barriers->empty[stage], (round - 1) & 1, params.stuck, Stuck::dense_ring);
       std::uint64_t* const full = &barriers->full[stage];
       std::uint8_t* const to = ring + stage * Shape::stage_bytes;
       ptx::mbarrier_arrive_expecting(full, !there ? 0 : tokens ? box_bytes : dense_block_bytes);
@@ -535,6 +538,7 @@ void launch_many(const DenseRun& run, const Deal& deal, const Output& output, cu
                          .deal = deal,
                          .sums = reinterpret_cast<float4*>(run.workspace.many_sums),
                          .arrived = run.workspace.arrived,
+                         .stuck = run.workspace.stuck,
                          .output = output});
 }
 

@@ -74,7 +74,8 @@ __device__ __forceinline__ void fetch_weights(const NormedParams<Output>& params
     if (index == params.landing) ptx::mbarrier_wait(&barriers.landed_read, 0);
     order_weights(params.product.weights, piece, ring + stage * stage_weight_bytes, &barriers.weights[stage]);
   };
-  for_each_stage(Pieces(params.product.shape, begin, end), barriers.empty, stages, fetch);
+  for_each_stage(Pieces(params.product.shape, begin, end), {barriers.empty, stages, params.product.stuck},
+                 fetch);
 }
 
 // By one thread: the residual and the products, one after the other.

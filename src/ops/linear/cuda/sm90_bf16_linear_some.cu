@@ -20,6 +20,7 @@
 #include "ops/linear/cuda/dense_ring.cuh"
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/cluster.cuh"
+#include "ops/ptx/give_up.cuh"
 #include "ops/ptx/grid.cuh"
 #include "ops/ptx/warpgroup.cuh"
 #include "tensor/cuda_check.h"
@@ -58,6 +59,7 @@ struct SomeParams {
   const std::uint8_t* x;
   DenseShape shape;
   int first_token, tokens;  // those of this launch end with tokens
+  std::uint32_t* stuck;     // LinearCudaWorkspace's
   Output output;
 };
 
@@ -116,7 +118,7 @@ __device__ __forceinline__ void fetch_weights(const SomeParams<Output>& params, 
                                       static_cast<std::size_t>(work.begin) * dense_block_bytes;
     for (int part = 0; part < work.parts_of_chunk(); ++part, turn.next(ring_stages<columns>)) {
       if (turn.round > 0) {
-        ptx::mbarrier_wait(&barriers.empty[turn.stage], (turn.round - 1) & 1);
+        ptx::await_room(&barriers.empty[turn.stage], (turn.round - 1) & 1, params.stuck, Stuck::dense_ring);
       } else if (turn.stage >= early_stages<columns>) {
         ptx::mbarrier_wait(&barriers.weights[turn.stage - early_stages<columns>], 0);
       }
@@ -298,6 +300,7 @@ bool run_some(const DenseRun& run, int first, int past, const Output& output, cu
                                   .shape = run.weight.shape,
                                   .first_token = first,
                                   .tokens = past,
+                                  .stuck = run.workspace.stuck,
                                   .output = output};
   return past - first <= 64 ? launch_some<64>(params, run.blocks, stream)
                             : launch_some<128>(params, run.blocks, stream);

@@ -124,9 +124,9 @@ __global__ void __maxnreg__(104)
     const int own_blocks = shape.cols / room.ranks / dense_k;
     ptx::grid_dependency_wait();
     fetch_token_stages<columns>(FewTokens{args.x.data, 1, own_blocks, room.rank * own_blocks}, pieces, ring,
-                                barriers, stages);
+                                barriers, stages, args.stuck);
   } else if (threadIdx.x % 32 == 0) {
-    fetch_weight_stages<columns>(args.weight.data, pieces, ring, barriers, stages);
+    fetch_weight_stages<columns>(args.weight.data, pieces, ring, barriers, stages, args.stuck);
   }
 }
 

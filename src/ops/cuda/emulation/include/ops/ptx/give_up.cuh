@@ -6,6 +6,7 @@
 
 #include "ops/cuda/emulation/emulation.h"
 #include "ops/cuda/stuck.h"
+#include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/grid.cuh"
 
 namespace nibble::ptx {
@@ -31,6 +32,14 @@ inline void meet_blocks(unsigned* word, unsigned blocks, bool first_block, std::
     if (polls == give_up_polls) give_up(note, waiting_for);
     now = load_acquire(word);
   }
+}
+
+inline void await_room(std::uint64_t* barrier, std::uint32_t parity, std::uint32_t* note, Stuck waiting_for) {
+  for (unsigned polls = 0; !emulation::barrier_has_ended(barrier, parity); ++polls) {
+    if (polls == give_up_polls) give_up(note, waiting_for);
+    emulation::poll();
+  }
+  mbarrier_wait(barrier, parity);
 }
 
 }  // namespace nibble::ptx
