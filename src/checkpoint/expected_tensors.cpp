@@ -60,7 +60,8 @@ Found find_values(const ConstTensor& tensor, const Bad& bad) {
 bool is_not_finite(Bf16 value) { return (value.bits & 0x7f80) == 0x7f80; }
 bool is_no_multiple(float value) { return !(value > 0 && std::isfinite(value)); }
 
-Status check_e8m0(std::string_view name, const ConstTensor& scales) {
+// What is wrong with scales, as it is said of their tensor; empty: nothing.
+std::string fault_of_e8m0(const ConstTensor& scales) {
   const std::span<const std::uint8_t> bytes{reinterpret_cast<const std::uint8_t*>(scales.data),
                                             scales.bytes()};
   if (bytes.empty()) return {};
@@ -68,22 +69,21 @@ Status check_e8m0(std::string_view name, const ConstTensor& scales) {
   if (first == nullptr) return {};
   const std::int64_t position = static_cast<const std::uint8_t*>(first) - bytes.data();
   const auto count = std::count(bytes.begin(), bytes.end(), E8m0::nan_bits);
-  return broken_model("tensor " + quote(name) + " holds " + std::to_string(count) +
-                      " scale bytes of 255, which is NaN, the first at " +
-                      index_text(scales.shape, position));
+  return " holds " + std::to_string(count) + " scale bytes of 255, which is NaN, the first at " +
+         index_text(scales.shape, position);
 }
 
-const char* fault_of(ScaleKind kind) {
+const char* kind_of_fault(ScaleKind kind) {
   if (kind == ScaleKind::e4m3) return " scales that are NaN";
   return kind == ScaleKind::bf16 ? " scales that are NaN or infinite"
                                  : " scales that are NaN, zero, infinite or negative";
 }
 
-Status check_scales(ScaleKind kind, std::string_view name, const ConstTensor& scales) {
+std::string fault_of_scales(ScaleKind kind, const ConstTensor& scales) {
   Found found;
   switch (kind) {
     case ScaleKind::none: return {};
-    case ScaleKind::e8m0: return check_e8m0(name, scales);
+    case ScaleKind::e8m0: return fault_of_e8m0(scales);
     case ScaleKind::e4m3:
       found = find_values<E4m3>(scales, [](E4m3 value) { return (value.bits & 0x7f) == 0x7f; });
       break;
@@ -95,8 +95,8 @@ Status check_scales(ScaleKind kind, std::string_view name, const ConstTensor& sc
       break;
   }
   if (found.count == 0) return {};
-  return broken_model("tensor " + quote(name) + " holds " + std::to_string(found.count) + fault_of(kind) +
-                      ", the first at " + index_text(scales.shape, found.first));
+  return " holds " + std::to_string(found.count) + kind_of_fault(kind) + ", the first at " +
+         index_text(scales.shape, found.first);
 }
 
 // Scales of which a checkpoint has many, one a block.
@@ -112,12 +112,15 @@ Status compare_one(const ModelConfig& config, const ExpectedTensor& expected, co
   Result<ConstTensor> tensor = required_tensor(expected, source);
   if (tensor.ok() && block_scales_are_read && has_block_scales(expected)) return {};
   const StoredTensor* stored = find_tensor(expected, source);
-  if (tensor.ok()) return check_scales(expected.scales, stored->name, *tensor);
+  if (tensor.ok()) {
+    const std::string fault = fault_of_scales(expected.scales, *tensor);
+    return fault.empty() ? Status() : broken_model(source.named(*stored) + fault);
+  }
   if (stored != nullptr && expected.by_expert && stored->tensor.dtype == expected.dtype &&
       stored->tensor.shape.rank() == expected.shape.rank() && stored->tensor.shape[0] != expected.shape[0]) {
-    return broken_model(
-        "tensor " + quote(expected.name) + " holds " + std::to_string(stored->tensor.shape[0]) +
-        " experts, but num_local_experts of config.json is " + std::to_string(config.num_local_experts));
+    return broken_model(source.named(*stored) + " holds " + std::to_string(stored->tensor.shape[0]) +
+                        " experts, but num_local_experts of config.json is " +
+                        std::to_string(config.num_local_experts));
   }
   return tensor.status();
 }

@@ -246,14 +246,15 @@ TEST(Groups, TheirTensorsAreTakenAndTheirScalesHeldToTheirShapes) {
               std::erase_if(written.tensors, [&](const TestTensor& each) { return each.name == name; });
             }),
             "tensor \"" + name + "\" is missing");
-  EXPECT_EQ(refused_tensors([&](Written& written) {
-              written.tensor(name).shape = {1, 2};
-              written.tensor(name).bytes += written.tensor(name).bytes;
-            }),
-            "tensor \"" + name + "\" has the shape [1, 2]; the configuration asks for [1, 1]");
+  EXPECT_EQ(
+      refused_tensors([&](Written& written) {
+        written.tensor(name).shape = {1, 2};
+        written.tensor(name).bytes += written.tensor(name).bytes;
+      }),
+      "tensor \"" + name + "\" of model.safetensors has the shape [1, 2]; the configuration asks for [1, 1]");
   EXPECT_TRUE(contains(
       refused_tensors([&](Written& written) { written.tensor(name).bytes = std::string("\0\0\xc0\x7f", 4); }),
-      name + "\" holds 1 scales that are NaN, zero"));
+      name + "\" of model.safetensors holds 1 scales that are NaN, zero"));
 }
 
 // ---- FP8 under other names
@@ -291,12 +292,14 @@ TEST(ModelOpt, BlocksOfFp8ComeUnderEitherNameAndInEitherShape) {
     EXPECT_TRUE(written.check().ok()) << written.check().message();
     written.tensor(o_scale).shape = {1, 1, 1};
     EXPECT_EQ(written.check().message(),
-              "tensor \"" + o_scale + "\" has the shape [1, 1, 1]; the configuration asks for [1, 1]");
+              "tensor \"" + o_scale +
+                  "\" of model.safetensors has the shape [1, 1, 1]; the configuration asks for [1, 1]");
     written.tensor(o_scale) = {
         .name = o_scale + "_inv", .dtype = "BF16", .shape = {1, 1}, .bytes = "\x80\x3f"};
     EXPECT_TRUE(written.check().ok()) << written.check().message();
     written.tensor(o_scale + "_inv").bytes = std::string(2, '\0');
-    EXPECT_TRUE(contains(written.check().message(), o_scale + "_inv\" holds 1 scales that are NaN, zero"));
+    EXPECT_TRUE(contains(written.check().message(),
+                         o_scale + "_inv\" of model.safetensors holds 1 scales that are NaN, zero"));
     std::erase_if(written.tensors, [](const TestTensor& each) { return each.name == o_scale + "_inv"; });
     EXPECT_EQ(written.check().message(), "tensor \"" + o_scale + "\" is missing");
   }
@@ -322,8 +325,9 @@ TEST(Fp8, OneScaleOfAMatrixBecomesThatOfEachOfItsTiles) {
     EXPECT_TRUE(wide.check().ok());
     wide.tensor(o_scale).shape = {2};
     wide.tensor(o_scale).bytes += wide.tensor(o_scale).bytes;
-    EXPECT_EQ(wide.check().message(),
-              "tensor \"" + o_scale + "\" has the shape [2]; the configuration asks for [1]");
+    EXPECT_EQ(
+        wide.check().message(),
+        "tensor \"" + o_scale + "\" of model.safetensors has the shape [2]; the configuration asks for [1]");
   }
 }
 
@@ -363,19 +367,21 @@ TEST(Fp8, ScalesOfRowsThatAreNoneAreRefusedByTheirTensor) {
   };
   for (const auto& shape : {std::vector<std::int64_t>{1, 32}, {32, 1, 1}}) {
     EXPECT_TRUE(contains(refused_scales([&](TestTensor& tensor) { tensor.shape = shape; }),
-                         "tensor \"" + scale + "\" has the shape "));
+                         "tensor \"" + scale + "\" of model.safetensors has the shape "));
   }
-  EXPECT_EQ(refused_scales([](TestTensor& tensor) {
-              tensor.shape = {1};
-              tensor.bytes.resize(4);
-            }),
-            "tensor \"" + scale + "\" has the shape [1]; the configuration asks for [32, 1]");
+  EXPECT_EQ(
+      refused_scales([](TestTensor& tensor) {
+        tensor.shape = {1};
+        tensor.bytes.resize(4);
+      }),
+      "tensor \"" + scale + "\" of model.safetensors has the shape [1]; the configuration asks for [32, 1]");
   for (const std::string& bytes :
        {std::string("\0\0\xc0\x7f", 4), std::string(4, '\0'), std::string("\0\0\x80\xbf", 4)}) {
-    EXPECT_EQ(refused_scales([&](TestTensor& tensor) { tensor.bytes.replace(3 * 4, 4, bytes); }),
-              "tensor \"" + scale +
-                  "\" holds 1 scales that are NaN, zero, infinite or negative, the first at "
-                  "[3, 0]");
+    EXPECT_EQ(
+        refused_scales([&](TestTensor& tensor) { tensor.bytes.replace(3 * 4, 4, bytes); }),
+        "tensor \"" + scale +
+            "\" of model.safetensors holds 1 scales that are NaN, zero, infinite or negative, the first at "
+            "[3, 0]");
   }
   Written without(config);
   std::erase_if(without.tensors, [&](const TestTensor& each) { return each.name == scale; });
@@ -390,7 +396,8 @@ TEST(Groups, ATargetThatNamesNoModuleIsFoundByTheTensorsThatItLeavesOut) {
       {group(experts, mxfp4_weights), group(R"("model.layers.0.self_attention.q_proj")", fp8_weights)});
   const Status status = written.check();
   EXPECT_EQ(status.exit_code(), 3);
-  EXPECT_EQ(status.message(), "tensor \"" + layer + "self_attn.q_proj.weight\" is f8_e4m3, not bf16");
+  EXPECT_EQ(status.message(),
+            "tensor \"" + layer + "self_attn.q_proj.weight\" of model.safetensors is f8_e4m3, not bf16");
 }
 
 TEST(Groups, ExpertsOfALayerHaveOneFormat) {

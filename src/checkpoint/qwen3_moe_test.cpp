@@ -104,17 +104,21 @@ TEST(Qwen3MoeTensors, ABadScaleIsNamed) {
   TestTensor& scales = grid.tensor(module + ".weight_scale_inv");
   scales.shape = {2, 1};
   scales.bytes += scales.bytes;
-  EXPECT_EQ(refused(grid), "tensor \"" + module +
-                               ".weight_scale_inv\" has the shape [2, 1]; the configuration asks for [1, 1]");
+  EXPECT_EQ(
+      refused(grid),
+      "tensor \"" + module +
+          ".weight_scale_inv\" of model.safetensors has the shape [2, 1]; the configuration asks for [1, 1]");
 
   Written zero(fp8_config);
   zero.tensor(module + ".weight_scale_inv").bytes = std::string(4, '\0');
-  EXPECT_TRUE(contains(refused(zero), module + ".weight_scale_inv\" holds 1 scales that are NaN, zero"));
+  EXPECT_TRUE(contains(
+      refused(zero), module + ".weight_scale_inv\" of model.safetensors holds 1 scales that are NaN, zero"));
 
   Written none(packed_config);
   none.tensor(module + ".weight_scale").bytes[3] = '\x7f';
   EXPECT_EQ(refused(none),
-            "tensor \"" + module + ".weight_scale\" holds 1 scales that are NaN, the first at [0, 3]");
+            "tensor \"" + module +
+                ".weight_scale\" of model.safetensors holds 1 scales that are NaN, the first at [0, 3]");
 
   Written infinite(modelopt_config);
   infinite.tensor(module + ".weight_scale_2").bytes = std::string("\0\0\x80\x7f", 4);

@@ -178,16 +178,20 @@ Status WeightSource::spread(std::string_view name, const Shape& shape) {
   return {};
 }
 
+std::string WeightSource::named(const StoredTensor& stored) const {
+  return "tensor " + quote(stored.name) + " of " + files_[stored.file].path().filename().native();
+}
+
 Result<ConstTensor> WeightSource::required(std::string_view name, DType dtype, const Shape& shape) const {
   const StoredTensor* stored = find(name);
   if (stored == nullptr) return broken_model("tensor " + quote(name) + " is missing");
   const ConstTensor& tensor = stored->tensor;
   if (tensor.dtype != dtype) {
-    return broken_model("tensor " + quote(name) + " is " + std::string(dtype_name(tensor.dtype)) + ", not " +
+    return broken_model(named(*stored) + " is " + std::string(dtype_name(tensor.dtype)) + ", not " +
                         std::string(dtype_name(dtype)));
   }
   if (tensor.shape != shape) {
-    return broken_model("tensor " + quote(name) + " has the shape " + tensor.shape.to_string() +
+    return broken_model(named(*stored) + " has the shape " + tensor.shape.to_string() +
                         "; the configuration asks for " + shape.to_string());
   }
   return tensor;

@@ -39,6 +39,8 @@ class WeightSource {
 
   // Null when there is no such tensor.
   const StoredTensor* find(std::string_view name) const;
+  // tensor "NAME" of FILE, for messages.
+  std::string named(const StoredTensor& stored) const;
   // The tensor, or what is wrong with it: missing, another dtype, another shape.
   Result<ConstTensor> required(std::string_view name, DType dtype, const Shape& shape) const;
 

@@ -110,9 +110,10 @@ TEST(WeightSource, RequiredSaysWhatIsWrongWithATensor) {
   EXPECT_EQ(source.required("model.norm", DType::bf16, {64}).status().message(),
             "tensor \"model.norm\" is missing");
   EXPECT_EQ(source.required("model.norm.weight", DType::f32, {64}).status().message(),
-            "tensor \"model.norm.weight\" is bf16, not f32");
+            "tensor \"model.norm.weight\" of model.safetensors is bf16, not f32");
   EXPECT_EQ(source.required("model.norm.weight", DType::bf16, {32}).status().message(),
-            "tensor \"model.norm.weight\" has the shape [64]; the configuration asks for [32]");
+            "tensor \"model.norm.weight\" of model.safetensors has the shape [64]; the configuration asks "
+            "for [32]");
 }
 
 // The format does not promise alignment; elements must be readable as what they are all the same.
@@ -293,7 +294,8 @@ TEST(BrokenModel, WrongShape) {
   TestCheckpoint checkpoint;
   checkpoint.reshape("model.layers.0.self_attn.k_proj.weight", {32, 32});
   EXPECT_EQ(refused(checkpoint),
-            "tensor \"model.layers.0.self_attn.k_proj.weight\" has the shape [32, 32]; the configuration "
+            "tensor \"model.layers.0.self_attn.k_proj.weight\" of model.safetensors has the shape [32, 32]; "
+            "the configuration "
             "asks for [32, "
             "64]");
 }
@@ -302,16 +304,16 @@ TEST(BrokenModel, WrongDtype) {
   TestCheckpoint checkpoint;
   checkpoint.tensor("model.norm.weight").dtype = "F32";
   checkpoint.reshape("model.norm.weight", {64});
-  EXPECT_EQ(refused(checkpoint), "tensor \"model.norm.weight\" is f32, not bf16");
+  EXPECT_EQ(refused(checkpoint), "tensor \"model.norm.weight\" of model.safetensors is f32, not bf16");
 }
 
 TEST(BrokenModel, ExpertCountDifferentFromTheConfig) {
   TestCheckpoint checkpoint;
   checkpoint.reshape(gate_up + "_blocks", {6, 64, 2, 16});
-  EXPECT_EQ(
-      refused(checkpoint),
-      "tensor \"model.layers.1.mlp.experts.gate_up_proj_blocks\" holds 6 experts, but num_local_experts of "
-      "config.json is 4");
+  EXPECT_EQ(refused(checkpoint),
+            "tensor \"model.layers.1.mlp.experts.gate_up_proj_blocks\" of model.safetensors holds 6 experts, "
+            "but num_local_experts of "
+            "config.json is 4");
 }
 
 TEST(BrokenModel, ScaleByte255) {
@@ -320,7 +322,8 @@ TEST(BrokenModel, ScaleByte255) {
   scales[(3 * 64 + 17) * 2 + 1] = '\xff';
   scales.back() = '\xff';
   EXPECT_EQ(refused(checkpoint),
-            "tensor \"model.layers.1.mlp.experts.gate_up_proj_scales\" holds 2 scale bytes of 255, which is "
+            "tensor \"model.layers.1.mlp.experts.gate_up_proj_scales\" of model.safetensors holds 2 scale "
+            "bytes of 255, which is "
             "NaN, the "
             "first at [3, 17, 1]");
 }

@@ -115,7 +115,7 @@ def test_tensors_that_contradict_the_format_are_refused(models, tmp_path):
     scales = read_tensors(models[0])[module + ".weight_scale"].copy()
     assert "weight_scale" in refusal(models, tmp_path / "a", {module + ".weight_scale": scales[:, :1].repeat(3, axis=1)})
     scales[3, 1] = np.inf
-    assert f'"{module}.weight_scale" holds 1 scales that are NaN or infinite, the first at [3, 1]' in refusal(
+    assert f'"{module}.weight_scale" of model.safetensors holds 1 scales that are NaN or infinite, the first at [3, 1]' in refusal(
         models, tmp_path / "b", {module + ".weight_scale": scales})
     other = {"targets": ["Linear"], "format": "nvfp4-pack-quantized", "weights": {"num_bits": 4, "type": "float", "group_size": 16}}
     two = SCHEME | {"config_groups": SCHEME["config_groups"] | {"group_1": other}}
