@@ -305,7 +305,8 @@ Status DeltaBlock::run(const DeltaBlockWeights& weights, const DeltaLayer& state
                         .betas = betas_,
                         .products = products_,
                         .mixed = of_heads_,
-                        .out = output_.input()},
+                        .out = output_.input(),
+                        .stuck = stream_.linear.stuck},
                        stream));
   return output_.multiply({.weight = weights.output}, input.rows, stream_.delta, stream);
 }

@@ -252,7 +252,8 @@ Status LatentBlock::attend(const Cache& cache, const CudaForwardInput& input, co
        .scale = scale_,
        .out = sums_,
        .totals = totals_,
-       .partials = partials_},
+       .partials = partials_,
+       .stuck = stream_.linear.stuck},
       stream);
 }
 

@@ -20,6 +20,8 @@ enum class Stuck : std::uint32_t {
   dense_ring,        // room in the ring of a dense product
   attention_ring,    // of attention
   expert_ring,       // of the experts' kernel for many tokens
+  block_ring,        // of products of many rows with matrices in blocks
+  delta_room,        // for a chunk of the gated delta rule
 };
 
 constexpr std::string_view stuck_name(Stuck stuck) {
@@ -34,6 +36,8 @@ constexpr std::string_view stuck_name(Stuck stuck) {
     case Stuck::dense_ring: return "room in the ring of a dense product";
     case Stuck::attention_ring: return "room in the ring of attention";
     case Stuck::expert_ring: return "room in the ring of the experts' kernel for many tokens";
+    case Stuck::block_ring: return "room in the ring of products with matrices in blocks";
+    case Stuck::delta_room: return "room for a chunk of the gated delta rule";
   }
   return {};
 }

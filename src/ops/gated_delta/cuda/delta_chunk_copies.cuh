@@ -5,6 +5,7 @@
 #include "ops/gated_delta/cuda/delta_terms.cuh"
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/cluster.cuh"
+#include "ops/ptx/give_up.cuh"
 
 namespace nibble {
 
@@ -77,14 +78,14 @@ class ChunkCopies {
       const std::uint32_t rows = static_cast<std::uint32_t>(chunk.past),
                           new_rows = static_cast<std::uint32_t>(chunk.past - chunk.open);
       find_gates(chunk);
-      if (turn >= 2) ptx::mbarrier_wait(&shared_.keys_read[half], parity);
+      if (turn >= 2) ptx::await_room(&shared_.keys_read[half], parity, args_.stuck, Stuck::delta_room);
       put_gates(half);
       if (j_ == 0)
         ptx::mbarrier_arrive_expecting(&shared_.keys_come[half], rows * Keys::bytes + new_rows * half_row);
       else
         ptx::mbarrier_arrive(&shared_.keys_come[half]);
       if (has_row) copy_keys(chunk, half);
-      if (turn >= 2) ptx::mbarrier_wait(&shared_.queries_read[half], parity);
+      if (turn >= 2) ptx::await_room(&shared_.queries_read[half], parity, args_.stuck, Stuck::delta_room);
       if (j_ == 0)
         ptx::mbarrier_arrive_expecting(&shared_.queries_come[half], new_rows * (Keys::bytes + half_row));
       if (has_row && j_ >= chunk.open) copy_queries(chunk, half);

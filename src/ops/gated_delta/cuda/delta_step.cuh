@@ -24,6 +24,7 @@ struct DeltaKernelArgs {
   // Of slot 0; the others follow, so many bytes apart.
   DeltaState slots, snapshots;
   std::int64_t slot_bytes, snapshot_bytes;
+  std::uint32_t* stuck;  // GatedDeltaCudaArgs's
 
   __device__ int keys(int key_dim) const { return key_heads * key_dim; }
 };

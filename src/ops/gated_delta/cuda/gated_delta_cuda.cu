@@ -46,7 +46,8 @@ Status gated_delta_cuda(const GatedDeltaCudaArgs& args, cudaStream_t stream) {
                             .slots = args.layer.slot(0),
                             .snapshots = args.layer.snapshot(0),
                             .slot_bytes = delta_state_bytes(shape),
-                            .snapshot_bytes = delta_snapshot_bytes(shape)};
+                            .snapshot_bytes = delta_snapshot_bytes(shape),
+                            .stuck = args.stuck};
   if (!args.step.one_row_each && has_many_delta_rows(args.step.rows)) {
     launch_delta_inputs(shape, own, stream);
     launch_delta_products(shape, own, stream);

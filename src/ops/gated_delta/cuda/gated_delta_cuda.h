@@ -95,6 +95,7 @@ struct GatedDeltaCudaArgs {
   float* mixed = nullptr;     // [rows, value_heads, value_dim] likewise
   std::uint8_t* out =
       nullptr;  // token tiles (ops/linear/cuda/dense_tiles.h) of value_heads * value_dim columns
+  std::uint32_t* stuck = nullptr;  // one word of pinned host memory (ops/cuda/stuck.h); null: nobody reads it
 };
 
 Status gated_delta_cuda(const GatedDeltaCudaArgs& args, cudaStream_t stream);

@@ -204,7 +204,8 @@ void launch_many(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs
                                                .x = plain_rows(args.x, args.x_stride),
                                                .groups = places.view(),
                                                .choices = args.top_k,
-                                               .store = store},
+                                               .store = store,
+                                               .stuck = args.workspace.stuck},
                       rows, groups, stream);
                 });
   }
@@ -217,7 +218,8 @@ void launch_many(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs
                                              .x = plain_rows(args.workspace.activations, stride),
                                              .groups = places.view(),
                                              .choices = 1,
-                                             .store = store},
+                                             .store = store,
+                                             .stuck = args.workspace.stuck},
                     rows, groups, stream);
               });
 }
