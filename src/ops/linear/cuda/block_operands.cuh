@@ -40,16 +40,6 @@ inline Inputs token_tiles(const TokenTiles& x, int blocks) {
           .piece = token_step_bytes / 2};
 }
 
-// A place in a ring that goes around.
-struct RingPlace {
-  int stage = 0;
-  unsigned parity = 0;
-
-  __device__ __forceinline__ void next(int stages) {
-    if (++stage == stages) stage = 0, parity ^= 1;
-  }
-};
-
 // Rows of outputs that one expert's matrix gives.
 struct alignas(16) RowGroup {
   std::int32_t expert, first, count, unused;

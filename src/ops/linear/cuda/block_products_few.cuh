@@ -18,6 +18,7 @@
 #include <type_traits>
 
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/ring_stage.cuh"
 #include "ops/linear/cuda/block_operands.cuh"
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/grid.cuh"
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(FewShared<Codes, eights>::threads, eights == 2
   };
   load(0);
   __syncwarp();  // products need all lanes at once
-  RingPlace place, fetched;
+  RingStage place, fetched;
   int turn = 0;
 #pragma unroll 1
   for (int granule = begin; granule < past; ++granule) {

@@ -16,6 +16,7 @@
 #include <type_traits>
 
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/ring_stage.cuh"
 #include "ops/linear/cuda/block_operands.cuh"
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/copy_groups.cuh"
@@ -80,7 +81,7 @@ struct Carrier {
   std::uint8_t* ring;
   std::uint64_t *full, *empty;
   int warp, lane;  // warp: of those that carry
-  RingPlace place;
+  RingStage place;
 
   // A row of the warp's j-th eight. Past the last row the last: columns do not mix.
   __device__ __forceinline__ std::uint32_t row_offset(const RowGroup& group, int j, int of_eight) const {
@@ -105,7 +106,7 @@ struct Carrier {
   // few stages are on their way, and each is told of when it has come.
   __device__ __forceinline__ void carry_pieces() {
     constexpr int ahead = Tiles::stages / 2;
-    RingPlace told;
+    RingStage told;
     int untold = 0;
     const auto tell = [&] {
       ptx::fence_shared_writes();  // before the products that read them
@@ -197,7 +198,7 @@ struct Multiplier {
   std::uint64_t *full, *empty;
   int warp, lane;
   std::uint64_t inputs;  // of the ring's first stage
-  RingPlace place;
+  RingStage place;
   int before = -1;  // the stage that is not yet left
 
   __device__ __forceinline__ void leave() {

@@ -10,6 +10,7 @@
 // multiprocessor, which leaves room for a block of the launch before or behind it.
 #pragma once
 
+#include "ops/cuda/ring_stage.cuh"
 #include "ops/linear/cuda/block_products_few.cuh"
 
 namespace nibble::block_products {
@@ -93,7 +94,7 @@ __global__ void __launch_bounds__(short_threads, 2)
   }
   const int row = lane % 4 * 2 + adder;
   __syncwarp();  // products need all lanes at once
-  RingPlace place;
+  RingStage place;
 #pragma unroll 1
   for (int granule = begin; granule < past; ++granule) {
     float(*const found)[4][32] = shared.found[(granule - begin) % 2];

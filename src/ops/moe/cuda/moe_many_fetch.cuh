@@ -1,6 +1,7 @@
 // The warps of a block that deal its items out, fetch for them and announce them.
 #pragma once
 
+#include "ops/cuda/ring_stage.cuh"
 #include "ops/moe/cuda/moe_many_work.cuh"
 #include "ops/ptx/give_up.cuh"
 
@@ -101,7 +102,7 @@ __device__ __forceinline__ void deal_items(const ManyParams<Tiles>& params, cons
   Barriers<Tiles>& barriers = shared.barriers;
   const int first_counted = static_cast<int>(gridDim.x);  // items before it are their blocks' first
   int number = static_cast<int>(blockIdx.x);              // in lane 0
-  Turn turn;
+  RingStage turn;
   std::uint32_t wanted = 0;
   while (true) {
     const int index = __shfl_sync(all_lanes, number, 0);
@@ -148,7 +149,7 @@ template <class Tiles>
 __device__ __forceinline__ void fetch_weights(const ManyParams<Tiles>& params) {
   Shared<Tiles>& shared = shared_of_block<Tiles>();
   Barriers<Tiles>& barriers = shared.barriers;
-  Turn turn, weights;
+  RingStage turn, weights;
   while (true) {
     ptx::mbarrier_wait(&barriers.item_full[turn.stage], turn.parity);
     const Item& item = shared.items[turn.stage];
@@ -183,7 +184,7 @@ template <class Tiles>
 __device__ __forceinline__ void fetch_inputs(const ManyParams<Tiles>& params) {
   Shared<Tiles>& shared = shared_of_block<Tiles>();
   Barriers<Tiles>& barriers = shared.barriers;
-  Turn turn, inputs;
+  RingStage turn, inputs;
   while (true) {
     ptx::mbarrier_wait(&barriers.item_ready[turn.stage], turn.parity);
     Item& item = shared.items[turn.stage];
@@ -235,7 +236,7 @@ __device__ __forceinline__ void announce(const ManyParams<Tiles>& params, const 
   Barriers<Tiles>& barriers = shared.barriers;
   const std::uint32_t stored = static_cast<std::uint32_t>(deal.gate_up_items),
                       read = static_cast<std::uint32_t>(deal.down_items);
-  Turn turn;
+  RingStage turn;
   while (true) {
     ptx::mbarrier_wait(&barriers.item_full[turn.stage], turn.parity);
     const Item& item = shared.items[turn.stage];

@@ -1,6 +1,7 @@
 // What the kernel for many tokens works on: its tiles, and what lies in a block's shared memory.
 #pragma once
 
+#include "ops/cuda/ring_stage.cuh"
 #include "ops/moe/cuda/k_stages.h"
 #include "ops/moe/cuda/moe_cuda.h"
 #include "ops/moe/cuda/moe_many_gather.cuh"
@@ -148,16 +149,8 @@ struct Barriers {
   std::uint64_t item_wanted;
 };
 
-// The stage of a ring that comes next, and the parity of the phase that fills it.
-struct Turn {
-  int stage = 0;
-  std::uint32_t parity = 0;
-  __device__ __forceinline__ void next(int stages) {
-    if (++stage == stages) stage = 0, parity ^= 1;
-  }
-};
 struct Turns {
-  Turn weights, inputs;
+  RingStage weights, inputs;
 };
 
 // The block's shared memory.

@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(Tiles::threads, 1)
       if (threadIdx.x == 0) tell_of_tile(params.places.x_ready + tile_index);
       __syncwarp();  // exchanges need all lanes at once
     });
-    Turn turn;
+    RingStage turn;
     Turns turns;
     while (true) {
       ptx::mbarrier_wait(&barriers.item_full[turn.stage], turn.parity);
