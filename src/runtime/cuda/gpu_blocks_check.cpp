@@ -21,26 +21,34 @@
 namespace nibble {
 namespace {
 
-// Matrices [experts, rows, cols], of FP8 with scales of tiles of 128 x 128.
+// What FP8 has scales of: tiles of 128 x 128, or rows.
+enum class ScalesOf { tiles, rows };
+
+// Matrices [experts, rows, cols].
 template <class Codes>
 struct Matrices {
   int experts = 0;
   BlockShape<Codes> shape;
+  ScalesOf scales_of = ScalesOf::tiles;
   std::vector<std::uint8_t> codes;
   std::vector<float> scales;
-  DeviceBuffer data, factors;
+  DeviceBuffer data, factors, row_scales;
 
   BlockMatrices<Codes> view() {
-    return {data.as<std::uint8_t>(), Codes::scaled ? factors.as<BlockFactors>() : nullptr, experts, shape};
+    return {data.as<std::uint8_t>(), Codes::scaled ? factors.as<BlockFactors>() : nullptr, experts, shape,
+            scales_of == ScalesOf::rows ? row_scales.as<float>() : nullptr};
   }
-  int tiles() const { return (shape.rows + 127) / 128 * shape.scale_blocks(); }  // of one matrix
+  int scales_of_one() const {
+    return scales_of == ScalesOf::rows ? shape.rows : (shape.rows + 127) / 128 * shape.scale_blocks();
+  }
   double value(int expert, int row, int col) const {
     const std::size_t at =
         static_cast<std::size_t>(expert * shape.rows + row) * static_cast<std::size_t>(shape.cols) +
         static_cast<std::size_t>(col);
     if constexpr (std::is_same_v<Codes, E4m3Codes>) {
-      const int tile = expert * tiles() + row / 128 * shape.scale_blocks() + col / 128;
-      return double{E4m3{codes[at]}.to_float()} * double{scales[static_cast<std::size_t>(tile)]};
+      const int place = scales_of == ScalesOf::rows ? row : row / 128 * shape.scale_blocks() + col / 128;
+      return double{E4m3{codes[at]}.to_float()} *
+             double{scales[static_cast<std::size_t>(expert * scales_of_one() + place)]};
     } else {
       Bf16 value;
       std::memcpy(&value, &codes[at * sizeof value], sizeof value);
@@ -55,9 +63,10 @@ struct Matrices {
 };
 
 template <class Codes>
-Result<Matrices<Codes>> matrices(Numbers& numbers, int experts, BlockShape<Codes> shape, ColumnOrder order) {
-  Matrices<Codes> made{
-      .experts = experts, .shape = shape, .codes = {}, .scales = {}, .data = {}, .factors = {}};
+Result<Matrices<Codes>> matrices(Numbers& numbers, int experts, BlockShape<Codes> shape, ColumnOrder order,
+                                 ScalesOf scales_of) {
+  Matrices<Codes> made;
+  made.experts = experts, made.shape = shape, made.scales_of = scales_of;
   const std::size_t values = static_cast<std::size_t>(experts * shape.rows * shape.cols),
                     all = static_cast<std::size_t>(experts);
   made.codes.resize(values * Codes::bytes);
@@ -66,15 +75,18 @@ Result<Matrices<Codes>> matrices(Numbers& numbers, int experts, BlockShape<Codes
       code = static_cast<std::uint8_t>(numbers.next() >> 24);
       if ((code & 0x7f) == 0x7f) code = 0;  // no number
     }
-    for (int i = 0; i < experts * made.tiles(); ++i)
+    for (int i = 0; i < experts * made.scales_of_one(); ++i)
       made.scales.push_back(0.0003f + 0.0001f * static_cast<float>(numbers.next() >> 28));
     NIBBLE_ASSIGN(DeviceBuffer scales, on_device(made.scales));
     NIBBLE_ASSIGN(made.factors, zeroed(all * shape.factors() * sizeof(BlockFactors)));
-    place_block_scales_cuda({.scales = scales.data(),
-                             .experts = experts,
-                             .shape = shape,
-                             .factors = made.factors.template as<BlockFactors>()},
-                            nullptr);
+    NIBBLE_ASSIGN(made.row_scales, zeroed(all * static_cast<std::size_t>(shape.rows) * sizeof(float)));
+    place_block_scales_cuda(
+        {.scales = scales.data(),
+         .experts = experts,
+         .shape = shape,
+         .factors = made.factors.template as<BlockFactors>(),
+         .row_scales = scales_of == ScalesOf::rows ? made.row_scales.template as<float>() : nullptr},
+        nullptr);
     cuda_check(cudaDeviceSynchronize());
   } else {
     const std::vector<Bf16> list = numbers.list(values, 0.1f);
@@ -141,13 +153,13 @@ Result<std::string> check_products(Numbers& numbers, const BlockMatrices<Codes>&
 
 // A layer whose gates and ups are even and odd rows.
 template <class Codes>
-Result<std::string> check_layer() {
+Result<std::string> check_layer(ScalesOf scales_of) {
   constexpr int experts = 4, top_k = 2, hidden = 160, width = 144, tokens = 44, slots = tokens * top_k;
   Numbers numbers;
-  NIBBLE_ASSIGN(Matrices<Codes> gate_up,
-                matrices(numbers, experts, BlockShape<Codes>{2 * width, hidden}, ColumnOrder::quarters));
-  NIBBLE_ASSIGN(Matrices<Codes> down,
-                matrices(numbers, experts, BlockShape<Codes>{hidden, width}, ColumnOrder::quarters));
+  NIBBLE_ASSIGN(Matrices<Codes> gate_up, matrices(numbers, experts, BlockShape<Codes>{2 * width, hidden},
+                                                  ColumnOrder::quarters, scales_of));
+  NIBBLE_ASSIGN(Matrices<Codes> down, matrices(numbers, experts, BlockShape<Codes>{hidden, width},
+                                               ColumnOrder::quarters, scales_of));
   constexpr int stride = BlockShape<Codes>{2 * width, hidden}.padded_cols();
   std::vector<Bf16> x(tokens * stride);
   std::vector<float> values;
@@ -210,9 +222,15 @@ Result<std::string> check_layer() {
 
 Result<std::string> check_fp8_linear() {
   Numbers numbers;
-  NIBBLE_ASSIGN(Matrices<E4m3Codes> matrix,
-                matrices(numbers, 1, BlockShape<E4m3Codes>{144, 336}, ColumnOrder::steps));
-  return check_products(numbers, matrix.view(), [&](int row, int col) { return matrix.value(0, row, col); });
+  for (const ScalesOf scales_of : {ScalesOf::tiles, ScalesOf::rows}) {
+    NIBBLE_ASSIGN(Matrices<E4m3Codes> matrix,
+                  matrices(numbers, 1, BlockShape<E4m3Codes>{144, 336}, ColumnOrder::steps, scales_of));
+    NIBBLE_ASSIGN(const std::string found, check_products(numbers, matrix.view(), [&](int row, int col) {
+                    return matrix.value(0, row, col);
+                  }));
+    if (!found.empty()) return found;
+  }
+  return std::string();
 }
 
 Result<std::string> check_nvfp4_linear() {
@@ -243,7 +261,11 @@ Result<std::string> check_nvfp4_linear() {
       });
 }
 
-Result<std::string> check_fp8_experts() { return check_layer<E4m3Codes>(); }
-Result<std::string> check_bf16_experts() { return check_layer<Bf16Codes>(); }
+Result<std::string> check_fp8_experts() {
+  NIBBLE_ASSIGN(const std::string of_tiles, check_layer<E4m3Codes>(ScalesOf::tiles));
+  if (!of_tiles.empty()) return of_tiles;
+  return check_layer<E4m3Codes>(ScalesOf::rows);
+}
+Result<std::string> check_bf16_experts() { return check_layer<Bf16Codes>(ScalesOf::tiles); }
 
 }  // namespace nibble

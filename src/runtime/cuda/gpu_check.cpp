@@ -391,11 +391,13 @@ std::vector<GpuCheck> check_gpu() {
       {"sm90_mxfp4", check_experts,
        "products with mxfp4 weights: near double precision, the bits of few rows and of many"},
       {"sm90_blocks, fp8", check_fp8_linear,
-       "products with fp8 weights in blocks: near double precision, the bits of few rows and of many"},
+       "products with fp8 weights, scales of blocks or of rows: near double precision, the bits of few rows "
+       "and of many"},
       {"sm90_blocks, nvfp4", check_nvfp4_linear,
        "products with nvfp4 weights in blocks: near double precision, the bits of few rows and of many"},
       {"sm90_blocks, experts in fp8", check_fp8_experts,
-       "experts with fp8 weights in blocks: near double precision, the bits of few rows and of many"},
+       "experts with fp8 weights, scales of blocks or of rows: near double precision, the bits of few rows "
+       "and of many"},
       {"sm90_blocks, experts in bf16", check_bf16_experts,
        "experts with bf16 weights: near double precision, the bits of few rows and of many"},
       {"sm90_attention", check_attention<KvBf16>,
