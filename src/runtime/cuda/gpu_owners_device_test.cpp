@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/cuda/gpu_ranks_test_util.h"
@@ -22,7 +23,10 @@ TEST_F(GpuOwners, OfGptOssHaveTheBitsOfOneGpu) {
 
 // Experts in FP8 are multiplied by other kernels.
 TEST_F(GpuOwners, OfQwen3MoeInFp8HaveThemToo) {
-  expect_owners_to_have_the_bits_of_one_gpu(root / "tests/data/parity/qwen3_moe_fp8", sizes(group_sizes()));
+  for (const std::string_view name : {"qwen3_moe_fp8", "qwen3_moe_fp8_row"}) {
+    if (small_cases && name == "qwen3_moe_fp8") continue;
+    expect_owners_to_have_the_bits_of_one_gpu(root / "tests/data/parity" / name, sizes(group_sizes()));
+  }
 }
 
 // States, and a shared expert.
