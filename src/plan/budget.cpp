@@ -95,7 +95,7 @@ StepLimits step_limits(const Situation& s, std::int64_t positions) {
           .ranks = ranks_of(s),
           .owners = owners_of(s),
           .expert_ranks = static_cast<int>(std::max<std::int64_t>(s.number(Field::expert_parallel), 1)),
-          .exchange = s.on_gpu() ? ExchangeKind::none : exchange_kind(s.at(Field::experts).path.exchange),
+          .exchange = exchange_kind(s.at(Field::experts).path.exchange),
           .on_gpu = s.on_gpu(),
           .many_tokens_from = static_cast<int>(s.number(Field::many_tokens_from))};
 }

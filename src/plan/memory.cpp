@@ -117,13 +117,18 @@ std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& of_rank) {
       limits.ranks > 1
           ? limits.logit_rows * share(model.vocabulary, limits.ranks) * 4 + 256 * model.hidden * 4
           : 0;
+  // Where few rows of all owners come, twice, and products of this rank's; of a place up to 32 choices.
+  const std::int64_t windows = limits.exchange == ExchangeKind::low_latency
+                                   ? few_rows_of_a_gpu * (2 * of_rank.ranks * (model.hidden * 2 + 32 * 4) +
+                                                          model.experts_per_token * model.hidden * 4)
+                                   : 0;
   const std::int64_t states =
       rows * gpu_delta_row_bytes(model.delta, limits.ranks) +
       (model.linear_layers > 0 ? gathered_bytes(model, limits, model.delta.values()) : 0);
   const std::int64_t changed =
       limits.sequences * model.vocabulary * 4 + logit_change_room(limits.sequences, limits.positions) * 16;
-  return forward + states + gpu_mlp_bytes(model, limits) + router + attention + linear + experts + gathered +
-         sampling + changed;
+  return forward + windows + states + gpu_mlp_bytes(model, limits) + router + attention + linear + experts +
+         gathered + sampling + changed;
 }
 
 // A room a thread for sampling and for changes of logits.

@@ -14,6 +14,9 @@ namespace nibble {
 // Rows of logits beyond one a sequence are for scoring prompts: bounded, since a row is the vocabulary wide.
 inline constexpr int scoring_rows = 64;
 
+// On a GPU with sequences of its own: rows of a step that may travel through windows (ops/peer_gather/cuda).
+inline constexpr int few_rows_of_a_gpu = 32;
+
 // What of a rank's weights --quantization brings into this format, as models/dense_conversion.h lays it out.
 std::int64_t converted_bytes(const ModelTraits& model, Quantization quantization, int ranks);
 // Of one rank; a share that does not divide is rounded up.

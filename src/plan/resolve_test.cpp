@@ -248,7 +248,10 @@ TEST(Plan, NeitherKernelNorExchangeIsChosenWithoutTheOther) {
   EXPECT_EQ(none.experts.exchange, "none");
   EXPECT_EQ(none.experts.combine, CombineFormat::top_k_order);
   EXPECT_EQ(planned({.tensor_parallel = 4, .expert_parallel = 4}, "h200x4").experts.exchange, "none");
-  EXPECT_EQ(planned({.tensor_parallel = 4, .data_parallel = 4}, "h200x4").experts.exchange, "normal");
+  EXPECT_EQ(planned({.tensor_parallel = 4, .data_parallel = 4}, "h200x4").experts.exchange, "low_latency");
+  EXPECT_EQ(planned({.moe_a2a_backend = "deepep", .tensor_parallel = 4, .data_parallel = 4}, "h200x4")
+                .experts.exchange,
+            "normal");
   const Plan spread = planned({.tensor_parallel = 4, .expert_parallel = 4});
   EXPECT_EQ(spread.experts.exchange, "normal");
   EXPECT_EQ(spread.experts.dispatch, DispatchFormat::contiguous);

@@ -330,14 +330,14 @@ constexpr Rule rules[] = {
            "every GPU has all rows, and products travel to all; rows travel where GPUs have sequences of "
            "their own (--dp)");
      }},
-    {"gpu-rows-have-fixed-places", Field::experts, Effect::remove,
+    {"gpus-need-no-meeting-for-few-rows", Field::experts, Effect::prefer,
      [](const S& s, const C& c) {
        return s.on_gpu() && c.path.exchange == "low_latency" && owners_of(s) > 1;
      },
      [](const S&, const C&) {
-       return std::string(
-           "between GPUs rows go straight to places of their own without counts ahead, few as many, which is "
-           "what normal does");
+       return "up to " + number(few_rows_of_a_gpu) +
+              " rows of each GPU say themselves that they have come; of more GPUs tell each other, as with "
+              "normal";
      }},
     {"intel-multiplies-singly", Field::experts, Effect::prefer,
      [](const S& s, const C& c) {
@@ -348,7 +348,7 @@ constexpr Rule rules[] = {
      }},
     {"spread-experts-exchange", Field::experts, Effect::prefer,
      [](const S& s, const C& c) {
-       return c.path.exchange == "normal" && s.number(Field::expert_parallel) > 1;
+       return !s.on_gpu() && c.path.exchange == "normal" && s.number(Field::expert_parallel) > 1;
      },
      [](const S&, const C&) {
        return std::string("a token travels once, to the ranks that hold its experts");

@@ -14,6 +14,7 @@
 
 #include "base/status.h"
 #include "checkpoint/model_config.h"
+#include "comm/token_exchange.h"
 #include "models/cuda/cuda_part.h"
 #include "models/cuda/launch_counts.h"
 #include "models/cuda/weight_feed.h"
@@ -33,6 +34,7 @@ struct CudaForwardLimits {
   int logit_rows = 0;
   int sequences = 0;
   int many_tokens_from = moe_many_tokens_unplanned;  // an expert, for its kernel for many
+  ExchangeKind exchange = ExchangeKind::none;        // of ranks with sequences of their own
   std::uint32_t* stuck = nullptr;  // one word of pinned host memory (ops/cuda/stuck.h); null: nobody reads it
   LaunchCounts* launches = nullptr;  // which outlive the model; null: nobody counts
 };

@@ -79,6 +79,7 @@ class DecoderCuda final : public CudaModel {
                                           stream));
     if (blocks_.attention) blocks_.attention->turn(input, weights_.inv_freq, stream);
     if (blocks_.latent) blocks_.latent->begin(input, weights_.inv_freq, stream);
+    if (blocks_.experts) NIBBLE_RETURN_IF_ERROR(blocks_.experts->begin(input, stream));
     PendingSum pending{.residual = blocks_.stream.residual};
     for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
       NIBBLE_RETURN_IF_ERROR(mix(i, pending, input, stream));

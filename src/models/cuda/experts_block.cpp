@@ -7,9 +7,12 @@
 #include "ops/cuda/absent.h"
 #include "ops/peer_gather/cuda/peer_gather_cuda.h"
 #include "ops/router/cuda/router_cuda.h"
+#include "plan/memory.h"
 
 namespace nibble {
 namespace {
+
+static_assert(dispatch_few_places == few_rows_of_a_gpu);
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
@@ -83,7 +86,15 @@ ExpertsBlock::ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& l
   moe_.activations = arena.take<Bf16>(size(blocks ? slots : few_slots) * size(down.padded_cols()));
   moe_.products = place.take_shared<float>(
       size((many || blocks ? slots : few_slots) + (shares_ ? 1 : 0)) * hidden, arena);
-  if (!part_.alone() && !part_.owns_sequences) window_ = place.shared.take<float>(gather_few_slots * hidden);
+  if (!part_.alone() && !part_.owns_sequences) {
+    window_floats_ = gather_few_slots * hidden;
+  } else if (part_.owns_sequences && limits.exchange == ExchangeKind::low_latency) {
+    const std::size_t row_bytes = size(stream.padded()) * sizeof(Bf16);
+    window_floats_ = size(dispatch_few_places * top_k_) * hidden;
+    windows_.data = place.shared.take<std::byte>(dispatch_window_bytes(part_.ranks, row_bytes));
+    windows_.steps = arena.take<std::uint32_t>(size(part_.ranks * dispatch_few_places));
+  }
+  if (window_floats_ > 0) window_ = place.shared.take<float>(window_floats_);
   moe_.arrived = arena.take<std::uint32_t>(1);
   moe_.many = arena.take<std::uint8_t>(many ? moe_many_bytes(slots, experts_, up, down) : 0);
   moe_.many_counters = arena.take<std::uint32_t>(many ? size(moe_many_counters(slots, experts_)) : 0);
@@ -92,7 +103,11 @@ ExpertsBlock::ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& l
 }
 
 void ExpertsBlock::clear_room(cudaStream_t stream) const {
-  if (window_ != nullptr) make_absent(window_, gather_few_slots * size(stream_.hidden), stream);
+  if (window_ != nullptr) make_absent(window_, window_floats_, stream);
+  if (windows_.data != nullptr) {
+    const std::size_t bytes = dispatch_window_bytes(part_.ranks, size(stream_.padded()) * sizeof(Bf16));
+    make_absent(reinterpret_cast<float*>(windows_.data), bytes / sizeof(float), stream);
+  }
   make_absent(router_.sums, norm_router_sums(experts_), stream);
 }
 
@@ -100,9 +115,16 @@ ExpertsBlock::Places ExpertsBlock::places_of(const CudaForwardInput& input) cons
   if (part_.owns_sequences) {
     return {.count = part_.ranks * input.most_rows,
             .first = part_.rank * input.most_rows,
-            .a_rank = input.most_rows};
+            .a_rank = input.most_rows,
+            .come_through_windows = windows_.data != nullptr && input.most_rows <= dispatch_few_places};
   }
   return {.count = input.rows, .first = 0, .a_rank = stream_.rows_of_rank(input.rows).a_rank};
+}
+
+// What the step before sent through windows may still be multiplied where this one's rows go straight to.
+Status ExpertsBlock::begin(const CudaForwardInput& input, cudaStream_t stream) const {
+  return windows_.data == nullptr || places_of(input).come_through_windows ? Status()
+                                                                           : meet_cuda(*room_, stream);
 }
 
 Result<const float*> ExpertsBlock::route(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
@@ -112,16 +134,17 @@ Result<const float*> ExpertsBlock::route(const ExpertsBlockWeights& weights, con
   Bf16* const rows = rows_ + size(places.first) * size(stream_.padded());
   const auto dispatched = [&](const float* residual) -> Result<const float*> {
     if (!part_.owns_sequences) return residual;
-    stream_.count(LaunchKind::dispatch_rows);
-    NIBBLE_RETURN_IF_ERROR(dispatch_rows_cuda(*room_,
-                                              {.rows = reinterpret_cast<std::byte*>(rows),
-                                               .row_bytes = size(stream_.padded()) * sizeof(Bf16),
-                                               .expert_ids = expert_ids_ + of_stream,
-                                               .count = input.rows,
-                                               .places = places.a_rank,
-                                               .top_k = top_k_,
-                                               .owners = owners(places.count * top_k_)},
-                                              stream));
+    const DispatchRowsCudaArgs dispatch{.rows = reinterpret_cast<std::byte*>(rows_),
+                                        .row_bytes = size(stream_.padded()) * sizeof(Bf16),
+                                        .expert_ids = expert_ids_,
+                                        .count = input.rows,
+                                        .places = places.a_rank,
+                                        .top_k = top_k_,
+                                        .owners = owners(places.count * top_k_)};
+    const bool few = places.come_through_windows;
+    stream_.count(few ? LaunchKind::dispatch_few : LaunchKind::dispatch_rows);
+    NIBBLE_RETURN_IF_ERROR(few ? dispatch_few_rows_cuda(*room_, dispatch, windows_, stream)
+                               : dispatch_rows_cuda(*room_, dispatch, stream));
     return residual;
   };
   if (!sigmoid_ && norm_router_takes(weights.router.shape, input.rows)) {
@@ -251,16 +274,18 @@ Result<PendingSum> ExpertsBlock::unadded(const float* residual, const Places& pl
                                          cudaStream_t stream) const {
   if (room_ != nullptr) {
     const int slots = places.count * top_k_;
-    stream_.count(LaunchKind::gather_products);
-    NIBBLE_RETURN_IF_ERROR(gather_products_cuda(*room_,
-                                                {.products = moe_.products,
-                                                 .expert_ids = expert_ids_,
-                                                 .slots = slots,
-                                                 .hidden = stream_.hidden,
-                                                 .owners = owners(slots),
-                                                 .slots_a_rank = places.a_rank * top_k_,
-                                                 .window = window_},
-                                                stream));
+    const bool all_to_all = places.a_rank == 0 && slots <= gather_few_slots;
+    stream_.count(places.come_through_windows ? LaunchKind::combine_few : LaunchKind::gather_products);
+    NIBBLE_RETURN_IF_ERROR(
+        gather_products_cuda(*room_,
+                             {.products = moe_.products,
+                              .expert_ids = expert_ids_,
+                              .slots = slots,
+                              .hidden = stream_.hidden,
+                              .owners = owners(slots),
+                              .slots_a_rank = places.a_rank * top_k_,
+                              .window = all_to_all || places.come_through_windows ? window_ : nullptr},
+                             stream));
   }
   return products_of(residual, places);
 }
@@ -309,7 +334,7 @@ Result<PendingSum> ExpertsBlock::run_granules(const MoeCudaWeights& experts, con
                    .workspace = moe_};
   stream_.count(takes_many(slots) ? LaunchKind::experts_many : LaunchKind::experts_few);
   if (takes_many(slots)) {
-    if (places.a_rank > 0) {
+    if (places.a_rank > 0 && !places.come_through_windows) {
       args.rows_of_ranks = {.room = room_, .slots_a_rank = places.a_rank * top_k_};
       stream_.count(LaunchKind::send_products);
       NIBBLE_RETURN_IF_ERROR(moe_many_cuda(experts, args, stream));

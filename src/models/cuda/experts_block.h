@@ -9,6 +9,7 @@
 #include "models/cuda/decoder_stream.h"
 #include "ops/moe/cuda/block_moe_cuda.h"
 #include "ops/moe/cuda/moe_cuda.h"
+#include "ops/peer_gather/cuda/dispatch_rows_cuda.h"
 #include "ops/peer_gather/cuda/peer_gather_cuda.h"
 #include "ops/router/cuda/norm_router_cuda.h"
 #include "ops/router/cuda/route_sigmoid_cuda.h"
@@ -40,6 +41,9 @@ class ExpertsBlock {
                CudaPlace& place, DeviceArena& arena);
   void clear_room(cudaStream_t stream) const;
 
+  // Queues what a step begins with.
+  Status begin(const CudaForwardInput& input, cudaStream_t stream) const;
+
   // Queues what may run beside the routed experts, in a launch or none.
   using Beside = std::function<Status()>;
   // residual + delta and its norm -> what the next norm adds to which residual. beside is called once: behind
@@ -57,6 +61,7 @@ class ExpertsBlock {
     int count = 0;   // of all ranks together
     int first = 0;   // of the stream's first row
     int a_rank = 0;  // in turn for one rank alone, which adds up their products; 0: all ranks add all
+    bool come_through_windows = false;  // rows and products, without a meeting of the ranks
   };
   Places places_of(const CudaForwardInput& input) const;
   // -> rows, expert_ids, expert_weights; returns where the new residual is.
@@ -78,6 +83,8 @@ class ExpertsBlock {
   const PeerRoom* room_;  // null: this rank is alone
   CudaPart part_;
   float* window_ = nullptr;  // GatherProductsCudaArgs's
+  std::size_t window_floats_ = 0;
+  DispatchWindows windows_;  // where few rows of ranks with sequences of their own come through some
   int experts_, top_k_, many_tokens_from_;
   bool of_all_;  // as route_top_k_cuda's
   bool shares_;  // some expert is every row's, whose input is the same norm in tiles

@@ -24,11 +24,13 @@ enum class LaunchKind : std::uint8_t {
   gather_products,  // of experts, by a launch of its own
   send_products,    // of experts, by the kernel that makes them
   dispatch_rows,    // to the experts that they chose, of ranks with sequences of their own
+  dispatch_few,     // through windows
+  combine_few,      // their products, likewise
 };
 
 class LaunchCounts {
  public:
-  static constexpr std::size_t kinds = 14;
+  static constexpr std::size_t kinds = 16;
 
   void add(LaunchKind kind) { ++counts_[static_cast<std::size_t>(kind)]; }
   std::uint64_t of(LaunchKind kind) const { return counts_[static_cast<std::size_t>(kind)]; }

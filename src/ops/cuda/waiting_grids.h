@@ -29,6 +29,7 @@ Status check_places(const WaitingGrids& grids);
 
 // Each kernel's, from its own file.
 WaitingGrids waiting_grids_of_attention_few();
+WaitingGrids waiting_grids_of_dispatch();
 WaitingGrids waiting_grids_of_gathers();
 WaitingGrids waiting_grids_of_linear_few();
 WaitingGrids waiting_grids_of_linear_normed();

@@ -21,6 +21,11 @@ TEST_F(GpuOwners, OfGptOssHaveTheBitsOfOneGpu) {
   expect_owners_to_have_the_bits_of_one_gpu(example, group_sizes());
 }
 
+// Few rows go straight to their places, too.
+TEST_F(GpuOwners, OfGptOssHaveThemWithoutWindows) {
+  expect_owners_to_have_the_bits_of_one_gpu(example, sizes(group_sizes()), ExchangeKind::normal);
+}
+
 // Experts in FP8 are multiplied by other kernels.
 TEST_F(GpuOwners, OfQwen3MoeInFp8HaveThemToo) {
   for (const std::string_view name : {"qwen3_moe_fp8", "qwen3_moe_fp8_row"}) {
@@ -52,7 +57,7 @@ TEST_F(GpuOwners, OfAPromptAmongAnswersHaveTheBitsOfOneGpu) {
   const Heard expected_other = run_alone(*one, sequence_of(other, other.size(), {4}), 3);
   for (const int ranks : sizes(group_sizes())) {
     const std::unique_ptr<Worker> worker =
-        must(start_ranks(example, limits_of_owners(config, ranks, true, size)));
+        must(start_ranks(example, limits_of_owners(config, ranks, true, ExchangeKind::low_latency, size)));
     Sequence decoding = sequence_of(other, other.size(), {4}),
              read = sequence_of(prompt, 283, {5, 2, 3, 1, 7});
     decoding.owner = ranks - 1;
@@ -68,7 +73,8 @@ TEST_F(GpuOwners, AStepBehindAnotherTakesItsTokensOnEachRank) {
   const std::vector<TokenId> prompts[] = {random_prompt(4, 12), random_prompt(5, 9)};
   const ModelConfig config = example_config();
   const std::unique_ptr<Worker> one = gpu_worker(false),
-                                several = must(start_ranks(example, limits_of_owners(config, 2, true)));
+                                several = must(start_ranks(
+                                    example, limits_of_owners(config, 2, true, ExchangeKind::low_latency)));
   const SamplingParams greedy{.temperature = 0};
   std::vector<std::vector<TokenId>> expected, found;
   std::vector<std::vector<PageId>> tables = {{1}, {2}};
@@ -117,7 +123,7 @@ TEST_F(GpuOwners, AStepBehindAnotherTakesItsTokensOnEachRank) {
 
 TEST_F(GpuOwners, InGroupsAreRefused) {
   if (devices_ < 4) GTEST_SKIP() << "groups of ranks need four GPUs";
-  WorkerLimits limits = limits_of_owners(example_config(), 4, false);
+  WorkerLimits limits = limits_of_owners(example_config(), 4, false, ExchangeKind::normal);
   limits.owners = 2;
   const Result<std::unique_ptr<Worker>> groups = start_ranks(example, limits);
   ASSERT_FALSE(groups.ok());

@@ -32,7 +32,8 @@ CudaForwardLimits forward_limits(const WorkerLimits& limits) {
   return {.rows = limits.max_rows,
           .logit_rows = limits.max_logit_rows,
           .sequences = limits.max_sequences,
-          .many_tokens_from = limits.many_tokens_from};
+          .many_tokens_from = limits.many_tokens_from,
+          .exchange = limits.exchange};
 }
 
 GpuRank::GpuRank(int device, const PeerRoom* room, Told told, std::unique_ptr<CudaStream> stream,

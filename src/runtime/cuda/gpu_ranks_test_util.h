@@ -41,16 +41,19 @@ inline std::unique_ptr<Worker> ranks_worker(const std::filesystem::path& folder,
   return must(start_ranks(folder, limits_of_ranks(must(read_model_config(folder)), ranks, graphs, kv_dtype)));
 }
 
+// Of one rank with sequences of its own: few graphs, which the emulation takes long for.
+inline const Size owners_size = small_cases ? Size{80, 6, 512, 24} : small_size;
+
 // Each with sequences of its own.
-inline WorkerLimits limits_of_owners(const ModelConfig& config, int ranks, bool graphs,
-                                     const Size& own = small_size) {
+inline WorkerLimits limits_of_owners(const ModelConfig& config, int ranks, bool graphs, ExchangeKind exchange,
+                                     const Size& own = owners_size) {
   WorkerLimits limits = limits_of(config, graphs, own);
   limits.ranks = limits.expert_ranks = limits.owners = ranks;
   limits.owner_rows = own.rows;
   limits.owner_sequences = own.sequences;
   limits.max_rows = ranks * own.rows;
   limits.max_sequences = ranks * own.sequences;
-  limits.exchange = ExchangeKind::normal;
+  limits.exchange = exchange;
   limits.gpu_rank_deadline = patient;
   return limits;
 }
@@ -58,7 +61,8 @@ inline WorkerLimits limits_of_owners(const ModelConfig& config, int ranks, bool 
 // A prompt's log-probabilities and a drawn answer, on each rank while others have nothing, and among others
 // of all ranks.
 inline void expect_owners_to_have_the_bits_of_one_gpu(const std::filesystem::path& folder,
-                                                      const std::vector<int>& rank_counts) {
+                                                      const std::vector<int>& rank_counts,
+                                                      ExchangeKind exchange = ExchangeKind::low_latency) {
   const std::vector<TokenId> prompt = random_prompt(3, small_cases ? 36 : 150);
   const SamplingParams drawn{.temperature = 0.8f, .top_k = 20, .top_p = 0.9f, .seed = 5};
   const auto own_sequence = [&](std::size_t chunk, int owner) {
@@ -73,7 +77,7 @@ inline void expect_owners_to_have_the_bits_of_one_gpu(const std::filesystem::pat
     for (const bool graphs : {false, true}) {
       if (small_cases && graphs != (ranks == rank_counts.front())) continue;
       const std::unique_ptr<Worker> worker =
-          must(start_ranks(folder, limits_of_owners(config, ranks, graphs)));
+          must(start_ranks(folder, limits_of_owners(config, ranks, graphs, exchange)));
       for (int owner = small_cases ? ranks - 1 : 0; owner < ranks; ++owner) {
         EXPECT_TRUE(run_alone(*worker, own_sequence(owner % 2 == 0 ? prompt.size() : 33, owner), answer) ==
                     expected)

@@ -189,6 +189,8 @@ RanTable GpuWorker::ran() const {
       add("token_exchange", "normal", "dispatch", LaunchKind::dispatch_rows);
       add("token_exchange", "normal", "combine", LaunchKind::gather_products);
       add("token_exchange", "normal", "combine", LaunchKind::send_products);
+      add("token_exchange", "low_latency", "dispatch", LaunchKind::dispatch_few);
+      add("token_exchange", "low_latency", "combine", LaunchKind::combine_few);
     }
     table.add({.field = "steps", .value = "graph", .form = "", .times = ran.graphs});
     table.add({.field = "steps", .value = "launches", .form = "", .times = ran.eager});

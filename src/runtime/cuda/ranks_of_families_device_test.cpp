@@ -175,10 +175,12 @@ TEST_F(RanksOfFamilies, ARanksMemoryIsWhatThePlanSays) {
                      : weight_bytes(traits, Quantization::none, ranks) + whole_weight_bytes(traits, ranks);
       EXPECT_NEAR(static_cast<double>(planned_weights) / static_cast<double>(weights.used()), 1.0, apart);
       const int own_rows = rows / owners, own_sequences = sequences / owners;
+      const ExchangeKind exchange = owners > 1 ? ExchangeKind::low_latency : ExchangeKind::none;
       CudaPlace place{.part = part};
-      DecoderCudaBlocks::lay_out(config,
-                                 {.rows = own_rows, .logit_rows = sequences, .sequences = own_sequences},
-                                 place, processors, room);
+      DecoderCudaBlocks::lay_out(
+          config,
+          {.rows = own_rows, .logit_rows = sequences, .sequences = own_sequences, .exchange = exchange},
+          place, processors, room);
       WorkerLimits limits = limits_of(config, true, {own_rows, own_sequences, 32768, 0});
       limits.max_logit_rows = sequences;
       // Where all have all sequences, the sampler takes its logits from where ranks gather them.
@@ -193,6 +195,7 @@ TEST_F(RanksOfFamilies, ARanksMemoryIsWhatThePlanSays) {
                                                                           .ranks = ranks,
                                                                           .owners = owners,
                                                                           .expert_ranks = ranks,
+                                                                          .exchange = exchange,
                                                                           .on_gpu = true}));
       EXPECT_NEAR(planned / static_cast<double>(taken), 1.0, 0.01);
     }

@@ -1,11 +1,9 @@
 // Blocks take pieces of rows, a vector a thread, and store each to the ranks whose experts the row chose.
 #include <algorithm>
-#include <string>
 
 #include "comm/cuda/peer_meeting.cuh"
 #include "ops/cuda/launch.cuh"
-#include "ops/peer_gather/cuda/peer_gather_cuda.h"
-#include "ops/peer_gather/cuda/slot_owners.cuh"
+#include "ops/peer_gather/cuda/dispatch_rows.cuh"
 #include "ops/ptx/grid.cuh"
 
 namespace nibble {
@@ -23,9 +21,8 @@ __global__ void __launch_bounds__(dispatch_threads)
   const int thread = static_cast<int>(threadIdx.x), words = static_cast<int>(args.row_bytes / sizeof(uint4));
   for (int unit = static_cast<int>(blockIdx.x); unit < args.places * pieces;
        unit += static_cast<int>(gridDim.x)) {
-    const int row = unit / pieces, piece = unit % pieces;
-    std::int32_t* const ids =
-        args.expert_ids + static_cast<std::size_t>(row) * static_cast<std::size_t>(args.top_k);
+    const int row = unit / pieces, piece = unit % pieces, place = room.rank * args.places + row;
+    std::int32_t* const ids = ids_of(args, place);
     const bool is_row = row < args.count;
     if (piece == 0 && thread < args.top_k) {
       const std::int32_t id = is_row ? __ldcg(ids + thread) : -1;
@@ -37,14 +34,8 @@ __global__ void __launch_bounds__(dispatch_threads)
     }
     const int word = piece * dispatch_threads + thread;
     if (!is_row || word >= words) continue;
-    const int slot = (room.rank * args.places + row) * args.top_k;
-    unsigned wanted_by = 0;
-    for (int k = 0; k < args.top_k; ++k) {
-      const int owner = owner_of(args.owners, room.ranks, slot + k, __ldcg(ids + k));
-      if (owner >= 0) wanted_by |= 1u << owner;
-    }
-    uint4* const at =
-        reinterpret_cast<uint4*>(args.rows + static_cast<std::size_t>(row) * args.row_bytes) + word;
+    const unsigned wanted_by = ranks_of(args, room.ranks, place, ids);
+    uint4* const at = row_of(args, place) + word;
     const uint4 value = __ldcg(at);
     for (int i = 1; i < room.ranks; ++i) {
       const int peer = (room.rank + i) % room.ranks;
@@ -57,11 +48,7 @@ __global__ void __launch_bounds__(dispatch_threads)
 }  // namespace
 
 Status dispatch_rows_cuda(const PeerRoom& room, const DispatchRowsCudaArgs& args, cudaStream_t stream) {
-  if ((reinterpret_cast<std::uintptr_t>(args.rows) | args.row_bytes) % sizeof(uint4) != 0 ||
-      args.top_k > dispatch_threads || args.count > args.places) {
-    return invalid_argument("ranks send rows that begin and end at multiples of 16 bytes to up to " +
-                            std::to_string(dispatch_threads) + " experts each, and no more than have places");
-  }
+  NIBBLE_RETURN_IF_ERROR(check_dispatch(args));
   const int words = static_cast<int>(args.row_bytes / sizeof(uint4)),
             pieces = (words + dispatch_threads - 1) / dispatch_threads;
   launch_kernel(

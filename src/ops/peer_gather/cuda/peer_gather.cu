@@ -119,8 +119,7 @@ Status gather_products_cuda(const PeerRoom& room, const GatherProductsCudaArgs& 
     return invalid_argument("products that ranks gather are rows of a multiple of 4 columns, not " +
                             std::to_string(args.hidden));
   }
-  if (args.window != nullptr && args.slots <= gather_few_slots && args.slots_a_rank == 0)
-    return gather_few_products_cuda(room, args, stream);
+  if (args.window != nullptr) return gather_few_products_cuda(room, args, stream);
   const int pieces = (args.hidden / 4 + gather_threads - 1) / gather_threads;
   launch_kernel({.blocks = dim3(static_cast<unsigned>(blocks_for(args.slots, pieces))),
                  .threads = gather_threads,

@@ -66,28 +66,12 @@ struct GatherProductsCudaArgs {
   SlotOwners owners;
   // Above 0: rows of so many slots in turn go to one rank alone, the first ones to the first rank.
   int slots_a_rank = 0;
-  // For up to gather_few_slots: in the room, [gather_few_slots, hidden], absent. One launch may follow
-  // another only behind a gather_tokens_cuda, a peer_linear_cuda or a meeting, in which ranks find each
-  // other's last launch done.
-  float* window = nullptr;
+  // Not null: in the room, absent, and products come through it, those of all slots or of the slots that this
+  // rank alone gets. One launch may follow another only behind a gather_tokens_cuda, a peer_linear_cuda, a
+  // dispatch_few_rows_cuda or a meeting, in which ranks find each other's last launch done.
+  float* window = nullptr;  // [slots_a_rank, or slots, hidden]
 };
 inline constexpr int gather_few_slots = 256;
 Status gather_products_cuda(const PeerRoom& room, const GatherProductsCudaArgs& args, cudaStream_t stream);
-
-// A step's rows to the experts that they chose, where each rank has sequences of its own. Every rank has
-// `places` of them, side by side by rank, so what comes to an expert is ordered by rank and row. A row goes
-// once to each rank that multiplies for it, into the same place there; its ids go to all. A place without a
-// row has ids of -1, and what lies in it is never read.
-struct DispatchRowsCudaArgs {
-  std::byte* rows = nullptr;           // in the room: this rank's first place, where its rows are
-  std::size_t row_bytes = 0;           // a multiple of 16
-  std::int32_t* expert_ids = nullptr;  // likewise, [places, top_k]; of this rank's rows it has them
-  int count = 0;                       // this rank's rows
-  int places = 0;                      // of each rank
-  int top_k = 0;
-  SlotOwners owners;
-};
-// Ranks meet, so a place may be filled for the next step but one (comm/cuda/peer_room.h).
-Status dispatch_rows_cuda(const PeerRoom& room, const DispatchRowsCudaArgs& args, cudaStream_t stream);
 
 }  // namespace nibble

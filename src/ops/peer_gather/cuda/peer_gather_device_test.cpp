@@ -186,82 +186,6 @@ TEST_F(PeerGatherOnGpus, OfManySlotsEachRankGetsTheRowsThatItAddsUp) {
   }
 }
 
-// Rows of ranks that have as many as they like, some none: to experts of all ranks, of one, of nobody.
-TEST_F(PeerGatherOnGpus, RowsReachTheRanksWhoseExpertsTheyChose) {
-  for (const int ranks : group_sizes()) {
-    constexpr int places = 5, top_k = 3, experts = 8, words = 1028, nobody = 99;
-    const int each = experts / ranks, all = ranks * places;
-    // Each rank's rows begin at a multiple of 16 bytes.
-    const std::size_t row_bytes = words * 4, rows_bytes = static_cast<std::size_t>(all) * row_bytes,
-                      ids_count = static_cast<std::size_t>(all * top_k + 3) / 4 * 4;
-    const auto rooms = rooms_of(ranks, 2 * (rows_bytes + ids_count * 4));
-    const auto count_of = [&](int round, int rank) { return (round + 2 * rank) % (places + 1); };
-    const auto id_of = [&](int round, int rank, int row, int k) -> std::int32_t {
-      if (round % 3 == 1) return k;  // all to the first rank's, where it has three
-      if (round % 3 == 2) return k == row % 3 ? experts - 1 : -1;  // one choice, of the last rank
-      return (rank * 5 + row * 3 + k * 2) % experts;
-    };
-    for (const bool by_turns : {false, true}) {
-      SlotOwners owners{.by_turns = by_turns};
-      for (int i = 0; i <= ranks; ++i) owners.first_expert[i] = i * each;
-      on_each_gpu(first_ranks(ranks), [&](int rank, cudaStream_t stream) {
-        for (int round = 0; round < 6; ++round) {
-          std::byte* const rows =
-              rooms->content(rank) + static_cast<std::size_t>(round % 2) * (rows_bytes + ids_count * 4);
-          std::byte* const ids = rows + rows_bytes;
-          const int count = count_of(round, rank), first = rank * places;
-          cuda_check(cudaMemset(rows, 0xab, rows_bytes + ids_count * 4));
-          std::vector<std::uint32_t> own(static_cast<std::size_t>(count) * words);
-          std::vector<std::int32_t> chosen(static_cast<std::size_t>(count * top_k));
-          for (std::size_t i = 0; i < own.size(); ++i)
-            own[i] = word_of(round, rank, static_cast<int>(i / words), static_cast<int>(i % words));
-          for (std::size_t i = 0; i < chosen.size(); ++i) {
-            const int slot = static_cast<int>(i);
-            chosen[i] = id_of(round, rank, slot / top_k, slot % top_k);
-          }
-          std::byte* const own_rows = rows + static_cast<std::size_t>(first) * row_bytes;
-          std::byte* const own_ids = ids + first * top_k * 4;
-          cuda_check(cudaMemcpy(own_rows, own.data(), own.size() * 4, cudaMemcpyHostToDevice));
-          cuda_check(cudaMemcpy(own_ids, chosen.data(), chosen.size() * 4, cudaMemcpyHostToDevice));
-          // Nothing is cleared behind what others send.
-          ASSERT_TRUE(meet_cuda(rooms->of(rank), stream).ok());
-          const Status status = dispatch_rows_cuda(rooms->of(rank),
-                                                   {.rows = own_rows,
-                                                    .row_bytes = row_bytes,
-                                                    .expert_ids = reinterpret_cast<std::int32_t*>(own_ids),
-                                                    .count = count,
-                                                    .places = places,
-                                                    .top_k = top_k,
-                                                    .owners = owners},
-                                                   stream);
-          ASSERT_TRUE(status.ok()) << status.message();
-          cuda_check(cudaStreamSynchronize(stream));
-          const std::vector<std::uint32_t> found = from_device(rows, rows_bytes / 4),
-                                           found_ids = from_device(ids, ids_count);
-          for (int place = 0; place < all; ++place) {
-            const int of = place / places, row = place % places;
-            const bool is_row = row < count_of(round, of);
-            bool comes = of == rank && is_row;
-            for (int k = 0; k < top_k; ++k) {
-              const std::int32_t id = is_row ? id_of(round, of, row, k) : -1;
-              const std::size_t slot = static_cast<std::size_t>(place * top_k + k);
-              ASSERT_EQ(static_cast<std::int32_t>(found_ids[slot]), id) << ranks << " ranks, slot " << slot;
-              const int multiplies = id < 0 ? nobody : by_turns ? static_cast<int>(slot) % ranks : id / each;
-              comes |= multiplies == rank;
-            }
-            for (int word = 0; word < words; ++word) {
-              ASSERT_EQ(found[static_cast<std::size_t>(place * words + word)],
-                        comes ? word_of(round, of, row, word) : 0xababababu)
-                  << ranks << " ranks, rank " << rank << ", round " << round << ", place " << place;
-            }
-          }
-        }
-      });
-    }
-    for (int rank = 0; rank < ranks; ++rank) EXPECT_TRUE(rooms->failure(rank).ok());
-  }
-}
-
 // Through windows, as often as they take turns several times; token tiles and products take turns too. On the
 // emulation a block has several slots.
 TEST_F(PeerGatherOnGpus, FewRowsComeThroughWindows) {
@@ -367,9 +291,6 @@ TEST_F(PeerGatherOnGpus, RefusesWhatItCannotCopy) {
   const auto rooms = rooms_of(2, 64);
   EXPECT_FALSE(gather_columns_cuda(rooms->of(0), {.bytes = 6, .rows = 1}, nullptr).ok());
   EXPECT_FALSE(gather_products_cuda(rooms->of(0), {.hidden = 6}, nullptr).ok());
-  EXPECT_FALSE(dispatch_rows_cuda(rooms->of(0), {.row_bytes = 24, .top_k = 1}, nullptr).ok());
-  EXPECT_FALSE(
-      dispatch_rows_cuda(rooms->of(0), {.row_bytes = 16, .count = 2, .places = 1, .top_k = 1}, nullptr).ok());
   const std::vector<int> three = {0, 1, 2};
   EXPECT_FALSE(PeerRooms::make(three, 64, patient).ok());
 }
