@@ -42,3 +42,5 @@ def test_every_family_of_kernels_is_held_to_its_reference(checks):
 def test_gpus_are_held_to_what_they_write_into_each_others_memory(checks):
     [peers] = checks["gpus together"]
     assert peers["status"] == "ok" and peers["found"].startswith("2 GPUs write into each other's memory what arrives there"), peers
+    [exchange] = checks["token exchange"]
+    assert exchange["status"] == "ok" and exchange["found"].startswith("8 rows of each reach the experts that they chose"), exchange

@@ -369,12 +369,19 @@ std::vector<GpuCheck> check_gpu() {
                     .advice = copies.ok() ? "" : report_it});
   int gpus = 0;
   if (cudaGetDeviceCount(&gpus) == cudaSuccess && gpus > 1) {
-    const Result<std::string> peers = check_peers(gpus, peer_rounds);
-    checks.push_back(
-        {.name = "gpus together",
-         .verdict = peers.ok() ? GpuVerdict::ok : GpuVerdict::fail,
-         .found = peers.ok() ? *peers : peers.status().message(),
-         .advice = peers.ok() ? "" : "--tp runs on GPUs that reach each other: nvidia-smi topo -m"});
+    const struct {
+      const char* name;
+      Result<std::string> (*check)(int gpus, int rounds);
+    } of_several[] = {{"gpus together", check_peers}, {"token exchange", check_exchange}};
+    for (const auto& [name, check] : of_several) {
+      const Result<std::string> found = check(gpus, peer_rounds);
+      checks.push_back(
+          {.name = name,
+           .verdict = found.ok() ? GpuVerdict::ok : GpuVerdict::fail,
+           .found = found.ok() ? *found : found.status().message(),
+           .advice =
+               found.ok() ? "" : "--tp and --dp run on GPUs that reach each other: nvidia-smi topo -m"});
+    }
   }
   // Right behind the copies, with which the link and the memory have come up to speed.
   for (GpuCheck& check : health_of(properties)) checks.push_back(std::move(check));

@@ -214,6 +214,38 @@ TEST_F(DispatchOnGpus, StepsOfFewAndOfManyRowsTakeTurns) {
   expect_all_to_be_where_they_belong({group_sizes().back()}, {true, true, false, true, false});
 }
 
+TEST_F(DispatchOnGpus, ARankThatDoesNotComeIsNamedBothWays) {
+  const Room sizes(2);
+  for (const bool through_windows : {false, true}) {
+    const auto made = PeerRooms::make(first_ranks(2).members, sizes.all(), std::chrono::milliseconds(200));
+    NIBBLE_CHECK(made.ok(), made.status().message());
+    const std::size_t windows = sizes.window + sizes.dispatch_windows;
+    cuda_check(cudaMemset((*made)->content(0) + sizes.all() - windows, absent_bits & 0xff, windows));
+    on_each_gpu(first_ranks(2), [&](int rank, cudaStream_t stream) {
+      if (rank == 1) return;
+      std::byte* const at = (*made)->content(0);
+      DeviceBuffer steps = device_bytes(2 * dispatch_few_places * 4, 0);
+      const DispatchRowsCudaArgs args{.rows = at,
+                                      .row_bytes = Room::row_bytes,
+                                      .expert_ids = reinterpret_cast<std::int32_t*>(at + sizes.rows),
+                                      .places = places,
+                                      .top_k = top_k};
+      std::byte* const window = at + sizes.all() - sizes.dispatch_windows;
+      for (int i = 0; i < 3; ++i) {
+        ASSERT_TRUE((through_windows ? dispatch_few_rows_cuda((*made)->of(0), args,
+                                                              {window, steps.as<std::uint32_t>()}, stream)
+                                     : dispatch_rows_cuda((*made)->of(0), args, stream))
+                        .ok());
+      }
+      cuda_check(cudaStreamSynchronize(stream));
+    });
+    EXPECT_TRUE((*made)->failure(1).ok());
+    const Status failure = (*made)->failure(0);
+    ASSERT_FALSE(failure.ok());
+    EXPECT_NE(failure.message().find("rank 1, which did not come"), std::string::npos) << failure.message();
+  }
+}
+
 TEST_F(DispatchOnGpus, RefusesWhatItCannotSend) {
   const auto rooms = PeerRooms::make(first_ranks(2).members, 64, patient);
   NIBBLE_CHECK(rooms.ok(), rooms.status().message());
