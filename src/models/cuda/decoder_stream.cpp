@@ -90,14 +90,12 @@ Status DecoderStream::gather_rows(void* rows, std::size_t row_bytes, const RankR
                              stream);
 }
 
-Status multiply_blocks(const DecoderStream& decoder, const DenseBlocks& weight, const TokenTiles& x, float* y,
-                       int y_stride, cudaStream_t stream) {
+Status multiply_blocks(const DenseBlocks& weight, const TokenTiles& x, float* y, int y_stride,
+                       cudaStream_t stream) {
   return std::visit(
       [&]<class Codes>(const BlockMatrices<Codes>& matrix) {
         return block_linear_cuda(
-            BlockLinearCudaArgs<Codes>{
-                .x = x, .weight = matrix, .y = y, .y_stride = y_stride, .stuck = decoder.linear.stuck},
-            stream);
+            BlockLinearCudaArgs<Codes>{.x = x, .weight = matrix, .y = y, .y_stride = y_stride}, stream);
       },
       weight);
 }

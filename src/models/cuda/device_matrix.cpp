@@ -29,7 +29,7 @@ int DeviceMatrix::rows() const {
 
 Status multiply(const DecoderStream& decoder, const DeviceMatrix& matrix, const TokenTiles& x, float* y,
                 cudaStream_t stream) {
-  if (matrix.blocks) return multiply_blocks(decoder, *matrix.blocks, x, y, matrix.rows(), stream);
+  if (matrix.blocks) return multiply_blocks(*matrix.blocks, x, y, matrix.rows(), stream);
   return linear_cuda(
       {.x = x, .weight = matrix.tiles, .y = y, .y_stride = matrix.rows(), .workspace = decoder.linear},
       stream);

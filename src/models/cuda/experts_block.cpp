@@ -302,7 +302,7 @@ Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const C
                           .top_k = top_k_,
                           .expert_ids = expert_ids_,
                           .share = share(slots),
-                          .workspace = {moe_.activations, moe_.products, groups_, moe_.stuck}};
+                          .workspace = {moe_.activations, moe_.products, groups_}};
     stream_.count(block_moe_takes_few(*blocks, slots) ? LaunchKind::experts_few : LaunchKind::experts_many);
     // One row's shared expert has room beside the first product, not beside both. With more rows it is worth
     // more that the second one's weights come early.

@@ -252,8 +252,7 @@ Status LatentBlock::attend(const Cache& cache, const CudaForwardInput& input, co
        .scale = scale_,
        .out = sums_,
        .totals = totals_,
-       .partials = partials_,
-       .stuck = stream_.linear.stuck},
+       .partials = partials_},
       stream);
 }
 

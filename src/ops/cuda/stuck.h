@@ -18,9 +18,6 @@ enum class Stuck : std::uint32_t {
   expert_tile,       // a tile's inputs, of the experts' kernel for many tokens
   shared_expert,     // the meeting between both products of a shared expert
   dense_ring,        // room in the ring of a dense product
-  attention_ring,    // of attention
-  expert_ring,       // of the experts' kernel for many tokens
-  block_ring,        // of products of many rows with matrices in blocks
   delta_room,        // for a chunk of the gated delta rule
 };
 
@@ -34,9 +31,6 @@ constexpr std::string_view stuck_name(Stuck stuck) {
     case Stuck::expert_tile: return "the inputs of a tile of the experts' kernel for many tokens";
     case Stuck::shared_expert: return "the other blocks of a shared expert";
     case Stuck::dense_ring: return "room in the ring of a dense product";
-    case Stuck::attention_ring: return "room in the ring of attention";
-    case Stuck::expert_ring: return "room in the ring of the experts' kernel for many tokens";
-    case Stuck::block_ring: return "room in the ring of products with matrices in blocks";
     case Stuck::delta_room: return "room for a chunk of the gated delta rule";
   }
   return {};

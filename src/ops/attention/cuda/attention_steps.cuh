@@ -6,7 +6,6 @@
 #include "ops/cuda/launch.cuh"
 #include "ops/linear/cuda/dense_tiles.h"
 #include "ops/ptx/async_copy.cuh"
-#include "ops/ptx/give_up.cuh"
 #include "ops/ptx/grid.cuh"
 #include "ops/ptx/tensor_core.cuh"
 
@@ -197,8 +196,8 @@ struct KvRing {
         const int high = step_chunks == 1 ? -1 : __shfl_sync(0xffffffffu, chunk, step_chunks * i + 1);
         before(min((step + i + 1) * OfTile::step, past));
         if (lane == 0) {
-          ask(at, tile.args.cache.keys, low, high, tile.args.workspace.stuck);
-          ask(at.plus(1), tile.args.cache.values, low, high, tile.args.workspace.stuck);
+          ask(at, tile.args.cache.keys, low, high);
+          ask(at.plus(1), tile.args.cache.values, low, high);
         }
         __syncwarp();  // lanes go on together, which exchanges are cheaper for
         at = at.plus(2);
@@ -206,8 +205,8 @@ struct KvRing {
     }
   }
   // Up to two chunks' keys or values; -1: not seen.
-  __device__ void ask(const Place& at, const void* layer, int low, int high, std::uint32_t* stuck) const {
-    ptx::await_room(&empty[at.slot], at.turn ^ 1, stuck, Stuck::attention_ring);
+  __device__ void ask(const Place& at, const void* layer, int low, int high) const {
+    wait_empty(at);
     constexpr int bytes_of_chunk = kv_chunk_bytes<Kv> * (head_dim / kv_head_dim);
     const int chunks = (low >= 0) + (high >= 0);
     ptx::mbarrier_arrive_expecting(&full[at.slot], static_cast<std::uint32_t>(chunks * bytes_of_chunk));

@@ -172,10 +172,9 @@ struct LatentAttentionCudaArgs {
   int page_size = 0;  // a multiple of 64
   LatentCudaLayer cache;
   float scale = 1;
-  Bf16* out = nullptr;             // [rows, heads, latent_padded(rank)], zeros past rank
-  float* totals = nullptr;         // [latent_total_floats(..)]: what a block keeps of a tile between splits
-  float* partials = nullptr;       // [latent_partial_floats(..)]
-  std::uint32_t* stuck = nullptr;  // one word of pinned host memory (ops/cuda/stuck.h); null: nobody reads it
+  Bf16* out = nullptr;        // [rows, heads, latent_padded(rank)], zeros past rank
+  float* totals = nullptr;    // [latent_total_floats(..)]: what a block keeps of a tile between splits
+  float* partials = nullptr;  // [latent_partial_floats(..)]
 };
 Status latent_attention_cuda(const LatentAttentionCudaArgs& args, cudaStream_t stream);
 

@@ -6,7 +6,6 @@
 #include <type_traits>
 
 #include "ops/latent_attention/cuda/latent_tile.cuh"
-#include "ops/ptx/give_up.cuh"
 #include "ops/ptx/swizzled_map.cuh"
 
 namespace nibble {
@@ -120,8 +119,7 @@ struct LatentLoad {
 #pragma unroll 1
     for (int turn = 0; turn < groups; ++turn) {
       const int group = latent_group_at(turn, groups);
-      if (thread == 0)
-        ptx::await_room(&shared.empty[side][group], parity ^ 1, args.stuck, Stuck::attention_ring);
+      if (thread == 0) ptx::mbarrier_wait(&shared.empty[side][group], parity ^ 1);
       __syncwarp();
       ptx::named_barrier(side_has_written + side, side_load_threads);
       write_group(first, vectors.seen, group);
@@ -135,7 +133,7 @@ struct LatentLoad {
   __device__ __forceinline__ void copy_step(const StepVectors& vectors, unsigned parity) const {
     for (int turn = 0; turn < groups; ++turn) {
       const int group = latent_group_at(turn, groups);
-      ptx::await_room(&shared.empty[side][group], parity ^ 1, args.stuck, Stuck::attention_ring);
+      ptx::mbarrier_wait(&shared.empty[side][group], parity ^ 1);
       ptx::mbarrier_arrive_expecting(&shared.full[side][group], group_bytes);
       ptx::tile_copy_to_shared(shared.vectors[side][group], params.cache, group * group_columns, vectors.slot,
                                &shared.full[side][group]);
@@ -147,7 +145,7 @@ struct LatentLoad {
     for_each_latent_item(args.work, [&](const LatentItem& item) {
       const LatentSteps range(item, args.heads);
       if (side == 0 && thread == 0) {
-        ptx::await_room(&shared.queries_empty, (items++ & 1) ^ 1, args.stuck, Stuck::attention_ring);
+        ptx::mbarrier_wait(&shared.queries_empty, (items++ & 1) ^ 1);
         fetch_queries(item);
       }
       __syncwarp();

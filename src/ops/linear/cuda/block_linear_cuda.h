@@ -27,7 +27,6 @@ struct BlockLinearCudaArgs {
   BlockLinearPath path = BlockLinearPath::faster;
   // The launch behind begins when x is there, not before, and takes it for granted. Of few rows alone.
   bool lets_beside = false;
-  std::uint32_t* stuck = nullptr;  // one word of pinned host memory (ops/cuda/stuck.h); null: nobody reads it
 };
 // Whether so many tokens are taken by the path for few.
 template <class Codes>

@@ -20,7 +20,6 @@
 #include "ops/linear/cuda/block_operands.cuh"
 #include "ops/ptx/async_copy.cuh"
 #include "ops/ptx/copy_groups.cuh"
-#include "ops/ptx/give_up.cuh"
 #include "ops/ptx/grid.cuh"
 #include "ops/ptx/tensor_map.cuh"
 #include "ops/ptx/warpgroup.cuh"
@@ -59,7 +58,6 @@ struct ManyParams {
   RowGroups groups;
   int choices;  // consecutive rows of outputs that share one of inputs
   Store store;
-  std::uint32_t* stuck;  // one word of pinned host memory (ops/cuda/stuck.h), or null
 };
 
 // Calls visit(group, first granule) for each of the block's items.
@@ -92,7 +90,7 @@ struct Carrier {
   // The stage's weights, ordered by one thread, and where its activations go.
   __device__ __forceinline__ std::uint8_t* enter(const RowGroup& group, int first_granule, int block) {
     std::uint8_t* const stage = ring + place.stage * Tiles::stage_bytes;
-    ptx::await_room(empty + place.stage, place.parity ^ 1, params.stuck, Stuck::block_ring);
+    ptx::mbarrier_wait(empty + place.stage, place.parity ^ 1);
     if (warp == 0 && lane == 0) {
       ptx::mbarrier_arrive_expecting(full + place.stage, Tiles::weight_bytes);
       ptx::box_copy_to_shared(stage, params.map, block * Tiles::parts,

@@ -60,14 +60,10 @@ Status multiply_into(const Store& store, const BlockLinearCudaArgs<Codes>& args,
   if (args.lets_beside)
     return invalid_argument("only the path for few rows lets another product run beside it");
   const int rows = tokens <= 32 ? 32 : tokens <= 64 ? 64 : 128;
-  launch_many<column_order<Codes>>(ManyParams<Codes, Store>{.map = {},
-                                                            .weights = args.weight,
-                                                            .x = x,
-                                                            .groups = {.all = tokens},
-                                                            .choices = 1,
-                                                            .store = store,
-                                                            .stuck = args.stuck},
-                                   rows, (tokens + rows - 1) / rows, stream);
+  launch_many<column_order<Codes>>(
+      ManyParams<Codes, Store>{
+          .map = {}, .weights = args.weight, .x = x, .groups = {.all = tokens}, .choices = 1, .store = store},
+      rows, (tokens + rows - 1) / rows, stream);
   return {};
 }
 

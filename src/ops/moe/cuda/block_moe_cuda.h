@@ -34,7 +34,6 @@ struct BlockMoeWorkspace {
   Bf16* activations = nullptr;     // [slots, padded intermediate], zeros past the intermediate
   float* products = nullptr;       // [slots, hidden]
   std::uint8_t* groups = nullptr;  // [block_moe_group_bytes(slots, experts)]
-  std::uint32_t* stuck = nullptr;  // one word of pinned host memory (ops/cuda/stuck.h); null: nobody reads it
 };
 
 // Which kernels: tests and benchmarks choose them, others take what is faster.

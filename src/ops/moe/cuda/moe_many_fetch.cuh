@@ -166,8 +166,7 @@ __device__ __forceinline__ void fetch_weights(const ManyParams<Tiles>& params) {
       std::uint64_t* const come = &barriers.weights_full[weights.stage];
       if (block == product.shape.chunk_begin(granule_k_chunks - 1))
         ptx::mbarrier_arrive(&barriers.item_wanted);
-      ptx::await_room(&barriers.weights_empty[weights.stage], weights.parity ^ 1, params.places.stuck,
-                      Stuck::expert_ring);
+      ptx::mbarrier_wait(&barriers.weights_empty[weights.stage], weights.parity ^ 1);
       ptx::mbarrier_arrive_expecting(come, static_cast<std::uint32_t>(count * Tiles::box_bytes));
       if (once) {
         ptx::box_copy_once_to_shared(shared.weights[weights.stage], map, block, row, come);
@@ -201,7 +200,7 @@ __device__ __forceinline__ void fetch_inputs(const ManyParams<Tiles>& params) {
     const auto fetch = [&](std::uint64_t* full, std::uint64_t* empty, std::uint8_t* to, int block,
                            int count) {
       const std::uint32_t bytes = static_cast<std::uint32_t>(count * width) * moe_row_bytes;
-      ptx::await_room(empty, inputs.parity ^ 1, params.places.stuck, Stuck::expert_ring);
+      ptx::mbarrier_wait(empty, inputs.parity ^ 1);
       ptx::mbarrier_arrive_expecting(full, bytes + (block == 0 ? slot_bytes : 0));
       ptx::bulk_copy_to_shared(to, from + block * width * moe_row_bytes, bytes, full);
       if (block == 0 && slot_bytes > 0) ptx::bulk_copy_to_shared(item.slots, slots_at, slot_bytes, full);

@@ -204,8 +204,7 @@ void launch_many(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs
                                                .x = plain_rows(args.x, args.x_stride),
                                                .groups = places.view(),
                                                .choices = args.top_k,
-                                               .store = store,
-                                               .stuck = args.workspace.stuck},
+                                               .store = store},
                       rows, groups, stream);
                 });
   }
@@ -218,8 +217,7 @@ void launch_many(const BlockMoeWeightsOf<Codes>& weights, const BlockMoeCudaArgs
                                              .x = plain_rows(args.workspace.activations, stride),
                                              .groups = places.view(),
                                              .choices = 1,
-                                             .store = store,
-                                             .stuck = args.workspace.stuck},
+                                             .store = store},
                     rows, groups, stream);
               });
 }
