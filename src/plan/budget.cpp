@@ -70,9 +70,10 @@ Quantization quantization_of(const Situation& s) {
 std::int64_t weights_of(const Situation& s) {
   const int ranks = ranks_of(s);
   const std::int64_t copies = has_expert_copies(s) ? expert_copies_bytes(s.model, ranks) : 0;
-  if (owners_of(s) > 1) return owner_weight_bytes(s.model, quantization_of(s), ranks, owners_of(s)) + copies;
-  return weight_bytes(s.model, quantization_of(s), ranks) +
-         (s.on_gpu() ? whole_weight_bytes(s.model, ranks) : 0) + copies;
+  const std::int64_t whole = s.on_gpu() ? whole_weight_bytes(s.model, sharers_of(s)) : 0;
+  return (owners_of(s) > 1 ? owner_weight_bytes(s.model, quantization_of(s), ranks, owners_of(s))
+                           : weight_bytes(s.model, quantization_of(s), ranks)) +
+         whole + copies;
 }
 
 DType kv_dtype_of(const Situation& s) {

@@ -73,9 +73,9 @@ std::int64_t least_bytes(const Situation& s, std::int64_t ranks) {
                           .owners = static_cast<int>(owners),
                           .on_gpu = true};
   const std::int64_t weights =
-      owners > 1 ? owner_weight_bytes(s.model, Quantization::none, limits.ranks, limits.owners)
-                 : weight_bytes(s.model, Quantization::none, limits.ranks) +
-                       whole_weight_bytes(s.model, limits.ranks);
+      (owners > 1 ? owner_weight_bytes(s.model, Quantization::none, limits.ranks, limits.owners)
+                  : weight_bytes(s.model, Quantization::none, limits.ranks)) +
+      whole_weight_bytes(s.model, static_cast<int>(sharers));
   const std::int64_t positions =
       options.max_model_len > 0 ? options.max_model_len : std::min(some_length, s.model.max_positions);
   return weights + workspace_bytes(s.model, limits) +

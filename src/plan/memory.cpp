@@ -78,7 +78,8 @@ std::int64_t padded_heads(const ModelTraits& model) {
 std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& of_rank) {
   constexpr std::int64_t splits = 8192, processors = 132, few_slots = 1024, empty_rows = 127;
   // Rows of all owners meet at the experts. What else there is, is one's alone, or its sharers'.
-  const std::int64_t rows = of_rank.rows, meeting = rows * of_rank.owners,
+  const std::int64_t rows = of_rank.rows,
+                     meeting = of_rank.owners > 1 ? rows * of_rank.owners + 8 * of_rank.ranks : rows,
                      slots = meeting * model.experts_per_token;
   StepLimits limits = of_rank;
   limits.ranks /= limits.owners;
@@ -119,7 +120,7 @@ std::int64_t gpu_bytes(const ModelTraits& model, const StepLimits& of_rank) {
           : 0;
   // Where few rows of all owners come, twice, and products of this rank's; of a place up to 32 choices.
   const std::int64_t windows = limits.exchange == ExchangeKind::low_latency
-                                   ? few_rows_of_a_gpu * (2 * of_rank.ranks * (model.hidden * 2 + 32 * 4) +
+                                   ? few_rows_of_a_gpu * (2 * of_rank.owners * (model.hidden * 2 + 32 * 4) +
                                                           model.experts_per_token * model.hidden * 4)
                                    : 0;
   const std::int64_t states =

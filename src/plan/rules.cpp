@@ -226,17 +226,6 @@ constexpr Rule rules[] = {
        return std::string("tokens of ranks with sequences of their own meet at whole experts");
      }},
 
-    {"gpus-own-sequences-singly", Field::data_parallel, Effect::remove,
-     [](const S& s, const C& c) {
-       return s.on_gpu() && c.number > 1 && s.number(Field::tensor_parallel) > c.number;
-     },
-     [](const S& s, const C&) {
-       return "groups that have sequences of their own are built for the ranks of a CPU; a GPU has its own, "
-              "or "
-              "all have all, and --tp is " +
-              s.at(Field::tensor_parallel).value;
-     },
-     true},
     {"owners-in-one-process", Field::data_parallel, Effect::remove,
      [](const S& s, const C& c) { return s.options.processes > 1 && c.number > 1; },
      [](const S&, const C&) {

@@ -50,7 +50,7 @@ def test_gpus_may_have_sequences_of_their_own_or_all_of_them():
     assert (choices["tp"], choices["dp"], choices["token_exchange"], choices["all_reduce"]) == ("2", "2", "low_latency", "none")
     assert plan["not_built"] == []
     code, out, err = run("plan", "--tp", 4, "--dp", 2, gpus=4, model="qwen3_moe_bf16")
-    assert (code, out) == (2, "") and "a GPU has its own, or all have all, and --tp is 4" in err, err
+    assert code == 0 and "of the sequences of group 1, " in out, err
     # Heads that two ranks could not share are whole on each.
     code, out, err = run("plan", "--dp", 2, gpus=2, model="qwen3_next_bf16")
     assert code == 0, err

@@ -82,11 +82,6 @@ def test_the_plan_says_who_gets_a_sequence(here):
     assert (choices["token_exchange"], choices["all_reduce"]) == ("normal", "none") and plan["not_built"] == []
 
 
-def test_groups_of_gpus_share_no_sequences():
-    code, _, err = run("plan", ROOT / "tests/data/parity/gqa8_all_experts", "--as", "h200x4", "--tp", 4, "--dp", 2)
-    assert code == 2 and "a GPU has its own, or all have all, and --tp is 4" in err
-
-
 def test_the_plan_says_which_part_each_rank_of_a_group_has(here):
     code, out, err = run("plan", QWEN, *here, *CPU, "--tp", 4, "--dp", 2)
     assert code == 0, err

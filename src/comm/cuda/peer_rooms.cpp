@@ -10,12 +10,13 @@
 namespace nibble {
 
 Result<std::unique_ptr<PeerRooms>> PeerRooms::make(std::span<const int> devices, std::size_t bytes,
-                                                   std::chrono::milliseconds deadline) {
+                                                   std::chrono::milliseconds deadline, int first_rank) {
   const int ranks = static_cast<int>(devices.size());
   if (ranks != 2 && ranks != 4 && ranks != 8)
     return invalid_argument("2, 4 or 8 GPUs run a model together, not " + std::to_string(ranks));
   std::unique_ptr<PeerRooms> rooms(new PeerRooms);
   rooms->deadline_ = deadline;
+  rooms->first_rank_ = first_rank;
   NIBBLE_ASSIGN(rooms->memory_, map_peer_memory(devices, peer_room_words + bytes));
   for (int i = 0; i < ranks; ++i) {
     Rank rank{.device = devices[static_cast<std::size_t>(i)]};
@@ -49,8 +50,9 @@ PeerRooms::~PeerRooms() {
 Status PeerRooms::failure(int rank) const {
   const PeerFault& fault = *of(rank).fault;
   if (*const_cast<const volatile std::uint32_t*>(&fault.state) == 0) return {};
-  return internal_error("rank " + std::to_string(rank) + " waited " + std::to_string(deadline_.count()) +
-                        " ms for rank " + std::to_string(fault.peer) +
+  return internal_error("rank " + std::to_string(first_rank_ + rank) + " waited " +
+                        std::to_string(deadline_.count()) + " ms for rank " +
+                        std::to_string(first_rank_ + static_cast<int>(fault.peer)) +
                         ", which did not come; what it computed since is void");
 }
 

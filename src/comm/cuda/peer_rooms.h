@@ -18,8 +18,9 @@ namespace nibble {
 class PeerRooms {
  public:
   // devices[i] is rank i's. `bytes` of each room are the ranks', zeros at first, and begin at content().
+  // first_rank: of those of a group, among all; by that number a failure names them.
   static Result<std::unique_ptr<PeerRooms>> make(std::span<const int> devices, std::size_t bytes,
-                                                 std::chrono::milliseconds deadline);
+                                                 std::chrono::milliseconds deadline, int first_rank = 0);
   ~PeerRooms();
 
   const PeerRoom& of(int rank) const { return ranks_[static_cast<std::size_t>(rank)].room; }
@@ -38,6 +39,7 @@ class PeerRooms {
   PeerRooms() = default;
 
   std::chrono::milliseconds deadline_{};
+  int first_rank_ = 0;
   std::unique_ptr<PeerMemory> memory_;
   std::vector<Rank> ranks_;
 };

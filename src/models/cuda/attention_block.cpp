@@ -147,7 +147,7 @@ void AttentionBlock::turn(const CudaForwardInput& input, const float* inv_freq, 
 Status AttentionBlock::project(const AttentionBlockWeights& weights, const Cache& cache,
                                const PendingSum& pending, const CudaForwardInput& input, int beside,
                                cudaStream_t stream) const {
-  const RankRows own = stream_.rows_of_rank(input.rows);
+  const RankRows own = stream_.rows_of_rank(input);
   const AddRmsNormCudaArgs of_norm = stream_.norm(weights.norm, pending, nullptr, own);
   if (weights.qkv.blocks) {
     NIBBLE_RETURN_IF_ERROR(stream_.norm_tiles(of_norm, own, stream));
@@ -155,7 +155,7 @@ Status AttentionBlock::project(const AttentionBlockWeights& weights, const Cache
         multiply_blocks(*weights.qkv.blocks, {stream_.normed_tiles, input.rows}, qkv_, qkv_width(), stream));
     return turn_heads(weights, cache, input, stream);
   }
-  const bool in_one = norm_linear_takes(of_norm, weights.qkv.tiles.shape);
+  const bool in_one = !own.are_shared() && norm_linear_takes(of_norm, weights.qkv.tiles.shape);
   if (!in_one) NIBBLE_RETURN_IF_ERROR(stream_.norm_tiles(of_norm, own, stream));
   const TokenTiles x{stream_.normed_tiles, input.rows};
   if (turns_in_product_) {
@@ -242,7 +242,7 @@ Status AttentionBlock::run(const AttentionBlockWeights& weights, const Cache& ca
                                            stream));
   }
   return output_.multiply({.weight = weights.wo, .bias = weights.wo_bias, .beside = beside}, input.rows,
-                          stream_.delta, stream);
+                          stream_.rows_of_rank(input), stream_.delta, stream);
 }
 
 }  // namespace nibble

@@ -47,7 +47,7 @@ struct CudaForwardInput {
   int rows = 0;
   int sequences = 0;
   int logit_rows = 0;
-  int most_rows = 0;          // at least `rows`: of any rank, where each has sequences of its own
+  int most_rows = 0;          // at least `rows`: of any group of ranks with sequences of its own
   bool one_row_each = false;  // a decode step: sequence i has row i, and no other
   // One number: rows from it on fill the step up to its size. Their sequences have no rows and their slots
   // are -1.
@@ -102,8 +102,11 @@ class CudaModel {
 Result<std::unique_ptr<CudaModel>> load_cuda_model(const ModelConfig& config, const CudaForwardLimits& limits,
                                                    const CudaPlace& place, WeightFeed& feed,
                                                    cudaStream_t stream);
-// Of place.shared, what load_cuda_model takes: the same on all ranks.
-std::size_t shared_bytes_of_cuda_model(const ModelConfig& config, const CudaForwardLimits& limits,
+// Of place.shared and of place.shared_by_all, what load_cuda_model takes: the same on all ranks.
+struct SharedBytes {
+  std::size_t of_sequences = 0, of_all = 0;
+};
+SharedBytes shared_bytes_of_cuda_model(const ModelConfig& config, const CudaForwardLimits& limits,
                                        const CudaPart& part);
 
 }  // namespace nibble

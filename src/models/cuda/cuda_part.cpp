@@ -57,43 +57,38 @@ CudaPart whole_model(const ModelConfig& config) {
           .state_heads = {0, config.delta.key_heads},
           .dense_columns = {0, config.dense_width},
           .experts = {0, config.num_local_experts},
-          .vocabulary = {0, config.vocab_size}};
+          .vocabulary = {0, config.vocab_size},
+          .all_experts = config.num_local_experts};
 }
 
 Result<CudaPart> cuda_part(const ModelConfig& config, const RankPart& part, bool experts_everywhere) {
   CudaPart own = whole_model(config);
   if (part.ranks == 1) return own;
-  own.rank = part.rank;
-  own.ranks = part.ranks;
+  own.rank = part.place;
+  own.ranks = part.sharers;
+  own.owner = part.owner();
+  own.owners = part.ranks / part.sharers;
   if (!part.whole_experts)
     return invalid_argument("ranks of GPUs have whole experts; give --ep as many as --tp");
   own.experts = run_of(part.experts, part.rank);
   own.experts_everywhere = experts_everywhere;
-  for (std::size_t rank = 0; rank <= own.size(); ++rank)
+  for (std::size_t rank = 0; rank <= static_cast<std::size_t>(part.ranks); ++rank)
     own.first_experts[rank] = static_cast<std::int32_t>(part.experts.at[rank]);
-  own.owns_sequences = part.sharers == 1;
-  if (own.owns_sequences) {
-    if (own.experts.count > 0) return own;
+  const bool no_experts = config.num_local_experts > 0 && own.experts.count == 0;
+  const auto refused = [&](const char* what) {
     return invalid_argument("of " + std::to_string(part.ranks) + " ranks rank " + std::to_string(part.rank) +
-                            " would have no experts");
-  }
-  if (part.sharers != part.ranks) {
-    return invalid_argument(
-        "GPUs have all sequences together or each its own, not in groups; give --dp 1 or as many as --tp");
-  }
+                            " would have " + what);
+  };
+  if (own.alone()) return no_experts ? refused("no experts") : Result<CudaPart>(own);
   const std::int64_t group = own.group();
-  own.heads = run_of(part.heads, part.rank);
+  own.heads = run_of(part.heads, part.place);
   own.kv_heads = {part.kv_heads.begin, part.kv_heads.count};
-  own.vocabulary = run_of(part.vocabulary, part.rank);
-  own.state_heads = run_of(part.state_heads, part.rank);
-  own.dense_columns = run_of(part.dense_width, part.rank);
-  const bool no_experts = config.num_local_experts > 0 && own.experts.count == 0,
-             no_columns = config.dense_width > 0 && own.dense_columns.count == 0;
-  if (own.heads.count == 0 || no_experts || no_columns || own.vocabulary.count == 0) {
-    return invalid_argument("of " + std::to_string(part.ranks) + " ranks rank " + std::to_string(part.rank) +
-                            " would have no heads, no experts, no columns of dense layers or no part of the "
-                            "vocabulary");
-  }
+  own.vocabulary = run_of(part.vocabulary, part.place);
+  own.state_heads = run_of(part.state_heads, part.place);
+  own.dense_columns = run_of(part.dense_width, part.place);
+  const bool no_columns = config.dense_width > 0 && own.dense_columns.count == 0;
+  if (own.heads.count == 0 || no_experts || no_columns || own.vocabulary.count == 0)
+    return refused("no heads, no experts, no columns of dense layers or no part of the vocabulary");
   const bool latent = config.latent.rank > 0, shares_keys = !latent && own.heads.count < group;
   if (shares_keys && padded(group) != group) {
     return invalid_argument("groups of " + std::to_string(group) +
@@ -108,6 +103,17 @@ Result<CudaPart> cuda_part(const ModelConfig& config, const RankPart& part, bool
                          : Run{own.kv_heads.begin * padded(group), own.kv_heads.count * padded(group)};
   NIBBLE_RETURN_IF_ERROR(check_mixers(config, own));
   return own;
+}
+
+CudaPart CudaPart::among_all() const {
+  CudaPart all = *this;
+  all.rank = owner * ranks + rank;
+  all.ranks = owners * ranks;
+  return all;
+}
+
+CudaPlace CudaPlace::among_all() const {
+  return {.part = part.among_all(), .room = room_of_all, .shared = shared_by_all};
 }
 
 ModelConfig config_of_caches(const ModelConfig& config, const CudaPart& part) {

@@ -123,7 +123,7 @@ class DecoderCuda final : public CudaModel {
       return shared ? blocks_.mlp->multiply_shared(*shared, choice, input.rows, stream) : Status();
     };
     NIBBLE_ASSIGN(const PendingSum routed, blocks_.experts->run(experts, input, beside, stream));
-    return shared ? blocks_.mlp->add_shared(*shared, routed, choice, input.rows, stream) : routed;
+    return shared ? blocks_.mlp->add_shared(*shared, routed, choice, input, stream) : routed;
   }
 
   ModelConfig config_;
@@ -182,12 +182,15 @@ Status check_formats(const ModelConfig& config) {
 
 }  // namespace
 
-// A rank with sequences of its own runs them as one that is alone; only at the experts it meets others.
+// Ranks with sequences of their own meet those of other groups only at the experts.
 DecoderCudaBlocks DecoderCudaBlocks::lay_out(const ModelConfig& config, const CudaForwardLimits& limits,
                                              CudaPlace& place, int processors, DeviceArena& arena) {
-  CudaPlace alone{.part = whole_model(config)};
-  return DecoderCudaBlocks(config, limits, {place.part.owns_sequences ? alone : place, place, processors},
-                           arena);
+  if (!place.part.owns_sequences())
+    return DecoderCudaBlocks(config, limits, {place, place, processors}, arena);
+  CudaPlace of_experts = place.among_all();
+  DecoderCudaBlocks blocks(config, limits, {place, of_experts, processors}, arena);
+  place.shared_by_all = of_experts.shared;  // with what they took
+  return blocks;
 }
 
 DecoderCudaBlocks::DecoderCudaBlocks(const ModelConfig& config, const CudaForwardLimits& limits,
@@ -211,12 +214,12 @@ void DecoderCudaBlocks::clear_room(cudaStream_t on) const {
   if (mlp) mlp->clear_room(on);
 }
 
-std::size_t shared_bytes_of_cuda_model(const ModelConfig& config, const CudaForwardLimits& limits,
+SharedBytes shared_bytes_of_cuda_model(const ModelConfig& config, const CudaForwardLimits& limits,
                                        const CudaPart& part) {
   CudaPlace counted{.part = part};
   DeviceArena own;
   DecoderCudaBlocks::lay_out(config, limits, counted, processors_of_device(), own);
-  return counted.shared.used();
+  return {.of_sequences = counted.shared.used(), .of_all = counted.shared_by_all.used()};
 }
 
 Status check_decoder_cuda(const ModelConfig& config) {

@@ -32,12 +32,13 @@ DecoderStream DecoderStream::lay_out(const ModelConfig& config, const CudaForwar
   return stream;
 }
 
-RankRows DecoderStream::rows_of_rank(int rows) const {
-  if (room == nullptr || rows < rows_to_share) return {0, rows, 0};
+// Where groups have sequences of their own, all groups do it alike.
+RankRows DecoderStream::rows_of_rank(const CudaForwardInput& input) const {
+  if (room == nullptr || input.most_rows < rows_to_share) return {0, input.rows, 0};
   const int parts = room->ranks * token_group;
-  const int a_rank = (rows + parts - 1) / parts * token_group;
-  const int first = std::min(room->rank * a_rank, rows);
-  return {first, std::min(a_rank, rows - first), a_rank};
+  const int a_rank = (input.most_rows + parts - 1) / parts * token_group;
+  const int first = std::min(room->rank * a_rank, input.rows);
+  return {first, std::min(a_rank, input.rows - first), a_rank};
 }
 
 AddRmsNormCudaArgs DecoderStream::norm(const Bf16* weight, const PendingSum& pending, Bf16* plain,
@@ -68,7 +69,7 @@ AddRmsNormCudaArgs DecoderStream::norm(const Bf16* weight, const PendingSum& pen
 
 Status DecoderStream::norm_tiles(const AddRmsNormCudaArgs& norm, const RankRows& own,
                                  cudaStream_t stream) const {
-  NIBBLE_RETURN_IF_ERROR(add_rms_norm_cuda(norm, stream));
+  if (own.count > 0) NIBBLE_RETURN_IF_ERROR(add_rms_norm_cuda(norm, stream));
   if (!own.are_shared()) return {};
   const std::size_t group = tile_bytes(token_group);
   return gather_rows(normed_tiles, group,

@@ -59,7 +59,7 @@ struct DecoderStream {
                                int processors, DeviceArena& arena);
   // Columns of a row of activations in bfloat16.
   int padded() const { return DenseShape{0, hidden}.padded_cols(); }
-  RankRows rows_of_rank(int rows) const;
+  RankRows rows_of_rank(const CudaForwardInput& input) const;
   std::size_t tile_bytes(int tokens) const { return DenseShape{0, hidden}.token_bytes(tokens); }
   // residual = pending's; normed_tiles (and `plain`, if given) = norm(residual), of the rank's rows.
   AddRmsNormCudaArgs norm(const Bf16* weight, const PendingSum& pending, Bf16* plain,

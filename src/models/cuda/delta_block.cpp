@@ -274,7 +274,7 @@ DeltaColumns DeltaBlock::columns(const DeltaBlockWeights& weights) const {
 
 Status DeltaBlock::run(const DeltaBlockWeights& weights, const DeltaLayer& states, const PendingSum& pending,
                        const CudaForwardInput& input, cudaStream_t stream) const {
-  const RankRows own = stream_.rows_of_rank(input.rows);
+  const RankRows own = stream_.rows_of_rank(input);
   NIBBLE_RETURN_IF_ERROR(stream_.norm_tiles(stream_.norm(weights.norm, pending, nullptr, own), own, stream));
   const TokenTiles x{stream_.normed_tiles, input.rows};
   if (weights.gates) {
@@ -308,7 +308,7 @@ Status DeltaBlock::run(const DeltaBlockWeights& weights, const DeltaLayer& state
                         .out = output_.input(),
                         .stuck = stream_.linear.stuck},
                        stream));
-  return output_.multiply({.weight = weights.output}, input.rows, stream_.delta, stream);
+  return output_.multiply({.weight = weights.output}, input.rows, own, stream_.delta, stream);
 }
 
 }  // namespace nibble

@@ -72,7 +72,9 @@ ExpertsBlock::ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& l
   const Mxfp4GranuleShape up{2 * static_cast<int>(config.intermediate_size), stream.hidden},
       down{stream.hidden, static_cast<int>(config.intermediate_size)};
   const std::size_t rows = size(limits.rows), hidden = size(stream.hidden);
-  const int places = limits.rows * (part_.owns_sequences ? part_.ranks : 1);
+  // Ranks of a group that share its rows have whole groups of tokens each.
+  const int places =
+      part_.owns_sequences() ? limits.rows * part_.owners + part_.ranks * token_group : limits.rows;
   const int slots = places * top_k_, few_slots = moe_cuda_slots(places, top_k_);
   const bool blocks = in_blocks(expert_format(config));
   const bool many = !blocks && takes_many(slots);
@@ -86,13 +88,13 @@ ExpertsBlock::ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& l
   moe_.activations = arena.take<Bf16>(size(blocks ? slots : few_slots) * size(down.padded_cols()));
   moe_.products = place.take_shared<float>(
       size((many || blocks ? slots : few_slots) + (shares_ ? 1 : 0)) * hidden, arena);
-  if (!part_.alone() && !part_.owns_sequences) {
+  if (!part_.alone() && !part_.owns_sequences()) {
     window_floats_ = gather_few_slots * hidden;
-  } else if (part_.owns_sequences && limits.exchange == ExchangeKind::low_latency) {
+  } else if (part_.owns_sequences() && limits.exchange == ExchangeKind::low_latency) {
     const std::size_t row_bytes = size(stream.padded()) * sizeof(Bf16);
     window_floats_ = size(dispatch_few_places * top_k_) * hidden;
-    windows_.data = place.shared.take<std::byte>(dispatch_window_bytes(part_.ranks, row_bytes));
-    windows_.steps = arena.take<std::uint32_t>(size(part_.ranks * dispatch_few_places));
+    windows_.data = place.shared.take<std::byte>(dispatch_window_bytes(part_.owners, row_bytes));
+    windows_.steps = arena.take<std::uint32_t>(size(part_.owners * dispatch_few_places));
   }
   if (window_floats_ > 0) window_ = place.shared.take<float>(window_floats_);
   moe_.arrived = arena.take<std::uint32_t>(1);
@@ -105,20 +107,28 @@ ExpertsBlock::ExpertsBlock(const ModelConfig& config, const CudaForwardLimits& l
 void ExpertsBlock::clear_room(cudaStream_t stream) const {
   if (window_ != nullptr) make_absent(window_, window_floats_, stream);
   if (windows_.data != nullptr) {
-    const std::size_t bytes = dispatch_window_bytes(part_.ranks, size(stream_.padded()) * sizeof(Bf16));
+    const std::size_t bytes = dispatch_window_bytes(part_.owners, size(stream_.padded()) * sizeof(Bf16));
     make_absent(reinterpret_cast<float*>(windows_.data), bytes / sizeof(float), stream);
   }
   make_absent(router_.sums, norm_router_sums(experts_), stream);
 }
 
 ExpertsBlock::Places ExpertsBlock::places_of(const CudaForwardInput& input) const {
-  if (part_.owns_sequences) {
-    return {.count = part_.ranks * input.most_rows,
-            .first = part_.rank * input.most_rows,
-            .a_rank = input.most_rows,
-            .come_through_windows = windows_.data != nullptr && input.most_rows <= dispatch_few_places};
+  const RankRows own = stream_.rows_of_rank(input);
+  Places places{.count = input.rows, .a_group = own.a_rank, .own_count = own.count};
+  if (!part_.owns_sequences()) return places;
+  const int sharers = part_.ranks / part_.owners;
+  if (own.are_shared()) {
+    places.count = part_.ranks * own.a_rank;
+    places.first = part_.owner * sharers * own.a_rank;
+    return places;
   }
-  return {.count = input.rows, .first = 0, .a_rank = stream_.rows_of_rank(input.rows).a_rank};
+  places.count = part_.owners * input.most_rows;
+  places.first = part_.owner * input.most_rows;
+  places.a_group = input.most_rows;
+  places.sharers = sharers;
+  places.come_through_windows = windows_.data != nullptr && input.most_rows <= dispatch_few_places;
+  return places;
 }
 
 // What the step before sent through windows may still be multiplied where this one's rows go straight to.
@@ -127,19 +137,61 @@ Status ExpertsBlock::begin(const CudaForwardInput& input, cudaStream_t stream) c
                                                                            : meet_cuda(*room_, stream);
 }
 
+// Norm, logits and choices of the rank's own rows.
+Status ExpertsBlock::route_rows(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
+                                const RankRows& own, cudaStream_t stream) const {
+  const Places places = places_of(input);
+  Bf16* const rows = rows_ + size(places.first) * size(stream_.padded());
+  const PendingSum pending{.residual = stream_.residual, .delta = stream_.delta};
+  NIBBLE_RETURN_IF_ERROR(add_rms_norm_cuda(stream_.norm(weights.norm, pending, rows, own), stream));
+  const std::size_t first = size(own.first), slot = (size(places.first) + first) * size(top_k_);
+  float* const logits = router_logits_ + first * size(experts_);
+  NIBBLE_RETURN_IF_ERROR(linear_cuda({.x = {stream_.normed_tiles + stream_.tile_bytes(own.first), own.count},
+                                      .weight = weights.router,
+                                      .bias = weights.router_bias,
+                                      .y = logits,
+                                      .y_stride = experts_,
+                                      .workspace = stream_.linear},
+                                     stream));
+  if (sigmoid_) {
+    RouteSigmoidCudaArgs args = *sigmoid_;
+    args.logits = logits;
+    args.rows = own.count;
+    args.row_limit = input.row_limit;
+    args.first_row = own.first;
+    args.experts = experts_;
+    args.top_k = top_k_;
+    args.bias = weights.router_correction;
+    args.expert_ids = expert_ids_ + slot;
+    args.expert_weights = expert_weights_ + slot;
+    return route_sigmoid_cuda(args, stream);
+  }
+  return route_top_k_cuda({.logits = logits,
+                           .rows = own.count,
+                           .row_limit = input.row_limit,
+                           .first_row = own.first,
+                           .experts = experts_,
+                           .top_k = top_k_,
+                           .of_all = of_all_,
+                           .expert_ids = expert_ids_ + slot,
+                           .expert_weights = expert_weights_ + slot},
+                          stream);
+}
+
 Result<const float*> ExpertsBlock::route(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
                                          cudaStream_t stream) const {
   const Places places = places_of(input);
   const std::size_t of_stream = size(places.first) * size(top_k_);
   Bf16* const rows = rows_ + size(places.first) * size(stream_.padded());
   const auto dispatched = [&](const float* residual) -> Result<const float*> {
-    if (!part_.owns_sequences) return residual;
+    if (!part_.owns_sequences()) return residual;
     const DispatchRowsCudaArgs dispatch{.rows = reinterpret_cast<std::byte*>(rows_),
                                         .row_bytes = size(stream_.padded()) * sizeof(Bf16),
                                         .expert_ids = expert_ids_,
-                                        .count = input.rows,
-                                        .places = places.a_rank,
+                                        .count = places.own_count,
+                                        .places = places.a_group,
                                         .top_k = top_k_,
+                                        .sharers = places.sharers,
                                         .owners = owners(places.count * top_k_)};
     const bool few = places.come_through_windows;
     stream_.count(few ? LaunchKind::dispatch_few : LaunchKind::dispatch_rows);
@@ -147,7 +199,8 @@ Result<const float*> ExpertsBlock::route(const ExpertsBlockWeights& weights, con
                                : dispatch_rows_cuda(*room_, dispatch, stream));
     return residual;
   };
-  if (!sigmoid_ && norm_router_takes(weights.router.shape, input.rows)) {
+  const RankRows own = stream_.rows_of_rank(input);
+  if (!sigmoid_ && !own.are_shared() && norm_router_takes(weights.router.shape, input.rows)) {
     NIBBLE_RETURN_IF_ERROR(norm_router_cuda({.residual = stream_.residual,
                                              .delta = stream_.delta,
                                              .norm_weight = weights.norm,
@@ -169,46 +222,8 @@ Result<const float*> ExpertsBlock::route(const ExpertsBlockWeights& weights, con
                                             stream));
     return dispatched(few_residual_);
   }
-  const RankRows own = stream_.rows_of_rank(input.rows);
-  const PendingSum pending{.residual = stream_.residual, .delta = stream_.delta};
-  NIBBLE_RETURN_IF_ERROR(add_rms_norm_cuda(stream_.norm(weights.norm, pending, rows, own), stream));
-  const std::size_t first = size(own.first), slot = of_stream + first * size(top_k_);
-  float* const logits = router_logits_ + first * size(experts_);
-  if (own.count > 0) {
-    NIBBLE_RETURN_IF_ERROR(
-        linear_cuda({.x = {stream_.normed_tiles + stream_.tile_bytes(own.first), own.count},
-                     .weight = weights.router,
-                     .bias = weights.router_bias,
-                     .y = logits,
-                     .y_stride = experts_,
-                     .workspace = stream_.linear},
-                    stream));
-  }
-  if (sigmoid_) {
-    RouteSigmoidCudaArgs args = *sigmoid_;
-    args.logits = logits;
-    args.rows = own.count;
-    args.row_limit = input.row_limit;
-    args.first_row = own.first;
-    args.experts = experts_;
-    args.top_k = top_k_;
-    args.bias = weights.router_correction;
-    args.expert_ids = expert_ids_ + slot;
-    args.expert_weights = expert_weights_ + slot;
-    NIBBLE_RETURN_IF_ERROR(route_sigmoid_cuda(args, stream));
-  } else {
-    NIBBLE_RETURN_IF_ERROR(route_top_k_cuda({.logits = logits,
-                                             .rows = own.count,
-                                             .row_limit = input.row_limit,
-                                             .first_row = own.first,
-                                             .experts = experts_,
-                                             .top_k = top_k_,
-                                             .of_all = of_all_,
-                                             .expert_ids = expert_ids_ + slot,
-                                             .expert_weights = expert_weights_ + slot},
-                                            stream));
-  }
-  if (own.are_shared()) {
+  if (own.count > 0) NIBBLE_RETURN_IF_ERROR(route_rows(weights, input, own, stream));
+  if (own.are_shared() && !part_.owns_sequences()) {
     NIBBLE_RETURN_IF_ERROR(
         stream_.gather_rows(rows_, size(stream_.padded()) * sizeof(Bf16), own, false, stream));
     NIBBLE_RETURN_IF_ERROR(
@@ -274,7 +289,7 @@ Result<PendingSum> ExpertsBlock::unadded(const float* residual, const Places& pl
                                          cudaStream_t stream) const {
   if (room_ != nullptr) {
     const int slots = places.count * top_k_;
-    const bool all_to_all = places.a_rank == 0 && slots <= gather_few_slots;
+    const bool all_to_all = places.a_group == 0 && slots <= gather_few_slots;
     stream_.count(places.come_through_windows ? LaunchKind::combine_few : LaunchKind::gather_products);
     NIBBLE_RETURN_IF_ERROR(
         gather_products_cuda(*room_,
@@ -283,7 +298,8 @@ Result<PendingSum> ExpertsBlock::unadded(const float* residual, const Places& pl
                               .slots = slots,
                               .hidden = stream_.hidden,
                               .owners = owners(slots),
-                              .slots_a_rank = places.a_rank * top_k_,
+                              .slots_a_group = places.a_group * top_k_,
+                              .sharers = places.sharers,
                               .window = all_to_all || places.come_through_windows ? window_ : nullptr},
                              stream));
   }
@@ -334,8 +350,8 @@ Result<PendingSum> ExpertsBlock::run_granules(const MoeCudaWeights& experts, con
                    .workspace = moe_};
   stream_.count(takes_many(slots) ? LaunchKind::experts_many : LaunchKind::experts_few);
   if (takes_many(slots)) {
-    if (places.a_rank > 0 && !places.come_through_windows) {
-      args.rows_of_ranks = {.room = room_, .slots_a_rank = places.a_rank * top_k_};
+    if (places.a_group > 0 && places.sharers == 1 && !places.come_through_windows) {
+      args.rows_of_ranks = {.room = room_, .slots_a_rank = places.a_group * top_k_};
       stream_.count(LaunchKind::send_products);
       NIBBLE_RETURN_IF_ERROR(moe_many_cuda(experts, args, stream));
       NIBBLE_RETURN_IF_ERROR(meet_cuda(*room_, stream));
@@ -345,7 +361,7 @@ Result<PendingSum> ExpertsBlock::run_granules(const MoeCudaWeights& experts, con
     return unadded(residual, places, stream);
   }
   if (slots <= moe_cuda_max_slots) {
-    const bool exchanges = room_ != nullptr && places.a_rank == 0 && slots <= gather_few_slots;
+    const bool exchanges = room_ != nullptr && places.a_group == 0 && slots <= gather_few_slots;
     if (exchanges) {
       args.peers = {.room = room_, .window = window_, .owners = owners(slots)};
       stream_.count(LaunchKind::send_products);

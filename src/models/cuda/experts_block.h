@@ -55,18 +55,23 @@ class ExpertsBlock {
   SharedChoice shared_choice(const ExpertsBlockWeights& weights, int rows) const;
 
  private:
-  // A step's rows at the experts: those of the stream, or of all ranks with sequences of their own, each of
+  // A step's rows at the experts: those of the stream, or of all groups with sequences of their own, each of
   // which has as many places side by side.
   struct Places {
-    int count = 0;   // of all ranks together
-    int first = 0;   // of the stream's first row
-    int a_rank = 0;  // in turn for one rank alone, which adds up their products; 0: all ranks add all
+    int count = 0;  // of all ranks together
+    int first = 0;  // of the stream's first row
+    // So many in turn for one group of `sharers` alone, whose ranks add up their products; 0: all ranks add
+    // all. A group whose ranks share its rows is taken for as many of one rank.
+    int a_group = 0, sharers = 1;
+    int own_count = 0;                  // of the stream's rows those that this rank routes
     bool come_through_windows = false;  // rows and products, without a meeting of the ranks
   };
   Places places_of(const CudaForwardInput& input) const;
   // -> rows, expert_ids, expert_weights; returns where the new residual is.
   Result<const float*> route(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
                              cudaStream_t stream) const;
+  Status route_rows(const ExpertsBlockWeights& weights, const CudaForwardInput& input, const RankRows& own,
+                    cudaStream_t stream) const;
   // Whose slots are whose, of so many.
   bool by_turns(int slots) const;
   SlotOwners owners(int slots) const;

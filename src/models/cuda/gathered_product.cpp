@@ -61,7 +61,8 @@ Status GatheredProduct::gather(int rows, const RankRows& own, cudaStream_t strea
                              stream);
 }
 
-Status GatheredProduct::multiply(const Factors& factors, int rows, float* y, cudaStream_t stream) const {
+Status GatheredProduct::multiply(const Factors& factors, int rows, const RankRows& own, float* y,
+                                 cudaStream_t stream) const {
   const DeviceMatrix& weight = factors.weight;
   if (sums_ != nullptr && rows <= peer_linear_tokens && !weight.blocks) {
     stream_.count(LaunchKind::gather_sums);
@@ -77,7 +78,6 @@ Status GatheredProduct::multiply(const Factors& factors, int rows, float* y, cud
                              .beside = factors.beside},
                             stream);
   }
-  const RankRows own = stream_.rows_of_rank(rows);
   NIBBLE_RETURN_IF_ERROR(gather(rows, own, stream));
   if (own.count == 0) return {};
   const TokenTiles x = tiles_from(gathered_, own.first, own.count, all_columns_);

@@ -35,8 +35,8 @@ class GatheredProduct {
     const Bf16* bias = nullptr;  // [hidden]; null: none
     int beside = 0;              // as LinearCudaArgs's
   };
-  // -> y: [rows, hidden], of which a rank gets its own (DecoderStream::rows_of_rank).
-  Status multiply(const Factors& factors, int rows, float* y, cudaStream_t stream) const;
+  // -> y: [rows, hidden], of which a rank gets its own.
+  Status multiply(const Factors& factors, int rows, const RankRows& own, float* y, cudaStream_t stream) const;
 
  private:
   DenseShape own_shape() const { return {0, columns_}; }

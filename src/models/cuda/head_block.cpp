@@ -44,10 +44,11 @@ Status HeadBlock::run(const HeadBlockWeights& weights, const PendingSum& pending
 
 Status HeadBlock::multiply(const HeadBlockWeights& weights, const PendingSum& pending,
                            const CudaForwardInput& input, float* logits, cudaStream_t stream) const {
-  const RankRows own = stream_.rows_of_rank(input.rows);
+  const RankRows own = stream_.rows_of_rank(input);
   const AddRmsNormCudaArgs of_norm = stream_.norm(weights.norm, pending, nullptr, own);
   const int vocabulary = weights.lm_head.shape.rows;
-  if (input.logit_rows == input.rows && norm_linear_takes(of_norm, weights.lm_head.shape)) {
+  if (!own.are_shared() && input.logit_rows == input.rows &&
+      norm_linear_takes(of_norm, weights.lm_head.shape)) {
     return norm_linear_cuda(of_norm,
                             {.x = {nullptr, 1},
                              .weight = weights.lm_head,

@@ -258,7 +258,7 @@ Status LatentBlock::attend(const Cache& cache, const CudaForwardInput& input, co
 
 Status LatentBlock::run(const LatentBlockWeights& weights, const Cache& cache, const PendingSum& pending,
                         const CudaForwardInput& input, cudaStream_t stream) const {
-  const RankRows own = stream_.rows_of_rank(input.rows);
+  const RankRows own = stream_.rows_of_rank(input);
   NIBBLE_RETURN_IF_ERROR(stream_.norm_tiles(stream_.norm(weights.norm, pending, nullptr, own), own, stream));
   const bool alone = stream_.room == nullptr;
   const GatheredProduct::Factors output{.weight = weights.output};
@@ -275,10 +275,10 @@ Status LatentBlock::run(const LatentBlockWeights& weights, const Cache& cache, c
                                                .tiles = output_.input(alone ? 0 : first)},
                                               stream));
     if (!alone) continue;
-    NIBBLE_RETURN_IF_ERROR(
-        output_.multiply(output, rows.count, stream_.delta + size(first) * size(stream_.hidden), stream));
+    NIBBLE_RETURN_IF_ERROR(output_.multiply(output, rows.count, {0, rows.count, 0},
+                                            stream_.delta + size(first) * size(stream_.hidden), stream));
   }
-  return alone ? Status() : output_.multiply(output, input.rows, stream_.delta, stream);
+  return alone ? Status() : output_.multiply(output, input.rows, own, stream_.delta, stream);
 }
 
 }  // namespace nibble

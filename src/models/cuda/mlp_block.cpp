@@ -173,7 +173,7 @@ Status MlpBlock::gate_rows(const MlpWeights& weights, int first, int rows, std::
 Result<PendingSum> MlpBlock::run(const DenseLayerWeights& weights, const CudaForwardInput& input,
                                  cudaStream_t stream) const {
   const PendingSum pending{.residual = stream_.residual, .delta = stream_.delta};
-  const RankRows own = stream_.rows_of_rank(input.rows);
+  const RankRows own = stream_.rows_of_rank(input);
   NIBBLE_RETURN_IF_ERROR(stream_.norm_tiles(stream_.norm(weights.norm, pending, nullptr, own), own, stream));
   const bool alone = stream_.room == nullptr;
   const GatheredProduct::Factors down{.weight = weights.mlp.down};
@@ -182,10 +182,10 @@ Result<PendingSum> MlpBlock::run(const DenseLayerWeights& weights, const CudaFor
     NIBBLE_RETURN_IF_ERROR(
         gate_rows(weights.mlp, first, rows, dense_down_->input(alone ? 0 : first), stream));
     if (!alone) continue;
-    NIBBLE_RETURN_IF_ERROR(
-        dense_down_->multiply(down, rows, stream_.delta + size(first) * size(stream_.hidden), stream));
+    NIBBLE_RETURN_IF_ERROR(dense_down_->multiply(down, rows, {0, rows, 0},
+                                                 stream_.delta + size(first) * size(stream_.hidden), stream));
   }
-  if (!alone) NIBBLE_RETURN_IF_ERROR(dense_down_->multiply(down, input.rows, stream_.delta, stream));
+  if (!alone) NIBBLE_RETURN_IF_ERROR(dense_down_->multiply(down, input.rows, own, stream_.delta, stream));
   return PendingSum{.residual = stream_.residual, .delta = stream_.delta};
 }
 
@@ -216,15 +216,16 @@ Status MlpBlock::multiply_shared(const SharedExpertWeights& weights, const Share
 }
 
 Result<PendingSum> MlpBlock::add_shared(const SharedExpertWeights& weights, const PendingSum& routed,
-                                        const SharedChoice& choice, int rows, cudaStream_t stream) const {
+                                        const SharedChoice& choice, const CudaForwardInput& input,
+                                        cudaStream_t stream) const {
   const std::size_t hidden = size(stream_.hidden);
-  const bool few = takes_few(weights, rows);
+  const bool few = takes_few(weights, input.rows);
   if (few && choice.product != nullptr) {
     PendingSum sum = routed;
     ++sum.experts.top_k;
     return sum;
   }
-  const RankRows own = stream_.rows_of_rank(rows);
+  const RankRows own = stream_.rows_of_rank(input);
   const int past = own.first + own.count;
   for (int first = own.first; first < past; first += rows_at_once_) {
     const int count = std::min(rows_at_once_, past - first);

@@ -61,7 +61,8 @@ class MlpBlock {
   // Behind both: what the routed experts gave + share * the shared expert's, in delta or as one more choice
   // of the row.
   Result<PendingSum> add_shared(const SharedExpertWeights& weights, const PendingSum& routed,
-                                const SharedChoice& choice, int rows, cudaStream_t stream) const;
+                                const SharedChoice& choice, const CudaForwardInput& input,
+                                cudaStream_t stream) const;
 
  private:
   // Whether the shared expert of so many rows is one launch.

@@ -86,7 +86,7 @@ class Exchanging {
                                  .slots = all_places_ * top_k,
                                  .hidden = hidden,
                                  .owners = owners,
-                                 .slots_a_rank = places * top_k,
+                                 .slots_a_group = places * top_k,
                                  .window = through_windows ? window_ : nullptr},
                                 stream_.get());
   }

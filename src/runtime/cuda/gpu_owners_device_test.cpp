@@ -16,32 +16,36 @@ namespace {
 using GpuOwners = OnSeveralGpus;
 
 std::vector<int> sizes(const std::vector<int>& all) { return small_cases ? std::vector<int>{2} : all; }
+constexpr Owners two_groups{4, 2};
 
 TEST_F(GpuOwners, OfGptOssHaveTheBitsOfOneGpu) {
-  expect_owners_to_have_the_bits_of_one_gpu(example, group_sizes());
+  expect_owners_to_have_the_bits_of_one_gpu(example, owners_of_each(group_sizes()));
 }
 
 // Few rows go straight to their places, too.
 TEST_F(GpuOwners, OfGptOssHaveThemWithoutWindows) {
-  expect_owners_to_have_the_bits_of_one_gpu(example, sizes(group_sizes()), ExchangeKind::normal);
+  expect_owners_to_have_the_bits_of_one_gpu(example, {{2, 2, ExchangeKind::normal}});
 }
 
 // Experts in FP8 are multiplied by other kernels.
 TEST_F(GpuOwners, OfQwen3MoeInFp8HaveThemToo) {
   for (const std::string_view name : {"qwen3_moe_fp8", "qwen3_moe_fp8_row"}) {
     if (small_cases && name == "qwen3_moe_fp8") continue;
-    expect_owners_to_have_the_bits_of_one_gpu(root / "tests/data/parity" / name, sizes(group_sizes()));
+    expect_owners_to_have_the_bits_of_one_gpu(root / "tests/data/parity" / name,
+                                              owners_of_each(sizes(group_sizes())));
   }
 }
 
 // States, and a shared expert.
 TEST_F(GpuOwners, OfQwen3NextHaveThemToo) {
-  expect_owners_to_have_the_bits_of_one_gpu(root / "tests/data/parity/qwen3_next_bf16", sizes(group_sizes()));
+  expect_owners_to_have_the_bits_of_one_gpu(root / "tests/data/parity/qwen3_next_bf16",
+                                            owners_of_each(sizes(group_sizes())));
 }
 
 // Latents, a dense layer, a router with groups.
 TEST_F(GpuOwners, OfDeepseekHaveThemToo) {
-  expect_owners_to_have_the_bits_of_one_gpu(root / "tests/data/parity/deepseek_v3_fp8", sizes(group_sizes()));
+  expect_owners_to_have_the_bits_of_one_gpu(root / "tests/data/parity/deepseek_v3_fp8",
+                                            owners_of_each(sizes(group_sizes())));
 }
 
 // One rank's prompt has so many rows that experts take them by their kernel for many; another decodes.
@@ -57,7 +61,7 @@ TEST_F(GpuOwners, OfAPromptAmongAnswersHaveTheBitsOfOneGpu) {
   const Heard expected_other = run_alone(*one, sequence_of(other, other.size(), {4}), 3);
   for (const int ranks : sizes(group_sizes())) {
     const std::unique_ptr<Worker> worker =
-        must(start_ranks(example, limits_of_owners(config, ranks, true, ExchangeKind::low_latency, size)));
+        must(start_ranks(example, limits_of_owners(config, {ranks, ranks}, true, size)));
     Sequence decoding = sequence_of(other, other.size(), {4}),
              read = sequence_of(prompt, 283, {5, 2, 3, 1, 7});
     decoding.owner = ranks - 1;
@@ -73,8 +77,7 @@ TEST_F(GpuOwners, AStepBehindAnotherTakesItsTokensOnEachRank) {
   const std::vector<TokenId> prompts[] = {random_prompt(4, 12), random_prompt(5, 9)};
   const ModelConfig config = example_config();
   const std::unique_ptr<Worker> one = gpu_worker(false),
-                                several = must(start_ranks(
-                                    example, limits_of_owners(config, 2, true, ExchangeKind::low_latency)));
+                                several = must(start_ranks(example, limits_of_owners(config, {2, 2}, true)));
   const SamplingParams greedy{.temperature = 0};
   std::vector<std::vector<TokenId>> expected, found;
   std::vector<std::vector<PageId>> tables = {{1}, {2}};
@@ -121,15 +124,38 @@ TEST_F(GpuOwners, AStepBehindAnotherTakesItsTokensOnEachRank) {
   EXPECT_EQ(found, expected);
 }
 
-TEST_F(GpuOwners, InGroupsAreRefused) {
-  if (devices_ < 4) GTEST_SKIP() << "groups of ranks need four GPUs";
-  WorkerLimits limits = limits_of_owners(example_config(), 4, false, ExchangeKind::normal);
-  limits.owners = 2;
-  const Result<std::unique_ptr<Worker>> groups = start_ranks(example, limits);
-  ASSERT_FALSE(groups.ok());
-  EXPECT_NE(groups.status().message().find("GPUs have all sequences together or each its own"),
-            std::string::npos)
-      << groups.status().message();
+// Two groups of two ranks, which divide heads, states and columns.
+TEST_F(GpuOwners, InGroupsHaveThemToo) {
+  if (devices_ < 4) GTEST_SKIP() << "two groups of two ranks need four GPUs";
+  std::vector<Owners> ways = {two_groups};
+  if (!small_cases) ways.push_back({4, 2, ExchangeKind::normal});
+  expect_owners_to_have_the_bits_of_one_gpu(example, ways);
+  for (const char* name : {"qwen3_next_bf16", "deepseek_v3_fp8"}) {
+    if (!small_cases)
+      expect_owners_to_have_the_bits_of_one_gpu(root / "tests/data/parity" / name, {two_groups});
+  }
+}
+
+// The ranks of a group share the rows of one's prompt, and those of the other group have hardly any.
+TEST_F(GpuOwners, InGroupsShareTheRowsOfAPrompt) {
+  if (devices_ < 4) GTEST_SKIP() << "two groups of two ranks need four GPUs";
+  constexpr Size size{288, 2, 320, 10};
+  const ModelConfig config = example_config();
+  const std::vector<TokenId> prompt = random_prompt(8, 283), other = random_prompt(9, 7);
+  const WeightSource source = must(WeightSource::open(example));
+  ThreadPool threads(1);
+  WeightUpload upload = must(WeightUpload::begin(source, threads));
+  const std::unique_ptr<Worker> one = must(GpuWorker::start(config, upload, limits_of(config, false, size)));
+  const Heard expected = run_alone(*one, sequence_of(prompt, prompt.size(), {5, 2, 3, 1, 7}), 2);
+  const Heard expected_other = run_alone(*one, sequence_of(other, other.size(), {4}), 3);
+  const std::unique_ptr<Worker> worker =
+      must(start_ranks(example, limits_of_owners(config, two_groups, false, size)));
+  Sequence decoding = sequence_of(other, other.size(), {4}), read = sequence_of(prompt, 283, {5, 2, 3, 1, 7});
+  read.owner = 1;
+  step(*worker, {&decoding});
+  for (int i = 0; i < 2; ++i) step(*worker, {&decoding, &read});
+  EXPECT_TRUE(read.heard == expected);
+  EXPECT_TRUE(decoding.heard == expected_other);
 }
 
 }  // namespace

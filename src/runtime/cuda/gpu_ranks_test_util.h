@@ -44,25 +44,35 @@ inline std::unique_ptr<Worker> ranks_worker(const std::filesystem::path& folder,
 // Of one rank with sequences of its own: few graphs, which the emulation takes long for.
 inline const Size owners_size = small_cases ? Size{80, 6, 512, 24} : small_size;
 
-// Each with sequences of its own.
-inline WorkerLimits limits_of_owners(const ModelConfig& config, int ranks, bool graphs, ExchangeKind exchange,
+// Groups of ranks with sequences of their own.
+struct Owners {
+  int ranks, owners;
+  ExchangeKind exchange = ExchangeKind::low_latency;
+};
+// Each rank one.
+inline std::vector<Owners> owners_of_each(const std::vector<int>& rank_counts) {
+  std::vector<Owners> all;
+  for (const int ranks : rank_counts) all.push_back({ranks, ranks});
+  return all;
+}
+inline WorkerLimits limits_of_owners(const ModelConfig& config, const Owners& owners, bool graphs,
                                      const Size& own = owners_size) {
   WorkerLimits limits = limits_of(config, graphs, own);
-  limits.ranks = limits.expert_ranks = limits.owners = ranks;
+  limits.ranks = limits.expert_ranks = owners.ranks;
+  limits.owners = owners.owners;
   limits.owner_rows = own.rows;
   limits.owner_sequences = own.sequences;
-  limits.max_rows = ranks * own.rows;
-  limits.max_sequences = ranks * own.sequences;
-  limits.exchange = exchange;
+  limits.max_rows = owners.owners * own.rows;
+  limits.max_sequences = owners.owners * own.sequences;
+  limits.exchange = owners.exchange;
   limits.gpu_rank_deadline = patient;
   return limits;
 }
 
-// A prompt's log-probabilities and a drawn answer, on each rank while others have nothing, and among others
-// of all ranks.
+// A prompt's log-probabilities and a drawn answer, of each owner while others have nothing, and among others
+// of all.
 inline void expect_owners_to_have_the_bits_of_one_gpu(const std::filesystem::path& folder,
-                                                      const std::vector<int>& rank_counts,
-                                                      ExchangeKind exchange = ExchangeKind::low_latency) {
+                                                      const std::vector<Owners>& ways) {
   const std::vector<TokenId> prompt = random_prompt(3, small_cases ? 36 : 150);
   const SamplingParams drawn{.temperature = 0.8f, .top_k = 20, .top_p = 0.9f, .seed = 5};
   const auto own_sequence = [&](std::size_t chunk, int owner) {
@@ -73,15 +83,17 @@ inline void expect_owners_to_have_the_bits_of_one_gpu(const std::filesystem::pat
   const std::size_t answer = small_cases ? 2 : 4;
   const Heard expected = run_alone(*gpu_worker(false, folder), own_sequence(prompt.size(), 0), answer);
   const ModelConfig config = must(read_model_config(folder));
-  for (const int ranks : rank_counts) {
+  for (std::size_t way = 0; way < ways.size(); ++way) {
+    const Owners& of = ways[way];
     for (const bool graphs : {false, true}) {
-      if (small_cases && graphs != (ranks == rank_counts.front())) continue;
-      const std::unique_ptr<Worker> worker =
-          must(start_ranks(folder, limits_of_owners(config, ranks, graphs, exchange)));
-      for (int owner = small_cases ? ranks - 1 : 0; owner < ranks; ++owner) {
+      if (small_cases && graphs != (way == 0)) continue;
+      SCOPED_TRACE(std::to_string(of.ranks) + " ranks, " + std::to_string(of.owners) + " owners, graphs " +
+                   std::to_string(graphs));
+      const std::unique_ptr<Worker> worker = must(start_ranks(folder, limits_of_owners(config, of, graphs)));
+      for (int owner = small_cases ? of.owners - 1 : 0; owner < of.owners; ++owner) {
         EXPECT_TRUE(run_alone(*worker, own_sequence(owner % 2 == 0 ? prompt.size() : 33, owner), answer) ==
                     expected)
-            << ranks << " ranks, graphs " << graphs << ", rank " << owner;
+            << "of owner " << owner;
       }
       std::vector<Sequence> company;
       for (int i = 0; i < 5; ++i) {
@@ -89,12 +101,12 @@ inline void expect_owners_to_have_the_bits_of_one_gpu(const std::filesystem::pat
             sequence_of(random_prompt(20 + static_cast<unsigned>(i), 5 + static_cast<std::size_t>(9 * i)), 20,
                         {6 + 2 * i, 7 + 2 * i}));
         company.back().scores = false;
-        company.back().owner = i * i % ranks;
+        company.back().owner = i * i % of.owners;
       }
-      Sequence own = own_sequence(25, ranks - 1);
+      Sequence own = own_sequence(25, of.owners - 1);
       while (own.heard.tokens.size() < answer)
         step(*worker, {&company[0], &own, &company[1], &company[2], &company[3], &company[4]});
-      EXPECT_TRUE(own.heard == expected) << ranks << " ranks in company, graphs " << graphs;
+      EXPECT_TRUE(own.heard == expected) << "in company";
     }
   }
 }

@@ -40,45 +40,6 @@ Status at_once(int ranks, const std::function<Status(int)>& task) {
   return {};
 }
 
-// The ranks' parts of a model, and what of their rooms each begins with.
-struct Places {
-  std::unique_ptr<PeerRooms> rooms;
-  std::vector<CudaPlace> places;
-  std::vector<SampledToken*> tokens;
-};
-
-Result<Places> places_of(const ModelConfig& config, const WorkerLimits& limits) {
-  Places made;
-  if (limits.ranks == 1) {
-    made.places.push_back({.part = whole_model(config)});
-    made.tokens.push_back(nullptr);
-    return made;
-  }
-  NIBBLE_ASSIGN(const ModelTraits traits, traits_of(config, {}));
-  std::vector<int> devices(static_cast<std::size_t>(limits.ranks));
-  std::iota(devices.begin(), devices.end(), limits.device);
-  for (int rank = 0; rank < limits.ranks; ++rank) {
-    const RankPart part = limits.owners > 1 ? owner_part(traits, limits.ranks, limits.owners, rank)
-                                            : rank_part(traits, limits.ranks, limits.expert_ranks, rank);
-    NIBBLE_ASSIGN(const CudaPart own, cuda_part(config, part, limits.experts_everywhere));
-    made.places.push_back({.part = own});
-  }
-  const std::size_t rows = limits.owners > 1 ? 0 : static_cast<std::size_t>(limits.max_logit_rows);
-  DeviceArena counted;
-  counted.take<SampledToken>(rows);
-  const std::size_t bytes =
-      counted.used() +
-      shared_bytes_of_cuda_model(config, forward_limits(limits_of_owner(limits)), made.places[0].part);
-  NIBBLE_ASSIGN(made.rooms, PeerRooms::make(devices, bytes, limits.gpu_rank_deadline));
-  for (int rank = 0; rank < limits.ranks; ++rank) {
-    CudaPlace& place = made.places[static_cast<std::size_t>(rank)];
-    place.room = &made.rooms->of(rank);
-    place.shared = DeviceArena(made.rooms->content(rank));
-    made.tokens.push_back(place.shared.take<SampledToken>(rows));
-  }
-  return made;
-}
-
 // The kernels' name in the plan. There is one set of them a format.
 std::string_view expert_kernel_of(const ModelTraits& traits) {
   for (const ExpertKernel& kernel : expert_kernels()) {
@@ -91,7 +52,62 @@ std::string_view expert_kernel_of(const ModelTraits& traits) {
 
 }  // namespace
 
-GpuWorker::GpuWorker(std::unique_ptr<PeerRooms> rooms, std::vector<Member> ranks, const WorkerLimits& limits)
+Status GpuWorker::Rooms::failure(int rank) const {
+  if (all != nullptr) NIBBLE_RETURN_IF_ERROR(all->failure(rank));
+  return groups.empty() ? Status()
+                        : groups[static_cast<std::size_t>(rank / sharers)]->failure(rank % sharers);
+}
+
+Result<GpuWorker::Places> GpuWorker::places_of(const ModelConfig& config, const WorkerLimits& limits) {
+  Places made;
+  Rooms& rooms = made.rooms;
+  rooms.sharers = limits.ranks / limits.owners;
+  made.tokens.resize(static_cast<std::size_t>(limits.ranks));
+  if (limits.ranks == 1) {
+    made.places.push_back({.part = whole_model(config)});
+    return made;
+  }
+  NIBBLE_ASSIGN(const ModelTraits traits, traits_of(config, {}));
+  std::vector<int> devices(static_cast<std::size_t>(limits.ranks));
+  std::iota(devices.begin(), devices.end(), limits.device);
+  for (int rank = 0; rank < limits.ranks; ++rank) {
+    const RankPart part = limits.owners > 1 ? owner_part(traits, limits.ranks, limits.owners, rank)
+                                            : rank_part(traits, limits.ranks, limits.expert_ranks, rank);
+    NIBBLE_ASSIGN(const CudaPart own, cuda_part(config, part, limits.experts_everywhere));
+    made.places.push_back({.part = own});
+  }
+  const SharedBytes shared =
+      shared_bytes_of_cuda_model(config, forward_limits(limits_of_owner(limits)), made.places[0].part);
+  if (limits.owners > 1) {
+    NIBBLE_ASSIGN(rooms.all, PeerRooms::make(devices, shared.of_all, limits.gpu_rank_deadline));
+    for (int rank = 0; rank < limits.ranks; ++rank) {
+      CudaPlace& place = made.places[static_cast<std::size_t>(rank)];
+      place.room_of_all = &rooms.all->of(rank);
+      place.shared_by_all = DeviceArena(rooms.all->content(rank));
+    }
+  }
+  const std::size_t rows = static_cast<std::size_t>(limits.max_logit_rows);
+  DeviceArena counted;
+  counted.take<SampledToken>(rows);
+  for (int first = 0; rooms.sharers > 1 && first < limits.ranks; first += rooms.sharers) {
+    const std::span<const int> of_group =
+        std::span(devices).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(rooms.sharers));
+    NIBBLE_ASSIGN(
+        std::unique_ptr<PeerRooms> group,
+        PeerRooms::make(of_group, counted.used() + shared.of_sequences, limits.gpu_rank_deadline, first));
+    for (int i = 0; i < rooms.sharers; ++i) {
+      const std::size_t rank = static_cast<std::size_t>(first + i);
+      CudaPlace& place = made.places[rank];
+      place.room = &group->of(i);
+      place.shared = DeviceArena(group->content(i));
+      made.tokens[rank] = place.shared.take<SampledToken>(rows);
+    }
+    rooms.groups.push_back(std::move(group));
+  }
+  return made;
+}
+
+GpuWorker::GpuWorker(Rooms rooms, std::vector<Member> ranks, const WorkerLimits& limits)
     : rooms_(std::move(rooms)), ranks_(std::move(ranks)), own_{OwnerSteps(limits), OwnerSteps(limits)} {
   own_results_.reserve(static_cast<std::size_t>(limits.owner_sequences));
 }
@@ -131,7 +147,7 @@ Result<std::unique_ptr<Worker>> GpuWorker::start(const ModelConfig& config, cons
     member.tokens = made.tokens[static_cast<std::size_t>(rank)];
     for (CudaEvent& done : member.done) done = new_event();
     member.rank->stream().wait();
-    if (rank > 0 && limits.owners == 1) return {};
+    if (rank % made.rooms.sharers != 0) return {};
     NIBBLE_ASSIGN(member.sampler,
                   GpuSampler::allocate(limits_of_owner(limits), static_cast<int>(config.vocab_size),
                                        member.rank->model().gathered_logits()));
@@ -224,7 +240,7 @@ Status GpuWorker::forward(const Batch& batch) {
 }
 
 const Batch& GpuWorker::batch_of(int rank, GpuSampler::Place place, const Batch& batch) const {
-  return own_[place].empty() ? batch : own_[place].of(rank).batch;
+  return own_[place].empty() ? batch : own_[place].of(rank / rooms_.sharers).batch;
 }
 
 Status GpuWorker::choose(const Batch& batch) {
@@ -244,10 +260,8 @@ Status GpuWorker::choose_on(int rank, const Batch& batch) {
     NIBBLE_RETURN_IF_ERROR(member.sampler->queue(batch, own.inputs().params(shape),
                                                  own.inputs().targets(shape), newest_, stream));
   }
-  if (own_[newest_].empty()) {
-    NIBBLE_RETURN_IF_ERROR(own.share_tokens(ranks_[0].sampler->chosen(), member.tokens,
-                                            static_cast<int>(batch.logit_rows.size())));
-  }
+  NIBBLE_RETURN_IF_ERROR(
+      own.share_tokens(sampler_of(rank).chosen(), member.tokens, static_cast<int>(batch.logit_rows.size())));
   cuda_check(cudaEventRecord(member.done[newest_].get(), stream));
   return {};
 }
@@ -260,7 +274,7 @@ Status GpuWorker::finish(const Batch& batch, std::span<StepResult> results) {
     const Member& member = ranks_[static_cast<std::size_t>(rank)];
     const TimedScope scope(rank == 0 ? times_ : nullptr, "waiting for the GPU");
     member.rank->require(cudaEventSynchronize(member.done[oldest].get()));
-    return rooms_ == nullptr ? Status() : rooms_->failure(rank);
+    return rooms_.failure(rank);
   }));
   --begun_;
   if (own_[oldest].empty()) {
@@ -269,7 +283,8 @@ Status GpuWorker::finish(const Batch& batch, std::span<StepResult> results) {
   }
   own_[oldest].refresh(batch);
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    const OwnerSteps::Step& own = own_[oldest].of(static_cast<int>(rank));
+    if (!ranks_[rank].sampler) continue;
+    const OwnerSteps::Step& own = own_[oldest].of(static_cast<int>(rank) / rooms_.sharers);
     own_results_.resize(own.sequences.size());
     ranks_[rank].sampler->collect(own.batch, oldest, own_results_);
     for (std::size_t i = 0; i < own.sequences.size(); ++i)
@@ -315,7 +330,7 @@ Status GpuWorker::hold_graphs_to_eager_bits(int rank, const WorkerLimits& limits
                                counts.as<std::uint32_t>() + at, stream);
     }
     own.stream().wait();  // the next size's inputs take the place of these
-    if (rooms_ != nullptr) NIBBLE_RETURN_IF_ERROR(rooms_->failure(rank));
+    NIBBLE_RETURN_IF_ERROR(rooms_.failure(rank));
   }
   counts.copy_to(std::span(unlike));
   for (std::size_t at = 0; at < graphs.size(); ++at) {

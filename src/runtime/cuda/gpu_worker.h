@@ -50,15 +50,30 @@ class GpuWorker final : public Worker {
   std::int64_t device_bytes() const override { return device_bytes_; }
 
  private:
+  // What ranks with the same sequences share, and what all share where groups have their own; both outlive
+  // the ranks' memory.
+  struct Rooms {
+    int sharers = 1;                                 // ranks of a group
+    std::vector<std::unique_ptr<PeerRooms>> groups;  // none where each rank is one of its own
+    std::unique_ptr<PeerRooms> all;                  // null where all ranks have all sequences
+    Status failure(int rank) const;
+  };
+  // The ranks' parts of a model, and what of their rooms each begins with.
+  struct Places {
+    Rooms rooms;
+    std::vector<CudaPlace> places;
+    std::vector<SampledToken*> tokens;
+  };
+  static Result<Places> places_of(const ModelConfig& config, const WorkerLimits& limits);
+
   // A rank with what it has for steps of this worker.
   struct Member {
     std::unique_ptr<GpuRank> rank;
-    std::optional<GpuSampler> sampler;  // of the first, or of each with sequences of its own
+    std::optional<GpuSampler> sampler;  // of the first of each group with sequences of its own
     SampledToken* tokens = nullptr;     // on others: where the first one's tokens come to
     CudaEvent done[2];                  // by GpuSampler::Place: that its step is done
   };
-  // The ranks' memory outlives them.
-  GpuWorker(std::unique_ptr<PeerRooms> rooms, std::vector<Member> ranks, const WorkerLimits& limits);
+  GpuWorker(Rooms rooms, std::vector<Member> ranks, const WorkerLimits& limits);
 
   // The plan's names of what runs.
   struct Names {
@@ -71,11 +86,14 @@ class GpuWorker final : public Worker {
   // One step of each size with its graph and without: refused where a bit differs.
   Status hold_graphs_to_eager_bits(int rank, const WorkerLimits& limits);
   Status choose_on(int rank, const Batch& batch);
+  const GpuSampler& sampler_of(int rank) const {
+    return *ranks_[static_cast<std::size_t>(rank / rooms_.sharers * rooms_.sharers)].sampler;
+  }
   // What a rank has of the step at that place.
   const Batch& batch_of(int rank, GpuSampler::Place place, const Batch& batch) const;
 
   Names names_;
-  std::unique_ptr<PeerRooms> rooms_;  // null: one rank
+  Rooms rooms_;
   std::vector<Member> ranks_;
   OwnerSteps own_[2];  // by place; empty where all ranks have all sequences
   std::vector<StepResult> own_results_;

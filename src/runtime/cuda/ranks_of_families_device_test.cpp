@@ -147,7 +147,7 @@ TEST_F(RanksOfFamilies, GoOnFromSnapshotsWithTheBitsOfOneGpu) {
   EXPECT_EQ(other.heard.logprobs[0], expected.logprobs[1]);
 }
 
-// What a rank has in memory follows from the plan's numbers, also of one with sequences of its own.
+// What a rank has in memory follows from the plan's numbers, also of groups with sequences of their own.
 TEST_F(RanksOfFamilies, ARanksMemoryIsWhatThePlanSays) {
   constexpr int ranks = 4, processors = 132, rows = 8192, sequences = 128;
   // Of the second model's heads a quarter fill groups up, which the plan leaves out.
@@ -162,17 +162,19 @@ TEST_F(RanksOfFamilies, ARanksMemoryIsWhatThePlanSays) {
     config.quantization.exclude = {"lm_head", "*.mlp.gate", "*.self_attn.*", "*.linear_attn.*",
                                    "*.shared_expert*"};
     const ModelTraits traits = must(traits_of(config, name));
-    for (const int owners : {1, ranks}) {
+    for (const int owners : {1, 2, ranks}) {
       if (owners > 1 && config.num_local_experts == 0) continue;
       SCOPED_TRACE(owners);
+      const int sharers = ranks / owners;
       const CudaPart part = must(cuda_part(
           config, owners > 1 ? owner_part(traits, ranks, owners, 1) : rank_part(traits, ranks, ranks, 1),
           false));
       DeviceArena weights, room;
       DecoderCudaWeights::lay_out(config, part, weights);
       const std::int64_t planned_weights =
-          owners > 1 ? owner_weight_bytes(traits, Quantization::none, ranks, owners)
-                     : weight_bytes(traits, Quantization::none, ranks) + whole_weight_bytes(traits, ranks);
+          (owners > 1 ? owner_weight_bytes(traits, Quantization::none, ranks, owners)
+                      : weight_bytes(traits, Quantization::none, ranks)) +
+          whole_weight_bytes(traits, sharers);
       EXPECT_NEAR(static_cast<double>(planned_weights) / static_cast<double>(weights.used()), 1.0, apart);
       const int own_rows = rows / owners, own_sequences = sequences / owners;
       const ExchangeKind exchange = owners > 1 ? ExchangeKind::low_latency : ExchangeKind::none;
@@ -183,9 +185,9 @@ TEST_F(RanksOfFamilies, ARanksMemoryIsWhatThePlanSays) {
           place, processors, room);
       WorkerLimits limits = limits_of(config, true, {own_rows, own_sequences, 32768, 0});
       limits.max_logit_rows = sequences;
-      // Where all have all sequences, the sampler takes its logits from where ranks gather them.
-      const std::size_t gathered = owners > 1 ? 0 : static_cast<std::size_t>(sequences * config.vocab_size);
-      const std::size_t taken = room.used() + place.shared.used() +
+      // Where ranks have the same sequences, the sampler takes its logits from where they gather them.
+      const std::size_t gathered = sharers == 1 ? 0 : static_cast<std::size_t>(sequences * config.vocab_size);
+      const std::size_t taken = room.used() + place.shared.used() + place.shared_by_all.used() +
                                 GpuSampler::device_bytes(limits, static_cast<int>(config.vocab_size)) -
                                 gathered * sizeof(float);
       const double planned = static_cast<double>(workspace_bytes(traits, {.rows = own_rows,

@@ -19,22 +19,26 @@ __global__ void __launch_bounds__(dispatch_threads)
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
   const int thread = static_cast<int>(threadIdx.x), words = static_cast<int>(args.row_bytes / sizeof(uint4));
+  const unsigned sharers = sharers_of(args, room.rank);
   for (int unit = static_cast<int>(blockIdx.x); unit < args.places * pieces;
        unit += static_cast<int>(gridDim.x)) {
-    const int row = unit / pieces, piece = unit % pieces, place = room.rank * args.places + row;
+    const int row = unit / pieces, piece = unit % pieces,
+              place = room.rank / args.sharers * args.places + row;
     std::int32_t* const ids = ids_of(args, place);
     const bool is_row = row < args.count;
+    const bool sends = row % args.sharers == room.rank % args.sharers;
     if (piece == 0 && thread < args.top_k) {
       const std::int32_t id = is_row ? __ldcg(ids + thread) : -1;
       if (!is_row) ids[thread] = id;
-      for (int i = 1; i < room.ranks; ++i)
-        ptx::store_peer(
-            reinterpret_cast<std::uint32_t*>(at_peer(room, (room.rank + i) % room.ranks, ids + thread)),
-            static_cast<std::uint32_t>(id));
+      for (int peer = 0; sends && peer < room.ranks; ++peer) {
+        if ((sharers >> peer & 1u) != 0) continue;
+        ptx::store_peer(reinterpret_cast<std::uint32_t*>(at_peer(room, peer, ids + thread)),
+                        static_cast<std::uint32_t>(id));
+      }
     }
     const int word = piece * dispatch_threads + thread;
-    if (!is_row || word >= words) continue;
-    const unsigned wanted_by = ranks_of(args, room.ranks, place, ids);
+    if (!is_row || !sends || word >= words) continue;
+    const unsigned wanted_by = ranks_of(args, room.ranks, place, ids) & ~sharers;
     uint4* const at = row_of(args, place) + word;
     const uint4 value = __ldcg(at);
     for (int i = 1; i < room.ranks; ++i) {

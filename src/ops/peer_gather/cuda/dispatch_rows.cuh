@@ -15,6 +15,11 @@ __device__ __forceinline__ std::int32_t* ids_of(const DispatchRowsCudaArgs& args
   return args.expert_ids + static_cast<std::size_t>(place) * static_cast<std::size_t>(args.top_k);
 }
 
+// Of ranks, a bit each: those that have the sequences of `rank`.
+__device__ __forceinline__ unsigned sharers_of(const DispatchRowsCudaArgs& args, int rank) {
+  return ((1u << args.sharers) - 1) << rank / args.sharers * args.sharers;
+}
+
 // A bit for each rank that multiplies for the row in that place.
 __device__ __forceinline__ unsigned ranks_of(const DispatchRowsCudaArgs& args, int ranks, int place,
                                              const std::int32_t* ids) {

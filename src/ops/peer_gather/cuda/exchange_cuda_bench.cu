@@ -74,7 +74,7 @@ void queue(Ranks& ranks, int rank, const Way& way, int rows, cudaStream_t stream
                             .slots = room.ranks * rows * top_k,
                             .hidden = hidden,
                             .owners = owners,
-                            .slots_a_rank = rows * top_k,
+                            .slots_a_group = rows * top_k,
                             .window = way.through_windows ? reinterpret_cast<float*>(window) : nullptr},
                            stream));
 }

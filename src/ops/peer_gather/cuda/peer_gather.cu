@@ -62,9 +62,10 @@ __global__ void __launch_bounds__(gather_threads)
     uint4* const at = reinterpret_cast<uint4*>(args.products) +
                       static_cast<std::size_t>(slot) * static_cast<std::size_t>(words) + word;
     const uint4 value = __ldcg(at);
-    if (args.slots_a_rank > 0) {
-      const int peer = slot / args.slots_a_rank;
-      if (peer != room.rank) ptx::store_peer(at_peer(room, peer, at), value);
+    if (args.slots_a_group > 0) {
+      const int first = slot / args.slots_a_group * args.sharers;
+      for (int peer = first; peer < first + args.sharers; ++peer)
+        if (peer != room.rank) ptx::store_peer(at_peer(room, peer, at), value);
       continue;
     }
     for (int i = 1; i < room.ranks; ++i)

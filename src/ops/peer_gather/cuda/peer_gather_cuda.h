@@ -64,12 +64,13 @@ struct GatherProductsCudaArgs {
   const std::int32_t* expert_ids = nullptr;  // [slots]; -1: none
   int slots = 0, hidden = 0;                 // hidden: a multiple of 4
   SlotOwners owners;
-  // Above 0: rows of so many slots in turn go to one rank alone, the first ones to the first rank.
-  int slots_a_rank = 0;
+  // Above 0: rows of so many slots in turn go to one group of `sharers` neighbouring ranks alone, the first
+  // ones to the first.
+  int slots_a_group = 0, sharers = 1;
   // Not null: in the room, absent, and products come through it, those of all slots or of the slots that this
   // rank alone gets. One launch may follow another only behind a gather_tokens_cuda, a peer_linear_cuda, a
   // dispatch_few_rows_cuda or a meeting, in which ranks find each other's last launch done.
-  float* window = nullptr;  // [slots_a_rank, or slots, hidden]
+  float* window = nullptr;  // [slots_a_group, or slots, hidden]
 };
 inline constexpr int gather_few_slots = 256;
 Status gather_products_cuda(const PeerRoom& room, const GatherProductsCudaArgs& args, cudaStream_t stream);

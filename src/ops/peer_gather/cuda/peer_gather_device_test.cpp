@@ -170,7 +170,7 @@ TEST_F(PeerGatherOnGpus, OfManySlotsEachRankGetsTheRowsThatItAddsUp) {
                                         .slots = slots,
                                         .hidden = hidden,
                                         .owners = owners,
-                                        .slots_a_rank = a_rank},
+                                        .slots_a_group = a_rank},
                                        stream)
                       .ok());
       cuda_check(cudaStreamSynchronize(stream));

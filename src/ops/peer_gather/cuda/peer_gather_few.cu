@@ -68,25 +68,26 @@ __global__ void __launch_bounds__(few_threads, products_blocks)
         run(owner, static_cast<std::size_t>(slot) * static_cast<std::size_t>(words) + word);
     }
   };
-  // Who adds what lies there, and where it comes through that rank's window.
-  const std::size_t a_rank = static_cast<std::size_t>(args.slots_a_rank) * static_cast<std::size_t>(words);
-  const auto adds = [a_rank](std::size_t at) { return static_cast<int>(at / a_rank); };
-  const auto in_window = [a_rank](std::size_t at) { return a_rank > 0 ? at % a_rank : at; };
+  // Which ranks add what lies there, a bit each, and where it comes through their windows.
+  const std::size_t a_group = static_cast<std::size_t>(args.slots_a_group) * static_cast<std::size_t>(words);
+  const auto adders = [&args, a_group](std::size_t at) {
+    return a_group == 0 ? ~0u : ((1u << args.sharers) - 1) << static_cast<int>(at / a_group) * args.sharers;
+  };
+  const auto in_window = [a_group](std::size_t at) { return a_group > 0 ? at % a_group : at; };
   uint4 *const products = reinterpret_cast<uint4*>(args.products), *const window =
                                                                        reinterpret_cast<uint4*>(args.window);
   for_each_vector([&](int owner, std::size_t at) {
     if (owner != room.rank) return;
-    const int wanted_by = args.slots_a_rank > 0 ? adds(at) : -1;
-    if (wanted_by == room.rank) return;
+    const unsigned wanted_by = adders(at) & ~(1u << room.rank);
+    if (wanted_by == 0) return;
     const uint4 own = but_absent(__ldcg(products + at));
     for (int i = 1; i < room.ranks; ++i) {
       const int peer = (room.rank + i) % room.ranks;
-      if (wanted_by < 0 || wanted_by == peer)
-        ptx::store_peer(at_peer(room, peer, window + in_window(at)), own);
+      if ((wanted_by >> peer & 1u) != 0) ptx::store_peer(at_peer(room, peer, window + in_window(at)), own);
     }
   });
   for_each_vector([&](int owner, std::size_t at) {
-    if (owner != room.rank && (args.slots_a_rank == 0 || adds(at) == room.rank))
+    if (owner != room.rank && (adders(at) >> room.rank & 1u) != 0)
       products[at] = take(room, window + in_window(at), owner, 0);
   });
 }
