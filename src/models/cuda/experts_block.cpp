@@ -139,8 +139,8 @@ Status ExpertsBlock::begin(const CudaForwardInput& input, cudaStream_t stream) c
 
 // Norm, logits and choices of the rank's own rows.
 Status ExpertsBlock::route_rows(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
-                                const RankRows& own, cudaStream_t stream) const {
-  const Places places = places_of(input);
+                                const Places& places, cudaStream_t stream) const {
+  const RankRows own = stream_.rows_of_rank(input);
   Bf16* const rows = rows_ + size(places.first) * size(stream_.padded());
   const PendingSum pending{.residual = stream_.residual, .delta = stream_.delta};
   NIBBLE_RETURN_IF_ERROR(add_rms_norm_cuda(stream_.norm(weights.norm, pending, rows, own), stream));
@@ -179,8 +179,7 @@ Status ExpertsBlock::route_rows(const ExpertsBlockWeights& weights, const CudaFo
 }
 
 Result<const float*> ExpertsBlock::route(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
-                                         cudaStream_t stream) const {
-  const Places places = places_of(input);
+                                         const Places& places, cudaStream_t stream) const {
   const std::size_t of_stream = size(places.first) * size(top_k_);
   Bf16* const rows = rows_ + size(places.first) * size(stream_.padded());
   const auto dispatched = [&](const float* residual) -> Result<const float*> {
@@ -222,7 +221,7 @@ Result<const float*> ExpertsBlock::route(const ExpertsBlockWeights& weights, con
                                             stream));
     return dispatched(few_residual_);
   }
-  if (own.count > 0) NIBBLE_RETURN_IF_ERROR(route_rows(weights, input, own, stream));
+  if (own.count > 0) NIBBLE_RETURN_IF_ERROR(route_rows(weights, input, places, stream));
   if (own.are_shared() && !part_.owns_sequences()) {
     NIBBLE_RETURN_IF_ERROR(
         stream_.gather_rows(rows_, size(stream_.padded()) * sizeof(Bf16), own, false, stream));
@@ -308,8 +307,8 @@ Result<PendingSum> ExpertsBlock::unadded(const float* residual, const Places& pl
 
 Result<PendingSum> ExpertsBlock::run(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
                                      const Beside& beside, cudaStream_t stream) const {
-  NIBBLE_ASSIGN(const float* const residual, route(weights, input, stream));
   const Places places = places_of(input);
+  NIBBLE_ASSIGN(const float* const residual, route(weights, input, places, stream));
   const int slots = places.count * top_k_;
   if (const auto* const blocks = std::get_if<BlockMoeWeights>(&weights.experts)) {
     BlockMoeCudaArgs args{.x = rows_,

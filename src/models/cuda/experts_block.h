@@ -69,8 +69,8 @@ class ExpertsBlock {
   Places places_of(const CudaForwardInput& input) const;
   // -> rows, expert_ids, expert_weights; returns where the new residual is.
   Result<const float*> route(const ExpertsBlockWeights& weights, const CudaForwardInput& input,
-                             cudaStream_t stream) const;
-  Status route_rows(const ExpertsBlockWeights& weights, const CudaForwardInput& input, const RankRows& own,
+                             const Places& places, cudaStream_t stream) const;
+  Status route_rows(const ExpertsBlockWeights& weights, const CudaForwardInput& input, const Places& places,
                     cudaStream_t stream) const;
   // Whose slots are whose, of so many.
   bool by_turns(int slots) const;

@@ -7,9 +7,10 @@
 //
 //   total = ((0 + s_0 T_0) + s_1 T_1) + ...   over blocks of 128 columns, the last one maybe shorter,
 //
-// T_b is the sum over the block's columns, in the order of dot_tile.h for bfloat16 weights. s_b is the scale
-// of the tile of 128 x 128 (FP8 in blocks), the matrix's one scale (NVFP4), or 1 (int4, and FP8 by row, where
-// the row's scale multiplies the finished total). Each product and each sum is rounded to float32.
+// T_b is the sum over the block's columns, in the order of dot_tile.h for bfloat16 weights. s_b is a scale:
+// of FP8 in blocks that of the tile of 128 x 128, of NVFP4 the matrix's one. Of int4 and of FP8 by row it is
+// 1; there a row's scale, if it has one, multiplies the finished total. Each product and each sum is rounded
+// to float32.
 #pragma once
 
 #include <cstdint>

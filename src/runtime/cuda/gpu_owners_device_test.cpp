@@ -48,8 +48,8 @@ TEST_F(GpuOwners, OfDeepseekHaveThemToo) {
                                             owners_of_each(sizes(group_sizes())));
 }
 
-// One rank's prompt has so many rows that experts take them by their kernel for many; another decodes.
-TEST_F(GpuOwners, OfAPromptAmongAnswersHaveTheBitsOfOneGpu) {
+// A prompt of so many rows that experts take them by their kernel for many, beside another owner's answer.
+void expect_a_prompt_among_answers_to_have_the_bits_of_one_gpu(const std::vector<Owners>& ways, bool graphs) {
   constexpr Size size{288, 2, 320, 10};
   const ModelConfig config = example_config();
   const std::vector<TokenId> prompt = random_prompt(8, 283), other = random_prompt(9, 7);
@@ -59,17 +59,21 @@ TEST_F(GpuOwners, OfAPromptAmongAnswersHaveTheBitsOfOneGpu) {
   const std::unique_ptr<Worker> one = must(GpuWorker::start(config, upload, limits_of(config, false, size)));
   const Heard expected = run_alone(*one, sequence_of(prompt, prompt.size(), {5, 2, 3, 1, 7}), 2);
   const Heard expected_other = run_alone(*one, sequence_of(other, other.size(), {4}), 3);
-  for (const int ranks : sizes(group_sizes())) {
+  for (const Owners& of : ways) {
     const std::unique_ptr<Worker> worker =
-        must(start_ranks(example, limits_of_owners(config, {ranks, ranks}, true, size)));
+        must(start_ranks(example, limits_of_owners(config, of, graphs, size)));
     Sequence decoding = sequence_of(other, other.size(), {4}),
              read = sequence_of(prompt, 283, {5, 2, 3, 1, 7});
-    decoding.owner = ranks - 1;
+    decoding.owner = of.owners - 1;
     step(*worker, {&decoding});
     for (int i = 0; i < 2; ++i) step(*worker, {&decoding, &read});
-    EXPECT_TRUE(read.heard == expected) << ranks << " ranks";
-    EXPECT_TRUE(decoding.heard == expected_other) << ranks << " ranks";
+    EXPECT_TRUE(read.heard == expected) << of.ranks << " ranks";
+    EXPECT_TRUE(decoding.heard == expected_other) << of.ranks << " ranks";
   }
+}
+
+TEST_F(GpuOwners, OfAPromptAmongAnswersHaveTheBitsOfOneGpu) {
+  expect_a_prompt_among_answers_to_have_the_bits_of_one_gpu(owners_of_each(sizes(group_sizes())), true);
 }
 
 // Two steps on their way: each rank's tokens are where its own sampling leaves them.
@@ -136,26 +140,10 @@ TEST_F(GpuOwners, InGroupsHaveThemToo) {
   }
 }
 
-// The ranks of a group share the rows of one's prompt, and those of the other group have hardly any.
+// The ranks of a group share the rows of its prompt; those of the other group have hardly any.
 TEST_F(GpuOwners, InGroupsShareTheRowsOfAPrompt) {
   if (devices_ < 4) GTEST_SKIP() << "two groups of two ranks need four GPUs";
-  constexpr Size size{288, 2, 320, 10};
-  const ModelConfig config = example_config();
-  const std::vector<TokenId> prompt = random_prompt(8, 283), other = random_prompt(9, 7);
-  const WeightSource source = must(WeightSource::open(example));
-  ThreadPool threads(1);
-  WeightUpload upload = must(WeightUpload::begin(source, threads));
-  const std::unique_ptr<Worker> one = must(GpuWorker::start(config, upload, limits_of(config, false, size)));
-  const Heard expected = run_alone(*one, sequence_of(prompt, prompt.size(), {5, 2, 3, 1, 7}), 2);
-  const Heard expected_other = run_alone(*one, sequence_of(other, other.size(), {4}), 3);
-  const std::unique_ptr<Worker> worker =
-      must(start_ranks(example, limits_of_owners(config, two_groups, false, size)));
-  Sequence decoding = sequence_of(other, other.size(), {4}), read = sequence_of(prompt, 283, {5, 2, 3, 1, 7});
-  read.owner = 1;
-  step(*worker, {&decoding});
-  for (int i = 0; i < 2; ++i) step(*worker, {&decoding, &read});
-  EXPECT_TRUE(read.heard == expected);
-  EXPECT_TRUE(decoding.heard == expected_other);
+  expect_a_prompt_among_answers_to_have_the_bits_of_one_gpu({two_groups}, false);
 }
 
 }  // namespace

@@ -5,20 +5,17 @@
 //
 //   all_reduce_norm_cuda_bench [--json FILE]
 #include <algorithm>
-#include <barrier>
-#include <cstring>
 #include <memory>
 #include <numeric>
-#include <thread>
 
 #include "comm/cuda/peer_workspace.h"
 #include "ops/all_reduce_norm/cuda/all_reduce_norm_cuda.h"
-#include "ops/cuda/bench_util.cuh"
+#include "ops/cuda/ranks_bench_util.cuh"
 
 namespace nibble {
 namespace {
 
-constexpr int hidden = 2880, most_rows = 512, replays = 21;
+constexpr int hidden = 2880, most_rows = 512;
 constexpr int row_counts[] = {1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512};
 
 struct Way {
@@ -60,55 +57,6 @@ void queue(const PeerGroup& group, Buffers& buffers, const Way& way, int rows, c
                                       stream));
 }
 
-// Each member's median, in microseconds a call.
-std::vector<double> run(int members, const PeerWorkspace& workspace, std::vector<Buffers>& buffers,
-                        const Way& way, int rows) {
-  const int calls = rows >= 128 ? 16 : 64;
-  std::vector<double> medians(static_cast<std::size_t>(members));
-  std::barrier together(members);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < members; ++rank) {
-    threads.emplace_back([&, rank] {
-      cuda_check(cudaSetDevice(rank));
-      cudaStream_t stream = nullptr;
-      cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-      cudaGraph_t graph = nullptr;
-      cudaGraphExec_t exec = nullptr;
-      cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-      for (int call = 0; call < calls; ++call)
-        queue(workspace.member(rank), buffers[static_cast<std::size_t>(rank)], way, rows, stream);
-      cuda_check(cudaStreamEndCapture(stream, &graph));
-      cuda_check(cudaGraphInstantiate(&exec, graph, 0));
-      cudaEvent_t begin = nullptr, end = nullptr;
-      cuda_check(cudaEventCreate(&begin));
-      cuda_check(cudaEventCreate(&end));
-      std::vector<double> times;
-      for (int replay = 0; replay < replays + 2; ++replay) {
-        together.arrive_and_wait();
-        // One call ahead, in which members meet, so that nobody's clock begins before all are there.
-        queue(workspace.member(rank), buffers[static_cast<std::size_t>(rank)], way, rows, stream);
-        cuda_check(cudaEventRecord(begin, stream));
-        cuda_check(cudaGraphLaunch(exec, stream));
-        cuda_check(cudaEventRecord(end, stream));
-        cuda_check(cudaEventSynchronize(end));
-        float milliseconds = 0;
-        cuda_check(cudaEventElapsedTime(&milliseconds, begin, end));
-        if (replay >= 2) times.push_back(milliseconds * 1e3 / calls);
-      }
-      std::sort(times.begin(), times.end());
-      medians[static_cast<std::size_t>(rank)] = times[times.size() / 2];
-      cuda_check(cudaEventDestroy(begin));
-      cuda_check(cudaEventDestroy(end));
-      cuda_check(cudaGraphExecDestroy(exec));
-      cuda_check(cudaGraphDestroy(graph));
-      cuda_check(cudaStreamDestroy(stream));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (int rank = 0; rank < members; ++rank) bench::require(workspace.failure(rank));
-  return medians;
-}
-
 void run_group(int members, std::vector<std::string>& lines) {
   std::vector<int> devices(static_cast<std::size_t>(members));
   std::iota(devices.begin(), devices.end(), 0);
@@ -123,7 +71,11 @@ void run_group(int members, std::vector<std::string>& lines) {
   for (const Way& way : ways) {
     for (const int rows : row_counts) {
       if (rows > way.most) continue;
-      const std::vector<double> medians = run(members, **workspace, buffers, way, rows);
+      const std::vector<double> medians =
+          bench::medians_of_ranks(members, rows >= 128 ? 16 : 64, [&](int rank, cudaStream_t stream) {
+            queue((*workspace)->member(rank), buffers[static_cast<std::size_t>(rank)], way, rows, stream);
+          });
+      for (int rank = 0; rank < members; ++rank) bench::require((*workspace)->failure(rank));
       const double us = *std::max_element(medians.begin(), medians.end());
       std::printf("%d GPUs  %-30s %4d rows %8.2f us\n", members, way.name, rows, us);
       std::fflush(stdout);
@@ -139,28 +91,9 @@ void run_group(int members, std::vector<std::string>& lines) {
   }
 }
 
-int run_all(const char* json) {
-  if (!bench::has_gpu()) return 77;
-  int devices = 0;
-  cuda_check(cudaGetDeviceCount(&devices));
-  if (devices < 2) {
-    std::fputs("skipped: needs two GPUs or more\n", stderr);
-    bench::write_json(json, {});
-    return 0;
-  }
-  std::vector<std::string> lines;
-  for (int members = 2; members <= devices && members <= most_ranks; members *= 2) run_group(members, lines);
-  bench::write_json(json, lines);
-  return 0;
-}
-
 }  // namespace
 }  // namespace nibble
 
 int main(int count, char** arguments) {
-  const char* json = nullptr;
-  for (int i = 1; i + 1 < count; ++i) {
-    if (std::strcmp(arguments[i], "--json") == 0) json = arguments[i + 1];
-  }
-  return nibble::run_all(json);
+  return nibble::bench::run_on_several_gpus(count, arguments, nibble::run_group);
 }

@@ -5,22 +5,19 @@
 //
 //   exchange_cuda_bench [--json FILE]
 #include <algorithm>
-#include <barrier>
-#include <cstring>
 #include <memory>
 #include <numeric>
-#include <thread>
 
 #include "comm/cuda/on_device.h"
 #include "comm/cuda/peer_rooms.h"
 #include "ops/cuda/absent.h"
-#include "ops/cuda/bench_util.cuh"
+#include "ops/cuda/ranks_bench_util.cuh"
 #include "ops/peer_gather/cuda/dispatch_rows_cuda.h"
 
 namespace nibble {
 namespace {
 
-constexpr int hidden = 2880, experts = 128, top_k = 4, most_rows = 2048, replays = 21;
+constexpr int hidden = 2880, experts = 128, top_k = 4, most_rows = 2048;
 constexpr int row_counts[] = {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048};
 
 constexpr std::size_t row_bytes = hidden * 2;
@@ -79,53 +76,6 @@ void queue(Ranks& ranks, int rank, const Way& way, int rows, cudaStream_t stream
                            stream));
 }
 
-// Each rank's median, in microseconds a pair.
-std::vector<double> run(Ranks& ranks, const Way& way, int rows) {
-  const int calls = rows >= 128 ? 8 : 64;
-  std::vector<double> medians(static_cast<std::size_t>(ranks.count));
-  std::barrier together(ranks.count);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks.count; ++rank) {
-    threads.emplace_back([&, rank] {
-      cuda_check(cudaSetDevice(rank));
-      cudaStream_t stream = nullptr;
-      cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-      cudaGraph_t graph = nullptr;
-      cudaGraphExec_t exec = nullptr;
-      cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-      for (int call = 0; call < calls; ++call) queue(ranks, rank, way, rows, stream);
-      cuda_check(cudaStreamEndCapture(stream, &graph));
-      cuda_check(cudaGraphInstantiate(&exec, graph, 0));
-      cudaEvent_t begin = nullptr, end = nullptr;
-      cuda_check(cudaEventCreate(&begin));
-      cuda_check(cudaEventCreate(&end));
-      std::vector<double> times;
-      for (int replay = 0; replay < replays + 2; ++replay) {
-        together.arrive_and_wait();
-        // One pair ahead, in which ranks meet, so that nobody's clock begins before all are there.
-        queue(ranks, rank, way, rows, stream);
-        cuda_check(cudaEventRecord(begin, stream));
-        cuda_check(cudaGraphLaunch(exec, stream));
-        cuda_check(cudaEventRecord(end, stream));
-        cuda_check(cudaEventSynchronize(end));
-        float milliseconds = 0;
-        cuda_check(cudaEventElapsedTime(&milliseconds, begin, end));
-        if (replay >= 2) times.push_back(milliseconds * 1e3 / calls);
-      }
-      std::sort(times.begin(), times.end());
-      medians[static_cast<std::size_t>(rank)] = times[times.size() / 2];
-      cuda_check(cudaEventDestroy(begin));
-      cuda_check(cudaEventDestroy(end));
-      cuda_check(cudaGraphExecDestroy(exec));
-      cuda_check(cudaGraphDestroy(graph));
-      cuda_check(cudaStreamDestroy(stream));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (int rank = 0; rank < ranks.count; ++rank) bench::require(ranks.rooms.failure(rank));
-  return medians;
-}
-
 // Each rank's choices, of the first `rows` places of each.
 void choose(const Ranks& ranks, int rows) {
   for (int rank = 0; rank < ranks.count; ++rank) {
@@ -157,7 +107,10 @@ void run_ranks(int count, std::vector<std::string>& lines) {
     for (const int rows : row_counts) {
       if (way.through_windows && rows > dispatch_few_places) continue;
       choose(ranks, rows);
-      const std::vector<double> medians = run(ranks, way, rows);
+      const std::vector<double> medians = bench::medians_of_ranks(
+          count, rows >= 128 ? 8 : 64,
+          [&](int rank, cudaStream_t stream) { queue(ranks, rank, way, rows, stream); });
+      for (int rank = 0; rank < count; ++rank) bench::require(ranks.rooms.failure(rank));
       const double us = *std::max_element(medians.begin(), medians.end());
       std::printf("%d GPUs  %-16s %5d rows of each %8.2f us\n", count, way.name, rows, us);
       std::fflush(stdout);
@@ -174,28 +127,9 @@ void run_ranks(int count, std::vector<std::string>& lines) {
   }
 }
 
-int run_all(const char* json) {
-  if (!bench::has_gpu()) return 77;
-  int devices = 0;
-  cuda_check(cudaGetDeviceCount(&devices));
-  if (devices < 2) {
-    std::fputs("skipped: needs two GPUs or more\n", stderr);
-    bench::write_json(json, {});
-    return 0;
-  }
-  std::vector<std::string> lines;
-  for (int ranks = 2; ranks <= devices && ranks <= most_ranks; ranks *= 2) run_ranks(ranks, lines);
-  bench::write_json(json, lines);
-  return 0;
-}
-
 }  // namespace
 }  // namespace nibble
 
 int main(int count, char** arguments) {
-  const char* json = nullptr;
-  for (int i = 1; i + 1 < count; ++i) {
-    if (std::strcmp(arguments[i], "--json") == 0) json = arguments[i + 1];
-  }
-  return nibble::run_all(json);
+  return nibble::bench::run_on_several_gpus(count, arguments, nibble::run_ranks);
 }
