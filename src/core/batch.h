@@ -84,12 +84,16 @@ struct Batch {
   std::vector<TokenId> tokens;  // [rows]
   std::vector<BatchSequence> sequences;
   std::vector<LogitRow> logit_rows;
+  // Its rows are of prompts alone, and may be computed as such; false: of answers, or, where the scheduler
+  // keeps no kinds apart, of both.
+  bool of_prompts = false;
 
   bool empty() const { return sequences.empty(); }
   void clear() {
     tokens.clear();
     sequences.clear();
     logit_rows.clear();
+    of_prompts = false;
   }
 };
 
