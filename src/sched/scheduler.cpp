@@ -16,6 +16,7 @@ Scheduler::Scheduler(const SchedulerLimits& limits, std::span<PageCache* const> 
   if (limits_.owner_rows == 0) limits_.owner_rows = limits.max_num_batched_tokens;
   NIBBLE_CHECK(limits.max_num_seqs > 0 && limits.max_num_batched_tokens > 0 && limits.max_model_len > 0);
   NIBBLE_CHECK(limits.max_logit_rows >= limits.max_num_seqs, "every sequence may want a row of logits");
+  NIBBLE_CHECK(!limits.prompts_apart || owners.size() == 1, "each owner would need a kind of its own");
   NIBBLE_CHECK(
       !pages.keeps_snapshots() || (limits.snapshot_interval > 0 &&
                                    pages.last_border(limits.snapshot_interval) == limits.snapshot_interval),
@@ -131,7 +132,10 @@ const Batch& Scheduler::plan(Time now, std::vector<Event>& events) {
     NIBBLE_CHECK(preempt_youngest(true, owner), "a sequence alone can go on");
   fill(step, now);
   // Prompts may have left each other no window pages.
-  while (step.batch.empty() && preempt_youngest(true, any_owner)) fill(step, now);
+  while (step.batch.empty() && preempt_youngest(true, any_owner)) {
+    give_turn_to_oldest();
+    fill(step, now);
+  }
   for (std::size_t owner = 0; owner < owners_.size(); ++owner)
     owners_[owner].without_rows = owners_[owner].running > 0 && step.rows[owner] == 0;
   NIBBLE_CHECK(!step.batch.empty() || requests_.empty(), "a request waits although no sequence runs");
@@ -258,41 +262,24 @@ void Scheduler::preempt(Entry& entry) {
   ++totals_.preemptions;
 }
 
-void Scheduler::fill(Step& step, Time now) {
-  const std::size_t index = static_cast<std::size_t>(&step - steps_.data());
-  int decoding = 0;
-  if (limits_.max_drafts > 0) {
-    decoding = static_cast<int>(std::count_if(requests_.begin(), requests_.end(),
-                                              [&](const Entry& entry) { return decodes(entry); }));
-  }
-  for (auto entry = requests_.begin(); entry != requests_.end(); ++entry) {
-    if (!decodes(*entry)) continue;
-    // Fewer rows than sequences: the oldest go first, the others wait for the next step.
-    if (!plan_rows(step, entry, draft(*entry, step, --decoding))) return;
-  }
-  bool admits = true;
-  for (auto entry = requests_.begin(); entry != requests_.end(); ++entry) {
-    if (entry->slot[index] >= 0 || !goes_on(*entry)) continue;
-    if (std::holds_alternative<Queued>(entry->state)) {
-      if (static_cast<int>(step.batch.tokens.size()) == limits_.max_num_batched_tokens) return;
-      if (!admits || begins_like_another(*entry)) continue;
-      admits = admit(*entry, now);
-      if (!admits) continue;
-    }
-    if (!plan_rows(step, entry)) return;
-  }
+// Of its first `tokens` tokens, those whose keys, values and states are what every prompt that begins with
+// them computes.
+int Scheduler::served(const Entry& entry, int tokens) const {
+  return limits_.prompts_apart ? std::min(tokens, entry.prompt) : tokens;
 }
 
 // Whether the next page that it needs is being computed for another sequence.
 bool Scheduler::begins_like_another(const Entry& entry) {
   if (!may_share(entry)) return false;
   const int page_size = pages_.page_size();
-  const std::size_t usable = (entry.tokens.size() - 1) / static_cast<std::size_t>(page_size);
+  const std::size_t usable = static_cast<std::size_t>(shareable(entry) / page_size);
   for (Entry& other : requests_) {
     const Running* state = std::get_if<Running>(&other.state);
     if (state == nullptr) continue;
     const std::size_t next = static_cast<std::size_t>(state->stored / page_size);
-    if (next < usable && next < other.hashes.size() && other.hashes[next] == entry.hashes[next] &&
+    const std::size_t pages = static_cast<std::size_t>(served(other, static_cast<int>(other.tokens.size()))) /
+                              static_cast<std::size_t>(page_size);
+    if (next < std::min(usable, pages) && other.hashes[next] == entry.hashes[next] &&
         (!pages_.keeps_snapshots() || leaves_snapshot(other, entry)))
       return true;
   }
@@ -307,7 +294,7 @@ bool Scheduler::leaves_snapshot(Entry& other, const Entry& entry) const {
   const auto parting = std::mismatch(
       other.hashes.begin(), other.hashes.begin() + static_cast<std::ptrdiff_t>(most), entry.hashes.begin());
   const int shared = static_cast<int>(parting.first - other.hashes.begin()) * pages_.page_size();
-  const int border = pages_.last_border(std::min(shared, static_cast<int>(entry.tokens.size()) - 1));
+  const int border = pages_.last_border(std::min(served(other, shared), shareable(entry)));
   if (border > state.planned && state.awaited <= state.planned) state.awaited = border;
   for (int at = border; at > state.stored; at = pages_.last_border(at - 1)) {
     if (takes_snapshot(other, at)) return true;
@@ -339,7 +326,7 @@ void Scheduler::plan_snapshots(Entry& entry, std::size_t index, int first, int e
   if (!pages_.keeps_snapshots()) return;
   Running& state = std::get<Running>(entry.state);
   const int step = pages_.snapshot_step();
-  for (int at = pages_.last_border(first) + step; at <= end; at += step) {
+  for (int at = pages_.last_border(first) + step; at <= served(entry, end); at += step) {
     if (!takes_snapshot(entry, at)) continue;
     const int slot = pages_of(entry).take_snapshot(state.pages, at);
     if (slot < 0) return;
@@ -379,10 +366,10 @@ bool Scheduler::may_fit(int index, const Queued& queued) const {
   return !pages_.has_windows() || owner.pages->available(window_pages) > owner.running;
 }
 
-// Of its tokens, those whose keys and values it may take from the cache.
+// Of its tokens, those whose keys and values it may take from the cache. The last one's row gives the next.
 int Scheduler::shareable(const Entry& entry) const {
-  const int tokens = static_cast<int>(entry.tokens.size());
-  return entry.scores ? std::min(entry.prompt_logprobs_ready, tokens - 1) : tokens - 1;
+  const int most = served(entry, static_cast<int>(entry.tokens.size()) - 1);
+  return entry.scores ? std::min(entry.prompt_logprobs_ready, most) : most;
 }
 
 bool Scheduler::admit_to(int index, Entry& entry, Time now) {
@@ -426,145 +413,6 @@ bool Scheduler::admit_to(int index, Entry& entry, Time now) {
     totals_.prefix_hit_tokens += static_cast<std::uint64_t>(adopted);
   }
   return true;
-}
-
-// Rows whose window pages can be had, while each other sequence is left one.
-int Scheduler::room_in_window(const Entry& entry, int rows) const {
-  if (!pages_.has_windows()) return rows;
-  const Running& state = std::get<Running>(entry.state);
-  const int running = running_beside(entry);
-  const int spare = pages_of(entry).available(window_pages) - (running > 1 && !decodes(entry) ? running : 0);
-  const int pages = static_cast<int>(state.pages.tables()[window_pages].size()) + std::max(spare, 0);
-  return std::min(rows, pages * pages_.page_size() - state.planned);
-}
-
-// How many drafts of a sequence that decodes the step has room for: each of the `others` that decode too and
-// come later has its row before, and no sequence makes room for them.
-int Scheduler::draft(Entry& entry, const Step& step, int others) {
-  if (limits_.max_drafts == 0) return 0;
-  const Running& state = std::get<Running>(entry.state);
-  const Batch& batch = step.batch;
-  const int rows = std::min(limits_.max_num_batched_tokens, limits_.max_drafts + 1);
-  int most = std::min({rows - static_cast<int>(batch.tokens.size()), room_of_owner(step, entry),
-                       limits_.max_logit_rows - static_cast<int>(batch.logit_rows.size())}) -
-             others - 1;
-  most = std::min(most, most_stored(entry) - state.planned - 1);
-  if (most <= 0) return 0;
-  for (const int group : {full_pages, window_pages}) {
-    if (group == window_pages && !pages_.has_windows()) continue;
-    const PageCache& cache = pages_of(entry);
-    if (cache.missing(state.pages, group, state.planned + 1 + most) + running_beside(entry) <=
-        cache.available(group))
-      continue;
-    const int pages = static_cast<int>(state.pages.tables()[static_cast<std::size_t>(group)].size());
-    most = std::min(most, pages * pages_.page_size() - state.planned - 1);
-  }
-  const std::vector<TokenId>* prediction = entry.request.prediction.get();
-  return entry.drafts.guess(
-      {.tokens = entry.tokens,
-       .prompt = static_cast<std::size_t>(entry.prompt),
-       .constraint = entry.constrained.constraint(),
-       .prediction = prediction == nullptr ? std::span<const TokenId>() : std::span(*prediction),
-       .ends = entry.request.sampling.stop_ids},
-      most);
-}
-
-int Scheduler::room_of_owner(const Step& step, const Entry& entry) const {
-  return limits_.owner_rows - step.rows[static_cast<std::size_t>(entry.owner)];
-}
-
-// False when the step is full.
-bool Scheduler::plan_rows(Step& step, Entries::iterator entry, int drafts) {
-  const Running& state = std::get<Running>(entry->state);
-  const int room = limits_.max_num_batched_tokens - static_cast<int>(step.batch.tokens.size());
-  const int logit_room = limits_.max_logit_rows - static_cast<int>(step.batch.logit_rows.size());
-  if (room <= 0 || logit_room <= 0) return false;
-  const int of_owner = room_of_owner(step, *entry);
-  if (of_owner <= 0) return true;
-  int rows = std::min(std::min(room, of_owner), token_count(*entry) + drafts - state.planned);
-  if (entry->scores) rows = std::min(rows, logit_room);
-  rows = room_in_window(*entry, rows);
-  NIBBLE_CHECK(drafts == 0 || rows == 1 + drafts, "room for drafts was counted");
-  if (rows > 0) add_sequence(step, entry, rows, drafts);
-  return true;
-}
-
-void Scheduler::add_sequence(Step& step, Entries::iterator entry, int rows, int drafts) {
-  Running& state = std::get<Running>(entry->state);
-  Batch& batch = step.batch;
-  const std::size_t index = static_cast<std::size_t>(&step - steps_.data());
-  const int first = state.planned, end = first + rows;
-  const std::size_t tops = static_cast<std::size_t>(std::max(0, entry->request.sampling.logprobs));
-  NIBBLE_CHECK(pages_of(*entry).grow(state.pages, end, end), "pages for these rows were counted");
-  plan_snapshots(*entry, index, first, end);
-  BatchSequence sequence{
-      .request = entry->request.id,
-      .owner = entry->owner,
-      .row_begin = static_cast<int>(batch.tokens.size()),
-      .row_count = rows,
-      .draft_count = drafts,
-      .first_position = first,
-      .pages = state.pages.tables(),
-      .state = state.pages.state(),
-      .resumes = state.pages.resumes(),
-      .snapshots = entry->snapshots[index],
-      .sampling = &entry->request.sampling,
-      .prompt = entry->prompt_tokens(),
-      .answer = entry->answer(),
-      .top = std::span(entry->top[index]).first(tops * (static_cast<std::size_t>(drafts) + 1)),
-      .behind_drafts = std::span(entry->behind_drafts).first(static_cast<std::size_t>(drafts)),
-      .logit_begin = static_cast<int>(batch.logit_rows.size()),
-      .prefill = first < entry->prompt,
-      .samples = end - drafts == token_count(*entry) && entry->request.sampling.max_tokens > 0};
-  for (int position = first; position < end - drafts; ++position) {
-    const std::size_t at = static_cast<std::size_t>(position);
-    batch.tokens.push_back(at < entry->tokens.size() ? entry->tokens[at] : -1);
-  }
-  if (sequence.samples && entry->constrained.constraint() != nullptr) {
-    entry->constrained.set_drafts(entry->drafts.tokens().first(static_cast<std::size_t>(drafts)));
-    sequence.constrained = &entry->constrained;
-  }
-  if (drafts > 0) {
-    NIBBLE_CHECK(sequence.state < 0, "a state cannot be taken back");
-    const std::span<const TokenId> guessed = entry->drafts.tokens();
-    batch.tokens.insert(batch.tokens.end(), guessed.begin(), guessed.end());
-    totals_.drafted_tokens += guessed.size();
-  }
-  if (batch.tokens.back() < 0) sequence.awaits = entry->slot[first_];
-  add_logit_rows(batch, *entry, sequence);
-  totals_.recomputed_tokens +=
-      static_cast<std::uint64_t>(std::max(0, std::min(end, entry->computed) - first));
-  totals_.snapshots_resumed += sequence.resumes >= 0;
-  pages_of(*entry).resumed(state.pages);
-  step.rows[static_cast<std::size_t>(entry->owner)] += rows;
-  entry->slot[index] = static_cast<int>(batch.sequences.size());
-  state.planned = end;
-  batch.sequences.push_back(sequence);
-  step.entries.push_back(entry);
-}
-
-void Scheduler::add_logit_rows(Batch& batch, Entry& entry, BatchSequence& sequence) {
-  int targets = 0;
-  for (int i = 0; i < sequence.row_count; ++i) {
-    const int position = sequence.first_position + i;
-    const bool has_target = entry.scores && position + 1 < entry.prompt;
-    const bool sampled = sequence.samples && i >= sequence.row_count - 1 - sequence.draft_count;
-    if (!has_target && !sampled) continue;
-    targets += has_target;
-    batch.logit_rows.push_back(
-        {.row = sequence.row_begin + i,
-         .target = has_target ? entry.tokens[static_cast<std::size_t>(position) + 1] : -1});
-  }
-  sequence.logit_count = static_cast<int>(batch.logit_rows.size()) - sequence.logit_begin;
-  if (targets == 0) return;
-  // The row at position p tells of prompt[p + 1].
-  const std::size_t first_target = static_cast<std::size_t>(sequence.first_position) + 1;
-  const std::size_t count = static_cast<std::size_t>(targets);
-  const std::size_t top = static_cast<std::size_t>(entry.request.sampling.prompt_top_logprobs);
-  sequence.target_logprobs = std::span(entry.prompt_logprobs).subspan(first_target, count);
-  if (!entry.prompt_ranks.empty())
-    sequence.target_ranks = std::span(entry.prompt_ranks).subspan(first_target, count);
-  sequence.target_top = std::span(entry.prompt_top).subspan(first_target * top, count * top);
 }
 
 }  // namespace nibble

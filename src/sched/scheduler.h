@@ -38,6 +38,9 @@ struct SchedulerLimits {
   // it could not be taken back.
   int max_drafts = 0;
   bool looks_up_drafts = false;  // what followed the last tokens before, beside what a constraint drafts
+  // A row of a prompt is computed otherwise than a row of an answer: a step has rows of one kind, and serves
+  // other prompts only with what it computed as a prompt. For one owner.
+  bool prompts_apart = false;
   // For tests: the youngest request that may be makes room every so many steps, wanted or not; 0: never.
   int preempt_every = 0;
 };
@@ -74,6 +77,9 @@ struct SchedulerTotals {
 // Where ranks have sequences of their own, each has a cache of pages: an owner. A request gets one when it is
 // admitted (sched/owner_choice.h), or the next best that has room, and another maybe after a preemption. Rows
 // and sequences of a step are limited for each owner too, so that none waits for another's prompt.
+//
+// Where prompts are apart, steps of prompts and of answers take turns, so that neither waits for more than
+// one step of the other. A row's kind follows from its position alone, also when it is computed again.
 //
 // submit() allocates all that a request's steps need. Planning and committing allocate nothing but the vector
 // of events and the text of an error.
@@ -165,6 +171,12 @@ class Scheduler {
   void end_overdue(Time now, std::vector<Event>& events);
   void end_now(Entries::iterator entry, std::vector<Event>& events);
   void fill(Step& step, Time now);
+  void give_turn_to_oldest();
+  void fill_with_kind(Step& step, Time now);
+  bool plan_decoding(Step& step);
+  bool has_kind(const Entry& entry, const Step& step) const;
+  int end_of_kind(const Entry& entry, int end) const;
+  int served(const Entry& entry, int tokens) const;
   int short_of_pages_for_decoding() const;
   bool preempt_youngest(bool wanted, int owner);
   void preempt_for_owners_without_rows();
@@ -231,6 +243,7 @@ class Scheduler {
   std::size_t first_ = 0;  // the oldest planned step
   int planned_ = 0;        // steps planned and not committed
   std::int64_t plans_ = 0;
+  bool prompts_turn_ = false;  // where prompts are apart
 };
 
 }  // namespace nibble

@@ -19,7 +19,10 @@ void Scheduler::commit(std::span<const StepResult> results, std::vector<Event>& 
   first_ = 1 - first_;
   if (--planned_ == 0) return;
   drop_ended(first_);
-  if (steps_[first_].batch.empty()) planned_ = 0;
+  const Batch& ahead = steps_[first_].batch;
+  if (!ahead.empty()) return;
+  planned_ = 0;
+  prompts_turn_ = ahead.of_prompts;  // it had no step
 }
 
 void Scheduler::commit_sequence(Entries::iterator entry, const BatchSequence& planned,
@@ -83,7 +86,7 @@ void Scheduler::store(Entry& entry, int rows) {
   state.stored += rows;
   entry.computed = std::max(entry.computed, state.stored);
   entry.prompt_logprobs_ready = std::max(entry.prompt_logprobs_ready, std::min(state.stored, entry.prompt));
-  pages_of(entry).store(state.pages, prefix_of(entry), state.stored);
+  pages_of(entry).store(state.pages, prefix_of(entry), served(entry, state.stored));
   pages_of(entry).leave_window(state.pages, state.stored);
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "sched/scheduler_test_util.h"
 
@@ -61,6 +62,75 @@ TEST(Scheduler, DecodeRowsComeBeforePromptChunksInOneBatch) {
   EXPECT_EQ(batch.sequences[1].row_begin, 1);
   EXPECT_EQ(batch.sequences[1].row_count, 31);
   EXPECT_EQ(batch.logit_rows.size(), 1u) << "the chunk does not end its prompt";
+}
+
+TEST(Scheduler, StepsOfPromptsAndOfAnswersTakeTurnsWherePromptsAreApart) {
+  SchedulerLimits limits = limits_of(4, 32);
+  limits.prompts_apart = true;
+  Bench bench(limits);
+  ASSERT_TRUE(bench.scheduler.submit(request(1, 4, 8)).ok());
+  step(bench.scheduler);
+  ASSERT_TRUE(bench.scheduler.submit(request(2, 70, 8, 100)).ok());
+  const auto next = [&] {
+    std::vector<Event> events;
+    const Batch batch = bench.scheduler.plan({}, events);
+    bench.scheduler.commit(results_of(batch), events);
+    std::vector<std::pair<RequestId, int>> rows;
+    for (const BatchSequence& sequence : batch.sequences)
+      rows.emplace_back(sequence.request, sequence.row_count);
+    return std::pair(batch.of_prompts, rows);
+  };
+  using Rows = std::vector<std::pair<RequestId, int>>;
+  EXPECT_EQ(next(), std::pair(false, Rows{{1, 1}}));
+  EXPECT_EQ(next(), std::pair(true, Rows{{2, 32}}));
+  EXPECT_EQ(next(), std::pair(false, Rows{{1, 1}}));
+  EXPECT_EQ(next(), std::pair(true, Rows{{2, 32}}));
+  EXPECT_EQ(next(), std::pair(false, Rows{{1, 1}}));
+  EXPECT_EQ(next(), std::pair(true, Rows{{2, 6}}));
+  EXPECT_EQ(next(), std::pair(false, Rows{{1, 1}, {2, 1}})) << "both decode";
+}
+
+TEST(Scheduler, AnAnswerServesNoPromptWherePromptsAreApart) {
+  for (const bool apart : {false, true}) {
+    SchedulerLimits limits = limits_of(4, 64);
+    limits.prompts_apart = apart;
+    Bench bench(limits);
+    Request first = request(1, 40, 41);
+    ASSERT_TRUE(bench.scheduler.submit(first).ok());
+    const Transcript turn = run(bench.scheduler);
+    Request second = request(2, 40, 2);
+    for (const TokenId token : turn.tokens.at(1)) second.prompt.push_back(token);
+    ASSERT_TRUE(bench.scheduler.submit(second).ok());
+    EXPECT_EQ(run(bench.scheduler).cached.at(2), apart ? 32 : 80);
+  }
+}
+
+TEST(Scheduler, APreemptedAnswerIsComputedAgainAsAnAnswer) {
+  SchedulerLimits limits = limits_of(2, 64);
+  limits.prompts_apart = true;
+  limits.preempt_every = 18;
+  Bench bench(limits);
+  // Somebody's prompt is the first one's prompt and answer; its pages are not what that answer was.
+  ASSERT_TRUE(bench.scheduler.submit(request(1, 36, 60)).ok());
+  bool computed_again = false, asked_other = false;
+  while (!bench.scheduler.idle()) {
+    std::vector<Event> events;
+    const Batch batch = bench.scheduler.plan({}, events);
+    for (const BatchSequence& sequence : batch.sequences) {
+      const int prompt = static_cast<int>(sequence.prompt.size());
+      EXPECT_EQ(sequence.first_position < prompt, batch.of_prompts);
+      EXPECT_TRUE(!batch.of_prompts || sequence.first_position + sequence.row_count <= prompt);
+      computed_again = computed_again || (!batch.of_prompts && sequence.row_count > 16);
+      if (sequence.answer.size() == 20 && !std::exchange(asked_other, true)) {
+        Request other = request(2, 36, 1);
+        other.prompt.insert(other.prompt.end(), sequence.answer.begin(), sequence.answer.end());
+        ASSERT_TRUE(bench.scheduler.submit(other).ok());
+      }
+    }
+    if (!batch.empty()) bench.scheduler.commit(results_of(batch), events);
+  }
+  EXPECT_TRUE(computed_again);
+  EXPECT_GT(bench.scheduler.totals().preemptions, 0u);
 }
 
 TEST(Scheduler, AStopTokenEndsTheAnswerAndIsReported) {

@@ -101,10 +101,25 @@ inline std::vector<StepResult> results_of(const Batch& batch) {
   return results;
 }
 
+// What stands for the result of a token's row, where rows of prompts are computed otherwise than others.
+inline TokenId computed(TokenId token, bool of_prompts) { return of_prompts ? token + (1 << 20) : token; }
+
+// The tokens before `count` of what the sequence says and guesses, as its rows are to be computed.
+inline std::vector<TokenId> computed_before(const BatchSequence& sequence, int count, bool prompts_apart) {
+  std::vector<TokenId> before;
+  for (const TokenId token : sequence.prompt) before.push_back(computed(token, prompts_apart));
+  before.insert(before.end(), sequence.answer.begin(), sequence.answer.end());
+  EXPECT_LE(static_cast<std::size_t>(count), before.size());
+  before.resize(static_cast<std::size_t>(count));
+  return before;
+}
+
 // Slots of states and snapshots as a worker has them, each a list of the tokens that are in it: a slot that
-// is handed out too early, taken up too late or of other tokens shows.
+// is handed out too early, taken up too late or of other tokens shows, and so does a token that was computed
+// as what it is not.
 class SlotsOfTokens {
  public:
+  explicit SlotsOfTokens(bool prompts_apart) : prompts_apart_(prompts_apart) {}
   // The step's copies first, then its rows.
   void run(const Batch& batch) {
     for (const BatchSequence& sequence : batch.sequences) {
@@ -127,14 +142,13 @@ class SlotsOfTokens {
   void go_on(const BatchSequence& sequence, const Batch& batch) {
     std::vector<TokenId>& state = states_[{sequence.owner, sequence.state}];
     if (sequence.first_position == 0) state.clear();
-    std::vector<TokenId> before(sequence.prompt.begin(), sequence.prompt.end());
-    before.insert(before.end(), sequence.answer.begin(), sequence.answer.end());
-    before.resize(static_cast<std::size_t>(sequence.first_position));
-    EXPECT_EQ(state, before) << "a sequence goes on from its own state";
+    EXPECT_EQ(state, computed_before(sequence, sequence.first_position, prompts_apart_))
+        << "a sequence goes on from its own state";
     auto snapshot = sequence.snapshots.begin();
     for (int i = 0; i < sequence.row_count; ++i) {
-      state.push_back(batch.tokens[static_cast<std::size_t>(sequence.row_begin + i)]);
-      EXPECT_GE(state.back(), 0);
+      const TokenId token = batch.tokens[static_cast<std::size_t>(sequence.row_begin + i)];
+      EXPECT_GE(token, 0);
+      state.push_back(computed(token, batch.of_prompts));
       if (snapshot == sequence.snapshots.end() || snapshot->position != static_cast<int>(state.size()))
         continue;
       snapshots_[{sequence.owner, snapshot->slot}] = state;
@@ -143,7 +157,47 @@ class SlotsOfTokens {
     EXPECT_TRUE(snapshot == sequence.snapshots.end()) << "snapshots are of the step's rows";
   }
 
+  bool prompts_apart_;
   std::map<std::pair<int, int>, std::vector<TokenId>> states_, snapshots_;  // by owner and slot
+};
+
+// Pages as a worker has them, each place with what its row was computed from: the token, its kind, and what
+// lies at the place before, which stands for all keys and values that the row reads. So a page of other
+// tokens shows, and one that was computed with another arithmetic.
+class PagesOfBits {
+ public:
+  PagesOfBits(bool prompts_apart, int page_size) : prompts_apart_(prompts_apart), page_size_(page_size) {}
+
+  void run(const Batch& batch) {
+    for (const BatchSequence& sequence : batch.sequences) {
+      if (sequence.row_count == 0) continue;  // it ended once the step had begun
+      const int first = sequence.first_position;
+      std::uint64_t expected = 0;
+      for (const TokenId token : computed_before(sequence, first, prompts_apart_))
+        expected = after(expected, token);
+      const std::uint64_t found = first == 0 ? 0 : place(sequence, first - 1);
+      EXPECT_EQ(found, expected) << "request " << sequence.request << " before " << first;
+      for (int i = 0; i < sequence.row_count; ++i) {
+        const TokenId token = batch.tokens[static_cast<std::size_t>(sequence.row_begin + i)];
+        expected = after(expected, computed(token, batch.of_prompts));
+        place(sequence, first + i) = expected;
+      }
+    }
+  }
+
+ private:
+  static std::uint64_t after(std::uint64_t before, TokenId token) {
+    const std::uint64_t mixed = (before ^ static_cast<std::uint64_t>(token + 1)) * 0x9e3779b97f4a7c15;
+    return mixed ^ (mixed >> 29);
+  }
+  std::uint64_t& place(const BatchSequence& sequence, int position) {
+    const PageId page = sequence.pages[full_pages][static_cast<std::size_t>(position / page_size_)];
+    return places_[{sequence.owner, static_cast<std::int64_t>(page) * page_size_ + position % page_size_}];
+  }
+
+  bool prompts_apart_;
+  int page_size_;
+  std::map<std::pair<int, std::int64_t>, std::uint64_t> places_;  // by owner and place
 };
 
 inline std::vector<Event> step(Scheduler& scheduler, Scheduler::Time now = {}) {
