@@ -24,7 +24,7 @@ struct OpContext {
   const DeltaKernels& deltas = best_delta_kernels();
   const LatentKernels& latents = best_latent_kernels();
   // What enters a matrix product: float32 as it was computed, or rounded to bfloat16 once, by the op that
-  // made it; a product itself rounds to eight bits.
+  // made it; a product itself rounds to eight bits, whole numbers or FP8.
   InputValues activations = InputValues::any_float;
   WeightLines weight_lines = WeightLines::each;
   TimeTable* times = nullptr;  // null: nobody asks where the time goes

@@ -132,7 +132,7 @@ void multiply(benchmark::State& state, const DotKernels& kernels, const Format& 
 }
 
 void add_benchmarks(const DotKernels& kernels, const Format& format, int threads) {
-  constexpr const char* names[] = {"float", "bf16", "int8"};  // in the order of InputValues
+  constexpr const char* names[] = {"float", "bf16", "int8", "fp8"};  // in the order of InputValues
   for (const InputValues values : {InputValues::bf16, InputValues::any_float, InputValues::int8}) {
     if (values == InputValues::int8 && format.bytes_a_weight == 2) continue;
     for (const WeightLines lines :

@@ -45,9 +45,9 @@ class FlushSubnormals {
 #endif
 };
 
-// Eight-bit inputs of a matrix that is not in blocks are bfloat16.
-DotInputs without_int8(DotInputs inputs) {
-  if (inputs.values == InputValues::int8) inputs.values = InputValues::bf16;
+// Inputs that do not become codes are bfloat16, if not any float.
+DotInputs as_floats(DotInputs inputs) {
+  inputs.values = beside_bf16(inputs.values);
   return inputs;
 }
 
@@ -64,7 +64,7 @@ std::size_t prepared_bytes(int cols, int count) {
 void prepare_rows(const DotKernels& chosen, const DenseMatrix& matrix, const DotInputs& inputs, int begin,
                   int end) {
   if (takes_int8(matrix, inputs)) return chosen.prepare_int8(matrix, inputs, begin, end);
-  chosen.prepare(matrix, without_int8(inputs), begin, end);
+  chosen.prepare(matrix, as_floats(inputs), begin, end);
 }
 
 void multiply_rows(const DotKernels& chosen, const DenseMatrix& matrix, int begin, int end,
@@ -73,7 +73,7 @@ void multiply_rows(const DotKernels& chosen, const DenseMatrix& matrix, int begi
   NIBBLE_CHECK(inputs.rows.cols == matrix_cols(matrix));
   const FlushSubnormals mode;
   if (takes_int8(matrix, inputs)) return chosen.multiply_int8(matrix, begin, end, inputs, store);
-  chosen.multiply(matrix, begin, end, without_int8(inputs), store);
+  chosen.multiply(matrix, begin, end, as_floats(inputs), store);
 }
 
 std::span<const DotKernels> dot_kernels() { return kernels; }

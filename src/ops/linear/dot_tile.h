@@ -15,6 +15,10 @@
 //   added at the end, the first to the fifth and so on, those sums alike, and the last two. What is infinite
 //   or no number makes all of its step no number.
 //
+//   Where inputs are FP8, those of a product with FP8 weights (weight_matrix.h) are rounded once more: a
+//   whole row to E4M3 with one power of two (formats/e4m3_row.h). They stay bfloat16, so additions are as
+//   ever.
+//
 //   Subnormal numbers count as zero, as operands and as results (scales excepted: they keep their value).
 //   Inputs that are bfloat16 by contract count as 0 below 2^-60 and as infinite from 2^100 on.
 //
@@ -42,8 +46,13 @@ struct Bf16Matrix {
 
 // What the floats of an input may be. A product of two bfloat16 values is exact in float32, so a fused
 // multiply-add then gives the contract's bits at half the instructions. int8: bfloat16 too, and eight-bit
-// codes where the weights are in blocks.
-enum class InputValues : std::uint8_t { any_float, bf16, int8 };
+// codes where the weights are in blocks. fp8: bfloat16 too, and of FP8's precision where the weights are FP8.
+enum class InputValues : std::uint8_t { any_float, bf16, int8, fp8 };
+
+// As a product with bfloat16 weights takes them.
+inline InputValues beside_bf16(InputValues values) {
+  return values == InputValues::any_float ? values : InputValues::bf16;
+}
 
 inline constexpr float smallest_bf16_input = 0x1p-60f;
 inline constexpr float infinite_bf16_input = 0x1p100f;

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/check.h"
+#include "formats/e4m3_row.h"
 #include "formats/fp8_block.h"
 #include "formats/int4.h"
 #include "formats/nvfp4.h"
@@ -27,7 +28,7 @@ DotInputs block_inputs(const DotInputs& inputs, int block) {
   const std::size_t groups = static_cast<std::size_t>((inputs.rows.count + input_group - 1) / input_group);
   DotInputs part = inputs;
   part.rows = {.count = inputs.rows.count, .cols = block_width(inputs, block)};
-  part.values = inputs.values == InputValues::int8 ? InputValues::bf16 : inputs.values;
+  part.values = beside_bf16(inputs.values);
   part.prepared += static_cast<std::size_t>(block) * groups * input_group * weight_block * sizeof(float);
   return part;
 }
@@ -35,15 +36,33 @@ DotInputs block_inputs(const DotInputs& inputs, int block) {
 // The kernels' choice of a form goes by the kind of matrix alone.
 Bf16Matrix shape_of_block(const DotInputs& part) { return {nullptr, range_rows, part.rows.cols}; }
 
+template <class Matrix>
+constexpr bool is_fp8 = std::is_same_v<Matrix, Fp8BlockMatrix> || std::is_same_v<Matrix, Fp8RowMatrix>;
+
+// Of a group's inputs, what each is multiplied by before it is rounded to E4M3; 0: it stays as it is.
+using RowFactors = std::array<float, input_group>;
+
+template <class Matrix>
+RowFactors row_factors(const DotInputs& inputs, int begin, int end) {
+  RowFactors factors{};
+  if (!is_fp8<Matrix> || inputs.values != InputValues::fp8) return factors;
+  for (int i = begin; i < end; ++i)
+    factors[static_cast<std::size_t>(i - begin)] =
+        e4m3_row_factor({inputs.rows[i], static_cast<std::size_t>(inputs.rows.cols)});
+  return factors;
+}
+
 // Inputs [begin, end) of a group, their columns of one block side by side as the kernels read them.
-void prepare_group(const DotKernels& kernels, const DotInputs& inputs, int block, int begin, int end) {
+void prepare_block(const DotKernels& kernels, const DotInputs& inputs, const RowFactors& factors, int block,
+                   int begin, int end) {
   DotInputs part = block_inputs(inputs, block);
   const int width = part.rows.cols;
   float values[input_group * weight_block];
   std::int32_t places[most_inputs_of_part];
   for (int i = begin; i < end; ++i) {
     places[i] = i - begin;
-    std::copy_n(inputs.rows[i] + block * weight_block, width, values + (i - begin) * width);
+    round_to_e4m3({inputs.rows[i] + block * weight_block, static_cast<std::size_t>(width)},
+                  factors[static_cast<std::size_t>(i - begin)], values + (i - begin) * width);
   }
   part.rows.first = values;
   part.rows.slots = places;
@@ -65,7 +84,7 @@ constexpr std::array<float, 16> e2m1_values = [] {
 
 // A piece [rows, cols] from row and column on, without the outer scale.
 template <class Fp8Matrix>
-requires std::is_same_v<Fp8Matrix, Fp8BlockMatrix> || std::is_same_v<Fp8Matrix, Fp8RowMatrix>
+requires is_fp8<Fp8Matrix>
 void decode_piece(const Fp8Matrix& matrix, int row, int rows, int col, int cols, Bf16* to) {
   for (int r = 0; r < rows; ++r) {
     const E4m3* codes = matrix.codes + (row + r) * matrix.cols + col;
@@ -205,8 +224,8 @@ WeightMatrix piece_of(const Int4Matrix& matrix, std::int64_t begin, std::int64_t
 }
 
 template <class Matrix>
-constexpr bool is_decoded = std::is_same_v<Matrix, Fp8BlockMatrix> || std::is_same_v<Matrix, Fp8RowMatrix> ||
-                            std::is_same_v<Matrix, Nvfp4Matrix> || std::is_same_v<Matrix, Int4Matrix>;
+constexpr bool is_decoded =
+    is_fp8<Matrix> || std::is_same_v<Matrix, Nvfp4Matrix> || std::is_same_v<Matrix, Int4Matrix>;
 
 }  // namespace
 
@@ -223,9 +242,11 @@ void prepare_weight_inputs(const DotKernels& kernels, const WeightMatrix& matrix
           prepare_rows(kernels, each, inputs, begin, end);
         } else {
           NIBBLE_CHECK(inputs.rows.count <= most_inputs_of_part);
-          for (int block = 0; block < blocks_of(inputs); ++block) {
-            for (int first = begin; first < end; first += input_group)
-              prepare_group(kernels, inputs, block, first, std::min(first + input_group, end));
+          for (int first = begin; first < end; first += input_group) {
+            const int last = std::min(first + input_group, end);
+            const RowFactors factors = row_factors<std::remove_cvref_t<decltype(each)>>(inputs, first, last);
+            for (int block = 0; block < blocks_of(inputs); ++block)
+              prepare_block(kernels, inputs, factors, block, first, last);
           }
         }
       },

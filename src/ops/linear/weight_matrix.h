@@ -11,6 +11,8 @@
 // of FP8 in blocks that of the tile of 128 x 128, of NVFP4 the matrix's one. Of int4 and of FP8 by row it is
 // 1; there a row's scale, if it has one, multiplies the finished total. Each product and each sum is rounded
 // to float32.
+//
+// Inputs that are fp8 (dot_tile.h) are rounded as they are prepared, of FP8 matrices alone.
 #pragma once
 
 #include <cstdint>

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "formats/e4m3_row.h"
 #include "formats/fp8_block.h"
 #include "formats/int4.h"
 #include "ops/linear/linear.h"
@@ -141,7 +142,8 @@ TEST(WeightMatrix, BitsDependOnNeitherTheKernelsNorTheCompanyNorTheThreads) {
   for_each_matrix([&](const WeightMatrix& matrix, std::mt19937& random) {
     const int rows = weight_rows(matrix), cols = weight_cols(matrix), inputs = 150;
     std::vector<float> x = random_floats(random, static_cast<std::size_t>(inputs * cols));
-    for (const InputValues values : {InputValues::any_float, InputValues::bf16, InputValues::int8}) {
+    for (const InputValues values :
+         {InputValues::any_float, InputValues::bf16, InputValues::int8, InputValues::fp8}) {
       if (values != InputValues::any_float) {
         for (float& value : x) value = Bf16::from_float(value).to_float();
       }
@@ -160,6 +162,30 @@ TEST(WeightMatrix, BitsDependOnNeitherTheKernelsNorTheCompanyNorTheThreads) {
         }
       }
     }
+  });
+}
+
+TEST(WeightMatrix, InputsOfFp8WeightsAreRoundedARowAtATimeAndNoOthers) {
+  ThreadPool threads(2);
+  OpContext rounding{.threads = threads, .activations = InputValues::fp8};
+  OpContext plain{.threads = threads, .activations = InputValues::bf16};
+  for_each_matrix([&](const WeightMatrix& matrix, std::mt19937& random) {
+    const std::size_t cols = static_cast<std::size_t>(weight_cols(matrix)), inputs = 35;
+    std::vector<float> x = random_floats(random, inputs * cols);
+    for (std::size_t i = 0; i < x.size(); ++i)
+      x[i] =
+          Bf16::from_float(std::ldexp(x[i], static_cast<int>(i % 12) - 12 * static_cast<int>(i / cols % 3)))
+              .to_float();
+    std::fill_n(x.begin(), cols, 0.0f);
+    std::vector<float> rounded = x;
+    for (std::size_t row = 0; row < inputs; ++row) {
+      const std::span<const float> values = std::span(x).subspan(row * cols, cols);
+      round_to_e4m3(values, e4m3_row_factor(values), rounded.data() + row * cols);
+    }
+    const bool fp8 =
+        std::holds_alternative<Fp8BlockMatrix>(matrix) || std::holds_alternative<Fp8RowMatrix>(matrix);
+    ASSERT_EQ(product(rounding, matrix, x), product(plain, matrix, fp8 ? rounded : x));
+    ASSERT_NE(product(plain, matrix, rounded), product(plain, matrix, x));
   });
 }
 
